@@ -1,0 +1,134 @@
+//! What a path looks like to the tunnel: the transport's report and the scheduler's view.
+
+use ropewalk_types::{Duration, Instant, PathId, Rate};
+use serde::{Deserialize, Serialize};
+
+/// What the transport of a path reports; refreshed before every scheduling round.
+///
+/// Byte counts are of the sub-tunnel's own packets (QUIC or TLS records), not inner packets.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PathSnapshot {
+    /// Smoothed round-trip time (RFC 9002 §5.3).
+    pub srtt: Duration,
+    /// Round-trip time variation (RFC 9002 §5.3).
+    pub rttvar: Duration,
+    /// Smallest round-trip time lately seen.
+    pub min_rtt: Duration,
+    /// Congestion window in bytes.
+    pub cwnd: u64,
+    /// Bytes sent and neither acknowledged nor lost.
+    pub in_flight: u64,
+    /// Bytes handed to the transport and not sent yet.
+    pub queued: u64,
+    /// Bytes the transport takes now: what window and pacer leave.
+    pub free: u64,
+    /// When the pacer, if it is what blocks, lets the next packet go.
+    pub next_credit: Option<Instant>,
+    /// Delivery rate estimate (BBR's method); zero before the first estimate.
+    pub rate: Rate,
+    /// Largest datagram the path takes now, in bytes.
+    pub max_datagram: usize,
+    /// Start of the current silence: the oldest send since which nothing was acknowledged.
+    pub silent_since: Option<Instant>,
+    /// Packets sent, for the loss ratio.
+    pub sent_packets: u64,
+    /// Packets declared lost.
+    pub lost_packets: u64,
+}
+
+impl Default for PathSnapshot {
+    fn default() -> Self {
+        Self {
+            srtt: Duration::from_millis(100),
+            rttvar: Duration::from_millis(50),
+            min_rtt: Duration::from_millis(100),
+            cwnd: 12_000,
+            in_flight: 0,
+            queued: 0,
+            free: 12_000,
+            next_credit: None,
+            rate: Rate::ZERO,
+            max_datagram: 1_162,
+            silent_since: None,
+            sent_packets: 0,
+            lost_packets: 0,
+        }
+    }
+}
+
+/// What the user said of a path.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PathConfig {
+    /// Carries traffic only while no path that is not standby can.
+    pub standby: bool,
+    /// Costs money by the byte: `cost-aware` uses it last.
+    pub metered: bool,
+    /// Share under weighted round robin, 1..=1000; `None` follows the measured rate.
+    pub weight: Option<u16>,
+}
+
+impl Default for PathConfig {
+    fn default() -> Self {
+        Self { standby: false, metered: false, weight: None }
+    }
+}
+
+/// What a scheduler sees of one path. Only usable paths are shown.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PathView {
+    /// The path.
+    pub id: PathId,
+    /// The user's marks.
+    pub config: PathConfig,
+    /// Smoothed round-trip time.
+    pub srtt: Duration,
+    /// Round-trip time variation.
+    pub rttvar: Duration,
+    /// Smallest round-trip time lately seen.
+    pub min_rtt: Duration,
+    /// One-way delay towards the peer minus that of the fastest path, both as uncongested and
+    /// queued right now; the clock offset cancels. Half the RTT difference until measured.
+    pub owd_relative: Duration,
+    /// Congestion window in bytes.
+    pub cwnd: u64,
+    /// Bytes in flight.
+    pub in_flight: u64,
+    /// Bytes given to the transport and not sent yet.
+    pub queued: u64,
+    /// Bytes the path takes now.
+    pub free: u64,
+    /// When the pacer lets the next packet go, if it is what blocks.
+    pub next_credit: Option<Instant>,
+    /// Delivery rate; zero when unknown.
+    pub rate: Rate,
+    /// Largest inner packet the path takes unfragmented.
+    pub payload_max: usize,
+    /// Share of packets lost lately, `0.0..=1.0`.
+    pub loss: f64,
+}
+
+/// Bytes that count as one slot where a rule speaks of packets.
+pub const SLOT_BYTES: u64 = 1_400;
+
+impl PathView {
+    /// Whole slots the path takes now: `cwnd − inflight − queued` in packets, limited by pacing.
+    #[must_use]
+    pub const fn free_slots(&self) -> u64 {
+        self.free / SLOT_BYTES
+    }
+
+    /// The delivery rate, or before the first estimate the window per round trip.
+    #[must_use]
+    pub fn rate_or_window(&self) -> Rate {
+        if self.rate > Rate::ZERO { self.rate } else { Rate::from_transfer(self.cwnd, self.srtt) }
+    }
+
+    /// Predicted arrival of `bytes` handed to this path at `now`, on a clock shared by all
+    /// paths of the tunnel: wait for credit, drain what is queued, then the relative delay.
+    #[must_use]
+    pub fn arrival(&self, now: Instant, bytes: u64) -> Instant {
+        let wait = self.next_credit.map_or(Duration::ZERO, |at| at.since(now));
+        let drain = self.rate_or_window().time_for(self.queued + bytes).min(Duration::from_secs(10));
+        now + wait + drain + self.owd_relative
+    }
+}

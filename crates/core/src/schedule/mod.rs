@@ -1,0 +1,113 @@
+//! Schedulers: which path carries the next packet. One file per algorithm, each with its source.
+//!
+//! A packet is bound to a path only when the path can take it (late binding): a scheduler is
+//! asked for the head packet of one flow at a time, and may tell that flow to wait.
+
+use crate::path::PathView;
+use ropewalk_types::{Instant, PATHS_MAX, PathId};
+use serde::{Deserialize, Serialize};
+
+/// Flow buckets of a tunnel: flows are hashed into them, as in FQ-CoDel (RFC 8290 §4.1.2).
+pub const FLOW_BUCKETS: usize = 4096;
+
+/// The scheduler to use for one direction of a tunnel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SchedulerKind {
+    /// Each path in turn.
+    RoundRobin,
+    /// Each path in turn, by weight or measured rate.
+    WeightedRoundRobin,
+    /// The free path with the smallest RTT.
+    LowRtt,
+    /// Earliest delivery estimate, may queue behind a full window.
+    Otias,
+    /// Flow-aware, by queue fill, rate and RTT, without a window gate.
+    Afmt,
+    /// HTMT exactly as its authors published and coded it, defects included.
+    HtmtAsPublished,
+    /// HTMT with its defects corrected.
+    Htmt,
+    /// Blocking estimation.
+    Blest,
+    /// Earliest completion first.
+    Ecf,
+    /// A copy on every path that has room.
+    Redundant,
+    /// One path; the next one when it fails.
+    ActiveBackup,
+    /// The cheapest path first, others when it is full.
+    CostAware,
+    /// Chooses by predicted arrival and drops paths that do not pay; the default.
+    #[default]
+    Auto,
+}
+
+/// A set of paths.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PathSet(u16);
+
+impl PathSet {
+    /// No path.
+    pub const EMPTY: Self = Self(0);
+
+    /// Just `id`.
+    #[must_use]
+    pub const fn one(id: PathId) -> Self {
+        Self(1 << id.0)
+    }
+
+    /// This set and `id`.
+    #[must_use]
+    pub const fn with(self, id: PathId) -> Self {
+        Self(self.0 | 1 << id.0)
+    }
+
+    /// Whether `id` is in the set.
+    #[must_use]
+    pub const fn contains(self, id: PathId) -> bool {
+        self.0 & (1 << id.0) != 0
+    }
+
+    /// Whether the set is empty.
+    #[must_use]
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Number of paths.
+    #[must_use]
+    pub const fn len(self) -> usize {
+        self.0.count_ones() as usize
+    }
+
+    /// The paths in ascending order.
+    pub fn iter(self) -> impl Iterator<Item = PathId> {
+        (0..PATHS_MAX as u8).map(PathId).filter(move |&id| self.contains(id))
+    }
+}
+
+/// The packet to place: the head of one flow's queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// Flow bucket, `0..FLOW_BUCKETS`.
+    pub flow: u16,
+    /// Bytes of the inner packet.
+    pub bytes: u64,
+    /// Bytes waiting in this flow, the head included.
+    pub flow_backlog: u64,
+    /// Bytes waiting in all flows, the head included.
+    pub backlog: u64,
+}
+
+/// A scheduler's answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// Send now: one path, or a copy on each.
+    Send(PathSet),
+    /// Keep this flow's packet; other flows may go. Ask again at the instant, if given, or when
+    /// any path gains credit.
+    WaitFlow(Option<Instant>),
+    /// Nothing can go now, for any flow: ask again when a path gains credit.
+    WaitAll,
+}

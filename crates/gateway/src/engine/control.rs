@@ -1,0 +1,196 @@
+//! What the control side (CLI, API, netlink watch) says to the engine thread, and what it learns.
+//!
+//! The engine owns every tunnel; the control side never touches one. Commands travel over a
+//! channel with a wake-up, answers over a one-shot channel inside the command.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::mpsc::SyncSender;
+
+use ropewalk_core::schedule::SchedulerKind;
+use ropewalk_transport::CongestionControl;
+use serde::{Deserialize, Serialize};
+
+/// One uplink as the netlink watch sees it and the configuration marks it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Uplink {
+    /// Interface name.
+    pub name: String,
+    /// Kernel interface index.
+    pub ifindex: u32,
+    /// Addresses usable as source, preferred first (IPv6 privacy addresses before stable ones).
+    pub addresses: Vec<IpAddr>,
+    /// Interface MTU in bytes.
+    pub mtu: u32,
+    /// Used only while no other path works.
+    pub standby: bool,
+    /// Costs money by the byte.
+    pub metered: bool,
+    /// Fixed share under weighted round robin.
+    pub weight: Option<u16>,
+    /// Congestion control of this uplink; `None` is the tunnel's default.
+    pub congestion: Option<CongestionControl>,
+}
+
+/// Which way packets go, seen from this machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Direction {
+    /// From this machine to its peer.
+    Send,
+    /// From the peer to this machine.
+    Receive,
+    /// Both ways.
+    Both,
+}
+
+/// A request to the engine.
+#[derive(Debug)]
+pub enum Command {
+    /// The uplinks in use are now exactly these (site only).
+    Uplinks(Vec<Uplink>),
+    /// Change the scheduler; `peer` names a site on a hub, `None` means every tunnel.
+    SetScheduler {
+        /// Direction to change.
+        direction: Direction,
+        /// The new scheduler.
+        kind: SchedulerKind,
+        /// Site name, or every tunnel.
+        peer: Option<String>,
+        /// Number of tunnels changed, or why none.
+        reply: SyncSender<Result<usize, String>>,
+    },
+    /// Take a path out of use, or put it back.
+    SetPath {
+        /// Uplink name.
+        uplink: String,
+        /// Whether it may be used.
+        enabled: bool,
+        /// Why not, if it failed.
+        reply: SyncSender<Result<(), String>>,
+    },
+    /// The sites that may connect changed (hub only).
+    ReloadSites,
+    /// Report the present state.
+    Status(SyncSender<Status>),
+    /// Say goodbye to peers and stop.
+    Shutdown,
+}
+
+/// State of a gateway.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// `site` or `hub`.
+    pub role: String,
+    /// Program version.
+    pub version: String,
+    /// Public key of this gateway, base64.
+    pub public_key: String,
+    /// TUN interface name.
+    pub interface: String,
+    /// MTU of the TUN interface in bytes.
+    pub mtu: usize,
+    /// Inner addresses of this gateway with prefix length.
+    pub addresses: Vec<String>,
+    /// Seconds since the gateway started.
+    pub uptime_s: f64,
+    /// Offloads in use, and those given up with the reason.
+    pub offloads: Vec<String>,
+    /// One entry per peer: the hub of a site, the known sites of a hub.
+    pub tunnels: Vec<TunnelStatus>,
+    /// Counted drops and refusals by reason, over all tunnels and the sockets.
+    pub drops: std::collections::BTreeMap<String, u64>,
+}
+
+/// State of a tunnel.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct TunnelStatus {
+    /// Name of the peer.
+    pub peer: String,
+    /// Public key of the peer, base64.
+    pub peer_key: String,
+    /// Whether any path works.
+    pub up: bool,
+    /// Inner addresses of the peer.
+    pub peer_addresses: Vec<String>,
+    /// Scheduler used when sending.
+    pub scheduler_send: SchedulerKind,
+    /// Scheduler the peer uses towards this machine.
+    pub scheduler_receive: SchedulerKind,
+    /// Why the scheduler does what it does, in words, if it says.
+    pub reason: String,
+    /// Inner packets and bytes sent to and received from the peer.
+    pub tx_packets: u64,
+    /// Inner bytes sent.
+    pub tx_bytes: u64,
+    /// Inner packets received.
+    pub rx_packets: u64,
+    /// Inner bytes received.
+    pub rx_bytes: u64,
+    /// Bytes waiting at the entry.
+    pub queue_bytes: u64,
+    /// Packets dropped at the entry by FQ-CoDel or its limit.
+    pub queue_drops: u64,
+    /// Packets marked CE at the entry.
+    pub queue_marks: u64,
+    /// Packets that arrived out of order at the exit.
+    pub reordered: u64,
+    /// Packets the exit held until their predecessors came.
+    pub held: u64,
+    /// Holds that ended by time.
+    pub hold_timeouts: u64,
+    /// Copies removed at the exit.
+    pub duplicates: u64,
+    /// Packets that came after the exit had given them up and were passed on late.
+    pub late: u64,
+    /// The paths.
+    pub paths: Vec<PathStatus>,
+}
+
+/// State of a path.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PathStatus {
+    /// Identifier within the tunnel.
+    pub id: u8,
+    /// Uplink name; on a hub the name the site gave it.
+    pub uplink: String,
+    /// `up`, `suspect`, `connecting`, `down` or `disabled`.
+    pub state: String,
+    /// `quic` or `tls`.
+    pub transport: String,
+    /// Local address.
+    pub local: Option<SocketAddr>,
+    /// Address of the peer.
+    pub remote: Option<SocketAddr>,
+    /// Marked standby.
+    pub standby: bool,
+    /// Marked metered.
+    pub metered: bool,
+    /// Congestion control in use.
+    pub congestion: CongestionControl,
+    /// Smoothed RTT, milliseconds.
+    pub rtt_ms: f64,
+    /// Smallest RTT, milliseconds.
+    pub rtt_min_ms: f64,
+    /// One-way delay towards the peer relative to the fastest path, milliseconds.
+    pub owd_relative_ms: f64,
+    /// Estimated delivery rate towards the peer, Mbit/s.
+    pub rate_mbit: f64,
+    /// Share of packets lost towards the peer lately, `0..=1`, as the peer's exit counted.
+    pub loss: f64,
+    /// Mean length of a run of losses, packets.
+    pub loss_burst: f64,
+    /// Congestion window, bytes.
+    pub cwnd: u64,
+    /// Bytes in flight.
+    pub in_flight: u64,
+    /// Largest UDP payload (path MTU less IP and UDP headers).
+    pub mtu: usize,
+    /// Outer bytes sent.
+    pub tx_bytes: u64,
+    /// Outer bytes received.
+    pub rx_bytes: u64,
+    /// Times this path went from up to suspect or down.
+    pub failures: u64,
+    /// The last error, if any.
+    pub last_error: Option<String>,
+}

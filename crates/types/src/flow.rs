@@ -1,0 +1,272 @@
+//! What the data path needs to know of an inner IP packet: its flow, its DSCP and ECN.
+
+/// ECN field of an IP header (RFC 3168 §5).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Ecn {
+    /// Not ECN-capable transport.
+    #[default]
+    NotEct = 0,
+    /// ECN-capable, codepoint ECT(1).
+    Ect1 = 1,
+    /// ECN-capable, codepoint ECT(0).
+    Ect0 = 2,
+    /// Congestion experienced.
+    Ce = 3,
+}
+
+impl Ecn {
+    /// From the two low bits of the traffic class.
+    #[must_use]
+    pub const fn from_bits(bits: u8) -> Self {
+        match bits & 3 {
+            0 => Self::NotEct,
+            1 => Self::Ect1,
+            2 => Self::Ect0,
+            _ => Self::Ce,
+        }
+    }
+}
+
+/// Identity of a flow: addresses, protocol and ports (or ICMP identifier), IPv4 or IPv6.
+///
+/// Later fragments of a packet carry no ports: all fragments share the key without ports, so
+/// that they keep their order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FlowKey {
+    /// Source address; IPv4 in the low four bytes.
+    pub source: [u8; 16],
+    /// Destination address; IPv4 in the low four bytes.
+    pub destination: [u8; 16],
+    /// Source and destination port, or ICMP identifier and zero.
+    pub ports: [u16; 2],
+    /// Upper-layer protocol number.
+    pub protocol: u8,
+}
+
+impl FlowKey {
+    /// A 64-bit hash under `secret`, so that a stranger cannot aim at one bucket.
+    #[must_use]
+    pub fn hash(&self, secret: u64) -> u64 {
+        let word = |bytes: &[u8]| {
+            let mut w = [0u8; 8];
+            w.copy_from_slice(bytes);
+            u64::from_le_bytes(w)
+        };
+        let ports = (u64::from(self.ports[0]) << 16) | u64::from(self.ports[1]);
+        let words = [
+            word(&self.source[..8]),
+            word(&self.source[8..]),
+            word(&self.destination[..8]),
+            word(&self.destination[8..]),
+            (ports << 8) | u64::from(self.protocol),
+        ];
+        // Folded 64x64->128 multiplication mixes every input bit into both halves.
+        words.iter().fold(secret, |hash, w| {
+            let wide = u128::from(hash ^ w ^ 0x9e37_79b9_7f4a_7c15) * 0xd6e8_feb8_6659_fd93;
+            #[expect(clippy::cast_possible_truncation, reason = "folding both halves")]
+            let folded = (wide >> 64) as u64 ^ wide as u64;
+            folded
+        })
+    }
+}
+
+/// Summary of one inner IP packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PacketInfo {
+    /// The flow it belongs to.
+    pub flow: FlowKey,
+    /// Differentiated services codepoint, 0..=63.
+    pub dscp: u8,
+    /// ECN field of the inner header.
+    pub ecn: Ecn,
+    /// Offset of the upper-layer header in bytes; the packet length when there is none.
+    pub transport_offset: usize,
+    /// Whether this is a fragment (its ports are unknown).
+    pub fragment: bool,
+}
+
+impl PacketInfo {
+    /// Reads an IPv4 or IPv6 packet; `None` when it is truncated or neither.
+    ///
+    /// IPv6 extension headers are walked up to [`EXTENSION_HEADERS_MAX`] deep (RFC 8200 §4).
+    #[must_use]
+    pub fn parse(packet: &[u8]) -> Option<Self> {
+        match packet.first()? >> 4 {
+            4 => parse_v4(packet),
+            6 => parse_v6(packet),
+            _ => None,
+        }
+    }
+}
+
+/// Extension headers walked before the rest counts as payload.
+pub const EXTENSION_HEADERS_MAX: usize = 8;
+
+const PROTOCOL_ICMP: u8 = 1;
+const PROTOCOL_TCP: u8 = 6;
+const PROTOCOL_UDP: u8 = 17;
+const PROTOCOL_ICMPV6: u8 = 58;
+const PROTOCOL_DCCP: u8 = 33;
+const PROTOCOL_SCTP: u8 = 132;
+
+fn parse_v4(packet: &[u8]) -> Option<PacketInfo> {
+    let header = usize::from(packet[0] & 15) * 4;
+    if header < 20 || packet.len() < header {
+        return None;
+    }
+    let total = usize::from(u16::from_be_bytes([packet[2], packet[3]]));
+    if total < header || total > packet.len() {
+        return None;
+    }
+    let fragment = u16::from_be_bytes([packet[6], packet[7]]) & 0x3fff != 0;
+    let mut flow = FlowKey {
+        source: [0; 16],
+        destination: [0; 16],
+        ports: [0; 2],
+        protocol: packet[9],
+    };
+    flow.source[12..].copy_from_slice(&packet[12..16]);
+    flow.destination[12..].copy_from_slice(&packet[16..20]);
+    if !fragment {
+        flow.ports = ports(packet[9], &packet[header..]);
+    }
+    Some(PacketInfo {
+        flow,
+        dscp: packet[1] >> 2,
+        ecn: Ecn::from_bits(packet[1]),
+        transport_offset: header,
+        fragment,
+    })
+}
+
+fn parse_v6(packet: &[u8]) -> Option<PacketInfo> {
+    if packet.len() < 40 {
+        return None;
+    }
+    let payload = usize::from(u16::from_be_bytes([packet[4], packet[5]]));
+    if payload + 40 > packet.len() {
+        return None;
+    }
+    let (protocol, offset, fragment) = walk_extensions(packet);
+    let mut flow =
+        FlowKey { source: [0; 16], destination: [0; 16], ports: [0; 2], protocol };
+    flow.source.copy_from_slice(&packet[8..24]);
+    flow.destination.copy_from_slice(&packet[24..40]);
+    if !fragment {
+        flow.ports = ports(protocol, packet.get(offset..).unwrap_or(&[]));
+    }
+    let class = (packet[0] << 4) | (packet[1] >> 4);
+    Some(PacketInfo {
+        flow,
+        dscp: class >> 2,
+        ecn: Ecn::from_bits(class),
+        transport_offset: offset.min(packet.len()),
+        fragment,
+    })
+}
+
+/// Upper-layer protocol, its offset, and whether a fragment header was passed.
+fn walk_extensions(packet: &[u8]) -> (u8, usize, bool) {
+    let (mut next, mut offset, mut fragment) = (packet[6], 40, false);
+    for _ in 0..EXTENSION_HEADERS_MAX {
+        // Hop-by-hop 0, routing 43, fragment 44, authentication 51, destination options 60.
+        if !matches!(next, 0 | 43 | 44 | 51 | 60) {
+            break;
+        }
+        let Some(header) = packet.get(offset..offset + 8) else {
+            return (next, packet.len(), fragment);
+        };
+        let length = match next {
+            44 => 8,
+            51 => (usize::from(header[1]) + 2) * 4,
+            _ => (usize::from(header[1]) + 1) * 8,
+        };
+        fragment |= next == 44;
+        next = header[0];
+        offset += length;
+    }
+    (next, offset, fragment)
+}
+
+fn ports(protocol: u8, transport: &[u8]) -> [u16; 2] {
+    let pair = |at: usize| {
+        transport.get(at..at + 2).map_or(0, |b| u16::from_be_bytes([b[0], b[1]]))
+    };
+    match protocol {
+        PROTOCOL_TCP | PROTOCOL_UDP | PROTOCOL_DCCP | PROTOCOL_SCTP => [pair(0), pair(2)],
+        // Echo request and reply carry an identifier; other types hash to the address pair.
+        PROTOCOL_ICMP if matches!(transport.first(), Some(0 | 8)) => [pair(4), 0],
+        PROTOCOL_ICMPV6 if matches!(transport.first(), Some(128 | 129)) => [pair(4), 0],
+        _ => [0; 2],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn udp_v4(source_port: u16) -> Vec<u8> {
+        let mut p = vec![0u8; 28];
+        p[0] = 0x45;
+        p[1] = 0xb9; // DSCP 46, ECT(1)
+        p[3] = 28;
+        p[9] = 17;
+        p[12..16].copy_from_slice(&[10, 0, 0, 1]);
+        p[16..20].copy_from_slice(&[10, 0, 0, 2]);
+        p[20..22].copy_from_slice(&source_port.to_be_bytes());
+        p[22..24].copy_from_slice(&53u16.to_be_bytes());
+        p
+    }
+
+    #[test]
+    fn reads_ports_dscp_and_ecn_of_ipv4() {
+        let info = PacketInfo::parse(&udp_v4(4000)).expect("valid");
+        assert_eq!(info.flow.ports, [4000, 53]);
+        assert_eq!((info.dscp, info.ecn, info.transport_offset), (46, Ecn::Ect1, 20));
+        assert!(!info.fragment);
+    }
+
+    #[test]
+    fn fragments_of_one_packet_share_a_flow() {
+        let (mut first, mut later) = (udp_v4(4000), udp_v4(0x4141));
+        first[6] = 0x20; // more fragments
+        later[7] = 3; // offset
+        let (first, later) = (PacketInfo::parse(&first), PacketInfo::parse(&later));
+        assert_eq!(first.expect("valid").flow, later.expect("valid").flow);
+    }
+
+    #[test]
+    fn walks_ipv6_extension_headers() {
+        let mut p = vec![0u8; 40 + 8 + 8];
+        p[0] = 0x60;
+        p[5] = 16;
+        p[6] = 60; // destination options, then UDP
+        p[40] = 17;
+        p[48..50].copy_from_slice(&9u16.to_be_bytes());
+        let info = PacketInfo::parse(&p).expect("valid");
+        assert_eq!((info.flow.protocol, info.flow.ports[0], info.transport_offset), (17, 9, 48));
+    }
+
+    #[test]
+    fn truncated_and_foreign_packets_are_refused() {
+        assert_eq!(PacketInfo::parse(&[]), None);
+        assert_eq!(PacketInfo::parse(&[0x45; 19]), None);
+        assert_eq!(PacketInfo::parse(&[0x60; 39]), None);
+        assert_eq!(PacketInfo::parse(&[0x00; 64]), None);
+        let mut lies = udp_v4(1);
+        lies[3] = 200;
+        assert_eq!(PacketInfo::parse(&lies), None);
+    }
+
+    #[test]
+    fn flows_spread_over_buckets() {
+        let buckets: std::collections::BTreeSet<u64> = (0..256)
+            .map(|port| {
+                let info = PacketInfo::parse(&udp_v4(port)).expect("valid");
+                info.flow.hash(99) % 4096
+            })
+            .collect();
+        assert!(buckets.len() > 235, "{}", buckets.len());
+    }
+}

@@ -1,0 +1,41 @@
+//! The vocabulary shared by every crate: time, rates, identifiers and seeded randomness.
+//!
+//! Nothing here reads a clock or a random source of the system: callers pass both in.
+
+#![forbid(unsafe_code)]
+
+mod flow;
+mod random;
+mod rate;
+mod time;
+
+pub use core::time::Duration;
+pub use flow::{Ecn, FlowKey, PacketInfo};
+pub use random::Random;
+pub use rate::Rate;
+pub use time::Instant;
+
+use serde::{Deserialize, Serialize};
+
+/// Largest number of paths one tunnel can have; path identifiers are below it.
+pub const PATHS_MAX: usize = 16;
+
+/// Identifies a path within one tunnel on one side; `0..PATHS_MAX`.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
+pub struct PathId(pub u8);
+
+impl PathId {
+    /// Position in a per-path table of [`PATHS_MAX`] entries.
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl core::fmt::Display for PathId {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        self.0.fmt(f)
+    }
+}
