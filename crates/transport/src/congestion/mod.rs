@@ -1,0 +1,57 @@
+//! Congestion control of a path: which algorithm, and the state a scheduler needs of it.
+
+use core::{fmt, str::FromStr};
+
+use serde::{Deserialize, Serialize};
+
+/// The congestion control of one path in one direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CongestionControl {
+    /// RFC 9002 §7, what CCID 2 is.
+    #[serde(rename = "newreno")]
+    NewReno,
+    /// RFC 9438.
+    Cubic,
+    /// BBR version 1 as quinn-proto has it.
+    Bbr,
+    /// Window from measured rate and delay; rides random loss; the default.
+    #[default]
+    Bdp,
+}
+
+impl CongestionControl {
+    /// Every algorithm.
+    pub const ALL: [Self; 4] = [Self::NewReno, Self::Cubic, Self::Bbr, Self::Bdp];
+
+    /// The name used in configuration and reports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::NewReno => "newreno",
+            Self::Cubic => "cubic",
+            Self::Bbr => "bbr",
+            Self::Bdp => "bdp",
+        }
+    }
+}
+
+impl fmt::Display for CongestionControl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A name that is no congestion control.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unknown congestion control {0:?}: use newreno, cubic, bbr or bdp")]
+pub struct UnknownCongestionControl(String);
+
+impl FromStr for CongestionControl {
+    type Err = UnknownCongestionControl;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let known = Self::ALL.into_iter().find(|kind| kind.name() == text);
+        known.ok_or_else(|| UnknownCongestionControl(text.to_owned()))
+    }
+}

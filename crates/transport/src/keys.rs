@@ -1,0 +1,156 @@
+//! Ed25519 keys as identities: text form, generation, and the list check of a hub.
+//!
+//! Invariant: the private key leaves this module only through [`Identity::to_seed_base64`] and
+//! into the TLS library; `Debug` never shows it. Source: RFC 8032, RFC 8410.
+
+use core::{fmt, str::FromStr};
+use std::sync::Arc;
+
+use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair};
+use base64::{Engine, engine::general_purpose::STANDARD};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+use zeroize::Zeroizing;
+
+use crate::{ParseKeyError, TransportError};
+
+/// Says whether the holder of a key may connect. Called once per handshake.
+pub type KeyCheck = Arc<dyn Fn(&PublicKey) -> bool + Send + Sync>;
+
+/// Bytes of an Ed25519 public key and of a seed.
+const KEY_BYTES: usize = 32;
+/// Characters of a key in base64.
+const KEY_CHARS: usize = 44;
+
+/// An Ed25519 public key: the name of a gateway.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PublicKey([u8; KEY_BYTES]);
+
+impl PublicKey {
+    /// The key with these bytes (RFC 8032 §5.1.5).
+    #[must_use]
+    pub const fn from_bytes(bytes: [u8; KEY_BYTES]) -> Self {
+        Self(bytes)
+    }
+
+    /// The bytes of the key.
+    #[must_use]
+    pub const fn as_bytes(&self) -> &[u8; KEY_BYTES] {
+        &self.0
+    }
+}
+
+impl fmt::Display for PublicKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&STANDARD.encode(self.0))
+    }
+}
+
+impl fmt::Debug for PublicKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PublicKey({self})")
+    }
+}
+
+impl FromStr for PublicKey {
+    type Err = ParseKeyError;
+
+    fn from_str(text: &str) -> Result<Self, ParseKeyError> {
+        decode(text).map(|bytes| Self(*bytes))
+    }
+}
+
+impl Serialize for PublicKey {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for PublicKey {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = std::borrow::Cow::<str>::deserialize(deserializer)?;
+        text.parse().map_err(D::Error::custom)
+    }
+}
+
+/// An Ed25519 private key: who this gateway is. Wiped from memory when dropped.
+#[derive(Clone)]
+pub struct Identity {
+    seed: Zeroizing<[u8; KEY_BYTES]>,
+    public: PublicKey,
+}
+
+impl Identity {
+    /// A new key from the system's random source.
+    ///
+    /// # Errors
+    /// When the system gives no random numbers.
+    pub fn generate() -> Result<Self, TransportError> {
+        let mut seed = Zeroizing::new([0; KEY_BYTES]);
+        aws_lc_rs::rand::fill(seed.as_mut_slice()).map_err(|_| TransportError::Random)?;
+        Self::from_seed(*seed).map_err(|_| TransportError::Random)
+    }
+
+    /// The key whose seed (RFC 8032 §5.1.5, "private key") is `seed`.
+    ///
+    /// # Errors
+    /// When the bytes are refused as a key.
+    pub fn from_seed(seed: [u8; KEY_BYTES]) -> Result<Self, ParseKeyError> {
+        let seed = Zeroizing::new(seed);
+        let pair = Ed25519KeyPair::from_seed_unchecked(seed.as_slice())
+            .map_err(|_| ParseKeyError::NotAKey)?;
+        let public = pair
+            .public_key()
+            .as_ref()
+            .try_into()
+            .map_err(|_| ParseKeyError::NotAKey)?;
+        Ok(Self {
+            seed,
+            public: PublicKey(public),
+        })
+    }
+
+    /// Reads what [`Self::to_seed_base64`] wrote; surrounding white space is ignored.
+    ///
+    /// # Errors
+    /// Says what is wrong with the text, without repeating it.
+    pub fn from_seed_base64(text: &str) -> Result<Self, ParseKeyError> {
+        Self::from_seed(*decode(text)?)
+    }
+
+    /// The seed in base64, for the key file.
+    #[must_use]
+    pub fn to_seed_base64(&self) -> Zeroizing<String> {
+        Zeroizing::new(STANDARD.encode(self.seed.as_slice()))
+    }
+
+    /// The public half.
+    #[must_use]
+    pub const fn public_key(&self) -> PublicKey {
+        self.public
+    }
+}
+
+impl fmt::Debug for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Identity")
+            .field("public", &self.public)
+            .finish_non_exhaustive()
+    }
+}
+
+fn decode(text: &str) -> Result<Zeroizing<[u8; KEY_BYTES]>, ParseKeyError> {
+    let text = text.trim();
+    if text.len() != KEY_CHARS {
+        return Err(ParseKeyError::Length(text.chars().count()));
+    }
+    let mut bytes = Zeroizing::new([0; KEY_BYTES + 1]);
+    let length = STANDARD
+        .decode_slice(text, bytes.as_mut_slice())
+        .map_err(|_| ParseKeyError::Base64)?;
+    if length != KEY_BYTES {
+        return Err(ParseKeyError::Base64);
+    }
+    let mut key = Zeroizing::new([0; KEY_BYTES]);
+    key.copy_from_slice(&bytes[..KEY_BYTES]);
+    Ok(key)
+}
