@@ -3,7 +3,18 @@
 //! A packet is bound to a path only when the path can take it (late binding): a scheduler is
 //! asked for the head packet of one flow at a time, and may tell that flow to wait.
 
+mod kind;
+mod low_rtt;
+mod order;
+mod round_robin;
+mod scheduler;
+
+pub use kind::UnknownScheduler;
+pub use scheduler::Scheduler;
+
+use crate::estimate::ExitFeedback;
 use crate::path::PathView;
+use core::cmp::Ordering;
 use ropewalk_types::{Instant, PATHS_MAX, PathId};
 use serde::{Deserialize, Serialize};
 
@@ -83,7 +94,9 @@ impl PathSet {
 
     /// The paths in ascending order.
     pub fn iter(self) -> impl Iterator<Item = PathId> {
-        (0..PATHS_MAX as u8).map(PathId).filter(move |&id| self.contains(id))
+        (0..PATHS_MAX as u8)
+            .map(PathId)
+            .filter(move |&id| self.contains(id))
     }
 }
 
@@ -110,4 +123,40 @@ pub enum Decision {
     WaitFlow(Option<Instant>),
     /// Nothing can go now, for any flow: ask again when a path gains credit.
     WaitAll,
+}
+
+/// One scheduling algorithm. [`Scheduler`] dispatches to it through an enum, never `dyn`.
+trait Policy {
+    /// Where the head packet goes, or how long it waits. O(paths), no allocation.
+    fn pick(&mut self, now: Instant, head: &Head, paths: &[PathView]) -> Decision;
+
+    /// The packet was bound to `path`; called once per copy, the view as `pick` saw it.
+    fn on_sent(&mut self, _now: Instant, _head: &Head, _path: &PathView) {}
+
+    /// A report of the exit came in.
+    fn on_feedback(&mut self, _now: Instant, _feedback: &ExitFeedback) {}
+
+    /// The queue of `flow` ran empty: its bucket may serve another flow next.
+    fn on_flow_idle(&mut self, _flow: u16) {}
+
+    /// `path` is gone for good: its identifier may be given to another one.
+    fn on_path_removed(&mut self, _path: PathId) {}
+
+    /// What the algorithm does at present, and why, in words.
+    fn reason(&self) -> String;
+}
+
+/// Whether `path` takes the packet now.
+fn has_room(path: &PathView, head: &Head) -> bool {
+    path.free >= head.bytes
+}
+
+/// Smaller round-trip time first; ties by identifier, so that decisions are reproducible.
+fn by_srtt(a: &&PathView, b: &&PathView) -> Ordering {
+    (a.srtt, a.id).cmp(&(b.srtt, b.id))
+}
+
+/// Send on this one path.
+fn send(path: &PathView) -> Decision {
+    Decision::Send(PathSet::one(path.id))
 }
