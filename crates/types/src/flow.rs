@@ -149,8 +149,12 @@ fn parse_v6(packet: &[u8]) -> Option<PacketInfo> {
         return None;
     }
     let (protocol, offset, fragment) = walk_extensions(packet);
-    let mut flow =
-        FlowKey { source: [0; 16], destination: [0; 16], ports: [0; 2], protocol };
+    let mut flow = FlowKey {
+        source: [0; 16],
+        destination: [0; 16],
+        ports: [0; 2],
+        protocol,
+    };
     flow.source.copy_from_slice(&packet[8..24]);
     flow.destination.copy_from_slice(&packet[24..40]);
     if !fragment {
@@ -191,7 +195,9 @@ fn walk_extensions(packet: &[u8]) -> (u8, usize, bool) {
 
 fn ports(protocol: u8, transport: &[u8]) -> [u16; 2] {
     let pair = |at: usize| {
-        transport.get(at..at + 2).map_or(0, |b| u16::from_be_bytes([b[0], b[1]]))
+        transport
+            .get(at..at + 2)
+            .map_or(0, |b| u16::from_be_bytes([b[0], b[1]]))
     };
     match protocol {
         PROTOCOL_TCP | PROTOCOL_UDP | PROTOCOL_DCCP | PROTOCOL_SCTP => [pair(0), pair(2)],
@@ -223,7 +229,10 @@ mod tests {
     fn reads_ports_dscp_and_ecn_of_ipv4() {
         let info = PacketInfo::parse(&udp_v4(4000)).expect("valid");
         assert_eq!(info.flow.ports, [4000, 53]);
-        assert_eq!((info.dscp, info.ecn, info.transport_offset), (46, Ecn::Ect1, 20));
+        assert_eq!(
+            (info.dscp, info.ecn, info.transport_offset),
+            (46, Ecn::Ect1, 20)
+        );
         assert!(!info.fragment);
     }
 
@@ -245,7 +254,14 @@ mod tests {
         p[40] = 17;
         p[48..50].copy_from_slice(&9u16.to_be_bytes());
         let info = PacketInfo::parse(&p).expect("valid");
-        assert_eq!((info.flow.protocol, info.flow.ports[0], info.transport_offset), (17, 9, 48));
+        assert_eq!(
+            (
+                info.flow.protocol,
+                info.flow.ports[0],
+                info.transport_offset
+            ),
+            (17, 9, 48)
+        );
     }
 
     #[test]

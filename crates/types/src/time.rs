@@ -72,6 +72,9 @@ mod tests {
         assert_eq!(Instant::ZERO - Duration::from_secs(1), Instant::ZERO);
         assert_eq!(Instant::FAR_FUTURE + Duration::MAX, Instant::FAR_FUTURE);
         assert_eq!(Instant::ZERO.since(Instant::from_millis(5)), Duration::ZERO);
-        assert_eq!(Instant::from_millis(7).since(Instant::from_millis(5)), Duration::from_millis(2));
+        assert_eq!(
+            Instant::from_millis(7).since(Instant::from_millis(5)),
+            Duration::from_millis(2)
+        );
     }
 }

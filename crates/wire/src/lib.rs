@@ -1,1 +1,316 @@
-//! placeholder
+//! The datagram format inside a sub-tunnel: parse and emit, nothing else. See `docs/wire.md`.
+//!
+//! Every datagram opens with a kind; all but control messages then carry the path's own sequence
+//! number and the sender's clock, from which the exit measures loss, burstiness and relative
+//! one-way delay per path. All integers are big-endian. Parsing never panics and never allocates.
+
+#![forbid(unsafe_code)]
+
+mod control;
+mod report;
+
+pub use control::{Control, Hello, Welcome};
+pub use report::{PathReport, Report};
+
+use ropewalk_types::Instant;
+use thiserror::Error;
+
+/// Version of this format; both ends must agree (exchanged in [`Hello`]).
+pub const VERSION: u8 = 1;
+
+/// Bytes of the header in front of a whole inner packet.
+pub const DATA_HEADER: usize = 10;
+/// Bytes of the header in front of a fragment of an inner packet.
+pub const FRAGMENT_HEADER: usize = 16;
+/// Bytes that senders of inner packets leave free in front, enough for either header.
+pub const HEADROOM: usize = 16;
+
+const KIND_DATA: u8 = 1;
+const KIND_FRAGMENT: u8 = 2;
+const KIND_REPORT: u8 = 3;
+const KIND_PROBE: u8 = 4;
+const KIND_CONTROL: u8 = 5;
+
+const FLAG_CHECKSUM_PARTIAL: u8 = 1;
+const FLAG_ORDERED: u8 = 2;
+const FLAG_COPY: u8 = 4;
+
+const FLOW_MASK: u16 = 0x0fff;
+
+/// Why a datagram was refused. The sender is at fault: count it, drop it, go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum WireError {
+    /// Shorter than its header.
+    #[error("truncated datagram")]
+    Truncated,
+    /// A kind this version does not know.
+    #[error("unknown datagram kind")]
+    UnknownKind,
+    /// A field is outside its range.
+    #[error("invalid field")]
+    Invalid,
+}
+
+/// The sender's clock in 16 µs units, modulo 2^24 (268 s).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Timestamp(u32);
+
+/// One unit of a [`Timestamp`], in nanoseconds.
+pub const TIMESTAMP_UNIT_NANOS: u64 = 16_000;
+
+impl Timestamp {
+    /// The timestamp of `now`.
+    #[must_use]
+    #[expect(clippy::cast_possible_truncation, reason = "modulo 2^24 is the format")]
+    pub const fn from_instant(now: Instant) -> Self {
+        Self((now.as_nanos() / TIMESTAMP_UNIT_NANOS) as u32 & 0x00ff_ffff)
+    }
+
+    /// The 24 bits.
+    #[must_use]
+    pub const fn bits(self) -> u32 {
+        self.0
+    }
+
+    /// Signed distance from `earlier` in units, in `-2^23..2^23`.
+    #[must_use]
+    pub const fn distance(self, earlier: Self) -> i32 {
+        ((self.0.wrapping_sub(earlier.0) << 8) as i32) >> 8
+    }
+}
+
+/// What every measured datagram carries.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stamp {
+    /// Sequence number of the path in this direction.
+    pub path_seq: u16,
+    /// When the entry bound it to the path.
+    pub sent_at: Timestamp,
+}
+
+/// Header of an inner packet or fragment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DataHeader {
+    /// Path sequence and time.
+    pub stamp: Stamp,
+    /// The TCP or UDP checksum field holds only the pseudo-header sum: the exit completes it.
+    pub checksum_partial: bool,
+    /// The exit restores the order within the flow.
+    pub ordered: bool,
+    /// Copies of this packet travel on other paths: the exit removes all but the first.
+    pub copy: bool,
+    /// Flow bucket, `0..4096`.
+    pub flow: u16,
+    /// Service class, `0..16`.
+    pub class: u8,
+    /// Sequence number within the flow bucket.
+    pub flow_seq: u16,
+}
+
+/// Where a fragment belongs in its inner packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FragmentHeader {
+    /// First byte of this piece in the inner packet.
+    pub offset: u16,
+    /// Length of the whole inner packet.
+    pub total: u16,
+    /// Identifies the inner packet among those under way.
+    pub id: u16,
+}
+
+/// A parsed datagram; `at` is where the payload starts.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Datagram {
+    /// A whole inner packet follows at `at`.
+    Data {
+        /// Its header.
+        header: DataHeader,
+        /// Payload offset.
+        at: usize,
+    },
+    /// A piece of an inner packet follows at `at`.
+    Fragment {
+        /// Header of the inner packet.
+        header: DataHeader,
+        /// Place of the piece.
+        fragment: FragmentHeader,
+        /// Payload offset.
+        at: usize,
+    },
+    /// What the exit saw.
+    Report {
+        /// Path sequence and time.
+        stamp: Stamp,
+        /// The report.
+        report: Report,
+    },
+    /// Keeps an idle path known.
+    Probe {
+        /// Path sequence and time.
+        stamp: Stamp,
+    },
+    /// A message between gateways.
+    Control(Control),
+}
+
+impl DataHeader {
+    /// Writes the header of a whole packet.
+    pub fn emit(&self, out: &mut [u8; DATA_HEADER]) {
+        self.emit_kind(KIND_DATA, out);
+    }
+
+    /// Writes the header of a fragment.
+    pub fn emit_fragment(&self, fragment: &FragmentHeader, out: &mut [u8; FRAGMENT_HEADER]) {
+        let mut front = [0; DATA_HEADER];
+        self.emit_kind(KIND_FRAGMENT, &mut front);
+        out[..DATA_HEADER].copy_from_slice(&front);
+        out[10..12].copy_from_slice(&fragment.offset.to_be_bytes());
+        out[12..14].copy_from_slice(&fragment.total.to_be_bytes());
+        out[14..16].copy_from_slice(&fragment.id.to_be_bytes());
+    }
+
+    fn emit_kind(&self, kind: u8, out: &mut [u8; DATA_HEADER]) {
+        let flags = u8::from(self.checksum_partial) * FLAG_CHECKSUM_PARTIAL
+            | u8::from(self.ordered) * FLAG_ORDERED
+            | u8::from(self.copy) * FLAG_COPY;
+        out[0] = kind << 4 | flags;
+        emit_stamp(self.stamp, out);
+        let flow = (u16::from(self.class) << 12) | (self.flow & FLOW_MASK);
+        out[6..8].copy_from_slice(&flow.to_be_bytes());
+        out[8..10].copy_from_slice(&self.flow_seq.to_be_bytes());
+    }
+
+    fn parse(bytes: &[u8]) -> Result<Self, WireError> {
+        if bytes.len() < DATA_HEADER {
+            return Err(WireError::Truncated);
+        }
+        let flags = bytes[0] & 15;
+        if flags & !(FLAG_CHECKSUM_PARTIAL | FLAG_ORDERED | FLAG_COPY) != 0 {
+            return Err(WireError::Invalid);
+        }
+        let flow = u16::from_be_bytes([bytes[6], bytes[7]]);
+        Ok(Self {
+            stamp: parse_stamp(bytes)?,
+            checksum_partial: flags & FLAG_CHECKSUM_PARTIAL != 0,
+            ordered: flags & FLAG_ORDERED != 0,
+            copy: flags & FLAG_COPY != 0,
+            flow: flow & FLOW_MASK,
+            class: (flow >> 12) as u8,
+            flow_seq: u16::from_be_bytes([bytes[8], bytes[9]]),
+        })
+    }
+}
+
+/// Bytes of kind and stamp.
+const STAMP: usize = 6;
+
+fn emit_stamp(stamp: Stamp, out: &mut [u8]) {
+    out[1..3].copy_from_slice(&stamp.path_seq.to_be_bytes());
+    out[3..6].copy_from_slice(&stamp.sent_at.bits().to_be_bytes()[1..]);
+}
+
+fn parse_stamp(bytes: &[u8]) -> Result<Stamp, WireError> {
+    let b = bytes.get(..STAMP).ok_or(WireError::Truncated)?;
+    Ok(Stamp {
+        path_seq: u16::from_be_bytes([b[1], b[2]]),
+        sent_at: Timestamp(u32::from_be_bytes([0, b[3], b[4], b[5]])),
+    })
+}
+
+/// Appends a probe.
+pub fn emit_probe(stamp: Stamp, out: &mut Vec<u8>) {
+    emit_stamped(KIND_PROBE, stamp, out);
+}
+
+/// Appends a report.
+pub fn emit_report(stamp: Stamp, report: &Report, out: &mut Vec<u8>) {
+    emit_stamped(KIND_REPORT, stamp, out);
+    report.emit(out);
+}
+
+/// Appends a control message.
+pub fn emit_control(control: &Control, out: &mut Vec<u8>) {
+    out.push(KIND_CONTROL << 4);
+    control.emit(out);
+}
+
+fn emit_stamped(kind: u8, stamp: Stamp, out: &mut Vec<u8>) {
+    let mut header = [kind << 4, 0, 0, 0, 0, 0];
+    emit_stamp(stamp, &mut header);
+    out.extend_from_slice(&header);
+}
+
+impl Datagram {
+    /// Parses one datagram.
+    ///
+    /// # Errors
+    /// When it is truncated, of an unknown kind, or a field is out of range.
+    pub fn parse(bytes: &[u8]) -> Result<Self, WireError> {
+        let first = *bytes.first().ok_or(WireError::Truncated)?;
+        match first >> 4 {
+            KIND_DATA => Ok(Self::Data {
+                header: DataHeader::parse(bytes)?,
+                at: DATA_HEADER,
+            }),
+            KIND_FRAGMENT => parse_fragment(bytes),
+            KIND_REPORT => Ok(Self::Report {
+                stamp: parse_stamp(bytes)?,
+                report: Report::parse(&bytes[STAMP..])?,
+            }),
+            KIND_PROBE => Ok(Self::Probe {
+                stamp: parse_stamp(bytes)?,
+            }),
+            KIND_CONTROL => Ok(Self::Control(Control::parse(&bytes[1..])?)),
+            _ => Err(WireError::UnknownKind),
+        }
+    }
+}
+
+fn parse_fragment(bytes: &[u8]) -> Result<Datagram, WireError> {
+    let header = DataHeader::parse(bytes)?;
+    let b = bytes.get(..FRAGMENT_HEADER).ok_or(WireError::Truncated)?;
+    let fragment = FragmentHeader {
+        offset: u16::from_be_bytes([b[10], b[11]]),
+        total: u16::from_be_bytes([b[12], b[13]]),
+        id: u16::from_be_bytes([b[14], b[15]]),
+    };
+    let piece = bytes.len() - FRAGMENT_HEADER;
+    if piece == 0 || usize::from(fragment.offset) + piece > usize::from(fragment.total) {
+        return Err(WireError::Invalid);
+    }
+    Ok(Datagram::Fragment {
+        header,
+        fragment,
+        at: FRAGMENT_HEADER,
+    })
+}
+
+/// Takes big-endian fields off the front of a message.
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn bytes(&mut self, n: usize) -> Result<&'a [u8], WireError> {
+        let (front, rest) = self.0.split_at_checked(n).ok_or(WireError::Truncated)?;
+        self.0 = rest;
+        Ok(front)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], WireError> {
+        self.bytes(N)?.try_into().map_err(|_| WireError::Truncated)
+    }
+
+    fn u8(&mut self) -> Result<u8, WireError> {
+        Ok(self.array::<1>()?[0])
+    }
+
+    fn u16(&mut self) -> Result<u16, WireError> {
+        Ok(u16::from_be_bytes(self.array()?))
+    }
+
+    fn u32(&mut self) -> Result<u32, WireError> {
+        Ok(u32::from_be_bytes(self.array()?))
+    }
+}
+
+#[cfg(test)]
+mod tests;

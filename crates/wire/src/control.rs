@@ -1,0 +1,238 @@
+//! Messages between gateways: joining a connection to a tunnel, and what changes while it lives.
+//!
+//! They may be lost, repeated or overtaken; each is idempotent and its sender repeats it until
+//! answered.
+
+use crate::{Reader, WireError};
+use ropewalk_types::PATHS_MAX;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Longest name of a path, in bytes.
+pub const NAME_MAX: usize = 64;
+/// Most addresses in a [`Welcome`].
+pub const ADDRESSES_MAX: usize = 8;
+
+/// Site to hub, first on every connection: what this connection is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hello {
+    /// Format version of the site.
+    pub version: u8,
+    /// Random per start of the site: a new one resets the tunnel at the hub.
+    pub session: u64,
+    /// Path identifier, chosen by the site.
+    pub path: u8,
+    /// Counts the connections of this path, so that a late one never replaces a newer one.
+    pub generation: u32,
+    /// Standby mark.
+    pub standby: bool,
+    /// Metered mark.
+    pub metered: bool,
+    /// Scheduler the hub shall use towards the site; `0xff` leaves it to the hub.
+    pub scheduler: u8,
+    /// Weight under weighted round robin; 0 follows the measured rate.
+    pub weight: u16,
+    /// Uplink name, for people.
+    pub name: String,
+}
+
+/// Hub to site, the answer to every [`Hello`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Welcome {
+    /// Format version of the hub.
+    pub version: u8,
+    /// The session answered.
+    pub session: u64,
+    /// Random per start of the hub.
+    pub hub_session: u64,
+    /// The path answered.
+    pub path: u8,
+    /// Scheduler in use from hub to site.
+    pub scheduler: u8,
+    /// Inner addresses of the site with prefix length.
+    pub addresses: Vec<(IpAddr, u8)>,
+    /// Inner addresses of the hub.
+    pub hub_addresses: Vec<IpAddr>,
+}
+
+/// A message between gateways.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Control {
+    /// Joins a connection to a tunnel.
+    Hello(Hello),
+    /// Answers it.
+    Welcome(Welcome),
+    /// The path is gone at the sender: use it no more.
+    PathGone {
+        /// The path.
+        path: u8,
+        /// The newest connection of it that is gone.
+        generation: u32,
+    },
+    /// Asks the peer to use this scheduler when sending; answered by itself.
+    Scheduler {
+        /// Its number.
+        kind: u8,
+    },
+    /// The peer confirms the scheduler it uses when sending.
+    SchedulerIs {
+        /// Its number.
+        kind: u8,
+    },
+    /// The sender stops for good.
+    Goodbye,
+}
+
+const HELLO: u8 = 1;
+const WELCOME: u8 = 2;
+const PATH_GONE: u8 = 3;
+const SCHEDULER: u8 = 4;
+const SCHEDULER_IS: u8 = 5;
+const GOODBYE: u8 = 6;
+
+const STANDBY: u8 = 1;
+const METERED: u8 = 2;
+
+impl Control {
+    pub(crate) fn emit(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Hello(hello) => hello.emit(out),
+            Self::Welcome(welcome) => welcome.emit(out),
+            Self::PathGone { path, generation } => {
+                out.extend_from_slice(&[PATH_GONE, *path]);
+                out.extend_from_slice(&generation.to_be_bytes());
+            }
+            Self::Scheduler { kind } => out.extend_from_slice(&[SCHEDULER, *kind]),
+            Self::SchedulerIs { kind } => out.extend_from_slice(&[SCHEDULER_IS, *kind]),
+            Self::Goodbye => out.push(GOODBYE),
+        }
+    }
+
+    pub(crate) fn parse(bytes: &[u8]) -> Result<Self, WireError> {
+        let mut r = Reader(bytes);
+        Ok(match r.u8()? {
+            HELLO => Self::Hello(Hello::parse(&mut r)?),
+            WELCOME => Self::Welcome(Welcome::parse(&mut r)?),
+            PATH_GONE => Self::PathGone {
+                path: path(&mut r)?,
+                generation: r.u32()?,
+            },
+            SCHEDULER => Self::Scheduler { kind: r.u8()? },
+            SCHEDULER_IS => Self::SchedulerIs { kind: r.u8()? },
+            GOODBYE => Self::Goodbye,
+            _ => return Err(WireError::UnknownKind),
+        })
+    }
+}
+
+impl Hello {
+    fn emit(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&[HELLO, self.version]);
+        out.extend_from_slice(&self.session.to_be_bytes());
+        out.push(self.path);
+        out.extend_from_slice(&self.generation.to_be_bytes());
+        out.push(u8::from(self.standby) * STANDBY | u8::from(self.metered) * METERED);
+        out.push(self.scheduler);
+        out.extend_from_slice(&self.weight.to_be_bytes());
+        let name = &self.name.as_bytes()[..self.name.floor_char_boundary(NAME_MAX)];
+        out.push(u8::try_from(name.len()).unwrap_or(0));
+        out.extend_from_slice(name);
+    }
+
+    fn parse(r: &mut Reader<'_>) -> Result<Self, WireError> {
+        let version = r.u8()?;
+        let session = u64::from_be_bytes(r.array()?);
+        let path = path(r)?;
+        let generation = r.u32()?;
+        let marks = r.u8()?;
+        let (scheduler, weight) = (r.u8()?, r.u16()?);
+        let length = usize::from(r.u8()?);
+        if length > NAME_MAX {
+            return Err(WireError::Invalid);
+        }
+        let name = core::str::from_utf8(r.bytes(length)?).map_err(|_| WireError::Invalid)?;
+        if name.chars().any(char::is_control) {
+            return Err(WireError::Invalid);
+        }
+        Ok(Self {
+            version,
+            session,
+            path,
+            generation,
+            standby: marks & STANDBY != 0,
+            metered: marks & METERED != 0,
+            scheduler,
+            weight,
+            name: name.to_owned(),
+        })
+    }
+}
+
+impl Welcome {
+    fn emit(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&[WELCOME, self.version]);
+        out.extend_from_slice(&self.session.to_be_bytes());
+        out.extend_from_slice(&self.hub_session.to_be_bytes());
+        out.extend_from_slice(&[self.path, self.scheduler]);
+        emit_addresses(self.addresses.iter().copied(), out);
+        emit_addresses(self.hub_addresses.iter().map(|&ip| (ip, 0)), out);
+    }
+
+    fn parse(r: &mut Reader<'_>) -> Result<Self, WireError> {
+        Ok(Self {
+            version: r.u8()?,
+            session: u64::from_be_bytes(r.array()?),
+            hub_session: u64::from_be_bytes(r.array()?),
+            path: path(r)?,
+            scheduler: r.u8()?,
+            addresses: parse_addresses(r)?,
+            hub_addresses: parse_addresses(r)?.into_iter().map(|(ip, _)| ip).collect(),
+        })
+    }
+}
+
+fn path(r: &mut Reader<'_>) -> Result<u8, WireError> {
+    let path = r.u8()?;
+    if usize::from(path) < PATHS_MAX {
+        Ok(path)
+    } else {
+        Err(WireError::Invalid)
+    }
+}
+
+fn emit_addresses(addresses: impl ExactSizeIterator<Item = (IpAddr, u8)>, out: &mut Vec<u8>) {
+    let count = addresses.len().min(ADDRESSES_MAX);
+    out.push(u8::try_from(count).unwrap_or(0));
+    for (ip, prefix) in addresses.take(ADDRESSES_MAX) {
+        match ip {
+            IpAddr::V4(v4) => {
+                out.extend_from_slice(&[4, prefix]);
+                out.extend_from_slice(&v4.octets());
+            }
+            IpAddr::V6(v6) => {
+                out.extend_from_slice(&[6, prefix]);
+                out.extend_from_slice(&v6.octets());
+            }
+        }
+    }
+}
+
+fn parse_addresses(r: &mut Reader<'_>) -> Result<Vec<(IpAddr, u8)>, WireError> {
+    let count = usize::from(r.u8()?);
+    if count > ADDRESSES_MAX {
+        return Err(WireError::Invalid);
+    }
+    let mut addresses = Vec::with_capacity(count);
+    for _ in 0..count {
+        let (family, prefix) = (r.u8()?, r.u8()?);
+        let (ip, longest) = match family {
+            4 => (IpAddr::V4(Ipv4Addr::from(r.array::<4>()?)), 32),
+            6 => (IpAddr::V6(Ipv6Addr::from(r.array::<16>()?)), 128),
+            _ => return Err(WireError::Invalid),
+        };
+        if prefix > longest {
+            return Err(WireError::Invalid);
+        }
+        addresses.push((ip, prefix));
+    }
+    Ok(addresses)
+}

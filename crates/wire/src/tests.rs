@@ -1,0 +1,159 @@
+use super::*;
+use proptest::prelude::*;
+
+fn header() -> DataHeader {
+    DataHeader {
+        stamp: Stamp {
+            path_seq: 0xfffe,
+            sent_at: Timestamp(0x00ab_cdef),
+        },
+        checksum_partial: true,
+        ordered: true,
+        copy: false,
+        flow: 0x0abc,
+        class: 5,
+        flow_seq: 77,
+    }
+}
+
+#[test]
+fn data_round_trip() {
+    let mut bytes = [0; DATA_HEADER];
+    header().emit(&mut bytes);
+    assert_eq!(
+        Datagram::parse(&bytes),
+        Ok(Datagram::Data {
+            header: header(),
+            at: DATA_HEADER
+        })
+    );
+}
+
+#[test]
+fn fragment_round_trip_and_bounds() {
+    let fragment = FragmentHeader {
+        offset: 10,
+        total: 14,
+        id: 9,
+    };
+    let mut bytes = [0; FRAGMENT_HEADER];
+    header().emit_fragment(&fragment, &mut bytes);
+    let mut whole = bytes.to_vec();
+    assert_eq!(
+        Datagram::parse(&whole),
+        Err(WireError::Invalid),
+        "empty piece"
+    );
+    whole.extend_from_slice(&[1, 2, 3, 4]);
+    assert!(
+        matches!(Datagram::parse(&whole), Ok(Datagram::Fragment { fragment: f, at: 16, .. }) if f == fragment)
+    );
+    whole.push(5);
+    assert_eq!(
+        Datagram::parse(&whole),
+        Err(WireError::Invalid),
+        "past the end"
+    );
+}
+
+#[test]
+fn report_probe_and_control_round_trip() {
+    let report = Report {
+        period_ms: 100,
+        held: 3,
+        hold_timeouts: 1,
+        paths: vec![
+            PathReport {
+                path: 0,
+                received: 70_000,
+                delay_min_us: -5,
+                ..Default::default()
+            },
+            PathReport {
+                path: 15,
+                suspect: true,
+                lost: 2,
+                loss_runs: 1,
+                late: 9,
+                ..Default::default()
+            },
+        ],
+    };
+    let stamp = Stamp {
+        path_seq: 1,
+        sent_at: Timestamp(2),
+    };
+    let mut bytes = Vec::new();
+    emit_report(stamp, &report, &mut bytes);
+    assert_eq!(
+        Datagram::parse(&bytes),
+        Ok(Datagram::Report { stamp, report })
+    );
+
+    bytes.clear();
+    emit_probe(stamp, &mut bytes);
+    assert_eq!(Datagram::parse(&bytes), Ok(Datagram::Probe { stamp }));
+
+    let messages = [
+        Control::Hello(Hello {
+            version: VERSION,
+            session: 1,
+            path: 3,
+            generation: 4,
+            standby: true,
+            metered: false,
+            scheduler: 0xff,
+            weight: 10,
+            name: "wlan0 ü".into(),
+        }),
+        Control::Welcome(Welcome {
+            version: VERSION,
+            session: 1,
+            hub_session: 2,
+            path: 3,
+            scheduler: 12,
+            addresses: vec![
+                ("10.7.0.2".parse().expect("ip"), 32),
+                ("fd00::2".parse().expect("ip"), 128),
+            ],
+            hub_addresses: vec!["10.7.0.1".parse().expect("ip")],
+        }),
+        Control::PathGone {
+            path: 1,
+            generation: 2,
+        },
+        Control::Scheduler { kind: 1 },
+        Control::SchedulerIs { kind: 2 },
+        Control::Goodbye,
+    ];
+    for message in messages {
+        bytes.clear();
+        emit_control(&message, &mut bytes);
+        assert_eq!(Datagram::parse(&bytes), Ok(Datagram::Control(message)));
+    }
+}
+
+#[test]
+fn timestamps_wrap() {
+    let before = Timestamp(0x00ff_fff0);
+    assert_eq!(Timestamp(0x10).distance(before), 0x20);
+    assert_eq!(before.distance(Timestamp(0x10)), -0x20);
+}
+
+proptest! {
+    #[test]
+    fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        let _ = Datagram::parse(&bytes);
+    }
+
+    #[test]
+    fn whatever_parses_as_data_is_emitted_the_same(mut bytes in proptest::collection::vec(any::<u8>(), 10..40)) {
+        bytes[0] = 0x10 | (bytes[0] & 7);
+        let Ok(Datagram::Data { header, at }) = Datagram::parse(&bytes) else {
+            return Err(TestCaseError::fail("a full header must parse"));
+        };
+        let mut again = [0; DATA_HEADER];
+        header.emit(&mut again);
+        prop_assert_eq!(&bytes[..at], &again[..]);
+    }
+}
