@@ -8,4 +8,7 @@
 
 pub mod estimate;
 pub mod path;
+pub mod queue;
+pub mod reorder;
 pub mod schedule;
+pub mod tunnel;

@@ -1,0 +1,315 @@
+//! The entry queue: the only place where inner packets wait.
+//!
+//! FQ-CoDel (RFC 8290) over [`FLOW_BUCKETS`] buckets, with late binding: a bucket's head can be
+//! looked at and left where it is while no path suits it, and other buckets go on. CoDel
+//! (RFC 8289) judges a packet only when it leaves. Invariant: `bytes` is the sum of the bytes in
+//! all buckets, and every bucket that holds packets is in exactly one of the two lists.
+
+mod codel;
+
+use crate::schedule::FLOW_BUCKETS;
+use bytes::BytesMut;
+use codel::{CoDel, Verdict};
+use ropewalk_types::{Duration, Ecn, Instant, Rate};
+use ropewalk_wire::HEADROOM;
+use std::collections::VecDeque;
+
+/// Fewest bytes the queue may hold, whatever the rate: a full super packet per direction fits.
+const LIMIT_BYTES_MIN: u64 = 256 * 1024;
+/// Most bytes the queue may hold.
+const LIMIT_BYTES_MAX: u64 = 64 * 1024 * 1024;
+/// Time's worth of the sum of path rates that may wait, before CoDel is even asked.
+const LIMIT_TIME: Duration = Duration::from_millis(250);
+/// Most packets in the queue.
+const LIMIT_PACKETS: usize = 65_536;
+/// Bytes a bucket may send per round (RFC 8290 §5.2.4: one MTU).
+const QUANTUM: i64 = 1_514;
+
+/// One inner packet on its way in.
+#[derive(Debug)]
+pub struct Packet {
+    /// [`HEADROOM`] free bytes, then the IP packet.
+    pub data: BytesMut,
+    /// Flow bucket.
+    pub flow: u16,
+    /// The upper-layer checksum holds only the pseudo-header sum.
+    pub checksum_partial: bool,
+    /// ECN field of the inner header.
+    pub ecn: Ecn,
+    /// Differentiated services codepoint.
+    pub dscp: u8,
+    /// When it arrived at the entry.
+    pub arrived: Instant,
+}
+
+impl Packet {
+    /// Bytes of the inner IP packet.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.data.len() - HEADROOM
+    }
+
+    /// Whether there is no IP packet at all.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.data.len() <= HEADROOM
+    }
+
+    /// Sets the ECN field of the inner header to "congestion experienced".
+    fn mark_ce(&mut self) {
+        mark_ce(&mut self.data[HEADROOM..]);
+        self.ecn = Ecn::Ce;
+    }
+}
+
+/// Sets ECN to CE in an IPv4 or IPv6 header, keeping the IPv4 header checksum right (RFC 1624).
+pub fn mark_ce(ip: &mut [u8]) {
+    match ip.first().map(|b| b >> 4) {
+        Some(4) if ip.len() >= 20 => {
+            let old = u16::from_be_bytes([ip[0], ip[1]]);
+            ip[1] |= 3;
+            let new = u16::from_be_bytes([ip[0], ip[1]]);
+            let sum =
+                u32::from(!u16::from_be_bytes([ip[10], ip[11]])) + u32::from(!old) + u32::from(new);
+            let folded = (sum & 0xffff) + (sum >> 16);
+            let folded = (folded & 0xffff) + (folded >> 16);
+            let checksum = !u16::try_from(folded & 0xffff).unwrap_or(0);
+            ip[10..12].copy_from_slice(&checksum.to_be_bytes());
+        }
+        Some(6) if ip.len() >= 40 => ip[1] |= 0x30,
+        _ => {}
+    }
+}
+
+#[derive(Debug, Default)]
+struct Bucket {
+    packets: VecDeque<Packet>,
+    bytes: u64,
+    deficit: i64,
+    codel: CoDel,
+    listed: bool,
+}
+
+/// Counters of the queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueStats {
+    /// Packets that entered.
+    pub enqueued: u64,
+    /// Packets that left towards a path.
+    pub dequeued: u64,
+    /// Packets CoDel dropped.
+    pub dropped_codel: u64,
+    /// Packets dropped because the queue was full.
+    pub dropped_full: u64,
+    /// Packets marked CE.
+    pub marked: u64,
+}
+
+/// The entry queue of one tunnel.
+#[derive(Debug)]
+pub struct EntryQueue {
+    buckets: Vec<Bucket>,
+    /// Buckets that have just become active go first (RFC 8290 §4.2).
+    new: VecDeque<u16>,
+    old: VecDeque<u16>,
+    bytes: u64,
+    packets: usize,
+    limit_bytes: u64,
+    target: Duration,
+    stats: QueueStats,
+}
+
+impl Default for EntryQueue {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl EntryQueue {
+    /// An empty queue for paths of unknown rate.
+    #[must_use]
+    pub fn new() -> Self {
+        let mut buckets = Vec::new();
+        buckets.resize_with(FLOW_BUCKETS, Bucket::default);
+        Self {
+            buckets,
+            new: VecDeque::new(),
+            old: VecDeque::new(),
+            bytes: 0,
+            packets: 0,
+            limit_bytes: LIMIT_BYTES_MIN,
+            target: codel::TARGET,
+            stats: QueueStats::default(),
+        }
+    }
+
+    /// Follows the sum of the path rates: CoDel's target and the byte limit depend on it.
+    pub fn set_rate(&mut self, sum: Rate) {
+        self.limit_bytes = sum
+            .bytes_in(LIMIT_TIME)
+            .clamp(LIMIT_BYTES_MIN, LIMIT_BYTES_MAX);
+        // RFC 8289 §4.4: below a few Mbit/s one packet takes longer than the default target.
+        let two_packets = sum
+            .time_for(2 * QUANTUM.unsigned_abs())
+            .min(codel::TARGET_MAX);
+        self.target = codel::TARGET.max(two_packets);
+    }
+
+    /// Bytes waiting.
+    #[must_use]
+    pub const fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Packets waiting.
+    #[must_use]
+    pub const fn packets(&self) -> usize {
+        self.packets
+    }
+
+    /// Bytes waiting in one bucket.
+    #[must_use]
+    pub fn flow_bytes(&self, flow: u16) -> u64 {
+        self.buckets[usize::from(flow)].bytes
+    }
+
+    /// Counters since the start.
+    #[must_use]
+    pub const fn stats(&self) -> QueueStats {
+        self.stats
+    }
+
+    /// Takes a packet in. When the queue is full the fattest flow pays (RFC 8290 §4.1.3).
+    pub fn push(&mut self, packet: Packet) {
+        let flow = packet.flow;
+        let bucket = &mut self.buckets[usize::from(flow)];
+        self.stats.enqueued += 1;
+        self.bytes += packet.len() as u64;
+        self.packets += 1;
+        bucket.bytes += packet.len() as u64;
+        bucket.packets.push_back(packet);
+        if !bucket.listed {
+            bucket.listed = true;
+            bucket.deficit = QUANTUM;
+            self.new.push_back(flow);
+        }
+        while self.bytes > self.limit_bytes || self.packets > LIMIT_PACKETS {
+            self.drop_from_fattest();
+        }
+    }
+
+    fn drop_from_fattest(&mut self) {
+        let listed = self.new.iter().chain(&self.old);
+        let Some(&fattest) = listed.max_by_key(|&&f| self.buckets[usize::from(f)].bytes) else {
+            return;
+        };
+        // Many at once, so that a flood does not search the list for every packet.
+        let bucket = &mut self.buckets[usize::from(fattest)];
+        let goal = bucket.bytes / 2;
+        for _ in 0..DROP_BATCH {
+            let Some(packet) = bucket.packets.pop_front() else {
+                break;
+            };
+            let bytes = packet.len() as u64;
+            bucket.bytes -= bytes;
+            self.bytes -= bytes;
+            self.packets -= 1;
+            self.stats.dropped_full += 1;
+            if bucket.bytes <= goal {
+                break;
+            }
+        }
+    }
+
+    /// The flow whose turn it is, if any packet waits.
+    pub fn turn(&mut self) -> Option<u16> {
+        loop {
+            let from_new = !self.new.is_empty();
+            let list = if from_new {
+                &mut self.new
+            } else {
+                &mut self.old
+            };
+            let flow = *list.front()?;
+            let bucket = &mut self.buckets[usize::from(flow)];
+            if bucket.packets.is_empty() {
+                list.pop_front();
+                if from_new {
+                    // A flow cannot jump the queue by sending one packet at a time.
+                    self.old.push_back(flow);
+                } else {
+                    bucket.listed = false;
+                }
+            } else if bucket.deficit <= 0 {
+                bucket.deficit += QUANTUM;
+                list.pop_front();
+                self.old.push_back(flow);
+            } else {
+                return Some(flow);
+            }
+        }
+    }
+
+    /// Number of flows listed; bounds a round of [`EntryQueue::skip`].
+    #[must_use]
+    pub fn flows(&self) -> usize {
+        self.new.len() + self.old.len()
+    }
+
+    /// Moves the flow whose turn it is to the end, its credit kept: no path suits it now.
+    pub fn skip(&mut self) {
+        if let Some(flow) = self.new.pop_front().or_else(|| self.old.pop_front()) {
+            self.old.push_back(flow);
+        }
+    }
+
+    /// Bytes of the head packet of `flow`, if one waits.
+    #[must_use]
+    pub fn head(&self, flow: u16) -> Option<usize> {
+        self.buckets[usize::from(flow)]
+            .packets
+            .front()
+            .map(Packet::len)
+    }
+
+    /// Differentiated services codepoint of the head packet of `flow`.
+    #[must_use]
+    pub fn head_dscp(&self, flow: u16) -> Option<u8> {
+        self.buckets[usize::from(flow)]
+            .packets
+            .front()
+            .map(|p| p.dscp)
+    }
+
+    /// Takes the head packet of `flow` out, after CoDel has had its say. `None` when CoDel
+    /// dropped it: ask for the turn again.
+    pub fn pop(&mut self, now: Instant, flow: u16) -> Option<Packet> {
+        let bucket = &mut self.buckets[usize::from(flow)];
+        let mut packet = bucket.packets.pop_front()?;
+        let bytes = packet.len() as u64;
+        bucket.bytes -= bytes;
+        self.bytes -= bytes;
+        self.packets -= 1;
+        let sojourn = now.since(packet.arrived);
+        match bucket.codel.judge(now, sojourn, self.target, bucket.bytes) {
+            Verdict::Pass => {}
+            Verdict::Congested if matches!(packet.ecn, Ecn::Ect0 | Ecn::Ect1) => {
+                self.stats.marked += 1;
+                packet.mark_ce();
+            }
+            Verdict::Congested => {
+                self.stats.dropped_codel += 1;
+                return None;
+            }
+        }
+        bucket.deficit -= i64::try_from(bytes).unwrap_or(i64::MAX);
+        self.stats.dequeued += 1;
+        Some(packet)
+    }
+}
+
+/// Packets dropped per look for the fattest flow.
+const DROP_BATCH: usize = 64;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,144 @@
+use super::*;
+
+fn packet(flow: u16, bytes: usize, arrived: Instant) -> Packet {
+    let mut data = BytesMut::zeroed(HEADROOM + bytes);
+    data[HEADROOM] = 0x45;
+    Packet {
+        data,
+        flow,
+        checksum_partial: false,
+        ecn: Ecn::NotEct,
+        dscp: 0,
+        arrived,
+    }
+}
+
+fn drain(queue: &mut EntryQueue, now: Instant) -> Vec<u16> {
+    let mut order = Vec::new();
+    while let Some(flow) = queue.turn() {
+        if queue.pop(now, flow).is_some() {
+            order.push(flow);
+        }
+    }
+    order
+}
+
+#[test]
+fn flows_share_by_bytes_and_a_new_flow_goes_first() {
+    let mut queue = EntryQueue::new();
+    for _ in 0..10 {
+        queue.push(packet(1, 1_400, Instant::ZERO));
+    }
+    for _ in 0..4 {
+        let flow = queue.turn().expect("waiting");
+        queue.pop(Instant::ZERO, flow);
+    }
+    queue.push(packet(2, 100, Instant::ZERO));
+    assert_eq!(
+        drain(&mut queue, Instant::ZERO)[..2]
+            .iter()
+            .filter(|&&f| f == 2)
+            .count(),
+        1
+    );
+}
+
+#[test]
+fn two_backlogged_flows_get_equal_bytes() {
+    let mut queue = EntryQueue::new();
+    for _ in 0..60 {
+        queue.push(packet(1, 1_400, Instant::ZERO));
+        queue.push(packet(2, 700, Instant::ZERO));
+        queue.push(packet(2, 700, Instant::ZERO));
+    }
+    let mut bytes = [0i64; 3];
+    for _ in 0..60 {
+        let flow = queue.turn().expect("waiting");
+        let taken = queue.pop(Instant::ZERO, flow).expect("below target");
+        bytes[usize::from(flow)] += taken.len() as i64;
+    }
+    assert!((bytes[1] - bytes[2]).abs() <= 2 * QUANTUM, "{bytes:?}");
+}
+
+#[test]
+fn a_skipped_flow_does_not_block_others() {
+    let mut queue = EntryQueue::new();
+    queue.push(packet(1, 100, Instant::ZERO));
+    queue.push(packet(2, 100, Instant::ZERO));
+    assert_eq!(queue.turn(), Some(1));
+    queue.skip();
+    assert_eq!(queue.turn(), Some(2));
+    queue.pop(Instant::ZERO, 2);
+    assert_eq!(drain(&mut queue, Instant::ZERO), vec![1]);
+    assert_eq!((queue.bytes(), queue.packets()), (0, 0));
+}
+
+#[test]
+fn the_fattest_flow_pays_when_full() {
+    let mut queue = EntryQueue::new();
+    queue.push(packet(2, 1_000, Instant::ZERO));
+    for _ in 0..1_000 {
+        queue.push(packet(1, 1_400, Instant::ZERO));
+    }
+    assert!(queue.bytes() <= LIMIT_BYTES_MIN);
+    assert_eq!(queue.flow_bytes(2), 1_000);
+    let stats = queue.stats();
+    assert!(stats.dropped_full > 0);
+    assert_eq!(stats.enqueued, stats.dropped_full + queue.packets() as u64);
+}
+
+#[test]
+fn a_standing_queue_is_dropped_from_or_marked() {
+    for (ecn, marked) in [(Ecn::NotEct, false), (Ecn::Ect0, true)] {
+        let mut queue = EntryQueue::new();
+        // 1,400 bytes every 10 ms leave, but 200 ms of packets wait all the time.
+        for ms in 0..2_000u64 {
+            let now = Instant::from_millis(ms);
+            if ms % 9 == 0 {
+                let mut p = packet(1, 1_400, now);
+                p.ecn = ecn;
+                p.data[HEADROOM + 1] = ecn as u8;
+                queue.push(p);
+            }
+            if ms > 200 && ms % 10 == 0 {
+                queue.turn().and_then(|flow| queue.pop(now, flow));
+            }
+        }
+        let stats = queue.stats();
+        assert_eq!(stats.marked > 0, marked, "{stats:?}");
+        assert_eq!(stats.dropped_codel > 0, !marked, "{stats:?}");
+    }
+}
+
+#[test]
+fn a_short_burst_passes_untouched() {
+    let mut queue = EntryQueue::new();
+    for _ in 0..20 {
+        queue.push(packet(1, 1_400, Instant::ZERO));
+    }
+    assert_eq!(drain(&mut queue, Instant::from_millis(50)).len(), 20);
+}
+
+#[test]
+fn marking_keeps_the_ipv4_checksum_right() {
+    let mut ip = [0u8; 20];
+    ip[0] = 0x45;
+    ip[1] = 0x02;
+    ip[8] = 64;
+    ip[12] = 10;
+    let sum = |ip: &[u8; 20]| {
+        let mut sum: u32 = ip
+            .chunks(2)
+            .map(|w| u32::from(u16::from_be_bytes([w[0], w[1]])))
+            .sum();
+        while sum > 0xffff {
+            sum = (sum & 0xffff) + (sum >> 16);
+        }
+        sum
+    };
+    let checksum = !u16::try_from(sum(&ip)).expect("folded");
+    ip[10..12].copy_from_slice(&checksum.to_be_bytes());
+    assert_eq!(sum(&ip), 0xffff);
+    mark_ce(&mut ip);
+    assert_eq!((ip[1] & 3, sum(&ip)), (3, 0xffff));
+}
