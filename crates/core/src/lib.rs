@@ -11,4 +11,4 @@ pub mod path;
 pub mod queue;
 pub mod reorder;
 pub mod schedule;
-pub mod tunnel;
+

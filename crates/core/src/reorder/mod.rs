@@ -1,0 +1,287 @@
+//! The exit: removes copies and, for flows the entry marks as spread over paths, restores order.
+//!
+//! A packet waits only for packets that may still come. Every path keeps its own order, so once
+//! each active path has delivered something bound later than a held packet, nothing before that
+//! packet is under way and it is released at once; a bounded time limits the rest. A packet that
+//! comes after it was given up is passed on late, never lost. Invariant: a held packet is newer
+//! than everything delivered of its flow, and no sequence number is delivered twice within the
+//! window of [`SEEN_WINDOW`]. (Copy removal as in RFC 8655 §3.2.2.2, sequence numbers per flow.)
+
+mod flow;
+
+pub use flow::{HOLD_WINDOW, SEEN_WINDOW};
+
+use crate::schedule::FLOW_BUCKETS;
+use bytes::Bytes;
+use flow::{Arrival, Flow};
+use ropewalk_types::{Duration, Instant, PATHS_MAX, PathId};
+use ropewalk_wire::{DataHeader, Timestamp};
+use std::collections::VecDeque;
+
+/// Longest time a packet is held, whatever the paths look like.
+pub const HOLD_MAX: Duration = Duration::from_millis(400);
+/// Added to the measured spread of one-way delays.
+const HOLD_MARGIN: Duration = Duration::from_millis(5);
+/// A path counts as active while it has delivered within this time.
+const ACTIVE: Duration = Duration::from_millis(300);
+/// Most packets held in all flows together.
+const HELD_MAX: usize = 16_384;
+
+/// A packet for the inner network.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Inner {
+    /// One IP packet.
+    pub data: Bytes,
+    /// The upper-layer checksum holds only the pseudo-header sum.
+    pub checksum_partial: bool,
+}
+
+/// Counters of the exit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReorderStats {
+    /// Packets delivered.
+    pub delivered: u64,
+    /// Packets that did not come next in their flow's sequence.
+    pub reordered: u64,
+    /// Packets held for order.
+    pub held: u64,
+    /// Holds ended by time.
+    pub hold_timeouts: u64,
+    /// Copies removed.
+    pub duplicates: u64,
+    /// Packets delivered after they had been given up.
+    pub late: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct PathClock {
+    /// Latest send time seen, and when it was seen.
+    newest: Timestamp,
+    heard: Option<Instant>,
+    /// Smoothed receive minus send time, µs, and its deviation.
+    delay_us: i64,
+    deviation_us: i64,
+}
+
+/// The exit side of one tunnel.
+#[derive(Debug)]
+pub struct Reorder {
+    flows: Vec<Flow>,
+    /// Flows that hold packets.
+    holding: Vec<u16>,
+    held: usize,
+    ready: VecDeque<Inner>,
+    paths: [PathClock; PATHS_MAX],
+    stats: ReorderStats,
+}
+
+impl Default for Reorder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Reorder {
+    /// An exit that has seen nothing.
+    #[must_use]
+    pub fn new() -> Self {
+        let mut flows = Vec::new();
+        flows.resize_with(FLOW_BUCKETS, Flow::default);
+        Self {
+            flows,
+            holding: Vec::new(),
+            held: 0,
+            ready: VecDeque::new(),
+            paths: Default::default(),
+            stats: ReorderStats::default(),
+        }
+    }
+
+    /// Counters since the start.
+    #[must_use]
+    pub const fn stats(&self) -> ReorderStats {
+        self.stats
+    }
+
+    /// Notes that `path` delivered something bound at `sent_at`.
+    pub fn on_path_heard(&mut self, now: Instant, path: PathId, sent_at: Timestamp) {
+        let clock = &mut self.paths[path.index()];
+        let delay = i64::from(Timestamp::from_instant(now).distance(sent_at)) * 16;
+        if clock.heard.is_none_or(|at| now.since(at) > ACTIVE) {
+            (clock.delay_us, clock.deviation_us, clock.newest) = (delay, 0, sent_at);
+        } else {
+            let error = delay - clock.delay_us;
+            clock.delay_us += error / 8;
+            clock.deviation_us += (error.abs() - clock.deviation_us) / 4;
+            if sent_at.distance(clock.newest) > 0 {
+                clock.newest = sent_at;
+            }
+        }
+        clock.heard = Some(now);
+    }
+
+    /// Takes a packet of a flow in; what is due comes out of [`Reorder::poll`]. Returns whether
+    /// it came after it had been given up.
+    pub fn on_packet(&mut self, now: Instant, header: &DataHeader, inner: Inner) -> bool {
+        let flow = &mut self.flows[usize::from(header.flow)];
+        match flow.arrival(now, header) {
+            Arrival::Next => {
+                self.ready.push_back(inner);
+                self.stats.delivered += 1;
+                if flow.holds() {
+                    self.release_run(header.flow);
+                }
+                false
+            }
+            Arrival::Duplicate => {
+                self.stats.duplicates += 1;
+                false
+            }
+            Arrival::Late => {
+                self.stats.reordered += 1;
+                self.stats.late += 1;
+                self.stats.delivered += 1;
+                self.ready.push_back(inner);
+                true
+            }
+            Arrival::Ahead if header.ordered && self.held < HELD_MAX => {
+                self.stats.reordered += 1;
+                self.hold(now, header, inner);
+                false
+            }
+            Arrival::Ahead | Arrival::Beyond => {
+                self.stats.reordered += 1;
+                self.release_all(header.flow);
+                let flow = &mut self.flows[usize::from(header.flow)];
+                flow.skip_to(header.flow_seq);
+                self.ready.push_back(inner);
+                self.stats.delivered += 1;
+                false
+            }
+        }
+    }
+
+    fn hold(&mut self, now: Instant, header: &DataHeader, inner: Inner) {
+        let deadline = now + self.hold_time();
+        let flow = &mut self.flows[usize::from(header.flow)];
+        if !flow.holds() {
+            self.holding.push(header.flow);
+        }
+        if flow.hold(header, inner, deadline) {
+            self.held += 1;
+            self.stats.held += 1;
+        } else {
+            self.stats.duplicates += 1;
+        }
+    }
+
+    /// How long a missing packet may still be on its way: the spread of the active paths' delays
+    /// and what they vary.
+    fn hold_time(&self) -> Duration {
+        let mut active = self.paths.iter().filter(|p| p.heard.is_some());
+        let Some(first) = active.next() else {
+            return HOLD_MARGIN;
+        };
+        let (mut low, mut high) = (first.delay_us, first.delay_us + 4 * first.deviation_us);
+        for path in active {
+            low = low.min(path.delay_us);
+            high = high.max(path.delay_us + 4 * path.deviation_us);
+        }
+        let spread = Duration::from_micros(u64::try_from(high - low).unwrap_or(0));
+        (spread + HOLD_MARGIN).min(HOLD_MAX)
+    }
+
+    /// Send time before which nothing is under way on any active path.
+    fn horizon(&self, now: Instant) -> Option<Timestamp> {
+        let mut horizon: Option<Timestamp> = None;
+        for path in &self.paths {
+            let Some(heard) = path.heard else { continue };
+            if now.since(heard) > ACTIVE {
+                continue;
+            }
+            if horizon.is_none_or(|h| path.newest.distance(h) < 0) {
+                horizon = Some(path.newest);
+            }
+        }
+        horizon
+    }
+
+    /// Forgets a path: nothing more will come from it.
+    pub fn on_path_removed(&mut self, path: PathId) {
+        self.paths[path.index()] = PathClock::default();
+    }
+
+    /// Releases what need not wait any longer. Call it once per batch of datagrams and when
+    /// [`Reorder::poll_timeout`] is due.
+    pub fn release_due(&mut self, now: Instant) {
+        if self.holding.is_empty() {
+            return;
+        }
+        for path in &mut self.paths {
+            if path.heard.is_some_and(|at| now.since(at) > ACTIVE) {
+                path.heard = None;
+            }
+        }
+        let horizon = self.horizon(now);
+        for i in 0..self.holding.len() {
+            let flow = self.holding[i];
+            while let Some((sent_at, deadline)) = self.flows[usize::from(flow)].first_held() {
+                let overtaken = horizon.is_some_and(|h| h.distance(sent_at) > 0);
+                if !overtaken && deadline > now {
+                    break;
+                }
+                if !overtaken {
+                    self.stats.hold_timeouts += 1;
+                }
+                self.flows[usize::from(flow)].give_up_gap();
+                self.release_run(flow);
+            }
+        }
+        self.forget_idle_holders();
+    }
+
+    fn forget_idle_holders(&mut self) {
+        let flows = &self.flows;
+        self.holding
+            .retain(|&flow| flows[usize::from(flow)].holds());
+    }
+
+    fn release_run(&mut self, flow: u16) {
+        while let Some(inner) = self.flows[usize::from(flow)].pop_next() {
+            self.ready.push_back(inner);
+            self.stats.delivered += 1;
+            self.held -= 1;
+        }
+    }
+
+    fn release_all(&mut self, flow: u16) {
+        while self.flows[usize::from(flow)].holds() {
+            self.flows[usize::from(flow)].give_up_gap();
+            self.release_run(flow);
+        }
+    }
+
+    /// The next packet for the inner network.
+    pub fn poll(&mut self) -> Option<Inner> {
+        self.ready.pop_front()
+    }
+
+    /// When the oldest hold ends.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let holds = self.holding.iter();
+        holds
+            .filter_map(|&f| self.flows[usize::from(f)].first_held())
+            .map(|(_, at)| at)
+            .min()
+    }
+
+    /// The spread of one-way delays in use for holds, for `status`.
+    #[must_use]
+    pub fn current_hold(&self) -> Duration {
+        self.hold_time()
+    }
+}
+
+#[cfg(test)]
+mod tests;

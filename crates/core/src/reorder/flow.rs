@@ -1,0 +1,179 @@
+//! Order and copies of one flow bucket at the exit.
+//!
+//! Sequence numbers are 16 bits and compared modulo 2^16. Invariant: `next` is one past the
+//! newest number delivered or given up; bit `k` of `seen` says whether `next − 1 − k` was
+//! delivered; slot `k` of `held` is the packet `next + k`.
+
+use super::Inner;
+use ropewalk_types::{Duration, Instant};
+use ropewalk_wire::{DataHeader, Timestamp};
+use std::collections::VecDeque;
+
+/// Numbers behind the newest within which copies are recognised.
+pub const SEEN_WINDOW: u16 = 128;
+/// Numbers ahead of the next one that may be held.
+pub const HOLD_WINDOW: u16 = 4_096;
+/// After this silence a jump in the numbers means losses long past, not disorder.
+const IDLE: Duration = Duration::from_millis(500);
+
+#[derive(Debug)]
+struct Held {
+    inner: Inner,
+    sent_at: Timestamp,
+    deadline: Instant,
+}
+
+/// State of one flow bucket.
+#[derive(Debug, Default)]
+pub struct Flow {
+    started: bool,
+    next: u16,
+    seen: u128,
+    last: Instant,
+    held: VecDeque<Option<Held>>,
+    held_count: usize,
+}
+
+/// What an arriving packet is to its flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrival {
+    /// The one expected; already noted as delivered.
+    Next,
+    /// Delivered before.
+    Duplicate,
+    /// Older than what was delivered, and missing; already noted as delivered.
+    Late,
+    /// Newer than expected: something is missing in between.
+    Ahead,
+    /// So far from expected that the numbers must have restarted.
+    Beyond,
+}
+
+impl Flow {
+    /// Classifies a packet and notes it, unless it is ahead or beyond.
+    pub fn arrival(&mut self, now: Instant, header: &DataHeader) -> Arrival {
+        let idle = !self.started || (!self.holds() && now.since(self.last) > IDLE);
+        self.last = now;
+        let ahead = header.flow_seq.wrapping_sub(self.next);
+        if ahead == 0 && self.started {
+            self.deliver_next();
+            return Arrival::Next;
+        }
+        if ahead >= 0x8000 && self.started {
+            let behind = !ahead; // next − 1 − seq
+            if behind >= SEEN_WINDOW {
+                // Unknown that far back: a copy must not pass twice, a restart must not hang.
+                return if idle {
+                    self.restart(header.flow_seq)
+                } else {
+                    Arrival::Duplicate
+                };
+            }
+            let bit = 1u128 << behind;
+            if self.seen & bit != 0 {
+                return Arrival::Duplicate;
+            }
+            self.seen |= bit;
+            return Arrival::Late;
+        }
+        if idle {
+            return self.restart(header.flow_seq);
+        }
+        if ahead < HOLD_WINDOW {
+            Arrival::Ahead
+        } else {
+            Arrival::Beyond
+        }
+    }
+
+    fn restart(&mut self, seq: u16) -> Arrival {
+        if self.started {
+            self.advance_to(seq);
+        } else {
+            self.started = true;
+            self.next = seq;
+            // What came before the first packet we saw may still come: it is late, not a copy.
+            self.seen = 0;
+        }
+        self.deliver_next();
+        Arrival::Next
+    }
+
+    fn deliver_next(&mut self) {
+        self.next = self.next.wrapping_add(1);
+        self.seen = (self.seen << 1) | 1;
+        if !self.held.is_empty() {
+            self.held.pop_front();
+        }
+    }
+
+    /// Moves `next` to `seq` with everything between counted as missing; nothing may be held.
+    fn advance_to(&mut self, seq: u16) {
+        let gap = u32::from(seq.wrapping_sub(self.next));
+        self.seen = self.seen.checked_shl(gap).unwrap_or(0);
+        self.next = seq;
+        self.held.clear();
+    }
+
+    /// Delivers `seq` at once, giving up what is missing before it. Nothing may be held.
+    pub fn skip_to(&mut self, seq: u16) {
+        self.advance_to(seq);
+        self.deliver_next();
+    }
+
+    /// Whether any packet is held.
+    pub const fn holds(&self) -> bool {
+        self.held_count > 0
+    }
+
+    /// Holds a packet that is ahead; false when it is held already.
+    pub fn hold(&mut self, header: &DataHeader, inner: Inner, deadline: Instant) -> bool {
+        let slot = usize::from(header.flow_seq.wrapping_sub(self.next));
+        if self.held.len() <= slot {
+            self.held.resize_with(slot + 1, || None);
+        }
+        if self.held[slot].is_some() {
+            return false;
+        }
+        self.held[slot] = Some(Held {
+            inner,
+            sent_at: header.stamp.sent_at,
+            deadline,
+        });
+        self.held_count += 1;
+        true
+    }
+
+    /// Send time and deadline of the oldest held packet.
+    pub fn first_held(&self) -> Option<(Timestamp, Instant)> {
+        if self.held_count == 0 {
+            return None;
+        }
+        self.held
+            .iter()
+            .flatten()
+            .next()
+            .map(|h| (h.sent_at, h.deadline))
+    }
+
+    /// Counts everything before the oldest held packet as missing.
+    pub fn give_up_gap(&mut self) {
+        while self.held_count > 0 && matches!(self.held.front(), Some(None)) {
+            self.held.pop_front();
+            self.next = self.next.wrapping_add(1);
+            self.seen <<= 1;
+        }
+    }
+
+    /// Takes the held packet that is next in order, if it is there.
+    pub fn pop_next(&mut self) -> Option<Inner> {
+        let slot = self.held.front_mut()?;
+        let held = slot.take()?;
+        self.held_count -= 1;
+        self.deliver_next();
+        if self.held_count == 0 {
+            self.held.clear();
+        }
+        Some(held.inner)
+    }
+}

@@ -1,0 +1,163 @@
+use super::*;
+use proptest::prelude::*;
+use ropewalk_wire::Stamp;
+
+fn header(seq: u16, sent_ms: u64, ordered: bool) -> DataHeader {
+    DataHeader {
+        stamp: Stamp {
+            path_seq: 0,
+            sent_at: Timestamp::from_instant(Instant::from_millis(sent_ms)),
+        },
+        ordered,
+        flow: 7,
+        flow_seq: seq,
+        ..DataHeader::default()
+    }
+}
+
+fn inner(seq: u16) -> Inner {
+    Inner {
+        data: Bytes::copy_from_slice(&seq.to_be_bytes()),
+        checksum_partial: false,
+    }
+}
+
+struct Exit(Reorder);
+
+impl Exit {
+    fn arrive(&mut self, now_ms: u64, path: u8, seq: u16, sent_ms: u64) -> Vec<u16> {
+        let now = Instant::from_millis(now_ms);
+        let header = header(seq, sent_ms, true);
+        self.0
+            .on_path_heard(now, PathId(path), header.stamp.sent_at);
+        self.0.on_packet(now, &header, inner(seq));
+        self.0.release_due(now);
+        self.taken()
+    }
+
+    fn taken(&mut self) -> Vec<u16> {
+        std::iter::from_fn(|| self.0.poll())
+            .map(|i| u16::from_be_bytes([i.data[0], i.data[1]]))
+            .collect()
+    }
+}
+
+fn exit() -> Exit {
+    Exit(Reorder::new())
+}
+
+#[test]
+fn a_packet_from_the_fast_path_waits_for_the_slow_one() {
+    let mut exit = exit();
+    assert_eq!(exit.arrive(100, 0, 1, 90), [1]);
+    assert_eq!(exit.arrive(101, 1, 2, 60), [2]);
+    assert_eq!(
+        exit.arrive(102, 0, 4, 92),
+        [0u16; 0],
+        "3 is on the slow path"
+    );
+    assert_eq!(exit.arrive(110, 1, 3, 91), [3, 4]);
+    assert_eq!(exit.0.stats().held, 1);
+    assert_eq!(exit.0.stats().hold_timeouts, 0);
+}
+
+#[test]
+fn a_loss_is_given_up_once_every_path_is_past_it() {
+    let mut exit = exit();
+    exit.arrive(100, 0, 1, 90);
+    exit.arrive(101, 1, 2, 71);
+    assert_eq!(exit.arrive(103, 0, 4, 93), [0u16; 0]);
+    assert_eq!(
+        exit.arrive(104, 0, 5, 94),
+        [0u16; 0],
+        "path 1 may still bring 3"
+    );
+    assert_eq!(
+        exit.arrive(106, 1, 6, 95),
+        [4, 5, 6],
+        "nothing sent before 94 is under way"
+    );
+    assert_eq!(exit.0.stats().hold_timeouts, 0);
+}
+
+#[test]
+fn a_hold_ends_by_time_when_the_other_path_is_silent() {
+    let mut exit = exit();
+    exit.arrive(100, 0, 1, 90);
+    exit.arrive(101, 1, 2, 71);
+    assert_eq!(exit.arrive(103, 0, 4, 93), [0u16; 0]);
+    let at = exit.0.poll_timeout().expect("a deadline");
+    assert!(at <= Instant::from_millis(103) + HOLD_MAX);
+    exit.0.release_due(at);
+    assert_eq!(exit.taken(), [4]);
+    assert_eq!(exit.0.stats().hold_timeouts, 1);
+    assert_eq!(exit.arrive(400, 1, 3, 92), [3], "late is better than lost");
+    assert_eq!(exit.0.stats().late, 1);
+    assert_eq!(exit.0.poll_timeout(), None);
+}
+
+#[test]
+fn unordered_flows_are_never_held() {
+    let mut exit = exit();
+    exit.arrive(100, 0, 1, 90);
+    let now = Instant::from_millis(101);
+    exit.0.on_packet(now, &header(5, 91, false), inner(5));
+    exit.0.on_packet(now, &header(3, 91, false), inner(3));
+    assert_eq!(exit.taken(), [5, 3]);
+}
+
+#[test]
+fn copies_are_removed_whether_delivered_or_held() {
+    let mut exit = exit();
+    assert_eq!(exit.arrive(100, 0, 1, 90), [1]);
+    assert_eq!(exit.arrive(101, 1, 1, 90), [0u16; 0]);
+    exit.arrive(102, 0, 3, 92);
+    exit.arrive(103, 1, 3, 80);
+    assert_eq!(exit.arrive(104, 1, 2, 91), [2, 3]);
+    assert_eq!(exit.0.stats().duplicates, 2);
+}
+
+#[test]
+fn a_jump_after_silence_is_no_disorder() {
+    let mut exit = exit();
+    exit.arrive(100, 0, 1, 90);
+    assert_eq!(exit.arrive(5_000, 0, 9, 4_990), [9]);
+    assert_eq!(exit.arrive(5_001, 0, 10, 4_991), [10]);
+}
+
+#[test]
+fn numbers_wrap() {
+    let mut exit = exit();
+    assert_eq!(exit.arrive(1, 0, 0xffff, 0), [0xffff]);
+    assert_eq!(exit.arrive(2, 0, 0, 1), [0]);
+    assert_eq!(exit.arrive(3, 0, 0xffff, 1), [0u16; 0]);
+    assert_eq!(exit.0.stats().duplicates, 1);
+}
+
+proptest! {
+    /// Whatever the arrival order, every number comes out exactly once, and in the end nothing
+    /// is held.
+    #[test]
+    fn every_packet_is_delivered_exactly_once(
+        order in Just((0u16..100).collect::<Vec<_>>()).prop_shuffle(),
+        copies in proptest::collection::vec(0u16..100, 0..30),
+        ordered in any::<bool>(),
+    ) {
+        let mut exit = exit();
+        let mut out = Vec::new();
+        let mut now = Instant::ZERO;
+        for seq in order.into_iter().chain(copies) {
+            now += Duration::from_millis(1);
+            let h = header(seq, u64::from(seq), ordered);
+            exit.0.on_path_heard(now, PathId(seq as u8 % 2), h.stamp.sent_at);
+            exit.0.on_packet(now, &h, inner(seq));
+            exit.0.release_due(now);
+            out.extend(exit.taken());
+        }
+        exit.0.release_due(now + HOLD_MAX);
+        out.extend(exit.taken());
+        out.sort_unstable();
+        prop_assert_eq!(out, (0..100).collect::<Vec<u16>>());
+        prop_assert_eq!(exit.0.held, 0);
+    }
+}
