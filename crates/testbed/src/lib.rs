@@ -1,1 +1,23 @@
-//! placeholder
+//! Network namespaces, links and traffic for the demo, the tests and the benchmarks.
+//!
+//! A [`Topology`] is a site with several uplinks, a hub they all reach, and a server behind the
+//! hub. Whatever is made here is removed when its handle goes, on Ctrl-C, and by
+//! [`remove_leftovers`] when the maker was killed. Traffic flows only between namespaces made
+//! here and is always bounded in time. Needs root and the programs named in [`programs`].
+
+pub mod mptcp;
+pub mod programs;
+pub mod statistics;
+pub mod topology;
+pub mod traffic;
+
+mod cleanup;
+mod link;
+mod namespace;
+mod process;
+
+pub use cleanup::remove_leftovers;
+pub use link::{Link, LinkSpec};
+pub use namespace::{Namespace, veth};
+pub use process::{Finished, Process, Program, STOP_LIMIT, cpu_seconds, softirq_cpu_seconds};
+pub use topology::{Topology, TopologySpec};

@@ -1,0 +1,146 @@
+//! Removes what this process made: on drop, on Ctrl-C, and what an earlier process left behind.
+//!
+//! Invariant: every namespace, child process and directory is registered before it is used and
+//! taken off the list by whoever removed it, so that one list always names everything to undo.
+//! Children are stopped before namespaces go, namespaces before directories.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+
+use rustix::process::{Pid, Signal, kill_process};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+/// Something to undo.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Resource {
+    /// A child process, killed by its id.
+    Process(u32),
+    /// A named network namespace.
+    Namespace(String),
+    /// A directory with its content.
+    Directory(PathBuf),
+}
+
+/// An entry of the list; [`Ticket::release`] takes it off.
+#[derive(Debug)]
+pub(crate) struct Ticket(u64);
+
+impl Ticket {
+    /// The resource is gone: forget it.
+    pub(crate) fn release(&self) {
+        list().entries.remove(&self.0);
+    }
+}
+
+/// Puts a resource on the list and makes sure that Ctrl-C works it off.
+pub(crate) fn register(resource: Resource) -> Ticket {
+    watch_signals();
+    let mut list = list();
+    list.last += 1;
+    let number = list.last;
+    list.entries.insert(number, resource);
+    Ticket(number)
+}
+
+/// Undoes everything on the list. Errors are ignored: this runs when nothing better can be done.
+pub(crate) fn undo_all() {
+    let entries: Vec<Resource> =
+        std::mem::take(&mut list().entries).into_values().rev().collect();
+    for resource in &entries {
+        if let Resource::Process(pid) = resource {
+            kill(*pid, Signal::KILL);
+        }
+    }
+    for resource in &entries {
+        if let Resource::Namespace(name) = resource {
+            delete_namespace(name);
+        }
+    }
+    for resource in &entries {
+        if let Resource::Directory(path) = resource {
+            let _ = std::fs::remove_dir_all(path);
+        }
+    }
+}
+
+/// Removes namespaces whose maker is dead. Names are `rw-PURPOSE-PID-ROLE`.
+///
+/// Returns how many were removed.
+pub fn remove_leftovers() -> usize {
+    let Ok(entries) = std::fs::read_dir(NAMESPACE_DIR) else { return 0 };
+    let mut removed = 0;
+    for entry in entries.flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let Some(pid) = maker(&name) else { continue };
+        if !std::path::Path::new(&format!("/proc/{pid}")).exists() {
+            delete_namespace(&name);
+            removed += 1;
+        }
+    }
+    removed
+}
+
+/// The process id inside a name made by this crate.
+fn maker(name: &str) -> Option<u32> {
+    let mut parts = name.strip_prefix("rw-")?.rsplitn(3, '-');
+    let (_role, pid) = (parts.next()?, parts.next()?);
+    parts.next()?;
+    pid.parse().ok()
+}
+
+/// Sends a signal to one process.
+pub(crate) fn kill(pid: u32, signal: Signal) {
+    if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
+        let _ = kill_process(pid, signal);
+    }
+}
+
+/// Deletes a named namespace; its interfaces go with it.
+pub(crate) fn delete_namespace(name: &str) {
+    let _ = std::process::Command::new("ip").args(["netns", "del", name]).output();
+}
+
+/// Starts the thread that works off the list on SIGINT, SIGTERM and SIGHUP, once.
+fn watch_signals() {
+    static STARTED: Once = Once::new();
+    STARTED.call_once(|| {
+        let Ok(mut signals) = Signals::new([SIGINT, SIGTERM, SIGHUP]) else { return };
+        let _ = std::thread::Builder::new().name("testbed-signals".into()).spawn(move || {
+            if let Some(signal) = signals.forever().next() {
+                eprintln!("interrupted: removing namespaces and programs");
+                undo_all();
+                std::process::exit(128 + signal);
+            }
+        });
+    });
+}
+
+#[derive(Default)]
+struct List {
+    last: u64,
+    entries: BTreeMap<u64, Resource>,
+}
+
+fn list() -> MutexGuard<'static, List> {
+    static LIST: Mutex<List> = Mutex::new(List { last: 0, entries: BTreeMap::new() });
+    LIST.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Where `ip netns` keeps its names.
+pub(crate) const NAMESPACE_DIR: &str = "/run/netns";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_of_this_crate_have_a_maker() {
+        assert_eq!(maker("rw-demo-123-site"), Some(123));
+        assert_eq!(maker("rw-two-words-77-hub"), Some(77));
+        for foreign in ["rw-demo-site", "rw-123-site", "other-1-2-3", "rw-demo-12x-hub", "rw-"] {
+            assert_eq!(maker(foreign), None, "{foreign}");
+        }
+    }
+}

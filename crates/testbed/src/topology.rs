@@ -1,0 +1,340 @@
+//! A site with several uplinks, a hub reached over each of them, and a server behind the hub.
+//!
+//! ```text
+//!            ┌─ up0 ══ link 0 ══ isp0 ─┐
+//!   site ────┤                         ├──── hub ── lan ══ veth ══ wan ── server
+//!            └─ up1 ══ link 1 ══ isp1 ─┘   203.0.113.1        198.51.100.10
+//! ```
+//!
+//! As in real life each uplink has its own subnet and a default route of its own, told apart by
+//! metric only: there is no source routing, and all uplinks lead to the hub's one address. The
+//! hub's namespace also is the network between: it forwards to the server, so that a download
+//! over one uplink without any tunnel can be measured in the same place.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+
+use crate::cleanup::{self, Resource, Ticket};
+use crate::link::{Link, LinkSpec};
+use crate::mptcp;
+use crate::namespace::{Namespace, address_command, veth};
+use crate::traffic::Endpoints;
+
+/// What to build.
+#[derive(Clone, Debug)]
+pub struct TopologySpec {
+    /// Part of the namespaces' names: letters and digits, short.
+    pub purpose: String,
+    /// One link per uplink, 1..=8.
+    pub uplinks: Vec<LinkSpec>,
+    /// Whether the hub's namespace forwards between uplinks and server.
+    pub forwarding: bool,
+    /// Whether the server knows the way back to the uplinks, as the internet would. Without it
+    /// only what the hub translates reaches the server.
+    pub server_routes: bool,
+}
+
+/// The namespaces, links and addresses. Everything is removed on drop.
+#[derive(Debug)]
+pub struct Topology {
+    uplinks: Vec<Uplink>,
+    site: Namespace,
+    hub: Namespace,
+    server: Namespace,
+    directory: Directory,
+}
+
+/// One way out of the site.
+#[derive(Debug)]
+pub struct Uplink {
+    /// Interface in the site: `up0`, `up1`, ….
+    pub interface: String,
+    /// Interface at the other end, in the hub's namespace.
+    pub far_interface: String,
+    /// Site addresses, IPv4 and IPv6.
+    pub addresses: [IpAddr; 2],
+    /// Addresses of the other end: the gateways.
+    pub gateways: [IpAddr; 2],
+    /// The link.
+    pub link: Link,
+    metric: u32,
+}
+
+/// A way to take an uplink away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Cut {
+    /// The site's interface goes down: the kernel says so.
+    InterfaceDown,
+    /// The site's addresses are removed: the kernel says so.
+    AddressRemoved,
+    /// Packets vanish in both directions: nobody says so.
+    Blackhole,
+}
+
+impl Cut {
+    /// Every way.
+    pub const ALL: [Self; 3] = [Self::InterfaceDown, Self::AddressRemoved, Self::Blackhole];
+
+    /// Name for tables.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::InterfaceDown => "interface down",
+            Self::AddressRemoved => "address removed",
+            Self::Blackhole => "silent blackhole",
+        }
+    }
+}
+
+impl TopologySpec {
+    /// A forwarding topology over these links.
+    #[must_use]
+    pub fn new(purpose: &str, uplinks: Vec<LinkSpec>) -> Self {
+        Self { purpose: purpose.into(), uplinks, forwarding: true, server_routes: true }
+    }
+}
+
+impl Topology {
+    /// Builds everything; links are up when this returns.
+    ///
+    /// # Errors
+    /// Without root, without the programs, or if a link emulator does not start.
+    pub fn build(spec: &TopologySpec) -> Result<Self> {
+        let directory = Directory::new(&spec.purpose)?;
+        let site = Namespace::create(&spec.purpose, "site")?;
+        let hub = Namespace::create(&spec.purpose, "hub")?;
+        let server = Namespace::create(&spec.purpose, "server")?;
+        let mut topology = Self { uplinks: Vec::new(), site, hub, server, directory };
+        topology.join_server(spec)?;
+        for (index, link) in (0..).zip(&spec.uplinks) {
+            let uplink = topology.make_uplink(index, link)?;
+            topology.uplinks.push(uplink);
+        }
+        Ok(topology)
+    }
+
+    /// The site.
+    #[must_use]
+    pub const fn site(&self) -> &Namespace {
+        &self.site
+    }
+
+    /// The hub.
+    #[must_use]
+    pub const fn hub(&self) -> &Namespace {
+        &self.hub
+    }
+
+    /// The server behind the hub.
+    #[must_use]
+    pub const fn server(&self) -> &Namespace {
+        &self.server
+    }
+
+    /// The uplinks in order of their metric.
+    #[must_use]
+    pub fn uplinks(&self) -> &[Uplink] {
+        &self.uplinks
+    }
+
+    /// Where programs log and keep their state.
+    #[must_use]
+    pub fn directory(&self) -> &Path {
+        &self.directory.path
+    }
+
+    /// Leaves the directory with logs and state in place.
+    pub fn keep_directory(&mut self) {
+        self.directory.keep = true;
+    }
+
+    /// Traffic between site and server over IPv4, routed as the site's routes say.
+    #[must_use]
+    pub fn endpoints(&self) -> Endpoints {
+        self.endpoints_to(SERVER.into())
+    }
+
+    /// Traffic between site and server over IPv6, routed as the site's routes say.
+    #[must_use]
+    pub fn endpoints_v6(&self) -> Endpoints {
+        self.endpoints_to(SERVER_V6.into())
+    }
+
+    fn endpoints_to(&self, server_address: IpAddr) -> Endpoints {
+        let (client, server) = (self.site.clone(), self.server.clone());
+        Endpoints { client, server, server_address, device: None }
+    }
+
+    /// Lets MPTCP connections from the site use every uplink. False if the kernel has none.
+    ///
+    /// # Errors
+    /// If the endpoints cannot be set.
+    pub fn enable_mptcp(&self) -> Result<bool> {
+        if !mptcp::available(&self.site) {
+            return Ok(false);
+        }
+        let interfaces: Vec<(String, IpAddr)> =
+            self.uplinks.iter().map(|u| (u.interface.clone(), u.addresses[0])).collect();
+        mptcp::enable(&self.site, &interfaces, &self.server)?;
+        Ok(true)
+    }
+
+    /// Takes an uplink away.
+    ///
+    /// # Errors
+    /// If a command fails.
+    pub fn cut(&mut self, uplink: usize, cut: Cut) -> Result<()> {
+        let (site, hub) = (self.site.clone(), self.hub.clone());
+        let uplink = &mut self.uplinks[uplink];
+        match cut {
+            Cut::InterfaceDown => site.set_interface(&uplink.interface, false),
+            Cut::AddressRemoved => site.ip(&format!("addr flush dev {}", uplink.interface)),
+            Cut::Blackhole => uplink.set_blackhole(&site, &hub, true),
+        }
+    }
+
+    /// Gives an uplink back, with its addresses and routes, as a DHCP client would.
+    ///
+    /// # Errors
+    /// If a command fails.
+    pub fn restore(&mut self, uplink: usize, cut: Cut) -> Result<()> {
+        let (site, hub) = (self.site.clone(), self.hub.clone());
+        let uplink = &mut self.uplinks[uplink];
+        match cut {
+            Cut::Blackhole => uplink.set_blackhole(&site, &hub, false),
+            Cut::InterfaceDown | Cut::AddressRemoved => uplink.configure(&site),
+        }
+    }
+
+    /// Drops UDP on every uplink, both ways, or no longer.
+    ///
+    /// # Errors
+    /// If `nft` refuses.
+    pub fn block_udp(&self, blocked: bool) -> Result<()> {
+        if !blocked {
+            self.site.unblock_udp()?;
+            return self.hub.unblock_udp();
+        }
+        let near: Vec<&str> = self.uplinks.iter().map(|u| u.interface.as_str()).collect();
+        let far: Vec<&str> = self.uplinks.iter().map(|u| u.far_interface.as_str()).collect();
+        self.site.block_udp(&near)?;
+        self.hub.block_udp(&far)
+    }
+
+    fn join_server(&self, spec: &TopologySpec) -> Result<()> {
+        veth((&self.hub, "lan"), (&self.server, "wan"), SERVER_MTU)?;
+        let mut hub = String::new();
+        hub += &address_command(HUB.into(), 32, "lo");
+        hub += &address_command(HUB_V6.into(), 128, "lo");
+        hub += &address_command(HUB_LAN.into(), 24, "lan");
+        hub += &address_command(HUB_LAN_V6.into(), 64, "lan");
+        self.hub.ip(&hub)?;
+        let mut server = String::new();
+        server += &address_command(SERVER.into(), 24, "wan");
+        server += &address_command(SERVER_V6.into(), 64, "wan");
+        if spec.server_routes {
+            server += &format!("route add default via {HUB_LAN}\n");
+            server += &format!("route add default via {HUB_LAN_V6}\n");
+        }
+        self.server.ip(&server)?;
+        if spec.forwarding {
+            self.hub.sysctl("net/ipv4/ip_forward", "1")?;
+            self.hub.sysctl("net/ipv6/conf/all/forwarding", "1")?;
+        }
+        Ok(())
+    }
+
+    fn make_uplink(&self, index: u8, spec: &LinkSpec) -> Result<Uplink> {
+        let (interface, far_interface) = (format!("up{index}"), format!("isp{index}"));
+        let link = Link::create(
+            spec,
+            (&self.site, &interface),
+            (&self.hub, &far_interface),
+            self.directory(),
+        )?;
+        let subnet = FIRST_SUBNET + index;
+        let v4 = |host| IpAddr::from(Ipv4Addr::new(192, 168, subnet, host));
+        let v6 =
+            |host| IpAddr::from(Ipv6Addr::new(0xfd00, 0x10, subnet.into(), 0, 0, 0, 0, host));
+        let uplink = Uplink {
+            interface,
+            far_interface,
+            addresses: [v4(2), v6(2)],
+            gateways: [v4(1), v6(1)],
+            link,
+            metric: 100 + u32::from(index),
+        };
+        let mut far = address_command(uplink.gateways[0], 24, &uplink.far_interface);
+        far += &address_command(uplink.gateways[1], 64, &uplink.far_interface);
+        self.hub.ip(&far)?;
+        uplink.configure(&self.site)?;
+        Ok(uplink)
+    }
+}
+
+impl Uplink {
+    /// Brings the site's end up with addresses and default routes, whatever it had before.
+    fn configure(&self, site: &Namespace) -> Result<()> {
+        let (interface, metric) = (&self.interface, self.metric);
+        let mut commands = format!("link set {interface} up\naddr flush dev {interface}\n");
+        for (address, length) in self.addresses.into_iter().zip([24, 64]) {
+            commands += &address_command(address, length, interface);
+        }
+        for gateway in self.gateways {
+            commands +=
+                &format!("route replace default via {gateway} dev {interface} metric {metric}\n");
+        }
+        site.ip(&commands)
+    }
+
+    fn set_blackhole(&mut self, site: &Namespace, hub: &Namespace, on: bool) -> Result<()> {
+        if self.link.is_emulated() {
+            return self.link.set_blackhole(on);
+        }
+        site.set_deaf(&self.interface, on)?;
+        hub.set_deaf(&self.far_interface, on)
+    }
+}
+
+/// A temporary directory that Ctrl-C removes too.
+#[derive(Debug)]
+struct Directory {
+    path: PathBuf,
+    ticket: Ticket,
+    keep: bool,
+}
+
+impl Directory {
+    fn new(purpose: &str) -> Result<Self> {
+        let path = tempfile::Builder::new().prefix(&format!("rw-{purpose}-")).tempdir()?.keep();
+        let ticket = cleanup::register(Resource::Directory(path.clone()));
+        Ok(Self { path, ticket, keep: false })
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        if !self.keep {
+            let _ = std::fs::remove_dir_all(&self.path);
+        }
+        self.ticket.release();
+    }
+}
+
+/// The hub's address, reached over every uplink (TEST-NET-3, RFC 5737).
+pub const HUB: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 1);
+/// The hub's IPv6 address (RFC 3849).
+pub const HUB_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0x113, 0, 0, 0, 0, 1);
+/// The server's address (TEST-NET-2, RFC 5737).
+pub const SERVER: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 10);
+/// The server's IPv6 address (RFC 3849).
+pub const SERVER_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0x51, 0, 0, 0, 0, 10);
+
+const HUB_LAN: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
+const HUB_LAN_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0x51, 0, 0, 0, 0, 1);
+/// Uplink `i` has subnet `192.168.(10 + i).0/24`.
+const FIRST_SUBNET: u8 = 10;
+/// MTU between hub and server: that of Ethernet.
+const SERVER_MTU: u32 = 1_500;
