@@ -4,13 +4,20 @@
 //! Every descriptor is non-blocking and offers `AsFd`, so that one event loop waits on all.
 //! `unsafe` stays in `sys`; the other modules are safe code above it.
 
+mod checksum;
 pub mod clock;
+mod coalesce;
+mod headers;
 pub mod netlink;
 pub mod nft;
+mod pool;
+mod split;
+mod sys;
 pub mod sysctl;
 pub mod tcp_info;
 pub mod tun;
 pub mod udp;
+mod virtio;
 
 use bytes::{Bytes, BytesMut};
 

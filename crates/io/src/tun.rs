@@ -1,9 +1,24 @@
 //! TUN interface with segmentation offloads.
+//!
+//! Invariants: a packet enters the kernel at most once; packets of one flow keep their order; an
+//! offload the kernel refuses is given up for good with one log line, and its packets are sent
+//! without it. Source: Linux `Documentation/networking/tuntap.rst`, virtio 1.2 §5.1.6.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
-use crate::{InnerPacket, TunPacket};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use tracing::warn;
+
+use crate::coalesce::{self, Allowed, Coalescer, Group};
+use crate::headers::{self, PLAIN_HEADER_MAX, Plain};
+use crate::pool::Pool;
+use crate::split::split;
+use crate::virtio::{
+    GSO_NONE, GSO_TCP_V4, GSO_TCP_V6, GSO_UDP_L4, NEEDS_CHECKSUM, VNET_HEADER_LEN, VnetHeader,
+};
+use crate::{InnerPacket, TunPacket, sys};
 
 /// How to open a TUN interface.
 #[derive(Clone, Debug)]
@@ -71,22 +86,109 @@ pub struct SendReport {
     pub dropped_refused: usize,
 }
 
+/// Counts of a TUN interface since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TunCounters {
+    /// Inner packets read.
+    pub received: u64,
+    /// Reads that gave something: super packets count once.
+    pub received_reads: u64,
+    /// Reads dropped because the kernel's offload header contradicts the packet.
+    pub dropped_bad_super: u64,
+    /// Inner packets written.
+    pub written: u64,
+    /// Writes that succeeded: super packets count once.
+    pub written_calls: u64,
+}
+
 /// An open TUN interface; it vanishes when dropped.
 #[derive(Debug)]
 pub struct Tun {
     fd: OwnedFd,
+    /// A socket of the network namespace the interface was made in, for ioctls.
+    control: OwnedFd,
     name: String,
     ifindex: u32,
+    /// Every packet has a virtio header in front.
+    vnet: bool,
     offloads: Offloads,
+    /// What may be written as super packets; shrinks when the kernel refuses one.
+    coalesce: Allowed,
+    coalescer: Coalescer,
+    read_buffer: Box<[u8]>,
+    pool: Pool,
+    counters: TunCounters,
 }
 
+/// Reads end a batch when it has this many packets, so that receiving cannot starve sending.
+pub const RECV_PACKETS_MAX: usize = 192;
+
+/// Reads per batch, should most of them be dropped.
+const RECV_READS_MAX: usize = 256;
+
+/// Largest packet a TUN interface hands over, super packets included.
+const PACKET_BYTES_MAX: usize = 65_536;
+
+/// Pool blocks take the largest packet twice.
+const POOL_BLOCK_BYTES: usize = 128 * 1024;
+
+/// Larger batches are written in parts, so that the memory for planning stays bounded.
+const SEND_PACKETS_MAX: usize = 1024;
+
 impl Tun {
-    /// Creates the interface (down, without addresses).
+    /// Creates the interface (down, without addresses), or attaches to a persistent one that no
+    /// other process uses.
     ///
     /// # Errors
     /// See [`TunError`].
     pub fn open(config: &TunConfig) -> Result<Self, TunError> {
-        Err(TunError::BadName(config.name.clone()))
+        check_name(&config.name)?;
+        let fail = |step| {
+            let name = config.name.clone();
+            move |source: io::Error| TunError::Io { step, name, source }
+        };
+        let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let fd = rustix::fs::open("/dev/net/tun", flags, Mode::empty()).map_err(|e| match e {
+            Errno::NOENT | Errno::NODEV | Errno::NXIO => TunError::NoDevice,
+            Errno::ACCESS | Errno::PERM => TunError::NotPermitted(config.name.clone()),
+            other => fail("opening /dev/net/tun")(other.into()),
+        })?;
+        let vnet = if config.offload {
+            libc::IFF_VNET_HDR
+        } else {
+            0
+        };
+        let name = sys::tun_set_interface(
+            fd.as_fd(),
+            &config.name,
+            libc::IFF_TUN | libc::IFF_NO_PI | vnet,
+        )
+        .map_err(|e| match e.raw_os_error() {
+            Some(libc::EPERM) => TunError::NotPermitted(config.name.clone()),
+            Some(libc::EBUSY | libc::EINVAL) => TunError::NameTaken(config.name.clone()),
+            _ => fail("TUNSETIFF")(e),
+        })?;
+        let control = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::DGRAM, None)
+            .map_err(fail("opening a control socket"))?;
+        let control = OwnedFd::from(control);
+        let ifindex = rustix::net::netdevice::name_to_index(&control, &name)
+            .map_err(|e| fail("reading the interface index")(e.into()))?;
+        let (offloads, coalesce) = negotiate(fd.as_fd(), config.offload);
+        let tun = Self {
+            fd,
+            control,
+            name,
+            ifindex,
+            vnet: config.offload,
+            offloads,
+            coalesce,
+            coalescer: Coalescer::default(),
+            read_buffer: vec![0; VNET_HEADER_LEN + PACKET_BYTES_MAX].into_boxed_slice(),
+            pool: Pool::new(POOL_BLOCK_BYTES),
+            counters: TunCounters::default(),
+        };
+        tun.set_mtu(config.mtu).map_err(fail("setting the MTU"))?;
+        Ok(tun)
     }
 
     /// Interface name, with the number in place of `%d`.
@@ -107,29 +209,327 @@ impl Tun {
         &self.offloads
     }
 
+    /// Counts since the interface was opened.
+    #[must_use]
+    pub const fn counters(&self) -> TunCounters {
+        self.counters
+    }
+
     /// Sets the MTU of the interface, in bytes.
     ///
     /// # Errors
     /// What the kernel says: `EINVAL` out of range.
-    pub fn set_mtu(&self, _mtu: usize) -> io::Result<()> {
-        Err(io::ErrorKind::Unsupported.into())
+    pub fn set_mtu(&self, mtu: usize) -> io::Result<()> {
+        sys::set_interface_mtu(self.control.as_fd(), &self.name, mtu)
     }
 
     /// Appends the packets that wait in the interface to `out`; returns how many. Reads until
-    /// nothing waits or the batch bound is reached. Zero means nothing waits.
+    /// nothing waits or the batch has [`RECV_PACKETS_MAX`] packets (a super packet is never left
+    /// half read). Zero means nothing waits.
     ///
     /// # Errors
-    /// The interface is gone or broken.
-    pub fn recv_batch(&mut self, _out: &mut Vec<TunPacket>) -> io::Result<usize> {
-        Err(io::ErrorKind::Unsupported.into())
+    /// The interface is gone or broken; packets read before stay in `out`.
+    pub fn recv_batch(&mut self, out: &mut Vec<TunPacket>) -> io::Result<usize> {
+        let mut received = 0;
+        for _ in 0..RECV_READS_MAX {
+            if received >= RECV_PACKETS_MAX {
+                break;
+            }
+            let length = match rustix::io::read(&self.fd, &mut self.read_buffer[..]) {
+                Ok(length) => length,
+                Err(Errno::AGAIN) => break,
+                Err(Errno::INTR) => continue,
+                Err(e) => return Err(e.into()),
+            };
+            self.counters.received_reads += 1;
+            match self.take_read(length, out) {
+                Some(count) => received += count,
+                None => self.counters.dropped_bad_super += 1,
+            }
+        }
+        self.counters.received += u64::try_from(received).unwrap_or(0);
+        Ok(received)
+    }
+
+    /// Splits the first `length` bytes of the read buffer; `None` when they make no sense.
+    fn take_read(&mut self, length: usize, out: &mut Vec<TunPacket>) -> Option<usize> {
+        let read = self.read_buffer.get_mut(..length)?;
+        if !self.vnet {
+            return split(&VnetHeader::default(), read, &mut self.pool, out).ok();
+        }
+        let (header, packet) = read.split_first_chunk_mut::<VNET_HEADER_LEN>()?;
+        split(&VnetHeader::parse(header), packet, &mut self.pool, out).ok()
     }
 
     /// Writes `packets` in order per flow and empties the vector. Losses are counted, not errors.
     ///
     /// # Errors
     /// The interface is gone (`EBADFD`); the packets are dropped.
-    pub fn send_batch(&mut self, _packets: &mut Vec<InnerPacket>) -> io::Result<SendReport> {
-        Err(io::ErrorKind::Unsupported.into())
+    pub fn send_batch(&mut self, packets: &mut Vec<InnerPacket>) -> io::Result<SendReport> {
+        let mut report = SendReport::default();
+        let mut coalescer = std::mem::take(&mut self.coalescer);
+        let mut result = Ok(());
+        for part in packets.chunks(SEND_PACKETS_MAX) {
+            coalescer.plan(part, self.coalesce);
+            for group in coalescer.groups() {
+                result = self.write_group(part, &coalescer, group, &mut report);
+                if result.is_err() {
+                    break;
+                }
+            }
+        }
+        self.coalescer = coalescer;
+        packets.clear();
+        self.counters.written += u64::try_from(report.written).unwrap_or(0);
+        self.counters.written_calls += u64::try_from(report.calls).unwrap_or(0);
+        result.map(|()| report)
+    }
+
+    fn write_group(
+        &mut self,
+        packets: &[InnerPacket],
+        coalescer: &Coalescer,
+        group: &Group,
+        report: &mut SendReport,
+    ) -> io::Result<()> {
+        let refused = match group.plain {
+            Some(plain) if group.count > 1 => {
+                match self.write_super(packets, coalescer, group, plain) {
+                    Err(error @ (Errno::INVAL | Errno::IO)) => Some((error, plain)),
+                    result => return tally(result, group.count, report),
+                }
+            }
+            _ => None,
+        };
+        let mut index = group.first;
+        for _ in 0..group.count {
+            let result = self.write_one(&packets[index], group.plain);
+            // A single packet passes where the super packet did not: the offload is at fault. An
+            // interface that is down refuses both.
+            if let (Some((error, plain)), Ok(())) = (refused, result) {
+                self.give_up(plain, error);
+            }
+            match result {
+                Err(Refusal::Invalid) => report.dropped_invalid += 1,
+                Err(Refusal::Kernel(e)) => tally(Err(e), 1, report)?,
+                Ok(()) => tally(Ok(()), 1, report)?,
+            }
+            index = coalescer.after(index);
+        }
+        Ok(())
+    }
+
+    fn give_up(&mut self, plain: Plain, error: Errno) {
+        let (allowed, protocol) = if plain.tcp {
+            (&mut self.coalesce.tcp, "TCP")
+        } else {
+            (&mut self.coalesce.udp, "UDP")
+        };
+        if std::mem::take(allowed) {
+            warn!(interface = self.name, protocol, %error, "super packets given up when writing");
+            self.offloads.given_up.push(format!(
+                "writing {protocol} super packets: the kernel said {error}"
+            ));
+        }
+    }
+
+    /// Writes one packet, whose headers are `plain` if it is a plain one.
+    fn write_one(&self, packet: &InnerPacket, plain: Option<Plain>) -> Result<(), Refusal> {
+        let data: &[u8] = &packet.data;
+        if !matches!(data.first().map(|b| b >> 4), Some(4 | 6)) {
+            return Err(Refusal::Invalid);
+        }
+        if !packet.checksum_partial {
+            let header = VnetHeader::default().to_bytes();
+            let header = if self.vnet { &header[..] } else { &[] };
+            return Ok(self.write(&[IoSlice::new(header), IoSlice::new(data)])?);
+        }
+        // Only plain packets may come with a partial checksum.
+        let plain = plain.ok_or(Refusal::Invalid)?;
+        let (header, payload) = data.split_at(plain.header_len);
+        let mut scratch = Scratch::new(header);
+        if self.offloads.checksum {
+            plain.set_pseudo_checksum(scratch.header(), data.len());
+            scratch.vnet(VnetHeader {
+                gso_type: GSO_NONE,
+                ..checksum_header(plain)
+            });
+        } else {
+            plain.set_full_checksum(scratch.header(), payload);
+        }
+        Ok(self.write(&[scratch.slice(self.vnet), IoSlice::new(payload)])?)
+    }
+
+    /// Writes a group as one super packet whose payloads stay where they are.
+    fn write_super(
+        &self,
+        packets: &[InnerPacket],
+        coalescer: &Coalescer,
+        group: &Group,
+        plain: Plain,
+    ) -> Result<(), Errno> {
+        let first: &[u8] = &packets[group.first].data;
+        let mut scratch = Scratch::new(&first[..plain.header_len]);
+        let header = scratch.header();
+        plain.set_length(header, group.total);
+        if group.push {
+            header[plain.l4 + 13] |= headers::FLAG_PSH;
+        }
+        plain.set_pseudo_checksum(header, group.total);
+        scratch.vnet(VnetHeader {
+            gso_type: match (plain.tcp, plain.v6) {
+                (true, false) => GSO_TCP_V4,
+                (true, true) => GSO_TCP_V6,
+                (false, _) => GSO_UDP_L4,
+            },
+            gso_size: headers::low16(first.len() - plain.header_len),
+            ..checksum_header(plain)
+        });
+        let mut slices = [IoSlice::new(&[]); 1 + coalesce::SEGMENTS_MAX];
+        slices[0] = scratch.slice(true);
+        let mut index = group.first;
+        for slice in &mut slices[1..=group.count] {
+            *slice = IoSlice::new(&packets[index].data[plain.header_len..]);
+            index = coalescer.after(index);
+        }
+        self.write(&slices[..=group.count])
+    }
+
+    fn write(&self, slices: &[IoSlice<'_>]) -> Result<(), Errno> {
+        loop {
+            match rustix::io::writev(&self.fd, slices) {
+                Err(Errno::INTR) => {}
+                result => return result.map(drop),
+            }
+        }
+    }
+}
+
+/// Virtio header of a packet whose checksum the kernel completes.
+fn checksum_header(plain: Plain) -> VnetHeader {
+    VnetHeader {
+        flags: NEEDS_CHECKSUM,
+        header_len: headers::low16(plain.header_len),
+        checksum_start: headers::low16(plain.l4),
+        checksum_offset: headers::low16(plain.checksum_offset()),
+        ..VnetHeader::default()
+    }
+}
+
+/// Why a single packet was not written.
+#[derive(Clone, Copy)]
+enum Refusal {
+    /// It is no IP packet, or its partial checksum cannot be completed.
+    Invalid,
+    Kernel(Errno),
+}
+
+impl From<Errno> for Refusal {
+    fn from(error: Errno) -> Self {
+        Self::Kernel(error)
+    }
+}
+
+/// Counts one write of `packets` packets; only a missing interface is an error.
+fn tally(result: Result<(), Errno>, packets: usize, report: &mut SendReport) -> io::Result<()> {
+    match result {
+        Ok(()) => {
+            report.written += packets;
+            report.calls += 1;
+        }
+        Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => report.dropped_full += packets,
+        Err(e @ (Errno::BADFD | Errno::BADF)) => return Err(e.into()),
+        Err(_) => report.dropped_refused += packets,
+    }
+    Ok(())
+}
+
+/// Copy of the headers of a packet with room for the virtio header in front.
+struct Scratch {
+    bytes: [u8; VNET_HEADER_LEN + PLAIN_HEADER_MAX],
+    end: usize,
+}
+
+impl Scratch {
+    fn new(header: &[u8]) -> Self {
+        let mut bytes = [0; VNET_HEADER_LEN + PLAIN_HEADER_MAX];
+        let end = VNET_HEADER_LEN + header.len();
+        bytes[VNET_HEADER_LEN..end].copy_from_slice(header);
+        Self { bytes, end }
+    }
+
+    fn header(&mut self) -> &mut [u8] {
+        &mut self.bytes[VNET_HEADER_LEN..self.end]
+    }
+
+    fn vnet(&mut self, header: VnetHeader) {
+        self.bytes[..VNET_HEADER_LEN].copy_from_slice(&header.to_bytes());
+    }
+
+    fn slice(&self, vnet: bool) -> IoSlice<'_> {
+        let start = if vnet { 0 } else { VNET_HEADER_LEN };
+        IoSlice::new(&self.bytes[start..self.end])
+    }
+}
+
+/// Asks for as many offloads as the kernel has.
+fn negotiate(tun: BorrowedFd<'_>, wanted: bool) -> (Offloads, Allowed) {
+    let mut offloads = Offloads::default();
+    if !wanted {
+        return (
+            offloads,
+            Allowed {
+                tcp: false,
+                udp: false,
+            },
+        );
+    }
+    let checksum = libc::TUN_F_CSUM;
+    let tso = checksum | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
+    let uso = tso | libc::TUN_F_USO4 | libc::TUN_F_USO6;
+    for (set, lost) in [
+        (uso, "UDP segmentation"),
+        (tso, "TCP segmentation"),
+        (checksum, "checksum"),
+    ] {
+        match sys::tun_set_offload(tun, set) {
+            Ok(()) => {
+                offloads.checksum = true;
+                offloads.tso = set & libc::TUN_F_TSO4 != 0;
+                offloads.uso = set & libc::TUN_F_USO4 != 0;
+                break;
+            }
+            Err(error) => {
+                warn!(offload = lost, %error, "the kernel's TUN driver has no such offload");
+                offloads
+                    .given_up
+                    .push(format!("{lost} offload: the kernel said {error}"));
+            }
+        }
+    }
+    let coalesce = Allowed {
+        tcp: offloads.tso,
+        udp: offloads.uso,
+    };
+    (offloads, coalesce)
+}
+
+/// Longest interface name in bytes (`IFNAMSIZ` less the final zero).
+const NAME_BYTES_MAX: usize = 15;
+
+fn check_name(name: &str) -> Result<(), TunError> {
+    let sound = (1..=NAME_BYTES_MAX).contains(&name.len())
+        && name != "."
+        && name != ".."
+        && name
+            .bytes()
+            .all(|b| b.is_ascii_graphic() && b != b'/' && b != b':')
+        && name.matches('%').count() <= 1
+        && name.contains('%') == name.contains("%d");
+    if sound {
+        Ok(())
+    } else {
+        Err(TunError::BadName(name.to_owned()))
     }
 }
 

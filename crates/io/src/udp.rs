@@ -1,4 +1,8 @@
-//! UDP socket with batches, segmentation offloads, ECN and source addresses.
+//! UDP socket with batches, segmentation offloads, ECN, DSCP and source addresses.
+//!
+//! Invariants: nothing the peer or the network sends is an error of the socket; a datagram is
+//! never fragmented; an offload the kernel refuses is given up for good with one log line, and
+//! its datagrams are sent without it. Source: Linux udp(7), ip(7), ipv6(7).
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -6,6 +10,11 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
 use bytes::BytesMut;
 use ropewalk_types::Ecn;
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use tracing::{debug, warn};
+
+use crate::pool::Pool;
+use crate::sys::{self, Outgoing, Received, SLOTS};
 
 /// How to open a UDP socket.
 #[derive(Clone, Debug)]
@@ -44,80 +53,23 @@ pub struct UdpCounters {
     pub sent_buffers: u64,
     /// ICMP errors of earlier sends (`ECONNREFUSED`, `EHOSTUNREACH`, …) that were swallowed.
     pub icmp_errors: u64,
-    /// Datagrams cut short because they did not fit the receive buffer; dropped.
+    /// Buffers dropped because they were cut short or came without a sender.
     pub truncated: u64,
+    /// Datagrams lost while an offload was given up half-way through a buffer.
+    pub lost_on_fallback: u64,
 }
 
 /// A non-blocking, unconnected UDP socket.
 #[derive(Debug)]
 pub struct UdpSocket {
-    socket: socket2::Socket,
-}
-
-impl UdpSocket {
-    /// Opens and binds the socket.
-    ///
-    /// # Errors
-    /// `EADDRINUSE`, `EADDRNOTAVAIL`, `ENODEV` (no such device), `EPERM`.
-    pub fn bind(_config: &UdpConfig) -> io::Result<Self> {
-        Err(io::ErrorKind::Unsupported.into())
-    }
-
-    /// Address the socket is bound to.
-    ///
-    /// # Errors
-    /// None known for a bound socket.
-    pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        Err(io::ErrorKind::Unsupported.into())
-    }
-
-    /// Largest `contents.len() / segment_size` (rounded up) that [`Self::send`] takes; 1 without
-    /// segmentation offload.
-    #[must_use]
-    pub const fn max_segments(&self) -> usize {
-        1
-    }
-
-    /// Counts since the socket was opened.
-    #[must_use]
-    pub const fn counters(&self) -> UdpCounters {
-        UdpCounters {
-            received: 0,
-            received_buffers: 0,
-            sent: 0,
-            sent_buffers: 0,
-            icmp_errors: 0,
-            truncated: 0,
-        }
-    }
-
-    /// Appends waiting datagrams to `out`, one entry each, in order of arrival; returns how many.
-    /// Zero means nothing waits. One call reads a bounded batch: call again until zero.
-    ///
-    /// # Errors
-    /// The socket is broken. Errors that ICMP reported are counted instead.
-    pub fn recv_batch(&mut self, _out: &mut Vec<(RecvMeta, BytesMut)>) -> io::Result<usize> {
-        Err(io::ErrorKind::Unsupported.into())
-    }
-
-    /// Sends `contents` to `destination`: as one datagram, or as datagrams of `segment_size` bytes
-    /// (the last may be shorter), at most [`Self::max_segments`] of them and
-    /// [`UDP_PAYLOAD_MAX`] bytes. `dscp` is 0..=63. Never fragments.
-    ///
-    /// # Errors
-    /// `WouldBlock` (send buffer full: nothing was sent), `EMSGSIZE` (larger than the interface
-    /// takes), `ENETUNREACH`, `EADDRNOTAVAIL`, `ENOBUFS` (queue of the interface full).
-    pub fn send(
-        &mut self,
-        _destination: SocketAddr,
-        _source_ip: Option<IpAddr>,
-        _ecn: Ecn,
-        _dscp: u8,
-        _contents: &[u8],
-        _segment_size: Option<usize>,
-    ) -> io::Result<()> {
-        Err(io::ErrorKind::Unsupported.into())
-    }
+    socket: Socket,
+    /// The socket is IPv6, so IPv4 addresses are given to it as mapped ones.
+    v6: bool,
+    max_segments: usize,
+    counters: UdpCounters,
+    slots: [BytesMut; SLOTS],
+    received: Vec<Received>,
+    pool: Pool,
 }
 
 /// Largest UDP payload over IPv4: 65,535 less 20 bytes of IP and 8 bytes of UDP header.
@@ -125,6 +77,331 @@ pub const UDP_PAYLOAD_MAX: usize = 65_507;
 
 /// Segments the kernel takes in one buffer (`UDP_MAX_SEGMENTS` was 64 before Linux 6.9).
 pub const SEGMENTS_MAX: usize = 64;
+
+/// What one receive buffer must hold: the largest buffer GRO makes.
+const SLOT_BYTES: usize = 65_536;
+
+/// Pool blocks hold a full buffer and the small ones that came before it.
+const POOL_BLOCK_BYTES: usize = 2 * SLOT_BYTES;
+
+impl UdpSocket {
+    /// Opens and binds the socket.
+    ///
+    /// # Errors
+    /// `EADDRINUSE`, `EADDRNOTAVAIL`, `ENODEV` (no such device), `EPERM`.
+    pub fn bind(config: &UdpConfig) -> io::Result<Self> {
+        let v6 = config.bind.is_ipv6();
+        let socket = Socket::new(
+            Domain::for_address(config.bind),
+            Type::DGRAM,
+            Some(Protocol::UDP),
+        )?;
+        socket.set_nonblocking(true)?;
+        if v6 {
+            socket.set_only_v6(false)?;
+        }
+        if let Some(device) = &config.device {
+            socket.bind_device(Some(device.as_bytes()))?;
+        }
+        set_buffer(&socket, Buffer::Receive, config.recv_buffer)?;
+        set_buffer(&socket, Buffer::Send, config.send_buffer)?;
+        set_options(&socket, v6)?;
+        socket.bind(&config.bind.into())?;
+        Ok(Self {
+            max_segments: probe_offload(&socket),
+            socket,
+            v6,
+            counters: UdpCounters::default(),
+            slots: std::array::from_fn(|_| BytesMut::new()),
+            received: Vec::with_capacity(SLOTS),
+            pool: Pool::new(POOL_BLOCK_BYTES),
+        })
+    }
+
+    /// Address the socket is bound to.
+    ///
+    /// # Errors
+    /// None known for a bound socket.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        let address = self.socket.local_addr()?.as_socket();
+        address.ok_or_else(|| io::Error::other("the socket has no IP address"))
+    }
+
+    /// Largest `contents.len() / segment_size` (rounded up) that [`Self::send`] takes; 1 without
+    /// segmentation offload.
+    #[must_use]
+    pub const fn max_segments(&self) -> usize {
+        self.max_segments
+    }
+
+    /// Counts since the socket was opened.
+    #[must_use]
+    pub const fn counters(&self) -> UdpCounters {
+        self.counters
+    }
+
+    /// Appends waiting datagrams to `out`, one entry each, in order of arrival; returns how many.
+    /// Zero means nothing waits. One call is one system call that fills a few buffers: call again
+    /// until zero, or wait (level-triggered).
+    ///
+    /// # Errors
+    /// The socket is broken. Errors that ICMP reported are counted instead.
+    pub fn recv_batch(&mut self, out: &mut Vec<(RecvMeta, BytesMut)>) -> io::Result<usize> {
+        let before = out.len();
+        // Every buffer may be bad: then there may be more behind them, and zero would be a lie.
+        for _ in 0..RECV_TRIES_MAX {
+            if !self.fill()? {
+                break;
+            }
+            for (index, received) in self.received.iter().enumerate() {
+                let mut buffer = self.slots[index].split();
+                if received.truncated {
+                    self.counters.truncated += 1;
+                    continue;
+                }
+                self.counters.received_buffers += 1;
+                let meta = RecvMeta {
+                    remote: received.remote,
+                    local_ip: received.local_ip,
+                    ecn: Ecn::from_bits(received.traffic_class),
+                };
+                let segment = received.segment.filter(|s| *s > 0).unwrap_or(usize::MAX);
+                while buffer.len() > segment {
+                    out.push((meta, buffer.split_to(segment)));
+                }
+                out.push((meta, buffer));
+            }
+            if out.len() > before {
+                break;
+            }
+        }
+        let count = out.len() - before;
+        self.counters.received += u64::try_from(count).unwrap_or(0);
+        Ok(count)
+    }
+
+    /// Fills the slots; false when nothing waits.
+    fn fill(&mut self) -> io::Result<bool> {
+        for slot in &mut self.slots {
+            if slot.capacity() < SLOT_BYTES {
+                *slot = self.pool.exchange(std::mem::take(slot));
+            }
+        }
+        for _ in 0..ICMP_ERRORS_MAX {
+            self.received.clear();
+            match sys::receive(self.socket.as_fd(), &mut self.slots, &mut self.received) {
+                Ok(()) => return Ok(true),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) if is_from_network(&e) => self.note_icmp(&e),
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(false)
+    }
+
+    fn note_icmp(&mut self, error: &io::Error) {
+        self.counters.icmp_errors += 1;
+        debug!(%error, "error of an earlier datagram");
+    }
+
+    /// Sends `contents` to `destination`: as one datagram, or as datagrams of `segment_size` bytes
+    /// (the last may be shorter), at most [`Self::max_segments`] of them and
+    /// [`UDP_PAYLOAD_MAX`] bytes. `dscp` is 0..=63; `source_ip` must be of the family of
+    /// `destination`. Never fragments.
+    ///
+    /// # Errors
+    /// `WouldBlock` (send buffer full: nothing was sent), `EMSGSIZE` (larger than the interface
+    /// takes), `ENETUNREACH`, `EADDRNOTAVAIL`, `ENOBUFS` (queue of the interface full);
+    /// `InvalidInput` when `segment_size` or `contents` break the limits.
+    pub fn send(
+        &mut self,
+        destination: SocketAddr,
+        source_ip: Option<IpAddr>,
+        ecn: Ecn,
+        dscp: u8,
+        contents: &[u8],
+        segment_size: Option<usize>,
+    ) -> io::Result<()> {
+        let segment = segment_size.filter(|size| *size < contents.len());
+        let count = segment.map_or(1, |size| contents.len().div_ceil(size.max(1)));
+        if contents.len() > UDP_PAYLOAD_MAX || count > SEGMENTS_MAX || segment == Some(0) {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "more segments or bytes than one buffer takes",
+            ));
+        }
+        let (destination, v4) = self.family(destination)?;
+        let message = Outgoing {
+            destination: &destination,
+            source_ip,
+            traffic_class: (dscp & 63) << 2 | ecn as u8,
+            contents,
+            segment: segment.and_then(|size| u16::try_from(size).ok()),
+            v4,
+        };
+        if message.segment.is_some() && self.max_segments == 1 {
+            return self.send_one_by_one(&message);
+        }
+        match self.send_message(&message) {
+            Err(e) if message.segment.is_some() && may_be_offload(&e) => {
+                self.send_one_by_one(&message)?;
+                self.give_up(&e);
+                Ok(())
+            }
+            Err(e) => Err(e),
+            Ok(()) => {
+                self.counters.sent += u64::try_from(count).unwrap_or(1);
+                Ok(())
+            }
+        }
+    }
+
+    /// The address as the socket wants it, and whether the outer header is IPv4.
+    fn family(&self, destination: SocketAddr) -> io::Result<(SockAddr, bool)> {
+        match sys::plain_address(destination) {
+            SocketAddr::V4(v4) if self.v6 => {
+                let mapped = IpAddr::V6(v4.ip().to_ipv6_mapped());
+                Ok((SocketAddr::new(mapped, v4.port()).into(), true))
+            }
+            SocketAddr::V4(v4) => Ok((v4.into(), true)),
+            SocketAddr::V6(v6) if self.v6 => Ok((v6.into(), false)),
+            SocketAddr::V6(_) => Err(io::Error::from_raw_os_error(libc::EAFNOSUPPORT)),
+        }
+    }
+
+    /// One system call; an error that an earlier datagram caused does not count for this one.
+    fn send_message(&mut self, message: &Outgoing<'_>) -> io::Result<()> {
+        let mut result = Err(io::ErrorKind::Interrupted.into());
+        for _ in 0..ICMP_ERRORS_MAX {
+            result = sys::send(self.socket.as_fd(), message);
+            match &result {
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {
+                    self.counters.icmp_errors += 1;
+                }
+                Err(_) => break,
+                Ok(()) => {
+                    self.counters.sent_buffers += 1;
+                    break;
+                }
+            }
+        }
+        result
+    }
+
+    /// What the kernel does with `UDP_SEGMENT`, by hand. An error on the first datagram is the
+    /// caller's; later ones are losses, because part of the buffer left already.
+    fn send_one_by_one(&mut self, message: &Outgoing<'_>) -> io::Result<()> {
+        let size = message.segment.map_or(message.contents.len(), usize::from);
+        for (index, contents) in message.contents.chunks(size.max(1)).enumerate() {
+            match self.send_message(&Outgoing {
+                contents,
+                segment: None,
+                ..*message
+            }) {
+                Ok(()) => self.counters.sent += 1,
+                Err(e) if index == 0 => return Err(e),
+                Err(_) => self.counters.lost_on_fallback += 1,
+            }
+        }
+        Ok(())
+    }
+
+    fn give_up(&mut self, error: &io::Error) {
+        if self.max_segments > 1 {
+            warn!(%error, "UDP segmentation offload given up");
+            self.max_segments = 1;
+        }
+    }
+}
+
+/// Receive calls per batch while all of what they give is bad.
+const RECV_TRIES_MAX: usize = 16;
+
+/// Pending errors skipped per call.
+const ICMP_ERRORS_MAX: usize = 16;
+
+/// Errors that report what the network did with an earlier datagram.
+fn is_from_network(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(
+            libc::ECONNREFUSED
+                | libc::EHOSTUNREACH
+                | libc::ENETUNREACH
+                | libc::EHOSTDOWN
+                | libc::ENETDOWN
+                | libc::ECONNRESET
+                | libc::EPROTO
+                | libc::ENOPROTOOPT
+                | libc::EMSGSIZE
+                | libc::EACCES
+        )
+    )
+}
+
+/// `EIO`: the interface cannot checksum. `EINVAL`: it cannot segment, or (before Linux 6.13) the
+/// segment is too large, which sending one by one then shows.
+fn may_be_offload(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::EIO | libc::EINVAL | libc::EOPNOTSUPP)
+    )
+}
+
+#[derive(Clone, Copy)]
+enum Buffer {
+    Receive,
+    Send,
+}
+
+/// Linux doubles the value for its own bookkeeping, so `bytes` is about what of datagrams fits.
+/// Beyond the system's limit with CAP_NET_ADMIN, up to it without.
+fn set_buffer(socket: &Socket, which: Buffer, bytes: usize) -> io::Result<()> {
+    let forced = match which {
+        Buffer::Receive => libc::SO_RCVBUFFORCE,
+        Buffer::Send => libc::SO_SNDBUFFORCE,
+    };
+    let value = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX / 2);
+    if sys::set_option(socket, libc::SOL_SOCKET, forced, value).is_ok() {
+        return Ok(());
+    }
+    match which {
+        Buffer::Receive => socket.set_recv_buffer_size(bytes),
+        Buffer::Send => socket.set_send_buffer_size(bytes),
+    }
+}
+
+/// Ancillary data and DF for the families the socket carries.
+fn set_options(socket: &Socket, v6: bool) -> io::Result<()> {
+    let on = |level, option| sys::set_option(socket, level, option, 1);
+    if v6 {
+        on(libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS)?;
+        on(libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO)?;
+        let probe = libc::IPV6_PMTUDISC_PROBE;
+        sys::set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, probe)?;
+    }
+    // For IPv6 sockets too: they carry IPv4 as mapped addresses.
+    on(libc::IPPROTO_IP, libc::IP_RECVTOS)?;
+    on(libc::IPPROTO_IP, libc::IP_PKTINFO)?;
+    let probe = libc::IP_PMTUDISC_PROBE;
+    sys::set_option(socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, probe)
+}
+
+/// Switches GRO on where the kernel has it; returns the segments one send may have.
+fn probe_offload(socket: &Socket) -> usize {
+    if let Err(error) = sys::set_option(socket, libc::SOL_UDP, libc::UDP_GRO, 1) {
+        warn!(%error, "no UDP receive offload on this kernel");
+    }
+    match sys::set_option(socket, libc::SOL_UDP, libc::UDP_SEGMENT, 0) {
+        Ok(()) => SEGMENTS_MAX,
+        Err(error) => {
+            warn!(%error, "no UDP segmentation offload on this kernel");
+            1
+        }
+    }
+}
 
 impl AsFd for UdpSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
