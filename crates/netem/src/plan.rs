@@ -1,0 +1,458 @@
+//! A link as people write it: a TOML file with human units, checked before anything runs.
+//!
+//! ```toml
+//! seed = 7
+//! [both]                      # settings of both directions
+//! delay = "25ms"
+//! queue = "64KiB"
+//! [up]                        # from end A to end B; overrides `both` key by key
+//! rate = "8Mbit"
+//! [down]
+//! rate = "16Mbit"
+//! loss = "1%"
+//! [[change]]                  # new settings from a time on
+//! at = "5s"
+//! both.blackhole = true
+//! ```
+//!
+//! Unknown keys are refused. Every error names the key and says what to write instead.
+
+use std::sync::Arc;
+
+use ropewalk_types::{Duration, Rate};
+use serde::{Deserialize, Serialize};
+
+use crate::capacity::Capacity;
+use crate::direction::{Change, DirectionConfig};
+use crate::link::{LinkConfig, TimedChange};
+use crate::loss::{GilbertElliott, LossModel};
+use crate::trace::CapacityTrace;
+use crate::units;
+
+/// A link plan.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LinkPlan {
+    /// All randomness follows from it; 1 unless given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seed: Option<u64>,
+    /// Settings of both directions.
+    #[serde(default, skip_serializing_if = "DirectionPlan::is_empty")]
+    pub both: DirectionPlan,
+    /// Settings from end A to end B; override `both`.
+    #[serde(default, skip_serializing_if = "DirectionPlan::is_empty")]
+    pub up: DirectionPlan,
+    /// Settings from end B to end A; override `both`.
+    #[serde(default, skip_serializing_if = "DirectionPlan::is_empty")]
+    pub down: DirectionPlan,
+    /// New settings at given times.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub change: Vec<ChangePlan>,
+}
+
+/// New settings from a time on.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ChangePlan {
+    /// Time since the start of the link.
+    #[serde(with = "required_duration")]
+    pub at: Duration,
+    /// Settings of both directions.
+    #[serde(default, skip_serializing_if = "DirectionPlan::is_empty")]
+    pub both: DirectionPlan,
+    /// Settings from end A to end B; override `both`.
+    #[serde(default, skip_serializing_if = "DirectionPlan::is_empty")]
+    pub up: DirectionPlan,
+    /// Settings from end B to end A; override `both`.
+    #[serde(default, skip_serializing_if = "DirectionPlan::is_empty")]
+    pub down: DirectionPlan,
+}
+
+/// Settings of one direction; keys that are absent keep their value.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DirectionPlan {
+    /// Capacity, such as `16Mbit`; replaces a trace. `Some(None)` is `unlimited`.
+    #[serde(with = "rate_text", skip_serializing_if = "Option::is_none")]
+    pub rate: Option<Option<Rate>>,
+    /// Capacity trace file; replaces a rate.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trace: Option<String>,
+    /// Propagation delay, such as `25ms`.
+    #[serde(with = "duration_text", skip_serializing_if = "Option::is_none")]
+    pub delay: Option<Duration>,
+    /// Standard deviation of the delay, such as `3ms`.
+    #[serde(with = "duration_text", skip_serializing_if = "Option::is_none")]
+    pub jitter: Option<Duration>,
+    /// Whether jitter may reorder packets.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reorder: Option<bool>,
+    /// Mean loss, such as `5%`; replaces the loss model.
+    #[serde(with = "probability_text", skip_serializing_if = "Option::is_none")]
+    pub loss: Option<f64>,
+    /// With `loss`: mean number of consecutive losses (Gilbert model).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub loss_burst: Option<f64>,
+    /// Gilbert-Elliott model by its parameters; replaces the loss model.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gilbert: Option<GilbertPlan>,
+    /// Queue limit in bytes, such as `64KiB`. `Some(None)` is `unlimited`.
+    #[serde(with = "bytes_text", skip_serializing_if = "Option::is_none")]
+    pub queue: Option<Option<u64>>,
+    /// Queue limit in packets; 1,000 unless `queue` or this is given. `Some(None)` is `unlimited`.
+    #[serde(with = "count_text", skip_serializing_if = "Option::is_none")]
+    pub queue_packets: Option<Option<u64>>,
+    /// Larger packets are dropped silently. `Some(None)` is `unlimited`.
+    #[serde(with = "bytes_text", skip_serializing_if = "Option::is_none")]
+    pub mtu: Option<Option<u64>>,
+    /// Whether everything vanishes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub blackhole: Option<bool>,
+}
+
+/// Parameters of the Gilbert-Elliott model.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GilbertPlan {
+    /// Probability of going from the good to the bad state, per packet.
+    #[serde(with = "required_probability")]
+    pub p: f64,
+    /// Probability of going from the bad to the good state, per packet.
+    #[serde(with = "required_probability")]
+    pub r: f64,
+    /// Loss in the good state; `0%` unless given.
+    #[serde(default, with = "required_probability")]
+    pub loss_good: f64,
+    /// Loss in the bad state; `100%` unless given.
+    #[serde(default = "certain", with = "required_probability")]
+    pub loss_bad: f64,
+}
+
+const fn certain() -> f64 {
+    1.0
+}
+
+/// A plan that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PlanError {
+    /// Not TOML, an unknown key, or a value that cannot be read.
+    #[error("{0}")]
+    Syntax(String),
+    /// Keys that do not fit together, or a trace that cannot be used.
+    #[error("{key}: {problem}")]
+    Setting {
+        /// The key, such as `up.loss_burst`.
+        key: String,
+        /// What is wrong and what to do.
+        problem: String,
+    },
+}
+
+impl LinkPlan {
+    /// Reads a plan from TOML.
+    ///
+    /// # Errors
+    /// On text that is not TOML, unknown keys and unreadable values, with line and key.
+    pub fn parse(text: &str) -> Result<Self, PlanError> {
+        toml::from_str(text).map_err(|error| PlanError::Syntax(error.to_string().trim().into()))
+    }
+
+    /// Writes the plan as TOML, readable by [`Self::parse`].
+    ///
+    /// # Errors
+    /// When a number cannot be written as TOML (a seed above `i64::MAX`).
+    pub fn to_toml(&self) -> Result<String, PlanError> {
+        toml::to_string(self).map_err(|error| PlanError::Syntax(error.to_string()))
+    }
+
+    /// Checks the plan and makes it ready to run; `load` reads the text of a trace file.
+    ///
+    /// # Errors
+    /// On settings that do not fit together and on traces that cannot be read.
+    pub fn resolve(
+        &self,
+        mut load: impl FnMut(&str) -> Result<String, String>,
+    ) -> Result<LinkConfig, PlanError> {
+        let both = self.both.resolve("both", &mut load)?;
+        let direction = |change: &Change| DirectionConfig::default().with(&both).with(change);
+        let up = direction(&self.up.resolve("up", &mut load)?);
+        let down = direction(&self.down.resolve("down", &mut load)?);
+        let mut changes = Vec::with_capacity(self.change.len());
+        for (index, plan) in self.change.iter().enumerate() {
+            let mut part = |name: &str, direction: &DirectionPlan| {
+                direction.resolve(&format!("change[{index}].{name}"), &mut load)
+            };
+            let both = part("both", &plan.both)?;
+            let (up, down) = (part("up", &plan.up)?, part("down", &plan.down)?);
+            let overlay = |change| both.clone().overlaid_by(change);
+            changes.push(TimedChange {
+                at: plan.at,
+                up: overlay(up),
+                down: overlay(down),
+            });
+        }
+        Ok(LinkConfig {
+            seed: self.seed.unwrap_or(SEED_DEFAULT),
+            up,
+            down,
+            changes,
+        })
+    }
+}
+
+impl DirectionPlan {
+    /// Whether no key is given.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Sets one key from text, as it would be written in a plan (without quotes).
+    ///
+    /// # Errors
+    /// On an unknown key or an unreadable value.
+    pub fn set(&mut self, key: &str, value: &str) -> Result<(), PlanError> {
+        let fail = |problem: String| PlanError::Setting {
+            key: key.into(),
+            problem,
+        };
+        let unit = |error: units::UnitError| fail(error.to_string());
+        match key {
+            "rate" => self.rate = Some(units::parse_rate(value).map_err(unit)?),
+            "trace" => self.trace = Some(value.into()),
+            "delay" => self.delay = Some(units::parse_duration(value).map_err(unit)?),
+            "jitter" => self.jitter = Some(units::parse_duration(value).map_err(unit)?),
+            "reorder" => self.reorder = Some(units::parse_switch(value).map_err(unit)?),
+            "loss" => self.loss = Some(units::parse_probability(value).map_err(unit)?),
+            "loss_burst" => {
+                let packets = value.parse().map_err(|_| {
+                    fail(format!("`{value}` is not a number of packets such as `4`"))
+                })?;
+                self.loss_burst = Some(packets);
+            }
+            "queue" => self.queue = Some(units::parse_bytes(value).map_err(unit)?),
+            "queue_packets" => {
+                self.queue_packets = Some(parse_count(value).map_err(unit)?);
+            }
+            "mtu" => self.mtu = Some(units::parse_bytes(value).map_err(unit)?),
+            "blackhole" => self.blackhole = Some(units::parse_switch(value).map_err(unit)?),
+            _ => return Err(fail(format!("unknown key; use one of {SETTABLE_KEYS}"))),
+        }
+        Ok(())
+    }
+
+    /// Checks the settings and makes them a change; `section` names them in errors.
+    ///
+    /// # Errors
+    /// On settings that do not fit together and on traces that cannot be read.
+    pub fn resolve(
+        &self,
+        section: &str,
+        load: &mut dyn FnMut(&str) -> Result<String, String>,
+    ) -> Result<Change, PlanError> {
+        // A byte limit replaces the default packet limit: a plan means the one it names.
+        let queue_packets_max = match (self.queue_packets, self.queue) {
+            (Some(packets), _) => Some(packets),
+            (None, Some(_)) => Some(None),
+            (None, None) => None,
+        };
+        Ok(Change {
+            capacity: self.capacity(section, load)?,
+            delay: self.delay,
+            jitter: self.jitter,
+            reorder: self.reorder,
+            loss: self.loss_model(section)?,
+            queue_bytes_max: self.queue,
+            queue_packets_max,
+            mtu: self.mtu,
+            blackhole: self.blackhole,
+        })
+    }
+
+    fn capacity(
+        &self,
+        section: &str,
+        load: &mut dyn FnMut(&str) -> Result<String, String>,
+    ) -> Result<Option<Capacity>, PlanError> {
+        let fail = |problem| {
+            Err(PlanError::Setting {
+                key: format!("{section}.trace"),
+                problem,
+            })
+        };
+        match (&self.trace, self.rate) {
+            (Some(_), Some(_)) => fail("give either `rate` or `trace`, not both".into()),
+            (None, None) => Ok(None),
+            (None, Some(None)) => Ok(Some(Capacity::Unlimited)),
+            (None, Some(Some(rate))) => Ok(Some(Capacity::Fixed(rate))),
+            (Some(file), None) => match load(file) {
+                Err(problem) => fail(problem),
+                Ok(text) => match CapacityTrace::parse(file, &text) {
+                    Ok(trace) => Ok(Some(Capacity::Trace(Arc::new(trace)))),
+                    Err(error) => fail(error.to_string()),
+                },
+            },
+        }
+    }
+
+    fn loss_model(&self, section: &str) -> Result<Option<LossModel>, PlanError> {
+        let fail = |key: &str, problem: &str| {
+            Err(PlanError::Setting {
+                key: format!("{section}.{key}"),
+                problem: problem.into(),
+            })
+        };
+        match (self.loss, self.loss_burst, self.gilbert) {
+            (None, None, None) => Ok(None),
+            (Some(0.0), _, None) => Ok(Some(LossModel::None)),
+            (Some(loss), None, None) => Ok(Some(LossModel::Bernoulli(loss))),
+            (Some(loss), Some(burst), None) => match GilbertElliott::from_mean(loss, burst) {
+                Some(chain) => Ok(Some(LossModel::GilbertElliott(chain))),
+                None => fail(
+                    "loss_burst",
+                    "no such loss process; use at least 1 packet, a loss below 100%, and longer \
+                     bursts for a high loss",
+                ),
+            },
+            (None, Some(_), None) => fail("loss_burst", "needs `loss` beside it"),
+            (None, None, Some(plan)) => Ok(Some(LossModel::GilbertElliott(GilbertElliott {
+                good_to_bad: plan.p,
+                bad_to_good: plan.r,
+                loss_good: plan.loss_good,
+                loss_bad: plan.loss_bad,
+            }))),
+            (_, _, Some(_)) => fail("gilbert", "give either `gilbert` or `loss`, not both"),
+        }
+    }
+}
+
+impl Change {
+    /// This change, with the settings that `other` gives instead.
+    #[must_use]
+    pub fn overlaid_by(self, other: Self) -> Self {
+        Self {
+            capacity: other.capacity.or(self.capacity),
+            delay: other.delay.or(self.delay),
+            jitter: other.jitter.or(self.jitter),
+            reorder: other.reorder.or(self.reorder),
+            loss: other.loss.or(self.loss),
+            queue_bytes_max: other.queue_bytes_max.or(self.queue_bytes_max),
+            queue_packets_max: other.queue_packets_max.or(self.queue_packets_max),
+            mtu: other.mtu.or(self.mtu),
+            blackhole: other.blackhole.or(self.blackhole),
+        }
+    }
+}
+
+/// Seed of a plan that gives none.
+const SEED_DEFAULT: u64 = 1;
+const SETTABLE_KEYS: &str = "rate, trace, delay, jitter, reorder, loss, loss_burst, queue, \
+     queue_packets, mtu, blackhole";
+
+fn parse_count(text: &str) -> Result<Option<u64>, units::UnitError> {
+    if text.trim() == "unlimited" {
+        Ok(None)
+    } else {
+        units::parse_count(text).map(Some)
+    }
+}
+
+/// A serde module for an optional value written as text (or as a plain number where `$number`
+/// says what a number means).
+macro_rules! text_module {
+    ($name:ident, $value:ty, $parse:expr, $format:expr) => {
+        mod $name {
+            use super::*;
+
+            pub(super) fn serialize<S: serde::Serializer>(
+                value: &Option<$value>,
+                serializer: S,
+            ) -> Result<S::Ok, S::Error> {
+                let format: fn($value) -> String = $format;
+                match value {
+                    Some(value) => serializer.serialize_str(&format(*value)),
+                    None => serializer.serialize_none(),
+                }
+            }
+
+            pub(super) fn deserialize<'de, D: serde::Deserializer<'de>>(
+                deserializer: D,
+            ) -> Result<Option<$value>, D::Error> {
+                let text = text_or_number(deserializer)?;
+                let parse: fn(&str) -> Result<$value, units::UnitError> = $parse;
+                parse(&text).map(Some).map_err(serde::de::Error::custom)
+            }
+        }
+    };
+}
+
+text_module!(
+    rate_text,
+    Option<Rate>,
+    units::parse_rate,
+    units::format_rate
+);
+text_module!(
+    duration_text,
+    Duration,
+    units::parse_duration,
+    units::format_duration
+);
+text_module!(
+    bytes_text,
+    Option<u64>,
+    units::parse_bytes,
+    units::format_bytes
+);
+text_module!(count_text, Option<u64>, parse_count, |count| {
+    count.map_or_else(|| "unlimited".into(), |count| count.to_string())
+});
+text_module!(probability_text, f64, units::parse_probability, |p| p
+    .to_string());
+
+/// As the optional modules, for keys that must be there.
+macro_rules! required_module {
+    ($name:ident, $value:ty, $inner:ident) => {
+        mod $name {
+            use super::*;
+
+            pub(super) fn serialize<S: serde::Serializer>(
+                value: &$value,
+                serializer: S,
+            ) -> Result<S::Ok, S::Error> {
+                $inner::serialize(&Some(*value), serializer)
+            }
+
+            pub(super) fn deserialize<'de, D: serde::Deserializer<'de>>(
+                deserializer: D,
+            ) -> Result<$value, D::Error> {
+                $inner::deserialize(deserializer).map(Option::unwrap_or_default)
+            }
+        }
+    };
+}
+
+required_module!(required_duration, Duration, duration_text);
+required_module!(required_probability, f64, probability_text);
+
+/// Text, or a bare number as if it were quoted: units stay required where they are.
+fn text_or_number<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(
+        untagged,
+        expecting = "expected a quantity in quotes, such as \"16Mbit\" or \"25ms\""
+    )]
+    enum TextOrNumber {
+        Text(String),
+        Whole(u64),
+        Real(f64),
+    }
+    Ok(match TextOrNumber::deserialize(deserializer)? {
+        TextOrNumber::Text(text) => text,
+        TextOrNumber::Whole(number) => number.to_string(),
+        TextOrNumber::Real(number) => number.to_string(),
+    })
+}
+
+#[cfg(test)]
+mod tests;

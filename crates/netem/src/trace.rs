@@ -1,0 +1,288 @@
+//! Capacity traces: how much a recorded link could carry at which time.
+//!
+//! Two formats. *Rates*: lines `second,bytes per second`; line `k` holds from `k - 1` to `k`
+//! seconds when the first line is second 1. *Opportunities* (Winstein et al., NSDI 2013, as
+//! played by Mahimahi): each line is a time in milliseconds at which [`OPPORTUNITY_BYTES`] can
+//! be delivered. Both repeat for ever. Invariant: a trace has a positive period and capacity.
+
+use ropewalk_types::{Duration, Rate};
+
+/// Bytes that one delivery opportunity carries.
+pub const OPPORTUNITY_BYTES: u64 = 1_504;
+/// Longest trace read, in lines.
+pub const LINES_MAX: usize = 4_000_000;
+
+/// A recorded capacity that repeats for ever.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CapacityTrace {
+    pub(crate) shape: Shape,
+    /// Nanoseconds after which the trace starts again; positive.
+    pub(crate) period_ns: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Shape {
+    /// Rate from each offset to the next (the last one to the period), offsets ascending from 0.
+    Rates(Vec<(u64, Rate)>),
+    /// Offsets in nanoseconds in `(0, period]`, ascending.
+    Opportunities(Vec<u64>),
+}
+
+/// A trace that could not be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{file}, line {line}: {problem}")]
+pub struct TraceError {
+    /// The name given to [`CapacityTrace::parse`].
+    pub file: String,
+    /// Line number from 1; the last line for errors of the whole file.
+    pub line: usize,
+    /// What is wrong and how to put it right.
+    pub problem: String,
+}
+
+impl CapacityTrace {
+    /// Reads a trace in either format: lines with a comma are rates, others opportunities.
+    ///
+    /// `file` only names the text in errors. Blank lines and lines starting with `#` are skipped.
+    ///
+    /// # Errors
+    /// On the first line that cannot be read, an empty trace, times that go backwards, and a
+    /// trace without any capacity.
+    pub fn parse(file: &str, text: &str) -> Result<Self, TraceError> {
+        let lines = || {
+            let numbered = text
+                .lines()
+                .enumerate()
+                .map(|(at, line)| (at + 1, line.trim()));
+            numbered.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'))
+        };
+        let fail = |line, problem: String| TraceError {
+            file: file.into(),
+            line,
+            problem,
+        };
+        let Some((_, first)) = lines().next() else {
+            return Err(fail(
+                1,
+                "the trace is empty; give it `second,bytes_per_second` lines or \
+                 one time in milliseconds a line"
+                    .into(),
+            ));
+        };
+        if let Some((line, _)) = lines().nth(LINES_MAX) {
+            return Err(fail(
+                line,
+                format!("more than {LINES_MAX} lines; shorten the trace"),
+            ));
+        }
+        let parsed = if first.contains(',') {
+            parse_rates(lines())
+        } else {
+            parse_opportunities(lines())
+        };
+        parsed.map_err(|(line, problem)| fail(line, problem))
+    }
+
+    /// Time after which the trace starts again.
+    #[must_use]
+    pub const fn period(&self) -> Duration {
+        Duration::from_nanos(self.period_ns)
+    }
+
+    /// Capacity in bytes of one period.
+    #[must_use]
+    pub fn period_bytes(&self) -> u64 {
+        match &self.shape {
+            Shape::Rates(_) => {
+                u64::try_from(self.period_work() / WORK_PER_BYTE).unwrap_or(u64::MAX)
+            }
+            Shape::Opportunities(times) => times.len() as u64 * OPPORTUNITY_BYTES,
+        }
+    }
+
+    /// Mean rate over one period.
+    #[must_use]
+    pub fn mean_rate(&self) -> Rate {
+        Rate::from_transfer(self.period_bytes(), self.period())
+    }
+
+    /// Capacity of one period in bit-nanoseconds per second (zero for opportunities).
+    pub(crate) fn period_work(&self) -> u128 {
+        let Shape::Rates(rates) = &self.shape else {
+            return 0;
+        };
+        let ends = rates
+            .iter()
+            .skip(1)
+            .map(|(at, _)| *at)
+            .chain([self.period_ns]);
+        rates
+            .iter()
+            .zip(ends)
+            .map(|((at, rate), end)| u128::from(rate.bits_per_sec()) * u128::from(end - at))
+            .sum()
+    }
+}
+
+/// Bit-nanoseconds per second in one byte.
+pub(crate) const WORK_PER_BYTE: u128 = 8_000_000_000;
+
+type LineResult<T> = Result<T, (usize, String)>;
+
+fn parse_rates<'a>(lines: impl Iterator<Item = (usize, &'a str)>) -> LineResult<CapacityTrace> {
+    let mut rates: Vec<(u64, Rate)> = Vec::new();
+    let (mut first_second, mut before, mut line) = (0.0, f64::NEG_INFINITY, 0);
+    for (at, content) in lines {
+        line = at;
+        let (second, rate) = parse_rate_line(at, content)?;
+        if rates.is_empty() {
+            first_second = second;
+        } else if second <= before {
+            let problem = format!("second {second} follows {before}; sort the lines by time");
+            return Err((at, problem));
+        }
+        before = second;
+        rates.push((seconds_to_nanos(second - first_second), rate));
+    }
+    // The last line lasts as long as the one before it; a lone line lasts a second.
+    let last = rates.last().map_or(0, |(at, _)| *at);
+    let step = rates
+        .iter()
+        .rev()
+        .nth(1)
+        .map_or(1_000_000_000, |(at, _)| last - at);
+    let trace = CapacityTrace {
+        shape: Shape::Rates(rates),
+        period_ns: last + step,
+    };
+    if trace.period_bytes() == 0 {
+        return Err((
+            line,
+            "the trace never has any capacity; use `blackhole` for that".into(),
+        ));
+    }
+    Ok(trace)
+}
+
+fn parse_rate_line(line: usize, content: &str) -> LineResult<(f64, Rate)> {
+    let wrong = || {
+        let problem = format!("`{content}` is not `second,bytes_per_second`, such as `12,1250000`");
+        (line, problem)
+    };
+    let (second, bytes) = content.split_once(',').ok_or_else(wrong)?;
+    let second: f64 = second.trim().parse().map_err(|_| wrong())?;
+    let bytes: f64 = bytes.trim().parse().map_err(|_| wrong())?;
+    if !(0.0..=SECONDS_MAX).contains(&second) || !(0.0..=BYTES_PER_SECOND_MAX).contains(&bytes) {
+        return Err(wrong());
+    }
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "range checked above"
+    )]
+    let bits = (bytes * 8.0).round() as u64;
+    Ok((second, Rate::from_bits_per_sec(bits)))
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "callers pass 0..=SECONDS_MAX"
+)]
+fn seconds_to_nanos(seconds: f64) -> u64 {
+    (seconds * 1e9).round() as u64
+}
+
+fn parse_opportunities<'a>(
+    lines: impl Iterator<Item = (usize, &'a str)>,
+) -> LineResult<CapacityTrace> {
+    let mut times: Vec<u64> = Vec::new();
+    let mut line = 0;
+    for (at, content) in lines {
+        line = at;
+        let millis = content
+            .parse::<u64>()
+            .ok()
+            .filter(|ms| *ms <= MILLIS_MAX)
+            .ok_or_else(|| {
+                (
+                    at,
+                    format!("`{content}` is not a time in whole milliseconds, such as `1250`"),
+                )
+            })?;
+        let nanos = millis * 1_000_000;
+        if times.last().is_some_and(|before| *before > nanos) {
+            return Err((at, format!("{millis} ms goes back in time; sort the lines")));
+        }
+        times.push(nanos);
+    }
+    let period_ns = times.last().copied().unwrap_or(0);
+    if period_ns == 0 {
+        let problem = "the last time is the period of the trace and must be above 0 ms";
+        return Err((line, problem.into()));
+    }
+    // The time of the last line is also time zero of the next round, so opportunities at zero
+    // belong to the end of the round before.
+    let at_zero = times.iter().take_while(|at| **at == 0).count();
+    times.drain(..at_zero);
+    times.extend(std::iter::repeat_n(period_ns, at_zero));
+    Ok(CapacityTrace {
+        shape: Shape::Opportunities(times),
+        period_ns,
+    })
+}
+
+const SECONDS_MAX: f64 = 1e6;
+const BYTES_PER_SECOND_MAX: f64 = 1e11;
+const MILLIS_MAX: u64 = 1_000_000_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_hold_from_their_line_to_the_next_and_repeat() {
+        let trace = CapacityTrace::parse("t.csv", "1,1000\r\n2,0\r\n3,500\r\n").expect("valid");
+        assert_eq!(trace.period(), Duration::from_secs(3));
+        assert_eq!(trace.period_bytes(), 1_500);
+        assert_eq!(trace.mean_rate(), Rate::from_bits_per_sec(4_000));
+    }
+
+    #[test]
+    fn opportunities_carry_1504_bytes_each() {
+        let trace = CapacityTrace::parse("t.down", "0\n5\n5\n10\n").expect("valid");
+        assert_eq!(trace.period(), Duration::from_millis(10));
+        assert_eq!(trace.period_bytes(), 4 * 1_504);
+        let ms = 1_000_000;
+        assert_eq!(
+            trace.shape,
+            Shape::Opportunities(vec![5 * ms, 5 * ms, 10 * ms, 10 * ms])
+        );
+    }
+
+    #[test]
+    fn bad_traces_name_file_line_and_remedy() {
+        let cases = [
+            ("", 1, "empty"),
+            ("1,100\n2,fast\n", 2, "second,bytes_per_second"),
+            ("1,100\n\n1,100\n", 3, "sort"),
+            ("1,100\n2\n", 2, "second,bytes_per_second"),
+            ("1,-5\n", 1, "second,bytes_per_second"),
+            ("1,inf\n", 1, "second,bytes_per_second"),
+            ("1,0\n2,0\n", 2, "blackhole"),
+            ("1\n2,5\n", 2, "milliseconds"),
+            ("7\n3\n", 2, "sort"),
+            ("0\n0\n", 2, "above 0 ms"),
+        ];
+        for (text, line, part) in cases {
+            let error = CapacityTrace::parse("x.csv", text).expect_err(text);
+            assert_eq!(error.line, line, "{text:?}");
+            let message = error.to_string();
+            assert!(
+                message.starts_with(&format!("x.csv, line {line}: ")),
+                "{message}"
+            );
+            assert!(message.contains(part), "{message}");
+        }
+    }
+}
