@@ -221,12 +221,12 @@ impl Namespace {
 
     fn drop_arriving(&self, table: &str, interfaces: &[&str], condition: &str) -> Result<()> {
         let mut script = format!("table inet {table}\ndelete table inet {table}\n");
-        let _ = writeln!(script, "table inet {table} {{ chain arriving {{");
+        let _ = writeln!(script, "table inet {table} {{\nchain arriving {{");
         script.push_str("type filter hook prerouting priority -300;\n");
         for interface in interfaces {
             let _ = writeln!(script, "iifname \"{interface}\" {condition} drop");
         }
-        script.push_str("} }\n");
+        script.push_str("}\n}\n");
         self.nft(&script)
     }
 }

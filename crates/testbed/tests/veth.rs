@@ -32,22 +32,6 @@ fn a_download_is_whole_over_either_uplink_and_both_families() {
 }
 
 #[test]
-fn mptcp_uses_both_uplinks() {
-    let topology = two_veths("mptcp");
-    if !topology.enable_mptcp().unwrap() {
-        eprintln!("skipped: this kernel has no MPTCP");
-        return;
-    }
-    let spec = BulkSpec::download(1, Duration::from_secs(2)).over_mptcp();
-    let report = bulk::run(&topology.endpoints(), &spec).unwrap();
-    assert_eq!(report.broken(), 0, "{:?}", report.reasons());
-    for uplink in topology.uplinks() {
-        let (received, _) = topology.site().interface_bytes(&uplink.interface).unwrap();
-        assert!(received > report.bytes / 100, "{} received {received}", uplink.interface);
-    }
-}
-
-#[test]
 fn every_cut_stops_the_stream_and_every_restore_brings_it_back() {
     let mut topology = two_veths("cut");
     let ends = topology.endpoints();
