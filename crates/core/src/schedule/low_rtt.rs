@@ -26,3 +26,27 @@ impl Policy for LowRtt {
         "smallest round-trip time among the paths with room".into()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::toy::{self, head, view};
+    use super::*;
+
+    #[test]
+    fn the_smallest_rtt_with_room_wins() {
+        let paths = [view(0, 70, 9), view(1, 50, 9), view(2, 20, 0)];
+        assert_eq!(
+            LowRtt.pick(Instant::ZERO, &head(0), &paths),
+            send(&paths[1])
+        );
+        assert_eq!(
+            LowRtt.pick(Instant::ZERO, &head(0), &paths[2..]),
+            Decision::WaitAll
+        );
+    }
+
+    #[test]
+    fn golden_trace() {
+        toy::golden("low-rtt", super::super::SchedulerKind::LowRtt);
+    }
+}

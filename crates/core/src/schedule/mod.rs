@@ -3,11 +3,23 @@
 //! A packet is bound to a path only when the path can take it (late binding): a scheduler is
 //! asked for the head packet of one flow at a time, and may tell that flow to wait.
 
+mod active_backup;
+mod afmt;
+mod blest;
+mod cost_aware;
+mod ecf;
+mod htmt;
+mod htmt_as_published;
 mod kind;
 mod low_rtt;
 mod order;
+mod otias;
+mod redundant;
 mod round_robin;
 mod scheduler;
+#[cfg(test)]
+mod toy;
+mod weighted_round_robin;
 
 pub use kind::UnknownScheduler;
 pub use scheduler::Scheduler;
@@ -15,7 +27,7 @@ pub use scheduler::Scheduler;
 use crate::estimate::ExitFeedback;
 use crate::path::PathView;
 use core::cmp::Ordering;
-use ropewalk_types::{Instant, PATHS_MAX, PathId};
+use ropewalk_types::{Duration, Instant, PATHS_MAX, PathId};
 use serde::{Deserialize, Serialize};
 
 /// Flow buckets of a tunnel: flows are hashed into them, as in FQ-CoDel (RFC 8290 §4.1.2).
@@ -159,4 +171,12 @@ fn by_srtt(a: &&PathView, b: &&PathView) -> Ordering {
 /// Send on this one path.
 fn send(path: &PathView) -> Decision {
     Decision::Send(PathSet::one(path.id))
+}
+
+/// Shortest wait a decision names: an earlier instant would only be asked about again and again.
+const WAIT_MIN: Duration = Duration::from_micros(100);
+
+/// When to ask again: `at`, but no sooner than [`WAIT_MIN`] from now.
+fn wake_at(now: Instant, at: Instant) -> Instant {
+    at.max(now + WAIT_MIN)
 }

@@ -31,3 +31,34 @@ impl Policy for RoundRobin {
         "each path with room in turn".into()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::toy::{self, head, view};
+    use super::*;
+
+    #[test]
+    fn paths_take_turns_and_a_full_one_misses_its_turn() {
+        let mut policy = RoundRobin::default();
+        let mut paths = [view(0, 50, 9), view(1, 50, 9), view(2, 50, 9)];
+        let mut turn = |paths: &[PathView]| {
+            let Decision::Send(set) = policy.pick(Instant::ZERO, &head(0), paths) else {
+                panic!("a path has room")
+            };
+            let id = set.iter().next().unwrap();
+            policy.on_sent(Instant::ZERO, &head(0), &paths[usize::from(id.0)]);
+            id.0
+        };
+        assert_eq!(
+            [turn(&paths), turn(&paths), turn(&paths), turn(&paths)],
+            [0, 1, 2, 0]
+        );
+        paths[1].free = 0;
+        assert_eq!([turn(&paths), turn(&paths)], [2, 0]);
+    }
+
+    #[test]
+    fn golden_trace() {
+        toy::golden("round-robin", super::super::SchedulerKind::RoundRobin);
+    }
+}

@@ -5,9 +5,19 @@
 //! wait without a wake-up time or a path whose credit ends the wait, and what the exit must put
 //! in order does not depend on the algorithm: it survives a switch.
 
+use super::active_backup::ActiveBackup;
+use super::afmt::Afmt;
+use super::blest::Blest;
+use super::cost_aware::CostAware;
+use super::ecf::Ecf;
+use super::htmt::Htmt;
+use super::htmt_as_published::HtmtAsPublished;
 use super::low_rtt::LowRtt;
 use super::order::FlowOrder;
+use super::otias::Otias;
+use super::redundant::Redundant;
 use super::round_robin::RoundRobin;
+use super::weighted_round_robin::WeightedRoundRobin;
 use super::{Decision, Head, Policy, SchedulerKind};
 use crate::estimate::ExitFeedback;
 use crate::path::PathView;
@@ -23,16 +33,36 @@ pub struct Scheduler {
 
 #[derive(Debug)]
 enum Active {
-    RoundRobin(RoundRobin),
+    ActiveBackup(ActiveBackup),
+    Afmt(Afmt),
+    Blest(Blest),
+    CostAware(CostAware),
+    Ecf(Ecf),
+    Htmt(Htmt),
+    HtmtAsPublished(HtmtAsPublished),
     LowRtt(LowRtt),
+    Otias(Otias),
+    Redundant(Redundant),
+    RoundRobin(RoundRobin),
+    WeightedRoundRobin(WeightedRoundRobin),
 }
 
 /// Calls the same method of whichever algorithm is active.
 macro_rules! dispatch {
     ($active:expr, $policy:ident => $call:expr) => {
         match $active {
-            Active::RoundRobin($policy) => $call,
+            Active::ActiveBackup($policy) => $call,
+            Active::Afmt($policy) => $call,
+            Active::Blest($policy) => $call,
+            Active::CostAware($policy) => $call,
+            Active::Ecf($policy) => $call,
+            Active::Htmt($policy) => $call,
+            Active::HtmtAsPublished($policy) => $call,
             Active::LowRtt($policy) => $call,
+            Active::Otias($policy) => $call,
+            Active::Redundant($policy) => $call,
+            Active::RoundRobin($policy) => $call,
+            Active::WeightedRoundRobin($policy) => $call,
         }
     };
 }
@@ -40,8 +70,21 @@ macro_rules! dispatch {
 impl Active {
     fn new(kind: SchedulerKind) -> Self {
         match kind {
+            SchedulerKind::ActiveBackup => Self::ActiveBackup(ActiveBackup::default()),
+            SchedulerKind::Afmt => Self::Afmt(Afmt::default()),
+            SchedulerKind::Blest => Self::Blest(Blest::default()),
+            SchedulerKind::CostAware => Self::CostAware(CostAware::default()),
+            SchedulerKind::Ecf => Self::Ecf(Ecf::default()),
+            SchedulerKind::Htmt => Self::Htmt(Htmt::default()),
+            SchedulerKind::HtmtAsPublished => Self::HtmtAsPublished(HtmtAsPublished::default()),
+            SchedulerKind::LowRtt => Self::LowRtt(LowRtt::default()),
+            SchedulerKind::Otias => Self::Otias(Otias::default()),
+            SchedulerKind::Redundant => Self::Redundant(Redundant::default()),
             SchedulerKind::RoundRobin => Self::RoundRobin(RoundRobin::default()),
-            _ => Self::LowRtt(LowRtt),
+            SchedulerKind::WeightedRoundRobin => {
+                Self::WeightedRoundRobin(WeightedRoundRobin::default())
+            }
+            SchedulerKind::Auto => Self::Htmt(Htmt::default()),
         }
     }
 }
