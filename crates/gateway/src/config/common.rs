@@ -1,0 +1,326 @@
+//! What hubs and sites are configured with alike.
+//!
+//! Invariant: interface names fit the kernel's limit and paths are absolute.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use ropewalk_core::schedule::SchedulerKind;
+use ropewalk_transport::CongestionControl;
+
+use super::reader::Section;
+use super::{RUN_DIR, STATE_DIR};
+use crate::engine::settings::{MTU_MAX, MTU_MIN};
+use crate::scheduler_names;
+
+/// Longest name of a gateway, characters.
+pub const NAME_MAX: usize = 63;
+/// Longest interface name, bytes (`IFNAMSIZ` less the terminating zero, `linux/if.h`).
+pub const INTERFACE_NAME_MAX: usize = 15;
+/// Largest log file that may be configured, MiB.
+const LOG_MIB_MAX: u64 = 100_000;
+/// Socket buffer when none is configured, bytes: 100 ms at 300 Mbit/s.
+const SOCKET_BUFFER_DEFAULT: u64 = 4 << 20;
+
+/// What both roles have in common.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Common {
+    /// Name of this gateway.
+    pub name: String,
+    /// Private key file.
+    pub key_file: PathBuf,
+    /// Directory for state.
+    pub state_dir: PathBuf,
+    /// Unix socket of the API.
+    pub socket: PathBuf,
+    /// Group that may use the API, besides root.
+    pub socket_group: Option<String>,
+    /// Loopback address on which the API is offered too.
+    pub api_listen: Option<SocketAddr>,
+    /// TUN interface name.
+    pub interface: String,
+    /// Scheduler towards the peer.
+    pub scheduler_send: SchedulerKind,
+    /// Scheduler of the peer towards this gateway.
+    pub scheduler_receive: SchedulerKind,
+    /// Congestion control of paths that name none.
+    pub congestion: CongestionControl,
+    /// Inner MTU, if fixed.
+    pub mtu: Option<usize>,
+    /// Whether offloads may be used.
+    pub offload: bool,
+    /// Size of socket buffers, bytes.
+    pub socket_buffer_bytes: usize,
+    /// Logging.
+    pub log: LogConfig,
+}
+
+/// How to log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogConfig {
+    /// Lines or JSON objects.
+    pub format: LogFormat,
+    /// Filter, as for `RUST_LOG`.
+    pub level: String,
+    /// File in addition to standard error.
+    pub file: Option<PathBuf>,
+    /// Size at which the file is started anew; the former one is kept once as `.1`.
+    pub file_bytes_max: u64,
+}
+
+impl Default for LogConfig {
+    fn default() -> Self {
+        Self {
+            format: LogFormat::Text,
+            level: "info".to_owned(),
+            file: None,
+            file_bytes_max: 10 << 20,
+        }
+    }
+}
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum LogFormat {
+    /// One line of text per event.
+    #[default]
+    Text,
+    /// One JSON object per event.
+    Json,
+}
+
+impl FromStr for LogFormat {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "text" => Ok(Self::Text),
+            "json" => Ok(Self::Json),
+            _ => Err("unknown log format: use text or json"),
+        }
+    }
+}
+
+/// Defaults that differ between the roles.
+#[derive(Clone, Copy, Debug)]
+pub struct RoleDefaults {
+    /// Role, also the default name and the stem of file names.
+    pub role: &'static str,
+    /// TUN interface name.
+    pub interface: &'static str,
+}
+
+/// Reads what both roles have in common. `config` is the file's path: the key lies beside it.
+pub fn read(root: &mut Section<'_>, config: &Path, defaults: RoleDefaults) -> Common {
+    let role = defaults.role;
+    let name = root.text("name", "name = \"boat\"", parse_name);
+    let key_file = root.text("key_file", "\"/etc/ropewalk/site.key\"", parse_path);
+    let state_dir = root.text("state_dir", "\"/var/lib/ropewalk\"", parse_path);
+    let beside = config.parent().unwrap_or_else(|| Path::new("."));
+    let common = Common {
+        name: name.unwrap_or_else(|| role.to_owned()),
+        key_file: key_file.unwrap_or_else(|| beside.join(format!("{role}.key"))),
+        state_dir: state_dir.unwrap_or_else(|| STATE_DIR.into()),
+        socket: PathBuf::from(RUN_DIR).join(format!("{role}.sock")),
+        socket_group: None,
+        api_listen: None,
+        interface: defaults.interface.to_owned(),
+        scheduler_send: SchedulerKind::default(),
+        scheduler_receive: SchedulerKind::default(),
+        congestion: CongestionControl::default(),
+        mtu: None,
+        offload: true,
+        socket_buffer_bytes: SOCKET_BUFFER_DEFAULT as usize,
+        log: LogConfig::default(),
+    };
+    let common = root.section("tunnel", |tunnel| read_tunnel(tunnel, common));
+    let common = root.section("api", |api| read_api(api, common));
+    let log = root.section("log", read_log);
+    Common { log, ..common }
+}
+
+fn read_tunnel(tunnel: &mut Section<'_>, common: Common) -> Common {
+    let example = "\"auto\" (`ropewalk scheduler` lists them)";
+    let both = tunnel.text("scheduler", example, scheduler_names::parse).unwrap_or_default();
+    let send = tunnel.text("scheduler_send", example, scheduler_names::parse);
+    let receive = tunnel.text("scheduler_receive", example, scheduler_names::parse);
+    let congestion = tunnel.text("congestion", "\"bdp\"", str::parse::<CongestionControl>);
+    let mtu = tunnel.integer("mtu", MTU_MIN as u64..=MTU_MAX as u64);
+    let buffer = tunnel.integer("socket_buffer_bytes", 65_536..=(1 << 30));
+    Common {
+        interface: tunnel
+            .text("interface", "\"ropewalk0\"", parse_interface)
+            .unwrap_or(common.interface),
+        scheduler_send: send.unwrap_or(both),
+        scheduler_receive: receive.unwrap_or(both),
+        congestion: congestion.unwrap_or_default(),
+        mtu: mtu.map(|bytes| bytes as usize),
+        offload: tunnel.boolean("offload").unwrap_or(true),
+        socket_buffer_bytes: buffer.unwrap_or(SOCKET_BUFFER_DEFAULT) as usize,
+        ..common
+    }
+}
+
+fn read_api(api: &mut Section<'_>, common: Common) -> Common {
+    let listen = api.text("listen", "\"127.0.0.1:9490\"", |text| {
+        let address: SocketAddr = text.parse().map_err(|_| not_an_address(text))?;
+        if !address.ip().is_loopback() {
+            return Err(format!(
+                "{address} is not a loopback address, and the API has no password"
+            ));
+        }
+        Ok(address)
+    });
+    Common {
+        socket: api
+            .text("socket", "\"/run/ropewalk/site.sock\"", parse_path)
+            .unwrap_or(common.socket),
+        socket_group: api.text("group", "\"netdev\"", parse_word),
+        api_listen: listen,
+        ..common
+    }
+}
+
+fn read_log(log: &mut Section<'_>) -> LogConfig {
+    let default = LogConfig::default();
+    let size = log.integer("file_mib_max", 1..=LOG_MIB_MAX);
+    LogConfig {
+        format: log.text("format", "\"text\"", str::parse).unwrap_or(default.format),
+        level: log
+            .text("level", "\"info\"", |text| {
+                text.parse::<tracing_subscriber::filter::Targets>()
+                    .map(|_| text.to_owned())
+                    .map_err(|error| format!("{text:?} is no log filter: {error}"))
+            })
+            .unwrap_or(default.level),
+        file: log.text("file", "\"/var/log/ropewalk.log\"", parse_path),
+        file_bytes_max: size.map_or(default.file_bytes_max, |mib| mib << 20),
+    }
+}
+
+/// Checks a gateway's name: what a DNS label may be, which also suits file names and labels.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn parse_name(text: &str) -> Result<String, String> {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if text.is_empty() || text.len() > NAME_MAX {
+        return Err(format!("a name has 1 to {NAME_MAX} characters, this has {}", text.len()));
+    }
+    if !text.chars().all(allowed) || !text.starts_with(|c: char| c.is_ascii_alphanumeric()) {
+        return Err(format!(
+            "{text:?} is no name: use letters, digits, '-', '_' and '.', starting with a letter or digit"
+        ));
+    }
+    Ok(text.to_owned())
+}
+
+/// Checks an interface name.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn parse_interface(text: &str) -> Result<String, String> {
+    let forbidden = |c: char| c == '/' || c == ':' || c == '%' || c.is_whitespace();
+    if text.is_empty() || text.len() > INTERFACE_NAME_MAX {
+        return Err(format!(
+            "an interface name has 1 to {INTERFACE_NAME_MAX} bytes, this has {}",
+            text.len()
+        ));
+    }
+    if text.contains(forbidden) || text == "." || text == ".." || text.contains(char::is_control) {
+        return Err(format!("{text:?} cannot be the name of an interface"));
+    }
+    Ok(text.to_owned())
+}
+
+/// Checks that a path is absolute.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn parse_path(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text);
+    if path.is_absolute() {
+        Ok(path)
+    } else {
+        Err(format!("{text:?} is not an absolute path"))
+    }
+}
+
+fn parse_word(text: &str) -> Result<String, String> {
+    parse_name(text).map_err(|_| format!("{text:?} is no group name"))
+}
+
+/// The words for a text that is no address with port.
+#[must_use]
+pub fn not_an_address(text: &str) -> String {
+    format!("{text:?} is not an IP address with a port")
+}
+
+/// Where a hub is reached: a name or an address, and a UDP port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostPort {
+    /// DNS name or IP address without brackets.
+    pub host: String,
+    /// UDP port, never 0.
+    pub port: u16,
+}
+
+impl HostPort {
+    /// An endpoint that needs no name resolution.
+    #[must_use]
+    pub fn from_address(address: SocketAddr) -> Self {
+        Self {
+            host: address.ip().to_string(),
+            port: address.port(),
+        }
+    }
+}
+
+impl fmt::Display for HostPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.host.contains(':') {
+            write!(f, "[{}]:{}", self.host, self.port)
+        } else {
+            write!(f, "{}:{}", self.host, self.port)
+        }
+    }
+}
+
+impl FromStr for HostPort {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("{text:?} is not a host with a port");
+        let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
+        let port: u16 = port.parse().map_err(|_| wrong())?;
+        if port == 0 {
+            return Err(format!("{text:?} has port 0"));
+        }
+        let bracketed = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+        let sound = match bracketed {
+            Some(inner) => inner.parse::<std::net::Ipv6Addr>().is_ok(),
+            None => is_host_name(host),
+        };
+        if !sound {
+            return Err(wrong());
+        }
+        let host = bracketed.unwrap_or(host);
+        Ok(Self {
+            host: host.to_owned(),
+            port,
+        })
+    }
+}
+
+/// Longest DNS name in text form (RFC 1035 §2.3.4).
+const HOST_MAX: usize = 253;
+
+fn is_host_name(host: &str) -> bool {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    !host.is_empty()
+        && host.len() <= HOST_MAX
+        && host.chars().all(allowed)
+        && host.split('.').all(|label| !label.is_empty())
+}

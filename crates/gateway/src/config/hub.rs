@@ -1,0 +1,213 @@
+//! What a hub is configured with.
+//!
+//! Invariant: the pools are private ranges large enough for a hub and a site, one per family at
+//! most, and the hub has at least one pool and one UDP address to listen on.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use ipnet::IpNet;
+
+use super::common::{self, Common, HostPort, RoleDefaults, not_an_address, parse_path};
+use super::reader::{Problems, Section, read};
+
+/// UDP port of a hub unless configured otherwise.
+pub const UDP_PORT: u16 = 4443;
+/// TCP port of a hub for TLS unless configured otherwise: what every network lets through.
+pub const TCP_PORT: u16 = 443;
+/// Most addresses a hub may listen on, per protocol.
+const LISTEN_MAX: usize = 16;
+/// Most endpoints in a token.
+pub const ENDPOINTS_MAX: usize = 8;
+/// Longest IPv4 pool prefix: four addresses, two of them usable.
+const POOL_V4_PREFIX_MAX: u8 = 30;
+/// Longest IPv6 pool prefix.
+const POOL_V6_PREFIX_MAX: u8 = 126;
+/// Shortest pool prefixes: anything larger is a mistake.
+const POOL_V4_PREFIX_MIN: u8 = 8;
+const POOL_V6_PREFIX_MIN: u8 = 32;
+
+/// Configuration of a hub.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HubConfig {
+    /// What both roles have in common.
+    pub common: Common,
+    /// UDP addresses to listen on.
+    pub listen: Vec<SocketAddr>,
+    /// TCP addresses to listen on.
+    pub tcp_listen: Vec<SocketAddr>,
+    /// Where sites reach this hub; empty means detect.
+    pub public: Vec<HostPort>,
+    /// Inner IPv4 network.
+    pub pool_v4: Option<IpNet>,
+    /// Inner IPv6 network.
+    pub pool_v6: Option<IpNet>,
+    /// Whether sites may reach other networks through this hub.
+    pub forward: bool,
+    /// Whether their addresses are translated to the hub's.
+    pub masquerade: bool,
+    /// File of the known sites.
+    pub sites_file: PathBuf,
+}
+
+impl HubConfig {
+    /// The hub's own inner addresses, with the prefix of their pool.
+    #[must_use]
+    pub fn own_addresses(&self) -> Vec<IpNet> {
+        let pools = self.pool_v4.into_iter().chain(self.pool_v6);
+        pools
+            .filter_map(|pool| {
+                let first = pool.hosts().find(|ip| *ip != pool.network())?;
+                IpNet::new(first, pool.prefix_len()).ok()
+            })
+            .collect()
+    }
+
+    /// The TCP port a site falls back to: 443 if the hub listens there, else the first one.
+    #[must_use]
+    pub fn tcp_port(&self) -> u16 {
+        let ports: Vec<u16> = self.tcp_listen.iter().map(SocketAddr::port).collect();
+        if ports.is_empty() || ports.contains(&TCP_PORT) {
+            TCP_PORT
+        } else {
+            ports[0]
+        }
+    }
+
+    /// UDP port that a token names when an endpoint is detected.
+    #[must_use]
+    pub fn udp_port(&self) -> u16 {
+        self.listen.first().map_or(UDP_PORT, SocketAddr::port)
+    }
+}
+
+/// Parses `text`, which was read from `path`.
+///
+/// # Errors
+/// Every problem found.
+pub fn parse(path: &Path, text: &str) -> Result<HubConfig, Problems> {
+    read(path, text, |root| {
+        let defaults = RoleDefaults {
+            role: "hub",
+            interface: "ropehub0",
+        };
+        let common = common::read(root, path, defaults);
+        let (listen, tcp_listen, public) = root.section("listen", read_listen);
+        let (pool_v4, pool_v6) = root.section("pool", read_pools);
+        let (forward, masquerade) = root.section("network", |network| {
+            let forward = network.boolean("forward").unwrap_or(true);
+            let masquerade = network.boolean("masquerade").unwrap_or(forward);
+            if masquerade && !forward {
+                network.reject(
+                    "masquerade",
+                    "address translation without forwarding has no effect",
+                    "set forward = true or masquerade = false",
+                );
+            }
+            (forward, masquerade)
+        });
+        let sites_file = root.text("sites_file", "\"/var/lib/ropewalk/sites.toml\"", parse_path);
+        HubConfig {
+            sites_file: sites_file.unwrap_or_else(|| common.state_dir.join("sites.toml")),
+            common,
+            listen,
+            tcp_listen,
+            public,
+            pool_v4,
+            pool_v6,
+            forward,
+            masquerade,
+        }
+    })
+}
+
+type Listen = (Vec<SocketAddr>, Vec<SocketAddr>, Vec<HostPort>);
+
+fn read_listen(listen: &mut Section<'_>) -> Listen {
+    let parse = |text: &str| {
+        let address = text.parse::<SocketAddr>().map_err(|_| not_an_address(text))?;
+        if address.port() == 0 {
+            return Err(format!("{text:?} has port 0"));
+        }
+        Ok(address)
+    };
+    let udp = listen.list("udp", "[\"0.0.0.0:4443\", \"[::]:4443\"]", LISTEN_MAX, parse);
+    let tcp = listen.list("tcp", "[\"0.0.0.0:443\", \"[::]:443\"]", LISTEN_MAX, parse);
+    let public = listen.list(
+        "public",
+        "[\"hub.example.org:4443\"]",
+        ENDPOINTS_MAX,
+        str::parse::<HostPort>,
+    );
+    let any = |port| {
+        let unspecified: [IpAddr; 2] = [[0; 4].into(), [0_u16; 8].into()];
+        unspecified.map(|ip| SocketAddr::new(ip, port)).to_vec()
+    };
+    if udp.as_ref().is_some_and(Vec::is_empty) {
+        listen.reject(
+            "udp",
+            "a hub needs an address to listen on",
+            "write [\"0.0.0.0:4443\", \"[::]:4443\"] or remove the key",
+        );
+    }
+    for (key, list) in [("udp", &udp), ("tcp", &tcp)] {
+        let mut sorted = list.clone().unwrap_or_default();
+        sorted.sort_unstable();
+        if let Some(pair) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
+            listen.reject(key, &format!("{} is listed twice", pair[0]), "remove one");
+        }
+    }
+    (
+        udp.unwrap_or_else(|| any(UDP_PORT)),
+        tcp.unwrap_or_else(|| any(TCP_PORT)),
+        public.unwrap_or_default(),
+    )
+}
+
+fn read_pools(pool: &mut Section<'_>) -> (Option<IpNet>, Option<IpNet>) {
+    let v4 = pool.text("ipv4", "\"10.201.16.0/20\"", |text| {
+        let limits = POOL_V4_PREFIX_MIN..=POOL_V4_PREFIX_MAX;
+        parse_pool(text, limits, IpAddr::is_ipv4, "IPv4")
+    });
+    let v6 = pool.text("ipv6", "\"fd12:3456:789a::/64\"", |text| {
+        let limits = POOL_V6_PREFIX_MIN..=POOL_V6_PREFIX_MAX;
+        parse_pool(text, limits, IpAddr::is_ipv6, "IPv6")
+    });
+    if !pool.has("ipv4") && !pool.has("ipv6") {
+        pool.reject(
+            "ipv4",
+            "no address pool",
+            "write [pool] with ipv4 = \"10.201.16.0/20\" or ipv6 = \"fd12:3456:789a::/64\"",
+        );
+    }
+    (v4, v6)
+}
+
+fn parse_pool(
+    text: &str,
+    prefix_len: std::ops::RangeInclusive<u8>,
+    family: impl Fn(&IpAddr) -> bool,
+    family_name: &str,
+) -> Result<IpNet, String> {
+    let net: IpNet = text.parse().map_err(|_| format!("{text:?} is not a network"))?;
+    if !family(&net.addr()) {
+        return Err(format!("{text} is not an {family_name} network"));
+    }
+    if net.addr() != net.network() {
+        return Err(format!(
+            "{text} has bits beyond its prefix, the network is {}",
+            net.trunc()
+        ));
+    }
+    if !prefix_len.contains(&net.prefix_len()) {
+        return Err(format!(
+            "the prefix of {text} must have {} to {} bits",
+            prefix_len.start(),
+            prefix_len.end()
+        ));
+    }
+    if net.addr().is_loopback() || net.addr().is_multicast() || net.addr().is_unspecified() {
+        return Err(format!("{text} cannot be given to sites"));
+    }
+    Ok(net)
+}

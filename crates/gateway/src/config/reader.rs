@@ -1,0 +1,352 @@
+//! Reads a TOML file key by key and collects every problem with file, line, key and remedy.
+//!
+//! Invariant: a key that nobody asked for is a problem. Each section records the keys it was
+//! asked for, so the list of known keys cannot drift from the code that reads them.
+//! Source: TOML 1.0.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::fmt;
+use std::ops::{Range, RangeInclusive};
+use std::path::{Path, PathBuf};
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+/// Something wrong with a configuration file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// The file.
+    pub file: PathBuf,
+    /// Line, counted from 1.
+    pub line: usize,
+    /// Dotted key, empty when the text is no TOML.
+    pub key: String,
+    /// What is wrong.
+    pub what: String,
+    /// What to do.
+    pub remedy: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}: ", self.file.display(), self.line)?;
+        if !self.key.is_empty() {
+            write!(f, "{}: ", self.key)?;
+        }
+        write!(f, "{}; {}", self.what, self.remedy)
+    }
+}
+
+/// Every problem of one file, in the order of its lines; never empty.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problems(pub Vec<Problem>);
+
+impl fmt::Display for Problems {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, problem) in self.0.iter().enumerate() {
+            if index > 0 {
+                f.write_str("\n")?;
+            }
+            write!(f, "{problem}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Problems {}
+
+/// Parses `text`, which was read from `path`, with `read`.
+///
+/// # Errors
+/// Every problem that `read` and the parser found.
+pub fn read<T>(
+    path: &Path,
+    text: &str,
+    read: impl FnOnce(&mut Section<'_>) -> T,
+) -> Result<T, Problems> {
+    let source = Source {
+        path,
+        text,
+        problems: RefCell::default(),
+    };
+    let (document, errors) = DeTable::parse_recoverable(text);
+    if !errors.is_empty() {
+        let problems = errors.iter().map(|error| Problem {
+            file: path.to_owned(),
+            line: source.line(error.span().map_or(0, |span| span.start)),
+            key: String::new(),
+            what: format!("this is no TOML: {}", error.message()),
+            remedy: "write KEY = VALUE, texts in \"quotes\", lists in [brackets]".to_owned(),
+        });
+        return Err(Problems(problems.collect()));
+    }
+    let mut root = Section {
+        source: &source,
+        name: String::new(),
+        table: Some(document.get_ref()),
+        span: 0..0,
+        asked: BTreeSet::new(),
+    };
+    let value = read(&mut root);
+    root.reject_unknown_keys();
+    let mut problems = source.problems.into_inner();
+    if problems.is_empty() {
+        return Ok(value);
+    }
+    problems.sort_by_key(|problem| problem.line);
+    Err(Problems(problems))
+}
+
+struct Source<'t> {
+    path: &'t Path,
+    text: &'t str,
+    problems: RefCell<Vec<Problem>>,
+}
+
+impl Source<'_> {
+    fn line(&self, offset: usize) -> usize {
+        let end = offset.min(self.text.len());
+        1 + self.text.as_bytes()[..end].iter().filter(|&&byte| byte == b'\n').count()
+    }
+}
+
+/// One table of the file, present or not.
+pub struct Section<'t> {
+    source: &'t Source<'t>,
+    name: String,
+    table: Option<&'t DeTable<'t>>,
+    span: Range<usize>,
+    asked: BTreeSet<&'static str>,
+}
+
+impl<'t> Section<'t> {
+    /// Reads the table `key`; when it is absent, `read` sees an empty one.
+    pub fn section<T>(&mut self, key: &'static str, read: impl FnOnce(&mut Section<'t>) -> T) -> T {
+        let found = self.value(key);
+        let table = found.and_then(|value| {
+            let table = value.get_ref().as_table();
+            if table.is_none() {
+                self.wrong_type(key, value, "a table", &format!("write [{}]", self.dotted(key)));
+            }
+            table
+        });
+        let span = found.map_or_else(|| self.span.clone(), |value| value.span());
+        let mut section = self.child(self.dotted(key), table, span);
+        let value = read(&mut section);
+        section.reject_unknown_keys();
+        value
+    }
+
+    /// Reads each table of the list `key`, at most `max` of them.
+    pub fn sections<T>(
+        &mut self,
+        key: &'static str,
+        max: usize,
+        mut read: impl FnMut(&mut Section<'t>) -> T,
+    ) -> Vec<T> {
+        let Some(value) = self.value(key) else {
+            return Vec::new();
+        };
+        let remedy = format!("start each with [[{}]]", self.dotted(key));
+        let Some(array) = value.get_ref().as_array() else {
+            self.wrong_type(key, value, "a list of tables", &remedy);
+            return Vec::new();
+        };
+        if array.len() > max {
+            self.reject(key, &format!("more than {max} entries"), "remove some");
+        }
+        let mut out = Vec::new();
+        for (index, item) in array.iter().take(max).enumerate() {
+            let Some(table) = item.get_ref().as_table() else {
+                self.wrong_type(key, item, "a table", &remedy);
+                continue;
+            };
+            let name = format!("{}[{}]", self.dotted(key), index + 1);
+            let mut section = self.child(name, Some(table), item.span());
+            out.push(read(&mut section));
+            section.reject_unknown_keys();
+        }
+        out
+    }
+
+    /// Whether the file has `key`.
+    pub fn has(&mut self, key: &'static str) -> bool {
+        self.value(key).is_some()
+    }
+
+    /// The text at `key`, turned into `T`. `example` completes "write it like …".
+    pub fn text<T, E: fmt::Display>(
+        &mut self,
+        key: &'static str,
+        example: &str,
+        parse: impl FnOnce(&str) -> Result<T, E>,
+    ) -> Option<T> {
+        let value = self.value(key)?;
+        let remedy = format!("write it like {example}");
+        let Some(text) = value.get_ref().as_str() else {
+            self.wrong_type(key, value, "a text", &remedy);
+            return None;
+        };
+        parse(text)
+            .map_err(|error| self.problem(key, value.span(), &error.to_string(), &remedy))
+            .ok()
+    }
+
+    /// The list of texts at `key`, each turned into `T`, at most `max` of them.
+    pub fn list<T, E: fmt::Display>(
+        &mut self,
+        key: &'static str,
+        example: &str,
+        max: usize,
+        mut parse: impl FnMut(&str) -> Result<T, E>,
+    ) -> Option<Vec<T>> {
+        let value = self.value(key)?;
+        let remedy = format!("write it like {example}");
+        let Some(array) = value.get_ref().as_array() else {
+            self.wrong_type(key, value, "a list", &remedy);
+            return None;
+        };
+        if array.len() > max {
+            self.reject(key, &format!("more than {max} entries"), "remove some");
+            return None;
+        }
+        let mut out = Vec::new();
+        for item in array {
+            match item.get_ref().as_str().map(&mut parse) {
+                None => self.wrong_type(key, item, "a text", &remedy),
+                Some(Err(error)) => self.problem(key, item.span(), &error.to_string(), &remedy),
+                Some(Ok(value)) => out.push(value),
+            }
+        }
+        Some(out)
+    }
+
+    /// The truth value at `key`.
+    pub fn boolean(&mut self, key: &'static str) -> Option<bool> {
+        let value = self.value(key)?;
+        let found = value.get_ref().as_bool();
+        if found.is_none() {
+            self.wrong_type(key, value, "true or false", "write true or false without quotes");
+        }
+        found
+    }
+
+    /// The whole number at `key`, if it lies in `range`.
+    pub fn integer(&mut self, key: &'static str, range: RangeInclusive<u64>) -> Option<u64> {
+        let value = self.value(key)?;
+        let remedy = format!("write a whole number from {} to {}", range.start(), range.end());
+        let Some(integer) = value.get_ref().as_integer() else {
+            self.wrong_type(key, value, "a whole number", &remedy);
+            return None;
+        };
+        let number = u64::from_str_radix(integer.as_str(), integer.radix())
+            .ok()
+            .filter(|number| range.contains(number));
+        if number.is_none() {
+            let what = format!("{} is out of range", integer.as_str());
+            self.problem(key, value.span(), &what, &remedy);
+        }
+        number
+    }
+
+    /// Reports a missing key.
+    pub fn require<T>(&self, key: &str, value: Option<T>, remedy: &str) -> Option<T> {
+        let present = self.find(key).is_some();
+        if value.is_none() && !present {
+            self.problem(key, self.span.clone(), "missing", remedy);
+        }
+        value
+    }
+
+    /// Reports a problem with the value of `key`.
+    pub fn reject(&self, key: &str, what: &str, remedy: &str) {
+        let span = self.find(key).map_or_else(|| self.span.clone(), Spanned::span);
+        self.problem(key, span, what, remedy);
+    }
+
+    fn child(&self, name: String, table: Option<&'t DeTable<'t>>, span: Range<usize>) -> Self {
+        Self {
+            source: self.source,
+            name,
+            table,
+            span,
+            asked: BTreeSet::new(),
+        }
+    }
+
+    fn value(&mut self, key: &'static str) -> Option<&'t Spanned<DeValue<'t>>> {
+        self.asked.insert(key);
+        self.find(key)
+    }
+
+    fn find(&self, key: &str) -> Option<&'t Spanned<DeValue<'t>>> {
+        let mut entries = self.table?.iter();
+        entries.find(|(name, _)| name.get_ref() == key).map(|(_, value)| value)
+    }
+
+    fn dotted(&self, key: &str) -> String {
+        if self.name.is_empty() {
+            key.to_owned()
+        } else {
+            format!("{}.{key}", self.name)
+        }
+    }
+
+    fn wrong_type(&self, key: &str, value: &Spanned<DeValue<'_>>, expected: &str, remedy: &str) {
+        let what = format!("expected {expected}, found {}", type_name(value.get_ref()));
+        self.problem(key, value.span(), &what, remedy);
+    }
+
+    fn problem(&self, key: &str, span: Range<usize>, what: &str, remedy: &str) {
+        self.source.problems.borrow_mut().push(Problem {
+            file: self.source.path.to_owned(),
+            line: self.source.line(span.start),
+            key: self.dotted(key),
+            what: what.to_owned(),
+            remedy: remedy.to_owned(),
+        });
+    }
+
+    fn reject_unknown_keys(&self) {
+        let Some(table) = self.table else { return };
+        for (name, _) in table.iter() {
+            let name_text: &str = name.get_ref();
+            if self.asked.contains(name_text) {
+                continue;
+            }
+            let remedy = match closest(name_text, &self.asked) {
+                Some(known) => format!("did you mean {known}?"),
+                None => {
+                    let known: Vec<_> = self.asked.iter().copied().collect();
+                    format!("known keys here: {}", known.join(", "))
+                }
+            };
+            self.problem(name_text, name.span(), "unknown key", &remedy);
+        }
+    }
+}
+
+/// The known name that `name` was most likely meant to be, if one is close.
+pub fn closest<'a>(name: &str, known: impl IntoIterator<Item = &'a &'a str>) -> Option<&'a str> {
+    let scored = known.into_iter().map(|known| (strsim::jaro_winkler(name, known), *known));
+    scored
+        .filter(|(score, _)| *score >= SIMILAR)
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .map(|(_, known)| known)
+}
+
+/// Jaro-Winkler similarity from which a name counts as misspelt rather than as another word.
+const SIMILAR: f64 = 0.8;
+
+fn type_name(value: &DeValue<'_>) -> &'static str {
+    match value {
+        DeValue::String(_) => "a text",
+        DeValue::Integer(_) => "a whole number",
+        DeValue::Float(_) => "a number",
+        DeValue::Boolean(_) => "true or false",
+        DeValue::Datetime(_) => "a date",
+        DeValue::Array(_) => "a list",
+        DeValue::Table(_) => "a table",
+    }
+}

@@ -1,0 +1,168 @@
+//! The commented configuration files that `hub --init` and `join` write.
+//!
+//! Invariant: what is written is accepted by the parser; a test parses it back, also with every
+//! commented key uncommented.
+
+use std::net::SocketAddr;
+
+use ipnet::IpNet;
+use ropewalk_transport::PublicKey;
+
+use super::common::HostPort;
+
+/// What differs between the configurations of hubs.
+#[derive(Clone, Debug)]
+pub struct HubTemplate {
+    /// UDP addresses to listen on.
+    pub listen: Vec<SocketAddr>,
+    /// TCP addresses to listen on.
+    pub tcp_listen: Vec<SocketAddr>,
+    /// Where sites reach the hub, if the user said so.
+    pub public: Vec<HostPort>,
+    /// Inner IPv4 network.
+    pub pool_v4: IpNet,
+    /// Inner IPv6 network.
+    pub pool_v6: IpNet,
+}
+
+/// What differs between the configurations of sites.
+#[derive(Clone, Debug)]
+pub struct SiteTemplate {
+    /// Name of the site.
+    pub name: String,
+    /// The hub's public key.
+    pub hub_key: PublicKey,
+    /// Where the hub is reached.
+    pub endpoints: Vec<HostPort>,
+    /// The hub's TCP port.
+    pub tcp_port: u16,
+}
+
+/// The configuration file of a hub.
+#[must_use]
+pub fn hub(values: &HubTemplate) -> String {
+    let public = if values.public.is_empty() {
+        "# public = [\"hub.example.org:4443\"]".to_owned()
+    } else {
+        format!("public = {}", list(&values.public))
+    };
+    format!(
+        "# Ropewalk hub. Keys after a single # show the default; remove the # to change one.
+# Check this file with `ropewalk doctor`; `ropewalk hub --help` explains the rest.
+
+# Name of this hub in logs and metrics.
+name = \"hub\"
+# key_file = \"/etc/ropewalk/hub.key\"
+# state_dir = \"/var/lib/ropewalk\"
+# sites_file = \"/var/lib/ropewalk/sites.toml\"
+
+[listen]
+# UDP addresses for the tunnel, and TCP addresses for sites whose network blocks UDP.
+udp = {listen}
+tcp = {tcp}
+# How sites reach this hub: addresses or names with the UDP port. They go into every token.
+# Without it, `ropewalk invite` takes the address of the interface with the default route.
+{public}
+
+[pool]
+# Networks the sites get their addresses from; the hub takes the first address of each.
+# They must not overlap with networks that the hub or the sites reach otherwise.
+ipv4 = \"{v4}\"
+ipv6 = \"{v6}\"
+
+[network]
+# Let the sites reach the internet through this hub, with its addresses (nftables).
+# forward = true
+# masquerade = true
+{common}",
+        listen = list(&values.listen),
+        tcp = list(&values.tcp_listen),
+        v4 = values.pool_v4,
+        v6 = values.pool_v6,
+        common = common("ropehub0", "hub"),
+    )
+}
+
+/// The configuration file of a site.
+#[must_use]
+pub fn site(values: &SiteTemplate) -> String {
+    format!(
+        "# Ropewalk site. Keys after a single # show the default; remove the # to change one.
+# Check this file with `ropewalk doctor`; `ropewalk up --help` explains the rest.
+
+# Name of this site in logs and metrics; the hub knows it by its key.
+name = \"{name}\"
+# key_file = \"/etc/ropewalk/site.key\"
+# state_dir = \"/var/lib/ropewalk\"
+
+[hub]
+key = \"{key}\"
+# Where the hub is reached, preferred first.
+endpoints = {endpoints}
+# TCP port of the hub for networks that block UDP, and whether to use it then.
+tcp_port = {tcp_port}
+# tcp_fallback = true
+
+[network]
+# What goes through the tunnel. The default is everything; [] is only the hub and its sites.
+# While the tunnel is down these routes stay, so that nothing leaks past it.
+# routes = [\"0.0.0.0/0\", \"::/0\"]
+
+[uplinks]
+# Interfaces to use, by name, * and ? allowed. The default is every interface with a way to the
+# hub, except other VPNs. An interface that is named here is used in any case.
+# include = [\"eth*\", \"wlan0\", \"wwan?\"]
+# exclude = [\"docker*\"]
+
+# Marks of uplinks; the first entry that matches an interface counts.
+# [[uplink]]
+# match = \"wwan*\"
+# metered = true      # costs by the byte: scheduler cost-aware uses it last
+# standby = true      # carries traffic only while nothing else works
+# weight = 3          # fixed share under weighted-round-robin, 1 to 1000
+# congestion = \"bdp\"  # newreno, cubic, bbr or bdp
+{common}",
+        name = values.name,
+        key = values.hub_key,
+        endpoints = list(&values.endpoints),
+        tcp_port = values.tcp_port,
+        common = common("ropewalk0", "site"),
+    )
+}
+
+fn common(interface: &str, role: &str) -> String {
+    format!(
+        "
+[tunnel]
+# interface = \"{interface}\"
+# Which path carries the next packet; `ropewalk scheduler` lists all and changes it while running.
+# scheduler = \"auto\"
+# One direction only, seen from here:
+# scheduler_send = \"auto\"
+# scheduler_receive = \"auto\"
+# congestion = \"bdp\"
+# Inner MTU from 1280 to 9000; without it, the paths decide.
+# mtu = 1280
+# offload = true
+# socket_buffer_bytes = 4194304
+
+[api]
+# socket = \"/run/ropewalk/{role}.sock\"
+# A group whose members may use the API, besides root. They can reconfigure the tunnel.
+# group = \"netdev\"
+# The API and Prometheus metrics over HTTP, for this machine only. It has no password.
+# listen = \"127.0.0.1:9490\"
+
+[log]
+# format = \"text\"     # or json
+# level = \"info\"      # error, warn, info, debug, trace
+# file = \"/var/log/ropewalk-{role}.log\"
+# file_mib_max = 10
+"
+    )
+}
+
+fn list<T: ToString>(values: &[T]) -> String {
+    let quoted: Vec<_> = values.iter().map(|value| format!("\"{}\"", value.to_string())).collect();
+    format!("[{}]", quoted.join(", "))
+}

@@ -1,0 +1,231 @@
+//! Files that survive a crash: written whole or not at all, private where they hold secrets,
+//! locked where two programs may write.
+//!
+//! Invariant: a reader sees the former or the new contents, never a part. Source: rename(2) and
+//! fsync(2).
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use rustix::fs::{FlockOperation, flock};
+
+/// Mode of files that hold secrets.
+pub const SECRET: u32 = 0o600;
+/// Mode of files everyone may read.
+pub const PUBLIC: u32 = 0o644;
+/// Mode of directories for state.
+const DIRECTORY: u32 = 0o755;
+
+/// Writes `contents` to `path` with `mode`: a temporary file beside it is flushed to the disk,
+/// then takes the name. With `replace` false an existing file is an error of kind
+/// [`io::ErrorKind::AlreadyExists`].
+///
+/// # Errors
+/// What the file system says.
+pub fn write_atomically(path: &Path, contents: &[u8], mode: u32, replace: bool) -> io::Result<()> {
+    let directory = parent(path);
+    let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+    let temporary = directory.join(format!(".{}.{}", name.to_string_lossy(), std::process::id()));
+    let result = write_new(&temporary, contents, mode).and_then(|()| {
+        if replace {
+            fs::rename(&temporary, path)
+        } else {
+            // A hard link, unlike a rename, never takes the place of an existing file.
+            fs::hard_link(&temporary, path).and_then(|()| fs::remove_file(&temporary))
+        }
+    });
+    if result.is_err() {
+        let _ = fs::remove_file(&temporary);
+        return result;
+    }
+    File::open(directory)?.sync_all()
+}
+
+fn write_new(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
+    let _ = fs::remove_file(path);
+    let mut options = OpenOptions::new();
+    let mut file = options.write(true).create_new(true).mode(mode).open(path)?;
+    // The umask may have taken bits away.
+    file.set_permissions(fs::Permissions::from_mode(mode))?;
+    file.write_all(contents)?;
+    file.sync_all()
+}
+
+/// Creates the directory of `path` and those above it.
+///
+/// # Errors
+/// What the file system says, with the directory's name.
+pub fn create_parent(path: &Path) -> anyhow::Result<()> {
+    create_directory(parent(path))
+}
+
+/// Creates a directory and those above it.
+///
+/// # Errors
+/// What the file system says, with the directory's name.
+pub fn create_directory(path: &Path) -> anyhow::Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    let mut builder = fs::DirBuilder::new();
+    let created = builder.recursive(true).mode(DIRECTORY).create(path);
+    created.with_context(|| format!("cannot create the directory {}", path.display()))
+}
+
+/// Reads a file that holds a secret; one that others may read is refused.
+///
+/// # Errors
+/// The file is missing, readable by others, or too large.
+pub fn read_secret(path: &Path) -> anyhow::Result<String> {
+    let metadata = fs::metadata(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let mode = metadata.permissions().mode() & 0o7777;
+    if mode & 0o077 != 0 {
+        bail!(
+            "{path} holds a private key but its mode {mode:04o} lets others read it; \
+             run `chmod 600 {path}`, and replace the key if others had access",
+            path = path.display()
+        );
+    }
+    if metadata.len() > SECRET_BYTES_MAX {
+        bail!("{} is too large to be a key file", path.display());
+    }
+    fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+/// Largest secret file that is read, bytes.
+const SECRET_BYTES_MAX: u64 = 4_096;
+
+/// An exclusive lock on a file, held until dropped.
+#[derive(Debug)]
+pub struct Lock {
+    file: File,
+    path: PathBuf,
+}
+
+impl Lock {
+    /// Takes the lock at once and writes this process's number into the file.
+    ///
+    /// # Errors
+    /// Another process has it; the message names its number.
+    pub fn take(path: &Path, what: &str) -> anyhow::Result<Self> {
+        create_parent(path)?;
+        let lock = Self::open(path)?;
+        match flock(&lock.file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                let owner = fs::read_to_string(path).unwrap_or_default();
+                bail!(
+                    "{what} runs already as process {} ({} is locked); stop it first, or give \
+                     the second one its own state_dir",
+                    owner.trim(),
+                    path.display()
+                );
+            }
+            Err(error) => {
+                return Err(error).with_context(|| format!("cannot lock {}", path.display()));
+            }
+        }
+        lock.file.set_len(0)?;
+        // A full disk must not keep a gateway from starting: the number is only for messages.
+        let _ = writeln!(&lock.file, "{}", std::process::id());
+        Ok(lock)
+    }
+
+    /// Waits for the lock.
+    ///
+    /// # Errors
+    /// The file cannot be created.
+    pub fn wait(path: &Path) -> anyhow::Result<Self> {
+        create_parent(path)?;
+        let lock = Self::open(path)?;
+        flock(&lock.file, FlockOperation::LockExclusive)
+            .with_context(|| format!("cannot lock {}", path.display()))?;
+        Ok(lock)
+    }
+
+    /// Whether another process holds the lock at `path`.
+    #[must_use]
+    pub fn is_held(path: &Path) -> bool {
+        let Ok(file) = File::open(path) else {
+            return false;
+        };
+        flock(&file, FlockOperation::NonBlockingLockShared) == Err(rustix::io::Errno::WOULDBLOCK)
+    }
+
+    /// The file.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn open(path: &Path) -> anyhow::Result<Self> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(PUBLIC);
+        let opened = options.open(path);
+        let file = opened.with_context(|| format!("cannot open the lock {}", path.display()))?;
+        Ok(Self {
+            file,
+            path: path.to_owned(),
+        })
+    }
+}
+
+fn parent(path: &Path) -> &Path {
+    let parent = path.parent().unwrap_or_else(|| Path::new("."));
+    if parent.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        parent
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().permissions().mode() & 0o7777
+    }
+
+    #[test]
+    fn secrets_are_written_private_and_not_over_existing_ones() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("k");
+        write_atomically(&path, b"one", SECRET, false).unwrap();
+        assert_eq!(mode(&path), 0o600);
+        let again = write_atomically(&path, b"two", SECRET, false).unwrap_err();
+        assert_eq!(again.kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(read_secret(&path).unwrap(), "one");
+        write_atomically(&path, b"two", SECRET, true).unwrap();
+        assert_eq!(read_secret(&path).unwrap(), "two");
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "temporary files remain");
+    }
+
+    #[test]
+    fn secret_that_others_may_read_is_refused_with_the_remedy() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("k");
+        for bits in [0o640, 0o604, 0o620] {
+            fs::write(&path, "s").unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(bits)).unwrap();
+            let error = read_secret(&path).unwrap_err().to_string();
+            assert!(error.contains("chmod 600"), "{error}");
+        }
+    }
+
+    #[test]
+    fn lock_is_refused_to_a_second_holder_and_free_after_the_first() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("run/hub.lock");
+        let first = Lock::take(&path, "a hub").unwrap();
+        assert!(Lock::is_held(&path));
+        let error = Lock::take(&path, "a hub").unwrap_err().to_string();
+        let pid = std::process::id().to_string();
+        assert!(error.contains(&pid) && error.contains("a hub runs already"), "{error}");
+        assert_eq!(first.path(), path);
+        drop(first);
+        assert!(!Lock::is_held(&path));
+        Lock::take(&path, "a hub").unwrap();
+    }
+}

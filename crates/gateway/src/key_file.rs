@@ -1,0 +1,103 @@
+//! The private key of a gateway on disk.
+//!
+//! Invariant: the file is readable by its owner only, from the moment it exists; a looser one is
+//! refused. Format: one line of base64, as `Identity` writes it.
+
+use std::io;
+use std::path::Path;
+
+use anyhow::{Context, bail};
+use ropewalk_transport::Identity;
+
+use crate::files;
+
+/// Reads the key.
+///
+/// # Errors
+/// Missing, readable by others, or no key; the message says what to do and never shows the key.
+pub fn load(path: &Path) -> anyhow::Result<Identity> {
+    let text = files::read_secret(path)
+        .map_err(|error| match error.downcast_ref::<io::Error>().map(io::Error::kind) {
+            Some(io::ErrorKind::NotFound) => anyhow::anyhow!(
+                "there is no key {}; run `ropewalk join TOKEN` on a site, `ropewalk hub --init` \
+                 on a hub, or `ropewalk key generate`",
+                path.display()
+            ),
+            _ => error,
+        })?;
+    Identity::from_seed_base64(&text).with_context(|| {
+        format!("{} holds no private key; restore it or replace it with `ropewalk key rotate`", path.display())
+    })
+}
+
+/// Writes the key to a new file.
+///
+/// # Errors
+/// The file exists, or cannot be written.
+pub fn create(path: &Path, identity: &Identity) -> anyhow::Result<()> {
+    files::create_parent(path)?;
+    match files::write_atomically(path, &contents(identity), files::SECRET, false) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => bail!(
+            "{} exists already and is not overwritten; move it away first, or use \
+             `ropewalk key rotate`",
+            path.display()
+        ),
+        other => other.with_context(|| format!("cannot write the key {}", path.display())),
+    }
+}
+
+/// Writes the key over the former one.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn replace(path: &Path, identity: &Identity) -> anyhow::Result<()> {
+    files::create_parent(path)?;
+    files::write_atomically(path, &contents(identity), files::SECRET, true)
+        .with_context(|| format!("cannot write the key {}", path.display()))
+}
+
+/// Reads the key, or makes one when there is none; the second value says whether it is new.
+///
+/// # Errors
+/// As [`load`] and [`create`].
+pub fn load_or_create(path: &Path) -> anyhow::Result<(Identity, bool)> {
+    if path.exists() {
+        return Ok((load(path)?, false));
+    }
+    let identity = Identity::generate()?;
+    create(path, &identity)?;
+    Ok((identity, true))
+}
+
+fn contents(identity: &Identity) -> Vec<u8> {
+    let mut text = identity.to_seed_base64().as_bytes().to_vec();
+    text.push(b'\n');
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn key_survives_writing_and_reading() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("etc/site.key");
+        let (made, new) = load_or_create(&path).unwrap();
+        let (read, again) = load_or_create(&path).unwrap();
+        assert_eq!(made.public_key(), read.public_key());
+        assert!(new && !again);
+        assert!(create(&path, &made).unwrap_err().to_string().contains("key rotate"));
+    }
+
+    #[test]
+    fn missing_and_broken_keys_say_what_to_do_and_show_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("k");
+        assert!(load(&path).unwrap_err().to_string().contains("ropewalk join"));
+        files::write_atomically(&path, b"c2VjcmV0", files::SECRET, false).unwrap();
+        let error = format!("{:#}", load(&path).unwrap_err());
+        assert!(error.contains("holds no private key"), "{error}");
+        assert!(!error.contains("c2VjcmV0"), "{error}");
+    }
+}
