@@ -11,4 +11,5 @@ pub mod path;
 pub mod queue;
 pub mod reorder;
 pub mod schedule;
+pub mod tunnel;
 

@@ -1,8 +1,8 @@
 //! Order and copies of one flow bucket at the exit.
 //!
 //! Sequence numbers are 16 bits and compared modulo 2^16. Invariant: `next` is one past the
-//! newest number delivered or given up; bit `k` of `seen` says whether `next − 1 − k` was
-//! delivered; slot `k` of `held` is the packet `next + k`.
+//! newest number delivered or given up; for the [`SEEN_WINDOW`] numbers before it, `seen` says
+//! whether each was delivered; slot `k` of `held` is the packet `next + k`.
 
 use super::Inner;
 use ropewalk_types::{Duration, Instant};
@@ -10,7 +10,7 @@ use ropewalk_wire::{DataHeader, Timestamp};
 use std::collections::VecDeque;
 
 /// Numbers behind the newest within which copies are recognised.
-pub const SEEN_WINDOW: u16 = 128;
+pub const SEEN_WINDOW: u16 = 1_024;
 /// Numbers ahead of the next one that may be held.
 pub const HOLD_WINDOW: u16 = 4_096;
 /// After this silence a jump in the numbers means losses long past, not disorder.
@@ -23,12 +23,37 @@ struct Held {
     deadline: Instant,
 }
 
+/// Which of the last [`SEEN_WINDOW`] numbers were delivered: a ring of bits by number.
+#[derive(Debug, Default)]
+struct Seen([u64; SEEN_WINDOW as usize / 64]);
+
+impl Seen {
+    const fn place(seq: u16) -> (usize, u64) {
+        let at = seq % SEEN_WINDOW;
+        (at as usize / 64, 1 << (at % 64))
+    }
+
+    const fn set(&mut self, seq: u16, delivered: bool) {
+        let (word, bit) = Self::place(seq);
+        if delivered {
+            self.0[word] |= bit;
+        } else {
+            self.0[word] &= !bit;
+        }
+    }
+
+    const fn get(&self, seq: u16) -> bool {
+        let (word, bit) = Self::place(seq);
+        self.0[word] & bit != 0
+    }
+}
+
 /// State of one flow bucket.
 #[derive(Debug, Default)]
 pub struct Flow {
     started: bool,
     next: u16,
-    seen: u128,
+    seen: Seen,
     last: Instant,
     held: VecDeque<Option<Held>>,
     held_count: usize,
@@ -62,18 +87,17 @@ impl Flow {
         if ahead >= 0x8000 && self.started {
             let behind = !ahead; // next − 1 − seq
             if behind >= SEEN_WINDOW {
-                // Unknown that far back: a copy must not pass twice, a restart must not hang.
-                return if idle {
-                    self.restart(header.flow_seq)
-                } else {
-                    Arrival::Duplicate
+                // Unknown that far back. Only what was sent in copies can be a copy.
+                return match (idle, header.copy) {
+                    (true, _) => self.restart(header.flow_seq),
+                    (false, true) => Arrival::Duplicate,
+                    (false, false) => Arrival::Late,
                 };
             }
-            let bit = 1u128 << behind;
-            if self.seen & bit != 0 {
+            if self.seen.get(header.flow_seq) {
                 return Arrival::Duplicate;
             }
-            self.seen |= bit;
+            self.seen.set(header.flow_seq, true);
             return Arrival::Late;
         }
         if idle {
@@ -93,15 +117,15 @@ impl Flow {
             self.started = true;
             self.next = seq;
             // What came before the first packet we saw may still come: it is late, not a copy.
-            self.seen = 0;
+            self.seen = Seen::default();
         }
         self.deliver_next();
         Arrival::Next
     }
 
     fn deliver_next(&mut self) {
+        self.seen.set(self.next, true);
         self.next = self.next.wrapping_add(1);
-        self.seen = (self.seen << 1) | 1;
         if !self.held.is_empty() {
             self.held.pop_front();
         }
@@ -109,8 +133,13 @@ impl Flow {
 
     /// Moves `next` to `seq` with everything between counted as missing; nothing may be held.
     fn advance_to(&mut self, seq: u16) {
-        let gap = u32::from(seq.wrapping_sub(self.next));
-        self.seen = self.seen.checked_shl(gap).unwrap_or(0);
+        if seq.wrapping_sub(self.next) >= SEEN_WINDOW {
+            self.seen = Seen::default();
+        }
+        while self.next != seq && seq.wrapping_sub(self.next) < SEEN_WINDOW {
+            self.seen.set(self.next, false);
+            self.next = self.next.wrapping_add(1);
+        }
         self.next = seq;
         self.held.clear();
     }
@@ -160,8 +189,8 @@ impl Flow {
     pub fn give_up_gap(&mut self) {
         while self.held_count > 0 && matches!(self.held.front(), Some(None)) {
             self.held.pop_front();
+            self.seen.set(self.next, false);
             self.next = self.next.wrapping_add(1);
-            self.seen <<= 1;
         }
     }
 

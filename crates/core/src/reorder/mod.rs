@@ -22,6 +22,8 @@ use std::collections::VecDeque;
 pub const HOLD_MAX: Duration = Duration::from_millis(400);
 /// Added to the measured spread of one-way delays.
 const HOLD_MARGIN: Duration = Duration::from_millis(5);
+/// Hold while fewer than two paths have delivered: their spread is not known yet.
+const HOLD_UNKNOWN: Duration = Duration::from_millis(100);
 /// A path counts as active while it has delivered within this time.
 const ACTIVE: Duration = Duration::from_millis(300);
 /// Most packets held in all flows together.
@@ -178,9 +180,12 @@ impl Reorder {
     /// How long a missing packet may still be on its way: the spread of the active paths' delays
     /// and what they vary.
     fn hold_time(&self) -> Duration {
+        if self.paths.iter().filter(|p| p.heard.is_some()).count() < 2 {
+            return HOLD_UNKNOWN;
+        }
         let mut active = self.paths.iter().filter(|p| p.heard.is_some());
         let Some(first) = active.next() else {
-            return HOLD_MARGIN;
+            return HOLD_UNKNOWN;
         };
         let (mut low, mut high) = (first.delay_us, first.delay_us + 4 * first.deviation_us);
         for path in active {
@@ -191,19 +196,20 @@ impl Reorder {
         (spread + HOLD_MARGIN).min(HOLD_MAX)
     }
 
-    /// Send time before which nothing is under way on any active path.
-    fn horizon(&self, now: Instant) -> Option<Timestamp> {
-        let mut horizon: Option<Timestamp> = None;
-        for path in &self.paths {
-            let Some(heard) = path.heard else { continue };
-            if now.since(heard) > ACTIVE {
-                continue;
+    /// Send time before which nothing is under way on any active path; unknown while fewer than
+    /// two have delivered, for then the packet may be on a path not heard yet.
+    fn horizon(&self) -> Option<Timestamp> {
+        let mut active = self.paths.iter().filter(|p| p.heard.is_some());
+        let first = active.next()?;
+        let second = active.next()?;
+        let earlier = |a: Timestamp, b: &PathClock| {
+            if b.newest.distance(a) < 0 {
+                b.newest
+            } else {
+                a
             }
-            if horizon.is_none_or(|h| path.newest.distance(h) < 0) {
-                horizon = Some(path.newest);
-            }
-        }
-        horizon
+        };
+        Some(active.fold(earlier(first.newest, second), earlier))
     }
 
     /// Forgets a path: nothing more will come from it.
@@ -222,7 +228,7 @@ impl Reorder {
                 path.heard = None;
             }
         }
-        let horizon = self.horizon(now);
+        let horizon = self.horizon();
         for i in 0..self.holding.len() {
             let flow = self.holding[i];
             while let Some((sent_at, deadline)) = self.flows[usize::from(flow)].first_held() {

@@ -1,0 +1,280 @@
+//! One tunnel between two gateways, both directions, as a state machine without I/O.
+//!
+//! Inner packets enter with [`Tunnel::handle_inner`], wait in the entry queue until a path can
+//! take them, and leave with [`Tunnel::poll_transmit`]; datagrams of the peer enter with
+//! [`Tunnel::handle_datagram`] and leave in order with [`Tunnel::poll_inner`]. The caller keeps
+//! the transports: before each round it reports every path with [`Tunnel::update_path`].
+//! Invariant: a packet is either in the queue, handed to a path, or counted as dropped.
+
+mod entry;
+mod exit;
+mod fragment;
+mod paths;
+mod report;
+
+pub use paths::{PathState, PathStats};
+
+use crate::path::{PathConfig, PathSnapshot};
+use crate::queue::{EntryQueue, QueueStats};
+use crate::reorder::{Inner, Reorder, ReorderStats};
+use crate::schedule::{FLOW_BUCKETS, Scheduler, SchedulerKind};
+use bytes::Bytes;
+use entry::Entry;
+use exit::Exit;
+use paths::Paths;
+use ropewalk_types::{Duration, Instant, PacketInfo, PathId, Random};
+
+/// Settings of one side of a tunnel.
+#[derive(Clone, Debug)]
+pub struct TunnelConfig {
+    /// Scheduler when sending.
+    pub scheduler: SchedulerKind,
+    /// Sends a probe on a path that carried nothing for this long; `None` leaves that to the
+    /// peer. One side of a tunnel is enough: the other answers with a report.
+    pub probe_interval: Option<Duration>,
+}
+
+/// A datagram bound to a path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outgoing {
+    /// The path that carries it.
+    pub path: PathId,
+    /// The datagram.
+    pub datagram: Bytes,
+    /// Differentiated services codepoint for the outer header.
+    pub dscp: u8,
+}
+
+/// Counters of a tunnel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TunnelStats {
+    /// Inner packets and bytes bound to paths.
+    pub tx_packets: u64,
+    /// Inner bytes bound to paths.
+    pub tx_bytes: u64,
+    /// Inner packets delivered at this exit.
+    pub rx_packets: u64,
+    /// Inner bytes delivered at this exit.
+    pub rx_bytes: u64,
+    /// Datagrams that did not parse.
+    pub malformed: u64,
+    /// Inner packets that were not IP or too long.
+    pub invalid_inner: u64,
+    /// Fragments dropped: incomplete in time, or contradictory.
+    pub fragments_dropped: u64,
+    /// The entry queue.
+    pub queue: QueueStats,
+    /// The exit.
+    pub reorder: ReorderStats,
+}
+
+/// One tunnel.
+#[derive(Debug)]
+pub struct Tunnel {
+    paths: Paths,
+    entry: Entry,
+    exit: Exit,
+    flow_secret: u64,
+    stats: TunnelStats,
+    now: Instant,
+}
+
+impl Tunnel {
+    /// A tunnel without paths. `seed` decides the flow hash.
+    #[must_use]
+    pub fn new(config: TunnelConfig, seed: u64) -> Self {
+        Self {
+            paths: Paths::new(config.probe_interval),
+            entry: Entry::new(Scheduler::new(config.scheduler)),
+            exit: Exit::new(),
+            flow_secret: Random::new(seed).next_u64(),
+            stats: TunnelStats::default(),
+            now: Instant::ZERO,
+        }
+    }
+
+    /// Adds a path, or replaces the one with the same identifier; its sequence starts anew at
+    /// both ends.
+    pub fn add_path(&mut self, now: Instant, id: PathId, config: PathConfig) {
+        self.tick(now);
+        self.remove_path(now, id);
+        self.paths.add(now, id, config);
+    }
+
+    /// Takes a path away.
+    pub fn remove_path(&mut self, now: Instant, id: PathId) {
+        self.tick(now);
+        if self.paths.remove(id) {
+            self.entry.scheduler.on_path_removed(id);
+            self.exit.reorder.on_path_removed(id);
+        }
+    }
+
+    /// Takes the transport's report of a path in. The path's state follows from it.
+    pub fn update_path(&mut self, now: Instant, id: PathId, snapshot: PathSnapshot) {
+        self.tick(now);
+        self.paths.update(now, id, snapshot);
+    }
+
+    /// Changes the user's marks of a path; nothing under way is disturbed.
+    pub fn set_path_config(&mut self, id: PathId, config: PathConfig) {
+        if let Some(path) = self.paths.get_mut(id) {
+            path.config = config;
+        }
+    }
+
+    /// The peer has started anew: its sequence numbers mean nothing any more. What is held is
+    /// forgotten.
+    pub fn reset_exit(&mut self) {
+        self.exit = Exit::new();
+    }
+
+    /// State of a path, if it exists.
+    #[must_use]
+    pub fn path_state(&self, id: PathId) -> Option<PathState> {
+        self.paths.get(id).map(|p| p.state())
+    }
+
+    /// Whether any path is up.
+    #[must_use]
+    pub fn any_up(&self) -> bool {
+        self.paths.iter().any(|(_, p)| p.usable())
+    }
+
+    /// Scheduler in use when sending.
+    #[must_use]
+    pub const fn scheduler(&self) -> SchedulerKind {
+        self.entry.scheduler.kind()
+    }
+
+    /// Why the scheduler does what it does.
+    #[must_use]
+    pub fn scheduler_reason(&self) -> String {
+        self.entry.scheduler.reason()
+    }
+
+    /// Uses another scheduler from the next packet on. What waits at the entry stays there.
+    pub fn set_scheduler(&mut self, kind: SchedulerKind) {
+        self.entry.scheduler.switch(kind);
+    }
+
+    /// Takes an inner packet in: [`ropewalk_wire::HEADROOM`] free bytes, then one IP packet.
+    pub fn handle_inner(&mut self, now: Instant, data: bytes::BytesMut, checksum_partial: bool) {
+        self.tick(now);
+        let Some(ip) = data.get(ropewalk_wire::HEADROOM..) else {
+            self.stats.invalid_inner += 1;
+            return;
+        };
+        let Some(info) = PacketInfo::parse(ip) else {
+            self.stats.invalid_inner += 1;
+            return;
+        };
+        if ip.len() > usize::from(u16::MAX) {
+            self.stats.invalid_inner += 1;
+            return;
+        }
+        let flow = flow_bucket(&info, self.flow_secret);
+        self.entry.queue.push(crate::queue::Packet {
+            data,
+            flow,
+            checksum_partial,
+            ecn: info.ecn,
+            dscp: info.dscp,
+            arrived: now,
+        });
+    }
+
+    /// Binds waiting packets to paths that have room, and appends what is due besides (reports,
+    /// probes). At most `max` packets; returns how many datagrams were appended.
+    pub fn poll_transmit(&mut self, now: Instant, out: &mut Vec<Outgoing>, max: usize) -> usize {
+        self.tick(now);
+        let before = out.len();
+        self.poll_report(now, out);
+        self.paths.poll_probes(now, out);
+        self.entry
+            .schedule(now, &mut self.paths, &mut self.stats, out, max);
+        out.len() - before
+    }
+
+    /// The next inner packet, in order.
+    pub fn poll_inner(&mut self) -> Option<Inner> {
+        let inner = self.exit.reorder.poll()?;
+        self.stats.rx_packets += 1;
+        self.stats.rx_bytes += inner.data.len() as u64;
+        Some(inner)
+    }
+
+    /// When [`Tunnel::handle_timeout`] is wanted, if nothing else happens before.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        [
+            self.exit.poll_timeout(),
+            self.entry.poll_timeout(),
+            self.paths.poll_timeout(),
+            self.exit.report_due(),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+
+    /// Ends holds and suspicions that are due. Poll for packets and datagrams afterwards.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        self.tick(now);
+        self.exit.release_due(now, &mut self.stats);
+        self.paths.handle_timeout(now);
+    }
+
+    /// Bytes waiting at the entry.
+    #[must_use]
+    pub const fn queue_bytes(&self) -> u64 {
+        self.entry.queue.bytes()
+    }
+
+    /// Counters since the start.
+    #[must_use]
+    pub const fn stats(&self) -> TunnelStats {
+        let mut stats = self.stats;
+        stats.queue = self.entry.queue.stats();
+        stats.reorder = self.exit.reorder.stats();
+        stats
+    }
+
+    /// Counters and estimates of a path.
+    #[must_use]
+    pub fn path_stats(&self, id: PathId) -> Option<PathStats> {
+        self.paths.stats(self.now, id)
+    }
+
+    /// Largest inner packet every usable path takes whole; the smallest of the paths' sizes.
+    #[must_use]
+    pub fn payload_max(&self) -> Option<usize> {
+        self.paths.payload_max()
+    }
+
+    fn tick(&mut self, now: Instant) {
+        debug_assert!(now >= self.now, "time went backwards");
+        self.now = now;
+    }
+}
+
+/// Bucket of a flow.
+#[expect(clippy::cast_possible_truncation, reason = "the modulus fits")]
+fn flow_bucket(info: &PacketInfo, secret: u64) -> u16 {
+    (info.flow.hash(secret) % FLOW_BUCKETS as u64) as u16
+}
+
+impl Entry {
+    fn new(scheduler: Scheduler) -> Self {
+        Self::with(EntryQueue::new(), scheduler)
+    }
+}
+
+impl Exit {
+    fn new() -> Self {
+        Self::with(Reorder::new())
+    }
+}
+
+#[cfg(test)]
+mod tests;

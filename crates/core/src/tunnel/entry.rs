@@ -1,0 +1,196 @@
+//! The entry: binds the heads of flows to paths, late, and writes their headers.
+
+use super::paths::{Path, Paths};
+use super::{Outgoing, TunnelStats};
+use crate::path::PathView;
+use crate::queue::{EntryQueue, Packet};
+use crate::schedule::{Decision, FLOW_BUCKETS, Head, PathSet, Scheduler};
+use bytes::{Buf, Bytes, BytesMut};
+use ropewalk_types::{Duration, Instant, PathId};
+use ropewalk_wire::{DATA_HEADER, DataHeader, FRAGMENT_HEADER, FragmentHeader, HEADROOM, Stamp};
+
+/// Bytes of a sub-tunnel packet besides the datagram: QUIC header, frame header and tag.
+const SUBTUNNEL_OVERHEAD: u64 = 30;
+/// How often the queue's limits follow the paths' rates.
+const RATE_INTERVAL: Duration = Duration::from_millis(10);
+
+/// Entry side of a tunnel.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub queue: EntryQueue,
+    pub scheduler: Scheduler,
+    flow_seq: Vec<u16>,
+    views: Vec<PathView>,
+    /// When a flow that was told to wait may be asked again.
+    wake: Option<Instant>,
+    rate_due: Instant,
+}
+
+impl Entry {
+    pub fn with(queue: EntryQueue, scheduler: Scheduler) -> Self {
+        Self {
+            queue,
+            scheduler,
+            flow_seq: vec![0; FLOW_BUCKETS],
+            views: Vec::new(),
+            wake: None,
+            rate_due: Instant::ZERO,
+        }
+    }
+
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.wake
+    }
+
+    /// Binds up to `max` packets.
+    pub fn schedule(
+        &mut self,
+        now: Instant,
+        paths: &mut Paths,
+        stats: &mut TunnelStats,
+        out: &mut Vec<Outgoing>,
+        max: usize,
+    ) {
+        self.wake = None;
+        if self.queue.packets() == 0 {
+            return;
+        }
+        if now >= self.rate_due {
+            self.rate_due = now + RATE_INTERVAL;
+            self.queue.set_rate(paths.rate());
+        }
+        paths.views(now, &mut self.views);
+        let (mut bound, mut skipped) = (0, 0);
+        while bound < max {
+            let Some(flow) = self.queue.turn() else { break };
+            let Some(bytes) = self.queue.head(flow) else {
+                break;
+            };
+            let head = Head {
+                flow,
+                bytes: bytes as u64,
+                flow_backlog: self.queue.flow_bytes(flow),
+                backlog: self.queue.bytes(),
+            };
+            match self.scheduler.pick(now, &head, &self.views) {
+                Decision::Send(set) if !set.is_empty() => {
+                    skipped = 0;
+                    if let Some(packet) = self.queue.pop(now, flow) {
+                        bound += 1;
+                        stats.tx_packets += 1;
+                        stats.tx_bytes += bytes as u64;
+                        self.bind(now, packet, &head, set, paths, out);
+                    }
+                }
+                Decision::WaitFlow(until) => {
+                    self.wake = [self.wake, until].into_iter().flatten().min();
+                    self.queue.skip();
+                    skipped += 1;
+                    if skipped >= self.queue.flows() {
+                        break;
+                    }
+                }
+                Decision::Send(_) | Decision::WaitAll => break,
+            }
+        }
+    }
+
+    fn bind(
+        &mut self,
+        now: Instant,
+        packet: Packet,
+        head: &Head,
+        set: PathSet,
+        paths: &mut Paths,
+        out: &mut Vec<Outgoing>,
+    ) {
+        for id in set.iter() {
+            if let Some(view) = self.views.iter_mut().find(|v| v.id == id) {
+                self.scheduler.on_sent(now, head, view);
+                let bytes = head.bytes + DATA_HEADER as u64 + SUBTUNNEL_OVERHEAD;
+                view.free = view.free.saturating_sub(bytes);
+                view.queued += bytes;
+            }
+        }
+        let flow_seq = &mut self.flow_seq[usize::from(head.flow)];
+        let header = DataHeader {
+            stamp: Stamp::default(),
+            checksum_partial: packet.checksum_partial,
+            ordered: self.scheduler.must_order(head.flow),
+            copy: set.len() > 1,
+            flow: head.flow,
+            class: 0,
+            flow_seq: *flow_seq,
+        };
+        *flow_seq = flow_seq.wrapping_add(1);
+        let dscp = packet.dscp;
+        let mut data = packet.data;
+        let mut targets = set.iter().peekable();
+        while let Some(id) = targets.next() {
+            let Some(path) = paths.get_mut(id) else {
+                continue;
+            };
+            // The last target takes the buffer itself; only copies are copied.
+            let buffer = if targets.peek().is_some() {
+                data.clone()
+            } else {
+                std::mem::take(&mut data)
+            };
+            emit(now, path, id, header, buffer, dscp, out);
+        }
+    }
+}
+
+/// Writes the headers of one packet for one path, in pieces if the path takes no whole one.
+fn emit(
+    now: Instant,
+    path: &mut Path,
+    id: PathId,
+    mut header: DataHeader,
+    mut data: BytesMut,
+    dscp: u8,
+    out: &mut Vec<Outgoing>,
+) {
+    let length = data.len() - HEADROOM;
+    let room = path.snapshot.max_datagram;
+    if length + DATA_HEADER <= room {
+        header.stamp = path.stamp(now, length + DATA_HEADER);
+        let start = HEADROOM - DATA_HEADER;
+        let front: &mut [u8; DATA_HEADER] = (&mut data[start..HEADROOM])
+            .try_into()
+            .expect("the slice is DATA_HEADER long by construction");
+        header.emit(front);
+        let mut datagram = data.freeze();
+        datagram.advance(start);
+        out.push(Outgoing {
+            path: id,
+            datagram,
+            dscp,
+        });
+        return;
+    }
+    let piece = room.saturating_sub(FRAGMENT_HEADER).max(PIECE_MIN);
+    let mut offset = 0;
+    while offset < length {
+        let end = (offset + piece).min(length);
+        header.stamp = path.stamp(now, end - offset + FRAGMENT_HEADER);
+        let fragment = FragmentHeader {
+            offset: u16::try_from(offset).unwrap_or(u16::MAX),
+            total: u16::try_from(length).unwrap_or(u16::MAX),
+        };
+        let mut front = [0; FRAGMENT_HEADER];
+        header.emit_fragment(&fragment, &mut front);
+        let mut datagram = BytesMut::with_capacity(FRAGMENT_HEADER + end - offset);
+        datagram.extend_from_slice(&front);
+        datagram.extend_from_slice(&data[HEADROOM + offset..HEADROOM + end]);
+        out.push(Outgoing {
+            path: id,
+            datagram: Bytes::from(datagram),
+            dscp,
+        });
+        offset = end;
+    }
+}
+
+/// Smallest piece worth a datagram; QUIC guarantees far more (RFC 9000 §14).
+const PIECE_MIN: usize = 512;

@@ -1,0 +1,162 @@
+//! The exit: parses datagrams, puts fragments together, hands packets to the reordering, and
+//! counts what the entry should know.
+
+use super::fragment::Reassembly;
+use super::report::Reported;
+use super::{Tunnel, TunnelStats};
+use crate::queue::mark_ce;
+use crate::reorder::{Inner, Reorder};
+use bytes::{Buf, Bytes, BytesMut};
+use ropewalk_types::{Duration, Ecn, Instant, PathId};
+use ropewalk_wire::{Control, DataHeader, Datagram, Stamp};
+
+/// How often the entry hears what the exit saw, while anything arrives.
+pub(super) const REPORT_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Exit side of a tunnel.
+#[derive(Debug)]
+pub(super) struct Exit {
+    pub reorder: Reorder,
+    pub fragments: Reassembly,
+    /// Start of the report period under way; `None` while nothing arrived.
+    pub period_start: Option<Instant>,
+    pub reported: Reported,
+}
+
+impl Exit {
+    pub fn with(reorder: Reorder) -> Self {
+        Self {
+            reorder,
+            fragments: Reassembly::default(),
+            period_start: None,
+            reported: Reported::default(),
+        }
+    }
+
+    pub fn report_due(&self) -> Option<Instant> {
+        self.period_start.map(|start| start + REPORT_INTERVAL)
+    }
+
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        [self.reorder.poll_timeout(), self.fragments.poll_timeout()]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    pub fn release_due(&mut self, now: Instant, stats: &mut TunnelStats) {
+        stats.fragments_dropped += self.fragments.expire(now);
+        self.reorder.release_due(now);
+    }
+}
+
+impl Tunnel {
+    /// Takes a datagram of the peer in. Control messages are the caller's and are returned.
+    /// Malformed ones are counted and dropped.
+    pub fn handle_datagram(
+        &mut self,
+        now: Instant,
+        path: PathId,
+        ecn: Ecn,
+        data: Bytes,
+    ) -> Option<Control> {
+        self.tick(now);
+        let length = data.len();
+        match Datagram::parse(&data) {
+            Ok(Datagram::Data { header, at }) => {
+                self.heard(now, path, header.stamp, length);
+                let mut inner = data;
+                inner.advance(at);
+                self.deliver(now, path, &header, ecn, inner);
+                None
+            }
+            Ok(Datagram::Fragment {
+                header,
+                fragment,
+                at,
+            }) => {
+                self.heard(now, path, header.stamp, length);
+                let piece = data.slice(at..);
+                if let Some(inner) = self.exit.fragments.insert(now, &header, fragment, &piece) {
+                    self.deliver(now, path, &header, ecn, inner);
+                }
+                None
+            }
+            Ok(Datagram::Report { stamp, report }) => {
+                self.heard(now, path, stamp, length);
+                self.handle_report(now, &report);
+                None
+            }
+            Ok(Datagram::Probe { stamp }) => {
+                self.heard(now, path, stamp, length);
+                self.exit.period_start.get_or_insert(now);
+                None
+            }
+            Ok(Datagram::Control(control)) => Some(control),
+            Err(_) => {
+                self.stats.malformed += 1;
+                None
+            }
+        }
+    }
+
+    /// Ends a batch of datagrams: releases what need not wait any longer.
+    pub fn end_batch(&mut self, now: Instant) {
+        self.exit.release_due(now, &mut self.stats);
+    }
+
+    fn heard(&mut self, now: Instant, id: PathId, stamp: Stamp, length: usize) {
+        let Some(path) = self.paths.get_mut(id) else {
+            return;
+        };
+        path.stats.rx_datagrams += 1;
+        path.stats.rx_bytes += length as u64;
+        path.arrivals
+            .on_packet(now, stamp.path_seq, stamp.sent_at.bits(), length);
+        self.exit.reorder.on_path_heard(now, id, stamp.sent_at);
+    }
+
+    fn deliver(
+        &mut self,
+        now: Instant,
+        path: PathId,
+        header: &DataHeader,
+        outer: Ecn,
+        data: Bytes,
+    ) {
+        self.exit.period_start.get_or_insert(now);
+        let data = if outer == Ecn::Ce {
+            congested(data)
+        } else {
+            data
+        };
+        let inner = Inner {
+            data,
+            checksum_partial: header.checksum_partial,
+        };
+        if self.exit.reorder.on_packet(now, header, inner)
+            && let Some(path) = self.paths.get_mut(path)
+        {
+            path.late = path.late.saturating_add(1);
+        }
+    }
+}
+
+/// An outer congestion mark goes into an inner packet that can carry it (RFC 6040 §4.2).
+///
+/// One that cannot is passed on unmarked instead of dropped: QUIC sets ECT on every outer
+/// packet, whatever the inner one says, and the sub-tunnel's congestion control has already
+/// answered the mark.
+fn congested(data: Bytes) -> Bytes {
+    let ecn = match data.first().map(|b| b >> 4) {
+        Some(4) => data.get(1).map(|b| b & 3),
+        Some(6) => data.get(1).map(|b| (b >> 4) & 3),
+        _ => None,
+    };
+    if !matches!(ecn, Some(1 | 2)) {
+        return data;
+    }
+    let mut marked = BytesMut::from(&data[..]);
+    mark_ce(&mut marked);
+    marked.freeze()
+}

@@ -1,0 +1,310 @@
+//! The paths of a tunnel: their state, their sequence numbers, what is known of each.
+//!
+//! A path is suspect while data has been under way on it for clearly longer than a round trip
+//! and nothing was acknowledged, or while the peer says so of its own direction. Suspicion is
+//! cheap and reversible: the scheduler merely looks elsewhere. Declaring a path dead, and
+//! building a new connection, is the gateway's part.
+
+use super::Outgoing;
+use crate::estimate::{LossEstimator, OneWayDelay, PathArrivals};
+use crate::path::{PathConfig, PathSnapshot, PathView};
+use bytes::Bytes;
+use ropewalk_types::{Duration, Instant, PATHS_MAX, PathId, Rate};
+use ropewalk_wire::{DATA_HEADER, Stamp, Timestamp, emit_probe};
+
+/// Shortest silence that makes a path suspect.
+const SUSPECT_MIN: Duration = Duration::from_millis(80);
+/// Allowance for the peer's delayed acknowledgements and a busy machine.
+const SUSPECT_MARGIN: Duration = Duration::from_millis(50);
+/// How long a peer's word that a path is suspect holds without being repeated.
+const PEER_SUSPECT: Duration = Duration::from_millis(600);
+
+/// State of a path as the scheduler treats it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PathState {
+    /// Works as far as known.
+    Up,
+    /// Silent since the instant; used only when no other path is up.
+    Suspect(Instant),
+}
+
+/// Counters and estimates of a path.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PathStats {
+    /// Datagrams and their bytes bound to the path.
+    pub tx_datagrams: u64,
+    /// Bytes bound to the path.
+    pub tx_bytes: u64,
+    /// Datagrams received.
+    pub rx_datagrams: u64,
+    /// Bytes received.
+    pub rx_bytes: u64,
+    /// Times it became suspect.
+    pub suspected: u64,
+    /// One-way delay towards the peer relative to the fastest path.
+    pub owd_relative: Duration,
+    /// Share of datagrams lost towards the peer lately.
+    pub loss: f64,
+    /// Mean length of a run of losses.
+    pub loss_burst: f64,
+    /// The transport's last report.
+    pub snapshot: PathSnapshot,
+}
+
+#[derive(Debug)]
+pub(super) struct Path {
+    pub config: PathConfig,
+    pub snapshot: PathSnapshot,
+    pub arrivals: PathArrivals,
+    pub loss: LossEstimator,
+    pub stats: PathStats,
+    /// Packets that came over this path after they had been given up, since the last report.
+    pub late: u16,
+    suspect_since: Option<Instant>,
+    peer_suspect_until: Option<Instant>,
+    next_seq: u16,
+    last_sent: Instant,
+}
+
+impl Path {
+    pub fn state(&self) -> PathState {
+        self.suspect_since.map_or(PathState::Up, PathState::Suspect)
+    }
+
+    /// Whether this side gets no acknowledgements.
+    pub const fn suspect(&self) -> bool {
+        self.suspect_since.is_some()
+    }
+
+    pub const fn usable(&self) -> bool {
+        self.suspect_since.is_none() && self.peer_suspect_until.is_none()
+    }
+
+    /// Silence after which the path is suspect: a round trip with its variation, half as much
+    /// again, and the acknowledgement delay.
+    fn patience(&self) -> Duration {
+        let s = &self.snapshot;
+        (s.srtt + s.srtt / 2 + 4 * s.rttvar + SUSPECT_MARGIN).max(SUSPECT_MIN)
+    }
+
+    /// Stamps the next datagram of this path.
+    pub fn stamp(&mut self, now: Instant, bytes: usize) -> Stamp {
+        let path_seq = self.next_seq;
+        self.next_seq = self.next_seq.wrapping_add(1);
+        self.last_sent = now;
+        self.stats.tx_datagrams += 1;
+        self.stats.tx_bytes += bytes as u64;
+        Stamp {
+            path_seq,
+            sent_at: Timestamp::from_instant(now),
+        }
+    }
+}
+
+/// All paths of a tunnel.
+#[derive(Debug)]
+pub(super) struct Paths {
+    table: [Option<Path>; PATHS_MAX],
+    pub owd: OneWayDelay,
+    /// A path has just become suspect, or is no longer: the peer should know at once.
+    pub state_changed: bool,
+    probe_interval: Option<Duration>,
+}
+
+impl Paths {
+    pub fn new(probe_interval: Option<Duration>) -> Self {
+        Self {
+            table: Default::default(),
+            owd: OneWayDelay::new(),
+            state_changed: false,
+            probe_interval,
+        }
+    }
+
+    pub fn add(&mut self, now: Instant, id: PathId, config: PathConfig) {
+        self.table[id.index()] = Some(Path {
+            config,
+            snapshot: PathSnapshot::default(),
+            arrivals: PathArrivals::new(),
+            loss: LossEstimator::new(),
+            stats: PathStats::default(),
+            late: 0,
+            suspect_since: None,
+            peer_suspect_until: None,
+            next_seq: 0,
+            last_sent: now,
+        });
+    }
+
+    pub fn remove(&mut self, id: PathId) -> bool {
+        self.owd.on_path_removed(id);
+        self.table[id.index()].take().is_some()
+    }
+
+    pub fn get(&self, id: PathId) -> Option<&Path> {
+        self.table.get(id.index())?.as_ref()
+    }
+
+    pub fn get_mut(&mut self, id: PathId) -> Option<&mut Path> {
+        self.table.get_mut(id.index())?.as_mut()
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "PATHS_MAX is 16")]
+    pub fn iter(&self) -> impl Iterator<Item = (PathId, &Path)> {
+        let entries = self.table.iter().enumerate();
+        entries.filter_map(|(i, p)| p.as_ref().map(|p| (PathId(i as u8), p)))
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "PATHS_MAX is 16")]
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (PathId, &mut Path)> {
+        let entries = self.table.iter_mut().enumerate();
+        entries.filter_map(|(i, p)| p.as_mut().map(|p| (PathId(i as u8), p)))
+    }
+
+    pub fn update(&mut self, now: Instant, id: PathId, snapshot: PathSnapshot) {
+        let Some(path) = self.get_mut(id) else { return };
+        path.snapshot = snapshot;
+        self.judge(now, id);
+    }
+
+    fn judge(&mut self, now: Instant, id: PathId) {
+        let Some(path) = self.get_mut(id) else { return };
+        let silent = path.snapshot.silent_since;
+        let suspect = silent.filter(|&since| now.since(since) > path.patience());
+        if suspect.is_some() == path.suspect_since.is_some() {
+            return;
+        }
+        path.suspect_since = suspect;
+        if suspect.is_some() {
+            path.stats.suspected += 1;
+        }
+        self.state_changed = true;
+    }
+
+    /// The peer gets no acknowledgements on this path, or gets them again.
+    pub fn peer_says(&mut self, now: Instant, id: PathId, suspect: bool) {
+        if let Some(path) = self.get_mut(id) {
+            path.peer_suspect_until = suspect.then(|| now + PEER_SUSPECT);
+        }
+    }
+
+    pub fn handle_timeout(&mut self, now: Instant) {
+        for index in 0..PATHS_MAX {
+            #[expect(clippy::cast_possible_truncation, reason = "PATHS_MAX is 16")]
+            let id = PathId(index as u8);
+            self.judge(now, id);
+            if let Some(path) = self.get_mut(id)
+                && path.peer_suspect_until.is_some_and(|at| at <= now)
+            {
+                path.peer_suspect_until = None;
+            }
+        }
+    }
+
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let due = |path: &Path| {
+            let silence = path.snapshot.silent_since.filter(|_| !path.suspect());
+            let suspect = silence.map(|since| since + path.patience() + ROUNDING);
+            let probe = self
+                .probe_interval
+                .map(|interval| path.last_sent + interval);
+            [suspect, path.peer_suspect_until, probe]
+                .into_iter()
+                .flatten()
+                .min()
+        };
+        self.iter().filter_map(|(_, path)| due(path)).min()
+    }
+
+    /// Appends a probe for every path that has carried nothing for long.
+    pub fn poll_probes(&mut self, now: Instant, out: &mut Vec<Outgoing>) {
+        let Some(interval) = self.probe_interval else {
+            return;
+        };
+        for (id, path) in self.iter_mut() {
+            if path.last_sent + interval <= now {
+                let mut bytes = Vec::with_capacity(PROBE_BYTES);
+                emit_probe(path.stamp(now, PROBE_BYTES), &mut bytes);
+                out.push(Outgoing {
+                    path: id,
+                    datagram: Bytes::from(bytes),
+                    dscp: 0,
+                });
+            }
+        }
+    }
+
+    /// The views the scheduler may choose from: paths that are up; when none is, all; standby
+    /// paths only when nothing else is left.
+    pub fn views(&self, now: Instant, views: &mut Vec<PathView>) {
+        views.clear();
+        let any_up = self.iter().any(|(_, p)| p.usable());
+        let eligible = |p: &Path| p.usable() || !any_up;
+        let any_active = self.iter().any(|(_, p)| eligible(p) && !p.config.standby);
+        let chosen = self
+            .iter()
+            .filter(|(_, p)| eligible(p) && (!p.config.standby || !any_active));
+        for (id, path) in chosen {
+            let s = &path.snapshot;
+            views.push(PathView {
+                id,
+                config: path.config.clone(),
+                srtt: s.srtt,
+                rttvar: s.rttvar,
+                min_rtt: s.min_rtt,
+                owd_relative: Duration::ZERO,
+                cwnd: s.cwnd,
+                in_flight: s.in_flight,
+                queued: s.queued,
+                free: s.free,
+                next_credit: s.next_credit,
+                rate: s.rate,
+                payload_max: s.max_datagram.saturating_sub(DATA_HEADER),
+                loss: path.loss.loss(),
+            });
+        }
+        self.owd.fill(now, views);
+    }
+
+    /// Sum of the rates of usable paths.
+    pub fn rate(&self) -> Rate {
+        let usable = self.iter().filter(|(_, p)| p.usable());
+        usable.fold(Rate::ZERO, |sum, (_, p)| {
+            let s = &p.snapshot;
+            let rate = if s.rate > Rate::ZERO {
+                s.rate
+            } else {
+                Rate::from_transfer(s.cwnd, s.srtt)
+            };
+            sum.saturating_add(rate)
+        })
+    }
+
+    pub fn payload_max(&self) -> Option<usize> {
+        let usable = self.iter().filter(|(_, p)| p.usable());
+        usable
+            .map(|(_, p)| p.snapshot.max_datagram.saturating_sub(DATA_HEADER))
+            .min()
+    }
+
+    pub fn stats(&self, now: Instant, id: PathId) -> Option<PathStats> {
+        let path = self.get(id)?;
+        let mut stats = path.stats.clone();
+        stats.owd_relative = self.owd.relative(now, id);
+        stats.loss = path.loss.loss();
+        stats.loss_burst = path.loss.mean_burst();
+        stats.snapshot = path.snapshot.clone();
+        Some(stats)
+    }
+
+    /// The path a report should take: the quickest that is up, else any.
+    pub fn quickest(&self) -> Option<PathId> {
+        let rank = |(id, p): &(PathId, &Path)| (!p.usable(), p.snapshot.srtt, *id);
+        self.iter().min_by_key(rank).map(|(id, _)| id)
+    }
+}
+
+/// The judgement is "longer than": the timer goes off just after.
+const ROUNDING: Duration = Duration::from_micros(10);
+/// Bytes of a probe datagram.
+const PROBE_BYTES: usize = 6;

@@ -1,0 +1,127 @@
+//! Reports: what this exit saw goes to the peer's entry, what the peer's exit saw comes here.
+
+use super::exit::REPORT_INTERVAL;
+use super::{Outgoing, Tunnel};
+use crate::estimate::{DelaySample, ExitFeedback, PathFeedback};
+use bytes::Bytes;
+use ropewalk_types::{Duration, Instant, PathId};
+use ropewalk_wire::{PathReport, Report, emit_report};
+
+/// Totals at the last report, to report differences.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Reported {
+    held: u64,
+    hold_timeouts: u64,
+}
+
+impl Tunnel {
+    /// Appends a report when one is due, or at once when a path's state has changed.
+    pub(super) fn poll_report(&mut self, now: Instant, out: &mut Vec<Outgoing>) {
+        let due = self.exit.report_due().is_some_and(|at| at <= now);
+        if !due && !self.paths.state_changed {
+            return;
+        }
+        let Some(carrier) = self.paths.quickest() else {
+            return;
+        };
+        let start = self.exit.period_start.take().unwrap_or(now);
+        let state_changed = std::mem::take(&mut self.paths.state_changed);
+        let mut report = self.report(now.since(start));
+        if !state_changed {
+            report
+                .paths
+                .retain(|p| p.received > 0 || p.lost > 0 || p.suspect);
+        }
+        let mut bytes = Vec::with_capacity(256);
+        let Some(path) = self.paths.get_mut(carrier) else {
+            return;
+        };
+        emit_report(path.stamp(now, REPORT_BYTES), &report, &mut bytes);
+        out.push(Outgoing {
+            path: carrier,
+            datagram: Bytes::from(bytes),
+            dscp: 0,
+        });
+    }
+
+    fn report(&mut self, period: Duration) -> Report {
+        let stats = self.exit.reorder.stats();
+        let last = std::mem::replace(
+            &mut self.exit.reported,
+            Reported {
+                held: stats.held,
+                hold_timeouts: stats.hold_timeouts,
+            },
+        );
+        let paths = self.paths.iter_mut().map(|(id, path)| {
+            let seen = path.arrivals.take(id);
+            let delay = seen.delay.unwrap_or_default();
+            PathReport {
+                path: id.0,
+                suspect: path.suspect(),
+                received: seen.received_packets,
+                lost: seen.lost_packets,
+                loss_runs: seen.loss_runs,
+                delay_min_us: wrap(delay.min_us),
+                delay_mean_us: wrap(delay.mean_us),
+                late: std::mem::take(&mut path.late),
+            }
+        });
+        Report {
+            period_ms: saturate(u64::try_from(period.as_millis()).unwrap_or(u64::MAX)),
+            held: saturate(stats.held - last.held),
+            hold_timeouts: saturate(stats.hold_timeouts - last.hold_timeouts),
+            paths: paths.collect(),
+        }
+    }
+
+    pub(super) fn handle_report(&mut self, now: Instant, report: &Report) {
+        let mut feedback = ExitFeedback {
+            period: Duration::from_millis(u64::from(report.period_ms)),
+            paths: Vec::with_capacity(report.paths.len()),
+            held: u32::from(report.held),
+            hold_timeouts: u32::from(report.hold_timeouts),
+        };
+        for seen in &report.paths {
+            let id = PathId(seen.path);
+            self.paths.peer_says(now, id, seen.suspect);
+            let Some(path) = self.paths.get_mut(id) else {
+                continue;
+            };
+            let delay = (seen.received > 0).then(|| DelaySample {
+                min_us: i64::from(seen.delay_min_us),
+                mean_us: i64::from(seen.delay_mean_us),
+            });
+            let feedback_of_path = PathFeedback {
+                path: id,
+                received_packets: seen.received,
+                received_bytes: 0,
+                lost_packets: seen.lost,
+                loss_runs: seen.loss_runs,
+                delay,
+                late_packets: u32::from(seen.late),
+            };
+            path.loss.on_feedback(now, &feedback_of_path);
+            feedback.paths.push(feedback_of_path);
+        }
+        self.paths.owd.on_feedback(now, &feedback);
+        self.entry.scheduler.on_feedback(now, &feedback);
+    }
+}
+
+/// Delays are known modulo 268 s: they fit 32 bits.
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "modulo 2^28 µs fits 32 bits"
+)]
+const fn wrap(us: i64) -> i32 {
+    us as i32
+}
+
+fn saturate(count: u64) -> u16 {
+    u16::try_from(count).unwrap_or(u16::MAX)
+}
+
+/// What a report counts as on its path; the exact size hardly matters.
+const REPORT_BYTES: usize = 60;
+const _: () = assert!(REPORT_INTERVAL.as_millis() >= 10, "reports must stay rare");

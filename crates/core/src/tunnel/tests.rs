@@ -1,0 +1,372 @@
+//! Two tunnels joined by toy links in virtual time: rate, delay, an outage switch, and a window
+//! of twice the bandwidth-delay product.
+
+use super::*;
+use bytes::BytesMut;
+use ropewalk_types::{Ecn, Rate};
+use ropewalk_wire::HEADROOM;
+use std::collections::VecDeque;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+struct Link {
+    rate: Rate,
+    delay: Duration,
+    max_datagram: usize,
+    cut: bool,
+    busy_until: Instant,
+    under_way: VecDeque<(Instant, Bytes)>,
+    /// When each packet will be acknowledged, and its bytes.
+    unacknowledged: VecDeque<(Instant, u64)>,
+    silent_since: Option<Instant>,
+}
+
+impl Link {
+    fn new(mbit: u64, delay_ms: u64) -> Self {
+        Self {
+            rate: Rate::from_bits_per_sec(mbit * 1_000_000),
+            delay: Duration::from_millis(delay_ms),
+            max_datagram: 1_400,
+            cut: false,
+            busy_until: Instant::ZERO,
+            under_way: VecDeque::new(),
+            unacknowledged: VecDeque::new(),
+            silent_since: None,
+        }
+    }
+
+    fn send(&mut self, now: Instant, datagram: Bytes) {
+        self.busy_until = self.busy_until.max(now) + self.rate.time_for(datagram.len() as u64);
+        let arrives = self.busy_until + self.delay;
+        let acknowledged = if self.cut {
+            Instant::FAR_FUTURE
+        } else {
+            arrives + self.delay
+        };
+        self.unacknowledged
+            .push_back((acknowledged, datagram.len() as u64));
+        self.silent_since.get_or_insert(now);
+        if !self.cut {
+            self.under_way.push_back((arrives, datagram));
+        }
+    }
+
+    fn snapshot(&mut self, now: Instant) -> PathSnapshot {
+        while self
+            .unacknowledged
+            .front()
+            .is_some_and(|&(at, _)| at <= now)
+        {
+            self.unacknowledged.pop_front();
+            self.silent_since = (!self.unacknowledged.is_empty()).then_some(now);
+        }
+        let in_flight = self.unacknowledged.iter().map(|&(_, bytes)| bytes).sum();
+        let cwnd = 2 * self.rate.bytes_in(2 * self.delay) + 4_000;
+        PathSnapshot {
+            srtt: 2 * self.delay,
+            rttvar: self.delay / 8,
+            min_rtt: 2 * self.delay,
+            cwnd,
+            in_flight,
+            free: cwnd.saturating_sub(in_flight),
+            rate: self.rate,
+            max_datagram: self.max_datagram,
+            silent_since: self.silent_since,
+            ..PathSnapshot::default()
+        }
+    }
+}
+
+struct Pair {
+    now: Instant,
+    a: Tunnel,
+    b: Tunnel,
+    links: Vec<Link>,
+    back: Vec<Link>,
+    delivered: Vec<(Instant, Bytes)>,
+    trace: DefaultHasher,
+    sent: u32,
+}
+
+impl Pair {
+    fn new(scheduler: SchedulerKind, seed: u64, links: Vec<Link>) -> Self {
+        let config = TunnelConfig {
+            scheduler,
+            probe_interval: None,
+        };
+        let mut pair = Self {
+            now: Instant::from_millis(1),
+            a: Tunnel::new(config.clone(), seed),
+            b: Tunnel::new(config, seed + 1),
+            back: links
+                .iter()
+                .map(|l| Link {
+                    max_datagram: 1_400,
+                    ..Link::new(100, l.delay.as_millis() as u64)
+                })
+                .collect(),
+            links,
+            delivered: Vec::new(),
+            trace: DefaultHasher::new(),
+            sent: 0,
+        };
+        for id in 0..pair.links.len() {
+            pair.a
+                .add_path(pair.now, PathId(id as u8), PathConfig::default());
+            pair.b
+                .add_path(pair.now, PathId(id as u8), PathConfig::default());
+        }
+        pair
+    }
+
+    /// A UDP packet of `bytes` with a running number behind the header.
+    fn packet(&mut self, bytes: usize, port: u16) -> BytesMut {
+        let mut data = BytesMut::zeroed(HEADROOM + bytes);
+        let ip = &mut data[HEADROOM..];
+        ip[0] = 0x45;
+        ip[2..4].copy_from_slice(&(bytes as u16).to_be_bytes());
+        ip[9] = 17;
+        ip[20..22].copy_from_slice(&port.to_be_bytes());
+        ip[28..32].copy_from_slice(&self.sent.to_be_bytes());
+        self.sent += 1;
+        data
+    }
+
+    fn offer(&mut self, bytes: usize, port: u16) {
+        let data = self.packet(bytes, port);
+        self.a.handle_inner(self.now, data, false);
+    }
+
+    fn step(&mut self, time: Duration) {
+        self.now += time;
+        let now = self.now;
+        self.a.handle_timeout(now);
+        self.b.handle_timeout(now);
+        for id in 0..self.links.len() {
+            let path = PathId(id as u8);
+            self.a.update_path(now, path, self.links[id].snapshot(now));
+            self.b.update_path(now, path, self.back[id].snapshot(now));
+        }
+        let mut out = Vec::new();
+        self.a.poll_transmit(now, &mut out, 1_000);
+        for o in out.drain(..) {
+            (now.as_nanos(), o.path.0, &o.datagram[..]).hash(&mut self.trace);
+            self.links[o.path.index()].send(now, o.datagram);
+        }
+        self.b.poll_transmit(now, &mut out, 1_000);
+        for o in out.drain(..) {
+            self.back[o.path.index()].send(now, o.datagram);
+        }
+        for id in 0..self.links.len() {
+            let path = PathId(id as u8);
+            while self.links[id]
+                .under_way
+                .front()
+                .is_some_and(|&(at, _)| at <= now)
+            {
+                let (_, data) = self.links[id].under_way.pop_front().expect("just seen");
+                self.b.handle_datagram(now, path, Ecn::NotEct, data);
+            }
+            while self.back[id]
+                .under_way
+                .front()
+                .is_some_and(|&(at, _)| at <= now)
+            {
+                let (_, data) = self.back[id].under_way.pop_front().expect("just seen");
+                self.a.handle_datagram(now, path, Ecn::NotEct, data);
+            }
+        }
+        self.a.end_batch(now);
+        self.b.end_batch(now);
+        while let Some(inner) = self.b.poll_inner() {
+            inner.data.hash(&mut self.trace);
+            self.delivered.push((now, inner.data));
+        }
+    }
+
+    fn run(&mut self, time: Duration) {
+        let end = self.now + time;
+        while self.now < end {
+            self.step(Duration::from_micros(500));
+        }
+    }
+
+    fn numbers(&self) -> Vec<u32> {
+        let number = |b: &Bytes| u32::from_be_bytes([b[28], b[29], b[30], b[31]]);
+        self.delivered.iter().map(|(_, b)| number(b)).collect()
+    }
+}
+
+fn uneven() -> Vec<Link> {
+    vec![Link::new(16, 25), Link::new(8, 35)]
+}
+
+/// Offers one flow at 20 of 24 Mbit/s for a second.
+fn load(pair: &mut Pair) {
+    for _ in 0..2_000 {
+        pair.offer(1_250, 9);
+        pair.step(Duration::from_micros(500));
+    }
+    pair.run(Duration::from_secs(1));
+}
+
+#[test]
+fn every_scheduler_delivers_everything_once_and_in_order() {
+    for kind in SchedulerKind::ALL {
+        let mut pair = Pair::new(kind, 1, uneven());
+        for _ in 0..1_000 {
+            pair.offer(1_250, 9);
+            pair.step(Duration::from_millis(2)); // 5 Mbit/s: every path alone is enough
+        }
+        pair.run(Duration::from_secs(1));
+        let numbers = pair.numbers();
+        assert!(numbers.is_sorted(), "{kind}: {:?}", &numbers[..40]);
+        assert_eq!(numbers.len(), 1_000, "{kind}");
+    }
+}
+
+#[test]
+fn one_flow_above_either_path_uses_both() {
+    for kind in [
+        SchedulerKind::Htmt,
+        SchedulerKind::Auto,
+        SchedulerKind::LowRtt,
+    ] {
+        let mut pair = Pair::new(kind, 1, uneven());
+        load(&mut pair);
+        let stats = pair.a.stats();
+        let delivered = pair.numbers().len() as u64;
+        assert_eq!(
+            stats.tx_packets, delivered,
+            "{kind}: nothing is lost between the ends"
+        );
+        assert!(
+            delivered > 1_900,
+            "{kind}: {delivered} of 2000, {:?}",
+            stats.queue
+        );
+    }
+}
+
+#[test]
+fn switching_schedulers_under_load_loses_nothing() {
+    let mut pair = Pair::new(SchedulerKind::Auto, 1, uneven());
+    for round in 0..2_000 {
+        if round % 50 == 0 {
+            let kind = SchedulerKind::ALL[round / 50 % SchedulerKind::ALL.len()];
+            if kind != SchedulerKind::Redundant {
+                pair.a.set_scheduler(kind);
+            }
+        }
+        pair.offer(625, 9);
+        pair.step(Duration::from_micros(500));
+    }
+    pair.a.set_scheduler(SchedulerKind::Auto);
+    pair.run(Duration::from_secs(1));
+    let mut numbers = pair.numbers();
+    numbers.sort_unstable();
+    assert_eq!(numbers, (0..2_000).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_silent_path_is_left_and_used_again_when_it_returns() {
+    let mut pair = Pair::new(SchedulerKind::Auto, 1, uneven());
+    let offer = |pair: &mut Pair, ms: u64| {
+        for _ in 0..ms / 10 {
+            pair.offer(200, 9);
+            pair.run(Duration::from_millis(10));
+        }
+    };
+    offer(&mut pair, 500);
+    pair.links[0].cut = true;
+    let cut = pair.now;
+    offer(&mut pair, 500);
+    let gap = pair
+        .delivered
+        .windows(2)
+        .map(|w| w[1].0.since(w[0].0))
+        .max();
+    assert!(gap < Some(Duration::from_millis(250)), "{gap:?}");
+    assert!(
+        matches!(pair.a.path_state(PathId(0)), Some(PathState::Suspect(at)) if at >= cut - Duration::from_millis(60))
+    );
+    assert!(pair.a.any_up());
+
+    // The transport gets an answer again.
+    pair.links[0].cut = false;
+    pair.links[0].unacknowledged.clear();
+    pair.links[0].silent_since = None;
+    let before = pair.a.path_stats(PathId(0)).expect("known").tx_datagrams;
+    offer(&mut pair, 500);
+    assert_eq!(pair.a.path_state(PathId(0)), Some(PathState::Up));
+    let after = pair.a.path_stats(PathId(0)).expect("known").tx_datagrams;
+    assert!(after > before + 20, "{before} {after}");
+}
+
+#[test]
+fn a_packet_larger_than_the_path_is_fragmented_and_rejoined() {
+    let mut links = vec![Link::new(16, 25)];
+    links[0].max_datagram = 1_200;
+    let mut pair = Pair::new(SchedulerKind::Auto, 1, links);
+    for _ in 0..20 {
+        pair.offer(9_000, 9);
+        pair.run(Duration::from_millis(20));
+    }
+    pair.run(Duration::from_secs(1));
+    assert_eq!(pair.numbers(), (0..20).collect::<Vec<_>>());
+    assert!(pair.delivered.iter().all(|(_, b)| b.len() == 9_000));
+    assert_eq!(pair.b.stats().fragments_dropped, 0);
+}
+
+#[test]
+fn the_same_seed_gives_the_same_trace_and_another_seed_another() {
+    let trace = |seed| {
+        let mut pair = Pair::new(SchedulerKind::Auto, seed, uneven());
+        for round in 0..1_500u16 {
+            pair.offer(1_250, round % 5);
+            pair.step(Duration::from_micros(500));
+        }
+        pair.run(Duration::from_secs(1));
+        pair.trace.finish()
+    };
+    assert_eq!(trace(7), trace(7));
+    assert_ne!(trace(7), trace(8));
+}
+
+#[test]
+fn garbage_and_foreign_packets_are_counted_not_fatal() {
+    let mut pair = Pair::new(SchedulerKind::Auto, 1, uneven());
+    let now = pair.now;
+    for bytes in [&[][..], &[0xff; 40], &[0x10; 3], &[0x20; 14], &[0x30; 9]] {
+        assert_eq!(
+            pair.b
+                .handle_datagram(now, PathId(0), Ecn::NotEct, Bytes::copy_from_slice(bytes)),
+            None
+        );
+    }
+    assert_eq!(pair.b.stats().malformed, 5);
+    pair.a.handle_inner(now, BytesMut::zeroed(3), false);
+    pair.a
+        .handle_inner(now, BytesMut::zeroed(HEADROOM + 60), false);
+    assert_eq!(pair.a.stats().invalid_inner, 2);
+}
+
+#[test]
+fn an_outer_mark_reaches_a_capable_inner_packet() {
+    for (inner, expected) in [(2u8, 3u8), (1, 3), (3, 3), (0, 0)] {
+        let mut pair = Pair::new(SchedulerKind::Auto, 1, uneven());
+        let mut data = pair.packet(100, 9);
+        data[HEADROOM + 1] |= inner;
+        let now = pair.now;
+        pair.a
+            .update_path(now, PathId(0), pair.links[0].snapshot(now));
+        pair.a.handle_inner(now, data, false);
+        let mut out = Vec::new();
+        pair.a.poll_transmit(now, &mut out, 10);
+        let sent = out.pop().expect("room");
+        pair.b
+            .handle_datagram(now, sent.path, Ecn::Ce, sent.datagram);
+        pair.b.end_batch(now);
+        let got = pair.b.poll_inner().expect("delivered");
+        assert_eq!(got.data[1] & 3, expected);
+    }
+}
