@@ -1,125 +1,194 @@
-//! What the exit counts per path: arrivals, losses and their runs, and delays.
+//! The exit's counter of one path: what arrived, what is missing, how long it was under way.
 //!
-//! The path's own 16-bit sequence numbers are extended; a number counts as lost once
-//! [`REORDER_WINDOW`] newer ones are known, and never twice. Invariant: within one run of
-//! numbers, received + lost + still awaited = numbers passed.
+//! Every datagram of a path carries the path's own 16-bit sequence number. A number is called
+//! lost once it is [`REORDER_WINDOW`] numbers behind the highest, or at a report when it was
+//! missing already [`SETTLE_AFTER`] earlier, so that a slow path does not keep its losses to
+//! itself. Numbers that lead too far ([`JUMP_MAX`]) are no losses but a new start.
+//!
+//! Invariant: each sequence number counts at most once, as received or as lost; any sequence of
+//! inputs is taken without a panic and in constant time per packet.
 
-use super::{DELAY_MODULUS_US, DelaySample, PathFeedback};
-use ropewalk_types::{Instant, PathId};
+use super::feedback::{DELAY_MODULUS_US, DelaySample, PathFeedback};
+use ropewalk_types::{Duration, Instant, PathId};
 
-/// Numbers behind the newest that may still arrive before they count as lost.
-pub const REORDER_WINDOW: u64 = 64;
-/// A jump beyond this is a restart of the sender, not a loss.
-const RESYNC: u64 = 8_192;
-/// One unit of a transmit timestamp, microseconds.
+/// How far behind the highest number a packet may come without being called lost.
+pub const REORDER_WINDOW: u16 = 64;
+/// A larger step, forwards or backwards, is a new start.
+pub const JUMP_MAX: u16 = 8_192;
+/// A number missing for this long is called lost at the next report.
+pub const SETTLE_AFTER: Duration = Duration::from_millis(50);
+
+const UNIT_NANOS: u64 = 16_000;
 const UNIT_US: i64 = 16;
+const TIMESTAMP_MASK: u64 = (1 << 24) - 1;
 
-/// Arrivals on one path since the last report.
-#[derive(Debug, Default)]
+/// Counter of one path at its exit.
+#[derive(Clone, Debug, Default)]
 pub struct PathArrivals {
-    /// One past the newest number seen; numbers are extended to 64 bits.
-    next: Option<u64>,
-    /// Bit k: whether number `next − 1 − k` has arrived.
-    seen: u64,
-    /// Whether the number that left the window last was lost: a run of losses goes on.
-    in_run: bool,
-    received: u32,
-    bytes: u64,
-    lost: u32,
-    runs: u32,
-    delay_min: Option<i64>,
-    /// Sum of delays relative to the first of the period, which keeps the wrap out.
-    delay_first: i64,
+    highest: Option<u16>,
+    /// Bit `i`: number `highest - i` was received or has been called lost already.
+    settled: u64,
+    /// Bit `i`: number `highest - i` was called lost; tells where a loss run goes on.
+    lost: u64,
+    /// Whether the number that last left the window was lost.
+    last_was_lost: bool,
+    newest_at: Instant,
+    /// Highest number at an earlier report, and when it was the newest.
+    mark: Option<(u16, Instant)>,
+    received_packets: u32,
+    received_bytes: u64,
+    lost_packets: u32,
+    loss_runs: u32,
+    /// First delay of the period in units modulo 2^24: the others are taken relative to it.
+    delay_origin: Option<u32>,
+    delay_min: i64,
     delay_sum: i64,
+    delay_count: i64,
 }
 
 impl PathArrivals {
-    /// Nothing has arrived.
+    /// Nothing arrived yet.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Notes a datagram: its 16-bit path sequence number, its 24-bit transmit timestamp in
-    /// units of 16 µs, and its length in bytes.
-    pub fn on_packet(&mut self, now: Instant, path_seq: u16, sent_at: u32, bytes: usize) {
-        self.received = self.received.saturating_add(1);
-        self.bytes += bytes as u64;
-        self.note_delay(now, sent_at);
-        let Some(next) = self.next else {
-            self.restart(path_seq);
+    /// A datagram of `bytes` with the path sequence number `seq` arrived, sent at `sent`: the
+    /// sender's clock in units of 16 µs modulo 2^24 (higher bits are ignored).
+    pub fn on_packet(&mut self, now: Instant, seq: u16, sent: u32, bytes: usize) {
+        self.newest_at = self.newest_at.max(now);
+        if !self.place(seq) {
             return;
+        }
+        self.received_packets = self.received_packets.saturating_add(1);
+        self.received_bytes = self.received_bytes.saturating_add(bytes as u64);
+        self.delay(now, sent);
+    }
+
+    /// Marks `seq` as received; false for a duplicate or one that came too late to count.
+    fn place(&mut self, seq: u16) -> bool {
+        let Some(highest) = self.highest else {
+            self.start(seq);
+            return true;
         };
-        let ahead = path_seq.wrapping_sub((next & 0xffff) as u16);
-        if ahead < 0x8000 {
-            if u64::from(ahead) > RESYNC {
-                self.restart(path_seq);
-                return;
+        let ahead = seq.wrapping_sub(highest);
+        let behind = highest.wrapping_sub(seq);
+        if ahead == 0 {
+            return false;
+        }
+        if ahead <= JUMP_MAX {
+            self.advance(seq, ahead);
+            return true;
+        }
+        if behind > JUMP_MAX {
+            self.start(seq);
+            return true;
+        }
+        if behind >= REORDER_WINDOW || self.settled & (1 << behind) != 0 {
+            return false;
+        }
+        self.settled |= 1 << behind;
+        true
+    }
+
+    fn start(&mut self, seq: u16) {
+        self.highest = Some(seq);
+        self.settled = u64::MAX;
+        self.lost = 0;
+        self.last_was_lost = false;
+        self.mark = None;
+    }
+
+    /// Moves the window up to `seq`; what leaves it without having come is lost.
+    fn advance(&mut self, seq: u16, steps: u16) {
+        let window = u32::from(REORDER_WINDOW);
+        for _ in 0..steps.min(REORDER_WINDOW) {
+            let settled = self.settled >> (window - 1) & 1 == 1;
+            let was_lost = self.lost >> (window - 1) & 1 == 1;
+            if !settled {
+                self.count_lost(!self.last_was_lost, 1);
             }
-            for _ in 0..ahead {
-                self.shift(false);
-            }
-            self.shift(true);
-        } else {
-            let behind = u64::from(!ahead);
-            if behind >= RESYNC {
-                self.restart(path_seq);
-            } else if behind < REORDER_WINDOW {
-                self.seen |= 1 << behind;
-            }
+            self.last_was_lost = !settled || was_lost;
+            self.settled <<= 1;
+            self.lost <<= 1;
+        }
+        // Numbers that enter and leave the window in one step.
+        let skipped = steps.saturating_sub(REORDER_WINDOW);
+        if skipped > 0 {
+            self.count_lost(!self.last_was_lost, u32::from(skipped));
+            self.last_was_lost = true;
+        }
+        self.settled |= 1;
+        self.highest = Some(seq);
+    }
+
+    const fn count_lost(&mut self, run_begins: bool, packets: u32) {
+        self.lost_packets = self.lost_packets.saturating_add(packets);
+        if run_begins {
+            self.loss_runs = self.loss_runs.saturating_add(1);
         }
     }
 
-    /// Moves the window one number on; what leaves it unseen is lost.
-    fn shift(&mut self, arrived: bool) {
-        let leaves_seen = self.seen >> (REORDER_WINDOW - 1) == 1;
-        if leaves_seen {
-            self.in_run = false;
+    fn delay(&mut self, now: Instant, sent: u32) {
+        let received = now.as_nanos() / UNIT_NANOS;
+        let units = received.wrapping_sub(u64::from(sent)) & TIMESTAMP_MASK;
+        let units = u32::try_from(units).unwrap_or(0);
+        let origin = *self.delay_origin.get_or_insert(units);
+        let offset = i64::from((units.wrapping_sub(origin) << 8).cast_signed() >> 8);
+        self.delay_min = if self.delay_count == 0 {
+            offset
         } else {
-            self.lost = self.lost.saturating_add(1);
-            self.runs = self.runs.saturating_add(u32::from(!self.in_run));
-            self.in_run = true;
-        }
-        self.seen = self.seen << 1 | u64::from(arrived);
-        self.next = self.next.map(|n| n + 1);
-    }
-
-    fn restart(&mut self, path_seq: u16) {
-        // The first 64 numbers before it are taken as seen: they were not ours to count.
-        self.next = Some(0x1_0000 + u64::from(path_seq) + 1);
-        self.seen = u64::MAX;
-        self.in_run = false;
-    }
-
-    fn note_delay(&mut self, now: Instant, sent_at: u32) {
-        let received_us = i64::try_from(now.as_nanos() / 1_000).unwrap_or(0);
-        let delay = (received_us - i64::from(sent_at) * UNIT_US).rem_euclid(DELAY_MODULUS_US);
-        let Some(min) = self.delay_min else {
-            (self.delay_min, self.delay_first, self.delay_sum) = (Some(delay), delay, 0);
-            return;
+            self.delay_min.min(offset)
         };
-        let from_first = super::delay_difference_us(delay, self.delay_first);
-        self.delay_sum += from_first;
-        if super::delay_difference_us(delay, min) < 0 {
-            self.delay_min = Some(delay);
-        }
+        self.delay_sum += offset;
+        self.delay_count += 1;
     }
 
-    /// What was seen since the last call; counting goes on.
+    /// What arrived since the last call, as the path `path` of a report.
     pub fn take(&mut self, path: PathId) -> PathFeedback {
-        let delay = self.delay_min.take().map(|min_us| DelaySample {
-            min_us,
-            mean_us: (self.delay_first + self.delay_sum / i64::from(self.received.max(1)))
-                .rem_euclid(DELAY_MODULUS_US),
+        self.settle();
+        let delay = self.delay_origin.take().map(|origin| {
+            let us =
+                |units: i64| ((i64::from(origin) + units) * UNIT_US).rem_euclid(DELAY_MODULUS_US);
+            let mean = self.delay_sum / self.delay_count.max(1);
+            DelaySample {
+                min_us: us(self.delay_min),
+                mean_us: us(mean),
+            }
         });
+        (self.delay_sum, self.delay_count) = (0, 0);
         PathFeedback {
             path,
-            received_packets: std::mem::take(&mut self.received),
-            received_bytes: std::mem::take(&mut self.bytes),
-            lost_packets: std::mem::take(&mut self.lost),
-            loss_runs: std::mem::take(&mut self.runs),
+            received_packets: std::mem::take(&mut self.received_packets),
+            received_bytes: std::mem::take(&mut self.received_bytes),
+            lost_packets: std::mem::take(&mut self.lost_packets),
+            loss_runs: std::mem::take(&mut self.loss_runs),
             delay,
             late_packets: 0,
+        }
+    }
+
+    /// Calls lost what was missing already at the mark, if that is long enough ago.
+    fn settle(&mut self) {
+        let Some(highest) = self.highest else { return };
+        let due = self
+            .mark
+            .filter(|(_, at)| self.newest_at.since(*at) >= SETTLE_AFTER);
+        if let Some((mark, _)) = due {
+            let marked = highest.wrapping_sub(mark);
+            let mut previous_lost = self.last_was_lost;
+            for behind in (marked.min(REORDER_WINDOW)..REORDER_WINDOW).rev() {
+                let bit = 1 << behind;
+                if self.settled & bit == 0 {
+                    self.count_lost(!previous_lost, 1);
+                    self.settled |= bit;
+                    self.lost |= bit;
+                }
+                previous_lost = self.lost & bit != 0;
+            }
+        }
+        if due.is_some() || self.mark.is_none() {
+            self.mark = Some((highest, self.newest_at));
         }
     }
 }
@@ -128,84 +197,177 @@ impl PathArrivals {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use ropewalk_types::{Duration, Random};
 
-    fn feed(numbers: impl IntoIterator<Item = u64>) -> PathFeedback {
-        let mut arrivals = PathArrivals::new();
-        for n in numbers {
-            arrivals.on_packet(Instant::from_millis(n), (n & 0xffff) as u16, 0, 100);
+    fn feed(exit: &mut PathArrivals, numbers: impl IntoIterator<Item = u16>) {
+        for number in numbers {
+            exit.on_packet(Instant::ZERO, number, 0, 100);
         }
-        arrivals.take(PathId(0))
+    }
+
+    fn counts(exit: &mut PathArrivals) -> (u32, u32, u32) {
+        let seen = exit.take(PathId(3));
+        (seen.received_packets, seen.lost_packets, seen.loss_runs)
     }
 
     #[test]
-    fn a_gap_is_a_loss_only_after_the_window() {
-        assert_eq!(feed((0..30).filter(|&n| n != 10)).lost_packets, 0);
-        let seen = feed((0..200).filter(|&n| n != 10 && n != 11 && n != 50));
-        assert_eq!(
-            (seen.lost_packets, seen.loss_runs, seen.received_packets),
-            (3, 2, 197)
+    fn losses_and_their_runs_are_counted_across_the_wrap() {
+        let mut exit = PathArrivals::new();
+        let sent = (0..1_000u32).map(|n| u16::try_from((n + 65_000) & 0xffff).unwrap());
+        // Lost: 10..13, 500, 536..540 (the wrap of the numbers is at 536).
+        let gone = |n: usize| (10..13).contains(&n) || n == 500 || (536..540).contains(&n);
+        feed(
+            &mut exit,
+            sent.enumerate()
+                .filter(|(n, _)| !gone(*n))
+                .map(|(_, seq)| seq),
         );
+        assert_eq!(counts(&mut exit), (992, 8, 3));
+        assert_eq!(counts(&mut exit), (0, 0, 0), "a period counts once");
     }
 
     #[test]
-    fn disorder_within_the_window_is_no_loss() {
-        let swapped = (0..200u64).map(|n| n ^ 1).chain(200..300);
-        assert_eq!(feed(swapped).lost_packets, 0);
+    fn reordering_within_the_window_is_no_loss_and_duplicates_count_once() {
+        let mut exit = PathArrivals::new();
+        feed(&mut exit, [0, 5, 4, 3, 2, 1, 3, 5]);
+        feed(&mut exit, 7..70);
+        feed(&mut exit, [6]);
+        feed(&mut exit, 70..300);
+        assert_eq!(counts(&mut exit), (300, 0, 0));
     }
 
     #[test]
-    fn numbers_wrap_and_restart() {
-        assert_eq!(feed(65_000..67_000).lost_packets, 0);
-        assert_eq!(feed((0..100).chain(30_000..30_100)).lost_packets, 0);
+    fn a_packet_behind_the_window_stays_lost() {
+        let mut exit = PathArrivals::new();
+        feed(&mut exit, (0..10).chain(11..75));
+        feed(&mut exit, [10]);
+        assert_eq!(counts(&mut exit), (74, 1, 1));
     }
 
     #[test]
-    fn bursts_of_a_gilbert_channel_are_counted_as_they_are() {
-        let (p, r) = (0.02, 0.25);
-        let mut random = Random::new(4);
-        let mut bad = false;
-        let mut lost = 0;
-        let survivors: Vec<u64> = (0..100_000)
-            .filter(|_| {
-                bad = if bad {
-                    !random.chance(r)
-                } else {
-                    random.chance(p)
-                };
-                lost += u32::from(bad);
-                !bad
-            })
-            .collect();
-        let seen = feed(survivors);
-        assert!(
-            seen.lost_packets.abs_diff(lost) <= 64,
-            "{} {lost}",
-            seen.lost_packets
-        );
-        let burst = f64::from(seen.lost_packets) / f64::from(seen.loss_runs);
-        assert!((burst - 4.0).abs() < 0.4, "{burst}");
+    fn a_long_outage_is_one_run() {
+        let mut exit = PathArrivals::new();
+        feed(&mut exit, (0..100).chain(2_100..2_300));
+        assert_eq!(counts(&mut exit), (300, 2_000, 1));
     }
 
     #[test]
-    fn delays_are_differences_of_clocks() {
-        let mut arrivals = PathArrivals::new();
-        for ms in [30u64, 20, 40] {
-            let now = Instant::from_millis(1_000) + Duration::from_millis(ms);
-            arrivals.on_packet(now, ms as u16, 1_000_000 / 16, 1);
+    fn a_wild_jump_is_a_new_start_in_both_directions() {
+        let mut exit = PathArrivals::new();
+        feed(&mut exit, (0..100).chain(20_000..20_200).chain(0..200));
+        assert_eq!(counts(&mut exit), (500, 0, 0));
+    }
+
+    #[test]
+    fn a_slow_path_reports_its_losses_before_64_more_packets() {
+        let mut exit = PathArrivals::new();
+        let mut total = (0, 0, 0);
+        for second in 0..20u16 {
+            if !(5..8).contains(&second) && second != 12 {
+                exit.on_packet(
+                    Instant::from_millis(u64::from(second) * 1_000),
+                    second,
+                    0,
+                    9,
+                );
+            }
+            let (received, lost, runs) = counts(&mut exit);
+            total = (total.0 + received, total.1 + lost, total.2 + runs);
         }
-        let delay = arrivals.take(PathId(0)).delay.expect("three came");
-        assert_eq!((delay.min_us, delay.mean_us), (20_000, 30_000));
+        assert_eq!(total, (16, 4, 2));
+    }
+
+    #[test]
+    fn a_run_reported_in_parts_is_one_run() {
+        let mut exit = PathArrivals::new();
+        feed(&mut exit, 0..10);
+        exit.take(PathId(0));
+        exit.on_packet(Instant::from_millis(100), 12, 0, 9); // 10 and 11 are missing
+        assert_eq!(counts(&mut exit), (1, 0, 0));
+        exit.on_packet(Instant::from_millis(200), 13, 0, 9);
+        assert_eq!(counts(&mut exit), (1, 2, 1));
+        for number in 14..200 {
+            exit.on_packet(Instant::from_millis(300), number, 0, 9);
+        }
+        assert_eq!(counts(&mut exit), (186, 0, 0));
+    }
+
+    #[test]
+    fn delays_are_receive_minus_send_time() {
+        let mut exit = PathArrivals::new();
+        let unit = |units: u64| Instant::from_nanos(units * UNIT_NANOS);
+        exit.on_packet(unit(1_000), 0, 0x00ff_ffff, 100); // sent one unit before the wrap
+        exit.on_packet(unit(1_003), 1, 0, 100);
+        exit.on_packet(unit(1_002), 2, 1, 100);
+        let seen = exit.take(PathId(0));
+        assert_eq!(seen.received_bytes, 300);
+        // 1001, 1003 and 1001 units.
+        let expected = DelaySample {
+            min_us: 1_001 * 16,
+            mean_us: 1_001 * 16,
+        };
+        assert_eq!(seen.delay, Some(expected));
+        assert_eq!(exit.take(PathId(0)).delay, None);
     }
 
     proptest! {
         #[test]
-        fn any_sequence_is_counted_without_panic(numbers in proptest::collection::vec(any::<u16>(), 0..300)) {
-            let mut arrivals = PathArrivals::new();
-            for &n in &numbers {
-                arrivals.on_packet(Instant::from_millis(5), n, u32::from(n), 1);
+        fn any_input_is_taken_and_no_number_counts_twice(
+            steps in prop::collection::vec(
+                (any::<u16>(), any::<bool>(), any::<u32>(), 0u64..200), 0..500),
+        ) {
+            let mut exit = PathArrivals::new();
+            let mut now = Instant::ZERO;
+            let (mut seq, mut given, mut received) = (0u16, 0, 0);
+            for (number, wild, sent, wait_ms) in steps {
+                now += Duration::from_millis(wait_ms);
+                seq = if wild { number } else { seq.wrapping_add(number % 100) };
+                exit.on_packet(now, seq, sent, 100);
+                given += 1;
+                if wait_ms < 40 {
+                    let seen = exit.take(PathId(0));
+                    prop_assert!(seen.loss_runs <= seen.lost_packets);
+                    received += seen.received_packets;
+                    if let Some(delay) = seen.delay {
+                        prop_assert!((0..DELAY_MODULUS_US).contains(&delay.min_us));
+                        prop_assert!((0..DELAY_MODULUS_US).contains(&delay.mean_us));
+                    }
+                }
             }
-            prop_assert_eq!(arrivals.take(PathId(0)).received_packets as usize, numbers.len());
+            received += exit.take(PathId(0)).received_packets;
+            prop_assert!(received <= given);
+        }
+
+        #[test]
+        fn sent_is_received_plus_lost_however_packets_are_shuffled_and_dropped(
+            lost in prop::collection::vec(prop::bool::weighted(0.2), 300..1_000),
+            swaps in prop::collection::vec(0usize..1_000, 0..200),
+            first in any::<u16>(),
+            report_every in 1usize..50,
+        ) {
+            let count = lost.len();
+            let mut order: Vec<usize> = (0..count).filter(|n| !lost[*n]).collect();
+            for swap in swaps {
+                // Neighbours change places: far less than the window.
+                let at = swap % (order.len() - 1);
+                order.swap(at, at + 1);
+            }
+            // Ends of the sequence that certainly arrive, so that every loss is between packets.
+            let numbers = order.iter().map(|n| n + 1).chain(count + 1..count + 200);
+            let mut exit = PathArrivals::new();
+            let mut total = (0, 0);
+            for (at, number) in std::iter::once(0).chain(numbers).enumerate() {
+                let seq = first.wrapping_add(u16::try_from(number).unwrap());
+                exit.on_packet(Instant::from_nanos(at as u64), seq, 0, 1);
+                if at % report_every == 0 {
+                    let seen = exit.take(PathId(0));
+                    total = (total.0 + seen.received_packets, total.1 + seen.lost_packets);
+                }
+            }
+            let seen = exit.take(PathId(0));
+            let total = (total.0 + seen.received_packets, total.1 + seen.lost_packets);
+            let gone = u32::try_from(lost.iter().filter(|lost| **lost).count()).unwrap();
+            prop_assert_eq!(total.1, gone);
+            prop_assert_eq!(total.0 + total.1, u32::try_from(count + 200).unwrap());
         }
     }
 }

@@ -1,73 +1,234 @@
-//! Loss and burstiness of a path, from what the exit counted.
+//! Loss ratio and burstiness of one path, from what the exit counted.
 //!
-//! Exponentially forgotten counts of packets, losses and runs: old reports fade with
-//! [`MEMORY`], so that a second of heavy loss shows at once and is gone after ten. The mean run
-//! is `1/r` of the Gilbert model (Gilbert 1960); with few runs it is drawn towards a prior of 2.
+//! The loss ratio covers the last [`WINDOW_SECS`] seconds, or further back until it rests on
+//! [`PACKETS_MIN`] packets. Burstiness follows the Gilbert model: `p` is the chance that a loss
+//! run begins at a packet after a received one, `r` the chance that a run ends at a packet, so
+//! the mean run is `1 / r`. Both are counted over up to [`HISTORY_SECS`] seconds; with fewer
+//! than [`RUNS_MIN`] runs `r` is drawn towards the prior of one half, in proportion to what is
+//! missing.
+//!
+//! Invariant: `loss`, `p` and `r` are within `0..=1` and `r` is above zero.
+//! Source: Gilbert, "Capacity of a burst-noise channel" (Bell System Technical Journal 39,
+//! 1960); counting of transitions as usual for the hidden-state-free case.
 
-use super::PathFeedback;
-use ropewalk_types::{Duration, Instant};
+use super::feedback::PathFeedback;
+use ropewalk_types::Instant;
 
-/// Time constant of forgetting.
-const MEMORY: Duration = Duration::from_secs(3);
-/// Packets needed before a ratio means anything.
-const PACKETS_MIN: f64 = 20.0;
-/// Weight of the prior, in runs, and its mean run (r = 0.5).
-const PRIOR_RUNS: f64 = 10.0;
-const PRIOR_BURST: f64 = 2.0;
+/// Seconds the loss ratio covers.
+pub const WINDOW_SECS: u64 = 10;
+/// Packets the loss ratio rests on at least, if there were as many within the history.
+pub const PACKETS_MIN: u64 = 1_000;
+/// Seconds of history.
+pub const HISTORY_SECS: u64 = 60;
+/// Loss runs from which burstiness is taken as measured.
+pub const RUNS_MIN: u64 = 30;
+
+/// Chance that a run ends, before anything is known.
+const END_PRIOR: f64 = 0.5;
+/// Longest mean run believed, in packets.
+const BURST_MAX: f64 = 1_000.0;
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    received: u64,
+    lost: u64,
+    runs: u64,
+}
+
+impl Counts {
+    const fn add(&mut self, other: Self) {
+        self.received += other.received;
+        self.lost += other.lost;
+        self.runs += other.runs;
+    }
+
+    const fn packets(self) -> u64 {
+        self.received + self.lost
+    }
+}
+
+/// Parameters of the Gilbert model per packet.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Gilbert {
+    /// Chance that a packet after a received one is lost.
+    pub p: f64,
+    /// Chance that a packet after a lost one is received.
+    pub r: f64,
+}
 
 /// Loss of one path in one direction.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct LossEstimator {
-    packets: f64,
-    lost: f64,
-    runs: f64,
-    last: Option<Instant>,
+    /// Counts per second, with the second they belong to.
+    seconds: [(u64, Counts); HISTORY_SECS as usize],
+    loss: f64,
+    gilbert: Gilbert,
+}
+
+impl Default for LossEstimator {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 impl LossEstimator {
-    /// Nothing is known: no loss is assumed.
+    /// Nothing lost yet.
     #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Takes a report of this path in.
-    pub fn on_feedback(&mut self, now: Instant, seen: &PathFeedback) {
-        if let Some(last) = self.last {
-            let keep = (-now.since(last).as_secs_f64() / MEMORY.as_secs_f64()).exp();
-            self.packets *= keep;
-            self.lost *= keep;
-            self.runs *= keep;
+    pub const fn new() -> Self {
+        let empty = Counts {
+            received: 0,
+            lost: 0,
+            runs: 0,
+        };
+        Self {
+            seconds: [(0, empty); HISTORY_SECS as usize],
+            loss: 0.0,
+            gilbert: Gilbert {
+                p: 0.0,
+                r: END_PRIOR,
+            },
         }
-        self.last = Some(now);
-        self.packets += f64::from(seen.received_packets) + f64::from(seen.lost_packets);
-        self.lost += f64::from(seen.lost_packets);
-        self.runs += f64::from(seen.loss_runs);
     }
 
-    /// Share of packets lost, `0.0..=1.0`.
-    #[must_use]
-    pub fn loss(&self) -> f64 {
-        if self.packets < PACKETS_MIN {
-            0.0
+    /// Takes the exit's counts of one period in.
+    pub fn on_feedback(&mut self, now: Instant, feedback: &PathFeedback) {
+        let second = now.as_nanos() / 1_000_000_000;
+        let slot = &mut self.seconds[usize::try_from(second % HISTORY_SECS).unwrap_or(0)];
+        if slot.0 != second {
+            *slot = (second, Counts::default());
+        }
+        slot.1.add(Counts {
+            received: u64::from(feedback.received_packets),
+            lost: u64::from(feedback.lost_packets),
+            runs: u64::from(feedback.loss_runs.min(feedback.lost_packets)),
+        });
+        self.recount(second);
+    }
+
+    fn recount(&mut self, second: u64) {
+        let (mut recent, mut all) = (Counts::default(), Counts::default());
+        for age in 0..HISTORY_SECS.min(second + 1) {
+            let index = usize::try_from((second - age) % HISTORY_SECS).unwrap_or(0);
+            let (at, counts) = self.seconds[index];
+            if at != second - age {
+                continue;
+            }
+            if age < WINDOW_SECS || recent.packets() < PACKETS_MIN {
+                recent.add(counts);
+            }
+            if age < WINDOW_SECS || all.runs < RUNS_MIN {
+                all.add(counts);
+            }
+        }
+        self.loss = ratio(recent.lost, recent.packets());
+        let known = as_f64(all.runs.min(RUNS_MIN)) / as_f64(RUNS_MIN);
+        let measured = if all.lost == 0 {
+            END_PRIOR
         } else {
-            (self.lost / self.packets).clamp(0.0, 1.0)
-        }
+            ratio(all.runs, all.lost)
+        };
+        self.gilbert = Gilbert {
+            p: ratio(all.runs, all.received).min(1.0),
+            r: (known * measured + (1.0 - known) * END_PRIOR).max(1.0 / BURST_MAX),
+        };
     }
 
-    /// Mean length of a run of losses, packets, at least 1.
+    /// Share of packets lost lately, `0.0..=1.0`.
+    #[must_use]
+    pub const fn loss(&self) -> f64 {
+        self.loss
+    }
+
+    /// The Gilbert model of the path.
+    #[must_use]
+    pub const fn gilbert(&self) -> Gilbert {
+        self.gilbert
+    }
+
+    /// Mean length of a loss run in packets, `1.0..=1000.0`; two before anything is known.
     #[must_use]
     pub fn mean_burst(&self) -> f64 {
-        let runs = self.runs + PRIOR_RUNS;
-        ((self.lost + PRIOR_RUNS * PRIOR_BURST) / runs).max(1.0)
+        1.0 / self.gilbert.r
     }
+}
+
+fn ratio(part: u64, whole: u64) -> f64 {
+    if whole == 0 {
+        0.0
+    } else {
+        as_f64(part) / as_f64(whole)
+    }
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "packet counts are far below 2^53"
+)]
+fn as_f64(count: u64) -> f64 {
+    count as f64
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::arrivals::PathArrivals;
     use super::*;
+    use ropewalk_types::{Duration, PathId, Random};
 
-    fn report(received: u32, lost: u32, runs: u32) -> PathFeedback {
+    /// Sends packets every millisecond through a Gilbert-Elliott channel with losses in the bad
+    /// state only, reports every 100 ms.
+    fn channel(p: f64, r: f64, packets: u32, seed: u64) -> LossEstimator {
+        let mut random = Random::new(seed);
+        let mut exit = PathArrivals::new();
+        let mut estimator = LossEstimator::new();
+        let mut bad = false;
+        for number in 0..packets {
+            let now = Instant::from_millis(u64::from(number));
+            bad = if bad {
+                !random.chance(r)
+            } else {
+                random.chance(p)
+            };
+            if !bad {
+                let seq = u16::try_from(number & 0xffff).unwrap();
+                exit.on_packet(now, seq, number * 62, 1_000);
+            }
+            if number % 100 == 99 {
+                estimator.on_feedback(now, &exit.take(PathId(0)));
+            }
+        }
+        estimator
+    }
+
+    #[test]
+    fn ratio_and_burst_of_synthetic_channels_are_found() {
+        // Mean burst 1 / r, loss p / (p + r).
+        for (p, r) in [
+            (0.01, 0.99),
+            (0.05, 0.5),
+            (0.02, 0.25),
+            (0.1, 0.4),
+            (0.002, 0.1),
+        ] {
+            let (mut loss, mut burst) = (0.0, 0.0);
+            for seed in 0..10 {
+                let estimator = channel(p, r, 60_000, seed);
+                loss += estimator.loss() / 10.0;
+                burst += estimator.mean_burst() / 10.0;
+            }
+            let expected = p / (p + r);
+            assert!(
+                (loss / expected - 1.0).abs() < 0.15,
+                "{p} {r}: loss {loss} of {expected}"
+            );
+            let expected = 1.0 / r;
+            assert!(
+                (burst / expected - 1.0).abs() < 0.15,
+                "{p} {r}: burst {burst} of {expected}"
+            );
+        }
+    }
+
+    fn counted(received: u32, lost: u32, runs: u32) -> PathFeedback {
         PathFeedback {
             received_packets: received,
             lost_packets: lost,
@@ -77,33 +238,43 @@ mod tests {
     }
 
     #[test]
-    fn loss_and_burst_follow_the_counts() {
-        let mut loss = LossEstimator::new();
-        for i in 0..100 {
-            loss.on_feedback(Instant::from_millis(i * 100), &report(950, 50, 10));
-        }
-        assert!((loss.loss() - 0.05).abs() < 0.002);
+    fn few_runs_stay_near_the_prior() {
+        let mut estimator = LossEstimator::new();
+        assert!((estimator.mean_burst() - 2.0).abs() < 1e-9);
+        estimator.on_feedback(Instant::ZERO, &counted(1_000, 12, 3));
+        // 3 of 30 runs: a tenth of 0.25, nine tenths of 0.5.
         assert!(
-            (loss.mean_burst() - 5.0).abs() < 0.3,
-            "{}",
-            loss.mean_burst()
+            (estimator.gilbert().r - 0.475).abs() < 1e-9,
+            "{:?}",
+            estimator.gilbert()
         );
+        assert!((estimator.gilbert().p - 0.003).abs() < 1e-9);
     }
 
     #[test]
-    fn a_handful_of_packets_proves_nothing() {
-        let mut loss = LossEstimator::new();
-        loss.on_feedback(Instant::ZERO, &report(1, 3, 1));
-        assert!(loss.loss() == 0.0);
-    }
-
-    #[test]
-    fn old_loss_is_forgotten() {
-        let mut loss = LossEstimator::new();
-        loss.on_feedback(Instant::ZERO, &report(500, 500, 100));
-        for i in 1..100 {
-            loss.on_feedback(Instant::from_millis(i * 100), &report(100, 0, 0));
+    fn old_losses_are_forgotten_once_newer_packets_suffice() {
+        let mut estimator = LossEstimator::new();
+        let mut now = Instant::ZERO;
+        estimator.on_feedback(now, &counted(500, 500, 100));
+        assert!((estimator.loss() - 0.5).abs() < 1e-9);
+        for _ in 0..11 {
+            now += Duration::from_secs(1);
+            estimator.on_feedback(now, &counted(50, 0, 0));
         }
-        assert!(loss.loss() < 0.02, "{}", loss.loss());
+        assert!(estimator.loss() > 0.2, "550 packets are too few to forget");
+        for _ in 0..10 {
+            now += Duration::from_secs(1);
+            estimator.on_feedback(now, &counted(1_000, 0, 0));
+        }
+        assert!(estimator.loss() == 0.0, "{}", estimator.loss());
+    }
+
+    #[test]
+    fn senseless_counts_stay_within_range() {
+        let mut estimator = LossEstimator::new();
+        estimator.on_feedback(Instant::FAR_FUTURE, &counted(0, 5, 900));
+        let Gilbert { p, r } = estimator.gilbert();
+        assert!((0.0..=1.0).contains(&p) && r > 0.0 && r <= 1.0, "{p} {r}");
+        assert!((estimator.loss() - 1.0).abs() < 1e-9);
     }
 }

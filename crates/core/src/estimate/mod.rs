@@ -1,4 +1,8 @@
-//! Estimators fed by the exit's reports: one-way delay, loss and burstiness.
+//! Estimators fed by the exit's reports: one-way delay, loss and burstiness; and the counter
+//! with which the exit makes those reports.
+//!
+//! The exit counts per path ([`PathArrivals`]), its tunnel carries the counts back, and the
+//! entry turns them into what schedulers read: [`OneWayDelay`] and [`LossEstimator`].
 
 mod arrivals;
 mod feedback;
@@ -9,5 +13,5 @@ pub use arrivals::PathArrivals;
 pub use feedback::{
     DELAY_MODULUS_US, DelaySample, ExitFeedback, PathFeedback, delay_difference_us,
 };
-pub use loss::LossEstimator;
+pub use loss::{Gilbert, LossEstimator};
 pub use one_way_delay::OneWayDelay;

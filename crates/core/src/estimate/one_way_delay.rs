@@ -1,213 +1,300 @@
-//! One-way delay of each path relative to the fastest, without synchronised clocks.
+//! One-way delays of the paths relative to each other.
 //!
-//! The exit reports receive time minus send time on its own clock; the unknown offset is the
-//! same on every path and cancels in differences. The smallest delay of the last
-//! [`WINDOW`] is the path as uncongested; the mean of the newest report adds what is queued now.
-//! A path without reports is placed by half its round-trip time.
+//! The exit reports receive time minus send time per path. The offset between the two clocks is
+//! the same on every path of a tunnel, so it cancels in differences: no synchronisation is
+//! needed. A path that carried traffic lately counts with its smoothed mean delay, queues
+//! included; a quiet one with its minimum of the last [`WINDOW_SECS`] seconds of traffic. Paths
+//! never measured count with half their round-trip time, placed beside the measured ones.
+//!
+//! Invariant: relative delays are at least zero, and zero for the fastest of the paths compared.
+//! Source: the relative form of the delay test in Sailer and Hähner, "HTMT: High-throughput
+//! multipath tunnelling for asymmetric paths", section IV, freed of round-trip times.
 
-use super::{ExitFeedback, delay_difference_us};
+use super::feedback::{ExitFeedback, PathFeedback, delay_difference_us};
 use crate::path::PathView;
 use ropewalk_types::{Duration, Instant, PATHS_MAX, PathId};
 
-/// How long a smallest delay counts.
-pub const WINDOW: Duration = Duration::from_secs(10);
-/// After this a report says nothing of the queue any more.
-const FRESH: Duration = Duration::from_millis(500);
-/// Parts the window is kept in, so that it slides.
-const PARTS: usize = 5;
+/// Seconds over which the minimum is kept.
+pub const WINDOW_SECS: u64 = 10;
+
+/// A mean older than this says nothing of the queue any more.
+const CURRENT_MAX_AGE: Duration = Duration::from_secs(1);
+
+/// A delay further than this from the last one is a clock that jumped: all history is void.
+const JUMP_US: i64 = 5_000_000;
+
+const SLOTS: usize = WINDOW_SECS as usize;
 
 #[derive(Clone, Copy, Debug)]
-struct Path {
-    /// Smallest delay in each part of the window.
-    minima: [Option<i64>; PARTS],
-    part_start: Instant,
-    mean_us: i64,
-    heard: Instant,
+struct PathDelay {
+    /// Minimum per second: the second and the delay.
+    minima: [Option<(u64, i64)>; SLOTS],
+    /// Minimum over the window, as of the last traffic.
+    base_us: i64,
+    /// Smoothed mean.
+    current_us: i64,
+    updated: Instant,
 }
 
-/// Delays of all paths of a tunnel in one direction.
-#[derive(Debug, Default)]
+impl PathDelay {
+    fn estimate_us(&self, now: Instant) -> i64 {
+        if now.since(self.updated) <= CURRENT_MAX_AGE {
+            self.current_us
+        } else {
+            self.base_us
+        }
+    }
+
+    fn update(&mut self, now: Instant, min_us: i64, mean_us: i64) {
+        let quiet = now.since(self.updated) > CURRENT_MAX_AGE;
+        self.current_us = if quiet {
+            mean_us
+        } else {
+            self.current_us.midpoint(mean_us)
+        };
+        self.updated = now;
+        let second = now.as_nanos() / 1_000_000_000;
+        let slot = &mut self.minima[usize::try_from(second % WINDOW_SECS).unwrap_or(0)];
+        *slot = match *slot {
+            Some((at, old)) if at == second => Some((at, old.min(min_us))),
+            _ => Some((second, min_us)),
+        };
+        let live = self
+            .minima
+            .iter()
+            .flatten()
+            .filter(|(at, _)| at + WINDOW_SECS > second);
+        self.base_us = live.map(|(_, delay)| *delay).min().unwrap_or(min_us);
+    }
+}
+
+/// Delays of all paths of one direction of a tunnel.
+#[derive(Clone, Debug, Default)]
 pub struct OneWayDelay {
-    paths: [Option<Path>; PATHS_MAX],
+    /// The first delay seen: others are unwrapped around it.
+    origin_us: Option<i64>,
+    paths: [Option<PathDelay>; PATHS_MAX],
 }
 
 impl OneWayDelay {
-    /// Nothing is known.
+    /// Nothing measured yet.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Takes a report in.
+    /// Takes a report of the exit in.
     pub fn on_feedback(&mut self, now: Instant, feedback: &ExitFeedback) {
-        for seen in &feedback.paths {
-            let Some(delay) = seen.delay else { continue };
-            let path = self.paths[seen.path.index()].get_or_insert(Path {
-                minima: [None; PARTS],
-                part_start: now,
-                mean_us: delay.mean_us,
-                heard: now,
-            });
-            while now.since(path.part_start) > WINDOW / PARTS as u32 {
-                path.part_start += WINDOW / PARTS as u32;
-                path.minima.rotate_right(1);
-                path.minima[0] = None;
-            }
-            let part = &mut path.minima[0];
-            *part = Some(part.map_or(delay.min_us, |old| earlier(old, delay.min_us)));
-            path.mean_us = delay.mean_us;
-            path.heard = now;
+        for path in &feedback.paths {
+            self.on_path(now, path);
         }
     }
 
-    /// Forgets a path.
+    fn on_path(&mut self, now: Instant, feedback: &PathFeedback) {
+        let Some(delay) = feedback.delay else { return };
+        let index = usize::from(feedback.path.0);
+        if index >= PATHS_MAX {
+            return;
+        }
+        let origin = *self.origin_us.get_or_insert(delay.min_us);
+        let mut min_us = delay_difference_us(delay.min_us, origin);
+        let queue_us = delay_difference_us(delay.mean_us, delay.min_us).max(0);
+        if self.paths[index].is_some_and(|old| (min_us - old.base_us).abs() > JUMP_US) {
+            self.paths = [None; PATHS_MAX];
+            self.origin_us = Some(delay.min_us);
+            min_us = 0;
+        }
+        let mean_us = min_us + queue_us;
+        self.paths[index]
+            .get_or_insert(PathDelay {
+                minima: [None; SLOTS],
+                base_us: min_us,
+                current_us: mean_us,
+                updated: now,
+            })
+            .update(now, min_us, mean_us);
+    }
+
+    /// `path` is gone for good.
     pub fn on_path_removed(&mut self, path: PathId) {
-        self.paths[path.index()] = None;
-    }
-
-    /// Smallest delay of the window, on the exit's clock.
-    fn base(&self, id: PathId) -> Option<i64> {
-        let path = self.paths[id.index()].as_ref()?;
-        path.minima.iter().flatten().copied().reduce(earlier)
-    }
-
-    /// Delay of `id` as it is now: the smallest, and what the last report shows queued.
-    fn current(&self, now: Instant, id: PathId) -> Option<i64> {
-        let base = self.base(id)?;
-        let path = self.paths[id.index()].as_ref()?;
-        if now.since(path.heard) > FRESH {
-            return Some(base);
+        if let Some(delay) = self.paths.get_mut(usize::from(path.0)) {
+            *delay = None;
         }
-        Some(base + delay_difference_us(path.mean_us, base).max(0))
     }
 
-    /// Delay of `id` relative to the fastest measured path; zero when unknown.
-    #[must_use]
-    #[expect(clippy::cast_possible_truncation, reason = "PATHS_MAX is 16")]
-    pub fn relative(&self, now: Instant, id: PathId) -> Duration {
-        let Some(own) = self.current(now, id) else {
-            return Duration::ZERO;
-        };
-        let all = (0..PATHS_MAX).filter_map(|i| self.current(now, PathId(i as u8)));
-        let best = all.reduce(earlier).unwrap_or(own);
-        micros(delay_difference_us(own, best))
-    }
-
-    /// Fills `owd_relative` of every view. Paths not measured yet are placed by half the
-    /// difference of their smallest round-trip times.
+    /// Sets the relative delay of each view among these views.
     pub fn fill(&self, now: Instant, views: &mut [PathView]) {
-        let Some(reference) = views
+        // What makes half the round-trip time of a measured path comparable to its delay.
+        let anchor = views
             .iter()
-            .find_map(|v| self.current(now, v.id).map(|delay| (delay, v.min_rtt)))
-        else {
-            let best = views.iter().map(|v| v.min_rtt).min().unwrap_or_default();
-            for view in views {
-                view.owd_relative = (view.min_rtt - best) / 2;
-            }
+            .find_map(|view| Some(self.measured_us(now, view.id)? - micros(view.srtt / 2)));
+        let estimate = |view: &PathView| {
+            self.measured_us(now, view.id)
+                .unwrap_or_else(|| anchor.unwrap_or(0) + micros(view.srtt / 2))
+        };
+        let Some(fastest) = views.iter().map(estimate).min() else {
             return;
         };
-        let (delay, rtt) = reference;
-        let place = |view: &PathView| {
-            self.current(now, view.id).map_or_else(
-                || (signed(view.min_rtt) - signed(rtt)) / 2,
-                |own| delay_difference_us(own, delay),
-            )
-        };
-        let best = views.iter().map(place).min().unwrap_or(0);
         for view in views {
-            view.owd_relative = micros(place(view) - best);
+            view.owd_relative = duration(estimate(view) - fastest);
         }
+    }
+
+    /// Relative delay of `path` among the measured paths; zero when it was never measured.
+    #[must_use]
+    pub fn relative(&self, now: Instant, path: PathId) -> Duration {
+        let Some(own) = self.measured_us(now, path) else {
+            return Duration::ZERO;
+        };
+        let all = self
+            .paths
+            .iter()
+            .flatten()
+            .map(|delay| delay.estimate_us(now));
+        duration(own - all.min().unwrap_or(own))
+    }
+
+    /// How far the present delay of `path` is above its minimum: the queue on the way.
+    #[must_use]
+    pub fn queueing(&self, now: Instant, path: PathId) -> Duration {
+        let delay = self.paths.get(usize::from(path.0)).copied().flatten();
+        delay.map_or(Duration::ZERO, |delay| {
+            duration(delay.estimate_us(now) - delay.base_us)
+        })
+    }
+
+    fn measured_us(&self, now: Instant, path: PathId) -> Option<i64> {
+        Some(
+            self.paths
+                .get(usize::from(path.0))?
+                .as_ref()?
+                .estimate_us(now),
+        )
     }
 }
 
-fn earlier(a: i64, b: i64) -> i64 {
-    if delay_difference_us(a, b) <= 0 { a } else { b }
+fn micros(time: Duration) -> i64 {
+    i64::try_from(time.as_micros()).unwrap_or(i64::MAX / 4)
 }
 
-fn micros(us: i64) -> Duration {
+fn duration(us: i64) -> Duration {
     Duration::from_micros(u64::try_from(us).unwrap_or(0))
-}
-
-fn signed(duration: Duration) -> i64 {
-    i64::try_from(duration.as_micros()).unwrap_or(i64::MAX / 4)
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::feedback::{DELAY_MODULUS_US, DelaySample};
     use super::*;
-    use crate::estimate::{DelaySample, PathFeedback};
+    use crate::path::PathConfig;
+    use ropewalk_types::Rate;
 
-    fn report(delays: &[(u8, i64)]) -> ExitFeedback {
-        let paths = delays.iter().map(|&(path, us)| PathFeedback {
-            path: PathId(path),
-            received_packets: 1,
+    fn report(delays: &[(u8, i64, i64)]) -> ExitFeedback {
+        let path = |&(id, min_us, mean_us): &(u8, i64, i64)| PathFeedback {
+            path: PathId(id),
+            received_packets: 10,
             delay: Some(DelaySample {
-                min_us: us,
-                mean_us: us,
+                min_us: min_us.rem_euclid(DELAY_MODULUS_US),
+                mean_us: mean_us.rem_euclid(DELAY_MODULUS_US),
             }),
             ..PathFeedback::default()
-        });
+        };
         ExitFeedback {
-            paths: paths.collect(),
+            paths: delays.iter().map(path).collect(),
             ..ExitFeedback::default()
         }
     }
 
-    #[test]
-    fn the_clock_offset_cancels() {
-        for offset in [0, 77_000_000, crate::estimate::DELAY_MODULUS_US - 10_000] {
-            let mut owd = OneWayDelay::new();
-            let wrap = |us: i64| (us + offset).rem_euclid(crate::estimate::DELAY_MODULUS_US);
-            owd.on_feedback(
-                Instant::ZERO,
-                &report(&[(0, wrap(25_000)), (1, wrap(35_000))]),
-            );
-            assert_eq!(owd.relative(Instant::ZERO, PathId(0)), Duration::ZERO);
-            assert_eq!(
-                owd.relative(Instant::ZERO, PathId(1)),
-                Duration::from_millis(10)
-            );
-        }
-    }
-
-    #[test]
-    fn an_old_minimum_leaves_the_window() {
-        let mut owd = OneWayDelay::new();
-        owd.on_feedback(Instant::ZERO, &report(&[(0, 20_000), (1, 20_000)]));
-        for s in 1..15 {
-            owd.on_feedback(
-                Instant::from_millis(s * 1_000),
-                &report(&[(0, 20_000), (1, 60_000)]),
-            );
-        }
-        assert_eq!(owd.base(PathId(1)), Some(60_000));
-    }
-
-    #[test]
-    fn unmeasured_paths_are_placed_by_half_their_round_trip() {
-        let view = |id: u8, ms: u64| PathView {
+    fn view(id: u8, rtt_ms: u64) -> PathView {
+        PathView {
             id: PathId(id),
-            config: crate::path::PathConfig::default(),
-            srtt: Duration::from_millis(ms),
+            config: PathConfig::default(),
+            srtt: Duration::from_millis(rtt_ms),
             rttvar: Duration::ZERO,
-            min_rtt: Duration::from_millis(ms),
+            min_rtt: Duration::from_millis(rtt_ms),
             owd_relative: Duration::ZERO,
             cwnd: 0,
             in_flight: 0,
             queued: 0,
             free: 0,
             next_credit: None,
-            rate: ropewalk_types::Rate::ZERO,
+            rate: Rate::ZERO,
             payload_max: 1_400,
             loss: 0.0,
-        };
-        let mut views = [view(0, 50), view(1, 70), view(2, 90)];
+        }
+    }
+
+    fn filled(owd: &OneWayDelay, now_ms: u64, rtts: &[u64]) -> Vec<u64> {
+        let mut views: Vec<_> = (0..).zip(rtts).map(|(id, &rtt)| view(id, rtt)).collect();
+        owd.fill(Instant::from_millis(now_ms), &mut views);
+        views
+            .iter()
+            .map(|view| u64::try_from(view.owd_relative.as_millis()).unwrap())
+            .collect()
+    }
+
+    #[test]
+    fn any_clock_offset_cancels_also_at_the_wrap() {
+        for offset in [
+            0,
+            -123_456_789,
+            DELAY_MODULUS_US - 10_000,
+            DELAY_MODULUS_US / 2 - 10_000,
+        ] {
+            let mut owd = OneWayDelay::new();
+            let (fast, slow) = (offset + 5_000, offset + 25_000);
+            owd.on_feedback(Instant::ZERO, &report(&[(0, slow, slow), (1, fast, fast)]));
+            assert_eq!(filled(&owd, 0, &[10, 300]), [20, 0], "offset {offset}");
+            assert_eq!(
+                owd.relative(Instant::ZERO, PathId(0)),
+                Duration::from_millis(20)
+            );
+        }
+    }
+
+    #[test]
+    fn unmeasured_paths_fall_back_to_half_the_round_trip() {
         let mut owd = OneWayDelay::new();
-        owd.fill(Instant::ZERO, &mut views);
-        assert_eq!(views[1].owd_relative, Duration::from_millis(10));
-        owd.on_feedback(Instant::ZERO, &report(&[(0, 500_000), (1, 540_000)]));
-        owd.fill(Instant::ZERO, &mut views);
-        assert_eq!(views[1].owd_relative, Duration::from_millis(40));
-        assert_eq!(views[2].owd_relative, Duration::from_millis(20));
+        assert_eq!(filled(&owd, 0, &[50, 70]), [0, 10]);
+        // Measured: 1 is 30 ms behind 0. Path 2 lies 25 ms behind 0 by half its RTT.
+        owd.on_feedback(Instant::ZERO, &report(&[(0, 0, 0), (1, 30_000, 30_000)]));
+        assert_eq!(filled(&owd, 0, &[50, 70, 100]), [0, 30, 25]);
+    }
+
+    #[test]
+    fn a_queue_counts_while_there_is_traffic_and_is_forgotten_after() {
+        let mut owd = OneWayDelay::new();
+        owd.on_feedback(Instant::ZERO, &report(&[(0, 0, 0), (1, 10_000, 10_000)]));
+        for period in 1..20 {
+            let now = Instant::from_millis(period * 100);
+            owd.on_feedback(now, &report(&[(0, 50_000, 60_000), (1, 10_000, 10_000)]));
+        }
+        assert_eq!(filled(&owd, 1_900, &[50, 50]), [49, 0]);
+        assert_eq!(
+            owd.queueing(Instant::from_millis(1_900), PathId(0))
+                .as_millis(),
+            59
+        );
+        assert_eq!(filled(&owd, 4_000, &[50, 50]), [0, 10]);
+    }
+
+    #[test]
+    fn an_old_minimum_gives_way_to_a_path_that_became_slower() {
+        let mut owd = OneWayDelay::new();
+        for second in 0..12 {
+            let delay = if second == 0 { 0 } else { 40_000 };
+            let now = Instant::from_millis(second * 1_000);
+            owd.on_feedback(now, &report(&[(0, delay, delay), (1, 10_000, 10_000)]));
+        }
+        assert_eq!(filled(&owd, 14_000, &[50, 50]), [30, 0]);
+    }
+
+    #[test]
+    fn a_clock_that_jumps_voids_the_history() {
+        let mut owd = OneWayDelay::new();
+        owd.on_feedback(Instant::ZERO, &report(&[(0, 0, 0), (1, 10_000, 10_000)]));
+        let jump = 60_000_000;
+        let after = report(&[(0, jump, jump), (1, jump + 15_000, jump + 15_000)]);
+        owd.on_feedback(Instant::from_millis(100), &after);
+        assert_eq!(filled(&owd, 3_000, &[50, 50]), [0, 15]);
     }
 }
