@@ -4,8 +4,6 @@
 
 use core::fmt;
 
-use crate::PublicKey;
-
 /// Why a key in text form was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseKeyError {
@@ -88,9 +86,4 @@ impl fmt::Display for CloseReason {
             Self::Transport(why) => write!(f, "protocol error: {why}"),
         }
     }
-}
-
-/// The words for a server whose key is not the pinned one.
-pub(crate) fn wrong_peer_key(expected: &PublicKey, found: &PublicKey) -> String {
-    format!("the peer has key {found}, expected {expected}: check the peer's key and address")
 }

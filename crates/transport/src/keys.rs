@@ -123,6 +123,11 @@ impl Identity {
         Zeroizing::new(STANDARD.encode(self.seed.as_slice()))
     }
 
+    /// The seed, for the TLS library and for keys derived from it.
+    pub(crate) fn seed(&self) -> &[u8; KEY_BYTES] {
+        &self.seed
+    }
+
     /// The public half.
     #[must_use]
     pub const fn public_key(&self) -> PublicKey {

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod congestion;
+mod credentials;
 mod error;
 mod keys;
 mod quic;

@@ -1,8 +1,25 @@
 //! Congestion control of a path: which algorithm, and the state a scheduler needs of it.
+//!
+//! Every algorithm runs behind a [`monitor::Monitor`], which counts what is in flight, measures the
+//! delivery rate and the current silence, and publishes them through [`shared::PathState`].
+//!
+//! Invariant: `in flight = sent − acknowledged − lost` over ack-eliciting packets, corrected by
+//! the connection's own count after every batch of acknowledgements.
+
+mod bdp;
+mod filter;
+mod monitor;
+mod shared;
 
 use core::{fmt, str::FromStr};
+use std::{sync::Arc, time::Instant};
 
+use quinn_proto::congestion::{
+    BbrConfig, Controller, ControllerFactory, CubicConfig, NewRenoConfig,
+};
 use serde::{Deserialize, Serialize};
+
+pub(crate) use shared::PathState;
 
 /// The congestion control of one path in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -53,5 +70,31 @@ impl FromStr for CongestionControl {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let known = Self::ALL.into_iter().find(|kind| kind.name() == text);
         known.ok_or_else(|| UnknownCongestionControl(text.to_owned()))
+    }
+}
+
+/// Builds the controllers of one connection, all of which publish into the same state.
+pub(crate) struct Factory {
+    /// Which algorithm.
+    pub kind: CongestionControl,
+    /// Where to publish.
+    pub state: Arc<PathState>,
+}
+
+impl ControllerFactory for Factory {
+    fn build(self: Arc<Self>, now: Instant, current_mtu: u16) -> Box<dyn Controller> {
+        let inner = match self.kind {
+            CongestionControl::NewReno => monitor::Algorithm::Foreign(
+                Arc::new(NewRenoConfig::default()).build(now, current_mtu),
+            ),
+            CongestionControl::Cubic => monitor::Algorithm::Foreign(
+                Arc::new(CubicConfig::default()).build(now, current_mtu),
+            ),
+            CongestionControl::Bbr => {
+                monitor::Algorithm::Foreign(Arc::new(BbrConfig::default()).build(now, current_mtu))
+            }
+            CongestionControl::Bdp => monitor::Algorithm::Bdp(bdp::Bdp::new(now, current_mtu)),
+        };
+        Box::new(monitor::Monitor::new(now, inner, self.state.clone()))
     }
 }

@@ -1,14 +1,22 @@
 //! QUIC connections with DATAGRAM frames (RFC 9221), one per path, behind one UDP endpoint.
+//!
+//! `quinn-proto` is the protocol; this adds pinned keys, bounds against floods, names that are
+//! never reused, one timer over all connections, and what schedulers must know of a path.
+//!
+//! Invariant: every connection whose state changed is in the dirty queue exactly once until it is
+//! polled. Source: RFC 9000, RFC 9001, RFC 9002, RFC 9221, draft-ietf-quic-ack-frequency.
+
+mod connection;
+mod endpoint;
+mod setup;
 
 use std::net::{IpAddr, SocketAddr};
 
-use bytes::{Bytes, BytesMut};
-use ropewalk_core::path::PathSnapshot;
-use ropewalk_types::{Duration, Ecn, Instant};
+use ropewalk_types::{Duration, Ecn};
 
-use crate::{
-    CloseReason, CongestionControl, Identity, KeyCheck, PublicKey, SendError, TransportError,
-};
+use crate::{CloseReason, CongestionControl, Identity, KeyCheck, PublicKey};
+
+pub use endpoint::Endpoint;
 
 /// How an endpoint behaves.
 #[derive(Clone)]
@@ -20,7 +28,7 @@ pub struct EndpointConfig {
     pub allowed: Option<KeyCheck>,
     /// Congestion control of accepted connections.
     pub congestion: CongestionControl,
-    /// The system's instant that is [`Instant::ZERO`] here.
+    /// The system's instant that is [`ropewalk_types::Instant::ZERO`] here.
     pub base: std::time::Instant,
     /// Most datagrams in one [`Transmit`], `1..=64`; 1 turns segmentation offload off.
     pub gso_segments_max: usize,
@@ -47,7 +55,7 @@ impl EndpointConfig {
             seed: None,
             idle_timeout: Duration::from_secs(30),
             keep_alive: Some(Duration::from_secs(5)),
-            mtu_max: 8_972,
+            mtu_max: 1_472,
         }
     }
 }
@@ -134,158 +142,4 @@ pub struct ConnectionCounters {
     pub black_holes: u64,
     /// Congestion events, ECN marks included.
     pub congestion_events: u64,
-}
-
-/// All QUIC connections of one UDP socket.
-pub struct Endpoint {}
-
-impl Endpoint {
-    /// An endpoint that sends through one UDP socket.
-    ///
-    /// # Errors
-    /// When a value of `config` is out of range or TLS refuses the key.
-    pub fn new(_config: EndpointConfig) -> Result<Self, TransportError> {
-        unimplemented!()
-    }
-
-    /// Starts a connection to `remote`, whose key must be `peer_key`.
-    ///
-    /// # Errors
-    /// When the address is unusable or the number of connections is at its limit.
-    pub fn connect(
-        &mut self,
-        now: Instant,
-        remote: SocketAddr,
-        peer_key: PublicKey,
-        congestion: CongestionControl,
-    ) -> Result<ConnectionId, TransportError> {
-        let options = ConnectOptions {
-            congestion,
-            mtu_max: None,
-        };
-        self.connect_with(now, remote, peer_key, options)
-    }
-
-    /// [`Self::connect`] with more to choose.
-    ///
-    /// # Errors
-    /// As [`Self::connect`].
-    pub fn connect_with(
-        &mut self,
-        _now: Instant,
-        _remote: SocketAddr,
-        _peer_key: PublicKey,
-        _options: ConnectOptions,
-    ) -> Result<ConnectionId, TransportError> {
-        unimplemented!()
-    }
-
-    /// Takes one UDP datagram in; answers the connection it belonged to. Drain
-    /// [`Self::receive`] of that connection before the next call, so that arrival time and
-    /// outer ECN belong to the right inner packets.
-    pub fn handle_udp(
-        &mut self,
-        _now: Instant,
-        _remote: SocketAddr,
-        _local_ip: Option<IpAddr>,
-        _ecn: Ecn,
-        _data: BytesMut,
-    ) -> Option<ConnectionId> {
-        unimplemented!()
-    }
-
-    /// The next packet that belongs to no connection (Retry, version negotiation, reset,
-    /// refusal), put into `buf`, which is cleared first.
-    pub fn poll_stateless(&mut self, _buf: &mut Vec<u8>) -> Option<Transmit> {
-        unimplemented!()
-    }
-
-    /// The next event of any connection.
-    pub fn poll_event(&mut self) -> Option<(ConnectionId, Event)> {
-        unimplemented!()
-    }
-
-    /// Queues a datagram. Never drops an older one for it.
-    ///
-    /// # Errors
-    /// When the datagram is too large, the queue is full, or the connection is not up.
-    pub fn send(&mut self, _id: ConnectionId, _datagram: Bytes) -> Result<(), SendError> {
-        unimplemented!()
-    }
-
-    /// The next datagram received on `id`.
-    pub fn receive(&mut self, _id: ConnectionId) -> Option<Bytes> {
-        unimplemented!()
-    }
-
-    /// The next UDP datagrams of `id`, put into `buf`, which is cleared first. Call until `None`.
-    pub fn poll_transmit(
-        &mut self,
-        _now: Instant,
-        _id: ConnectionId,
-        _buf: &mut Vec<u8>,
-    ) -> Option<Transmit> {
-        unimplemented!()
-    }
-
-    /// The state of the path, for the scheduler; `None` unless connected.
-    #[must_use]
-    pub fn snapshot(&self, _now: Instant, _id: ConnectionId) -> Option<PathSnapshot> {
-        unimplemented!()
-    }
-
-    /// When [`Self::handle_timeout`] must be called at the latest.
-    pub fn poll_timeout(&mut self) -> Option<Instant> {
-        unimplemented!()
-    }
-
-    /// Lets the timers of all connections that are due at `now` run.
-    pub fn handle_timeout(&mut self, _now: Instant) {
-        unimplemented!()
-    }
-
-    /// The next connection that may have something to transmit after input, a timeout, a send
-    /// or a close. Each is named once; call [`Self::poll_transmit`] for it until `None`.
-    pub fn poll_dirty(&mut self) -> Option<ConnectionId> {
-        unimplemented!()
-    }
-
-    /// Sends an ack-eliciting packet soon, to measure or to keep the path open.
-    pub fn ping(&mut self, _id: ConnectionId) {
-        unimplemented!()
-    }
-
-    /// Closes with a reason the peer sees, at most 100 bytes of it.
-    pub fn close(&mut self, _now: Instant, _id: ConnectionId, _reason: &str) {
-        unimplemented!()
-    }
-
-    /// Says that this side's address changed, so that the path is used from there at once.
-    pub fn address_changed(&mut self, _id: ConnectionId) {
-        unimplemented!()
-    }
-
-    /// The present address of the peer.
-    #[must_use]
-    pub fn remote(&self, _id: ConnectionId) -> Option<SocketAddr> {
-        unimplemented!()
-    }
-
-    /// UDP payload bytes the path takes now; 1200 before discovery or for an unknown connection.
-    #[must_use]
-    pub fn mtu(&self, _id: ConnectionId) -> usize {
-        unimplemented!()
-    }
-
-    /// Counters of the endpoint.
-    #[must_use]
-    pub fn stats(&self) -> EndpointStats {
-        unimplemented!()
-    }
-
-    /// Counters of a connection.
-    #[must_use]
-    pub fn counters(&self, _id: ConnectionId) -> Option<ConnectionCounters> {
-        unimplemented!()
-    }
 }

@@ -1,0 +1,696 @@
+//! The endpoint: routes datagrams to connections, bounds what strangers cost, merges timers.
+//!
+//! Invariant: a slot of the table belongs to the connection `quinn-proto` knows under the same
+//! index; the timer set holds each slot at most once and never later than its next timeout.
+
+use std::{
+    collections::{BTreeSet, VecDeque},
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
+
+use bytes::{Bytes, BytesMut};
+use quinn_proto::{
+    ConnectError, ConnectionHandle, DatagramEvent, EcnCodepoint, EndpointEvent, Incoming, VarInt,
+};
+use ropewalk_core::path::PathSnapshot;
+use ropewalk_types::{Duration, Ecn, Instant};
+
+use super::{
+    ConnectOptions, ConnectionCounters, ConnectionId, EndpointConfig, EndpointStats, Event,
+    Transmit,
+    connection::{Phase, Slot, close_reason},
+    setup::{self, Clock},
+};
+use crate::{
+    CloseReason, CongestionControl, PublicKey, SendError, TransportError,
+    congestion::PathState,
+    credentials::{SERVER_NAME, key_of_spki},
+};
+
+/// Most connections of an endpoint.
+pub(super) const CONNECTIONS_MAX: usize = 4_096;
+/// Most handshakes in progress on the accepting side; more attempts are ignored.
+pub(super) const HANDSHAKES_MAX: u64 = 256;
+/// With this many handshakes of unproved addresses in progress, further ones must prove theirs
+/// with a Retry token first.
+pub(super) const RETRY_ABOVE: u64 = 8;
+/// A handshake that takes longer is given up.
+pub(super) const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(10);
+/// Answers without a connection that may wait to be sent; more are dropped.
+const STATELESS_MAX: usize = 64;
+/// Longest reason in a close frame, bytes.
+const REASON_MAX: usize = 100;
+
+/// All QUIC connections of one UDP socket.
+pub struct Endpoint {
+    config: EndpointConfig,
+    inner: quinn_proto::Endpoint,
+    server: Option<quinn_proto::ServerConfig>,
+    clock: Arc<Clock>,
+    slots: Vec<Option<Slot>>,
+    generation: u32,
+    attempts: u64,
+    dirty: VecDeque<ConnectionId>,
+    events: VecDeque<(ConnectionId, Event)>,
+    stateless: VecDeque<(Transmit, Vec<u8>)>,
+    timers: BTreeSet<(Instant, u32)>,
+    deadlines: VecDeque<(Instant, ConnectionId)>,
+    unvalidated: u64,
+    stats: EndpointStats,
+}
+
+impl Endpoint {
+    /// An endpoint that sends through one UDP socket.
+    ///
+    /// # Errors
+    /// When a value of `config` is out of range or TLS refuses the key.
+    pub fn new(config: EndpointConfig) -> Result<Self, TransportError> {
+        let clock = Arc::new(Clock::default());
+        let endpoint_config = Arc::new(setup::endpoint(&config)?);
+        let server = setup::server(&config, clock.clone())?;
+        let inner =
+            quinn_proto::Endpoint::new(endpoint_config, server.clone().map(Arc::new), true, None);
+        Ok(Self {
+            config,
+            inner,
+            server,
+            clock,
+            slots: Vec::new(),
+            generation: 0,
+            attempts: 0,
+            dirty: VecDeque::new(),
+            events: VecDeque::new(),
+            stateless: VecDeque::new(),
+            timers: BTreeSet::new(),
+            deadlines: VecDeque::new(),
+            unvalidated: 0,
+            stats: EndpointStats::default(),
+        })
+    }
+
+    /// Starts a connection to `remote`, whose key must be `peer_key`.
+    ///
+    /// # Errors
+    /// When the address is unusable or the number of connections is at its limit.
+    pub fn connect(
+        &mut self,
+        now: Instant,
+        remote: SocketAddr,
+        peer_key: PublicKey,
+        congestion: CongestionControl,
+    ) -> Result<ConnectionId, TransportError> {
+        let options = ConnectOptions {
+            congestion,
+            mtu_max: None,
+        };
+        self.connect_with(now, remote, peer_key, options)
+    }
+
+    /// [`Self::connect`] with more to choose.
+    ///
+    /// # Errors
+    /// As [`Self::connect`], and when the MTU bound is not `1200..=65_000`.
+    pub fn connect_with(
+        &mut self,
+        now: Instant,
+        remote: SocketAddr,
+        peer_key: PublicKey,
+        options: ConnectOptions,
+    ) -> Result<ConnectionId, TransportError> {
+        if self.inner.open_connections() >= CONNECTIONS_MAX {
+            return Err(TransportError::ConnectionsMax(CONNECTIONS_MAX));
+        }
+        let mtu_max = options.mtu_max.unwrap_or(self.config.mtu_max);
+        if !(1_200..=65_000).contains(&mtu_max) {
+            return Err(TransportError::Config(
+                "mtu_max must be 1200 to 65000 bytes".into(),
+            ));
+        }
+        let state = Arc::new(PathState::new(self.config.base));
+        let transport = setup::transport(&self.config, options.congestion, mtu_max, state.clone());
+        self.attempts += 1;
+        let client = setup::client(&self.config, peer_key, transport, self.attempts)?;
+        let (handle, conn) = self
+            .inner
+            .connect(self.to_std(now), client, remote, SERVER_NAME)
+            .map_err(|error| match error {
+                ConnectError::InvalidRemoteAddress(address) => {
+                    TransportError::RemoteAddress(address)
+                }
+                ConnectError::EndpointStopping
+                | ConnectError::CidsExhausted
+                | ConnectError::InvalidServerName(_)
+                | ConnectError::NoDefaultClientConfig
+                | ConnectError::UnsupportedVersion => TransportError::Tls(error.to_string()),
+            })?;
+        let id = self.insert(now, handle, conn, state);
+        self.process(id);
+        Ok(id)
+    }
+
+    /// Takes one UDP datagram in; answers the connection it belonged to. Drain
+    /// [`Self::receive`] of that connection before the next call, so that arrival time and
+    /// outer ECN belong to the right inner packets.
+    pub fn handle_udp(
+        &mut self,
+        now: Instant,
+        remote: SocketAddr,
+        local_ip: Option<IpAddr>,
+        ecn: Ecn,
+        data: BytesMut,
+    ) -> Option<ConnectionId> {
+        self.clock.set(now);
+        let at = self.to_std(now);
+        let ecn = match ecn {
+            Ecn::NotEct => None,
+            Ecn::Ect0 => Some(EcnCodepoint::Ect0),
+            Ecn::Ect1 => Some(EcnCodepoint::Ect1),
+            Ecn::Ce => Some(EcnCodepoint::Ce),
+        };
+        let mut answer = Vec::new();
+        match self
+            .inner
+            .handle(at, remote, local_ip, ecn, data, &mut answer)
+        {
+            None => {
+                self.stats.garbage_datagrams += 1;
+                None
+            }
+            Some(DatagramEvent::Response(transmit)) => {
+                self.push_stateless(&transmit, answer);
+                None
+            }
+            Some(DatagramEvent::NewConnection(incoming)) => self.accept(now, incoming),
+            Some(DatagramEvent::ConnectionEvent(handle, event)) => {
+                let slot = self.slots.get_mut(handle.0)?.as_mut()?;
+                let id = ConnectionId {
+                    slot: index(handle),
+                    generation: slot.generation,
+                };
+                slot.conn.handle_event(event);
+                if self.process(id) {
+                    return Some(id);
+                }
+                // Nothing delivered: an acknowledgement, or a packet that counts for nothing.
+                if let Some(slot) = self.slot_mut(id) {
+                    let garbage = slot.phase == Phase::Up && !slot.received_something();
+                    self.stats.garbage_datagrams += u64::from(garbage);
+                }
+                Some(id)
+            }
+        }
+    }
+
+    fn accept(&mut self, now: Instant, incoming: Incoming) -> Option<ConnectionId> {
+        let Some(server) = &self.server else {
+            self.inner.ignore(incoming);
+            return None;
+        };
+        let validated = incoming.remote_address_validated();
+        let full = self.inner.open_connections() >= CONNECTIONS_MAX;
+        if self.stats.handshakes_open >= HANDSHAKES_MAX || full {
+            self.stats.handshakes_refused += 1;
+            self.inner.ignore(incoming);
+            return None;
+        }
+        let mut answer = Vec::new();
+        if !validated && self.unvalidated >= RETRY_ABOVE {
+            if let Ok(transmit) = self.inner.retry(incoming, &mut answer) {
+                self.stats.retries_sent += 1;
+                self.push_stateless(&transmit, answer);
+            }
+            return None;
+        }
+        let state = Arc::new(PathState::new(self.config.base));
+        let transport = setup::transport(
+            &self.config,
+            self.config.congestion,
+            self.config.mtu_max,
+            state.clone(),
+        );
+        let mut server = server.clone();
+        server.transport_config(Arc::new(transport));
+        let at = self.to_std(now);
+        match self
+            .inner
+            .accept(incoming, at, &mut answer, Some(Arc::new(server)))
+        {
+            Ok((handle, conn)) => {
+                let id = self.insert(now, handle, conn, state);
+                self.stats.handshakes_open += 1;
+                self.unvalidated += u64::from(!validated);
+                if let Some(slot) = self.slot_mut(id) {
+                    (slot.accepted, slot.validated) = (true, validated);
+                }
+                self.process(id);
+                Some(id)
+            }
+            Err(error) => {
+                self.stats.handshakes_failed += 1;
+                if let Some(transmit) = error.response {
+                    self.push_stateless(&transmit, answer);
+                }
+                None
+            }
+        }
+    }
+
+    /// The next packet that belongs to no connection (Retry, version negotiation, reset,
+    /// refusal), put into `buf`, which is cleared first.
+    pub fn poll_stateless(&mut self, buf: &mut Vec<u8>) -> Option<Transmit> {
+        let (transmit, bytes) = self.stateless.pop_front()?;
+        buf.clear();
+        buf.extend_from_slice(&bytes);
+        Some(transmit)
+    }
+
+    /// The next event of any connection.
+    pub fn poll_event(&mut self) -> Option<(ConnectionId, Event)> {
+        self.events.pop_front()
+    }
+
+    /// Queues a datagram. Never drops an older one for it.
+    ///
+    /// # Errors
+    /// When the datagram is too large, the queue is full, or the connection is not up.
+    pub fn send(&mut self, id: ConnectionId, datagram: Bytes) -> Result<(), SendError> {
+        let slot = self.slot_mut(id).ok_or(SendError::NotConnected)?;
+        slot.send(datagram)?;
+        self.mark_dirty(id);
+        Ok(())
+    }
+
+    /// The next datagram received on `id`.
+    pub fn receive(&mut self, id: ConnectionId) -> Option<Bytes> {
+        self.slot_mut(id)?.conn.datagrams().recv()
+    }
+
+    /// The next UDP datagrams of `id`, put into `buf`, which is cleared first. Call until `None`.
+    pub fn poll_transmit(
+        &mut self,
+        now: Instant,
+        id: ConnectionId,
+        buf: &mut Vec<u8>,
+    ) -> Option<Transmit> {
+        buf.clear();
+        let at = self.to_std(now);
+        let segments_max = self.config.gso_segments_max;
+        let base = self.config.base;
+        let slot = self.slot_mut(id)?;
+        if let Some(transmit) = slot.poll_transmit(at, segments_max, buf) {
+            return Some(convert(&transmit));
+        }
+        slot.note_block(|at| from_std(base, at));
+        // Sending can use up identifiers; the answer to that must be sent as well.
+        if self.drain(id).answered {
+            self.mark_dirty(id);
+        }
+        self.update_timer(id);
+        None
+    }
+
+    /// The state of the path, for the scheduler; `None` unless connected.
+    #[must_use]
+    pub fn snapshot(&self, _now: Instant, id: ConnectionId) -> Option<PathSnapshot> {
+        let slot = self.slot(id)?;
+        (slot.phase == Phase::Up).then(|| slot.snapshot())
+    }
+
+    /// When [`Self::handle_timeout`] must be called at the latest.
+    pub fn poll_timeout(&mut self) -> Option<Instant> {
+        let base = self.config.base;
+        while self
+            .deadlines
+            .front()
+            .is_some_and(|&(_, id)| !self.is_handshaking(id))
+        {
+            self.deadlines.pop_front();
+        }
+        let deadline = self.deadlines.front().map(|&(at, _)| at);
+        // Timers mostly move later, which only the head of the set needs to know.
+        while let Some(&(at, index)) = self.timers.first() {
+            let slot = self.slots.get_mut(index as usize).and_then(Option::as_mut);
+            let actual = slot.and_then(|slot| {
+                let actual = slot.conn.poll_timeout().map(|at| from_std(base, at));
+                slot.timer = actual;
+                actual
+            });
+            if actual == Some(at) {
+                break;
+            }
+            self.timers.pop_first();
+            if let Some(actual) = actual {
+                self.timers.insert((actual, index));
+            }
+        }
+        let timer = self.timers.first().map(|&(at, _)| at);
+        timer.into_iter().chain(deadline).min()
+    }
+
+    /// Lets the timers of all connections that are due at `now` run.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        self.clock.set(now);
+        let at = self.to_std(now);
+        // A timer set again to a past instant waits for the next call: this loop ends.
+        let mut due = core::mem::take(&mut self.timers);
+        self.timers = due.split_off(&(now, u32::MAX));
+        for (_, index) in due {
+            let Some(slot) = self.slots.get_mut(index as usize).and_then(Option::as_mut) else {
+                continue;
+            };
+            slot.timer = None;
+            slot.conn.handle_timeout(at);
+            let id = ConnectionId {
+                slot: index,
+                generation: slot.generation,
+            };
+            self.process(id);
+        }
+        while let Some(&(deadline, id)) = self.deadlines.front() {
+            if deadline > now {
+                break;
+            }
+            self.deadlines.pop_front();
+            self.give_up_handshake(id);
+        }
+    }
+
+    fn is_handshaking(&self, id: ConnectionId) -> bool {
+        self.slot(id)
+            .is_some_and(|slot| matches!(slot.phase, Phase::Handshaking | Phase::Unconfirmed))
+    }
+
+    fn give_up_handshake(&mut self, id: ConnectionId) {
+        if self.is_handshaking(id) {
+            self.closed(id, CloseReason::TimedOut);
+            self.inner
+                .handle_event(ConnectionHandle(id.slot as usize), EndpointEvent::drained());
+            self.remove(id);
+        }
+    }
+
+    /// The next connection that may have something to transmit after input, a timeout, a send
+    /// or a close. Each is named once; call [`Self::poll_transmit`] for it until `None`.
+    pub fn poll_dirty(&mut self) -> Option<ConnectionId> {
+        while let Some(id) = self.dirty.pop_front() {
+            if let Some(slot) = self.slot_mut(id) {
+                slot.dirty = false;
+                return Some(id);
+            }
+        }
+        None
+    }
+
+    /// Sends an ack-eliciting packet soon, to measure or to keep the path open.
+    pub fn ping(&mut self, id: ConnectionId) {
+        if let Some(slot) = self.slot_mut(id).filter(|slot| slot.phase == Phase::Up) {
+            slot.conn.ping();
+            self.mark_dirty(id);
+        }
+    }
+
+    /// Closes with a reason the peer sees, at most 100 bytes of it.
+    pub fn close(&mut self, now: Instant, id: ConnectionId, reason: &str) {
+        let at = self.to_std(now);
+        let Some(slot) = self.slot_mut(id).filter(|slot| slot.phase != Phase::Closed) else {
+            return;
+        };
+        let cut = (0..=REASON_MAX.min(reason.len()))
+            .rev()
+            .find(|&at| reason.is_char_boundary(at));
+        let reason = &reason[..cut.unwrap_or(0)];
+        slot.conn.close(
+            at,
+            VarInt::from_u32(0),
+            Bytes::copy_from_slice(reason.as_bytes()),
+        );
+        self.closed(id, CloseReason::Local);
+        self.process(id);
+    }
+
+    /// Says that this side's address changed, so that the path is used from there at once.
+    pub fn address_changed(&mut self, id: ConnectionId) {
+        if let Some(slot) = self.slot_mut(id).filter(|slot| slot.phase == Phase::Up) {
+            slot.conn.local_address_changed();
+            self.process(id);
+        }
+    }
+
+    /// The present address of the peer.
+    #[must_use]
+    pub fn remote(&self, id: ConnectionId) -> Option<SocketAddr> {
+        self.slot(id).map(Slot::remote)
+    }
+
+    /// UDP payload bytes the path takes now; 1200 before discovery or for an unknown connection.
+    #[must_use]
+    pub fn mtu(&self, id: ConnectionId) -> usize {
+        self.slot(id)
+            .map_or(1_200, |slot| usize::from(slot.conn.current_mtu()))
+    }
+
+    /// Counters of the endpoint.
+    #[must_use]
+    pub fn stats(&self) -> EndpointStats {
+        EndpointStats {
+            connections: self.inner.open_connections() as u64,
+            ..self.stats
+        }
+    }
+
+    /// Counters of a connection.
+    #[must_use]
+    pub fn counters(&self, id: ConnectionId) -> Option<ConnectionCounters> {
+        self.slot(id).map(Slot::counters)
+    }
+
+    fn to_std(&self, now: Instant) -> std::time::Instant {
+        self.config.base + Duration::from_nanos(now.as_nanos())
+    }
+
+    fn slot(&self, id: ConnectionId) -> Option<&Slot> {
+        let slot = self.slots.get(id.slot as usize)?.as_ref()?;
+        (slot.generation == id.generation).then_some(slot)
+    }
+
+    fn slot_mut(&mut self, id: ConnectionId) -> Option<&mut Slot> {
+        let slot = self.slots.get_mut(id.slot as usize)?.as_mut()?;
+        (slot.generation == id.generation).then_some(slot)
+    }
+
+    fn insert(
+        &mut self,
+        now: Instant,
+        handle: ConnectionHandle,
+        conn: quinn_proto::Connection,
+        state: Arc<PathState>,
+    ) -> ConnectionId {
+        self.generation = self.generation.wrapping_add(1);
+        let id = ConnectionId {
+            slot: index(handle),
+            generation: self.generation,
+        };
+        if self.slots.len() <= handle.0 {
+            self.slots.resize_with(handle.0 + 1, || None);
+        }
+        self.slots[handle.0] = Some(Slot::new(self.generation, conn, state));
+        self.deadlines.push_back((now + HANDSHAKE_TIME_MAX, id));
+        id
+    }
+
+    fn remove(&mut self, id: ConnectionId) {
+        let Some(place) = self.slots.get_mut(id.slot as usize) else {
+            return;
+        };
+        if let Some(timer) = place.take().and_then(|slot| slot.timer) {
+            self.timers.remove(&(timer, id.slot));
+        }
+    }
+
+    fn mark_dirty(&mut self, id: ConnectionId) {
+        if let Some(slot) = self.slot_mut(id)
+            && !slot.dirty
+        {
+            slot.dirty = true;
+            self.dirty.push_back(id);
+        }
+    }
+
+    /// Works off what the machine reports after input; answers whether datagrams came in.
+    fn process(&mut self, id: ConnectionId) -> bool {
+        let delivered = self.drain(id).delivered;
+        if self
+            .slot(id)
+            .is_some_and(|slot| slot.phase == Phase::Unconfirmed && slot.confirmed())
+        {
+            self.up(id);
+        }
+        self.update_timer(id);
+        self.mark_dirty(id);
+        delivered
+    }
+
+    fn drain(&mut self, id: ConnectionId) -> Drained {
+        let mut drained = Drained::default();
+        loop {
+            let Some(slot) = self.slot_mut(id) else {
+                return drained;
+            };
+            if let Some(event) = slot.conn.poll_endpoint_events() {
+                let last = event.is_drained();
+                let answer = self
+                    .inner
+                    .handle_event(ConnectionHandle(id.slot as usize), event);
+                if last {
+                    self.remove(id);
+                } else if let (Some(answer), Some(slot)) = (answer, self.slot_mut(id)) {
+                    slot.conn.handle_event(answer);
+                    drained.answered = true;
+                }
+                continue;
+            }
+            match slot.conn.poll() {
+                Some(quinn_proto::Event::DatagramReceived) => drained.delivered = true,
+                Some(quinn_proto::Event::Connected) => self.authenticated(id),
+                Some(quinn_proto::Event::ConnectionLost { reason }) => {
+                    let connecting = !slot.accepted;
+                    self.closed(id, close_reason(reason, connecting));
+                }
+                Some(
+                    quinn_proto::Event::HandshakeDataReady
+                    | quinn_proto::Event::Stream(_)
+                    | quinn_proto::Event::DatagramsUnblocked,
+                ) => {}
+                None => return drained,
+            }
+        }
+    }
+
+    /// This side has verified the peer.
+    fn authenticated(&mut self, id: ConnectionId) {
+        let Some(slot) = self.slot_mut(id) else {
+            return;
+        };
+        let identity = slot.conn.crypto_session().peer_identity();
+        let certificates = identity.and_then(|any| {
+            any.downcast::<Vec<rustls::pki_types::CertificateDer>>()
+                .ok()
+        });
+        slot.peer = certificates.and_then(|keys| key_of_spki(keys.first()?.as_ref()));
+        slot.learn_overhead();
+        if slot.accepted {
+            self.up(id);
+        } else {
+            // A client is done before the server has looked at its key (RFC 8446 §2).
+            slot.phase = Phase::Unconfirmed;
+        }
+    }
+
+    /// Both sides have verified each other.
+    fn up(&mut self, id: ConnectionId) {
+        self.end_handshake(id);
+        let Some(slot) = self.slot_mut(id) else {
+            return;
+        };
+        slot.phase = Phase::Up;
+        slot.received_something();
+        if let Some(peer) = slot.peer {
+            self.events.push_back((id, Event::Connected { peer }));
+        }
+    }
+
+    fn end_handshake(&mut self, id: ConnectionId) {
+        let Some(slot) = self.slot(id) else { return };
+        if slot.accepted && slot.phase == Phase::Handshaking {
+            let validated = slot.validated;
+            self.stats.handshakes_open -= 1;
+            self.unvalidated -= u64::from(!validated);
+        }
+    }
+
+    fn closed(&mut self, id: ConnectionId, reason: CloseReason) {
+        self.end_handshake(id);
+        let Some(slot) = self.slot_mut(id).filter(|slot| slot.phase != Phase::Closed) else {
+            return;
+        };
+        let was = core::mem::replace(&mut slot.phase, Phase::Closed);
+        // A stranger's failed attempt is counted; nobody knows its identifier.
+        if slot.accepted && was == Phase::Handshaking {
+            match reason {
+                CloseReason::KeyRejected(_) => self.stats.keys_refused += 1,
+                CloseReason::Local => {}
+                CloseReason::TimedOut
+                | CloseReason::Reset
+                | CloseReason::PeerClosed(_)
+                | CloseReason::Transport(_) => self.stats.handshakes_failed += 1,
+            }
+            return;
+        }
+        self.events.push_back((id, Event::Closed { reason }));
+    }
+
+    /// Moves the slot's place in the timer set when its timeout became earlier.
+    fn update_timer(&mut self, id: ConnectionId) {
+        let base = self.config.base;
+        let Some(slot) = self.slot_mut(id) else {
+            return;
+        };
+        let Some(at) = slot.conn.poll_timeout().map(|at| from_std(base, at)) else {
+            return;
+        };
+        let old = slot.timer;
+        if old.is_some_and(|old| old <= at) {
+            return;
+        }
+        slot.timer = Some(at);
+        if let Some(old) = old {
+            self.timers.remove(&(old, id.slot));
+        }
+        self.timers.insert((at, id.slot));
+    }
+
+    fn push_stateless(&mut self, transmit: &quinn_proto::Transmit, bytes: Vec<u8>) {
+        if self.stateless.len() < STATELESS_MAX {
+            self.stateless.push_back((convert(transmit), bytes));
+        }
+    }
+}
+
+/// What working off a connection's reports brought.
+#[derive(Clone, Copy, Debug, Default)]
+struct Drained {
+    /// Datagrams came in.
+    delivered: bool,
+    /// The endpoint gave the connection something to tell its peer.
+    answered: bool,
+}
+
+impl core::fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Endpoint")
+            .field("stats", &self.stats())
+            .finish_non_exhaustive()
+    }
+}
+
+fn index(handle: ConnectionHandle) -> u32 {
+    u32::try_from(handle.0).expect("the number of connections is bounded")
+}
+
+fn from_std(base: std::time::Instant, at: std::time::Instant) -> Instant {
+    let since = at.saturating_duration_since(base);
+    Instant::ZERO + since
+}
+
+fn convert(transmit: &quinn_proto::Transmit) -> Transmit {
+    Transmit {
+        destination: transmit.destination,
+        source_ip: transmit.src_ip,
+        ecn: transmit
+            .ecn
+            .map_or(Ecn::NotEct, |ecn| Ecn::from_bits(ecn as u8)),
+        size: transmit.size,
+        segment_size: transmit.segment_size,
+    }
+}

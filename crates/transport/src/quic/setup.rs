@@ -1,0 +1,234 @@
+//! How `quinn-proto` is configured, and why.
+//!
+//! Invariant: nothing here reads a clock; the time tokens carry is the caller's `now`.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use aws_lc_rs::{hkdf, hmac};
+use quinn_proto::{
+    AckFrequencyConfig, ClientConfig, ConnectionId, ConnectionIdGenerator, IdleTimeout,
+    MtuDiscoveryConfig, NoneTokenStore, RandomConnectionIdGenerator, ServerConfig, TimeSource,
+    TransportConfig, VarInt,
+    crypto::rustls::{QuicClientConfig, QuicServerConfig},
+};
+
+use super::EndpointConfig;
+use crate::{
+    CongestionControl, PublicKey, TransportError,
+    congestion::{Factory, PathState},
+    credentials,
+};
+
+/// Bytes of a connection identifier. Every datagram carries one, so it is short; six bytes leave
+/// a stranger no chance to collect the reset tokens of all identifiers by provoking resets (at
+/// the highest rate that would take ten thousand years), which four bytes would.
+const CONNECTION_ID_BYTES: usize = 6;
+/// Bytes queued for sending at most; the scheduler keeps it at two packets or a millisecond.
+pub(super) const SEND_BUFFER_BYTES: usize = 1 << 20;
+/// Bytes received and not read yet at most.
+const RECEIVE_BUFFER_BYTES: usize = 4 << 20;
+/// Assumed before the first sample; a third of it short of the RFC's 333 ms, so that a handshake
+/// whose first packet is lost takes half a second and not one.
+const INITIAL_RTT: Duration = Duration::from_millis(150);
+/// The peer acknowledges after this many packets,
+const ACK_PACKETS: u32 = 15;
+/// or this time, whichever is sooner.
+const ACK_DELAY: Duration = Duration::from_millis(5);
+/// Loss is found by time only: jitter reorders, and nothing is retransmitted anyway.
+const PACKET_THRESHOLD: u32 = 4_096;
+/// RFC 9002 §6.1.2 recommends 9/8; a little more rides jitter.
+const TIME_THRESHOLD: f32 = 1.25;
+/// Path MTU discovery stops when the next step is smaller.
+const MTU_STEP_MIN: u16 = 10;
+/// Discovery starts again this long after large packets vanished.
+const BLACK_HOLE_COOLDOWN: Duration = Duration::from_secs(15);
+/// Resets are limited to one per this time.
+const RESET_INTERVAL: Duration = Duration::from_millis(2);
+/// Bytes held for handshakes not accepted yet: they are accepted or refused at once.
+const INCOMING_BUFFER_BYTES: u64 = 8 << 10;
+/// Handshakes not accepted yet.
+const INCOMING_MAX: usize = 16;
+/// Lifetime of a Retry token.
+const RETRY_LIFETIME: Duration = Duration::from_secs(15);
+
+/// The caller's time as a time of day: only differences matter.
+#[derive(Debug, Default)]
+pub(super) struct Clock(AtomicU64);
+
+impl Clock {
+    pub(super) fn set(&self, now: ropewalk_types::Instant) {
+        self.0.store(now.as_nanos(), Relaxed);
+    }
+}
+
+impl TimeSource for Clock {
+    fn now(&self) -> SystemTime {
+        UNIX_EPOCH + Duration::from_nanos(self.0.load(Relaxed))
+    }
+}
+
+/// Connection identifiers that follow from a seed, for tests.
+struct SeededIds(ropewalk_types::Random);
+
+impl ConnectionIdGenerator for SeededIds {
+    fn generate_cid(&mut self) -> ConnectionId {
+        ConnectionId::new(&self.0.next_u64().to_le_bytes()[..CONNECTION_ID_BYTES])
+    }
+
+    fn cid_len(&self) -> usize {
+        CONNECTION_ID_BYTES
+    }
+
+    fn cid_lifetime(&self) -> Option<Duration> {
+        None
+    }
+}
+
+fn check(config: &EndpointConfig) -> Result<(), TransportError> {
+    let wrong = |text: &str| Err(TransportError::Config(text.to_owned()));
+    if !(1..=64).contains(&config.gso_segments_max) {
+        return wrong("gso_segments_max must be 1 to 64");
+    }
+    if !(1_200..=65_000).contains(&config.mtu_max) {
+        return wrong("mtu_max must be 1200 to 65000 bytes");
+    }
+    if config.idle_timeout < Duration::from_secs(1)
+        || config.idle_timeout > Duration::from_secs(3600)
+    {
+        return wrong("idle_timeout must be 1 second to 1 hour");
+    }
+    if config
+        .keep_alive
+        .is_some_and(|interval| interval < Duration::from_millis(100))
+    {
+        return wrong("keep_alive must be at least 100 ms");
+    }
+    Ok(())
+}
+
+/// The endpoint's part of the configuration.
+pub(super) fn endpoint(
+    config: &EndpointConfig,
+) -> Result<quinn_proto::EndpointConfig, TransportError> {
+    check(config)?;
+    // Derived from the identity, so that a restarted hub can still tell its sites with a
+    // stateless reset that it has lost their connections (RFC 9000 §10.3).
+    let secret = hmac::Key::new(hmac::HMAC_SHA256, config.identity.seed());
+    let reset = hmac::sign(&secret, b"ropewalk stateless reset");
+    let mut endpoint = quinn_proto::EndpointConfig::new(Arc::new(hmac::Key::new(
+        hmac::HMAC_SHA256,
+        reset.as_ref(),
+    )));
+    let seed = config.seed;
+    endpoint.cid_generator(move || match seed {
+        Some(seed) => Box::new(SeededIds(random(seed))),
+        None => Box::new(RandomConnectionIdGenerator::new(CONNECTION_ID_BYTES)),
+    });
+    endpoint
+        .max_udp_payload_size(config.mtu_max)
+        .map_err(|e| TransportError::Config(e.to_string()))?
+        .min_reset_interval(RESET_INTERVAL)
+        .grease_quic_bit(false)
+        .rng_seed(config.seed);
+    Ok(endpoint)
+}
+
+fn random(seed: [u8; 32]) -> ropewalk_types::Random {
+    let mut word = [0; 8];
+    word.copy_from_slice(&seed[..8]);
+    ropewalk_types::Random::new(u64::from_le_bytes(word))
+}
+
+/// The accepting side's part; each connection gets its own transport parameters on top.
+pub(super) fn server(
+    config: &EndpointConfig,
+    clock: Arc<Clock>,
+) -> Result<Option<ServerConfig>, TransportError> {
+    let Some(allowed) = config.allowed.clone() else {
+        return Ok(None);
+    };
+    let tls = credentials::server_config(&config.identity, allowed)?;
+    let crypto = QuicServerConfig::try_from(tls).map_err(|e| TransportError::Tls(e.to_string()))?;
+    let mut secret = config.seed.unwrap_or_default();
+    if config.seed.is_none() {
+        aws_lc_rs::rand::fill(&mut secret).map_err(|_| TransportError::Random)?;
+    }
+    let token_key = hkdf::Salt::new(hkdf::HKDF_SHA256, b"ropewalk retry").extract(&secret);
+    let mut server = ServerConfig::new(Arc::new(crypto), Arc::new(token_key));
+    server
+        .retry_token_lifetime(RETRY_LIFETIME)
+        .max_incoming(INCOMING_MAX)
+        .incoming_buffer_size(INCOMING_BUFFER_BYTES)
+        .incoming_buffer_size_total(INCOMING_BUFFER_BYTES * INCOMING_MAX as u64)
+        .time_source(clock);
+    server.validation_token.sent(0);
+    Ok(Some(server))
+}
+
+/// The connecting side's part.
+pub(super) fn client(
+    config: &EndpointConfig,
+    peer_key: PublicKey,
+    transport: TransportConfig,
+    attempt: u64,
+) -> Result<ClientConfig, TransportError> {
+    let tls = credentials::client_config(&config.identity, peer_key)?;
+    let crypto = QuicClientConfig::try_from(tls).map_err(|e| TransportError::Tls(e.to_string()))?;
+    let mut client = ClientConfig::new(Arc::new(crypto));
+    client
+        .transport_config(Arc::new(transport))
+        .token_store(Arc::new(NoneTokenStore));
+    if let Some(seed) = config.seed {
+        let mut bytes = [0; 16];
+        let mut random = random(seed);
+        bytes[..8].copy_from_slice(&(random.next_u64() ^ attempt).to_le_bytes());
+        bytes[8..].copy_from_slice(&random.next_u64().to_le_bytes());
+        client.initial_dst_cid_provider(Arc::new(move || ConnectionId::new(&bytes)));
+    }
+    Ok(client)
+}
+
+/// Transport parameters of one connection.
+pub(super) fn transport(
+    config: &EndpointConfig,
+    congestion: CongestionControl,
+    mtu_max: u16,
+    state: Arc<PathState>,
+) -> TransportConfig {
+    let mut discovery = MtuDiscoveryConfig::default();
+    discovery
+        .upper_bound(mtu_max)
+        .minimum_change(MTU_STEP_MIN)
+        .black_hole_cooldown(BLACK_HOLE_COOLDOWN);
+    let mut acknowledge = AckFrequencyConfig::default();
+    acknowledge
+        .ack_eliciting_threshold(ACK_PACKETS.into())
+        .max_ack_delay(Some(ACK_DELAY))
+        .reordering_threshold(VarInt::from_u32(0));
+    let mut transport = TransportConfig::default();
+    transport
+        .max_concurrent_bidi_streams(VarInt::from_u32(0))
+        .max_concurrent_uni_streams(VarInt::from_u32(0))
+        .max_idle_timeout(IdleTimeout::try_from(config.idle_timeout).ok())
+        .keep_alive_interval(config.keep_alive)
+        .initial_rtt(INITIAL_RTT)
+        .packet_threshold(PACKET_THRESHOLD)
+        .time_threshold(TIME_THRESHOLD)
+        .mtu_discovery_config(Some(discovery))
+        .ack_frequency_config(Some(acknowledge))
+        .allow_spin(false)
+        .datagram_send_buffer_size(SEND_BUFFER_BYTES)
+        .datagram_receive_buffer_size(Some(RECEIVE_BUFFER_BYTES))
+        .enable_segmentation_offload(config.gso_segments_max > 1)
+        .congestion_controller_factory(Arc::new(Factory {
+            kind: congestion,
+            state,
+        }));
+    transport
+}
