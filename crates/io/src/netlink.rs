@@ -1,6 +1,19 @@
-//! Interfaces, addresses, routes and rules over rtnetlink.
+//! Interfaces, addresses, routes and rules over rtnetlink (rtnetlink(7)).
+//!
+//! Every call opens a socket in the network namespace of the calling thread, waits for the
+//! kernel's answer and closes it: the control side calls rarely, and no runtime is needed.
+//! Changes are idempotent: what is already as wanted is success.
+
+mod change;
+mod socket;
+mod view;
+mod watch;
 
 use std::net::IpAddr;
+
+pub use change::{add_address, add_route, add_rule, delete_route, delete_rule, set_mtu, set_up};
+pub use view::snapshot;
+pub use watch::{Watch, WatchCallback};
 
 /// One address of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -28,7 +41,7 @@ pub struct Interface {
     pub mtu: u32,
     /// Administratively up.
     pub up: bool,
-    /// Has a carrier (cable, association).
+    /// Operational: has a carrier and, on Wi-Fi and 802.1X ports, is authenticated.
     pub carrier: bool,
     /// Is the loopback interface.
     pub loopback: bool,
@@ -59,7 +72,7 @@ pub struct RouteSpec {
     pub metric: Option<u32>,
 }
 
-/// A routing policy rule, for both address families or one.
+/// A routing policy rule of one address family: packets that match look in `table`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleSpec {
     /// Rule for IPv6 instead of IPv4.
@@ -97,85 +110,3 @@ pub enum NetlinkError {
 
 /// Result of a netlink request.
 pub type Result<T> = std::result::Result<T, NetlinkError>;
-
-/// All interfaces of this network namespace, by index.
-///
-/// # Errors
-/// See [`NetlinkError`].
-pub fn snapshot() -> Result<Vec<Interface>> {
-    Err(NetlinkError::NotPermitted("reading interfaces"))
-}
-
-/// Follows the interfaces until dropped.
-#[derive(Debug)]
-pub struct Watch {}
-
-/// What [`Watch`] calls with the present state of all interfaces.
-pub type WatchCallback = Box<dyn FnMut(Vec<Interface>) + Send>;
-
-impl Watch {
-    /// Calls `callback` on a thread of its own: at once, and after every change of links,
-    /// addresses and default routes.
-    ///
-    /// # Errors
-    /// The netlink socket or the thread could not be created.
-    pub fn start(_callback: WatchCallback) -> Result<Self> {
-        Err(NetlinkError::NotPermitted("watching interfaces"))
-    }
-}
-
-/// Sets an interface administratively up.
-///
-/// # Errors
-/// See [`NetlinkError`].
-pub fn set_up(_ifindex: u32) -> Result<()> {
-    Err(NetlinkError::NotPermitted("setting an interface up"))
-}
-
-/// Sets the MTU of an interface, in bytes.
-///
-/// # Errors
-/// See [`NetlinkError`].
-pub fn set_mtu(_ifindex: u32, _mtu: u32) -> Result<()> {
-    Err(NetlinkError::NotPermitted("setting the MTU"))
-}
-
-/// Adds an address; having it already is success.
-///
-/// # Errors
-/// See [`NetlinkError`].
-pub fn add_address(_ifindex: u32, _ip: IpAddr, _prefix: u8) -> Result<()> {
-    Err(NetlinkError::NotPermitted("adding an address"))
-}
-
-/// Adds a route, or replaces the one with the same destination, table and metric.
-///
-/// # Errors
-/// See [`NetlinkError`].
-pub fn add_route(_route: &RouteSpec) -> Result<()> {
-    Err(NetlinkError::NotPermitted("adding a route"))
-}
-
-/// Removes a route; its absence is success.
-///
-/// # Errors
-/// See [`NetlinkError`].
-pub fn delete_route(_route: &RouteSpec) -> Result<()> {
-    Err(NetlinkError::NotPermitted("removing a route"))
-}
-
-/// Adds a rule; having it already is success.
-///
-/// # Errors
-/// See [`NetlinkError`].
-pub fn add_rule(_rule: &RuleSpec) -> Result<()> {
-    Err(NetlinkError::NotPermitted("adding a rule"))
-}
-
-/// Removes a rule; its absence is success.
-///
-/// # Errors
-/// See [`NetlinkError`].
-pub fn delete_rule(_rule: &RuleSpec) -> Result<()> {
-    Err(NetlinkError::NotPermitted("removing a rule"))
-}

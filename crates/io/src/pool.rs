@@ -11,7 +11,7 @@ use bytes::BytesMut;
 use crate::HEADROOM;
 
 /// Blocks kept for reuse.
-const PARKED_MAX: usize = 64;
+const PARKED_MAX: usize = 32;
 
 /// Parked blocks looked at before a new one is allocated.
 const LOOK_MAX: usize = 4;

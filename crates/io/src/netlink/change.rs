@@ -1,0 +1,241 @@
+//! Changes of links, addresses, routes and rules.
+
+use std::io;
+use std::net::IpAddr;
+
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::address::{AddressAttribute, AddressMessage};
+use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
+use netlink_packet_route::route::{
+    RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteProtocol, RouteScope, RouteType,
+};
+use netlink_packet_route::rule::{RuleAction, RuleAttribute, RuleMessage};
+
+use super::socket::{RouteSocket, explain};
+use super::view::family;
+use super::{Result, RouteSpec, RuleSpec};
+
+/// Sets an interface administratively up.
+///
+/// # Errors
+/// See [`super::NetlinkError`].
+pub fn set_up(ifindex: u32) -> Result<()> {
+    let mut link = LinkMessage::default();
+    link.header.index = ifindex;
+    link.header.flags = LinkFlags::Up;
+    link.header.change_mask = LinkFlags::Up;
+    change(
+        "setting an interface up",
+        RouteNetlinkMessage::SetLink(link),
+        0,
+        &[],
+    )
+}
+
+/// Sets the MTU of an interface, in bytes.
+///
+/// # Errors
+/// See [`super::NetlinkError`]; `EINVAL` beyond what the interface takes.
+pub fn set_mtu(ifindex: u32, mtu: u32) -> Result<()> {
+    let mut link = LinkMessage::default();
+    link.header.index = ifindex;
+    link.attributes.push(LinkAttribute::Mtu(mtu));
+    change(
+        "setting the MTU",
+        RouteNetlinkMessage::SetLink(link),
+        0,
+        &[],
+    )
+}
+
+/// Adds an address; having it already is success.
+///
+/// # Errors
+/// See [`super::NetlinkError`].
+pub fn add_address(ifindex: u32, ip: IpAddr, prefix: u8) -> Result<()> {
+    let mut address = AddressMessage::default();
+    address.header.family = family(ip);
+    address.header.index = ifindex;
+    address.header.prefix_len = prefix;
+    address.attributes.push(AddressAttribute::Local(ip));
+    address.attributes.push(AddressAttribute::Address(ip));
+    let message = RouteNetlinkMessage::NewAddress(address);
+    change(
+        "adding an address",
+        message,
+        NLM_F_CREATE | NLM_F_EXCL,
+        &[libc::EEXIST],
+    )
+}
+
+/// Adds a route, or replaces the one with the same destination, table and metric.
+///
+/// # Errors
+/// See [`super::NetlinkError`]; `ENETDOWN` while the interface is down, `ENETUNREACH` when an
+/// IPv6 gateway is not on the link.
+pub fn add_route(route: &RouteSpec) -> Result<()> {
+    let mut message = route_message(route);
+    message.header.protocol = RouteProtocol::Static;
+    message.header.kind = RouteType::Unicast;
+    message.header.scope = if route.gateway.is_none() && route.destination.is_ipv4() {
+        RouteScope::Link
+    } else {
+        RouteScope::Universe
+    };
+    // Uplinks with a /32 address have their gateway outside of every network of theirs.
+    if route.gateway.is_some_and(|ip| ip.is_ipv4()) {
+        message.header.flags = RouteFlags::Onlink;
+    }
+    let message = RouteNetlinkMessage::NewRoute(message);
+    change("adding a route", message, NLM_F_CREATE | NLM_F_REPLACE, &[])
+}
+
+/// Removes a route; its absence, or that of its interface, is success.
+///
+/// # Errors
+/// See [`super::NetlinkError`].
+pub fn delete_route(route: &RouteSpec) -> Result<()> {
+    let mut message = route_message(route);
+    // Any scope.
+    message.header.scope = RouteScope::NoWhere;
+    let message = RouteNetlinkMessage::DelRoute(message);
+    change(
+        "removing a route",
+        message,
+        0,
+        &[libc::ESRCH, libc::ENOENT, libc::ENODEV],
+    )
+}
+
+/// Adds a rule; having it already is success.
+///
+/// # Errors
+/// See [`super::NetlinkError`].
+pub fn add_rule(rule: &RuleSpec) -> Result<()> {
+    let message = RouteNetlinkMessage::NewRule(rule_message(rule));
+    change(
+        "adding a rule",
+        message,
+        NLM_F_CREATE | NLM_F_EXCL,
+        &[libc::EEXIST],
+    )
+}
+
+/// Removes a rule; its absence is success.
+///
+/// # Errors
+/// See [`super::NetlinkError`].
+pub fn delete_rule(rule: &RuleSpec) -> Result<()> {
+    let message = RouteNetlinkMessage::DelRule(rule_message(rule));
+    change("removing a rule", message, 0, &[libc::ENOENT])
+}
+
+/// The main routing table (`RT_TABLE_MAIN`).
+const TABLE_MAIN: u32 = 254;
+
+fn route_message(route: &RouteSpec) -> RouteMessage {
+    let mut message = RouteMessage::default();
+    message.header.address_family = family(route.destination);
+    message.header.destination_prefix_length = route.prefix;
+    let table = route.table.unwrap_or(TABLE_MAIN);
+    // Tables above 255 do not fit the header; the attribute rules.
+    message.header.table = u8::try_from(table).unwrap_or(0);
+    message.attributes.push(RouteAttribute::Table(table));
+    if route.prefix > 0 {
+        let destination = RouteAddress::from(network(route.destination, route.prefix));
+        message
+            .attributes
+            .push(RouteAttribute::Destination(destination));
+    }
+    message.attributes.push(RouteAttribute::Oif(route.ifindex));
+    if let Some(gateway) = route.gateway {
+        message
+            .attributes
+            .push(RouteAttribute::Gateway(gateway.into()));
+    }
+    if let Some(metric) = route.metric {
+        message.attributes.push(RouteAttribute::Priority(metric));
+    }
+    message
+}
+
+fn rule_message(rule: &RuleSpec) -> RuleMessage {
+    let mut message = RuleMessage::default();
+    message.header.family = if rule.ipv6 {
+        netlink_packet_route::AddressFamily::Inet6
+    } else {
+        netlink_packet_route::AddressFamily::Inet
+    };
+    message.header.action = RuleAction::ToTable;
+    message.header.table = u8::try_from(rule.table).unwrap_or(0);
+    message.attributes.push(RuleAttribute::Table(rule.table));
+    message
+        .attributes
+        .push(RuleAttribute::Priority(rule.priority));
+    if let Some(mark) = rule.fwmark {
+        message.attributes.push(RuleAttribute::FwMark(mark));
+        message
+            .attributes
+            .push(RuleAttribute::FwMask(rule.fwmask.unwrap_or(u32::MAX)));
+    }
+    if let Some((ip, prefix)) = rule.source {
+        message.header.src_len = prefix;
+        message
+            .attributes
+            .push(RuleAttribute::Source(network(ip, prefix)));
+    }
+    message
+}
+
+/// The network that `ip` is in: the kernel refuses host bits.
+fn network(ip: IpAddr, prefix: u8) -> IpAddr {
+    match ip {
+        IpAddr::V4(ip) => {
+            let mask = u32::MAX
+                .checked_shl(32u32.saturating_sub(prefix.into()))
+                .unwrap_or(0);
+            IpAddr::V4((u32::from(ip) & mask).into())
+        }
+        IpAddr::V6(ip) => {
+            let mask = u128::MAX
+                .checked_shl(128u32.saturating_sub(prefix.into()))
+                .unwrap_or(0);
+            IpAddr::V6((u128::from(ip) & mask).into())
+        }
+    }
+}
+
+/// Asks for a change; the error numbers in `already` mean that it is as wanted.
+fn change(
+    step: &'static str,
+    message: RouteNetlinkMessage,
+    flags: u16,
+    already: &[i32],
+) -> Result<()> {
+    let result = RouteSocket::open().and_then(|mut socket| socket.change(message, flags));
+    explain(step, forgive(result, already))
+}
+
+fn forgive(result: io::Result<()>, already: &[i32]) -> io::Result<()> {
+    match result {
+        Err(e) if e.raw_os_error().is_some_and(|code| already.contains(&code)) => Ok(()),
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn host_bits_are_cleared() {
+        let net = |ip: &str, prefix| network(ip.parse().expect("address"), prefix).to_string();
+        assert_eq!(net("10.1.2.3", 8), "10.0.0.0");
+        assert_eq!(net("10.1.2.3", 32), "10.1.2.3");
+        assert_eq!(net("10.1.2.3", 0), "0.0.0.0");
+        assert_eq!(net("fd00:1::5", 64), "fd00:1::");
+        assert_eq!(net("fd00:1::5", 0), "::");
+        assert_eq!(net("fd00:1::5", 128), "fd00:1::5");
+    }
+}

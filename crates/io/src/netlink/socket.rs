@@ -1,0 +1,182 @@
+//! One rtnetlink socket: a request out, its answers in.
+//!
+//! Invariant: a request ends with the kernel's acknowledgement, its end-of-dump mark, an error, or
+//! the time limit; answers to anything else are skipped.
+
+use std::io;
+use std::time::Duration;
+
+use netlink_packet_core::{
+    NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage,
+    NetlinkPayload,
+};
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
+use tracing::debug;
+
+use super::{NetlinkError, Result};
+
+/// The kernel answers at once; longer means the answer was lost.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// Messages read for one request: a full internet routing table and room.
+const ANSWERS_MAX: usize = 4_000_000;
+
+/// Dumps that a concurrent change interrupted are repeated this often.
+const DUMP_TRIES_MAX: usize = 8;
+
+pub(super) struct RouteSocket {
+    socket: Socket,
+    sequence: u32,
+}
+
+/// How a dump ended.
+enum End {
+    Complete,
+    /// Something changed meanwhile: the answers may contradict each other.
+    Interrupted,
+}
+
+impl RouteSocket {
+    pub(super) fn open() -> io::Result<Self> {
+        let mut socket = Socket::new(NETLINK_ROUTE)?;
+        socket.bind_auto()?;
+        // The error message then carries only the header of the request.
+        socket.set_cap_ack(true)?;
+        socket2::SockRef::from(&socket).set_read_timeout(Some(ANSWER_TIME_MAX))?;
+        Ok(Self {
+            socket,
+            sequence: 0,
+        })
+    }
+
+    /// Asks for a change and waits for the kernel's verdict.
+    pub(super) fn change(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
+        self.send(message, NLM_F_REQUEST | NLM_F_ACK | flags)?;
+        self.answers(|_| {}).map(drop)
+    }
+
+    /// Everything of a kind.
+    pub(super) fn dump(
+        &mut self,
+        request: &RouteNetlinkMessage,
+    ) -> io::Result<Vec<RouteNetlinkMessage>> {
+        let mut all = Vec::new();
+        for _ in 0..DUMP_TRIES_MAX {
+            all.clear();
+            self.send(request.clone(), NLM_F_REQUEST | NLM_F_DUMP)?;
+            if let End::Complete = self.answers(|message| all.push(message))? {
+                break;
+            }
+        }
+        Ok(all)
+    }
+
+    fn send(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
+        self.sequence = self.sequence.wrapping_add(1);
+        let mut header = NetlinkHeader::default();
+        header.flags = flags;
+        header.sequence_number = self.sequence;
+        let mut message = NetlinkMessage::new(header, NetlinkPayload::InnerMessage(message));
+        message.finalize();
+        let mut bytes = vec![0; message.buffer_len()];
+        message.serialize(&mut bytes);
+        // Port 0 is the kernel.
+        self.socket
+            .send_to(&bytes, &SocketAddr::new(0, 0), 0)
+            .map(drop)
+    }
+
+    fn answers(&self, mut take: impl FnMut(RouteNetlinkMessage)) -> io::Result<End> {
+        let mut end = End::Complete;
+        let mut count = 0;
+        while count < ANSWERS_MAX {
+            let (bytes, _) = self.socket.recv_from_full()?;
+            for message in messages(&bytes) {
+                count += 1;
+                if message.header.sequence_number != self.sequence {
+                    continue;
+                }
+                if message.header.flags & NLM_F_DUMP_INTR != 0 {
+                    end = End::Interrupted;
+                }
+                match message.payload {
+                    NetlinkPayload::Done(_) => return Ok(end),
+                    NetlinkPayload::Error(error) => {
+                        return match error.code {
+                            None => Ok(end),
+                            Some(code) => Err(io::Error::from_raw_os_error(code.get().abs())),
+                        };
+                    }
+                    NetlinkPayload::InnerMessage(message) => take(message),
+                    // No-operation and overrun marks, and what later versions may add.
+                    _ => {}
+                }
+            }
+        }
+        Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "the kernel's answer does not end",
+        ))
+    }
+}
+
+/// The messages in one netlink datagram; those that cannot be read are skipped.
+pub(super) fn messages(
+    bytes: &[u8],
+) -> impl Iterator<Item = NetlinkMessage<RouteNetlinkMessage>> + '_ {
+    let mut rest = bytes;
+    std::iter::from_fn(move || {
+        loop {
+            let length = rest.first_chunk::<4>().map(|l| u32::from_ne_bytes(*l))?;
+            let length = usize::try_from(length).ok()?;
+            if length < HEADER_BYTES || length > rest.len() {
+                return None;
+            }
+            let (message, behind) = rest.split_at(length);
+            // Messages are aligned to four bytes (netlink(7)).
+            rest = behind
+                .get(length.next_multiple_of(4) - length..)
+                .unwrap_or(&[]);
+            match NetlinkMessage::deserialize(message) {
+                Ok(message) => return Some(message),
+                Err(error) => debug!(%error, "netlink message skipped"),
+            }
+        }
+    })
+}
+
+/// Length of `struct nlmsghdr`.
+const HEADER_BYTES: usize = 16;
+
+/// Says what failed in the words of [`NetlinkError`].
+pub(super) fn explain(step: &'static str, result: io::Result<()>) -> Result<()> {
+    result.map_err(|source| match source.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => NetlinkError::NotPermitted(step),
+        Some(libc::ENODEV | libc::ENXIO) => NetlinkError::NoInterface(step),
+        _ => NetlinkError::Io { step, source },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn broken_datagrams_end_without_panic() {
+        for bytes in [
+            &[][..],
+            &[1],
+            &[0; 16],
+            &[255; 40],
+            &[16, 0, 0, 0, 2, 0, 0, 0],
+        ] {
+            assert_eq!(messages(bytes).count(), 0);
+        }
+        // A message that ends unaligned at the end of the datagram.
+        let mut odd = vec![0; 17];
+        odd[0] = 17;
+        odd[4] = 1;
+        assert!(messages(&odd).count() <= 1);
+    }
+}

@@ -1,0 +1,161 @@
+//! The present state of all interfaces, put together from three dumps.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::IpAddr;
+
+use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage};
+use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
+use netlink_packet_route::route::{RouteAttribute, RouteFlags, RouteMessage, RouteType};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+
+use super::socket::RouteSocket;
+use super::{Address, Interface, NetlinkError, Result};
+
+/// All interfaces of this network namespace, by index.
+///
+/// # Errors
+/// See [`NetlinkError`].
+pub fn snapshot() -> Result<Vec<Interface>> {
+    read().map_err(|source| NetlinkError::Io {
+        step: "reading interfaces",
+        source,
+    })
+}
+
+fn read() -> io::Result<Vec<Interface>> {
+    let mut socket = RouteSocket::open()?;
+    let mut interfaces = BTreeMap::new();
+    for message in socket.dump(&RouteNetlinkMessage::GetLink(LinkMessage::default()))? {
+        if let RouteNetlinkMessage::NewLink(link) = message {
+            interfaces.insert(link.header.index, interface(&link));
+        }
+    }
+    for message in socket.dump(&RouteNetlinkMessage::GetAddress(AddressMessage::default()))? {
+        if let RouteNetlinkMessage::NewAddress(message) = message {
+            let interface = interfaces.get_mut(&message.header.index);
+            if let (Some(interface), Some(address)) = (interface, address(&message)) {
+                interface.addresses.push(address);
+            }
+        }
+    }
+    for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+        let mut request = RouteMessage::default();
+        request.header.address_family = family;
+        for message in socket.dump(&RouteNetlinkMessage::GetRoute(request))? {
+            let RouteNetlinkMessage::NewRoute(route) = message else {
+                continue;
+            };
+            for index in default_route_interfaces(&route) {
+                if let Some(interface) = interfaces.get_mut(&index) {
+                    if family == AddressFamily::Inet {
+                        interface.default_route_v4 = true;
+                    } else {
+                        interface.default_route_v6 = true;
+                    }
+                }
+            }
+        }
+    }
+    Ok(interfaces.into_values().collect())
+}
+
+fn interface(link: &LinkMessage) -> Interface {
+    let flags = link.header.flags;
+    let mut interface = Interface {
+        name: String::new(),
+        index: link.header.index,
+        mtu: 0,
+        up: flags.contains(LinkFlags::Up),
+        carrier: flags.contains(LinkFlags::Running),
+        loopback: flags.contains(LinkFlags::Loopback),
+        kind: None,
+        addresses: Vec::new(),
+        default_route_v4: false,
+        default_route_v6: false,
+    };
+    for attribute in &link.attributes {
+        match attribute {
+            LinkAttribute::IfName(name) => interface.name.clone_from(name),
+            LinkAttribute::Mtu(mtu) => interface.mtu = *mtu,
+            LinkAttribute::LinkInfo(infos) => {
+                interface.kind = infos.iter().find_map(|info| match info {
+                    LinkInfo::Kind(kind) => Some(kind.to_string()),
+                    _ => None,
+                });
+            }
+            _ => {}
+        }
+    }
+    interface
+}
+
+fn address(message: &AddressMessage) -> Option<Address> {
+    // The low eight flags stand in the header, all of them in an attribute since Linux 3.14.
+    let mut flags = AddressFlags::from_bits_retain(u32::from(message.header.flags.bits()));
+    let (mut local, mut address) = (None, None);
+    for attribute in &message.attributes {
+        match attribute {
+            AddressAttribute::Local(ip) => local = Some(*ip),
+            AddressAttribute::Address(ip) => address = Some(*ip),
+            AddressAttribute::Flags(all) => flags = *all,
+            _ => {}
+        }
+    }
+    // On point-to-point links `Address` is the peer's and `Local` is this side's.
+    let ip = local.or(address)?;
+    Some(Address {
+        ip,
+        prefix: message.header.prefix_len,
+        // The same bit says "secondary" for IPv4 and "temporary" for IPv6.
+        temporary: ip.is_ipv6() && flags.contains(AddressFlags::Secondary),
+        deprecated: flags.contains(AddressFlags::Deprecated),
+        tentative: flags.contains(AddressFlags::Dadfailed)
+            || flags.contains(AddressFlags::Tentative) && !flags.contains(AddressFlags::Optimistic),
+    })
+}
+
+/// Interfaces a default route leads through, several when it is multipath.
+fn default_route_interfaces(route: &RouteMessage) -> Vec<u32> {
+    let header = &route.header;
+    let is_default = header.destination_prefix_length == 0
+        && header.kind == RouteType::Unicast
+        && !header.flags.contains(RouteFlags::Cloned);
+    if !is_default {
+        return Vec::new();
+    }
+    let mut interfaces = Vec::new();
+    for attribute in &route.attributes {
+        match attribute {
+            RouteAttribute::Oif(index) => interfaces.push(*index),
+            RouteAttribute::MultiPath(hops) => {
+                interfaces.extend(hops.iter().map(|hop| hop.interface_index));
+            }
+            _ => {}
+        }
+    }
+    interfaces
+}
+
+/// Whether an event can change what [`snapshot`] gives.
+pub(super) fn matters(message: &RouteNetlinkMessage) -> bool {
+    match message {
+        RouteNetlinkMessage::NewLink(_)
+        | RouteNetlinkMessage::DelLink(_)
+        | RouteNetlinkMessage::NewAddress(_)
+        | RouteNetlinkMessage::DelAddress(_) => true,
+        RouteNetlinkMessage::NewRoute(route) | RouteNetlinkMessage::DelRoute(route) => {
+            route.header.destination_prefix_length == 0
+        }
+        _ => false,
+    }
+}
+
+/// Address family of `ip`.
+pub(super) fn family(ip: IpAddr) -> AddressFamily {
+    if ip.is_ipv4() {
+        AddressFamily::Inet
+    } else {
+        AddressFamily::Inet6
+    }
+}
