@@ -46,8 +46,10 @@ pub(crate) fn register(resource: Resource) -> Ticket {
 
 /// Undoes everything on the list. Errors are ignored: this runs when nothing better can be done.
 pub(crate) fn undo_all() {
-    let entries: Vec<Resource> =
-        std::mem::take(&mut list().entries).into_values().rev().collect();
+    let entries: Vec<Resource> = std::mem::take(&mut list().entries)
+        .into_values()
+        .rev()
+        .collect();
     for resource in &entries {
         if let Resource::Process(pid) = resource {
             kill(*pid, Signal::KILL);
@@ -69,7 +71,9 @@ pub(crate) fn undo_all() {
 ///
 /// Returns how many were removed.
 pub fn remove_leftovers() -> usize {
-    let Ok(entries) = std::fs::read_dir(NAMESPACE_DIR) else { return 0 };
+    let Ok(entries) = std::fs::read_dir(NAMESPACE_DIR) else {
+        return 0;
+    };
     let mut removed = 0;
     for entry in entries.flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
@@ -99,21 +103,27 @@ pub(crate) fn kill(pid: u32, signal: Signal) {
 
 /// Deletes a named namespace; its interfaces go with it.
 pub(crate) fn delete_namespace(name: &str) {
-    let _ = std::process::Command::new("ip").args(["netns", "del", name]).output();
+    let _ = std::process::Command::new("ip")
+        .args(["netns", "del", name])
+        .output();
 }
 
 /// Starts the thread that works off the list on SIGINT, SIGTERM and SIGHUP, once.
 fn watch_signals() {
     static STARTED: Once = Once::new();
     STARTED.call_once(|| {
-        let Ok(mut signals) = Signals::new([SIGINT, SIGTERM, SIGHUP]) else { return };
-        let _ = std::thread::Builder::new().name("testbed-signals".into()).spawn(move || {
-            if let Some(signal) = signals.forever().next() {
-                eprintln!("interrupted: removing namespaces and programs");
-                undo_all();
-                std::process::exit(128 + signal);
-            }
-        });
+        let Ok(mut signals) = Signals::new([SIGINT, SIGTERM, SIGHUP]) else {
+            return;
+        };
+        let _ = std::thread::Builder::new()
+            .name("testbed-signals".into())
+            .spawn(move || {
+                if let Some(signal) = signals.forever().next() {
+                    eprintln!("interrupted: removing namespaces and programs");
+                    undo_all();
+                    std::process::exit(128 + signal);
+                }
+            });
     });
 }
 
@@ -124,7 +134,10 @@ struct List {
 }
 
 fn list() -> MutexGuard<'static, List> {
-    static LIST: Mutex<List> = Mutex::new(List { last: 0, entries: BTreeMap::new() });
+    static LIST: Mutex<List> = Mutex::new(List {
+        last: 0,
+        entries: BTreeMap::new(),
+    });
     LIST.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -139,7 +152,13 @@ mod tests {
     fn only_names_of_this_crate_have_a_maker() {
         assert_eq!(maker("rw-demo-123-site"), Some(123));
         assert_eq!(maker("rw-two-words-77-hub"), Some(77));
-        for foreign in ["rw-demo-site", "rw-123-site", "other-1-2-3", "rw-demo-12x-hub", "rw-"] {
+        for foreign in [
+            "rw-demo-site",
+            "rw-123-site",
+            "other-1-2-3",
+            "rw-demo-12x-hub",
+            "rw-",
+        ] {
             assert_eq!(maker(foreign), None, "{foreign}");
         }
     }

@@ -5,6 +5,7 @@
 //! [`remove_leftovers`] when the maker was killed. Traffic flows only between namespaces made
 //! here and is always bounded in time. Needs root and the programs named in [`programs`].
 
+pub mod gateway;
 pub mod mptcp;
 pub mod programs;
 pub mod statistics;
@@ -17,7 +18,7 @@ mod namespace;
 mod process;
 
 pub use cleanup::remove_leftovers;
-pub use link::{Link, LinkSpec};
+pub use link::{Capacity, Link, LinkSpec, Shape};
 pub use namespace::{Namespace, veth};
 pub use process::{Finished, Process, Program, STOP_LIMIT, cpu_seconds, softirq_cpu_seconds};
 pub use topology::{Topology, TopologySpec};

@@ -1,12 +1,18 @@
 //! One link between two namespaces: emulated by `ropewalk-linkem`, or a bare veth pair.
 
+use std::fmt::Write as _;
+use std::io::{BufRead, BufReader, Write as _};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Context, Result, bail};
+use ropewalk_netem::{LinkPlan, Side};
 
 use crate::namespace::{Namespace, veth};
 use crate::process::Process;
+use crate::programs;
+use crate::statistics::mbit_per_second;
 
 /// How a link behaves.
 #[derive(Clone, Debug)]
@@ -58,7 +64,14 @@ pub enum Capacity {
 /// A link in being.
 #[derive(Debug)]
 pub struct Link {
-    emulator: Option<Process>,
+    emulator: Option<Emulator>,
+}
+
+#[derive(Debug)]
+struct Emulator {
+    process: Process,
+    control: PathBuf,
+    begin: Instant,
 }
 
 impl LinkSpec {
@@ -66,13 +79,21 @@ impl LinkSpec {
     #[must_use]
     pub fn steady(rate_mbit: f64, delay: Duration) -> Self {
         let shape = Shape::steady(rate_mbit, delay);
-        Self::Emulated { down: shape.clone(), up: shape, mtu: 1_500, seed: 1 }
+        Self::Emulated {
+            down: shape.clone(),
+            up: shape,
+            mtu: 1_500,
+            seed: 1,
+        }
     }
 
     /// A bare veth pair of Ethernet's MTU.
     #[must_use]
     pub const fn unshaped(udp_segmentation: bool) -> Self {
-        Self::Unshaped { mtu: 1_500, udp_segmentation }
+        Self::Unshaped {
+            mtu: 1_500,
+            udp_segmentation,
+        }
     }
 
     /// The same link with random loss in both directions.
@@ -138,18 +159,22 @@ impl Link {
         directory: &Path,
     ) -> Result<Self> {
         match spec {
-            LinkSpec::Unshaped { mtu, udp_segmentation } => {
+            LinkSpec::Unshaped {
+                mtu,
+                udp_segmentation,
+            } => {
                 veth(site, hub, *mtu)?;
                 for (namespace, interface) in [site, hub] {
-                    namespace.set_offload(
-                        interface,
-                        "tx-udp-segmentation",
-                        *udp_segmentation,
-                    )?;
+                    namespace.set_offload(interface, "tx-udp-segmentation", *udp_segmentation)?;
                 }
                 Ok(Self { emulator: None })
             }
-            LinkSpec::Emulated { .. } => anyhow::bail!("later {}", directory.display()),
+            LinkSpec::Emulated { mtu, .. } => {
+                let emulator = Emulator::start(&spec.plan(), *mtu, site, hub, directory)?;
+                Ok(Self {
+                    emulator: Some(emulator),
+                })
+            }
         }
     }
 
@@ -159,14 +184,173 @@ impl Link {
         self.emulator.is_some()
     }
 
+    /// Time since an emulated link began to run, and with it its traces and timed changes.
+    #[must_use]
+    pub fn age(&self) -> Duration {
+        self.emulator
+            .as_ref()
+            .map_or(Duration::ZERO, |emulator| emulator.begin.elapsed())
+    }
+
     /// Lets every packet vanish, both ways, or no longer.
     ///
     /// # Errors
-    /// If the emulator does not answer.
+    /// If the link is not emulated or the emulator does not answer.
     pub fn set_blackhole(&mut self, on: bool) -> Result<()> {
-        anyhow::bail!("later {on}")
+        self.set(
+            "both",
+            &format!("blackhole={}", if on { "on" } else { "off" }),
+        )
+    }
+
+    /// Changes settings of a direction (`up`, `down` or `both`), written as `key=value` with the
+    /// keys and units of a link plan.
+    ///
+    /// # Errors
+    /// If the link is not emulated or the emulator refuses.
+    pub fn set(&mut self, direction: &str, settings: &str) -> Result<()> {
+        let emulator = self
+            .emulator
+            .as_ref()
+            .context("only an emulated link can change")?;
+        emulator.command(&format!("set {direction} {settings}"))
     }
 }
+
+impl Emulator {
+    fn start(
+        plan: &str,
+        mtu: u32,
+        site: (&Namespace, &str),
+        hub: (&Namespace, &str),
+        directory: &Path,
+    ) -> Result<Self> {
+        let name = format!("link-{}", site.1);
+        let plan_file = directory.join(format!("{name}.toml"));
+        std::fs::write(&plan_file, plan)?;
+        let control = directory.join(format!("{name}.sock"));
+        let mut process = crate::process::Program::new(programs::own("ropewalk-linkem")?)
+            .args(["--a", &format!("{}:{}", site.0.name(), site.1)])
+            .args(["--b", &format!("{}:{}", hub.0.name(), hub.1)])
+            .args(["--mtu", &mtu.to_string()])
+            .arg("--plan")
+            .arg(&plan_file)
+            .arg("--control")
+            .arg(&control)
+            .start(directory, &name)?;
+        process
+            .first_line(READY_LIMIT)
+            .context("the link emulator did not start")?;
+        let begin = Instant::now();
+        site.0.set_interface(site.1, true)?;
+        hub.0.set_interface(hub.1, true)?;
+        Ok(Self {
+            process,
+            control,
+            begin,
+        })
+    }
+
+    fn command(&self, line: &str) -> Result<()> {
+        let mut stream = UnixStream::connect(&self.control)
+            .with_context(|| format!("{} does not listen", self.process.name()))?;
+        stream.set_read_timeout(Some(READY_LIMIT))?;
+        writeln!(stream, "{line}")?;
+        let mut answer = String::new();
+        BufReader::new(stream).read_line(&mut answer)?;
+        if answer.contains("error") {
+            bail!("{} refused `{line}`: {answer}", self.process.name());
+        }
+        Ok(())
+    }
+}
+
+impl LinkSpec {
+    /// The link as a plan for the emulator; empty of an unshaped one.
+    fn plan(&self) -> String {
+        let Self::Emulated { down, up, seed, .. } = self else {
+            return String::new();
+        };
+        let mut text = format!("seed = {seed}\n");
+        for (name, shape) in [("up", up), ("down", down)] {
+            let _ = writeln!(text, "[{name}]\n{}", shape.plan());
+        }
+        text
+    }
+
+    /// What the link can carry towards the site between two times of its life, Mbit/s of IP
+    /// packets; infinite if unshaped.
+    ///
+    /// # Errors
+    /// If a trace cannot be read.
+    pub fn capacity_mbit(&self, from: Duration, to: Duration) -> Result<f64> {
+        let Self::Emulated { down, .. } = self else {
+            return Ok(f64::INFINITY);
+        };
+        match &down.capacity {
+            Capacity::Fixed(rate) => Ok(*rate),
+            Capacity::Trace(_) => {
+                let carried = self.carried_bytes(to)? - self.carried_bytes(from)?;
+                Ok(mbit_per_second(carried, to.saturating_sub(from)))
+            }
+        }
+    }
+
+    /// Bytes that a full queue gets through towards the site until a time: the link model itself
+    /// is asked, with nothing but the capacity in place.
+    fn carried_bytes(&self, until: Duration) -> Result<u64> {
+        let Self::Emulated { down, .. } = self else {
+            return Ok(0);
+        };
+        let bare = Shape {
+            delay: Duration::ZERO,
+            jitter: Duration::ZERO,
+            loss: 0.0,
+            queue_bytes: 10 * FULL_PACKET as u64,
+            ..down.clone()
+        };
+        let plan = LinkPlan::parse(&format!("[down]\n{}", bare.plan()))?;
+        let load = |file: &str| std::fs::read_to_string(file).map_err(|e| e.to_string());
+        let mut link = ropewalk_netem::Link::new(plan.resolve(load)?);
+        let end = ropewalk_types::Instant::ZERO + ropewalk_types::Duration::from(until);
+        let (mut now, mut carried) = (ropewalk_types::Instant::ZERO, 0);
+        while now < end {
+            while link.enqueue(now, Side::Down, FULL_PACKET, ()).is_ok() {}
+            while link.poll(now, Side::Down).is_some() {
+                carried += FULL_PACKET as u64;
+            }
+            now = link
+                .poll_timeout()
+                .map_or(end, |next| next.max(now + CAPACITY_STEP))
+                .min(end);
+        }
+        Ok(carried)
+    }
+}
+
+impl Shape {
+    /// The keys of one direction of a plan.
+    fn plan(&self) -> String {
+        let capacity = match &self.capacity {
+            Capacity::Fixed(rate) => format!("rate = \"{rate}Mbit\""),
+            Capacity::Trace(path) => format!("trace = \"{}\"", path.display()),
+        };
+        format!(
+            "{capacity}\ndelay = \"{}us\"\njitter = \"{}us\"\nloss = \"{}%\"\nqueue = \"{}\"\n",
+            self.delay.as_micros(),
+            self.jitter.as_micros(),
+            self.loss * 100.0,
+            self.queue_bytes,
+        )
+    }
+}
+
+/// Longest time an emulator may take to start or to answer.
+const READY_LIMIT: Duration = Duration::from_secs(5);
+/// IP length of a full packet, bytes.
+const FULL_PACKET: usize = 1_500;
+/// Smallest step in virtual time, so that the loop ends.
+const CAPACITY_STEP: ropewalk_types::Duration = ropewalk_types::Duration::from_nanos(1);
 
 /// Default queue of an emulated link, bytes.
 pub const QUEUE_BYTES: u64 = 128 * 1024;

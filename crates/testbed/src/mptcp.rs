@@ -22,12 +22,16 @@ pub fn enable(
     server: &Namespace,
 ) -> Result<()> {
     for namespace in [client, server] {
-        namespace.sysctl("net/mptcp/enabled", "1").context("this kernel has no MPTCP")?;
+        namespace
+            .sysctl("net/mptcp/enabled", "1")
+            .context("this kernel has no MPTCP")?;
         namespace.ip("mptcp limits set subflow 8 add_addr_accepted 8")?;
     }
     client.ip("mptcp endpoint flush")?;
     for (id, (interface, address)) in (1..).zip(interfaces) {
-        client.ip(&format!("mptcp endpoint add {address} id {id} dev {interface} subflow"))?;
+        client.ip(&format!(
+            "mptcp endpoint add {address} id {id} dev {interface} subflow"
+        ))?;
     }
     Ok(())
 }

@@ -41,7 +41,9 @@ impl Namespace {
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("rw-{purpose}{number}-{}-{role}", std::process::id());
         let ticket = cleanup::register(Resource::Namespace(name.clone()));
-        let made = Program::new("ip").args(["netns", "add", &name]).success(LIMIT);
+        let made = Program::new("ip")
+            .args(["netns", "add", &name])
+            .success(LIMIT);
         if let Err(error) = made {
             ticket.release();
             return Err(error.context("cannot make a network namespace (root is needed)"));
@@ -75,7 +77,9 @@ impl Namespace {
                 self.move_here()?;
                 Ok(work())
             });
-            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            thread
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         })
     }
 
@@ -113,7 +117,9 @@ impl Namespace {
     /// # Errors
     /// At the first command that fails; the message holds it and what `ip` said.
     pub fn ip(&self, commands: &str) -> Result<()> {
-        let batch = Program::new("ip").args(["-n", self.name(), "-batch", "-"]).input(commands);
+        let batch = Program::new("ip")
+            .args(["-n", self.name(), "-batch", "-"])
+            .input(commands);
         batch.success(LIMIT).map(drop)
     }
 
@@ -122,9 +128,15 @@ impl Namespace {
     /// # Errors
     /// If the command fails or its answer is no JSON.
     pub fn ip_json(&self, arguments: &[&str]) -> Result<serde_json::Value> {
-        let program = Program::new("ip").args(["-n", self.name(), "-json"]).args(arguments);
+        let program = Program::new("ip")
+            .args(["-n", self.name(), "-json"])
+            .args(arguments);
         let text = program.success(LIMIT)?;
-        Ok(serde_json::from_str(if text.trim().is_empty() { "[]" } else { &text })?)
+        Ok(serde_json::from_str(if text.trim().is_empty() {
+            "[]"
+        } else {
+            &text
+        })?)
     }
 
     /// Loads an nftables script.
@@ -132,7 +144,11 @@ impl Namespace {
     /// # Errors
     /// If `nft` refuses it.
     pub fn nft(&self, script: &str) -> Result<()> {
-        self.program("nft").args(["-f", "-"]).input(script).success(LIMIT).map(drop)
+        self.program("nft")
+            .args(["-f", "-"])
+            .input(script)
+            .success(LIMIT)
+            .map(drop)
     }
 
     /// Sets a kernel parameter, named by its path under `/proc/sys`.
@@ -150,7 +166,10 @@ impl Namespace {
     /// If there is no such parameter.
     pub fn sysctl_value(&self, key: &str) -> Result<String> {
         let text = self.enter(|| std::fs::read_to_string(format!("/proc/sys/{key}")))?;
-        Ok(text.with_context(|| format!("cannot read {key}"))?.trim().to_owned())
+        Ok(text
+            .with_context(|| format!("cannot read {key}"))?
+            .trim()
+            .to_owned())
     }
 
     /// Brings an interface up or down.
@@ -158,7 +177,10 @@ impl Namespace {
     /// # Errors
     /// If there is no such interface.
     pub fn set_interface(&self, interface: &str, up: bool) -> Result<()> {
-        self.ip(&format!("link set {interface} {}", if up { "up" } else { "down" }))
+        self.ip(&format!(
+            "link set {interface} {}",
+            if up { "up" } else { "down" }
+        ))
     }
 
     /// Switches an offload with `ethtool -K`.
@@ -167,7 +189,9 @@ impl Namespace {
     /// If the interface does not know it.
     pub fn set_offload(&self, interface: &str, feature: &str, on: bool) -> Result<()> {
         let state = if on { "on" } else { "off" };
-        let program = self.program("ethtool").args(["-K", interface, feature, state]);
+        let program = self
+            .program("ethtool")
+            .args(["-K", interface, feature, state]);
         program.success(LIMIT).map(drop)
     }
 
@@ -244,8 +268,25 @@ impl Drop for Inner {
 /// If a name is taken or the MTU out of range.
 pub fn veth(a: (&Namespace, &str), b: (&Namespace, &str), mtu: u32) -> Result<()> {
     Program::new("ip")
-        .args(["-n", a.0.name(), "link", "add", a.1, "mtu", &mtu.to_string()])
-        .args(["type", "veth", "peer", "name", b.1, "netns", b.0.name(), "mtu"])
+        .args([
+            "-n",
+            a.0.name(),
+            "link",
+            "add",
+            a.1,
+            "mtu",
+            &mtu.to_string(),
+        ])
+        .args([
+            "type",
+            "veth",
+            "peer",
+            "name",
+            b.1,
+            "netns",
+            b.0.name(),
+            "mtu",
+        ])
         .arg(mtu.to_string())
         .success(LIMIT)?;
     a.0.set_interface(a.1, true)?;
@@ -265,14 +306,20 @@ fn interface_bytes_in(table: &str, interface: &str) -> Option<(u64, u64)> {
         let (name, numbers) = line.split_once(':')?;
         (name.trim() == interface).then_some(numbers)
     })?;
-    let numbers: Vec<u64> = line.split_whitespace().filter_map(|n| n.parse().ok()).collect();
+    let numbers: Vec<u64> = line
+        .split_whitespace()
+        .filter_map(|n| n.parse().ok())
+        .collect();
     Some((*numbers.first()?, *numbers.get(8)?))
 }
 
 /// A value of `/proc/net/snmp`: a line of names, then a line of numbers, both with the prefix.
 fn snmp_value(table: &str, prefix: &str, key: &str) -> Option<u64> {
     let mut lines = table.lines().filter(|line| line.starts_with(prefix));
-    let column = lines.next()?.split_whitespace().position(|name| name == key)?;
+    let column = lines
+        .next()?
+        .split_whitespace()
+        .position(|name| name == key)?;
     lines.next()?.split_whitespace().nth(column)?.parse().ok()
 }
 

@@ -109,7 +109,9 @@ impl Program {
         let name = self.line();
         let (mut stdout, mut stderr) = (tempfile::tempfile()?, tempfile::tempfile()?);
         let mut command = self.command();
-        command.stdout(stdout.try_clone()?).stderr(stderr.try_clone()?);
+        command
+            .stdout(stdout.try_clone()?)
+            .stderr(stderr.try_clone()?);
         command.stdin(match &self.input {
             None => Stdio::null(),
             Some(text) => Stdio::from(file_with(text)?),
@@ -123,7 +125,11 @@ impl Program {
             let _ = child.wait();
             bail!("`{name}` did not end within {} s", limit.as_secs_f64());
         };
-        Ok(Finished { status, stdout: text_of(&mut stdout)?, stderr: text_of(&mut stderr)? })
+        Ok(Finished {
+            status,
+            stdout: text_of(&mut stdout)?,
+            stderr: text_of(&mut stderr)?,
+        })
     }
 
     /// Runs to the end and wants exit code 0; returns standard output.
@@ -132,17 +138,12 @@ impl Program {
     /// As [`Program::run`], and if the exit code is not 0: the message holds what it printed.
     pub fn success(self, limit: Duration) -> Result<String> {
         let (name, input) = (self.line(), self.input.clone());
-        let finished = self.run(limit)?;
-        if finished.status.success() {
-            return Ok(finished.stdout);
-        }
-        let input = input.map(|text| format!("\n{text}")).unwrap_or_default();
-        Err(anyhow!(
-            "`{name}` failed ({}): {}{}{input}",
-            finished.status,
-            finished.stderr.trim(),
-            finished.stdout.trim(),
-        ))
+        let input = input
+            .map(|text| format!(" with input\n{text}"))
+            .unwrap_or_default();
+        self.run(limit)?
+            .success()
+            .with_context(|| format!("`{name}`{input}"))
     }
 
     /// Starts in the background; standard output goes to `DIR/NAME.out`, standard error to
@@ -151,8 +152,10 @@ impl Program {
     /// # Errors
     /// If the program cannot be started or the files cannot be made.
     pub fn start(self, directory: &Path, name: &str) -> Result<Process> {
-        let (output, log) =
-            (directory.join(format!("{name}.out")), directory.join(format!("{name}.log")));
+        let (output, log) = (
+            directory.join(format!("{name}.out")),
+            directory.join(format!("{name}.log")),
+        );
         let open = |path: &Path| {
             File::options()
                 .create(true)
@@ -161,16 +164,28 @@ impl Program {
                 .with_context(|| format!("cannot write {}", path.display()))
         };
         let mut command = self.command();
-        command.stdin(Stdio::null()).stdout(open(&output)?).stderr(open(&log)?);
+        command
+            .stdin(Stdio::null())
+            .stdout(open(&output)?)
+            .stderr(open(&log)?);
         let child = fork(command).with_context(|| format!("cannot start `{}`", self.line()))?;
         let ticket = cleanup::register(Resource::Process(child.id()));
-        Ok(Process { name: name.to_owned(), child, ticket, output, log })
+        Ok(Process {
+            name: name.to_owned(),
+            child,
+            ticket,
+            output,
+            log,
+        })
     }
 
     /// The command as a person would type it.
     fn line(&self) -> String {
         let words = std::iter::once(&self.program).chain(&self.arguments);
-        words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+        words
+            .map(|word| word.to_string_lossy())
+            .collect::<Vec<_>>()
+            .join(" ")
     }
 
     /// The command with the wrappers that set the death signal and enter the namespace. Both
@@ -186,8 +201,25 @@ impl Program {
         words.push(self.program.clone());
         words.extend(self.arguments.iter().cloned());
         let mut command = Command::new(&words[0]);
-        command.args(&words[1..]).process_group(0).envs(self.environment.iter().cloned());
         command
+            .args(&words[1..])
+            .process_group(0)
+            .envs(self.environment.iter().cloned());
+        command
+    }
+}
+
+impl Finished {
+    /// Standard output of a run that ended with code 0.
+    ///
+    /// # Errors
+    /// If the exit code is not 0: the message holds what it printed.
+    pub fn success(self) -> Result<String> {
+        if self.status.success() {
+            return Ok(self.stdout);
+        }
+        let (stdout, stderr) = (self.stdout.trim(), self.stderr.trim());
+        Err(anyhow!("failed ({}): {stderr} {stdout}", self.status))
     }
 }
 
@@ -277,7 +309,11 @@ impl Process {
                 bail!("{} ended at once:\n{}", self.name, self.log_tail());
             }
             if Instant::now() > end {
-                bail!("{} was not ready after {limit:?}:\n{}", self.name, self.log_tail());
+                bail!(
+                    "{} was not ready after {limit:?}:\n{}",
+                    self.name,
+                    self.log_tail()
+                );
             }
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -296,7 +332,10 @@ impl Process {
         status
             .ok()
             .and_then(|text| {
-                let line = text.lines().find(|line| line.starts_with("VmRSS:"))?.to_owned();
+                let line = text
+                    .lines()
+                    .find(|line| line.starts_with("VmRSS:"))?
+                    .to_owned();
                 line.split_whitespace().nth(1)?.parse::<u64>().ok()
             })
             .map_or(0, |kib| kib * 1024)
@@ -316,7 +355,9 @@ impl Drop for Process {
 /// CPU time of all living threads of a process in seconds (first field of `schedstat`).
 #[must_use]
 pub fn cpu_seconds(pid: u32) -> f64 {
-    let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return 0.0 };
+    let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else {
+        return 0.0;
+    };
     let run_ns: u64 = tasks
         .flatten()
         .filter_map(|task| {
@@ -330,7 +371,9 @@ pub fn cpu_seconds(pid: u32) -> f64 {
 /// CPU time of the kernel's packet threads (`ksoftirqd`) of all cores in seconds.
 #[must_use]
 pub fn softirq_cpu_seconds() -> f64 {
-    let Ok(entries) = std::fs::read_dir("/proc") else { return 0.0 };
+    let Ok(entries) = std::fs::read_dir("/proc") else {
+        return 0.0;
+    };
     entries
         .flatten()
         .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok())
@@ -372,9 +415,14 @@ fn fork(command: Command) -> Result<Child> {
         Mutex::new(requests)
     });
     let (reply, answer) = channel();
-    let sent = requests.lock().unwrap_or_else(PoisonError::into_inner).send((command, reply));
+    let sent = requests
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .send((command, reply));
     sent.map_err(|_| anyhow!("the thread that starts programs has ended"))?;
-    Ok(answer.recv().context("the thread that starts programs has ended")??)
+    Ok(answer
+        .recv()
+        .context("the thread that starts programs has ended")??)
 }
 
 /// An unnamed file at its start, holding `text`.
@@ -417,19 +465,28 @@ mod tests {
             .run(Duration::from_secs(10))
             .unwrap();
         assert_eq!(finished.status.code(), Some(3));
-        assert_eq!((finished.stdout.as_str(), finished.stderr.as_str()), ("good", "bad\n"));
+        assert_eq!(
+            (finished.stdout.as_str(), finished.stderr.as_str()),
+            ("good", "bad\n")
+        );
     }
 
     #[test]
     fn a_run_that_takes_too_long_is_killed() {
-        let error = Program::new("sleep").arg("100").run(Duration::from_millis(50)).unwrap_err();
+        let error = Program::new("sleep")
+            .arg("100")
+            .run(Duration::from_millis(50))
+            .unwrap_err();
         assert!(error.to_string().contains("did not end within"), "{error}");
     }
 
     #[test]
     fn a_dropped_process_is_gone() {
         let directory = tempfile::tempdir().unwrap();
-        let process = Program::new("sleep").arg("100").start(directory.path(), "sleep").unwrap();
+        let process = Program::new("sleep")
+            .arg("100")
+            .start(directory.path(), "sleep")
+            .unwrap();
         let entry = format!("/proc/{}", process.pid());
         assert!(Path::new(&entry).exists());
         drop(process);

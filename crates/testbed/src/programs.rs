@@ -14,17 +14,35 @@ pub struct Requirement {
 }
 
 /// `ip`, for namespaces and addresses.
-pub const IP: Requirement = Requirement { program: "ip", package: "iproute2" };
+pub const IP: Requirement = Requirement {
+    program: "ip",
+    package: "iproute2",
+};
 /// `ping`.
-pub const PING: Requirement = Requirement { program: "ping", package: "iputils-ping" };
+pub const PING: Requirement = Requirement {
+    program: "ping",
+    package: "iputils-ping",
+};
 /// `nft`, for firewalls and the hub's address translation.
-pub const NFT: Requirement = Requirement { program: "nft", package: "nftables" };
+pub const NFT: Requirement = Requirement {
+    program: "nft",
+    package: "nftables",
+};
 /// `ethtool`, for offloads.
-pub const ETHTOOL: Requirement = Requirement { program: "ethtool", package: "ethtool" };
+pub const ETHTOOL: Requirement = Requirement {
+    program: "ethtool",
+    package: "ethtool",
+};
 /// `iperf3`.
-pub const IPERF3: Requirement = Requirement { program: "iperf3", package: "iperf3" };
+pub const IPERF3: Requirement = Requirement {
+    program: "iperf3",
+    package: "iperf3",
+};
 /// `wg`, to set up the WireGuard peer of a benchmark.
-pub const WG: Requirement = Requirement { program: "wg", package: "wireguard-tools" };
+pub const WG: Requirement = Requirement {
+    program: "wg",
+    package: "wireguard-tools",
+};
 
 /// Checks privilege and programs before anything is made.
 ///
@@ -34,13 +52,19 @@ pub fn require(requirements: &[Requirement]) -> Result<()> {
     if !rustix::process::geteuid().is_root() {
         bail!("root is needed to make network namespaces: run it again with sudo");
     }
-    let missing: Vec<&Requirement> =
-        requirements.iter().filter(|r| in_path(r.program).is_none()).collect();
+    let missing: Vec<&Requirement> = requirements
+        .iter()
+        .filter(|r| in_path(r.program).is_none())
+        .collect();
     if missing.is_empty() {
         return Ok(());
     }
     let list = |pick: fn(&Requirement) -> &'static str| {
-        missing.iter().map(|r| pick(r)).collect::<Vec<_>>().join(" ")
+        missing
+            .iter()
+            .map(|r| pick(r))
+            .collect::<Vec<_>>()
+            .join(" ")
     };
     bail!(
         "missing programs: {}; install them, on Debian and Ubuntu with: apt-get install {}",
@@ -54,7 +78,10 @@ pub fn require(requirements: &[Requirement]) -> Result<()> {
 pub fn in_path(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let fixed = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"].map(PathBuf::from);
-    std::env::split_paths(&path).chain(fixed).map(|d| d.join(program)).find(|p| p.is_file())
+    std::env::split_paths(&path)
+        .chain(fixed)
+        .map(|d| d.join(program))
+        .find(|p| p.is_file())
 }
 
 /// One of this project's programs: next to the running program, one folder up (tests run from
@@ -64,8 +91,16 @@ pub fn in_path(program: &str) -> Option<PathBuf> {
 /// If it is nowhere: the message says how to build it.
 pub fn own(program: &str) -> Result<PathBuf> {
     let exe = std::env::current_exe()?;
-    let near = exe.ancestors().skip(1).take(2).map(|d: &Path| d.join(program));
-    match near.into_iter().find(|path| path.is_file()).or_else(|| in_path(program)) {
+    let near = exe
+        .ancestors()
+        .skip(1)
+        .take(2)
+        .map(|d: &Path| d.join(program));
+    match near
+        .into_iter()
+        .find(|path| path.is_file())
+        .or_else(|| in_path(program))
+    {
         Some(path) => Ok(path),
         None => bail!(
             "program {program} is neither beside {} nor in PATH; build it with: \
@@ -81,15 +116,25 @@ mod tests {
 
     #[test]
     fn a_missing_program_names_its_package() {
-        let strange = Requirement { program: "no-such-program", package: "strange-tools" };
+        let strange = Requirement {
+            program: "no-such-program",
+            package: "strange-tools",
+        };
         let error = require(&[strange]).unwrap_err().to_string();
-        let expected = if rustix::process::geteuid().is_root() { "strange-tools" } else { "sudo" };
+        let expected = if rustix::process::geteuid().is_root() {
+            "strange-tools"
+        } else {
+            "sudo"
+        };
         assert!(error.contains(expected), "{error}");
     }
 
     #[test]
     fn own_programs_that_were_not_built_are_named() {
         let error = own("ropewalk-nothing").unwrap_err().to_string();
-        assert!(error.contains("ropewalk-nothing") && error.contains("cargo build"), "{error}");
+        assert!(
+            error.contains("ropewalk-nothing") && error.contains("cargo build"),
+            "{error}"
+        );
     }
 }

@@ -50,12 +50,19 @@ impl Sample {
 
     /// All figures of an empty sample are 0.
     #[must_use]
-    #[expect(clippy::cast_precision_loss, reason = "samples are far below 2^53 values")]
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "samples are far below 2^53 values"
+    )]
     pub fn summary(&self) -> Summary {
         let count = self.0.len();
         Summary {
             count,
-            mean: if count == 0 { 0.0 } else { self.0.iter().sum::<f64>() / count as f64 },
+            mean: if count == 0 {
+                0.0
+            } else {
+                self.0.iter().sum::<f64>() / count as f64
+            },
             median: self.percentile(0.5),
             p95: self.percentile(0.95),
             min: self.0.first().copied().unwrap_or(0.0),
@@ -72,9 +79,16 @@ pub fn summarize(values: impl IntoIterator<Item = f64>) -> Summary {
 
 /// Megabits per second of a number of bytes in a time.
 #[must_use]
-#[expect(clippy::cast_precision_loss, reason = "byte counts of a run are below 2^53")]
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "byte counts of a run are below 2^53"
+)]
 pub fn mbit_per_second(bytes: u64, time: std::time::Duration) -> f64 {
-    if time.is_zero() { 0.0 } else { bytes as f64 * 8.0 / 1e6 / time.as_secs_f64() }
+    if time.is_zero() {
+        0.0
+    } else {
+        bytes as f64 * 8.0 / 1e6 / time.as_secs_f64()
+    }
 }
 
 #[cfg(test)]

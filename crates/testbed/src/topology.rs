@@ -92,7 +92,12 @@ impl TopologySpec {
     /// A forwarding topology over these links.
     #[must_use]
     pub fn new(purpose: &str, uplinks: Vec<LinkSpec>) -> Self {
-        Self { purpose: purpose.into(), uplinks, forwarding: true, server_routes: true }
+        Self {
+            purpose: purpose.into(),
+            uplinks,
+            forwarding: true,
+            server_routes: true,
+        }
     }
 }
 
@@ -106,7 +111,13 @@ impl Topology {
         let site = Namespace::create(&spec.purpose, "site")?;
         let hub = Namespace::create(&spec.purpose, "hub")?;
         let server = Namespace::create(&spec.purpose, "server")?;
-        let mut topology = Self { uplinks: Vec::new(), site, hub, server, directory };
+        let mut topology = Self {
+            uplinks: Vec::new(),
+            site,
+            hub,
+            server,
+            directory,
+        };
         topology.join_server(spec)?;
         for (index, link) in (0..).zip(&spec.uplinks) {
             let uplink = topology.make_uplink(index, link)?;
@@ -164,7 +175,12 @@ impl Topology {
 
     fn endpoints_to(&self, server_address: IpAddr) -> Endpoints {
         let (client, server) = (self.site.clone(), self.server.clone());
-        Endpoints { client, server, server_address, device: None }
+        Endpoints {
+            client,
+            server,
+            server_address,
+            device: None,
+        }
     }
 
     /// Lets MPTCP connections from the site use every uplink. False if the kernel has none.
@@ -175,8 +191,11 @@ impl Topology {
         if !mptcp::available(&self.site) {
             return Ok(false);
         }
-        let interfaces: Vec<(String, IpAddr)> =
-            self.uplinks.iter().map(|u| (u.interface.clone(), u.addresses[0])).collect();
+        let interfaces: Vec<(String, IpAddr)> = self
+            .uplinks
+            .iter()
+            .map(|u| (u.interface.clone(), u.addresses[0]))
+            .collect();
         mptcp::enable(&self.site, &interfaces, &self.server)?;
         Ok(true)
     }
@@ -218,7 +237,11 @@ impl Topology {
             return self.hub.unblock_udp();
         }
         let near: Vec<&str> = self.uplinks.iter().map(|u| u.interface.as_str()).collect();
-        let far: Vec<&str> = self.uplinks.iter().map(|u| u.far_interface.as_str()).collect();
+        let far: Vec<&str> = self
+            .uplinks
+            .iter()
+            .map(|u| u.far_interface.as_str())
+            .collect();
         self.site.block_udp(&near)?;
         self.hub.block_udp(&far)
     }
@@ -256,8 +279,7 @@ impl Topology {
         )?;
         let subnet = FIRST_SUBNET + index;
         let v4 = |host| IpAddr::from(Ipv4Addr::new(192, 168, subnet, host));
-        let v6 =
-            |host| IpAddr::from(Ipv6Addr::new(0xfd00, 0x10, subnet.into(), 0, 0, 0, 0, host));
+        let v6 = |host| IpAddr::from(Ipv6Addr::new(0xfd00, 0x10, subnet.into(), 0, 0, 0, 0, host));
         let uplink = Uplink {
             interface,
             far_interface,
@@ -308,9 +330,16 @@ struct Directory {
 
 impl Directory {
     fn new(purpose: &str) -> Result<Self> {
-        let path = tempfile::Builder::new().prefix(&format!("rw-{purpose}-")).tempdir()?.keep();
+        let path = tempfile::Builder::new()
+            .prefix(&format!("rw-{purpose}-"))
+            .tempdir()?
+            .keep();
         let ticket = cleanup::register(Resource::Directory(path.clone()));
-        Ok(Self { path, ticket, keep: false })
+        Ok(Self {
+            path,
+            ticket,
+            keep: false,
+        })
     }
 }
 

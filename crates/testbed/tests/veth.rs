@@ -17,11 +17,17 @@ fn two_veths(purpose: &str) -> Topology {
 #[test]
 fn a_download_is_whole_over_either_uplink_and_both_families() {
     let topology = two_veths("bulk");
-    let amount = Amount::Bytes { bytes: 30_000_000, limit: Duration::from_secs(20) };
+    let amount = Amount::Bytes {
+        bytes: 30_000_000,
+        limit: Duration::from_secs(20),
+    };
     for ends in [topology.endpoints(), topology.endpoints_v6()] {
         for uplink in ["up0", "up1"] {
             let before = topology.site().interface_bytes(uplink).unwrap().0;
-            let spec = BulkSpec { amount, ..BulkSpec::download(2, Duration::ZERO) };
+            let spec = BulkSpec {
+                amount,
+                ..BulkSpec::download(2, Duration::ZERO)
+            };
             let report = bulk::run(&ends.through(uplink), &spec).unwrap();
             assert_eq!(report.broken(), 0, "{:?}", report.reasons());
             assert_eq!(report.bytes, 60_000_000);
@@ -42,7 +48,12 @@ fn every_cut_stops_the_stream_and_every_restore_brings_it_back() {
         std::thread::sleep(Duration::from_millis(50));
         let cut_off = probe.arrived();
         std::thread::sleep(Duration::from_millis(300));
-        assert_eq!(probe.arrived(), cut_off, "{} lets packets through", cut.name());
+        assert_eq!(
+            probe.arrived(),
+            cut_off,
+            "{} lets packets through",
+            cut.name()
+        );
         topology.restore(0, cut).unwrap();
         let back = probe.arrived();
         let restored = (0..100).any(|_| {

@@ -104,13 +104,19 @@ impl BulkSpec {
     /// The same over MPTCP.
     #[must_use]
     pub fn over_mptcp(self) -> Self {
-        Self { mptcp: true, ..self }
+        Self {
+            mptcp: true,
+            ..self
+        }
     }
 
     /// The same the other way.
     #[must_use]
     pub fn upload(self) -> Self {
-        Self { direction: Direction::Upload, ..self }
+        Self {
+            direction: Direction::Upload,
+            ..self
+        }
     }
 }
 
@@ -118,13 +124,19 @@ impl BulkReport {
     /// Number of broken connections.
     #[must_use]
     pub fn broken(&self) -> usize {
-        self.flows.iter().filter(|flow| flow.broken.is_some()).count()
+        self.flows
+            .iter()
+            .filter(|flow| flow.broken.is_some())
+            .count()
     }
 
     /// Why connections broke, if any did.
     #[must_use]
     pub fn reasons(&self) -> Vec<&str> {
-        self.flows.iter().filter_map(|flow| flow.broken.as_deref()).collect()
+        self.flows
+            .iter()
+            .filter_map(|flow| flow.broken.as_deref())
+            .collect()
     }
 }
 
@@ -163,14 +175,26 @@ impl Bulk {
                 .with_context(|| format!("no congestion control {}", spec.congestion))?;
             let (sender, receiver) = (stream(sender)?, stream(receiver)?);
             let (amount, state, block) = (spec.amount, shared.clone(), pattern.clone());
-            senders.push(std::thread::spawn(move || send(sender, amount, &state, &block)));
+            senders.push(std::thread::spawn(move || {
+                send(sender, amount, &state, &block)
+            }));
             let (state, block) = (shared.clone(), pattern.clone());
-            receivers.push(std::thread::spawn(move || receive(receiver, amount, &state, &block)));
+            receivers.push(std::thread::spawn(move || {
+                receive(receiver, amount, &state, &block)
+            }));
         }
         let (state, every) = (shared.clone(), spec.sample);
         let sampler = std::thread::spawn(move || sample(&state, every));
         let amount = spec.amount;
-        Ok(Self { shared, senders, receivers, sampler, sending, retransmits_before, amount })
+        Ok(Self {
+            shared,
+            senders,
+            receivers,
+            sampler,
+            sending,
+            retransmits_before,
+            amount,
+        })
     }
 
     /// Payload bytes delivered so far, all connections together.
@@ -195,16 +219,27 @@ impl Bulk {
         }
         let (bytes, time) = (self.received(), self.shared.begin.elapsed());
         self.shared.stop.store(true, Ordering::Relaxed);
-        let retransmits = self.sending.tcp_retransmits()?.saturating_sub(self.retransmits_before);
-        let errors: Vec<Option<String>> =
-            self.senders.into_iter().map(|t| t.join().unwrap_or_else(|_| panicked())).collect();
-        let flows = self.receivers.into_iter().zip(errors).map(|(thread, send_error)| {
-            let mut flow = thread
-                .join()
-                .unwrap_or_else(|_| FlowReport { bytes: 0, broken: panicked() });
-            flow.broken = flow.broken.or(send_error);
-            flow
-        });
+        let retransmits = self
+            .sending
+            .tcp_retransmits()?
+            .saturating_sub(self.retransmits_before);
+        let errors: Vec<Option<String>> = self
+            .senders
+            .into_iter()
+            .map(|t| t.join().unwrap_or_else(|_| panicked()))
+            .collect();
+        let flows = self
+            .receivers
+            .into_iter()
+            .zip(errors)
+            .map(|(thread, send_error)| {
+                let mut flow = thread.join().unwrap_or_else(|_| FlowReport {
+                    bytes: 0,
+                    broken: panicked(),
+                });
+                flow.broken = flow.broken.or(send_error);
+                flow
+            });
         let flows = flows.collect();
         Ok(BulkReport {
             goodput_mbit: mbit_per_second(bytes, time),
@@ -234,7 +269,11 @@ struct Shared {
 
 impl Default for Shared {
     fn default() -> Self {
-        Self { begin: Instant::now(), received: AtomicU64::new(0), stop: AtomicBool::new(false) }
+        Self {
+            begin: Instant::now(),
+            received: AtomicU64::new(0),
+            stop: AtomicBool::new(false),
+        }
     }
 }
 
@@ -247,10 +286,15 @@ impl Shared {
 /// Connects one client and accepts it. The listener is bounded by a receive timeout.
 fn connect(listener: &Socket, client: Socket, address: &SockAddr) -> Result<(Socket, Socket)> {
     listener.set_read_timeout(Some(CONNECT_LIMIT))?;
-    client.connect_timeout(address, CONNECT_LIMIT).with_context(|| {
-        let name = address.as_socket().map(|a| a.to_string()).unwrap_or_default();
-        format!("cannot connect to {name}")
-    })?;
+    client
+        .connect_timeout(address, CONNECT_LIMIT)
+        .with_context(|| {
+            let name = address
+                .as_socket()
+                .map(|a| a.to_string())
+                .unwrap_or_default();
+            format!("cannot connect to {name}")
+        })?;
     let (server, _) = listener.accept().context("the connection did not arrive")?;
     Ok((client, server))
 }
@@ -379,7 +423,10 @@ fn pattern() -> Vec<u8> {
 }
 
 fn is_pause(error: &std::io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
+    matches!(
+        error.kind(),
+        ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted
+    )
 }
 
 fn panicked() -> Option<String> {

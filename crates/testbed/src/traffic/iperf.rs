@@ -60,8 +60,15 @@ impl IperfSpec {
     /// CUBIC over TCP towards the client.
     #[must_use]
     pub fn tcp(streams: u32, seconds: u32) -> Self {
-        let load = Load::Tcp { streams, congestion: "cubic".into() };
-        Self { load, direction: Direction::Download, seconds }
+        let load = Load::Tcp {
+            streams,
+            congestion: "cubic".into(),
+        };
+        Self {
+            load,
+            direction: Direction::Download,
+            seconds,
+        }
     }
 }
 
@@ -71,7 +78,10 @@ impl IperfSpec {
 /// If iperf3 is missing, cannot connect, or its answer cannot be read.
 pub fn run(ends: &Endpoints, spec: &IperfSpec) -> Result<IperfReport> {
     let directory = tempfile::tempdir()?;
-    let mut server = ends.server.program("iperf3").args(["-s", "-1", "-p", PORT, "-i", "0"]);
+    let mut server = ends
+        .server
+        .program("iperf3")
+        .args(["-s", "-1", "-p", PORT, "-i", "0"]);
     server = server.args(["-B", &ends.server_address.to_string()]);
     let mut server = server.start(directory.path(), "iperf3-server")?;
     await_listener(ends)?;
@@ -88,7 +98,10 @@ pub fn run(ends: &Endpoints, spec: &IperfSpec) -> Result<IperfReport> {
 
 fn client(ends: &Endpoints, spec: &IperfSpec) -> crate::process::Program {
     let seconds = spec.seconds.to_string();
-    let mut program = ends.client.program("iperf3").args(["-J", "-p", PORT, "-t", &seconds]);
+    let mut program = ends
+        .client
+        .program("iperf3")
+        .args(["-J", "-p", PORT, "-t", &seconds]);
     program = program.args(["-i", "0", "-c", &ends.server_address.to_string()]);
     if let Some(device) = &ends.device {
         program = program.args(["--bind-dev", device]);
@@ -97,9 +110,10 @@ fn client(ends: &Endpoints, spec: &IperfSpec) -> crate::process::Program {
         program = program.arg("-R");
     }
     match &spec.load {
-        Load::Tcp { streams, congestion } => {
-            program.args(["-P", &streams.to_string(), "-C", congestion])
-        }
+        Load::Tcp {
+            streams,
+            congestion,
+        } => program.args(["-P", &streams.to_string(), "-C", congestion]),
         Load::Udp { rate_mbit, size } => program
             .args(["-u", "-w", UDP_BUFFER, "-l", &size.to_string()])
             .args(["-b", &format!("{:.0}", rate_mbit * 1e6)]),
@@ -131,12 +145,14 @@ fn has_listener(table: &str, port: u16) -> bool {
     let suffix = format!(":{port:04X}");
     table.lines().skip(1).any(|line| {
         let mut fields = line.split_whitespace().skip(1);
-        fields.next().is_some_and(|local| local.ends_with(&suffix))
-            && fields.nth(1) == Some("0A")
+        fields.next().is_some_and(|local| local.ends_with(&suffix)) && fields.nth(1) == Some("0A")
     })
 }
 
-#[expect(clippy::cast_precision_loss, reason = "packet sizes and byte counts are below 2^53")]
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "packet sizes and byte counts are below 2^53"
+)]
 fn read(answer: &Value, load: &Load) -> IperfReport {
     let end = &answer["end"];
     let received = &end["sum_received"];
@@ -197,7 +213,13 @@ mod tests {
         let answer = serde_json::json!({"end": {
             "sum_received": {"seconds": 2.0, "bytes": 240_000, "lost_percent": 50.0},
         }});
-        let report = read(&answer, &Load::Udp { rate_mbit: 2.0, size: 1_200 });
+        let report = read(
+            &answer,
+            &Load::Udp {
+                rate_mbit: 2.0,
+                size: 1_200,
+            },
+        );
         assert!((report.packets_per_second - 100.0).abs() < 1e-9);
         assert!((report.loss - 0.5).abs() < 1e-9);
     }

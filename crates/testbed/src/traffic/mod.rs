@@ -43,13 +43,18 @@ impl Endpoints {
     /// The same ends with the client bound to an interface.
     #[must_use]
     pub fn through(&self, device: &str) -> Self {
-        Self { device: Some(device.to_owned()), ..self.clone() }
+        Self {
+            device: Some(device.to_owned()),
+            ..self.clone()
+        }
     }
 
     /// A client socket in the client's namespace, bound to the device if one is set.
     fn client_socket(&self, kind: Type, protocol: Option<Protocol>) -> Result<Socket> {
         let domain = Domain::for_address(SocketAddr::new(self.server_address, 0));
-        let socket = self.client.enter(|| Socket::new(domain, kind, protocol))??;
+        let socket = self
+            .client
+            .enter(|| Socket::new(domain, kind, protocol))??;
         if let Some(device) = &self.device {
             let bound = socket.bind_device(Some(device.as_bytes()));
             bound.with_context(|| format!("cannot bind to interface {device}"))?;
@@ -64,11 +69,15 @@ impl Endpoints {
         protocol: Option<Protocol>,
     ) -> Result<(Socket, SocketAddr)> {
         let address = SocketAddr::new(self.server_address, 0);
-        let socket =
-            self.server.enter(|| Socket::new(Domain::for_address(address), kind, protocol))??;
+        let socket = self
+            .server
+            .enter(|| Socket::new(Domain::for_address(address), kind, protocol))??;
         let bound = socket.bind(&SockAddr::from(address));
         bound.with_context(|| format!("cannot bind to {address} in {}", self.server.name()))?;
-        let bound = socket.local_addr()?.as_socket().context("a bound socket has an address")?;
+        let bound = socket
+            .local_addr()?
+            .as_socket()
+            .context("a bound socket has an address")?;
         Ok((socket, bound))
     }
 }

@@ -50,7 +50,13 @@ impl PingSpec {
     #[must_use]
     pub fn new(target: IpAddr) -> Self {
         let interval = Duration::from_millis(100);
-        Self { target, interval, size: 56, device: None, count: 100_000 }
+        Self {
+            target,
+            interval,
+            size: 56,
+            device: None,
+            count: 100_000,
+        }
     }
 }
 
@@ -59,7 +65,11 @@ impl PingReport {
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "counts of a run are below 2^53")]
     pub fn loss(&self) -> f64 {
-        if self.sent == 0 { 1.0 } else { 1.0 - self.received as f64 / self.sent as f64 }
+        if self.sent == 0 {
+            1.0
+        } else {
+            1.0 - self.received as f64 / self.sent as f64
+        }
     }
 }
 
@@ -68,20 +78,19 @@ impl Ping {
     ///
     /// # Errors
     /// If `ping` cannot be started.
-    pub fn start(
-        from: &Namespace,
-        spec: &PingSpec,
-        directory: &Path,
-        name: &str,
-    ) -> Result<Self> {
+    pub fn start(from: &Namespace, spec: &PingSpec, directory: &Path, name: &str) -> Result<Self> {
         let interval = format!("{:.3}", spec.interval.as_secs_f64());
-        let mut program = from.program("ping").args(["-n", "-W", "2", "-i", &interval]);
+        let mut program = from
+            .program("ping")
+            .args(["-n", "-W", "2", "-i", &interval]);
         program = program.args(["-c", &spec.count.to_string(), "-s", &spec.size.to_string()]);
         if let Some(device) = &spec.device {
             program = program.args(["-I", device]);
         }
         let program = program.arg(spec.target.to_string());
-        Ok(Self { process: program.start(directory, name)? })
+        Ok(Self {
+            process: program.start(directory, name)?,
+        })
     }
 
     /// Ends the series and reads it.
@@ -99,7 +108,9 @@ impl Ping {
     /// # Errors
     /// If it takes longer than `limit`, or `ping` printed no summary.
     pub fn wait(mut self, limit: Duration) -> Result<PingReport> {
-        self.process.wait(limit)?.context("ping did not end in time")?;
+        self.process
+            .wait(limit)?
+            .context("ping did not end in time")?;
         self.finish()
     }
 }
@@ -116,16 +127,26 @@ pub fn run(from: &Namespace, spec: &PingSpec) -> Result<PingReport> {
 
 /// Reads the output of `ping`; `None` without a summary line.
 fn parse(text: &str) -> Option<PingReport> {
-    let summary = text.lines().find(|line| line.contains("packets transmitted"))?;
+    let summary = text
+        .lines()
+        .find(|line| line.contains("packets transmitted"))?;
     let number_before = |what: &str| {
         let words: Vec<&str> = summary.split_whitespace().collect();
-        let at = words.iter().position(|word| word.trim_end_matches(',') == what)?;
-        words[..at].iter().rev().find_map(|word| word.parse::<u64>().ok())
+        let at = words
+            .iter()
+            .position(|word| word.trim_end_matches(',') == what)?;
+        words[..at]
+            .iter()
+            .rev()
+            .find_map(|word| word.parse::<u64>().ok())
     };
-    let times = text.lines().filter(|line| !line.contains("(DUP!)")).filter_map(|line| {
-        let (_, rest) = line.split_once("time=")?;
-        rest.split_whitespace().next()?.parse::<f64>().ok()
-    });
+    let times = text
+        .lines()
+        .filter(|line| !line.contains("(DUP!)"))
+        .filter_map(|line| {
+            let (_, rest) = line.split_once("time=")?;
+            rest.split_whitespace().next()?.parse::<f64>().ok()
+        });
     Some(PingReport {
         sent: number_before("transmitted")?,
         received: number_before("received")?,

@@ -91,13 +91,21 @@ impl ProbeSpec {
     #[must_use]
     pub const fn call() -> Self {
         let interval = Duration::from_millis(20);
-        Self { direction: Direction::Download, interval, size: 160 }
+        Self {
+            direction: Direction::Download,
+            interval,
+            size: 160,
+        }
     }
 
     /// For gaps: 64 bytes every 10 ms.
     #[must_use]
     pub const fn fine(direction: Direction) -> Self {
-        Self { direction, interval: Duration::from_millis(10), size: 64 }
+        Self {
+            direction,
+            interval: Duration::from_millis(10),
+            size: 64,
+        }
     }
 }
 
@@ -113,14 +121,16 @@ impl Probe {
         client.connect(&address.into())?;
         let (server, client) = (UdpSocket::from(server), UdpSocket::from(client));
         let begin = Instant::now();
-        let (stop, arrived) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let (stop, arrived) = (
+            Arc::new(AtomicBool::new(false)),
+            Arc::new(AtomicU64::new(0)),
+        );
         let (sending, receiving) = match spec.direction {
             Direction::Download => (server.try_clone()?, client.try_clone()?),
             Direction::Upload => (client.try_clone()?, server.try_clone()?),
         };
         let (flag, count) = (stop.clone(), arrived.clone());
-        let receiver =
-            std::thread::spawn(move || receive(&receiving, begin, &flag, &count, size));
+        let receiver = std::thread::spawn(move || receive(&receiving, begin, &flag, &count, size));
         let peer = match spec.direction {
             Direction::Download => Some(await_hello(&server, &client, &stop)),
             Direction::Upload => None,
@@ -140,7 +150,13 @@ impl Probe {
         let (flag, interval) = (stop.clone(), spec.interval);
         let sender =
             std::thread::spawn(move || send(&sending, target, begin, interval, size, &flag));
-        let probe = Self { begin, stop, arrived, sender, receiver };
+        let probe = Self {
+            begin,
+            stop,
+            arrived,
+            sender,
+            receiver,
+        };
         probe.await_first()?;
         Ok(probe)
     }
@@ -163,9 +179,14 @@ impl Probe {
     /// If a socket failed for good.
     pub fn finish(self) -> Result<ProbeLog> {
         self.stop.store(true, Ordering::Relaxed);
-        let sent = self.sender.join().map_err(|_| anyhow!("the probe sender panicked"))??;
-        let arrivals =
-            self.receiver.join().map_err(|_| anyhow!("the probe receiver panicked"))??;
+        let sent = self
+            .sender
+            .join()
+            .map_err(|_| anyhow!("the probe sender panicked"))??;
+        let arrivals = self
+            .receiver
+            .join()
+            .map_err(|_| anyhow!("the probe receiver panicked"))??;
         Ok(ProbeLog {
             begin: Some(self.begin),
             sent: sent.count,
@@ -199,7 +220,9 @@ impl ProbeLog {
         let mut delays = Vec::with_capacity(self.arrivals.len());
         for arrival in &self.arrivals {
             let index = usize::try_from(arrival.sequence).unwrap_or(usize::MAX);
-            let Some(slot) = seen.get_mut(index) else { continue };
+            let Some(slot) = seen.get_mut(index) else {
+                continue;
+            };
             if std::mem::replace(slot, true) {
                 duplicates += 1;
                 continue;
@@ -211,8 +234,17 @@ impl ProbeLog {
             in_time += u64::from(delay <= CALL_DEADLINE);
             delays.push(delay.as_secs_f64() * 1e3);
         }
-        let share = |count: u64| if self.sent == 0 { 0.0 } else { count as f64 / self.sent as f64 };
-        let first = self.arrivals.first().map_or(Duration::ZERO, |arrival| arrival.arrived);
+        let share = |count: u64| {
+            if self.sent == 0 {
+                0.0
+            } else {
+                count as f64 / self.sent as f64
+            }
+        };
+        let first = self
+            .arrivals
+            .first()
+            .map_or(Duration::ZERO, |arrival| arrival.arrived);
         ProbeReport {
             sent: self.sent,
             received,
@@ -229,7 +261,11 @@ impl ProbeLog {
     /// Longest time without an arrival between two times of the stream.
     #[must_use]
     pub fn longest_gap(&self, from: Duration, to: Duration) -> Duration {
-        let times = self.arrivals.iter().map(|a| a.arrived).filter(|t| (from..=to).contains(t));
+        let times = self
+            .arrivals
+            .iter()
+            .map(|a| a.arrived)
+            .filter(|t| (from..=to).contains(t));
         let mut last = from;
         let mut longest = Duration::ZERO;
         for time in times.chain(std::iter::once(to)) {
@@ -247,11 +283,7 @@ struct Sent {
 }
 
 /// Client says hello until the server hears it; the server learns where to send.
-fn await_hello(
-    server: &UdpSocket,
-    client: &UdpSocket,
-    stop: &AtomicBool,
-) -> Result<SocketAddr> {
+fn await_hello(server: &UdpSocket, client: &UdpSocket, stop: &AtomicBool) -> Result<SocketAddr> {
     server.set_read_timeout(Some(Duration::from_millis(100)))?;
     let end = Instant::now() + OPEN_LIMIT;
     let mut buffer = [0; 64];
@@ -263,7 +295,9 @@ fn await_hello(
             return Ok(from);
         }
     }
-    Err(anyhow!("the probe's hello did not reach the server within {OPEN_LIMIT:?}"))
+    Err(anyhow!(
+        "the probe's hello did not reach the server within {OPEN_LIMIT:?}"
+    ))
 }
 
 fn keep_alive(client: &UdpSocket, stop: &AtomicBool) {
@@ -284,7 +318,11 @@ fn send(
     stop: &AtomicBool,
 ) -> Result<Sent> {
     let mut packet = vec![0; size];
-    let mut sent = Sent { count: 0, last: begin.elapsed(), longest_gap: Duration::ZERO };
+    let mut sent = Sent {
+        count: 0,
+        last: begin.elapsed(),
+        longest_gap: Duration::ZERO,
+    };
     let mut next = Instant::now();
     while !stop.load(Ordering::Relaxed) && sent.count < PACKETS_MAX {
         std::thread::sleep(next.saturating_duration_since(Instant::now()));
@@ -322,7 +360,9 @@ fn receive(
             break;
         }
         // Errors are what ICMP says of packets of ours (unreachable): the stream goes on.
-        let Ok(length) = socket.recv(&mut buffer) else { continue };
+        let Ok(length) = socket.recv(&mut buffer) else {
+            continue;
+        };
         if length != size || length == HELLO.len() {
             continue;
         }
@@ -332,7 +372,11 @@ fn receive(
             u64::from_be_bytes(bytes)
         };
         let (sequence, sent) = (field(0), Duration::from_nanos(field(8)));
-        arrivals.push(Arrival { sequence, sent, arrived: begin.elapsed() });
+        arrivals.push(Arrival {
+            sequence,
+            sent,
+            arrived: begin.elapsed(),
+        });
         arrived.fetch_add(1, Ordering::Relaxed);
     }
     Ok(arrivals)
@@ -358,8 +402,15 @@ mod tests {
     use super::*;
 
     fn arrival(sequence: u64, sent_ms: u64, arrived_ms: u64) -> Arrival {
-        let (sent, arrived) = (Duration::from_millis(sent_ms), Duration::from_millis(arrived_ms));
-        Arrival { sequence, sent, arrived }
+        let (sent, arrived) = (
+            Duration::from_millis(sent_ms),
+            Duration::from_millis(arrived_ms),
+        );
+        Arrival {
+            sequence,
+            sent,
+            arrived,
+        }
     }
 
     #[test]
