@@ -16,6 +16,7 @@ use ropewalk_types::{Duration, Ecn};
 
 use crate::{CloseReason, CongestionControl, Identity, KeyCheck, PublicKey};
 
+pub(crate) use connection::{refused_here, refused_there};
 pub use endpoint::Endpoint;
 
 /// How an endpoint behaves.

@@ -1,54 +1,110 @@
 //! The fallback path: TLS 1.3 over a TCP byte stream, without I/O.
+//!
+//! Datagrams travel as frames: their length in two bytes, big-endian, then the bytes. An empty
+//! frame is the accepting side's word that it has verified the connecting side's key.
+//!
+//! Invariant: at most [`OUTPUT_QUEUE_MAX`] bytes wait to be sent and [`INPUT_QUEUE_MAX`] to be
+//! read, so that a packet is still bound late; after an error nothing more is delivered.
+//! Source: RFC 8446, RFC 7250.
+
+mod frame;
+mod tcp;
+
+use std::{collections::VecDeque, io, sync::Arc};
 
 use bytes::Bytes;
 use ropewalk_core::path::PathSnapshot;
-use ropewalk_types::{Duration, Instant, Rate};
+use ropewalk_types::Instant;
+use rustls::{
+    AlertDescription, CertificateError, ClientConnection, Connection, Error, ServerConnection,
+    pki_types::ServerName,
+};
 
-use crate::{Event, Identity, KeyCheck, PublicKey, SendError, TransportError};
+pub use frame::DATAGRAM_MAX;
+pub use tcp::TcpInfo;
 
-/// What the kernel says of the TCP connection below (`TCP_INFO`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TcpInfo {
-    /// Smoothed round-trip time.
-    pub srtt: Duration,
-    /// Round-trip time variation.
-    pub rttvar: Duration,
-    /// Smallest round-trip time lately seen.
-    pub min_rtt: Duration,
-    /// Congestion window in bytes.
-    pub cwnd_bytes: u64,
-    /// Bytes sent and not acknowledged.
-    pub in_flight_bytes: u64,
-    /// Bytes in the socket's buffer and not sent yet.
-    pub not_sent_bytes: u64,
-    /// Delivery rate.
-    pub delivery_rate: Rate,
-    /// Segments sent.
-    pub segments_sent: u64,
-    /// Segments sent again.
-    pub segments_retransmitted: u64,
-    /// Time since the last ACK came.
-    pub last_ack_age: Duration,
+use crate::{
+    CloseReason, Event, Identity, KeyCheck, PublicKey, SendError, TransportError,
+    credentials::{self, SERVER_NAME, key_of_spki},
+    quic::{refused_here, refused_there},
+};
+use frame::Deframer;
+use tcp::TcpView;
+
+/// Most bytes one call of [`TlsPath::poll_output`] appends.
+pub const OUTPUT_MAX: usize = 64 * 1024;
+/// Bytes of frames that may wait to be encrypted.
+pub const OUTPUT_QUEUE_MAX: usize = 256 * 1024;
+/// Bytes of datagrams that may wait for [`TlsPath::receive`]; beyond it they are dropped.
+pub const INPUT_QUEUE_MAX: usize = 1024 * 1024;
+/// Bytes encrypted at once: a few records (RFC 8446 §5.1), so that little waits in encrypted form.
+const ENCRYPT_MAX: usize = 32 * 1024;
+
+/// How far a path is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Handshaking,
+    /// The connecting side waits for the empty frame.
+    Unconfirmed,
+    Up,
+    Closed,
 }
 
 /// A sub-tunnel over one TCP connection.
-pub struct TlsPath {}
+pub struct TlsPath {
+    tls: Connection,
+    connecting: bool,
+    phase: Phase,
+    peer: Option<PublicKey>,
+    deframer: Deframer,
+    /// Frames not encrypted yet, the first `staged_from` bytes of which are.
+    staged: Vec<u8>,
+    staged_from: usize,
+    inbox: VecDeque<Bytes>,
+    inbox_bytes: usize,
+    events: VecDeque<Event>,
+    view: TcpView,
+    dropped: u64,
+}
 
 impl TlsPath {
     /// The connecting side; the peer's key must be `peer_key`.
     ///
     /// # Errors
     /// When TLS refuses the key.
-    pub fn client(_identity: &Identity, _peer_key: PublicKey) -> Result<Self, TransportError> {
-        unimplemented!()
+    pub fn client(identity: &Identity, peer_key: PublicKey) -> Result<Self, TransportError> {
+        let config = Arc::new(credentials::client_config(identity, peer_key)?);
+        let name = ServerName::try_from(SERVER_NAME).map_err(|e| tls_error(&e))?;
+        let tls = ClientConnection::new(config, name).map_err(|e| tls_error(&e))?;
+        Ok(Self::new(tls.into(), true))
     }
 
     /// The accepting side; `allowed` says which keys may connect.
     ///
     /// # Errors
     /// When TLS refuses the key.
-    pub fn server(_identity: &Identity, _allowed: KeyCheck) -> Result<Self, TransportError> {
-        unimplemented!()
+    pub fn server(identity: &Identity, allowed: KeyCheck) -> Result<Self, TransportError> {
+        let config = Arc::new(credentials::server_config(identity, allowed)?);
+        let tls = ServerConnection::new(config).map_err(|e| tls_error(&e))?;
+        Ok(Self::new(tls.into(), false))
+    }
+
+    fn new(mut tls: Connection, connecting: bool) -> Self {
+        tls.set_buffer_limit(Some(2 * ENCRYPT_MAX));
+        Self {
+            tls,
+            connecting,
+            phase: Phase::Handshaking,
+            peer: None,
+            deframer: Deframer::default(),
+            staged: Vec::new(),
+            staged_from: 0,
+            inbox: VecDeque::new(),
+            inbox_bytes: 0,
+            events: VecDeque::new(),
+            view: TcpView::default(),
+            dropped: 0,
+        }
     }
 
     /// Takes bytes read from the TCP connection in.
@@ -56,55 +112,266 @@ impl TlsPath {
     /// # Errors
     /// When the peer breaks the protocol: write what [`Self::poll_output`] still gives (an
     /// alert), then close the TCP connection.
-    pub fn handle_bytes(&mut self, _bytes: &[u8]) -> Result<(), TransportError> {
-        unimplemented!()
+    pub fn handle_bytes(&mut self, mut bytes: &[u8]) -> Result<(), TransportError> {
+        while !bytes.is_empty() && self.phase != Phase::Closed {
+            let took = self
+                .tls
+                .read_tls(&mut bytes)
+                .map_err(|e| self.fail(e.to_string()))?;
+            let state = match self.tls.process_new_packets() {
+                Ok(state) => state,
+                Err(error) => return Err(self.refuse(&error)),
+            };
+            self.read_plaintext(state.plaintext_bytes_to_read())?;
+            if self.phase == Phase::Handshaking && !self.tls.is_handshaking() {
+                self.authenticated()?;
+            }
+            if state.peer_has_closed() {
+                self.end(CloseReason::PeerClosed(String::new()));
+            }
+            if took == 0 {
+                break;
+            }
+        }
+        Ok(())
     }
 
-    /// Appends bytes for the TCP connection to `buf`, at most [`OUTPUT_MAX`] at once; the number appended.
-    pub fn poll_output(&mut self, _buf: &mut Vec<u8>) -> usize {
-        unimplemented!()
+    /// The TCP connection ended without a goodbye.
+    pub fn handle_eof(&mut self) {
+        self.end(CloseReason::Reset);
+    }
+
+    fn read_plaintext(&mut self, mut bytes: usize) -> Result<(), TransportError> {
+        let mut chunk = [0; 4096];
+        while bytes > 0 {
+            let part = bytes.min(chunk.len());
+            let read = io::Read::read(&mut self.tls.reader(), &mut chunk[..part])
+                .map_err(|e| self.fail(e.to_string()))?;
+            if read == 0 {
+                break;
+            }
+            bytes -= read;
+            self.deframer.push(&chunk[..read]);
+            self.take_frames()?;
+        }
+        Ok(())
+    }
+
+    fn take_frames(&mut self) -> Result<(), TransportError> {
+        loop {
+            match self.deframer.next() {
+                Ok(Some(frame)) if frame.is_empty() => {
+                    if self.phase == Phase::Unconfirmed {
+                        self.up();
+                    }
+                }
+                Ok(Some(frame)) if self.inbox_bytes + frame.len() <= INPUT_QUEUE_MAX => {
+                    self.inbox_bytes += frame.len();
+                    self.inbox.push_back(frame);
+                }
+                Ok(Some(_)) => self.dropped += 1,
+                Ok(None) => return Ok(()),
+                Err(length) => {
+                    return Err(
+                        self.fail(format!("a frame of {length} bytes, at most {DATAGRAM_MAX}"))
+                    );
+                }
+            }
+        }
+    }
+
+    /// This side has verified the peer.
+    fn authenticated(&mut self) -> Result<(), TransportError> {
+        if self.tls.alpn_protocol() != Some(credentials::ALPN) {
+            return Err(self.fail("the peer speaks another protocol".to_owned()));
+        }
+        let keys = self.tls.peer_certificates();
+        self.peer = keys.and_then(|keys| key_of_spki(keys.first()?.as_ref()));
+        if self.connecting {
+            // A client is done before the server has looked at its key (RFC 8446 §2).
+            self.phase = Phase::Unconfirmed;
+            return self.take_frames();
+        }
+        frame::write(&mut self.staged, &[]);
+        self.up();
+        Ok(())
+    }
+
+    fn up(&mut self) {
+        self.phase = Phase::Up;
+        if let Some(peer) = self.peer {
+            self.events.push_back(Event::Connected { peer });
+        }
+    }
+
+    fn end(&mut self, reason: CloseReason) {
+        if self.phase != Phase::Closed {
+            self.phase = Phase::Closed;
+            self.events.push_back(Event::Closed { reason });
+        }
+    }
+
+    fn fail(&mut self, why: String) -> TransportError {
+        self.end(CloseReason::Transport(why.clone()));
+        TransportError::Protocol(why)
+    }
+
+    fn refuse(&mut self, error: &Error) -> TransportError {
+        let why = error.to_string();
+        let refused = Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure);
+        if *error == refused {
+            self.end(CloseReason::KeyRejected(
+                refused_here(self.connecting).to_owned(),
+            ));
+        } else if *error == Error::AlertReceived(AlertDescription::AccessDenied) {
+            self.end(CloseReason::KeyRejected(
+                refused_there(self.connecting).to_owned(),
+            ));
+        } else {
+            self.end(CloseReason::Transport(why.clone()));
+        }
+        TransportError::Protocol(why)
+    }
+
+    /// Appends bytes for the TCP connection to `buf`, at most [`OUTPUT_MAX`] at once; the number
+    /// appended.
+    pub fn poll_output(&mut self, buf: &mut Vec<u8>) -> usize {
+        let start = buf.len();
+        let mut output = Limited {
+            buf,
+            left: OUTPUT_MAX,
+        };
+        loop {
+            while self.tls.wants_write() && output.left > 0 {
+                // The writer below fails never.
+                if self.tls.write_tls(&mut output).unwrap_or(0) == 0 {
+                    break;
+                }
+            }
+            if output.left == 0 || self.staged_from == self.staged.len() || !self.encrypt() {
+                break;
+            }
+        }
+        output.buf.len() - start
+    }
+
+    /// Encrypts some of what is staged; whether there was progress.
+    fn encrypt(&mut self) -> bool {
+        if self.tls.is_handshaking() {
+            return false;
+        }
+        let end = self.staged.len().min(self.staged_from + ENCRYPT_MAX);
+        let plain = &self.staged[self.staged_from..end];
+        let written = io::Write::write(&mut self.tls.writer(), plain).unwrap_or(0);
+        self.staged_from += written;
+        if self.staged_from == self.staged.len() {
+            self.staged.clear();
+            self.staged_from = 0;
+        }
+        written > 0
     }
 
     /// Queues a datagram.
     ///
     /// # Errors
-    /// When it is too large, the queue is full, or the handshake is not done.
-    pub fn send(&mut self, _datagram: Bytes) -> Result<(), SendError> {
-        unimplemented!()
+    /// When it is empty or too large, the queue is full, or the handshake is not done.
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "the same call as on a QUIC connection"
+    )]
+    pub fn send(&mut self, datagram: Bytes) -> Result<(), SendError> {
+        if self.phase != Phase::Up {
+            return Err(SendError::NotConnected);
+        }
+        if datagram.is_empty() || datagram.len() > DATAGRAM_MAX {
+            return Err(SendError::TooLarge(DATAGRAM_MAX));
+        }
+        if self.queued() + datagram.len() + frame::HEADER_BYTES > OUTPUT_QUEUE_MAX {
+            return Err(SendError::Full);
+        }
+        if self.staged_from > OUTPUT_QUEUE_MAX / 2 {
+            self.staged.drain(..self.staged_from);
+            self.staged_from = 0;
+        }
+        frame::write(&mut self.staged, &datagram);
+        Ok(())
     }
 
     /// The next datagram received.
     pub fn receive(&mut self) -> Option<Bytes> {
-        unimplemented!()
+        let datagram = self.inbox.pop_front()?;
+        self.inbox_bytes -= datagram.len();
+        Some(datagram)
     }
 
     /// The next event.
     pub fn poll_event(&mut self) -> Option<Event> {
-        unimplemented!()
+        self.events.pop_front()
     }
 
-    /// Whether the handshake is still going on.
+    /// Whether the handshake is still going on: the caller bounds its time and number.
     #[must_use]
     pub fn is_handshaking(&self) -> bool {
-        unimplemented!()
+        matches!(self.phase, Phase::Handshaking | Phase::Unconfirmed)
+    }
+
+    /// Datagrams dropped because [`Self::receive`] was not called often enough.
+    #[must_use]
+    pub const fn dropped(&self) -> u64 {
+        self.dropped
     }
 
     /// Takes the kernel's view of the TCP connection in; call before [`Self::snapshot`].
-    pub fn update_tcp_info(&mut self, _now: Instant, _info: TcpInfo) {
-        unimplemented!()
+    pub fn update_tcp_info(&mut self, now: Instant, info: TcpInfo) {
+        self.view.update(now, info);
     }
 
     /// The state of the path, for the scheduler; `None` unless connected.
     #[must_use]
     pub fn snapshot(&self, _now: Instant) -> Option<PathSnapshot> {
-        unimplemented!()
+        (self.phase == Phase::Up).then(|| self.view.snapshot(self.queued() as u64))
     }
 
-    /// Says goodbye: queues a close alert with no reason.
+    /// Says goodbye: queues a close alert (RFC 8446 §6.1) behind what is queued already.
     pub fn close(&mut self) {
-        unimplemented!()
+        while self.staged_from < self.staged.len() && self.encrypt() {}
+        self.tls.send_close_notify();
+        self.end(CloseReason::Local);
+    }
+
+    /// Bytes not encrypted yet.
+    fn queued(&self) -> usize {
+        self.staged.len() - self.staged_from
     }
 }
 
-/// Most bytes one call of [`TlsPath::poll_output`] appends.
-pub const OUTPUT_MAX: usize = 64 * 1024;
+impl core::fmt::Debug for TlsPath {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("TlsPath")
+            .field("phase", &self.phase)
+            .finish_non_exhaustive()
+    }
+}
+
+fn tls_error(error: &dyn core::fmt::Display) -> TransportError {
+    TransportError::Tls(error.to_string())
+}
+
+/// Appends to a buffer up to a limit; never fails.
+struct Limited<'a> {
+    buf: &'a mut Vec<u8>,
+    left: usize,
+}
+
+impl io::Write for Limited<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let part = bytes.len().min(self.left);
+        self.buf.extend_from_slice(&bytes[..part]);
+        self.left -= part;
+        Ok(part)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
