@@ -7,6 +7,7 @@
 mod checksum;
 pub mod clock;
 mod coalesce;
+mod emit;
 mod headers;
 pub mod netlink;
 pub mod netns;
@@ -21,6 +22,9 @@ pub mod tcp_info;
 pub mod tun;
 pub mod udp;
 mod virtio;
+
+#[cfg(test)]
+mod offload_tests;
 
 use bytes::{Bytes, BytesMut};
 

@@ -18,7 +18,7 @@ pub const MTU_MIN: usize = 1_280;
 pub const MTU_MAX: usize = 9_000;
 
 /// What both roles have in common.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct CommonSettings {
     /// Key pair of this gateway.
     pub identity: Identity,
@@ -105,7 +105,11 @@ impl SiteDirectory {
     /// The site with this key, enabled or not.
     #[must_use]
     pub fn find(&self, key: &PublicKey) -> Option<Arc<SiteEntry>> {
-        self.by_key.read().unwrap_or_else(PoisonError::into_inner).get(key).cloned()
+        self.by_key
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(key)
+            .cloned()
     }
 
     /// Every site, by name.
@@ -120,7 +124,10 @@ impl SiteDirectory {
     /// Puts `sites` in place of what was known. The engine learns of it by
     /// [`Command::ReloadSites`](super::control::Command::ReloadSites).
     pub fn replace(&self, sites: Vec<SiteEntry>) {
-        let map = sites.into_iter().map(|site| (site.key.clone(), Arc::new(site))).collect();
+        let map = sites
+            .into_iter()
+            .map(|site| (site.key.clone(), Arc::new(site)))
+            .collect();
         *self.by_key.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(map);
     }
 }
@@ -136,7 +143,9 @@ impl HubAddresses {
     /// The addresses to begin with, preferred first.
     #[must_use]
     pub fn new(addresses: &[SocketAddr]) -> Self {
-        Self { current: RwLock::new(addresses.into()) }
+        Self {
+            current: RwLock::new(addresses.into()),
+        }
     }
 
     /// The addresses, preferred first.

@@ -1,0 +1,596 @@
+//! The hub's role: one tunnel per site, told apart by key; inner addresses say which.
+//!
+//! A connection carries nothing until its site has introduced it with `Hello`. A site that has
+//! started anew shows by its session number: its tunnel begins afresh. What a site sends must
+//! come from its own inner addresses, so that sites cannot speak for each other.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use ropewalk_core::path::PathConfig;
+use ropewalk_core::schedule::SchedulerKind;
+use ropewalk_io::{HEADROOM, InnerPacket, TunPacket};
+use ropewalk_transport::PublicKey;
+use ropewalk_types::{Duration, Instant, PathId};
+use ropewalk_wire::{Control, Datagram, Hello, VERSION, Welcome, emit_control};
+
+use super::control::{Command, Direction, Status};
+use super::event_loop::Role;
+use super::fabric::{Fabric, LinkEvent, LinkId, Received};
+use super::peer::{Peer, PeerPath};
+use super::settings::{EngineEvent, HubSettings, SiteEntry};
+use super::{random_u64, scheduler_from_number, scheduler_number};
+
+/// How long a connection may stay without a `Hello`.
+const HELLO_WAIT: Duration = Duration::from_secs(5);
+/// How often connections without `Hello` are looked for.
+const TICK: Duration = Duration::from_secs(1);
+/// Most sites with a live tunnel.
+const SITES_MAX: usize = 4_096;
+
+struct HubSite {
+    entry: Arc<SiteEntry>,
+    peer: Peer,
+    session: u64,
+    /// Scheduler fixed by the operator of the hub; the site's wish does not count then.
+    fixed_scheduler: bool,
+    spoofed: u64,
+}
+
+struct Guest {
+    key: PublicKey,
+    since: Instant,
+    site: Option<usize>,
+}
+
+/// The role.
+pub struct Hub {
+    settings: HubSettings,
+    session: u64,
+    sites: Vec<Option<HubSite>>,
+    by_key: HashMap<PublicKey, usize>,
+    by_address: HashMap<IpAddr, usize>,
+    guests: HashMap<LinkId, Guest>,
+    /// Sites with something for the TUN interface or for paths.
+    unroutable: u64,
+    tick: Instant,
+}
+
+impl Hub {
+    /// A hub that listens.
+    ///
+    /// # Errors
+    /// When an address cannot be listened on.
+    pub fn new(settings: HubSettings, fabric: &mut Fabric) -> anyhow::Result<Self> {
+        for &address in &settings.listen {
+            fabric.open_udp(address, None)?;
+        }
+        for &address in &settings.tcp_listen {
+            fabric.listen_tls(address)?;
+        }
+        Ok(Self {
+            session: random_u64()?,
+            sites: Vec::new(),
+            by_key: HashMap::new(),
+            by_address: HashMap::new(),
+            guests: HashMap::new(),
+            unroutable: 0,
+            tick: Instant::ZERO,
+            settings,
+        })
+    }
+
+    fn on_hello(&mut self, now: Instant, fabric: &mut Fabric, link: LinkId, hello: &Hello) {
+        let Some(guest) = self.guests.get(&link) else {
+            return;
+        };
+        let Some(entry) = self.settings.sites.find(&guest.key).filter(|e| e.enabled) else {
+            fabric.close(now, link, "this site is not enabled at the hub");
+            return;
+        };
+        let Some(index) = self.site_for(&entry) else {
+            fabric.close(now, link, "the hub serves as many sites as it can");
+            return;
+        };
+        if let Some(guest) = self.guests.get_mut(&link) {
+            guest.site = Some(index);
+        }
+        let Some(site) = self.sites[index].as_mut() else {
+            return;
+        };
+        if site.session != hello.session {
+            tracing::info!(site = entry.name, "site connected");
+            site.peer
+                .close_all(now, fabric, "the site has started anew");
+            let scheduler = site.peer.tunnel.scheduler();
+            let Ok(seed) = random_u64() else { return };
+            site.peer = Peer::new(
+                entry.name.clone(),
+                entry.key.clone(),
+                scheduler,
+                false,
+                seed,
+            );
+            site.session = hello.session;
+        }
+        if hello.version != VERSION {
+            tracing::warn!(
+                site = entry.name,
+                version = hello.version,
+                hub = VERSION,
+                "the site speaks another version: update both"
+            );
+        }
+        let wish = scheduler_from_number(hello.scheduler);
+        if let Some(kind) = wish.filter(|_| !site.fixed_scheduler) {
+            site.peer.tunnel.set_scheduler(kind);
+        }
+        let id = PathId(hello.path);
+        Self::place(
+            now,
+            fabric,
+            site,
+            link,
+            hello,
+            self.settings.common.congestion,
+        );
+        self.welcome(now, fabric, index, link, id);
+    }
+
+    /// Puts the connection in charge of its path, unless a newer one is.
+    fn place(
+        now: Instant,
+        fabric: &mut Fabric,
+        site: &mut HubSite,
+        link: LinkId,
+        hello: &Hello,
+        congestion: ropewalk_transport::CongestionControl,
+    ) {
+        let id = PathId(hello.path);
+        let config = PathConfig {
+            standby: hello.standby,
+            metered: hello.metered,
+            weight: (hello.weight > 0).then_some(hello.weight),
+        };
+        match &mut site.peer.paths[id.index()] {
+            Some(path) if path.link == link => {
+                path.name.clone_from(&hello.name);
+                path.config = config.clone();
+                site.peer.tunnel.set_path_config(id, config);
+            }
+            Some(path) if path.generation >= hello.generation => {
+                fabric.close(now, link, "a newer connection carries the path");
+            }
+            _ => {
+                let name = hello.name.clone();
+                tracing::info!(
+                    site = site.entry.name,
+                    path = name,
+                    transport = fabric.transport(link),
+                    "path up"
+                );
+                let generation = hello.generation;
+                site.peer.set_path(
+                    now,
+                    id,
+                    PeerPath {
+                        link,
+                        generation,
+                        name,
+                        config,
+                        congestion,
+                    },
+                );
+            }
+        }
+    }
+
+    fn welcome(&self, now: Instant, fabric: &mut Fabric, index: usize, link: LinkId, id: PathId) {
+        let Some(site) = &self.sites[index] else {
+            return;
+        };
+        let prefix = |ip: &IpAddr| {
+            let net = self.settings.addresses.iter().find(|net| net.contains(ip));
+            net.map_or(
+                if ip.is_ipv4() { 32 } else { 128 },
+                ipnet::IpNet::prefix_len,
+            )
+        };
+        let welcome = Control::Welcome(Welcome {
+            version: VERSION,
+            session: site.session,
+            hub_session: self.session,
+            path: id.0,
+            scheduler: scheduler_number(site.peer.tunnel.scheduler()),
+            addresses: site
+                .entry
+                .addresses
+                .iter()
+                .map(|ip| (*ip, prefix(ip)))
+                .collect(),
+            hub_addresses: self
+                .settings
+                .addresses
+                .iter()
+                .map(ipnet::IpNet::addr)
+                .collect(),
+        });
+        let mut bytes = Vec::new();
+        emit_control(&welcome, &mut bytes);
+        fabric.send(now, link, Bytes::from(bytes), 0);
+    }
+
+    /// The slot of a site, made on its first visit.
+    fn site_for(&mut self, entry: &Arc<SiteEntry>) -> Option<usize> {
+        if let Some(&index) = self.by_key.get(&entry.key) {
+            return Some(index);
+        }
+        if self.by_key.len() >= SITES_MAX {
+            return None;
+        }
+        let index = self
+            .sites
+            .iter()
+            .position(Option::is_none)
+            .unwrap_or_else(|| {
+                self.sites.push(None);
+                self.sites.len() - 1
+            });
+        let scheduler = self.settings.common.scheduler_send;
+        let seed = random_u64().ok()?;
+        self.sites[index] = Some(HubSite {
+            peer: Peer::new(
+                entry.name.clone(),
+                entry.key.clone(),
+                scheduler,
+                false,
+                seed,
+            ),
+            entry: Arc::clone(entry),
+            session: 0,
+            fixed_scheduler: false,
+            spoofed: 0,
+        });
+        self.by_key.insert(entry.key.clone(), index);
+        for &address in &entry.addresses {
+            self.by_address.insert(address, index);
+        }
+        Some(index)
+    }
+
+    fn drop_site(&mut self, now: Instant, fabric: &mut Fabric, index: usize, why: &str) {
+        let Some(mut site) = self.sites[index].take() else {
+            return;
+        };
+        tracing::info!(site = site.entry.name, why, "site dropped");
+        site.peer.close_all(now, fabric, why);
+        self.by_key.remove(&site.entry.key);
+        self.by_address.retain(|_, &mut i| i != index);
+        for (link, guest) in &self.guests {
+            if guest.site == Some(index) {
+                fabric.close(now, *link, why);
+            }
+        }
+        self.guests.retain(|_, guest| guest.site != Some(index));
+    }
+
+    fn reload(&mut self, now: Instant, fabric: &mut Fabric) {
+        for index in 0..self.sites.len() {
+            let Some(site) = &self.sites[index] else {
+                continue;
+            };
+            let entry = self.settings.sites.find(&site.entry.key);
+            if entry
+                .as_ref()
+                .is_none_or(|e| !e.enabled || **e != *site.entry)
+            {
+                self.drop_site(now, fabric, index, "the hub's list of sites changed");
+            }
+        }
+    }
+
+    fn set_scheduler(
+        &mut self,
+        now: Instant,
+        fabric: &mut Fabric,
+        direction: Direction,
+        kind: SchedulerKind,
+        name: Option<&str>,
+    ) -> Result<usize, String> {
+        let mut changed = 0;
+        for site in self.sites.iter_mut().flatten() {
+            if name.is_some_and(|name| name != site.entry.name) {
+                continue;
+            }
+            changed += 1;
+            if direction != Direction::Receive {
+                site.peer.tunnel.set_scheduler(kind);
+                site.fixed_scheduler = true;
+                let control = Control::SchedulerIs {
+                    kind: scheduler_number(kind),
+                };
+                site.peer.send_control(now, fabric, &control);
+            }
+            if direction != Direction::Send {
+                let control = Control::Scheduler {
+                    kind: scheduler_number(kind),
+                };
+                site.peer.send_control(now, fabric, &control);
+            }
+        }
+        match name {
+            Some(name) if changed == 0 => Err(format!("no site {name:?} is connected")),
+            _ => Ok(changed),
+        }
+    }
+
+    fn on_control(&mut self, now: Instant, fabric: &mut Fabric, index: usize, control: Control) {
+        let Some(site) = self.sites[index].as_mut() else {
+            return;
+        };
+        match control {
+            Control::PathGone { path, generation } => {
+                let id = PathId(path);
+                let current = site.peer.paths[id.index()].as_ref();
+                if current.is_some_and(|p| p.generation <= generation) {
+                    site.peer
+                        .remove_path(now, fabric, id, "the site lost the uplink");
+                }
+            }
+            Control::Scheduler { kind } => {
+                if let Some(kind) = scheduler_from_number(kind) {
+                    site.peer.tunnel.set_scheduler(kind);
+                    site.fixed_scheduler = false;
+                }
+                let kind = scheduler_number(site.peer.tunnel.scheduler());
+                site.peer
+                    .send_control(now, fabric, &Control::SchedulerIs { kind });
+            }
+            Control::SchedulerIs { kind } => {
+                if let Some(kind) = scheduler_from_number(kind) {
+                    site.peer.scheduler_receive = kind;
+                }
+            }
+            Control::Goodbye => {
+                tracing::info!(site = site.entry.name, "site says goodbye");
+                site.peer.close_all(now, fabric, "goodbye");
+                site.session = 0;
+            }
+            Control::Hello(_) | Control::Welcome(_) => {}
+        }
+    }
+}
+
+/// Source or destination address of an IP packet.
+fn address(packet: &[u8], source: bool) -> Option<IpAddr> {
+    match packet.first()? >> 4 {
+        4 => {
+            let at = if source { 12 } else { 16 };
+            let octets: [u8; 4] = packet.get(at..at + 4)?.try_into().ok()?;
+            Some(IpAddr::from(octets))
+        }
+        6 => {
+            let at = if source { 8 } else { 24 };
+            let octets: [u8; 16] = packet.get(at..at + 16)?.try_into().ok()?;
+            Some(IpAddr::from(octets))
+        }
+        _ => None,
+    }
+}
+
+impl Role for Hub {
+    fn on_command(&mut self, now: Instant, fabric: &mut Fabric, command: Command) {
+        match command {
+            Command::SetScheduler {
+                direction,
+                kind,
+                peer,
+                reply,
+            } => {
+                let result = self.set_scheduler(now, fabric, direction, kind, peer.as_deref());
+                reply.try_send(result).ok();
+            }
+            Command::SetPath { reply, .. } => {
+                let refusal = "a hub has no uplinks of its own: do this at the site";
+                reply.try_send(Err(refusal.into())).ok();
+            }
+            Command::ReloadSites => self.reload(now, fabric),
+            Command::Uplinks(_) | Command::Status(_) | Command::Shutdown => {}
+        }
+    }
+
+    fn on_link(&mut self, now: Instant, _fabric: &mut Fabric, link: LinkId, event: LinkEvent) {
+        match event {
+            LinkEvent::Connected { peer } => {
+                self.guests.insert(
+                    link,
+                    Guest {
+                        key: peer,
+                        since: now,
+                        site: None,
+                    },
+                );
+                self.tick = self.tick.min(now + TICK);
+            }
+            LinkEvent::Closed { reason } => {
+                let guest = self.guests.remove(&link);
+                let index = guest.and_then(|guest| guest.site);
+                if let Some(site) = index.and_then(|index| self.sites[index].as_mut())
+                    && site.peer.on_link_closed(now, link).is_some()
+                {
+                    tracing::info!(site = site.entry.name, reason, "path down");
+                }
+            }
+        }
+    }
+
+    fn on_datagram(&mut self, now: Instant, fabric: &mut Fabric, received: Received) {
+        let link = received.link;
+        let Some(guest) = self.guests.get(&link) else {
+            return;
+        };
+        let first = received.data.first().copied().unwrap_or(0);
+        if first >> 4 == CONTROL_KIND
+            && let Ok(Datagram::Control(Control::Hello(hello))) = Datagram::parse(&received.data)
+        {
+            self.on_hello(now, fabric, link, &hello);
+            return;
+        }
+        let Some(index) = guest.site else { return };
+        let Some(site) = self.sites[index].as_mut() else {
+            return;
+        };
+        let Some(id) = site.peer.path_of(link) else {
+            return;
+        };
+        let control = site
+            .peer
+            .tunnel
+            .handle_datagram(now, id, received.ecn, received.data);
+        if let Some(control) = control {
+            self.on_control(now, fabric, index, control);
+        }
+    }
+
+    fn on_inner(&mut self, now: Instant, packet: TunPacket) {
+        let destination = packet
+            .data
+            .get(HEADROOM..)
+            .and_then(|ip| address(ip, false));
+        let index = destination.and_then(|ip| self.by_address.get(&ip).copied());
+        match index.and_then(|index| self.sites[index].as_mut()) {
+            Some(site) => {
+                site.peer
+                    .tunnel
+                    .handle_inner(now, packet.data, packet.checksum_partial);
+            }
+            None => self.unroutable += 1,
+        }
+    }
+
+    fn takes_inner(&self) -> bool {
+        // One site's full queue must not stop the others: its own queue drops.
+        true
+    }
+
+    fn end_batch(&mut self, now: Instant, out: &mut Vec<InnerPacket>) {
+        for site in self.sites.iter_mut().flatten() {
+            site.peer.tunnel.end_batch(now);
+            while let Some(inner) = site.peer.tunnel.poll_inner() {
+                if address(&inner.data, true).is_some_and(|ip| site.entry.addresses.contains(&ip)) {
+                    out.push(InnerPacket {
+                        data: inner.data,
+                        checksum_partial: inner.checksum_partial,
+                    });
+                } else {
+                    site.spoofed += 1;
+                }
+            }
+        }
+    }
+
+    fn pump(&mut self, now: Instant, fabric: &mut Fabric) {
+        for site in self.sites.iter_mut().flatten() {
+            site.peer.pump(now, fabric);
+            if let Some(up) = site.peer.up_changed() {
+                let peer = site.entry.name.clone();
+                self.settings.events.send(if up {
+                    EngineEvent::TunnelUp { peer }
+                } else {
+                    EngineEvent::TunnelDown { peer }
+                });
+            }
+        }
+    }
+
+    fn on_timeout(&mut self, now: Instant, fabric: &mut Fabric) {
+        for site in self.sites.iter_mut().flatten() {
+            site.peer.tunnel.handle_timeout(now);
+            site.peer.close_drained(now, fabric);
+        }
+        if self.tick > now {
+            return;
+        }
+        let mute = |g: &Guest| g.site.is_none() && now.since(g.since) > HELLO_WAIT;
+        for (link, _) in self.guests.iter().filter(|(_, g)| mute(g)) {
+            fabric.close(now, *link, "no hello");
+        }
+        self.guests.retain(|_, guest| !mute(guest));
+        let waiting = self.guests.values().any(|guest| guest.site.is_none());
+        self.tick = if waiting {
+            now + TICK
+        } else {
+            Instant::FAR_FUTURE
+        };
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        let sites = self
+            .sites
+            .iter()
+            .flatten()
+            .filter_map(|s| s.peer.poll_timeout());
+        sites.chain([self.tick]).min()
+    }
+
+    fn mtu(&self) -> Option<usize> {
+        // The largest any site takes: for the others the tunnel splits what does not fit.
+        let sites = self.sites.iter().flatten();
+        sites.filter_map(|s| s.peer.tunnel.payload_max()).max()
+    }
+
+    fn status(&self, fabric: &Fabric, status: &mut Status) {
+        status.role = "hub".into();
+        status.addresses = self
+            .settings
+            .addresses
+            .iter()
+            .map(ToString::to_string)
+            .collect();
+        let mut spoofed = 0;
+        for site in self.sites.iter().flatten() {
+            let mut tunnel = site.peer.status(fabric);
+            tunnel.peer_addresses = site
+                .entry
+                .addresses
+                .iter()
+                .map(ToString::to_string)
+                .collect();
+            super::add_tunnel_drops(&site.peer.tunnel, status);
+            spoofed += site.spoofed;
+            status.tunnels.push(tunnel);
+        }
+        // Sites that have not connected yet are listed too.
+        for entry in self.settings.sites.all() {
+            if !self.by_key.contains_key(&entry.key) {
+                status.tunnels.push(super::control::TunnelStatus {
+                    peer: entry.name.clone(),
+                    peer_key: entry.key.to_string(),
+                    peer_addresses: entry.addresses.iter().map(ToString::to_string).collect(),
+                    ..Default::default()
+                });
+            }
+        }
+        status.drops.insert("unroutable".into(), self.unroutable);
+        status.drops.insert("spoofed_source".into(), spoofed);
+    }
+
+    fn shutdown(&mut self, now: Instant, fabric: &mut Fabric) {
+        for site in self.sites.iter_mut().flatten() {
+            site.peer.send_control(now, fabric, &Control::Goodbye);
+        }
+        fabric.flush_all(now);
+        for site in self.sites.iter_mut().flatten() {
+            site.peer.close_all(now, fabric, "the hub stops");
+        }
+    }
+
+    fn emit(&self, event: EngineEvent) {
+        self.settings.events.send(event);
+    }
+}
+
+/// High half of a control message's first byte (see the wire format).
+const CONTROL_KIND: u8 = 5;

@@ -1,0 +1,289 @@
+//! One peer: its tunnel, the links that carry its paths, and the pump between them.
+
+use ropewalk_core::path::PathConfig;
+use ropewalk_core::schedule::SchedulerKind;
+use ropewalk_core::tunnel::{Outgoing, PathState, Tunnel, TunnelConfig};
+use ropewalk_transport::{CongestionControl, PublicKey};
+use ropewalk_types::{Duration, Instant, PATHS_MAX, PathId};
+use ropewalk_wire::{Control, emit_control};
+
+use super::control::{PathStatus, TunnelStatus};
+use super::fabric::{Fabric, LinkId};
+
+/// Packets bound per round before they are handed to the sockets: enough for full segmented
+/// sends, few enough that reading goes on in between.
+const ROUND_PACKETS: usize = 64;
+/// Rounds per turn.
+const ROUNDS: usize = 4;
+/// A path idle for this long sends a probe (from the site's side).
+pub const PROBE_INTERVAL: Duration = Duration::from_secs(10);
+/// How long a replaced link is still read, for what is under way on it.
+const DRAIN: Duration = Duration::from_secs(2);
+
+/// A path of a peer, with the link that carries it.
+#[derive(Debug)]
+pub struct PeerPath {
+    /// The link.
+    pub link: LinkId,
+    /// The site's count of connections of this path.
+    pub generation: u32,
+    /// Uplink name.
+    pub name: String,
+    /// The user's marks.
+    pub config: PathConfig,
+    /// Congestion control in use.
+    pub congestion: CongestionControl,
+}
+
+/// One peer.
+#[derive(Debug)]
+pub struct Peer {
+    /// Its name.
+    pub name: String,
+    /// Its key.
+    pub key: PublicKey,
+    /// The tunnel.
+    pub tunnel: Tunnel,
+    /// The paths that carry traffic.
+    pub paths: [Option<PeerPath>; PATHS_MAX],
+    /// Links whose path has moved to a newer one, and until when they are read.
+    draining: Vec<(LinkId, PathId, Instant)>,
+    /// Scheduler the peer says it uses towards us.
+    pub scheduler_receive: SchedulerKind,
+    out: Vec<Outgoing>,
+    was_up: bool,
+}
+
+impl Peer {
+    /// A peer without paths.
+    #[must_use]
+    pub fn new(
+        name: String,
+        key: PublicKey,
+        scheduler: SchedulerKind,
+        probes: bool,
+        seed: u64,
+    ) -> Self {
+        let config = TunnelConfig {
+            scheduler,
+            probe_interval: probes.then_some(PROBE_INTERVAL),
+        };
+        Self {
+            name,
+            key,
+            tunnel: Tunnel::new(config, seed),
+            paths: Default::default(),
+            draining: Vec::new(),
+            scheduler_receive: scheduler,
+            out: Vec::new(),
+            was_up: false,
+        }
+    }
+
+    /// Puts a path on a link. The link it was on before is read a little longer, then closed.
+    pub fn set_path(&mut self, now: Instant, id: PathId, path: PeerPath) {
+        self.tunnel.add_path(now, id, path.config.clone());
+        if let Some(old) = self.paths[id.index()].replace(path) {
+            self.draining.push((old.link, id, now + DRAIN));
+        }
+    }
+
+    /// Takes a path out of use and closes its link.
+    pub fn remove_path(&mut self, now: Instant, fabric: &mut Fabric, id: PathId, reason: &str) {
+        self.tunnel.remove_path(now, id);
+        if let Some(path) = self.paths[id.index()].take() {
+            fabric.close(now, path.link, reason);
+        }
+    }
+
+    /// The path a link carries, or carried until lately.
+    #[must_use]
+    #[expect(clippy::cast_possible_truncation, reason = "PATHS_MAX is 16")]
+    pub fn path_of(&self, link: LinkId) -> Option<PathId> {
+        let current = self
+            .paths
+            .iter()
+            .position(|p| p.as_ref().is_some_and(|p| p.link == link));
+        current
+            .map(|index| PathId(index as u8))
+            .or_else(|| self.draining.iter().find(|d| d.0 == link).map(|d| d.1))
+    }
+
+    /// Forgets a link that closed; true when it carried a path.
+    pub fn on_link_closed(&mut self, now: Instant, link: LinkId) -> Option<PathId> {
+        self.draining.retain(|d| d.0 != link);
+        let index = self
+            .paths
+            .iter()
+            .position(|p| p.as_ref().is_some_and(|p| p.link == link))?;
+        self.paths[index] = None;
+        #[expect(clippy::cast_possible_truncation, reason = "PATHS_MAX is 16")]
+        let id = PathId(index as u8);
+        self.tunnel.remove_path(now, id);
+        Some(id)
+    }
+
+    /// Closes links that were replaced long enough ago.
+    pub fn close_drained(&mut self, now: Instant, fabric: &mut Fabric) {
+        self.draining.retain(|&(link, _, until)| {
+            let keep = until > now;
+            if !keep {
+                fabric.close(now, link, "replaced by a newer connection");
+            }
+            keep
+        });
+    }
+
+    /// Closes every link.
+    pub fn close_all(&mut self, now: Instant, fabric: &mut Fabric, reason: &str) {
+        for index in 0..PATHS_MAX {
+            #[expect(clippy::cast_possible_truncation, reason = "PATHS_MAX is 16")]
+            self.remove_path(now, fabric, PathId(index as u8), reason);
+        }
+        for (link, _, _) in self.draining.drain(..) {
+            fabric.close(now, link, reason);
+        }
+    }
+
+    /// Moves packets from the entry queue to the links while they take any.
+    pub fn pump(&mut self, now: Instant, fabric: &mut Fabric) {
+        for _ in 0..ROUNDS {
+            self.refresh(now, fabric);
+            let bound = self.tunnel.poll_transmit(now, &mut self.out, ROUND_PACKETS);
+            for outgoing in self.out.drain(..) {
+                if let Some(path) = &self.paths[outgoing.path.index()] {
+                    fabric.send(now, path.link, outgoing.datagram, outgoing.dscp);
+                }
+            }
+            for path in self.paths.iter().flatten() {
+                fabric.flush(now, path.link);
+            }
+            if bound == 0 {
+                break;
+            }
+        }
+        self.refresh(now, fabric);
+    }
+
+    fn refresh(&mut self, now: Instant, fabric: &mut Fabric) {
+        for (index, path) in self.paths.iter().enumerate() {
+            let Some(path) = path else { continue };
+            if let Some(snapshot) = fabric.snapshot(now, path.link) {
+                #[expect(clippy::cast_possible_truncation, reason = "PATHS_MAX is 16")]
+                self.tunnel.update_path(now, PathId(index as u8), snapshot);
+            }
+        }
+    }
+
+    /// Sends a control message over every path that has a link; they are idempotent.
+    pub fn send_control(&self, now: Instant, fabric: &mut Fabric, control: &Control) {
+        let mut bytes = Vec::new();
+        emit_control(control, &mut bytes);
+        let bytes = bytes::Bytes::from(bytes);
+        for path in self.paths.iter().flatten() {
+            fabric.send(now, path.link, bytes.clone(), 0);
+        }
+    }
+
+    /// Whether the tunnel went up (`Some(true)`) or down since the last call.
+    pub fn up_changed(&mut self) -> Option<bool> {
+        let up = self.tunnel.any_up();
+        (up != self.was_up).then(|| {
+            self.was_up = up;
+            up
+        })
+    }
+
+    /// Whether any path has gone silent.
+    #[must_use]
+    #[expect(clippy::cast_possible_truncation, reason = "PATHS_MAX is 16")]
+    pub fn any_suspect(&self) -> bool {
+        let state = |index| self.tunnel.path_state(PathId(index as u8));
+        (0..PATHS_MAX).any(|index| matches!(state(index), Some(PathState::Suspect(_))))
+    }
+
+    /// When the tunnel wants its timeout handled.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let drained = self.draining.iter().map(|d| d.2).min();
+        [self.tunnel.poll_timeout(), drained]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// State for people and programs.
+    #[must_use]
+    pub fn status(&self, fabric: &Fabric) -> TunnelStatus {
+        let stats = self.tunnel.stats();
+        TunnelStatus {
+            peer: self.name.clone(),
+            peer_key: self.key.to_string(),
+            up: self.tunnel.any_up(),
+            peer_addresses: Vec::new(),
+            scheduler_send: self.tunnel.scheduler(),
+            scheduler_receive: self.scheduler_receive,
+            reason: self.tunnel.scheduler_reason(),
+            tx_packets: stats.tx_packets,
+            tx_bytes: stats.tx_bytes,
+            rx_packets: stats.rx_packets,
+            rx_bytes: stats.rx_bytes,
+            queue_bytes: self.tunnel.queue_bytes(),
+            queue_drops: stats.queue.dropped_codel + stats.queue.dropped_full,
+            queue_marks: stats.queue.marked,
+            reordered: stats.reorder.reordered,
+            held: stats.reorder.held,
+            hold_timeouts: stats.reorder.hold_timeouts,
+            duplicates: stats.reorder.duplicates,
+            late: stats.reorder.late,
+            paths: self.path_statuses(fabric),
+        }
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "PATHS_MAX is 16")]
+    fn path_statuses(&self, fabric: &Fabric) -> Vec<PathStatus> {
+        let paths = self.paths.iter().enumerate();
+        let paths = paths.filter_map(|(i, p)| p.as_ref().map(|p| (PathId(i as u8), p)));
+        paths
+            .map(|(id, path)| self.path_status(fabric, id, path))
+            .collect()
+    }
+
+    fn path_status(&self, fabric: &Fabric, id: PathId, path: &PeerPath) -> PathStatus {
+        let stats = self.tunnel.path_stats(id).unwrap_or_default();
+        let (mtu, tx_bytes, rx_bytes) = fabric.outer_counters(path.link);
+        let state = match self.tunnel.path_state(id) {
+            Some(PathState::Up) => "up",
+            Some(PathState::Suspect(_)) => "suspect",
+            None => "down",
+        };
+        PathStatus {
+            id: id.0,
+            uplink: path.name.clone(),
+            state: state.into(),
+            transport: fabric.transport(path.link).into(),
+            local: fabric.local(path.link),
+            remote: fabric.remote(path.link),
+            standby: path.config.standby,
+            metered: path.config.metered,
+            congestion: path.congestion,
+            rtt_ms: millis(stats.snapshot.srtt),
+            rtt_min_ms: millis(stats.snapshot.min_rtt),
+            owd_relative_ms: millis(stats.owd_relative),
+            rate_mbit: stats.snapshot.rate.bits_per_sec() as f64 / 1e6,
+            loss: stats.loss,
+            loss_burst: stats.loss_burst,
+            cwnd: stats.snapshot.cwnd,
+            in_flight: stats.snapshot.in_flight,
+            mtu,
+            tx_bytes,
+            rx_bytes,
+            failures: stats.suspected,
+            last_error: None,
+        }
+    }
+}
+
+fn millis(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e3
+}
