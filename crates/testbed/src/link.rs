@@ -196,7 +196,7 @@ impl Link {
     ///
     /// # Errors
     /// If the link is not emulated or the emulator does not answer.
-    pub fn set_blackhole(&mut self, on: bool) -> Result<()> {
+    pub fn set_blackhole(&self, on: bool) -> Result<()> {
         self.set(
             "both",
             &format!("blackhole={}", if on { "on" } else { "off" }),
@@ -208,7 +208,7 @@ impl Link {
     ///
     /// # Errors
     /// If the link is not emulated or the emulator refuses.
-    pub fn set(&mut self, direction: &str, settings: &str) -> Result<()> {
+    pub fn set(&self, direction: &str, settings: &str) -> Result<()> {
         let emulator = self
             .emulator
             .as_ref()

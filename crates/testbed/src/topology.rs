@@ -204,13 +204,12 @@ impl Topology {
     ///
     /// # Errors
     /// If a command fails.
-    pub fn cut(&mut self, uplink: usize, cut: Cut) -> Result<()> {
-        let (site, hub) = (self.site.clone(), self.hub.clone());
-        let uplink = &mut self.uplinks[uplink];
+    pub fn cut(&self, uplink: usize, cut: Cut) -> Result<()> {
+        let (site, hub, uplink) = (&self.site, &self.hub, &self.uplinks[uplink]);
         match cut {
             Cut::InterfaceDown => site.set_interface(&uplink.interface, false),
             Cut::AddressRemoved => site.ip(&format!("addr flush dev {}", uplink.interface)),
-            Cut::Blackhole => uplink.set_blackhole(&site, &hub, true),
+            Cut::Blackhole => uplink.set_blackhole(site, hub, true),
         }
     }
 
@@ -218,12 +217,11 @@ impl Topology {
     ///
     /// # Errors
     /// If a command fails.
-    pub fn restore(&mut self, uplink: usize, cut: Cut) -> Result<()> {
-        let (site, hub) = (self.site.clone(), self.hub.clone());
-        let uplink = &mut self.uplinks[uplink];
+    pub fn restore(&self, uplink: usize, cut: Cut) -> Result<()> {
+        let (site, hub, uplink) = (&self.site, &self.hub, &self.uplinks[uplink]);
         match cut {
-            Cut::Blackhole => uplink.set_blackhole(&site, &hub, false),
-            Cut::InterfaceDown | Cut::AddressRemoved => uplink.configure(&site),
+            Cut::Blackhole => uplink.set_blackhole(site, hub, false),
+            Cut::InterfaceDown | Cut::AddressRemoved => uplink.configure(site),
         }
     }
 
@@ -311,7 +309,7 @@ impl Uplink {
         site.ip(&commands)
     }
 
-    fn set_blackhole(&mut self, site: &Namespace, hub: &Namespace, on: bool) -> Result<()> {
+    fn set_blackhole(&self, site: &Namespace, hub: &Namespace, on: bool) -> Result<()> {
         if self.link.is_emulated() {
             return self.link.set_blackhole(on);
         }

@@ -39,7 +39,7 @@ fn a_download_is_whole_over_either_uplink_and_both_families() {
 
 #[test]
 fn every_cut_stops_the_stream_and_every_restore_brings_it_back() {
-    let mut topology = two_veths("cut");
+    let topology = two_veths("cut");
     let ends = topology.endpoints();
     for cut in Cut::ALL {
         let probe =
