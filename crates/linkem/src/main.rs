@@ -1,2 +1,29 @@
-//! placeholder
-fn main() {}
+//! `ropewalk-linkem`: the link model in real time between two network namespaces.
+//!
+//! Each end is an ordinary Ethernet interface (TAP); frames read at one end pass the model of
+//! `ropewalk-netem` and are written at the other when their time has come. One thread carries
+//! both directions, so no lock is taken and the order of frames is that of the model.
+
+#![forbid(unsafe_code)]
+
+mod args;
+mod control;
+mod end;
+mod engine;
+mod report;
+mod run;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    let args = args::Args::parse();
+    match run::run(&args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("ropewalk-linkem: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! The loop that carries frames: read what has come, write what is due, sleep until the next.
+//!
+//! The model computes every time from when a frame was read, so a late wake-up delays single
+//! frames by its own lateness but never lowers the rate. Buffers are recycled: no allocation per
+//! frame once the link is warm.
+
+use anyhow::Result;
+use ropewalk_io::clock::Clock;
+use ropewalk_netem::{Link, LinkConfig, Side};
+use ropewalk_types::{Duration, Instant};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::BorrowedFd;
+use rustix::io::Errno;
+
+use crate::end::{End, ip_len};
+
+/// Both ends, the model between them and the clock.
+#[derive(Debug)]
+pub(crate) struct Engine {
+    ends: [End; 2],
+    link: Link<Vec<u8>>,
+    clock: Clock,
+    spare: Vec<Vec<u8>>,
+    scratch: Box<[u8]>,
+    wake_ups: u64,
+}
+
+/// Frames read from one end before the other gets its turn.
+const READ_BATCH: usize = 64;
+/// Buffers kept for reuse; more are given back to the allocator.
+const SPARE_MAX: usize = 16_384;
+/// Room for the largest frame: MTU 65,521, Ethernet header and VLAN tag.
+const FRAME_BYTES_MAX: usize = 65_536;
+/// Longest sleep, so that an overflow of times cannot make the program hang.
+const SLEEP_MAX: Duration = Duration::from_secs(3_600);
+
+impl Engine {
+    /// Time zero of the link is now.
+    pub(crate) fn new(a: End, b: End, config: LinkConfig) -> Self {
+        Self {
+            ends: [a, b],
+            link: Link::new(config),
+            clock: Clock::new(),
+            spare: Vec::new(),
+            scratch: vec![0; FRAME_BYTES_MAX].into_boxed_slice(),
+            wake_ups: 0,
+        }
+    }
+
+    pub(crate) fn now(&self) -> Instant {
+        self.clock.now()
+    }
+
+    pub(crate) fn link_mut(&mut self) -> &mut Link<Vec<u8>> {
+        &mut self.link
+    }
+
+    pub(crate) fn link(&self) -> &Link<Vec<u8>> {
+        &self.link
+    }
+
+    pub(crate) fn ends(&self) -> &[End; 2] {
+        &self.ends
+    }
+
+    pub(crate) const fn wake_ups(&self) -> u64 {
+        self.wake_ups
+    }
+
+    /// Carries frames until `other` becomes readable or `deadline` passes; whether `other` did.
+    pub(crate) fn carry(&mut self, other: BorrowedFd<'_>, deadline: Instant) -> Result<bool> {
+        loop {
+            let now = self.clock.now();
+            self.deliver(now)?;
+            let mut more = false;
+            for side in Side::ALL {
+                more |= self.take_in(side)?;
+            }
+            if more {
+                continue;
+            }
+            let now = self.clock.now();
+            if now >= deadline {
+                return Ok(false);
+            }
+            let until = self
+                .link
+                .poll_timeout()
+                .map_or(deadline, |at| at.min(deadline));
+            if until <= now {
+                continue;
+            }
+            if self.wait(other, until.since(now).min(SLEEP_MAX))? {
+                return Ok(true);
+            }
+        }
+    }
+
+    /// Writes every frame that has arrived by `now`.
+    fn deliver(&mut self, now: Instant) -> Result<()> {
+        for side in Side::ALL {
+            let to = match side {
+                Side::Up => 1,
+                Side::Down => 0,
+            };
+            while let Some(frame) = self.link.poll(now, side) {
+                self.ends[to].write(&frame)?;
+                self.recycle(frame);
+            }
+            while let Some(frame) = self.link.poll_lost(side) {
+                self.recycle(frame);
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads a batch of frames into the model; whether there may be more.
+    fn take_in(&mut self, side: Side) -> Result<bool> {
+        let from = match side {
+            Side::Up => 0,
+            Side::Down => 1,
+        };
+        for _ in 0..READ_BATCH {
+            let Some(length) = self.ends[from].read(&mut self.scratch)? else {
+                return Ok(false);
+            };
+            let now = self.clock.now();
+            let mut frame = self.spare.pop().unwrap_or_default();
+            frame.clear();
+            frame.extend_from_slice(&self.scratch[..length]);
+            if let Err(refused) = self.link.enqueue(now, side, ip_len(length), frame) {
+                self.recycle(refused.item);
+            }
+        }
+        Ok(true)
+    }
+
+    fn recycle(&mut self, frame: Vec<u8>) {
+        if self.spare.len() < SPARE_MAX {
+            self.spare.push(frame);
+        }
+    }
+
+    /// Sleeps until a frame has come, `other` is readable, or the time is over.
+    fn wait(&mut self, other: BorrowedFd<'_>, time: Duration) -> Result<bool> {
+        self.wake_ups += 1;
+        let [a, b] = &self.ends;
+        let mut fds = [
+            PollFd::new(&a.tap, PollFlags::IN),
+            PollFd::new(&b.tap, PollFlags::IN),
+            PollFd::from_borrowed_fd(other, PollFlags::IN),
+        ];
+        let time = Timespec::try_from(time)?;
+        match poll(&mut fds, Some(&time)) {
+            Ok(_) => Ok(!fds[2].revents().is_empty()),
+            Err(Errno::INTR) => Ok(false),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+}

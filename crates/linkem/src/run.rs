@@ -1,0 +1,117 @@
+//! From the command line to a running link and its end.
+
+use std::io::Write;
+use std::num::NonZeroU64;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use ropewalk_netem::{LinkConfig, LinkPlan};
+use ropewalk_types::Instant;
+
+use crate::args::Args;
+use crate::control::{Control, Verdict};
+use crate::end::End;
+use crate::engine::Engine;
+use crate::report::{Ready, Stats};
+
+/// Runs a link until it is told to stop.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let config = configuration(args)?;
+    if args.exit_with_parent {
+        let signal = rustix::process::Signal::TERM;
+        rustix::process::set_parent_process_death_signal(Some(signal))?;
+    }
+    let mut control = Control::new(args.control.as_deref())?;
+    let a = End::create(&args.a, args.mtu, &args.address_a)?;
+    let b = End::create(&args.b, args.mtu, &args.address_b)?;
+    prefer_punctuality();
+    let seed = config.seed;
+    let mut engine = Engine::new(a, b, config);
+    let [end_a, end_b] = engine.ends();
+    print_line(&Ready {
+        ready: true,
+        pid: std::process::id(),
+        a: end_a.report(),
+        b: end_b.report(),
+        mtu: args.mtu,
+        seed,
+        control: args.control.as_deref(),
+    })?;
+    let deadline = args
+        .run_for
+        .map_or(Instant::FAR_FUTURE, |time| Instant::ZERO + time);
+    while engine.carry(control.as_fd(), deadline)? {
+        if control.handle(&mut engine)? == Verdict::Stop {
+            break;
+        }
+    }
+    let now = engine.now();
+    let stats = Stats::collect(&mut engine, now);
+    if let Some(path) = &args.stats {
+        std::fs::write(path, serde_json::to_string(&stats)? + "\n")
+            .with_context(|| format!("cannot write the counters to {}", path.display()))?;
+    }
+    print_line(&stats)
+}
+
+/// The plan with the settings of the command line over it.
+fn configuration(args: &Args) -> Result<LinkConfig> {
+    let mut plan = LinkPlan::default();
+    let mut directory = PathBuf::new();
+    if let Some(path) = &args.plan {
+        let text = std::fs::read_to_string(path)
+            .with_context(|| format!("cannot read the plan {}", path.display()))?;
+        plan = LinkPlan::parse(&text).with_context(|| format!("in {}", path.display()))?;
+        directory = path.parent().map_or_else(PathBuf::new, Path::to_path_buf);
+    }
+    let mut config = plan
+        .resolve(|file| load_trace(&directory, file))
+        .with_context(|| {
+            args.plan
+                .as_ref()
+                .map_or_else(String::new, |path| format!("in {}", path.display()))
+        })?;
+    let resolve = |section: &str, plan: &ropewalk_netem::DirectionPlan| {
+        plan.resolve(section, &mut |file| load_trace(Path::new(""), file))
+    };
+    let settings = &args.settings;
+    let both = resolve("both", &settings.both)?;
+    config.up = config.up.with(&both).with(&resolve("up", &settings.up)?);
+    config.down = config
+        .down
+        .with(&both)
+        .with(&resolve("down", &settings.down)?);
+    config.seed = args.seed.unwrap_or(config.seed);
+    Ok(config)
+}
+
+/// Text of a trace file; a relative name counts from `directory`.
+pub(crate) fn load_trace(directory: &Path, file: &str) -> Result<String, String> {
+    let path = directory.join(file);
+    std::fs::read_to_string(&path).map_err(|error| {
+        format!(
+            "cannot read {}: {error}; give a readable file",
+            path.display()
+        )
+    })
+}
+
+/// Asks for wake-ups on time, and for the processor before ordinary programs: the link stands for
+/// hardware that would not wait for them. Either may be refused; the link is then less exact.
+fn prefer_punctuality() {
+    let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
+    let _ = rustix::process::setpriority_process(None, NICE);
+}
+
+/// Niceness of the program.
+const NICE: i32 = -20;
+
+fn print_line(value: &impl serde::Serialize) -> Result<()> {
+    let mut line = serde_json::to_string(value)?;
+    line.push('\n');
+    let mut out = std::io::stdout();
+    // The reader may have gone; the link does not depend on it.
+    let _ = out.write_all(line.as_bytes()).and_then(|()| out.flush());
+    Ok(())
+}
