@@ -1,6 +1,20 @@
-//! Firewall rules of a hub and a site, through the `nft` program.
+//! Firewall rules of a hub and a site, through the `nft` program (nft(8), libnftables-json(5)).
+//!
+//! Invariants: everything lies in one table of the caller's name, replaced or removed in one
+//! transaction; nothing else is touched. An `accept` here cannot overrule a `drop` in another
+//! table: a firewall of the machine's owner keeps the last word.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::borrow::Cow;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use nftables::batch::Batch;
+use nftables::expr::{
+    Expression, Meta, MetaKey, NamedExpression, Payload, PayloadField, Prefix, RT, RTKey, TcpOption,
+};
+use nftables::helper::{self, NftablesError};
+use nftables::schema::{Chain, NfListObject, Rule, Table};
+use nftables::stmt::{Mangle, Match, Operator, Statement};
+use nftables::types::{NfChainPolicy, NfChainType, NfFamily, NfHook};
 
 /// What a hub needs: forwarding, address translation and MSS clamping.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,31 +37,268 @@ pub enum NftError {
     /// The `nft` program is missing.
     #[error("the program nft is missing: install nftables")]
     Missing,
-    /// `nft` refused.
-    #[error("nft: {0}")]
+    /// `nft` refused, with its words.
+    #[error("nft refused the rules: {0}")]
     Refused(String),
+    /// The name cannot be a table or interface name.
+    #[error("{0:?} cannot be a table or interface name: 1 to 64 letters, digits and any of `_.@-`")]
+    BadName(String),
 }
 
-/// Replaces the table by the rules of a hub, in one transaction.
+/// Replaces the table by the rules of a hub, in one transaction: packets of the pools pass between
+/// the TUN interface and the rest, TCP handshakes over it get an MSS that fits, and, if asked for,
+/// packets from the pools leave with the hub's address.
 ///
 /// # Errors
 /// See [`NftError`].
-pub fn apply_hub(_nat: &HubNat) -> Result<(), NftError> {
-    Err(NftError::Missing)
+pub fn apply_hub(nat: &HubNat) -> Result<(), NftError> {
+    let mut table = NewTable::new(&nat.table, &nat.tun)?;
+    let pools: Vec<(IpAddr, u8)> = [
+        nat.pool_v4.map(|(ip, prefix)| (IpAddr::V4(ip), prefix)),
+        nat.pool_v6.map(|(ip, prefix)| (IpAddr::V6(ip), prefix)),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    table.chain(
+        "forward",
+        NfChainType::Filter,
+        NfHook::Forward,
+        PRIORITY_FILTER,
+    );
+    for (ip, prefix) in &pools {
+        let from = vec![
+            table.interface(MetaKey::Iifname, Operator::EQ),
+            address("saddr", *ip, *prefix),
+            Statement::Accept(None),
+        ];
+        let to = vec![
+            table.interface(MetaKey::Oifname, Operator::EQ),
+            address("daddr", *ip, *prefix),
+            Statement::Accept(None),
+        ];
+        table.rule("forward", from);
+        table.rule("forward", to);
+    }
+    table.clamp();
+    if nat.masquerade && !pools.is_empty() {
+        table.chain(
+            "masquerade",
+            NfChainType::NAT,
+            NfHook::Postrouting,
+            PRIORITY_SOURCE_NAT,
+        );
+        for (ip, prefix) in &pools {
+            let rule = vec![
+                table.interface(MetaKey::Oifname, Operator::NEQ),
+                address("saddr", *ip, *prefix),
+                Statement::Masquerade(None),
+            ];
+            table.rule("masquerade", rule);
+        }
+    }
+    table.apply()
 }
 
 /// Replaces the table by MSS clamping over `tun` in both directions, in one transaction.
 ///
 /// # Errors
 /// See [`NftError`].
-pub fn apply_site_clamp(_table: &str, _tun: &str) -> Result<(), NftError> {
-    Err(NftError::Missing)
+pub fn apply_site_clamp(table: &str, tun: &str) -> Result<(), NftError> {
+    let mut table = NewTable::new(table, tun)?;
+    table.clamp();
+    table.apply()
 }
 
 /// Removes the table; its absence is success.
 ///
 /// # Errors
 /// See [`NftError`].
-pub fn remove(_table: &str) -> Result<(), NftError> {
+pub fn remove(table: &str) -> Result<(), NftError> {
+    check_name(table)?;
+    let mut batch = Batch::new();
+    // Adding what exists is no error, deleting what does not would be one.
+    batch.add(NfListObject::Table(table_object(table)));
+    batch.delete(NfListObject::Table(table_object(table)));
+    run(batch)
+}
+
+/// Chain priorities as nft(8) names them: `mangle`, `filter`, `srcnat`.
+const PRIORITY_MANGLE: i32 = -150;
+const PRIORITY_FILTER: i32 = 0;
+const PRIORITY_SOURCE_NAT: i32 = 100;
+
+/// A table in the making.
+struct NewTable<'a> {
+    batch: Batch<'a>,
+    name: &'a str,
+    tun: &'a str,
+}
+
+impl<'a> NewTable<'a> {
+    fn new(name: &'a str, tun: &'a str) -> Result<Self, NftError> {
+        check_name(name)?;
+        check_name(tun)?;
+        let mut batch = Batch::new();
+        batch.add(NfListObject::Table(table_object(name)));
+        batch.delete(NfListObject::Table(table_object(name)));
+        batch.add(NfListObject::Table(table_object(name)));
+        Ok(Self { batch, name, tun })
+    }
+
+    fn chain(&mut self, chain: &'a str, kind: NfChainType, hook: NfHook, priority: i32) {
+        self.batch.add(NfListObject::Chain(Chain {
+            family: NfFamily::INet,
+            table: self.name.into(),
+            name: chain.into(),
+            newname: None,
+            handle: None,
+            _type: Some(kind),
+            hook: Some(hook),
+            prio: Some(priority),
+            dev: None,
+            policy: Some(NfChainPolicy::Accept),
+        }));
+    }
+
+    fn rule(&mut self, chain: &'a str, statements: Vec<Statement<'a>>) {
+        self.batch.add(NfListObject::Rule(Rule {
+            family: NfFamily::INet,
+            table: self.name.into(),
+            chain: chain.into(),
+            expr: Cow::Owned(statements),
+            handle: None,
+            index: None,
+            comment: None,
+        }));
+    }
+
+    fn interface(&self, key: MetaKey, op: Operator) -> Statement<'a> {
+        Statement::Match(Match {
+            left: Expression::Named(NamedExpression::Meta(Meta { key })),
+            right: Expression::String(self.tun.into()),
+            op,
+        })
+    }
+
+    /// `rt mtu` is the smaller MSS of the routes there and back, so one rule per direction does.
+    fn clamp(&mut self) {
+        self.chain(
+            "clamp",
+            NfChainType::Filter,
+            NfHook::Forward,
+            PRIORITY_MANGLE,
+        );
+        for key in [MetaKey::Iifname, MetaKey::Oifname] {
+            let is_handshake = Statement::Match(Match {
+                left: field("tcp", "flags"),
+                right: Expression::String("syn".into()),
+                op: Operator::IN,
+            });
+            let set = Statement::Mangle(Mangle {
+                key: Expression::Named(NamedExpression::TcpOption(TcpOption {
+                    name: "maxseg".into(),
+                    field: Some("size".into()),
+                })),
+                value: Expression::Named(NamedExpression::RT(RT {
+                    key: RTKey::MTU,
+                    family: None,
+                })),
+            });
+            let rule = vec![self.interface(key, Operator::EQ), is_handshake, set];
+            self.rule("clamp", rule);
+        }
+    }
+
+    fn apply(self) -> Result<(), NftError> {
+        run(self.batch)
+    }
+}
+
+fn table_object(name: &str) -> Table<'_> {
+    Table {
+        family: NfFamily::INet,
+        name: name.into(),
+        handle: None,
+    }
+}
+
+fn field<'a>(protocol: &'a str, name: &'a str) -> Expression<'a> {
+    Expression::Named(NamedExpression::Payload(Payload::PayloadField(
+        PayloadField {
+            protocol: protocol.into(),
+            field: name.into(),
+        },
+    )))
+}
+
+fn address<'a>(name: &'a str, ip: IpAddr, prefix: u8) -> Statement<'a> {
+    let protocol = if ip.is_ipv4() { "ip" } else { "ip6" };
+    Statement::Match(Match {
+        left: field(protocol, name),
+        right: Expression::Named(NamedExpression::Prefix(Prefix {
+            addr: Box::new(Expression::String(ip.to_string().into())),
+            len: prefix.into(),
+        })),
+        op: Operator::EQ,
+    })
+}
+
+/// Longest name taken, in bytes.
+const NAME_BYTES_MAX: usize = 64;
+
+/// Names go into JSON, where they cannot break out; `*` and `@` have a meaning to nft though.
+fn check_name(name: &str) -> Result<(), NftError> {
+    let sound = (1..=NAME_BYTES_MAX).contains(&name.len())
+        && !name.starts_with('@')
+        && name
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || b"_.@-".contains(&b));
+    if sound {
+        Ok(())
+    } else {
+        Err(NftError::BadName(name.to_owned()))
+    }
+}
+
+/// Where distributions put nft, should PATH lack it.
+const NFT_PATHS: [&str; 3] = ["nft", "/usr/sbin/nft", "/sbin/nft"];
+
+fn run(batch: Batch<'_>) -> Result<(), NftError> {
+    run_with(&batch.to_nftables(), &NFT_PATHS)
+}
+
+fn run_with(rules: &nftables::schema::Nftables<'_>, programs: &[&str]) -> Result<(), NftError> {
+    for program in programs {
+        match helper::apply_ruleset_with_args(rules, Some(*program), helper::DEFAULT_ARGS) {
+            Err(NftablesError::NftExecution { inner, .. })
+                if inner.kind() == std::io::ErrorKind::NotFound => {}
+            Err(NftablesError::NftFailed { stderr, .. }) => {
+                return Err(NftError::Refused(stderr.trim().to_owned()));
+            }
+            Err(other) => return Err(NftError::Refused(other.to_string())),
+            Ok(()) => return Ok(()),
+        }
+    }
     Err(NftError::Missing)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missing_program_says_what_to_install() {
+        let rules = Batch::new().to_nftables();
+        let error = run_with(&rules, &["/nonexistent/nft"]).expect_err("no such program");
+        assert!(error.to_string().contains("install nftables"), "{error}");
+    }
+
+    #[test]
+    fn names_with_a_meaning_to_nft_are_refused() {
+        for name in ["", "a b", "wg*", "@set", "x;y", "tun\"0"] {
+            assert!(matches!(remove(name), Err(NftError::BadName(_))), "{name}");
+        }
+        assert!(check_name("ropewalk-tun0.5").is_ok());
+    }
 }

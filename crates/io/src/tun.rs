@@ -12,13 +12,11 @@ use rustix::io::Errno;
 use tracing::warn;
 
 use crate::coalesce::{self, Allowed, Coalescer, Group};
-use crate::headers::{self, PLAIN_HEADER_MAX, Plain};
+use crate::headers::Plain;
 use crate::pool::Pool;
 use crate::split::split;
-use crate::virtio::{
-    GSO_NONE, GSO_TCP_V4, GSO_TCP_V6, GSO_UDP_L4, NEEDS_CHECKSUM, VNET_HEADER_LEN, VnetHeader,
-};
-use crate::{InnerPacket, TunPacket, sys};
+use crate::virtio::{VNET_HEADER_LEN, VnetHeader};
+use crate::{InnerPacket, TunPacket, emit, sys};
 
 /// How to open a TUN interface.
 #[derive(Clone, Debug)]
@@ -346,18 +344,9 @@ impl Tun {
         }
         // Only plain packets may come with a partial checksum.
         let plain = plain.ok_or(Refusal::Invalid)?;
-        let (header, payload) = data.split_at(plain.header_len);
-        let mut scratch = Scratch::new(header);
-        if self.offloads.checksum {
-            plain.set_pseudo_checksum(scratch.header(), data.len());
-            scratch.vnet(VnetHeader {
-                gso_type: GSO_NONE,
-                ..checksum_header(plain)
-            });
-        } else {
-            plain.set_full_checksum(scratch.header(), payload);
-        }
-        Ok(self.write(&[scratch.slice(self.vnet), IoSlice::new(payload)])?)
+        let scratch = emit::completed(data, plain, self.offloads.checksum);
+        let payload = IoSlice::new(&data[plain.header_len..]);
+        Ok(self.write(&[IoSlice::new(scratch.bytes(self.vnet)), payload])?)
     }
 
     /// Writes a group as one super packet whose payloads stay where they are.
@@ -368,25 +357,9 @@ impl Tun {
         group: &Group,
         plain: Plain,
     ) -> Result<(), Errno> {
-        let first: &[u8] = &packets[group.first].data;
-        let mut scratch = Scratch::new(&first[..plain.header_len]);
-        let header = scratch.header();
-        plain.set_length(header, group.total);
-        if group.push {
-            header[plain.l4 + 13] |= headers::FLAG_PSH;
-        }
-        plain.set_pseudo_checksum(header, group.total);
-        scratch.vnet(VnetHeader {
-            gso_type: match (plain.tcp, plain.v6) {
-                (true, false) => GSO_TCP_V4,
-                (true, true) => GSO_TCP_V6,
-                (false, _) => GSO_UDP_L4,
-            },
-            gso_size: headers::low16(first.len() - plain.header_len),
-            ..checksum_header(plain)
-        });
+        let scratch = emit::super_packet(&packets[group.first].data, group, plain);
         let mut slices = [IoSlice::new(&[]); 1 + coalesce::SEGMENTS_MAX];
-        slices[0] = scratch.slice(true);
+        slices[0] = IoSlice::new(scratch.bytes(true));
         let mut index = group.first;
         for slice in &mut slices[1..=group.count] {
             *slice = IoSlice::new(&packets[index].data[plain.header_len..]);
@@ -402,17 +375,6 @@ impl Tun {
                 result => return result.map(drop),
             }
         }
-    }
-}
-
-/// Virtio header of a packet whose checksum the kernel completes.
-fn checksum_header(plain: Plain) -> VnetHeader {
-    VnetHeader {
-        flags: NEEDS_CHECKSUM,
-        header_len: headers::low16(plain.header_len),
-        checksum_start: headers::low16(plain.l4),
-        checksum_offset: headers::low16(plain.checksum_offset()),
-        ..VnetHeader::default()
     }
 }
 
@@ -442,34 +404,6 @@ fn tally(result: Result<(), Errno>, packets: usize, report: &mut SendReport) -> 
         Err(_) => report.dropped_refused += packets,
     }
     Ok(())
-}
-
-/// Copy of the headers of a packet with room for the virtio header in front.
-struct Scratch {
-    bytes: [u8; VNET_HEADER_LEN + PLAIN_HEADER_MAX],
-    end: usize,
-}
-
-impl Scratch {
-    fn new(header: &[u8]) -> Self {
-        let mut bytes = [0; VNET_HEADER_LEN + PLAIN_HEADER_MAX];
-        let end = VNET_HEADER_LEN + header.len();
-        bytes[VNET_HEADER_LEN..end].copy_from_slice(header);
-        Self { bytes, end }
-    }
-
-    fn header(&mut self) -> &mut [u8] {
-        &mut self.bytes[VNET_HEADER_LEN..self.end]
-    }
-
-    fn vnet(&mut self, header: VnetHeader) {
-        self.bytes[..VNET_HEADER_LEN].copy_from_slice(&header.to_bytes());
-    }
-
-    fn slice(&self, vnet: bool) -> IoSlice<'_> {
-        let start = if vnet { 0 } else { VNET_HEADER_LEN };
-        IoSlice::new(&self.bytes[start..self.end])
-    }
 }
 
 /// Asks for as many offloads as the kernel has.
