@@ -52,6 +52,8 @@ pub enum Amount {
 /// A running transfer.
 #[derive(Debug)]
 pub struct Bulk {
+    /// Kept open: the kernel accepts further subflows of MPTCP only while the port is listened on.
+    _listener: Socket,
     shared: Arc<Shared>,
     senders: Vec<JoinHandle<Option<String>>>,
     receivers: Vec<JoinHandle<FlowReport>>,
@@ -187,6 +189,7 @@ impl Bulk {
         let sampler = std::thread::spawn(move || sample(&state, every));
         let amount = spec.amount;
         Ok(Self {
+            _listener: listener,
             shared,
             senders,
             receivers,
