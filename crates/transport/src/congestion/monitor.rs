@@ -30,6 +30,9 @@ const MIN_RTT_WINDOW: Duration = Duration::from_secs(10);
 /// A record this much older than a loss would be found is forgotten.
 const FORGET_AFTER: Duration = Duration::from_millis(100);
 
+/// A window with less than this left is used up: the next packet may not fit.
+const WINDOW_SLACK: u64 = 3_000;
+
 /// The algorithm that decides the window.
 pub(super) enum Algorithm {
     /// One of `quinn-proto`.
@@ -188,8 +191,10 @@ impl Monitor {
         self.prune(newest_sent, in_flight);
         self.state
             .set_silent_since((!self.records.is_empty()).then_some(now));
-        // With a window's worth on offer something always waits behind the window.
-        let app_limited = self.state.queued() == 0;
+        // Little is ever queued here, by design: what tells is whether the window was used up
+        // between two batches, or the pacer held something back.
+        let used_up = self.state.take_peak() + WINDOW_SLACK >= self.window();
+        let app_limited = !used_up && self.state.queued() == 0;
         if app_limited {
             self.app_limited_until = self.delivered + in_flight;
         }
@@ -340,7 +345,7 @@ impl Controller for Monitor {
             Algorithm::Foreign(inner) => {
                 inner.on_congestion_event(now, sent, is_persistent_congestion, lost_bytes);
             }
-            Algorithm::Bdp(inner) => inner.on_congestion(now, lost_bytes),
+            Algorithm::Bdp(inner) => inner.on_congestion(lost_bytes),
         }
     }
 

@@ -20,6 +20,8 @@ const NONE: u64 = u64::MAX;
 pub(crate) struct PathState {
     base: Instant,
     in_flight: AtomicU64,
+    /// Most bytes in flight since the last batch of acknowledgements.
+    peak: AtomicU64,
     silent_since: AtomicU64,
     rate: AtomicU64,
     min_rtt: AtomicU64,
@@ -34,6 +36,7 @@ impl PathState {
         Self {
             base,
             in_flight: AtomicU64::new(0),
+            peak: AtomicU64::new(0),
             silent_since: AtomicU64::new(NONE),
             rate: AtomicU64::new(0),
             min_rtt: AtomicU64::new(NONE),
@@ -45,7 +48,9 @@ impl PathState {
 
     /// The owner saw that what was last sent asks for an acknowledgement.
     pub(crate) fn commit_sent(&self, now: Instant, bytes: u64) {
-        self.in_flight.store(self.in_flight() + bytes, Relaxed);
+        let in_flight = self.in_flight() + bytes;
+        self.in_flight.store(in_flight, Relaxed);
+        self.peak.store(self.peak.load(Relaxed).max(in_flight), Relaxed);
         self.commit.store(true, Relaxed);
         if self.silent_since.load(Relaxed) == NONE {
             self.silent_since.store(self.nanos(now), Relaxed);
@@ -59,6 +64,13 @@ impl PathState {
             self.commit.store(false, Relaxed);
         }
         commit
+    }
+
+    /// Most bytes in flight since this was last asked.
+    pub(super) fn take_peak(&self) -> u64 {
+        let peak = self.peak.load(Relaxed);
+        self.peak.store(self.in_flight(), Relaxed);
+        peak
     }
 
     /// Bytes in flight.
