@@ -7,10 +7,10 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use ropewalk_types::Rate;
-use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use socket2::{Domain, Protocol, Socket, Type};
 use tracing::debug;
 
-use crate::sys;
+use crate::{sys, tcp};
 
 /// State of a TCP connection (`TCP_INFO`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,27 +145,19 @@ pub fn connect(config: &ConnectConfig) -> io::Result<TcpStream> {
         _ => {}
     }
     let stream = TcpStream::from(socket);
-    tune(
-        &stream,
-        config.congestion.as_deref(),
-        config.not_sent_low_water,
-    );
+    tune(&stream, config);
     Ok(stream)
 }
 
-/// Sets congestion control and `TCP_NOTSENT_LOWAT`; also for accepted connections. What the
-/// kernel does not have stays as it is.
-pub fn tune(stream: &TcpStream, congestion: Option<&str>, not_sent_low_water: Option<u32>) {
-    let socket = SockRef::from(stream);
-    if let Some(name) = congestion {
-        if let Err(error) = socket.set_tcp_congestion(name.as_bytes()) {
+/// Sets congestion control and low water mark; what the kernel does not have stays as it is.
+fn tune(stream: &TcpStream, config: &ConnectConfig) {
+    if let Some(name) = &config.congestion {
+        if let Err(error) = tcp::set_congestion(stream, name) {
             debug!(name, %error, "congestion control not available");
         }
     }
-    if let Some(bytes) = not_sent_low_water {
-        let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
-        let option = libc::TCP_NOTSENT_LOWAT;
-        if let Err(error) = sys::set_option(stream, libc::IPPROTO_TCP, option, bytes) {
+    if let Some(bytes) = config.not_sent_low_water {
+        if let Err(error) = tcp::set_not_sent_low_water(stream, bytes) {
             debug!(%error, "TCP_NOTSENT_LOWAT not available");
         }
     }

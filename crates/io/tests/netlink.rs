@@ -1,0 +1,353 @@
+//! Netlink, nftables and sysctl in network namespaces of their own.
+
+mod common;
+
+use std::net::IpAddr;
+use std::sync::mpsc::{Receiver, channel};
+
+use common::{Namespace, PATIENCE, privileged};
+use ropewalk_io::netlink::{self, Interface, NetlinkError, RouteSpec, RuleSpec, Watch};
+use ropewalk_io::nft::{self, HubNat};
+use ropewalk_io::sysctl;
+use ropewalk_io::tun::{Tun, TunConfig};
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().expect("address")
+}
+
+fn find<'a>(interfaces: &'a [Interface], name: &str) -> Option<&'a Interface> {
+    interfaces.iter().find(|i| i.name == name)
+}
+
+/// The first state in which `wanted` holds.
+fn until(
+    states: &Receiver<Vec<Interface>>,
+    what: &str,
+    wanted: impl Fn(&[Interface]) -> bool,
+) -> Vec<Interface> {
+    let mut last = Vec::new();
+    while let Ok(state) = states.recv_timeout(PATIENCE) {
+        if wanted(&state) {
+            return state;
+        }
+        last = state;
+    }
+    panic!("never saw {what}; last {last:#?}");
+}
+
+#[test]
+fn snapshot_shows_kinds_addresses_and_default_routes() {
+    if !privileged() {
+        return;
+    }
+    let namespace = Namespace::new();
+    let tun = namespace
+        .enter(|| {
+            Tun::open(&TunConfig {
+                name: "rope0".into(),
+                mtu: 1400,
+                offload: true,
+            })
+        })
+        .expect("opens");
+    namespace.run("ip link add v0 type veth peer name v1");
+    namespace.run("ip addr add 10.97.0.1/24 dev v0");
+    namespace.run("ip -6 addr add fd97::1/64 dev v0");
+    namespace.run("ip link set v0 up");
+    namespace.run("ip link set v1 up");
+    namespace.run("ip route add default via 10.97.0.254 dev v0 table 77");
+    namespace.run("ip -6 route add default dev v1 metric 5");
+    let state = namespace.enter(netlink::snapshot).expect("readable");
+    let lo = find(&state, "lo").expect("loopback");
+    assert!(lo.loopback && lo.up && lo.kind.is_none());
+    let rope = find(&state, "rope0").expect("the TUN interface");
+    assert_eq!(
+        (rope.kind.as_deref(), rope.mtu, rope.up),
+        (Some("tun"), 1400, false)
+    );
+    assert_eq!(rope.index, tun.ifindex());
+    let v0 = find(&state, "v0").expect("veth");
+    assert_eq!(v0.kind.as_deref(), Some("veth"));
+    assert!(v0.up && v0.carrier && v0.default_route_v4 && !v0.default_route_v6);
+    assert!(
+        v0.addresses
+            .iter()
+            .any(|a| (a.ip, a.prefix) == (ip("10.97.0.1"), 24))
+    );
+    let stable = v0
+        .addresses
+        .iter()
+        .find(|a| a.ip == ip("fd97::1"))
+        .expect("IPv6 address");
+    assert!(!stable.temporary && !stable.deprecated);
+    let v1 = find(&state, "v1").expect("veth");
+    assert!(v1.default_route_v6 && !v1.default_route_v4);
+}
+
+#[test]
+fn watch_sees_an_interface_come_change_and_go() {
+    if !privileged() {
+        return;
+    }
+    let namespace = Namespace::new();
+    let (tell, states) = channel();
+    let watch = namespace
+        .enter(move || Watch::start(Box::new(move |state| drop(tell.send(state)))))
+        .expect("watching");
+    until(&states, "the first state", |s| find(s, "lo").is_some());
+    namespace.run("ip link add v0 type veth peer name v1");
+    let added = until(&states, "v0", |s| find(s, "v0").is_some());
+    let index = find(&added, "v0").expect("there").index;
+    namespace.run("ip link set v0 name usb0");
+    let renamed = until(&states, "the new name", |s| find(s, "usb0").is_some());
+    assert_eq!(find(&renamed, "usb0").expect("there").index, index);
+    assert!(find(&renamed, "v0").is_none());
+    namespace.run("ip addr add 10.96.0.1/24 dev usb0");
+    let has_address = |s: &[Interface]| {
+        find(s, "usb0").is_some_and(|i| i.addresses.iter().any(|a| a.ip == ip("10.96.0.1")))
+    };
+    until(&states, "the address", has_address);
+    namespace.run("ip link set usb0 up");
+    until(&states, "up without carrier", |s| {
+        find(s, "usb0").is_some_and(|i| i.up && !i.carrier)
+    });
+    namespace.run("ip link set v1 up");
+    until(&states, "carrier", |s| {
+        find(s, "usb0").is_some_and(|i| i.carrier)
+    });
+    namespace.run("ip route add default via 10.96.0.254");
+    until(&states, "the route", |s| {
+        find(s, "usb0").is_some_and(|i| i.default_route_v4)
+    });
+    namespace.run("ip route del default");
+    until(&states, "no route", |s| {
+        find(s, "usb0").is_some_and(|i| !i.default_route_v4)
+    });
+    namespace.run("ip addr del 10.96.0.1/24 dev usb0");
+    until(&states, "no address", |s| !has_address(s));
+    namespace.run("ip link del usb0");
+    until(&states, "its end", |s| find(s, "usb0").is_none());
+    drop(watch);
+    assert!(
+        states.iter().count() < 100,
+        "the callback goes with the watch"
+    );
+}
+
+#[test]
+fn watch_survives_more_events_than_its_buffer_holds() {
+    if !privileged() {
+        return;
+    }
+    let namespace = Namespace::new();
+    namespace.run("ip link add v0 type veth peer name v1");
+    let (tell, states) = channel();
+    let mut slow = true;
+    let watch = namespace.enter(move || {
+        Watch::start(Box::new(move |state| {
+            if std::mem::take(&mut slow) {
+                std::thread::sleep(std::time::Duration::from_millis(700));
+            }
+            drop(tell.send(state));
+        }))
+    });
+    let _watch = watch.expect("watching");
+    let batch: String = (0..6000)
+        .map(|i| format!("link set v0 mtu {}\n", 1000 + i % 400))
+        .chain(["link set v0 mtu 1234\n".to_owned()])
+        .collect();
+    let file = std::env::temp_dir().join(format!("ropewalk-io-batch-{}", std::process::id()));
+    std::fs::write(&file, batch).expect("written");
+    namespace.run(&format!("ip -batch {}", file.display()));
+    std::fs::remove_file(&file).expect("removed");
+    until(&states, "the last state", |s| {
+        find(s, "v0").is_some_and(|i| i.mtu == 1234)
+    });
+}
+
+#[test]
+fn changes_are_idempotent() {
+    if !privileged() {
+        return;
+    }
+    let namespace = Namespace::new();
+    namespace.run("ip link add v0 type veth peer name v1");
+    namespace.enter(|| {
+        let state = netlink::snapshot().expect("readable");
+        let v0 = find(&state, "v0").expect("veth").index;
+        let v1 = find(&state, "v1").expect("veth").index;
+        let route = |destination: &str, prefix, gateway: Option<&str>| RouteSpec {
+            destination: ip(destination),
+            prefix,
+            ifindex: v0,
+            gateway: gateway.map(ip),
+            table: Some(5001),
+            metric: Some(7),
+        };
+        for _ in 0..2 {
+            netlink::set_up(v0).expect("up");
+            netlink::set_up(v1).expect("up");
+            netlink::set_mtu(v0, 1300).expect("MTU");
+            netlink::add_address(v0, ip("10.95.0.1"), 32).expect("IPv4 address");
+            netlink::add_address(v0, ip("fd95::1"), 64).expect("IPv6 address");
+        }
+        let routes = [
+            route("0.0.0.0", 0, Some("10.95.9.9")), // the gateway is on no network of ours
+            route("10.1.2.3", 16, None),
+            route("::", 0, Some("fd95::9")),
+            route("fd00::", 8, None),
+        ];
+        let rules = [false, true].map(|ipv6| RuleSpec {
+            ipv6,
+            priority: 999,
+            fwmark: Some(0x70),
+            fwmask: Some(0xff),
+            source: None,
+            table: 5001,
+        });
+        for _ in 0..2 {
+            routes
+                .iter()
+                .for_each(|r| netlink::add_route(r).expect("route"));
+            rules
+                .iter()
+                .for_each(|r| netlink::add_rule(r).expect("rule"));
+        }
+        let state = netlink::snapshot().expect("readable");
+        let v0 = find(&state, "v0").expect("veth");
+        assert!(v0.default_route_v4 && v0.default_route_v6 && v0.mtu == 1300);
+    });
+    let count = |command: &str| namespace.run(command).lines().count();
+    assert_eq!(count("ip -4 route show table 5001"), 2);
+    assert_eq!(count("ip -6 route show table 5001"), 2);
+    assert!(
+        namespace
+            .run("ip rule")
+            .contains("999:\tfrom all fwmark 0x70/0xff lookup 5001")
+    );
+    namespace.enter(|| {
+        let v0 = find(&netlink::snapshot().expect("readable"), "v0")
+            .expect("veth")
+            .index;
+        for (destination, prefix) in [("0.0.0.0", 0), ("10.1.0.0", 16), ("::", 0), ("fd00::", 8)] {
+            let route = RouteSpec {
+                destination: ip(destination),
+                prefix,
+                ifindex: v0,
+                gateway: None,
+                table: Some(5001),
+                metric: None,
+            };
+            netlink::delete_route(&route).expect("removed");
+            netlink::delete_route(&route).expect("absent");
+        }
+        for ipv6 in [false, true] {
+            let rule = RuleSpec {
+                ipv6,
+                priority: 999,
+                fwmark: Some(0x70),
+                fwmask: Some(0xff),
+                source: None,
+                table: 5001,
+            };
+            netlink::delete_rule(&rule).expect("removed");
+            netlink::delete_rule(&rule).expect("absent");
+        }
+    });
+    assert_eq!(count("ip -4 route show table all table 5001"), 0);
+    assert!(!namespace.run("ip rule").contains("999"));
+    assert!(!namespace.run("ip -6 rule").contains("999"));
+}
+
+#[test]
+fn a_missing_interface_is_named_as_such() {
+    if !privileged() {
+        return;
+    }
+    let namespace = Namespace::new();
+    namespace.enter(|| {
+        assert!(matches!(
+            netlink::set_up(4_000_000),
+            Err(NetlinkError::NoInterface(_))
+        ));
+        let result = netlink::add_address(4_000_000, ip("10.0.0.1"), 24);
+        assert!(
+            matches!(result, Err(NetlinkError::NoInterface(_))),
+            "{result:?}"
+        );
+    });
+}
+
+#[test]
+fn hub_rules_come_as_one_table_and_leave_nothing() {
+    if !privileged() {
+        return;
+    }
+    let namespace = Namespace::new();
+    let hub = |masquerade| HubNat {
+        table: "ropewalk-test".into(),
+        tun: "rope0".into(),
+        pool_v4: Some(("10.200.0.0".parse().expect("address"), 16)),
+        pool_v6: Some(("fd20::".parse().expect("address"), 48)),
+        masquerade,
+    };
+    for masquerade in [true, false, true] {
+        let nat = hub(masquerade);
+        namespace
+            .enter(move || nft::apply_hub(&nat))
+            .expect("applied");
+        let rules = namespace.run("nft list ruleset");
+        assert_eq!(rules.matches("table").count(), 1, "{rules}");
+        assert_eq!(
+            rules.matches("maxseg size set rt mtu").count(),
+            2,
+            "{rules}"
+        );
+        assert_eq!(rules.matches("accept\n").count(), 4, "{rules}");
+        let translations = rules.matches("masquerade\n").count();
+        assert_eq!(translations, if masquerade { 2 } else { 0 }, "{rules}");
+    }
+    namespace
+        .enter(|| nft::apply_site_clamp("ropewalk-site", "rope0"))
+        .expect("applied");
+    let both = namespace.run("nft list ruleset");
+    assert!(
+        both.contains("ropewalk-test") && both.contains("ropewalk-site"),
+        "{both}"
+    );
+    for _ in 0..2 {
+        namespace
+            .enter(|| nft::remove("ropewalk-test"))
+            .expect("removed");
+        namespace
+            .enter(|| nft::remove("ropewalk-site"))
+            .expect("removed");
+    }
+    assert_eq!(namespace.run("nft list ruleset").trim(), "");
+}
+
+#[test]
+fn settings_are_changed_and_put_back() {
+    if !privileged() {
+        return;
+    }
+    let namespace = Namespace::new();
+    let key = "net.ipv4.ip_forward";
+    namespace.enter(move || {
+        sysctl::write(key, "0").expect("written");
+        let changed = sysctl::set(key, "1").expect("set");
+        assert_eq!(
+            (
+                sysctl::read(key).expect("read").as_str(),
+                changed.former.as_deref()
+            ),
+            ("1", Some("0"))
+        );
+        let again = sysctl::set(key, "1").expect("set");
+        assert_eq!(again.former, None);
+        again.restore().expect("nothing to do");
+        assert_eq!(sysctl::read(key).expect("read"), "1");
+        changed.restore().expect("restored");
+        assert_eq!(sysctl::read(key).expect("read"), "0");
+    });
+}
