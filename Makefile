@@ -1,0 +1,36 @@
+# `make demo` and `make test` are all a newcomer needs; `make check` is what a change must pass.
+CARGO ?= cargo
+# Programs, tests and benchmarks share one optimised profile: dependencies are compiled once.
+PROFILE := --release
+
+.PHONY: help demo test check build deb bench clean
+
+help: ## show this
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: build ## two bad uplinks against one Ropewalk tunnel, on this machine (as root)
+	@exec ./target/release/ropewalk demo $(ARGS)
+
+test: packages ## every test; those of the real programs in network namespaces too (as root)
+	@./scripts/test
+
+check: packages ## formatting, lints and documentation
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy $(PROFILE) --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc $(PROFILE) --workspace --no-deps
+
+build: packages ## the programs, in target/release
+	$(CARGO) build $(PROFILE) --bins
+
+deb: ## a Debian package of the programs, in target/debian
+	@./packaging/deb.sh
+
+bench: build ## the benchmarks of crates/e2e, short (as root)
+	@./scripts/bench --quick
+
+clean: ## remove what was built
+	$(CARGO) clean
+
+.PHONY: packages
+packages: # what the programs, tests and the demo need of the system, installed if missing
+	@./scripts/packages
