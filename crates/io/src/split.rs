@@ -61,10 +61,11 @@ pub(crate) fn split(
 fn leave_partial(vnet: &VnetHeader, packet: &mut [u8]) -> Result<bool, BadSuperPacket> {
     let start = usize::from(vnet.checksum_start);
     let field = start + usize::from(vnet.checksum_offset);
-    if let Some(plain) = Plain::parse(packet) {
-        if start == plain.l4 && usize::from(vnet.checksum_offset) == plain.checksum_offset() {
-            return Ok(true);
-        }
+    if let Some(plain) = Plain::parse(packet)
+        && start == plain.l4
+        && usize::from(vnet.checksum_offset) == plain.checksum_offset()
+    {
+        return Ok(true);
     }
     if field + 2 > packet.len() {
         return Err(BadSuperPacket);

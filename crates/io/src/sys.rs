@@ -184,6 +184,10 @@ fn describe(header: &libc::msghdr) -> Received {
         while let Some(message) = control.as_ref() {
             let data = libc::CMSG_DATA(message);
             let base = std::ptr::from_ref(message).cast::<u8>().addr();
+            #[allow(
+                clippy::unnecessary_cast,
+                reason = "the type differs between C libraries"
+            )]
             let length = (message.cmsg_len as usize).saturating_sub(data.addr() - base);
             let contents = std::slice::from_raw_parts(data.cast_const(), length);
             received.note(message.cmsg_level, message.cmsg_type, contents);

@@ -151,15 +151,15 @@ pub fn connect(config: &ConnectConfig) -> io::Result<TcpStream> {
 
 /// Sets congestion control and low water mark; what the kernel does not have stays as it is.
 fn tune(stream: &TcpStream, config: &ConnectConfig) {
-    if let Some(name) = &config.congestion {
-        if let Err(error) = tcp::set_congestion(stream, name) {
-            debug!(name, %error, "congestion control not available");
-        }
+    if let Some(name) = &config.congestion
+        && let Err(error) = tcp::set_congestion(stream, name)
+    {
+        debug!(name, %error, "congestion control not available");
     }
-    if let Some(bytes) = config.not_sent_low_water {
-        if let Err(error) = tcp::set_not_sent_low_water(stream, bytes) {
-            debug!(%error, "TCP_NOTSENT_LOWAT not available");
-        }
+    if let Some(bytes) = config.not_sent_low_water
+        && let Err(error) = tcp::set_not_sent_low_water(stream, bytes)
+    {
+        debug!(%error, "TCP_NOTSENT_LOWAT not available");
     }
 }
 

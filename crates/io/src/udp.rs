@@ -214,6 +214,10 @@ impl UdpSocket {
     /// `WouldBlock` (send buffer full: nothing was sent), `EMSGSIZE` (larger than the interface
     /// takes), `ENETUNREACH`, `EADDRNOTAVAIL`, `ENOBUFS` (queue of the interface full);
     /// `InvalidInput` when `segment_size` or `contents` break the limits.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "one call per buffer, all of it needed"
+    )]
     pub fn send(
         &mut self,
         destination: SocketAddr,
@@ -412,5 +416,65 @@ impl AsFd for UdpSocket {
 impl AsRawFd for UdpSocket {
     fn as_raw_fd(&self) -> RawFd {
         self.socket.as_raw_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bind() -> UdpSocket {
+        let config = UdpConfig {
+            bind: "127.0.0.1:0".parse().expect("address"),
+            device: None,
+            recv_buffer: 1 << 20,
+            send_buffer: 1 << 20,
+        };
+        UdpSocket::bind(&config).expect("bound")
+    }
+
+    #[test]
+    fn without_segmentation_offload_the_same_datagrams_arrive() {
+        let (mut sender, mut receiver) = (bind(), bind());
+        sender.give_up(&io::Error::from_raw_os_error(libc::EIO));
+        assert_eq!(sender.max_segments(), 1);
+        let contents: Vec<u8> = (0..2500u32).map(|i| i.to_le_bytes()[0]).collect();
+        let to = receiver.local_addr().expect("bound");
+        sender
+            .send(to, None, Ecn::Ect0, 0, &contents, Some(1000))
+            .expect("sent");
+        let mut got = Vec::new();
+        while got.len() < 3 {
+            receiver.recv_batch(&mut got).expect("received");
+        }
+        assert_eq!(
+            got.iter().map(|(_, d)| d.len()).collect::<Vec<_>>(),
+            [1000, 1000, 500]
+        );
+        assert_eq!(
+            got.iter().flat_map(|(_, d)| d.to_vec()).collect::<Vec<_>>(),
+            contents
+        );
+        assert!(got.iter().all(|(meta, _)| meta.ecn == Ecn::Ect0));
+        assert_eq!(
+            (sender.counters().sent, sender.counters().sent_buffers),
+            (3, 3)
+        );
+    }
+
+    #[test]
+    fn addresses_reach_the_socket_in_its_own_family() {
+        let v4: SocketAddr = "192.0.2.1:5".parse().expect("address");
+        let mapped: SocketAddr = "[::ffff:192.0.2.1]:5".parse().expect("address");
+        let mut socket = bind();
+        for address in [v4, mapped] {
+            let (given, outer_v4) = socket.family(address).expect("possible");
+            assert_eq!((given.as_socket(), outer_v4), (Some(v4), true));
+        }
+        socket.v6 = true;
+        for address in [v4, mapped] {
+            let (given, outer_v4) = socket.family(address).expect("possible");
+            assert_eq!((given.as_socket(), outer_v4), (Some(mapped), true));
+        }
     }
 }

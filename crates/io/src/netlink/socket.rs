@@ -100,17 +100,17 @@ impl RouteSocket {
                 if message.header.flags & NLM_F_DUMP_INTR != 0 {
                     end = End::Interrupted;
                 }
-                match message.payload {
-                    NetlinkPayload::Done(_) => return Ok(end),
-                    NetlinkPayload::Error(error) => {
-                        return match error.code {
-                            None => Ok(end),
-                            Some(code) => Err(io::Error::from_raw_os_error(code.get().abs())),
-                        };
-                    }
-                    NetlinkPayload::InnerMessage(message) => take(message),
-                    // No-operation and overrun marks, and what later versions may add.
-                    _ => {}
+                if let NetlinkPayload::Done(_) = message.payload {
+                    return Ok(end);
+                }
+                if let NetlinkPayload::Error(error) = message.payload {
+                    return match error.code {
+                        None => Ok(end),
+                        Some(code) => Err(io::Error::from_raw_os_error(code.get().abs())),
+                    };
+                }
+                if let NetlinkPayload::InnerMessage(message) = message.payload {
+                    take(message);
                 }
             }
         }

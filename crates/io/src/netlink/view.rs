@@ -75,19 +75,23 @@ fn interface(link: &LinkMessage) -> Interface {
         default_route_v6: false,
     };
     for attribute in &link.attributes {
-        match attribute {
-            LinkAttribute::IfName(name) => interface.name.clone_from(name),
-            LinkAttribute::Mtu(mtu) => interface.mtu = *mtu,
-            LinkAttribute::LinkInfo(infos) => {
-                interface.kind = infos.iter().find_map(|info| match info {
-                    LinkInfo::Kind(kind) => Some(kind.to_string()),
-                    _ => None,
-                });
-            }
-            _ => {}
+        if let LinkAttribute::IfName(name) = attribute {
+            interface.name.clone_from(name);
+        } else if let LinkAttribute::Mtu(mtu) = attribute {
+            interface.mtu = *mtu;
+        } else if let LinkAttribute::LinkInfo(infos) = attribute {
+            interface.kind = infos.iter().find_map(kind);
         }
     }
     interface
+}
+
+fn kind(info: &LinkInfo) -> Option<String> {
+    if let LinkInfo::Kind(kind) = info {
+        Some(kind.to_string())
+    } else {
+        None
+    }
 }
 
 fn address(message: &AddressMessage) -> Option<Address> {
@@ -95,11 +99,12 @@ fn address(message: &AddressMessage) -> Option<Address> {
     let mut flags = AddressFlags::from_bits_retain(u32::from(message.header.flags.bits()));
     let (mut local, mut address) = (None, None);
     for attribute in &message.attributes {
-        match attribute {
-            AddressAttribute::Local(ip) => local = Some(*ip),
-            AddressAttribute::Address(ip) => address = Some(*ip),
-            AddressAttribute::Flags(all) => flags = *all,
-            _ => {}
+        if let AddressAttribute::Local(ip) = attribute {
+            local = Some(*ip);
+        } else if let AddressAttribute::Address(ip) = attribute {
+            address = Some(*ip);
+        } else if let AddressAttribute::Flags(all) = attribute {
+            flags = *all;
         }
     }
     // On point-to-point links `Address` is the peer's and `Local` is this side's.
@@ -126,12 +131,10 @@ fn default_route_interfaces(route: &RouteMessage) -> Vec<u32> {
     }
     let mut interfaces = Vec::new();
     for attribute in &route.attributes {
-        match attribute {
-            RouteAttribute::Oif(index) => interfaces.push(*index),
-            RouteAttribute::MultiPath(hops) => {
-                interfaces.extend(hops.iter().map(|hop| hop.interface_index));
-            }
-            _ => {}
+        if let RouteAttribute::Oif(index) = attribute {
+            interfaces.push(*index);
+        } else if let RouteAttribute::MultiPath(hops) = attribute {
+            interfaces.extend(hops.iter().map(|hop| hop.interface_index));
         }
     }
     interfaces
@@ -139,16 +142,14 @@ fn default_route_interfaces(route: &RouteMessage) -> Vec<u32> {
 
 /// Whether an event can change what [`snapshot`] gives.
 pub(super) fn matters(message: &RouteNetlinkMessage) -> bool {
-    match message {
-        RouteNetlinkMessage::NewLink(_)
-        | RouteNetlinkMessage::DelLink(_)
-        | RouteNetlinkMessage::NewAddress(_)
-        | RouteNetlinkMessage::DelAddress(_) => true,
-        RouteNetlinkMessage::NewRoute(route) | RouteNetlinkMessage::DelRoute(route) => {
-            route.header.destination_prefix_length == 0
-        }
-        _ => false,
+    use RouteNetlinkMessage::{DelAddress, DelLink, DelRoute, NewAddress, NewLink, NewRoute};
+    if let NewRoute(route) | DelRoute(route) = message {
+        return route.header.destination_prefix_length == 0;
     }
+    matches!(
+        message,
+        NewLink(_) | DelLink(_) | NewAddress(_) | DelAddress(_)
+    )
 }
 
 /// Address family of `ip`.

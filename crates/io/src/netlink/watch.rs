@@ -153,10 +153,10 @@ impl Watcher {
         for _ in 0..EVENTS_MAX {
             match self.events.recv_from_full() {
                 Ok((bytes, _)) => {
-                    changed |= messages(&bytes).any(|message| match &message.payload {
-                        NetlinkPayload::InnerMessage(inner) => matters(inner),
-                        // Not understood: look.
-                        _ => true,
+                    changed |= messages(&bytes).any(|message| {
+                        // What is not understood calls for a look.
+                        !matches!(&message.payload,
+                            NetlinkPayload::InnerMessage(inner) if !matters(inner))
                     });
                 }
                 Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => changed = true,
