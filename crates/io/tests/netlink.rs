@@ -165,53 +165,55 @@ fn watch_survives_more_events_than_its_buffer_holds() {
     });
 }
 
-#[test]
-fn changes_are_idempotent() {
-    if !privileged() {
-        return;
-    }
+fn index_of(name: &str) -> u32 {
+    find(&netlink::snapshot().expect("readable"), name)
+        .expect("the interface")
+        .index
+}
+
+/// A namespace with a veth pair v0, v1 that is up.
+fn with_veth() -> Namespace {
     let namespace = Namespace::new();
     namespace.run("ip link add v0 type veth peer name v1");
     namespace.enter(|| {
-        let state = netlink::snapshot().expect("readable");
-        let v0 = find(&state, "v0").expect("veth").index;
-        let v1 = find(&state, "v1").expect("veth").index;
-        let route = |destination: &str, prefix, gateway: Option<&str>| RouteSpec {
+        for name in ["v0", "v1", "v0"] {
+            netlink::set_up(index_of(name)).expect("up");
+        }
+    });
+    namespace
+}
+
+#[test]
+fn addresses_and_routes_can_be_set_twice_and_removed_twice() {
+    if !privileged() {
+        return;
+    }
+    let namespace = with_veth();
+    let specs = |ifindex, gateways: bool| {
+        [
+            ("0.0.0.0", 0, Some("10.95.9.9")), // the gateway is on no network of ours
+            ("10.1.2.3", 16, None),
+            ("::", 0, Some("fd95::9")),
+            ("fd00::", 8, None),
+        ]
+        .map(|(destination, prefix, gateway)| RouteSpec {
             destination: ip(destination),
             prefix,
-            ifindex: v0,
-            gateway: gateway.map(ip),
+            ifindex,
+            gateway: gateway.filter(|_| gateways).map(ip),
             table: Some(5001),
-            metric: Some(7),
-        };
+            metric: gateways.then_some(7),
+        })
+    };
+    namespace.enter(move || {
+        let v0 = index_of("v0");
         for _ in 0..2 {
-            netlink::set_up(v0).expect("up");
-            netlink::set_up(v1).expect("up");
             netlink::set_mtu(v0, 1300).expect("MTU");
             netlink::add_address(v0, ip("10.95.0.1"), 32).expect("IPv4 address");
             netlink::add_address(v0, ip("fd95::1"), 64).expect("IPv6 address");
-        }
-        let routes = [
-            route("0.0.0.0", 0, Some("10.95.9.9")), // the gateway is on no network of ours
-            route("10.1.2.3", 16, None),
-            route("::", 0, Some("fd95::9")),
-            route("fd00::", 8, None),
-        ];
-        let rules = [false, true].map(|ipv6| RuleSpec {
-            ipv6,
-            priority: 999,
-            fwmark: Some(0x70),
-            fwmask: Some(0xff),
-            source: None,
-            table: 5001,
-        });
-        for _ in 0..2 {
-            routes
+            specs(v0, true)
                 .iter()
                 .for_each(|r| netlink::add_route(r).expect("route"));
-            rules
-                .iter()
-                .for_each(|r| netlink::add_rule(r).expect("rule"));
         }
         let state = netlink::snapshot().expect("readable");
         let v0 = find(&state, "v0").expect("veth");
@@ -220,43 +222,72 @@ fn changes_are_idempotent() {
     let count = |command: &str| namespace.run(command).lines().count();
     assert_eq!(count("ip -4 route show table 5001"), 2);
     assert_eq!(count("ip -6 route show table 5001"), 2);
-    assert!(
-        namespace
-            .run("ip rule")
-            .contains("999:\tfrom all fwmark 0x70/0xff lookup 5001")
-    );
-    namespace.enter(|| {
-        let v0 = find(&netlink::snapshot().expect("readable"), "v0")
-            .expect("veth")
-            .index;
-        for (destination, prefix) in [("0.0.0.0", 0), ("10.1.0.0", 16), ("::", 0), ("fd00::", 8)] {
-            let route = RouteSpec {
-                destination: ip(destination),
-                prefix,
-                ifindex: v0,
-                gateway: None,
-                table: Some(5001),
-                metric: None,
-            };
-            netlink::delete_route(&route).expect("removed");
-            netlink::delete_route(&route).expect("absent");
+    namespace.enter(move || {
+        let v0 = index_of("v0");
+        // Gateway and metric need not be known to remove a route.
+        for _ in 0..2 {
+            specs(v0, false)
+                .iter()
+                .for_each(|r| netlink::delete_route(r).expect("removed"));
         }
-        for ipv6 in [false, true] {
-            let rule = RuleSpec {
-                ipv6,
-                priority: 999,
-                fwmark: Some(0x70),
-                fwmask: Some(0xff),
-                source: None,
-                table: 5001,
-            };
-            netlink::delete_rule(&rule).expect("removed");
-            netlink::delete_rule(&rule).expect("absent");
-        }
+        let state = netlink::snapshot().expect("readable");
+        let v0 = find(&state, "v0").expect("veth");
+        assert!(!v0.default_route_v4 && !v0.default_route_v6);
     });
-    assert_eq!(count("ip -4 route show table all table 5001"), 0);
-    assert!(!namespace.run("ip rule").contains("999"));
-    assert!(!namespace.run("ip -6 rule").contains("999"));
+}
+
+#[test]
+fn rules_can_be_set_twice_and_removed_twice() {
+    if !privileged() {
+        return;
+    }
+    let namespace = with_veth();
+    let rules = |ipv6| {
+        let marked = RuleSpec {
+            ipv6,
+            priority: 999,
+            fwmark: Some(0x70),
+            fwmask: Some(0xff),
+            source: None,
+            table: 5001,
+        };
+        let network = (ip(if ipv6 { "fd95::1" } else { "10.95.0.1" }), 16);
+        let from = RuleSpec {
+            priority: 998,
+            fwmark: None,
+            source: Some(network),
+            ..marked.clone()
+        };
+        [marked, from]
+    };
+    for ipv6 in [false, true] {
+        namespace.enter(move || {
+            for rule in rules(ipv6).iter().chain(&rules(ipv6)) {
+                netlink::add_rule(rule).expect("rule");
+            }
+        });
+    }
+    let shown = [namespace.run("ip rule"), namespace.run("ip -6 rule")];
+    for (shown, network) in shown.iter().zip(["10.95.0.0/16", "fd95::/16"]) {
+        assert!(
+            shown.contains("999:\tfrom all fwmark 0x70/0xff lookup 5001"),
+            "{shown}"
+        );
+        assert!(
+            shown.contains(&format!("998:\tfrom {network} lookup 5001")),
+            "{shown}"
+        );
+        assert_eq!(shown.matches("5001").count(), 2, "{shown}");
+    }
+    for ipv6 in [false, true] {
+        namespace.enter(move || {
+            for rule in rules(ipv6).iter().chain(&rules(ipv6)) {
+                netlink::delete_rule(rule).expect("removed");
+            }
+        });
+    }
+    assert!(!namespace.run("ip rule").contains("5001"));
+    assert!(!namespace.run("ip -6 rule").contains("5001"));
 }
 
 #[test]
