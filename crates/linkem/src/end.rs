@@ -11,9 +11,10 @@ use crate::args::{Address, EndName};
 #[derive(Debug)]
 pub(crate) struct End {
     pub(crate) tap: Tap,
-    pub(crate) name: EndName,
+    name: EndName,
+    namespace: Namespace,
     /// Frames the kernel did not take, because the interface was down or memory short.
-    pub(crate) refused: u64,
+    refused: u64,
 }
 
 /// How an end presents itself in JSON.
@@ -21,7 +22,10 @@ pub(crate) struct End {
 pub(crate) struct EndReport<'a> {
     netns: &'a str,
     interface: &'a str,
+    /// Frames the namespace did not take.
     refused_frames: u64,
+    /// Frames the interface dropped before this program could read them; null when unknown.
+    overrun_frames: Option<u64>,
 }
 
 impl End {
@@ -40,6 +44,7 @@ impl End {
         Ok(Self {
             tap,
             name: name.clone(),
+            namespace,
             refused: 0,
         })
     }
@@ -61,7 +66,15 @@ impl End {
             netns: &self.name.namespace,
             interface: &self.name.interface,
             refused_frames: self.refused,
+            overrun_frames: self.overrun(),
         }
+    }
+
+    /// Frames dropped in the interface's transmit queue, which the kernel counts.
+    fn overrun(&self) -> Option<u64> {
+        let read = || std::fs::read_to_string("/proc/thread-self/net/dev");
+        let text = self.namespace.enter(read).ok()?.ok()?;
+        transmit_drops(&text, &self.name.interface)
     }
 
     fn gone(&self) -> String {
@@ -75,4 +88,31 @@ impl End {
 /// Length of the IP packet in an Ethernet frame, in bytes.
 pub(crate) fn ip_len(frame_len: usize) -> usize {
     frame_len.saturating_sub(ETHERNET_HEADER_LEN)
+}
+
+/// Transmit drops of `interface` in the format of `/proc/net/dev` (proc(5)).
+fn transmit_drops(text: &str, interface: &str) -> Option<u64> {
+    let fields = text.lines().find_map(|line| {
+        let (name, fields) = line.split_once(':')?;
+        (name.trim() == interface).then_some(fields)
+    })?;
+    fields.split_whitespace().nth(TRANSMIT_DROPS)?.parse().ok()
+}
+
+/// Eight receive fields, then bytes, packets and errors sent.
+const TRANSMIT_DROPS: usize = 8 + 3;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn transmit_drops_are_found_by_interface() {
+        let text = "Inter-| Receive | Transmit\n face |bytes packets |bytes\n\
+             lo: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\n\
+             wan0:21 22 23 24 25 26 27 28 29 30 31 32 33 34 35 36\n";
+        assert_eq!(transmit_drops(text, "wan0"), Some(32));
+        assert_eq!(transmit_drops(text, "lo"), Some(12));
+        assert_eq!(transmit_drops(text, "wan1"), None);
+    }
 }

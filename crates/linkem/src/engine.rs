@@ -23,6 +23,13 @@ pub(crate) struct Engine {
     spare: Vec<Vec<u8>>,
     scratch: Box<[u8]>,
     wake_ups: u64,
+    last_wake: Instant,
+    /// Frames read or written since the last wake-up.
+    carried: u32,
+    /// Whether the next frames are expected within [`WAKE_INTERVAL`].
+    busy: bool,
+    /// Whether the last sleep was a pause that no frame could end.
+    paused: bool,
 }
 
 /// Frames read from one end before the other gets its turn.
@@ -31,6 +38,11 @@ const READ_BATCH: usize = 64;
 const SPARE_MAX: usize = 16_384;
 /// Room for the largest frame: MTU 65,521, Ethernet header and VLAN tag.
 const FRAME_BYTES_MAX: usize = 65_536;
+/// Shortest time from one wake-up to the next. On a busy link it makes one wake-up serve several
+/// frames, as interrupt coalescing of network cards does; a frame after a pause is not affected.
+const WAKE_INTERVAL: Duration = Duration::from_micros(50);
+/// Frames per pause from which on pausing is worth it.
+const GATHERED_MIN: u32 = 2;
 /// Longest sleep, so that an overflow of times cannot make the program hang.
 const SLEEP_MAX: Duration = Duration::from_secs(3_600);
 
@@ -44,6 +56,10 @@ impl Engine {
             spare: Vec::new(),
             scratch: vec![0; FRAME_BYTES_MAX].into_boxed_slice(),
             wake_ups: 0,
+            last_wake: Instant::ZERO,
+            carried: 0,
+            busy: false,
+            paused: false,
         }
     }
 
@@ -90,7 +106,7 @@ impl Engine {
             if until <= now {
                 continue;
             }
-            if self.wait(other, until.since(now).min(SLEEP_MAX))? {
+            if self.sleep(other, now, until)? {
                 return Ok(true);
             }
         }
@@ -105,6 +121,7 @@ impl Engine {
             };
             while let Some(frame) = self.link.poll(now, side) {
                 self.ends[to].write(&frame)?;
+                self.carried += 1;
                 self.recycle(frame);
             }
             while let Some(frame) = self.link.poll_lost(side) {
@@ -124,6 +141,7 @@ impl Engine {
             let Some(length) = self.ends[from].read(&mut self.scratch)? else {
                 return Ok(false);
             };
+            self.carried += 1;
             let now = self.clock.now();
             let mut frame = self.spare.pop().unwrap_or_default();
             frame.clear();
@@ -141,9 +159,32 @@ impl Engine {
         }
     }
 
-    /// Sleeps until a frame has come, `other` is readable, or the time is over.
-    fn wait(&mut self, other: BorrowedFd<'_>, time: Duration) -> Result<bool> {
+    /// Sleeps until a frame has come, `other` is readable, or `until`; whether `other` is.
+    fn sleep(&mut self, other: BorrowedFd<'_>, now: Instant, until: Instant) -> Result<bool> {
         self.wake_ups += 1;
+        let carried = std::mem::take(&mut self.carried);
+        let pause = (self.last_wake + WAKE_INTERVAL).since(now);
+        let paused = self.busy && !pause.is_zero();
+        let readable = if paused {
+            // Interrupted or not, the loop looks at the clock next.
+            let _ = rustix::thread::nanosleep(&Timespec::try_from(pause)?);
+            false
+        } else {
+            self.wait(other, until.since(now).min(SLEEP_MAX))?
+        };
+        let woken = self.clock.now();
+        // A pause pays only while it gathers frames that would each have woken this program.
+        self.busy = if self.paused {
+            carried >= GATHERED_MIN
+        } else {
+            woken.since(self.last_wake) < WAKE_INTERVAL
+        };
+        self.paused = paused;
+        self.last_wake = woken;
+        Ok(readable)
+    }
+
+    fn wait(&self, other: BorrowedFd<'_>, time: Duration) -> Result<bool> {
         let [a, b] = &self.ends;
         let mut fds = [
             PollFd::new(&a.tap, PollFlags::IN),
