@@ -1,7 +1,7 @@
 //! The paths of a tunnel: their state, their sequence numbers, what is known of each.
 //!
-//! A path is suspect while data has been under way on it for clearly longer than a round trip
-//! and nothing was acknowledged, or while the peer says so of its own direction. Suspicion is
+//! A path is suspect while data has been under way on it for clearly longer than two round trips,
+//! a probe in between included, and nothing was acknowledged, or while the peer says so of its own direction. Suspicion is
 //! cheap and reversible: the scheduler merely looks elsewhere. Declaring a path dead, and
 //! building a new connection, is the gateway's part.
 
@@ -15,7 +15,9 @@ use ropewalk_wire::{DATA_HEADER, Stamp, Timestamp, emit_probe};
 /// Shortest silence that makes a path suspect.
 const SUSPECT_MIN: Duration = Duration::from_millis(80);
 /// Allowance for the peer's delayed acknowledgements and a busy machine.
-const SUSPECT_MARGIN: Duration = Duration::from_millis(50);
+const SUSPECT_MARGIN: Duration = Duration::from_millis(60);
+/// The same for the probe that asks before.
+const DOUBT_MARGIN: Duration = Duration::from_millis(30);
 /// How long a peer's word that a path is suspect holds without being repeated.
 const PEER_SUSPECT: Duration = Duration::from_millis(600);
 
@@ -64,6 +66,8 @@ pub(super) struct Path {
     peer_suspect_until: Option<Instant>,
     next_seq: u16,
     last_sent: Instant,
+    /// When silence was last answered with a probe.
+    probed_at: Instant,
 }
 
 impl Path {
@@ -80,11 +84,23 @@ impl Path {
         self.suspect_since.is_none() && self.peer_suspect_until.is_none()
     }
 
-    /// Silence after which the path is suspect: a round trip with its variation, half as much
-    /// again, and the acknowledgement delay.
+    /// Silence after which a probe asks for a sign of life: the last packet may have been lost,
+    /// or nothing more be under way that the peer would answer (compare RFC 9002 §6.2).
+    fn doubt(&self) -> Duration {
+        let s = &self.snapshot;
+        s.srtt + 2 * s.rttvar + DOUBT_MARGIN
+    }
+
+    /// Silence after which the path is suspect: the probe, too, should have been answered.
     fn patience(&self) -> Duration {
         let s = &self.snapshot;
-        (s.srtt + s.srtt / 2 + 4 * s.rttvar + SUSPECT_MARGIN).max(SUSPECT_MIN)
+        (2 * s.srtt + 4 * s.rttvar + SUSPECT_MARGIN).max(SUSPECT_MIN)
+    }
+
+    /// When the silence under way calls for a probe, if it has not had one.
+    fn doubt_due(&self) -> Option<Instant> {
+        let since = self.snapshot.silent_since?;
+        (self.probed_at < since || self.probed_at == Instant::ZERO).then(|| since + self.doubt())
     }
 
     /// Stamps the next datagram of this path.
@@ -133,6 +149,7 @@ impl Paths {
             peer_suspect_until: None,
             next_seq: 0,
             last_sent: now,
+            probed_at: Instant::ZERO,
         });
     }
 
@@ -208,7 +225,7 @@ impl Paths {
             let probe = self
                 .probe_interval
                 .map(|interval| path.last_sent + interval);
-            [suspect, path.peer_suspect_until, probe]
+            [suspect, path.peer_suspect_until, probe, path.doubt_due()]
                 .into_iter()
                 .flatten()
                 .min()
@@ -216,13 +233,17 @@ impl Paths {
         self.iter().filter_map(|(_, path)| due(path)).min()
     }
 
-    /// Appends a probe for every path that has carried nothing for long.
+    /// Appends a probe for every path that has carried nothing for long, or whose silence
+    /// raises doubt.
     pub fn poll_probes(&mut self, now: Instant, out: &mut Vec<Outgoing>) {
-        let Some(interval) = self.probe_interval else {
-            return;
-        };
+        let interval = self.probe_interval;
         for (id, path) in self.iter_mut() {
-            if path.last_sent + interval <= now {
+            let idle = interval.is_some_and(|interval| path.last_sent + interval <= now);
+            let doubt = path.doubt_due().is_some_and(|at| at <= now);
+            if doubt {
+                path.probed_at = now;
+            }
+            if idle || doubt {
                 let mut bytes = Vec::with_capacity(PROBE_BYTES);
                 emit_probe(path.stamp(now, PROBE_BYTES), &mut bytes);
                 out.push(Outgoing {

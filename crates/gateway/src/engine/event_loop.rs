@@ -166,6 +166,7 @@ pub(super) fn start<R: Role + Send + 'static>(
         base: clock.to_std(Instant::ZERO),
         offload: settings.offload,
         socket_buffer_bytes: settings.socket_buffer_bytes,
+        mtu_max: super::udp_payload_max_here(),
         epoll: Arc::clone(&epoll),
     })?;
     let role = role(&mut fabric)?;

@@ -42,6 +42,23 @@ pub fn start_hub(settings: HubSettings) -> anyhow::Result<EngineHandle> {
     })
 }
 
+/// Largest UDP payload that leaves an interface of this MTU whole, within what discovery tries.
+fn udp_payload_max(mtu: u32, remote: &std::net::SocketAddr) -> u16 {
+    let headers = if remote.is_ipv4() { 28 } else { 48 };
+    let payload = u16::try_from(mtu.saturating_sub(headers)).unwrap_or(u16::MAX);
+    payload.clamp(fabric::MTU_MIN, fabric::MTU_MAX)
+}
+
+/// Largest UDP payload that leaves this machine whole on any of its interfaces.
+fn udp_payload_max_here() -> u16 {
+    let Ok(interfaces) = ropewalk_io::netlink::snapshot() else {
+        return fabric::MTU_MAX;
+    };
+    let outside = interfaces.iter().filter(|i| !i.loopback && i.up);
+    let mtu = outside.map(|i| i.mtu).max().unwrap_or(1_500);
+    udp_payload_max(mtu, &std::net::SocketAddr::from(([0, 0, 0, 0], 0)))
+}
+
 /// A random number of the system.
 fn random_u64() -> anyhow::Result<u64> {
     let mut bytes = [0; 8];

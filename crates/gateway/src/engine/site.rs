@@ -12,6 +12,7 @@ use ropewalk_core::path::PathConfig;
 use ropewalk_core::schedule::SchedulerKind;
 use ropewalk_core::tunnel::PathState;
 use ropewalk_io::{InnerPacket, TunPacket};
+use ropewalk_transport::ConnectOptions;
 use ropewalk_types::{Duration, Instant, PATHS_MAX, PathId};
 use ropewalk_wire::{Control, Datagram, Hello, VERSION, Welcome, emit_control};
 
@@ -288,6 +289,11 @@ impl Site {
             .uplink
             .congestion
             .unwrap_or(self.settings.common.congestion);
+        let mtu_max = super::udp_payload_max(path.uplink.mtu, &remote);
+        let options = ConnectOptions {
+            congestion,
+            mtu_max: Some(mtu_max),
+        };
         let key = self.settings.hub_key.clone();
         let Some(path) = &mut self.paths[id.index()] else {
             return;
@@ -301,7 +307,7 @@ impl Site {
         }
         let started = path
             .open_socket(fabric, &remote)
-            .and_then(|socket| fabric.connect_quic(now, socket, remote, &key, congestion));
+            .and_then(|socket| fabric.connect_quic(now, socket, remote, &key, options));
         match started {
             Ok(link) => path.add_attempt(now, link, false),
             Err(error) => self.note_error(id, format!("{error:#}")),

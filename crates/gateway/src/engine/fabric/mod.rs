@@ -29,8 +29,10 @@ use udp::Socket;
 
 /// Datagrams in one segmented send; more makes the first ones wait for the last.
 const GSO_SEGMENTS: usize = 32;
-/// Largest UDP payload path MTU discovery tries.
-const MTU_MAX: u16 = 8_972;
+/// Bounds of the UDP payload that path MTU discovery tries.
+pub const MTU_MIN: u16 = 1_200;
+/// Upper bound.
+pub const MTU_MAX: u16 = 8_972;
 /// Bytes of one segmented send at most.
 const TRANSMIT_BYTES: usize = 65_507;
 
@@ -173,6 +175,8 @@ pub struct FabricConfig {
     pub offload: bool,
     /// Requested size of each UDP socket's buffers.
     pub socket_buffer_bytes: usize,
+    /// Largest UDP payload that path MTU discovery tries on accepted connections.
+    pub mtu_max: u16,
     /// The event queue sockets are registered with.
     pub epoll: Arc<OwnedFd>,
 }
@@ -188,7 +192,7 @@ impl Fabric {
         endpoint.congestion = config.congestion;
         endpoint.gso_segments_max = if config.offload { GSO_SEGMENTS } else { 1 };
         endpoint.keep_alive = None;
-        endpoint.mtu_max = MTU_MAX;
+        endpoint.mtu_max = config.mtu_max.clamp(MTU_MIN, MTU_MAX);
         Ok(Self {
             epoll: config.epoll,
             identity: config.identity,
@@ -266,12 +270,8 @@ impl Fabric {
         socket: SocketId,
         remote: SocketAddr,
         key: &PublicKey,
-        congestion: CongestionControl,
+        options: ConnectOptions,
     ) -> anyhow::Result<LinkId> {
-        let options = ConnectOptions {
-            congestion,
-            mtu_max: None,
-        };
         let connection = self
             .endpoint
             .connect_with(now, remote, key.clone(), options)?;
