@@ -28,7 +28,11 @@ const DIRECTORY: u32 = 0o755;
 pub fn write_atomically(path: &Path, contents: &[u8], mode: u32, replace: bool) -> io::Result<()> {
     let directory = parent(path);
     let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
-    let temporary = directory.join(format!(".{}.{}", name.to_string_lossy(), std::process::id()));
+    let temporary = directory.join(format!(
+        ".{}.{}",
+        name.to_string_lossy(),
+        std::process::id()
+    ));
     let result = write_new(&temporary, contents, mode).and_then(|()| {
         if replace {
             fs::rename(&temporary, path)
@@ -161,7 +165,12 @@ impl Lock {
 
     fn open(path: &Path) -> anyhow::Result<Self> {
         let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false).mode(PUBLIC);
+        options
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(PUBLIC);
         let opened = options.open(path);
         let file = opened.with_context(|| format!("cannot open the lock {}", path.display()))?;
         Ok(Self {
@@ -199,7 +208,11 @@ mod tests {
         assert_eq!(read_secret(&path).unwrap(), "one");
         write_atomically(&path, b"two", SECRET, true).unwrap();
         assert_eq!(read_secret(&path).unwrap(), "two");
-        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "temporary files remain");
+        assert_eq!(
+            fs::read_dir(directory.path()).unwrap().count(),
+            1,
+            "temporary files remain"
+        );
     }
 
     #[test]
@@ -222,7 +235,10 @@ mod tests {
         assert!(Lock::is_held(&path));
         let error = Lock::take(&path, "a hub").unwrap_err().to_string();
         let pid = std::process::id().to_string();
-        assert!(error.contains(&pid) && error.contains("a hub runs already"), "{error}");
+        assert!(
+            error.contains(&pid) && error.contains("a hub runs already"),
+            "{error}"
+        );
         assert_eq!(first.path(), path);
         drop(first);
         assert!(!Lock::is_held(&path));

@@ -16,17 +16,21 @@ use crate::files;
 /// # Errors
 /// Missing, readable by others, or no key; the message says what to do and never shows the key.
 pub fn load(path: &Path) -> anyhow::Result<Identity> {
-    let text = files::read_secret(path)
-        .map_err(|error| match error.downcast_ref::<io::Error>().map(io::Error::kind) {
+    let text = files::read_secret(path).map_err(|error| {
+        match error.downcast_ref::<io::Error>().map(io::Error::kind) {
             Some(io::ErrorKind::NotFound) => anyhow::anyhow!(
                 "there is no key {}; run `ropewalk join TOKEN` on a site, `ropewalk hub --init` \
                  on a hub, or `ropewalk key generate`",
                 path.display()
             ),
             _ => error,
-        })?;
+        }
+    })?;
     Identity::from_seed_base64(&text).with_context(|| {
-        format!("{} holds no private key; restore it or replace it with `ropewalk key rotate`", path.display())
+        format!(
+            "{} holds no private key; restore it or replace it with `ropewalk key rotate`",
+            path.display()
+        )
     })
 }
 
@@ -87,14 +91,24 @@ mod tests {
         let (read, again) = load_or_create(&path).unwrap();
         assert_eq!(made.public_key(), read.public_key());
         assert!(new && !again);
-        assert!(create(&path, &made).unwrap_err().to_string().contains("key rotate"));
+        assert!(
+            create(&path, &made)
+                .unwrap_err()
+                .to_string()
+                .contains("key rotate")
+        );
     }
 
     #[test]
     fn missing_and_broken_keys_say_what_to_do_and_show_nothing() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("k");
-        assert!(load(&path).unwrap_err().to_string().contains("ropewalk join"));
+        assert!(
+            load(&path)
+                .unwrap_err()
+                .to_string()
+                .contains("ropewalk join")
+        );
         files::write_atomically(&path, b"c2VjcmV0", files::SECRET, false).unwrap();
         let error = format!("{:#}", load(&path).unwrap_err());
         assert!(error.contains("holds no private key"), "{error}");

@@ -78,7 +78,9 @@ impl Sites {
         let path = &hub.sites_file;
         let text = match std::fs::read_to_string(path) {
             Ok(text) => text,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Self::default()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                return Ok(Self::default());
+            }
             Err(error) => {
                 return Err(error).with_context(|| format!("cannot read {}", path.display()));
             }
@@ -129,8 +131,15 @@ impl Sites {
         key: PublicKey,
         replace: bool,
     ) -> anyhow::Result<Site> {
-        if let Some(other) = self.sites.iter().find(|site| site.key == key && site.name != name) {
-            bail!("site {} has this key already; every site needs its own", other.name);
+        if let Some(other) = self
+            .sites
+            .iter()
+            .find(|site| site.key == key && site.name != name)
+        {
+            bail!(
+                "site {} has this key already; every site needs its own",
+                other.name
+            );
         }
         if let Some(site) = self.sites.iter_mut().find(|site| site.name == name) {
             if !replace {
@@ -197,7 +206,11 @@ impl Sites {
                 parsed
             })
         })?;
-        sites.sort_by(|a, b| a.as_ref().map(|s| &s.name).cmp(&b.as_ref().map(|s| &s.name)));
+        sites.sort_by(|a, b| {
+            a.as_ref()
+                .map(|s| &s.name)
+                .cmp(&b.as_ref().map(|s| &s.name))
+        });
         Ok(Self {
             sites: sites.into_iter().flatten().collect(),
         })
@@ -208,11 +221,17 @@ fn parse_site(site: &mut Section<'_>, hub: &HubConfig) -> Option<Site> {
     let remedy = "remove the entry, and invite the site again";
     let name = site.text("name", "name = \"boat\"", parse_name);
     let name = site.require("name", name, remedy);
-    let key = site.text("key", "the 44 characters of a public key", str::parse::<PublicKey>);
+    let key = site.text(
+        "key",
+        "the 44 characters of a public key",
+        str::parse::<PublicKey>,
+    );
     let key = site.require("key", key, remedy);
     let mut address = |name: &'static str, pool: Option<IpNet>| {
         site.text(name, "an address of the hub's pool", |text| {
-            let ip: IpAddr = text.parse().map_err(|_| format!("{text:?} is not an IP address"))?;
+            let ip: IpAddr = text
+                .parse()
+                .map_err(|_| format!("{text:?} is not an IP address"))?;
             match pool {
                 Some(pool) if pool.contains(&ip) => Ok(ip),
                 Some(pool) => Err(format!("{ip} is not in the pool {pool}")),
@@ -232,12 +251,7 @@ fn parse_site(site: &mut Section<'_>, hub: &HubConfig) -> Option<Site> {
     })
 }
 
-fn reject_doubles(
-    section: &Section<'_>,
-    site: &Site,
-    own: &[IpAddr],
-    seen: &mut HashSet<String>,
-) {
+fn reject_doubles(section: &Section<'_>, site: &Site, own: &[IpAddr], seen: &mut HashSet<String>) {
     let remedy = "every site needs its own; invite it again";
     let mut check = |key: &str, value: String| {
         if !seen.insert(format!("{key}={value}")) {
@@ -273,7 +287,10 @@ mod tests {
     #[test]
     fn sites_get_distinct_addresses_and_survive_the_file() {
         let directory = tempfile::tempdir().unwrap();
-        let hub = config(directory.path(), "ipv4 = \"10.9.0.0/16\"\nipv6 = \"fd00:9::/64\"");
+        let hub = config(
+            directory.path(),
+            "ipv4 = \"10.9.0.0/16\"\nipv6 = \"fd00:9::/64\"",
+        );
         for (number, name) in [(1, "boat"), (2, "van")] {
             Sites::edit(&hub, |sites| sites.add(&hub, name, key(number), false)).unwrap();
         }
@@ -290,13 +307,25 @@ mod tests {
         let hub = config(directory.path(), "ipv4 = \"10.9.0.0/16\"");
         let mut sites = Sites::default();
         let first = sites.add(&hub, "boat", key(1), false).unwrap();
-        let error = sites.add(&hub, "boat", key(2), false).unwrap_err().to_string();
+        let error = sites
+            .add(&hub, "boat", key(2), false)
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("--replace"), "{error}");
         let second = sites.add(&hub, "boat", key(2), true).unwrap();
         assert_eq!((second.ipv4, second.key), (first.ipv4, key(2)));
-        assert!(sites.add(&hub, "van", key(2), false).is_err(), "one key for two sites");
+        assert!(
+            sites.add(&hub, "van", key(2), false).is_err(),
+            "one key for two sites"
+        );
         assert_eq!(sites.revoke("boat").unwrap().key, key(2));
-        assert!(sites.revoke("boat").unwrap_err().to_string().contains("--list"));
+        assert!(
+            sites
+                .revoke("boat")
+                .unwrap_err()
+                .to_string()
+                .contains("--list")
+        );
     }
 
     #[test]
@@ -314,15 +343,36 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let hub = config(directory.path(), "ipv4 = \"10.9.0.0/16\"");
         let site = |name: &str, number, ip: &str| {
-            format!("[[site]]\nname = \"{name}\"\nkey = \"{}\"\nipv4 = \"{ip}\"\n", key(number))
+            format!(
+                "[[site]]\nname = \"{name}\"\nkey = \"{}\"\nipv4 = \"{ip}\"\n",
+                key(number)
+            )
         };
         for (text, part) in [
-            (site("a", 1, "10.8.0.2"), ":4: site[1].ipv4: 10.8.0.2 is not in the pool"),
-            (site("a", 1, "10.9.0.1"), ":4: site[1].ipv4: 10.9.0.1 is the hub's own address"),
-            (site("a", 1, "10.9.0.2") + &site("b", 1, "10.9.0.3"), ":7: site[2].key:"),
-            (site("a", 1, "10.9.0.2") + &site("a", 2, "10.9.0.3"), ":6: site[2].name:"),
-            (site("a", 1, "10.9.0.2") + &site("b", 2, "10.9.0.2"), ":8: site[2].ipv4:"),
-            ("[[site]]\nname = \"a\"\n".to_owned(), ":1: site[1].key: missing"),
+            (
+                site("a", 1, "10.8.0.2"),
+                ":4: site[1].ipv4: 10.8.0.2 is not in the pool",
+            ),
+            (
+                site("a", 1, "10.9.0.1"),
+                ":4: site[1].ipv4: 10.9.0.1 is the hub's own address",
+            ),
+            (
+                site("a", 1, "10.9.0.2") + &site("b", 1, "10.9.0.3"),
+                ":7: site[2].key:",
+            ),
+            (
+                site("a", 1, "10.9.0.2") + &site("a", 2, "10.9.0.3"),
+                ":6: site[2].name:",
+            ),
+            (
+                site("a", 1, "10.9.0.2") + &site("b", 2, "10.9.0.2"),
+                ":8: site[2].ipv4:",
+            ),
+            (
+                "[[site]]\nname = \"a\"\n".to_owned(),
+                ":1: site[1].key: missing",
+            ),
             ("[[site]]\nnmae = \"a\"\n".to_owned(), "did you mean name?"),
         ] {
             std::fs::write(&hub.sites_file, &text).unwrap();

@@ -54,7 +54,9 @@ pub struct Token {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
     /// Something else altogether.
-    #[error("this is no token: a token starts with {PREFIX}; copy the whole line that `ropewalk invite` printed")]
+    #[error(
+        "this is no token: a token starts with {PREFIX}; copy the whole line that `ropewalk invite` printed"
+    )]
     NotAToken,
     /// A newer version.
     #[error("this token was made by a newer version of Ropewalk; update this machine")]
@@ -71,7 +73,9 @@ impl Token {
         let mut bytes = vec![VERSION, u8::from(self.identity.is_some())];
         bytes.extend_from_slice(self.hub_key.as_bytes());
         if let Some(identity) = &self.identity {
-            let seed = STANDARD.decode(identity.to_seed_base64().as_bytes()).unwrap_or_default();
+            let seed = STANDARD
+                .decode(identity.to_seed_base64().as_bytes())
+                .unwrap_or_default();
             bytes.extend_from_slice(&seed);
         }
         bytes.extend_from_slice(&self.tcp_port.to_be_bytes());
@@ -94,9 +98,14 @@ impl Token {
         let text = text.trim();
         let Some(encoded) = text.strip_prefix(PREFIX) else {
             let newer = text.strip_prefix(FAMILY).is_some_and(|rest| {
-                rest.split_once('.').is_some_and(|(version, _)| version.parse::<u32>().is_ok())
+                rest.split_once('.')
+                    .is_some_and(|(version, _)| version.parse::<u32>().is_ok())
             });
-            return Err(if newer { TokenError::Version } else { TokenError::NotAToken });
+            return Err(if newer {
+                TokenError::Version
+            } else {
+                TokenError::NotAToken
+            });
         };
         if encoded.len() > CHARS_MAX {
             return Err(TokenError::Damaged("too long"));
@@ -167,7 +176,9 @@ fn put_text(bytes: &mut Vec<u8>, text: &str) {
 }
 
 fn take<const N: usize>(rest: &mut &[u8]) -> Result<[u8; N], TokenError> {
-    let (head, tail) = rest.split_first_chunk::<N>().ok_or(TokenError::Damaged("too short"))?;
+    let (head, tail) = rest
+        .split_first_chunk::<N>()
+        .ok_or(TokenError::Damaged("too short"))?;
     *rest = tail;
     Ok(*head)
 }
@@ -192,7 +203,10 @@ mod tests {
             identity: with_key.then(|| Identity::from_seed([9; 32]).unwrap()),
             tcp_port: 443,
             name: "boat".to_owned(),
-            endpoints: vec!["192.0.2.7:4443".parse().unwrap(), "[2001:db8::1]:4443".parse().unwrap()],
+            endpoints: vec![
+                "192.0.2.7:4443".parse().unwrap(),
+                "[2001:db8::1]:4443".parse().unwrap(),
+            ],
         }
     }
 
@@ -221,7 +235,10 @@ mod tests {
             changed[index] = if changed[index] == b'A' { b'B' } else { b'A' };
             let changed = String::from_utf8(changed).unwrap();
             let result = Token::decode(&changed);
-            assert!(matches!(result, Err(TokenError::Damaged(_))), "changed at {index}");
+            assert!(
+                matches!(result, Err(TokenError::Damaged(_))),
+                "changed at {index}"
+            );
         }
     }
 
@@ -229,14 +246,20 @@ mod tests {
     fn other_texts_are_told_apart() {
         assert_eq!(Token::decode("hello").unwrap_err(), TokenError::NotAToken);
         assert_eq!(Token::decode("").unwrap_err(), TokenError::NotAToken);
-        assert_eq!(Token::decode("ropewalk2.AAAA").unwrap_err(), TokenError::Version);
+        assert_eq!(
+            Token::decode("ropewalk2.AAAA").unwrap_err(),
+            TokenError::Version
+        );
     }
 
     #[test]
     fn private_key_is_in_no_debug_output() {
         let shown = format!("{:?}", token(true));
         let seed = token(true).identity.unwrap().to_seed_base64();
-        assert!(!shown.contains(seed.as_str()) && !shown.contains("[9, 9"), "{shown}");
+        assert!(
+            !shown.contains(seed.as_str()) && !shown.contains("[9, 9"),
+            "{shown}"
+        );
     }
 
     proptest! {

@@ -143,7 +143,9 @@ pub fn read(root: &mut Section<'_>, config: &Path, defaults: RoleDefaults) -> Co
 
 fn read_tunnel(tunnel: &mut Section<'_>, common: Common) -> Common {
     let example = "\"auto\" (`ropewalk scheduler` lists them)";
-    let both = tunnel.text("scheduler", example, scheduler_names::parse).unwrap_or_default();
+    let both = tunnel
+        .text("scheduler", example, scheduler_names::parse)
+        .unwrap_or_default();
     let send = tunnel.text("scheduler_send", example, scheduler_names::parse);
     let receive = tunnel.text("scheduler_receive", example, scheduler_names::parse);
     let congestion = tunnel.text("congestion", "\"bdp\"", str::parse::<CongestionControl>);
@@ -187,7 +189,9 @@ fn read_log(log: &mut Section<'_>) -> LogConfig {
     let default = LogConfig::default();
     let size = log.integer("file_mib_max", 1..=LOG_MIB_MAX);
     LogConfig {
-        format: log.text("format", "\"text\"", str::parse).unwrap_or(default.format),
+        format: log
+            .text("format", "\"text\"", str::parse)
+            .unwrap_or(default.format),
         level: log
             .text("level", "\"info\"", |text| {
                 text.parse::<tracing_subscriber::filter::Targets>()
@@ -207,7 +211,10 @@ fn read_log(log: &mut Section<'_>) -> LogConfig {
 pub fn parse_name(text: &str) -> Result<String, String> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     if text.is_empty() || text.len() > NAME_MAX {
-        return Err(format!("a name has 1 to {NAME_MAX} characters, this has {}", text.len()));
+        return Err(format!(
+            "a name has 1 to {NAME_MAX} characters, this has {}",
+            text.len()
+        ));
     }
     if !text.chars().all(allowed) || !text.starts_with(|c: char| c.is_ascii_alphanumeric()) {
         return Err(format!(
@@ -298,7 +305,9 @@ impl FromStr for HostPort {
         if port == 0 {
             return Err(format!("{text:?} has port 0"));
         }
-        let bracketed = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+        let bracketed = host
+            .strip_prefix('[')
+            .and_then(|host| host.strip_suffix(']'));
         let sound = match bracketed {
             Some(inner) => inner.parse::<std::net::Ipv6Addr>().is_ok(),
             None => is_host_name(host),

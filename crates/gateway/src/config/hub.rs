@@ -125,13 +125,20 @@ type Listen = (Vec<SocketAddr>, Vec<SocketAddr>, Vec<HostPort>);
 
 fn read_listen(listen: &mut Section<'_>) -> Listen {
     let parse = |text: &str| {
-        let address = text.parse::<SocketAddr>().map_err(|_| not_an_address(text))?;
+        let address = text
+            .parse::<SocketAddr>()
+            .map_err(|_| not_an_address(text))?;
         if address.port() == 0 {
             return Err(format!("{text:?} has port 0"));
         }
         Ok(address)
     };
-    let udp = listen.list("udp", "[\"0.0.0.0:4443\", \"[::]:4443\"]", LISTEN_MAX, parse);
+    let udp = listen.list(
+        "udp",
+        "[\"0.0.0.0:4443\", \"[::]:4443\"]",
+        LISTEN_MAX,
+        parse,
+    );
     let tcp = listen.list("tcp", "[\"0.0.0.0:443\", \"[::]:443\"]", LISTEN_MAX, parse);
     let public = listen.list(
         "public",
@@ -189,7 +196,9 @@ fn parse_pool(
     family: impl Fn(&IpAddr) -> bool,
     family_name: &str,
 ) -> Result<IpNet, String> {
-    let net: IpNet = text.parse().map_err(|_| format!("{text:?} is not a network"))?;
+    let net: IpNet = text
+        .parse()
+        .map_err(|_| format!("{text:?} is not a network"))?;
     if !family(&net.addr()) {
         return Err(format!("{text} is not an {family_name} network"));
     }

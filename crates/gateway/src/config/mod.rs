@@ -55,8 +55,12 @@ impl Config {
     /// The file cannot be read, or its problems.
     pub fn load(path: &Path) -> anyhow::Result<Self> {
         let text = read_file(path)?;
-        let is_site = toml::de::DeTable::parse(&text)
-            .is_ok_and(|table| table.get_ref().iter().any(|(key, _)| key.get_ref() == "hub"));
+        let is_site = toml::de::DeTable::parse(&text).is_ok_and(|table| {
+            table
+                .get_ref()
+                .iter()
+                .any(|(key, _)| key.get_ref() == "hub")
+        });
         if is_site {
             Ok(Self::Site(site::parse(path, &text)?))
         } else {

@@ -107,7 +107,10 @@ struct Source<'t> {
 impl Source<'_> {
     fn line(&self, offset: usize) -> usize {
         let end = offset.min(self.text.len());
-        1 + self.text.as_bytes()[..end].iter().filter(|&&byte| byte == b'\n').count()
+        1 + self.text.as_bytes()[..end]
+            .iter()
+            .filter(|&&byte| byte == b'\n')
+            .count()
     }
 }
 
@@ -127,7 +130,12 @@ impl<'t> Section<'t> {
         let table = found.and_then(|value| {
             let table = value.get_ref().as_table();
             if table.is_none() {
-                self.wrong_type(key, value, "a table", &format!("write [{}]", self.dotted(key)));
+                self.wrong_type(
+                    key,
+                    value,
+                    "a table",
+                    &format!("write [{}]", self.dotted(key)),
+                );
             }
             table
         });
@@ -227,7 +235,12 @@ impl<'t> Section<'t> {
         let value = self.value(key)?;
         let found = value.get_ref().as_bool();
         if found.is_none() {
-            self.wrong_type(key, value, "true or false", "write true or false without quotes");
+            self.wrong_type(
+                key,
+                value,
+                "true or false",
+                "write true or false without quotes",
+            );
         }
         found
     }
@@ -235,7 +248,11 @@ impl<'t> Section<'t> {
     /// The whole number at `key`, if it lies in `range`.
     pub fn integer(&mut self, key: &'static str, range: RangeInclusive<u64>) -> Option<u64> {
         let value = self.value(key)?;
-        let remedy = format!("write a whole number from {} to {}", range.start(), range.end());
+        let remedy = format!(
+            "write a whole number from {} to {}",
+            range.start(),
+            range.end()
+        );
         let Some(integer) = value.get_ref().as_integer() else {
             self.wrong_type(key, value, "a whole number", &remedy);
             return None;
@@ -261,7 +278,9 @@ impl<'t> Section<'t> {
 
     /// Reports a problem with the value of `key`.
     pub fn reject(&self, key: &str, what: &str, remedy: &str) {
-        let span = self.find(key).map_or_else(|| self.span.clone(), Spanned::span);
+        let span = self
+            .find(key)
+            .map_or_else(|| self.span.clone(), Spanned::span);
         self.problem(key, span, what, remedy);
     }
 
@@ -282,7 +301,9 @@ impl<'t> Section<'t> {
 
     fn find(&self, key: &str) -> Option<&'t Spanned<DeValue<'t>>> {
         let mut entries = self.table?.iter();
-        entries.find(|(name, _)| name.get_ref() == key).map(|(_, value)| value)
+        entries
+            .find(|(name, _)| name.get_ref() == key)
+            .map(|(_, value)| value)
     }
 
     fn dotted(&self, key: &str) -> String {
@@ -329,7 +350,9 @@ impl<'t> Section<'t> {
 
 /// The known name that `name` was most likely meant to be, if one is close.
 pub fn closest<'a>(name: &str, known: impl IntoIterator<Item = &'a &'a str>) -> Option<&'a str> {
-    let scored = known.into_iter().map(|known| (strsim::jaro_winkler(name, known), *known));
+    let scored = known
+        .into_iter()
+        .map(|known| (strsim::jaro_winkler(name, known), *known));
     scored
         .filter(|(score, _)| *score >= SIMILAR)
         .max_by(|a, b| a.0.total_cmp(&b.0))

@@ -140,7 +140,11 @@ pub fn parse(path: &Path, text: &str) -> Result<SiteConfig, Problems> {
 
 fn read_hub(hub: &mut Section<'_>) -> Option<(PublicKey, Vec<HostPort>, u16, bool)> {
     let remedy = "run `ropewalk join TOKEN`, which writes this file";
-    let key = hub.text("key", "the 44 characters that `ropewalk key` shows on the hub", str::parse);
+    let key = hub.text(
+        "key",
+        "the 44 characters that `ropewalk key` shows on the hub",
+        str::parse,
+    );
     let key = hub.require("key", key, remedy);
     let endpoints = hub.list(
         "endpoints",
@@ -164,7 +168,9 @@ fn read_hub(hub: &mut Section<'_>) -> Option<(PublicKey, Vec<HostPort>, u16, boo
 
 fn read_routes(network: &mut Section<'_>) -> Vec<IpNet> {
     let routes = network.list("routes", "[\"0.0.0.0/0\", \"::/0\"]", RULES_MAX, |text| {
-        let net: IpNet = text.parse().map_err(|_| format!("{text:?} is not a network"))?;
+        let net: IpNet = text
+            .parse()
+            .map_err(|_| format!("{text:?} is not a network"))?;
         if net.addr() != net.network() {
             return Err(format!(
                 "{text} has bits beyond its prefix, the network is {}",

@@ -163,6 +163,9 @@ fn common(interface: &str, role: &str) -> String {
 }
 
 fn list<T: ToString>(values: &[T]) -> String {
-    let quoted: Vec<_> = values.iter().map(|value| format!("\"{}\"", value.to_string())).collect();
+    let quoted: Vec<_> = values
+        .iter()
+        .map(|value| format!("\"{}\"", value.to_string()))
+        .collect();
     format!("[{}]", quoted.join(", "))
 }

@@ -18,38 +18,105 @@ fn site_text(rest: &str) -> String {
 }
 
 fn hub_error(text: &str) -> String {
-    hub::parse(Path::new("hub.toml"), text).expect_err(text).to_string()
+    hub::parse(Path::new("hub.toml"), text)
+        .expect_err(text)
+        .to_string()
 }
 
 fn site_error(text: &str) -> String {
-    site::parse(Path::new("site.toml"), text).expect_err(text).to_string()
+    site::parse(Path::new("site.toml"), text)
+        .expect_err(text)
+        .to_string()
 }
 
 /// Text after [`HUB`] (two lines), then what the message must contain.
 const BROKEN_HUBS: &[(&str, &[&str])] = &[
-    ("colour = 1", &["hub.toml:3: pool.colour: unknown key", "known keys here: ipv4, ipv6"]),
-    ("ipv5 = \"x\"", &["hub.toml:3: pool.ipv5: unknown key", "did you mean ipv"]),
-    ("[listen]\nudp = 4443", &["hub.toml:4: listen.udp: expected a list", "write it like"]),
-    ("[listen]\nudp = []", &["hub.toml:4: listen.udp:", "needs an address to listen on"]),
-    ("[listen]\nudp = [\n\"1.2.3.4:1\",\n\"nonsense\"]", &["hub.toml:6: listen.udp:", "nonsense"]),
-    ("[listen]\ntcp = [\"1.2.3.4:0\"]", &["hub.toml:4: listen.tcp:", "port 0"]),
-    ("[listen]\nudp = [\"[::]:1\", \"[::]:1\"]", &["hub.toml:4: listen.udp:", "listed twice"]),
-    ("[listen]\npublic = [\"example.org\"]", &["hub.toml:4: listen.public:", "host with a port"]),
-    ("[network]\nforward = \"yes\"", &["hub.toml:4: network.forward:", "without quotes"]),
+    (
+        "colour = 1",
+        &[
+            "hub.toml:3: pool.colour: unknown key",
+            "known keys here: ipv4, ipv6",
+        ],
+    ),
+    (
+        "ipv5 = \"x\"",
+        &["hub.toml:3: pool.ipv5: unknown key", "did you mean ipv"],
+    ),
+    (
+        "[listen]\nudp = 4443",
+        &["hub.toml:4: listen.udp: expected a list", "write it like"],
+    ),
+    (
+        "[listen]\nudp = []",
+        &["hub.toml:4: listen.udp:", "needs an address to listen on"],
+    ),
+    (
+        "[listen]\nudp = [\n\"1.2.3.4:1\",\n\"nonsense\"]",
+        &["hub.toml:6: listen.udp:", "nonsense"],
+    ),
+    (
+        "[listen]\ntcp = [\"1.2.3.4:0\"]",
+        &["hub.toml:4: listen.tcp:", "port 0"],
+    ),
+    (
+        "[listen]\nudp = [\"[::]:1\", \"[::]:1\"]",
+        &["hub.toml:4: listen.udp:", "listed twice"],
+    ),
+    (
+        "[listen]\npublic = [\"example.org\"]",
+        &["hub.toml:4: listen.public:", "host with a port"],
+    ),
+    (
+        "[network]\nforward = \"yes\"",
+        &["hub.toml:4: network.forward:", "without quotes"],
+    ),
     (
         "[network]\nforward = false\nmasquerade = true",
         &["hub.toml:5: network.masquerade:", "forward = true"],
     ),
-    ("[tunnel]\nmtu = 500", &["hub.toml:4: tunnel.mtu: 500 is out of range", "1280 to 9000"]),
-    ("[tunnel]\nmtu = -1", &["hub.toml:4: tunnel.mtu:", "1280 to 9000"]),
-    ("[tunnel]\nscheduler = \"blast\"", &["hub.toml:4: tunnel.scheduler:", "did you mean blest"]),
-    ("[tunnel]\ncongestion = \"vegas\"", &["hub.toml:4: tunnel.congestion:", "use newreno"]),
-    ("[tunnel]\ninterface = \"much-too-long-a-name\"", &["hub.toml:4: tunnel.interface:", "15"]),
-    ("[tunnel]\ninterface = \"a/b\"", &["hub.toml:4: tunnel.interface:", "cannot be the name"]),
-    ("[api]\nlisten = \"0.0.0.0:80\"", &["hub.toml:4: api.listen:", "not a loopback address"]),
-    ("[api]\nsocket = \"ropewalk.sock\"", &["hub.toml:4: api.socket:", "not an absolute path"]),
-    ("[log]\nformat = \"xml\"", &["hub.toml:4: log.format:", "text or json"]),
-    ("[log]\nlevel = \"a=b=c\"", &["hub.toml:4: log.level:", "no log filter"]),
+    (
+        "[tunnel]\nmtu = 500",
+        &[
+            "hub.toml:4: tunnel.mtu: 500 is out of range",
+            "1280 to 9000",
+        ],
+    ),
+    (
+        "[tunnel]\nmtu = -1",
+        &["hub.toml:4: tunnel.mtu:", "1280 to 9000"],
+    ),
+    (
+        "[tunnel]\nscheduler = \"blast\"",
+        &["hub.toml:4: tunnel.scheduler:", "did you mean blest"],
+    ),
+    (
+        "[tunnel]\ncongestion = \"vegas\"",
+        &["hub.toml:4: tunnel.congestion:", "use newreno"],
+    ),
+    (
+        "[tunnel]\ninterface = \"much-too-long-a-name\"",
+        &["hub.toml:4: tunnel.interface:", "15"],
+    ),
+    (
+        "[tunnel]\ninterface = \"a/b\"",
+        &["hub.toml:4: tunnel.interface:", "cannot be the name"],
+    ),
+    (
+        "[api]\nlisten = \"0.0.0.0:80\"",
+        &["hub.toml:4: api.listen:", "not a loopback address"],
+    ),
+    (
+        "[api]\nsocket = \"ropewalk.sock\"",
+        &["hub.toml:4: api.socket:", "not an absolute path"],
+    ),
+    (
+        "[log]\nformat = \"xml\"",
+        &["hub.toml:4: log.format:", "text or json"],
+    ),
+    (
+        "[log]\nlevel = \"a=b=c\"",
+        &["hub.toml:4: log.level:", "no log filter"],
+    ),
     ("tunnel = 3", &["hub.toml:3: pool.tunnel: unknown key"]),
     ("[pool]", &["hub.toml:3:", "no TOML"]),
     ("x = = 3", &["hub.toml:3:", "no TOML"]),
@@ -60,7 +127,10 @@ fn broken_hub_files_are_refused_with_line_key_and_remedy() {
     for (text, parts) in BROKEN_HUBS {
         let message = hub_error(&format!("{HUB}{text}"));
         for part in *parts {
-            assert!(message.contains(part), "{text}\ngave: {message}\nwithout: {part}");
+            assert!(
+                message.contains(part),
+                "{text}\ngave: {message}\nwithout: {part}"
+            );
         }
         assert!(message.contains("; "), "no remedy: {message}");
     }
@@ -69,7 +139,10 @@ fn broken_hub_files_are_refused_with_line_key_and_remedy() {
 #[test]
 fn unusable_pools_are_refused() {
     for (pool, part) in [
-        ("ipv4 = \"10.9.1.0/16\"", "bits beyond its prefix, the network is 10.9.0.0/16"),
+        (
+            "ipv4 = \"10.9.1.0/16\"",
+            "bits beyond its prefix, the network is 10.9.0.0/16",
+        ),
         ("ipv4 = \"fd00::/64\"", "not an IPv4 network"),
         ("ipv6 = \"10.0.0.0/8\"", "not an IPv6 network"),
         ("ipv4 = \"10.0.0.0/31\"", "8 to 30 bits"),
@@ -87,28 +160,54 @@ fn unusable_pools_are_refused() {
 fn broken_site_files_are_refused_with_line_key_and_remedy() {
     for (text, parts) in [
         ("", ["site.toml:1: hub.key: missing", "ropewalk join TOKEN"]),
-        ("[hub]\nkey = \"short\"", ["site.toml:2: hub.key:", "44 characters"]),
-        ("[hub]\nkey = \"short\"", ["site.toml:1: hub.endpoints: missing", "ropewalk join"]),
-        (&site_text("tcp_port = 0"), ["site.toml:4: hub.tcp_port:", "1 to 65535"]),
-        (&site_text("[network]\nroutes = [\"10.0.0.1/8\"]"), ["site.toml:5:", "10.0.0.0/8"]),
-        (&site_text("[[uplink]]\nmetered = true"), ["uplink[1].match: missing", "write match"]),
+        (
+            "[hub]\nkey = \"short\"",
+            ["site.toml:2: hub.key:", "44 characters"],
+        ),
+        (
+            "[hub]\nkey = \"short\"",
+            ["site.toml:1: hub.endpoints: missing", "ropewalk join"],
+        ),
+        (
+            &site_text("tcp_port = 0"),
+            ["site.toml:4: hub.tcp_port:", "1 to 65535"],
+        ),
+        (
+            &site_text("[network]\nroutes = [\"10.0.0.1/8\"]"),
+            ["site.toml:5:", "10.0.0.0/8"],
+        ),
+        (
+            &site_text("[[uplink]]\nmetered = true"),
+            ["uplink[1].match: missing", "write match"],
+        ),
         (
             &site_text("[[uplink]]\nmatch = \"a\"\n[[uplink]]\nmatch = \"b\"\nwieght = 2"),
             ["site.toml:8: uplink[2].wieght:", "did you mean weight?"],
         ),
-        (&site_text("[uplink]\nmatch = \"a\""), ["uplink: expected a list", "[[uplink]]"]),
-        (&site_text("[[uplink]]\nmatch = \"a\"\nweight = 0"), ["weight", "1 to 1000"]),
+        (
+            &site_text("[uplink]\nmatch = \"a\""),
+            ["uplink: expected a list", "[[uplink]]"],
+        ),
+        (
+            &site_text("[[uplink]]\nmatch = \"a\"\nweight = 0"),
+            ["weight", "1 to 1000"],
+        ),
     ] {
         let message = site_error(text);
         for part in parts {
-            assert!(message.contains(part), "{text}\ngave: {message}\nwithout: {part}");
+            assert!(
+                message.contains(part),
+                "{text}\ngave: {message}\nwithout: {part}"
+            );
         }
     }
 }
 
 #[test]
 fn all_problems_of_a_file_are_told_at_once_in_order() {
-    let message = hub_error(&format!("{HUB}[tunnel]\nmtu = 1\nofload = true\n[log]\nlevel = 5\n"));
+    let message = hub_error(&format!(
+        "{HUB}[tunnel]\nmtu = 1\nofload = true\n[log]\nlevel = 5\n"
+    ));
     let lines: Vec<_> = message.lines().collect();
     assert_eq!(lines.len(), 3, "{message}");
     assert!(lines[0].starts_with("hub.toml:4:"), "{message}");
@@ -137,7 +236,10 @@ fn sound_site_file_is_read_as_written() {
     assert_eq!(config.common.scheduler_receive, SchedulerKind::Ecf);
     let mark = &config.uplinks.marks[0];
     assert!(mark.metered && !mark.standby && mark.pattern.matches("wwan0"));
-    assert_eq!((mark.weight, mark.congestion), (Some(5), Some(CongestionControl::Bbr)));
+    assert_eq!(
+        (mark.weight, mark.congestion),
+        (Some(5), Some(CongestionControl::Bbr))
+    );
 }
 
 fn templates() -> (String, String) {
@@ -163,7 +265,11 @@ fn templates_are_accepted_and_hold_the_defaults() {
     let path = Path::new("/etc/ropewalk/x.toml");
     let hub_config = hub::parse(path, &hub_text).unwrap();
     assert_eq!(hub_config.tcp_port(), 443);
-    let own: Vec<_> = hub_config.own_addresses().iter().map(ToString::to_string).collect();
+    let own: Vec<_> = hub_config
+        .own_addresses()
+        .iter()
+        .map(ToString::to_string)
+        .collect();
     assert_eq!(own, ["10.9.0.1/20", "fd00:1::1/64"]);
     assert_eq!(site::parse(path, &site_text).unwrap().routes.len(), 2);
 }
@@ -173,14 +279,21 @@ fn every_commented_key_of_the_templates_is_a_key() {
     let (hub_text, site_text) = templates();
     let is_commented_key = |line: &&str| line.starts_with("# ") && line.contains(" = ");
     for (text, least) in [(&hub_text, 14), (&site_text, 18)] {
-        assert!(text.lines().filter(is_commented_key).count() >= least, "{text}");
+        assert!(
+            text.lines().filter(is_commented_key).count() >= least,
+            "{text}"
+        );
     }
     let uncomment = |text: &str| {
         let lines = text.lines().map(|line| {
             let bare = line.strip_prefix("# ").unwrap_or(line);
             let key = bare.split(" = ").next().unwrap_or_default();
             let is_key = bare.contains(" = ") && !key.contains(' ');
-            if is_key || bare == "[[uplink]]" { bare } else { line }
+            if is_key || bare == "[[uplink]]" {
+                bare
+            } else {
+                line
+            }
         });
         lines.collect::<Vec<_>>().join("\n")
     };
@@ -213,7 +326,17 @@ fn host_and_port_survive_writing_and_reading() {
     for text in ["1.2.3.4:5", "[2001:db8::1]:443", "hub.example.org:4443"] {
         assert_eq!(text.parse::<HostPort>().unwrap().to_string(), text);
     }
-    for text in ["", "host", "host:", "host:0", "host:70000", "::1:5", "[x]:1", "a b:1", "a..b:1"] {
+    for text in [
+        "",
+        "host",
+        "host:",
+        "host:0",
+        "host:70000",
+        "::1:5",
+        "[x]:1",
+        "a b:1",
+        "a..b:1",
+    ] {
         assert!(text.parse::<HostPort>().is_err(), "{text}");
     }
 }

@@ -1,0 +1,86 @@
+//! `ropewalk doctor`: checks everything and says what to do.
+
+use anyhow::bail;
+use clap::Args;
+use serde_json::json;
+
+use super::Global;
+use super::output::{self, Colour, Style};
+use crate::doctor::{self, Check, State};
+
+const EXAMPLES: &str = "Examples:
+  ropewalk doctor                check this machine and its gateway
+  ropewalk doctor --json         the same for programs
+  ropewalk doctor --repair       undo what a gateway that was killed left behind
+
+Nothing is changed without --repair. Exit code 1 when a check failed; warnings are no failure.";
+
+/// Check kernel, privileges, offloads, MTU, UDP and TCP to the hub, keys and left-overs
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct DoctorArgs {
+    /// One JSON object
+    #[arg(long)]
+    json: bool,
+    /// Undo what a gateway that was killed left behind
+    #[arg(long)]
+    repair: bool,
+}
+
+impl DoctorArgs {
+    /// Checks, or repairs.
+    ///
+    /// # Errors
+    /// A check failed, or something cannot be undone.
+    pub fn run(self, global: &Global) -> anyhow::Result<()> {
+        let path = doctor::default_config(global.config.as_deref());
+        if self.repair {
+            let done = doctor::repair(&path)?;
+            if self.json {
+                output::print(&format!("{}\n", json!({ "ok": true, "undone": done })))?;
+            } else if done.is_empty() {
+                output::note("nothing was left behind");
+            } else {
+                done.iter().for_each(|line| output::note(line));
+            }
+            return Ok(());
+        }
+        let checks = doctor::run(&path);
+        let failed = checks
+            .iter()
+            .filter(|check| check.state == State::Fail)
+            .count();
+        if self.json {
+            let text =
+                serde_json::to_string_pretty(&json!({ "ok": failed == 0, "checks": checks }))?;
+            output::print(&format!("{text}\n"))?;
+        } else {
+            output::print(&render(&checks, Style::of_stdout()))?;
+        }
+        if failed > 0 {
+            bail!("{failed} of {} checks failed", checks.len());
+        }
+        Ok(())
+    }
+}
+
+fn render(checks: &[Check], style: Style) -> String {
+    let mut out = String::new();
+    for check in checks {
+        let (word, colour) = match check.state {
+            State::Ok => ("ok  ", Colour::Green),
+            State::Warn => ("warn", Colour::Yellow),
+            State::Fail => ("FAIL", Colour::Red),
+        };
+        let found = check.found.replace('\n', "\n      ");
+        out.push_str(&format!(
+            "{}  {}: {found}\n",
+            style.paint(colour, word),
+            check.name
+        ));
+        if let Some(remedy) = &check.remedy {
+            out.push_str(&format!("      {}\n", style.paint(Colour::Bold, remedy)));
+        }
+    }
+    out
+}

@@ -1,0 +1,164 @@
+//! `ropewalk hub`: runs a hub, and prepares one on first use.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+
+use anyhow::Context;
+use clap::Args;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use ropewalk_types::Random;
+
+use super::{Global, output};
+use crate::config::common::HostPort;
+use crate::config::hub::{TCP_PORT, UDP_PORT};
+use crate::config::template::{self, HubTemplate};
+use crate::config::{self, HubConfig};
+use crate::{files, key_file, logging, service};
+
+const EXAMPLES: &str = "Examples:
+  ropewalk hub --init --public hub.example.org:4443
+                                     write key and configuration, start nothing
+  ropewalk hub                       run; on first use, write both with defaults first
+  ropewalk hub --config ./hub.toml   somewhere else
+  systemctl enable --now ropewalk-hub
+
+Open UDP port 4443 and TCP port 443 in the firewall of your provider, then run
+`ropewalk invite NAME` for each site. Stop with Ctrl-C; forwarding, firewall table and
+interface are removed again. SIGHUP reads the sites again.";
+
+/// Run a hub: the end with the good connection
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Hub {
+    /// Write key and configuration if missing, and stop there
+    #[arg(long)]
+    init: bool,
+    /// Where sites reach this hub, for a new configuration; may be given several times
+    #[arg(long, value_name = "HOST:PORT")]
+    public: Vec<HostPort>,
+}
+
+impl Hub {
+    /// Runs until stopped by a signal, or only prepares.
+    ///
+    /// # Errors
+    /// The configuration is wrong, or the hub cannot start.
+    pub fn run(self, global: &Global) -> anyhow::Result<()> {
+        let path = global
+            .config
+            .as_deref()
+            .unwrap_or_else(|| Path::new(config::HUB_CONFIG));
+        let config = self.prepare(path)?;
+        if self.init {
+            output::note("next: open the ports, then `ropewalk hub` and `ropewalk invite NAME`");
+            return Ok(());
+        }
+        logging::start(global.verbose, global.log_format, &config.common.log)?;
+        service::run_hub(path, config)
+    }
+
+    fn prepare(&self, path: &Path) -> anyhow::Result<HubConfig> {
+        if !path.exists() {
+            let text = template::hub(&new_hub(&self.public)?);
+            files::create_parent(path)?;
+            files::write_atomically(path, text.as_bytes(), files::PUBLIC, false)
+                .with_context(|| format!("cannot write {}", path.display()))?;
+            output::note(&format!("wrote {}", path.display()));
+        } else if !self.public.is_empty() {
+            output::note(&format!(
+                "{} exists: --public has no effect",
+                path.display()
+            ));
+        }
+        let config = config::load_hub(path).context("the configuration is not usable")?;
+        let (identity, new) = key_file::load_or_create(&config.common.key_file)?;
+        if new {
+            let file = config.common.key_file.display();
+            output::note(&format!(
+                "wrote {file}; public key {}",
+                identity.public_key()
+            ));
+        }
+        Ok(config)
+    }
+}
+
+/// A configuration that fits this machine.
+fn new_hub(public: &[HostPort]) -> anyhow::Result<HubTemplate> {
+    let ipv6 = Path::new("/proc/net/if_inet6").exists();
+    let any = |port| {
+        let mut addresses = vec![SocketAddr::new(IpAddr::from([0; 4]), port)];
+        if ipv6 {
+            addresses.push(SocketAddr::new(IpAddr::from([0_u16; 8]), port));
+        }
+        addresses
+    };
+    let port = public.first().map_or(UDP_PORT, |endpoint| endpoint.port);
+    // A web server may sit on 443: then TLS takes the number of the UDP port.
+    let free = std::net::TcpListener::bind(any(TCP_PORT).as_slice()).is_ok();
+    if !free {
+        output::note(&format!(
+            "TCP port {TCP_PORT} is taken or not permitted: TLS will use {port}, which fewer \
+             networks let through"
+        ));
+    }
+    let mut seed = [0; 8];
+    aws_lc_rs::rand::fill(&mut seed).context("the system gave no random numbers")?;
+    let mut random = Random::new(u64::from_le_bytes(seed));
+    Ok(HubTemplate {
+        listen: any(port),
+        tcp_listen: any(if free { TCP_PORT } else { port }),
+        public: public.to_vec(),
+        pool_v4: free_pool(&mut random, &service::network::local_networks()),
+        pool_v6: unique_local_pool(&mut random),
+    })
+}
+
+/// Tries for a pool that overlaps nothing; the last one is taken as it is.
+const POOL_TRIES: usize = 64;
+/// Bits of the IPv4 pool's prefix: 4,093 sites.
+const POOL_V4_PREFIX: u8 = 20;
+
+/// A random network of 10.0.0.0/8 outside the parts that routers and clouds prefer, overlapping
+/// nothing this machine has.
+fn free_pool(random: &mut Random, taken: &[IpNet]) -> IpNet {
+    let mut pool = IpNet::V4(Ipv4Net::default());
+    for _ in 0..POOL_TRIES {
+        let second = 64 + (random.next_u64() % 190) as u8;
+        let third = (random.next_u64() % 16) as u8 * 16;
+        let ip = IpAddr::from([10, second, third, 0]);
+        pool = IpNet::new(ip, POOL_V4_PREFIX).unwrap_or(pool);
+        if !taken
+            .iter()
+            .any(|net| service::network::overlap(net, &pool))
+        {
+            break;
+        }
+    }
+    pool
+}
+
+/// A unique local network with a random global identifier (RFC 4193 §3.2).
+fn unique_local_pool(random: &mut Random) -> IpNet {
+    let bits = random.next_u64() & ((1 << 40) - 1);
+    let address = (0xfd_u128 << 120) | (u128::from(bits) << 80);
+    Ipv6Net::new(address.into(), 64).map_or(IpNet::V6(Ipv6Net::default()), IpNet::V6)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn new_pools_are_private_and_overlap_nothing() {
+        let taken: Vec<IpNet> = vec!["10.64.0.0/10".parse().unwrap()];
+        for seed in 0..50 {
+            let mut random = Random::new(seed);
+            let pool = free_pool(&mut random, &taken);
+            assert!(!service::network::overlap(&pool, &taken[0]), "{pool}");
+            assert!(pool.to_string().starts_with("10."));
+            let text = unique_local_pool(&mut random).to_string();
+            assert!(text.starts_with("fd") && text.ends_with("::/64"), "{text}");
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! `ropewalk join`: makes this machine a site.
+
+use std::io::Read;
+use std::path::Path;
+
+use anyhow::{Context, bail};
+use clap::Args;
+
+use super::{Global, output};
+use crate::config::template::{self, SiteTemplate};
+use crate::exit::WrongUsage;
+use crate::token::Token;
+use crate::{config, files, key_file};
+
+const EXAMPLES: &str = "Examples:
+  ropewalk join ropewalk1.AQHk…        then `ropewalk up`, or
+                                       `systemctl enable --now ropewalk-site`
+  ssh hub ropewalk invite boat | ropewalk join -
+                                       keeps the token out of the shell's history
+  ropewalk join TOKEN --config ./site.toml
+                                       key and configuration somewhere else
+
+Writes the configuration (readable by all) and the private key beside it (readable by its owner
+only). Existing ones are kept unless you say --force.";
+
+/// Join a hub: write key and configuration from a token
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Join {
+    /// The line that `ropewalk invite` printed; `-` reads it from standard input
+    token: String,
+    /// Replace an existing key and configuration; the former ones are kept as *.bak
+    #[arg(long)]
+    force: bool,
+}
+
+/// Longest input that is read from standard input, bytes.
+const INPUT_MAX: u64 = 8_192;
+
+impl Join {
+    /// Writes key and configuration.
+    ///
+    /// # Errors
+    /// The token is damaged, or the machine is a site already.
+    pub fn run(self, global: &Global) -> anyhow::Result<()> {
+        let path = global
+            .config
+            .as_deref()
+            .unwrap_or_else(|| Path::new(config::SITE_CONFIG));
+        let text = if self.token == "-" {
+            let mut text = String::new();
+            std::io::stdin().take(INPUT_MAX).read_to_string(&mut text)?;
+            text
+        } else {
+            self.token
+        };
+        let token = Token::decode(&text).map_err(|error| WrongUsage(error.to_string()))?;
+        let parent = path.parent().unwrap_or_else(|| Path::new("."));
+        let key_path = parent.join("site.key");
+        let occupied = [path, &key_path];
+        let makes_key = token.identity.is_some();
+        for existing in occupied.iter().filter(|file| file.exists()) {
+            if !makes_key && *existing == &key_path {
+                continue;
+            }
+            if !self.force {
+                bail!(
+                    "{} exists: this machine is a site already; say --force to replace it (the \
+                     former file is kept), or give another --config",
+                    existing.display()
+                );
+            }
+            keep_former(existing)?;
+        }
+        match &token.identity {
+            Some(identity) => key_file::create(&key_path, identity)?,
+            None => check_own_key(&key_path)?,
+        }
+        let config = template::site(&SiteTemplate {
+            name: token.name.clone(),
+            hub_key: token.hub_key,
+            endpoints: token.endpoints.clone(),
+            tcp_port: token.tcp_port,
+        });
+        files::create_parent(path)?;
+        files::write_atomically(path, config.as_bytes(), files::PUBLIC, false)
+            .with_context(|| format!("cannot write {}", path.display()))?;
+        output::note(&format!(
+            "this machine is site {} of the hub at {}; wrote {} and its key\n\
+             next: `ropewalk up`, or `systemctl enable --now ropewalk-site`",
+            token.name,
+            token.endpoints[0],
+            path.display()
+        ));
+        Ok(())
+    }
+}
+
+fn check_own_key(path: &Path) -> anyhow::Result<()> {
+    let identity =
+        key_file::load(path).context("this token holds no key, and this machine has none")?;
+    output::note(&format!(
+        "using the key of this machine, {}",
+        identity.public_key()
+    ));
+    Ok(())
+}
+
+fn keep_former(path: &Path) -> anyhow::Result<()> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".bak");
+    std::fs::rename(path, &name).with_context(|| format!("cannot move {} away", path.display()))
+}

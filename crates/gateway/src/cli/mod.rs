@@ -1,0 +1,121 @@
+//! The command line: one file per command.
+//!
+//! Invariant: results go to standard output, everything else to standard error; colours appear
+//! on a terminal only, and never with `NO_COLOR`.
+
+mod completions;
+mod doctor;
+mod hub;
+mod invite;
+mod join;
+mod key;
+mod output;
+mod path;
+mod scheduler;
+mod status;
+#[cfg(test)]
+mod tests;
+mod up;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{ArgAction, Args, Parser, Subcommand};
+
+use crate::config::common::LogFormat;
+use crate::demo::{self, DemoArgs};
+use crate::exit;
+
+const EXAMPLES: &str = "Examples:
+  On a server with a public address (the hub):
+    ropewalk hub --init               write key and configuration
+    ropewalk hub                      run it
+    ropewalk invite boat              print a token for the site \"boat\"
+  On the machine with several uplinks (the site):
+    ropewalk join TOKEN               write key and configuration
+    ropewalk up                       run it
+    ropewalk status                   what each path does
+  When something does not work, on either:
+    ropewalk doctor                   check everything and say what to do";
+
+/// Joins several unreliable uplinks (Wi-Fi, LTE, DSL, satellite) into one connection that is
+/// never worse than the best of them.
+#[derive(Debug, Parser)]
+#[command(name = "ropewalk", version, propagate_version = true)]
+#[command(after_help = format!("{EXAMPLES}\n\n{}", exit::HELP))]
+#[command(subcommand_required = true, arg_required_else_help = true)]
+pub struct Cli {
+    #[command(flatten)]
+    global: Global,
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// Options of every command.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Common options")]
+pub struct Global {
+    /// Configuration file [default: /etc/ropewalk/site.toml, or hub.toml for a hub]
+    #[arg(
+        long,
+        short,
+        global = true,
+        value_name = "FILE",
+        env = "ROPEWALK_CONFIG"
+    )]
+    config: Option<PathBuf>,
+    /// Socket of the running gateway, if not the configured one
+    #[arg(long, global = true, value_name = "PATH", env = "ROPEWALK_SOCKET")]
+    socket: Option<PathBuf>,
+    /// Log more: -v decisions, -vv packets. RUST_LOG is obeyed too
+    #[arg(long, short, global = true, action = ArgAction::Count)]
+    verbose: u8,
+    /// Form of log lines
+    #[arg(long, global = true, value_name = "FORMAT")]
+    log_format: Option<LogFormat>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Hub(hub::Hub),
+    Up(up::Up),
+    Invite(invite::Invite),
+    Join(join::Join),
+    Status(status::StatusArgs),
+    Path(path::PathArgs),
+    Scheduler(scheduler::SchedulerArgs),
+    Key(key::Key),
+    Doctor(doctor::DoctorArgs),
+    Demo(DemoArgs),
+    Completions(completions::Completions),
+}
+
+/// Parses the command line and does what it says.
+#[must_use]
+pub fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            let _ = error.print();
+            return ExitCode::from(if error.use_stderr() { exit::USAGE } else { 0 });
+        }
+    };
+    let global = &cli.global;
+    let result = match cli.command {
+        Command::Hub(command) => command.run(global),
+        Command::Up(command) => command.run(global),
+        Command::Invite(command) => command.run(global),
+        Command::Join(command) => command.run(global),
+        Command::Status(command) => command.run(global),
+        Command::Path(command) => command.run(global),
+        Command::Scheduler(command) => command.run(global),
+        Command::Key(command) => command.run(global),
+        Command::Doctor(command) => command.run(global),
+        Command::Demo(args) => return demo::run(args).unwrap_or_else(|error| exit::report(&error)),
+        Command::Completions(command) => command.run(),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => exit::report(&error),
+    }
+}

@@ -1,0 +1,129 @@
+//! `ropewalk scheduler`: lists the schedulers and switches between them.
+
+use clap::{Args, ValueEnum};
+use serde_json::json;
+
+use ropewalk_core::schedule::SchedulerKind;
+
+use super::Global;
+use super::output::{self, Colour, Style, Table};
+use crate::client::Client;
+use crate::engine::control::Status;
+use crate::scheduler_names;
+
+const EXAMPLES: &str = "Examples:
+  ropewalk scheduler                          list all; the current ones are marked
+  ropewalk scheduler htmt                     both directions, every tunnel
+  ropewalk scheduler redundant --direction send
+  ropewalk scheduler ecf --site boat          on a hub: this site only
+
+Switching loses no packet. It lasts until the next start; to keep it, set `scheduler` in [tunnel]
+of the configuration.";
+
+/// List the schedulers, or choose one
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct SchedulerArgs {
+    /// The scheduler to use
+    #[arg(value_parser = scheduler_names::parse)]
+    kind: Option<SchedulerKind>,
+    /// Direction, seen from this machine
+    #[arg(long, value_enum, default_value_t = Way::Both)]
+    direction: Way,
+    /// On a hub: only the tunnel to this site
+    #[arg(long, value_name = "NAME")]
+    site: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Way {
+    Send,
+    Receive,
+    Both,
+}
+
+impl SchedulerArgs {
+    /// Asks the running gateway; the list works without one.
+    ///
+    /// # Errors
+    /// No gateway runs, or it has no such site.
+    pub fn run(self, global: &Global) -> anyhow::Result<()> {
+        let client = Client::find(global.config.as_deref(), global.socket.as_deref());
+        let Some(kind) = self.kind else {
+            let status = client.and_then(|client| client.status());
+            if let Err(error) = &status {
+                output::note(&format!("{error:#}; the list has no mark"));
+            }
+            output::print(&list(status.ok().as_ref(), Style::of_stdout()))?;
+            return Ok(());
+        };
+        let direction = match self.direction {
+            Way::Send => "send",
+            Way::Receive => "receive",
+            Way::Both => "both",
+        };
+        let name = scheduler_names::name(kind);
+        let mut body = json!({ "kind": name, "direction": direction });
+        if let Some(site) = self.site {
+            body["site"] = site.into();
+        }
+        let answer = client?.post("/v1/scheduler", &body)?;
+        let changed = answer["changed"].as_u64().unwrap_or(0);
+        output::note(&format!(
+            "{name} schedules {changed} tunnel(s), direction {direction}"
+        ));
+        Ok(())
+    }
+}
+
+fn list(status: Option<&Status>, style: Style) -> String {
+    let mut table = Table::new(&["SCHEDULER", "USED", "WHAT IT DOES"]);
+    for (kind, name, description) in scheduler_names::ALL {
+        let tunnels = status.map_or(&[][..], |status| &status.tunnels);
+        let send = tunnels.iter().any(|tunnel| tunnel.scheduler_send == kind);
+        let receive = tunnels
+            .iter()
+            .any(|tunnel| tunnel.scheduler_receive == kind);
+        let used = match (send, receive) {
+            (true, true) => "send, receive",
+            (true, false) => "send",
+            (false, true) => "receive",
+            (false, false) => "",
+        };
+        let mark = (send || receive).then_some(Colour::Green);
+        table.row(vec![
+            (name.to_owned(), mark),
+            (used.to_owned(), mark),
+            (description.to_owned(), None),
+        ]);
+    }
+    table.render(style, "")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::control::TunnelStatus;
+
+    #[test]
+    fn list_marks_what_each_direction_uses() {
+        let tunnel = TunnelStatus {
+            scheduler_send: SchedulerKind::Htmt,
+            ..TunnelStatus::default()
+        };
+        let status = Status {
+            tunnels: vec![tunnel],
+            ..Status::default()
+        };
+        let text = list(Some(&status), Style::plain());
+        let line = |name: &str| {
+            text.lines()
+                .find(|line| line.starts_with(name))
+                .unwrap()
+                .to_owned()
+        };
+        assert!(line("htmt ").contains("  send  "), "{text}");
+        assert!(line("auto ").contains("  receive  "), "{text}");
+        assert!(!line("ecf ").contains("send"), "{text}");
+    }
+}

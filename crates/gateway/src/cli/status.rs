@@ -1,0 +1,277 @@
+//! `ropewalk status`: what the gateway and each path do.
+
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::Value;
+
+use super::Global;
+use super::output::{self, Colour, Style, Table};
+use crate::client::Client;
+use crate::engine::control::{PathStatus, Status, TunnelStatus};
+use crate::exit::{self, NotRunning};
+use crate::scheduler_names;
+
+const EXAMPLES: &str = "Examples:
+  ropewalk status                a table of tunnels and paths
+  ropewalk status --watch        the same, every second
+  ropewalk status --json | jq '.tunnels[].paths[] | {uplink, state, rtt_ms}'
+
+Path states: up, suspect (silent for too long, being probed), connecting, down, disabled.
+Exit code 3 when no gateway runs, so scripts can tell.";
+
+/// Show tunnels and paths
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct StatusArgs {
+    /// One JSON object
+    #[arg(long)]
+    json: bool,
+    /// Refresh until stopped
+    #[arg(long, short)]
+    watch: bool,
+    /// Seconds between refreshes
+    #[arg(long, value_name = "SECONDS", default_value_t = 1, requires = "watch")]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=3_600))]
+    interval: u64,
+}
+
+impl StatusArgs {
+    /// Asks the running gateway.
+    ///
+    /// # Errors
+    /// No gateway runs.
+    pub fn run(self, global: &Global) -> anyhow::Result<()> {
+        let client = Client::find(global.config.as_deref(), global.socket.as_deref())?;
+        if !self.watch {
+            return output::print(&self.show(&client)?).map_err(Into::into);
+        }
+        loop {
+            let text = match self.show(&client) {
+                Ok(text) => text,
+                // A gateway that restarts is what one wants to watch.
+                Err(error) if is_not_running(&error) => format!("{error:#}\n"),
+                Err(error) => return Err(error),
+            };
+            let terminal = std::io::IsTerminal::is_terminal(&std::io::stdout());
+            let clear = if terminal && !self.json {
+                "\x1b[H\x1b[2J"
+            } else {
+                ""
+            };
+            output::print(&format!("{clear}{text}"))?;
+            std::thread::sleep(Duration::from_secs(self.interval));
+        }
+    }
+
+    fn show(&self, client: &Client) -> anyhow::Result<String> {
+        if self.json {
+            let value: Value = client.get("/v1/status")?;
+            let text = if self.watch {
+                serde_json::to_string(&value)?
+            } else {
+                serde_json::to_string_pretty(&value)?
+            };
+            return Ok(format!("{text}\n"));
+        }
+        Ok(render(&client.status()?, Style::of_stdout()))
+    }
+}
+
+/// Whether `error` means that there is no gateway to talk to.
+#[must_use]
+pub fn is_not_running(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| cause.is::<NotRunning>()) && exit::code(error) == exit::NOT_RUNNING
+}
+
+/// The table of paths alone.
+#[must_use]
+pub fn paths(status: &Status) -> String {
+    let style = Style::of_stdout();
+    let tables = status
+        .tunnels
+        .iter()
+        .filter(|tunnel| !tunnel.paths.is_empty());
+    let text: String = tables.map(|tunnel| path_table(tunnel, style, "")).collect();
+    if text.is_empty() {
+        "no paths\n".to_owned()
+    } else {
+        text
+    }
+}
+
+fn render(status: &Status, style: Style) -> String {
+    let mut out = format!(
+        "{} {}  {}  running for {}\n",
+        style.paint(Colour::Bold, &status.role),
+        status.addresses.join(" "),
+        style.paint(
+            Colour::Dim,
+            &format!(
+                "{} MTU {}, version {}",
+                status.interface, status.mtu, status.version
+            )
+        ),
+        output::duration(status.uptime_s),
+    );
+    out.push_str(&format!("public key {}\n", status.public_key));
+    for tunnel in &status.tunnels {
+        out.push('\n');
+        out.push_str(&tunnel_head(tunnel, style));
+        if !tunnel.paths.is_empty() {
+            out.push_str(&path_table(tunnel, style, "  "));
+        }
+        for path in &tunnel.paths {
+            if let Some(error) = path.last_error.as_ref().filter(|_| path.state != "up") {
+                out.push_str(&format!("  {}: {error}\n", path.uplink));
+            }
+        }
+    }
+    if status.tunnels.is_empty() {
+        out.push_str("no tunnels\n");
+    }
+    let drops: Vec<_> = status
+        .drops
+        .iter()
+        .filter(|(_, count)| **count > 0)
+        .collect();
+    if !drops.is_empty() {
+        let list: Vec<_> = drops
+            .iter()
+            .map(|(reason, count)| format!("{reason} {count}"))
+            .collect();
+        out.push_str(&format!("\ndropped: {}\n", list.join(", ")));
+    }
+    out
+}
+
+fn tunnel_head(tunnel: &TunnelStatus, style: Style) -> String {
+    let state = if tunnel.up {
+        style.paint(Colour::Green, "up")
+    } else {
+        style.paint(Colour::Red, "down")
+    };
+    let mut out = format!(
+        "{} {state}  {}  sent {} received {}\n",
+        style.paint(Colour::Bold, &tunnel.peer),
+        tunnel.peer_addresses.join(" "),
+        output::bytes(tunnel.tx_bytes),
+        output::bytes(tunnel.rx_bytes),
+    );
+    let send = scheduler_names::name(tunnel.scheduler_send);
+    let receive = scheduler_names::name(tunnel.scheduler_receive);
+    out.push_str(&format!("  scheduler {send} sending, {receive} receiving"));
+    if !tunnel.reason.is_empty() {
+        out.push_str(&format!(": {}", tunnel.reason));
+    }
+    out.push('\n');
+    out
+}
+
+fn path_table(tunnel: &TunnelStatus, style: Style, indent: &str) -> String {
+    let columns = [
+        "UPLINK",
+        "STATE",
+        "VIA",
+        "RTT ms",
+        "RATE Mbit/s",
+        "LOSS %",
+        "SENT",
+        "RECEIVED",
+        "REMOTE",
+    ];
+    let mut table = Table::new(&columns);
+    for path in &tunnel.paths {
+        let colour = match path.state.as_str() {
+            "up" => Colour::Green,
+            "connecting" | "suspect" => Colour::Yellow,
+            "disabled" => Colour::Dim,
+            _ => Colour::Red,
+        };
+        let lossy = (path.loss >= LOSS_NOTABLE).then_some(Colour::Yellow);
+        table.row(vec![
+            (uplink_name(path), None),
+            (path.state.clone(), Some(colour)),
+            (path.transport.clone(), None),
+            (format!("{:.1}", path.rtt_ms), None),
+            (format!("{:.1}", path.rate_mbit), None),
+            (format!("{:.1}", path.loss * 100.0), lossy),
+            (output::bytes(path.tx_bytes), None),
+            (output::bytes(path.rx_bytes), None),
+            (
+                path.remote
+                    .map_or_else(|| "-".to_owned(), |remote| remote.to_string()),
+                None,
+            ),
+        ]);
+    }
+    table.render(style, indent)
+}
+
+/// Loss from which it is worth a colour.
+const LOSS_NOTABLE: f64 = 0.02;
+
+fn uplink_name(path: &PathStatus) -> String {
+    let mut marks = Vec::new();
+    if path.standby {
+        marks.push("standby");
+    }
+    if path.metered {
+        marks.push("metered");
+    }
+    if marks.is_empty() {
+        path.uplink.clone()
+    } else {
+        format!("{} ({})", path.uplink, marks.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn status_shows_paths_with_state_marks_and_errors() {
+        let path = |uplink: &str, state: &str| PathStatus {
+            uplink: uplink.to_owned(),
+            state: state.to_owned(),
+            transport: "quic".to_owned(),
+            rtt_ms: 12.34,
+            loss: 0.031,
+            metered: uplink == "wwan0",
+            last_error: Some("timed out".to_owned()),
+            ..PathStatus::default()
+        };
+        let status = Status {
+            role: "site".to_owned(),
+            uptime_s: 61.0,
+            tunnels: vec![TunnelStatus {
+                peer: "hub".to_owned(),
+                up: true,
+                reason: "wlan0 does not pay".to_owned(),
+                paths: vec![path("wlan0", "up"), path("wwan0", "down")],
+                ..TunnelStatus::default()
+            }],
+            drops: [("garbage".to_owned(), 3), ("none".to_owned(), 0)].into(),
+            ..Status::default()
+        };
+        let text = render(&status, Style::plain());
+        for part in [
+            "running for 1 min 1 s",
+            "hub up",
+            "scheduler auto sending, auto receiving: wlan0 does not pay",
+            "wwan0 (metered)  down",
+            "12.3",
+            "3.1",
+            "  wwan0: timed out",
+            "dropped: garbage 3\n",
+        ] {
+            assert!(text.contains(part), "{part} is not in:\n{text}");
+        }
+        assert!(
+            !text.contains("  wlan0: timed out"),
+            "errors of working paths are stale"
+        );
+        assert!(!text.contains('\x1b'));
+    }
+}

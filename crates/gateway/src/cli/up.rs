@@ -1,0 +1,50 @@
+//! `ropewalk up`: runs a site.
+
+use std::path::Path;
+
+use anyhow::Context;
+use clap::Args;
+
+use super::Global;
+use crate::{config, logging, service};
+
+const EXAMPLES: &str = "Examples:
+  ropewalk up                              with /etc/ropewalk/site.toml
+  ropewalk up --config ./site.toml -v      somewhere else, logging decisions
+  systemctl enable --now ropewalk-site     always
+
+The file is written by `ropewalk join TOKEN`. Stop with Ctrl-C; everything that was set
+(interface, addresses, routes, firewall table) is removed again. SIGHUP reads the rules for
+uplinks from the file again.
+
+Everything goes through the tunnel unless `routes` in [network] says otherwise. While the
+tunnel is down those routes stay, so that nothing leaks past it.";
+
+/// Run a site: connect to the hub over every uplink
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Up {}
+
+impl Up {
+    /// Runs until stopped by a signal.
+    ///
+    /// # Errors
+    /// The configuration is wrong, or the site cannot start.
+    pub fn run(self, global: &Global) -> anyhow::Result<()> {
+        let path = global
+            .config
+            .as_deref()
+            .unwrap_or_else(|| Path::new(config::SITE_CONFIG));
+        let config = config::load_site(path).with_context(|| {
+            if path.exists() {
+                "the configuration is not usable".to_owned()
+            } else {
+                "this machine is no site yet; run `ropewalk join TOKEN` with the token that \
+                 `ropewalk invite NAME` printed on the hub"
+                    .to_owned()
+            }
+        })?;
+        logging::start(global.verbose, global.log_format, &config.common.log)?;
+        service::run_site(path, config)
+    }
+}

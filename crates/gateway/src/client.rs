@@ -1,0 +1,191 @@
+//! Talks to the API of a running gateway over its Unix socket.
+//!
+//! Invariant: a gateway that is not there gives [`NotRunning`], and nothing waits longer than
+//! [`TIMEOUT`].
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, anyhow, bail};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Bytes;
+use hyper::{Method, Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tokio::net::UnixStream;
+
+use crate::config::{Config, HUB_CONFIG, RUN_DIR, SITE_CONFIG};
+use crate::engine::control::Status;
+use crate::exit::NotRunning;
+
+/// Longest time a request may take.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Largest answer, bytes: a hub with all its sites.
+const ANSWER_MAX: usize = 64 << 20;
+
+/// A gateway's API.
+#[derive(Debug)]
+pub struct Client {
+    socket: PathBuf,
+}
+
+impl Client {
+    /// The API at `socket`; nothing is connected yet.
+    #[must_use]
+    pub fn new(socket: &Path) -> Self {
+        Self {
+            socket: socket.to_owned(),
+        }
+    }
+
+    /// The gateway that is meant: by socket, by configuration, or the only one that runs.
+    ///
+    /// # Errors
+    /// None runs, several do, or the configuration is wrong.
+    pub fn find(config: Option<&Path>, socket: Option<&Path>) -> anyhow::Result<Self> {
+        if let Some(socket) = socket {
+            return Ok(Self::new(socket));
+        }
+        if let Some(config) = config {
+            return Ok(Self::new(&Config::load(config)?.common().socket));
+        }
+        let mut running = Vec::new();
+        let mut denied = None;
+        for (config, role) in [(SITE_CONFIG, "site"), (HUB_CONFIG, "hub")] {
+            let configured = Config::load(Path::new(config)).map(|c| c.common().socket.clone());
+            let socket =
+                configured.unwrap_or_else(|_| Path::new(RUN_DIR).join(format!("{role}.sock")));
+            match std::os::unix::net::UnixStream::connect(&socket) {
+                Ok(_) => running.push((config, socket)),
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                    denied = Some(socket);
+                }
+                Err(_) => {}
+            }
+        }
+        match (running.as_slice(), denied) {
+            ([(_, socket)], _) => Ok(Self::new(socket)),
+            ([], Some(socket)) => Err(permission(&socket)),
+            ([], None) => Err(NotRunning(
+                "no gateway is running here; start one with `ropewalk up` or `ropewalk hub`, or \
+                 name its socket with --socket"
+                    .to_owned(),
+            )
+            .into()),
+            _ => bail!(
+                "a site and a hub run here; choose with --config {SITE_CONFIG} or {HUB_CONFIG}"
+            ),
+        }
+    }
+
+    /// The state of the gateway.
+    ///
+    /// # Errors
+    /// See [`Self::get`].
+    pub fn status(&self) -> anyhow::Result<Status> {
+        self.get("/v1/status")
+    }
+
+    /// What `path` answers.
+    ///
+    /// # Errors
+    /// The gateway does not run, does not answer, or refuses.
+    pub fn get<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
+        let value = self.request(Method::GET, path, None)?;
+        serde_json::from_value(value).context("the gateway gave an answer of another version")
+    }
+
+    /// What `path` answers to `body`.
+    ///
+    /// # Errors
+    /// The gateway does not run, does not answer, or refuses.
+    pub fn post(&self, path: &str, body: &Value) -> anyhow::Result<Value> {
+        self.request(Method::POST, path, Some(body))
+    }
+
+    fn request(&self, method: Method, path: &str, body: Option<&Value>) -> anyhow::Result<Value> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let answer = runtime.block_on(async {
+            tokio::time::timeout(TIMEOUT, self.exchange(method, path, body)).await
+        });
+        let Ok(answer) = answer else {
+            return Err(NotRunning(format!(
+                "the gateway at {} did not answer within {} s",
+                self.socket.display(),
+                TIMEOUT.as_secs()
+            ))
+            .into());
+        };
+        let (status, bytes) = answer?;
+        let value: Value = serde_json::from_slice(&bytes)
+            .context("the gateway gave an answer that is no JSON: is this its socket?")?;
+        if status.is_success() {
+            return Ok(value);
+        }
+        let reason = value["error"]
+            .as_str()
+            .unwrap_or("no reason given")
+            .to_owned();
+        if status == StatusCode::SERVICE_UNAVAILABLE {
+            return Err(NotRunning(reason).into());
+        }
+        Err(anyhow!(reason))
+    }
+
+    async fn exchange(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> anyhow::Result<(StatusCode, Bytes)> {
+        let stream = UnixStream::connect(&self.socket)
+            .await
+            .map_err(|error| self.refused(error))?;
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+        let driver = tokio::spawn(connection);
+        let text = body.map_or_else(Vec::new, |body| body.to_string().into_bytes());
+        let mut request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("host", "localhost");
+        if body.is_some() {
+            request = request.header("content-type", "application/json");
+        }
+        let request = request.body(Full::new(Bytes::from(text)))?;
+        let answer = sender
+            .send_request(request)
+            .await
+            .context("the gateway hung up")?;
+        let status = answer.status();
+        let body = Limited::new(answer.into_body(), ANSWER_MAX).collect().await;
+        let bytes = body
+            .map_err(|error| anyhow!("the answer was cut short: {error}"))?
+            .to_bytes();
+        driver.abort();
+        Ok((status, bytes))
+    }
+
+    fn refused(&self, error: io::Error) -> anyhow::Error {
+        match error.kind() {
+            io::ErrorKind::PermissionDenied => permission(&self.socket),
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => NotRunning(format!(
+                "no gateway answers at {}; start it, or name its socket with --socket",
+                self.socket.display()
+            ))
+            .into(),
+            _ => anyhow!(error).context(format!("cannot connect to {}", self.socket.display())),
+        }
+    }
+}
+
+fn permission(socket: &Path) -> anyhow::Error {
+    anyhow!(
+        "you may not use {}; run as root, or set `group` in [api] of its configuration",
+        socket.display()
+    )
+}

@@ -1,0 +1,162 @@
+//! Checks of the machine that hold for every role.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::SystemTime;
+
+use ropewalk_io::tun::{Tun, TunConfig, TunError};
+use ropewalk_io::udp::{UdpConfig, UdpSocket};
+
+use super::Check;
+use crate::service;
+
+/// Oldest kernel that has what the data path uses (UDP GRO, 5.0), and the one with which TUN
+/// takes UDP super packets too (6.2).
+const KERNEL_MIN: (u32, u32) = (5, 0);
+const KERNEL_USO: (u32, u32) = (6, 2);
+/// A clock before this, 2026-01-01, in seconds since 1970, was never set.
+const CLOCK_MIN: u64 = 1_767_225_600;
+/// Buffer of probe sockets, bytes.
+const PROBE_BUFFER: usize = 1 << 16;
+
+/// All of them.
+pub fn checks() -> Vec<Check> {
+    let mut checks = vec![kernel(), privileges(), tun()];
+    checks.extend(udp_offload());
+    checks.extend([nft(), clock()]);
+    checks
+}
+
+fn kernel() -> Check {
+    let name = "kernel";
+    let uname = rustix::system::uname();
+    let release = uname.release().to_string_lossy().into_owned();
+    match version(&release) {
+        None => Check::warn(
+            name,
+            release,
+            "this version is not understood; 5.0 or newer is needed",
+        ),
+        Some(found) if found < KERNEL_MIN => Check::fail(
+            name,
+            format!("Linux {release}"),
+            "update to Linux 5.0 or newer",
+        ),
+        Some(found) if found < KERNEL_USO => Check::warn(
+            name,
+            format!("Linux {release}: no UDP offload on TUN"),
+            "update to Linux 6.2 or newer for faster UDP",
+        ),
+        Some(_) => Check::ok(name, format!("Linux {release}")),
+    }
+}
+
+fn version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+fn privileges() -> Check {
+    if service::has_net_admin() {
+        Check::ok("privileges", "may configure the network")
+    } else {
+        let remedy = "run as root (sudo), or use the systemd units";
+        Check::fail("privileges", "may not configure the network", remedy)
+    }
+}
+
+fn tun() -> Check {
+    let name = "TUN";
+    let config = TunConfig {
+        name: "rwcheck%d".to_owned(),
+        mtu: 1_280,
+        offload: true,
+    };
+    match Tun::open(&config) {
+        Ok(tun) => {
+            let offloads = tun.offloads();
+            if offloads.given_up.is_empty() {
+                return Check::ok(name, "interfaces can be made, with TCP and UDP offloads");
+            }
+            let found = format!("interfaces can be made; {}", offloads.given_up.join("; "));
+            Check::warn(
+                name,
+                found,
+                "update the kernel for more speed; everything works without",
+            )
+        }
+        Err(error) => {
+            let remedy = match error {
+                TunError::NoDevice if Path::new("/.dockerenv").exists() => {
+                    "start the container with --device /dev/net/tun --cap-add NET_ADMIN"
+                }
+                TunError::NoDevice => {
+                    "run `modprobe tun`; a virtual server may need it from its provider"
+                }
+                TunError::NotPermitted(_) => "run as root (sudo)",
+                _ => "look at `dmesg`",
+            };
+            Check::fail(name, error.to_string(), remedy)
+        }
+    }
+}
+
+fn udp_offload() -> Vec<Check> {
+    let name = "UDP offload";
+    let config = UdpConfig {
+        bind: ([127, 0, 0, 1], 0).into(),
+        device: None,
+        recv_buffer: PROBE_BUFFER,
+        send_buffer: PROBE_BUFFER,
+    };
+    vec![match UdpSocket::bind(&config) {
+        Ok(socket) if socket.max_segments() > 1 => Check::ok(
+            name,
+            format!("up to {} segments a call", socket.max_segments()),
+        ),
+        Ok(_) => Check::warn(name, "not available", "update the kernel for more speed"),
+        Err(error) => Check::fail(name, format!("no UDP socket: {error}"), "look at `dmesg`"),
+    }]
+}
+
+fn nft() -> Check {
+    let name = "nftables";
+    match Command::new("nft").arg("--version").output() {
+        Ok(output) if output.status.success() => {
+            let text = String::from_utf8_lossy(&output.stdout);
+            Check::ok(name, text.trim().to_owned())
+        }
+        _ => Check::warn(
+            name,
+            "the program nft is missing",
+            "install nftables: a hub needs it for address translation, a site that forwards for \
+             others to clamp the MSS",
+        ),
+    }
+}
+
+fn clock() -> Check {
+    let name = "clock";
+    let now = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default();
+    if now.as_secs() < CLOCK_MIN {
+        // Keys are pinned, certificates play no part: the tunnel works all the same.
+        let remedy = "set the clock (systemd-timesyncd, chrony): the tunnel works without, but \
+                      logs have wrong times";
+        return Check::warn(name, "the clock was never set", remedy);
+    }
+    Check::ok(name, "set")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernel_versions_are_understood() {
+        assert_eq!(version("6.18.0-rc3+"), Some((6, 18)));
+        assert_eq!(version("5.10-generic"), Some((5, 10)));
+        assert_eq!(version("next"), None);
+    }
+}

@@ -1,0 +1,253 @@
+//! Checks everything a gateway needs and says what to do about what is missing.
+//!
+//! Invariant: checks change nothing on this machine; only [`repair`] does, and only with the lock
+//! that a running gateway holds.
+
+mod machine;
+mod probe;
+mod role;
+
+use std::path::Path;
+
+use serde::Serialize;
+
+use crate::config::common::Common;
+use crate::config::{self, Config};
+use crate::files::Lock;
+use crate::{key_file, service};
+
+/// How a check ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// As it should be.
+    Ok,
+    /// Works, but worse than it could.
+    Warn,
+    /// Does not work.
+    Fail,
+}
+
+/// The result of one check.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Check {
+    /// What was looked at.
+    pub name: String,
+    /// How it ended.
+    pub state: State,
+    /// What was found.
+    pub found: String,
+    /// What to do, unless all is well.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remedy: Option<String>,
+}
+
+impl Check {
+    fn ok(name: &str, found: impl Into<String>) -> Self {
+        Self {
+            name: name.to_owned(),
+            state: State::Ok,
+            found: found.into(),
+            remedy: None,
+        }
+    }
+
+    fn warn(name: &str, found: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self {
+            state: State::Warn,
+            remedy: Some(remedy.into()),
+            ..Self::ok(name, found)
+        }
+    }
+
+    fn fail(name: &str, found: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self {
+            state: State::Fail,
+            remedy: Some(remedy.into()),
+            ..Self::ok(name, found)
+        }
+    }
+}
+
+/// Checks this machine, and the gateway configured in `path` if there is one.
+#[must_use]
+pub fn run(path: &Path) -> Vec<Check> {
+    let mut checks = machine::checks();
+    if !path.exists() {
+        checks.push(Check::warn(
+            "configuration",
+            format!(
+                "{} is missing: this machine is neither site nor hub yet",
+                path.display()
+            ),
+            "run `ropewalk join TOKEN` on a site, `ropewalk hub --init` on a hub, or give --config",
+        ));
+        return checks;
+    }
+    let config = match Config::load(path) {
+        Ok(config) => config,
+        Err(error) => {
+            let remedy = "correct the file; the lines above say how";
+            checks.push(Check::fail("configuration", format!("{error:#}"), remedy));
+            return checks;
+        }
+    };
+    checks.push(Check::ok(
+        "configuration",
+        format!("{} is sound", path.display()),
+    ));
+    let common = config.common();
+    checks.push(key(common));
+    let role = role_name(&config);
+    let running = Lock::is_held(&service::lock_path(common, role));
+    checks.push(left_overs(common, role, running));
+    match &config {
+        Config::Hub(hub) => checks.extend(role::hub(hub, running)),
+        Config::Site(site) => checks.extend(role::site(site)),
+    }
+    checks.push(gateway(common, role, running));
+    checks
+}
+
+/// Undoes what a gateway that crashed left behind; returns what was done.
+///
+/// # Errors
+/// The gateway runs, or something cannot be undone.
+pub fn repair(path: &Path) -> anyhow::Result<Vec<String>> {
+    let config = Config::load(path)?;
+    let (common, role) = (config.common(), role_name(&config));
+    let _lock = Lock::take(&service::lock_path(common, role), &format!("a {role}"))?;
+    let undone = service::state::repair(&service::changes_path(common, role))?;
+    let mut done: Vec<String> = undone.iter().map(ToString::to_string).collect();
+    if common.socket.exists() && std::os::unix::net::UnixStream::connect(&common.socket).is_err() {
+        std::fs::remove_file(&common.socket)?;
+        done.push(format!(
+            "removed the stale socket {}",
+            common.socket.display()
+        ));
+    }
+    Ok(done)
+}
+
+/// The configuration that is checked when none is given.
+#[must_use]
+pub fn default_config(given: Option<&Path>) -> std::path::PathBuf {
+    config::default_path(given)
+}
+
+const fn role_name(config: &Config) -> &'static str {
+    match config {
+        Config::Hub(_) => "hub",
+        Config::Site(_) => "site",
+    }
+}
+
+fn key(common: &Common) -> Check {
+    let path = common.key_file.display();
+    match key_file::load(&common.key_file) {
+        Ok(identity) => Check::ok(
+            "key",
+            format!("{path}, public key {}", identity.public_key()),
+        ),
+        Err(error) => {
+            let text = format!("{error:#}");
+            // Errors of keys carry their remedy behind a semicolon.
+            let (found, remedy) = text.split_once("; ").unwrap_or((&text, "run as root"));
+            Check::fail("key", found, remedy)
+        }
+    }
+}
+
+fn left_overs(common: &Common, role: &str, running: bool) -> Check {
+    let name = "left-overs";
+    if running {
+        return Check::ok(name, "the gateway is running and will clean up itself");
+    }
+    match service::state::left_over(&service::changes_path(common, role)) {
+        Ok(changes) if changes.is_empty() => Check::ok(name, "nothing of an earlier run is left"),
+        Ok(changes) => {
+            let list: Vec<String> = changes.iter().map(ToString::to_string).collect();
+            let found = format!("an earlier run was killed and left: {}", list.join("; "));
+            Check::warn(
+                name,
+                found,
+                "run `ropewalk doctor --repair`, or start the gateway",
+            )
+        }
+        Err(error) => Check::fail(name, format!("{error:#}"), "look at the file by hand"),
+    }
+}
+
+fn gateway(common: &Common, role: &str, running: bool) -> Check {
+    let name = "gateway";
+    if !running {
+        let command = if role == "hub" {
+            "ropewalk hub"
+        } else {
+            "ropewalk up"
+        };
+        return Check::warn(name, "not running", format!("start it with `{command}`"));
+    }
+    match crate::client::Client::new(&common.socket).status() {
+        Ok(status) => {
+            let up = status.tunnels.iter().filter(|tunnel| tunnel.up).count();
+            let found = format!("running, {up} of {} tunnels up", status.tunnels.len());
+            if up == 0 && role == "site" {
+                return Check::fail(name, found, "see the lines about the hub above");
+            }
+            Check::ok(name, found)
+        }
+        Err(error) => Check::warn(
+            name,
+            format!("running, but {error:#}"),
+            "run as root, or restart it",
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_check_that_is_not_ok_says_what_to_do() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("hub.toml");
+        let state = directory.path().display();
+        let text = format!(
+            "state_dir = \"{state}\"\n[pool]\nipv4 = \"10.9.0.0/16\"\n[network]\nforward = false\n\
+             [api]\nsocket = \"{state}/s\"\n"
+        );
+        std::fs::write(&path, text).unwrap();
+        let checks = run(&path);
+        for check in &checks {
+            let said = check
+                .remedy
+                .as_ref()
+                .is_some_and(|remedy| !remedy.is_empty());
+            assert_eq!(said, check.state != State::Ok, "{check:?}");
+        }
+        let state_of = |name: &str| {
+            checks
+                .iter()
+                .find(|check| check.name == name)
+                .unwrap()
+                .state
+        };
+        assert_eq!(state_of("configuration"), State::Ok);
+        assert_eq!(state_of("key"), State::Fail);
+        assert_eq!(state_of("left-overs"), State::Ok);
+        assert_eq!(state_of("gateway"), State::Warn);
+    }
+
+    #[test]
+    fn broken_configuration_fails_with_file_and_line() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("hub.toml");
+        std::fs::write(&path, "[pool]\nipv4 = 3\n").unwrap();
+        let checks = run(&path);
+        let last = checks.last().unwrap();
+        assert_eq!(last.state, State::Fail);
+        assert!(last.found.contains("hub.toml:2: pool.ipv4"), "{last:?}");
+    }
+}

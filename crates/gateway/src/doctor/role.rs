@@ -1,0 +1,322 @@
+//! Checks of what a hub or a site is configured to do.
+
+use std::net::SocketAddr;
+use std::process::Command;
+
+use ropewalk_io::netlink::{self, Interface};
+use ropewalk_io::sysctl;
+use serde_json::Value;
+
+use super::{Check, probe};
+use crate::config::{HubConfig, SiteConfig};
+use crate::engine::control::Uplink;
+use crate::service::{network, resolve, uplinks};
+use crate::sites::Sites;
+
+/// Outer MTU below which inner packets of 1,280 bytes need fragments.
+const UPLINK_MTU_MIN: u32 = 1_400;
+/// IP and UDP header, bytes, by family.
+const HEADERS_V4: usize = 28;
+const HEADERS_V6: usize = 48;
+
+/// Checks of a hub.
+pub fn hub(config: &HubConfig, running: bool) -> Vec<Check> {
+    let mut checks = vec![sites(config), pools(config), endpoint(config)];
+    if !running {
+        checks.push(ports(config));
+    }
+    if config.forward {
+        checks.push(forwarding(running));
+    }
+    checks
+}
+
+fn sites(config: &HubConfig) -> Check {
+    match Sites::load(config) {
+        Ok(sites) if sites.all().is_empty() => {
+            Check::warn("sites", "none yet", "run `ropewalk invite NAME`")
+        }
+        Ok(sites) => Check::ok("sites", format!("{} known", sites.all().len())),
+        Err(error) => Check::fail("sites", format!("{error:#}"), "correct the file"),
+    }
+}
+
+fn pools(config: &HubConfig) -> Check {
+    let pools = [("ipv4", config.pool_v4), ("ipv6", config.pool_v6)];
+    let pools: Vec<_> = pools
+        .into_iter()
+        .filter_map(|(key, pool)| Some((key, pool?)))
+        .collect();
+    let interfaces = netlink::snapshot().unwrap_or_default();
+    match network::check_pools(&interfaces, &config.common.interface, &pools) {
+        Ok(()) => Check::ok("address pools", "overlap with no network of this machine"),
+        Err(error) => Check::fail("address pools", error.to_string(), "change [pool]"),
+    }
+}
+
+fn endpoint(config: &HubConfig) -> Check {
+    let name = "public endpoint";
+    if config.public.is_empty() {
+        return Check::warn(
+            name,
+            "not configured: tokens carry the address of the interface with the default route",
+            "set `public` in [listen] to how sites reach this hub",
+        );
+    }
+    let list: Vec<_> = config.public.iter().map(ToString::to_string).collect();
+    Check::ok(name, list.join(", "))
+}
+
+fn ports(config: &HubConfig) -> Check {
+    let name = "ports";
+    let udp = config.listen.iter().map(|address| ("UDP", socket2::Type::DGRAM, *address));
+    let tcp = config.tcp_listen.iter().map(|address| ("TCP", socket2::Type::STREAM, *address));
+    let taken: Vec<_> = udp
+        .chain(tcp)
+        .filter_map(|(word, kind, address)| {
+            let error = try_bind(address, kind).err()?;
+            Some(format!("{word} {address}: {error}"))
+        })
+        .collect();
+    if taken.is_empty() {
+        return Check::ok(
+            name,
+            "free to listen on; open them in the provider's firewall as well",
+        );
+    }
+    let remedy = "stop what uses them (`ss -lunp`, `ss -ltnp`), or change [listen]";
+    Check::fail(name, taken.join("; "), remedy)
+}
+
+/// IPv6 sockets take IPv6 only, so that both families can have the same port.
+fn try_bind(address: SocketAddr, kind: socket2::Type) -> std::io::Result<()> {
+    let socket = socket2::Socket::new(socket2::Domain::for_address(address), kind, None)?;
+    if address.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    if kind == socket2::Type::STREAM {
+        socket.set_reuse_address(true)?;
+    }
+    socket.bind(&address.into())
+}
+
+fn forwarding(running: bool) -> Check {
+    let name = "forwarding";
+    if let Some(chain) = dropping_chain() {
+        return Check::warn(
+            name,
+            format!(
+                "the firewall chain {chain} drops forwarded packets unless a rule accepts them"
+            ),
+            "accept packets from and to the hub's interface there (Docker: in DOCKER-USER)",
+        );
+    }
+    let on = sysctl::read("net.ipv4.ip_forward").is_ok_and(|value| value == "1");
+    if running && !on {
+        return Check::fail(
+            name,
+            "net.ipv4.ip_forward is 0 although the hub runs",
+            "somebody switched it off: restart the hub",
+        );
+    }
+    Check::ok(
+        name,
+        if on {
+            "on"
+        } else {
+            "will be switched on while the hub runs"
+        },
+    )
+}
+
+/// A firewall chain of somebody else that drops what it forwards by default.
+fn dropping_chain() -> Option<String> {
+    let output = Command::new("nft")
+        .args(["-j", "list", "chains"])
+        .output()
+        .ok()?;
+    let value: Value = serde_json::from_slice(&output.stdout).ok()?;
+    let chains = value["nftables"]
+        .as_array()?
+        .iter()
+        .filter_map(|item| item.get("chain"));
+    chains
+        .into_iter()
+        .find(|chain| chain["hook"] == "forward" && chain["policy"] == "drop")
+        .map(|chain| {
+            let part = |key: &str| chain[key].as_str().unwrap_or("?").to_owned();
+            format!("{} {} {}", part("family"), part("table"), part("name"))
+        })
+}
+
+/// Checks of a site.
+pub fn site(config: &SiteConfig) -> Vec<Check> {
+    let mut checks = Vec::new();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let resolved = runtime.map(|runtime| runtime.block_on(resolve::resolve(&config.endpoints)));
+    let (hub, failures) = resolved.unwrap_or_default();
+    if hub.is_empty() {
+        let remedy = "check DNS on this machine, or `endpoints` in [hub]";
+        checks.push(Check::fail("hub address", failures.join("; "), remedy));
+        return checks;
+    }
+    let list: Vec<_> = hub.iter().map(ToString::to_string).collect();
+    checks.push(Check::ok("hub address", list.join(", ")));
+    let interfaces = match netlink::snapshot() {
+        Ok(interfaces) => interfaces,
+        Err(error) => {
+            checks.push(Check::fail("uplinks", error.to_string(), "run as root"));
+            return checks;
+        }
+    };
+    let found = uplinks::select(&interfaces, &config.uplinks, &config.common.interface, &hub);
+    checks.push(uplinks_found(&found, &interfaces, config));
+    for uplink in &found {
+        checks.extend(uplink_checks(uplink, &hub, config));
+    }
+    checks
+}
+
+fn uplinks_found(found: &[Uplink], interfaces: &[Interface], config: &SiteConfig) -> Check {
+    let name = "uplinks";
+    let unmatched = uplinks::unmatched(interfaces, &config.uplinks);
+    if found.is_empty() {
+        return Check::fail(
+            name,
+            "no interface has a carrier, an address and a way to the hub",
+            "connect one; `ip route` must show a default route through it. See [uplinks]",
+        );
+    }
+    let names: Vec<_> = found.iter().map(|uplink| uplink.name.as_str()).collect();
+    let text = names.join(", ");
+    if !unmatched.is_empty() {
+        let found = format!("{text}; no interface matches {}", unmatched.join(", "));
+        return Check::warn(
+            name,
+            found,
+            "check `include` in [uplinks] for misspelt names",
+        );
+    }
+    if found.len() == 1 {
+        let remedy = "connect another one: there is nothing to join yet";
+        return Check::warn(name, format!("only {text}"), remedy);
+    }
+    Check::ok(name, text)
+}
+
+fn uplink_checks(uplink: &Uplink, hub: &[SocketAddr], config: &SiteConfig) -> Vec<Check> {
+    let mut checks = vec![mtu(uplink)];
+    let mut udp_works = false;
+    for address in hub {
+        let source = uplink
+            .addresses
+            .iter()
+            .find(|ip| ip.is_ipv4() == address.is_ipv4());
+        let Some(source) = source.copied() else {
+            continue;
+        };
+        let name = format!("UDP {} to {address}", uplink.name);
+        let device = Some(uplink.name.as_str());
+        let headers = if address.is_ipv4() {
+            HEADERS_V4
+        } else {
+            HEADERS_V6
+        };
+        checks.push(
+            match probe::udp(device, Some(source), *address, probe::PAYLOAD_MIN) {
+                Ok(Some(time)) => {
+                    udp_works = true;
+                    let full = (uplink.mtu as usize).saturating_sub(headers);
+                    let largest = probe::udp(device, Some(source), *address, full);
+                    let found = format!("the hub answers after {:.1} ms", time.as_secs_f64() * 1e3);
+                    if full <= probe::PAYLOAD_MIN || matches!(largest, Ok(Some(_))) {
+                        Check::ok(&name, found)
+                    } else {
+                        let found = format!("{found}, but not to packets of {} bytes", uplink.mtu);
+                        Check::ok(
+                            &name,
+                            format!("{found}: the path MTU is smaller and will be found"),
+                        )
+                    }
+                }
+                Ok(None) => Check::warn(
+                    &name,
+                    "no answer",
+                    "check that the hub runs, its address, and that its firewall and this network \
+                 let UDP through; TLS over TCP is used meanwhile",
+                ),
+                Err(error) => {
+                    Check::warn(&name, error.to_string(), "check the routes of this uplink")
+                }
+            },
+        );
+    }
+    if config.tcp_fallback {
+        checks.extend(tcp_check(uplink, hub, config.tcp_port, udp_works));
+    }
+    checks
+}
+
+fn mtu(uplink: &Uplink) -> Check {
+    let name = format!("MTU {}", uplink.name);
+    if uplink.mtu < UPLINK_MTU_MIN {
+        let found = format!(
+            "{} bytes: full inner packets travel in two parts",
+            uplink.mtu
+        );
+        return Check::warn(
+            &name,
+            found,
+            "raise the MTU of the interface if its network takes it",
+        );
+    }
+    Check::ok(&name, format!("{} bytes", uplink.mtu))
+}
+
+fn tcp_check(uplink: &Uplink, hub: &[SocketAddr], port: u16, udp_works: bool) -> Option<Check> {
+    let of_family = |address: &&SocketAddr| {
+        uplink
+            .addresses
+            .iter()
+            .any(|ip| ip.is_ipv4() == address.is_ipv4())
+    };
+    let address = SocketAddr::new(hub.iter().find(of_family)?.ip(), port);
+    let name = format!("TCP {} to {address}", uplink.name);
+    Some(match probe::tcp(Some(&uplink.name), address) {
+        Ok(time) => Check::ok(
+            &name,
+            format!("connects after {:.1} ms", time.as_secs_f64() * 1e3),
+        ),
+        Err(error) if udp_works => Check::warn(
+            &name,
+            error.to_string(),
+            "UDP works, so this only matters where UDP is blocked: open the port on the hub",
+        ),
+        Err(error) => Check::fail(
+            &name,
+            error.to_string(),
+            "neither UDP nor TCP reaches the hub over this uplink: check the hub and its firewall",
+        ),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn taken_ports_are_found() {
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let text = format!(
+            "[pool]\nipv4 = \"10.9.0.0/16\"\n[listen]\nudp = [\"{}\"]\ntcp = []\n",
+            socket.local_addr().unwrap()
+        );
+        let path = std::path::Path::new("hub.toml");
+        let config = crate::config::hub::parse(path, &text).unwrap();
+        assert_eq!(ports(&config).state, super::super::State::Fail);
+        drop(socket);
+        assert_eq!(ports(&config).state, super::super::State::Ok);
+    }
+}

@@ -1,0 +1,173 @@
+//! The sockets of the API: who may connect, and how many at a time.
+//!
+//! Invariant: the Unix socket is never open wider than it ends up, and at most as many
+//! connections are open as permits; further ones wait in the kernel's queue.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context as TaskContext, Poll};
+
+use anyhow::{Context, bail};
+use axum::serve::Listener;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::files;
+
+/// Group database (group(5)).
+const GROUPS: &str = "/etc/group";
+
+/// Opens the Unix socket: for root, and for `group` if given.
+pub fn bind_unix(path: &Path, group: Option<&str>) -> anyhow::Result<UnixListener> {
+    files::create_parent(path)?;
+    let group = group.map(group_id).transpose()?;
+    if UnixStream::connect(path).is_ok() {
+        bail!(
+            "another gateway serves its API at {}; stop it, or give this one its own `socket` in \
+             [api]",
+            path.display()
+        );
+    }
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(error).with_context(|| format!("cannot replace {}", path.display()));
+        }
+        _ => {}
+    }
+    let former = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o177));
+    let bound = UnixListener::bind(path);
+    rustix::process::umask(former);
+    let listener =
+        bound.with_context(|| format!("cannot make the API socket {}", path.display()))?;
+    listener.set_nonblocking(true)?;
+    if let Some(group) = group {
+        chown(path, None, Some(group))
+            .and_then(|()| fs::set_permissions(path, fs::Permissions::from_mode(0o660)))
+            .with_context(|| format!("cannot hand {} to its group", path.display()))?;
+    }
+    Ok(listener)
+}
+
+fn group_id(name: &str) -> anyhow::Result<u32> {
+    if let Ok(id) = name.parse() {
+        return Ok(id);
+    }
+    let text = fs::read_to_string(GROUPS).with_context(|| format!("cannot read {GROUPS}"))?;
+    let ids = text.lines().filter_map(|line| {
+        let mut fields = line.split(':');
+        (fields.next() == Some(name))
+            .then(|| fields.nth(1)?.parse().ok())
+            .flatten()
+    });
+    ids.into_iter().next().with_context(|| {
+        format!("there is no group {name}; run `groupadd {name}`, or change `group` in [api]")
+    })
+}
+
+/// A listener with a bound on open connections.
+pub struct Bounded<L> {
+    inner: L,
+    permits: Arc<Semaphore>,
+}
+
+impl<L> Bounded<L> {
+    /// At most `max` connections at a time.
+    pub fn new(inner: L, max: usize) -> Self {
+        Self {
+            inner,
+            permits: Arc::new(Semaphore::new(max)),
+        }
+    }
+}
+
+impl<L: Listener> Listener for Bounded<L>
+where
+    L::Io: Unpin,
+{
+    type Io = Counted<L::Io>;
+    type Addr = L::Addr;
+
+    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
+        // The semaphore is never closed; without a permit the connection would merely go uncounted.
+        let permit = Arc::clone(&self.permits).acquire_owned().await.ok();
+        let (io, address) = self.inner.accept().await;
+        (
+            Counted {
+                io,
+                _permit: permit,
+            },
+            address,
+        )
+    }
+
+    fn local_addr(&self) -> io::Result<Self::Addr> {
+        self.inner.local_addr()
+    }
+}
+
+/// A connection that gives its permit back when it ends.
+pub struct Counted<T> {
+    io: T,
+    _permit: Option<OwnedSemaphorePermit>,
+}
+
+impl<T: AsyncRead + Unpin> AsyncRead for Counted<T> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut TaskContext<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_read(cx, buf)
+    }
+}
+
+impl<T: AsyncWrite + Unpin> AsyncWrite for Counted<T> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut TaskContext<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn socket_is_private_and_a_live_one_is_not_taken_over() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("run/api.sock");
+        let first = bind_unix(&path, None).unwrap();
+        assert_eq!(
+            fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+            0o600
+        );
+        let error = bind_unix(&path, None).unwrap_err().to_string();
+        assert!(error.contains("another gateway"), "{error}");
+        drop(first);
+        bind_unix(&path, None).expect("a socket left by a crash is replaced");
+    }
+
+    #[test]
+    fn groups_are_found_by_name_and_number() {
+        assert_eq!(group_id("root").unwrap(), 0);
+        assert_eq!(group_id("42").unwrap(), 42);
+        let error = group_id("no-such-group").unwrap_err().to_string();
+        assert!(error.contains("groupadd no-such-group"), "{error}");
+    }
+}

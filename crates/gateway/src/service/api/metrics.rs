@@ -1,0 +1,280 @@
+//! The state of a gateway as Prometheus metrics.
+//!
+//! Invariant: every metric has HELP and TYPE once, base units (seconds, bytes, ratio), and
+//! counters end in `_total`. Source: Prometheus text format 0.0.4 and naming conventions.
+
+use std::fmt::Write;
+
+use crate::engine::control::{PathStatus, Status, TunnelStatus};
+use crate::scheduler_names;
+
+/// Content type of the text.
+pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// Name, help and value of a metric of a tunnel.
+type TunnelMetric = (&'static str, &'static str, fn(&TunnelStatus) -> f64);
+/// Name, help and value of a metric of a path.
+type PathMetric = (&'static str, &'static str, fn(&PathStatus) -> f64);
+
+const TUNNEL: [TunnelMetric; 15] = [
+    ("up", "Whether any path works.", |t| {
+        f64::from(u8::from(t.up))
+    }),
+    ("transmit_packets_total", "Inner packets sent.", |t| {
+        t.tx_packets as f64
+    }),
+    ("transmit_bytes_total", "Inner bytes sent.", |t| {
+        t.tx_bytes as f64
+    }),
+    ("receive_packets_total", "Inner packets received.", |t| {
+        t.rx_packets as f64
+    }),
+    ("receive_bytes_total", "Inner bytes received.", |t| {
+        t.rx_bytes as f64
+    }),
+    ("queue_bytes", "Bytes waiting at the entry.", |t| {
+        t.queue_bytes as f64
+    }),
+    ("queue_drops_total", "Packets dropped at the entry.", |t| {
+        t.queue_drops as f64
+    }),
+    (
+        "queue_marks_total",
+        "Packets marked CE at the entry.",
+        |t| t.queue_marks as f64,
+    ),
+    (
+        "reordered_packets_total",
+        "Packets that reached the exit out of order.",
+        |t| t.reordered as f64,
+    ),
+    (
+        "held_packets_total",
+        "Packets the exit held for order.",
+        |t| t.held as f64,
+    ),
+    ("hold_timeouts_total", "Holds that ended by time.", |t| {
+        t.hold_timeouts as f64
+    }),
+    (
+        "duplicate_packets_total",
+        "Copies removed at the exit.",
+        |t| t.duplicates as f64,
+    ),
+    (
+        "late_packets_total",
+        "Packets passed on after they were given up.",
+        |t| t.late as f64,
+    ),
+    ("paths", "Paths of the tunnel.", |t| t.paths.len() as f64),
+    ("paths_up", "Paths that work.", |t| {
+        t.paths.iter().filter(|path| path.state == "up").count() as f64
+    }),
+];
+
+const PATH: [PathMetric; 13] = [
+    ("up", "Whether the path works.", |p| {
+        f64::from(u8::from(p.state == "up"))
+    }),
+    ("rtt_seconds", "Smoothed round-trip time.", |p| {
+        p.rtt_ms / 1e3
+    }),
+    ("rtt_min_seconds", "Smallest round-trip time.", |p| {
+        p.rtt_min_ms / 1e3
+    }),
+    (
+        "owd_relative_seconds",
+        "One-way delay beyond the fastest path.",
+        |p| p.owd_relative_ms / 1e3,
+    ),
+    (
+        "delivery_rate_bytes_per_second",
+        "Estimated delivery rate.",
+        |p| p.rate_mbit * 1e6 / 8.0,
+    ),
+    ("loss_ratio", "Share of packets lost lately.", |p| p.loss),
+    (
+        "loss_burst_packets",
+        "Mean length of a run of losses.",
+        |p| p.loss_burst,
+    ),
+    ("congestion_window_bytes", "Congestion window.", |p| {
+        p.cwnd as f64
+    }),
+    ("in_flight_bytes", "Bytes in flight.", |p| {
+        p.in_flight as f64
+    }),
+    ("mtu_bytes", "Largest UDP payload.", |p| p.mtu as f64),
+    ("transmit_bytes_total", "Outer bytes sent.", |p| {
+        p.tx_bytes as f64
+    }),
+    ("receive_bytes_total", "Outer bytes received.", |p| {
+        p.rx_bytes as f64
+    }),
+    ("failures_total", "Times the path stopped working.", |p| {
+        p.failures as f64
+    }),
+];
+
+/// The metrics of `status`.
+#[must_use]
+pub fn render(status: &Status) -> String {
+    let mut out = String::new();
+    head(
+        &mut out,
+        "ropewalk_info",
+        "Version and role of this gateway.",
+    );
+    let labels = [("version", status.version.as_str()), ("role", &status.role)];
+    sample(&mut out, "ropewalk_info", &labels, 1.0);
+    head(
+        &mut out,
+        "ropewalk_uptime_seconds",
+        "Time since the gateway started.",
+    );
+    sample(&mut out, "ropewalk_uptime_seconds", &[], status.uptime_s);
+    head(&mut out, "ropewalk_mtu_bytes", "MTU of the TUN interface.");
+    sample(&mut out, "ropewalk_mtu_bytes", &[], status.mtu as f64);
+    head(
+        &mut out,
+        "ropewalk_drops_total",
+        "Packets dropped or refused, by reason.",
+    );
+    for (reason, count) in &status.drops {
+        sample(
+            &mut out,
+            "ropewalk_drops_total",
+            &[("reason", reason)],
+            *count as f64,
+        );
+    }
+    for (suffix, help, value) in TUNNEL {
+        let name = format!("ropewalk_tunnel_{suffix}");
+        head(&mut out, &name, help);
+        for tunnel in &status.tunnels {
+            sample(&mut out, &name, &[("peer", &tunnel.peer)], value(tunnel));
+        }
+    }
+    head(
+        &mut out,
+        "ropewalk_tunnel_scheduler",
+        "Scheduler in use, by direction.",
+    );
+    for tunnel in &status.tunnels {
+        let both = [
+            ("send", tunnel.scheduler_send),
+            ("receive", tunnel.scheduler_receive),
+        ];
+        for (direction, kind) in both {
+            let scheduler = scheduler_names::name(kind);
+            let labels = [
+                ("peer", tunnel.peer.as_str()),
+                ("direction", direction),
+                ("scheduler", scheduler),
+            ];
+            sample(&mut out, "ropewalk_tunnel_scheduler", &labels, 1.0);
+        }
+    }
+    for (suffix, help, value) in PATH {
+        let name = format!("ropewalk_path_{suffix}");
+        head(&mut out, &name, help);
+        for tunnel in &status.tunnels {
+            for path in &tunnel.paths {
+                let id = path.id.to_string();
+                let labels = [
+                    ("peer", tunnel.peer.as_str()),
+                    ("path", id.as_str()),
+                    ("uplink", path.uplink.as_str()),
+                    ("transport", path.transport.as_str()),
+                ];
+                sample(&mut out, &name, &labels, value(path));
+            }
+        }
+    }
+    out
+}
+
+fn head(out: &mut String, name: &str, help: &str) {
+    let kind = if name.ends_with("_total") {
+        "counter"
+    } else {
+        "gauge"
+    };
+    // Writing to a String cannot fail.
+    let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
+}
+
+fn sample(out: &mut String, name: &str, labels: &[(&str, &str)], value: f64) {
+    out.push_str(name);
+    if !labels.is_empty() {
+        let labels = labels
+            .iter()
+            .map(|(key, value)| format!("{key}=\"{}\"", escape(value)));
+        let _ = write!(out, "{{{}}}", labels.collect::<Vec<_>>().join(","));
+    }
+    let _ = writeln!(out, " {value}");
+}
+
+fn escape(value: &str) -> String {
+    value
+        .replace('\\', "\\\\")
+        .replace('"', "\\\"")
+        .replace('\n', "\\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_sample_has_help_and_type_and_base_units() {
+        let path = PathStatus {
+            uplink: "w\"0\\".to_owned(),
+            state: "up".to_owned(),
+            rtt_ms: 25.0,
+            rate_mbit: 8.0,
+            ..PathStatus::default()
+        };
+        let status = Status {
+            role: "site".to_owned(),
+            drops: [("garbage".to_owned(), 4)].into(),
+            tunnels: vec![TunnelStatus {
+                peer: "hub".to_owned(),
+                paths: vec![path],
+                ..TunnelStatus::default()
+            }],
+            ..Status::default()
+        };
+        let text = render(&status);
+        for line in text.lines().filter(|line| !line.starts_with('#')) {
+            let name = line.split(['{', ' ']).next().unwrap();
+            let kind = if name.ends_with("_total") {
+                "counter"
+            } else {
+                "gauge"
+            };
+            assert_eq!(
+                text.matches(&format!("# TYPE {name} {kind}\n")).count(),
+                1,
+                "{line}"
+            );
+            assert!(
+                line.rsplit(' ').next().unwrap().parse::<f64>().is_ok(),
+                "{line}"
+            );
+        }
+        for sample in [
+            "ropewalk_drops_total{reason=\"garbage\"} 4\n",
+            "uplink=\"w\\\"0\\\\\",transport=\"\"} 0.025\n",
+            "ropewalk_path_delivery_rate_bytes_per_second{peer=\"hub\"",
+            "ropewalk_tunnel_paths_up{peer=\"hub\"} 1\n",
+            "direction=\"send\",scheduler=\"auto\"} 1\n",
+        ] {
+            assert!(text.contains(sample), "{sample} is not in\n{text}");
+        }
+        assert!(
+            text.contains(" 1000000\n"),
+            "8 Mbit/s are 1,000,000 bytes/s"
+        );
+    }
+}

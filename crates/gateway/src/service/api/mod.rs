@@ -1,0 +1,324 @@
+//! The API: HTTP with JSON over a Unix socket, and over a loopback address when asked.
+//!
+//! | request | answer |
+//! |---|---|
+//! | `GET /healthz` | `{"ok":true}` while the engine answers |
+//! | `GET /v1/status` | the whole state, `engine::control::Status` |
+//! | `GET /v1/scheduler` | the schedulers there are, and those in use |
+//! | `POST /v1/scheduler` | `{"kind":…,"direction":…,"site":…}` → `{"changed":n}` |
+//! | `GET /v1/paths` | the paths of every tunnel |
+//! | `POST /v1/paths` | `{"uplink":…,"enabled":…}` |
+//! | `POST /v1/sites/reload` | a hub reads its sites file again |
+//! | `POST /v1/reload` | as SIGHUP: sites of a hub, rules for uplinks of a site |
+//! | `GET /metrics` | Prometheus text |
+//!
+//! Invariant: a bad request gets a 4xx with `{"error":…}`; connections, body sizes and waiting
+//! times are bounded. Access is by the mode of the socket. Over TCP the `Host` must be a loopback
+//! name, so that no web page can reach the API under a name of its own, and a body must be
+//! declared as JSON, which a web page cannot do across origins.
+
+mod listener;
+pub mod metrics;
+#[cfg(test)]
+mod tests;
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
+use std::time::Duration;
+
+use anyhow::Context;
+use axum::extract::rejection::JsonRejection;
+use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use ropewalk_core::schedule::SchedulerKind;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::net::{TcpListener, UnixListener};
+
+use crate::engine::control::{Command, Direction, Status};
+use crate::scheduler_names;
+use listener::Bounded;
+
+/// Longest time the engine may take to answer.
+const ENGINE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Largest request body, bytes.
+const BODY_MAX: usize = 16 << 10;
+/// Most connections at a time, per listener.
+const CONNECTIONS_MAX: usize = 32;
+
+/// Hands a command to the engine.
+pub type CommandSink = Arc<dyn Fn(Command) -> anyhow::Result<()> + Send + Sync>;
+/// Reads again what can change while running; says what was read.
+pub type Reload = Arc<dyn Fn() -> anyhow::Result<String> + Send + Sync>;
+
+/// What the API needs of the gateway.
+#[derive(Clone)]
+pub struct Api {
+    /// The engine.
+    pub commands: CommandSink,
+    /// As SIGHUP.
+    pub reload: Reload,
+    /// Whether this gateway is a hub.
+    pub is_hub: bool,
+}
+
+impl std::fmt::Debug for Api {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Api")
+            .field("is_hub", &self.is_hub)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Serves the API on the Unix socket at `path` until the runtime ends.
+///
+/// # Errors
+/// Another gateway serves there, the group is unknown, or the socket cannot be made.
+pub fn serve_unix(api: Api, path: &Path, group: Option<&str>) -> anyhow::Result<()> {
+    let socket = listener::bind_unix(path, group)?;
+    let listener = UnixListener::from_std(socket).context("cannot watch the API socket")?;
+    tokio::spawn(async move {
+        let bounded = Bounded::new(listener, CONNECTIONS_MAX);
+        let served = axum::serve(bounded, router(api)).await;
+        tracing::error!(result = ?served, "the API on the Unix socket ended");
+    });
+    Ok(())
+}
+
+/// Serves the API on a loopback address until the runtime ends.
+///
+/// # Errors
+/// The address is taken.
+pub async fn serve_tcp(api: Api, address: SocketAddr) -> anyhow::Result<()> {
+    let listener = TcpListener::bind(address)
+        .await
+        .with_context(|| format!("cannot offer the API on {address}; change `listen` in [api]"))?;
+    let router = router(api).layer(middleware::from_fn(require_loopback_host));
+    tokio::spawn(async move {
+        let served = axum::serve(Bounded::new(listener, CONNECTIONS_MAX), router).await;
+        tracing::error!(result = ?served, "the API on the loopback address ended");
+    });
+    Ok(())
+}
+
+/// The requests there are.
+fn router(api: Api) -> Router {
+    Router::new()
+        .route("/healthz", get(health))
+        .route("/metrics", get(metrics_text))
+        .route("/v1/status", get(status))
+        .route("/v1/scheduler", get(schedulers).post(set_scheduler))
+        .route("/v1/paths", get(paths).post(set_path))
+        .route("/v1/sites/reload", post(reload_sites))
+        .route("/v1/reload", post(reload))
+        .fallback(|| async { Failure::new(StatusCode::NOT_FOUND, "there is no such page") })
+        .method_not_allowed_fallback(|| async {
+            Failure::new(
+                StatusCode::METHOD_NOT_ALLOWED,
+                "this page does not take this method",
+            )
+        })
+        .layer(DefaultBodyLimit::max(BODY_MAX))
+        .with_state(api)
+}
+
+async fn require_loopback_host(headers: HeaderMap, request: Request, next: Next) -> Response {
+    let host = headers
+        .get(header::HOST)
+        .and_then(|host| host.to_str().ok())
+        .unwrap_or_default();
+    let name = match host.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or_default(),
+        None => host.split(':').next().unwrap_or_default(),
+    };
+    let loopback = name.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
+    if loopback || name.eq_ignore_ascii_case("localhost") {
+        next.run(request).await
+    } else {
+        Failure::new(StatusCode::FORBIDDEN, "use this API under localhost").into_response()
+    }
+}
+
+/// A refused request.
+#[derive(Debug)]
+struct Failure {
+    status: StatusCode,
+    reason: String,
+}
+
+impl Failure {
+    fn new(status: StatusCode, reason: impl Into<String>) -> Self {
+        Self {
+            status,
+            reason: reason.into(),
+        }
+    }
+}
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        (self.status, Json(json!({ "error": self.reason }))).into_response()
+    }
+}
+
+impl From<JsonRejection> for Failure {
+    fn from(rejection: JsonRejection) -> Self {
+        Self::new(rejection.status(), rejection.body_text())
+    }
+}
+
+type Answer<T = Json<Value>> = Result<T, Failure>;
+
+/// Asks the engine and waits for its answer without blocking the runtime.
+async fn ask<T: Send + 'static>(
+    api: &Api,
+    command: impl FnOnce(SyncSender<T>) -> Command + Send + 'static,
+) -> Answer<T> {
+    let commands = Arc::clone(&api.commands);
+    let asked = tokio::task::spawn_blocking(move || {
+        let (reply, answer) = sync_channel(1);
+        commands(command(reply)).map_err(|error| error.to_string())?;
+        answer
+            .recv_timeout(ENGINE_TIMEOUT)
+            .map_err(|error| match error {
+                RecvTimeoutError::Timeout => "the engine does not answer".to_owned(),
+                RecvTimeoutError::Disconnected => "the engine is stopping".to_owned(),
+            })
+    });
+    let answered = asked.await.unwrap_or_else(|error| Err(error.to_string()));
+    answered.map_err(|reason| Failure::new(StatusCode::SERVICE_UNAVAILABLE, reason))
+}
+
+async fn health(State(api): State<Api>) -> Answer {
+    ask(&api, Command::Status).await?;
+    Ok(Json(json!({ "ok": true })))
+}
+
+async fn status(State(api): State<Api>) -> Answer<Json<Status>> {
+    Ok(Json(ask(&api, Command::Status).await?))
+}
+
+async fn metrics_text(State(api): State<Api>) -> Answer<Response> {
+    let status = ask(&api, Command::Status).await?;
+    let kind = [(header::CONTENT_TYPE, metrics::CONTENT_TYPE)];
+    Ok((kind, metrics::render(&status)).into_response())
+}
+
+async fn schedulers(State(api): State<Api>) -> Answer {
+    let status = ask(&api, Command::Status).await?;
+    let available = scheduler_names::ALL
+        .map(|(_, name, description)| json!({ "name": name, "description": description }));
+    let used: Vec<_> = status
+        .tunnels
+        .iter()
+        .map(|tunnel| {
+            json!({
+                "peer": tunnel.peer,
+                "send": tunnel.scheduler_send,
+                "receive": tunnel.scheduler_receive,
+                "reason": tunnel.reason,
+            })
+        })
+        .collect();
+    Ok(Json(json!({ "available": available, "tunnels": used })))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SchedulerRequest {
+    kind: SchedulerKind,
+    #[serde(default = "both")]
+    direction: Direction,
+    site: Option<String>,
+}
+
+const fn both() -> Direction {
+    Direction::Both
+}
+
+async fn set_scheduler(
+    State(api): State<Api>,
+    body: Result<Json<SchedulerRequest>, JsonRejection>,
+) -> Answer {
+    let Json(request) = body?;
+    let command = move |reply| Command::SetScheduler {
+        direction: request.direction,
+        kind: request.kind,
+        peer: request.site,
+        reply,
+    };
+    let changed = ask(&api, command).await?;
+    let changed = changed.map_err(|reason| Failure::new(StatusCode::NOT_FOUND, reason))?;
+    tracing::info!(
+        scheduler = scheduler_names::name(request.kind),
+        changed,
+        "scheduler changed"
+    );
+    Ok(Json(json!({ "changed": changed })))
+}
+
+async fn paths(State(api): State<Api>) -> Answer {
+    let status = ask(&api, Command::Status).await?;
+    let tunnels = status.tunnels.iter();
+    let list: Vec<_> = tunnels
+        .map(|tunnel| json!({ "peer": tunnel.peer, "paths": tunnel.paths }))
+        .collect();
+    Ok(Json(json!({ "tunnels": list })))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PathRequest {
+    uplink: String,
+    enabled: bool,
+}
+
+async fn set_path(
+    State(api): State<Api>,
+    body: Result<Json<PathRequest>, JsonRejection>,
+) -> Answer {
+    let Json(request) = body?;
+    let uplink = request.uplink.clone();
+    let command = move |reply| Command::SetPath {
+        uplink: request.uplink,
+        enabled: request.enabled,
+        reply,
+    };
+    let done = ask(&api, command).await?;
+    done.map_err(|reason| Failure::new(StatusCode::NOT_FOUND, reason))?;
+    tracing::info!(
+        uplink,
+        enabled = request.enabled,
+        "uplink taken in or out of use by hand"
+    );
+    Ok(Json(json!({ "ok": true })))
+}
+
+async fn reload_sites(State(api): State<Api>) -> Answer {
+    if !api.is_hub {
+        return Err(Failure::new(
+            StatusCode::CONFLICT,
+            "this is a site: only hubs have sites",
+        ));
+    }
+    reload(State(api)).await
+}
+
+async fn reload(State(api): State<Api>) -> Answer {
+    match (api.reload)() {
+        Ok(what) => {
+            tracing::info!(what, "reloaded");
+            Ok(Json(json!({ "reloaded": what })))
+        }
+        Err(error) => {
+            let reason = format!("nothing was changed: {error:#}");
+            Err(Failure::new(StatusCode::UNPROCESSABLE_ENTITY, reason))
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! The API over a real socket, with an engine that answers from a script.
+
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, channel};
+
+use serde_json::json;
+use tempfile::TempDir;
+
+use super::*;
+use crate::client::Client;
+use crate::engine::control::TunnelStatus;
+use crate::exit;
+
+struct Gateway {
+    socket: PathBuf,
+    tcp: SocketAddr,
+    _directory: TempDir,
+    _runtime: tokio::runtime::Runtime,
+}
+
+impl Gateway {
+    fn start(is_hub: bool, engine: impl FnOnce(Receiver<Command>) + Send + 'static) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("api.sock");
+        let (sender, receiver) = channel();
+        std::thread::spawn(move || engine(receiver));
+        let api = Api {
+            commands: Arc::new(move |command| {
+                sender
+                    .send(command)
+                    .map_err(|_| anyhow::anyhow!("the engine has stopped"))
+            }),
+            reload: Arc::new(move || {
+                anyhow::ensure!(is_hub, "site.toml:3: broken");
+                Ok("2 sites".to_owned())
+            }),
+            is_hub,
+        };
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        let runtime = builder.worker_threads(1).enable_all().build().unwrap();
+        let tcp = std::net::TcpListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap();
+        runtime.block_on(async {
+            serve_unix(api.clone(), &socket, None).unwrap();
+            serve_tcp(api, tcp).await.unwrap();
+        });
+        Self {
+            socket,
+            tcp,
+            _directory: directory,
+            _runtime: runtime,
+        }
+    }
+
+    fn client(&self) -> Client {
+        Client::new(&self.socket)
+    }
+
+    /// Sends bytes over TCP as they are and returns the answer's head.
+    fn raw(&self, request: &str) -> String {
+        use std::io::{Read, Write};
+        let mut stream = std::net::TcpStream::connect(self.tcp).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(10)))
+            .unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        let _ = stream.read_to_string(&mut answer);
+        answer
+    }
+}
+
+fn answering(commands: Receiver<Command>) {
+    for command in commands {
+        match command {
+            Command::Status(reply) => {
+                let tunnel = TunnelStatus {
+                    peer: "hub".to_owned(),
+                    ..TunnelStatus::default()
+                };
+                let _ = reply.send(Status {
+                    role: "site".to_owned(),
+                    tunnels: vec![tunnel],
+                    ..Status::default()
+                });
+            }
+            Command::SetScheduler {
+                direction,
+                kind,
+                peer,
+                reply,
+            } => {
+                let right = direction == Direction::Send && kind == SchedulerKind::Ecf;
+                let _ = reply.send(match peer.as_deref() {
+                    None if right => Ok(3),
+                    _ => Err("there is no site nobody".to_owned()),
+                });
+            }
+            Command::SetPath {
+                uplink,
+                enabled,
+                reply,
+            } => {
+                let known = uplink == "eth0" && !enabled;
+                let _ = reply.send(
+                    known
+                        .then_some(())
+                        .ok_or("there is no uplink eth9".to_owned()),
+                );
+            }
+            Command::Uplinks(_) | Command::ReloadSites | Command::Shutdown => {}
+        }
+    }
+}
+
+#[test]
+fn requests_reach_the_engine_and_answers_the_client() {
+    let gateway = Gateway::start(true, answering);
+    let client = gateway.client();
+    assert_eq!(client.status().unwrap().tunnels[0].peer, "hub");
+    let body = json!({ "kind": "ecf", "direction": "send" });
+    assert_eq!(client.post("/v1/scheduler", &body).unwrap()["changed"], 3);
+    client
+        .post("/v1/paths", &json!({ "uplink": "eth0", "enabled": false }))
+        .unwrap();
+    assert_eq!(
+        client.post("/v1/sites/reload", &json!({})).unwrap()["reloaded"],
+        "2 sites"
+    );
+    let list: Value = client.get("/v1/scheduler").unwrap();
+    assert_eq!(
+        list["available"].as_array().unwrap().len(),
+        scheduler_names::ALL.len()
+    );
+    assert_eq!(list["tunnels"][0]["send"], "auto");
+    assert!(client.get::<Value>("/v1/paths").unwrap()["tunnels"].is_array());
+    assert_eq!(client.get::<Value>("/healthz").unwrap()["ok"], true);
+}
+
+#[test]
+fn bad_requests_are_refused_with_a_reason() {
+    let gateway = Gateway::start(false, answering);
+    let client = gateway.client();
+    for (path, body, part) in [
+        (
+            "/v1/scheduler",
+            json!({ "kind": "ecff" }),
+            "unknown variant",
+        ),
+        (
+            "/v1/scheduler",
+            json!({ "kind": "ecf", "colour": 1 }),
+            "unknown field",
+        ),
+        (
+            "/v1/scheduler",
+            json!({ "direction": "send" }),
+            "missing field",
+        ),
+        (
+            "/v1/scheduler",
+            json!({ "kind": "ecf", "site": "nobody" }),
+            "no site nobody",
+        ),
+        (
+            "/v1/paths",
+            json!({ "uplink": "eth9", "enabled": false }),
+            "no uplink eth9",
+        ),
+        (
+            "/v1/paths",
+            json!({ "uplink": 5, "enabled": false }),
+            "invalid type",
+        ),
+        (
+            "/v1/paths",
+            json!("x".repeat(BODY_MAX)),
+            "length limit exceeded",
+        ),
+        ("/v1/status", json!({}), "does not take this method"),
+        ("/v1/nothing", json!({}), "no such page"),
+        ("/v1/sites/reload", json!({}), "only hubs have sites"),
+        (
+            "/v1/reload",
+            json!({}),
+            "nothing was changed: site.toml:3: broken",
+        ),
+    ] {
+        let error = client.post(path, &body).expect_err(path);
+        let text = format!("{error:#}");
+        assert!(text.contains(part), "{path} gave {text}");
+        assert_eq!(exit::code(&error), exit::FAILURE, "{text}");
+    }
+}
+
+#[test]
+fn loopback_address_serves_metrics_but_no_foreign_names_and_no_forms() {
+    let gateway = Gateway::start(false, answering);
+    let get = |host: &str| {
+        gateway.raw(&format!(
+            "GET /metrics HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n"
+        ))
+    };
+    for host in ["localhost:9490", "127.0.0.1", "[::1]:9490"] {
+        let answer = get(host);
+        assert!(
+            answer.starts_with("HTTP/1.1 200") && answer.contains("ropewalk_info"),
+            "{answer}"
+        );
+    }
+    for host in ["evil.example", "192.0.2.1", "localhost.evil.example"] {
+        assert!(get(host).starts_with("HTTP/1.1 403"), "{host}");
+    }
+    let form = gateway.raw(
+        "POST /v1/paths HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
+         content-type: text/plain\r\ncontent-length: 33\r\n\r\n{\"uplink\":\"eth0\",\"enabled\":false}",
+    );
+    assert!(form.starts_with("HTTP/1.1 415"), "{form}");
+    assert!(gateway.raw("nonsense\r\n\r\n").starts_with("HTTP/1.1 400"));
+}
+
+#[test]
+fn stopped_or_silent_engine_is_reported_as_not_running() {
+    let stopped = Gateway::start(false, drop);
+    let silent = Gateway::start(false, |commands| {
+        let kept: Vec<Command> = commands.into_iter().collect();
+        drop(kept);
+    });
+    for gateway in [stopped, silent] {
+        let error = gateway.client().status().unwrap_err();
+        assert_eq!(exit::code(&error), exit::NOT_RUNNING, "{error:#}");
+    }
+    let nobody = Client::new(Path::new("/nonexistent/api.sock"))
+        .status()
+        .unwrap_err();
+    assert_eq!(exit::code(&nobody), exit::NOT_RUNNING, "{nobody:#}");
+}

@@ -1,0 +1,292 @@
+//! Runs a hub or a site: an engine, and around it everything that is not moving packets.
+//!
+//! The engine has a thread of its own; this thread runs a small event loop for the API, signals,
+//! netlink and the engine's events.
+//!
+//! Invariant: one gateway per state directory (lock), and what was changed on this machine is
+//! undone on every way out: normally, on errors, and after a crash by the next start.
+
+pub mod api;
+pub mod network;
+mod notify;
+pub mod resolve;
+pub mod state;
+pub mod uplinks;
+
+mod hub;
+mod site;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use ropewalk_transport::Identity;
+use tokio::runtime::Runtime;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::mpsc;
+
+use crate::config::common::Common;
+use crate::config::{HubConfig, SiteConfig};
+use crate::engine::EngineHandle;
+use crate::engine::control::Command;
+use crate::engine::settings::{CommonSettings, EngineEvent, EventSink};
+use crate::{files, key_file};
+use api::{Api, CommandSink, Reload};
+use network::Tun;
+use state::Changes;
+
+/// Engine events that may wait for this thread.
+const EVENTS_MAX: usize = 1_024;
+/// How long a stopping engine may say goodbye.
+const STOP_TIMEOUT: Duration = Duration::from_secs(3);
+/// Threads that wait for answers of the engine.
+const WAITING_THREADS_MAX: usize = 4;
+/// Bit of `CAP_NET_ADMIN` (capabilities(7)).
+const CAP_NET_ADMIN: u32 = 12;
+
+/// Runs a hub until a signal or a failure ends it.
+///
+/// # Errors
+/// It could not start, or the engine failed.
+pub fn run_hub(path: &Path, config: HubConfig) -> anyhow::Result<()> {
+    let prepared = Prepared::new("hub", &config.common)?;
+    let runtime = runtime()?;
+    let result = runtime.block_on(hub::run(prepared, path, config));
+    // An engine that hangs must not keep the process from ending.
+    runtime.shutdown_timeout(STOP_TIMEOUT);
+    result
+}
+
+/// Runs a site until a signal or a failure ends it.
+///
+/// # Errors
+/// It could not start, or the engine failed.
+pub fn run_site(path: &Path, config: SiteConfig) -> anyhow::Result<()> {
+    let prepared = Prepared::new("site", &config.common)?;
+    let runtime = runtime()?;
+    let result = runtime.block_on(site::run(prepared, path, config));
+    // An engine that hangs must not keep the process from ending.
+    runtime.shutdown_timeout(STOP_TIMEOUT);
+    result
+}
+
+/// File of the lock of a gateway.
+#[must_use]
+pub fn lock_path(common: &Common, role: &str) -> PathBuf {
+    common.state_dir.join(format!("{role}.lock"))
+}
+
+/// File of the changes of a gateway.
+#[must_use]
+pub fn changes_path(common: &Common, role: &str) -> PathBuf {
+    common.state_dir.join(format!("{role}-changes.json"))
+}
+
+/// Whether this process may configure the network.
+#[must_use]
+pub fn has_net_admin() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let bits = effective.and_then(|text| u64::from_str_radix(text.trim(), 16).ok());
+    bits.is_some_and(|bits| bits >> CAP_NET_ADMIN & 1 == 1)
+}
+
+fn runtime() -> anyhow::Result<Runtime> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(WAITING_THREADS_MAX)
+        .build()
+        .context("cannot start the control loop")
+}
+
+/// What both roles need before the engine starts. Fields are dropped in order: changes are undone
+/// while the lock is still held.
+#[derive(Debug)]
+struct Prepared {
+    identity: Identity,
+    changes: Changes,
+    _lock: files::Lock,
+}
+
+impl Prepared {
+    fn new(role: &str, common: &Common) -> anyhow::Result<Self> {
+        if !has_net_admin() {
+            bail!("a {role} needs the right to configure the network; run it as root (sudo)");
+        }
+        let identity = key_file::load(&common.key_file)?;
+        let lock = files::Lock::take(&lock_path(common, role), &format!("a {role}"))?;
+        let changes = Changes::begin(&changes_path(common, role))?;
+        Ok(Self {
+            identity,
+            changes,
+            _lock: lock,
+        })
+    }
+}
+
+fn engine_settings(identity: Identity, common: &Common) -> CommonSettings {
+    CommonSettings {
+        identity,
+        name: common.name.clone(),
+        tun_name: common.interface.clone(),
+        scheduler_send: common.scheduler_send,
+        scheduler_receive: common.scheduler_receive,
+        congestion: common.congestion,
+        mtu: common.mtu,
+        offload: common.offload,
+        socket_buffer_bytes: common.socket_buffer_bytes,
+    }
+}
+
+fn event_channel() -> (EventSink, mpsc::Receiver<EngineEvent>) {
+    let (sender, receiver) = mpsc::channel(EVENTS_MAX);
+    let sink = EventSink::new(move |event| {
+        if let Err(error) = sender.try_send(event) {
+            tracing::warn!(%error, "an event of the engine was lost");
+        }
+    });
+    (sink, receiver)
+}
+
+/// A running engine; stops it when dropped.
+#[derive(Debug)]
+struct Engine {
+    handle: Option<EngineHandle>,
+    tun: Tun,
+    commands: Commands,
+}
+
+/// Hands commands to the engine.
+#[derive(Clone)]
+struct Commands(CommandSink);
+
+impl std::fmt::Debug for Commands {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Commands")
+    }
+}
+
+impl Engine {
+    fn new(handle: EngineHandle) -> Self {
+        let tun = Tun {
+            name: handle.info().interface.clone(),
+            ifindex: handle.info().ifindex,
+        };
+        let sender = handle.sender();
+        Self {
+            handle: Some(handle),
+            tun,
+            commands: Commands(Arc::new(move |command| sender.send(command))),
+        }
+    }
+
+    fn send(&self, command: Command) {
+        if let Err(error) = (self.commands.0)(command) {
+            tracing::debug!(%error, "a command was lost");
+        }
+    }
+
+    /// Stops the engine and waits for it.
+    ///
+    /// # Errors
+    /// What made the engine fail.
+    async fn stop(mut self) -> anyhow::Result<()> {
+        let Some(handle) = self.handle.take() else {
+            return Ok(());
+        };
+        let _ = handle.send(Command::Shutdown);
+        let ended = tokio::task::spawn_blocking(move || handle.join());
+        match tokio::time::timeout(STOP_TIMEOUT, ended).await {
+            Ok(Ok(result)) => result.context("the engine failed"),
+            Ok(Err(error)) => Err(error).context("the engine failed"),
+            Err(_) => {
+                tracing::warn!("the engine did not stop in time and is abandoned");
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        if let Some(handle) = self.handle.take() {
+            let _ = handle.send(Command::Shutdown);
+            let _ = handle.join();
+        }
+    }
+}
+
+/// The API of a running gateway; its socket is removed when dropped.
+#[derive(Debug)]
+struct ApiSocket(PathBuf);
+
+impl ApiSocket {
+    async fn open(
+        common: &Common,
+        engine: &Engine,
+        reload: Reload,
+        is_hub: bool,
+    ) -> anyhow::Result<Self> {
+        let api = Api {
+            commands: Arc::clone(&engine.commands.0),
+            reload,
+            is_hub,
+        };
+        api::serve_unix(api.clone(), &common.socket, common.socket_group.as_deref())?;
+        let socket = Self(common.socket.clone());
+        if let Some(address) = common.api_listen {
+            api::serve_tcp(api, address).await?;
+        }
+        Ok(socket)
+    }
+}
+
+impl Drop for ApiSocket {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// The signals a gateway obeys.
+#[derive(Debug)]
+struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+    hang_up: Signal,
+}
+
+/// What a signal asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asked {
+    Stop,
+    Reload,
+}
+
+impl Signals {
+    fn new() -> anyhow::Result<Self> {
+        let catch = |kind| signal(kind).context("cannot catch signals");
+        Ok(Self {
+            interrupt: catch(SignalKind::interrupt())?,
+            terminate: catch(SignalKind::terminate())?,
+            hang_up: catch(SignalKind::hangup())?,
+        })
+    }
+
+    async fn next(&mut self) -> Asked {
+        tokio::select! {
+            _ = self.interrupt.recv() => Asked::Stop,
+            _ = self.terminate.recv() => Asked::Stop,
+            _ = self.hang_up.recv() => Asked::Reload,
+        }
+    }
+}
+
+fn reload_and_log(reload: &Reload) {
+    match reload() {
+        Ok(what) => tracing::info!(what, "reloaded"),
+        Err(error) => {
+            tracing::error!(error = format!("{error:#}"), "nothing was reloaded");
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! Sets up this machine around a running engine: addresses and routes of the TUN interface,
+//! forwarding, address translation.
+//!
+//! Invariant: whatever outlives the process is recorded in [`Changes`] first.
+
+use anyhow::{Context, bail};
+use ipnet::IpNet;
+use ropewalk_io::netlink::{self, Interface, RouteSpec};
+use ropewalk_io::nft::{self, HubNat};
+use ropewalk_io::sysctl;
+
+use super::state::Changes;
+use crate::config::HubConfig;
+
+/// Start of the names of nftables tables; the TUN interface's name follows.
+const TABLE_PREFIX: &str = "ropewalk_";
+
+/// Whether two networks have addresses in common.
+#[must_use]
+pub fn overlap(a: &IpNet, b: &IpNet) -> bool {
+    a.contains(&b.network()) || b.contains(&a.network())
+}
+
+/// Networks this machine is in; empty when netlink says nothing.
+#[must_use]
+pub fn local_networks() -> Vec<IpNet> {
+    let interfaces = netlink::snapshot().unwrap_or_default();
+    networks(&interfaces, "")
+        .into_iter()
+        .map(|(_, net)| net)
+        .collect()
+}
+
+/// Refuses pools that overlap with a network this machine is in already.
+///
+/// # Errors
+/// Names pool, interface and network.
+pub fn check_pools(
+    interfaces: &[Interface],
+    tun: &str,
+    pools: &[(&str, IpNet)],
+) -> anyhow::Result<()> {
+    for (key, pool) in pools {
+        let networks = networks(interfaces, tun);
+        let taken = networks.iter().find(|(_, net)| overlap(net, pool));
+        if let Some((name, net)) = taken {
+            bail!(
+                "the pool {key} = \"{pool}\" in [pool] overlaps with {net} on {name}; choose \
+                 another network, and invite the sites again"
+            );
+        }
+    }
+    Ok(())
+}
+
+fn networks(interfaces: &[Interface], tun: &str) -> Vec<(String, IpNet)> {
+    let others = interfaces.iter().filter(|interface| interface.name != tun);
+    let addresses = others.flat_map(|interface| {
+        let of = move |address: &netlink::Address| {
+            let net = IpNet::new(address.ip, address.prefix).ok()?.trunc();
+            Some((interface.name.clone(), net))
+        };
+        interface.addresses.iter().filter_map(of)
+    });
+    addresses.collect()
+}
+
+/// The interface of the engine.
+#[derive(Clone, Debug)]
+pub struct Tun {
+    /// Name.
+    pub name: String,
+    /// Kernel index.
+    pub ifindex: u32,
+}
+
+impl Tun {
+    /// Name of the nftables table that belongs to this interface.
+    #[must_use]
+    pub fn table(&self) -> String {
+        let sound = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
+        format!(
+            "{TABLE_PREFIX}{}",
+            self.name.chars().map(sound).collect::<String>()
+        )
+    }
+
+    /// Gives the interface its addresses and sets it up.
+    ///
+    /// # Errors
+    /// Not permitted, or the kernel refuses.
+    pub fn configure(&self, addresses: &[IpNet]) -> anyhow::Result<()> {
+        netlink::set_up(self.ifindex).with_context(|| format!("cannot set {} up", self.name))?;
+        for address in addresses {
+            netlink::add_address(self.ifindex, address.addr(), address.prefix_len())
+                .with_context(|| format!("cannot give {} the address {address}", self.name))?;
+        }
+        Ok(())
+    }
+
+    /// Sends `routes` into the interface; those of families without an address are left out and
+    /// returned.
+    ///
+    /// # Errors
+    /// Not permitted, or the kernel refuses.
+    pub fn add_routes(&self, routes: &[IpNet], addresses: &[IpNet]) -> anyhow::Result<Vec<IpNet>> {
+        let mut left_out = Vec::new();
+        for route in routes {
+            let is_ipv4 = route.addr().is_ipv4();
+            if !addresses
+                .iter()
+                .any(|address| address.addr().is_ipv4() == is_ipv4)
+            {
+                left_out.push(*route);
+                continue;
+            }
+            for part in halves(*route) {
+                let spec = RouteSpec {
+                    destination: part.addr(),
+                    prefix: part.prefix_len(),
+                    ifindex: self.ifindex,
+                    gateway: None,
+                    table: None,
+                    metric: None,
+                };
+                netlink::add_route(&spec)
+                    .with_context(|| format!("cannot route {part} into {}", self.name))?;
+            }
+        }
+        Ok(left_out)
+    }
+}
+
+/// Two halves in place of a default route: they win over every other default route without
+/// replacing it. Sockets of paths are bound to their interfaces and still find those.
+fn halves(route: IpNet) -> Vec<IpNet> {
+    if route.prefix_len() > 0 {
+        return vec![route];
+    }
+    route
+        .subnets(1)
+        .map_or_else(|_| vec![route], Iterator::collect)
+}
+
+/// Forwarding and address translation of a hub.
+///
+/// # Errors
+/// Not permitted, or `nft` is missing or refuses.
+pub fn set_up_hub(changes: &mut Changes, tun: &Tun, config: &HubConfig) -> anyhow::Result<()> {
+    if !config.forward {
+        return Ok(());
+    }
+    if config.pool_v4.is_some() {
+        changes.sysctl("net.ipv4.ip_forward", "1")?;
+    }
+    if config.pool_v6.is_some() {
+        forward_ipv6(changes)?;
+    }
+    let nat = HubNat {
+        table: tun.table(),
+        tun: tun.name.clone(),
+        pool_v4: config.pool_v4.and_then(|pool| match pool {
+            IpNet::V4(pool) => Some((pool.network(), pool.prefix_len())),
+            IpNet::V6(_) => None,
+        }),
+        pool_v6: config.pool_v6.and_then(|pool| match pool {
+            IpNet::V6(pool) => Some((pool.network(), pool.prefix_len())),
+            IpNet::V4(_) => None,
+        }),
+        masquerade: config.masquerade,
+    };
+    changes.table(&nat.table)?;
+    nft::apply_hub(&nat).context(
+        "cannot set up address translation; install nftables, or set forward = false in [network]",
+    )
+}
+
+/// A host that forwards ignores router advertisements and would lose its own default route, unless
+/// told to take them all the same.
+fn forward_ipv6(changes: &mut Changes) -> anyhow::Result<()> {
+    if sysctl::read("net.ipv6.conf.all.forwarding").is_err() {
+        bail!("this kernel has no IPv6; remove ipv6 from [pool]");
+    }
+    let interfaces = netlink::snapshot().unwrap_or_default();
+    for interface in interfaces
+        .iter()
+        .filter(|interface| interface.default_route_v6)
+    {
+        let key = format!("net/ipv6/conf/{}/accept_ra", interface.name);
+        if sysctl::read(&key).is_ok_and(|value| value == "1") {
+            changes.sysctl(&key, "2")?;
+        }
+    }
+    changes.sysctl("net.ipv6.conf.all.forwarding", "1")
+}
+
+/// Clamps the MSS of connections that a site forwards. Without `nft` they still work, by path MTU
+/// discovery.
+pub fn set_up_site(changes: &mut Changes, tun: &Tun) {
+    let table = tun.table();
+    let done = changes
+        .table(&table)
+        .and_then(|()| Ok(nft::apply_site_clamp(&table, &tun.name)?));
+    if let Err(error) = done {
+        tracing::info!(
+            error = format!("{error:#}"),
+            "the MSS of forwarded connections is not clamped"
+        );
+    }
+}
+
+/// Lets answers of the hub in where the kernel would drop them: with the strict check of RFC 3704
+/// §2.2 it accepts a packet only on the interface that it would send to the sender by, and that
+/// is the tunnel or another uplink.
+pub fn loosen_reverse_path(changes: &mut Changes, uplink: &str) {
+    let strict = |name: &str| {
+        sysctl::read(&format!("net/ipv4/conf/{name}/rp_filter")).is_ok_and(|value| value == "1")
+    };
+    let loose = |name: &str| {
+        sysctl::read(&format!("net/ipv4/conf/{name}/rp_filter")).is_ok_and(|value| value == "2")
+    };
+    // The kernel takes the larger of both values.
+    if loose("all") || loose(uplink) || !(strict("all") || strict(uplink)) {
+        return;
+    }
+    let key = format!("net/ipv4/conf/{uplink}/rp_filter");
+    match changes.sysctl(&key, "2") {
+        Ok(()) => tracing::info!(uplink, "reverse path filter is loose now"),
+        Err(error) => tracing::warn!(
+            uplink,
+            error = format!("{error:#}"),
+            "the strict reverse path filter may drop the hub's answers; set {key} to 2"
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn default_routes_become_two_halves() {
+        let halves = |text: &str| {
+            let parts = super::halves(text.parse().unwrap());
+            parts.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(halves("0.0.0.0/0"), ["0.0.0.0/1", "128.0.0.0/1"]);
+        assert_eq!(halves("::/0"), ["::/1", "8000::/1"]);
+        assert_eq!(halves("10.0.0.0/8"), ["10.0.0.0/8"]);
+    }
+
+    #[test]
+    fn overlapping_pool_is_refused_with_interface_and_network() {
+        let interface = Interface {
+            name: "eth0".to_owned(),
+            index: 2,
+            mtu: 1_500,
+            up: true,
+            carrier: true,
+            loopback: false,
+            kind: None,
+            addresses: vec![netlink::Address {
+                ip: "10.201.16.9".parse().unwrap(),
+                prefix: 24,
+                temporary: false,
+                deprecated: false,
+                tentative: false,
+            }],
+            default_route_v4: true,
+            default_route_v6: false,
+        };
+        let interfaces = [interface];
+        let check =
+            |pool: &str| check_pools(&interfaces, "ropehub0", &[("ipv4", pool.parse().unwrap())]);
+        check("10.202.0.0/16").unwrap();
+        for pool in ["10.201.16.0/24", "10.0.0.0/8", "10.201.16.128/30"] {
+            let error = check(pool).unwrap_err().to_string();
+            assert!(error.contains("10.201.16.0/24 on eth0"), "{error}");
+        }
+        let own = check_pools(
+            &interfaces,
+            "eth0",
+            &[("ipv4", "10.0.0.0/8".parse().unwrap())],
+        );
+        own.expect("the hub's own interface is no other network");
+    }
+
+    #[test]
+    fn table_names_suit_nftables() {
+        let tun = Tun {
+            name: "rope-0.1".to_owned(),
+            ifindex: 3,
+        };
+        assert_eq!(tun.table(), "ropewalk_rope_0_1");
+    }
+}

@@ -1,0 +1,299 @@
+//! The control side of a site: uplinks, the hub's addresses, and the inner network.
+//!
+//! Invariant: uplinks reach the engine only as the result of `uplinks::select` on the latest
+//! state of the interfaces and rules.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::Context;
+use ipnet::IpNet;
+use ropewalk_io::netlink::{Interface, Watch};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep_until};
+
+use super::api::Reload;
+use super::uplinks::{changes, select, unmatched};
+use super::{
+    ApiSocket, Asked, Engine, Prepared, Signals, engine_settings, event_channel, network, notify,
+    reload_and_log, resolve,
+};
+use crate::config::common::HostPort;
+use crate::config::site::UplinkRules;
+use crate::config::{self, SiteConfig};
+use crate::engine::control::{Command, Uplink};
+use crate::engine::settings::{EngineEvent, HubAddresses, SiteSettings};
+use crate::engine::start_site;
+
+/// How often the names of the hub are looked up while the tunnel is down.
+const RESOLVE_INTERVAL: Duration = Duration::from_secs(15);
+/// How soon an unsuccessful first look-up is repeated.
+const RESOLVE_RETRY: Duration = Duration::from_secs(2);
+
+struct Site {
+    config: SiteConfig,
+    engine: Engine,
+    hub: Arc<HubAddresses>,
+    rules: Arc<Mutex<UplinkRules>>,
+    interfaces: watch::Receiver<Vec<Interface>>,
+    uplinks: Vec<Uplink>,
+    /// Patterns of `include` that were told to match nothing.
+    unmatched: Vec<String>,
+    assigned: Vec<IpNet>,
+    up: bool,
+}
+
+pub(super) async fn run(
+    mut prepared: Prepared,
+    path: &Path,
+    config: SiteConfig,
+) -> anyhow::Result<()> {
+    let mut signals = Signals::new()?;
+    let Some(addresses) = first_addresses(&config.endpoints, &mut signals).await else {
+        return Ok(());
+    };
+    let hub = Arc::new(HubAddresses::new(&addresses));
+    let (sink, mut events) = event_channel();
+    let handle = start_site(SiteSettings {
+        common: engine_settings(prepared.identity.clone(), &config.common),
+        hub_key: config.hub_key,
+        hub_addresses: Arc::clone(&hub),
+        tcp_port: config.tcp_port,
+        udp_blocked_fallback: config.tcp_fallback,
+        events: sink,
+    })
+    .context("the site cannot start")?;
+    let engine = Engine::new(handle);
+    engine.tun.configure(&[])?;
+    network::set_up_site(&mut prepared.changes, &engine.tun);
+    let (notify_interfaces, interfaces) = watch::channel(Vec::new());
+    let watching = Watch::start(Box::new(move |list| {
+        notify_interfaces.send_replace(list);
+    }))
+    .context("cannot follow the network interfaces")?;
+    let rules = Arc::new(Mutex::new(config.uplinks.clone()));
+    let (reloaded, mut reloads) = mpsc::channel(1);
+    let reload = reload(path, Arc::clone(&rules), reloaded);
+    let api = ApiSocket::open(&config.common, &engine, Arc::clone(&reload), false).await?;
+    notify::send("READY=1");
+    tracing::info!(
+        config = %path.display(),
+        public_key = %prepared.identity.public_key(),
+        interface = engine.tun.name,
+        hub = ?addresses,
+        "site is ready"
+    );
+    let mut site = Site {
+        config,
+        engine,
+        hub,
+        rules,
+        interfaces,
+        uplinks: Vec::new(),
+        unmatched: Vec::new(),
+        assigned: Vec::new(),
+        up: false,
+    };
+    let result = site
+        .serve(
+            &mut signals,
+            &mut events,
+            &mut reloads,
+            &reload,
+            &mut prepared,
+        )
+        .await;
+    notify::send("STOPPING=1");
+    drop(api);
+    drop(watching);
+    let stopped = site.engine.stop().await;
+    drop(prepared);
+    tracing::info!("site has stopped");
+    result.and(stopped)
+}
+
+impl Site {
+    async fn serve(
+        &mut self,
+        signals: &mut Signals,
+        events: &mut mpsc::Receiver<EngineEvent>,
+        reloads: &mut mpsc::Receiver<()>,
+        reload: &Reload,
+        prepared: &mut Prepared,
+    ) -> anyhow::Result<()> {
+        let mut resolve_at = Instant::now() + RESOLVE_INTERVAL;
+        loop {
+            tokio::select! {
+                asked = signals.next() => match asked {
+                    Asked::Stop => return Ok(()),
+                    Asked::Reload => reload_and_log(reload),
+                },
+                event = events.recv() => match event {
+                    Some(EngineEvent::Stopped { error: Some(error) }) => {
+                        anyhow::bail!("the engine failed: {error}");
+                    }
+                    Some(EngineEvent::Stopped { error: None }) | None => return Ok(()),
+                    Some(event) => self.handle(event)?,
+                },
+                changed = self.interfaces.changed() => {
+                    changed.context("following the network interfaces ended")?;
+                    self.follow_uplinks(prepared);
+                }
+                Some(()) = reloads.recv() => self.follow_uplinks(prepared),
+                () = sleep_until(resolve_at) => {
+                    if !self.up && self.resolve_again().await {
+                        self.follow_uplinks(prepared);
+                    }
+                    resolve_at = Instant::now() + RESOLVE_INTERVAL;
+                }
+            }
+        }
+    }
+
+    fn handle(&mut self, event: EngineEvent) -> anyhow::Result<()> {
+        match event {
+            EngineEvent::TunnelUp { .. } => {
+                self.up = true;
+                tracing::info!("tunnel is up");
+            }
+            EngineEvent::TunnelDown { .. } => {
+                self.up = false;
+                tracing::warn!("tunnel is down: no uplink reaches the hub");
+            }
+            EngineEvent::MtuChanged(mtu) => tracing::info!(mtu, "inner MTU changed"),
+            EngineEvent::Assigned {
+                addresses,
+                hub_addresses,
+            } => {
+                tracing::info!(?addresses, hub = ?hub_addresses, "the hub assigned addresses");
+                self.assign(&addresses)?;
+            }
+            EngineEvent::Stopped { .. } => {}
+        }
+        Ok(())
+    }
+
+    fn assign(&mut self, addresses: &[IpNet]) -> anyhow::Result<()> {
+        self.warn_of_overlap(addresses);
+        let tun = &self.engine.tun;
+        tun.configure(addresses)?;
+        let left_out = tun.add_routes(&self.config.routes, addresses)?;
+        for route in left_out {
+            tracing::warn!(
+                %route,
+                "not routed into the tunnel: the hub has no address pool of this family"
+            );
+        }
+        if !self.assigned.is_empty() && self.assigned != addresses {
+            tracing::warn!("the hub changed this site's addresses: open connections will break");
+        }
+        self.assigned = addresses.to_vec();
+        Ok(())
+    }
+
+    fn warn_of_overlap(&self, addresses: &[IpNet]) {
+        let tun = &self.engine.tun.name;
+        let interfaces = self.interfaces.borrow();
+        let pools: Vec<_> = addresses
+            .iter()
+            .map(|net| ("of the hub", net.trunc()))
+            .collect();
+        if let Err(error) = network::check_pools(&interfaces, tun, &pools) {
+            tracing::warn!(%error, "the hub's network overlaps with one of this site");
+        }
+    }
+
+    fn follow_uplinks(&mut self, prepared: &mut Prepared) {
+        let rules = self
+            .rules
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        let interfaces = self.interfaces.borrow_and_update().clone();
+        let uplinks = select(&interfaces, &rules, &self.engine.tun.name, &self.hub.load());
+        let unmatched = unmatched(&interfaces, &rules);
+        for pattern in unmatched
+            .iter()
+            .filter(|pattern| !self.unmatched.contains(*pattern))
+        {
+            tracing::warn!(
+                pattern,
+                "no interface matches this pattern of `include` yet"
+            );
+        }
+        self.unmatched = unmatched;
+        for change in changes(&self.uplinks, &uplinks) {
+            tracing::info!("{change}");
+        }
+        if uplinks.is_empty() && !self.uplinks.is_empty() {
+            tracing::warn!("no uplink is left");
+        }
+        for uplink in &uplinks {
+            network::loosen_reverse_path(&mut prepared.changes, &uplink.name);
+        }
+        if uplinks != self.uplinks {
+            self.engine.send(Command::Uplinks(uplinks.clone()));
+            self.uplinks = uplinks;
+        }
+    }
+
+    /// Whether the hub's addresses changed.
+    async fn resolve_again(&self) -> bool {
+        if self.config.endpoints.iter().all(is_address) {
+            return false;
+        }
+        let (addresses, failures) = resolve::resolve(&self.config.endpoints).await;
+        if !failures.is_empty() {
+            tracing::debug!(?failures, "names of the hub were not found");
+        }
+        // A resolver that is reached through the tunnel fails now: what was known is better.
+        if addresses.is_empty() || addresses[..] == self.hub.load()[..] {
+            return false;
+        }
+        tracing::info!(hub = ?addresses, "the hub has other addresses now");
+        self.hub.store(&addresses);
+        true
+    }
+}
+
+/// The hub's addresses, waiting for a resolver if need be; `None` when asked to stop.
+async fn first_addresses(endpoints: &[HostPort], signals: &mut Signals) -> Option<Vec<SocketAddr>> {
+    let mut told = false;
+    loop {
+        let (addresses, failures) = resolve::resolve(endpoints).await;
+        if !addresses.is_empty() {
+            return Some(addresses);
+        }
+        if !told {
+            tracing::warn!(
+                ?failures,
+                "the hub's name is not found yet; trying until it is"
+            );
+            told = true;
+        }
+        tokio::select! {
+            asked = signals.next() => if asked == Asked::Stop { return None },
+            () = tokio::time::sleep(RESOLVE_RETRY) => {}
+        }
+    }
+}
+
+fn is_address(endpoint: &HostPort) -> bool {
+    endpoint.host.parse::<std::net::IpAddr>().is_ok()
+}
+
+fn reload(path: &Path, rules: Arc<Mutex<UplinkRules>>, done: mpsc::Sender<()>) -> Reload {
+    let path = path.to_owned();
+    Arc::new(move || {
+        let config = config::load_site(&path)?;
+        let count = config.uplinks.marks.len();
+        *rules.lock().unwrap_or_else(PoisonError::into_inner) = config.uplinks;
+        // A full channel means that a reload is due anyway.
+        let _ = done.try_send(());
+        Ok(format!(
+            "rules for uplinks ({count} marks); other keys need a restart"
+        ))
+    })
+}

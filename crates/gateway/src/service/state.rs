@@ -1,0 +1,308 @@
+//! What a gateway changed on this machine, on disk, so that it is undone even after a crash.
+//!
+//! Invariant: a change is written to the disk before it is made, and struck off after it is
+//! undone. The TUN interface, its addresses and its routes are not listed: the kernel removes
+//! them with the process. Changes of an earlier boot or another network namespace are gone and
+//! must not be undone again: the same settings may since have been made by somebody else.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use ropewalk_io::{nft, sysctl};
+use serde::{Deserialize, Serialize};
+
+use crate::files;
+
+/// Largest state file that is read, bytes.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// One change.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+pub enum Change {
+    /// A kernel setting.
+    Sysctl {
+        /// Key as sysctl(8) writes it.
+        key: String,
+        /// Value before.
+        former: String,
+        /// Value that was set.
+        value: String,
+    },
+    /// An nftables table.
+    Table {
+        /// Its name.
+        name: String,
+    },
+}
+
+impl Change {
+    /// Undoes the change. A setting that somebody changed since is left alone.
+    fn undo(&self) -> anyhow::Result<()> {
+        match self {
+            Self::Sysctl { key, former, value } => match sysctl::read(key) {
+                Ok(present) if present == *value => sysctl::write(key, former)
+                    .with_context(|| format!("cannot set {key} back to {former}")),
+                // The interface it belonged to may be gone.
+                _ => Ok(()),
+            },
+            Self::Table { name } => nft::remove(name)
+                .with_context(|| format!("cannot remove the nftables table {name}")),
+        }
+    }
+}
+
+impl std::fmt::Display for Change {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Sysctl { key, former, value } => write!(f, "{key} = {value}, before {former}"),
+            Self::Table { name } => write!(f, "nftables table {name}"),
+        }
+    }
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct StateFile {
+    pid: u32,
+    boot: String,
+    namespace: String,
+    changes: Vec<Change>,
+}
+
+/// The changes of a running gateway; dropping it undoes them.
+#[derive(Debug)]
+pub struct Changes {
+    path: PathBuf,
+    made: Vec<Change>,
+}
+
+impl Changes {
+    /// No changes yet; they will be listed in the file at `path`. What an earlier gateway left
+    /// there is undone first.
+    ///
+    /// # Errors
+    /// Left-overs cannot be undone.
+    pub fn begin(path: &Path) -> anyhow::Result<Self> {
+        let undone = repair(path)?;
+        if !undone.is_empty() {
+            tracing::warn!(
+                count = undone.len(),
+                "undid what an earlier run left behind"
+            );
+        }
+        Ok(Self {
+            path: path.to_owned(),
+            made: Vec::new(),
+        })
+    }
+
+    /// Changes a kernel setting unless it has the value already.
+    ///
+    /// # Errors
+    /// No such setting, not permitted, or the list cannot be written.
+    pub fn sysctl(&mut self, key: &str, value: &str) -> anyhow::Result<()> {
+        let former = sysctl::read(key).with_context(|| format!("cannot read the setting {key}"))?;
+        if former == value {
+            return Ok(());
+        }
+        self.record(Change::Sysctl {
+            key: key.to_owned(),
+            former,
+            value: value.to_owned(),
+        })?;
+        sysctl::write(key, value)
+            .with_context(|| format!("cannot set {key} to {value}; run as root"))
+    }
+
+    /// Records that the nftables table `name` is about to be made.
+    ///
+    /// # Errors
+    /// The list cannot be written.
+    pub fn table(&mut self, name: &str) -> anyhow::Result<()> {
+        self.record(Change::Table {
+            name: name.to_owned(),
+        })
+    }
+
+    fn record(&mut self, change: Change) -> anyhow::Result<()> {
+        if self.made.contains(&change) {
+            return Ok(());
+        }
+        self.made.push(change);
+        write(&self.path, &self.made)
+    }
+}
+
+impl Drop for Changes {
+    fn drop(&mut self) {
+        let mut left = Vec::new();
+        for change in self.made.drain(..).rev() {
+            if let Err(error) = change.undo() {
+                tracing::error!(%error, "a change could not be undone; `ropewalk doctor --repair` tries again");
+                left.push(change);
+            }
+        }
+        let result = if left.is_empty() {
+            fs::remove_file(&self.path)
+        } else {
+            left.reverse();
+            write(&self.path, &left).map_err(std::io::Error::other)
+        };
+        match result {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                tracing::warn!(%error, path = %self.path.display(), "the list of changes is out of date");
+            }
+            _ => {}
+        }
+    }
+}
+
+/// What an earlier gateway left behind and is still in force.
+///
+/// # Errors
+/// The file cannot be read.
+pub fn left_over(path: &Path) -> anyhow::Result<Vec<Change>> {
+    let length = match fs::metadata(path) {
+        Ok(metadata) => metadata.len(),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error).with_context(|| cannot_read(path)),
+    };
+    if length > FILE_BYTES_MAX {
+        anyhow::bail!(
+            "{} is too large to be a list of changes; remove it",
+            path.display()
+        );
+    }
+    let text = fs::read_to_string(path).with_context(|| cannot_read(path))?;
+    let state: StateFile = serde_json::from_str(&text).with_context(|| {
+        format!(
+            "{} is damaged; look at it, undo what it lists by hand, and remove it",
+            path.display()
+        )
+    })?;
+    if state.boot != boot() || state.namespace != namespace() {
+        return Ok(Vec::new());
+    }
+    Ok(state.changes)
+}
+
+/// Undoes what an earlier gateway left behind; returns it. The caller holds the gateway's lock.
+///
+/// # Errors
+/// Something cannot be undone; it stays listed.
+pub fn repair(path: &Path) -> anyhow::Result<Vec<Change>> {
+    let mut left = left_over(path)?;
+    let undone = left.clone();
+    while let Some(change) = left.last() {
+        change.undo()?;
+        left.pop();
+        if !left.is_empty() {
+            write(path, &left)?;
+        }
+    }
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot remove {}", path.display()))
+        }
+        _ => Ok(undone),
+    }
+}
+
+fn write(path: &Path, changes: &[Change]) -> anyhow::Result<()> {
+    let state = StateFile {
+        pid: std::process::id(),
+        boot: boot(),
+        namespace: namespace(),
+        changes: changes.to_vec(),
+    };
+    let text = serde_json::to_vec_pretty(&state)?;
+    files::write_atomically(path, &text, files::PUBLIC, true)
+        .with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn cannot_read(path: &Path) -> String {
+    format!("cannot read {}", path.display())
+}
+
+fn boot() -> String {
+    sysctl::read("kernel.random.boot_id").unwrap_or_default()
+}
+
+fn namespace() -> String {
+    fs::read_link("/proc/self/ns/net")
+        .map(|target| target.to_string_lossy().into_owned())
+        .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A setting that any process may have an opinion on and that affects no traffic here.
+    const KEY: &str = "net.ipv4.icmp_msgs_burst";
+
+    fn present() -> String {
+        sysctl::read(KEY).unwrap()
+    }
+
+    /// One test, because all share the setting of this machine.
+    #[test]
+    fn changes_are_undone_at_the_end_after_a_crash_and_only_if_still_in_force() {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: needs root");
+            return;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("state.json");
+        let former = present();
+        let other = format!("{}", former.parse::<u32>().unwrap() + 7);
+
+        let mut changes = Changes::begin(&path).unwrap();
+        changes.sysctl(KEY, &other).unwrap();
+        assert_eq!(present(), other);
+        drop(changes);
+        assert_eq!(present(), former, "not undone at the end");
+        assert!(!path.exists());
+
+        let mut changes = Changes::begin(&path).unwrap();
+        changes.sysctl(KEY, &other).unwrap();
+        std::mem::forget(changes);
+        assert_eq!(left_over(&path).unwrap().len(), 1);
+        drop(Changes::begin(&path).unwrap());
+        assert_eq!(present(), former, "not undone after a crash");
+
+        let mut changes = Changes::begin(&path).unwrap();
+        changes.sysctl(KEY, &other).unwrap();
+        let third = format!("{}", former.parse::<u32>().unwrap() + 9);
+        sysctl::write(KEY, &third).unwrap();
+        drop(changes);
+        assert_eq!(present(), third, "somebody else's value was overwritten");
+        sysctl::write(KEY, &former).unwrap();
+    }
+
+    #[test]
+    fn changes_of_another_boot_are_forgotten_and_damage_is_told() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("state.json");
+        let state = StateFile {
+            pid: 1,
+            boot: "another".to_owned(),
+            namespace: namespace(),
+            changes: vec![Change::Sysctl {
+                key: "net.ipv4.ip_forward".to_owned(),
+                former: "5".to_owned(),
+                value: sysctl::read("net.ipv4.ip_forward").unwrap(),
+            }],
+        };
+        fs::write(&path, serde_json::to_vec(&state).unwrap()).unwrap();
+        assert!(repair(&path).unwrap().is_empty());
+        assert!(!path.exists());
+        fs::write(&path, "{\"pid\":").unwrap();
+        let error = left_over(&path).unwrap_err().to_string();
+        assert!(
+            error.contains("damaged") && error.contains("remove it"),
+            "{error}"
+        );
+    }
+}

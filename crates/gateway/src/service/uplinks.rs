@@ -1,0 +1,422 @@
+//! Which interfaces are uplinks, by what netlink says and what the configuration wants.
+//!
+//! Invariant: the same interfaces and rules give the same uplinks in the same order. Hot-plug,
+//! renames, new addresses and lost carriers all come through here: there is no other way in.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use ipnet::IpNet;
+use ropewalk_io::netlink::{Address, Interface};
+use ropewalk_types::PATHS_MAX;
+
+use crate::config::site::{Pattern, UplinkRules};
+use crate::engine::control::Uplink;
+
+/// Kinds of virtual interfaces that are tunnels themselves: used only when named in `include`.
+const TUNNEL_KINDS: [&str; 12] = [
+    "tun",
+    "wireguard",
+    "ipip",
+    "sit",
+    "gre",
+    "gretap",
+    "ip6gre",
+    "ip6tnl",
+    "vti",
+    "vti6",
+    "xfrm",
+    "vxlan",
+];
+
+/// The interfaces to use, by index; at most [`PATHS_MAX`].
+///
+/// An interface is used when it is up with a carrier, is not this gateway's own `tun`, and has an
+/// address with a way to one of the hub's addresses: a default route, or the same network. A
+/// pattern in `include` waives the way (the route may be a narrow one) but not the address.
+#[must_use]
+pub fn select(
+    interfaces: &[Interface],
+    rules: &UplinkRules,
+    tun: &str,
+    hub: &[SocketAddr],
+) -> Vec<Uplink> {
+    let mut uplinks: Vec<Uplink> = interfaces
+        .iter()
+        .filter_map(|interface| uplink(interface, rules, tun, hub))
+        .collect();
+    uplinks.sort_by_key(|uplink| uplink.ifindex);
+    uplinks.truncate(PATHS_MAX);
+    uplinks
+}
+
+fn uplink(
+    interface: &Interface,
+    rules: &UplinkRules,
+    tun: &str,
+    hub: &[SocketAddr],
+) -> Option<Uplink> {
+    let name = interface.name.as_str();
+    let matches = |patterns: &[Pattern]| patterns.iter().any(|pattern| pattern.matches(name));
+    let included = matches(&rules.include);
+    let alive = interface.up && interface.carrier && !interface.loopback && name != tun;
+    if !alive || matches(&rules.exclude) || (!rules.include.is_empty() && !included) {
+        return None;
+    }
+    let kind = interface.kind.as_deref().unwrap_or_default();
+    if TUNNEL_KINDS.contains(&kind) && !included {
+        return None;
+    }
+    let addresses = source_addresses(interface, hub, included);
+    if addresses.is_empty() {
+        return None;
+    }
+    let mark = rules.marks.iter().find(|mark| mark.pattern.matches(name));
+    Some(Uplink {
+        name: name.to_owned(),
+        ifindex: interface.index,
+        addresses,
+        mtu: interface.mtu,
+        standby: mark.is_some_and(|mark| mark.standby),
+        metered: mark.is_some_and(|mark| mark.metered),
+        weight: mark.and_then(|mark| mark.weight),
+        congestion: mark.and_then(|mark| mark.congestion),
+    })
+}
+
+/// Addresses to send from, preferred first: IPv4, then IPv6 privacy addresses, then stable ones.
+/// Deprecated ones are taken only where a family has no other (RFC 6724 §5, rules 3 and 7).
+fn source_addresses(interface: &Interface, hub: &[SocketAddr], waive_way: bool) -> Vec<IpAddr> {
+    let usable = |address: &&Address| {
+        !address.tentative && is_routable(address.ip) && has_way(interface, address, hub, waive_way)
+    };
+    let mut usable: Vec<&Address> = interface.addresses.iter().filter(usable).collect();
+    for ipv4 in [true, false] {
+        let current = |address: &&Address| address.ip.is_ipv4() == ipv4 && !address.deprecated;
+        if usable.iter().any(current) {
+            usable.retain(|address| address.ip.is_ipv4() != ipv4 || !address.deprecated);
+        }
+    }
+    usable.sort_by_key(|address| (address.ip.is_ipv6(), !address.temporary));
+    usable.iter().map(|address| address.ip).collect()
+}
+
+fn has_way(interface: &Interface, address: &Address, hub: &[SocketAddr], waive: bool) -> bool {
+    let ipv4 = address.ip.is_ipv4();
+    let default = if ipv4 {
+        interface.default_route_v4
+    } else {
+        interface.default_route_v6
+    };
+    let network = IpNet::new(address.ip, address.prefix).ok();
+    let mut reachable = hub
+        .iter()
+        .map(SocketAddr::ip)
+        .filter(|ip| ip.is_ipv4() == ipv4);
+    reachable.any(|ip| {
+        waive || default || network.is_some_and(|net| net.contains(&ip) && net.addr() != ip)
+    })
+}
+
+fn is_routable(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => !ip.is_link_local() && !ip.is_loopback() && ip != Ipv4Addr::UNSPECIFIED,
+        IpAddr::V6(ip) => !ip.is_unicast_link_local() && !ip.is_loopback() && !ip.is_multicast(),
+    }
+}
+
+/// Patterns of `include` that match no interface: probably a misspelt name.
+#[must_use]
+pub fn unmatched(interfaces: &[Interface], rules: &UplinkRules) -> Vec<String> {
+    let matched = |pattern: &Pattern| {
+        interfaces
+            .iter()
+            .any(|interface| pattern.matches(&interface.name))
+    };
+    let unmatched = rules.include.iter().filter(|pattern| !matched(pattern));
+    unmatched.map(ToString::to_string).collect()
+}
+
+/// What changed between two sets of uplinks, in words for the log; empty when nothing did.
+#[must_use]
+pub fn changes(before: &[Uplink], after: &[Uplink]) -> Vec<String> {
+    let indices: BTreeSet<u32> = before
+        .iter()
+        .chain(after)
+        .map(|uplink| uplink.ifindex)
+        .collect();
+    let find = |list: &[Uplink], index: u32| list.iter().find(|u| u.ifindex == index).cloned();
+    let describe = |index| match (find(before, index), find(after, index)) {
+        (None, Some(new)) => Some(format!("{} is an uplink now", new.name)),
+        (Some(old), None) => Some(format!("{} is no uplink any more", old.name)),
+        (Some(old), Some(new)) if old.name != new.name => {
+            Some(format!("{} is called {} now", old.name, new.name))
+        }
+        (Some(old), Some(new)) if old.addresses != new.addresses => {
+            Some(format!("{} has other addresses", new.name))
+        }
+        (Some(old), Some(new)) if old != new => Some(format!("{} changed", new.name)),
+        _ => None,
+    };
+    indices.into_iter().filter_map(describe).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::config::site;
+
+    const KEY: &str = "Gb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=";
+
+    fn rules(text: &str) -> UplinkRules {
+        let hub = format!("[hub]\nkey = \"{KEY}\"\nendpoints = [\"h:1\"]\n{text}");
+        site::parse(Path::new("site.toml"), &hub).unwrap().uplinks
+    }
+
+    fn address(text: &str) -> Address {
+        // `t` temporary, `d` deprecated, `x` tentative behind the prefix.
+        let (net, flags) = text.split_once(' ').unwrap_or((text, ""));
+        let net: IpNet = net.parse().unwrap();
+        Address {
+            ip: net.addr(),
+            prefix: net.prefix_len(),
+            temporary: flags.contains('t'),
+            deprecated: flags.contains('d'),
+            tentative: flags.contains('x'),
+        }
+    }
+
+    fn interface(name: &str, addresses: &[&str]) -> Interface {
+        Interface {
+            name: name.to_owned(),
+            index: name.bytes().last().map_or(1, u32::from),
+            mtu: 1_500,
+            up: true,
+            carrier: true,
+            loopback: false,
+            kind: None,
+            addresses: addresses.iter().map(|text| address(text)).collect(),
+            default_route_v4: true,
+            default_route_v6: true,
+        }
+    }
+
+    fn names(interfaces: &[Interface], rule_text: &str, hub: &str) -> Vec<String> {
+        let hub: Vec<SocketAddr> = hub.split(' ').map(|text| text.parse().unwrap()).collect();
+        let uplinks = select(interfaces, &rules(rule_text), "ropewalk0", &hub);
+        uplinks.into_iter().map(|uplink| uplink.name).collect()
+    }
+
+    const HUB: &str = "198.51.100.1:4443";
+
+    #[test]
+    fn only_live_interfaces_with_a_way_to_the_hub_are_uplinks() {
+        let good = || interface("eth0", &["192.0.2.5/24"]);
+        let cases: Vec<(&str, Interface, bool)> = vec![
+            ("plain", good(), true),
+            (
+                "down",
+                Interface {
+                    up: false,
+                    ..good()
+                },
+                false,
+            ),
+            (
+                "no carrier",
+                Interface {
+                    carrier: false,
+                    ..good()
+                },
+                false,
+            ),
+            (
+                "loopback",
+                Interface {
+                    loopback: true,
+                    ..good()
+                },
+                false,
+            ),
+            (
+                "no route",
+                Interface {
+                    default_route_v4: false,
+                    ..good()
+                },
+                false,
+            ),
+            (
+                "another VPN",
+                Interface {
+                    kind: Some("wireguard".into()),
+                    ..good()
+                },
+                false,
+            ),
+            (
+                "veth",
+                Interface {
+                    kind: Some("veth".into()),
+                    ..good()
+                },
+                true,
+            ),
+            (
+                "own interface",
+                interface("ropewalk0", &["192.0.2.5/24"]),
+                false,
+            ),
+            ("no address", interface("eth0", &[]), false),
+            (
+                "link-local only",
+                interface("eth0", &["169.254.3.4/16"]),
+                false,
+            ),
+            (
+                "other family",
+                interface("eth0", &["2001:db8::5/64"]),
+                false,
+            ),
+            ("tentative", interface("eth0", &["192.0.2.5/24 x"]), false),
+            (
+                "on the hub's network",
+                Interface {
+                    default_route_v4: false,
+                    ..interface("eth0", &["198.51.100.9/24"])
+                },
+                true,
+            ),
+        ];
+        for (what, interface, expected) in cases {
+            assert_eq!(!names(&[interface], "", HUB).is_empty(), expected, "{what}");
+        }
+    }
+
+    #[test]
+    fn patterns_decide_and_exclude_is_stronger() {
+        let unrouted = Interface {
+            default_route_v4: false,
+            ..interface("wg1", &["10.1.1.1/32"])
+        };
+        let vpn = Interface {
+            kind: Some("wireguard".into()),
+            ..unrouted
+        };
+        let all = [
+            interface("eth0", &["192.0.2.5/24"]),
+            vpn,
+            interface("wlan2", &["192.0.2.6/24"]),
+        ];
+        for (text, expected) in [
+            ("", vec!["eth0", "wlan2"]),
+            ("[uplinks]\ninclude = [\"wg*\"]", vec!["wg1"]),
+            ("[uplinks]\ninclude = [\"*\"]", vec!["eth0", "wg1", "wlan2"]),
+            ("[uplinks]\nexclude = [\"wlan*\"]", vec!["eth0"]),
+            (
+                "[uplinks]\ninclude = [\"*\"]\nexclude = [\"?l*\", \"e*\"]",
+                vec!["wg1"],
+            ),
+            ("[uplinks]\ninclude = [\"nope\"]", vec![]),
+        ] {
+            assert_eq!(names(&all, text, HUB), expected, "{text}");
+        }
+        assert_eq!(
+            unmatched(&all, &rules("[uplinks]\ninclude = [\"nope\", \"e*\"]")),
+            ["nope"]
+        );
+    }
+
+    #[test]
+    fn first_matching_mark_counts() {
+        let text = "[[uplink]]\nmatch = \"wwan*\"\nmetered = true\nweight = 3\n\
+                    [[uplink]]\nmatch = \"*\"\nstandby = true\ncongestion = \"cubic\"\n";
+        let interfaces = [
+            interface("wwan0", &["192.0.2.5/24"]),
+            interface("eth1", &["192.0.2.6/24"]),
+        ];
+        let uplinks = select(&interfaces, &rules(text), "t", &[HUB.parse().unwrap()]);
+        let marks: Vec<_> = uplinks
+            .iter()
+            .map(|u| (u.metered, u.standby, u.weight))
+            .collect();
+        assert_eq!(marks, [(true, false, Some(3)), (false, true, None)]);
+        assert_eq!(uplinks[0].congestion, None);
+        assert!(uplinks[1].congestion.is_some());
+    }
+
+    #[test]
+    fn privacy_addresses_come_first_and_deprecated_ones_last_resort() {
+        let hub: Vec<SocketAddr> = vec![
+            HUB.parse().unwrap(),
+            "[2001:db8:1::1]:4443".parse().unwrap(),
+        ];
+        for (addresses, expected) in [
+            (
+                vec![
+                    "fe80::1/64",
+                    "2001:db8::1/64",
+                    "2001:db8::2/64 t",
+                    "192.0.2.5/24",
+                ],
+                vec!["192.0.2.5", "2001:db8::2", "2001:db8::1"],
+            ),
+            (
+                vec!["2001:db8::1/64", "2001:db8::2/64 td"],
+                vec!["2001:db8::1"],
+            ),
+            (vec!["2001:db8::1/64 d"], vec!["2001:db8::1"]),
+            (
+                vec!["2001:db8::1/64 x", "2001:db8::2/64"],
+                vec!["2001:db8::2"],
+            ),
+        ] {
+            let uplinks = select(&[interface("eth0", &addresses)], &rules(""), "t", &hub);
+            let found: Vec<_> = uplinks[0]
+                .addresses
+                .iter()
+                .map(ToString::to_string)
+                .collect();
+            assert_eq!(found, expected);
+        }
+    }
+
+    #[test]
+    fn number_of_uplinks_is_bounded_and_order_is_by_index() {
+        let mut many = Vec::new();
+        for index in (1..=40).rev() {
+            many.push(Interface {
+                index,
+                ..interface("eth0", &["192.0.2.5/24"])
+            });
+        }
+        let uplinks = select(&many, &rules(""), "t", &[HUB.parse().unwrap()]);
+        let indices: Vec<_> = uplinks.iter().map(|uplink| uplink.ifindex).collect();
+        assert_eq!(indices, (1..=PATHS_MAX as u32).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn changes_are_told_in_words() {
+        let one = |name: &str, ip: &str| {
+            let interface = Interface {
+                index: 7,
+                ..interface(name, &[ip])
+            };
+            select(&[interface], &rules(""), "t", &[HUB.parse().unwrap()])
+        };
+        let before = one("usb0", "192.0.2.5/24");
+        assert_eq!(changes(&[], &before), ["usb0 is an uplink now"]);
+        assert_eq!(changes(&before, &[]), ["usb0 is no uplink any more"]);
+        assert_eq!(
+            changes(&before, &one("phone", "192.0.2.5/24")),
+            ["usb0 is called phone now"]
+        );
+        assert_eq!(
+            changes(&before, &one("usb0", "192.0.2.6/24")),
+            ["usb0 has other addresses"]
+        );
+        assert!(changes(&before, &before).is_empty());
+    }
+}
