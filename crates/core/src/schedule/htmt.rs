@@ -14,11 +14,19 @@
 //! too strict on symmetric paths and arbitrary on others); `A` instead of path and time, since
 //! the round-trip time changes after sending; `ln(1 + free)`, so that one free slot counts; only
 //! the flow concerned waits.
+//!
+//! Two additions for backlogged flows, because with late binding a path in full use has no room
+//! at most moments. A flow whose path is full for the moment would move to any path with room,
+//! taking it from the flows there: so it moves only to room that has stayed unused for a while.
+//! And a flow on a slow path that always has room would stay there for ever, each packet renewing
+//! `A`, while a better path stands idle: so after twice that while it may overtake, and the exit
+//! puts this flow in order.
 
 use super::order::crossing_margin;
+use super::room::{UnusedRoom, grace, is_backlogged};
 use super::{Decision, FLOW_BUCKETS, Head, Policy, WAIT_MIN, has_room, send, wake_at};
-use crate::path::PathView;
-use ropewalk_types::{Instant, PathId};
+use crate::path::{PathView, SLOT_BYTES};
+use ropewalk_types::{Duration, Instant, PathId};
 
 #[derive(Clone, Copy, Debug, Default)]
 struct FlowState {
@@ -31,55 +39,82 @@ struct FlowState {
 #[derive(Debug)]
 pub(super) struct Htmt {
     flows: Box<[FlowState]>,
+    room: UnusedRoom,
 }
 
 impl Default for Htmt {
     fn default() -> Self {
         Self {
             flows: vec![FlowState::default(); FLOW_BUCKETS].into_boxed_slice(),
+            room: UnusedRoom::default(),
         }
     }
 }
 
+impl Htmt {
+    /// When `path`, which has room, is applicable.
+    fn applicable_at(
+        &self,
+        now: Instant,
+        head: &Head,
+        flow: &FlowState,
+        path: &PathView,
+    ) -> Instant {
+        if flow.last.is_none_or(|last| last == path.id) {
+            return now;
+        }
+        let overtakes = overtakes_until(now, head, flow, path);
+        if !is_backlogged(head) {
+            return overtakes;
+        }
+        let unused_since = self.room.since(now, path.id);
+        let grace = grace(path, head);
+        overtakes
+            .min(unused_since + grace * 2)
+            .max(unused_since + grace)
+    }
+}
+
+/// Until when a packet of `flow` on `path` would overtake the newest one: past `A` nothing is
+/// left to overtake, whatever the margin.
+fn overtakes_until(now: Instant, head: &Head, flow: &FlowState, path: &PathView) -> Instant {
+    let not_before = flow.newest_arrival + crossing_margin(path);
+    let short = not_before.since(path.arrival(now, head.bytes));
+    let gone = if flow.newest_arrival < now {
+        now
+    } else {
+        flow.newest_arrival + WAIT_MIN
+    };
+    (now + short).min(gone)
+}
+
 impl Policy for Htmt {
     fn pick(&mut self, now: Instant, head: &Head, paths: &[PathView]) -> Decision {
-        let Some(flow) = self.flows.get_mut(usize::from(head.flow)) else {
-            return Decision::WaitAll;
-        };
-        if flow.newest_arrival < now {
-            *flow = FlowState::default();
-        }
-        // The earliest arrival by this path that overtakes nothing.
-        let not_before = |path: &PathView| {
-            if flow.last.is_none() || flow.last == Some(path.id) {
-                Instant::ZERO
-            } else {
-                flow.newest_arrival + crossing_margin(path)
-            }
-        };
-        let (mut best, mut best_weight) = (None::<&PathView>, f64::NEG_INFINITY);
-        let (mut any_room, mut wake) = (false, Instant::FAR_FUTURE);
-        for path in paths {
-            if !has_room(path, head) {
-                continue;
-            }
-            any_room = true;
-            let short = not_before(path).since(path.arrival(now, head.bytes));
-            if !short.is_zero() {
-                // Past `A` nothing is left to overtake, whatever the margin.
-                wake = wake.min(now + short).min(flow.newest_arrival + WAIT_MIN);
-                continue;
-            }
+        self.room.observe(now, head, paths);
+        let mut flow = self
+            .flows
+            .get(usize::from(head.flow))
+            .copied()
+            .unwrap_or_default();
+        flow.last = flow
+            .last
+            .filter(|last| paths.iter().any(|path| path.id == *last));
+        let (mut best, mut wake) = (None::<(&PathView, f64)>, None::<Instant>);
+        for path in paths.iter().filter(|path| has_room(path, head)) {
+            let at = self.applicable_at(now, head, &flow, path);
             let weight = weighted_slots(path);
-            let tie_won = best.is_some_and(|best| weight == best_weight && path.srtt < best.srtt);
-            if weight > best_weight || tie_won {
-                (best, best_weight) = (Some(path), weight);
+            if at > now {
+                wake = Some(wake.map_or(at, |wake| wake.min(at)));
+            } else if best.is_none_or(|(best, other)| {
+                weight > other || (weight == other && path.srtt < best.srtt)
+            }) {
+                best = Some((path, weight));
             }
         }
-        match best {
-            Some(path) => send(path),
-            None if any_room => Decision::WaitFlow(Some(wake_at(now, wake))),
-            None => Decision::WaitAll,
+        match (best, wake) {
+            (Some((path, _)), _) => send(path),
+            (None, Some(wake)) => Decision::WaitFlow(Some(wake_at(now, wake))),
+            (None, None) => Decision::WaitAll,
         }
     }
 
@@ -88,6 +123,7 @@ impl Policy for Htmt {
             flow.last = Some(path.id);
             flow.newest_arrival = flow.newest_arrival.max(path.arrival(now, head.bytes));
         }
+        self.room.used(head, path);
     }
 
     fn on_path_removed(&mut self, path: PathId) {
@@ -101,16 +137,18 @@ impl Policy for Htmt {
     }
 }
 
+/// Line 2 of algorithm 1 with `ln(1 + free)`: `free` is what the window leaves, whatever the pacer.
 #[expect(clippy::cast_precision_loss, reason = "slots are far below 2^53")]
 fn weighted_slots(path: &PathView) -> f64 {
-    (path.free_slots() as f64).ln_1p() / path.srtt.as_secs_f64().max(1e-6)
+    let slots = path.cwnd.saturating_sub(path.in_flight + path.queued) / SLOT_BYTES;
+    (slots as f64).ln_1p() / path.srtt.as_secs_f64().max(1e-6)
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::toy::{self, head, view};
     use super::*;
-    use ropewalk_types::{Duration, Rate};
+    use ropewalk_types::Rate;
 
     /// Paths whose arrival is `now` plus 0 and 10 ms, with a margin of 1 ms.
     fn pair(free: [u64; 2]) -> [PathView; 2] {

@@ -5,16 +5,20 @@
 
 mod active_backup;
 mod afmt;
+mod auto;
 mod blest;
 mod cost_aware;
 mod ecf;
 mod htmt;
 mod htmt_as_published;
 mod kind;
+#[cfg(test)]
+mod lab;
 mod low_rtt;
 mod order;
 mod otias;
 mod redundant;
+mod room;
 mod round_robin;
 mod scheduler;
 #[cfg(test)]

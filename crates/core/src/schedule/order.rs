@@ -1,10 +1,11 @@
 //! Which flows the exit has to put back in order.
 //!
-//! A flow needs it once one of its packets may have overtaken an earlier one: it was sent over
-//! another path with a predicted arrival before, or hardly after, that of the newest packet of
-//! the flow. The need ends when no packet that can be overtaken is under way any more, and as
-//! long again. Invariant: a flow that stays on one path is never put in order, because a path
-//! keeps its order.
+//! A flow needs it once one of its packets is sent over another path while an earlier one may
+//! still be under way. Predicted arrivals are not trusted here: they lag behind queues, marking
+//! a packet costs nothing at an exit that has no gap to wait for, and a packet that overtakes
+//! unmarked costs the flow a false loss. A packet counts as under way for a round trip of its
+//! path, which bounds its one-way delay. Invariant: a flow that stays on one path is never put
+//! in order, because a path keeps its order.
 
 use super::FLOW_BUCKETS;
 use crate::path::PathView;
@@ -21,10 +22,12 @@ pub(super) fn crossing_margin(path: &PathView) -> Duration {
 #[derive(Clone, Copy, Debug, Default)]
 struct FlowState {
     last: Option<PathId>,
-    /// Predicted arrival of the newest packet, on the common clock of [`PathView::arrival`].
-    newest_arrival: Instant,
-    ordered_until: Instant,
+    /// When the newest packet was sent.
     sent_at: Instant,
+    /// Until when any packet may be under way.
+    under_way_until: Instant,
+    /// Until when packets are marked.
+    ordered_until: Instant,
 }
 
 /// Per-flow record of where packets went; allocated once.
@@ -41,20 +44,18 @@ impl FlowOrder {
     }
 
     /// A packet of `flow` was bound to `path`.
-    pub(super) fn on_sent(&mut self, now: Instant, flow: u16, bytes: u64, path: &PathView) {
+    pub(super) fn on_sent(&mut self, now: Instant, flow: u16, path: &PathView) {
         let Some(state) = self.flows.get_mut(usize::from(flow)) else {
             return;
         };
-        let arrival = path.arrival(now, bytes);
         let switched = state.last.is_some_and(|last| last != path.id);
-        if switched && arrival < state.newest_arrival + crossing_margin(path) {
-            // What is under way lands by the later of both arrivals: twice that span from now.
-            let span = arrival.max(state.newest_arrival).since(now) + crossing_margin(path);
-            state.ordered_until = state.ordered_until.max(now + span * 2);
+        let crosses = switched && now < state.under_way_until;
+        let lands = now + path.srtt + crossing_margin(path);
+        state.under_way_until = state.under_way_until.max(lands);
+        if crosses {
+            state.ordered_until = state.ordered_until.max(state.under_way_until);
         }
-        state.last = Some(path.id);
-        state.newest_arrival = state.newest_arrival.max(arrival);
-        state.sent_at = now;
+        (state.last, state.sent_at) = (Some(path.id), now);
     }
 
     /// Whether the newest packet of `flow` belongs to a stretch that may arrive out of order.
@@ -71,5 +72,47 @@ impl FlowOrder {
                 state.last = None;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::toy::view;
+    use super::*;
+
+    fn marks(sends: &[(u64, u8)]) -> Vec<bool> {
+        let mut order = FlowOrder::new();
+        let paths = [view(0, 50, 9), view(1, 70, 9)];
+        let mut mark = |&(ms, path): &(u64, u8)| {
+            order.on_sent(Instant::from_millis(ms), 5, &paths[usize::from(path)]);
+            order.must_order(5)
+        };
+        sends.iter().map(&mut mark).collect()
+    }
+
+    #[test]
+    fn a_flow_on_one_path_is_left_alone() {
+        assert_eq!(marks(&[(0, 1), (1, 1), (2, 1)]), [false; 3]);
+    }
+
+    #[test]
+    fn a_switch_within_a_round_trip_is_ordered_until_all_have_landed() {
+        // Round trips of 50 and 70 ms with margins of 5 and 7 ms.
+        let sends = [(0, 1), (10, 0), (20, 0), (76, 0), (77, 0), (200, 0)];
+        assert_eq!(marks(&sends), [false, true, true, true, false, false]);
+    }
+
+    #[test]
+    fn a_switch_after_everything_has_landed_is_not() {
+        assert_eq!(marks(&[(0, 1), (77, 0), (132, 1)]), [false; 3]);
+    }
+
+    #[test]
+    fn a_removed_path_is_forgotten() {
+        let mut order = FlowOrder::new();
+        order.on_sent(Instant::ZERO, 5, &view(1, 70, 9));
+        order.on_path_removed(PathId(1));
+        order.on_sent(Instant::ZERO, 5, &view(0, 50, 9));
+        assert!(!order.must_order(5));
     }
 }

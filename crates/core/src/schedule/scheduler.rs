@@ -7,6 +7,7 @@
 
 use super::active_backup::ActiveBackup;
 use super::afmt::Afmt;
+use super::auto::Auto;
 use super::blest::Blest;
 use super::cost_aware::CostAware;
 use super::ecf::Ecf;
@@ -35,6 +36,7 @@ pub struct Scheduler {
 enum Active {
     ActiveBackup(ActiveBackup),
     Afmt(Afmt),
+    Auto(Auto),
     Blest(Blest),
     CostAware(CostAware),
     Ecf(Ecf),
@@ -53,6 +55,7 @@ macro_rules! dispatch {
         match $active {
             Active::ActiveBackup($policy) => $call,
             Active::Afmt($policy) => $call,
+            Active::Auto($policy) => $call,
             Active::Blest($policy) => $call,
             Active::CostAware($policy) => $call,
             Active::Ecf($policy) => $call,
@@ -84,7 +87,7 @@ impl Active {
             SchedulerKind::WeightedRoundRobin => {
                 Self::WeightedRoundRobin(WeightedRoundRobin::default())
             }
-            SchedulerKind::Auto => Self::Htmt(Htmt::default()),
+            SchedulerKind::Auto => Self::Auto(Auto::default()),
         }
     }
 }
@@ -128,7 +131,7 @@ impl Scheduler {
     /// The packet was bound to `path`, the view being that shown to [`pick`](Self::pick); once
     /// per copy. Call it before asking [`must_order`](Self::must_order) for the packet.
     pub fn on_sent(&mut self, now: Instant, head: &Head, path: &PathView) {
-        self.order.on_sent(now, head.flow, head.bytes, path);
+        self.order.on_sent(now, head.flow, path);
         dispatch!(&mut self.active, policy => policy.on_sent(now, head, path));
     }
 

@@ -1,0 +1,191 @@
+//! Which path each backlogged flow is at home on.
+//!
+//! A flow's cost on a path is the time to move once more what it has moved so far, at the share
+//! it may expect there (the path's rate over its residents, capped by what a loss-driven sender
+//! reaches at the path's loss), plus the path's relative delay. A new flow takes the cheapest
+//! path; a flow moves only for a clear gain, and flows move one at a time. Invariant: residents
+//! count each backlogged flow at most once per epoch.
+
+use crate::path::{PathView, SLOT_BYTES};
+use ropewalk_types::{Duration, Instant, PATHS_MAX, PathId};
+
+/// Residents are those counted in the last whole epoch.
+const EPOCH: Duration = Duration::from_millis(200);
+/// Least time between two moves of any flows.
+const MOVE_INTERVAL: Duration = Duration::from_millis(100);
+/// Least time between two moves of one flow.
+const MOVE_AGAIN: Duration = Duration::from_secs(1);
+/// A move must make the cost smaller by this factor.
+const MOVE_GAIN: f64 = 1.3;
+/// Most bytes the future of a flow is credited with.
+const HORIZON_BYTES_MAX: u64 = 1_000_000;
+
+/// Residents per path.
+#[derive(Debug)]
+pub(super) struct Homes {
+    now: Instant,
+    epoch: u32,
+    epoch_end: Instant,
+    residents: [u16; PATHS_MAX],
+    counting: [u16; PATHS_MAX],
+    next_move: Instant,
+}
+
+impl Default for Homes {
+    fn default() -> Self {
+        Self {
+            now: Instant::ZERO,
+            epoch: 2,
+            epoch_end: Instant::ZERO,
+            residents: [0; PATHS_MAX],
+            counting: [0; PATHS_MAX],
+            next_move: Instant::ZERO,
+        }
+    }
+}
+
+impl Homes {
+    /// Begins a new epoch when the old one is over.
+    pub(super) fn roll(&mut self, now: Instant) {
+        self.now = now;
+        if now < self.epoch_end {
+            return;
+        }
+        self.residents = std::mem::take(&mut self.counting);
+        self.epoch = self.epoch.saturating_add(1);
+        self.epoch_end = now + EPOCH;
+    }
+
+    /// The time of the last decision.
+    pub(super) const fn now(&self) -> Instant {
+        self.now
+    }
+
+    /// Counts a flow at home on `path`, once per epoch; `counted_in` is the epoch it was last
+    /// counted in.
+    pub(super) fn count(&mut self, path: PathId, counted_in: &mut u32) {
+        let index = usize::from(path.0) % PATHS_MAX;
+        if counted_in.wrapping_add(1) < self.epoch {
+            // A new resident shows at once, so that flows starting together spread.
+            self.residents[index] = self.residents[index].saturating_add(1);
+        }
+        if *counted_in != self.epoch {
+            *counted_in = self.epoch;
+            self.counting[index] = self.counting[index].saturating_add(1);
+        }
+    }
+
+    /// Backlogged flows at home on `path`.
+    pub(super) fn residents(&self, path: PathId) -> u16 {
+        self.residents
+            .get(usize::from(path.0))
+            .copied()
+            .unwrap_or(0)
+    }
+
+    /// The cheapest path for a flow of `bytes` that is now at home on `old`.
+    pub(super) fn best<'a>(
+        &self,
+        bytes: u64,
+        old: Option<&PathView>,
+        paths: impl Iterator<Item = &'a PathView>,
+    ) -> Option<&'a PathView> {
+        let cost = |path: &PathView| self.cost(bytes, path, old.is_some_and(|o| o.id == path.id));
+        paths.min_by(|a, b| cost(a).total_cmp(&cost(b)).then(a.id.cmp(&b.id)))
+    }
+
+    /// Whether a flow that moved last at `moved_at` should move from `old` to `best` now.
+    pub(super) fn may_move(
+        &self,
+        now: Instant,
+        moved_at: Instant,
+        bytes: u64,
+        old: &PathView,
+        best: &PathView,
+    ) -> bool {
+        old.id != best.id
+            && now >= self.next_move
+            && now.since(moved_at) >= MOVE_AGAIN
+            && self.cost(bytes, best, false) * MOVE_GAIN < self.cost(bytes, old, true)
+    }
+
+    /// A flow moved.
+    pub(super) fn moved(&mut self, now: Instant, from: PathId, to: PathId) {
+        self.next_move = now + MOVE_INTERVAL;
+        let (from, to) = (
+            usize::from(from.0) % PATHS_MAX,
+            usize::from(to.0) % PATHS_MAX,
+        );
+        for counts in [&mut self.residents, &mut self.counting] {
+            counts[from] = counts[from].saturating_sub(1);
+            counts[to] = counts[to].saturating_add(1);
+        }
+    }
+
+    /// Seconds; smaller is better.
+    fn cost(&self, bytes: u64, path: &PathView, resident: bool) -> f64 {
+        let others = self.residents(path.id) - u16::from(resident && self.residents(path.id) > 0);
+        let share = bits_per_sec(path) / f64::from(others + 1);
+        let share = share.min(sender_rate(path.loss, path.srtt)).max(1.0);
+        as_f64(bytes.clamp(SLOT_BYTES, HORIZON_BYTES_MAX)) * 8.0 / share
+            + path.owd_relative.as_secs_f64()
+    }
+
+    /// Whether the loss of `path` leaves a flow striped over `home` and `path` at least what
+    /// both carry, or is no worse than that of `home`.
+    pub(super) fn loss_allows(&self, home: &PathView, path: &PathView) -> bool {
+        if path.loss <= home.loss * 1.5 + 1e-4 {
+            return true;
+        }
+        let (a, b) = (bits_per_sec(home), bits_per_sec(path));
+        let mixed = (home.loss * a + path.loss * b) / (a + b);
+        let flows = self
+            .residents
+            .iter()
+            .map(|n| f64::from(*n))
+            .sum::<f64>()
+            .max(1.0);
+        flows * sender_rate(mixed, home.srtt.max(path.srtt)) >= a + b
+    }
+
+    /// Where the backlogged flows are, in words.
+    pub(super) fn describe(&self) -> String {
+        let homes: Vec<String> = self
+            .residents
+            .iter()
+            .enumerate()
+            .filter(|(_, count)| **count > 0)
+            .map(|(path, count)| format!("{count} on path {path}"))
+            .collect();
+        if homes.is_empty() {
+            "no flow backlogged: each packet by the path that delivers it first".into()
+        } else {
+            format!("backlogged flows at home: {}", homes.join(", "))
+        }
+    }
+}
+
+/// What one loss-driven sender reaches: the average window of CUBIC, in its own region and in
+/// the Reno-friendly one, per round trip.
+fn sender_rate(loss: f64, srtt: Duration) -> f64 {
+    if loss <= 0.0 {
+        return f64::INFINITY;
+    }
+    //= RFC 9438 §5.1 (C = 0.4): AVG_W_cubic = 1.054 RTT^0.75 / p^0.75; §5.1 for Reno 1.2 / p^0.5
+    let rtt = srtt.as_secs_f64().max(1e-4);
+    let cubic = 1.054 * rtt.powf(0.75) / loss.powf(0.75);
+    let reno = 1.2 / loss.sqrt();
+    cubic.max(reno) * as_f64(SLOT_BYTES) * 8.0 / rtt
+}
+
+fn bits_per_sec(path: &PathView) -> f64 {
+    as_f64(path.rate_or_window().bits_per_sec().max(1))
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "bytes and rates are far below 2^53"
+)]
+fn as_f64(value: u64) -> f64 {
+    value as f64
+}

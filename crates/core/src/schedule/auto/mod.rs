@@ -1,0 +1,348 @@
+//! `auto`: predicted arrival for thin flows, a home path for each backlogged flow, several paths
+//! for one flow only where nothing else would fill them, and no path that does not pay.
+//!
+//! - A **thin** flow (no more than a few packets waiting) goes where its packet arrives first,
+//!   a path without credit included: waiting for the fast path's next credit is right whenever
+//!   that arrives earlier, the insight of Lim et al., "ECF" (CoNEXT 2017). A lossy path counts as
+//!   later by what a lost packet costs. The wait is bounded by what waiting can gain.
+//! - A **backlogged** flow has a home path and stays there, so that it neither overtakes itself
+//!   nor pays the delay of another path. Homes are chosen, and now and then moved, so that what
+//!   each flow may expect of its path evens out (`homes`).
+//! - Room that stays unused is offered to a backlogged flow whose home is full: it is then
+//!   **striped**, and the exit puts it in order. One flow is striped rather than many. Striping
+//!   must pay: the loss of the other path must not cost a loss-driven sender more than the path
+//!   brings (RFC 9438 §5.1 for the average window), and the spread of delays is bounded.
+//! - A path is **excluded** while it loses much or lags far behind and another does not, and is
+//!   then tried again with copies of packets, at growing intervals: nothing depends on them.
+//! - When the exit reports holds that time out or packets that come late, striping pauses,
+//!   longer each time it happens again.
+//!
+//! Invariant: a packet waits only for credit of a path that is shown, or until an instant.
+
+mod homes;
+mod trust;
+
+use super::order::crossing_margin;
+use super::room::{UnusedRoom, grace};
+use super::{Decision, FLOW_BUCKETS, Head, PathSet, Policy, has_room, send, wake_at};
+use crate::estimate::ExitFeedback;
+use crate::path::PathView;
+use homes::Homes;
+use ropewalk_types::{Duration, Instant, PathId};
+use trust::Trust;
+
+/// Waiting bytes that make a flow backlogged.
+const BACKLOG_BYTES: u64 = 6_000;
+/// How long a flow stays backlogged without reaching [`BACKLOG_BYTES`] again.
+const BACKLOG_HOLD: Duration = Duration::from_millis(300);
+/// Bytes from which a flow is worth striping however long its queue is.
+const ELEPHANT_BYTES: u64 = 128 * 1024;
+/// Largest difference of one-way delays over which a flow is striped.
+const SPREAD_MAX: Duration = Duration::from_millis(150);
+/// Head start of the flow that is striped already over any other.
+const STRIPER_LEAD: Duration = Duration::from_millis(3);
+/// How long a flow counts as striped after its last packet away from home.
+const STRIPER_FOR: Duration = Duration::from_millis(200);
+/// A lost packet of a thin flow costs about this many round trips until it is made good.
+const LOSS_ROUND_TRIPS: f64 = 3.0;
+/// Most that a thin flow's last path is preferred, so that near ties do not make it alternate.
+const TIE_MAX: Duration = Duration::from_millis(5);
+
+#[derive(Clone, Copy, Debug, Default)]
+struct FlowState {
+    /// Path of the newest packet.
+    last: Option<PathId>,
+    /// Predicted arrival of the newest packet.
+    newest_arrival: Instant,
+    /// Home while backlogged.
+    home: Option<PathId>,
+    backlogged_until: Instant,
+    /// Bytes since the flow became backlogged.
+    bytes: u64,
+    moved_at: Instant,
+    counted_in: u32,
+    waiting_since: Option<Instant>,
+}
+
+/// State per flow and per path.
+#[derive(Debug)]
+pub(super) struct Auto {
+    flows: Box<[FlowState]>,
+    room: UnusedRoom,
+    homes: Homes,
+    trust: Trust,
+    /// The flow striped last, and when.
+    striper: Option<(u16, Instant)>,
+}
+
+impl Default for Auto {
+    fn default() -> Self {
+        Self {
+            flows: vec![FlowState::default(); FLOW_BUCKETS].into_boxed_slice(),
+            room: UnusedRoom::default(),
+            homes: Homes::default(),
+            trust: Trust::default(),
+            striper: None,
+        }
+    }
+}
+
+impl Policy for Auto {
+    fn pick(&mut self, now: Instant, head: &Head, paths: &[PathView]) -> Decision {
+        let index = usize::from(head.flow) % FLOW_BUCKETS;
+        self.room.observe(now, head, paths);
+        self.trust.assess(now, paths);
+        self.homes.roll(now);
+        if !paths
+            .iter()
+            .any(|path| self.trust.open(path.id) && has_room(path, head))
+        {
+            return Decision::WaitAll;
+        }
+        let mut flow = self.flows[index];
+        if head.flow_backlog > BACKLOG_BYTES {
+            flow.backlogged_until = now + BACKLOG_HOLD;
+        }
+        let decision = if now < flow.backlogged_until {
+            self.pick_backlogged(now, head, paths, &mut flow)
+        } else {
+            (flow.bytes, flow.home) = (0, None);
+            self.pick_thin(now, head, paths, &mut flow)
+        };
+        self.flows[index] = flow;
+        self.add_copies(now, head, paths, decision)
+    }
+
+    fn on_sent(&mut self, now: Instant, head: &Head, path: &PathView) {
+        if !self.trust.open(path.id) {
+            return self.trust.copy_sent(path.id); // a copy: the flow does not depend on it
+        }
+        self.room.used(head, path);
+        let flow = &mut self.flows[usize::from(head.flow) % FLOW_BUCKETS];
+        flow.last = Some(path.id);
+        flow.newest_arrival = flow.newest_arrival.max(path.arrival(now, head.bytes));
+        flow.waiting_since = None;
+        flow.bytes = flow.bytes.saturating_add(head.bytes);
+        if flow.home.is_some_and(|home| home != path.id) {
+            self.striper = Some((head.flow, now));
+        }
+    }
+
+    fn on_feedback(&mut self, now: Instant, feedback: &ExitFeedback) {
+        let striping = self
+            .striper
+            .is_some_and(|(_, at)| now.since(at) < STRIPER_FOR * 5);
+        self.trust.on_feedback(now, feedback, striping);
+    }
+
+    fn on_flow_idle(&mut self, flow: u16) {
+        if let Some(flow) = self.flows.get_mut(usize::from(flow)) {
+            flow.waiting_since = None;
+        }
+    }
+
+    fn on_path_removed(&mut self, path: PathId) {
+        for flow in &mut self.flows {
+            flow.last = flow.last.filter(|last| *last != path);
+            flow.home = flow.home.filter(|home| *home != path);
+        }
+        self.trust.on_path_removed(path);
+    }
+
+    fn reason(&self) -> String {
+        let striped = match self.striper {
+            Some((flow, at)) if self.homes.now().since(at) < STRIPER_FOR => {
+                format!("flow {flow} striped over several paths")
+            }
+            _ => "no flow striped".into(),
+        };
+        [
+            Some(self.homes.describe()),
+            Some(striped),
+            self.trust.describe(),
+        ]
+        .into_iter()
+        .flatten()
+        .collect::<Vec<_>>()
+        .join("; ")
+    }
+}
+
+impl Auto {
+    fn pick_thin(
+        &self,
+        now: Instant,
+        head: &Head,
+        paths: &[PathView],
+        flow: &mut FlowState,
+    ) -> Decision {
+        let delivered = |path: &PathView| {
+            let at = expected(now, head, path).max(flow.newest_arrival);
+            let tie = (crossing_margin(path) / 2).min(TIE_MAX);
+            if flow.last == Some(path.id) {
+                at - tie
+            } else {
+                at
+            }
+        };
+        let open = || paths.iter().filter(|path| self.trust.open(path.id));
+        let earliest = |path: &&PathView| (delivered(path), path.id);
+        let Some(best) = open().min_by_key(earliest) else {
+            return Decision::WaitAll;
+        };
+        if has_room(best, head) {
+            return send(best);
+        }
+        let since = *flow.waiting_since.get_or_insert(now);
+        let Some(other) = open()
+            .filter(|path| has_room(path, head))
+            .min_by_key(earliest)
+        else {
+            return Decision::WaitAll;
+        };
+        let gain = delivered(other).since(delivered(best));
+        if now.since(since) >= gain {
+            return send(other);
+        }
+        let credit = best.next_credit.unwrap_or(since + gain);
+        Decision::WaitFlow(Some(wake_at(now, credit.min(since + gain))))
+    }
+
+    fn pick_backlogged(
+        &mut self,
+        now: Instant,
+        head: &Head,
+        paths: &[PathView],
+        flow: &mut FlowState,
+    ) -> Decision {
+        let Some(home) = self.home(now, head, paths, flow) else {
+            return Decision::WaitAll;
+        };
+        if has_room(home, head) {
+            return send(home);
+        }
+        let mut wake = home.next_credit;
+        let mut best: Option<&PathView> = None;
+        for path in paths {
+            if path.id == home.id
+                || !self.trust.open(path.id)
+                || !has_room(path, head)
+                || !self.striping_pays(now, head, home, path, flow)
+            {
+                continue;
+            }
+            let at = self.offered_at(now, head, path);
+            if at > now {
+                wake = Some(wake.map_or(at, |wake| wake.min(at)));
+            } else if best
+                .is_none_or(|best| path.arrival(now, head.bytes) < best.arrival(now, head.bytes))
+            {
+                best = Some(path);
+            }
+        }
+        match best {
+            Some(path) => send(path),
+            None => Decision::WaitFlow(wake.map(|at| wake_at(now, at))),
+        }
+    }
+
+    /// The home of a backlogged flow, chosen or moved if need be.
+    fn home<'a>(
+        &mut self,
+        now: Instant,
+        head: &Head,
+        paths: &'a [PathView],
+        flow: &mut FlowState,
+    ) -> Option<&'a PathView> {
+        let open = |path: &&PathView| self.trust.open(path.id);
+        let old = flow
+            .home
+            .and_then(|home| paths.iter().filter(open).find(|path| path.id == home));
+        let bytes = flow.bytes.max(head.flow_backlog);
+        let best = self.homes.best(bytes, old, paths.iter().filter(open))?;
+        let chosen = match old {
+            Some(old) if !self.homes.may_move(now, flow.moved_at, bytes, old, best) => old,
+            Some(old) => {
+                flow.moved_at = now;
+                self.homes.moved(now, old.id, best.id);
+                best
+            }
+            None => {
+                flow.moved_at = now;
+                best
+            }
+        };
+        flow.home = Some(chosen.id);
+        self.homes.count(chosen.id, &mut flow.counted_in);
+        Some(chosen)
+    }
+
+    /// When the room of `path` may go to a flow that is not at home there.
+    fn offered_at(&self, now: Instant, head: &Head, path: &PathView) -> Instant {
+        let own = if self.homes.residents(path.id) == 0 {
+            Duration::ZERO
+        } else {
+            grace(path, head)
+        };
+        let taken = self
+            .striper
+            .is_some_and(|(flow, at)| flow != head.flow && now.since(at) < STRIPER_FOR);
+        let lead = if taken { STRIPER_LEAD } else { Duration::ZERO };
+        self.room.since(now, path.id) + own + lead
+    }
+
+    /// Whether the flow at `home` gains by using `path` as well.
+    fn striping_pays(
+        &self,
+        now: Instant,
+        head: &Head,
+        home: &PathView,
+        path: &PathView,
+        flow: &FlowState,
+    ) -> bool {
+        let spread = path.owd_relative.saturating_sub(home.owd_relative);
+        if spread > SPREAD_MAX || self.trust.striping_paused(now) {
+            return false;
+        }
+        let residents = u32::from(self.homes.residents(home.id).max(1));
+        let drain = home
+            .rate_or_window()
+            .time_for(head.flow_backlog)
+            .saturating_mul(residents);
+        (flow.bytes >= ELEPHANT_BYTES || drain > spread) && self.homes.loss_allows(home, path)
+    }
+
+    /// Adds copies for excluded paths that are due to be tried again.
+    fn add_copies(
+        &mut self,
+        now: Instant,
+        head: &Head,
+        paths: &[PathView],
+        decision: Decision,
+    ) -> Decision {
+        let Decision::Send(set) = decision else {
+            return decision;
+        };
+        let tried = paths
+            .iter()
+            .filter(|path| has_room(path, head) && self.trust.wants_copy(now, path.id));
+        Decision::Send(tried.fold(set, |set: PathSet, path| set.with(path.id)))
+    }
+}
+
+/// When a packet of a thin flow may be expected at the exit, losses included.
+fn expected(now: Instant, head: &Head, path: &PathView) -> Instant {
+    let window_wait = if has_room(path, head) || path.next_credit.is_some() {
+        Duration::ZERO
+    } else {
+        // Acknowledgements return at the rate of the path.
+        path.rate_or_window().time_for(head.bytes).min(path.srtt)
+    };
+    let repair = path
+        .srtt
+        .mul_f64(path.loss.clamp(0.0, 1.0) * LOSS_ROUND_TRIPS);
+    path.arrival(now, head.bytes) + window_wait + repair
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,221 @@
+//! Which paths are worth using, and whether striping works, by what the exit reports.
+//!
+//! Invariant: at least one of the paths shown is open.
+
+use crate::estimate::ExitFeedback;
+use crate::path::PathView;
+use ropewalk_types::{Duration, Instant, PATHS_MAX, PathId};
+
+/// A path that loses more than this is excluded while another loses less than [`LOSS_FINE`].
+const LOSS_HIGH: f64 = 0.10;
+/// Loss at which an excluded path is open again.
+const LOSS_FINE: f64 = 0.05;
+/// A path this much later than the fastest is excluded ...
+const LAG_HIGH: Duration = Duration::from_millis(300);
+/// ... until it is no later than this.
+const LAG_FINE: Duration = Duration::from_millis(200);
+/// Time between two looks at the paths.
+const ASSESS_INTERVAL: Duration = Duration::from_millis(20);
+/// Copies sent over an excluded path each time it is tried.
+const COPIES: u8 = 20;
+/// First and longest time between two tries, and between two attempts at striping.
+const BACKOFF_MIN: Duration = Duration::from_secs(1);
+const BACKOFF_MAX: Duration = Duration::from_secs(60);
+/// What went well for this long ends the back-off.
+const FORGIVE_AFTER: Duration = Duration::from_secs(30);
+/// Share of packets late, or held until time ran out, that makes striping pause.
+const STALL_SHARE: f64 = 0.02;
+/// Packets on which that share rests.
+const STALL_PACKETS: u32 = 100;
+
+/// Why a path is not used.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Reason {
+    Loss(f64),
+    Lag(Duration),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Backoff {
+    /// When the next attempt is due.
+    due: Instant,
+    interval: Duration,
+}
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Self {
+            due: Instant::ZERO,
+            interval: BACKOFF_MIN,
+        }
+    }
+}
+
+impl Backoff {
+    /// Another failure: the next attempt is one interval away, the one after twice that.
+    fn fail(&mut self, now: Instant) {
+        if now.since(self.due) > FORGIVE_AFTER {
+            self.interval = BACKOFF_MIN;
+        }
+        self.due = now + self.interval;
+        self.interval = (self.interval * 2).min(BACKOFF_MAX);
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct PathTrust {
+    excluded: Option<Reason>,
+    retry: Backoff,
+    copies_left: u8,
+}
+
+/// Judgement of every path.
+#[derive(Debug, Default)]
+pub(super) struct Trust {
+    paths: [PathTrust; PATHS_MAX],
+    next_assessment: Instant,
+    exclusions: u64,
+    striping: Backoff,
+    stalled: u32,
+    seen: u32,
+    pauses: u64,
+    paused: bool,
+}
+
+impl Trust {
+    /// Whether `path` may carry traffic that depends on it.
+    pub(super) fn open(&self, path: PathId) -> bool {
+        self.paths
+            .get(usize::from(path.0))
+            .is_none_or(|path| path.excluded.is_none())
+    }
+
+    /// Judges the paths shown, if it is time to.
+    pub(super) fn assess(&mut self, now: Instant, paths: &[PathView]) {
+        let all_excluded = !paths.iter().any(|path| self.open(path.id));
+        if now < self.next_assessment && !all_excluded {
+            return;
+        }
+        self.next_assessment = now + ASSESS_INTERVAL;
+        let cleanest = paths.iter().map(|path| path.loss).fold(1.0, f64::min);
+        for path in paths {
+            let Some(trust) = self.paths.get_mut(usize::from(path.id.0)) else {
+                continue;
+            };
+            let out = trust.excluded.is_some();
+            let loss_limit = if out { LOSS_FINE } else { LOSS_HIGH };
+            let lag_limit = if out { LAG_FINE } else { LAG_HIGH };
+            let reason = if path.loss > loss_limit && cleanest < LOSS_FINE {
+                Some(Reason::Loss(path.loss))
+            } else if path.owd_relative > lag_limit {
+                Some(Reason::Lag(path.owd_relative))
+            } else {
+                None
+            };
+            if reason.is_some() && !out {
+                self.exclusions += 1;
+                trust.retry.fail(now);
+                trust.copies_left = 0;
+            }
+            trust.excluded = reason;
+        }
+        // The fastest path may be the lossy one: if nothing is left, everything is used.
+        if !paths.iter().any(|path| self.open(path.id)) {
+            for path in paths {
+                if let Some(trust) = self.paths.get_mut(usize::from(path.id.0)) {
+                    trust.excluded = None;
+                }
+            }
+        }
+    }
+
+    /// Whether an excluded path should get a copy of the packet being sent.
+    pub(super) fn wants_copy(&mut self, now: Instant, path: PathId) -> bool {
+        let Some(trust) = self.paths.get_mut(usize::from(path.0)) else {
+            return false;
+        };
+        if trust.excluded.is_none() {
+            return false;
+        }
+        if now >= trust.retry.due {
+            trust.retry.fail(now);
+            trust.copies_left = COPIES;
+        }
+        trust.copies_left > 0
+    }
+
+    /// A copy was sent over an excluded path.
+    pub(super) fn copy_sent(&mut self, path: PathId) {
+        if let Some(trust) = self.paths.get_mut(usize::from(path.0)) {
+            trust.copies_left = trust.copies_left.saturating_sub(1);
+        }
+    }
+
+    /// Whether striping pauses because it stalled the exit.
+    pub(super) fn striping_paused(&self, now: Instant) -> bool {
+        self.paused && now < self.striping.due
+    }
+
+    /// Learns from a report whether striping stalls the exit.
+    pub(super) fn on_feedback(&mut self, now: Instant, feedback: &ExitFeedback, striping: bool) {
+        if !striping || self.striping_paused(now) {
+            (self.seen, self.stalled) = (0, 0);
+            return;
+        }
+        let late: u32 = feedback.paths.iter().map(|path| path.late_packets).sum();
+        let received: u32 = feedback
+            .paths
+            .iter()
+            .map(|path| path.received_packets)
+            .sum();
+        self.stalled = self
+            .stalled
+            .saturating_add(late.saturating_add(feedback.hold_timeouts));
+        self.seen = self.seen.saturating_add(received);
+        if self.seen < STALL_PACKETS {
+            return;
+        }
+        if f64::from(self.stalled) > STALL_SHARE * f64::from(self.seen) {
+            self.striping.fail(now);
+            self.paused = true;
+            self.pauses += 1;
+        }
+        (self.seen, self.stalled) = (0, 0);
+    }
+
+    /// `path` is gone for good.
+    pub(super) fn on_path_removed(&mut self, path: PathId) {
+        if let Some(trust) = self.paths.get_mut(usize::from(path.0)) {
+            *trust = PathTrust::default();
+        }
+    }
+
+    /// What is excluded and why, in words; `None` when nothing ever was.
+    pub(super) fn describe(&self) -> Option<String> {
+        let mut parts: Vec<String> = Vec::new();
+        for (path, trust) in self.paths.iter().enumerate() {
+            match trust.excluded {
+                Some(Reason::Loss(loss)) => {
+                    parts.push(format!("path {path} not used: loses {:.0} %", loss * 100.0));
+                }
+                Some(Reason::Lag(lag)) => {
+                    parts.push(format!(
+                        "path {path} not used: {} ms later",
+                        lag.as_millis()
+                    ));
+                }
+                None => {}
+            }
+        }
+        if self.exclusions > 0 {
+            parts.push(format!("paths excluded {} times", self.exclusions));
+        }
+        if self.pauses > 0 {
+            parts.push(format!(
+                "striping paused {} times because it stalled",
+                self.pauses
+            ));
+        }
+        (!parts.is_empty()).then(|| parts.join("; "))
+    }
+}
