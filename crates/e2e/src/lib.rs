@@ -1,1 +1,160 @@
-//! placeholder
+//! Tests and benchmarks of the real programs in network namespaces.
+//!
+//! `make test` builds the programs before it runs these tests; by hand:
+//!
+//! ```text
+//! cargo build --release -p ropewalk-gateway -p ropewalk-linkem
+//! cargo test --release -p ropewalk-e2e -- --test-threads=1
+//! ```
+//!
+//! They need root. One test or benchmark runs at a time on a machine: a [`Lab`] holds a lock.
+//! Times are measured by the benchmarks and never asserted by the tests.
+
+pub mod packet;
+pub mod table;
+
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use ropewalk_testbed::gateway::{self, Gateway, GatewaySpec};
+use ropewalk_testbed::traffic::Direction;
+use ropewalk_testbed::traffic::bulk::{self, Amount, BulkReport, BulkSpec};
+use ropewalk_testbed::traffic::probe::{Probe, ProbeSpec};
+use ropewalk_testbed::{
+    LinkSpec, Serial, Topology, TopologySpec, programs, remove_leftovers, serial,
+};
+
+/// A site and a hub, joined over every uplink, with a server behind the hub. It holds the lock
+/// that keeps other tests away.
+#[derive(Debug)]
+pub struct Lab {
+    /// The site's gateway.
+    pub site: Gateway,
+    /// The hub's gateway.
+    pub hub: Gateway,
+    /// Namespaces and links.
+    pub topology: Topology,
+    _serial: Serial,
+}
+
+/// Namespaces and links without gateways, for tests that start them by hand.
+#[derive(Debug)]
+pub struct Ground {
+    /// Namespaces and links.
+    pub topology: Topology,
+    _serial: Serial,
+}
+
+impl Ground {
+    /// Waits for the lock and builds the topology.
+    ///
+    /// # Errors
+    /// If a program is missing or a part does not start.
+    pub fn new(spec: &TopologySpec) -> Result<Self> {
+        let serial = serial()?;
+        remove_leftovers();
+        Ok(Self { topology: Topology::build(spec)?, _serial: serial })
+    }
+
+    /// Adds hub and site with these settings.
+    ///
+    /// # Errors
+    /// If a gateway does not start or a path does not come up.
+    pub fn connect(self, hub: &GatewaySpec, site: &GatewaySpec) -> Result<Lab> {
+        let (hub, site) = gateway::connect(&self.topology, hub, site)?;
+        Ok(Lab { site, hub, topology: self.topology, _serial: self._serial })
+    }
+}
+
+impl Lab {
+    /// Default gateways over these links.
+    ///
+    /// # Errors
+    /// If a program is missing or a part does not start.
+    pub fn new(purpose: &str, links: Vec<LinkSpec>) -> Result<Self> {
+        let spec = GatewaySpec::default();
+        Ground::new(&TopologySpec::new(purpose, links))?.connect(&spec, &spec)
+    }
+
+    /// Transfers `bytes` over each of `flows` connections and wants every byte to arrive.
+    ///
+    /// # Errors
+    /// If a connection breaks, delivers something else, or does not end within `limit`.
+    pub fn transfer(
+        &self,
+        direction: Direction,
+        flows: usize,
+        bytes: u64,
+        limit: Duration,
+    ) -> Result<BulkReport> {
+        let ends = self.topology.endpoints();
+        let amount = Amount::Bytes { bytes, limit };
+        let spec = BulkSpec { amount, direction, ..BulkSpec::download(flows, limit) };
+        whole(bulk::run(&ends, &spec)?)
+    }
+
+    /// Proves that packets pass both ways.
+    ///
+    /// # Errors
+    /// If nothing passes.
+    pub fn passes(&self) -> Result<()> {
+        for direction in [Direction::Upload, Direction::Download] {
+            let probe = Probe::start(&self.topology.endpoints(), &ProbeSpec::fine(direction))?;
+            std::thread::sleep(Duration::from_millis(300));
+            let report = probe.finish()?.report();
+            if report.received == 0 {
+                bail!("no packet passes: {report:?}");
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The report, if no connection broke.
+///
+/// # Errors
+/// What broke.
+pub fn whole(report: BulkReport) -> Result<BulkReport> {
+    if report.broken() > 0 {
+        bail!("{} of {} broke: {:?}", report.broken(), report.flows.len(), report.reasons());
+    }
+    Ok(report)
+}
+
+/// Whether tests can run here; says why not.
+#[must_use]
+pub fn ready() -> bool {
+    let wanted = [programs::IP, programs::PING, programs::NFT, programs::ETHTOOL];
+    match programs::require(&wanted) {
+        Ok(()) => true,
+        Err(error) => {
+            eprintln!("skipped: {error}");
+            false
+        }
+    }
+}
+
+/// Two links of 40 Mbit/s, 10 and 20 ms: what most tests run over.
+#[must_use]
+pub fn two_links() -> Vec<LinkSpec> {
+    vec![
+        LinkSpec::steady(40.0, Duration::from_millis(10)),
+        LinkSpec::steady(40.0, Duration::from_millis(20)).with_seed(2),
+    ]
+}
+
+/// Inner IP packet to outer IP packet over IPv4, bytes, of a full packet (docs/wire.md).
+pub const OVERHEAD_BYTES: f64 = 70.0;
+
+/// What TCP inside a tunnel can carry at most of `capacity_mbit` (headers of 52 bytes with
+/// timestamps, tunnel overhead, 1,500 bytes outside).
+#[must_use]
+pub fn tunnel_ceiling(capacity_mbit: f64) -> f64 {
+    capacity_mbit * (1_500.0 - OVERHEAD_BYTES - 52.0) / 1_500.0
+}
+
+/// What TCP without a tunnel can carry at most of `capacity_mbit`.
+#[must_use]
+pub fn plain_ceiling(capacity_mbit: f64) -> f64 {
+    capacity_mbit * (1_500.0 - 52.0) / 1_500.0
+}

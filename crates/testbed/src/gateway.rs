@@ -134,7 +134,7 @@ impl Gateway {
     /// # Errors
     /// If files cannot be written or the program is missing.
     pub fn hub(namespace: &Namespace, directory: &Path, spec: &GatewaySpec) -> Result<Self> {
-        let gateway = Self::new("hub", "hub", namespace, directory);
+        let gateway = Self::new("hub", "hub", namespace, directory)?;
         let mut text = gateway.paths();
         let _ = write!(
             text,
@@ -163,7 +163,7 @@ impl Gateway {
         token: &str,
         spec: &GatewaySpec,
     ) -> Result<Self> {
-        let gateway = Self::new("site", name, namespace, directory);
+        let gateway = Self::new("site", name, namespace, directory)?;
         gateway
             .run(&["join", token])?
             .success()
@@ -181,21 +181,28 @@ impl Gateway {
         Ok(gateway)
     }
 
-    fn new(role: &'static str, name: &str, namespace: &Namespace, directory: &Path) -> Self {
-        Self {
+    fn new(
+        role: &'static str,
+        name: &str,
+        namespace: &Namespace,
+        parent: &Path,
+    ) -> Result<Self> {
+        let directory = parent.join(name);
+        std::fs::create_dir_all(&directory)?;
+        Ok(Self {
             role,
             name: name.to_owned(),
             namespace: namespace.clone(),
-            directory: directory.to_owned(),
-            config: directory.join(format!("{name}.conf")),
+            config: directory.join(format!("{role}.toml")),
+            directory,
             process: None,
-        }
+        })
     }
 
-    /// Top-level keys: where everything is kept.
+    /// Top-level keys; the key file is beside the configuration.
     fn paths(&self) -> String {
         let (name, at) = (&self.name, self.directory.display());
-        format!("name = \"{name}\"\nkey_file = \"{at}/{name}.key\"\nstate_dir = \"{at}/{name}\"\n")
+        format!("name = \"{name}\"\nstate_dir = \"{at}/state\"\n")
     }
 
     /// The sections both roles have.
@@ -203,9 +210,15 @@ impl Gateway {
         format!(
             "[tunnel]\n{}\n[api]\nsocket = \"{}\"\n{}\n",
             spec.tunnel,
-            self.directory.join(format!("{}.sock", self.name)).display(),
+            self.directory.join("api.sock").display(),
             spec.more,
         )
+    }
+
+    /// Where its configuration, key, state and logs are.
+    #[must_use]
+    pub fn directory(&self) -> &Path {
+        &self.directory
     }
 
     /// The configuration file.

@@ -16,9 +16,11 @@ mod cleanup;
 mod link;
 mod namespace;
 mod process;
+mod serial;
 
 pub use cleanup::remove_leftovers;
 pub use link::{Capacity, Link, LinkSpec, Shape};
 pub use namespace::{Namespace, veth};
 pub use process::{Finished, Process, Program, STOP_LIMIT, cpu_seconds, softirq_cpu_seconds};
+pub use serial::{Serial, serial};
 pub use topology::{Topology, TopologySpec};

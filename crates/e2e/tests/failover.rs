@@ -1,0 +1,145 @@
+//! Uplinks fail and return, one or all of them; connections live on.
+
+use std::time::Duration;
+
+use ropewalk_e2e::{Lab, ready, two_links, whole};
+use ropewalk_testbed::topology::Cut;
+use ropewalk_testbed::traffic::Direction;
+use ropewalk_testbed::traffic::bulk::{Amount, Bulk, BulkSpec};
+use ropewalk_testbed::traffic::probe::{Probe, ProbeSpec};
+
+/// Enough for a slow machine; how fast it is, the benchmark `bench-failover` says.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+#[test]
+fn a_stream_goes_on_after_every_kind_of_cut_of_either_uplink() {
+    if !ready() {
+        return;
+    }
+    let lab = Lab::new("cuts", two_links()).unwrap();
+    let probe =
+        Probe::start(&lab.topology.endpoints(), &ProbeSpec::fine(Direction::Download)).unwrap();
+    for cut in Cut::ALL {
+        for uplink in [0, 1] {
+            lab.topology.cut(uplink, cut).unwrap();
+            std::thread::sleep(Duration::from_secs(1));
+            let before = probe.arrived();
+            std::thread::sleep(Duration::from_secs(1));
+            let flowing = probe.arrived() > before + 20;
+            assert!(flowing, "{} of uplink {uplink} stopped the stream", cut.name());
+            lab.topology.restore(uplink, cut).unwrap();
+            lab.site.wait_paths(2, PATIENCE).unwrap();
+        }
+    }
+    let report = probe.finish().unwrap().report();
+    assert!(report.delivered_ratio > 0.8, "{report:?}");
+}
+
+#[test]
+fn downloads_survive_a_cut_and_a_return_whole() {
+    if !ready() {
+        return;
+    }
+    for cut in Cut::ALL {
+        let lab = Lab::new("survive", two_links()).unwrap();
+        let amount = Amount::Bytes { bytes: 8_000_000, limit: Duration::from_secs(60) };
+        let spec = BulkSpec { amount, ..BulkSpec::download(4, PATIENCE) };
+        let bulk = Bulk::start(&lab.topology.endpoints(), &spec).unwrap();
+        std::thread::sleep(Duration::from_secs(1));
+        lab.topology.cut(0, cut).unwrap();
+        std::thread::sleep(Duration::from_secs(2));
+        lab.topology.restore(0, cut).unwrap();
+        whole(bulk.finish().unwrap()).unwrap_or_else(|e| panic!("{}: {e:#}", cut.name()));
+        lab.site.wait_paths(2, PATIENCE).unwrap();
+    }
+}
+
+#[test]
+fn a_returning_uplink_carries_traffic_again() {
+    if !ready() {
+        return;
+    }
+    let lab = Lab::new("return", two_links()).unwrap();
+    for cut in Cut::ALL {
+        lab.topology.cut(0, cut).unwrap();
+        lab.site.wait_paths(1, PATIENCE).unwrap();
+        lab.topology.restore(0, cut).unwrap();
+        lab.site.wait_paths(2, PATIENCE).unwrap();
+        let before = lab.topology.site().interface_bytes("up0").unwrap().0;
+        let limit = Duration::from_secs(60);
+        let report = lab.transfer(Direction::Download, 4, 4_000_000, limit).unwrap();
+        let carried = lab.topology.site().interface_bytes("up0").unwrap().0 - before;
+        assert!(carried > report.bytes / 10, "after {} up0 carried {carried}", cut.name());
+    }
+}
+
+#[test]
+fn a_download_survives_three_seconds_without_any_uplink() {
+    if !ready() {
+        return;
+    }
+    let lab = Lab::new("dark", two_links()).unwrap();
+    let amount = Amount::Bytes { bytes: 8_000_000, limit: Duration::from_secs(90) };
+    let spec = BulkSpec { amount, ..BulkSpec::download(3, PATIENCE) };
+    let bulk = Bulk::start(&lab.topology.endpoints(), &spec).unwrap();
+    std::thread::sleep(Duration::from_secs(1));
+    for uplink in [0, 1] {
+        lab.topology.cut(uplink, Cut::Blackhole).unwrap();
+    }
+    std::thread::sleep(Duration::from_secs(3));
+    for uplink in [0, 1] {
+        lab.topology.restore(uplink, Cut::Blackhole).unwrap();
+    }
+    whole(bulk.finish().unwrap()).unwrap();
+}
+
+#[test]
+fn a_new_address_and_a_renamed_interface_become_paths() {
+    if !ready() {
+        return;
+    }
+    let lab = Lab::new("rename", two_links()).unwrap();
+    let site = lab.topology.site();
+    site.ip(
+        "addr flush dev up0\naddr add 192.168.10.77/24 dev up0\n\
+         route replace default via 192.168.10.1 dev up0 metric 100\n",
+    )
+    .unwrap();
+    lab.site.wait_paths(2, PATIENCE).unwrap();
+    site.ip(
+        "link set up1 down\nlink set up1 name upnew\nlink set upnew up\n\
+         addr replace 192.168.11.2/24 dev upnew\n\
+         route replace default via 192.168.11.1 dev upnew metric 101\n",
+    )
+    .unwrap();
+    let named = |status: &ropewalk_testbed::gateway::Status| {
+        status.paths().any(|path| path.uplink == "upnew" && path.state == "up")
+    };
+    lab.site.wait_for("path over upnew", PATIENCE, named).unwrap();
+    lab.passes().unwrap();
+}
+
+#[test]
+fn a_nat_that_forgets_its_mapping_does_not_end_the_tunnel() {
+    if !ready() {
+        return;
+    }
+    let lab = Lab::new("nat", two_links()).unwrap();
+    let limit = Duration::from_secs(60);
+    lab.transfer(Direction::Download, 2, 500_000, limit).unwrap();
+    // The site's source ports change on the way, as behind a NAT that was restarted.
+    for ports in ["20000-20999", "30000-30999"] {
+        lab.topology
+            .site()
+            .nft(&format!(
+                "table ip rebind\ndelete table ip rebind\ntable ip rebind {{ chain out {{\n\
+                 type nat hook postrouting priority 100;\n\
+                 udp dport 4443 masquerade to :{ports}\n}}\n}}\n"
+            ))
+            .unwrap();
+        let flush = lab.topology.site().program("conntrack").arg("-F");
+        let _ = flush.run(Duration::from_secs(5));
+        lab.transfer(Direction::Download, 2, 500_000, limit).unwrap();
+        lab.passes().unwrap();
+    }
+}

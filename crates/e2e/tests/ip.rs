@@ -1,0 +1,145 @@
+//! Every kind of IP packet gets through, or is answered as a router would.
+
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::time::Duration;
+
+use ropewalk_e2e::packet::{self, DESTINATION_OPTIONS, UDP};
+use ropewalk_e2e::{Lab, ready, two_links};
+use ropewalk_testbed::gateway::GatewaySpec;
+use ropewalk_testbed::topology::{SERVER, SERVER_V6};
+use ropewalk_testbed::traffic::Direction;
+use ropewalk_testbed::traffic::ping::{self, PingSpec};
+use ropewalk_testbed::{LinkSpec, TopologySpec};
+
+const LIMIT: Duration = Duration::from_secs(60);
+const SOON: Duration = Duration::from_secs(5);
+
+#[test]
+fn fragments_up_to_the_largest_packet_come_back_whole() {
+    if !ready() {
+        return;
+    }
+    let lab = Lab::new("frag", two_links()).unwrap();
+    // 65,507 bytes of payload, 8 of ICMP and 20 of IP make 65,535: the largest IPv4 packet.
+    for (target, size) in [
+        (IpAddr::from(SERVER), 4_000),
+        (SERVER_V6.into(), 4_000),
+        (SERVER.into(), 65_507),
+        (SERVER_V6.into(), 65_487),
+    ] {
+        let mut spec = PingSpec { size, count: 3, ..PingSpec::new(target) };
+        spec.interval = Duration::from_millis(300);
+        let report = ping::run(lab.topology.site(), &spec).unwrap();
+        assert_eq!(report.received, 3, "{size} bytes to {target}: {report:?}");
+    }
+}
+
+#[test]
+fn protocols_without_ports_arrive_in_both_families() {
+    if !ready() {
+        return;
+    }
+    let lab = Lab::new("proto", two_links()).unwrap();
+    // 253 is for experiments (RFC 3692), 47 is GRE, 132 SCTP.
+    for protocol in [253, 47, 132] {
+        for target in [IpAddr::from(SERVER), SERVER_V6.into()] {
+            let socket = packet::raw(lab.topology.server(), target, protocol).unwrap();
+            let payload = b"any protocol".as_slice();
+            packet::send(lab.topology.site(), target, protocol, payload).unwrap();
+            let came = packet::receive(&socket, SOON, |got| got.ends_with(payload)).unwrap();
+            assert!(came, "protocol {protocol} to {target}");
+        }
+    }
+}
+
+#[test]
+fn ipv6_extension_headers_arrive() {
+    if !ready() {
+        return;
+    }
+    let lab = Lab::new("ext", two_links()).unwrap();
+    let address = SocketAddr::new(SERVER_V6.into(), 7_777);
+    let server = lab.topology.server().enter(|| UdpSocket::bind(address)).unwrap().unwrap();
+    server.set_read_timeout(Some(SOON)).unwrap();
+    let Some(IpAddr::V6(source)) = lab.site.status().unwrap().address(true) else {
+        panic!("the site has no inner IPv6 address");
+    };
+    let segment = packet::udp_over_ipv6((source, 5_555), (SERVER_V6, 7_777), b"behind options");
+    let options = packet::options_header(UDP, &segment);
+    packet::send(lab.topology.site(), SERVER_V6.into(), DESTINATION_OPTIONS, &options).unwrap();
+    let mut buffer = [0; 64];
+    let (length, _) = server.recv_from(&mut buffer).expect("nothing came");
+    assert_eq!(&buffer[..length], b"behind options");
+}
+
+#[test]
+fn an_expired_ttl_is_answered_by_the_hub() {
+    if !ready() {
+        return;
+    }
+    let lab = Lab::new("ttl", two_links()).unwrap();
+    for target in [IpAddr::from(SERVER), SERVER_V6.into()] {
+        let ping = lab.topology.site().program("ping");
+        let ping = ping.args(["-n", "-c", "2", "-i", "0.2", "-W", "3", "-t", "1"]);
+        let finished = ping.arg(target.to_string()).run(Duration::from_secs(15)).unwrap();
+        let text = finished.stdout.to_lowercase();
+        assert!(
+            text.contains("time to live exceeded") || text.contains("hop limit"),
+            "{target}: {text}"
+        );
+    }
+}
+
+#[test]
+fn a_path_of_mtu_1280_beside_one_of_9000_carries_everything() {
+    if !ready() {
+        return;
+    }
+    let [a, b] = <[LinkSpec; 2]>::try_from(two_links()).unwrap();
+    let lab = Lab::new("mtu", vec![a.with_mtu(1_280), b.with_mtu(9_000)]).unwrap();
+    lab.transfer(Direction::Download, 3, 3_000_000, LIMIT).unwrap();
+    lab.transfer(Direction::Upload, 3, 3_000_000, LIMIT).unwrap();
+    for size in [1_200, 1_400, 4_000] {
+        let spec = PingSpec { size, count: 3, ..PingSpec::new(SERVER.into()) };
+        let report = ping::run(lab.topology.site(), &spec).unwrap();
+        assert_eq!(report.received, 3, "{size} bytes: {report:?}");
+    }
+}
+
+#[test]
+fn a_packet_too_big_that_must_not_be_fragmented_is_told_the_mtu() {
+    if !ready() {
+        return;
+    }
+    let lab = Lab::new("big", two_links()).unwrap();
+    let mtu = lab.site.status().unwrap().mtu;
+    let size = usize::try_from(mtu).unwrap() - 28;
+    let mut spec = PingSpec { size, count: 2, ..PingSpec::new(SERVER.into()) };
+    assert_eq!(ping::run(lab.topology.site(), &spec).unwrap().received, 2, "MTU {mtu}");
+    spec.size += 1;
+    // From the far side: the server must learn of the tunnel's MTU from the hub.
+    let Some(inner) = lab.site.status().unwrap().address(false) else {
+        panic!("the site has no inner IPv4 address");
+    };
+    let route = format!("route add 10.86.0.0/24 via 198.51.100.1\n");
+    lab.topology.server().ip(&route).unwrap();
+    let ping = lab.topology.server().program("ping");
+    let ping = ping.args(["-n", "-M", "do", "-c", "2", "-i", "0.3", "-W", "2"]);
+    let ping = ping.args(["-s", "1472", &inner.to_string()]);
+    let finished = ping.run(Duration::from_secs(15)).unwrap();
+    let text = finished.stdout + &finished.stderr;
+    let told = text.contains("Frag needed") || text.contains("too long");
+    assert!(told, "nobody said that 1500 bytes do not fit into {mtu}: {text}");
+}
+
+#[test]
+fn a_configured_mtu_is_kept() {
+    if !ready() {
+        return;
+    }
+    let spec = GatewaySpec { tunnel: "mtu = 1300".into(), ..GatewaySpec::default() };
+    let ground = ropewalk_e2e::Ground::new(&TopologySpec::new("fixmtu", two_links())).unwrap();
+    let lab = ground.connect(&spec, &spec).unwrap();
+    assert_eq!(lab.site.status().unwrap().mtu, 1_300);
+    lab.transfer(Direction::Download, 2, 1_000_000, LIMIT).unwrap();
+}

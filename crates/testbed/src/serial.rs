@@ -1,0 +1,27 @@
+//! One measurement at a time on this machine, whatever starts it: tests, benchmarks, demos.
+
+use std::fs::File;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use rustix::fs::{FlockOperation, flock};
+
+/// Holds the lock until dropped; the kernel frees it if the process dies.
+#[derive(Debug)]
+pub struct Serial {
+    _file: File,
+}
+
+/// Waits until nobody else measures.
+///
+/// # Errors
+/// If the lock file cannot be made.
+pub fn serial() -> Result<Serial> {
+    let path = PathBuf::from(LOCK);
+    let file = File::options().create(true).truncate(false).write(true).open(&path);
+    let file = file.with_context(|| format!("cannot open {}", path.display()))?;
+    flock(&file, FlockOperation::LockExclusive)?;
+    Ok(Serial { _file: file })
+}
+
+const LOCK: &str = "/run/ropewalk-testbed.lock";
