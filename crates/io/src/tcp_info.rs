@@ -37,6 +37,8 @@ pub struct TcpInfo {
     pub sent: u32,
     /// Bytes the peer acknowledged, in total.
     pub acked_bytes: u64,
+    /// Time since the last acknowledgement came.
+    pub last_ack_age: Duration,
 }
 
 /// Reads `TCP_INFO`.
@@ -61,6 +63,7 @@ const STRUCT_BYTES: usize = 168;
 
 /// Offsets of the fields in `struct tcp_info` (linux/tcp.h), which never change.
 mod field {
+    pub(super) const LAST_ACK_RECV: usize = 56;
     pub(super) const SND_MSS: usize = 16;
     pub(super) const UNACKED: usize = 24;
     pub(super) const SACKED: usize = 28;
@@ -105,6 +108,7 @@ fn parse(bytes: &[u8; STRUCT_BYTES]) -> TcpInfo {
         retransmitted: word(field::TOTAL_RETRANS),
         sent: word(field::SEGS_OUT),
         acked_bytes: long(field::BYTES_ACKED),
+        last_ack_age: Duration::from_millis(word(field::LAST_ACK_RECV).into()),
     }
 }
 

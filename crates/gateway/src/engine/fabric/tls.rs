@@ -7,7 +7,8 @@ use anyhow::Context;
 use ropewalk_core::path::PathSnapshot;
 use ropewalk_io::tcp;
 use ropewalk_io::tcp_info::{self, ConnectConfig};
-use ropewalk_transport::{Event, PublicKey, TlsPath};
+use ropewalk_transport::tls::{TcpInfo, TlsPath};
+use ropewalk_transport::{Event, PublicKey};
 use ropewalk_types::{Duration, Ecn, Instant};
 use rustix::event::epoll;
 
@@ -129,8 +130,8 @@ impl Stream {
 }
 
 /// The kernel's figures in the transport's terms.
-fn translate(info: &tcp_info::TcpInfo, pending: usize) -> ropewalk_transport::TcpInfo {
-    ropewalk_transport::TcpInfo {
+fn translate(info: &tcp_info::TcpInfo, pending: usize) -> TcpInfo {
+    TcpInfo {
         srtt: info.srtt,
         rttvar: info.rttvar,
         min_rtt: info.min_rtt.unwrap_or(info.srtt),
