@@ -91,6 +91,8 @@ pub struct PathStatus {
     pub state: String,
     /// `quic` or `tls`.
     pub transport: String,
+    /// Address of the peer.
+    pub remote: Option<std::net::SocketAddr>,
     /// Smoothed RTT, milliseconds.
     pub rtt_ms: f64,
     /// Estimated delivery rate, Mbit/s.
