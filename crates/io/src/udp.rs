@@ -19,7 +19,8 @@ use crate::sys::{self, Outgoing, Received, SLOTS};
 /// How to open a UDP socket.
 #[derive(Clone, Debug)]
 pub struct UdpConfig {
-    /// Local address; port 0 lets the kernel choose. `[::]` takes IPv4 as well.
+    /// Local address; port 0 lets the kernel choose. A socket serves one address family, so that
+    /// one port can be served on both.
     pub bind: SocketAddr,
     /// Interface the socket is bound to (`SO_BINDTODEVICE`), so that routes of others do not count.
     pub device: Option<String>,
@@ -32,7 +33,7 @@ pub struct UdpConfig {
 /// What is known of a received datagram besides its contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecvMeta {
-    /// Sender. IPv4 senders are shown as IPv4 on dual-stack sockets too.
+    /// Sender.
     pub remote: SocketAddr,
     /// Address of this machine it was sent to: the source for replies.
     pub local_ip: Option<IpAddr>,
@@ -63,7 +64,6 @@ pub struct UdpCounters {
 #[derive(Debug)]
 pub struct UdpSocket {
     socket: Socket,
-    /// The socket is IPv6, so IPv4 addresses are given to it as mapped ones.
     v6: bool,
     max_segments: usize,
     counters: UdpCounters,
@@ -98,7 +98,8 @@ impl UdpSocket {
         )?;
         socket.set_nonblocking(true)?;
         if v6 {
-            socket.set_only_v6(false)?;
+            // One socket per family, so that both can have the same port.
+            socket.set_only_v6(true)?;
         }
         if let Some(device) = &config.device {
             socket.bind_device(Some(device.as_bytes()))?;
@@ -235,14 +236,17 @@ impl UdpSocket {
                 "more segments or bytes than one buffer takes",
             ));
         }
-        let (destination, v4) = self.family(destination)?;
+        if destination.is_ipv6() != self.v6 {
+            return Err(io::Error::from_raw_os_error(libc::EAFNOSUPPORT));
+        }
+        let destination = SockAddr::from(destination);
         let message = Outgoing {
             destination: &destination,
             source_ip,
             traffic_class: (dscp & 63) << 2 | ecn as u8,
             contents,
             segment: segment.and_then(|size| u16::try_from(size).ok()),
-            v4,
+            v4: !self.v6,
         };
         if message.segment.is_some() && self.max_segments == 1 {
             return self.send_one_by_one(&message);
@@ -258,19 +262,6 @@ impl UdpSocket {
                 self.counters.sent += u64::try_from(count).unwrap_or(1);
                 Ok(())
             }
-        }
-    }
-
-    /// The address as the socket wants it, and whether the outer header is IPv4.
-    fn family(&self, destination: SocketAddr) -> io::Result<(SockAddr, bool)> {
-        match sys::plain_address(destination) {
-            SocketAddr::V4(v4) if self.v6 => {
-                let mapped = IpAddr::V6(v4.ip().to_ipv6_mapped());
-                Ok((SocketAddr::new(mapped, v4.port()).into(), true))
-            }
-            SocketAddr::V4(v4) => Ok((v4.into(), true)),
-            SocketAddr::V6(v6) if self.v6 => Ok((v6.into(), false)),
-            SocketAddr::V6(_) => Err(io::Error::from_raw_os_error(libc::EAFNOSUPPORT)),
         }
     }
 
@@ -377,20 +368,33 @@ fn set_buffer(socket: &Socket, which: Buffer, bytes: usize) -> io::Result<()> {
     }
 }
 
-/// Ancillary data and DF for the families the socket carries.
+/// Ancillary data on reception, and DF without regard to ICMP: the transport finds the path MTU.
 fn set_options(socket: &Socket, v6: bool) -> io::Result<()> {
-    let on = |level, option| sys::set_option(socket, level, option, 1);
-    if v6 {
-        on(libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS)?;
-        on(libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO)?;
-        let probe = libc::IPV6_PMTUDISC_PROBE;
-        sys::set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, probe)?;
+    let options = if v6 {
+        [
+            (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1),
+            (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1),
+            (
+                libc::IPPROTO_IPV6,
+                libc::IPV6_MTU_DISCOVER,
+                libc::IPV6_PMTUDISC_PROBE,
+            ),
+        ]
+    } else {
+        [
+            (libc::IPPROTO_IP, libc::IP_RECVTOS, 1),
+            (libc::IPPROTO_IP, libc::IP_PKTINFO, 1),
+            (
+                libc::IPPROTO_IP,
+                libc::IP_MTU_DISCOVER,
+                libc::IP_PMTUDISC_PROBE,
+            ),
+        ]
+    };
+    for (level, option, value) in options {
+        sys::set_option(socket, level, option, value)?;
     }
-    // For IPv6 sockets too: they carry IPv4 as mapped addresses.
-    on(libc::IPPROTO_IP, libc::IP_RECVTOS)?;
-    on(libc::IPPROTO_IP, libc::IP_PKTINFO)?;
-    let probe = libc::IP_PMTUDISC_PROBE;
-    sys::set_option(socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, probe)
+    Ok(())
 }
 
 /// Switches GRO on where the kernel has it; returns the segments one send may have.
@@ -460,21 +464,5 @@ mod tests {
             (sender.counters().sent, sender.counters().sent_buffers),
             (3, 3)
         );
-    }
-
-    #[test]
-    fn addresses_reach_the_socket_in_its_own_family() {
-        let v4: SocketAddr = "192.0.2.1:5".parse().expect("address");
-        let mapped: SocketAddr = "[::ffff:192.0.2.1]:5".parse().expect("address");
-        let mut socket = bind();
-        for address in [v4, mapped] {
-            let (given, outer_v4) = socket.family(address).expect("possible");
-            assert_eq!((given.as_socket(), outer_v4), (Some(v4), true));
-        }
-        socket.v6 = true;
-        for address in [v4, mapped] {
-            let (given, outer_v4) = socket.family(address).expect("possible");
-            assert_eq!((given.as_socket(), outer_v4), (Some(mapped), true));
-        }
     }
 }
