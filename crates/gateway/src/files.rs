@@ -7,7 +7,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, bail};
 use rustix::fs::{FlockOperation, flock};
@@ -104,7 +104,6 @@ const SECRET_BYTES_MAX: u64 = 4_096;
 #[derive(Debug)]
 pub struct Lock {
     file: File,
-    path: PathBuf,
 }
 
 impl Lock {
@@ -157,12 +156,6 @@ impl Lock {
         flock(&file, FlockOperation::NonBlockingLockShared) == Err(rustix::io::Errno::WOULDBLOCK)
     }
 
-    /// The file.
-    #[must_use]
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
     fn open(path: &Path) -> anyhow::Result<Self> {
         let mut options = OpenOptions::new();
         options
@@ -173,10 +166,7 @@ impl Lock {
             .mode(PUBLIC);
         let opened = options.open(path);
         let file = opened.with_context(|| format!("cannot open the lock {}", path.display()))?;
-        Ok(Self {
-            file,
-            path: path.to_owned(),
-        })
+        Ok(Self { file })
     }
 }
 
@@ -239,7 +229,6 @@ mod tests {
             error.contains(&pid) && error.contains("a hub runs already"),
             "{error}"
         );
-        assert_eq!(first.path(), path);
         drop(first);
         assert!(!Lock::is_held(&path));
         Lock::take(&path, "a hub").unwrap();

@@ -31,6 +31,9 @@ The token holds the site's private key: whoever has it can connect as that site.
 as you would a password, use it once, and revoke it if it got lost. With --public-key the token
 holds no secret. A running hub takes the change over at once.";
 
+/// Options that only make sense with a name.
+const INVITING: [&str; 4] = ["name", "endpoint", "replace", "public_key"];
+
 /// Invite a site: print the token that `ropewalk join` takes
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
@@ -48,13 +51,13 @@ pub struct Invite {
     #[arg(long, value_name = "KEY")]
     public_key: Option<PublicKey>,
     /// List the sites
-    #[arg(long, exclusive = true)]
+    #[arg(long, conflicts_with_all = INVITING)]
     list: bool,
     /// Remove a site; it is disconnected at once
-    #[arg(long, value_name = "NAME", exclusive = true)]
+    #[arg(long, value_name = "NAME", conflicts_with_all = INVITING, conflicts_with = "list")]
     revoke: Option<String>,
     /// Let the running hub read the sites file after an edit by hand
-    #[arg(long, exclusive = true)]
+    #[arg(long, conflicts_with_all = INVITING, conflicts_with_all = ["list", "revoke"])]
     reload: bool,
 }
 

@@ -274,17 +274,6 @@ pub struct HostPort {
     pub port: u16,
 }
 
-impl HostPort {
-    /// An endpoint that needs no name resolution.
-    #[must_use]
-    pub fn from_address(address: SocketAddr) -> Self {
-        Self {
-            host: address.ip().to_string(),
-            port: address.port(),
-        }
-    }
-}
-
 impl fmt::Display for HostPort {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.host.contains(':') {

@@ -22,8 +22,6 @@ pub const MTU_MAX: usize = 9_000;
 pub struct CommonSettings {
     /// Key pair of this gateway.
     pub identity: Identity,
-    /// Name of this gateway, for logs.
-    pub name: String,
     /// Name of the TUN interface to create, 1..=15 bytes.
     pub tun_name: String,
     /// Scheduler from here to the peer.

@@ -45,6 +45,7 @@ pub(super) async fn run(
     let api = ApiSocket::open(&config.common, &engine, Arc::clone(&reload), true).await?;
     notify::send("READY=1");
     tracing::info!(
+        name = config.common.name,
         config = %path.display(),
         %public_key,
         interface = engine.tun.name,
@@ -76,7 +77,7 @@ async fn serve(
                 Some(EngineEvent::TunnelDown { peer }) => {
                     tracing::info!(site = peer, "tunnel is down");
                 }
-                Some(EngineEvent::MtuChanged(mtu)) => tracing::info!(mtu, "inner MTU changed"),
+                Some(EngineEvent::MtuChanged(mtu)) => tracing::debug!(mtu, "inner MTU changed"),
                 Some(EngineEvent::Assigned { .. }) => {}
                 Some(EngineEvent::Stopped { error: Some(error) }) => {
                     anyhow::bail!("the engine failed: {error}");

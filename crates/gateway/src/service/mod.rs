@@ -128,7 +128,6 @@ impl Prepared {
 fn engine_settings(identity: Identity, common: &Common) -> CommonSettings {
     CommonSettings {
         identity,
-        name: common.name.clone(),
         tun_name: common.interface.clone(),
         scheduler_send: common.scheduler_send,
         scheduler_receive: common.scheduler_receive,

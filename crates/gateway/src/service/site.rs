@@ -79,6 +79,7 @@ pub(super) async fn run(
     let api = ApiSocket::open(&config.common, &engine, Arc::clone(&reload), false).await?;
     notify::send("READY=1");
     tracing::info!(
+        name = config.common.name,
         config = %path.display(),
         public_key = %prepared.identity.public_key(),
         interface = engine.tun.name,
@@ -162,7 +163,7 @@ impl Site {
                 self.up = false;
                 tracing::warn!("tunnel is down: no uplink reaches the hub");
             }
-            EngineEvent::MtuChanged(mtu) => tracing::info!(mtu, "inner MTU changed"),
+            EngineEvent::MtuChanged(mtu) => tracing::debug!(mtu, "inner MTU changed"),
             EngineEvent::Assigned {
                 addresses,
                 hub_addresses,
@@ -225,7 +226,8 @@ impl Site {
         }
         self.unmatched = unmatched;
         for change in changes(&self.uplinks, &uplinks) {
-            tracing::info!("{change}");
+            // The engine tells what it makes of it.
+            tracing::debug!("{change}");
         }
         if uplinks.is_empty() && !self.uplinks.is_empty() {
             tracing::warn!("no uplink is left");

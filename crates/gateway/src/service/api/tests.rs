@@ -15,7 +15,7 @@ struct Gateway {
     socket: PathBuf,
     tcp: SocketAddr,
     _directory: TempDir,
-    _runtime: tokio::runtime::Runtime,
+    _stop: tokio::sync::oneshot::Sender<()>,
 }
 
 impl Gateway {
@@ -36,21 +36,28 @@ impl Gateway {
             }),
             is_hub,
         };
-        let mut builder = tokio::runtime::Builder::new_multi_thread();
-        let runtime = builder.worker_threads(1).enable_all().build().unwrap();
         let tcp = std::net::TcpListener::bind("127.0.0.1:0")
             .unwrap()
             .local_addr()
             .unwrap();
-        runtime.block_on(async {
-            serve_unix(api.clone(), &socket, None).unwrap();
-            serve_tcp(api, tcp).await.unwrap();
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let (ready, is_ready) = channel();
+        let path = socket.clone();
+        std::thread::spawn(move || {
+            let mut builder = tokio::runtime::Builder::new_current_thread();
+            builder.enable_all().build().unwrap().block_on(async {
+                serve_unix(api.clone(), &path, None).unwrap();
+                serve_tcp(api, tcp).await.unwrap();
+                ready.send(()).unwrap();
+                let _ = stopped.await;
+            });
         });
+        is_ready.recv().unwrap();
         Self {
             socket,
             tcp,
             _directory: directory,
-            _runtime: runtime,
+            _stop: stop,
         }
     }
 
