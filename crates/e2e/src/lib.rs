@@ -10,6 +10,7 @@
 //! They need root. One test or benchmark runs at a time on a machine: a [`Lab`] holds a lock.
 //! Times are measured by the benchmarks and never asserted by the tests.
 
+pub mod bench;
 pub mod packet;
 pub mod table;
 
@@ -53,7 +54,10 @@ impl Ground {
     pub fn new(spec: &TopologySpec) -> Result<Self> {
         let serial = serial()?;
         remove_leftovers();
-        Ok(Self { topology: Topology::build(spec)?, _serial: serial })
+        Ok(Self {
+            topology: Topology::build(spec)?,
+            _serial: serial,
+        })
     }
 
     /// Adds hub and site with these settings.
@@ -62,7 +66,12 @@ impl Ground {
     /// If a gateway does not start or a path does not come up.
     pub fn connect(self, hub: &GatewaySpec, site: &GatewaySpec) -> Result<Lab> {
         let (hub, site) = gateway::connect(&self.topology, hub, site)?;
-        Ok(Lab { site, hub, topology: self.topology, _serial: self._serial })
+        Ok(Lab {
+            site,
+            hub,
+            topology: self.topology,
+            _serial: self._serial,
+        })
     }
 }
 
@@ -89,7 +98,11 @@ impl Lab {
     ) -> Result<BulkReport> {
         let ends = self.topology.endpoints();
         let amount = Amount::Bytes { bytes, limit };
-        let spec = BulkSpec { amount, direction, ..BulkSpec::download(flows, limit) };
+        let spec = BulkSpec {
+            amount,
+            direction,
+            ..BulkSpec::download(flows, limit)
+        };
         whole(bulk::run(&ends, &spec)?)
     }
 
@@ -116,7 +129,12 @@ impl Lab {
 /// What broke.
 pub fn whole(report: BulkReport) -> Result<BulkReport> {
     if report.broken() > 0 {
-        bail!("{} of {} broke: {:?}", report.broken(), report.flows.len(), report.reasons());
+        bail!(
+            "{} of {} broke: {:?}",
+            report.broken(),
+            report.flows.len(),
+            report.reasons()
+        );
     }
     Ok(report)
 }
@@ -124,7 +142,12 @@ pub fn whole(report: BulkReport) -> Result<BulkReport> {
 /// Whether tests can run here; says why not.
 #[must_use]
 pub fn ready() -> bool {
-    let wanted = [programs::IP, programs::PING, programs::NFT, programs::ETHTOOL];
+    let wanted = [
+        programs::IP,
+        programs::PING,
+        programs::NFT,
+        programs::ETHTOOL,
+    ];
     match programs::require(&wanted) {
         Ok(()) => true,
         Err(error) => {

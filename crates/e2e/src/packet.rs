@@ -126,7 +126,10 @@ pub fn is_udp_to(packet: &[u8], port: u16) -> bool {
 
 fn checksum(bytes: &[u8]) -> u16 {
     let words = bytes.chunks(2).map(|pair| {
-        u32::from(u16::from_be_bytes([pair[0], pair.get(1).copied().unwrap_or(0)]))
+        u32::from(u16::from_be_bytes([
+            pair[0],
+            pair.get(1).copied().unwrap_or(0),
+        ]))
     });
     let mut sum: u32 = words.sum();
     while sum > 0xffff {

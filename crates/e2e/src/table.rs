@@ -15,7 +15,10 @@ impl Table {
     /// A table with these columns.
     #[must_use]
     pub fn new(columns: &[&str]) -> Self {
-        Self { columns: columns.iter().map(|&c| c.to_owned()).collect(), rows: Vec::new() }
+        Self {
+            columns: columns.iter().map(|&c| c.to_owned()).collect(),
+            rows: Vec::new(),
+        }
     }
 
     /// Adds a row.
@@ -35,7 +38,9 @@ impl Table {
         let mut text = String::new();
         for (index, line) in lines().enumerate() {
             let cells = line.iter().zip(&widths);
-            let cells: Vec<String> = cells.map(|(cell, &width)| format!("{cell:width$}")).collect();
+            let cells: Vec<String> = cells
+                .map(|(cell, &width)| format!("{cell:width$}"))
+                .collect();
             text += &format!("| {} |\n", cells.join(" | "));
             if index == 0 {
                 let rule: Vec<String> = widths.iter().map(|&width| "-".repeat(width)).collect();
@@ -53,7 +58,10 @@ pub fn range(values: &[f64], digits: usize) -> String {
     if summary.count < 2 {
         return format!("{:.digits$}", summary.median);
     }
-    format!("{:.digits$} ({:.digits$}–{:.digits$})", summary.median, summary.min, summary.max)
+    format!(
+        "{:.digits$} ({:.digits$}–{:.digits$})",
+        summary.median, summary.min, summary.max
+    )
 }
 
 #[cfg(test)]

@@ -17,8 +17,11 @@ fn a_stream_goes_on_after_every_kind_of_cut_of_either_uplink() {
         return;
     }
     let lab = Lab::new("cuts", two_links()).unwrap();
-    let probe =
-        Probe::start(&lab.topology.endpoints(), &ProbeSpec::fine(Direction::Download)).unwrap();
+    let probe = Probe::start(
+        &lab.topology.endpoints(),
+        &ProbeSpec::fine(Direction::Download),
+    )
+    .unwrap();
     for cut in Cut::ALL {
         for uplink in [0, 1] {
             lab.topology.cut(uplink, cut).unwrap();
@@ -26,7 +29,11 @@ fn a_stream_goes_on_after_every_kind_of_cut_of_either_uplink() {
             let before = probe.arrived();
             std::thread::sleep(Duration::from_secs(1));
             let flowing = probe.arrived() > before + 20;
-            assert!(flowing, "{} of uplink {uplink} stopped the stream", cut.name());
+            assert!(
+                flowing,
+                "{} of uplink {uplink} stopped the stream",
+                cut.name()
+            );
             lab.topology.restore(uplink, cut).unwrap();
             lab.site.wait_paths(2, PATIENCE).unwrap();
         }
@@ -42,8 +49,14 @@ fn downloads_survive_a_cut_and_a_return_whole() {
     }
     for cut in Cut::ALL {
         let lab = Lab::new("survive", two_links()).unwrap();
-        let amount = Amount::Bytes { bytes: 8_000_000, limit: Duration::from_secs(60) };
-        let spec = BulkSpec { amount, ..BulkSpec::download(4, PATIENCE) };
+        let amount = Amount::Bytes {
+            bytes: 8_000_000,
+            limit: Duration::from_secs(60),
+        };
+        let spec = BulkSpec {
+            amount,
+            ..BulkSpec::download(4, PATIENCE)
+        };
         let bulk = Bulk::start(&lab.topology.endpoints(), &spec).unwrap();
         std::thread::sleep(Duration::from_secs(1));
         lab.topology.cut(0, cut).unwrap();
@@ -67,9 +80,15 @@ fn a_returning_uplink_carries_traffic_again() {
         lab.site.wait_paths(2, PATIENCE).unwrap();
         let before = lab.topology.site().interface_bytes("up0").unwrap().0;
         let limit = Duration::from_secs(60);
-        let report = lab.transfer(Direction::Download, 4, 4_000_000, limit).unwrap();
+        let report = lab
+            .transfer(Direction::Download, 4, 4_000_000, limit)
+            .unwrap();
         let carried = lab.topology.site().interface_bytes("up0").unwrap().0 - before;
-        assert!(carried > report.bytes / 10, "after {} up0 carried {carried}", cut.name());
+        assert!(
+            carried > report.bytes / 10,
+            "after {} up0 carried {carried}",
+            cut.name()
+        );
     }
 }
 
@@ -79,8 +98,14 @@ fn a_download_survives_three_seconds_without_any_uplink() {
         return;
     }
     let lab = Lab::new("dark", two_links()).unwrap();
-    let amount = Amount::Bytes { bytes: 8_000_000, limit: Duration::from_secs(90) };
-    let spec = BulkSpec { amount, ..BulkSpec::download(3, PATIENCE) };
+    let amount = Amount::Bytes {
+        bytes: 8_000_000,
+        limit: Duration::from_secs(90),
+    };
+    let spec = BulkSpec {
+        amount,
+        ..BulkSpec::download(3, PATIENCE)
+    };
     let bulk = Bulk::start(&lab.topology.endpoints(), &spec).unwrap();
     std::thread::sleep(Duration::from_secs(1));
     for uplink in [0, 1] {
@@ -100,11 +125,9 @@ fn a_new_address_and_a_renamed_interface_become_paths() {
     }
     let lab = Lab::new("rename", two_links()).unwrap();
     let site = lab.topology.site();
-    site.ip(
-        "addr flush dev up0\naddr add 192.168.10.77/24 dev up0\n\
-         route replace default via 192.168.10.1 dev up0 metric 100\n",
-    )
-    .unwrap();
+    site.ip("addr flush dev up0\naddr add 192.168.10.77/24 dev up0\n\
+         route replace default via 192.168.10.1 dev up0 metric 100\n")
+        .unwrap();
     lab.site.wait_paths(2, PATIENCE).unwrap();
     site.ip(
         "link set up1 down\nlink set up1 name upnew\nlink set upnew up\n\
@@ -113,9 +136,13 @@ fn a_new_address_and_a_renamed_interface_become_paths() {
     )
     .unwrap();
     let named = |status: &ropewalk_testbed::gateway::Status| {
-        status.paths().any(|path| path.uplink == "upnew" && path.state == "up")
+        status
+            .paths()
+            .any(|path| path.uplink == "upnew" && path.state == "up")
     };
-    lab.site.wait_for("path over upnew", PATIENCE, named).unwrap();
+    lab.site
+        .wait_for("path over upnew", PATIENCE, named)
+        .unwrap();
     lab.passes().unwrap();
 }
 
@@ -125,8 +152,14 @@ fn a_nat_that_changes_its_mapping_does_not_end_the_tunnel() {
         return;
     }
     let lab = Lab::new("nat", two_links()).unwrap();
-    let amount = Amount::Bytes { bytes: 6_000_000, limit: Duration::from_secs(60) };
-    let spec = BulkSpec { amount, ..BulkSpec::download(2, PATIENCE) };
+    let amount = Amount::Bytes {
+        bytes: 6_000_000,
+        limit: Duration::from_secs(60),
+    };
+    let spec = BulkSpec {
+        amount,
+        ..BulkSpec::download(2, PATIENCE)
+    };
     let bulk = Bulk::start(&lab.topology.endpoints(), &spec).unwrap();
     // From now on other source ports arrive at the hub, as behind a NAT that was restarted.
     let rebind = "table ip rebind { chain out {\n\
@@ -137,8 +170,12 @@ fn a_nat_that_changes_its_mapping_does_not_end_the_tunnel() {
     let rebound = |status: &ropewalk_testbed::gateway::Status| {
         let port = |path: &ropewalk_testbed::gateway::PathStatus| path.remote.map(|a| a.port());
         status.paths_up() == 2
-            && status.paths().all(|path| port(path).is_some_and(|p| (20_000..21_000).contains(&p)))
+            && status
+                .paths()
+                .all(|path| port(path).is_some_and(|p| (20_000..21_000).contains(&p)))
     };
-    lab.hub.wait_for("path from a new port", PATIENCE, rebound).unwrap();
+    lab.hub
+        .wait_for("path from a new port", PATIENCE, rebound)
+        .unwrap();
     lab.passes().unwrap();
 }

@@ -41,8 +41,16 @@ fn joined(ground: &Ground) -> (Gateway, Gateway) {
 /// Runs a gateway command that must fail by itself, soon, without a panic.
 fn fails(program: Program) -> Finished {
     let finished = program.run(Duration::from_secs(20)).unwrap();
-    assert!(!finished.status.success(), "it went well: {}", finished.stderr);
-    assert!(finished.status.code().is_some(), "killed by a signal: {}", finished.stderr);
+    assert!(
+        !finished.status.success(),
+        "it went well: {}",
+        finished.stderr
+    );
+    assert!(
+        finished.status.code().is_some(),
+        "killed by a signal: {}",
+        finished.stderr
+    );
     assert!(!finished.stderr.contains("panicked"), "{}", finished.stderr);
     finished
 }
@@ -69,7 +77,11 @@ fn a_wrong_configuration_names_file_line_key_and_remedy() {
         std::fs::write(hub.config(), good.replacen(from, to, 1)).unwrap();
         let finished = fails(hub.program(&["hub"]).unwrap());
         let file = hub.config().display().to_string();
-        assert!(finished.stderr.contains(&format!("{file}:")), "{to}: {}", finished.stderr);
+        assert!(
+            finished.stderr.contains(&format!("{file}:")),
+            "{to}: {}",
+            finished.stderr
+        );
         assert!(finished.stderr.contains(key), "{to}: {}", finished.stderr);
         assert_eq!(finished.status.code(), Some(2), "{to}: {}", finished.stderr);
     }
@@ -83,9 +95,17 @@ fn a_pool_that_overlaps_a_network_of_the_machine_is_refused() {
     let ground = ground("overlap");
     let hub = hub_of(&ground);
     let good = std::fs::read_to_string(hub.config()).unwrap();
-    std::fs::write(hub.config(), good.replace("10.86.0.0/24", "192.168.10.0/24")).unwrap();
+    std::fs::write(
+        hub.config(),
+        good.replace("10.86.0.0/24", "192.168.10.0/24"),
+    )
+    .unwrap();
     let finished = fails(hub.program(&["hub"]).unwrap());
-    assert!(finished.stderr.contains("192.168.10.0/24"), "{}", finished.stderr);
+    assert!(
+        finished.stderr.contains("192.168.10.0/24"),
+        "{}",
+        finished.stderr
+    );
 }
 
 #[test]
@@ -99,7 +119,11 @@ fn a_bad_key_file_is_refused_without_printing_it() {
     std::fs::write(&key, "c2VjcmV0IGJ1dCB0b28gc2hvcnQ=\n").unwrap();
     let finished = fails(site.program(&["up"]).unwrap());
     assert!(finished.stderr.contains("site.key"), "{}", finished.stderr);
-    assert!(!finished.stderr.contains("c2VjcmV0"), "the key is in the log: {}", finished.stderr);
+    assert!(
+        !finished.stderr.contains("c2VjcmV0"),
+        "the key is in the log: {}",
+        finished.stderr
+    );
 }
 
 #[test]
@@ -109,11 +133,21 @@ fn without_permission_the_error_says_what_is_needed() {
     }
     let ground = ground("perm");
     let (_hub, site) = joined(&ground);
-    let program = ground.topology.site().program("setpriv").args(["--bounding-set", "-net_admin"]);
-    let program = program.args(["--inh-caps", "-net_admin"]).arg(programs::own("ropewalk").unwrap());
+    let program = ground
+        .topology
+        .site()
+        .program("setpriv")
+        .args(["--bounding-set", "-net_admin"]);
+    let program = program
+        .args(["--inh-caps", "-net_admin"])
+        .arg(programs::own("ropewalk").unwrap());
     let finished = fails(program.args(["up", "--config"]).arg(site.config()));
     let text = finished.stderr.to_lowercase();
-    assert!(text.contains("root") || text.contains("cap_net_admin"), "{}", finished.stderr);
+    assert!(
+        text.contains("root") || text.contains("cap_net_admin"),
+        "{}",
+        finished.stderr
+    );
 }
 
 #[test]
@@ -130,7 +164,11 @@ fn without_a_tun_device_the_error_names_it() {
     );
     let program = ground.topology.site().program("unshare");
     let finished = fails(program.args(["-m", "sh", "-c", &script]));
-    assert!(finished.stderr.contains("/dev/net/tun"), "{}", finished.stderr);
+    assert!(
+        finished.stderr.contains("/dev/net/tun"),
+        "{}",
+        finished.stderr
+    );
 }
 
 #[test]
@@ -147,7 +185,10 @@ fn an_interface_that_does_not_exist_is_waited_for_and_used_when_it_comes() {
     std::thread::sleep(Duration::from_secs(2));
     assert_eq!(site.status().unwrap().paths_up(), 0);
     let log = site.process().unwrap().log();
-    assert!(log.contains("usb0"), "nobody says that usb0 is missing:\n{log}");
+    assert!(
+        log.contains("usb0"),
+        "nobody says that usb0 is missing:\n{log}"
+    );
     ground
         .topology
         .site()
@@ -167,15 +208,23 @@ fn garbage_on_the_hubs_port_is_counted_and_disturbs_nobody() {
     let lab = Lab::new("garbage", two_links()).unwrap();
     let count = |status: &Status| status.drops.values().sum::<u64>();
     let before = count(&lab.hub.status().unwrap());
-    let probe =
-        Probe::start(&lab.topology.endpoints(), &ProbeSpec::fine(Direction::Download)).unwrap();
+    let probe = Probe::start(
+        &lab.topology.endpoints(),
+        &ProbeSpec::fine(Direction::Download),
+    )
+    .unwrap();
     let site = lab.topology.site();
-    let socket = site.enter(|| UdpSocket::bind("192.168.10.2:0")).unwrap().unwrap();
+    let socket = site
+        .enter(|| UdpSocket::bind("192.168.10.2:0"))
+        .unwrap()
+        .unwrap();
     let mut noise = 1_u64;
     for round in 0..4_000_usize {
         let bytes: Vec<u8> = (0..round % 1_400)
             .map(|_| {
-                noise = noise.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                noise = noise
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1);
                 noise.to_be_bytes()[0]
             })
             .collect();
@@ -187,7 +236,10 @@ fn garbage_on_the_hubs_port_is_counted_and_disturbs_nobody() {
     let report = probe.finish().unwrap().report();
     assert!(report.delivered_ratio > 0.95, "{report:?}");
     let counted = count(&lab.hub.status().unwrap()) - before;
-    assert!(counted > 1_000, "only {counted} of 4000 garbage datagrams are counted");
+    assert!(
+        counted > 1_000,
+        "only {counted} of 4000 garbage datagrams are counted"
+    );
     lab.passes().unwrap();
 }
 
@@ -197,8 +249,11 @@ fn replayed_datagrams_deliver_nothing_twice() {
         return;
     }
     let lab = Lab::new("replay", two_links()).unwrap();
-    let probe =
-        Probe::start(&lab.topology.endpoints(), &ProbeSpec::fine(Direction::Upload)).unwrap();
+    let probe = Probe::start(
+        &lab.topology.endpoints(),
+        &ProbeSpec::fine(Direction::Upload),
+    )
+    .unwrap();
     let wanted = |packet: &[u8]| packet::is_udp_to(packet, UDP_PORT);
     let captured =
         packet::capture(lab.topology.hub(), 100, Duration::from_secs(5), wanted).unwrap();
@@ -234,9 +289,17 @@ fn killed_gateways_start_again_and_clean_up_what_was_left() {
     }
     let mut lab = Lab::new("kill", two_links()).unwrap();
     for round in 0..2 {
-        if round == 0 { lab.hub.kill() } else { lab.site.kill() }
+        if round == 0 {
+            lab.hub.kill()
+        } else {
+            lab.site.kill()
+        }
         std::thread::sleep(Duration::from_millis(300));
-        if round == 0 { lab.hub.start().unwrap() } else { lab.site.start().unwrap() }
+        if round == 0 {
+            lab.hub.start().unwrap()
+        } else {
+            lab.site.start().unwrap()
+        }
         lab.site.wait_paths(2, PATIENCE).unwrap();
         lab.passes().unwrap();
     }
@@ -245,7 +308,9 @@ fn killed_gateways_start_again_and_clean_up_what_was_left() {
 /// Everything a gateway could leave in a namespace.
 fn traces(namespace: &Namespace) -> String {
     let show = |arguments: &[&str]| {
-        let program = Program::new("ip").args(["-n", namespace.name()]).args(arguments);
+        let program = Program::new("ip")
+            .args(["-n", namespace.name()])
+            .args(arguments);
         program.success(Duration::from_secs(5)).unwrap()
     };
     let nft = namespace.program("nft").args(["list", "ruleset"]);
@@ -254,9 +319,15 @@ fn traces(namespace: &Namespace) -> String {
         .map(|key| namespace.sysctl_value(key).unwrap())
         .join(" ");
     let links = show(&["-brief", "link"]);
-    let links: Vec<&str> = links.lines().filter_map(|l| l.split_whitespace().next()).collect();
+    let links: Vec<&str> = links
+        .lines()
+        .filter_map(|l| l.split_whitespace().next())
+        .collect();
     let routes = show(&["route"]) + &show(&["-6", "route", "show", "proto", "static"]);
-    format!("{links:?}\n{}{routes}{nft}{forward}", show(&["rule"]) + &show(&["-6", "rule"]))
+    format!(
+        "{links:?}\n{}{routes}{nft}{forward}",
+        show(&["rule"]) + &show(&["-6", "rule"])
+    )
 }
 
 #[test]
@@ -267,13 +338,22 @@ fn stopping_and_restarting_after_a_kill_removes_everything_that_was_set() {
     let mut spec = TopologySpec::new("clean", vec![LinkSpec::unshaped(true)]);
     spec.forwarding = false;
     let ground = Ground::new(&spec).unwrap();
-    let (hub_namespace, site_namespace) =
-        (ground.topology.hub().clone(), ground.topology.site().clone());
+    let (hub_namespace, site_namespace) = (
+        ground.topology.hub().clone(),
+        ground.topology.site().clone(),
+    );
     let before = (traces(&hub_namespace), traces(&site_namespace));
     let gateway = GatewaySpec::default();
     let mut lab = ground.connect(&gateway, &gateway).unwrap();
-    assert_ne!(before, (traces(&hub_namespace), traces(&site_namespace)), "nothing was set");
-    assert!(lab.site.stop() && lab.hub.stop(), "a gateway did not end well");
+    assert_ne!(
+        before,
+        (traces(&hub_namespace), traces(&site_namespace)),
+        "nothing was set"
+    );
+    assert!(
+        lab.site.stop() && lab.hub.stop(),
+        "a gateway did not end well"
+    );
     assert_eq!(before, (traces(&hub_namespace), traces(&site_namespace)));
     lab.hub.start().unwrap();
     lab.site.start().unwrap();
@@ -283,8 +363,15 @@ fn stopping_and_restarting_after_a_kill_removes_everything_that_was_set() {
     lab.hub.start().unwrap();
     lab.site.start().unwrap();
     lab.site.wait_paths(1, PATIENCE).unwrap();
-    assert!(lab.site.stop() && lab.hub.stop(), "a gateway did not end well");
-    assert_eq!(before, (traces(&hub_namespace), traces(&site_namespace)), "after the kill");
+    assert!(
+        lab.site.stop() && lab.hub.stop(),
+        "a gateway did not end well"
+    );
+    assert_eq!(
+        before,
+        (traces(&hub_namespace), traces(&site_namespace)),
+        "after the kill"
+    );
 }
 
 #[test]
@@ -293,8 +380,14 @@ fn a_gateway_that_stood_still_goes_on() {
         return;
     }
     let lab = Lab::new("still", two_links()).unwrap();
-    let amount = Amount::Bytes { bytes: 6_000_000, limit: LIMIT };
-    let spec = BulkSpec { amount, ..BulkSpec::download(2, LIMIT) };
+    let amount = Amount::Bytes {
+        bytes: 6_000_000,
+        limit: LIMIT,
+    };
+    let spec = BulkSpec {
+        amount,
+        ..BulkSpec::download(2, LIMIT)
+    };
     let bulk = Bulk::start(&lab.topology.endpoints(), &spec).unwrap();
     // To the process this is a jump of its clock: all timers are due at once.
     for gateway in [&lab.site, &lab.hub] {
@@ -320,7 +413,10 @@ fn a_full_disk_under_the_log_does_not_stop_the_tunnel() {
     std::fs::create_dir(&disk).unwrap();
     let config = std::fs::read_to_string(site.config()).unwrap();
     let log = disk.join("site.log");
-    let config = format!("{config}[log]\nfile = \"{}\"\nlevel = \"debug\"\n", log.display());
+    let config = format!(
+        "{config}[log]\nfile = \"{}\"\nlevel = \"debug\"\n",
+        log.display()
+    );
     std::fs::write(site.config(), config).unwrap();
     let script = format!(
         "mount -t tmpfs -o size=4096 none {disk} && head -c 4096 /dev/zero > {disk}/filler; \
@@ -329,12 +425,23 @@ fn a_full_disk_under_the_log_does_not_stop_the_tunnel() {
         site.config().display(),
         disk = disk.display(),
     );
-    let program = ground.topology.site().program("unshare").args(["-m", "sh", "-c", &script]);
-    let mut process = program.start(ground.topology.directory(), "full-disk").unwrap();
-    site.wait_paths(1, PATIENCE).unwrap_or_else(|e| panic!("{e:#}\n{}", process.log_tail()));
+    let program = ground
+        .topology
+        .site()
+        .program("unshare")
+        .args(["-m", "sh", "-c", &script]);
+    let mut process = program
+        .start(ground.topology.directory(), "full-disk")
+        .unwrap();
+    site.wait_paths(1, PATIENCE)
+        .unwrap_or_else(|e| panic!("{e:#}\n{}", process.log_tail()));
     assert!(process.is_running());
     let status = process.stop();
-    assert!(status.is_some_and(|status| status.success()), "{status:?}\n{}", process.log_tail());
+    assert!(
+        status.is_some_and(|status| status.success()),
+        "{status:?}\n{}",
+        process.log_tail()
+    );
 }
 
 #[test]
@@ -345,7 +452,12 @@ fn a_path_with_much_loss_and_a_path_with_much_delay_still_carry_a_download() {
     let clean = || LinkSpec::steady(20.0, Duration::from_millis(10));
     let lossy = clean().with_loss(0.3).with_seed(3);
     let far = Shape::steady(20.0, Duration::from_millis(300));
-    let slow = LinkSpec::Emulated { down: far.clone(), up: far, mtu: 1_500, seed: 4 };
+    let slow = LinkSpec::Emulated {
+        down: far.clone(),
+        up: far,
+        mtu: 1_500,
+        seed: 4,
+    };
     for (name, bad) in [("30 % loss", lossy), ("600 ms", slow)] {
         let lab = Lab::new("bad", vec![clean(), bad]).unwrap();
         let report = lab.transfer(Direction::Download, 3, 4_000_000, LIMIT);

@@ -31,18 +31,33 @@ fn two_sites_have_addresses_of_their_own_and_reach_each_other() {
     second
         .ip("addr add 192.168.99.2/24 dev up0\nroute add default via 192.168.99.1 dev up0\n")
         .unwrap();
-    lab.topology.hub().ip("addr add 192.168.99.1/24 dev isp9\n").unwrap();
+    lab.topology
+        .hub()
+        .ip("addr add 192.168.99.1/24 dev isp9\n")
+        .unwrap();
     let token = lab.hub.invite("second").unwrap();
     let directory = lab.topology.directory();
-    let mut other =
-        Gateway::site(&second, directory, "second", &token, &GatewaySpec::default()).unwrap();
+    let mut other = Gateway::site(
+        &second,
+        directory,
+        "second",
+        &token,
+        &GatewaySpec::default(),
+    )
+    .unwrap();
     other.start().unwrap();
     let other_status = other.wait_paths(1, PATIENCE).unwrap();
     let status = lab.site.status().unwrap();
     for v6 in [false, true] {
-        let (a, b) = (status.address(v6).unwrap(), other_status.address(v6).unwrap());
+        let (a, b) = (
+            status.address(v6).unwrap(),
+            other_status.address(v6).unwrap(),
+        );
         assert_ne!(a, b);
-        let spec = PingSpec { count: 3, ..PingSpec::new(b) };
+        let spec = PingSpec {
+            count: 3,
+            ..PingSpec::new(b)
+        };
         let report = ping::run(lab.topology.site(), &spec).unwrap();
         assert_eq!(report.received, 3, "{a} to {b}: {report:?}");
     }
@@ -56,7 +71,11 @@ fn a_revoked_site_is_thrown_out_and_stays_out() {
         return;
     }
     let lab = Lab::new("revoke", two_links()).unwrap();
-    lab.hub.run(&["invite", "--revoke", "site"]).unwrap().success().unwrap();
+    lab.hub
+        .run(&["invite", "--revoke", "site"])
+        .unwrap()
+        .success()
+        .unwrap();
     lab.site.wait_paths(0, PATIENCE).unwrap();
     stays_down(&lab.site);
 }
@@ -82,7 +101,10 @@ fn a_site_refuses_a_hub_with_another_key() {
     site.start().unwrap();
     stays_down(&site);
     let log = site.process().unwrap().log();
-    assert!(log.contains("key"), "the log does not say that it is the key:\n{log}");
+    assert!(
+        log.contains("key"),
+        "the log does not say that it is the key:\n{log}"
+    );
 }
 
 #[test]
@@ -101,7 +123,10 @@ fn a_damaged_token_is_refused_with_a_reason() {
     assert!(format!("{error:#}").contains("token"), "{error:#}");
     assert!(!directory.join("site/site.toml").exists());
     let error = hub.invite("site").unwrap_err();
-    assert!(format!("{error:#}").contains("site"), "a name given twice: {error:#}");
+    assert!(
+        format!("{error:#}").contains("site"),
+        "a name given twice: {error:#}"
+    );
 }
 
 #[test]
@@ -116,14 +141,19 @@ fn a_hub_that_is_started_later_is_found() {
     hub.start().unwrap();
     let token = hub.invite("site").unwrap();
     hub.stop();
-    let mut site =
-        Gateway::site(ground.topology.site(), directory, "site", &token, &spec).unwrap();
+    let mut site = Gateway::site(ground.topology.site(), directory, "site", &token, &spec).unwrap();
     site.start().unwrap();
     stays_down(&site);
     assert!(site.is_running(), "a site must wait for its hub");
     hub.start().unwrap();
     site.wait_paths(2, PATIENCE).unwrap();
-    let spec = PingSpec { count: 3, ..PingSpec::new(HUB.into()) };
-    assert_eq!(ping::run(ground.topology.site(), &spec).unwrap().received, 3);
+    let spec = PingSpec {
+        count: 3,
+        ..PingSpec::new(HUB.into())
+    };
+    assert_eq!(
+        ping::run(ground.topology.site(), &spec).unwrap().received,
+        3
+    );
     assert!(gateway::UP_LIMIT > A_WHILE);
 }

@@ -27,7 +27,11 @@ fn fragments_up_to_the_largest_packet_come_back_whole() {
         (SERVER.into(), 65_507),
         (SERVER_V6.into(), 65_487),
     ] {
-        let mut spec = PingSpec { size, count: 3, ..PingSpec::new(target) };
+        let mut spec = PingSpec {
+            size,
+            count: 3,
+            ..PingSpec::new(target)
+        };
         spec.interval = Duration::from_millis(300);
         let report = ping::run(lab.topology.site(), &spec).unwrap();
         assert_eq!(report.received, 3, "{size} bytes to {target}: {report:?}");
@@ -59,14 +63,25 @@ fn ipv6_extension_headers_arrive() {
     }
     let lab = Lab::new("ext", two_links()).unwrap();
     let address = SocketAddr::new(SERVER_V6.into(), 7_777);
-    let server = lab.topology.server().enter(|| UdpSocket::bind(address)).unwrap().unwrap();
+    let server = lab
+        .topology
+        .server()
+        .enter(|| UdpSocket::bind(address))
+        .unwrap()
+        .unwrap();
     server.set_read_timeout(Some(SOON)).unwrap();
     let Some(IpAddr::V6(source)) = lab.site.status().unwrap().address(true) else {
         panic!("the site has no inner IPv6 address");
     };
     let segment = packet::udp_over_ipv6((source, 5_555), (SERVER_V6, 7_777), b"behind options");
     let options = packet::options_header(UDP, &segment);
-    packet::send(lab.topology.site(), SERVER_V6.into(), DESTINATION_OPTIONS, &options).unwrap();
+    packet::send(
+        lab.topology.site(),
+        SERVER_V6.into(),
+        DESTINATION_OPTIONS,
+        &options,
+    )
+    .unwrap();
     let mut buffer = [0; 64];
     let (length, _) = server.recv_from(&mut buffer).expect("nothing came");
     assert_eq!(&buffer[..length], b"behind options");
@@ -81,7 +96,10 @@ fn an_expired_ttl_is_answered_by_the_hub() {
     for target in [IpAddr::from(SERVER), SERVER_V6.into()] {
         let ping = lab.topology.site().program("ping");
         let ping = ping.args(["-n", "-c", "2", "-i", "0.2", "-W", "3", "-t", "1"]);
-        let finished = ping.arg(target.to_string()).run(Duration::from_secs(15)).unwrap();
+        let finished = ping
+            .arg(target.to_string())
+            .run(Duration::from_secs(15))
+            .unwrap();
         let text = finished.stdout.to_lowercase();
         assert!(
             text.contains("time to live exceeded") || text.contains("hop limit"),
@@ -97,10 +115,16 @@ fn a_path_of_mtu_1280_beside_one_of_9000_carries_everything() {
     }
     let [a, b] = <[LinkSpec; 2]>::try_from(two_links()).unwrap();
     let lab = Lab::new("mtu", vec![a.with_mtu(1_280), b.with_mtu(9_000)]).unwrap();
-    lab.transfer(Direction::Download, 3, 3_000_000, LIMIT).unwrap();
-    lab.transfer(Direction::Upload, 3, 3_000_000, LIMIT).unwrap();
+    lab.transfer(Direction::Download, 3, 3_000_000, LIMIT)
+        .unwrap();
+    lab.transfer(Direction::Upload, 3, 3_000_000, LIMIT)
+        .unwrap();
     for size in [1_200, 1_400, 4_000] {
-        let spec = PingSpec { size, count: 3, ..PingSpec::new(SERVER.into()) };
+        let spec = PingSpec {
+            size,
+            count: 3,
+            ..PingSpec::new(SERVER.into())
+        };
         let report = ping::run(lab.topology.site(), &spec).unwrap();
         assert_eq!(report.received, 3, "{size} bytes: {report:?}");
     }
@@ -114,8 +138,16 @@ fn a_packet_too_big_that_must_not_be_fragmented_is_told_the_mtu() {
     let lab = Lab::new("big", two_links()).unwrap();
     let mtu = lab.site.status().unwrap().mtu;
     let size = usize::try_from(mtu).unwrap() - 28;
-    let mut spec = PingSpec { size, count: 2, ..PingSpec::new(SERVER.into()) };
-    assert_eq!(ping::run(lab.topology.site(), &spec).unwrap().received, 2, "MTU {mtu}");
+    let mut spec = PingSpec {
+        size,
+        count: 2,
+        ..PingSpec::new(SERVER.into())
+    };
+    assert_eq!(
+        ping::run(lab.topology.site(), &spec).unwrap().received,
+        2,
+        "MTU {mtu}"
+    );
     spec.size += 1;
     // From the far side: the server must learn of the tunnel's MTU from the hub.
     let Some(inner) = lab.site.status().unwrap().address(false) else {
@@ -129,7 +161,10 @@ fn a_packet_too_big_that_must_not_be_fragmented_is_told_the_mtu() {
     let finished = ping.run(Duration::from_secs(15)).unwrap();
     let text = finished.stdout + &finished.stderr;
     let told = text.contains("Frag needed") || text.contains("too long");
-    assert!(told, "nobody said that 1500 bytes do not fit into {mtu}: {text}");
+    assert!(
+        told,
+        "nobody said that 1500 bytes do not fit into {mtu}: {text}"
+    );
 }
 
 #[test]
@@ -137,9 +172,13 @@ fn a_configured_mtu_is_kept() {
     if !ready() {
         return;
     }
-    let spec = GatewaySpec { tunnel: "mtu = 1300".into(), ..GatewaySpec::default() };
+    let spec = GatewaySpec {
+        tunnel: "mtu = 1300".into(),
+        ..GatewaySpec::default()
+    };
     let ground = ropewalk_e2e::Ground::new(&TopologySpec::new("fixmtu", two_links())).unwrap();
     let lab = ground.connect(&spec, &spec).unwrap();
     assert_eq!(lab.site.status().unwrap().mtu, 1_300);
-    lab.transfer(Direction::Download, 2, 1_000_000, LIMIT).unwrap();
+    lab.transfer(Direction::Download, 2, 1_000_000, LIMIT)
+        .unwrap();
 }
