@@ -173,7 +173,7 @@ fn describe(header: &libc::msghdr) -> Received {
         );
         let remote = SockAddr::new(storage, socklen(length)).as_socket();
         let mut received = Received {
-            remote: plain_address(remote.unwrap_or(UNKNOWN)),
+            remote: remote.unwrap_or(UNKNOWN),
             local_ip: None,
             traffic_class: 0,
             segment: None,
@@ -214,24 +214,13 @@ impl Received {
             (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, info) if info.len() >= 16 => {
                 let mut ip = [0; 16];
                 ip.copy_from_slice(&info[..16]);
-                self.local_ip = Some(Ipv6Addr::from(ip).to_canonical());
+                self.local_ip = Some(Ipv6Addr::from(ip).into());
             }
             (libc::SOL_UDP, libc::UDP_GRO, &[a, b, c, d, ..]) => {
                 self.segment = usize::try_from(i32::from_ne_bytes([a, b, c, d])).ok();
             }
             _ => {}
         }
-    }
-}
-
-/// IPv4 addresses as such, also when an IPv6 socket shows them as mapped ones.
-pub(crate) fn plain_address(address: SocketAddr) -> SocketAddr {
-    match address {
-        SocketAddr::V6(v6) => match v6.ip().to_ipv4_mapped() {
-            Some(v4) => SocketAddr::new(v4.into(), v6.port()),
-            None => address,
-        },
-        SocketAddr::V4(_) => address,
     }
 }
 
@@ -287,7 +276,7 @@ fn write_control(control: &mut Control, message: &Outgoing<'_>) -> usize {
             writer.push(libc::IPPROTO_IPV6, libc::IPV6_TCLASS, &class);
         }
     }
-    match message.source_ip.map(|ip| ip.to_canonical()) {
+    match message.source_ip {
         Some(IpAddr::V4(ip)) if message.v4 => {
             let mut info = [0; 12];
             info[4..8].copy_from_slice(&ip.octets());

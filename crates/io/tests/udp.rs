@@ -37,7 +37,7 @@ fn ecn_and_source_address_pass_on_every_kind_of_socket() {
     let table = [
         ("127.0.0.1:0", "127.0.0.1:0", "127.0.0.1"),
         ("[::1]:0", "[::1]:0", "::1"),
-        ("[::]:0", "127.0.0.1:0", "127.0.0.1"), // IPv4 on a dual-stack socket
+        ("0.0.0.0:0", "127.0.0.1:0", "127.0.0.1"),
         ("[::]:0", "[::1]:0", "::1"),
     ];
     for (server, client, ip) in table {
@@ -61,6 +61,21 @@ fn ecn_and_source_address_pass_on_every_kind_of_socket() {
             assert_eq!((meta.ecn, meta.remote), (ecn, SocketAddr::new(ip, port)));
         }
     }
+}
+
+#[test]
+fn both_families_share_a_port() {
+    let v4 = bind("0.0.0.0:0");
+    let port = v4.local_addr().expect("bound").port();
+    assert_eq!(
+        bind(&format!("[::]:{port}"))
+            .local_addr()
+            .expect("bound")
+            .port(),
+        port
+    );
+    let again = UdpSocket::bind(&config(&format!("0.0.0.0:{port}")));
+    assert_eq!(code(again), Some(libc::EADDRINUSE));
 }
 
 #[test]
