@@ -26,7 +26,7 @@ use super::order::crossing_margin;
 use super::room::{UnusedRoom, grace, is_backlogged};
 use super::{Decision, FLOW_BUCKETS, Head, Policy, WAIT_MIN, has_room, send, wake_at};
 use crate::path::{PathView, SLOT_BYTES};
-use ropewalk_types::{Duration, Instant, PathId};
+use ropewalk_types::{Instant, PathId};
 
 #[derive(Clone, Copy, Debug, Default)]
 struct FlowState {
@@ -148,7 +148,7 @@ fn weighted_slots(path: &PathView) -> f64 {
 mod tests {
     use super::super::toy::{self, head, view};
     use super::*;
-    use ropewalk_types::Rate;
+    use ropewalk_types::{Duration, Rate};
 
     /// Paths whose arrival is `now` plus 0 and 10 ms, with a margin of 1 ms.
     fn pair(free: [u64; 2]) -> [PathView; 2] {

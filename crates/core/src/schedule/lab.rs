@@ -516,3 +516,88 @@ fn table() {
         }
     }
 }
+
+/// The three path pairs of the HTMT paper.
+const PAPER: [[Wire; 2]; 3] = [
+    [
+        Wire {
+            mbit: 8,
+            rtt_ms: 50,
+            loss: 0.0,
+        },
+        Wire {
+            mbit: 8,
+            rtt_ms: 50,
+            loss: 0.0,
+        },
+    ],
+    [
+        Wire {
+            mbit: 16,
+            rtt_ms: 50,
+            loss: 0.0,
+        },
+        Wire {
+            mbit: 8,
+            rtt_ms: 70,
+            loss: 0.0,
+        },
+    ],
+    [
+        Wire {
+            mbit: 8,
+            rtt_ms: 50,
+            loss: 0.0,
+        },
+        Wire {
+            mbit: 16,
+            rtt_ms: 70,
+            loss: 0.0,
+        },
+    ],
+];
+
+#[test]
+fn auto_and_htmt_reach_the_sum_of_uneven_paths_with_five_flows() {
+    for kind in [SchedulerKind::Auto, SchedulerKind::Htmt] {
+        for wires in &PAPER {
+            let outcome = Lab::new(kind, wires, 5).run(8);
+            assert!(outcome.utilisation > 0.95, "{kind}: {outcome:?}");
+        }
+    }
+}
+
+#[test]
+fn auto_and_htmt_reorder_far_less_than_low_rtt() {
+    let reordered = |kind| Lab::new(kind, &PAPER[1], 5).run(8).reordered;
+    let low_rtt = reordered(SchedulerKind::LowRtt);
+    for kind in [SchedulerKind::Auto, SchedulerKind::Htmt] {
+        assert!(reordered(kind) < low_rtt / 2.0, "{kind}");
+    }
+}
+
+#[test]
+fn auto_is_never_worse_than_the_best_path() {
+    let good = Wire {
+        mbit: 10,
+        rtt_ms: 40,
+        loss: 0.0,
+    };
+    for flows in [1, 5] {
+        for (mbit, rtt_ms, loss) in [(10, 40, 0.15), (5, 700, 0.0), (1, 40, 0.02)] {
+            let other = Wire { mbit, rtt_ms, loss };
+            let outcome = Lab::new(SchedulerKind::Auto, &[other, good], flows).run(10);
+            assert!(
+                outcome.of_best > 0.97,
+                "{mbit} Mbit {rtt_ms} ms {loss}: {outcome:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn small_packets_keep_the_delay_of_the_fast_path_beside_bulk() {
+    let outcome = Lab::new(SchedulerKind::Auto, &PAPER[1], 5).run(8);
+    // 25 ms on the way, 7 ms for the burst of the pacer, 7 ms for entry and serialisation.
+    assert!(outcome.ping_ms.0 < 40.0, "{outcome:?}");
+}

@@ -36,7 +36,8 @@ pub struct Scheduler {
 enum Active {
     ActiveBackup(ActiveBackup),
     Afmt(Afmt),
-    Auto(Auto),
+    /// Boxed: its state per path is much larger than the others'.
+    Auto(Box<Auto>),
     Blest(Blest),
     CostAware(CostAware),
     Ecf(Ecf),
@@ -80,14 +81,14 @@ impl Active {
             SchedulerKind::Ecf => Self::Ecf(Ecf::default()),
             SchedulerKind::Htmt => Self::Htmt(Htmt::default()),
             SchedulerKind::HtmtAsPublished => Self::HtmtAsPublished(HtmtAsPublished::default()),
-            SchedulerKind::LowRtt => Self::LowRtt(LowRtt::default()),
+            SchedulerKind::LowRtt => Self::LowRtt(LowRtt),
             SchedulerKind::Otias => Self::Otias(Otias::default()),
-            SchedulerKind::Redundant => Self::Redundant(Redundant::default()),
+            SchedulerKind::Redundant => Self::Redundant(Redundant),
             SchedulerKind::RoundRobin => Self::RoundRobin(RoundRobin::default()),
             SchedulerKind::WeightedRoundRobin => {
                 Self::WeightedRoundRobin(WeightedRoundRobin::default())
             }
-            SchedulerKind::Auto => Self::Auto(Auto::default()),
+            SchedulerKind::Auto => Self::Auto(Box::default()),
         }
     }
 }
@@ -162,5 +163,138 @@ impl Scheduler {
     #[must_use]
     pub fn reason(&self) -> String {
         dispatch!(&self.active, policy => policy.reason())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::FLOW_BUCKETS;
+    use super::super::toy::{head, view};
+    use super::*;
+    use proptest::prelude::*;
+    use ropewalk_types::{Duration, Rate};
+
+    #[test]
+    fn a_switch_keeps_what_must_be_ordered_and_answers_for_the_new_kind() {
+        let paths = [view(0, 50, 9), view(1, 70, 9)];
+        let mut scheduler = Scheduler::new(SchedulerKind::RoundRobin);
+        for path in &paths {
+            scheduler.on_sent(Instant::ZERO, &head(3), path);
+        }
+        assert!(scheduler.must_order(3) && !scheduler.must_order(4));
+        scheduler.switch(SchedulerKind::LowRtt);
+        assert_eq!(scheduler.kind(), SchedulerKind::LowRtt);
+        assert!(scheduler.must_order(3));
+        assert!(scheduler.reason().contains("smallest round-trip time"));
+    }
+
+    #[test]
+    fn no_path_means_wait_and_a_flow_out_of_range_is_harmless() {
+        for kind in SchedulerKind::ALL {
+            let mut scheduler = Scheduler::new(kind);
+            assert_eq!(
+                scheduler.pick(Instant::ZERO, &head(0), &[]),
+                Decision::WaitAll
+            );
+            let wild = head(u16::try_from(FLOW_BUCKETS).unwrap());
+            let paths = [view(0, 50, 9)];
+            scheduler.pick(Instant::ZERO, &wild, &paths);
+            scheduler.on_sent(Instant::ZERO, &wild, &paths[0]);
+            scheduler.on_flow_idle(wild.flow);
+            scheduler.on_path_removed(PathId(255));
+        }
+    }
+
+    #[test]
+    #[ignore = "prints the cost of a decision"]
+    fn cost_of_a_decision() {
+        let paths = [view(0, 50, 9), view(1, 70, 9)];
+        for kind in SchedulerKind::ALL {
+            let mut scheduler = Scheduler::new(kind);
+            let start = std::time::Instant::now();
+            for round in 0..1_000_000u64 {
+                let now = Instant::from_nanos(round * 1_000);
+                let flow = u16::try_from(round % 50).unwrap();
+                let head = Head {
+                    flow,
+                    bytes: 1_400,
+                    flow_backlog: 14_000,
+                    backlog: 700_000,
+                };
+                if let Decision::Send(set) = scheduler.pick(now, &head, &paths) {
+                    for id in set.iter() {
+                        scheduler.on_sent(now, &head, &paths[usize::from(id.0)]);
+                    }
+                }
+            }
+            println!("{kind:22} {:4} ns", start.elapsed().as_nanos() / 1_000_000);
+        }
+    }
+
+    fn any_path(id: u8) -> impl Strategy<Value = PathView> {
+        (
+            1u64..800,
+            0u64..21,
+            0u64..200_000_000,
+            0u64..500,
+            0.0f64..0.3,
+            any::<bool>(),
+        )
+            .prop_map(move |(rtt, free, rate, lag, loss, metered)| {
+                let mut path = view(id, rtt, free);
+                path.rate = Rate::from_bits_per_sec(rate);
+                path.owd_relative = Duration::from_millis(lag);
+                path.loss = loss;
+                path.config.metered = metered;
+                path
+            })
+    }
+
+    proptest! {
+        #[test]
+        fn packets_go_only_where_there_is_room_and_none_waits_for_ever(
+            kind in prop::sample::select(&SchedulerKind::ALL[..]),
+            rounds in prop::collection::vec(
+                ((any_path(0), any_path(5), any_path(15)), 1usize..4, 0u16..4, 1u64..30, 0u64..50),
+                1..40),
+        ) {
+            let mut scheduler = Scheduler::new(kind);
+            let mut now = Instant::from_millis(5);
+            for (paths, shown, flow, packets, wait_ms) in rounds {
+                let mut paths: Vec<_> = [paths.0, paths.1, paths.2].into_iter().take(shown).collect();
+                now += Duration::from_millis(wait_ms);
+                let backlog = packets * 1_400;
+                let head = Head { flow, bytes: 1_400, flow_backlog: backlog, backlog: 2 * backlog };
+                let asked_at = now;
+                loop {
+                    match scheduler.pick(now, &head, &paths) {
+                        Decision::Send(set) => {
+                            prop_assert!(!set.is_empty());
+                            for id in set.iter() {
+                                let path = paths.iter().find(|path| path.id == id);
+                                let path = path.expect("a path that was shown");
+                                prop_assert!(path.free >= head.bytes);
+                                scheduler.on_sent(now, &head, path);
+                            }
+                            break;
+                        }
+                        Decision::WaitFlow(Some(until)) => {
+                            prop_assert!(until > now);
+                            now = until.min(now + Duration::from_millis(100));
+                        }
+                        Decision::WaitFlow(None) | Decision::WaitAll => {
+                            now += Duration::from_millis(10);
+                        }
+                    }
+                    // Every window opens again in the end.
+                    if now.since(asked_at) > Duration::from_millis(200) {
+                        for path in &mut paths {
+                            (path.free, path.in_flight) = (path.cwnd, 0);
+                        }
+                    }
+                    prop_assert!(now.since(asked_at) < Duration::from_secs(3), "{kind} stalls");
+                }
+            }
+        }
     }
 }

@@ -171,7 +171,8 @@ fn sender_rate(loss: f64, srtt: Duration) -> f64 {
     if loss <= 0.0 {
         return f64::INFINITY;
     }
-    //= RFC 9438 §5.1 (C = 0.4): AVG_W_cubic = 1.054 RTT^0.75 / p^0.75; §5.1 for Reno 1.2 / p^0.5
+    //= RFC 9438 §5: AVG_W_cubic = 1.054 RTT^0.75 / p^0.75 packets for C = 0.4. Standard TCP (RFC
+    // 3649): 1.2 / p^0.5.
     let rtt = srtt.as_secs_f64().max(1e-4);
     let cubic = 1.054 * rtt.powf(0.75) / loss.powf(0.75);
     let reno = 1.2 / loss.sqrt();

@@ -11,7 +11,7 @@
 //! - Room that stays unused is offered to a backlogged flow whose home is full: it is then
 //!   **striped**, and the exit puts it in order. One flow is striped rather than many. Striping
 //!   must pay: the loss of the other path must not cost a loss-driven sender more than the path
-//!   brings (RFC 9438 §5.1 for the average window), and the spread of delays is bounded.
+//!   brings (RFC 9438 §5 for the average window), and the spread of delays is bounded.
 //! - A path is **excluded** while it loses much or lags far behind and another does not, and is
 //!   then tried again with copies of packets, at growing intervals: nothing depends on them.
 //! - When the exit reports holds that time out or packets that come late, striping pauses,

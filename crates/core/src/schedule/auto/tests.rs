@@ -1,4 +1,271 @@
-use super::super::toy;
+use super::super::toy::{self, head, view};
+use super::*;
+use crate::estimate::PathFeedback;
+use crate::path::SLOT_BYTES;
+use ropewalk_types::Rate;
+
+const NOW: Instant = Instant::from_millis(1_000);
+
+fn bulk(flow: u16) -> Head {
+    Head {
+        flow_backlog: 20 * SLOT_BYTES,
+        backlog: 100 * SLOT_BYTES,
+        ..head(flow)
+    }
+}
+
+/// A fast and a slow path, 20 ms apart.
+fn pair(free: [u64; 2]) -> [PathView; 2] {
+    let mut paths = [view(0, 50, free[0]), view(1, 90, free[1])];
+    paths[1].owd_relative = Duration::from_millis(20);
+    paths
+}
+
+fn sent(auto: &mut Auto, now: Instant, head: &Head, paths: &[PathView]) -> PathId {
+    match auto.pick(now, head, paths) {
+        Decision::Send(set) => {
+            let id = set.iter().next().unwrap();
+            auto.on_sent(now, head, paths.iter().find(|path| path.id == id).unwrap());
+            id
+        }
+        wait @ (Decision::WaitFlow(_) | Decision::WaitAll) => panic!("{wait:?}"),
+    }
+}
+
+#[test]
+fn a_thin_flow_waits_for_the_fast_path_while_that_is_earlier() {
+    let mut auto = Auto::default();
+    let mut paths = pair([0, 9]);
+    paths[0].next_credit = Some(NOW + Duration::from_millis(5));
+    let decision = auto.pick(NOW, &head(0), &paths);
+    assert_eq!(decision, Decision::WaitFlow(paths[0].next_credit));
+    paths[0].next_credit = Some(NOW + Duration::from_millis(25));
+    assert_eq!(auto.pick(NOW, &head(0), &paths), send(&paths[1]));
+}
+
+#[test]
+fn a_thin_flow_gives_the_fast_path_up_once_waiting_has_cost_what_it_could_gain() {
+    let mut auto = Auto::default();
+    let paths = pair([0, 9]); // the window is full: no credit is announced
+    let Decision::WaitFlow(Some(until)) = auto.pick(NOW, &head(0), &paths) else {
+        panic!("the fast path would be earlier")
+    };
+    assert!(until <= NOW + Duration::from_millis(20));
+    assert_eq!(
+        auto.pick(NOW + Duration::from_millis(20), &head(0), &paths),
+        send(&paths[1])
+    );
+}
+
+#[test]
+fn a_lossy_path_counts_as_later() {
+    let mut auto = Auto::default();
+    let mut paths = pair([9, 9]);
+    assert_eq!(auto.pick(NOW, &head(0), &paths), send(&paths[0]));
+    paths[0].loss = 0.09;
+    paths[1].owd_relative = Duration::from_millis(5);
+    assert_eq!(auto.pick(NOW, &head(0), &paths), send(&paths[1]));
+}
+
+#[test]
+fn a_near_tie_does_not_make_a_thin_flow_alternate() {
+    let mut auto = Auto::default();
+    let mut paths = [view(0, 50, 9), view(1, 50, 9)];
+    assert_eq!(sent(&mut auto, NOW, &head(0), &paths), PathId(0));
+    paths[0].owd_relative = Duration::from_millis(1);
+    let later = NOW + Duration::from_millis(30);
+    assert_eq!(sent(&mut auto, later, &head(0), &paths), PathId(0));
+    paths[0].owd_relative = Duration::from_millis(9);
+    let later = NOW + Duration::from_millis(60);
+    assert_eq!(sent(&mut auto, later, &head(0), &paths), PathId(1));
+}
+
+#[test]
+fn backlogged_flows_spread_by_rate_and_stay_at_home() {
+    let mut auto = Auto::default();
+    let mut paths = pair([9, 9]);
+    paths[0].rate = Rate::from_bits_per_sec(16_000_000);
+    let homes: Vec<u8> = (0..6)
+        .map(|flow| sent(&mut auto, NOW, &bulk(flow), &paths).0)
+        .collect();
+    let slow = homes.iter().filter(|home| **home == 1).count();
+    assert!((1..=2).contains(&slow), "{homes:?}");
+    for flow in 0..6 {
+        assert_eq!(
+            sent(&mut auto, NOW, &bulk(flow), &paths).0,
+            homes[usize::from(flow)]
+        );
+    }
+}
+
+#[test]
+fn the_only_flow_is_striped_when_its_home_is_full() {
+    let mut auto = Auto::default();
+    let mut paths = pair([9, 9]);
+    let home = sent(&mut auto, NOW, &bulk(0), &paths);
+    assert_eq!(home, PathId(0));
+    paths[0].free = 0;
+    assert_eq!(auto.pick(NOW, &bulk(0), &paths), send(&paths[1]));
+}
+
+#[test]
+fn a_short_flow_is_not_striped_over_a_much_slower_path() {
+    let mut auto = Auto::default();
+    let mut paths = pair([9, 9]);
+    let short = Head {
+        flow_backlog: 7_000,
+        ..bulk(0)
+    };
+    sent(&mut auto, NOW, &short, &paths);
+    paths[0].free = 0;
+    assert!(matches!(
+        auto.pick(NOW, &short, &paths),
+        Decision::WaitFlow(_)
+    ));
+    // 7 kB take 7 ms at home: a path 6 ms behind is worth it.
+    paths[1].owd_relative = Duration::from_millis(6);
+    assert_eq!(auto.pick(NOW, &short, &paths), send(&paths[1]));
+}
+
+#[test]
+fn no_flow_is_striped_where_loss_or_delay_would_cost_it_more() {
+    for (loss, lag_ms) in [(0.05, 20), (0.0, 151)] {
+        let mut auto = Auto::default();
+        let mut paths = pair([9, 9]);
+        (paths[1].loss, paths[1].owd_relative) = (loss, Duration::from_millis(lag_ms));
+        sent(&mut auto, NOW, &bulk(0), &paths);
+        paths[0].free = 0;
+        let decision = auto.pick(NOW, &bulk(0), &paths);
+        assert!(
+            matches!(decision, Decision::WaitFlow(_)),
+            "{loss} {lag_ms}: {decision:?}"
+        );
+    }
+}
+
+#[test]
+fn room_with_residents_is_left_to_them_first() {
+    let mut auto = Auto::default();
+    let mut paths = pair([9, 9]);
+    paths[1].owd_relative = Duration::ZERO;
+    let homes: Vec<PathId> = (0..2)
+        .map(|flow| sent(&mut auto, NOW, &bulk(flow), &paths))
+        .collect();
+    assert_eq!(homes, [PathId(0), PathId(1)]);
+    paths[0].free = 0;
+    paths[1].free = 0;
+    auto.pick(NOW, &bulk(0), &paths);
+    paths[1].free = SLOT_BYTES;
+    let Decision::WaitFlow(Some(until)) = auto.pick(NOW, &bulk(0), &paths) else {
+        panic!("flow 1 is at home there")
+    };
+    assert_eq!(
+        until,
+        NOW + Duration::from_micros(2_800),
+        "two packets at 8 Mbit/s"
+    );
+    assert_eq!(auto.pick(until, &bulk(0), &paths), send(&paths[1]));
+}
+
+#[test]
+fn a_lossy_path_is_excluded_tried_with_copies_and_taken_back() {
+    let mut auto = Auto::default();
+    let mut paths = pair([9, 9]);
+    paths[0].loss = 0.2;
+    let decision = auto.pick(NOW, &head(0), &paths);
+    assert_eq!(decision, send(&paths[1]), "the fast path loses too much");
+    assert!(
+        auto.reason().contains("path 0 not used: loses 20 %"),
+        "{}",
+        auto.reason()
+    );
+    let later = NOW + Duration::from_secs(1);
+    let both = Decision::Send(PathSet::one(PathId(0)).with(PathId(1)));
+    for _ in 0..20 {
+        assert_eq!(auto.pick(later, &head(0), &paths), both);
+        auto.on_sent(later, &head(0), &paths[0]);
+        auto.on_sent(later, &head(0), &paths[1]);
+    }
+    assert_eq!(
+        auto.pick(later, &head(0), &paths),
+        send(&paths[1]),
+        "twenty copies suffice"
+    );
+    paths[0].loss = 0.04;
+    let later = later + Duration::from_millis(500);
+    assert_eq!(auto.pick(later, &head(1), &paths), send(&paths[0]));
+}
+
+#[test]
+fn tries_of_an_excluded_path_become_rarer() {
+    let mut trust = Trust::default();
+    let mut paths = pair([9, 9]);
+    paths[1].loss = 0.5;
+    trust.assess(NOW, &paths);
+    let tries: Vec<u64> = (0..200)
+        .filter(|second| {
+            let now = NOW + Duration::from_secs(*second);
+            let tried = trust.wants_copy(now, PathId(1));
+            for _ in 0..20 {
+                trust.copy_sent(PathId(1));
+            }
+            tried
+        })
+        .collect();
+    assert_eq!(tries, [1, 3, 7, 15, 31, 63, 123, 183]);
+}
+
+#[test]
+fn when_every_path_is_bad_all_are_used() {
+    let mut auto = Auto::default();
+    let mut paths = pair([9, 9]);
+    paths[0].loss = 0.3; // the fast one loses, the other lags
+    paths[1].owd_relative = Duration::from_millis(500);
+    assert_eq!(auto.pick(NOW, &head(0), &paths[1..]), send(&paths[1]));
+    assert!(matches!(
+        auto.pick(NOW, &head(0), &paths),
+        Decision::Send(_)
+    ));
+    // Alone, an excluded path is open at once.
+    assert_eq!(auto.pick(NOW, &head(0), &paths[..1]), send(&paths[0]));
+}
+
+#[test]
+fn striping_pauses_after_the_exit_reports_stalls() {
+    let mut auto = Auto::default();
+    let mut paths = pair([9, 9]);
+    sent(&mut auto, NOW, &bulk(0), &paths);
+    paths[0].free = 0;
+    assert_eq!(sent(&mut auto, NOW, &bulk(0), &paths), PathId(1));
+    let seen = PathFeedback {
+        received_packets: 200,
+        ..PathFeedback::default()
+    };
+    let mut feedback = ExitFeedback {
+        paths: vec![seen],
+        hold_timeouts: 2,
+        ..Default::default()
+    };
+    auto.on_feedback(NOW, &feedback);
+    assert_eq!(
+        auto.pick(NOW, &bulk(0), &paths),
+        send(&paths[1]),
+        "one in a hundred is fine"
+    );
+    feedback.hold_timeouts = 10;
+    auto.on_feedback(NOW, &feedback);
+    assert!(matches!(
+        auto.pick(NOW, &bulk(0), &paths),
+        Decision::WaitFlow(_)
+    ));
+    assert!(
+        auto.reason().contains("striping paused 1 times"),
+        "{}",
+        auto.reason()
+    );
+    let later = NOW + Duration::from_secs(1);
+    assert_eq!(auto.pick(later, &bulk(0), &paths), send(&paths[1]));
+}
 
 #[test]
 fn golden_trace() {
