@@ -8,7 +8,9 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use rustix::thread::{
+    LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe,
+};
 
 /// An open network namespace.
 #[derive(Debug)]
@@ -87,6 +89,27 @@ impl Namespace {
         })
     }
 
+    /// A new namespace without a name, which ends with its last user.
+    ///
+    /// # Errors
+    /// Without the privilege.
+    pub fn anonymous() -> Result<Self, NamespaceError> {
+        let name = "(unnamed)";
+        let make = || {
+            // SAFETY: of what unshare(2) can take apart only the network namespace is; descriptors
+            // and memory stay shared, and the thread ends with this closure.
+            unsafe { unshare_unsafe(UnshareFlags::NEWNET) }?;
+            File::open("/proc/thread-self/ns/net")
+        };
+        let thread = std::thread::spawn(make);
+        let file = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        let file = file.map_err(|source| match source.kind() {
+            io::ErrorKind::PermissionDenied => NamespaceError::NotPermitted(name.into()),
+            _ => NamespaceError::Io { step: "making", name: name.into(), source },
+        })?;
+        Ok(Self { file, name: name.into() })
+    }
+
     /// As given to [`Self::open`].
     #[must_use]
     pub fn name(&self) -> &str {
@@ -143,6 +166,16 @@ mod tests {
             .expect_err("missing")
             .to_string();
         assert!(error.contains("running process"), "{error}");
+    }
+
+    #[test]
+    fn an_unnamed_namespace_is_another_one() {
+        let own = || std::fs::read_link("/proc/thread-self/ns/net").expect("readable");
+        match Namespace::anonymous() {
+            Ok(namespace) => assert_ne!(namespace.enter(own).expect("enterable"), own()),
+            Err(NamespaceError::NotPermitted(_)) => println!("skipped: needs root"),
+            Err(error) => panic!("{error}"),
+        }
     }
 
     #[test]

@@ -201,8 +201,23 @@ fn configure(config: &TapConfig) -> Result<(), TapError> {
     for (address, prefix) in &config.addresses {
         netlink::add_address(index, *address, *prefix)?;
     }
+    config.addresses.iter().for_each(|(address, _)| wait_until_usable(*address));
     Ok(())
 }
+
+/// The kernel makes a new IPv6 address usable in the background, in a few milliseconds.
+fn wait_until_usable(address: IpAddr) {
+    for _ in 0..USABLE_ATTEMPTS_MAX {
+        if std::net::UdpSocket::bind((address, 0)).is_ok() {
+            return;
+        }
+        std::thread::sleep(USABLE_INTERVAL);
+    }
+}
+
+/// Half a second in all; should the address need longer, users of it find out.
+const USABLE_ATTEMPTS_MAX: u32 = 250;
+const USABLE_INTERVAL: std::time::Duration = std::time::Duration::from_millis(2);
 
 fn interface_index(name: &str) -> io::Result<u32> {
     let domain = rustix::net::AddressFamily::UNIX;

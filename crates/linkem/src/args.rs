@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use clap::{Arg, ArgMatches, Command, FromArgMatches, Parser};
+use clap::{Arg, ArgMatches, Command, FromArgMatches, Parser, Subcommand};
 use ropewalk_netem::{DirectionPlan, units};
 
 /// Joins two network namespaces with an emulated link.
@@ -21,14 +21,23 @@ use ropewalk_netem::{DirectionPlan, units};
 /// SIGTERM ends the program, which then prints its counters as one line of JSON. The interfaces
 /// vanish with the program.
 #[derive(Debug, Parser)]
-#[command(version, after_help = EXAMPLES, max_term_width = 100)]
+#[command(
+    version,
+    after_help = EXAMPLES,
+    max_term_width = 100,
+    subcommand_negates_reqs = true,
+    args_conflicts_with_subcommands = true
+)]
 pub(crate) struct Args {
+    /// Something else than joining two namespaces.
+    #[command(subcommand)]
+    pub(crate) task: Option<Task>,
     /// End A: NAMESPACE:INTERFACE. The namespace is a name of `ip netns`, `pid:1234`, or `self`.
-    #[arg(long, value_name = "NETNS:IFNAME")]
-    pub(crate) a: EndName,
+    #[arg(long, value_name = "NETNS:IFNAME", required = true)]
+    pub(crate) a: Option<EndName>,
     /// End B, likewise.
-    #[arg(long, value_name = "NETNS:IFNAME")]
-    pub(crate) b: EndName,
+    #[arg(long, value_name = "NETNS:IFNAME", required = true)]
+    pub(crate) b: Option<EndName>,
     /// Plan file (TOML); settings given on the command line override it.
     #[arg(long, value_name = "FILE")]
     pub(crate) plan: Option<PathBuf>,
@@ -59,6 +68,21 @@ pub(crate) struct Args {
     /// Settings of the two directions.
     #[command(flatten)]
     pub(crate) settings: Settings,
+}
+
+/// What the program can do besides joining two namespaces.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Task {
+    /// Measures links with known settings between namespaces of its own, and prints set against
+    /// measured. Ends with an error when something is beyond its tolerance.
+    Validate {
+        /// Fewer and shorter measurements.
+        #[arg(long)]
+        quick: bool,
+        /// One JSON object instead of a table.
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 const EXAMPLES: &str = "\

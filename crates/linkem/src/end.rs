@@ -11,7 +11,7 @@ use crate::args::{Address, EndName};
 #[derive(Debug)]
 pub(crate) struct End {
     pub(crate) tap: Tap,
-    name: EndName,
+    interface: String,
     namespace: Namespace,
     /// Frames the kernel did not take, because the interface was down or memory short.
     refused: u64,
@@ -31,22 +31,23 @@ pub(crate) struct EndReport<'a> {
 impl End {
     /// Makes the interface and sets it up.
     pub(crate) fn create(name: &EndName, mtu: u32, addresses: &[Address]) -> Result<Self> {
-        let namespace = Namespace::open(&name.namespace)?;
+        Self::create_in(Namespace::open(&name.namespace)?, &name.interface, mtu, addresses)
+    }
+
+    /// The same in a namespace that is open already.
+    pub(crate) fn create_in(
+        namespace: Namespace,
+        interface: &str,
+        mtu: u32,
+        addresses: &[Address],
+    ) -> Result<Self> {
         let config = TapConfig {
-            name: name.interface.clone(),
+            name: interface.into(),
             mtu,
-            addresses: addresses
-                .iter()
-                .map(|Address(ip, prefix)| (*ip, *prefix))
-                .collect(),
+            addresses: addresses.iter().map(|Address(ip, prefix)| (*ip, *prefix)).collect(),
         };
         let tap = Tap::create(&namespace, &config)?;
-        Ok(Self {
-            tap,
-            name: name.clone(),
-            namespace,
-            refused: 0,
-        })
+        Ok(Self { tap, interface: interface.into(), namespace, refused: 0 })
     }
 
     /// Writes a frame; a refused one is counted.
@@ -63,8 +64,8 @@ impl End {
 
     pub(crate) fn report(&self) -> EndReport<'_> {
         EndReport {
-            netns: &self.name.namespace,
-            interface: &self.name.interface,
+            netns: self.namespace.name(),
+            interface: &self.interface,
             refused_frames: self.refused,
             overrun_frames: self.overrun(),
         }
@@ -74,13 +75,13 @@ impl End {
     fn overrun(&self) -> Option<u64> {
         let read = || std::fs::read_to_string("/proc/thread-self/net/dev");
         let text = self.namespace.enter(read).ok()?.ok()?;
-        transmit_drops(&text, &self.name.interface)
+        transmit_drops(&text, &self.interface)
     }
 
     fn gone(&self) -> String {
         format!(
             "the interface {} in {} is gone",
-            self.name.interface, self.name.namespace
+            self.interface, self.namespace.name()
         )
     }
 }

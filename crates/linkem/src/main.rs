@@ -12,6 +12,7 @@ mod end;
 mod engine;
 mod report;
 mod run;
+mod validate;
 
 use std::process::ExitCode;
 
@@ -19,7 +20,11 @@ use clap::Parser;
 
 fn main() -> ExitCode {
     let args = args::Args::parse();
-    match run::run(&args) {
+    let result = match args.task {
+        Some(args::Task::Validate { quick, json }) => validate::validate(quick, json),
+        None => run::run(&args),
+    };
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("ropewalk-linkem: {error:#}");

@@ -56,8 +56,9 @@ impl<'a> Stats<'a> {
     }
 }
 
-fn cpu_seconds() -> f64 {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+/// Processor time of the calling thread, which carries the link.
+pub(crate) fn cpu_seconds() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     #[expect(
         clippy::cast_precision_loss,
         reason = "processor seconds stay far below 2^53"

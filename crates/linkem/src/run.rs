@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use ropewalk_netem::{LinkConfig, LinkPlan};
 use ropewalk_types::Instant;
 
-use crate::args::Args;
+use crate::args::{Address, Args, EndName};
 use crate::control::{Control, Verdict};
 use crate::end::End;
 use crate::engine::Engine;
@@ -23,8 +23,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         rustix::process::set_parent_process_death_signal(Some(signal))?;
     }
     let mut control = Control::new(args.control.as_deref())?;
-    let a = End::create(&args.a, args.mtu, &args.address_a)?;
-    let b = End::create(&args.b, args.mtu, &args.address_b)?;
+    let end = |name: &Option<EndName>, addresses: &[Address]| {
+        let name = name.as_ref().context("both ends are needed: --a and --b")?;
+        End::create(name, args.mtu, addresses)
+    };
+    let a = end(&args.a, &args.address_a)?;
+    let b = end(&args.b, &args.address_b)?;
     prefer_punctuality();
     let seed = config.seed;
     let mut engine = Engine::new(a, b, config);
@@ -99,12 +103,12 @@ pub(crate) fn load_trace(directory: &Path, file: &str) -> Result<String, String>
 
 /// Asks for wake-ups on time, and for the processor before ordinary programs: the link stands for
 /// hardware that would not wait for them. Either may be refused; the link is then less exact.
-fn prefer_punctuality() {
+pub(crate) fn prefer_punctuality() {
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
     let _ = rustix::process::setpriority_process(None, NICE);
 }
 
-/// Niceness of the program.
+/// Niceness of the thread that carries the link.
 const NICE: i32 = -20;
 
 fn print_line(value: &impl serde::Serialize) -> Result<()> {
