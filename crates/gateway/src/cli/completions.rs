@@ -69,6 +69,7 @@ fn manual(mut command: clap::Command, out: &mut Vec<u8>) -> std::io::Result<()> 
         page.render_synopsis_section(out)?;
         page.render_description_section(out)?;
         page.render_options_section(out)?;
+        page.render_extra_section(out)?;
     }
     Ok(())
 }

@@ -1,0 +1,106 @@
+#!/usr/bin/env bash
+# Builds a Debian package of `ropewalk` and `ropewalk-linkem` with systemd units, manual page and
+# completions: packaging/deb.sh [OUTPUT-DIRECTORY]. The default directory is target/debian.
+#
+# PROFILE chooses another cargo profile than `dist`, PREBUILT=DIRECTORY takes programs that are
+# built already.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+profile=${PROFILE:-dist}
+output=$(realpath -m "${1:-target/debian}")
+version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
+architecture=$(dpkg --print-architecture)
+programs=(ropewalk ropewalk-linkem)
+
+for tool in dpkg-deb dpkg-shlibdeps gzip; do
+	if ! command -v "$tool" >/dev/null; then
+		echo "deb.sh: $tool is missing; install dpkg-dev" >&2
+		exit 1
+	fi
+done
+
+if [ -n "${PREBUILT:-}" ]; then
+	built=$(realpath "$PREBUILT")
+else
+	cargo build --locked --profile "$profile" --bin ropewalk --bin ropewalk-linkem
+	built=$(realpath "${CARGO_TARGET_DIR:-target}/$profile")
+fi
+
+stage=$(mktemp -d)
+trap 'rm -rf "$stage"' EXIT
+root=$stage/root
+chmod 755 "$stage"
+umask 022
+
+for program in "${programs[@]}"; do
+	install -Dm755 "$built/$program" "$root/usr/bin/$program"
+done
+install -Dm644 -t "$root/lib/systemd/system" packaging/ropewalk-hub.service packaging/ropewalk-site.service
+install -d "$root/etc/ropewalk"
+
+ropewalk=$built/ropewalk
+install -d "$root/usr/share/man/man1" "$root/usr/share/bash-completion/completions" \
+	"$root/usr/share/zsh/vendor-completions" "$root/usr/share/fish/vendor_completions.d"
+"$ropewalk" completions man | gzip -9n >"$root/usr/share/man/man1/ropewalk.1.gz"
+"$ropewalk" completions bash >"$root/usr/share/bash-completion/completions/ropewalk"
+"$ropewalk" completions zsh >"$root/usr/share/zsh/vendor-completions/_ropewalk"
+"$ropewalk" completions fish >"$root/usr/share/fish/vendor_completions.d/ropewalk.fish"
+
+doc=$root/usr/share/doc/ropewalk
+install -d "$doc"
+for file in README.md CHANGELOG.md docs/configuration.md docs/operations.md; do
+	if [ -f "$file" ]; then
+		install -m644 -t "$doc" "$file"
+	fi
+done
+cat >"$doc/copyright" <<-TEXT
+	Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/
+	Upstream-Name: ropewalk
+
+	Files: *
+	Copyright: the Ropewalk authors
+	License: Apache-2.0 or MIT
+TEXT
+for licence in LICENSE-APACHE LICENSE-MIT; do
+	if [ -f "$licence" ]; then
+		install -m644 "$licence" "$doc/"
+	fi
+done
+
+# dpkg-shlibdeps insists on a source control file.
+mkdir "$stage/debian"
+printf 'Source: ropewalk\n\nPackage: ropewalk\nArchitecture: %s\n' "$architecture" >"$stage/debian/control"
+depends=$(cd "$stage" && dpkg-shlibdeps -O "${programs[@]/#/root/usr/bin/}" 2>/dev/null |
+	sed -n 's/^shlibs:Depends=//p')
+if [ -z "$depends" ]; then
+	echo "deb.sh: the needed libraries could not be determined" >&2
+	exit 1
+fi
+
+install -d "$root/DEBIAN"
+size=$(du -sk --exclude=DEBIAN "$root" | cut -f1)
+cat >"$root/DEBIAN/control" <<-TEXT
+	Package: ropewalk
+	Version: $version
+	Architecture: $architecture
+	Maintainer: The Ropewalk authors <ropewalk@localhost>
+	Installed-Size: $size
+	Depends: $depends
+	Recommends: nftables
+	Section: net
+	Priority: optional
+	Description: several unreliable uplinks as one connection
+	 Ropewalk joins Wi-Fi, LTE, DSL and satellite uplinks into one tunnel to a hub
+	 that is never worse than the best of them and survives any one failing.
+	 .
+	 After installing, a machine is neither hub nor site: run "ropewalk hub --init"
+	 or "ropewalk join TOKEN", then enable ropewalk-hub or ropewalk-site.
+TEXT
+install -m755 -t "$root/DEBIAN" packaging/debian/postinst packaging/debian/prerm packaging/debian/postrm
+(cd "$root" && find usr lib -type f -print0 | sort -z | xargs -0 md5sum) >"$root/DEBIAN/md5sums"
+
+mkdir -p "$output"
+package=$output/ropewalk_${version}_${architecture}.deb
+dpkg-deb --root-owner-group --build "$root" "$package" >/dev/null
+echo "$package"
