@@ -3,7 +3,9 @@
 //! Every datagram of a path carries the path's own 16-bit sequence number. A number is called
 //! lost once it is [`REORDER_WINDOW`] numbers behind the highest, or at a report when it was
 //! missing already [`SETTLE_AFTER`] earlier, so that a slow path does not keep its losses to
-//! itself. Numbers that lead too far ([`JUMP_MAX`]) are no losses but a new start.
+//! itself. Numbers that lead too far ([`JUMP_MAX`]) are no losses but a new start. What is missing
+//! because nothing at all came for a while ([`OUTAGE_SILENCE`]) is no loss either but an outage:
+//! path states deal with it, and a path that is back should not be judged by it.
 //!
 //! Invariant: each sequence number counts at most once, as received or as lost; any sequence of
 //! inputs is taken without a panic and in constant time per packet.
@@ -17,6 +19,10 @@ pub const REORDER_WINDOW: u16 = 64;
 pub const JUMP_MAX: u16 = 8_192;
 /// A number missing for this long is called lost at the next report.
 pub const SETTLE_AFTER: Duration = Duration::from_millis(50);
+/// At least this many numbers missing in a row ...
+pub const OUTAGE_PACKETS: u16 = 8;
+/// ... with nothing received for this long are an outage.
+pub const OUTAGE_SILENCE: Duration = Duration::from_millis(150);
 
 const UNIT_NANOS: u64 = 16_000;
 const UNIT_US: i64 = 16;
@@ -56,8 +62,9 @@ impl PathArrivals {
     /// A datagram of `bytes` with the path sequence number `seq` arrived, sent at `sent`: the
     /// sender's clock in units of 16 µs modulo 2^24 (higher bits are ignored).
     pub fn on_packet(&mut self, now: Instant, seq: u16, sent: u32, bytes: usize) {
+        let silence = now.since(self.newest_at);
         self.newest_at = self.newest_at.max(now);
-        if !self.place(seq) {
+        if !self.place(seq, silence) {
             return;
         }
         self.received_packets = self.received_packets.saturating_add(1);
@@ -66,7 +73,7 @@ impl PathArrivals {
     }
 
     /// Marks `seq` as received; false for a duplicate or one that came too late to count.
-    fn place(&mut self, seq: u16) -> bool {
+    fn place(&mut self, seq: u16, silence: Duration) -> bool {
         let Some(highest) = self.highest else {
             self.start(seq);
             return true;
@@ -76,11 +83,13 @@ impl PathArrivals {
         if ahead == 0 {
             return false;
         }
-        if ahead <= JUMP_MAX {
+        let outage = ahead > OUTAGE_PACKETS && silence >= OUTAGE_SILENCE;
+        if ahead <= JUMP_MAX && !outage {
             self.advance(seq, ahead);
             return true;
         }
-        if behind > JUMP_MAX {
+        if ahead <= JUMP_MAX || behind > JUMP_MAX {
+            // What was missing before stays uncounted: a handful of packets at most.
             self.start(seq);
             return true;
         }
@@ -255,6 +264,24 @@ mod tests {
         let mut exit = PathArrivals::new();
         feed(&mut exit, (0..100).chain(20_000..20_200).chain(0..200));
         assert_eq!(counts(&mut exit), (500, 0, 0));
+    }
+
+    #[test]
+    fn an_outage_is_no_loss_but_loss_at_the_same_rate_is() {
+        let mut exit = PathArrivals::new();
+        let mut total = 0;
+        for number in 0..400u16 {
+            let now = Instant::from_millis(u64::from(number) * 10);
+            let outage = (100..150).contains(&number);
+            if !outage && number % 10 != 0 {
+                exit.on_packet(now, number, 0, 9);
+            }
+            if number % 10 == 9 {
+                total += exit.take(PathId(0)).lost_packets;
+            }
+        }
+        // One in ten of the other 350, less the first, the last, and those next to the outage.
+        assert_eq!(total, 31);
     }
 
     #[test]

@@ -94,19 +94,15 @@ impl Homes {
         paths.min_by(|a, b| cost(a).total_cmp(&cost(b)).then(a.id.cmp(&b.id)))
     }
 
-    /// Whether a flow that moved last at `moved_at` should move from `old` to `best` now.
-    pub(super) fn may_move(
-        &self,
-        now: Instant,
-        moved_at: Instant,
-        bytes: u64,
-        old: &PathView,
-        best: &PathView,
-    ) -> bool {
-        old.id != best.id
-            && now >= self.next_move
-            && now.since(moved_at) >= MOVE_AGAIN
-            && self.cost(bytes, best, false) * MOVE_GAIN < self.cost(bytes, old, true)
+    /// Whether a flow that moved last at `moved_at` may move now.
+    pub(super) fn may_look(&self, now: Instant, moved_at: Instant) -> bool {
+        now >= self.next_move && now.since(moved_at) >= MOVE_AGAIN
+    }
+
+    /// Whether a flow gains clearly by moving from `old` to `best`.
+    pub(super) fn is_better(&self, bytes: u64, old: &PathView, best: &PathView) -> bool {
+        let moved = self.cost(bytes, best, false) * MOVE_GAIN;
+        old.id != best.id && moved < self.cost(bytes, old, true)
     }
 
     /// A flow moved.

@@ -259,17 +259,20 @@ impl Auto {
             .home
             .and_then(|home| paths.iter().filter(open).find(|path| path.id == home));
         let bytes = flow.bytes.max(head.flow_backlog);
-        let best = self.homes.best(bytes, old, paths.iter().filter(open))?;
+        let best = || self.homes.best(bytes, old, paths.iter().filter(open));
         let chosen = match old {
-            Some(old) if !self.homes.may_move(now, flow.moved_at, bytes, old, best) => old,
-            Some(old) => {
-                flow.moved_at = now;
-                self.homes.moved(now, old.id, best.id);
-                best
-            }
+            Some(old) if !self.homes.may_look(now, flow.moved_at) => old,
+            Some(old) => match best() {
+                Some(best) if self.homes.is_better(bytes, old, best) => {
+                    flow.moved_at = now;
+                    self.homes.moved(now, old.id, best.id);
+                    best
+                }
+                _ => old,
+            },
             None => {
                 flow.moved_at = now;
-                best
+                best()?
             }
         };
         flow.home = Some(chosen.id);
