@@ -2,14 +2,16 @@
 
 use ropewalk_types::{Duration, Instant};
 
-/// Acceptable standing delay (RFC 8289 §4.2, raised from 5 ms: the packet still has to wait for
-/// the window of a path whose round trip is tens of milliseconds, and a single loss-based flow
-/// needs some queue to keep paths full after it has halved).
-pub const TARGET: Duration = Duration::from_millis(10);
-/// Largest target, reached on very thin paths.
+/// Smallest acceptable standing delay. RFC 8289 §4.3 asks for 5 to 10 % of a round trip, which
+/// suits many flows that share one queue; here each has its own, sparse flows overtake, and a
+/// lone loss-based flow needs 0.4 of its round trip queued to keep paths full after it has
+/// backed off to 0.7 (RFC 9438 §4.6).
+pub const TARGET_MIN: Duration = Duration::from_millis(15);
+/// Largest target, for long paths and very thin ones.
 pub const TARGET_MAX: Duration = Duration::from_millis(60);
-/// Time the delay must exceed the target before the first drop (RFC 8289 §4.3).
-const INTERVAL: Duration = Duration::from_millis(100);
+/// Time the delay must exceed the target before the first drop (RFC 8289 §4.2: a round trip of
+/// the flows), plus the tunnel's own.
+const INTERVAL: Duration = Duration::from_millis(150);
 /// A backlog below one packet is never congestion (RFC 8289 §5.4).
 const BACKLOG_MIN: u64 = 1_514;
 

@@ -138,21 +138,22 @@ impl EntryQueue {
             bytes: 0,
             packets: 0,
             limit_bytes: LIMIT_BYTES_MIN,
-            target: codel::TARGET,
+            target: codel::TARGET_MIN,
             stats: QueueStats::default(),
         }
     }
 
-    /// Follows the sum of the path rates: CoDel's target and the byte limit depend on it.
-    pub fn set_rate(&mut self, sum: Rate) {
+    /// Follows the paths: the sum of their rates and their longest round trip decide CoDel's
+    /// target and the byte limit.
+    pub fn set_paths(&mut self, sum: Rate, rtt: Duration) {
         self.limit_bytes = sum
             .bytes_in(LIMIT_TIME)
             .clamp(LIMIT_BYTES_MIN, LIMIT_BYTES_MAX);
-        // RFC 8289 §4.4: below a few Mbit/s one packet takes longer than the default target.
-        let two_packets = sum
-            .time_for(2 * QUANTUM.unsigned_abs())
-            .min(codel::TARGET_MAX);
-        self.target = codel::TARGET.max(two_packets);
+        // RFC 8289 §4.4: below a few Mbit/s even two packets take longer than the target.
+        let two_packets = sum.time_for(2 * QUANTUM.unsigned_abs());
+        self.target = (rtt / 2)
+            .max(two_packets)
+            .clamp(codel::TARGET_MIN, codel::TARGET_MAX);
     }
 
     /// Bytes waiting.

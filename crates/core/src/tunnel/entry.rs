@@ -57,7 +57,7 @@ impl Entry {
         }
         if now >= self.rate_due {
             self.rate_due = now + RATE_INTERVAL;
-            self.queue.set_rate(paths.rate());
+            self.queue.set_paths(paths.rate(), paths.rtt_max());
         }
         paths.views(now, &mut self.views);
         let (mut bound, mut skipped) = (0, 0);

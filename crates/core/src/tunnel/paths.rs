@@ -301,6 +301,15 @@ impl Paths {
         })
     }
 
+    /// Longest of the usable paths' smallest round trips.
+    pub fn rtt_max(&self) -> Duration {
+        let usable = self.iter().filter(|(_, p)| p.usable());
+        usable
+            .map(|(_, p)| p.snapshot.min_rtt)
+            .max()
+            .unwrap_or_default()
+    }
+
     pub fn payload_max(&self) -> Option<usize> {
         let usable = self.iter().filter(|(_, p)| p.usable());
         usable
