@@ -4,7 +4,6 @@
 //! started anew shows by its session number: its tunnel begins afresh. What a site sends must
 //! come from its own inner addresses, so that sites cannot speak for each other.
 
-use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -15,6 +14,7 @@ use ropewalk_io::{HEADROOM, InnerPacket, TunPacket};
 use ropewalk_transport::PublicKey;
 use ropewalk_types::{Duration, Instant, PathId};
 use ropewalk_wire::{Control, Datagram, Hello, VERSION, Welcome, emit_control};
+use rustc_hash::FxHashMap;
 
 use super::control::{Command, Direction, Status};
 use super::event_loop::Role;
@@ -50,9 +50,9 @@ pub struct Hub {
     settings: HubSettings,
     session: u64,
     sites: Vec<Option<HubSite>>,
-    by_key: HashMap<PublicKey, usize>,
-    by_address: HashMap<IpAddr, usize>,
-    guests: HashMap<LinkId, Guest>,
+    by_key: FxHashMap<PublicKey, usize>,
+    by_address: FxHashMap<IpAddr, usize>,
+    guests: FxHashMap<LinkId, Guest>,
     /// Sites with something for the TUN interface or for paths.
     unroutable: u64,
     tick: Instant,
@@ -73,9 +73,9 @@ impl Hub {
         Ok(Self {
             session: random_u64()?,
             sites: Vec::new(),
-            by_key: HashMap::new(),
-            by_address: HashMap::new(),
-            guests: HashMap::new(),
+            by_key: FxHashMap::default(),
+            by_address: FxHashMap::default(),
+            guests: FxHashMap::default(),
             unroutable: 0,
             tick: Instant::ZERO,
             settings,

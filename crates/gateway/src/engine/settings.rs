@@ -124,7 +124,7 @@ impl SiteDirectory {
     pub fn replace(&self, sites: Vec<SiteEntry>) {
         let map = sites
             .into_iter()
-            .map(|site| (site.key.clone(), Arc::new(site)))
+            .map(|site| (site.key, Arc::new(site)))
             .collect();
         *self.by_key.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(map);
     }

@@ -7,7 +7,7 @@
 mod tls;
 mod udp;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -19,6 +19,7 @@ use ropewalk_transport::{
     Event, Identity, KeyCheck, PublicKey,
 };
 use ropewalk_types::{Duration, Ecn, Instant};
+use rustc_hash::FxHashMap;
 use rustix::event::epoll;
 use rustix::fd::{AsFd, OwnedFd};
 
@@ -150,7 +151,7 @@ pub struct Fabric {
     sockets: Vec<Option<Socket>>,
     listeners: Vec<Listener>,
     links: Vec<Option<Link>>,
-    by_connection: HashMap<ConnectionId, LinkId>,
+    by_connection: FxHashMap<ConnectionId, LinkId>,
     last: Option<(ConnectionId, LinkId)>,
     serial: u32,
     dirty: VecDeque<LinkId>,
@@ -201,7 +202,7 @@ impl Fabric {
             sockets: Vec::new(),
             listeners: Vec::new(),
             links: Vec::new(),
-            by_connection: HashMap::new(),
+            by_connection: FxHashMap::default(),
             last: None,
             serial: 0,
             dirty: VecDeque::new(),
