@@ -171,15 +171,19 @@ impl Client {
     }
 
     fn refused(&self, error: io::Error) -> anyhow::Error {
-        match error.kind() {
-            io::ErrorKind::PermissionDenied => permission(&self.socket),
-            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => NotRunning(format!(
+        use io::ErrorKind::{ConnectionRefused, NotFound, PermissionDenied};
+        let kind = error.kind();
+        if kind == PermissionDenied {
+            return permission(&self.socket);
+        }
+        if kind == NotFound || kind == ConnectionRefused {
+            return NotRunning(format!(
                 "no gateway answers at {}; start it, or name its socket with --socket",
                 self.socket.display()
             ))
-            .into(),
-            _ => anyhow!(error).context(format!("cannot connect to {}", self.socket.display())),
+            .into();
         }
+        anyhow!(error).context(format!("cannot connect to {}", self.socket.display()))
     }
 }
 

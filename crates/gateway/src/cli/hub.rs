@@ -1,6 +1,6 @@
 //! `ropewalk hub`: runs a hub, and prepares one on first use.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::path::Path;
 
 use anyhow::Context;
@@ -10,7 +10,7 @@ use ropewalk_types::Random;
 
 use super::{Global, output};
 use crate::config::common::HostPort;
-use crate::config::hub::{TCP_PORT, UDP_PORT};
+use crate::config::hub::{TCP_PORT, UDP_PORT, any_address};
 use crate::config::template::{self, HubTemplate};
 use crate::config::{self, HubConfig};
 use crate::{files, key_file, logging, service};
@@ -85,17 +85,9 @@ impl Hub {
 
 /// A configuration that fits this machine.
 fn new_hub(public: &[HostPort]) -> anyhow::Result<HubTemplate> {
-    let ipv6 = Path::new("/proc/net/if_inet6").exists();
-    let any = |port| {
-        let mut addresses = vec![SocketAddr::new(IpAddr::from([0; 4]), port)];
-        if ipv6 {
-            addresses.push(SocketAddr::new(IpAddr::from([0_u16; 8]), port));
-        }
-        addresses
-    };
     let port = public.first().map_or(UDP_PORT, |endpoint| endpoint.port);
     // A web server may sit on 443: then TLS takes the number of the UDP port.
-    let free = std::net::TcpListener::bind(any(TCP_PORT).as_slice()).is_ok();
+    let free = std::net::TcpListener::bind(any_address(TCP_PORT).as_slice()).is_ok();
     if !free {
         output::note(&format!(
             "TCP port {TCP_PORT} is taken or not permitted: TLS will use {port}, which fewer \
@@ -106,8 +98,8 @@ fn new_hub(public: &[HostPort]) -> anyhow::Result<HubTemplate> {
     aws_lc_rs::rand::fill(&mut seed).context("the system gave no random numbers")?;
     let mut random = Random::new(u64::from_le_bytes(seed));
     Ok(HubTemplate {
-        listen: any(port),
-        tcp_listen: any(if free { TCP_PORT } else { port }),
+        listen: any_address(port),
+        tcp_listen: any_address(if free { TCP_PORT } else { port }),
         public: public.to_vec(),
         pool_v4: free_pool(&mut random, &service::network::local_networks()),
         pool_v6: unique_local_pool(&mut random),

@@ -60,7 +60,7 @@ impl Join {
         let occupied = [path, &key_path];
         let makes_key = token.identity.is_some();
         for existing in occupied.iter().filter(|file| file.exists()) {
-            if !makes_key && *existing == &key_path {
+            if !makes_key && **existing == key_path {
                 continue;
             }
             if !self.force {

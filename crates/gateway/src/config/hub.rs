@@ -146,10 +146,6 @@ fn read_listen(listen: &mut Section<'_>) -> Listen {
         ENDPOINTS_MAX,
         str::parse::<HostPort>,
     );
-    let any = |port| {
-        let unspecified: [IpAddr; 2] = [[0; 4].into(), [0_u16; 8].into()];
-        unspecified.map(|ip| SocketAddr::new(ip, port)).to_vec()
-    };
     if udp.as_ref().is_some_and(Vec::is_empty) {
         listen.reject(
             "udp",
@@ -165,11 +161,24 @@ fn read_listen(listen: &mut Section<'_>) -> Listen {
         }
     }
     (
-        udp.unwrap_or_else(|| any(UDP_PORT)),
-        tcp.unwrap_or_else(|| any(TCP_PORT)),
+        udp.unwrap_or_else(|| any_address(UDP_PORT)),
+        tcp.unwrap_or_else(|| any_address(TCP_PORT)),
         public.unwrap_or_default(),
     )
 }
+
+/// Every address of this machine with `port`; IPv6 only where the kernel has it.
+#[must_use]
+pub fn any_address(port: u16) -> Vec<SocketAddr> {
+    let mut addresses = vec![SocketAddr::new([0; 4].into(), port)];
+    if Path::new(IPV6_ADDRESSES).exists() {
+        addresses.push(SocketAddr::new([0_u16; 8].into(), port));
+    }
+    addresses
+}
+
+/// Exists if the kernel has IPv6.
+const IPV6_ADDRESSES: &str = "/proc/net/if_inet6";
 
 fn read_pools(pool: &mut Section<'_>) -> (Option<IpNet>, Option<IpNet>) {
     let v4 = pool.text("ipv4", "\"10.201.16.0/20\"", |text| {

@@ -94,7 +94,9 @@ fn tun() -> Check {
                     "run `modprobe tun`; a virtual server may need it from its provider"
                 }
                 TunError::NotPermitted(_) => "run as root (sudo)",
-                _ => "look at `dmesg`",
+                TunError::NameTaken(_) | TunError::BadName(_) | TunError::Io { .. } => {
+                    "look at `dmesg`"
+                }
             };
             Check::fail(name, error.to_string(), remedy)
         }

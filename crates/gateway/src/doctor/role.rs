@@ -69,8 +69,14 @@ fn endpoint(config: &HubConfig) -> Check {
 
 fn ports(config: &HubConfig) -> Check {
     let name = "ports";
-    let udp = config.listen.iter().map(|address| ("UDP", socket2::Type::DGRAM, *address));
-    let tcp = config.tcp_listen.iter().map(|address| ("TCP", socket2::Type::STREAM, *address));
+    let udp = config
+        .listen
+        .iter()
+        .map(|address| ("UDP", socket2::Type::DGRAM, *address));
+    let tcp = config
+        .tcp_listen
+        .iter()
+        .map(|address| ("TCP", socket2::Type::STREAM, *address));
     let taken: Vec<_> = udp
         .chain(tcp)
         .filter_map(|(word, kind, address)| {

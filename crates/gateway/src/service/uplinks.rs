@@ -211,87 +211,46 @@ mod tests {
 
     const HUB: &str = "198.51.100.1:4443";
 
+    /// What is changed of a good interface, and whether it is an uplink then.
+    type Case = (&'static str, fn(&mut Interface), bool);
+
+    fn readdress(interface: &mut Interface, text: &str) {
+        interface.addresses = vec![address(text)];
+    }
+
+    const CASES: &[Case] = &[
+        ("plain", |_| {}, true),
+        ("down", |i| i.up = false, false),
+        ("no carrier", |i| i.carrier = false, false),
+        ("loopback", |i| i.loopback = true, false),
+        ("no route", |i| i.default_route_v4 = false, false),
+        ("another VPN", |i| i.kind = Some("wireguard".into()), false),
+        ("veth", |i| i.kind = Some("veth".into()), true),
+        ("own interface", |i| i.name = "ropewalk0".into(), false),
+        ("no address", |i| i.addresses.clear(), false),
+        ("link-local", |i| readdress(i, "169.254.3.4/16"), false),
+        ("other family", |i| readdress(i, "2001:db8::5/64"), false),
+        ("tentative", |i| readdress(i, "192.0.2.5/24 x"), false),
+        (
+            "on the hub's network",
+            |i| {
+                readdress(i, "198.51.100.9/24");
+                i.default_route_v4 = false;
+            },
+            true,
+        ),
+    ];
+
     #[test]
     fn only_live_interfaces_with_a_way_to_the_hub_are_uplinks() {
-        let good = || interface("eth0", &["192.0.2.5/24"]);
-        let cases: Vec<(&str, Interface, bool)> = vec![
-            ("plain", good(), true),
-            (
-                "down",
-                Interface {
-                    up: false,
-                    ..good()
-                },
-                false,
-            ),
-            (
-                "no carrier",
-                Interface {
-                    carrier: false,
-                    ..good()
-                },
-                false,
-            ),
-            (
-                "loopback",
-                Interface {
-                    loopback: true,
-                    ..good()
-                },
-                false,
-            ),
-            (
-                "no route",
-                Interface {
-                    default_route_v4: false,
-                    ..good()
-                },
-                false,
-            ),
-            (
-                "another VPN",
-                Interface {
-                    kind: Some("wireguard".into()),
-                    ..good()
-                },
-                false,
-            ),
-            (
-                "veth",
-                Interface {
-                    kind: Some("veth".into()),
-                    ..good()
-                },
-                true,
-            ),
-            (
-                "own interface",
-                interface("ropewalk0", &["192.0.2.5/24"]),
-                false,
-            ),
-            ("no address", interface("eth0", &[]), false),
-            (
-                "link-local only",
-                interface("eth0", &["169.254.3.4/16"]),
-                false,
-            ),
-            (
-                "other family",
-                interface("eth0", &["2001:db8::5/64"]),
-                false,
-            ),
-            ("tentative", interface("eth0", &["192.0.2.5/24 x"]), false),
-            (
-                "on the hub's network",
-                Interface {
-                    default_route_v4: false,
-                    ..interface("eth0", &["198.51.100.9/24"])
-                },
-                true,
-            ),
-        ];
-        for (what, interface, expected) in cases {
-            assert_eq!(!names(&[interface], "", HUB).is_empty(), expected, "{what}");
+        for (what, change, expected) in CASES {
+            let mut interface = interface("eth0", &["192.0.2.5/24"]);
+            change(&mut interface);
+            assert_eq!(
+                !names(&[interface], "", HUB).is_empty(),
+                *expected,
+                "{what}"
+            );
         }
     }
 

@@ -148,19 +148,22 @@ pub fn render(status: &Status) -> String {
             *count as f64,
         );
     }
+    tunnels(&mut out, &status.tunnels);
+    paths(&mut out, &status.tunnels);
+    out
+}
+
+fn tunnels(out: &mut String, tunnels: &[TunnelStatus]) {
     for (suffix, help, value) in TUNNEL {
         let name = format!("ropewalk_tunnel_{suffix}");
-        head(&mut out, &name, help);
-        for tunnel in &status.tunnels {
-            sample(&mut out, &name, &[("peer", &tunnel.peer)], value(tunnel));
+        head(out, &name, help);
+        for tunnel in tunnels {
+            sample(out, &name, &[("peer", &tunnel.peer)], value(tunnel));
         }
     }
-    head(
-        &mut out,
-        "ropewalk_tunnel_scheduler",
-        "Scheduler in use, by direction.",
-    );
-    for tunnel in &status.tunnels {
+    let name = "ropewalk_tunnel_scheduler";
+    head(out, name, "Scheduler in use, by direction.");
+    for tunnel in tunnels {
         let both = [
             ("send", tunnel.scheduler_send),
             ("receive", tunnel.scheduler_receive),
@@ -172,13 +175,16 @@ pub fn render(status: &Status) -> String {
                 ("direction", direction),
                 ("scheduler", scheduler),
             ];
-            sample(&mut out, "ropewalk_tunnel_scheduler", &labels, 1.0);
+            sample(out, name, &labels, 1.0);
         }
     }
+}
+
+fn paths(out: &mut String, tunnels: &[TunnelStatus]) {
     for (suffix, help, value) in PATH {
         let name = format!("ropewalk_path_{suffix}");
-        head(&mut out, &name, help);
-        for tunnel in &status.tunnels {
+        head(out, &name, help);
+        for tunnel in tunnels {
             for path in &tunnel.paths {
                 let id = path.id.to_string();
                 let labels = [
@@ -187,11 +193,10 @@ pub fn render(status: &Status) -> String {
                     ("uplink", path.uplink.as_str()),
                     ("transport", path.transport.as_str()),
                 ];
-                sample(&mut out, &name, &labels, value(path));
+                sample(out, &name, &labels, value(path));
             }
         }
     }
-    out
 }
 
 fn head(out: &mut String, name: &str, help: &str) {
