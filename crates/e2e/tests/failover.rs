@@ -161,11 +161,17 @@ fn a_nat_that_changes_its_mapping_does_not_end_the_tunnel() {
         ..BulkSpec::download(2, PATIENCE)
     };
     let bulk = Bulk::start(&lab.topology.endpoints(), &spec).unwrap();
-    // From now on other source ports arrive at the hub, as behind a NAT that was restarted.
-    let rebind = "table ip rebind { chain out {\n\
-        type nat hook postrouting priority 100;\n\
-        udp dport 4443 masquerade to :20000-20999\n}\n}\n";
-    lab.topology.site().nft(rebind).unwrap();
+    // From now on other source ports arrive at the hub, as behind a NAT that was restarted. No
+    // connection tracking, which would keep the mapping of what it has seen.
+    let mut out = String::from("table ip rebind { chain out {\n");
+    out += "type filter hook postrouting priority 300;\n";
+    let mut back = String::from("}\nchain back {\ntype filter hook prerouting priority -350;\n");
+    for (path, port) in lab.hub.status().unwrap().paths().zip(20_000..) {
+        let (uplink, former) = (&path.uplink, path.remote.unwrap().port());
+        out += &format!("oifname {uplink} udp dport 4443 udp sport set {port}\n");
+        back += &format!("iifname {uplink} udp sport 4443 udp dport set {former}\n");
+    }
+    lab.topology.site().nft(&(out + &back + "}\n}\n")).unwrap();
     whole(bulk.finish().unwrap()).unwrap();
     let rebound = |status: &ropewalk_testbed::gateway::Status| {
         let port = |path: &ropewalk_testbed::gateway::PathStatus| path.remote.map(|a| a.port());

@@ -68,7 +68,7 @@ fn a_wrong_configuration_names_file_line_key_and_remedy() {
         ("[tunnel]", "[tunnel]\nmtu = \"big\"", "mtu"),
         ("[tunnel]", "[tunnel]\nmtu = 100", "mtu"),
         ("[tunnel]", "[tunnel]\nscheduler = \"fastest\"", "scheduler"),
-        ("[tunnel]", "[tunnel", "tunnel"),
+        ("[tunnel]", "[tunnel", "TOML"),
         ("10.86.0.0/24", "10.86.0.1/24", "ipv4"),
         ("10.86.0.0/24", "fd00::/64", "ipv4"),
     ];
@@ -260,6 +260,7 @@ fn replayed_datagrams_deliver_nothing_twice() {
     assert!(captured.len() >= 50, "captured {}", captured.len());
     const RAW: u8 = 255;
     let socket = packet::raw(lab.topology.site(), HUB.into(), RAW).unwrap();
+    socket.bind_device(Some(b"up0")).unwrap();
     for packet in captured.iter().cycle().take(1_000) {
         packet::inject(&socket, packet).unwrap();
         std::thread::sleep(Duration::from_micros(200));
@@ -474,7 +475,7 @@ fn two_gateways_do_not_share_a_state_directory() {
     }
     let lab = Lab::new("twice", two_links()).unwrap();
     let finished = fails(lab.site.program(&["up"]).unwrap());
-    assert!(finished.stderr.contains("running"), "{}", finished.stderr);
+    assert!(finished.stderr.contains("already"), "{}", finished.stderr);
     assert!(Path::new(lab.site.config()).exists());
     lab.passes().unwrap();
 }
