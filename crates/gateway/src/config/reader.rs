@@ -348,19 +348,19 @@ impl<'t> Section<'t> {
     }
 }
 
-/// The known name that `name` was most likely meant to be, if one is close.
+/// The known name that `name` was most likely meant to be, if one is close: one slip of the keys
+/// (a letter too many, too few, wrong, or two swapped) for every three letters, at least one.
 pub fn closest<'a>(name: &str, known: impl IntoIterator<Item = &'a &'a str>) -> Option<&'a str> {
-    let scored = known
+    let slips_max = (name.chars().count() / LETTERS_PER_SLIP).max(1);
+    known
         .into_iter()
-        .map(|known| (strsim::jaro_winkler(name, known), *known));
-    scored
-        .filter(|(score, _)| *score >= SIMILAR)
-        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .map(|known| (strsim::osa_distance(name, known), *known))
+        .filter(|(slips, _)| *slips <= slips_max)
+        .min_by_key(|(slips, _)| *slips)
         .map(|(_, known)| known)
 }
 
-/// Jaro-Winkler similarity from which a name counts as misspelt rather than as another word.
-const SIMILAR: f64 = 0.8;
+const LETTERS_PER_SLIP: usize = 3;
 
 fn type_name(value: &DeValue<'_>) -> &'static str {
     match value {

@@ -32,6 +32,10 @@ fn site_error(text: &str) -> String {
 /// Text after [`HUB`] (two lines), then what the message must contain.
 const BROKEN_HUBS: &[(&str, &[&str])] = &[
     (
+        "[listen]\nupd = []",
+        &["hub.toml:4: listen.upd: unknown key", "did you mean udp?"],
+    ),
+    (
         "colour = 1",
         &[
             "hub.toml:3: pool.colour: unknown key",
