@@ -2,34 +2,453 @@
 
 mod support;
 
-use ropewalk_transport::CongestionControl;
-use ropewalk_types::Duration;
-use support::World;
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use ropewalk_transport::{
+    CloseReason, CongestionControl, ConnectOptions, Ecn, Endpoint, Event, SendError,
+};
+use ropewalk_types::{Duration, Instant};
+use support::{World, config, hub_config, identity};
+
+const BDP: CongestionControl = CongestionControl::Bdp;
+
+fn world() -> World {
+    World::simple(10.0, Duration::from_millis(50))
+}
 
 #[test]
 fn connects_and_carries_datagrams_both_ways() {
-    let mut world = World::simple(10.0, Duration::from_millis(50));
-    world.up(CongestionControl::Bdp);
+    let mut world = world();
+    world.up(BDP);
     (world.site.keep_inbox, world.hub.keep_inbox) = (true, true);
     world.site.send(b"up");
     world.hub.send(b"down");
     world.run(Duration::from_millis(100));
     assert_eq!(world.hub.inbox.pop_front().as_deref(), Some(&b"up"[..]));
     assert_eq!(world.site.inbox.pop_front().as_deref(), Some(&b"down"[..]));
+    let peers = [(&world.site, 2), (&world.hub, 1)];
+    for (side, peer) in peers {
+        let expected = Event::Connected {
+            peer: identity(peer).public_key(),
+        };
+        assert_eq!(side.events[0].2, expected);
+    }
 }
 
 #[test]
-fn a_saturating_sender_fills_the_link() {
-    for congestion in CongestionControl::ALL {
-        let mut world = World::simple(10.0, Duration::from_millis(50));
-        world.up(congestion);
-        world.site.saturate = 1_400;
-        world.run(Duration::from_secs(3));
-        let goodput = world.goodput_up(Duration::from_secs(5));
-        println!("{congestion}: {goodput:?}");
+fn the_same_seed_gives_the_same_packets() {
+    let run = || {
+        let mut world = world();
+        world.up.loss = 0.02;
+        world.up(BDP);
+        world.site.saturate = 1_200;
+        world.run(Duration::from_secs(2));
+        (
+            world.up.packets,
+            world.up.bytes,
+            world.up.dropped,
+            world.hub.received,
+        )
+    };
+    assert_eq!(run(), run());
+}
+
+#[test]
+fn a_hub_with_another_key_is_refused_by_the_site() {
+    let mut world = world();
+    let wrong = identity(9).public_key();
+    let id = world
+        .site
+        .endpoint
+        .connect(world.now, world.hub.address, wrong, BDP)
+        .unwrap();
+    world.run(Duration::from_secs(2));
+    let closed = |event: &Event| {
+        matches!(
+            event,
+            Event::Closed {
+                reason: CloseReason::KeyRejected(_)
+            }
+        )
+    };
+    assert!(
+        world
+            .site
+            .events
+            .iter()
+            .any(|(_, of, event)| *of == id && closed(event))
+    );
+    assert!(!world.site.connected && !world.hub.connected);
+    assert!(world.hub.events.is_empty(), "{:?}", world.hub.events);
+}
+
+#[test]
+fn a_site_that_is_not_on_the_list_is_refused_and_counted() {
+    let mut hub = hub_config();
+    hub.allowed = Some(Arc::new(|key| *key != identity(1).public_key()));
+    let World { up, down, .. } = world();
+    let mut world = World::new(config(1), hub, up, down);
+    world.connect(BDP);
+    world.run(Duration::from_secs(2));
+    // The site must not believe for a moment that it is connected.
+    assert_eq!(world.site.events.len(), 1, "{:?}", world.site.events);
+    let Event::Closed {
+        reason: CloseReason::KeyRejected(why),
+    } = &world.site.events[0].2
+    else {
+        panic!("{:?}", world.site.events);
+    };
+    assert!(why.contains("does not know this key"), "{why}");
+    let stats = world.hub.endpoint.stats();
+    assert_eq!((stats.keys_refused, stats.handshakes_open), (1, 0));
+    assert!(world.hub.events.is_empty());
+}
+
+#[test]
+fn garbage_and_replayed_datagrams_are_dropped_and_counted() {
+    let mut world = world();
+    world.up(BDP);
+    let garbage = [
+        &[0u8; 1][..],
+        &[0x40; 30],
+        &[0xc0; 1_200],
+        &[0xff; 20],
+        &[0x80; 600],
+    ];
+    let before = world.hub.endpoint.stats().garbage_datagrams;
+    for data in garbage {
+        let from = "203.0.113.9:9".parse().unwrap();
+        let id = world
+            .hub
+            .endpoint
+            .handle_udp(world.now, from, None, Ecn::NotEct, data.into());
+        assert_eq!(id, None);
+    }
+    let counted = world.hub.endpoint.stats().garbage_datagrams - before;
+    assert!(counted >= 3, "{counted} of {}", garbage.len());
+
+    // A whole packet of the site, delivered again and again.
+    let id = world.site.id.unwrap();
+    world
+        .site
+        .endpoint
+        .send(id, Bytes::from_static(&[1; 500]))
+        .unwrap();
+    let mut packet = Vec::new();
+    world
+        .site
+        .endpoint
+        .poll_transmit(world.now, id, &mut packet)
+        .unwrap();
+    for _ in 0..10 {
+        world
+            .hub
+            .arrive(world.now, world.site.address, Ecn::NotEct, &packet);
+    }
+    assert_eq!(world.hub.received, 1);
+    // The first one after a delivery cannot be told from it without a cost for every packet.
+    assert!(world.hub.endpoint.stats().garbage_datagrams - before - counted >= 8);
+    let counted = world.hub.endpoint.stats().garbage_datagrams;
+    // And with a bit turned.
+    let last = packet.len() - 1;
+    packet[last] ^= 1;
+    world
+        .hub
+        .arrive(world.now, world.site.address, Ecn::NotEct, &packet);
+    assert_eq!(world.hub.endpoint.stats().garbage_datagrams, counted + 1);
+    world.run(Duration::from_millis(200));
+    assert!(world.site.connected && world.hub.connected);
+}
+
+/// First packets of `count` sites, each from its own address, never answered.
+fn flood(hub: &mut Endpoint, now: Instant, count: u16) {
+    for port in 1..=count {
+        let mut site = Endpoint::new(config((port % 200 + 10) as u8)).unwrap();
+        let key = identity(2).public_key();
+        let id = site
+            .connect(now, "198.51.100.1:443".parse().unwrap(), key, BDP)
+            .unwrap();
+        let mut packet = Vec::new();
+        site.poll_transmit(now, id, &mut packet).unwrap();
+        let from = format!("203.0.113.7:{port}").parse().unwrap();
+        hub.handle_udp(now, from, None, Ecn::NotEct, BytesMut::from(&packet[..]));
+    }
+}
+
+#[test]
+fn a_flood_of_handshakes_is_answered_with_retry_and_a_site_still_gets_in() {
+    let mut world = world();
+    flood(&mut world.hub.endpoint, world.now, 100);
+    let stats = world.hub.endpoint.stats();
+    assert!(stats.handshakes_open <= 8, "{stats:?}");
+    assert!(stats.retries_sent >= 90, "{stats:?}");
+    world.up(BDP);
+    assert!(world.hub.endpoint.stats().retries_sent > stats.retries_sent);
+    // What the flood left is given up after ten seconds.
+    world.run(Duration::from_secs(12));
+    let stats = world.hub.endpoint.stats();
+    assert_eq!(
+        (stats.handshakes_open, stats.connections),
+        (0, 1),
+        "{stats:?}"
+    );
+}
+
+#[test]
+fn data_keeps_flowing_through_a_nat_rebinding() {
+    let mut world = world();
+    world.up(BDP);
+    world.site.saturate = 1_200;
+    world.hub.saturate = 1_200;
+    world.run(Duration::from_secs(2));
+    world.site.address = "192.0.2.1:2000".parse().unwrap();
+    world.run(Duration::from_millis(300));
+    let before = (world.hub.received, world.site.received);
+    world.run(Duration::from_secs(1));
+    let id = world.hub.id.unwrap();
+    assert_eq!(world.hub.endpoint.remote(id), Some(world.site.address));
+    let (up, down) = (
+        world.hub.received - before.0,
+        world.site.received - before.1,
+    );
+    assert!(up > 500 && down > 500, "up {up}, down {down}");
+    let closed = |event: &Event| matches!(event, Event::Closed { .. });
+    assert!(!world.site.events.iter().any(|(_, _, event)| closed(event)));
+}
+
+#[test]
+fn a_new_local_address_is_used_at_once() {
+    let mut world = world();
+    world.up(BDP);
+    world.site.address = "192.0.2.77:1000".parse().unwrap();
+    world.site.endpoint.address_changed(world.site.id.unwrap());
+    world.run(Duration::from_millis(200));
+    assert_eq!(
+        world.hub.endpoint.remote(world.hub.id.unwrap()),
+        Some(world.site.address)
+    );
+}
+
+#[test]
+fn finds_an_ethernet_mtu_and_survives_a_black_hole() {
+    let mut world = world();
+    world.up(BDP);
+    world.run(Duration::from_secs(2));
+    let id = world.site.id.unwrap();
+    assert!(
+        world.site.endpoint.mtu(id) >= 1_460,
+        "{}",
+        world.site.endpoint.mtu(id)
+    );
+    world.site.saturate = 65_000;
+    world.run(Duration::from_secs(1));
+    world.up.mtu = 1_300;
+    world.run(Duration::from_secs(4));
+    let mtu = world.site.endpoint.mtu(id);
+    assert!((1_200..=1_300).contains(&mtu), "{mtu}");
+    let before = world.hub.received;
+    world.run(Duration::from_secs(1));
+    assert!(world.hub.received > before + 500);
+    assert!(world.site.endpoint.counters(id).unwrap().black_holes >= 1);
+}
+
+#[test]
+fn finds_a_jumbo_mtu_when_both_sides_allow_it() {
+    let (mut site, mut hub) = (config(1), hub_config());
+    (site.mtu_max, hub.mtu_max) = (8_972, 8_972);
+    let World {
+        mut up, mut down, ..
+    } = world();
+    (up.mtu, down.mtu) = (8_972, 8_972);
+    let mut world = World::new(site, hub, up, down);
+    world.up(BDP);
+    world.run(Duration::from_secs(3));
+    let id = world.site.id.unwrap();
+    assert!(
+        world.site.endpoint.mtu(id) >= 8_900,
+        "{}",
+        world.site.endpoint.mtu(id)
+    );
+    // A connection can be told that its uplink takes less.
+    let id = world.connect_with(ConnectOptions {
+        congestion: BDP,
+        mtu_max: Some(1_400),
+    });
+    world.run(Duration::from_secs(3));
+    assert!((1_380..=1_400).contains(&world.site.endpoint.mtu(id)));
+}
+
+#[test]
+fn a_full_packet_costs_less_than_seventy_bytes() {
+    let mut world = world();
+    world.up(BDP);
+    world.run(Duration::from_secs(2));
+    world.site.saturate = 65_000;
+    world.run(Duration::from_secs(2));
+    let (packets, bytes, received, payload) = (
+        world.up.packets,
+        world.up.bytes,
+        world.hub.received,
+        world.hub.received_bytes,
+    );
+    world.run(Duration::from_secs(4));
+    let packets = world.up.packets - packets;
+    let outer = (world.up.bytes - bytes) as f64 / packets as f64;
+    let inner =
+        (world.hub.received_bytes - payload) as f64 / (world.hub.received - received) as f64;
+    // Ten bytes of the datagram are the tunnel's own header.
+    let overhead = outer - (inner - 10.0);
+    assert!(overhead <= 70.0, "{overhead}");
+}
+
+#[test]
+fn an_idle_path_costs_less_than_a_kilobit_per_second() {
+    let mut world = world();
+    world.up(BDP);
+    world.run(Duration::from_secs(5));
+    let before = world.up.bytes + world.down.bytes;
+    world.run(Duration::from_secs(30));
+    let bits = (world.up.bytes + world.down.bytes - before) * 8 / 30;
+    assert!(bits > 0 && bits <= 1_000, "{bits} bit/s");
+    assert!(world.site.connected && world.hub.connected);
+}
+
+#[test]
+fn a_dead_peer_is_noticed_by_silence_and_by_time() {
+    let mut world = world();
+    world.up(BDP);
+    let id = world.site.id.unwrap();
+    world.run(Duration::from_secs(1));
+    let quiet = world.site.endpoint.snapshot(world.now, id).unwrap();
+    assert_eq!(quiet.silent_since, None);
+    (world.up.cut, world.down.cut) = (true, true);
+    let cut = world.now;
+    world.site.send(b"anyone there?");
+    world.run(Duration::from_millis(400));
+    let snapshot = world.site.endpoint.snapshot(world.now, id).unwrap();
+    assert_eq!(snapshot.silent_since, Some(cut));
+    world.run(Duration::from_secs(40));
+    let (_, _, last) = world.site.events.last().unwrap();
+    assert_eq!(
+        *last,
+        Event::Closed {
+            reason: CloseReason::TimedOut
+        }
+    );
+}
+
+#[test]
+fn a_restarted_hub_says_that_it_forgot_the_connection() {
+    let mut world = world();
+    world.up(BDP);
+    world.hub.endpoint = Endpoint::new(hub_config()).unwrap();
+    world.site.send(&[1; 300]);
+    world.run(Duration::from_millis(300));
+    let (_, _, last) = world.site.events.last().unwrap();
+    assert_eq!(
+        *last,
+        Event::Closed {
+            reason: CloseReason::Reset
+        }
+    );
+}
+
+#[test]
+fn closing_tells_the_peer_why_and_frees_the_connection() {
+    let mut world = world();
+    world.up(BDP);
+    let id = world.site.id.unwrap();
+    world.site.endpoint.close(world.now, id, "going home");
+    world.run(Duration::from_secs(3));
+    let (_, _, last) = world.hub.events.last().unwrap();
+    let reason = CloseReason::PeerClosed("going home".to_owned());
+    assert_eq!(*last, Event::Closed { reason });
+    assert_eq!(world.site.endpoint.stats().connections, 0);
+    assert_eq!(world.hub.endpoint.stats().connections, 0);
+    assert_eq!(
+        world.site.endpoint.send(id, Bytes::new()),
+        Err(SendError::NotConnected)
+    );
+    assert_eq!(world.site.endpoint.poll_timeout(), None);
+}
+
+#[test]
+fn sending_is_refused_when_too_large_or_too_much() {
+    let mut world = world();
+    world.up(BDP);
+    let id = world.site.id.unwrap();
+    let max = world
+        .site
+        .endpoint
+        .snapshot(world.now, id)
+        .unwrap()
+        .max_datagram;
+    let too_large = world.site.endpoint.send(id, Bytes::from(vec![0; max + 1]));
+    assert_eq!(too_large, Err(SendError::TooLarge(max)));
+    let mut sent = 0u64;
+    while world
+        .site
+        .endpoint
+        .send(id, Bytes::from(vec![0; max]))
+        .is_ok()
+    {
+        sent += 1;
+        assert!(sent < 10_000);
+    }
+    assert_eq!(world.site.endpoint.snapshot(world.now, id).unwrap().free, 0);
+    // Nothing that was taken is dropped on the way out.
+    world.up.rate = ropewalk_types::Rate::from_bits_per_sec(1_000_000_000);
+    world.up.queue_max = 4 << 20;
+    world.run(Duration::from_secs(20));
+    assert_eq!(world.hub.received, sent);
+}
+
+#[test]
+fn only_a_little_waits_behind_a_saturated_path() {
+    let mut world = world();
+    world.up(BDP);
+    world.site.saturate = 1_400;
+    let id = world.site.id.unwrap();
+    world.run(Duration::from_secs(2));
+    for _ in 0..200 {
+        world.run(Duration::from_millis(7));
+        let snapshot = world.site.endpoint.snapshot(world.now, id).unwrap();
+        assert!(snapshot.queued > 0, "idle although saturated: {snapshot:?}");
+        assert!(snapshot.queued <= 3 * 1_500, "{snapshot:?}");
+    }
+}
+
+#[test]
+fn in_flight_is_zero_when_all_is_acknowledged() {
+    for kind in CongestionControl::ALL {
+        let mut world = world();
+        world.up(kind);
+        world.site.saturate = 1_200;
+        world.run(Duration::from_secs(1));
+        world.site.saturate = 0;
+        world.run(Duration::from_secs(2));
+        let id = world.site.id.unwrap();
+        let snapshot = world.site.endpoint.snapshot(world.now, id).unwrap();
+        assert_eq!(
+            (snapshot.in_flight, snapshot.queued, snapshot.silent_since),
+            (0, 0, None)
+        );
         assert!(
-            goodput.bits_per_sec() > 8_000_000,
-            "{congestion}: {goodput:?}"
+            snapshot.rate.bits_per_sec() > 5_000_000,
+            "{kind}: {:?}",
+            snapshot.rate
+        );
+        // The receiving side sends acknowledgements only, which are never in flight.
+        let id = world.hub.id.unwrap();
+        assert_eq!(
+            world
+                .hub
+                .endpoint
+                .snapshot(world.now, id)
+                .unwrap()
+                .in_flight,
+            0
         );
     }
 }

@@ -76,6 +76,8 @@ pub(super) struct AckBatch {
     pub rtt_min: Duration,
     /// Latest send time among the acknowledged.
     pub newest_sent: Instant,
+    /// Bytes in flight after it.
+    pub in_flight: u64,
     /// The application had nothing more to send.
     pub app_limited: bool,
 }
@@ -205,6 +207,7 @@ impl Monitor {
                 byte_seconds,
                 rtt_min,
                 newest_sent,
+                in_flight,
                 app_limited,
             });
         }

@@ -50,7 +50,8 @@ impl PathState {
     pub(crate) fn commit_sent(&self, now: Instant, bytes: u64) {
         let in_flight = self.in_flight() + bytes;
         self.in_flight.store(in_flight, Relaxed);
-        self.peak.store(self.peak.load(Relaxed).max(in_flight), Relaxed);
+        self.peak
+            .store(self.peak.load(Relaxed).max(in_flight), Relaxed);
         self.commit.store(true, Relaxed);
         if self.silent_since.load(Relaxed) == NONE {
             self.silent_since.store(self.nanos(now), Relaxed);

@@ -537,19 +537,7 @@ impl Endpoint {
             let Some(slot) = self.slot_mut(id) else {
                 return drained;
             };
-            if let Some(event) = slot.conn.poll_endpoint_events() {
-                let last = event.is_drained();
-                let answer = self
-                    .inner
-                    .handle_event(ConnectionHandle(id.slot as usize), event);
-                if last {
-                    self.remove(id);
-                } else if let (Some(answer), Some(slot)) = (answer, self.slot_mut(id)) {
-                    slot.conn.handle_event(answer);
-                    drained.answered = true;
-                }
-                continue;
-            }
+            // What the connection says comes first: its last report to the endpoint removes it.
             match slot.conn.poll() {
                 Some(quinn_proto::Event::DatagramReceived) => drained.delivered = true,
                 Some(quinn_proto::Event::Connected) => self.authenticated(id),
@@ -562,9 +550,28 @@ impl Endpoint {
                     | quinn_proto::Event::Stream(_)
                     | quinn_proto::Event::DatagramsUnblocked,
                 ) => {}
-                None => return drained,
+                None => match slot.conn.poll_endpoint_events() {
+                    Some(event) => drained.answered |= self.report(id, event),
+                    None => return drained,
+                },
             }
         }
+    }
+
+    /// Tells the endpoint what a connection reports; whether it answered.
+    fn report(&mut self, id: ConnectionId, event: EndpointEvent) -> bool {
+        let last = event.is_drained();
+        let answer = self
+            .inner
+            .handle_event(ConnectionHandle(id.slot as usize), event);
+        if last {
+            self.remove(id);
+        }
+        let (Some(answer), Some(slot)) = (answer, self.slot_mut(id)) else {
+            return false;
+        };
+        slot.conn.handle_event(answer);
+        true
     }
 
     /// This side has verified the peer.

@@ -110,7 +110,8 @@ pub enum Event {
 /// Counters of an endpoint since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EndpointStats {
-    /// UDP datagrams that belong to no connection and start none, or do not decrypt.
+    /// UDP datagrams that belong to no connection and start none, do not decrypt, or came before.
+    /// One right after a delivered datagram can be missed.
     pub garbage_datagrams: u64,
     /// Handshakes that ended because the peer's key is not on the list.
     pub keys_refused: u64,

@@ -38,10 +38,12 @@ pub struct Link {
     pub mark_above: Option<Duration>,
     pub cut: bool,
     random: Random,
-    /// When the last queued packet will have been serialised.
-    busy_until: Instant,
+    queue: VecDeque<Packet>,
+    queue_bytes: u64,
+    /// When the head of the queue will have been serialised.
+    head_done: Instant,
     last_arrival: Instant,
-    in_flight: BTreeMap<(Instant, u64), (SocketAddr, SocketAddr, Ecn, Vec<u8>)>,
+    in_flight: BTreeMap<(Instant, u64), Packet>,
     sequence: u64,
     pub packets: u64,
     pub bytes: u64,
@@ -64,7 +66,9 @@ impl Link {
             mark_above: None,
             cut: false,
             random: Random::new(seed),
-            busy_until: Instant::ZERO,
+            queue: VecDeque::new(),
+            queue_bytes: 0,
+            head_done: Instant::ZERO,
             last_arrival: Instant::ZERO,
             in_flight: BTreeMap::new(),
             sequence: 0,
@@ -78,41 +82,80 @@ impl Link {
 
     /// A new rate for what is not serialised yet.
     pub fn set_rate(&mut self, now: Instant, rate: Rate) {
-        let backlog = self.rate.bytes_in(self.busy_until.since(now));
+        let left = self.rate.bytes_in(self.head_done.since(now));
         self.rate = rate;
-        self.busy_until = now + rate.time_for(backlog);
+        self.head_done = now + rate.time_for(left);
     }
 
     fn send(&mut self, now: Instant, from: SocketAddr, to: SocketAddr, ecn: Ecn, data: &[u8]) {
         let wire = data.len() as u64 + 28;
         self.packets += 1;
         self.bytes += wire;
-        let wait = self.busy_until.since(now);
-        let backlog = self.rate.bytes_in(wait);
-        if self.cut || data.len() > self.mtu || backlog + wire > self.queue_max {
+        if self.cut || data.len() > self.mtu || self.queue_bytes + wire > self.queue_max {
             self.dropped += 1;
             return;
         }
-        self.waited += wait;
-        self.waited_max = self.waited_max.max(wait);
-        self.busy_until = self.busy_until.max(now) + self.rate.time_for(wire);
-        if self.random.chance(self.loss) {
-            self.dropped += 1;
-            return;
+        if self.queue.is_empty() {
+            self.head_done = now + self.rate.time_for(wire);
         }
-        let shake = self.random.normal() * self.jitter.as_secs_f64();
-        let delay = (self.delay.as_secs_f64() + shake).max(0.0);
-        let mut arrival = self.busy_until + Duration::from_secs_f64(delay);
-        if !self.reorder {
-            arrival = arrival.max(self.last_arrival);
-        }
-        self.last_arrival = arrival;
-        let marked = ecn != Ecn::NotEct && self.mark_above.is_some_and(|limit| wait > limit);
-        let ecn = if marked { Ecn::Ce } else { ecn };
-        self.sequence += 1;
-        self.in_flight
-            .insert((arrival, self.sequence), (from, to, ecn, data.to_vec()));
+        self.queue_bytes += wire;
+        let data = data.to_vec();
+        self.queue.push_back(Packet {
+            since: now,
+            from,
+            to,
+            ecn,
+            data,
+        });
     }
+
+    /// Next time something happens in here.
+    fn next(&self) -> Option<Instant> {
+        let arrival = self.in_flight.keys().next().map(|&(at, _)| at);
+        let served = (!self.queue.is_empty()).then_some(self.head_done);
+        arrival.into_iter().chain(served).min()
+    }
+
+    /// Serves the queue up to `now`.
+    fn serve(&mut self, now: Instant) {
+        while self.head_done <= now
+            && let Some(mut packet) = self.queue.pop_front()
+        {
+            let (done, wire) = (self.head_done, packet.data.len() as u64 + 28);
+            self.queue_bytes -= wire;
+            let wait = (done - self.rate.time_for(wire)).since(packet.since);
+            self.waited += wait;
+            self.waited_max = self.waited_max.max(wait);
+            if let Some(next) = self.queue.front() {
+                self.head_done = done + self.rate.time_for(next.data.len() as u64 + 28);
+            }
+            if self.random.chance(self.loss) {
+                self.dropped += 1;
+                continue;
+            }
+            let shake = self.random.normal() * self.jitter.as_secs_f64();
+            let delay = (self.delay.as_secs_f64() + shake).max(0.0);
+            let mut arrival = done + Duration::from_secs_f64(delay);
+            if !self.reorder {
+                arrival = arrival.max(self.last_arrival);
+            }
+            self.last_arrival = arrival;
+            if packet.ecn != Ecn::NotEct && self.mark_above.is_some_and(|limit| wait > limit) {
+                packet.ecn = Ecn::Ce;
+            }
+            self.sequence += 1;
+            self.in_flight.insert((arrival, self.sequence), packet);
+        }
+    }
+}
+
+/// A UDP datagram on its way.
+struct Packet {
+    since: Instant,
+    from: SocketAddr,
+    to: SocketAddr,
+    ecn: Ecn,
+    data: Vec<u8>,
 }
 
 /// One side: an endpoint, its address and what it is to send.
@@ -233,8 +276,8 @@ impl World {
         self.pump();
         loop {
             let next = [
-                self.up.in_flight.keys().next().map(|&(at, _)| at),
-                self.down.in_flight.keys().next().map(|&(at, _)| at),
+                self.up.next(),
+                self.down.next(),
                 self.site.endpoint.poll_timeout(),
                 self.hub.endpoint.poll_timeout(),
             ];
@@ -252,19 +295,19 @@ impl World {
     }
 
     fn deliver(&mut self) {
+        let now = self.now;
         for (link, side) in [
             (&mut self.up, &mut self.hub),
             (&mut self.down, &mut self.site),
         ] {
-            while let Some((&(at, sequence), _)) = link.in_flight.iter().next() {
-                if at > self.now {
-                    break;
+            link.serve(now);
+            while let Some((&(at, sequence), _)) = link.in_flight.iter().next()
+                && at <= now
+            {
+                let packet = link.in_flight.remove(&(at, sequence)).unwrap();
+                if packet.to == side.address {
+                    side.arrive(now, packet.from, packet.ecn, &packet.data);
                 }
-                let (from, to, ecn, data) = link.in_flight.remove(&(at, sequence)).unwrap();
-                if to != side.address {
-                    continue;
-                }
-                side.arrive(self.now, from, ecn, &data);
             }
         }
     }
