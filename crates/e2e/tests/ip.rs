@@ -27,6 +27,14 @@ fn fragments_up_to_the_largest_packet_come_back_whole() {
         (SERVER.into(), 65_507),
         (SERVER_V6.into(), 65_487),
     ] {
+        // The server's first answer over IPv6 may be too big for the tunnel; the hub then tells
+        // it the MTU instead of passing it on (RFC 8201 §3).
+        let first = PingSpec {
+            size,
+            count: 1,
+            ..PingSpec::new(target)
+        };
+        ping::run(lab.topology.site(), &first).unwrap();
         let mut spec = PingSpec {
             size,
             count: 3,
