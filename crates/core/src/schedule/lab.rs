@@ -11,7 +11,7 @@ use crate::tunnel::{Tunnel, TunnelConfig};
 use bytes::{Bytes, BytesMut};
 use ropewalk_types::{Duration, Ecn, Instant, PathId, Random, Rate};
 use ropewalk_wire::HEADROOM;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 const STEP: Duration = Duration::from_micros(200);
 const PACKET: usize = 1_350;
@@ -133,6 +133,7 @@ struct Sender {
     /// Sent and not delivered: sequence to time of sending.
     outstanding: BTreeMap<u32, Instant>,
     lost: VecDeque<u32>,
+    retransmitted: BTreeSet<u32>,
     recover: u32,
     srtt: Duration,
     min_rtt: Duration,
@@ -156,6 +157,7 @@ impl Sender {
             next: 0,
             outstanding: BTreeMap::new(),
             lost: VecDeque::new(),
+            retransmitted: BTreeSet::new(),
             recover: 0,
             srtt: Duration::from_millis(100),
             min_rtt: Duration::from_secs(9),
@@ -173,7 +175,9 @@ impl Sender {
         if now < self.start || self.outstanding.len() as f64 >= self.cwnd {
             return None;
         }
-        let seq = self.lost.pop_front().unwrap_or_else(|| {
+        let again = self.lost.pop_front();
+        self.retransmitted.extend(again);
+        let seq = again.unwrap_or_else(|| {
             self.next += 1;
             self.next - 1
         });
@@ -186,11 +190,15 @@ impl Sender {
             return;
         };
         let rtt = now.since(sent);
-        self.srtt = (self.srtt * 7 + rtt) / 8;
-        self.min_rtt = self.min_rtt.min(rtt);
-        self.reordering |= seq < self.highest && sent < self.rack;
+        // RFC 8985 §6.2 step 2: an answer to the original, not to the retransmission.
+        let ambiguous = self.retransmitted.remove(&seq) && rtt < self.min_rtt;
+        if !ambiguous {
+            self.srtt = (self.srtt * 7 + rtt) / 8;
+            self.min_rtt = self.min_rtt.min(rtt);
+            self.reordering |= seq < self.highest && sent < self.rack;
+            self.rack = self.rack.max(sent);
+        }
         self.highest = self.highest.max(seq);
-        self.rack = self.rack.max(sent);
         self.delivered += 1;
         self.last_progress = now;
         self.grow(now);
@@ -206,7 +214,7 @@ impl Sender {
             .outstanding
             .iter()
             .take_while(|(seq, _)| **seq + 3 <= self.highest)
-            .filter(|(_, sent)| **sent < rack && now.since(**sent) > srtt.min(rtt) + window)
+            .filter(|(_, sent)| **sent < rack && now.since(**sent) > srtt + window)
             .map(|(seq, _)| *seq)
             .collect();
         for seq in gone {
