@@ -30,11 +30,11 @@ const TICK_IDLE: Duration = Duration::from_secs(1);
 /// A path silent for this long gets a new connection beside the old one.
 const RECONNECT_AFTER: Duration = Duration::from_millis(400);
 /// Time between connection attempts of one path.
-const ATTEMPT_INTERVAL: Duration = Duration::from_millis(500);
+const ATTEMPT_INTERVAL: Duration = Duration::from_millis(250);
 /// An attempt that has not succeeded by then is given up.
 const ATTEMPT_LIFETIME: Duration = Duration::from_secs(4);
 /// QUIC attempts of one path under way at once.
-const ATTEMPTS_MAX: usize = 3;
+const ATTEMPTS_MAX: usize = 4;
 /// How long QUIC may fail before TLS over TCP is tried.
 const FALLBACK_AFTER: Duration = Duration::from_millis(1_000);
 /// While TLS carries a path: how often QUIC is tried.
