@@ -112,6 +112,9 @@ pub struct EntryQueue {
     /// Buckets that have just become active go first (RFC 8290 §4.2).
     new: VecDeque<u16>,
     old: VecDeque<u16>,
+    /// Set aside until the end of the round.
+    skipped_new: Vec<u16>,
+    skipped_old: Vec<u16>,
     bytes: u64,
     packets: usize,
     limit_bytes: u64,
@@ -135,6 +138,8 @@ impl EntryQueue {
             buckets,
             new: VecDeque::new(),
             old: VecDeque::new(),
+            skipped_new: Vec::new(),
+            skipped_old: Vec::new(),
             bytes: 0,
             packets: 0,
             limit_bytes: LIMIT_BYTES_MIN,
@@ -251,16 +256,23 @@ impl EntryQueue {
         }
     }
 
-    /// Number of flows listed; bounds a round of [`EntryQueue::skip`].
-    #[must_use]
-    pub fn flows(&self) -> usize {
-        self.new.len() + self.old.len()
+    /// Sets the flow whose turn it is aside for this round, its credit kept: no path suits it now.
+    /// It keeps its place, so that flows do not fall behind those just served.
+    pub fn skip(&mut self) {
+        if let Some(flow) = self.new.pop_front() {
+            self.skipped_new.push(flow);
+        } else if let Some(flow) = self.old.pop_front() {
+            self.skipped_old.push(flow);
+        }
     }
 
-    /// Moves the flow whose turn it is to the end, its credit kept: no path suits it now.
-    pub fn skip(&mut self) {
-        if let Some(flow) = self.new.pop_front().or_else(|| self.old.pop_front()) {
-            self.old.push_back(flow);
+    /// Ends a round: the flows skipped in it stand first again, in their order.
+    pub fn end_round(&mut self) {
+        while let Some(flow) = self.skipped_new.pop() {
+            self.new.push_front(flow);
+        }
+        while let Some(flow) = self.skipped_old.pop() {
+            self.old.push_front(flow);
         }
     }
 

@@ -69,6 +69,7 @@ fn a_skipped_flow_does_not_block_others() {
     queue.skip();
     assert_eq!(queue.turn(), Some(2));
     queue.pop(Instant::ZERO, 2);
+    queue.end_round();
     assert_eq!(drain(&mut queue, Instant::ZERO), vec![1]);
     assert_eq!((queue.bytes(), queue.packets()), (0, 0));
 }

@@ -60,7 +60,7 @@ impl Entry {
             self.queue.set_paths(paths.rate(), paths.rtt_max());
         }
         paths.views(now, &mut self.views);
-        let (mut bound, mut skipped) = (0, 0);
+        let mut bound = 0;
         while bound < max {
             let Some(flow) = self.queue.turn() else { break };
             let Some(bytes) = self.queue.head(flow) else {
@@ -74,7 +74,6 @@ impl Entry {
             };
             match self.scheduler.pick(now, &head, &self.views) {
                 Decision::Send(set) if !set.is_empty() => {
-                    skipped = 0;
                     if let Some(packet) = self.queue.pop(now, flow) {
                         bound += 1;
                         stats.tx_packets += 1;
@@ -85,14 +84,11 @@ impl Entry {
                 Decision::WaitFlow(until) => {
                     self.wake = [self.wake, until].into_iter().flatten().min();
                     self.queue.skip();
-                    skipped += 1;
-                    if skipped >= self.queue.flows() {
-                        break;
-                    }
                 }
                 Decision::Send(_) | Decision::WaitAll => break,
             }
         }
+        self.queue.end_round();
     }
 
     fn bind(
