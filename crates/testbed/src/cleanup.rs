@@ -78,12 +78,17 @@ pub fn remove_leftovers() -> usize {
     for entry in entries.flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
         let Some(pid) = maker(&name) else { continue };
-        if !std::path::Path::new(&format!("/proc/{pid}")).exists() {
+        if !is_alive(pid) {
             delete_namespace(&name);
             removed += 1;
         }
     }
     removed
+}
+
+/// Whether a process still runs. One that has ended but was not waited for has no command line.
+fn is_alive(pid: u32) -> bool {
+    std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty())
 }
 
 /// The process id inside a name made by this crate.
@@ -147,6 +152,16 @@ pub(crate) const NAMESPACE_DIR: &str = "/run/netns";
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_that_was_not_waited_for_is_dead() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        while is_alive(child.id()) {
+            std::thread::yield_now();
+        }
+        assert!(is_alive(std::process::id()));
+        child.wait().unwrap();
+    }
 
     #[test]
     fn only_names_of_this_crate_have_a_maker() {

@@ -183,12 +183,7 @@ impl Gateway {
         Ok(gateway)
     }
 
-    fn new(
-        role: &'static str,
-        name: &str,
-        namespace: &Namespace,
-        parent: &Path,
-    ) -> Result<Self> {
+    fn new(role: &'static str, name: &str, namespace: &Namespace, parent: &Path) -> Result<Self> {
         let directory = parent.join(name);
         std::fs::create_dir_all(&directory)?;
         Ok(Self {

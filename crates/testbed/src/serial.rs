@@ -18,7 +18,11 @@ pub struct Serial {
 /// If the lock file cannot be made.
 pub fn serial() -> Result<Serial> {
     let path = PathBuf::from(LOCK);
-    let file = File::options().create(true).truncate(false).write(true).open(&path);
+    let file = File::options()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(&path);
     let file = file.with_context(|| format!("cannot open {}", path.display()))?;
     flock(&file, FlockOperation::LockExclusive)?;
     Ok(Serial { _file: file })
