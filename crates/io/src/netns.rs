@@ -8,9 +8,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 
-use rustix::thread::{
-    LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe,
-};
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 
 /// An open network namespace.
 #[derive(Debug)]
@@ -66,8 +64,8 @@ impl Namespace {
         } else {
             PathBuf::from(NAMED_DIRECTORY).join(name)
         };
-        let file = File::open(&path).map_err(|source| match source.kind() {
-            io::ErrorKind::NotFound => NamespaceError::Missing {
+        let file = File::open(&path).map_err(|source| match source.raw_os_error() {
+            Some(libc::ENOENT) => NamespaceError::Missing {
                 remedy: if name.starts_with("pid:") {
                     "give the id of a running process".into()
                 } else {
@@ -76,7 +74,7 @@ impl Namespace {
                 name: name.into(),
                 path,
             },
-            io::ErrorKind::PermissionDenied => NamespaceError::NotPermitted(name.into()),
+            Some(libc::EACCES | libc::EPERM) => NamespaceError::NotPermitted(name.into()),
             _ => NamespaceError::Io {
                 step: "opening",
                 name: name.into(),
@@ -102,12 +100,21 @@ impl Namespace {
             File::open("/proc/thread-self/ns/net")
         };
         let thread = std::thread::spawn(make);
-        let file = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        let file = file.map_err(|source| match source.kind() {
-            io::ErrorKind::PermissionDenied => NamespaceError::NotPermitted(name.into()),
-            _ => NamespaceError::Io { step: "making", name: name.into(), source },
+        let file = thread
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        let file = file.map_err(|source| match source.raw_os_error() {
+            Some(libc::EACCES | libc::EPERM) => NamespaceError::NotPermitted(name.into()),
+            _ => NamespaceError::Io {
+                step: "making",
+                name: name.into(),
+                source,
+            },
         })?;
-        Ok(Self { file, name: name.into() })
+        Ok(Self {
+            file,
+            name: name.into(),
+        })
     }
 
     /// As given to [`Self::open`].

@@ -201,7 +201,10 @@ fn configure(config: &TapConfig) -> Result<(), TapError> {
     for (address, prefix) in &config.addresses {
         netlink::add_address(index, *address, *prefix)?;
     }
-    config.addresses.iter().for_each(|(address, _)| wait_until_usable(*address));
+    config
+        .addresses
+        .iter()
+        .for_each(|(address, _)| wait_until_usable(*address));
     Ok(())
 }
 

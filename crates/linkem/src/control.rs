@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use ropewalk_netem::{DirectionPlan, Selector, Side};
-use rustix::event::epoll;
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use rustix::process::{PidfdFlags, getppid, pidfd_open};
 use serde_json::json;
 
 use crate::engine::Engine;
@@ -21,6 +22,8 @@ use crate::run::load_trace;
 pub(crate) struct Control {
     events: OwnedFd,
     signals: UnixStream,
+    /// Becomes readable when the parent process has ended.
+    parent: Option<OwnedFd>,
     listener: Option<(UnixListener, PathBuf)>,
     clients: Vec<Client>,
     /// Directory that traces named in commands are relative to.
@@ -46,13 +49,18 @@ pub(crate) enum Verdict {
 }
 
 impl Control {
-    /// Listens on `path`, if given, and for SIGINT and SIGTERM.
-    pub(crate) fn new(path: Option<&Path>) -> Result<Self> {
+    /// Listens on `path`, if given, for SIGINT and SIGTERM, and for the end of the parent process
+    /// if asked to.
+    pub(crate) fn new(path: Option<&Path>, with_parent: bool) -> Result<Self> {
         let events = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let (signals, sender) = UnixStream::pair()?;
         signals.set_nonblocking(true)?;
         for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
             signal_hook::low_level::pipe::register(signal, sender.try_clone()?)?;
+        }
+        let parent = if with_parent { Some(parent()?) } else { None };
+        if let Some(parent) = &parent {
+            watch(&events, parent.as_fd())?;
         }
         let listener = path.map(listen).transpose()?;
         watch(&events, signals.as_fd())?;
@@ -63,6 +71,7 @@ impl Control {
         Ok(Self {
             events,
             signals,
+            parent,
             listener,
             clients: Vec::new(),
             directory,
@@ -73,6 +82,9 @@ impl Control {
     pub(crate) fn handle(&mut self, engine: &mut Engine) -> Result<Verdict> {
         let mut byte = [0; 16];
         if matches!((&self.signals).read(&mut byte), Ok(1..)) {
+            return Ok(Verdict::Stop);
+        }
+        if self.parent.as_ref().is_some_and(is_readable) {
             return Ok(Verdict::Stop);
         }
         self.accept()?;
@@ -151,6 +163,22 @@ impl Client {
         }
         open && self.pending.len() <= LINE_BYTES_MAX
     }
+}
+
+/// A descriptor of the process that started this one.
+fn parent() -> Result<OwnedFd> {
+    let pid = getppid().context("the parent process has ended already")?;
+    let fd = pidfd_open(pid, PidfdFlags::empty())?;
+    // It may have ended, and its id been reused, just before.
+    if getppid() != Some(pid) {
+        bail!("the parent process has ended already");
+    }
+    Ok(fd)
+}
+
+fn is_readable(fd: &OwnedFd) -> bool {
+    let mut fds = [PollFd::new(fd, PollFlags::IN)];
+    poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
 }
 
 fn listen(path: &Path) -> Result<(UnixListener, PathBuf)> {

@@ -31,7 +31,12 @@ pub(crate) struct EndReport<'a> {
 impl End {
     /// Makes the interface and sets it up.
     pub(crate) fn create(name: &EndName, mtu: u32, addresses: &[Address]) -> Result<Self> {
-        Self::create_in(Namespace::open(&name.namespace)?, &name.interface, mtu, addresses)
+        Self::create_in(
+            Namespace::open(&name.namespace)?,
+            &name.interface,
+            mtu,
+            addresses,
+        )
     }
 
     /// The same in a namespace that is open already.
@@ -44,10 +49,18 @@ impl End {
         let config = TapConfig {
             name: interface.into(),
             mtu,
-            addresses: addresses.iter().map(|Address(ip, prefix)| (*ip, *prefix)).collect(),
+            addresses: addresses
+                .iter()
+                .map(|Address(ip, prefix)| (*ip, *prefix))
+                .collect(),
         };
         let tap = Tap::create(&namespace, &config)?;
-        Ok(Self { tap, interface: interface.into(), namespace, refused: 0 })
+        Ok(Self {
+            tap,
+            interface: interface.into(),
+            namespace,
+            refused: 0,
+        })
     }
 
     /// Writes a frame; a refused one is counted.
@@ -81,7 +94,8 @@ impl End {
     fn gone(&self) -> String {
         format!(
             "the interface {} in {} is gone",
-            self.interface, self.namespace.name()
+            self.interface,
+            self.namespace.name()
         )
     }
 }

@@ -18,11 +18,7 @@ use crate::report::{Ready, Stats};
 /// Runs a link until it is told to stop.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let config = configuration(args)?;
-    if args.exit_with_parent {
-        let signal = rustix::process::Signal::TERM;
-        rustix::process::set_parent_process_death_signal(Some(signal))?;
-    }
-    let mut control = Control::new(args.control.as_deref())?;
+    let mut control = Control::new(args.control.as_deref(), args.exit_with_parent)?;
     let end = |name: &Option<EndName>, addresses: &[Address]| {
         let name = name.as_ref().context("both ends are needed: --a and --b")?;
         End::create(name, args.mtu, addresses)

@@ -30,7 +30,10 @@ impl Pair {
             directory: tempfile::tempdir().expect("a temporary directory"),
         };
         for name in &pair.names {
-            let made = Command::new("ip").args(["netns", "add", name]).status().expect("iproute2");
+            let made = Command::new("ip")
+                .args(["netns", "add", name])
+                .status()
+                .expect("iproute2");
             assert!(made.success(), "these tests need root");
         }
         pair
@@ -77,15 +80,19 @@ impl Pair {
         let namespace = Namespace::open(&self.names[end]).expect("exists");
         let bind = || UdpSocket::bind(SocketAddr::new(address, 7_000));
         let socket = namespace.enter(bind).expect("root").expect("bindable");
-        socket.set_read_timeout(Some(Duration::from_millis(300))).expect("settable");
+        socket
+            .set_read_timeout(Some(Duration::from_millis(300)))
+            .expect("settable");
         socket
     }
 
     /// Sockets at both ends that know each other, after a packet has passed.
     fn sockets(&self, a: &str, b: &str) -> (UdpSocket, UdpSocket) {
         let (from, to) = (self.socket(0, a), self.socket(1, b));
-        from.connect(to.local_addr().expect("bound")).expect("connectable");
-        to.connect(from.local_addr().expect("bound")).expect("connectable");
+        from.connect(to.local_addr().expect("bound"))
+            .expect("connectable");
+        to.connect(from.local_addr().expect("bound"))
+            .expect("connectable");
         let passed = (0..20).any(|_| passes(&from, &to, 1));
         assert!(passed, "nothing passed from {a} to {b}");
         while to.recv(&mut [0; 16]).is_ok() {}
@@ -95,14 +102,20 @@ impl Pair {
     /// Sends a command to the control socket; the answer.
     fn control(&self, line: &str) -> Value {
         let mut stream = UnixStream::connect(self.path("control")).expect("it listens");
-        stream.write_all(format!("{line}\n").as_bytes()).expect("writable");
+        stream
+            .write_all(format!("{line}\n").as_bytes())
+            .expect("writable");
         let mut answer = String::new();
-        BufReader::new(stream).read_line(&mut answer).expect("readable");
+        BufReader::new(stream)
+            .read_line(&mut answer)
+            .expect("readable");
         serde_json::from_str(&answer).expect("JSON")
     }
 
     fn interfaces(&self, end: usize) -> String {
-        let output = Command::new("ip").args(["-n", &self.names[end], "link"]).output();
+        let output = Command::new("ip")
+            .args(["-n", &self.names[end], "link"])
+            .output();
         String::from_utf8(output.expect("iproute2").stdout).expect("text")
     }
 }
@@ -149,18 +162,24 @@ fn failure(output: &Output) -> String {
 
 fn passes(from: &UdpSocket, to: &UdpSocket, bytes: usize) -> bool {
     from.send(&vec![7; bytes]).expect("sendable");
-    to.recv(&mut vec![0; 65_536]).is_ok_and(|length| length == bytes)
+    to.recv(&mut vec![0; 65_536])
+        .is_ok_and(|length| length == bytes)
 }
 
 fn count(stats: &Value, side: &str, key: &str) -> u64 {
-    stats[side][key].as_u64().unwrap_or_else(|| panic!("{side}.{key} in {stats}"))
+    stats[side][key]
+        .as_u64()
+        .unwrap_or_else(|| panic!("{side}.{key} in {stats}"))
 }
 
 #[test]
 fn both_ip_versions_pass_and_counters_add_up() {
     let pair = Pair::new();
     let stats_file = pair.path("stats");
-    let link = pair.link(&format!("--delay 5ms --mtu 9000 --stats {}", stats_file.display()));
+    let link = pair.link(&format!(
+        "--delay 5ms --mtu 9000 --stats {}",
+        stats_file.display()
+    ));
     for (a, b) in [("10.66.0.1", "10.66.0.2"), ("fd66::1", "fd66::2")] {
         let (from, to) = pair.sockets(a, b);
         assert!(passes(&from, &to, 8_900), "a jumbo packet from {a}");
@@ -169,14 +188,24 @@ fn both_ip_versions_pass_and_counters_add_up() {
     let stats = link.stop();
     for side in ["up", "down"] {
         let c = |key| count(&stats, side, key);
-        let drops = c("dropped_queue") + c("dropped_mtu") + c("dropped_loss")
-            + c("dropped_blackhole") + c("dropped_in_flight");
+        let drops = c("dropped_queue")
+            + c("dropped_mtu")
+            + c("dropped_loss")
+            + c("dropped_blackhole")
+            + c("dropped_in_flight");
         let inside = c("queued_packets") + c("in_flight_packets");
         assert!(c("delivered_packets") >= 2);
-        assert_eq!(c("sent_packets"), c("delivered_packets") + drops + inside, "{stats}");
+        assert_eq!(
+            c("sent_packets"),
+            c("delivered_packets") + drops + inside,
+            "{stats}"
+        );
     }
     let written = std::fs::read_to_string(stats_file).expect("written");
-    assert_eq!(serde_json::from_str::<Value>(&written).expect("JSON"), stats);
+    assert_eq!(
+        serde_json::from_str::<Value>(&written).expect("JSON"),
+        stats
+    );
     assert!(!pair.interfaces(0).contains("wan0") && !pair.interfaces(1).contains("wan0"));
 }
 
@@ -222,8 +251,14 @@ fn control_commands_change_a_running_link() {
     assert_eq!(pair.control("set up loss=100% rate=5Mbit")["ok"], true);
     assert!(!passes(&from, &to, 100));
     let answer = pair.control("stats");
-    assert!(count(&answer["stats"], "up", "dropped_blackhole") >= 2, "{answer}");
-    assert!(count(&answer["stats"], "up", "dropped_loss") >= 1, "{answer}");
+    assert!(
+        count(&answer["stats"], "up", "dropped_blackhole") >= 2,
+        "{answer}"
+    );
+    assert!(
+        count(&answer["stats"], "up", "dropped_loss") >= 1,
+        "{answer}"
+    );
     let wrong = [
         ("set", "up|down|both"),
         ("set up", "nothing to set"),
@@ -237,11 +272,16 @@ fn control_commands_change_a_running_link() {
     for (line, part) in wrong {
         let answer = pair.control(line);
         assert_eq!(answer["ok"], false, "{line}");
-        assert!(answer["error"].as_str().expect("text").contains(part), "{line}: {answer}");
+        assert!(
+            answer["error"].as_str().expect("text").contains(part),
+            "{line}: {answer}"
+        );
     }
     // A client that sends without end is closed, and the link lives on.
     let mut flood = UnixStream::connect(pair.path("control")).expect("it listens");
-    flood.set_write_timeout(Some(Duration::from_secs(2))).expect("settable");
+    flood
+        .set_write_timeout(Some(Duration::from_secs(2)))
+        .expect("settable");
     assert!((0..1_000).any(|_| flood.write_all(&[b'x'; 4_096]).is_err()));
     assert_eq!(pair.control("stats")["ok"], true);
     assert_eq!(pair.control("stop")["ok"], true);
@@ -262,7 +302,8 @@ fn packets_larger_than_the_hop_vanish_and_are_counted() {
 fn a_plan_file_sets_directions_traces_and_timed_changes() {
     let pair = Pair::new();
     std::fs::write(pair.path("trace"), "1\n2\n").expect("writable");
-    let plan = "seed = 5\n[down]\ntrace = \"trace\"\n[[change]]\nat = \"1s\"\nup.blackhole = true\n";
+    let plan =
+        "seed = 5\n[down]\ntrace = \"trace\"\n[[change]]\nat = \"1s\"\nup.blackhole = true\n";
     std::fs::write(pair.path("plan.toml"), plan).expect("writable");
     let start = Instant::now();
     let _link = pair.link(&format!("--plan {}", pair.path("plan.toml").display()));
@@ -286,9 +327,18 @@ fn wrong_use_fails_with_a_remedy() {
     std::fs::write(pair.path("bad.toml"), "[up]\nspeed = \"1Mbit\"\n").expect("writable");
     std::fs::write(pair.path("bad.csv"), "1,100\nx\n").expect("writable");
     let cases = [
-        (format!("--plan {}", pair.path("bad.toml").display()), "speed"),
-        (format!("--plan {}", pair.path("none.toml").display()), "none.toml"),
-        (format!("--trace {}", pair.path("bad.csv").display()), "bad.csv, line 2"),
+        (
+            format!("--plan {}", pair.path("bad.toml").display()),
+            "speed",
+        ),
+        (
+            format!("--plan {}", pair.path("none.toml").display()),
+            "none.toml",
+        ),
+        (
+            format!("--trace {}", pair.path("bad.csv").display()),
+            "bad.csv, line 2",
+        ),
         ("--rate fast".into(), "16Mbit"),
         ("--mtu 70000".into(), "68 to 65521"),
         ("--loss-burst 4".into(), "needs `loss`"),
@@ -341,11 +391,13 @@ fn an_ordinary_user_is_told_to_be_root() {
 fn a_link_ends_with_its_parent_when_asked() {
     let pair = Pair::new();
     let [a, b] = &pair.names;
-    let line = format!(
-        "{PROGRAM} --a {a}:wan0 --b {b}:wan0 --for 30s --exit-with-parent & echo $!; wait"
-    );
-    let mut shell =
-        Command::new("sh").args(["-c", &line]).stdout(Stdio::piped()).spawn().expect("a shell");
+    let line =
+        format!("{PROGRAM} --a {a}:wan0 --b {b}:wan0 --for 30s --exit-with-parent & echo $!; wait");
+    let mut shell = Command::new("sh")
+        .args(["-c", &line])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("a shell");
     let mut out = BufReader::new(shell.stdout.take().expect("piped"));
     let mut lines = [String::new(), String::new()];
     for line in &mut lines {

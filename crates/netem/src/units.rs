@@ -192,7 +192,7 @@ fn quantity(text: &str, scale: impl Fn(&str) -> Option<f64>, max: u64) -> Option
 fn scaled(value: u64, units: &[(u64, &str)], base: &str) -> String {
     let fitting = units
         .iter()
-        .find(|(scale, _)| value >= *scale && value % scale == 0);
+        .find(|(scale, _)| value >= *scale && value.is_multiple_of(*scale));
     fitting.map_or_else(
         || format!("{value}{base}"),
         |(scale, unit)| format!("{}{unit}", value / scale),

@@ -99,8 +99,16 @@ impl Bench {
         };
         let (end_a, end_b) = (create(&a, 1)?, create(&b, 2)?);
         let (stop, stopped) = UnixStream::pair()?;
-        let change = TimedChange { at: SETTLED, up: change, down: Change::default() };
-        let config = LinkConfig { seed: 1, changes: vec![change], ..LinkConfig::default() };
+        let change = TimedChange {
+            at: SETTLED,
+            up: change,
+            down: Change::default(),
+        };
+        let config = LinkConfig {
+            seed: 1,
+            changes: vec![change],
+            ..LinkConfig::default()
+        };
         let thread = std::thread::spawn(move || {
             prefer_punctuality();
             let before = cpu_seconds();
@@ -108,7 +116,14 @@ impl Bench {
             engine.carry(stopped.as_fd(), ropewalk_types::Instant::FAR_FUTURE)?;
             Ok(cpu_seconds() - before)
         });
-        let bench = Self { a, b, thread, stop, mtu, ip };
+        let bench = Self {
+            a,
+            b,
+            thread,
+            stop,
+            mtu,
+            ip,
+        };
         bench.resolve_addresses(started)?;
         std::thread::sleep((SETTLED + MARGIN).saturating_sub(started.elapsed()));
         Ok(bench)
@@ -117,7 +132,9 @@ impl Bench {
     /// Ends the link; processor seconds that it took.
     pub(super) fn finish(self) -> Result<f64> {
         drop(self.stop);
-        self.thread.join().map_err(|_| anyhow!("the link thread panicked"))?
+        self.thread
+            .join()
+            .map_err(|_| anyhow!("the link thread panicked"))?
     }
 
     /// Sends `stream` from A to B; what arrived, in order of arrival.
@@ -125,7 +142,10 @@ impl Bench {
         let receiver = self.socket_b()?;
         let sender = self.socket_a()?;
         let header_bytes = self.ip.header_bytes() + UDP_HEADER_BYTES;
-        let payload = stream.ip_bytes.checked_sub(header_bytes).context("packet too short")?;
+        let payload = stream
+            .ip_bytes
+            .checked_sub(header_bytes)
+            .context("packet too short")?;
         if payload < STAMP_BYTES || stream.ip_bytes > self.mtu {
             bail!("{} bytes do not fit this link", stream.ip_bytes);
         }
@@ -133,7 +153,9 @@ impl Bench {
         std::thread::scope(|scope| {
             let sending = scope.spawn(move || pace(&sender, start, payload, stream));
             let arrivals = collect(&receiver, start, stream.packets)?;
-            sending.join().map_err(|_| anyhow!("the sender panicked"))??;
+            sending
+                .join()
+                .map_err(|_| anyhow!("the sender panicked"))??;
             Ok(arrivals)
         })
     }
@@ -142,7 +164,9 @@ impl Bench {
     pub(super) fn tcp_rate(&self, time: Duration, skip: Duration) -> Result<f64> {
         let target = self.ip.target();
         let listener = self.b.enter(|| TcpListener::bind(target))??;
-        let mut sender = self.a.enter(|| TcpStream::connect_timeout(&target, SILENCE * 4))??;
+        let mut sender = self
+            .a
+            .enter(|| TcpStream::connect_timeout(&target, SILENCE * 4))??;
         let (mut receiver, _) = listener.accept()?;
         sender.set_write_timeout(Some(time + SILENCE))?;
         receiver.set_read_timeout(Some(SILENCE * 4))?;
@@ -249,7 +273,11 @@ fn collect(socket: &UdpSocket, start: Instant, packets: u32) -> Result<Vec<Arriv
         let (sequence, sent) = buffer[..STAMP_BYTES].split_at(4);
         let sequence = u32::from_be_bytes(sequence.try_into()?);
         let sent = Duration::from_nanos(u64::from_be_bytes(sent.try_into()?));
-        arrivals.push(Arrival { sequence, sent, received });
+        arrivals.push(Arrival {
+            sequence,
+            sent,
+            received,
+        });
         if arrivals.len() >= packets as usize {
             return Ok(arrivals);
         }

@@ -199,3 +199,19 @@ fn keys_set_from_text_equal_keys_in_a_plan() {
         "{error}"
     );
 }
+
+#[test]
+fn the_example_plans_are_valid() {
+    let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../../plans");
+    let mut checked = 0;
+    for entry in std::fs::read_dir(directory).expect("the folder of plans") {
+        let path = entry.expect("readable").path();
+        if path.extension().is_some_and(|extension| extension == "toml") {
+            let text = std::fs::read_to_string(&path).expect("readable");
+            let config = resolve(&text).unwrap_or_else(|error| panic!("{path:?}: {error}"));
+            assert_ne!(config.up, DirectionConfig::default(), "{path:?} does something");
+            checked += 1;
+        }
+    }
+    assert!(checked >= 5, "{checked}");
+}
