@@ -215,10 +215,6 @@ impl UdpSocket {
     /// `WouldBlock` (send buffer full: nothing was sent), `EMSGSIZE` (larger than the interface
     /// takes), `ENETUNREACH`, `EADDRNOTAVAIL`, `ENOBUFS` (queue of the interface full);
     /// `InvalidInput` when `segment_size` or `contents` break the limits.
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "one call per buffer, all of it needed"
-    )]
     pub fn send(
         &mut self,
         destination: SocketAddr,

@@ -312,7 +312,7 @@ impl LinkSpec {
         let plan = LinkPlan::parse(&format!("[down]\n{}", bare.plan()))?;
         let load = |file: &str| std::fs::read_to_string(file).map_err(|e| e.to_string());
         let mut link = ropewalk_netem::Link::new(plan.resolve(load)?);
-        let end = ropewalk_types::Instant::ZERO + ropewalk_types::Duration::from(until);
+        let end = ropewalk_types::Instant::ZERO + until;
         let (mut now, mut carried) = (ropewalk_types::Instant::ZERO, 0);
         while now < end {
             while link.enqueue(now, Side::Down, FULL_PACKET, ()).is_ok() {}

@@ -130,7 +130,7 @@ impl Hello {
         out.extend_from_slice(&self.session.to_be_bytes());
         out.push(self.path);
         out.extend_from_slice(&self.generation.to_be_bytes());
-        out.push(u8::from(self.standby) * STANDBY | u8::from(self.metered) * METERED);
+        out.push((u8::from(self.standby) * STANDBY) | (u8::from(self.metered) * METERED));
         out.push(self.scheduler);
         out.extend_from_slice(&self.weight.to_be_bytes());
         let name = &self.name.as_bytes()[..self.name.floor_char_boundary(NAME_MAX)];

@@ -21,7 +21,7 @@ pub const VERSION: u8 = 1;
 /// Bytes of the header in front of a whole inner packet.
 pub const DATA_HEADER: usize = 10;
 /// Bytes of the header in front of a fragment of an inner packet.
-pub const FRAGMENT_HEADER: usize = 16;
+pub const FRAGMENT_HEADER: usize = 14;
 /// Bytes that senders of inner packets leave free in front, enough for either header.
 pub const HEADROOM: usize = 16;
 
@@ -112,10 +112,8 @@ pub struct DataHeader {
 pub struct FragmentHeader {
     /// First byte of this piece in the inner packet.
     pub offset: u16,
-    /// Length of the whole inner packet.
+    /// Length of the whole inner packet, which its flow and flow sequence number identify.
     pub total: u16,
-    /// Identifies the inner packet among those under way.
-    pub id: u16,
 }
 
 /// A parsed datagram; `at` is where the payload starts.
@@ -166,13 +164,12 @@ impl DataHeader {
         out[..DATA_HEADER].copy_from_slice(&front);
         out[10..12].copy_from_slice(&fragment.offset.to_be_bytes());
         out[12..14].copy_from_slice(&fragment.total.to_be_bytes());
-        out[14..16].copy_from_slice(&fragment.id.to_be_bytes());
     }
 
     fn emit_kind(&self, kind: u8, out: &mut [u8; DATA_HEADER]) {
-        let flags = u8::from(self.checksum_partial) * FLAG_CHECKSUM_PARTIAL
-            | u8::from(self.ordered) * FLAG_ORDERED
-            | u8::from(self.copy) * FLAG_COPY;
+        let flags = (u8::from(self.checksum_partial) * FLAG_CHECKSUM_PARTIAL)
+            | (u8::from(self.ordered) * FLAG_ORDERED)
+            | (u8::from(self.copy) * FLAG_COPY);
         out[0] = kind << 4 | flags;
         emit_stamp(self.stamp, out);
         let flow = (u16::from(self.class) << 12) | (self.flow & FLOW_MASK);
@@ -272,7 +269,6 @@ fn parse_fragment(bytes: &[u8]) -> Result<Datagram, WireError> {
     let fragment = FragmentHeader {
         offset: u16::from_be_bytes([b[10], b[11]]),
         total: u16::from_be_bytes([b[12], b[13]]),
-        id: u16::from_be_bytes([b[14], b[15]]),
     };
     let piece = bytes.len() - FRAGMENT_HEADER;
     if piece == 0 || usize::from(fragment.offset) + piece > usize::from(fragment.total) {

@@ -34,7 +34,6 @@ fn fragment_round_trip_and_bounds() {
     let fragment = FragmentHeader {
         offset: 10,
         total: 14,
-        id: 9,
     };
     let mut bytes = [0; FRAGMENT_HEADER];
     header().emit_fragment(&fragment, &mut bytes);
@@ -46,7 +45,7 @@ fn fragment_round_trip_and_bounds() {
     );
     whole.extend_from_slice(&[1, 2, 3, 4]);
     assert!(
-        matches!(Datagram::parse(&whole), Ok(Datagram::Fragment { fragment: f, at: 16, .. }) if f == fragment)
+        matches!(Datagram::parse(&whole), Ok(Datagram::Fragment { fragment: f, at: FRAGMENT_HEADER, .. }) if f == fragment)
     );
     whole.push(5);
     assert_eq!(
@@ -57,7 +56,7 @@ fn fragment_round_trip_and_bounds() {
 }
 
 #[test]
-fn report_probe_and_control_round_trip() {
+fn report_and_probe_round_trip() {
     let report = Report {
         period_ms: 100,
         held: 3,
@@ -93,7 +92,11 @@ fn report_probe_and_control_round_trip() {
     bytes.clear();
     emit_probe(stamp, &mut bytes);
     assert_eq!(Datagram::parse(&bytes), Ok(Datagram::Probe { stamp }));
+}
 
+#[test]
+fn messages_between_gateways_round_trip() {
+    let mut bytes = Vec::new();
     let messages = [
         Control::Hello(Hello {
             version: VERSION,

@@ -57,7 +57,7 @@ impl Default for PathSnapshot {
 }
 
 /// What the user said of a path.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PathConfig {
     /// Carries traffic only while no path that is not standby can.
     pub standby: bool,
@@ -65,12 +65,6 @@ pub struct PathConfig {
     pub metered: bool,
     /// Share under weighted round robin, 1..=1000; `None` follows the measured rate.
     pub weight: Option<u16>,
-}
-
-impl Default for PathConfig {
-    fn default() -> Self {
-        Self { standby: false, metered: false, weight: None }
-    }
 }
 
 /// What a scheduler sees of one path. Only usable paths are shown.
@@ -120,7 +114,11 @@ impl PathView {
     /// The delivery rate, or before the first estimate the window per round trip.
     #[must_use]
     pub fn rate_or_window(&self) -> Rate {
-        if self.rate > Rate::ZERO { self.rate } else { Rate::from_transfer(self.cwnd, self.srtt) }
+        if self.rate > Rate::ZERO {
+            self.rate
+        } else {
+            Rate::from_transfer(self.cwnd, self.srtt)
+        }
     }
 
     /// Predicted arrival of `bytes` handed to this path at `now`, on a clock shared by all
@@ -128,7 +126,10 @@ impl PathView {
     #[must_use]
     pub fn arrival(&self, now: Instant, bytes: u64) -> Instant {
         let wait = self.next_credit.map_or(Duration::ZERO, |at| at.since(now));
-        let drain = self.rate_or_window().time_for(self.queued + bytes).min(Duration::from_secs(10));
+        let drain = self
+            .rate_or_window()
+            .time_for(self.queued + bytes)
+            .min(Duration::from_secs(10));
         now + wait + drain + self.owd_relative
     }
 }

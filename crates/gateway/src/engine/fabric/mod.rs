@@ -439,18 +439,6 @@ impl Fabric {
         }
     }
 
-    /// Asks the peer for a sign of life.
-    pub fn ping(&mut self, id: LinkId) {
-        if let Some(&Link {
-            kind: Kind::Quic { connection, .. },
-            ..
-        }) = self.link(id)
-        {
-            self.endpoint.ping(connection);
-            self.mark_dirty(id);
-        }
-    }
-
     /// Address of the peer.
     #[must_use]
     pub fn remote(&self, id: LinkId) -> Option<SocketAddr> {

@@ -22,6 +22,8 @@ const HANDSHAKES_MAX: usize = 128;
 const INFO_AGE: Duration = Duration::from_millis(2);
 /// Bytes that may wait unsent in the kernel: more would be beyond the scheduler's reach.
 const NOT_SENT_MAX: u32 = 16 * 1024;
+/// Largest datagram put on a stream: what a QUIC path of MTU 1,500 takes, about.
+const DATAGRAM_BYTES: usize = 1_430;
 /// Bytes read from one stream per turn.
 const READ_BYTES: usize = 64 * 1024;
 
@@ -125,7 +127,10 @@ impl Stream {
                     .update_tcp_info(now, translate(&info, self.pending.len()));
             }
         }
-        self.tls.snapshot(now)
+        let mut snapshot = self.tls.snapshot(now)?;
+        // A stream takes any size; a steady inner MTU is worth more when QUIC returns.
+        snapshot.max_datagram = snapshot.max_datagram.min(DATAGRAM_BYTES);
+        Some(snapshot)
     }
 }
 

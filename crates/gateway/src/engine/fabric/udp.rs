@@ -161,10 +161,4 @@ impl Fabric {
             );
         }
     }
-
-    /// Where a link's packets leave, for a link accepted from the network.
-    #[must_use]
-    pub fn is_known(&self, id: LinkId) -> bool {
-        self.link(id).is_some()
-    }
 }
