@@ -159,3 +159,65 @@ fn decode(text: &str) -> Result<Zeroizing<[u8; KEY_BYTES]>, ParseKeyError> {
     key.copy_from_slice(&bytes[..KEY_BYTES]);
     Ok(key)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // RFC 8032 §7.1, test 1.
+    const SEED: &str = "nWGxne/9WmC6hEr0kuwsxERJxWl7MmkZcDusAxyuf2A=";
+    const PUBLIC: &str = "11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=";
+
+    #[test]
+    fn the_public_key_follows_from_the_seed() {
+        let identity = Identity::from_seed_base64(SEED).unwrap();
+        assert_eq!(identity.public_key().to_string(), PUBLIC);
+        assert_eq!(identity.to_seed_base64().as_str(), SEED);
+        let with_line_end = format!("{SEED}\n");
+        assert!(Identity::from_seed_base64(&with_line_end).is_ok());
+    }
+
+    #[test]
+    fn generated_keys_differ_and_survive_the_text_form() {
+        let (a, b) = (Identity::generate().unwrap(), Identity::generate().unwrap());
+        assert_ne!(a.public_key(), b.public_key());
+        let again = Identity::from_seed_base64(&a.to_seed_base64()).unwrap();
+        assert_eq!(again.public_key(), a.public_key());
+        let key: PublicKey = a.public_key().to_string().parse().unwrap();
+        assert_eq!(key, a.public_key());
+    }
+
+    #[test]
+    fn a_bad_key_is_refused_with_the_reason() {
+        let parse = |text: &str| text.parse::<PublicKey>().unwrap_err();
+        assert_eq!(parse(""), ParseKeyError::Length(0));
+        assert_eq!(parse(&PUBLIC[..43]), ParseKeyError::Length(43));
+        assert_eq!(parse(&PUBLIC.replace('=', "!")), ParseKeyError::Base64);
+        assert_eq!(parse(&PUBLIC.replace('=', "A")), ParseKeyError::Base64);
+        assert_eq!(parse(&"ä".repeat(22)), ParseKeyError::Base64);
+    }
+
+    #[test]
+    fn debug_never_shows_the_secret() {
+        let identity = Identity::from_seed_base64(SEED).unwrap();
+        let shown = format!("{identity:?} {identity:#?}");
+        assert!(
+            shown.contains(PUBLIC) && !shown.contains(&SEED[..8]),
+            "{shown}"
+        );
+        assert!(
+            !shown.contains("9d, 61") && !shown.contains("157, 97"),
+            "{shown}"
+        );
+    }
+
+    #[test]
+    fn keys_are_text_in_configuration() {
+        let key: PublicKey = PUBLIC.parse().unwrap();
+        let text = serde_json::to_string(&key).unwrap();
+        assert_eq!(text, format!("\"{PUBLIC}\""));
+        assert_eq!(serde_json::from_str::<PublicKey>(&text).unwrap(), key);
+        let error = serde_json::from_str::<PublicKey>("\"abc\"").unwrap_err();
+        assert!(error.to_string().contains("44 characters"), "{error}");
+    }
+}

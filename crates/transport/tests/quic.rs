@@ -1,4 +1,5 @@
 //! QUIC sub-tunnels between two endpoints in virtual time.
+#![allow(clippy::unwrap_used, reason = "tests")]
 
 mod support;
 

@@ -67,7 +67,7 @@ const JITTER_STEP: f64 = 0.002;
 const STAY_GROWTH: f64 = 1.2;
 /// Standing queue, in seconds, that makes old rates count no more.
 const GUARD_MIN: f64 = 0.010;
-/// Most that changes of the mean may add to the guard: larger ones are our own queue's.
+/// Most jitter in seconds that the guard allows for: what changes more is our own queue.
 const JITTER_MAX: f64 = 0.010;
 /// Growth of the rate that shows that the start is not over.
 const STARTUP_GROWTH: f64 = 1.25;
@@ -85,12 +85,14 @@ const DRAIN_DEEP_MAX: u8 = 4;
 const DRAIN_FOUND: f64 = 0.97;
 /// Time between deep drains.
 const DRAIN_DEEP_INTERVAL: Duration = Duration::from_secs(8);
-/// A rate that grows by this factor without much of a queue says that there is capacity to spare;
-/// the window then grows by the next of these factors.
-const HUNGRY_GROWTH: f64 = 1.03;
-const HUNGRY_GAINS: [f64; 5] = [1.0, 1.1, 1.25, 1.5, 2.0];
+/// A rate that grows by this share, and by more than chance lets it, without much of a queue says
+/// that there is capacity to spare; the window then grows by the next of these factors.
+const HUNGRY_GROWTH: f64 = 0.03;
+const HUNGRY_GAINS: [f64; 5] = [1.0, 1.15, 1.35, 1.6, 2.0];
 /// What growth a successful probe stands for, as index into the gains.
 const HUNGRY_PROBED: usize = 2;
+/// The same for the end of a long queue: what took the capacity away may have passed.
+const HUNGRY_RECOVERED: usize = 3;
 /// Rounds without growth that end the hunger: a larger window shows after one round trip.
 const HUNGRY_STALE: u8 = 2;
 /// Rounds between a drain and the next probe.
@@ -307,7 +309,13 @@ impl Bdp {
             self.calm = self.calm.saturating_add(1);
             self.guarded = None;
         }
-        self.update_hunger(!guarded && rate > before * HUNGRY_GROWTH);
+        // How far the rate of so many packets strays by itself, twice over.
+        let packets = (acked / self.packets(1.0)).max(1.0);
+        let chance = 1.0 / packets + 2.0 * (self.loss / packets).sqrt();
+        self.update_hunger(!guarded && rate > before * (1.0 + HUNGRY_GROWTH + chance));
+        if self.calm == 1 && matches!(self.phase, Phase::Cruise(_)) {
+            (self.hungry, self.hungry_stale) = (HUNGRY_RECOVERED, 0);
+        }
         let floor = self.floor;
         self.next_phase(&Seen {
             now,
@@ -393,7 +401,7 @@ impl Bdp {
 
     /// Seconds of standing queue that are too much.
     fn guard(&self) -> f64 {
-        (2.0 * self.allowance()).max(GUARD_MIN) + GUARD_JITTER * self.jitter
+        (2.0 * self.allowance()).max(GUARD_MIN) + GUARD_JITTER * self.jitter.min(JITTER_MAX)
     }
 
     /// A rate the application limited counts only if it is the highest.

@@ -93,8 +93,25 @@ impl ControllerFactory for Factory {
             CongestionControl::Bbr => {
                 monitor::Algorithm::Foreign(Arc::new(BbrConfig::default()).build(now, current_mtu))
             }
-            CongestionControl::Bdp => monitor::Algorithm::Bdp(bdp::Bdp::new(now, current_mtu)),
+            CongestionControl::Bdp => {
+                monitor::Algorithm::Bdp(Box::new(bdp::Bdp::new(now, current_mtu)))
+            }
         };
         Box::new(monitor::Monitor::new(now, inner, self.state.clone()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_survive_the_text_form() {
+        for kind in CongestionControl::ALL {
+            assert_eq!(kind.to_string().parse(), Ok(kind));
+            assert_eq!(serde_json::to_string(&kind).unwrap(), format!("\"{kind}\""));
+        }
+        let error = "vegas".parse::<CongestionControl>().unwrap_err();
+        assert!(error.to_string().contains("use newreno, cubic, bbr or bdp"));
     }
 }

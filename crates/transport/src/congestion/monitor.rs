@@ -38,7 +38,7 @@ pub(super) enum Algorithm {
     /// One of `quinn-proto`.
     Foreign(Box<dyn Controller>),
     /// Ours.
-    Bdp(Bdp),
+    Bdp(Box<Bdp>),
 }
 
 impl Algorithm {
