@@ -161,8 +161,8 @@ fn a_packet_too_big_that_must_not_be_fragmented_is_told_the_mtu() {
     let Some(inner) = lab.site.status().unwrap().address(false) else {
         panic!("the site has no inner IPv4 address");
     };
-    let route = format!("route add 10.86.0.0/24 via 198.51.100.1\n");
-    lab.topology.server().ip(&route).unwrap();
+    let route = "route add 10.86.0.0/24 via 198.51.100.1\n";
+    lab.topology.server().ip(route).unwrap();
     let ping = lab.topology.server().program("ping");
     let ping = ping.args(["-n", "-M", "do", "-c", "2", "-i", "0.3", "-W", "2"]);
     let ping = ping.args(["-s", "1472", &inner.to_string()]);

@@ -1,6 +1,7 @@
 //! The testbed proves itself on emulated links: TCP over each, MPTCP over both.
 //!
 //! Needs `ropewalk-linkem` built in the same profile (`make test` builds the programs first).
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
 //! The testbed proves itself on bare veth pairs.
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use std::time::Duration;
 
