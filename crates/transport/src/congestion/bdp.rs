@@ -79,12 +79,20 @@ const PROBE_MAX: f64 = 0.010;
 /// Share of the product in flight while draining, normally and to look for a smaller floor.
 const DRAIN_GAIN: f64 = 0.95;
 const DRAIN_DEEP_GAIN: f64 = 0.7;
+/// The most of the product without its share for loss that a deep drain leaves in flight, so that
+/// no loss is of our making then.
+const DRAIN_BARE_GAIN: f64 = 0.9;
 /// Deep drains in a row at most, while each finds a smaller floor.
 const DRAIN_DEEP_MAX: u8 = 4;
 /// A floor smaller by this factor makes another deep drain worthwhile.
 const DRAIN_FOUND: f64 = 0.97;
-/// Time between deep drains.
+/// Rounds of a drain and of a deep one: the window falls in the first, the floor shows from the
+/// second on, and losses of the first are found in the second.
+const DRAIN_ROUNDS: u8 = 2;
+const DRAIN_DEEP_ROUNDS: u8 = 3;
+/// Time between deep drains, normally and while there is loss that no deep drain has shown.
 const DRAIN_DEEP_INTERVAL: Duration = Duration::from_secs(8);
+const DRAIN_DOUBT_INTERVAL: Duration = Duration::from_secs(3);
 /// A rate that grows by this share, and by more than chance lets it, without much of a queue says
 /// that there is capacity to spare; the window then grows by the next of these factors.
 const HUNGRY_GROWTH: f64 = 0.03;
@@ -103,8 +111,9 @@ const LOSS_MAX: f64 = 0.30;
 const LOSS_BELIEF: f64 = 0.02;
 /// Rounds after a long queue in which loss says nothing of the path.
 const CALM_ROUNDS: u8 = 2;
-/// Packets over which loss is averaged.
+/// Packets over which loss is averaged, in all rounds and in deeply drained ones.
 const LOSS_PACKETS: f64 = 256.0;
+const LOSS_PACKETS_DRAINED: f64 = 128.0;
 /// Loss is taken for ours when it exceeds that of drained rounds by this factor and share.
 const LOSS_FACTOR: f64 = 1.5;
 const LOSS_EXCESS: f64 = 0.003;
@@ -125,13 +134,10 @@ const UNRESPONSIVE_ROUNDS: u8 = 2;
 enum Phase {
     /// Doubles every round trip until the rate stops growing or delay shows.
     Startup { best: f64, stale: u8 },
-    /// Lets the queue run empty so that the floor is seen: one round to drain, one to look.
-    /// `deep` counts the deep drains in a row, `before` is the floor at the beginning.
-    Drain {
-        deep: u8,
-        looking: bool,
-        before: f64,
-    },
+    /// Lets the queue run empty so that the floor is seen; a deep one also shows the loss that
+    /// stays when less is sent. `deep` counts the deep drains in a row, `round` the rounds of this
+    /// one, `before` is the floor at the beginning.
+    Drain { deep: u8, round: u8, before: f64 },
     /// Stays, for the given number of rounds.
     Cruise(u8),
     /// Sends more.
@@ -201,9 +207,9 @@ pub(super) struct Bdp {
     /// Smallest RTT of the last round and how much that changes between steady rounds, seconds.
     rtt_min: f64,
     jitter: f64,
-    /// Share of packets lost, in all rounds and in drained ones.
+    /// Share of packets lost, in all rounds and in deeply drained ones.
     loss: f64,
-    loss_drained: f64,
+    loss_drained: Option<f64>,
     /// Share of the allowance in use, lowered by congestion marks and loss of our making.
     headroom: f64,
     /// Rounds since delay was last beyond the guard.
@@ -211,10 +217,13 @@ pub(super) struct Bdp {
     /// How much capacity there seems to spare, as index into the gains, and rounds without growth.
     hungry: usize,
     hungry_stale: u8,
-    /// When the next drain is to be a deep one.
+    /// When the last deep drain began, and when the next one is due.
+    deep_last: Instant,
     deep_due: Instant,
     /// Since when delay is beyond the guard.
     guarded: Option<Guarded>,
+    /// The last round was limited by what there was to send, and showed no queue.
+    idle: bool,
 }
 
 impl Bdp {
@@ -235,13 +244,15 @@ impl Bdp {
             rtt_min: 0.0,
             jitter: 0.0,
             loss: 0.0,
-            loss_drained: 0.0,
+            loss_drained: None,
             headroom: 1.0,
             calm: 0,
             hungry: 0,
             hungry_stale: 0,
+            deep_last: now,
             deep_due: now,
             guarded: None,
+            idle: false,
         }
     }
 
@@ -324,6 +335,7 @@ impl Bdp {
             app_limited: round.app_limited,
             guarded,
         });
+        self.idle = round.app_limited && !guarded;
         self.set_window();
     }
 
@@ -332,12 +344,21 @@ impl Bdp {
         let share = lost / (acked + lost);
         if self.calm >= CALM_ROUNDS {
             self.loss += (share - self.loss) * weight;
-            if matches!(self.phase, Phase::Drain { looking: true, .. }) {
-                // Drained rounds are few, so each weighs more.
-                self.loss_drained += (share - self.loss_drained) * (weight * 4.0).min(0.5);
+            if matches!(
+                self.phase,
+                Phase::Drain {
+                    deep: 1..,
+                    round: 2..,
+                    ..
+                }
+            ) {
+                let weight = ((acked + lost) / self.packets(LOSS_PACKETS_DRAINED)).min(0.5);
+                let old = self.loss_drained.unwrap_or(share);
+                self.loss_drained = Some(old + (share - old) * weight);
             }
         }
-        let ours = lost > 0.0 && self.loss > self.loss_drained * LOSS_FACTOR + LOSS_EXCESS;
+        let ours =
+            lost > 0.0 && self.loss > self.loss_drained.unwrap_or(0.0) * LOSS_FACTOR + LOSS_EXCESS;
         let headroom = if ours {
             self.headroom * HEADROOM_CUT
         } else {
@@ -364,7 +385,7 @@ impl Bdp {
     /// Takes the delays of a round in; answers the standing queue in seconds. `obeyed` says that
     /// no more was in flight than the window allows.
     fn update_delay(&mut self, mean: f64, round: &Round, obeyed: bool) -> f64 {
-        let drained = matches!(self.phase, Phase::Drain { looking: true, .. }) && obeyed;
+        let drained = matches!(self.phase, Phase::Drain { round: 1.., .. }) && obeyed;
         if self.floor.is_infinite() || matches!(self.phase, Phase::Startup { .. }) {
             self.floor = self.floor.min(round.rtt_min);
         } else if round.rtt_min < self.floor {
@@ -445,11 +466,11 @@ impl Bdp {
             Phase::Startup { best, stale } => self.after_startup(seen, best, stale),
             Phase::Drain {
                 deep,
-                looking: false,
+                round,
                 before,
-            } => Phase::Drain {
+            } if round + 1 < drain_rounds(deep) => Phase::Drain {
                 deep,
-                looking: true,
+                round: round + 1,
                 before,
             },
             Phase::Drain { deep, before, .. }
@@ -457,7 +478,7 @@ impl Bdp {
             {
                 Phase::Drain {
                     deep: deep + 1,
-                    looking: false,
+                    round: 0,
                     before: seen.floor,
                 }
             }
@@ -503,15 +524,23 @@ impl Bdp {
     }
 
     fn drain(&mut self, seen: &Seen) -> Phase {
-        let deep = u8::from(seen.now >= self.deep_due);
+        let since = seen.now.saturating_duration_since(self.deep_last);
+        let doubt = self.loss > self.believed() && since >= DRAIN_DOUBT_INTERVAL;
+        let deep = u8::from(doubt || seen.now >= self.deep_due);
         if deep == 1 {
+            self.deep_last = seen.now;
             self.deep_due = seen.now + DRAIN_DEEP_INTERVAL;
         }
         Phase::Drain {
             deep,
-            looking: false,
+            round: 0,
             before: seen.floor,
         }
+    }
+
+    /// Loss up to this is the path's.
+    fn believed(&self) -> f64 {
+        self.loss_drained.unwrap_or(0.0) * LOSS_FACTOR + LOSS_BELIEF
     }
 
     /// Bytes a probe sends beyond the window.
@@ -527,15 +556,15 @@ impl Bdp {
 
     fn set_window(&mut self) {
         let rate = self.rate();
-        let believed = self.loss_drained * LOSS_FACTOR + LOSS_BELIEF;
-        let loss = self.loss.min(believed).min(LOSS_MAX);
-        let product = rate * self.stay * (1.0 + LOST_STAY * loss / (1.0 - loss));
+        let loss = self.loss.min(self.believed()).min(LOSS_MAX);
+        let bare = rate * self.stay;
+        let product = bare * (1.0 + LOST_STAY * loss / (1.0 - loss));
         let allowance = rate * self.allowance();
         let allowance = allowance.max(self.packets(ALLOWANCE_PACKETS));
         let window = match self.phase {
             Phase::Startup { .. } => return,
             Phase::Drain { deep: 0, .. } => product * DRAIN_GAIN,
-            Phase::Drain { .. } => product * DRAIN_DEEP_GAIN,
+            Phase::Drain { .. } => (product * DRAIN_DEEP_GAIN).min(bare * DRAIN_BARE_GAIN),
             Phase::Cruise(_) => product * HUNGRY_GAINS[self.hungry] + allowance,
             Phase::Judge { .. } => product + allowance,
             Phase::Probe => product + allowance + self.probe_extra(rate),
@@ -547,6 +576,18 @@ impl Bdp {
         )]
         let window = window.clamp(0.0, 1e12) as u64;
         // The connection stops one packet short of the window.
-        self.window = (window + self.mtu).clamp(MIN_PACKETS * self.mtu, WINDOW_MAX);
+        // What nobody asked for proves nothing: an idle path keeps its first window, or it would
+        // look too thin to be given work again.
+        let floor = if self.idle { INITIAL_PACKETS } else { MIN_PACKETS };
+        self.window = (window + self.mtu).clamp(floor * self.mtu, WINDOW_MAX);
+    }
+}
+
+/// Rounds of a drain.
+const fn drain_rounds(deep: u8) -> u8 {
+    if deep > 0 {
+        DRAIN_DEEP_ROUNDS
+    } else {
+        DRAIN_ROUNDS
     }
 }
