@@ -13,10 +13,14 @@ use ropewalk_testbed::traffic::Direction;
 use ropewalk_testbed::traffic::bulk::{Amount, Bulk, BulkSpec};
 use ropewalk_testbed::traffic::probe::{Probe, ProbeSpec};
 use ropewalk_testbed::{Finished, LinkSpec, Namespace, Program, Shape, TopologySpec, programs};
+use ropewalk_transport::{CongestionControl, Endpoint, EndpointConfig, Identity};
+use ropewalk_types::Instant;
 use rustix::process::Signal;
 
 const PATIENCE: Duration = Duration::from_secs(25);
 const LIMIT: Duration = Duration::from_secs(90);
+/// Handshakes begun in the flood: many times what the hub takes without asking for proof.
+const FLOOD: u32 = 1_000;
 
 fn ground(purpose: &str) -> Ground {
     Ground::new(&TopologySpec::new(purpose, vec![LinkSpec::unshaped(true)])).unwrap()
@@ -201,24 +205,33 @@ fn an_interface_that_does_not_exist_is_waited_for_and_used_when_it_comes() {
     site.wait_paths(1, PATIENCE).unwrap();
 }
 
+/// A UDP socket of the site that goes past the tunnel, as a stranger's would.
+fn outside(lab: &Lab) -> UdpSocket {
+    let socket = lab
+        .topology
+        .site()
+        .enter(|| UdpSocket::bind("192.168.10.2:0"));
+    let socket = socket.unwrap().unwrap();
+    socket2::SockRef::from(&socket)
+        .bind_device(Some(b"up0"))
+        .unwrap();
+    socket
+}
+
 #[test]
 fn garbage_on_the_hubs_port_is_counted_and_disturbs_nobody() {
     if !ready() {
         return;
     }
     let lab = Lab::new("garbage", two_links()).unwrap();
-    let count = |status: &Status| status.drops.values().sum::<u64>();
+    let count = |status: &Status| status.drops["garbage_datagrams"];
     let before = count(&lab.hub.status().unwrap());
     let probe = Probe::start(
         &lab.topology.endpoints(),
         &ProbeSpec::fine(Direction::Download),
     )
     .unwrap();
-    let site = lab.topology.site();
-    let socket = site
-        .enter(|| UdpSocket::bind("192.168.10.2:0"))
-        .unwrap()
-        .unwrap();
+    let socket = outside(&lab);
     let mut noise = 1_u64;
     for round in 0..4_000_usize {
         let bytes: Vec<u8> = (0..round % 1_400)
@@ -241,6 +254,46 @@ fn garbage_on_the_hubs_port_is_counted_and_disturbs_nobody() {
         counted > 1_000,
         "only {counted} of 4000 garbage datagrams are counted"
     );
+    lab.passes().unwrap();
+}
+
+#[test]
+fn a_flood_of_handshakes_is_answered_with_retry_and_sites_still_get_in() {
+    if !ready() {
+        return;
+    }
+    let mut lab = Lab::new("flood", two_links()).unwrap();
+    let probe = Probe::start(
+        &lab.topology.endpoints(),
+        &ProbeSpec::fine(Direction::Download),
+    )
+    .unwrap();
+    let socket = outside(&lab);
+    let target = SocketAddr::new(HUB.into(), UDP_PORT);
+    let hub_key = Identity::generate().unwrap().public_key();
+    let config = EndpointConfig::new(Identity::generate().unwrap(), std::time::Instant::now());
+    let mut endpoint = Endpoint::new(config).unwrap();
+    let mut buffer = Vec::new();
+    // First flights only, as from forged addresses: nobody ever answers the hub.
+    for _ in 0..FLOOD {
+        let congestion = CongestionControl::default();
+        let id = endpoint
+            .connect(Instant::ZERO, target, hub_key, congestion)
+            .unwrap();
+        let first = endpoint
+            .poll_transmit(Instant::ZERO, id, &mut buffer)
+            .unwrap();
+        socket.send_to(&buffer[..first.size], target).unwrap();
+        endpoint.close(Instant::ZERO, id, "");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let status = lab.hub.status().unwrap();
+    let answered = status.drops["retries_sent"] + status.drops["handshakes_refused"];
+    assert!(answered > u64::from(FLOOD) / 2, "{:?}", status.drops);
+    lab.site.kill();
+    lab.site.start().unwrap();
+    lab.site.wait_paths(2, PATIENCE).unwrap();
+    assert!(probe.finish().unwrap().report().received > 0);
     lab.passes().unwrap();
 }
 
