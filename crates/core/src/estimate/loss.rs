@@ -22,6 +22,10 @@ pub const PACKETS_MIN: u64 = 1_000;
 pub const HISTORY_SECS: u64 = 60;
 /// Loss runs from which burstiness is taken as measured.
 pub const RUNS_MIN: u64 = 30;
+/// Seconds that [`LossEstimator::loss_lately`] looks back.
+pub const LATELY_SECS: u64 = 4;
+/// Packets without loss it adds.
+const LATELY_PRIOR: u64 = 100;
 
 /// Chance that a run ends, before anything is known.
 const END_PRIOR: f64 = 0.5;
@@ -103,6 +107,21 @@ impl LossEstimator {
             runs: u64::from(feedback.loss_runs.min(feedback.lost_packets)),
         });
         self.recount(second);
+    }
+
+    /// Share lost in the last [`LATELY_SECS`], drawn towards zero while few packets tell: for
+    /// choosing paths. A path that is hardly used must be given another chance, and the loss of
+    /// a full queue at the start of a transfer must not be held against it for long.
+    #[must_use]
+    pub fn loss_lately(&self, now: Instant) -> f64 {
+        let second = now.as_nanos() / 1_000_000_000;
+        let mut lately = Counts::default();
+        for (at, counts) in &self.seconds {
+            if *at <= second && second - at < LATELY_SECS {
+                lately.add(*counts);
+            }
+        }
+        ratio(lately.lost, lately.packets() + LATELY_PRIOR)
     }
 
     fn recount(&mut self, second: u64) {
@@ -276,5 +295,20 @@ mod tests {
         let Gilbert { p, r } = estimator.gilbert();
         assert!((0.0..=1.0).contains(&p) && r > 0.0 && r <= 1.0, "{p} {r}");
         assert!((estimator.loss() - 1.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn an_unused_path_is_soon_given_another_chance() {
+        let mut loss = LossEstimator::new();
+        let report = PathFeedback {
+            received_packets: 900,
+            lost_packets: 100,
+            loss_runs: 50,
+            ..PathFeedback::default()
+        };
+        loss.on_feedback(Instant::from_millis(500), &report);
+        let lately = |ms| loss.loss_lately(Instant::from_millis(ms));
+        assert!((0.08..0.11).contains(&lately(1_000)), "{}", lately(1_000));
+        assert!(lately(6_000) == 0.0, "{}", lately(6_000));
     }
 }

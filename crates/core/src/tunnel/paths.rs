@@ -279,9 +279,9 @@ impl Paths {
                 queued: s.queued,
                 free: s.free,
                 next_credit: s.next_credit,
-                rate: s.rate,
+                rate: rate_floor(s),
                 payload_max: s.max_datagram.saturating_sub(DATA_HEADER),
-                loss: path.loss.loss(),
+                loss: path.loss.loss_lately(now),
             });
         }
         self.owd.fill(now, views);
@@ -334,6 +334,20 @@ impl Paths {
     }
 }
 
+/// The measured rate, or what a small window per round trip would give: a path that carried a
+/// little for a while must not look too thin to be given work again.
+fn rate_floor(snapshot: &PathSnapshot) -> Rate {
+    if snapshot.rate == Rate::ZERO {
+        return Rate::ZERO;
+    }
+    let window = snapshot.cwnd.min(SMALL_WINDOW);
+    snapshot
+        .rate
+        .max(Rate::from_transfer(window, snapshot.srtt))
+}
+
+/// Bytes of a window that any path may be tried with.
+const SMALL_WINDOW: u64 = 16_000;
 /// The judgement is "longer than": the timer goes off just after.
 const ROUNDING: Duration = Duration::from_micros(10);
 /// Bytes of a probe datagram.

