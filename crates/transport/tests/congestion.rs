@@ -4,7 +4,7 @@ mod support;
 
 use ropewalk_transport::CongestionControl::{self, Bdp, Cubic, NewReno};
 use ropewalk_types::{Duration, Rate};
-use support::World;
+use support::{LateBound, World};
 
 /// Share of the capacity a saturating sender gets through, and mean wait in the queue in ms.
 fn steady(kind: CongestionControl, mbit: f64, rtt_ms: u64, set: impl Fn(&mut World)) -> (f64, f64) {
@@ -184,4 +184,32 @@ fn an_application_that_sends_little_does_not_spoil_the_estimate() {
         idle.bits_per_sec() * 10 > busy.bits_per_sec() * 9,
         "{busy:?} {idle:?}"
     );
+}
+
+#[test]
+fn bdp_serves_a_late_bound_sender_with_pauses() {
+    for (mbit, rtt_ms) in [(16.0, 50), (8.0, 70), (100.0, 20)] {
+        for (busy_ms, idle_ms) in [(100, 0), (200, 10)] {
+            let mut world = World::simple(mbit, Duration::from_millis(rtt_ms));
+            world.up.queue_max = 256 << 10;
+            world.up(Bdp);
+            let product = mbit * 1e6 / 8.0 * rtt_ms as f64 / 1e3;
+            let mut feed = LateBound::new(busy_ms, idle_ms);
+            feed.run(&mut world, Duration::from_secs(4), product);
+            let (packets, waited) = (world.up.packets, world.up.waited);
+            let received = world.hub.received_bytes;
+            let window = feed.run(&mut world, Duration::from_secs(8), product);
+            let received = (world.hub.received_bytes - received) as f64;
+            let share = received / (mbit * 1e6 * 1_400.0 / 1_456.0);
+            let waited = (world.up.waited - waited).as_secs_f64() * 1e3;
+            let queue_ms = waited / (world.up.packets - packets) as f64;
+            let case = format!(
+                "{mbit} Mbit/s, {rtt_ms} ms, idle {idle_ms} ms: {share:.3}, {queue_ms:.1} ms"
+            );
+            assert!(
+                share > 0.93 && queue_ms < 25.0 && window < 1.7,
+                "{case}, window {window:.2}"
+            );
+        }
+    }
 }

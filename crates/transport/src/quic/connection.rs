@@ -173,11 +173,21 @@ impl Slot {
         let srtt = stats.rtt;
         let mtu = u64::from(stats.current_mtu);
         // Something must stay queued behind window and pacer, or the controller takes the path
-        // for idle and never grows the window; two packets or a millisecond are enough.
-        let pace = rate.max(Rate::from_transfer(cwnd, srtt));
-        let slack = pace
-            .bytes_in(QUEUE_TIME)
-            .clamp(QUEUE_PACKETS * mtu, QUEUE_PACKETS_MAX * mtu.min(1_500))
+        // for idle and never grows the window; two packets or a millisecond are enough. With
+        // nothing queued the pacer takes its rate at once, and only then do packets wait.
+        let time = if queued == 0 {
+            QUEUE_TIME * 5 / 4
+        } else {
+            QUEUE_TIME
+        };
+        let pace = rate.max(Rate::from_transfer(cwnd, srtt)).bytes_in(time);
+        let behind = if queued == 0 {
+            pace + QUEUE_PACKETS * mtu
+        } else {
+            pace
+        };
+        let slack = behind
+            .min(QUEUE_PACKETS_MAX * mtu.min(1_500))
             .max(QUEUE_PACKETS * mtu);
         let room = (cwnd + QUEUE_PACKETS * mtu).saturating_sub(in_flight + queued);
         PathSnapshot {

@@ -403,3 +403,56 @@ impl Side {
             .unwrap();
     }
 }
+
+/// A sender as the gateway is one: once a millisecond it hands over what the path says it takes,
+/// from a source that has data most of the time.
+pub struct LateBound {
+    random: Random,
+    /// Mean time with data and without, milliseconds; zero without means always data.
+    pub busy_ms: u64,
+    pub idle_ms: u64,
+    left_ms: u64,
+    busy: bool,
+    /// Milliseconds with data so far.
+    pub busy_total: u64,
+}
+
+impl LateBound {
+    pub fn new(busy_ms: u64, idle_ms: u64) -> Self {
+        Self {
+            random: Random::new(3),
+            busy_ms,
+            idle_ms,
+            left_ms: 0,
+            busy: false,
+            busy_total: 0,
+        }
+    }
+
+    /// Runs the world for `time`; answers the mean of window over `product` bytes.
+    pub fn run(&mut self, world: &mut World, time: Duration, product: f64) -> f64 {
+        let (mut sum, steps) = (0.0, time.as_millis().max(1));
+        for _ in 0..steps {
+            if self.left_ms == 0 {
+                self.busy = !self.busy || self.idle_ms == 0;
+                let mean = if self.busy {
+                    self.busy_ms
+                } else {
+                    self.idle_ms
+                };
+                self.left_ms = 1 + (self.random.unit() * 2.0 * mean as f64) as u64;
+            }
+            self.left_ms -= 1;
+            if self.busy {
+                self.busy_total += 1;
+                world.site.saturate = 1_400;
+                world.site.offer(world.now);
+                world.site.saturate = 0;
+            }
+            world.run(Duration::from_millis(1));
+            let id = world.site.id.unwrap();
+            sum += world.site.endpoint.snapshot(world.now, id).unwrap().cwnd as f64 / product;
+        }
+        sum / steps as f64
+    }
+}
