@@ -193,6 +193,7 @@ pub(super) fn start<R: Role + Send + 'static>(
                 from_tun: Vec::new(),
                 to_tun: Vec::new(),
                 tun_report: SendReport::default(),
+                tun_watched: true,
             };
             engine.run()
         })?;
@@ -218,6 +219,8 @@ struct Engine<R: Role> {
     from_tun: Vec<TunPacket>,
     to_tun: Vec<InnerPacket>,
     tun_report: SendReport,
+    /// Whether the event queue tells when the TUN interface is readable.
+    tun_watched: bool,
 }
 
 impl<R: Role> Engine<R> {
@@ -235,6 +238,7 @@ impl<R: Role> Engine<R> {
         let mut events = Vec::with_capacity(EVENTS);
         let mut tun_ready = false;
         loop {
+            self.watch_tun()?;
             let timeout = if tun_ready && self.role.takes_inner() {
                 Some(Timespec {
                     tv_sec: 0,
@@ -285,6 +289,24 @@ impl<R: Role> Engine<R> {
             self.fabric.flush_all(now);
             self.follow_mtu();
         }
+    }
+
+    /// Waits for the TUN interface only while more inner packets are welcome: it stays readable
+    /// while nobody reads it, and the loop would spin.
+    fn watch_tun(&mut self) -> anyhow::Result<()> {
+        let welcome = self.role.takes_inner();
+        if welcome != self.tun_watched {
+            self.tun_watched = welcome;
+            let flags = if welcome {
+                epoll::EventFlags::IN
+            } else {
+                epoll::EventFlags::empty()
+            };
+            let data = epoll::EventData::new_u64(Ready::Tun.encode());
+            epoll::modify(&self.epoll, &self.tun, data, flags)
+                .context("cannot wait for the TUN interface")?;
+        }
+        Ok(())
     }
 
     fn timeout(&mut self) -> Option<Timespec> {

@@ -101,6 +101,12 @@ impl Hub {
             return;
         };
         if site.session != hello.session {
+            if site.session != 0 && site.peer.tunnel.any_up() {
+                tracing::warn!(
+                    site = entry.name,
+                    "site started anew while connected; if this repeats, two machines use its key"
+                );
+            }
             tracing::info!(site = entry.name, "site connected");
             site.peer
                 .close_all(now, fabric, "the site has started anew");
@@ -128,18 +134,14 @@ impl Hub {
             site.peer.tunnel.set_scheduler(kind);
         }
         let id = PathId(hello.path);
-        Self::place(
-            now,
-            fabric,
-            site,
-            link,
-            hello,
-            self.settings.common.congestion,
-        );
-        self.welcome(now, fabric, index, link, id);
+        let congestion = self.settings.common.congestion;
+        if Self::place(now, fabric, site, link, hello, congestion) {
+            self.welcome(now, fabric, index, link, id);
+        }
     }
 
-    /// Puts the connection in charge of its path, unless a newer one is.
+    /// Puts the connection in charge of its path, unless a newer one is, or it carries another
+    /// path already. Whether it is in charge now.
     fn place(
         now: Instant,
         fabric: &mut Fabric,
@@ -147,8 +149,12 @@ impl Hub {
         link: LinkId,
         hello: &Hello,
         congestion: ropewalk_transport::CongestionControl,
-    ) {
+    ) -> bool {
         let id = PathId(hello.path);
+        if site.peer.path_of(link).is_some_and(|carried| carried != id) {
+            fabric.close(now, link, "one connection carries one path");
+            return false;
+        }
         let config = PathConfig {
             standby: hello.standby,
             metered: hello.metered,
@@ -162,6 +168,7 @@ impl Hub {
             }
             Some(path) if path.generation >= hello.generation => {
                 fabric.close(now, link, "a newer connection carries the path");
+                return false;
             }
             _ => {
                 let name = hello.name.clone();
@@ -185,6 +192,7 @@ impl Hub {
                 );
             }
         }
+        true
     }
 
     fn welcome(&self, now: Instant, fabric: &mut Fabric, index: usize, link: LinkId, id: PathId) {

@@ -160,6 +160,7 @@ pub struct Fabric {
     arrivals: Vec<(RecvMeta, BytesMut)>,
     socket_buffer_bytes: usize,
     drops: FabricDrops,
+    sweep_due: Instant,
 }
 
 /// How to make a [`Fabric`].
@@ -211,6 +212,7 @@ impl Fabric {
             arrivals: Vec::new(),
             socket_buffer_bytes: config.socket_buffer_bytes,
             drops: FabricDrops::default(),
+            sweep_due: Instant::ZERO,
         })
     }
 
@@ -416,7 +418,8 @@ impl Fabric {
             Kind::Quic { connection, .. } => {
                 let connection = *connection;
                 self.endpoint.close(now, connection, reason);
-                self.mark_dirty(id);
+                // At once: the link may be forgotten before the next flush.
+                self.flush(now, id);
             }
             Kind::Tls(stream) => {
                 stream.tls.close();
@@ -488,7 +491,8 @@ impl Fabric {
             Kind::Quic { .. } => None,
         });
         let streams = streams.min();
-        [self.endpoint.poll_timeout(), streams]
+        let sweep = (!self.by_connection.is_empty()).then_some(self.sweep_due);
+        [self.endpoint.poll_timeout(), streams, sweep]
             .into_iter()
             .flatten()
             .min()
@@ -498,6 +502,37 @@ impl Fabric {
     pub fn handle_timeout(&mut self, now: Instant) {
         self.endpoint.handle_timeout(now);
         self.expire_streams(now);
+        if self.sweep_due <= now {
+            self.sweep_due = now + SWEEP_INTERVAL;
+            self.sweep();
+        }
+    }
+
+    /// Forgets links whose connection the endpoint has let go without a word: refused or
+    /// abandoned handshakes, and what a closed connection still received while it drained.
+    fn sweep(&mut self) {
+        for slot in 0..self.links.len() {
+            let Some(Link {
+                serial,
+                kind: Kind::Quic { connection, .. },
+                ..
+            }) = &self.links[slot]
+            else {
+                continue;
+            };
+            let (connection, serial) = (*connection, *serial);
+            if self.endpoint.remote(connection).is_none() {
+                self.links[slot] = None;
+                self.by_connection.remove(&connection);
+                self.last = None;
+                let id = LinkId {
+                    slot: u32::try_from(slot).unwrap_or(u32::MAX),
+                    serial,
+                };
+                let reason = "the connection ended".to_owned();
+                self.events.push_back((id, LinkEvent::Closed { reason }));
+            }
+        }
     }
 
     /// Counters of the QUIC endpoint.
@@ -524,5 +559,7 @@ pub fn any_address(like: &SocketAddr, port: u16) -> SocketAddr {
     SocketAddr::new(ip, port)
 }
 
+/// How often links without a connection are looked for.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
 /// How long a TLS handshake may take.
 const HANDSHAKE: Duration = Duration::from_secs(8);

@@ -18,6 +18,8 @@ use super::{Fabric, HANDSHAKE, Kind, LinkEvent, LinkId, Ready, Received};
 const STREAMS_MAX: usize = 1_024;
 /// TCP connections a hub keeps open before the peer has proved its key.
 const HANDSHAKES_MAX: usize = 128;
+/// The same from one address, so that one cannot keep all others out.
+const HANDSHAKES_PER_ADDRESS: usize = 8;
 /// How old the kernel's view of a connection may be.
 const INFO_AGE: Duration = Duration::from_millis(2);
 /// Bytes that may wait unsent in the kernel: more would be beyond the scheduler's reach.
@@ -218,14 +220,17 @@ impl Fabric {
             let Ok((tcp, remote)) = listener.0.accept() else {
                 return;
             };
-            let (mut open, mut handshakes) = (0, 0);
+            let (mut open, mut handshakes, mut from_there) = (0, 0, 0);
             for link in self.links.iter().flatten() {
                 if let Kind::Tls(stream) = &link.kind {
                     open += 1;
                     handshakes += usize::from(!stream.connected);
+                    let same = !stream.connected && stream.remote.ip() == remote.ip();
+                    from_there += usize::from(same);
                 }
             }
-            if open >= STREAMS_MAX || handshakes >= HANDSHAKES_MAX {
+            let full = open >= STREAMS_MAX || handshakes >= HANDSHAKES_MAX;
+            if full || from_there >= HANDSHAKES_PER_ADDRESS {
                 self.drops.streams_refused += 1;
                 continue;
             }
