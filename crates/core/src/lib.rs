@@ -12,4 +12,3 @@ pub mod queue;
 pub mod reorder;
 pub mod schedule;
 pub mod tunnel;
-

@@ -12,7 +12,7 @@ mod peer;
 pub mod settings;
 mod site;
 
-pub use event_loop::{CommandSender, EngineHandle, EngineInfo};
+pub use event_loop::EngineHandle;
 pub use settings::{HubSettings, SiteSettings};
 
 use ropewalk_core::schedule::SchedulerKind;

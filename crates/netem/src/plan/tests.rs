@@ -206,10 +206,17 @@ fn the_example_plans_are_valid() {
     let mut checked = 0;
     for entry in std::fs::read_dir(directory).expect("the folder of plans") {
         let path = entry.expect("readable").path();
-        if path.extension().is_some_and(|extension| extension == "toml") {
+        if path
+            .extension()
+            .is_some_and(|extension| extension == "toml")
+        {
             let text = std::fs::read_to_string(&path).expect("readable");
             let config = resolve(&text).unwrap_or_else(|error| panic!("{path:?}: {error}"));
-            assert_ne!(config.up, DirectionConfig::default(), "{path:?} does something");
+            assert_ne!(
+                config.up,
+                DirectionConfig::default(),
+                "{path:?} does something"
+            );
             checked += 1;
         }
     }

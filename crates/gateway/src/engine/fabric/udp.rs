@@ -9,7 +9,7 @@ use ropewalk_transport::Transmit;
 use ropewalk_types::Instant;
 use rustix::event::epoll;
 
-use super::{Fabric, Kind, LinkId, Ready, Received};
+use super::{Fabric, Kind, Ready, Received};
 
 /// Batches read from one socket before others get their turn.
 const READS_PER_TURN: usize = 8;
