@@ -24,6 +24,9 @@ struct Args {
     /// Cuts of each kind and direction of the stream.
     #[arg(long)]
     cuts: Option<usize>,
+    /// Only the cut whose name contains this.
+    #[arg(long, default_value = "")]
+    only: String,
     /// Returns of each kind under a download.
     #[arg(long)]
     returns: Option<usize>,
@@ -37,6 +40,10 @@ struct Row {
     down_gap_ms: Summary,
     /// The same of the stream from the site.
     up_gap_ms: Summary,
+    /// Every silence towards the site in order; the paths take turns.
+    down_gaps_ms: Vec<f64>,
+    /// Every silence from the site in order.
+    up_gaps_ms: Vec<f64>,
     /// Longest pause of the senders themselves: the machine's share, milliseconds.
     sender_gap_ms: f64,
     /// From giving the uplink back until [`CARRIED_BYTES`] came over it, milliseconds.
@@ -55,10 +62,10 @@ fn measure(args: &Args) -> Result<Vec<Row>> {
     let returns = args
         .returns
         .unwrap_or(if args.bench.quick { 2 } else { 10 });
-    Cut::ALL
+    let kinds = Cut::ALL
         .into_iter()
-        .map(|cut| row(cut, cuts, returns))
-        .collect()
+        .filter(|cut| cut.name().contains(&args.only));
+    kinds.map(|cut| row(cut, cuts, returns)).collect()
 }
 
 fn row(cut: Cut, cuts: usize, returns: usize) -> Result<Row> {
@@ -72,6 +79,8 @@ fn row(cut: Cut, cuts: usize, returns: usize) -> Result<Row> {
         cut: cut.name(),
         down_gap_ms: milliseconds(&down),
         up_gap_ms: milliseconds(&up),
+        down_gaps_ms: down.iter().map(|gap| gap.as_secs_f64() * 1e3).collect(),
+        up_gaps_ms: up.iter().map(|gap| gap.as_secs_f64() * 1e3).collect(),
         sender_gap_ms: sender_gap.as_secs_f64() * 1e3,
         return_ms: milliseconds(&found),
         returns_missed: times.len() - found.len(),
