@@ -5,7 +5,7 @@
 //! Children are stopped before namespaces go, namespaces before directories.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -67,23 +67,33 @@ pub(crate) fn undo_all() {
     }
 }
 
-/// Removes namespaces whose maker is dead. Names are `rw-PURPOSE-PID-ROLE`.
+/// Removes namespaces and directories whose maker is dead: names are `rw-PURPOSE-PID-…`.
 ///
 /// Returns how many were removed.
 pub fn remove_leftovers() -> usize {
-    let Ok(entries) = std::fs::read_dir(NAMESPACE_DIR) else {
-        return 0;
-    };
-    let mut removed = 0;
-    for entry in entries.flatten() {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        let Some(pid) = maker(&name) else { continue };
-        if !is_alive(pid) {
-            delete_namespace(&name);
-            removed += 1;
-        }
+    let namespaces = orphans(Path::new(NAMESPACE_DIR));
+    for name in &namespaces {
+        delete_namespace(name);
     }
-    removed
+    let temporary = std::env::temp_dir();
+    let directories = orphans(&temporary);
+    for name in &directories {
+        let _ = std::fs::remove_dir_all(temporary.join(name));
+    }
+    namespaces.len() + directories.len()
+}
+
+/// Entries of a directory that a dead process made.
+fn orphans(directory: &Path) -> Vec<String> {
+    let Ok(entries) = std::fs::read_dir(directory) else {
+        return Vec::new();
+    };
+    let names = entries
+        .flatten()
+        .map(|entry| entry.file_name().to_string_lossy().into_owned());
+    names
+        .filter(|name| maker(name).is_some_and(|pid| !is_alive(pid)))
+        .collect()
 }
 
 /// Whether a process still runs. One that has ended but was not waited for has no command line.

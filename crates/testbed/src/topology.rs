@@ -156,7 +156,7 @@ impl Topology {
         &self.directory.path
     }
 
-    /// Leaves the directory with logs and state in place.
+    /// Leaves the directory with logs and state in place, until [`crate::remove_leftovers`] finds it.
     pub fn keep_directory(&mut self) {
         self.directory.keep = true;
     }
@@ -329,7 +329,7 @@ struct Directory {
 impl Directory {
     fn new(purpose: &str) -> Result<Self> {
         let path = tempfile::Builder::new()
-            .prefix(&format!("rw-{purpose}-"))
+            .prefix(&format!("rw-{purpose}-{}-", std::process::id()))
             .tempdir()?
             .keep();
         let ticket = cleanup::register(Resource::Directory(path.clone()));

@@ -38,7 +38,7 @@ pub struct DemoArgs {
     /// Parallel TCP connections of each download.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=32))]
     pub flows: u64,
-    /// Leave logs and configurations in place and say where.
+    /// Leave logs and configurations in place until the next demo, and say where.
     #[arg(long)]
     pub keep: bool,
 }
