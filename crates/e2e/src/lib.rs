@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use ropewalk_testbed::gateway::{self, Gateway, GatewaySpec};
+use ropewalk_testbed::process::Process;
 use ropewalk_testbed::traffic::Direction;
 use ropewalk_testbed::traffic::bulk::{self, Amount, BulkReport, BulkSpec};
 use ropewalk_testbed::traffic::probe::{Probe, ProbeSpec};
@@ -104,6 +105,17 @@ impl Lab {
             ..BulkSpec::download(flows, limit)
         };
         whole(bulk::run(&ends, &spec)?)
+    }
+
+    /// What both gateways say of themselves, for the message of a failed test.
+    #[must_use]
+    pub fn explain(&self) -> String {
+        [&self.hub, &self.site]
+            .map(|gateway| {
+                let log = gateway.process().map(Process::log_tail);
+                format!("{:#?}\n{}\n", gateway.status(), log.unwrap_or_default())
+            })
+            .concat()
     }
 
     /// Proves that packets pass both ways.

@@ -31,8 +31,9 @@ fn a_stream_goes_on_after_every_kind_of_cut_of_either_uplink() {
             let flowing = probe.arrived() > before + 20;
             assert!(
                 flowing,
-                "{} of uplink {uplink} stopped the stream",
-                cut.name()
+                "{} of uplink {uplink} stopped the stream: {}",
+                cut.name(),
+                lab.explain()
             );
             lab.topology.restore(uplink, cut).unwrap();
             lab.site.wait_paths(2, PATIENCE).unwrap();

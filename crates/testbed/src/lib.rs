@@ -15,7 +15,7 @@ pub mod traffic;
 mod cleanup;
 mod link;
 mod namespace;
-mod process;
+pub mod process;
 mod serial;
 
 pub use cleanup::remove_leftovers;

@@ -46,6 +46,8 @@ pub struct Welcome {
     pub hub_session: u64,
     /// The path answered.
     pub path: u8,
+    /// The generation answered.
+    pub generation: u32,
     /// Scheduler in use from hub to site.
     pub scheduler: u8,
     /// Inner addresses of the site with prefix length.
@@ -172,7 +174,9 @@ impl Welcome {
         out.extend_from_slice(&[WELCOME, self.version]);
         out.extend_from_slice(&self.session.to_be_bytes());
         out.extend_from_slice(&self.hub_session.to_be_bytes());
-        out.extend_from_slice(&[self.path, self.scheduler]);
+        out.push(self.path);
+        out.extend_from_slice(&self.generation.to_be_bytes());
+        out.push(self.scheduler);
         emit_addresses(self.addresses.iter().copied(), out);
         emit_addresses(self.hub_addresses.iter().map(|&ip| (ip, 0)), out);
     }
@@ -183,6 +187,7 @@ impl Welcome {
             session: u64::from_be_bytes(r.array()?),
             hub_session: u64::from_be_bytes(r.array()?),
             path: path(r)?,
+            generation: r.u32()?,
             scheduler: r.u8()?,
             addresses: parse_addresses(r)?,
             hub_addresses: parse_addresses(r)?.into_iter().map(|(ip, _)| ip).collect(),

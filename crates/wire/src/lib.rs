@@ -238,6 +238,16 @@ fn emit_stamped(kind: u8, stamp: Stamp, out: &mut Vec<u8>) {
 }
 
 impl Datagram {
+    /// Number on its path and time of sending, of the kinds that carry them.
+    #[must_use]
+    pub const fn stamp(&self) -> Option<Stamp> {
+        match self {
+            Self::Data { header, .. } | Self::Fragment { header, .. } => Some(header.stamp),
+            Self::Report { stamp, .. } | Self::Probe { stamp } => Some(*stamp),
+            Self::Control(_) => None,
+        }
+    }
+
     /// Parses one datagram.
     ///
     /// # Errors

@@ -114,6 +114,7 @@ fn messages_between_gateways_round_trip() {
             session: 1,
             hub_session: 2,
             path: 3,
+            generation: 4,
             scheduler: 12,
             addresses: vec![
                 ("10.7.0.2".parse().expect("ip"), 32),

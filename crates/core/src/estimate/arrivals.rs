@@ -17,6 +17,9 @@ use ropewalk_types::{Duration, Instant, PathId};
 pub const REORDER_WINDOW: u16 = 64;
 /// A larger step, forwards or backwards, is a new start.
 pub const JUMP_MAX: u16 = 8_192;
+/// This many numbers in a row from behind the window, none from ahead, are a new start as well:
+/// the peer counts from the beginning.
+pub const RESTART_AFTER: u8 = 8;
 /// A number missing for this long is called lost at the next report.
 pub const SETTLE_AFTER: Duration = Duration::from_millis(50);
 /// At least this many numbers missing in a row ...
@@ -39,6 +42,8 @@ pub struct PathArrivals {
     /// Whether the number that last left the window was lost.
     last_was_lost: bool,
     newest_at: Instant,
+    /// Numbers in a row that were behind the window.
+    outdated: u8,
     /// Highest number at an earlier report, and when it was the newest.
     mark: Option<(u16, Instant)>,
     received_packets: u32,
@@ -83,6 +88,9 @@ impl PathArrivals {
         if ahead == 0 {
             return false;
         }
+        if ahead <= JUMP_MAX {
+            self.outdated = 0;
+        }
         let outage = ahead > OUTAGE_PACKETS && silence >= OUTAGE_SILENCE;
         if ahead <= JUMP_MAX && !outage {
             self.advance(seq, ahead);
@@ -93,7 +101,15 @@ impl PathArrivals {
             self.start(seq);
             return true;
         }
-        if behind >= REORDER_WINDOW || self.settled & (1 << behind) != 0 {
+        if behind >= REORDER_WINDOW {
+            self.outdated += 1;
+            if self.outdated < RESTART_AFTER {
+                return false;
+            }
+            self.start(seq);
+            return true;
+        }
+        if self.settled & (1 << behind) != 0 {
             return false;
         }
         self.settled |= 1 << behind;
@@ -106,6 +122,7 @@ impl PathArrivals {
         self.lost = 0;
         self.last_was_lost = false;
         self.mark = None;
+        self.outdated = 0;
     }
 
     /// Moves the window up to `seq`; what leaves it without having come is lost.
@@ -264,6 +281,16 @@ mod tests {
         let mut exit = PathArrivals::new();
         feed(&mut exit, (0..100).chain(20_000..20_200).chain(0..200));
         assert_eq!(counts(&mut exit), (500, 0, 0));
+    }
+
+    #[test]
+    fn a_sender_that_counts_from_the_beginning_is_heard_soon() {
+        let mut exit = PathArrivals::new();
+        feed(&mut exit, 0..3_000);
+        counts(&mut exit);
+        feed(&mut exit, 0..100);
+        let restart = u32::from(RESTART_AFTER);
+        assert_eq!(counts(&mut exit), (100 - (restart - 1), 0, 0));
     }
 
     #[test]

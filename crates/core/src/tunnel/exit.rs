@@ -61,43 +61,64 @@ impl Tunnel {
         data: Bytes,
     ) -> Option<Control> {
         self.tick(now);
-        let length = data.len();
-        match Datagram::parse(&data) {
-            Ok(Datagram::Data { header, at }) => {
-                self.heard(now, path, header.stamp, length);
+        let datagram = self.parse(&data)?;
+        if let Some(stamp) = datagram.stamp() {
+            self.heard(now, path, stamp, data.len());
+        }
+        self.take(now, path, ecn, data, datagram)
+    }
+
+    /// The same for a datagram of a connection that `path` has left since: what it holds is
+    /// delivered, but its number and time say nothing of the path as it is now.
+    pub fn handle_straggler(
+        &mut self,
+        now: Instant,
+        path: PathId,
+        ecn: Ecn,
+        data: Bytes,
+    ) -> Option<Control> {
+        self.tick(now);
+        let datagram = self.parse(&data)?;
+        self.take(now, path, ecn, data, datagram)
+    }
+
+    fn parse(&mut self, data: &Bytes) -> Option<Datagram> {
+        let datagram = Datagram::parse(data);
+        self.stats.malformed += u64::from(datagram.is_err());
+        datagram.ok()
+    }
+
+    fn take(
+        &mut self,
+        now: Instant,
+        path: PathId,
+        ecn: Ecn,
+        data: Bytes,
+        datagram: Datagram,
+    ) -> Option<Control> {
+        match datagram {
+            Datagram::Data { header, at } => {
                 let mut inner = data;
                 inner.advance(at);
                 self.deliver(now, path, &header, ecn, inner);
-                None
             }
-            Ok(Datagram::Fragment {
+            Datagram::Fragment {
                 header,
                 fragment,
                 at,
-            }) => {
-                self.heard(now, path, header.stamp, length);
+            } => {
                 let piece = data.slice(at..);
                 if let Some(inner) = self.exit.fragments.insert(now, &header, fragment, &piece) {
                     self.deliver(now, path, &header, ecn, inner);
                 }
-                None
             }
-            Ok(Datagram::Report { stamp, report }) => {
-                self.heard(now, path, stamp, length);
-                self.handle_report(now, &report);
-                None
-            }
-            Ok(Datagram::Probe { stamp }) => {
-                self.heard(now, path, stamp, length);
+            Datagram::Report { report, .. } => self.handle_report(now, &report),
+            Datagram::Probe { .. } => {
                 self.exit.period_start.get_or_insert(now);
-                None
             }
-            Ok(Datagram::Control(control)) => Some(control),
-            Err(_) => {
-                self.stats.malformed += 1;
-                None
-            }
+            Datagram::Control(control) => return Some(control),
         }
+        None
     }
 
     /// Ends a batch of datagrams: releases what need not wait any longer.

@@ -133,10 +133,9 @@ impl Hub {
         if let Some(kind) = wish.filter(|_| !site.fixed_scheduler) {
             site.peer.tunnel.set_scheduler(kind);
         }
-        let id = PathId(hello.path);
         let congestion = self.settings.common.congestion;
         if Self::place(now, fabric, site, link, hello, congestion) {
-            self.welcome(now, fabric, index, link, id);
+            self.welcome(now, fabric, index, link, hello);
         }
     }
 
@@ -151,7 +150,7 @@ impl Hub {
         congestion: ropewalk_transport::CongestionControl,
     ) -> bool {
         let id = PathId(hello.path);
-        if site.peer.path_of(link).is_some_and(|carried| carried != id) {
+        if site.peer.path_of(link).is_some_and(|(carried, _)| carried != id) {
             fabric.close(now, link, "one connection carries one path");
             return false;
         }
@@ -162,6 +161,7 @@ impl Hub {
         };
         match &mut site.peer.paths[id.index()] {
             Some(path) if path.link == link => {
+                path.generation = path.generation.max(hello.generation);
                 path.name.clone_from(&hello.name);
                 path.config = config.clone();
                 site.peer.tunnel.set_path_config(id, config);
@@ -195,7 +195,7 @@ impl Hub {
         true
     }
 
-    fn welcome(&self, now: Instant, fabric: &mut Fabric, index: usize, link: LinkId, id: PathId) {
+    fn welcome(&self, now: Instant, fabric: &mut Fabric, index: usize, link: LinkId, hello: &Hello) {
         let Some(site) = &self.sites[index] else {
             return;
         };
@@ -210,7 +210,8 @@ impl Hub {
             version: VERSION,
             session: site.session,
             hub_session: self.session,
-            path: id.0,
+            path: hello.path,
+            generation: hello.generation,
             scheduler: scheduler_number(site.peer.tunnel.scheduler()),
             addresses: site
                 .entry
@@ -450,13 +451,15 @@ impl Role for Hub {
         let Some(site) = self.sites[index].as_mut() else {
             return;
         };
-        let Some(id) = site.peer.path_of(link) else {
+        let Some((id, current)) = site.peer.path_of(link) else {
             return;
         };
-        let control = site
-            .peer
-            .tunnel
-            .handle_datagram(now, id, received.ecn, received.data);
+        let tunnel = &mut site.peer.tunnel;
+        let control = if current {
+            tunnel.handle_datagram(now, id, received.ecn, received.data)
+        } else {
+            tunnel.handle_straggler(now, id, received.ecn, received.data)
+        };
         if let Some(control) = control {
             self.on_control(now, fabric, index, control);
         }

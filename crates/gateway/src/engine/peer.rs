@@ -83,6 +83,8 @@ impl Peer {
     /// Puts a path on a link. The link it was on before is read a little longer, then closed.
     pub fn set_path(&mut self, now: Instant, id: PathId, path: PeerPath) {
         self.tunnel.add_path(now, id, path.config.clone());
+        // A connection may take its path back from a newer one.
+        self.draining.retain(|d| d.0 != path.link);
         if let Some(old) = self.paths[id.index()].replace(path) {
             self.draining.push((old.link, id, now + DRAIN));
         }
@@ -96,17 +98,20 @@ impl Peer {
         }
     }
 
-    /// The path a link carries, or carried until lately.
+    /// The path a link carries, and true; or the one it carried until lately, and false.
     #[must_use]
     #[expect(clippy::cast_possible_truncation, reason = "PATHS_MAX is 16")]
-    pub fn path_of(&self, link: LinkId) -> Option<PathId> {
+    pub fn path_of(&self, link: LinkId) -> Option<(PathId, bool)> {
         let current = self
             .paths
             .iter()
             .position(|p| p.as_ref().is_some_and(|p| p.link == link));
         current
-            .map(|index| PathId(index as u8))
-            .or_else(|| self.draining.iter().find(|d| d.0 == link).map(|d| d.1))
+            .map(|index| (PathId(index as u8), true))
+            .or_else(|| {
+                let drained = self.draining.iter().find(|d| d.0 == link);
+                drained.map(|d| (d.1, false))
+            })
     }
 
     /// Forgets a link that closed; true when it carried a path.

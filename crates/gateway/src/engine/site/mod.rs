@@ -5,71 +5,32 @@
 //! a new connection beside the old one: whichever answers first carries on. Every connection is
 //! introduced with `Hello`, repeated until the hub's `Welcome`.
 
-use std::net::{IpAddr, SocketAddr};
+mod attempts;
+mod path;
+
+use std::net::IpAddr;
 
 use ipnet::IpNet;
-use ropewalk_core::path::PathConfig;
 use ropewalk_core::schedule::SchedulerKind;
 use ropewalk_core::tunnel::PathState;
 use ropewalk_io::{InnerPacket, TunPacket};
-use ropewalk_transport::ConnectOptions;
 use ropewalk_types::{Duration, Instant, PATHS_MAX, PathId};
-use ropewalk_wire::{Control, Datagram, Hello, VERSION, Welcome, emit_control};
+use ropewalk_wire::{Control, Datagram, VERSION, Welcome};
 
-use super::control::{Command, Direction, PathStatus, Status, Uplink};
-use super::event_loop::{ENTRY_FULL_BYTES, Role};
-use super::fabric::{Fabric, LinkEvent, LinkId, Received, SocketId, any_address};
-use super::peer::{Peer, PeerPath};
-use super::settings::{EngineEvent, SiteSettings};
-use super::{random_u64, scheduler_from_number, scheduler_number};
+use crate::engine::control::{Command, Direction, PathStatus, Status, Uplink};
+use crate::engine::event_loop::{ENTRY_FULL_BYTES, Role};
+use crate::engine::fabric::{Fabric, LinkEvent, LinkId, Received};
+use crate::engine::peer::Peer;
+use crate::engine::settings::{EngineEvent, SiteSettings};
+use crate::engine::{random_u64, scheduler_from_number, scheduler_number};
+use path::SitePath;
 
 /// How often silence, attempts and unanswered messages are looked at.
 const TICK: Duration = Duration::from_millis(100);
 /// The same while every path is up and nothing is outstanding.
 const TICK_IDLE: Duration = Duration::from_secs(1);
-/// A path silent for this long gets a new connection beside the old one.
-const RECONNECT_AFTER: Duration = Duration::from_millis(400);
-/// Time between connection attempts of one path.
-const ATTEMPT_INTERVAL: Duration = Duration::from_millis(250);
-/// An attempt that has not succeeded by then is given up.
-const ATTEMPT_LIFETIME: Duration = Duration::from_secs(4);
-/// QUIC attempts of one path under way at once.
-const ATTEMPTS_MAX: usize = 4;
-/// How long QUIC may fail before TLS over TCP is tried.
-const FALLBACK_AFTER: Duration = Duration::from_millis(1_000);
-/// While TLS carries a path: how often QUIC is tried.
-const RETURN_INTERVAL: Duration = Duration::from_secs(10);
 /// How often an unanswered `Hello` is repeated.
 const HELLO_INTERVAL: Duration = Duration::from_millis(150);
-
-/// A connection on its way to carrying a path.
-#[derive(Debug)]
-struct Attempt {
-    link: LinkId,
-    generation: u32,
-    started: Instant,
-    connected: bool,
-    tls: bool,
-}
-
-#[derive(Debug)]
-struct SitePath {
-    uplink: Uplink,
-    enabled: bool,
-    socket: Option<(SocketId, bool)>,
-    attempts: Vec<Attempt>,
-    generation: u32,
-    /// Link in use whose `Hello` is unanswered, if any.
-    unanswered: bool,
-    hello_due: Instant,
-    next_attempt: Instant,
-    /// Since when QUIC has been wanted and not had.
-    quic_wanted: Option<Instant>,
-    /// Which of the hub's addresses to try.
-    address: usize,
-    last_error: Option<String>,
-    failures: u64,
-}
 
 /// The role.
 pub struct Site {
@@ -212,234 +173,7 @@ impl Site {
         self.peer.send_control(now, fabric, &gone);
     }
 
-    /// Looks after one path: starts and ends attempts, repeats `Hello`.
-    fn tend(&mut self, now: Instant, fabric: &mut Fabric, id: PathId) {
-        let silent = match self.peer.tunnel.path_state(id) {
-            Some(PathState::Suspect(since)) => now.since(since) > RECONNECT_AFTER,
-            Some(PathState::Up) => false,
-            None => true,
-        };
-        let carrier = self.peer.paths[id.index()].as_ref().map(|p| p.link);
-        let on_tls = carrier.is_some_and(|link| fabric.transport(link) == "tls");
-        let Some(path) = &mut self.paths[id.index()] else {
-            return;
-        };
-        if !path.enabled {
-            return;
-        }
-        path.attempts.retain(|attempt| {
-            let keep = now.since(attempt.started) < ATTEMPT_LIFETIME && (silent || on_tls);
-            if !keep {
-                fabric.close(now, attempt.link, "not needed any more");
-            }
-            keep
-        });
-        if silent && !on_tls {
-            path.quic_wanted.get_or_insert(now);
-        } else if !silent {
-            path.quic_wanted = None;
-        }
-        if (silent || on_tls) && path.next_attempt <= now {
-            path.next_attempt = now
-                + if silent {
-                    ATTEMPT_INTERVAL
-                } else {
-                    RETURN_INTERVAL
-                };
-            self.attempt_quic(now, fabric, id);
-        }
-        let fallback = self.settings.udp_blocked_fallback;
-        let Some(path) = &self.paths[id.index()] else {
-            return;
-        };
-        let overdue = path
-            .quic_wanted
-            .is_some_and(|at| now.since(at) > FALLBACK_AFTER);
-        let lost_tls = silent && on_tls;
-        if fallback && (overdue || lost_tls) && !path.attempts.iter().any(|a| a.tls) {
-            self.attempt_tls(now, fabric, id);
-        }
-        self.repeat_hello(now, fabric, id);
-    }
-
-    fn hub_address(&self, path: &SitePath) -> Option<SocketAddr> {
-        let addresses = self.settings.hub_addresses.load();
-        let fits = |hub: &&SocketAddr| {
-            path.uplink
-                .addresses
-                .iter()
-                .any(|a| a.is_ipv4() == hub.is_ipv4())
-        };
-        let usable: Vec<_> = addresses.iter().filter(fits).collect();
-        (!usable.is_empty()).then(|| *usable[path.address % usable.len()])
-    }
-
-    fn attempt_quic(&mut self, now: Instant, fabric: &mut Fabric, id: PathId) {
-        let Some(path) = &self.paths[id.index()] else {
-            return;
-        };
-        let Some(remote) = self.hub_address(path) else {
-            self.note_error(
-                id,
-                "no address of the hub's address family on this uplink".into(),
-            );
-            return;
-        };
-        let congestion = path
-            .uplink
-            .congestion
-            .unwrap_or(self.settings.common.congestion);
-        let mtu_max = super::udp_payload_max(path.uplink.mtu, &remote);
-        let options = ConnectOptions {
-            congestion,
-            mtu_max: Some(mtu_max),
-        };
-        let key = self.settings.hub_key.clone();
-        let Some(path) = &mut self.paths[id.index()] else {
-            return;
-        };
-        let quic = path.attempts.iter().filter(|a| !a.tls).count();
-        if quic >= ATTEMPTS_MAX {
-            let oldest = path.attempts.iter().position(|a| !a.tls).unwrap_or(0);
-            let attempt = path.attempts.remove(oldest);
-            fabric.close(now, attempt.link, "replaced by a newer attempt");
-            path.address = path.address.wrapping_add(1);
-        }
-        let started = path
-            .open_socket(fabric, &remote)
-            .and_then(|socket| fabric.connect_quic(now, socket, remote, &key, options));
-        match started {
-            Ok(link) => path.add_attempt(now, link, false),
-            Err(error) => self.note_error(id, format!("{error:#}")),
-        }
-    }
-
-    fn attempt_tls(&mut self, now: Instant, fabric: &mut Fabric, id: PathId) {
-        let Some(path) = &self.paths[id.index()] else {
-            return;
-        };
-        let Some(remote) = self.hub_address(path) else {
-            return;
-        };
-        let remote = SocketAddr::new(remote.ip(), self.settings.tcp_port);
-        let started = fabric.connect_tls(now, &path.uplink.name, remote, &self.settings.hub_key);
-        match (started, &mut self.paths[id.index()]) {
-            (Ok(link), Some(path)) => path.add_attempt(now, link, true),
-            (Err(error), _) => self.note_error(id, format!("{error:#}")),
-            (Ok(link), None) => fabric.close(now, link, "the path is gone"),
-        }
-    }
-
-    fn note_error(&mut self, id: PathId, error: String) {
-        let Some(path) = &mut self.paths[id.index()] else {
-            return;
-        };
-        if path.last_error.as_ref() != Some(&error) {
-            tracing::info!(
-                uplink = path.uplink.name,
-                error,
-                "no connection to the hub yet"
-            );
-            path.last_error = Some(error);
-        }
-    }
-
-    fn repeat_hello(&mut self, now: Instant, fabric: &mut Fabric, id: PathId) {
-        let Some(path) = &mut self.paths[id.index()] else {
-            return;
-        };
-        if path.hello_due > now {
-            return;
-        }
-        path.hello_due = now + HELLO_INTERVAL;
-        let mut due: Vec<(LinkId, u32)> = path
-            .attempts
-            .iter()
-            .filter(|a| a.connected)
-            .map(|a| (a.link, a.generation))
-            .collect();
-        if path.unanswered
-            && let Some(carrier) = &self.peer.paths[id.index()]
-        {
-            due.push((carrier.link, carrier.generation));
-        }
-        for (link, generation) in due {
-            self.hello(now, fabric, id, link, generation);
-        }
-    }
-
-    fn hello(&self, now: Instant, fabric: &mut Fabric, id: PathId, link: LinkId, generation: u32) {
-        let Some(path) = &self.paths[id.index()] else {
-            return;
-        };
-        let hello = Hello {
-            version: VERSION,
-            session: self.session,
-            path: id.0,
-            generation,
-            standby: path.uplink.standby,
-            metered: path.uplink.metered,
-            scheduler: scheduler_number(self.peer.scheduler_receive),
-            weight: path.uplink.weight.unwrap_or(0),
-            name: path.uplink.name.clone(),
-        };
-        let mut bytes = Vec::new();
-        emit_control(&Control::Hello(hello), &mut bytes);
-        fabric.send(now, link, bytes.into(), 0);
-    }
-
-    /// The attempt that carries `link`, and its path.
-    fn attempt_of(&mut self, link: LinkId) -> Option<(PathId, usize)> {
-        self.ids().into_iter().find_map(|id| {
-            let path = self.paths[id.index()].as_ref()?;
-            let index = path.attempts.iter().position(|a| a.link == link)?;
-            Some((id, index))
-        })
-    }
-
-    /// The hub has answered on an attempt: it carries the path from now on.
-    fn promote(&mut self, now: Instant, fabric: &mut Fabric, id: PathId, index: usize) {
-        let default_congestion = self.settings.common.congestion;
-        let Some(path) = &mut self.paths[id.index()] else {
-            return;
-        };
-        let attempt = path.attempts.remove(index);
-        if let Some(carrier) = &self.peer.paths[id.index()]
-            && carrier.generation > attempt.generation
-        {
-            fabric.close(now, attempt.link, "a newer connection carries the path");
-            return;
-        }
-        let (keep_tls, mut rest) = (attempt.tls, std::mem::take(&mut path.attempts));
-        rest.retain(|other| {
-            // While TLS carries the path, QUIC may still come up.
-            let keep = keep_tls && !other.tls;
-            if !keep {
-                fabric.close(now, other.link, "another connection carries the path");
-            }
-            keep
-        });
-        path.attempts = rest;
-        path.quic_wanted = None;
-        path.last_error = None;
-        path.unanswered = true;
-        path.next_attempt = now + RETURN_INTERVAL;
-        let carrier = PeerPath {
-            link: attempt.link,
-            generation: attempt.generation,
-            name: path.uplink.name.clone(),
-            config: path.config(),
-            congestion: path.uplink.congestion.unwrap_or(default_congestion),
-        };
-        tracing::info!(
-            uplink = carrier.name,
-            transport = fabric.transport(attempt.link),
-            "path up"
-        );
-        self.peer.set_path(now, id, carrier);
-    }
-
-    fn on_welcome(&mut self, now: Instant, link: LinkId, welcome: &Welcome) {
+    fn on_welcome(&mut self, link: LinkId, welcome: &Welcome) {
         if welcome.session != self.session {
             return;
         }
@@ -462,6 +196,7 @@ impl Site {
         for (carrier, path) in self.peer.paths.iter().zip(&mut self.paths) {
             if let (Some(carrier), Some(path)) = (carrier, path)
                 && carrier.link == link
+                && carrier.generation == welcome.generation
             {
                 path.unanswered = false;
             }
@@ -479,12 +214,11 @@ impl Site {
             });
             self.assigned = Some(assigned);
         }
-        let _ = now;
     }
 
-    fn on_control(&mut self, now: Instant, link: LinkId, control: Control) {
+    fn on_control(&mut self, link: LinkId, control: Control) {
         match control {
-            Control::Welcome(welcome) => self.on_welcome(now, link, &welcome),
+            Control::Welcome(welcome) => self.on_welcome(link, &welcome),
             Control::SchedulerIs { kind } => {
                 if let Some(kind) = scheduler_from_number(kind) {
                     self.peer.scheduler_receive = kind;
@@ -571,63 +305,6 @@ impl Site {
     }
 }
 
-impl SitePath {
-    fn new(now: Instant, uplink: Uplink, enabled: bool) -> Self {
-        Self {
-            uplink,
-            enabled,
-            socket: None,
-            attempts: Vec::new(),
-            generation: 0,
-            unanswered: false,
-            hello_due: now,
-            next_attempt: now,
-            quic_wanted: None,
-            address: 0,
-            last_error: None,
-            failures: 0,
-        }
-    }
-
-    fn config(&self) -> PathConfig {
-        PathConfig {
-            standby: self.uplink.standby,
-            metered: self.uplink.metered,
-            weight: self.uplink.weight,
-        }
-    }
-
-    /// The path's UDP socket, opened or changed to the family of `remote`.
-    fn open_socket(
-        &mut self,
-        fabric: &mut Fabric,
-        remote: &SocketAddr,
-    ) -> anyhow::Result<SocketId> {
-        if let Some((socket, v4)) = self.socket {
-            if v4 == remote.is_ipv4() {
-                return Ok(socket);
-            }
-            fabric.close_udp(socket);
-            self.socket = None;
-        }
-        let socket = fabric.open_udp(any_address(remote, 0), Some(&self.uplink.name))?;
-        self.socket = Some((socket, remote.is_ipv4()));
-        Ok(socket)
-    }
-
-    fn add_attempt(&mut self, now: Instant, link: LinkId, tls: bool) {
-        self.generation = self.generation.wrapping_add(1);
-        let generation = self.generation;
-        self.attempts.push(Attempt {
-            link,
-            generation,
-            started: now,
-            connected: false,
-            tls,
-        });
-    }
-}
-
 impl Role for Site {
     fn on_command(&mut self, now: Instant, fabric: &mut Fabric, command: Command) {
         match command {
@@ -669,8 +346,9 @@ impl Role for Site {
             }
             LinkEvent::Closed { reason } => {
                 if let Some((id, index)) = self.attempt_of(link) {
-                    if let Some(path) = &mut self.paths[id.index()] {
-                        path.attempts.remove(index);
+                    let path = self.paths[id.index()].as_mut();
+                    if path.is_some_and(|path| path.attempts.remove(index).connected) {
+                        self.outrank(now, id);
                     }
                     self.note_error(id, reason);
                 } else if let Some(id) = self.peer.on_link_closed(now, link)
@@ -688,8 +366,8 @@ impl Role for Site {
 
     fn on_datagram(&mut self, now: Instant, fabric: &mut Fabric, received: Received) {
         let link = received.link;
-        let id = match self.peer.path_of(link) {
-            Some(id) => id,
+        let (id, current) = match self.peer.path_of(link) {
+            Some(carried) => carried,
             None => {
                 // The hub speaks on an attempt: that is the answer, whatever it says.
                 let Some((id, index)) = self.attempt_of(link) else {
@@ -699,15 +377,17 @@ impl Role for Site {
                     return;
                 }
                 self.promote(now, fabric, id, index);
-                id
+                (id, true)
             }
         };
-        let control = self
-            .peer
-            .tunnel
-            .handle_datagram(now, id, received.ecn, received.data);
+        let tunnel = &mut self.peer.tunnel;
+        let control = if current {
+            tunnel.handle_datagram(now, id, received.ecn, received.data)
+        } else {
+            tunnel.handle_straggler(now, id, received.ecn, received.data)
+        };
         if let Some(control) = control {
-            self.on_control(now, link, control);
+            self.on_control(link, control);
         }
     }
 

@@ -1,0 +1,296 @@
+//! The site's connection attempts: how a path gets the connection that carries it.
+//!
+//! The hub moves a path to whatever introduces itself with the highest generation. So an attempt
+//! that has sent its `Hello` and is given up all the same (another was quicker, or the old
+//! connection spoke again) may have the path at the hub: the connection in charge then takes a
+//! higher generation still and introduces itself once more.
+
+use std::net::SocketAddr;
+
+use ropewalk_core::tunnel::PathState;
+use ropewalk_transport::ConnectOptions;
+use ropewalk_types::{Duration, Instant, PathId};
+use ropewalk_wire::{Control, Hello, VERSION, emit_control};
+
+use super::path::SitePath;
+use super::{HELLO_INTERVAL, Site};
+use crate::engine::fabric::{Fabric, LinkId};
+use crate::engine::peer::PeerPath;
+use crate::engine::{scheduler_number, udp_payload_max};
+
+/// A path silent for this long gets a new connection beside the old one.
+const RECONNECT_AFTER: Duration = Duration::from_millis(400);
+/// Time between connection attempts of one path.
+const ATTEMPT_INTERVAL: Duration = Duration::from_millis(250);
+/// An attempt that has not succeeded by then is given up.
+const ATTEMPT_LIFETIME: Duration = Duration::from_secs(4);
+/// QUIC attempts of one path under way at once.
+const ATTEMPTS_MAX: usize = 4;
+/// How long QUIC may fail before TLS over TCP is tried.
+const FALLBACK_AFTER: Duration = Duration::from_millis(1_000);
+/// While TLS carries a path: how often QUIC is tried.
+const RETURN_INTERVAL: Duration = Duration::from_secs(10);
+
+impl Site {
+    /// Looks after one path: starts and ends attempts, repeats `Hello`.
+    pub(super) fn tend(&mut self, now: Instant, fabric: &mut Fabric, id: PathId) {
+        let silent = match self.peer.tunnel.path_state(id) {
+            Some(PathState::Suspect(since)) => now.since(since) > RECONNECT_AFTER,
+            Some(PathState::Up) => false,
+            None => true,
+        };
+        let carrier = self.peer.paths[id.index()].as_ref().map(|p| p.link);
+        let on_tls = carrier.is_some_and(|link| fabric.transport(link) == "tls");
+        let Some(path) = &mut self.paths[id.index()] else {
+            return;
+        };
+        if !path.enabled {
+            return;
+        }
+        let mut outranked = false;
+        path.attempts.retain(|attempt| {
+            let keep = now.since(attempt.started) < ATTEMPT_LIFETIME && (silent || on_tls);
+            if !keep {
+                outranked |= attempt.connected;
+                fabric.close(now, attempt.link, "not needed any more");
+            }
+            keep
+        });
+        if outranked {
+            self.outrank(now, id);
+        }
+        let Some(path) = &mut self.paths[id.index()] else {
+            return;
+        };
+        if silent && !on_tls {
+            path.quic_wanted.get_or_insert(now);
+        } else if !silent {
+            path.quic_wanted = None;
+        }
+        if (silent || on_tls) && path.next_attempt <= now {
+            path.next_attempt = now
+                + if silent {
+                    ATTEMPT_INTERVAL
+                } else {
+                    RETURN_INTERVAL
+                };
+            self.attempt_quic(now, fabric, id);
+        }
+        let fallback = self.settings.udp_blocked_fallback;
+        let Some(path) = &self.paths[id.index()] else {
+            return;
+        };
+        let overdue = path
+            .quic_wanted
+            .is_some_and(|at| now.since(at) > FALLBACK_AFTER);
+        let lost_tls = silent && on_tls;
+        if fallback && (overdue || lost_tls) && !path.attempts.iter().any(|a| a.tls) {
+            self.attempt_tls(now, fabric, id);
+        }
+        self.repeat_hello(now, fabric, id);
+    }
+
+    pub(super) fn hub_address(&self, path: &SitePath) -> Option<SocketAddr> {
+        let addresses = self.settings.hub_addresses.load();
+        let fits = |hub: &&SocketAddr| {
+            path.uplink
+                .addresses
+                .iter()
+                .any(|a| a.is_ipv4() == hub.is_ipv4())
+        };
+        let usable: Vec<_> = addresses.iter().filter(fits).collect();
+        (!usable.is_empty()).then(|| *usable[path.address % usable.len()])
+    }
+
+    pub(super) fn attempt_quic(&mut self, now: Instant, fabric: &mut Fabric, id: PathId) {
+        let Some(path) = &self.paths[id.index()] else {
+            return;
+        };
+        let Some(remote) = self.hub_address(path) else {
+            self.note_error(
+                id,
+                "no address of the hub's address family on this uplink".into(),
+            );
+            return;
+        };
+        let congestion = path
+            .uplink
+            .congestion
+            .unwrap_or(self.settings.common.congestion);
+        let mtu_max = udp_payload_max(path.uplink.mtu, &remote);
+        let options = ConnectOptions {
+            congestion,
+            mtu_max: Some(mtu_max),
+        };
+        let key = self.settings.hub_key.clone();
+        let Some(path) = &mut self.paths[id.index()] else {
+            return;
+        };
+        let quic = path.attempts.iter().filter(|a| !a.tls).count();
+        if quic >= ATTEMPTS_MAX {
+            let oldest = path.attempts.iter().position(|a| !a.tls).unwrap_or(0);
+            let attempt = path.attempts.remove(oldest);
+            fabric.close(now, attempt.link, "replaced by a newer attempt");
+            path.address = path.address.wrapping_add(1);
+        }
+        let started = path
+            .open_socket(fabric, &remote)
+            .and_then(|socket| fabric.connect_quic(now, socket, remote, &key, options));
+        match started {
+            Ok(link) => path.add_attempt(now, link, false),
+            Err(error) => self.note_error(id, format!("{error:#}")),
+        }
+    }
+
+    pub(super) fn attempt_tls(&mut self, now: Instant, fabric: &mut Fabric, id: PathId) {
+        let Some(path) = &self.paths[id.index()] else {
+            return;
+        };
+        let Some(remote) = self.hub_address(path) else {
+            return;
+        };
+        let remote = SocketAddr::new(remote.ip(), self.settings.tcp_port);
+        let started = fabric.connect_tls(now, &path.uplink.name, remote, &self.settings.hub_key);
+        match (started, &mut self.paths[id.index()]) {
+            (Ok(link), Some(path)) => path.add_attempt(now, link, true),
+            (Err(error), _) => self.note_error(id, format!("{error:#}")),
+            (Ok(link), None) => fabric.close(now, link, "the path is gone"),
+        }
+    }
+
+    pub(super) fn note_error(&mut self, id: PathId, error: String) {
+        let Some(path) = &mut self.paths[id.index()] else {
+            return;
+        };
+        if path.last_error.as_ref() != Some(&error) {
+            tracing::info!(
+                uplink = path.uplink.name,
+                error,
+                "no connection to the hub yet"
+            );
+            path.last_error = Some(error);
+        }
+    }
+
+    pub(super) fn repeat_hello(&mut self, now: Instant, fabric: &mut Fabric, id: PathId) {
+        let Some(path) = &mut self.paths[id.index()] else {
+            return;
+        };
+        if path.hello_due > now {
+            return;
+        }
+        path.hello_due = now + HELLO_INTERVAL;
+        let mut due: Vec<(LinkId, u32)> = path
+            .attempts
+            .iter()
+            .filter(|a| a.connected)
+            .map(|a| (a.link, a.generation))
+            .collect();
+        if path.unanswered
+            && let Some(carrier) = &self.peer.paths[id.index()]
+        {
+            due.push((carrier.link, carrier.generation));
+        }
+        for (link, generation) in due {
+            self.hello(now, fabric, id, link, generation);
+        }
+    }
+
+    pub(super) fn hello(&self, now: Instant, fabric: &mut Fabric, id: PathId, link: LinkId, generation: u32) {
+        let Some(path) = &self.paths[id.index()] else {
+            return;
+        };
+        let hello = Hello {
+            version: VERSION,
+            session: self.session,
+            path: id.0,
+            generation,
+            standby: path.uplink.standby,
+            metered: path.uplink.metered,
+            scheduler: scheduler_number(self.peer.scheduler_receive),
+            weight: path.uplink.weight.unwrap_or(0),
+            name: path.uplink.name.clone(),
+        };
+        let mut bytes = Vec::new();
+        emit_control(&Control::Hello(hello), &mut bytes);
+        fabric.send(now, link, bytes.into(), 0);
+    }
+
+    /// The attempt that carries `link`, and its path.
+    pub(super) fn attempt_of(&mut self, link: LinkId) -> Option<(PathId, usize)> {
+        self.ids().into_iter().find_map(|id| {
+            let path = self.paths[id.index()].as_ref()?;
+            let index = path.attempts.iter().position(|a| a.link == link)?;
+            Some((id, index))
+        })
+    }
+
+    /// The hub has answered on an attempt: it carries the path from now on.
+    pub(super) fn promote(&mut self, now: Instant, fabric: &mut Fabric, id: PathId, index: usize) {
+        let default_congestion = self.settings.common.congestion;
+        let Some(path) = &mut self.paths[id.index()] else {
+            return;
+        };
+        let attempt = path.attempts.remove(index);
+        if let Some(carrier) = &self.peer.paths[id.index()]
+            && carrier.generation > attempt.generation
+        {
+            fabric.close(now, attempt.link, "a newer connection carries the path");
+            return;
+        }
+        let mut outranked = false;
+        path.attempts.retain(|other| {
+            // While TLS carries the path, QUIC may still come up.
+            let keep = attempt.tls && !other.tls;
+            if !keep {
+                outranked |= other.connected;
+                fabric.close(now, other.link, "another connection carries the path");
+            }
+            keep
+        });
+        path.quic_wanted = None;
+        path.last_error = None;
+        path.unanswered = true;
+        // What made TLS win may be over at once.
+        let next = if attempt.tls {
+            FALLBACK_AFTER
+        } else {
+            RETURN_INTERVAL
+        };
+        path.next_attempt = now + next;
+        let carrier = PeerPath {
+            link: attempt.link,
+            generation: attempt.generation,
+            name: path.uplink.name.clone(),
+            config: path.config(),
+            congestion: path.uplink.congestion.unwrap_or(default_congestion),
+        };
+        tracing::info!(
+            uplink = carrier.name,
+            transport = fabric.transport(attempt.link),
+            "path up"
+        );
+        self.peer.set_path(now, id, carrier);
+        if outranked {
+            self.outrank(now, id);
+        }
+    }
+
+    /// Claims the path at the hub for the connection in charge, against attempts that were given
+    /// up after their `Hello`. Attempts still under way may replace it later.
+    pub(super) fn outrank(&mut self, now: Instant, id: PathId) {
+        let (Some(path), Some(carrier)) = (
+            &mut self.paths[id.index()],
+            &mut self.peer.paths[id.index()],
+        ) else {
+            return;
+        };
+        carrier.generation = path.next_generation();
+        for at in 0..path.attempts.len() {
+            path.attempts[at].generation = path.next_generation();
+        }
+        path.unanswered = true;
+        path.hello_due = now;
+        self.tick = now;
+    }
+}

@@ -1,0 +1,100 @@
+//! A path of the site: its uplink, its socket, and the attempts to connect it.
+
+use std::net::SocketAddr;
+
+use ropewalk_core::path::PathConfig;
+use ropewalk_types::Instant;
+
+use crate::engine::control::Uplink;
+use crate::engine::fabric::{Fabric, LinkId, SocketId, any_address};
+
+/// A connection on its way to carrying a path.
+#[derive(Debug)]
+pub(super) struct Attempt {
+    pub(super) link: LinkId,
+    pub(super) generation: u32,
+    pub(super) started: Instant,
+    pub(super) connected: bool,
+    pub(super) tls: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct SitePath {
+    pub(super) uplink: Uplink,
+    pub(super) enabled: bool,
+    pub(super) socket: Option<(SocketId, bool)>,
+    pub(super) attempts: Vec<Attempt>,
+    pub(super) generation: u32,
+    /// Link in use whose `Hello` is unanswered, if any.
+    pub(super) unanswered: bool,
+    pub(super) hello_due: Instant,
+    pub(super) next_attempt: Instant,
+    /// Since when QUIC has been wanted and not had.
+    pub(super) quic_wanted: Option<Instant>,
+    /// Which of the hub's addresses to try.
+    pub(super) address: usize,
+    pub(super) last_error: Option<String>,
+    pub(super) failures: u64,
+}
+
+impl SitePath {
+    pub(super) fn new(now: Instant, uplink: Uplink, enabled: bool) -> Self {
+        Self {
+            uplink,
+            enabled,
+            socket: None,
+            attempts: Vec::new(),
+            generation: 0,
+            unanswered: false,
+            hello_due: now,
+            next_attempt: now,
+            quic_wanted: None,
+            address: 0,
+            last_error: None,
+            failures: 0,
+        }
+    }
+
+    pub(super) fn config(&self) -> PathConfig {
+        PathConfig {
+            standby: self.uplink.standby,
+            metered: self.uplink.metered,
+            weight: self.uplink.weight,
+        }
+    }
+
+    /// The path's UDP socket, opened or changed to the family of `remote`.
+    pub(super) fn open_socket(
+        &mut self,
+        fabric: &mut Fabric,
+        remote: &SocketAddr,
+    ) -> anyhow::Result<SocketId> {
+        if let Some((socket, v4)) = self.socket {
+            if v4 == remote.is_ipv4() {
+                return Ok(socket);
+            }
+            fabric.close_udp(socket);
+            self.socket = None;
+        }
+        let socket = fabric.open_udp(any_address(remote, 0), Some(&self.uplink.name))?;
+        self.socket = Some((socket, remote.is_ipv4()));
+        Ok(socket)
+    }
+
+    pub(super) fn add_attempt(&mut self, now: Instant, link: LinkId, tls: bool) {
+        let generation = self.next_generation();
+        self.attempts.push(Attempt {
+            link,
+            generation,
+            started: now,
+            connected: false,
+            tls,
+        });
+    }
+
+    /// Generations rise with every connection and every claim of the path.
+    pub(super) const fn next_generation(&mut self) -> u32 {
+        self.generation = self.generation.wrapping_add(1);
+        self.generation
+    }
+}
