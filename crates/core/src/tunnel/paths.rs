@@ -26,7 +26,7 @@ const PEER_SUSPECT: Duration = Duration::from_millis(600);
 pub enum PathState {
     /// Works as far as known.
     Up,
-    /// Silent since the instant; used only when no other path is up.
+    /// Silent, in one direction or both, since the instant; used only when no other path is up.
     Suspect(Instant),
 }
 
@@ -63,16 +63,26 @@ pub(super) struct Path {
     /// Packets that came over this path after they had been given up, since the last report.
     pub late: u16,
     suspect_since: Option<Instant>,
-    peer_suspect_until: Option<Instant>,
+    peer_suspect: Option<PeerSuspect>,
     next_seq: u16,
     last_sent: Instant,
     /// When silence was last answered with a probe.
     probed_at: Instant,
 }
 
+/// The peer's word that it gets no acknowledgements on a path.
+#[derive(Clone, Copy, Debug)]
+struct PeerSuspect {
+    since: Instant,
+    until: Instant,
+}
+
 impl Path {
+    /// A path that works one way only is suspect as well.
     pub fn state(&self) -> PathState {
-        self.suspect_since.map_or(PathState::Up, PathState::Suspect)
+        let peers = self.peer_suspect.map(|word| word.since);
+        let since = self.suspect_since.into_iter().chain(peers).min();
+        since.map_or(PathState::Up, PathState::Suspect)
     }
 
     /// Whether this side gets no acknowledgements.
@@ -81,7 +91,7 @@ impl Path {
     }
 
     pub const fn usable(&self) -> bool {
-        self.suspect_since.is_none() && self.peer_suspect_until.is_none()
+        self.suspect_since.is_none() && self.peer_suspect.is_none()
     }
 
     /// Silence after which a probe asks for a sign of life: the last packet may have been lost,
@@ -146,7 +156,7 @@ impl Paths {
             stats: PathStats::default(),
             late: 0,
             suspect_since: None,
-            peer_suspect_until: None,
+            peer_suspect: None,
             next_seq: 0,
             last_sent: now,
             probed_at: Instant::ZERO,
@@ -201,7 +211,11 @@ impl Paths {
     /// The peer gets no acknowledgements on this path, or gets them again.
     pub fn peer_says(&mut self, now: Instant, id: PathId, suspect: bool) {
         if let Some(path) = self.get_mut(id) {
-            path.peer_suspect_until = suspect.then(|| now + PEER_SUSPECT);
+            let since = path.peer_suspect.map_or(now, |word| word.since);
+            path.peer_suspect = suspect.then(|| PeerSuspect {
+                since,
+                until: now + PEER_SUSPECT,
+            });
         }
     }
 
@@ -211,9 +225,9 @@ impl Paths {
             let id = PathId(index as u8);
             self.judge(now, id);
             if let Some(path) = self.get_mut(id)
-                && path.peer_suspect_until.is_some_and(|at| at <= now)
+                && path.peer_suspect.is_some_and(|word| word.until <= now)
             {
-                path.peer_suspect_until = None;
+                path.peer_suspect = None;
             }
         }
     }
@@ -225,10 +239,15 @@ impl Paths {
             let probe = self
                 .probe_interval
                 .map(|interval| path.last_sent + interval);
-            [suspect, path.peer_suspect_until, probe, path.doubt_due()]
-                .into_iter()
-                .flatten()
-                .min()
+            [
+                suspect,
+                path.peer_suspect.map(|word| word.until),
+                probe,
+                path.doubt_due(),
+            ]
+            .into_iter()
+            .flatten()
+            .min()
         };
         self.iter().filter_map(|(_, path)| due(path)).min()
     }

@@ -150,7 +150,11 @@ impl Hub {
         congestion: ropewalk_transport::CongestionControl,
     ) -> bool {
         let id = PathId(hello.path);
-        if site.peer.path_of(link).is_some_and(|(carried, _)| carried != id) {
+        if site
+            .peer
+            .path_of(link)
+            .is_some_and(|(carried, _)| carried != id)
+        {
             fabric.close(now, link, "one connection carries one path");
             return false;
         }
@@ -195,7 +199,14 @@ impl Hub {
         true
     }
 
-    fn welcome(&self, now: Instant, fabric: &mut Fabric, index: usize, link: LinkId, hello: &Hello) {
+    fn welcome(
+        &self,
+        now: Instant,
+        fabric: &mut Fabric,
+        index: usize,
+        link: LinkId,
+        hello: &Hello,
+    ) {
         let Some(site) = &self.sites[index] else {
             return;
         };

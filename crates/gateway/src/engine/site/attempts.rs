@@ -67,6 +67,9 @@ impl Site {
         } else if !silent {
             path.quic_wanted = None;
         }
+        if silent {
+            path.next_attempt = path.next_attempt.min(now + ATTEMPT_INTERVAL);
+        }
         if (silent || on_tls) && path.next_attempt <= now {
             path.next_attempt = now
                 + if silent {
@@ -137,7 +140,10 @@ impl Site {
             .open_socket(fabric, &remote)
             .and_then(|socket| fabric.connect_quic(now, socket, remote, &key, options));
         match started {
-            Ok(link) => path.add_attempt(now, link, false),
+            Ok(link) => {
+                tracing::debug!(uplink = path.uplink.name, %remote, "QUIC connection attempted");
+                path.add_attempt(now, link, false);
+            }
             Err(error) => self.note_error(id, format!("{error:#}")),
         }
     }
@@ -152,7 +158,10 @@ impl Site {
         let remote = SocketAddr::new(remote.ip(), self.settings.tcp_port);
         let started = fabric.connect_tls(now, &path.uplink.name, remote, &self.settings.hub_key);
         match (started, &mut self.paths[id.index()]) {
-            (Ok(link), Some(path)) => path.add_attempt(now, link, true),
+            (Ok(link), Some(path)) => {
+                tracing::debug!(uplink = path.uplink.name, %remote, "TLS connection attempted");
+                path.add_attempt(now, link, true);
+            }
             (Err(error), _) => self.note_error(id, format!("{error:#}")),
             (Ok(link), None) => fabric.close(now, link, "the path is gone"),
         }
@@ -196,7 +205,14 @@ impl Site {
         }
     }
 
-    pub(super) fn hello(&self, now: Instant, fabric: &mut Fabric, id: PathId, link: LinkId, generation: u32) {
+    pub(super) fn hello(
+        &self,
+        now: Instant,
+        fabric: &mut Fabric,
+        id: PathId,
+        link: LinkId,
+        generation: u32,
+    ) {
         let Some(path) = &self.paths[id.index()] else {
             return;
         };
@@ -252,12 +268,7 @@ impl Site {
         path.last_error = None;
         path.unanswered = true;
         // What made TLS win may be over at once.
-        let next = if attempt.tls {
-            FALLBACK_AFTER
-        } else {
-            RETURN_INTERVAL
-        };
-        path.next_attempt = now + next;
+        path.next_attempt = now + FALLBACK_AFTER;
         let carrier = PeerPath {
             link: attempt.link,
             generation: attempt.generation,

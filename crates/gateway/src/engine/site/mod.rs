@@ -340,6 +340,7 @@ impl Role for Site {
                     return;
                 };
                 path.attempts[index].connected = true;
+                tracing::debug!(uplink = path.uplink.name, "connected, saying hello");
                 let generation = path.attempts[index].generation;
                 path.hello_due = now + HELLO_INTERVAL;
                 self.hello(now, fabric, id, link, generation);
