@@ -14,6 +14,7 @@ pub mod bench;
 pub mod packet;
 pub mod table;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
@@ -36,7 +37,7 @@ pub struct Lab {
     pub hub: Gateway,
     /// Namespaces and links.
     pub topology: Topology,
-    _serial: Serial,
+    _serial: Arc<Serial>,
 }
 
 /// Namespaces and links without gateways, for tests that start them by hand.
@@ -44,7 +45,7 @@ pub struct Lab {
 pub struct Ground {
     /// Namespaces and links.
     pub topology: Topology,
-    _serial: Serial,
+    _serial: Arc<Serial>,
 }
 
 impl Ground {
@@ -55,6 +56,14 @@ impl Ground {
     pub fn new(spec: &TopologySpec) -> Result<Self> {
         let serial = serial()?;
         remove_leftovers();
+        Self::beside(Arc::new(serial), spec)
+    }
+
+    /// Builds the topology beside others under the same lock.
+    ///
+    /// # Errors
+    /// As [`Ground::new`].
+    pub fn beside(serial: Arc<Serial>, spec: &TopologySpec) -> Result<Self> {
         Ok(Self {
             topology: Topology::build(spec)?,
             _serial: serial,

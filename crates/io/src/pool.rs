@@ -13,9 +13,6 @@ use crate::HEADROOM;
 /// Blocks kept for reuse.
 const PARKED_MAX: usize = 32;
 
-/// Parked blocks looked at before a new one is allocated.
-const LOOK_MAX: usize = 4;
-
 /// A source of blocks of one size.
 #[derive(Debug)]
 pub(crate) struct Pool {
@@ -53,16 +50,19 @@ impl Pool {
         if spent.capacity() > 0 || self.parked.is_empty() {
             self.parked.push_back(spent);
         }
-        for _ in 0..LOOK_MAX.min(self.parked.len()) {
-            // The oldest first: its packets are the likeliest to be gone.
-            if let Some(mut block) = self.parked.pop_front() {
-                if block.try_reclaim(self.block_bytes) {
-                    return block;
-                }
-                if self.parked.len() < PARKED_MAX && block.capacity() > 0 {
-                    self.parked.push_back(block);
-                }
+        // The newest first: where packets go on at once, a few blocks then do, and the processor's
+        // cache holds them. Else the oldest: its packets are the likeliest to be gone.
+        let count = self.parked.len();
+        for index in [count.wrapping_sub(1), count.wrapping_sub(2), 0, 1] {
+            let block = self.parked.get_mut(index);
+            if block.is_some_and(|block| block.try_reclaim(self.block_bytes)) {
+                return self.parked.remove(index).unwrap_or_default();
             }
+        }
+        // Others are looked at next time.
+        self.parked.rotate_left(count.min(2));
+        if count > PARKED_MAX {
+            self.parked.pop_back();
         }
         BytesMut::with_capacity(self.block_bytes)
     }

@@ -2,9 +2,11 @@
 //! downloads, goodput against the ceiling, ping under load, reordering at the exit.
 
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::thread::ScopedJoinHandle;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::Parser;
 use ropewalk_e2e::bench::{self, BenchArgs};
 use ropewalk_e2e::table::{Table, range};
@@ -13,7 +15,7 @@ use ropewalk_testbed::gateway::GatewaySpec;
 use ropewalk_testbed::topology::SERVER;
 use ropewalk_testbed::traffic::bulk::{self, Bulk, BulkSpec};
 use ropewalk_testbed::traffic::ping::{Ping, PingReport, PingSpec};
-use ropewalk_testbed::{LinkSpec, TopologySpec};
+use ropewalk_testbed::{LinkSpec, Serial, TopologySpec, remove_leftovers, serial};
 use serde::Serialize;
 
 /// Compare all schedulers and MPTCP over the path pairs of the HTMT paper.
@@ -27,6 +29,9 @@ struct Args {
     /// Runs per row.
     #[arg(long, default_value_t = 1)]
     repeat: u64,
+    /// Run the path pairs at the same time, for a machine with power to spare.
+    #[arg(long)]
+    together: bool,
     /// Path pairs to run, 1 to 3.
     #[arg(long, value_delimiter = ',', default_value = "1,2,3")]
     pairs: Vec<usize>,
@@ -68,7 +73,7 @@ const ROWS: [&str; 16] = [
 ];
 
 /// One row: one scheduler over one pair.
-#[derive(Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 struct Row {
     pair: String,
     row: String,
@@ -99,49 +104,64 @@ fn measure(args: &Args) -> Result<Vec<Row>> {
         .rows
         .clone()
         .unwrap_or_else(|| ROWS.map(str::to_owned).to_vec());
-    let mut rows = Vec::new();
-    for &number in &args.pairs {
-        let Some(pair) = number.checked_sub(1).and_then(|index| PAIRS.get(index)) else {
-            anyhow::bail!("there is no path pair {number}; choose from 1, 2 and 3");
-        };
-        for name in &wanted {
+    let serial = Arc::new(serial()?);
+    remove_leftovers();
+    let measure_pair = |number: usize| -> Result<Vec<Row>> {
+        let pair = number.checked_sub(1).and_then(|index| PAIRS.get(index));
+        let pair = pair.with_context(|| format!("there is no path pair {number}, only 1 to 3"))?;
+        let rows = wanted.iter().map(|name| {
             let mut row = Row {
                 pair: pair_name(pair),
                 row: name.clone(),
                 ..Row::default()
             };
             for round in 0..args.repeat {
-                run(args, pair, name, time, round, &mut row)?;
+                let seed = 10 * round;
+                run(args, &serial, pair, time, seed, &mut row)?;
             }
-            eprintln!(
-                "{} {name}: {} Mbit/s",
-                row.pair,
-                range(&row.goodput_mbit, 2)
-            );
-            rows.push(row);
-        }
-    }
-    Ok(rows)
+            let goodput = range(&row.goodput_mbit, 2);
+            eprintln!("{} {name}: {goodput} Mbit/s", row.pair);
+            Ok(row)
+        });
+        rows.collect()
+    };
+    let numbers = args.pairs.iter().copied();
+    let pairs: Vec<Result<Vec<Row>>> = if args.together {
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = numbers
+                .map(|number| scope.spawn(move || measure_pair(number)))
+                .collect();
+            let join = |thread: ScopedJoinHandle<'_, _>| match thread.join() {
+                Ok(rows) => rows,
+                Err(panic) => std::panic::resume_unwind(panic),
+            };
+            threads.into_iter().map(join).collect()
+        })
+    } else {
+        numbers.map(measure_pair).collect()
+    };
+    Ok(pairs.into_iter().collect::<Result<Vec<_>>>()?.concat())
 }
 
 /// One run; its figures are added to the row.
 fn run(
     args: &Args,
+    serial: &Arc<Serial>,
     pair: &[(f64, u64); 2],
-    name: &str,
     time: Duration,
-    round: u64,
+    seed_base: u64,
     row: &mut Row,
 ) -> Result<()> {
     let links = pair.iter().zip(1..).map(|(&(rate, rtt_ms), seed)| {
-        LinkSpec::steady(rate, Duration::from_micros(rtt_ms * 500)).with_seed(seed + 10 * round)
+        LinkSpec::steady(rate, Duration::from_micros(rtt_ms * 500)).with_seed(seed + seed_base)
     });
-    let ground = Ground::new(&TopologySpec::new("sched", links.collect()))?;
+    let topology = TopologySpec::new("sched", links.collect());
+    let ground = Ground::beside(Arc::clone(serial), &topology)?;
     let spec = BulkSpec::download(args.flows, time);
     let sum = pair[0].0 + pair[1].0;
-    match name {
+    match row.row.clone().as_str() {
         "single-a" | "single-b" => {
-            let index = usize::from(name == "single-b");
+            let index = usize::from(row.row == "single-b");
             let uplink = ground.topology.uplinks()[index].interface.clone();
             row.ceiling_mbit = plain_ceiling(pair[index].0);
             let ping = ping(&ground, Some(&uplink))?;

@@ -38,9 +38,21 @@ struct Args {
     /// Leave the search for the highest UDP packet rate out.
     #[arg(long)]
     no_udp: bool,
+    /// Only the systems whose name contains this.
+    #[arg(long, default_value = "")]
+    only: String,
+    /// Only with UDP segmentation offload on the veth links, or only without.
+    #[arg(long, value_name = "on|off")]
+    segmentation: Option<Segmentation>,
     /// Lines for the `[tunnel]` section of both gateways.
     #[arg(long, default_value = "")]
     tunnel: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Segmentation {
+    On,
+    Off,
 }
 
 /// What carries the traffic.
@@ -91,8 +103,17 @@ fn measure(args: &Args) -> Result<Vec<Row>> {
         programs::require(&[programs::WG])?;
         systems.push(System::WireguardGo);
     }
+    systems.retain(|system| system.name().contains(&args.only));
     let mut rows = Vec::new();
     for udp_segmentation in [true, false] {
+        let this = if udp_segmentation {
+            Segmentation::On
+        } else {
+            Segmentation::Off
+        };
+        if args.segmentation.is_some_and(|only| only != this) {
+            continue;
+        }
         let mut some: Vec<Row> = systems
             .iter()
             .map(|system| Row {

@@ -24,7 +24,7 @@ use super::settings::{CommonSettings, EngineEvent};
 const _: () = assert!(ropewalk_io::HEADROOM == ropewalk_wire::HEADROOM);
 
 /// Batches read from the TUN interface before others get their turn.
-const TUN_READS_PER_TURN: usize = 4;
+const TUN_READS_PER_TURN: usize = 1;
 /// Descriptors reported per wait.
 const EVENTS: usize = 64;
 /// Bytes waiting at an entry beyond which the TUN interface is not read: its own queue then

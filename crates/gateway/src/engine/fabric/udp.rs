@@ -11,8 +11,9 @@ use rustix::event::epoll;
 
 use super::{Fabric, Kind, Ready, Received};
 
-/// Batches read from one socket before others get their turn.
-const READS_PER_TURN: usize = 8;
+/// Datagrams read from one socket before they are worked off: few enough to stay in the
+/// processor's cache. One read may bring more, where the kernel joins them.
+const READ_DATAGRAMS: usize = 128;
 
 /// Names a UDP socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +68,8 @@ impl Fabric {
 
     /// Reads what waits at a UDP socket and appends the datagrams of established links.
     pub fn read_udp(&mut self, now: Instant, socket: u32, out: &mut Vec<Received>) {
-        for _ in 0..READS_PER_TURN {
+        let mut left = READ_DATAGRAMS;
+        while left > 0 {
             let Some(Some(port)) = self.sockets.get_mut(socket as usize) else {
                 return;
             };
@@ -108,11 +110,13 @@ impl Fabric {
                 self.mark_dirty(link);
             }
             self.arrivals = arrivals;
-            if !matches!(read, Ok(1..)) {
-                if let Err(error) = read {
+            match read {
+                Ok(0) => return,
+                Ok(count) => left = left.saturating_sub(count),
+                Err(error) => {
                     tracing::warn!(%error, "reading a UDP socket failed");
+                    return;
                 }
-                return;
             }
         }
     }
