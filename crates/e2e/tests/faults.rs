@@ -1,14 +1,14 @@
 //! Bad input and faults: a clear error or a counted drop, never a crash, and nothing left behind.
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::path::Path;
 use std::time::Duration;
 
 use ropewalk_e2e::packet;
 use ropewalk_e2e::{Ground, Lab, ready, two_links, whole};
-use ropewalk_testbed::gateway::{Gateway, GatewaySpec, Status, UDP_PORT};
-use ropewalk_testbed::topology::HUB;
+use ropewalk_testbed::gateway::{Gateway, GatewaySpec, Status, TCP_PORT, UDP_PORT};
+use ropewalk_testbed::topology::{Cut, HUB, SERVER};
 use ropewalk_testbed::traffic::Direction;
 use ropewalk_testbed::traffic::bulk::{Amount, Bulk, BulkSpec};
 use ropewalk_testbed::traffic::probe::{Probe, ProbeSpec};
@@ -294,6 +294,62 @@ fn a_flood_of_handshakes_is_answered_with_retry_and_sites_still_get_in() {
     lab.site.start().unwrap();
     lab.site.wait_paths(2, PATIENCE).unwrap();
     assert!(probe.finish().unwrap().report().received > 0);
+    lab.passes().unwrap();
+}
+
+#[test]
+fn idle_tcp_connections_of_one_address_take_no_place_from_others() {
+    if !ready() {
+        return;
+    }
+    let lab = Lab::new("idle-tcp", two_links()).unwrap();
+    let target = SocketAddr::new(HUB.into(), TCP_PORT);
+    let connect = || {
+        let connections = (0..40).map(|_| TcpStream::connect_timeout(&target, PATIENCE));
+        connections.collect::<std::io::Result<Vec<TcpStream>>>()
+    };
+    // They never say a word, and come from one address of the site's.
+    let idle = lab.topology.site().enter(connect).unwrap().unwrap();
+    let refused = |status: &Status| status.drops["streams_refused"] >= 20;
+    lab.hub
+        .wait_for("refused connection", PATIENCE, refused)
+        .unwrap();
+    lab.topology.block_udp(true).unwrap();
+    let over_tls = |status: &Status| status.paths().any(|path| path.transport == "tls");
+    lab.site
+        .wait_for("path over TLS", PATIENCE, over_tls)
+        .unwrap();
+    drop(idle);
+    lab.passes().unwrap();
+}
+
+#[test]
+fn a_full_entry_waits_without_work() {
+    if !ready() {
+        return;
+    }
+    let lab = Lab::new("full", vec![LinkSpec::unshaped(true)]).unwrap();
+    // A fast path is given a long queue.
+    lab.transfer(Direction::Upload, 2, 200_000_000, LIMIT)
+        .unwrap();
+    lab.topology.cut(0, Cut::Blackhole).unwrap();
+    let flood = || {
+        let socket = UdpSocket::bind("0.0.0.0:0")?;
+        socket.set_nonblocking(true)?;
+        for _ in 0..40_000 {
+            // What finds no room is lost, as it should be.
+            let _ = socket.send_to(&[0; 1_300], SocketAddr::new(SERVER.into(), 9));
+        }
+        Ok::<_, std::io::Error>(())
+    };
+    lab.topology.site().enter(flood).unwrap().unwrap();
+    let processor = || lab.site.process().unwrap().cpu_seconds();
+    let before = processor();
+    std::thread::sleep(Duration::from_secs(2));
+    let spent = processor() - before;
+    assert!(spent < 1.0, "{spent} s of 2 s: {}", lab.explain());
+    lab.topology.restore(0, Cut::Blackhole).unwrap();
+    lab.site.wait_paths(1, PATIENCE).unwrap();
     lab.passes().unwrap();
 }
 

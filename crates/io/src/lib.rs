@@ -2,7 +2,7 @@
 //! nftables, sysctl, clocks and `TCP_INFO`.
 //!
 //! Every descriptor is non-blocking and offers `AsFd`, so that one event loop waits on all.
-//! `unsafe` stays in `sys`; the other modules are safe code above it.
+//! `unsafe` stays in `sys`, but for one call in `netns`; the other modules are safe code above it.
 
 mod checksum;
 pub mod clock;

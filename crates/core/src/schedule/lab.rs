@@ -261,6 +261,7 @@ impl Sender {
 
 /// What a run came to.
 #[derive(Debug)]
+#[expect(dead_code, reason = "a failed assertion shows all of it")]
 pub(super) struct Outcome {
     /// Goodput of the second half of the run over the sum of the path rates, overhead allowed.
     pub utilisation: f64,
@@ -272,15 +273,14 @@ pub(super) struct Outcome {
     pub ping_ms: (f64, f64),
     /// Packets that overtook another of their flow, as the exit counted, per packet.
     pub reordered: f64,
-
+    /// Packets the exit held, and holds that ended by time.
     pub held: u64,
-
     pub hold_timeouts: u64,
-
+    /// Segments the senders sent again.
     pub retransmissions: u64,
     /// Share of bytes per path.
     pub split: Vec<f64>,
-
+    /// What the scheduler says of itself at the end.
     pub reason: String,
 }
 
@@ -476,54 +476,6 @@ impl Lab {
 
 /// Header bytes do not matter here: goodput is counted in inner packets.
 const _: () = assert!(HEADER < PACKET);
-
-#[test]
-#[ignore = "prints a table for whoever works on a scheduler"]
-fn table() {
-    let wire = |mbit, rtt_ms, loss| Wire { mbit, rtt_ms, loss };
-    let pairs = [
-        ("8/50+8/50", [wire(8, 50, 0.0), wire(8, 50, 0.0)]),
-        ("16/50+8/70", [wire(16, 50, 0.0), wire(8, 70, 0.0)]),
-        ("8/50+16/70", [wire(8, 50, 0.0), wire(16, 70, 0.0)]),
-        ("50/40+50/140", [wire(50, 40, 0.0), wire(50, 140, 0.0)]),
-        ("50/40+12/40", [wire(50, 40, 0.0), wire(12, 40, 0.0)]),
-        ("20/30+20/30 15%", [wire(20, 30, 0.0), wire(20, 30, 0.15)]),
-        (
-            "20/30+20/30 .5%",
-            [wire(20, 30, 0.005), wire(20, 30, 0.005)],
-        ),
-        ("40/40+20/700", [wire(40, 40, 0.0), wire(20, 700, 0.0)]),
-    ];
-    let flows: Vec<usize> = match std::env::var("FLOWS") {
-        Ok(list) => list.split(',').map(|n| n.parse().unwrap()).collect(),
-        Err(_) => vec![5, 1],
-    };
-    let kinds: Vec<SchedulerKind> = match std::env::var("KINDS") {
-        Ok(list) => list.split(',').map(|kind| kind.parse().unwrap()).collect(),
-        Err(_) => SchedulerKind::ALL.to_vec(),
-    };
-    for flows in flows {
-        for (name, wires) in &pairs {
-            for &kind in &kinds {
-                let o = Lab::new(kind, wires, flows).run(40);
-                println!(
-                    "{name:16} {flows} {kind:20} util {:.3} best {:.2} ping {:.0}/{:.0} reord {:.3} held {} to {} rtx {} split {:.2?} shares {:.2?} {}",
-                    o.utilisation,
-                    o.of_best,
-                    o.ping_ms.0,
-                    o.ping_ms.1,
-                    o.reordered,
-                    o.held,
-                    o.hold_timeouts,
-                    o.retransmissions,
-                    o.split,
-                    o.shares,
-                    o.reason
-                );
-            }
-        }
-    }
-}
 
 /// The three path pairs of the HTMT paper.
 const PAPER: [[Wire; 2]; 3] = [

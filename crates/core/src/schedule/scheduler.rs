@@ -205,32 +205,6 @@ mod tests {
         }
     }
 
-    #[test]
-    #[ignore = "prints the cost of a decision"]
-    fn cost_of_a_decision() {
-        let paths = [view(0, 50, 9), view(1, 70, 9)];
-        for kind in SchedulerKind::ALL {
-            let mut scheduler = Scheduler::new(kind);
-            let start = std::time::Instant::now();
-            for round in 0..1_000_000u64 {
-                let now = Instant::from_nanos(round * 1_000);
-                let flow = u16::try_from(round % 50).unwrap();
-                let head = Head {
-                    flow,
-                    bytes: 1_400,
-                    flow_backlog: 14_000,
-                    backlog: 700_000,
-                };
-                if let Decision::Send(set) = scheduler.pick(now, &head, &paths) {
-                    for id in set.iter() {
-                        scheduler.on_sent(now, &head, &paths[usize::from(id.0)]);
-                    }
-                }
-            }
-            println!("{kind:22} {:4} ns", start.elapsed().as_nanos() / 1_000_000);
-        }
-    }
-
     fn any_path(id: u8) -> impl Strategy<Value = PathView> {
         (
             1u64..800,

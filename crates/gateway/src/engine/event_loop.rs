@@ -267,7 +267,7 @@ impl<R: Role> Engine<R> {
                     }
                     Ready::Udp(socket) => self.fabric.read_udp(now, socket, &mut self.received),
                     Ready::Stream(slot) => {
-                        self.fabric.serve_stream(now, slot, &mut self.received);
+                        self.fabric.serve_stream(slot, &mut self.received);
                     }
                     Ready::Listener(index) => self.fabric.accept(now, index),
                 }

@@ -112,13 +112,7 @@ impl Hub {
                 .close_all(now, fabric, "the site has started anew");
             let scheduler = site.peer.tunnel.scheduler();
             let Ok(seed) = random_u64() else { return };
-            site.peer = Peer::new(
-                entry.name.clone(),
-                entry.key.clone(),
-                scheduler,
-                false,
-                seed,
-            );
+            site.peer = Peer::new(entry.name.clone(), entry.key, scheduler, false, seed);
             site.session = hello.session;
         }
         if hello.version != VERSION {
@@ -261,19 +255,13 @@ impl Hub {
         let scheduler = self.settings.common.scheduler_send;
         let seed = random_u64().ok()?;
         self.sites[index] = Some(HubSite {
-            peer: Peer::new(
-                entry.name.clone(),
-                entry.key.clone(),
-                scheduler,
-                false,
-                seed,
-            ),
+            peer: Peer::new(entry.name.clone(), entry.key, scheduler, false, seed),
             entry: Arc::clone(entry),
             session: 0,
             fixed_scheduler: false,
             spoofed: 0,
         });
-        self.by_key.insert(entry.key.clone(), index);
+        self.by_key.insert(entry.key, index);
         for &address in &entry.addresses {
             self.by_address.insert(address, index);
         }

@@ -275,9 +275,7 @@ impl Fabric {
         key: &PublicKey,
         options: ConnectOptions,
     ) -> anyhow::Result<LinkId> {
-        let connection = self
-            .endpoint
-            .connect_with(now, remote, key.clone(), options)?;
+        let connection = self.endpoint.connect_with(now, remote, *key, options)?;
         let link = self.insert(Kind::Quic { connection, socket });
         self.by_connection.insert(connection, link);
         self.mark_dirty(link);

@@ -172,7 +172,7 @@ impl Fabric {
             not_sent_low_water: Some(NOT_SENT_MAX),
         })
         .with_context(|| format!("cannot connect to TCP {remote} on {device}"))?;
-        let tls = TlsPath::client(&self.identity, key.clone())?;
+        let tls = TlsPath::client(&self.identity, *key)?;
         self.add_stream(now, tcp, tls, remote)
     }
 
@@ -250,7 +250,7 @@ impl Fabric {
     }
 
     /// Reads and writes a stream that is ready, and appends the datagrams that came.
-    pub fn serve_stream(&mut self, now: Instant, slot: u32, out: &mut Vec<Received>) {
+    pub fn serve_stream(&mut self, slot: u32, out: &mut Vec<Received>) {
         let Some(Some(link)) = self.links.get_mut(slot as usize) else {
             return;
         };
@@ -277,12 +277,16 @@ impl Fabric {
                 data,
             });
         }
-        let result = result.and(stream.write());
+        let mut result = result.and(stream.write());
         while let Some(event) = stream.tls.poll_event() {
-            if let Event::Connected { peer } = event {
-                stream.connected = true;
-                stream.deadline = None;
-                self.events.push_back((id, LinkEvent::Connected { peer }));
+            match event {
+                Event::Connected { peer } => {
+                    stream.connected = true;
+                    stream.deadline = None;
+                    self.events.push_back((id, LinkEvent::Connected { peer }));
+                }
+                // What the TLS layer says of the end is closer to its cause.
+                Event::Closed { reason } => result = Err(reason.to_string()),
             }
         }
         if let Err(reason) = result {
@@ -293,7 +297,6 @@ impl Fabric {
             // More may wait than one turn read, and epoll tells only of changes.
             self.rearm(id);
         }
-        let _ = now;
     }
 
     fn rearm(&self, id: LinkId) {

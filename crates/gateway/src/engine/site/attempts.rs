@@ -125,7 +125,7 @@ impl Site {
             congestion,
             mtu_max: Some(mtu_max),
         };
-        let key = self.settings.hub_key.clone();
+        let key = self.settings.hub_key;
         let Some(path) = &mut self.paths[id.index()] else {
             return;
         };

@@ -55,7 +55,7 @@ impl Site {
     pub fn new(settings: SiteSettings, _fabric: &mut Fabric) -> anyhow::Result<Self> {
         let peer = Peer::new(
             "hub".into(),
-            settings.hub_key.clone(),
+            settings.hub_key,
             settings.common.scheduler_send,
             true,
             random_u64()?,
