@@ -302,7 +302,7 @@ impl Gateway {
     /// Runs a `ropewalk` command with this gateway's configuration.
     ///
     /// # Errors
-    /// If it does not end within [`COMMAND_LIMIT`].
+    /// If it does not end within `COMMAND_LIMIT`.
     pub fn run(&self, arguments: &[&str]) -> Result<Finished> {
         self.program(arguments)?.run(COMMAND_LIMIT)
     }

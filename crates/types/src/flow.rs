@@ -89,7 +89,7 @@ pub struct PacketInfo {
 impl PacketInfo {
     /// Reads an IPv4 or IPv6 packet; `None` when it is truncated or neither.
     ///
-    /// IPv6 extension headers are walked up to [`EXTENSION_HEADERS_MAX`] deep (RFC 8200 §4).
+    /// IPv6 extension headers are walked up to `EXTENSION_HEADERS_MAX` deep (RFC 8200 §4).
     #[must_use]
     pub fn parse(packet: &[u8]) -> Option<Self> {
         match packet.first()? >> 4 {

@@ -109,7 +109,7 @@ impl LossEstimator {
         self.recount(second);
     }
 
-    /// Share lost in the last [`LATELY_SECS`], drawn towards zero while few packets tell: for
+    /// Share lost in the last `LATELY_SECS`, drawn towards zero while few packets tell: for
     /// choosing paths. A path that is hardly used must be given another chance, and the loss of
     /// a full queue at the start of a transfer must not be held against it for long.
     #[must_use]

@@ -41,7 +41,7 @@ pub struct Invite {
     /// Name for the site: letters, digits, '-', '_' and '.'
     #[arg(required_unless_present_any = ["list", "revoke", "reload"], value_parser = parse_name)]
     name: Option<String>,
-    /// Where this hub is reached, instead of `public` in `listen`; may be given several times
+    /// Where this hub is reached, instead of `public` in `[listen]`; may be given several times
     #[arg(long, value_name = "HOST:PORT")]
     endpoint: Vec<HostPort>,
     /// Give an existing site a new key; it keeps its addresses

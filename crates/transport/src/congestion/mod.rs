@@ -1,7 +1,7 @@
 //! Congestion control of a path: which algorithm, and the state a scheduler needs of it.
 //!
-//! Every algorithm runs behind a [`monitor::Monitor`], which counts what is in flight, measures the
-//! delivery rate and the current silence, and publishes them through [`shared::PathState`].
+//! Every algorithm runs behind a `monitor::Monitor`, which counts what is in flight, measures the
+//! delivery rate and the current silence, and publishes them through `shared::PathState`.
 //!
 //! Invariant: `in flight = sent − acknowledged − lost` over ack-eliciting packets, corrected by
 //! the connection's own count after every batch of acknowledgements.
