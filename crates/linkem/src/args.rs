@@ -4,7 +4,7 @@
 //! that the command line, plan files and the control socket know the same keys.
 
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -285,6 +285,17 @@ impl FromArgMatches for Settings {
         }
         Ok(())
     }
+}
+
+/// Text of a trace file; a relative name counts from `directory`.
+pub(crate) fn load_trace(directory: &Path, file: &str) -> Result<String, String> {
+    let path = directory.join(file);
+    std::fs::read_to_string(&path).map_err(|error| {
+        format!(
+            "cannot read {}: {error}; give a readable file",
+            path.display()
+        )
+    })
 }
 
 #[cfg(test)]

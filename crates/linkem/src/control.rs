@@ -13,9 +13,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::process::{PidfdFlags, getppid, pidfd_open};
 use serde_json::json;
 
+use crate::args::load_trace;
 use crate::engine::Engine;
 use crate::report::Stats;
-use crate::run::load_trace;
 
 /// The listening socket, its clients and the signals, behind one descriptor to wait on.
 #[derive(Debug)]

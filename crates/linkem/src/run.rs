@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use ropewalk_netem::{LinkConfig, LinkPlan};
 use ropewalk_types::Instant;
 
-use crate::args::{Address, Args, EndName};
+use crate::args::{Address, Args, EndName, load_trace};
 use crate::control::{Control, Verdict};
 use crate::end::End;
 use crate::engine::Engine;
@@ -84,17 +84,6 @@ fn configuration(args: &Args) -> Result<LinkConfig> {
         .with(&resolve("down", &settings.down)?);
     config.seed = args.seed.unwrap_or(config.seed);
     Ok(config)
-}
-
-/// Text of a trace file; a relative name counts from `directory`.
-pub(crate) fn load_trace(directory: &Path, file: &str) -> Result<String, String> {
-    let path = directory.join(file);
-    std::fs::read_to_string(&path).map_err(|error| {
-        format!(
-            "cannot read {}: {error}; give a readable file",
-            path.display()
-        )
-    })
 }
 
 /// Asks for wake-ups on time, and for the processor before ordinary programs: the link stands for

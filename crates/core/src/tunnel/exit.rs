@@ -2,7 +2,6 @@
 //! counts what the entry should know.
 
 use super::fragment::Reassembly;
-use super::report::Reported;
 use super::{Tunnel, TunnelStats};
 use crate::queue::mark_ce;
 use crate::reorder::{Inner, Reorder};
@@ -12,6 +11,13 @@ use ropewalk_wire::{Control, DataHeader, Datagram, Stamp};
 
 /// How often the entry hears what the exit saw, while anything arrives.
 pub(super) const REPORT_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Totals at the last report, to report differences.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Reported {
+    pub held: u64,
+    pub hold_timeouts: u64,
+}
 
 /// Exit side of a tunnel.
 #[derive(Debug)]

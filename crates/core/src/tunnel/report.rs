@@ -1,18 +1,11 @@
 //! Reports: what this exit saw goes to the peer's entry, what the peer's exit saw comes here.
 
-use super::exit::REPORT_INTERVAL;
+use super::exit::{REPORT_INTERVAL, Reported};
 use super::{Outgoing, Tunnel};
 use crate::estimate::{DelaySample, ExitFeedback, PathFeedback};
 use bytes::Bytes;
 use ropewalk_types::{Duration, Instant, PathId};
 use ropewalk_wire::{PathReport, Report, emit_report};
-
-/// Totals at the last report, to report differences.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Reported {
-    held: u64,
-    hold_timeouts: u64,
-}
 
 impl Tunnel {
     /// Appends a report when one is due, or at once when a path's state has changed.

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use super::report::scale;
+use ropewalk_testbed::statistics::Sample;
 
 /// One line of the chart.
 pub(super) struct Row<'a> {
@@ -73,6 +73,15 @@ const HEIGHT: usize = 3;
 /// Width of the names.
 const NAME: usize = 10;
 const BLOCKS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+
+/// The largest sample but for rare peaks, so that one burst does not flatten a chart.
+fn scale(rows: &[Row<'_>]) -> f64 {
+    let all: Sample = rows
+        .iter()
+        .flat_map(|row| row.samples.iter().copied())
+        .collect();
+    all.percentile(0.99).max(1.0)
+}
 
 #[cfg(test)]
 mod tests {

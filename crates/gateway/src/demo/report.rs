@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use ropewalk_testbed::statistics::{Sample, Summary};
+use ropewalk_testbed::statistics::Summary;
 use serde::Serialize;
 
 use super::chart::{self, Row};
@@ -223,13 +223,4 @@ fn call_text(outcome: &Outcome) -> String {
         "{in_time:>14}{:>10}",
         format!("{:.0} ms", report.longest_gap_ms)
     )
-}
-
-/// The largest sample but for rare peaks, so that one burst does not flatten a chart.
-pub(super) fn scale(rows: &[Row<'_>]) -> f64 {
-    let all: Sample = rows
-        .iter()
-        .flat_map(|row| row.samples.iter().copied())
-        .collect();
-    all.percentile(0.99).max(1.0)
 }

@@ -15,8 +15,6 @@
 
 use std::time::{Duration, Instant};
 
-use super::monitor::AckBatch;
-
 /// Packets in the first window (RFC 9002 §7.2 recommends ten).
 const INITIAL_PACKETS: u64 = 16;
 /// Smallest window in packets.
@@ -116,6 +114,24 @@ const HEADROOM_MIN: f64 = 0.05;
 /// without this much of the delay going: the delay is no queue of ours.
 const UNRESPONSIVE: f64 = 0.85;
 const UNRESPONSIVE_ROUNDS: u8 = 2;
+
+/// What one batch of acknowledgements says, handed to our own algorithm.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AckBatch {
+    pub now: Instant,
+    /// Bytes acknowledged.
+    pub bytes: u64,
+    /// Sum over the bytes acknowledged of the time each was in flight, in byte seconds.
+    pub byte_seconds: f64,
+    /// Smallest RTT of the batch.
+    pub rtt_min: Duration,
+    /// Latest send time among the acknowledged.
+    pub newest_sent: Instant,
+    /// Bytes in flight after it.
+    pub in_flight: u64,
+    /// The application had nothing more to send.
+    pub app_limited: bool,
+}
 
 /// What the window is doing; one round each unless said otherwise.
 #[derive(Clone, Copy, Debug, PartialEq)]

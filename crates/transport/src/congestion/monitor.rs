@@ -17,7 +17,11 @@ use quinn_proto::{
     congestion::{Controller, ControllerMetrics},
 };
 
-use super::{PathState, bdp::Bdp, filter::WindowedMin};
+use super::{
+    PathState,
+    bdp::{AckBatch, Bdp},
+    filter::WindowedMin,
+};
 
 /// Most batches of sent packets remembered; older ones are forgotten first.
 const RECORDS_MAX: usize = 16_384;
@@ -62,24 +66,6 @@ struct Record {
     /// Send time of the packet whose acknowledgement was the last before this was sent.
     first_sent: Instant,
     app_limited: bool,
-}
-
-/// What one batch of acknowledgements says, handed to our own algorithm.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct AckBatch {
-    pub now: Instant,
-    /// Bytes acknowledged.
-    pub bytes: u64,
-    /// Sum over the bytes acknowledged of the time each was in flight, in byte seconds.
-    pub byte_seconds: f64,
-    /// Smallest RTT of the batch.
-    pub rtt_min: Duration,
-    /// Latest send time among the acknowledged.
-    pub newest_sent: Instant,
-    /// Bytes in flight after it.
-    pub in_flight: u64,
-    /// The application had nothing more to send.
-    pub app_limited: bool,
 }
 
 /// A controller that watches.
