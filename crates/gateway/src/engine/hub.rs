@@ -16,6 +16,7 @@ use ropewalk_types::{Duration, Instant, PathId};
 use ropewalk_wire::{Control, Datagram, Hello, VERSION, Welcome, emit_control};
 use rustc_hash::FxHashMap;
 
+use super::agenda::Agenda;
 use super::control::{Command, Direction, Status};
 use super::event_loop::Role;
 use super::fabric::{Fabric, LinkEvent, LinkId, Received};
@@ -53,7 +54,7 @@ pub struct Hub {
     by_key: FxHashMap<PublicKey, usize>,
     by_address: FxHashMap<IpAddr, usize>,
     guests: FxHashMap<LinkId, Guest>,
-    /// Sites with something for the TUN interface or for paths.
+    agenda: Agenda,
     unroutable: u64,
     tick: Instant,
 }
@@ -76,6 +77,7 @@ impl Hub {
             by_key: FxHashMap::default(),
             by_address: FxHashMap::default(),
             guests: FxHashMap::default(),
+            agenda: Agenda::default(),
             unroutable: 0,
             tick: Instant::ZERO,
             settings,
@@ -97,6 +99,7 @@ impl Hub {
         if let Some(guest) = self.guests.get_mut(&link) {
             guest.site = Some(index);
         }
+        self.agenda.touch(index);
         let Some(site) = self.sites[index].as_mut() else {
             return;
         };
@@ -273,6 +276,7 @@ impl Hub {
             return;
         };
         tracing::info!(site = site.entry.name, why, "site dropped");
+        self.agenda.settle(index, None, None);
         site.peer.close_all(now, fabric, why);
         self.by_key.remove(&site.entry.key);
         self.by_address.retain(|_, &mut i| i != index);
@@ -308,10 +312,12 @@ impl Hub {
         name: Option<&str>,
     ) -> Result<usize, String> {
         let mut changed = 0;
-        for site in self.sites.iter_mut().flatten() {
+        for (index, site) in self.sites.iter_mut().enumerate() {
+            let Some(site) = site else { continue };
             if name.is_some_and(|name| name != site.entry.name) {
                 continue;
             }
+            self.agenda.touch(index);
             changed += 1;
             if direction != Direction::Receive {
                 site.peer.tunnel.set_scheduler(kind);
@@ -430,6 +436,9 @@ impl Role for Hub {
                 {
                     tracing::info!(site = site.entry.name, reason, "path down");
                 }
+                if let Some(index) = index {
+                    self.agenda.touch(index);
+                }
             }
         }
     }
@@ -447,6 +456,7 @@ impl Role for Hub {
             return;
         }
         let Some(index) = guest.site else { return };
+        self.agenda.touch(index);
         let Some(site) = self.sites[index].as_mut() else {
             return;
         };
@@ -470,8 +480,9 @@ impl Role for Hub {
             .get(HEADROOM..)
             .and_then(|ip| address(ip, false));
         let index = destination.and_then(|ip| self.by_address.get(&ip).copied());
-        match index.and_then(|index| self.sites[index].as_mut()) {
-            Some(site) => {
+        match index.and_then(|index| Some((index, self.sites[index].as_mut()?))) {
+            Some((index, site)) => {
+                self.agenda.touch(index);
                 site.peer
                     .tunnel
                     .handle_inner(now, packet.data, packet.checksum_partial);
@@ -486,7 +497,10 @@ impl Role for Hub {
     }
 
     fn end_batch(&mut self, now: Instant, out: &mut Vec<InnerPacket>) {
-        for site in self.sites.iter_mut().flatten() {
+        for &index in self.agenda.touched() {
+            let Some(site) = &mut self.sites[index] else {
+                continue;
+            };
             site.peer.tunnel.end_batch(now);
             while let Some(inner) = site.peer.tunnel.poll_inner() {
                 if address(&inner.data, true).is_some_and(|ip| site.entry.addresses.contains(&ip)) {
@@ -502,8 +516,19 @@ impl Role for Hub {
     }
 
     fn pump(&mut self, now: Instant, fabric: &mut Fabric) {
-        for site in self.sites.iter_mut().flatten() {
+        // An acknowledgement, too, makes room for more.
+        for link in fabric.active_links() {
+            if let Some(index) = self.guests.get(&link).and_then(|guest| guest.site) {
+                self.agenda.touch(index);
+            }
+        }
+        while let Some(index) = self.agenda.next() {
+            let Some(site) = &mut self.sites[index] else {
+                continue;
+            };
             site.peer.pump(now, fabric);
+            let (due, mtu) = (site.peer.poll_timeout(), site.peer.tunnel.payload_max());
+            self.agenda.settle(index, due, mtu);
             if let Some(up) = site.peer.up_changed() {
                 let peer = site.entry.name.clone();
                 self.settings.events.send(if up {
@@ -516,9 +541,12 @@ impl Role for Hub {
     }
 
     fn on_timeout(&mut self, now: Instant, fabric: &mut Fabric) {
-        for site in self.sites.iter_mut().flatten() {
-            site.peer.tunnel.handle_timeout(now);
-            site.peer.close_drained(now, fabric);
+        self.agenda.touch_due(now);
+        for &index in self.agenda.touched() {
+            if let Some(site) = &mut self.sites[index] {
+                site.peer.tunnel.handle_timeout(now);
+                site.peer.close_drained(now, fabric);
+            }
         }
         if self.tick > now {
             return;
@@ -537,18 +565,15 @@ impl Role for Hub {
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        let sites = self
-            .sites
-            .iter()
+        [self.agenda.due(), Some(self.tick)]
+            .into_iter()
             .flatten()
-            .filter_map(|s| s.peer.poll_timeout());
-        sites.chain([self.tick]).min()
+            .min()
     }
 
     fn mtu(&self) -> Option<usize> {
         // The largest any site takes: for the others the tunnel splits what does not fit.
-        let sites = self.sites.iter().flatten();
-        sites.filter_map(|s| s.peer.tunnel.payload_max()).max()
+        self.agenda.mtu()
     }
 
     fn status(&self, fabric: &Fabric, status: &mut Status) {

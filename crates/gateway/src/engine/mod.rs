@@ -2,8 +2,9 @@
 //!
 //! `event_loop` waits and reads; `fabric` hides whether a path is QUIC or TLS; `peer` pumps one
 //! tunnel; `site` and `hub` are the two roles: which paths exist and what gateways tell each
-//! other. The control side talks to it with [`control::Command`]. No lock is taken per packet.
+//! other; `agenda` says which of its sites a hub looks at in a turn. The control side talks to it with [`control::Command`]. No lock is taken per packet.
 
+mod agenda;
 pub mod control;
 mod event_loop;
 mod fabric;

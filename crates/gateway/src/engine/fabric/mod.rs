@@ -354,13 +354,24 @@ impl Fabric {
         }
     }
 
-    /// Flushes every link that has something to send, and what belongs to none.
-    pub fn flush_all(&mut self, now: Instant) {
+    fn collect_dirty(&mut self) {
         while let Some(connection) = self.endpoint.poll_dirty() {
             if let Some(&id) = self.by_connection.get(&connection) {
                 self.mark_dirty(id);
             }
         }
+    }
+
+    /// The links to which something happened since everything was last flushed: input, a timer,
+    /// something to send.
+    pub fn active_links(&mut self) -> impl Iterator<Item = LinkId> {
+        self.collect_dirty();
+        self.dirty.iter().copied()
+    }
+
+    /// Flushes every link that has something to send, and what belongs to none.
+    pub fn flush_all(&mut self, now: Instant) {
+        self.collect_dirty();
         while let Some(id) = self.dirty.pop_front() {
             self.flush(now, id);
         }

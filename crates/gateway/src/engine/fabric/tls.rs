@@ -294,6 +294,8 @@ impl Fabric {
             stream.write().unwrap_or_default();
             self.fail(id, reason);
         } else {
+            // Room to write is room for more to send.
+            self.mark_dirty(id);
             // More may wait than one turn read, and epoll tells only of changes.
             self.rearm(id);
         }

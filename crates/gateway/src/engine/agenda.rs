@@ -1,0 +1,113 @@
+//! Which of many sites need a look: those to which something happened in this turn, and those
+//! whose timers are due. A turn of the hub costs what happens in it, not what it could serve.
+//!
+//! Invariant: a site that is touched is in the list exactly once until it is settled.
+
+use ropewalk_types::Instant;
+
+/// Sites by their index at the hub.
+#[derive(Debug, Default)]
+pub struct Agenda {
+    touched: Vec<usize>,
+    entries: Vec<Entry>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    touched: bool,
+    /// When its timers want to be looked at.
+    due: Instant,
+    /// Largest inner packet its paths take whole; 0 without a path.
+    mtu: usize,
+}
+
+const NOTHING: Entry = Entry {
+    touched: false,
+    due: Instant::FAR_FUTURE,
+    mtu: 0,
+};
+
+impl Agenda {
+    /// Something happened to a site.
+    pub fn touch(&mut self, site: usize) {
+        if site >= self.entries.len() {
+            self.entries.resize(site + 1, NOTHING);
+        }
+        let entry = &mut self.entries[site];
+        if !entry.touched {
+            entry.touched = true;
+            self.touched.push(site);
+        }
+    }
+
+    /// Touches every site whose timers are due.
+    pub fn touch_due(&mut self, now: Instant) {
+        for (site, entry) in self.entries.iter_mut().enumerate() {
+            if entry.due <= now && !entry.touched {
+                entry.touched = true;
+                self.touched.push(site);
+            }
+        }
+    }
+
+    /// The sites touched since they were last settled.
+    #[must_use]
+    pub fn touched(&self) -> &[usize] {
+        &self.touched
+    }
+
+    /// Takes one touched site off the list, to be looked at and settled.
+    pub fn next(&mut self) -> Option<usize> {
+        let site = self.touched.pop()?;
+        self.entries[site].touched = false;
+        Some(site)
+    }
+
+    /// A site has been looked at: what it wants next.
+    pub fn settle(&mut self, site: usize, due: Option<Instant>, mtu: Option<usize>) {
+        if let Some(entry) = self.entries.get_mut(site) {
+            entry.due = due.unwrap_or(Instant::FAR_FUTURE);
+            entry.mtu = mtu.unwrap_or(0);
+        }
+    }
+
+    /// When the first site wants its timers looked at.
+    #[must_use]
+    pub fn due(&self) -> Option<Instant> {
+        let due = self.entries.iter().map(|entry| entry.due).min();
+        due.filter(|at| *at != Instant::FAR_FUTURE)
+    }
+
+    /// The largest inner packet that any site takes whole.
+    #[must_use]
+    pub fn mtu(&self) -> Option<usize> {
+        let mtu = self.entries.iter().map(|entry| entry.mtu).max();
+        mtu.filter(|mtu| *mtu > 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_touched_and_due_sites_are_looked_at_and_each_once() {
+        let mut agenda = Agenda::default();
+        agenda.touch(3);
+        agenda.touch(3);
+        assert_eq!(agenda.touched(), [3]);
+        assert_eq!(agenda.next(), Some(3));
+        agenda.settle(3, Some(Instant::from_millis(5)), Some(1_400));
+        agenda.settle(1, None, Some(1_280));
+        assert_eq!(agenda.next(), None);
+        assert_eq!(agenda.due(), Some(Instant::from_millis(5)));
+        assert_eq!(agenda.mtu(), Some(1_400));
+        agenda.touch_due(Instant::from_millis(4));
+        assert!(agenda.touched().is_empty());
+        agenda.touch_due(Instant::from_millis(5));
+        agenda.touch(3);
+        assert_eq!((agenda.next(), agenda.next()), (Some(3), None));
+        agenda.settle(3, None, None);
+        assert_eq!((agenda.due(), agenda.mtu()), (None, Some(1_280)));
+    }
+}
