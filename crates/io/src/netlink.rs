@@ -11,7 +11,9 @@ mod watch;
 
 use std::net::IpAddr;
 
-pub use change::{add_address, add_route, add_rule, delete_route, delete_rule, set_mtu, set_up};
+pub use change::{
+    add_address, add_route, add_rule, delete_address, delete_route, delete_rule, set_mtu, set_up,
+};
 pub use view::snapshot;
 pub use watch::{Watch, WatchCallback};
 

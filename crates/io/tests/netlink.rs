@@ -229,10 +229,14 @@ fn addresses_and_routes_can_be_set_twice_and_removed_twice() {
             specs(v0, false)
                 .iter()
                 .for_each(|r| netlink::delete_route(r).expect("removed"));
+            netlink::delete_address(v0, ip("10.95.0.1"), 32).expect("IPv4 removed");
+            netlink::delete_address(v0, ip("fd95::1"), 64).expect("IPv6 removed");
         }
         let state = netlink::snapshot().expect("readable");
         let v0 = find(&state, "v0").expect("veth");
         assert!(!v0.default_route_v4 && !v0.default_route_v6);
+        let gone = |text| v0.addresses.iter().all(|address| address.ip != ip(text));
+        assert!(gone("10.95.0.1") && gone("fd95::1"), "{:?}", v0.addresses);
     });
 }
 

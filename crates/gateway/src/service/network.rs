@@ -98,6 +98,21 @@ impl Tun {
         Ok(())
     }
 
+    /// Takes addresses from the interface.
+    ///
+    /// # Errors
+    /// Not permitted, or the kernel refuses.
+    pub fn withdraw<'a>(
+        &self,
+        addresses: impl IntoIterator<Item = &'a IpNet>,
+    ) -> anyhow::Result<()> {
+        for address in addresses {
+            netlink::delete_address(self.ifindex, address.addr(), address.prefix_len())
+                .with_context(|| format!("cannot take the address {address} from {}", self.name))?;
+        }
+        Ok(())
+    }
+
     /// Sends `routes` into the interface; those of families without an address are left out and
     /// returned.
     ///

@@ -179,6 +179,8 @@ impl Site {
     fn assign(&mut self, addresses: &[IpNet]) -> anyhow::Result<()> {
         self.warn_of_overlap(addresses);
         let tun = &self.engine.tun;
+        // First, for with the first address of a network its others go as well.
+        tun.withdraw(self.assigned.iter().filter(|old| !addresses.contains(old)))?;
         tun.configure(addresses)?;
         let left_out = tun.add_routes(&self.config.routes, addresses)?;
         for route in left_out {

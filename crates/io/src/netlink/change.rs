@@ -54,18 +54,26 @@ pub fn set_mtu(ifindex: u32, mtu: u32) -> Result<()> {
 /// # Errors
 /// See [`super::NetlinkError`].
 pub fn add_address(ifindex: u32, ip: IpAddr, prefix: u8) -> Result<()> {
-    let mut address = AddressMessage::default();
-    address.header.family = family(ip);
-    address.header.index = ifindex;
-    address.header.prefix_len = prefix;
-    address.attributes.push(AddressAttribute::Local(ip));
-    address.attributes.push(AddressAttribute::Address(ip));
-    let message = RouteNetlinkMessage::NewAddress(address);
+    let message = RouteNetlinkMessage::NewAddress(address_message(ifindex, ip, prefix));
     change(
         "adding an address",
         message,
         NLM_F_CREATE | NLM_F_EXCL,
         &[libc::EEXIST],
+    )
+}
+
+/// Removes an address; its absence, or that of its interface, is success.
+///
+/// # Errors
+/// See [`super::NetlinkError`].
+pub fn delete_address(ifindex: u32, ip: IpAddr, prefix: u8) -> Result<()> {
+    let message = RouteNetlinkMessage::DelAddress(address_message(ifindex, ip, prefix));
+    change(
+        "removing an address",
+        message,
+        0,
+        &[libc::EADDRNOTAVAIL, libc::ENODEV],
     )
 }
 
@@ -129,6 +137,16 @@ pub fn add_rule(rule: &RuleSpec) -> Result<()> {
 pub fn delete_rule(rule: &RuleSpec) -> Result<()> {
     let message = RouteNetlinkMessage::DelRule(rule_message(rule));
     change("removing a rule", message, 0, &[libc::ENOENT])
+}
+
+fn address_message(ifindex: u32, ip: IpAddr, prefix: u8) -> AddressMessage {
+    let mut address = AddressMessage::default();
+    address.header.family = family(ip);
+    address.header.index = ifindex;
+    address.header.prefix_len = prefix;
+    address.attributes.push(AddressAttribute::Local(ip));
+    address.attributes.push(AddressAttribute::Address(ip));
+    address
 }
 
 /// The main routing table (`RT_TABLE_MAIN`).
