@@ -11,7 +11,7 @@
 //! inner senders have under way: bytes in flight on all paths and bytes waiting at the entry.
 //! Blocking is seen as late packets or holds that timed out at the exit.
 
-use super::{Decision, Head, Policy, by_srtt, has_room, send};
+use super::{Decision, Head, Policy, fast_or_slow, send};
 use crate::estimate::ExitFeedback;
 use crate::path::{PathView, SLOT_BYTES};
 use ropewalk_types::Instant;
@@ -57,18 +57,9 @@ impl Blest {
 
 impl Policy for Blest {
     fn pick(&mut self, now: Instant, head: &Head, paths: &[PathView]) -> Decision {
-        let Some(fast) = paths.iter().min_by(by_srtt) else {
-            return Decision::WaitAll;
-        };
-        if has_room(fast, head) {
-            return send(fast);
-        }
-        let Some(slow) = paths
-            .iter()
-            .filter(|path| has_room(path, head))
-            .min_by(by_srtt)
-        else {
-            return Decision::WaitAll;
+        let (fast, slow) = match fast_or_slow(head, paths) {
+            Ok(choice) => choice,
+            Err(decision) => return decision,
         };
         self.correct(now, slow);
         let under_way: u64 = paths.iter().map(|path| path.in_flight + path.queued).sum();

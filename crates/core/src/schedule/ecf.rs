@@ -8,7 +8,7 @@
 //! match for two round trips of `f`, `srtt_s max(k, cwnd_s) ≥ cwnd_s (2 srtt_f + δ)`. `β = ¼`
 //! keeps the answer from flapping.
 
-use super::{Decision, Head, Policy, by_srtt, has_room, send};
+use super::{Decision, Head, Policy, fast_or_slow, send};
 use crate::path::PathView;
 use ropewalk_types::Instant;
 
@@ -23,18 +23,9 @@ pub(super) struct Ecf {
 
 impl Policy for Ecf {
     fn pick(&mut self, _now: Instant, head: &Head, paths: &[PathView]) -> Decision {
-        let Some(fast) = paths.iter().min_by(by_srtt) else {
-            return Decision::WaitAll;
-        };
-        if has_room(fast, head) {
-            return send(fast);
-        }
-        let Some(slow) = paths
-            .iter()
-            .filter(|path| has_room(path, head))
-            .min_by(by_srtt)
-        else {
-            return Decision::WaitAll;
+        let (fast, slow) = match fast_or_slow(head, paths) {
+            Ok(choice) => choice,
+            Err(decision) => return decision,
         };
         let backlog = as_f64(head.backlog);
         let (cwnd_f, cwnd_s) = (as_f64(fast.cwnd), as_f64(slow.cwnd));

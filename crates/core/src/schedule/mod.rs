@@ -167,6 +167,21 @@ fn has_room(path: &PathView, head: &Head) -> bool {
     path.free >= head.bytes
 }
 
+/// The fastest path while it is full, and the fastest that has room: what remains to be chosen
+/// between. Where nothing is, the decision.
+fn fast_or_slow<'a>(
+    head: &Head,
+    paths: &'a [PathView],
+) -> Result<(&'a PathView, &'a PathView), Decision> {
+    let fast = paths.iter().min_by(by_srtt).ok_or(Decision::WaitAll)?;
+    if has_room(fast, head) {
+        return Err(send(fast));
+    }
+    let with_room = paths.iter().filter(|path| has_room(path, head));
+    let slow = with_room.min_by(by_srtt).ok_or(Decision::WaitAll)?;
+    Ok((fast, slow))
+}
+
 /// Smaller round-trip time first; ties by identifier, so that decisions are reproducible.
 fn by_srtt(a: &&PathView, b: &&PathView) -> Ordering {
     (a.srtt, a.id).cmp(&(b.srtt, b.id))
