@@ -319,6 +319,16 @@ fn idle_tcp_connections_of_one_address_take_no_place_from_others() {
     lab.site
         .wait_for("path over TLS", PATIENCE, over_tls)
         .unwrap();
+    // Waiting for them, and for an idle tunnel over TLS, is no work.
+    let processor = || {
+        let gateways = [&lab.hub, &lab.site];
+        gateways.map(|gateway| gateway.process().unwrap().cpu_seconds())
+    };
+    let before = processor();
+    std::thread::sleep(Duration::from_secs(2));
+    for (after, before) in processor().iter().zip(before) {
+        assert!(after - before < 0.6, "{} s of 2 s", after - before);
+    }
     drop(idle);
     lab.passes().unwrap();
 }
@@ -390,6 +400,21 @@ fn a_restarted_hub_gets_its_sites_back() {
     assert!(lab.hub.stop(), "the hub did not end well");
     lab.hub.start().unwrap();
     lab.site.wait_paths(2, PATIENCE).unwrap();
+    lab.passes().unwrap();
+}
+
+#[test]
+fn an_idle_site_notices_that_its_hub_was_killed() {
+    if !ready() {
+        return;
+    }
+    let mut lab = Lab::new("idle-kill", two_links()).unwrap();
+    std::thread::sleep(Duration::from_secs(4));
+    lab.hub.kill();
+    lab.hub.start().unwrap();
+    // Far less than the ten seconds after which an idle path looks for itself.
+    let limit = Duration::from_secs(6);
+    lab.hub.wait_paths(2, limit).unwrap();
     lab.passes().unwrap();
 }
 

@@ -5,10 +5,13 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::Context;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
 
@@ -67,7 +70,7 @@ struct Line<'a> {
 
 impl Write for Line<'_> {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        let _ = io::stderr().write_all(line);
+        write_stderr(line);
         if let Some(file) = &self.output.file {
             file.append(line);
         }
@@ -77,6 +80,34 @@ impl Write for Line<'_> {
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
+}
+
+/// Writes a line to standard error unless that would wait: for a terminal that is stopped, or a
+/// pipe that nobody reads.
+fn write_stderr(line: &[u8]) {
+    static DROPPED: AtomicU64 = AtomicU64::new(0);
+    if !takes_line(io::stderr().as_fd()) {
+        DROPPED.fetch_add(1, Relaxed);
+        return;
+    }
+    let dropped = DROPPED.swap(0, Relaxed);
+    let mut stderr = io::stderr().lock();
+    if dropped > 0 {
+        let _ = writeln!(stderr, "{dropped} log lines dropped: nobody took them");
+    }
+    let _ = stderr.write_all(line);
+}
+
+/// Whether a line can be written without waiting. A pipe is ready while it has room for 4 KiB,
+/// more than a line takes.
+fn takes_line(output: BorrowedFd<'_>) -> bool {
+    let mut ready = [PollFd::from_borrowed_fd(output, PollFlags::OUT)];
+    let nothing = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // What cannot be asked is tried.
+    poll(&mut ready, Some(&nothing)).map_or(true, |count| count > 0)
 }
 
 /// A log file of bounded size.
@@ -163,6 +194,17 @@ fn open(path: &PathBuf) -> io::Result<File> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pipe_that_nobody_reads_takes_no_more_lines_and_blocks_nobody() {
+        let (_reader, mut writer) = std::io::pipe().unwrap();
+        let mut lines = 0;
+        while takes_line(writer.as_fd()) {
+            writer.write_all(&[b'x'; 1_000]).unwrap();
+            lines += 1;
+        }
+        assert!((10..200).contains(&lines), "{lines}");
+    }
 
     #[test]
     fn log_file_is_bounded_and_keeps_one_former() {

@@ -141,6 +141,13 @@ impl Sites {
                 other.name
             );
         }
+        if replace && !self.sites.iter().any(|site| site.name == name) {
+            let names: Vec<_> = self.sites.iter().map(|site| site.name.as_str()).collect();
+            bail!(
+                "there is no site {name} whose key could be replaced; sites: {}",
+                names.join(", ")
+            );
+        }
         if let Some(site) = self.sites.iter_mut().find(|site| site.name == name) {
             if !replace {
                 bail!(

@@ -87,6 +87,42 @@ impl LinkSpec {
         }
     }
 
+    /// Wi-Fi in motion: short delay with jitter, some loss, a modest queue.
+    #[must_use]
+    pub fn wifi_like(trace: PathBuf) -> Self {
+        let shape = Shape {
+            capacity: Capacity::Trace(trace),
+            delay: Duration::from_millis(6),
+            jitter: Duration::from_millis(2),
+            loss: 0.002,
+            queue_bytes: 192 * 1024,
+        };
+        Self::Emulated {
+            up: shape.clone(),
+            down: shape,
+            mtu: 1_500,
+            seed: 11,
+        }
+    }
+
+    /// LTE in motion: longer delay, losses hidden by retransmission below, a deep queue.
+    #[must_use]
+    pub fn lte_like(trace: PathBuf) -> Self {
+        let shape = Shape {
+            capacity: Capacity::Trace(trace),
+            delay: Duration::from_millis(25),
+            jitter: Duration::from_millis(3),
+            loss: 0.0,
+            queue_bytes: 512 * 1024,
+        };
+        Self::Emulated {
+            up: shape.clone(),
+            down: shape,
+            mtu: 1_500,
+            seed: 12,
+        }
+    }
+
     /// A bare veth pair of Ethernet's MTU.
     #[must_use]
     pub const fn unshaped(udp_segmentation: bool) -> Self {

@@ -29,8 +29,9 @@ use ropewalk_types::{Duration, Instant, PacketInfo, PathId, Random};
 pub struct TunnelConfig {
     /// Scheduler when sending.
     pub scheduler: SchedulerKind,
-    /// Sends a probe on a path that carried nothing for this long; `None` leaves that to the
-    /// peer. One side of a tunnel is enough: the other answers with a report.
+    /// Sends a probe on a path that carried nothing for this long, and four times as often on one
+    /// path after the other while the whole tunnel is idle; `None` leaves that to the peer. One
+    /// side of a tunnel is enough: the other answers with a report.
     pub probe_interval: Option<Duration>,
 }
 
@@ -127,6 +128,11 @@ impl Tunnel {
     /// forgotten.
     pub fn reset_exit(&mut self) {
         self.exit = Exit::new();
+    }
+
+    /// Asks every path for a sign of life: the peer may have started anew.
+    pub fn ask_all_paths(&mut self) {
+        self.paths.ask_all();
     }
 
     /// State of a path, if it exists.

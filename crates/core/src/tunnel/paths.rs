@@ -21,6 +21,9 @@ const DOUBT_MARGIN: Duration = Duration::from_millis(30);
 /// How long a peer's word that a path is suspect holds without being repeated.
 const PEER_SUSPECT: Duration = Duration::from_millis(600);
 
+/// While a whole tunnel is idle, one of its paths is probed so many times per probe interval.
+const IDLE_TURNS: u32 = 4;
+
 /// State of a path as the scheduler treats it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PathState {
@@ -68,6 +71,8 @@ pub(super) struct Path {
     last_sent: Instant,
     /// When silence was last answered with a probe.
     probed_at: Instant,
+    /// A probe is wanted whatever the path has carried.
+    asked: bool,
 }
 
 /// The peer's word that it gets no acknowledgements on a path.
@@ -160,6 +165,7 @@ impl Paths {
             next_seq: 0,
             last_sent: now,
             probed_at: Instant::ZERO,
+            asked: false,
         });
     }
 
@@ -236,28 +242,44 @@ impl Paths {
         let due = |path: &Path| {
             let silence = path.snapshot.silent_since.filter(|_| !path.suspect());
             let suspect = silence.map(|since| since + path.patience() + ROUNDING);
-            let probe = self
-                .probe_interval
-                .map(|interval| path.last_sent + interval);
             [
                 suspect,
                 path.peer_suspect.map(|word| word.until),
-                probe,
                 path.doubt_due(),
             ]
             .into_iter()
             .flatten()
             .min()
         };
-        self.iter().filter_map(|(_, path)| due(path)).min()
+        let paths = self.iter().filter_map(|(_, path)| due(path));
+        paths.chain(self.idle_probe().map(|(at, _)| at)).min()
     }
 
-    /// Appends a probe for every path that has carried nothing for long, or whose silence
+    /// When an idle path is probed next, and which: one that has carried nothing for the interval;
+    /// while the whole tunnel is idle the paths take turns, so that a peer that has gone is
+    /// noticed sooner than any one path would notice.
+    fn idle_probe(&self) -> Option<(Instant, PathId)> {
+        let interval = self.probe_interval?;
+        let (id, oldest) = self.iter().min_by_key(|(_, path)| path.last_sent)?;
+        let newest = self.iter().map(|(_, path)| path.last_sent).max()?;
+        let due = (oldest.last_sent + interval).min(newest + interval / IDLE_TURNS);
+        Some((due, id))
+    }
+
+    /// Asks every path for a sign of life at the next opportunity.
+    pub fn ask_all(&mut self) {
+        for (_, path) in self.iter_mut() {
+            path.asked = true;
+        }
+    }
+
+    /// Appends a probe for a path that has carried nothing for long, and for those whose silence
     /// raises doubt.
     pub fn poll_probes(&mut self, now: Instant, out: &mut Vec<Outgoing>) {
-        let interval = self.probe_interval;
+        let due = self.idle_probe().filter(|(at, _)| *at <= now);
         for (id, path) in self.iter_mut() {
-            let idle = interval.is_some_and(|interval| path.last_sent + interval <= now);
+            let asked = std::mem::take(&mut path.asked);
+            let idle = asked || due.is_some_and(|(_, path)| path == id);
             let doubt = path.doubt_due().is_some_and(|at| at <= now);
             if doubt {
                 path.probed_at = now;

@@ -1,10 +1,11 @@
 //! Every scheduler, and in-kernel MPTCP, over the three path pairs of the HTMT paper: five CUBIC
 //! downloads, goodput against the ceiling, ping under load, reordering at the exit.
 
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread::ScopedJoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use clap::Parser;
@@ -35,6 +36,9 @@ struct Args {
     /// Path pairs to run, 1 to 3.
     #[arg(long, value_delimiter = ',', default_value = "1,2,3")]
     pairs: Vec<usize>,
+    /// Links like walking Wi-Fi and LTE with these capacity traces, instead of the path pairs.
+    #[arg(long, num_args = 2, value_names = ["A", "B"])]
+    traces: Option<Vec<PathBuf>>,
     /// Rows to run: scheduler names, `mptcp`, `single-a`, `single-b`.
     #[arg(long, value_delimiter = ',')]
     rows: Option<Vec<String>>,
@@ -106,12 +110,10 @@ fn measure(args: &Args) -> Result<Vec<Row>> {
         .unwrap_or_else(|| ROWS.map(str::to_owned).to_vec());
     let serial = Arc::new(serial()?);
     remove_leftovers();
-    let measure_pair = |number: usize| -> Result<Vec<Row>> {
-        let pair = number.checked_sub(1).and_then(|index| PAIRS.get(index));
-        let pair = pair.with_context(|| format!("there is no path pair {number}, only 1 to 3"))?;
+    let measure_pair = |pair: &Pair| -> Result<Vec<Row>> {
         let rows = wanted.iter().map(|name| {
             let mut row = Row {
-                pair: pair_name(pair),
+                pair: pair.name.clone(),
                 row: name.clone(),
                 ..Row::default()
             };
@@ -125,11 +127,19 @@ fn measure(args: &Args) -> Result<Vec<Row>> {
         });
         rows.collect()
     };
-    let numbers = args.pairs.iter().copied();
-    let pairs: Vec<Result<Vec<Row>>> = if args.together {
+    let pairs: Vec<Pair> = match args.traces.as_deref() {
+        Some([a, b]) => vec![Pair::of_traces(a, b, time)?],
+        _ => args
+            .pairs
+            .iter()
+            .map(|&number| Pair::of_paper(number))
+            .collect::<Result<_>>()?,
+    };
+    let results: Vec<Result<Vec<Row>>> = if args.together {
         std::thread::scope(|scope| {
-            let threads: Vec<_> = numbers
-                .map(|number| scope.spawn(move || measure_pair(number)))
+            let threads: Vec<_> = pairs
+                .iter()
+                .map(|pair| scope.spawn(move || measure_pair(pair)))
                 .collect();
             let join = |thread: ScopedJoinHandle<'_, _>| match thread.join() {
                 Ok(rows) => rows,
@@ -138,32 +148,39 @@ fn measure(args: &Args) -> Result<Vec<Row>> {
             threads.into_iter().map(join).collect()
         })
     } else {
-        numbers.map(measure_pair).collect()
+        pairs.iter().map(measure_pair).collect()
     };
-    Ok(pairs.into_iter().collect::<Result<Vec<_>>>()?.concat())
+    Ok(results.into_iter().collect::<Result<Vec<_>>>()?.concat())
 }
 
 /// One run; its figures are added to the row.
 fn run(
     args: &Args,
     serial: &Arc<Serial>,
-    pair: &[(f64, u64); 2],
+    pair: &Pair,
     time: Duration,
     seed_base: u64,
     row: &mut Row,
 ) -> Result<()> {
-    let links = pair.iter().zip(1..).map(|(&(rate, rtt_ms), seed)| {
-        LinkSpec::steady(rate, Duration::from_micros(rtt_ms * 500)).with_seed(seed + seed_base)
-    });
+    let links = pair.links.iter().zip(1..);
+    let links = links.map(|(link, seed)| link.clone().with_seed(seed + seed_base));
     let topology = TopologySpec::new("sched", links.collect());
+    let built = Instant::now();
     let ground = Ground::beside(Arc::clone(serial), &topology)?;
     let spec = BulkSpec::download(args.flows, time);
-    let sum = pair[0].0 + pair[1].0;
+    let sum = pair.capacity_mbit[0] + pair.capacity_mbit[1];
+    // Every row meets the same part of a trace.
+    let wait = || {
+        if args.traces.is_some() {
+            std::thread::sleep(START_ALLOWANCE.saturating_sub(built.elapsed()));
+        }
+    };
     match row.row.clone().as_str() {
         "single-a" | "single-b" => {
             let index = usize::from(row.row == "single-b");
             let uplink = ground.topology.uplinks()[index].interface.clone();
-            row.ceiling_mbit = plain_ceiling(pair[index].0);
+            row.ceiling_mbit = plain_ceiling(pair.capacity_mbit[index]);
+            wait();
             let ping = ping(&ground, Some(&uplink))?;
             let report = bulk::run(&ground.topology.endpoints().through(&uplink), &spec)?;
             row.goodput_mbit.push(report.goodput_mbit);
@@ -173,6 +190,7 @@ fn run(
         "mptcp" => {
             row.ceiling_mbit = plain_ceiling(sum);
             if ground.topology.enable_mptcp()? {
+                wait();
                 let report = bulk::run(&ground.topology.endpoints(), &spec.over_mptcp())?;
                 row.goodput_mbit.push(report.goodput_mbit);
                 row.retransmits.push(report.retransmits as f64);
@@ -186,6 +204,7 @@ fn run(
                 ..GatewaySpec::default()
             };
             let lab = ground.connect(&gateway, &gateway)?;
+            wait();
             let before = lab.site.status()?;
             let spec_ping = PingSpec::new(SERVER.into());
             let site = lab.topology.site();
@@ -232,9 +251,40 @@ impl Row {
     }
 }
 
-fn pair_name(pair: &[(f64, u64); 2]) -> String {
-    let name = |(rate, rtt): (f64, u64)| format!("{rtt} ms {rate:.0} Mbit");
-    format!("{} + {}", name(pair[0]), name(pair[1]))
+/// Two links and what they carry.
+struct Pair {
+    name: String,
+    links: [LinkSpec; 2],
+    capacity_mbit: [f64; 2],
+}
+
+impl Pair {
+    fn of_paper(number: usize) -> Result<Self> {
+        let pair = number.checked_sub(1).and_then(|index| PAIRS.get(index));
+        let pair = pair.with_context(|| format!("there is no path pair {number}, only 1 to 3"))?;
+        let name = |(rate, rtt): (f64, u64)| format!("{rtt} ms {rate:.0} Mbit");
+        Ok(Self {
+            name: format!("{} + {}", name(pair[0]), name(pair[1])),
+            links: pair
+                .map(|(rate, rtt_ms)| LinkSpec::steady(rate, Duration::from_micros(rtt_ms * 500))),
+            capacity_mbit: pair.map(|(rate, _)| rate),
+        })
+    }
+
+    fn of_traces(a: &Path, b: &Path, time: Duration) -> Result<Self> {
+        let links = [
+            LinkSpec::wifi_like(a.canonicalize()?),
+            LinkSpec::lte_like(b.canonicalize()?),
+        ];
+        let capacity =
+            |link: &LinkSpec| link.capacity_mbit(START_ALLOWANCE, START_ALLOWANCE + time);
+        let capacity_mbit = [capacity(&links[0])?, capacity(&links[1])?];
+        Ok(Self {
+            name: format!("{:.1} + {:.1} Mbit", capacity_mbit[0], capacity_mbit[1]),
+            links,
+            capacity_mbit,
+        })
+    }
 }
 
 fn table(rows: &[Row]) -> Table {
@@ -278,3 +328,6 @@ fn table(rows: &[Row]) -> Table {
     }
     table
 }
+
+/// Age of the links when the downloads begin, if that matters.
+const START_ALLOWANCE: Duration = Duration::from_secs(8);

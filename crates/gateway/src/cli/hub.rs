@@ -13,13 +13,14 @@ use crate::config::common::HostPort;
 use crate::config::hub::{TCP_PORT, UDP_PORT, any_address};
 use crate::config::template::{self, HubTemplate};
 use crate::config::{self, HubConfig};
+use crate::exit::WrongUsage;
 use crate::{files, key_file, logging, service};
 
 const EXAMPLES: &str = "Examples:
   ropewalk hub --init --public hub.example.org:4443
                                      write key and configuration, start nothing
   ropewalk hub                       run; on first use, write both with defaults first
-  ropewalk hub --config ./hub.toml   somewhere else
+  ropewalk hub --config ./hub.toml   somewhere else; --init first
   systemctl enable --now ropewalk-hub
 
 Open UDP port 4443 and TCP port 443 in the firewall of your provider, then run
@@ -48,9 +49,22 @@ impl Hub {
             .config
             .as_deref()
             .unwrap_or_else(|| Path::new(config::HUB_CONFIG));
+        if !self.init && global.config.is_some() && !path.exists() {
+            // A slip of the pen must not make another hub.
+            let path = path.display();
+            return Err(WrongUsage(format!(
+                "the configuration {path} is missing; write it with `ropewalk hub --init --config {path}`"
+            ))
+            .into());
+        }
         let config = self.prepare(path)?;
         if self.init {
-            output::note("next: open the ports, then `ropewalk hub` and `ropewalk invite NAME`");
+            let given = global.config.as_ref();
+            let option =
+                given.map_or_else(String::new, |path| format!(" --config {}", path.display()));
+            output::note(&format!(
+                "next: open the ports, then `ropewalk hub{option}` and `ropewalk invite NAME{option}`"
+            ));
             return Ok(());
         }
         logging::start(global.verbose, global.log_format, &config.common.log)?;
@@ -69,6 +83,8 @@ impl Hub {
                 "{} exists: --public has no effect",
                 path.display()
             ));
+        } else if self.init {
+            output::note(&format!("{} exists and is kept", path.display()));
         }
         let config = config::load_hub(path).context("the configuration is not usable")?;
         let (identity, new) = key_file::load_or_create(&config.common.key_file)?;

@@ -28,10 +28,10 @@ pub struct SchedulerArgs {
     #[arg(value_parser = scheduler_names::parse)]
     kind: Option<SchedulerKind>,
     /// Direction, seen from this machine
-    #[arg(long, value_enum, default_value_t = Way::Both)]
+    #[arg(long, value_enum, default_value_t = Way::Both, requires = "kind")]
     direction: Way,
     /// On a hub: only the tunnel to this site
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", requires = "kind")]
     site: Option<String>,
 }
 
@@ -69,8 +69,9 @@ impl SchedulerArgs {
         }
         let answer = client?.post("/v1/scheduler", &body)?;
         let changed = answer["changed"].as_u64().unwrap_or(0);
+        let tunnels = if changed == 1 { "tunnel" } else { "tunnels" };
         output::note(&format!(
-            "{name} schedules {changed} tunnel(s), direction {direction}"
+            "{name} schedules {changed} {tunnels}, direction {direction}"
         ));
         Ok(())
     }

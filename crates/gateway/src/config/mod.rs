@@ -14,7 +14,7 @@ mod tests;
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use crate::exit::WrongUsage;
 
 pub use hub::HubConfig;
 pub use site::SiteConfig;
@@ -100,15 +100,16 @@ pub fn default_path(given: Option<&Path>) -> PathBuf {
 }
 
 fn read_file(path: &Path) -> anyhow::Result<String> {
-    let length = std::fs::metadata(path)
-        .with_context(|| format!("cannot read the configuration {}", path.display()))?
-        .len();
+    let unreadable = |error: std::io::Error| {
+        let path = path.display();
+        WrongUsage(format!("cannot read the configuration {path}: {error}"))
+    };
+    let length = std::fs::metadata(path).map_err(unreadable)?.len();
     if length > FILE_BYTES_MAX {
-        anyhow::bail!(
+        anyhow::bail!(WrongUsage(format!(
             "{} has {length} bytes, more than {FILE_BYTES_MAX}: this is no configuration file",
             path.display()
-        );
+        )));
     }
-    std::fs::read_to_string(path)
-        .with_context(|| format!("cannot read the configuration {}", path.display()))
+    Ok(std::fs::read_to_string(path).map_err(unreadable)?)
 }

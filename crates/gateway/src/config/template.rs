@@ -47,7 +47,8 @@ pub fn hub(values: &HubTemplate) -> String {
         format!("public = {}", list(&values.public))
     };
     format!(
-        "# Ropewalk hub. Keys after a single # show the default; remove the # to change one.
+        "# Ropewalk hub. Keys after a single # show the default of a gateway in
+# /etc/ropewalk, or an example; remove the # to change one.
 # Check this file with `ropewalk doctor`; `ropewalk hub --help` explains the rest.
 
 # Name of this hub in logs and metrics.
@@ -87,7 +88,8 @@ ipv6 = \"{v6}\"
 #[must_use]
 pub fn site(values: &SiteTemplate) -> String {
     format!(
-        "# Ropewalk site. Keys after a single # show the default; remove the # to change one.
+        "# Ropewalk site. Keys after a single # show the default of a gateway in
+# /etc/ropewalk, or an example; remove the # to change one.
 # Check this file with `ropewalk doctor`; `ropewalk up --help` explains the rest.
 
 # Name of this site in logs and metrics; the hub knows it by its key.

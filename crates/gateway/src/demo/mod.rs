@@ -24,6 +24,10 @@ use phases::Stage;
 use report::Report;
 
 /// Show Ropewalk at work on this machine: two bad uplinks, one good connection.
+///
+/// Takes two minutes, needs root, and removes everything it made, also after Ctrl-C. The result is
+/// "ok", and the exit code 0, when Ropewalk carried at least as much as the better uplink alone and
+/// broke no connection; else the exit code is 1.
 #[derive(Clone, Debug, clap::Args)]
 pub struct DemoArgs {
     /// Print one JSON object instead of table and chart; progress goes to standard error.

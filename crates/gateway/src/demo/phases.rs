@@ -11,7 +11,7 @@ use ropewalk_testbed::traffic::Endpoints;
 use ropewalk_testbed::traffic::bulk::{Bulk, BulkReport, BulkSpec};
 use ropewalk_testbed::traffic::ping::{Ping, PingReport, PingSpec};
 use ropewalk_testbed::traffic::probe::{Probe, ProbeLog, ProbeSpec};
-use ropewalk_testbed::{Capacity, LinkSpec, Shape, Topology, TopologySpec};
+use ropewalk_testbed::{LinkSpec, Topology, TopologySpec};
 
 use super::{DemoArgs, SAMPLE, START_ALLOWANCE};
 
@@ -69,7 +69,10 @@ impl Stage {
             ],
         };
         let [a, b] = traces;
-        let uplinks = [wifi_like(absolute(&a)?), lte_like(absolute(&b)?)];
+        let uplinks = [
+            LinkSpec::wifi_like(absolute(&a)?),
+            LinkSpec::lte_like(absolute(&b)?),
+        ];
         let length = Duration::from_secs(args.seconds);
         let capacity =
             |link: &LinkSpec| link.capacity_mbit(START_ALLOWANCE, START_ALLOWANCE + length);
@@ -251,40 +254,6 @@ fn wait_for_age(topology: &Topology, age: Duration) {
         .map(|uplink| uplink.link.age())
         .min();
     std::thread::sleep(age.saturating_sub(young.unwrap_or_default()));
-}
-
-/// Wi-Fi: short delay with jitter, some loss, a modest queue.
-fn wifi_like(trace: PathBuf) -> LinkSpec {
-    let down = Shape {
-        capacity: Capacity::Trace(trace),
-        delay: Duration::from_millis(6),
-        jitter: Duration::from_millis(2),
-        loss: 0.002,
-        queue_bytes: 192 * 1024,
-    };
-    LinkSpec::Emulated {
-        up: down.clone(),
-        down,
-        mtu: 1_500,
-        seed: 11,
-    }
-}
-
-/// LTE: longer delay, losses hidden by retransmission below, a deep queue.
-fn lte_like(trace: PathBuf) -> LinkSpec {
-    let down = Shape {
-        capacity: Capacity::Trace(trace),
-        delay: Duration::from_millis(25),
-        jitter: Duration::from_millis(3),
-        loss: 0.0,
-        queue_bytes: 512 * 1024,
-    };
-    LinkSpec::Emulated {
-        up: down.clone(),
-        down,
-        mtu: 1_500,
-        seed: 12,
-    }
 }
 
 fn write(directory: &Path, name: &str, text: &str) -> Result<PathBuf> {

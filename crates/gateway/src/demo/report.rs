@@ -180,9 +180,16 @@ impl Report {
         let found = self.summary();
         let better = found.goodput_mbit.uplink_a.max(found.goodput_mbit.uplink_b);
         let mut text = format!(
-            "\nRopewalk: {:.2} times the better uplink, {} broken connections, longest silence of \
+            "\nRopewalk: {:.2} times the better uplink{}, {} broken connections, longest silence of \
              the call {:.0} ms, {:.2} % of its packets delivered.\n",
             found.goodput_mbit.ropewalk / better.max(f64::MIN_POSITIVE),
+            found
+                .goodput_mbit
+                .mptcp
+                .map_or_else(String::new, |mptcp| format!(
+                    " (Multipath TCP: {:.2})",
+                    mptcp / better.max(f64::MIN_POSITIVE)
+                )),
             found.broken_connections,
             found.longest_gap_ms,
             found.call_delivered_ratio * 100.0,

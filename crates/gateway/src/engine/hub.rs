@@ -56,6 +56,8 @@ pub struct Hub {
     guests: FxHashMap<LinkId, Guest>,
     agenda: Agenda,
     unroutable: u64,
+    /// Packets that kernels send to their own link: router solicitations, multicast reports.
+    link_local: u64,
     tick: Instant,
 }
 
@@ -79,6 +81,7 @@ impl Hub {
             guests: FxHashMap::default(),
             agenda: Agenda::default(),
             unroutable: 0,
+            link_local: 0,
             tick: Instant::ZERO,
             settings,
         })
@@ -377,6 +380,17 @@ impl Hub {
     }
 }
 
+/// Whether an IP packet is meant for the link it was sent on only.
+fn is_link_local(packet: &[u8]) -> bool {
+    let local = |ip: IpAddr| match ip {
+        IpAddr::V4(ip) => ip.is_link_local() || ip.is_multicast() || ip.is_broadcast(),
+        IpAddr::V6(ip) => ip.is_unicast_link_local() || ip.is_multicast(),
+    };
+    [true, false]
+        .into_iter()
+        .any(|source| address(packet, source).is_some_and(local))
+}
+
 /// Source or destination address of an IP packet.
 fn address(packet: &[u8], source: bool) -> Option<IpAddr> {
     match packet.first()? >> 4 {
@@ -487,6 +501,9 @@ impl Role for Hub {
                     .tunnel
                     .handle_inner(now, packet.data, packet.checksum_partial);
             }
+            None if packet.data.get(HEADROOM..).is_some_and(is_link_local) => {
+                self.link_local += 1;
+            }
             None => self.unroutable += 1,
         }
     }
@@ -508,6 +525,8 @@ impl Role for Hub {
                         data: inner.data,
                         checksum_partial: inner.checksum_partial,
                     });
+                } else if is_link_local(&inner.data) {
+                    self.link_local += 1;
                 } else {
                     site.spoofed += 1;
                 }
@@ -609,6 +628,7 @@ impl Role for Hub {
             }
         }
         status.drops.insert("unroutable".into(), self.unroutable);
+        status.drops.insert("link_local".into(), self.link_local);
         status.drops.insert("spoofed_source".into(), spoofed);
     }
 

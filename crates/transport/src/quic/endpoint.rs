@@ -39,6 +39,8 @@ pub(super) const RETRY_ABOVE: u64 = 8;
 pub(super) const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(10);
 /// Answers without a connection that may wait to be sent; more are dropped.
 const STATELESS_MAX: usize = 64;
+/// Bit of the first byte of packets that belong to a handshake (RFC 9000 §17.2).
+const LONG_HEADER: u8 = 0x80;
 /// Longest reason in a close frame, bytes.
 const REASON_MAX: usize = 100;
 
@@ -168,6 +170,8 @@ impl Endpoint {
             Ecn::Ect1 => Some(EcnCodepoint::Ect1),
             Ecn::Ce => Some(EcnCodepoint::Ce),
         };
+        // Handshake packets that come late or twice count for nothing and are no garbage.
+        let handshake = data.first().is_some_and(|first| first & LONG_HEADER != 0);
         let mut answer = Vec::new();
         match self
             .inner
@@ -194,7 +198,8 @@ impl Endpoint {
                 }
                 // Nothing delivered: an acknowledgement, or a packet that counts for nothing.
                 if let Some(slot) = self.slot_mut(id) {
-                    let garbage = slot.phase == Phase::Up && !slot.received_something();
+                    let nothing = slot.phase == Phase::Up && !slot.received_something();
+                    let garbage = nothing && !handshake;
                     self.stats.garbage_datagrams += u64::from(garbage);
                 }
                 Some(id)

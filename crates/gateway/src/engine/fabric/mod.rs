@@ -510,7 +510,7 @@ impl Fabric {
     /// Lets timers of connections and streams go off.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.endpoint.handle_timeout(now);
-        self.expire_streams(now);
+        self.stream_timers(now);
         if self.sweep_due <= now {
             self.sweep_due = now + SWEEP_INTERVAL;
             self.sweep();

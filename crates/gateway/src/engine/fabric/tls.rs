@@ -22,6 +22,9 @@ const HANDSHAKES_MAX: usize = 128;
 const HANDSHAKES_PER_ADDRESS: usize = 8;
 /// How old the kernel's view of a connection may be.
 const INFO_AGE: Duration = Duration::from_millis(2);
+/// How often a connection with bytes under way is looked at, at the slowest: no event tells when
+/// acknowledgements have made room in the window.
+const LOOK_MAX: Duration = Duration::from_millis(20);
 /// Bytes that may wait unsent in the kernel: more would be beyond the scheduler's reach.
 const NOT_SENT_MAX: u32 = 16 * 1024;
 /// Largest datagram put on a stream: what a QUIC path of MTU 1,500 takes, about.
@@ -41,6 +44,8 @@ pub(super) struct Stream {
     connected: bool,
     deadline: Option<Instant>,
     info_at: Option<Instant>,
+    /// When to look whether bytes under way have arrived, if there are any.
+    look_at: Option<Instant>,
     pub sent_bytes: u64,
     pub received_bytes: u64,
 }
@@ -61,6 +66,7 @@ impl Stream {
             connected: false,
             deadline: Some(now + HANDSHAKE),
             info_at: None,
+            look_at: None,
             sent_bytes: 0,
             received_bytes: 0,
         })
@@ -70,8 +76,8 @@ impl Stream {
         self.tcp.local_addr().ok()
     }
 
-    pub const fn poll_timeout(&self) -> Option<Instant> {
-        self.deadline
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.deadline.into_iter().chain(self.look_at).min()
     }
 
     /// Writes what waits, as far as the socket takes it.
@@ -101,7 +107,8 @@ impl Stream {
         }
     }
 
-    fn read(&mut self, buffer: &mut [u8]) -> Result<(), String> {
+    /// Reads a turn's worth; whether more may wait.
+    fn read(&mut self, buffer: &mut [u8]) -> Result<bool, String> {
         let mut budget = READ_BYTES;
         while budget > 0 {
             match self.tcp.read(buffer) {
@@ -113,18 +120,21 @@ impl Stream {
                         .handle_bytes(&buffer[..n])
                         .map_err(|e| e.to_string())?;
                 }
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(false),
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) => return Err(format!("TCP connection to {}: {e}", self.remote)),
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     pub fn snapshot(&mut self, now: Instant) -> Option<PathSnapshot> {
         if self.info_at.is_none_or(|at| now.since(at) >= INFO_AGE) {
             self.info_at = Some(now);
             if let Ok(info) = tcp_info::tcp_info(&self.tcp) {
+                let busy = info.in_flight_bytes + info.not_sent_bytes > 0;
+                let pause = (info.srtt / 8).clamp(INFO_AGE, LOOK_MAX);
+                self.look_at = busy.then(|| now + pause);
                 self.tls
                     .update_tcp_info(now, translate(&info, self.pending.len()));
             }
@@ -277,6 +287,7 @@ impl Fabric {
                 data,
             });
         }
+        let more = matches!(result, Ok(true));
         let mut result = result.and(stream.write());
         while let Some(event) = stream.tls.poll_event() {
             match event {
@@ -296,8 +307,10 @@ impl Fabric {
         } else {
             // Room to write is room for more to send.
             self.mark_dirty(id);
-            // More may wait than one turn read, and epoll tells only of changes.
-            self.rearm(id);
+            // What was left unread is no news to epoll: it tells only of changes.
+            if more {
+                self.rearm(id);
+            }
         }
     }
 
@@ -311,23 +324,25 @@ impl Fabric {
         }
     }
 
-    pub(super) fn expire_streams(&mut self, now: Instant) {
+    /// Lets the timers of streams go off.
+    pub(super) fn stream_timers(&mut self, now: Instant) {
         for slot in 0..self.links.len() {
             let Some(Link {
                 serial,
                 kind: Kind::Tls(stream),
                 ..
-            }) = &self.links[slot]
+            }) = &mut self.links[slot]
             else {
                 continue;
             };
+            let id = LinkId {
+                slot: u32::try_from(slot).unwrap_or(u32::MAX),
+                serial: *serial,
+            };
             if stream.deadline.is_some_and(|at| at <= now) {
-                let slot = u32::try_from(slot).unwrap_or(u32::MAX);
-                let id = LinkId {
-                    slot,
-                    serial: *serial,
-                };
                 self.fail(id, "the TLS handshake took too long".into());
+            } else if stream.look_at.take_if(|at| *at <= now).is_some() {
+                self.mark_dirty(id);
             }
         }
     }

@@ -180,6 +180,8 @@ impl Site {
         if self.hub_session.replace(welcome.hub_session) != Some(welcome.hub_session) {
             // A hub that has started anew counts its packets from zero again.
             self.peer.tunnel.reset_exit();
+            // Its other connections are gone as well: better to be told so now.
+            self.peer.tunnel.ask_all_paths();
         }
         if welcome.version != VERSION {
             tracing::warn!(
@@ -312,11 +314,17 @@ impl Role for Site {
             Command::SetScheduler {
                 direction,
                 kind,
-                peer: _,
+                peer,
                 reply,
             } => {
-                self.set_scheduler(now, direction, kind);
-                reply.try_send(Ok(1)).ok();
+                let result = match peer {
+                    Some(name) => Err(format!("this is a site: only a hub has a site {name:?}")),
+                    None => {
+                        self.set_scheduler(now, direction, kind);
+                        Ok(1)
+                    }
+                };
+                reply.try_send(result).ok();
             }
             Command::SetPath {
                 uplink,

@@ -99,7 +99,7 @@ pub async fn serve_tcp(api: Api, address: SocketAddr) -> anyhow::Result<()> {
     let listener = TcpListener::bind(address)
         .await
         .with_context(|| format!("cannot offer the API on {address}; change `listen` in [api]"))?;
-    let router = router(api).layer(middleware::from_fn(require_loopback_host));
+    let router = router(api).layer(middleware::from_fn(require_local_client));
     tokio::spawn(async move {
         let served = axum::serve(Bounded::new(listener, CONNECTIONS_MAX), router).await;
         tracing::error!(result = ?served, "the API on the loopback address ended");
@@ -128,7 +128,12 @@ fn router(api: Api) -> Router {
         .with_state(api)
 }
 
-async fn require_loopback_host(headers: HeaderMap, request: Request, next: Next) -> Response {
+async fn require_local_client(headers: HeaderMap, request: Request, next: Next) -> Response {
+    // A web page of elsewhere may make a browser on this machine ask; browsers say so.
+    if headers.contains_key(header::ORIGIN) {
+        let why = "this API is not for web pages";
+        return Failure::new(StatusCode::FORBIDDEN, why).into_response();
+    }
     let host = headers
         .get(header::HOST)
         .and_then(|host| host.to_str().ok())
