@@ -170,6 +170,12 @@ impl PathArrivals {
         self.delay_count += 1;
     }
 
+    /// Whether anything arrived since the last [`PathArrivals::take`].
+    #[must_use]
+    pub const fn any(&self) -> bool {
+        self.received_packets > 0
+    }
+
     /// What arrived since the last call, as the path `path` of a report.
     pub fn take(&mut self, path: PathId) -> PathFeedback {
         self.settle();

@@ -368,8 +368,15 @@ impl Paths {
         Some(stats)
     }
 
-    /// The path a report should take: the quickest that is up, else any.
-    pub fn quickest(&self) -> Option<PathId> {
+    /// The path a report should take: the one it is about if that is a single one, so that a probe
+    /// is answered where it came from and other paths stay idle; else the quickest that is up.
+    pub fn for_report(&self) -> Option<PathId> {
+        let mut heard = self.iter().filter(|(_, path)| path.arrivals.any());
+        if let (Some((id, path)), None) = (heard.next(), heard.next())
+            && path.usable()
+        {
+            return Some(id);
+        }
         let rank = |(id, p): &(PathId, &Path)| (!p.usable(), p.snapshot.srtt, *id);
         self.iter().min_by_key(rank).map(|(id, _)| id)
     }

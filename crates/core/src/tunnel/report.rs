@@ -14,7 +14,7 @@ impl Tunnel {
         if !due && !self.paths.state_changed {
             return;
         }
-        let Some(carrier) = self.paths.quickest() else {
+        let Some(carrier) = self.paths.for_report() else {
             return;
         };
         let start = self.exit.period_start.take().unwrap_or(now);
