@@ -253,7 +253,19 @@ fn striping_pauses_after_the_exit_reports_stalls() {
         "one in a hundred is fine"
     );
     feedback.hold_timeouts = 10;
-    auto.on_feedback(NOW, &feedback);
+    for _ in 0..4 {
+        feedback.paths[0].lost_packets = 10;
+        auto.on_feedback(NOW, &feedback);
+        assert_eq!(
+            auto.pick(NOW, &bulk(0), &paths),
+            send(&paths[1]),
+            "holds for lost packets are not striping's fault"
+        );
+    }
+    feedback.paths[0].lost_packets = 0;
+    for _ in 0..2 {
+        auto.on_feedback(NOW, &feedback);
+    }
     assert!(matches!(
         auto.pick(NOW, &bulk(0), &paths),
         Decision::WaitFlow(_)

@@ -26,7 +26,7 @@ const FORGIVE_AFTER: Duration = Duration::from_secs(30);
 /// Share of packets late, or held until time ran out, that makes striping pause.
 const STALL_SHARE: f64 = 0.02;
 /// Packets on which that share rests.
-const STALL_PACKETS: u32 = 100;
+const STALL_PACKETS: u32 = 400;
 
 /// Why a path is not used.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -168,9 +168,10 @@ impl Trust {
             .iter()
             .map(|path| path.received_packets)
             .sum();
-        self.stalled = self
-            .stalled
-            .saturating_add(late.saturating_add(feedback.hold_timeouts));
+        // A hold for a packet that was lost ends by time however the flow is sent.
+        let lost: u32 = feedback.paths.iter().map(|path| path.lost_packets).sum();
+        let timeouts = feedback.hold_timeouts.saturating_sub(lost);
+        self.stalled = self.stalled.saturating_add(late.saturating_add(timeouts));
         self.seen = self.seen.saturating_add(received);
         if self.seen < STALL_PACKETS {
             return;
