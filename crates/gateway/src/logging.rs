@@ -98,8 +98,8 @@ fn write_stderr(line: &[u8]) {
     let _ = stderr.write_all(line);
 }
 
-/// Whether a line can be written without waiting. A pipe is ready while it has room for 4 KiB,
-/// more than a line takes.
+/// Whether a line can be written without waiting. A pipe is ready while it has room for 4 KiB; a
+/// longer line, which nothing here writes, could still wait.
 fn takes_line(output: BorrowedFd<'_>) -> bool {
     let mut ready = [PollFd::from_borrowed_fd(output, PollFlags::OUT)];
     let nothing = Timespec {

@@ -15,7 +15,7 @@
 //! Invariant: a bad request gets a 4xx with `{"error":…}`; connections, body sizes and waiting
 //! times are bounded. Access is by the mode of the socket. Over TCP the `Host` must be a loopback
 //! name, so that no web page can reach the API under a name of its own, and a body must be
-//! declared as JSON, which a web page cannot do across origins.
+//! declared as JSON, which a web page cannot do across origins; what names an origin is refused.
 
 mod listener;
 pub mod metrics;
