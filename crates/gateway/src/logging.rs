@@ -99,7 +99,7 @@ fn write_stderr(line: &[u8]) {
 }
 
 /// Whether a line can be written without waiting. A pipe is ready while it has room for 4 KiB; a
-/// longer line, which nothing here writes, could still wait.
+/// longer line could still wait.
 fn takes_line(output: BorrowedFd<'_>) -> bool {
     let mut ready = [PollFd::from_borrowed_fd(output, PollFlags::OUT)];
     let nothing = Timespec {
