@@ -1,0 +1,286 @@
+//! An experiment as people write it, and what came of it: the same for simulator and kernel.
+//!
+//! ```toml
+//! name = "uneven"
+//! duration = "20s"
+//! warmup = "5s"               # not counted
+//! seed = 1
+//!
+//! [[path]]                    # 1 to 8 of them; "up" leaves the site
+//! name = "a"
+//! both = { rate = "16Mbit", delay = "25ms", queue = "128KiB" }
+//! [[path]]
+//! name = "b"
+//! both = { rate = "8Mbit", delay = "35ms", queue = "128KiB" }
+//! change = [ { at = "10s", both.blackhole = true } ]
+//!
+//! [carrier]                   # what carries the traffic
+//! kind = "tunnel"
+//! scheduler = "auto"
+//!
+//! [[traffic]]
+//! kind = "tcp"
+//! flows = 5
+//! congestion = "cubic"
+//! [[traffic]]
+//! kind = "ping"
+//! ```
+//!
+//! Unknown keys are refused; every error names the key.
+
+#![forbid(unsafe_code)]
+
+mod ceiling;
+mod report;
+mod traffic;
+
+pub use ceiling::{INNER_HEADERS, OUTER_OVERHEAD, direct_ceiling, tunnel_ceiling};
+pub use report::{Distribution, FlowReport, PathReport, Report, TrafficReport, TunnelReport};
+pub use traffic::{Congestion, Direction, Traffic};
+
+use std::collections::BTreeSet;
+
+use ropewalk_netem::{ChangePlan, DirectionPlan, LinkPlan, units};
+use ropewalk_types::Duration;
+use serde::{Deserialize, Serialize};
+
+/// Most paths of a plan.
+pub const PATHS_MAX: usize = 8;
+/// Longest plan.
+pub const DURATION_MAX: Duration = Duration::from_secs(3_600);
+
+/// One experiment.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Plan {
+    /// Names the experiment in results.
+    pub name: String,
+    /// All randomness follows from it; 1 unless given.
+    #[serde(default = "one")]
+    pub seed: u64,
+    /// How long the traffic runs, the warm-up included.
+    #[serde(with = "duration")]
+    pub duration: Duration,
+    /// How much of the beginning is not counted; none unless given.
+    #[serde(default, with = "duration")]
+    pub warmup: Duration,
+    /// The paths between site and hub.
+    pub path: Vec<PathPlan>,
+    /// What carries the traffic.
+    #[serde(default)]
+    pub carrier: Carrier,
+    /// What is sent.
+    #[serde(default)]
+    pub traffic: Vec<Traffic>,
+}
+
+/// One path: a link with a name.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PathPlan {
+    /// Name, unique in the plan.
+    pub name: String,
+    /// Settings of both directions.
+    #[serde(default, skip_serializing_if = "DirectionPlan::is_empty")]
+    pub both: DirectionPlan,
+    /// Settings from the site; override `both`.
+    #[serde(default, skip_serializing_if = "DirectionPlan::is_empty")]
+    pub up: DirectionPlan,
+    /// Settings towards the site; override `both`.
+    #[serde(default, skip_serializing_if = "DirectionPlan::is_empty")]
+    pub down: DirectionPlan,
+    /// New settings at times after the start of the traffic.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub change: Vec<ChangePlan>,
+}
+
+/// What carries the traffic between site and server.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Carrier {
+    /// The path itself, without any tunnel: the first one unless named.
+    #[default]
+    #[serde(rename = "direct")]
+    DirectFirst,
+    /// As [`Carrier::DirectFirst`], over the path of this name.
+    Path {
+        /// Name of the path.
+        path: String,
+    },
+    /// A Ropewalk tunnel.
+    Tunnel(TunnelPlan),
+    /// In-kernel MPTCP over all paths; not simulated.
+    Mptcp,
+    /// Another program, by its name in the lab; not simulated.
+    Peer {
+        /// Name of the peer, such as `wireguard-go`.
+        peer: String,
+    },
+}
+
+/// Settings of a Ropewalk tunnel, the same at both ends.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TunnelPlan {
+    /// Name of the scheduler; the program's default unless given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scheduler: Option<String>,
+    /// Congestion control of the sub-tunnels; the program's default unless given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub congestion: Option<String>,
+    /// Names of the paths to use; all unless given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paths: Option<Vec<String>>,
+    /// Simulator only: what sub-tunnels are.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub transport: TransportPlan,
+}
+
+/// What the sub-tunnels of a simulated tunnel are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TransportPlan {
+    /// A model with the real congestion controllers and without cryptography.
+    #[default]
+    Model,
+    /// The real QUIC transport.
+    Quic,
+}
+
+/// A plan that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PlanError {
+    /// Not TOML, an unknown key, or a value that cannot be read.
+    #[error("{0}")]
+    Syntax(String),
+    /// Keys that do not fit together.
+    #[error("{key}: {problem}")]
+    Setting {
+        /// The key, such as `path[1].name`.
+        key: String,
+        /// What is wrong and what to do.
+        problem: String,
+    },
+}
+
+impl Plan {
+    /// Reads and checks a plan.
+    ///
+    /// # Errors
+    /// On text that is not TOML, unknown keys, unreadable values and settings that do not fit
+    /// together. Link settings are checked when a runner resolves them.
+    pub fn parse(text: &str) -> Result<Self, PlanError> {
+        let plan: Self = toml::from_str(text)
+            .map_err(|error| PlanError::Syntax(error.to_string().trim().into()))?;
+        plan.check()?;
+        Ok(plan)
+    }
+
+    /// Writes the plan as TOML, readable by [`Self::parse`].
+    ///
+    /// # Errors
+    /// When a number cannot be written as TOML (a seed above `i64::MAX`).
+    pub fn to_toml(&self) -> Result<String, PlanError> {
+        toml::to_string(self).map_err(|error| PlanError::Syntax(error.to_string()))
+    }
+
+    /// Checks what serde cannot: counts, names, times.
+    ///
+    /// # Errors
+    /// With the first key that does not fit.
+    pub fn check(&self) -> Result<(), PlanError> {
+        if self.path.is_empty() || self.path.len() > PATHS_MAX {
+            return fail("path", format!("write 1 to {PATHS_MAX} [[path]] sections"));
+        }
+        let mut names = BTreeSet::new();
+        for (index, path) in self.path.iter().enumerate() {
+            if path.name.is_empty() || !names.insert(path.name.as_str()) {
+                return fail(
+                    &format!("path[{index}].name"),
+                    "give every path a name of its own".into(),
+                );
+            }
+        }
+        if self.duration.is_zero() || self.duration > DURATION_MAX {
+            return fail("duration", "use more than 0 and at most 60min".into());
+        }
+        if self.warmup >= self.duration {
+            return fail("warmup", "must be shorter than `duration`".into());
+        }
+        let named: Vec<(&str, &str)> = match &self.carrier {
+            Carrier::Path { path } => vec![("carrier.path", path)],
+            Carrier::Tunnel(tunnel) => {
+                let paths = tunnel.paths.iter().flatten();
+                paths.map(|path| ("carrier.paths", path.as_str())).collect()
+            }
+            Carrier::DirectFirst | Carrier::Mptcp | Carrier::Peer { .. } => Vec::new(),
+        };
+        for (key, name) in named {
+            if !names.contains(name) {
+                let known: Vec<&str> = names.into_iter().collect();
+                let known = known.join(", ");
+                return fail(key, format!("there is no path `{name}`, only {known}"));
+            }
+        }
+        for (index, traffic) in self.traffic.iter().enumerate() {
+            traffic
+                .check(self.duration)
+                .or_else(|(key, problem)| fail(&format!("traffic[{index}].{key}"), problem))?;
+        }
+        Ok(())
+    }
+}
+
+impl PathPlan {
+    /// The link of this path; its randomness follows from the plan's seed and the path's place.
+    #[must_use]
+    pub fn link(&self, seed: u64, index: usize) -> LinkPlan {
+        LinkPlan {
+            seed: Some(seed.wrapping_mul(16).wrapping_add(index as u64 + 1) & SEED_MASK),
+            both: self.both.clone(),
+            up: self.up.clone(),
+            down: self.down.clone(),
+            change: self.change.clone(),
+        }
+    }
+}
+
+/// TOML has no integer above `i64::MAX`.
+const SEED_MASK: u64 = i64::MAX as u64;
+
+fn fail<T>(key: &str, problem: String) -> Result<T, PlanError> {
+    Err(PlanError::Setting {
+        key: key.into(),
+        problem,
+    })
+}
+
+const fn one() -> u64 {
+    1
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+/// Durations as text: `20s`, `150ms`.
+mod duration {
+    use super::*;
+
+    pub(super) fn serialize<S: serde::Serializer>(
+        value: &Duration,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&units::format_duration(*value))
+    }
+
+    pub(super) fn deserialize<'de, D: serde::Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Duration, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        units::parse_duration(&text).map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests;

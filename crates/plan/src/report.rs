@@ -1,0 +1,164 @@
+//! What came of a plan: one schema for simulator and kernel, written as JSON.
+
+use serde::{Deserialize, Serialize};
+
+/// Result of one run of one plan with one seed.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// Name of the plan.
+    pub plan: String,
+    /// `sim` or `kernel`.
+    pub runner: String,
+    /// Seed of this run.
+    pub seed: u64,
+    /// Seconds that were counted: the duration less the warm-up.
+    pub seconds: f64,
+    /// What the paths in use allow one full-sized inner TCP stream, Mbit/s: the sum of the
+    /// capacities in the direction of the first bulk traffic, headers taken off.
+    pub ceiling_mbit: f64,
+    /// One per `[[traffic]]`, in order.
+    pub traffic: Vec<TrafficReport>,
+    /// One per `[[path]]`, in order.
+    pub paths: Vec<PathReport>,
+    /// Of the tunnel, if there was one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tunnel: Option<TunnelReport>,
+    /// Simulator: hash over every event, 16 hex digits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace_hash: Option<String>,
+    /// Simulator: packets that hosts and gateways sent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub packets: Option<u64>,
+    /// Wall-clock seconds the run took.
+    #[serde(default)]
+    pub wall_seconds: f64,
+    /// Anything the reader should know, such as a connection that broke.
+    #[serde(default)]
+    pub notes: Vec<String>,
+}
+
+/// Result of one `[[traffic]]` section.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct TrafficReport {
+    /// `tcp`, `quic`, `ping`, `call` or `web`.
+    pub kind: String,
+    /// Bulk: application bytes delivered per second in the counted time, Mbit/s, all flows.
+    #[serde(default)]
+    pub goodput_mbit: f64,
+    /// Bulk: the same for each whole second of the plan, the warm-up included.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub series_mbit: Vec<f64>,
+    /// Bulk: longest time in the counted part in which no flow delivered anything, seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub longest_stall_seconds: Option<f64>,
+    /// Bulk: one per connection.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub flows: Vec<FlowReport>,
+    /// Ping: round-trip times; call: one-way delays; web: page load times. Milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delay_ms: Option<Distribution>,
+    /// Ping, call: packets sent in the counted time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sent: Option<u64>,
+    /// Ping, call: packets that never arrived.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lost: Option<u64>,
+    /// Call: share of packets that arrived before their deadline, `0.0..=1.0`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub in_time: Option<f64>,
+}
+
+/// One bulk connection.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct FlowReport {
+    /// Application bytes delivered per second in the counted time, Mbit/s.
+    pub goodput_mbit: f64,
+    /// Segments or packets sent again.
+    pub retransmits: u64,
+    /// Whether the connection broke.
+    #[serde(default)]
+    pub broken: bool,
+}
+
+/// A distribution; all values in the unit its field says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Distribution {
+    /// Number of values.
+    pub count: u64,
+    /// Arithmetic mean.
+    pub mean: f64,
+    /// Smallest.
+    pub min: f64,
+    /// Median.
+    pub p50: f64,
+    /// 95th percentile.
+    pub p95: f64,
+    /// 99th percentile.
+    pub p99: f64,
+    /// Largest.
+    pub max: f64,
+}
+
+/// One path, in the direction of the first bulk traffic.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PathReport {
+    /// Name in the plan.
+    pub name: String,
+    /// IP bytes that entered the link in the counted time.
+    pub bytes: u64,
+    /// Packets dropped by the full queue.
+    pub dropped: u64,
+    /// Packets lost at random.
+    pub lost: u64,
+    /// Mean capacity over the counted time, Mbit/s of IP packets.
+    pub capacity_mbit: f64,
+}
+
+/// The receiving gateway of the first bulk traffic, unless said otherwise.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct TunnelReport {
+    /// Inner packets delivered.
+    pub delivered: u64,
+    /// Of them, not next in their flow's sequence when they came.
+    pub reordered: u64,
+    /// Of them, held for order.
+    pub held: u64,
+    /// Holds ended by time.
+    pub hold_timeouts: u64,
+    /// Delivered after they had been given up.
+    pub late: u64,
+    /// Copies removed.
+    pub duplicates: u64,
+    /// Packets dropped or marked by the entry queue of the sending gateway.
+    pub entry_drops: u64,
+    /// Why the sending gateway's scheduler did what it did, at the end.
+    pub reason: String,
+}
+
+impl Distribution {
+    /// Of these values; all zero when there is none.
+    #[must_use]
+    pub fn of(values: &[f64]) -> Self {
+        let mut sorted = values.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let (Some(&min), Some(&max)) = (sorted.first(), sorted.last()) else {
+            return Self::default();
+        };
+        // Nearest rank: the smallest value with at least this share at or below it.
+        let rank = |percent: usize| {
+            let index = (sorted.len() * percent).div_ceil(100).max(1) - 1;
+            sorted.get(index).copied().unwrap_or(max)
+        };
+        #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^53")]
+        let mean = sorted.iter().sum::<f64>() / sorted.len() as f64;
+        Self {
+            count: sorted.len() as u64,
+            mean,
+            min,
+            p50: rank(50),
+            p95: rank(95),
+            p99: rank(99),
+            max,
+        }
+    }
+}

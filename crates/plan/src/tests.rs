@@ -1,0 +1,109 @@
+use super::*;
+
+const PLAN: &str = r#"
+name = "uneven"
+duration = "20s"
+warmup = "5s"
+
+[[path]]
+name = "a"
+both = { rate = "16Mbit", delay = "25ms", queue = "128KiB" }
+[[path]]
+name = "b"
+both = { rate = "8Mbit", delay = "35ms" }
+change = [ { at = "10s", both.blackhole = true } ]
+
+[carrier]
+kind = "tunnel"
+scheduler = "auto"
+paths = ["a", "b"]
+
+[[traffic]]
+kind = "tcp"
+flows = 5
+[[traffic]]
+kind = "quic"
+congestion = "bbr"
+direction = "up"
+[[traffic]]
+kind = "ping"
+"#;
+
+#[test]
+fn a_plan_reads_and_writes_the_same() {
+    let plan = Plan::parse(PLAN).unwrap();
+    assert_eq!(plan.seed, 1);
+    assert_eq!(plan.warmup, Duration::from_secs(5));
+    assert!(matches!(&plan.carrier, Carrier::Tunnel(t) if t.scheduler.as_deref() == Some("auto")));
+    assert!(matches!(
+        plan.traffic[1],
+        Traffic::Quic {
+            packet_threshold: 3,
+            congestion: Congestion::Bbr,
+            ..
+        }
+    ));
+    let again = Plan::parse(&plan.to_toml().unwrap()).unwrap();
+    assert_eq!(again, plan);
+}
+
+#[test]
+fn bad_plans_name_the_key() {
+    for (from, to, key) in [
+        ("name = \"b\"", "name = \"a\"", "path[1].name"),
+        ("warmup = \"5s\"", "warmup = \"20s\"", "warmup"),
+        ("[\"a\", \"b\"]", "[\"c\"]", "carrier.paths"),
+        ("flows = 5", "flows = 0", "traffic[0].flows"),
+        ("flows = 5", "flowz = 5", "flowz"),
+        ("duration = \"20s\"", "duration = \"20\"", "duration"),
+        ("duration = \"20s\"", "duration = \"2000min\"", "duration"),
+        ("kind = \"ping\"", "kind = \"pong\"", "pong"),
+        ("scheduler = \"auto\"", "schedular = \"auto\"", "schedular"),
+    ] {
+        assert!(PLAN.contains(from), "{from}");
+        let error = Plan::parse(&PLAN.replace(from, to)).unwrap_err();
+        assert!(error.to_string().contains(key), "{key}: {error}");
+    }
+}
+
+#[test]
+fn paths_of_one_plan_have_different_randomness_and_seeds_do_too() {
+    let plan = Plan::parse(PLAN).unwrap();
+    let seed = |seed, index: usize| plan.path[index].link(seed, index).seed;
+    assert_ne!(seed(1, 0), seed(1, 1));
+    assert_ne!(seed(1, 0), seed(2, 0));
+    assert!(plan.path[0].link(u64::MAX, 0).to_toml().is_ok());
+}
+
+#[test]
+fn ceilings_take_headers_off() {
+    assert!((direct_ceiling(100.0) - 96.533).abs() < 0.01);
+    assert!((tunnel_ceiling(100.0) - 92.153).abs() < 0.01);
+}
+
+#[test]
+fn percentiles_are_nearest_ranks() {
+    let values: Vec<f64> = (1..=100).map(f64::from).rev().collect();
+    let d = Distribution::of(&values);
+    assert_eq!(
+        (d.min, d.p50, d.p95, d.p99, d.max),
+        (1.0, 50.0, 95.0, 99.0, 100.0)
+    );
+    assert_eq!(Distribution::of(&[]), Distribution::default());
+    assert_eq!(Distribution::of(&[7.0]).p95, 7.0);
+}
+
+#[test]
+fn a_report_survives_json() {
+    let report = Report {
+        plan: "x".into(),
+        traffic: vec![TrafficReport {
+            kind: "tcp".into(),
+            goodput_mbit: 3.5,
+            ..Default::default()
+        }],
+        ..Report::default()
+    };
+    let text = serde_json::to_string(&report).unwrap();
+    assert_eq!(serde_json::from_str::<Report>(&text).unwrap(), report);
+}

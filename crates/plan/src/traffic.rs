@@ -1,0 +1,205 @@
+//! What is sent.
+
+use ropewalk_types::Duration;
+use serde::{Deserialize, Serialize};
+
+/// Which way the data goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Direction {
+    /// Towards the site.
+    #[default]
+    Down,
+    /// From the site.
+    Up,
+}
+
+/// Congestion control of the sender's host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Congestion {
+    /// RFC 5681 and RFC 6582; `reno` on Linux.
+    NewReno,
+    /// RFC 9438.
+    #[default]
+    Cubic,
+    /// Bottleneck bandwidth and round-trip time, version 1.
+    Bbr,
+}
+
+/// One kind of traffic; several run at once.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Traffic {
+    /// Bulk TCP connections with always something to send.
+    Tcp {
+        /// Connections, 1 to 1,000.
+        #[serde(default = "one")]
+        flows: u32,
+        /// Congestion control of the sender.
+        #[serde(default)]
+        congestion: Congestion,
+        /// Which way the data goes.
+        #[serde(default)]
+        direction: Direction,
+        /// When it starts, after the start of the plan.
+        #[serde(default, with = "crate::duration")]
+        start: Duration,
+    },
+    /// Bulk QUIC connections, as an HTTP/3 download: a packet counts as lost once a packet this
+    /// many numbers later was acknowledged (RFC 9002 §6.1.1).
+    Quic {
+        /// Connections, 1 to 1,000.
+        #[serde(default = "one")]
+        flows: u32,
+        /// Congestion control of the sender.
+        #[serde(default)]
+        congestion: Congestion,
+        /// Which way the data goes.
+        #[serde(default)]
+        direction: Direction,
+        /// When it starts, after the start of the plan.
+        #[serde(default, with = "crate::duration")]
+        start: Duration,
+        /// kPacketThreshold of the sender.
+        #[serde(default = "three")]
+        packet_threshold: u32,
+    },
+    /// Echo requests from the site to the server.
+    Ping {
+        /// Time between two requests, at least 10 ms.
+        #[serde(default = "ping_interval", with = "crate::duration")]
+        interval: Duration,
+    },
+    /// A call: one small packet after the other, both ways.
+    Call {
+        /// Time between two packets of one direction, at least 1 ms.
+        #[serde(default = "call_interval", with = "crate::duration")]
+        interval: Duration,
+        /// Bytes of each packet's payload, 32 to 1,200.
+        #[serde(default = "call_bytes")]
+        bytes: u32,
+        /// A packet is in time when its one-way delay is at most this.
+        #[serde(default = "call_deadline", with = "crate::duration")]
+        deadline: Duration,
+    },
+    /// Page loads one after the other: each fetches objects over a few connections.
+    Web {
+        /// Users loading pages at the same time, 1 to 100.
+        #[serde(default = "one")]
+        users: u32,
+        /// Mean objects per page; the distribution has a long tail.
+        #[serde(default = "web_objects")]
+        objects: u32,
+        /// Thinking time between two pages.
+        #[serde(default = "web_pause", with = "crate::duration")]
+        pause: Duration,
+    },
+}
+
+impl Traffic {
+    /// The name of the kind, as in plans.
+    #[must_use]
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::Tcp { .. } => "tcp",
+            Self::Quic { .. } => "quic",
+            Self::Ping { .. } => "ping",
+            Self::Call { .. } => "call",
+            Self::Web { .. } => "web",
+        }
+    }
+
+    /// Checks ranges; on failure the key and what to do.
+    pub(crate) fn check(&self, duration: Duration) -> Result<(), (&'static str, String)> {
+        let count = |key, value: u32, max: u32| {
+            if (1..=max).contains(&value) {
+                Ok(())
+            } else {
+                Err((key, format!("use 1 to {max}")))
+            }
+        };
+        let begins = |start: Duration| {
+            if start < duration {
+                Ok(())
+            } else {
+                Err(("start", "must be before the end of the plan".into()))
+            }
+        };
+        match *self {
+            Self::Tcp { flows, start, .. } => {
+                count("flows", flows, FLOWS_MAX)?;
+                begins(start)
+            }
+            Self::Quic {
+                flows,
+                start,
+                packet_threshold,
+                ..
+            } => {
+                count("flows", flows, FLOWS_MAX)?;
+                count("packet_threshold", packet_threshold, 1_000)?;
+                begins(start)
+            }
+            Self::Ping { interval } => at_least("interval", interval, Duration::from_millis(10)),
+            Self::Call {
+                interval, bytes, ..
+            } => {
+                if !(32..=1_200).contains(&bytes) {
+                    return Err(("bytes", "use 32 to 1200".into()));
+                }
+                at_least("interval", interval, Duration::from_millis(1))
+            }
+            Self::Web { users, objects, .. } => {
+                count("users", users, 100)?;
+                count("objects", objects, 1_000)
+            }
+        }
+    }
+}
+
+fn at_least(
+    key: &'static str,
+    value: Duration,
+    least: Duration,
+) -> Result<(), (&'static str, String)> {
+    if value >= least {
+        Ok(())
+    } else {
+        Err((key, format!("use at least {} ms", least.as_millis())))
+    }
+}
+
+const FLOWS_MAX: u32 = 1_000;
+
+const fn one() -> u32 {
+    1
+}
+
+const fn three() -> u32 {
+    3
+}
+
+const fn ping_interval() -> Duration {
+    Duration::from_millis(100)
+}
+
+const fn call_interval() -> Duration {
+    Duration::from_millis(20)
+}
+
+const fn call_bytes() -> u32 {
+    160
+}
+
+const fn call_deadline() -> Duration {
+    Duration::from_millis(150)
+}
+
+const fn web_objects() -> u32 {
+    42
+}
+
+const fn web_pause() -> Duration {
+    Duration::from_secs(1)
+}
