@@ -10,5 +10,6 @@ pub mod estimate;
 pub mod path;
 pub mod queue;
 pub mod reorder;
+pub mod repair;
 pub mod schedule;
 pub mod tunnel;

@@ -13,7 +13,7 @@ pub mod topology;
 pub mod traffic;
 
 mod cleanup;
-mod link;
+pub mod link;
 mod namespace;
 pub mod process;
 mod serial;

@@ -104,7 +104,8 @@ impl PacketInfo {
 pub const EXTENSION_HEADERS_MAX: usize = 8;
 
 const PROTOCOL_ICMP: u8 = 1;
-const PROTOCOL_TCP: u8 = 6;
+/// Protocol number of TCP.
+pub const PROTOCOL_TCP: u8 = 6;
 const PROTOCOL_UDP: u8 = 17;
 const PROTOCOL_ICMPV6: u8 = 58;
 const PROTOCOL_DCCP: u8 = 33;

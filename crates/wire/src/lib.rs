@@ -7,16 +7,18 @@
 #![forbid(unsafe_code)]
 
 mod control;
+mod missing;
 mod report;
 
 pub use control::{Control, Hello, Welcome};
+pub use missing::{MISSING_RUNS_MAX, MissingRun};
 pub use report::{PathReport, Report};
 
 use ropewalk_types::Instant;
 use thiserror::Error;
 
 /// Version of this format; both ends must agree (exchanged in [`Hello`]).
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 
 /// Bytes of the header in front of a whole inner packet.
 pub const DATA_HEADER: usize = 10;
@@ -30,6 +32,7 @@ const KIND_FRAGMENT: u8 = 2;
 const KIND_REPORT: u8 = 3;
 const KIND_PROBE: u8 = 4;
 const KIND_CONTROL: u8 = 5;
+const KIND_MISSING: u8 = 6;
 
 const FLAG_CHECKSUM_PARTIAL: u8 = 1;
 const FLAG_ORDERED: u8 = 2;
@@ -149,6 +152,13 @@ pub enum Datagram {
     },
     /// A message between gateways.
     Control(Control),
+    /// Numbers that the exit misses and asks for; see [`missing_runs`].
+    Missing {
+        /// Path sequence and time.
+        stamp: Stamp,
+        /// Where the runs start.
+        at: usize,
+    },
 }
 
 impl DataHeader {
@@ -225,6 +235,33 @@ pub fn emit_report(stamp: Stamp, report: &Report, out: &mut Vec<u8>) {
     report.emit(out);
 }
 
+/// Appends a question for missing numbers, at most [`MISSING_RUNS_MAX`] runs.
+pub fn emit_missing(stamp: Stamp, runs: &[MissingRun], out: &mut Vec<u8>) {
+    emit_stamped(KIND_MISSING, stamp, out);
+    missing::emit(runs, out);
+}
+
+/// The runs that the payload of a [`Datagram::Missing`] names.
+pub fn missing_runs(payload: &[u8]) -> impl Iterator<Item = MissingRun> {
+    missing::parse(payload)
+}
+
+/// Makes `datagram`, a packet or fragment sent before, ready to be sent again: new number and
+/// time, and `copy` where the first sending may have arrived.
+///
+/// # Errors
+/// When it is neither a packet nor a fragment.
+pub fn restamp(datagram: &mut [u8], stamp: Stamp, copy: bool) -> Result<(), WireError> {
+    if datagram.len() < DATA_HEADER || !matches!(datagram[0] >> 4, KIND_DATA | KIND_FRAGMENT) {
+        return Err(WireError::Invalid);
+    }
+    emit_stamp(stamp, datagram);
+    if copy {
+        datagram[0] |= FLAG_COPY;
+    }
+    Ok(())
+}
+
 /// Appends a control message.
 pub fn emit_control(control: &Control, out: &mut Vec<u8>) {
     out.push(KIND_CONTROL << 4);
@@ -243,7 +280,9 @@ impl Datagram {
     pub const fn stamp(&self) -> Option<Stamp> {
         match self {
             Self::Data { header, .. } | Self::Fragment { header, .. } => Some(header.stamp),
-            Self::Report { stamp, .. } | Self::Probe { stamp } => Some(*stamp),
+            Self::Report { stamp, .. } | Self::Probe { stamp } | Self::Missing { stamp, .. } => {
+                Some(*stamp)
+            }
             Self::Control(_) => None,
         }
     }
@@ -268,6 +307,11 @@ impl Datagram {
                 stamp: parse_stamp(bytes)?,
             }),
             KIND_CONTROL => Ok(Self::Control(Control::parse(&bytes[1..])?)),
+            KIND_MISSING => {
+                let stamp = parse_stamp(bytes)?;
+                missing::check(&bytes[STAMP..])?;
+                Ok(Self::Missing { stamp, at: STAMP })
+            }
             _ => Err(WireError::UnknownKind),
         }
     }

@@ -56,6 +56,60 @@ fn fragment_round_trip_and_bounds() {
 }
 
 #[test]
+fn missing_round_trip_and_bounds() {
+    let run = |path, first, count| MissingRun { path, first, count };
+    let runs = [run(0, 65_535, 1), run(15, 7, 255)];
+    let mut bytes = Vec::new();
+    emit_missing(header().stamp, &runs, &mut bytes);
+    let Ok(Datagram::Missing { stamp, at }) = Datagram::parse(&bytes) else {
+        panic!("not a question");
+    };
+    assert_eq!(stamp, header().stamp);
+    assert!(missing_runs(&bytes[at..]).eq(runs));
+    for bad in [run(16, 0, 1), run(0, 0, 0)] {
+        let mut bytes = Vec::new();
+        emit_missing(Stamp::default(), &[bad], &mut bytes);
+        assert_eq!(Datagram::parse(&bytes), Err(WireError::Invalid), "{bad:?}");
+    }
+    bytes.pop();
+    assert_eq!(
+        Datagram::parse(&bytes),
+        Err(WireError::Invalid),
+        "half a run"
+    );
+    let mut long = Vec::new();
+    emit_missing(Stamp::default(), &[run(0, 0, 1); 70], &mut long);
+    assert_eq!(long.len(), 6 + 64 * 4);
+}
+
+#[test]
+fn a_packet_sent_again_has_a_new_stamp_and_may_be_a_copy() {
+    let mut bytes = [0; DATA_HEADER];
+    let header = header();
+    header.emit(&mut bytes);
+    let stamp = Stamp {
+        path_seq: 9,
+        sent_at: Timestamp(5),
+    };
+    restamp(&mut bytes, stamp, true).unwrap();
+    let again = DataHeader {
+        stamp,
+        copy: true,
+        ..header
+    };
+    assert_eq!(
+        Datagram::parse(&bytes),
+        Ok(Datagram::Data {
+            header: again,
+            at: DATA_HEADER
+        })
+    );
+    let mut probe = Vec::new();
+    emit_probe(stamp, &mut probe);
+    assert_eq!(restamp(&mut probe, stamp, false), Err(WireError::Invalid));
+}
+
+#[test]
 fn report_and_probe_round_trip() {
     let report = Report {
         period_ms: 100,

@@ -9,7 +9,7 @@ mod feedback;
 mod loss;
 mod one_way_delay;
 
-pub use arrivals::PathArrivals;
+pub use arrivals::{PathArrivals, RESTART_AFTER};
 pub use feedback::{
     DELAY_MODULUS_US, DelaySample, ExitFeedback, PathFeedback, delay_difference_us,
 };

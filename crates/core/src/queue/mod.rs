@@ -34,6 +34,8 @@ pub struct Packet {
     pub flow: u16,
     /// The upper-layer checksum holds only the pseudo-header sum.
     pub checksum_partial: bool,
+    /// A TCP segment: its receiver waits for order itself.
+    pub tcp: bool,
     /// ECN field of the inner header.
     pub ecn: Ecn,
     /// Differentiated services codepoint.

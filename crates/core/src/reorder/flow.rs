@@ -185,6 +185,13 @@ impl Flow {
             .map(|h| (h.sent_at, h.deadline))
     }
 
+    /// The oldest held packet may wait until `at`, if that is later than its deadline.
+    pub fn wait_until(&mut self, at: Instant) {
+        if let Some(first) = self.held.iter_mut().flatten().next() {
+            first.deadline = first.deadline.max(at);
+        }
+    }
+
     /// Counts everything before the oldest held packet as missing.
     pub fn give_up_gap(&mut self) {
         while self.held_count > 0 && matches!(self.held.front(), Some(None)) {

@@ -11,11 +11,12 @@ mod flow;
 
 pub use flow::{HOLD_WINDOW, SEEN_WINDOW};
 
+use crate::repair::Requests;
 use crate::schedule::FLOW_BUCKETS;
 use bytes::Bytes;
 use flow::{Arrival, Flow};
 use ropewalk_types::{Duration, Instant, PATHS_MAX, PathId};
-use ropewalk_wire::{DataHeader, Timestamp};
+use ropewalk_wire::{DataHeader, Stamp, Timestamp};
 use std::collections::VecDeque;
 
 /// Longest time a packet is held, whatever the paths look like.
@@ -74,6 +75,8 @@ pub struct Reorder {
     held: usize,
     ready: VecDeque<Inner>,
     paths: [PathClock; PATHS_MAX],
+    /// What is missing and asked for: worth waiting for a little longer.
+    pub requests: Requests,
     stats: ReorderStats,
 }
 
@@ -95,6 +98,7 @@ impl Reorder {
             held: 0,
             ready: VecDeque::new(),
             paths: Default::default(),
+            requests: Requests::default(),
             stats: ReorderStats::default(),
         }
     }
@@ -105,8 +109,10 @@ impl Reorder {
         self.stats
     }
 
-    /// Notes that `path` delivered something bound at `sent_at`.
-    pub fn on_path_heard(&mut self, now: Instant, path: PathId, sent_at: Timestamp) {
+    /// Notes that `path` delivered a datagram with this stamp.
+    pub fn on_path_heard(&mut self, now: Instant, path: PathId, stamp: Stamp) {
+        self.requests.on_datagram(now, path, stamp);
+        let sent_at = stamp.sent_at;
         let clock = &mut self.paths[path.index()];
         let delay = i64::from(Timestamp::from_instant(now).distance(sent_at)) * 16;
         if clock.heard.is_none_or(|at| now.since(at) > ACTIVE) {
@@ -215,6 +221,7 @@ impl Reorder {
     /// Forgets a path: nothing more will come from it.
     pub fn on_path_removed(&mut self, path: PathId) {
         self.paths[path.index()] = PathClock::default();
+        self.requests.on_path_removed(path);
     }
 
     /// Releases what need not wait any longer. Call it once per batch of datagrams and when
@@ -234,6 +241,10 @@ impl Reorder {
             while let Some((sent_at, deadline)) = self.flows[usize::from(flow)].first_held() {
                 let overtaken = horizon.is_some_and(|h| h.distance(sent_at) > 0);
                 if !overtaken && deadline > now {
+                    break;
+                }
+                if let Some(until) = self.requests.worth_waiting(sent_at).filter(|at| *at > now) {
+                    self.flows[usize::from(flow)].wait_until(until);
                     break;
                 }
                 if !overtaken {
@@ -279,6 +290,7 @@ impl Reorder {
         holds
             .filter_map(|&f| self.flows[usize::from(f)].first_held())
             .map(|(_, at)| at)
+            .chain(self.requests.poll_timeout())
             .min()
     }
 

@@ -28,8 +28,7 @@ impl Exit {
     fn arrive(&mut self, now_ms: u64, path: u8, seq: u16, sent_ms: u64) -> Vec<u16> {
         let now = Instant::from_millis(now_ms);
         let header = header(seq, sent_ms, true);
-        self.0
-            .on_path_heard(now, PathId(path), header.stamp.sent_at);
+        self.0.on_path_heard(now, PathId(path), header.stamp);
         self.0.on_packet(now, &header, inner(seq));
         self.0.release_due(now);
         self.taken()
@@ -149,7 +148,7 @@ proptest! {
         for seq in order.into_iter().chain(copies) {
             now += Duration::from_millis(1);
             let h = header(seq, u64::from(seq), ordered);
-            exit.0.on_path_heard(now, PathId(seq as u8 % 2), h.stamp.sent_at);
+            exit.0.on_path_heard(now, PathId(seq as u8 % 2), h.stamp);
             exit.0.on_packet(now, &h, inner(seq));
             exit.0.release_due(now);
             out.extend(exit.taken());

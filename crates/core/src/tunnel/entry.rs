@@ -1,11 +1,12 @@
 //! The entry: binds the heads of flows to paths, late, and writes their headers.
 
 use super::paths::{Path, Paths};
+use super::repair::Again;
 use super::{Outgoing, TunnelStats};
 use crate::path::PathView;
 use crate::queue::{EntryQueue, Packet};
 use crate::schedule::{Decision, FLOW_BUCKETS, Head, PathSet, Scheduler};
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Buf, BytesMut};
 use ropewalk_types::{Duration, Instant, PathId};
 use ropewalk_wire::{DATA_HEADER, DataHeader, FRAGMENT_HEADER, FragmentHeader, HEADROOM, Stamp};
 
@@ -19,7 +20,10 @@ const RATE_INTERVAL: Duration = Duration::from_millis(10);
 pub(super) struct Entry {
     pub queue: EntryQueue,
     pub scheduler: Scheduler,
+    /// What was lost and goes first.
+    pub again: Again,
     flow_seq: Vec<u16>,
+    loads: Vec<Load>,
     views: Vec<PathView>,
     /// When a flow that was told to wait may be asked again.
     wake: Option<Instant>,
@@ -31,7 +35,9 @@ impl Entry {
         Self {
             queue,
             scheduler,
+            again: Again::default(),
             flow_seq: vec![0; FLOW_BUCKETS],
+            loads: vec![Load::default(); FLOW_BUCKETS],
             views: Vec::new(),
             wake: None,
             rate_due: Instant::ZERO,
@@ -52,7 +58,7 @@ impl Entry {
         max: usize,
     ) {
         self.wake = None;
-        if self.queue.packets() == 0 {
+        if self.queue.packets() == 0 && self.again.is_empty() {
             return;
         }
         if now >= self.rate_due {
@@ -60,6 +66,7 @@ impl Entry {
             self.queue.set_paths(paths.rate(), paths.rtt_max());
         }
         paths.views(now, &mut self.views);
+        self.again.flush(now, &mut self.views, paths, out);
         let mut bound = 0;
         while bound < max {
             let Some(flow) = self.queue.turn() else { break };
@@ -112,7 +119,9 @@ impl Entry {
         let header = DataHeader {
             stamp: Stamp::default(),
             checksum_partial: packet.checksum_partial,
-            ordered: self.scheduler.must_order(head.flow),
+            ordered: self.scheduler.must_order(head.flow)
+                || (paths.repairing(now)
+                    && (packet.tcp || self.loads[usize::from(head.flow)].heavy(now, head.bytes))),
             copy: set.len() > 1,
             flow: head.flow,
             class: 0,
@@ -137,6 +146,37 @@ impl Entry {
     }
 }
 
+/// How much a flow sends, in windows of [`LOAD_WINDOW`].
+#[derive(Clone, Copy, Debug, Default)]
+struct Load {
+    window: u32,
+    bytes: u32,
+    /// The last whole window was heavy.
+    heavy: bool,
+}
+
+impl Load {
+    /// Counts a packet; whether the flow is so heavy that a packet out of order costs it more
+    /// than waiting for order.
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "windows wrap after 68 years"
+    )]
+    fn heavy(&mut self, now: Instant, bytes: u64) -> bool {
+        let window = (now.as_nanos() / LOAD_WINDOW_NANOS) as u32;
+        if window != self.window {
+            self.heavy = window == self.window.wrapping_add(1) && self.bytes >= HEAVY_BYTES;
+            (self.window, self.bytes) = (window, 0);
+        }
+        self.bytes = self.bytes.saturating_add(bytes as u32);
+        self.heavy || self.bytes >= HEAVY_BYTES
+    }
+}
+
+const LOAD_WINDOW_NANOS: u64 = 500_000_000;
+/// 4 Mbit/s over a window: above calls and video conferences, below downloads.
+const HEAVY_BYTES: u32 = 250_000;
+
 /// Writes the headers of one packet for one path, in pieces if the path takes no whole one.
 fn emit(
     now: Instant,
@@ -158,6 +198,7 @@ fn emit(
         header.emit(front);
         let mut datagram = data.freeze();
         datagram.advance(start);
+        path.remember(now, &datagram, dscp);
         out.push(Outgoing {
             path: id,
             datagram,
@@ -179,9 +220,11 @@ fn emit(
         let mut datagram = BytesMut::with_capacity(FRAGMENT_HEADER + end - offset);
         datagram.extend_from_slice(&front);
         datagram.extend_from_slice(&data[HEADROOM + offset..HEADROOM + end]);
+        let datagram = datagram.freeze();
+        path.remember(now, &datagram, dscp);
         out.push(Outgoing {
             path: id,
-            datagram: Bytes::from(datagram),
+            datagram,
             dscp,
         });
         offset = end;

@@ -122,6 +122,7 @@ impl Tunnel {
             Datagram::Probe { .. } => {
                 self.exit.period_start.get_or_insert(now);
             }
+            Datagram::Missing { at, .. } => self.handle_missing(now, &data[at..]),
             Datagram::Control(control) => return Some(control),
         }
         None
@@ -129,6 +130,7 @@ impl Tunnel {
 
     /// Ends a batch of datagrams: releases what need not wait any longer.
     pub fn end_batch(&mut self, now: Instant) {
+        self.set_patience();
         self.exit.release_due(now, &mut self.stats);
     }
 
@@ -140,7 +142,7 @@ impl Tunnel {
         path.stats.rx_bytes += length as u64;
         path.arrivals
             .on_packet(now, stamp.path_seq, stamp.sent_at.bits(), length);
-        self.exit.reorder.on_path_heard(now, id, stamp.sent_at);
+        self.exit.reorder.on_path_heard(now, id, stamp);
     }
 
     fn deliver(

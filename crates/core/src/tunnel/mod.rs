@@ -10,6 +10,7 @@ mod entry;
 mod exit;
 mod fragment;
 mod paths;
+mod repair;
 mod report;
 
 pub use paths::{PathState, PathStats};
@@ -61,6 +62,10 @@ pub struct TunnelStats {
     pub malformed: u64,
     /// Inner packets that were not IP or too long.
     pub invalid_inner: u64,
+    /// Datagrams the peer missed, or may have missed, and that were sent again.
+    pub repairs_sent: u64,
+    /// Datagrams of the peer that were missing and asked for.
+    pub repairs_asked: u64,
     /// Fragments dropped: incomplete in time, or contradictory.
     pub fragments_dropped: u64,
     /// The entry queue.
@@ -105,9 +110,10 @@ impl Tunnel {
     /// Takes a path away.
     pub fn remove_path(&mut self, now: Instant, id: PathId) {
         self.tick(now);
-        if self.paths.remove(id) {
+        if self.paths.remove(now, id) {
             self.entry.scheduler.on_path_removed(id);
             self.exit.reorder.on_path_removed(id);
+            self.reinject();
         }
     }
 
@@ -115,6 +121,7 @@ impl Tunnel {
     pub fn update_path(&mut self, now: Instant, id: PathId, snapshot: PathSnapshot) {
         self.tick(now);
         self.paths.update(now, id, snapshot);
+        self.reinject();
     }
 
     /// Changes the user's marks of a path; nothing under way is disturbed.
@@ -181,6 +188,7 @@ impl Tunnel {
         }
         let flow = flow_bucket(&info, self.flow_secret);
         self.entry.queue.push(crate::queue::Packet {
+            tcp: info.flow.protocol == ropewalk_types::PROTOCOL_TCP,
             data,
             flow,
             checksum_partial,
@@ -195,6 +203,7 @@ impl Tunnel {
     pub fn poll_transmit(&mut self, now: Instant, out: &mut Vec<Outgoing>, max: usize) -> usize {
         self.tick(now);
         let before = out.len();
+        self.poll_requests(now, out);
         self.poll_report(now, out);
         self.paths.poll_probes(now, out);
         self.entry
@@ -227,8 +236,10 @@ impl Tunnel {
     /// Ends holds and suspicions that are due. Poll for packets and datagrams afterwards.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.tick(now);
+        self.set_patience();
         self.exit.release_due(now, &mut self.stats);
         self.paths.handle_timeout(now);
+        self.reinject();
     }
 
     /// Bytes waiting at the entry.
@@ -239,10 +250,12 @@ impl Tunnel {
 
     /// Counters since the start.
     #[must_use]
-    pub const fn stats(&self) -> TunnelStats {
+    pub fn stats(&self) -> TunnelStats {
         let mut stats = self.stats;
         stats.queue = self.entry.queue.stats();
         stats.reorder = self.exit.reorder.stats();
+        stats.repairs_sent = self.entry.again.sent;
+        stats.repairs_asked = self.exit.reorder.requests.asked();
         stats
     }
 

@@ -8,6 +8,7 @@
 use super::Outgoing;
 use crate::estimate::{LossEstimator, OneWayDelay, PathArrivals};
 use crate::path::{PathConfig, PathSnapshot, PathView};
+use crate::repair::{Sent, SentLog};
 use bytes::Bytes;
 use ropewalk_types::{Duration, Instant, PATHS_MAX, PathId, Rate};
 use ropewalk_wire::{DATA_HEADER, Stamp, Timestamp, emit_probe};
@@ -65,6 +66,10 @@ pub(super) struct Path {
     pub stats: PathStats,
     /// Packets that came over this path after they had been given up, since the last report.
     pub late: u16,
+    /// What may have to be sent again.
+    pub sent_log: SentLog,
+    /// When a probe follows the newest packet, so that its loss shows.
+    tail_due: Option<Instant>,
     suspect_since: Option<Instant>,
     peer_suspect: Option<PeerSuspect>,
     next_seq: u16,
@@ -123,12 +128,27 @@ impl Path {
         let path_seq = self.next_seq;
         self.next_seq = self.next_seq.wrapping_add(1);
         self.last_sent = now;
+        self.tail_due = None;
         self.stats.tx_datagrams += 1;
         self.stats.tx_bytes += bytes as u64;
         Stamp {
             path_seq,
             sent_at: Timestamp::from_instant(now),
         }
+    }
+}
+
+impl Path {
+    /// Remembers a packet just stamped, in case it is lost.
+    pub fn remember(&mut self, now: Instant, datagram: &Bytes, dscp: u8) {
+        if !self.sent_log.keeps(now, self.snapshot.rate) {
+            return;
+        }
+        if self.sent_log.wanted(now) {
+            self.tail_due = Some(now + TAIL);
+        }
+        let seq = self.next_seq.wrapping_sub(1);
+        self.sent_log.keep(now, seq, datagram.clone(), dscp);
     }
 }
 
@@ -139,6 +159,9 @@ pub(super) struct Paths {
     pub owd: OneWayDelay,
     /// A path has just become suspect, or is no longer: the peer should know at once.
     pub state_changed: bool,
+    /// What went over paths that have just become suspect and may not have arrived.
+    pub doubtful: Vec<Sent>,
+    repairing_until: Instant,
     probe_interval: Option<Duration>,
 }
 
@@ -148,6 +171,8 @@ impl Paths {
             table: Default::default(),
             owd: OneWayDelay::new(),
             state_changed: false,
+            doubtful: Vec::new(),
+            repairing_until: Instant::ZERO,
             probe_interval,
         }
     }
@@ -160,6 +185,8 @@ impl Paths {
             loss: LossEstimator::new(),
             stats: PathStats::default(),
             late: 0,
+            sent_log: SentLog::default(),
+            tail_due: None,
             suspect_since: None,
             peer_suspect: None,
             next_seq: 0,
@@ -169,9 +196,16 @@ impl Paths {
         });
     }
 
-    pub fn remove(&mut self, id: PathId) -> bool {
+    /// Takes a path away; what may not have arrived is doubtful.
+    pub fn remove(&mut self, now: Instant, id: PathId) -> bool {
         self.owd.on_path_removed(id);
-        self.table[id.index()].take().is_some()
+        let Some(mut path) = self.table[id.index()].take() else {
+            return false;
+        };
+        let unacknowledged = now - path.snapshot.srtt - path.snapshot.rttvar;
+        self.doubtful
+            .extend(path.sent_log.take_since(unacknowledged));
+        true
     }
 
     pub fn get(&self, id: PathId) -> Option<&Path> {
@@ -208,10 +242,47 @@ impl Paths {
             return;
         }
         path.suspect_since = suspect;
-        if suspect.is_some() {
+        if let Some(since) = suspect {
             path.stats.suspected += 1;
+            let doubtful = &mut self.doubtful;
+            if let Some(path) = self.table[id.index()].as_mut() {
+                doubtful.extend(path.sent_log.take_since(since));
+            }
         }
         self.state_changed = true;
+    }
+
+    /// Whether any path needed a repair lately: order at the exit is then worth its price.
+    pub fn repairing(&self, now: Instant) -> bool {
+        now < self.repairing_until
+    }
+
+    /// The usable path with the shortest round trip, and the next one.
+    pub fn quickest_two(&self) -> [Option<PathId>; 2] {
+        let mut best = [None; 2];
+        for (id, path) in self.iter().filter(|(_, path)| path.usable()) {
+            let rank = Some((path.snapshot.srtt, id));
+            if best[0].is_none() || rank < best[0] {
+                best = [rank, best[0]];
+            } else if best[1].is_none() || rank < best[1] {
+                best[1] = rank;
+            }
+        }
+        best.map(|rank| rank.map(|(_, id)| id))
+    }
+
+    /// Shortest smoothed round trip of the usable paths.
+    pub fn quickest_srtt(&self) -> Option<Duration> {
+        let usable = self.iter().filter(|(_, path)| path.usable());
+        usable.map(|(_, path)| path.snapshot.srtt).min()
+    }
+
+    /// The peer asked for a repair on this path.
+    pub fn wants_repair(&mut self, now: Instant, id: PathId) -> Option<&mut SentLog> {
+        self.repairing_until = now + crate::repair::WANTED_FOR;
+        let log = &mut self.get_mut(id)?.sent_log;
+        log.want(now);
+        Some(log)
     }
 
     /// The peer gets no acknowledgements on this path, or gets them again.
@@ -246,6 +317,7 @@ impl Paths {
                 suspect,
                 path.peer_suspect.map(|word| word.until),
                 path.doubt_due(),
+                path.tail_due,
             ]
             .into_iter()
             .flatten()
@@ -284,7 +356,8 @@ impl Paths {
             if doubt {
                 path.probed_at = now;
             }
-            if idle || doubt {
+            let tail = path.tail_due.is_some_and(|at| at <= now);
+            if idle || doubt || tail {
                 let mut bytes = Vec::with_capacity(PROBE_BYTES);
                 emit_probe(path.stamp(now, PROBE_BYTES), &mut bytes);
                 out.push(Outgoing {
@@ -394,6 +467,9 @@ fn rate_floor(snapshot: &PathSnapshot) -> Rate {
         .max(Rate::from_transfer(window, snapshot.srtt))
 }
 
+/// A path that loses packets and has carried nothing more for this long is probed, so that the
+/// exit sees whether the newest packet was lost.
+const TAIL: Duration = Duration::from_millis(5);
 /// Bytes of a window that any path may be tried with.
 const SMALL_WINDOW: u64 = 16_000;
 /// The judgement is "longer than": the timer goes off just after.

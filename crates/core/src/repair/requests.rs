@@ -1,0 +1,297 @@
+//! The exit's side: which numbers of each path are missing, and how long that is worth waiting for.
+//!
+//! Invariant: a number is asked for at most once; every list is bounded by [`GAP_MAX`] per path.
+
+use crate::estimate::RESTART_AFTER;
+use ropewalk_types::{Duration, Instant, PATHS_MAX, PathId};
+use ropewalk_wire::{MissingRun, Stamp, Timestamp};
+use std::collections::VecDeque;
+
+/// A larger gap is a new start or a long outage: nobody waits for it any more.
+const GAP_MAX: u16 = 1_024;
+/// Most that a path is believed to disorder its packets by.
+const ALLOWANCE_MAX: Duration = Duration::from_millis(60);
+/// The allowance for disorder halves when it was not needed for this long.
+const ALLOWANCE_HALF_LIFE: Duration = Duration::from_secs(5);
+
+#[derive(Clone, Copy, Debug)]
+struct Gap {
+    seq: u16,
+    /// Send time of the packet before the gap: what is missing was sent after it.
+    sent_after: Timestamp,
+    found: Instant,
+}
+
+#[derive(Debug, Default)]
+struct PathGaps {
+    /// One past the highest number seen.
+    next: Option<u16>,
+    newest: Timestamp,
+    /// Not asked for yet: the path may have disordered them.
+    waiting: VecDeque<Gap>,
+    /// Asked for, `found` being when.
+    asked: VecDeque<Gap>,
+    allowance: Duration,
+    allowance_at: Instant,
+    /// Numbers in a row that were behind and not missing.
+    outdated: u8,
+}
+
+/// What this exit misses, on all paths.
+#[derive(Debug)]
+pub struct Requests {
+    paths: [PathGaps; PATHS_MAX],
+    /// How long after the question an answer may come, a lost repair repaired included.
+    patience: Duration,
+    asked: u64,
+}
+
+impl Default for Requests {
+    fn default() -> Self {
+        Self {
+            paths: Default::default(),
+            patience: Duration::from_millis(100),
+            asked: 0,
+        }
+    }
+}
+
+impl Requests {
+    /// Numbers asked for since the start.
+    #[must_use]
+    pub const fn asked(&self) -> u64 {
+        self.asked
+    }
+
+    /// How long a packet that was asked for is worth waiting for.
+    pub fn set_patience(&mut self, patience: Duration) {
+        self.patience = patience;
+    }
+
+    /// A datagram of `path` came in.
+    pub fn on_datagram(&mut self, now: Instant, path: PathId, stamp: Stamp) {
+        let Some(path) = self.paths.get_mut(path.index()) else {
+            return;
+        };
+        let seq = stamp.path_seq;
+        let ahead = seq.wrapping_sub(path.next.unwrap_or(seq));
+        if ahead == 0 {
+            path.next = Some(seq.wrapping_add(1));
+        } else if ahead <= GAP_MAX {
+            path.found(now, seq.wrapping_sub(ahead), ahead);
+            path.next = Some(seq.wrapping_add(1));
+        } else if ahead >= 0x8000 && path.next.is_some() {
+            if path.came_after_all(now, seq) {
+                return;
+            }
+            path.outdated += 1;
+            if path.outdated < RESTART_AFTER {
+                return;
+            }
+            path.start(seq);
+        } else {
+            path.start(seq);
+        }
+        path.outdated = 0;
+        path.newest = stamp.sent_at;
+    }
+
+    /// Forgets a path: its numbers start anew.
+    pub fn on_path_removed(&mut self, path: PathId) {
+        if let Some(path) = self.paths.get_mut(path.index()) {
+            *path = PathGaps::default();
+        }
+    }
+
+    /// Until when a packet sent before `sent_at` may still come by repair; `None` when it is not
+    /// known to be missing on any path.
+    #[must_use]
+    pub fn worth_waiting(&self, sent_at: Timestamp) -> Option<Instant> {
+        let before = |gap: &&Gap| sent_at.distance(gap.sent_after) >= 0;
+        self.paths
+            .iter()
+            .flat_map(|path| {
+                let waiting = path.waiting.iter().rev().find(before);
+                let asked = path.asked.iter().rev().find(before);
+                let asked = asked.map(|gap| gap.found + self.patience);
+                let waiting = waiting.map(|gap| gap.found + path.allowance + self.patience);
+                [asked, waiting]
+            })
+            .flatten()
+            .max()
+    }
+
+    /// When [`Requests::poll`] has something to ask for, if anything.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.paths
+            .iter()
+            .filter_map(|path| Some(path.waiting.front()?.found + path.allowance))
+            .min()
+    }
+
+    /// Appends the runs of numbers to ask for now, at most `max`.
+    pub fn poll(&mut self, now: Instant, max: usize, runs: &mut Vec<MissingRun>) {
+        for (id, path) in (0..).zip(&mut self.paths) {
+            path.forget_old(now, self.patience);
+            let allowance = path.allowance;
+            while let Some(gap) = path
+                .waiting
+                .pop_front_if(|gap| gap.found + allowance <= now)
+            {
+                let full = runs.len() == max;
+                let goes_on = runs.last_mut().filter(|run| {
+                    run.path == id
+                        && run.count < u8::MAX
+                        && run.first.wrapping_add(u16::from(run.count)) == gap.seq
+                });
+                match goes_on {
+                    Some(run) => run.count += 1,
+                    None if full => return path.waiting.push_front(gap),
+                    None => runs.push(MissingRun {
+                        path: id,
+                        first: gap.seq,
+                        count: 1,
+                    }),
+                }
+                self.asked += 1;
+                path.asked.push_back(Gap { found: now, ..gap });
+                if path.asked.len() > usize::from(GAP_MAX) {
+                    path.asked.pop_front();
+                }
+            }
+        }
+    }
+}
+
+impl PathGaps {
+    fn found(&mut self, now: Instant, first: u16, count: u16) {
+        for n in 0..count {
+            self.waiting.push_back(Gap {
+                seq: first.wrapping_add(n),
+                sent_after: self.newest,
+                found: now,
+            });
+        }
+        while self.waiting.len() > usize::from(GAP_MAX) {
+            self.waiting.pop_front();
+        }
+    }
+
+    fn start(&mut self, seq: u16) {
+        self.waiting.clear();
+        self.next = Some(seq.wrapping_add(1));
+    }
+
+    /// Whether a number below the highest was missing: the path had only disordered it.
+    fn came_after_all(&mut self, now: Instant, seq: u16) -> bool {
+        let of = |gap: &Gap| gap.seq == seq;
+        if let Some(at) = self.waiting.iter().position(of) {
+            self.waiting.remove(at);
+        } else if let Some(at) = self.asked.iter().rposition(of) {
+            let gap = self.asked.remove(at);
+            let lateness = self.allowance + gap.map_or(Duration::ZERO, |gap| now.since(gap.found));
+            self.allowance = (lateness + lateness / 4).min(ALLOWANCE_MAX);
+            self.allowance_at = now;
+        } else {
+            return false;
+        }
+        true
+    }
+
+    fn forget_old(&mut self, now: Instant, patience: Duration) {
+        while let Some(gap) = self.asked.front() {
+            if now.since(gap.found) <= patience {
+                break;
+            }
+            self.asked.pop_front();
+        }
+        if !self.allowance.is_zero() && now.since(self.allowance_at) > ALLOWANCE_HALF_LIFE {
+            self.allowance_at = now;
+            self.allowance /= 2;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stamp(seq: u16, sent_ms: u64) -> Stamp {
+        Stamp {
+            path_seq: seq,
+            sent_at: Timestamp::from_instant(Instant::from_millis(sent_ms)),
+        }
+    }
+
+    fn ask(requests: &mut Requests, now: Instant) -> Vec<(u8, u16, u8)> {
+        let mut runs = Vec::new();
+        requests.poll(now, 64, &mut runs);
+        runs.iter().map(|r| (r.path, r.first, r.count)).collect()
+    }
+
+    #[test]
+    fn gaps_are_asked_for_at_once_and_once() {
+        let mut requests = Requests::default();
+        let now = Instant::from_millis(50);
+        for seq in [65_530, 65_531, 65_535, 0, 3, 4] {
+            requests.on_datagram(now, PathId(2), stamp(seq, 10));
+        }
+        for seq in [7, 9] {
+            requests.on_datagram(now, PathId(0), stamp(seq, 10));
+        }
+        assert_eq!(requests.poll_timeout(), Some(now));
+        let expected = [(0, 8, 1), (2, 65_532, 3), (2, 1, 2)];
+        assert_eq!(ask(&mut requests, now), expected);
+        assert_eq!(ask(&mut requests, now), []);
+        assert_eq!((requests.asked(), requests.poll_timeout()), (6, None));
+    }
+
+    #[test]
+    fn a_path_that_disorders_is_given_time() {
+        let mut requests = Requests::default();
+        let at = Instant::from_millis;
+        requests.on_datagram(at(0), PathId(0), stamp(0, 0));
+        requests.on_datagram(at(1), PathId(0), stamp(2, 0));
+        assert_eq!(ask(&mut requests, at(1)).len(), 1);
+        requests.on_datagram(at(5), PathId(0), stamp(1, 0)); // 4 ms late, asked for in vain
+        requests.on_datagram(at(6), PathId(0), stamp(4, 0));
+        assert_eq!(ask(&mut requests, at(6)), []);
+        assert_eq!(requests.poll_timeout(), Some(at(11)));
+        requests.on_datagram(at(9), PathId(0), stamp(3, 0));
+        assert_eq!(ask(&mut requests, at(20)), []);
+    }
+
+    #[test]
+    fn a_wild_jump_asks_for_nothing() {
+        let mut requests = Requests::default();
+        for seq in [5, 20_000, 20_001, 5, 6] {
+            requests.on_datagram(Instant::ZERO, PathId(0), stamp(seq, 0));
+        }
+        assert_eq!(ask(&mut requests, Instant::ZERO), []);
+    }
+
+    #[test]
+    fn numbers_that_start_anew_are_followed_soon() {
+        let mut requests = Requests::default();
+        for seq in (30_000..30_005).chain(0..20).chain([21]) {
+            requests.on_datagram(Instant::ZERO, PathId(0), stamp(seq, 0));
+        }
+        assert_eq!(ask(&mut requests, Instant::ZERO), [(0, 20, 1)]);
+    }
+
+    #[test]
+    fn only_what_was_sent_before_is_waited_for_and_not_for_ever() {
+        let mut requests = Requests::default();
+        requests.set_patience(Duration::from_millis(60));
+        let at = Instant::from_millis;
+        let time = |ms| Timestamp::from_instant(at(ms));
+        requests.on_datagram(at(30), PathId(0), stamp(0, 10));
+        requests.on_datagram(at(31), PathId(0), stamp(2, 12));
+        ask(&mut requests, at(31));
+        assert_eq!(requests.worth_waiting(time(12)), Some(at(91)));
+        assert_eq!(requests.worth_waiting(time(9)), None);
+        ask(&mut requests, at(92));
+        assert_eq!(requests.worth_waiting(time(12)), None);
+    }
+}

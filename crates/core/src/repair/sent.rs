@@ -1,0 +1,168 @@
+//! The entry's side: what a path carried lately, by number.
+
+use bytes::Bytes;
+use ropewalk_types::{Duration, Instant, Rate};
+use std::collections::VecDeque;
+
+/// Most datagrams remembered per path.
+const PACKETS_MAX: usize = 8_192;
+/// How long a datagram is remembered.
+const AGE_MAX: Duration = Duration::from_secs(1);
+/// How long a path that needed a repair is expected to need others.
+pub const WANTED_FOR: Duration = Duration::from_secs(60);
+/// Above this rate a path that has lost nothing lately remembers nothing: memory would be read
+/// and written for every packet in vain.
+const CLEAN_RATE_MAX: Rate = Rate::from_bits_per_sec(400_000_000);
+
+/// One datagram that may be sent again.
+#[derive(Clone, Debug)]
+pub struct Sent {
+    /// The datagram, its header with number and time of the first sending.
+    pub datagram: Bytes,
+    /// Differentiated services codepoint.
+    pub dscp: u8,
+    /// When it was sent.
+    pub at: Instant,
+}
+
+/// What one path carried lately. Invariant: entry `i` has the number `first + i`.
+#[derive(Debug, Default)]
+pub struct SentLog {
+    first: u16,
+    packets: VecDeque<Option<Sent>>,
+    wanted_until: Instant,
+}
+
+impl SentLog {
+    /// Whether the path needed a repair lately.
+    #[must_use]
+    pub fn wanted(&self, now: Instant) -> bool {
+        now < self.wanted_until
+    }
+
+    /// Whether datagrams of this path, now carrying `rate`, are worth remembering.
+    #[must_use]
+    pub fn keeps(&self, now: Instant, rate: Rate) -> bool {
+        rate < CLEAN_RATE_MAX || self.wanted(now)
+    }
+
+    /// The peer asked for a repair on this path.
+    pub fn want(&mut self, now: Instant) {
+        self.wanted_until = now + WANTED_FOR;
+    }
+
+    /// Remembers the datagram with the number `seq`; numbers must not go back.
+    pub fn keep(&mut self, now: Instant, seq: u16, datagram: Bytes, dscp: u8) {
+        self.forget_old(now);
+        let next = self.first.wrapping_add(self.len());
+        let skipped = usize::from(seq.wrapping_sub(next));
+        if self.packets.is_empty() || skipped >= PACKETS_MAX {
+            self.packets.clear();
+            self.first = seq;
+        } else {
+            for _ in 0..skipped {
+                self.packets.push_back(None);
+            }
+        }
+        let at = now;
+        self.packets.push_back(Some(Sent { datagram, dscp, at }));
+        while self.packets.len() > PACKETS_MAX {
+            self.forget_first();
+        }
+    }
+
+    /// Takes out the datagram with the number `seq`, if it is still there.
+    pub fn take(&mut self, seq: u16) -> Option<Sent> {
+        let index = usize::from(seq.wrapping_sub(self.first));
+        self.packets.get_mut(index)?.take()
+    }
+
+    /// Takes out everything sent at `since` or later, oldest first.
+    pub fn take_since(&mut self, since: Instant) -> impl Iterator<Item = Sent> {
+        self.packets
+            .iter_mut()
+            .filter_map(move |sent| sent.take_if(|sent| sent.at >= since))
+    }
+
+    /// Forgets what is too old.
+    pub fn forget_old(&mut self, now: Instant) {
+        while let Some(first) = self.packets.front() {
+            if first
+                .as_ref()
+                .is_some_and(|sent| now.since(sent.at) <= AGE_MAX)
+            {
+                break;
+            }
+            self.forget_first();
+        }
+    }
+
+    fn forget_first(&mut self) {
+        self.packets.pop_front();
+        self.first = self.first.wrapping_add(1);
+    }
+
+    fn len(&self) -> u16 {
+        u16::try_from(self.packets.len()).unwrap_or(u16::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn datagram(n: u16) -> Bytes {
+        Bytes::copy_from_slice(&n.to_be_bytes())
+    }
+
+    #[test]
+    fn a_datagram_is_found_by_its_number_once_across_the_wrap_and_skipped_numbers() {
+        let mut log = SentLog::default();
+        for n in [65_533u16, 65_534, 65_535, 2, 3] {
+            log.keep(Instant::ZERO, n, datagram(n), 7);
+        }
+        assert_eq!(log.take(2).unwrap().datagram, datagram(2));
+        assert!(log.take(2).is_none(), "only once");
+        assert!(log.take(0).is_none(), "a number that was not kept");
+        assert!(log.take(65_532).is_none() && log.take(4).is_none());
+        assert_eq!(log.take(65_533).unwrap().dscp, 7);
+    }
+
+    #[test]
+    fn old_and_too_many_datagrams_are_forgotten() {
+        let mut log = SentLog::default();
+        for n in 0..=9_000u16 {
+            log.keep(Instant::from_millis(u64::from(n) / 20), n, datagram(n), 0);
+        }
+        assert!(log.packets.len() <= PACKETS_MAX);
+        assert!(log.take(100).is_none() && log.take(8_999).is_some());
+        log.forget_old(Instant::from_millis(5_000));
+        assert!(log.packets.is_empty());
+    }
+
+    #[test]
+    fn what_was_sent_since_an_instant_is_taken_in_order() {
+        let mut log = SentLog::default();
+        for n in 0..10u16 {
+            log.keep(Instant::from_millis(u64::from(n)), n, datagram(n), 0);
+        }
+        log.take(7);
+        let since: Vec<Bytes> = log
+            .take_since(Instant::from_millis(6))
+            .map(|sent| sent.datagram)
+            .collect();
+        assert_eq!(since, [datagram(6), datagram(8), datagram(9)]);
+        assert!(log.take(6).is_none() && log.take(5).is_some());
+    }
+
+    #[test]
+    fn a_fast_clean_path_keeps_nothing_until_it_needs_to() {
+        let mut log = SentLog::default();
+        let now = Instant::from_millis(5);
+        let fast = Rate::from_bits_per_sec(1_000_000_000);
+        assert!(!log.keeps(now, fast) && log.keeps(now, Rate::ZERO));
+        log.want(now);
+        assert!(log.keeps(now, fast));
+        assert!(!log.keeps(now + Duration::from_secs(61), fast));
+    }
+}
