@@ -21,8 +21,9 @@ use std::collections::VecDeque;
 
 /// Longest time a packet is held, whatever the paths look like.
 pub const HOLD_MAX: Duration = Duration::from_millis(400);
-/// Added to the measured spread of one-way delays.
-const HOLD_MARGIN: Duration = Duration::from_millis(5);
+/// Added to the measured spread of one-way delays: what is not known to be lost is under way, and
+/// its path stalls at most this much longer than it is used to before it counts as suspect.
+const HOLD_MARGIN: Duration = Duration::from_millis(100);
 /// Hold while fewer than two paths have delivered: their spread is not known yet.
 const HOLD_UNKNOWN: Duration = Duration::from_millis(100);
 /// A path counts as active while it has delivered within this time.
@@ -199,7 +200,7 @@ impl Reorder {
             high = high.max(path.delay_us + 4 * path.deviation_us);
         }
         let spread = Duration::from_micros(u64::try_from(high - low).unwrap_or(0));
-        (spread + HOLD_MARGIN).min(HOLD_MAX)
+        (spread * 2 + HOLD_MARGIN).min(HOLD_MAX)
     }
 
     /// Send time before which nothing is under way on any active path; unknown while fewer than
