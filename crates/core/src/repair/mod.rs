@@ -15,4 +15,4 @@ mod requests;
 mod sent;
 
 pub use requests::Requests;
-pub use sent::{Sent, SentLog, WANTED_FOR};
+pub use sent::{Sent, SentLog};

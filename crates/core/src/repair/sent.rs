@@ -9,7 +9,7 @@ const PACKETS_MAX: usize = 8_192;
 /// How long a datagram is remembered.
 const AGE_MAX: Duration = Duration::from_secs(1);
 /// How long a path that needed a repair is expected to need others.
-pub const WANTED_FOR: Duration = Duration::from_secs(60);
+const WANTED_FOR: Duration = Duration::from_secs(60);
 /// Above this rate a path that has lost nothing lately remembers nothing: memory would be read
 /// and written for every packet in vain.
 const CLEAN_RATE_MAX: Rate = Rate::from_bits_per_sec(400_000_000);

@@ -120,8 +120,8 @@ impl Entry {
             stamp: Stamp::default(),
             checksum_partial: packet.checksum_partial,
             ordered: self.scheduler.must_order(head.flow)
-                || (paths.repairing(now)
-                    && (packet.tcp || self.loads[usize::from(head.flow)].heavy(now, head.bytes))),
+                || packet.tcp
+                || self.loads[usize::from(head.flow)].heavy(now, head.bytes),
             copy: set.len() > 1,
             flow: head.flow,
             class: 0,

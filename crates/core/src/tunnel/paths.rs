@@ -161,7 +161,6 @@ pub(super) struct Paths {
     pub state_changed: bool,
     /// What went over paths that have just become suspect and may not have arrived.
     pub doubtful: Vec<Sent>,
-    repairing_until: Instant,
     probe_interval: Option<Duration>,
 }
 
@@ -172,7 +171,6 @@ impl Paths {
             owd: OneWayDelay::new(),
             state_changed: false,
             doubtful: Vec::new(),
-            repairing_until: Instant::ZERO,
             probe_interval,
         }
     }
@@ -252,11 +250,6 @@ impl Paths {
         self.state_changed = true;
     }
 
-    /// Whether any path needed a repair lately: order at the exit is then worth its price.
-    pub fn repairing(&self, now: Instant) -> bool {
-        now < self.repairing_until
-    }
-
     /// The usable path with the shortest round trip, and the next one.
     pub fn quickest_two(&self) -> [Option<PathId>; 2] {
         let mut best = [None; 2];
@@ -279,7 +272,6 @@ impl Paths {
 
     /// The peer asked for a repair on this path.
     pub fn wants_repair(&mut self, now: Instant, id: PathId) -> Option<&mut SentLog> {
-        self.repairing_until = now + crate::repair::WANTED_FOR;
         let log = &mut self.get_mut(id)?.sent_log;
         log.want(now);
         Some(log)

@@ -142,6 +142,10 @@ pub struct TunnelStatus {
     pub duplicates: u64,
     /// Packets that came after the exit had given them up and were passed on late.
     pub late: u64,
+    /// Datagrams that were lost on the way here and that the peer was asked for.
+    pub repairs_asked: u64,
+    /// Datagrams that were sent again because the peer missed them or their path fell silent.
+    pub repairs_sent: u64,
     /// The paths.
     pub paths: Vec<PathStatus>,
 }

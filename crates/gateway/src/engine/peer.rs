@@ -241,6 +241,8 @@ impl Peer {
             hold_timeouts: stats.reorder.hold_timeouts,
             duplicates: stats.reorder.duplicates,
             late: stats.reorder.late,
+            repairs_asked: stats.repairs_asked,
+            repairs_sent: stats.repairs_sent,
             paths: self.path_statuses(fabric),
         }
     }

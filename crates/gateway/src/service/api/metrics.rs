@@ -16,7 +16,7 @@ type TunnelMetric = (&'static str, &'static str, fn(&TunnelStatus) -> f64);
 /// Name, help and value of a metric of a path.
 type PathMetric = (&'static str, &'static str, fn(&PathStatus) -> f64);
 
-const TUNNEL: [TunnelMetric; 15] = [
+const TUNNEL: [TunnelMetric; 17] = [
     ("up", "Whether any path works.", |t| {
         f64::from(u8::from(t.up))
     }),
@@ -65,6 +65,16 @@ const TUNNEL: [TunnelMetric; 15] = [
         "late_packets_total",
         "Packets passed on after they were given up.",
         |t| t.late as f64,
+    ),
+    (
+        "repairs_asked_total",
+        "Lost datagrams that the peer was asked for.",
+        |t| t.repairs_asked as f64,
+    ),
+    (
+        "repairs_sent_total",
+        "Datagrams sent again because they were or may have been lost.",
+        |t| t.repairs_sent as f64,
     ),
     ("paths", "Paths of the tunnel.", |t| t.paths.len() as f64),
     ("paths_up", "Paths that work.", |t| {
