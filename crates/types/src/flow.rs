@@ -100,12 +100,29 @@ impl PacketInfo {
     }
 }
 
+impl PacketInfo {
+    /// Whether this packet, `ip`, is a TCP segment whose receiver would wait for what came
+    /// before: it has data, or opens or ends the connection. Bare acknowledgements do not wait.
+    #[must_use]
+    pub fn tcp_in_order(&self, ip: &[u8]) -> bool {
+        if self.flow.protocol != PROTOCOL_TCP || self.fragment {
+            return false;
+        }
+        let at = self.transport_offset + 12;
+        let Some(&[offset, flags]) = ip.get(at..at + 2) else {
+            return false;
+        };
+        //= RFC 9293 §3.1: data offset in words in the high four bits; then SYN, FIN and RST.
+        let data_at = self.transport_offset + usize::from(offset >> 4) * 4;
+        ip.len() > data_at || flags & 0b0111 != 0
+    }
+}
+
 /// Extension headers walked before the rest counts as payload.
 pub const EXTENSION_HEADERS_MAX: usize = 8;
 
 const PROTOCOL_ICMP: u8 = 1;
-/// Protocol number of TCP.
-pub const PROTOCOL_TCP: u8 = 6;
+const PROTOCOL_TCP: u8 = 6;
 const PROTOCOL_UDP: u8 = 17;
 const PROTOCOL_ICMPV6: u8 = 58;
 const PROTOCOL_DCCP: u8 = 33;

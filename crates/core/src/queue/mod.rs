@@ -34,8 +34,9 @@ pub struct Packet {
     pub flow: u16,
     /// The upper-layer checksum holds only the pseudo-header sum.
     pub checksum_partial: bool,
-    /// A TCP segment: its receiver waits for order itself.
-    pub tcp: bool,
+    /// Its receiver waits for order itself: a TCP segment with data, or one that opens or ends a
+    /// connection.
+    pub in_order: bool,
     /// ECN field of the inner header.
     pub ecn: Ecn,
     /// Differentiated services codepoint.

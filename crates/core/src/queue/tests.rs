@@ -4,7 +4,7 @@ fn packet(flow: u16, bytes: usize, arrived: Instant) -> Packet {
     let mut data = BytesMut::zeroed(HEADROOM + bytes);
     data[HEADROOM] = 0x45;
     Packet {
-        tcp: false,
+        in_order: false,
         data,
         flow,
         checksum_partial: false,

@@ -18,7 +18,8 @@ const IDLE: Duration = Duration::from_millis(500);
 
 #[derive(Debug)]
 struct Held {
-    inner: Inner,
+    /// `None` when it needed no order and was passed on at once.
+    inner: Option<Inner>,
     sent_at: Timestamp,
     deadline: Instant,
 }
@@ -155,8 +156,9 @@ impl Flow {
         self.held_count > 0
     }
 
-    /// Holds a packet that is ahead; false when it is held already.
-    pub fn hold(&mut self, header: &DataHeader, inner: Inner, deadline: Instant) -> bool {
+    /// Holds a packet that is ahead, or the place of one that was passed on (`None`); false when
+    /// it was there already.
+    pub fn hold(&mut self, header: &DataHeader, inner: Option<Inner>, deadline: Instant) -> bool {
         let slot = usize::from(header.flow_seq.wrapping_sub(self.next));
         if self.held.len() <= slot {
             self.held.resize_with(slot + 1, || None);
@@ -201,8 +203,9 @@ impl Flow {
         }
     }
 
-    /// Takes the held packet that is next in order, if it is there.
-    pub fn pop_next(&mut self) -> Option<Inner> {
+    /// Takes the held packet that is next in order, if it is there; `Some(None)` stands for one
+    /// that was passed on before.
+    pub fn pop_next(&mut self) -> Option<Option<Inner>> {
         let slot = self.held.front_mut()?;
         let held = slot.take()?;
         self.held_count -= 1;

@@ -153,7 +153,7 @@ impl Reorder {
                 self.ready.push_back(inner);
                 true
             }
-            Arrival::Ahead if header.ordered && self.held < HELD_MAX => {
+            Arrival::Ahead if self.held < HELD_MAX => {
                 self.stats.reordered += 1;
                 self.hold(now, header, inner);
                 false
@@ -176,7 +176,16 @@ impl Reorder {
         if !flow.holds() {
             self.holding.push(header.flow);
         }
-        if flow.hold(header, inner, deadline) {
+        if !header.ordered {
+            // It waits for nothing; only its place is kept, for those that do.
+            if flow.hold(header, None, deadline) {
+                self.held += 1;
+                self.stats.delivered += 1;
+                self.ready.push_back(inner);
+            } else {
+                self.stats.duplicates += 1;
+            }
+        } else if flow.hold(header, Some(inner), deadline) {
             self.held += 1;
             self.stats.held += 1;
         } else {
@@ -265,10 +274,12 @@ impl Reorder {
     }
 
     fn release_run(&mut self, flow: u16) {
-        while let Some(inner) = self.flows[usize::from(flow)].pop_next() {
-            self.ready.push_back(inner);
-            self.stats.delivered += 1;
+        while let Some(place) = self.flows[usize::from(flow)].pop_next() {
             self.held -= 1;
+            if let Some(inner) = place {
+                self.ready.push_back(inner);
+                self.stats.delivered += 1;
+            }
         }
     }
 

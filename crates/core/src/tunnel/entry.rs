@@ -120,7 +120,7 @@ impl Entry {
             stamp: Stamp::default(),
             checksum_partial: packet.checksum_partial,
             ordered: self.scheduler.must_order(head.flow)
-                || packet.tcp
+                || packet.in_order
                 || self.loads[usize::from(head.flow)].heavy(now, head.bytes),
             copy: set.len() > 1,
             flow: head.flow,

@@ -188,7 +188,7 @@ impl Tunnel {
         }
         let flow = flow_bucket(&info, self.flow_secret);
         self.entry.queue.push(crate::queue::Packet {
-            tcp: info.flow.protocol == ropewalk_types::PROTOCOL_TCP,
+            in_order: info.tcp_in_order(ip),
             data,
             flow,
             checksum_partial,
