@@ -184,6 +184,9 @@ struct Seen {
     floor: f64,
     app_limited: bool,
     guarded: bool,
+    queue: f64,
+    /// The application had too little to send, whatever queue there seems to be.
+    unused: bool,
 }
 
 /// The beginning of a time of delay: smallest RTT and window then, and rounds since with no more
@@ -339,6 +342,8 @@ impl Bdp {
             floor,
             app_limited,
             guarded,
+            queue,
+            unused: round.app_limited,
         });
         self.idle = app_limited;
         self.set_window();
@@ -496,14 +501,17 @@ impl Bdp {
     }
 
     fn after_startup(&mut self, seen: &Seen, best: f64, stale: u8) -> Phase {
-        if seen.app_limited && !seen.guarded {
-            Phase::Startup { best, stale }
-        } else if !seen.guarded && seen.rate > best * STARTUP_GROWTH {
+        let grew = seen.rate > best * STARTUP_GROWTH;
+        // Jitter looks like a queue, but a rate that grows has not met the bottleneck.
+        let full = seen.guarded && seen.queue > seen.floor;
+        if grew {
             Phase::Startup {
                 best: seen.rate,
                 stale: 0,
             }
-        } else if !seen.guarded && stale + 1 < STARTUP_STALE_ROUNDS {
+        } else if seen.unused && !full {
+            Phase::Startup { best, stale }
+        } else if !full && stale + 1 < STARTUP_STALE_ROUNDS {
             Phase::Startup {
                 best,
                 stale: stale + 1,
