@@ -1,4 +1,4 @@
-//! One measurement at a time on this machine, whatever starts it: tests, benchmarks, demos.
+//! Tests and benchmarks measure alone on this machine; runs of plans share it with each other.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -17,6 +17,18 @@ pub struct Serial {
 /// # Errors
 /// If the lock file cannot be made.
 pub fn serial() -> Result<Serial> {
+    lock(FlockOperation::LockExclusive)
+}
+
+/// Waits until no test or benchmark measures; others may share.
+///
+/// # Errors
+/// If the lock file cannot be made.
+pub fn shared() -> Result<Serial> {
+    lock(FlockOperation::LockShared)
+}
+
+fn lock(operation: FlockOperation) -> Result<Serial> {
     let path = PathBuf::from(LOCK);
     let file = File::options()
         .create(true)
@@ -24,7 +36,7 @@ pub fn serial() -> Result<Serial> {
         .write(true)
         .open(&path);
     let file = file.with_context(|| format!("cannot open {}", path.display()))?;
-    flock(&file, FlockOperation::LockExclusive)?;
+    flock(&file, operation)?;
     Ok(Serial { _file: file })
 }
 

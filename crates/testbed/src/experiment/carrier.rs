@@ -1,0 +1,87 @@
+//! What carries the traffic of a plan: a path itself, a tunnel, MPTCP, or another program.
+
+use anyhow::{Context, Result};
+use ropewalk_plan::{Carrier, Plan, TransportPlan, TunnelPlan};
+
+use super::{CannotRun, Options};
+use crate::gateway::{self, Gateway, GatewaySpec};
+use crate::topology::Topology;
+use crate::traffic::Endpoints;
+
+/// A carrier that works; stopped when dropped.
+#[derive(Debug)]
+pub(super) enum Carried {
+    /// The only link of the topology.
+    Direct,
+    /// A Ropewalk tunnel.
+    Tunnel(Box<(Gateway, Gateway)>),
+    /// MPTCP over all links.
+    Mptcp,
+}
+
+impl Carried {
+    /// Starts the plan's carrier over the links of a topology made for it.
+    pub(super) fn start(plan: &Plan, _options: &Options, topology: &Topology) -> Result<Self> {
+        match &plan.carrier {
+            Carrier::DirectFirst | Carrier::Path { .. } => Ok(Self::Direct),
+            Carrier::Tunnel(tunnel) => {
+                let spec = GatewaySpec {
+                    tunnel: tunnel_section(tunnel)?,
+                    ..GatewaySpec::default()
+                };
+                let gateways = gateway::connect(topology, &spec, &spec);
+                Ok(Self::Tunnel(Box::new(gateways.context("no tunnel")?)))
+            }
+            Carrier::Mptcp => {
+                if !topology.enable_mptcp()? {
+                    return Err(CannotRun("this kernel has no MPTCP".into()).into());
+                }
+                Ok(Self::Mptcp)
+            }
+            Carrier::Peer { peer } => Err(CannotRun(format!("no peer `{peer}`")).into()),
+        }
+    }
+
+    /// Hub and site, if this is a tunnel.
+    pub(super) fn gateways(&self) -> Option<(&Gateway, &Gateway)> {
+        match self {
+            Self::Tunnel(gateways) => Some((&gateways.0, &gateways.1)),
+            Self::Direct | Self::Mptcp => None,
+        }
+    }
+
+    pub(super) const fn is_mptcp(&self) -> bool {
+        matches!(self, Self::Mptcp)
+    }
+
+    /// Between which namespaces and addresses the traffic goes.
+    pub(super) fn ends(&self, topology: &Topology) -> Endpoints {
+        topology.endpoints()
+    }
+
+    /// What a reader should know of it.
+    pub(super) fn notes(&self) -> Vec<String> {
+        let kernel = rustix::system::uname();
+        let release = kernel.release().to_string_lossy();
+        vec![format!("Linux {release}")]
+    }
+}
+
+/// Lines for the `[tunnel]` section of both gateways.
+fn tunnel_section(plan: &TunnelPlan) -> Result<String> {
+    if plan.transport != TransportPlan::Model {
+        // The kernel always runs the real transport; the key is for the simulator.
+        eprintln!("carrier.transport is for the simulator: ignored");
+    }
+    let mut section = String::new();
+    let keys = [
+        ("scheduler", &plan.scheduler),
+        ("congestion", &plan.congestion),
+    ];
+    for (key, value) in keys {
+        if let Some(value) = value {
+            section += &format!("{key} = {}\n", serde_json::to_string(value)?);
+        }
+    }
+    Ok(section)
+}
