@@ -8,6 +8,7 @@
 pub mod experiment;
 pub mod gateway;
 pub mod mptcp;
+pub mod peers;
 pub mod programs;
 pub mod statistics;
 pub mod topology;

@@ -17,7 +17,10 @@ pub struct Serial {
 /// # Errors
 /// If the lock file cannot be made.
 pub fn serial() -> Result<Serial> {
-    lock(FlockOperation::LockExclusive)
+    lock(
+        FlockOperation::NonBlockingLockExclusive,
+        FlockOperation::LockExclusive,
+    )
 }
 
 /// Waits until no test or benchmark measures; others may share.
@@ -25,10 +28,13 @@ pub fn serial() -> Result<Serial> {
 /// # Errors
 /// If the lock file cannot be made.
 pub fn shared() -> Result<Serial> {
-    lock(FlockOperation::LockShared)
+    lock(
+        FlockOperation::NonBlockingLockShared,
+        FlockOperation::LockShared,
+    )
 }
 
-fn lock(operation: FlockOperation) -> Result<Serial> {
+fn lock(at_once: FlockOperation, wait: FlockOperation) -> Result<Serial> {
     let path = PathBuf::from(LOCK);
     let file = File::options()
         .create(true)
@@ -36,7 +42,10 @@ fn lock(operation: FlockOperation) -> Result<Serial> {
         .write(true)
         .open(&path);
     let file = file.with_context(|| format!("cannot open {}", path.display()))?;
-    flock(&file, operation)?;
+    if flock(&file, at_once).is_err() {
+        eprintln!("waiting until others on this machine have measured");
+        flock(&file, wait)?;
+    }
     Ok(Serial { _file: file })
 }
 

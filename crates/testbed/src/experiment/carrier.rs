@@ -5,6 +5,7 @@ use ropewalk_plan::{Carrier, Plan, TransportPlan, TunnelPlan};
 
 use super::{CannotRun, Options};
 use crate::gateway::{self, Gateway, GatewaySpec};
+use crate::peers::{self, Joined, Peer, Tools};
 use crate::topology::Topology;
 use crate::traffic::Endpoints;
 
@@ -17,11 +18,13 @@ pub(super) enum Carried {
     Tunnel(Box<(Gateway, Gateway)>),
     /// MPTCP over all links.
     Mptcp,
+    /// Another program over the only link of the topology.
+    Peer(&'static str, Box<Joined>),
 }
 
 impl Carried {
     /// Starts the plan's carrier over the links of a topology made for it.
-    pub(super) fn start(plan: &Plan, _options: &Options, topology: &Topology) -> Result<Self> {
+    pub(super) fn start(plan: &Plan, options: &Options, topology: &Topology) -> Result<Self> {
         match &plan.carrier {
             Carrier::DirectFirst | Carrier::Path { .. } => Ok(Self::Direct),
             Carrier::Tunnel(tunnel) => {
@@ -38,7 +41,11 @@ impl Carried {
                 }
                 Ok(Self::Mptcp)
             }
-            Carrier::Peer { peer } => Err(CannotRun(format!("no peer `{peer}`")).into()),
+            Carrier::Peer { peer } => {
+                let (peer, tools) = find_peer(peer, options)?;
+                let joined = peers::join(peer, topology, &tools)?;
+                Ok(Self::Peer(peer.name(), Box::new(joined)))
+            }
         }
     }
 
@@ -46,7 +53,7 @@ impl Carried {
     pub(super) fn gateways(&self) -> Option<(&Gateway, &Gateway)> {
         match self {
             Self::Tunnel(gateways) => Some((&gateways.0, &gateways.1)),
-            Self::Direct | Self::Mptcp => None,
+            Self::Direct | Self::Mptcp | Self::Peer(..) => None,
         }
     }
 
@@ -63,7 +70,38 @@ impl Carried {
     pub(super) fn notes(&self) -> Vec<String> {
         let kernel = rustix::system::uname();
         let release = kernel.release().to_string_lossy();
-        vec![format!("Linux {release}")]
+        let mut notes = vec![format!("Linux {release}")];
+        match self {
+            Self::Direct | Self::Tunnel(_) => {}
+            Self::Mptcp => {
+                notes.push("only TCP is carried by MPTCP; the rest takes path one".into())
+            }
+            Self::Peer(name, _) => notes.push(format!("{name} uses the first path only")),
+        }
+        notes
+    }
+}
+
+/// Checks that the plan's carrier can run here, before anything is made.
+pub(super) fn require(plan: &Plan, options: &Options) -> Result<()> {
+    match &plan.carrier {
+        Carrier::Peer { peer } => find_peer(peer, options).map(drop),
+        Carrier::DirectFirst | Carrier::Path { .. } | Carrier::Tunnel(_) | Carrier::Mptcp => Ok(()),
+    }
+}
+
+/// The peer of this name, if it can run here.
+fn find_peer(name: &str, options: &Options) -> Result<(&'static dyn Peer, Tools)> {
+    let tools = Tools {
+        wireguard_go: options.wireguard_go.clone(),
+    };
+    let Some(peer) = peers::find(name) else {
+        let known = peers::all().map(Peer::name).join(", ");
+        return Err(CannotRun(format!("there is no peer `{name}`, only {known}")).into());
+    };
+    match peer.obstacle(&tools) {
+        Some(obstacle) => Err(CannotRun(format!("peer {name}: {obstacle}")).into()),
+        None => Ok((peer, tools)),
     }
 }
 

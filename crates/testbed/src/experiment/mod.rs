@@ -53,6 +53,7 @@ pub fn run(file: &PlanFile, options: &Options) -> Result<Report> {
     programs::require(&[programs::IP, programs::NFT, programs::ETHTOOL])?;
     let plan = &file.plan;
     sources::require(plan)?;
+    carrier::require(plan, options)?;
     let seed = options.seed.unwrap_or(plan.seed);
     let links = paths::links(file, seed)?;
     let used = paths::used(plan);

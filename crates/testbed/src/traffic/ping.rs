@@ -146,6 +146,20 @@ pub fn run(from: &Namespace, spec: &PingSpec) -> Result<PingReport> {
     Ping::start(from, spec, directory.path(), "ping")?.wait(limit)
 }
 
+/// Whether one request is answered within [`ANSWER_LIMIT`].
+///
+/// # Errors
+/// If `ping` cannot be run.
+pub fn answers(from: &Namespace, spec: &PingSpec) -> Result<bool> {
+    let seconds = ANSWER_LIMIT.as_secs_f64().to_string();
+    let program = from.program("ping").args(["-n", "-c", "1", "-W", &seconds]);
+    let program = program.arg(spec.target.to_string());
+    Ok(program.run(ANSWER_LIMIT * 10)?.status.success())
+}
+
+/// How long [`answers`] waits.
+pub const ANSWER_LIMIT: Duration = Duration::from_secs(1);
+
 /// Reads the output of `ping`; `None` without a summary line.
 fn parse(text: &str) -> Option<PingReport> {
     let summary = text

@@ -1,7 +1,10 @@
 //! The kinds of traffic of a plan. Each is prepared first (servers listen, programs are found),
 //! then runs from the common beginning on a thread of its own, and reports what it saw.
 
+mod call;
+mod mptcp;
 mod ping;
+mod quic;
 mod tcp;
 
 use std::path::PathBuf;
@@ -57,8 +60,8 @@ pub(super) fn require(plan: &Plan) -> Result<()> {
 
 /// Prepares the traffic of one section, which is number `index`.
 pub(super) fn prepare(stage: &Stage, index: usize, traffic: &Traffic) -> Result<Box<dyn Source>> {
-    match traffic {
-        &Traffic::Tcp {
+    Ok(match *traffic {
+        Traffic::Tcp {
             flows,
             congestion,
             direction,
@@ -70,14 +73,38 @@ pub(super) fn prepare(stage: &Stage, index: usize, traffic: &Traffic) -> Result<
                 direction,
                 start,
             };
-            Ok(Box::new(tcp::Iperf::prepare(stage, index, load)?))
+            if stage.mptcp {
+                Box::new(mptcp::Connections::prepare(stage, load))
+            } else {
+                Box::new(tcp::Iperf::prepare(stage, index, load)?)
+            }
         }
-        &Traffic::Ping { interval } => Ok(Box::new(ping::Pings::prepare(stage, index, interval))),
-        Traffic::Quic { .. } | Traffic::Call { .. } | Traffic::Web { .. } => {
-            let kind = traffic.kind();
-            Err(CannotRun(format!("`{kind}` traffic is not on the kernel yet")).into())
+        Traffic::Quic {
+            flows,
+            congestion,
+            direction,
+            start,
+            packet_threshold,
+        } => {
+            let load = quic::Load {
+                flows,
+                congestion,
+                direction,
+                start,
+                packet_threshold,
+            };
+            Box::new(quic::Bulk::prepare(stage, index, load)?)
         }
-    }
+        Traffic::Ping { interval } => Box::new(ping::Pings::prepare(stage, index, interval)),
+        Traffic::Call {
+            interval,
+            bytes,
+            deadline,
+        } => Box::new(call::Call::prepare(stage, interval, bytes, deadline)),
+        Traffic::Web { .. } => {
+            return Err(CannotRun("`web` traffic is not on the kernel yet".into()).into());
+        }
+    })
 }
 
 /// Sleeps until a time of the plan.

@@ -14,7 +14,7 @@ use super::{Outcome, Source, Stage, sleep_until};
 use crate::process::{Process, Program};
 use crate::traffic::iperf;
 
-use super::super::series::Series;
+use super::super::series::{AllSeries, Series};
 
 /// One `[[traffic]]` section of kind `tcp`.
 #[derive(Clone, Copy, Debug)]
@@ -145,7 +145,7 @@ impl Pair {
         };
         let mut streams = Streams::read(&received, &answer, flows);
         streams.error = error.or_else(|| ended.is_none().then(|| "iperf3 did not end".to_owned()));
-        streams.series.begin = data_begin.saturating_sub(streams.quiet());
+        streams.begin_at(data_begin);
         Ok(streams)
     }
 }
@@ -165,14 +165,14 @@ impl Source for Iperf {
             threads.into_iter().map(join).collect()
         });
         let results = results.into_iter().collect::<Result<Vec<_>>>()?;
-        Ok(outcome(&results, load, &stage))
+        Ok(outcome(results, load, &stage))
     }
 }
 
 /// What the streams of one iperf3 did.
 #[derive(Debug, Default)]
 struct Streams {
-    series: Series,
+    series: Vec<Series>,
     retransmits: Vec<u64>,
     congestion: String,
     error: Option<String>,
@@ -182,11 +182,11 @@ impl Streams {
     /// Reads the receiver's series and the client's closing account.
     fn read(received: &Value, account: &Value, count: u32) -> Self {
         let count = count as usize;
-        let mut flows = vec![Vec::new(); count];
+        let mut series = vec![Series::default(); count];
         for interval in received["intervals"].as_array().into_iter().flatten() {
-            for (index, flow) in flows.iter_mut().enumerate() {
+            for (index, one) in series.iter_mut().enumerate() {
                 let bytes = interval["streams"][index]["bytes"].as_u64();
-                flow.push(bytes.unwrap_or(0));
+                one.bytes.push(bytes.unwrap_or(0));
             }
         }
         let closing = &account["end"];
@@ -194,67 +194,53 @@ impl Streams {
             (0..count).map(|i| closing["streams"][i]["sender"]["retransmits"].as_u64());
         let congestion = closing["sender_tcp_congestion"].as_str();
         Self {
-            series: Series {
-                begin: Duration::ZERO,
-                step: STEP,
-                flows,
-            },
+            series,
             retransmits: retransmits.map(Option::unwrap_or_default).collect(),
             congestion: congestion.unwrap_or_default().to_owned(),
             error: None,
         }
     }
 
-    /// Time from the beginning of the series to its first bytes, in whole steps.
-    fn quiet(&self) -> Duration {
-        let steps = self.series.flows.iter();
-        let first = steps.filter_map(|flow| flow.iter().position(|&bytes| bytes > 0));
-        STEP * u32::try_from(first.min().unwrap_or(0)).unwrap_or(0)
-    }
-
-    fn flow_reports(&self) -> impl Iterator<Item = FlowReport> {
-        let broken = self.error.is_some();
-        self.retransmits.iter().map(move |&retransmits| FlowReport {
-            retransmits,
-            broken,
-            ..FlowReport::default()
-        })
+    /// Sets the time of all series by when the first bytes came.
+    fn begin_at(&mut self, first_bytes: Duration) {
+        let quiet = self.series.iter();
+        let quiet = quiet.filter_map(|one| one.bytes.iter().position(|&bytes| bytes > 0));
+        let steps = u32::try_from(quiet.min().unwrap_or(0)).unwrap_or(0);
+        for one in &mut self.series {
+            one.begin = first_bytes.saturating_sub(STEP * steps);
+            one.step = STEP;
+        }
     }
 }
 
-/// All programs together. Their series begin within milliseconds of each other; the report is
-/// made of each alone and summed.
-fn outcome(results: &[Streams], load: Load, stage: &Stage) -> Outcome {
-    let mut outcome = Outcome::default();
-    let mut stalls = Vec::new();
+/// All programs together.
+fn outcome(results: Vec<Streams>, load: Load, stage: &Stage) -> Outcome {
+    let (mut all, mut flows, mut notes) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut congestion, mut began) = (String::new(), Duration::ZERO);
     for streams in results {
-        let flows = streams.flow_reports().collect();
-        let part = streams
-            .series
-            .report("tcp", load.start, stage.window, flows);
-        let report = &mut outcome.report;
-        report.kind = part.kind;
-        report.goodput_mbit += part.goodput_mbit;
-        report.flows.extend(part.flows);
-        report.series_mbit.resize(part.series_mbit.len(), 0.0);
-        for (sum, value) in report.series_mbit.iter_mut().zip(part.series_mbit) {
-            *sum += value;
-        }
-        stalls.extend(part.longest_stall_seconds);
-        let errors = streams.error.iter().map(|error| format!("iperf3: {error}"));
-        outcome.notes.extend(errors);
+        let broken = streams.error.is_some();
+        flows.extend(streams.retransmits.iter().map(|&retransmits| FlowReport {
+            retransmits,
+            broken,
+            ..FlowReport::default()
+        }));
+        began = began.max(
+            streams
+                .series
+                .first()
+                .map_or(Duration::ZERO, |one| one.begin),
+        );
+        all.extend(streams.series);
+        notes.extend(streams.error.map(|error| format!("iperf3: {error}")));
+        congestion = streams.congestion;
     }
-    // With several programs this is an upper bound: the shortest of their longest stalls.
-    outcome.report.longest_stall_seconds = stalls.into_iter().min_by(f64::total_cmp);
-    let begins = results.iter().map(|streams| streams.series.begin);
-    let began = begins.max().unwrap_or_default().saturating_sub(load.start);
-    let retransmits: u64 = results.iter().flat_map(|s| &s.retransmits).sum();
-    let congestion = results.first().map_or("", |s| s.congestion.as_str());
-    outcome.notes.push(format!(
+    let retransmits: u64 = flows.iter().map(|flow| flow.retransmits).sum();
+    notes.push(format!(
         "tcp: {congestion}, {retransmits} segments sent again, data from {:.2} s after its start on",
-        began.as_secs_f64()
+        began.saturating_sub(load.start).as_secs_f64()
     ));
-    outcome
+    let report = AllSeries(all).report("tcp", load.start, stage.window, flows);
+    Outcome { report, notes }
 }
 
 /// When a process has begun to read bulk data, at the latest `end`.
@@ -281,7 +267,8 @@ fn await_bulk_read(pid: u32, end: Instant) -> Instant {
     }
 }
 
-const fn kernel_name(congestion: Congestion) -> &'static str {
+/// The congestion control as Linux names it.
+pub(super) const fn kernel_name(congestion: Congestion) -> &'static str {
     match congestion {
         Congestion::NewReno => "reno",
         Congestion::Cubic => "cubic",
