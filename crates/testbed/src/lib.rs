@@ -20,7 +20,7 @@ mod namespace;
 pub mod process;
 mod serial;
 
-pub use cleanup::remove_leftovers;
+pub use cleanup::{remove_leftovers, wait_if_interrupted};
 pub use link::{Capacity, Link, LinkCounters, LinkSpec, Shape};
 pub use namespace::{Namespace, veth};
 pub use process::{Finished, Process, Program, STOP_LIMIT, cpu_seconds, softirq_cpu_seconds};

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use ropewalk_testbed::experiment::{self, CannotRun, Options, PlanFile, PlanFileError};
-use ropewalk_testbed::remove_leftovers;
+use ropewalk_testbed::{remove_leftovers, wait_if_interrupted};
 
 /// Runs experiment plans on the real kernel, in network namespaces (as root).
 #[derive(Debug, Parser)]
@@ -61,7 +61,9 @@ fn main() -> ExitCode {
                 keep_logs,
                 wireguard_go,
             };
-            match run(&plan, &options, json) {
+            let result = run(&plan, &options, json);
+            wait_if_interrupted();
+            match result {
                 Ok(()) => ExitCode::SUCCESS,
                 Err(error) => {
                     eprintln!("ropewalk-testbed: {error:#}");

@@ -19,7 +19,10 @@ pub(super) enum Carried {
     /// MPTCP over all links.
     Mptcp,
     /// Another program over the only link of the topology.
-    Peer(&'static str, Box<Joined>),
+    Peer(
+        &'static str,
+        #[expect(dead_code, reason = "it runs until dropped")] Box<Joined>,
+    ),
 }
 
 impl Carried {

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use super::{Ground, HUB_INNER, Joined, LIMIT, Peer, SITE_INNER, Tools, UP_LIMIT};
+use crate::cleanup::WIREGUARD_DIR;
 use crate::namespace::Namespace;
 use crate::process::{Process, Program};
 use crate::programs;
@@ -32,9 +33,9 @@ impl Peer for WireguardGo {
     }
 
     fn start(&self, ground: &Ground<'_>) -> Result<Joined> {
-        // Control sockets have one directory for all namespaces: the names are this process's.
+        // Control sockets have one directory for all namespaces: clean-up knows whose they are.
         let number = std::process::id();
-        let (site_name, hub_name) = (format!("wgs{number}"), format!("wgh{number}"));
+        let (site_name, hub_name) = (format!("rw-w-{number}-s"), format!("rw-w-{number}-h"));
         let path = program(ground.tools).context("wireguard-go is gone")?;
         let start = |namespace: &Namespace, name: &str| {
             let program = namespace.program(&path).args(["-f", name]);
@@ -124,7 +125,7 @@ impl Settings<'_> {
 }
 
 fn await_socket(name: &str, process: &mut Process) -> Result<()> {
-    let path = PathBuf::from(format!("/var/run/wireguard/{name}.sock"));
+    let path = Path::new(WIREGUARD_DIR).join(format!("{name}.sock"));
     let end = Instant::now() + UP_LIMIT;
     while !path.exists() {
         if !process.is_running() || Instant::now() > end {
