@@ -74,7 +74,10 @@ pub fn run_with(plan: &Plan, seed: u64, options: Options) -> Result<Report, SimE
     let setup = Setup::new(plan, seed, &options)?;
     let mut report = match &plan.carrier {
         plan::Carrier::DirectFirst => setup.run_direct(0)?,
-        plan::Carrier::Path { path } => setup.run_direct(setup.index_of(path)?)?,
+        plan::Carrier::Path { path } => {
+            let index = setup.index_of(path)?;
+            setup.run_direct(index)?
+        },
         plan::Carrier::Tunnel(tunnel) => setup.run_tunnel(tunnel, options.policy)?,
         plan::Carrier::Mptcp => {
             return Err(SimError::setting(
@@ -218,8 +221,8 @@ impl<'a> Setup<'a> {
     /// Mean capacity of a path over the counted time, blackholes counting as none; Mbit/s.
     fn capacity_mbit(&self, path: usize, direction: Side) -> f64 {
         let link = &self.links[path];
-        let of = |up, down| if direction == Side::Up { up } else { down };
-        let mut config = of(&link.up, &link.down).clone();
+        let up = direction == Side::Up;
+        let mut config = if up { &link.up } else { &link.down }.clone();
         let mut changes: Vec<_> = link.changes.iter().collect();
         changes.sort_by_key(|change| change.at);
         let (mut sum, mut at_ns) = (0.0, self.span.warmup_ns);
@@ -227,7 +230,7 @@ impl<'a> Setup<'a> {
             let until_ns = nanos(change.at).clamp(at_ns, self.span.end_ns);
             sum += mbit(&config) * (until_ns - at_ns) as f64;
             at_ns = until_ns;
-            config = config.with(of(&change.up, &change.down));
+            config = config.with(if up { &change.up } else { &change.down });
         }
         sum += mbit(&config) * (self.span.end_ns - at_ns) as f64;
         sum / (self.span.end_ns - self.span.warmup_ns) as f64
