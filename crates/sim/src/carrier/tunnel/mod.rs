@@ -144,8 +144,7 @@ impl Carrier for TunnelCarrier {
         data.reserve(HEADROOM + packet.bytes as usize);
         packet.write(&mut data);
         let gateway = &mut self.gateways[Self::gateway(direction)];
-        gateway.tunnel.handle_inner(core.now(), data, false);
-        gateway.touched = true;
+        gateway.on_inner(core.now(), data);
     }
 
     fn wake(&mut self, core: &mut Core, component: usize, arrivals: &mut Vec<Arrival>) {
@@ -188,7 +187,9 @@ impl Carrier for TunnelCarrier {
             if !std::mem::take(&mut self.gateways[index].touched) {
                 continue;
             }
-            self.pump(core, index);
+            if self.gateways[index].ready {
+                self.pump(core, index);
+            }
             let due_ns = self.gateways[index].due_ns();
             core.queue
                 .set(self.links.len() + index, due_ns.max(core.now_ns + 1));
