@@ -1,0 +1,227 @@
+//! One `[[traffic]]` section of a plan: its flows, and what came of them.
+
+use super::flow::{Flow, Kind};
+use super::probe::{Call, Ping};
+use super::side;
+use super::transfer::{Address, Protocol, Transfer};
+use super::web::User;
+use crate::host::quic;
+use crate::host::tcp::{LossDetection, Receiver, Sender, Settings};
+use crate::run::SimError;
+use crate::world::Span;
+use ropewalk_plan::{Distribution, FlowReport, Traffic, TrafficReport};
+use ropewalk_types::{Duration, Random};
+
+/// Most flows of a run: they are numbered in 16 bits.
+pub const FLOWS_MAX: usize = 60_000;
+/// Bulk flows of one section start this far apart, as a person's or a script's would.
+const STAGGER_NS: u64 = 10_000_000;
+
+/// What a section's bulk flows delivered.
+#[derive(Clone, Debug)]
+pub struct Section {
+    traffic: Traffic,
+    span: Span,
+    /// Bytes per whole second.
+    series: Vec<u64>,
+    last_ns: u64,
+    stall_ns: u64,
+}
+
+/// What flows are made from.
+pub struct Maker<'a> {
+    /// Largest IP packet of hosts.
+    pub mtu: u32,
+    /// All randomness of hosts.
+    pub random: &'a mut Random,
+}
+
+impl Section {
+    /// A section that has carried nothing.
+    #[must_use]
+    pub fn new(traffic: &Traffic, span: Span) -> Self {
+        let seconds = usize::try_from(span.end_ns / 1_000_000_000).unwrap_or(0);
+        Self {
+            traffic: traffic.clone(),
+            span,
+            series: vec![0; seconds],
+            last_ns: span.warmup_ns,
+            stall_ns: 0,
+        }
+    }
+
+    /// Bytes were delivered to an application.
+    pub fn on_delivered(&mut self, now_ns: u64, bytes: u64) {
+        let second = usize::try_from(now_ns / 1_000_000_000).unwrap_or(usize::MAX);
+        if let Some(slot) = self.series.get_mut(second) {
+            *slot += bytes;
+        }
+        if now_ns > self.span.warmup_ns {
+            self.stall_ns = self.stall_ns.max(now_ns - self.last_ns);
+            self.last_ns = now_ns;
+        }
+    }
+
+    /// Adds the section's flows.
+    ///
+    /// # Errors
+    /// When there are too many.
+    pub fn make(
+        &self,
+        index: usize,
+        maker: &mut Maker<'_>,
+        flows: &mut Vec<Flow>,
+    ) -> Result<(), SimError> {
+        let count = match self.traffic {
+            Traffic::Tcp { flows, .. } | Traffic::Quic { flows, .. } => flows,
+            Traffic::Web { users, .. } => users,
+            Traffic::Ping { .. } | Traffic::Call { .. } => 1,
+        };
+        for nth in 0..count {
+            if flows.len() >= FLOWS_MAX {
+                return Err(SimError::setting(
+                    &format!("traffic[{index}]"),
+                    format!("more than {FLOWS_MAX} flows in all; ask for fewer"),
+                ));
+            }
+            let number = u16::try_from(flows.len()).unwrap_or(u16::MAX);
+            let kind = self.make_flow(number, u64::from(nth) * STAGGER_NS, maker);
+            flows.push(Flow::new(kind, index));
+        }
+        Ok(())
+    }
+
+    fn make_flow(&self, number: u16, later_ns: u64, maker: &mut Maker<'_>) -> Kind {
+        let span = self.span;
+        let mtu = maker.mtu;
+        let address = |direction| Address {
+            flow: number,
+            use_count: 0,
+            data: side(direction),
+        };
+        match self.traffic {
+            Traffic::Tcp {
+                congestion,
+                direction,
+                start,
+                ..
+            } => {
+                let settings = Settings {
+                    segment_bytes: Protocol::tcp_payload(mtu),
+                    congestion,
+                    detection: LossDetection::Rack,
+                };
+                let sender = Box::new(Sender::new(settings, maker.random.fork()));
+                let protocol = Protocol::Tcp(sender, Receiver::new());
+                let start_ns = nanos(start) + later_ns;
+                Kind::Transfer(Box::new(Transfer::bulk(
+                    address(direction),
+                    start_ns,
+                    protocol,
+                    mtu,
+                )))
+            }
+            Traffic::Quic {
+                congestion,
+                direction,
+                start,
+                packet_threshold,
+                ..
+            } => {
+                let settings = quic::Settings {
+                    segment_bytes: Protocol::quic_payload(mtu),
+                    congestion,
+                    packet_threshold,
+                };
+                let sender = Box::new(quic::Sender::new(settings, maker.random.fork()));
+                let protocol = Protocol::Quic(sender, quic::Receiver::default());
+                let start_ns = nanos(start) + later_ns;
+                Kind::Transfer(Box::new(Transfer::bulk(
+                    address(direction),
+                    start_ns,
+                    protocol,
+                    mtu,
+                )))
+            }
+            Traffic::Ping { interval } => Kind::Ping(Box::new(Ping::new(
+                number,
+                nanos(interval),
+                span.warmup_ns,
+                span.end_ns,
+            ))),
+            Traffic::Call {
+                interval, bytes, ..
+            } => Kind::Call(Box::new(Call::new(
+                number,
+                nanos(interval),
+                bytes,
+                span.warmup_ns,
+                span.end_ns,
+            ))),
+            Traffic::Web { objects, pause, .. } => {
+                let random = maker.random.fork();
+                let pause_ns = nanos(pause);
+                Kind::Web(Box::new(User::new(
+                    number, mtu, objects, pause_ns, span, random,
+                )))
+            }
+        }
+    }
+
+    /// What came of the section.
+    #[must_use]
+    pub fn report(&self, index: usize, flows: &[Flow]) -> TrafficReport {
+        let seconds = (self.span.end_ns - self.span.warmup_ns) as f64 / 1e9;
+        let mut report = TrafficReport {
+            kind: self.traffic.kind().into(),
+            ..TrafficReport::default()
+        };
+        let mut load_ms = Vec::new();
+        for flow in flows.iter().filter(|flow| flow.section() == index) {
+            match &flow.kind {
+                Kind::Transfer(transfer) => report.flows.push(FlowReport {
+                    goodput_mbit: flow.counted_bytes() as f64 * 8e-6 / seconds,
+                    retransmits: transfer.stats().retransmits,
+                    broken: false,
+                }),
+                Kind::Ping(ping) => {
+                    let (sent, answered) = (ping.sent(), ping.rtt_ms.len() as u64);
+                    report.sent = Some(sent);
+                    report.lost = Some(sent.saturating_sub(answered));
+                    report.delay_ms = Some(Distribution::of(&ping.rtt_ms));
+                }
+                Kind::Call(call) => self.report_call(call, &mut report),
+                Kind::Web(user) => load_ms.extend_from_slice(&user.load_ms),
+            }
+        }
+        if matches!(self.traffic, Traffic::Web { .. }) {
+            report.delay_ms = Some(Distribution::of(&load_ms));
+        }
+        if matches!(self.traffic, Traffic::Tcp { .. } | Traffic::Quic { .. }) {
+            report.goodput_mbit = report.flows.iter().map(|flow| flow.goodput_mbit).sum();
+            report.series_mbit = self.series.iter().map(|b| *b as f64 * 8e-6).collect();
+            let open_ns = self.span.end_ns - self.last_ns;
+            report.longest_stall_seconds = Some(self.stall_ns.max(open_ns) as f64 / 1e9);
+        }
+        report
+    }
+
+    fn report_call(&self, call: &Call, report: &mut TrafficReport) {
+        let Traffic::Call { deadline, .. } = self.traffic else {
+            return;
+        };
+        let arrived = call.delay_ms.len() as u64;
+        let deadline_ms = deadline.as_secs_f64() * 1e3;
+        let in_time = call.delay_ms.iter().filter(|d| **d <= deadline_ms).count();
+        report.sent = Some(call.sent);
+        report.lost = Some(call.sent.saturating_sub(arrived));
+        report.in_time = Some(in_time as f64 / call.sent.max(1) as f64);
+        report.delay_ms = Some(Distribution::of(&call.delay_ms));
+    }
+}
+
+/// Whole nanoseconds; plans last an hour at most.
+#[must_use]
+pub fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
