@@ -45,16 +45,14 @@ const ALLOWANCE_PACKETS: f64 = 2.0;
 /// from round to round.
 const ALLOWANCE_JITTER: f64 = 1.0;
 const GUARD_JITTER: f64 = 3.0;
-/// Jitter grows at most by this factor and so many seconds at once: a queue that comes or goes is
-/// no jitter.
-const JITTER_GROWTH: f64 = 2.0;
-const JITTER_STEP: f64 = 0.002;
+/// Weight of one round in the jitter.
+const JITTER_WEIGHT: f64 = 0.125;
 /// A round raises the stay by this factor at most: a queue that grows is no longer path.
 const STAY_GROWTH: f64 = 1.2;
 /// Standing queue, in seconds, that makes old rates count no more.
 const GUARD_MIN: f64 = 0.010;
 /// Most jitter in seconds that the guard allows for: what changes more is our own queue.
-const JITTER_MAX: f64 = 0.010;
+const JITTER_MAX: f64 = 0.030;
 /// Growth of the rate that shows that the start is not over.
 const STARTUP_GROWTH: f64 = 1.25;
 /// Rounds without such growth that end the start.
@@ -184,9 +182,8 @@ struct Seen {
     floor: f64,
     app_limited: bool,
     guarded: bool,
+    /// Standing queue in seconds.
     queue: f64,
-    /// The application had too little to send, whatever queue there seems to be.
-    unused: bool,
 }
 
 /// The beginning of a time of delay: smallest RTT and window then, and rounds since with no more
@@ -214,6 +211,7 @@ pub(super) struct Bdp {
     /// Smallest RTT of the last round and how much that changes between steady rounds, seconds.
     rtt_min: f64,
     jitter: f64,
+    last_change: f64,
     /// Share of packets lost, in all rounds and in deeply drained ones.
     loss: f64,
     loss_drained: Option<f64>,
@@ -250,6 +248,7 @@ impl Bdp {
             stay: 0.0,
             rtt_min: 0.0,
             jitter: 0.0,
+            last_change: 0.0,
             loss: 0.0,
             loss_drained: None,
             headroom: 1.0,
@@ -313,7 +312,8 @@ impl Bdp {
         let rate = acked / acknowledging.max(sending).as_secs_f64();
         let mean = round.byte_seconds / acked;
         let obeyed = batch.in_flight <= self.window;
-        let queue = self.update_delay(mean, &round, obeyed);
+        let grew = rate > self.rate() * STARTUP_GROWTH;
+        let queue = self.update_delay(mean, &round, obeyed, grew);
         self.update_loss(acked, lost);
         let before = self.rate();
         let guarded = queue > self.guard();
@@ -343,7 +343,6 @@ impl Bdp {
             app_limited,
             guarded,
             queue,
-            unused: round.app_limited,
         });
         self.idle = app_limited;
         self.set_window();
@@ -394,30 +393,39 @@ impl Bdp {
 
     /// Takes the delays of a round in; answers the standing queue in seconds. `obeyed` says that
     /// no more was in flight than the window allows.
-    fn update_delay(&mut self, mean: f64, round: &Round, obeyed: bool) -> f64 {
+    fn update_delay(&mut self, mean: f64, round: &Round, obeyed: bool, grew: bool) -> f64 {
         let drained = matches!(self.phase, Phase::Drain { round: 1.., .. }) && obeyed;
-        if self.floor.is_infinite() || matches!(self.phase, Phase::Startup { .. }) {
-            self.floor = self.floor.min(round.rtt_min);
-        } else if round.rtt_min < self.floor {
-            let weight = if drained { FLOOR_DOWN } else { FLOOR_UP };
-            self.floor += (round.rtt_min - self.floor) * weight;
-        } else if drained {
-            self.floor += (round.rtt_min - self.floor) * FLOOR_UP;
+        let above = round.rtt_min - self.floor;
+        if self.floor.is_infinite() {
+            self.floor = round.rtt_min;
+        } else if drained || matches!(self.phase, Phase::Startup { .. }) && grew {
+            self.floor += above * if above < 0.0 { FLOOR_DOWN } else { FLOOR_UP };
+        } else if above < -self.jitter {
+            self.floor += above * FLOOR_UP;
         }
-        let queue = (round.rtt_min - self.floor).max(0.0);
+        // What jitter moves is no queue.
+        let queue = (round.rtt_min - self.floor - self.jitter).max(0.0);
         let stay = mean - queue;
         if self.stay == 0.0 {
             self.stay = stay;
         } else {
             self.stay += (stay.min(self.stay * STAY_GROWTH) - self.stay) / 4.0;
         }
-        if matches!(self.phase, Phase::Cruise(left) if left + 2 < CRUISE_ROUNDS) {
-            let change = (round.rtt_min - self.rtt_min).abs();
-            let bound = self.jitter * JITTER_GROWTH + JITTER_STEP;
-            self.jitter += (change.min(bound) - self.jitter) / 8.0;
-        }
+        self.update_jitter(round.rtt_min);
         self.rtt_min = round.rtt_min;
         queue
+    }
+
+    /// Jitter goes up and down; a delay that moves the same way twice is a queue that comes or goes.
+    fn update_jitter(&mut self, rtt_min: f64) {
+        if self.rtt_min == 0.0 {
+            return;
+        }
+        let change = rtt_min - self.rtt_min;
+        let turned = change * self.last_change < 0.0;
+        let moved = if turned { change.abs().min(self.last_change.abs()) } else { 0.0 };
+        self.jitter += (moved - self.jitter) * JITTER_WEIGHT;
+        self.last_change = change;
     }
 
     /// Seconds of standing queue that are fine.
@@ -509,7 +517,7 @@ impl Bdp {
                 best: seen.rate,
                 stale: 0,
             }
-        } else if seen.unused && !full {
+        } else if seen.app_limited && !seen.guarded {
             Phase::Startup { best, stale }
         } else if !full && stale + 1 < STARTUP_STALE_ROUNDS {
             Phase::Startup {
