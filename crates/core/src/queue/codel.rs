@@ -9,9 +9,9 @@ use ropewalk_types::{Duration, Instant};
 pub const TARGET_MIN: Duration = Duration::from_millis(15);
 /// Largest target, for long paths and very thin ones.
 pub const TARGET_MAX: Duration = Duration::from_millis(60);
-/// Time the delay must exceed the target before the first drop (RFC 8289 §4.2: a round trip of
-/// the flows), plus the tunnel's own.
-const INTERVAL: Duration = Duration::from_millis(150);
+/// Least time the delay must exceed the target before the first drop (RFC 8289 §4.2: a round
+/// trip of the flows), the tunnel's own included.
+pub const INTERVAL_MIN: Duration = Duration::from_millis(150);
 /// A backlog below one packet is never congestion (RFC 8289 §5.4).
 const BACKLOG_MIN: u64 = 1_514;
 
@@ -41,7 +41,7 @@ impl CoDel {
         &mut self,
         now: Instant,
         sojourn: Duration,
-        target: Duration,
+        (target, interval): (Duration, Duration),
         backlog: u64,
     ) -> Verdict {
         if sojourn < target || backlog <= BACKLOG_MIN {
@@ -50,7 +50,7 @@ impl CoDel {
             return Verdict::Pass;
         }
         let Some(above_until) = self.above_until else {
-            self.above_until = Some(now + INTERVAL);
+            self.above_until = Some(now + interval);
             return Verdict::Pass;
         };
         if self.dropping {
@@ -58,7 +58,7 @@ impl CoDel {
                 return Verdict::Pass;
             }
             self.count = self.count.saturating_add(1);
-            self.next += self.spacing();
+            self.next += self.spacing(interval);
             return Verdict::Congested;
         }
         if now < above_until {
@@ -67,14 +67,14 @@ impl CoDel {
         self.dropping = true;
         // RFC 8289 §5.3: start near the rate that controlled the queue the last time.
         let delta = self.count.saturating_sub(self.count_last);
-        let recent = now.since(self.next) < INTERVAL * 16;
+        let recent = now.since(self.next) < interval * 16;
         self.count = if delta > 1 && recent { delta } else { 1 };
         self.count_last = self.count;
-        self.next = now + self.spacing();
+        self.next = now + self.spacing(interval);
         Verdict::Congested
     }
 
-    fn spacing(&self) -> Duration {
-        INTERVAL.div_f64(f64::from(self.count.max(1)).sqrt())
+    fn spacing(&self, interval: Duration) -> Duration {
+        interval.div_f64(f64::from(self.count.max(1)).sqrt())
     }
 }

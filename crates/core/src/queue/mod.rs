@@ -22,6 +22,8 @@ const LIMIT_BYTES_MAX: u64 = 64 * 1024 * 1024;
 const LIMIT_TIME: Duration = Duration::from_millis(250);
 /// Most packets in the queue.
 const LIMIT_PACKETS: usize = 65_536;
+/// What CoDel's target allows for clumps, in variations of the round trip.
+const CLUMP_RTTVARS: u32 = 3;
 /// Bytes a bucket may send per round (RFC 8290 §5.2.4: one MTU).
 const QUANTUM: i64 = 1_514;
 
@@ -122,6 +124,7 @@ pub struct EntryQueue {
     packets: usize,
     limit_bytes: u64,
     target: Duration,
+    interval: Duration,
     stats: QueueStats,
 }
 
@@ -147,21 +150,24 @@ impl EntryQueue {
             packets: 0,
             limit_bytes: LIMIT_BYTES_MIN,
             target: codel::TARGET_MIN,
+            interval: codel::INTERVAL_MIN,
             stats: QueueStats::default(),
         }
     }
 
-    /// Follows the paths: the sum of their rates and their longest round trip decide CoDel's
-    /// target and the byte limit.
-    pub fn set_paths(&mut self, sum: Rate, rtt: Duration) {
+    /// Follows the paths: the sum of their rates, their longest round trip and its largest
+    /// variation decide CoDel's target and interval and the byte limit. Where round trips vary,
+    /// acknowledgements and so packets come in clumps, and a clump that waits is no standing queue.
+    pub fn set_paths(&mut self, sum: Rate, rtt: Duration, rttvar: Duration) {
         self.limit_bytes = sum
             .bytes_in(LIMIT_TIME)
             .clamp(LIMIT_BYTES_MIN, LIMIT_BYTES_MAX);
         // RFC 8289 §4.4: below a few Mbit/s even two packets take longer than the target.
         let two_packets = sum.time_for(2 * QUANTUM.unsigned_abs());
-        self.target = (rtt / 2)
-            .max(two_packets)
-            .clamp(codel::TARGET_MIN, codel::TARGET_MAX);
+        let target = (rtt / 2).max(two_packets);
+        self.target = target.clamp(codel::TARGET_MIN, codel::TARGET_MAX)
+            + (rttvar * CLUMP_RTTVARS).min(codel::TARGET_MAX);
+        self.interval = codel::INTERVAL_MIN.max(rtt + self.target);
     }
 
     /// Bytes waiting.
@@ -307,7 +313,10 @@ impl EntryQueue {
         self.bytes -= bytes;
         self.packets -= 1;
         let sojourn = now.since(packet.arrived);
-        match bucket.codel.judge(now, sojourn, self.target, bucket.bytes) {
+        match bucket
+            .codel
+            .judge(now, sojourn, (self.target, self.interval), bucket.bytes)
+        {
             Verdict::Pass => {}
             Verdict::Congested if matches!(packet.ecn, Ecn::Ect0 | Ecn::Ect1) => {
                 self.stats.marked += 1;

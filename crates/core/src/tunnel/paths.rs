@@ -416,6 +416,15 @@ impl Paths {
             .unwrap_or_default()
     }
 
+    /// Largest variation of the usable paths' round trips.
+    pub fn rttvar_max(&self) -> Duration {
+        let usable = self.iter().filter(|(_, p)| p.usable());
+        usable
+            .map(|(_, p)| p.snapshot.rttvar)
+            .max()
+            .unwrap_or_default()
+    }
+
     pub fn payload_max(&self) -> Option<usize> {
         let usable = self.iter().filter(|(_, p)| p.usable());
         usable
