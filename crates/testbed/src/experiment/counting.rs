@@ -26,6 +26,7 @@ struct Snapshot {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct ProcessorTime {
     all: u64,
+    /// Idle, or for programs of low priority, which give way.
     idle: u64,
     /// What the host of a virtual machine did not give it.
     stolen: u64,
@@ -105,7 +106,7 @@ impl ProcessorTime {
         let field = |index: usize| fields.get(index).copied().unwrap_or(0);
         Self {
             all: fields.iter().sum(),
-            idle: field(3) + field(4),
+            idle: field(1) + field(3) + field(4),
             stolen: field(7),
         }
     }
@@ -127,7 +128,9 @@ impl ProcessorTime {
         } else {
             ""
         };
-        format!("processors {idle} % idle, {stolen} % stolen by the host{verdict}")
+        format!(
+            "processors {idle} % idle or of low priority, {stolen} % stolen by the host{verdict}"
+        )
     }
 }
 
@@ -176,15 +179,15 @@ mod tests {
     #[test]
     fn a_busy_machine_is_named() {
         let first = ProcessorTime::parse("cpu  100 0 100 800 0 0 0 0 0 0\ncpu0 1 2\n");
-        let idle = ProcessorTime::parse("cpu  150 0 150 900 0 0 0 0 7 0\n");
+        let idle = ProcessorTime::parse("cpu  150 40 150 860 0 0 0 0 7 0\n");
         assert_eq!(
             idle.since(first).note(),
-            "processors 50 % idle, 0 % stolen by the host"
+            "processors 50 % idle or of low priority, 0 % stolen by the host"
         );
         let busy = ProcessorTime::parse("cpu  190 0 190 805 5 0 0 10 0 0\n");
         let note = busy.since(first).note();
         assert!(
-            note.starts_with("processors 5 % idle, 5 % stolen"),
+            note.starts_with("processors 5 % idle or of low priority, 5 % stolen"),
             "{note}"
         );
         assert!(note.contains("do not trust"), "{note}");
