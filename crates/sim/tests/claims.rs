@@ -147,13 +147,23 @@ fn quic_takes_reordering_for_loss_and_order_for_order() {
 }
 
 #[test]
-fn tcp_with_rack_forgives_reordering() {
-    let link = "both = { rate = \"50Mbit\", delay = \"20ms\", jitter = \"1ms\", reorder = true }";
-    let report = over_one_path(link, "kind = \"tcp\"", 10);
+fn tcp_forgives_reordering_by_time_and_not_by_duplicates() {
+    let plan = plan(
+        "duration = \"10s\"\nwarmup = \"3s\"\n[[path]]\nname = \"a\"\nboth = { rate = \"50Mbit\", \
+         delay = \"20ms\", jitter = \"1ms\", reorder = true }\n[[traffic]]\nkind = \"tcp\"",
+    );
+    let run = |duplicate_threshold| {
+        let options = Options {
+            duplicate_threshold,
+            ..Options::default()
+        };
+        run_with(&plan, 1, options).expect("a run")
+    };
+    let (rack, duplicates) = (run(None), run(Some(3)));
+    assert!(goodput(&rack) > 0.9 * rack.ceiling_mbit, "{rack:?}");
     assert!(
-        goodput(&report) > 0.9 * report.ceiling_mbit,
-        "{}",
-        goodput(&report)
+        retransmits(&duplicates) > 2 * retransmits(&rack),
+        "{duplicates:?}"
     );
 }
 
