@@ -56,7 +56,6 @@ impl EventQueue {
     /// The next component and its time; its deadline is used up.
     pub fn pop(&mut self) -> Option<(u64, usize)> {
         while let Some(Reverse(key)) = self.heap.pop() {
-            #[expect(clippy::cast_possible_truncation, reason = "the fields were put there")]
             let (at_ns, component) = (
                 (key >> (SEQUENCE_BITS + COMPONENT_BITS)) as u64,
                 (key as usize) & (COMPONENTS_MAX - 1),

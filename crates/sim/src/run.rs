@@ -4,6 +4,7 @@ use crate::carrier::Carrier;
 use crate::carrier::direct::Direct;
 use crate::carrier::tunnel::{TunnelCarrier, TunnelSettings};
 use crate::events::Trace;
+use crate::host::tcp::LossDetection;
 use crate::traffic::section::{Maker, Section, nanos};
 use crate::traffic::side;
 use crate::world::{Hosts, Snapshot, Span, World};
@@ -57,6 +58,9 @@ pub struct Options {
     pub policy: Option<Box<dyn Policy>>,
     /// Folder that relative names of trace files start from; the working folder unless given.
     pub folder: Option<PathBuf>,
+    /// Bulk TCP senders take a segment for lost when so many beyond it are acknowledged (RFC 6675
+    /// has three), instead of by time as Linux does (RFC 8985).
+    pub duplicate_threshold: Option<u32>,
     /// Where a log of everything that happens is written.
     pub events: Option<Box<dyn Write + Send>>,
 }
@@ -76,6 +80,9 @@ pub fn run(plan: &Plan, seed: u64) -> Result<Report, SimError> {
 pub fn run_with(plan: &Plan, seed: u64, options: Options) -> Result<Report, SimError> {
     let begun = std::time::Instant::now();
     let mut setup = Setup::new(plan, seed, &options)?;
+    if let Some(threshold) = options.duplicate_threshold {
+        setup.detection = LossDetection::Duplicates(threshold);
+    }
     if let Some(sink) = options.events {
         setup.trace = Trace::with_log(sink, &plan.name, seed);
     }
@@ -84,7 +91,7 @@ pub fn run_with(plan: &Plan, seed: u64, options: Options) -> Result<Report, SimE
         plan::Carrier::Path { path } => {
             let index = setup.index_of(path)?;
             setup.run_direct(index)?
-        },
+        }
         plan::Carrier::Tunnel(tunnel) => setup.run_tunnel(tunnel, options.policy)?,
         plan::Carrier::Mptcp => {
             return Err(SimError::setting(
@@ -111,6 +118,7 @@ struct Setup<'a> {
     links: Vec<LinkConfig>,
     /// Direction of the first bulk traffic.
     direction: Side,
+    detection: LossDetection,
     trace: Trace,
 }
 
@@ -140,6 +148,7 @@ impl<'a> Setup<'a> {
             },
             links: links.collect::<Result<_, _>>()?,
             direction: side(bulk.unwrap_or(Direction::Down)),
+            detection: LossDetection::default(),
             trace: Trace::default(),
         })
     }
@@ -155,7 +164,11 @@ impl<'a> Setup<'a> {
         self.run(carrier, DIRECT_MTU, ceiling)
     }
 
-    fn run_tunnel(self, tunnel: &TunnelPlan, policy: Option<Box<dyn Policy>>) -> Result<Report, SimError> {
+    fn run_tunnel(
+        self,
+        tunnel: &TunnelPlan,
+        policy: Option<Box<dyn Policy>>,
+    ) -> Result<Report, SimError> {
         let used: Vec<usize> = match &tunnel.paths {
             None => (0..self.links.len()).collect(),
             Some(names) => {
@@ -178,12 +191,18 @@ impl<'a> Setup<'a> {
         self.run(carrier, TUNNEL_MTU, ceiling)
     }
 
-    fn run<C: Carrier>(mut self, carrier: C, mtu: u32, ceiling_mbit: f64) -> Result<Report, SimError> {
+    fn run<C: Carrier>(
+        mut self,
+        carrier: C,
+        mtu: u32,
+        ceiling_mbit: f64,
+    ) -> Result<Report, SimError> {
         let mut random = Random::new(self.seed ^ HOST_SEED);
         let traffic = self.plan.traffic.iter();
         let sections: Vec<Section> = traffic.map(|t| Section::new(t, self.span)).collect();
         let mut maker = Maker {
             mtu,
+            detection: self.detection,
             random: &mut random,
         };
         let mut flows = Vec::new();

@@ -22,11 +22,6 @@ impl Ranges {
         self.0.is_empty()
     }
 
-    /// Forgets everything.
-    pub fn clear(&mut self) {
-        self.0.clear();
-    }
-
     /// Adds `number`; false if it was there.
     pub fn insert(&mut self, number: u32) -> bool {
         // Mostly the last range grows.

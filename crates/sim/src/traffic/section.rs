@@ -32,6 +32,8 @@ pub struct Section {
 pub struct Maker<'a> {
     /// Largest IP packet of hosts.
     pub mtu: u32,
+    /// How bulk TCP senders find losses.
+    pub detection: LossDetection,
     /// All randomness of hosts.
     pub random: &'a mut Random,
 }
@@ -94,10 +96,15 @@ impl Section {
     fn make_flow(&self, number: u16, later_ns: u64, maker: &mut Maker<'_>) -> Kind {
         let span = self.span;
         let mtu = maker.mtu;
-        let address = |direction| Address {
-            flow: number,
-            use_count: 0,
-            data: side(direction),
+        let bulk = |direction, start, protocol| {
+            let address = Address {
+                flow: number,
+                use_count: 0,
+                data: side(direction),
+            };
+            let start_ns = nanos(start) + later_ns;
+            let transfer = Transfer::bulk(address, start_ns, protocol, mtu);
+            Kind::Transfer(Box::new(transfer))
         };
         match self.traffic {
             Traffic::Tcp {
@@ -109,17 +116,11 @@ impl Section {
                 let settings = Settings {
                     segment_bytes: Protocol::tcp_payload(mtu),
                     congestion,
-                    detection: LossDetection::Rack,
+                    detection: maker.detection,
                 };
                 let sender = Box::new(Sender::new(settings, maker.random.fork()));
                 let protocol = Protocol::Tcp(sender, Receiver::new());
-                let start_ns = nanos(start) + later_ns;
-                Kind::Transfer(Box::new(Transfer::bulk(
-                    address(direction),
-                    start_ns,
-                    protocol,
-                    mtu,
-                )))
+                bulk(direction, start, protocol)
             }
             Traffic::Quic {
                 congestion,
@@ -135,13 +136,7 @@ impl Section {
                 };
                 let sender = Box::new(quic::Sender::new(settings, maker.random.fork()));
                 let protocol = Protocol::Quic(sender, quic::Receiver::default());
-                let start_ns = nanos(start) + later_ns;
-                Kind::Transfer(Box::new(Transfer::bulk(
-                    address(direction),
-                    start_ns,
-                    protocol,
-                    mtu,
-                )))
+                bulk(direction, start, protocol)
             }
             Traffic::Ping { interval } => Kind::Ping(Box::new(Ping::new(
                 number,

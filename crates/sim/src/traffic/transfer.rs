@@ -111,12 +111,6 @@ impl Transfer {
         }
     }
 
-    /// Where the data goes.
-    #[must_use]
-    pub const fn direction(&self) -> Side {
-        self.address.data
-    }
-
     /// When [`Self::on_timer`] is wanted.
     #[must_use]
     pub fn due_ns(&self) -> u64 {

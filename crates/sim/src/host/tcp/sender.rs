@@ -132,11 +132,6 @@ impl Sender {
         self.available = self.available.saturating_add(segments);
     }
 
-    /// Takes a round-trip time in that was measured before data flowed, as in a handshake.
-    pub fn learn_rtt(&mut self, rtt_ns: u64) {
-        self.rtt.sample(rtt_ns);
-    }
-
     /// Counters.
     #[must_use]
     pub const fn stats(&self) -> SenderStats {
@@ -147,12 +142,6 @@ impl Sender {
     #[must_use]
     pub const fn cwnd(&self) -> u32 {
         self.window.cwnd
-    }
-
-    /// Smoothed round-trip time.
-    #[must_use]
-    pub const fn rtt(&self) -> Rtt {
-        self.rtt
     }
 
     /// When [`Self::on_timer`] is wanted.
@@ -251,7 +240,9 @@ impl Sender {
         }
         while self.board.una < ack.next {
             let number = self.board.una;
-            let Some(segment) = self.board.pop() else { break };
+            let Some(segment) = self.board.pop() else {
+                break;
+            };
             batch.advanced = true;
             if !segment.has(SACKED) {
                 self.recovery.note_order(number, prior_highest, &segment);
