@@ -1,0 +1,29 @@
+"""What does the runs: the kernel in network namespaces, and the simulator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from ropewalk.lab.cell import Cell
+from ropewalk.report import Report
+
+
+class UnavailableError(Exception):
+    """This machine cannot do it: trying again is of no use."""
+
+
+class RunError(Exception):
+    """It went wrong; the message is the reason."""
+
+
+class CellRunner(Protocol):
+    """Runs cells that differ in nothing but their seed."""
+
+    def run(self, cells: Sequence[Cell]) -> list[Report]:
+        """One report for each cell, in order.
+
+        Raises:
+            UnavailableError: when this machine lacks something.
+            RunError: when anything else went wrong.
+        """

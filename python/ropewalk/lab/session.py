@@ -1,0 +1,157 @@
+"""Runs an experiment from its cells to its report."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from ropewalk.lab import html, programs, provenance
+from ropewalk.lab.cell import Cell, Mode, Outcome, Results, Runner
+from ropewalk.lab.claims import Claim, worst_first
+from ropewalk.lab.experiments import EXPERIMENTS
+from ropewalk.lab.experiments.options import Options
+from ropewalk.lab.runner import CellRunner, pool, sim
+from ropewalk.lab.runner.kernel import KernelRunner
+from ropewalk.lab.runner.process import Children
+from ropewalk.lab.store import Session, Store
+from ropewalk.lab.trace import TracePair, discover
+
+RESULT_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asks for."""
+
+    experiment: str
+    mode: Mode
+    seeds: int | None
+    runners: tuple[Runner, ...]
+    only: str | None
+    traces: Path | None
+    programs: Path | None
+    jobs: int
+    out: Path
+
+
+@dataclass(frozen=True)
+class Progress:
+    """One more cell is done."""
+
+    outcome: Outcome
+    done: int
+    total: int
+
+
+def plan_cells(session: Session) -> list[Cell]:
+    """The cells of a session; the same session gives the same cells.
+
+    Raises:
+        TraceError: when the recordings cannot be read.
+    """
+    pairs: tuple[TracePair, ...] = ()
+    if session.experiment == "traces" and session.traces is not None:
+        pairs = tuple(discover(Path(session.traces)))
+    options = Options(session.mode, session.seeds, session.runners, pairs)
+    cells = EXPERIMENTS[session.experiment].cells(options)
+    if session.only is None:
+        return cells
+    return [cell for cell in cells if re.search(session.only, cell.label)]
+
+
+def begin(request: Request) -> Session:
+    """What a request means here and now."""
+    testbed = programs.find_or_none(programs.TESTBED, request.programs)
+    simulator = programs.find_or_none(programs.SIMULATOR, request.programs)
+    program = testbed or simulator
+    source = provenance.source(program.parent if program is not None else Path.cwd())
+    return Session(
+        experiment=request.experiment,
+        mode=request.mode,
+        seeds=request.seeds,
+        runners=request.runners,
+        only=request.only,
+        traces=None if request.traces is None else str(request.traces.resolve()),
+        source=source.identity,
+        dirty=source.dirty,
+        machine=provenance.machine(request.programs),
+        began=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
+def run(request: Request, session: Session, tell: Callable[[Progress], None]) -> list[Claim]:
+    """Runs what has no result yet, and writes the report."""
+    store = Store(request.out)
+    store.begin(session)
+    cells = plan_cells(session)
+    stored = [store.load(cell, session.source) for cell in cells]
+    kept = [outcome for outcome in stored if outcome is not None and outcome.status == "ok"]
+    have = {outcome.cell.label for outcome in kept}
+    done = len(kept)
+    children = Children()
+    # The simulator takes every core: it must not disturb the clock of kernel runs.
+    for runner in ("kernel", "sim"):
+        todo = [cell for cell in cells if cell.runner == runner and cell.label not in have]
+        for outcome in _run_all(todo, runner, request, children):
+            store.save(outcome, session.source)
+            done += 1
+            tell(Progress(outcome, done, len(cells)))
+    return write_report(store, session)
+
+
+def _run_all(
+    cells: list[Cell], runner: str, request: Request, children: Children
+) -> Iterable[Outcome]:
+    if not cells:
+        return []
+    try:
+        if runner == "kernel":
+            program = programs.find(programs.TESTBED, request.programs)
+            kernel = KernelRunner(program, children)
+            return pool.run(pool.single(cells), kernel, request.jobs, children.stop)
+        simulator = _simulator(request, children)
+        return pool.run(pool.by_plan(cells), simulator, 1, children.stop)
+    except programs.ProgramError as error:
+        return [Outcome(cell, "skipped", reason=str(error)) for cell in cells]
+
+
+def _simulator(request: Request, children: Children) -> CellRunner:
+    """The program if it is there, since it is of the same build as the rest; else this module."""
+    try:
+        return sim.ProgramRunner(programs.find(programs.SIMULATOR, request.programs), children)
+    except programs.ProgramError:
+        if sim.native_available():
+            return sim.NativeRunner()
+        raise
+
+
+def write_report(store: Store, session: Session) -> list[Claim]:
+    """Judges what is stored, and writes result.json and report.html."""
+    outcomes = tuple(
+        store.load(cell, session.source) or Outcome(cell, "missing", reason="it was not run")
+        for cell in plan_cells(session)
+    )
+    results = Results(outcomes)
+    experiment = EXPERIMENTS[session.experiment]
+    claims = worst_first(experiment.claims(results))
+    value = {
+        "format": RESULT_FORMAT,
+        "experiment": session.experiment,
+        "mode": session.mode,
+        "source": session.source,
+        "dirty": session.dirty,
+        "began": session.began,
+        "cells": {
+            status: sum(outcome.status == status for outcome in outcomes)
+            for status in ("ok", "failed", "skipped", "missing")
+        },
+        "claims": [row.to_json() for row in claims],
+    }
+    store.write("result.json", json.dumps(value, indent=1, allow_nan=False))
+    figures = experiment.figures(results)
+    store.write("report.html", html.page(session, experiment, claims, figures, results))
+    return claims
