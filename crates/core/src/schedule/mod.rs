@@ -141,8 +141,9 @@ pub enum Decision {
     WaitAll,
 }
 
-/// One scheduling algorithm. [`Scheduler`] dispatches to it through an enum, never `dyn`.
-trait Policy {
+/// One scheduling algorithm. [`Scheduler`] dispatches to those of this crate through an enum; one
+/// of the caller's is called through a box ([`Scheduler::with_policy`]).
+pub trait Policy: Send {
     /// Where the head packet goes, or how long it waits. O(paths), no allocation.
     fn pick(&mut self, now: Instant, head: &Head, paths: &[PathView]) -> Decision;
 

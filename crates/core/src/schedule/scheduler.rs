@@ -32,7 +32,6 @@ pub struct Scheduler {
     order: FlowOrder,
 }
 
-#[derive(Debug)]
 enum Active {
     ActiveBackup(ActiveBackup),
     Afmt(Afmt),
@@ -40,6 +39,8 @@ enum Active {
     Auto(Box<Auto>),
     Blest(Blest),
     CostAware(CostAware),
+    /// The caller's.
+    Custom(Box<dyn Policy>),
     Ecf(Ecf),
     Htmt(Htmt),
     HtmtAsPublished(HtmtAsPublished),
@@ -59,6 +60,7 @@ macro_rules! dispatch {
             Active::Auto($policy) => $call,
             Active::Blest($policy) => $call,
             Active::CostAware($policy) => $call,
+            Active::Custom($policy) => $call,
             Active::Ecf($policy) => $call,
             Active::Htmt($policy) => $call,
             Active::HtmtAsPublished($policy) => $call,
@@ -69,6 +71,12 @@ macro_rules! dispatch {
             Active::WeightedRoundRobin($policy) => $call,
         }
     };
+}
+
+impl core::fmt::Debug for Active {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(&dispatch!(self, policy => policy.reason()))
+    }
 }
 
 impl Active {
@@ -104,6 +112,17 @@ impl Scheduler {
         }
     }
 
+    /// A scheduler that asks `policy`. It must give paths only what they have room for, and may
+    /// let packets wait only as [`Decision`] says. [`kind`](Self::kind) answers the default.
+    #[must_use]
+    pub fn with_policy(policy: Box<dyn Policy>) -> Self {
+        Self {
+            kind: SchedulerKind::default(),
+            active: Active::Custom(policy),
+            order: FlowOrder::new(),
+        }
+    }
+
     /// The algorithm in use.
     #[must_use]
     pub const fn kind(&self) -> SchedulerKind {
@@ -114,7 +133,7 @@ impl Scheduler {
     /// could make a packet wait; flows under way stay ordered. Waits granted by earlier
     /// decisions are void: ask again.
     pub fn switch(&mut self, kind: SchedulerKind) {
-        if kind != self.kind {
+        if kind != self.kind || matches!(self.active, Active::Custom(_)) {
             self.kind = kind;
             self.active = Active::new(kind);
         }
@@ -186,6 +205,29 @@ mod tests {
         assert_eq!(scheduler.kind(), SchedulerKind::LowRtt);
         assert!(scheduler.must_order(3));
         assert!(scheduler.reason().contains("smallest round-trip time"));
+    }
+
+    /// Always the path with the highest number.
+    struct Last;
+
+    impl Policy for Last {
+        fn pick(&mut self, _now: Instant, _head: &Head, paths: &[PathView]) -> Decision {
+            paths.last().map_or(Decision::WaitAll, super::super::send)
+        }
+
+        fn reason(&self) -> String {
+            "the last".into()
+        }
+    }
+
+    #[test]
+    fn a_policy_of_the_caller_decides_until_another_scheduler_is_chosen() {
+        let paths = [view(0, 50, 9), view(1, 70, 9)];
+        let mut scheduler = Scheduler::with_policy(Box::new(Last));
+        let picked = scheduler.pick(Instant::ZERO, &head(3), &paths);
+        assert_eq!(picked, super::super::send(&paths[1]));
+        scheduler.switch(SchedulerKind::default());
+        assert_ne!(scheduler.reason(), "the last");
     }
 
     #[test]

@@ -17,7 +17,7 @@ pub use paths::{PathState, PathStats};
 use crate::path::{PathConfig, PathSnapshot};
 use crate::queue::{EntryQueue, QueueStats};
 use crate::reorder::{Inner, Reorder, ReorderStats};
-use crate::schedule::{FLOW_BUCKETS, Scheduler, SchedulerKind};
+use crate::schedule::{FLOW_BUCKETS, Policy, Scheduler, SchedulerKind};
 use bytes::Bytes;
 use entry::Entry;
 use exit::Exit;
@@ -84,9 +84,20 @@ impl Tunnel {
     /// A tunnel without paths. `seed` decides the flow hash.
     #[must_use]
     pub fn new(config: TunnelConfig, seed: u64) -> Self {
+        let scheduler = Scheduler::new(config.scheduler);
+        Self::with(&config, seed, scheduler)
+    }
+
+    /// [`Tunnel::new`] with a scheduler of the caller's instead of the configured one.
+    #[must_use]
+    pub fn with_policy(config: &TunnelConfig, seed: u64, policy: Box<dyn Policy>) -> Self {
+        Self::with(config, seed, Scheduler::with_policy(policy))
+    }
+
+    fn with(config: &TunnelConfig, seed: u64, scheduler: Scheduler) -> Self {
         Self {
             paths: Paths::new(config.probe_interval),
-            entry: Entry::new(Scheduler::new(config.scheduler)),
+            entry: Entry::new(scheduler),
             exit: Exit::new(),
             flow_secret: Random::new(seed).next_u64(),
             stats: TunnelStats::default(),

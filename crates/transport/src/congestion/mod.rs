@@ -8,6 +8,7 @@
 
 mod bdp;
 mod filter;
+pub mod model;
 mod monitor;
 mod shared;
 
@@ -19,7 +20,7 @@ use quinn_proto::congestion::{
 };
 use serde::{Deserialize, Serialize};
 
-pub(crate) use shared::PathState;
+pub(crate) use shared::{PathState, Sending};
 
 /// The congestion control of one path in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]

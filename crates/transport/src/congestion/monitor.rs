@@ -248,23 +248,9 @@ impl Monitor {
     }
 }
 
-impl Controller for Monitor {
-    fn on_sent(&mut self, now: Instant, bytes: u64, last_packet_number: u64) {
-        self.settle();
-        self.pending = Some((now, bytes));
-        if let Algorithm::Foreign(inner) = &mut self.inner {
-            inner.on_sent(now, bytes, last_packet_number);
-        }
-    }
-
-    fn on_ack(
-        &mut self,
-        now: Instant,
-        sent: Instant,
-        bytes: u64,
-        app_limited: bool,
-        rtt: &RttEstimator,
-    ) {
+impl Monitor {
+    /// Takes one acknowledged packet out of the records; the algorithm hears of the batch.
+    pub(super) fn acknowledge(&mut self, now: Instant, sent: Instant, bytes: u64) {
         self.settle();
         self.state.subtract_in_flight(bytes);
         self.delivered += bytes;
@@ -288,6 +274,27 @@ impl Controller for Monitor {
                 self.newest = Some(*record);
             }
         }
+    }
+}
+
+impl Controller for Monitor {
+    fn on_sent(&mut self, now: Instant, bytes: u64, last_packet_number: u64) {
+        self.settle();
+        self.pending = Some((now, bytes));
+        if let Algorithm::Foreign(inner) = &mut self.inner {
+            inner.on_sent(now, bytes, last_packet_number);
+        }
+    }
+
+    fn on_ack(
+        &mut self,
+        now: Instant,
+        sent: Instant,
+        bytes: u64,
+        app_limited: bool,
+        rtt: &RttEstimator,
+    ) {
+        self.acknowledge(now, sent, bytes);
         if let Algorithm::Foreign(inner) = &mut self.inner {
             inner.on_ack(now, sent, bytes, app_limited, rtt);
         }

@@ -10,10 +10,29 @@ use std::{
     time::Instant,
 };
 
+use ropewalk_core::path::PathSnapshot;
 use ropewalk_types::{Duration, Rate};
 
 /// No instant.
 const NONE: u64 = u64::MAX;
+
+/// Packets that may wait behind a blocked path.
+const QUEUE_PACKETS: u64 = 2;
+/// Time's worth of the rate that may wait behind a path.
+const QUEUE_TIME: Duration = Duration::from_millis(1);
+/// Packets that may wait behind a very fast path.
+const QUEUE_PACKETS_MAX: u64 = 256;
+
+/// What the owner of a connection adds to a report of its path.
+pub(crate) struct Sending {
+    pub cwnd: u64,
+    pub srtt: Duration,
+    pub mtu: u64,
+    pub next_credit: Option<ropewalk_types::Instant>,
+    pub max_datagram: usize,
+    pub sent_packets: u64,
+    pub lost_packets: u64,
+}
 
 /// Live state of one path, written by its controller and by the owner of the connection.
 #[derive(Debug)]
@@ -140,6 +159,49 @@ impl PathState {
 
     pub(super) fn set_rttvar(&self, variation: Duration) {
         self.rttvar.store(whole_nanos(variation), Relaxed);
+    }
+
+    /// The report for the scheduler.
+    pub(crate) fn snapshot(&self, sending: &Sending) -> PathSnapshot {
+        let &Sending {
+            cwnd, srtt, mtu, ..
+        } = sending;
+        let queued = self.queued();
+        let in_flight = self.in_flight();
+        let rate = self.rate();
+        // Something must stay queued behind window and pacer, or the controller takes the path
+        // for idle and never grows the window; two packets or a millisecond are enough. With
+        // nothing queued the pacer takes its rate at once, and only then do packets wait.
+        let time = if queued == 0 {
+            QUEUE_TIME * 5 / 4
+        } else {
+            QUEUE_TIME
+        };
+        let pace = rate.max(Rate::from_transfer(cwnd, srtt)).bytes_in(time);
+        let behind = if queued == 0 {
+            pace + QUEUE_PACKETS * mtu
+        } else {
+            pace
+        };
+        let slack = behind
+            .min(QUEUE_PACKETS_MAX * mtu.min(1_500))
+            .max(QUEUE_PACKETS * mtu);
+        let room = (cwnd + QUEUE_PACKETS * mtu).saturating_sub(in_flight + queued);
+        PathSnapshot {
+            srtt,
+            rttvar: self.rttvar().unwrap_or(srtt / 2),
+            min_rtt: self.min_rtt().unwrap_or(srtt),
+            cwnd,
+            in_flight,
+            queued,
+            free: room.min(slack.saturating_sub(queued)),
+            next_credit: sending.next_credit,
+            rate,
+            max_datagram: sending.max_datagram,
+            silent_since: self.silent_since(),
+            sent_packets: sending.sent_packets,
+            lost_packets: sending.lost_packets,
+        }
     }
 
     fn nanos(&self, at: Instant) -> u64 {

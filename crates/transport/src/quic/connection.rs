@@ -8,19 +8,15 @@ use std::{net::SocketAddr, sync::Arc};
 use bytes::Bytes;
 use quinn_proto::{Connection, ConnectionError, FrameStats, SendDatagramError, TransportErrorCode};
 use ropewalk_core::path::PathSnapshot;
-use ropewalk_types::{Duration, Instant, Rate};
+use ropewalk_types::Instant;
 
 use super::{ConnectionCounters, setup::SEND_BUFFER_BYTES};
 use crate::{
-    CloseReason, PublicKey, SendError, congestion::PathState, credentials::ALERT_KEY_REFUSED,
+    CloseReason, PublicKey, SendError,
+    congestion::{PathState, Sending},
+    credentials::ALERT_KEY_REFUSED,
 };
 
-/// Packets that may wait behind a blocked path.
-const QUEUE_PACKETS: u64 = 2;
-/// Time's worth of the rate that may wait behind a path.
-const QUEUE_TIME: Duration = Duration::from_millis(1);
-/// Packets that may wait behind a very fast path.
-const QUEUE_PACKETS_MAX: u64 = 256;
 /// What one queued datagram takes of the send buffer besides its bytes; close to what a packet
 /// adds to them, so the buffer's own count serves as bytes on the wire.
 const QUEUE_ITEM_BYTES: usize = size_of::<Bytes>();
@@ -166,45 +162,15 @@ impl Slot {
 
     pub(super) fn snapshot(&self) -> PathSnapshot {
         let stats = self.conn.stats().path;
-        let queued = self.state.queued();
-        let cwnd = stats.cwnd;
-        let in_flight = self.state.in_flight();
-        let rate = self.state.rate();
-        let srtt = stats.rtt;
-        let mtu = u64::from(stats.current_mtu);
-        // Something must stay queued behind window and pacer, or the controller takes the path
-        // for idle and never grows the window; two packets or a millisecond are enough. With
-        // nothing queued the pacer takes its rate at once, and only then do packets wait.
-        let time = if queued == 0 {
-            QUEUE_TIME * 5 / 4
-        } else {
-            QUEUE_TIME
-        };
-        let pace = rate.max(Rate::from_transfer(cwnd, srtt)).bytes_in(time);
-        let behind = if queued == 0 {
-            pace + QUEUE_PACKETS * mtu
-        } else {
-            pace
-        };
-        let slack = behind
-            .min(QUEUE_PACKETS_MAX * mtu.min(1_500))
-            .max(QUEUE_PACKETS * mtu);
-        let room = (cwnd + QUEUE_PACKETS * mtu).saturating_sub(in_flight + queued);
-        PathSnapshot {
-            srtt,
-            rttvar: self.state.rttvar().unwrap_or(srtt / 2),
-            min_rtt: self.state.min_rtt().unwrap_or(srtt),
-            cwnd,
-            in_flight,
-            queued,
-            free: room.min(slack.saturating_sub(queued)),
+        self.state.snapshot(&Sending {
+            cwnd: stats.cwnd,
+            srtt: stats.rtt,
+            mtu: u64::from(stats.current_mtu),
             next_credit: self.pacer,
-            rate,
             max_datagram: self.max_datagram(),
-            silent_since: self.state.silent_since(),
             sent_packets: stats.sent_packets,
             lost_packets: stats.lost_packets,
-        }
+        })
     }
 
     pub(super) fn counters(&self) -> ConnectionCounters {

@@ -1,0 +1,140 @@
+//! One end of the tunnel: the core, its sub-tunnels, and the pump between them, in the order in
+//! which the gateway's event loop works.
+
+use super::subtunnel::{Frame, SubTunnel};
+use crate::engine::NEVER;
+use ropewalk_core::path::PathConfig;
+use ropewalk_core::schedule::{Policy, SchedulerKind};
+use ropewalk_core::tunnel::{Outgoing, Tunnel, TunnelConfig};
+use ropewalk_netem::Side;
+use ropewalk_types::{Duration, Ecn, Instant, PathId};
+
+/// As the gateway: packets bound per round, rounds per turn.
+const ROUND_PACKETS: usize = 64;
+const ROUNDS: usize = 4;
+/// A path idle for this long sends a probe, from the site's side.
+const PROBE_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Which end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Where the uplinks are.
+    Site,
+    /// Where the server is.
+    Hub,
+}
+
+impl Role {
+    /// The direction this end sends in.
+    #[must_use]
+    pub const fn direction(self) -> Side {
+        match self {
+            Self::Site => Side::Up,
+            Self::Hub => Side::Down,
+        }
+    }
+}
+
+/// One gateway.
+#[derive(Debug)]
+pub struct Gateway {
+    /// Which end it is.
+    pub role: Role,
+    /// The core.
+    pub tunnel: Tunnel,
+    /// Something happened since it was last pumped.
+    pub touched: bool,
+    paths: Vec<SubTunnel>,
+    out: Vec<Outgoing>,
+}
+
+impl Gateway {
+    /// A gateway whose paths are up, with the round trips their handshakes measured.
+    #[must_use]
+    pub fn new(
+        role: Role,
+        scheduler: SchedulerKind,
+        rtts: &[Duration],
+        seed: u64,
+        policy: Option<Box<dyn Policy>>,
+    ) -> Self {
+        let config = TunnelConfig {
+            scheduler,
+            probe_interval: (role == Role::Site).then_some(PROBE_INTERVAL),
+        };
+        let mut tunnel = match policy {
+            Some(policy) => Tunnel::with_policy(&config, seed, policy),
+            None => Tunnel::new(config, seed),
+        };
+        for index in 0..rtts.len() {
+            tunnel.add_path(Instant::ZERO, id(index), PathConfig::default());
+        }
+        Self {
+            role,
+            tunnel,
+            touched: true,
+            paths: rtts.iter().map(|rtt| SubTunnel::new(*rtt)).collect(),
+            out: Vec::new(),
+        }
+    }
+
+    /// A packet of the peer arrived on a path.
+    pub fn on_frame(&mut self, now: Instant, path: usize, frame: Frame) {
+        self.touched = true;
+        self.paths[path].on_frame(now, &frame);
+        let tunnel = &mut self.tunnel;
+        frame.each(|datagram| {
+            // The modelled peers exchange no control messages.
+            let _none = tunnel.handle_datagram(now, id(path), Ecn::NotEct, datagram);
+        });
+    }
+
+    /// A timer may be due.
+    pub fn on_timer(&mut self, now: Instant) {
+        self.touched = true;
+        for path in &mut self.paths {
+            path.on_timer(now);
+        }
+        if self.tunnel.poll_timeout().is_some_and(|at| at <= now) {
+            self.tunnel.handle_timeout(now);
+        }
+    }
+
+    /// Moves packets from the entry to the paths while they take any.
+    pub fn pump(&mut self, now: Instant, send: &mut impl FnMut(usize, Frame)) {
+        for _ in 0..ROUNDS {
+            self.refresh(now);
+            let bound = self.tunnel.poll_transmit(now, &mut self.out, ROUND_PACKETS);
+            for outgoing in self.out.drain(..) {
+                self.paths[outgoing.path.index()].push(outgoing.datagram);
+            }
+            for (index, path) in self.paths.iter_mut().enumerate() {
+                while let Some(frame) = path.poll_transmit(now) {
+                    send(index, frame);
+                }
+            }
+            if bound == 0 {
+                break;
+            }
+        }
+        self.refresh(now);
+    }
+
+    fn refresh(&mut self, now: Instant) {
+        for (index, path) in self.paths.iter_mut().enumerate() {
+            self.tunnel.update_path(now, id(index), path.snapshot());
+        }
+    }
+
+    /// When [`Self::on_timer`] is wanted.
+    #[must_use]
+    pub fn due_ns(&self) -> u64 {
+        let paths = self.paths.iter().map(SubTunnel::due_ns);
+        let tunnel = self.tunnel.poll_timeout().map_or(NEVER, Instant::as_nanos);
+        paths.min().unwrap_or(NEVER).min(tunnel)
+    }
+}
+
+fn id(index: usize) -> PathId {
+    PathId(u8::try_from(index).unwrap_or(0))
+}

@@ -1,0 +1,25 @@
+//! A deterministic simulator: plans in, reports out, the real tunnel core in virtual time.
+//!
+//! Hosts with TCP, QUIC, pings and calls talk over emulated links, directly or through a tunnel
+//! made of two `ropewalk_core::tunnel::Tunnel`s. The same plan and seed give the same run on
+//! every machine: nothing reads a clock but to say how long the run took.
+//! What is modelled and what is not: `docs/simulator.md`.
+
+#![forbid(unsafe_code)]
+#![allow(
+    clippy::cast_precision_loss,
+    reason = "times of an hour at most and counts of packets are exact in a double"
+)]
+
+mod carrier;
+mod engine;
+mod events;
+mod host;
+mod packet;
+pub mod run;
+pub mod sweep;
+mod traffic;
+mod world;
+
+pub use run::{Options, SimError, run, run_with};
+pub use sweep::sweep;

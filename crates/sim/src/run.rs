@@ -1,0 +1,271 @@
+//! One plan, one seed: a report.
+
+use crate::carrier::Carrier;
+use crate::carrier::direct::Direct;
+use crate::carrier::tunnel::{TunnelCarrier, TunnelSettings};
+use crate::traffic::section::{Maker, Section, nanos};
+use crate::traffic::side;
+use crate::world::{Snapshot, Span, World};
+use ropewalk_core::schedule::Policy;
+use ropewalk_netem::{Capacity, Link, LinkConfig, Side};
+use ropewalk_plan::{
+    self as plan, Direction, PathReport, Plan, PlanError, Report, Traffic, TransportPlan,
+    TunnelPlan, direct_ceiling, tunnel_ceiling,
+};
+use ropewalk_types::Random;
+use std::path::PathBuf;
+
+/// Largest IP packet of hosts without a tunnel, bytes.
+pub const DIRECT_MTU: u32 = 1_500;
+/// Largest inner packet of a tunnel over paths of that size, bytes.
+pub const TUNNEL_MTU: u32 = 1_426;
+
+/// Why a plan cannot be simulated.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SimError {
+    /// The plan is wrong.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// A link's settings are wrong.
+    #[error("path[{index}].{error}")]
+    Path {
+        /// Which path.
+        index: usize,
+        /// What is wrong.
+        error: ropewalk_netem::PlanError,
+    },
+}
+
+impl SimError {
+    /// A key that cannot be used, and what to do.
+    #[must_use]
+    pub fn setting(key: &str, problem: String) -> Self {
+        Self::Plan(PlanError::Setting {
+            key: key.into(),
+            problem,
+        })
+    }
+}
+
+/// What a run may be given beside its plan.
+#[derive(Default)]
+pub struct Options {
+    /// Schedules the gateway that sends the data of the first bulk traffic, instead of the plan's
+    /// scheduler.
+    pub policy: Option<Box<dyn Policy>>,
+    /// Folder that relative names of trace files start from; the working folder unless given.
+    pub folder: Option<PathBuf>,
+}
+
+/// Runs `plan` with `seed`.
+///
+/// # Errors
+/// When the plan is wrong or asks for what is not simulated; the error names the key.
+pub fn run(plan: &Plan, seed: u64) -> Result<Report, SimError> {
+    run_with(plan, seed, Options::default())
+}
+
+/// [`run`] with a scheduler of the caller's or trace files from another folder.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_with(plan: &Plan, seed: u64, options: Options) -> Result<Report, SimError> {
+    let begun = std::time::Instant::now();
+    let setup = Setup::new(plan, seed, &options)?;
+    let mut report = match &plan.carrier {
+        plan::Carrier::DirectFirst => setup.run_direct(0)?,
+        plan::Carrier::Path { path } => {
+            let index = setup.index_of(path)?;
+            setup.run_direct(index)?
+        },
+        plan::Carrier::Tunnel(tunnel) => setup.run_tunnel(tunnel, options.policy)?,
+        plan::Carrier::Mptcp => {
+            return Err(SimError::setting(
+                "carrier.kind",
+                "`mptcp` is not simulated; run the plan in the kernel".into(),
+            ));
+        }
+        plan::Carrier::Peer { peer } => {
+            return Err(SimError::setting(
+                "carrier.kind",
+                format!("`peer` (here {peer}) is not simulated; run the plan in the kernel"),
+            ));
+        }
+    };
+    report.wall_seconds = begun.elapsed().as_secs_f64();
+    Ok(report)
+}
+
+/// A checked plan with its links ready.
+struct Setup<'a> {
+    plan: &'a Plan,
+    seed: u64,
+    span: Span,
+    links: Vec<LinkConfig>,
+    /// Direction of the first bulk traffic.
+    direction: Side,
+}
+
+impl<'a> Setup<'a> {
+    fn new(plan: &'a Plan, seed: u64, options: &Options) -> Result<Self, SimError> {
+        plan.check()?;
+        let load = |name: &str| {
+            let folder = options.folder.clone().unwrap_or_default();
+            let file = folder.join(name);
+            std::fs::read_to_string(&file)
+                .map_err(|error| format!("cannot read {}: {error}", file.display()))
+        };
+        let links = plan.path.iter().enumerate().map(|(index, path)| {
+            let link = path.link(seed, index).resolve(load);
+            link.map_err(|error| SimError::Path { index, error })
+        });
+        let bulk = plan.traffic.iter().find_map(|traffic| match traffic {
+            Traffic::Tcp { direction, .. } | Traffic::Quic { direction, .. } => Some(*direction),
+            Traffic::Ping { .. } | Traffic::Call { .. } | Traffic::Web { .. } => None,
+        });
+        Ok(Self {
+            plan,
+            seed,
+            span: Span {
+                warmup_ns: nanos(plan.warmup),
+                end_ns: nanos(plan.duration),
+            },
+            links: links.collect::<Result<_, _>>()?,
+            direction: side(bulk.unwrap_or(Direction::Down)),
+        })
+    }
+
+    fn index_of(&self, name: &str) -> Result<usize, SimError> {
+        let index = self.plan.path.iter().position(|path| path.name == name);
+        index.ok_or_else(|| SimError::setting("carrier.path", format!("there is no path `{name}`")))
+    }
+
+    fn run_direct(self, path: usize) -> Result<Report, SimError> {
+        let carrier = Direct::new(Link::new(self.links[path].clone()), path);
+        let ceiling = direct_ceiling(self.capacity_mbit(path, self.direction));
+        self.run(carrier, DIRECT_MTU, ceiling)
+    }
+
+    fn run_tunnel(self, tunnel: &TunnelPlan, policy: Option<Box<dyn Policy>>) -> Result<Report, SimError> {
+        let used: Vec<usize> = match &tunnel.paths {
+            None => (0..self.links.len()).collect(),
+            Some(names) => {
+                let index = names.iter().map(|name| self.index_of(name));
+                index.collect::<Result<_, _>>()?
+            }
+        };
+        if tunnel.transport == TransportPlan::Quic {
+            return Err(SimError::setting(
+                "carrier.transport",
+                "`quic` is not simulated yet; use `model`".into(),
+            ));
+        }
+        let settings = TunnelSettings::parse(tunnel)?;
+        let links = used.iter().map(|&path| (path, self.links[path].clone()));
+        let entry = self.direction;
+        let carrier = TunnelCarrier::new(&settings, links.collect(), self.seed, entry, policy);
+        let capacity = used.iter().map(|&path| self.capacity_mbit(path, entry));
+        let ceiling = tunnel_ceiling(capacity.sum());
+        self.run(carrier, TUNNEL_MTU, ceiling)
+    }
+
+    fn run<C: Carrier>(self, carrier: C, mtu: u32, ceiling_mbit: f64) -> Result<Report, SimError> {
+        let mut random = Random::new(self.seed ^ HOST_SEED);
+        let traffic = self.plan.traffic.iter();
+        let sections: Vec<Section> = traffic.map(|t| Section::new(t, self.span)).collect();
+        let mut maker = Maker {
+            mtu,
+            span: self.span,
+            random: &mut random,
+        };
+        let mut flows = Vec::new();
+        for (index, section) in sections.iter().enumerate() {
+            section.make(index, &mut maker, &mut flows)?;
+        }
+        let mut world = World::new(carrier, flows, sections, self.span, self.links.len());
+        let (warm, end) = world.run();
+        let sections = world.sections.iter().enumerate();
+        Ok(Report {
+            plan: self.plan.name.clone(),
+            runner: "sim".into(),
+            seed: self.seed,
+            seconds: (self.span.end_ns - self.span.warmup_ns) as f64 / 1e9,
+            ceiling_mbit,
+            traffic: sections.map(|(i, s)| s.report(i, &world.flows)).collect(),
+            paths: self.path_reports(&warm, &end),
+            tunnel: world.carrier.tunnel_report(self.direction),
+            trace_hash: Some(format!("{:016x}", world.core.trace.hash())),
+            packets: Some(world.packets + world.carrier.packets()),
+            wall_seconds: 0.0,
+            notes: conservation_notes(&end),
+        })
+    }
+
+    fn path_reports(&self, warm: &Snapshot, end: &Snapshot) -> Vec<PathReport> {
+        let side = usize::from(self.direction == Side::Down);
+        let paths = self.plan.path.iter().enumerate();
+        let report = |(index, path): (usize, &plan::PathPlan)| {
+            let (before, after) = (warm[index][side], end[index][side]);
+            PathReport {
+                name: path.name.clone(),
+                bytes: after.sent_bytes - before.sent_bytes,
+                dropped: after.dropped_queue - before.dropped_queue,
+                lost: (after.dropped_loss + after.dropped_blackhole)
+                    - (before.dropped_loss + before.dropped_blackhole),
+                capacity_mbit: self.capacity_mbit(index, self.direction),
+            }
+        };
+        paths.map(report).collect()
+    }
+
+    /// Mean capacity of a path over the counted time, blackholes counting as none; Mbit/s.
+    fn capacity_mbit(&self, path: usize, direction: Side) -> f64 {
+        let link = &self.links[path];
+        let up = direction == Side::Up;
+        let mut config = if up { &link.up } else { &link.down }.clone();
+        let mut changes: Vec<_> = link.changes.iter().collect();
+        changes.sort_by_key(|change| change.at);
+        let (mut sum, mut at_ns) = (0.0, self.span.warmup_ns);
+        for change in changes {
+            let until_ns = nanos(change.at).clamp(at_ns, self.span.end_ns);
+            sum += mbit(&config) * (until_ns - at_ns) as f64;
+            at_ns = until_ns;
+            config = config.with(if up { &change.up } else { &change.down });
+        }
+        sum += mbit(&config) * (self.span.end_ns - at_ns) as f64;
+        sum / (self.span.end_ns - self.span.warmup_ns) as f64
+    }
+}
+
+/// Capacity of a direction, Mbit/s; a link without a limit counts as 10 Gbit/s.
+fn mbit(config: &ropewalk_netem::DirectionConfig) -> f64 {
+    if config.blackhole {
+        return 0.0;
+    }
+    match &config.capacity {
+        Capacity::Unlimited => 10_000.0,
+        Capacity::Fixed(rate) => rate.bits_per_sec() as f64 / 1e6,
+        Capacity::Trace(trace) => trace.mean_rate().bits_per_sec() as f64 / 1e6,
+    }
+}
+
+/// Every packet that entered a link left it, was dropped, or is inside.
+fn conservation_notes(end: &Snapshot) -> Vec<String> {
+    let mut notes = Vec::new();
+    for (index, sides) in end.iter().enumerate() {
+        for (side, counters) in Side::ALL.iter().zip(sides) {
+            let inside = counters.queued_packets + counters.in_flight_packets;
+            let accounted = counters.delivered_packets + counters.dropped() + inside;
+            if accounted != counters.sent_packets {
+                notes.push(format!(
+                    "path[{index}] {side:?}: {} packets entered, {accounted} accounted for",
+                    counters.sent_packets
+                ));
+            }
+        }
+    }
+    notes
+}
+
+/// Keeps the hosts' randomness apart from the links'.
+const HOST_SEED: u64 = 0x686f_7374_7300;

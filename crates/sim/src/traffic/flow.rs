@@ -1,0 +1,92 @@
+//! Any flow of a run, behind one set of methods.
+
+use super::Outbox;
+use super::probe::{Call, Ping};
+use super::transfer::Transfer;
+use crate::packet::Packet;
+
+/// What a flow carries.
+#[derive(Clone, Debug)]
+pub enum Kind {
+    /// Data one way.
+    Transfer(Box<Transfer>),
+    /// Echo requests.
+    Ping(Box<Ping>),
+    /// A call.
+    Call(Box<Call>),
+}
+
+/// A flow and the section of the plan it belongs to.
+#[derive(Clone, Debug)]
+pub struct Flow {
+    /// What it carries.
+    pub kind: Kind,
+    section: usize,
+    warm_bytes: u64,
+}
+
+impl Flow {
+    /// A flow of the plan's `[[traffic]]` section of this number.
+    #[must_use]
+    pub const fn new(kind: Kind, section: usize) -> Self {
+        Self {
+            kind,
+            section,
+            warm_bytes: 0,
+        }
+    }
+
+    /// Number of its section.
+    #[must_use]
+    pub const fn section(&self) -> usize {
+        self.section
+    }
+
+    /// When [`Self::on_timer`] is wanted.
+    #[must_use]
+    pub fn due_ns(&self) -> u64 {
+        match &self.kind {
+            Kind::Transfer(flow) => flow.due_ns(),
+            Kind::Ping(flow) => flow.due_ns(),
+            Kind::Call(flow) => flow.due_ns(),
+        }
+    }
+
+    /// A timer may be due.
+    pub fn on_timer(&mut self, now_ns: u64, out: &mut Outbox) {
+        match &mut self.kind {
+            Kind::Transfer(flow) => flow.on_timer(now_ns, out),
+            Kind::Ping(flow) => flow.on_timer(now_ns, out),
+            Kind::Call(flow) => flow.on_timer(now_ns, out),
+        }
+    }
+
+    /// A packet of the flow arrived.
+    pub fn on_packet(&mut self, now_ns: u64, packet: &Packet, out: &mut Outbox) {
+        match &mut self.kind {
+            Kind::Transfer(flow) => flow.on_packet(now_ns, packet, out),
+            Kind::Ping(flow) => flow.on_packet(now_ns, packet, out),
+            Kind::Call(flow) => flow.on_packet(now_ns, packet),
+        }
+    }
+
+    /// Application bytes delivered by bulk transfers.
+    #[must_use]
+    pub fn delivered_bytes(&self) -> u64 {
+        match &self.kind {
+            Kind::Transfer(flow) => flow.delivered_bytes(),
+            Kind::Ping(_) | Kind::Call(_) => 0,
+        }
+    }
+
+    /// The warm-up is over.
+    pub fn mark_warm(&mut self) {
+        self.warm_bytes = self.delivered_bytes();
+    }
+
+    /// Application bytes delivered since the warm-up.
+    #[must_use]
+    pub fn counted_bytes(&self) -> u64 {
+        self.delivered_bytes() - self.warm_bytes
+    }
+}

@@ -1,0 +1,172 @@
+//! One `[[traffic]]` section of a plan: its flows, and what came of them.
+
+use super::flow::{Flow, Kind};
+use super::probe::{Call, Ping};
+use super::side;
+use super::transfer::Transfer;
+use crate::host::tcp::{LossDetection, Sender, Settings};
+use crate::packet::TCP_HEADERS;
+use crate::run::SimError;
+use crate::world::Span;
+use ropewalk_plan::{Distribution, FlowReport, Traffic, TrafficReport};
+use ropewalk_types::{Duration, Random};
+
+/// Most flows of a run: they are numbered in 16 bits.
+pub const FLOWS_MAX: usize = 60_000;
+/// Bulk flows of one section start this far apart, as a person's or a script's would.
+const STAGGER_NS: u64 = 10_000_000;
+
+/// What a section's bulk flows delivered.
+#[derive(Clone, Debug)]
+pub struct Section {
+    traffic: Traffic,
+    span: Span,
+    /// Bytes per whole second.
+    series: Vec<u64>,
+    last_ns: u64,
+    stall_ns: u64,
+}
+
+/// What flows are made from.
+pub struct Maker<'a> {
+    /// Largest IP packet of hosts.
+    pub mtu: u32,
+    /// When the run counts.
+    pub span: Span,
+    /// All randomness of hosts.
+    pub random: &'a mut Random,
+}
+
+impl Section {
+    /// A section that has carried nothing.
+    #[must_use]
+    pub fn new(traffic: &Traffic, span: Span) -> Self {
+        let seconds = usize::try_from(span.end_ns / 1_000_000_000).unwrap_or(0);
+        Self {
+            traffic: traffic.clone(),
+            span,
+            series: vec![0; seconds],
+            last_ns: span.warmup_ns,
+            stall_ns: 0,
+        }
+    }
+
+    /// Bytes were delivered to an application.
+    pub fn on_delivered(&mut self, now_ns: u64, bytes: u64) {
+        let second = usize::try_from(now_ns / 1_000_000_000).unwrap_or(usize::MAX);
+        if let Some(slot) = self.series.get_mut(second) {
+            *slot += bytes;
+        }
+        if now_ns > self.span.warmup_ns {
+            self.stall_ns = self.stall_ns.max(now_ns - self.last_ns);
+            self.last_ns = now_ns;
+        }
+    }
+
+    /// Adds the section's flows.
+    ///
+    /// # Errors
+    /// When there are too many.
+    pub fn make(&self, index: usize, maker: &mut Maker<'_>, flows: &mut Vec<Flow>) -> Result<(), SimError> {
+        let span = self.span;
+        let number = |flows: &Vec<Flow>| {
+            if flows.len() >= FLOWS_MAX {
+                return Err(SimError::setting(
+                    &format!("traffic[{index}]"),
+                    format!("more than {FLOWS_MAX} flows in all; ask for fewer"),
+                ));
+            }
+            Ok(u16::try_from(flows.len()).unwrap_or(u16::MAX))
+        };
+        match self.traffic {
+            Traffic::Tcp {
+                flows: count,
+                congestion,
+                direction,
+                start,
+            } => {
+                for nth in 0..u64::from(count) {
+                    let settings = Settings {
+                        segment_bytes: maker.mtu - TCP_HEADERS,
+                        congestion,
+                        detection: LossDetection::Rack,
+                    };
+                    let sender = Sender::new(settings, maker.random.fork());
+                    let at_ns = nanos(start) + nth * STAGGER_NS;
+                    let mss = settings.segment_bytes;
+                    let id = number(flows)?;
+                    let flow = Transfer::bulk(id, side(direction), at_ns, sender, mss);
+                    flows.push(Flow::new(Kind::Transfer(Box::new(flow)), index));
+                }
+            }
+            Traffic::Ping { interval } => {
+                let ping = Ping::new(number(flows)?, nanos(interval), span.warmup_ns, span.end_ns);
+                flows.push(Flow::new(Kind::Ping(Box::new(ping)), index));
+            }
+            Traffic::Call { interval, bytes, .. } => {
+                let id = number(flows)?;
+                let call = Call::new(id, nanos(interval), bytes, span.warmup_ns, span.end_ns);
+                flows.push(Flow::new(Kind::Call(Box::new(call)), index));
+            }
+            Traffic::Quic { .. } | Traffic::Web { .. } => {
+                return Err(SimError::setting(
+                    &format!("traffic[{index}].kind"),
+                    "is not simulated".into(),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// What came of the section.
+    #[must_use]
+    pub fn report(&self, index: usize, flows: &[Flow]) -> TrafficReport {
+        let seconds = (self.span.end_ns - self.span.warmup_ns) as f64 / 1e9;
+        let mut report = TrafficReport {
+            kind: self.traffic.kind().into(),
+            ..TrafficReport::default()
+        };
+        for flow in flows.iter().filter(|flow| flow.section() == index) {
+            match &flow.kind {
+                Kind::Transfer(transfer) => report.flows.push(FlowReport {
+                    goodput_mbit: flow.counted_bytes() as f64 * 8e-6 / seconds,
+                    retransmits: transfer.stats().retransmits,
+                    broken: false,
+                }),
+                Kind::Ping(ping) => {
+                    let (sent, answered) = (ping.sent(), ping.rtt_ms.len() as u64);
+                    report.sent = Some(sent);
+                    report.lost = Some(sent.saturating_sub(answered));
+                    report.delay_ms = Some(Distribution::of(&ping.rtt_ms));
+                }
+                Kind::Call(call) => self.report_call(call, &mut report),
+            }
+        }
+        if matches!(self.traffic, Traffic::Tcp { .. } | Traffic::Quic { .. }) {
+            report.goodput_mbit = report.flows.iter().map(|flow| flow.goodput_mbit).sum();
+            report.series_mbit = self.series.iter().map(|b| *b as f64 * 8e-6).collect();
+            let open_ns = self.span.end_ns - self.last_ns;
+            report.longest_stall_seconds = Some(self.stall_ns.max(open_ns) as f64 / 1e9);
+        }
+        report
+    }
+
+    fn report_call(&self, call: &Call, report: &mut TrafficReport) {
+        let Traffic::Call { deadline, .. } = self.traffic else {
+            return;
+        };
+        let arrived = call.delay_ms.len() as u64;
+        let deadline_ms = deadline.as_secs_f64() * 1e3;
+        let in_time = call.delay_ms.iter().filter(|d| **d <= deadline_ms).count();
+        report.sent = Some(call.sent);
+        report.lost = Some(call.sent.saturating_sub(arrived));
+        report.in_time = Some(in_time as f64 / call.sent.max(1) as f64);
+        report.delay_ms = Some(Distribution::of(&call.delay_ms));
+    }
+}
+
+/// Whole nanoseconds; plans last an hour at most.
+#[must_use]
+pub fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
