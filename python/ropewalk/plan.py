@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Literal, TypeAlias
 
+from ropewalk.toml import text
+
 Direction: TypeAlias = Literal["down", "up"]
 Congestion: TypeAlias = Literal["new-reno", "cubic", "bbr"]
 
@@ -174,16 +176,16 @@ class Plan:
     def to_toml(self) -> str:
         """The plan as the programs read it."""
         lines = [
-            f"name = {_text(self.name)}",
+            f"name = {text(self.name)}",
             f"seed = {self.seed}",
-            f"duration = {_text(_seconds(self.duration_s))}",
-            f"warmup = {_text(_seconds(self.warmup_s))}",
+            f"duration = {text(_seconds(self.duration_s))}",
+            f"warmup = {text(_seconds(self.warmup_s))}",
         ]
         for path in self.path:
             lines += ["", "[[path]]", *_assignments(path)]
         lines += ["", "[carrier]", *_carrier(self.carrier)]
         for traffic in self.traffic:
-            lines += ["", "[[traffic]]", f"kind = {_text(_KINDS[type(traffic)])}"]
+            lines += ["", "[[traffic]]", f"kind = {text(_KINDS[type(traffic)])}"]
             lines += _assignments(traffic)
         return "\n".join(lines) + "\n"
 
@@ -206,13 +208,13 @@ def _carrier(carrier: Carrier) -> list[str]:
         case Direct(path=None):
             return ['kind = "direct"']
         case Direct(path=path):
-            return ['kind = "path"', f"path = {_text(path or '')}"]
+            return ['kind = "path"', f"path = {text(path or '')}"]
         case Tunnel():
             return ['kind = "tunnel"', *_assignments(carrier)]
         case Mptcp():
             return ['kind = "mptcp"']
         case Peer(peer=peer):
-            return ['kind = "peer"', f"peer = {_text(peer)}"]
+            return ['kind = "peer"', f"peer = {text(peer)}"]
 
 
 _SUFFIXES = ("_mbit", "_bytes", "_ms", "_s")
@@ -220,7 +222,7 @@ _SUFFIXES = ("_mbit", "_bytes", "_ms", "_s")
 
 def _assignments(value: object) -> list[str]:
     """`key = value` for every field that is set, in the order of the fields."""
-    return [f"{key} = {text}" for key, text in _settings(value)]
+    return [f"{key} = {written}" for key, written in _settings(value)]
 
 
 def _settings(value: object) -> Iterable[tuple[str, str]]:
@@ -240,26 +242,22 @@ def _value(name: str, value: object) -> str:
         case bool():
             return "true" if value else "false"
         case float() | int() if name.endswith("_mbit"):
-            return _text(f"{value:g}Mbit")
+            return text(f"{value:g}Mbit")
         case float() | int() if name.endswith("_ms"):
-            return _text(f"{value:g}ms")
+            return text(f"{value:g}ms")
         case float() | int() if name.endswith("_s"):
-            return _text(_seconds(value))
+            return text(_seconds(value))
         case float() | int():
             return repr(value)
         case str():
-            return _text(value)
+            return text(value)
         case tuple():
             return "[" + ", ".join(_value("", item) for item in value) + "]"
         case _:
-            return "{ " + ", ".join(f"{key} = {text}" for key, text in _settings(value)) + " }"
+            return (
+                "{ " + ", ".join(f"{key} = {written}" for key, written in _settings(value)) + " }"
+            )
 
 
 def _seconds(seconds: float) -> str:
     return f"{round(seconds)}s" if seconds == round(seconds) else f"{round(seconds * 1e6)}us"
-
-
-def _text(text: str) -> str:
-    """A TOML basic string."""
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return '"' + "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in escaped) + '"'

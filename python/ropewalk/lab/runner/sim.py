@@ -51,9 +51,10 @@ class NativeRunner:
 
         seeds = [cell.seed for cell in cells]
         try:
-            text = _native.run_json(cells[0].plan.to_toml(), seeds, 0)
+            text = _native.run_json(cells[0].plan.to_toml(), seeds, 0, None)
         except ValueError as error:
-            raise RunError(str(error)) from error
+            # The same plan would fail the same way again.
+            raise UnavailableError(f"not simulated: {error}") from error
         return match_seeds(text, cells)
 
 
