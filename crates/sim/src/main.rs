@@ -1,1 +1,9 @@
-fn main() { let p = std::env::args().nth(1).expect("plan"); let t=std::fs::read_to_string(p).expect("r"); let plan=ropewalk_plan::Plan::parse(&t).expect("p"); let r=ropewalk_sim::run(&plan, plan.seed).expect("run"); println!("{}", serde_json::to_string_pretty(&r).expect("json")); }
+//! The program `ropewalk-sim`.
+
+mod cli;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    cli::main()
+}

@@ -54,6 +54,25 @@ pub enum Body {
     Request(u32),
 }
 
+impl Body {
+    /// Members of a JSON object that say the same.
+    #[must_use]
+    pub fn content(&self) -> String {
+        match self {
+            Self::Data { segment, .. } => format!("\"segment\":{segment}"),
+            Self::Ack(ack) => format!(
+                "\"ack\":{},\"blocks\":{}",
+                ack.next,
+                serde_json::Value::from_iter(ack.blocks().iter().map(|b| vec![b.0, b.1]))
+            ),
+            Self::Ping(number) => format!("\"ping\":{number}"),
+            Self::Pong(number) => format!("\"pong\":{number}"),
+            Self::Voice(sent_ns) => format!("\"voice_ms\":{}", *sent_ns as f64 / 1e6),
+            Self::Request(segments) => format!("\"request\":{segments}"),
+        }
+    }
+}
+
 /// An acknowledgement: blocks are of segments (TCP) or packet numbers (QUIC), end excluded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ack {

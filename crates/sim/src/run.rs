@@ -3,9 +3,10 @@
 use crate::carrier::Carrier;
 use crate::carrier::direct::Direct;
 use crate::carrier::tunnel::{TunnelCarrier, TunnelSettings};
+use crate::events::Trace;
 use crate::traffic::section::{Maker, Section, nanos};
 use crate::traffic::side;
-use crate::world::{Snapshot, Span, World};
+use crate::world::{Hosts, Snapshot, Span, World};
 use ropewalk_core::schedule::Policy;
 use ropewalk_netem::{Capacity, Link, LinkConfig, Side};
 use ropewalk_plan::{
@@ -13,6 +14,7 @@ use ropewalk_plan::{
     TunnelPlan, direct_ceiling, tunnel_ceiling,
 };
 use ropewalk_types::Random;
+use std::io::Write;
 use std::path::PathBuf;
 
 /// Largest IP packet of hosts without a tunnel, bytes.
@@ -55,6 +57,8 @@ pub struct Options {
     pub policy: Option<Box<dyn Policy>>,
     /// Folder that relative names of trace files start from; the working folder unless given.
     pub folder: Option<PathBuf>,
+    /// Where a log of everything that happens is written.
+    pub events: Option<Box<dyn Write + Send>>,
 }
 
 /// Runs `plan` with `seed`.
@@ -71,7 +75,10 @@ pub fn run(plan: &Plan, seed: u64) -> Result<Report, SimError> {
 /// As [`run`].
 pub fn run_with(plan: &Plan, seed: u64, options: Options) -> Result<Report, SimError> {
     let begun = std::time::Instant::now();
-    let setup = Setup::new(plan, seed, &options)?;
+    let mut setup = Setup::new(plan, seed, &options)?;
+    if let Some(sink) = options.events {
+        setup.trace = Trace::with_log(sink, &plan.name, seed);
+    }
     let mut report = match &plan.carrier {
         plan::Carrier::DirectFirst => setup.run_direct(0)?,
         plan::Carrier::Path { path } => {
@@ -104,6 +111,7 @@ struct Setup<'a> {
     links: Vec<LinkConfig>,
     /// Direction of the first bulk traffic.
     direction: Side,
+    trace: Trace,
 }
 
 impl<'a> Setup<'a> {
@@ -132,6 +140,7 @@ impl<'a> Setup<'a> {
             },
             links: links.collect::<Result<_, _>>()?,
             direction: side(bulk.unwrap_or(Direction::Down)),
+            trace: Trace::default(),
         })
     }
 
@@ -169,21 +178,25 @@ impl<'a> Setup<'a> {
         self.run(carrier, TUNNEL_MTU, ceiling)
     }
 
-    fn run<C: Carrier>(self, carrier: C, mtu: u32, ceiling_mbit: f64) -> Result<Report, SimError> {
+    fn run<C: Carrier>(mut self, carrier: C, mtu: u32, ceiling_mbit: f64) -> Result<Report, SimError> {
         let mut random = Random::new(self.seed ^ HOST_SEED);
         let traffic = self.plan.traffic.iter();
         let sections: Vec<Section> = traffic.map(|t| Section::new(t, self.span)).collect();
         let mut maker = Maker {
             mtu,
-            span: self.span,
             random: &mut random,
         };
         let mut flows = Vec::new();
         for (index, section) in sections.iter().enumerate() {
             section.make(index, &mut maker, &mut flows)?;
         }
-        let mut world = World::new(carrier, flows, sections, self.span, self.links.len());
+        let trace = std::mem::take(&mut self.trace);
+        let hosts = Hosts { flows, sections };
+        let mut world = World::new(carrier, hosts, self.span, self.links.len(), trace);
         let (warm, end) = world.run();
+        let mut notes = conservation_notes(&end);
+        let log_error = world.core.trace.finish();
+        notes.extend(log_error.map(|error| format!("the log of events is incomplete: {error}")));
         let sections = world.sections.iter().enumerate();
         Ok(Report {
             plan: self.plan.name.clone(),
@@ -197,7 +210,7 @@ impl<'a> Setup<'a> {
             trace_hash: Some(format!("{:016x}", world.core.trace.hash())),
             packets: Some(world.packets + world.carrier.packets()),
             wall_seconds: 0.0,
-            notes: conservation_notes(&end),
+            notes,
         })
     }
 

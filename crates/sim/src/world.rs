@@ -6,6 +6,7 @@
 use crate::carrier::{Arrival, Carrier, Core};
 use crate::engine::EventQueue;
 use crate::events::Trace;
+use crate::host::MS;
 use crate::packet::Packet;
 use crate::traffic::Outbox;
 use crate::traffic::flow::Flow;
@@ -21,6 +22,9 @@ pub struct Span {
     /// The run ends.
     pub end_ns: u64,
 }
+
+/// How often the log looks at what schedulers say.
+const REASON_INTERVAL_NS: u64 = 10 * MS;
 
 /// Counters of a path in both directions at one time.
 pub type Snapshot = Vec<[Counters; 2]>;
@@ -38,16 +42,34 @@ pub struct World<C> {
     arrivals: Vec<Arrival>,
     outbox: Outbox,
     base: usize,
+    log: LogState,
+}
+
+/// What hosts send.
+pub struct Hosts {
+    /// All flows.
+    pub flows: Vec<Flow>,
+    /// The plan's sections they belong to.
+    pub sections: Vec<Section>,
+}
+
+/// What was last written to the log.
+#[derive(Default)]
+struct LogState {
+    windows: Vec<u32>,
+    reasons: [String; 2],
+    due_ns: u64,
 }
 
 impl<C: Carrier> World<C> {
     /// A run that has not begun.
-    pub fn new(carrier: C, flows: Vec<Flow>, sections: Vec<Section>, span: Span, paths: usize) -> Self {
+    pub fn new(carrier: C, traffic: Hosts, span: Span, paths: usize, trace: Trace) -> Self {
         let base = carrier.components();
+        let Hosts { flows, sections } = traffic;
         let core = Core {
             now_ns: 0,
             queue: EventQueue::new(base + flows.len()),
-            trace: Trace::default(),
+            trace,
         };
         Self {
             core,
@@ -60,6 +82,7 @@ impl<C: Carrier> World<C> {
             arrivals: Vec::new(),
             outbox: Vec::new(),
             base,
+            log: LogState::default(),
         }
     }
 
@@ -105,12 +128,54 @@ impl<C: Carrier> World<C> {
                 break;
             }
         }
+        if self.core.trace.logs() {
+            self.log_state();
+        }
+    }
+
+    /// Logs windows and scheduler reasons that have changed.
+    fn log_state(&mut self) {
+        let now_ns = self.core.now_ns;
+        self.log.windows.resize(self.flows.len(), 0);
+        for (index, (flow, known)) in self.flows.iter().zip(&mut self.log.windows).enumerate() {
+            let window = flow.cwnd();
+            if window != *known {
+                *known = window;
+                let data = format_args!("\"flow\":{index},\"cwnd\":{window}");
+                self.core.trace.event(now_ns, "metrics_updated", data);
+            }
+        }
+        if now_ns < self.log.due_ns {
+            return;
+        }
+        self.log.due_ns = now_ns + REASON_INTERVAL_NS;
+        for (direction, known) in Side::ALL.into_iter().zip(&mut self.log.reasons) {
+            let report = self.carrier.tunnel_report(direction);
+            if let Some(report) = report.filter(|report| report.reason != *known) {
+                let text = serde_json::Value::from(report.reason.as_str());
+                let data = format_args!("\"direction\":\"{direction:?}\",\"reason\":{text}");
+                self.core.trace.event(now_ns, "scheduler_reason", data);
+                *known = report.reason;
+            }
+        }
+    }
+
+    fn log_packet(&mut self, name: &str, direction: Side, packet: &Packet) {
+        let Packet { flow, bytes, body, .. } = packet;
+        let content = body.content();
+        let data = format_args!(
+            "\"flow\":{flow},\"direction\":\"{direction:?}\",\"bytes\":{bytes},{content}"
+        );
+        self.core.trace.event(self.core.now_ns, name, data);
     }
 
     fn deliver(&mut self) {
         self.send();
         let mut arrivals = std::mem::take(&mut self.arrivals);
-        for (_, packet) in arrivals.drain(..) {
+        for (direction, packet) in arrivals.drain(..) {
+            if self.core.trace.logs() {
+                self.log_packet("packet_received", direction, &packet);
+            }
             self.arrive(&packet);
             self.send();
         }
@@ -141,10 +206,15 @@ impl<C: Carrier> World<C> {
     }
 
     fn send(&mut self) {
-        for (direction, packet) in self.outbox.drain(..) {
+        let mut outbox = std::mem::take(&mut self.outbox);
+        for (direction, packet) in outbox.drain(..) {
             self.packets += 1;
+            if self.core.trace.logs() {
+                self.log_packet("packet_sent", direction, &packet);
+            }
             self.carrier.send(&mut self.core, direction, &packet);
         }
+        self.outbox = outbox;
     }
 
     fn mark_warm(&mut self) {

@@ -4,6 +4,7 @@
 //! times per packet; every name says so. Windows are counted in segments, as Linux does.
 
 pub mod congestion;
+pub mod pacing;
 pub mod quic;
 pub mod ranges;
 pub mod rtt;

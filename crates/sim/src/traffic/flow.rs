@@ -3,6 +3,7 @@
 use super::Outbox;
 use super::probe::{Call, Ping};
 use super::transfer::Transfer;
+use super::web::User;
 use crate::packet::Packet;
 
 /// What a flow carries.
@@ -14,6 +15,8 @@ pub enum Kind {
     Ping(Box<Ping>),
     /// A call.
     Call(Box<Call>),
+    /// Page loads.
+    Web(Box<User>),
 }
 
 /// A flow and the section of the plan it belongs to.
@@ -49,6 +52,7 @@ impl Flow {
             Kind::Transfer(flow) => flow.due_ns(),
             Kind::Ping(flow) => flow.due_ns(),
             Kind::Call(flow) => flow.due_ns(),
+            Kind::Web(flow) => flow.due_ns(),
         }
     }
 
@@ -58,6 +62,7 @@ impl Flow {
             Kind::Transfer(flow) => flow.on_timer(now_ns, out),
             Kind::Ping(flow) => flow.on_timer(now_ns, out),
             Kind::Call(flow) => flow.on_timer(now_ns, out),
+            Kind::Web(flow) => flow.on_timer(now_ns, out),
         }
     }
 
@@ -67,6 +72,7 @@ impl Flow {
             Kind::Transfer(flow) => flow.on_packet(now_ns, packet, out),
             Kind::Ping(flow) => flow.on_packet(now_ns, packet, out),
             Kind::Call(flow) => flow.on_packet(now_ns, packet),
+            Kind::Web(flow) => flow.on_packet(now_ns, packet, out),
         }
     }
 
@@ -75,7 +81,16 @@ impl Flow {
     pub fn delivered_bytes(&self) -> u64 {
         match &self.kind {
             Kind::Transfer(flow) => flow.delivered_bytes(),
-            Kind::Ping(_) | Kind::Call(_) => 0,
+            Kind::Ping(_) | Kind::Call(_) | Kind::Web(_) => 0,
+        }
+    }
+
+    /// Congestion window in segments; zero where there is none.
+    #[must_use]
+    pub fn cwnd(&self) -> u32 {
+        match &self.kind {
+            Kind::Transfer(flow) => flow.cwnd(),
+            Kind::Ping(_) | Kind::Call(_) | Kind::Web(_) => 0,
         }
     }
 

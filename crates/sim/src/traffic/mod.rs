@@ -4,6 +4,7 @@ pub mod flow;
 pub mod probe;
 pub mod section;
 pub mod transfer;
+pub mod web;
 
 use crate::packet::Packet;
 use ropewalk_netem::Side;

@@ -3,9 +3,10 @@
 use super::flow::{Flow, Kind};
 use super::probe::{Call, Ping};
 use super::side;
-use super::transfer::Transfer;
-use crate::host::tcp::{LossDetection, Sender, Settings};
-use crate::packet::TCP_HEADERS;
+use super::transfer::{Address, Protocol, Transfer};
+use super::web::User;
+use crate::host::quic;
+use crate::host::tcp::{LossDetection, Receiver, Sender, Settings};
 use crate::run::SimError;
 use crate::world::Span;
 use ropewalk_plan::{Distribution, FlowReport, Traffic, TrafficReport};
@@ -31,8 +32,6 @@ pub struct Section {
 pub struct Maker<'a> {
     /// Largest IP packet of hosts.
     pub mtu: u32,
-    /// When the run counts.
-    pub span: Span,
     /// All randomness of hosts.
     pub random: &'a mut Random,
 }
@@ -67,55 +66,106 @@ impl Section {
     ///
     /// # Errors
     /// When there are too many.
-    pub fn make(&self, index: usize, maker: &mut Maker<'_>, flows: &mut Vec<Flow>) -> Result<(), SimError> {
-        let span = self.span;
-        let number = |flows: &Vec<Flow>| {
+    pub fn make(
+        &self,
+        index: usize,
+        maker: &mut Maker<'_>,
+        flows: &mut Vec<Flow>,
+    ) -> Result<(), SimError> {
+        let count = match self.traffic {
+            Traffic::Tcp { flows, .. } | Traffic::Quic { flows, .. } => flows,
+            Traffic::Web { users, .. } => users,
+            Traffic::Ping { .. } | Traffic::Call { .. } => 1,
+        };
+        for nth in 0..count {
             if flows.len() >= FLOWS_MAX {
                 return Err(SimError::setting(
                     &format!("traffic[{index}]"),
                     format!("more than {FLOWS_MAX} flows in all; ask for fewer"),
                 ));
             }
-            Ok(u16::try_from(flows.len()).unwrap_or(u16::MAX))
+            let number = u16::try_from(flows.len()).unwrap_or(u16::MAX);
+            let kind = self.make_flow(number, u64::from(nth) * STAGGER_NS, maker);
+            flows.push(Flow::new(kind, index));
+        }
+        Ok(())
+    }
+
+    fn make_flow(&self, number: u16, later_ns: u64, maker: &mut Maker<'_>) -> Kind {
+        let span = self.span;
+        let mtu = maker.mtu;
+        let address = |direction| Address {
+            flow: number,
+            use_count: 0,
+            data: side(direction),
         };
         match self.traffic {
             Traffic::Tcp {
-                flows: count,
                 congestion,
                 direction,
                 start,
+                ..
             } => {
-                for nth in 0..u64::from(count) {
-                    let settings = Settings {
-                        segment_bytes: maker.mtu - TCP_HEADERS,
-                        congestion,
-                        detection: LossDetection::Rack,
-                    };
-                    let sender = Sender::new(settings, maker.random.fork());
-                    let at_ns = nanos(start) + nth * STAGGER_NS;
-                    let mss = settings.segment_bytes;
-                    let id = number(flows)?;
-                    let flow = Transfer::bulk(id, side(direction), at_ns, sender, mss);
-                    flows.push(Flow::new(Kind::Transfer(Box::new(flow)), index));
-                }
+                let settings = Settings {
+                    segment_bytes: Protocol::tcp_payload(mtu),
+                    congestion,
+                    detection: LossDetection::Rack,
+                };
+                let sender = Box::new(Sender::new(settings, maker.random.fork()));
+                let protocol = Protocol::Tcp(sender, Receiver::new());
+                let start_ns = nanos(start) + later_ns;
+                Kind::Transfer(Box::new(Transfer::bulk(
+                    address(direction),
+                    start_ns,
+                    protocol,
+                    mtu,
+                )))
             }
-            Traffic::Ping { interval } => {
-                let ping = Ping::new(number(flows)?, nanos(interval), span.warmup_ns, span.end_ns);
-                flows.push(Flow::new(Kind::Ping(Box::new(ping)), index));
+            Traffic::Quic {
+                congestion,
+                direction,
+                start,
+                packet_threshold,
+                ..
+            } => {
+                let settings = quic::Settings {
+                    segment_bytes: Protocol::quic_payload(mtu),
+                    congestion,
+                    packet_threshold,
+                };
+                let sender = Box::new(quic::Sender::new(settings, maker.random.fork()));
+                let protocol = Protocol::Quic(sender, quic::Receiver::default());
+                let start_ns = nanos(start) + later_ns;
+                Kind::Transfer(Box::new(Transfer::bulk(
+                    address(direction),
+                    start_ns,
+                    protocol,
+                    mtu,
+                )))
             }
-            Traffic::Call { interval, bytes, .. } => {
-                let id = number(flows)?;
-                let call = Call::new(id, nanos(interval), bytes, span.warmup_ns, span.end_ns);
-                flows.push(Flow::new(Kind::Call(Box::new(call)), index));
-            }
-            Traffic::Quic { .. } | Traffic::Web { .. } => {
-                return Err(SimError::setting(
-                    &format!("traffic[{index}].kind"),
-                    "is not simulated".into(),
-                ));
+            Traffic::Ping { interval } => Kind::Ping(Box::new(Ping::new(
+                number,
+                nanos(interval),
+                span.warmup_ns,
+                span.end_ns,
+            ))),
+            Traffic::Call {
+                interval, bytes, ..
+            } => Kind::Call(Box::new(Call::new(
+                number,
+                nanos(interval),
+                bytes,
+                span.warmup_ns,
+                span.end_ns,
+            ))),
+            Traffic::Web { objects, pause, .. } => {
+                let random = maker.random.fork();
+                let pause_ns = nanos(pause);
+                Kind::Web(Box::new(User::new(
+                    number, mtu, objects, pause_ns, span, random,
+                )))
             }
         }
-        Ok(())
     }
 
     /// What came of the section.
@@ -126,6 +176,7 @@ impl Section {
             kind: self.traffic.kind().into(),
             ..TrafficReport::default()
         };
+        let mut load_ms = Vec::new();
         for flow in flows.iter().filter(|flow| flow.section() == index) {
             match &flow.kind {
                 Kind::Transfer(transfer) => report.flows.push(FlowReport {
@@ -140,7 +191,11 @@ impl Section {
                     report.delay_ms = Some(Distribution::of(&ping.rtt_ms));
                 }
                 Kind::Call(call) => self.report_call(call, &mut report),
+                Kind::Web(user) => load_ms.extend_from_slice(&user.load_ms),
             }
+        }
+        if matches!(self.traffic, Traffic::Web { .. }) {
+            report.delay_ms = Some(Distribution::of(&load_ms));
         }
         if matches!(self.traffic, Traffic::Tcp { .. } | Traffic::Quic { .. }) {
             report.goodput_mbit = report.flows.iter().map(|flow| flow.goodput_mbit).sum();

@@ -2,97 +2,186 @@
 
 use super::{Outbox, back};
 use crate::engine::NEVER;
-use crate::host::SenderStats;
-use crate::host::tcp;
-use crate::packet::{Ack, Body, Packet, TCP_HEADERS};
+use crate::host::{SenderStats, quic, tcp};
+use crate::packet::{Ack, Body, Packet, QUIC_HEADERS, TCP_HEADERS};
 use ropewalk_netem::Side;
+
+/// Header of a stream frame with offset and length (RFC 9000 §19.8).
+const STREAM_HEADER: u32 = 8;
+
+/// Both ends of a connection.
+#[derive(Clone, Debug)]
+pub enum Protocol {
+    /// TCP.
+    Tcp(Box<tcp::Sender>, tcp::Receiver),
+    /// QUIC.
+    Quic(Box<quic::Sender>, quic::Receiver),
+}
+
+impl Protocol {
+    /// TCP ends, with the payload of a segment in packets of at most `mtu` bytes.
+    #[must_use]
+    pub const fn tcp_payload(mtu: u32) -> u32 {
+        mtu - TCP_HEADERS
+    }
+
+    /// The same for QUIC.
+    #[must_use]
+    pub const fn quic_payload(mtu: u32) -> u32 {
+        mtu - QUIC_HEADERS - STREAM_HEADER
+    }
+}
+
+/// How a connection is addressed.
+#[derive(Clone, Copy, Debug)]
+pub struct Address {
+    /// Number of the flow.
+    pub flow: u16,
+    /// Which use of it.
+    pub use_count: u16,
+    /// Where the data goes.
+    pub data: Side,
+}
 
 /// A connection.
 #[derive(Clone, Debug)]
 pub struct Transfer {
-    flow: u16,
-    use_count: u16,
-    /// Where the data goes.
-    data: Side,
+    address: Address,
+    /// Bytes of data in a segment, and of the packet that carries it.
     segment_bytes: u32,
+    packet_bytes: u32,
+    /// When a bulk connection starts; `NEVER` once it has.
     start_ns: u64,
-    started: bool,
-    sender: tcp::Sender,
-    receiver: tcp::Receiver,
+    protocol: Protocol,
 }
 
 impl Transfer {
     /// A bulk connection: always something to send from `start_ns` on.
     #[must_use]
-    pub fn bulk(flow: u16, data: Side, start_ns: u64, sender: tcp::Sender, mss: u32) -> Self {
+    pub const fn bulk(address: Address, start_ns: u64, protocol: Protocol, mtu: u32) -> Self {
+        let segment_bytes = match protocol {
+            Protocol::Tcp(..) => Protocol::tcp_payload(mtu),
+            Protocol::Quic(..) => Protocol::quic_payload(mtu),
+        };
         Self {
-            flow,
-            use_count: 0,
-            data,
-            segment_bytes: mss,
+            address,
+            segment_bytes,
+            packet_bytes: mtu,
             start_ns,
-            started: false,
-            sender,
-            receiver: tcp::Receiver::new(),
+            protocol,
+        }
+    }
+
+    /// A connection that sends only what is offered.
+    #[must_use]
+    pub const fn on_demand(address: Address, protocol: Protocol, mtu: u32) -> Self {
+        Self::bulk(address, NEVER, protocol, mtu)
+    }
+
+    /// Segments delivered in order.
+    #[must_use]
+    pub const fn delivered(&self) -> u32 {
+        match &self.protocol {
+            Protocol::Tcp(_, receiver) => receiver.delivered(),
+            Protocol::Quic(_, receiver) => receiver.delivered(),
         }
     }
 
     /// Application bytes delivered in order.
     #[must_use]
     pub fn delivered_bytes(&self) -> u64 {
-        u64::from(self.receiver.delivered()) * u64::from(self.segment_bytes)
+        u64::from(self.delivered()) * u64::from(self.segment_bytes)
     }
 
     /// The sender's counters.
     #[must_use]
-    pub fn stats(&self) -> SenderStats {
-        self.sender.stats()
+    pub const fn stats(&self) -> SenderStats {
+        match &self.protocol {
+            Protocol::Tcp(sender, _) => sender.stats(),
+            Protocol::Quic(sender, _) => sender.stats(),
+        }
     }
 
     /// The sender's window in segments.
     #[must_use]
-    pub fn cwnd(&self) -> u32 {
-        self.sender.cwnd()
+    pub const fn cwnd(&self) -> u32 {
+        match &self.protocol {
+            Protocol::Tcp(sender, _) => sender.cwnd(),
+            Protocol::Quic(sender, _) => sender.cwnd(),
+        }
+    }
+
+    /// Where the data goes.
+    #[must_use]
+    pub const fn direction(&self) -> Side {
+        self.address.data
     }
 
     /// When [`Self::on_timer`] is wanted.
     #[must_use]
     pub fn due_ns(&self) -> u64 {
-        if !self.started {
-            return self.start_ns;
+        let (sender, receiver) = match &self.protocol {
+            Protocol::Tcp(sender, receiver) => (sender.due_ns(), receiver.due_ns()),
+            Protocol::Quic(sender, receiver) => (sender.due_ns(), receiver.due_ns()),
+        };
+        let ends = sender.unwrap_or(NEVER).min(receiver.unwrap_or(NEVER));
+        ends.min(self.start_ns)
+    }
+
+    /// Offers so many segments more and sends what may go.
+    pub fn offer(&mut self, now_ns: u64, segments: u32, out: &mut Outbox) {
+        match &mut self.protocol {
+            Protocol::Tcp(sender, _) => sender.offer(now_ns, segments),
+            Protocol::Quic(sender, _) => sender.offer(segments),
         }
-        let sender = self.sender.due_ns().unwrap_or(NEVER);
-        sender.min(self.receiver.due_ns().unwrap_or(NEVER))
+        self.pump(now_ns, out);
     }
 
     /// A timer may be due.
     pub fn on_timer(&mut self, now_ns: u64, out: &mut Outbox) {
-        if !self.started && now_ns >= self.start_ns {
-            self.started = true;
-            self.sender.offer(now_ns, u32::MAX);
+        if now_ns >= self.start_ns {
+            self.start_ns = NEVER;
+            self.offer(now_ns, u32::MAX, out);
         }
-        if let Some(ack) = self.receiver.on_timer(now_ns) {
+        let (ack, probe) = match &mut self.protocol {
+            Protocol::Tcp(sender, receiver) => {
+                let ack = receiver.on_timer(now_ns);
+                let stamp = tcp::Sender::clock(now_ns);
+                (ack, sender.on_timer(now_ns).map(|segment| (segment, stamp)))
+            }
+            Protocol::Quic(sender, receiver) => {
+                (receiver.on_timer(now_ns), sender.on_timer(now_ns))
+            }
+        };
+        if let Some(ack) = ack {
             self.acknowledge(ack, out);
         }
-        if let Some(segment) = self.sender.on_timer(now_ns) {
-            self.emit(now_ns, segment, out);
+        if let Some((segment, stamp)) = probe {
+            self.emit(segment, stamp, out);
         }
         self.pump(now_ns, out);
     }
 
     /// A packet of this connection arrived.
     pub fn on_packet(&mut self, now_ns: u64, packet: &Packet, out: &mut Outbox) {
-        if packet.use_count != self.use_count {
+        if packet.use_count != self.address.use_count {
             return;
         }
         match packet.body {
             Body::Data { segment, stamp } => {
-                if let Some(ack) = self.receiver.on_segment(now_ns, segment, stamp) {
+                let ack = match &mut self.protocol {
+                    Protocol::Tcp(_, receiver) => receiver.on_segment(now_ns, segment, stamp),
+                    Protocol::Quic(_, receiver) => receiver.on_packet(now_ns, segment, stamp),
+                };
+                if let Some(ack) = ack {
                     self.acknowledge(ack, out);
                 }
             }
             Body::Ack(ack) => {
-                self.sender.on_ack(now_ns, &ack);
+                match &mut self.protocol {
+                    Protocol::Tcp(sender, _) => sender.on_ack(now_ns, &ack),
+                    Protocol::Quic(sender, _) => sender.on_ack(now_ns, &ack),
+                }
                 self.pump(now_ns, out);
             }
             Body::Ping(_) | Body::Pong(_) | Body::Voice(_) | Body::Request(_) => {}
@@ -100,25 +189,34 @@ impl Transfer {
     }
 
     fn pump(&mut self, now_ns: u64, out: &mut Outbox) {
-        while let Some(segment) = self.sender.poll(now_ns) {
-            self.emit(now_ns, segment, out);
+        let stamp = tcp::Sender::clock(now_ns);
+        loop {
+            let next = match &mut self.protocol {
+                Protocol::Tcp(sender, _) => sender.poll(now_ns).map(|segment| (segment, stamp)),
+                Protocol::Quic(sender, _) => sender.poll(now_ns),
+            };
+            let Some((segment, stamp)) = next else { break };
+            self.emit(segment, stamp, out);
         }
     }
 
-    fn emit(&self, now_ns: u64, segment: u32, out: &mut Outbox) {
-        let stamp = tcp::Sender::clock(now_ns);
+    fn emit(&self, segment: u32, stamp: u32, out: &mut Outbox) {
         let body = Body::Data { segment, stamp };
-        out.push((self.data, self.packet(TCP_HEADERS + self.segment_bytes, body)));
+        out.push((self.address.data, self.packet(self.packet_bytes, body)));
     }
 
     fn acknowledge(&self, ack: Ack, out: &mut Outbox) {
-        out.push((back(self.data), self.packet(ack.tcp_bytes(), Body::Ack(ack))));
+        let bytes = match &self.protocol {
+            Protocol::Tcp(..) => ack.tcp_bytes(),
+            Protocol::Quic(..) => ack.quic_bytes(),
+        };
+        out.push((back(self.address.data), self.packet(bytes, Body::Ack(ack))));
     }
 
     const fn packet(&self, bytes: u32, body: Body) -> Packet {
         Packet {
-            flow: self.flow,
-            use_count: self.use_count,
+            flow: self.address.flow,
+            use_count: self.address.use_count,
             bytes,
             body,
         }

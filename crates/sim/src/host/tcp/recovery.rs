@@ -119,9 +119,10 @@ impl Recovery {
 
     /// Linux `tcp_may_undo`: every retransmission was a duplicate, or the segment that moved the
     /// acknowledgement was sent before the first of them.
-    fn may_undo(&self, ack: &Ack) -> bool {
+    fn may_undo(&self, ack: &Ack, advanced: bool) -> bool {
         self.undo.is_some_and(|undo| {
-            undo.any && (undo.retransmissions == 0 || (ack.echo != 0 && ack.echo < undo.first_ms))
+            let older = advanced && ack.echo != 0 && ack.echo < undo.first_ms;
+            undo.any && (undo.retransmissions == 0 || older)
         })
     }
 }
@@ -223,7 +224,7 @@ impl Sender {
             State::Open => {}
             State::Recovery | State::Loss => {
                 let over = self.board.una >= self.recovery.end;
-                if self.recovery.may_undo(ack) {
+                if self.recovery.may_undo(ack, batch.advanced) {
                     self.undo();
                     if over || self.recovery.state == State::Loss {
                         self.recovery.state = State::Open;

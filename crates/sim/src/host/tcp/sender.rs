@@ -3,6 +3,7 @@
 use super::recovery::{Recovery, State};
 use super::scoreboard::{APP_LIMITED, OUT, RETRANSMITTED, SACKED, Scoreboard, Segment};
 use crate::host::congestion::{AckSample, Controller, RateSample, Window};
+use crate::host::pacing::Pacing;
 use crate::host::rtt::{RTO_MAX_NS, RTO_MIN_NS, Rtt};
 use crate::host::{MS, RECEIVE_WINDOW_BYTES, SenderStats};
 use crate::packet::{Ack, BLOCKS_MAX};
@@ -11,10 +12,8 @@ use ropewalk_types::Random;
 
 /// Least time a timer adds (Linux `TCP_TIMEOUT_MIN`: two ticks of 250 a second).
 pub(super) const TIMER_MIN_NS: u64 = 8 * MS;
-/// Time's worth of data paced senders send at once, and bounds in segments.
-const PACING_BURST_PER_SEC: f64 = 1_024.0;
-const PACING_BURST_MIN: f64 = 2.0;
-const PACING_BURST_MAX: f64 = 44.0;
+/// Segments a paced sender sends at once at least, as Linux.
+const PACING_BURST_MIN: u32 = 2;
 /// Pause after which the window starts anew, in retransmission timeouts (RFC 5681 §4.1).
 const RESTART_TIMEOUTS: u64 = 1;
 
@@ -69,9 +68,7 @@ pub struct Sender {
     most_out: u32,
     timer: Option<(u64, Timer)>,
     backoff: u32,
-    pacing_until_ns: u64,
-    burst_left: u32,
-    burst_ns: u64,
+    pacing: Pacing,
     last_sent_ns: u64,
     /// Blocks of the last acknowledgement, so that they are not walked through again.
     seen: [(u32, u32); BLOCKS_MAX],
@@ -114,9 +111,7 @@ impl Sender {
             most_out: 0,
             timer: None,
             backoff: 0,
-            pacing_until_ns: 0,
-            burst_left: 0,
-            burst_ns: 0,
+            pacing: Pacing::new(PACING_BURST_MIN),
             last_sent_ns: 0,
             seen: [(0, 0); BLOCKS_MAX],
             probe_sent: false,
@@ -163,7 +158,8 @@ impl Sender {
     /// When [`Self::on_timer`] is wanted.
     #[must_use]
     pub fn due_ns(&self) -> Option<u64> {
-        let paced = (self.pacing_until_ns > 0 && self.has_something()).then_some(self.pacing_until_ns);
+        let paced_ns = self.pacing.due_ns();
+        let paced = (paced_ns > 0 && self.has_something()).then_some(paced_ns);
         let timer = self.timer.map(|(at, _)| at);
         match (paced, timer) {
             (Some(a), Some(b)) => Some(a.min(b)),
@@ -203,23 +199,8 @@ impl Sender {
     }
 
     fn pacing_allows(&mut self, now_ns: u64) -> bool {
-        let Some(per_sec) = self.controller.pacing_per_sec() else {
-            return true;
-        };
-        if now_ns < self.pacing_until_ns {
-            return false;
-        }
-        if self.burst_left == 0 {
-            #[expect(
-                clippy::cast_possible_truncation,
-                clippy::cast_sign_loss,
-                reason = "bounded"
-            )]
-            let burst =
-                (per_sec / PACING_BURST_PER_SEC).clamp(PACING_BURST_MIN, PACING_BURST_MAX) as u32;
-            self.burst_left = burst;
-        }
-        true
+        let rate = self.controller.pacing_per_sec();
+        rate.is_none_or(|per_sec| self.pacing.allows(now_ns, per_sec))
     }
 
     fn send(&mut self, now_ns: u64, number: u32) {
@@ -252,24 +233,8 @@ impl Sender {
                 self.arm_retransmit(now_ns);
             }
         }
-        self.account_pacing(now_ns);
-    }
-
-    fn account_pacing(&mut self, now_ns: u64) {
-        let Some(per_sec) = self.controller.pacing_per_sec() else {
-            return;
-        };
-        self.burst_left = self.burst_left.saturating_sub(1);
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "rates are positive"
-        )]
-        let gap_ns = (1e9 / per_sec.max(1.0)) as u64;
-        self.burst_ns += gap_ns;
-        // A burst leaves at once; its time passes before the next one.
-        if self.burst_left == 0 {
-            self.pacing_until_ns = now_ns + core::mem::take(&mut self.burst_ns);
+        if let Some(per_sec) = self.controller.pacing_per_sec() {
+            self.pacing.on_sent(now_ns, per_sec);
         }
     }
 
@@ -484,7 +449,7 @@ impl Sender {
         self.stats.timeouts += 1;
         self.backoff += 1;
         self.time_out();
-        self.pacing_until_ns = 0;
+        self.pacing.reset();
         self.arm_retransmit(now_ns);
     }
 }

@@ -1,0 +1,161 @@
+//! The command line: plans in, tables or JSON out.
+
+mod table;
+
+use clap::{Args, Parser, Subcommand};
+use ropewalk_plan::{Plan, Report};
+use ropewalk_sim::run::{Options, SimError, run_with};
+use ropewalk_sim::sweep::{Job, sweep};
+use std::fs::File;
+use std::io::{BufWriter, IsTerminal, Write};
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Exit codes besides 0.
+const FAILED: u8 = 1;
+const PLAN_UNUSABLE: u8 = 2;
+
+/// Most seeds of one call.
+const SEEDS_MAX: u64 = 100_000;
+
+#[derive(Parser)]
+#[command(
+    name = "ropewalk-sim",
+    version,
+    about = "Runs experiment plans in virtual time, with the real tunnel core",
+    after_help = "A plan describes paths, what joins them, and traffic; plans/experiments has examples.\n\
+        The same plan and seed give the same result on every machine.\n\n\
+        Exit code 0: done, 1: failed, 2: a plan cannot be used (standard error names the key)."
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Runs plans and reports
+    #[command(after_help = "Examples:\n  \
+        ropewalk-sim run plans/experiments/htmt-even.toml\n  \
+        ropewalk-sim run plans/experiments/*.toml --seeds 20      twenty seeds each, on all cores\n  \
+        ropewalk-sim run PLAN --json | jq .traffic[0].goodput_mbit\n  \
+        ropewalk-sim run PLAN --events walk.sqlog                 every packet, as JSON text sequence")]
+    Run(RunArgs),
+}
+
+#[derive(Args)]
+struct RunArgs {
+    /// Plans (TOML)
+    #[arg(required = true, value_name = "PLAN")]
+    plans: Vec<PathBuf>,
+    /// Seed instead of the plan's
+    #[arg(long, value_name = "N", conflicts_with = "seeds")]
+    seed: Option<u64>,
+    /// So many seeds for each plan: the plan's and those after it
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=SEEDS_MAX))]
+    seeds: Option<u64>,
+    /// Threads [default: all cores]
+    #[arg(long, value_name = "N")]
+    threads: Option<NonZeroUsize>,
+    /// Print one JSON object per run, one a line
+    #[arg(long)]
+    json: bool,
+    /// Write what happened to this file, as a JSON text sequence (RFC 7464); one run only
+    #[arg(long, value_name = "FILE")]
+    events: Option<PathBuf>,
+}
+
+/// What ended the program early, and its exit code.
+struct Failure(u8, String);
+
+/// Runs the program.
+pub fn main() -> ExitCode {
+    let Command::Run(args) = Cli::parse().command;
+    match run(&args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure(code, problem)) => {
+            eprintln!("ropewalk-sim: {problem}");
+            ExitCode::from(code)
+        }
+    }
+}
+
+fn run(args: &RunArgs) -> Result<(), Failure> {
+    let mut jobs = Vec::new();
+    let mut names = Vec::new();
+    for file in &args.plans {
+        let plan = read_plan(file)?;
+        let first = args.seed.unwrap_or(plan.seed);
+        for nth in 0..args.seeds.unwrap_or(1) {
+            names.push(file.display().to_string());
+            jobs.push(Job {
+                plan: plan.clone(),
+                seed: first.wrapping_add(nth),
+                folder: file.parent().map(Path::to_owned),
+            });
+        }
+    }
+    let results = match &args.events {
+        Some(file) => vec![run_logged(&jobs, file)?],
+        None => run_all(&jobs, args.threads),
+    };
+    let mut out = BufWriter::new(std::io::stdout().lock());
+    let mut first_failure = None;
+    for (name, result) in names.iter().zip(results) {
+        match result {
+            Ok(report) => print(&mut out, &report, args.json)
+                .map_err(|error| Failure(FAILED, format!("cannot write the report: {error}")))?,
+            Err(error) => {
+                first_failure.get_or_insert(Failure(PLAN_UNUSABLE, format!("{name}: {error}")));
+            }
+        }
+    }
+    out.flush()
+        .map_err(|error| Failure(FAILED, format!("cannot write the report: {error}")))?;
+    first_failure.map_or(Ok(()), Err)
+}
+
+fn read_plan(file: &Path) -> Result<Plan, Failure> {
+    let text = std::fs::read_to_string(file)
+        .map_err(|error| Failure(PLAN_UNUSABLE, format!("cannot read {}: {error}", file.display())))?;
+    Plan::parse(&text)
+        .map_err(|error| Failure(PLAN_UNUSABLE, format!("{}: {error}", file.display())))
+}
+
+fn run_all(jobs: &[Job], threads: Option<NonZeroUsize>) -> Vec<Result<Report, SimError>> {
+    let show = jobs.len() > 1 && std::io::stderr().is_terminal();
+    let results = sweep(jobs, threads, |done| {
+        if show {
+            eprint!("\r{done} of {} runs", jobs.len());
+        }
+    });
+    if show {
+        eprintln!();
+    }
+    results
+}
+
+fn run_logged(jobs: &[Job], file: &Path) -> Result<Result<Report, SimError>, Failure> {
+    let [job] = jobs else {
+        let problem = "--events takes one plan and one seed";
+        return Err(Failure(PLAN_UNUSABLE, problem.into()));
+    };
+    let sink = File::create(file)
+        .map_err(|error| Failure(FAILED, format!("cannot write {}: {error}", file.display())))?;
+    let options = Options {
+        folder: job.folder.clone(),
+        events: Some(Box::new(BufWriter::new(sink))),
+        ..Options::default()
+    };
+    Ok(run_with(&job.plan, job.seed, options))
+}
+
+fn print(out: &mut impl Write, report: &Report, json: bool) -> std::io::Result<()> {
+    if json {
+        serde_json::to_writer(&mut *out, report)?;
+        writeln!(out)
+    } else {
+        table::print(out, report)
+    }
+}

@@ -1,0 +1,79 @@
+//! A report for people.
+
+use ropewalk_plan::{Report, TrafficReport};
+use std::io::{Result, Write};
+
+/// Prints one run.
+pub fn print(out: &mut impl Write, report: &Report) -> Result<()> {
+    let Report { plan, seed, .. } = report;
+    writeln!(
+        out,
+        "{plan}, seed {seed}: {:.0} s counted, ceiling {:.2} Mbit/s",
+        report.seconds, report.ceiling_mbit
+    )?;
+    for traffic in &report.traffic {
+        print_traffic(out, traffic, report.ceiling_mbit)?;
+    }
+    for path in &report.paths {
+        writeln!(
+            out,
+            "  path {:8} {:10.2} MB of {:7.2} Mbit/s, {} dropped, {} lost",
+            path.name,
+            path.bytes as f64 / 1e6,
+            path.capacity_mbit,
+            path.dropped,
+            path.lost
+        )?;
+    }
+    if let Some(tunnel) = &report.tunnel {
+        writeln!(
+            out,
+            "  tunnel: {} delivered, {} reordered, {} held, {} holds timed out, {} late, {} dropped at the entry",
+            tunnel.delivered,
+            tunnel.reordered,
+            tunnel.held,
+            tunnel.hold_timeouts,
+            tunnel.late,
+            tunnel.entry_drops
+        )?;
+        writeln!(out, "  scheduler: {}", tunnel.reason)?;
+    }
+    for note in &report.notes {
+        writeln!(out, "  note: {note}")?;
+    }
+    let packets = report.packets.unwrap_or(0);
+    writeln!(
+        out,
+        "  {packets} packets in {:.2} s, trace {}",
+        report.wall_seconds,
+        report.trace_hash.as_deref().unwrap_or("-")
+    )
+}
+
+fn print_traffic(out: &mut impl Write, traffic: &TrafficReport, ceiling: f64) -> Result<()> {
+    write!(out, "  {:5}", traffic.kind)?;
+    if !traffic.flows.is_empty() {
+        let again: u64 = traffic.flows.iter().map(|flow| flow.retransmits).sum();
+        write!(
+            out,
+            " {:8.2} Mbit/s ({:.0} %), {} flows, {again} sent again",
+            traffic.goodput_mbit,
+            100.0 * traffic.goodput_mbit / ceiling,
+            traffic.flows.len()
+        )?;
+    }
+    if let Some(delay) = &traffic.delay_ms {
+        write!(
+            out,
+            " mean {:.1} ms, median {:.1}, 95 % {:.1}, longest {:.1} of {}",
+            delay.mean, delay.p50, delay.p95, delay.max, delay.count
+        )?;
+    }
+    if let Some(lost) = traffic.lost {
+        write!(out, ", {lost} lost")?;
+    }
+    if let Some(share) = traffic.in_time {
+        write!(out, ", {:.1} % in time", share * 100.0)?;
+    }
+    writeln!(out)
+}
