@@ -186,23 +186,3 @@ pub fn two_links() -> Vec<LinkSpec> {
         LinkSpec::steady(40.0, Duration::from_millis(20)).with_seed(2),
     ]
 }
-
-/// What TCP inside a tunnel can carry at most of `capacity_mbit`: payload of a full inner packet
-/// (headers of 52 bytes with timestamps) over its outer packet (docs/wire.md, over IPv4).
-#[must_use]
-pub fn tunnel_ceiling(capacity_mbit: f64) -> f64 {
-    capacity_mbit * (INNER_BYTES - TCP_HEADER_BYTES) / OUTER_BYTES
-}
-
-/// What TCP without a tunnel can carry at most of `capacity_mbit`.
-#[must_use]
-pub fn plain_ceiling(capacity_mbit: f64) -> f64 {
-    capacity_mbit * (1_500.0 - TCP_HEADER_BYTES) / 1_500.0
-}
-
-/// IPv4 and TCP headers with the timestamps option, bytes.
-const TCP_HEADER_BYTES: f64 = 52.0;
-/// A full inner packet on a path of MTU 1,500, bytes (docs/wire.md).
-const INNER_BYTES: f64 = 1_426.0;
-/// The IPv4 packet that carries it, bytes (docs/wire.md).
-const OUTER_BYTES: f64 = 1_491.0;

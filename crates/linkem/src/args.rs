@@ -56,6 +56,9 @@ pub(crate) struct Args {
     /// Unix socket for changes while running: one command a line, one JSON answer a line.
     #[arg(long, value_name = "SOCKET")]
     pub(crate) control: Option<PathBuf>,
+    /// Carry out no timed change until the command `restart`.
+    #[arg(long, requires = "control")]
+    pub(crate) wait: bool,
     /// Also write the final counters to this file.
     #[arg(long, value_name = "FILE")]
     pub(crate) stats: Option<PathBuf>,
@@ -108,6 +111,8 @@ Commands of the control socket:
                                                reorder, loss, loss_burst, queue, queue_packets,
                                                mtu, blackhole
   stats                                        counters so far
+  restart                                      begin anew: time, traces, timed changes, randomness
+                                               and counters; packets inside the link are lost
   stop                                         end the program";
 
 /// One end of the link as given on the command line.

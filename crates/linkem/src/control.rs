@@ -214,12 +214,16 @@ fn execute(line: &str, engine: &mut Engine, directory: &Path) -> (String, bool) 
                 .map(|stats| json!({ "ok": true, "stats": stats }))
                 .map_err(Into::into)
         }
+        Some("restart") => {
+            engine.restart();
+            Ok(json!({ "ok": true }))
+        }
         Some("stop") => return (json!({ "ok": true }).to_string(), true),
         Some(other) => Err(anyhow::anyhow!(
-            "unknown command `{other}`; use `set`, `stats` or `stop`"
+            "unknown command `{other}`; use `set`, `stats`, `restart` or `stop`"
         )),
         None => Err(anyhow::anyhow!(
-            "empty command; use `set`, `stats` or `stop`"
+            "empty command; use `set`, `stats`, `restart` or `stop`"
         )),
     };
     let answer = result.unwrap_or_else(|e| json!({ "ok": false, "error": format!("{e:#}") }));

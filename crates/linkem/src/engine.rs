@@ -19,6 +19,8 @@ use crate::end::{End, ip_len};
 pub(crate) struct Engine {
     ends: [End; 2],
     link: Link<Vec<u8>>,
+    /// What [`Self::restart`] begins with.
+    config: LinkConfig,
     clock: Clock,
     spare: Vec<Vec<u8>>,
     scratch: Box<[u8]>,
@@ -47,11 +49,17 @@ const GATHERED_MIN: u32 = 2;
 const SLEEP_MAX: Duration = Duration::from_secs(3_600);
 
 impl Engine {
-    /// Time zero of the link is now.
-    pub(crate) fn new(a: End, b: End, config: LinkConfig) -> Self {
+    /// Time zero of the link is now. With `wait`, timed changes are left out until
+    /// [`Self::restart`].
+    pub(crate) fn new(a: End, b: End, config: LinkConfig, wait: bool) -> Self {
+        let mut first = config.clone();
+        if wait {
+            first.changes.clear();
+        }
         Self {
             ends: [a, b],
-            link: Link::new(config),
+            link: Link::new(first),
+            config,
             clock: Clock::new(),
             spare: Vec::new(),
             scratch: vec![0; FRAME_BYTES_MAX].into_boxed_slice(),
@@ -61,6 +69,15 @@ impl Engine {
             busy: false,
             paused: false,
         }
+    }
+
+    /// Begins anew: time, traces, timed changes, randomness and counters. What is inside is lost.
+    pub(crate) fn restart(&mut self) {
+        self.link = Link::new(self.config.clone());
+        self.clock = Clock::new();
+        self.last_wake = Instant::ZERO;
+        self.wake_ups = 0;
+        (self.busy, self.paused) = (false, false);
     }
 
     pub(crate) fn now(&self) -> Instant {

@@ -27,7 +27,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let b = end(&args.b, &args.address_b)?;
     prefer_punctuality();
     let seed = config.seed;
-    let mut engine = Engine::new(a, b, config);
+    let mut engine = Engine::new(a, b, config, args.wait);
     let [end_a, end_b] = engine.ends();
     print_line(&Ready {
         ready: true,

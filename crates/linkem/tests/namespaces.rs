@@ -316,6 +316,23 @@ fn a_plan_file_sets_directions_traces_and_timed_changes() {
 }
 
 #[test]
+fn a_waiting_link_counts_its_time_from_the_restart() {
+    let pair = Pair::new();
+    let plan = "[[change]]\nat = \"200ms\"\nup.blackhole = true\n";
+    std::fs::write(pair.path("plan"), plan).expect("writable");
+    let _link = pair.link(&format!("--wait --plan {}", pair.path("plan").display()));
+    let (from, to) = pair.sockets("10.66.0.1", "10.66.0.2");
+    std::thread::sleep(Duration::from_millis(250));
+    assert!(passes(&from, &to, 100), "a change happened before its time");
+    assert_eq!(pair.control("restart")["ok"], true);
+    assert!(passes(&from, &to, 100), "restarting took more than 200 ms");
+    let stats = pair.control("stats")["stats"].clone();
+    assert_eq!(count(&stats, "up", "sent_packets"), 1, "{stats}");
+    std::thread::sleep(Duration::from_millis(250));
+    assert!(!passes(&from, &to, 100), "the change did not happen");
+}
+
+#[test]
 fn wrong_use_fails_with_a_remedy() {
     let pair = Pair::new();
     let [a, _] = pair.names.clone();

@@ -14,6 +14,7 @@ mod capacity;
 mod direction;
 mod link;
 mod loss;
+mod mean;
 mod plan;
 mod trace;
 pub mod units;

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -67,7 +68,16 @@ pub(crate) fn undo_all() {
     }
 }
 
-/// Removes namespaces and directories whose maker is dead: names are `rw-PURPOSE-PID-…`.
+/// Waits for the end of the process if a signal has come, so that nobody disturbs the clean-up
+/// or reports what it breaks. Returns at once otherwise.
+pub fn wait_if_interrupted() {
+    while INTERRUPTED.load(Ordering::Relaxed) {
+        std::thread::park();
+    }
+}
+
+/// Removes namespaces, directories and WireGuard's control sockets whose maker is dead: names are
+/// `rw-PURPOSE-PID-…`.
 ///
 /// Returns how many were removed.
 pub fn remove_leftovers() -> usize {
@@ -80,7 +90,11 @@ pub fn remove_leftovers() -> usize {
     for name in &directories {
         let _ = std::fs::remove_dir_all(temporary.join(name));
     }
-    namespaces.len() + directories.len()
+    let sockets = orphans(Path::new(WIREGUARD_DIR));
+    for name in &sockets {
+        let _ = std::fs::remove_file(Path::new(WIREGUARD_DIR).join(name));
+    }
+    namespaces.len() + directories.len() + sockets.len()
 }
 
 /// Entries of a directory that a dead process made.
@@ -134,6 +148,7 @@ fn watch_signals() {
             .name("testbed-signals".into())
             .spawn(move || {
                 if let Some(signal) = signals.forever().next() {
+                    INTERRUPTED.store(true, Ordering::Relaxed);
                     eprintln!("interrupted: removing namespaces and programs");
                     undo_all();
                     std::process::exit(128 + signal);
@@ -156,6 +171,11 @@ fn list() -> MutexGuard<'static, List> {
     LIST.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Whether a signal came and everything is being undone.
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+/// Where `wireguard-go` makes its control sockets.
+pub(crate) const WIREGUARD_DIR: &str = "/var/run/wireguard";
 /// Where `ip netns` keeps its names.
 pub(crate) const NAMESPACE_DIR: &str = "/run/netns";
 

@@ -75,8 +75,14 @@ pub struct TunnelStatus {
     pub hold_timeouts: u64,
     /// Copies removed at the exit.
     pub duplicates: u64,
+    /// Packets passed on after the exit had given them up.
+    pub late: u64,
     /// Packets dropped at the entry.
     pub queue_drops: u64,
+    /// Packets marked CE at the entry.
+    pub queue_marks: u64,
+    /// Why the scheduler does what it does, if it says.
+    pub reason: String,
     /// The paths.
     pub paths: Vec<PathStatus>,
 }

@@ -5,8 +5,10 @@
 //! [`remove_leftovers`] when the maker was killed. Traffic flows only between namespaces made
 //! here and is always bounded in time. Needs root and the programs named in [`programs`].
 
+pub mod experiment;
 pub mod gateway;
 pub mod mptcp;
+pub mod peers;
 pub mod programs;
 pub mod statistics;
 pub mod topology;
@@ -18,9 +20,9 @@ mod namespace;
 pub mod process;
 mod serial;
 
-pub use cleanup::remove_leftovers;
-pub use link::{Capacity, Link, LinkSpec, Shape};
+pub use cleanup::{remove_leftovers, wait_if_interrupted};
+pub use link::{Capacity, Link, LinkCounters, LinkSpec, Shape};
 pub use namespace::{Namespace, veth};
 pub use process::{Finished, Process, Program, STOP_LIMIT, cpu_seconds, softirq_cpu_seconds};
-pub use serial::{Serial, serial};
+pub use serial::{Serial, serial, shared};
 pub use topology::{Topology, TopologySpec};

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use ropewalk_netem::{LinkPlan, Side};
+use ropewalk_netem::{Counters, LinkPlan, Side};
 
 use crate::namespace::{Namespace, veth};
 use crate::process::Process;
@@ -35,6 +35,9 @@ pub enum LinkSpec {
         /// Seed of losses and jitter.
         seed: u64,
     },
+    /// A link that `ropewalk-linkem` emulates by a plan, its traces named by absolute paths. Timed
+    /// changes happen only after [`Link::restart`].
+    Planned(Box<LinkPlan>),
 }
 
 /// One direction of an emulated link.
@@ -65,6 +68,15 @@ pub enum Capacity {
 #[derive(Debug)]
 pub struct Link {
     emulator: Option<Emulator>,
+}
+
+/// What passed each direction of an emulated link.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LinkCounters {
+    /// From the site.
+    pub up: Counters,
+    /// Towards the site.
+    pub down: Counters,
 }
 
 #[derive(Debug)]
@@ -150,11 +162,12 @@ impl LinkSpec {
         self
     }
 
-    /// The same link with this MTU, bytes.
+    /// The same link with this MTU, bytes; a planned link keeps that of Ethernet.
     #[must_use]
     pub fn with_mtu(mut self, bytes: u32) -> Self {
         match &mut self {
             Self::Unshaped { mtu, .. } | Self::Emulated { mtu, .. } => *mtu = bytes,
+            Self::Planned(_) => {}
         }
         self
     }
@@ -206,12 +219,51 @@ impl Link {
                 Ok(Self { emulator: None })
             }
             LinkSpec::Emulated { mtu, .. } => {
-                let emulator = Emulator::start(&spec.plan(), *mtu, site, hub, directory)?;
+                let emulator = Emulator::start(&spec.plan(), *mtu, false, site, hub, directory)?;
+                Ok(Self {
+                    emulator: Some(emulator),
+                })
+            }
+            LinkSpec::Planned(plan) => {
+                let emulator =
+                    Emulator::start(&plan.to_toml()?, ETHERNET_MTU, true, site, hub, directory)?;
                 Ok(Self {
                     emulator: Some(emulator),
                 })
             }
         }
+    }
+
+    /// Begins the link anew: time, traces, timed changes, randomness and counters. Packets inside
+    /// are lost.
+    ///
+    /// # Errors
+    /// If the link is not emulated or the emulator does not answer.
+    pub fn restart(&self) -> Result<()> {
+        self.emulator()?.command("restart").map(drop)
+    }
+
+    /// What passed each direction since the start.
+    ///
+    /// # Errors
+    /// If the link is not emulated or the emulator does not answer.
+    pub fn counters(&self) -> Result<LinkCounters> {
+        let answer = self.emulator()?.command("stats")?;
+        let answer: serde_json::Value = serde_json::from_str(&answer)?;
+        let read = |side: &str| {
+            serde_json::from_value(answer["stats"][side].clone())
+                .with_context(|| format!("the emulator's counters have no `{side}`: {answer}"))
+        };
+        Ok(LinkCounters {
+            up: read("up")?,
+            down: read("down")?,
+        })
+    }
+
+    fn emulator(&self) -> Result<&Emulator> {
+        self.emulator
+            .as_ref()
+            .context("a bare veth pair cannot do this, only an emulated link")
     }
 
     /// Whether this link is emulated.
@@ -245,11 +297,8 @@ impl Link {
     /// # Errors
     /// If the link is not emulated or the emulator refuses.
     pub fn set(&self, direction: &str, settings: &str) -> Result<()> {
-        let emulator = self
-            .emulator
-            .as_ref()
-            .context("only an emulated link can change")?;
-        emulator.command(&format!("set {direction} {settings}"))
+        let command = format!("set {direction} {settings}");
+        self.emulator()?.command(&command).map(drop)
     }
 }
 
@@ -257,6 +306,7 @@ impl Emulator {
     fn start(
         plan: &str,
         mtu: u32,
+        wait: bool,
         site: (&Namespace, &str),
         hub: (&Namespace, &str),
         directory: &Path,
@@ -273,6 +323,7 @@ impl Emulator {
             .arg(&plan_file)
             .arg("--control")
             .arg(&control)
+            .args(wait.then_some("--wait"))
             .start(directory, &name)?;
         process
             .first_line(READY_LIMIT)
@@ -287,7 +338,7 @@ impl Emulator {
         })
     }
 
-    fn command(&self, line: &str) -> Result<()> {
+    fn command(&self, line: &str) -> Result<String> {
         let mut stream = UnixStream::connect(&self.control)
             .with_context(|| format!("{} does not listen", self.process.name()))?;
         stream.set_read_timeout(Some(READY_LIMIT))?;
@@ -297,7 +348,7 @@ impl Emulator {
         if answer.contains("error") {
             bail!("{} refused `{line}`: {answer}", self.process.name());
         }
-        Ok(())
+        Ok(answer)
     }
 }
 
@@ -383,6 +434,8 @@ impl Shape {
 
 /// Longest time an emulator may take to start or to answer.
 const READY_LIMIT: Duration = Duration::from_secs(5);
+/// MTU of a planned link, bytes.
+const ETHERNET_MTU: u32 = 1_500;
 /// IP length of a full packet, bytes.
 const FULL_PACKET: usize = 1_500;
 /// Smallest step in virtual time, so that the loop ends.

@@ -1,4 +1,4 @@
-//! One measurement at a time on this machine, whatever starts it: tests, benchmarks, demos.
+//! Tests and benchmarks measure alone on this machine; runs of plans share it with each other.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -17,6 +17,24 @@ pub struct Serial {
 /// # Errors
 /// If the lock file cannot be made.
 pub fn serial() -> Result<Serial> {
+    lock(
+        FlockOperation::NonBlockingLockExclusive,
+        FlockOperation::LockExclusive,
+    )
+}
+
+/// Waits until no test or benchmark measures; others may share.
+///
+/// # Errors
+/// If the lock file cannot be made.
+pub fn shared() -> Result<Serial> {
+    lock(
+        FlockOperation::NonBlockingLockShared,
+        FlockOperation::LockShared,
+    )
+}
+
+fn lock(at_once: FlockOperation, wait: FlockOperation) -> Result<Serial> {
     let path = PathBuf::from(LOCK);
     let file = File::options()
         .create(true)
@@ -24,7 +42,10 @@ pub fn serial() -> Result<Serial> {
         .write(true)
         .open(&path);
     let file = file.with_context(|| format!("cannot open {}", path.display()))?;
-    flock(&file, FlockOperation::LockExclusive)?;
+    if flock(&file, at_once).is_err() {
+        eprintln!("waiting until others on this machine have measured");
+        flock(&file, wait)?;
+    }
     Ok(Serial { _file: file })
 }
 

@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use clap::Parser;
+use ropewalk_e2e::Ground;
 use ropewalk_e2e::bench::{self, BenchArgs};
 use ropewalk_e2e::table::{Table, range};
-use ropewalk_e2e::{Ground, plain_ceiling, tunnel_ceiling};
+use ropewalk_plan::{direct_ceiling, tunnel_ceiling};
 use ropewalk_testbed::gateway::GatewaySpec;
 use ropewalk_testbed::topology::SERVER;
 use ropewalk_testbed::traffic::bulk::{self, Bulk, BulkSpec};
@@ -179,7 +180,7 @@ fn run(
         "single-a" | "single-b" => {
             let index = usize::from(row.row == "single-b");
             let uplink = ground.topology.uplinks()[index].interface.clone();
-            row.ceiling_mbit = plain_ceiling(pair.capacity_mbit[index]);
+            row.ceiling_mbit = direct_ceiling(pair.capacity_mbit[index]);
             wait();
             let ping = ping(&ground, Some(&uplink))?;
             let report = bulk::run(&ground.topology.endpoints().through(&uplink), &spec)?;
@@ -188,7 +189,7 @@ fn run(
             row.add_ping(&ping.finish()?);
         }
         "mptcp" => {
-            row.ceiling_mbit = plain_ceiling(sum);
+            row.ceiling_mbit = direct_ceiling(sum);
             if ground.topology.enable_mptcp()? {
                 wait();
                 let report = bulk::run(&ground.topology.endpoints(), &spec.over_mptcp())?;

@@ -4,7 +4,6 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Parser;
@@ -12,12 +11,13 @@ use ropewalk_e2e::Ground;
 use ropewalk_e2e::bench::{self, BenchArgs};
 use ropewalk_e2e::table::{Table, range};
 use ropewalk_testbed::gateway::GatewaySpec;
+use ropewalk_testbed::peers::{self, Tools};
 use ropewalk_testbed::topology::HUB;
 use ropewalk_testbed::traffic::Direction;
 use ropewalk_testbed::traffic::Endpoints;
 use ropewalk_testbed::traffic::iperf::{self, IperfReport, IperfSpec, Load};
 use ropewalk_testbed::{
-    LinkSpec, Process, Program, Topology, TopologySpec, cpu_seconds, programs, softirq_cpu_seconds,
+    LinkSpec, Topology, TopologySpec, cpu_seconds, programs, softirq_cpu_seconds,
 };
 use serde::Serialize;
 
@@ -168,10 +168,14 @@ fn run(args: &Args, system: System, seconds: u32, udp: bool, row: &mut Row) -> R
             measure_all(&ends(&lab.topology, address), &pids, seconds, udp, row)
         }
         System::WireguardGo => {
-            let program = args.wireguard_go.clone().context("checked before")?;
-            let peers = WireguardGo::start(&ground.topology, program)?;
-            let ends = ends(&ground.topology, WireguardGo::HUB);
-            measure_all(&ends, &peers.pids(), seconds, udp, row)
+            let tools = Tools {
+                wireguard_go: args.wireguard_go.clone(),
+            };
+            let peer = peers::find("wireguard-go").context("the testbed knows it")?;
+            let joined = peers::join(peer, &ground.topology, &tools)?;
+            let pids = [joined.site.pid(), joined.hub.pid()];
+            let ends = ends(&ground.topology, peers::HUB_INNER.into());
+            measure_all(&ends, &pids, seconds, udp, row)
         }
     }
 }
@@ -253,85 +257,6 @@ fn highest_packet_rate(ends: &Endpoints) -> Result<f64> {
         }
     }
     Ok(best)
-}
-
-/// Two wireguard-go programs, one in each namespace.
-struct WireguardGo {
-    site: Process,
-    hub: Process,
-}
-
-impl WireguardGo {
-    const HUB: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 99, 0, 1));
-
-    fn start(topology: &Topology, program: PathBuf) -> Result<Self> {
-        let directory = topology.directory();
-        let number = std::process::id() % 10_000;
-        let names = [format!("wgs{number}"), format!("wgh{number}")];
-        let start = |namespace: &ropewalk_testbed::Namespace, name: &str| {
-            namespace
-                .program(program.clone())
-                .args(["-f", name])
-                .start(directory, name)
-        };
-        let site = start(topology.site(), &names[0])?;
-        let hub = start(topology.hub(), &names[1])?;
-        let keys = [key_pair(directory, "site")?, key_pair(directory, "hub")?];
-        let settings = [
-            (
-                topology.site(),
-                "10.99.0.2/24",
-                &keys[1].1,
-                vec!["endpoint", "203.0.113.1:51820"],
-            ),
-            (topology.hub(), "10.99.0.1/24", &keys[0].1, vec![]),
-        ];
-        for (index, (namespace, address, peer, endpoint)) in settings.into_iter().enumerate() {
-            let name = &names[index];
-            wait_for_socket(name)?;
-            let mut set = namespace
-                .program("wg")
-                .args(["set", name, "listen-port", "51820"]);
-            set = set.arg("private-key").arg(&keys[index].0);
-            set = set
-                .args(["peer", peer, "allowed-ips", "10.99.0.0/24"])
-                .args(endpoint);
-            set.success(Duration::from_secs(5))?;
-            let mtu = "mtu 1420";
-            namespace.ip(&format!(
-                "addr add {address} dev {name}\nlink set {name} up {mtu}\n"
-            ))?;
-        }
-        Ok(Self { site, hub })
-    }
-
-    fn pids(&self) -> [u32; 2] {
-        [self.site.pid(), self.hub.pid()]
-    }
-}
-
-/// A private key in a file, and the public key.
-fn key_pair(directory: &std::path::Path, name: &str) -> Result<(PathBuf, String)> {
-    let limit = Duration::from_secs(5);
-    let private = Program::new("wg").arg("genkey").success(limit)?;
-    let public = Program::new("wg")
-        .arg("pubkey")
-        .input(private.clone())
-        .success(limit)?;
-    let path = directory.join(format!("{name}.wg"));
-    std::fs::write(&path, private)?;
-    Ok((path, public.trim().to_owned()))
-}
-
-fn wait_for_socket(name: &str) -> Result<()> {
-    let path = PathBuf::from(format!("/var/run/wireguard/{name}.sock"));
-    for _ in 0..250 {
-        if path.exists() {
-            return Ok(());
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    anyhow::bail!("wireguard-go did not make {}", path.display())
 }
 
 fn table(rows: &[Row]) -> Table {

@@ -112,7 +112,7 @@ impl Bench {
         let thread = std::thread::spawn(move || {
             prefer_punctuality();
             let before = cpu_seconds();
-            let mut engine = Engine::new(end_a, end_b, config);
+            let mut engine = Engine::new(end_a, end_b, config, false);
             engine.carry(stopped.as_fd(), ropewalk_types::Instant::FAR_FUTURE)?;
             Ok(cpu_seconds() - before)
         });

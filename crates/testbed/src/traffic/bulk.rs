@@ -78,6 +78,9 @@ pub struct BulkReport {
     pub samples_mbit: Vec<f64>,
     /// Each connection.
     pub flows: Vec<FlowReport>,
+    /// When the first sampling interval begins.
+    #[serde(skip)]
+    pub begin: Option<Instant>,
 }
 
 /// What one connection achieved.
@@ -87,6 +90,9 @@ pub struct FlowReport {
     pub bytes: u64,
     /// Why the connection counts as broken, if it does.
     pub broken: Option<String>,
+    /// Payload delivered in each sampling interval, bytes.
+    #[serde(skip)]
+    pub samples: Vec<u64>,
 }
 
 impl BulkSpec {
@@ -159,7 +165,7 @@ impl Bulk {
             Direction::Upload => ends.client.clone(),
         };
         let retransmits_before = sending.tcp_retransmits()?;
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(Shared::new(spec.sample));
         let pattern: Arc<[u8]> = pattern().into();
         let (mut senders, mut receivers) = (Vec::new(), Vec::new());
         let mut pairs = Vec::new();
@@ -185,8 +191,8 @@ impl Bulk {
                 receive(receiver, amount, &state, &block)
             }));
         }
-        let (state, every) = (shared.clone(), spec.sample);
-        let sampler = std::thread::spawn(move || sample(&state, every));
+        let state = shared.clone();
+        let sampler = std::thread::spawn(move || sample(&state));
         let amount = spec.amount;
         Ok(Self {
             _listener: listener,
@@ -237,8 +243,8 @@ impl Bulk {
             .zip(errors)
             .map(|(thread, send_error)| {
                 let mut flow = thread.join().unwrap_or_else(|_| FlowReport {
-                    bytes: 0,
                     broken: panicked(),
+                    ..FlowReport::default()
                 });
                 flow.broken = flow.broken.or(send_error);
                 flow
@@ -251,6 +257,7 @@ impl Bulk {
             retransmits,
             samples_mbit: self.sampler.join().unwrap_or_default(),
             flows,
+            begin: Some(self.shared.begin),
         })
     }
 }
@@ -266,21 +273,29 @@ pub fn run(ends: &Endpoints, spec: &BulkSpec) -> Result<BulkReport> {
 #[derive(Debug)]
 struct Shared {
     begin: Instant,
+    sample: Duration,
     received: AtomicU64,
     stop: AtomicBool,
 }
 
-impl Default for Shared {
-    fn default() -> Self {
+impl Shared {
+    fn new(sample: Duration) -> Self {
         Self {
             begin: Instant::now(),
+            sample,
             received: AtomicU64::new(0),
             stop: AtomicBool::new(false),
         }
     }
-}
 
-impl Shared {
+    /// Number of the sampling interval that goes on now.
+    fn interval(&self) -> usize {
+        let number = self.begin.elapsed().as_nanos() / self.sample.as_nanos().max(1);
+        usize::try_from(number)
+            .unwrap_or(SAMPLES_MAX)
+            .min(SAMPLES_MAX)
+    }
+
     fn stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
@@ -346,6 +361,7 @@ fn receive(mut stream: TcpStream, amount: Amount, shared: &Shared, block: &[u8])
     let (mut bytes, mut at) = (0u64, 0usize);
     let mut last = Instant::now();
     let mut buffer = vec![0u8; READ_BYTES];
+    let mut samples = Vec::new();
     let broken = loop {
         if shared.stopped() {
             break unfinished(amount, bytes, last);
@@ -359,13 +375,22 @@ fn receive(mut stream: TcpStream, amount: Amount, shared: &Shared, block: &[u8])
                 bytes += count as u64;
                 at = (at + count) % block.len();
                 last = Instant::now();
+                let interval = shared.interval();
+                if samples.len() <= interval {
+                    samples.resize(interval + 1, 0);
+                }
+                samples[interval] += count as u64;
                 shared.received.fetch_add(count as u64, Ordering::Relaxed);
             }
             Err(error) if is_pause(&error) => {}
             Err(error) => break Some(format!("receiving: {error}")),
         }
     };
-    FlowReport { bytes, broken }
+    FlowReport {
+        bytes,
+        broken,
+        samples,
+    }
 }
 
 /// Whether `data` continues the repeated block from offset `at`.
@@ -399,7 +424,8 @@ fn early_end(amount: Amount, bytes: u64) -> Option<String> {
 }
 
 /// Throughput of each interval until the stop flag, Mbit/s.
-fn sample(shared: &Shared, every: Duration) -> Vec<f64> {
+fn sample(shared: &Shared) -> Vec<f64> {
+    let every = shared.sample;
     let mut samples = Vec::new();
     let (mut before, mut next) = (0, shared.begin + every);
     while !shared.stopped() && samples.len() < SAMPLES_MAX {

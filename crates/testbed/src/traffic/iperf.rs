@@ -84,7 +84,7 @@ pub fn run(ends: &Endpoints, spec: &IperfSpec) -> Result<IperfReport> {
         .args(["-s", "-1", "-p", PORT, "-i", "0"]);
     server = server.args(["-B", &ends.server_address.to_string()]);
     let mut server = server.start(directory.path(), "iperf3-server")?;
-    await_listener(ends)?;
+    await_listener(ends, PORT_NUMBER)?;
     let limit = Duration::from_secs(u64::from(spec.seconds) + 30);
     let finished = client(ends, spec).run(limit)?;
     let answer: Value = serde_json::from_str(&finished.stdout)
@@ -121,7 +121,7 @@ fn client(ends: &Endpoints, spec: &IperfSpec) -> crate::process::Program {
 }
 
 /// Waits until the server listens, without a connection that it would take for the client's.
-fn await_listener(ends: &Endpoints) -> Result<()> {
+pub(crate) fn await_listener(ends: &Endpoints, port: u16) -> Result<()> {
     let end = Instant::now() + Duration::from_secs(5);
     loop {
         let tables = ends.server.enter(|| {
@@ -130,11 +130,11 @@ fn await_listener(ends: &Endpoints) -> Result<()> {
                     .unwrap_or_default()
             })
         })?;
-        if tables.iter().any(|table| has_listener(table, PORT_NUMBER)) {
+        if tables.iter().any(|table| has_listener(table, port)) {
             return Ok(());
         }
         if Instant::now() > end {
-            bail!("the iperf3 server did not listen within 5 s");
+            bail!("nothing listened on TCP port {port} within 5 s");
         }
         std::thread::sleep(Duration::from_millis(10));
     }

@@ -43,6 +43,18 @@ pub struct PingReport {
     pub duplicates: u64,
     /// Round-trip times, milliseconds.
     pub rtt_ms: Summary,
+    /// First answers in the order they came.
+    #[serde(skip)]
+    pub replies: Vec<Reply>,
+}
+
+/// One answer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Reply {
+    /// Number of the request, from 1.
+    pub sequence: u64,
+    /// Round-trip time, milliseconds.
+    pub rtt_ms: f64,
 }
 
 impl PingSpec {
@@ -103,6 +115,15 @@ impl Ping {
             .with_context(|| format!("ping said no summary: {}", self.process.log_tail()))
     }
 
+    /// Waits `limit` for answers still to come, ends the series and reads it.
+    ///
+    /// # Errors
+    /// If `ping` printed no summary.
+    pub fn finish_within(mut self, limit: Duration) -> Result<PingReport> {
+        self.process.wait(limit)?;
+        self.finish()
+    }
+
     /// Waits until all requests are answered or given up, and reads the series.
     ///
     /// # Errors
@@ -125,6 +146,20 @@ pub fn run(from: &Namespace, spec: &PingSpec) -> Result<PingReport> {
     Ping::start(from, spec, directory.path(), "ping")?.wait(limit)
 }
 
+/// Whether one request is answered within [`ANSWER_LIMIT`].
+///
+/// # Errors
+/// If `ping` cannot be run.
+pub fn answers(from: &Namespace, spec: &PingSpec) -> Result<bool> {
+    let seconds = ANSWER_LIMIT.as_secs_f64().to_string();
+    let program = from.program("ping").args(["-n", "-c", "1", "-W", &seconds]);
+    let program = program.arg(spec.target.to_string());
+    Ok(program.run(ANSWER_LIMIT * 10)?.status.success())
+}
+
+/// How long [`answers`] waits.
+pub const ANSWER_LIMIT: Duration = Duration::from_secs(1);
+
 /// Reads the output of `ping`; `None` without a summary line.
 fn parse(text: &str) -> Option<PingReport> {
     let summary = text
@@ -140,20 +175,35 @@ fn parse(text: &str) -> Option<PingReport> {
             .rev()
             .find_map(|word| word.parse::<u64>().ok())
     };
-    let times = text
-        .lines()
-        .filter(|line| !line.contains("(DUP!)"))
-        .filter_map(|line| {
-            let (_, rest) = line.split_once("time=")?;
-            rest.split_whitespace().next()?.parse::<f64>().ok()
-        });
+    let replies = replies(text);
     Some(PingReport {
         sent: number_before("transmitted")?,
         received: number_before("received")?,
         duplicates: text.lines().filter(|line| line.contains("(DUP!)")).count() as u64,
-        rtt_ms: summarize(times),
+        rtt_ms: summarize(replies.iter().map(|reply| reply.rtt_ms)),
+        replies,
     })
 }
+
+/// First answers. `ping` prints the low 16 bits of the number.
+fn replies(text: &str) -> Vec<Reply> {
+    let mut highest = 0;
+    let lines = text.lines().filter(|line| !line.contains("(DUP!)"));
+    let replies = lines.filter_map(|line| {
+        let field = |key: &str| line.split_once(key)?.1.split_whitespace().next();
+        let low: u64 = field("icmp_seq=")?.parse().ok()?;
+        let rtt_ms = field("time=")?.parse().ok()?;
+        let mut sequence = (highest & !LOW_BITS) + low;
+        if sequence + LOW_BITS / 2 < highest {
+            sequence += LOW_BITS + 1;
+        }
+        highest = highest.max(sequence);
+        Some(Reply { sequence, rtt_ms })
+    });
+    replies.collect()
+}
+
+const LOW_BITS: u64 = 0xffff;
 
 #[cfg(test)]
 mod tests {

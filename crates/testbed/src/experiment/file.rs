@@ -1,0 +1,64 @@
+//! A plan file: the plan, and the directory that its traces are relative to.
+
+use std::path::{Path, PathBuf};
+
+use ropewalk_plan::{Plan, PlanError};
+
+/// A plan that was read from a file.
+#[derive(Clone, Debug)]
+pub struct PlanFile {
+    /// The plan.
+    pub plan: Plan,
+    /// Where the file is; relative names of traces start here.
+    pub directory: PathBuf,
+}
+
+/// A plan file that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum PlanFileError {
+    /// It cannot be read.
+    #[error("cannot read {}: {error}", file.display())]
+    Unreadable {
+        /// The file.
+        file: PathBuf,
+        /// Why.
+        error: std::io::Error,
+    },
+    /// It is no plan.
+    #[error("{}: {error}", file.display())]
+    Wrong {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong.
+        error: PlanError,
+    },
+    /// A link of the plan cannot be made.
+    #[error("path `{path}`: {problem}")]
+    Link {
+        /// Name of the path.
+        path: String,
+        /// What is wrong.
+        problem: String,
+    },
+}
+
+impl PlanFile {
+    /// Reads and checks a plan.
+    ///
+    /// # Errors
+    /// If the file cannot be read or is no plan.
+    pub fn read(file: &Path) -> Result<Self, PlanFileError> {
+        let unreadable = |error| PlanFileError::Unreadable {
+            file: file.to_owned(),
+            error,
+        };
+        let text = std::fs::read_to_string(file).map_err(unreadable)?;
+        let file_absolute = file.canonicalize().map_err(unreadable)?;
+        let directory = file_absolute.parent().unwrap_or(Path::new("/")).to_owned();
+        let plan = Plan::parse(&text).map_err(|error| PlanFileError::Wrong {
+            file: file.to_owned(),
+            error,
+        })?;
+        Ok(Self { plan, directory })
+    }
+}

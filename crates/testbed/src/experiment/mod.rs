@@ -1,0 +1,202 @@
+//! One experiment plan on the real kernel: namespaces, links, carrier, traffic; then the report.
+//!
+//! Everything is set up first; then all links begin anew together and the traffic starts: that
+//! instant is time zero of the plan for timed changes, traces, warm-up and series alike.
+
+mod carrier;
+mod counting;
+mod file;
+mod paths;
+mod series;
+mod sources;
+mod summary;
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow};
+use ropewalk_netem::Side;
+use ropewalk_plan::{Direction, Plan, Report, Traffic};
+
+use crate::topology::{Topology, TopologySpec};
+use crate::{programs, serial};
+use carrier::Carried;
+use counting::Counts;
+pub use file::{PlanFile, PlanFileError};
+use sources::{Outcome, Stage};
+pub use summary::summary;
+
+/// What of a run does not come from its plan.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Instead of the plan's seed.
+    pub seed: Option<u64>,
+    /// Where to keep configurations, output and logs of all programs.
+    pub keep_logs: Option<PathBuf>,
+    /// The `wireguard-go` program; found in PATH unless given.
+    pub wireguard_go: Option<PathBuf>,
+}
+
+/// This machine lacks what the plan needs; nothing is wrong with the plan.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("cannot run here: {0}")]
+pub struct CannotRun(pub String);
+
+/// Runs a plan once.
+///
+/// Waits first while a test or a benchmark measures on this machine; other runs may go on beside
+/// it.
+///
+/// # Errors
+/// [`CannotRun`] if the machine lacks something; otherwise what failed, and where the logs are.
+pub fn run(file: &PlanFile, options: &Options) -> Result<Report> {
+    programs::require(&[programs::IP, programs::NFT, programs::ETHTOOL])?;
+    let plan = &file.plan;
+    sources::require(plan)?;
+    carrier::require(plan, options)?;
+    let seed = options.seed.unwrap_or(plan.seed);
+    let links = paths::links(file, seed)?;
+    let used = paths::used(plan);
+    let _shared = serial::shared()?;
+    let began = Instant::now();
+    let spec = used.iter().map(|&index| links[index].spec()).collect();
+    let mut topology = Topology::build(&TopologySpec::new("lab", spec))?;
+    let mut report = match measure(plan, options, &topology) {
+        Ok(report) => report,
+        Err(error) if error.is::<CannotRun>() => return Err(error),
+        Err(error) => {
+            let kept = keep(&mut topology, options);
+            return Err(error.context(format!("logs are in {}", kept.display())));
+        }
+    };
+    if options.keep_logs.is_some() {
+        keep(&mut topology, options);
+    }
+    let side = side(plan);
+    paths::describe(&mut report, plan, &links, &used, side);
+    report.seed = seed;
+    drop(topology);
+    report.wall_seconds = began.elapsed().as_secs_f64();
+    Ok(report)
+}
+
+/// Sets up what carries the traffic, sends it, and counts. Of the paths only those in use are
+/// reported here.
+fn measure(plan: &Plan, options: &Options, topology: &Topology) -> Result<Report> {
+    let carried = Carried::start(plan, options, topology)?;
+    let stage = Stage {
+        ends: carried.ends(topology),
+        directory: topology.directory().to_owned(),
+        window: Window::of(plan),
+        mptcp: carried.is_mptcp(),
+    };
+    let prepared = plan.traffic.iter().enumerate();
+    let prepared = prepared
+        .map(|(index, traffic)| {
+            let what = format!("traffic[{index}] ({})", traffic.kind());
+            sources::prepare(&stage, index, traffic).context(what)
+        })
+        .collect::<Result<Vec<_>>>()?;
+    for uplink in topology.uplinks() {
+        uplink.link.restart()?;
+    }
+    let begin = Instant::now();
+    let (outcomes, counts) = std::thread::scope(|scope| {
+        let running: Vec<_> = prepared
+            .into_iter()
+            .map(|source| scope.spawn(move || source.run(begin)))
+            .collect();
+        let counts = Counts::collect(&carried, topology, begin, stage.window);
+        let outcomes: Result<Vec<Outcome>> = running
+            .into_iter()
+            .enumerate()
+            .map(|(index, thread)| {
+                let result = thread.join();
+                let result = result.map_err(|_| anyhow!("its thread panicked"))?;
+                let kind = plan.traffic[index].kind();
+                result.with_context(|| format!("traffic[{index}] ({kind})"))
+            })
+            .collect();
+        (outcomes, counts)
+    });
+    let (outcomes, counts) = (outcomes?, counts?);
+    let mut report = Report {
+        plan: plan.name.clone(),
+        runner: "kernel".into(),
+        seconds: stage.window.counted().as_secs_f64(),
+        notes: carried.notes(),
+        ..Report::default()
+    };
+    counts.describe(&mut report, side(plan));
+    for outcome in outcomes {
+        report.traffic.push(outcome.report);
+        report.notes.extend(outcome.notes);
+    }
+    Ok(report)
+}
+
+/// The part of a run that is counted, after its start.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Window {
+    /// When counting begins.
+    from: Duration,
+    /// When it ends, and the traffic with it.
+    to: Duration,
+}
+
+impl Window {
+    fn of(plan: &Plan) -> Self {
+        Self {
+            from: plan.warmup,
+            to: plan.duration,
+        }
+    }
+
+    fn counted(self) -> Duration {
+        self.to.saturating_sub(self.from)
+    }
+
+    fn contains(self, at: Duration) -> bool {
+        self.from <= at && at < self.to
+    }
+}
+
+/// The direction of the first bulk traffic; towards the site if there is none.
+fn side(plan: &Plan) -> Side {
+    let first = plan.traffic.iter().find_map(|traffic| match traffic {
+        Traffic::Tcp { direction, .. } | Traffic::Quic { direction, .. } => Some(*direction),
+        Traffic::Ping { .. } | Traffic::Call { .. } | Traffic::Web { .. } => None,
+    });
+    match first.unwrap_or_default() {
+        Direction::Down => Side::Down,
+        Direction::Up => Side::Up,
+    }
+}
+
+/// Keeps the logs where the user wants them, or where they are; says where.
+fn keep(topology: &mut Topology, options: &Options) -> PathBuf {
+    let here = topology.directory().to_owned();
+    if let Some(wanted) = &options.keep_logs {
+        match copy_files(&here, wanted) {
+            Ok(()) => return wanted.clone(),
+            Err(error) => eprintln!("cannot keep the logs in {}: {error}", wanted.display()),
+        }
+    }
+    topology.keep_directory();
+    here
+}
+
+/// Copies plain files, subdirectories included; sockets stay.
+fn copy_files(from: &Path, to: &Path) -> std::io::Result<()> {
+    std::fs::create_dir_all(to)?;
+    for entry in std::fs::read_dir(from)? {
+        let entry = entry?;
+        let (kind, target) = (entry.file_type()?, to.join(entry.file_name()));
+        if kind.is_dir() {
+            copy_files(&entry.path(), &target)?;
+        } else if kind.is_file() {
+            std::fs::copy(entry.path(), target)?;
+        }
+    }
+    Ok(())
+}

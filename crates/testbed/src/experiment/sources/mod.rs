@@ -1,0 +1,113 @@
+//! The kinds of traffic of a plan. Each is prepared first (servers listen, programs are found),
+//! then runs from the common beginning on a thread of its own, and reports what it saw.
+
+mod call;
+mod mptcp;
+mod ping;
+mod quic;
+mod tcp;
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use ropewalk_plan::{Plan, Traffic, TrafficReport};
+
+use super::{CannotRun, Window};
+use crate::programs::{self, Requirement};
+use crate::traffic::Endpoints;
+
+/// Where and when traffic happens.
+#[derive(Clone, Debug)]
+pub(super) struct Stage {
+    /// Between whom.
+    pub(super) ends: Endpoints,
+    /// For logs.
+    pub(super) directory: PathBuf,
+    /// What is counted.
+    pub(super) window: Window,
+    /// Whether TCP connections are MPTCP.
+    pub(super) mptcp: bool,
+}
+
+/// Result of one kind of traffic.
+#[derive(Debug, Default)]
+pub(super) struct Outcome {
+    pub(super) report: TrafficReport,
+    /// What the reader should know.
+    pub(super) notes: Vec<String>,
+}
+
+/// Prepared traffic.
+pub(super) trait Source: Send {
+    /// Sends from `begin` to the end of the plan, and reports.
+    fn run(self: Box<Self>, begin: Instant) -> Result<Outcome>;
+}
+
+/// Checks that the programs for this traffic are there.
+pub(super) fn require(plan: &Plan) -> Result<()> {
+    let needed: Vec<Requirement> = plan
+        .traffic
+        .iter()
+        .filter_map(|traffic| match traffic {
+            Traffic::Tcp { .. } => Some(programs::IPERF3),
+            Traffic::Ping { .. } => Some(programs::PING),
+            Traffic::Quic { .. } | Traffic::Call { .. } | Traffic::Web { .. } => None,
+        })
+        .collect();
+    programs::require(&needed).map_err(|error| CannotRun(error.to_string()).into())
+}
+
+/// Prepares the traffic of one section, which is number `index`.
+pub(super) fn prepare(stage: &Stage, index: usize, traffic: &Traffic) -> Result<Box<dyn Source>> {
+    Ok(match *traffic {
+        Traffic::Tcp {
+            flows,
+            congestion,
+            direction,
+            start,
+        } => {
+            let load = tcp::Load {
+                flows,
+                congestion,
+                direction,
+                start,
+            };
+            if stage.mptcp {
+                Box::new(mptcp::Connections::prepare(stage, load))
+            } else {
+                Box::new(tcp::Iperf::prepare(stage, index, load)?)
+            }
+        }
+        Traffic::Quic {
+            flows,
+            congestion,
+            direction,
+            start,
+            packet_threshold,
+        } => {
+            let load = quic::Load {
+                flows,
+                congestion,
+                direction,
+                start,
+                packet_threshold,
+            };
+            Box::new(quic::Bulk::prepare(stage, index, load)?)
+        }
+        Traffic::Ping { interval } => Box::new(ping::Pings::prepare(stage, index, interval)),
+        Traffic::Call {
+            interval,
+            bytes,
+            deadline,
+        } => Box::new(call::Call::prepare(stage, interval, bytes, deadline)),
+        Traffic::Web { .. } => {
+            return Err(CannotRun("`web` traffic is not on the kernel yet".into()).into());
+        }
+    })
+}
+
+/// Sleeps until a time of the plan.
+fn sleep_until(begin: Instant, time: Duration) {
+    std::thread::sleep((begin + time).saturating_duration_since(Instant::now()));
+}

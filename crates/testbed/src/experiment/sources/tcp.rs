@@ -1,0 +1,292 @@
+//! Bulk TCP by `iperf3`: the receiving end says every tenth of a second what came.
+//!
+//! An iperf3 program connects one stream after the other before it sends; when its clock begins is
+//! therefore taken from the receiving process, which begins to read bulk data then.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use ropewalk_plan::{Congestion, Direction, FlowReport};
+use rustix::process::Signal;
+use serde_json::Value;
+
+use super::{Outcome, Source, Stage, sleep_until};
+use crate::process::{Process, Program};
+use crate::traffic::iperf;
+
+use super::super::series::{AllSeries, Series};
+
+/// One `[[traffic]]` section of kind `tcp`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Load {
+    pub(super) flows: u32,
+    pub(super) congestion: Congestion,
+    pub(super) direction: Direction,
+    pub(super) start: Duration,
+}
+
+/// Servers that listen, and clients that will connect to them.
+#[derive(Debug)]
+pub(super) struct Iperf {
+    stage: Stage,
+    load: Load,
+    pairs: Vec<Pair>,
+}
+
+/// One server and its client to be.
+#[derive(Debug)]
+struct Pair {
+    name: String,
+    server: Process,
+    client: Program,
+    flows: u32,
+}
+
+impl Iperf {
+    /// Starts the servers.
+    pub(super) fn prepare(stage: &Stage, index: usize, load: Load) -> Result<Self> {
+        let mut pairs = Vec::new();
+        let mut left = load.flows;
+        while left > 0 {
+            let flows = left.min(FLOWS_PER_PROGRAM);
+            left -= flows;
+            let port = FIRST_PORT + u16::try_from(index * GROUPS_MAX + pairs.len())?;
+            let name = format!("iperf3-{index}-{}", pairs.len());
+            pairs.push(Pair::prepare(stage, load, flows, port, &name)?);
+        }
+        Ok(Self {
+            stage: stage.clone(),
+            load,
+            pairs,
+        })
+    }
+}
+
+impl Pair {
+    fn prepare(stage: &Stage, load: Load, flows: u32, port: u16, name: &str) -> Result<Self> {
+        let (ends, port_text) = (&stage.ends, port.to_string());
+        let address = ends.server_address.to_string();
+        let server = ends
+            .server
+            .program("iperf3")
+            .args(["-s", "-1", "-J", "-i", "0.1", "-p", &port_text])
+            .args(["-B", &address])
+            .start(&stage.directory, &format!("{name}-server"))?;
+        iperf::await_listener(ends, port)?;
+        // iperf3 takes whole seconds; what is beyond the plan's end is not counted.
+        let time = stage.window.to.saturating_sub(load.start);
+        let seconds = time.as_secs() + u64::from(time.subsec_nanos() > 0);
+        let mut client = ends
+            .client
+            .program("iperf3")
+            .args(["-c", &address, "-p", &port_text, "-J", "-i", "0.1"])
+            .args(["-t", &seconds.to_string(), "-P", &flows.to_string()])
+            .args(["-C", kernel_name(load.congestion)]);
+        if let Some(device) = &ends.device {
+            client = client.args(["--bind-dev", device]);
+        }
+        if load.direction == Direction::Down {
+            client = client.arg("-R");
+        }
+        Ok(Self {
+            name: name.into(),
+            server,
+            client,
+            flows,
+        })
+    }
+
+    /// Runs to the end; what each stream delivered, and why it broke off if it did.
+    fn run(self, stage: &Stage, load: Load, begin: Instant) -> Result<Streams> {
+        let Self {
+            name,
+            mut server,
+            client,
+            flows,
+        } = self;
+        sleep_until(begin, load.start);
+        let mut client = client.start(&stage.directory, &format!("{name}-client"))?;
+        let (receiver, end) = match load.direction {
+            Direction::Down => (client.pid(), begin + stage.window.to),
+            Direction::Up => (server.pid(), begin + stage.window.to),
+        };
+        let first_read = await_bulk_read(receiver, end);
+        let data_begin = first_read.saturating_duration_since(begin);
+        let limit = end + (data_begin.saturating_sub(load.start)) + END_GRACE;
+        let mut ended = client.wait(limit.saturating_duration_since(Instant::now()))?;
+        if ended.is_none() {
+            client.signal(Signal::INT);
+            ended = client.wait(INTERRUPT_LIMIT)?;
+        }
+        if server.wait(INTERRUPT_LIMIT)?.is_none() {
+            server.signal(Signal::INT);
+            server.wait(INTERRUPT_LIMIT)?;
+        }
+        let parse = |process: &Process| {
+            serde_json::from_str(&process.output())
+                .with_context(|| format!("{} gave no JSON: {}", process.name(), process.log_tail()))
+        };
+        let answer: Value = if ended.is_some() {
+            parse(&client)?
+        } else {
+            Value::Null
+        };
+        let error = answer["error"].as_str().map(str::to_owned);
+        if let Some(error) = &error
+            && ["TCP_CONGESTION", "parameter"]
+                .iter()
+                .any(|what| error.contains(what))
+        {
+            bail!("iperf3: {error}");
+        }
+        let received = match load.direction {
+            Direction::Down => answer.clone(),
+            Direction::Up => parse(&server).unwrap_or_default(),
+        };
+        let mut streams = Streams::read(&received, &answer, flows);
+        streams.error = error.or_else(|| ended.is_none().then(|| "iperf3 did not end".to_owned()));
+        streams.begin_at(data_begin);
+        Ok(streams)
+    }
+}
+
+impl Source for Iperf {
+    fn run(self: Box<Self>, begin: Instant) -> Result<Outcome> {
+        let Self { stage, load, pairs } = *self;
+        let results: Vec<Result<Streams>> = std::thread::scope(|scope| {
+            let threads: Vec<_> = pairs
+                .into_iter()
+                .map(|pair| scope.spawn(|| pair.run(&stage, load, begin)))
+                .collect();
+            let join = |thread: std::thread::ScopedJoinHandle<'_, _>| match thread.join() {
+                Ok(result) => result,
+                Err(panic) => std::panic::resume_unwind(panic),
+            };
+            threads.into_iter().map(join).collect()
+        });
+        let results = results.into_iter().collect::<Result<Vec<_>>>()?;
+        Ok(outcome(results, load, &stage))
+    }
+}
+
+/// What the streams of one iperf3 did.
+#[derive(Debug, Default)]
+struct Streams {
+    series: Vec<Series>,
+    retransmits: Vec<u64>,
+    congestion: String,
+    error: Option<String>,
+}
+
+impl Streams {
+    /// Reads the receiver's series and the client's closing account.
+    fn read(received: &Value, account: &Value, count: u32) -> Self {
+        let count = count as usize;
+        let mut series = vec![Series::default(); count];
+        for interval in received["intervals"].as_array().into_iter().flatten() {
+            for (index, one) in series.iter_mut().enumerate() {
+                let bytes = interval["streams"][index]["bytes"].as_u64();
+                one.bytes.push(bytes.unwrap_or(0));
+            }
+        }
+        let closing = &account["end"];
+        let retransmits =
+            (0..count).map(|i| closing["streams"][i]["sender"]["retransmits"].as_u64());
+        let congestion = closing["sender_tcp_congestion"].as_str();
+        Self {
+            series,
+            retransmits: retransmits.map(Option::unwrap_or_default).collect(),
+            congestion: congestion.unwrap_or_default().to_owned(),
+            error: None,
+        }
+    }
+
+    /// Sets the time of all series by when the first bytes came.
+    fn begin_at(&mut self, first_bytes: Duration) {
+        let quiet = self.series.iter();
+        let quiet = quiet.filter_map(|one| one.bytes.iter().position(|&bytes| bytes > 0));
+        let steps = u32::try_from(quiet.min().unwrap_or(0)).unwrap_or(0);
+        for one in &mut self.series {
+            one.begin = first_bytes.saturating_sub(STEP * steps);
+            one.step = STEP;
+        }
+    }
+}
+
+/// All programs together.
+fn outcome(results: Vec<Streams>, load: Load, stage: &Stage) -> Outcome {
+    let (mut all, mut flows, mut notes) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut congestion, mut began) = (String::new(), Duration::ZERO);
+    for streams in results {
+        let broken = streams.error.is_some();
+        flows.extend(streams.retransmits.iter().map(|&retransmits| FlowReport {
+            retransmits,
+            broken,
+            ..FlowReport::default()
+        }));
+        began = began.max(
+            streams
+                .series
+                .first()
+                .map_or(Duration::ZERO, |one| one.begin),
+        );
+        all.extend(streams.series);
+        notes.extend(streams.error.map(|error| format!("iperf3: {error}")));
+        congestion = streams.congestion;
+    }
+    let retransmits: u64 = flows.iter().map(|flow| flow.retransmits).sum();
+    notes.push(format!(
+        "tcp: {congestion}, {retransmits} segments sent again, data from {:.2} s after its start on",
+        began.saturating_sub(load.start).as_secs_f64()
+    ));
+    let report = AllSeries(all).report("tcp", load.start, stage.window, flows);
+    Outcome { report, notes }
+}
+
+/// When a process has begun to read bulk data, at the latest `end`.
+fn await_bulk_read(pid: u32, end: Instant) -> Instant {
+    let read = || {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/io")).ok()?;
+        text.lines()
+            .next()?
+            .strip_prefix("rchar: ")?
+            .parse::<u64>()
+            .ok()
+    };
+    // Loading the program reads its libraries; then there is a round trip of silence.
+    std::thread::sleep(LOADING);
+    let Some(base) = read() else {
+        return Instant::now();
+    };
+    loop {
+        let now = Instant::now();
+        if now >= end || read().is_none_or(|count| count > base + CHATTER_BYTES) {
+            return now;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// The congestion control as Linux names it.
+pub(super) const fn kernel_name(congestion: Congestion) -> &'static str {
+    match congestion {
+        Congestion::NewReno => "reno",
+        Congestion::Cubic => "cubic",
+        Congestion::Bbr => "bbr",
+    }
+}
+
+/// What iperf3 is asked to report in.
+const STEP: Duration = Duration::from_millis(100);
+/// Streams of one iperf3 program (it takes 128).
+const FLOWS_PER_PROGRAM: u32 = 100;
+/// Ports that one section may use.
+const GROUPS_MAX: usize = 10;
+const FIRST_PORT: u16 = 5_201;
+/// What iperf3 may still read after its libraries and before data.
+const CHATTER_BYTES: u64 = 4_096;
+/// How long iperf3 takes to be loaded.
+const LOADING: Duration = Duration::from_millis(25);
+/// How long the two iperf3 may take to say farewell.
+const END_GRACE: Duration = Duration::from_millis(2_500);
+const INTERRUPT_LIMIT: Duration = Duration::from_millis(1_500);

@@ -1,0 +1,95 @@
+//! `ropewalk-testbed`: experiment plans on the real kernel.
+
+#![forbid(unsafe_code)]
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use ropewalk_testbed::experiment::{self, CannotRun, Options, PlanFile, PlanFileError};
+use ropewalk_testbed::{remove_leftovers, wait_if_interrupted};
+
+/// Runs experiment plans on the real kernel, in network namespaces (as root).
+#[derive(Debug, Parser)]
+#[command(version, max_term_width = 100)]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Runs one plan once and reports. Several may run at the same time.
+    ///
+    /// Exit code 0: done, 1: failed, 2: the plan cannot be used, 3: this machine lacks something
+    /// that the plan needs (standard error says what).
+    Run {
+        /// The plan (TOML).
+        plan: PathBuf,
+        /// Seed instead of the plan's.
+        #[arg(long, value_name = "N")]
+        seed: Option<u64>,
+        /// Print the report as one JSON object.
+        #[arg(long)]
+        json: bool,
+        /// Keep configurations, output and logs of all programs in this directory.
+        #[arg(long, value_name = "DIR")]
+        keep_logs: Option<PathBuf>,
+        /// The wireguard-go program, for plans with that peer; found in PATH otherwise.
+        #[arg(long, value_name = "PATH", env = "ROPEWALK_WIREGUARD_GO")]
+        wireguard_go: Option<PathBuf>,
+    },
+    /// Removes namespaces and logs of runs that were killed.
+    Clean,
+}
+
+fn main() -> ExitCode {
+    match Args::parse().command {
+        Command::Clean => {
+            println!("removed {} namespaces and directories", remove_leftovers());
+            ExitCode::SUCCESS
+        }
+        Command::Run {
+            plan,
+            seed,
+            json,
+            keep_logs,
+            wireguard_go,
+        } => {
+            let options = Options {
+                seed,
+                keep_logs,
+                wireguard_go,
+            };
+            let result = run(&plan, &options, json);
+            wait_if_interrupted();
+            match result {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(error) => {
+                    eprintln!("ropewalk-testbed: {error:#}");
+                    exit_code(&error)
+                }
+            }
+        }
+    }
+}
+
+fn run(plan: &std::path::Path, options: &Options, json: bool) -> anyhow::Result<()> {
+    let report = experiment::run(&PlanFile::read(plan)?, options)?;
+    if json {
+        println!("{}", serde_json::to_string(&report)?);
+    } else {
+        print!("{}", experiment::summary(&report));
+    }
+    Ok(())
+}
+
+fn exit_code(error: &anyhow::Error) -> ExitCode {
+    if error.is::<PlanFileError>() {
+        ExitCode::from(2)
+    } else if error.is::<CannotRun>() {
+        ExitCode::from(3)
+    } else {
+        ExitCode::FAILURE
+    }
+}

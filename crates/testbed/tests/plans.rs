@@ -1,0 +1,237 @@
+//! `ropewalk-testbed run` with short plans, and what a run leaves behind when it is ended early.
+//!
+//! Needs root and the programs built in the same profile (`make test` builds them first).
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use ropewalk_plan::Report;
+use ropewalk_testbed::programs;
+use rustix::process::{Pid, Signal, kill_process};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_ropewalk-testbed");
+
+const PATHS: &str = r#"
+duration = "4s"
+warmup = "1500ms"
+[[path]]
+name = "a"
+both = { rate = "16Mbit", delay = "10ms", queue = "64KiB" }
+[[path]]
+name = "b"
+both = { rate = "8Mbit", delay = "15ms", queue = "64KiB" }
+"#;
+const TUNNEL: &str = "[carrier]\nkind = \"tunnel\"\n";
+const TCP: &str = "[[traffic]]\nkind = \"tcp\"\n";
+const QUIC: &str = "[[traffic]]\nkind = \"quic\"\n";
+const PING: &str = "[[traffic]]\nkind = \"ping\"\n";
+
+/// A plan file that is removed with its directory.
+struct PlanFile {
+    _directory: tempfile::TempDir,
+    path: PathBuf,
+}
+
+impl PlanFile {
+    fn new(sections: &[&str]) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("plan.toml");
+        let text = format!("name = \"short\"\n{PATHS}{}", sections.concat());
+        std::fs::write(&path, text).unwrap();
+        Self {
+            _directory: directory,
+            path,
+        }
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(PROGRAM);
+        command.arg("run").arg(&self.path).arg("--json");
+        command
+    }
+
+    fn start(&self) -> Child {
+        let mut command = self.command();
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().unwrap()
+    }
+}
+
+/// Says why not when the programs are not built or this is not root.
+fn ready() -> bool {
+    let built = ["ropewalk", "ropewalk-linkem", "ropewalk-bulk"];
+    let error = match built.iter().find_map(|name| programs::own(name).err()) {
+        Some(error) => Some(error),
+        None => programs::require(&[programs::IP, programs::IPERF3]).err(),
+    };
+    if let Some(error) = &error {
+        eprintln!("skipped: {error}");
+    }
+    error.is_none()
+}
+
+fn report(run: Child) -> Report {
+    let output = run.wait_with_output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// The first traffic got this share of the ceiling or more, and never more than there is.
+fn reaches(report: &Report, share: f64) {
+    let bulk = &report.traffic[0];
+    let reached = bulk.goodput_mbit / report.ceiling_mbit;
+    // What waits in the receiver's reordering at the start of counting may come on top.
+    assert!((share..1.1).contains(&reached), "{reached}: {report:?}");
+    assert_eq!(bulk.series_mbit.len(), 4);
+    assert_eq!(bulk.flows.len(), 1);
+    assert!(!bulk.flows[0].broken, "{report:?}");
+    assert!(bulk.longest_stall_seconds.unwrap() < 2.5, "{report:?}");
+}
+
+/// Names of namespaces and directories that a process made.
+fn things_of(pid: u32) -> Vec<String> {
+    let mark = format!("-{pid}-");
+    let mut names = Vec::new();
+    for directory in [Path::new("/run/netns"), &std::env::temp_dir()] {
+        for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if name.starts_with("rw-") && name.contains(&mark) {
+                names.push(name);
+            }
+        }
+    }
+    names
+}
+
+/// Processes that a process has started.
+fn children_of(pid: u32) -> Vec<u32> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let lists = tasks
+        .flatten()
+        .filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
+    let numbers = lists.flat_map(|list| {
+        let words = list.split_whitespace().map(str::to_owned);
+        words.collect::<Vec<_>>()
+    });
+    numbers.filter_map(|word| word.parse().ok()).collect()
+}
+
+fn is_alive(pid: u32) -> bool {
+    std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty())
+}
+
+/// Waits until a run has sent for a while; its programs.
+fn under_traffic(run: &Child) -> Vec<u32> {
+    let end = Instant::now() + Duration::from_secs(20);
+    while !children_of(run.id()).iter().any(|&pid| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        line.starts_with(b"ping\0")
+    }) {
+        assert!(Instant::now() < end, "no traffic");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(
+        things_of(run.id()).len() >= 4,
+        "three namespaces and a directory"
+    );
+    children_of(run.id())
+}
+
+#[test]
+fn two_runs_at_once_direct_and_through_the_tunnel() {
+    if !ready() {
+        return;
+    }
+    let direct = PlanFile::new(&[TCP]);
+    let tunnel = PlanFile::new(&[TUNNEL, TCP, PING]);
+    let runs = [direct.start(), tunnel.start()];
+    let pids = runs.each_ref().map(Child::id);
+    let [direct, tunnel] = runs.map(report);
+    reaches(&direct, 0.85);
+    assert_eq!(direct.paths[1].bytes, 0);
+    assert!((direct.ceiling_mbit - 16.0 * 1_448.0 / 1_500.0).abs() < 0.01);
+    reaches(&tunnel, 0.3);
+    let ping = &tunnel.traffic[1];
+    assert_eq!(ping.sent, Some(25));
+    assert!(ping.delay_ms.unwrap().min >= 20.0, "{ping:?}");
+    let counters = tunnel.tunnel.unwrap();
+    assert!(counters.delivered > 1_000, "{counters:?}");
+    assert!(!counters.reason.is_empty());
+    for pid in pids {
+        assert_eq!(things_of(pid), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn quic_runs_through_the_tunnel_and_another_seed_is_reported() {
+    if !ready() {
+        return;
+    }
+    let plan = PlanFile::new(&[TUNNEL, QUIC]);
+    let mut command = plan.command();
+    command.args(["--seed", "7"]);
+    let run = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let report = report(run.spawn().unwrap());
+    assert_eq!((report.seed, report.runner.as_str()), (7, "kernel"));
+    reaches(&report, 0.2);
+}
+
+#[test]
+fn a_signal_ends_a_run_without_a_trace() {
+    if !ready() {
+        return;
+    }
+    let plan = PlanFile::new(&[TUNNEL, TCP, PING]);
+    let mut run = plan.start();
+    let programs = under_traffic(&run);
+    kill_process(Pid::from_child(&run), Signal::TERM).unwrap();
+    assert_eq!(run.wait().unwrap().code(), Some(128 + 15));
+    assert_eq!(things_of(run.id()), Vec::<String>::new());
+    assert!(!programs.iter().any(|&pid| is_alive(pid)), "{programs:?}");
+}
+
+#[test]
+fn clean_removes_what_a_killed_run_left_and_nothing_else() {
+    if !ready() {
+        return;
+    }
+    let plan = PlanFile::new(&[TUNNEL, TCP, PING]);
+    let mut killed = plan.start();
+    let programs = under_traffic(&killed);
+    let other = plan.start();
+    under_traffic(&other);
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    assert!(!things_of(killed.id()).is_empty());
+    let clean = Command::new(PROGRAM).arg("clean").status().unwrap();
+    assert!(clean.success());
+    assert_eq!(things_of(killed.id()), Vec::<String>::new());
+    assert!(!programs.iter().any(|&pid| is_alive(pid)), "{programs:?}");
+    reaches(&report(other), 0.3);
+}
+
+#[test]
+fn bad_plans_and_missing_peers_have_their_own_exit_codes() {
+    if !ready() {
+        return;
+    }
+    let code = |sections: &[&str]| {
+        let output = PlanFile::new(sections).command().output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code(), errors)
+    };
+    let (exit, errors) = code(&["[carrier]\nkind = \"path\"\npath = \"c\"\n"]);
+    assert_eq!(exit, Some(2), "{errors}");
+    assert!(errors.contains("`c`"), "{errors}");
+    let (exit, errors) = code(&["[carrier]\nkind = \"peer\"\npeer = \"pigeon\"\n"]);
+    assert_eq!(exit, Some(3), "{errors}");
+    assert!(errors.contains("openvpn-udp"), "{errors}");
+    let trace = "[[path]]\nname = \"c\"\nboth.trace = \"nowhere.csv\"\n";
+    let (exit, errors) = code(&[trace]);
+    assert_eq!(exit, Some(2), "{errors}");
+    assert!(errors.contains("nowhere.csv"), "{errors}");
+}
