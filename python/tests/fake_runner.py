@@ -47,7 +47,8 @@ def main() -> int:
         print(json.dumps(report(plan, seed, "kernel")))
     else:
         first = plan["seed"]
-        print(json.dumps([report(plan, s, "sim") for s in range(first, first + options.seeds)]))
+        for number_of_run in range(first, first + options.seeds):
+            print(json.dumps(report(plan, number_of_run, "sim")))
     return 0
 
 

@@ -70,6 +70,7 @@ fn run_scheduler(
         let options = Options {
             policy: Some(Box::new(policy)),
             folder: folder.clone(),
+            ..Options::default()
         };
         let report = py.detach(|| ropewalk_sim::run_with(&plan, seed, options));
         if let Some(error) = failure.take() {

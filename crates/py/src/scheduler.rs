@@ -103,7 +103,7 @@ impl PythonScheduler {
     fn ask(&mut self, now: Instant, head: &CoreHead, paths: &[View]) -> PyResult<Decision> {
         Python::attach(|py| {
             self.picks = self.picks.wrapping_add(1);
-            if self.picks % PICKS_BETWEEN_SIGNALS == 0 {
+            if self.picks.is_multiple_of(PICKS_BETWEEN_SIGNALS) {
                 py.check_signals()?;
             }
             let views = PyList::new(py, paths.iter().map(PathView::from))?;

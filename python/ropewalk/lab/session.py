@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -114,7 +115,10 @@ def _run_all(
             kernel = KernelRunner(program, children)
             return pool.run(pool.single(cells), kernel, request.jobs, children.stop)
         simulator = _simulator(request, children)
-        return pool.run(pool.by_plan(cells), simulator, 1, children.stop)
+        jobs = pool.by_plan(cells)
+        # A job has a thread for each of its seeds.
+        workers = max(1, (os.cpu_count() or 1) // max(len(job) for job in jobs))
+        return pool.run(jobs, simulator, workers, children.stop)
     except programs.ProgramError as error:
         return [Outcome(cell, "skipped", reason=str(error)) for cell in cells]
 

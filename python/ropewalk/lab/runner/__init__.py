@@ -8,9 +8,14 @@ from typing import Protocol
 from ropewalk.lab.cell import Cell
 from ropewalk.report import Report
 
+EXIT_PLAN_UNUSABLE = 2
+"""What a program ends with when it cannot do this plan."""
+EXIT_CANNOT_RUN = 3
+"""What a program ends with when the machine lacks something."""
+
 
 class UnavailableError(Exception):
-    """This machine cannot do it: trying again is of no use."""
+    """It cannot be done here: trying again is of no use."""
 
 
 class RunError(Exception):

@@ -9,12 +9,9 @@ from pathlib import Path
 
 from ropewalk import report as reports
 from ropewalk.lab.cell import Cell
-from ropewalk.lab.runner import RunError, UnavailableError
+from ropewalk.lab.runner import EXIT_CANNOT_RUN, EXIT_PLAN_UNUSABLE, RunError, UnavailableError
 from ropewalk.lab.runner.process import Children, last_lines
 from ropewalk.report import Report
-
-EXIT_CANNOT_RUN = 3
-"""What the testbed ends with when the machine lacks something."""
 
 _SET_UP_SECONDS = 60
 
@@ -36,7 +33,7 @@ class KernelRunner:
             plan.write_text(cell.plan.with_seed(cell.seed).to_toml())
             command = [str(self._program), "run", str(plan), "--seed", str(cell.seed), "--json"]
             done = self._children.run(command, 2 * cell.plan.duration_s + _SET_UP_SECONDS)
-        if done.code == EXIT_CANNOT_RUN:
+        if done.code in (EXIT_PLAN_UNUSABLE, EXIT_CANNOT_RUN):
             raise UnavailableError(last_lines(done.errors) or "the testbed gave no reason")
         if done.code != 0:
             reason = last_lines(done.errors) or "no reason given"

@@ -9,11 +9,10 @@ from pathlib import Path
 
 from ropewalk import report as reports
 from ropewalk.lab.cell import Cell
-from ropewalk.lab.runner import RunError, UnavailableError
+from ropewalk.lab.runner import EXIT_CANNOT_RUN, EXIT_PLAN_UNUSABLE, RunError, UnavailableError
 from ropewalk.lab.runner.process import Children, last_lines
 from ropewalk.report import Report
 
-EXIT_CANNOT_RUN = 3
 _SECONDS_PER_SIMULATED = 20
 _START_SECONDS = 60
 
@@ -34,7 +33,7 @@ class ProgramRunner:
             command = [str(self._program), "run", str(file), "--seeds", str(len(cells)), "--json"]
             limit = _START_SECONDS + _SECONDS_PER_SIMULATED * plan.duration_s * len(cells)
             done = self._children.run(command, limit)
-        if done.code == EXIT_CANNOT_RUN:
+        if done.code in (EXIT_PLAN_UNUSABLE, EXIT_CANNOT_RUN):
             raise UnavailableError(last_lines(done.errors) or "the simulator gave no reason")
         if done.code != 0:
             reason = last_lines(done.errors) or "no reason given"
@@ -74,10 +73,19 @@ def match_seeds(text: str, cells: Sequence[Cell]) -> list[Report]:
         RunError: when the text is no list of reports, or one is missing.
     """
     try:
-        found = {report.seed: report for report in map(reports.parse, json.loads(text))}
+        found = {report.seed: report for report in map(reports.parse, _objects(text))}
     except (ValueError, TypeError) as error:
         raise RunError(f"the simulator wrote no usable reports: {error}") from error
     absent = [cell.seed for cell in cells if cell.seed not in found]
     if absent:
         raise RunError(f"the simulator gave no report for the seeds {absent}")
     return [found[cell.seed] for cell in cells]
+
+
+def _objects(text: str) -> list[object]:
+    """The objects of a JSON array, or of lines that each hold one."""
+    if text.lstrip().startswith("["):
+        found = json.loads(text)
+        assert isinstance(found, list)
+        return found
+    return [json.loads(line) for line in text.splitlines() if line.strip()]
