@@ -203,6 +203,11 @@ def paths_used(plan: Plan) -> tuple[Path, ...]:
             return plan.path
 
 
+def capacity_mbit(plan: Plan) -> float:
+    """Sum of the fixed rates towards the site of the paths in use; 0 for recordings."""
+    return sum(path.down_mbit() or 0.0 for path in paths_used(plan))
+
+
 def _carrier(carrier: Carrier) -> list[str]:
     match carrier:
         case Direct(path=None):

@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 from conftest import Lab
 
+from ropewalk.lab import session as sessions
 from ropewalk.lab.cell import Outcome
 from ropewalk.lab.cli import main
+from ropewalk.lab.experiments import EXPERIMENTS
+from ropewalk.lab.experiments.options import Options
 from ropewalk.lab.store import Store
 
 FAILOVER_CELLS = 17
@@ -153,6 +156,13 @@ def test_the_report_is_one_file_that_loads_nothing(lab: Lab, tmp_path: Path) -> 
     assert not re.search(r"#[0-9a-f]{6}\b", charts.replace('href="#', ""))
     for label in ("equal/auto", "crossed/direct-b", "unequal/htmt-as-published"):
         assert label in page
+
+
+def test_fast_cells_go_alone_on_the_kernel() -> None:
+    cells = EXPERIMENTS["failover"].cells(Options("quick", runners=("kernel",)))
+    assert all(sessions.runs_alone(cell) for cell in cells)
+    cells = EXPERIMENTS["grid"].cells(Options("quick", runners=("kernel",)))
+    assert not any(sessions.runs_alone(cell) for cell in cells)
 
 
 def test_the_simulator_runs_all_seeds_of_a_plan_in_one_call(

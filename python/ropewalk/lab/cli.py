@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ropewalk import __version__
 from ropewalk.lab import session as sessions
-from ropewalk.lab.cell import RUNNERS, Runner
+from ropewalk.lab.cell import RUNNERS, Cell, Runner
 from ropewalk.lab.claims import Claim, number
 from ropewalk.lab.experiments import EXPERIMENTS
 from ropewalk.lab.experiments.options import SEEDS, Options
@@ -26,6 +26,7 @@ JOBS = 3
 _JOBS_MAX = 64
 _SEEDS_MAX = 1000
 _SHOWN_MAX = 20
+_SET_UP_SECONDS = 3
 
 _EPILOG = """\
 a first look, about four minutes:
@@ -177,12 +178,18 @@ def _list(options: argparse.Namespace) -> int:
         for mode in ("quick", "full"):
             cells = experiment.cells(Options(mode, traces=pairs))
             kernel = [cell for cell in cells if cell.runner == "kernel"]
-            minutes = sum(cell.plan.duration_s + 3 for cell in kernel) / JOBS / 60
+            minutes = sum(_wall_seconds(cell) for cell in kernel) / 60
             print(
                 f"    --{mode}: {len(kernel)} kernel runs, about {minutes:.0f} min; "
                 f"{len(cells) - len(kernel)} simulated"
             )
     return 0
+
+
+def _wall_seconds(cell: Cell) -> float:
+    """What a kernel run takes of the time of all."""
+    seconds = cell.plan.duration_s + _SET_UP_SECONDS
+    return seconds if sessions.runs_alone(cell) else seconds / JOBS
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -74,6 +74,8 @@ def bars(
     for index, (name, values) in enumerate(series.items()):
         rows = [row for row, value in enumerate(values) if value is not None]
         found = [value for value in values if value is not None]
+        if not found:
+            continue
         axes.barh(
             [row - 0.42 + step * (index + 0.5) for row in rows],
             [bar.value for bar in found],
@@ -111,6 +113,8 @@ def dots(
     canvas, axes = _canvas(0.9 + 0.24 * len(rows))
     for index, (name, values) in enumerate(series.items()):
         points = [(value, row) for row, value in enumerate(values) if value is not None]
+        if not points:
+            continue
         axes.scatter(
             [value for value, _ in points],
             [row for _, row in points],

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 
 from ropewalk.lab import html, programs, provenance
@@ -20,8 +21,12 @@ from ropewalk.lab.runner.kernel import KernelRunner
 from ropewalk.lab.runner.process import Children
 from ropewalk.lab.store import Session, Store
 from ropewalk.lab.trace import TracePair, discover
+from ropewalk.plan import capacity_mbit
 
 RESULT_FORMAT = 1
+TOGETHER_MBIT_MAX = 120
+"""Kernel runs over paths of more than this together go alone: traffic, links and gateways of a few
+hundred Mbit/s take a whole processor or two."""
 
 
 @dataclass(frozen=True)
@@ -94,33 +99,53 @@ def run(request: Request, session: Session, tell: Callable[[Progress], None]) ->
     have = {outcome.cell.label for outcome in kept}
     done = len(kept)
     children = Children()
+    todo = [cell for cell in cells if cell.label not in have]
+    kernel = [cell for cell in todo if cell.runner == "kernel"]
+    together = [cell for cell in kernel if not runs_alone(cell)]
+    alone = [cell for cell in kernel if runs_alone(cell)]
     # The simulator takes every core: it must not disturb the clock of kernel runs.
-    for runner in ("kernel", "sim"):
-        todo = [cell for cell in cells if cell.runner == runner and cell.label not in have]
-        for outcome in _run_all(todo, runner, request, children):
-            store.save(outcome, session.source)
-            done += 1
-            tell(Progress(outcome, done, len(cells)))
+    for outcome in chain(
+        _on_kernel(together, request.jobs, request, children),
+        _on_kernel(alone, 1, request, children),
+        _simulated([cell for cell in todo if cell.runner == "sim"], request, children),
+    ):
+        store.save(outcome, session.source)
+        done += 1
+        tell(Progress(outcome, done, len(cells)))
     return write_report(store, session)
 
 
-def _run_all(
-    cells: list[Cell], runner: str, request: Request, children: Children
-) -> Iterable[Outcome]:
+def runs_alone(cell: Cell) -> bool:
+    """Whether a kernel run needs the processors for itself."""
+    return capacity_mbit(cell.plan) > TOGETHER_MBIT_MAX
+
+
+def _on_kernel(
+    cells: list[Cell], jobs: int, request: Request, children: Children
+) -> Iterator[Outcome]:
     if not cells:
-        return []
+        return
     try:
-        if runner == "kernel":
-            program = programs.find(programs.TESTBED, request.programs)
-            kernel = KernelRunner(program, children)
-            return pool.run(pool.single(cells), kernel, request.jobs, children.stop)
-        simulator = _simulator(request, children)
-        jobs = pool.by_plan(cells)
-        # A job has a thread for each of its seeds.
-        workers = max(1, (os.cpu_count() or 1) // max(len(job) for job in jobs))
-        return pool.run(jobs, simulator, workers, children.stop)
+        program = programs.find(programs.TESTBED, request.programs)
     except programs.ProgramError as error:
-        return [Outcome(cell, "skipped", reason=str(error)) for cell in cells]
+        yield from (Outcome(cell, "skipped", reason=str(error)) for cell in cells)
+        return
+    runner = KernelRunner(program, children)
+    yield from pool.run(pool.single(cells), runner, jobs, children.stop)
+
+
+def _simulated(cells: list[Cell], request: Request, children: Children) -> Iterator[Outcome]:
+    if not cells:
+        return
+    try:
+        simulator = _simulator(request, children)
+    except programs.ProgramError as error:
+        yield from (Outcome(cell, "skipped", reason=str(error)) for cell in cells)
+        return
+    jobs = pool.by_plan(cells)
+    # A job has a thread for each of its seeds.
+    workers = max(1, (os.cpu_count() or 1) // max(len(job) for job in jobs))
+    yield from pool.run(jobs, simulator, workers, children.stop)
 
 
 def _simulator(request: Request, children: Children) -> CellRunner:

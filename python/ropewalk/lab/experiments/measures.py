@@ -6,7 +6,6 @@ from ropewalk.lab.cell import Results, Runner
 from ropewalk.lab.claims import Claim, Relation, claim, missing
 from ropewalk.lab.figures import Bar
 from ropewalk.lab.statistics import Estimate, estimate, paired_ratio
-from ropewalk.plan import Plan, paths_used
 
 SCHEDULERS = (
     "auto",
@@ -130,11 +129,6 @@ def bar(measured: Estimate | None, scale: float = 1.0) -> Bar | None:
         return None
     half = 0.0 if measured.high is None else measured.high - measured.mean
     return Bar(measured.mean * scale, half * scale)
-
-
-def capacity(plan: Plan) -> float:
-    """Sum of the fixed rates of the paths in use towards the site, Mbit/s."""
-    return sum(path.down_mbit() or 0.0 for path in paths_used(plan))
 
 
 def on(runner: Runner) -> str:
