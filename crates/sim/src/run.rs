@@ -84,7 +84,7 @@ pub fn run_with(plan: &Plan, seed: u64, options: Options) -> Result<Report, SimE
         plan::Carrier::Path { path } => {
             let index = setup.index_of(path)?;
             setup.run_direct(index)?
-        },
+        }
         plan::Carrier::Tunnel(tunnel) => setup.run_tunnel(tunnel, options.policy)?,
         plan::Carrier::Mptcp => {
             return Err(SimError::setting(
@@ -155,7 +155,11 @@ impl<'a> Setup<'a> {
         self.run(carrier, DIRECT_MTU, ceiling)
     }
 
-    fn run_tunnel(self, tunnel: &TunnelPlan, policy: Option<Box<dyn Policy>>) -> Result<Report, SimError> {
+    fn run_tunnel(
+        self,
+        tunnel: &TunnelPlan,
+        policy: Option<Box<dyn Policy>>,
+    ) -> Result<Report, SimError> {
         let used: Vec<usize> = match &tunnel.paths {
             None => (0..self.links.len()).collect(),
             Some(names) => {
@@ -178,7 +182,12 @@ impl<'a> Setup<'a> {
         self.run(carrier, TUNNEL_MTU, ceiling)
     }
 
-    fn run<C: Carrier>(mut self, carrier: C, mtu: u32, ceiling_mbit: f64) -> Result<Report, SimError> {
+    fn run<C: Carrier>(
+        mut self,
+        carrier: C,
+        mtu: u32,
+        ceiling_mbit: f64,
+    ) -> Result<Report, SimError> {
         let mut random = Random::new(self.seed ^ HOST_SEED);
         let traffic = self.plan.traffic.iter();
         let sections: Vec<Section> = traffic.map(|t| Section::new(t, self.span)).collect();

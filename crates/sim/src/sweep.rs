@@ -52,6 +52,8 @@ pub fn sweep(
             scope.spawn(work);
         }
     });
-    let results = results.into_inner().unwrap_or_else(|poison| poison.into_inner());
+    let results = results
+        .into_inner()
+        .unwrap_or_else(|poison| poison.into_inner());
     results.into_iter().flatten().collect()
 }

@@ -114,7 +114,9 @@ impl<C: Carrier> World<C> {
 
     fn step(&mut self, component: usize) {
         match component.checked_sub(self.base) {
-            None => self.carrier.wake(&mut self.core, component, &mut self.arrivals),
+            None => self
+                .carrier
+                .wake(&mut self.core, component, &mut self.arrivals),
             Some(flow) => {
                 self.flows[flow].on_timer(self.core.now_ns, &mut self.outbox);
                 self.after(flow);
@@ -161,7 +163,9 @@ impl<C: Carrier> World<C> {
     }
 
     fn log_packet(&mut self, name: &str, direction: Side, packet: &Packet) {
-        let Packet { flow, bytes, body, .. } = packet;
+        let Packet {
+            flow, bytes, body, ..
+        } = packet;
         let content = body.content();
         let data = format_args!(
             "\"flow\":{flow},\"direction\":\"{direction:?}\",\"bytes\":{bytes},{content}"

@@ -31,7 +31,8 @@ impl Carrier for Direct {
         let bytes = packet.bytes as usize;
         let sent = self.link.enqueue(now, direction, bytes, *packet);
         if let Err(Refused { reason, item }) = sent {
-            core.trace.dropped(core.now_ns, self.path, reason, item.digest());
+            core.trace
+                .dropped(core.now_ns, self.path, reason, item.digest());
         }
     }
 
@@ -39,7 +40,8 @@ impl Carrier for Direct {
         let now = core.now();
         for direction in Side::ALL {
             while let Some(packet) = self.link.poll(now, direction) {
-                core.trace.delivered(core.now_ns, self.path, packet.digest());
+                core.trace
+                    .delivered(core.now_ns, self.path, packet.digest());
                 arrivals.push((direction, packet));
             }
             while let Some(packet) = self.link.poll_lost(direction) {

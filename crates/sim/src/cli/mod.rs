@@ -117,8 +117,12 @@ fn run(args: &RunArgs) -> Result<(), Failure> {
 }
 
 fn read_plan(file: &Path) -> Result<Plan, Failure> {
-    let text = std::fs::read_to_string(file)
-        .map_err(|error| Failure(PLAN_UNUSABLE, format!("cannot read {}: {error}", file.display())))?;
+    let text = std::fs::read_to_string(file).map_err(|error| {
+        Failure(
+            PLAN_UNUSABLE,
+            format!("cannot read {}: {error}", file.display()),
+        )
+    })?;
     Plan::parse(&text)
         .map_err(|error| Failure(PLAN_UNUSABLE, format!("{}: {error}", file.display())))
 }

@@ -144,10 +144,14 @@ impl Sender {
         let something = self.content < self.available || !self.again.is_empty();
         let paced = something && self.in_flight < self.window.cwnd;
         let paced_ns = paced.then_some(self.pacing.due_ns());
-        [paced_ns.filter(|at| *at > 0), self.loss_due_ns, self.probe_due_ns]
-            .into_iter()
-            .flatten()
-            .min()
+        [
+            paced_ns.filter(|at| *at > 0),
+            self.loss_due_ns,
+            self.probe_due_ns,
+        ]
+        .into_iter()
+        .flatten()
+        .min()
     }
 
     fn pacing_per_sec(&self) -> f64 {

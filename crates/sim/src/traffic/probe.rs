@@ -36,7 +36,10 @@ impl Ping {
     /// Requests sent in the counted time.
     #[must_use]
     pub fn sent(&self) -> u64 {
-        self.sent_ns.iter().filter(|at| **at >= self.warmup_ns).count() as u64
+        self.sent_ns
+            .iter()
+            .filter(|at| **at >= self.warmup_ns)
+            .count() as u64
     }
 
     /// When the next request is due.
@@ -48,7 +51,11 @@ impl Ping {
     /// Sends what is due.
     pub fn on_timer(&mut self, now_ns: u64, out: &mut Outbox) {
         if now_ns < self.next_ns || now_ns >= self.end_ns {
-            self.next_ns = if now_ns >= self.end_ns { NEVER } else { self.next_ns };
+            self.next_ns = if now_ns >= self.end_ns {
+                NEVER
+            } else {
+                self.next_ns
+            };
             return;
         }
         let number = u32::try_from(self.sent_ns.len()).unwrap_or(u32::MAX);
@@ -127,7 +134,11 @@ impl Call {
     /// Sends what is due.
     pub fn on_timer(&mut self, now_ns: u64, out: &mut Outbox) {
         if now_ns < self.next_ns || now_ns >= self.end_ns {
-            self.next_ns = if now_ns >= self.end_ns { NEVER } else { self.next_ns };
+            self.next_ns = if now_ns >= self.end_ns {
+                NEVER
+            } else {
+                self.next_ns
+            };
             return;
         }
         self.next_ns = now_ns + self.interval_ns;
@@ -148,7 +159,8 @@ impl Call {
         if let Body::Voice(sent_ns) = packet.body
             && sent_ns >= self.warmup_ns
         {
-            self.delay_ms.push(now_ns.saturating_sub(sent_ns) as f64 / 1e6);
+            self.delay_ms
+                .push(now_ns.saturating_sub(sent_ns) as f64 / 1e6);
         }
     }
 }

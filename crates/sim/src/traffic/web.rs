@@ -69,7 +69,14 @@ struct Connection {
 impl User {
     /// A user with pages of `objects` objects on average.
     #[must_use]
-    pub fn new(flow: u16, mtu: u32, objects: u32, pause_ns: u64, span: Span, random: Random) -> Self {
+    pub fn new(
+        flow: u16,
+        mtu: u32,
+        objects: u32,
+        pause_ns: u64,
+        span: Span,
+        random: Random,
+    ) -> Self {
         Self {
             flow,
             mtu,
@@ -119,7 +126,13 @@ impl User {
             return;
         };
         match packet.body {
-            Body::Ping(number) => out.push((Side::Down, Packet { body: Body::Pong(number), ..*packet })),
+            Body::Ping(number) => out.push((
+                Side::Down,
+                Packet {
+                    body: Body::Pong(number),
+                    ..*packet
+                },
+            )),
             Body::Pong(number) => {
                 if number == connection.hellos && number < HANDSHAKES {
                     connection.hellos += 1;

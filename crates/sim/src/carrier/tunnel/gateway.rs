@@ -3,6 +3,7 @@
 
 use super::subtunnel::{Frame, SubTunnel};
 use crate::engine::NEVER;
+use bytes::BytesMut;
 use ropewalk_core::path::PathConfig;
 use ropewalk_core::schedule::{Policy, SchedulerKind};
 use ropewalk_core::tunnel::{Outgoing, Tunnel, TunnelConfig};
@@ -42,8 +43,10 @@ pub struct Gateway {
     pub role: Role,
     /// The core.
     pub tunnel: Tunnel,
-    /// Something happened since it was last pumped.
+    /// Something happened since its deadline was last set.
     pub touched: bool,
+    /// Something happened that may let packets go: an inner packet, a timer, news of a path.
+    pub ready: bool,
     paths: Vec<SubTunnel>,
     out: Vec<Outgoing>,
 }
@@ -73,6 +76,7 @@ impl Gateway {
             role,
             tunnel,
             touched: true,
+            ready: true,
             paths: rtts.iter().map(|rtt| SubTunnel::new(*rtt)).collect(),
             out: Vec::new(),
         }
@@ -81,7 +85,7 @@ impl Gateway {
     /// A packet of the peer arrived on a path.
     pub fn on_frame(&mut self, now: Instant, path: usize, frame: Frame) {
         self.touched = true;
-        self.paths[path].on_frame(now, &frame);
+        self.ready |= self.paths[path].on_frame(now, &frame);
         let tunnel = &mut self.tunnel;
         frame.each(|datagram| {
             // The modelled peers exchange no control messages.
@@ -91,7 +95,7 @@ impl Gateway {
 
     /// A timer may be due.
     pub fn on_timer(&mut self, now: Instant) {
-        self.touched = true;
+        (self.touched, self.ready) = (true, true);
         for path in &mut self.paths {
             path.on_timer(now);
         }
@@ -100,8 +104,16 @@ impl Gateway {
         }
     }
 
+    /// An inner packet is at the entry.
+    pub fn on_inner(&mut self, now: Instant, data: BytesMut) {
+        self.tunnel.handle_inner(now, data, false);
+        (self.touched, self.ready) = (true, true);
+    }
+
     /// Moves packets from the entry to the paths while they take any.
     pub fn pump(&mut self, now: Instant, send: &mut impl FnMut(usize, Frame)) {
+        // After rounds that all moved packets there may be more to move at the next event.
+        self.ready = true;
         for _ in 0..ROUNDS {
             self.refresh(now);
             let bound = self.tunnel.poll_transmit(now, &mut self.out, ROUND_PACKETS);
@@ -114,15 +126,19 @@ impl Gateway {
                 }
             }
             if bound == 0 {
+                self.ready = false;
                 break;
             }
         }
         self.refresh(now);
     }
 
+    /// Reports the paths of which there is news.
     fn refresh(&mut self, now: Instant) {
         for (index, path) in self.paths.iter_mut().enumerate() {
-            self.tunnel.update_path(now, id(index), path.snapshot());
+            if let Some(snapshot) = path.take_news() {
+                self.tunnel.update_path(now, id(index), snapshot);
+            }
         }
     }
 

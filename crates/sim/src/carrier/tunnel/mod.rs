@@ -35,15 +35,15 @@ impl TunnelSettings {
     pub fn parse(plan: &TunnelPlan) -> Result<Self, SimError> {
         let scheduler = match &plan.scheduler {
             None => SchedulerKind::default(),
-            Some(name) => name.parse().map_err(|error| {
-                SimError::setting("carrier.scheduler", format!("{error}"))
-            })?,
+            Some(name) => name
+                .parse()
+                .map_err(|error| SimError::setting("carrier.scheduler", format!("{error}")))?,
         };
         let congestion = match &plan.congestion {
             None => CongestionControl::default(),
-            Some(name) => name.parse().map_err(|error| {
-                SimError::setting("carrier.congestion", format!("{error}"))
-            })?,
+            Some(name) => name
+                .parse()
+                .map_err(|error| SimError::setting("carrier.congestion", format!("{error}")))?,
         };
         if congestion != CongestionControl::Bdp {
             return Err(SimError::setting(
@@ -128,7 +128,8 @@ impl TunnelCarrier {
             let (number, link) = &mut links[path];
             let bytes = frame.ip_bytes() as usize;
             if let Err(Refused { reason, item }) = link.enqueue(now, direction, bytes, frame) {
-                core.trace.dropped(core.now_ns, *number, reason, item.digest());
+                core.trace
+                    .dropped(core.now_ns, *number, reason, item.digest());
             }
         });
     }
@@ -144,8 +145,7 @@ impl Carrier for TunnelCarrier {
         data.reserve(HEADROOM + packet.bytes as usize);
         packet.write(&mut data);
         let gateway = &mut self.gateways[Self::gateway(direction)];
-        gateway.tunnel.handle_inner(core.now(), data, false);
-        gateway.touched = true;
+        gateway.on_inner(core.now(), data);
     }
 
     fn wake(&mut self, core: &mut Core, component: usize, arrivals: &mut Vec<Arrival>) {
@@ -188,7 +188,9 @@ impl Carrier for TunnelCarrier {
             if !std::mem::take(&mut self.gateways[index].touched) {
                 continue;
             }
-            self.pump(core, index);
+            if self.gateways[index].ready {
+                self.pump(core, index);
+            }
             let due_ns = self.gateways[index].due_ns();
             core.queue
                 .set(self.links.len() + index, due_ns.max(core.now_ns + 1));
@@ -209,7 +211,10 @@ impl Carrier for TunnelCarrier {
 
     fn tunnel_report(&self, direction: Side) -> Option<TunnelReport> {
         let index = Self::gateway(direction);
-        let (entry, exit) = (&self.gateways[index].tunnel, &self.gateways[1 - index].tunnel);
+        let (entry, exit) = (
+            &self.gateways[index].tunnel,
+            &self.gateways[1 - index].tunnel,
+        );
         let (queue, reorder) = (entry.stats().queue, exit.stats().reorder);
         Some(TunnelReport {
             delivered: reorder.delivered,

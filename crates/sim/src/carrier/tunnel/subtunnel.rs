@@ -154,6 +154,8 @@ pub struct SubTunnel {
     ack_now: bool,
     ack_due_ns: u64,
     newest_at_ns: u64,
+    /// The report for the scheduler has changed.
+    news: bool,
 }
 
 impl SubTunnel {
@@ -193,12 +195,16 @@ impl SubTunnel {
             ack_now: false,
             ack_due_ns: NEVER,
             newest_at_ns: 0,
+            news: true,
         }
     }
 
-    /// The report for the scheduler.
-    #[must_use]
-    pub fn snapshot(&self) -> PathSnapshot {
+    /// The report for the scheduler, if it has changed since it was last taken.
+    pub fn take_news(&mut self) -> Option<PathSnapshot> {
+        std::mem::take(&mut self.news).then(|| self.snapshot())
+    }
+
+    fn snapshot(&self) -> PathSnapshot {
         let paced = self.queued > 0 && self.pacer_due_ns != NEVER;
         self.control.snapshot(&ModelReport {
             srtt: Duration::from_nanos(self.rtt.smoothed_ns),
@@ -221,6 +227,7 @@ impl SubTunnel {
 
     /// Takes a datagram to send.
     pub fn push(&mut self, datagram: Bytes) {
+        self.news = true;
         self.queued += datagram.len() as u64 + QUEUE_ITEM_BYTES;
         self.queue.push_back(datagram);
         self.control.set_queued(self.queued);
@@ -229,6 +236,7 @@ impl SubTunnel {
     /// The next packet to send now, if any.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Frame> {
         let now_ns = now.as_nanos();
+        self.news |= self.pacer_due_ns != NEVER;
         self.pacer_due_ns = NEVER;
         if self.ping {
             self.ping = false;
@@ -263,6 +271,7 @@ impl SubTunnel {
             .pacer
             .wait_until(now_ns, self.rtt.smoothed_ns, MTU, window);
         self.pacer_due_ns = wait.unwrap_or(NEVER);
+        self.news |= wait.is_some();
         wait.is_none()
     }
 
@@ -307,6 +316,7 @@ impl SubTunnel {
         let eliciting = content_bytes > 0;
         let number = self.next;
         self.next += 1;
+        self.news = true;
         self.sent_packets += 1;
         self.pacer.on_sent(bytes);
         let at_ns = now.as_nanos();
@@ -351,8 +361,8 @@ impl SubTunnel {
         }))
     }
 
-    /// A packet of the peer arrived.
-    pub fn on_frame(&mut self, now: Instant, frame: &Frame) {
+    /// A packet of the peer arrived; whether there is something to send or news of the path.
+    pub fn on_frame(&mut self, now: Instant, frame: &Frame) -> bool {
         let now_ns = now.as_nanos();
         if let Some(ack) = &frame.ack {
             self.on_ack(now, ack);
@@ -364,13 +374,14 @@ impl SubTunnel {
         self.received.insert(frame.number);
         self.received.keep_last(ACK_BLOCKS);
         match frame.content {
-            Content::Nothing => return,
+            Content::Nothing => return self.news,
             Content::Ping => self.ack_now = true,
             Content::One(_) | Content::Several(_) => {}
         }
         self.unacknowledged += 1;
         self.ack_now |= self.unacknowledged > ACK_PACKETS;
         self.ack_due_ns = self.ack_due_ns.min(now_ns + ACK_DELAY_NS);
+        self.ack_now || self.news
     }
 
     fn on_ack(&mut self, now: Instant, ack: &AckFrame) {
@@ -395,6 +406,7 @@ impl SubTunnel {
         if !any {
             return;
         }
+        self.news = true;
         self.control.on_end_acks(now, self.in_flight);
         if let Some((number, at_ns)) = newest
             && self.largest_acked.is_none_or(|largest| number > largest)
@@ -451,6 +463,7 @@ impl SubTunnel {
             self.lost_packets += 1;
         }
         if lost_bytes > 0 {
+            self.news = true;
             self.in_flight -= lost_bytes;
             let at = Instant::from_nanos(newest_ns);
             self.control.on_lost(now, at, lost_bytes);
@@ -473,7 +486,11 @@ impl SubTunnel {
         let base = self.rtt.smoothed_ns + (4 * self.rtt.variation_ns).max(MS) + ACK_DELAY_NS;
         let wait_ns = base << self.probes.min(BACKOFF_MAX);
         let silent = self.last_eliciting_ns.saturating_sub(self.heard_ns) + wait_ns > SILENCE_NS;
-        let wait_ns = if silent { wait_ns.min(ATTEMPT_NS) } else { wait_ns };
+        let wait_ns = if silent {
+            wait_ns.min(ATTEMPT_NS)
+        } else {
+            wait_ns
+        };
         self.probe_due_ns = self.last_eliciting_ns + wait_ns;
     }
 

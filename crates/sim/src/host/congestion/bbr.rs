@@ -36,8 +36,14 @@ const EXTRA_ROUNDS: u32 = 5;
 enum Mode {
     Startup,
     Drain,
-    ProbeBandwidth { phase: usize, since_ns: u64 },
-    ProbeRtt { done_ns: Option<u64>, round_done: bool },
+    ProbeBandwidth {
+        phase: usize,
+        since_ns: u64,
+    },
+    ProbeRtt {
+        done_ns: Option<u64>,
+        round_done: bool,
+    },
 }
 
 /// State of one connection; rates in segments per second.
@@ -340,9 +346,7 @@ impl Bbr {
         };
         let base = match self.bandwidth() {
             Some(bandwidth) => bandwidth,
-            None if self.min_rtt_ns > 0 => {
-                f64::from(INITIAL_WINDOW) * 1e9 / self.min_rtt_ns as f64
-            }
+            None if self.min_rtt_ns > 0 => f64::from(INITIAL_WINDOW) * 1e9 / self.min_rtt_ns as f64,
             None => return,
         };
         let rate = gain * base * PACING_MARGIN;

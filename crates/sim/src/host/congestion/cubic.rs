@@ -84,8 +84,7 @@ impl Cubic {
         if round.samples < HYSTART_SAMPLES {
             round.samples += 1;
         } else {
-            let allowed =
-                (self.delay_min_ns / 8).clamp(HYSTART_DELAY_MIN_NS, HYSTART_DELAY_MAX_NS);
+            let allowed = (self.delay_min_ns / 8).clamp(HYSTART_DELAY_MIN_NS, HYSTART_DELAY_MAX_NS);
             round.found |= round.rtt_min_ns > self.delay_min_ns + allowed;
         }
         if round.found {

@@ -251,7 +251,9 @@ impl Sender {
         }
         while self.board.una < ack.next {
             let number = self.board.una;
-            let Some(segment) = self.board.pop() else { break };
+            let Some(segment) = self.board.pop() else {
+                break;
+            };
             batch.advanced = true;
             if !segment.has(SACKED) {
                 self.recovery.note_order(number, prior_highest, &segment);

@@ -1,0 +1,352 @@
+//! What the simulator promises, each claim on small plans.
+
+use proptest::prelude::*;
+use ropewalk_core::path::PathView;
+use ropewalk_core::schedule::{Decision, Head, PathSet, Policy};
+use ropewalk_plan::{Plan, Report};
+use ropewalk_sim::run::Options;
+use ropewalk_sim::sweep::Job;
+use ropewalk_sim::{run, run_with, sweep};
+use ropewalk_types::Instant;
+use std::num::NonZeroUsize;
+
+const TWO_PATHS: &str = r#"
+    [[path]]
+    name = "a"
+    both = { rate = "16Mbit", delay = "25ms", queue = "128KiB" }
+    [[path]]
+    name = "b"
+    both = { rate = "8Mbit", delay = "35ms", queue = "128KiB" }
+"#;
+
+fn plan(text: &str) -> Plan {
+    Plan::parse(&format!("name = \"test\"\n{text}")).expect("a valid plan")
+}
+
+fn report(text: &str) -> Report {
+    let plan = plan(text);
+    run(&plan, plan.seed).expect("a plan that can be simulated")
+}
+
+/// One connection over one path of 50 Mbit/s.
+fn over_one_path(link: &str, traffic: &str, seconds: u32) -> Report {
+    report(&format!(
+        "duration = \"{seconds}s\"\nwarmup = \"3s\"\n[[path]]\nname = \"a\"\n{link}\n[[traffic]]\n{traffic}"
+    ))
+}
+
+fn goodput(report: &Report) -> f64 {
+    report.traffic[0].goodput_mbit
+}
+
+fn retransmits(report: &Report) -> u64 {
+    report.traffic[0].flows[0].retransmits
+}
+
+#[test]
+fn a_seed_decides_the_trace_whatever_the_number_of_threads() {
+    let lossy = TWO_PATHS.replace("queue", "loss = \"1%\", jitter = \"2ms\", queue");
+    let plan = plan(&format!(
+        "duration = \"3s\"\n{lossy}\n[carrier]\nkind = \"tunnel\"\n\
+         [[traffic]]\nkind = \"tcp\"\nflows = 3\n[[traffic]]\nkind = \"web\"\n\
+         [[traffic]]\nkind = \"quic\"\ncongestion = \"bbr\"\n[[traffic]]\nkind = \"call\""
+    ));
+    let jobs: Vec<Job> = (1..=6)
+        .map(|seed| Job {
+            plan: plan.clone(),
+            seed,
+            folder: None,
+        })
+        .collect();
+    let hashes = |threads: usize| -> Vec<String> {
+        let reports = sweep(&jobs, NonZeroUsize::new(threads), |_| {});
+        let hash = |report: Report| report.trace_hash.expect("a hash");
+        reports
+            .into_iter()
+            .map(|r| hash(r.expect("a run")))
+            .collect()
+    };
+    let (one, four) = (hashes(1), hashes(4));
+    assert_eq!(one, four);
+    let different: std::collections::BTreeSet<_> = one.iter().collect();
+    assert_eq!(different.len(), jobs.len());
+}
+
+#[test]
+fn every_packet_is_delivered_dropped_or_under_way() {
+    // The run itself compares the links' counters and notes what does not add up.
+    let changes = "change = [ { at = \"1s\", both.blackhole = true }, \
+                   { at = \"1500ms\", both.blackhole = false, both.rate = \"3Mbit\" } ]";
+    for carrier in ["direct", "tunnel"] {
+        let paths = TWO_PATHS.replace("queue", "loss = \"3%\", queue");
+        let report = report(&format!(
+            "duration = \"4s\"\n{paths}\n{changes}\n[carrier]\nkind = \"{carrier}\"\n\
+             [[traffic]]\nkind = \"tcp\"\nflows = 4\n[[traffic]]\nkind = \"tcp\"\ndirection = \"up\""
+        ));
+        assert_eq!(report.notes, Vec::<String>::new(), "{carrier}");
+        assert!(report.paths[0].lost > 0 && report.packets > Some(1_000));
+    }
+}
+
+#[test]
+fn new_reno_follows_the_square_root_law() {
+    for (loss, rtt) in [(0.005, 0.100), (0.01, 0.040)] {
+        let link = format!(
+            "both = {{ rate = \"100Mbit\", delay = \"{}ms\" }}\ndown.loss = \"{}%\"",
+            rtt * 500.0,
+            loss * 100.0
+        );
+        let traffic = "kind = \"tcp\"\nflows = 8\ncongestion = \"new-reno\"";
+        let share = goodput(&over_one_path(&link, traffic, 60)) / 8.0;
+        let law = 1.22 * 1_448.0 * 8e-6 / (rtt * f64::sqrt(loss));
+        assert!((0.75..1.25).contains(&(share / law)), "{share} of {law}");
+    }
+}
+
+#[test]
+fn cubic_and_bbr_fill_a_clean_link() {
+    let link = "both = { rate = \"50Mbit\", delay = \"20ms\", queue = \"256KiB\" }";
+    for congestion in ["cubic", "bbr"] {
+        for kind in ["tcp", "quic"] {
+            let traffic = format!("kind = \"{kind}\"\ncongestion = \"{congestion}\"");
+            let report = over_one_path(link, &traffic, 15);
+            let share = goodput(&report) / report.ceiling_mbit;
+            assert!(share > 0.95, "{kind} {congestion}: {share}");
+        }
+    }
+}
+
+#[test]
+fn five_flows_reach_the_sum_of_uneven_paths() {
+    let report = report(&format!(
+        "duration = \"15s\"\nwarmup = \"3s\"\n{TWO_PATHS}\n[carrier]\nkind = \"tunnel\"\n\
+         scheduler = \"htmt\"\n[[traffic]]\nkind = \"tcp\"\nflows = 5"
+    ));
+    let share = goodput(&report) / report.ceiling_mbit;
+    assert!((0.95..=1.01).contains(&share), "{share}");
+    assert!(report.tunnel.expect("a tunnel").delivered > 10_000);
+}
+
+#[test]
+fn quic_takes_reordering_for_loss_and_order_for_order() {
+    let traffic = "kind = \"quic\"";
+    let window = "rate = \"100Mbit\", delay = \"20ms\", queue = \"unlimited\"";
+    let in_order = over_one_path(&format!("both = {{ {window} }}"), traffic, 6);
+    let reordering = format!("both = {{ {window}, jitter = \"500us\", reorder = true }}");
+    let crossed = over_one_path(&reordering, traffic, 6);
+    let patient = format!("{traffic}\npacket_threshold = 1000");
+    let patient = over_one_path(&reordering, &patient, 6);
+    // No packet was lost in any of them.
+    for report in [&in_order, &crossed, &patient] {
+        assert_eq!((report.paths[0].lost, report.paths[0].dropped), (0, 0));
+    }
+    assert_eq!(retransmits(&in_order), 0);
+    assert!(retransmits(&crossed) > 20, "{}", retransmits(&crossed));
+    assert!(retransmits(&patient) < 5, "{patient:?}");
+    assert!(goodput(&patient) > 2.0 * goodput(&crossed));
+}
+
+#[test]
+fn tcp_with_rack_forgives_reordering() {
+    let link = "both = { rate = \"50Mbit\", delay = \"20ms\", jitter = \"1ms\", reorder = true }";
+    let report = over_one_path(link, "kind = \"tcp\"", 10);
+    assert!(
+        goodput(&report) > 0.9 * report.ceiling_mbit,
+        "{}",
+        goodput(&report)
+    );
+}
+
+#[test]
+fn pages_load_and_calls_are_in_time_beside_a_download_through_the_tunnel() {
+    let report = report(&format!(
+        "duration = \"20s\"\nwarmup = \"2s\"\n{TWO_PATHS}\n[carrier]\nkind = \"tunnel\"\n\
+         [[traffic]]\nkind = \"tcp\"\n[[traffic]]\nkind = \"call\"\n[[traffic]]\nkind = \"web\"\n\
+         [[traffic]]\nkind = \"ping\""
+    ));
+    let [_, call, web, ping] = &report.traffic[..] else {
+        panic!("four sections")
+    };
+    assert!(call.in_time.expect("a call") > 0.98 && call.sent == Some(1_800));
+    let pages = web.delay_ms.expect("pages");
+    assert!(pages.count >= 3 && pages.min > 150.0, "{pages:?}");
+    assert_eq!((ping.sent, ping.lost), (Some(180), Some(0)));
+}
+
+/// Sends everything over the path with the highest number, while it has room.
+struct Last;
+
+impl Policy for Last {
+    fn pick(&mut self, _now: Instant, head: &Head, paths: &[PathView]) -> Decision {
+        match paths.last() {
+            Some(path) if path.free >= head.bytes => Decision::Send(PathSet::one(path.id)),
+            _ => Decision::WaitAll,
+        }
+    }
+
+    fn reason(&self) -> String {
+        "the last path".into()
+    }
+}
+
+#[test]
+fn a_policy_of_the_caller_schedules_the_data() {
+    let plan = plan(&format!(
+        "duration = \"5s\"\nwarmup = \"1s\"\n{TWO_PATHS}\n[carrier]\nkind = \"tunnel\"\n\
+         [[traffic]]\nkind = \"tcp\""
+    ));
+    let options = Options {
+        policy: Some(Box::new(Last)),
+        ..Options::default()
+    };
+    let report = run_with(&plan, 1, options).expect("a run");
+    assert!(
+        report.paths[1].bytes > 50 * report.paths[0].bytes,
+        "{:?}",
+        report.paths
+    );
+    assert_eq!(report.tunnel.expect("a tunnel").reason, "the last path");
+}
+
+#[test]
+fn plans_that_cannot_be_simulated_name_the_key() {
+    let rest = format!("duration = \"2s\"\n{TWO_PATHS}\n[[traffic]]\nkind = \"tcp\"\n");
+    for (carrier, key) in [
+        ("kind = \"mptcp\"", "carrier.kind"),
+        ("kind = \"peer\"\npeer = \"wireguard-go\"", "carrier.kind"),
+        (
+            "kind = \"tunnel\"\nscheduler = \"fastest\"",
+            "carrier.scheduler",
+        ),
+        (
+            "kind = \"tunnel\"\ncongestion = \"vegas\"",
+            "carrier.congestion",
+        ),
+        (
+            "kind = \"tunnel\"\ncongestion = \"cubic\"",
+            "carrier.congestion",
+        ),
+        (
+            "kind = \"tunnel\"\ntransport = \"quic\"",
+            "carrier.transport",
+        ),
+    ] {
+        let plan = plan(&format!("{rest}[carrier]\n{carrier}"));
+        let error = run(&plan, 1).expect_err("not simulated").to_string();
+        assert!(error.contains(key), "{key}: {error}");
+    }
+    for (setting, key) in [
+        ("loss_burst = 4", "path[0].both.loss_burst"),
+        ("trace = \"none.csv\", loss = \"1%\"", "path[0].both.trace"),
+    ] {
+        let plan = plan(&rest.replacen("rate = \"16Mbit\"", setting, 1));
+        let error = run(&plan, 1).expect_err("a bad link").to_string();
+        assert!(error.contains(key), "{key}: {error}");
+    }
+}
+
+#[test]
+fn the_log_has_every_packet_and_is_a_text_sequence() {
+    use std::sync::{Arc, Mutex};
+    #[derive(Clone, Default)]
+    struct Sink(Arc<Mutex<Vec<u8>>>);
+    impl std::io::Write for Sink {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().expect("one writer").extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let plan = plan(&format!(
+        "duration = \"1s\"\n{TWO_PATHS}\n[carrier]\nkind = \"tunnel\"\n[[traffic]]\nkind = \"tcp\""
+    ));
+    let sink = Sink::default();
+    let options = Options {
+        events: Some(Box::new(sink.clone())),
+        ..Options::default()
+    };
+    let logged = run_with(&plan, 1, options).expect("a run");
+    assert_eq!(logged.trace_hash, run(&plan, 1).expect("a run").trace_hash);
+    let bytes = sink.0.lock().expect("one writer").clone();
+    let text = String::from_utf8(bytes).expect("text");
+    let mut names = std::collections::BTreeMap::<String, usize>::new();
+    for record in text.split('\u{1e}').skip(2) {
+        let event: serde_json::Value = serde_json::from_str(record).expect("JSON");
+        *names
+            .entry(event["name"].as_str().expect("a name").into())
+            .or_default() += 1;
+    }
+    assert!(
+        names["packet_sent"] > 500 && names["packet_received"] > 500,
+        "{names:?}"
+    );
+    assert!(
+        names["metrics_updated"] > 10 && names["scheduler_reason"] > 0,
+        "{names:?}"
+    );
+}
+
+fn any_direction() -> impl Strategy<Value = String> {
+    (
+        1u64..40_000,
+        0u64..150,
+        0u64..20,
+        any::<bool>(),
+        0u64..60,
+        2u64..80,
+        any::<bool>(),
+    )
+        .prop_map(|(kbit, delay, jitter, reorder, loss, queue, blackhole)| {
+            format!(
+                "{{ rate = \"{kbit}kbit\", delay = \"{delay}ms\", jitter = \"{jitter}ms\", \
+                 reorder = {reorder}, loss = \"{loss}%\", queue = \"{queue}KiB\", \
+                 blackhole = {blackhole} }}"
+            )
+        })
+}
+
+fn any_traffic() -> impl Strategy<Value = String> {
+    let congestion = prop::sample::select(vec!["new-reno", "cubic", "bbr"]);
+    let kind = prop::sample::select(vec!["tcp", "quic", "ping", "call", "web"]);
+    (kind, congestion, any::<bool>(), 1u32..6).prop_map(|(kind, congestion, up, flows)| {
+        let direction = if up { "up" } else { "down" };
+        let more = match kind {
+            "tcp" | "quic" => format!(
+                "flows = {flows}\ncongestion = \"{congestion}\"\ndirection = \"{direction}\""
+            ),
+            "web" => format!("users = {flows}\npause = \"50ms\""),
+            _ => String::new(),
+        };
+        format!("[[traffic]]\nkind = \"{kind}\"\n{more}\n")
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn no_plan_makes_a_run_panic_or_lose_count(
+        paths in prop::collection::vec((any_direction(), any_direction()), 1..5),
+        traffic in prop::collection::vec(any_traffic(), 0..4),
+        tunnel in any::<bool>(),
+        scheduler in prop::sample::select(vec!["auto", "htmt", "redundant", "otias", "low-rtt"]),
+        at in 1u64..900,
+        seed in any::<u64>(),
+    ) {
+        let mut text = String::from("duration = \"1500ms\"\nwarmup = \"200ms\"\n");
+        for (index, (before, after)) in paths.iter().enumerate() {
+            text += &format!(
+                "[[path]]\nname = \"p{index}\"\nboth = {}\nchange = [ {{ at = \"{at}ms\", both = {after} }} ]\n",
+                before.replace("blackhole = true", "blackhole = false")
+            );
+        }
+        if tunnel {
+            text += &format!("[carrier]\nkind = \"tunnel\"\nscheduler = \"{scheduler}\"\n");
+        }
+        text += &traffic.concat();
+        let report = run(&plan(&text), seed).expect("a valid plan");
+        prop_assert!(report.notes.is_empty(), "{:?}", report.notes);
+    }
+}
