@@ -18,6 +18,17 @@ struct Snapshot {
     links: Vec<LinkCounters>,
     /// Of the hub and of the site.
     tunnel: Option<[TunnelStatus; 2]>,
+    /// Of the whole machine.
+    processor: ProcessorTime,
+}
+
+/// Processor time of the whole machine, in the kernel's ticks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct ProcessorTime {
+    all: u64,
+    idle: u64,
+    /// What the host of a virtual machine did not give it.
+    stolen: u64,
 }
 
 /// All counters at the beginning and at the end.
@@ -56,6 +67,8 @@ impl Counts {
         if let (Some(first), Some(last)) = (&self.first.tunnel, &self.last.tunnel) {
             report.tunnel = Some(tunnel(first, last, side));
         }
+        let processor = self.last.processor.since(self.first.processor);
+        report.notes.push(processor.note());
     }
 }
 
@@ -72,9 +85,56 @@ impl Snapshot {
                 Some((hub, site)) => Some([status(hub)?, status(site)?]),
                 None => None,
             },
+            processor: ProcessorTime::now(),
         })
     }
 }
+
+impl ProcessorTime {
+    fn now() -> Self {
+        let text = std::fs::read_to_string("/proc/stat");
+        text.map(|text| Self::parse(&text)).unwrap_or_default()
+    }
+
+    /// The first line of `/proc/stat` (proc(5)): user, nice, system, idle, iowait, irq, softirq,
+    /// steal; what follows is contained in the first two.
+    fn parse(text: &str) -> Self {
+        let line = text.lines().next().unwrap_or_default();
+        let fields = line.split_whitespace().skip(1).take(8);
+        let fields: Vec<u64> = fields.filter_map(|field| field.parse().ok()).collect();
+        let field = |index: usize| fields.get(index).copied().unwrap_or(0);
+        Self {
+            all: fields.iter().sum(),
+            idle: field(3) + field(4),
+            stolen: field(7),
+        }
+    }
+
+    fn since(self, earlier: Self) -> Self {
+        Self {
+            all: self.all.saturating_sub(earlier.all),
+            idle: self.idle.saturating_sub(earlier.idle),
+            stolen: self.stolen.saturating_sub(earlier.stolen),
+        }
+    }
+
+    /// Runs on a machine without time to spare do not tell what they should.
+    fn note(self) -> String {
+        let percent = |part: u64| part * 100 / self.all.max(1);
+        let (idle, stolen) = (percent(self.idle), percent(self.stolen));
+        let verdict = if idle < IDLE_PERCENT_MIN || stolen > STOLEN_PERCENT_MAX {
+            ": too busy, do not trust these figures"
+        } else {
+            ""
+        };
+        format!("processors {idle} % idle, {stolen} % stolen by the host{verdict}")
+    }
+}
+
+/// With less idle time programs wait for each other.
+const IDLE_PERCENT_MIN: u64 = 10;
+/// With more the machine itself pauses.
+const STOLEN_PERCENT_MAX: u64 = 2;
 
 fn path(first: &Counters, last: &Counters) -> PathReport {
     PathReport {
@@ -106,5 +166,27 @@ fn tunnel(first: &[TunnelStatus; 2], last: &[TunnelStatus; 2], side: Side) -> Tu
         duplicates: received(|t| t.duplicates),
         entry_drops: difference(sender, |t| t.queue_drops + t.queue_marks),
         reason: sender.1.reason.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_busy_machine_is_named() {
+        let first = ProcessorTime::parse("cpu  100 0 100 800 0 0 0 0 0 0\ncpu0 1 2\n");
+        let idle = ProcessorTime::parse("cpu  150 0 150 900 0 0 0 0 7 0\n");
+        assert_eq!(
+            idle.since(first).note(),
+            "processors 50 % idle, 0 % stolen by the host"
+        );
+        let busy = ProcessorTime::parse("cpu  190 0 190 805 5 0 0 10 0 0\n");
+        let note = busy.since(first).note();
+        assert!(
+            note.starts_with("processors 5 % idle, 5 % stolen"),
+            "{note}"
+        );
+        assert!(note.contains("do not trust"), "{note}");
     }
 }

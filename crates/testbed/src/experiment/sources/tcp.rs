@@ -40,6 +40,7 @@ struct Pair {
     server: Process,
     client: Program,
     flows: u32,
+    port: u16,
 }
 
 impl Iperf {
@@ -53,6 +54,9 @@ impl Iperf {
             let port = FIRST_PORT + u16::try_from(index * GROUPS_MAX + pairs.len())?;
             let name = format!("iperf3-{index}-{}", pairs.len());
             pairs.push(Pair::prepare(stage, load, flows, port, &name)?);
+        }
+        for pair in &pairs {
+            iperf::await_listener(&stage.ends, pair.port)?;
         }
         Ok(Self {
             stage: stage.clone(),
@@ -72,7 +76,6 @@ impl Pair {
             .args(["-s", "-1", "-J", "-i", "0.1", "-p", &port_text])
             .args(["-B", &address])
             .start(&stage.directory, &format!("{name}-server"))?;
-        iperf::await_listener(ends, port)?;
         // iperf3 takes whole seconds; what is beyond the plan's end is not counted.
         let time = stage.window.to.saturating_sub(load.start);
         let seconds = time.as_secs() + u64::from(time.subsec_nanos() > 0);
@@ -81,7 +84,9 @@ impl Pair {
             .program("iperf3")
             .args(["-c", &address, "-p", &port_text, "-J", "-i", "0.1"])
             .args(["-t", &seconds.to_string(), "-P", &flows.to_string()])
-            .args(["-C", kernel_name(load.congestion)]);
+            .args(["-C", kernel_name(load.congestion)])
+            // Otherwise it reads noise for its payload, which looks like data that came.
+            .arg("--repeating-payload");
         if let Some(device) = &ends.device {
             client = client.args(["--bind-dev", device]);
         }
@@ -93,6 +98,7 @@ impl Pair {
             server,
             client,
             flows,
+            port,
         })
     }
 
@@ -103,6 +109,7 @@ impl Pair {
             mut server,
             client,
             flows,
+            ..
         } = self;
         sleep_until(begin, load.start);
         let mut client = client.start(&stage.directory, &format!("{name}-client"))?;
@@ -110,7 +117,7 @@ impl Pair {
             Direction::Down => (client.pid(), begin + stage.window.to),
             Direction::Up => (server.pid(), begin + stage.window.to),
         };
-        let first_read = await_bulk_read(receiver, end);
+        let first_read = await_bulk_read(receiver, flows, end);
         let data_begin = first_read.saturating_duration_since(begin);
         let limit = end + (data_begin.saturating_sub(load.start)) + END_GRACE;
         let mut ended = client.wait(limit.saturating_duration_since(Instant::now()))?;
@@ -122,29 +129,24 @@ impl Pair {
             server.signal(Signal::INT);
             server.wait(INTERRUPT_LIMIT)?;
         }
-        let parse = |process: &Process| {
+        let parse = |process: &Process| -> Result<Value> {
             serde_json::from_str(&process.output())
                 .with_context(|| format!("{} gave no JSON: {}", process.name(), process.log_tail()))
         };
-        let answer: Value = if ended.is_some() {
-            parse(&client)?
-        } else {
-            Value::Null
-        };
+        let answer = ended.map_or(Ok(Value::Null), |_| parse(&client))?;
+        let other = parse(&server).unwrap_or_default();
         let error = answer["error"].as_str().map(str::to_owned);
         if let Some(error) = &error
-            && ["TCP_CONGESTION", "parameter"]
-                .iter()
-                .any(|what| error.contains(what))
+            && error.contains("TCP_CONGESTION")
         {
             bail!("iperf3: {error}");
         }
-        let received = match load.direction {
-            Direction::Down => answer.clone(),
-            Direction::Up => parse(&server).unwrap_or_default(),
+        let (received, sent) = match load.direction {
+            Direction::Down => (&answer, &other),
+            Direction::Up => (&other, &answer),
         };
-        let mut streams = Streams::read(&received, &answer, flows);
-        streams.error = error.or_else(|| ended.is_none().then(|| "iperf3 did not end".to_owned()));
+        let mut streams = Streams::read(received, sent, flows);
+        streams.error = error.or_else(|| ended.is_none().then(|| "did not end".to_owned()));
         streams.begin_at(data_begin);
         Ok(streams)
     }
@@ -174,29 +176,31 @@ impl Source for Iperf {
 struct Streams {
     series: Vec<Series>,
     retransmits: Vec<u64>,
-    congestion: String,
     error: Option<String>,
 }
 
 impl Streams {
-    /// Reads the receiver's series and the client's closing account.
-    fn read(received: &Value, account: &Value, count: u32) -> Self {
+    /// Reads the series of the receiver, and what the sender sent again.
+    fn read(received: &Value, sent: &Value, count: u32) -> Self {
         let count = count as usize;
-        let mut series = vec![Series::default(); count];
+        let (mut series, mut retransmits) = (vec![Series::default(); count], vec![0; count]);
+        let number = |interval: &Value, index: usize, key: &str| {
+            let value = interval["streams"][index][key].as_u64();
+            value.unwrap_or(0)
+        };
         for interval in received["intervals"].as_array().into_iter().flatten() {
             for (index, one) in series.iter_mut().enumerate() {
-                let bytes = interval["streams"][index]["bytes"].as_u64();
-                one.bytes.push(bytes.unwrap_or(0));
+                one.bytes.push(number(interval, index, "bytes"));
             }
         }
-        let closing = &account["end"];
-        let retransmits =
-            (0..count).map(|i| closing["streams"][i]["sender"]["retransmits"].as_u64());
-        let congestion = closing["sender_tcp_congestion"].as_str();
+        for interval in sent["intervals"].as_array().into_iter().flatten() {
+            for (index, sum) in retransmits.iter_mut().enumerate() {
+                *sum += number(interval, index, "retransmits");
+            }
+        }
         Self {
             series,
-            retransmits: retransmits.map(Option::unwrap_or_default).collect(),
-            congestion: congestion.unwrap_or_default().to_owned(),
+            retransmits,
             error: None,
         }
     }
@@ -216,9 +220,13 @@ impl Streams {
 /// All programs together.
 fn outcome(results: Vec<Streams>, load: Load, stage: &Stage) -> Outcome {
     let (mut all, mut flows, mut notes) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut congestion, mut began) = (String::new(), Duration::ZERO);
+    let mut began = Duration::ZERO;
     for streams in results {
-        let broken = streams.error.is_some();
+        // Interrupted means only that the two programs could not say farewell in time.
+        let broken = streams
+            .error
+            .as_ref()
+            .is_some_and(|e| !e.contains("interrupt"));
         flows.extend(streams.retransmits.iter().map(|&retransmits| FlowReport {
             retransmits,
             broken,
@@ -232,11 +240,12 @@ fn outcome(results: Vec<Streams>, load: Load, stage: &Stage) -> Outcome {
         );
         all.extend(streams.series);
         notes.extend(streams.error.map(|error| format!("iperf3: {error}")));
-        congestion = streams.congestion;
     }
     let retransmits: u64 = flows.iter().map(|flow| flow.retransmits).sum();
+    notes.dedup();
     notes.push(format!(
-        "tcp: {congestion}, {retransmits} segments sent again, data from {:.2} s after its start on",
+        "tcp: {}, {retransmits} segments sent again, data from {:.2} s after its start on",
+        kernel_name(load.congestion),
         began.saturating_sub(load.start).as_secs_f64()
     ));
     let report = AllSeries(all).report("tcp", load.start, stage.window, flows);
@@ -244,7 +253,8 @@ fn outcome(results: Vec<Streams>, load: Load, stage: &Stage) -> Outcome {
 }
 
 /// When a process has begun to read bulk data, at the latest `end`.
-fn await_bulk_read(pid: u32, end: Instant) -> Instant {
+fn await_bulk_read(pid: u32, flows: u32, end: Instant) -> Instant {
+    let chatter = CHATTER_BYTES + CHATTER_BYTES_PER_FLOW * u64::from(flows);
     let read = || {
         let text = std::fs::read_to_string(format!("/proc/{pid}/io")).ok()?;
         text.lines()
@@ -260,7 +270,7 @@ fn await_bulk_read(pid: u32, end: Instant) -> Instant {
     };
     loop {
         let now = Instant::now();
-        if now >= end || read().is_none_or(|count| count > base + CHATTER_BYTES) {
+        if now >= end || read().is_none_or(|count| count > base + chatter) {
             return now;
         }
         std::thread::sleep(Duration::from_millis(2));
@@ -278,15 +288,39 @@ pub(super) const fn kernel_name(congestion: Congestion) -> &'static str {
 
 /// What iperf3 is asked to report in.
 const STEP: Duration = Duration::from_millis(100);
-/// Streams of one iperf3 program (it takes 128).
-const FLOWS_PER_PROGRAM: u32 = 100;
+/// Streams of one iperf3 program: each costs a round trip before any data.
+const FLOWS_PER_PROGRAM: u32 = 10;
 /// Ports that one section may use.
-const GROUPS_MAX: usize = 10;
+const GROUPS_MAX: usize = 100;
 const FIRST_PORT: u16 = 5_201;
 /// What iperf3 may still read after its libraries and before data.
 const CHATTER_BYTES: u64 = 4_096;
+/// A cookie and some JSON.
+const CHATTER_BYTES_PER_FLOW: u64 = 512;
 /// How long iperf3 takes to be loaded.
 const LOADING: Duration = Duration::from_millis(25);
 /// How long the two iperf3 may take to say farewell.
 const END_GRACE: Duration = Duration::from_millis(2_500);
 const INTERRUPT_LIMIT: Duration = Duration::from_millis(1_500);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn series_come_from_the_receiver_and_begin_with_the_first_bytes() {
+        let interval = |a: u64, b: u64| {
+            let stream = |n: u64| serde_json::json!({"bytes": n, "retransmits": n / 100});
+            serde_json::json!({"streams": [stream(a), stream(b)]})
+        };
+        let received = serde_json::json!({
+            "intervals": [interval(0, 0), interval(0, 500), interval(700, 0)]
+        });
+        let sent = serde_json::json!({"intervals": [interval(300, 100), interval(400, 0)]});
+        let mut streams = Streams::read(&received, &sent, 2);
+        streams.begin_at(Duration::from_millis(350));
+        assert_eq!(streams.retransmits, [7, 1]);
+        assert_eq!(streams.series[0].bytes, [0, 0, 700]);
+        assert_eq!(streams.series[1].begin, Duration::from_millis(250));
+    }
+}
