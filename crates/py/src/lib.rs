@@ -1,0 +1,108 @@
+//! The simulator for Python: the native module `ropewalk._native` of the package `ropewalk`.
+//!
+//! Plans come in as TOML and reports go out as JSON, so that this module has no types of its own
+//! but those a scheduler in Python sees. Other Python threads go on while the simulator runs.
+
+#![forbid(unsafe_code)]
+
+mod scheduler;
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use ropewalk_plan::{Plan, Report};
+use ropewalk_sim::sweep::Job;
+use ropewalk_sim::{Options, SimError};
+
+use crate::scheduler::{Head, PathView, PythonScheduler};
+
+/// Version of the simulator.
+#[pyfunction]
+const fn version() -> &'static str {
+    env!("CARGO_PKG_VERSION")
+}
+
+/// Runs a plan with each seed on `threads` threads (0: one for each core); a JSON array of reports.
+#[pyfunction]
+fn run_json(
+    py: Python<'_>,
+    plan: &str,
+    seeds: Vec<u64>,
+    threads: usize,
+    folder: Option<PathBuf>,
+) -> PyResult<String> {
+    let plan = parse(plan)?;
+    let job = |seed| Job {
+        plan: plan.clone(),
+        seed,
+        folder: folder.clone(),
+    };
+    let jobs: Vec<Job> = seeds.into_iter().map(job).collect();
+    let threads = NonZeroUsize::new(threads);
+    let cores = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
+    let mut reports = Vec::with_capacity(jobs.len());
+    // A few runs at a time, so that Ctrl-C is heard between them.
+    for part in jobs.chunks(threads.unwrap_or(cores).get() * RUNS_BETWEEN_SIGNALS) {
+        let done = py.detach(|| ropewalk_sim::sweep(part, threads, |_| ()));
+        for report in done {
+            reports.push(report.map_err(wrong_plan)?);
+        }
+        py.check_signals()?;
+    }
+    to_json(&reports)
+}
+
+/// Runs a plan with each seed, one after the other, `scheduler()` making a scheduler for each.
+#[pyfunction]
+fn run_scheduler(
+    py: Python<'_>,
+    plan: &str,
+    seeds: Vec<u64>,
+    scheduler: &Bound<'_, PyAny>,
+    folder: Option<PathBuf>,
+) -> PyResult<String> {
+    let plan = parse(plan)?;
+    let mut reports = Vec::with_capacity(seeds.len());
+    for seed in seeds {
+        let (policy, failure) = PythonScheduler::new(scheduler.call0()?.unbind());
+        let options = Options {
+            policy: Some(Box::new(policy)),
+            folder: folder.clone(),
+            ..Options::default()
+        };
+        let report = py.detach(|| ropewalk_sim::run_with(&plan, seed, options));
+        if let Some(error) = failure.take() {
+            return Err(error);
+        }
+        reports.push(report.map_err(wrong_plan)?);
+    }
+    to_json(&reports)
+}
+
+/// Runs per thread between two looks at signals.
+const RUNS_BETWEEN_SIGNALS: usize = 2;
+
+fn parse(plan: &str) -> PyResult<Plan> {
+    Plan::parse(plan).map_err(|error| PyValueError::new_err(error.to_string()))
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "handed to map_err")]
+fn wrong_plan(error: SimError) -> PyErr {
+    PyValueError::new_err(error.to_string())
+}
+
+fn to_json(reports: &[Report]) -> PyResult<String> {
+    serde_json::to_string(reports).map_err(|error| PyValueError::new_err(error.to_string()))
+}
+
+/// The module `ropewalk._native`.
+#[pymodule]
+fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<Head>()?;
+    module.add_class::<PathView>()?;
+    module.add_function(wrap_pyfunction!(version, module)?)?;
+    module.add_function(wrap_pyfunction!(run_json, module)?)?;
+    module.add_function(wrap_pyfunction!(run_scheduler, module)?)
+}

@@ -1,0 +1,7 @@
+"""`python -m ropewalk.lab` is `ropewalk-lab`."""
+
+import sys
+
+from ropewalk.lab.cli import main
+
+sys.exit(main())

@@ -1,0 +1,320 @@
+"""The command `ropewalk-lab`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from ropewalk import __version__
+from ropewalk.lab import session as sessions
+from ropewalk.lab.cell import RUNNERS, Cell, Runner
+from ropewalk.lab.claims import Claim, number
+from ropewalk.lab.experiments import EXPERIMENTS
+from ropewalk.lab.experiments.options import SEEDS, Options
+from ropewalk.lab.programs import ENVIRONMENT
+from ropewalk.lab.store import Store, StoreError
+from ropewalk.lab.trace import TraceError, discover
+
+TRACES_ENVIRONMENT = "ROPEWALK_TRACES"
+JOBS = 3
+_JOBS_MAX = 64
+_SEEDS_MAX = 1000
+_SHOWN_MAX = 20
+_SET_UP_SECONDS = 3
+
+_EPILOG = """\
+a first look, about four minutes:
+  ropewalk-lab run grid --quick
+  then open out/lab/grid-quick/report.html
+
+where programs are looked for:
+  --programs DIR, else $ROPEWALK_PROGRAMS, ./target/release, $PATH.
+  Kernel runs need root: they make network namespaces. Without the right to do so their cells are
+  listed as skipped, with the reason.
+
+interrupted?
+  Run the same command again: finished cells are kept, as long as the source is the same.
+
+exit status:
+  0  every cell has a result     1  some have none, or with --strict a target was missed
+  2  wrong usage                 130  interrupted
+"""
+
+
+class UsageError(Exception):
+    """What was asked for makes no sense; the message says why and what to do."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command and returns its exit status."""
+    options = _parser().parse_args(arguments)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        match options.command:
+            case "list":
+                return _list(options)
+            case "run":
+                return _run(options)
+            case _:
+                return _report(options)
+    except KeyboardInterrupt:
+        print("\ninterrupted: run the same command again to go on", file=sys.stderr)
+        return 130
+    except (UsageError, StoreError, TraceError, OSError) as error:
+        print(f"ropewalk-lab: {error}", file=sys.stderr)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="ropewalk-lab",
+        description="Repeats the experiments behind Ropewalk's claims, on the Linux kernel and in "
+        "the simulator, and writes a report.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"ropewalk-lab {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    listing = commands.add_parser(
+        "list", help="which experiments there are, and how long they take"
+    )
+    _add_traces(listing)
+
+    run = commands.add_parser(
+        "run", help="run an experiment, or go on with it, and write the report"
+    )
+    run.add_argument(
+        "experiment",
+        metavar="EXPERIMENT",
+        choices=sorted(EXPERIMENTS),
+        help=f"one of: {', '.join(EXPERIMENTS)}",
+    )
+    length = run.add_mutually_exclusive_group()
+    length.add_argument(
+        "--quick",
+        dest="mode",
+        action="store_const",
+        const="quick",
+        default="quick",
+        help="minutes: short runs, few seeds (the default)",
+    )
+    length.add_argument(
+        "--full",
+        dest="mode",
+        action="store_const",
+        const="full",
+        help="hours: the figures to quote",
+    )
+    where = run.add_mutually_exclusive_group()
+    where.add_argument(
+        "--kernel",
+        dest="runner",
+        action="store_const",
+        const="kernel",
+        help="real programs in network namespaces only (as root)",
+    )
+    where.add_argument(
+        "--sim", dest="runner", action="store_const", const="sim", help="the simulator only"
+    )
+    run.add_argument(
+        "--seeds", type=_Whole(1, _SEEDS_MAX), metavar="N", help="seeds for each case; " + _seeds()
+    )
+    run.add_argument(
+        "--only",
+        type=_pattern,
+        metavar="REGEX",
+        help="only cells whose label matches, such as 'rtt_70/auto'",
+    )
+    run.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="where results go (out/lab/EXPERIMENT-quick or -full)",
+    )
+    run.add_argument(
+        "--jobs",
+        type=_Whole(1, _JOBS_MAX),
+        default=JOBS,
+        metavar="N",
+        help=f"kernel runs at the same time ({JOBS}); fewer disturb each other less",
+    )
+    run.add_argument(
+        "--programs", type=Path, metavar="DIR", help=f"directory of the programs (${ENVIRONMENT})"
+    )
+    run.add_argument("--strict", action="store_true", help="exit with 1 when a target was missed")
+    _add_traces(run)
+
+    report = commands.add_parser("report", help="write the report again from stored results")
+    report.add_argument("directory", type=Path, metavar="DIR", help="what `run --out` wrote")
+    return parser
+
+
+def _add_traces(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--traces",
+        type=Path,
+        metavar="DIR",
+        help=f"recordings for the experiment `traces` (${TRACES_ENVIRONMENT}): "
+        "P_T_wifi.csv with P_T_cellular.csv, or Mahimahi's NAME.down with NAME.up",
+    )
+
+
+def _list(options: argparse.Namespace) -> int:
+    directory = _traces(options.traces)
+    pairs = tuple(discover(directory)) if directory is not None else ()
+    for name, experiment in EXPERIMENTS.items():
+        print(f"{name}: {experiment.TITLE}")
+        print(f"    {experiment.ABOUT}")
+        if name == "traces" and not pairs:
+            print("    needs --traces DIR")
+            continue
+        for mode in ("quick", "full"):
+            cells = experiment.cells(Options(mode, traces=pairs))
+            kernel = [cell for cell in cells if cell.runner == "kernel"]
+            minutes = sum(_wall_seconds(cell) for cell in kernel) / 60
+            print(
+                f"    --{mode}: {len(kernel)} kernel runs, about {minutes:.0f} min; "
+                f"{len(cells) - len(kernel)} simulated"
+            )
+    return 0
+
+
+def _wall_seconds(cell: Cell) -> float:
+    """What a kernel run takes of the time of all."""
+    seconds = cell.plan.duration_s + _SET_UP_SECONDS
+    return seconds if sessions.runs_alone(cell) else seconds / JOBS
+
+
+def _run(options: argparse.Namespace) -> int:
+    runners: tuple[Runner, ...] = RUNNERS if options.runner is None else (options.runner,)
+    request = sessions.Request(
+        experiment=options.experiment,
+        mode=options.mode,
+        seeds=options.seeds,
+        runners=runners,
+        only=options.only,
+        traces=_traces(options.traces),
+        programs=options.programs,
+        jobs=options.jobs,
+        out=options.out or Path("out/lab", f"{options.experiment}-{options.mode}"),
+    )
+    if request.experiment == "traces" and request.traces is None:
+        raise UsageError(f"traces needs --traces DIR or {TRACES_ENVIRONMENT}")
+    session = sessions.begin(request)
+    if not sessions.plan_cells(session):
+        raise UsageError("no cell matches: look at labels in a report, or leave --only away")
+    printer = Printer()
+    claims = sessions.run(request, session, printer.tell)
+    printer.end()
+    _summary(claims, request.out)
+    missed = any(row.ok is False for row in claims)
+    return 1 if printer.without_result or (options.strict and missed) else 0
+
+
+def _report(options: argparse.Namespace) -> int:
+    store = Store(options.directory)
+    claims = sessions.write_report(store, store.session())
+    _summary(claims, options.directory)
+    return 0
+
+
+def _summary(claims: Sequence[Claim], directory: Path) -> None:
+    missed = [row for row in claims if row.ok is False]
+    unmeasured = [row for row in claims if row.measured is None]
+    for row in missed[:_SHOWN_MAX]:
+        print(f"missed: {row.name}: {number(row.measured)}, wanted {row.wanted()}")
+    if len(missed) > _SHOWN_MAX:
+        print(f"missed: … and {len(missed) - _SHOWN_MAX} more")
+    met = sum(row.ok is True for row in claims)
+    print(f"{met} targets met, {len(missed)} missed, {len(unmeasured)} not measured")
+    print(f"report: {directory / 'report.html'}")
+
+
+class Printer:
+    """Tells on a terminal in one line what goes on; elsewhere a line for each cell."""
+
+    def __init__(self) -> None:
+        self._terminal = sys.stdout.isatty()
+        self._began = time.monotonic()
+        self._first: int | None = None
+        self.without_result = 0
+
+    def tell(self, progress: sessions.Progress) -> None:
+        """One more cell is done."""
+        outcome = progress.outcome
+        if self._first is None:
+            self._first = progress.done - 1
+            if self._first:
+                self._line(f"{self._first} cells have a result already")
+        if outcome.report is None:
+            self.without_result += 1
+            self._line(f"{outcome.status}: {outcome.cell.label}: {outcome.reason}")
+        elif not self._terminal:
+            rate = number(outcome.report.goodput_mbit)
+            self._line(f"{progress.done}/{progress.total} {outcome.cell.label}: {rate} Mbit/s")
+        if self._terminal:
+            left = self._left(progress)
+            text = f"{progress.done}/{progress.total}{left}  {outcome.cell.label}"
+            width = os.get_terminal_size().columns - 1
+            print(f"\r\x1b[K{text[:width]}", end="", flush=True)
+
+    def end(self) -> None:
+        """Leaves the line of progress."""
+        if self._terminal:
+            print("\r\x1b[K", end="")
+
+    def _line(self, text: str) -> None:
+        print(f"\r\x1b[K{text}" if self._terminal else text, flush=True)
+
+    def _left(self, progress: sessions.Progress) -> str:
+        done = progress.done - (self._first or 0)
+        seconds = (time.monotonic() - self._began) / done * (progress.total - progress.done)
+        return f", {seconds / 60:.0f} min left" if seconds >= 60 else f", {seconds:.0f} s left"
+
+
+def _traces(given: Path | None) -> Path | None:
+    named = os.environ.get(TRACES_ENVIRONMENT)
+    directory = given or (Path(named) if named else None)
+    if directory is not None and not directory.is_dir():
+        raise UsageError(f"--traces: {directory} is not a directory")
+    return directory
+
+
+def _seeds() -> str:
+    return "without it " + ", ".join(
+        f"{count} {mode} {'on the kernel' if runner == 'kernel' else 'simulated'}"
+        for (mode, runner), count in SEEDS.items()
+    )
+
+
+class _Whole:
+    """A whole number in a range, for argparse."""
+
+    def __init__(self, least: int, most: int) -> None:
+        self._least, self._most = least, most
+
+    def __call__(self, text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = self._least - 1
+        if not self._least <= value <= self._most:
+            raise argparse.ArgumentTypeError(
+                f"`{text}`: use a whole number from {self._least} to {self._most}"
+            )
+        return value
+
+
+def _pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise argparse.ArgumentTypeError(f"`{text}` is no regular expression: {error}") from error
+    return text

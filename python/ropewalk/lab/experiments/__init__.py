@@ -1,0 +1,38 @@
+"""The experiments, by name. Each is a module of pure functions; `Experiment` says which."""
+
+from __future__ import annotations
+
+from typing import Protocol, cast
+
+from ropewalk.lab.cell import Cell, Results
+from ropewalk.lab.claims import Claim
+from ropewalk.lab.experiments import failover, grid, htmt, traces, validate
+from ropewalk.lab.experiments.options import Options
+from ropewalk.lab.figures import Figure
+
+
+class Experiment(Protocol):
+    """What a module of this package offers. None of it reads a clock, a file or the machine."""
+
+    TITLE: str
+    ABOUT: str
+    ASSUMPTIONS: tuple[str, ...]
+    """What the source of the experiment leaves open, and what is taken here."""
+
+    def cells(self, options: Options) -> list[Cell]:
+        """Every run the experiment needs, in the order they are done."""
+
+    def claims(self, results: Results) -> list[Claim]:
+        """What it must show, beside what it showed."""
+
+    def figures(self, results: Results) -> list[Figure]:
+        """Charts of it."""
+
+
+EXPERIMENTS: dict[str, Experiment] = {
+    "htmt": cast(Experiment, htmt),
+    "grid": cast(Experiment, grid),
+    "traces": cast(Experiment, traces),
+    "failover": cast(Experiment, failover),
+    "validate": cast(Experiment, validate),
+}

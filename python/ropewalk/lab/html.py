@@ -1,0 +1,227 @@
+"""One page with everything: claims, figures, every cell, and what they depend on.
+
+The page holds its style and its charts; it loads nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from importlib.resources import files
+from typing import Any
+
+from ropewalk.lab.cell import Outcome, Results
+from ropewalk.lab.claims import Claim, number, worst_first
+from ropewalk.lab.experiments import Experiment
+from ropewalk.lab.figures import Figure
+from ropewalk.lab.store import Session
+
+BUSY = 0.95
+"""Above this share of busy processors, a kernel run may have measured the machine."""
+
+
+def page(
+    session: Session,
+    experiment: Experiment,
+    claims: Sequence[Claim],
+    figures: Sequence[Figure],
+    results: Results,
+) -> str:
+    """The page."""
+    style = files("ropewalk.lab").joinpath("report.css").read_text()
+    body = [
+        f"<h1>{escape(experiment.TITLE)}</h1>",
+        f'<p class="muted">{escape(session.experiment)}, {session.mode}, '
+        f"{escape(session.began)}, source {escape(session.source)}</p>",
+        f"<p>{escape(experiment.ABOUT)}</p>",
+        _counts(claims, results.outcomes),
+        "<h2>Claims, the worst first</h2>",
+        _claims(worst_first(claims)),
+        _figures(figures),
+        _failures(results.outcomes),
+        "<h2>Every cell</h2>",
+        _cells(results.outcomes),
+        "<h2>Assumptions</h2>",
+        "<ul>" + "".join(f"<li>{escape(text)}</li>" for text in experiment.ASSUMPTIONS) + "</ul>",
+        "<h2>Where it comes from</h2>",
+        _provenance(session),
+    ]
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(experiment.TITLE)}</title>\n<style>\n{style}</style></head>\n<body>\n"
+        + "\n".join(body)
+        + "\n</body></html>\n"
+    )
+
+
+def _counts(claims: Sequence[Claim], outcomes: Sequence[Outcome]) -> str:
+    judged = [
+        ("met", "good", sum(row.ok is True for row in claims)),
+        ("missed", "bad", sum(row.ok is False for row in claims)),
+        ("not measured", "none", sum(row.measured is None for row in claims)),
+        ("cells with a result", "", sum(o.status == "ok" for o in outcomes)),
+        ("cells without", "none", sum(o.status != "ok" for o in outcomes)),
+    ]
+    items = (
+        f'<li><b class="{kind if count else ""}">{count}</b>{escape(name)}</li>'
+        for name, kind, count in judged
+    )
+    return f'<ul class="counts">{"".join(items)}</ul>'
+
+
+def _claims(claims: Iterable[Claim]) -> str:
+    rows = []
+    for row in claims:
+        interval = ""
+        if row.interval is not None:
+            interval = f"{number(row.interval[0])} to {number(row.interval[1])}"
+        rows.append(
+            [
+                _verdict(row),
+                escape(row.name)
+                + (f' <span class="muted">{escape(row.note)}</span>' * bool(row.note)),
+                _n(number(row.measured)),
+                _n(interval),
+                _n(row.wanted()),
+                _n(number(row.paper) if row.paper is not None else ""),
+                escape(row.unit),
+                _n(str(row.seeds)),
+            ]
+        )
+    head = ("", "claim", "measured", "95 % interval", "target", "published", "unit", "seeds")
+    return _table(head, rows)
+
+
+def _verdict(row: Claim) -> str:
+    if row.measured is None:
+        return '<span class="none">no data</span>'
+    if row.ok is None:
+        return ""
+    return '<span class="good">met</span>' if row.ok else '<span class="bad">missed</span>'
+
+
+def _figures(figures: Sequence[Figure]) -> str:
+    parts = [
+        f"<figure><h3>{escape(figure.title)}</h3>"
+        f'<div class="plot">{figure.svg}</div>'
+        f"<figcaption>{escape(figure.caption)}</figcaption></figure>"
+        for figure in figures
+    ]
+    return "<h2>Figures</h2>" + "\n".join(parts) if parts else ""
+
+
+def _failures(outcomes: Sequence[Outcome]) -> str:
+    """Cells without a result, and cells that needed a second attempt, with their reasons."""
+    rows = [
+        [
+            f'<span class="{"none" if o.status in ("ok", "missing") else "bad"}">'
+            f"{'second attempt' if o.status == 'ok' else o.status}</span>",
+            escape(o.cell.label),
+            escape(o.reason),
+        ]
+        for o in outcomes
+        if o.status != "ok" or o.attempts > 1
+    ]
+    if not rows:
+        return ""
+    body = _table(("", "cell", "reason"), rows)
+    return (
+        "<h2>Cells that failed, once or for good</h2>"
+        f"<details open><summary>{len(rows)} cells</summary>{body}</details>"
+    )
+
+
+def _cells(outcomes: Sequence[Outcome]) -> str:
+    """One row a case; the goodputs of its seeds stand side by side, in their order."""
+    cases: dict[tuple[str, str], list[Outcome]] = {}
+    for outcome in outcomes:
+        cell = outcome.cell
+        cases.setdefault(("/".join(cell.key), cell.runner), []).append(outcome)
+    rows = []
+    for (case, runner), found in cases.items():
+        found.sort(key=lambda outcome: outcome.cell.seed)
+        reports = [o.report for o in found if o.report is not None]
+        ratios = [r.goodput_mbit / r.ceiling_mbit for r in reports if r.ceiling_mbit > 0]
+        pings = [p.delay_ms.p95 for r in reports if (p := r.ping()) is not None and p.delay_ms]
+        busy = [float(o.provenance.get("cpu_busy", 0.0)) for o in found if o.report is not None]
+        notes = dict.fromkeys(note for report in reports for note in report.notes)
+        worst = max(busy, default=0.0)
+        rows.append(
+            [
+                escape(case),
+                runner,
+                " ".join(_seed(outcome) for outcome in found),
+                _n(number(_mean(ratios))),
+                _n(number(_mean(pings))),
+                _n(f'<span class="{"bad" if worst > BUSY and runner == "kernel" else ""}">'
+                   f"{worst:.0%}</span>"),
+                escape("; ".join(notes)),
+            ]
+        )  # fmt: skip
+    head = ("case", "runner", "Mbit/s, seed by seed", "of ceiling", "ping p95, ms", "CPU", "notes")
+    legend = (
+        f'<p class="muted">CPU: the most that was busy during a run; above {BUSY:.0%} on the '
+        "kernel, the machine may have been the limit.</p>"
+    )
+    return legend + _table(head, rows)
+
+
+def _seed(outcome: Outcome) -> str:
+    if outcome.report is None:
+        return f'<span class="bad">{outcome.status}</span>'
+    return number(outcome.report.goodput_mbit)
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def _provenance(session: Session) -> str:
+    command = f"ropewalk-lab run {session.experiment} --{session.mode}"
+    facts: dict[str, Any] = {
+        "command": command
+        + (f" --seeds {session.seeds}" if session.seeds is not None else "")
+        + (f" --only '{session.only}'" if session.only else "")
+        + (f" --{session.runners[0]}" if len(session.runners) == 1 else ""),
+        "source": session.source,
+        "changes not committed": "yes" if session.dirty else "no",
+        **session.machine,
+    }
+    return "<dl>" + "".join(_fact(name, value) for name, value in facts.items()) + "</dl>"
+
+
+def _fact(name: str, value: object) -> str:
+    if isinstance(value, Mapping):
+        text = "<br>".join(f"{escape(str(k))}: {escape(str(v))}" for k, v in value.items())
+    else:
+        text = escape(str(value))
+    return f"<dt>{escape(name)}</dt><dd>{text}</dd>"
+
+
+class _Number(str):
+    """A cell of a table that is set flush right."""
+
+
+def _n(text: str) -> _Number:
+    return _Number(text)
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    if not rows:
+        return '<p class="muted">None.</p>'
+    titles = "".join(f"<th>{escape(title)}</th>" for title in head)
+    lines = (
+        "<tr>"
+        + "".join(
+            f'<td class="n">{cell}</td>' if isinstance(cell, _Number) else f"<td>{cell}</td>"
+            for cell in row
+        )
+        + "</tr>"
+        for row in rows
+    )
+    return (
+        f'<div class="wide"><table><thead><tr>{titles}</tr></thead><tbody>\n'
+        + "\n".join(lines)
+        + "\n</tbody></table></div>"
+    )

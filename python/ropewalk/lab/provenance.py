@@ -1,0 +1,147 @@
+"""What a result depends on besides its plan: versions, machine, load."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import subprocess
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ropewalk import __version__
+from ropewalk.lab import programs
+
+_TIMEOUT_SECONDS = 10
+_SYSCTLS = (
+    "net/core/default_qdisc",
+    "net/core/rmem_max",
+    "net/core/wmem_max",
+    "net/ipv4/tcp_congestion_control",
+    "net/ipv4/tcp_rmem",
+    "net/ipv4/tcp_wmem",
+)
+_OFFLOADS = (
+    "tcp-segmentation-offload",
+    "generic-segmentation-offload",
+    "generic-receive-offload",
+    "tx-udp-segmentation",
+)
+
+
+@dataclass(frozen=True)
+class Source:
+    """The state of the source the programs come from.
+
+    `identity` is the commit, and with changes on top a digest of these: it tells two states apart.
+    """
+
+    commit: str
+    dirty: bool
+    identity: str
+
+
+def source(directory: Path) -> Source:
+    """The source around `directory`; outside any repository the version of this package."""
+    commit = _output("git", "-C", str(directory), "rev-parse", "--short=12", "HEAD")
+    if not commit:
+        return Source(f"release {__version__}", False, f"release-{__version__}")
+    # The whole tree, whichever directory of it the programs are in.
+    status = _output("git", "-C", str(directory), "status", "--porcelain", ":/")
+    if not status:
+        return Source(commit, False, commit)
+    changes = status + _output("git", "-C", str(directory), "diff", "HEAD", "--", ":/")
+    digest = hashlib.sha256(changes.encode()).hexdigest()[:8]
+    return Source(commit, True, f"{commit}-{digest}")
+
+
+def machine(directory: Path | None) -> dict[str, Any]:
+    """Versions and settings that hold for a whole session."""
+    names = (programs.GATEWAY, programs.LINK, programs.TESTBED, programs.SIMULATOR)
+    return {
+        "kernel": platform.release(),
+        "system": platform.platform(),
+        "cpu": _cpu_model(),
+        "cpus": os.cpu_count(),
+        "python": platform.python_version(),
+        "programs": {name: _version(name, directory) for name in names},
+        "settings": {name: _setting(name) for name in _SYSCTLS},
+        "offloads": _offloads(),
+    }
+
+
+@dataclass(frozen=True)
+class Load:
+    """Load of the machine at one moment."""
+
+    average: float
+    busy_ticks: int
+    ticks: int
+
+    @classmethod
+    def now(cls) -> Load:
+        """Reads it."""
+        first = Path("/proc/stat").read_text().partition("\n")[0].split()[1:9]
+        ticks = [int(value) for value in first]
+        idle = ticks[3] + ticks[4]
+        return cls(round(os.getloadavg()[0], 2), sum(ticks) - idle, sum(ticks))
+
+    def busy_since(self, before: Load) -> float:
+        """Share of the processors that was busy since then, 0 to 1."""
+        ticks = self.ticks - before.ticks
+        return round((self.busy_ticks - before.busy_ticks) / ticks, 3) if ticks > 0 else 0.0
+
+
+def stamp(before: Load, after: Load) -> dict[str, Any]:
+    """What changes from cell to cell."""
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "load_before": before.average,
+        "load_after": after.average,
+        "cpu_busy": after.busy_since(before),
+    }
+
+
+def _output(*command: str) -> str:
+    """What a command prints; nothing if it cannot."""
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip()
+
+
+def _version(name: str, directory: Path | None) -> str:
+    program = programs.find_or_none(name, directory)
+    if program is None:
+        return "not found"
+    return _output(str(program), "--version") or "unknown"
+
+
+def _setting(name: str) -> str:
+    try:
+        return " ".join(Path("/proc/sys", name).read_text().split())
+    except OSError:
+        return "unknown"
+
+
+def _offloads() -> dict[str, str] | str:
+    """Of the loopback interface: what new virtual interfaces of this kernel offer."""
+    features = _output("ethtool", "-k", "lo")
+    if not features:
+        return "unknown: ethtool is not installed"
+    lines = (line.partition(":") for line in features.splitlines())
+    return {key.strip(): value.strip() for key, _, value in lines if key.strip() in _OFFLOADS}
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(models, platform.machine())

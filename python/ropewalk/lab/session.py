@@ -1,0 +1,186 @@
+"""Runs an experiment from its cells to its report."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import chain
+from pathlib import Path
+
+from ropewalk.lab import html, programs, provenance
+from ropewalk.lab.cell import Cell, Mode, Outcome, Results, Runner
+from ropewalk.lab.claims import Claim, worst_first
+from ropewalk.lab.experiments import EXPERIMENTS
+from ropewalk.lab.experiments.options import Options
+from ropewalk.lab.runner import CellRunner, pool, sim
+from ropewalk.lab.runner.kernel import KernelRunner
+from ropewalk.lab.runner.process import Children
+from ropewalk.lab.store import Session, Store
+from ropewalk.lab.trace import TracePair, discover
+from ropewalk.plan import capacity_mbit
+
+RESULT_FORMAT = 1
+TOGETHER_MBIT_MAX = 120
+"""Kernel runs over paths of more than this together go alone: traffic, links and gateways of a few
+hundred Mbit/s take a whole processor or two."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asks for."""
+
+    experiment: str
+    mode: Mode
+    seeds: int | None
+    runners: tuple[Runner, ...]
+    only: str | None
+    traces: Path | None
+    programs: Path | None
+    jobs: int
+    out: Path
+
+
+@dataclass(frozen=True)
+class Progress:
+    """One more cell is done."""
+
+    outcome: Outcome
+    done: int
+    total: int
+
+
+def plan_cells(session: Session) -> list[Cell]:
+    """The cells of a session; the same session gives the same cells.
+
+    Raises:
+        TraceError: when the recordings cannot be read.
+    """
+    pairs: tuple[TracePair, ...] = ()
+    if session.experiment == "traces" and session.traces is not None:
+        pairs = tuple(discover(Path(session.traces)))
+    options = Options(session.mode, session.seeds, session.runners, pairs)
+    cells = EXPERIMENTS[session.experiment].cells(options)
+    if session.only is None:
+        return cells
+    return [cell for cell in cells if re.search(session.only, cell.label)]
+
+
+def begin(request: Request) -> Session:
+    """What a request means here and now."""
+    testbed = programs.find_or_none(programs.TESTBED, request.programs)
+    simulator = programs.find_or_none(programs.SIMULATOR, request.programs)
+    program = testbed or simulator
+    source = provenance.source(program.parent if program is not None else Path.cwd())
+    return Session(
+        experiment=request.experiment,
+        mode=request.mode,
+        seeds=request.seeds,
+        runners=request.runners,
+        only=request.only,
+        traces=None if request.traces is None else str(request.traces.resolve()),
+        source=source.identity,
+        dirty=source.dirty,
+        machine=provenance.machine(request.programs),
+        began=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
+def run(request: Request, session: Session, tell: Callable[[Progress], None]) -> list[Claim]:
+    """Runs what has no result yet, and writes the report."""
+    store = Store(request.out)
+    store.begin(session)
+    cells = plan_cells(session)
+    stored = [store.load(cell, session.source) for cell in cells]
+    kept = [outcome for outcome in stored if outcome is not None and outcome.status == "ok"]
+    have = {outcome.cell.label for outcome in kept}
+    done = len(kept)
+    children = Children()
+    todo = [cell for cell in cells if cell.label not in have]
+    kernel = [cell for cell in todo if cell.runner == "kernel"]
+    together = [cell for cell in kernel if not runs_alone(cell)]
+    alone = [cell for cell in kernel if runs_alone(cell)]
+    # The simulator takes every core: it must not disturb the clock of kernel runs.
+    for outcome in chain(
+        _on_kernel(together, request.jobs, request, children),
+        _on_kernel(alone, 1, request, children),
+        _simulated([cell for cell in todo if cell.runner == "sim"], request, children),
+    ):
+        store.save(outcome, session.source)
+        done += 1
+        tell(Progress(outcome, done, len(cells)))
+    return write_report(store, session)
+
+
+def runs_alone(cell: Cell) -> bool:
+    """Whether a kernel run needs the processors for itself."""
+    return capacity_mbit(cell.plan) > TOGETHER_MBIT_MAX
+
+
+def _on_kernel(
+    cells: list[Cell], jobs: int, request: Request, children: Children
+) -> Iterator[Outcome]:
+    if not cells:
+        return
+    try:
+        program = programs.find(programs.TESTBED, request.programs)
+    except programs.ProgramError as error:
+        yield from (Outcome(cell, "skipped", reason=str(error)) for cell in cells)
+        return
+    runner = KernelRunner(program, children)
+    yield from pool.run(pool.single(cells), runner, jobs, children.stop)
+
+
+def _simulated(cells: list[Cell], request: Request, children: Children) -> Iterator[Outcome]:
+    if not cells:
+        return
+    try:
+        simulator = _simulator(request, children)
+    except programs.ProgramError as error:
+        yield from (Outcome(cell, "skipped", reason=str(error)) for cell in cells)
+        return
+    jobs = pool.by_plan(cells)
+    # A job has a thread for each of its seeds.
+    workers = max(1, (os.cpu_count() or 1) // max(len(job) for job in jobs))
+    yield from pool.run(jobs, simulator, workers, children.stop)
+
+
+def _simulator(request: Request, children: Children) -> CellRunner:
+    """The program if it is there, since it is of the same build as the rest; else this module."""
+    try:
+        return sim.ProgramRunner(programs.find(programs.SIMULATOR, request.programs), children)
+    except programs.ProgramError:
+        if sim.native_available():
+            return sim.NativeRunner()
+        raise
+
+
+def write_report(store: Store, session: Session) -> list[Claim]:
+    """Judges what is stored, and writes result.json and report.html."""
+    outcomes = tuple(
+        store.load(cell, session.source) or Outcome(cell, "missing", reason="it was not run")
+        for cell in plan_cells(session)
+    )
+    results = Results(outcomes)
+    experiment = EXPERIMENTS[session.experiment]
+    claims = worst_first(experiment.claims(results))
+    value = {
+        "format": RESULT_FORMAT,
+        "experiment": session.experiment,
+        "mode": session.mode,
+        "source": session.source,
+        "dirty": session.dirty,
+        "began": session.began,
+        "cells": {
+            status: sum(outcome.status == status for outcome in outcomes)
+            for status in ("ok", "failed", "skipped", "missing")
+        },
+        "claims": [row.to_json() for row in claims],
+    }
+    store.write("result.json", json.dumps(value, indent=1, allow_nan=False))
+    figures = experiment.figures(results)
+    store.write("report.html", html.page(session, experiment, claims, figures, results))
+    return claims

@@ -1,0 +1,131 @@
+"""Results on disk: one JSON file for each finished cell, so that an interrupted run goes on.
+
+OUT/session.json   what was asked for
+OUT/cells/*.json   one outcome each, named by a digest of plan, seed, runner and source
+OUT/result.json    the claims
+OUT/report.html    everything, for people
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ropewalk import report as reports
+from ropewalk.lab.cell import Cell, Mode, Outcome, Runner
+
+_FORMAT = 1
+
+
+class StoreError(Exception):
+    """A directory without usable results; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class Session:
+    """What was asked for: enough to know which cells there should be."""
+
+    experiment: str
+    mode: Mode
+    seeds: int | None
+    runners: tuple[Runner, ...]
+    only: str | None
+    traces: str | None
+    source: str
+    dirty: bool
+    machine: dict[str, Any]
+    began: str
+
+
+def digest(cell: Cell, source: str) -> str:
+    """Name of a cell's file: the same plan, seed, runner and source give the same name."""
+    plan = replace(cell.plan, name=cell.label).with_seed(cell.seed).to_toml()
+    text = "\0".join((plan, cell.runner, cell.inputs, source))
+    return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
+class Store:
+    """The directory of one experiment's results."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.cells = directory / "cells"
+
+    def begin(self, session: Session) -> None:
+        """Makes the directory and notes what was asked for."""
+        self.cells.mkdir(parents=True, exist_ok=True)
+        self.write("session.json", json.dumps(asdict(session), indent=1))
+
+    def session(self) -> Session:
+        """What was asked for.
+
+        Raises:
+            StoreError: when nothing ever ran here.
+        """
+        path = self.directory / "session.json"
+        try:
+            value = json.loads(path.read_text())
+            return Session(**{**value, "runners": tuple(value["runners"])})
+        except FileNotFoundError as error:
+            raise StoreError(
+                f"{self.directory} has no session.json: name the directory that "
+                "`ropewalk-lab run --out` wrote"
+            ) from error
+        except (ValueError, TypeError, KeyError) as error:
+            raise StoreError(
+                f"{path} cannot be read ({error}): run the experiment again"
+            ) from error
+
+    def load(self, cell: Cell, source: str) -> Outcome | None:
+        """The stored outcome of a cell; nothing if there is none, or it cannot be read."""
+        path = self._path(cell, source)
+        try:
+            value = json.loads(path.read_text())
+            if value["format"] != _FORMAT:
+                return None
+            found = value["report"]
+            return Outcome(
+                cell=cell,
+                status=value["status"],
+                report=None if found is None else reports.parse(found),
+                reason=value["reason"],
+                attempts=value["attempts"],
+                provenance=value["provenance"],
+            )
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def save(self, outcome: Outcome, source: str) -> None:
+        """Writes an outcome; a crash leaves the old file or the new one, never half of one."""
+        cell = outcome.cell
+        value = {
+            "format": _FORMAT,
+            "cell": {
+                "experiment": cell.experiment,
+                "key": cell.key,
+                "seed": cell.seed,
+                "runner": cell.runner,
+            },
+            "plan": cell.plan.with_seed(cell.seed).to_toml(),
+            "status": outcome.status,
+            "reason": outcome.reason,
+            "attempts": outcome.attempts,
+            "report": None if outcome.report is None else asdict(outcome.report),
+            "provenance": outcome.provenance,
+        }
+        self.write(str(self._path(cell, source)), json.dumps(value, indent=1))
+
+    def write(self, name: str, text: str) -> Path:
+        """Writes a file of this directory in one step."""
+        path = self.directory / name
+        beside = path.with_name(f".{path.name}.{os.getpid()}")
+        beside.write_text(text)
+        beside.replace(path)
+        return path
+
+    def _path(self, cell: Cell, source: str) -> Path:
+        return (self.cells / f"{digest(cell, source)}.json").resolve()

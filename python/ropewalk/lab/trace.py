@@ -1,0 +1,135 @@
+"""Recorded capacities: finds pairs of them in a directory, and when both are at zero."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+OPPORTUNITY_BYTES = 1504
+_GAP_MIN_SECONDS = 0.1
+"""Opportunities further apart than this make a time without capacity."""
+
+Interval = tuple[float, float]
+
+
+class TraceError(ValueError):
+    """A trace that cannot be used; the message names file and line."""
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One recorded capacity: its file, its length, and the times without any."""
+
+    file: str
+    seconds: float
+    zeros: tuple[Interval, ...]
+
+
+@dataclass(frozen=True)
+class TracePair:
+    """Two paths recorded together. Up and down differ for Mahimahi, not for the CSV files."""
+
+    name: str
+    a_down: Trace
+    a_up: Trace
+    b_down: Trace
+    b_up: Trace
+    digest: str
+
+    @property
+    def seconds(self) -> float:
+        """How long both are recorded."""
+        return min(self.a_down.seconds, self.b_down.seconds)
+
+    def both_zero(self, begin: float, end: float) -> float:
+        """The longest time between `begin` and `end` in which neither path has capacity down."""
+        longest = 0.0
+        for a_begin, a_end in self.a_down.zeros:
+            for b_begin, b_end in self.b_down.zeros:
+                length = min(a_end, b_end, end) - max(a_begin, b_begin, begin)
+                longest = max(longest, length)
+        return longest
+
+
+def discover(directory: Path) -> list[TracePair]:
+    """Every pair in a directory and in the directories in it.
+
+    Pairs are `P_T_wifi.csv` with `P_T_cellular.csv`, and each two neighbours, by name, of the
+    Mahimahi recordings `NAME.down` with `NAME.up`.
+
+    Raises:
+        TraceError: when there is none, or one cannot be read.
+    """
+    pairs = []
+    for wifi in sorted(directory.rglob("*_wifi.csv"), key=_natural):
+        cellular = wifi.with_name(wifi.name.replace("_wifi", "_cellular"))
+        if cellular.is_file():
+            name = wifi.name.removesuffix("_wifi.csv")
+            pairs.append(_pair(name, (wifi, wifi, cellular, cellular)))
+    recordings = [p for p in sorted(directory.rglob("*.down")) if p.with_suffix(".up").is_file()]
+    for first, second in zip(recordings[::2], recordings[1::2], strict=False):
+        files = (first, first.with_suffix(".up"), second, second.with_suffix(".up"))
+        pairs.append(_pair(f"{first.stem}+{second.stem}", files))
+    if not pairs:
+        raise TraceError(
+            f"{directory} has no pair of traces: put P_T_wifi.csv beside P_T_cellular.csv, "
+            "or NAME.down beside NAME.up for two recordings"
+        )
+    return pairs
+
+
+def read(file: Path) -> Trace:
+    """Reads `second,bytes per second` or Mahimahi's milliseconds.
+
+    Raises:
+        TraceError: when a line is neither.
+    """
+    rows: list[list[float]] = []
+    try:
+        text = file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise TraceError(f"{file}: {error}") from error
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        try:
+            rows.append([float(cell) for cell in line.split(",")])
+        except ValueError as error:
+            raise TraceError(f"{file}, line {number}: {error}") from error
+    if not rows or len({len(row) for row in rows}) != 1 or len(rows[0]) not in (1, 2):
+        raise TraceError(f"{file}: one number a line, or `second,bytes per second` on every line")
+    if len(rows[0]) == 2:
+        return _rates(str(file.resolve()), rows)
+    return _opportunities(str(file.resolve()), [row[0] / 1000 for row in rows])
+
+
+def _rates(file: str, rows: list[list[float]]) -> Trace:
+    first = rows[0][0]
+    times = [row[0] - first for row in rows] + [rows[-1][0] - first + 1]
+    zeros: list[Interval] = []
+    for (_, rate), begin, end in zip(rows, times, times[1:], strict=False):
+        # Less than one full packet a second is nothing to a tunnel.
+        if rate >= OPPORTUNITY_BYTES:
+            continue
+        joins = zeros and zeros[-1][1] == begin
+        zeros.append((zeros.pop()[0] if joins else begin, end))
+    return Trace(file, times[-1], tuple(zeros))
+
+
+def _opportunities(file: str, times: list[float]) -> Trace:
+    gaps = zip([0.0, *times], times, strict=False)
+    return Trace(file, times[-1], tuple(gap for gap in gaps if gap[1] - gap[0] > _GAP_MIN_SECONDS))
+
+
+def _pair(name: str, files: tuple[Path, Path, Path, Path]) -> TracePair:
+    digest = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
+    a_down, a_up, b_down, b_up = (read(file) for file in files)
+    return TracePair(name, a_down, a_up, b_down, b_up, digest)
+
+
+def _natural(path: Path) -> list[int | str]:
+    """Orders `7_1` before `11_1`."""
+    parts = re.split(r"(\d+)", path.name)
+    return [int(part) if part.isdigit() else part for part in parts]

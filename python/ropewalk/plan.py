@@ -1,0 +1,268 @@
+"""An experiment as the runners read it: the plan of `crates/plan`, as frozen dataclasses.
+
+Units are in the names: rates in Mbit/s of IP packets, delays in milliseconds one way, times in
+seconds. Absent settings are not written, so that the runner's defaults hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Literal, TypeAlias
+
+from ropewalk.toml import text
+
+Direction: TypeAlias = Literal["down", "up"]
+Congestion: TypeAlias = Literal["new-reno", "cubic", "bbr"]
+
+TUNNEL_OVERHEAD = (1426 - 52) / (1426 + 65)
+"""Inner TCP payload by outer IP bytes of a full packet: `crates/plan/src/ceiling.rs`."""
+DIRECT_OVERHEAD = (1500 - 52) / 1500
+"""TCP payload by IP bytes of a full packet of 1,500 bytes."""
+
+
+@dataclass(frozen=True)
+class Gilbert:
+    """Gilbert-Elliott loss; all values are probabilities, 0 to 1."""
+
+    p: float
+    r: float
+    loss_good: float = 0.0
+    loss_bad: float = 1.0
+
+
+@dataclass(frozen=True)
+class Link:
+    """Settings of one direction of a path; what is `None` keeps its value."""
+
+    rate_mbit: float | None = None
+    trace: str | None = None
+    delay_ms: float | None = None
+    jitter_ms: float | None = None
+    reorder: bool | None = None
+    loss: float | None = None
+    loss_burst: float | None = None
+    gilbert: Gilbert | None = None
+    queue_bytes: int | None = None
+    queue_packets: int | None = None
+    mtu: int | None = None
+    blackhole: bool | None = None
+
+
+@dataclass(frozen=True)
+class Change:
+    """New settings of a path from `at_s` seconds after the start of the traffic."""
+
+    at_s: float
+    both: Link = Link()
+    up: Link = Link()
+    down: Link = Link()
+
+
+@dataclass(frozen=True)
+class Path:
+    """One link between site and hub; "up" leaves the site."""
+
+    name: str
+    both: Link = Link()
+    up: Link = Link()
+    down: Link = Link()
+    change: tuple[Change, ...] = ()
+
+    def down_mbit(self) -> float | None:
+        """Capacity towards the site, if it is a fixed rate."""
+        return self.down.rate_mbit if self.down.rate_mbit is not None else self.both.rate_mbit
+
+
+@dataclass(frozen=True)
+class Direct:
+    """A path without any tunnel; the first one unless named."""
+
+    path: str | None = None
+
+
+@dataclass(frozen=True)
+class Tunnel:
+    """A Ropewalk tunnel; what is `None` is the program's default."""
+
+    scheduler: str | None = None
+    congestion: str | None = None
+    paths: tuple[str, ...] | None = None
+    transport: Literal["model", "quic"] | None = None
+
+
+@dataclass(frozen=True)
+class Mptcp:
+    """In-kernel MPTCP over all paths; kernel only."""
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Another program, by the name the testbed knows it under; kernel only."""
+
+    peer: str
+
+
+Carrier: TypeAlias = Direct | Tunnel | Mptcp | Peer
+
+
+@dataclass(frozen=True)
+class Tcp:
+    """Bulk TCP connections that always have something to send."""
+
+    flows: int = 1
+    congestion: Congestion = "cubic"
+    direction: Direction = "down"
+    start_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Quic:
+    """Bulk QUIC connections with a fixed packet threshold, RFC 9002 section 6.1.1."""
+
+    flows: int = 1
+    congestion: Congestion = "cubic"
+    direction: Direction = "down"
+    start_s: float = 0.0
+    packet_threshold: int = 3
+
+
+@dataclass(frozen=True)
+class Ping:
+    """Echo requests from the site, one every `interval_s` (at least 10 ms)."""
+
+    interval_s: float = 0.1
+
+
+@dataclass(frozen=True)
+class Call:
+    """One small packet every `interval_s` each way; in time when under way at most `deadline_s`."""
+
+    interval_s: float = 0.02
+    bytes: int = 160
+    deadline_s: float = 0.15
+
+
+@dataclass(frozen=True)
+class Web:
+    """Page loads one after the other."""
+
+    users: int = 1
+    objects: int = 42
+    pause_s: float = 1.0
+
+
+Traffic: TypeAlias = Tcp | Quic | Ping | Call | Web
+
+_KINDS: dict[type, str] = {Tcp: "tcp", Quic: "quic", Ping: "ping", Call: "call", Web: "web"}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One experiment: paths, what carries the traffic, and the traffic."""
+
+    name: str
+    duration_s: float
+    path: tuple[Path, ...]
+    carrier: Carrier = Direct()
+    traffic: tuple[Traffic, ...] = ()
+    warmup_s: float = 0.0
+    seed: int = 1
+
+    def with_seed(self, seed: int) -> Plan:
+        """The same plan with another seed."""
+        return replace(self, seed=seed)
+
+    def to_toml(self) -> str:
+        """The plan as the programs read it."""
+        lines = [
+            f"name = {text(self.name)}",
+            f"seed = {self.seed}",
+            f"duration = {text(_seconds(self.duration_s))}",
+            f"warmup = {text(_seconds(self.warmup_s))}",
+        ]
+        for path in self.path:
+            lines += ["", "[[path]]", *_assignments(path)]
+        lines += ["", "[carrier]", *_carrier(self.carrier)]
+        for traffic in self.traffic:
+            lines += ["", "[[traffic]]", f"kind = {text(_KINDS[type(traffic)])}"]
+            lines += _assignments(traffic)
+        return "\n".join(lines) + "\n"
+
+
+def paths_used(plan: Plan) -> tuple[Path, ...]:
+    """The paths the carrier may use."""
+    match plan.carrier:
+        case Direct(path=None):
+            return plan.path[:1]
+        case Direct(path=name):
+            return tuple(path for path in plan.path if path.name == name)
+        case Tunnel(paths=names) if names is not None:
+            return tuple(path for path in plan.path if path.name in names)
+        case _:
+            return plan.path
+
+
+def capacity_mbit(plan: Plan) -> float:
+    """Sum of the fixed rates towards the site of the paths in use; 0 for recordings."""
+    return sum(path.down_mbit() or 0.0 for path in paths_used(plan))
+
+
+def _carrier(carrier: Carrier) -> list[str]:
+    match carrier:
+        case Direct(path=None):
+            return ['kind = "direct"']
+        case Direct(path=path):
+            return ['kind = "path"', f"path = {text(path or '')}"]
+        case Tunnel():
+            return ['kind = "tunnel"', *_assignments(carrier)]
+        case Mptcp():
+            return ['kind = "mptcp"']
+        case Peer(peer=peer):
+            return ['kind = "peer"', f"peer = {text(peer)}"]
+
+
+_SUFFIXES = ("_mbit", "_bytes", "_ms", "_s")
+
+
+def _assignments(value: object) -> list[str]:
+    """`key = value` for every field that is set, in the order of the fields."""
+    return [f"{key} = {written}" for key, written in _settings(value)]
+
+
+def _settings(value: object) -> Iterable[tuple[str, str]]:
+    assert is_dataclass(value), value
+    for field in fields(value):
+        setting = getattr(value, field.name)
+        if setting is None or setting == () or setting == Link():
+            continue
+        key = field.name
+        for suffix in _SUFFIXES:
+            key = key.removesuffix(suffix)
+        yield key, _value(field.name, setting)
+
+
+def _value(name: str, value: object) -> str:
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case float() | int() if name.endswith("_mbit"):
+            return text(f"{value:g}Mbit")
+        case float() | int() if name.endswith("_ms"):
+            return text(f"{value:g}ms")
+        case float() | int() if name.endswith("_s"):
+            return text(_seconds(value))
+        case float() | int():
+            return repr(value)
+        case str():
+            return text(value)
+        case tuple():
+            return "[" + ", ".join(_value("", item) for item in value) + "]"
+        case _:
+            return (
+                "{ " + ", ".join(f"{key} = {written}" for key, written in _settings(value)) + " }"
+            )
+
+
+def _seconds(seconds: float) -> str:
+    return f"{round(seconds)}s" if seconds == round(seconds) else f"{round(seconds * 1e6)}us"

@@ -1,0 +1,243 @@
+"""What came of a plan: the report of `crates/plan`, parsed from JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+class ReportError(ValueError):
+    """A report that cannot be read; the message names the key."""
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """A distribution, in the unit of the field that holds it."""
+
+    count: int
+    mean: float
+    min: float
+    p50: float
+    p95: float
+    p99: float
+    max: float
+
+
+@dataclass(frozen=True)
+class FlowReport:
+    """One bulk connection."""
+
+    goodput_mbit: float
+    retransmits: int
+    broken: bool
+
+
+@dataclass(frozen=True)
+class TrafficReport:
+    """One `[[traffic]]` section of the plan."""
+
+    kind: str
+    goodput_mbit: float
+    series_mbit: tuple[float, ...]
+    longest_stall_seconds: float | None
+    flows: tuple[FlowReport, ...]
+    delay_ms: Distribution | None
+    sent: int | None
+    lost: int | None
+    in_time: float | None
+
+
+@dataclass(frozen=True)
+class PathReport:
+    """One path, in the direction of the first bulk traffic."""
+
+    name: str
+    bytes: int
+    dropped: int
+    lost: int
+    capacity_mbit: float
+
+
+@dataclass(frozen=True)
+class TunnelReport:
+    """The receiving gateway."""
+
+    delivered: int
+    reordered: int
+    held: int
+    hold_timeouts: int
+    late: int
+    duplicates: int
+    entry_drops: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """Result of one run of one plan with one seed."""
+
+    plan: str
+    runner: str
+    seed: int
+    seconds: float
+    ceiling_mbit: float
+    traffic: tuple[TrafficReport, ...]
+    paths: tuple[PathReport, ...]
+    tunnel: TunnelReport | None
+    trace_hash: str | None
+    packets: int | None
+    wall_seconds: float
+    notes: tuple[str, ...]
+
+    def bulk(self) -> TrafficReport | None:
+        """The first bulk traffic."""
+        return next((t for t in self.traffic if t.kind in ("tcp", "quic")), None)
+
+    def ping(self) -> TrafficReport | None:
+        """The first ping traffic."""
+        return next((t for t in self.traffic if t.kind == "ping"), None)
+
+    @property
+    def goodput_mbit(self) -> float:
+        """Goodput of all bulk traffic, Mbit/s."""
+        return sum(t.goodput_mbit for t in self.traffic if t.kind in ("tcp", "quic"))
+
+    @property
+    def broken(self) -> int:
+        """Connections that broke."""
+        return sum(flow.broken for t in self.traffic for flow in t.flows)
+
+
+class _Reader:
+    """Typed access to a JSON object that names the key in every error."""
+
+    def __init__(self, value: object, where: str) -> None:
+        if not isinstance(value, Mapping):
+            raise ReportError(f"{where}: not an object")
+        self._value: Mapping[str, Any] = value
+        self._where = where
+
+    def number(self, key: str, default: float | None = None) -> float:
+        found = self.optional(key)
+        if found is None and default is not None:
+            return default
+        if found is None:
+            raise ReportError(f"{self._where}.{key}: not a number")
+        return found
+
+    def optional(self, key: str) -> float | None:
+        value = self._value.get(key)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ReportError(f"{self._where}.{key}: not a number")
+        return value
+
+    def integer(self, key: str, default: int | None = 0) -> int:
+        return int(self.number(key, default))
+
+    def optional_integer(self, key: str) -> int | None:
+        value = self.optional(key)
+        return None if value is None else int(value)
+
+    def text(self, key: str, default: str | None = None) -> str:
+        value = self._value.get(key)
+        if value is None and default is not None:
+            return default
+        if not isinstance(value, str):
+            raise ReportError(f"{self._where}.{key}: not a text")
+        return value
+
+    def items(self, key: str) -> Sequence[Any]:
+        value = self._value.get(key) or ()
+        if not isinstance(value, list | tuple):
+            raise ReportError(f"{self._where}.{key}: not a list")
+        return value
+
+    def readers(self, key: str) -> list[_Reader]:
+        return [
+            _Reader(item, f"{self._where}.{key}[{index}]")
+            for index, item in enumerate(self.items(key))
+        ]
+
+    def reader(self, key: str) -> _Reader | None:
+        value = self._value.get(key)
+        return None if value is None else _Reader(value, f"{self._where}.{key}")
+
+    def truth(self, key: str) -> bool:
+        return self._value.get(key, False) is True
+
+
+def parse(value: object) -> Report:
+    """Reads one report.
+
+    Raises:
+        ReportError: when a key is missing or of the wrong kind.
+    """
+    reader = _Reader(value, "report")
+    tunnel = reader.reader("tunnel")
+    return Report(
+        plan=reader.text("plan"),
+        runner=reader.text("runner"),
+        seed=reader.integer("seed", None),
+        seconds=reader.number("seconds"),
+        ceiling_mbit=reader.number("ceiling_mbit"),
+        traffic=tuple(_traffic(item) for item in reader.readers("traffic")),
+        paths=tuple(_path(item) for item in reader.readers("paths")),
+        tunnel=None if tunnel is None else _tunnel(tunnel),
+        trace_hash=reader.text("trace_hash", "") or None,
+        packets=reader.optional_integer("packets"),
+        wall_seconds=reader.number("wall_seconds", 0.0),
+        notes=tuple(str(note) for note in reader.items("notes")),
+    )
+
+
+def _traffic(reader: _Reader) -> TrafficReport:
+    delay = reader.reader("delay_ms")
+    return TrafficReport(
+        kind=reader.text("kind"),
+        goodput_mbit=reader.number("goodput_mbit", 0.0),
+        series_mbit=tuple(float(value) for value in reader.items("series_mbit")),
+        longest_stall_seconds=reader.optional("longest_stall_seconds"),
+        flows=tuple(
+            FlowReport(
+                flow.number("goodput_mbit"), flow.integer("retransmits"), flow.truth("broken")
+            )
+            for flow in reader.readers("flows")
+        ),
+        delay_ms=None if delay is None else _distribution(delay),
+        sent=reader.optional_integer("sent"),
+        lost=reader.optional_integer("lost"),
+        in_time=reader.optional("in_time"),
+    )
+
+
+def _distribution(reader: _Reader) -> Distribution:
+    return Distribution(
+        reader.integer("count"),
+        *(reader.number(key) for key in ("mean", "min", "p50", "p95", "p99", "max")),
+    )
+
+
+def _path(reader: _Reader) -> PathReport:
+    return PathReport(
+        name=reader.text("name"),
+        bytes=reader.integer("bytes"),
+        dropped=reader.integer("dropped"),
+        lost=reader.integer("lost"),
+        capacity_mbit=reader.number("capacity_mbit", 0.0),
+    )
+
+
+def _tunnel(reader: _Reader) -> TunnelReport:
+    return TunnelReport(
+        delivered=reader.integer("delivered"),
+        reordered=reader.integer("reordered"),
+        held=reader.integer("held"),
+        hold_timeouts=reader.integer("hold_timeouts"),
+        late=reader.integer("late"),
+        duplicates=reader.integer("duplicates"),
+        entry_drops=reader.integer("entry_drops"),
+        reason=reader.text("reason", ""),
+    )

@@ -1,0 +1,173 @@
+"""What each experiment runs and asks for."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from ropewalk.lab.cell import Cell, Mode, Outcome, Results
+from ropewalk.lab.experiments import EXPERIMENTS, failover, grid, htmt, traces
+from ropewalk.lab.experiments.measures import SCHEDULERS
+from ropewalk.lab.experiments.options import Options
+from ropewalk.lab.trace import TraceError, TracePair, discover
+from ropewalk.plan import TUNNEL_OVERHEAD
+from ropewalk.report import Report, ReportError, TrafficReport, parse
+
+
+@pytest.fixture
+def pairs(tmp_path: Path) -> tuple[TracePair, ...]:
+    """Both at zero from 4 to 6 s; and two recordings of opportunities with a gap of 1 s."""
+    wifi = [9000] * 3 + [0] * 3 + [9000] * 24
+    cellular = [9000] * 4 + [100] * 4 + [9000] * 22
+    for name, rates in (("wifi", wifi), ("cellular", cellular)):
+        lines = (f"{second},{rate}\n" for second, rate in enumerate(rates, 1))
+        (tmp_path / f"7_1_{name}.csv").write_text("".join(lines))
+    for name in ("x.down", "x.up", "y.down", "y.up"):
+        times = [t for t in range(0, 20_000, 10) if not 5000 < t < 6000]
+        (tmp_path / name).write_text("".join(f"{t}\n" for t in times))
+    return tuple(discover(tmp_path))
+
+
+def reported(cell: Cell, goodput: float, ceiling: float, series: tuple[float, ...] = ()) -> Outcome:
+    traffic = TrafficReport("tcp", goodput, series, 0.2, (), None, None, None, None)
+    report = Report(
+        cell.plan.name, cell.runner, cell.seed, 1.0, ceiling, (traffic,), (), None, None, None,
+        0.0, (),
+    )  # fmt: skip
+    return Outcome(cell, "ok", report, attempts=1)
+
+
+@pytest.mark.parametrize("name", sorted(EXPERIMENTS))
+@pytest.mark.parametrize("mode", ["quick", "full"])
+def test_cells_are_distinct_valid_and_always_the_same(
+    name: str, mode: Mode, pairs: tuple[TracePair, ...]
+) -> None:
+    options = Options(mode, seeds=2, traces=pairs)
+    cells = EXPERIMENTS[name].cells(options)
+    assert cells == EXPERIMENTS[name].cells(options)
+    labels = [cell.label for cell in cells]
+    assert labels
+    assert len(set(labels)) == len(labels)
+    for cell in cells:
+        plan = tomllib.loads(cell.plan.to_toml())
+        assert cell.plan.warmup_s < cell.plan.duration_s
+        assert 1 <= len(plan["path"]) <= 8
+        assert not (cell.runner == "sim" and plan["carrier"]["kind"] in ("mptcp", "peer"))
+
+
+@pytest.mark.parametrize("name", sorted(EXPERIMENTS))
+def test_claims_without_any_result_are_unmeasured_and_say_why(
+    name: str, pairs: tuple[TracePair, ...]
+) -> None:
+    experiment = EXPERIMENTS[name]
+    cells = experiment.cells(Options("quick", traces=pairs))
+    results = Results(tuple(Outcome(cell, "failed", reason="it rained") for cell in cells))
+    claims = experiment.claims(results)
+    assert claims
+    for row in claims:
+        assert row.measured is None
+        assert row.ok is None
+        assert "it rained" in row.note
+
+
+def test_the_schedulers_are_those_of_the_core() -> None:
+    source = Path(__file__).parents[2] / "crates/core/src/schedule/kind.rs"
+    text = source.read_text()
+    for name in SCHEDULERS:
+        assert f'=> "{name}"' in text
+    assert f"ALL: [Self; {len(SCHEDULERS)}]" in text
+
+
+def test_htmt_takes_half_of_the_round_trip_each_way() -> None:
+    plan = htmt.plan(htmt.PAIRS[1], "auto", 70, 0)
+    rates = [(path.both.rate_mbit, path.both.delay_ms) for path in plan.path]
+    assert rates == [(16, 25), (8, 35)]
+    assert all(path.both.queue_bytes == 128 * 1024 for path in plan.path)
+
+
+def test_queues_of_the_grid_are_one_product_and_at_least_64_kib() -> None:
+    assert grid.Side(8, 300).path("a").both.queue_bytes == 600_000
+    assert grid.Side(20, 12).path("a").both.queue_bytes == 64 * 1024
+
+
+@pytest.mark.parametrize(
+    ("profile", "kind", "target"),
+    [
+        ("baseline", "tcp-cubic-5", 0.95),
+        ("rtt_120", "tcp-bbr-1", 0.85),
+        ("rtt_320", "tcp-cubic-5", None),
+        ("loss_2", "tcp-cubic-5", 0.90),
+        ("dual_lte", "tcp-cubic-1", 0.80),
+        ("rtt_70", "quic-bbr-1", 0.75),
+        ("rtt_120", "quic-bbr-1", None),
+    ],
+)
+def test_the_part_of_the_ceiling_follows_the_class(
+    profile: str, kind: str, target: float | None
+) -> None:
+    found = next(p for p in grid.PROFILES if p.name == profile)
+    assert grid.ceiling_target(found, kind) == target
+
+
+def test_the_grid_holds_auto_against_the_better_single_path() -> None:
+    rates = {"direct-a": 40.0, "direct-b": 45.0, "single-a": 38.0, "single-b": 42.0, "auto": 44.0}
+    cells = grid.cells(Options("quick", runners=("sim",)))
+    results = Results(tuple(reported(cell, rates[cell.key[1]], 90.0) for cell in cells))
+    claims = {row.name: row for row in grid.claims(results)}
+    inside = claims["baseline, tcp-cubic-1 (simulator): auto ÷ single inside"]
+    outside = claims["baseline, tcp-cubic-1 (simulator): auto ÷ single outside"]
+    gain = claims["jit_20, quic-bbr-1 (simulator): gain against mqvpn's best manual setting"]
+    assert inside.measured == pytest.approx(44 / 42)
+    assert outside.measured == pytest.approx(44 / 45)
+    assert (inside.ok, outside.ok, gain.ok) == (True, True, False)
+    assert gain.target == pytest.approx(37.6 / 17.4)
+
+
+def test_failover_reads_stall_and_return_from_the_seconds() -> None:
+    cell = next(
+        cell
+        for cell in failover.cells(Options("quick", runners=("sim",)))
+        if cell.key[:2] == ("failure", "auto")
+    )
+    down, up, end = failover.times(Options("quick"))
+    series = [300.0] * down + [10.0, 10.0] + [70.0] * (up - down - 2) + [100.0, 280.0]
+    series += [300.0] * (end - len(series))
+    outcome = reported(cell, 200, 350, tuple(series))
+    assert outcome.report is not None
+    assert failover.while_down(outcome.report, down, up) == 70
+    assert failover.time_to_get_back(outcome.report, down, up) == 1
+    claims = {row.name: row for row in failover.claims(Results((outcome,)))}
+    share = claims["a path vanishes: goodput while down ÷ the other path's ceiling (simulator)"]
+    assert share.measured == pytest.approx(70 / (80 * TUNNEL_OVERHEAD))
+
+
+def test_traces_pair_up_and_know_when_both_are_at_zero(pairs: tuple[TracePair, ...]) -> None:
+    assert [pair.name for pair in pairs] == ["7_1", "x+y"]
+    recorded, opportunities = pairs
+    assert recorded.seconds == 30
+    assert recorded.both_zero(0, 30) == 2
+    assert recorded.both_zero(5, 30) == 1
+    assert recorded.both_zero(10, 30) == 0
+    assert opportunities.both_zero(0, 20) == pytest.approx(1.0)
+    cell = traces.cells(Options("quick", traces=pairs))[0]
+    assert cell.plan.duration_s == 20
+    assert cell.inputs == recorded.digest
+
+
+def test_a_trace_that_cannot_be_read_names_its_line(tmp_path: Path) -> None:
+    (tmp_path / "1_1_wifi.csv").write_text("1,100\n2,many\n")
+    (tmp_path / "1_1_cellular.csv").write_text("1,100\n")
+    with pytest.raises(TraceError, match=r"1_1_wifi\.csv, line 2"):
+        discover(tmp_path)
+    with pytest.raises(TraceError, match="no pair of traces"):
+        discover(tmp_path / "nothing")
+
+
+def test_a_report_names_the_key_that_is_wrong() -> None:
+    with pytest.raises(ReportError, match=r"report\.seed"):
+        parse({"plan": "x", "runner": "sim"})
+    bad = {"plan": "x", "runner": "sim", "seed": 1, "seconds": 1, "ceiling_mbit": 1}
+    with pytest.raises(ReportError, match=r"report\.traffic\[0\]\.goodput_mbit"):
+        parse({**bad, "traffic": [{"kind": "tcp", "goodput_mbit": "fast"}]})

@@ -1,0 +1,212 @@
+"""The laboratory from its command to its report, on programs that only calculate."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from conftest import Lab
+
+from ropewalk.lab import session as sessions
+from ropewalk.lab.cell import Outcome
+from ropewalk.lab.cli import main
+from ropewalk.lab.experiments import EXPERIMENTS
+from ropewalk.lab.experiments.options import Options
+from ropewalk.lab.store import Store
+
+FAILOVER_CELLS = 17
+
+
+def result(tmp_path: Path) -> dict[str, object]:
+    value = json.loads((tmp_path / "out/result.json").read_text())
+    assert isinstance(value, dict)
+    return value
+
+
+def calls(log: Path) -> list[str]:
+    return log.read_text().splitlines() if log.exists() else []
+
+
+def test_a_run_leaves_cells_a_result_and_a_report(lab: Lab, tmp_path: Path) -> None:
+    assert lab("failover", "--kernel") == 0
+    assert len(list((tmp_path / "out/cells").glob("*.json"))) == FAILOVER_CELLS
+    found = result(tmp_path)
+    assert found["cells"] == {"ok": FAILOVER_CELLS, "failed": 0, "skipped": 0, "missing": 0}
+    claims = found["claims"]
+    assert isinstance(claims, list)
+    by_name = {row["name"]: row for row in claims}
+    row = by_name["32 streams: auto against mqvpn (kernel)"]
+    assert row["paper"] == 310
+    # 95 % of what the tunnel's headers leave of 380 Mbit/s.
+    assert row["measured"] == pytest.approx(0.95 * 380 * 1374 / 1491)
+    assert row["ok"] is True
+
+
+def test_result_has_the_documented_keys(lab: Lab, tmp_path: Path) -> None:
+    assert lab("failover", "--kernel", "--seeds", "2") == 0
+    found = result(tmp_path)
+    assert set(found) == {
+        "format", "experiment", "mode", "source", "dirty", "began", "cells", "claims",
+    }  # fmt: skip
+    claims = found["claims"]
+    assert isinstance(claims, list)
+    assert claims
+    for row in claims:
+        assert set(row) == {
+            "name", "unit", "paper", "relation", "target", "measured", "interval", "seeds", "ok",
+            "note", "tolerance",
+        }  # fmt: skip
+        assert row["seeds"] == 2
+        low, high = row["interval"]
+        assert low <= row["measured"] <= high
+
+
+def test_an_interrupted_run_goes_on_where_it_stopped(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "log"
+    monkeypatch.setenv("FAKE_LOG", str(log))
+    real = Store.save
+    saved: list[str] = []
+
+    def stop_at_the_fourth(store: Store, outcome: Outcome, source: str) -> None:
+        if len(saved) == 3:
+            raise KeyboardInterrupt
+        saved.append(source)
+        real(store, outcome, source)
+
+    monkeypatch.setattr(Store, "save", stop_at_the_fourth)
+    assert lab("failover", "--kernel", jobs=1) == 130
+    monkeypatch.setattr(Store, "save", real)
+    before = len(calls(log))
+    assert 3 <= before < FAILOVER_CELLS
+    assert main(["report", str(tmp_path / "out")]) == 0
+    counts = result(tmp_path)["cells"]
+    assert counts == {"ok": 3, "failed": 0, "skipped": 0, "missing": FAILOVER_CELLS - 3}
+
+    assert lab("failover", "--kernel", jobs=1) == 0
+    assert len(calls(log)) - before == FAILOVER_CELLS - 3
+    assert lab("failover", "--kernel", jobs=1) == 0
+    assert len(calls(log)) - before == FAILOVER_CELLS - 3, "nothing runs twice"
+
+
+def test_a_cell_that_fails_is_tried_again_then_shown_with_its_reason(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "log"
+    monkeypatch.setenv("FAKE_LOG", str(log))
+    monkeypatch.setenv("FAKE_FAIL", "streams/auto/8")
+    monkeypatch.setenv("FAKE_FAIL_ONCE", "streams/auto/4")
+    assert lab("failover", "--kernel") == 1
+    assert sum("streams/auto/8 " in line for line in calls(log)) == 2
+    found = result(tmp_path)
+    assert found["cells"] == {"ok": FAILOVER_CELLS - 1, "failed": 1, "skipped": 0, "missing": 0}
+    claims = found["claims"]
+    assert isinstance(claims, list)
+    row = next(row for row in claims if row["name"].startswith("8 streams"))
+    assert row["measured"] is None
+    assert "the link fell over" in row["note"]
+    page = (tmp_path / "out/report.html").read_text()
+    assert "failover/streams/auto/8/kernel/1" in page
+    assert "second attempt" in page
+    assert page.count("ended with 1: the link fell over") >= 2
+
+    monkeypatch.delenv("FAKE_FAIL")
+    assert lab("failover", "--kernel") == 0, "failed cells run again, and only those"
+
+
+def test_what_this_machine_cannot_do_is_skipped_without_a_second_attempt(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "log"
+    monkeypatch.setenv("FAKE_LOG", str(log))
+    monkeypatch.setenv("FAKE_CANNOT", "mptcp")
+    assert lab("failover", "--kernel") == 1
+    assert len(calls(log)) == FAILOVER_CELLS
+    counts = result(tmp_path)["cells"]
+    assert counts == {"ok": FAILOVER_CELLS - 6, "failed": 0, "skipped": 6, "missing": 0}
+    assert "not root" in (tmp_path / "out/report.html").read_text()
+
+
+def test_without_programs_every_cell_says_how_to_get_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    empty, out = tmp_path / "empty", tmp_path / "out"
+    empty.mkdir()
+    arguments = ["run", "failover", "--kernel", "--programs", str(empty), "--out", str(out)]
+    assert main(arguments) == 1
+    assert "no program ropewalk-testbed" in (out / "report.html").read_text()
+
+
+def test_the_report_is_one_file_that_loads_nothing(lab: Lab, tmp_path: Path) -> None:
+    assert lab("htmt", "--sim") == 0
+    page = (tmp_path / "out/report.html").read_text()
+    assert not re.search(r"https?:|//[a-z]|@import|<link|<script|<img", page)
+    for target in re.findall(r'(?:href|src)="([^"]*)"', page):
+        assert target.startswith("#")
+    assert set(re.findall(r"url\((.)", page)) <= {"#"}
+    assert "prefers-color-scheme: dark" in page
+    assert 'name="viewport"' in page
+    assert page.count("<svg") == 3
+    # Charts take their colours from the page.
+    charts = "".join(re.findall(r"<svg.*?</svg>", page, re.DOTALL))
+    assert "var(--c1)" in charts
+    assert not re.search(r"#[0-9a-f]{6}\b", charts.replace('href="#', ""))
+    for label in ("equal/auto", "crossed/direct-b", "unequal/htmt-as-published"):
+        assert label in page
+
+
+def test_fast_cells_go_alone_on_the_kernel() -> None:
+    cells = EXPERIMENTS["failover"].cells(Options("quick", runners=("kernel",)))
+    assert all(sessions.runs_alone(cell) for cell in cells)
+    cells = EXPERIMENTS["grid"].cells(Options("quick", runners=("kernel",)))
+    assert not any(sessions.runs_alone(cell) for cell in cells)
+
+
+def test_the_simulator_runs_all_seeds_of_a_plan_in_one_call(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "log"
+    monkeypatch.setenv("FAKE_LOG", str(log))
+    assert lab("failover", "--sim", "--seeds", "4", "--only", "streams/auto") == 0
+    assert len(calls(log)) == 5
+    assert result(tmp_path)["cells"] == {"ok": 20, "failed": 0, "skipped": 0, "missing": 0}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["run", "failover", "--only", "nothing-like-it"], "no cell matches"),
+        (["run", "failover", "--only", "("], "no regular expression"),
+        (["run", "failover", "--seeds", "0"], "from 1 to"),
+        (["run", "nosuch"], "invalid choice"),
+        (["run", "traces"], "--traces DIR"),
+        (["run", "traces", "--traces", "/nonexistent"], "not a directory"),
+        (["report", "/nonexistent"], "session.json"),
+    ],
+)
+def test_wrong_usage_says_what_to_do(
+    arguments: list[str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.delenv("ROPEWALK_TRACES", raising=False)
+    monkeypatch.chdir(tmp_path)
+    try:
+        status = main(arguments)
+    except SystemExit as end:
+        status = int(str(end.code))
+    assert status == 2
+    assert said in capsys.readouterr().err
+
+
+def test_the_list_says_how_long_each_experiment_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list"]) == 0
+    listed = capsys.readouterr().out
+    for name in ("htmt", "grid", "traces", "failover", "validate"):
+        assert f"{name}: " in listed
+    assert "kernel runs, about" in listed

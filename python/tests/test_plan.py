@@ -1,0 +1,104 @@
+"""Plans are written as the programs read them."""
+
+import tomllib
+
+from ropewalk.plan import (
+    Call,
+    Carrier,
+    Change,
+    Direct,
+    Gilbert,
+    Link,
+    Mptcp,
+    Path,
+    Peer,
+    Ping,
+    Plan,
+    Quic,
+    Tcp,
+    Tunnel,
+    Web,
+    paths_used,
+)
+
+PATHS = (
+    Path("a", Link(rate_mbit=16, delay_ms=25, queue_bytes=131072)),
+    Path(
+        "b",
+        Link(rate_mbit=0.5, delay_ms=0.25, loss=0.005, gilbert=Gilbert(0.1, 0.2)),
+        down=Link(trace='odd "name"\\.csv'),
+        change=(Change(10, Link(blackhole=True)), Change(12.5, up=Link(blackhole=False))),
+    ),
+)
+
+
+def read(plan: Plan) -> dict[str, object]:
+    return tomllib.loads(plan.to_toml())
+
+
+def test_a_plan_is_toml_with_units() -> None:
+    plan = Plan(
+        "x", 20, PATHS, Tunnel("auto", paths=("a", "b")), (Tcp(5, "bbr"), Ping()), warmup_s=0.5
+    )
+    assert read(plan) == {
+        "name": "x",
+        "seed": 1,
+        "duration": "20s",
+        "warmup": "500000us",
+        "path": [
+            {"name": "a", "both": {"rate": "16Mbit", "delay": "25ms", "queue": 131072}},
+            {
+                "name": "b",
+                "both": {
+                    "rate": "0.5Mbit",
+                    "delay": "0.25ms",
+                    "loss": 0.005,
+                    "gilbert": {"p": 0.1, "r": 0.2, "loss_good": 0.0, "loss_bad": 1.0},
+                },
+                "down": {"trace": 'odd "name"\\.csv'},
+                "change": [
+                    {"at": "10s", "both": {"blackhole": True}},
+                    {"at": "12500000us", "up": {"blackhole": False}},
+                ],
+            },
+        ],
+        "carrier": {"kind": "tunnel", "scheduler": "auto", "paths": ["a", "b"]},
+        "traffic": [
+            {
+                "kind": "tcp",
+                "flows": 5,
+                "congestion": "bbr",
+                "direction": "down",
+                "start": "0s",
+            },
+            {"kind": "ping", "interval": "100000us"},
+        ],
+    }
+
+
+def test_every_carrier_and_traffic_has_its_kind() -> None:
+    carriers: dict[str, Carrier] = {
+        "direct": Direct(),
+        "path": Direct("b"),
+        "tunnel": Tunnel(),
+        "mptcp": Mptcp(),
+        "peer": Peer("wireguard-go"),
+    }
+    for kind, carrier in carriers.items():
+        found = read(Plan("x", 1, PATHS, carrier))["carrier"]
+        assert isinstance(found, dict)
+        assert found["kind"] == kind
+    plan = Plan("x", 1, PATHS, traffic=(Tcp(), Quic(), Ping(), Call(), Web()))
+    traffic = read(plan)["traffic"]
+    assert isinstance(traffic, list)
+    assert [item["kind"] for item in traffic] == ["tcp", "quic", "ping", "call", "web"]
+
+
+def test_paths_in_use_follow_the_carrier() -> None:
+    def names(carrier: Direct | Tunnel | Mptcp) -> list[str]:
+        return [path.name for path in paths_used(Plan("x", 1, PATHS, carrier))]
+
+    assert names(Direct()) == ["a"]
+    assert names(Direct("b")) == ["b"]
+    assert names(Tunnel(paths=("b",))) == ["b"]
+    assert names(Tunnel()) == names(Mptcp()) == ["a", "b"]

@@ -1,0 +1,180 @@
+"""The simulator through its bindings."""
+
+from __future__ import annotations
+
+import runpy
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path as File
+
+import numpy as np
+import pytest
+
+pytest.importorskip("ropewalk._native", reason="the native module is not installed")
+
+from ropewalk import sim
+from ropewalk.plan import Direct, Link, Mptcp, Path, Ping, Plan, Tcp, Tunnel
+
+PATHS = (
+    Path("a", Link(rate_mbit=16, delay_ms=10, queue_bytes=65536)),
+    Path("b", Link(rate_mbit=8, delay_ms=20, queue_bytes=65536)),
+)
+
+
+def plan(seconds: float = 4, carrier: Direct | Tunnel | Mptcp | None = None) -> Plan:
+    traffic = (Tcp(flows=3), Ping())
+    return Plan("x", seconds, PATHS, carrier or Tunnel(), traffic, warmup_s=1)
+
+
+class First:
+    """Always the path with the smallest identifier."""
+
+    def pick(self, now: float, head: sim.Head, paths: Sequence[sim.PathView]) -> int | None:
+        assert now >= 0
+        assert 0 < head.bytes <= head.flow_backlog <= head.backlog
+        return min(path.id for path in paths)
+
+
+def test_results_are_arrays_by_seed() -> None:
+    results = sim.run(plan(), seeds=[3, 1, 2])
+    assert results.seeds.tolist() == [3, 1, 2]
+    assert results.flows_mbit().shape == (3, 3)
+    assert results.series_mbit().shape == (3, 4)
+    assert results.delay_ms(1).shape == (3, len(sim.DELAY_COLUMNS))
+    np.testing.assert_allclose(results.flows_mbit().sum(axis=1), results.goodput_mbit, rtol=1e-6)
+    # Both paths carry, and the headers are paid for.
+    assert np.all(results.goodput_mbit > 17)
+    assert np.all(results.goodput_mbit <= results.ceiling_mbit)
+    # The base round-trip time of the faster path.
+    assert np.all(results.delay_ms(1)[:, 1] >= 20)
+
+
+def test_the_same_seed_gives_the_same_run_on_any_number_of_threads() -> None:
+    lossy = Plan("x", 3, (Path("a", Link(rate_mbit=8, delay_ms=10, loss=0.01)),), traffic=(Tcp(),))
+    hashes = [
+        [report.trace_hash for report in sim.run(lossy, seeds=4, threads=threads)]
+        for threads in (1, 3)
+    ]
+    assert hashes[0] == hashes[1]
+    assert len(set(hashes[0])) == 4
+
+
+def test_a_plan_may_be_a_dictionary_a_text_or_a_file(tmp_path: File) -> None:
+    wanted = sim.run(plan())[0].trace_hash
+    text = plan().to_toml()
+    (tmp_path / "plan.toml").write_text(text)
+    link = {"rate": "16Mbit", "delay": "10ms", "queue": 65536}
+    table = {
+        "name": "x",
+        "duration": "4s",
+        "warmup": "1s",
+        "path": [
+            {"name": "a", "both": link},
+            {"name": "b", "both": {**link, "rate": "8Mbit", "delay": "20ms"}},
+        ],
+        "carrier": {"kind": "tunnel"},
+        "traffic": [{"kind": "tcp", "flows": 3}, {"kind": "ping"}],
+    }
+    for same in (text, table, tmp_path / "plan.toml", str(tmp_path / "plan.toml")):
+        assert sim.run(same)[0].trace_hash == wanted
+
+
+def test_traces_start_from_the_folder_of_the_plan(tmp_path: File) -> None:
+    (tmp_path / "rate.csv").write_text("1,500000\n2,500000\n")
+    (tmp_path / "plan.toml").write_text(
+        Plan("x", 3, (Path("a", Link(trace="rate.csv", delay_ms=5)),), traffic=(Tcp(),)).to_toml()
+    )
+    assert 3 < sim.run(tmp_path / "plan.toml").goodput_mbit[0] < 4
+
+
+def test_a_wrong_plan_names_its_key() -> None:
+    with pytest.raises(ValueError, match="warmup"):
+        sim.run(Plan("x", 1, PATHS, warmup_s=2))
+    with pytest.raises(ValueError, match=r"carrier\.kind"):
+        sim.run(plan(carrier=Mptcp()))
+    with pytest.raises(ValueError, match="seeds"):
+        sim.run(plan(), seeds=0)
+    with pytest.raises(ValueError, match="traffic"):
+        sim.run({"name": "x", "traffic": object()})
+    with pytest.raises(FileNotFoundError):
+        sim.run("no-such-plan.toml")
+
+
+def test_other_threads_go_on_while_the_simulator_runs() -> None:
+    ticks: list[float] = []
+    done = threading.Event()
+
+    def tick() -> None:
+        while not done.is_set():
+            ticks.append(time.monotonic())
+            time.sleep(0.001)
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    began = time.monotonic()
+    sim.run(plan(seconds=30), threads=1)
+    ended = time.monotonic()
+    done.set()
+    thread.join()
+    inside = [moment for moment in ticks if began < moment < ended]
+    assert len(inside) >= 5, f"{len(inside)} ticks in {ended - began:.3f} s"
+
+
+def test_a_scheduler_in_python_decides_where_packets_go() -> None:
+    report = sim.run(plan(), scheduler=First)[0]
+    assert report.paths[0].bytes > 1_000_000
+    assert report.paths[1].bytes < report.paths[0].bytes / 100
+    again = sim.run(plan(), scheduler=First)[0]
+    assert again.trace_hash == report.trace_hash
+
+
+def test_copies_are_removed_at_the_exit() -> None:
+    class Both:
+        def pick(
+            self, now: float, head: sim.Head, paths: Sequence[sim.PathView]
+        ) -> list[int] | None:
+            return [path.id for path in paths]
+
+    tunnel = sim.run(plan(), scheduler=Both)[0].tunnel
+    assert tunnel is not None
+    assert tunnel.duplicates > 1000
+
+
+def test_what_a_scheduler_raises_comes_out_of_run() -> None:
+    class Broken:
+        def pick(self, now: float, head: sim.Head, paths: Sequence[sim.PathView]) -> int:
+            raise LookupError("no idea")
+
+    class Elsewhere:
+        def pick(self, now: float, head: sim.Head, paths: Sequence[sim.PathView]) -> int:
+            return 7
+
+    with pytest.raises(LookupError, match="no idea"):
+        sim.run(plan(), scheduler=Broken)
+    with pytest.raises(ValueError, match=r"path 7; usable now: \[0"):
+        sim.run(plan(), scheduler=Elsewhere)
+
+
+def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    example = File(__file__).parents[1] / "examples/scheduler.py"
+    assert len(example.read_text().splitlines()) <= 40
+    runpy.run_path(str(example), run_name="__main__")
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("  ")[0].strip() for line in lines] == [
+        "auto",
+        "round-robin",
+        "smallest queue",
+    ]
+
+
+def test_the_stub_says_what_the_module_has() -> None:
+    from ropewalk import _native
+
+    stub = File(sim.__file__).with_name("_native.pyi").read_text()
+    for name in ("version", "run_json", "run_scheduler", "Head", "PathView"):
+        assert hasattr(_native, name)
+        assert f"def {name}(" in stub or f"class {name}:" in stub
+    for kind in (_native.Head, _native.PathView):
+        for attribute in (name for name in dir(kind) if not name.startswith("_")):
+            assert f"def {attribute}(self)" in stub, attribute
