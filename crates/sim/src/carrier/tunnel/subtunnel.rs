@@ -41,6 +41,8 @@ const PING_BYTES: u64 = 4;
 const TIME_THRESHOLD_EIGHTHS: u64 = 12;
 /// Silence after which the gateway builds a new connection, and how often it tries.
 const SILENCE_NS: u64 = 400 * MS;
+/// As in `core`'s judgement of silence.
+const SUSPECT_MARGIN_NS: u64 = 60 * MS;
 const ATTEMPT_NS: u64 = 250 * MS;
 /// Most doublings of the probe timeout.
 const BACKOFF_MAX: u32 = 10;
@@ -417,11 +419,17 @@ impl SubTunnel {
         }
         self.probes = 0;
         self.find_losses(now);
-        if now_ns.saturating_sub(self.heard_ns) > SILENCE_NS {
+        if now_ns.saturating_sub(self.heard_ns) > self.silence_ns() {
             self.restart(now);
         }
         self.heard_ns = now_ns;
         self.set_probe_timer();
+    }
+
+    /// Silence after which the gateway builds a new connection: the path is suspect first.
+    fn silence_ns(&self) -> u64 {
+        let suspect = 2 * self.rtt.smoothed_ns + 4 * self.rtt.variation_ns + SUSPECT_MARGIN_NS;
+        suspect.max(SILENCE_NS)
     }
 
     /// The gateway has built a new connection, which knows nothing of what was under way.
@@ -485,7 +493,7 @@ impl SubTunnel {
         }
         let base = self.rtt.smoothed_ns + (4 * self.rtt.variation_ns).max(MS) + ACK_DELAY_NS;
         let wait_ns = base << self.probes.min(BACKOFF_MAX);
-        let silent = self.last_eliciting_ns.saturating_sub(self.heard_ns) + wait_ns > SILENCE_NS;
+        let silent = self.last_eliciting_ns.saturating_sub(self.heard_ns) + wait_ns > self.silence_ns();
         let wait_ns = if silent {
             wait_ns.min(ATTEMPT_NS)
         } else {
