@@ -122,7 +122,7 @@ impl Homes {
     fn cost(&self, bytes: u64, path: &PathView, resident: bool) -> f64 {
         let others = self.residents(path.id) - u16::from(resident && self.residents(path.id) > 0);
         let share = bits_per_sec(path) / f64::from(others + 1);
-        let share = share.min(sender_rate(path.loss, path.srtt)).max(1.0);
+        let share = share.min(sender_rate(residual(path.loss), path.srtt)).max(1.0);
         as_f64(bytes.clamp(SLOT_BYTES, HORIZON_BYTES_MAX)) * 8.0 / share
             + path.owd_relative.as_secs_f64()
     }
@@ -134,7 +134,7 @@ impl Homes {
             return true;
         }
         let (a, b) = (bits_per_sec(home), bits_per_sec(path));
-        let mixed = (home.loss * a + path.loss * b) / (a + b);
+        let mixed = (residual(home.loss) * a + residual(path.loss) * b) / (a + b);
         let flows = self
             .residents
             .iter()
@@ -159,6 +159,11 @@ impl Homes {
             format!("backlogged flows at home: {}", homes.join(", "))
         }
     }
+}
+
+/// Loss that a flow sees: a packet and both repairs that the exit waits for must be lost.
+fn residual(loss: f64) -> f64 {
+    loss.powi(3)
 }
 
 /// What one loss-driven sender reaches: the average window of CUBIC, in its own region and in
