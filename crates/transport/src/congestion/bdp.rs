@@ -45,12 +45,6 @@ const ALLOWANCE_PACKETS: f64 = 2.0;
 /// from round to round.
 const ALLOWANCE_JITTER: f64 = 1.0;
 const GUARD_JITTER: f64 = 3.0;
-/// How the window for bursts grows per round without, and falls per round with a standing queue.
-const BURST_GAIN_UP: f64 = 1.15;
-const BURST_GAIN_DOWN: f64 = 0.8;
-/// Most of it: per share of the stay that is jitter, and in all.
-const BURST_JITTER: f64 = 10.0;
-const BURST_MAX: f64 = 1.5;
 /// Weight of one round in the jitter.
 const JITTER_WEIGHT: f64 = 0.125;
 /// A round raises the stay by this factor at most: a queue that grows is no longer path.
@@ -63,6 +57,8 @@ const JITTER_MAX: f64 = 0.030;
 const STARTUP_GROWTH: f64 = 1.25;
 /// Rounds without such growth that end the start.
 const STARTUP_STALE_ROUNDS: u8 = 2;
+/// Standing queue, as share of the floor, that ends the start even while the rate grows.
+const STARTUP_QUEUE: f64 = 0.5;
 /// What a probe sends beyond the window: a share of the product, but in seconds at most.
 const PROBE_SHARE: f64 = 0.25;
 const PROBE_MAX: f64 = 0.010;
@@ -135,8 +131,6 @@ pub(super) struct AckBatch {
     pub in_flight: u64,
     /// The application had nothing more to send.
     pub app_limited: bool,
-    /// The pacer held something back at some moment.
-    pub paced: bool,
 }
 
 /// What the window is doing; one round each unless said otherwise.
@@ -166,7 +160,6 @@ struct Round {
     byte_seconds: f64,
     rtt_min: f64,
     app_limited: bool,
-    paced: bool,
 }
 
 impl Round {
@@ -179,7 +172,6 @@ impl Round {
             byte_seconds: 0.0,
             rtt_min: f64::INFINITY,
             app_limited: false,
-            paced: false,
         }
     }
 }
@@ -222,8 +214,6 @@ pub(super) struct Bdp {
     rtt_min: f64,
     jitter: f64,
     last_change: f64,
-    /// What bursts need beyond the product, as a factor of at least 1.
-    burst_gain: f64,
     /// Share of packets lost, in all rounds and in deeply drained ones.
     loss: f64,
     loss_drained: Option<f64>,
@@ -261,7 +251,6 @@ impl Bdp {
             rtt_min: 0.0,
             jitter: 0.0,
             last_change: 0.0,
-            burst_gain: 1.0,
             loss: 0.0,
             loss_drained: None,
             headroom: 1.0,
@@ -301,7 +290,6 @@ impl Bdp {
         self.round.byte_seconds += batch.byte_seconds;
         self.round.rtt_min = self.round.rtt_min.min(batch.rtt_min.as_secs_f64());
         self.round.app_limited |= batch.app_limited;
-        self.round.paced |= batch.paced;
         if matches!(self.phase, Phase::Startup { .. }) && !batch.app_limited {
             self.window = (self.window + batch.bytes).min(WINDOW_MAX);
         }
@@ -329,7 +317,6 @@ impl Bdp {
         let grew = rate > self.rate() * STARTUP_GROWTH;
         let queue = self.update_delay(mean, &round, obeyed, grew);
         self.update_loss(acked, lost);
-        self.update_burst_gain(queue, &round);
         let before = self.rate();
         let guarded = queue > self.guard();
         // Whoever makes a queue has filled the path, whatever it could not send for a moment.
@@ -443,21 +430,6 @@ impl Bdp {
         self.last_change = change;
     }
 
-    /// Where acknowledgements come in clumps, what they let go waits for the pacer though the
-    /// window is not used up: pacer and window are then too tight until a standing queue shows.
-    fn update_burst_gain(&mut self, queue: f64, round: &Round) {
-        let factor = if queue > self.allowance() || !round.app_limited {
-            BURST_GAIN_DOWN
-        } else if round.paced {
-            BURST_GAIN_UP
-        } else {
-            1.0
-        };
-        // Clumps are as long as jitter makes them.
-        let most = 1.0 + (BURST_JITTER * self.jitter / self.stay.max(1e-4)).min(BURST_MAX);
-        self.burst_gain = (self.burst_gain * factor).clamp(1.0, most);
-    }
-
     /// Seconds of standing queue that are fine.
     fn allowance(&self) -> f64 {
         let share = (self.floor * ALLOWANCE_SHARE).clamp(ALLOWANCE_MIN, ALLOWANCE_MAX);
@@ -541,8 +513,8 @@ impl Bdp {
     fn after_startup(&mut self, seen: &Seen, best: f64, stale: u8) -> Phase {
         let grew = seen.rate > best * STARTUP_GROWTH;
         // Jitter looks like a queue, but a rate that grows has not met the bottleneck.
-        let full = seen.guarded && seen.queue > seen.floor;
-        if grew {
+        let full = seen.guarded && seen.queue > seen.floor * STARTUP_QUEUE;
+        if grew && !full {
             Phase::Startup {
                 best: seen.rate,
                 stale: 0,
@@ -612,11 +584,9 @@ impl Bdp {
             Phase::Startup { .. } => return,
             Phase::Drain { deep: 0, .. } => product * DRAIN_GAIN,
             Phase::Drain { .. } => (product * DRAIN_DEEP_GAIN).min(bare * DRAIN_BARE_GAIN),
-            Phase::Cruise(_) => {
-                product * HUNGRY_GAINS[self.hungry].max(self.burst_gain) + allowance
-            }
-            Phase::Judge { .. } => product * self.burst_gain + allowance,
-            Phase::Probe => product * self.burst_gain + allowance + self.probe_extra(rate),
+            Phase::Cruise(_) => product * HUNGRY_GAINS[self.hungry] + allowance,
+            Phase::Judge { .. } => product + allowance,
+            Phase::Probe => product + allowance + self.probe_extra(rate),
         };
         #[expect(
             clippy::cast_possible_truncation,
