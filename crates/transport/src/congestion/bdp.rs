@@ -57,6 +57,8 @@ const JITTER_MAX: f64 = 0.030;
 const STARTUP_GROWTH: f64 = 1.25;
 /// Rounds without such growth that end the start.
 const STARTUP_STALE_ROUNDS: u8 = 2;
+/// Most window of the start, in products of rate and stay: twice for the doubling, and some.
+const STARTUP_GAIN: f64 = 2.5;
 /// Standing queue, as share of the floor, that ends the start even while the rate grows.
 const STARTUP_QUEUE: f64 = 0.5;
 /// What a probe sends beyond the window: a share of the product, but in seconds at most.
@@ -291,7 +293,8 @@ impl Bdp {
         self.round.rtt_min = self.round.rtt_min.min(batch.rtt_min.as_secs_f64());
         self.round.app_limited |= batch.app_limited;
         if matches!(self.phase, Phase::Startup { .. }) && !batch.app_limited {
-            self.window = (self.window + batch.bytes).min(WINDOW_MAX);
+            let most = self.startup_window_max();
+            self.window = (self.window + batch.bytes).min(most);
         }
         let elapsed = batch.now.saturating_duration_since(self.round.start);
         let enough = self.round.acked >= ROUND_PACKETS_MIN * self.mtu || elapsed >= ROUND_MAX;
@@ -300,6 +303,18 @@ impl Bdp {
         if over && elapsed >= ROUND_MIN && enough {
             self.end_round(batch);
         }
+    }
+
+    /// What the rates seen so far justify: short bursts may use up a window of any size and say
+    /// nothing of what the path carries.
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "clamped"
+    )]
+    fn startup_window_max(&self) -> u64 {
+        let justified = (self.rate() * self.stay * STARTUP_GAIN).clamp(0.0, 1e12) as u64;
+        justified.clamp(2 * self.initial_window(), WINDOW_MAX)
     }
 
     fn end_round(&mut self, batch: &AckBatch) {
