@@ -25,7 +25,7 @@ pub const HOLD_MAX: Duration = Duration::from_millis(400);
 /// its path stalls at most this much longer than it is used to before it counts as suspect.
 const HOLD_MARGIN: Duration = Duration::from_millis(100);
 /// Hold while fewer than two paths have delivered: their spread is not known yet.
-const HOLD_UNKNOWN: Duration = Duration::from_millis(100);
+const HOLD_UNKNOWN: Duration = Duration::from_millis(300);
 /// A path counts as active while it has delivered within this time.
 const ACTIVE: Duration = Duration::from_millis(300);
 /// Most packets held in all flows together.

@@ -59,6 +59,10 @@ const STARTUP_GROWTH: f64 = 1.25;
 const STARTUP_STALE_ROUNDS: u8 = 2;
 /// Most window of the start, in products of rate and stay: twice for the doubling, and some.
 const STARTUP_GAIN: f64 = 2.5;
+/// Longest stay that counts for it, in floors.
+const STARTUP_STAY: f64 = 1.5;
+/// A round with this share of the best rate is no idle one, even where bursts leave gaps.
+const STARTUP_BUSY: f64 = 0.7;
 /// Standing queue, as share of the floor, that ends the start even while the rate grows.
 const STARTUP_QUEUE: f64 = 0.5;
 /// What a probe sends beyond the window: a share of the product, but in seconds at most.
@@ -313,7 +317,9 @@ impl Bdp {
         reason = "clamped"
     )]
     fn startup_window_max(&self) -> u64 {
-        let justified = (self.rate() * self.stay * STARTUP_GAIN).clamp(0.0, 1e12) as u64;
+        // Bursts queue behind each other: their stay says less than the smallest one.
+        let stay = self.stay.min(STARTUP_STAY * self.floor);
+        let justified = (self.rate() * stay * STARTUP_GAIN).clamp(0.0, 1e12) as u64;
         justified.clamp(2 * self.initial_window(), WINDOW_MAX)
     }
 
@@ -534,7 +540,7 @@ impl Bdp {
                 best: seen.rate,
                 stale: 0,
             }
-        } else if seen.app_limited && !seen.guarded {
+        } else if seen.app_limited && !seen.guarded && seen.rate < best * STARTUP_BUSY {
             Phase::Startup { best, stale }
         } else if !full && stale + 1 < STARTUP_STALE_ROUNDS {
             Phase::Startup {

@@ -39,6 +39,10 @@ const BACKLOG_HOLD: Duration = Duration::from_millis(300);
 const ELEPHANT_BYTES: u64 = 128 * 1024;
 /// Largest difference of one-way delays over which a flow is striped.
 const SPREAD_MAX: Duration = Duration::from_millis(150);
+/// Difference of one-way delays that costs a flow nothing worth mentioning.
+const SPREAD_SMALL: Duration = Duration::from_millis(5);
+/// How long a home counts as full after a queue stood there.
+const FULL_HOLD: Duration = Duration::from_secs(2);
 /// Head start of the flow that is striped already over any other.
 const STRIPER_LEAD: Duration = Duration::from_millis(3);
 /// How long a flow counts as striped after its last packet away from home.
@@ -62,6 +66,10 @@ struct FlowState {
     moved_at: Instant,
     counted_in: u32,
     waiting_since: Option<Instant>,
+    /// Since when its queue has not been empty.
+    standing_since: Option<Instant>,
+    /// Until when its home counts as full.
+    full_until: Instant,
 }
 
 /// State per flow and per path.
@@ -102,6 +110,11 @@ impl Policy for Auto {
         let mut flow = self.flows[index];
         if head.flow_backlog > BACKLOG_BYTES {
             flow.backlogged_until = now + BACKLOG_HOLD;
+        }
+        if head.flow_backlog > 2 * head.bytes {
+            flow.standing_since.get_or_insert(now);
+        } else {
+            flow.standing_since = None;
         }
         let decision = if now < flow.backlogged_until {
             self.pick_backlogged(now, head, paths, &mut flow)
@@ -301,7 +314,7 @@ impl Auto {
         head: &Head,
         home: &PathView,
         path: &PathView,
-        flow: &FlowState,
+        flow: &mut FlowState,
     ) -> bool {
         let spread = path.owd_relative.saturating_sub(home.owd_relative);
         if spread > SPREAD_MAX || self.trust.striping_paused(now) {
@@ -312,7 +325,17 @@ impl Auto {
             .rate_or_window()
             .time_for(head.flow_backlog)
             .saturating_mul(residents);
-        (flow.bytes >= ELEPHANT_BYTES || drain > spread) && self.homes.loss_allows(home, path)
+        // A burst that waits for the pacer is no reason to give a flow a longer round trip: only
+        // a queue that stands as long as that says that its home is full.
+        let standing = flow
+            .standing_since
+            .is_some_and(|since| now.since(since) >= spread + home.srtt / 2);
+        if standing {
+            flow.full_until = now + FULL_HOLD;
+        }
+        let full = spread <= SPREAD_SMALL || now < flow.full_until;
+        full && (flow.bytes >= ELEPHANT_BYTES || drain > spread)
+            && self.homes.loss_allows(home, path)
     }
 
     /// Adds copies for excluded paths that are due to be tried again.
