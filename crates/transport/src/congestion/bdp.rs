@@ -137,6 +137,8 @@ pub(super) struct AckBatch {
     pub in_flight: u64,
     /// The application had nothing more to send.
     pub app_limited: bool,
+    /// The pacer held something back at some moment.
+    pub paced: bool,
 }
 
 /// What the window is doing; one round each unless said otherwise.
@@ -166,6 +168,7 @@ struct Round {
     byte_seconds: f64,
     rtt_min: f64,
     app_limited: bool,
+    paced: bool,
 }
 
 impl Round {
@@ -178,6 +181,7 @@ impl Round {
             byte_seconds: 0.0,
             rtt_min: f64::INFINITY,
             app_limited: false,
+            paced: false,
         }
     }
 }
@@ -296,6 +300,7 @@ impl Bdp {
         self.round.byte_seconds += batch.byte_seconds;
         self.round.rtt_min = self.round.rtt_min.min(batch.rtt_min.as_secs_f64());
         self.round.app_limited |= batch.app_limited;
+        self.round.paced |= batch.paced;
         if matches!(self.phase, Phase::Startup { .. }) && !batch.app_limited {
             let most = self.startup_window_max();
             self.window = (self.window + batch.bytes).min(most);
@@ -363,7 +368,8 @@ impl Bdp {
             now,
             rate,
             floor,
-            app_limited,
+            // Bursts that the pacer holds back ask for more, whatever the window leaves.
+            app_limited: app_limited && !round.paced,
             guarded,
             queue,
         });

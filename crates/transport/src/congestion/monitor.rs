@@ -182,6 +182,7 @@ impl Monitor {
         // Little is ever queued here, by design: what tells is whether the window was used up
         // between two batches, or the pacer held something back.
         let used_up = self.state.take_peak() + WINDOW_SLACK >= self.window();
+        let paced = self.state.take_paced();
         let app_limited = !used_up && self.state.queued() == 0;
         if app_limited {
             self.app_limited_until = self.delivered + in_flight;
@@ -195,6 +196,7 @@ impl Monitor {
                 newest_sent,
                 in_flight,
                 app_limited,
+                paced,
             });
         }
     }

@@ -46,6 +46,8 @@ pub(crate) struct PathState {
     min_rtt: AtomicU64,
     rttvar: AtomicU64,
     queued: AtomicU64,
+    /// Something was queued since this was last asked.
+    paced: AtomicBool,
     commit: AtomicBool,
 }
 
@@ -61,6 +63,7 @@ impl PathState {
             min_rtt: AtomicU64::new(NONE),
             rttvar: AtomicU64::new(NONE),
             queued: AtomicU64::new(0),
+            paced: AtomicBool::new(false),
             commit: AtomicBool::new(false),
         }
     }
@@ -114,6 +117,18 @@ impl PathState {
 
     pub(crate) fn set_queued(&self, bytes: u64) {
         self.queued.store(bytes, Relaxed);
+        if bytes > 0 {
+            self.paced.store(true, Relaxed);
+        }
+    }
+
+    /// Whether anything was queued since this was last asked.
+    pub(super) fn take_paced(&self) -> bool {
+        let paced = self.paced.load(Relaxed);
+        if paced {
+            self.paced.store(false, Relaxed);
+        }
+        paced
     }
 
     /// Since when packets are out and nothing was acknowledged.
