@@ -145,7 +145,12 @@ pub(super) struct AckBatch {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Phase {
     /// Doubles every round trip until the rate stops growing or delay shows.
-    Startup { best: f64, stale: u8 },
+    Startup {
+        best: f64,
+        stale: u8,
+        /// The last round showed a long queue: no growth until another confirms or denies it.
+        full: bool,
+    },
     /// Lets the queue run empty so that the floor is seen; a deep one also shows the loss that
     /// stays when less is sent. `deep` counts the deep drains in a row, `round` the rounds of this
     /// one, `before` is the floor at the beginning.
@@ -252,6 +257,7 @@ impl Bdp {
             phase: Phase::Startup {
                 best: 0.0,
                 stale: 0,
+                full: false,
             },
             round: Round::new(now, now),
             rates: [0.0; RATE_ROUNDS],
@@ -301,7 +307,7 @@ impl Bdp {
         self.round.rtt_min = self.round.rtt_min.min(batch.rtt_min.as_secs_f64());
         self.round.app_limited |= batch.app_limited;
         self.round.paced |= batch.paced;
-        if matches!(self.phase, Phase::Startup { .. }) && !batch.app_limited {
+        if matches!(self.phase, Phase::Startup { full: false, .. }) && !batch.app_limited {
             let most = self.startup_window_max();
             self.window = (self.window + batch.bytes).min(most);
         }
@@ -506,7 +512,7 @@ impl Bdp {
 
     fn next_phase(&mut self, seen: &Seen) {
         self.phase = match self.phase {
-            Phase::Startup { best, stale } => self.after_startup(seen, best, stale),
+            Phase::Startup { best, stale, full } => self.after_startup(seen, best, stale, full),
             Phase::Drain {
                 deep,
                 round,
@@ -537,26 +543,22 @@ impl Bdp {
         };
     }
 
-    fn after_startup(&mut self, seen: &Seen, best: f64, stale: u8) -> Phase {
-        let grew = seen.rate > best * STARTUP_GROWTH;
-        // Jitter looks like a queue, but a rate that grows has not met the bottleneck.
+    fn after_startup(&mut self, seen: &Seen, best: f64, stale: u8, was_full: bool) -> Phase {
+        // Jitter looks like a queue, but does not stay.
         let full = seen.guarded && seen.queue > seen.floor * STARTUP_QUEUE;
-        if grew && !full {
-            Phase::Startup {
-                best: seen.rate,
-                stale: 0,
-            }
-        } else if seen.app_limited && !seen.guarded && seen.rate < best * STARTUP_BUSY {
-            Phase::Startup { best, stale }
-        } else if !full && stale + 1 < STARTUP_STALE_ROUNDS {
-            Phase::Startup {
-                best,
-                stale: stale + 1,
-            }
+        let idle = seen.app_limited && !seen.guarded && seen.rate < best * STARTUP_BUSY;
+        let grew = seen.rate > best * STARTUP_GROWTH;
+        let stale = if grew && !full {
+            0
         } else {
+            stale + u8::from(!idle)
+        };
+        if (full && was_full) || stale >= STARTUP_STALE_ROUNDS {
             self.deep_due = seen.now;
-            self.drain(seen)
+            return self.drain(seen);
         }
+        let best = if grew { seen.rate } else { best };
+        Phase::Startup { best, stale, full }
     }
 
     fn after_probe(&mut self, seen: &Seen, before: f64) -> Phase {
