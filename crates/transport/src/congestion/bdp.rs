@@ -43,7 +43,7 @@ const ALLOWANCE_MAX: f64 = 0.006;
 const ALLOWANCE_PACKETS: f64 = 2.0;
 /// Parts of allowance and guard that jitter adds, in units of the mean change of the smallest RTT
 /// from round to round.
-const ALLOWANCE_JITTER: f64 = 1.0;
+const ALLOWANCE_JITTER: f64 = 3.0;
 const GUARD_JITTER: f64 = 3.0;
 /// Weight of one round in the jitter.
 const JITTER_WEIGHT: f64 = 0.125;
