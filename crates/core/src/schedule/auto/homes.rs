@@ -122,7 +122,9 @@ impl Homes {
     fn cost(&self, bytes: u64, path: &PathView, resident: bool) -> f64 {
         let others = self.residents(path.id) - u16::from(resident && self.residents(path.id) > 0);
         let share = bits_per_sec(path) / f64::from(others + 1);
-        let share = share.min(sender_rate(residual(path.loss), path.srtt)).max(1.0);
+        let share = share
+            .min(sender_rate(residual(path.loss), path.srtt))
+            .max(1.0);
         as_f64(bytes.clamp(SLOT_BYTES, HORIZON_BYTES_MAX)) * 8.0 / share
             + path.owd_relative.as_secs_f64()
     }

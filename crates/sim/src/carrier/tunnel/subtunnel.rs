@@ -493,7 +493,8 @@ impl SubTunnel {
         }
         let base = self.rtt.smoothed_ns + (4 * self.rtt.variation_ns).max(MS) + ACK_DELAY_NS;
         let wait_ns = base << self.probes.min(BACKOFF_MAX);
-        let silent = self.last_eliciting_ns.saturating_sub(self.heard_ns) + wait_ns > self.silence_ns();
+        let silent =
+            self.last_eliciting_ns.saturating_sub(self.heard_ns) + wait_ns > self.silence_ns();
         let wait_ns = if silent {
             wait_ns.min(ATTEMPT_NS)
         } else {
