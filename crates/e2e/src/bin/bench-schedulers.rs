@@ -134,18 +134,14 @@ fn measure(args: &Args) -> Result<Vec<Row>> {
         });
         rows.collect()
     };
-    let pairs: Vec<Pair> = if let Some([a, b]) = args.links.as_deref() {
-        vec![Pair::of_links(a, b)?]
-    } else {
-        match args.traces.as_deref() {
-            Some([a, b]) => vec![Pair::of_traces(a, b, time)?],
-            _ => args
-                .pairs
-                .iter()
-                .map(|&number| Pair::of_paper(number))
-                .collect::<Result<_>>()?,
-        }
-    };
+    let pairs: Vec<Pair> = if let Some([a, b]) = args.links.as_deref() { vec![Pair::of_links(a, b)?] } else { match args.traces.as_deref() {
+        Some([a, b]) => vec![Pair::of_traces(a, b, time)?],
+        _ => args
+            .pairs
+            .iter()
+            .map(|&number| Pair::of_paper(number))
+            .collect::<Result<_>>()?,
+    }};
     let results: Vec<Result<Vec<Row>>> = if args.together {
         std::thread::scope(|scope| {
             let threads: Vec<_> = pairs
@@ -294,23 +290,11 @@ impl Pair {
                 loss: v[3] / 100.0,
                 queue_bytes: queue,
             };
-            Ok((
-                LinkSpec::Emulated {
-                    down: shape.clone(),
-                    up: shape,
-                    mtu: 1500,
-                    seed: 1,
-                },
-                v[0],
-            ))
+            Ok((LinkSpec::Emulated { down: shape.clone(), up: shape, mtu: 1500, seed: 1 }, v[0]))
         };
         let (a, ca) = parse(a)?;
         let (b, cb) = parse(b)?;
-        Ok(Self {
-            name: "links".into(),
-            links: [a, b],
-            capacity_mbit: [ca, cb],
-        })
+        Ok(Self { name: "links".into(), links: [a, b], capacity_mbit: [ca, cb] })
     }
 
     fn of_traces(a: &Path, b: &Path, time: Duration) -> Result<Self> {

@@ -438,11 +438,7 @@ impl Bdp {
         }
         let change = rtt_min - self.rtt_min;
         let turned = change * self.last_change < 0.0;
-        let moved = if turned {
-            change.abs().min(self.last_change.abs())
-        } else {
-            0.0
-        };
+        let moved = if turned { change.abs().min(self.last_change.abs()) } else { 0.0 };
         self.jitter += (moved - self.jitter) * JITTER_WEIGHT;
         self.last_change = change;
     }
