@@ -21,13 +21,12 @@ impl Rate {
 
     /// The rate at which `bytes` pass in `time`; zero when `time` is zero.
     #[must_use]
+    #[inline]
     pub fn from_transfer(bytes: u64, time: Duration) -> Self {
-        let nanos = time.as_nanos();
-        if nanos == 0 {
+        if time.is_zero() {
             return Self::ZERO;
         }
-        let bits = u128::from(bytes) * 8 * 1_000_000_000 / nanos;
-        Self(u64::try_from(bits).unwrap_or(u64::MAX))
+        Self(muldiv(bytes, BIT_NANOS, whole_nanos(time)))
     }
 
     /// Bits per second.
@@ -44,19 +43,26 @@ impl Rate {
 
     /// Time to serialise `bytes`, rounded up to a nanosecond; [`Duration::MAX`] at rate zero.
     #[must_use]
+    #[inline]
     pub fn time_for(self, bytes: u64) -> Duration {
         if self.0 == 0 {
             return Duration::MAX;
         }
-        let nanos = (u128::from(bytes) * 8_000_000_000).div_ceil(u128::from(self.0));
-        Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+        let nanos = match bytes.checked_mul(BIT_NANOS) {
+            Some(work) => work.div_ceil(self.0),
+            None => {
+                let work = u128::from(bytes) * u128::from(BIT_NANOS);
+                u64::try_from(work.div_ceil(u128::from(self.0))).unwrap_or(u64::MAX)
+            }
+        };
+        Duration::from_nanos(nanos)
     }
 
     /// Whole bytes that pass in `time`, rounded down; saturates.
     #[must_use]
+    #[inline]
     pub fn bytes_in(self, time: Duration) -> u64 {
-        let bytes = u128::from(self.0) * time.as_nanos() / 8_000_000_000;
-        u64::try_from(bytes).unwrap_or(u64::MAX)
+        muldiv(self.0, whole_nanos(time), BIT_NANOS)
     }
 
     /// Sum; saturates.
@@ -65,6 +71,27 @@ impl Rate {
         Self(self.0.saturating_add(other.0))
     }
 }
+
+/// `a · b / divisor`, rounded down; saturates. What is asked per packet fits 64 bits, and there
+/// the division takes a fraction of the time.
+#[inline]
+fn muldiv(a: u64, b: u64, divisor: u64) -> u64 {
+    match a.checked_mul(b) {
+        Some(product) => product / divisor,
+        None => {
+            let quotient = u128::from(a) * u128::from(b) / u128::from(divisor);
+            u64::try_from(quotient).unwrap_or(u64::MAX)
+        }
+    }
+}
+
+#[inline]
+fn whole_nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// What a byte at one bit per second takes, in nanoseconds.
+const BIT_NANOS: u64 = 8_000_000_000;
 
 #[cfg(test)]
 mod tests {
@@ -77,5 +104,18 @@ mod tests {
         assert_eq!(rate.bytes_in(Duration::from_millis(1)), 1_000);
         assert_eq!(Rate::from_transfer(1_000, Duration::from_millis(1)), rate);
         assert_eq!(Rate::ZERO.time_for(1), Duration::MAX);
+    }
+
+    #[test]
+    fn products_beyond_64_bits_are_exact_as_well() {
+        let (rate, hour) = (
+            Rate::from_bits_per_sec(100_000_000_000),
+            Duration::from_secs(3_600),
+        );
+        let bytes = 45_000_000_000_000;
+        assert_eq!(rate.bytes_in(hour), bytes);
+        assert_eq!(rate.time_for(bytes), hour);
+        assert_eq!(rate.time_for(bytes + 1), hour + Duration::from_nanos(1));
+        assert_eq!(Rate::from_transfer(bytes, hour), rate);
     }
 }

@@ -97,7 +97,7 @@ impl LossEstimator {
     /// Takes the exit's counts of one period in.
     pub fn on_feedback(&mut self, now: Instant, feedback: &PathFeedback) {
         let second = now.as_nanos() / 1_000_000_000;
-        let slot = &mut self.seconds[usize::try_from(second % HISTORY_SECS).unwrap_or(0)];
+        let slot = &mut self.seconds[slot_of(second)];
         if slot.0 != second {
             *slot = (second, Counts::default());
         }
@@ -116,22 +116,26 @@ impl LossEstimator {
     pub fn loss_lately(&self, now: Instant) -> f64 {
         let second = now.as_nanos() / 1_000_000_000;
         let mut lately = Counts::default();
-        for (at, counts) in &self.seconds {
-            if *at <= second && second - at < LATELY_SECS {
-                lately.add(*counts);
-            }
+        for age in 0..LATELY_SECS.min(second + 1) {
+            lately.add(self.counts_at(second - age));
         }
         ratio(lately.lost, lately.packets() + LATELY_PRIOR)
+    }
+
+    /// What was counted in that second; nothing, if its slot has been taken by another.
+    fn counts_at(&self, second: u64) -> Counts {
+        let (at, counts) = self.seconds[slot_of(second)];
+        if at == second {
+            counts
+        } else {
+            Counts::default()
+        }
     }
 
     fn recount(&mut self, second: u64) {
         let (mut recent, mut all) = (Counts::default(), Counts::default());
         for age in 0..HISTORY_SECS.min(second + 1) {
-            let index = usize::try_from((second - age) % HISTORY_SECS).unwrap_or(0);
-            let (at, counts) = self.seconds[index];
-            if at != second - age {
-                continue;
-            }
+            let counts = self.counts_at(second - age);
             if age < WINDOW_SECS || recent.packets() < PACKETS_MIN {
                 recent.add(counts);
             }
@@ -169,6 +173,11 @@ impl LossEstimator {
     pub fn mean_burst(&self) -> f64 {
         1.0 / self.gilbert.r
     }
+}
+
+/// Where the counts of a second are kept.
+fn slot_of(second: u64) -> usize {
+    usize::try_from(second % HISTORY_SECS).unwrap_or(0)
 }
 
 fn ratio(part: u64, whole: u64) -> f64 {

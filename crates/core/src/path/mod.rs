@@ -1,5 +1,9 @@
 //! What a path looks like to the tunnel: the transport's report and the scheduler's view.
 
+mod map;
+
+pub(crate) use map::PathMap;
+
 use ropewalk_types::{Duration, Instant, PathId, Rate};
 use serde::{Deserialize, Serialize};
 

@@ -31,7 +31,7 @@ pub use scheduler::Scheduler;
 use crate::estimate::ExitFeedback;
 use crate::path::PathView;
 use core::cmp::Ordering;
-use ropewalk_types::{Duration, Instant, PATHS_MAX, PathId};
+use ropewalk_types::{Duration, Instant, PathId};
 use serde::{Deserialize, Serialize};
 
 /// Flow buckets of a tunnel: flows are hashed into them, as in FQ-CoDel (RFC 8290 §4.1.2).
@@ -110,9 +110,12 @@ impl PathSet {
 
     /// The paths in ascending order.
     pub fn iter(self) -> impl Iterator<Item = PathId> {
-        (0..PATHS_MAX as u8)
-            .map(PathId)
-            .filter(move |&id| self.contains(id))
+        let mut left = self.0;
+        std::iter::from_fn(move || {
+            let lowest = (left != 0).then_some(left.trailing_zeros())?;
+            left &= left - 1;
+            u8::try_from(lowest).ok().map(PathId)
+        })
     }
 }
 

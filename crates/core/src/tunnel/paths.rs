@@ -7,7 +7,7 @@
 
 use super::Outgoing;
 use crate::estimate::{LossEstimator, OneWayDelay, PathArrivals};
-use crate::path::{PathConfig, PathSnapshot, PathView};
+use crate::path::{PathConfig, PathMap, PathSnapshot, PathView};
 use crate::repair::{Sent, SentLog};
 use bytes::Bytes;
 use ropewalk_types::{Duration, Instant, PATHS_MAX, PathId, Rate};
@@ -123,6 +123,22 @@ impl Path {
         (self.probed_at < since || self.probed_at == Instant::ZERO).then(|| since + self.doubt())
     }
 
+    /// Judges the silence under way; whether the path has become suspect, or is no longer. What
+    /// it carried since then is `doubtful`.
+    fn judge(&mut self, now: Instant, doubtful: &mut Vec<Sent>) -> bool {
+        let silent = self.snapshot.silent_since;
+        let suspect = silent.filter(|&since| now.since(since) > self.patience());
+        if suspect.is_some() == self.suspect() {
+            return false;
+        }
+        self.suspect_since = suspect;
+        if let Some(since) = suspect {
+            self.stats.suspected += 1;
+            doubtful.extend(self.sent_log.take_since(since));
+        }
+        true
+    }
+
     /// Stamps the next datagram of this path.
     pub fn stamp(&mut self, now: Instant, bytes: usize) -> Stamp {
         let path_seq = self.next_seq;
@@ -155,7 +171,8 @@ impl Path {
 /// All paths of a tunnel.
 #[derive(Debug)]
 pub(super) struct Paths {
-    table: [Option<Path>; PATHS_MAX],
+    /// Boxed: each is large, and looking for one must not touch the others.
+    map: PathMap<Box<Path>>,
     pub owd: OneWayDelay,
     /// A path has just become suspect, or is no longer: the peer should know at once.
     pub state_changed: bool,
@@ -167,7 +184,7 @@ pub(super) struct Paths {
 impl Paths {
     pub fn new(probe_interval: Option<Duration>) -> Self {
         Self {
-            table: Default::default(),
+            map: PathMap::default(),
             owd: OneWayDelay::new(),
             state_changed: false,
             doubtful: Vec::new(),
@@ -176,7 +193,8 @@ impl Paths {
     }
 
     pub fn add(&mut self, now: Instant, id: PathId, config: PathConfig) {
-        self.table[id.index()] = Some(Path {
+        debug_assert!(id.index() < PATHS_MAX, "no such path: {id}");
+        let path = Path {
             config,
             snapshot: PathSnapshot::default(),
             arrivals: PathArrivals::new(),
@@ -191,13 +209,14 @@ impl Paths {
             last_sent: now,
             probed_at: Instant::ZERO,
             asked: false,
-        });
+        };
+        self.map.insert(id, Box::new(path));
     }
 
     /// Takes a path away; what may not have arrived is doubtful.
     pub fn remove(&mut self, now: Instant, id: PathId) -> bool {
         self.owd.on_path_removed(id);
-        let Some(mut path) = self.table[id.index()].take() else {
+        let Some(mut path) = self.map.remove(id) else {
             return false;
         };
         let unacknowledged = now - path.snapshot.srtt - path.snapshot.rttvar;
@@ -207,47 +226,26 @@ impl Paths {
     }
 
     pub fn get(&self, id: PathId) -> Option<&Path> {
-        self.table.get(id.index())?.as_ref()
+        self.map.get(id).map(Box::as_ref)
     }
 
     pub fn get_mut(&mut self, id: PathId) -> Option<&mut Path> {
-        self.table.get_mut(id.index())?.as_mut()
+        self.map.get_mut(id).map(Box::as_mut)
     }
 
-    #[expect(clippy::cast_possible_truncation, reason = "PATHS_MAX is 16")]
     pub fn iter(&self) -> impl Iterator<Item = (PathId, &Path)> {
-        let entries = self.table.iter().enumerate();
-        entries.filter_map(|(i, p)| p.as_ref().map(|p| (PathId(i as u8), p)))
+        self.map.iter().map(|(id, path)| (id, &**path))
     }
 
-    #[expect(clippy::cast_possible_truncation, reason = "PATHS_MAX is 16")]
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (PathId, &mut Path)> {
-        let entries = self.table.iter_mut().enumerate();
-        entries.filter_map(|(i, p)| p.as_mut().map(|p| (PathId(i as u8), p)))
+        self.map.iter_mut().map(|(id, path)| (id, &mut **path))
     }
 
     pub fn update(&mut self, now: Instant, id: PathId, snapshot: PathSnapshot) {
-        let Some(path) = self.get_mut(id) else { return };
-        path.snapshot = snapshot;
-        self.judge(now, id);
-    }
-
-    fn judge(&mut self, now: Instant, id: PathId) {
-        let Some(path) = self.get_mut(id) else { return };
-        let silent = path.snapshot.silent_since;
-        let suspect = silent.filter(|&since| now.since(since) > path.patience());
-        if suspect.is_some() == path.suspect_since.is_some() {
-            return;
+        if let Some(path) = self.map.get_mut(id) {
+            path.snapshot = snapshot;
+            self.state_changed |= path.judge(now, &mut self.doubtful);
         }
-        path.suspect_since = suspect;
-        if let Some(since) = suspect {
-            path.stats.suspected += 1;
-            let doubtful = &mut self.doubtful;
-            if let Some(path) = self.table[id.index()].as_mut() {
-                doubtful.extend(path.sent_log.take_since(since));
-            }
-        }
-        self.state_changed = true;
     }
 
     /// The usable path with the shortest round trip, and the next one.
@@ -289,15 +287,9 @@ impl Paths {
     }
 
     pub fn handle_timeout(&mut self, now: Instant) {
-        for index in 0..PATHS_MAX {
-            #[expect(clippy::cast_possible_truncation, reason = "PATHS_MAX is 16")]
-            let id = PathId(index as u8);
-            self.judge(now, id);
-            if let Some(path) = self.get_mut(id)
-                && path.peer_suspect.is_some_and(|word| word.until <= now)
-            {
-                path.peer_suspect = None;
-            }
+        for (_, path) in self.map.iter_mut() {
+            self.state_changed |= path.judge(now, &mut self.doubtful);
+            path.peer_suspect = path.peer_suspect.filter(|word| word.until > now);
         }
     }
 

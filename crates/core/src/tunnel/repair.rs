@@ -129,6 +129,9 @@ impl Tunnel {
 
     /// Sends what went over a path that has just become suspect over the others, if there are any.
     pub(super) fn reinject(&mut self) {
+        if self.paths.doubtful.is_empty() {
+            return;
+        }
         let others = self.paths.quickest_srtt().is_some();
         for sent in self.paths.doubtful.drain(..).filter(|_| others) {
             self.entry.again.push(sent, true);

@@ -265,7 +265,15 @@ impl Monitor {
         }
         self.batch_rtt_min = self.batch_rtt_min.min(in_flight_for);
         // Acknowledged packets come in ascending order, mostly from the oldest record on.
-        let at = self.records.partition_point(|record| record.sent < sent);
+        let oldest = self
+            .records
+            .front()
+            .is_some_and(|oldest| oldest.sent == sent);
+        let at = if oldest {
+            0
+        } else {
+            self.records.partition_point(|record| record.sent < sent)
+        };
         if let Some(record) = self
             .records
             .get_mut(at)
@@ -274,6 +282,9 @@ impl Monitor {
             record.bytes = record.bytes.saturating_sub(bytes);
             if self.newest.is_none_or(|newest| newest.sent < sent) {
                 self.newest = Some(*record);
+            }
+            if oldest && record.bytes == 0 {
+                self.records.pop_front();
             }
         }
     }

@@ -8,7 +8,7 @@ use super::{Arrival, Carrier, Core};
 use crate::engine::NEVER;
 use crate::packet::Packet;
 use crate::run::SimError;
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 use gateway::{Gateway, Role};
 use ropewalk_core::schedule::{Policy, SchedulerKind};
 use ropewalk_netem::{Counters, Link, LinkConfig, Refused, Side};
@@ -18,8 +18,9 @@ use ropewalk_types::{Instant, Random};
 use ropewalk_wire::HEADROOM;
 use subtunnel::Frame;
 
-/// Buffers kept for the next packets.
-const POOL_MAX: usize = 16_384;
+/// Inner packets are cut from slabs of this size, so that memory is neither asked for nor given
+/// back per packet.
+const SLAB_BYTES: usize = 64 * 1024;
 
 /// What a plan says of a tunnel, checked.
 #[derive(Clone, Copy, Debug)]
@@ -62,7 +63,8 @@ pub struct TunnelCarrier {
     links: Vec<(usize, Link<Frame>)>,
     /// The site's and the hub's.
     gateways: [Gateway; 2],
-    pool: Vec<BytesMut>,
+    /// What the next inner packets are cut from.
+    slab: BytesMut,
     frames: Vec<Frame>,
     sent: u64,
 }
@@ -95,7 +97,7 @@ impl TunnelCarrier {
         Self {
             links: links.map(|(path, link)| (path, Link::new(link))).collect(),
             gateways,
-            pool: Vec::new(),
+            slab: BytesMut::new(),
             frames: Vec::new(),
             sent: 0,
         }
@@ -112,7 +114,6 @@ impl TunnelCarrier {
             if let Some(packet) = Packet::read(&inner.data) {
                 arrivals.push((direction, packet));
             }
-            recycle(&mut self.pool, inner.data);
         }
     }
 
@@ -141,9 +142,12 @@ impl Carrier for TunnelCarrier {
     }
 
     fn send(&mut self, core: &mut Core, direction: Side, packet: &Packet) {
-        let mut data = self.pool.pop().unwrap_or_default();
-        data.reserve(HEADROOM + packet.bytes as usize);
-        packet.write(&mut data);
+        let length = HEADROOM + packet.bytes as usize;
+        if self.slab.capacity() < length {
+            self.slab = BytesMut::with_capacity(SLAB_BYTES.max(length));
+        }
+        packet.write(&mut self.slab);
+        let data = self.slab.split();
         let gateway = &mut self.gateways[Self::gateway(direction)];
         gateway.on_inner(core.now(), data);
     }
@@ -166,7 +170,6 @@ impl Carrier for TunnelCarrier {
             }
             while let Some(frame) = link.poll_lost(direction) {
                 core.trace.lost(core.now_ns, number, frame.digest());
-                frame.each(|datagram| recycle(&mut self.pool, datagram));
             }
             if !frames.is_empty() {
                 let exit = &mut self.gateways[1 - Self::gateway(direction)];
@@ -230,16 +233,6 @@ impl Carrier for TunnelCarrier {
 
     fn packets(&self) -> u64 {
         self.sent
-    }
-}
-
-/// Keeps a buffer nobody else holds for the next packet.
-fn recycle(pool: &mut Vec<BytesMut>, data: Bytes) {
-    if pool.len() < POOL_MAX
-        && let Ok(mut data) = data.try_into_mut()
-    {
-        data.clear();
-        pool.push(data);
     }
 }
 

@@ -60,14 +60,14 @@ impl Pacer {
         if self.tokens >= bytes {
             return None;
         }
-        let missing = u128::from(bytes.max(self.capacity) - self.tokens);
-        let wait = u128::from(rtt_ns) * missing * 4 / (5 * u128::from(window.max(1)));
-        Some(now_ns + u64::try_from(wait).unwrap_or(u64::MAX / 2).max(1))
+        // At most 256 packets are missing: 64 bits hold round trips of hours.
+        let missing = bytes.max(self.capacity) - self.tokens;
+        let wait_ns = rtt_ns.saturating_mul(4 * missing) / (5 * window.max(1));
+        Some(now_ns + wait_ns.max(1))
     }
 }
 
 fn capacity(rtt_ns: u64, window: u64, mtu: u64) -> u64 {
-    let burst = u128::from(window) * u128::from(BURST_NS) / u128::from(rtt_ns.max(1));
-    let burst = u64::try_from(burst).unwrap_or(u64::MAX);
+    let burst = window.saturating_mul(BURST_NS) / rtt_ns.max(1);
     burst.clamp(BURST_PACKETS_MIN * mtu, BURST_PACKETS_MAX * mtu)
 }

@@ -53,7 +53,7 @@ pub struct Frame {
     number: u32,
     /// UDP payload.
     bytes: u32,
-    ack: Option<Box<AckFrame>>,
+    ack: Option<AckFrame>,
     content: Content,
 }
 
@@ -277,9 +277,9 @@ impl SubTunnel {
         wait.is_none()
     }
 
-    fn emit_datagrams(&mut self, now: Instant, ack: Option<Box<AckFrame>>) -> Frame {
+    fn emit_datagrams(&mut self, now: Instant, ack: Option<AckFrame>) -> Frame {
         let mut bytes = 0;
-        let room = MTU - PACKET_BYTES - ack.as_ref().map_or(0, |ack| ack_bytes(ack));
+        let room = MTU - PACKET_BYTES - ack.as_ref().map_or(0, ack_bytes);
         let mut content = Content::Nothing;
         while let Some(datagram) = self.queue.front() {
             let more = DATAGRAM_BYTES + datagram.len() as u64;
@@ -309,10 +309,10 @@ impl SubTunnel {
         &mut self,
         now: Instant,
         content_bytes: u64,
-        ack: Option<Box<AckFrame>>,
+        ack: Option<AckFrame>,
         content: Content,
     ) -> Frame {
-        let ack_len = ack.as_ref().map_or(0, |ack| ack_bytes(ack));
+        let ack_len = ack.as_ref().map_or(0, ack_bytes);
         let bytes = PACKET_BYTES + content_bytes + ack_len;
         let bytes32 = u32::try_from(bytes).unwrap_or(u32::MAX);
         let eliciting = content_bytes > 0;
@@ -344,7 +344,7 @@ impl SubTunnel {
     }
 
     /// The acknowledgement, if anything waits for one and it fits; early where it costs nothing.
-    fn take_ack(&mut self, now_ns: u64, room: u64) -> Option<Box<AckFrame>> {
+    fn take_ack(&mut self, now_ns: u64, room: u64) -> Option<AckFrame> {
         if self.unacknowledged == 0 && !self.ack_now {
             return None;
         }
@@ -357,10 +357,10 @@ impl SubTunnel {
         self.unacknowledged = 0;
         self.ack_now = false;
         self.ack_due_ns = NEVER;
-        Some(Box::new(AckFrame {
+        Some(AckFrame {
             blocks,
             delay_ns: now_ns.saturating_sub(self.newest_at_ns),
-        }))
+        })
     }
 
     /// A packet of the peer arrived; whether there is something to send or news of the path.
