@@ -248,18 +248,18 @@ impl Paths {
         }
     }
 
-    /// The usable path with the shortest round trip, and the next one.
+    /// The path with the shortest round trip, and the next one; usable ones first.
     pub fn quickest_two(&self) -> [Option<PathId>; 2] {
         let mut best = [None; 2];
-        for (id, path) in self.iter().filter(|(_, path)| path.usable()) {
-            let rank = Some((path.snapshot.srtt, id));
+        for (id, path) in self.iter() {
+            let rank = Some((!path.usable(), path.snapshot.srtt, id));
             if best[0].is_none() || rank < best[0] {
                 best = [rank, best[0]];
             } else if best[1].is_none() || rank < best[1] {
                 best[1] = rank;
             }
         }
-        best.map(|rank| rank.map(|(_, id)| id))
+        best.map(|rank| rank.map(|(_, _, id)| id))
     }
 
     /// Shortest smoothed round trip of the usable paths.
