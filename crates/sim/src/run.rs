@@ -9,7 +9,7 @@ use crate::traffic::section::{Maker, Section, nanos};
 use crate::traffic::side;
 use crate::world::{Hosts, Snapshot, Span, World};
 use ropewalk_core::schedule::Policy;
-use ropewalk_netem::{Capacity, Link, LinkConfig, Side};
+use ropewalk_netem::{Link, LinkConfig, Side};
 use ropewalk_plan::{
     self as plan, Direction, PathReport, Plan, PlanError, Report, Traffic, TransportPlan,
     TunnelPlan, direct_ceiling, tunnel_ceiling,
@@ -250,34 +250,11 @@ impl<'a> Setup<'a> {
         paths.map(report).collect()
     }
 
-    /// Mean capacity of a path over the counted time, blackholes counting as none; Mbit/s.
+    /// Mean capacity of a path over the counted time, Mbit/s; of one without a limit 10 Gbit/s.
     fn capacity_mbit(&self, path: usize, direction: Side) -> f64 {
-        let link = &self.links[path];
-        let up = direction == Side::Up;
-        let mut config = if up { &link.up } else { &link.down }.clone();
-        let mut changes: Vec<_> = link.changes.iter().collect();
-        changes.sort_by_key(|change| change.at);
-        let (mut sum, mut at_ns) = (0.0, self.span.warmup_ns);
-        for change in changes {
-            let until_ns = nanos(change.at).clamp(at_ns, self.span.end_ns);
-            sum += mbit(&config) * (until_ns - at_ns) as f64;
-            at_ns = until_ns;
-            config = config.with(if up { &change.up } else { &change.down });
-        }
-        sum += mbit(&config) * (self.span.end_ns - at_ns) as f64;
-        sum / (self.span.end_ns - self.span.warmup_ns) as f64
-    }
-}
-
-/// Capacity of a direction, Mbit/s; a link without a limit counts as 10 Gbit/s.
-fn mbit(config: &ropewalk_netem::DirectionConfig) -> f64 {
-    if config.blackhole {
-        return 0.0;
-    }
-    match &config.capacity {
-        Capacity::Unlimited => 10_000.0,
-        Capacity::Fixed(rate) => rate.bits_per_sec() as f64 / 1e6,
-        Capacity::Trace(trace) => trace.mean_rate().bits_per_sec() as f64 / 1e6,
+        let (from, to) = (self.plan.warmup, self.plan.duration);
+        let mean = self.links[path].mean_capacity(direction, from, to);
+        mean.unwrap_or(UNLIMITED_BITS) / 1e6
     }
 }
 
@@ -299,5 +276,7 @@ fn conservation_notes(end: &Snapshot) -> Vec<String> {
     notes
 }
 
+/// What a link without a limit counts as, bits per second.
+const UNLIMITED_BITS: f64 = 1e10;
 /// Keeps the hosts' randomness apart from the links'.
 const HOST_SEED: u64 = 0x686f_7374_7300;

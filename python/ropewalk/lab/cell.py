@@ -10,11 +10,12 @@ from typing import Any, Literal, TypeAlias
 from ropewalk.plan import Plan
 from ropewalk.report import Report
 
-Runner: TypeAlias = Literal["kernel", "sim"]
+Runner: TypeAlias = Literal["kernel", "sim", "ns3"]
 Mode: TypeAlias = Literal["quick", "full"]
 Status: TypeAlias = Literal["ok", "failed", "skipped", "missing"]
 
-RUNNERS: tuple[Runner, ...] = ("kernel", "sim")
+RUNNERS: tuple[Runner, ...] = ("kernel", "sim", "ns3")
+"""All; `ns3` runs one TCP connection over one path, and nothing else."""
 
 
 @dataclass(frozen=True)

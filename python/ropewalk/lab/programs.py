@@ -10,6 +10,7 @@ TESTBED = "ropewalk-testbed"
 SIMULATOR = "ropewalk-sim"
 GATEWAY = "ropewalk"
 LINK = "ropewalk-linkem"
+NS3 = "ropewalk-ns3"
 
 ENVIRONMENT = "ROPEWALK_PROGRAMS"
 
@@ -36,9 +37,10 @@ def find(name: str, directory: Path | None) -> Path:
             return program.resolve()
     if directory is None and (found := shutil.which(name)):
         return Path(found).resolve()
+    how = "`lab/ns3/build`, which needs ns-3" if name == NS3 else "`make build`"
     looked = ", ".join(str(candidate) for candidate in candidates)
     raise ProgramError(
-        f"no program {name} in {looked}; build it with `make build`, "
+        f"no program {name} in {looked}; build it with {how}, "
         f"or name its directory with --programs or {ENVIRONMENT}"
     )
 

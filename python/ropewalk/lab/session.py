@@ -18,6 +18,7 @@ from ropewalk.lab.experiments import EXPERIMENTS
 from ropewalk.lab.experiments.options import Options
 from ropewalk.lab.runner import CellRunner, pool, sim
 from ropewalk.lab.runner.kernel import KernelRunner
+from ropewalk.lab.runner.ns3 import Ns3Runner
 from ropewalk.lab.runner.process import Children
 from ropewalk.lab.store import Session, Store
 from ropewalk.lab.trace import TracePair, discover
@@ -108,6 +109,7 @@ def run(request: Request, session: Session, tell: Callable[[Progress], None]) ->
         _on_kernel(together, request.jobs, request, children),
         _on_kernel(alone, 1, request, children),
         _simulated([cell for cell in todo if cell.runner == "sim"], request, children),
+        _in_ns3([cell for cell in todo if cell.runner == "ns3"], request, children),
     ):
         store.save(outcome, session.source)
         done += 1
@@ -146,6 +148,18 @@ def _simulated(cells: list[Cell], request: Request, children: Children) -> Itera
     # A job has a thread for each of its seeds.
     workers = max(1, (os.cpu_count() or 1) // max(len(job) for job in jobs))
     yield from pool.run(jobs, simulator, workers, children.stop)
+
+
+def _in_ns3(cells: list[Cell], request: Request, children: Children) -> Iterator[Outcome]:
+    if not cells:
+        return
+    try:
+        program = programs.find(programs.NS3, request.programs)
+    except programs.ProgramError as error:
+        yield from (Outcome(cell, "skipped", reason=str(error)) for cell in cells)
+        return
+    runner = Ns3Runner(program, children)
+    yield from pool.run(pool.single(cells), runner, os.cpu_count() or 1, children.stop)
 
 
 def _simulator(request: Request, children: Children) -> CellRunner:

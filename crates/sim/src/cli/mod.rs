@@ -39,7 +39,7 @@ enum Command {
     #[command(after_help = "Examples:\n  \
         ropewalk-sim run plans/experiments/htmt-even.toml\n  \
         ropewalk-sim run plans/experiments/*.toml --seeds 20      twenty seeds each, on all cores\n  \
-        ropewalk-sim run PLAN --json | jq .traffic[0].goodput_mbit\n  \
+        ropewalk-sim run PLAN --json | jq .[0].traffic[0].goodput_mbit\n  \
         ropewalk-sim run PLAN --events walk.sqlog                 every packet, as JSON text sequence")]
     Run(RunArgs),
 }
@@ -58,7 +58,7 @@ struct RunArgs {
     /// Threads [default: all cores]
     #[arg(long, value_name = "N")]
     threads: Option<NonZeroUsize>,
-    /// Print one JSON object per run, one a line
+    /// Print a JSON array with a report for each run
     #[arg(long)]
     json: bool,
     /// Write what happened to this file, as a JSON text sequence (RFC 7464); one run only
@@ -100,19 +100,18 @@ fn run(args: &RunArgs) -> Result<(), Failure> {
         Some(file) => vec![run_logged(&jobs, file)?],
         None => run_all(&jobs, args.threads),
     };
-    let mut out = BufWriter::new(std::io::stdout().lock());
+    let mut reports = Vec::new();
     let mut first_failure = None;
     for (name, result) in names.iter().zip(results) {
         match result {
-            Ok(report) => print(&mut out, &report, args.json)
-                .map_err(|error| Failure(FAILED, format!("cannot write the report: {error}")))?,
+            Ok(report) => reports.push(report),
             Err(error) => {
                 first_failure.get_or_insert(Failure(PLAN_UNUSABLE, format!("{name}: {error}")));
             }
         }
     }
-    out.flush()
-        .map_err(|error| Failure(FAILED, format!("cannot write the report: {error}")))?;
+    print(&reports, args.json)
+        .map_err(|error| Failure(FAILED, format!("cannot write the reports: {error}")))?;
     first_failure.map_or(Ok(()), Err)
 }
 
@@ -155,11 +154,15 @@ fn run_logged(jobs: &[Job], file: &Path) -> Result<Result<Report, SimError>, Fai
     Ok(run_with(&job.plan, job.seed, options))
 }
 
-fn print(out: &mut impl Write, report: &Report, json: bool) -> std::io::Result<()> {
+fn print(reports: &[Report], json: bool) -> std::io::Result<()> {
+    let mut out = BufWriter::new(std::io::stdout().lock());
     if json {
-        serde_json::to_writer(&mut *out, report)?;
-        writeln!(out)
+        serde_json::to_writer(&mut out, reports)?;
+        writeln!(out)?;
     } else {
-        table::print(out, report)
+        for report in reports {
+            table::print(&mut out, report)?;
+        }
     }
+    out.flush()
 }

@@ -374,7 +374,8 @@ impl Sender {
         self.timeouts += 1;
         self.stats.timeouts += 1;
         if self.timeouts >= PERSISTENT_TIMEOUTS && !self.controller.is_model_based() {
-            self.window.ssthresh = self.controller.on_timeout(&self.window);
+            self.window.ssthresh = self.controller.on_loss(&self.window);
+            self.controller.on_timeout();
             self.window.cwnd = MIN_WINDOW;
         }
         let oldest = self.packets.iter().find(|sent| sent.fate == Fate::Out);

@@ -51,7 +51,7 @@ BACK_TARGET_SECONDS = 3.0
 def cells(options: Options) -> list[Cell]:
     """Streams without a failure, then the failure."""
     found = []
-    for runner in options.runners:
+    for runner in options.plan_runners:
         carriers = [name for name in CARRIERS if name != "mptcp" or runner == "kernel"]
         streams = [
             (("streams", name, str(count)), _plan(options, name, count, None))

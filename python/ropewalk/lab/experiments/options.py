@@ -12,15 +12,17 @@ from ropewalk.plan import Plan
 SEEDS: dict[tuple[Mode, Runner], int] = {
     ("quick", "kernel"): 1,
     ("quick", "sim"): 1,
+    ("quick", "ns3"): 1,
     ("full", "kernel"): 5,
     ("full", "sim"): 20,
+    ("full", "ns3"): 10,
 }
 """Seeds unless the user says another number."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """`seeds` is for both runners; `None` takes what `SEEDS` says."""
+    """`seeds` is for all runners; `None` takes what `SEEDS` says."""
 
     mode: Mode
     seeds: int | None = None
@@ -31,6 +33,11 @@ class Options:
     def quick(self) -> bool:
         """Whether a short look is enough."""
         return self.mode == "quick"
+
+    @property
+    def plan_runners(self) -> tuple[Runner, ...]:
+        """The runners that take more than one connection over one path."""
+        return tuple(runner for runner in self.runners if runner != "ns3")
 
     def count(self, runner: Runner) -> int:
         """Seeds for each case."""
@@ -48,7 +55,7 @@ def expand(
     """A cell for each case and seed, if this runner was asked for.
 
     Plans take their name from the case. Seeds are the outer loop on the kernel, so that an
-    interrupted run has every case, and the inner one in the simulator, which runs them together.
+    interrupted run has every case, and the inner one in simulators, which are fast.
     """
     if runner not in options.runners:
         return []

@@ -34,7 +34,7 @@ CARRIERS: dict[str, Carrier] = {
 def cells(options: Options) -> list[Cell]:
     """Every carrier over every pair; the key holds how long both are at zero, in ms."""
     found = []
-    for runner in options.runners:
+    for runner in options.plan_runners:
         for pair in options.traces:
             duration = min(pair.seconds, QUICK_SECONDS if options.quick else LENGTH_MAX_SECONDS)
             zero = round(1000 * pair.both_zero(WARMUP_SECONDS, duration))

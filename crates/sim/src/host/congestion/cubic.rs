@@ -18,6 +18,8 @@ const HYSTART_DELAY_MAX_NS: u64 = 16 * MS;
 const HYSTART_SPACING_NS: u64 = 2 * MS;
 /// Acknowledgements per segment of growth at most.
 const GROWTH_MAX: f64 = 2.0;
+/// A growth that was computed holds so long while the window stays (Linux `bictcp_update`: HZ/32).
+const GROWTH_HOLDS_NS: u64 = 1_000 * MS / 32;
 
 /// State beside the window.
 #[derive(Clone, Debug, Default)]
@@ -32,6 +34,10 @@ pub struct Cubic {
     /// What NewReno would have (RFC 9438 §4.3), and acknowledgements counted towards it.
     friendly: f64,
     acked: f64,
+    /// Growth as computed last: for which window, when, and acknowledgements per segment.
+    last_cwnd: f64,
+    last_ns: u64,
+    last_per: u32,
     /// Smallest round trip, nanoseconds; zero for none.
     delay_min_ns: u64,
     round: Round,
@@ -110,6 +116,11 @@ impl Cubic {
     /// Acknowledgements per segment of growth (RFC 9438 §4.2 to §4.5).
     fn acks_per_segment(&mut self, now_ns: u64, cwnd: f64, acked: u32) -> u32 {
         self.acked += f64::from(acked);
+        let same = (cwnd - self.last_cwnd).abs() < 0.5;
+        if same && now_ns - self.last_ns <= GROWTH_HOLDS_NS {
+            return self.last_per;
+        }
+        (self.last_cwnd, self.last_ns) = (cwnd, now_ns);
         if self.epoch_ns == 0 {
             self.epoch_ns = now_ns;
             self.acked = f64::from(acked);
@@ -148,6 +159,7 @@ impl Cubic {
             reason = "at least two, and a window's multiple"
         )]
         let per = per.max(GROWTH_MAX) as u32;
+        self.last_per = per;
         per
     }
 

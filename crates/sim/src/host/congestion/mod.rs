@@ -163,12 +163,11 @@ impl Controller {
         }
     }
 
-    /// A retransmission timeout.
-    pub fn on_timeout(&mut self, window: &Window) -> u32 {
+    /// A retransmission timeout, after the threshold was set.
+    pub fn on_timeout(&mut self) {
         if let Self::Cubic(algorithm) = self {
             algorithm.on_timeout();
         }
-        self.on_loss(window)
     }
 
     /// The last reduction was for nothing.

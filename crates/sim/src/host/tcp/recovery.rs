@@ -328,10 +328,12 @@ impl Sender {
 
     /// A retransmission timeout: everything out there is lost (RFC 5681 §3.1, RFC 6298 §5).
     pub(super) fn time_out(&mut self) {
-        if self.recovery.state != State::Loss {
+        // Linux `tcp_enter_loss`: a recovery that times out has reduced already.
+        if self.recovery.state == State::Open {
             self.remember();
-            self.window.ssthresh = self.controller.on_timeout(&self.window);
+            self.window.ssthresh = self.controller.on_loss(&self.window);
         }
+        self.controller.on_timeout();
         self.board.lose_all();
         self.recovery.state = State::Loss;
         self.recovery.end = self.board.next;

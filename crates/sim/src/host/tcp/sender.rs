@@ -253,7 +253,6 @@ impl Sender {
         self.update_rtt(&batch);
         let rate = self.rate_sample(&batch);
         self.find_losses(now_ns, &mut batch);
-        let was_open = self.recovery.state == State::Open;
         self.change_state(now_ns, ack, &mut batch, prior_in_flight);
         let sample = AckSample {
             now_ns,
@@ -267,7 +266,7 @@ impl Sender {
             window_limited: self.is_window_limited(),
             recovering: self.recovery.repairing(),
         };
-        self.set_window(&sample, &batch, was_open);
+        self.set_window(&sample, &batch);
         if batch.advanced {
             self.backoff = 0;
             self.probe_sent = false;
@@ -355,12 +354,13 @@ impl Sender {
         }
     }
 
-    fn set_window(&mut self, sample: &AckSample, batch: &Batch, was_open: bool) {
+    fn set_window(&mut self, sample: &AckSample, batch: &Batch) {
         let set = self.controller.on_every_ack(&mut self.window, sample);
         if !set {
             if self.recovery.state == State::Recovery {
                 self.reduce(batch);
-            } else if was_open || self.recovery.state != State::Recovery {
+            } else if batch.advanced {
+                // Linux `tcp_may_raise_cwnd`: only what arrives in order lets the window grow.
                 self.controller.on_ack(&mut self.window, sample);
             }
         }
