@@ -15,7 +15,7 @@ pub mod topology;
 pub mod traffic;
 
 mod cleanup;
-pub mod link;
+mod link;
 mod namespace;
 pub mod process;
 mod serial;

@@ -135,10 +135,10 @@ impl Requests {
         for (id, path) in (0..).zip(&mut self.paths) {
             path.forget_old(now, self.patience);
             let allowance = path.allowance;
-            while let Some(gap) = path
-                .waiting
-                .pop_front_if(|gap| gap.found + allowance <= now)
-            {
+            while let Some(&gap) = path.waiting.front() {
+                if gap.found + allowance > now {
+                    break;
+                }
                 let full = runs.len() == max;
                 let goes_on = runs.last_mut().filter(|run| {
                     run.path == id
@@ -147,13 +147,14 @@ impl Requests {
                 });
                 match goes_on {
                     Some(run) => run.count += 1,
-                    None if full => return path.waiting.push_front(gap),
+                    None if full => return,
                     None => runs.push(MissingRun {
                         path: id,
                         first: gap.seq,
                         count: 1,
                     }),
                 }
+                path.waiting.pop_front();
                 self.asked += 1;
                 path.asked.push_back(Gap { found: now, ..gap });
                 if path.asked.len() > usize::from(GAP_MAX) {

@@ -40,12 +40,6 @@ struct Args {
     /// Links like walking Wi-Fi and LTE with these capacity traces, instead of the path pairs.
     #[arg(long, num_args = 2, value_names = ["A", "B"])]
     traces: Option<Vec<PathBuf>>,
-    /// Links given as Mbit/s:one-way ms:jitter ms:loss %.
-    #[arg(long, num_args = 2, value_names = ["A", "B"])]
-    links: Option<Vec<String>>,
-    /// Inner congestion control.
-    #[arg(long, default_value = "cubic")]
-    cc: String,
     /// Rows to run: scheduler names, `mptcp`, `single-a`, `single-b`.
     #[arg(long, value_delimiter = ',')]
     rows: Option<Vec<String>>,
@@ -134,17 +128,13 @@ fn measure(args: &Args) -> Result<Vec<Row>> {
         });
         rows.collect()
     };
-    let pairs: Vec<Pair> = if let Some([a, b]) = args.links.as_deref() {
-        vec![Pair::of_links(a, b)?]
-    } else {
-        match args.traces.as_deref() {
-            Some([a, b]) => vec![Pair::of_traces(a, b, time)?],
-            _ => args
-                .pairs
-                .iter()
-                .map(|&number| Pair::of_paper(number))
-                .collect::<Result<_>>()?,
-        }
+    let pairs: Vec<Pair> = match args.traces.as_deref() {
+        Some([a, b]) => vec![Pair::of_traces(a, b, time)?],
+        _ => args
+            .pairs
+            .iter()
+            .map(|&number| Pair::of_paper(number))
+            .collect::<Result<_>>()?,
     };
     let results: Vec<Result<Vec<Row>>> = if args.together {
         std::thread::scope(|scope| {
@@ -178,8 +168,7 @@ fn run(
     let topology = TopologySpec::new("sched", links.collect());
     let built = Instant::now();
     let ground = Ground::beside(Arc::clone(serial), &topology)?;
-    let mut spec = BulkSpec::download(args.flows, time);
-    spec.congestion = args.cc.clone();
+    let spec = BulkSpec::download(args.flows, time);
     let sum = pair.capacity_mbit[0] + pair.capacity_mbit[1];
     // Every row meets the same part of a trace.
     let wait = || {
@@ -280,36 +269,6 @@ impl Pair {
             links: pair
                 .map(|(rate, rtt_ms)| LinkSpec::steady(rate, Duration::from_micros(rtt_ms * 500))),
             capacity_mbit: pair.map(|(rate, _)| rate),
-        })
-    }
-
-    fn of_links(a: &str, b: &str) -> Result<Self> {
-        let parse = |text: &str| -> Result<(LinkSpec, f64)> {
-            let v: Vec<f64> = text.split(':').map(|t| t.parse().unwrap_or(0.0)).collect();
-            let queue = (v[0] * 1e6 / 8.0 * v[1] * 2.0 / 1e3).max(65_536.0) as u64;
-            let shape = ropewalk_testbed::link::Shape {
-                capacity: ropewalk_testbed::link::Capacity::Fixed(v[0]),
-                delay: Duration::from_secs_f64(v[1] / 1e3),
-                jitter: Duration::from_secs_f64(v[2] / 1e3),
-                loss: v[3] / 100.0,
-                queue_bytes: queue,
-            };
-            Ok((
-                LinkSpec::Emulated {
-                    down: shape.clone(),
-                    up: shape,
-                    mtu: 1500,
-                    seed: 1,
-                },
-                v[0],
-            ))
-        };
-        let (a, ca) = parse(a)?;
-        let (b, cb) = parse(b)?;
-        Ok(Self {
-            name: "links".into(),
-            links: [a, b],
-            capacity_mbit: [ca, cb],
         })
     }
 
