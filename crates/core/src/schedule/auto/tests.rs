@@ -5,6 +5,9 @@ use crate::path::SLOT_BYTES;
 use ropewalk_types::Rate;
 
 const NOW: Instant = Instant::from_millis(1_000);
+/// A queue that began at [`NOW`] has stood long enough by then: 20 ms between the paths of
+/// [`pair`] and half a round trip.
+const STOOD: Instant = Instant::from_millis(1_045);
 
 fn bulk(flow: u16) -> Head {
     Head {
@@ -99,13 +102,45 @@ fn backlogged_flows_spread_by_rate_and_stay_at_home() {
 }
 
 #[test]
-fn the_only_flow_is_striped_when_its_home_is_full() {
+fn the_only_flow_is_striped_when_a_queue_has_stood_at_its_full_home() {
     let mut auto = Auto::default();
     let mut paths = pair([9, 9]);
     let home = sent(&mut auto, NOW, &bulk(0), &paths);
     assert_eq!(home, PathId(0));
     paths[0].free = 0;
+    let waits = |decision| matches!(decision, Decision::WaitFlow(_));
+    assert!(waits(auto.pick(NOW, &bulk(0), &paths)), "a burst");
+    let soon = NOW + Duration::from_millis(44);
+    assert!(waits(auto.pick(soon, &bulk(0), &paths)));
+    assert_eq!(auto.pick(STOOD, &bulk(0), &paths), send(&paths[1]));
+    // It stays so while the queue comes and goes, for a while.
+    auto.pick(STOOD, &head(0), &paths);
+    let later = STOOD + Duration::from_secs(1);
+    assert_eq!(auto.pick(later, &bulk(0), &paths), send(&paths[1]));
+    auto.pick(later, &head(0), &paths);
+    let later = STOOD + Duration::from_secs(3);
+    assert!(waits(auto.pick(later, &bulk(0), &paths)));
+}
+
+#[test]
+fn a_flow_is_striped_at_once_over_a_path_that_is_as_fast() {
+    let mut auto = Auto::default();
+    let mut paths = pair([9, 9]);
+    paths[1].owd_relative = Duration::from_millis(3);
+    sent(&mut auto, NOW, &bulk(0), &paths);
+    paths[0].free = 0;
     assert_eq!(auto.pick(NOW, &bulk(0), &paths), send(&paths[1]));
+}
+
+#[test]
+fn a_flow_is_striped_over_a_path_whose_losses_are_repaired() {
+    let mut auto = Auto::default();
+    let mut paths = pair([9, 9]);
+    paths[1].loss = 0.05;
+    sent(&mut auto, NOW, &bulk(0), &paths);
+    paths[0].free = 0;
+    auto.pick(NOW, &bulk(0), &paths);
+    assert_eq!(auto.pick(STOOD, &bulk(0), &paths), send(&paths[1]));
 }
 
 #[test]
@@ -122,24 +157,21 @@ fn a_short_flow_is_not_striped_over_a_much_slower_path() {
         auto.pick(NOW, &short, &paths),
         Decision::WaitFlow(_)
     ));
-    // 7 kB take 7 ms at home: a path 6 ms behind is worth it.
-    paths[1].owd_relative = Duration::from_millis(6);
+    // 7 kB take 7 ms at home: a path 5 ms behind is worth it.
+    paths[1].owd_relative = Duration::from_millis(5);
     assert_eq!(auto.pick(NOW, &short, &paths), send(&paths[1]));
 }
 
 #[test]
-fn no_flow_is_striped_where_loss_or_delay_would_cost_it_more() {
-    for (loss, lag_ms) in [(0.05, 20), (0.0, 151)] {
-        let mut auto = Auto::default();
-        let mut paths = pair([9, 9]);
-        (paths[1].loss, paths[1].owd_relative) = (loss, Duration::from_millis(lag_ms));
-        sent(&mut auto, NOW, &bulk(0), &paths);
-        paths[0].free = 0;
-        let decision = auto.pick(NOW, &bulk(0), &paths);
-        assert!(
-            matches!(decision, Decision::WaitFlow(_)),
-            "{loss} {lag_ms}: {decision:?}"
-        );
+fn no_flow_is_striped_where_delay_would_cost_it_more() {
+    let mut auto = Auto::default();
+    let mut paths = pair([9, 9]);
+    paths[1].owd_relative = Duration::from_millis(151);
+    sent(&mut auto, NOW, &bulk(0), &paths);
+    paths[0].free = 0;
+    for wait_ms in [0, 50, 500] {
+        let decision = auto.pick(NOW + Duration::from_millis(wait_ms), &bulk(0), &paths);
+        assert!(matches!(decision, Decision::WaitFlow(_)), "{decision:?}");
     }
 }
 
@@ -234,6 +266,7 @@ fn when_every_path_is_bad_all_are_used() {
 fn striping_pauses_after_the_exit_reports_stalls() {
     let mut auto = Auto::default();
     let mut paths = pair([9, 9]);
+    paths[1].owd_relative = Duration::from_millis(5);
     sent(&mut auto, NOW, &bulk(0), &paths);
     paths[0].free = 0;
     assert_eq!(sent(&mut auto, NOW, &bulk(0), &paths), PathId(1));
