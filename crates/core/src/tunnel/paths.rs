@@ -134,7 +134,9 @@ impl Path {
         self.suspect_since = suspect;
         if let Some(since) = suspect {
             self.stats.suspected += 1;
-            doubtful.extend(self.sent_log.take_since(since));
+            // What was acknowledged last had been sent a round trip before.
+            let unacknowledged = since - self.snapshot.srtt - self.snapshot.rttvar;
+            doubtful.extend(self.sent_log.take_since(unacknowledged));
         }
         true
     }
@@ -341,6 +343,9 @@ impl Paths {
                 path.probed_at = now;
             }
             let tail = path.tail_due.is_some_and(|at| at <= now);
+            if idle {
+                path.sent_log.forget_old(now);
+            }
             if idle || doubt || tail {
                 let mut bytes = Vec::with_capacity(PROBE_BYTES);
                 emit_probe(path.stamp(now, PROBE_BYTES), &mut bytes);

@@ -13,6 +13,10 @@ struct Link {
     delay: Duration,
     max_datagram: usize,
     cut: bool,
+    /// Every so many datagrams are lost; none at zero.
+    loses_every: u32,
+    sent: u32,
+    lost: u32,
     busy_until: Instant,
     under_way: VecDeque<(Instant, Bytes)>,
     /// When each packet will be acknowledged, and its bytes.
@@ -27,6 +31,9 @@ impl Link {
             delay: Duration::from_millis(delay_ms),
             max_datagram: 1_400,
             cut: false,
+            loses_every: 0,
+            sent: 0,
+            lost: 0,
             busy_until: Instant::ZERO,
             under_way: VecDeque::new(),
             unacknowledged: VecDeque::new(),
@@ -45,7 +52,10 @@ impl Link {
         self.unacknowledged
             .push_back((acknowledged, datagram.len() as u64));
         self.silent_since.get_or_insert(now);
-        if !self.cut {
+        self.sent += 1;
+        if self.loses_every > 0 && self.sent.is_multiple_of(self.loses_every) {
+            self.lost += 1;
+        } else if !self.cut {
             self.under_way.push_back((arrives, datagram));
         }
     }
@@ -194,6 +204,74 @@ impl Pair {
         let number = |b: &Bytes| u32::from_be_bytes([b[28], b[29], b[30], b[31]]);
         self.delivered.iter().map(|(_, b)| number(b)).collect()
     }
+}
+
+/// A TCP segment with data behind the running number of [`Pair::packet`].
+fn offer_segment(pair: &mut Pair) {
+    let mut data = pair.packet(1_250, 9);
+    let ip = &mut data[HEADROOM..];
+    ip[9] = 6;
+    ip[32] = 0x50; // a header of 20 bytes
+    pair.a.handle_inner(pair.now, data, false);
+}
+
+#[test]
+fn losses_are_repaired_in_order_though_questions_and_repairs_are_lost_too() {
+    for kind in [SchedulerKind::Auto, SchedulerKind::LowRtt] {
+        let mut pair = Pair::new(kind, 1, uneven());
+        for link in pair.links.iter_mut().chain(&mut pair.back) {
+            link.loses_every = 20;
+        }
+        for _ in 0..2_000 {
+            offer_segment(&mut pair);
+            pair.step(Duration::from_micros(1_500));
+        }
+        pair.run(Duration::from_secs(1));
+        let numbers = pair.numbers();
+        assert!(numbers.is_sorted(), "{kind}");
+        assert_eq!(numbers.len(), 2_000, "{kind}");
+        let lost: u32 = pair.links.iter().map(|link| link.lost).sum();
+        let repairs = pair.a.stats().repairs_sent;
+        assert!(
+            lost > 90 && repairs > 90,
+            "{kind}: {lost} lost, {repairs} sent again"
+        );
+        assert!(
+            repairs <= u64::from(lost),
+            "{kind}: {lost} lost, {repairs} sent again"
+        );
+    }
+}
+
+#[test]
+fn what_a_cut_path_swallowed_is_sent_over_the_other() {
+    let mut pair = Pair::new(SchedulerKind::LowRtt, 1, uneven());
+    for packet in 0..1_000 {
+        pair.links[0].cut = packet >= 500;
+        offer_segment(&mut pair);
+        pair.step(Duration::from_millis(2));
+    }
+    pair.run(Duration::from_secs(2));
+    let numbers = pair.numbers();
+    assert!(numbers.is_sorted());
+    assert_eq!(numbers.len(), 1_000);
+}
+
+#[test]
+fn bare_acknowledgements_wait_for_nothing() {
+    let mut pair = Pair::new(SchedulerKind::Auto, 1, vec![Link::new(16, 25)]);
+    pair.links[0].loses_every = 10;
+    for _ in 0..100 {
+        let mut data = pair.packet(40, 9);
+        let ip = &mut data[HEADROOM..];
+        (ip[9], ip[32]) = (6, 0x50);
+        pair.a.handle_inner(pair.now, data, false);
+        pair.step(Duration::from_millis(2));
+    }
+    pair.run(Duration::from_secs(1));
+    let delays = pair.delivered.len();
+    assert_eq!(delays, 100, "repaired, all the same");
+    assert_eq!(pair.b.stats().reorder.held, 0);
 }
 
 fn uneven() -> Vec<Link> {
