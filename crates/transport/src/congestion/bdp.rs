@@ -457,12 +457,14 @@ impl Bdp {
             return;
         }
         let change = rtt_min - self.rtt_min;
-        let turned = change * self.last_change < 0.0;
-        let moved = if turned {
+        let moved = if change * self.last_change < 0.0 {
             change.abs().min(self.last_change.abs())
         } else {
             0.0
         };
+        // On a slow path one packet more or less in the queue is no jitter.
+        let packet = self.packets(1.0) / self.rate().max(1.0);
+        let moved = (moved - packet).max(0.0);
         self.jitter += (moved - self.jitter) * JITTER_WEIGHT;
         self.last_change = change;
     }
