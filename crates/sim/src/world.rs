@@ -61,6 +61,9 @@ struct LogState {
     due_ns: u64,
 }
 
+/// Wake-ups at one instant beyond which something is wrong.
+const AT_ONCE_MAX: u32 = 10_000_000;
+
 impl<C: Carrier> World<C> {
     /// A run that has not begun.
     pub fn new(carrier: C, traffic: Hosts, span: Span, paths: usize, trace: Trace) -> Self {
@@ -93,6 +96,7 @@ impl<C: Carrier> World<C> {
         }
         self.carrier.settle(&mut self.core, &mut self.arrivals);
         let mut warm = None;
+        let mut at_once = 0_u32;
         while let Some((at_ns, component)) = self.core.queue.pop() {
             if warm.is_none() && at_ns >= self.span.warmup_ns {
                 warm = Some(self.snapshot(self.span.warmup_ns));
@@ -101,6 +105,16 @@ impl<C: Carrier> World<C> {
             if at_ns >= self.span.end_ns {
                 break;
             }
+            at_once = if at_ns == self.core.now_ns {
+                at_once + 1
+            } else {
+                0
+            };
+            // Better loud than endless: a component asks to be woken for nothing.
+            assert!(
+                at_once < AT_ONCE_MAX,
+                "simulator: component {component} stands still at {at_ns} ns; please report the plan"
+            );
             self.core.now_ns = at_ns;
             self.step(component);
         }

@@ -45,6 +45,8 @@ const ALLOWANCE_PACKETS: f64 = 2.0;
 /// from round to round.
 const ALLOWANCE_JITTER: f64 = 3.0;
 const GUARD_JITTER: f64 = 3.0;
+/// What of a round's smallest RTT may be chance, in the same units.
+const NOISE_JITTER: f64 = 3.0;
 /// Weight of one round in the jitter.
 const JITTER_WEIGHT: f64 = 0.125;
 /// A round raises the stay by this factor at most: a queue that grows is no longer path.
@@ -55,16 +57,21 @@ const GUARD_MIN: f64 = 0.010;
 const JITTER_MAX: f64 = 0.030;
 /// Growth of the rate that shows that the start is not over.
 const STARTUP_GROWTH: f64 = 1.25;
-/// Rounds without such growth that end the start.
-const STARTUP_STALE_ROUNDS: u8 = 2;
+/// Rounds without such growth that end the start, in halves: a round in which the application
+/// paused counts half.
+const STARTUP_STALE_HALVES: u8 = 6;
 /// Most window of the start, in products of rate and stay: twice for the doubling, and some.
-const STARTUP_GAIN: f64 = 2.5;
+const STARTUP_GAIN: f64 = 4.0;
+/// The same after a round with a queue.
+const STARTUP_GAIN_FULL: f64 = 2.0;
 /// Longest stay that counts for it, in floors.
-const STARTUP_STAY: f64 = 1.5;
+const STARTUP_STAY: f64 = 4.0;
 /// A round with this share of the best rate is no idle one, even where bursts leave gaps.
 const STARTUP_BUSY: f64 = 0.7;
-/// Standing queue, as share of the floor, that ends the start even while the rate grows.
+/// Standing queue, as share of the floor, that ends the start even while the rate grows, and how
+/// many times the delay's wobble within rounds it must be.
 const STARTUP_QUEUE: f64 = 0.5;
+const STARTUP_WOBBLE: f64 = 4.0;
 /// What a probe sends beyond the window: a share of the product, but in seconds at most.
 const PROBE_SHARE: f64 = 0.25;
 const PROBE_MAX: f64 = 0.010;
@@ -95,6 +102,15 @@ const HUNGRY_PROBED: usize = 2;
 const HUNGRY_RECOVERED: usize = 3;
 /// Rounds without growth that end the hunger: a larger window shows after one round trip.
 const HUNGRY_STALE: u8 = 2;
+/// While the window is used up for more than this share of a round and makes less of a queue than
+/// half the allowance, the product is taken for too small and grows by this factor each round, up
+/// to this much; the whole allowance in the queue takes it back faster.
+const LIFT_WANTED: f64 = 0.5;
+const LIFT_UP: f64 = 1.1;
+const LIFT_MAX: f64 = 1.0;
+const LIFT_DOWN: f64 = 0.85;
+/// Weight of one round in the queue that decides on it.
+const LIFT_WEIGHT: f64 = 0.25;
 /// Rounds between a drain and the next probe.
 const CRUISE_ROUNDS: u8 = 8;
 /// Highest loss that is answered with a larger window; loss of drained rounds is believed in any
@@ -173,6 +189,8 @@ struct Round {
     byte_seconds: f64,
     rtt_min: f64,
     app_limited: bool,
+    /// Bytes acknowledged while the window was used up or something waited.
+    wanted: u64,
     paced: bool,
 }
 
@@ -186,6 +204,7 @@ impl Round {
             byte_seconds: 0.0,
             rtt_min: f64::INFINITY,
             app_limited: false,
+            wanted: 0,
             paced: false,
         }
     }
@@ -212,6 +231,35 @@ struct Guarded {
     obeyed: u8,
 }
 
+/// Mean of how much a delay goes up and down, in seconds: one that moves the same way twice is a
+/// queue that comes or goes.
+#[derive(Clone, Copy, Debug, Default)]
+struct Wobble {
+    mean: f64,
+    seen: f64,
+    last: Option<f64>,
+    last_change: f64,
+}
+
+impl Wobble {
+    /// Takes in a delay in seconds; changes up to `grain` count as none.
+    fn observe(&mut self, delay: f64, grain: f64) {
+        let Some(last) = self.last.replace(delay) else {
+            return;
+        };
+        let change = delay - last;
+        let moved = if change * self.last_change < 0.0 {
+            change.abs().min(self.last_change.abs())
+        } else {
+            0.0
+        };
+        self.last_change = change;
+        self.seen += 1.0;
+        let weight = JITTER_WEIGHT.max(1.0 / self.seen);
+        self.mean += ((moved - grain).max(0.0) - self.mean) * weight;
+    }
+}
+
 /// State of one path.
 #[derive(Clone, Debug)]
 pub(super) struct Bdp {
@@ -225,15 +273,19 @@ pub(super) struct Bdp {
     floor: f64,
     /// Mean time in flight without the standing queue, seconds; zero before the first round.
     stay: f64,
-    /// Smallest RTT of the last round and how much that changes between steady rounds, seconds.
-    rtt_min: f64,
-    jitter: f64,
-    last_change: f64,
+    /// How much the smallest RTT goes up and down from round to round.
+    jitter: Wobble,
+    /// The same from one batch of acknowledgements to the next: known within the first round.
+    wobble: Wobble,
     /// Share of packets lost, in all rounds and in deeply drained ones.
     loss: f64,
     loss_drained: Option<f64>,
     /// Share of the allowance in use, lowered by congestion marks and loss of our making.
     headroom: f64,
+    /// Smallest RTT of recent rounds less the floor, on average and not below zero only by chance,
+    /// and the factor on the product while that shows no queue.
+    above: f64,
+    lift: f64,
     /// Rounds since delay was last beyond the guard.
     calm: u8,
     /// How much capacity there seems to spare, as index into the gains, and rounds without growth.
@@ -264,12 +316,13 @@ impl Bdp {
             next_rate: 0,
             floor: f64::INFINITY,
             stay: 0.0,
-            rtt_min: 0.0,
-            jitter: 0.0,
-            last_change: 0.0,
+            jitter: Wobble::default(),
+            wobble: Wobble::default(),
             loss: 0.0,
             loss_drained: None,
             headroom: 1.0,
+            above: 0.0,
+            lift: 1.0,
             calm: 0,
             hungry: 0,
             hungry_stale: 0,
@@ -307,9 +360,12 @@ impl Bdp {
         self.round.rtt_min = self.round.rtt_min.min(batch.rtt_min.as_secs_f64());
         self.round.app_limited |= batch.app_limited;
         self.round.paced |= batch.paced;
-        if matches!(self.phase, Phase::Startup { full: false, .. }) && !batch.app_limited {
-            let most = self.startup_window_max();
-            self.window = (self.window + batch.bytes).min(most);
+        if !batch.app_limited {
+            self.round.wanted += batch.bytes;
+        }
+        self.wobble.observe(batch.rtt_min.as_secs_f64(), 0.0);
+        if let Phase::Startup { full, .. } = self.phase {
+            self.window = self.startup_window(if full { STARTUP_GAIN_FULL } else { STARTUP_GAIN });
         }
         let elapsed = batch.now.saturating_duration_since(self.round.start);
         let enough = self.round.acked >= ROUND_PACKETS_MIN * self.mtu || elapsed >= ROUND_MAX;
@@ -327,11 +383,11 @@ impl Bdp {
         clippy::cast_sign_loss,
         reason = "clamped"
     )]
-    fn startup_window_max(&self) -> u64 {
+    fn startup_window(&self, gain: f64) -> u64 {
         // Bursts queue behind each other: their stay says less than the smallest one.
         let stay = self.stay.min(STARTUP_STAY * self.floor);
-        let justified = (self.rate() * stay * STARTUP_GAIN).clamp(0.0, 1e12) as u64;
-        justified.clamp(2 * self.initial_window(), WINDOW_MAX)
+        let justified = (self.rate() * stay * gain).clamp(0.0, 1e12) as u64;
+        justified.clamp(4 * self.initial_window(), WINDOW_MAX)
     }
 
     fn end_round(&mut self, batch: &AckBatch) {
@@ -369,6 +425,7 @@ impl Bdp {
         if self.calm == 1 && matches!(self.phase, Phase::Cruise(_)) {
             (self.hungry, self.hungry_stale) = (HUNGRY_RECOVERED, 0);
         }
+        self.update_lift(&round, guarded);
         let floor = self.floor;
         self.next_phase(&Seen {
             now,
@@ -411,6 +468,22 @@ impl Bdp {
         self.headroom = headroom.clamp(HEADROOM_MIN, 1.0);
     }
 
+    /// A window that is wanted and makes no queue is too small, whatever the rates of noisy rounds say.
+    fn update_lift(&mut self, round: &Round, guarded: bool) {
+        self.above += (round.rtt_min - self.floor - self.above) * LIFT_WEIGHT;
+        let allowance = self.allowance();
+        #[expect(clippy::cast_precision_loss, reason = "a share")]
+        let wanted = round.wanted as f64 > LIFT_WANTED * round.acked as f64;
+        let factor = if guarded || self.above > allowance {
+            LIFT_DOWN
+        } else if wanted && self.above < allowance / 2.0 && matches!(self.phase, Phase::Cruise(_)) {
+            LIFT_UP
+        } else {
+            1.0
+        };
+        self.lift = (self.lift * factor).clamp(1.0, LIFT_MAX);
+    }
+
     /// Growth makes for more of it, until it stays away.
     fn update_hunger(&mut self, grew: bool) {
         if !matches!(self.phase, Phase::Cruise(_)) {
@@ -434,50 +507,37 @@ impl Bdp {
         if self.floor.is_infinite() {
             self.floor = round.rtt_min;
         } else if drained || matches!(self.phase, Phase::Startup { .. }) && grew {
-            self.floor += above * if above < 0.0 { FLOOR_DOWN } else { FLOOR_UP };
-        } else if above < -self.jitter {
+            // Within the noise both ways count alike, or the floor would be the noise's lower end.
+            let noisy = above.abs() < NOISE_JITTER * self.jitter.mean;
+            let down = above < 0.0 && !noisy;
+            self.floor += above * if down { FLOOR_DOWN } else { FLOOR_UP };
+        } else if above < -NOISE_JITTER * self.jitter.mean {
             self.floor += above * FLOOR_UP;
         }
         // What jitter moves is no queue.
-        let queue = (round.rtt_min - self.floor - self.jitter).max(0.0);
+        let noise = NOISE_JITTER * self.jitter.mean;
+        let queue = (round.rtt_min - self.floor - noise).max(0.0);
         let stay = mean - queue;
         if self.stay == 0.0 {
             self.stay = stay;
         } else {
             self.stay += (stay.min(self.stay * STAY_GROWTH) - self.stay) / 4.0;
         }
-        self.update_jitter(round.rtt_min);
-        self.rtt_min = round.rtt_min;
-        queue
-    }
-
-    /// Jitter goes up and down; a delay that moves the same way twice is a queue that comes or goes.
-    fn update_jitter(&mut self, rtt_min: f64) {
-        if self.rtt_min == 0.0 {
-            return;
-        }
-        let change = rtt_min - self.rtt_min;
-        let moved = if change * self.last_change < 0.0 {
-            change.abs().min(self.last_change.abs())
-        } else {
-            0.0
-        };
         // On a slow path one packet more or less in the queue is no jitter.
         let packet = self.packets(1.0) / self.rate().max(1.0);
-        let moved = (moved - packet).max(0.0);
-        self.jitter += (moved - self.jitter) * JITTER_WEIGHT;
-        self.last_change = change;
+        self.jitter.observe(round.rtt_min, packet);
+        queue
     }
 
     /// Seconds of standing queue that are fine.
     fn allowance(&self) -> f64 {
         let share = (self.floor * ALLOWANCE_SHARE).clamp(ALLOWANCE_MIN, ALLOWANCE_MAX);
-        share * self.headroom + ALLOWANCE_JITTER * self.jitter
+        (share + ALLOWANCE_JITTER * self.jitter.mean) * self.headroom
     }
 
     /// Seconds of standing queue that are too much.
     fn guard(&self) -> f64 {
-        (2.0 * self.allowance()).max(GUARD_MIN) + GUARD_JITTER * self.jitter.min(JITTER_MAX)
+        (2.0 * self.allowance()).max(GUARD_MIN) + GUARD_JITTER * self.jitter.mean.min(JITTER_MAX)
     }
 
     /// A rate the application limited counts only if it is the highest.
@@ -529,7 +589,8 @@ impl Bdp {
                 before,
             },
             Phase::Drain { deep, before, .. }
-                if (1..DRAIN_DEEP_MAX).contains(&deep) && seen.floor < before * DRAIN_FOUND =>
+                if (1..DRAIN_DEEP_MAX).contains(&deep)
+                    && seen.floor < before * DRAIN_FOUND - self.jitter.mean =>
             {
                 Phase::Drain {
                     deep: deep + 1,
@@ -551,15 +612,16 @@ impl Bdp {
 
     fn after_startup(&mut self, seen: &Seen, best: f64, stale: u8, was_full: bool) -> Phase {
         // Jitter looks like a queue, but does not stay.
-        let full = seen.guarded && seen.queue > seen.floor * STARTUP_QUEUE;
+        let wobble = STARTUP_WOBBLE * self.wobble.mean;
+        let full = seen.guarded && seen.queue > (seen.floor * STARTUP_QUEUE).max(wobble);
         let idle = seen.app_limited && !seen.guarded && seen.rate < best * STARTUP_BUSY;
         let grew = seen.rate > best * STARTUP_GROWTH;
         let stale = if grew && !full {
             0
         } else {
-            stale + u8::from(!idle)
+            stale + u8::from(!idle) + u8::from(!seen.app_limited)
         };
-        if (full && was_full) || stale >= STARTUP_STALE_ROUNDS {
+        if (full && !grew) || stale >= STARTUP_STALE_HALVES {
             self.deep_due = seen.now;
             return self.drain(seen);
         }
@@ -619,9 +681,9 @@ impl Bdp {
             Phase::Startup { .. } => return,
             Phase::Drain { deep: 0, .. } => product * DRAIN_GAIN,
             Phase::Drain { .. } => (product * DRAIN_DEEP_GAIN).min(bare * DRAIN_BARE_GAIN),
-            Phase::Cruise(_) => product * HUNGRY_GAINS[self.hungry] + allowance,
-            Phase::Judge { .. } => product + allowance,
-            Phase::Probe => product + allowance + self.probe_extra(rate),
+            Phase::Cruise(_) => product * self.lift.max(HUNGRY_GAINS[self.hungry]) + allowance,
+            Phase::Judge { .. } => product * self.lift + allowance,
+            Phase::Probe => product * self.lift + allowance + self.probe_extra(rate),
         };
         #[expect(
             clippy::cast_possible_truncation,

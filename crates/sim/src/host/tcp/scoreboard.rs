@@ -128,6 +128,12 @@ impl Scoreboard {
         }
     }
 
+    /// Whether some segment may have to be sent again: [`Self::next_lost`] knows.
+    #[must_use]
+    pub fn repeats(&self) -> bool {
+        !self.lost.is_empty()
+    }
+
     /// The lowest segment to be sent again.
     pub fn next_lost(&mut self) -> Option<u32> {
         while let Some(&Reverse(number)) = self.lost.peek() {

@@ -156,9 +156,16 @@ impl Sender {
         }
     }
 
+    /// Whether [`Self::poll`] would send if the pacing allowed it: a wake-up for nothing would come
+    /// again at once.
     fn has_something(&self) -> bool {
-        self.board.in_flight < self.window.cwnd
-            && (self.board.next < self.available || self.recovery.repairing())
+        self.board.in_flight < self.window.cwnd && (self.board.repeats() || self.has_fresh())
+    }
+
+    /// Whether there is a segment never sent that the receiver has room for.
+    const fn has_fresh(&self) -> bool {
+        let next = self.board.next;
+        next < self.available && next - self.board.una < self.window_max
     }
 
     /// The next segment to send now, if any: call until `None`.
