@@ -57,17 +57,21 @@ const GUARD_MIN: f64 = 0.010;
 const JITTER_MAX: f64 = 0.030;
 /// Growth of the rate that shows that the start is not over.
 const STARTUP_GROWTH: f64 = 1.25;
-/// Rounds without such growth that end the start, in halves: a round in which the application
-/// paused counts half.
-const STARTUP_STALE_HALVES: u8 = 6;
+/// Rounds without such growth that end the start, if there was more to send.
+const STARTUP_STALE_ROUNDS: u8 = 3;
+/// Rounds without growth and without more to send after which the window expects no more than twice
+/// the rate.
+const STARTUP_QUIET_ROUNDS: u8 = 3;
 /// Most window of the start, in products of rate and stay: twice for the doubling, and some.
 const STARTUP_GAIN: f64 = 4.0;
-/// The same after a round with a queue.
-const STARTUP_GAIN_FULL: f64 = 2.0;
+/// Least rate it allows for, in bytes per second: over a long path the first windows of a flow would
+/// be spread over the whole round trip otherwise, and slow start takes that for a full path (RFC
+/// 9406 §4.2).
+const STARTUP_RATE: f64 = 500_000.0;
+/// The same after a round with a queue, and while nobody asks for more.
+const STARTUP_GAIN_CALM: f64 = 2.0;
 /// Longest stay that counts for it, in floors.
 const STARTUP_STAY: f64 = 4.0;
-/// A round with this share of the best rate is no idle one, even where bursts leave gaps.
-const STARTUP_BUSY: f64 = 0.7;
 /// Standing queue, as share of the floor, that ends the start even while the rate grows, and how
 /// many times the delay's wobble within rounds it must be.
 const STARTUP_QUEUE: f64 = 0.5;
@@ -102,15 +106,12 @@ const HUNGRY_PROBED: usize = 2;
 const HUNGRY_RECOVERED: usize = 3;
 /// Rounds without growth that end the hunger: a larger window shows after one round trip.
 const HUNGRY_STALE: u8 = 2;
-/// While the window is used up for more than this share of a round and makes less of a queue than
-/// half the allowance, the product is taken for too small and grows by this factor each round, up
-/// to this much; the whole allowance in the queue takes it back faster.
-const LIFT_WANTED: f64 = 0.5;
-const LIFT_UP: f64 = 1.1;
-const LIFT_MAX: f64 = 1.0;
-const LIFT_DOWN: f64 = 0.85;
-/// Weight of one round in the queue that decides on it.
-const LIFT_WEIGHT: f64 = 0.25;
+/// A mean time in flight that is above the smallest RTT by this share of the floor, and by so many
+/// times what the delay wobbles, shows that bursts queue.
+const CLUMP_SHARE: f64 = 0.125;
+const CLUMP_WOBBLE: f64 = 8.0;
+/// Share of a round's bytes sent while more waited that makes it one whose rate means something.
+const WANTED_SHARE: f64 = 0.5;
 /// Rounds between a drain and the next probe.
 const CRUISE_ROUNDS: u8 = 8;
 /// Highest loss that is answered with a larger window; loss of drained rounds is believed in any
@@ -164,6 +165,8 @@ enum Phase {
     Startup {
         best: f64,
         stale: u8,
+        /// Rounds without growth in which the application had no more to send: they say nothing.
+        quiet: u8,
         /// The last round showed a long queue: no growth until another confirms or denies it.
         full: bool,
     },
@@ -217,7 +220,11 @@ struct Seen {
     rate: f64,
     floor: f64,
     app_limited: bool,
+    /// Most of it was sent while more waited.
+    wanted: bool,
     guarded: bool,
+    /// What was sent queued behind itself: its bursts were faster than the path.
+    clumped: bool,
     /// Standing queue in seconds.
     queue: f64,
 }
@@ -282,10 +289,6 @@ pub(super) struct Bdp {
     loss_drained: Option<f64>,
     /// Share of the allowance in use, lowered by congestion marks and loss of our making.
     headroom: f64,
-    /// Smallest RTT of recent rounds less the floor, on average and not below zero only by chance,
-    /// and the factor on the product while that shows no queue.
-    above: f64,
-    lift: f64,
     /// Rounds since delay was last beyond the guard.
     calm: u8,
     /// How much capacity there seems to spare, as index into the gains, and rounds without growth.
@@ -309,6 +312,7 @@ impl Bdp {
             phase: Phase::Startup {
                 best: 0.0,
                 stale: 0,
+                quiet: 0,
                 full: false,
             },
             round: Round::new(now, now),
@@ -321,8 +325,6 @@ impl Bdp {
             loss: 0.0,
             loss_drained: None,
             headroom: 1.0,
-            above: 0.0,
-            lift: 1.0,
             calm: 0,
             hungry: 0,
             hungry_stale: 0,
@@ -364,8 +366,13 @@ impl Bdp {
             self.round.wanted += batch.bytes;
         }
         self.wobble.observe(batch.rtt_min.as_secs_f64(), 0.0);
-        if let Phase::Startup { full, .. } = self.phase {
-            self.window = self.startup_window(if full { STARTUP_GAIN_FULL } else { STARTUP_GAIN });
+        if let Phase::Startup { quiet, full, .. } = self.phase {
+            let calm = full || quiet >= STARTUP_QUIET_ROUNDS;
+            self.window = self.startup_window(if calm {
+                STARTUP_GAIN_CALM
+            } else {
+                STARTUP_GAIN
+            });
         }
         let elapsed = batch.now.saturating_duration_since(self.round.start);
         let enough = self.round.acked >= ROUND_PACKETS_MIN * self.mtu || elapsed >= ROUND_MAX;
@@ -386,8 +393,9 @@ impl Bdp {
     fn startup_window(&self, gain: f64) -> u64 {
         // Bursts queue behind each other: their stay says less than the smallest one.
         let stay = self.stay.min(STARTUP_STAY * self.floor);
-        let justified = (self.rate() * stay * gain).clamp(0.0, 1e12) as u64;
-        justified.clamp(4 * self.initial_window(), WINDOW_MAX)
+        let rate = (self.rate() * gain).max(STARTUP_RATE);
+        let justified = (rate * stay).clamp(0.0, 1e12) as u64;
+        justified.clamp(2 * self.initial_window(), WINDOW_MAX)
     }
 
     fn end_round(&mut self, batch: &AckBatch) {
@@ -425,7 +433,7 @@ impl Bdp {
         if self.calm == 1 && matches!(self.phase, Phase::Cruise(_)) {
             (self.hungry, self.hungry_stale) = (HUNGRY_RECOVERED, 0);
         }
-        self.update_lift(&round, guarded);
+        let wanted = round.wanted as f64 > WANTED_SHARE * acked;
         let floor = self.floor;
         self.next_phase(&Seen {
             now,
@@ -433,7 +441,10 @@ impl Bdp {
             floor,
             // Bursts that the pacer holds back ask for more, whatever the window leaves.
             app_limited: app_limited && !round.paced,
+            wanted,
             guarded,
+            clumped: mean - round.rtt_min
+                > (CLUMP_WOBBLE * self.wobble.mean).max(CLUMP_SHARE * floor),
             queue,
         });
         self.idle = app_limited;
@@ -466,22 +477,6 @@ impl Bdp {
             self.headroom + HEADROOM_BACK
         };
         self.headroom = headroom.clamp(HEADROOM_MIN, 1.0);
-    }
-
-    /// A window that is wanted and makes no queue is too small, whatever the rates of noisy rounds say.
-    fn update_lift(&mut self, round: &Round, guarded: bool) {
-        self.above += (round.rtt_min - self.floor - self.above) * LIFT_WEIGHT;
-        let allowance = self.allowance();
-        #[expect(clippy::cast_precision_loss, reason = "a share")]
-        let wanted = round.wanted as f64 > LIFT_WANTED * round.acked as f64;
-        let factor = if guarded || self.above > allowance {
-            LIFT_DOWN
-        } else if wanted && self.above < allowance / 2.0 && matches!(self.phase, Phase::Cruise(_)) {
-            LIFT_UP
-        } else {
-            1.0
-        };
-        self.lift = (self.lift * factor).clamp(1.0, LIFT_MAX);
     }
 
     /// Growth makes for more of it, until it stays away.
@@ -578,7 +573,9 @@ impl Bdp {
 
     fn next_phase(&mut self, seen: &Seen) {
         self.phase = match self.phase {
-            Phase::Startup { best, stale, full } => self.after_startup(seen, best, stale, full),
+            Phase::Startup {
+                best, stale, quiet, ..
+            } => self.after_startup(seen, best, stale, quiet),
             Phase::Drain {
                 deep,
                 round,
@@ -610,23 +607,27 @@ impl Bdp {
         };
     }
 
-    fn after_startup(&mut self, seen: &Seen, best: f64, stale: u8, was_full: bool) -> Phase {
-        // Jitter looks like a queue, but does not stay.
+    fn after_startup(&mut self, seen: &Seen, best: f64, stale: u8, quiet: u8) -> Phase {
+        // Jitter looks like a queue, but lets the rate grow.
         let wobble = STARTUP_WOBBLE * self.wobble.mean;
         let full = seen.guarded && seen.queue > (seen.floor * STARTUP_QUEUE).max(wobble);
-        let idle = seen.app_limited && !seen.guarded && seen.rate < best * STARTUP_BUSY;
         let grew = seen.rate > best * STARTUP_GROWTH;
-        let stale = if grew && !full {
-            0
-        } else {
-            stale + u8::from(!idle) + u8::from(!seen.app_limited)
+        let (stale, quiet) = match (grew, seen.wanted || seen.guarded || seen.clumped) {
+            (true, _) => (0, 0),
+            (false, true) => (stale + 1, quiet),
+            (false, false) => (stale, quiet.saturating_add(1)),
         };
-        if (full && !grew) || stale >= STARTUP_STALE_HALVES {
+        if (full && !grew) || stale >= STARTUP_STALE_ROUNDS {
             self.deep_due = seen.now;
             return self.drain(seen);
         }
         let best = if grew { seen.rate } else { best };
-        Phase::Startup { best, stale, full }
+        Phase::Startup {
+            best,
+            stale,
+            quiet,
+            full,
+        }
     }
 
     fn after_probe(&mut self, seen: &Seen, before: f64) -> Phase {
@@ -681,9 +682,9 @@ impl Bdp {
             Phase::Startup { .. } => return,
             Phase::Drain { deep: 0, .. } => product * DRAIN_GAIN,
             Phase::Drain { .. } => (product * DRAIN_DEEP_GAIN).min(bare * DRAIN_BARE_GAIN),
-            Phase::Cruise(_) => product * self.lift.max(HUNGRY_GAINS[self.hungry]) + allowance,
-            Phase::Judge { .. } => product * self.lift + allowance,
-            Phase::Probe => product * self.lift + allowance + self.probe_extra(rate),
+            Phase::Cruise(_) => product * HUNGRY_GAINS[self.hungry] + allowance,
+            Phase::Judge { .. } => product + allowance,
+            Phase::Probe => product + allowance + self.probe_extra(rate),
         };
         #[expect(
             clippy::cast_possible_truncation,
