@@ -333,7 +333,9 @@ impl Auto {
         if standing {
             flow.full_until = now + FULL_HOLD;
         }
-        let full = spread <= SPREAD_SMALL || now < flow.full_until;
+        // What delays vary by themselves a flow meets on one path, too.
+        let small = SPREAD_SMALL.max(home.rttvar).max(path.rttvar);
+        let full = spread <= small || now < flow.full_until;
         full && (flow.bytes >= ELEPHANT_BYTES || drain > spread)
             && self.homes.loss_allows(home, path)
     }
