@@ -64,6 +64,9 @@ pub struct TunnelStats {
     pub invalid_inner: u64,
     /// Datagrams the peer missed, or may have missed, and that were sent again.
     pub repairs_sent: u64,
+    /// Datagrams that should have been sent again and were not: too many waited, or no path takes
+    /// one of that size any more.
+    pub repairs_dropped: u64,
     /// Datagrams of the peer that were missing and asked for.
     pub repairs_asked: u64,
     /// Fragments dropped: incomplete in time, or contradictory.
@@ -266,6 +269,7 @@ impl Tunnel {
         stats.queue = self.entry.queue.stats();
         stats.reorder = self.exit.reorder.stats();
         stats.repairs_sent = self.entry.again.sent;
+        stats.repairs_dropped = self.entry.again.dropped;
         stats.repairs_asked = self.exit.reorder.requests.asked();
         stats
     }

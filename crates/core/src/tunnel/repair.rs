@@ -7,7 +7,7 @@ use crate::path::PathView;
 use crate::repair::Sent;
 use bytes::{Bytes, BytesMut};
 use ropewalk_types::{Duration, Instant, PathId};
-use ropewalk_wire::{MISSING_RUNS_MAX, MissingRun, emit_missing, missing_runs, restamp};
+use ropewalk_wire::{DATA_HEADER, MISSING_RUNS_MAX, MissingRun, emit_missing, missing_runs, restamp};
 use std::collections::VecDeque;
 
 /// Most datagrams that wait for being sent again; beyond that the oldest is given up.
@@ -25,6 +25,8 @@ pub(super) struct Again {
     waiting: VecDeque<(Sent, bool)>,
     /// Datagrams sent again since the start.
     pub sent: u64,
+    /// Datagrams given up: too many waited, or no path takes one of that size any more.
+    pub dropped: u64,
 }
 
 impl Again {
@@ -37,6 +39,7 @@ impl Again {
     pub fn push(&mut self, sent: Sent, copy: bool) {
         if self.waiting.len() == AGAIN_MAX {
             self.waiting.pop_front();
+            self.dropped += 1;
         }
         self.waiting.push_back((sent, copy));
     }
@@ -54,15 +57,19 @@ impl Again {
             let delivered = |view: &PathView| {
                 view.arrival(now, bytes) + view.srtt.mul_f64(view.loss.clamp(0.0, 1.0))
             };
+            let fits = |view: &&mut PathView| {
+                sent.datagram.len() <= DATA_HEADER + view.payload_max
+            };
             let best = views
                 .iter_mut()
-                .filter(|view| view.free >= bytes)
-                .min_by_key(|view| (delivered(view), view.id));
-            let Some(view) = best else { return };
-            let Some(path) = paths.get_mut(view.id) else {
+                .filter(fits)
+                .min_by_key(|view| (view.free < bytes, delivered(view), view.id));
+            if best.as_ref().is_some_and(|view| view.free < bytes) {
                 return;
-            };
-            if sent.datagram.len() <= path.snapshot.max_datagram {
+            }
+            let taken = best.and_then(|view| Some((paths.get_mut(view.id)?, view)));
+            let before = self.sent;
+            if let Some((path, view)) = taken {
                 let mut again = BytesMut::from(&sent.datagram[..]);
                 let dscp = sent.dscp;
                 let stamp = path.stamp(now, again.len());
@@ -80,6 +87,7 @@ impl Again {
                     });
                 }
             }
+            self.dropped += u64::from(self.sent == before);
             self.waiting.pop_front();
         }
     }

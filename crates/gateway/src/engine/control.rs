@@ -146,6 +146,9 @@ pub struct TunnelStatus {
     pub repairs_asked: u64,
     /// Datagrams that were sent again because the peer missed them or their path fell silent.
     pub repairs_sent: u64,
+    /// Datagrams that should have been sent again and were not.
+    #[serde(default)]
+    pub repairs_dropped: u64,
     /// The paths.
     pub paths: Vec<PathStatus>,
 }

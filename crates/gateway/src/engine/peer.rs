@@ -243,6 +243,7 @@ impl Peer {
             late: stats.reorder.late,
             repairs_asked: stats.repairs_asked,
             repairs_sent: stats.repairs_sent,
+            repairs_dropped: stats.repairs_dropped,
             paths: self.path_statuses(fabric),
         }
     }

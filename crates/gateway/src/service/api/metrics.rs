@@ -16,7 +16,7 @@ type TunnelMetric = (&'static str, &'static str, fn(&TunnelStatus) -> f64);
 /// Name, help and value of a metric of a path.
 type PathMetric = (&'static str, &'static str, fn(&PathStatus) -> f64);
 
-const TUNNEL: [TunnelMetric; 17] = [
+const TUNNEL: [TunnelMetric; 18] = [
     ("up", "Whether any path works.", |t| {
         f64::from(u8::from(t.up))
     }),
@@ -75,6 +75,11 @@ const TUNNEL: [TunnelMetric; 17] = [
         "repairs_sent_total",
         "Datagrams sent again because they were or may have been lost.",
         |t| t.repairs_sent as f64,
+    ),
+    (
+        "repairs_dropped_total",
+        "Datagrams that should have been sent again and were not.",
+        |t| t.repairs_dropped as f64,
     ),
     ("paths", "Paths of the tunnel.", |t| t.paths.len() as f64),
     ("paths_up", "Paths that work.", |t| {
