@@ -6,10 +6,12 @@
 
 #![forbid(unsafe_code)]
 
+mod coded;
 mod control;
 mod missing;
 mod report;
 
+pub use coded::{CODED_SEEDS, CodedHeader, Part};
 pub use control::{Control, Hello, Welcome};
 pub use missing::{MISSING_RUNS_MAX, MissingRun};
 pub use report::{PathReport, Report};
@@ -18,7 +20,7 @@ use ropewalk_types::Instant;
 use thiserror::Error;
 
 /// Version of this format; both ends must agree (exchanged in [`Hello`]).
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 3;
 
 /// Bytes of the header in front of a whole inner packet.
 pub const DATA_HEADER: usize = 10;
@@ -33,6 +35,7 @@ const KIND_REPORT: u8 = 3;
 const KIND_PROBE: u8 = 4;
 const KIND_CONTROL: u8 = 5;
 const KIND_MISSING: u8 = 6;
+const KIND_CODED: u8 = 7;
 
 const FLAG_CHECKSUM_PARTIAL: u8 = 1;
 const FLAG_ORDERED: u8 = 2;
@@ -159,6 +162,13 @@ pub enum Datagram {
         /// Where the runs start.
         at: usize,
     },
+    /// A combination of packets, or a part of one, follows at `at`.
+    Coded {
+        /// Its header.
+        header: CodedHeader,
+        /// Where the sum starts.
+        at: usize,
+    },
 }
 
 impl DataHeader {
@@ -246,17 +256,18 @@ pub fn missing_runs(payload: &[u8]) -> impl Iterator<Item = MissingRun> {
     missing::parse(payload)
 }
 
-/// Makes `datagram`, a packet or fragment sent before, ready to be sent again: new number and
-/// time, and `copy` where the first sending may have arrived.
+/// Makes `datagram`, a packet or fragment sent before or a combination of them, ready to be sent: new
+/// number and time, and `copy` where the first sending may have arrived.
 ///
 /// # Errors
-/// When it is neither a packet nor a fragment.
+/// When it is none of these.
 pub fn restamp(datagram: &mut [u8], stamp: Stamp, copy: bool) -> Result<(), WireError> {
-    if datagram.len() < DATA_HEADER || !matches!(datagram[0] >> 4, KIND_DATA | KIND_FRAGMENT) {
+    let kind = datagram.first().map_or(0, |first| first >> 4);
+    if datagram.len() < DATA_HEADER || !matches!(kind, KIND_DATA | KIND_FRAGMENT | KIND_CODED) {
         return Err(WireError::Invalid);
     }
     emit_stamp(stamp, datagram);
-    if copy {
+    if copy && kind != KIND_CODED {
         datagram[0] |= FLAG_COPY;
     }
     Ok(())
@@ -283,6 +294,7 @@ impl Datagram {
             Self::Report { stamp, .. } | Self::Probe { stamp } | Self::Missing { stamp, .. } => {
                 Some(*stamp)
             }
+            Self::Coded { header, .. } => Some(header.stamp),
             Self::Control(_) => None,
         }
     }
@@ -312,6 +324,10 @@ impl Datagram {
                 missing::check(&bytes[STAMP..])?;
                 Ok(Self::Missing { stamp, at: STAMP })
             }
+            KIND_CODED => Ok(Self::Coded {
+                header: CodedHeader::parse(bytes)?,
+                at: DATA_HEADER,
+            }),
             _ => Err(WireError::UnknownKind),
         }
     }

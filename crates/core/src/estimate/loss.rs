@@ -24,6 +24,9 @@ pub const HISTORY_SECS: u64 = 60;
 pub const RUNS_MIN: u64 = 30;
 /// Seconds that [`LossEstimator::loss_lately`] looks back.
 pub const LATELY_SECS: u64 = 4;
+/// Seconds that [`LossEstimator::loss_steady`] judges, and packets that make one of them count.
+const STEADY_SECS: usize = 3;
+const STEADY_PACKETS: u64 = 50;
 /// Packets without loss it adds.
 const LATELY_PRIOR: u64 = 100;
 
@@ -120,6 +123,28 @@ impl LossEstimator {
             lately.add(self.counts_at(second - age));
         }
         ratio(lately.lost, lately.packets() + LATELY_PRIOR)
+    }
+
+    /// Loss that stays: what is lost in most of the last `STEADY_SECS` seconds with enough packets.
+    /// A queue that overflows once, at the start of a transfer say, is none of it.
+    #[must_use]
+    pub fn loss_steady(&self, now: Instant) -> f64 {
+        let second = now.as_nanos() / 1_000_000_000;
+        let mut losses = [0.0; STEADY_SECS];
+        let mut known = 0;
+        for age in 0..HISTORY_SECS.min(second + 1) {
+            let counts = self.counts_at(second - age);
+            if known < STEADY_SECS && counts.packets() >= STEADY_PACKETS {
+                losses[known] = ratio(counts.lost, counts.packets());
+                known += 1;
+            }
+        }
+        if known < 2 {
+            return 0.0;
+        }
+        let losses = &mut losses[..known];
+        losses.sort_by(f64::total_cmp);
+        losses[(known - 1) / 2]
     }
 
     /// What was counted in that second; nothing, if its slot has been taken by another.

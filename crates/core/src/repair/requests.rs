@@ -33,6 +33,8 @@ struct PathGaps {
     asked: VecDeque<Gap>,
     allowance: Duration,
     allowance_at: Instant,
+    /// How long a combination may take to make up for a loss; zero while none come.
+    code_wait: Duration,
     /// Numbers in a row that were behind and not missing.
     outdated: u8,
 }
@@ -103,6 +105,22 @@ impl Requests {
         }
     }
 
+    /// The datagram with this number was recovered from a combination: nobody need ask for it.
+    pub fn on_recovered(&mut self, path: PathId, seq: u16) {
+        let Some(path) = self.paths.get_mut(path.index()) else {
+            return;
+        };
+        path.waiting.retain(|gap| gap.seq != seq);
+        path.asked.retain(|gap| gap.seq != seq);
+    }
+
+    /// Sets how long a gap on `path` waits for combinations before it is asked for.
+    pub fn set_code_wait(&mut self, path: PathId, wait: Duration) {
+        if let Some(path) = self.paths.get_mut(path.index()) {
+            path.code_wait = wait;
+        }
+    }
+
     /// Until when a packet sent before `sent_at` may still come by repair; `None` when it is not
     /// known to be missing on any path.
     #[must_use]
@@ -114,7 +132,7 @@ impl Requests {
                 let waiting = path.waiting.iter().rev().find(before);
                 let asked = path.asked.iter().rev().find(before);
                 let asked = asked.map(|gap| gap.found + self.patience);
-                let waiting = waiting.map(|gap| gap.found + path.allowance + self.patience);
+                let waiting = waiting.map(|gap| gap.found + path.wait() + self.patience);
                 [asked, waiting]
             })
             .flatten()
@@ -126,7 +144,7 @@ impl Requests {
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.paths
             .iter()
-            .filter_map(|path| Some(path.waiting.front()?.found + path.allowance))
+            .filter_map(|path| Some(path.waiting.front()?.found + path.wait()))
             .min()
     }
 
@@ -134,9 +152,9 @@ impl Requests {
     pub fn poll(&mut self, now: Instant, max: usize, runs: &mut Vec<MissingRun>) {
         for (id, path) in (0..).zip(&mut self.paths) {
             path.forget_old(now, self.patience);
-            let allowance = path.allowance;
+            let wait = path.wait();
             while let Some(&gap) = path.waiting.front() {
-                if gap.found + allowance > now {
+                if gap.found + wait > now {
                     break;
                 }
                 let full = runs.len() == max;
@@ -166,6 +184,11 @@ impl Requests {
 }
 
 impl PathGaps {
+    /// How long a gap waits before it is asked for.
+    fn wait(&self) -> Duration {
+        self.allowance.max(self.code_wait)
+    }
+
     fn found(&mut self, now: Instant, first: u16, count: u16) {
         for n in 0..count {
             self.waiting.push_back(Gap {
@@ -191,7 +214,7 @@ impl PathGaps {
             self.waiting.remove(at);
         } else if let Some(at) = self.asked.iter().rposition(of) {
             let gap = self.asked.remove(at);
-            let lateness = self.allowance + gap.map_or(Duration::ZERO, |gap| now.since(gap.found));
+            let lateness = self.wait() + gap.map_or(Duration::ZERO, |gap| now.since(gap.found));
             self.allowance = (lateness + lateness / 4).min(ALLOWANCE_MAX);
             self.allowance_at = now;
         } else {

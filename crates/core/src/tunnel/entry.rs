@@ -58,6 +58,7 @@ impl Entry {
         max: usize,
     ) {
         self.wake = None;
+        self.again.encode(now, paths);
         if self.queue.packets() == 0 && self.again.is_empty() {
             return;
         }
@@ -97,6 +98,8 @@ impl Entry {
             }
         }
         self.queue.end_round();
+        self.again.encode(now, paths);
+        self.again.flush(now, &mut self.views, paths, out);
     }
 
     fn bind(

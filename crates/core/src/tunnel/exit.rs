@@ -1,6 +1,7 @@
 //! The exit: parses datagrams, puts fragments together, hands packets to the reordering, and
 //! counts what the entry should know.
 
+use super::code::Decoding;
 use super::fragment::Reassembly;
 use super::{Tunnel, TunnelStats};
 use crate::queue::mark_ce;
@@ -24,6 +25,7 @@ pub(super) struct Reported {
 pub(super) struct Exit {
     pub reorder: Reorder,
     pub fragments: Reassembly,
+    pub decoding: Decoding,
     /// Start of the report period under way; `None` while nothing arrived.
     pub period_start: Option<Instant>,
     pub reported: Reported,
@@ -34,6 +36,7 @@ impl Exit {
         Self {
             reorder,
             fragments: Reassembly::default(),
+            decoding: Decoding::default(),
             period_start: None,
             reported: Reported::default(),
         }
@@ -68,10 +71,16 @@ impl Tunnel {
     ) -> Option<Control> {
         self.tick(now);
         let datagram = self.parse(&data)?;
-        if let Some(stamp) = datagram.stamp() {
+        let stamp = datagram.stamp();
+        if let Some(stamp) = stamp {
             self.heard(now, path, stamp, data.len());
         }
-        self.take(now, path, ecn, data, datagram)
+        let learned = stamp.is_some_and(|stamp| self.exit.decoding.learn(path, stamp, &datagram, &data));
+        let control = self.take(now, path, ecn, data, datagram);
+        if learned {
+            self.deliver_recovered(now, path);
+        }
+        control
     }
 
     /// The same for a datagram of a connection that `path` has left since: what it holds is
@@ -88,13 +97,13 @@ impl Tunnel {
         self.take(now, path, ecn, data, datagram)
     }
 
-    fn parse(&mut self, data: &Bytes) -> Option<Datagram> {
+    pub(super) fn parse(&mut self, data: &Bytes) -> Option<Datagram> {
         let datagram = Datagram::parse(data);
         self.stats.malformed += u64::from(datagram.is_err());
         datagram.ok()
     }
 
-    fn take(
+    pub(super) fn take(
         &mut self,
         now: Instant,
         path: PathId,
@@ -123,6 +132,7 @@ impl Tunnel {
                 self.exit.period_start.get_or_insert(now);
             }
             Datagram::Missing { at, .. } => self.handle_missing(now, &data[at..]),
+            Datagram::Coded { header, at } => self.handle_coded(now, &header, data.slice(at..)),
             Datagram::Control(control) => return Some(control),
         }
         None

@@ -6,6 +6,7 @@
 //! the transports: before each round it reports every path with [`Tunnel::update_path`].
 //! Invariant: a packet is either in the queue, handed to a path, or counted as dropped.
 
+mod code;
 mod entry;
 mod exit;
 mod fragment;
@@ -67,6 +68,10 @@ pub struct TunnelStats {
     /// Datagrams that should have been sent again and were not: too many waited, or no path takes
     /// one of that size any more.
     pub repairs_dropped: u64,
+    /// Combinations of packets sent ahead of losses.
+    pub coded_sent: u64,
+    /// Packets of the peer that were lost and recovered from combinations.
+    pub recovered: u64,
     /// Datagrams of the peer that were missing and asked for.
     pub repairs_asked: u64,
     /// Fragments dropped: incomplete in time, or contradictory.
@@ -127,6 +132,7 @@ impl Tunnel {
         if self.paths.remove(now, id) {
             self.entry.scheduler.on_path_removed(id);
             self.exit.reorder.on_path_removed(id);
+            self.exit.decoding.on_path_removed(id);
             self.reinject();
         }
     }
@@ -270,6 +276,8 @@ impl Tunnel {
         stats.reorder = self.exit.reorder.stats();
         stats.repairs_sent = self.entry.again.sent;
         stats.repairs_dropped = self.entry.again.dropped;
+        stats.coded_sent = self.entry.again.coded;
+        stats.recovered = self.exit.decoding.recovered;
         stats.repairs_asked = self.exit.reorder.requests.asked();
         stats
     }

@@ -8,6 +8,7 @@
 use super::Outgoing;
 use crate::estimate::{LossEstimator, OneWayDelay, PathArrivals};
 use crate::path::{PathConfig, PathMap, PathSnapshot, PathView};
+use crate::code::Encoder;
 use crate::repair::{Sent, SentLog};
 use bytes::Bytes;
 use ropewalk_types::{Duration, Instant, PATHS_MAX, PathId, Rate};
@@ -68,6 +69,8 @@ pub(super) struct Path {
     pub late: u16,
     /// What may have to be sent again.
     pub sent_log: SentLog,
+    /// What combinations are made of.
+    pub encoder: Encoder,
     /// When a probe follows the newest packet, so that its loss shows.
     tail_due: Option<Instant>,
     suspect_since: Option<Instant>,
@@ -159,13 +162,14 @@ impl Path {
 impl Path {
     /// Remembers a packet just stamped, in case it is lost.
     pub fn remember(&mut self, now: Instant, datagram: &Bytes, dscp: u8) {
+        let seq = self.next_seq.wrapping_sub(1);
+        self.encoder.on_sent(now, seq, datagram);
         if !self.sent_log.keeps(now, self.snapshot.rate) {
             return;
         }
-        if self.sent_log.wanted(now) {
+        if self.sent_log.wanted(now) || self.encoder.redundancy() > 0.0 {
             self.tail_due = Some(now + TAIL);
         }
-        let seq = self.next_seq.wrapping_sub(1);
         self.sent_log.keep(now, seq, datagram.clone(), dscp);
     }
 }
@@ -204,6 +208,7 @@ impl Paths {
             stats: PathStats::default(),
             late: 0,
             sent_log: SentLog::default(),
+            encoder: Encoder::default(),
             tail_due: None,
             suspect_since: None,
             peer_suspect: None,
@@ -343,6 +348,9 @@ impl Paths {
                 path.probed_at = now;
             }
             let tail = path.tail_due.is_some_and(|at| at <= now);
+            if tail {
+                path.encoder.on_pause();
+            }
             if idle {
                 path.sent_log.forget_old(now);
             }

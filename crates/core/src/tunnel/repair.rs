@@ -12,6 +12,10 @@ use std::collections::VecDeque;
 
 /// Most datagrams that wait for being sent again; beyond that the oldest is given up.
 const AGAIN_MAX: usize = 4_096;
+/// Age at which a combination is worth nothing any more.
+const CODED_AGE_MAX: Duration = Duration::from_millis(100);
+/// How much later a combination may arrive for taking another path than what it protects.
+const CODED_ELSEWHERE: Duration = Duration::from_millis(10);
 /// Longest that the exit waits for a repair.
 const PATIENCE_MAX: Duration = Duration::from_secs(1);
 /// Most round trips that a packet that was asked for is waited for: its repair may be lost, too.
@@ -19,14 +23,26 @@ const PATIENCE_ROUND_TRIPS: u32 = 3;
 /// Delayed answers and a busy machine.
 const PATIENCE_MARGIN: Duration = Duration::from_millis(10);
 
-/// What is to be sent again.
+/// What goes ahead of everything that waits.
+#[derive(Debug)]
+struct Waiting {
+    sent: Sent,
+    /// Its first sending may have arrived.
+    copy: bool,
+    /// It combines packets of this path.
+    codes: Option<PathId>,
+}
+
+/// What is to be sent again, and combinations.
 #[derive(Debug, Default)]
 pub(super) struct Again {
-    waiting: VecDeque<(Sent, bool)>,
+    waiting: VecDeque<Waiting>,
     /// Datagrams sent again since the start.
     pub sent: u64,
     /// Datagrams given up: too many waited, or no path takes one of that size any more.
     pub dropped: u64,
+    /// Combinations sent.
+    pub coded: u64,
 }
 
 impl Again {
@@ -37,11 +53,30 @@ impl Again {
 
     /// Takes a datagram in; `copy` when its first sending may have arrived.
     pub fn push(&mut self, sent: Sent, copy: bool) {
-        if self.waiting.len() == AGAIN_MAX {
-            self.waiting.pop_front();
-            self.dropped += 1;
+        self.push_back(Waiting {
+            sent,
+            copy,
+            codes: None,
+        });
+    }
+
+    /// Takes a combination of packets of `path` in.
+    pub fn push_coded(&mut self, now: Instant, path: PathId, datagram: Bytes) {
+        let (dscp, at) = (0, now);
+        self.push_back(Waiting {
+            sent: Sent { datagram, dscp, at },
+            copy: false,
+            codes: Some(path),
+        });
+    }
+
+    fn push_back(&mut self, waiting: Waiting) {
+        if self.waiting.len() == AGAIN_MAX
+            && let Some(oldest) = self.waiting.pop_front()
+        {
+            self.dropped += u64::from(oldest.codes.is_none());
         }
-        self.waiting.push_back((sent, copy));
+        self.waiting.push_back(waiting);
     }
 
     /// Sends what some path has room for, over the path that delivers it first.
@@ -52,45 +87,63 @@ impl Again {
         paths: &mut Paths,
         out: &mut Vec<Outgoing>,
     ) {
-        while let Some((sent, copy)) = self.waiting.front() {
-            let bytes = sent.datagram.len() as u64;
-            let delivered = |view: &PathView| {
-                view.arrival(now, bytes) + view.srtt.mul_f64(view.loss.clamp(0.0, 1.0))
-            };
-            let fits = |view: &&mut PathView| {
-                sent.datagram.len() <= DATA_HEADER + view.payload_max
-            };
+        while let Some(next) = self.waiting.front() {
+            let stale = next.codes.is_some() && now.since(next.sent.at) > CODED_AGE_MAX;
+            let bytes = next.sent.datagram.len() as u64;
             let best = views
                 .iter_mut()
-                .filter(fits)
-                .min_by_key(|view| (view.free < bytes, delivered(view), view.id));
+                .filter(|view| bytes <= (DATA_HEADER + view.payload_max) as u64 && !stale)
+                .min_by_key(|view| (view.free < bytes, delivered(now, next, view), view.id));
             if best.as_ref().is_some_and(|view| view.free < bytes) {
                 return;
             }
-            let taken = best.and_then(|view| Some((paths.get_mut(view.id)?, view)));
-            let before = self.sent;
-            if let Some((path, view)) = taken {
-                let mut again = BytesMut::from(&sent.datagram[..]);
-                let dscp = sent.dscp;
-                let stamp = path.stamp(now, again.len());
-                if restamp(&mut again, stamp, *copy).is_ok() {
-                    let datagram = again.freeze();
-                    path.remember(now, &datagram, dscp);
-                    view.free -= bytes;
-                    view.queued += bytes;
-                    self.sent += 1;
-                    let path = view.id;
-                    out.push(Outgoing {
-                        path,
-                        datagram,
-                        dscp,
-                    });
-                }
+            let sent = best.is_some_and(|view| send(now, next, view, paths, out).is_some());
+            match (next.codes.is_some(), sent) {
+                (false, true) => self.sent += 1,
+                (false, false) => self.dropped += 1,
+                (true, sent) => self.coded += u64::from(sent),
             }
-            self.dropped += u64::from(self.sent == before);
             self.waiting.pop_front();
         }
     }
+}
+
+/// When a path may be expected to have delivered it; combinations avoid the path they protect.
+fn delivered(now: Instant, waiting: &Waiting, view: &PathView) -> Instant {
+    let bytes = waiting.sent.datagram.len() as u64;
+    let lost = view.srtt.mul_f64(view.loss.clamp(0.0, 1.0));
+    let same = waiting.codes == Some(view.id);
+    let preference = if same { CODED_ELSEWHERE } else { Duration::ZERO };
+    view.arrival(now, bytes) + lost + preference
+}
+
+/// Sends one datagram over one path; `None` when that cannot be.
+fn send(
+    now: Instant,
+    waiting: &Waiting,
+    view: &mut PathView,
+    paths: &mut Paths,
+    out: &mut Vec<Outgoing>,
+) -> Option<()> {
+    let path = paths.get_mut(view.id)?;
+    let Sent { datagram, dscp, .. } = &waiting.sent;
+    let mut again = BytesMut::from(&datagram[..]);
+    let stamp = path.stamp(now, again.len());
+    restamp(&mut again, stamp, waiting.copy).ok()?;
+    let (datagram, dscp) = (again.freeze(), *dscp);
+    if waiting.codes.is_none() {
+        path.remember(now, &datagram, dscp);
+    }
+    let bytes = datagram.len() as u64;
+    view.free = view.free.saturating_sub(bytes);
+    view.queued += bytes;
+    let path = view.id;
+    out.push(Outgoing {
+        path,
+        datagram,
+        dscp,
+    });
+    Some(())
 }
 
 impl Tunnel {

@@ -2,6 +2,7 @@
 
 use super::exit::{REPORT_INTERVAL, Reported};
 use super::{Outgoing, Tunnel};
+use crate::code::redundancy;
 use crate::estimate::{DelaySample, ExitFeedback, PathFeedback};
 use bytes::Bytes;
 use ropewalk_types::{Duration, Instant, PathId};
@@ -17,6 +18,7 @@ impl Tunnel {
         let Some(carrier) = self.paths.for_report() else {
             return;
         };
+        self.forget_idle_decoders(now);
         let start = self.exit.period_start.take().unwrap_or(now);
         let state_changed = std::mem::take(&mut self.paths.state_changed);
         let mut report = self.report(now.since(start));
@@ -95,6 +97,8 @@ impl Tunnel {
                 late_packets: u32::from(seen.late),
             };
             path.loss.on_feedback(now, &feedback_of_path);
+            let steady = path.loss.loss_steady(now);
+            path.encoder.set_redundancy(redundancy(steady));
             feedback.paths.push(feedback_of_path);
         }
         self.paths.owd.on_feedback(now, &feedback);

@@ -1,0 +1,210 @@
+//! The exit's side: what one path delivered lately, and the equations that combinations of it make.
+
+use super::field::{coefficient, inverse, multiply, scale};
+use super::{Coded, symbol};
+use bytes::Bytes;
+use ropewalk_types::{Duration, Instant};
+
+/// Packets remembered: longer than any combination, and than the paths' delays differ.
+const REMEMBERED: usize = 1_024;
+/// Most equations under way, and most unknowns in one.
+const EQUATIONS_MAX: usize = 32;
+const UNKNOWNS_MAX: usize = 24;
+/// Time without combinations after which nothing is remembered.
+const IDLE: Duration = Duration::from_secs(10);
+/// Intervals between combinations that a gap waits before it is asked for, and the bounds of that.
+const PATIENCE_INTERVALS: f64 = 2.0;
+const PATIENCE_MIN: Duration = Duration::from_millis(2);
+const PATIENCE_MAX: Duration = Duration::from_millis(25);
+
+/// What is known of one number.
+#[derive(Clone, Debug, Default)]
+enum Slot {
+    #[default]
+    Unknown,
+    /// No packet: it counts as zero.
+    Zero,
+    Packet(Bytes),
+}
+
+/// Sum of unknown packets, each with its factor; the first factor is one and its packet is in no
+/// other equation.
+#[derive(Debug)]
+struct Equation {
+    unknowns: Vec<(u16, u8)>,
+    sum: Vec<u8>,
+}
+
+/// State of one path.
+#[derive(Debug)]
+pub struct Decoder {
+    slots: Vec<(u16, Slot)>,
+    equations: Vec<Equation>,
+    recovered: Vec<(u16, Vec<u8>)>,
+    last_coded: Instant,
+    interval: Duration,
+}
+
+impl Decoder {
+    /// A path whose first combination has just come.
+    #[must_use]
+    pub fn new(now: Instant) -> Self {
+        Self {
+            slots: vec![(0, Slot::Unknown); REMEMBERED],
+            equations: Vec::new(),
+            recovered: Vec::new(),
+            last_coded: now,
+            interval: PATIENCE_MAX,
+        }
+    }
+
+    /// Whether combinations have not come for long.
+    #[must_use]
+    pub fn is_idle(&self, now: Instant) -> bool {
+        now.since(self.last_coded) > IDLE
+    }
+
+    /// How long a gap is worth waiting for a combination.
+    #[must_use]
+    pub fn patience(&self) -> Duration {
+        self.interval
+            .mul_f64(PATIENCE_INTERVALS)
+            .clamp(PATIENCE_MIN, PATIENCE_MAX)
+    }
+
+    /// The path delivered `number`; `packet` when it was one. Afterwards [`Decoder::poll`].
+    pub fn on_datagram(&mut self, number: u16, packet: Option<&Bytes>) {
+        let slot = packet.map_or(Slot::Zero, |packet| Slot::Packet(packet.clone()));
+        self.learn(number, slot);
+    }
+
+    /// A combination came. Afterwards [`Decoder::poll`].
+    pub fn on_coded(&mut self, now: Instant, coded: Coded) {
+        let interval = now.since(self.last_coded).min(PATIENCE_MAX * 4);
+        self.interval = (self.interval * 7 + interval) / 8;
+        self.last_coded = now;
+        let mut equation = Equation {
+            unknowns: Vec::new(),
+            sum: coded.symbol,
+        };
+        for n in 0..u16::from(coded.count) {
+            let number = coded.first.wrapping_add(n);
+            let factor = coefficient(coded.seed, number);
+            match &self.slots[slot_of(number)] {
+                (known, Slot::Packet(packet)) if *known == number => {
+                    symbol::add(&mut equation.sum, factor, packet);
+                }
+                (known, Slot::Zero) if *known == number => {}
+                _ if equation.unknowns.len() == UNKNOWNS_MAX => return,
+                _ => equation.unknowns.push((number, factor)),
+            }
+        }
+        self.insert(equation);
+        self.settle();
+    }
+
+    /// The next recovered packet with its number.
+    pub fn poll(&mut self) -> Option<(u16, Vec<u8>)> {
+        self.recovered.pop()
+    }
+
+    /// A number is known now: equations that miss it get simpler.
+    fn learn(&mut self, number: u16, slot: Slot) {
+        let concerned = |equation: &Equation| equation.unknowns.iter().any(|u| u.0 == number);
+        let mut n = 0;
+        let mut again = Vec::new();
+        while n < self.equations.len() {
+            if concerned(&self.equations[n]) {
+                again.push(self.equations.swap_remove(n));
+            } else {
+                n += 1;
+            }
+        }
+        for mut equation in again {
+            if let Some(at) = equation.unknowns.iter().position(|u| u.0 == number) {
+                let (_, factor) = equation.unknowns.remove(at);
+                if let Slot::Packet(packet) = &slot {
+                    symbol::add(&mut equation.sum, factor, packet);
+                }
+            }
+            self.insert(equation);
+        }
+        self.slots[slot_of(number)] = (number, slot);
+        self.settle();
+    }
+
+    /// Takes an equation in: Gauss-Jordan elimination.
+    fn insert(&mut self, mut equation: Equation) {
+        for known in &self.equations {
+            let pivot = known.unknowns[0].0;
+            if let Some(&(_, factor)) = equation.unknowns.iter().find(|u| u.0 == pivot) {
+                equation.add(known, factor);
+            }
+        }
+        let Some(&(pivot, factor)) = equation.unknowns.first() else {
+            return; // it says nothing new
+        };
+        equation.scale(inverse(factor));
+        for other in &mut self.equations {
+            if let Some(&(_, factor)) = other.unknowns.iter().find(|u| u.0 == pivot) {
+                other.add(&equation, factor);
+            }
+        }
+        if self.equations.len() == EQUATIONS_MAX {
+            self.equations.remove(0);
+        }
+        self.equations.push(equation);
+    }
+
+    /// Takes out what is solved. An answer that is no packet was an empty number, or nonsense:
+    /// either way it is nothing to pass on.
+    fn settle(&mut self) {
+        while let Some(at) = self.equations.iter().position(|e| e.unknowns.len() <= 1) {
+            let equation = self.equations.swap_remove(at);
+            let Some(&(number, _)) = equation.unknowns.first() else {
+                continue;
+            };
+            let packet = symbol::datagram(equation.sum, number);
+            let slot = match &packet {
+                Some(packet) => Slot::Packet(Bytes::copy_from_slice(packet)),
+                None => Slot::Zero,
+            };
+            self.slots[slot_of(number)] = (number, slot);
+            self.recovered.extend(packet.map(|packet| (number, packet)));
+        }
+    }
+}
+
+impl Equation {
+    /// Adds `factor` times `other`.
+    fn add(&mut self, other: &Self, factor: u8) {
+        for &(number, coefficient) in &other.unknowns {
+            let product = multiply(coefficient, factor);
+            match self.unknowns.iter().position(|u| u.0 == number) {
+                Some(at) if self.unknowns[at].1 == product => {
+                    self.unknowns.remove(at);
+                }
+                Some(at) => self.unknowns[at].1 ^= product,
+                None => self.unknowns.push((number, product)),
+            }
+        }
+        if self.sum.len() < other.sum.len() {
+            self.sum.resize(other.sum.len(), 0);
+        }
+        super::field::add_multiple(&mut self.sum, factor, &other.sum);
+    }
+
+    fn scale(&mut self, factor: u8) {
+        for (_, coefficient) in &mut self.unknowns {
+            *coefficient = multiply(*coefficient, factor);
+        }
+        scale(&mut self.sum, factor);
+    }
+}
+
+const fn slot_of(number: u16) -> usize {
+    number as usize % REMEMBERED
+}
+
+#[cfg(test)]
+mod tests;

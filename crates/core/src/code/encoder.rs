@@ -1,0 +1,119 @@
+//! The entry's side: what a path carried last, and when a combination of it is due.
+
+use super::{WINDOW_PACKETS, symbol};
+use crate::code::field::coefficient;
+use bytes::Bytes;
+use ropewalk_types::{Duration, Instant};
+use ropewalk_wire::CODED_SEEDS;
+use std::collections::VecDeque;
+
+/// How long a packet stays in the window: by then it has been repaired on request.
+const WINDOW_TIME: Duration = Duration::from_millis(250);
+/// Combinations that a flow of single packets may have in advance of its share.
+const DEBT_MAX: f64 = 2.0;
+/// Loss from which a path gets redundancy, and the most it gets.
+const LOSS_MIN: f64 = 0.001;
+const REDUNDANCY_MAX: f64 = 0.25;
+/// Redundancy per loss, and for any: enough that two losses close together are covered soon.
+const REDUNDANCY_SHARE: f64 = 1.5;
+const REDUNDANCY_BASE: f64 = 0.02;
+
+/// Coded datagrams per packet for a path that loses this share, `0.0..=0.25`.
+#[must_use]
+pub fn redundancy(loss: f64) -> f64 {
+    if loss < LOSS_MIN {
+        0.0
+    } else {
+        (REDUNDANCY_BASE + REDUNDANCY_SHARE * loss).min(REDUNDANCY_MAX)
+    }
+}
+
+/// One combination.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Coded {
+    /// Number of the first packet covered.
+    pub first: u16,
+    /// Numbers covered, at least 1.
+    pub count: u8,
+    /// Decides the coefficients.
+    pub seed: u8,
+    /// The combination, as long as the longest packet.
+    pub symbol: Vec<u8>,
+}
+
+/// The last packets of one path.
+#[derive(Debug, Default)]
+pub struct Encoder {
+    window: VecDeque<(u16, Instant, Bytes)>,
+    redundancy: f64,
+    credit: f64,
+    /// Packets since the last combination.
+    uncovered: usize,
+    seed: u8,
+    due: bool,
+}
+
+impl Encoder {
+    /// Sets how many combinations follow each packet, on average.
+    pub fn set_redundancy(&mut self, redundancy: f64) {
+        self.redundancy = redundancy;
+        if redundancy == 0.0 {
+            *self = Self {
+                seed: self.seed,
+                ..Self::default()
+            };
+        }
+    }
+
+    /// Combinations per packet.
+    #[must_use]
+    pub const fn redundancy(&self) -> f64 {
+        self.redundancy
+    }
+
+    /// The path carries `datagram` under this number; numbers must not go back.
+    pub fn on_sent(&mut self, now: Instant, number: u16, datagram: &Bytes) {
+        if self.redundancy == 0.0 {
+            return;
+        }
+        self.window.push_back((number, now, datagram.clone()));
+        while self.window.front().is_some_and(|(first, at, _)| {
+            now.since(*at) > WINDOW_TIME
+                || number.wrapping_sub(*first) >= u16::from(u8::MAX)
+                || self.window.len() > WINDOW_PACKETS
+        }) {
+            self.window.pop_front();
+        }
+        self.uncovered += 1;
+        self.credit = (self.credit + self.redundancy).min(1.0);
+        self.due |= self.credit >= 1.0;
+    }
+
+    /// Nothing followed the last packets: they are covered now, if the budget allows it.
+    pub fn on_pause(&mut self) {
+        self.due |= self.uncovered > 0 && self.credit > 1.0 - DEBT_MAX;
+    }
+
+    /// The combination that is due, if one is.
+    pub fn poll(&mut self) -> Option<Coded> {
+        if !std::mem::take(&mut self.due) {
+            return None;
+        }
+        let &(first, ..) = self.window.front()?;
+        let &(last, ..) = self.window.back()?;
+        let count = u8::try_from(last.wrapping_sub(first)).ok()?.checked_add(1)?;
+        self.credit -= 1.0;
+        self.uncovered = 0;
+        self.seed = (self.seed + 1) % CODED_SEEDS;
+        let mut symbol = Vec::new();
+        for (number, _, datagram) in &self.window {
+            symbol::add(&mut symbol, coefficient(self.seed, *number), datagram);
+        }
+        Some(Coded {
+            first,
+            count,
+            seed: self.seed,
+            symbol,
+        })
+    }
+}
