@@ -126,9 +126,10 @@ impl LossEstimator {
     }
 
     /// Loss that stays: what is lost in most of the last `STEADY_SECS` seconds with enough packets.
-    /// A queue that overflows once, at the start of a transfer say, is none of it.
+    /// A queue that overflows once, at the start of a transfer say, is none of it. `None` while
+    /// there are not two such seconds.
     #[must_use]
-    pub fn loss_steady(&self, now: Instant) -> f64 {
+    pub fn loss_steady(&self, now: Instant) -> Option<f64> {
         let second = now.as_nanos() / 1_000_000_000;
         let mut losses = [0.0; STEADY_SECS];
         let mut known = 0;
@@ -140,11 +141,11 @@ impl LossEstimator {
             }
         }
         if known < 2 {
-            return 0.0;
+            return None;
         }
         let losses = &mut losses[..known];
         losses.sort_by(f64::total_cmp);
-        losses[(known - 1) / 2]
+        Some(losses[(known - 1) / 2])
     }
 
     /// What was counted in that second; nothing, if its slot has been taken by another.

@@ -8,7 +8,7 @@
 use super::Outgoing;
 use crate::estimate::{LossEstimator, OneWayDelay, PathArrivals};
 use crate::path::{PathConfig, PathMap, PathSnapshot, PathView};
-use crate::code::Encoder;
+use crate::code::{Encoder, redundancy};
 use crate::repair::{Sent, SentLog};
 use bytes::Bytes;
 use ropewalk_types::{Duration, Instant, PATHS_MAX, PathId, Rate};
@@ -160,6 +160,17 @@ impl Path {
 }
 
 impl Path {
+    /// Follows what the path loses, with combinations in proportion. While that is not known yet a
+    /// slow path gets some anyway: what is lost at the start of a transfer costs it most.
+    pub fn protect(&mut self, now: Instant) {
+        let redundancy = match self.loss.loss_steady(now) {
+            Some(loss) => redundancy(loss),
+            None if self.snapshot.rate < UNKNOWN_RATE_MAX => UNKNOWN_REDUNDANCY,
+            None => 0.0,
+        };
+        self.encoder.set_redundancy(redundancy);
+    }
+
     /// Remembers a packet just stamped, in case it is lost.
     pub fn remember(&mut self, now: Instant, datagram: &Bytes, dscp: u8) {
         let seq = self.next_seq.wrapping_sub(1);
@@ -200,7 +211,7 @@ impl Paths {
 
     pub fn add(&mut self, now: Instant, id: PathId, config: PathConfig) {
         debug_assert!(id.index() < PATHS_MAX, "no such path: {id}");
-        let path = Path {
+        let mut path = Path {
             config,
             snapshot: PathSnapshot::default(),
             arrivals: PathArrivals::new(),
@@ -217,6 +228,7 @@ impl Paths {
             probed_at: Instant::ZERO,
             asked: false,
         };
+        path.protect(now);
         self.map.insert(id, Box::new(path));
     }
 
@@ -478,6 +490,10 @@ fn rate_floor(snapshot: &PathSnapshot) -> Rate {
 const TAIL: Duration = Duration::from_millis(5);
 /// Bytes of a window that any path may be tried with.
 const SMALL_WINDOW: u64 = 16_000;
+/// Combinations per packet of a path whose loss is not known yet, and the rate up to which it gets
+/// them.
+const UNKNOWN_REDUNDANCY: f64 = 0.05;
+const UNKNOWN_RATE_MAX: Rate = Rate::from_bits_per_sec(200_000_000);
 /// The judgement is "longer than": the timer goes off just after.
 const ROUNDING: Duration = Duration::from_micros(10);
 /// Bytes of a probe datagram.

@@ -2,7 +2,6 @@
 
 use super::exit::{REPORT_INTERVAL, Reported};
 use super::{Outgoing, Tunnel};
-use crate::code::redundancy;
 use crate::estimate::{DelaySample, ExitFeedback, PathFeedback};
 use bytes::Bytes;
 use ropewalk_types::{Duration, Instant, PathId};
@@ -97,8 +96,7 @@ impl Tunnel {
                 late_packets: u32::from(seen.late),
             };
             path.loss.on_feedback(now, &feedback_of_path);
-            let steady = path.loss.loss_steady(now);
-            path.encoder.set_redundancy(redundancy(steady));
+            path.protect(now);
             feedback.paths.push(feedback_of_path);
         }
         self.paths.owd.on_feedback(now, &feedback);
