@@ -16,8 +16,12 @@ pub const UDP_HEADERS: u32 = 28;
 /// IPv4 and ICMP header and the 56 bytes `ping` sends.
 pub const PING_BYTES: u32 = 84;
 
-/// Where the content begins in the bytes: after IPv4 header and ports.
-const CONTENT: usize = 24;
+/// Where the content begins in the bytes: after IPv4 header, ports and what tells a gateway whether
+/// a TCP segment has data.
+const CONTENT: usize = 34;
+/// Where TCP says how long its header is, and its flags.
+const TCP_OFFSET: usize = 32;
+const TCP_ACK: u8 = 0x10;
 
 /// One packet between site and server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +32,8 @@ pub struct Packet {
     pub use_count: u16,
     /// Length of the IP packet.
     pub bytes: u32,
+    /// Whether it is a TCP segment; a UDP packet otherwise.
+    pub tcp: bool,
     /// What it says.
     pub body: Body,
 }
@@ -128,9 +134,18 @@ impl Packet {
         let ip = &mut data[HEADROOM..];
         ip[0] = 0x45;
         ip[2..4].copy_from_slice(&u16::try_from(self.bytes).unwrap_or(u16::MAX).to_be_bytes());
-        ip[9] = PROTOCOL_UDP;
+        ip[9] = if self.tcp { PROTOCOL_TCP } else { PROTOCOL_UDP };
         ip[20..22].copy_from_slice(&self.flow.to_be_bytes());
         ip[22..24].copy_from_slice(&self.use_count.to_be_bytes());
+        if self.tcp {
+            let header = match self.body {
+                Body::Ack(_) => self.bytes,
+                _ => TCP_HEADERS,
+            };
+            let words = (header.saturating_sub(IPV4_HEADER) / 4).min(15);
+            ip[TCP_OFFSET] = words.to_le_bytes()[0] << 4;
+            ip[TCP_OFFSET + 1] = TCP_ACK;
+        }
         let mut to = Writer {
             bytes: ip,
             at: CONTENT,
@@ -200,6 +215,7 @@ impl Packet {
             flow,
             use_count,
             bytes: u32::try_from(ip.len()).ok()?,
+            tcp: ip[9] == PROTOCOL_TCP,
             body,
         })
     }
@@ -217,6 +233,8 @@ impl Packet {
     }
 }
 
+const IPV4_HEADER: u32 = 20;
+const PROTOCOL_TCP: u8 = 6;
 const PROTOCOL_UDP: u8 = 17;
 
 struct Writer<'a> {
@@ -261,6 +279,7 @@ impl Reader<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ropewalk_types::PacketInfo;
 
     #[test]
     fn packets_survive_their_bytes_at_their_smallest_length() {
@@ -282,15 +301,23 @@ mod tests {
         bodies.push((PING_BYTES, Body::Pong(3)));
         bodies.push((UDP_HEADERS + 32, Body::Voice(1 << 40 | 5)));
         for (bytes, body) in bodies {
-            let packet = Packet {
-                flow: 40_000,
-                use_count: 3,
-                bytes,
-                body,
-            };
-            let mut data = BytesMut::new();
-            packet.write(&mut data);
-            assert_eq!(Packet::read(&data[HEADROOM..]), Some(packet));
+            // Four blocks are more than TCP has room for.
+            let most = matches!(body, Body::Ack(ack) if ack.count > 3);
+            for tcp in [false, !most] {
+                let packet = Packet {
+                    flow: 40_000,
+                    use_count: 3,
+                    bytes,
+                    tcp,
+                    body,
+                };
+                let mut data = BytesMut::new();
+                packet.write(&mut data);
+                let ip = &data[HEADROOM..];
+                assert_eq!(Packet::read(ip), Some(packet));
+                let in_order = PacketInfo::parse(ip).unwrap().tcp_in_order(ip);
+                assert_eq!(in_order, tcp && !matches!(body, Body::Ack(_)), "{packet:?}");
+            }
         }
     }
 }

@@ -119,13 +119,15 @@ impl Entry {
                 view.queued += bytes;
             }
         }
+        // Every packet counts, whatever else decides.
+        let heavy = self.loads[usize::from(head.flow)].heavy(now, head.bytes);
         let flow_seq = &mut self.flow_seq[usize::from(head.flow)];
         let header = DataHeader {
             stamp: Stamp::default(),
             checksum_partial: packet.checksum_partial,
             ordered: self.scheduler.must_order(head.flow)
                 || packet.in_order
-                || self.loads[usize::from(head.flow)].heavy(now, head.bytes),
+                || heavy,
             copy: set.len() > 1,
             flow: head.flow,
             class: 0,

@@ -232,9 +232,11 @@ fn losses_are_repaired_in_order_though_questions_and_repairs_are_lost_too() {
         assert_eq!(numbers.len(), 2_000, "{kind}");
         let lost: u32 = pair.links.iter().map(|link| link.lost).sum();
         let repairs = pair.a.stats().repairs_sent;
+        let recovered = pair.b.stats().recovered;
+        // Some are probes, reports and combinations: nobody misses those.
         assert!(
-            lost > 90 && repairs > 90,
-            "{kind}: {lost} lost, {repairs} sent again"
+            lost > 90 && recovered > 30 && recovered + repairs > 90,
+            "{kind}: {lost} lost, {recovered} recovered, {repairs} sent again"
         );
         assert!(
             repairs <= u64::from(lost),

@@ -83,6 +83,7 @@ impl Ping {
             flow: self.flow,
             use_count: 0,
             bytes: PING_BYTES,
+            tcp: false,
             body,
         }
     }
@@ -148,6 +149,7 @@ impl Call {
                 flow: self.flow,
                 use_count: 0,
                 bytes: self.bytes,
+                tcp: false,
                 body: Body::Voice(now_ns),
             };
             out.push((side, packet));

@@ -212,6 +212,7 @@ impl Transfer {
             flow: self.address.flow,
             use_count: self.address.use_count,
             bytes,
+            tcp: matches!(self.protocol, Protocol::Tcp(..)),
             body,
         }
     }

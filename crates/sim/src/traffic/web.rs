@@ -229,6 +229,7 @@ impl User {
             flow: self.flow,
             use_count: page * CONNECTIONS + u16::try_from(index).unwrap_or(0),
             bytes,
+            tcp: true,
             body,
         };
         out.push((Side::Up, packet));
