@@ -46,9 +46,9 @@ const ALLOWANCE_PACKETS: f64 = 2.0;
 const ALLOWANCE_JITTER: f64 = 3.0;
 const GUARD_JITTER: f64 = 3.0;
 /// What of a round's smallest RTT may be chance, in the same units.
-const NOISE_JITTER: f64 = 3.0;
+const NOISE_JITTER: f64 = 2.5;
 /// Weight of one round in the jitter.
-const JITTER_WEIGHT: f64 = 0.125;
+const JITTER_WEIGHT: f64 = 0.1;
 /// A round raises the stay by this factor at most: a queue that grows is no longer path.
 const STAY_GROWTH: f64 = 1.2;
 /// Standing queue, in seconds, that makes old rates count no more.
@@ -123,11 +123,19 @@ const CALM_ROUNDS: u8 = 2;
 /// Packets over which loss is averaged, in all rounds and in deeply drained ones.
 const LOSS_PACKETS: f64 = 256.0;
 const LOSS_PACKETS_DRAINED: f64 = 128.0;
+/// So many drained packets say something.
+const LOSS_PACKETS_KNOWN: f64 = 64.0;
 /// Loss is taken for ours when it exceeds that of drained rounds by this factor and share.
 const LOSS_FACTOR: f64 = 1.5;
 const LOSS_EXCESS: f64 = 0.003;
-/// How much longer than an acknowledged packet a lost one counts as in flight.
+/// Deviations that chance is allowed.
+const LOSS_CHANCE: f64 = 2.0;
+/// How much longer than an acknowledged packet a lost one counts as in flight: what is expected
+/// first, and the most that is believed. With few packets in flight only a timer finds a loss.
 const LOST_STAY: f64 = 1.55;
+const LOST_STAY_MAX: f64 = 4.0;
+/// Packets over which it is averaged.
+const LOST_STAY_PACKETS: f64 = 16.0;
 /// What a congestion mark or loss of ours leaves of the allowance, what a round gives back, and
 /// the least that stays.
 const HEADROOM_CUT: f64 = 0.8;
@@ -189,6 +197,7 @@ struct Round {
     newest_sent: Instant,
     acked: u64,
     lost: u64,
+    lost_byte_seconds: f64,
     byte_seconds: f64,
     rtt_min: f64,
     app_limited: bool,
@@ -204,6 +213,7 @@ impl Round {
             newest_sent,
             acked: 0,
             lost: 0,
+            lost_byte_seconds: 0.0,
             byte_seconds: 0.0,
             rtt_min: f64::INFINITY,
             app_limited: false,
@@ -238,14 +248,18 @@ struct Guarded {
     obeyed: u8,
 }
 
-/// Mean of how much a delay goes up and down, in seconds: one that moves the same way twice is a
-/// queue that comes or goes.
+/// What chance leaves of the mean when a delay must turn twice instead of once to count.
+const WOBBLE_TWICE: f64 = 0.47;
+
+/// Mean of how much a delay goes up and down, in seconds. A queue that comes and goes turns once at
+/// its longest, so that only what turns twice in a row counts.
 #[derive(Clone, Copy, Debug, Default)]
 struct Wobble {
     mean: f64,
     seen: f64,
     last: Option<f64>,
-    last_change: f64,
+    /// The last two changes, the latest first.
+    changes: [f64; 2],
 }
 
 impl Wobble {
@@ -255,15 +269,38 @@ impl Wobble {
             return;
         };
         let change = delay - last;
-        let moved = if change * self.last_change < 0.0 {
-            change.abs().min(self.last_change.abs())
+        let [last, before] = self.changes;
+        let moved = if change * last < 0.0 && last * before < 0.0 {
+            change.abs().min(last.abs()).min(before.abs()) / WOBBLE_TWICE
         } else {
             0.0
         };
-        self.last_change = change;
+        self.changes = [change, last];
         self.seen += 1.0;
         let weight = JITTER_WEIGHT.max(1.0 / self.seen);
         self.mean += ((moved - grain).max(0.0) - self.mean) * weight;
+    }
+}
+
+/// Share of packets lost while the window was drained deeply, over the last packets of such rounds.
+#[derive(Clone, Copy, Debug, Default)]
+struct DrainedLoss {
+    share: f64,
+    packets: f64,
+}
+
+impl DrainedLoss {
+    fn observe(&mut self, share: f64, packets: f64) {
+        self.packets = (self.packets + packets).min(LOSS_PACKETS_DRAINED.max(packets));
+        self.share += (share - self.share) * packets / self.packets;
+    }
+
+    /// What it may be besides chance, which few packets leave much of; zero before the first.
+    fn at_most(&self) -> f64 {
+        if self.packets < 1.0 {
+            return 0.0;
+        }
+        self.share + LOSS_CHANCE * (self.share / self.packets).sqrt()
     }
 }
 
@@ -280,13 +317,15 @@ pub(super) struct Bdp {
     floor: f64,
     /// Mean time in flight without the standing queue, seconds; zero before the first round.
     stay: f64,
+    /// The same of lost packets.
+    lost_stay: f64,
     /// How much the smallest RTT goes up and down from round to round.
     jitter: Wobble,
     /// The same from one batch of acknowledgements to the next: known within the first round.
     wobble: Wobble,
     /// Share of packets lost, in all rounds and in deeply drained ones.
     loss: f64,
-    loss_drained: Option<f64>,
+    loss_drained: DrainedLoss,
     /// Share of the allowance in use, lowered by congestion marks and loss of our making.
     headroom: f64,
     /// Rounds since delay was last beyond the guard.
@@ -320,10 +359,11 @@ impl Bdp {
             next_rate: 0,
             floor: f64::INFINITY,
             stay: 0.0,
+            lost_stay: 0.0,
             jitter: Wobble::default(),
             wobble: Wobble::default(),
             loss: 0.0,
-            loss_drained: None,
+            loss_drained: DrainedLoss::default(),
             headroom: 1.0,
             calm: 0,
             hungry: 0,
@@ -349,8 +389,11 @@ impl Bdp {
     }
 
     /// Loss counts towards the round; a mark (no bytes lost) takes some of the allowance away.
-    pub(super) fn on_congestion(&mut self, lost_bytes: u64) {
+    /// `stayed` is how long what was lost counted as in flight.
+    #[expect(clippy::cast_precision_loss, reason = "estimates")]
+    pub(super) fn on_congestion(&mut self, lost_bytes: u64, stayed: Duration) {
         self.round.lost += lost_bytes;
+        self.round.lost_byte_seconds += lost_bytes as f64 * stayed.as_secs_f64();
         if lost_bytes == 0 {
             self.headroom = (self.headroom * HEADROOM_CUT).max(HEADROOM_MIN);
         }
@@ -413,6 +456,7 @@ impl Bdp {
         let grew = rate > self.rate() * STARTUP_GROWTH;
         let queue = self.update_delay(mean, &round, obeyed, grew);
         self.update_loss(acked, lost);
+        self.update_lost_stay(lost, round.lost_byte_seconds - lost * queue);
         let before = self.rate();
         let guarded = queue > self.guard();
         // Whoever makes a queue has filled the path, whatever it could not send for a moment.
@@ -464,19 +508,30 @@ impl Bdp {
                     ..
                 }
             ) {
-                let weight = ((acked + lost) / self.packets(LOSS_PACKETS_DRAINED)).min(0.5);
-                let old = self.loss_drained.unwrap_or(share);
-                self.loss_drained = Some(old + (share - old) * weight);
+                let packets = (acked + lost) / self.packets(1.0);
+                self.loss_drained.observe(share, packets);
             }
         }
         let ours =
-            lost > 0.0 && self.loss > self.loss_drained.unwrap_or(0.0) * LOSS_FACTOR + LOSS_EXCESS;
+            lost > 0.0 && self.loss > self.loss_drained.at_most() * LOSS_FACTOR + LOSS_EXCESS;
         let headroom = if ours {
             self.headroom * HEADROOM_CUT
         } else {
             self.headroom + HEADROOM_BACK
         };
         self.headroom = headroom.clamp(HEADROOM_MIN, 1.0);
+    }
+
+    fn update_lost_stay(&mut self, lost: f64, byte_seconds: f64) {
+        let default = LOST_STAY * self.stay;
+        if self.lost_stay == 0.0 {
+            self.lost_stay = default;
+        }
+        if lost > 0.0 {
+            let weight = (lost / self.packets(LOST_STAY_PACKETS)).min(0.5);
+            self.lost_stay += (byte_seconds / lost - self.lost_stay) * weight;
+        }
+        self.lost_stay = self.lost_stay.clamp(self.stay, LOST_STAY_MAX * self.stay);
     }
 
     /// Growth makes for more of it, until it stays away.
@@ -642,7 +697,8 @@ impl Bdp {
 
     fn drain(&mut self, seen: &Seen) -> Phase {
         let since = seen.now.saturating_duration_since(self.deep_last);
-        let doubt = self.loss > self.believed() && since >= DRAIN_DOUBT_INTERVAL;
+        let known = self.loss_drained.packets >= LOSS_PACKETS_KNOWN;
+        let doubt = self.loss > self.believed() && (!known || since >= DRAIN_DOUBT_INTERVAL);
         let deep = u8::from(doubt || seen.now >= self.deep_due);
         if deep == 1 {
             self.deep_last = seen.now;
@@ -657,7 +713,7 @@ impl Bdp {
 
     /// Loss up to this is the path's.
     fn believed(&self) -> f64 {
-        self.loss_drained.unwrap_or(0.0) * LOSS_FACTOR + LOSS_BELIEF
+        self.loss_drained.at_most() * LOSS_FACTOR + LOSS_BELIEF
     }
 
     /// Bytes a probe sends beyond the window.
@@ -675,7 +731,7 @@ impl Bdp {
         let rate = self.rate();
         let loss = self.loss.min(self.believed()).min(LOSS_MAX);
         let bare = rate * self.stay;
-        let product = bare * (1.0 + LOST_STAY * loss / (1.0 - loss));
+        let product = bare + rate * self.lost_stay * loss / (1.0 - loss);
         let allowance = rate * self.allowance();
         let allowance = allowance.max(self.packets(ALLOWANCE_PACKETS));
         let window = match self.phase {
