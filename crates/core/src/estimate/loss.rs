@@ -112,17 +112,29 @@ impl LossEstimator {
         self.recount(second);
     }
 
-    /// Share lost in the last `LATELY_SECS`, drawn towards zero while few packets tell: for
-    /// choosing paths. A path that is hardly used must be given another chance, and the loss of
-    /// a full queue at the start of a transfer must not be held against it for long.
+    /// Share lost in the last `LATELY_SECS` but the worst of these seconds, drawn towards zero
+    /// while few packets tell, and no more than [`Self::loss_steady`]: for choosing paths. A path
+    /// that is hardly used must be given another chance, and the loss of a full queue at the start
+    /// of a transfer must not be held against it.
     #[must_use]
     pub fn loss_lately(&self, now: Instant) -> f64 {
         let second = now.as_nanos() / 1_000_000_000;
         let mut lately = Counts::default();
+        let mut worst = Counts::default();
         for age in 0..LATELY_SECS.min(second + 1) {
-            lately.add(self.counts_at(second - age));
+            let counts = self.counts_at(second - age);
+            lately.add(counts);
+            if counts.lost > worst.lost {
+                worst = counts;
+            }
         }
-        ratio(lately.lost, lately.packets() + LATELY_PRIOR)
+        // A path with a single second has no other to be judged by.
+        if worst.packets() < lately.packets() {
+            lately.received -= worst.received;
+            lately.lost -= worst.lost;
+        }
+        let share = ratio(lately.lost, lately.packets() + LATELY_PRIOR);
+        share.min(self.loss_steady(now).unwrap_or(1.0))
     }
 
     /// Loss that stays: what is lost in most of the last `STEADY_SECS` seconds with enough packets.
@@ -345,5 +357,26 @@ mod tests {
         let lately = |ms| loss.loss_lately(Instant::from_millis(ms));
         assert!((0.08..0.11).contains(&lately(1_000)), "{}", lately(1_000));
         assert!(lately(6_000) == 0.0, "{}", lately(6_000));
+    }
+
+    #[test]
+    fn a_burst_at_the_start_is_not_held_against_a_path_but_lasting_loss_is() {
+        let mut burst = LossEstimator::new();
+        let mut lasting = LossEstimator::new();
+        for tenth in 0..30 {
+            let now = Instant::from_millis(tenth * 100);
+            let report = |lost_packets| PathFeedback {
+                received_packets: 100,
+                lost_packets,
+                loss_runs: lost_packets.min(1),
+                ..PathFeedback::default()
+            };
+            burst.on_feedback(now, &report(if (10..15).contains(&tenth) { 80 } else { 0 }));
+            lasting.on_feedback(now, &report(25));
+        }
+        let now = Instant::from_millis(2_900);
+        assert!(burst.loss_lately(now) < 0.01, "{}", burst.loss_lately(now));
+        let lately = lasting.loss_lately(now);
+        assert!((0.15..0.21).contains(&lately), "{lately}");
     }
 }

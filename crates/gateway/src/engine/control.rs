@@ -149,6 +149,12 @@ pub struct TunnelStatus {
     /// Datagrams that should have been sent again and were not.
     #[serde(default)]
     pub repairs_dropped: u64,
+    /// Combinations sent ahead of losses.
+    #[serde(default)]
+    pub coded_sent: u64,
+    /// Datagrams that were lost on the way here and recovered from combinations.
+    #[serde(default)]
+    pub recovered: u64,
     /// The paths.
     pub paths: Vec<PathStatus>,
 }

@@ -244,6 +244,8 @@ impl Peer {
             repairs_asked: stats.repairs_asked,
             repairs_sent: stats.repairs_sent,
             repairs_dropped: stats.repairs_dropped,
+            coded_sent: stats.coded_sent,
+            recovered: stats.recovered,
             paths: self.path_statuses(fabric),
         }
     }

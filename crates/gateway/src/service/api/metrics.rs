@@ -16,7 +16,7 @@ type TunnelMetric = (&'static str, &'static str, fn(&TunnelStatus) -> f64);
 /// Name, help and value of a metric of a path.
 type PathMetric = (&'static str, &'static str, fn(&PathStatus) -> f64);
 
-const TUNNEL: [TunnelMetric; 18] = [
+const TUNNEL: [TunnelMetric; 20] = [
     ("up", "Whether any path works.", |t| {
         f64::from(u8::from(t.up))
     }),
@@ -80,6 +80,16 @@ const TUNNEL: [TunnelMetric; 18] = [
         "repairs_dropped_total",
         "Datagrams that should have been sent again and were not.",
         |t| t.repairs_dropped as f64,
+    ),
+    (
+        "coded_sent_total",
+        "Combinations sent ahead of losses.",
+        |t| t.coded_sent as f64,
+    ),
+    (
+        "recovered_total",
+        "Lost datagrams recovered from combinations, without asking.",
+        |t| t.recovered as f64,
     ),
     ("paths", "Paths of the tunnel.", |t| t.paths.len() as f64),
     ("paths_up", "Paths that work.", |t| {
