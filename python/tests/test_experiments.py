@@ -11,6 +11,9 @@ from ropewalk.lab.cell import Cell, Mode, Outcome, Results
 from ropewalk.lab.experiments import EXPERIMENTS, failover, grid, htmt, traces
 from ropewalk.lab.experiments.measures import SCHEDULERS
 from ropewalk.lab.experiments.options import Options
+from ropewalk.lab.provenance import Load
+from ropewalk.lab.runner.kernel import KernelRunner
+from ropewalk.lab.runner.process import Children
 from ropewalk.lab.trace import TraceError, TracePair, discover
 from ropewalk.plan import TUNNEL_OVERHEAD
 from ropewalk.report import Report, ReportError, TrafficReport, parse
@@ -37,6 +40,27 @@ def reported(cell: Cell, goodput: float, ceiling: float, series: tuple[float, ..
         0.0, (),
     )  # fmt: skip
     return Outcome(cell, "ok", report, attempts=1)
+
+
+def test_a_kernel_run_that_the_host_disturbed_is_done_again_whatever_it_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cell = EXPERIMENTS["failover"].cells(Options("quick", runners=("kernel",)))[0]
+    stolen = iter([0, 30, 30, 35, 35, 35])
+    total = iter(range(0, 600, 100))
+    monkeypatch.setattr(Load, "now", lambda: Load(0.0, 0, next(total), next(stolen)))
+    goodput = iter([90.0, 10.0, 50.0])
+
+    class Fake(KernelRunner):
+        def _run(self, cell: Cell) -> Report:
+            report = reported(cell, next(goodput), 100.0).report
+            assert report is not None
+            return report
+
+    (report,) = Fake(Path("none"), Children(), repeats=2).run([cell])
+    # The first lost 30 % of its time, the second 5, the third nothing.
+    assert report.traffic[0].goodput_mbit == 50.0
+    assert report.notes == ("run 3 times: the host took 30%, 5%, 0% of the processors, 0% here",)
 
 
 @pytest.mark.parametrize("name", sorted(EXPERIMENTS))

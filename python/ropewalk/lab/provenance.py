@@ -79,6 +79,7 @@ class Load:
     average: float
     busy_ticks: int
     ticks: int
+    stolen_ticks: int
 
     @classmethod
     def now(cls) -> Load:
@@ -86,12 +87,17 @@ class Load:
         first = Path("/proc/stat").read_text().partition("\n")[0].split()[1:9]
         ticks = [int(value) for value in first]
         idle = ticks[3] + ticks[4]
-        return cls(round(os.getloadavg()[0], 2), sum(ticks) - idle, sum(ticks))
+        return cls(round(os.getloadavg()[0], 2), sum(ticks) - idle, sum(ticks), ticks[7])
 
     def busy_since(self, before: Load) -> float:
         """Share of the processors that was busy since then, 0 to 1."""
         ticks = self.ticks - before.ticks
         return round((self.busy_ticks - before.busy_ticks) / ticks, 3) if ticks > 0 else 0.0
+
+    def stolen_since(self, before: Load) -> float:
+        """Share of the processors' time that the host took since then, 0 to 1."""
+        ticks = self.ticks - before.ticks
+        return round((self.stolen_ticks - before.stolen_ticks) / ticks, 3) if ticks > 0 else 0.0
 
 
 def stamp(before: Load, after: Load) -> dict[str, Any]:
@@ -101,6 +107,7 @@ def stamp(before: Load, after: Load) -> dict[str, Any]:
         "load_before": before.average,
         "load_after": after.average,
         "cpu_busy": after.busy_since(before),
+        "cpu_stolen": after.stolen_since(before),
     }
 
 

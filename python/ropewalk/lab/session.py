@@ -132,7 +132,7 @@ def _on_kernel(
     except programs.ProgramError as error:
         yield from (Outcome(cell, "skipped", reason=str(error)) for cell in cells)
         return
-    runner = KernelRunner(program, children)
+    runner = KernelRunner(program, children, repeats=0 if request.mode == "quick" else 2)
     yield from pool.run(pool.single(cells), runner, jobs, children.stop)
 
 

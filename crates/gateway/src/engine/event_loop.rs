@@ -12,7 +12,7 @@ use ropewalk_io::clock::Clock;
 use ropewalk_io::tun::{SendReport, Tun, TunConfig};
 use ropewalk_io::{InnerPacket, TunPacket};
 use ropewalk_transport::KeyCheck;
-use ropewalk_types::Instant;
+use ropewalk_types::{Duration, Instant};
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::fd::OwnedFd;
 
@@ -27,6 +27,9 @@ const _: () = assert!(ropewalk_io::HEADROOM == ropewalk_wire::HEADROOM);
 const TUN_READS_PER_TURN: usize = 1;
 /// Descriptors reported per wait.
 const EVENTS: usize = 64;
+/// How long a smaller inner MTU must last before the TUN interface gets it: longer than a new path
+/// needs to find out what it takes, or one to find that again whose large packets all got lost.
+const MTU_PATIENCE: Duration = Duration::from_secs(4);
 /// Bytes waiting at an entry beyond which the TUN interface is not read: its own queue then
 /// pushes back on local senders.
 pub const ENTRY_FULL_BYTES: u64 = 4 * 1024 * 1024;
@@ -188,6 +191,7 @@ pub(super) fn start<R: Role + Send + 'static>(
                 role,
                 inbox,
                 mtu: settings.mtu.unwrap_or(super::settings::MTU_MIN),
+                mtu_short: None,
                 settings,
                 received: Vec::new(),
                 from_tun: Vec::new(),
@@ -215,6 +219,8 @@ struct Engine<R: Role> {
     inbox: Receiver<Command>,
     settings: CommonSettings,
     mtu: usize,
+    /// Since when the paths take less than that.
+    mtu_short: Option<Instant>,
     received: Vec<Received>,
     from_tun: Vec<TunPacket>,
     to_tun: Vec<InnerPacket>,
@@ -287,7 +293,7 @@ impl<R: Role> Engine<R> {
             self.write_tun();
             self.role.pump(now, &mut self.fabric);
             self.fabric.flush_all(now);
-            self.follow_mtu();
+            self.follow_mtu(now);
         }
     }
 
@@ -366,12 +372,19 @@ impl<R: Role> Engine<R> {
         }
     }
 
-    fn follow_mtu(&mut self) {
+    /// Hosts remember a smaller MTU for minutes, so what a path is only just found out to take, or
+    /// takes for a moment, is not told them: meanwhile the tunnel splits packets.
+    fn follow_mtu(&mut self, now: Instant) {
         if self.settings.mtu.is_some() {
             return;
         }
         let Some(mtu) = self.role.mtu() else { return };
         let mtu = mtu.clamp(super::settings::MTU_MIN, super::settings::MTU_MAX);
+        if mtu >= self.mtu {
+            self.mtu_short = None;
+        } else if now.since(*self.mtu_short.get_or_insert(now)) < MTU_PATIENCE {
+            return;
+        }
         if mtu == self.mtu {
             return;
         }
