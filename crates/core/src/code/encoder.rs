@@ -101,7 +101,9 @@ impl Encoder {
         }
         let &(first, ..) = self.window.front()?;
         let &(last, ..) = self.window.back()?;
-        let count = u8::try_from(last.wrapping_sub(first)).ok()?.checked_add(1)?;
+        let count = u8::try_from(last.wrapping_sub(first))
+            .ok()?
+            .checked_add(1)?;
         self.credit -= 1.0;
         self.uncovered = 0;
         self.seed = (self.seed + 1) % CODED_SEEDS;

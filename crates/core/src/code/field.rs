@@ -97,6 +97,9 @@ mod tests {
             seen[usize::from(coefficient(7, number))] += 1;
         }
         assert_eq!(seen[0], 0);
-        assert!(seen[1..].iter().all(|&n| (150..400).contains(&n)), "{seen:?}");
+        assert!(
+            seen[1..].iter().all(|&n| (150..400).contains(&n)),
+            "{seen:?}"
+        );
     }
 }

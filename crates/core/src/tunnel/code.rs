@@ -56,13 +56,7 @@ pub(super) struct Decoding {
 
 impl Decoding {
     /// A datagram arrived; whether something may have been recovered by that.
-    pub fn learn(
-        &mut self,
-        path: PathId,
-        stamp: Stamp,
-        datagram: &Datagram,
-        data: &Bytes,
-    ) -> bool {
+    pub fn learn(&mut self, path: PathId, stamp: Stamp, datagram: &Datagram, data: &Bytes) -> bool {
         let Some(Some(decoder)) = self.paths.get_mut(path.index()) else {
             return false;
         };

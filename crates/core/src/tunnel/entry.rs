@@ -125,9 +125,7 @@ impl Entry {
         let header = DataHeader {
             stamp: Stamp::default(),
             checksum_partial: packet.checksum_partial,
-            ordered: self.scheduler.must_order(head.flow)
-                || packet.in_order
-                || heavy,
+            ordered: self.scheduler.must_order(head.flow) || packet.in_order || heavy,
             copy: set.len() > 1,
             flow: head.flow,
             class: 0,

@@ -75,7 +75,8 @@ impl Tunnel {
         if let Some(stamp) = stamp {
             self.heard(now, path, stamp, data.len());
         }
-        let learned = stamp.is_some_and(|stamp| self.exit.decoding.learn(path, stamp, &datagram, &data));
+        let learned =
+            stamp.is_some_and(|stamp| self.exit.decoding.learn(path, stamp, &datagram, &data));
         let control = self.take(now, path, ecn, data, datagram);
         if learned {
             self.deliver_recovered(now, path);

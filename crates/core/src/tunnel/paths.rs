@@ -6,9 +6,9 @@
 //! building a new connection, is the gateway's part.
 
 use super::Outgoing;
+use crate::code::{Encoder, redundancy};
 use crate::estimate::{LossEstimator, OneWayDelay, PathArrivals};
 use crate::path::{PathConfig, PathMap, PathSnapshot, PathView};
-use crate::code::{Encoder, redundancy};
 use crate::repair::{Sent, SentLog};
 use bytes::Bytes;
 use ropewalk_types::{Duration, Instant, PATHS_MAX, PathId, Rate};

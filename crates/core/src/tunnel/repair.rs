@@ -7,7 +7,9 @@ use crate::path::PathView;
 use crate::repair::Sent;
 use bytes::{Bytes, BytesMut};
 use ropewalk_types::{Duration, Instant, PathId};
-use ropewalk_wire::{DATA_HEADER, MISSING_RUNS_MAX, MissingRun, emit_missing, missing_runs, restamp};
+use ropewalk_wire::{
+    DATA_HEADER, MISSING_RUNS_MAX, MissingRun, emit_missing, missing_runs, restamp,
+};
 use std::collections::VecDeque;
 
 /// Most datagrams that wait for being sent again; beyond that the oldest is given up.
@@ -113,7 +115,11 @@ fn delivered(now: Instant, waiting: &Waiting, view: &PathView) -> Instant {
     let bytes = waiting.sent.datagram.len() as u64;
     let lost = view.srtt.mul_f64(view.loss.clamp(0.0, 1.0));
     let same = waiting.codes == Some(view.id);
-    let preference = if same { CODED_ELSEWHERE } else { Duration::ZERO };
+    let preference = if same {
+        CODED_ELSEWHERE
+    } else {
+        Duration::ZERO
+    };
     view.arrival(now, bytes) + lost + preference
 }
 

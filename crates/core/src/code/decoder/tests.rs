@@ -19,7 +19,10 @@ fn run(seed: u64, packets: u16, loss: f64, redundancy: f64) -> (u32, u32) {
     let mut sent = Vec::new();
     let (mut lost, mut recovered) = (0, 0);
     for n in 0..packets {
-        let (number, now) = (n.wrapping_add(65_000), Instant::from_nanos(u64::from(n) * 100_000));
+        let (number, now) = (
+            n.wrapping_add(65_000),
+            Instant::from_nanos(u64::from(n) * 100_000),
+        );
         let empty = n % 50 == 0;
         let packet = packet(&mut random, number);
         if !empty {
@@ -50,7 +53,10 @@ fn nearly_all_losses_are_recovered_and_every_one_is_what_was_sent() {
     for (loss, least) in [(0.005, 0.98), (0.02, 0.98), (0.05, 0.98), (0.10, 0.97)] {
         let (lost, recovered) = run(3, 20_000, loss, super::super::redundancy(loss));
         let share = f64::from(recovered) / f64::from(lost);
-        assert!(share > least && share <= 1.0, "{loss}: {recovered} of {lost}");
+        assert!(
+            share > least && share <= 1.0,
+            "{loss}: {recovered} of {lost}"
+        );
     }
 }
 
