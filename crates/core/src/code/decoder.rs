@@ -110,6 +110,7 @@ impl Decoder {
 
     /// A number is known now: equations that miss it get simpler.
     fn learn(&mut self, number: u16, slot: Slot) {
+        self.forget_before(number);
         let concerned = |equation: &Equation| equation.unknowns.iter().any(|u| u.0 == number);
         let mut n = 0;
         let mut again = Vec::new();
@@ -131,6 +132,16 @@ impl Decoder {
         }
         self.slots[slot_of(number)] = (number, slot);
         self.settle();
+    }
+
+    /// Numbers come again after 2^16 datagrams: an equation must be gone by then.
+    fn forget_before(&mut self, number: u16) {
+        let near = |unknown: u16| usize::from(number.wrapping_sub(unknown)) < REMEMBERED;
+        let ahead = |unknown: u16| usize::from(unknown.wrapping_sub(number)) < REMEMBERED;
+        self.equations.retain(|equation| {
+            let mut unknowns = equation.unknowns.iter();
+            unknowns.all(|&(unknown, _)| near(unknown) || ahead(unknown))
+        });
     }
 
     /// Takes an equation in: Gauss-Jordan elimination.

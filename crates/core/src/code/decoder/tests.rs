@@ -108,3 +108,23 @@ fn a_pause_covers_what_came_last_within_the_budget() {
     }
     assert!((5..=9).contains(&covered), "{covered} of 100 at 5 %");
 }
+
+#[test]
+fn what_was_never_solved_does_not_meet_the_same_numbers_again() {
+    let mut random = Random::new(3);
+    let mut encoder = Encoder::default();
+    encoder.set_redundancy(0.25);
+    let mut decoder = Decoder::new(Instant::ZERO);
+    for number in 0..4 {
+        encoder.on_sent(Instant::ZERO, number, &packet(&mut random, number));
+    }
+    // None of four arrived: one equation with four unknowns.
+    decoder.on_coded(Instant::ZERO, encoder.poll().unwrap());
+    assert_eq!(decoder.equations.len(), 1);
+    for n in 4..=u32::from(u16::MAX) + 4 {
+        let number = n as u16;
+        decoder.on_datagram(number, Some(&packet(&mut random, number)));
+        assert_eq!(decoder.poll(), None);
+    }
+    assert!(decoder.equations.is_empty());
+}

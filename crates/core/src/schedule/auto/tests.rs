@@ -316,3 +316,18 @@ fn striping_pauses_after_the_exit_reports_stalls() {
 fn golden_trace() {
     toy::golden("auto", super::super::SchedulerKind::Auto);
 }
+
+#[test]
+fn a_path_that_loses_is_kept_while_the_other_lags_far_behind() {
+    let mut auto = Auto::default();
+    let mut paths = pair([9, 9]);
+    paths[0].loss = 0.2;
+    paths[1].owd_relative = Duration::from_millis(350);
+    for n in 0..50 {
+        let now = NOW + Duration::from_millis(10 * n);
+        assert!(auto.trust.open(PathId(0)), "{n}");
+        assert_eq!(sent(&mut auto, now, &head(0), &paths), PathId(0), "{n}");
+    }
+    let reason = auto.reason();
+    assert!(reason.contains("paths excluded 1 times"), "{reason}");
+}

@@ -97,18 +97,20 @@ impl Trust {
             return;
         }
         self.next_assessment = now + ASSESS_INTERVAL;
-        let cleanest = paths.iter().map(|path| path.loss).fold(1.0, f64::min);
+        // A path that lags is nothing to flee to from one that loses.
+        let timely = paths.iter().filter(|path| !self.lags(path));
+        let cleanest = timely.map(|path| path.loss).fold(1.0, f64::min);
         for path in paths {
+            let lags = self.lags(path);
             let Some(trust) = self.paths.get_mut(usize::from(path.id.0)) else {
                 continue;
             };
             let out = trust.excluded.is_some();
             let loss_limit = if out { LOSS_FINE } else { LOSS_HIGH };
-            let lag_limit = if out { LAG_FINE } else { LAG_HIGH };
-            let reason = if path.loss > loss_limit && cleanest < LOSS_FINE {
-                Some(Reason::Loss(path.loss))
-            } else if path.owd_relative > lag_limit {
+            let reason = if lags {
                 Some(Reason::Lag(path.owd_relative))
+            } else if path.loss > loss_limit && cleanest < LOSS_FINE {
+                Some(Reason::Loss(path.loss))
             } else {
                 None
             };
@@ -127,6 +129,12 @@ impl Trust {
                 }
             }
         }
+    }
+
+    /// Whether `path` comes too late, or not clearly sooner again.
+    fn lags(&self, path: &PathView) -> bool {
+        let limit = if self.open(path.id) { LAG_HIGH } else { LAG_FINE };
+        path.owd_relative > limit
     }
 
     /// Whether an excluded path should get a copy of the packet being sent.
