@@ -132,7 +132,7 @@ fn a_path_of_mtu_1280_beside_one_of_9000_carries_everything() {
         gateway
             .wait_for(
                 "inner MTU of the smaller path",
-                Duration::from_secs(10),
+                Duration::from_secs(30),
                 |status| status.mtu == 1_280,
             )
             .unwrap();

@@ -27,9 +27,9 @@ const _: () = assert!(ropewalk_io::HEADROOM == ropewalk_wire::HEADROOM);
 const TUN_READS_PER_TURN: usize = 1;
 /// Descriptors reported per wait.
 const EVENTS: usize = 64;
-/// How long a smaller inner MTU must last before the TUN interface gets it: longer than a new path
-/// needs to find out what it takes, or one to find that again whose large packets all got lost.
-const MTU_PATIENCE: Duration = Duration::from_secs(4);
+/// How long a smaller inner MTU must last before the TUN interface gets it: longer than a satellite path
+/// needs to find out what it takes, or any to find that again after its large packets all got lost.
+const MTU_PATIENCE: Duration = Duration::from_secs(20);
 /// Bytes waiting at an entry beyond which the TUN interface is not read: its own queue then
 /// pushes back on local senders.
 pub const ENTRY_FULL_BYTES: u64 = 4 * 1024 * 1024;

@@ -133,7 +133,11 @@ impl Trust {
 
     /// Whether `path` comes too late, or not clearly sooner again.
     fn lags(&self, path: &PathView) -> bool {
-        let limit = if self.open(path.id) { LAG_HIGH } else { LAG_FINE };
+        let limit = if self.open(path.id) {
+            LAG_HIGH
+        } else {
+            LAG_FINE
+        };
         path.owd_relative > limit
     }
 
