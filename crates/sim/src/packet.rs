@@ -140,7 +140,11 @@ impl Packet {
         if self.tcp {
             let header = match self.body {
                 Body::Ack(_) => self.bytes,
-                _ => TCP_HEADERS,
+                Body::Data { .. }
+                | Body::Ping(_)
+                | Body::Pong(_)
+                | Body::Voice(_)
+                | Body::Request(_) => TCP_HEADERS,
             };
             let words = (header.saturating_sub(IPV4_HEADER) / 4).min(15);
             ip[TCP_OFFSET] = words.to_le_bytes()[0] << 4;
