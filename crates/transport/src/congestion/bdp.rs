@@ -130,12 +130,8 @@ const LOSS_FACTOR: f64 = 1.5;
 const LOSS_EXCESS: f64 = 0.003;
 /// Deviations that chance is allowed.
 const LOSS_CHANCE: f64 = 2.0;
-/// How much longer than an acknowledged packet a lost one counts as in flight: what is expected
-/// first, and the most that is believed. With few packets in flight only a timer finds a loss.
+/// How much longer than an acknowledged packet a lost one counts as in flight.
 const LOST_STAY: f64 = 1.55;
-const LOST_STAY_MAX: f64 = 4.0;
-/// Packets over which it is averaged.
-const LOST_STAY_PACKETS: f64 = 16.0;
 /// What a congestion mark or loss of ours leaves of the allowance, what a round gives back, and
 /// the least that stays.
 const HEADROOM_CUT: f64 = 0.8;
@@ -197,7 +193,6 @@ struct Round {
     newest_sent: Instant,
     acked: u64,
     lost: u64,
-    lost_byte_seconds: f64,
     byte_seconds: f64,
     rtt_min: f64,
     app_limited: bool,
@@ -213,7 +208,6 @@ impl Round {
             newest_sent,
             acked: 0,
             lost: 0,
-            lost_byte_seconds: 0.0,
             byte_seconds: 0.0,
             rtt_min: f64::INFINITY,
             app_limited: false,
@@ -317,8 +311,6 @@ pub(super) struct Bdp {
     floor: f64,
     /// Mean time in flight without the standing queue, seconds; zero before the first round.
     stay: f64,
-    /// The same of lost packets.
-    lost_stay: f64,
     /// How much the smallest RTT goes up and down from round to round.
     jitter: Wobble,
     /// The same from one batch of acknowledgements to the next: known within the first round.
@@ -359,7 +351,6 @@ impl Bdp {
             next_rate: 0,
             floor: f64::INFINITY,
             stay: 0.0,
-            lost_stay: 0.0,
             jitter: Wobble::default(),
             wobble: Wobble::default(),
             loss: 0.0,
@@ -389,11 +380,8 @@ impl Bdp {
     }
 
     /// Loss counts towards the round; a mark (no bytes lost) takes some of the allowance away.
-    /// `stayed` is how long what was lost counted as in flight.
-    #[expect(clippy::cast_precision_loss, reason = "estimates")]
-    pub(super) fn on_congestion(&mut self, lost_bytes: u64, stayed: Duration) {
+    pub(super) fn on_congestion(&mut self, lost_bytes: u64) {
         self.round.lost += lost_bytes;
-        self.round.lost_byte_seconds += lost_bytes as f64 * stayed.as_secs_f64();
         if lost_bytes == 0 {
             self.headroom = (self.headroom * HEADROOM_CUT).max(HEADROOM_MIN);
         }
@@ -456,7 +444,6 @@ impl Bdp {
         let grew = rate > self.rate() * STARTUP_GROWTH;
         let queue = self.update_delay(mean, &round, obeyed, grew);
         self.update_loss(acked, lost);
-        self.update_lost_stay(lost, round.lost_byte_seconds - lost * queue);
         let before = self.rate();
         let guarded = queue > self.guard();
         // Whoever makes a queue has filled the path, whatever it could not send for a moment.
@@ -520,18 +507,6 @@ impl Bdp {
             self.headroom + HEADROOM_BACK
         };
         self.headroom = headroom.clamp(HEADROOM_MIN, 1.0);
-    }
-
-    fn update_lost_stay(&mut self, lost: f64, byte_seconds: f64) {
-        let default = LOST_STAY * self.stay;
-        if self.lost_stay == 0.0 {
-            self.lost_stay = default;
-        }
-        if lost > 0.0 {
-            let weight = (lost / self.packets(LOST_STAY_PACKETS)).min(0.5);
-            self.lost_stay += (byte_seconds / lost - self.lost_stay) * weight;
-        }
-        self.lost_stay = self.lost_stay.clamp(self.stay, LOST_STAY_MAX * self.stay);
     }
 
     /// Growth makes for more of it, until it stays away.
@@ -731,7 +706,7 @@ impl Bdp {
         let rate = self.rate();
         let loss = self.loss.min(self.believed()).min(LOSS_MAX);
         let bare = rate * self.stay;
-        let product = bare + rate * self.lost_stay * loss / (1.0 - loss);
+        let product = bare * (1.0 + LOST_STAY * loss / (1.0 - loss));
         let allowance = rate * self.allowance();
         let allowance = allowance.max(self.packets(ALLOWANCE_PACKETS));
         let window = match self.phase {

@@ -354,9 +354,7 @@ impl Controller for Monitor {
             Algorithm::Foreign(inner) => {
                 inner.on_congestion_event(now, sent, is_persistent_congestion, lost_bytes);
             }
-            Algorithm::Bdp(inner) => {
-                inner.on_congestion(lost_bytes, now.saturating_duration_since(sent));
-            }
+            Algorithm::Bdp(inner) => inner.on_congestion(lost_bytes),
         }
     }
 
