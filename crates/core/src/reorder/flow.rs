@@ -13,6 +13,13 @@ use std::collections::VecDeque;
 pub const SEEN_WINDOW: u16 = 1_024;
 /// Numbers ahead of the next one that may be held.
 pub const HOLD_WINDOW: u16 = 4_096;
+/// Bytes a flow may release at once when a gap closes. Receivers of UDP on Linux buffer about 90
+/// packets unless they ask for more (`net.core.rmem_default`): a longer run is paced, or it is lost.
+const BURST: usize = 32 * 1024;
+/// While a run is paced, every byte that arrives lets this many leave.
+const PACE: usize = 2;
+/// While a run is paced and nothing arrives, [`BURST`] leaves in this time.
+const PACE_INTERVAL: Duration = Duration::from_millis(1);
 /// After this silence a jump in the numbers means losses long past, not disorder.
 const IDLE: Duration = Duration::from_millis(500);
 
@@ -58,6 +65,10 @@ pub struct Flow {
     last: Instant,
     held: VecDeque<Option<Held>>,
     held_count: usize,
+    /// Bytes that may be released now.
+    credit: usize,
+    /// When a run that waits for credit goes on.
+    paced_until: Instant,
 }
 
 /// What an arriving packet is to its flow.
@@ -82,6 +93,9 @@ impl Flow {
         self.last = now;
         let ahead = header.flow_seq.wrapping_sub(self.next);
         if ahead == 0 && self.started {
+            if self.is_due() {
+                return Arrival::Duplicate;
+            }
             self.deliver_next();
             return Arrival::Next;
         }
@@ -175,6 +189,22 @@ impl Flow {
         true
     }
 
+    /// Whether the oldest held packet is next in order and waits for nothing but its pace.
+    pub fn is_due(&self) -> bool {
+        matches!(self.held.front(), Some(Some(_)))
+    }
+
+    /// When the oldest held packet leaves at the latest.
+    pub fn next_release(&self) -> Option<Instant> {
+        let (_, deadline) = self.first_held()?;
+        Some(if self.is_due() { self.paced_until } else { deadline })
+    }
+
+    /// Notes that `bytes` arrived: they give a run that is paced credit.
+    pub fn earn(&mut self, bytes: usize) {
+        self.credit = (self.credit + PACE * bytes).min(BURST);
+    }
+
     /// Send time and deadline of the oldest held packet.
     pub fn first_held(&self) -> Option<(Timestamp, Instant)> {
         if self.held_count == 0 {
@@ -203,8 +233,25 @@ impl Flow {
         }
     }
 
-    /// Takes the held packet that is next in order, if it is there; `Some(None)` stands for one
-    /// that was passed on before.
+    /// Takes the held packet that is next in order, if it is there and its pace allows;
+    /// `Some(None)` stands for one that was passed on before.
+    pub fn pop_due(&mut self, now: Instant) -> Option<Option<Inner>> {
+        let bytes = match self.held.front()? {
+            Some(held) => held.inner.as_ref().map_or(0, |inner| inner.data.len()),
+            None => return None,
+        };
+        if bytes > self.credit {
+            if now < self.paced_until {
+                return None;
+            }
+            self.credit = BURST;
+            self.paced_until = now + PACE_INTERVAL;
+        }
+        self.credit = self.credit.saturating_sub(bytes);
+        self.pop_next()
+    }
+
+    /// The same whatever its pace.
     pub fn pop_next(&mut self) -> Option<Option<Inner>> {
         let slot = self.held.front_mut()?;
         let held = slot.take()?;

@@ -138,7 +138,7 @@ impl Reorder {
                 self.ready.push_back(inner);
                 self.stats.delivered += 1;
                 if flow.holds() {
-                    self.release_run(header.flow);
+                    self.release_run(now, header.flow);
                 }
                 false
             }
@@ -173,6 +173,7 @@ impl Reorder {
     fn hold(&mut self, now: Instant, header: &DataHeader, inner: Inner) {
         let deadline = now + self.hold_time();
         let flow = &mut self.flows[usize::from(header.flow)];
+        flow.earn(inner.data.len());
         if !flow.holds() {
             self.holding.push(header.flow);
         }
@@ -248,7 +249,8 @@ impl Reorder {
         let horizon = self.horizon();
         for i in 0..self.holding.len() {
             let flow = self.holding[i];
-            while let Some((sent_at, deadline)) = self.flows[usize::from(flow)].first_held() {
+            self.release_run(now, flow);
+            while let Some((sent_at, deadline)) = self.gap(flow) {
                 let overtaken = horizon.is_some_and(|h| h.distance(sent_at) > 0);
                 if !overtaken && deadline > now {
                     break;
@@ -261,7 +263,7 @@ impl Reorder {
                     self.stats.hold_timeouts += 1;
                 }
                 self.flows[usize::from(flow)].give_up_gap();
-                self.release_run(flow);
+                self.release_run(now, flow);
             }
         }
         self.forget_idle_holders();
@@ -273,20 +275,32 @@ impl Reorder {
             .retain(|&flow| flows[usize::from(flow)].holds());
     }
 
-    fn release_run(&mut self, flow: u16) {
-        while let Some(place) = self.flows[usize::from(flow)].pop_next() {
-            self.held -= 1;
-            if let Some(inner) = place {
-                self.ready.push_back(inner);
-                self.stats.delivered += 1;
-            }
+    /// Send time and deadline of the packet of `flow` that waits behind missing ones.
+    fn gap(&self, flow: u16) -> Option<(Timestamp, Instant)> {
+        let flow = &self.flows[usize::from(flow)];
+        flow.first_held().filter(|_| !flow.is_due())
+    }
+
+    fn release_run(&mut self, now: Instant, flow: u16) {
+        while let Some(place) = self.flows[usize::from(flow)].pop_due(now) {
+            self.released(place);
         }
     }
 
     fn release_all(&mut self, flow: u16) {
         while self.flows[usize::from(flow)].holds() {
             self.flows[usize::from(flow)].give_up_gap();
-            self.release_run(flow);
+            while let Some(place) = self.flows[usize::from(flow)].pop_next() {
+                self.released(place);
+            }
+        }
+    }
+
+    fn released(&mut self, place: Option<Inner>) {
+        self.held -= 1;
+        if let Some(inner) = place {
+            self.ready.push_back(inner);
+            self.stats.delivered += 1;
         }
     }
 
@@ -300,8 +314,7 @@ impl Reorder {
     pub fn poll_timeout(&self) -> Option<Instant> {
         let holds = self.holding.iter();
         holds
-            .filter_map(|&f| self.flows[usize::from(f)].first_held())
-            .map(|(_, at)| at)
+            .filter_map(|&f| self.flows[usize::from(f)].next_release())
             .chain(self.requests.poll_timeout())
             .min()
     }

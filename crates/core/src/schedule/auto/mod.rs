@@ -12,6 +12,7 @@
 //!   **striped**, and the exit puts it in order. One flow is striped rather than many. Striping
 //!   must pay: the loss of the other path must not cost a loss-driven sender more than the path
 //!   brings (RFC 9438 §5 for the average window), and the spread of delays is bounded.
+//!   What it brought is weighed (`gain`): a small part more is not worth the disorder.
 //! - A path is **excluded** while it loses much or lags far behind and another does not, and is
 //!   then tried again with copies of packets, at growing intervals: nothing depends on them.
 //! - When the exit reports holds that time out or packets that come late, striping pauses,
@@ -19,6 +20,7 @@
 //!
 //! Invariant: a packet waits only for credit of a path that is shown, or until an instant.
 
+mod gain;
 mod homes;
 mod trust;
 
@@ -27,6 +29,7 @@ use super::room::{UnusedRoom, grace};
 use super::{Decision, FLOW_BUCKETS, Head, PathSet, Policy, has_room, send, wake_at};
 use crate::estimate::ExitFeedback;
 use crate::path::PathView;
+use gain::Gain;
 use homes::Homes;
 use ropewalk_types::{Duration, Instant, PathId};
 use trust::Trust;
@@ -41,6 +44,8 @@ const ELEPHANT_BYTES: u64 = 128 * 1024;
 const SPREAD_MAX: Duration = Duration::from_millis(150);
 /// Difference of one-way delays that costs a flow nothing worth mentioning.
 const SPREAD_SMALL: Duration = Duration::from_millis(5);
+/// Loss that repairs make good without anyone noticing.
+const LOSS_SMALL: f64 = 0.001;
 /// How long a home counts as full after a queue stood there.
 const FULL_HOLD: Duration = Duration::from_secs(2);
 /// Head start of the flow that is striped already over any other.
@@ -70,6 +75,8 @@ struct FlowState {
     standing_since: Option<Instant>,
     /// Until when its home counts as full.
     full_until: Instant,
+    /// What striping it brings.
+    gain: Gain,
 }
 
 /// State per flow and per path.
@@ -136,8 +143,11 @@ impl Policy for Auto {
         flow.newest_arrival = flow.newest_arrival.max(path.arrival(now, head.bytes));
         flow.waiting_since = None;
         flow.bytes = flow.bytes.saturating_add(head.bytes);
-        if flow.home.is_some_and(|home| home != path.id) {
-            self.striper = Some((head.flow, now));
+        if let Some(home) = flow.home {
+            flow.gain.sent(now, head.bytes, path, home == path.id);
+            if home != path.id {
+                self.striper = Some((head.flow, now));
+            }
         }
     }
 
@@ -163,6 +173,8 @@ impl Policy for Auto {
     }
 
     fn reason(&self) -> String {
+        let now = self.homes.now();
+        let poor = self.flows.iter().filter(|flow| !flow.gain.worth_it(now)).count();
         let striped = match self.striper {
             Some((flow, at)) if self.homes.now().since(at) < STRIPER_FOR => {
                 format!("flow {flow} striped over several paths")
@@ -172,6 +184,7 @@ impl Policy for Auto {
         [
             Some(self.homes.describe()),
             Some(striped),
+            (poor > 0).then(|| format!("flows not striped because it brought too little: {poor}")),
             self.trust.describe(),
         ]
         .into_iter()
@@ -318,6 +331,11 @@ impl Auto {
     ) -> bool {
         let spread = path.owd_relative.saturating_sub(home.owd_relative);
         if spread > SPREAD_MAX || self.trust.striping_paused(now) {
+            return false;
+        }
+        let differ = path.min_rtt.saturating_sub(home.min_rtt) / 2;
+        let costs = differ > SPREAD_SMALL || path.loss > LOSS_SMALL;
+        if costs && !flow.gain.worth_it(now) {
             return false;
         }
         let residents = u32::from(self.homes.residents(home.id).max(1));

@@ -35,10 +35,11 @@ enum Reason {
     Lag(Duration),
 }
 
+/// Attempts that are made less and less often while they fail.
 #[derive(Clone, Copy, Debug)]
-struct Backoff {
+pub(super) struct Backoff {
     /// When the next attempt is due.
-    due: Instant,
+    pub due: Instant,
     interval: Duration,
 }
 
@@ -53,10 +54,16 @@ impl Default for Backoff {
 
 impl Backoff {
     /// Another failure: the next attempt is one interval away, the one after twice that.
-    fn fail(&mut self, now: Instant) {
+    pub fn fail(&mut self, now: Instant) {
+        self.fail_at_least(now, BACKOFF_MIN);
+    }
+
+    /// The same with another shortest time.
+    pub fn fail_at_least(&mut self, now: Instant, shortest: Duration) {
         if now.since(self.due) > FORGIVE_AFTER {
-            self.interval = BACKOFF_MIN;
+            self.interval = shortest;
         }
+        self.interval = self.interval.max(shortest);
         self.due = now + self.interval;
         self.interval = (self.interval * 2).min(BACKOFF_MAX);
     }
