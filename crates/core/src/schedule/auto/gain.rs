@@ -17,33 +17,41 @@ const ROUND_TRIPS: u32 = 12;
 /// How long a flow stays at home at first.
 const PAUSE_MIN: Duration = Duration::from_secs(10);
 
+/// Striping that rests for longer than this, or one and a half round trips, begins anew: a flow
+/// that seldom has more to send than its home takes says nothing of the other path.
+const REST: Duration = Duration::from_millis(200);
+
 /// What striping brings one flow.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Gain {
+    /// Bytes sent, and those of them that did not go home, since the watch began.
     sent: u64,
     away: u64,
-    /// When it is weighed; `None` while the flow stays at home.
+    /// When they are weighed; `None` while nothing is watched.
     weighed_at: Option<Instant>,
+    /// When the watch ends unless more goes away.
+    rests_at: Instant,
     pause: Backoff,
 }
 
 impl Gain {
     /// Notes that `bytes` of the flow went over `path`.
     pub(super) fn sent(&mut self, now: Instant, bytes: u64, path: &PathView, at_home: bool) {
+        if now >= self.rests_at {
+            (self.sent, self.away, self.weighed_at) = (0, 0, None);
+        }
         self.sent = self.sent.saturating_add(bytes);
         if !at_home {
             self.away = self.away.saturating_add(bytes);
+            self.rests_at = now + REST.max(path.srtt * 3 / 2);
+            self.weighed_at
+                .get_or_insert(now + WATCH + path.srtt * ROUND_TRIPS);
         }
-        match self.weighed_at {
-            None if at_home => self.sent = 0,
-            None => self.weighed_at = Some(now + WATCH + path.srtt * ROUND_TRIPS),
-            Some(at) if now >= at => {
-                if self.away < self.sent / WORTH_ONE_IN {
-                    self.pause.fail_at_least(now, PAUSE_MIN);
-                }
-                (self.sent, self.away, self.weighed_at) = (0, 0, None);
+        if self.weighed_at.is_some_and(|at| now >= at) {
+            if self.away < self.sent / WORTH_ONE_IN {
+                self.pause.fail_at_least(now, PAUSE_MIN);
             }
-            Some(_) => {}
+            (self.sent, self.away, self.weighed_at) = (0, 0, None);
         }
     }
 
