@@ -11,6 +11,9 @@ use ropewalk_types::{Duration, Instant, PATHS_MAX, PathId};
 
 /// Residents are those counted in the last whole epoch.
 const EPOCH: Duration = Duration::from_millis(200);
+/// Weight of one epoch in what the flows of a home send, and the part of its rate that is too much.
+const DEMAND_WEIGHT: f64 = 0.25;
+const OVERFLOW: f64 = 1.05;
 /// Least time between two moves of any flows.
 const MOVE_INTERVAL: Duration = Duration::from_millis(100);
 /// Least time between two moves of one flow.
@@ -29,6 +32,10 @@ pub(super) struct Homes {
     residents: [u16; PATHS_MAX],
     counting: [u16; PATHS_MAX],
     next_move: Instant,
+    /// Bytes of flows at home on each path in this epoch, whatever path they took.
+    sending: [u64; PATHS_MAX],
+    /// The same per second, smoothed over epochs.
+    demand: [f64; PATHS_MAX],
 }
 
 impl Default for Homes {
@@ -40,6 +47,8 @@ impl Default for Homes {
             residents: [0; PATHS_MAX],
             counting: [0; PATHS_MAX],
             next_move: Instant::ZERO,
+            sending: [0; PATHS_MAX],
+            demand: [0.0; PATHS_MAX],
         }
     }
 }
@@ -52,6 +61,11 @@ impl Homes {
             return;
         }
         self.residents = std::mem::take(&mut self.counting);
+        let took = now.since(self.epoch_end - EPOCH).max(EPOCH).as_secs_f64();
+        let sending = std::mem::take(&mut self.sending);
+        for (demand, bytes) in self.demand.iter_mut().zip(sending) {
+            *demand += (as_f64(bytes) / took - *demand) * DEMAND_WEIGHT;
+        }
         self.epoch = self.epoch.saturating_add(1);
         self.epoch_end = now + EPOCH;
     }
@@ -73,6 +87,19 @@ impl Homes {
             *counted_in = self.epoch;
             self.counting[index] = self.counting[index].saturating_add(1);
         }
+    }
+
+    /// Notes that a flow at home on `path` sent `bytes`, over whatever path.
+    pub(super) fn sent(&mut self, path: PathId, bytes: u64) {
+        if let Some(sending) = self.sending.get_mut(usize::from(path.0)) {
+            *sending += bytes;
+        }
+    }
+
+    /// Whether the flows at home on `path` send more than it carries.
+    pub(super) fn overflows(&self, path: &PathView) -> bool {
+        let demand = self.demand.get(usize::from(path.id.0));
+        demand.is_some_and(|demand| demand * 8.0 > bits_per_sec(path) * OVERFLOW)
     }
 
     /// Backlogged flows at home on `path`.

@@ -145,6 +145,7 @@ impl Policy for Auto {
         flow.bytes = flow.bytes.saturating_add(head.bytes);
         if let Some(home) = flow.home {
             flow.gain.sent(now, head.bytes, path, home == path.id);
+            self.homes.sent(home, head.bytes);
             if home != path.id {
                 self.striper = Some((head.flow, now));
             }
@@ -348,7 +349,9 @@ impl Auto {
         let standing = flow
             .standing_since
             .is_some_and(|since| now.since(since) >= spread + home.srtt / 2);
-        if standing {
+        // What a flow is striped over takes away the queue that was the reason to.
+        let overflows = now < flow.full_until && self.homes.overflows(home);
+        if standing || overflows {
             flow.full_until = now + FULL_HOLD;
         }
         // What delays vary by themselves a flow meets on one path, too.
