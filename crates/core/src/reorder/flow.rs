@@ -197,7 +197,11 @@ impl Flow {
     /// When the oldest held packet leaves at the latest.
     pub fn next_release(&self) -> Option<Instant> {
         let (_, deadline) = self.first_held()?;
-        Some(if self.is_due() { self.paced_until } else { deadline })
+        Some(if self.is_due() {
+            self.paced_until
+        } else {
+            deadline
+        })
     }
 
     /// Notes that `bytes` arrived: they give a run that is paced credit.

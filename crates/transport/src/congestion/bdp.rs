@@ -110,6 +110,8 @@ const HUNGRY_STALE: u8 = 2;
 /// times what the delay wobbles, shows that bursts queue.
 const CLUMP_SHARE: f64 = 0.125;
 const CLUMP_WOBBLE: f64 = 8.0;
+/// The same for what only keeps the start from allowing for more than the doubling.
+const BURST_SHARE: f64 = 0.04;
 /// Share of a round's bytes sent while more waited that makes it one whose rate means something.
 const WANTED_SHARE: f64 = 0.5;
 /// Rounds between a drain and the next probe.
@@ -171,7 +173,7 @@ enum Phase {
         stale: u8,
         /// Rounds without growth in which the application had no more to send: they say nothing.
         quiet: u8,
-        /// The last round showed a long queue: no growth until another confirms or denies it.
+        /// The last round showed a queue, standing or of bursts: only the doubling is allowed for.
         full: bool,
     },
     /// Lets the queue run empty so that the floor is seen; a deep one also shows the loss that
@@ -229,6 +231,8 @@ struct Seen {
     guarded: bool,
     /// What was sent queued behind itself: its bursts were faster than the path.
     clumped: bool,
+    /// Its bursts queued, if not for long: the path is not much faster than what they come to.
+    bursts: bool,
     /// Standing queue in seconds.
     queue: f64,
 }
@@ -476,6 +480,8 @@ impl Bdp {
             guarded,
             clumped: mean - round.rtt_min
                 > (CLUMP_WOBBLE * self.wobble.mean).max(CLUMP_SHARE * floor),
+            bursts: mean - round.rtt_min
+                > (CLUMP_WOBBLE * self.wobble.mean).max(BURST_SHARE * floor),
             queue,
         });
         self.idle = app_limited;
@@ -656,7 +662,7 @@ impl Bdp {
             best,
             stale,
             quiet,
-            full,
+            full: full || seen.bursts,
         }
     }
 

@@ -15,21 +15,22 @@ const WATCH: Duration = Duration::from_secs(1);
 /// ... of the path, which need not have been used before and has to find its rate first.
 const ROUND_TRIPS: u32 = 12;
 /// How long a flow stays at home at first.
-const PAUSE_MIN: Duration = Duration::from_secs(10);
+const PAUSE_MIN: Duration = Duration::from_secs(5);
 
-/// Striping that rests for longer than this, or one and a half round trips, begins anew: a flow
-/// that seldom has more to send than its home takes says nothing of the other path.
+/// While nothing went away for this long, or one and a half round trips, the watch rests: it says
+/// nothing of the other path.
 const REST: Duration = Duration::from_millis(200);
 
 /// What striping brings one flow.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Gain {
-    /// Bytes sent, and those of them that did not go home, since the watch began.
+    /// Bytes sent while the flow was striped, and those of them that did not go home.
     sent: u64,
     away: u64,
-    /// When they are weighed; `None` while nothing is watched.
-    weighed_at: Option<Instant>,
-    /// When the watch ends unless more goes away.
+    /// How long it was, and up to when that is counted.
+    watched: Duration,
+    counted: Instant,
+    /// When the watch rests unless more goes away.
     rests_at: Instant,
     pause: Backoff,
 }
@@ -37,21 +38,21 @@ pub(super) struct Gain {
 impl Gain {
     /// Notes that `bytes` of the flow went over `path`.
     pub(super) fn sent(&mut self, now: Instant, bytes: u64, path: &PathView, at_home: bool) {
-        if now >= self.rests_at {
-            (self.sent, self.away, self.weighed_at) = (0, 0, None);
+        if now < self.rests_at {
+            self.sent = self.sent.saturating_add(bytes);
+            self.watched = self.watched + now.since(self.counted);
         }
-        self.sent = self.sent.saturating_add(bytes);
-        if !at_home {
-            self.away = self.away.saturating_add(bytes);
-            self.rests_at = now + REST.max(path.srtt * 3 / 2);
-            self.weighed_at
-                .get_or_insert(now + WATCH + path.srtt * ROUND_TRIPS);
+        self.counted = now;
+        if at_home {
+            return;
         }
-        if self.weighed_at.is_some_and(|at| now >= at) {
+        self.rests_at = now + REST.max(path.min_rtt * 3 / 2);
+        self.away = self.away.saturating_add(bytes);
+        if self.watched >= WATCH + path.min_rtt * ROUND_TRIPS {
             if self.away < self.sent / WORTH_ONE_IN {
                 self.pause.fail_at_least(now, PAUSE_MIN);
             }
-            (self.sent, self.away, self.weighed_at) = (0, 0, None);
+            (self.sent, self.away, self.watched) = (0, 0, Duration::ZERO);
         }
     }
 

@@ -175,7 +175,11 @@ impl Policy for Auto {
 
     fn reason(&self) -> String {
         let now = self.homes.now();
-        let poor = self.flows.iter().filter(|flow| !flow.gain.worth_it(now)).count();
+        let poor = self
+            .flows
+            .iter()
+            .filter(|flow| !flow.gain.worth_it(now))
+            .count();
         let striped = match self.striper {
             Some((flow, at)) if self.homes.now().since(at) < STRIPER_FOR => {
                 format!("flow {flow} striped over several paths")
