@@ -110,8 +110,9 @@ const HUNGRY_STALE: u8 = 2;
 /// times what the delay wobbles, shows that bursts queue.
 const CLUMP_SHARE: f64 = 0.125;
 const CLUMP_WOBBLE: f64 = 8.0;
-/// The same for what only keeps the start from allowing for more than the doubling.
-const BURST_SHARE: f64 = 0.04;
+/// The same in seconds, on long paths, for what only keeps the start from allowing for more than
+/// the doubling.
+const BURSTS: f64 = 0.010;
 /// Share of a round's bytes sent while more waited that makes it one whose rate means something.
 const WANTED_SHARE: f64 = 0.5;
 /// Rounds between a drain and the next probe.
@@ -480,8 +481,7 @@ impl Bdp {
             guarded,
             clumped: mean - round.rtt_min
                 > (CLUMP_WOBBLE * self.wobble.mean).max(CLUMP_SHARE * floor),
-            bursts: mean - round.rtt_min
-                > (CLUMP_WOBBLE * self.wobble.mean).max(BURST_SHARE * floor),
+            bursts: mean - round.rtt_min > (CLUMP_WOBBLE * self.wobble.mean).max(BURSTS),
             queue,
         });
         self.idle = app_limited;
@@ -662,7 +662,7 @@ impl Bdp {
             best,
             stale,
             quiet,
-            full: full || seen.bursts,
+            full: full || (seen.bursts && !seen.clumped),
         }
     }
 
