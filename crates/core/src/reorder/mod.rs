@@ -173,24 +173,26 @@ impl Reorder {
     fn hold(&mut self, now: Instant, header: &DataHeader, inner: Inner) {
         let deadline = now + self.hold_time();
         let flow = &mut self.flows[usize::from(header.flow)];
-        flow.earn(inner.data.len());
+        let bytes = inner.data.len();
         if !flow.holds() {
             self.holding.push(header.flow);
         }
-        if !header.ordered {
-            // It waits for nothing; only its place is kept, for those that do.
-            if flow.hold(header, None, deadline) {
-                self.held += 1;
-                self.stats.delivered += 1;
-                self.ready.push_back(inner);
-            } else {
-                self.stats.duplicates += 1;
-            }
-        } else if flow.hold(header, Some(inner), deadline) {
-            self.held += 1;
-            self.stats.held += 1;
+        // What needs no order waits for nothing; only its place is kept, for those that do.
+        let (waits, passes) = if header.ordered {
+            (Some(inner), None)
         } else {
+            (None, Some(inner))
+        };
+        if !flow.hold(header, waits, deadline) {
             self.stats.duplicates += 1;
+            return;
+        }
+        flow.earn(bytes);
+        self.held += 1;
+        self.stats.held += u64::from(header.ordered);
+        if let Some(inner) = passes {
+            self.stats.delivered += 1;
+            self.ready.push_back(inner);
         }
     }
 

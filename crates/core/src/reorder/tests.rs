@@ -117,6 +117,74 @@ fn copies_are_removed_whether_delivered_or_held() {
 }
 
 #[test]
+fn a_long_run_leaves_paced_and_in_order() {
+    let mut exit = exit();
+    exit.arrive(100, 0, 1, 90);
+    exit.arrive(101, 1, 2, 71);
+    let large = |seq: u16| Inner {
+        data: [seq.to_be_bytes().to_vec(), vec![0; 1_398]].concat().into(),
+        checksum_partial: false,
+    };
+    let arrive = |exit: &mut Exit, ms, seq| {
+        let now = Instant::from_millis(ms);
+        exit.0.on_packet(now, &header(seq, 92, true), large(seq));
+        exit.0.release_due(now);
+        exit.taken()
+    };
+    for seq in 4..204 {
+        assert_eq!(arrive(&mut exit, 103, seq), [0u16; 0]);
+    }
+    let mut out = arrive(&mut exit, 110, 3);
+    // Credit saved up and one interval's: less than the 90 packets that receivers hold by default.
+    assert!((20..50).contains(&out.len()), "{} at once", out.len());
+    let next = Instant::from_millis(111);
+    assert_eq!(exit.0.poll_timeout(), Some(next), "the run goes on by time");
+    let before = exit.0.stats().duplicates;
+    assert_eq!(arrive(&mut exit, 110, 150), [0u16; 0], "it is there");
+    let first = out.last().map_or(0, |last| last + 1);
+    assert_eq!(
+        arrive(&mut exit, 110, first),
+        [0u16; 0],
+        "and so is the next"
+    );
+    assert_eq!(exit.0.stats().duplicates, before + 2);
+    let two = arrive(&mut exit, 110, 204);
+    assert_eq!(two.len(), 2, "one that arrives lets two leave");
+    out.extend(two);
+    let mut now = next;
+    while exit.0.poll_timeout().is_some() {
+        exit.0.release_due(now);
+        let burst = exit.taken();
+        assert!(burst.len() <= 24, "{} at once", burst.len());
+        out.extend(burst);
+        now += Duration::from_millis(1);
+    }
+    assert!(now <= Instant::from_millis(120), "{now:?}");
+    assert_eq!(out, (3..205).collect::<Vec<u16>>());
+    assert_eq!(exit.0.stats().hold_timeouts, 0);
+}
+
+#[test]
+fn a_jump_in_the_numbers_does_not_wait_for_a_run_that_is_paced() {
+    let mut exit = exit();
+    exit.arrive(100, 0, 1, 90);
+    let now = Instant::from_millis(101);
+    for seq in 3..503 {
+        let inner = Inner {
+            data: vec![0; 1_400].into(),
+            checksum_partial: false,
+        };
+        exit.0.on_packet(now, &header(seq, 91, true), inner);
+    }
+    exit.0.on_packet(now, &header(2, 91, true), inner(2));
+    exit.0
+        .on_packet(now, &header(20_000, 91, true), inner(20_000));
+    assert_eq!(exit.taken().len(), 502);
+    assert_eq!(exit.0.held, 0);
+    assert_eq!(exit.0.stats().late, 0);
+}
+
+#[test]
 fn a_jump_after_silence_is_no_disorder() {
     let mut exit = exit();
     exit.arrive(100, 0, 1, 90);

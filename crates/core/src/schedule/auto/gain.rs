@@ -61,3 +61,55 @@ impl Gain {
         now >= self.pause.due
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::toy::view;
+    use super::*;
+
+    /// Sends 1,000 bytes every millisecond for `ms`, one in `one_in` away from home, from `from` on.
+    fn stripe(gain: &mut Gain, from: Instant, ms: u64, one_in: u64) -> Instant {
+        let path = view(1, 50, 9);
+        for n in 0..ms {
+            let now = from + Duration::from_millis(n);
+            gain.sent(now, 1_000, &path, n % one_in != 0);
+        }
+        from + Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn what_brings_little_is_left_and_tried_again_less_and_less_often() {
+        let mut gain = Gain::default();
+        let start = Instant::from_millis(1_000);
+        let end = stripe(&mut gain, start, 1_500, 20);
+        assert!(gain.worth_it(end), "a second and twelve round trips");
+        let end = stripe(&mut gain, end, 200, 20);
+        assert!(!gain.worth_it(end));
+        let again = end + PAUSE_MIN;
+        assert!(gain.worth_it(again));
+        let end = stripe(&mut gain, again, 1_800, 20);
+        assert!(!gain.worth_it(end + PAUSE_MIN));
+        assert!(gain.worth_it(end + PAUSE_MIN * 2));
+    }
+
+    #[test]
+    fn what_brings_much_is_kept() {
+        let mut gain = Gain::default();
+        let end = stripe(&mut gain, Instant::from_millis(1_000), 10_000, 4);
+        assert!(gain.worth_it(end));
+    }
+
+    #[test]
+    fn time_at_home_does_not_count() {
+        let mut gain = Gain::default();
+        let mut now = Instant::from_millis(1_000);
+        for _ in 0..20 {
+            now = stripe(&mut gain, now, 50, 4);
+            for n in 0..2_000 {
+                gain.sent(now + Duration::from_millis(n), 1_000, &view(0, 50, 9), true);
+            }
+            now += Duration::from_secs(2);
+        }
+        assert!(gain.worth_it(now), "a quarter while it was striped");
+    }
+}
