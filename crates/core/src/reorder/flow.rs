@@ -13,13 +13,19 @@ use std::collections::VecDeque;
 pub const SEEN_WINDOW: u16 = 1_024;
 /// Numbers ahead of the next one that may be held.
 pub const HOLD_WINDOW: u16 = 4_096;
-/// Bytes a flow may release at once when a gap closes. Receivers of UDP on Linux buffer about 90
-/// packets unless they ask for more (`net.core.rmem_default`): a longer run is paced, or it is lost.
+/// Bytes of a run that leave in each [`PACE_INTERVAL`] (and, with what was saved up, twice that at
+/// most at once) when a gap closes. Receivers of UDP on Linux buffer 208 KiB unless they ask for more
+/// (`net.core.rmem_default`), some 90 packets: a longer run would be lost there.
 const BURST: usize = 32 * 1024;
+/// What a packet counts at least: small ones take as much of such a buffer.
+const PACKET_MIN: usize = 768;
 /// While a run is paced, every byte that arrives lets this many leave.
 const PACE: usize = 2;
-/// While a run is paced and nothing arrives, [`BURST`] leaves in this time.
 const PACE_INTERVAL: Duration = Duration::from_millis(1);
+/// Most intervals that are made up for when nobody looked in time.
+const PACE_BEHIND_MAX: usize = 8;
+/// A run that lasts this long leaves whatever its pace.
+const RUN_MAX: Duration = Duration::from_millis(50);
 /// After this silence a jump in the numbers means losses long past, not disorder.
 const IDLE: Duration = Duration::from_millis(500);
 
@@ -65,10 +71,12 @@ pub struct Flow {
     last: Instant,
     held: VecDeque<Option<Held>>,
     held_count: usize,
-    /// Bytes that may be released now.
+    /// Bytes of a run that may leave now.
     credit: usize,
     /// When a run that waits for credit goes on.
     paced_until: Instant,
+    /// Since when a run is paced; `None` while none waits for credit.
+    run_since: Option<Instant>,
 }
 
 /// What an arriving packet is to its flow.
@@ -206,7 +214,9 @@ impl Flow {
 
     /// Notes that `bytes` arrived: they give a run that is paced credit.
     pub fn earn(&mut self, bytes: usize) {
-        self.credit = (self.credit + PACE * bytes).min(BURST);
+        if self.run_since.is_some() {
+            self.credit += PACE * bytes.max(PACKET_MIN);
+        }
     }
 
     /// Send time and deadline of the oldest held packet.
@@ -240,19 +250,38 @@ impl Flow {
     /// Takes the held packet that is next in order, if it is there and its pace allows;
     /// `Some(None)` stands for one that was passed on before.
     pub fn pop_due(&mut self, now: Instant) -> Option<Option<Inner>> {
-        let bytes = match self.held.front()? {
-            Some(held) => held.inner.as_ref().map_or(0, |inner| inner.data.len()),
-            None => return None,
+        let Some(Some(held)) = self.held.front() else {
+            self.end_run();
+            return None;
         };
+        // What was passed on before costs nothing.
+        let bytes = held.inner.as_ref();
+        let bytes = bytes.map_or(0, |inner| inner.data.len().max(PACKET_MIN));
         if bytes > self.credit {
-            if now < self.paced_until {
+            let since = *self.run_since.get_or_insert(now);
+            if now < self.paced_until && now.since(since) < RUN_MAX {
                 return None;
             }
-            self.credit = BURST;
-            self.paced_until = now + PACE_INTERVAL;
+            self.refill(now, since);
         }
         self.credit = self.credit.saturating_sub(bytes);
         self.pop_next()
+    }
+
+    fn refill(&mut self, now: Instant, since: Instant) {
+        let behind = if self.paced_until > since {
+            now.since(self.paced_until).as_micros() / 1_000
+        } else {
+            0
+        };
+        let behind = usize::try_from(behind).map_or(PACE_BEHIND_MAX, |n| n.min(PACE_BEHIND_MAX));
+        self.credit += BURST * (1 + behind);
+        self.paced_until = now + PACE_INTERVAL;
+    }
+
+    fn end_run(&mut self) {
+        self.run_since = None;
+        self.credit = self.credit.min(BURST);
     }
 
     /// The same whatever its pace.
@@ -263,6 +292,7 @@ impl Flow {
         self.deliver_next();
         if self.held_count == 0 {
             self.held.clear();
+            self.end_run();
         }
         Some(held.inner)
     }

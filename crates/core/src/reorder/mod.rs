@@ -2,7 +2,8 @@
 //!
 //! A packet waits only for packets that may still come. Every path keeps its own order, so once
 //! each active path has delivered something bound later than a held packet, nothing before that
-//! packet is under way and it is released at once; a bounded time limits the rest. A packet that
+//! packet is under way and it is released; a bounded time limits the rest. A long run that becomes
+//! due leaves paced, since receivers' buffers are short, and within 50 ms. A packet that
 //! comes after it was given up is passed on late, never lost. Invariant: a held packet is newer
 //! than everything delivered of its flow, and no sequence number is delivered twice within the
 //! window of [`SEEN_WINDOW`]. (Copy removal as in RFC 8655 §3.2.2.2, sequence numbers per flow.)
@@ -132,12 +133,21 @@ impl Reorder {
     /// Takes a packet of a flow in; what is due comes out of [`Reorder::poll`]. Returns whether
     /// it came after it had been given up.
     pub fn on_packet(&mut self, now: Instant, header: &DataHeader, inner: Inner) -> bool {
-        let flow = &mut self.flows[usize::from(header.flow)];
-        match flow.arrival(now, header) {
+        let mut arrival = self.arrival(now, header);
+        if self.no_room_for(arrival) {
+            // What waits for its pace only leaves first, then what waits for missing packets.
+            self.release_whole_run(header.flow);
+            arrival = self.arrival(now, header);
+        }
+        if self.no_room_for(arrival) {
+            self.release_all(header.flow);
+            arrival = self.arrival(now, header);
+        }
+        match arrival {
             Arrival::Next => {
                 self.ready.push_back(inner);
                 self.stats.delivered += 1;
-                if flow.holds() {
+                if self.flows[usize::from(header.flow)].holds() {
                     self.release_run(now, header.flow);
                 }
                 false
@@ -153,20 +163,30 @@ impl Reorder {
                 self.ready.push_back(inner);
                 true
             }
-            Arrival::Ahead if self.held < HELD_MAX => {
+            arrival if !self.no_room_for(arrival) => {
                 self.stats.reordered += 1;
                 self.hold(now, header, inner);
                 false
             }
             Arrival::Ahead | Arrival::Beyond => {
                 self.stats.reordered += 1;
-                self.release_all(header.flow);
-                let flow = &mut self.flows[usize::from(header.flow)];
-                flow.skip_to(header.flow_seq);
+                self.flows[usize::from(header.flow)].skip_to(header.flow_seq);
                 self.ready.push_back(inner);
                 self.stats.delivered += 1;
                 false
             }
+        }
+    }
+
+    fn arrival(&mut self, now: Instant, header: &DataHeader) -> Arrival {
+        self.flows[usize::from(header.flow)].arrival(now, header)
+    }
+
+    const fn no_room_for(&self, arrival: Arrival) -> bool {
+        match arrival {
+            Arrival::Ahead => self.held >= HELD_MAX,
+            Arrival::Beyond => true,
+            Arrival::Next | Arrival::Duplicate | Arrival::Late => false,
         }
     }
 
@@ -289,12 +309,17 @@ impl Reorder {
         }
     }
 
+    /// Releases what is next in order, whatever its pace.
+    fn release_whole_run(&mut self, flow: u16) {
+        while let Some(place) = self.flows[usize::from(flow)].pop_next() {
+            self.released(place);
+        }
+    }
+
     fn release_all(&mut self, flow: u16) {
         while self.flows[usize::from(flow)].holds() {
             self.flows[usize::from(flow)].give_up_gap();
-            while let Some(place) = self.flows[usize::from(flow)].pop_next() {
-                self.released(place);
-            }
+            self.release_whole_run(flow);
         }
     }
 

@@ -121,10 +121,6 @@ fn a_long_run_leaves_paced_and_in_order() {
     let mut exit = exit();
     exit.arrive(100, 0, 1, 90);
     exit.arrive(101, 1, 2, 71);
-    let large = |seq: u16| Inner {
-        data: [seq.to_be_bytes().to_vec(), vec![0; 1_398]].concat().into(),
-        checksum_partial: false,
-    };
     let arrive = |exit: &mut Exit, ms, seq| {
         let now = Instant::from_millis(ms);
         exit.0.on_packet(now, &header(seq, 92, true), large(seq));
@@ -140,7 +136,7 @@ fn a_long_run_leaves_paced_and_in_order() {
     let next = Instant::from_millis(111);
     assert_eq!(exit.0.poll_timeout(), Some(next), "the run goes on by time");
     let before = exit.0.stats().duplicates;
-    assert_eq!(arrive(&mut exit, 110, 150), [0u16; 0], "it is there");
+    assert_eq!(arrive(&mut exit, 110, 150), [0u16; 0], "a copy");
     let first = out.last().map_or(0, |last| last + 1);
     assert_eq!(
         arrive(&mut exit, 110, first),
@@ -182,6 +178,117 @@ fn a_jump_in_the_numbers_does_not_wait_for_a_run_that_is_paced() {
     assert_eq!(exit.taken().len(), 502);
     assert_eq!(exit.0.held, 0);
     assert_eq!(exit.0.stats().late, 0);
+}
+
+/// A packet of 1,400 bytes that tells its number.
+fn large(seq: u16) -> Inner {
+    Inner {
+        data: [seq.to_be_bytes().to_vec(), vec![0; 1_398]].concat().into(),
+        checksum_partial: false,
+    }
+}
+
+#[test]
+fn a_run_drains_however_much_arrives_in_one_batch() {
+    let mut exit = exit();
+    exit.arrive(100, 0, 1, 90);
+    let mut seq = 3u16;
+    let mut batch = |exit: &mut Exit, ms, packets| {
+        let now = Instant::from_millis(ms);
+        for _ in 0..packets {
+            exit.0.on_packet(now, &header(seq, 91, true), large(seq));
+            seq += 1;
+        }
+        exit.0.release_due(now);
+        exit.taken().len()
+    };
+    batch(&mut exit, 101, 1_000);
+    exit.0
+        .on_packet(Instant::from_millis(101), &header(2, 91, true), large(2));
+    // 300 packets every two milliseconds, 1.7 Gbit/s, seen once each time.
+    let mut held = Vec::new();
+    for n in 1..10 {
+        batch(&mut exit, 101 + 2 * n, 300);
+        held.push(exit.0.held);
+    }
+    assert_eq!(held.last(), Some(&0), "{held:?}");
+}
+
+#[test]
+fn a_run_ends_in_time_whatever_its_size() {
+    let mut exit = exit();
+    exit.arrive(100, 0, 1, 90);
+    let now = Instant::from_millis(101);
+    for seq in 3..4_003 {
+        let huge = Inner {
+            data: vec![0; 60_000].into(),
+            checksum_partial: false,
+        };
+        exit.0.on_packet(now, &header(seq, 91, true), huge);
+    }
+    exit.0.on_packet(now, &header(2, 91, true), inner(2));
+    let mut last = now;
+    while let Some(at) = exit.0.poll_timeout() {
+        last = at;
+        exit.0.release_due(at);
+        exit.taken();
+    }
+    assert!(last <= now + Duration::from_millis(52), "{last:?}");
+}
+
+#[test]
+fn a_window_that_is_full_costs_the_order_of_nothing_that_is_due() {
+    let mut exit = exit();
+    exit.arrive(100, 0, 1, 90);
+    exit.arrive(101, 1, 2, 71);
+    let now = Instant::from_millis(102);
+    // 3 is missing, and 3,004; all else is there, more than the window with what is due.
+    for seq in (4..3_004).chain(3_005..4_098) {
+        exit.0.on_packet(now, &header(seq, 91, true), large(seq));
+    }
+    exit.0.on_packet(now, &header(3, 91, true), large(3));
+    let mut out = exit.taken();
+    exit.0
+        .on_packet(now, &header(4_200, 91, true), large(4_200));
+    out.extend(exit.taken());
+    assert_eq!(
+        out,
+        (3..3_004).collect::<Vec<u16>>(),
+        "3,004 may still come"
+    );
+    exit.0
+        .on_packet(now, &header(3_004, 91, true), large(3_004));
+    out.extend(exit.taken());
+    assert_eq!(exit.0.stats().late, 0);
+}
+
+#[test]
+fn too_many_held_packets_are_released_once_each() {
+    let mut exit = exit();
+    let now = Instant::from_millis(100);
+    let packet = |flow: u16, seq: u16| DataHeader {
+        flow,
+        ..header(seq, 91, true)
+    };
+    // Five flows hold a whole window each: more than all together may.
+    for flow in 0..5 {
+        exit.0.on_packet(now, &packet(flow, 0), inner(0));
+    }
+    for flow in 0..5 {
+        for seq in (10..HOLD_WINDOW).chain(5..10) {
+            exit.0.on_packet(now, &packet(flow, seq), inner(seq));
+        }
+    }
+    assert!(exit.0.held <= HELD_MAX);
+    exit.taken();
+    let before = exit.0.stats().delivered;
+    for flow in 0..5 {
+        for seq in 3_500..HOLD_WINDOW {
+            exit.0.on_packet(now, &packet(flow, seq), inner(seq));
+        }
+    }
+    exit.taken();
+    assert_eq!(exit.0.stats().delivered, before, "all of them were copies");
 }
 
 #[test]

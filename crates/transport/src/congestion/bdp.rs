@@ -110,9 +110,10 @@ const HUNGRY_STALE: u8 = 2;
 /// times what the delay wobbles, shows that bursts queue.
 const CLUMP_SHARE: f64 = 0.125;
 const CLUMP_WOBBLE: f64 = 8.0;
-/// The same in seconds, on long paths, for what only keeps the start from allowing for more than
-/// the doubling.
+/// The same in seconds, where the floor is longer than this, for what only keeps the start from
+/// allowing for more than the doubling.
 const BURSTS: f64 = 0.010;
+const LONG_PATH: f64 = 0.080;
 /// Share of a round's bytes sent while more waited that makes it one whose rate means something.
 const WANTED_SHARE: f64 = 0.5;
 /// Rounds between a drain and the next probe.
@@ -662,7 +663,7 @@ impl Bdp {
             best,
             stale,
             quiet,
-            full: full || (seen.bursts && !seen.clumped),
+            full: full || (seen.bursts && seen.floor > LONG_PATH),
         }
     }
 

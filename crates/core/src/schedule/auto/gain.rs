@@ -1,15 +1,18 @@
 //! Whether striping a flow brings enough.
 //!
 //! Over paths that differ, or lose, a striped flow pays: its packets wait for each other, and it
-//! meets the losses and the jitter of every path it uses. What the other paths carried of it is weighed against all it sent, and
-//! where that is little the flow stays at home for a while, longer each time.
+//! meets the losses and the jitter of every path it uses. What such paths carried of it is weighed
+//! against all it sent. Where that is little, and they do not look as if they could carry more, the
+//! flow leaves them for a while, longer each time.
 
 use super::trust::Backoff;
 use crate::path::PathView;
-use ropewalk_types::{Duration, Instant};
+use ropewalk_types::{Duration, Instant, Rate};
 
 /// Part of a flow's bytes, one in so many, that the other paths must carry.
 const WORTH_ONE_IN: u64 = 8;
+/// A path of at least this share of the home's rate may yet bring more.
+const MAY_BRING_MORE: u64 = 4;
 /// How long what striping brings is watched, beside [`ROUND_TRIPS`] ...
 const WATCH: Duration = Duration::from_secs(1);
 /// ... of the path, which need not have been used before and has to find its rate first.
@@ -32,10 +35,21 @@ pub(super) struct Gain {
     counted: Instant,
     /// When the watch rests unless more goes away.
     rests_at: Instant,
+    /// Rate of the home when striping was last considered.
+    home_rate: Rate,
+    /// Paths that cost a flow at home there something, as bits.
+    costly: u16,
     pause: Backoff,
 }
 
 impl Gain {
+    /// Notes what striping over `path` would mean for the flow at `home`.
+    pub(super) fn consider(&mut self, home: &PathView, path: &PathView, costs: bool) {
+        self.home_rate = home.rate_or_window();
+        let bit = 1 << (path.id.0 % 16);
+        self.costly = (self.costly & !bit) | if costs { bit } else { 0 };
+    }
+
     /// Notes that `bytes` of the flow went over `path`.
     pub(super) fn sent(&mut self, now: Instant, bytes: u64, path: &PathView, at_home: bool) {
         if now < self.rests_at {
@@ -43,20 +57,27 @@ impl Gain {
             self.watched = self.watched + now.since(self.counted);
         }
         self.counted = now;
-        if at_home {
+        if at_home || self.costly & (1 << (path.id.0 % 16)) == 0 {
             return;
         }
         self.rests_at = now + REST.max(path.min_rtt * 3 / 2);
         self.away = self.away.saturating_add(bytes);
         if self.watched >= WATCH + path.min_rtt * ROUND_TRIPS {
-            if self.away < self.sent / WORTH_ONE_IN {
+            let rate = path.rate.max(Rate::from_transfer(path.cwnd, path.srtt));
+            let thin = rate.bits_per_sec() < self.home_rate.bits_per_sec() / MAY_BRING_MORE;
+            if thin && self.away < self.sent / WORTH_ONE_IN {
                 self.pause.fail_at_least(now, PAUSE_MIN);
             }
-            (self.sent, self.away, self.watched) = (0, 0, Duration::ZERO);
+            self.forget();
         }
     }
 
-    /// Whether the flow may be striped.
+    /// What was seen so far is another flow's.
+    pub(super) const fn forget(&mut self) {
+        (self.sent, self.away, self.watched) = (0, 0, Duration::ZERO);
+    }
+
+    /// Whether the flow may be striped over paths that cost it something.
     pub(super) fn worth_it(&self, now: Instant) -> bool {
         now >= self.pause.due
     }
@@ -69,7 +90,10 @@ mod tests {
 
     /// Sends 1,000 bytes every millisecond for `ms`, one in `one_in` away from home, from `from` on.
     fn stripe(gain: &mut Gain, from: Instant, ms: u64, one_in: u64) -> Instant {
-        let path = view(1, 50, 9);
+        let mut path = view(1, 50, 9);
+        path.rate = Rate::from_bits_per_sec(800_000);
+        path.cwnd = 5_000;
+        gain.consider(&view(0, 50, 9), &path, true);
         for n in 0..ms {
             let now = from + Duration::from_millis(n);
             gain.sent(now, 1_000, &path, n % one_in != 0);
@@ -97,6 +121,41 @@ mod tests {
         let mut gain = Gain::default();
         let end = stripe(&mut gain, Instant::from_millis(1_000), 10_000, 4);
         assert!(gain.worth_it(end));
+    }
+
+    #[test]
+    fn what_could_bring_more_is_kept() {
+        let mut gain = Gain::default();
+        let (home, path) = (view(0, 50, 9), view(1, 50, 9));
+        gain.consider(&home, &path, true);
+        for n in 0..10_000 {
+            let now = Instant::from_millis(n);
+            gain.sent(
+                now,
+                1_000,
+                if n % 20 == 0 { &path } else { &home },
+                n % 20 != 0,
+            );
+            assert!(gain.worth_it(now), "as fast as the home");
+        }
+    }
+
+    #[test]
+    fn a_path_that_costs_nothing_is_not_weighed() {
+        let mut gain = Gain::default();
+        let (home, mut path) = (view(0, 50, 9), view(1, 50, 9));
+        (path.rate, path.cwnd) = (Rate::from_bits_per_sec(800_000), 5_000);
+        gain.consider(&home, &path, false);
+        for n in 0..10_000 {
+            let now = Instant::from_millis(n);
+            gain.sent(
+                now,
+                1_000,
+                if n % 20 == 0 { &path } else { &home },
+                n % 20 != 0,
+            );
+            assert!(gain.worth_it(now));
+        }
     }
 
     #[test]

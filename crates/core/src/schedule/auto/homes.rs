@@ -62,9 +62,10 @@ impl Homes {
         }
         self.residents = std::mem::take(&mut self.counting);
         let took = now.since(self.epoch_end - EPOCH).max(EPOCH).as_secs_f64();
+        let weight = 1.0 - (1.0 - DEMAND_WEIGHT).powf(took / EPOCH.as_secs_f64());
         let sending = std::mem::take(&mut self.sending);
         for (demand, bytes) in self.demand.iter_mut().zip(sending) {
-            *demand += (as_f64(bytes) / took - *demand) * DEMAND_WEIGHT;
+            *demand += (as_f64(bytes) / took - *demand) * weight;
         }
         self.epoch = self.epoch.saturating_add(1);
         self.epoch_end = now + EPOCH;
@@ -86,6 +87,13 @@ impl Homes {
         if *counted_in != self.epoch {
             *counted_in = self.epoch;
             self.counting[index] = self.counting[index].saturating_add(1);
+        }
+    }
+
+    /// `path` is gone for good.
+    pub(super) fn on_path_removed(&mut self, path: PathId) {
+        if let Some(demand) = self.demand.get_mut(usize::from(path.0)) {
+            (*demand, self.sending[usize::from(path.0)]) = (0.0, 0);
         }
     }
 

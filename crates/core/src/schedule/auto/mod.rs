@@ -88,6 +88,8 @@ pub(super) struct Auto {
     trust: Trust,
     /// The flow striped last, and when.
     striper: Option<(u16, Instant)>,
+    /// The flow last not striped because that had brought too little, and when.
+    poor: Option<(u16, Instant)>,
 }
 
 impl Default for Auto {
@@ -98,6 +100,7 @@ impl Default for Auto {
             homes: Homes::default(),
             trust: Trust::default(),
             striper: None,
+            poor: None,
         }
     }
 }
@@ -127,6 +130,7 @@ impl Policy for Auto {
             self.pick_backlogged(now, head, paths, &mut flow)
         } else {
             (flow.bytes, flow.home) = (0, None);
+            flow.gain.forget();
             self.pick_thin(now, head, paths, &mut flow)
         };
         self.flows[index] = flow;
@@ -170,26 +174,27 @@ impl Policy for Auto {
             flow.last = flow.last.filter(|last| *last != path);
             flow.home = flow.home.filter(|home| *home != path);
         }
+        self.homes.on_path_removed(path);
         self.trust.on_path_removed(path);
     }
 
     fn reason(&self) -> String {
         let now = self.homes.now();
-        let poor = self
-            .flows
-            .iter()
-            .filter(|flow| !flow.gain.worth_it(now))
-            .count();
+        let recent = |(_, at): &(u16, Instant)| now.since(*at) < STRIPER_FOR;
+        let poor = self.poor.filter(recent);
+        let poor = poor.map(|(flow, _)| {
+            format!("flow {flow} not striped: it brought too little over paths that differ or lose")
+        });
         let striped = match self.striper {
-            Some((flow, at)) if self.homes.now().since(at) < STRIPER_FOR => {
-                format!("flow {flow} striped over several paths")
+            Some(striper) if recent(&striper) => {
+                format!("flow {} striped over several paths", striper.0)
             }
             _ => "no flow striped".into(),
         };
         [
             Some(self.homes.describe()),
             Some(striped),
-            (poor > 0).then(|| format!("flows not striped because it brought too little: {poor}")),
+            poor,
             self.trust.describe(),
         ]
         .into_iter()
@@ -327,7 +332,7 @@ impl Auto {
 
     /// Whether the flow at `home` gains by using `path` as well.
     fn striping_pays(
-        &self,
+        &mut self,
         now: Instant,
         head: &Head,
         home: &PathView,
@@ -340,7 +345,9 @@ impl Auto {
         }
         let differ = path.min_rtt.saturating_sub(home.min_rtt) / 2;
         let costs = differ > SPREAD_SMALL || path.loss > LOSS_SMALL;
+        flow.gain.consider(home, path, costs);
         if costs && !flow.gain.worth_it(now) {
+            self.poor = Some((head.flow, now));
             return false;
         }
         let residents = u32::from(self.homes.residents(home.id).max(1));
