@@ -54,7 +54,7 @@ impl Gain {
     pub(super) fn sent(&mut self, now: Instant, bytes: u64, path: &PathView, at_home: bool) {
         if now < self.rests_at {
             self.sent = self.sent.saturating_add(bytes);
-            self.watched = self.watched + now.since(self.counted);
+            self.watched += now.since(self.counted);
         }
         self.counted = now;
         if at_home || self.costly & (1 << (path.id.0 % 16)) == 0 {
