@@ -123,39 +123,26 @@ mod tests {
         assert!(gain.worth_it(end));
     }
 
-    #[test]
-    fn what_could_bring_more_is_kept() {
+    /// Sends a twentieth over `path` for ten seconds; whether that was always worth it.
+    fn kept(path: &PathView, costs: bool) -> bool {
         let mut gain = Gain::default();
-        let (home, path) = (view(0, 50, 9), view(1, 50, 9));
-        gain.consider(&home, &path, true);
-        for n in 0..10_000 {
-            let now = Instant::from_millis(n);
-            gain.sent(
-                now,
-                1_000,
-                if n % 20 == 0 { &path } else { &home },
-                n % 20 != 0,
-            );
-            assert!(gain.worth_it(now), "as fast as the home");
-        }
+        let home = view(0, 50, 9);
+        gain.consider(&home, path, costs);
+        (0..10_000).all(|n| {
+            let (now, at_home) = (Instant::from_millis(n), n % 20 != 0);
+            gain.sent(now, 1_000, if at_home { &home } else { path }, at_home);
+            gain.worth_it(now)
+        })
     }
 
     #[test]
-    fn a_path_that_costs_nothing_is_not_weighed() {
-        let mut gain = Gain::default();
-        let (home, mut path) = (view(0, 50, 9), view(1, 50, 9));
-        (path.rate, path.cwnd) = (Rate::from_bits_per_sec(800_000), 5_000);
-        gain.consider(&home, &path, false);
-        for n in 0..10_000 {
-            let now = Instant::from_millis(n);
-            gain.sent(
-                now,
-                1_000,
-                if n % 20 == 0 { &path } else { &home },
-                n % 20 != 0,
-            );
-            assert!(gain.worth_it(now));
-        }
+    fn only_a_thin_path_that_costs_something_is_left() {
+        let fast = view(1, 50, 9);
+        let mut thin = fast.clone();
+        (thin.rate, thin.cwnd) = (Rate::from_bits_per_sec(800_000), 5_000);
+        assert!(kept(&fast, true), "it may yet bring more");
+        assert!(kept(&thin, false));
+        assert!(!kept(&thin, true));
     }
 
     #[test]
@@ -163,12 +150,12 @@ mod tests {
         let mut gain = Gain::default();
         let mut now = Instant::from_millis(1_000);
         for _ in 0..20 {
-            now = stripe(&mut gain, now, 50, 4);
+            now = stripe(&mut gain, now, 1_000, 4);
             for n in 0..2_000 {
                 gain.sent(now + Duration::from_millis(n), 1_000, &view(0, 50, 9), true);
             }
             now += Duration::from_secs(2);
+            assert!(gain.worth_it(now), "a quarter while it was striped");
         }
-        assert!(gain.worth_it(now), "a quarter while it was striped");
     }
 }
