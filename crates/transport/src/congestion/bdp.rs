@@ -15,6 +15,8 @@
 
 use std::time::{Duration, Instant};
 
+use super::jitter::{Leaps, Wobble};
+
 /// Packets in the first window (RFC 9002 §7.2 recommends ten).
 const INITIAL_PACKETS: u64 = 16;
 /// Smallest window in packets.
@@ -36,6 +38,8 @@ const ROUND_PACKETS_MIN: u64 = 16;
 const ROUND_MAX: Duration = Duration::from_millis(200);
 /// A round that lasts this many floors is over even when nothing sent in it was acknowledged.
 const ROUND_FLOORS: f64 = 1.5;
+/// A round lasts at least so many usual leaps of the delay: in less, jitter makes the rate.
+const ROUND_LEAPS: f64 = 5.0;
 /// Allowance as share of the floor, with bounds in seconds and a minimum in packets.
 const ALLOWANCE_SHARE: f64 = 0.25;
 const ALLOWANCE_MIN: f64 = 0.001;
@@ -44,17 +48,20 @@ const ALLOWANCE_PACKETS: f64 = 2.0;
 /// Parts of allowance and guard that jitter adds, in units of the mean change of the smallest RTT
 /// from round to round.
 const ALLOWANCE_JITTER: f64 = 3.0;
+/// The same in units of the usual leap, which the window allows for even while it drains: a leap
+/// holds acknowledgements up, and a window without room for that stands still.
+const ALLOWANCE_LEAPS: f64 = 0.5;
 const GUARD_JITTER: f64 = 3.0;
 /// What of a round's smallest RTT may be chance, in the same units.
 const NOISE_JITTER: f64 = 2.5;
-/// Weight of one round in the jitter.
-const JITTER_WEIGHT: f64 = 0.1;
 /// A round raises the stay by this factor at most: a queue that grows is no longer path.
 const STAY_GROWTH: f64 = 1.2;
 /// Standing queue, in seconds, that makes old rates count no more.
 const GUARD_MIN: f64 = 0.010;
 /// Most jitter in seconds that the guard allows for: what changes more is our own queue.
 const JITTER_MAX: f64 = 0.030;
+/// The same for its leaps.
+const LEAPS_MAX: f64 = 0.060;
 /// Growth of the rate that shows that the start is not over.
 const STARTUP_GROWTH: f64 = 1.25;
 /// Rounds without such growth that end the start, if there was more to send.
@@ -248,40 +255,6 @@ struct Guarded {
     obeyed: u8,
 }
 
-/// What chance leaves of the mean when a delay must turn twice instead of once to count.
-const WOBBLE_TWICE: f64 = 0.47;
-
-/// Mean of how much a delay goes up and down, in seconds. A queue that comes and goes turns once at
-/// its longest, so that only what turns twice in a row counts.
-#[derive(Clone, Copy, Debug, Default)]
-struct Wobble {
-    mean: f64,
-    seen: f64,
-    last: Option<f64>,
-    /// The last two changes, the latest first.
-    changes: [f64; 2],
-}
-
-impl Wobble {
-    /// Takes in a delay in seconds; changes up to `grain` count as none.
-    fn observe(&mut self, delay: f64, grain: f64) {
-        let Some(last) = self.last.replace(delay) else {
-            return;
-        };
-        let change = delay - last;
-        let [last, before] = self.changes;
-        let moved = if change * last < 0.0 && last * before < 0.0 {
-            change.abs().min(last.abs()).min(before.abs()) / WOBBLE_TWICE
-        } else {
-            0.0
-        };
-        self.changes = [change, last];
-        self.seen += 1.0;
-        let weight = JITTER_WEIGHT.max(1.0 / self.seen);
-        self.mean += ((moved - grain).max(0.0) - self.mean) * weight;
-    }
-}
-
 /// Share of packets lost while the window was drained deeply, over the last packets of such rounds.
 #[derive(Clone, Copy, Debug, Default)]
 struct DrainedLoss {
@@ -321,6 +294,8 @@ pub(super) struct Bdp {
     jitter: Wobble,
     /// The same from one batch of acknowledgements to the next: known within the first round.
     wobble: Wobble,
+    /// How far the delay leaps beyond what our own queue explains.
+    leaps: Leaps,
     /// Share of packets lost, in all rounds and in deeply drained ones.
     loss: f64,
     loss_drained: DrainedLoss,
@@ -338,6 +313,8 @@ pub(super) struct Bdp {
     guarded: Option<Guarded>,
     /// The last round was limited by what there was to send, and showed no queue.
     idle: bool,
+    /// Most of the last round was sent while more waited.
+    wanted: bool,
 }
 
 impl Bdp {
@@ -359,6 +336,7 @@ impl Bdp {
             stay: 0.0,
             jitter: Wobble::default(),
             wobble: Wobble::default(),
+            leaps: Leaps::default(),
             loss: 0.0,
             loss_drained: DrainedLoss::default(),
             headroom: 1.0,
@@ -368,6 +346,7 @@ impl Bdp {
             deep_last: now,
             deep_due: now,
             guarded: None,
+            wanted: false,
             idle: false,
         }
     }
@@ -403,6 +382,12 @@ impl Bdp {
             self.round.wanted += batch.bytes;
         }
         self.wobble.observe(batch.rtt_min.as_secs_f64(), 0.0);
+        let rate = self.rate();
+        if rate > 0.0 {
+            #[expect(clippy::cast_precision_loss, reason = "estimates")]
+            let busy = batch.bytes as f64 / rate;
+            self.leaps.observe(batch.rtt_min.as_secs_f64(), busy);
+        }
         if let Phase::Startup { quiet, full, .. } = self.phase {
             let calm = full || quiet >= STARTUP_QUIET_ROUNDS;
             self.window = self.startup_window(if calm {
@@ -415,7 +400,8 @@ impl Bdp {
         let enough = self.round.acked >= ROUND_PACKETS_MIN * self.mtu || elapsed >= ROUND_MAX;
         let patience = ROUND_MIN.as_secs_f64() + ROUND_FLOORS * self.floor;
         let over = batch.newest_sent >= self.round.start || elapsed.as_secs_f64() > patience;
-        if over && elapsed >= ROUND_MIN && enough {
+        let steady = (ROUND_LEAPS * self.leaps.usual()).min(ROUND_MAX.as_secs_f64());
+        if over && elapsed >= ROUND_MIN && elapsed.as_secs_f64() >= steady && enough {
             self.end_round(batch);
         }
     }
@@ -471,18 +457,20 @@ impl Bdp {
             (self.hungry, self.hungry_stale) = (HUNGRY_RECOVERED, 0);
         }
         let wanted = round.wanted as f64 > WANTED_SHARE * acked;
+        let wanted_before = core::mem::replace(&mut self.wanted, wanted);
         let floor = self.floor;
+        self.leaps.end_round();
+        let noise = (CLUMP_WOBBLE * self.wobble.mean).max(self.leaps.largest());
         self.next_phase(&Seen {
             now,
             rate,
             floor,
             // Bursts that the pacer holds back ask for more, whatever the window leaves.
             app_limited: app_limited && !round.paced,
-            wanted,
+            wanted: wanted && wanted_before,
             guarded,
-            clumped: mean - round.rtt_min
-                > (CLUMP_WOBBLE * self.wobble.mean).max(CLUMP_SHARE * floor),
-            bursts: mean - round.rtt_min > (CLUMP_WOBBLE * self.wobble.mean).max(BURSTS),
+            clumped: mean - round.rtt_min > noise.max(CLUMP_SHARE * floor),
+            bursts: mean - round.rtt_min > noise.max(BURSTS),
             queue,
         });
         self.idle = app_limited;
@@ -547,7 +535,7 @@ impl Bdp {
             self.floor += above * FLOOR_UP;
         }
         // What jitter moves is no queue.
-        let noise = NOISE_JITTER * self.jitter.mean;
+        let noise = (NOISE_JITTER * self.jitter.mean).max(self.leaps.usual());
         let queue = (round.rtt_min - self.floor - noise).max(0.0);
         let stay = mean - queue;
         if self.stay == 0.0 {
@@ -561,15 +549,22 @@ impl Bdp {
         queue
     }
 
+    /// Seconds of the allowance that jitter asks for.
+    fn swing(&self) -> f64 {
+        (ALLOWANCE_JITTER * self.jitter.mean).max(ALLOWANCE_LEAPS * self.leaps.usual())
+    }
+
     /// Seconds of standing queue that are fine.
     fn allowance(&self) -> f64 {
         let share = (self.floor * ALLOWANCE_SHARE).clamp(ALLOWANCE_MIN, ALLOWANCE_MAX);
-        (share + ALLOWANCE_JITTER * self.jitter.mean) * self.headroom
+        (share + self.swing()) * self.headroom
     }
 
     /// Seconds of standing queue that are too much.
     fn guard(&self) -> f64 {
-        (2.0 * self.allowance()).max(GUARD_MIN) + GUARD_JITTER * self.jitter.mean.min(JITTER_MAX)
+        let jitter = GUARD_JITTER * self.jitter.mean.min(JITTER_MAX);
+        let leaps = self.leaps.usual().min(LEAPS_MAX);
+        (2.0 * self.allowance()).max(GUARD_MIN) + jitter.max(leaps)
     }
 
     /// A rate the application limited counts only if it is the highest.
@@ -718,7 +713,9 @@ impl Bdp {
         let allowance = allowance.max(self.packets(ALLOWANCE_PACKETS));
         let window = match self.phase {
             Phase::Startup { .. } => return,
-            Phase::Drain { deep: 0, .. } => product * DRAIN_GAIN,
+            Phase::Drain { deep: 0, .. } => {
+                product * DRAIN_GAIN + rate * ALLOWANCE_LEAPS * self.leaps.usual()
+            }
             Phase::Drain { .. } => (product * DRAIN_DEEP_GAIN).min(bare * DRAIN_BARE_GAIN),
             Phase::Cruise(_) => product * HUNGRY_GAINS[self.hungry] + allowance,
             Phase::Judge { .. } => product + allowance,

@@ -8,6 +8,7 @@
 
 mod bdp;
 mod filter;
+mod jitter;
 pub mod model;
 mod monitor;
 mod shared;

@@ -23,6 +23,10 @@ const MOVE_GAIN: f64 = 1.3;
 /// Most bytes the future of a flow is credited with.
 const HORIZON_BYTES_MAX: u64 = 1_000_000;
 
+/// One-way delays that a flow's future is charged with: acknowledgements and whatever else it
+/// waits for.
+const ROUND_TRIPS: f64 = 2.0;
+
 /// Residents per path.
 #[derive(Debug)]
 pub(super) struct Homes {
@@ -161,7 +165,7 @@ impl Homes {
             .min(sender_rate(residual(path.loss), path.srtt))
             .max(1.0);
         as_f64(bytes.clamp(SLOT_BYTES, HORIZON_BYTES_MAX)) * 8.0 / share
-            + path.owd_relative.as_secs_f64()
+            + path.owd_relative.as_secs_f64() * ROUND_TRIPS
     }
 
     /// Whether the loss of `path` leaves a flow striped over `home` and `path` at least what

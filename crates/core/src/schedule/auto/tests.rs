@@ -204,14 +204,16 @@ fn a_lossy_path_is_excluded_tried_with_copies_and_taken_back() {
     let mut auto = Auto::default();
     let mut paths = pair([9, 9]);
     paths[0].loss = 0.2;
-    let decision = auto.pick(NOW, &head(0), &paths);
+    auto.pick(NOW, &head(0), &paths);
+    let lasts = NOW + Duration::from_secs(1);
+    let decision = auto.pick(lasts, &head(0), &paths);
     assert_eq!(decision, send(&paths[1]), "the fast path loses too much");
     assert!(
         auto.reason().contains("path 0 not used: loses 20 %"),
         "{}",
         auto.reason()
     );
-    let later = NOW + Duration::from_secs(1);
+    let later = lasts + Duration::from_secs(1);
     let both = Decision::Send(PathSet::one(PathId(0)).with(PathId(1)));
     for _ in 0..20 {
         assert_eq!(auto.pick(later, &head(0), &paths), both);
@@ -229,14 +231,51 @@ fn a_lossy_path_is_excluded_tried_with_copies_and_taken_back() {
 }
 
 #[test]
+fn a_burst_of_losses_excludes_no_path() {
+    let mut trust = Trust::default();
+    let mut paths = pair([9, 9]);
+    for tenth in 0..40 {
+        // Nine tenths of a second of heavy loss, again and again.
+        paths[0].loss = if tenth % 10 == 0 { 0.0 } else { 0.5 };
+        trust.assess(NOW + Duration::from_millis(100) * tenth, &paths);
+        assert!(trust.open(PathId(0)), "{tenth}");
+    }
+    paths[0].loss = 0.5;
+    trust.assess(NOW + Duration::from_secs(4), &paths);
+    trust.assess(NOW + Duration::from_secs(5), &paths);
+    assert!(!trust.open(PathId(0)));
+}
+
+#[test]
+fn a_flow_goes_home_to_the_faster_of_two_paths_of_one_rate() {
+    let mut auto = Auto::default();
+    let mut paths = pair([0, 9]);
+    let flow = &bulk(0);
+    for path in &mut paths {
+        path.rate = Rate::from_bits_per_sec(50_000_000);
+    }
+    paths[1].owd_relative = Duration::from_millis(40);
+    assert_eq!(sent(&mut auto, NOW, flow, &paths[1..]), PathId(1));
+    let mut now = NOW;
+    for _ in 0..1_000 {
+        now += Duration::from_millis(2);
+        sent(&mut auto, now, flow, &paths[1..]);
+    }
+    paths[0].free = 9 * SLOT_BYTES;
+    assert_eq!(sent(&mut auto, now, flow, &paths), PathId(0));
+}
+
+#[test]
 fn tries_of_an_excluded_path_become_rarer() {
     let mut trust = Trust::default();
     let mut paths = pair([9, 9]);
     paths[1].loss = 0.5;
     trust.assess(NOW, &paths);
+    let lasts = NOW + Duration::from_secs(1);
+    trust.assess(lasts, &paths);
     let tries: Vec<u64> = (0..200)
         .filter(|second| {
-            let now = NOW + Duration::from_secs(*second);
+            let now = lasts + Duration::from_secs(*second);
             let tried = trust.wants_copy(now, PathId(1));
             for _ in 0..20 {
                 trust.copy_sent(PathId(1));

@@ -8,6 +8,8 @@ use ropewalk_types::{Duration, Instant, PATHS_MAX, PathId};
 
 /// A path that loses more than this is excluded while another loses less than [`LOSS_FINE`].
 const LOSS_HIGH: f64 = 0.10;
+/// Loss must last this long to exclude a path: a window that was tried too large loses as much.
+const LOSS_LASTS: Duration = Duration::from_secs(1);
 /// Loss at which an excluded path is open again.
 const LOSS_FINE: f64 = 0.05;
 /// A path this much later than the fastest is excluded ...
@@ -72,6 +74,8 @@ impl Backoff {
 #[derive(Clone, Copy, Debug, Default)]
 struct PathTrust {
     excluded: Option<Reason>,
+    /// Since when it has lost too much.
+    lossy_since: Option<Instant>,
     retry: Backoff,
     copies_left: u8,
 }
@@ -114,9 +118,16 @@ impl Trust {
             };
             let out = trust.excluded.is_some();
             let loss_limit = if out { LOSS_FINE } else { LOSS_HIGH };
+            let lossy = path.loss > loss_limit && cleanest < LOSS_FINE;
+            let since = if lossy {
+                *trust.lossy_since.get_or_insert(now)
+            } else {
+                trust.lossy_since = None;
+                now
+            };
             let reason = if lags {
                 Some(Reason::Lag(path.owd_relative))
-            } else if path.loss > loss_limit && cleanest < LOSS_FINE {
+            } else if lossy && (out || now.since(since) >= LOSS_LASTS) {
                 Some(Reason::Loss(path.loss))
             } else {
                 None
