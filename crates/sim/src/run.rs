@@ -2,7 +2,7 @@
 
 use crate::carrier::Carrier;
 use crate::carrier::direct::Direct;
-use crate::carrier::tunnel::{TunnelCarrier, TunnelSettings};
+use crate::carrier::tunnel::{ModelledTunnel, QuicTunnel, TunnelCarrier, TunnelSettings};
 use crate::events::Trace;
 use crate::host::tcp::LossDetection;
 use crate::traffic::section::{Maker, Section, nanos};
@@ -176,19 +176,25 @@ impl<'a> Setup<'a> {
                 index.collect::<Result<_, _>>()?
             }
         };
-        if tunnel.transport == TransportPlan::Quic {
-            return Err(SimError::setting(
-                "carrier.transport",
-                "`quic` is not simulated yet; use `model`".into(),
-            ));
-        }
         let settings = TunnelSettings::parse(tunnel)?;
         let links = used.iter().map(|&path| (path, self.links[path].clone()));
         let entry = self.direction;
-        let carrier = TunnelCarrier::new(&settings, links.collect(), self.seed, entry, policy);
+        let links = links.collect();
         let capacity = used.iter().map(|&path| self.capacity_mbit(path, entry));
         let ceiling = tunnel_ceiling(capacity.sum());
-        self.run(carrier, TUNNEL_MTU, ceiling)
+        match tunnel.transport {
+            TransportPlan::Model => {
+                let carrier = TunnelCarrier::<ModelledTunnel>::new(
+                    &settings, links, self.seed, entry, policy,
+                )?;
+                self.run(carrier, TUNNEL_MTU, ceiling)
+            }
+            TransportPlan::Quic => {
+                let carrier =
+                    TunnelCarrier::<QuicTunnel>::new(&settings, links, self.seed, entry, policy)?;
+                self.run(carrier, TUNNEL_MTU, ceiling)
+            }
+        }
     }
 
     fn run<C: Carrier>(

@@ -73,14 +73,51 @@ fn a_seed_decides_the_trace_whatever_the_number_of_threads() {
 }
 
 #[test]
+fn the_real_transport_repeats_itself_and_does_what_the_model_does() {
+    for link in ["", "loss = \"1%\", jitter = \"3ms\", "] {
+        let paths = TWO_PATHS.replace("queue", &format!("{link}queue"));
+        let report = |transport: &str| {
+            report(&format!(
+                "duration = \"8s\"\nwarmup = \"2s\"\n{paths}\n[carrier]\nkind = \"tunnel\"\n\
+                 transport = \"{transport}\"\n[[traffic]]\nkind = \"tcp\"\nflows = 3"
+            ))
+        };
+        let [first, second] = [report("quic"), report("quic")];
+        assert_eq!(first.trace_hash, second.trace_hash, "{link}");
+        let (real, model) = (goodput(&first), goodput(&report("model")));
+        assert!(
+            (0.9..1.1).contains(&(real / model)),
+            "{link}: {real} {model}"
+        );
+    }
+}
+
+#[test]
+fn the_real_transport_offers_every_congestion_control() {
+    for congestion in ["newreno", "cubic", "bbr", "bdp"] {
+        let tunnel = |transport: &str| {
+            plan(&format!(
+                "duration = \"6s\"\nwarmup = \"2s\"\n{TWO_PATHS}\n[carrier]\nkind = \"tunnel\"\n\
+                 transport = \"{transport}\"\ncongestion = \"{congestion}\"\n\
+                 [[traffic]]\nkind = \"tcp\"\nflows = 3"
+            ))
+        };
+        let report = run(&tunnel("quic"), 1).expect(congestion);
+        assert!(goodput(&report) > 0.5 * report.ceiling_mbit, "{congestion}");
+        let modelled = run(&tunnel("model"), 1);
+        assert_eq!(modelled.is_ok(), congestion == "bdp", "{congestion}");
+    }
+}
+
+#[test]
 fn every_packet_is_delivered_dropped_or_under_way() {
     // The run itself compares the links' counters and notes what does not add up.
     let changes = "change = [ { at = \"1s\", both.blackhole = true }, \
                    { at = \"1500ms\", both.blackhole = false, both.rate = \"3Mbit\" } ]";
-    for carrier in ["direct", "tunnel"] {
+    for carrier in ["direct\"", "tunnel\"", "tunnel\"\ntransport = \"quic\""] {
         let paths = TWO_PATHS.replace("queue", "loss = \"3%\", queue");
         let report = report(&format!(
-            "duration = \"4s\"\n{paths}\n{changes}\n[carrier]\nkind = \"{carrier}\"\n\
+            "duration = \"4s\"\n{paths}\n{changes}\n[carrier]\nkind = \"{carrier}\n\
              [[traffic]]\nkind = \"tcp\"\nflows = 4\n[[traffic]]\nkind = \"tcp\"\ndirection = \"up\""
         ));
         assert_eq!(report.notes, Vec::<String>::new(), "{carrier}");
@@ -235,10 +272,6 @@ fn plans_that_cannot_be_simulated_name_the_key() {
         (
             "kind = \"tunnel\"\ncongestion = \"cubic\"",
             "carrier.congestion",
-        ),
-        (
-            "kind = \"tunnel\"\ntransport = \"quic\"",
-            "carrier.transport",
         ),
     ] {
         let plan = plan(&format!("{rest}[carrier]\n{carrier}"));

@@ -1,7 +1,7 @@
 //! One end of the tunnel: the core, its sub-tunnels, and the pump between them, in the order in
 //! which the gateway's event loop works.
 
-use super::subtunnel::{Frame, SubTunnel};
+use super::subtunnel::SubTunnel;
 use crate::engine::NEVER;
 use bytes::BytesMut;
 use ropewalk_core::path::PathConfig;
@@ -38,7 +38,7 @@ impl Role {
 
 /// One gateway.
 #[derive(Debug)]
-pub struct Gateway {
+pub struct Gateway<S> {
     /// Which end it is.
     pub role: Role,
     /// The core.
@@ -47,17 +47,17 @@ pub struct Gateway {
     pub touched: bool,
     /// Something happened that may let packets go: an inner packet, a timer, news of a path.
     pub ready: bool,
-    paths: Vec<SubTunnel>,
+    paths: Vec<S>,
     out: Vec<Outgoing>,
 }
 
-impl Gateway {
-    /// A gateway whose paths are up, with the round trips their handshakes measured.
+impl<S: SubTunnel> Gateway<S> {
+    /// A gateway whose paths are up.
     #[must_use]
     pub fn new(
         role: Role,
         scheduler: SchedulerKind,
-        rtts: &[Duration],
+        paths: Vec<S>,
         seed: u64,
         policy: Option<Box<dyn Policy>>,
     ) -> Self {
@@ -69,7 +69,7 @@ impl Gateway {
             Some(policy) => Tunnel::with_policy(&config, seed, policy),
             None => Tunnel::new(config, seed),
         };
-        for index in 0..rtts.len() {
+        for index in 0..paths.len() {
             tunnel.add_path(Instant::ZERO, id(index), PathConfig::default());
         }
         Self {
@@ -77,18 +77,17 @@ impl Gateway {
             tunnel,
             touched: true,
             ready: true,
-            paths: rtts.iter().map(|rtt| SubTunnel::new(*rtt)).collect(),
+            paths,
             out: Vec::new(),
         }
     }
 
     /// A packet of the peer arrived on a path.
-    pub fn on_frame(&mut self, now: Instant, path: usize, frame: Frame) {
+    pub fn on_packet(&mut self, now: Instant, path: usize, packet: S::Packet) {
         self.touched = true;
-        self.ready |= self.paths[path].on_frame(now, &frame);
         let tunnel = &mut self.tunnel;
-        frame.each(|datagram| {
-            // The modelled peers exchange no control messages.
+        self.ready |= self.paths[path].on_packet(now, packet, |datagram| {
+            // Simulated gateways exchange no control messages.
             let _none = tunnel.handle_datagram(now, id(path), Ecn::NotEct, datagram);
         });
     }
@@ -111,7 +110,7 @@ impl Gateway {
     }
 
     /// Moves packets from the entry to the paths while they take any.
-    pub fn pump(&mut self, now: Instant, send: &mut impl FnMut(usize, Frame)) {
+    pub fn pump(&mut self, now: Instant, send: &mut impl FnMut(usize, S::Packet)) {
         // After rounds that all moved packets there may be more to move at the next event.
         self.ready = true;
         for _ in 0..ROUNDS {
@@ -121,8 +120,8 @@ impl Gateway {
                 self.paths[outgoing.path.index()].push(outgoing.datagram);
             }
             for (index, path) in self.paths.iter_mut().enumerate() {
-                while let Some(frame) = path.poll_transmit(now) {
-                    send(index, frame);
+                while let Some(packet) = path.poll_transmit(now) {
+                    send(index, packet);
                 }
             }
             if bound == 0 {
@@ -143,9 +142,8 @@ impl Gateway {
     }
 
     /// When [`Self::on_timer`] is wanted.
-    #[must_use]
-    pub fn due_ns(&self) -> u64 {
-        let paths = self.paths.iter().map(SubTunnel::due_ns);
+    pub fn due_ns(&mut self) -> u64 {
+        let paths = self.paths.iter_mut().map(SubTunnel::due_ns);
         let tunnel = self.tunnel.poll_timeout().map_or(NEVER, Instant::as_nanos);
         paths.min().unwrap_or(NEVER).min(tunnel)
     }

@@ -1,7 +1,6 @@
-//! A pair of gateways with the real tunnel core, and a modelled sub-tunnel per path.
+//! A pair of gateways with the real tunnel core, and a sub-tunnel per path.
 
 mod gateway;
-mod pacer;
 mod subtunnel;
 
 use super::{Arrival, Carrier, Core};
@@ -16,7 +15,10 @@ use ropewalk_plan::{TunnelPlan, TunnelReport};
 use ropewalk_transport::CongestionControl;
 use ropewalk_types::{Instant, Random};
 use ropewalk_wire::HEADROOM;
-use subtunnel::Frame;
+use subtunnel::{LinkItem, Settings, SubTunnel};
+
+pub use subtunnel::model::ModelledTunnel;
+pub use subtunnel::quic::QuicTunnel;
 
 /// Inner packets are cut from slabs of this size, so that memory is neither asked for nor given
 /// back per packet.
@@ -26,13 +28,14 @@ const SLAB_BYTES: usize = 64 * 1024;
 #[derive(Clone, Copy, Debug)]
 pub struct TunnelSettings {
     scheduler: SchedulerKind,
+    congestion: CongestionControl,
 }
 
 impl TunnelSettings {
     /// Checks names.
     ///
     /// # Errors
-    /// With the key, on unknown names and on what the model does not have.
+    /// With the key, on unknown names.
     pub fn parse(plan: &TunnelPlan) -> Result<Self, SimError> {
         let scheduler = match &plan.scheduler {
             None => SchedulerKind::default(),
@@ -46,61 +49,68 @@ impl TunnelSettings {
                 .parse()
                 .map_err(|error| SimError::setting("carrier.congestion", format!("{error}")))?,
         };
-        if congestion != CongestionControl::Bdp {
-            return Err(SimError::setting(
-                "carrier.congestion",
-                format!("`{congestion}` is not modelled in sub-tunnels; use `bdp`"),
-            ));
-        }
-        Ok(Self { scheduler })
+        Ok(Self {
+            scheduler,
+            congestion,
+        })
     }
 }
 
 /// Two gateways and the links between them.
 #[derive(Debug)]
-pub struct TunnelCarrier {
+pub struct TunnelCarrier<S: SubTunnel> {
     /// Number of the path in the plan, and its link.
-    links: Vec<(usize, Link<Frame>)>,
+    links: Vec<(usize, Link<S::Packet>)>,
     /// The site's and the hub's.
-    gateways: [Gateway; 2],
+    gateways: [Gateway<S>; 2],
     /// What the next inner packets are cut from.
     slab: BytesMut,
-    frames: Vec<Frame>,
+    packets: Vec<S::Packet>,
     sent: u64,
 }
 
-impl TunnelCarrier {
+impl<S: SubTunnel> TunnelCarrier<S> {
     /// A tunnel over these paths. `policy` schedules the gateway that sends towards `entry`.
-    #[must_use]
+    ///
+    /// # Errors
+    /// With the key, when sub-tunnels cannot be what the settings say.
     pub fn new(
         settings: &TunnelSettings,
         links: Vec<(usize, LinkConfig)>,
         seed: u64,
         entry: Side,
         policy: Option<Box<dyn Policy>>,
-    ) -> Self {
+    ) -> Result<Self, SimError> {
         let mut random = Random::new(seed ^ GATEWAY_SEED);
+        let mut ends = [Vec::new(), Vec::new()];
+        for (path, (_, link)) in (0..).zip(&links) {
+            let settings = Settings {
+                congestion: settings.congestion,
+                delays: [link.up.delay, link.down.delay],
+            };
+            let [site, hub] = S::pair(&settings, seed ^ PATH_SEED ^ path)?;
+            ends[0].push(site);
+            ends[1].push(hub);
+        }
         let mut policy = policy;
-        let rtts: Vec<_> = links
-            .iter()
-            .map(|(_, link)| link.up.delay + link.down.delay)
-            .collect();
-        let gateways = [Role::Site, Role::Hub].map(|role| {
+        let mut gateway = |role: Role, paths| {
             let policy = if role.direction() == entry {
                 policy.take()
             } else {
                 None
             };
-            Gateway::new(role, settings.scheduler, &rtts, random.next_u64(), policy)
-        });
+            Gateway::new(role, settings.scheduler, paths, random.next_u64(), policy)
+        };
+        let [site, hub] = ends;
+        let gateways = [gateway(Role::Site, site), gateway(Role::Hub, hub)];
         let links = links.into_iter();
-        Self {
+        Ok(Self {
             links: links.map(|(path, link)| (path, Link::new(link))).collect(),
             gateways,
             slab: BytesMut::new(),
-            frames: Vec::new(),
+            packets: Vec::new(),
             sent: 0,
-        }
+        })
     }
 
     fn gateway(direction: Side) -> usize {
@@ -124,11 +134,11 @@ impl TunnelCarrier {
         let direction = gateway.role.direction();
         let links = &mut self.links;
         let sent = &mut self.sent;
-        gateway.pump(now, &mut |path, frame: Frame| {
+        gateway.pump(now, &mut |path, packet: S::Packet| {
             *sent += 1;
             let (number, link) = &mut links[path];
-            let bytes = frame.ip_bytes() as usize;
-            if let Err(Refused { reason, item }) = link.enqueue(now, direction, bytes, frame) {
+            let bytes = packet.ip_bytes() as usize;
+            if let Err(Refused { reason, item }) = link.enqueue(now, direction, bytes, packet) {
                 core.trace
                     .dropped(core.now_ns, *number, reason, item.digest());
             }
@@ -136,7 +146,7 @@ impl TunnelCarrier {
     }
 }
 
-impl Carrier for TunnelCarrier {
+impl<S: SubTunnel> Carrier for TunnelCarrier<S> {
     fn components(&self) -> usize {
         self.links.len() + self.gateways.len()
     }
@@ -162,24 +172,24 @@ impl Carrier for TunnelCarrier {
             return;
         };
         for direction in Side::ALL {
-            let mut frames = std::mem::take(&mut self.frames);
+            let mut packets = std::mem::take(&mut self.packets);
             let (_, link) = &mut self.links[component];
-            while let Some(frame) = link.poll(now, direction) {
-                core.trace.delivered(core.now_ns, number, frame.digest());
-                frames.push(frame);
+            while let Some(packet) = link.poll(now, direction) {
+                core.trace.delivered(core.now_ns, number, packet.digest());
+                packets.push(packet);
             }
-            while let Some(frame) = link.poll_lost(direction) {
-                core.trace.lost(core.now_ns, number, frame.digest());
+            while let Some(packet) = link.poll_lost(direction) {
+                core.trace.lost(core.now_ns, number, packet.digest());
             }
-            if !frames.is_empty() {
+            if !packets.is_empty() {
                 let exit = &mut self.gateways[1 - Self::gateway(direction)];
-                for frame in frames.drain(..) {
-                    exit.on_frame(now, component, frame);
+                for packet in packets.drain(..) {
+                    exit.on_packet(now, component, packet);
                 }
                 exit.tunnel.end_batch(now);
                 self.release(direction, arrivals);
             }
-            self.frames = frames;
+            self.packets = packets;
         }
     }
 
@@ -238,3 +248,5 @@ impl Carrier for TunnelCarrier {
 
 /// Keeps the gateways' randomness apart from the hosts' and the links'.
 const GATEWAY_SEED: u64 = 0x6761_7465_7700;
+/// The same for the keys and identifiers of sub-tunnels.
+const PATH_SEED: u64 = 0x7061_7468_0000;

@@ -5,19 +5,20 @@
 //! acknowledged nor lost.
 
 use super::pacer::Pacer;
+use super::{IP_UDP, LinkItem, Settings, SubTunnel};
 use crate::engine::NEVER;
 use crate::host::MS;
 use crate::host::ranges::Ranges;
+use crate::run::SimError;
 use bytes::Bytes;
 use ropewalk_core::path::PathSnapshot;
+use ropewalk_transport::CongestionControl;
 use ropewalk_transport::congestion::model::{ModelPath, ModelReport};
 use ropewalk_types::{Duration, Instant};
 use std::collections::VecDeque;
 
 /// UDP payload that path MTU discovery finds on a path of 1,500 bytes.
 const MTU: u64 = 1_463;
-/// IPv4 and UDP header.
-const IP_UDP: u64 = 28;
 /// QUIC short header with a connection identifier of six bytes, packet number, tag.
 const PACKET_BYTES: u64 = 24;
 /// Header of a datagram frame.
@@ -49,7 +50,7 @@ const BACKOFF_MAX: u32 = 10;
 
 /// One packet on the link.
 #[derive(Debug)]
-pub struct Frame {
+pub struct Packet {
     number: u32,
     /// UDP payload.
     bytes: u32,
@@ -74,26 +75,13 @@ struct AckFrame {
     delay_ns: u64,
 }
 
-impl Frame {
-    /// Length of the IP packet.
-    #[must_use]
-    pub fn ip_bytes(&self) -> u64 {
+impl LinkItem for Packet {
+    fn ip_bytes(&self) -> u64 {
         u64::from(self.bytes) + IP_UDP
     }
 
-    /// One number for all it is, for the trace hash.
-    #[must_use]
-    pub fn digest(&self) -> u64 {
+    fn digest(&self) -> u64 {
         u64::from(self.number) << 32 | u64::from(self.bytes) << 1 | u64::from(self.ack.is_some())
-    }
-
-    /// Calls `take` with every datagram.
-    pub fn each(self, mut take: impl FnMut(Bytes)) {
-        match self.content {
-            Content::Nothing | Content::Ping => {}
-            Content::One(datagram) => take(datagram),
-            Content::Several(datagrams) => datagrams.into_iter().for_each(take),
-        }
     }
 }
 
@@ -130,7 +118,7 @@ impl Estimate {
 
 /// One end of one path.
 #[derive(Debug)]
-pub struct SubTunnel {
+pub struct ModelledTunnel {
     control: ModelPath,
     rtt: Estimate,
     pacer: Pacer,
@@ -160,10 +148,98 @@ pub struct SubTunnel {
     news: bool,
 }
 
-impl SubTunnel {
+impl SubTunnel for ModelledTunnel {
+    type Packet = Packet;
+
+    fn pair(settings: &Settings, _seed: u64) -> Result<[Self; 2], SimError> {
+        if settings.congestion != CongestionControl::Bdp {
+            return Err(SimError::setting(
+                "carrier.congestion",
+                format!(
+                    "`{}` is not modelled in sub-tunnels; use `bdp`, or `transport = \"quic\"`",
+                    settings.congestion
+                ),
+            ));
+        }
+        let rtt = settings.delays[0] + settings.delays[1];
+        Ok([Self::new(rtt), Self::new(rtt)])
+    }
+
+    fn take_news(&mut self) -> Option<PathSnapshot> {
+        std::mem::take(&mut self.news).then(|| self.snapshot())
+    }
+
+    fn due_ns(&mut self) -> u64 {
+        let mut due = self.loss_due_ns.min(self.probe_due_ns).min(self.ack_due_ns);
+        if !self.queue.is_empty() {
+            due = due.min(self.pacer_due_ns);
+        }
+        due
+    }
+
+    fn push(&mut self, datagram: Bytes) {
+        self.news = true;
+        self.queued += datagram.len() as u64 + QUEUE_ITEM_BYTES;
+        self.queue.push_back(datagram);
+        self.control.set_queued(self.queued);
+    }
+
+    fn poll_transmit(&mut self, now: Instant) -> Option<Packet> {
+        let now_ns = now.as_nanos();
+        self.news |= self.pacer_due_ns != NEVER;
+        self.pacer_due_ns = NEVER;
+        if self.ping {
+            self.ping = false;
+            let ack = self.take_ack(now_ns, MTU);
+            return Some(self.emit(now, PING_BYTES, ack, Content::Ping));
+        }
+        if self.may_send(now_ns) {
+            let first = self.queue.front().map_or(0, Bytes::len) as u64;
+            let room = MTU.saturating_sub(PACKET_BYTES + DATAGRAM_BYTES + first);
+            let ack = self.take_ack(now_ns, room);
+            // A full datagram leaves no room for an acknowledgement that is due.
+            if ack.is_some() || !self.ack_now {
+                return Some(self.emit_datagrams(now, ack));
+            }
+        }
+        if self.ack_now {
+            let ack = self.take_ack(now_ns, MTU);
+            return Some(self.emit(now, 0, ack, Content::Nothing));
+        }
+        None
+    }
+
+    fn on_packet(&mut self, now: Instant, packet: Packet, mut take: impl FnMut(Bytes)) -> bool {
+        let ready = self.note(now, &packet);
+        match packet.content {
+            Content::Nothing | Content::Ping => {}
+            Content::One(datagram) => take(datagram),
+            Content::Several(datagrams) => datagrams.into_iter().for_each(take),
+        }
+        ready
+    }
+
+    fn on_timer(&mut self, now: Instant) {
+        let now_ns = now.as_nanos();
+        if self.ack_due_ns <= now_ns {
+            self.ack_due_ns = NEVER;
+            self.ack_now |= self.unacknowledged > 0;
+        }
+        if self.loss_due_ns <= now_ns {
+            self.find_losses(now);
+            self.set_probe_timer();
+        }
+        if self.probe_due_ns <= now_ns {
+            self.probes += 1;
+            self.ping = true;
+            self.probe_due_ns = NEVER;
+        }
+    }
+}
+
+impl ModelledTunnel {
     /// A connection whose handshake measured `rtt`.
-    #[must_use]
-    pub fn new(rtt: Duration) -> Self {
+    fn new(rtt: Duration) -> Self {
         let rtt_ns = u64::try_from(rtt.as_nanos()).unwrap_or(MS).max(MS);
         let mtu = u16::try_from(MTU).unwrap_or(u16::MAX);
         let control = ModelPath::new(Instant::ZERO, mtu);
@@ -201,11 +277,6 @@ impl SubTunnel {
         }
     }
 
-    /// The report for the scheduler, if it has changed since it was last taken.
-    pub fn take_news(&mut self) -> Option<PathSnapshot> {
-        std::mem::take(&mut self.news).then(|| self.snapshot())
-    }
-
     fn snapshot(&self) -> PathSnapshot {
         let paced = self.queued > 0 && self.pacer_due_ns != NEVER;
         self.control.snapshot(&ModelReport {
@@ -215,50 +286,6 @@ impl SubTunnel {
             sent_packets: self.sent_packets,
             lost_packets: self.lost_packets,
         })
-    }
-
-    /// When [`Self::on_timer`] is wanted.
-    #[must_use]
-    pub fn due_ns(&self) -> u64 {
-        let mut due = self.loss_due_ns.min(self.probe_due_ns).min(self.ack_due_ns);
-        if !self.queue.is_empty() {
-            due = due.min(self.pacer_due_ns);
-        }
-        due
-    }
-
-    /// Takes a datagram to send.
-    pub fn push(&mut self, datagram: Bytes) {
-        self.news = true;
-        self.queued += datagram.len() as u64 + QUEUE_ITEM_BYTES;
-        self.queue.push_back(datagram);
-        self.control.set_queued(self.queued);
-    }
-
-    /// The next packet to send now, if any.
-    pub fn poll_transmit(&mut self, now: Instant) -> Option<Frame> {
-        let now_ns = now.as_nanos();
-        self.news |= self.pacer_due_ns != NEVER;
-        self.pacer_due_ns = NEVER;
-        if self.ping {
-            self.ping = false;
-            let ack = self.take_ack(now_ns, MTU);
-            return Some(self.emit(now, PING_BYTES, ack, Content::Ping));
-        }
-        if self.may_send(now_ns) {
-            let first = self.queue.front().map_or(0, Bytes::len) as u64;
-            let room = MTU.saturating_sub(PACKET_BYTES + DATAGRAM_BYTES + first);
-            let ack = self.take_ack(now_ns, room);
-            // A full datagram leaves no room for an acknowledgement that is due.
-            if ack.is_some() || !self.ack_now {
-                return Some(self.emit_datagrams(now, ack));
-            }
-        }
-        if self.ack_now {
-            let ack = self.take_ack(now_ns, MTU);
-            return Some(self.emit(now, 0, ack, Content::Nothing));
-        }
-        None
     }
 
     fn may_send(&mut self, now_ns: u64) -> bool {
@@ -277,7 +304,7 @@ impl SubTunnel {
         wait.is_none()
     }
 
-    fn emit_datagrams(&mut self, now: Instant, ack: Option<AckFrame>) -> Frame {
+    fn emit_datagrams(&mut self, now: Instant, ack: Option<AckFrame>) -> Packet {
         let mut bytes = 0;
         let room = MTU - PACKET_BYTES - ack.as_ref().map_or(0, ack_bytes);
         let mut content = Content::Nothing;
@@ -311,7 +338,7 @@ impl SubTunnel {
         content_bytes: u64,
         ack: Option<AckFrame>,
         content: Content,
-    ) -> Frame {
+    ) -> Packet {
         let ack_len = ack.as_ref().map_or(0, ack_bytes);
         let bytes = PACKET_BYTES + content_bytes + ack_len;
         let bytes32 = u32::try_from(bytes).unwrap_or(u32::MAX);
@@ -335,7 +362,7 @@ impl SubTunnel {
             self.control.on_sent(now, bytes);
             self.set_probe_timer();
         }
-        Frame {
+        Packet {
             number,
             bytes: bytes32,
             ack,
@@ -364,18 +391,18 @@ impl SubTunnel {
     }
 
     /// A packet of the peer arrived; whether there is something to send or news of the path.
-    pub fn on_frame(&mut self, now: Instant, frame: &Frame) -> bool {
+    fn note(&mut self, now: Instant, packet: &Packet) -> bool {
         let now_ns = now.as_nanos();
-        if let Some(ack) = &frame.ack {
+        if let Some(ack) = &packet.ack {
             self.on_ack(now, ack);
         }
         let newest = self.received.as_slice().last().map_or(0, |range| range.1);
-        if frame.number >= newest {
+        if packet.number >= newest {
             self.newest_at_ns = now_ns;
         }
-        self.received.insert(frame.number);
+        self.received.insert(packet.number);
         self.received.keep_last(ACK_BLOCKS);
-        match frame.content {
+        match packet.content {
             Content::Nothing => return self.news,
             Content::Ping => self.ack_now = true,
             Content::One(_) | Content::Several(_) => {}
@@ -501,24 +528,6 @@ impl SubTunnel {
             wait_ns
         };
         self.probe_due_ns = self.last_eliciting_ns + wait_ns;
-    }
-
-    /// A timer may be due.
-    pub fn on_timer(&mut self, now: Instant) {
-        let now_ns = now.as_nanos();
-        if self.ack_due_ns <= now_ns {
-            self.ack_due_ns = NEVER;
-            self.ack_now |= self.unacknowledged > 0;
-        }
-        if self.loss_due_ns <= now_ns {
-            self.find_losses(now);
-            self.set_probe_timer();
-        }
-        if self.probe_due_ns <= now_ns {
-            self.probes += 1;
-            self.ping = true;
-            self.probe_due_ns = NEVER;
-        }
     }
 }
 
