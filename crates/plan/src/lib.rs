@@ -31,6 +31,7 @@
 #![forbid(unsafe_code)]
 
 mod ceiling;
+pub mod page;
 mod report;
 mod traffic;
 

@@ -38,6 +38,11 @@ pub const IPERF3: Requirement = Requirement {
     program: "iperf3",
     package: "iperf3",
 };
+/// `curl`, for pages.
+pub const CURL: Requirement = Requirement {
+    program: "curl",
+    package: "curl",
+};
 /// `wg`, to set up the WireGuard peer of a benchmark.
 pub const WG: Requirement = Requirement {
     program: "wg",

@@ -64,7 +64,7 @@ fn ready() -> bool {
     let built = ["ropewalk", "ropewalk-linkem", "ropewalk-bulk"];
     let error = match built.iter().find_map(|name| programs::own(name).err()) {
         Some(error) => Some(error),
-        None => programs::require(&[programs::IP, programs::IPERF3]).err(),
+        None => programs::require(&[programs::IP, programs::IPERF3, programs::CURL]).err(),
     };
     if let Some(error) = &error {
         eprintln!("skipped: {error}");
@@ -178,6 +178,23 @@ fn quic_runs_through_the_tunnel_and_another_seed_is_reported() {
     let report = report(run.spawn().unwrap());
     assert_eq!((report.seed, report.runner.as_str()), (7, "kernel"));
     reaches(&report, 0.2);
+}
+
+#[test]
+fn pages_load_through_the_tunnel() {
+    if !ready() {
+        return;
+    }
+    let web = "[[traffic]]\nkind = \"web\"\nusers = 2\nobjects = 8\npause = \"50ms\"\n";
+    let report = report(PlanFile::new(&[TUNNEL, web]).start());
+    let pages = report.traffic[0].delay_ms.unwrap();
+    assert!(pages.count >= 4, "{report:?}");
+    // A round trip to connect, one for the document: 20 ms each.
+    assert!(pages.min > 40.0 && pages.max < 2_500.0, "{pages:?}");
+    assert!(
+        !report.notes.iter().any(|note| note.contains("failed")),
+        "{report:?}"
+    );
 }
 
 #[test]

@@ -70,6 +70,16 @@ pub struct LossEstimator {
     seconds: [(u64, Counts); HISTORY_SECS as usize],
     loss: f64,
     gilbert: Gilbert,
+    /// Answers that hold within a second, while nothing new is reported: schedulers ask often.
+    known: Known,
+}
+
+/// What was lost lately, as of a second.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    second: u64,
+    lately: f64,
+    steady: Option<f64>,
 }
 
 impl Default for LossEstimator {
@@ -94,6 +104,11 @@ impl LossEstimator {
                 p: 0.0,
                 r: END_PRIOR,
             },
+            known: Known {
+                second: 0,
+                lately: 0.0,
+                steady: None,
+            },
         }
     }
 
@@ -110,6 +125,7 @@ impl LossEstimator {
             runs: u64::from(feedback.loss_runs.min(feedback.lost_packets)),
         });
         self.recount(second);
+        self.known = self.know(second);
     }
 
     /// Share lost in the last `LATELY_SECS` but the worst of these seconds, drawn towards zero
@@ -118,7 +134,36 @@ impl LossEstimator {
     /// of a transfer must not be held against it.
     #[must_use]
     pub fn loss_lately(&self, now: Instant) -> f64 {
+        self.known_at(now).lately
+    }
+
+    /// Loss that stays: what is lost in most of the last `STEADY_SECS` seconds with enough packets.
+    /// A queue that overflows once, at the start of a transfer say, is none of it. `None` while
+    /// there are not two such seconds.
+    #[must_use]
+    pub fn loss_steady(&self, now: Instant) -> Option<f64> {
+        self.known_at(now).steady
+    }
+
+    fn known_at(&self, now: Instant) -> Known {
         let second = now.as_nanos() / 1_000_000_000;
+        if second == self.known.second {
+            self.known
+        } else {
+            self.know(second)
+        }
+    }
+
+    fn know(&self, second: u64) -> Known {
+        let steady = self.steady(second);
+        Known {
+            second,
+            lately: self.lately(second).min(steady.unwrap_or(1.0)),
+            steady,
+        }
+    }
+
+    fn lately(&self, second: u64) -> f64 {
         let mut lately = Counts::default();
         let mut worst = Counts::default();
         for age in 0..LATELY_SECS.min(second + 1) {
@@ -133,24 +178,18 @@ impl LossEstimator {
             lately.received -= worst.received;
             lately.lost -= worst.lost;
         }
-        let share = ratio(lately.lost, lately.packets() + LATELY_PRIOR);
-        share.min(self.loss_steady(now).unwrap_or(1.0))
+        ratio(lately.lost, lately.packets() + LATELY_PRIOR)
     }
 
-    /// Loss that stays: what is lost in most of the last `STEADY_SECS` seconds with enough packets.
-    /// A queue that overflows once, at the start of a transfer say, is none of it. `None` while
-    /// there are not two such seconds.
-    #[must_use]
-    pub fn loss_steady(&self, now: Instant) -> Option<f64> {
-        let second = now.as_nanos() / 1_000_000_000;
+    fn steady(&self, second: u64) -> Option<f64> {
+        let ages = 0..HISTORY_SECS.min(second + 1);
+        let counts = ages.map(|age| self.counts_at(second - age));
+        let enough = counts.filter(|counts| counts.packets() >= STEADY_PACKETS);
         let mut losses = [0.0; STEADY_SECS];
         let mut known = 0;
-        for age in 0..HISTORY_SECS.min(second + 1) {
-            let counts = self.counts_at(second - age);
-            if known < STEADY_SECS && counts.packets() >= STEADY_PACKETS {
-                losses[known] = ratio(counts.lost, counts.packets());
-                known += 1;
-            }
+        for (loss, counts) in losses.iter_mut().zip(enough) {
+            *loss = ratio(counts.lost, counts.packets());
+            known += 1;
         }
         if known < 2 {
             return None;

@@ -71,6 +71,8 @@ pub struct Flow {
     last: Instant,
     held: VecDeque<Option<Held>>,
     held_count: usize,
+    /// In the exit's list of flows that hold packets.
+    pub listed: bool,
     /// Bytes of a run that may leave now.
     credit: usize,
     /// When a run that waits for credit goes on.
@@ -183,6 +185,8 @@ impl Flow {
     pub fn hold(&mut self, header: &DataHeader, inner: Option<Inner>, deadline: Instant) -> bool {
         let slot = usize::from(header.flow_seq.wrapping_sub(self.next));
         if self.held.len() <= slot {
+            let missing = (slot + 1).next_power_of_two() - self.held.len();
+            self.held.reserve_exact(missing);
             self.held.resize_with(slot + 1, || None);
         }
         if self.held[slot].is_some() {
@@ -210,6 +214,22 @@ impl Flow {
         } else {
             deadline
         })
+    }
+
+    /// Places there is memory for.
+    pub fn places(&self) -> usize {
+        self.held.capacity()
+    }
+
+    /// Places there would be memory for with this packet held.
+    pub fn places_with(&self, header: &DataHeader) -> usize {
+        let slot = usize::from(header.flow_seq.wrapping_sub(self.next));
+        self.places().max((slot + 1).next_power_of_two())
+    }
+
+    /// Gives the memory back; nothing may be held.
+    pub fn shrink(&mut self) {
+        self.held = VecDeque::new();
     }
 
     /// Notes that `bytes` arrived: they give a run that is paced credit.

@@ -31,6 +31,9 @@ const HOLD_UNKNOWN: Duration = Duration::from_millis(300);
 const ACTIVE: Duration = Duration::from_millis(300);
 /// Most packets held in all flows together.
 const HELD_MAX: usize = 16_384;
+/// Most places for them, kept or missing, in all flows together: a peer that leaves wide gaps in many
+/// flows costs some 15 MB.
+const PLACES_MAX: usize = 1 << 18;
 
 /// A packet for the inner network.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,6 +78,8 @@ pub struct Reorder {
     /// Flows that hold packets.
     holding: Vec<u16>,
     held: usize,
+    /// Places there is memory for, in all flows together.
+    places: usize,
     ready: VecDeque<Inner>,
     paths: [PathClock; PATHS_MAX],
     /// What is missing and asked for: worth waiting for a little longer.
@@ -98,6 +103,7 @@ impl Reorder {
             flows,
             holding: Vec::new(),
             held: 0,
+            places: 0,
             ready: VecDeque::new(),
             paths: Default::default(),
             requests: Requests::default(),
@@ -134,12 +140,12 @@ impl Reorder {
     /// it came after it had been given up.
     pub fn on_packet(&mut self, now: Instant, header: &DataHeader, inner: Inner) -> bool {
         let mut arrival = self.arrival(now, header);
-        if self.no_room_for(arrival) {
+        if self.no_room_for(header, arrival) {
             // What waits for its pace only leaves first, then what waits for missing packets.
             self.release_whole_run(header.flow);
             arrival = self.arrival(now, header);
         }
-        if self.no_room_for(arrival) {
+        if self.no_room_for(header, arrival) {
             self.release_all(header.flow);
             arrival = self.arrival(now, header);
         }
@@ -163,7 +169,7 @@ impl Reorder {
                 self.ready.push_back(inner);
                 true
             }
-            arrival if !self.no_room_for(arrival) => {
+            arrival if !self.no_room_for(header, arrival) => {
                 self.stats.reordered += 1;
                 self.hold(now, header, inner);
                 false
@@ -182,9 +188,23 @@ impl Reorder {
         self.flows[usize::from(header.flow)].arrival(now, header)
     }
 
-    const fn no_room_for(&self, arrival: Arrival) -> bool {
+    /// Whether there may be memory for this packet's place; flows that hold nothing give theirs back.
+    fn make_places(&mut self, header: &DataHeader) -> bool {
+        let flow = &self.flows[usize::from(header.flow)];
+        let more = flow.places_with(header) - flow.places();
+        if self.places + more > PLACES_MAX {
+            for flow in self.flows.iter_mut().filter(|flow| !flow.holds()) {
+                self.places -= flow.places();
+                flow.shrink();
+            }
+        }
+        let flow = &self.flows[usize::from(header.flow)];
+        self.places + flow.places_with(header) - flow.places() <= PLACES_MAX
+    }
+
+    fn no_room_for(&mut self, header: &DataHeader, arrival: Arrival) -> bool {
         match arrival {
-            Arrival::Ahead => self.held >= HELD_MAX,
+            Arrival::Ahead => self.held >= HELD_MAX || !self.make_places(header),
             Arrival::Beyond => true,
             Arrival::Next | Arrival::Duplicate | Arrival::Late => false,
         }
@@ -194,16 +214,19 @@ impl Reorder {
         let deadline = now + self.hold_time();
         let flow = &mut self.flows[usize::from(header.flow)];
         let bytes = inner.data.len();
-        if !flow.holds() {
+        if !core::mem::replace(&mut flow.listed, true) {
             self.holding.push(header.flow);
         }
+        let places = flow.places();
         // What needs no order waits for nothing; only its place is kept, for those that do.
         let (waits, passes) = if header.ordered {
             (Some(inner), None)
         } else {
             (None, Some(inner))
         };
-        if !flow.hold(header, waits, deadline) {
+        let new = flow.hold(header, waits, deadline);
+        self.places += flow.places() - places;
+        if !new {
             self.stats.duplicates += 1;
             return;
         }
@@ -292,9 +315,12 @@ impl Reorder {
     }
 
     fn forget_idle_holders(&mut self) {
-        let flows = &self.flows;
-        self.holding
-            .retain(|&flow| flows[usize::from(flow)].holds());
+        let flows = &mut self.flows;
+        self.holding.retain(|&flow| {
+            let flow = &mut flows[usize::from(flow)];
+            flow.listed = flow.holds();
+            flow.listed
+        });
     }
 
     /// Send time and deadline of the packet of `flow` that waits behind missing ones.

@@ -335,3 +335,56 @@ proptest! {
         prop_assert_eq!(exit.0.held, 0);
     }
 }
+
+#[test]
+fn wide_gaps_in_many_flows_take_bounded_memory_and_lose_nothing() {
+    let mut exit = Reorder::new();
+    let flows = u16::try_from(FLOW_BUCKETS).unwrap();
+    let mut delivered = 0;
+    for seq in [1, 4_000] {
+        for flow in 0..flows {
+            let now = Instant::from_millis(100);
+            let header = DataHeader {
+                flow,
+                ..header(seq, 90, true)
+            };
+            exit.on_path_heard(now, PathId(0), header.stamp);
+            exit.on_packet(now, &header, inner(seq));
+            delivered += std::iter::from_fn(|| exit.poll()).count();
+        }
+    }
+    let places: usize = exit.flows.iter().map(flow::Flow::places).sum();
+    assert_eq!(places, exit.places);
+    assert!(places <= PLACES_MAX, "{places}");
+    assert!(exit.held >= 32, "some are held: {}", exit.held);
+    exit.release_due(Instant::from_millis(2_000));
+    delivered += std::iter::from_fn(|| exit.poll()).count();
+    assert_eq!(delivered, 2 * FLOW_BUCKETS);
+    // Memory of flows that hold nothing any more goes to those that do.
+    for flow in 0..flows {
+        let now = Instant::from_millis(3_000);
+        let header = DataHeader {
+            flow,
+            ..header(4_010, 2_990, true)
+        };
+        exit.on_packet(now, &header, inner(10));
+    }
+    let places: usize = exit.flows.iter().map(flow::Flow::places).sum();
+    assert!(places == exit.places && places <= PLACES_MAX, "{places}");
+}
+
+#[test]
+fn a_flow_is_listed_once_however_often_it_begins_to_hold() {
+    let mut exit = exit();
+    exit.arrive(100, 0, 1, 90);
+    let now = Instant::from_millis(101);
+    for pair in 0..50 {
+        for seq in [3 + 2 * pair, 2 + 2 * pair] {
+            exit.0.on_packet(now, &header(seq, 91, true), inner(seq));
+        }
+    }
+    assert_eq!(exit.0.holding.len(), 1);
+    exit.0.release_due(now);
+    assert_eq!(exit.0.holding.len(), 0);
+    assert_eq!(exit.taken().len(), 100);
+}

@@ -13,17 +13,9 @@ use crate::packet::{Body, Packet};
 use crate::world::Span;
 use ropewalk_netem::Side;
 use ropewalk_plan::Congestion;
+use ropewalk_plan::page::{self, CONNECTIONS};
 use ropewalk_types::Random;
 
-/// Connections of a page, as browsers open them for HTTP/1.1.
-const CONNECTIONS: u16 = 6;
-/// Spread of the number of objects (lognormal sigma).
-const OBJECTS_SIGMA: f64 = 0.7;
-const OBJECTS_MAX: f64 = 1_000.0;
-/// Median size of an object in bytes, its spread, and its bound: a mean of about 32 kB.
-const SIZE_MEDIAN: f64 = 9_000.0;
-const SIZE_SIGMA: f64 = 1.6;
-const SIZE_MAX: f64 = 10_000_000.0;
 /// Round trips before the first request: TCP, then TLS.
 const HANDSHAKES: u32 = 2;
 /// Length of a client's handshake packet and of its request, bytes of IP.
@@ -38,7 +30,7 @@ const RETRY_MAX_NS: u64 = 16_000 * MS;
 pub struct User {
     flow: u16,
     mtu: u32,
-    objects_mean: f64,
+    objects: u32,
     pause_ns: u64,
     span: Span,
     random: Random,
@@ -80,7 +72,7 @@ impl User {
         Self {
             flow,
             mtu,
-            objects_mean: f64::from(objects),
+            objects,
             pause_ns,
             span,
             random,
@@ -164,23 +156,11 @@ impl User {
         self.page = self.page.wrapping_add(1);
         self.begun_ns = now_ns;
         self.connections.clear();
-        let mean = (self.objects_mean.ln() - OBJECTS_SIGMA * OBJECTS_SIGMA / 2.0).exp();
-        let count = self.lognormal(mean, OBJECTS_SIGMA).clamp(1.0, OBJECTS_MAX);
-        let payload = f64::from(Protocol::tcp_payload(self.mtu));
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "bounded"
-        )]
-        for _ in 0..count.round() as u32 {
-            let size = self.lognormal(SIZE_MEDIAN, SIZE_SIGMA).clamp(1.0, SIZE_MAX);
-            self.waiting.push((size / payload).ceil() as u32);
-        }
+        let payload = Protocol::tcp_payload(self.mtu);
+        let sizes = page::sizes(self.objects, &mut self.random);
+        self.waiting
+            .extend(sizes.iter().map(|size| size.div_ceil(payload)));
         self.open(now_ns, out);
-    }
-
-    fn lognormal(&mut self, median: f64, sigma: f64) -> f64 {
-        median * (sigma * self.random.normal()).exp()
     }
 
     /// Opens the next connection, with an object to ask for.

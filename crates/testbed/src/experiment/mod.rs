@@ -89,6 +89,7 @@ fn measure(plan: &Plan, options: &Options, topology: &Topology) -> Result<Report
         directory: topology.directory().to_owned(),
         window: Window::of(plan),
         mptcp: carried.is_mptcp(),
+        seed: options.seed.unwrap_or(plan.seed),
     };
     let prepared = plan.traffic.iter().enumerate();
     let prepared = prepared

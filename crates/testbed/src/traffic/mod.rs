@@ -7,6 +7,7 @@ pub mod bulk;
 pub mod iperf;
 pub mod ping;
 pub mod probe;
+pub mod web;
 
 use std::net::{IpAddr, SocketAddr};
 

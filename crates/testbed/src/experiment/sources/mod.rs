@@ -6,6 +6,7 @@ mod mptcp;
 mod ping;
 mod quic;
 mod tcp;
+mod web;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -28,6 +29,8 @@ pub(super) struct Stage {
     pub(super) window: Window,
     /// Whether TCP connections are MPTCP.
     pub(super) mptcp: bool,
+    /// Of whatever traffic draws by chance.
+    pub(super) seed: u64,
 }
 
 /// Result of one kind of traffic.
@@ -52,7 +55,8 @@ pub(super) fn require(plan: &Plan) -> Result<()> {
         .filter_map(|traffic| match traffic {
             Traffic::Tcp { .. } => Some(programs::IPERF3),
             Traffic::Ping { .. } => Some(programs::PING),
-            Traffic::Quic { .. } | Traffic::Call { .. } | Traffic::Web { .. } => None,
+            Traffic::Web { .. } => Some(programs::CURL),
+            Traffic::Quic { .. } | Traffic::Call { .. } => None,
         })
         .collect();
     programs::require(&needed).map_err(|error| CannotRun(error.to_string()).into())
@@ -101,9 +105,11 @@ pub(super) fn prepare(stage: &Stage, index: usize, traffic: &Traffic) -> Result<
             bytes,
             deadline,
         } => Box::new(call::Call::prepare(stage, interval, bytes, deadline)),
-        Traffic::Web { .. } => {
-            return Err(CannotRun("`web` traffic is not on the kernel yet".into()).into());
-        }
+        Traffic::Web {
+            users,
+            objects,
+            pause,
+        } => Box::new(web::Pages::prepare(stage, index, users, objects, pause)?),
     })
 }
 
