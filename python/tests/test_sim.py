@@ -43,9 +43,10 @@ def test_results_are_arrays_by_seed() -> None:
     assert results.series_mbit().shape == (3, 4)
     assert results.delay_ms(1).shape == (3, len(sim.DELAY_COLUMNS))
     np.testing.assert_allclose(results.flows_mbit().sum(axis=1), results.goodput_mbit, rtol=1e-6)
-    # Both paths carry, and the headers are paid for.
+    # Both paths carry, and the headers are paid for. What waited in the links' queues when counting
+    # began comes on top: at most 128 KiB, 0.35 Mbit/s over three seconds.
     assert np.all(results.goodput_mbit > 17)
-    assert np.all(results.goodput_mbit <= results.ceiling_mbit)
+    assert np.all(results.goodput_mbit <= results.ceiling_mbit + 0.35)
     # The base round-trip time of the faster path.
     assert np.all(results.delay_ms(1)[:, 1] >= 20)
 
