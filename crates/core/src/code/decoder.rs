@@ -1,8 +1,9 @@
 //! The exit's side: what one path delivered lately, and the equations that combinations of it make.
 
-use super::field::{coefficient, inverse, multiply, scale};
+use super::coefficient::coefficient;
 use super::{Coded, symbol};
 use bytes::Bytes;
+use ropewalk_gf256::{add_multiple, inverse, multiply, scale};
 use ropewalk_types::{Duration, Instant};
 
 /// Packets remembered: longer than any combination, and than the paths' delays differ.
@@ -202,7 +203,7 @@ impl Equation {
         if self.sum.len() < other.sum.len() {
             self.sum.resize(other.sum.len(), 0);
         }
-        super::field::add_multiple(&mut self.sum, factor, &other.sum);
+        add_multiple(&mut self.sum, factor, &other.sum);
     }
 
     fn scale(&mut self, factor: u8) {

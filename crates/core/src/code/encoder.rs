@@ -1,7 +1,7 @@
 //! The entry's side: what a path carried last, and when a combination of it is due.
 
+use super::coefficient::coefficient;
 use super::{WINDOW_PACKETS, symbol};
-use crate::code::field::coefficient;
 use bytes::Bytes;
 use ropewalk_types::{Duration, Instant};
 use ropewalk_wire::CODED_SEEDS;

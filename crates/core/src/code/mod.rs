@@ -9,9 +9,9 @@
 //! Invariant: nothing waits for a coded datagram longer than a few of their intervals, and no
 //! wrong packet is ever passed on: a recovered one must parse and end where it says.
 
+mod coefficient;
 mod decoder;
 mod encoder;
-mod field;
 mod symbol;
 
 pub use decoder::Decoder;

@@ -1,7 +1,7 @@
 //! What is combined: a datagram as it was sent, with its length in the place of its number, which
 //! whoever decodes it knows.
 
-use super::field::add_multiple;
+use ropewalk_gf256::add_multiple;
 use ropewalk_wire::DATA_HEADER;
 
 /// Where a datagram carries its number on the path.
