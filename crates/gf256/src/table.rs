@@ -41,14 +41,20 @@ pub static PRODUCTS: [[u8; 256]; 256] = {
 
 /// Products of one factor with the values of the low and of the high half of a byte.
 #[repr(align(32))]
-#[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), allow(dead_code))]
+#[cfg_attr(
+    not(any(target_arch = "x86_64", target_arch = "aarch64")),
+    allow(dead_code)
+)]
 pub struct Halves {
     pub low: [u8; 16],
     pub high: [u8; 16],
 }
 
 /// For every factor.
-#[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), allow(dead_code))]
+#[cfg_attr(
+    not(any(target_arch = "x86_64", target_arch = "aarch64")),
+    allow(dead_code)
+)]
 pub static HALVES: [Halves; 256] = {
     let mut halves = [const {
         Halves {

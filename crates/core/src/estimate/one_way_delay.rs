@@ -3,8 +3,9 @@
 //! The exit reports receive time minus send time per path. The offset between the two clocks is
 //! the same on every path of a tunnel, so it cancels in differences: no synchronisation is
 //! needed. A path that carried traffic lately counts with its smoothed mean delay, queues
-//! included; a quiet one with its minimum of the last [`WINDOW_SECS`] seconds of traffic. Paths
-//! never measured count with half their round-trip time, placed beside the measured ones.
+//! included, which drain while nothing is under way on it; a quiet one with its minimum of the
+//! last [`WINDOW_SECS`] seconds of traffic. Paths never measured count with half their round-trip
+//! time, placed beside the measured ones.
 //!
 //! Invariant: relative delays are at least zero, and zero for the fastest of the paths compared.
 //! Source: the relative form of the delay test in Sailer and Hähner, "HTMT: High-throughput
@@ -43,6 +44,12 @@ impl PathDelay {
         } else {
             self.base_us
         }
+    }
+
+    /// The same for a path on which nothing is under way: what queue there was drains.
+    fn drained_us(&self, now: Instant) -> i64 {
+        let left = self.estimate_us(now) - micros(now.since(self.updated));
+        left.max(self.base_us)
     }
 
     fn update(&mut self, now: Instant, min_us: i64, mean_us: i64) {
@@ -129,8 +136,14 @@ impl OneWayDelay {
             .iter()
             .find_map(|view| Some(self.measured_us(now, view.id)? - micros(view.srtt / 2)));
         let estimate = |view: &PathView| {
-            self.measured_us(now, view.id)
-                .unwrap_or_else(|| anchor.unwrap_or(0) + micros(view.srtt / 2))
+            let measured = self.delay_of(view.id).map(|delay| {
+                if view.in_flight == 0 && view.queued == 0 {
+                    delay.drained_us(now)
+                } else {
+                    delay.estimate_us(now)
+                }
+            });
+            measured.unwrap_or_else(|| anchor.unwrap_or(0) + micros(view.srtt / 2))
         };
         let Some(fastest) = views.iter().map(estimate).min() else {
             return;
@@ -164,12 +177,11 @@ impl OneWayDelay {
     }
 
     fn measured_us(&self, now: Instant, path: PathId) -> Option<i64> {
-        Some(
-            self.paths
-                .get(usize::from(path.0))?
-                .as_ref()?
-                .estimate_us(now),
-        )
+        Some(self.delay_of(path)?.estimate_us(now))
+    }
+
+    fn delay_of(&self, path: PathId) -> Option<&PathDelay> {
+        self.paths.get(usize::from(path.0))?.as_ref()
     }
 }
 
@@ -213,7 +225,7 @@ mod tests {
             min_rtt: Duration::from_millis(rtt_ms),
             owd_relative: Duration::ZERO,
             cwnd: 0,
-            in_flight: 0,
+            in_flight: 1_400,
             queued: 0,
             free: 0,
             next_credit: None,
@@ -275,6 +287,23 @@ mod tests {
             59
         );
         assert_eq!(filled(&owd, 4_000, &[50, 50]), [0, 10]);
+    }
+
+    #[test]
+    fn a_queue_drains_while_nothing_is_under_way() {
+        let mut owd = OneWayDelay::new();
+        owd.on_feedback(Instant::ZERO, &report(&[(0, 0, 0), (1, 10_000, 10_000)]));
+        let at = Instant::from_millis(100);
+        owd.on_feedback(at, &report(&[(0, 300_000, 300_000), (1, 10_000, 10_000)]));
+        owd.on_feedback(at, &report(&[(0, 300_000, 300_000)]));
+        let lag = |now_ms, in_flight| {
+            let mut views = [view(0, 50), view(1, 50)];
+            views[0].in_flight = in_flight;
+            owd.fill(Instant::from_millis(now_ms), &mut views);
+            views[0].owd_relative.as_millis()
+        };
+        assert_eq!([lag(100, 0), lag(250, 0), lag(600, 0)], [215, 65, 0]);
+        assert_eq!(lag(600, 1_400), 215, "a queue that is fed stays");
     }
 
     #[test]

@@ -44,7 +44,11 @@ fn main() -> ExitCode {
 
 fn measure(turns: usize) -> Measured {
     let packets: Vec<Vec<u8>> = (0..PACKETS)
-        .map(|n| (0..PACKET_BYTES).map(|at| (n * 31 + at * 7) as u8).collect())
+        .map(|n| {
+            (0..PACKET_BYTES)
+                .map(|at| (n * 31 + at * 7) as u8)
+                .collect()
+        })
         .collect();
     let (mut vector, mut table) = (Vec::new(), Vec::new());
     for _ in 0..turns {
@@ -91,7 +95,10 @@ fn table(measured: &Measured) -> Table {
     ]);
     table.row(&[
         "table of products".to_owned(),
-        format!("{:.1} (median ratio {:.1})", measured.table_gb_per_second, measured.ratio),
+        format!(
+            "{:.1} (median ratio {:.1})",
+            measured.table_gb_per_second, measured.ratio
+        ),
         format!("{:.0} µs", bytes(1) / measured.table_gb_per_second / 1e3),
     ]);
     table

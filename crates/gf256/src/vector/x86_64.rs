@@ -3,9 +3,9 @@
 use crate::table::{HALVES, Halves};
 use std::arch::x86_64::{
     __m128i, __m256i, _mm_and_si128, _mm_loadu_si128, _mm_set1_epi8, _mm_shuffle_epi8,
-    _mm_srli_epi64, _mm_storeu_si128, _mm_xor_si128, _mm256_and_si256,
-    _mm256_broadcastsi128_si256, _mm256_loadu_si256, _mm256_set1_epi8, _mm256_shuffle_epi8,
-    _mm256_srli_epi64, _mm256_storeu_si256, _mm256_xor_si256,
+    _mm_srli_epi64, _mm_storeu_si128, _mm_xor_si128, _mm256_and_si256, _mm256_broadcastsi128_si256,
+    _mm256_loadu_si256, _mm256_set1_epi8, _mm256_shuffle_epi8, _mm256_srli_epi64,
+    _mm256_storeu_si256, _mm256_xor_si256,
 };
 
 /// Adds to as much of the front as whole vectors cover; how much that was.
@@ -105,12 +105,11 @@ mod tests {
             return;
         }
         let from: Vec<u8> = (0..=255).cycle().take(300).collect();
-        for factor in 0..=255 {
+        for (factor, halves) in (0..=255).zip(&HALVES) {
             let mut fast = vec![0xa5; from.len()];
             let mut slow = fast.clone();
             // SAFETY: the processor has SSSE3.
-            let done = unsafe { add_multiple_ssse3(&mut fast, &HALVES[factor], &from) };
-            let factor = u8::try_from(factor).unwrap_or_default();
+            let done = unsafe { add_multiple_ssse3(&mut fast, halves, &from) };
             add_multiple_scalar(&mut slow[..done], factor, &from[..done]);
             assert_eq!((done, fast), (288, slow), "factor {factor}");
         }

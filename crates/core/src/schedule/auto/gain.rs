@@ -19,6 +19,8 @@ const WATCH: Duration = Duration::from_secs(1);
 const ROUND_TRIPS: u32 = 12;
 /// How long a flow stays at home at first.
 const PAUSE_MIN: Duration = Duration::from_secs(5);
+/// Striping that paid for this long ends the back-off.
+const FORGIVE_AFTER: Duration = Duration::from_secs(30);
 
 /// While nothing went away for this long, or one and a half round trips, the watch rests: it says
 /// nothing of the other path.
@@ -66,7 +68,7 @@ impl Gain {
             let rate = path.rate.max(Rate::from_transfer(path.cwnd, path.srtt));
             let thin = rate.bits_per_sec() < self.home_rate.bits_per_sec() / MAY_BRING_MORE;
             if thin && self.away < self.sent / WORTH_ONE_IN {
-                self.pause.fail_at_least(now, PAUSE_MIN);
+                self.pause.fail(now, PAUSE_MIN, FORGIVE_AFTER);
             }
             self.forget();
         }

@@ -55,7 +55,7 @@ const STRIPER_FOR: Duration = Duration::from_millis(200);
 /// A lost packet of a thin flow costs about this many round trips until it is made good.
 const LOSS_ROUND_TRIPS: f64 = 3.0;
 /// Most that a thin flow's last path is preferred, so that near ties do not make it alternate.
-const TIE_MAX: Duration = Duration::from_millis(5);
+const TIE_MAX: Duration = Duration::from_millis(50);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct FlowState {

@@ -20,11 +20,12 @@ const LAG_FINE: Duration = Duration::from_millis(200);
 const ASSESS_INTERVAL: Duration = Duration::from_millis(20);
 /// Copies sent over an excluded path each time it is tried.
 const COPIES: u8 = 20;
-/// First and longest time between two tries, and between two attempts at striping.
-const BACKOFF_MIN: Duration = Duration::from_secs(1);
+/// First and longest time between two tries, and between two attempts at striping. The first is
+/// short: the queue of a cellular link whose rate fell is often gone at once.
+const BACKOFF_MIN: Duration = Duration::from_millis(200);
 const BACKOFF_MAX: Duration = Duration::from_secs(60);
 /// What went well for this long ends the back-off.
-const FORGIVE_AFTER: Duration = Duration::from_secs(30);
+const FORGIVE_AFTER: Duration = Duration::from_secs(2);
 /// Share of packets late, or held until time ran out, that makes striping pause.
 const STALL_SHARE: f64 = 0.02;
 /// Packets on which that share rests.
@@ -38,31 +39,18 @@ enum Reason {
 }
 
 /// Attempts that are made less and less often while they fail.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Backoff {
     /// When the next attempt is due.
     pub due: Instant,
     interval: Duration,
 }
 
-impl Default for Backoff {
-    fn default() -> Self {
-        Self {
-            due: Instant::ZERO,
-            interval: BACKOFF_MIN,
-        }
-    }
-}
-
 impl Backoff {
-    /// Another failure: the next attempt is one interval away, the one after twice that.
-    pub fn fail(&mut self, now: Instant) {
-        self.fail_at_least(now, BACKOFF_MIN);
-    }
-
-    /// The same with another shortest time.
-    pub fn fail_at_least(&mut self, now: Instant, shortest: Duration) {
-        if now.since(self.due) > FORGIVE_AFTER {
+    /// Another failure: the next attempt is one interval away, the one after twice that. What
+    /// went well for `forgiven` since the last attempt ends that: back to `shortest`.
+    pub fn fail(&mut self, now: Instant, shortest: Duration, forgiven: Duration) {
+        if now.since(self.due) > forgiven {
             self.interval = shortest;
         }
         self.interval = self.interval.max(shortest);
@@ -134,7 +122,7 @@ impl Trust {
             };
             if reason.is_some() && !out {
                 self.exclusions += 1;
-                trust.retry.fail(now);
+                trust.retry.fail(now, BACKOFF_MIN, FORGIVE_AFTER);
                 trust.copies_left = 0;
             }
             trust.excluded = reason;
@@ -168,7 +156,8 @@ impl Trust {
             return false;
         }
         if now >= trust.retry.due {
-            trust.retry.fail(now);
+            // Nothing went well because nobody sent anything.
+            trust.retry.fail(now, BACKOFF_MIN, BACKOFF_MAX);
             trust.copies_left = COPIES;
         }
         trust.copies_left > 0
@@ -207,7 +196,7 @@ impl Trust {
             return;
         }
         if f64::from(self.stalled) > STALL_SHARE * f64::from(self.seen) {
-            self.striping.fail(now);
+            self.striping.fail(now, BACKOFF_MIN, FORGIVE_AFTER);
             self.paused = true;
             self.pauses += 1;
         }
