@@ -24,6 +24,7 @@ pub use processor::implementation;
 
 /// Adds `factor` times `from` to `to`, both of one length.
 pub fn add_multiple(to: &mut [u8], factor: u8, from: &[u8]) {
+    debug_assert_eq!(to.len(), from.len());
     let done = processor::add_multiple(to, factor, from);
     add_multiple_scalar(&mut to[done..], factor, &from[done..]);
 }

@@ -290,9 +290,12 @@ def _traces(given: Path | None) -> Path | None:
     return directory
 
 
+_RUNNER_WORDS = {"kernel": "on the kernel", "sim": "simulated", "ns3": "in ns-3"}
+
+
 def _seeds() -> str:
     return "without it " + ", ".join(
-        f"{count} {mode} {'on the kernel' if runner == 'kernel' else 'simulated'}"
+        f"{count} {mode} {_RUNNER_WORDS[runner]}"
         for (mode, runner), count in SEEDS.items()
     )
 

@@ -11,6 +11,8 @@ const REMEMBERED: usize = 1_024;
 /// Most equations under way, and most unknowns in one.
 const EQUATIONS_MAX: usize = 32;
 const UNKNOWNS_MAX: usize = 24;
+/// Most unknowns of an equation that elimination has made longer.
+const ROW_MAX: usize = 128;
 /// Time without combinations after which nothing is remembered.
 const IDLE: Duration = Duration::from_secs(10);
 /// Intervals between combinations that a gap waits before it is asked for, and the bounds of that.
@@ -20,12 +22,20 @@ const PATIENCE_MAX: Duration = Duration::from_millis(25);
 
 /// What is known of one number.
 #[derive(Clone, Debug, Default)]
-enum Slot {
-    #[default]
-    Unknown,
-    /// No packet: it counts as zero.
-    Zero,
-    Packet(Bytes),
+struct Slot {
+    number: u16,
+    known: bool,
+    /// A copy, for the packet is a part of a block in which many were received; empty for what is
+    /// no packet and counts as zero.
+    packet: Vec<u8>,
+}
+
+impl Slot {
+    fn set(&mut self, number: u16, packet: &[u8]) {
+        (self.number, self.known) = (number, true);
+        self.packet.clear();
+        self.packet.extend_from_slice(packet);
+    }
 }
 
 /// Sum of unknown packets, each with its factor; the first factor is one and its packet is in no
@@ -39,7 +49,7 @@ struct Equation {
 /// State of one path.
 #[derive(Debug)]
 pub struct Decoder {
-    slots: Vec<(u16, Slot)>,
+    slots: Vec<Slot>,
     equations: Vec<Equation>,
     recovered: Vec<(u16, Vec<u8>)>,
     last_coded: Instant,
@@ -51,7 +61,7 @@ impl Decoder {
     #[must_use]
     pub fn new(now: Instant) -> Self {
         Self {
-            slots: vec![(0, Slot::Unknown); REMEMBERED],
+            slots: vec![Slot::default(); REMEMBERED],
             equations: Vec::new(),
             recovered: Vec::new(),
             last_coded: now,
@@ -75,8 +85,7 @@ impl Decoder {
 
     /// The path delivered `number`; `packet` when it was one. Afterwards [`Decoder::poll`].
     pub fn on_datagram(&mut self, number: u16, packet: Option<&Bytes>) {
-        let slot = packet.map_or(Slot::Zero, |packet| Slot::Packet(packet.clone()));
-        self.learn(number, slot);
+        self.learn(number, packet.map_or(&[], |packet| packet));
     }
 
     /// A combination came. Afterwards [`Decoder::poll`].
@@ -91,13 +100,13 @@ impl Decoder {
         for n in 0..u16::from(coded.count) {
             let number = coded.first.wrapping_add(n);
             let factor = coefficient(coded.seed, number);
-            match &self.slots[slot_of(number)] {
-                (known, Slot::Packet(packet)) if *known == number => {
-                    symbol::add(&mut equation.sum, factor, packet);
-                }
-                (known, Slot::Zero) if *known == number => {}
-                _ if equation.unknowns.len() == UNKNOWNS_MAX => return,
-                _ => equation.unknowns.push((number, factor)),
+            let slot = &self.slots[slot_of(number)];
+            if slot.known && slot.number == number {
+                equation.remove(factor, &slot.packet);
+            } else if equation.unknowns.len() < UNKNOWNS_MAX {
+                equation.unknowns.push((number, factor));
+            } else {
+                return;
             }
         }
         self.insert(equation);
@@ -110,7 +119,7 @@ impl Decoder {
     }
 
     /// A number is known now: equations that miss it get simpler.
-    fn learn(&mut self, number: u16, slot: Slot) {
+    fn learn(&mut self, number: u16, packet: &[u8]) {
         self.forget_before(number);
         let concerned = |equation: &Equation| equation.unknowns.iter().any(|u| u.0 == number);
         let mut n = 0;
@@ -125,13 +134,11 @@ impl Decoder {
         for mut equation in again {
             if let Some(at) = equation.unknowns.iter().position(|u| u.0 == number) {
                 let (_, factor) = equation.unknowns.remove(at);
-                if let Slot::Packet(packet) = &slot {
-                    symbol::add(&mut equation.sum, factor, packet);
-                }
+                equation.remove(factor, packet);
             }
             self.insert(equation);
         }
-        self.slots[slot_of(number)] = (number, slot);
+        self.slots[slot_of(number)].set(number, packet);
         self.settle();
     }
 
@@ -166,6 +173,8 @@ impl Decoder {
             self.equations.remove(0);
         }
         self.equations.push(equation);
+        // Longer ones are not solved any more, and each step with them would take long.
+        self.equations.retain(|row| row.unknowns.len() <= ROW_MAX);
     }
 
     /// Takes out what is solved. An answer that is no packet was an empty number, or nonsense:
@@ -177,17 +186,20 @@ impl Decoder {
                 continue;
             };
             let packet = symbol::datagram(equation.sum, number);
-            let slot = match &packet {
-                Some(packet) => Slot::Packet(Bytes::copy_from_slice(packet)),
-                None => Slot::Zero,
-            };
-            self.slots[slot_of(number)] = (number, slot);
+            self.slots[slot_of(number)].set(number, packet.as_deref().unwrap_or_default());
             self.recovered.extend(packet.map(|packet| (number, packet)));
         }
     }
 }
 
 impl Equation {
+    /// Takes a packet that is known, or nothing, out.
+    fn remove(&mut self, factor: u8, packet: &[u8]) {
+        if !packet.is_empty() {
+            symbol::add(&mut self.sum, factor, packet);
+        }
+    }
+
     /// Adds `factor` times `other`.
     fn add(&mut self, other: &Self, factor: u8) {
         for &(number, coefficient) in &other.unknowns {

@@ -21,6 +21,9 @@ pub const WINDOW_SECS: u64 = 10;
 /// A mean older than this says nothing of the queue any more.
 const CURRENT_MAX_AGE: Duration = Duration::from_secs(1);
 
+/// How long a path is believed to share its queue with others, after a drain that was none.
+const FOREIGN_FOR: Duration = Duration::from_secs(10);
+
 /// A delay further than this from the last one is a clock that jumped: all history is void.
 const JUMP_US: i64 = 5_000_000;
 
@@ -32,9 +35,15 @@ struct PathDelay {
     minima: [Option<(u64, i64)>; SLOTS],
     /// Minimum over the window, as of the last traffic.
     base_us: i64,
-    /// Smoothed mean.
+    /// Smoothed mean, less what has drained since.
     current_us: i64,
     updated: Instant,
+    /// Smoothed mean of the last report.
+    reported_us: i64,
+    /// While nothing is under way: up to when the drain is taken off.
+    idle_at: Option<Instant>,
+    /// Until when nothing is taken off: the queue was somebody else's.
+    foreign_until: Instant,
 }
 
 impl PathDelay {
@@ -46,13 +55,21 @@ impl PathDelay {
         }
     }
 
-    /// The same for a path on which nothing is under way: what queue there was drains.
-    fn drained_us(&self, now: Instant) -> i64 {
-        let left = self.estimate_us(now) - micros(now.since(self.updated));
-        left.max(self.base_us)
+    /// Nothing is under way on the path: what queue of ours there was drains.
+    fn drain(&mut self, now: Instant) {
+        let since = self.idle_at.replace(now).unwrap_or(now);
+        if now >= self.foreign_until {
+            let left = self.current_us - micros(now.since(since));
+            self.current_us = left.max(self.base_us).min(self.current_us);
+        }
     }
 
     fn update(&mut self, now: Instant, min_us: i64, mean_us: i64) {
+        // Every packet since still met half of what should have drained: it was not ours.
+        let half = self.base_us + (self.reported_us - self.base_us) / 2;
+        if self.current_us < half && min_us > half {
+            self.foreign_until = now + FOREIGN_FOR;
+        }
         let quiet = now.since(self.updated) > CURRENT_MAX_AGE;
         self.current_us = if quiet {
             mean_us
@@ -60,6 +77,8 @@ impl PathDelay {
             self.current_us.midpoint(mean_us)
         };
         self.updated = now;
+        self.idle_at = self.idle_at.map(|_| now);
+        self.reported_us = self.current_us;
         let second = now.as_nanos() / 1_000_000_000;
         let slot = &mut self.minima[usize::try_from(second % WINDOW_SECS).unwrap_or(0)];
         *slot = match *slot {
@@ -118,6 +137,9 @@ impl OneWayDelay {
                 base_us: min_us,
                 current_us: mean_us,
                 updated: now,
+                reported_us: mean_us,
+                idle_at: None,
+                foreign_until: Instant::ZERO,
             })
             .update(now, min_us, mean_us);
     }
@@ -130,20 +152,24 @@ impl OneWayDelay {
     }
 
     /// Sets the relative delay of each view among these views.
-    pub fn fill(&self, now: Instant, views: &mut [PathView]) {
+    pub fn fill(&mut self, now: Instant, views: &mut [PathView]) {
+        for view in views.iter() {
+            let delay = self.paths.get_mut(usize::from(view.id.0));
+            if let Some(Some(delay)) = delay {
+                if view.in_flight == 0 && view.queued == 0 {
+                    delay.drain(now);
+                } else {
+                    delay.idle_at = None;
+                }
+            }
+        }
         // What makes half the round-trip time of a measured path comparable to its delay.
         let anchor = views
             .iter()
             .find_map(|view| Some(self.measured_us(now, view.id)? - micros(view.srtt / 2)));
         let estimate = |view: &PathView| {
-            let measured = self.delay_of(view.id).map(|delay| {
-                if view.in_flight == 0 && view.queued == 0 {
-                    delay.drained_us(now)
-                } else {
-                    delay.estimate_us(now)
-                }
-            });
-            measured.unwrap_or_else(|| anchor.unwrap_or(0) + micros(view.srtt / 2))
+            self.measured_us(now, view.id)
+                .unwrap_or_else(|| anchor.unwrap_or(0) + micros(view.srtt / 2))
         };
         let Some(fastest) = views.iter().map(estimate).min() else {
             return;
@@ -177,11 +203,8 @@ impl OneWayDelay {
     }
 
     fn measured_us(&self, now: Instant, path: PathId) -> Option<i64> {
-        Some(self.delay_of(path)?.estimate_us(now))
-    }
-
-    fn delay_of(&self, path: PathId) -> Option<&PathDelay> {
-        self.paths.get(usize::from(path.0))?.as_ref()
+        let delay = self.paths.get(usize::from(path.0))?.as_ref()?;
+        Some(delay.estimate_us(now))
     }
 }
 
@@ -235,7 +258,7 @@ mod tests {
         }
     }
 
-    fn filled(owd: &OneWayDelay, now_ms: u64, rtts: &[u64]) -> Vec<u64> {
+    fn filled(owd: &mut OneWayDelay, now_ms: u64, rtts: &[u64]) -> Vec<u64> {
         let mut views: Vec<_> = (0..).zip(rtts).map(|(id, &rtt)| view(id, rtt)).collect();
         owd.fill(Instant::from_millis(now_ms), &mut views);
         views
@@ -255,7 +278,7 @@ mod tests {
             let mut owd = OneWayDelay::new();
             let (fast, slow) = (offset + 5_000, offset + 25_000);
             owd.on_feedback(Instant::ZERO, &report(&[(0, slow, slow), (1, fast, fast)]));
-            assert_eq!(filled(&owd, 0, &[10, 300]), [20, 0], "offset {offset}");
+            assert_eq!(filled(&mut owd, 0, &[10, 300]), [20, 0], "offset {offset}");
             assert_eq!(
                 owd.relative(Instant::ZERO, PathId(0)),
                 Duration::from_millis(20)
@@ -266,10 +289,10 @@ mod tests {
     #[test]
     fn unmeasured_paths_fall_back_to_half_the_round_trip() {
         let mut owd = OneWayDelay::new();
-        assert_eq!(filled(&owd, 0, &[50, 70]), [0, 10]);
+        assert_eq!(filled(&mut owd, 0, &[50, 70]), [0, 10]);
         // Measured: 1 is 30 ms behind 0. Path 2 lies 25 ms behind 0 by half its RTT.
         owd.on_feedback(Instant::ZERO, &report(&[(0, 0, 0), (1, 30_000, 30_000)]));
-        assert_eq!(filled(&owd, 0, &[50, 70, 100]), [0, 30, 25]);
+        assert_eq!(filled(&mut owd, 0, &[50, 70, 100]), [0, 30, 25]);
     }
 
     #[test]
@@ -280,30 +303,59 @@ mod tests {
             let now = Instant::from_millis(period * 100);
             owd.on_feedback(now, &report(&[(0, 50_000, 60_000), (1, 10_000, 10_000)]));
         }
-        assert_eq!(filled(&owd, 1_900, &[50, 50]), [49, 0]);
+        assert_eq!(filled(&mut owd, 1_900, &[50, 50]), [49, 0]);
         assert_eq!(
             owd.queueing(Instant::from_millis(1_900), PathId(0))
                 .as_millis(),
             59
         );
-        assert_eq!(filled(&owd, 4_000, &[50, 50]), [0, 10]);
+        assert_eq!(filled(&mut owd, 4_000, &[50, 50]), [0, 10]);
+    }
+
+    /// Path 0 with a queue of 300 ms, as reported at 100 ms, and path 1.
+    fn queued() -> OneWayDelay {
+        let mut owd = OneWayDelay::new();
+        owd.on_feedback(Instant::ZERO, &report(&[(0, 0, 0), (1, 10_000, 10_000)]));
+        for _ in 0..20 {
+            let queue = report(&[(0, 300_000, 300_000), (1, 10_000, 10_000)]);
+            owd.on_feedback(Instant::from_millis(100), &queue);
+        }
+        owd
+    }
+
+    fn lag(owd: &mut OneWayDelay, now_ms: u64, in_flight: u64) -> u128 {
+        let mut views = [view(0, 50), view(1, 50)];
+        views[0].in_flight = in_flight;
+        owd.fill(Instant::from_millis(now_ms), &mut views);
+        views[0].owd_relative.as_millis()
     }
 
     #[test]
-    fn a_queue_drains_while_nothing_is_under_way() {
-        let mut owd = OneWayDelay::new();
-        owd.on_feedback(Instant::ZERO, &report(&[(0, 0, 0), (1, 10_000, 10_000)]));
-        let at = Instant::from_millis(100);
-        owd.on_feedback(at, &report(&[(0, 300_000, 300_000), (1, 10_000, 10_000)]));
-        owd.on_feedback(at, &report(&[(0, 300_000, 300_000)]));
-        let lag = |now_ms, in_flight| {
-            let mut views = [view(0, 50), view(1, 50)];
-            views[0].in_flight = in_flight;
-            owd.fill(Instant::from_millis(now_ms), &mut views);
-            views[0].owd_relative.as_millis()
-        };
-        assert_eq!([lag(100, 0), lag(250, 0), lag(600, 0)], [215, 65, 0]);
-        assert_eq!(lag(600, 1_400), 215, "a queue that is fed stays");
+    fn a_queue_drains_while_nothing_is_under_way_and_stays_drained() {
+        let mut owd = queued();
+        let seen = [100, 250, 280].map(|now| lag(&mut owd, now, 0));
+        assert_eq!(seen, [289, 139, 109]);
+        assert_eq!(lag(&mut owd, 300, 1_400), 109, "a packet is under way");
+        assert_eq!(lag(&mut owd, 600, 0), 109, "it was until now");
+        assert_eq!(lag(&mut owd, 800, 0), 0, "for 200 ms");
+        let mut fed = queued();
+        assert_eq!(lag(&mut fed, 800, 1_400), 289, "a queue that is fed");
+    }
+
+    #[test]
+    fn a_queue_of_others_does_not_drain() {
+        let mut owd = queued();
+        let seen = [100, 400].map(|now| lag(&mut owd, now, 0));
+        assert_eq!(seen, [289, 0]);
+        let queue = report(&[(0, 300_000, 300_000), (1, 10_000, 10_000)]);
+        for _ in 0..10 {
+            owd.on_feedback(Instant::from_millis(500), &queue);
+        }
+        let found = lag(&mut owd, 500, 1_400);
+        assert!(found > 280, "{found}");
+        for now in [500, 700, 900] {
+            assert_eq!(lag(&mut owd, now, 0), found, "it was not ours");
+        }
     }
 
     #[test]
@@ -314,7 +366,7 @@ mod tests {
             let now = Instant::from_millis(second * 1_000);
             owd.on_feedback(now, &report(&[(0, delay, delay), (1, 10_000, 10_000)]));
         }
-        assert_eq!(filled(&owd, 14_000, &[50, 50]), [30, 0]);
+        assert_eq!(filled(&mut owd, 14_000, &[50, 50]), [30, 0]);
     }
 
     #[test]
@@ -324,6 +376,6 @@ mod tests {
         let jump = 60_000_000;
         let after = report(&[(0, jump, jump), (1, jump + 15_000, jump + 15_000)]);
         owd.on_feedback(Instant::from_millis(100), &after);
-        assert_eq!(filled(&owd, 3_000, &[50, 50]), [0, 15]);
+        assert_eq!(filled(&mut owd, 3_000, &[50, 50]), [0, 15]);
     }
 }

@@ -71,6 +71,8 @@ pub struct Flow {
     last: Instant,
     held: VecDeque<Option<Held>>,
     held_count: usize,
+    /// Place of the oldest held packet, while any is held: a gap may be thousands long.
+    oldest: usize,
     /// In the exit's list of flows that hold packets.
     pub listed: bool,
     /// Bytes of a run that may leave now.
@@ -152,8 +154,14 @@ impl Flow {
         self.seen.set(self.next, true);
         self.next = self.next.wrapping_add(1);
         if !self.held.is_empty() {
-            self.held.pop_front();
+            self.pop_place();
         }
+    }
+
+    /// Takes the first place out.
+    fn pop_place(&mut self) {
+        self.oldest = self.oldest.saturating_sub(1);
+        self.held.pop_front();
     }
 
     /// Moves `next` to `seq` with everything between counted as missing; nothing may be held.
@@ -197,6 +205,11 @@ impl Flow {
             sent_at: header.stamp.sent_at,
             deadline,
         });
+        self.oldest = if self.held_count == 0 {
+            slot
+        } else {
+            self.oldest.min(slot)
+        };
         self.held_count += 1;
         true
     }
@@ -244,16 +257,13 @@ impl Flow {
         if self.held_count == 0 {
             return None;
         }
-        self.held
-            .iter()
-            .flatten()
-            .next()
-            .map(|h| (h.sent_at, h.deadline))
+        let held = self.held.get(self.oldest)?.as_ref()?;
+        Some((held.sent_at, held.deadline))
     }
 
     /// The oldest held packet may wait until `at`, if that is later than its deadline.
     pub fn wait_until(&mut self, at: Instant) {
-        if let Some(first) = self.held.iter_mut().flatten().next() {
+        if let Some(Some(first)) = self.held.get_mut(self.oldest) {
             first.deadline = first.deadline.max(at);
         }
     }
@@ -261,7 +271,7 @@ impl Flow {
     /// Counts everything before the oldest held packet as missing.
     pub fn give_up_gap(&mut self) {
         while self.held_count > 0 && matches!(self.held.front(), Some(None)) {
-            self.held.pop_front();
+            self.pop_place();
             self.seen.set(self.next, false);
             self.next = self.next.wrapping_add(1);
         }
@@ -313,6 +323,8 @@ impl Flow {
         if self.held_count == 0 {
             self.held.clear();
             self.end_run();
+        } else {
+            self.oldest = self.held.iter().position(Option::is_some).unwrap_or(0);
         }
         Some(held.inner)
     }

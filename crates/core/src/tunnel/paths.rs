@@ -380,7 +380,7 @@ impl Paths {
 
     /// The views the scheduler may choose from: paths that are up; when none is, all; standby
     /// paths only when nothing else is left.
-    pub fn views(&self, now: Instant, views: &mut Vec<PathView>) {
+    pub fn views(&mut self, now: Instant, views: &mut Vec<PathView>) {
         views.clear();
         let any_up = self.iter().any(|(_, p)| p.usable());
         let eligible = |p: &Path| p.usable() || !any_up;

@@ -212,8 +212,9 @@ impl Auto {
         paths: &[PathView],
         flow: &mut FlowState,
     ) -> Decision {
-        let delivered = |path: &PathView| {
-            let at = expected(now, head, path).max(flow.newest_arrival);
+        let arrival = |path: &PathView| expected(now, head, path).max(flow.newest_arrival);
+        let preferred = |path: &PathView| {
+            let at = arrival(path);
             let tie = (crossing_margin(path) / 2).min(TIE_MAX);
             if flow.last == Some(path.id) {
                 at - tie
@@ -222,7 +223,7 @@ impl Auto {
             }
         };
         let open = || paths.iter().filter(|path| self.trust.open(path.id));
-        let earliest = |path: &&PathView| (delivered(path), path.id);
+        let earliest = |path: &&PathView| (preferred(path), path.id);
         let Some(best) = open().min_by_key(earliest) else {
             return Decision::WaitAll;
         };
@@ -236,7 +237,7 @@ impl Auto {
         else {
             return Decision::WaitAll;
         };
-        let gain = delivered(other).since(delivered(best));
+        let gain = arrival(other).since(arrival(best));
         if now.since(since) >= gain {
             return send(other);
         }

@@ -18,14 +18,18 @@ const LAG_HIGH: Duration = Duration::from_millis(300);
 const LAG_FINE: Duration = Duration::from_millis(200);
 /// Time between two looks at the paths.
 const ASSESS_INTERVAL: Duration = Duration::from_millis(20);
-/// Copies sent over an excluded path each time it is tried.
-const COPIES: u8 = 20;
+/// Copies sent over an excluded path each time it is tried: some to measure loss, few to measure
+/// delay, for they queue like anything else.
+const COPIES_FOR_LOSS: u8 = 20;
+const COPIES_FOR_LAG: u8 = 4;
 /// First and longest time between two tries, and between two attempts at striping. The first is
 /// short: the queue of a cellular link whose rate fell is often gone at once.
 const BACKOFF_MIN: Duration = Duration::from_millis(200);
 const BACKOFF_MAX: Duration = Duration::from_secs(60);
-/// What went well for this long ends the back-off.
+/// Striping, or a path that lagged, that went well for this long ends the back-off,
 const FORGIVE_AFTER: Duration = Duration::from_secs(2);
+/// and a path that lost packets: seconds pass until that shows again.
+const FORGIVE_LOSS_AFTER: Duration = Duration::from_secs(30);
 /// Share of packets late, or held until time ran out, that makes striping pause.
 const STALL_SHARE: f64 = 0.02;
 /// Packets on which that share rests.
@@ -36,6 +40,22 @@ const STALL_PACKETS: u32 = 400;
 enum Reason {
     Loss(f64),
     Lag(Duration),
+}
+
+impl Reason {
+    const fn copies(self) -> u8 {
+        match self {
+            Self::Loss(_) => COPIES_FOR_LOSS,
+            Self::Lag(_) => COPIES_FOR_LAG,
+        }
+    }
+
+    const fn forgiven_after(self) -> Duration {
+        match self {
+            Self::Loss(_) => FORGIVE_LOSS_AFTER,
+            Self::Lag(_) => FORGIVE_AFTER,
+        }
+    }
 }
 
 /// Attempts that are made less and less often while they fail.
@@ -120,9 +140,11 @@ impl Trust {
             } else {
                 None
             };
-            if reason.is_some() && !out {
+            if let Some(reason) = reason
+                && !out
+            {
                 self.exclusions += 1;
-                trust.retry.fail(now, BACKOFF_MIN, FORGIVE_AFTER);
+                trust.retry.fail(now, BACKOFF_MIN, reason.forgiven_after());
                 trust.copies_left = 0;
             }
             trust.excluded = reason;
@@ -152,13 +174,13 @@ impl Trust {
         let Some(trust) = self.paths.get_mut(usize::from(path.0)) else {
             return false;
         };
-        if trust.excluded.is_none() {
+        let Some(reason) = trust.excluded else {
             return false;
-        }
+        };
         if now >= trust.retry.due {
             // Nothing went well because nobody sent anything.
             trust.retry.fail(now, BACKOFF_MIN, BACKOFF_MAX);
-            trust.copies_left = COPIES;
+            trust.copies_left = reason.copies();
         }
         trust.copies_left > 0
     }
@@ -196,9 +218,12 @@ impl Trust {
             return;
         }
         if f64::from(self.stalled) > STALL_SHARE * f64::from(self.seen) {
-            self.striping.fail(now, BACKOFF_MIN, FORGIVE_AFTER);
+            // On slow paths a verdict takes long: only a good one forgives.
+            self.striping.fail(now, BACKOFF_MIN, Duration::MAX);
             self.paused = true;
             self.pauses += 1;
+        } else if now.since(self.striping.due) > FORGIVE_AFTER {
+            self.striping = Backoff::default();
         }
         (self.seen, self.stalled) = (0, 0);
     }
