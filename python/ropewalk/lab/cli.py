@@ -295,8 +295,7 @@ _RUNNER_WORDS = {"kernel": "on the kernel", "sim": "simulated", "ns3": "in ns-3"
 
 def _seeds() -> str:
     return "without it " + ", ".join(
-        f"{count} {mode} {_RUNNER_WORDS[runner]}"
-        for (mode, runner), count in SEEDS.items()
+        f"{count} {mode} {_RUNNER_WORDS[runner]}" for (mode, runner), count in SEEDS.items()
     )
 
 
