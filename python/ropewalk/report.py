@@ -70,6 +70,10 @@ class TunnelReport:
     late: int
     duplicates: int
     entry_drops: int
+    recovered: int
+    repairs: int
+    combinations: int
+    overhead: float
     reason: str
 
 
@@ -239,5 +243,9 @@ def _tunnel(reader: _Reader) -> TunnelReport:
         late=reader.integer("late"),
         duplicates=reader.integer("duplicates"),
         entry_drops=reader.integer("entry_drops"),
+        recovered=reader.integer("recovered", 0),
+        repairs=reader.integer("repairs", 0),
+        combinations=reader.integer("combinations", 0),
+        overhead=reader.number("overhead", 0.0),
         reason=reader.text("reason", ""),
     )

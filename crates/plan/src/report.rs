@@ -131,8 +131,28 @@ pub struct TunnelReport {
     pub duplicates: u64,
     /// Packets dropped or marked by the entry queue of the sending gateway.
     pub entry_drops: u64,
+    /// Packets recovered from combinations.
+    #[serde(default)]
+    pub recovered: u64,
+    /// Packets and combinations that the sending gateway sent again.
+    #[serde(default)]
+    pub repairs: u64,
+    /// Combinations that the sending gateway sent ahead of losses.
+    #[serde(default)]
+    pub combinations: u64,
+    /// What protection added at the sending gateway, copies included, by the bytes of the datagrams
+    /// that carried each packet for the first time.
+    #[serde(default)]
+    pub overhead: f64,
     /// Why the sending gateway's scheduler did what it did, at the end.
     pub reason: String,
+}
+
+/// Bytes that protection added by the bytes it protects; 0 where nothing was sent.
+#[must_use]
+#[expect(clippy::cast_precision_loss, reason = "byte counts are far below 2^53")]
+pub fn overhead(protection_bytes: u64, data_bytes: u64) -> f64 {
+    protection_bytes as f64 / data_bytes.max(1) as f64
 }
 
 impl Distribution {

@@ -81,6 +81,16 @@ pub struct TunnelStatus {
     pub queue_drops: u64,
     /// Packets marked CE at the entry.
     pub queue_marks: u64,
+    /// Packets recovered from combinations.
+    pub recovered: u64,
+    /// Datagrams sent again.
+    pub repairs_sent: u64,
+    /// Combinations sent.
+    pub coded_sent: u64,
+    /// Bytes of datagrams that carried packets for the first time.
+    pub data_bytes: u64,
+    /// Bytes that protection added.
+    pub protection_bytes: u64,
     /// Why the scheduler does what it does, if it says.
     pub reason: String,
     /// The paths.

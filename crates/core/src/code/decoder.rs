@@ -89,16 +89,15 @@ impl Decoder {
     }
 
     /// A combination came. Afterwards [`Decoder::poll`].
-    pub fn on_coded(&mut self, now: Instant, coded: Coded) {
+    pub fn on_coded(&mut self, now: Instant, mut coded: Coded) {
         let interval = now.since(self.last_coded).min(PATIENCE_MAX * 4);
         self.interval = (self.interval * 7 + interval) / 8;
         self.last_coded = now;
         let mut equation = Equation {
             unknowns: Vec::new(),
-            sum: coded.symbol,
+            sum: std::mem::take(&mut coded.symbol),
         };
-        for n in 0..u16::from(coded.count) {
-            let number = coded.first.wrapping_add(n);
+        for number in coded.numbers() {
             let factor = coefficient(coded.seed, number);
             let slot = &self.slots[slot_of(number)];
             if slot.known && slot.number == number {

@@ -37,8 +37,29 @@ pub struct Coded {
     pub count: u8,
     /// Decides the coefficients.
     pub seed: u8,
+    /// A bit for each number, the lowest bit of the first byte for the first: those set are combined.
+    pub combined: Vec<u8>,
     /// The combination, as long as the longest packet.
     pub symbol: Vec<u8>,
+}
+
+impl Coded {
+    /// Bytes that tell which of `count` numbers are combined.
+    #[must_use]
+    pub const fn bitmap_bytes(count: u8) -> usize {
+        count.div_ceil(8) as usize
+    }
+
+    /// The numbers combined.
+    pub fn numbers(&self) -> impl Iterator<Item = u16> {
+        let set = |n: &u16| {
+            let byte = self.combined.get(usize::from(n / 8));
+            byte.is_some_and(|byte| byte & (1 << (n % 8)) != 0)
+        };
+        (0..u16::from(self.count))
+            .filter(set)
+            .map(|n| self.first.wrapping_add(n))
+    }
 }
 
 /// The last packets of one path.
@@ -89,6 +110,12 @@ impl Encoder {
         self.due |= self.credit >= 1.0;
     }
 
+    /// The peer asked for this number: it gets the packet by itself, and combinations that still
+    /// covered it would be solved no sooner for that.
+    pub fn on_repair(&mut self, number: u16) {
+        self.window.retain(|(covered, ..)| *covered != number);
+    }
+
     /// Nothing followed the last packets: they are covered now, if the budget allows it.
     pub fn on_pause(&mut self) {
         self.due |= self.uncovered > 0 && self.credit > 1.0 - DEBT_MAX;
@@ -107,14 +134,18 @@ impl Encoder {
         self.credit -= 1.0;
         self.uncovered = 0;
         self.seed = (self.seed + 1) % CODED_SEEDS;
+        let mut combined = vec![0; Coded::bitmap_bytes(count)];
         let mut symbol = Vec::new();
         for (number, _, datagram) in &self.window {
+            let n = number.wrapping_sub(first);
+            combined[usize::from(n / 8)] |= 1 << (n % 8);
             symbol::add(&mut symbol, coefficient(self.seed, *number), datagram);
         }
         Some(Coded {
             first,
             count,
             seed: self.seed,
+            combined,
             symbol,
         })
     }

@@ -1,6 +1,9 @@
 //! The exit's side: which numbers of each path are missing, and how long that is worth waiting for.
 //!
-//! Invariant: a number is asked for at most once; every list is bounded by [`GAP_MAX`] per path.
+//! A question may be lost on all its paths: each number is named again in the next one, or in one of
+//! its own after a round trip. The peer answers once.
+//!
+//! Invariant: a number is asked for at most twice; every list is bounded by [`GAP_MAX`] per path.
 
 use crate::estimate::RESTART_AFTER;
 use ropewalk_types::{Duration, Instant, PATHS_MAX, PathId};
@@ -29,7 +32,9 @@ struct PathGaps {
     newest: Timestamp,
     /// Not asked for yet: the path may have disordered them.
     waiting: VecDeque<Gap>,
-    /// Asked for, `found` being when.
+    /// Asked for once, `found` being when.
+    once: VecDeque<Gap>,
+    /// Asked for twice, `found` being when for the first time.
     asked: VecDeque<Gap>,
     allowance: Duration,
     allowance_at: Instant,
@@ -110,8 +115,9 @@ impl Requests {
         let Some(path) = self.paths.get_mut(path.index()) else {
             return;
         };
-        path.waiting.retain(|gap| gap.seq != seq);
-        path.asked.retain(|gap| gap.seq != seq);
+        for list in [&mut path.waiting, &mut path.once, &mut path.asked] {
+            list.retain(|gap| gap.seq != seq);
+        }
     }
 
     /// Sets how long a gap on `path` waits for combinations before it is asked for.
@@ -130,7 +136,7 @@ impl Requests {
             .iter()
             .flat_map(|path| {
                 let waiting = path.waiting.iter().rev().find(before);
-                let asked = path.asked.iter().rev().find(before);
+                let asked = path.asked.iter().chain(&path.once).rev().find(before);
                 let asked = asked.map(|gap| gap.found + self.patience);
                 let waiting = waiting.map(|gap| gap.found + path.wait() + self.patience);
                 [asked, waiting]
@@ -144,8 +150,18 @@ impl Requests {
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.paths
             .iter()
-            .filter_map(|path| Some(path.waiting.front()?.found + path.wait()))
+            .flat_map(|path| {
+                let first = path.waiting.front().map(|gap| gap.found + path.wait());
+                let again = path.once.front().map(|gap| gap.found + self.repeat());
+                [first, again]
+            })
+            .flatten()
             .min()
+    }
+
+    /// How long after a number was asked for it is asked for again.
+    fn repeat(&self) -> Duration {
+        self.patience / 3
     }
 
     /// Appends the runs of numbers to ask for now, at most `max`.
@@ -153,33 +169,51 @@ impl Requests {
         for (id, path) in (0..).zip(&mut self.paths) {
             path.forget_old(now, self.patience);
             let wait = path.wait();
-            while let Some(&gap) = path.waiting.front() {
-                if gap.found + wait > now {
-                    break;
+            // Whatever was asked for in a question before goes along with this one.
+            while let Some(&gap) = path.once.front().filter(|gap| gap.found < now) {
+                if !name(id, gap.seq, max, runs) {
+                    return;
                 }
-                let full = runs.len() == max;
-                let goes_on = runs.last_mut().filter(|run| {
-                    run.path == id
-                        && run.count < u8::MAX
-                        && run.first.wrapping_add(u16::from(run.count)) == gap.seq
-                });
-                match goes_on {
-                    Some(run) => run.count += 1,
-                    None if full => return,
-                    None => runs.push(MissingRun {
-                        path: id,
-                        first: gap.seq,
-                        count: 1,
-                    }),
+                path.once.pop_front();
+                path.asked.push_back(gap);
+                bound(&mut path.asked);
+            }
+            while let Some(&gap) = path.waiting.front().filter(|gap| gap.found + wait <= now) {
+                if !name(id, gap.seq, max, runs) {
+                    return;
                 }
                 path.waiting.pop_front();
                 self.asked += 1;
-                path.asked.push_back(Gap { found: now, ..gap });
-                if path.asked.len() > usize::from(GAP_MAX) {
-                    path.asked.pop_front();
-                }
+                path.once.push_back(Gap { found: now, ..gap });
+                bound(&mut path.once);
             }
         }
+    }
+}
+
+/// Puts a number into the runs, if there is room.
+fn name(path: u8, seq: u16, max: usize, runs: &mut Vec<MissingRun>) -> bool {
+    let full = runs.len() == max;
+    let goes_on = runs.last_mut().filter(|run| {
+        run.path == path
+            && run.count < u8::MAX
+            && run.first.wrapping_add(u16::from(run.count)) == seq
+    });
+    match goes_on {
+        Some(run) => run.count += 1,
+        None if full => return false,
+        None => runs.push(MissingRun {
+            path,
+            first: seq,
+            count: 1,
+        }),
+    }
+    true
+}
+
+fn bound(gaps: &mut VecDeque<Gap>) {
+    if gaps.len() > usize::from(GAP_MAX) {
+        gaps.pop_front();
     }
 }
 
@@ -212,9 +246,8 @@ impl PathGaps {
         let of = |gap: &Gap| gap.seq == seq;
         if let Some(at) = self.waiting.iter().position(of) {
             self.waiting.remove(at);
-        } else if let Some(at) = self.asked.iter().rposition(of) {
-            let gap = self.asked.remove(at);
-            let lateness = self.wait() + gap.map_or(Duration::ZERO, |gap| now.since(gap.found));
+        } else if let Some(gap) = take(&mut self.once, of).or_else(|| take(&mut self.asked, of)) {
+            let lateness = self.wait() + now.since(gap.found);
             self.allowance = (lateness + lateness / 4).min(ALLOWANCE_MAX);
             self.allowance_at = now;
         } else {
@@ -224,17 +257,23 @@ impl PathGaps {
     }
 
     fn forget_old(&mut self, now: Instant, patience: Duration) {
-        while let Some(gap) = self.asked.front() {
-            if now.since(gap.found) <= patience {
-                break;
+        for list in [&mut self.once, &mut self.asked] {
+            let old = |gap: &&mut Gap| now.since(gap.found) > patience;
+            while list.front_mut().filter(old).is_some() {
+                list.pop_front();
             }
-            self.asked.pop_front();
         }
         if !self.allowance.is_zero() && now.since(self.allowance_at) > ALLOWANCE_HALF_LIFE {
             self.allowance_at = now;
             self.allowance /= 2;
         }
     }
+}
+
+/// Takes the newest gap out that is as wanted.
+fn take(gaps: &mut VecDeque<Gap>, wanted: impl Fn(&Gap) -> bool) -> Option<Gap> {
+    let at = gaps.iter().rposition(wanted)?;
+    gaps.remove(at)
 }
 
 #[cfg(test)]

@@ -8,8 +8,8 @@ use bytes::Bytes;
 use ropewalk_types::{Duration, Ecn, Instant, PATHS_MAX, PathId};
 use ropewalk_wire::{CodedHeader, DATA_HEADER, Datagram, Part, Stamp};
 
-/// Fronts of combinations whose rest has not come yet.
-const FRONTS_MAX: usize = 8;
+/// Halves of combinations whose other half has not come yet.
+const HALVES_MAX: usize = 16;
 
 impl Again {
     /// Takes in the combinations that are due.
@@ -19,19 +19,22 @@ impl Again {
             let Some(coded) = path.encoder.poll() else {
                 continue;
             };
-            let fits = coded.symbol.len() <= room;
-            let (front, rest) = coded.symbol.split_at(coded.symbol.len().min(room));
-            let part = if fits { Part::Whole } else { Part::Front };
-            self.push_coded(now, id, emit(id, &coded, part, front));
-            if !fits {
-                self.push_coded(now, id, emit(id, &coded, Part::Rest, rest));
+            let (bitmap, sum) = (&coded.combined[..], &coded.symbol[..]);
+            let whole = bitmap.len() + sum.len();
+            if whole <= room {
+                self.push_coded(now, id, emit(id, &coded, Part::Whole, &[bitmap, sum]));
+                continue;
             }
+            let (front, rest) = sum.split_at(room.saturating_sub(bitmap.len()).min(sum.len()));
+            self.push_coded(now, id, emit(id, &coded, Part::Front, &[bitmap, front]));
+            self.push_coded(now, id, emit(id, &coded, Part::Rest, &[rest]));
         }
     }
 }
 
-fn emit(path: PathId, coded: &Coded, part: Part, sum: &[u8]) -> Bytes {
-    let mut bytes = Vec::with_capacity(DATA_HEADER + sum.len());
+fn emit(path: PathId, coded: &Coded, part: Part, pieces: &[&[u8]]) -> Bytes {
+    let length: usize = pieces.iter().map(|piece| piece.len()).sum();
+    let mut bytes = Vec::with_capacity(DATA_HEADER + length);
     let header = CodedHeader {
         stamp: Stamp::default(),
         path: path.0,
@@ -41,7 +44,9 @@ fn emit(path: PathId, coded: &Coded, part: Part, sum: &[u8]) -> Bytes {
         part,
     };
     header.emit(&mut bytes);
-    bytes.extend_from_slice(sum);
+    for piece in pieces {
+        bytes.extend_from_slice(piece);
+    }
     bytes.into()
 }
 
@@ -49,7 +54,7 @@ fn emit(path: PathId, coded: &Coded, part: Part, sum: &[u8]) -> Bytes {
 #[derive(Debug, Default)]
 pub(super) struct Decoding {
     paths: [Option<Box<Decoder>>; PATHS_MAX],
-    fronts: Vec<(CodedHeader, Bytes)>,
+    halves: Vec<(CodedHeader, Bytes)>,
     /// Packets recovered.
     pub recovered: u64,
 }
@@ -68,31 +73,39 @@ impl Decoding {
     /// The numbers of this path start anew.
     pub fn on_path_removed(&mut self, path: PathId) {
         self.paths[path.index()] = None;
-        self.fronts.retain(|(header, _)| header.path != path.0);
+        self.halves.retain(|(header, _)| header.path != path.0);
     }
 
     /// Puts a combination together; `None` while half of it is missing.
     fn assemble(&mut self, header: &CodedHeader, sum: Bytes) -> Option<Vec<u8>> {
-        let same = |front: &CodedHeader| {
-            (front.path, front.first, front.count, front.seed)
+        if header.part == Part::Whole {
+            return Some(sum.into());
+        }
+        // The halves may take different paths, and come in either order.
+        let same = |half: &CodedHeader| {
+            (half.path, half.first, half.count, half.seed)
                 == (header.path, header.first, header.count, header.seed)
         };
-        match header.part {
-            Part::Whole => Some(sum.into()),
-            Part::Front => {
-                if self.fronts.len() == FRONTS_MAX {
-                    self.fronts.remove(0);
-                }
-                self.fronts.push((*header, sum));
-                None
+        let Some(at) = self.halves.iter().position(|(half, _)| same(half)) else {
+            if self.halves.len() == HALVES_MAX {
+                self.halves.remove(0);
             }
-            Part::Rest => {
-                let at = self.fronts.iter().position(|(front, _)| same(front))?;
-                let mut whole: Vec<u8> = self.fronts.remove(at).1.into();
-                whole.extend_from_slice(&sum);
-                Some(whole)
-            }
+            self.halves.push((*header, sum));
+            return None;
+        };
+        let (half, _) = &self.halves[at];
+        if half.part == header.part {
+            return None; // the same half again
         }
+        let (_, other) = self.halves.remove(at);
+        let (front, rest) = if header.part == Part::Front {
+            (sum, other)
+        } else {
+            (other, sum)
+        };
+        let mut whole: Vec<u8> = front.into();
+        whole.extend_from_slice(&rest);
+        Some(whole)
     }
 }
 
@@ -103,9 +116,15 @@ impl Tunnel {
         if self.paths.get(path).is_none() {
             return;
         }
-        let Some(symbol) = self.exit.decoding.assemble(header, sum) else {
+        let Some(mut combined) = self.exit.decoding.assemble(header, sum) else {
             return;
         };
+        let bitmap = Coded::bitmap_bytes(header.count);
+        if combined.len() <= bitmap {
+            self.stats.malformed += 1;
+            return;
+        }
+        let symbol = combined.split_off(bitmap);
         let decoder = self.exit.decoding.paths[path.index()]
             .get_or_insert_with(|| Box::new(Decoder::new(now)));
         decoder.on_coded(
@@ -114,6 +133,7 @@ impl Tunnel {
                 first: header.first,
                 count: header.count,
                 seed: header.seed,
+                combined,
                 symbol,
             },
         );

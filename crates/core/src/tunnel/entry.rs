@@ -87,6 +87,9 @@ impl Entry {
                         bound += 1;
                         stats.tx_packets += 1;
                         stats.tx_bytes += bytes as u64;
+                        let datagram = (bytes + DATA_HEADER) as u64;
+                        stats.data_bytes += datagram;
+                        stats.protection_bytes += datagram * (set.len() as u64 - 1);
                         self.bind(now, packet, &head, set, paths, out);
                     }
                 }

@@ -74,6 +74,10 @@ pub struct TunnelStats {
     pub recovered: u64,
     /// Datagrams of the peer that were missing and asked for.
     pub repairs_asked: u64,
+    /// Bytes of all datagrams that carried inner packets for the first time.
+    pub data_bytes: u64,
+    /// Bytes of what protection added: copies, combinations, repairs.
+    pub protection_bytes: u64,
     /// Fragments dropped: incomplete in time, or contradictory.
     pub fragments_dropped: u64,
     /// The entry queue.
@@ -277,6 +281,7 @@ impl Tunnel {
         stats.repairs_sent = self.entry.again.sent;
         stats.repairs_dropped = self.entry.again.dropped;
         stats.coded_sent = self.entry.again.coded;
+        stats.protection_bytes += self.entry.again.bytes;
         stats.recovered = self.exit.decoding.recovered;
         stats.repairs_asked = self.exit.reorder.requests.asked();
         stats

@@ -288,10 +288,10 @@ impl Paths {
     }
 
     /// The peer asked for a repair on this path.
-    pub fn wants_repair(&mut self, now: Instant, id: PathId) -> Option<&mut SentLog> {
-        let log = &mut self.get_mut(id)?.sent_log;
-        log.want(now);
-        Some(log)
+    pub fn wants_repair(&mut self, now: Instant, id: PathId) -> Option<&mut Path> {
+        let path = self.get_mut(id)?;
+        path.sent_log.want(now);
+        Some(path)
     }
 
     /// The peer gets no acknowledgements on this path, or gets them again.

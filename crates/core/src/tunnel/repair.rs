@@ -45,6 +45,8 @@ pub(super) struct Again {
     pub dropped: u64,
     /// Combinations sent.
     pub coded: u64,
+    /// Bytes of all of these.
+    pub bytes: u64,
 }
 
 impl Again {
@@ -100,6 +102,7 @@ impl Again {
                 return;
             }
             let sent = best.is_some_and(|view| send(now, next, view, paths, out).is_some());
+            self.bytes += u64::from(sent) * bytes;
             match (next.codes.is_some(), sent) {
                 (false, true) => self.sent += 1,
                 (false, false) => self.dropped += 1,
@@ -183,11 +186,12 @@ impl Tunnel {
     /// The peer misses these numbers.
     pub(super) fn handle_missing(&mut self, now: Instant, payload: &[u8]) {
         for MissingRun { path, first, count } in missing_runs(payload) {
-            let Some(log) = self.paths.wants_repair(now, PathId(path)) else {
+            let Some(path) = self.paths.wants_repair(now, PathId(path)) else {
                 continue;
             };
-            for n in 0..u16::from(count) {
-                if let Some(sent) = log.take(first.wrapping_add(n)) {
+            for number in (0..u16::from(count)).map(|n| first.wrapping_add(n)) {
+                path.encoder.on_repair(number);
+                if let Some(sent) = path.sent_log.take(number) {
                     self.entry.again.push(sent, false);
                 }
             }

@@ -155,6 +155,12 @@ pub struct TunnelStatus {
     /// Datagrams that were lost on the way here and recovered from combinations.
     #[serde(default)]
     pub recovered: u64,
+    /// Bytes of datagrams that carried inner packets for the first time.
+    #[serde(default)]
+    pub data_bytes: u64,
+    /// Bytes that protection added: copies, combinations, repairs.
+    #[serde(default)]
+    pub protection_bytes: u64,
     /// The paths.
     pub paths: Vec<PathStatus>,
 }

@@ -246,6 +246,8 @@ impl Peer {
             repairs_dropped: stats.repairs_dropped,
             coded_sent: stats.coded_sent,
             recovered: stats.recovered,
+            data_bytes: stats.data_bytes,
+            protection_bytes: stats.protection_bytes,
             paths: self.path_statuses(fabric),
         }
     }

@@ -36,6 +36,14 @@ pub fn print(out: &mut impl Write, report: &Report) -> Result<()> {
             tunnel.late,
             tunnel.entry_drops
         )?;
+        writeln!(
+            out,
+            "  protection: {} combinations sent, {} packets recovered, {} repaired; {:.1} % of the bytes",
+            tunnel.combinations,
+            tunnel.recovered,
+            tunnel.repairs,
+            tunnel.overhead * 100.0
+        )?;
         writeln!(out, "  scheduler: {}", tunnel.reason)?;
     }
     for note in &report.notes {

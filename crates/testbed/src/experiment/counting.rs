@@ -160,6 +160,7 @@ fn tunnel(first: &[TunnelStatus; 2], last: &[TunnelStatus; 2], side: Side) -> Tu
         field(last).saturating_sub(field(first))
     };
     let received = |field| difference(receiver, field);
+    let sent = |field| difference(sender, field);
     TunnelReport {
         delivered: received(|t| t.rx_packets),
         reordered: received(|t| t.reordered),
@@ -167,7 +168,11 @@ fn tunnel(first: &[TunnelStatus; 2], last: &[TunnelStatus; 2], side: Side) -> Tu
         hold_timeouts: received(|t| t.hold_timeouts),
         late: received(|t| t.late),
         duplicates: received(|t| t.duplicates),
-        entry_drops: difference(sender, |t| t.queue_drops + t.queue_marks),
+        entry_drops: sent(|t| t.queue_drops + t.queue_marks),
+        recovered: received(|t| t.recovered),
+        repairs: sent(|t| t.repairs_sent),
+        combinations: sent(|t| t.coded_sent),
+        overhead: ropewalk_plan::overhead(sent(|t| t.protection_bytes), sent(|t| t.data_bytes)),
         reason: sender.1.reason.clone(),
     }
 }

@@ -84,6 +84,7 @@ fn nonsense_is_never_passed_on() {
             first: random.next_u64() as u16 % 300,
             count: 1 + (random.next_u64() % 255) as u8,
             seed: n as u8,
+            combined: random.next_u64().to_be_bytes().repeat(4),
             symbol: (0..length).map(|_| random.next_u64() as u8).collect(),
         };
         decoder.on_coded(Instant::from_millis(u64::from(n)), coded);

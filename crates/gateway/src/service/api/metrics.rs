@@ -67,6 +67,16 @@ const TUNNEL: [TunnelMetric; 20] = [
         |t| t.late as f64,
     ),
     (
+        "data_bytes_total",
+        "Bytes of datagrams that carried packets for the first time.",
+        |t| t.data_bytes as f64,
+    ),
+    (
+        "protection_bytes_total",
+        "Bytes that protection added: copies, combinations, repairs.",
+        |t| t.protection_bytes as f64,
+    ),
+    (
         "repairs_asked_total",
         "Lost datagrams that the peer was asked for.",
         |t| t.repairs_asked as f64,

@@ -228,7 +228,8 @@ impl<S: SubTunnel> Carrier for TunnelCarrier<S> {
             &self.gateways[index].tunnel,
             &self.gateways[1 - index].tunnel,
         );
-        let (queue, reorder) = (entry.stats().queue, exit.stats().reorder);
+        let (sent, received) = (entry.stats(), exit.stats());
+        let (queue, reorder) = (sent.queue, received.reorder);
         Some(TunnelReport {
             delivered: reorder.delivered,
             reordered: reorder.reordered,
@@ -237,6 +238,10 @@ impl<S: SubTunnel> Carrier for TunnelCarrier<S> {
             late: reorder.late,
             duplicates: reorder.duplicates,
             entry_drops: queue.dropped_codel + queue.dropped_full + queue.marked,
+            recovered: received.recovered,
+            repairs: sent.repairs_sent,
+            combinations: sent.coded_sent,
+            overhead: ropewalk_plan::overhead(sent.protection_bytes, sent.data_bytes),
             reason: entry.scheduler_reason(),
         })
     }
