@@ -19,6 +19,8 @@ const IDLE: Duration = Duration::from_secs(10);
 const PATIENCE_INTERVALS: f64 = 2.0;
 const PATIENCE_MIN: Duration = Duration::from_millis(2);
 const PATIENCE_MAX: Duration = Duration::from_millis(25);
+/// Intervals after a combination until which another one is expected.
+const EXPECTED_INTERVALS: u32 = 4;
 
 /// What is known of one number.
 #[derive(Clone, Debug, Default)]
@@ -81,6 +83,12 @@ impl Decoder {
         self.interval
             .mul_f64(PATIENCE_INTERVALS)
             .clamp(PATIENCE_MIN, PATIENCE_MAX)
+    }
+
+    /// Until when a gap is worth that: the peer may have stopped sending combinations.
+    #[must_use]
+    pub fn expected_until(&self) -> Instant {
+        self.last_coded + self.interval * EXPECTED_INTERVALS
     }
 
     /// The path delivered `number`; `packet` when it was one. Afterwards [`Decoder::poll`].

@@ -9,6 +9,10 @@ use std::collections::VecDeque;
 
 /// How long a packet stays in the window: by then it has been repaired on request.
 const WINDOW_TIME: Duration = Duration::from_millis(250);
+/// Combinations are clearly sooner than repairs when so many come in a round trip.
+const SOONER: f64 = 4.0;
+/// Longest time between two packets that says anything of the next ones.
+const INTERVAL_MAX: Duration = Duration::from_millis(100);
 /// Combinations that a flow of single packets may have in advance of its share.
 const DEBT_MAX: f64 = 2.0;
 /// Loss from which a path gets redundancy, and the most it gets.
@@ -68,6 +72,9 @@ pub struct Encoder {
     window: VecDeque<(u16, Instant, Bytes)>,
     redundancy: f64,
     credit: f64,
+    /// Mean time between two packets, and when the last one was sent.
+    interval: Duration,
+    sent_at: Option<Instant>,
     /// Packets since the last combination.
     uncovered: usize,
     seed: u8,
@@ -92,6 +99,13 @@ impl Encoder {
         self.redundancy
     }
 
+    /// Whether combinations come clearly sooner than what is sent again after a round trip of `rtt`.
+    #[must_use]
+    pub fn is_sooner_than(&self, rtt: Duration) -> bool {
+        let between = self.interval.as_secs_f64() / self.redundancy.max(f64::MIN_POSITIVE);
+        between * SOONER < rtt.as_secs_f64()
+    }
+
     /// The path carries `datagram` under this number; numbers must not go back.
     pub fn on_sent(&mut self, now: Instant, number: u16, datagram: &Bytes) {
         if self.redundancy == 0.0 {
@@ -105,6 +119,8 @@ impl Encoder {
         }) {
             self.window.pop_front();
         }
+        let last = self.sent_at.replace(now).unwrap_or(now);
+        self.interval = (self.interval * 31 + now.since(last).min(INTERVAL_MAX)) / 32;
         self.uncovered += 1;
         self.credit = (self.credit + self.redundancy).min(1.0);
         self.due |= self.credit >= 1.0;

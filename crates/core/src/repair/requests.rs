@@ -38,8 +38,9 @@ struct PathGaps {
     asked: VecDeque<Gap>,
     allowance: Duration,
     allowance_at: Instant,
-    /// How long a combination may take to make up for a loss; zero while none come.
-    code_wait: Duration,
+    /// How long a combination may take to make up for a loss, and until when that is worth
+    /// anything without another one.
+    code_wait: (Duration, Instant),
     /// Numbers in a row that were behind and not missing.
     outdated: u8,
 }
@@ -120,10 +121,11 @@ impl Requests {
         }
     }
 
-    /// Sets how long a gap on `path` waits for combinations before it is asked for.
-    pub fn set_code_wait(&mut self, path: PathId, wait: Duration) {
+    /// Sets how long a gap on `path` waits for combinations before it is asked for, if it is found
+    /// before `until`.
+    pub fn set_code_wait(&mut self, path: PathId, wait: Duration, until: Instant) {
         if let Some(path) = self.paths.get_mut(path.index()) {
-            path.code_wait = wait;
+            path.code_wait = (wait, until);
         }
     }
 
@@ -138,7 +140,7 @@ impl Requests {
                 let waiting = path.waiting.iter().rev().find(before);
                 let asked = path.asked.iter().chain(&path.once).rev().find(before);
                 let asked = asked.map(|gap| gap.found + self.patience);
-                let waiting = waiting.map(|gap| gap.found + path.wait() + self.patience);
+                let waiting = waiting.map(|gap| path.due(gap) + self.patience);
                 [asked, waiting]
             })
             .flatten()
@@ -151,7 +153,7 @@ impl Requests {
         self.paths
             .iter()
             .flat_map(|path| {
-                let first = path.waiting.front().map(|gap| gap.found + path.wait());
+                let first = path.waiting.front().map(|gap| path.due(gap));
                 let again = path.once.front().map(|gap| gap.found + self.repeat());
                 [first, again]
             })
@@ -168,7 +170,6 @@ impl Requests {
     pub fn poll(&mut self, now: Instant, max: usize, runs: &mut Vec<MissingRun>) {
         for (id, path) in (0..).zip(&mut self.paths) {
             path.forget_old(now, self.patience);
-            let wait = path.wait();
             // Whatever was asked for in a question before goes along with this one.
             while let Some(&gap) = path.once.front().filter(|gap| gap.found < now) {
                 if !name(id, gap.seq, max, runs) {
@@ -178,7 +179,7 @@ impl Requests {
                 path.asked.push_back(gap);
                 bound(&mut path.asked);
             }
-            while let Some(&gap) = path.waiting.front().filter(|gap| gap.found + wait <= now) {
+            while let Some(&gap) = path.waiting.front().filter(|gap| path.due(gap) <= now) {
                 if !name(id, gap.seq, max, runs) {
                     return;
                 }
@@ -218,9 +219,19 @@ fn bound(gaps: &mut VecDeque<Gap>) {
 }
 
 impl PathGaps {
-    /// How long a gap waits before it is asked for.
-    fn wait(&self) -> Duration {
-        self.allowance.max(self.code_wait)
+    /// How long a gap found at `found` waits before it is asked for.
+    fn wait(&self, found: Instant) -> Duration {
+        let (code_wait, until) = self.code_wait;
+        if found < until {
+            self.allowance.max(code_wait)
+        } else {
+            self.allowance
+        }
+    }
+
+    /// When a gap is asked for.
+    fn due(&self, gap: &Gap) -> Instant {
+        gap.found + self.wait(gap.found)
     }
 
     fn found(&mut self, now: Instant, first: u16, count: u16) {
@@ -247,7 +258,7 @@ impl PathGaps {
         if let Some(at) = self.waiting.iter().position(of) {
             self.waiting.remove(at);
         } else if let Some(gap) = take(&mut self.once, of).or_else(|| take(&mut self.asked, of)) {
-            let lateness = self.wait() + now.since(gap.found);
+            let lateness = self.wait(gap.found) + now.since(gap.found);
             self.allowance = (lateness + lateness / 4).min(ALLOWANCE_MAX);
             self.allowance_at = now;
         } else {

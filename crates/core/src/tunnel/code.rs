@@ -15,7 +15,11 @@ impl Again {
     /// Takes in the combinations that are due.
     pub fn encode(&mut self, now: Instant, paths: &mut Paths) {
         let room = paths.payload_max().unwrap_or(0);
+        let repair = paths.quickest_min_rtt().unwrap_or(Duration::ZERO);
         for (id, path) in paths.iter_mut() {
+            if !path.encoder.is_sooner_than(repair) {
+                continue;
+            }
             let Some(coded) = path.encoder.poll() else {
                 continue;
             };
@@ -137,8 +141,8 @@ impl Tunnel {
                 symbol,
             },
         );
-        let wait = decoder.patience();
-        self.exit.reorder.requests.set_code_wait(path, wait);
+        let (wait, until) = (decoder.patience(), decoder.expected_until());
+        self.exit.reorder.requests.set_code_wait(path, wait, until);
         self.deliver_recovered(now, path);
     }
 
@@ -166,7 +170,7 @@ impl Tunnel {
             if slot.as_ref().is_some_and(|decoder| decoder.is_idle(now)) {
                 *slot = None;
                 let requests = &mut self.exit.reorder.requests;
-                requests.set_code_wait(PathId(id), Duration::ZERO);
+                requests.set_code_wait(PathId(id), Duration::ZERO, Instant::ZERO);
             }
         }
     }

@@ -12,6 +12,8 @@ use ropewalk_wire::{DATA_HEADER, DataHeader, FRAGMENT_HEADER, FragmentHeader, HE
 
 /// Bytes of a sub-tunnel packet besides the datagram: QUIC header, frame header and tag.
 const SUBTUNNEL_OVERHEAD: u64 = 30;
+/// The paths are full when packets have waited for this long without a break.
+const FULL_AFTER: Duration = Duration::from_millis(100);
 /// How often the queue's limits follow the paths' rates.
 const RATE_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -28,6 +30,8 @@ pub(super) struct Entry {
     /// When a flow that was told to wait may be asked again.
     wake: Option<Instant>,
     rate_due: Instant,
+    /// When nothing waited last.
+    relaxed_at: Instant,
 }
 
 impl Entry {
@@ -41,6 +45,7 @@ impl Entry {
             views: Vec::new(),
             wake: None,
             rate_due: Instant::ZERO,
+            relaxed_at: Instant::ZERO,
         }
     }
 
@@ -58,7 +63,10 @@ impl Entry {
         max: usize,
     ) {
         self.wake = None;
-        self.again.encode(now, paths);
+        if self.queue.packets() == 0 {
+            self.relaxed_at = now;
+        }
+        self.encode(now, paths);
         if self.queue.packets() == 0 && self.again.is_empty() {
             return;
         }
@@ -101,8 +109,19 @@ impl Entry {
             }
         }
         self.queue.end_round();
-        self.again.encode(now, paths);
+        if self.queue.packets() == 0 {
+            self.relaxed_at = now;
+        }
+        self.encode(now, paths);
         self.again.flush(now, &mut self.views, paths, out);
+    }
+
+    /// Takes in combinations while the paths have room for them: once packets have waited for long,
+    /// each would take the place of one, and what they recover is repaired for less.
+    fn encode(&mut self, now: Instant, paths: &mut Paths) {
+        if now.since(self.relaxed_at) < FULL_AFTER {
+            self.again.encode(now, paths);
+        }
     }
 
     fn bind(

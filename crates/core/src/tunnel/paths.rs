@@ -287,6 +287,12 @@ impl Paths {
         usable.map(|(_, path)| path.snapshot.srtt).min()
     }
 
+    /// Shortest round trip that a usable path has shown.
+    pub fn quickest_min_rtt(&self) -> Option<Duration> {
+        let usable = self.iter().filter(|(_, path)| path.usable());
+        usable.map(|(_, path)| path.snapshot.min_rtt).min()
+    }
+
     /// The peer asked for a repair on this path.
     pub fn wants_repair(&mut self, now: Instant, id: PathId) -> Option<&mut Path> {
         let path = self.get_mut(id)?;

@@ -6,7 +6,7 @@ from typing import Protocol, cast
 
 from ropewalk.lab.cell import Cell, Results
 from ropewalk.lab.claims import Claim
-from ropewalk.lab.experiments import failover, grid, htmt, traces, validate
+from ropewalk.lab.experiments import failover, grid, htmt, loss, traces, validate
 from ropewalk.lab.experiments.options import Options
 from ropewalk.lab.figures import Figure
 
@@ -34,5 +34,6 @@ EXPERIMENTS: dict[str, Experiment] = {
     "grid": cast(Experiment, grid),
     "traces": cast(Experiment, traces),
     "failover": cast(Experiment, failover),
+    "loss": cast(Experiment, loss),
     "validate": cast(Experiment, validate),
 }

@@ -16,7 +16,7 @@ type TunnelMetric = (&'static str, &'static str, fn(&TunnelStatus) -> f64);
 /// Name, help and value of a metric of a path.
 type PathMetric = (&'static str, &'static str, fn(&PathStatus) -> f64);
 
-const TUNNEL: [TunnelMetric; 20] = [
+const TUNNEL: [TunnelMetric; 22] = [
     ("up", "Whether any path works.", |t| {
         f64::from(u8::from(t.up))
     }),
