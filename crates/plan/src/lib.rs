@@ -36,7 +36,9 @@ mod report;
 mod traffic;
 
 pub use ceiling::{INNER_HEADERS, OUTER_OVERHEAD, direct_ceiling, tunnel_ceiling};
-pub use report::{Distribution, FlowReport, PathReport, Report, TrafficReport, TunnelReport, overhead};
+pub use report::{
+    Distribution, FlowReport, PathReport, Report, TrafficReport, TunnelReport, overhead,
+};
 pub use traffic::{Congestion, Direction, Traffic};
 
 use std::collections::BTreeSet;

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 /// How long a packet stays in the window: by then it has been repaired on request.
 const WINDOW_TIME: Duration = Duration::from_millis(250);
 /// Combinations are clearly sooner than repairs when so many come in a round trip.
-const SOONER: f64 = 4.0;
+const SOONER: f64 = 2.5;
 /// Longest time between two packets that says anything of the next ones.
 const INTERVAL_MAX: Duration = Duration::from_millis(100);
 /// Combinations that a flow of single packets may have in advance of its share.

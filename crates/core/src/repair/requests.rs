@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn gaps_are_asked_for_at_once_and_once() {
+    fn gaps_are_asked_for_at_once_and_twice() {
         let mut requests = Requests::default();
         let now = Instant::from_millis(50);
         for seq in [65_530, 65_531, 65_535, 0, 3, 4] {
@@ -318,6 +318,11 @@ mod tests {
         let expected = [(0, 8, 1), (2, 65_532, 3), (2, 1, 2)];
         assert_eq!(ask(&mut requests, now), expected);
         assert_eq!(ask(&mut requests, now), []);
+        assert_eq!(requests.asked(), 6);
+        // Once more after a third of the patience, for the question may be lost.
+        let again = requests.poll_timeout().unwrap();
+        assert!(again > now);
+        assert_eq!(ask(&mut requests, again), expected);
         assert_eq!((requests.asked(), requests.poll_timeout()), (6, None));
     }
 

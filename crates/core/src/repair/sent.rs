@@ -23,6 +23,8 @@ pub struct Sent {
     pub dscp: u8,
     /// When it was sent.
     pub at: Instant,
+    /// How often it had been lost before.
+    pub losses: u8,
 }
 
 /// What one path carried lately. Invariant: entry `i` has the number `first + i`.
@@ -51,9 +53,9 @@ impl SentLog {
         self.wanted_until = now + WANTED_FOR;
     }
 
-    /// Remembers the datagram with the number `seq`; numbers must not go back.
-    pub fn keep(&mut self, now: Instant, seq: u16, datagram: Bytes, dscp: u8) {
-        self.forget_old(now);
+    /// Remembers what is sent now with the number `seq`; numbers must not go back.
+    pub fn keep(&mut self, seq: u16, sent: Sent) {
+        self.forget_old(sent.at);
         let next = self.first.wrapping_add(self.len());
         let skipped = usize::from(seq.wrapping_sub(next));
         if self.packets.is_empty() || skipped >= PACKETS_MAX {
@@ -64,8 +66,7 @@ impl SentLog {
                 self.packets.push_back(None);
             }
         }
-        let at = now;
-        self.packets.push_back(Some(Sent { datagram, dscp, at }));
+        self.packets.push_back(Some(sent));
         while self.packets.len() > PACKETS_MAX {
             self.forget_first();
         }
@@ -111,6 +112,15 @@ impl SentLog {
 mod tests {
     use super::*;
 
+    fn sent(at: Instant, n: u16) -> Sent {
+        Sent {
+            datagram: datagram(n),
+            dscp: 7,
+            at,
+            losses: 0,
+        }
+    }
+
     fn datagram(n: u16) -> Bytes {
         Bytes::copy_from_slice(&n.to_be_bytes())
     }
@@ -119,7 +129,7 @@ mod tests {
     fn a_datagram_is_found_by_its_number_once_across_the_wrap_and_skipped_numbers() {
         let mut log = SentLog::default();
         for n in [65_533u16, 65_534, 65_535, 2, 3] {
-            log.keep(Instant::ZERO, n, datagram(n), 7);
+            log.keep(n, sent(Instant::ZERO, n));
         }
         assert_eq!(log.take(2).unwrap().datagram, datagram(2));
         assert!(log.take(2).is_none(), "only once");
@@ -132,7 +142,7 @@ mod tests {
     fn old_and_too_many_datagrams_are_forgotten() {
         let mut log = SentLog::default();
         for n in 0..=9_000u16 {
-            log.keep(Instant::from_millis(u64::from(n) / 20), n, datagram(n), 0);
+            log.keep(n, sent(Instant::from_millis(u64::from(n) / 20), n));
         }
         assert!(log.packets.len() <= PACKETS_MAX);
         assert!(log.take(100).is_none() && log.take(8_999).is_some());
@@ -144,7 +154,7 @@ mod tests {
     fn what_was_sent_since_an_instant_is_taken_in_order() {
         let mut log = SentLog::default();
         for n in 0..10u16 {
-            log.keep(Instant::from_millis(u64::from(n)), n, datagram(n), 0);
+            log.keep(n, sent(Instant::from_millis(u64::from(n)), n));
         }
         log.take(7);
         let since: Vec<Bytes> = log

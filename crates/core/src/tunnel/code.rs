@@ -11,13 +11,21 @@ use ropewalk_wire::{CodedHeader, DATA_HEADER, Datagram, Part, Stamp};
 /// Halves of combinations whose other half has not come yet.
 const HALVES_MAX: usize = 16;
 
+/// Share of all capacity that the combinations of one path may cost in any case.
+const CHEAP: f64 = 0.01;
+
 impl Again {
-    /// Takes in the combinations that are due.
-    pub fn encode(&mut self, now: Instant, paths: &mut Paths) {
+    /// Takes in the combinations that are due. Those that cost more than little have to be worth it:
+    /// the paths have room, and repairs would come later.
+    pub fn encode(&mut self, now: Instant, full: bool, paths: &mut Paths) {
         let room = paths.payload_max().unwrap_or(0);
         let repair = paths.quickest_min_rtt().unwrap_or(Duration::ZERO);
+        let capacity = paths.rate().bits_per_sec() as f64;
         for (id, path) in paths.iter_mut() {
-            if !path.encoder.is_sooner_than(repair) {
+            let cost = path.encoder.redundancy() * path.snapshot.rate.bits_per_sec() as f64;
+            let unknown = path.loss.loss_steady(now).is_none();
+            let worthwhile = unknown || !full && path.encoder.is_sooner_than(repair);
+            if cost > CHEAP * capacity && !worthwhile {
                 continue;
             }
             let Some(coded) = path.encoder.poll() else {

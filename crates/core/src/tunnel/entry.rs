@@ -116,12 +116,11 @@ impl Entry {
         self.again.flush(now, &mut self.views, paths, out);
     }
 
-    /// Takes in combinations while the paths have room for them: once packets have waited for long,
-    /// each would take the place of one, and what they recover is repaired for less.
+    /// Takes in the combinations that are due. Once packets have waited for long, each takes the
+    /// place of one.
     fn encode(&mut self, now: Instant, paths: &mut Paths) {
-        if now.since(self.relaxed_at) < FULL_AFTER {
-            self.again.encode(now, paths);
-        }
+        let full = now.since(self.relaxed_at) >= FULL_AFTER;
+        self.again.encode(now, full, paths);
     }
 
     fn bind(
@@ -224,7 +223,7 @@ fn emit(
         header.emit(front);
         let mut datagram = data.freeze();
         datagram.advance(start);
-        path.remember(now, &datagram, dscp);
+        path.remember(now, &datagram, dscp, 0);
         out.push(Outgoing {
             path: id,
             datagram,
@@ -247,7 +246,7 @@ fn emit(
         datagram.extend_from_slice(&front);
         datagram.extend_from_slice(&data[HEADROOM + offset..HEADROOM + end]);
         let datagram = datagram.freeze();
-        path.remember(now, &datagram, dscp);
+        path.remember(now, &datagram, dscp, 0);
         out.push(Outgoing {
             path: id,
             datagram,

@@ -171,8 +171,8 @@ impl Path {
         self.encoder.set_redundancy(redundancy);
     }
 
-    /// Remembers a packet just stamped, in case it is lost.
-    pub fn remember(&mut self, now: Instant, datagram: &Bytes, dscp: u8) {
+    /// Remembers a packet just stamped, in case it is lost; it was lost `losses` times before.
+    pub fn remember(&mut self, now: Instant, datagram: &Bytes, dscp: u8, losses: u8) {
         let seq = self.next_seq.wrapping_sub(1);
         self.encoder.on_sent(now, seq, datagram);
         if !self.sent_log.keeps(now, self.snapshot.rate) {
@@ -181,7 +181,13 @@ impl Path {
         if self.sent_log.wanted(now) || self.encoder.redundancy() > 0.0 {
             self.tail_due = Some(now + TAIL);
         }
-        self.sent_log.keep(now, seq, datagram.clone(), dscp);
+        let sent = Sent {
+            datagram: datagram.clone(),
+            dscp,
+            at: now,
+            losses,
+        };
+        self.sent_log.keep(seq, sent);
     }
 }
 

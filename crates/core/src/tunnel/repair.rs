@@ -16,8 +16,8 @@ use std::collections::VecDeque;
 const AGAIN_MAX: usize = 4_096;
 /// Age at which a combination is worth nothing any more.
 const CODED_AGE_MAX: Duration = Duration::from_millis(100);
-/// How much later a combination may arrive for taking another path than what it protects.
-const CODED_ELSEWHERE: Duration = Duration::from_millis(10);
+/// How much later it may arrive for taking another path than what was lost, or may be.
+const ELSEWHERE: Duration = Duration::from_millis(10);
 /// Longest that the exit waits for a repair.
 const PATIENCE_MAX: Duration = Duration::from_secs(1);
 /// Most round trips that a packet that was asked for is waited for: its repair may be lost, too.
@@ -29,10 +29,39 @@ const PATIENCE_MARGIN: Duration = Duration::from_millis(10);
 #[derive(Debug)]
 struct Waiting {
     sent: Sent,
+    what: What,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
+    /// Lost on this path.
+    Lost(PathId),
     /// Its first sending may have arrived.
-    copy: bool,
-    /// It combines packets of this path.
-    codes: Option<PathId>,
+    Doubtful,
+    /// A combination of packets of this path.
+    Combination(PathId),
+}
+
+impl Waiting {
+    const fn is_combination(&self) -> bool {
+        matches!(self.what, What::Combination(_))
+    }
+
+    /// The path that it had better not take: losses come in bursts.
+    const fn avoids(&self) -> Option<PathId> {
+        match self.what {
+            What::Lost(path) | What::Combination(path) => Some(path),
+            What::Doubtful => None,
+        }
+    }
+
+    /// How many paths carry it. What was lost twice would be late if it were lost once more.
+    const fn copies(&self) -> usize {
+        match self.what {
+            What::Lost(_) if self.sent.losses > 1 => 2,
+            _ => 1,
+        }
+    }
 }
 
 /// What is to be sent again, and combinations.
@@ -55,30 +84,36 @@ impl Again {
         self.waiting.is_empty()
     }
 
-    /// Takes a datagram in; `copy` when its first sending may have arrived.
-    pub fn push(&mut self, sent: Sent, copy: bool) {
-        self.push_back(Waiting {
-            sent,
-            copy,
-            codes: None,
-        });
+    /// Takes in a datagram that was lost on `path`.
+    pub fn push_lost(&mut self, path: PathId, mut sent: Sent) {
+        sent.losses = sent.losses.saturating_add(1);
+        let what = What::Lost(path);
+        self.push_back(Waiting { sent, what });
+    }
+
+    /// Takes in a datagram that may have arrived.
+    pub fn push_doubtful(&mut self, sent: Sent) {
+        let what = What::Doubtful;
+        self.push_back(Waiting { sent, what });
     }
 
     /// Takes a combination of packets of `path` in.
     pub fn push_coded(&mut self, now: Instant, path: PathId, datagram: Bytes) {
-        let (dscp, at) = (0, now);
-        self.push_back(Waiting {
-            sent: Sent { datagram, dscp, at },
-            copy: false,
-            codes: Some(path),
-        });
+        let sent = Sent {
+            datagram,
+            dscp: 0,
+            at: now,
+            losses: 0,
+        };
+        let what = What::Combination(path);
+        self.push_back(Waiting { sent, what });
     }
 
     fn push_back(&mut self, waiting: Waiting) {
         if self.waiting.len() == AGAIN_MAX
             && let Some(oldest) = self.waiting.pop_front()
         {
-            self.dropped += u64::from(oldest.codes.is_none());
+            self.dropped += u64::from(!oldest.is_combination());
         }
         self.waiting.push_back(waiting);
     }
@@ -92,18 +127,31 @@ impl Again {
         out: &mut Vec<Outgoing>,
     ) {
         while let Some(next) = self.waiting.front() {
-            let stale = next.codes.is_some() && now.since(next.sent.at) > CODED_AGE_MAX;
+            let stale = next.is_combination() && now.since(next.sent.at) > CODED_AGE_MAX;
             let bytes = next.sent.datagram.len() as u64;
-            let best = views
-                .iter_mut()
-                .filter(|view| bytes <= (DATA_HEADER + view.payload_max) as u64 && !stale)
-                .min_by_key(|view| (view.free < bytes, delivered(now, next, view), view.id));
-            if best.as_ref().is_some_and(|view| view.free < bytes) {
+            let fits = |view: &PathView| bytes <= (DATA_HEADER + view.payload_max) as u64;
+            let possible = !stale && views.iter().any(fits);
+            let (mut taken, mut refused) = (None, false);
+            for _ in 0..next.copies() {
+                let best = views
+                    .iter_mut()
+                    .filter(|view| possible && fits(view) && taken != Some(view.id))
+                    .min_by_key(|view| (view.free < bytes, delivered(now, next, view), view.id));
+                if best.as_ref().is_some_and(|view| view.free < bytes) {
+                    break;
+                }
+                let Some(view) = best else { break };
+                if send(now, next, view, paths, out).is_some() {
+                    taken = Some(view.id);
+                    self.bytes += bytes;
+                } else {
+                    refused = true;
+                }
+            }
+            if taken.is_none() && !refused && possible {
                 return;
             }
-            let sent = best.is_some_and(|view| send(now, next, view, paths, out).is_some());
-            self.bytes += u64::from(sent) * bytes;
-            match (next.codes.is_some(), sent) {
+            match (next.is_combination(), taken.is_some()) {
                 (false, true) => self.sent += 1,
                 (false, false) => self.dropped += 1,
                 (true, sent) => self.coded += u64::from(sent),
@@ -113,13 +161,12 @@ impl Again {
     }
 }
 
-/// When a path may be expected to have delivered it; combinations avoid the path they protect.
+/// When a path may be expected to have delivered it, less what a path to be avoided costs.
 fn delivered(now: Instant, waiting: &Waiting, view: &PathView) -> Instant {
     let bytes = waiting.sent.datagram.len() as u64;
     let lost = view.srtt.mul_f64(view.loss.clamp(0.0, 1.0));
-    let same = waiting.codes == Some(view.id);
-    let preference = if same {
-        CODED_ELSEWHERE
+    let preference = if waiting.avoids() == Some(view.id) {
+        ELSEWHERE
     } else {
         Duration::ZERO
     };
@@ -135,13 +182,19 @@ fn send(
     out: &mut Vec<Outgoing>,
 ) -> Option<()> {
     let path = paths.get_mut(view.id)?;
-    let Sent { datagram, dscp, .. } = &waiting.sent;
+    let Sent {
+        datagram,
+        dscp,
+        losses,
+        ..
+    } = &waiting.sent;
     let mut again = BytesMut::from(&datagram[..]);
     let stamp = path.stamp(now, again.len());
-    restamp(&mut again, stamp, waiting.copy).ok()?;
+    let copy = waiting.what == What::Doubtful || waiting.copies() > 1;
+    restamp(&mut again, stamp, copy).ok()?;
     let (datagram, dscp) = (again.freeze(), *dscp);
-    if waiting.codes.is_none() {
-        path.remember(now, &datagram, dscp);
+    if !waiting.is_combination() {
+        path.remember(now, &datagram, dscp, *losses);
     }
     let bytes = datagram.len() as u64;
     view.free = view.free.saturating_sub(bytes);
@@ -186,13 +239,14 @@ impl Tunnel {
     /// The peer misses these numbers.
     pub(super) fn handle_missing(&mut self, now: Instant, payload: &[u8]) {
         for MissingRun { path, first, count } in missing_runs(payload) {
-            let Some(path) = self.paths.wants_repair(now, PathId(path)) else {
+            let id = PathId(path);
+            let Some(path) = self.paths.wants_repair(now, id) else {
                 continue;
             };
             for number in (0..u16::from(count)).map(|n| first.wrapping_add(n)) {
                 path.encoder.on_repair(number);
                 if let Some(sent) = path.sent_log.take(number) {
-                    self.entry.again.push(sent, false);
+                    self.entry.again.push_lost(id, sent);
                 }
             }
         }
@@ -205,7 +259,7 @@ impl Tunnel {
         }
         let others = self.paths.quickest_srtt().is_some();
         for sent in self.paths.doubtful.drain(..).filter(|_| others) {
-            self.entry.again.push(sent, true);
+            self.entry.again.push_doubtful(sent);
         }
     }
 

@@ -235,7 +235,7 @@ fn losses_are_repaired_in_order_though_questions_and_repairs_are_lost_too() {
         let recovered = pair.b.stats().recovered;
         // Some are probes, reports and combinations: nobody misses those.
         assert!(
-            lost > 90 && recovered > 30 && recovered + repairs > 90,
+            lost > 90 && recovered + repairs > 90,
             "{kind}: {lost} lost, {recovered} recovered, {repairs} sent again"
         );
         assert!(

@@ -46,9 +46,9 @@ const PACKET_THRESHOLD: u32 = 4_096;
 const TIME_THRESHOLD: f32 = 1.5;
 /// Path MTU discovery stops when the next step is smaller.
 const MTU_STEP_MIN: u16 = 10;
-/// Discovery starts again this long after large packets vanished; soon, since an overflowing queue
-/// can look like a black hole, and a real one is found again at once.
-const BLACK_HOLE_COOLDOWN: Duration = Duration::from_secs(2);
+/// Discovery starts again this long after large packets vanished; soon, since loss by chance and a full queue
+/// can look like a black hole, and a real one costs a probe each time.
+const BLACK_HOLE_COOLDOWN: Duration = Duration::from_millis(250);
 /// Resets are limited to one per this time.
 const RESET_INTERVAL: Duration = Duration::from_millis(2);
 /// Bytes held for handshakes not accepted yet: they are accepted or refused at once.
