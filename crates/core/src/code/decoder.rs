@@ -9,10 +9,10 @@ use ropewalk_types::{Duration, Instant};
 /// Packets remembered: longer than any combination, and than the paths' delays differ.
 const REMEMBERED: usize = 1_024;
 /// Most equations under way, and most unknowns in one.
-const EQUATIONS_MAX: usize = 32;
+pub const EQUATIONS_MAX: usize = 32;
 const UNKNOWNS_MAX: usize = 24;
 /// Most unknowns of an equation that elimination has made longer.
-const ROW_MAX: usize = 128;
+pub const ROW_MAX: usize = 128;
 /// Time without combinations after which nothing is remembered.
 const IDLE: Duration = Duration::from_secs(10);
 /// Intervals between combinations that a gap waits before it is asked for, and the bounds of that.
@@ -78,6 +78,13 @@ impl Decoder {
     /// How long a gap is worth waiting for a combination.
     #[must_use]
     pub fn patience(&self) -> Duration {
+    /// How many equations there are, and how many unknowns in all of them.
+    #[must_use]
+    pub fn kept(&self) -> (usize, usize) {
+        let unknowns = self.equations.iter().map(|row| row.unknowns.len());
+        (self.equations.len(), unknowns.sum())
+    }
+
         self.interval
             .mul_f64(PATIENCE_INTERVALS)
             .clamp(PATIENCE_MIN, PATIENCE_MAX)

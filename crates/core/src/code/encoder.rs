@@ -71,7 +71,13 @@ impl Encoder {
         self.redundancy
     }
 
-    /// The path carries `datagram` under this number; numbers must not go back.
+    /// How many packets the next combination would cover.
+    pub(crate) fn len(&self) -> usize {
+        self.window.len()
+    }
+
+    /// The path carries `datagram`, a packet or fragment with its whole header, under this number;
+    /// numbers must not go back.
     pub fn on_sent(&mut self, now: Instant, number: u16, datagram: &Bytes) {
         if self.redundancy == 0.0 {
             return;

@@ -9,7 +9,7 @@ use ropewalk_types::{Duration, Ecn, Instant, PATHS_MAX, PathId};
 use ropewalk_wire::{CodedHeader, DATA_HEADER, Datagram, Part, Stamp};
 
 /// Fronts of combinations whose rest has not come yet.
-const FRONTS_MAX: usize = 8;
+pub(super) const FRONTS_MAX: usize = 8;
 
 impl Again {
     /// Takes in the combinations that are due.
@@ -63,6 +63,15 @@ impl Decoding {
         let packet = matches!(datagram, Datagram::Data { .. } | Datagram::Fragment { .. });
         decoder.on_datagram(stamp.path_seq, packet.then_some(data));
         true
+    }
+
+    /// How many fronts wait for their rest, how many equations there are, and how many unknowns
+    /// in all of them.
+    pub fn kept(&self) -> (usize, usize, usize) {
+        let kept = self.paths.iter().flatten().map(|decoder| decoder.kept());
+        kept.fold((self.fronts.len(), 0, 0), |sum, (equations, unknowns)| {
+            (sum.0, sum.1 + equations, sum.2 + unknowns)
+        })
     }
 
     /// The numbers of this path start anew.

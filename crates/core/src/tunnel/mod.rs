@@ -9,11 +9,13 @@
 mod code;
 mod entry;
 mod exit;
+mod footprint;
 mod fragment;
 mod paths;
 mod repair;
 mod report;
 
+pub use footprint::Footprint;
 pub use paths::{PathState, PathStats};
 
 use crate::path::{PathConfig, PathSnapshot};
