@@ -1,10 +1,11 @@
 //! The entry's side: what a path carried last, and when a combination of it is due.
 
+use super::WINDOW_PACKETS;
 use super::coefficient::coefficient;
-use super::{WINDOW_PACKETS, symbol};
+use super::symbol::{self, Check};
 use bytes::Bytes;
 use ropewalk_types::{Duration, Instant};
-use ropewalk_wire::CODED_SEEDS;
+use ropewalk_wire::{CODED_SEEDS, DATA_HEADER};
 use std::collections::VecDeque;
 
 /// How long a packet stays in the window: by then it has been repaired on request.
@@ -37,14 +38,14 @@ pub struct Coded {
     pub count: u8,
     /// Decides the coefficients.
     pub seed: u8,
-    /// The combination, as long as the longest packet.
+    /// The combination, as long as the longest packet and its check.
     pub symbol: Vec<u8>,
 }
 
 /// The last packets of one path.
 #[derive(Debug, Default)]
 pub struct Encoder {
-    window: VecDeque<(u16, Instant, Bytes)>,
+    window: VecDeque<(u16, Instant, Bytes, Check)>,
     redundancy: f64,
     credit: f64,
     /// Packets since the last combination.
@@ -79,11 +80,13 @@ impl Encoder {
     /// The path carries `datagram`, a packet or fragment with its whole header, under this number;
     /// numbers must not go back.
     pub fn on_sent(&mut self, now: Instant, number: u16, datagram: &Bytes) {
-        if self.redundancy == 0.0 {
+        if self.redundancy == 0.0 || datagram.len() < DATA_HEADER {
             return;
         }
-        self.window.push_back((number, now, datagram.clone()));
-        while self.window.front().is_some_and(|(first, at, _)| {
+        let check = symbol::check(datagram);
+        self.window
+            .push_back((number, now, datagram.clone(), check));
+        while self.window.front().is_some_and(|(first, at, ..)| {
             now.since(*at) > WINDOW_TIME
                 || number.wrapping_sub(*first) >= u16::from(u8::MAX)
                 || self.window.len() > WINDOW_PACKETS
@@ -114,8 +117,9 @@ impl Encoder {
         self.uncovered = 0;
         self.seed = (self.seed + 1) % CODED_SEEDS;
         let mut symbol = Vec::new();
-        for (number, _, datagram) in &self.window {
-            symbol::add(&mut symbol, coefficient(self.seed, *number), datagram);
+        for (number, _, datagram, check) in &self.window {
+            let factor = coefficient(self.seed, *number);
+            symbol::add(&mut symbol, factor, datagram, *check);
         }
         Some(Coded {
             first,
