@@ -20,7 +20,7 @@ use ropewalk_types::Instant;
 use thiserror::Error;
 
 /// Version of this format; both ends must agree (exchanged in [`Hello`]).
-pub const VERSION: u8 = 3;
+pub const VERSION: u8 = 4;
 
 /// Bytes of the header in front of a whole inner packet.
 pub const DATA_HEADER: usize = 10;

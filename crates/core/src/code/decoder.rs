@@ -1,18 +1,20 @@
 //! The exit's side: what one path delivered lately, and the equations that combinations of it make.
 
+use super::Coded;
 use super::coefficient::coefficient;
-use super::{Coded, symbol};
+use super::symbol::{self, Check};
 use bytes::Bytes;
 use ropewalk_gf256::{add_multiple, inverse, multiply, scale};
 use ropewalk_types::{Duration, Instant};
+use ropewalk_wire::DATA_HEADER;
 
 /// Packets remembered: longer than any combination, and than the paths' delays differ.
 const REMEMBERED: usize = 1_024;
 /// Most equations under way, and most unknowns in one.
-const EQUATIONS_MAX: usize = 32;
+pub const EQUATIONS_MAX: usize = 32;
 const UNKNOWNS_MAX: usize = 24;
 /// Most unknowns of an equation that elimination has made longer.
-const ROW_MAX: usize = 128;
+pub const ROW_MAX: usize = 128;
 /// Time without combinations after which nothing is remembered.
 const IDLE: Duration = Duration::from_secs(10);
 /// Intervals between combinations that a gap waits before it is asked for, and the bounds of that.
@@ -30,11 +32,12 @@ struct Slot {
     /// A copy, for the packet is a part of a block in which many were received; empty for what is
     /// no packet and counts as zero.
     packet: Vec<u8>,
+    check: Check,
 }
 
 impl Slot {
-    fn set(&mut self, number: u16, packet: &[u8]) {
-        (self.number, self.known) = (number, true);
+    fn set(&mut self, number: u16, packet: &[u8], check: Check) {
+        (self.number, self.known, self.check) = (number, true, check);
         self.packet.clear();
         self.packet.extend_from_slice(packet);
     }
@@ -77,6 +80,13 @@ impl Decoder {
         now.since(self.last_coded) > IDLE
     }
 
+    /// How many equations there are, and how many unknowns in all of them.
+    #[must_use]
+    pub fn kept(&self) -> (usize, usize) {
+        let unknowns = self.equations.iter().map(|row| row.unknowns.len());
+        (self.equations.len(), unknowns.sum())
+    }
+
     /// How long a gap is worth waiting for a combination.
     #[must_use]
     pub fn patience(&self) -> Duration {
@@ -91,8 +101,10 @@ impl Decoder {
         self.last_coded + self.interval * EXPECTED_INTERVALS
     }
 
-    /// The path delivered `number`; `packet` when it was one. Afterwards [`Decoder::poll`].
+    /// The path delivered `number`; `packet` when it was one, with its whole header. Afterwards
+    /// [`Decoder::poll`].
     pub fn on_datagram(&mut self, number: u16, packet: Option<&Bytes>) {
+        let packet = packet.filter(|packet| packet.len() >= DATA_HEADER);
         self.learn(number, packet.map_or(&[], |packet| packet));
     }
 
@@ -109,7 +121,7 @@ impl Decoder {
             let factor = coefficient(coded.seed, number);
             let slot = &self.slots[slot_of(number)];
             if slot.known && slot.number == number {
-                equation.remove(factor, &slot.packet);
+                equation.remove(factor, &slot.packet, slot.check);
             } else if equation.unknowns.len() < UNKNOWNS_MAX {
                 equation.unknowns.push((number, factor));
             } else {
@@ -128,6 +140,7 @@ impl Decoder {
     /// A number is known now: equations that miss it get simpler.
     fn learn(&mut self, number: u16, packet: &[u8]) {
         self.forget_before(number);
+        let check = symbol::check(packet);
         let concerned = |equation: &Equation| equation.unknowns.iter().any(|u| u.0 == number);
         let mut n = 0;
         let mut again = Vec::new();
@@ -141,11 +154,11 @@ impl Decoder {
         for mut equation in again {
             if let Some(at) = equation.unknowns.iter().position(|u| u.0 == number) {
                 let (_, factor) = equation.unknowns.remove(at);
-                equation.remove(factor, packet);
+                equation.remove(factor, packet, check);
             }
             self.insert(equation);
         }
-        self.slots[slot_of(number)].set(number, packet);
+        self.slots[slot_of(number)].set(number, packet, check);
         self.settle();
     }
 
@@ -184,26 +197,30 @@ impl Decoder {
         self.equations.retain(|row| row.unknowns.len() <= ROW_MAX);
     }
 
-    /// Takes out what is solved. An answer that is no packet was an empty number, or nonsense:
-    /// either way it is nothing to pass on.
+    /// Takes out what is solved. An answer that is no packet was an empty number, or nonsense, which
+    /// says nothing: some packet was of another connection.
     fn settle(&mut self) {
         while let Some(at) = self.equations.iter().position(|e| e.unknowns.len() <= 1) {
             let equation = self.equations.swap_remove(at);
             let Some(&(number, _)) = equation.unknowns.first() else {
                 continue;
             };
-            let packet = symbol::datagram(equation.sum, number);
-            self.slots[slot_of(number)].set(number, packet.as_deref().unwrap_or_default());
-            self.recovered.extend(packet.map(|packet| (number, packet)));
+            let slot = &mut self.slots[slot_of(number)];
+            if equation.sum.iter().all(|&byte| byte == 0) {
+                slot.set(number, &[], Check::default());
+            } else if let Some((packet, check)) = symbol::datagram(equation.sum, number) {
+                slot.set(number, &packet, check);
+                self.recovered.push((number, packet));
+            }
         }
     }
 }
 
 impl Equation {
     /// Takes a packet that is known, or nothing, out.
-    fn remove(&mut self, factor: u8, packet: &[u8]) {
+    fn remove(&mut self, factor: u8, packet: &[u8], check: Check) {
         if !packet.is_empty() {
-            symbol::add(&mut self.sum, factor, packet);
+            symbol::add(&mut self.sum, factor, packet, check);
         }
     }
 
@@ -237,5 +254,7 @@ const fn slot_of(number: u16) -> usize {
     number as usize % REMEMBERED
 }
 
+#[cfg(test)]
+mod properties;
 #[cfg(test)]
 mod tests;

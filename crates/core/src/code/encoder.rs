@@ -1,10 +1,11 @@
 //! The entry's side: what a path carried last, and when a combination of it is due.
 
+use super::WINDOW_PACKETS;
 use super::coefficient::coefficient;
-use super::{WINDOW_PACKETS, symbol};
+use super::symbol::{self, Check};
 use bytes::Bytes;
 use ropewalk_types::{Duration, Instant};
-use ropewalk_wire::CODED_SEEDS;
+use ropewalk_wire::{CODED_SEEDS, DATA_HEADER};
 use std::collections::VecDeque;
 
 /// How long a packet stays in the window: by then it has been repaired on request.
@@ -43,7 +44,7 @@ pub struct Coded {
     pub seed: u8,
     /// A bit for each number, the lowest bit of the first byte for the first: those set are combined.
     pub combined: Vec<u8>,
-    /// The combination, as long as the longest packet.
+    /// The combination, as long as the longest packet and its check.
     pub symbol: Vec<u8>,
 }
 
@@ -69,7 +70,7 @@ impl Coded {
 /// The last packets of one path.
 #[derive(Debug, Default)]
 pub struct Encoder {
-    window: VecDeque<(u16, Instant, Bytes)>,
+    window: VecDeque<(u16, Instant, Bytes, Check)>,
     redundancy: f64,
     credit: f64,
     /// Mean time between two packets, and when the last one was sent.
@@ -106,13 +107,21 @@ impl Encoder {
         between * SOONER < rtt.as_secs_f64()
     }
 
-    /// The path carries `datagram` under this number; numbers must not go back.
+    /// How many packets the next combination would cover.
+    pub(crate) fn len(&self) -> usize {
+        self.window.len()
+    }
+
+    /// The path carries `datagram`, a packet or fragment with its whole header, under this number;
+    /// numbers must not go back.
     pub fn on_sent(&mut self, now: Instant, number: u16, datagram: &Bytes) {
-        if self.redundancy == 0.0 {
+        if self.redundancy == 0.0 || datagram.len() < DATA_HEADER {
             return;
         }
-        self.window.push_back((number, now, datagram.clone()));
-        while self.window.front().is_some_and(|(first, at, _)| {
+        let check = symbol::check(datagram);
+        self.window
+            .push_back((number, now, datagram.clone(), check));
+        while self.window.front().is_some_and(|(first, at, ..)| {
             now.since(*at) > WINDOW_TIME
                 || number.wrapping_sub(*first) >= u16::from(u8::MAX)
                 || self.window.len() > WINDOW_PACKETS
@@ -152,10 +161,11 @@ impl Encoder {
         self.seed = (self.seed + 1) % CODED_SEEDS;
         let mut combined = vec![0; Coded::bitmap_bytes(count)];
         let mut symbol = Vec::new();
-        for (number, _, datagram) in &self.window {
+        for (number, _, datagram, check) in &self.window {
             let n = number.wrapping_sub(first);
             combined[usize::from(n / 8)] |= 1 << (n % 8);
-            symbol::add(&mut symbol, coefficient(self.seed, *number), datagram);
+            let factor = coefficient(self.seed, *number);
+            symbol::add(&mut symbol, factor, datagram, *check);
         }
         Some(Coded {
             first,

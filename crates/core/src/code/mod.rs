@@ -14,8 +14,9 @@ mod decoder;
 mod encoder;
 mod symbol;
 
-pub use decoder::Decoder;
+pub use decoder::{Decoder, EQUATIONS_MAX, ROW_MAX};
+
 pub use encoder::{Coded, Encoder, redundancy};
 
 /// Most packets one combination covers.
-const WINDOW_PACKETS: usize = 128;
+pub(crate) const WINDOW_PACKETS: usize = 128;

@@ -21,7 +21,7 @@ const LIMIT_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// Time's worth of the sum of path rates that may wait, before CoDel is even asked.
 const LIMIT_TIME: Duration = Duration::from_millis(250);
 /// Most packets in the queue.
-const LIMIT_PACKETS: usize = 65_536;
+pub(crate) const LIMIT_PACKETS: usize = 65_536;
 /// What CoDel's target allows for clumps, in variations of the round trip.
 const CLUMP_RTTVARS: u32 = 3;
 /// Bytes a bucket may send per round (RFC 8290 §5.2.4: one MTU).

@@ -30,10 +30,10 @@ const HOLD_UNKNOWN: Duration = Duration::from_millis(300);
 /// A path counts as active while it has delivered within this time.
 const ACTIVE: Duration = Duration::from_millis(300);
 /// Most packets held in all flows together.
-const HELD_MAX: usize = 16_384;
+pub(crate) const HELD_MAX: usize = 16_384;
 /// Most places for them, kept or missing, in all flows together: a peer that leaves wide gaps in many
 /// flows costs some 15 MB.
-const PLACES_MAX: usize = 1 << 18;
+pub(crate) const PLACES_MAX: usize = 1 << 18;
 
 /// A packet for the inner network.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -115,6 +115,11 @@ impl Reorder {
     #[must_use]
     pub const fn stats(&self) -> ReorderStats {
         self.stats
+    }
+
+    /// How many packets are held, and for how many places there is memory.
+    pub(crate) const fn kept(&self) -> (usize, usize) {
+        (self.held, self.places)
     }
 
     /// Notes that `path` delivered a datagram with this stamp.

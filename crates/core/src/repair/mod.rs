@@ -14,5 +14,7 @@
 mod requests;
 mod sent;
 
+pub(crate) use requests::GAP_MAX;
 pub use requests::Requests;
+pub(crate) use sent::PACKETS_MAX;
 pub use sent::{Sent, SentLog};

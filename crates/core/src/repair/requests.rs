@@ -11,7 +11,7 @@ use ropewalk_wire::{MissingRun, Stamp, Timestamp};
 use std::collections::VecDeque;
 
 /// A larger gap is a new start or a long outage: nobody waits for it any more.
-const GAP_MAX: u16 = 1_024;
+pub(crate) const GAP_MAX: u16 = 1_024;
 /// Most that a path is believed to disorder its packets by.
 const ALLOWANCE_MAX: Duration = Duration::from_millis(60);
 /// The allowance for disorder halves when it was not needed for this long.
@@ -69,6 +69,13 @@ impl Requests {
     #[must_use]
     pub const fn asked(&self) -> u64 {
         self.asked
+    }
+
+    /// How many numbers are missing, asked for lately or not yet.
+    #[must_use]
+    pub(crate) fn missing(&self) -> usize {
+        let missing = |path: &PathGaps| path.waiting.len() + path.asked.len();
+        self.paths.iter().map(missing).sum()
     }
 
     /// How long a packet that was asked for is worth waiting for.

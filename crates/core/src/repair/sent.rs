@@ -5,7 +5,7 @@ use ropewalk_types::{Duration, Instant, Rate};
 use std::collections::VecDeque;
 
 /// Most datagrams remembered per path.
-const PACKETS_MAX: usize = 8_192;
+pub(crate) const PACKETS_MAX: usize = 8_192;
 /// How long a datagram is remembered.
 const AGE_MAX: Duration = Duration::from_secs(1);
 /// How long a path that needed a repair is expected to need others.
@@ -56,7 +56,9 @@ impl SentLog {
     /// Remembers what is sent now with the number `seq`; numbers must not go back.
     pub fn keep(&mut self, seq: u16, sent: Sent) {
         self.forget_old(sent.at);
-        let next = self.first.wrapping_add(self.len());
+        let next = self
+            .first
+            .wrapping_add(u16::try_from(self.len()).unwrap_or(u16::MAX));
         let skipped = usize::from(seq.wrapping_sub(next));
         if self.packets.is_empty() || skipped >= PACKETS_MAX {
             self.packets.clear();
@@ -103,8 +105,9 @@ impl SentLog {
         self.first = self.first.wrapping_add(1);
     }
 
-    fn len(&self) -> u16 {
-        u16::try_from(self.packets.len()).unwrap_or(u16::MAX)
+    /// Numbers there is a place for.
+    pub(crate) fn len(&self) -> usize {
+        self.packets.len()
     }
 }
 

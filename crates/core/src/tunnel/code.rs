@@ -9,7 +9,7 @@ use ropewalk_types::{Duration, Ecn, Instant, PATHS_MAX, PathId};
 use ropewalk_wire::{CodedHeader, DATA_HEADER, Datagram, Part, Stamp};
 
 /// Halves of combinations whose other half has not come yet.
-const HALVES_MAX: usize = 16;
+pub(super) const HALVES_MAX: usize = 16;
 
 /// Share of all capacity that the combinations of one path may cost in any case.
 const CHEAP: f64 = 0.01;
@@ -80,6 +80,15 @@ impl Decoding {
         let packet = matches!(datagram, Datagram::Data { .. } | Datagram::Fragment { .. });
         decoder.on_datagram(stamp.path_seq, packet.then_some(data));
         true
+    }
+
+    /// How many halves wait for their other half, how many equations there are, and how many unknowns
+    /// in all of them.
+    pub fn kept(&self) -> (usize, usize, usize) {
+        let kept = self.paths.iter().flatten().map(|decoder| decoder.kept());
+        kept.fold((self.halves.len(), 0, 0), |sum, (equations, unknowns)| {
+            (sum.0, sum.1 + equations, sum.2 + unknowns)
+        })
     }
 
     /// The numbers of this path start anew.

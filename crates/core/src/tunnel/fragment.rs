@@ -7,7 +7,7 @@ use ropewalk_types::{Duration, Instant};
 use ropewalk_wire::{DataHeader, FragmentHeader};
 
 /// Inner packets under reassembly at once.
-const PARTIAL_MAX: usize = 64;
+pub(super) const PARTIAL_MAX: usize = 64;
 /// Pieces of one inner packet: 65,535 bytes in pieces of 512.
 const PIECES_MAX: usize = 128;
 /// How long a packet may stay incomplete.
@@ -79,6 +79,11 @@ impl Reassembly {
             .map(|&(_, len)| usize::from(len))
             .sum();
         (have == total).then(|| self.partial.remove(index).data.freeze())
+    }
+
+    /// How many packets are incomplete.
+    pub fn len(&self) -> usize {
+        self.partial.len()
     }
 
     pub fn poll_timeout(&self) -> Option<Instant> {

@@ -9,11 +9,13 @@
 mod code;
 mod entry;
 mod exit;
+mod footprint;
 mod fragment;
 mod paths;
 mod repair;
 mod report;
 
+pub use footprint::Footprint;
 pub use paths::{PathState, PathStats};
 
 use crate::path::{PathConfig, PathSnapshot};
@@ -246,11 +248,13 @@ impl Tunnel {
     /// When [`Tunnel::handle_timeout`] is wanted, if nothing else happens before.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
+        // A report waits for a path to carry it: without one there is nothing to be done in time.
+        let report = self.exit.report_due().filter(|_| !self.paths.is_empty());
         [
             self.exit.poll_timeout(),
             self.entry.poll_timeout(),
             self.paths.poll_timeout(),
-            self.exit.report_due(),
+            report,
         ]
         .into_iter()
         .flatten()

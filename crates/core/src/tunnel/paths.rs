@@ -266,6 +266,10 @@ impl Paths {
         self.map.iter_mut().map(|(id, path)| (id, &mut **path))
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.iter().next().is_none()
+    }
+
     pub fn update(&mut self, now: Instant, id: PathId, snapshot: PathSnapshot) {
         if let Some(path) = self.map.get_mut(id) {
             path.snapshot = snapshot;
@@ -303,6 +307,8 @@ impl Paths {
     pub fn wants_repair(&mut self, now: Instant, id: PathId) -> Option<&mut Path> {
         let path = self.get_mut(id)?;
         path.sent_log.want(now);
+        // A question may come long after: what a probe of an idle path shows to be missing.
+        path.sent_log.forget_old(now);
         Some(path)
     }
 

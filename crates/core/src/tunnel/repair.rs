@@ -13,7 +13,7 @@ use ropewalk_wire::{
 use std::collections::VecDeque;
 
 /// Most datagrams that wait for being sent again; beyond that the oldest is given up.
-const AGAIN_MAX: usize = 4_096;
+pub(super) const AGAIN_MAX: usize = 4_096;
 /// Age at which a combination is worth nothing any more.
 const CODED_AGE_MAX: Duration = Duration::from_millis(100);
 /// How much later it may arrive for taking another path than what was lost, or may be.
@@ -82,6 +82,11 @@ impl Again {
     /// Whether anything waits.
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
+    }
+
+    /// How many wait.
+    pub fn len(&self) -> usize {
+        self.waiting.len()
     }
 
     /// Takes in a datagram that was lost on `path`.

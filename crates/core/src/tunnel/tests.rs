@@ -260,6 +260,50 @@ fn what_a_cut_path_swallowed_is_sent_over_the_other() {
 }
 
 #[test]
+fn what_was_sent_long_ago_is_not_sent_again() {
+    for (age, repairs) in [(Duration::from_millis(900), 1), (Duration::from_secs(3), 0)] {
+        let mut pair = Pair::new(SchedulerKind::LowRtt, 1, vec![Link::new(16, 25)]);
+        pair.links[0].cut = true;
+        offer_segment(&mut pair);
+        pair.step(Duration::from_millis(1));
+        pair.now += age;
+        let run = ropewalk_wire::MissingRun {
+            path: 0,
+            first: 0,
+            count: 1,
+        };
+        let mut question = Vec::new();
+        ropewalk_wire::emit_missing(ropewalk_wire::Stamp::default(), &[run], &mut question);
+        let (now, id) = (pair.now, PathId(0));
+        pair.a
+            .handle_datagram(now, id, Ecn::NotEct, question.into());
+        let snapshot = PathSnapshot {
+            max_datagram: 1_400,
+            ..PathSnapshot::default()
+        };
+        pair.a.update_path(now, id, snapshot);
+        pair.a.poll_transmit(now, &mut Vec::new(), 10);
+        assert_eq!(pair.a.stats().repairs_sent, repairs, "{age:?}");
+    }
+}
+
+#[test]
+fn a_tunnel_that_has_just_lost_its_last_path_wants_nothing() {
+    let mut pair = Pair::new(SchedulerKind::Auto, 1, vec![Link::new(16, 25)]);
+    pair.offer(100, 9);
+    pair.run(Duration::from_millis(50));
+    assert_eq!(pair.delivered.len(), 1);
+    pair.b.remove_path(pair.now, PathId(0));
+    // It owes a report, and nobody could carry it.
+    assert_eq!(pair.b.poll_timeout(), None);
+    pair.run(Duration::from_millis(200));
+    pair.b.add_path(pair.now, PathId(0), PathConfig::default());
+    assert!(pair.b.poll_timeout().is_some_and(|at| at <= pair.now));
+    let mut out = Vec::new();
+    assert_eq!(pair.b.poll_transmit(pair.now, &mut out, 1), 1);
+}
+
+#[test]
 fn bare_acknowledgements_wait_for_nothing() {
     let mut pair = Pair::new(SchedulerKind::Auto, 1, vec![Link::new(16, 25)]);
     pair.links[0].loses_every = 10;

@@ -129,3 +129,27 @@ fn what_was_never_solved_does_not_meet_the_same_numbers_again() {
     }
     assert!(decoder.equations.is_empty());
 }
+
+#[test]
+fn a_combination_of_the_connection_before_and_packets_of_the_next_give_nothing() {
+    let mut random = Random::new(4);
+    let mut packets = || -> Vec<Bytes> {
+        let alike = |number: u16| packet(&mut random, number).slice(..20);
+        (0..4).map(alike).collect()
+    };
+    let (before, next) = (packets(), packets());
+    let mut encoder = Encoder::default();
+    encoder.set_redundancy(0.25);
+    for (number, packet) in (0..).zip(&before) {
+        encoder.on_sent(Instant::ZERO, number, packet);
+    }
+    let mut decoder = Decoder::new(Instant::ZERO);
+    decoder.on_coded(Instant::ZERO, encoder.poll().unwrap());
+    for number in [0, 1, 3] {
+        decoder.on_datagram(number, Some(&next[usize::from(number)]));
+    }
+    // Its length is right: all are of one.
+    assert_eq!(decoder.poll(), None);
+    decoder.on_datagram(2, Some(&next[2]));
+    assert_eq!((decoder.poll(), decoder.kept()), (None, (0, 0)));
+}

@@ -1,0 +1,107 @@
+//! What a tunnel keeps at present, in numbers of things, and the most it may keep.
+//!
+//! Invariant: whatever the peer sends and however the network treats it, [`Footprint::excess`] is
+//! `None`. Packets that are ready for [`Tunnel::poll_inner`](super::Tunnel::poll_inner) are not
+//! counted: the caller takes them after every batch.
+
+use super::{Tunnel, code, fragment, repair};
+use crate::{code as coding, queue, reorder, repair as repairs};
+
+/// Numbers of things that a tunnel keeps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Footprint {
+    /// Paths.
+    pub paths: usize,
+    /// Inner packets that wait at the entry.
+    pub queued: usize,
+    /// Datagrams that wait for being sent again, and combinations.
+    pub again: usize,
+    /// Datagrams remembered in case they are lost, places of those taken out included.
+    pub remembered: usize,
+    /// Datagrams remembered for combinations.
+    pub combined: usize,
+    /// Packets held for order, and places of those passed on that others wait behind.
+    pub held: usize,
+    /// Places there is memory for, held or missing.
+    pub places: usize,
+    /// Numbers that paths miss, asked for or not yet.
+    pub missing: usize,
+    /// Inner packets of which pieces have come.
+    pub partial: usize,
+    /// Fronts of combinations whose rest has not come.
+    pub halves: usize,
+    /// Equations between packets that paths lost.
+    pub equations: usize,
+    /// Unknowns in all of these together.
+    pub unknowns: usize,
+}
+
+impl Footprint {
+    /// The most that a tunnel with so many paths keeps.
+    #[must_use]
+    pub const fn limit(paths: usize) -> Self {
+        Self {
+            paths,
+            queued: queue::LIMIT_PACKETS,
+            again: repair::AGAIN_MAX,
+            remembered: paths * repairs::PACKETS_MAX,
+            combined: paths * coding::WINDOW_PACKETS,
+            held: reorder::HELD_MAX,
+            places: reorder::PLACES_MAX,
+            missing: paths * 2 * repairs::GAP_MAX as usize,
+            partial: fragment::PARTIAL_MAX,
+            halves: code::HALVES_MAX,
+            equations: paths * coding::EQUATIONS_MAX,
+            unknowns: paths * coding::EQUATIONS_MAX * coding::ROW_MAX,
+        }
+    }
+
+    /// The first of the numbers that is beyond its limit, by name; `None` as long as all is well.
+    #[must_use]
+    pub fn excess(&self) -> Option<&'static str> {
+        let limit = Self::limit(self.paths);
+        let numbers = [
+            ("queued", self.queued, limit.queued),
+            ("again", self.again, limit.again),
+            ("remembered", self.remembered, limit.remembered),
+            ("combined", self.combined, limit.combined),
+            ("held", self.held, limit.held),
+            ("places", self.places, limit.places),
+            ("missing", self.missing, limit.missing),
+            ("partial", self.partial, limit.partial),
+            ("halves", self.halves, limit.halves),
+            ("equations", self.equations, limit.equations),
+            ("unknowns", self.unknowns, limit.unknowns),
+        ];
+        let beyond = numbers.into_iter().find(|(_, is, most)| is > most);
+        beyond.map(|(name, _, _)| name)
+    }
+}
+
+impl Tunnel {
+    /// What this side keeps at present. Walks over all of it that is kept per path: for tests,
+    /// fuzzers and people, not for every packet.
+    #[must_use]
+    pub fn footprint(&self) -> Footprint {
+        let (held, places) = self.exit.reorder.kept();
+        let (halves, equations, unknowns) = self.exit.decoding.kept();
+        let mut footprint = Footprint {
+            queued: self.entry.queue.packets(),
+            again: self.entry.again.len(),
+            held,
+            places,
+            missing: self.exit.reorder.requests.missing(),
+            partial: self.exit.fragments.len(),
+            halves,
+            equations,
+            unknowns,
+            ..Footprint::default()
+        };
+        for (_, path) in self.paths.iter() {
+            footprint.paths += 1;
+            footprint.remembered += path.sent_log.len();
+            footprint.combined += path.encoder.len();
+        }
+        footprint
+    }
+}
