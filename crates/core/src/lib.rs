@@ -12,5 +12,6 @@ pub mod path;
 pub mod queue;
 pub mod reorder;
 pub mod repair;
+pub mod rescue;
 pub mod schedule;
 pub mod tunnel;

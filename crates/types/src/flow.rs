@@ -101,6 +101,12 @@ impl PacketInfo {
 }
 
 impl PacketInfo {
+    /// Whether it is TCP.
+    #[must_use]
+    pub const fn is_tcp(&self) -> bool {
+        self.flow.protocol == PROTOCOL_TCP
+    }
+
     /// Whether this packet, `ip`, is a TCP segment whose receiver would wait for what came
     /// before: it has data, or opens or ends the connection. Bare acknowledgements do not wait.
     #[must_use]

@@ -6,11 +6,13 @@
 
 #![forbid(unsafe_code)]
 
+mod awaited;
 mod coded;
 mod control;
 mod missing;
 mod report;
 
+pub use awaited::{AWAITED_MAX, Awaited};
 pub use coded::{CODED_SEEDS, CodedHeader, Part};
 pub use control::{Control, Hello, Welcome};
 pub use missing::{MISSING_RUNS_MAX, MissingRun};
@@ -36,10 +38,12 @@ const KIND_PROBE: u8 = 4;
 const KIND_CONTROL: u8 = 5;
 const KIND_MISSING: u8 = 6;
 const KIND_CODED: u8 = 7;
+const KIND_AWAITED: u8 = 8;
 
 const FLAG_CHECKSUM_PARTIAL: u8 = 1;
 const FLAG_ORDERED: u8 = 2;
 const FLAG_COPY: u8 = 4;
+const FLAG_PROMPT: u8 = 8;
 
 const FLOW_MASK: u16 = 0x0fff;
 
@@ -105,6 +109,8 @@ pub struct DataHeader {
     pub ordered: bool,
     /// Copies of this packet travel on other paths: the exit removes all but the first.
     pub copy: bool,
+    /// The exit asks for packets of this flow as soon as they are overdue.
+    pub prompt: bool,
     /// Flow bucket, `0..4096`.
     pub flow: u16,
     /// Service class, `0..16`.
@@ -162,6 +168,13 @@ pub enum Datagram {
         /// Where the runs start.
         at: usize,
     },
+    /// Packets of flows that are overdue; see [`awaited_packets`].
+    Awaited {
+        /// Path sequence and time.
+        stamp: Stamp,
+        /// Where they start.
+        at: usize,
+    },
     /// A combination of packets, or a part of one, follows at `at`.
     Coded {
         /// Its header.
@@ -189,7 +202,8 @@ impl DataHeader {
     fn emit_kind(&self, kind: u8, out: &mut [u8; DATA_HEADER]) {
         let flags = (u8::from(self.checksum_partial) * FLAG_CHECKSUM_PARTIAL)
             | (u8::from(self.ordered) * FLAG_ORDERED)
-            | (u8::from(self.copy) * FLAG_COPY);
+            | (u8::from(self.copy) * FLAG_COPY)
+            | (u8::from(self.prompt) * FLAG_PROMPT);
         out[0] = kind << 4 | flags;
         emit_stamp(self.stamp, out);
         let flow = (u16::from(self.class) << 12) | (self.flow & FLOW_MASK);
@@ -202,15 +216,13 @@ impl DataHeader {
             return Err(WireError::Truncated);
         }
         let flags = bytes[0] & 15;
-        if flags & !(FLAG_CHECKSUM_PARTIAL | FLAG_ORDERED | FLAG_COPY) != 0 {
-            return Err(WireError::Invalid);
-        }
         let flow = u16::from_be_bytes([bytes[6], bytes[7]]);
         Ok(Self {
             stamp: parse_stamp(bytes)?,
             checksum_partial: flags & FLAG_CHECKSUM_PARTIAL != 0,
             ordered: flags & FLAG_ORDERED != 0,
             copy: flags & FLAG_COPY != 0,
+            prompt: flags & FLAG_PROMPT != 0,
             flow: flow & FLOW_MASK,
             class: (flow >> 12) as u8,
             flow_seq: u16::from_be_bytes([bytes[8], bytes[9]]),
@@ -256,6 +268,17 @@ pub fn missing_runs(payload: &[u8]) -> impl Iterator<Item = MissingRun> {
     missing::parse(payload)
 }
 
+/// Appends a question for overdue packets of flows, at most [`AWAITED_MAX`].
+pub fn emit_awaited(stamp: Stamp, packets: &[Awaited], out: &mut Vec<u8>) {
+    emit_stamped(KIND_AWAITED, stamp, out);
+    awaited::emit(packets, out);
+}
+
+/// The packets that the payload of a [`Datagram::Awaited`] names.
+pub fn awaited_packets(payload: &[u8]) -> impl Iterator<Item = Awaited> {
+    awaited::parse(payload)
+}
+
 /// Makes `datagram`, a packet or fragment sent before or a combination of them, ready to be sent: new
 /// number and time, and `copy` where the first sending may have arrived.
 ///
@@ -291,9 +314,10 @@ impl Datagram {
     pub const fn stamp(&self) -> Option<Stamp> {
         match self {
             Self::Data { header, .. } | Self::Fragment { header, .. } => Some(header.stamp),
-            Self::Report { stamp, .. } | Self::Probe { stamp } | Self::Missing { stamp, .. } => {
-                Some(*stamp)
-            }
+            Self::Report { stamp, .. }
+            | Self::Probe { stamp }
+            | Self::Missing { stamp, .. }
+            | Self::Awaited { stamp, .. } => Some(*stamp),
             Self::Coded { header, .. } => Some(header.stamp),
             Self::Control(_) => None,
         }
@@ -323,6 +347,11 @@ impl Datagram {
                 let stamp = parse_stamp(bytes)?;
                 missing::check(&bytes[STAMP..])?;
                 Ok(Self::Missing { stamp, at: STAMP })
+            }
+            KIND_AWAITED => {
+                let stamp = parse_stamp(bytes)?;
+                awaited::check(&bytes[STAMP..])?;
+                Ok(Self::Awaited { stamp, at: STAMP })
             }
             KIND_CODED => Ok(Self::Coded {
                 header: CodedHeader::parse(bytes)?,

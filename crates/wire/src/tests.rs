@@ -10,6 +10,7 @@ fn header() -> DataHeader {
         checksum_partial: true,
         ordered: true,
         copy: false,
+        prompt: false,
         flow: 0x0abc,
         class: 5,
         flow_seq: 77,

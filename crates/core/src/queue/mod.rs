@@ -39,6 +39,8 @@ pub struct Packet {
     /// Its receiver waits for order itself: a TCP segment with data, or one that opens or ends a
     /// connection.
     pub in_order: bool,
+    /// It is TCP, which repairs its losses itself.
+    pub tcp: bool,
     /// ECN field of the inner header.
     pub ecn: Ecn,
     /// Differentiated services codepoint.

@@ -74,7 +74,7 @@ impl Requests {
     /// How many numbers are missing, asked for lately or not yet.
     #[must_use]
     pub(crate) fn missing(&self) -> usize {
-        let missing = |path: &PathGaps| path.waiting.len() + path.asked.len();
+        let missing = |path: &PathGaps| path.waiting.len() + path.once.len() + path.asked.len();
         self.paths.iter().map(missing).sum()
     }
 

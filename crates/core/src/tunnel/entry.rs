@@ -2,9 +2,11 @@
 
 use super::paths::{Path, Paths};
 use super::repair::Again;
+use super::rescue;
 use super::{Outgoing, TunnelStats};
 use crate::path::PathView;
 use crate::queue::{EntryQueue, Packet};
+use crate::rescue::Rescuer;
 use crate::schedule::{Decision, FLOW_BUCKETS, Head, PathSet, Scheduler};
 use bytes::{Buf, BytesMut};
 use ropewalk_types::{Duration, Instant, PathId};
@@ -24,6 +26,8 @@ pub(super) struct Entry {
     pub scheduler: Scheduler,
     /// What was lost and goes first.
     pub again: Again,
+    /// What thin flows sent last, and what of it is awaited.
+    pub rescuer: Rescuer,
     flow_seq: Vec<u16>,
     loads: Vec<Load>,
     views: Vec<PathView>,
@@ -40,6 +44,7 @@ impl Entry {
             queue,
             scheduler,
             again: Again::default(),
+            rescuer: Rescuer::default(),
             flow_seq: vec![0; FLOW_BUCKETS],
             loads: vec![Load::default(); FLOW_BUCKETS],
             views: Vec::new(),
@@ -50,7 +55,10 @@ impl Entry {
     }
 
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.wake
+        [self.wake, self.rescuer.poll_timeout()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Binds up to `max` packets.
@@ -66,6 +74,7 @@ impl Entry {
         if self.queue.packets() == 0 {
             self.relaxed_at = now;
         }
+        stats.protection_bytes += rescue::flush(now, &mut self.rescuer, paths, out);
         self.encode(now, paths);
         if self.queue.packets() == 0 && self.again.is_empty() {
             return;
@@ -95,10 +104,18 @@ impl Entry {
                         bound += 1;
                         stats.tx_packets += 1;
                         stats.tx_bytes += bytes as u64;
+                        let load = &mut self.loads[usize::from(flow)];
+                        load.count(now, bytes as u64);
+                        let prompt = !packet.tcp && load.is_thin();
+                        let set = if prompt {
+                            undoubted(now, set, paths)
+                        } else {
+                            set
+                        };
                         let datagram = (bytes + DATA_HEADER) as u64;
                         stats.data_bytes += datagram;
                         stats.protection_bytes += datagram * (set.len() as u64 - 1);
-                        self.bind(now, packet, &head, set, paths, out);
+                        self.bind(now, packet, prompt, &head, set, paths, out);
                     }
                 }
                 Decision::WaitFlow(until) => {
@@ -127,6 +144,7 @@ impl Entry {
         &mut self,
         now: Instant,
         packet: Packet,
+        prompt: bool,
         head: &Head,
         set: PathSet,
         paths: &mut Paths,
@@ -140,14 +158,14 @@ impl Entry {
                 view.queued += bytes;
             }
         }
-        // Every packet counts, whatever else decides.
-        let heavy = self.loads[usize::from(head.flow)].heavy(now, head.bytes);
+        let heavy = self.loads[usize::from(head.flow)].is_heavy();
         let flow_seq = &mut self.flow_seq[usize::from(head.flow)];
         let header = DataHeader {
             stamp: Stamp::default(),
             checksum_partial: packet.checksum_partial,
             ordered: self.scheduler.must_order(head.flow) || packet.in_order || heavy,
             copy: set.len() > 1,
+            prompt,
             flow: head.flow,
             class: 0,
             flow_seq: *flow_seq,
@@ -166,7 +184,11 @@ impl Entry {
             } else {
                 std::mem::take(&mut data)
             };
+            let bound = out.len();
             emit(now, path, id, header, buffer, dscp, out);
+            if prompt && let Some(first) = out.get(bound) {
+                self.rescuer.keep(now, id, first.datagram.clone(), dscp);
+            }
         }
     }
 }
@@ -176,31 +198,55 @@ impl Entry {
 struct Load {
     window: u32,
     bytes: u32,
-    /// The last whole window was heavy.
-    heavy: bool,
+    /// Bytes of the window before, if that one followed.
+    before: u32,
 }
 
 impl Load {
-    /// Counts a packet; whether the flow is so heavy that a packet out of order costs it more
-    /// than waiting for order.
+    /// Counts a packet.
     #[expect(
         clippy::cast_possible_truncation,
         reason = "windows wrap after 68 years"
     )]
-    fn heavy(&mut self, now: Instant, bytes: u64) -> bool {
+    fn count(&mut self, now: Instant, bytes: u64) {
         let window = (now.as_nanos() / LOAD_WINDOW_NANOS) as u32;
         if window != self.window {
-            self.heavy = window == self.window.wrapping_add(1) && self.bytes >= HEAVY_BYTES;
+            let follows = window == self.window.wrapping_add(1);
+            self.before = if follows { self.bytes } else { 0 };
             (self.window, self.bytes) = (window, 0);
         }
         self.bytes = self.bytes.saturating_add(bytes as u32);
-        self.heavy || self.bytes >= HEAVY_BYTES
+    }
+
+    /// Whether the flow sends so much that a packet out of order costs it more than waiting for order.
+    const fn is_heavy(&self) -> bool {
+        self.before >= HEAVY_BYTES || self.bytes >= HEAVY_BYTES
+    }
+
+    /// Whether it sends so little that every packet may count.
+    const fn is_thin(&self) -> bool {
+        self.before < THIN_BYTES && self.bytes < THIN_BYTES
     }
 }
 
 const LOAD_WINDOW_NANOS: u64 = 500_000_000;
 /// 4 Mbit/s over a window: above calls and video conferences, below downloads.
 const HEAVY_BYTES: u32 = 250_000;
+/// 1 Mbit/s: calls and games.
+const THIN_BYTES: u32 = 62_500;
+
+/// `set` and another path beside those in doubt: the quickest that is not, or whichever there is.
+fn undoubted(now: Instant, set: PathSet, paths: &Paths) -> PathSet {
+    let doubted = |id: PathId| paths.get(id).is_some_and(|path| path.doubt_until > now);
+    if !set.iter().any(doubted) {
+        return set;
+    }
+    let others = paths
+        .iter()
+        .filter(|(id, path)| path.usable() && !path.config.standby && !set.contains(*id));
+    let best = others.min_by_key(|(id, path)| (doubted(*id), path.snapshot.srtt, *id));
+    best.map_or(set, |(id, _)| set.with(id))
+}
 
 /// Writes the headers of one packet for one path, in pieces if the path takes no whole one.
 fn emit(

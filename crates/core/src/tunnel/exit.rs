@@ -6,6 +6,7 @@ use super::fragment::Reassembly;
 use super::{Tunnel, TunnelStats};
 use crate::queue::mark_ce;
 use crate::reorder::{Inner, Reorder};
+use crate::rescue::Rhythms;
 use bytes::{Buf, Bytes, BytesMut};
 use ropewalk_types::{Duration, Ecn, Instant, PathId};
 use ropewalk_wire::{Control, DataHeader, Datagram, Stamp};
@@ -26,6 +27,7 @@ pub(super) struct Exit {
     pub reorder: Reorder,
     pub fragments: Reassembly,
     pub decoding: Decoding,
+    pub rhythms: Rhythms,
     /// Start of the report period under way; `None` while nothing arrived.
     pub period_start: Option<Instant>,
     pub reported: Reported,
@@ -37,6 +39,7 @@ impl Exit {
             reorder,
             fragments: Reassembly::default(),
             decoding: Decoding::default(),
+            rhythms: Rhythms::default(),
             period_start: None,
             reported: Reported::default(),
         }
@@ -47,10 +50,14 @@ impl Exit {
     }
 
     pub fn poll_timeout(&self) -> Option<Instant> {
-        [self.reorder.poll_timeout(), self.fragments.poll_timeout()]
-            .into_iter()
-            .flatten()
-            .min()
+        [
+            self.reorder.poll_timeout(),
+            self.fragments.poll_timeout(),
+            self.rhythms.poll_timeout(),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
     }
 
     pub fn release_due(&mut self, now: Instant, stats: &mut TunnelStats) {
@@ -133,6 +140,7 @@ impl Tunnel {
                 self.exit.period_start.get_or_insert(now);
             }
             Datagram::Missing { at, .. } => self.handle_missing(now, &data[at..]),
+            Datagram::Awaited { at, .. } => self.handle_awaited(now, &data[at..]),
             Datagram::Coded { header, at } => self.handle_coded(now, &header, data.slice(at..)),
             Datagram::Control(control) => return Some(control),
         }
@@ -165,6 +173,9 @@ impl Tunnel {
         data: Bytes,
     ) {
         self.exit.period_start.get_or_insert(now);
+        if header.prompt {
+            self.exit.rhythms.on_packet(now, header);
+        }
         let data = if outer == Ecn::Ce {
             congested(data)
         } else {

@@ -48,7 +48,7 @@ impl Footprint {
             combined: paths * coding::WINDOW_PACKETS,
             held: reorder::HELD_MAX,
             places: reorder::PLACES_MAX,
-            missing: paths * 2 * repairs::GAP_MAX as usize,
+            missing: paths * 3 * repairs::GAP_MAX as usize,
             partial: fragment::PARTIAL_MAX,
             halves: code::HALVES_MAX,
             equations: paths * coding::EQUATIONS_MAX,

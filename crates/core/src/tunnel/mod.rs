@@ -14,6 +14,7 @@ mod fragment;
 mod paths;
 mod repair;
 mod report;
+mod rescue;
 
 pub use footprint::Footprint;
 pub use paths::{PathState, PathStats};
@@ -76,6 +77,10 @@ pub struct TunnelStats {
     pub recovered: u64,
     /// Datagrams of the peer that were missing and asked for.
     pub repairs_asked: u64,
+    /// Packets of the peer that were overdue and asked for.
+    pub rescues_asked: u64,
+    /// Packets that the peer awaited and that were sent again at once.
+    pub rescued: u64,
     /// Bytes of all datagrams that carried inner packets for the first time.
     pub data_bytes: u64,
     /// Bytes of what protection added: copies, combinations, repairs.
@@ -215,6 +220,7 @@ impl Tunnel {
         let flow = flow_bucket(&info, self.flow_secret);
         self.entry.queue.push(crate::queue::Packet {
             in_order: info.tcp_in_order(ip),
+            tcp: info.is_tcp(),
             data,
             flow,
             checksum_partial,
@@ -230,6 +236,7 @@ impl Tunnel {
         self.tick(now);
         let before = out.len();
         self.poll_requests(now, out);
+        self.poll_awaited(now, out);
         self.poll_report(now, out);
         self.paths.poll_probes(now, out);
         self.entry
@@ -285,6 +292,8 @@ impl Tunnel {
         stats.repairs_sent = self.entry.again.sent;
         stats.repairs_dropped = self.entry.again.dropped;
         stats.coded_sent = self.entry.again.coded;
+        stats.rescues_asked = self.exit.rhythms.asked();
+        stats.rescued = self.entry.rescuer.rescued;
         stats.protection_bytes += self.entry.again.bytes;
         stats.recovered = self.exit.decoding.recovered;
         stats.repairs_asked = self.exit.reorder.requests.asked();

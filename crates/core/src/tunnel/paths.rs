@@ -71,6 +71,8 @@ pub(super) struct Path {
     pub sent_log: SentLog,
     /// What combinations are made of.
     pub encoder: Encoder,
+    /// Until when packets of thin flows take another path as well.
+    pub doubt_until: Instant,
     /// When a probe follows the newest packet, so that its loss shows.
     tail_due: Option<Instant>,
     suspect_since: Option<Instant>,
@@ -226,6 +228,7 @@ impl Paths {
             late: 0,
             sent_log: SentLog::default(),
             encoder: Encoder::default(),
+            doubt_until: Instant::ZERO,
             tail_due: None,
             suspect_since: None,
             peer_suspect: None,

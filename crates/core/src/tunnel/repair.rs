@@ -8,7 +8,8 @@ use crate::repair::Sent;
 use bytes::{Bytes, BytesMut};
 use ropewalk_types::{Duration, Instant, PathId};
 use ropewalk_wire::{
-    DATA_HEADER, MISSING_RUNS_MAX, MissingRun, emit_missing, missing_runs, restamp,
+    Awaited, DATA_HEADER, Datagram, MISSING_RUNS_MAX, MissingRun, emit_missing, missing_runs,
+    restamp,
 };
 use std::collections::VecDeque;
 
@@ -243,6 +244,7 @@ impl Tunnel {
 
     /// The peer misses these numbers.
     pub(super) fn handle_missing(&mut self, now: Instant, payload: &[u8]) {
+        let mut prompt = Vec::new();
         for MissingRun { path, first, count } in missing_runs(payload) {
             let id = PathId(path);
             let Some(path) = self.paths.wants_repair(now, id) else {
@@ -250,10 +252,20 @@ impl Tunnel {
             };
             for number in (0..u16::from(count)).map(|n| first.wrapping_add(n)) {
                 path.encoder.on_repair(number);
-                if let Some(sent) = path.sent_log.take(number) {
-                    self.entry.again.push_lost(id, sent);
+                let Some(sent) = path.sent_log.take(number) else {
+                    continue;
+                };
+                match Datagram::parse(&sent.datagram) {
+                    Ok(Datagram::Data { header, .. }) if header.prompt => prompt.push(Awaited {
+                        flow: header.flow,
+                        flow_seq: header.flow_seq,
+                    }),
+                    _ => self.entry.again.push_lost(id, sent),
                 }
             }
+        }
+        for packet in prompt {
+            self.rescue(now, packet);
         }
     }
 

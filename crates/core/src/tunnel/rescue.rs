@@ -1,0 +1,104 @@
+//! Rescue at work: questions of this exit go to the peer's entry, and what the peer awaits leaves here.
+
+use super::paths::Paths;
+use super::{Outgoing, Tunnel};
+use crate::rescue::{DOUBT, Rescuer};
+use bytes::{Bytes, BytesMut};
+use ropewalk_types::{Duration, Instant, PathId};
+use ropewalk_wire::{AWAITED_MAX, Awaited, awaited_packets, emit_awaited, restamp};
+
+/// The same question comes on two paths: what follows this soon, and what the paths differ by, is no
+/// other one.
+const SAME_QUESTION: Duration = Duration::from_millis(6);
+/// Assumed while no path has shown its round trip.
+const RTT_UNKNOWN: Duration = Duration::from_millis(50);
+
+impl Tunnel {
+    /// Appends a question for what is overdue, if anything is, on the two quickest paths.
+    pub(super) fn poll_awaited(&mut self, now: Instant, out: &mut Vec<Outgoing>) {
+        let rhythms = &mut self.exit.rhythms;
+        if rhythms.poll_timeout().is_none_or(|at| at > now) {
+            return;
+        }
+        let rtt = self.paths.quickest_srtt().unwrap_or(RTT_UNKNOWN);
+        let mut packets = Vec::new();
+        rhythms.poll(now, rtt, AWAITED_MAX, &mut packets);
+        if packets.is_empty() {
+            return;
+        }
+        for id in self.paths.quickest_two().into_iter().flatten() {
+            let Some(path) = self.paths.get_mut(id) else {
+                continue;
+            };
+            let mut bytes = Vec::with_capacity(QUESTION_BYTES);
+            emit_awaited(path.stamp(now, QUESTION_BYTES), &packets, &mut bytes);
+            out.push(Outgoing {
+                path: id,
+                datagram: Bytes::from(bytes),
+                dscp: 0,
+            });
+        }
+    }
+
+    /// The peer awaits these packets.
+    pub(super) fn handle_awaited(&mut self, now: Instant, payload: &[u8]) {
+        for packet in awaited_packets(payload) {
+            self.rescue(now, packet);
+        }
+    }
+
+    /// Rescues a packet that was lost, if it is one of those kept for that.
+    pub(super) fn rescue(&mut self, now: Instant, packet: Awaited) {
+        let srtt = |id: Option<PathId>| self.paths.get(id?).map(|path| path.snapshot.srtt);
+        let [first, second] = self.paths.quickest_two().map(srtt);
+        let apart = second
+            .unwrap_or_default()
+            .abs_diff(first.unwrap_or_default())
+            / 2;
+        let same = apart + SAME_QUESTION;
+        let Some((id, number)) = self.entry.rescuer.ask(now, packet, same) else {
+            return;
+        };
+        if let Some(path) = self.paths.get_mut(id) {
+            path.doubt_until = now + DOUBT;
+            // Once is enough.
+            path.sent_log.take(number);
+            path.encoder.on_repair(number);
+        }
+    }
+}
+
+/// Sends what is being rescued over the two quickest paths; returns the bytes.
+pub(super) fn flush(
+    now: Instant,
+    rescuer: &mut Rescuer,
+    paths: &mut Paths,
+    out: &mut Vec<Outgoing>,
+) -> u64 {
+    let mut bytes = 0;
+    while let Some(rescue) = rescuer.poll(now) {
+        for id in paths.quickest_two().into_iter().flatten() {
+            let Some(path) = paths.get_mut(id) else {
+                continue;
+            };
+            let mut datagram = BytesMut::from(&rescue.datagram[..]);
+            if datagram.len() > path.snapshot.max_datagram {
+                continue;
+            }
+            let stamp = path.stamp(now, datagram.len());
+            if restamp(&mut datagram, stamp, true).is_err() {
+                continue;
+            }
+            bytes += datagram.len() as u64;
+            out.push(Outgoing {
+                path: id,
+                datagram: datagram.freeze(),
+                dscp: rescue.dscp,
+            });
+        }
+    }
+    bytes
+}
+
+/// Room for a question of average length.
+const QUESTION_BYTES: usize = 14;
