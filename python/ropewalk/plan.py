@@ -87,6 +87,8 @@ class Tunnel:
 
     scheduler: str | None = None
     congestion: str | None = None
+    protect_up: str | None = None
+    protect_down: str | None = None
     paths: tuple[str, ...] | None = None
     transport: Literal["model", "quic"] | None = None
 

@@ -9,6 +9,7 @@
 pub mod code;
 pub mod estimate;
 pub mod path;
+pub mod protect;
 pub mod queue;
 pub mod reorder;
 pub mod repair;

@@ -131,6 +131,12 @@ pub struct TunnelPlan {
     /// Congestion control of the sub-tunnels; the program's default unless given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub congestion: Option<String>,
+    /// Protection of what the site sends, by name; the program's default unless given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub protect_up: Option<String>,
+    /// The same for the hub.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub protect_down: Option<String>,
     /// Names of the paths to use; all unless given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paths: Option<Vec<String>>,

@@ -76,6 +76,8 @@ pub struct Encoder {
     /// Mean time between two packets, and when the last one was sent.
     interval: Duration,
     sent_at: Option<Instant>,
+    /// Until when combinations are wanted whatever they cost.
+    wanted_until: Option<Instant>,
     /// Packets since the last combination.
     uncovered: usize,
     seed: u8,
@@ -100,6 +102,12 @@ impl Encoder {
         self.redundancy
     }
 
+    /// Whether the packets sent last want combinations whatever these cost.
+    #[must_use]
+    pub fn is_wanted(&self, now: Instant) -> bool {
+        self.wanted_until.is_some_and(|until| now < until)
+    }
+
     /// Whether combinations come clearly sooner than what is sent again after a round trip of `rtt`.
     #[must_use]
     pub fn is_sooner_than(&self, rtt: Duration) -> bool {
@@ -114,9 +122,14 @@ impl Encoder {
 
     /// The path carries `datagram`, a packet or fragment with its whole header, under this number;
     /// numbers must not go back.
-    pub fn on_sent(&mut self, now: Instant, number: u16, datagram: &Bytes) {
+    ///
+    /// Packets that are `wanted` get combinations whether these pay or not.
+    pub fn on_sent(&mut self, now: Instant, number: u16, datagram: &Bytes, wanted: bool) {
         if self.redundancy == 0.0 || datagram.len() < DATA_HEADER {
             return;
+        }
+        if wanted {
+            self.wanted_until = Some(now + WINDOW_TIME);
         }
         let check = symbol::check(datagram);
         self.window

@@ -69,6 +69,21 @@ pub struct PathConfig {
     pub metered: bool,
     /// Share under weighted round robin, 1..=1000; `None` follows the measured rate.
     pub weight: Option<u16>,
+    /// Bytes per hour that copies, combinations and rescues may cost on this path; `None` is
+    /// [`METERED_HOURLY`] on a metered path and any number on others.
+    pub protection_hourly: Option<u64>,
+}
+
+/// What protection may cost on a metered path unless told, bytes per hour: rescues for several calls.
+pub const METERED_HOURLY: u64 = 20 << 20;
+
+impl PathConfig {
+    /// Bytes per hour that protection may cost; `None` for any number.
+    #[must_use]
+    pub fn protection_hourly(&self) -> Option<u64> {
+        self.protection_hourly
+            .or(self.metered.then_some(METERED_HOURLY))
+    }
 }
 
 /// What a scheduler sees of one path. Only usable paths are shown.

@@ -41,6 +41,8 @@ pub struct Packet {
     pub in_order: bool,
     /// It is TCP, which repairs its losses itself.
     pub tcp: bool,
+    /// Service class.
+    pub class: u8,
     /// ECN field of the inner header.
     pub ecn: Ecn,
     /// Differentiated services codepoint.

@@ -303,6 +303,7 @@ impl Lab {
         let config = TunnelConfig {
             scheduler: kind,
             probe_interval: None,
+            classes: Default::default(),
         };
         let now = Instant::from_millis(1);
         let mut lab = Self {

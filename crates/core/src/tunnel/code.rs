@@ -24,13 +24,17 @@ impl Again {
         for (id, path) in paths.iter_mut() {
             let cost = path.encoder.redundancy() * path.snapshot.rate.bits_per_sec() as f64;
             let unknown = path.loss.loss_steady(now).is_none();
-            let worthwhile = unknown || !full && path.encoder.is_sooner_than(repair);
+            let wanted = path.encoder.is_wanted(now);
+            let worthwhile = unknown || wanted || !full && path.encoder.is_sooner_than(repair);
             if cost > CHEAP * capacity && !worthwhile {
                 continue;
             }
             let Some(coded) = path.encoder.poll() else {
                 continue;
             };
+            if !path.afford(now, coded.symbol.len()) {
+                continue;
+            }
             let (bitmap, sum) = (&coded.combined[..], &coded.symbol[..]);
             let whole = bitmap.len() + sum.len();
             if whole <= room {

@@ -5,12 +5,14 @@ use super::repair::Again;
 use super::rescue;
 use super::{Outgoing, TunnelStats};
 use crate::path::PathView;
+use crate::protect::{Class, Classes, Protection};
 use crate::queue::{EntryQueue, Packet};
 use crate::rescue::Rescuer;
 use crate::schedule::{Decision, FLOW_BUCKETS, Head, PathSet, Scheduler};
 use bytes::{Buf, BytesMut};
 use ropewalk_types::{Duration, Instant, PathId};
 use ropewalk_wire::{DATA_HEADER, DataHeader, FRAGMENT_HEADER, FragmentHeader, HEADROOM, Stamp};
+use std::sync::Arc;
 
 /// Bytes of a sub-tunnel packet besides the datagram: QUIC header, frame header and tag.
 const SUBTUNNEL_OVERHEAD: u64 = 30;
@@ -26,6 +28,8 @@ pub(super) struct Entry {
     pub scheduler: Scheduler,
     /// What was lost and goes first.
     pub again: Again,
+    /// How packets are protected.
+    pub classes: Arc<Classes>,
     /// What thin flows sent last, and what of it is awaited.
     pub rescuer: Rescuer,
     flow_seq: Vec<u16>,
@@ -39,10 +43,11 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    pub fn with(queue: EntryQueue, scheduler: Scheduler) -> Self {
+    pub fn with(queue: EntryQueue, scheduler: Scheduler, classes: Arc<Classes>) -> Self {
         Self {
             queue,
             scheduler,
+            classes,
             again: Again::default(),
             rescuer: Rescuer::default(),
             flow_seq: vec![0; FLOW_BUCKETS],
@@ -106,16 +111,20 @@ impl Entry {
                         stats.tx_bytes += bytes as u64;
                         let load = &mut self.loads[usize::from(flow)];
                         load.count(now, bytes as u64);
-                        let prompt = !packet.tcp && load.is_thin();
-                        let set = if prompt {
-                            undoubted(now, set, paths)
-                        } else {
-                            set
+                        let class = self.classes.get(packet.class);
+                        let protection = class.protection;
+                        let prompt =
+                            protection == Protection::Adaptive && !packet.tcp && load.is_thin();
+                        let set = match protection {
+                            Protection::Duplicate => duplicated(now, set, class, bytes, paths),
+                            Protection::Adaptive if prompt => undoubted(now, set, bytes, paths),
+                            _ => set,
                         };
                         let datagram = (bytes + DATA_HEADER) as u64;
                         stats.data_bytes += datagram;
                         stats.protection_bytes += datagram * (set.len() as u64 - 1);
-                        self.bind(now, packet, prompt, &head, set, paths, out);
+                        let how = (protection, prompt);
+                        self.bind(now, packet, how, &head, set, paths, out);
                     }
                 }
                 Decision::WaitFlow(until) => {
@@ -144,7 +153,7 @@ impl Entry {
         &mut self,
         now: Instant,
         packet: Packet,
-        prompt: bool,
+        (protection, prompt): (Protection, bool),
         head: &Head,
         set: PathSet,
         paths: &mut Paths,
@@ -167,7 +176,7 @@ impl Entry {
             copy: set.len() > 1,
             prompt,
             flow: head.flow,
-            class: 0,
+            class: packet.class,
             flow_seq: *flow_seq,
         };
         *flow_seq = flow_seq.wrapping_add(1);
@@ -185,7 +194,7 @@ impl Entry {
                 std::mem::take(&mut data)
             };
             let bound = out.len();
-            emit(now, path, id, header, buffer, dscp, out);
+            emit(now, path, id, header, buffer, (dscp, protection), out);
             if prompt && let Some(first) = out.get(bound) {
                 self.rescuer.keep(now, id, first.datagram.clone(), dscp);
             }
@@ -235,8 +244,36 @@ const HEAVY_BYTES: u32 = 250_000;
 /// 1 Mbit/s: calls and games.
 const THIN_BYTES: u32 = 62_500;
 
+/// `set` and the quickest other paths, as many as the class wants where it wants any.
+fn duplicated(
+    now: Instant,
+    mut set: PathSet,
+    class: &Class,
+    bytes: usize,
+    paths: &mut Paths,
+) -> PathSet {
+    let loses = |id: PathId| paths.get(id).map_or(0.0, |path| path.loss.loss());
+    if class.loss_above > 0.0 && set.iter().all(|id| loses(id) < class.loss_above) {
+        return set;
+    }
+    while set.len() < class.copies {
+        let others = paths
+            .iter()
+            .filter(|(id, path)| path.usable() && !path.config.standby && !set.contains(*id));
+        let best = others.min_by_key(|(id, path)| (path.snapshot.srtt, *id));
+        let Some(id) = best.map(|(id, _)| id) else {
+            break;
+        };
+        if !paths.afford(now, id, bytes + DATA_HEADER) {
+            break;
+        }
+        set = set.with(id);
+    }
+    set
+}
+
 /// `set` and another path beside those in doubt: the quickest that is not, or whichever there is.
-fn undoubted(now: Instant, set: PathSet, paths: &Paths) -> PathSet {
+fn undoubted(now: Instant, set: PathSet, bytes: usize, paths: &mut Paths) -> PathSet {
     let doubted = |id: PathId| paths.get(id).is_some_and(|path| path.doubt_until > now);
     if !set.iter().any(doubted) {
         return set;
@@ -245,7 +282,10 @@ fn undoubted(now: Instant, set: PathSet, paths: &Paths) -> PathSet {
         .iter()
         .filter(|(id, path)| path.usable() && !path.config.standby && !set.contains(*id));
     let best = others.min_by_key(|(id, path)| (doubted(*id), path.snapshot.srtt, *id));
-    best.map_or(set, |(id, _)| set.with(id))
+    match best.map(|(id, _)| id) {
+        Some(id) if paths.afford(now, id, bytes + DATA_HEADER) => set.with(id),
+        _ => set,
+    }
 }
 
 /// Writes the headers of one packet for one path, in pieces if the path takes no whole one.
@@ -255,7 +295,7 @@ fn emit(
     id: PathId,
     mut header: DataHeader,
     mut data: BytesMut,
-    dscp: u8,
+    (dscp, protection): (u8, Protection),
     out: &mut Vec<Outgoing>,
 ) {
     let length = data.len() - HEADROOM;
@@ -269,7 +309,7 @@ fn emit(
         header.emit(front);
         let mut datagram = data.freeze();
         datagram.advance(start);
-        path.remember(now, &datagram, dscp, 0);
+        path.remember(now, &datagram, dscp, protection);
         out.push(Outgoing {
             path: id,
             datagram,
@@ -292,7 +332,7 @@ fn emit(
         datagram.extend_from_slice(&front);
         datagram.extend_from_slice(&data[HEADROOM + offset..HEADROOM + end]);
         let datagram = datagram.freeze();
-        path.remember(now, &datagram, dscp, 0);
+        path.remember(now, &datagram, dscp, protection);
         out.push(Outgoing {
             path: id,
             datagram,

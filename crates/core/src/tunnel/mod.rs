@@ -20,6 +20,7 @@ pub use footprint::Footprint;
 pub use paths::{PathState, PathStats};
 
 use crate::path::{PathConfig, PathSnapshot};
+use crate::protect::Classes;
 use crate::queue::{EntryQueue, QueueStats};
 use crate::reorder::{Inner, Reorder, ReorderStats};
 use crate::schedule::{FLOW_BUCKETS, Policy, Scheduler, SchedulerKind};
@@ -28,6 +29,7 @@ use entry::Entry;
 use exit::Exit;
 use paths::Paths;
 use ropewalk_types::{Duration, Instant, PacketInfo, PathId, Random};
+use std::sync::Arc;
 
 /// Settings of one side of a tunnel.
 #[derive(Clone, Debug)]
@@ -38,6 +40,8 @@ pub struct TunnelConfig {
     /// path after the other while the whole tunnel is idle; `None` leaves that to the peer. One
     /// side of a tunnel is enough: the other answers with a report.
     pub probe_interval: Option<Duration>,
+    /// What is protected against loss, and how.
+    pub classes: Arc<Classes>,
 }
 
 /// A datagram bound to a path.
@@ -121,7 +125,7 @@ impl Tunnel {
     fn with(config: &TunnelConfig, seed: u64, scheduler: Scheduler) -> Self {
         Self {
             paths: Paths::new(config.probe_interval),
-            entry: Entry::new(scheduler),
+            entry: Entry::new(scheduler, Arc::clone(&config.classes)),
             exit: Exit::new(),
             flow_secret: Random::new(seed).next_u64(),
             stats: TunnelStats::default(),
@@ -221,6 +225,7 @@ impl Tunnel {
         self.entry.queue.push(crate::queue::Packet {
             in_order: info.tcp_in_order(ip),
             tcp: info.is_tcp(),
+            class: self.entry.classes.of(&info, ip.len()),
             data,
             flow,
             checksum_partial,
@@ -325,8 +330,8 @@ fn flow_bucket(info: &PacketInfo, secret: u64) -> u16 {
 }
 
 impl Entry {
-    fn new(scheduler: Scheduler) -> Self {
-        Self::with(EntryQueue::new(), scheduler)
+    fn new(scheduler: Scheduler, classes: Arc<Classes>) -> Self {
+        Self::with(EntryQueue::new(), scheduler, classes)
     }
 }
 

@@ -9,6 +9,7 @@ use super::Outgoing;
 use crate::code::{Encoder, redundancy};
 use crate::estimate::{LossEstimator, OneWayDelay, PathArrivals};
 use crate::path::{PathConfig, PathMap, PathSnapshot, PathView};
+use crate::protect::Protection;
 use crate::repair::{Sent, SentLog};
 use bytes::Bytes;
 use ropewalk_types::{Duration, Instant, PATHS_MAX, PathId, Rate};
@@ -71,6 +72,8 @@ pub(super) struct Path {
     pub sent_log: SentLog,
     /// What combinations are made of.
     pub encoder: Encoder,
+    /// What protection may still spend here.
+    budget: Budget,
     /// Until when packets of thin flows take another path as well.
     pub doubt_until: Instant,
     /// When a probe follows the newest packet, so that its loss shows.
@@ -162,6 +165,12 @@ impl Path {
 }
 
 impl Path {
+    /// Whether protection may spend so many bytes here; they count as spent then.
+    pub fn afford(&mut self, now: Instant, bytes: usize) -> bool {
+        let hourly = self.config.protection_hourly();
+        hourly.is_none_or(|hourly| self.budget.spend(now, hourly, bytes))
+    }
+
     /// Follows what the path loses, with combinations in proportion. While that is not known yet a
     /// slow path gets some anyway: what is lost at the start of a transfer costs it most.
     pub fn protect(&mut self, now: Instant) {
@@ -173,10 +182,22 @@ impl Path {
         self.encoder.set_redundancy(redundancy);
     }
 
-    /// Remembers a packet just stamped, in case it is lost; it was lost `losses` times before.
-    pub fn remember(&mut self, now: Instant, datagram: &Bytes, dscp: u8, losses: u8) {
+    /// Remembers a packet just stamped, in case it is lost.
+    pub fn remember(&mut self, now: Instant, datagram: &Bytes, dscp: u8, protection: Protection) {
+        if protection == Protection::None {
+            return;
+        }
+        if protection != Protection::Duplicate {
+            let wanted = protection == Protection::Code;
+            let seq = self.next_seq.wrapping_sub(1);
+            self.encoder.on_sent(now, seq, datagram, wanted);
+        }
+        self.remember_lost(now, datagram, dscp, 0);
+    }
+
+    /// The same for one that was lost `losses` times before.
+    pub fn remember_lost(&mut self, now: Instant, datagram: &Bytes, dscp: u8, losses: u8) {
         let seq = self.next_seq.wrapping_sub(1);
-        self.encoder.on_sent(now, seq, datagram);
         if !self.sent_log.keeps(now, self.snapshot.rate) {
             return;
         }
@@ -190,6 +211,33 @@ impl Path {
             losses,
         };
         self.sent_log.keep(seq, sent);
+    }
+}
+
+/// What protection may spend on a path that costs money: a bucket that fills in an hour and holds
+/// what ten minutes bring.
+#[derive(Clone, Copy, Debug)]
+struct Budget {
+    bytes: f64,
+    at: Instant,
+}
+
+impl Budget {
+    const fn new(now: Instant) -> Self {
+        let bytes = f64::INFINITY; // full, whatever that is
+        Self { bytes, at: now }
+    }
+
+    fn spend(&mut self, now: Instant, hourly: u64, bytes: usize) -> bool {
+        let hourly = hourly as f64;
+        let earned = hourly * now.since(self.at).as_secs_f64() / 3_600.0;
+        self.bytes = (self.bytes + earned).min(hourly / 6.0);
+        self.at = now;
+        let enough = self.bytes >= bytes as f64;
+        if enough {
+            self.bytes -= bytes as f64;
+        }
+        enough
     }
 }
 
@@ -228,6 +276,7 @@ impl Paths {
             late: 0,
             sent_log: SentLog::default(),
             encoder: Encoder::default(),
+            budget: Budget::new(now),
             doubt_until: Instant::ZERO,
             tail_due: None,
             suspect_since: None,
@@ -298,6 +347,11 @@ impl Paths {
     pub fn quickest_srtt(&self) -> Option<Duration> {
         let usable = self.iter().filter(|(_, path)| path.usable());
         usable.map(|(_, path)| path.snapshot.srtt).min()
+    }
+
+    /// Whether protection may spend so many bytes on this path; they count as spent then.
+    pub fn afford(&mut self, now: Instant, id: PathId, bytes: usize) -> bool {
+        self.get_mut(id).is_some_and(|path| path.afford(now, bytes))
     }
 
     /// Shortest round trip that a usable path has shown.

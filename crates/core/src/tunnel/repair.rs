@@ -200,7 +200,8 @@ fn send(
     restamp(&mut again, stamp, copy).ok()?;
     let (datagram, dscp) = (again.freeze(), *dscp);
     if !waiting.is_combination() {
-        path.remember(now, &datagram, dscp, *losses);
+        path.encoder.on_sent(now, stamp.path_seq, &datagram, false);
+        path.remember_lost(now, &datagram, dscp, *losses);
     }
     let bytes = datagram.len() as u64;
     view.free = view.free.saturating_sub(bytes);

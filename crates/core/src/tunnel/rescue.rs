@@ -82,7 +82,7 @@ pub(super) fn flush(
                 continue;
             };
             let mut datagram = BytesMut::from(&rescue.datagram[..]);
-            if datagram.len() > path.snapshot.max_datagram {
+            if datagram.len() > path.snapshot.max_datagram || !path.afford(now, datagram.len()) {
                 continue;
             }
             let stamp = path.stamp(now, datagram.len());

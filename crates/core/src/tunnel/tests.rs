@@ -102,6 +102,7 @@ impl Pair {
         let config = TunnelConfig {
             scheduler,
             probe_interval: None,
+            classes: Default::default(),
         };
         let mut pair = Self {
             now: Instant::from_millis(1),

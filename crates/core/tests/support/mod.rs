@@ -104,6 +104,7 @@ impl World {
                 TunnelConfig {
                     scheduler: kind,
                     probe_interval: probes.then_some(Duration::from_secs(10)),
+                    classes: Default::default(),
                 },
                 seed,
             ),

@@ -6,7 +6,9 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
 
+use ropewalk_core::protect::Classes;
 use ropewalk_core::schedule::SchedulerKind;
 use ropewalk_transport::CongestionControl;
 
@@ -45,6 +47,8 @@ pub struct Common {
     pub scheduler_send: SchedulerKind,
     /// Scheduler of the peer towards this gateway.
     pub scheduler_receive: SchedulerKind,
+    /// What is protected against loss when sending, and how.
+    pub classes: Arc<Classes>,
     /// Congestion control of paths that name none.
     pub congestion: CongestionControl,
     /// Inner MTU, if fixed.
@@ -129,13 +133,21 @@ pub fn read(root: &mut Section<'_>, config: &Path, defaults: RoleDefaults) -> Co
         interface: defaults.interface.to_owned(),
         scheduler_send: SchedulerKind::default(),
         scheduler_receive: SchedulerKind::default(),
+        classes: Arc::default(),
         congestion: CongestionControl::default(),
         mtu: None,
         offload: true,
         socket_buffer_bytes: SOCKET_BUFFER_DEFAULT as usize,
         log: LogConfig::default(),
     };
-    let common = root.section("tunnel", |tunnel| read_tunnel(tunnel, common));
+    let (common, default) = root.section("tunnel", |tunnel| {
+        let protect = tunnel.text("protect", super::class::PROTECTION_EXAMPLE, str::parse);
+        (read_tunnel(tunnel, common), protect.unwrap_or_default())
+    });
+    let common = Common {
+        classes: super::class::read(root, default),
+        ..common
+    };
     let common = root.section("api", |api| read_api(api, common));
     let log = root.section("log", read_log);
     Common { log, ..common }

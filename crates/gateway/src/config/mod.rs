@@ -4,6 +4,7 @@
 //! does not check again. Every problem names file, line, key and remedy. Keys of gateways are
 //! never in these files, only the path of the file that holds them.
 
+mod class;
 pub mod common;
 pub mod hub;
 pub mod reader;

@@ -58,6 +58,8 @@ pub struct UplinkMark {
     pub weight: Option<u16>,
     /// Congestion control.
     pub congestion: Option<CongestionControl>,
+    /// Bytes per hour that protection may cost.
+    pub protection_hourly: Option<u64>,
 }
 
 /// A pattern of interface names: `*` stands for any text, `?` for one character.
@@ -192,6 +194,9 @@ fn read_patterns(uplinks: &mut Section<'_>) -> UplinkRules {
     }
 }
 
+/// Most that may be configured, MiB per hour.
+const PROTECT_MIB_MAX: u64 = 1 << 30;
+
 fn read_mark(uplink: &mut Section<'_>) -> Option<UplinkMark> {
     let pattern = uplink.text("match", "\"wwan*\"", str::parse);
     let pattern = uplink.require("match", pattern, "write match = \"wwan*\"");
@@ -202,6 +207,9 @@ fn read_mark(uplink: &mut Section<'_>) -> Option<UplinkMark> {
         metered: uplink.boolean("metered").unwrap_or(false),
         weight: weight.and_then(|weight| u16::try_from(weight).ok()),
         congestion: uplink.text("congestion", "\"bdp\"", str::parse),
+        protection_hourly: uplink
+            .integer("protect_mib_per_hour", 0..=PROTECT_MIB_MAX)
+            .map(|mib| mib << 20),
     };
     pattern.map(|_| mark)
 }

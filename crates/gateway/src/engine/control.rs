@@ -27,6 +27,8 @@ pub struct Uplink {
     pub metered: bool,
     /// Fixed share under weighted round robin.
     pub weight: Option<u16>,
+    /// Bytes per hour that protection may cost; `None` is what the core takes for such an uplink.
+    pub protection_hourly: Option<u64>,
     /// Congestion control of this uplink; `None` is the tunnel's default.
     pub congestion: Option<CongestionControl>,
 }
@@ -155,6 +157,12 @@ pub struct TunnelStatus {
     /// Datagrams that were lost on the way here and recovered from combinations.
     #[serde(default)]
     pub recovered: u64,
+    /// Packets of flows with a rhythm that were overdue here and that the peer was asked for.
+    #[serde(default)]
+    pub rescues_asked: u64,
+    /// Packets that were sent again at once because the peer awaited them.
+    #[serde(default)]
+    pub rescued: u64,
     /// Bytes of datagrams that carried inner packets for the first time.
     #[serde(default)]
     pub data_bytes: u64,

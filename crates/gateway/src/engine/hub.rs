@@ -118,7 +118,8 @@ impl Hub {
                 .close_all(now, fabric, "the site has started anew");
             let scheduler = site.peer.tunnel.scheduler();
             let Ok(seed) = random_u64() else { return };
-            site.peer = Peer::new(entry.name.clone(), entry.key, scheduler, false, seed);
+            let how = (scheduler, Arc::clone(&self.settings.common.classes));
+            site.peer = Peer::new(entry.name.clone(), entry.key, how, false, seed);
             site.session = hello.session;
         }
         if hello.version != VERSION {
@@ -162,6 +163,7 @@ impl Hub {
             standby: hello.standby,
             metered: hello.metered,
             weight: (hello.weight > 0).then_some(hello.weight),
+            protection_hourly: None,
         };
         match &mut site.peer.paths[id.index()] {
             Some(path) if path.link == link => {
@@ -260,8 +262,9 @@ impl Hub {
             });
         let scheduler = self.settings.common.scheduler_send;
         let seed = random_u64().ok()?;
+        let how = (scheduler, Arc::clone(&self.settings.common.classes));
         self.sites[index] = Some(HubSite {
-            peer: Peer::new(entry.name.clone(), entry.key, scheduler, false, seed),
+            peer: Peer::new(entry.name.clone(), entry.key, how, false, seed),
             entry: Arc::clone(entry),
             session: 0,
             fixed_scheduler: false,

@@ -1,11 +1,13 @@
 //! One peer: its tunnel, the links that carry its paths, and the pump between them.
 
 use ropewalk_core::path::PathConfig;
+use ropewalk_core::protect::Classes;
 use ropewalk_core::schedule::SchedulerKind;
 use ropewalk_core::tunnel::{Outgoing, PathState, Tunnel, TunnelConfig};
 use ropewalk_transport::{CongestionControl, PublicKey};
 use ropewalk_types::{Duration, Instant, PATHS_MAX, PathId};
 use ropewalk_wire::{Control, emit_control};
+use std::sync::Arc;
 
 use super::control::{PathStatus, TunnelStatus};
 use super::fabric::{Fabric, LinkId};
@@ -60,13 +62,14 @@ impl Peer {
     pub fn new(
         name: String,
         key: PublicKey,
-        scheduler: SchedulerKind,
+        (scheduler, classes): (SchedulerKind, Arc<Classes>),
         probes: bool,
         seed: u64,
     ) -> Self {
         let config = TunnelConfig {
             scheduler,
             probe_interval: probes.then_some(PROBE_INTERVAL),
+            classes,
         };
         Self {
             name,
@@ -246,6 +249,8 @@ impl Peer {
             repairs_dropped: stats.repairs_dropped,
             coded_sent: stats.coded_sent,
             recovered: stats.recovered,
+            rescues_asked: stats.rescues_asked,
+            rescued: stats.rescued,
             data_bytes: stats.data_bytes,
             protection_bytes: stats.protection_bytes,
             paths: self.path_statuses(fabric),

@@ -9,6 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use ipnet::IpNet;
+use ropewalk_core::protect::Classes;
 use ropewalk_core::schedule::SchedulerKind;
 use ropewalk_transport::{CongestionControl, Identity, PublicKey};
 
@@ -28,6 +29,8 @@ pub struct CommonSettings {
     pub scheduler_send: SchedulerKind,
     /// Scheduler this gateway asks its peer to use towards it.
     pub scheduler_receive: SchedulerKind,
+    /// What this gateway protects against loss when sending, and how.
+    pub classes: Arc<Classes>,
     /// Congestion control of paths that name none.
     pub congestion: CongestionControl,
     /// Inner MTU, [`MTU_MIN`]`..=`[`MTU_MAX`] bytes; `None` follows the paths.

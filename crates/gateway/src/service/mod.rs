@@ -131,6 +131,7 @@ fn engine_settings(identity: Identity, common: &Common) -> CommonSettings {
         tun_name: common.interface.clone(),
         scheduler_send: common.scheduler_send,
         scheduler_receive: common.scheduler_receive,
+        classes: Arc::clone(&common.classes),
         congestion: common.congestion,
         mtu: common.mtu,
         offload: common.offload,

@@ -80,6 +80,7 @@ fn uplink(
         standby: mark.is_some_and(|mark| mark.standby),
         metered: mark.is_some_and(|mark| mark.metered),
         weight: mark.and_then(|mark| mark.weight),
+        protection_hourly: mark.and_then(|mark| mark.protection_hourly),
         congestion: mark.and_then(|mark| mark.congestion),
     })
 }

@@ -31,11 +31,11 @@ impl Carried {
         match &plan.carrier {
             Carrier::DirectFirst | Carrier::Path { .. } => Ok(Self::Direct),
             Carrier::Tunnel(tunnel) => {
-                let spec = GatewaySpec {
-                    tunnel: tunnel_section(tunnel)?,
+                let [hub, site] = tunnel_sections(tunnel)?.map(|tunnel| GatewaySpec {
+                    tunnel,
                     ..GatewaySpec::default()
-                };
-                let gateways = gateway::connect(topology, &spec, &spec);
+                });
+                let gateways = gateway::connect(topology, &hub, &site);
                 Ok(Self::Tunnel(Box::new(gateways.context("no tunnel")?)))
             }
             Carrier::Mptcp => {
@@ -108,21 +108,25 @@ fn find_peer(name: &str, options: &Options) -> Result<(&'static dyn Peer, Tools)
     }
 }
 
-/// Lines for the `[tunnel]` section of both gateways.
-fn tunnel_section(plan: &TunnelPlan) -> Result<String> {
+/// Lines for the `[tunnel]` sections of hub and site.
+fn tunnel_sections(plan: &TunnelPlan) -> Result<[String; 2]> {
     if plan.transport != TransportPlan::Model {
         // The kernel always runs the real transport; the key is for the simulator.
         eprintln!("carrier.transport is for the simulator: ignored");
     }
-    let mut section = String::new();
-    let keys = [
-        ("scheduler", &plan.scheduler),
-        ("congestion", &plan.congestion),
-    ];
-    for (key, value) in keys {
-        if let Some(value) = value {
-            section += &format!("{key} = {}\n", serde_json::to_string(value)?);
+    let section = |protect: &Option<String>| -> Result<String> {
+        let keys = [
+            ("scheduler", &plan.scheduler),
+            ("congestion", &plan.congestion),
+            ("protect", protect),
+        ];
+        let mut section = String::new();
+        for (key, value) in keys {
+            if let Some(value) = value {
+                section += &format!("{key} = {}\n", serde_json::to_string(value)?);
+            }
         }
-    }
-    Ok(section)
+        Ok(section)
+    };
+    Ok([section(&plan.protect_down)?, section(&plan.protect_up)?])
 }

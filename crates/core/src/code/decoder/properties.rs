@@ -34,7 +34,7 @@ fn connection(seed: u64, first: u16, datagrams: u16, redundancy: f64, alike: boo
         let packet = random.chance(0.9).then(|| {
             let length = if alike { 90 } else { random.next_u64() % 150 };
             let packet = packet(&mut random, number, length);
-            encoder.on_sent(Instant::from_millis(u64::from(n)), number, &packet);
+            encoder.on_sent(Instant::from_millis(u64::from(n)), number, &packet, false);
             sent.packets.insert(number, packet.clone());
             packet
         });

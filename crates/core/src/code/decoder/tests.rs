@@ -26,7 +26,7 @@ fn run(seed: u64, packets: u16, loss: f64, redundancy: f64) -> (u32, u32) {
         let empty = n % 50 == 0;
         let packet = packet(&mut random, number);
         if !empty {
-            encoder.on_sent(now, number, &packet);
+            encoder.on_sent(now, number, &packet, false);
         }
         let arrives = !random.chance(loss);
         if arrives {
@@ -103,7 +103,7 @@ fn a_pause_covers_what_came_last_within_the_budget() {
     let mut covered = 0;
     for n in 0..100_u16 {
         let now = Instant::from_millis(u64::from(n) * 20);
-        encoder.on_sent(now, n, &packet(&mut Random::new(1), n));
+        encoder.on_sent(now, n, &packet(&mut Random::new(1), n), false);
         encoder.on_pause();
         covered += u32::from(encoder.poll().is_some());
     }
@@ -117,7 +117,7 @@ fn what_was_never_solved_does_not_meet_the_same_numbers_again() {
     encoder.set_redundancy(0.25);
     let mut decoder = Decoder::new(Instant::ZERO);
     for number in 0..4 {
-        encoder.on_sent(Instant::ZERO, number, &packet(&mut random, number));
+        encoder.on_sent(Instant::ZERO, number, &packet(&mut random, number), false);
     }
     // None of four arrived: one equation with four unknowns.
     decoder.on_coded(Instant::ZERO, encoder.poll().unwrap());
@@ -141,7 +141,7 @@ fn a_combination_of_the_connection_before_and_packets_of_the_next_give_nothing()
     let mut encoder = Encoder::default();
     encoder.set_redundancy(0.25);
     for (number, packet) in (0..).zip(&before) {
-        encoder.on_sent(Instant::ZERO, number, packet);
+        encoder.on_sent(Instant::ZERO, number, packet, false);
     }
     let mut decoder = Decoder::new(Instant::ZERO);
     decoder.on_coded(Instant::ZERO, encoder.poll().unwrap());

@@ -9,6 +9,7 @@ mod attempts;
 mod path;
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use ipnet::IpNet;
 use ropewalk_core::schedule::SchedulerKind;
@@ -56,7 +57,10 @@ impl Site {
         let peer = Peer::new(
             "hub".into(),
             settings.hub_key,
-            settings.common.scheduler_send,
+            (
+                settings.common.scheduler_send,
+                Arc::clone(&settings.common.classes),
+            ),
             true,
             random_u64()?,
         );
@@ -132,7 +136,15 @@ impl Site {
             .addresses
             .iter()
             .any(|a| !path.uplink.addresses.contains(a));
-        let marks = |u: &Uplink| (u.standby, u.metered, u.weight, u.name.clone());
+        let marks = |u: &Uplink| {
+            (
+                u.standby,
+                u.metered,
+                u.weight,
+                u.protection_hourly,
+                u.name.clone(),
+            )
+        };
         let renewed = marks(&old) != marks(&path.uplink);
         path.next_attempt = now;
         if renewed {

@@ -60,6 +60,7 @@ impl SitePath {
             standby: self.uplink.standby,
             metered: self.uplink.metered,
             weight: self.uplink.weight,
+            protection_hourly: self.uplink.protection_hourly,
         }
     }
 

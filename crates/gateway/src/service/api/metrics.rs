@@ -16,7 +16,7 @@ type TunnelMetric = (&'static str, &'static str, fn(&TunnelStatus) -> f64);
 /// Name, help and value of a metric of a path.
 type PathMetric = (&'static str, &'static str, fn(&PathStatus) -> f64);
 
-const TUNNEL: [TunnelMetric; 22] = [
+const TUNNEL: [TunnelMetric; 24] = [
     ("up", "Whether any path works.", |t| {
         f64::from(u8::from(t.up))
     }),
@@ -65,6 +65,16 @@ const TUNNEL: [TunnelMetric; 22] = [
         "late_packets_total",
         "Packets passed on after they were given up.",
         |t| t.late as f64,
+    ),
+    (
+        "rescues_asked_total",
+        "Overdue packets that the peer was asked for.",
+        |t| t.rescues_asked as f64,
+    ),
+    (
+        "rescued_packets_total",
+        "Packets sent again at once because the peer awaited them.",
+        |t| t.rescued as f64,
     ),
     (
         "data_bytes_total",

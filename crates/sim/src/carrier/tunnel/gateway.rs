@@ -5,6 +5,7 @@ use super::subtunnel::SubTunnel;
 use crate::engine::NEVER;
 use bytes::BytesMut;
 use ropewalk_core::path::PathConfig;
+use ropewalk_core::protect::{Classes, Protection};
 use ropewalk_core::schedule::{Policy, SchedulerKind};
 use ropewalk_core::tunnel::{Outgoing, Tunnel, TunnelConfig};
 use ropewalk_netem::Side;
@@ -56,7 +57,7 @@ impl<S: SubTunnel> Gateway<S> {
     #[must_use]
     pub fn new(
         role: Role,
-        scheduler: SchedulerKind,
+        (scheduler, protection): (SchedulerKind, Protection),
         paths: Vec<S>,
         seed: u64,
         policy: Option<Box<dyn Policy>>,
@@ -64,6 +65,7 @@ impl<S: SubTunnel> Gateway<S> {
         let config = TunnelConfig {
             scheduler,
             probe_interval: (role == Role::Site).then_some(PROBE_INTERVAL),
+            classes: Classes::all(protection).into(),
         };
         let mut tunnel = match policy {
             Some(policy) => Tunnel::with_policy(&config, seed, policy),

@@ -9,6 +9,7 @@ use crate::packet::Packet;
 use crate::run::SimError;
 use bytes::BytesMut;
 use gateway::{Gateway, Role};
+use ropewalk_core::protect::Protection;
 use ropewalk_core::schedule::{Policy, SchedulerKind};
 use ropewalk_netem::{Counters, Link, LinkConfig, Refused, Side};
 use ropewalk_plan::{TunnelPlan, TunnelReport};
@@ -29,6 +30,8 @@ const SLAB_BYTES: usize = 64 * 1024;
 pub struct TunnelSettings {
     scheduler: SchedulerKind,
     congestion: CongestionControl,
+    /// What the site and the hub protect, and how.
+    protection: [Protection; 2],
 }
 
 impl TunnelSettings {
@@ -49,9 +52,19 @@ impl TunnelSettings {
                 .parse()
                 .map_err(|error| SimError::setting("carrier.congestion", format!("{error}")))?,
         };
+        let protection = |key, name: &Option<String>| match name {
+            None => Ok(Protection::default()),
+            Some(name) => name
+                .parse()
+                .map_err(|error| SimError::setting(key, format!("{error}"))),
+        };
         Ok(Self {
             scheduler,
             congestion,
+            protection: [
+                protection("carrier.protect_up", &plan.protect_up)?,
+                protection("carrier.protect_down", &plan.protect_down)?,
+            ],
         })
     }
 }
@@ -99,7 +112,9 @@ impl<S: SubTunnel> TunnelCarrier<S> {
             } else {
                 None
             };
-            Gateway::new(role, settings.scheduler, paths, random.next_u64(), policy)
+            let protection = settings.protection[usize::from(role == Role::Hub)];
+            let config = (settings.scheduler, protection);
+            Gateway::new(role, config, paths, random.next_u64(), policy)
         };
         let [site, hub] = ends;
         let gateways = [gateway(Role::Site, site), gateway(Role::Hub, hub)];

@@ -1,0 +1,67 @@
+use super::*;
+
+/// An IPv4 packet with ports and DSCP.
+fn packet(protocol: u8, ports: (u16, u16), dscp: u8, length: u16) -> (PacketInfo, usize) {
+    let mut ip = vec![0; usize::from(length)];
+    ip[0] = 0x45;
+    ip[1] = dscp << 2;
+    ip[2..4].copy_from_slice(&length.to_be_bytes());
+    ip[9] = protocol;
+    ip[20..22].copy_from_slice(&ports.0.to_be_bytes());
+    ip[22..24].copy_from_slice(&ports.1.to_be_bytes());
+    (PacketInfo::parse(&ip).unwrap(), ip.len())
+}
+
+fn class(name: &str, rule: Rule) -> Class {
+    Class {
+        name: name.into(),
+        rule,
+        protection: Protection::Duplicate,
+        ..Class::default()
+    }
+}
+
+#[test]
+fn the_first_class_that_matches_in_all_respects_counts() {
+    let voice = Rule {
+        dscp: vec![46],
+        packet_bytes_max: 300,
+        ..Rule::default()
+    };
+    let names = Rule {
+        protocols: vec![17],
+        ports: vec![53..=53, 3_478..=3_481],
+        ..Rule::default()
+    };
+    let classes = Classes::new(
+        Class::default(),
+        [class("voice", voice), class("names", names)],
+    );
+    let of =
+        |(info, bytes): (PacketInfo, usize)| classes.get(classes.of(&info, bytes)).name.clone();
+    assert_eq!(of(packet(17, (40_000, 53), 46, 200)), "voice");
+    assert_eq!(of(packet(17, (40_000, 53), 46, 301)), "names");
+    assert_eq!(of(packet(17, (3_480, 9), 0, 80)), "names");
+    assert_eq!(of(packet(6, (40_000, 53), 0, 80)), "default");
+    assert_eq!(of(packet(17, (40_000, 54), 0, 80)), "default");
+}
+
+#[test]
+fn there_are_no_more_classes_than_numbers() {
+    let rules = (0..40).map(|n| class(&n.to_string(), Rule::default()));
+    let classes = Classes::new(Class::default(), rules);
+    assert_eq!(classes.iter().count(), CLASSES_MAX);
+    assert_eq!(classes.get(200).name, "default");
+}
+
+#[test]
+fn protections_are_named() {
+    for protection in Protection::ALL {
+        assert_eq!(protection.name().parse(), Ok(protection));
+    }
+    let error = "copies".parse::<Protection>().unwrap_err().to_string();
+    assert!(
+        error.contains("copies") && error.contains("duplicate"),
+        "{error}"
+    );
+}

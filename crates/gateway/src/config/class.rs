@@ -1,0 +1,97 @@
+//! `[[class]]`: which packets are protected against loss, and how.
+
+use std::sync::Arc;
+
+use ropewalk_core::protect::{CLASSES_MAX, Class, Classes, Ports, Protection, Rule};
+
+use super::reader::Section;
+
+/// How to write a protection.
+pub const PROTECTION_EXAMPLE: &str = "\"adaptive\", \"duplicate\", \"code\" or \"none\"";
+/// Entries of a list in a rule.
+const LIST_MAX: usize = 64;
+/// Most paths that copies of a packet may take, the first included.
+const COPIES_MAX: u64 = 16;
+/// Largest inner packet.
+const PACKET_BYTES_MAX: u64 = 65_535;
+
+/// Reads all classes; what no rule matches is protected by `default`.
+pub fn read(root: &mut Section<'_>, default: Protection) -> Arc<Classes> {
+    let rules = root.sections("class", CLASSES_MAX - 1, read_class);
+    let default = Class {
+        protection: default,
+        ..Class::default()
+    };
+    Arc::new(Classes::new(default, rules.into_iter().flatten()))
+}
+
+fn read_class(class: &mut Section<'_>) -> Option<Class> {
+    let name = class.text("name", "\"calls\"", super::common::parse_name);
+    let name = class.require("name", name, "write name = \"calls\"");
+    let protection = class.text("protect", PROTECTION_EXAMPLE, str::parse);
+    let protection = class.require("protect", protection, "write protect = \"duplicate\"");
+    let dscp = class.list("dscp", "[\"ef\", \"cs5\", \"34\"]", LIST_MAX, parse_dscp);
+    let protocols = class.list("protocol", "[\"udp\", \"icmp\"]", LIST_MAX, parse_protocol);
+    let ports = class.list("ports", "[\"53\", \"16384-32767\"]", LIST_MAX, parse_ports);
+    let bytes = class.integer("packet_bytes_max", 1..=PACKET_BYTES_MAX);
+    let copies = class.integer("copies", 2..=COPIES_MAX);
+    let loss = class.integer("loss_permille_above", 0..=1_000);
+    Some(Class {
+        name: name?,
+        rule: Rule {
+            dscp: dscp.unwrap_or_default(),
+            protocols: protocols.unwrap_or_default(),
+            ports: ports.unwrap_or_default(),
+            packet_bytes_max: bytes.map_or(0, |bytes| bytes as usize),
+        },
+        protection: protection?,
+        copies: copies.map_or(2, |copies| copies as usize),
+        loss_above: loss.map_or(0.0, |permille| permille as f64 / 1_000.0),
+    })
+}
+
+/// A codepoint by number, or by the names of RFC 2474, RFC 2597, RFC 3246 and RFC 8622.
+fn parse_dscp(text: &str) -> Result<u8, String> {
+    let wrong =
+        || format!("{text:?} is no codepoint: use 0 to 63, or a name such as \"ef\" or \"af41\"");
+    let digit = |at: usize, least: u8, most: u8| {
+        let digit = text.as_bytes().get(at).map(|byte| byte.wrapping_sub(b'0'));
+        digit.filter(|digit| (least..=most).contains(digit))
+    };
+    let named = match (text.get(..2), text.len()) {
+        (Some("ef"), 2) => Some(46),
+        (Some("le"), 2) => Some(1),
+        (Some("cs"), 3) => digit(2, 0, 7).map(|class| class * 8),
+        (Some("af"), 4) => digit(2, 1, 4)
+            .zip(digit(3, 1, 3))
+            .map(|(c, drop)| c * 8 + drop * 2),
+        _ => text.parse().ok().filter(|number| *number < 64),
+    };
+    named.ok_or_else(wrong)
+}
+
+fn parse_protocol(text: &str) -> Result<u8, String> {
+    match text {
+        "icmp" => Ok(1),
+        "tcp" => Ok(6),
+        "udp" => Ok(17),
+        "gre" => Ok(47),
+        "esp" => Ok(50),
+        "icmpv6" => Ok(58),
+        "sctp" => Ok(132),
+        number => number.parse().map_err(|_| {
+            format!("{text:?} is no protocol: use \"tcp\", \"udp\", \"icmp\", \"icmpv6\", \"esp\", \"gre\", \"sctp\" or a number")
+        }),
+    }
+}
+
+fn parse_ports(text: &str) -> Result<Ports, String> {
+    let wrong = || format!("{text:?} is neither a port nor a range such as \"16384-32767\"");
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    let port = |text: &str| text.trim().parse::<u16>().map_err(|_| wrong());
+    let (first, last) = (port(first)?, port(last)?);
+    if first > last {
+        return Err(wrong());
+    }
+    Ok(first..=last)
+}
