@@ -6,7 +6,16 @@ from typing import Protocol, cast
 
 from ropewalk.lab.cell import Cell, Results
 from ropewalk.lab.claims import Claim
-from ropewalk.lab.experiments import failover, grid, htmt, loss, traces, validate
+from ropewalk.lab.experiments import (
+    bicast_native,
+    failover,
+    grid,
+    htmt,
+    loss,
+    protect_traces,
+    traces,
+    validate,
+)
 from ropewalk.lab.experiments.options import Options
 from ropewalk.lab.figures import Figure
 
@@ -35,5 +44,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "traces": cast(Experiment, traces),
     "failover": cast(Experiment, failover),
     "loss": cast(Experiment, loss),
+    "bicast-native": cast(Experiment, bicast_native),
+    "protect-traces": cast(Experiment, protect_traces),
     "validate": cast(Experiment, validate),
 }
