@@ -1,7 +1,7 @@
 //! The entry's side: what a path carried lately, by number.
 
 use bytes::Bytes;
-use ropewalk_types::{Duration, Instant, Rate};
+use ropewalk_types::{Duration, Instant, PathId, Rate};
 use std::collections::VecDeque;
 
 /// Most datagrams remembered per path.
@@ -25,6 +25,9 @@ pub struct Sent {
     pub at: Instant,
     /// How often it had been lost before.
     pub losses: u8,
+    /// A copy of it: the path and its number there. While that one is not missed, either, nothing
+    /// needs to be sent again.
+    pub copy: Option<(PathId, u16)>,
 }
 
 /// What one path carried lately. Invariant: entry `i` has the number `first + i`.
@@ -74,6 +77,23 @@ impl SentLog {
         }
     }
 
+    /// Whether the datagram with the number `seq` is remembered: it has not been asked for.
+    #[must_use]
+    pub fn has(&self, seq: u16) -> bool {
+        let index = usize::from(seq.wrapping_sub(self.first));
+        self.packets.get(index).is_some_and(Option::is_some)
+    }
+
+    /// The newest datagram remembered, if it has the number `seq`.
+    pub fn newest(&mut self, seq: u16) -> Option<&mut Sent> {
+        let index = usize::from(seq.wrapping_sub(self.first));
+        let last = self.packets.len().checked_sub(1)?;
+        self.packets
+            .get_mut(last)
+            .filter(|_| index == last)?
+            .as_mut()
+    }
+
     /// Takes out the datagram with the number `seq`, if it is still there.
     pub fn take(&mut self, seq: u16) -> Option<Sent> {
         let index = usize::from(seq.wrapping_sub(self.first));
@@ -121,6 +141,7 @@ mod tests {
             dscp: 7,
             at,
             losses: 0,
+            copy: None,
         }
     }
 

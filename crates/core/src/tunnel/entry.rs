@@ -11,7 +11,9 @@ use crate::rescue::Rescuer;
 use crate::schedule::{Decision, FLOW_BUCKETS, Head, PathSet, Scheduler};
 use bytes::{Buf, BytesMut};
 use ropewalk_types::{Duration, Instant, PathId};
-use ropewalk_wire::{DATA_HEADER, DataHeader, FRAGMENT_HEADER, FragmentHeader, HEADROOM, Stamp};
+use ropewalk_wire::{
+    DATA_HEADER, DataHeader, Datagram, FRAGMENT_HEADER, FragmentHeader, HEADROOM, Stamp,
+};
 use std::sync::Arc;
 
 /// Bytes of a sub-tunnel packet besides the datagram: QUIC header, frame header and tag.
@@ -183,6 +185,7 @@ impl Entry {
         let dscp = packet.dscp;
         let mut data = packet.data;
         let mut targets = set.iter().peekable();
+        let before = out.len();
         while let Some(id) = targets.next() {
             let Some(path) = paths.get_mut(id) else {
                 continue;
@@ -197,6 +200,26 @@ impl Entry {
             emit(now, path, id, header, buffer, (dscp, protection), out);
             if prompt && let Some(first) = out.get(bound) {
                 self.rescuer.keep(now, id, first.datagram.clone(), dscp);
+            }
+        }
+        // Of two copies one may be lost.
+        if let [a, b] = &out[before..]
+            && set.len() == 2
+        {
+            let number = |outgoing: &Outgoing| match Datagram::parse(&outgoing.datagram) {
+                Ok(Datagram::Data { header, .. }) => Some(header.stamp.path_seq),
+                _ => None,
+            };
+            if let (Some(of_a), Some(of_b)) = (number(a), number(b)) {
+                for (id, own, copy) in [
+                    (a.path, of_a, (b.path, of_b)),
+                    (b.path, of_b, (a.path, of_a)),
+                ] {
+                    let log = paths.get_mut(id).map(|path| &mut path.sent_log);
+                    if let Some(sent) = log.and_then(|log| log.newest(own)) {
+                        sent.copy = Some(copy);
+                    }
+                }
             }
         }
     }

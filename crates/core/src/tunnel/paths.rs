@@ -209,6 +209,7 @@ impl Path {
             dscp,
             at: now,
             losses,
+            copy: None,
         };
         self.sent_log.keep(seq, sent);
     }

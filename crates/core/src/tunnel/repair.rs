@@ -1,7 +1,7 @@
 //! Repairs: questions of this exit go to the peer's entry, answers to the peer's questions leave
 //! here, ahead of everything that waits.
 
-use super::paths::Paths;
+use super::paths::{Path, Paths};
 use super::{Outgoing, Tunnel};
 use crate::path::PathView;
 use crate::repair::Sent;
@@ -110,6 +110,7 @@ impl Again {
             dscp: 0,
             at: now,
             losses: 0,
+            copy: None,
         };
         let what = What::Combination(path);
         self.push_back(Waiting { sent, what });
@@ -245,7 +246,7 @@ impl Tunnel {
 
     /// The peer misses these numbers.
     pub(super) fn handle_missing(&mut self, now: Instant, payload: &[u8]) {
-        let mut prompt = Vec::new();
+        let (mut prompt, mut copied) = (Vec::new(), Vec::new());
         for MissingRun { path, first, count } in missing_runs(payload) {
             let id = PathId(path);
             let Some(path) = self.paths.wants_repair(now, id) else {
@@ -256,6 +257,10 @@ impl Tunnel {
                 let Some(sent) = path.sent_log.take(number) else {
                     continue;
                 };
+                if let Some((other, copy)) = sent.copy {
+                    copied.push((id, sent, other, copy));
+                    continue;
+                }
                 match Datagram::parse(&sent.datagram) {
                     Ok(Datagram::Data { header, .. }) if header.prompt => prompt.push(Awaited {
                         flow: header.flow,
@@ -267,6 +272,12 @@ impl Tunnel {
         }
         for packet in prompt {
             self.rescue(now, packet);
+        }
+        for (id, sent, other, copy) in copied {
+            let arrives = |path: &Path| path.usable() && path.sent_log.has(copy);
+            if !self.paths.get(other).is_some_and(arrives) {
+                self.entry.again.push_lost(id, sent);
+            }
         }
     }
 
