@@ -20,6 +20,7 @@ from ropewalk.lab.experiments.options import SEEDS, Options
 from ropewalk.lab.programs import ENVIRONMENT
 from ropewalk.lab.store import Store, StoreError
 from ropewalk.lab.trace import TraceError, discover
+from ropewalk.report import Report
 
 TRACES_ENVIRONMENT = "ROPEWALK_TRACES"
 JOBS = 3
@@ -260,8 +261,8 @@ class Printer:
             self.without_result += 1
             self._line(f"{outcome.status}: {outcome.cell.label}: {outcome.reason}")
         elif not self._terminal:
-            rate = number(outcome.report.goodput_mbit)
-            self._line(f"{progress.done}/{progress.total} {outcome.cell.label}: {rate} Mbit/s")
+            done = f"{progress.done}/{progress.total} {outcome.cell.label}"
+            self._line(f"{done}: {_brief(outcome.report)}")
         if self._terminal:
             left = self._left(progress)
             text = f"{progress.done}/{progress.total}{left}  {outcome.cell.label}"
@@ -280,6 +281,17 @@ class Printer:
         done = progress.done - (self._first or 0)
         seconds = (time.monotonic() - self._began) / done * (progress.total - progress.done)
         return f", {seconds / 60:.0f} min left" if seconds >= 60 else f", {seconds:.0f} s left"
+
+
+def _brief(report: Report) -> str:
+    """What a cell gave, in a few words."""
+    in_time = next((t.in_time for t in report.traffic if t.in_time is not None), None)
+    if in_time is not None:
+        return f"{100 * in_time:.2f} % in time"
+    delay = next((t.delay_ms for t in report.traffic if t.kind == "web"), None)
+    if delay is not None:
+        return f"pages in {number(delay.p50)} ms"
+    return f"{number(report.goodput_mbit)} Mbit/s"
 
 
 def _traces(given: Path | None) -> Path | None:

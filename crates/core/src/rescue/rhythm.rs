@@ -239,8 +239,11 @@ impl Rhythm {
         let flow_seq = self.next;
         packets.push(Awaited { flow, flow_seq });
         self.asked += 1;
-        // Nothing comes any more: the flow pauses.
         self.due = (self.asked < ASKED_MAX).then_some(again);
+        if self.due.is_none() {
+            // Nothing comes any more: the flow pauses, and what was awaited was never sent.
+            self.gaps.clear();
+        }
         // The packet after it may be overdue, too, before this one is asked for again.
         let following = self.expected + Duration::from_secs_f64(self.interval) + self.margin();
         if self.due.is_some_and(|due| following < due) && self.gaps.len() < GAPS_MAX {

@@ -2,6 +2,7 @@
 //! of twice the bandwidth-delay product.
 
 use super::*;
+use crate::protect::Protection;
 use bytes::BytesMut;
 use ropewalk_types::{Ecn, Rate};
 use ropewalk_wire::HEADROOM;
@@ -494,4 +495,112 @@ fn an_outer_mark_reaches_a_capable_inner_packet() {
         let got = pair.b.poll_inner().expect("delivered");
         assert_eq!(got.data[1] & 3, expected);
     }
+}
+
+/// A call over two paths of which the first loses everything while packets `cut` are sent; how late each
+/// packet came.
+fn call(classes: Classes, cut: std::ops::Range<u32>) -> (Pair, Vec<Option<Duration>>) {
+    let even = vec![Link::new(10, 15), Link::new(10, 16)];
+    let mut pair = Pair::new(SchedulerKind::Auto, 1, even);
+    pair.a = Tunnel::new(
+        TunnelConfig {
+            scheduler: SchedulerKind::Auto,
+            probe_interval: None,
+            classes: classes.into(),
+        },
+        1,
+    );
+    for id in 0..2 {
+        pair.a.add_path(pair.now, PathId(id), PathConfig::default());
+    }
+    let start = pair.now;
+    for n in 0..100 {
+        pair.links[0].loses_every = u32::from(cut.contains(&n));
+        pair.offer(160, 5);
+        pair.run(Duration::from_millis(20));
+    }
+    pair.links[0].loses_every = 0;
+    pair.run(Duration::from_millis(300));
+    let mut late = vec![None; 100];
+    for ((at, _), number) in pair.delivered.iter().zip(pair.numbers()) {
+        let sent = start + Duration::from_millis(20) * number;
+        assert!(late[number as usize].replace(at.since(sent)).is_none());
+    }
+    (pair, late)
+}
+
+#[test]
+fn what_a_call_loses_in_a_burst_is_there_in_time() {
+    let (pair, late) = call(Classes::default(), 50..54);
+    assert!(
+        pair.links[0].lost >= 2,
+        "the burst was on the path of the call"
+    );
+    for (n, late) in late.iter().enumerate() {
+        let late = late.unwrap_or(Duration::from_secs(9));
+        assert!(
+            late <= Duration::from_millis(15 + 50),
+            "packet {n}: {late:?}"
+        );
+    }
+    let stats = pair.a.stats();
+    assert!((1..=8).contains(&stats.rescued), "{stats:?}");
+    // The pause after the call is asked about in vain, a few times.
+    let asked = pair.b.stats().rescues_asked;
+    assert!(asked <= stats.rescued + 8, "{asked}: {stats:?}");
+}
+
+#[test]
+fn nothing_is_spent_on_a_call_while_nothing_is_lost() {
+    let (pair, late) = call(Classes::default(), 0..0);
+    assert!(late.iter().all(Option::is_some));
+    let stats = pair.a.stats();
+    assert_eq!((stats.rescued, stats.repairs_sent), (0, 0));
+}
+
+#[test]
+fn unprotected_packets_are_lost_and_duplicated_ones_come_once() {
+    let (pair, late) = call(Classes::all(Protection::None), 50..54);
+    let missing = late.iter().filter(|late| late.is_none()).count();
+    assert!((2..=4).contains(&missing), "{missing}");
+    assert_eq!(pair.a.stats().protection_bytes, 0);
+
+    let (pair, late) = call(Classes::all(Protection::Duplicate), 50..54);
+    assert!(
+        late.iter()
+            .all(|late| late.is_some_and(|late| late < Duration::from_millis(20)))
+    );
+    let stats = pair.a.stats();
+    assert_eq!(stats.protection_bytes, stats.data_bytes);
+    assert_eq!(stats.repairs_sent, 0, "the copies arrived");
+    assert!(pair.b.stats().reorder.duplicates >= 95);
+}
+
+#[test]
+fn copies_on_a_metered_path_keep_to_their_budget() {
+    let mut pair = Pair::new(
+        SchedulerKind::Auto,
+        1,
+        vec![Link::new(10, 15), Link::new(10, 16)],
+    );
+    let config = TunnelConfig {
+        scheduler: SchedulerKind::Auto,
+        probe_interval: None,
+        classes: Classes::all(Protection::Duplicate).into(),
+    };
+    pair.a = Tunnel::new(config, 1);
+    let budget = PathConfig {
+        metered: true,
+        protection_hourly: Some(60_000),
+        ..PathConfig::default()
+    };
+    pair.a.add_path(pair.now, PathId(0), PathConfig::default());
+    pair.a.add_path(pair.now, PathId(1), budget);
+    for _ in 0..200 {
+        pair.offer(990, 5);
+        pair.run(Duration::from_millis(10));
+    }
+    // Ten minutes' worth at once, and what two seconds bring.
+    let spent = pair.a.stats().protection_bytes;
+    assert!((9_000..=11_100).contains(&spent), "{spent}");
 }

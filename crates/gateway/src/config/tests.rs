@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use ropewalk_core::protect::Protection;
 use ropewalk_core::schedule::SchedulerKind;
 use ropewalk_transport::CongestionControl;
 
@@ -244,6 +245,51 @@ fn sound_site_file_is_read_as_written() {
         (mark.weight, mark.congestion),
         (Some(5), Some(CongestionControl::Bbr))
     );
+}
+
+#[test]
+fn classes_say_what_is_protected_and_wrong_ones_are_named() {
+    let text = site_text(
+        "[tunnel]\nprotect = \"code\"\n[[class]]\nname = \"voice\"\ndscp = [\"ef\", \"af41\", \"12\"]\n\
+         packet_bytes_max = 400\nprotect = \"duplicate\"\ncopies = 3\nloss_permille_above = 5\n\
+         [[class]]\nname = \"names\"\nprotocol = [\"udp\"]\nports = [\"53\", \"16384-32767\"]\nprotect = \"none\"\n\
+         [[uplink]]\nmatch = \"wwan*\"\nmetered = true\nprotect_mib_per_hour = 3\n",
+    );
+    let config = site::parse(Path::new("/etc/x/site.toml"), &text).unwrap();
+    let classes: Vec<_> = config.common.classes.iter().collect();
+    assert_eq!(classes[0].protection, Protection::Code);
+    let voice = classes[1];
+    assert_eq!(
+        (voice.name.as_str(), voice.protection),
+        ("voice", Protection::Duplicate)
+    );
+    assert_eq!(voice.rule.dscp, [46, 34, 12]);
+    assert_eq!((voice.rule.packet_bytes_max, voice.copies), (400, 3));
+    assert!((voice.loss_above - 0.005).abs() < 1e-9);
+    assert_eq!(classes[2].rule.ports, [53..=53, 16_384..=32_767]);
+    assert_eq!(classes[2].rule.protocols, [17]);
+    assert_eq!(config.uplinks.marks[0].protection_hourly, Some(3 << 20));
+
+    for (wrong, names) in [
+        ("name = \"a\"\nprotect = \"copies\"", "copies"),
+        ("name = \"a\"", "protect"),
+        ("protect = \"none\"", "name"),
+        (
+            "name = \"a\"\nprotect = \"none\"\ndscp = [\"af51\"]",
+            "af51",
+        ),
+        ("name = \"a\"\nprotect = \"none\"\ndscp = [\"64\"]", "64"),
+        ("name = \"a\"\nprotect = \"none\"\nports = [\"9-5\"]", "9-5"),
+        (
+            "name = \"a\"\nprotect = \"none\"\nprotocol = [\"upd\"]",
+            "upd",
+        ),
+        ("name = \"a\"\nprotect = \"none\"\ncopies = 1", "copies"),
+    ] {
+        let text = site_text(&format!("[[class]]\n{wrong}\n"));
+        let problems = site::parse(Path::new("/etc/x/site.toml"), &text).unwrap_err();
+        assert!(problems.to_string().contains(names), "{wrong}: {problems}");
+    }
 }
 
 fn templates() -> (String, String) {
