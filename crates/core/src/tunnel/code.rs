@@ -19,6 +19,9 @@ impl Again {
             let Some(coded) = path.encoder.poll() else {
                 continue;
             };
+            if room == 0 {
+                continue; // no path is up: there is none to send it over in time
+            }
             let fits = coded.symbol.len() <= room;
             let (front, rest) = coded.symbol.split_at(coded.symbol.len().min(room));
             let part = if fits { Part::Whole } else { Part::Front };
