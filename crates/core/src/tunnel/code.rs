@@ -32,7 +32,8 @@ impl Again {
             let Some(coded) = path.encoder.poll() else {
                 continue;
             };
-            if !path.afford(now, coded.symbol.len()) {
+            // Without a path that is up there is none to send it over in time.
+            if room == 0 || !path.afford(now, coded.symbol.len()) {
                 continue;
             }
             let (bitmap, sum) = (&coded.combined[..], &coded.symbol[..]);

@@ -306,6 +306,30 @@ fn a_tunnel_that_has_just_lost_its_last_path_wants_nothing() {
 }
 
 #[test]
+fn while_no_path_is_up_combinations_are_left_out_and_not_sent_empty() {
+    let mut pair = Pair::new(SchedulerKind::Auto, 1, vec![Link::new(16, 25)]);
+    let silent_since = Some(pair.now);
+    pair.now += Duration::from_secs(1);
+    let (now, id) = (pair.now, PathId(0));
+    let snapshot = PathSnapshot {
+        silent_since,
+        max_datagram: 1_400,
+        ..pair.links[0].snapshot(now)
+    };
+    for _ in 0..50 {
+        offer_segment(&mut pair);
+        pair.a.update_path(now, id, snapshot.clone());
+        let mut out = Vec::new();
+        pair.a.poll_transmit(now, &mut out, 10);
+        for Outgoing { datagram, .. } in out {
+            let parsed = ropewalk_wire::Datagram::parse(&datagram);
+            assert!(parsed.is_ok(), "{parsed:?} {datagram:x?}");
+        }
+    }
+    assert_eq!(pair.a.stats().tx_packets, 50);
+}
+
+#[test]
 fn bare_acknowledgements_wait_for_nothing() {
     let mut pair = Pair::new(SchedulerKind::Auto, 1, vec![Link::new(16, 25)]);
     pair.links[0].loses_every = 10;

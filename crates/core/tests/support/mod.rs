@@ -16,6 +16,7 @@ use ropewalk_core::path::PathConfig;
 use ropewalk_core::schedule::SchedulerKind;
 use ropewalk_core::tunnel::{Outgoing, Tunnel, TunnelConfig};
 use ropewalk_types::{Duration, Ecn, Instant, PathId, Random};
+use ropewalk_wire::Datagram;
 use std::collections::BTreeMap;
 
 /// How long a gateway reads a connection that another has replaced.
@@ -318,6 +319,8 @@ impl World {
     }
 
     fn send(&mut self, end: usize, outgoing: &Outgoing) {
+        let parsed = Datagram::parse(&outgoing.datagram);
+        assert!(parsed.is_ok(), "{parsed:?}: {outgoing:x?}");
         let path = outgoing.path.index();
         let at = &mut self.ends[end].paths[path];
         let connection = at.connection.expect("a datagram for a path there is");
