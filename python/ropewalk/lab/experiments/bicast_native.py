@@ -19,6 +19,7 @@ ASSUMPTIONS = (
     "The paper's 10 ms are one way, on both links; 10 Mbit/s each way, though its links were 100 "
     "in places; every packet is lost by itself.",
     "The queue of the paper is not known; 128 KiB in each direction.",
+    "`unicast` and the way down of `one-way` are not protected at all: no repairs, either.",
     "OpenVPN runs over TCP and one link, as in the paper, and there is nothing beneath it to help.",
     "`adaptive` uses the sum of both links where the others use each for the same packets.",
 )
@@ -34,7 +35,7 @@ PING_EXTRA_MS = 50
 SHARE = 0.90
 
 CARRIERS: dict[str, Carrier] = {
-    "unicast": Tunnel(paths=("a",)),
+    "unicast": Tunnel(paths=("a",), protect_up="none", protect_down="none"),
     "one-way": Tunnel(protect_up="duplicate", protect_down="none"),
     "both-ways": Tunnel(protect_up="duplicate", protect_down="duplicate"),
     "adaptive": Tunnel(),
