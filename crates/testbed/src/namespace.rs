@@ -55,8 +55,6 @@ impl Namespace {
         for which in ["default", "all"] {
             namespace.sysctl(&format!("net/ipv6/conf/{which}/accept_dad"), "0")?;
         }
-        // Whatever the machine prefers: what other tunnels carry over TCP depends on it.
-        namespace.sysctl("net/ipv4/tcp_congestion_control", "cubic")?;
         Ok(namespace)
     }
 
