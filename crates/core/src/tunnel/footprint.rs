@@ -5,6 +5,7 @@
 //! counted: the caller takes them after every batch.
 
 use super::{Tunnel, code, fragment, repair};
+use crate::rescue::{Rescuer, Rhythms};
 use crate::{code as coding, queue, reorder, repair as repairs};
 
 /// Numbers of things that a tunnel keeps.
@@ -34,6 +35,14 @@ pub struct Footprint {
     pub equations: usize,
     /// Unknowns in all of these together.
     pub unknowns: usize,
+    /// Flows whose rhythm is followed.
+    pub rhythms: usize,
+    /// Packets of such flows that are awaited.
+    pub awaited: usize,
+    /// Packets kept for rescue.
+    pub rescuable: usize,
+    /// Packets being rescued.
+    pub rescues: usize,
 }
 
 impl Footprint {
@@ -53,6 +62,10 @@ impl Footprint {
             halves: code::HALVES_MAX,
             equations: paths * coding::EQUATIONS_MAX,
             unknowns: paths * coding::EQUATIONS_MAX * coding::ROW_MAX,
+            rhythms: Rhythms::limit().0,
+            awaited: Rhythms::limit().1,
+            rescuable: Rescuer::limit().0,
+            rescues: Rescuer::limit().1,
         }
     }
 
@@ -72,6 +85,10 @@ impl Footprint {
             ("halves", self.halves, limit.halves),
             ("equations", self.equations, limit.equations),
             ("unknowns", self.unknowns, limit.unknowns),
+            ("rhythms", self.rhythms, limit.rhythms),
+            ("awaited", self.awaited, limit.awaited),
+            ("rescuable", self.rescuable, limit.rescuable),
+            ("rescues", self.rescues, limit.rescues),
         ];
         let beyond = numbers.into_iter().find(|(_, is, most)| is > most);
         beyond.map(|(name, _, _)| name)
@@ -85,6 +102,8 @@ impl Tunnel {
     pub fn footprint(&self) -> Footprint {
         let (held, places) = self.exit.reorder.kept();
         let (halves, equations, unknowns) = self.exit.decoding.kept();
+        let (rhythms, awaited) = self.exit.rhythms.kept();
+        let (rescuable, rescues) = self.entry.rescuer.kept();
         let mut footprint = Footprint {
             queued: self.entry.queue.packets(),
             again: self.entry.again.len(),
@@ -95,6 +114,10 @@ impl Tunnel {
             halves,
             equations,
             unknowns,
+            rhythms,
+            awaited,
+            rescuable,
+            rescues,
             ..Footprint::default()
         };
         for (_, path) in self.paths.iter() {

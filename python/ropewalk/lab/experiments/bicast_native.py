@@ -20,8 +20,8 @@ ASSUMPTIONS = (
     "in places; every packet is lost by itself.",
     "The queue of the paper is not known; 128 KiB in each direction.",
     "`unicast` and the way down of `one-way` are not protected at all: no repairs, either.",
-    "OpenVPN runs over TCP and one link, as in the paper, with nothing beneath it to help, and with the "
-    "congestion control that the machine prefers: the notes name it.",
+    "OpenVPN runs over TCP and one link, as in the paper, with nothing beneath it to help, and "
+    "with the congestion control that the machine prefers: the notes name it.",
     "`adaptive` uses the sum of both links where the others use each for the same packets.",
 )
 
