@@ -149,9 +149,10 @@ fn play(
     Ok(())
 }
 
+/// The seed is one whose runs meet, among others, a combination of a connection before.
 fn config(cases: u32) -> ProptestConfig {
     ProptestConfig {
-        rng_seed: RngSeed::Fixed(1),
+        rng_seed: RngSeed::Fixed(4),
         failure_persistence: None,
         ..ProptestConfig::with_cases(cases)
     }

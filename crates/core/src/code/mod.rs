@@ -7,7 +7,7 @@
 //! it cannot recover is repaired on request as before ([`crate::repair`]).
 //!
 //! Invariant: nothing waits for a coded datagram longer than a few of their intervals, and no
-//! wrong packet is ever passed on: a recovered one must parse and end where it says.
+//! wrong packet is ever passed on: a recovered one must parse, end where it says and fit its check.
 
 mod coefficient;
 mod decoder;

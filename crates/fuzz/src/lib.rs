@@ -1,0 +1,13 @@
+//! What the fuzzers in `fuzz/` do with one input: a function each, that panics where a claim of the
+//! code does not hold. The test `corpora` does the same with every input that is kept.
+
+#![forbid(unsafe_code)]
+
+mod decoder;
+mod feedback;
+mod input;
+mod wire;
+
+pub use decoder::decoder;
+pub use feedback::feedback;
+pub use wire::wire;

@@ -1,0 +1,235 @@
+//! Datagrams: whatever bytes come, they parse or are refused; what parses is emitted as it came, and
+//! what is emitted parses as it was.
+
+use crate::input::Input;
+use ropewalk_types::PATHS_MAX;
+use ropewalk_wire::{
+    Control, DATA_HEADER, Datagram, FRAGMENT_HEADER, Hello, MISSING_RUNS_MAX, MissingRun,
+    PathReport, Report, Stamp, Timestamp, Welcome, emit_control, emit_missing, emit_probe,
+    emit_report, missing_runs, restamp,
+};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Bytes of kind and stamp.
+const STAMP: usize = 6;
+/// Longest name that a message carries, and most addresses.
+const NAME_MAX: usize = 64;
+const ADDRESSES_MAX: usize = 8;
+
+/// Parses the input as one datagram, emits what was parsed, and sends a copy of it again. Then
+/// builds messages from the same bytes and parses those.
+///
+/// # Panics
+/// When a datagram or message is not what it was.
+pub fn wire(data: &[u8]) {
+    if let Ok(datagram) = Datagram::parse(data) {
+        again(data, &datagram);
+    }
+    sent_again(data);
+    let mut input = Input::new(data);
+    control(&hello(&mut input));
+    control(&welcome(&mut input));
+    control(&small(&mut input));
+    report(&mut input);
+    question(&mut input);
+}
+
+/// Emits what was parsed: all that was read of the datagram is there again.
+fn again(data: &[u8], datagram: &Datagram) {
+    let mut out = Vec::new();
+    match datagram {
+        Datagram::Data { header, at } => {
+            let mut front = [0; DATA_HEADER];
+            header.emit(&mut front);
+            assert_eq!((&data[..*at], *at), (&front[..], DATA_HEADER));
+        }
+        Datagram::Fragment {
+            header,
+            fragment,
+            at,
+        } => {
+            let mut front = [0; FRAGMENT_HEADER];
+            header.emit_fragment(fragment, &mut front);
+            assert_eq!((&data[..*at], *at), (&front[..], FRAGMENT_HEADER));
+            let end = usize::from(fragment.offset) + data[*at..].len();
+            assert!(data.len() > *at && end <= usize::from(fragment.total));
+        }
+        Datagram::Coded { header, at } => {
+            header.emit(&mut out);
+            assert_eq!((&data[..*at], *at), (&out[..], DATA_HEADER));
+            assert!(data.len() > *at && header.count > 0);
+        }
+        // The low bits of the first byte mean nothing in the others.
+        Datagram::Report { stamp, report } => {
+            emit_report(*stamp, report, &mut out);
+            assert_eq!(data[1..], out[1..]);
+        }
+        Datagram::Probe { stamp } => {
+            emit_probe(*stamp, &mut out);
+            assert_eq!(data[1..STAMP], out[1..]);
+        }
+        Datagram::Missing { stamp, at } => {
+            let runs: Vec<MissingRun> = missing_runs(&data[*at..]).collect();
+            emit_missing(*stamp, &runs, &mut out);
+            assert_eq!(data[1..], out[1..]);
+            assert!(runs.iter().all(|run| run.count > 0));
+            assert!(runs.iter().all(|run| usize::from(run.path) < PATHS_MAX));
+        }
+        Datagram::Control(message) => control(message),
+    }
+}
+
+/// A datagram that can be sent again is the same afterwards but for number, time and mark.
+fn sent_again(data: &[u8]) {
+    let stamp = Stamp {
+        path_seq: 0x1234,
+        sent_at: Timestamp::default(),
+    };
+    let mut copy = data.to_vec();
+    if restamp(&mut copy, stamp, true).is_err() {
+        assert_eq!(copy, data);
+        return;
+    }
+    assert_eq!(copy.len(), data.len());
+    assert_eq!(copy[STAMP..], data[STAMP..]);
+    let (before, after) = (Datagram::parse(data), Datagram::parse(&copy));
+    assert_eq!(before.is_ok(), after.is_ok());
+    if let Ok(after) = after {
+        assert_eq!(after.stamp(), Some(stamp));
+    }
+}
+
+/// What is emitted parses as it was.
+fn control(message: &Control) {
+    let mut out = Vec::new();
+    emit_control(message, &mut out);
+    assert_eq!(
+        Datagram::parse(&out),
+        Ok(Datagram::Control(message.clone()))
+    );
+}
+
+fn path(input: &mut Input<'_>) -> u8 {
+    input.u8() % PATHS_MAX as u8
+}
+
+fn hello(input: &mut Input<'_>) -> Control {
+    let name = input.u8();
+    let mut hello = Hello {
+        version: input.u8(),
+        session: input.u64(),
+        path: path(input),
+        generation: input.u32(),
+        standby: input.flag(),
+        metered: input.flag(),
+        scheduler: input.u8(),
+        weight: input.u16(),
+        name: String::new(),
+    };
+    let name = String::from_utf8_lossy(input.bytes(usize::from(name)));
+    let printable = name.chars().filter(|c| !c.is_control());
+    for letter in printable {
+        if hello.name.len() + letter.len_utf8() > NAME_MAX {
+            break;
+        }
+        hello.name.push(letter);
+    }
+    Control::Hello(hello)
+}
+
+fn welcome(input: &mut Input<'_>) -> Control {
+    let counts = input.u16();
+    let [addresses, hub_addresses] = counts
+        .to_be_bytes()
+        .map(|count| usize::from(count) % (ADDRESSES_MAX + 1));
+    Control::Welcome(Welcome {
+        version: input.u8(),
+        session: input.u64(),
+        hub_session: input.u64(),
+        path: path(input),
+        generation: input.u32(),
+        scheduler: input.u8(),
+        addresses: (0..addresses).map(|_| address(input)).collect(),
+        hub_addresses: (0..hub_addresses).map(|_| address(input).0).collect(),
+    })
+}
+
+/// An address with prefix length.
+fn address(input: &mut Input<'_>) -> (IpAddr, u8) {
+    let low = input.u32();
+    if input.flag() {
+        let ip = Ipv6Addr::from((u128::from(input.u64()) << 64) | u128::from(low));
+        (IpAddr::V6(ip), input.u8() % 129)
+    } else {
+        (IpAddr::V4(Ipv4Addr::from(low)), input.u8() % 33)
+    }
+}
+
+fn small(input: &mut Input<'_>) -> Control {
+    let kind = input.u8();
+    match kind % 4 {
+        0 => Control::PathGone {
+            path: path(input),
+            generation: input.u32(),
+        },
+        1 => Control::Scheduler { kind },
+        2 => Control::SchedulerIs { kind },
+        _ => Control::Goodbye,
+    }
+}
+
+fn stamp(input: &mut Input<'_>) -> Stamp {
+    let time = ropewalk_types::Instant::from_nanos(input.u64());
+    Stamp {
+        path_seq: input.u16(),
+        sent_at: Timestamp::from_instant(time),
+    }
+}
+
+fn report(input: &mut Input<'_>) {
+    let stamp = stamp(input);
+    let paths = usize::from(input.u8()) % (PATHS_MAX + 1);
+    let count = |input: &mut Input<'_>| input.u32() >> 8;
+    let report = Report {
+        period_ms: input.u16(),
+        held: input.u16(),
+        hold_timeouts: input.u16(),
+        paths: (0..paths)
+            .map(|_| PathReport {
+                path: path(input),
+                suspect: input.flag(),
+                received: count(input),
+                lost: count(input),
+                loss_runs: count(input),
+                delay_min_us: input.u32().cast_signed(),
+                delay_mean_us: input.u32().cast_signed(),
+                late: input.u16(),
+            })
+            .collect(),
+    };
+    let mut out = Vec::new();
+    emit_report(stamp, &report, &mut out);
+    assert_eq!(
+        Datagram::parse(&out),
+        Ok(Datagram::Report { stamp, report })
+    );
+}
+
+fn question(input: &mut Input<'_>) {
+    let stamp = stamp(input);
+    let count = usize::from(input.u8()) % (MISSING_RUNS_MAX + 1);
+    let runs: Vec<MissingRun> = (0..count)
+        .map(|_| MissingRun {
+            path: path(input),
+            first: input.u16(),
+            count: input.u8().max(1),
+        })
+        .collect();
+    let mut out = Vec::new();
+    emit_missing(stamp, &runs, &mut out);
+    assert_eq!(
+        Datagram::parse(&out),
+        Ok(Datagram::Missing { stamp, at: STAMP })
+    );
+    assert!(missing_runs(&out[STAMP..]).eq(runs));
+}
