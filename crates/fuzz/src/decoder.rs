@@ -96,7 +96,8 @@ impl Path {
         packet.resize(DATA_HEADER + length, fate);
         self.sent.insert(packet.clone());
         let packet = Bytes::from(packet);
-        self.encoder.on_sent(self.now, self.next, &packet);
+        self.encoder
+            .on_sent(self.now, self.next, &packet, fate % 3 == 0);
         if fate % 4 == 0 {
             self.late.push((self.next, packet));
         } else {
@@ -135,6 +136,7 @@ impl Path {
                 first: number,
                 count: input.u8().max(1),
                 seed: input.u8(),
+                combined: input.bytes(length % 33).to_vec(),
                 symbol: input.bytes(length).to_vec(),
             };
             self.decoder.on_coded(self.now, coded);

@@ -4,9 +4,9 @@
 use crate::input::Input;
 use ropewalk_types::PATHS_MAX;
 use ropewalk_wire::{
-    Control, DATA_HEADER, Datagram, FRAGMENT_HEADER, Hello, MISSING_RUNS_MAX, MissingRun,
-    PathReport, Report, Stamp, Timestamp, Welcome, emit_control, emit_missing, emit_probe,
-    emit_report, missing_runs, restamp,
+    Awaited, Control, DATA_HEADER, Datagram, FRAGMENT_HEADER, Hello, MISSING_RUNS_MAX, MissingRun,
+    PathReport, Report, Stamp, Timestamp, Welcome, awaited_packets, emit_awaited, emit_control,
+    emit_missing, emit_probe, emit_report, missing_runs, restamp,
 };
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -74,6 +74,11 @@ fn again(data: &[u8], datagram: &Datagram) {
             assert_eq!(data[1..], out[1..]);
             assert!(runs.iter().all(|run| run.count > 0));
             assert!(runs.iter().all(|run| usize::from(run.path) < PATHS_MAX));
+        }
+        Datagram::Awaited { stamp, at } => {
+            let packets: Vec<Awaited> = awaited_packets(&data[*at..]).collect();
+            emit_awaited(*stamp, &packets, &mut out);
+            assert_eq!(data[1..], out[1..]);
         }
         Datagram::Control(message) => control(message),
     }

@@ -4,8 +4,8 @@ use crate::input::Input;
 use bytes::Bytes;
 use ropewalk_types::{Duration, Instant};
 use ropewalk_wire::{
-    CodedHeader, DATA_HEADER, DataHeader, FRAGMENT_HEADER, FragmentHeader, MissingRun, Part,
-    PathReport, Report, Stamp, Timestamp, emit_missing, emit_report,
+    Awaited, CodedHeader, DATA_HEADER, DataHeader, FRAGMENT_HEADER, FragmentHeader, MissingRun,
+    Part, PathReport, Report, Stamp, Timestamp, emit_awaited, emit_missing, emit_report,
 };
 
 /// A stamp of the peer, whose clock is anywhere around this one.
@@ -26,6 +26,7 @@ pub fn packets(now: Instant, input: &mut Input<'_>) -> Vec<Bytes> {
         checksum_partial: marks & 1 != 0,
         ordered: marks & 2 != 0,
         copy: marks & 4 != 0,
+        prompt: marks & 16 != 0,
         flow: input.u16() % 4_096,
         class: 0,
         flow_seq: input.u16(),
@@ -98,6 +99,20 @@ pub fn question(now: Instant, input: &mut Input<'_>) -> Vec<u8> {
         .collect();
     let mut out = Vec::new();
     emit_missing(stamp, &runs, &mut out);
+    out
+}
+
+/// A question for any packets of flows.
+pub fn awaited(now: Instant, input: &mut Input<'_>) -> Vec<u8> {
+    let stamp = stamp(now, input);
+    let packets: Vec<Awaited> = (0..input.u8() % 65)
+        .map(|_| Awaited {
+            flow: input.u16() % 4_096,
+            flow_seq: input.u16() % 512,
+        })
+        .collect();
+    let mut out = Vec::new();
+    emit_awaited(stamp, &packets, &mut out);
     out
 }
 

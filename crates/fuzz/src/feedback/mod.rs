@@ -6,6 +6,7 @@ mod datagram;
 use crate::input::Input;
 use bytes::{Bytes, BytesMut};
 use ropewalk_core::path::{PathConfig, PathSnapshot};
+use ropewalk_core::protect::{Classes, Protection};
 use ropewalk_core::schedule::SchedulerKind;
 use ropewalk_core::tunnel::{Outgoing, Tunnel, TunnelConfig};
 use ropewalk_types::{Duration, Ecn, Instant, PathId, Rate};
@@ -52,9 +53,12 @@ struct World {
 
 impl World {
     fn new(input: &mut Input<'_>) -> Self {
+        let scheduler = kind(input);
+        let protection = Protection::ALL[scheduler as usize % Protection::ALL.len()];
         let config = TunnelConfig {
-            scheduler: kind(input),
+            scheduler,
             probe_interval: input.flag().then_some(Duration::from_secs(10)),
+            classes: Classes::all(protection).into(),
         };
         let mut world = Self {
             now: Instant::from_millis(1),
@@ -107,6 +111,7 @@ impl World {
                 3 => self.tunnel.handle_timeout(now),
                 _ => self.tunnel.set_path_config(path(input), config(input)),
             },
+            18 => self.hear_one(input, datagram::awaited),
             _ => self.turn(),
         }
     }
@@ -255,5 +260,6 @@ fn config(input: &mut Input<'_>) -> PathConfig {
         standby: marks & 1 != 0,
         metered: marks & 2 != 0,
         weight: (marks & 4 != 0).then(|| 1 + u16::from(marks)),
+        protection_hourly: (marks & 8 != 0).then(|| u64::from(marks) << 12),
     }
 }
