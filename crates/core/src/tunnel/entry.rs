@@ -120,13 +120,17 @@ impl Entry {
                         let set = match protection {
                             Protection::Duplicate => duplicated(now, set, class, bytes, paths),
                             Protection::Adaptive if prompt => undoubted(now, set, bytes, paths),
-                            _ => set,
+                            Protection::None | Protection::Code | Protection::Adaptive => set,
                         };
                         let datagram = (bytes + DATA_HEADER) as u64;
                         stats.data_bytes += datagram;
                         stats.protection_bytes += datagram * (set.len() as u64 - 1);
-                        let how = (protection, prompt);
-                        self.bind(now, packet, how, &head, set, paths, out);
+                        let how = Binding {
+                            set,
+                            protection,
+                            prompt,
+                        };
+                        self.bind(now, packet, &head, how, paths, out);
                     }
                 }
                 Decision::WaitFlow(until) => {
@@ -155,9 +159,12 @@ impl Entry {
         &mut self,
         now: Instant,
         packet: Packet,
-        (protection, prompt): (Protection, bool),
         head: &Head,
-        set: PathSet,
+        Binding {
+            set,
+            protection,
+            prompt,
+        }: Binding,
         paths: &mut Paths,
         out: &mut Vec<Outgoing>,
     ) {
@@ -223,6 +230,15 @@ impl Entry {
             }
         }
     }
+}
+
+/// How a packet leaves.
+#[derive(Clone, Copy, Debug)]
+struct Binding {
+    set: PathSet,
+    protection: Protection,
+    /// The exit asks for it as soon as it is overdue.
+    prompt: bool,
 }
 
 /// How much a flow sends, in windows of [`LOAD_WINDOW`].

@@ -60,7 +60,7 @@ impl Waiting {
     const fn copies(&self) -> usize {
         match self.what {
             What::Lost(_) if self.sent.losses > 1 => 2,
-            _ => 1,
+            What::Lost(_) | What::Doubtful | What::Combination(_) => 1,
         }
     }
 }
