@@ -165,7 +165,45 @@ fn tunnel_head(tunnel: &TunnelStatus, style: Style) -> String {
         out.push_str(&format!(": {}", tunnel.reason));
     }
     out.push('\n');
+    let protection = protection(tunnel);
+    if !protection.is_empty() {
+        out.push_str(&format!("  {protection}\n"));
+    }
     out
+}
+
+/// What protection against loss cost when sending, and what it saved; nothing while it did neither.
+fn protection(tunnel: &TunnelStatus) -> String {
+    let sent = [
+        (tunnel.repairs_sent, "sent again"),
+        (tunnel.rescued, "rescued"),
+        (tunnel.coded_sent, "combinations"),
+    ];
+    let received = [
+        (tunnel.repairs_asked, "asked for"),
+        (tunnel.rescues_asked, "awaited"),
+        (tunnel.recovered, "recovered"),
+    ];
+    let list = |counts: &[(u64, &str)]| {
+        let some = counts.iter().filter(|(count, _)| *count > 0);
+        some.map(|(count, what)| format!("{count} {what}"))
+            .collect::<Vec<_>>()
+            .join(", ")
+    };
+    let (sent, received) = (list(&sent), list(&received));
+    let mut parts = Vec::new();
+    if !sent.is_empty() || tunnel.protection_bytes > 0 {
+        let share = 100.0 * tunnel.protection_bytes as f64 / tunnel.data_bytes.max(1) as f64;
+        let colon = if sent.is_empty() { "" } else { ": " };
+        parts.push(format!("sending {share:.1} % more{colon}{sent}"));
+    }
+    if !received.is_empty() {
+        parts.push(format!("receiving: {received}"));
+    }
+    if parts.is_empty() {
+        return String::new();
+    }
+    format!("protection {}", parts.join("; "))
 }
 
 fn path_table(tunnel: &TunnelStatus, style: Style, indent: &str) -> String {
@@ -249,6 +287,11 @@ mod tests {
                 peer: "hub".to_owned(),
                 up: true,
                 reason: "wlan0 does not pay".to_owned(),
+                repairs_sent: 7,
+                rescued: 2,
+                data_bytes: 2_000,
+                protection_bytes: 50,
+                recovered: 4,
                 paths: vec![path("wlan0", "up"), path("wwan0", "down")],
                 ..TunnelStatus::default()
             }],
@@ -260,6 +303,7 @@ mod tests {
             "running for 1 min 1 s",
             "hub up",
             "scheduler auto sending, auto receiving: wlan0 does not pay",
+            "  protection sending 2.5 % more: 7 sent again, 2 rescued; receiving: 4 recovered\n",
             "wwan0 (metered)  down",
             "12.3",
             "3.1",
