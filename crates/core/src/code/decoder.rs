@@ -32,11 +32,12 @@ struct Slot {
     /// A copy, for the packet is a part of a block in which many were received; empty for what is
     /// no packet and counts as zero.
     packet: Vec<u8>,
-    check: Check,
+    /// Of the packet, once it was needed: most never are.
+    check: Option<Check>,
 }
 
 impl Slot {
-    fn set(&mut self, number: u16, packet: &[u8], check: Check) {
+    fn set(&mut self, number: u16, packet: &[u8], check: Option<Check>) {
         (self.number, self.known, self.check) = (number, true, check);
         self.packet.clear();
         self.packet.extend_from_slice(packet);
@@ -119,9 +120,12 @@ impl Decoder {
         };
         for number in coded.numbers() {
             let factor = coefficient(coded.seed, number);
-            let slot = &self.slots[slot_of(number)];
+            let slot = &mut self.slots[slot_of(number)];
             if slot.known && slot.number == number {
-                equation.remove(factor, &slot.packet, slot.check);
+                let check = *slot
+                    .check
+                    .get_or_insert_with(|| symbol::check(&slot.packet));
+                equation.remove(factor, &slot.packet, check);
             } else if equation.unknowns.len() < UNKNOWNS_MAX {
                 equation.unknowns.push((number, factor));
             } else {
@@ -140,7 +144,7 @@ impl Decoder {
     /// A number is known now: equations that miss it get simpler.
     fn learn(&mut self, number: u16, packet: &[u8]) {
         self.forget_before(number);
-        let check = symbol::check(packet);
+        let mut check = None;
         let concerned = |equation: &Equation| equation.unknowns.iter().any(|u| u.0 == number);
         let mut n = 0;
         let mut again = Vec::new();
@@ -154,6 +158,7 @@ impl Decoder {
         for mut equation in again {
             if let Some(at) = equation.unknowns.iter().position(|u| u.0 == number) {
                 let (_, factor) = equation.unknowns.remove(at);
+                let check = *check.get_or_insert_with(|| symbol::check(packet));
                 equation.remove(factor, packet, check);
             }
             self.insert(equation);
@@ -207,9 +212,9 @@ impl Decoder {
             };
             let slot = &mut self.slots[slot_of(number)];
             if equation.sum.iter().all(|&byte| byte == 0) {
-                slot.set(number, &[], Check::default());
+                slot.set(number, &[], None);
             } else if let Some((packet, check)) = symbol::datagram(equation.sum, number) {
-                slot.set(number, &packet, check);
+                slot.set(number, &packet, Some(check));
                 self.recovered.push((number, packet));
             }
         }

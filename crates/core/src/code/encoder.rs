@@ -70,7 +70,7 @@ impl Coded {
 /// The last packets of one path.
 #[derive(Debug, Default)]
 pub struct Encoder {
-    window: VecDeque<(u16, Instant, Bytes, Check)>,
+    window: VecDeque<(u16, Instant, Bytes, Option<Check>)>,
     redundancy: f64,
     credit: f64,
     /// Mean time between two packets, and when the last one was sent.
@@ -102,6 +102,12 @@ impl Encoder {
         self.redundancy
     }
 
+    /// Whether a combination is due.
+    #[must_use]
+    pub const fn is_due(&self) -> bool {
+        self.due
+    }
+
     /// Whether the packets sent last want combinations whatever these cost.
     #[must_use]
     pub fn is_wanted(&self, now: Instant) -> bool {
@@ -131,9 +137,7 @@ impl Encoder {
         if wanted {
             self.wanted_until = Some(now + WINDOW_TIME);
         }
-        let check = symbol::check(datagram);
-        self.window
-            .push_back((number, now, datagram.clone(), check));
+        self.window.push_back((number, now, datagram.clone(), None));
         while self.window.front().is_some_and(|(first, at, ..)| {
             now.since(*at) > WINDOW_TIME
                 || number.wrapping_sub(*first) >= u16::from(u8::MAX)
@@ -174,11 +178,12 @@ impl Encoder {
         self.seed = (self.seed + 1) % CODED_SEEDS;
         let mut combined = vec![0; Coded::bitmap_bytes(count)];
         let mut symbol = Vec::new();
-        for (number, _, datagram, check) in &self.window {
+        for (number, _, datagram, check) in &mut self.window {
             let n = number.wrapping_sub(first);
             combined[usize::from(n / 8)] |= 1 << (n % 8);
             let factor = coefficient(self.seed, *number);
-            symbol::add(&mut symbol, factor, datagram, *check);
+            let check = *check.get_or_insert_with(|| symbol::check(datagram));
+            symbol::add(&mut symbol, factor, datagram, check);
         }
         Some(Coded {
             first,

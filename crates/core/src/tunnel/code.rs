@@ -18,6 +18,9 @@ impl Again {
     /// Takes in the combinations that are due. Those that cost more than little have to be worth it:
     /// the paths have room, and repairs would come later.
     pub fn encode(&mut self, now: Instant, full: bool, paths: &mut Paths) {
+        if !paths.iter().any(|(_, path)| path.encoder.is_due()) {
+            return;
+        }
         let room = paths.payload_max().unwrap_or(0);
         let repair = paths.quickest_min_rtt().unwrap_or(Duration::ZERO);
         let capacity = paths.rate().bits_per_sec() as f64;
