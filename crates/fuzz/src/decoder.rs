@@ -58,7 +58,7 @@ impl Path {
     }
 
     fn step(&mut self, input: &mut Input<'_>) {
-        match input.u8() % 12 {
+        match input.u8() % 13 {
             0..=2 => self.send(input),
             3 => {
                 self.decoder.on_datagram(self.next, None);
@@ -81,7 +81,10 @@ impl Path {
             7 => self.invent(input),
             8 => self.damage(input),
             9 => self.connect(input),
-            10 => self.now += Duration::from_micros(u64::from(input.u16()) * 10),
+            10 => self
+                .encoder
+                .on_repair(self.next.wrapping_sub(u16::from(input.u8()))),
+            11 => self.now += Duration::from_micros(u64::from(input.u16()) * 10),
             _ => self.encoder.set_redundancy(f64::from(input.u8()) / 400.0),
         }
     }
@@ -97,7 +100,7 @@ impl Path {
         self.sent.insert(packet.clone());
         let packet = Bytes::from(packet);
         self.encoder
-            .on_sent(self.now, self.next, &packet, fate % 3 == 0);
+            .on_sent(self.now, self.next, &packet, fate % 16 == 15);
         if fate % 4 == 0 {
             self.late.push((self.next, packet));
         } else {
@@ -132,11 +135,12 @@ impl Path {
             let packet = Bytes::copy_from_slice(input.bytes(length));
             self.decoder.on_datagram(number, Some(&packet));
         } else {
+            let bitmap = usize::from(input.u8() % 40);
             let coded = Coded {
                 first: number,
                 count: input.u8().max(1),
                 seed: input.u8(),
-                combined: input.bytes(length % 33).to_vec(),
+                combined: input.bytes(bitmap).to_vec(),
                 symbol: input.bytes(length).to_vec(),
             };
             self.decoder.on_coded(self.now, coded);
@@ -149,10 +153,11 @@ impl Path {
         };
         self.hostile = true;
         let (kind, by) = (input.u8(), input.u8());
-        match kind % 4 {
+        match kind % 5 {
             0 => coded.first = coded.first.wrapping_add(u16::from(by)),
             1 => coded.count = by.max(1),
             2 => coded.seed ^= by,
+            3 => coded.combined.fill(by),
             _ => coded.symbol.truncate(usize::from(by)),
         }
         self.decoder.on_coded(self.now, coded);

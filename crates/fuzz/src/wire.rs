@@ -4,9 +4,9 @@
 use crate::input::Input;
 use ropewalk_types::PATHS_MAX;
 use ropewalk_wire::{
-    Awaited, Control, DATA_HEADER, Datagram, FRAGMENT_HEADER, Hello, MISSING_RUNS_MAX, MissingRun,
-    PathReport, Report, Stamp, Timestamp, Welcome, awaited_packets, emit_awaited, emit_control,
-    emit_missing, emit_probe, emit_report, missing_runs, restamp,
+    AWAITED_MAX, Awaited, Control, DATA_HEADER, Datagram, FRAGMENT_HEADER, Hello, MISSING_RUNS_MAX,
+    MissingRun, PathReport, Report, Stamp, Timestamp, Welcome, awaited_packets, emit_awaited,
+    emit_control, emit_missing, emit_probe, emit_report, missing_runs, restamp,
 };
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -15,6 +15,8 @@ const STAMP: usize = 6;
 /// Longest name that a message carries, and most addresses.
 const NAME_MAX: usize = 64;
 const ADDRESSES_MAX: usize = 8;
+/// Flow buckets.
+const FLOWS: u16 = 4_096;
 
 /// Parses the input as one datagram, emits what was parsed, and sends a copy of it again. Then
 /// builds messages from the same bytes and parses those.
@@ -32,6 +34,7 @@ pub fn wire(data: &[u8]) {
     control(&small(&mut input));
     report(&mut input);
     question(&mut input);
+    awaited(&mut input);
 }
 
 /// Emits what was parsed: all that was read of the datagram is there again.
@@ -79,6 +82,8 @@ fn again(data: &[u8], datagram: &Datagram) {
             let packets: Vec<Awaited> = awaited_packets(&data[*at..]).collect();
             emit_awaited(*stamp, &packets, &mut out);
             assert_eq!(data[1..], out[1..]);
+            assert!(packets.len() <= AWAITED_MAX);
+            assert!(packets.iter().all(|packet| packet.flow < FLOWS));
         }
         Datagram::Control(message) => control(message),
     }
@@ -237,4 +242,22 @@ fn question(input: &mut Input<'_>) {
         Ok(Datagram::Missing { stamp, at: STAMP })
     );
     assert!(missing_runs(&out[STAMP..]).eq(runs));
+}
+
+fn awaited(input: &mut Input<'_>) {
+    let stamp = stamp(input);
+    let count = usize::from(input.u8()) % (AWAITED_MAX + 1);
+    let packets: Vec<Awaited> = (0..count)
+        .map(|_| Awaited {
+            flow: input.u16() % FLOWS,
+            flow_seq: input.u16(),
+        })
+        .collect();
+    let mut out = Vec::new();
+    emit_awaited(stamp, &packets, &mut out);
+    assert_eq!(
+        Datagram::parse(&out),
+        Ok(Datagram::Awaited { stamp, at: STAMP })
+    );
+    assert!(awaited_packets(&out[STAMP..]).eq(packets));
 }

@@ -13,11 +13,13 @@ use bytes::Bytes;
 use lane::Lane;
 use packet::Ledger;
 use ropewalk_core::path::PathConfig;
+use ropewalk_core::protect::{Class, Classes, Protection, Rule};
 use ropewalk_core::schedule::SchedulerKind;
 use ropewalk_core::tunnel::{Outgoing, Tunnel, TunnelConfig};
 use ropewalk_types::{Duration, Ecn, Instant, PathId, Random};
 use ropewalk_wire::Datagram;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// How long a gateway reads a connection that another has replaced.
 const DRAIN: Duration = Duration::from_secs(2);
@@ -105,7 +107,7 @@ impl World {
                 TunnelConfig {
                     scheduler: kind,
                     probe_interval: probes.then_some(Duration::from_secs(10)),
-                    classes: Default::default(),
+                    classes: Arc::new(classes()),
                 },
                 seed,
             ),
@@ -367,6 +369,19 @@ impl World {
         };
         assert_eq!(control, None, "nobody sent a message");
     }
+}
+
+/// A class for each protection: flows differ by their codepoint.
+fn classes() -> Classes {
+    let class = |(dscp, protection)| Class {
+        rule: Rule {
+            dscp: vec![dscp],
+            ..Rule::default()
+        },
+        protection,
+        ..Class::default()
+    };
+    Classes::new(Class::default(), (1..).zip(Protection::ALL).map(class))
 }
 
 fn id(path: usize) -> PathId {

@@ -9,7 +9,7 @@ use ropewalk_wire::HEADROOM;
 pub const LENGTH_MIN: u16 = 44;
 /// Where a packet carries its number.
 const NUMBER: core::ops::Range<usize> = 40..44;
-/// Flows: odd ones are TCP, even ones UDP.
+/// Flows: odd ones are TCP, even ones UDP; each has a codepoint of its own.
 pub const FLOWS: u8 = 6;
 
 /// An inner packet as it entered.
@@ -92,7 +92,7 @@ fn packet(number: u32, flow: u8, length: u16) -> Vec<u8> {
     let tcp = flow % 2 == 1;
     packet[..20].copy_from_slice(&[
         0x45,
-        flow % 3,
+        flow << 2 | flow % 3,
         0,
         0,
         0,

@@ -28,7 +28,7 @@ pub fn packets(now: Instant, input: &mut Input<'_>) -> Vec<Bytes> {
         copy: marks & 4 != 0,
         prompt: marks & 16 != 0,
         flow: input.u16() % 4_096,
-        class: 0,
+        class: marks >> 4,
         flow_seq: input.u16(),
     };
     let (path_step, flow_step) = (u16::from(input.u8()), u16::from(input.u8()));
@@ -55,6 +55,23 @@ pub fn packets(now: Instant, input: &mut Input<'_>) -> Vec<Bytes> {
         header.flow_seq = header.flow_seq.wrapping_add(flow_step);
     }
     packets
+}
+
+/// A small packet of a flow whose packets the exit asks for.
+pub fn beat(now: Instant, flow: u16, number: u16) -> Vec<u8> {
+    let header = DataHeader {
+        stamp: Stamp {
+            path_seq: number,
+            sent_at: Timestamp::from_instant(now),
+        },
+        prompt: true,
+        flow,
+        flow_seq: number,
+        ..DataHeader::default()
+    };
+    let mut packet = [0; DATA_HEADER];
+    header.emit(&mut packet);
+    packet.into()
 }
 
 /// A report on any paths.
@@ -108,7 +125,7 @@ pub fn awaited(now: Instant, input: &mut Input<'_>) -> Vec<u8> {
     let packets: Vec<Awaited> = (0..input.u8() % 65)
         .map(|_| Awaited {
             flow: input.u16() % 4_096,
-            flow_seq: input.u16() % 512,
+            flow_seq: input.u16(),
         })
         .collect();
     let mut out = Vec::new();

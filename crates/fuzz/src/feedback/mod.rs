@@ -6,11 +6,12 @@ mod datagram;
 use crate::input::Input;
 use bytes::{Bytes, BytesMut};
 use ropewalk_core::path::{PathConfig, PathSnapshot};
-use ropewalk_core::protect::{Classes, Protection};
+use ropewalk_core::protect::{Class, Classes, Protection, Rule};
 use ropewalk_core::schedule::SchedulerKind;
 use ropewalk_core::tunnel::{Outgoing, Tunnel, TunnelConfig};
 use ropewalk_types::{Duration, Ecn, Instant, PathId, Rate};
 use ropewalk_wire::{Datagram, HEADROOM};
+use std::sync::Arc;
 
 /// Paths there may be, one of them never added at first.
 const PATHS: u8 = 5;
@@ -53,12 +54,10 @@ struct World {
 
 impl World {
     fn new(input: &mut Input<'_>) -> Self {
-        let scheduler = kind(input);
-        let protection = Protection::ALL[scheduler as usize % Protection::ALL.len()];
         let config = TunnelConfig {
-            scheduler,
+            scheduler: kind(input),
             probe_interval: input.flag().then_some(Duration::from_secs(10)),
-            classes: Classes::all(protection).into(),
+            classes: Arc::new(classes()),
         };
         let mut world = Self {
             now: Instant::from_millis(1),
@@ -75,7 +74,7 @@ impl World {
 
     fn step(&mut self, input: &mut Input<'_>) {
         let now = self.now;
-        match input.u8() % 20 {
+        match input.u8() % 22 {
             0 => self.now += Duration::from_micros(u64::from(input.u16()) * 16),
             1 => self.now += Duration::from_millis(u64::from(input.u16())),
             2 => {
@@ -104,6 +103,8 @@ impl World {
             12 => self.change(input),
             13..=15 => self.enter(input),
             16 => self.tunnel.set_scheduler(kind(input)),
+            18 => self.hear_one(input, datagram::awaited),
+            19 => self.keep_rhythm(input),
             17 => match input.u8() % 8 {
                 0 => self.tunnel.reset_exit(),
                 1 => self.tunnel.ask_all_paths(),
@@ -111,7 +112,6 @@ impl World {
                 3 => self.tunnel.handle_timeout(now),
                 _ => self.tunnel.set_path_config(path(input), config(input)),
             },
-            18 => self.hear_one(input, datagram::awaited),
             _ => self.turn(),
         }
     }
@@ -138,6 +138,23 @@ impl World {
             };
             let is_control = matches!(parsed, Ok(Datagram::Control(_)));
             assert_eq!(control.is_some(), is_control);
+        }
+    }
+
+    /// Packets of a flow come at equal intervals; some do not.
+    fn keep_rhythm(&mut self, input: &mut Input<'_>) {
+        let (path, interval, lost) = (path(input), input.u8(), input.u8());
+        let (flow, first) = (input.u16() % 4_096, input.u16());
+        for n in 0..8 {
+            self.now += Duration::from_millis(u64::from(interval % 80));
+            if lost >> n & 1 == 0 {
+                let packet = datagram::beat(self.now, flow, first.wrapping_add(n));
+                self.tunnel
+                    .handle_datagram(self.now, path, Ecn::NotEct, packet.into());
+            }
+            if interval >= 128 {
+                self.turn();
+            }
         }
     }
 
@@ -169,7 +186,7 @@ impl World {
             let length = usize::from(length % 12_000).max(40);
             let mut data = BytesMut::zeroed(HEADROOM + length);
             let ip = &mut data[HEADROOM..];
-            (ip[0], ip[1]) = (0x45, flow >> 4);
+            (ip[0], ip[1]) = (0x45, flow >> 3);
             ip[2..4].copy_from_slice(&(length as u16).to_be_bytes());
             ip[9] = if flow % 2 == 1 { 6 } else { 17 };
             (ip[20], ip[32]) = (flow, 0x50);
@@ -254,12 +271,26 @@ fn kind(input: &mut Input<'_>) -> SchedulerKind {
     kinds[usize::from(input.u8()) % kinds.len()]
 }
 
+/// A class for each protection, by codepoint.
+fn classes() -> Classes {
+    let class = |(dscp, protection): (u8, Protection)| Class {
+        rule: Rule {
+            dscp: vec![dscp],
+            ..Rule::default()
+        },
+        protection,
+        copies: 2 + usize::from(dscp),
+        ..Class::default()
+    };
+    Classes::new(Class::default(), (1..).zip(Protection::ALL).map(class))
+}
+
 fn config(input: &mut Input<'_>) -> PathConfig {
     let marks = input.u8();
     PathConfig {
         standby: marks & 1 != 0,
         metered: marks & 2 != 0,
         weight: (marks & 4 != 0).then(|| 1 + u16::from(marks)),
-        protection_hourly: (marks & 8 != 0).then(|| u64::from(marks) << 12),
+        protection_hourly: (marks & 8 != 0).then(|| u64::from(marks) << 10),
     }
 }
