@@ -92,7 +92,7 @@ fn packet(number: u32, flow: u8, length: u16) -> Vec<u8> {
     let tcp = flow % 2 == 1;
     packet[..20].copy_from_slice(&[
         0x45,
-        flow << 2 | flow % 3,
+        (flow << 2) | (flow % 3),
         0,
         0,
         0,
