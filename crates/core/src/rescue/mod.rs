@@ -7,7 +7,7 @@
 //! milliseconds apart; the path that lost it is in doubt for a moment, and what would take it takes
 //! another one as well ([`Rescuer`]). Nothing is spent as long as nothing is lost.
 //!
-//! Invariant: what is kept and asked for is bounded; a packet is rescued at most [`ASKED_MAX`] times,
+//! Invariant: what is kept and asked for is bounded; a packet is rescued at most four times,
 //! and the exit removes all copies but the first.
 
 mod rescuer;
