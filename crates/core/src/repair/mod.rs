@@ -3,13 +3,12 @@
 //!
 //! Every datagram of a path carries the path's own number, so the exit sees a gap as soon as the
 //! next datagram arrives, one round trip before a sender could learn of it from missing
-//! acknowledgements. It asks once. What is sent again, and the question itself, are numbered
-//! datagrams like any other: if they are lost, the same rule repairs them, so that no timers,
-//! counters or states per packet are needed. (Negative acknowledgements as in RFC 4585 §6.2.1,
+//! acknowledgements. It names each number in two questions, for one may be lost on all its paths.
+//! What is sent again is a numbered datagram like any other: if it is lost, the same rule repairs it. (Negative acknowledgements as in RFC 4585 §6.2.1,
 //! local recovery below TCP as in RFC 3366.)
 //!
-//! Invariant: a datagram is sent again at most once for every time it was lost, so repairs never
-//! exceed the losses of the paths.
+//! Invariant: a datagram is answered for at most once for every time it was lost, with one copy the
+//! first time and with one on each of two paths after that.
 
 mod requests;
 mod sent;

@@ -38,6 +38,8 @@ pub struct Rescue {
     pub datagram: Bytes,
     /// Differentiated services codepoint.
     pub dscp: u8,
+    /// Nothing of this rescue has been sent yet: that much is a repair, whatever it costs.
+    pub first: bool,
     left: u8,
     due: Instant,
 }
@@ -88,6 +90,13 @@ impl Rescuer {
         });
     }
 
+    /// Whether this packet is kept: otherwise it can only be repaired.
+    #[must_use]
+    pub fn knows(&self, flow: u16, flow_seq: u16) -> bool {
+        let mut newest = self.kept.iter().rev();
+        newest.any(|kept| kept.flow == flow && kept.flow_seq == flow_seq)
+    }
+
     /// The peer awaits this packet. Returns the path that seems to have lost it, and its number
     /// there; `None` when it has not been sent yet, is too old, or was rescued less than `same` ago:
     /// a question comes on two paths.
@@ -110,6 +119,7 @@ impl Rescuer {
         self.under_way.push(Rescue {
             datagram: kept.datagram.clone(),
             dscp: kept.dscp,
+            first: true,
             left: TIMES,
             due: now,
         });
@@ -130,6 +140,7 @@ impl Rescuer {
         rescue.left -= 1;
         rescue.due = now + APART;
         let next = rescue.clone();
+        rescue.first = false;
         if next.left == 0 {
             self.under_way.remove(at);
         }

@@ -215,8 +215,7 @@ impl Path {
     }
 }
 
-/// What protection may spend on a path that costs money: a bucket that fills in an hour and holds
-/// what ten minutes bring.
+/// What protection may spend on a path that costs money: a bucket that holds what ten minutes bring.
 #[derive(Clone, Copy, Debug)]
 struct Budget {
     bytes: f64,

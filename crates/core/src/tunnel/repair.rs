@@ -262,10 +262,15 @@ impl Tunnel {
                     continue;
                 }
                 match Datagram::parse(&sent.datagram) {
-                    Ok(Datagram::Data { header, .. }) if header.prompt => prompt.push(Awaited {
-                        flow: header.flow,
-                        flow_seq: header.flow_seq,
-                    }),
+                    Ok(Datagram::Data { header, .. })
+                        if header.prompt
+                            && self.entry.rescuer.knows(header.flow, header.flow_seq) =>
+                    {
+                        prompt.push(Awaited {
+                            flow: header.flow,
+                            flow_seq: header.flow_seq,
+                        });
+                    }
                     _ => self.entry.again.push_lost(id, sent),
                 }
             }

@@ -77,14 +77,17 @@ pub(super) fn flush(
 ) -> u64 {
     let mut bytes = 0;
     while let Some(rescue) = rescuer.poll(now) {
+        let mut repair = rescue.first;
         for id in paths.quickest_two().into_iter().flatten() {
             let Some(path) = paths.get_mut(id) else {
                 continue;
             };
             let mut datagram = BytesMut::from(&rescue.datagram[..]);
-            if datagram.len() > path.snapshot.max_datagram || !path.afford(now, datagram.len()) {
+            let fits = datagram.len() <= path.snapshot.max_datagram;
+            if !fits || !(repair || path.afford(now, datagram.len())) {
                 continue;
             }
+            repair = false;
             let stamp = path.stamp(now, datagram.len());
             if restamp(&mut datagram, stamp, true).is_err() {
                 continue;
