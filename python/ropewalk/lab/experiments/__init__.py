@@ -13,6 +13,7 @@ from ropewalk.lab.experiments import (
     htmt,
     loss,
     protect_traces,
+    tcpnc,
     traces,
     validate,
 )
@@ -46,5 +47,6 @@ EXPERIMENTS: dict[str, Experiment] = {
     "loss": cast(Experiment, loss),
     "bicast-native": cast(Experiment, bicast_native),
     "protect-traces": cast(Experiment, protect_traces),
+    "tcpnc": cast(Experiment, tcpnc),
     "validate": cast(Experiment, validate),
 }
