@@ -77,10 +77,11 @@ pub fn run(path: &Path) -> Vec<Check> {
         checks.push(Check::warn(
             "configuration",
             format!(
-                "{} is missing: this machine is neither site nor hub yet",
+                "{} is missing: this machine is neither site nor hub nor relay yet",
                 path.display()
             ),
-            "run `ropewalk join TOKEN` on a site, `ropewalk hub --init` on a hub, or give --config",
+            "run `ropewalk join TOKEN` on a site, `ropewalk hub --init` on a hub, `ropewalk relay \
+             --join TOKEN` on a relay, or give --config",
         ));
         return checks;
     }
@@ -104,6 +105,11 @@ pub fn run(path: &Path) -> Vec<Check> {
     match &config {
         Config::Hub(hub) => checks.extend(role::hub(hub, running)),
         Config::Site(site) => checks.extend(role::site(site)),
+        Config::Relay(relay) => {
+            checks.push(key(&relay.site.common));
+            checks.extend(role::hub(&relay.hub, running));
+            checks.extend(role::site(&relay.site));
+        }
     }
     checks.push(gateway(common, role, running));
     checks
@@ -139,6 +145,7 @@ const fn role_name(config: &Config) -> &'static str {
     match config {
         Config::Hub(_) => "hub",
         Config::Site(_) => "site",
+        Config::Relay(_) => "relay",
     }
 }
 
@@ -181,10 +188,10 @@ fn left_overs(common: &Common, role: &str, running: bool) -> Check {
 fn gateway(common: &Common, role: &str, running: bool) -> Check {
     let name = "gateway";
     if !running {
-        let command = if role == "hub" {
-            "ropewalk hub"
-        } else {
-            "ropewalk up"
+        let command = match role {
+            "hub" => "ropewalk hub",
+            "relay" => "ropewalk relay",
+            _ => "ropewalk up",
         };
         return Check::warn(name, "not running", format!("start it with `{command}`"));
     }
