@@ -1,4 +1,5 @@
-//! A further machine behind the site of a topology, which is a relay then.
+//! A further machine behind the site of a topology, which is a relay then; or behind another
+//! branch.
 //!
 //! ```text
 //!            ┌─ up0 ══ link 0 ══ in0 ─┐
@@ -21,30 +22,36 @@ use crate::topology::Topology;
 #[derive(Debug)]
 pub struct Branch {
     namespace: Namespace,
+    number: u8,
     links: Vec<Link>,
     direct: Option<Link>,
 }
 
 impl Branch {
-    /// Builds it: `links` lead to the topology's site, `direct` to its hub.
+    /// Builds it: `links` lead to the topology's site, `direct` to its hub. One at most has no
+    /// `relay`; each of those in a row has another branch there and a `number` of its own, from 1.
     ///
     /// # Errors
     /// Without root, without the programs, or if a link emulator does not start.
     pub fn build(
         topology: &Topology,
+        relay: Option<(&Self, u8)>,
         name: &str,
         links: &[LinkSpec],
         direct: Option<&LinkSpec>,
     ) -> Result<Self> {
         let namespace = Namespace::create("branch", name)?;
-        let relay = topology.site();
-        relay.ip(&(address_command(RELAY.into(), 32, "lo")
-            + &address_command(RELAY_V6.into(), 128, "lo")))?;
+        let (relay, number) = relay.map_or((topology.site(), 0), |(branch, number)| {
+            (branch.namespace(), number)
+        });
         let mut branch = Self {
+            number,
             namespace,
             links: Vec::new(),
             direct: None,
         };
+        let [v4, v6] = branch.relay();
+        relay.ip(&(address_command(v4, 32, "lo") + &address_command(v6, 128, "lo")))?;
         for (index, spec) in (0..).zip(links) {
             let ends = (format!("up{index}"), format!("in{index}"));
             let link = branch.join(topology, spec, relay, &ends, index)?;
@@ -62,6 +69,14 @@ impl Branch {
     #[must_use]
     pub const fn namespace(&self) -> &Namespace {
         &self.namespace
+    }
+
+    /// Where the relay is reached from here, over IPv4 and IPv6.
+    #[must_use]
+    pub fn relay(&self) -> [IpAddr; 2] {
+        let host = RELAY_FIRST + self.number;
+        let v6 = Ipv6Addr::new(0x2001, 0xdb8, 0x113, 0, 0, 0, 0, host.into());
+        [Ipv4Addr::new(203, 0, 113, host).into(), v6.into()]
     }
 
     /// The links to the relay.
@@ -86,10 +101,10 @@ impl Branch {
     ) -> Result<Link> {
         let near = &self.namespace;
         // Emulators keep files by the interface's name, which the topology has as well.
-        let directory = topology.directory().join("branch");
+        let directory = topology.directory().join(format!("branch{}", self.number));
         std::fs::create_dir_all(&directory)?;
         let link = Link::create(spec, (near, near_end), (far, far_end), &directory)?;
-        let subnet = FIRST_SUBNET + number;
+        let subnet = FIRST_SUBNET + SUBNETS * self.number + number;
         let v4 = |host| IpAddr::from(Ipv4Addr::new(192, 168, subnet, host));
         let v6 = |host| IpAddr::from(Ipv6Addr::new(0xfd00, 0x10, subnet.into(), 0, 0, 0, 0, host));
         far.ip(&(address_command(v4(1), 24, far_end) + &address_command(v6(1), 64, far_end)))?;
@@ -107,9 +122,9 @@ impl Branch {
 
 /// The branch's interface past the relay.
 pub const DIRECT: &str = "direct";
-/// The relay's address for its sites (TEST-NET-3, RFC 5737).
-pub const RELAY: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 2);
-/// The relay's IPv6 address for its sites (RFC 3849).
-pub const RELAY_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0x113, 0, 0, 0, 0, 2);
-/// Link `i` has subnet `192.168.(30 + i).0/24`.
+/// Last part of the first relay's addresses, which are in the networks of the hub's (TEST-NET-3
+/// of RFC 5737, and RFC 3849).
+const RELAY_FIRST: u8 = 2;
+/// Link `i` of branch `n` has subnet `192.168.(30 + 10 n + i).0/24`.
 const FIRST_SUBNET: u8 = 30;
+const SUBNETS: u8 = 10;

@@ -12,7 +12,6 @@ use anyhow::{Context, Result, bail};
 use rustix::process::Signal;
 use serde::Deserialize;
 
-use crate::branch::{RELAY, RELAY_V6};
 use crate::namespace::Namespace;
 use crate::process::{Finished, Process, Program};
 use crate::topology::{HUB, HUB_V6, Topology};
@@ -213,26 +212,25 @@ impl Gateway {
 
     /// Makes a relay to a hub by its token ([`Gateway::invite_relay`]), then sets the paths of the
     /// configuration that `relay --join` wrote; nothing runs yet. Its sites reach it at the
-    /// addresses [`RELAY`] and [`RELAY_V6`], which a [`Branch`](crate::Branch) gives it.
+    /// addresses `public`, as [`Branch::relay`](crate::Branch::relay) has them.
     ///
     /// # Errors
     /// If `ropewalk relay` refuses the token.
     pub fn relay(
         namespace: &Namespace,
         directory: &Path,
-        name: &str,
-        token: &str,
+        (name, token): (&str, &str),
+        public: &[IpAddr],
         spec: &GatewaySpec,
     ) -> Result<Self> {
         let gateway = Self::new("relay", name, namespace, directory)?;
-        let public = [
-            format!("{RELAY}:{UDP_PORT}"),
-            format!("[{RELAY_V6}]:{UDP_PORT}"),
-        ];
-        gateway
-            .run(&[
-                "relay", "--join", token, "--public", &public[0], "--public", &public[1],
-            ])?
+        let mut program = gateway.program(&["relay", "--join", token])?;
+        for address in public {
+            let endpoint = std::net::SocketAddr::new(*address, UDP_PORT);
+            program = program.args(["--public", &endpoint.to_string()]);
+        }
+        program
+            .run(COMMAND_LIMIT)?
             .success()
             .context("ropewalk relay --join failed")?;
         let joined = std::fs::read_to_string(&gateway.config)?;

@@ -186,6 +186,7 @@ pub fn set_up_hub(changes: &mut Changes, tun: &Tun, config: &HubConfig) -> anyho
             IpNet::V4(_) => None,
         }),
         masquerade: config.masquerade,
+        onward: config.common.partner.clone(),
     };
     changes.table(&nat.table)?;
     nft::apply_hub(&nat).context(
