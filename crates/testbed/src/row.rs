@@ -91,6 +91,18 @@ impl Row {
         &self.gateways
     }
 
+    /// Where a gateway is reached as a hub from the one before it, over IPv4 and IPv6; the last has
+    /// the addresses of a hub in other topologies.
+    ///
+    /// # Errors
+    /// If there are too many gateways.
+    pub fn addresses(&self, gateway: usize) -> Result<[IpAddr; 2]> {
+        let number = u8::try_from(self.gateways.len() - 1 - gateway)?;
+        let [a, b, c, d] = HUB.octets();
+        let v6 = Ipv6Addr::from(u128::from(HUB_V6) + u128::from(number));
+        Ok([Ipv4Addr::new(a, b, c, d + number).into(), v6.into()])
+    }
+
     /// The links of each hop.
     #[must_use]
     pub fn hops(&self) -> &[Vec<Link>] {
@@ -163,16 +175,8 @@ impl Row {
 
     fn make_hop(&self, index: usize, links: &[LinkSpec]) -> Result<Vec<Link>> {
         let (near, far) = (&self.gateways[index], &self.gateways[index + 1]);
-        // The addresses at which a gateway is a hub, those of the last as in other topologies.
-        let number = u8::try_from(self.gateways.len() - 2 - index)?;
-        let [a, b, c, d] = HUB.octets();
-        far.ip(&address_command(
-            Ipv4Addr::new(a, b, c, d + number).into(),
-            32,
-            "lo",
-        ))?;
-        let hub_v6 = Ipv6Addr::from(u128::from(HUB_V6) + u128::from(number));
-        far.ip(&address_command(hub_v6.into(), 128, "lo"))?;
+        let [v4, v6] = self.addresses(index + 1)?;
+        far.ip(&(address_command(v4, 32, "lo") + &address_command(v6, 128, "lo")))?;
         let mut made = Vec::new();
         for (place, spec) in links.iter().enumerate() {
             let ends = (format!("up{index}{place}"), format!("in{index}{place}"));

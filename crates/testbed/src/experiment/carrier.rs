@@ -105,10 +105,6 @@ impl Carried {
 pub(super) fn require(plan: &Plan, options: &Options) -> Result<()> {
     match &plan.carrier {
         Carrier::Peer { peer } => find_peer(peer, options).map(drop),
-        Carrier::Relay(relay) if relay.hops.len() > RELAY_HOPS_MAX => {
-            let problem = format!("carrier.hops: {RELAY_HOPS_MAX} at most on the kernel");
-            Err(CannotRun(problem).into())
-        }
         Carrier::DirectFirst
         | Carrier::Path { .. }
         | Carrier::Tunnel(_)
@@ -118,14 +114,12 @@ pub(super) fn require(plan: &Plan, options: &Options) -> Result<()> {
     }
 }
 
-/// A relay has one address for its sites in test beds.
-const RELAY_HOPS_MAX: usize = 2;
 /// Longest time a path may take to come up.
 const UP_LIMIT: Duration = Duration::from_secs(20);
 /// The tunnel interface of a site, and of a relay towards the hub.
 const ONWARD_INTERFACE: &str = "ropewalk0";
 
-/// Hub, relay and site of a row, running and joined over every link; the site comes first.
+/// Hub, relays and site of a row, running and joined over every link; the site comes first.
 fn relay_over(row: &Row, plan: &TunnelPlan) -> Result<Vec<Gateway>> {
     let [hub_lines, site_lines] = tunnel_sections(plan)?;
     let of = |tunnel: &String, more: String| GatewaySpec {
@@ -149,9 +143,11 @@ fn relay_over(row: &Row, plan: &TunnelPlan) -> Result<Vec<Gateway>> {
             let spec = of(&site_lines, String::new());
             Gateway::site(namespace, directory, "site", &token, &spec)?
         } else {
-            let token = next.invite_relay("relay")?;
+            let name = format!("relay{hop}");
+            let token = next.invite_relay(&name)?;
             let spec = of(&hub_lines, format!("[onward]\n{site_lines}"));
-            Gateway::relay(namespace, directory, "relay", &token, &spec)?
+            let public = row.addresses(hop)?;
+            Gateway::relay(namespace, directory, (&name, &token), &public, &spec)?
         };
         gateway.start()?;
         gateway.wait_paths(row.hops()[hop].len(), UP_LIMIT)?;
