@@ -349,11 +349,11 @@ def _sessions(results: Results, runner: Runner, case: Case) -> list[Claim]:
         clean, lossy = ({s: _what(case, mbit) for s, mbit in sessions(e).items()} for e in ends)
         kept = {s: mbit / clean[s] for s, mbit in lossy.items() if clean.get(s)}
         what = "all sessions" if case == CASES[0] else "session 3"
-        ratio = f"{what} at {lost(losses[-1], KINDS[0])} ÷ without loss"
+        which = f"{what} at {lost(losses[-1], KINDS[0])} ÷ without loss"
         said = "flat with loss" if case == CASES[0] else "session 3 declines"
         rows.append(
             measures.value(
-                f"{case.name}, {name}: {ratio} ({on})",
+                f"{case.name}, {name}: {which} ({on})",
                 "ratio",
                 ends[1] if ends[0].reports() else ends[0],
                 kept,
