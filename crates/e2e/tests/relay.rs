@@ -11,6 +11,7 @@ use ropewalk_testbed::gateway::{Gateway, GatewaySpec};
 use ropewalk_testbed::topology::{Cut, HUB, HUB_V6, SERVER, SERVER_V6};
 use ropewalk_testbed::traffic::bulk::{self, Amount, Bulk, BulkSpec};
 use ropewalk_testbed::traffic::ping::{self, PingSpec};
+use ropewalk_testbed::traffic::probe::{Probe, ProbeSpec};
 use ropewalk_testbed::traffic::{Direction, Endpoints};
 use ropewalk_testbed::{Branch, LinkSpec, Namespace, TopologySpec};
 use rustix::process::Signal;
@@ -216,6 +217,8 @@ fn a_connection_survives_the_relay_and_uses_it_again() {
     let boat = chain.boat().clone();
     let through_relay = || boat.interface_bytes("torelay0").unwrap().0;
     let spec = BulkSpec::download(2, Duration::from_secs(8));
+    let fine = ProbeSpec::fine(Direction::Download);
+    let probe = Probe::start(&chain.to_server(), &fine).unwrap();
     let bulk = Bulk::start(&chain.to_server(), &spec).unwrap();
     std::thread::sleep(Duration::from_secs(2));
     let carried = through_relay();
@@ -236,6 +239,18 @@ fn a_connection_survives_the_relay_and_uses_it_again() {
     let again = through_relay() - before;
     assert!(again > 100_000, "the relay carried {again} bytes again");
     let report = whole(bulk.finish().unwrap()).unwrap();
+    let stream = probe.finish().unwrap().report();
+    let status = site.status().unwrap();
+    let sizes: Vec<_> = status
+        .paths()
+        .map(|path| (&path.uplink, path.mtu))
+        .collect();
+    eprintln!(
+        "a packet every 10 ms: longest silence {:.0} ms, {:.2} % arrived; inner MTU {}, paths {sizes:?}",
+        stream.longest_gap_ms,
+        stream.delivered_ratio * 100.0,
+        status.mtu
+    );
     eprintln!(
         "in all {:.1} Mbit/s, through the relay {:.1} MB before, without {:.1} Mbit/s, samples {:.0?}",
         report.goodput_mbit,

@@ -121,8 +121,9 @@ impl Invite {
         let site = Sites::edit(hub, |sites| sites.add(hub, &name, key, how))?;
         let addresses: Vec<_> = site.addresses().map(|ip| ip.to_string()).collect();
         output::note(&format!(
-            "site {name} has {} behind this hub",
-            addresses.join(" and ")
+            "site {name} has {} behind this {}",
+            addresses.join(" and "),
+            hub.common.role
         ));
         let networks: Vec<_> = site.networks.iter().map(ToString::to_string).collect();
         if !networks.is_empty() {
@@ -135,7 +136,10 @@ impl Invite {
             "ropewalk relay --join TOKEN"
         };
         for endpoint in &endpoints {
-            output::note(&format!("it will look for this hub at {endpoint}"));
+            output::note(&format!(
+                "it will look for this {} at {endpoint}",
+                hub.common.role
+            ));
         }
         tell_running_hub(global, hub)?;
         if identity.is_some() {
@@ -200,9 +204,12 @@ fn networks(site: &Site) -> String {
 fn tell_running_hub(global: &Global, hub: &HubConfig) -> anyhow::Result<()> {
     let socket = global.socket.as_deref().unwrap_or(&hub.common.socket);
     match Client::new(socket).post("/v1/sites/reload", &serde_json::json!({})) {
-        Ok(_) => output::note("the running hub knows"),
+        Ok(_) => output::note(&format!("the running {} knows", hub.common.role)),
         Err(error) if status::is_not_running(&error) => {
-            output::note("the hub is not running; it will know when it starts");
+            let role = hub.common.role;
+            output::note(&format!(
+                "the {role} is not running; it will know when it starts"
+            ));
         }
         Err(error) => {
             return Err(error.context(

@@ -29,6 +29,8 @@ const SOCKET_BUFFER_DEFAULT: u64 = 4 << 20;
 /// What both roles have in common.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Common {
+    /// `hub`, `site` or `relay`.
+    pub role: &'static str,
     /// Name of this gateway.
     pub name: String,
     /// Private key file.
@@ -134,6 +136,7 @@ pub fn read(root: &mut Section<'_>, config: &Path, defaults: RoleDefaults) -> Co
     let state_dir = root.text("state_dir", "\"/var/lib/ropewalk\"", parse_path);
     let beside = config.parent().unwrap_or_else(|| Path::new("."));
     let common = Common {
+        role,
         name: name.unwrap_or_else(|| role.to_owned()),
         key_file: key_file.unwrap_or_else(|| beside.join(format!("{role}.key"))),
         state_dir: state_dir.unwrap_or_else(|| STATE_DIR.into()),
