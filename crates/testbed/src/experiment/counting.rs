@@ -85,7 +85,7 @@ impl Snapshot {
     fn take(carried: &Carried, ground: &Ground) -> Result<Self> {
         let links = ground.links().into_iter().map(Link::counters);
         let status = |gateway: &Gateway| Ok(gateway.status()?.tunnels);
-        let gateways = carried.gateways().into_iter().map(status);
+        let gateways = carried.gateways().iter().map(status);
         let gateways = gateways.collect::<Result<Vec<_>>>()?;
         // A relay's tunnel towards the hub comes first, that of its site last.
         let hop = |pair: &[Vec<TunnelStatus>]| {
