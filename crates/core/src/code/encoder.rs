@@ -16,23 +16,6 @@ const SOONER: f64 = 2.5;
 const INTERVAL_MAX: Duration = Duration::from_millis(100);
 /// Combinations that a flow of single packets may have in advance of its share.
 const DEBT_MAX: f64 = 2.0;
-/// Loss from which a path gets redundancy, and the most it gets.
-const LOSS_MIN: f64 = 0.001;
-const REDUNDANCY_MAX: f64 = 0.25;
-/// Redundancy per loss, and for any: enough that two losses close together are covered soon.
-const REDUNDANCY_SHARE: f64 = 1.5;
-const REDUNDANCY_BASE: f64 = 0.02;
-
-/// Coded datagrams per packet for a path that loses this share, `0.0..=0.25`.
-#[must_use]
-pub fn redundancy(loss: f64) -> f64 {
-    if loss < LOSS_MIN {
-        0.0
-    } else {
-        (REDUNDANCY_BASE + REDUNDANCY_SHARE * loss).min(REDUNDANCY_MAX)
-    }
-}
-
 /// One combination.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Coded {
@@ -100,6 +83,12 @@ impl Encoder {
     #[must_use]
     pub const fn redundancy(&self) -> f64 {
         self.redundancy
+    }
+
+    /// Mean time between two packets; zero before the second.
+    #[must_use]
+    pub const fn interval(&self) -> Duration {
+        self.interval
     }
 
     /// Whether a combination is due.

@@ -12,11 +12,13 @@
 mod coefficient;
 mod decoder;
 mod encoder;
+mod sizing;
 mod symbol;
 
 pub use decoder::{Decoder, EQUATIONS_MAX, ROW_MAX};
 
-pub use encoder::{Coded, Encoder, redundancy};
+pub use encoder::{Coded, Encoder};
+pub use sizing::redundancy;
 
 /// Most packets one combination covers.
 pub(crate) const WINDOW_PACKETS: usize = 128;

@@ -20,6 +20,9 @@ use std::sync::Arc;
 const SUBTUNNEL_OVERHEAD: u64 = 30;
 /// The paths are full when packets have waited for this long without a break.
 const FULL_AFTER: Duration = Duration::from_millis(100);
+/// For so long they count as full: what one flow of loss-based TCP leaves unused after it backed off it
+/// takes again, and combinations would only make it back off sooner.
+const FULL_FOR: Duration = Duration::from_secs(2);
 /// How often the queue's limits follow the paths' rates.
 const RATE_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -42,6 +45,8 @@ pub(super) struct Entry {
     rate_due: Instant,
     /// When nothing waited last.
     relaxed_at: Instant,
+    /// Until when the paths count as full.
+    full_until: Instant,
 }
 
 impl Entry {
@@ -58,14 +63,19 @@ impl Entry {
             wake: None,
             rate_due: Instant::ZERO,
             relaxed_at: Instant::ZERO,
+            full_until: Instant::ZERO,
         }
     }
 
     pub fn poll_timeout(&self) -> Option<Instant> {
-        [self.wake, self.rescuer.poll_timeout()]
-            .into_iter()
-            .flatten()
-            .min()
+        [
+            self.wake,
+            self.rescuer.poll_timeout(),
+            self.again.poll_timeout(),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
     }
 
     /// Binds up to `max` packets.
@@ -148,11 +158,13 @@ impl Entry {
         self.again.flush(now, &mut self.views, paths, out);
     }
 
-    /// Takes in the combinations that are due. Once packets have waited for long, each takes the
-    /// place of one.
+    /// Takes in the combinations that are due. Where packets wait for long, each takes the place of
+    /// one.
     fn encode(&mut self, now: Instant, paths: &mut Paths) {
-        let full = now.since(self.relaxed_at) >= FULL_AFTER;
-        self.again.encode(now, full, paths);
+        if now.since(self.relaxed_at) >= FULL_AFTER {
+            self.full_until = now + FULL_FOR;
+        }
+        self.again.encode(now, now < self.full_until, paths);
     }
 
     fn bind(
@@ -222,9 +234,8 @@ impl Entry {
                     (a.path, of_a, (b.path, of_b)),
                     (b.path, of_b, (a.path, of_a)),
                 ] {
-                    let log = paths.get_mut(id).map(|path| &mut path.sent_log);
-                    if let Some(sent) = log.and_then(|log| log.newest(own)) {
-                        sent.copy = Some(copy);
+                    if let Some(path) = paths.get_mut(id) {
+                        path.sent_log.set_copy(own, copy);
                     }
                 }
             }

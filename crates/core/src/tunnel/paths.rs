@@ -171,15 +171,25 @@ impl Path {
         hourly.is_none_or(|hourly| self.budget.spend(now, hourly, bytes))
     }
 
-    /// Follows what the path loses, with combinations in proportion. While that is not known yet a
-    /// slow path gets some anyway: what is lost at the start of a transfer costs it most.
+    /// Follows what the path loses, with as many combinations as make up for it within a round
+    /// trip. While that is not known yet a slow path gets some anyway: what is lost at the start of
+    /// a transfer costs it most.
     pub fn protect(&mut self, now: Instant) {
-        let redundancy = match self.loss.loss_steady(now) {
-            Some(loss) => redundancy(loss),
+        let wanted = match self.loss.loss_steady(now) {
+            Some(loss) => redundancy(self.loss.gilbert_with(loss), self.packets_per_round_trip()),
             None if self.snapshot.rate < UNKNOWN_RATE_MAX => UNKNOWN_REDUNDANCY,
             None => 0.0,
         };
-        self.encoder.set_redundancy(redundancy);
+        self.encoder.set_redundancy(wanted);
+    }
+
+    /// Packets sent in the shortest round trip, by their pace or else by the path's.
+    fn packets_per_round_trip(&self) -> f64 {
+        let interval = match self.encoder.interval() {
+            Duration::ZERO => self.snapshot.rate.time_for(USUAL_BYTES),
+            interval => interval,
+        };
+        self.snapshot.min_rtt.as_secs_f64() / interval.as_secs_f64().max(1e-9)
     }
 
     /// Remembers a packet just stamped, in case it is lost.
@@ -571,5 +581,7 @@ const UNKNOWN_REDUNDANCY: f64 = 0.05;
 const UNKNOWN_RATE_MAX: Rate = Rate::from_bits_per_sec(200_000_000);
 /// The judgement is "longer than": the timer goes off just after.
 const ROUNDING: Duration = Duration::from_micros(10);
+/// Bytes of a datagram of the usual size.
+const USUAL_BYTES: u64 = 1_400;
 /// Bytes of a probe datagram.
 const PROBE_BYTES: usize = 6;
