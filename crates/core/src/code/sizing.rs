@@ -1,11 +1,13 @@
 //! How many combinations packets need.
 
+use super::block::BLOCK_PACKETS;
 use crate::estimate::Gilbert;
 
 /// Loss from which packets get combinations.
 const LOSS_MIN: f64 = 0.001;
 /// Share of blocks that may stay incomplete until they are repaired.
 const RESIDUAL: f64 = 0.001;
+const RESIDUAL_BLOCK: f64 = 0.01;
 /// Most combinations per packet.
 const REDUNDANCY_MAX: f64 = 0.5;
 /// Most packets looked at together.
@@ -30,6 +32,16 @@ pub fn redundancy(gilbert: Gilbert, packets: f64) -> f64 {
     #[expect(clippy::cast_precision_loss, reason = "small")]
     let wanted = count as f64 / packets as f64;
     wanted.min(REDUNDANCY_MAX)
+}
+
+/// Combinations of a block that is incomplete in one of a hundred cases without repairs.
+#[must_use]
+pub fn block_combinations(gilbert: Gilbert) -> usize {
+    if gilbert.p / (gilbert.p + gilbert.r) < LOSS_MIN {
+        return 0;
+    }
+    let count = combinations(gilbert, BLOCK_PACKETS, RESIDUAL_BLOCK);
+    count.unwrap_or(BLOCK_PACKETS).min(BLOCK_PACKETS)
 }
 
 /// Fewest combinations that make up for the losses among `packets` packets and themselves with a

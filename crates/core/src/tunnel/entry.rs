@@ -130,7 +130,10 @@ impl Entry {
                         let set = match protection {
                             Protection::Duplicate => duplicated(now, set, class, bytes, paths),
                             Protection::Adaptive if prompt => undoubted(now, set, bytes, paths),
-                            Protection::None | Protection::Code | Protection::Adaptive => set,
+                            Protection::None
+                            | Protection::Code
+                            | Protection::Block
+                            | Protection::Adaptive => set,
                         };
                         let datagram = (bytes + DATA_HEADER) as u64;
                         stats.data_bytes += datagram;

@@ -123,7 +123,7 @@ impl Tunnel {
         for (_, path) in self.paths.iter() {
             footprint.paths += 1;
             footprint.remembered += path.sent_log.len();
-            footprint.combined += path.encoder.len();
+            footprint.combined += path.encoder.len() + path.blocks.len();
         }
         footprint
     }

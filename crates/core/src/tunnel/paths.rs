@@ -6,7 +6,7 @@
 //! building a new connection, is the gateway's part.
 
 use super::Outgoing;
-use crate::code::{Encoder, redundancy};
+use crate::code::{BlockEncoder, Encoder, block_combinations, redundancy};
 use crate::estimate::{LossEstimator, OneWayDelay, PathArrivals};
 use crate::path::{PathConfig, PathMap, PathSnapshot, PathView};
 use crate::protect::Protection;
@@ -72,6 +72,8 @@ pub(super) struct Path {
     pub sent_log: SentLog,
     /// What combinations are made of.
     pub encoder: Encoder,
+    /// The same for packets that are combined in blocks.
+    pub blocks: BlockEncoder,
     /// What protection may still spend here.
     budget: Budget,
     /// Until when packets of thin flows take another path as well.
@@ -181,6 +183,9 @@ impl Path {
             None => 0.0,
         };
         self.encoder.set_redundancy(wanted);
+        let loss = self.loss.loss_steady(now).unwrap_or(0.0);
+        self.blocks
+            .set_combinations(block_combinations(self.loss.gilbert_with(loss)));
     }
 
     /// Packets sent in the shortest round trip, by their pace or else by the path's.
@@ -197,10 +202,12 @@ impl Path {
         if protection == Protection::None {
             return;
         }
-        if protection != Protection::Duplicate {
-            let wanted = protection == Protection::Code;
-            let seq = self.next_seq.wrapping_sub(1);
-            self.encoder.on_sent(now, seq, datagram, wanted);
+        let seq = self.next_seq.wrapping_sub(1);
+        match protection {
+            Protection::None | Protection::Duplicate => {}
+            Protection::Block => self.blocks.on_sent(now, seq, datagram),
+            Protection::Code => self.encoder.on_sent(now, seq, datagram, true),
+            Protection::Adaptive => self.encoder.on_sent(now, seq, datagram, false),
         }
         self.remember_lost(now, datagram, dscp, 0);
     }
@@ -286,6 +293,7 @@ impl Paths {
             late: 0,
             sent_log: SentLog::default(),
             encoder: Encoder::default(),
+            blocks: BlockEncoder::default(),
             budget: Budget::new(now),
             doubt_until: Instant::ZERO,
             tail_due: None,
@@ -447,6 +455,7 @@ impl Paths {
             let tail = path.tail_due.is_some_and(|at| at <= now);
             if tail {
                 path.encoder.on_pause();
+                path.blocks.on_pause();
             }
             if idle {
                 path.sent_log.forget_old(now);

@@ -303,6 +303,7 @@ impl Tunnel {
             };
             for number in (0..u16::from(count)).map(|n| first.wrapping_add(n)) {
                 path.encoder.on_repair(number);
+                path.blocks.on_repair(number);
                 let Some(sent) = path.sent_log.take(number) else {
                     continue;
                 };
