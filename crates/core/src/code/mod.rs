@@ -18,6 +18,7 @@ mod symbol;
 
 pub use decoder::{Decoder, EQUATIONS_MAX, ROW_MAX};
 
+pub(crate) use block::BLOCK_PACKETS;
 pub use block::BlockEncoder;
 pub use encoder::{Coded, Encoder};
 pub use sizing::{block_combinations, redundancy};

@@ -54,7 +54,7 @@ impl Footprint {
             queued: queue::LIMIT_PACKETS,
             again: repair::AGAIN_MAX,
             remembered: paths * repairs::PACKETS_MAX,
-            combined: paths * coding::WINDOW_PACKETS,
+            combined: paths * (coding::WINDOW_PACKETS + coding::BLOCK_PACKETS),
             held: reorder::HELD_MAX,
             places: reorder::PLACES_MAX,
             missing: paths * 3 * repairs::GAP_MAX as usize,
