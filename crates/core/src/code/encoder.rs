@@ -12,26 +12,12 @@ use std::collections::VecDeque;
 const WINDOW_TIME: Duration = Duration::from_millis(250);
 /// Combinations are clearly sooner than repairs when so many come in a round trip.
 const SOONER: f64 = 2.5;
+/// Numbers from the first to the last packet covered are fewer than this.
+pub(super) const SPAN_MAX: u16 = u8::MAX as u16;
 /// Longest time between two packets that says anything of the next ones.
 const INTERVAL_MAX: Duration = Duration::from_millis(100);
 /// Combinations that a flow of single packets may have in advance of its share.
 const DEBT_MAX: f64 = 2.0;
-/// Loss from which a path gets redundancy, and the most it gets.
-const LOSS_MIN: f64 = 0.001;
-const REDUNDANCY_MAX: f64 = 0.25;
-/// Redundancy per loss, and for any: enough that two losses close together are covered soon.
-const REDUNDANCY_SHARE: f64 = 1.5;
-const REDUNDANCY_BASE: f64 = 0.02;
-
-/// Coded datagrams per packet for a path that loses this share, `0.0..=0.25`.
-#[must_use]
-pub fn redundancy(loss: f64) -> f64 {
-    if loss < LOSS_MIN {
-        0.0
-    } else {
-        (REDUNDANCY_BASE + REDUNDANCY_SHARE * loss).min(REDUNDANCY_MAX)
-    }
-}
 
 /// One combination.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,10 +53,58 @@ impl Coded {
     }
 }
 
+/// A packet that combinations cover.
+#[derive(Debug)]
+pub(super) struct Covered {
+    pub number: u16,
+    pub at: Instant,
+    datagram: Bytes,
+    check: Option<Check>,
+}
+
+impl Covered {
+    pub fn new(at: Instant, number: u16, datagram: &Bytes) -> Self {
+        Self {
+            number,
+            at,
+            datagram: datagram.clone(),
+            check: None,
+        }
+    }
+}
+
+/// The combination of packets, at least one, in the order of their numbers, which span less than
+/// [`SPAN_MAX`].
+pub(super) fn combine(packets: &mut [Covered], seed: u8) -> Coded {
+    let first = packets.first().map_or(0, |packet| packet.number);
+    let span = packets
+        .last()
+        .map_or(0, |packet| packet.number.wrapping_sub(first));
+    debug_assert!(span < SPAN_MAX, "a span of {span} does not fit");
+    let count = u8::try_from(span).unwrap_or(u8::MAX - 1) + 1;
+    let mut combined = vec![0; Coded::bitmap_bytes(count)];
+    let mut symbol = Vec::new();
+    for packet in packets {
+        let n = packet.number.wrapping_sub(first);
+        combined[usize::from(n / 8)] |= 1 << (n % 8);
+        let factor = coefficient(seed, packet.number);
+        let datagram = &packet.datagram;
+        let check = *packet.check.get_or_insert_with(|| symbol::check(datagram));
+        symbol::add(&mut symbol, factor, datagram, check);
+    }
+    Coded {
+        first,
+        count,
+        seed,
+        combined,
+        symbol,
+    }
+}
+
 /// The last packets of one path.
 #[derive(Debug, Default)]
 pub struct Encoder {
-    window: VecDeque<(u16, Instant, Bytes, Option<Check>)>,
+    window: VecDeque<Covered>,
     redundancy: f64,
     credit: f64,
     /// Mean time between two packets, and when the last one was sent.
@@ -100,6 +134,12 @@ impl Encoder {
     #[must_use]
     pub const fn redundancy(&self) -> f64 {
         self.redundancy
+    }
+
+    /// Mean time between two packets; zero before the second.
+    #[must_use]
+    pub const fn interval(&self) -> Duration {
+        self.interval
     }
 
     /// Whether a combination is due.
@@ -137,10 +177,10 @@ impl Encoder {
         if wanted {
             self.wanted_until = Some(now + WINDOW_TIME);
         }
-        self.window.push_back((number, now, datagram.clone(), None));
-        while self.window.front().is_some_and(|(first, at, ..)| {
-            now.since(*at) > WINDOW_TIME
-                || number.wrapping_sub(*first) >= u16::from(u8::MAX)
+        self.window.push_back(Covered::new(now, number, datagram));
+        while self.window.front().is_some_and(|first| {
+            now.since(first.at) > WINDOW_TIME
+                || number.wrapping_sub(first.number) >= SPAN_MAX
                 || self.window.len() > WINDOW_PACKETS
         }) {
             self.window.pop_front();
@@ -155,7 +195,7 @@ impl Encoder {
     /// The peer asked for this number: it gets the packet by itself, and combinations that still
     /// covered it would be solved no sooner for that.
     pub fn on_repair(&mut self, number: u16) {
-        self.window.retain(|(covered, ..)| *covered != number);
+        self.window.retain(|covered| covered.number != number);
     }
 
     /// Nothing followed the last packets: they are covered now, if the budget allows it.
@@ -168,29 +208,12 @@ impl Encoder {
         if !std::mem::take(&mut self.due) {
             return None;
         }
-        let &(first, ..) = self.window.front()?;
-        let &(last, ..) = self.window.back()?;
-        let count = u8::try_from(last.wrapping_sub(first))
-            .ok()?
-            .checked_add(1)?;
+        if self.window.is_empty() {
+            return None;
+        }
         self.credit -= 1.0;
         self.uncovered = 0;
         self.seed = (self.seed + 1) % CODED_SEEDS;
-        let mut combined = vec![0; Coded::bitmap_bytes(count)];
-        let mut symbol = Vec::new();
-        for (number, _, datagram, check) in &mut self.window {
-            let n = number.wrapping_sub(first);
-            combined[usize::from(n / 8)] |= 1 << (n % 8);
-            let factor = coefficient(self.seed, *number);
-            let check = *check.get_or_insert_with(|| symbol::check(datagram));
-            symbol::add(&mut symbol, factor, datagram, check);
-        }
-        Some(Coded {
-            first,
-            count,
-            seed: self.seed,
-            combined,
-            symbol,
-        })
+        Some(combine(self.window.make_contiguous(), self.seed))
     }
 }

@@ -9,14 +9,19 @@
 //! Invariant: nothing waits for a coded datagram longer than a few of their intervals, and no
 //! wrong packet is ever passed on: a recovered one must parse, end where it says and fit its check.
 
+mod block;
 mod coefficient;
 mod decoder;
 mod encoder;
+mod sizing;
 mod symbol;
 
 pub use decoder::{Decoder, EQUATIONS_MAX, ROW_MAX};
 
-pub use encoder::{Coded, Encoder, redundancy};
+pub(crate) use block::BLOCK_PACKETS;
+pub use block::BlockEncoder;
+pub use encoder::{Coded, Encoder};
+pub use sizing::{block_combinations, redundancy};
 
 /// Most packets one combination covers.
 pub(crate) const WINDOW_PACKETS: usize = 128;

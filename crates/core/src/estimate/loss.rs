@@ -245,6 +245,14 @@ impl LossEstimator {
         self.gilbert
     }
 
+    /// A Gilbert model that loses this share, `0.0..1.0`, in runs as long as the path's.
+    #[must_use]
+    pub fn gilbert_with(&self, loss: f64) -> Gilbert {
+        let r = self.gilbert.r;
+        let p = (r * loss / (1.0 - loss).max(f64::MIN_POSITIVE)).min(1.0);
+        Gilbert { p, r }
+    }
+
     /// Mean length of a loss run in packets, `1.0..=1000.0`; two before anything is known.
     #[must_use]
     pub fn mean_burst(&self) -> f64 {

@@ -25,8 +25,10 @@ pub enum Protection {
     None,
     /// A copy over another path, and repairs.
     Duplicate,
-    /// Combinations of packets ahead of losses in proportion to them, and repairs.
+    /// Combinations of the last packets ahead of losses in proportion to them, and repairs.
     Code,
+    /// Combinations of disjoint blocks of packets, and repairs: for comparison with tunnels that code so.
+    Block,
     /// Repairs; combinations where they pay; what is awaited by the clock, at once and over two paths.
     #[default]
     Adaptive,
@@ -34,7 +36,13 @@ pub enum Protection {
 
 impl Protection {
     /// Every protection, the default first.
-    pub const ALL: [Self; 4] = [Self::Adaptive, Self::None, Self::Duplicate, Self::Code];
+    pub const ALL: [Self; 5] = [
+        Self::Adaptive,
+        Self::None,
+        Self::Duplicate,
+        Self::Code,
+        Self::Block,
+    ];
 
     /// The name in configuration and reports.
     #[must_use]
@@ -43,6 +51,7 @@ impl Protection {
             Self::None => "none",
             Self::Duplicate => "duplicate",
             Self::Code => "code",
+            Self::Block => "block",
             Self::Adaptive => "adaptive",
         }
     }
@@ -56,7 +65,7 @@ impl fmt::Display for Protection {
 
 /// A name that is no protection's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown protection \"{0}\", there are adaptive, none, duplicate and code")]
+#[error("unknown protection \"{0}\", there are adaptive, none, duplicate, code and block")]
 pub struct UnknownProtection(String);
 
 impl FromStr for Protection {

@@ -1,9 +1,10 @@
 //! The exit's side: which numbers of each path are missing, and how long that is worth waiting for.
 //!
-//! A question may be lost on all its paths: each number is named again in the next one, or in one of
+//! A question may be lost on all its paths: each number is named again in the next ones, or in one of
 //! its own after a round trip. The peer answers once.
 //!
-//! Invariant: a number is asked for at most twice; every list is bounded by [`GAP_MAX`] per path.
+//! Invariant: a number is named at most [`NAMINGS`] times; every list is bounded by [`GAP_MAX`] per
+//! path.
 
 use crate::estimate::RESTART_AFTER;
 use ropewalk_types::{Duration, Instant, PATHS_MAX, PathId};
@@ -12,6 +13,9 @@ use std::collections::VecDeque;
 
 /// A larger gap is a new start or a long outage: nobody waits for it any more.
 pub(crate) const GAP_MAX: u16 = 1_024;
+/// Questions that name a number: a path that loses a fifth of its packets loses as many questions,
+/// and a number that is never heard of is a packet lost for good.
+const NAMINGS: u8 = 4;
 /// Most that a path is believed to disorder its packets by.
 const ALLOWANCE_MAX: Duration = Duration::from_millis(60);
 /// The allowance for disorder halves when it was not needed for this long.
@@ -22,7 +26,11 @@ struct Gap {
     seq: u16,
     /// Send time of the packet before the gap: what is missing was sent after it.
     sent_after: Timestamp,
+    /// When it was found, or first asked for.
     found: Instant,
+    /// Questions that named it, and when the last one did.
+    named: u8,
+    named_at: Instant,
 }
 
 #[derive(Debug, Default)]
@@ -32,9 +40,9 @@ struct PathGaps {
     newest: Timestamp,
     /// Not asked for yet: the path may have disordered them.
     waiting: VecDeque<Gap>,
-    /// Asked for once, `found` being when.
-    once: VecDeque<Gap>,
-    /// Asked for twice, `found` being when for the first time.
+    /// Asked for, and to be named again.
+    repeated: VecDeque<Gap>,
+    /// Asked for often enough.
     asked: VecDeque<Gap>,
     allowance: Duration,
     allowance_at: Instant,
@@ -51,6 +59,8 @@ pub struct Requests {
     paths: [PathGaps; PATHS_MAX],
     /// How long after the question an answer may come, a lost repair repaired included.
     patience: Duration,
+    /// How long after a question another one follows by itself.
+    repeat: Duration,
     asked: u64,
 }
 
@@ -59,6 +69,7 @@ impl Default for Requests {
         Self {
             paths: Default::default(),
             patience: Duration::from_millis(100),
+            repeat: Duration::from_millis(33),
             asked: 0,
         }
     }
@@ -74,13 +85,14 @@ impl Requests {
     /// How many numbers are missing, asked for lately or not yet.
     #[must_use]
     pub(crate) fn missing(&self) -> usize {
-        let missing = |path: &PathGaps| path.waiting.len() + path.once.len() + path.asked.len();
+        let missing = |path: &PathGaps| path.waiting.len() + path.repeated.len() + path.asked.len();
         self.paths.iter().map(missing).sum()
     }
 
-    /// How long a packet that was asked for is worth waiting for.
-    pub fn set_patience(&mut self, patience: Duration) {
-        self.patience = patience;
+    /// Sets how long a packet that was asked for is worth waiting for, and after how long without
+    /// an answer it is asked for again.
+    pub fn set_patience(&mut self, patience: Duration, repeat: Duration) {
+        (self.patience, self.repeat) = (patience, repeat);
     }
 
     /// A datagram of `path` came in.
@@ -123,7 +135,7 @@ impl Requests {
         let Some(path) = self.paths.get_mut(path.index()) else {
             return;
         };
-        for list in [&mut path.waiting, &mut path.once, &mut path.asked] {
+        for list in [&mut path.waiting, &mut path.repeated, &mut path.asked] {
             list.retain(|gap| gap.seq != seq);
         }
     }
@@ -145,7 +157,7 @@ impl Requests {
             .iter()
             .flat_map(|path| {
                 let waiting = path.waiting.iter().rev().find(before);
-                let asked = path.asked.iter().chain(&path.once).rev().find(before);
+                let asked = path.asked.iter().chain(&path.repeated).rev().find(before);
                 let asked = asked.map(|gap| gap.found + self.patience);
                 let waiting = waiting.map(|gap| path.due(gap) + self.patience);
                 [asked, waiting]
@@ -161,16 +173,11 @@ impl Requests {
             .iter()
             .flat_map(|path| {
                 let first = path.waiting.front().map(|gap| path.due(gap));
-                let again = path.once.front().map(|gap| gap.found + self.repeat());
+                let again = path.repeated.front().map(|gap| gap.named_at + self.repeat);
                 [first, again]
             })
             .flatten()
             .min()
-    }
-
-    /// How long after a number was asked for it is asked for again.
-    fn repeat(&self) -> Duration {
-        self.patience / 3
     }
 
     /// Appends the runs of numbers to ask for now, at most `max`.
@@ -178,13 +185,15 @@ impl Requests {
         for (id, path) in (0..).zip(&mut self.paths) {
             path.forget_old(now, self.patience);
             // Whatever was asked for in a question before goes along with this one.
-            while let Some(&gap) = path.once.front().filter(|gap| gap.found < now) {
+            for _ in 0..path.repeated.len() {
+                let Some(&gap) = path.repeated.front().filter(|gap| gap.named_at < now) else {
+                    break;
+                };
                 if !name(id, gap.seq, max, runs) {
                     return;
                 }
-                path.once.pop_front();
-                path.asked.push_back(gap);
-                bound(&mut path.asked);
+                path.repeated.pop_front();
+                path.was_named(now, gap);
             }
             while let Some(&gap) = path.waiting.front().filter(|gap| path.due(gap) <= now) {
                 if !name(id, gap.seq, max, runs) {
@@ -192,8 +201,7 @@ impl Requests {
                 }
                 path.waiting.pop_front();
                 self.asked += 1;
-                path.once.push_back(Gap { found: now, ..gap });
-                bound(&mut path.once);
+                path.was_named(now, Gap { found: now, ..gap });
             }
         }
     }
@@ -247,11 +255,29 @@ impl PathGaps {
                 seq: first.wrapping_add(n),
                 sent_after: self.newest,
                 found: now,
+                named: 0,
+                named_at: now,
             });
         }
         while self.waiting.len() > usize::from(GAP_MAX) {
             self.waiting.pop_front();
         }
+    }
+
+    /// Notes that a question names it, and keeps it for the next ones.
+    fn was_named(&mut self, now: Instant, gap: Gap) {
+        let named = gap.named + 1;
+        let list = if named < NAMINGS {
+            &mut self.repeated
+        } else {
+            &mut self.asked
+        };
+        list.push_back(Gap {
+            named,
+            named_at: now,
+            ..gap
+        });
+        bound(list);
     }
 
     fn start(&mut self, seq: u16) {
@@ -264,7 +290,8 @@ impl PathGaps {
         let of = |gap: &Gap| gap.seq == seq;
         if let Some(at) = self.waiting.iter().position(of) {
             self.waiting.remove(at);
-        } else if let Some(gap) = take(&mut self.once, of).or_else(|| take(&mut self.asked, of)) {
+        } else if let Some(gap) = take(&mut self.repeated, of).or_else(|| take(&mut self.asked, of))
+        {
             let lateness = self.wait(gap.found) + now.since(gap.found);
             self.allowance = (lateness + lateness / 4).min(ALLOWANCE_MAX);
             self.allowance_at = now;
@@ -275,7 +302,7 @@ impl PathGaps {
     }
 
     fn forget_old(&mut self, now: Instant, patience: Duration) {
-        for list in [&mut self.once, &mut self.asked] {
+        for list in [&mut self.repeated, &mut self.asked] {
             let old = |gap: &&mut Gap| now.since(gap.found) > patience;
             while list.front_mut().filter(old).is_some() {
                 list.pop_front();
@@ -312,9 +339,9 @@ mod tests {
     }
 
     #[test]
-    fn gaps_are_asked_for_at_once_and_twice() {
+    fn gaps_are_asked_for_at_once_and_again() {
         let mut requests = Requests::default();
-        let now = Instant::from_millis(50);
+        let mut now = Instant::from_millis(50);
         for seq in [65_530, 65_531, 65_535, 0, 3, 4] {
             requests.on_datagram(now, PathId(2), stamp(seq, 10));
         }
@@ -326,10 +353,13 @@ mod tests {
         assert_eq!(ask(&mut requests, now), expected);
         assert_eq!(ask(&mut requests, now), []);
         assert_eq!(requests.asked(), 6);
-        // Once more after a third of the patience, for the question may be lost.
-        let again = requests.poll_timeout().unwrap();
-        assert!(again > now);
-        assert_eq!(ask(&mut requests, again), expected);
+        // Again after a while, for the question may be lost.
+        for _ in 1..NAMINGS {
+            let again = requests.poll_timeout().unwrap();
+            assert!(again > now);
+            now = again;
+            assert_eq!(ask(&mut requests, now), expected);
+        }
         assert_eq!((requests.asked(), requests.poll_timeout()), (6, None));
     }
 
@@ -369,7 +399,7 @@ mod tests {
     #[test]
     fn only_what_was_sent_before_is_waited_for_and_not_for_ever() {
         let mut requests = Requests::default();
-        requests.set_patience(Duration::from_millis(60));
+        requests.set_patience(Duration::from_millis(60), Duration::from_millis(20));
         let at = Instant::from_millis;
         let time = |ms| Timestamp::from_instant(at(ms));
         requests.on_datagram(at(30), PathId(0), stamp(0, 10));

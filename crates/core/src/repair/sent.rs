@@ -84,14 +84,12 @@ impl SentLog {
         self.packets.get(index).is_some_and(Option::is_some)
     }
 
-    /// The newest datagram remembered, if it has the number `seq`.
-    pub fn newest(&mut self, seq: u16) -> Option<&mut Sent> {
+    /// Notes that the datagram with the number `seq` has a copy.
+    pub fn set_copy(&mut self, seq: u16, copy: (PathId, u16)) {
         let index = usize::from(seq.wrapping_sub(self.first));
-        let last = self.packets.len().checked_sub(1)?;
-        self.packets
-            .get_mut(last)
-            .filter(|_| index == last)?
-            .as_mut()
+        if let Some(Some(sent)) = self.packets.get_mut(index) {
+            sent.copy = Some(copy);
+        }
     }
 
     /// Takes out the datagram with the number `seq`, if it is still there.

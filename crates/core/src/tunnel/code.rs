@@ -1,7 +1,7 @@
 //! Combinations: made here of what each path carried, and solved here for what each path lost.
 
 use super::Tunnel;
-use super::paths::Paths;
+use super::paths::{Path, Paths};
 use super::repair::Again;
 use crate::code::{Coded, Decoder};
 use bytes::Bytes;
@@ -18,7 +18,8 @@ impl Again {
     /// Takes in the combinations that are due. Those that cost more than little have to be worth it:
     /// the paths have room, and repairs would come later.
     pub fn encode(&mut self, now: Instant, full: bool, paths: &mut Paths) {
-        if !paths.iter().any(|(_, path)| path.encoder.is_due()) {
+        let due = |path: &Path| path.encoder.is_due() || path.blocks.is_due();
+        if !paths.iter().any(|(_, path)| due(path)) {
             return;
         }
         let room = paths.payload_max().unwrap_or(0);
@@ -29,26 +30,32 @@ impl Again {
             let unknown = path.loss.loss_steady(now).is_none();
             let wanted = path.encoder.is_wanted(now);
             let worthwhile = unknown || wanted || !full && path.encoder.is_sooner_than(repair);
-            if cost > CHEAP * capacity && !worthwhile {
-                continue;
+            if (cost <= CHEAP * capacity || worthwhile)
+                && let Some(coded) = path.encoder.poll()
+            {
+                self.push(now, id, path, &coded, room);
             }
-            let Some(coded) = path.encoder.poll() else {
-                continue;
-            };
-            // Without a path that is up there is none to send it over in time.
-            if room == 0 || !path.afford(now, coded.symbol.len()) {
-                continue;
+            while let Some(coded) = path.blocks.poll() {
+                self.push(now, id, path, &coded, room);
             }
-            let (bitmap, sum) = (&coded.combined[..], &coded.symbol[..]);
-            let whole = bitmap.len() + sum.len();
-            if whole <= room {
-                self.push_coded(now, id, emit(id, &coded, Part::Whole, &[bitmap, sum]));
-                continue;
-            }
-            let (front, rest) = sum.split_at(room.saturating_sub(bitmap.len()).min(sum.len()));
-            self.push_coded(now, id, emit(id, &coded, Part::Front, &[bitmap, front]));
-            self.push_coded(now, id, emit(id, &coded, Part::Rest, &[rest]));
         }
+    }
+
+    /// Takes in one combination, in two parts if it does not fit a datagram.
+    fn push(&mut self, now: Instant, id: PathId, path: &mut Path, coded: &Coded, room: usize) {
+        // Without a path that is up there is none to send it over in time.
+        if room == 0 || !path.afford(now, coded.symbol.len()) {
+            return;
+        }
+        let (bitmap, sum) = (&coded.combined[..], &coded.symbol[..]);
+        let whole = bitmap.len() + sum.len();
+        if whole <= room {
+            self.push_coded(now, id, emit(id, coded, Part::Whole, &[bitmap, sum]));
+            return;
+        }
+        let (front, rest) = sum.split_at(room.saturating_sub(bitmap.len()).min(sum.len()));
+        self.push_coded(now, id, emit(id, coded, Part::Front, &[bitmap, front]));
+        self.push_coded(now, id, emit(id, coded, Part::Rest, &[rest]));
     }
 }
 

@@ -1,11 +1,13 @@
 //! The entry: binds the heads of flows to paths, late, and writes their headers.
 
+use super::copies::{self, Openings};
+use super::load::Load;
 use super::paths::{Path, Paths};
 use super::repair::Again;
 use super::rescue;
 use super::{Outgoing, TunnelStats};
 use crate::path::PathView;
-use crate::protect::{Class, Classes, Protection};
+use crate::protect::{Classes, Protection};
 use crate::queue::{EntryQueue, Packet};
 use crate::rescue::Rescuer;
 use crate::schedule::{Decision, FLOW_BUCKETS, Head, PathSet, Scheduler};
@@ -20,6 +22,9 @@ use std::sync::Arc;
 const SUBTUNNEL_OVERHEAD: u64 = 30;
 /// The paths are full when packets have waited for this long without a break.
 const FULL_AFTER: Duration = Duration::from_millis(100);
+/// For so long they count as full: what one flow of loss-based TCP leaves unused after it backed off it
+/// takes again, and combinations would only make it back off sooner.
+const FULL_FOR: Duration = Duration::from_secs(2);
 /// How often the queue's limits follow the paths' rates.
 const RATE_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -42,6 +47,9 @@ pub(super) struct Entry {
     rate_due: Instant,
     /// When nothing waited last.
     relaxed_at: Instant,
+    openings: Openings,
+    /// Until when the paths count as full.
+    full_until: Instant,
 }
 
 impl Entry {
@@ -58,14 +66,20 @@ impl Entry {
             wake: None,
             rate_due: Instant::ZERO,
             relaxed_at: Instant::ZERO,
+            full_until: Instant::ZERO,
+            openings: Openings::default(),
         }
     }
 
     pub fn poll_timeout(&self) -> Option<Instant> {
-        [self.wake, self.rescuer.poll_timeout()]
-            .into_iter()
-            .flatten()
-            .min()
+        [
+            self.wake,
+            self.rescuer.poll_timeout(),
+            self.again.poll_timeout(),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
     }
 
     /// Binds up to `max` packets.
@@ -111,25 +125,10 @@ impl Entry {
                         bound += 1;
                         stats.tx_packets += 1;
                         stats.tx_bytes += bytes as u64;
-                        let load = &mut self.loads[usize::from(flow)];
-                        load.count(now, bytes as u64);
-                        let class = self.classes.get(packet.class);
-                        let protection = class.protection;
-                        let prompt =
-                            protection == Protection::Adaptive && !packet.tcp && load.is_thin();
-                        let set = match protection {
-                            Protection::Duplicate => duplicated(now, set, class, bytes, paths),
-                            Protection::Adaptive if prompt => undoubted(now, set, bytes, paths),
-                            Protection::None | Protection::Code | Protection::Adaptive => set,
-                        };
+                        let how = self.protect(now, &packet, set, paths);
                         let datagram = (bytes + DATA_HEADER) as u64;
                         stats.data_bytes += datagram;
-                        stats.protection_bytes += datagram * (set.len() as u64 - 1);
-                        let how = Binding {
-                            set,
-                            protection,
-                            prompt,
-                        };
+                        stats.protection_bytes += datagram * (how.set.len() as u64 - 1);
                         self.bind(now, packet, &head, how, paths, out);
                     }
                 }
@@ -148,11 +147,46 @@ impl Entry {
         self.again.flush(now, &mut self.views, paths, out);
     }
 
-    /// Takes in the combinations that are due. Once packets have waited for long, each takes the
-    /// place of one.
+    /// How a packet that leaves over the paths `set` is protected.
+    fn protect(
+        &mut self,
+        now: Instant,
+        packet: &Packet,
+        set: PathSet,
+        paths: &mut Paths,
+    ) -> Binding {
+        let bytes = packet.len();
+        let load = &mut self.loads[usize::from(packet.flow)];
+        load.count(now, bytes as u64);
+        self.openings.earn(now, bytes);
+        let class = self.classes.get(packet.class);
+        let protection = class.protection;
+        let adaptive = protection == Protection::Adaptive;
+        let prompt = adaptive && !packet.tcp && load.is_thin();
+        let mut set = set;
+        if protection == Protection::Duplicate {
+            set = copies::duplicated(now, set, class, bytes, paths);
+        }
+        if adaptive && load.is_opening() {
+            set = self.openings.spare(now, set, bytes, paths);
+        }
+        if prompt {
+            set = copies::undoubted(now, set, bytes, paths);
+        }
+        Binding {
+            set,
+            protection,
+            prompt,
+        }
+    }
+
+    /// Takes in the combinations that are due. Where packets wait for long, each takes the place of
+    /// one.
     fn encode(&mut self, now: Instant, paths: &mut Paths) {
-        let full = now.since(self.relaxed_at) >= FULL_AFTER;
-        self.again.encode(now, full, paths);
+        if now.since(self.relaxed_at) >= FULL_AFTER {
+            self.full_until = now + FULL_FOR;
+        }
+        self.again.encode(now, now < self.full_until, paths);
     }
 
     fn bind(
@@ -222,9 +256,8 @@ impl Entry {
                     (a.path, of_a, (b.path, of_b)),
                     (b.path, of_b, (a.path, of_a)),
                 ] {
-                    let log = paths.get_mut(id).map(|path| &mut path.sent_log);
-                    if let Some(sent) = log.and_then(|log| log.newest(own)) {
-                        sent.copy = Some(copy);
+                    if let Some(path) = paths.get_mut(id) {
+                        path.sent_log.set_copy(own, copy);
                     }
                 }
             }
@@ -239,92 +272,6 @@ struct Binding {
     protection: Protection,
     /// The exit asks for it as soon as it is overdue.
     prompt: bool,
-}
-
-/// How much a flow sends, in windows of [`LOAD_WINDOW`].
-#[derive(Clone, Copy, Debug, Default)]
-struct Load {
-    window: u32,
-    bytes: u32,
-    /// Bytes of the window before, if that one followed.
-    before: u32,
-}
-
-impl Load {
-    /// Counts a packet.
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "windows wrap after 68 years"
-    )]
-    fn count(&mut self, now: Instant, bytes: u64) {
-        let window = (now.as_nanos() / LOAD_WINDOW_NANOS) as u32;
-        if window != self.window {
-            let follows = window == self.window.wrapping_add(1);
-            self.before = if follows { self.bytes } else { 0 };
-            (self.window, self.bytes) = (window, 0);
-        }
-        self.bytes = self.bytes.saturating_add(bytes as u32);
-    }
-
-    /// Whether the flow sends so much that a packet out of order costs it more than waiting for order.
-    const fn is_heavy(&self) -> bool {
-        self.before >= HEAVY_BYTES || self.bytes >= HEAVY_BYTES
-    }
-
-    /// Whether it sends so little that every packet may count.
-    const fn is_thin(&self) -> bool {
-        self.before < THIN_BYTES && self.bytes < THIN_BYTES
-    }
-}
-
-const LOAD_WINDOW_NANOS: u64 = 500_000_000;
-/// 4 Mbit/s over a window: above calls and video conferences, below downloads.
-const HEAVY_BYTES: u32 = 250_000;
-/// 1 Mbit/s: calls and games.
-const THIN_BYTES: u32 = 62_500;
-
-/// `set` and the quickest other paths, as many as the class wants where it wants any.
-fn duplicated(
-    now: Instant,
-    mut set: PathSet,
-    class: &Class,
-    bytes: usize,
-    paths: &mut Paths,
-) -> PathSet {
-    let loses = |id: PathId| paths.get(id).map_or(0.0, |path| path.loss.loss());
-    if class.loss_above > 0.0 && set.iter().all(|id| loses(id) < class.loss_above) {
-        return set;
-    }
-    while set.len() < class.copies {
-        let others = paths
-            .iter()
-            .filter(|(id, path)| path.usable() && !path.config.standby && !set.contains(*id));
-        let best = others.min_by_key(|(id, path)| (path.snapshot.srtt, *id));
-        let Some(id) = best.map(|(id, _)| id) else {
-            break;
-        };
-        if !paths.afford(now, id, bytes + DATA_HEADER) {
-            break;
-        }
-        set = set.with(id);
-    }
-    set
-}
-
-/// `set` and another path beside those in doubt: the quickest that is not, or whichever there is.
-fn undoubted(now: Instant, set: PathSet, bytes: usize, paths: &mut Paths) -> PathSet {
-    let doubted = |id: PathId| paths.get(id).is_some_and(|path| path.doubt_until > now);
-    if !set.iter().any(doubted) {
-        return set;
-    }
-    let others = paths
-        .iter()
-        .filter(|(id, path)| path.usable() && !path.config.standby && !set.contains(*id));
-    let best = others.min_by_key(|(id, path)| (doubted(*id), path.snapshot.srtt, *id));
-    match best.map(|(id, _)| id) {
-        Some(id) if paths.afford(now, id, bytes + DATA_HEADER) => set.with(id),
-        _ => set,
-    }
 }
 
 /// Writes the headers of one packet for one path, in pieces if the path takes no whole one.

@@ -54,7 +54,7 @@ impl Footprint {
             queued: queue::LIMIT_PACKETS,
             again: repair::AGAIN_MAX,
             remembered: paths * repairs::PACKETS_MAX,
-            combined: paths * coding::WINDOW_PACKETS,
+            combined: paths * (coding::WINDOW_PACKETS + coding::BLOCK_PACKETS),
             held: reorder::HELD_MAX,
             places: reorder::PLACES_MAX,
             missing: paths * 3 * repairs::GAP_MAX as usize,
@@ -123,7 +123,7 @@ impl Tunnel {
         for (_, path) in self.paths.iter() {
             footprint.paths += 1;
             footprint.remembered += path.sent_log.len();
-            footprint.combined += path.encoder.len();
+            footprint.combined += path.encoder.len() + path.blocks.len();
         }
         footprint
     }

@@ -7,10 +7,12 @@
 //! Invariant: a packet is either in the queue, handed to a path, or counted as dropped.
 
 mod code;
+mod copies;
 mod entry;
 mod exit;
 mod footprint;
 mod fragment;
+mod load;
 mod paths;
 mod repair;
 mod report;

@@ -6,7 +6,7 @@
 //! building a new connection, is the gateway's part.
 
 use super::Outgoing;
-use crate::code::{Encoder, redundancy};
+use crate::code::{BlockEncoder, Encoder, block_combinations, redundancy};
 use crate::estimate::{LossEstimator, OneWayDelay, PathArrivals};
 use crate::path::{PathConfig, PathMap, PathSnapshot, PathView};
 use crate::protect::Protection;
@@ -72,6 +72,8 @@ pub(super) struct Path {
     pub sent_log: SentLog,
     /// What combinations are made of.
     pub encoder: Encoder,
+    /// The same for packets that are combined in blocks.
+    pub blocks: BlockEncoder,
     /// What protection may still spend here.
     budget: Budget,
     /// Until when packets of thin flows take another path as well.
@@ -171,15 +173,28 @@ impl Path {
         hourly.is_none_or(|hourly| self.budget.spend(now, hourly, bytes))
     }
 
-    /// Follows what the path loses, with combinations in proportion. While that is not known yet a
-    /// slow path gets some anyway: what is lost at the start of a transfer costs it most.
+    /// Follows what the path loses, with as many combinations as make up for it within a round
+    /// trip. While that is not known yet a slow path gets some anyway: what is lost at the start of
+    /// a transfer costs it most.
     pub fn protect(&mut self, now: Instant) {
-        let redundancy = match self.loss.loss_steady(now) {
-            Some(loss) => redundancy(loss),
+        let wanted = match self.loss.loss_steady(now) {
+            Some(loss) => redundancy(self.loss.gilbert_with(loss), self.packets_per_round_trip()),
             None if self.snapshot.rate < UNKNOWN_RATE_MAX => UNKNOWN_REDUNDANCY,
             None => 0.0,
         };
-        self.encoder.set_redundancy(redundancy);
+        self.encoder.set_redundancy(wanted);
+        let loss = self.loss.loss_steady(now).unwrap_or(0.0);
+        self.blocks
+            .set_combinations(block_combinations(self.loss.gilbert_with(loss)));
+    }
+
+    /// Packets sent in the shortest round trip, by their pace or else by the path's.
+    fn packets_per_round_trip(&self) -> f64 {
+        let interval = match self.encoder.interval() {
+            Duration::ZERO => self.snapshot.rate.time_for(USUAL_BYTES),
+            interval => interval,
+        };
+        self.snapshot.min_rtt.as_secs_f64() / interval.as_secs_f64().max(1e-9)
     }
 
     /// Remembers a packet just stamped, in case it is lost.
@@ -187,10 +202,12 @@ impl Path {
         if protection == Protection::None {
             return;
         }
-        if protection != Protection::Duplicate {
-            let wanted = protection == Protection::Code;
-            let seq = self.next_seq.wrapping_sub(1);
-            self.encoder.on_sent(now, seq, datagram, wanted);
+        let seq = self.next_seq.wrapping_sub(1);
+        match protection {
+            Protection::None | Protection::Duplicate => {}
+            Protection::Block => self.blocks.on_sent(now, seq, datagram),
+            Protection::Code => self.encoder.on_sent(now, seq, datagram, true),
+            Protection::Adaptive => self.encoder.on_sent(now, seq, datagram, false),
         }
         self.remember_lost(now, datagram, dscp, 0);
     }
@@ -276,6 +293,7 @@ impl Paths {
             late: 0,
             sent_log: SentLog::default(),
             encoder: Encoder::default(),
+            blocks: BlockEncoder::default(),
             budget: Budget::new(now),
             doubt_until: Instant::ZERO,
             tail_due: None,
@@ -437,6 +455,7 @@ impl Paths {
             let tail = path.tail_due.is_some_and(|at| at <= now);
             if tail {
                 path.encoder.on_pause();
+                path.blocks.on_pause();
             }
             if idle {
                 path.sent_log.forget_old(now);
@@ -571,5 +590,7 @@ const UNKNOWN_REDUNDANCY: f64 = 0.05;
 const UNKNOWN_RATE_MAX: Rate = Rate::from_bits_per_sec(200_000_000);
 /// The judgement is "longer than": the timer goes off just after.
 const ROUNDING: Duration = Duration::from_micros(10);
+/// Bytes of a datagram of the usual size.
+const USUAL_BYTES: u64 = 1_400;
 /// Bytes of a probe datagram.
 const PROBE_BYTES: usize = 6;

@@ -15,6 +15,8 @@ use std::collections::VecDeque;
 
 /// Most datagrams that wait for being sent again; beyond that the oldest is given up.
 pub(super) const AGAIN_MAX: usize = 4_096;
+/// Most copies of what was lost.
+const COPIES_MAX: u8 = 3;
 /// Age at which a combination is worth nothing any more.
 const CODED_AGE_MAX: Duration = Duration::from_millis(100);
 /// How much later it may arrive for taking another path than what was lost, or may be.
@@ -26,11 +28,20 @@ const PATIENCE_ROUND_TRIPS: u32 = 3;
 /// Delayed answers and a busy machine.
 const PATIENCE_MARGIN: Duration = Duration::from_millis(10);
 
+/// A further copy on the same path follows so much later, as share of its round trip: losses come
+/// in bursts.
+const COPY_SPACING_SHARE: u32 = 4;
+const COPY_SPACING_MIN: Duration = Duration::from_millis(2);
+const COPY_SPACING_MAX: Duration = Duration::from_millis(10);
+
 /// What goes ahead of everything that waits.
 #[derive(Debug)]
 struct Waiting {
     sent: Sent,
     what: What,
+    /// Copies yet to be sent, and where the last one went, with its number there.
+    left: usize,
+    last: Option<(PathId, u16)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +55,22 @@ enum What {
 }
 
 impl Waiting {
+    /// What was lost twice would be late if it were lost once more, all the more if it was lost
+    /// thrice.
+    fn new(sent: Sent, what: What) -> Self {
+        let left = match what {
+            What::Lost(_) => usize::from(sent.losses.clamp(1, COPIES_MAX)),
+            What::Doubtful | What::Combination(_) => 1,
+        };
+        let last = None;
+        Self {
+            sent,
+            what,
+            left,
+            last,
+        }
+    }
+
     const fn is_combination(&self) -> bool {
         matches!(self.what, What::Combination(_))
     }
@@ -56,12 +83,9 @@ impl Waiting {
         }
     }
 
-    /// How many paths carry it. What was lost twice would be late if it were lost once more.
-    const fn copies(&self) -> usize {
-        match self.what {
-            What::Lost(_) if self.sent.losses > 1 => 2,
-            What::Lost(_) | What::Doubtful | What::Combination(_) => 1,
-        }
+    /// Whether the exit may get it more than once.
+    fn is_copied(&self) -> bool {
+        self.what == What::Doubtful || self.last.is_some() || self.left > 1
     }
 }
 
@@ -69,6 +93,8 @@ impl Waiting {
 #[derive(Debug, Default)]
 pub(super) struct Again {
     waiting: VecDeque<Waiting>,
+    /// Further copies, and when they follow.
+    later: VecDeque<(Instant, Waiting)>,
     /// Datagrams sent again since the start.
     pub sent: u64,
     /// Datagrams given up: too many waited, or no path takes one of that size any more.
@@ -82,25 +108,28 @@ pub(super) struct Again {
 impl Again {
     /// Whether anything waits.
     pub fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
+        self.waiting.is_empty() && self.later.is_empty()
     }
 
     /// How many wait.
     pub fn len(&self) -> usize {
-        self.waiting.len()
+        self.waiting.len() + self.later.len()
+    }
+
+    /// When the next copy follows.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.later.front().map(|(at, _)| *at)
     }
 
     /// Takes in a datagram that was lost on `path`.
     pub fn push_lost(&mut self, path: PathId, mut sent: Sent) {
         sent.losses = sent.losses.saturating_add(1);
-        let what = What::Lost(path);
-        self.push_back(Waiting { sent, what });
+        self.push_back(Waiting::new(sent, What::Lost(path)));
     }
 
     /// Takes in a datagram that may have arrived.
     pub fn push_doubtful(&mut self, sent: Sent) {
-        let what = What::Doubtful;
-        self.push_back(Waiting { sent, what });
+        self.push_back(Waiting::new(sent, What::Doubtful));
     }
 
     /// Takes a combination of packets of `path` in.
@@ -112,8 +141,7 @@ impl Again {
             losses: 0,
             copy: None,
         };
-        let what = What::Combination(path);
-        self.push_back(Waiting { sent, what });
+        self.push_back(Waiting::new(sent, What::Combination(path)));
     }
 
     fn push_back(&mut self, waiting: Waiting) {
@@ -133,13 +161,19 @@ impl Again {
         paths: &mut Paths,
         out: &mut Vec<Outgoing>,
     ) {
-        while let Some(next) = self.waiting.front() {
+        while self.later.front().is_some_and(|(at, _)| *at <= now) {
+            let copy = self.later.pop_front().map(|(_, copy)| copy);
+            copy.into_iter()
+                .for_each(|copy| self.waiting.push_front(copy));
+        }
+        while let Some(next) = self.waiting.front_mut() {
             let stale = next.is_combination() && now.since(next.sent.at) > CODED_AGE_MAX;
             let bytes = next.sent.datagram.len() as u64;
             let fits = |view: &PathView| bytes <= (DATA_HEADER + view.payload_max) as u64;
             let possible = !stale && views.iter().any(fits);
+            let first = next.last.is_none();
             let (mut taken, mut refused) = (None, false);
-            for _ in 0..next.copies() {
+            while next.left > 0 {
                 let best = views
                     .iter_mut()
                     .filter(|view| possible && fits(view) && taken != Some(view.id))
@@ -148,24 +182,38 @@ impl Again {
                     break;
                 }
                 let Some(view) = best else { break };
-                if send(now, next, view, paths, out).is_some() {
-                    taken = Some(view.id);
-                    self.bytes += bytes;
-                } else {
+                if send(now, next, view, paths, out).is_none() {
                     refused = true;
+                    break;
                 }
+                next.left -= 1;
+                taken = Some(view.id);
+                self.bytes += bytes;
             }
             if taken.is_none() && !refused && possible {
                 return;
             }
-            match (next.is_combination(), taken.is_some()) {
-                (false, true) => self.sent += 1,
-                (false, false) => self.dropped += 1,
-                (true, sent) => self.coded += u64::from(sent),
+            match (next.is_combination(), taken) {
+                (false, Some(_)) => self.sent += u64::from(first),
+                (false, None) => self.dropped += u64::from(first),
+                (true, sent) => self.coded += u64::from(sent.is_some()),
             }
-            self.waiting.pop_front();
+            let Some(next) = self.waiting.pop_front() else {
+                return;
+            };
+            let spacing = |id| views.iter().find(|view| view.id == id).map(spacing);
+            if let Some(spacing) = taken.and_then(spacing)
+                && next.left > 0
+            {
+                self.later.push_back((now + spacing, next));
+            }
         }
     }
+}
+
+/// How much later than one copy another one follows on the same path.
+fn spacing(view: &PathView) -> Duration {
+    (view.srtt / COPY_SPACING_SHARE).clamp(COPY_SPACING_MIN, COPY_SPACING_MAX)
 }
 
 /// When a path may be expected to have delivered it, less what a path to be avoided costs.
@@ -183,26 +231,27 @@ fn delivered(now: Instant, waiting: &Waiting, view: &PathView) -> Instant {
 /// Sends one datagram over one path; `None` when that cannot be.
 fn send(
     now: Instant,
-    waiting: &Waiting,
+    waiting: &mut Waiting,
     view: &mut PathView,
     paths: &mut Paths,
     out: &mut Vec<Outgoing>,
 ) -> Option<()> {
     let path = paths.get_mut(view.id)?;
-    let Sent {
-        datagram,
-        dscp,
-        losses,
-        ..
-    } = &waiting.sent;
-    let mut again = BytesMut::from(&datagram[..]);
+    let mut again = BytesMut::from(&waiting.sent.datagram[..]);
     let stamp = path.stamp(now, again.len());
-    let copy = waiting.what == What::Doubtful || waiting.copies() > 1;
-    restamp(&mut again, stamp, copy).ok()?;
-    let (datagram, dscp) = (again.freeze(), *dscp);
+    restamp(&mut again, stamp, waiting.is_copied()).ok()?;
+    let (datagram, dscp) = (again.freeze(), waiting.sent.dscp);
     if !waiting.is_combination() {
-        path.encoder.on_sent(now, stamp.path_seq, &datagram, false);
-        path.remember_lost(now, &datagram, dscp, *losses);
+        let number = stamp.path_seq;
+        path.encoder.on_sent(now, number, &datagram, false);
+        path.remember_lost(now, &datagram, dscp, waiting.sent.losses);
+        // Of two copies one may be lost.
+        if let Some(last) = waiting.last.replace((view.id, number)) {
+            path.sent_log.set_copy(number, last);
+            if let Some(path) = paths.get_mut(last.0) {
+                path.sent_log.set_copy(last.1, (view.id, number));
+            }
+        }
     }
     let bytes = datagram.len() as u64;
     view.free = view.free.saturating_sub(bytes);
@@ -254,6 +303,7 @@ impl Tunnel {
             };
             for number in (0..u16::from(count)).map(|n| first.wrapping_add(n)) {
                 path.encoder.on_repair(number);
+                path.blocks.on_repair(number);
                 let Some(sent) = path.sent_log.take(number) else {
                     continue;
                 };
@@ -307,7 +357,7 @@ impl Tunnel {
         self.exit
             .reorder
             .requests
-            .set_patience(patience.min(PATIENCE_MAX));
+            .set_patience(patience.min(PATIENCE_MAX), srtt + PATIENCE_MARGIN);
     }
 }
 

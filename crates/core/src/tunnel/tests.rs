@@ -628,3 +628,48 @@ fn copies_on_a_metered_path_keep_to_their_budget() {
     let spent = pair.a.stats().protection_bytes;
     assert!((9_000..=11_100).contains(&spent), "{spent}");
 }
+
+#[test]
+fn a_query_over_paths_that_lose_goes_over_both() {
+    let mut pair = Pair::new(
+        SchedulerKind::Auto,
+        1,
+        vec![Link::new(10, 15), Link::new(10, 16)],
+    );
+    let bulk = |pair: &mut Pair| {
+        for _ in 0..1_500 {
+            pair.offer(1_000, 6);
+            pair.run(Duration::from_millis(2));
+        }
+        pair.run(Duration::from_secs(1));
+    };
+    // While nothing is lost nothing is copied.
+    bulk(&mut pair);
+    let before = pair.a.stats().protection_bytes;
+    for _ in 0..10 {
+        pair.offer(100, 5);
+        pair.run(Duration::from_millis(1_200));
+    }
+    assert_eq!(pair.a.stats().protection_bytes, before);
+    for link in &mut pair.links {
+        link.loses_every = 20;
+    }
+    bulk(&mut pair);
+    let copies = |pair: &Pair| pair.a.stats().protection_bytes;
+    let before = copies(&pair);
+    let start = pair.now;
+    pair.delivered.clear();
+    for _ in 0..50 {
+        pair.offer(100, 5);
+        pair.run(Duration::from_millis(1_200));
+    }
+    assert_eq!(pair.delivered.len(), 50);
+    for (n, (at, _)) in (0..).zip(&pair.delivered) {
+        let late = at.since(start + Duration::from_millis(1_200) * n);
+        assert!(late < Duration::from_millis(20), "query {n}: {late:?}");
+    }
+    // A copy each, and combinations at the pauses.
+    let spent = copies(&pair) - before;
+    let least = 50 * (100 + ropewalk_wire::DATA_HEADER as u64);
+    assert!((least..3 * least).contains(&spent), "{spent}");
+}

@@ -1,5 +1,6 @@
-use super::super::Encoder;
+use super::super::{Encoder, redundancy};
 use super::*;
+use crate::estimate::Gilbert;
 use ropewalk_types::Random;
 
 fn packet(random: &mut Random, number: u16) -> Bytes {
@@ -51,7 +52,11 @@ fn run(seed: u64, packets: u16, loss: f64, redundancy: f64) -> (u32, u32) {
 #[test]
 fn nearly_all_losses_are_recovered_and_every_one_is_what_was_sent() {
     for (loss, least) in [(0.005, 0.98), (0.02, 0.98), (0.05, 0.98), (0.10, 0.97)] {
-        let (lost, recovered) = run(3, 20_000, loss, super::super::redundancy(loss));
+        let gilbert = Gilbert {
+            p: loss,
+            r: 1.0 - loss,
+        };
+        let (lost, recovered) = run(3, 20_000, loss, redundancy(gilbert, 40.0));
         let share = f64::from(recovered) / f64::from(lost);
         assert!(
             share > least && share <= 1.0,

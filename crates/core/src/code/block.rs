@@ -1,0 +1,143 @@
+//! Combinations of disjoint blocks of packets, as tunnels with TCP/NC send them (Ha and Tsuru,
+//! "On the characteristics of TCP/NC tunneling in heterogeneous environments", §2.1): for comparison
+//! with the window that slides. The packets themselves are sent as well, so that without loss nothing
+//! waits for the end of a block.
+
+use super::encoder::{Coded, Covered, SPAN_MAX, combine};
+use bytes::Bytes;
+use ropewalk_types::Instant;
+use ropewalk_wire::{CODED_SEEDS, DATA_HEADER};
+
+/// Packets of a block. With a fifth lost it takes 19 combinations: the factor of 1.5 that the
+/// paper's buffers are laid out for.
+pub const BLOCK_PACKETS: usize = 40;
+
+/// The block of one path that is being filled.
+#[derive(Debug, Default)]
+pub struct BlockEncoder {
+    block: Vec<Covered>,
+    combinations: usize,
+    /// Combinations of it still to be sent; more packets wait for the next block.
+    left: usize,
+    seed: u8,
+}
+
+impl BlockEncoder {
+    /// Sets how many combinations follow a whole block.
+    pub const fn set_combinations(&mut self, combinations: usize) {
+        self.combinations = combinations;
+    }
+
+    /// The path carries `datagram`, with its whole header, under this number; numbers must not go
+    /// back.
+    pub fn on_sent(&mut self, now: Instant, number: u16, datagram: &Bytes) {
+        if self.combinations == 0 || datagram.len() < DATA_HEADER {
+            self.block.clear();
+            self.left = 0;
+            return;
+        }
+        let spans = |first: &Covered| number.wrapping_sub(first.number) < SPAN_MAX;
+        if self.left > 0 || !self.block.first().is_none_or(spans) {
+            // What could not be sent in time is worth nothing to the next block.
+            self.block.clear();
+            self.left = 0;
+        }
+        self.block.push(Covered::new(now, number, datagram));
+        if self.block.len() == BLOCK_PACKETS {
+            self.left = self.combinations;
+        }
+    }
+
+    /// The peer asked for this number: it gets the packet by itself.
+    pub fn on_repair(&mut self, number: u16) {
+        self.block.retain(|covered| covered.number != number);
+    }
+
+    /// Nothing followed the last packets: the block ends here.
+    pub fn on_pause(&mut self) {
+        if self.left == 0 {
+            let share = self.combinations * self.block.len();
+            self.left = share.div_ceil(BLOCK_PACKETS);
+        }
+    }
+
+    /// Whether a combination is due.
+    #[must_use]
+    pub const fn is_due(&self) -> bool {
+        self.left > 0
+    }
+
+    /// How many packets the next combination would cover.
+    pub(crate) fn len(&self) -> usize {
+        self.block.len()
+    }
+
+    /// The next combination that is due, if one is.
+    pub fn poll(&mut self) -> Option<Coded> {
+        self.left = self.left.checked_sub(1)?;
+        self.seed = (self.seed + 1) % CODED_SEEDS;
+        let coded = (!self.block.is_empty()).then(|| combine(&mut self.block, self.seed));
+        if self.left == 0 {
+            self.block.clear();
+        }
+        coded
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Decoder;
+    use super::*;
+
+    fn packet(number: u16) -> Bytes {
+        let mut bytes = vec![0x12; 60 + usize::from(number % 7)];
+        bytes[1..3].copy_from_slice(&number.to_be_bytes());
+        bytes[40] = number.to_le_bytes()[0];
+        bytes.into()
+    }
+
+    /// Sends whole blocks, loses the numbers that `lost` says, and returns the recovered ones.
+    fn recovered(blocks: u16, combinations: usize, lost: impl Fn(u16) -> bool) -> Vec<u16> {
+        let mut encoder = BlockEncoder::default();
+        encoder.set_combinations(combinations);
+        let mut decoder = Decoder::new(Instant::ZERO);
+        let mut found = Vec::new();
+        for number in 0..blocks * BLOCK_PACKETS as u16 {
+            let datagram = packet(number);
+            encoder.on_sent(Instant::ZERO, number, &datagram);
+            if !lost(number) {
+                decoder.on_datagram(number, Some(&datagram));
+            }
+            while let Some(coded) = encoder.poll() {
+                decoder.on_coded(Instant::ZERO, coded);
+            }
+            while let Some((number, bytes)) = decoder.poll() {
+                assert_eq!(bytes, packet(number));
+                found.push(number);
+            }
+        }
+        found.sort_unstable();
+        found
+    }
+
+    #[test]
+    fn a_block_makes_up_for_as_many_losses_as_it_has_combinations_and_no_more() {
+        let lost = |number: u16| number % 10 == 3;
+        let all: Vec<u16> = (0..120).filter(|n| lost(*n)).collect();
+        assert_eq!(recovered(3, 4, lost), all);
+        assert_eq!(recovered(3, 3, lost), []);
+    }
+
+    #[test]
+    fn the_end_of_what_is_sent_ends_the_block() {
+        let mut encoder = BlockEncoder::default();
+        encoder.set_combinations(8);
+        for number in 0..10 {
+            encoder.on_sent(Instant::ZERO, number, &packet(number));
+        }
+        assert!(encoder.poll().is_none());
+        encoder.on_pause();
+        assert_eq!(core::iter::from_fn(|| encoder.poll()).count(), 2);
+        assert_eq!(encoder.len(), 0);
+    }
+}

@@ -1,0 +1,139 @@
+//! How many combinations packets need.
+
+use super::block::BLOCK_PACKETS;
+use crate::estimate::Gilbert;
+
+/// Loss from which packets get combinations.
+const LOSS_MIN: f64 = 0.001;
+/// Share of blocks that may stay incomplete until they are repaired.
+const RESIDUAL: f64 = 0.001;
+const RESIDUAL_BLOCK: f64 = 0.01;
+/// Most combinations per packet.
+const REDUNDANCY_MAX: f64 = 0.5;
+/// Most packets looked at together.
+const PACKETS_MAX: f64 = 96.0;
+/// Most combinations considered.
+const COMBINATIONS_MAX: usize = 96;
+
+/// Combinations per packet, `0.0..=0.5`, for a path that loses as `gilbert` says: as many as make up
+/// for the losses in all blocks of `packets` but one of a thousand, if that many are allowed.
+#[must_use]
+pub fn redundancy(gilbert: Gilbert, packets: f64) -> f64 {
+    if gilbert.p / (gilbert.p + gilbert.r) < LOSS_MIN {
+        return 0.0;
+    }
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "clamped"
+    )]
+    let packets = packets.clamp(1.0, PACKETS_MAX) as usize;
+    let count = combinations(gilbert, packets, RESIDUAL).unwrap_or(COMBINATIONS_MAX);
+    #[expect(clippy::cast_precision_loss, reason = "small")]
+    let wanted = count as f64 / packets as f64;
+    wanted.min(REDUNDANCY_MAX)
+}
+
+/// Combinations of a block that is incomplete in one of a hundred cases without repairs.
+#[must_use]
+pub fn block_combinations(gilbert: Gilbert) -> usize {
+    if gilbert.p / (gilbert.p + gilbert.r) < LOSS_MIN {
+        return 0;
+    }
+    let count = combinations(gilbert, BLOCK_PACKETS, RESIDUAL_BLOCK);
+    count.unwrap_or(BLOCK_PACKETS).min(BLOCK_PACKETS)
+}
+
+/// Fewest combinations that make up for the losses among `packets` packets and themselves with a
+/// chance of at most `residual` to fail, on a path that loses as `gilbert` says; `None` when there
+/// are not enough that do.
+///
+/// The chance is that of more losses among all than there are combinations: exact for a block, and
+/// about right for a window that slides as far. Counted loss by loss along the two states of the
+/// model, as for any such chain.
+fn combinations(gilbert: Gilbert, packets: usize, residual: f64) -> Option<usize> {
+    let Gilbert { p, r } = gilbert;
+    if p <= 0.0 || packets == 0 {
+        return Some(0);
+    }
+    let bad = p / (p + r);
+    // Chance of `j` losses so far with the last packet received, and lost.
+    let mut good = [0.0; COMBINATIONS_MAX + 2];
+    let mut lost = [0.0; COMBINATIONS_MAX + 2];
+    (good[0], lost[1]) = (1.0 - bad, bad);
+    let mut sent = 1;
+    for count in 0..=COMBINATIONS_MAX {
+        while sent < packets + count {
+            step(gilbert, &mut good, &mut lost);
+            sent += 1;
+        }
+        let enough: f64 = (0..=count).map(|j| good[j] + lost[j]).sum();
+        if 1.0 - enough <= residual {
+            return Some(count);
+        }
+    }
+    None
+}
+
+/// One packet more. What exceeds the arrays is too much in any case.
+fn step(Gilbert { p, r }: Gilbert, good: &mut [f64], lost: &mut [f64]) {
+    let mut from = (0.0, 0.0);
+    for (good, lost) in good.iter_mut().zip(lost) {
+        let (was_good, was_lost) = (*good, *lost);
+        *good = was_good * (1.0 - p) + was_lost * r;
+        *lost = from.0 * p + from.1 * (1.0 - r);
+        from = (was_good, was_lost);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn independent(loss: f64) -> Gilbert {
+        Gilbert {
+            p: loss,
+            r: 1.0 - loss,
+        }
+    }
+
+    fn bursts(loss: f64, mean: f64) -> Gilbert {
+        let r = 1.0 / mean;
+        Gilbert {
+            p: r * loss / (1.0 - loss),
+            r,
+        }
+    }
+
+    #[test]
+    fn as_many_as_chance_asks_for() {
+        // Computed beforehand by enumeration and by chance.
+        assert!(redundancy(bursts(0.2, 4.0), 20.0) <= REDUNDANCY_MAX);
+        assert!(redundancy(independent(0.000_9), 20.0) <= 0.0);
+        for (gilbert, packets, expected) in [
+            (independent(0.05), 20, 4),
+            (independent(0.05), 40, 6),
+            (independent(0.1), 20, 7),
+            (independent(0.1), 40, 10),
+            (independent(0.2), 20, 12),
+            (independent(0.2), 40, 19),
+            (bursts(0.05, 4.0), 20, 14),
+            (bursts(0.05, 4.0), 40, 18),
+            (bursts(0.2, 4.0), 20, 26),
+            (bursts(0.2, 4.0), 40, 37),
+        ] {
+            assert_eq!(
+                combinations(gilbert, packets, 0.01),
+                Some(expected),
+                "{gilbert:?}, {packets}"
+            );
+        }
+    }
+
+    #[test]
+    fn nothing_for_nothing_and_no_end_is_known() {
+        assert_eq!(combinations(independent(0.0), 40, 0.001), Some(0));
+        assert_eq!(combinations(independent(0.3), 0, 0.001), Some(0));
+        assert_eq!(combinations(bursts(0.6, 900.0), 100, 0.001), None);
+    }
+}

@@ -1,0 +1,52 @@
+//! How much each flow sends: what it needs of order and protection follows from that.
+
+use ropewalk_types::Instant;
+
+/// How much a flow sends, in windows of [`LOAD_WINDOW`].
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Load {
+    window: u32,
+    bytes: u32,
+    /// Bytes of the window before, if that one followed.
+    before: u32,
+}
+
+impl Load {
+    /// Counts a packet.
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "windows wrap after 68 years"
+    )]
+    pub fn count(&mut self, now: Instant, bytes: u64) {
+        let window = (now.as_nanos() / LOAD_WINDOW_NANOS) as u32;
+        if window != self.window {
+            let follows = window == self.window.wrapping_add(1);
+            self.before = if follows { self.bytes } else { 0 };
+            (self.window, self.bytes) = (window, 0);
+        }
+        self.bytes = self.bytes.saturating_add(bytes as u32);
+    }
+
+    /// Whether the flow sends so much that a packet out of order costs it more than waiting for order.
+    pub const fn is_heavy(&self) -> bool {
+        self.before >= HEAVY_BYTES || self.bytes >= HEAVY_BYTES
+    }
+
+    /// Whether these are the first packets after a while: a query, a handshake, a request.
+    pub const fn is_opening(&self) -> bool {
+        self.before == 0 && self.bytes <= OPENING_BYTES
+    }
+
+    /// Whether it sends so little that every packet may count.
+    pub const fn is_thin(&self) -> bool {
+        self.before < THIN_BYTES && self.bytes < THIN_BYTES
+    }
+}
+
+const LOAD_WINDOW_NANOS: u64 = 500_000_000;
+/// 4 Mbit/s over a window: above calls and video conferences, below downloads.
+const HEAVY_BYTES: u32 = 250_000;
+/// 1 Mbit/s: calls and games.
+const THIN_BYTES: u32 = 62_500;
+/// Two full packets: what opens a connection, with its first request.
+const OPENING_BYTES: u32 = 3_000;
