@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ropewalk.lab.cell import Cell
-from ropewalk.lab.experiments import tcpnc, validate
+from ropewalk.lab.experiments import tcpnc, tcpnc_cases, validate
 from ropewalk.lab.experiments.options import Options
 from ropewalk.lab.programs import NS3, NS3_CHAIN, ProgramError, find
 from ropewalk.lab.runner import RunError, UnavailableError
@@ -33,7 +33,7 @@ def runner(tmp_path: Path, script: str) -> Ns3Runner:
     return Ns3Runner(tmp_path / NS3, Children())
 
 
-def chain(carrier: str = tcpnc.END_TO_END) -> Cell:
+def chain(carrier: str = tcpnc_cases.END_TO_END) -> Cell:
     found = tcpnc.cells(Options("full", runners=("ns3",)))
     key = ("topology 2, case 3", "20%", carrier)
     return next(cell for cell in found if cell.key[:3] == key and cell.seed == 3)
@@ -65,7 +65,7 @@ def test_every_cell_of_validate_is_one_that_ns3_can_run(tmp_path: Path) -> None:
 
 def test_paths_in_a_row_and_hosts_are_given_to_a_program_of_their_own(tmp_path: Path) -> None:
     log = f"echo \"$@\" > '{tmp_path}/log'; echo '{CHAIN_RESULT}'"
-    for carrier, hosts in ((tcpnc.END_TO_END, "linux"), (tcpnc.PUBLISHED, "published")):
+    for carrier, hosts in ((tcpnc_cases.END_TO_END, "linux"), (tcpnc_cases.PUBLISHED, "published")):
         [report] = runner(tmp_path, log).run([chain(carrier)])
         assert (tmp_path / "log").read_text().split() == [
             "--hops=2.0:10.0:0.2:100,4.0:10.0:0.2:100",
