@@ -11,6 +11,7 @@ from ropewalk.lab.experiments import (
     failover,
     grid,
     htmt,
+    jump,
     loss,
     protect_traces,
     traces,
@@ -45,6 +46,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "failover": cast(Experiment, failover),
     "loss": cast(Experiment, loss),
     "bicast-native": cast(Experiment, bicast_native),
+    "jump": cast(Experiment, jump),
     "protect-traces": cast(Experiment, protect_traces),
     "validate": cast(Experiment, validate),
 }
