@@ -36,7 +36,8 @@ umask 022
 for program in "${programs[@]}"; do
 	install -Dm755 "$built/$program" "$root/usr/bin/$program"
 done
-install -Dm644 -t "$root/lib/systemd/system" packaging/ropewalk-hub.service packaging/ropewalk-site.service
+install -Dm644 -t "$root/lib/systemd/system" packaging/ropewalk-hub.service packaging/ropewalk-site.service \
+	packaging/ropewalk-site@.service packaging/ropewalk-relay.service
 install -d "$root/etc/ropewalk"
 
 ropewalk=$built/ropewalk
@@ -49,7 +50,7 @@ install -d "$root/usr/share/man/man1" "$root/usr/share/bash-completion/completio
 
 doc=$root/usr/share/doc/ropewalk
 install -d "$doc"
-for file in README.md CHANGELOG.md docs/configuration.md docs/operations.md; do
+for file in README.md CHANGELOG.md docs/configuration.md docs/operations.md docs/relays.md; do
 	if [ -f "$file" ]; then
 		install -m644 -t "$doc" "$file"
 	fi
@@ -94,8 +95,9 @@ cat >"$root/DEBIAN/control" <<-TEXT
 	 Ropewalk joins Wi-Fi, LTE, DSL and satellite uplinks into one tunnel to a hub
 	 that is never worse than the best of them and survives any one failing.
 	 .
-	 After installing, a machine is neither hub nor site: run "ropewalk hub --init"
-	 or "ropewalk join TOKEN", then enable ropewalk-hub or ropewalk-site.
+	 After installing, a machine is neither hub nor site nor relay: run "ropewalk hub
+	 --init", "ropewalk join TOKEN" or "ropewalk relay --join TOKEN", then enable
+	 ropewalk-hub, ropewalk-site or ropewalk-relay.
 TEXT
 install -m755 -t "$root/DEBIAN" packaging/debian/postinst packaging/debian/prerm packaging/debian/postrm
 (cd "$root" && find usr lib -type f -print0 | sort -z | xargs -0 md5sum) >"$root/DEBIAN/md5sums"

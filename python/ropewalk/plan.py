@@ -94,6 +94,25 @@ class Tunnel:
 
 
 @dataclass(frozen=True)
+class Relay:
+    """Tunnels in a row with the same settings, over the paths named for each hop."""
+
+    hops: tuple[tuple[str, ...], ...]
+    tunnel: Tunnel = Tunnel()
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Paths in a row without any tunnel, from the site to the server.
+
+    `hosts` is for ns-3 only: `published` gives them the settings of the TCP/NC paper.
+    """
+
+    hops: tuple[str, ...]
+    hosts: Literal["published"] | None = None
+
+
+@dataclass(frozen=True)
 class Mptcp:
     """In-kernel MPTCP over all paths; kernel only."""
 
@@ -105,17 +124,24 @@ class Peer:
     peer: str
 
 
-Carrier: TypeAlias = Direct | Tunnel | Mptcp | Peer
+Carrier: TypeAlias = Direct | Tunnel | Relay | Chain | Mptcp | Peer
 
 
 @dataclass(frozen=True)
 class Tcp:
-    """Bulk TCP connections that always have something to send."""
+    """Bulk TCP connections that always have something to send.
+
+    `segment` is the most data in a segment, bytes. With `Relay` and `Chain`, `enter` is the gateway
+    that the host of the site's side is at, from 1, and `access` its own link to it.
+    """
 
     flows: int = 1
     congestion: Congestion = "cubic"
     direction: Direction = "down"
     start_s: float = 0.0
+    segment: int | None = None
+    enter: int | None = None
+    access: Link = Link()
 
 
 @dataclass(frozen=True)
@@ -201,6 +227,10 @@ def paths_used(plan: Plan) -> tuple[Path, ...]:
             return tuple(path for path in plan.path if path.name == name)
         case Tunnel(paths=names) if names is not None:
             return tuple(path for path in plan.path if path.name in names)
+        case Relay(hops=hops):
+            return tuple(path for path in plan.path if any(path.name in hop for hop in hops))
+        case Chain(hops=names):
+            return tuple(path for path in plan.path if path.name in names)
         case _:
             return plan.path
 
@@ -218,6 +248,10 @@ def _carrier(carrier: Carrier) -> list[str]:
             return ['kind = "path"', f"path = {text(path or '')}"]
         case Tunnel():
             return ['kind = "tunnel"', *_assignments(carrier)]
+        case Relay():
+            return ['kind = "relay"', *_assignments(carrier)]
+        case Chain():
+            return ['kind = "chain"', *_assignments(carrier)]
         case Mptcp():
             return ['kind = "mptcp"']
         case Peer(peer=peer):
@@ -236,7 +270,7 @@ def _settings(value: object) -> Iterable[tuple[str, str]]:
     assert is_dataclass(value), value
     for field in fields(value):
         setting = getattr(value, field.name)
-        if setting is None or setting == () or setting == Link():
+        if setting in (None, (), Link(), Tunnel()):
             continue
         key = field.name
         for suffix in _SUFFIXES:

@@ -101,6 +101,10 @@ def capacity(plan: dict[str, Any]) -> float:
             used, share = [carrier["path"]], 1448 / 1500
         case "mptcp":
             used, share = names, 1448 / 1500
+        case "chain":
+            used, share = carrier["hops"][:1], 1448 / 1500
+        case "relay":
+            used, share = carrier["hops"][0], 1374 / 1491
         case _:
             used, share = carrier.get("paths", names), 1374 / 1491
     rates = {path["name"]: number(path["both"].get("rate", "10Mbit")) for path in plan["path"]}

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ropewalk.lab.cell import Cell, Mode, Outcome, Results
-from ropewalk.lab.experiments import EXPERIMENTS, failover, grid, htmt, traces
+from ropewalk.lab.experiments import EXPERIMENTS, failover, grid, htmt, tcpnc, traces
 from ropewalk.lab.experiments.measures import SCHEDULERS
 from ropewalk.lab.experiments.options import Options
 from ropewalk.lab.provenance import Load
@@ -147,6 +148,65 @@ def test_the_grid_holds_auto_against_the_better_single_path() -> None:
     assert outside.measured == pytest.approx(44 / 45)
     assert (inside.ok, outside.ok, gain.ok) == (True, True, False)
     assert gain.target == pytest.approx(37.6 / 17.4)
+
+
+@pytest.mark.parametrize(
+    ("case", "loss", "shares"),
+    [
+        # One hop is the limit for all; what a link leaves goes to the third session; the third
+        # shares the second hop only.
+        (tcpnc.CASES[0], 0.2, (2.4 / 3, 2.4 / 3, 2.4 / 3)),
+        (tcpnc.CASES[1], 0.0, (None, None, 5.0)),
+        (tcpnc.CASES[3], 0.1, (0.6, 0.6, 0.6)),
+        (tcpnc.CASES[5], 0.2, (0.8, 0.8, None)),
+    ],
+)
+def test_what_erasures_leave_is_shared_evenly_as_far_as_links_allow(
+    case: tcpnc.Case, loss: float, shares: tuple[float | None, ...]
+) -> None:
+    found = tcpnc.erasure_shares(case, loss)
+    outer, inner = tcpnc.SEGMENT / tcpnc.OUTER, tcpnc.SEGMENT / tcpnc.PACKET
+    links = [rate * inner for rate in case.access]
+    bound = [
+        link if share is None else share * outer for share, link in zip(shares, links, strict=True)
+    ]
+    if case == tcpnc.CASES[1]:
+        bound[2] -= bound[0] + bound[1]
+    assert found == pytest.approx(bound)
+    assert tcpnc.erasure_capacity(case, loss) == pytest.approx(sum(bound))
+
+
+def test_tcpnc_asks_for_the_erasure_capacity_at_every_loss_and_compares_the_same_in_ns3() -> None:
+    cells = tcpnc.cells(Options("quick", runners=("sim", "ns3")))
+    outcomes = []
+    for cell in cells:
+        each = (0.7, 0.7, 0.8) if cell.key[2] in tcpnc.TUNNELS else (0.1, 0.1, 0.2)
+        each = (0.08, 0.1, 0.2) if cell.runner == "ns3" else each
+        outcome = reported(cell, 0, 3)
+        assert outcome.report is not None
+        traffic = tuple(replace(outcome.report.traffic[0], goodput_mbit=mbit) for mbit in each)
+        outcomes.append(replace(outcome, report=replace(outcome.report, traffic=traffic)))
+    results = Results(tuple(outcomes))
+    claims = {row.name: row for row in tcpnc.claims(results)}
+    lossy = "10% per link, new-reno: tunnel ÷ erasure capacity (simulator)"
+    row = claims[f"topology 1, case 1, {lossy}"]
+    assert row.measured == pytest.approx(2.2 / (2.7 * tcpnc.SEGMENT / tcpnc.OUTER))
+    assert (row.target, row.ok) == (0.9, True)
+    row = claims["topology 1, case 1, 10% per link, end to end, NewReno: simulator ÷ ns-3"]
+    assert row.measured == pytest.approx(0.4 / 0.38)
+    assert row.ok is True
+    costs = "no loss: goodput that tunnel takes from end to end (simulator)"
+    assert claims[f"topology 1, case 1, {costs}"].paper == pytest.approx(0.0348, abs=1e-4)
+    row = claims[
+        "topology 2, case 2, 10% per link, tunnel: session 3 ÷ the better of the others (simulator)"
+    ]
+    assert row.measured == pytest.approx(0.8 / 0.7)
+    drawn = tcpnc.figures(results)
+    assert [figure.title.split(",")[:2] for figure in drawn] == [
+        ["topology 1", " case 1"],
+        ["topology 2", " case 2"],
+    ]
+    assert all("ns-3" in figure.svg for figure in drawn)
 
 
 def test_failover_reads_stall_and_return_from_the_seconds() -> None:

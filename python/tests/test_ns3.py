@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from ropewalk.lab.cell import Cell
-from ropewalk.lab.experiments import validate
+from ropewalk.lab.experiments import tcpnc, validate
 from ropewalk.lab.experiments.options import Options
-from ropewalk.lab.programs import NS3, ProgramError, find
+from ropewalk.lab.programs import NS3, NS3_CHAIN, ProgramError, find
 from ropewalk.lab.runner import RunError, UnavailableError
 from ropewalk.lab.runner.ns3 import Ns3Runner
 from ropewalk.lab.runner.process import Children
@@ -19,11 +19,24 @@ from ropewalk.plan import Link, Ping, Tcp, Tunnel
 RESULT = '{"goodput_mbit": 2.5, "seconds": 12, "bytes": 9, "lost": 3, "dropped": 1}'
 
 
+CHAIN_RESULT = (
+    '{"seconds": 50, "goodput_mbit": [0.5, 0.25, 1.5], '
+    '"hops": [{"lost": 3, "dropped": 1}, {"lost": 4, "dropped": 2}]}'
+)
+
+
 def runner(tmp_path: Path, script: str) -> Ns3Runner:
-    program = tmp_path / NS3
-    program.write_text(f"#!/bin/sh\n{script}\n")
-    program.chmod(0o755)
-    return Ns3Runner(program, Children())
+    for name in (NS3, NS3_CHAIN):
+        program = tmp_path / name
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+    return Ns3Runner(tmp_path / NS3, Children())
+
+
+def chain(carrier: str = tcpnc.END_TO_END) -> Cell:
+    found = tcpnc.cells(Options("full", runners=("ns3",)))
+    key = ("topology 2, case 3", "20%", carrier)
+    return next(cell for cell in found if cell.key[:3] == key and cell.seed == 3)
 
 
 def cells() -> list[Cell]:
@@ -48,6 +61,44 @@ def test_every_cell_of_validate_is_one_that_ns3_can_run(tmp_path: Path) -> None:
     assert len(found) == 10 * 5 * 3 * 2
     one_each = [cell for cell in found if cell.seed == 1]
     assert len(runner(tmp_path, f"echo '{RESULT}'").run(one_each)) == len(one_each)
+
+
+def test_paths_in_a_row_and_hosts_are_given_to_a_program_of_their_own(tmp_path: Path) -> None:
+    log = f"echo \"$@\" > '{tmp_path}/log'; echo '{CHAIN_RESULT}'"
+    for carrier, hosts in ((tcpnc.END_TO_END, "linux"), (tcpnc.PUBLISHED, "published")):
+        [report] = runner(tmp_path, log).run([chain(carrier)])
+        assert (tmp_path / "log").read_text().split() == [
+            "--hops=2.0:10.0:0.2:100,4.0:10.0:0.2:100",
+            "--sources=1:1.0:2.5:100,1:1.0:2.5:100,2:1.0:2.5:100",
+            "--segment=1000", "--seconds=60.0", "--warmup=10.0", "--seed=3", f"--hosts={hosts}",
+        ]  # fmt: skip
+    assert (report.goodput_mbit, report.seed, report.runner) == (2.25, 3, "ns3")
+    assert [traffic.goodput_mbit for traffic in report.traffic] == [0.5, 0.25, 1.5]
+    assert [(path.name, path.lost, path.dropped) for path in report.paths] == [
+        ("a", 3, 1),
+        ("b", 4, 2),
+    ]
+
+
+def test_a_row_that_ns3_cannot_run_says_why(tmp_path: Path) -> None:
+    cell = chain()
+    plan, flow = cell.plan, cell.plan.traffic[0]
+    assert isinstance(flow, Tcp)
+    for changed, reason in (
+        (replace(plan, traffic=(replace(flow, congestion="bbr"),)), "NewReno uploads"),
+        (replace(plan, traffic=(replace(flow, flows=2),)), "each one flow"),
+        (replace(plan, traffic=(flow, replace(flow, segment=500))), "the same `segment`"),
+        (replace(plan, traffic=(replace(flow, access=Link()),)), "of every link"),
+        (replace(plan, path=(replace(plan.path[0], down=Link(loss=0.1)), *plan.path[1:])), "`up`"),
+    ):
+        with pytest.raises(UnavailableError, match=reason):
+            runner(tmp_path, "exit 1").run([replace(cell, plan=changed)])
+    with pytest.raises(RunError, match="no usable result"):
+        runner(tmp_path, f"echo '{RESULT}'").run([cell])
+    ready = runner(tmp_path, "exit 1")
+    (tmp_path / NS3_CHAIN).unlink()
+    with pytest.raises(UnavailableError, match="lab/ns3/build"):
+        ready.run([cell])
 
 
 def test_what_ns3_cannot_run_is_unavailable_and_says_why(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import tomllib
 from ropewalk.plan import (
     Call,
     Carrier,
+    Chain,
     Change,
     Direct,
     Gilbert,
@@ -15,6 +16,7 @@ from ropewalk.plan import (
     Ping,
     Plan,
     Quic,
+    Relay,
     Tcp,
     Tunnel,
     Web,
@@ -81,6 +83,8 @@ def test_every_carrier_and_traffic_has_its_kind() -> None:
         "direct": Direct(),
         "path": Direct("b"),
         "tunnel": Tunnel(),
+        "relay": Relay((("a",), ("b",))),
+        "chain": Chain(("a", "b")),
         "mptcp": Mptcp(),
         "peer": Peer("wireguard-go"),
     }
@@ -94,11 +98,31 @@ def test_every_carrier_and_traffic_has_its_kind() -> None:
     assert [item["kind"] for item in traffic] == ["tcp", "quic", "ping", "call", "web"]
 
 
+def test_hosts_at_the_gateways_of_a_row_have_links_of_their_own() -> None:
+    access = Link(rate_mbit=1, delay_ms=2.5, queue_packets=100)
+    traffic = (Tcp(direction="up", segment=1000, enter=2, access=access), Tcp())
+    plan = Plan("x", 1, PATHS, Relay((("a",), ("b",)), Tunnel(protect_up="none")), traffic)
+    found = read(plan)
+    assert found["carrier"] == {
+        "kind": "relay",
+        "hops": [["a"], ["b"]],
+        "tunnel": {"protect_up": "none"},
+    }
+    assert isinstance(found["traffic"], list)
+    first, second = found["traffic"]
+    assert (first["segment"], first["enter"]) == (1000, 2)
+    assert first["access"] == {"rate": "1Mbit", "delay": "2.5ms", "queue_packets": 100}
+    assert not {"segment", "enter", "access"} & set(second)
+    chain = read(Plan("x", 1, PATHS, Chain(("b", "a"))))
+    assert chain["carrier"] == {"kind": "chain", "hops": ["b", "a"]}
+
+
 def test_paths_in_use_follow_the_carrier() -> None:
-    def names(carrier: Direct | Tunnel | Mptcp) -> list[str]:
+    def names(carrier: Carrier) -> list[str]:
         return [path.name for path in paths_used(Plan("x", 1, PATHS, carrier))]
 
     assert names(Direct()) == ["a"]
     assert names(Direct("b")) == ["b"]
     assert names(Tunnel(paths=("b",))) == ["b"]
     assert names(Tunnel()) == names(Mptcp()) == ["a", "b"]
+    assert names(Relay((("b",),))) == names(Chain(("b",))) == ["b"]

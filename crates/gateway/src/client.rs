@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::net::UnixStream;
 
-use crate::config::{Config, HUB_CONFIG, RUN_DIR, SITE_CONFIG};
+use crate::config::{Config, HUB_CONFIG, RELAY_CONFIG, RUN_DIR, SITE_CONFIG};
 use crate::engine::control::Status;
 use crate::exit::NotRunning;
 
@@ -53,7 +53,11 @@ impl Client {
         }
         let mut running = Vec::new();
         let mut denied = None;
-        for (config, role) in [(SITE_CONFIG, "site"), (HUB_CONFIG, "hub")] {
+        for (config, role) in [
+            (SITE_CONFIG, "site"),
+            (HUB_CONFIG, "hub"),
+            (RELAY_CONFIG, "relay"),
+        ] {
             let configured = Config::load(Path::new(config)).map(|c| c.common().socket.clone());
             let socket =
                 configured.unwrap_or_else(|_| Path::new(RUN_DIR).join(format!("{role}.sock")));
@@ -74,9 +78,13 @@ impl Client {
                     .to_owned(),
             )
             .into()),
-            _ => bail!(
-                "a site and a hub run here; choose with --config {SITE_CONFIG} or {HUB_CONFIG}"
-            ),
+            (several, _) => {
+                let files: Vec<_> = several.iter().map(|(config, _)| *config).collect();
+                bail!(
+                    "several gateways run here; choose with --config {}",
+                    files.join(" or ")
+                )
+            }
         }
     }
 

@@ -1,7 +1,7 @@
 //! The sites a hub knows: a TOML file in the state directory, and the addresses given out.
 //!
-//! Invariant: names, keys and addresses are unique, and every address is in its pool and not the
-//! hub's. The file is replaced as a whole, under a lock, so that `invite` and a running hub
+//! Invariant: names, keys, addresses and networks are unique and overlap nowhere, and each is in
+//! its pool and not the hub's. The file is replaced as a whole, under a lock, so that `invite` and a running hub
 //! never see half of it. It holds public keys only.
 
 use std::collections::HashSet;
@@ -18,6 +18,7 @@ use crate::config::common::parse_name;
 use crate::config::reader::{Problems, Section, read};
 use crate::engine::settings::SiteEntry;
 use crate::files;
+use crate::service::network::overlap;
 
 /// Most sites of one hub.
 pub const SITES_MAX: usize = 10_000;
@@ -40,6 +41,9 @@ pub struct Site {
     /// Inner IPv6 address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ipv6: Option<IpAddr>,
+    /// Networks for the sites of a relay, one per family at most.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub networks: Vec<IpNet>,
     /// Whether the site may connect.
     pub enabled: bool,
 }
@@ -57,6 +61,7 @@ impl Site {
             name: self.name.clone(),
             key: self.key,
             addresses: self.addresses().collect(),
+            networks: self.networks.clone(),
             enabled: self.enabled,
         }
     }
@@ -120,7 +125,7 @@ impl Sites {
     }
 
     /// Adds a site and gives it addresses. With `replace`, a site of this name gets the new key
-    /// and keeps its addresses.
+    /// and keeps its addresses. A `relay` also gets networks for sites of its own.
     ///
     /// # Errors
     /// The name or key is taken, or the pool is used up.
@@ -129,7 +134,7 @@ impl Sites {
         hub: &HubConfig,
         name: &str,
         key: PublicKey,
-        replace: bool,
+        (replace, relay): (bool, bool),
     ) -> anyhow::Result<Site> {
         if let Some(other) = self
             .sites
@@ -157,21 +162,37 @@ impl Sites {
             }
             site.key = key;
             site.enabled = true;
-            return Ok(site.clone());
+            let mut site = site.clone();
+            if relay && site.networks.is_empty() {
+                site.networks = self.free_networks(hub)?;
+                self.sites.retain(|other| other.name != name);
+                self.insert(site.clone());
+            }
+            return Ok(site);
         }
         if self.sites.len() >= SITES_MAX {
             bail!("this hub has {SITES_MAX} sites, which is the limit; revoke some first");
         }
+        let networks = if relay {
+            self.free_networks(hub)?
+        } else {
+            Vec::new()
+        };
         let site = Site {
             name: name.to_owned(),
             key,
             ipv4: self.free_address(hub, hub.pool_v4)?,
             ipv6: self.free_address(hub, hub.pool_v6)?,
+            networks,
             enabled: true,
         };
-        self.sites.push(site.clone());
-        self.sites.sort_by(|a, b| a.name.cmp(&b.name));
+        self.insert(site.clone());
         Ok(site)
+    }
+
+    fn insert(&mut self, site: Site) {
+        self.sites.push(site);
+        self.sites.sort_by(|a, b| a.name.cmp(&b.name));
     }
 
     /// Removes a site.
@@ -194,6 +215,7 @@ impl Sites {
         let candidates = pool.hosts().take(SITES_MAX + 2);
         let free = candidates
             .filter(|ip| *ip != pool.network() && *ip != pool.broadcast() && !own.contains(ip))
+            .filter(|ip| !self.networks().any(|net| net.contains(ip)))
             .find(|ip| !taken.contains(ip));
         let free = free.with_context(|| {
             format!("every address of the pool {pool} is taken; revoke sites or enlarge the pool")
@@ -201,14 +223,55 @@ impl Sites {
         Ok(Some(free))
     }
 
+    fn networks(&self) -> impl Iterator<Item = &IpNet> {
+        self.sites.iter().flat_map(|site| &site.networks)
+    }
+
+    /// A network for a relay's sites out of each pool. They are taken from the pool's end, the
+    /// addresses of sites from its beginning.
+    fn free_networks(&self, hub: &HubConfig) -> anyhow::Result<Vec<IpNet>> {
+        let pools = hub.pool_v4.into_iter().chain(hub.pool_v6);
+        pools.map(|pool| self.free_network(hub, pool)).collect()
+    }
+
+    fn free_network(&self, hub: &HubConfig, pool: IpNet) -> anyhow::Result<IpNet> {
+        let length = relay_prefix(pool).with_context(|| {
+            format!("the pool {pool} is too small to give a part of it to a relay; enlarge it")
+        })?;
+        let own: Vec<IpAddr> = hub.own_addresses().iter().map(IpNet::addr).collect();
+        let taken = |part: &IpNet| {
+            let mut addresses = self.sites.iter().flat_map(Site::addresses);
+            addresses.any(|ip| part.contains(&ip))
+                || own.iter().any(|ip| part.contains(ip))
+                || self.networks().any(|net| overlap(net, part))
+        };
+        let mut part = IpNet::new(pool.broadcast(), length)
+            .map(|net| net.trunc())
+            .ok();
+        // Sites, the hub, and as many relays are all that can be in the way.
+        for _ in 0..2 * SITES_MAX + 2 {
+            match part {
+                Some(free) if !taken(&free) => return Ok(free),
+                Some(used) => part = before(used).filter(|net| pool.contains(net)),
+                None => break,
+            }
+        }
+        bail!(
+            "no part of the pool {pool} with a prefix of {length} bits is free for a relay; revoke \
+             sites or enlarge the pool"
+        )
+    }
+
     fn parse(path: &Path, text: &str, hub: &HubConfig) -> Result<Self, Problems> {
         let own: Vec<IpAddr> = hub.own_addresses().iter().map(IpNet::addr).collect();
         let mut seen = HashSet::new();
+        let mut earlier = Earlier::default();
         let mut sites = read(path, text, |root| {
             root.sections("site", SITES_MAX, |site| {
                 let parsed = parse_site(site, hub);
                 if let Some(parsed) = &parsed {
                     reject_doubles(site, parsed, &own, &mut seen);
+                    reject_overlaps(site, parsed, &own, &mut earlier);
                 }
                 parsed
             })
@@ -222,6 +285,27 @@ impl Sites {
             sites: sites.into_iter().flatten().collect(),
         })
     }
+}
+
+/// Most networks of one relay that the file may list.
+const NETWORKS_MAX: usize = 16;
+
+/// Prefix of the part of a pool that a relay gets: half of the bits that are left, so that a
+/// relay can give parts to further relays. `None` if such a part would be too small for a relay
+/// and a site.
+fn relay_prefix(pool: IpNet) -> Option<u8> {
+    let left = pool.max_prefix_len() - pool.prefix_len();
+    let bits = left / 2;
+    (bits >= 2).then(|| pool.max_prefix_len() - bits)
+}
+
+/// The network of the same size before this one.
+fn before(net: IpNet) -> Option<IpNet> {
+    let last: IpAddr = match net.network() {
+        IpAddr::V4(ip) => std::net::Ipv4Addr::from(u32::from(ip).checked_sub(1)?).into(),
+        IpAddr::V6(ip) => std::net::Ipv6Addr::from(u128::from(ip).checked_sub(1)?).into(),
+    };
+    Some(IpNet::new(last, net.prefix_len()).ok()?.trunc())
 }
 
 fn parse_site(site: &mut Section<'_>, hub: &HubConfig) -> Option<Site> {
@@ -248,12 +332,26 @@ fn parse_site(site: &mut Section<'_>, hub: &HubConfig) -> Option<Site> {
     };
     let ipv4 = address("ipv4", hub.pool_v4);
     let ipv6 = address("ipv6", hub.pool_v6);
+    let pools: Vec<IpNet> = hub.pool_v4.into_iter().chain(hub.pool_v6).collect();
+    let networks = site.list("networks", "[\"10.201.31.192/26\"]", NETWORKS_MAX, |text| {
+        let net: IpNet = text
+            .parse()
+            .map_err(|_| format!("{text:?} is not a network"))?;
+        if net.trunc() != net {
+            return Err(format!("{net} has bits beyond its prefix"));
+        }
+        if !pools.iter().any(|pool| pool.contains(&net)) {
+            return Err(format!("{net} is in no pool of the hub"));
+        }
+        Ok(net)
+    });
     let enabled = site.boolean("enabled").unwrap_or(true);
     Some(Site {
         name: name?,
         key: key?,
         ipv4,
         ipv6,
+        networks: networks.unwrap_or_default(),
         enabled,
     })
 }
@@ -273,6 +371,45 @@ fn reject_doubles(section: &Section<'_>, site: &Site, own: &[IpAddr], seen: &mut
     for ip in site.addresses().filter(|ip| own.contains(ip)) {
         let key = if ip.is_ipv4() { "ipv4" } else { "ipv6" };
         section.reject(key, &format!("{ip} is the hub's own address"), remedy);
+    }
+}
+
+/// What the sites before in the file have.
+#[derive(Debug, Default)]
+struct Earlier {
+    addresses: Vec<IpAddr>,
+    networks: Vec<IpNet>,
+}
+
+/// Networks of relays must hold no address and no network of anybody else.
+fn reject_overlaps(section: &Section<'_>, site: &Site, own: &[IpAddr], earlier: &mut Earlier) {
+    let remedy = "give every relay a network of its own";
+    earlier.addresses.extend(site.addresses());
+    for net in &site.networks {
+        let mut addresses = own.iter().chain(&earlier.addresses);
+        if let Some(ip) = addresses.find(|ip| net.contains(*ip)) {
+            section.reject(
+                "networks",
+                &format!("{net} holds {ip}, which is taken"),
+                remedy,
+            );
+        }
+        if let Some(other) = earlier.networks.iter().find(|other| overlap(other, net)) {
+            section.reject("networks", &format!("{net} overlaps with {other}"), remedy);
+        }
+        earlier.networks.push(*net);
+    }
+    let mut inside = site.addresses().filter_map(|ip| {
+        let net = earlier.networks.iter().find(|net| net.contains(&ip))?;
+        Some((ip, net))
+    });
+    if let Some((ip, net)) = inside.next() {
+        let key = if ip.is_ipv4() { "ipv4" } else { "ipv6" };
+        section.reject(
+            key,
+            &format!("{ip} is in the network {net} of a relay"),
+            remedy,
+        );
     }
 }
 
@@ -299,7 +436,10 @@ mod tests {
             "ipv4 = \"10.9.0.0/16\"\nipv6 = \"fd00:9::/64\"",
         );
         for (number, name) in [(1, "boat"), (2, "van")] {
-            Sites::edit(&hub, |sites| sites.add(&hub, name, key(number), false)).unwrap();
+            Sites::edit(&hub, |sites| {
+                sites.add(&hub, name, key(number), (false, false))
+            })
+            .unwrap();
         }
         let sites = Sites::load(&hub).unwrap();
         let addresses: Vec<_> = sites.all().iter().flat_map(Site::addresses).collect();
@@ -313,16 +453,16 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let hub = config(directory.path(), "ipv4 = \"10.9.0.0/16\"");
         let mut sites = Sites::default();
-        let first = sites.add(&hub, "boat", key(1), false).unwrap();
+        let first = sites.add(&hub, "boat", key(1), (false, false)).unwrap();
         let error = sites
-            .add(&hub, "boat", key(2), false)
+            .add(&hub, "boat", key(2), (false, false))
             .unwrap_err()
             .to_string();
         assert!(error.contains("--replace"), "{error}");
-        let second = sites.add(&hub, "boat", key(2), true).unwrap();
+        let second = sites.add(&hub, "boat", key(2), (true, false)).unwrap();
         assert_eq!((second.ipv4, second.key), (first.ipv4, key(2)));
         assert!(
-            sites.add(&hub, "van", key(2), false).is_err(),
+            sites.add(&hub, "van", key(2), (false, false)).is_err(),
             "one key for two sites"
         );
         assert_eq!(sites.revoke("boat").unwrap().key, key(2));
@@ -336,12 +476,78 @@ mod tests {
     }
 
     #[test]
+    fn relays_get_networks_from_the_end_of_the_pools_and_sites_none_of_theirs() {
+        let directory = tempfile::tempdir().unwrap();
+        let hub = config(
+            directory.path(),
+            "ipv4 = \"10.9.0.0/24\"\nipv6 = \"fd00:9::/64\"",
+        );
+        let relays = [(1, "a"), (2, "b")];
+        for (number, name) in relays {
+            Sites::edit(&hub, |sites| {
+                sites.add(&hub, name, key(number), (false, true))
+            })
+            .unwrap();
+        }
+        let mut sites = Sites::load(&hub).unwrap();
+        let places: Vec<_> = sites.entries().iter().flat_map(SiteEntry::places).collect();
+        let expected = [
+            [
+                "10.9.0.2",
+                "fd00:9::2",
+                "10.9.0.240/28",
+                "fd00:9::ffff:ffff:0:0/96",
+            ],
+            [
+                "10.9.0.3",
+                "fd00:9::3",
+                "10.9.0.224/28",
+                "fd00:9::ffff:fffe:0:0/96",
+            ],
+        ];
+        assert_eq!(places, expected.concat());
+        let entry = &sites.entries()[0];
+        assert!(entry.owns(&"10.9.0.241".parse().unwrap()));
+        assert!(!entry.owns(&"10.9.0.225".parse().unwrap()));
+        // 256 addresses less network, broadcast, hub, two relays and their 32 addresses, of which
+        // the broadcast is one.
+        let mut count = 0;
+        while sites
+            .add(&hub, &format!("s{count}"), key(10 + count), (false, false))
+            .is_ok()
+        {
+            count += 1;
+        }
+        assert_eq!(count, 220);
+    }
+
+    #[test]
+    fn a_site_becomes_a_relay_when_it_is_invited_anew() {
+        let directory = tempfile::tempdir().unwrap();
+        let hub = config(directory.path(), "ipv4 = \"10.9.0.0/28\"");
+        let mut sites = Sites::default();
+        let first = sites.add(&hub, "a", key(1), (false, false)).unwrap();
+        assert!(first.networks.is_empty());
+        let second = sites.add(&hub, "a", key(2), (true, true)).unwrap();
+        assert_eq!(second.ipv4, first.ipv4);
+        assert_eq!(second.networks, ["10.9.0.12/30".parse::<IpNet>().unwrap()]);
+        assert_eq!(sites.all(), [second]);
+        let small = config(directory.path(), "ipv4 = \"10.9.0.0/29\"");
+        let error = Sites::default().add(&small, "a", key(1), (false, true));
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains("too small"), "{error}");
+    }
+
+    #[test]
     fn used_up_pool_is_an_error() {
         let directory = tempfile::tempdir().unwrap();
         let hub = config(directory.path(), "ipv4 = \"10.9.0.0/30\"");
         let mut sites = Sites::default();
-        sites.add(&hub, "a", key(1), false).unwrap();
-        let error = sites.add(&hub, "b", key(2), false).unwrap_err().to_string();
+        sites.add(&hub, "a", key(1), (false, false)).unwrap();
+        let error = sites
+            .add(&hub, "b", key(2), (false, false))
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("10.9.0.0/30 is taken"), "{error}");
     }
 
@@ -381,6 +587,20 @@ mod tests {
                 ":1: site[1].key: missing",
             ),
             ("[[site]]\nnmae = \"a\"\n".to_owned(), "did you mean name?"),
+            (
+                site("a", 1, "10.9.0.2") + "networks = [\"10.9.0.0/28\"]\n",
+                ":5: site[1].networks: 10.9.0.0/28 holds 10.9.0.1",
+            ),
+            (
+                site("a", 1, "10.9.0.2") + "networks = [\"10.8.0.0/28\"]\n",
+                "10.8.0.0/28 is in no pool",
+            ),
+            (
+                site("a", 1, "10.9.0.2")
+                    + "networks = [\"10.9.1.0/28\"]\n"
+                    + &site("b", 2, "10.9.1.3"),
+                ":9: site[2].ipv4: 10.9.1.3 is in the network 10.9.1.0/28",
+            ),
         ] {
             std::fs::write(&hub.sites_file, &text).unwrap();
             let error = Sites::load(&hub).unwrap_err().to_string();

@@ -4,7 +4,7 @@
 //!
 //! | bytes | contents |
 //! |---|---|
-//! | 1 | version, 1 |
+//! | 1 | version: 1, or 2 for a relay |
 //! | 1 | 1 when a private key follows, else 0 |
 //! | 32 | the hub's public key |
 //! | 32 | the site's private key, if so |
@@ -12,6 +12,8 @@
 //! | 1 + n | length of the site's name, name |
 //! | 1 | number of endpoints |
 //! | (1 + n) each | length of the endpoint, endpoint as `host:port` |
+//! | 1 | version 2: number of networks that the hub routes to the relay |
+//! | (1 + n) each | length of the network, network as `address/prefix` |
 //! | 4 | start of the SHA-256 of all bytes before |
 //!
 //! Invariant: what is parsed has the checksum and nothing after it; the private key never appears
@@ -22,6 +24,7 @@ use std::fmt;
 use aws_lc_rs::digest::{SHA256, digest};
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use ipnet::IpNet;
 use ropewalk_transport::{Identity, PublicKey};
 
 use crate::config::common::{HostPort, parse_name};
@@ -32,6 +35,10 @@ const PREFIX: &str = "ropewalk1.";
 /// What every token starts with.
 const FAMILY: &str = "ropewalk";
 const VERSION: u8 = 1;
+/// Of a token with networks: programs that know no relays say that they are too old for it.
+const VERSION_RELAY: u8 = 2;
+/// Most networks in a token: one of each family.
+const NETWORKS_MAX: usize = 2;
 const CHECKSUM_BYTES: usize = 4;
 /// Longest token that is looked at, characters.
 const CHARS_MAX: usize = 4_096;
@@ -48,6 +55,9 @@ pub struct Token {
     pub name: String,
     /// Where the hub is reached, preferred first; 1 to [`ENDPOINTS_MAX`].
     pub endpoints: Vec<HostPort>,
+    /// Networks that the hub routes to a relay, for its sites; at most one of each family. Empty
+    /// for a plain site.
+    pub networks: Vec<IpNet>,
 }
 
 /// Why a text is no token.
@@ -70,7 +80,13 @@ impl Token {
     /// The text form. It is a secret when it holds a private key.
     #[must_use]
     pub fn encode(&self) -> String {
-        let mut bytes = vec![VERSION, u8::from(self.identity.is_some())];
+        let networks = &self.networks[..self.networks.len().min(NETWORKS_MAX)];
+        let version = if networks.is_empty() {
+            VERSION
+        } else {
+            VERSION_RELAY
+        };
+        let mut bytes = vec![version, u8::from(self.identity.is_some())];
         bytes.extend_from_slice(self.hub_key.as_bytes());
         if let Some(identity) = &self.identity {
             let seed = STANDARD
@@ -84,6 +100,12 @@ impl Token {
         bytes.push(u8::try_from(endpoints.len()).unwrap_or(u8::MAX));
         for endpoint in endpoints {
             put_text(&mut bytes, &endpoint.to_string());
+        }
+        if version == VERSION_RELAY {
+            bytes.push(u8::try_from(networks.len()).unwrap_or(u8::MAX));
+            for network in networks {
+                put_text(&mut bytes, &network.to_string());
+            }
         }
         let checksum = digest(&SHA256, &bytes);
         bytes.extend_from_slice(&checksum.as_ref()[..CHECKSUM_BYTES]);
@@ -134,7 +156,8 @@ impl fmt::Debug for Token {
 
 fn parse_body(body: &[u8]) -> Result<Token, TokenError> {
     let mut rest = body;
-    if take::<1>(&mut rest)?[0] != VERSION {
+    let version = take::<1>(&mut rest)?[0];
+    if ![VERSION, VERSION_RELAY].contains(&version) {
         return Err(TokenError::Version);
     }
     let has_seed = take::<1>(&mut rest)?[0] == 1;
@@ -156,6 +179,11 @@ fn parse_body(body: &[u8]) -> Result<Token, TokenError> {
         let endpoint = take_text(&mut rest)?.parse();
         endpoints.push(endpoint.map_err(|_| TokenError::Damaged("no endpoint"))?);
     }
+    let networks = if version == VERSION_RELAY {
+        take_networks(&mut rest)?
+    } else {
+        Vec::new()
+    };
     if !rest.is_empty() {
         return Err(TokenError::Damaged("too long"));
     }
@@ -165,7 +193,29 @@ fn parse_body(body: &[u8]) -> Result<Token, TokenError> {
         tcp_port,
         name,
         endpoints,
+        networks,
     })
+}
+
+/// The networks of a relay: one, or one of each family.
+fn take_networks(rest: &mut &[u8]) -> Result<Vec<IpNet>, TokenError> {
+    let count = usize::from(take::<1>(rest)?[0]);
+    let mut networks: Vec<IpNet> = Vec::new();
+    for _ in 0..count {
+        let network: IpNet = take_text(rest)?
+            .parse()
+            .map_err(|_| TokenError::Damaged("no network"))?;
+        let is_ipv4 = network.addr().is_ipv4();
+        let again = networks.iter().any(|net| net.addr().is_ipv4() == is_ipv4);
+        if again || network != network.trunc() {
+            return Err(TokenError::Damaged("no network"));
+        }
+        networks.push(network);
+    }
+    if networks.is_empty() {
+        return Err(TokenError::Damaged("no networks"));
+    }
+    Ok(networks)
 }
 
 /// Names and endpoints are shorter than 256 bytes by their own checks.
@@ -207,6 +257,7 @@ mod tests {
                 "192.0.2.7:4443".parse().unwrap(),
                 "[2001:db8::1]:4443".parse().unwrap(),
             ],
+            networks: Vec::new(),
         }
     }
 
@@ -223,6 +274,21 @@ mod tests {
             assert_eq!(public(&got), public(&sent));
             assert_eq!((got.tcp_port, got.name), (443, "boat".to_owned()));
             assert_eq!(got.endpoints, sent.endpoints);
+        }
+    }
+
+    #[test]
+    fn networks_of_a_relay_survive_and_a_plain_token_is_as_before() {
+        let networks: Vec<IpNet> = ["10.9.0.192/26", "fd00:9::/96"]
+            .map(|text| text.parse().unwrap())
+            .to_vec();
+        for networks in [networks.clone(), networks[..1].to_vec(), Vec::new()] {
+            let mut sent = token(true);
+            sent.networks.clone_from(&networks);
+            let text = sent.encode();
+            let first = URL_SAFE_NO_PAD.decode(&text[PREFIX.len()..]).unwrap()[0];
+            assert_eq!(first, if networks.is_empty() { 1 } else { 2 });
+            assert_eq!(Token::decode(&text).unwrap().networks, networks);
         }
     }
 

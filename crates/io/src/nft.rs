@@ -29,6 +29,8 @@ pub struct HubNat {
     pub pool_v6: Option<(Ipv6Addr, u8)>,
     /// Whether to translate the sites' addresses to the hub's.
     pub masquerade: bool,
+    /// The only other interface that packets of the sites may leave by; `None` is any.
+    pub onward: Option<String>,
 }
 
 /// Why rules could not be applied.
@@ -46,8 +48,8 @@ pub enum NftError {
 }
 
 /// Replaces the table by the rules of a hub, in one transaction: packets of the pools pass between
-/// the TUN interface and the rest, TCP handshakes over it get an MSS that fits, and, if asked for,
-/// packets from the pools leave with the hub's address.
+/// the TUN interface and the rest, or one other interface only, TCP handshakes over it get an MSS that
+/// fits, and, if asked for, packets from the pools leave with the hub's address.
 ///
 /// # Errors
 /// See [`NftError`].
@@ -66,6 +68,16 @@ pub fn apply_hub(nat: &HubNat) -> Result<(), NftError> {
         NfHook::Forward,
         PRIORITY_FILTER,
     );
+    if let Some(onward) = &nat.onward {
+        check_name(onward)?;
+        let elsewhere = vec![
+            table.interface(MetaKey::Iifname, Operator::EQ),
+            table.interface(MetaKey::Oifname, Operator::NEQ),
+            named(MetaKey::Oifname, Operator::NEQ, onward),
+            Statement::Drop(None),
+        ];
+        table.rule("forward", elsewhere);
+    }
     for (ip, prefix) in &pools {
         let from = vec![
             table.interface(MetaKey::Iifname, Operator::EQ),
@@ -174,11 +186,7 @@ impl<'a> NewTable<'a> {
     }
 
     fn interface(&self, key: MetaKey, op: Operator) -> Statement<'a> {
-        Statement::Match(Match {
-            left: Expression::Named(NamedExpression::Meta(Meta { key })),
-            right: Expression::String(self.tun.into()),
-            op,
-        })
+        named(key, op, self.tun)
     }
 
     /// `rt mtu` is the smaller MSS of the routes there and back, so one rule per direction does.
@@ -213,6 +221,15 @@ impl<'a> NewTable<'a> {
     fn apply(self) -> Result<(), NftError> {
         run(self.batch)
     }
+}
+
+/// Whether a packet's interface has this name.
+fn named(key: MetaKey, op: Operator, interface: &str) -> Statement<'_> {
+    Statement::Match(Match {
+        left: Expression::Named(NamedExpression::Meta(Meta { key })),
+        right: Expression::String(interface.into()),
+        op,
+    })
 }
 
 fn table_object(name: &str) -> Table<'_> {

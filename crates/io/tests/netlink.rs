@@ -319,15 +319,16 @@ fn hub_rules_come_as_one_table_and_leave_nothing() {
         return;
     }
     let namespace = Namespace::new();
-    let hub = |masquerade| HubNat {
+    let hub = |masquerade, onward: Option<&str>| HubNat {
         table: "ropewalk-test".into(),
         tun: "rope0".into(),
         pool_v4: Some(("10.200.0.0".parse().expect("address"), 16)),
         pool_v6: Some(("fd20::".parse().expect("address"), 48)),
         masquerade,
+        onward: onward.map(str::to_owned),
     };
-    for masquerade in [true, false, true] {
-        let nat = hub(masquerade);
+    for (masquerade, onward) in [(true, None), (false, Some("rope1")), (true, None)] {
+        let nat = hub(masquerade, onward);
         namespace
             .enter(move || nft::apply_hub(&nat))
             .expect("applied");
@@ -339,6 +340,8 @@ fn hub_rules_come_as_one_table_and_leave_nothing() {
             "{rules}"
         );
         assert_eq!(rules.matches("accept\n").count(), 4, "{rules}");
+        let refused = r#"oifname != "rope0" oifname != "rope1" drop"#;
+        assert_eq!(rules.contains(refused), onward.is_some(), "{rules}");
         let translations = rules.matches("masquerade\n").count();
         assert_eq!(translations, if masquerade { 2 } else { 0 }, "{rules}");
     }

@@ -33,13 +33,15 @@
 mod ceiling;
 pub mod page;
 mod report;
+mod row;
 mod traffic;
 
 pub use ceiling::{INNER_HEADERS, OUTER_OVERHEAD, direct_ceiling, tunnel_ceiling};
 pub use report::{
     Distribution, FlowReport, PathReport, Report, TrafficReport, TunnelReport, overhead,
 };
-pub use traffic::{Congestion, Direction, Traffic};
+pub use row::{HOPS_MAX, RelayPlan};
+pub use traffic::{Congestion, Direction, SEGMENT_MAX, Traffic};
 
 use std::collections::BTreeSet;
 
@@ -112,6 +114,13 @@ pub enum Carrier {
     },
     /// A Ropewalk tunnel.
     Tunnel(TunnelPlan),
+    /// Tunnels in a row: what one delivers enters the next.
+    Relay(RelayPlan),
+    /// Paths in a row, without any tunnel.
+    Chain {
+        /// Names of the paths, from the site to the server.
+        hops: Vec<String>,
+    },
     /// In-kernel MPTCP over all paths; not simulated.
     Mptcp,
     /// Another program, by its name in the lab; not simulated.
@@ -222,6 +231,11 @@ impl Plan {
                 let paths = tunnel.paths.iter().flatten();
                 paths.map(|path| ("carrier.paths", path.as_str())).collect()
             }
+            Carrier::Relay(relay) => {
+                let paths = relay.hops.iter().flatten();
+                paths.map(|path| (row::HOPS, path.as_str())).collect()
+            }
+            Carrier::Chain { hops } => hops.iter().map(|path| (row::HOPS, path.as_str())).collect(),
             Carrier::DirectFirst | Carrier::Mptcp | Carrier::Peer { .. } => Vec::new(),
         };
         for (key, name) in named {
@@ -231,6 +245,7 @@ impl Plan {
                 return fail(key, format!("there is no path `{name}`, only {known}"));
             }
         }
+        row::check(self)?;
         for (index, traffic) in self.traffic.iter().enumerate() {
             traffic
                 .check(self.duration)

@@ -114,7 +114,8 @@ pub struct PathReport {
     pub capacity_mbit: f64,
 }
 
-/// The receiving gateway of the first bulk traffic, unless said otherwise.
+/// The receiving gateway of the first bulk traffic, unless said otherwise; of tunnels in a row, see
+/// [`TunnelReport::of_hops`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TunnelReport {
     /// Inner packets delivered.
@@ -146,6 +147,32 @@ pub struct TunnelReport {
     pub overhead: f64,
     /// Why the sending gateway's scheduler did what it did, at the end.
     pub reason: String,
+}
+
+impl TunnelReport {
+    /// Of tunnels in a row, in the direction of the data: what the last delivered, the greatest
+    /// overhead of any, and of everything else the sum. `None` of nothing.
+    #[must_use]
+    pub fn of_hops(hops: &[Self]) -> Option<Self> {
+        let last = hops.last()?;
+        let sum = |field: fn(&Self) -> u64| hops.iter().map(field).sum();
+        let reasons = hops.iter().zip(1..);
+        let reasons = reasons.map(|(hop, number)| format!("hop {number}: {}", hop.reason));
+        Some(Self {
+            delivered: last.delivered,
+            reordered: sum(|hop| hop.reordered),
+            held: sum(|hop| hop.held),
+            hold_timeouts: sum(|hop| hop.hold_timeouts),
+            late: sum(|hop| hop.late),
+            duplicates: sum(|hop| hop.duplicates),
+            entry_drops: sum(|hop| hop.entry_drops),
+            recovered: sum(|hop| hop.recovered),
+            repairs: sum(|hop| hop.repairs),
+            combinations: sum(|hop| hop.combinations),
+            overhead: hops.iter().map(|hop| hop.overhead).fold(0.0, f64::max),
+            reason: reasons.collect::<Vec<_>>().join("; "),
+        })
+    }
 }
 
 /// Bytes that protection added by the bytes it protects; 0 where nothing was sent.

@@ -66,6 +66,78 @@ fn bad_plans_name_the_key() {
     }
 }
 
+const ROW: &str = r#"
+name = "row"
+duration = "20s"
+[[path]]
+name = "a"
+[[path]]
+name = "b"
+[[path]]
+name = "c"
+[carrier]
+kind = "relay"
+hops = [["a"], ["b", "c"]]
+tunnel = { scheduler = "auto" }
+[[traffic]]
+kind = "tcp"
+direction = "up"
+segment = 1000
+[[traffic]]
+kind = "tcp"
+enter = 2
+access = { rate = "1Mbit", delay = "1500us", queue_packets = 100 }
+"#;
+
+#[test]
+fn tunnels_in_a_row_read_and_write_the_same() {
+    let plan = Plan::parse(ROW).unwrap();
+    assert_eq!(plan.hops(), 2);
+    let places: Vec<_> = plan.traffic.iter().map(Traffic::enter).collect();
+    assert_eq!(places, [1, 2]);
+    assert!(plan.traffic[0].access().is_none() && plan.traffic[1].access().is_some());
+    let again = Plan::parse(&plan.to_toml().unwrap()).unwrap();
+    assert_eq!(again, plan);
+    let chain = ROW.replace("[[\"a\"], [\"b\", \"c\"]]", "[\"a\", \"c\"]");
+    let chain = chain.replace("relay", "chain").replace("tunnel = {", "# ");
+    let plan = Plan::parse(&chain).unwrap();
+    assert!(matches!(&plan.carrier, Carrier::Chain { hops } if hops == &["a", "c"]));
+    assert_eq!(Plan::parse(&plan.to_toml().unwrap()).unwrap(), plan);
+}
+
+#[test]
+fn bad_rows_name_the_key() {
+    let hops = "[[\"a\"], [\"b\", \"c\"]]";
+    for (from, to, key) in [
+        (hops, "[]", "carrier.hops"),
+        (hops, "[[\"a\"], []]", "carrier.hops"),
+        (hops, "[[\"a\"], [\"x\"]]", "carrier.hops"),
+        (hops, "[[\"a\"], [\"a\", \"b\"]]", "carrier.hops"),
+        ("scheduler =", "schedular =", "schedular"),
+        (
+            "scheduler = \"auto\"",
+            "paths = [\"a\"]",
+            "carrier.tunnel.paths",
+        ),
+        ("enter = 2", "enter = 3", "traffic[1].enter"),
+        ("enter = 2", "enter = 0", "traffic[1].enter"),
+        ("segment = 1000", "segment = 2000", "traffic[0].segment"),
+        ("queue_packets", "queue_pakets", "queue_pakets"),
+    ] {
+        assert!(ROW.contains(from), "{from}");
+        let error = Plan::parse(&ROW.replace(from, to)).unwrap_err();
+        assert!(error.to_string().contains(key), "{key}: {error}");
+    }
+    for (more, key) in [
+        ("enter = 2", "traffic[0].enter"),
+        ("access = { delay = \"1ms\" }", "traffic[0].access"),
+    ] {
+        let text = PLAN.replace("flows = 5", more);
+        let error = Plan::parse(&text).unwrap_err();
+        assert!(error.to_string().contains(key), "{key}: {error}");
+    }
+}
+
 #[test]
 fn paths_of_one_plan_have_different_randomness_and_seeds_do_too() {
     let plan = Plan::parse(PLAN).unwrap();

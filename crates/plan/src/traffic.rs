@@ -1,5 +1,6 @@
 //! What is sent.
 
+use ropewalk_netem::DirectionPlan;
 use ropewalk_types::Duration;
 use serde::{Deserialize, Serialize};
 
@@ -45,6 +46,17 @@ pub enum Traffic {
         /// When it starts, after the start of the plan.
         #[serde(default, with = "crate::duration")]
         start: Duration,
+        /// Bytes of data in a segment at most, 100 to 1,448; what the carrier allows unless given.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        segment: Option<u32>,
+        /// `relay` and `chain` only: which gateway the host of the site's side is at; 1 is the
+        /// site, 2 the next towards the server.
+        #[serde(default = "one", skip_serializing_if = "is_one")]
+        enter: u32,
+        /// `relay` and `chain` only: the link between that host and its gateway, the same both
+        /// ways; none unless given.
+        #[serde(default, skip_serializing_if = "DirectionPlan::is_empty")]
+        access: Box<DirectionPlan>,
     },
     /// Bulk QUIC connections, as an HTTP/3 download: a packet counts as lost once a packet this
     /// many numbers later was acknowledged (RFC 9002 §6.1.1).
@@ -127,8 +139,16 @@ impl Traffic {
             }
         };
         match *self {
-            Self::Tcp { flows, start, .. } => {
+            Self::Tcp {
+                flows,
+                start,
+                segment,
+                ..
+            } => {
                 count("flows", flows, FLOWS_MAX)?;
+                if segment.is_some_and(|bytes| !(SEGMENT_MIN..=SEGMENT_MAX).contains(&bytes)) {
+                    return Err(("segment", format!("use {SEGMENT_MIN} to {SEGMENT_MAX}")));
+                }
                 begins(start)
             }
             Self::Quic {
@@ -171,9 +191,20 @@ fn at_least(
 }
 
 const FLOWS_MAX: u32 = 1_000;
+const SEGMENT_MIN: u32 = 100;
+/// Most data of a TCP segment in a packet of 1,500 bytes, with timestamps.
+pub const SEGMENT_MAX: u32 = 1_448;
 
 const fn one() -> u32 {
     1
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+const fn is_one(value: &u32) -> bool {
+    *value == 1
 }
 
 const fn three() -> u32 {

@@ -2,21 +2,24 @@
 
 use crate::carrier::Carrier;
 use crate::carrier::direct::Direct;
-use crate::carrier::tunnel::{ModelledTunnel, QuicTunnel, TunnelCarrier, TunnelSettings};
+use crate::carrier::row::{Hop, Place, Row};
+use crate::carrier::tunnel::{
+    ModelledTunnel, QuicTunnel, SubTunnel, TunnelCarrier, TunnelSettings,
+};
 use crate::events::Trace;
 use crate::host::tcp::LossDetection;
-use crate::traffic::section::{Maker, Section, nanos};
+use crate::traffic::section::{Maker, Section, flow_count, nanos};
 use crate::traffic::side;
 use crate::world::{Hosts, Snapshot, Span, World};
 use ropewalk_core::schedule::Policy;
-use ropewalk_netem::{Link, LinkConfig, Side};
+use ropewalk_netem::{Link, LinkConfig, LinkPlan, Side};
 use ropewalk_plan::{
-    self as plan, Direction, PathReport, Plan, PlanError, Report, Traffic, TransportPlan,
-    TunnelPlan, direct_ceiling, tunnel_ceiling,
+    self as plan, Direction, PathReport, Plan, PlanError, RelayPlan, Report, Traffic,
+    TransportPlan, TunnelPlan, direct_ceiling, tunnel_ceiling,
 };
 use ropewalk_types::Random;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Largest IP packet of hosts without a tunnel, bytes.
 pub const DIRECT_MTU: u32 = 1_500;
@@ -36,6 +39,14 @@ pub enum SimError {
         index: usize,
         /// What is wrong.
         error: ropewalk_netem::PlanError,
+    },
+    /// The settings of a host's own link are wrong.
+    #[error("traffic[{index}].access.{problem}")]
+    Access {
+        /// Which traffic.
+        index: usize,
+        /// Which key, and what is wrong.
+        problem: String,
     },
 }
 
@@ -93,6 +104,8 @@ pub fn run_with(plan: &Plan, seed: u64, options: Options) -> Result<Report, SimE
             setup.run_direct(index)?
         }
         plan::Carrier::Tunnel(tunnel) => setup.run_tunnel(tunnel, options.policy)?,
+        plan::Carrier::Relay(relay) => setup.run_relay(relay, options.policy.is_some())?,
+        plan::Carrier::Chain { hops } => setup.run_chain(hops)?,
         plan::Carrier::Mptcp => {
             return Err(SimError::setting(
                 "carrier.kind",
@@ -116,6 +129,8 @@ struct Setup<'a> {
     seed: u64,
     span: Span,
     links: Vec<LinkConfig>,
+    /// Where relative names of trace files start.
+    folder: PathBuf,
     /// Direction of the first bulk traffic.
     direction: Side,
     detection: LossDetection,
@@ -125,14 +140,9 @@ struct Setup<'a> {
 impl<'a> Setup<'a> {
     fn new(plan: &'a Plan, seed: u64, options: &Options) -> Result<Self, SimError> {
         plan.check()?;
-        let load = |name: &str| {
-            let folder = options.folder.clone().unwrap_or_default();
-            let file = folder.join(name);
-            std::fs::read_to_string(&file)
-                .map_err(|error| format!("cannot read {}: {error}", file.display()))
-        };
+        let folder = options.folder.clone().unwrap_or_default();
         let links = plan.path.iter().enumerate().map(|(index, path)| {
-            let link = path.link(seed, index).resolve(load);
+            let link = path.link(seed, index).resolve(|name| load(&folder, name));
             link.map_err(|error| SimError::Path { index, error })
         });
         let bulk = plan.traffic.iter().find_map(|traffic| match traffic {
@@ -147,6 +157,7 @@ impl<'a> Setup<'a> {
                 end_ns: nanos(plan.duration),
             },
             links: links.collect::<Result<_, _>>()?,
+            folder,
             direction: side(bulk.unwrap_or(Direction::Down)),
             detection: LossDetection::default(),
             trace: Trace::default(),
@@ -156,6 +167,18 @@ impl<'a> Setup<'a> {
     fn index_of(&self, name: &str) -> Result<usize, SimError> {
         let index = self.plan.path.iter().position(|path| path.name == name);
         index.ok_or_else(|| SimError::setting("carrier.path", format!("there is no path `{name}`")))
+    }
+
+    fn indices_of(&self, names: &[String]) -> Result<Vec<usize>, SimError> {
+        names.iter().map(|name| self.index_of(name)).collect()
+    }
+
+    /// Capacity of all these paths together in the direction of the data, Mbit/s.
+    fn sum_mbit(&self, paths: &[usize]) -> f64 {
+        let each = paths
+            .iter()
+            .map(|&path| self.capacity_mbit(path, self.direction));
+        each.sum()
     }
 
     fn run_direct(self, path: usize) -> Result<Report, SimError> {
@@ -171,30 +194,108 @@ impl<'a> Setup<'a> {
     ) -> Result<Report, SimError> {
         let used: Vec<usize> = match &tunnel.paths {
             None => (0..self.links.len()).collect(),
-            Some(names) => {
-                let index = names.iter().map(|name| self.index_of(name));
-                index.collect::<Result<_, _>>()?
-            }
+            Some(names) => self.indices_of(names)?,
         };
-        let settings = TunnelSettings::parse(tunnel)?;
-        let links = used.iter().map(|&path| (path, self.links[path].clone()));
-        let entry = self.direction;
-        let links = links.collect();
-        let capacity = used.iter().map(|&path| self.capacity_mbit(path, entry));
-        let ceiling = tunnel_ceiling(capacity.sum());
+        let settings = TunnelSettings::parse(tunnel, "carrier")?;
+        let ceiling = tunnel_ceiling(self.sum_mbit(&used));
         match tunnel.transport {
             TransportPlan::Model => {
-                let carrier = TunnelCarrier::<ModelledTunnel>::new(
-                    &settings, links, self.seed, entry, policy,
-                )?;
+                let carrier = self.tunnel::<ModelledTunnel>(&settings, &used, 0, policy)?;
                 self.run(carrier, TUNNEL_MTU, ceiling)
             }
             TransportPlan::Quic => {
-                let carrier =
-                    TunnelCarrier::<QuicTunnel>::new(&settings, links, self.seed, entry, policy)?;
+                let carrier = self.tunnel::<QuicTunnel>(&settings, &used, 0, policy)?;
                 self.run(carrier, TUNNEL_MTU, ceiling)
             }
         }
+    }
+
+    /// The tunnel of a hop over these paths.
+    fn tunnel<S: SubTunnel>(
+        &self,
+        settings: &TunnelSettings,
+        paths: &[usize],
+        hop: usize,
+        policy: Option<Box<dyn Policy>>,
+    ) -> Result<TunnelCarrier<S>, SimError> {
+        let links = paths.iter().map(|&path| (path, self.links[path].clone()));
+        let seed = self.seed ^ (hop as u64).wrapping_mul(HOP_SEED);
+        TunnelCarrier::new(settings, links.collect(), seed, self.direction, policy)
+    }
+
+    fn run_relay(self, relay: &RelayPlan, scheduled: bool) -> Result<Report, SimError> {
+        if scheduled {
+            let problem = "a scheduler from outside is for one tunnel, not for a `relay`".into();
+            return Err(SimError::setting("carrier.kind", problem));
+        }
+        match relay.tunnel.transport {
+            TransportPlan::Model => self.run_tunnels::<ModelledTunnel>(relay),
+            TransportPlan::Quic => self.run_tunnels::<QuicTunnel>(relay),
+        }
+    }
+
+    fn run_tunnels<S: SubTunnel>(self, relay: &RelayPlan) -> Result<Report, SimError> {
+        let settings = TunnelSettings::parse(&relay.tunnel, "carrier.tunnel")?;
+        let mut hops = Vec::new();
+        for (number, names) in relay.hops.iter().enumerate() {
+            let paths = self.indices_of(names)?;
+            let carrier = self.tunnel::<S>(&settings, &paths, number, None)?;
+            hops.push(Hop { carrier, paths });
+        }
+        let ceiling = tunnel_ceiling(self.narrowest_mbit(&hops));
+        self.run_row(hops, TUNNEL_MTU, ceiling)
+    }
+
+    fn run_chain(self, names: &[String]) -> Result<Report, SimError> {
+        let hop = |path: usize| Hop {
+            carrier: Direct::new(Link::new(self.links[path].clone()), path),
+            paths: vec![path],
+        };
+        let hops: Vec<_> = self.indices_of(names)?.into_iter().map(hop).collect();
+        let ceiling = direct_ceiling(self.narrowest_mbit(&hops));
+        self.run_row(hops, DIRECT_MTU, ceiling)
+    }
+
+    fn run_row<C: Carrier>(
+        self,
+        hops: Vec<Hop<C>>,
+        mtu: u32,
+        ceiling_mbit: f64,
+    ) -> Result<Report, SimError> {
+        let (mut access, mut places) = (Vec::new(), Vec::new());
+        for (index, traffic) in self.plan.traffic.iter().enumerate() {
+            let link = traffic.access_link(self.seed, index);
+            let link = link
+                .map(|link| self.resolve_access(&link, index))
+                .transpose()?;
+            let place = Place {
+                hop: traffic.enter() as usize - 1,
+                access: link.is_some().then_some(access.len()),
+            };
+            // In the trace, access links are numbered after the paths.
+            let number = self.links.len() + access.len();
+            access.extend(link.map(|link| Direct::new(Link::new(link), number)));
+            places.extend((0..flow_count(traffic)).map(|_| place));
+        }
+        self.run(Row::new(hops, access, places), mtu, ceiling_mbit)
+    }
+
+    fn resolve_access(&self, link: &LinkPlan, index: usize) -> Result<LinkConfig, SimError> {
+        link.resolve(|name| load(&self.folder, name))
+            .map_err(|error| {
+                let error = error.to_string();
+                let problem = error.strip_prefix("both.").unwrap_or(&error);
+                SimError::Access {
+                    index,
+                    problem: problem.to_owned(),
+                }
+            })
+    }
+
+    /// Capacity of the narrowest hop in the direction of the data, Mbit/s.
+    fn narrowest_mbit<C>(&self, hops: &[Hop<C>]) -> f64 {
+        let each = hops.iter().map(|hop| self.sum_mbit(&hop.paths));
+        each.fold(f64::INFINITY, f64::min)
     }
 
     fn run<C: Carrier>(
@@ -264,6 +365,13 @@ impl<'a> Setup<'a> {
     }
 }
 
+/// The text of a trace file.
+fn load(folder: &Path, name: &str) -> Result<String, String> {
+    let file = folder.join(name);
+    std::fs::read_to_string(&file)
+        .map_err(|error| format!("cannot read {}: {error}", file.display()))
+}
+
 /// Every packet that entered a link left it, was dropped, or is inside.
 fn conservation_notes(end: &Snapshot) -> Vec<String> {
     let mut notes = Vec::new();
@@ -284,5 +392,7 @@ fn conservation_notes(end: &Snapshot) -> Vec<String> {
 
 /// What a link without a limit counts as, bits per second.
 const UNLIMITED_BITS: f64 = 1e10;
+/// Keeps the randomness of the gateways of different hops apart.
+const HOP_SEED: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Keeps the hosts' randomness apart from the links'.
 const HOST_SEED: u64 = 0x686f_7374_7300;

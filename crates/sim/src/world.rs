@@ -73,6 +73,7 @@ impl<C: Carrier> World<C> {
             now_ns: 0,
             queue: EventQueue::new(base + flows.len()),
             trace,
+            first: 0,
         };
         Self {
             core,

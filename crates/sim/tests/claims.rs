@@ -220,6 +220,70 @@ fn pages_load_and_calls_are_in_time_beside_a_download_through_the_tunnel() {
     assert_eq!((ping.sent, ping.lost), (Some(180), Some(0)));
 }
 
+/// Two hops with loss towards the server, three hosts; the third is at the second gateway.
+fn row(carrier: &str) -> String {
+    format!(
+        "duration = \"12s\"\nwarmup = \"2s\"\n\
+         [[path]]\nname = \"a\"\nboth = {{ rate = \"2Mbit\", delay = \"10ms\" }}\n\
+         up.loss = \"5%\"\n\
+         [[path]]\nname = \"b\"\nboth = {{ rate = \"4Mbit\", delay = \"10ms\" }}\n\
+         up.loss = \"5%\"\n[carrier]\n{carrier}\n\
+         [[traffic]]\nkind = \"tcp\"\ndirection = \"up\"\naccess = {{ rate = \"1Mbit\", delay = \"1ms\" }}\n\
+         [[traffic]]\nkind = \"tcp\"\ndirection = \"down\"\nsegment = 1000\n\
+         [[traffic]]\nkind = \"tcp\"\ndirection = \"up\"\nenter = 2\naccess = {{ rate = \"1Mbit\", delay = \"1ms\" }}\n\
+         [[traffic]]\nkind = \"ping\""
+    )
+}
+
+const RELAY: &str = "kind = \"relay\"\nhops = [[\"a\"], [\"b\"]]";
+const CHAIN: &str = "kind = \"chain\"\nhops = [\"a\", \"b\"]";
+
+#[test]
+fn tunnels_in_a_row_deliver_over_every_hop_and_repeat_themselves() {
+    for carrier in [
+        RELAY,
+        CHAIN,
+        &format!("{RELAY}\ntunnel.transport = \"quic\""),
+    ] {
+        let text = row(carrier);
+        let [first, again] = [report(&text), report(&text)];
+        assert_eq!(first.trace_hash, again.trace_hash, "{carrier}");
+        assert_ne!(
+            first.trace_hash,
+            run(&plan(&text), 2).expect("a run").trace_hash
+        );
+        assert_eq!(first.notes, Vec::<String>::new(), "{carrier}");
+        assert!(first.paths.iter().all(|path| path.lost > 0), "{first:?}");
+        // Two links of 10 ms each way; the download waits before it.
+        let ping = first.traffic[3].delay_ms.expect("answers");
+        assert!(ping.min > 40.0, "{carrier}: {ping:?}");
+        let each: Vec<f64> = first.traffic.iter().map(|t| t.goodput_mbit).collect();
+        assert!(
+            each[..3].iter().all(|mbit| *mbit > 0.05),
+            "{carrier}: {each:?}"
+        );
+        if carrier == CHAIN {
+            assert!(each[0] < 0.5, "TCP feels the loss: {each:?}");
+        } else {
+            assert!(each[0] > 0.8 && each[2] > 0.8, "{carrier}: {each:?}");
+            let tunnel = first.tunnel.expect("tunnels");
+            assert!(tunnel.reason.contains("hop 2: "), "{tunnel:?}");
+        }
+    }
+}
+
+#[test]
+fn a_host_at_the_second_gateway_does_not_feel_the_first_hop() {
+    let text = row(RELAY).replace("rate = \"2Mbit\"", "rate = \"2Mbit\", blackhole = true");
+    let report = report(&text);
+    let each: Vec<f64> = report.traffic.iter().map(|t| t.goodput_mbit).collect();
+    assert!(
+        each[0] == 0.0 && each[1] == 0.0 && each[2] > 0.8,
+        "{each:?}"
+    );
+    assert_eq!(report.traffic[3].lost, report.traffic[3].sent);
+}
+
 /// Sends everything over the path with the highest number, while it has room.
 struct Last;
 
@@ -284,6 +348,27 @@ fn plans_that_cannot_be_simulated_name_the_key() {
     ] {
         let plan = plan(&rest.replacen("rate = \"16Mbit\"", setting, 1));
         let error = run(&plan, 1).expect_err("a bad link").to_string();
+        assert!(error.contains(key), "{key}: {error}");
+    }
+    for (from, to, key) in [
+        (
+            "delay = \"1ms\"",
+            "loss_burst = 4",
+            "traffic[0].access.loss_burst",
+        ),
+        (
+            RELAY,
+            &format!("{RELAY}\ntunnel.congestion = \"vegas\""),
+            "carrier.tunnel.congestion",
+        ),
+        (
+            RELAY,
+            &format!("{RELAY}\ntunnel.protect_up = \"hope\""),
+            "carrier.tunnel.protect_up",
+        ),
+    ] {
+        let plan = plan(&row(RELAY).replacen(from, to, 1));
+        let error = run(&plan, 1).expect_err("a bad row").to_string();
         assert!(error.contains(key), "{key}: {error}");
     }
 }

@@ -1,4 +1,4 @@
-//! Runs the `ropewalk` program as hub and as site, with all its files in one directory.
+//! Runs the `ropewalk` program as hub, as site and as relay, with all its files in one directory.
 //!
 //! Only what a user can do is done here: configuration files, `invite`, `join`, `status`. Every
 //! path in the configuration is set, so that many gateways run on one machine side by side.
@@ -24,6 +24,8 @@ pub struct GatewaySpec {
     pub tunnel: String,
     /// Lines for the `[network]` section.
     pub network: String,
+    /// Lines for the `[uplinks]` section of a site or relay; empty takes `up*`.
+    pub uplinks: String,
     /// Further sections, such as `[[uplink]]`.
     pub more: String,
 }
@@ -123,6 +125,18 @@ pub struct PathStatus {
     pub rx_bytes: u64,
 }
 
+impl GatewaySpec {
+    fn uplinks(&self) -> String {
+        let default = "include = [\"up*\"]";
+        let lines = if self.uplinks.is_empty() {
+            default
+        } else {
+            &self.uplinks
+        };
+        format!("[uplinks]\n{lines}\n")
+    }
+}
+
 impl Status {
     /// Number of paths of all tunnels that are up.
     #[must_use]
@@ -189,12 +203,45 @@ impl Gateway {
         let joined = std::fs::read_to_string(&gateway.config)?;
         let mut text = gateway.paths();
         text += &section(&joined, "hub").context("join wrote no [hub] section")?;
-        let _ = write!(
-            text,
-            "[network]\n{}\n[uplinks]\ninclude = [\"up*\"]\n",
-            spec.network
-        );
+        let _ = write!(text, "[network]\n{}\n", spec.network);
         text += &gateway.sections(spec);
+        text += &spec.uplinks();
+        std::fs::write(&gateway.config, text)?;
+        Ok(gateway)
+    }
+
+    /// Makes a relay to a hub by its token ([`Gateway::invite_relay`]), then sets the paths of the
+    /// configuration that `relay --join` wrote; nothing runs yet. Its sites reach it at the
+    /// addresses `public`, as [`Branch::relay`](crate::Branch::relay) has them.
+    ///
+    /// # Errors
+    /// If `ropewalk relay` refuses the token.
+    pub fn relay(
+        namespace: &Namespace,
+        directory: &Path,
+        (name, token): (&str, &str),
+        public: &[IpAddr],
+        spec: &GatewaySpec,
+    ) -> Result<Self> {
+        let gateway = Self::new("relay", name, namespace, directory)?;
+        let mut program = gateway.program(&["relay", "--join", token])?;
+        for address in public {
+            let endpoint = std::net::SocketAddr::new(*address, UDP_PORT);
+            program = program.args(["--public", &endpoint.to_string()]);
+        }
+        program
+            .run(COMMAND_LIMIT)?
+            .success()
+            .context("ropewalk relay --join failed")?;
+        let joined = std::fs::read_to_string(&gateway.config)?;
+        let mut text = gateway.paths();
+        for name in ["hub", "listen", "pool", "network"] {
+            text += &section(&joined, name)
+                .with_context(|| format!("relay --join wrote no [{name}] section"))?;
+        }
+        text += &format!("{}\n", spec.network);
+        text += &gateway.sections(spec);
+        text += &spec.uplinks();
         std::fs::write(&gateway.config, text)?;
         Ok(gateway)
     }
@@ -251,7 +298,10 @@ impl Gateway {
     /// # Errors
     /// If it ends at once or does not answer within [`READY_LIMIT`]; the message holds its log.
     pub fn start(&mut self) -> Result<()> {
-        let verb = if self.role == "hub" { "hub" } else { "up" };
+        let verb = match self.role {
+            "site" => "up",
+            role => role,
+        };
         let program = self.program(&[verb])?;
         self.process = Some(program.start(&self.directory, &self.name)?);
         let end = Instant::now() + READY_LIMIT;
@@ -329,6 +379,16 @@ impl Gateway {
     /// If the hub refuses.
     pub fn invite(&self, site: &str) -> Result<String> {
         let finished = self.run(&["invite", site])?;
+        let output = finished.success().context("ropewalk invite failed")?;
+        Ok(output.trim().to_owned())
+    }
+
+    /// Invites a relay; returns its token.
+    ///
+    /// # Errors
+    /// If the hub refuses.
+    pub fn invite_relay(&self, relay: &str) -> Result<String> {
+        let finished = self.run(&["invite", relay, "--relay"])?;
         let output = finished.success().context("ropewalk invite failed")?;
         Ok(output.trim().to_owned())
     }

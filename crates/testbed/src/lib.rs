@@ -5,11 +5,13 @@
 //! [`remove_leftovers`] when the maker was killed. Traffic flows only between namespaces made
 //! here and is always bounded in time. Needs root and the programs named in [`programs`].
 
+pub mod branch;
 pub mod experiment;
 pub mod gateway;
 pub mod mptcp;
 pub mod peers;
 pub mod programs;
+pub mod row;
 pub mod statistics;
 pub mod topology;
 pub mod traffic;
@@ -20,9 +22,11 @@ mod namespace;
 pub mod process;
 mod serial;
 
+pub use branch::Branch;
 pub use cleanup::{remove_leftovers, wait_if_interrupted};
 pub use link::{Capacity, Link, LinkCounters, LinkSpec, Shape};
 pub use namespace::{Namespace, veth};
 pub use process::{Finished, Process, Program, STOP_LIMIT, cpu_seconds, softirq_cpu_seconds};
+pub use row::{HostSpec, Row, RowSpec};
 pub use serial::{Serial, serial, shared};
 pub use topology::{Topology, TopologySpec};

@@ -320,14 +320,15 @@ impl Uplink {
 
 /// A temporary directory that Ctrl-C removes too.
 #[derive(Debug)]
-struct Directory {
-    path: PathBuf,
+pub(crate) struct Directory {
+    pub(crate) path: PathBuf,
     ticket: Ticket,
-    keep: bool,
+    /// Whether it stays.
+    pub(crate) keep: bool,
 }
 
 impl Directory {
-    fn new(purpose: &str) -> Result<Self> {
+    pub(crate) fn new(purpose: &str) -> Result<Self> {
         let path = tempfile::Builder::new()
             .prefix(&format!("rw-{purpose}-{}-", std::process::id()))
             .tempdir()?
@@ -364,4 +365,4 @@ const HUB_LAN_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0x51, 0, 0, 0, 0, 1);
 /// Uplink `i` has subnet `192.168.(10 + i).0/24`.
 const FIRST_SUBNET: u8 = 10;
 /// MTU between hub and server: that of Ethernet.
-const SERVER_MTU: u32 = 1_500;
+pub(crate) const SERVER_MTU: u32 = 1_500;

@@ -167,6 +167,42 @@ fn two_runs_at_once_direct_and_through_the_tunnel() {
 }
 
 #[test]
+fn tunnels_and_links_in_a_row_carry_hosts_at_every_gateway() {
+    if !ready() {
+        return;
+    }
+    let hosts = "[[traffic]]\nkind = \"tcp\"\ndirection = \"up\"\nsegment = 1000\n\
+                 access = { rate = \"4Mbit\", delay = \"2ms\" }\n\
+                 [[traffic]]\nkind = \"tcp\"\nenter = 2\ncongestion = \"new-reno\"\n";
+    let relay = "[carrier]\nkind = \"relay\"\nhops = [[\"a\"], [\"b\"]]\n\
+                 tunnel.protect_up = \"none\"\n";
+    let chain = "[carrier]\nkind = \"chain\"\nhops = [\"a\", \"b\"]\n";
+    let runs = [relay, chain].map(|carrier| PlanFile::new(&[carrier, hosts, PING]));
+    let runs = runs.each_ref().map(PlanFile::start);
+    let pids = runs.each_ref().map(Child::id);
+    let [relay, chain] = runs.map(report);
+    for report in [&relay, &chain] {
+        let each: Vec<f64> = report.traffic.iter().map(|t| t.goodput_mbit).collect();
+        // The first host's link is its limit, the other's is the second hop.
+        assert!((2.0..4.2).contains(&each[0]), "{report:?}");
+        assert!((3.0..8.2).contains(&each[1]), "{report:?}");
+        let ping = report.traffic[2].delay_ms.unwrap();
+        assert!(ping.min >= 50.0, "both hops both ways: {ping:?}");
+        assert!(
+            report.paths.iter().all(|path| path.bytes > 500_000),
+            "{report:?}"
+        );
+    }
+    assert!((chain.ceiling_mbit - 8.0 * 1_448.0 / 1_500.0).abs() < 0.01);
+    assert!(chain.tunnel.is_none());
+    let tunnel = relay.tunnel.unwrap();
+    assert!(tunnel.reason.contains("hop 2"), "{tunnel:?}");
+    for pid in pids {
+        assert_eq!(things_of(pid), Vec::<String>::new());
+    }
+}
+
+#[test]
 fn quic_runs_through_the_tunnel_and_another_seed_is_reported() {
     if !ready() {
         return;
@@ -251,4 +287,8 @@ fn bad_plans_and_missing_peers_have_their_own_exit_codes() {
     let (exit, errors) = code(&[trace]);
     assert_eq!(exit, Some(2), "{errors}");
     assert!(errors.contains("nowhere.csv"), "{errors}");
+    let chain = "[carrier]\nkind = \"chain\"\nhops = [\"a\"]\n";
+    let (exit, errors) = code(&[chain, TCP, "access.loss_burst = 4\n"]);
+    assert_eq!(exit, Some(2), "{errors}");
+    assert!(errors.contains("traffic[0].access.loss_burst"), "{errors}");
 }

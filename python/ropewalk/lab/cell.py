@@ -15,7 +15,7 @@ Mode: TypeAlias = Literal["quick", "full"]
 Status: TypeAlias = Literal["ok", "failed", "skipped", "missing"]
 
 RUNNERS: tuple[Runner, ...] = ("kernel", "sim", "ns3")
-"""All; `ns3` runs one TCP connection over one path, and nothing else."""
+"""All; `ns3` runs one TCP connection over one path, or several over paths in a row."""
 
 
 @dataclass(frozen=True)

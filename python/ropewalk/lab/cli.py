@@ -125,7 +125,11 @@ def _parser() -> argparse.ArgumentParser:
         "--sim", dest="runner", action="store_const", const="sim", help="the simulator only"
     )
     where.add_argument(
-        "--ns3", dest="runner", action="store_const", const="ns3", help="ns-3 only (for `validate`)"
+        "--ns3",
+        dest="runner",
+        action="store_const",
+        const="ns3",
+        help="ns-3 only (for `validate` and `tcpnc`)",
     )
     run.add_argument(
         "--seeds", type=_Whole(1, _SEEDS_MAX), metavar="N", help="seeds for each case; " + _seeds()

@@ -156,6 +156,37 @@ def lines(
     return _svg(canvas, axes)
 
 
+def curves(
+    series: Mapping[str, Sequence[tuple[float, float]]],
+    across: str,
+    unit: str,
+    bound: Sequence[tuple[float, float]] = (),
+) -> str:
+    """Points joined by lines; `bound` is a dashed line. Series without points stay away."""
+    canvas, axes = _canvas(3.0)
+    for index, (name, points) in enumerate(series.items()):
+        if not points:
+            continue
+        axes.plot(
+            [x for x, _ in points],
+            [y for _, y in points],
+            color=_SERIES[index % len(_SERIES)],
+            marker="os^Dvph*"[index % 8],
+            markersize=4,
+            linewidth=1.4,
+            label=name,
+        )
+    if bound:
+        axes.plot(
+            [x for x, _ in bound], [y for _, y in bound], color=_INK, linewidth=1, linestyle="--"
+        )
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel(across)
+    axes.set_ylabel(unit)
+    axes.grid()
+    return _svg(canvas, axes)
+
+
 def _canvas(height_inches: float) -> tuple[Canvas, Axes]:
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG

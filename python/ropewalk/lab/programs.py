@@ -11,6 +11,7 @@ SIMULATOR = "ropewalk-sim"
 GATEWAY = "ropewalk"
 LINK = "ropewalk-linkem"
 NS3 = "ropewalk-ns3"
+NS3_CHAIN = "ropewalk-ns3-chain"
 
 ENVIRONMENT = "ROPEWALK_PROGRAMS"
 

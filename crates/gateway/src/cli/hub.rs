@@ -1,6 +1,6 @@
 //! `ropewalk hub`: runs a hub, and prepares one on first use.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
 use anyhow::Context;
@@ -101,6 +101,19 @@ impl Hub {
 
 /// A configuration that fits this machine.
 fn new_hub(public: &[HostPort]) -> anyhow::Result<HubTemplate> {
+    let (listen, tcp_listen) = listen(public);
+    let [pool_v4, pool_v6] = random_pools()?;
+    Ok(HubTemplate {
+        listen,
+        tcp_listen,
+        public: public.to_vec(),
+        pool_v4,
+        pool_v6,
+    })
+}
+
+/// Addresses for UDP and TCP that suit this machine and where it is said to be reached.
+pub(super) fn listen(public: &[HostPort]) -> (Vec<SocketAddr>, Vec<SocketAddr>) {
     let port = public.first().map_or(UDP_PORT, |endpoint| endpoint.port);
     // A web server may sit on 443: then TLS takes the number of the UDP port.
     let free = std::net::TcpListener::bind(any_address(TCP_PORT).as_slice()).is_ok();
@@ -110,16 +123,19 @@ fn new_hub(public: &[HostPort]) -> anyhow::Result<HubTemplate> {
              networks let through"
         ));
     }
+    let tcp_port = if free { TCP_PORT } else { port };
+    (any_address(port), any_address(tcp_port))
+}
+
+/// An IPv4 and an IPv6 pool that overlap with nothing this machine has.
+pub(super) fn random_pools() -> anyhow::Result<[IpNet; 2]> {
     let mut seed = [0; 8];
     aws_lc_rs::rand::fill(&mut seed).context("the system gave no random numbers")?;
     let mut random = Random::new(u64::from_le_bytes(seed));
-    Ok(HubTemplate {
-        listen: any_address(port),
-        tcp_listen: any_address(if free { TCP_PORT } else { port }),
-        public: public.to_vec(),
-        pool_v4: free_pool(&mut random, &service::network::local_networks()),
-        pool_v6: unique_local_pool(&mut random),
-    })
+    Ok([
+        free_pool(&mut random, &service::network::local_networks()),
+        unique_local_pool(&mut random),
+    ])
 }
 
 /// Tries for a pool that overlaps nothing; the last one is taken as it is.

@@ -1,7 +1,6 @@
 //! `ropewalk invite`: makes, lists and revokes the sites of a hub.
 
 use std::net::{IpAddr, Ipv4Addr};
-use std::path::Path;
 
 use anyhow::{Context, bail};
 use clap::Args;
@@ -16,7 +15,7 @@ use crate::config::hub::ENDPOINTS_MAX;
 use crate::config::{self, HubConfig};
 use crate::exit::WrongUsage;
 use crate::key_file;
-use crate::sites::Sites;
+use crate::sites::{Site, Sites};
 use crate::token::Token;
 
 const EXAMPLES: &str = "Examples:
@@ -24,6 +23,7 @@ const EXAMPLES: &str = "Examples:
   ropewalk invite boat --endpoint vpn.example.org:4443
   ropewalk invite boat --replace                new key for a site; the old one stops working
   ropewalk invite boat --public-key KEY         the site made its key with `ropewalk key generate`
+  ropewalk invite harbour --relay               a relay: other sites reach this hub through it
   ropewalk invite --list
   ropewalk invite --revoke boat
 
@@ -32,7 +32,7 @@ as you would a password, use it once, and revoke it if it got lost. With --publi
 holds no secret. A running hub takes the change over at once.";
 
 /// Options that only make sense with a name.
-const INVITING: [&str; 4] = ["name", "endpoint", "replace", "public_key"];
+const INVITING: [&str; 5] = ["name", "endpoint", "relay", "replace", "public_key"];
 
 /// Invite a site: print the token that `ropewalk join` takes
 #[derive(Debug, Args)]
@@ -44,6 +44,9 @@ pub struct Invite {
     /// Where this hub is reached, instead of `public` in `[listen]`; may be given several times
     #[arg(long, value_name = "HOST:PORT")]
     endpoint: Vec<HostPort>,
+    /// It is a relay: it also gets networks of the pools for sites of its own
+    #[arg(long)]
+    relay: bool,
     /// Give an existing site a new key; it keeps its addresses
     #[arg(long)]
     replace: bool,
@@ -70,14 +73,15 @@ impl Invite {
         let path = global
             .config
             .as_deref()
-            .unwrap_or_else(|| Path::new(config::HUB_CONFIG));
+            .unwrap_or_else(|| config::inviting_path());
         if !path.exists() {
             bail!(
-                "{} is missing: this machine is no hub yet; run `ropewalk hub --init` first",
+                "{} is missing: this machine is no hub yet; run `ropewalk hub --init` first, or \
+                 `ropewalk relay --join TOKEN` for a relay",
                 path.display()
             );
         }
-        let hub = config::load_hub(path).context("the configuration is not usable")?;
+        let hub = config::load_inviting(path).context("the configuration is not usable")?;
         if self.list {
             return list(&hub);
         }
@@ -107,25 +111,45 @@ impl Invite {
             .public_key
             .or(identity.as_ref().map(Identity::public_key));
         let key = key.context("no key was made")?;
+        if hub.is_relay && name == config::relay::NEXT_HUB {
+            bail!("{name} is what a relay calls its next hub; choose another name for the site");
+        }
         if key == hub_key {
             bail!("this is the hub's own key; make one on the site with `ropewalk key generate`");
         }
-        let site = Sites::edit(hub, |sites| sites.add(hub, &name, key, self.replace))?;
+        let how = (self.replace, self.relay);
+        let site = Sites::edit(hub, |sites| sites.add(hub, &name, key, how))?;
         let addresses: Vec<_> = site.addresses().map(|ip| ip.to_string()).collect();
         output::note(&format!(
-            "site {name} has {} behind this hub",
-            addresses.join(" and ")
+            "site {name} has {} behind this {}",
+            addresses.join(" and "),
+            hub.common.role
         ));
+        let networks: Vec<_> = site.networks.iter().map(ToString::to_string).collect();
+        if !networks.is_empty() {
+            let networks = networks.join(" and ");
+            output::note(&format!("its own sites get addresses of {networks}"));
+        }
+        let join = if networks.is_empty() {
+            "ropewalk join TOKEN"
+        } else {
+            "ropewalk relay --join TOKEN"
+        };
         for endpoint in &endpoints {
-            output::note(&format!("it will look for this hub at {endpoint}"));
+            output::note(&format!(
+                "it will look for this {} at {endpoint}",
+                hub.common.role
+            ));
         }
         tell_running_hub(global, hub)?;
         if identity.is_some() {
-            output::note(
-                "the next line is a secret, shown only now; on the site run: ropewalk join TOKEN",
-            );
+            output::note(&format!(
+                "the next line is a secret, shown only now; on the site run: {join}"
+            ));
         } else {
-            output::note("this token holds no secret; on the site run: ropewalk join TOKEN");
+            output::note(&format!(
+                "this token holds no secret; on the site run: {join}"
+            ));
         }
         let token = Token {
             hub_key,
@@ -133,6 +157,7 @@ impl Invite {
             tcp_port: hub.tcp_port(),
             name,
             endpoints,
+            networks: site.networks,
         };
         output::print(&format!("{}\n", token.encode()))?;
         Ok(())
@@ -145,7 +170,7 @@ fn list(hub: &HubConfig) -> anyhow::Result<()> {
         output::note("no sites yet; `ropewalk invite NAME` makes one");
         return Ok(());
     }
-    let mut table = Table::new(&["SITE", "IPV4", "IPV6", "ENABLED", "PUBLIC KEY"]);
+    let mut table = Table::new(&["SITE", "IPV4", "IPV6", "NETWORKS", "ENABLED", "PUBLIC KEY"]);
     for site in sites.all() {
         let address = |ip: Option<IpAddr>| ip.map_or_else(|| "-".to_owned(), |ip| ip.to_string());
         let enabled = if site.enabled {
@@ -157,6 +182,7 @@ fn list(hub: &HubConfig) -> anyhow::Result<()> {
             (site.name.clone(), Some(Colour::Bold)),
             (address(site.ipv4), None),
             (address(site.ipv6), None),
+            (networks(site), None),
             (enabled.0.to_owned(), Some(enabled.1)),
             (site.key.to_string(), None),
         ]);
@@ -165,13 +191,25 @@ fn list(hub: &HubConfig) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The networks of a relay.
+fn networks(site: &Site) -> String {
+    if site.networks.is_empty() {
+        return "-".to_owned();
+    }
+    let list: Vec<_> = site.networks.iter().map(ToString::to_string).collect();
+    list.join(" ")
+}
+
 /// A hub that does not run reads the file when it starts.
 fn tell_running_hub(global: &Global, hub: &HubConfig) -> anyhow::Result<()> {
     let socket = global.socket.as_deref().unwrap_or(&hub.common.socket);
     match Client::new(socket).post("/v1/sites/reload", &serde_json::json!({})) {
-        Ok(_) => output::note("the running hub knows"),
+        Ok(_) => output::note(&format!("the running {} knows", hub.common.role)),
         Err(error) if status::is_not_running(&error) => {
-            output::note("the hub is not running; it will know when it starts");
+            let role = hub.common.role;
+            output::note(&format!(
+                "the {role} is not running; it will know when it starts"
+            ));
         }
         Err(error) => {
             return Err(error.context(

@@ -47,14 +47,13 @@ impl Join {
             .config
             .as_deref()
             .unwrap_or_else(|| Path::new(config::SITE_CONFIG));
-        let text = if self.token == "-" {
-            let mut text = String::new();
-            std::io::stdin().take(INPUT_MAX).read_to_string(&mut text)?;
-            text
-        } else {
-            self.token
-        };
-        let token = Token::decode(&text).map_err(|error| WrongUsage(error.to_string()))?;
+        let token = read_token(self.token)?;
+        if !token.networks.is_empty() {
+            return Err(WrongUsage(
+                "this token is for a relay: run `ropewalk relay --join TOKEN`".to_owned(),
+            )
+            .into());
+        }
         let parent = path.parent().unwrap_or_else(|| Path::new("."));
         let key_path = parent.join("site.key");
         let occupied = [path, &key_path];
@@ -96,7 +95,20 @@ impl Join {
     }
 }
 
-fn check_own_key(path: &Path) -> anyhow::Result<()> {
+/// The token in `given`, or on standard input when that is `-`.
+pub(super) fn read_token(given: String) -> anyhow::Result<Token> {
+    let text = if given == "-" {
+        let mut text = String::new();
+        std::io::stdin().take(INPUT_MAX).read_to_string(&mut text)?;
+        text
+    } else {
+        given
+    };
+    Ok(Token::decode(&text).map_err(|error| WrongUsage(error.to_string()))?)
+}
+
+/// Looks for the key that a token without one is for.
+pub(super) fn check_own_key(path: &Path) -> anyhow::Result<()> {
     let identity =
         key_file::load(path).context("this token holds no key, and this machine has none")?;
     output::note(&format!(
@@ -106,7 +118,8 @@ fn check_own_key(path: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn keep_former(path: &Path) -> anyhow::Result<()> {
+/// Moves a file that is to be replaced out of the way.
+pub(super) fn keep_former(path: &Path) -> anyhow::Result<()> {
     let mut name = path.as_os_str().to_owned();
     name.push(".bak");
     std::fs::rename(path, &name).with_context(|| format!("cannot move {} away", path.display()))

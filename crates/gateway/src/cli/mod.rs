@@ -11,6 +11,7 @@ mod join;
 mod key;
 mod output;
 mod path;
+mod relay;
 mod scheduler;
 mod status;
 #[cfg(test)]
@@ -35,7 +36,10 @@ const EXAMPLES: &str = "Examples:
     ropewalk join TOKEN               write key and configuration
     ropewalk up                       run it
     ropewalk status                   what each path does
-  When something does not work, on either:
+  On a machine between them, if there is one (a relay):
+    ropewalk relay --join TOKEN       write keys and configuration; the hub invites with --relay
+    ropewalk relay                    run it; it invites its sites as a hub does
+  When something does not work, on any:
     ropewalk doctor                   check everything and say what to do";
 
 /// Joins several unreliable uplinks (Wi-Fi, LTE, DSL, satellite) into one connection that is
@@ -55,7 +59,7 @@ pub struct Cli {
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Common options")]
 pub struct Global {
-    /// Configuration file [default: /etc/ropewalk/site.toml, or hub.toml for a hub]
+    /// Configuration file [default: site.toml, hub.toml or relay.toml in /etc/ropewalk]
     #[arg(
         long,
         short,
@@ -79,6 +83,7 @@ pub struct Global {
 enum Command {
     Hub(hub::Hub),
     Up(up::Up),
+    Relay(relay::Relay),
     Invite(invite::Invite),
     Join(join::Join),
     Status(status::StatusArgs),
@@ -104,6 +109,7 @@ pub fn main() -> ExitCode {
     let result = match cli.command {
         Command::Hub(command) => command.run(global),
         Command::Up(command) => command.run(global),
+        Command::Relay(command) => command.run(global),
         Command::Invite(command) => command.run(global),
         Command::Join(command) => command.run(global),
         Command::Status(command) => command.run(global),

@@ -115,6 +115,15 @@ fn render(status: &Status, style: Style) -> String {
         output::duration(status.uptime_s),
     );
     out.push_str(&format!("public key {}\n", status.public_key));
+    if let Some(onward) = &status.onward {
+        let side = format!("{} MTU {}", onward.interface, onward.mtu);
+        out.push_str(&format!(
+            "onward {}  {}\npublic key there {}\n",
+            onward.addresses.join(" "),
+            style.paint(Colour::Dim, &side),
+            onward.public_key,
+        ));
+    }
     for tunnel in &status.tunnels {
         out.push('\n');
         out.push_str(&tunnel_head(tunnel, style));

@@ -21,6 +21,7 @@ fn every_command_teaches_with_examples() {
     for expected in [
         "hub",
         "up",
+        "relay",
         "invite",
         "join",
         "status",
@@ -73,6 +74,9 @@ fn wrong_usage_is_refused_and_right_usage_taken() {
         "scheduler htmt --direction up",
         "status --interval 3",
         "hub --public example.org",
+        "relay --public relay.example.org:4443",
+        "relay --force",
+        "invite --list --relay",
     ] {
         let words = std::iter::once("ropewalk").chain(line.split_whitespace());
         let error = Cli::try_parse_from(words).expect_err(line);
@@ -89,6 +93,9 @@ fn wrong_usage_is_refused_and_right_usage_taken() {
         "scheduler htmt --direction send --site boat",
         "key rotate --key-file /tmp/k",
         "doctor --json",
+        "relay --config ./relay.toml",
+        "relay --join - --public relay.example.org:4443 --force",
+        "invite harbour --relay",
     ] {
         let words = std::iter::once("ropewalk").chain(line.split_whitespace());
         Cli::try_parse_from(words).expect(line);

@@ -25,6 +25,17 @@ pub fn read(root: &mut Section<'_>, default: Protection) -> Arc<Classes> {
     Arc::new(Classes::new(default, rules.into_iter().flatten()))
 }
 
+/// The same classes with another protection of what no rule matches.
+#[must_use]
+pub fn with_default(classes: &Classes, default: Protection) -> Arc<Classes> {
+    let default = Class {
+        protection: default,
+        ..classes.get(0).clone()
+    };
+    // The first is the default.
+    Arc::new(Classes::new(default, classes.iter().skip(1).cloned()))
+}
+
 fn read_class(class: &mut Section<'_>) -> Option<Class> {
     let name = class.text("name", "\"calls\"", super::common::parse_name);
     let name = class.require("name", name, "write name = \"calls\"");

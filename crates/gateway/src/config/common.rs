@@ -29,6 +29,8 @@ const SOCKET_BUFFER_DEFAULT: u64 = 4 << 20;
 /// What both roles have in common.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Common {
+    /// `hub`, `site` or `relay`.
+    pub role: &'static str,
     /// Name of this gateway.
     pub name: String,
     /// Private key file.
@@ -43,6 +45,8 @@ pub struct Common {
     pub api_listen: Option<SocketAddr>,
     /// TUN interface name.
     pub interface: String,
+    /// The other TUN interface of the same gateway, if it is a relay.
+    pub partner: Option<String>,
     /// Scheduler towards the peer.
     pub scheduler_send: SchedulerKind,
     /// Scheduler of the peer towards this gateway.
@@ -59,6 +63,14 @@ pub struct Common {
     pub socket_buffer_bytes: usize,
     /// Logging.
     pub log: LogConfig,
+}
+
+impl Common {
+    /// Whether `interface` is one that this gateway makes.
+    #[must_use]
+    pub fn owns(&self, interface: &str) -> bool {
+        self.interface == interface || self.partner.as_deref() == Some(interface)
+    }
 }
 
 /// How to log.
@@ -124,6 +136,7 @@ pub fn read(root: &mut Section<'_>, config: &Path, defaults: RoleDefaults) -> Co
     let state_dir = root.text("state_dir", "\"/var/lib/ropewalk\"", parse_path);
     let beside = config.parent().unwrap_or_else(|| Path::new("."));
     let common = Common {
+        role,
         name: name.unwrap_or_else(|| role.to_owned()),
         key_file: key_file.unwrap_or_else(|| beside.join(format!("{role}.key"))),
         state_dir: state_dir.unwrap_or_else(|| STATE_DIR.into()),
@@ -131,6 +144,7 @@ pub fn read(root: &mut Section<'_>, config: &Path, defaults: RoleDefaults) -> Co
         socket_group: None,
         api_listen: None,
         interface: defaults.interface.to_owned(),
+        partner: None,
         scheduler_send: SchedulerKind::default(),
         scheduler_receive: SchedulerKind::default(),
         classes: Arc::default(),
@@ -153,11 +167,10 @@ pub fn read(root: &mut Section<'_>, config: &Path, defaults: RoleDefaults) -> Co
     Common { log, ..common }
 }
 
-fn read_tunnel(tunnel: &mut Section<'_>, common: Common) -> Common {
+/// Reads how a tunnel works; what the section does not say is as in `common`.
+pub(super) fn read_tunnel(tunnel: &mut Section<'_>, common: Common) -> Common {
     let example = "\"auto\" (`ropewalk scheduler` lists them)";
-    let both = tunnel
-        .text("scheduler", example, scheduler_names::parse)
-        .unwrap_or_default();
+    let both = tunnel.text("scheduler", example, scheduler_names::parse);
     let send = tunnel.text("scheduler_send", example, scheduler_names::parse);
     let receive = tunnel.text("scheduler_receive", example, scheduler_names::parse);
     let congestion = tunnel.text("congestion", "\"bdp\"", str::parse::<CongestionControl>);
@@ -167,12 +180,12 @@ fn read_tunnel(tunnel: &mut Section<'_>, common: Common) -> Common {
         interface: tunnel
             .text("interface", "\"ropewalk0\"", parse_interface)
             .unwrap_or(common.interface),
-        scheduler_send: send.unwrap_or(both),
-        scheduler_receive: receive.unwrap_or(both),
-        congestion: congestion.unwrap_or_default(),
-        mtu: mtu.map(|bytes| bytes as usize),
-        offload: tunnel.boolean("offload").unwrap_or(true),
-        socket_buffer_bytes: buffer.unwrap_or(SOCKET_BUFFER_DEFAULT) as usize,
+        scheduler_send: send.or(both).unwrap_or(common.scheduler_send),
+        scheduler_receive: receive.or(both).unwrap_or(common.scheduler_receive),
+        congestion: congestion.unwrap_or(common.congestion),
+        mtu: mtu.map(|bytes| bytes as usize).or(common.mtu),
+        offload: tunnel.boolean("offload").unwrap_or(common.offload),
+        socket_buffer_bytes: buffer.map_or(common.socket_buffer_bytes, |bytes| bytes as usize),
         ..common
     }
 }

@@ -48,6 +48,8 @@ pub struct HubConfig {
     pub masquerade: bool,
     /// File of the known sites.
     pub sites_file: PathBuf,
+    /// Whether this is the side of a relay towards its sites.
+    pub is_relay: bool,
 }
 
 impl HubConfig {
@@ -117,13 +119,14 @@ pub fn parse(path: &Path, text: &str) -> Result<HubConfig, Problems> {
             pool_v6,
             forward,
             masquerade,
+            is_relay: false,
         }
     })
 }
 
 type Listen = (Vec<SocketAddr>, Vec<SocketAddr>, Vec<HostPort>);
 
-fn read_listen(listen: &mut Section<'_>) -> Listen {
+pub(super) fn read_listen(listen: &mut Section<'_>) -> Listen {
     let parse = |text: &str| {
         let address = text
             .parse::<SocketAddr>()
@@ -180,7 +183,7 @@ pub fn any_address(port: u16) -> Vec<SocketAddr> {
 /// Exists if the kernel has IPv6.
 const IPV6_ADDRESSES: &str = "/proc/net/if_inet6";
 
-fn read_pools(pool: &mut Section<'_>) -> (Option<IpNet>, Option<IpNet>) {
+pub(super) fn read_pools(pool: &mut Section<'_>) -> (Option<IpNet>, Option<IpNet>) {
     let v4 = pool.text("ipv4", "\"10.201.16.0/20\"", |text| {
         let limits = POOL_V4_PREFIX_MIN..=POOL_V4_PREFIX_MAX;
         parse_pool(text, limits, IpAddr::is_ipv4, "IPv4")

@@ -1,4 +1,4 @@
-//! Configuration files: what a hub and a site can be told, with defaults and checks.
+//! Configuration files: what a hub, a site and a relay can be told, with defaults and checks.
 //!
 //! Invariant: a value that leaves this module has passed every check; the rest of the program
 //! does not check again. Every problem names file, line, key and remedy. Keys of gateways are
@@ -8,6 +8,7 @@ mod class;
 pub mod common;
 pub mod hub;
 pub mod reader;
+pub mod relay;
 pub mod site;
 pub mod template;
 #[cfg(test)]
@@ -18,12 +19,15 @@ use std::path::{Path, PathBuf};
 use crate::exit::WrongUsage;
 
 pub use hub::HubConfig;
+pub use relay::RelayConfig;
 pub use site::SiteConfig;
 
 /// Where a hub's configuration is unless `--config` says otherwise.
 pub const HUB_CONFIG: &str = "/etc/ropewalk/hub.toml";
 /// Where a site's configuration is unless `--config` says otherwise.
 pub const SITE_CONFIG: &str = "/etc/ropewalk/site.toml";
+/// Where a relay's configuration is unless `--config` says otherwise.
+pub const RELAY_CONFIG: &str = "/etc/ropewalk/relay.toml";
 /// Where state is kept unless the configuration says otherwise.
 pub const STATE_DIR: &str = "/var/lib/ropewalk";
 /// Where sockets are unless the configuration says otherwise.
@@ -31,41 +35,43 @@ pub const RUN_DIR: &str = "/run/ropewalk";
 /// Largest configuration file that is read, bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// The configuration of either role.
+/// The configuration of any role.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Config {
     /// Of a hub.
     Hub(HubConfig),
     /// Of a site.
     Site(SiteConfig),
+    /// Of a relay.
+    Relay(Box<RelayConfig>),
 }
 
 impl Config {
-    /// What both roles have in common.
+    /// What all roles have in common.
     #[must_use]
     pub fn common(&self) -> &common::Common {
         match self {
             Self::Hub(hub) => &hub.common,
             Self::Site(site) => &site.common,
+            Self::Relay(relay) => &relay.hub.common,
         }
     }
 
-    /// Loads the file at `path`; its contents say which role it is for: only a site names a hub.
+    /// Loads the file at `path`; its contents say which role it is for: only a site or a relay
+    /// names a hub, and only a hub or a relay has a pool.
     ///
     /// # Errors
     /// The file cannot be read, or its problems.
     pub fn load(path: &Path) -> anyhow::Result<Self> {
         let text = read_file(path)?;
-        let is_site = toml::de::DeTable::parse(&text).is_ok_and(|table| {
-            table
-                .get_ref()
-                .iter()
-                .any(|(key, _)| key.get_ref() == "hub")
-        });
-        if is_site {
-            Ok(Self::Site(site::parse(path, &text)?))
-        } else {
-            Ok(Self::Hub(hub::parse(path, &text)?))
+        let has = |name: &str| {
+            toml::de::DeTable::parse(&text)
+                .is_ok_and(|table| table.get_ref().iter().any(|(key, _)| key.get_ref() == name))
+        };
+        match (has("hub"), has("pool")) {
+            (true, true) => Ok(Self::Relay(Box::new(relay::parse(path, &text)?))),
+            (true, false) => Ok(Self::Site(site::parse(path, &text)?)),
+            (false, _) => Ok(Self::Hub(hub::parse(path, &text)?)),
         }
     }
 }
@@ -86,6 +92,41 @@ pub fn load_site(path: &Path) -> anyhow::Result<SiteConfig> {
     Ok(site::parse(path, &read_file(path)?)?)
 }
 
+/// Loads the configuration of a relay.
+///
+/// # Errors
+/// The file cannot be read, or its problems.
+pub fn load_relay(path: &Path) -> anyhow::Result<RelayConfig> {
+    Ok(relay::parse(path, &read_file(path)?)?)
+}
+
+/// Loads the configuration of what invites sites: a hub, or a relay's side towards its sites.
+///
+/// # Errors
+/// The file cannot be read, or its problems.
+pub fn load_inviting(path: &Path) -> anyhow::Result<HubConfig> {
+    match Config::load(path)? {
+        Config::Relay(relay) => Ok(relay.hub),
+        Config::Hub(hub) => Ok(hub),
+        Config::Site(_) => anyhow::bail!(WrongUsage(format!(
+            "{} is the configuration of a site, which invites nobody: do this on its hub or relay",
+            path.display()
+        ))),
+    }
+}
+
+/// The configuration file of what invites sites here: that of the hub, unless only a relay's
+/// exists.
+#[must_use]
+pub fn inviting_path() -> &'static Path {
+    let (hub, relay) = (Path::new(HUB_CONFIG), Path::new(RELAY_CONFIG));
+    if relay.exists() && !hub.exists() {
+        relay
+    } else {
+        hub
+    }
+}
+
 /// The configuration file meant when several roles could be: the given one, else the one that
 /// exists, else the site's.
 #[must_use]
@@ -93,11 +134,9 @@ pub fn default_path(given: Option<&Path>) -> PathBuf {
     if let Some(path) = given {
         return path.to_owned();
     }
-    let hub = Path::new(HUB_CONFIG);
-    if hub.exists() && !Path::new(SITE_CONFIG).exists() {
-        return hub.to_owned();
-    }
-    SITE_CONFIG.into()
+    let known = [SITE_CONFIG, HUB_CONFIG, RELAY_CONFIG].map(Path::new);
+    let found = known.into_iter().find(|path| path.exists());
+    found.unwrap_or(Path::new(SITE_CONFIG)).to_owned()
 }
 
 fn read_file(path: &Path) -> anyhow::Result<String> {

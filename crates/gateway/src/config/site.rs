@@ -120,8 +120,7 @@ pub fn parse(path: &Path, text: &str) -> Result<SiteConfig, Problems> {
         let common = common::read(root, path, defaults);
         let hub = root.section("hub", read_hub);
         let routes = root.section("network", read_routes);
-        let uplinks = root.section("uplinks", read_patterns);
-        let marks = root.sections("uplink", RULES_MAX, read_mark);
+        let uplinks = read_uplinks(root);
         let (hub_key, endpoints, tcp_port, tcp_fallback) = hub?;
         Some(SiteConfig {
             common,
@@ -130,17 +129,27 @@ pub fn parse(path: &Path, text: &str) -> Result<SiteConfig, Problems> {
             tcp_port,
             tcp_fallback,
             routes,
-            uplinks: UplinkRules {
-                marks: marks.into_iter().flatten().collect(),
-                ..uplinks
-            },
+            uplinks,
         })
     })?;
     // `read` fails whenever a required key was missing, so this cannot be reached without a value.
     config.ok_or_else(|| Problems(Vec::new()))
 }
 
-fn read_hub(hub: &mut Section<'_>) -> Option<(PublicKey, Vec<HostPort>, u16, bool)> {
+/// The rules for uplinks: `[uplinks]` and every `[[uplink]]`.
+pub(super) fn read_uplinks(root: &mut Section<'_>) -> UplinkRules {
+    let uplinks = root.section("uplinks", read_patterns);
+    let marks = root.sections("uplink", RULES_MAX, read_mark);
+    UplinkRules {
+        marks: marks.into_iter().flatten().collect(),
+        ..uplinks
+    }
+}
+
+/// Key, endpoints, TCP port, and whether to fall back to it.
+pub(super) type NextHub = (PublicKey, Vec<HostPort>, u16, bool);
+
+pub(super) fn read_hub(hub: &mut Section<'_>) -> Option<NextHub> {
     let remedy = "run `ropewalk join TOKEN`, which writes this file";
     let key = hub.text(
         "key",

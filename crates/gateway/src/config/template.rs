@@ -1,4 +1,4 @@
-//! The commented configuration files that `hub --init` and `join` write.
+//! The commented configuration files that `hub --init`, `join` and `relay --join` write.
 //!
 //! Invariant: what is written is accepted by the parser; a test parses it back, also with every
 //! commented key uncommented.
@@ -38,14 +38,27 @@ pub struct SiteTemplate {
     pub tcp_port: u16,
 }
 
+/// What differs between the configurations of relays.
+#[derive(Clone, Debug)]
+pub struct RelayTemplate {
+    /// Towards the next hub; its name is the relay's.
+    pub site: SiteTemplate,
+    /// UDP addresses to listen on.
+    pub listen: Vec<SocketAddr>,
+    /// TCP addresses to listen on.
+    pub tcp_listen: Vec<SocketAddr>,
+    /// Where sites reach the relay, if the user said so.
+    pub public: Vec<HostPort>,
+    /// Inner networks of its sites, one per family at most.
+    pub pools: Vec<IpNet>,
+    /// Whether the next hub routes them to the relay.
+    pub routed: bool,
+}
+
 /// The configuration file of a hub.
 #[must_use]
 pub fn hub(values: &HubTemplate) -> String {
-    let public = if values.public.is_empty() {
-        "# public = [\"hub.example.org:4443\"]".to_owned()
-    } else {
-        format!("public = {}", list(&values.public))
-    };
+    let public = public(&values.public, "hub.example.org:4443");
     format!(
         "# Ropewalk hub. Keys after a single # show the default of a gateway in
 # /etc/ropewalk, or an example; remove the # to change one.
@@ -130,6 +143,114 @@ tcp_port = {tcp_port}
         tcp_port = values.tcp_port,
         common = common("ropewalk0", "site"),
     )
+}
+
+/// The configuration file of a relay.
+#[must_use]
+pub fn relay(values: &RelayTemplate) -> String {
+    let pools: Vec<_> = values
+        .pools
+        .iter()
+        .map(|pool| {
+            let key = if pool.addr().is_ipv4() {
+                "ipv4"
+            } else {
+                "ipv6"
+            };
+            format!("{key} = \"{pool}\"")
+        })
+        .collect();
+    let (origin, masquerade) = if values.routed {
+        (
+            "# What the hub routes to this relay, by its token: other networks would not be reached.",
+            "# masquerade = false",
+        )
+    } else {
+        (
+            "# Chosen at random: the hub knows nothing of these networks.",
+            "masquerade = true",
+        )
+    };
+    format!(
+        "# Ropewalk relay. Keys after a single # show the default of a gateway in
+# /etc/ropewalk, or an example; remove the # to change one.
+# Check this file with `ropewalk doctor`; `ropewalk relay --help` explains the rest.
+
+# Name of this relay in logs and metrics; the hub knows it by its key.
+name = \"{name}\"
+# Its key towards the sites:
+# key_file = \"/etc/ropewalk/relay.key\"
+# state_dir = \"/var/lib/ropewalk\"
+# sites_file = \"/var/lib/ropewalk/relay-sites.toml\"
+
+[hub]
+# The next hub, or the next relay, and this relay's key there.
+key = \"{key}\"
+# key_file = \"/etc/ropewalk/relay-hub.key\"
+# Where it is reached, preferred first.
+endpoints = {endpoints}
+# Its TCP port for networks that block UDP, and whether to use it then.
+tcp_port = {tcp_port}
+# tcp_fallback = true
+
+[listen]
+# UDP addresses for the sites, and TCP addresses for those whose network blocks UDP.
+udp = {listen}
+tcp = {tcp}
+# How sites reach this relay: addresses or names with the UDP port. They go into every token.
+# Without it, `ropewalk invite` takes the address of the interface with the default route.
+{public}
+
+[pool]
+{origin}
+# The sites get their addresses from them; the relay takes the first address of each.
+{pools}
+
+[network]
+# Translate the sites' addresses to that of this relay at the hub. Then nobody behind the hub can
+# open connections to them.
+{masquerade}
+
+[uplinks]
+# Interfaces to use towards the hub, by name, * and ? allowed. The default is every interface
+# with a way to it, except other VPNs. An interface that is named here is used in any case.
+# include = [\"eth*\", \"wlan0\", \"wwan?\"]
+# exclude = [\"docker*\"]
+
+# Marks of uplinks; the first entry that matches an interface counts.
+# [[uplink]]
+# match = \"wwan*\"
+# metered = true      # costs by the byte: scheduler cost-aware uses it last
+# standby = true      # carries traffic only while nothing else works
+# weight = 3          # fixed share under weighted-round-robin, 1 to 1000
+# congestion = \"bdp\"  # newreno, cubic, bbr or bdp
+
+# The tunnel to the hub, where it is to differ from [tunnel].
+[onward]
+# interface = \"ropewalk0\"
+# scheduler = \"auto\"
+# protect = \"adaptive\"
+# congestion = \"bdp\"
+
+# The tunnels to the sites.{common}",
+        name = values.site.name,
+        key = values.site.hub_key,
+        endpoints = list(&values.site.endpoints),
+        tcp_port = values.site.tcp_port,
+        listen = list(&values.listen),
+        tcp = list(&values.tcp_listen),
+        public = public(&values.public, "relay.example.org:4443"),
+        pools = pools.join("\n"),
+        common = common("ropehub0", "relay"),
+    )
+}
+
+fn public(endpoints: &[HostPort], example: &str) -> String {
+    if endpoints.is_empty() {
+        format!("# public = [\"{example}\"]")
+    } else {
+        format!("public = {}", list(endpoints))
+    }
 }
 
 fn common(interface: &str, role: &str) -> String {

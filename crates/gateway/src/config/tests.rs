@@ -8,8 +8,8 @@ use ropewalk_transport::CongestionControl;
 
 use super::common::HostPort;
 use super::site::Pattern;
-use super::template::{HubTemplate, SiteTemplate};
-use super::{hub, site, template};
+use super::template::{HubTemplate, RelayTemplate, SiteTemplate};
+use super::{Config, hub, relay, site, template};
 
 const KEY: &str = "Gb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=";
 const HUB: &str = "[pool]\nipv4 = \"10.9.0.0/16\"\n";
@@ -292,6 +292,114 @@ fn classes_say_what_is_protected_and_wrong_ones_are_named() {
     }
 }
 
+fn relay_text(routed: bool) -> String {
+    template::relay(&RelayTemplate {
+        site: SiteTemplate {
+            name: "harbour".to_owned(),
+            hub_key: KEY.parse().unwrap(),
+            endpoints: vec!["[2001:db8::1]:4443".parse().unwrap()],
+            tcp_port: 443,
+        },
+        listen: vec!["0.0.0.0:4443".parse().unwrap()],
+        tcp_listen: vec![],
+        public: vec![],
+        pools: ["10.9.0.192/26", "fd00:1::/96"]
+            .map(|net| net.parse().unwrap())
+            .to_vec(),
+        routed,
+    })
+}
+
+#[test]
+fn a_relay_has_two_sides_with_keys_and_interfaces_of_their_own() {
+    let path = Path::new("/etc/ropewalk/relay.toml");
+    let config = relay::parse(path, &relay_text(true)).unwrap();
+    let (hub, site) = (&config.hub, &config.site);
+    assert_eq!(hub.common.interface, "ropehub0");
+    assert_eq!(site.common.interface, "ropewalk0");
+    assert!(hub.common.owns("ropewalk0") && site.common.owns("ropehub0"));
+    assert_eq!(hub.common.key_file, Path::new("/etc/ropewalk/relay.key"));
+    assert_eq!(
+        site.common.key_file,
+        Path::new("/etc/ropewalk/relay-hub.key")
+    );
+    let sites = Path::new("/var/lib/ropewalk/relay-sites.toml");
+    assert_eq!(hub.sites_file, sites);
+    assert!(site.routes.is_empty() && !hub.masquerade && hub.forward && hub.is_relay);
+    let excluded: Vec<_> = site
+        .uplinks
+        .exclude
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    assert_eq!(excluded, ["ropehub0"]);
+    let translated = relay::parse(path, &relay_text(false)).unwrap();
+    assert!(translated.hub.masquerade);
+}
+
+#[test]
+fn the_tunnel_to_the_hub_is_as_the_others_unless_told() {
+    let text = relay_text(true)
+        .replace("[onward]", "[onward]\nprotect = \"code\"\nmtu = 1300")
+        .replace("\n[tunnel]", "\n[[class]]\nname = \"a\"\nprotect = \"duplicate\"\nports = [\"53\"]\n[tunnel]\ncongestion = \"cubic\"\nprotect = \"none\"");
+    let config = relay::parse(Path::new("relay.toml"), &text).unwrap();
+    let (sites, hub) = (&config.hub.common, &config.site.common);
+    assert_eq!(hub.congestion, sites.congestion);
+    assert_eq!((sites.mtu, hub.mtu), (None, Some(1_300)));
+    let protections = |common: &super::common::Common| {
+        let all = common
+            .classes
+            .iter()
+            .map(|class| class.protection.to_string());
+        all.collect::<Vec<_>>()
+    };
+    assert_eq!(protections(sites), ["none", "duplicate"]);
+    assert_eq!(protections(hub), ["code", "duplicate"]);
+}
+
+#[test]
+fn what_a_relay_cannot_do_is_refused_with_its_line() {
+    let text = relay_text(true);
+    for (from, to, part) in [
+        (
+            "[onward]",
+            "[onward]\ninterface = \"ropehub0\"",
+            "onward.interface",
+        ),
+        ("[network]", "[network]\nforward = false", "network.forward"),
+        ("[network]", "[network]\nroutes = []", "network.routes"),
+        ("[hub]", "[hub]\nkye = \"x\"", "did you mean key?"),
+        ("ipv4 = ", "ipv4 = 3 #", "pool.ipv4"),
+    ] {
+        let wrong = text.replacen(from, to, 1);
+        assert_ne!(wrong, text, "{from}");
+        let problems = relay::parse(Path::new("r.toml"), &wrong).unwrap_err();
+        assert!(problems.to_string().contains(part), "{to}: {problems}");
+    }
+}
+
+#[test]
+fn the_contents_tell_the_role() {
+    let directory = tempfile::tempdir().unwrap();
+    let (hub_text, site_text) = templates();
+    let path = directory.path().join("x.toml");
+    for (text, expected) in [
+        (hub_text, "hub"),
+        (site_text, "site"),
+        (relay_text(true), "relay"),
+    ] {
+        std::fs::write(&path, text).unwrap();
+        let role = match Config::load(&path).unwrap() {
+            Config::Hub(_) => "hub",
+            Config::Site(_) => "site",
+            Config::Relay(_) => "relay",
+        };
+        assert_eq!(role, expected);
+        let invites = super::load_inviting(&path).is_ok();
+        assert_eq!(invites, expected != "site");
+    }
+}
+
 fn templates() -> (String, String) {
     let hub = template::hub(&HubTemplate {
         listen: vec!["0.0.0.0:4443".parse().unwrap()],
@@ -328,7 +436,8 @@ fn templates_are_accepted_and_hold_the_defaults() {
 fn every_commented_key_of_the_templates_is_a_key() {
     let (hub_text, site_text) = templates();
     let is_commented_key = |line: &&str| line.starts_with("# ") && line.contains(" = ");
-    for (text, least) in [(&hub_text, 14), (&site_text, 18)] {
+    let relay_text = relay_text(true);
+    for (text, least) in [(&hub_text, 14), (&site_text, 18), (&relay_text, 22)] {
         assert!(
             text.lines().filter(is_commented_key).count() >= least,
             "{text}"
@@ -350,6 +459,7 @@ fn every_commented_key_of_the_templates_is_a_key() {
     let path = Path::new("/etc/ropewalk/x.toml");
     hub::parse(path, &uncomment(&hub_text)).unwrap();
     site::parse(path, &uncomment(&site_text)).unwrap();
+    relay::parse(path, &uncomment(&relay_text)).unwrap();
 }
 
 #[test]

@@ -77,10 +77,11 @@ pub fn run(path: &Path) -> Vec<Check> {
         checks.push(Check::warn(
             "configuration",
             format!(
-                "{} is missing: this machine is neither site nor hub yet",
+                "{} is missing: this machine is neither site nor hub nor relay yet",
                 path.display()
             ),
-            "run `ropewalk join TOKEN` on a site, `ropewalk hub --init` on a hub, or give --config",
+            "run `ropewalk join TOKEN` on a site, `ropewalk hub --init` on a hub, `ropewalk relay \
+             --join TOKEN` on a relay, or give --config",
         ));
         return checks;
     }
@@ -97,13 +98,18 @@ pub fn run(path: &Path) -> Vec<Check> {
         format!("{} is sound", path.display()),
     ));
     let common = config.common();
-    checks.push(key(common));
-    let role = role_name(&config);
+    checks.push(key("key", common));
+    let role = common.role;
     let running = Lock::is_held(&service::lock_path(common, role));
     checks.push(left_overs(common, role, running));
     match &config {
         Config::Hub(hub) => checks.extend(role::hub(hub, running)),
         Config::Site(site) => checks.extend(role::site(site)),
+        Config::Relay(relay) => {
+            checks.push(key("key at the hub", &relay.site.common));
+            checks.extend(role::hub(&relay.hub, running));
+            checks.extend(role::site(&relay.site));
+        }
     }
     checks.push(gateway(common, role, running));
     checks
@@ -115,7 +121,8 @@ pub fn run(path: &Path) -> Vec<Check> {
 /// The gateway runs, or something cannot be undone.
 pub fn repair(path: &Path) -> anyhow::Result<Vec<String>> {
     let config = Config::load(path)?;
-    let (common, role) = (config.common(), role_name(&config));
+    let common = config.common();
+    let role = common.role;
     let _lock = Lock::take(&service::lock_path(common, role), &format!("a {role}"))?;
     let undone = service::state::repair(&service::changes_path(common, role))?;
     let mut done: Vec<String> = undone.iter().map(ToString::to_string).collect();
@@ -135,25 +142,18 @@ pub fn default_config(given: Option<&Path>) -> std::path::PathBuf {
     config::default_path(given)
 }
 
-const fn role_name(config: &Config) -> &'static str {
-    match config {
-        Config::Hub(_) => "hub",
-        Config::Site(_) => "site",
-    }
-}
-
-fn key(common: &Common) -> Check {
+fn key(name: &str, common: &Common) -> Check {
     let path = common.key_file.display();
     match key_file::load(&common.key_file) {
         Ok(identity) => Check::ok(
-            "key",
+            name,
             format!("{path}, public key {}", identity.public_key()),
         ),
         Err(error) => {
             let text = format!("{error:#}");
             // Errors of keys carry their remedy behind a semicolon.
             let (found, remedy) = text.split_once("; ").unwrap_or((&text, "run as root"));
-            Check::fail("key", found, remedy)
+            Check::fail(name, found, remedy)
         }
     }
 }
@@ -181,10 +181,10 @@ fn left_overs(common: &Common, role: &str, running: bool) -> Check {
 fn gateway(common: &Common, role: &str, running: bool) -> Check {
     let name = "gateway";
     if !running {
-        let command = if role == "hub" {
-            "ropewalk hub"
-        } else {
-            "ropewalk up"
+        let command = match role {
+            "hub" => "ropewalk hub",
+            "relay" => "ropewalk relay",
+            _ => "ropewalk up",
         };
         return Check::warn(name, "not running", format!("start it with `{command}`"));
     }

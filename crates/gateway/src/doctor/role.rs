@@ -48,7 +48,7 @@ fn pools(config: &HubConfig) -> Check {
         .filter_map(|(key, pool)| Some((key, pool?)))
         .collect();
     let interfaces = netlink::snapshot().unwrap_or_default();
-    match network::check_pools(&interfaces, &config.common.interface, &pools) {
+    match network::check_pools(&interfaces, |i| config.common.owns(&i.name), &pools) {
         Ok(()) => Check::ok("address pools", "overlap with no network of this machine"),
         Err(error) => Check::fail("address pools", error.to_string(), "change [pool]"),
     }

@@ -72,6 +72,9 @@ pub enum Command {
     },
     /// The sites that may connect changed (hub only).
     ReloadSites,
+    /// What comes from elsewhere may have this size, bytes: the interface takes it, whatever the
+    /// paths do, and the tunnel splits it.
+    MtuFloor(usize),
     /// Report the present state.
     Status(SyncSender<Status>),
     /// Say goodbye to peers and stop.
@@ -81,7 +84,7 @@ pub enum Command {
 /// State of a gateway.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Status {
-    /// `site` or `hub`.
+    /// `site`, `hub` or `relay`.
     pub role: String,
     /// Program version.
     pub version: String,
@@ -97,10 +100,26 @@ pub struct Status {
     pub uptime_s: f64,
     /// Offloads in use, and those given up with the reason.
     pub offloads: Vec<String>,
-    /// One entry per peer: the hub of a site, the known sites of a hub.
+    /// Of a relay: what it is towards the next hub, while the fields above are towards its sites.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub onward: Option<OnwardStatus>,
+    /// One entry per peer: the hub of a site, the known sites of a hub, both of a relay.
     pub tunnels: Vec<TunnelStatus>,
     /// Counted drops and refusals by reason, over all tunnels and the sockets.
     pub drops: std::collections::BTreeMap<String, u64>,
+}
+
+/// A relay's side towards the next hub.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct OnwardStatus {
+    /// Public key there, base64.
+    pub public_key: String,
+    /// TUN interface name.
+    pub interface: String,
+    /// Its MTU in bytes.
+    pub mtu: usize,
+    /// Inner addresses there, with prefix length.
+    pub addresses: Vec<String>,
 }
 
 /// State of a tunnel.

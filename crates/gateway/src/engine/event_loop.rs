@@ -36,7 +36,7 @@ pub const ENTRY_FULL_BYTES: u64 = 4 * 1024 * 1024;
 
 /// What distinguishes a site from a hub.
 pub trait Role {
-    /// A command of the control side; `Shutdown` and `Status` are handled by the loop.
+    /// A command of the control side; `Shutdown`, `Status` and `MtuFloor` are handled by the loop.
     fn on_command(&mut self, now: Instant, fabric: &mut Fabric, command: Command);
     /// Something happened to a link.
     fn on_link(&mut self, now: Instant, fabric: &mut Fabric, link: LinkId, event: LinkEvent);
@@ -192,6 +192,7 @@ pub(super) fn start<R: Role + Send + 'static>(
                 inbox,
                 mtu: settings.mtu.unwrap_or(super::settings::MTU_MIN),
                 mtu_short: None,
+                mtu_floor: 0,
                 settings,
                 received: Vec::new(),
                 from_tun: Vec::new(),
@@ -221,6 +222,8 @@ struct Engine<R: Role> {
     mtu: usize,
     /// Since when the paths take less than that.
     mtu_short: Option<Instant>,
+    /// What the interface takes at least, bytes.
+    mtu_floor: usize,
     received: Vec<Received>,
     from_tun: Vec<TunPacket>,
     to_tun: Vec<InnerPacket>,
@@ -379,6 +382,7 @@ impl<R: Role> Engine<R> {
             return;
         }
         let Some(mtu) = self.role.mtu() else { return };
+        let mtu = mtu.max(self.mtu_floor);
         let mtu = mtu.clamp(super::settings::MTU_MIN, super::settings::MTU_MAX);
         if mtu >= self.mtu {
             self.mtu_short = None;
@@ -407,6 +411,7 @@ impl<R: Role> Engine<R> {
                     // Nobody waiting any more is no error.
                     reply.try_send(self.status(now)).ok();
                 }
+                Ok(Command::MtuFloor(bytes)) => self.mtu_floor = bytes,
                 Ok(command) => self.role.on_command(now, &mut self.fabric, command),
                 Err(TryRecvError::Empty) => return true,
             }

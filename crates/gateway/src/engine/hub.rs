@@ -2,12 +2,14 @@
 //!
 //! A connection carries nothing until its site has introduced it with `Hello`. A site that has
 //! started anew shows by its session number: its tunnel begins afresh. What a site sends must
-//! come from its own inner addresses, so that sites cannot speak for each other.
+//! come from its own inner addresses, so that sites cannot speak for each other. A relay also has
+//! the networks of its sites: packets to them go to it, and may come from it.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use ipnet::IpNet;
 use ropewalk_core::path::PathConfig;
 use ropewalk_core::schedule::SchedulerKind;
 use ropewalk_io::{HEADROOM, InnerPacket, TunPacket};
@@ -53,6 +55,8 @@ pub struct Hub {
     sites: Vec<Option<HubSite>>,
     by_key: FxHashMap<PublicKey, usize>,
     by_address: FxHashMap<IpAddr, usize>,
+    /// Networks behind relays: few, and looked through only for what is no site's own address.
+    by_network: Vec<(IpNet, usize)>,
     guests: FxHashMap<LinkId, Guest>,
     agenda: Agenda,
     unroutable: u64,
@@ -78,6 +82,7 @@ impl Hub {
             sites: Vec::new(),
             by_key: FxHashMap::default(),
             by_address: FxHashMap::default(),
+            by_network: Vec::new(),
             guests: FxHashMap::default(),
             agenda: Agenda::default(),
             unroutable: 0,
@@ -214,10 +219,7 @@ impl Hub {
         };
         let prefix = |ip: &IpAddr| {
             let net = self.settings.addresses.iter().find(|net| net.contains(ip));
-            net.map_or(
-                if ip.is_ipv4() { 32 } else { 128 },
-                ipnet::IpNet::prefix_len,
-            )
+            net.map_or(if ip.is_ipv4() { 32 } else { 128 }, IpNet::prefix_len)
         };
         let welcome = Control::Welcome(Welcome {
             version: VERSION,
@@ -232,12 +234,7 @@ impl Hub {
                 .iter()
                 .map(|ip| (*ip, prefix(ip)))
                 .collect(),
-            hub_addresses: self
-                .settings
-                .addresses
-                .iter()
-                .map(ipnet::IpNet::addr)
-                .collect(),
+            hub_addresses: self.settings.addresses.iter().map(IpNet::addr).collect(),
         });
         let mut bytes = Vec::new();
         emit_control(&welcome, &mut bytes);
@@ -274,7 +271,18 @@ impl Hub {
         for &address in &entry.addresses {
             self.by_address.insert(address, index);
         }
+        let networks = entry.networks.iter().map(|net| (*net, index));
+        self.by_network.extend(networks);
         Some(index)
+    }
+
+    /// The site that a packet to this address goes to.
+    fn site_of(&self, ip: IpAddr) -> Option<usize> {
+        let behind = |&&(net, _): &&(IpNet, usize)| net.contains(&ip);
+        self.by_address
+            .get(&ip)
+            .or_else(|| Some(&self.by_network.iter().find(behind)?.1))
+            .copied()
     }
 
     fn drop_site(&mut self, now: Instant, fabric: &mut Fabric, index: usize, why: &str) {
@@ -286,6 +294,7 @@ impl Hub {
         site.peer.close_all(now, fabric, why);
         self.by_key.remove(&site.entry.key);
         self.by_address.retain(|_, &mut i| i != index);
+        self.by_network.retain(|&(_, i)| i != index);
         for (link, guest) in &self.guests {
             if guest.site == Some(index) {
                 fabric.close(now, *link, why);
@@ -428,7 +437,8 @@ impl Role for Hub {
                 reply.try_send(Err(refusal.into())).ok();
             }
             Command::ReloadSites => self.reload(now, fabric),
-            Command::Uplinks(_) | Command::Status(_) | Command::Shutdown => {}
+            Command::Uplinks(_) | Command::MtuFloor(_) | Command::Status(_) | Command::Shutdown => {
+            }
         }
     }
 
@@ -496,7 +506,7 @@ impl Role for Hub {
             .data
             .get(HEADROOM..)
             .and_then(|ip| address(ip, false));
-        let index = destination.and_then(|ip| self.by_address.get(&ip).copied());
+        let index = destination.and_then(|ip| self.site_of(ip));
         match index.and_then(|index| Some((index, self.sites[index].as_mut()?))) {
             Some((index, site)) => {
                 self.agenda.touch(index);
@@ -523,7 +533,7 @@ impl Role for Hub {
             };
             site.peer.tunnel.end_batch(now);
             while let Some(inner) = site.peer.tunnel.poll_inner() {
-                if address(&inner.data, true).is_some_and(|ip| site.entry.addresses.contains(&ip)) {
+                if address(&inner.data, true).is_some_and(|ip| site.entry.owns(&ip)) {
                     out.push(InnerPacket {
                         data: inner.data,
                         checksum_partial: inner.checksum_partial,
@@ -609,12 +619,7 @@ impl Role for Hub {
         let mut spoofed = 0;
         for site in self.sites.iter().flatten() {
             let mut tunnel = site.peer.status(fabric);
-            tunnel.peer_addresses = site
-                .entry
-                .addresses
-                .iter()
-                .map(ToString::to_string)
-                .collect();
+            tunnel.peer_addresses = site.entry.places();
             super::add_tunnel_drops(&site.peer.tunnel, status);
             spoofed += site.spoofed;
             status.tunnels.push(tunnel);
@@ -625,7 +630,7 @@ impl Role for Hub {
                 status.tunnels.push(super::control::TunnelStatus {
                     peer: entry.name.clone(),
                     peer_key: entry.key.to_string(),
-                    peer_addresses: entry.addresses.iter().map(ToString::to_string).collect(),
+                    peer_addresses: entry.places(),
                     ..Default::default()
                 });
             }

@@ -84,8 +84,26 @@ pub struct SiteEntry {
     pub key: PublicKey,
     /// Its inner addresses, one per family at most, unique within the hub.
     pub addresses: Vec<IpAddr>,
+    /// Networks behind it, for the sites of a relay; they overlap with nothing else of the hub.
+    pub networks: Vec<IpNet>,
     /// A disabled site keeps its addresses but may not connect.
     pub enabled: bool,
+}
+
+impl SiteEntry {
+    /// Whether packets to and from `ip` are this site's.
+    #[must_use]
+    pub fn owns(&self, ip: &IpAddr) -> bool {
+        self.addresses.contains(ip) || self.networks.iter().any(|net| net.contains(ip))
+    }
+
+    /// Addresses and networks, as people read them.
+    #[must_use]
+    pub fn places(&self) -> Vec<String> {
+        let addresses = self.addresses.iter().map(ToString::to_string);
+        let networks = self.networks.iter().map(ToString::to_string);
+        addresses.chain(networks).collect()
+    }
 }
 
 /// The sites a hub knows, replaced as a whole when the sites file changes.

@@ -5,9 +5,11 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use ropewalk_io::netlink;
+use ropewalk_transport::Identity;
 use tokio::sync::mpsc;
 
 use super::api::Reload;
+use super::state::Changes;
 use super::{
     ApiSocket, Asked, Engine, Prepared, Signals, engine_settings, event_channel, network, notify,
     reload_and_log,
@@ -18,72 +20,105 @@ use crate::engine::settings::{EngineEvent, HubSettings, SiteDirectory};
 use crate::engine::start_hub;
 use crate::sites::Sites;
 
+/// A running hub, or the side of a relay towards its sites.
+pub(super) struct Hub {
+    pub(super) engine: Engine,
+    pub(super) reload: Reload,
+    /// Sites known at the start.
+    pub(super) sites: usize,
+    events: mpsc::Receiver<EngineEvent>,
+}
+
 pub(super) async fn run(
     mut prepared: Prepared,
     path: &Path,
     config: HubConfig,
 ) -> anyhow::Result<()> {
     let mut signals = Signals::new()?;
-    check_pools(&config)?;
-    let sites = Sites::load(&config).context("the sites file is not usable")?;
-    let directory = Arc::new(SiteDirectory::new(sites.entries()));
-    let (sink, mut events) = event_channel();
     let public_key = prepared.identity.public_key();
-    let handle = start_hub(HubSettings {
-        common: engine_settings(prepared.identity.clone(), &config.common),
-        listen: config.listen.clone(),
-        tcp_listen: config.tcp_listen.clone(),
-        addresses: config.own_addresses(),
-        sites: Arc::clone(&directory),
-        events: sink,
-    })
-    .context("the hub cannot start")?;
-    let engine = Engine::new(handle);
-    engine.tun.configure(&config.own_addresses())?;
-    network::set_up_hub(&mut prepared.changes, &engine.tun, &config)?;
-    let reload = reload(&engine, config.clone(), directory);
-    let api = ApiSocket::open(&config.common, &engine, Arc::clone(&reload), true).await?;
+    let mut hub = Hub::start(&mut prepared.changes, &prepared.identity, &config)?;
+    let reload = Arc::clone(&hub.reload);
+    let api = ApiSocket::open(&config.common, &hub.engine.commands, reload, true).await?;
     notify::send("READY=1");
     tracing::info!(
         name = config.common.name,
         config = %path.display(),
         %public_key,
-        interface = engine.tun.name,
-        sites = sites.all().len(),
+        interface = hub.engine.tun.name,
+        sites = hub.sites,
         "hub is ready"
     );
-    let result = serve(&mut signals, &mut events, &reload).await;
+    let result = hub.serve(&mut signals).await;
     notify::send("STOPPING=1");
     drop(api);
-    let stopped = engine.stop().await;
+    let stopped = hub.engine.stop().await;
     drop(prepared);
     tracing::info!("hub has stopped");
     result.and(stopped)
 }
 
-async fn serve(
-    signals: &mut Signals,
-    events: &mut mpsc::Receiver<EngineEvent>,
-    reload: &Reload,
-) -> anyhow::Result<()> {
-    loop {
-        tokio::select! {
-            asked = signals.next() => match asked {
-                Asked::Stop => return Ok(()),
-                Asked::Reload => reload_and_log(reload),
-            },
-            event = events.recv() => match event {
-                Some(EngineEvent::TunnelUp { peer }) => tracing::info!(site = peer, "tunnel is up"),
-                Some(EngineEvent::TunnelDown { peer }) => {
-                    tracing::info!(site = peer, "tunnel is down");
-                }
-                Some(EngineEvent::MtuChanged(mtu)) => tracing::debug!(mtu, "inner MTU changed"),
-                Some(EngineEvent::Assigned { .. }) => {}
-                Some(EngineEvent::Stopped { error: Some(error) }) => {
-                    anyhow::bail!("the engine failed: {error}");
-                }
-                Some(EngineEvent::Stopped { error: None }) | None => return Ok(()),
-            },
+impl Hub {
+    /// Starts the engine and sets this machine up around it.
+    ///
+    /// # Errors
+    /// A pool is taken, an address cannot be listened on, or this machine cannot be set up.
+    pub(super) fn start(
+        changes: &mut Changes,
+        identity: &Identity,
+        config: &HubConfig,
+    ) -> anyhow::Result<Self> {
+        check_pools(config)?;
+        let sites = Sites::load(config).context("the sites file is not usable")?;
+        let directory = Arc::new(SiteDirectory::new(sites.entries()));
+        let (sink, events) = event_channel();
+        let handle = start_hub(HubSettings {
+            common: engine_settings(identity.clone(), &config.common),
+            listen: config.listen.clone(),
+            tcp_listen: config.tcp_listen.clone(),
+            addresses: config.own_addresses(),
+            sites: Arc::clone(&directory),
+            events: sink,
+        })
+        .context("the hub cannot start")?;
+        let engine = Engine::new(handle);
+        engine.tun.configure(&config.own_addresses())?;
+        network::set_up_hub(changes, &engine.tun, config)?;
+        Ok(Self {
+            reload: reload(&engine, config.clone(), directory),
+            sites: sites.all().len(),
+            engine,
+            events,
+        })
+    }
+
+    /// Serves until asked to stop.
+    ///
+    /// # Errors
+    /// The engine failed.
+    pub(super) async fn serve(&mut self, signals: &mut Signals) -> anyhow::Result<()> {
+        loop {
+            tokio::select! {
+                asked = signals.next() => match asked {
+                    Asked::Stop => return Ok(()),
+                    Asked::Reload => reload_and_log(&self.reload),
+                },
+                event = self.events.recv() => match event {
+                    Some(EngineEvent::TunnelUp { peer }) => {
+                        tracing::info!(site = peer, "tunnel is up");
+                    }
+                    Some(EngineEvent::TunnelDown { peer }) => {
+                        tracing::info!(site = peer, "tunnel is down");
+                    }
+                    Some(EngineEvent::MtuChanged(mtu)) => {
+                        tracing::debug!(mtu, "inner MTU changed");
+                    }
+                    Some(EngineEvent::Assigned { .. }) => {}
+                    Some(EngineEvent::Stopped { error: Some(error) }) => {
+                        anyhow::bail!("the engine failed: {error}");
+                    }
+                    Some(EngineEvent::Stopped { error: None }) | None => return Ok(()),
+                },
+            }
         }
     }
 }
@@ -105,7 +140,9 @@ fn check_pools(config: &HubConfig) -> anyhow::Result<()> {
         .filter_map(|(key, pool)| Some((key, pool?)))
         .collect();
     match netlink::snapshot() {
-        Ok(interfaces) => network::check_pools(&interfaces, &config.common.interface, &pools),
+        Ok(interfaces) => {
+            network::check_pools(&interfaces, |i| config.common.owns(&i.name), &pools)
+        }
         Err(error) => {
             tracing::warn!(%error, "pools are not checked against the networks of this machine");
             Ok(())

@@ -1,4 +1,4 @@
-//! Runs a hub or a site: an engine, and around it everything that is not moving packets.
+//! Runs a hub, a site or a relay: an engine (a relay: two), and around it everything that is not moving packets.
 //!
 //! The engine has a thread of its own; this thread runs a small event loop for the API, signals,
 //! netlink and the engine's events.
@@ -14,6 +14,7 @@ pub mod state;
 pub mod uplinks;
 
 mod hub;
+mod relay;
 mod site;
 
 use std::path::{Path, PathBuf};
@@ -27,7 +28,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
 use crate::config::common::Common;
-use crate::config::{HubConfig, SiteConfig};
+use crate::config::{HubConfig, RelayConfig, SiteConfig};
 use crate::engine::EngineHandle;
 use crate::engine::control::Command;
 use crate::engine::settings::{CommonSettings, EngineEvent, EventSink};
@@ -66,6 +67,19 @@ pub fn run_site(path: &Path, config: SiteConfig) -> anyhow::Result<()> {
     let prepared = Prepared::new("site", &config.common)?;
     let runtime = runtime()?;
     let result = runtime.block_on(site::run(prepared, path, config));
+    // An engine that hangs must not keep the process from ending.
+    runtime.shutdown_timeout(STOP_TIMEOUT);
+    result
+}
+
+/// Runs a relay until a signal or a failure ends it.
+///
+/// # Errors
+/// It could not start, or an engine failed.
+pub fn run_relay(path: &Path, config: RelayConfig) -> anyhow::Result<()> {
+    let prepared = Prepared::new("relay", &config.hub.common)?;
+    let runtime = runtime()?;
+    let result = runtime.block_on(relay::run(prepared, path, config));
     // An engine that hangs must not keep the process from ending.
     runtime.shutdown_timeout(STOP_TIMEOUT);
     result
@@ -167,6 +181,15 @@ impl std::fmt::Debug for Commands {
     }
 }
 
+impl Commands {
+    /// Hands a command over to an engine that may have stopped.
+    fn send(&self, command: Command) {
+        if let Err(error) = (self.0)(command) {
+            tracing::debug!(%error, "a command was lost");
+        }
+    }
+}
+
 impl Engine {
     fn new(handle: EngineHandle) -> Self {
         let tun = Tun {
@@ -182,9 +205,7 @@ impl Engine {
     }
 
     fn send(&self, command: Command) {
-        if let Err(error) = (self.commands.0)(command) {
-            tracing::debug!(%error, "a command was lost");
-        }
+        self.commands.send(command);
     }
 
     /// Stops the engine and waits for it.
@@ -224,12 +245,12 @@ struct ApiSocket(PathBuf);
 impl ApiSocket {
     async fn open(
         common: &Common,
-        engine: &Engine,
+        commands: &Commands,
         reload: Reload,
         is_hub: bool,
     ) -> anyhow::Result<Self> {
         let api = Api {
-            commands: Arc::clone(&engine.commands.0),
+            commands: Arc::clone(&commands.0),
             reload,
             is_hub,
         };

@@ -3,6 +3,8 @@
 //!
 //! Invariant: whatever outlives the process is recorded in [`Changes`] first.
 
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
 use anyhow::{Context, bail};
 use ipnet::IpNet;
 use ropewalk_io::netlink::{self, Interface, RouteSpec};
@@ -25,23 +27,24 @@ pub fn overlap(a: &IpNet, b: &IpNet) -> bool {
 #[must_use]
 pub fn local_networks() -> Vec<IpNet> {
     let interfaces = netlink::snapshot().unwrap_or_default();
-    networks(&interfaces, "")
+    networks(&interfaces, |_| false)
         .into_iter()
         .map(|(_, net)| net)
         .collect()
 }
 
-/// Refuses pools that overlap with a network this machine is in already.
+/// Refuses pools that overlap with a network this machine is in already, but by an interface that
+/// `own` holds for.
 ///
 /// # Errors
 /// Names pool, interface and network.
 pub fn check_pools(
     interfaces: &[Interface],
-    tun: &str,
+    own: impl Fn(&Interface) -> bool,
     pools: &[(&str, IpNet)],
 ) -> anyhow::Result<()> {
     for (key, pool) in pools {
-        let networks = networks(interfaces, tun);
+        let networks = networks(interfaces, &own);
         let taken = networks.iter().find(|(_, net)| overlap(net, pool));
         if let Some((name, net)) = taken {
             bail!(
@@ -53,8 +56,8 @@ pub fn check_pools(
     Ok(())
 }
 
-fn networks(interfaces: &[Interface], tun: &str) -> Vec<(String, IpNet)> {
-    let others = interfaces.iter().filter(|interface| interface.name != tun);
+fn networks(interfaces: &[Interface], own: impl Fn(&Interface) -> bool) -> Vec<(String, IpNet)> {
+    let others = interfaces.iter().filter(|interface| !own(interface));
     let addresses = others.flat_map(|interface| {
         let of = move |address: &netlink::Address| {
             let net = IpNet::new(address.ip, address.prefix).ok()?.trunc();
@@ -183,6 +186,7 @@ pub fn set_up_hub(changes: &mut Changes, tun: &Tun, config: &HubConfig) -> anyho
             IpNet::V4(_) => None,
         }),
         masquerade: config.masquerade,
+        onward: config.common.partner.clone(),
     };
     changes.table(&nat.table)?;
     nft::apply_hub(&nat).context(
@@ -221,6 +225,89 @@ pub fn set_up_site(changes: &mut Changes, tun: &Tun) {
             error = format!("{error:#}"),
             "the MSS of forwarded connections is not clamped"
         );
+    }
+}
+
+/// The way of a relay's sites to the next hub: a routing table of their own, so that everything of
+/// theirs goes on through the tunnel and nothing of the relay's own does.
+#[derive(Clone, Debug)]
+pub struct Onward {
+    sites: Tun,
+    hub: Tun,
+    pools: Vec<IpNet>,
+}
+
+/// Place of a relay's rules: before those of the main table, behind that of local addresses.
+const RELAY_PRIORITY: u32 = 5_000;
+/// Number of a relay's routing table less the index of its interface towards the sites, which
+/// makes it unique on this machine.
+const RELAY_TABLE: u32 = 0x5257_0000;
+
+impl Onward {
+    /// From the `pools` of the sites behind `sites` to the hub behind `hub`.
+    ///
+    /// # Errors
+    /// Not permitted, or the kernel refuses.
+    pub fn new(
+        changes: &mut Changes,
+        sites: &Tun,
+        hub: &Tun,
+        pools: Vec<IpNet>,
+    ) -> anyhow::Result<Self> {
+        let onward = Self {
+            sites: sites.clone(),
+            hub: hub.clone(),
+            pools,
+        };
+        // Routes first: a rule whose table is empty lets packets fall through to the main one.
+        onward.add_routes()?;
+        for pool in &onward.pools {
+            changes.rule(*pool, RELAY_PRIORITY, onward.table())?;
+        }
+        Ok(onward)
+    }
+
+    const fn table(&self) -> u32 {
+        RELAY_TABLE + self.sites.ifindex
+    }
+
+    /// Sets the routes, again after the addresses of the interface towards the hub have changed:
+    /// with its last address the kernel removes them.
+    ///
+    /// # Errors
+    /// Not permitted, or the kernel refuses.
+    pub fn add_routes(&self) -> anyhow::Result<()> {
+        for pool in &self.pools {
+            // Sites of one relay reach each other without the hub.
+            for (tun, destination, prefix) in [
+                (&self.sites, pool.network(), pool.prefix_len()),
+                (&self.hub, unspecified(pool), 0),
+            ] {
+                let spec = RouteSpec {
+                    destination,
+                    prefix,
+                    ifindex: tun.ifindex,
+                    gateway: None,
+                    table: Some(self.table()),
+                    metric: None,
+                };
+                netlink::add_route(&spec).with_context(|| {
+                    format!(
+                        "cannot route {destination}/{prefix} of the sites into {}",
+                        tun.name
+                    )
+                })?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The address of a default route of the same family.
+fn unspecified(net: &IpNet) -> IpAddr {
+    match net {
+        IpNet::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpNet::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     }
 }
 
@@ -286,7 +373,7 @@ mod tests {
         };
         let interfaces = [interface];
         let check =
-            |pool: &str| check_pools(&interfaces, "ropehub0", &[("ipv4", pool.parse().unwrap())]);
+            |pool: &str| check_pools(&interfaces, |_| false, &[("ipv4", pool.parse().unwrap())]);
         check("10.202.0.0/16").unwrap();
         for pool in ["10.201.16.0/24", "10.0.0.0/8", "10.201.16.128/30"] {
             let error = check(pool).unwrap_err().to_string();
@@ -294,7 +381,7 @@ mod tests {
         }
         let own = check_pools(
             &interfaces,
-            "eth0",
+            |interface| interface.name == "eth0",
             &[("ipv4", "10.0.0.0/8".parse().unwrap())],
         );
         own.expect("the hub's own interface is no other network");

@@ -11,14 +11,16 @@ use std::time::Duration;
 use anyhow::Context;
 use ipnet::IpNet;
 use ropewalk_io::netlink::{Interface, Watch};
+use ropewalk_transport::Identity;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 
 use super::api::Reload;
+use super::state::Changes;
 use super::uplinks::{changes, select, unmatched};
 use super::{
-    ApiSocket, Asked, Engine, Prepared, Signals, engine_settings, event_channel, network, notify,
-    reload_and_log, resolve,
+    ApiSocket, Asked, Commands, Engine, Prepared, Signals, engine_settings, event_channel, network,
+    notify, reload_and_log, resolve,
 };
 use crate::config::common::HostPort;
 use crate::config::site::UplinkRules;
@@ -32,18 +34,35 @@ const RESOLVE_INTERVAL: Duration = Duration::from_secs(15);
 /// How soon an unsuccessful first look-up is repeated.
 const RESOLVE_RETRY: Duration = Duration::from_secs(2);
 
-struct Site {
+/// A running site, or the side of a relay towards the next hub.
+pub(super) struct Site {
+    pub(super) engine: Engine,
+    pub(super) reload: Reload,
     config: SiteConfig,
-    engine: Engine,
     hub: Arc<HubAddresses>,
     rules: Arc<Mutex<UplinkRules>>,
+    events: mpsc::Receiver<EngineEvent>,
+    reloads: mpsc::Receiver<()>,
     interfaces: watch::Receiver<Vec<Interface>>,
+    _watching: Watch,
     uplinks: Vec<Uplink>,
     /// Patterns of `include` that were told to match nothing.
     unmatched: Vec<String>,
     assigned: Vec<IpNet>,
+    onward: Option<Relayed>,
     up: bool,
 }
+
+/// What a site does for the sites behind it when it is part of a relay.
+pub(super) struct Relayed {
+    /// Their routes to the hub.
+    pub(super) onward: network::Onward,
+    /// The engine that serves them.
+    pub(super) sites: Commands,
+}
+
+/// Reads the configuration again.
+type Load = fn(&Path) -> anyhow::Result<SiteConfig>;
 
 pub(super) async fn run(
     mut prepared: Prepared,
@@ -51,87 +70,128 @@ pub(super) async fn run(
     config: SiteConfig,
 ) -> anyhow::Result<()> {
     let mut signals = Signals::new()?;
-    let Some(addresses) = first_addresses(&config.endpoints, &mut signals).await else {
+    let Prepared {
+        identity, changes, ..
+    } = &mut prepared;
+    let load: Load = config::load_site;
+    let Some(mut site) = Site::start(changes, identity, (path, load), config, &mut signals).await?
+    else {
         return Ok(());
     };
-    let hub = Arc::new(HubAddresses::new(&addresses));
-    let (sink, mut events) = event_channel();
-    let handle = start_site(SiteSettings {
-        common: engine_settings(prepared.identity.clone(), &config.common),
-        hub_key: config.hub_key,
-        hub_addresses: Arc::clone(&hub),
-        tcp_port: config.tcp_port,
-        udp_blocked_fallback: config.tcp_fallback,
-        events: sink,
-    })
-    .context("the site cannot start")?;
-    let engine = Engine::new(handle);
-    engine.tun.configure(&[])?;
-    network::set_up_site(&mut prepared.changes, &engine.tun);
-    let (notify_interfaces, interfaces) = watch::channel(Vec::new());
-    let watching = Watch::start(Box::new(move |list| {
-        notify_interfaces.send_replace(list);
-    }))
-    .context("cannot follow the network interfaces")?;
-    let rules = Arc::new(Mutex::new(config.uplinks.clone()));
-    let (reloaded, mut reloads) = mpsc::channel(1);
-    let reload = reload(path, Arc::clone(&rules), reloaded);
-    let api = ApiSocket::open(&config.common, &engine, Arc::clone(&reload), false).await?;
+    let common = &site.config.common;
+    let reload = Arc::clone(&site.reload);
+    let api = ApiSocket::open(common, &site.engine.commands, reload, false).await?;
     notify::send("READY=1");
     tracing::info!(
-        name = config.common.name,
+        name = common.name,
         config = %path.display(),
-        public_key = %prepared.identity.public_key(),
-        interface = engine.tun.name,
-        hub = ?addresses,
+        public_key = %identity.public_key(),
+        interface = site.engine.tun.name,
+        hub = ?site.hub.load(),
         "site is ready"
     );
-    let mut site = Site {
-        config,
-        engine,
-        hub,
-        rules,
-        interfaces,
-        uplinks: Vec::new(),
-        unmatched: Vec::new(),
-        assigned: Vec::new(),
-        up: false,
-    };
-    let result = site
-        .serve(
-            &mut signals,
-            &mut events,
-            &mut reloads,
-            &reload,
-            &mut prepared,
-        )
-        .await;
+    let result = site.serve(&mut signals, changes).await;
     notify::send("STOPPING=1");
     drop(api);
-    drop(watching);
-    let stopped = site.engine.stop().await;
+    let stopped = site.stop().await;
     drop(prepared);
     tracing::info!("site has stopped");
     result.and(stopped)
 }
 
 impl Site {
-    async fn serve(
+    /// Starts the engine and sets this machine up around it; `None` when asked to stop before the
+    /// hub's name was found. `source` is the file of `config` and what reads it again.
+    ///
+    /// # Errors
+    /// The engine cannot start, or this machine cannot be set up.
+    pub(super) async fn start(
+        changes: &mut Changes,
+        identity: &Identity,
+        source: (&Path, Load),
+        config: SiteConfig,
+        signals: &mut Signals,
+    ) -> anyhow::Result<Option<Self>> {
+        let Some(addresses) = first_addresses(&config.endpoints, signals).await else {
+            return Ok(None);
+        };
+        let hub = Arc::new(HubAddresses::new(&addresses));
+        let (sink, events) = event_channel();
+        let handle = start_site(SiteSettings {
+            common: engine_settings(identity.clone(), &config.common),
+            hub_key: config.hub_key,
+            hub_addresses: Arc::clone(&hub),
+            tcp_port: config.tcp_port,
+            udp_blocked_fallback: config.tcp_fallback,
+            events: sink,
+        })
+        .context("the site cannot start")?;
+        let engine = Engine::new(handle);
+        engine.tun.configure(&[])?;
+        network::set_up_site(changes, &engine.tun);
+        let (notify_interfaces, interfaces) = watch::channel(Vec::new());
+        let watching = Watch::start(Box::new(move |list| {
+            notify_interfaces.send_replace(list);
+        }))
+        .context("cannot follow the network interfaces")?;
+        let rules = Arc::new(Mutex::new(config.uplinks.clone()));
+        let (reloaded, reloads) = mpsc::channel(1);
+        Ok(Some(Self {
+            reload: reload(source, Arc::clone(&rules), reloaded),
+            engine,
+            config,
+            hub,
+            rules,
+            events,
+            reloads,
+            interfaces,
+            _watching: watching,
+            uplinks: Vec::new(),
+            unmatched: Vec::new(),
+            assigned: Vec::new(),
+            onward: None,
+            up: false,
+        }))
+    }
+
+    /// Takes over what comes from the sites of a relay.
+    pub(super) fn relay(&mut self, relayed: Relayed) {
+        if let Some(mtu) = self.config.common.mtu {
+            relayed.sites.send(Command::MtuFloor(mtu));
+        }
+        self.onward = Some(relayed);
+    }
+
+    /// The hub's addresses.
+    pub(super) fn hub(&self) -> Arc<[SocketAddr]> {
+        self.hub.load()
+    }
+
+    /// Stops the engine and waits for it.
+    ///
+    /// # Errors
+    /// What made the engine fail.
+    pub(super) async fn stop(self) -> anyhow::Result<()> {
+        self.engine.stop().await
+    }
+
+    /// Serves until asked to stop.
+    ///
+    /// # Errors
+    /// The engine failed, or this machine cannot be set up.
+    pub(super) async fn serve(
         &mut self,
         signals: &mut Signals,
-        events: &mut mpsc::Receiver<EngineEvent>,
-        reloads: &mut mpsc::Receiver<()>,
-        reload: &Reload,
-        prepared: &mut Prepared,
+        machine: &mut Changes,
     ) -> anyhow::Result<()> {
         let mut resolve_at = Instant::now() + RESOLVE_INTERVAL;
         loop {
             tokio::select! {
                 asked = signals.next() => match asked {
                     Asked::Stop => return Ok(()),
-                    Asked::Reload => reload_and_log(reload),
+                    Asked::Reload => reload_and_log(&self.reload),
                 },
-                event = events.recv() => match event {
+                event = self.events.recv() => match event {
                     Some(EngineEvent::Stopped { error: Some(error) }) => {
                         anyhow::bail!("the engine failed: {error}");
                     }
@@ -140,12 +200,12 @@ impl Site {
                 },
                 changed = self.interfaces.changed() => {
                     changed.context("following the network interfaces ended")?;
-                    self.follow_uplinks(prepared);
+                    self.follow_uplinks(machine);
                 }
-                Some(()) = reloads.recv() => self.follow_uplinks(prepared),
+                Some(()) = self.reloads.recv() => self.follow_uplinks(machine),
                 () = sleep_until(resolve_at) => {
                     if !self.up && self.resolve_again().await {
-                        self.follow_uplinks(prepared);
+                        self.follow_uplinks(machine);
                     }
                     resolve_at = Instant::now() + RESOLVE_INTERVAL;
                 }
@@ -163,7 +223,12 @@ impl Site {
                 self.up = false;
                 tracing::warn!("tunnel is down: no uplink reaches the hub");
             }
-            EngineEvent::MtuChanged(mtu) => tracing::debug!(mtu, "inner MTU changed"),
+            EngineEvent::MtuChanged(mtu) => {
+                tracing::debug!(mtu, "inner MTU changed");
+                if let Some(relayed) = &self.onward {
+                    relayed.sites.send(Command::MtuFloor(mtu));
+                }
+            }
             EngineEvent::Assigned {
                 addresses,
                 hub_addresses,
@@ -182,6 +247,9 @@ impl Site {
         // First, for with the first address of a network its others go as well.
         tun.withdraw(self.assigned.iter().filter(|old| !addresses.contains(old)))?;
         tun.configure(addresses)?;
+        if let Some(relayed) = &self.onward {
+            relayed.onward.add_routes()?;
+        }
         let left_out = tun.add_routes(&self.config.routes, addresses)?;
         for route in left_out {
             tracing::warn!(
@@ -197,18 +265,26 @@ impl Site {
     }
 
     fn warn_of_overlap(&self, addresses: &[IpNet]) {
-        let tun = &self.engine.tun.name;
         let interfaces = self.interfaces.borrow();
+        // A relay's sites have part of the hub's network: such a tunnel is no other network.
+        let own = |interface: &Interface| {
+            self.config.common.owns(&interface.name)
+                || interface.kind.as_deref() == Some("tun")
+                    && self
+                        .uplinks
+                        .iter()
+                        .any(|uplink| uplink.ifindex == interface.index)
+        };
         let pools: Vec<_> = addresses
             .iter()
             .map(|net| ("of the hub", net.trunc()))
             .collect();
-        if let Err(error) = network::check_pools(&interfaces, tun, &pools) {
+        if let Err(error) = network::check_pools(&interfaces, own, &pools) {
             tracing::warn!(%error, "the hub's network overlaps with one of this site");
         }
     }
 
-    fn follow_uplinks(&mut self, prepared: &mut Prepared) {
+    fn follow_uplinks(&mut self, machine: &mut Changes) {
         let rules = self
             .rules
             .lock()
@@ -235,7 +311,7 @@ impl Site {
             tracing::warn!("no uplink is left");
         }
         for uplink in &uplinks {
-            network::loosen_reverse_path(&mut prepared.changes, &uplink.name);
+            network::loosen_reverse_path(machine, &uplink.name);
         }
         if uplinks != self.uplinks {
             self.engine.send(Command::Uplinks(uplinks.clone()));
@@ -288,10 +364,14 @@ fn is_address(endpoint: &HostPort) -> bool {
     endpoint.host.parse::<std::net::IpAddr>().is_ok()
 }
 
-fn reload(path: &Path, rules: Arc<Mutex<UplinkRules>>, done: mpsc::Sender<()>) -> Reload {
+fn reload(
+    (path, load): (&Path, Load),
+    rules: Arc<Mutex<UplinkRules>>,
+    done: mpsc::Sender<()>,
+) -> Reload {
     let path = path.to_owned();
     Arc::new(move || {
-        let config = config::load_site(&path)?;
+        let config = load(&path)?;
         let count = config.uplinks.marks.len();
         *rules.lock().unwrap_or_else(PoisonError::into_inner) = config.uplinks;
         // A full channel means that a reload is due anyway.

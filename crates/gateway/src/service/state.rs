@@ -6,9 +6,12 @@
 //! must not be undone again: the same settings may since have been made by somebody else.
 
 use std::fs;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use ipnet::IpNet;
+use ropewalk_io::netlink::{self, RuleSpec};
 use ropewalk_io::{nft, sysctl};
 use serde::{Deserialize, Serialize};
 
@@ -35,6 +38,17 @@ pub enum Change {
         /// Its name.
         name: String,
     },
+    /// A routing policy rule: packets from a network look in a table of their own.
+    Rule {
+        /// The network's first address.
+        network: IpAddr,
+        /// Its prefix length.
+        prefix: u8,
+        /// Place among the rules; lower comes first.
+        priority: u32,
+        /// Number of the table.
+        table: u32,
+    },
 }
 
 impl Change {
@@ -49,6 +63,13 @@ impl Change {
             },
             Self::Table { name } => nft::remove(name)
                 .with_context(|| format!("cannot remove the nftables table {name}")),
+            Self::Rule {
+                network,
+                prefix,
+                priority,
+                table,
+            } => netlink::delete_rule(&rule(*network, *prefix, *priority, *table))
+                .with_context(|| format!("cannot remove the rule for {network}/{prefix}")),
         }
     }
 }
@@ -58,7 +79,27 @@ impl std::fmt::Display for Change {
         match self {
             Self::Sysctl { key, former, value } => write!(f, "{key} = {value}, before {former}"),
             Self::Table { name } => write!(f, "nftables table {name}"),
+            Self::Rule {
+                network,
+                prefix,
+                priority,
+                table,
+            } => write!(
+                f,
+                "routing rule {priority}: from {network}/{prefix} lookup {table}"
+            ),
         }
+    }
+}
+
+fn rule(network: IpAddr, prefix: u8, priority: u32, table: u32) -> RuleSpec {
+    RuleSpec {
+        ipv6: network.is_ipv6(),
+        priority,
+        fwmark: None,
+        fwmask: None,
+        source: Some((network, prefix)),
+        table,
     }
 }
 
@@ -123,6 +164,22 @@ impl Changes {
         self.record(Change::Table {
             name: name.to_owned(),
         })
+    }
+
+    /// Lets packets from `source` look in `table`.
+    ///
+    /// # Errors
+    /// Not permitted, or the list cannot be written.
+    pub fn rule(&mut self, source: IpNet, priority: u32, table: u32) -> anyhow::Result<()> {
+        let (network, prefix) = (source.network(), source.prefix_len());
+        self.record(Change::Rule {
+            network,
+            prefix,
+            priority,
+            table,
+        })?;
+        netlink::add_rule(&rule(network, prefix, priority, table))
+            .with_context(|| format!("cannot add a routing rule for {source}"))
     }
 
     fn record(&mut self, change: Change) -> anyhow::Result<()> {

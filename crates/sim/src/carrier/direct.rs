@@ -52,7 +52,7 @@ impl Carrier for Direct {
 
     fn settle(&mut self, core: &mut Core, _arrivals: &mut Vec<Arrival>) {
         let due_ns = self.link.poll_timeout().map_or(NEVER, Instant::as_nanos);
-        core.queue.set(0, due_ns.max(core.now_ns));
+        core.look_at(0, due_ns.max(core.now_ns));
     }
 
     fn counters(&mut self, now: Instant, path: usize, direction: Side) -> Counters {

@@ -1,6 +1,8 @@
-//! What carries packets between site and server: a path itself, or a tunnel over several.
+//! What carries packets between site and server: a path itself, a tunnel over several, or several
+//! of either in a row.
 
 pub mod direct;
+pub mod row;
 pub mod tunnel;
 
 use crate::engine::EventQueue;
@@ -18,9 +20,17 @@ pub struct Core {
     pub queue: EventQueue,
     /// What happened.
     pub trace: Trace,
+    /// Number in the queue of the first component of the carrier that is being asked: carriers
+    /// number their own from zero.
+    pub first: usize,
 }
 
 impl Core {
+    /// Looks at the carrier's component of this number at `at_ns` or earlier.
+    pub fn look_at(&mut self, component: usize, at_ns: u64) {
+        self.queue.set(self.first + component, at_ns);
+    }
+
     /// The present as core and links want it.
     #[must_use]
     pub const fn now(&self) -> Instant {

@@ -7,6 +7,7 @@ use super::transfer::{Address, Protocol, Transfer};
 use super::web::User;
 use crate::host::quic;
 use crate::host::tcp::{LossDetection, Receiver, Sender, Settings};
+use crate::packet::TCP_HEADERS;
 use crate::run::SimError;
 use crate::world::Span;
 use ropewalk_plan::{Distribution, FlowReport, Traffic, TrafficReport};
@@ -74,12 +75,7 @@ impl Section {
         maker: &mut Maker<'_>,
         flows: &mut Vec<Flow>,
     ) -> Result<(), SimError> {
-        let count = match self.traffic {
-            Traffic::Tcp { flows, .. } | Traffic::Quic { flows, .. } => flows,
-            Traffic::Web { users, .. } => users,
-            Traffic::Ping { .. } | Traffic::Call { .. } => 1,
-        };
-        for nth in 0..count {
+        for nth in 0..flow_count(&self.traffic) {
             if flows.len() >= FLOWS_MAX {
                 return Err(SimError::setting(
                     &format!("traffic[{index}]"),
@@ -96,7 +92,7 @@ impl Section {
     fn make_flow(&self, number: u16, later_ns: u64, maker: &mut Maker<'_>) -> Kind {
         let span = self.span;
         let mtu = maker.mtu;
-        let bulk = |direction, start, protocol| {
+        let bulk = |direction, start, protocol, mtu| {
             let address = Address {
                 flow: number,
                 use_count: 0,
@@ -111,8 +107,10 @@ impl Section {
                 congestion,
                 direction,
                 start,
+                segment,
                 ..
             } => {
+                let mtu = segment.map_or(mtu, |bytes| mtu.min(bytes + TCP_HEADERS));
                 let settings = Settings {
                     segment_bytes: Protocol::tcp_payload(mtu),
                     congestion,
@@ -120,7 +118,7 @@ impl Section {
                 };
                 let sender = Box::new(Sender::new(settings, maker.random.fork()));
                 let protocol = Protocol::Tcp(sender, Receiver::new());
-                bulk(direction, start, protocol)
+                bulk(direction, start, protocol, mtu)
             }
             Traffic::Quic {
                 congestion,
@@ -136,7 +134,7 @@ impl Section {
                 };
                 let sender = Box::new(quic::Sender::new(settings, maker.random.fork()));
                 let protocol = Protocol::Quic(sender, quic::Receiver::default());
-                bulk(direction, start, protocol)
+                bulk(direction, start, protocol, mtu)
             }
             Traffic::Ping { interval } => Kind::Ping(Box::new(Ping::new(
                 number,
@@ -212,6 +210,16 @@ impl Section {
         report.lost = Some(call.sent.saturating_sub(arrived));
         report.in_time = Some(in_time as f64 / call.sent.max(1) as f64);
         report.delay_ms = Some(Distribution::of(&call.delay_ms));
+    }
+}
+
+/// Flows of a section.
+#[must_use]
+pub const fn flow_count(traffic: &Traffic) -> u32 {
+    match traffic {
+        Traffic::Tcp { flows, .. } | Traffic::Quic { flows, .. } => *flows,
+        Traffic::Web { users, .. } => *users,
+        Traffic::Ping { .. } | Traffic::Call { .. } => 1,
     }
 }
 

@@ -1,21 +1,23 @@
-//! What carries the traffic of a plan: a path itself, a tunnel, MPTCP, or another program.
+//! What carries the traffic of a plan: paths themselves, tunnels, MPTCP, or another program.
 
-use anyhow::{Context, Result};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
 use ropewalk_plan::{Carrier, Plan, TransportPlan, TunnelPlan};
 
+use super::ground::Ground;
 use super::{CannotRun, Options};
 use crate::gateway::{self, Gateway, GatewaySpec};
 use crate::peers::{self, Joined, Peer, Tools};
-use crate::topology::Topology;
-use crate::traffic::Endpoints;
+use crate::row::Row;
 
 /// A carrier that works; stopped when dropped.
 #[derive(Debug)]
 pub(super) enum Carried {
-    /// The only link of the topology.
+    /// The links as they are.
     Direct,
-    /// A Ropewalk tunnel.
-    Tunnel(Box<(Gateway, Gateway)>),
+    /// Ropewalk tunnels over the hops between these gateways, that of the site first.
+    Tunnels(Vec<Gateway>),
     /// MPTCP over all links.
     Mptcp,
     /// Another program over the only link of the topology.
@@ -26,17 +28,29 @@ pub(super) enum Carried {
 }
 
 impl Carried {
-    /// Starts the plan's carrier over the links of a topology made for it.
-    pub(super) fn start(plan: &Plan, options: &Options, topology: &Topology) -> Result<Self> {
+    /// Starts the plan's carrier over the links of what was made for it.
+    pub(super) fn start(plan: &Plan, options: &Options, ground: &Ground) -> Result<Self> {
+        let topology = match (ground, &plan.carrier) {
+            (Ground::Row(row), Carrier::Relay(relay)) => {
+                let gateways = relay_over(row, &relay.tunnel).context("no tunnel")?;
+                return Ok(Self::Tunnels(gateways));
+            }
+            (Ground::Row(_), _) => return Ok(Self::Direct),
+            (Ground::Uplinks(topology), _) => topology,
+        };
         match &plan.carrier {
-            Carrier::DirectFirst | Carrier::Path { .. } => Ok(Self::Direct),
+            Carrier::DirectFirst
+            | Carrier::Path { .. }
+            | Carrier::Relay(_)
+            | Carrier::Chain { .. } => Ok(Self::Direct),
             Carrier::Tunnel(tunnel) => {
                 let [hub, site] = tunnel_sections(tunnel)?.map(|tunnel| GatewaySpec {
                     tunnel,
                     ..GatewaySpec::default()
                 });
                 let gateways = gateway::connect(topology, &hub, &site);
-                Ok(Self::Tunnel(Box::new(gateways.context("no tunnel")?)))
+                let (hub, site) = gateways.context("no tunnel")?;
+                Ok(Self::Tunnels(vec![site, hub]))
             }
             Carrier::Mptcp => {
                 if !topology.enable_mptcp()? {
@@ -52,21 +66,16 @@ impl Carried {
         }
     }
 
-    /// Hub and site, if this is a tunnel.
-    pub(super) fn gateways(&self) -> Option<(&Gateway, &Gateway)> {
+    /// The gateways of tunnels, that of the site first.
+    pub(super) fn gateways(&self) -> &[Gateway] {
         match self {
-            Self::Tunnel(gateways) => Some((&gateways.0, &gateways.1)),
-            Self::Direct | Self::Mptcp | Self::Peer(..) => None,
+            Self::Tunnels(gateways) => gateways,
+            Self::Direct | Self::Mptcp | Self::Peer(..) => &[],
         }
     }
 
     pub(super) const fn is_mptcp(&self) -> bool {
         matches!(self, Self::Mptcp)
-    }
-
-    /// Between which namespaces and addresses the traffic goes.
-    pub(super) fn ends(&self, topology: &Topology) -> Endpoints {
-        topology.endpoints()
     }
 
     /// What a reader should know of it.
@@ -75,7 +84,7 @@ impl Carried {
         let release = kernel.release().to_string_lossy();
         let mut notes = vec![format!("Linux {release}")];
         match self {
-            Self::Direct | Self::Tunnel(_) => {}
+            Self::Direct | Self::Tunnels(_) => {}
             Self::Mptcp => {
                 notes.push("only TCP is carried by MPTCP; the rest takes path one".into())
             }
@@ -96,8 +105,57 @@ impl Carried {
 pub(super) fn require(plan: &Plan, options: &Options) -> Result<()> {
     match &plan.carrier {
         Carrier::Peer { peer } => find_peer(peer, options).map(drop),
-        Carrier::DirectFirst | Carrier::Path { .. } | Carrier::Tunnel(_) | Carrier::Mptcp => Ok(()),
+        Carrier::DirectFirst
+        | Carrier::Path { .. }
+        | Carrier::Tunnel(_)
+        | Carrier::Relay(_)
+        | Carrier::Chain { .. }
+        | Carrier::Mptcp => Ok(()),
     }
+}
+
+/// Longest time a path may take to come up.
+const UP_LIMIT: Duration = Duration::from_secs(20);
+/// The tunnel interface of a site, and of a relay towards the hub.
+const ONWARD_INTERFACE: &str = "ropewalk0";
+
+/// Hub, relays and site of a row, running and joined over every link; the site comes first.
+fn relay_over(row: &Row, plan: &TunnelPlan) -> Result<Vec<Gateway>> {
+    let [hub_lines, site_lines] = tunnel_sections(plan)?;
+    let of = |tunnel: &String, more: String| GatewaySpec {
+        tunnel: tunnel.clone(),
+        more,
+        ..GatewaySpec::default()
+    };
+    let directory = row.directory();
+    let (last, before) = match row.gateways() {
+        [before @ .., last] if !before.is_empty() => (last, before),
+        _ => bail!("a row has two gateways at least"),
+    };
+    let mut hub = Gateway::hub(last, directory, &of(&hub_lines, String::new()))?;
+    hub.start()?;
+    let mut gateways = vec![hub];
+    // From the hub towards the site; each is told by the one before where to go.
+    for (hop, namespace) in before.iter().enumerate().rev() {
+        let next = gateways.last().context("the hub is there")?;
+        let mut gateway = if hop == 0 {
+            let token = next.invite("site")?;
+            let spec = of(&site_lines, String::new());
+            Gateway::site(namespace, directory, "site", &token, &spec)?
+        } else {
+            let name = format!("relay{hop}");
+            let token = next.invite_relay(&name)?;
+            let spec = of(&hub_lines, format!("[onward]\n{site_lines}"));
+            let public = row.addresses(hop)?;
+            Gateway::relay(namespace, directory, (&name, &token), &public, &spec)?
+        };
+        gateway.start()?;
+        gateway.wait_paths(row.hops()[hop].len(), UP_LIMIT)?;
+        row.lead_hosts_into(hop, ONWARD_INTERFACE)?;
+        gateways.push(gateway);
+    }
+    gateways.reverse();
+    Ok(gateways)
 }
 
 /// The peer of this name, if it can run here.

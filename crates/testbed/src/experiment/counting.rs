@@ -8,16 +8,16 @@ use ropewalk_plan::{PathReport, Report, TunnelReport};
 
 use super::Window;
 use super::carrier::Carried;
+use super::ground::Ground;
 use crate::gateway::{Gateway, TunnelStatus};
-use crate::link::LinkCounters;
-use crate::topology::Topology;
+use crate::link::{Link, LinkCounters};
 
 /// All counters at one time.
 #[derive(Debug, Default)]
 struct Snapshot {
     links: Vec<LinkCounters>,
-    /// Of the hub and of the site.
-    tunnel: Option<[TunnelStatus; 2]>,
+    /// Of each hop, at the hub's end and at the site's.
+    tunnels: Vec<[TunnelStatus; 2]>,
     /// Of the whole machine.
     processor: ProcessorTime,
 }
@@ -43,13 +43,13 @@ impl Counts {
     /// Sleeps until the counted time begins and until it ends, and reads the counters.
     pub(super) fn collect(
         carried: &Carried,
-        topology: &Topology,
+        ground: &Ground,
         begin: Instant,
         window: Window,
     ) -> Result<Self> {
         let at = |time| {
             std::thread::sleep((begin + time).saturating_duration_since(Instant::now()));
-            Snapshot::take(carried, topology)
+            Snapshot::take(carried, ground)
         };
         Ok(Self {
             first: at(window.from)?,
@@ -65,27 +65,36 @@ impl Counts {
         };
         let pairs = self.first.links.iter().zip(&self.last.links);
         report.paths = pairs.map(|(a, b)| path(&pick(a), &pick(b))).collect();
-        if let (Some(first), Some(last)) = (&self.first.tunnel, &self.last.tunnel) {
-            report.tunnel = Some(tunnel(first, last, side));
+        let hops = self.first.tunnels.iter().zip(&self.last.tunnels);
+        let mut hops: Vec<_> = hops
+            .map(|(first, last)| tunnel(first, last, side))
+            .collect();
+        if side == Side::Down {
+            hops.reverse();
         }
+        report.tunnel = match hops.len() {
+            0 | 1 => hops.pop(),
+            _ => TunnelReport::of_hops(&hops),
+        };
         let processor = self.last.processor.since(self.first.processor);
         report.notes.push(processor.note());
     }
 }
 
 impl Snapshot {
-    fn take(carried: &Carried, topology: &Topology) -> Result<Self> {
-        let links = topology.uplinks().iter().map(|u| u.link.counters());
-        let status = |gateway: &Gateway| -> Result<TunnelStatus> {
-            let tunnels = gateway.status()?.tunnels;
-            Ok(tunnels.into_iter().next().unwrap_or_default())
+    fn take(carried: &Carried, ground: &Ground) -> Result<Self> {
+        let links = ground.links().into_iter().map(Link::counters);
+        let status = |gateway: &Gateway| Ok(gateway.status()?.tunnels);
+        let gateways = carried.gateways().iter().map(status);
+        let gateways = gateways.collect::<Result<Vec<_>>>()?;
+        // A relay's tunnel towards the hub comes first, that of its site last.
+        let hop = |pair: &[Vec<TunnelStatus>]| {
+            let hub = pair[1].last().cloned().unwrap_or_default();
+            [hub, pair[0].first().cloned().unwrap_or_default()]
         };
         Ok(Self {
             links: links.collect::<Result<_>>()?,
-            tunnel: match carried.gateways() {
-                Some((hub, site)) => Some([status(hub)?, status(site)?]),
-                None => None,
-            },
+            tunnels: gateways.windows(2).map(hop).collect(),
             processor: ProcessorTime::now(),
         })
     }

@@ -40,6 +40,14 @@ pub enum PlanFileError {
         /// What is wrong.
         problem: String,
     },
+    /// The own link of a host cannot be made.
+    #[error("traffic[{section}].access.{problem}")]
+    Access {
+        /// Place of its section in the plan.
+        section: usize,
+        /// Which key, and what is wrong.
+        problem: String,
+    },
 }
 
 impl PlanFile {

@@ -6,6 +6,7 @@
 mod carrier;
 mod counting;
 mod file;
+mod ground;
 mod paths;
 mod series;
 mod sources;
@@ -18,11 +19,11 @@ use anyhow::{Context, Result, anyhow};
 use ropewalk_netem::Side;
 use ropewalk_plan::{Direction, Plan, Report, Traffic};
 
-use crate::topology::{Topology, TopologySpec};
 use crate::{programs, serial};
 use carrier::Carried;
 use counting::Counts;
 pub use file::{PlanFile, PlanFileError};
+use ground::Ground;
 use sources::{Outcome, Stage};
 pub use summary::summary;
 
@@ -56,58 +57,56 @@ pub fn run(file: &PlanFile, options: &Options) -> Result<Report> {
     carrier::require(plan, options)?;
     let seed = options.seed.unwrap_or(plan.seed);
     let links = paths::links(file, seed)?;
-    let used = paths::used(plan);
+    let hops = paths::hops(plan);
     let _shared = serial::shared()?;
     let began = Instant::now();
-    let spec = used.iter().map(|&index| links[index].spec()).collect();
-    let mut topology = Topology::build(&TopologySpec::new("lab", spec))?;
-    let mut report = match measure(plan, options, &topology) {
+    let mut ground = Ground::build(file, &links, &hops, seed)?;
+    let mut report = match measure(plan, options, &ground) {
         Ok(report) => report,
         Err(error) if error.is::<CannotRun>() => return Err(error),
         Err(error) => {
-            let kept = keep(&mut topology, options);
+            let kept = keep(&mut ground, options);
             return Err(error.context(format!("logs are in {}", kept.display())));
         }
     };
     if options.keep_logs.is_some() {
-        keep(&mut topology, options);
+        keep(&mut ground, options);
     }
     let side = side(plan);
-    paths::describe(&mut report, plan, &links, &used, side);
+    paths::describe(&mut report, plan, &links, &hops, side);
     report.seed = seed;
-    drop(topology);
+    drop(ground);
     report.wall_seconds = began.elapsed().as_secs_f64();
     Ok(report)
 }
 
 /// Sets up what carries the traffic, sends it, and counts. Of the paths only those in use are
 /// reported here.
-fn measure(plan: &Plan, options: &Options, topology: &Topology) -> Result<Report> {
-    let carried = Carried::start(plan, options, topology)?;
-    let stage = Stage {
-        ends: carried.ends(topology),
-        directory: topology.directory().to_owned(),
-        window: Window::of(plan),
-        mptcp: carried.is_mptcp(),
-        seed: options.seed.unwrap_or(plan.seed),
-    };
+fn measure(plan: &Plan, options: &Options, ground: &Ground) -> Result<Report> {
+    let carried = Carried::start(plan, options, ground)?;
+    let window = Window::of(plan);
     let prepared = plan.traffic.iter().enumerate();
     let prepared = prepared
         .map(|(index, traffic)| {
             let what = format!("traffic[{index}] ({})", traffic.kind());
+            let stage = Stage {
+                ends: ground.endpoints(index),
+                directory: ground.directory().to_owned(),
+                window,
+                mptcp: carried.is_mptcp(),
+                seed: options.seed.unwrap_or(plan.seed),
+            };
             sources::prepare(&stage, index, traffic).context(what)
         })
         .collect::<Result<Vec<_>>>()?;
-    for uplink in topology.uplinks() {
-        uplink.link.restart()?;
-    }
+    ground.restart_links()?;
     let begin = Instant::now();
     let (outcomes, counts) = std::thread::scope(|scope| {
         let running: Vec<_> = prepared
             .into_iter()
             .map(|source| scope.spawn(move || source.run(begin)))
             .collect();
-        let counts = Counts::collect(&carried, topology, begin, stage.window);
+        let counts = Counts::collect(&carried, ground, begin, window);
         let outcomes: Result<Vec<Outcome>> = running
             .into_iter()
             .enumerate()
@@ -124,7 +123,7 @@ fn measure(plan: &Plan, options: &Options, topology: &Topology) -> Result<Report
     let mut report = Report {
         plan: plan.name.clone(),
         runner: "kernel".into(),
-        seconds: stage.window.counted().as_secs_f64(),
+        seconds: window.counted().as_secs_f64(),
         notes: carried.notes(),
         ..Report::default()
     };
@@ -175,15 +174,15 @@ fn side(plan: &Plan) -> Side {
 }
 
 /// Keeps the logs where the user wants them, or where they are; says where.
-fn keep(topology: &mut Topology, options: &Options) -> PathBuf {
-    let here = topology.directory().to_owned();
+fn keep(ground: &mut Ground, options: &Options) -> PathBuf {
+    let here = ground.directory().to_owned();
     if let Some(wanted) = &options.keep_logs {
         match copy_files(&here, wanted) {
             Ok(()) => return wanted.clone(),
             Err(error) => eprintln!("cannot keep the logs in {}: {error}", wanted.display()),
         }
     }
-    topology.keep_directory();
+    ground.keep_directory();
     here
 }
 

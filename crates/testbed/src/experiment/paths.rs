@@ -23,24 +23,42 @@ impl PathLink {
 pub(super) fn links(file: &PlanFile, seed: u64) -> Result<Vec<PathLink>, PlanFileError> {
     let make = |index: usize| {
         let path = &file.plan.path[index];
-        let fail = |problem: String| PlanFileError::Link {
+        resolve(file, path.link(seed, index)).map_err(|problem| PlanFileError::Link {
             path: path.name.clone(),
             problem,
-        };
-        let mut plan = path.link(seed, index);
-        for direction in directions(&mut plan) {
-            if let Some(trace) = &mut direction.trace {
-                let absolute = file.directory.join(&*trace);
-                *trace = absolute.to_string_lossy().into_owned();
-            }
-        }
-        let load = |trace: &str| {
-            std::fs::read_to_string(trace).map_err(|error| format!("cannot read {trace}: {error}"))
-        };
-        let config = plan.resolve(load).map_err(|e| fail(e.to_string()))?;
-        Ok(PathLink { plan, config })
+        })
     };
     (0..file.plan.path.len()).map(make).collect()
+}
+
+/// The own link of a section's host, if it has one.
+pub(super) fn access(
+    file: &PlanFile,
+    section: usize,
+    seed: u64,
+) -> Result<Option<LinkSpec>, PlanFileError> {
+    let link = file.plan.traffic[section].access_link(seed, section);
+    let resolved = link.map(|link| resolve(file, link)).transpose();
+    let resolved = resolved.map_err(|problem| PlanFileError::Access {
+        section,
+        problem: problem.strip_prefix("both.").unwrap_or(&problem).to_owned(),
+    })?;
+    Ok(resolved.map(|link| link.spec()))
+}
+
+/// A link with its traces found and checked, or what is wrong with it.
+fn resolve(file: &PlanFile, mut plan: LinkPlan) -> Result<PathLink, String> {
+    for direction in directions(&mut plan) {
+        if let Some(trace) = &mut direction.trace {
+            let absolute = file.directory.join(&*trace);
+            *trace = absolute.to_string_lossy().into_owned();
+        }
+    }
+    let load = |trace: &str| {
+        std::fs::read_to_string(trace).map_err(|error| format!("cannot read {trace}: {error}"))
+    };
+    let config = plan.resolve(load).map_err(|error| error.to_string())?;
+    Ok(PathLink { plan, config })
 }
 
 fn directions(plan: &mut LinkPlan) -> impl Iterator<Item = &mut DirectionPlan> {
@@ -51,15 +69,15 @@ fn directions(plan: &mut LinkPlan) -> impl Iterator<Item = &mut DirectionPlan> {
         .chain(changes)
 }
 
-/// Places in the plan of the paths that its carrier uses; only their links are made.
-pub(super) fn used(plan: &Plan) -> Vec<usize> {
+/// Places in the plan of the paths that its carrier uses, by hop; only their links are made.
+pub(super) fn hops(plan: &Plan) -> Vec<Vec<usize>> {
     let all = 0..plan.path.len();
     let named = |wanted: &dyn Fn(&str) -> bool| -> Vec<usize> {
         let paths = plan.path.iter().enumerate();
         let paths = paths.filter(|(_, path)| wanted(&path.name));
         paths.map(|(index, _)| index).collect()
     };
-    match &plan.carrier {
+    let one = match &plan.carrier {
         Carrier::DirectFirst | Carrier::Peer { .. } => vec![0],
         Carrier::Path { path } => named(&|name| name == path),
         Carrier::Mptcp => all.collect(),
@@ -67,7 +85,17 @@ pub(super) fn used(plan: &Plan) -> Vec<usize> {
             None => all.collect(),
             Some(names) => named(&|name| names.iter().any(|n| n == name)),
         },
-    }
+        Carrier::Relay(relay) => {
+            let hops = relay.hops.iter();
+            return hops
+                .map(|hop| named(&|name| hop.iter().any(|n| n == name)))
+                .collect();
+        }
+        Carrier::Chain { hops } => {
+            return hops.iter().map(|hop| named(&|name| name == hop)).collect();
+        }
+    };
+    vec![one]
 }
 
 /// Completes a report that has only the paths in use: names, capacities, ceiling.
@@ -75,19 +103,15 @@ pub(super) fn describe(
     report: &mut Report,
     plan: &Plan,
     links: &[PathLink],
-    used: &[usize],
+    hops: &[Vec<usize>],
     side: Side,
 ) {
     let mut counted: Vec<Option<PathReport>> = vec![None; links.len()];
-    for (&index, path) in used.iter().zip(std::mem::take(&mut report.paths)) {
+    for (&index, path) in hops.iter().flatten().zip(std::mem::take(&mut report.paths)) {
         counted[index] = Some(path);
     }
-    let mut sum = Some(0.0);
     for (index, (path, link)) in plan.path.iter().zip(links).enumerate() {
         let mean = link.config.mean_capacity(side, plan.warmup, plan.duration);
-        if used.contains(&index) {
-            sum = sum.zip(mean).map(|(sum, mean)| sum + mean / 1e6);
-        }
         report.paths.push(PathReport {
             name: path.name.clone(),
             capacity_mbit: mean.unwrap_or(0.0) / 1e6,
@@ -95,13 +119,27 @@ pub(super) fn describe(
         });
     }
     let ceiling = match plan.carrier {
-        Carrier::Tunnel(_) => tunnel_ceiling,
-        Carrier::DirectFirst | Carrier::Path { .. } | Carrier::Mptcp | Carrier::Peer { .. } => {
-            direct_ceiling
-        }
+        Carrier::Tunnel(_) | Carrier::Relay(_) => tunnel_ceiling,
+        Carrier::DirectFirst
+        | Carrier::Path { .. }
+        | Carrier::Chain { .. }
+        | Carrier::Mptcp
+        | Carrier::Peer { .. } => direct_ceiling,
     };
-    match sum {
-        Some(sum) => report.ceiling_mbit = ceiling(sum),
+    // The narrowest hop decides; one without a limit has no capacity to add up.
+    let capacity = |hop: &Vec<usize>| -> Option<f64> {
+        let of = |&index: &usize| {
+            let config: &LinkConfig = &links[index].config;
+            config.mean_capacity(side, plan.warmup, plan.duration)
+        };
+        hop.iter().map(of).sum()
+    };
+    let each: Option<Vec<f64>> = hops.iter().map(capacity).collect();
+    match each {
+        Some(bits) => {
+            let narrowest = bits.into_iter().fold(f64::INFINITY, f64::min);
+            report.ceiling_mbit = ceiling(narrowest / 1e6);
+        }
         None => report
             .notes
             .push("a path in use has no rate limit: there is no ceiling".into()),

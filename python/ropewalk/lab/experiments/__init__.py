@@ -14,6 +14,7 @@ from ropewalk.lab.experiments import (
     jump,
     loss,
     protect_traces,
+    tcpnc,
     traces,
     validate,
 )
@@ -48,5 +49,6 @@ EXPERIMENTS: dict[str, Experiment] = {
     "bicast-native": cast(Experiment, bicast_native),
     "jump": cast(Experiment, jump),
     "protect-traces": cast(Experiment, protect_traces),
+    "tcpnc": cast(Experiment, tcpnc),
     "validate": cast(Experiment, validate),
 }

@@ -1,16 +1,19 @@
-"""Runs in ns-3, by `ropewalk-ns3` (`lab/ns3`): one TCP connection down one path."""
+"""Runs in ns-3 (`lab/ns3`): one TCP connection down one path, by `ropewalk-ns3`; several over
+paths in a row, by `ropewalk-ns3-chain` beside it.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from ropewalk.lab.cell import Cell
-from ropewalk.lab.runner import EXIT_PLAN_UNUSABLE, RunError, UnavailableError
+from ropewalk.lab.programs import NS3_CHAIN
+from ropewalk.lab.runner import EXIT_PLAN_UNUSABLE, RunError, UnavailableError, ns3_chain
 from ropewalk.lab.runner.process import Children, last_lines
-from ropewalk.plan import DIRECT_OVERHEAD, Direct, Link, Plan, Tcp, paths_used
+from ropewalk.plan import DIRECT_OVERHEAD, Chain, Direct, Link, Plan, Tcp, paths_used
 from ropewalk.plan import Path as PlanPath
 from ropewalk.report import FlowReport, PathReport, Report, TrafficReport
 
@@ -30,19 +33,36 @@ class Ns3Runner:
         return [self._run(cell) for cell in cells]
 
     def _run(self, cell: Cell) -> Report:
+        if isinstance(cell.plan.carrier, Chain):
+            program = self._program.with_name(NS3_CHAIN)
+            if not program.is_file():
+                raise UnavailableError(f"no program {program}; build it with `lab/ns3/build`")
+            found = self._found(program, ns3_chain.arguments(cell), cell)
+            return _read(program, lambda: ns3_chain.report(cell, found()))
         path, flow = _case(cell.plan)
-        command = [str(self._program), *_arguments(cell, path, flow)]
+        found = self._found(self._program, _arguments(cell, path, flow), cell)
+        return _read(self._program, lambda: _report(cell, path, found()))
+
+    def _found(
+        self, program: Path, arguments: list[str], cell: Cell
+    ) -> Callable[[], dict[str, Any]]:
+        """Runs the program; reads what it wrote when asked."""
+        command = [str(program), *arguments]
         limit = _START_SECONDS + _SECONDS_PER_SIMULATED * cell.plan.duration_s
         done = self._children.run(command, limit)
         reason = last_lines(done.errors) or "no reason given"
         if done.code == EXIT_PLAN_UNUSABLE:
             raise UnavailableError(reason)
         if done.code != 0:
-            raise RunError(f"{self._program.name} ended with {done.code}: {reason}")
-        try:
-            return _report(cell, path, json.loads(done.output))
-        except (ValueError, KeyError, TypeError) as error:
-            raise RunError(f"{self._program.name} wrote no usable result: {error}") from error
+            raise RunError(f"{program.name} ended with {done.code}: {reason}")
+        return lambda: json.loads(done.output)
+
+
+def _read(program: Path, report: Callable[[], Report]) -> Report:
+    try:
+        return report()
+    except (ValueError, KeyError, TypeError) as error:
+        raise RunError(f"{program.name} wrote no usable result: {error}") from error
 
 
 def _case(plan: Plan) -> tuple[PlanPath, Tcp]:

@@ -346,7 +346,10 @@ impl Role for Site {
                 let result = self.set_path(now, fabric, &uplink, enabled);
                 reply.try_send(result).ok();
             }
-            Command::ReloadSites | Command::Status(_) | Command::Shutdown => {}
+            Command::ReloadSites
+            | Command::MtuFloor(_)
+            | Command::Status(_)
+            | Command::Shutdown => {}
         }
     }
 

@@ -180,6 +180,10 @@ pub fn render(status: &Status) -> String {
     sample(&mut out, "ropewalk_uptime_seconds", &[], status.uptime_s);
     head(&mut out, "ropewalk_mtu_bytes", "MTU of the TUN interface.");
     sample(&mut out, "ropewalk_mtu_bytes", &[], status.mtu as f64);
+    if let Some(onward) = &status.onward {
+        let labels = [("side", "onward")];
+        sample(&mut out, "ropewalk_mtu_bytes", &labels, onward.mtu as f64);
+    }
     head(
         &mut out,
         "ropewalk_drops_total",

@@ -16,8 +16,11 @@ use ropewalk_plan::{TunnelPlan, TunnelReport};
 use ropewalk_transport::CongestionControl;
 use ropewalk_types::{Instant, Random};
 use ropewalk_wire::HEADROOM;
-use subtunnel::{LinkItem, Settings, SubTunnel};
+use std::fmt::Display;
+use std::str::FromStr;
+use subtunnel::{LinkItem, Settings};
 
+pub use subtunnel::SubTunnel;
 pub use subtunnel::model::ModelledTunnel;
 pub use subtunnel::quic::QuicTunnel;
 
@@ -35,38 +38,37 @@ pub struct TunnelSettings {
 }
 
 impl TunnelSettings {
-    /// Checks names.
+    /// Checks names; `section` is where in the plan they are.
     ///
     /// # Errors
     /// With the key, on unknown names.
-    pub fn parse(plan: &TunnelPlan) -> Result<Self, SimError> {
-        let scheduler = match &plan.scheduler {
-            None => SchedulerKind::default(),
-            Some(name) => name
-                .parse()
-                .map_err(|error| SimError::setting("carrier.scheduler", format!("{error}")))?,
-        };
-        let congestion = match &plan.congestion {
-            None => CongestionControl::default(),
-            Some(name) => name
-                .parse()
-                .map_err(|error| SimError::setting("carrier.congestion", format!("{error}")))?,
-        };
-        let protection = |key, name: &Option<String>| match name {
-            None => Ok(Protection::default()),
-            Some(name) => name
-                .parse()
-                .map_err(|error| SimError::setting(key, format!("{error}"))),
-        };
+    pub fn parse(plan: &TunnelPlan, section: &str) -> Result<Self, SimError> {
+        let protect_up: Option<Protection> = named(section, "protect_up", &plan.protect_up)?;
+        let protect_down: Option<Protection> = named(section, "protect_down", &plan.protect_down)?;
+        let scheduler: Option<SchedulerKind> = named(section, "scheduler", &plan.scheduler)?;
+        let congestion: Option<CongestionControl> = named(section, "congestion", &plan.congestion)?;
         Ok(Self {
-            scheduler,
-            congestion,
+            scheduler: scheduler.unwrap_or_default(),
+            congestion: congestion.unwrap_or_default(),
             protection: [
-                protection("carrier.protect_up", &plan.protect_up)?,
-                protection("carrier.protect_down", &plan.protect_down)?,
+                protect_up.unwrap_or_default(),
+                protect_down.unwrap_or_default(),
             ],
         })
     }
+}
+
+/// The setting of this name, if the plan has one.
+fn named<T: FromStr<Err: Display>>(
+    section: &str,
+    key: &str,
+    name: &Option<String>,
+) -> Result<Option<T>, SimError> {
+    let parse = |name: &String| {
+        name.parse()
+            .map_err(|error| SimError::setting(&format!("{section}.{key}"), format!("{error}")))
+    };
+    name.as_ref().map(parse).transpose()
 }
 
 /// Two gateways and the links between them.
@@ -220,12 +222,11 @@ impl<S: SubTunnel> Carrier for TunnelCarrier<S> {
                 self.pump(core, index);
             }
             let due_ns = self.gateways[index].due_ns();
-            core.queue
-                .set(self.links.len() + index, due_ns.max(core.now_ns + 1));
+            core.look_at(self.links.len() + index, due_ns.max(core.now_ns + 1));
         }
         for (index, (_, link)) in self.links.iter().enumerate() {
             let due_ns = link.poll_timeout().map_or(NEVER, Instant::as_nanos);
-            core.queue.set(index, due_ns.max(core.now_ns));
+            core.look_at(index, due_ns.max(core.now_ns));
         }
     }
 

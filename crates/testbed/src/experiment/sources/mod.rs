@@ -70,12 +70,15 @@ pub(super) fn prepare(stage: &Stage, index: usize, traffic: &Traffic) -> Result<
             congestion,
             direction,
             start,
+            segment,
+            ..
         } => {
             let load = tcp::Load {
                 flows,
                 congestion,
                 direction,
                 start,
+                segment,
             };
             if stage.mptcp {
                 Box::new(mptcp::Connections::prepare(stage, load))

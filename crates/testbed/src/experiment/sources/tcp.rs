@@ -23,6 +23,8 @@ pub(super) struct Load {
     pub(super) congestion: Congestion,
     pub(super) direction: Direction,
     pub(super) start: Duration,
+    /// Bytes of data in a segment at most.
+    pub(super) segment: Option<u32>,
 }
 
 /// Servers that listen, and clients that will connect to them.
@@ -87,6 +89,11 @@ impl Pair {
             .args(["-C", kernel_name(load.congestion)])
             // Otherwise it reads noise for its payload, which looks like data that came.
             .arg("--repeating-payload");
+        if let Some(bytes) = load.segment {
+            // What the socket option names includes the timestamps.
+            let bytes = bytes + TIMESTAMP_BYTES;
+            client = client.args(["-M", &bytes.to_string()]);
+        }
         if let Some(device) = &ends.device {
             client = client.args(["--bind-dev", device]);
         }
@@ -293,6 +300,8 @@ const FLOWS_PER_PROGRAM: u32 = 10;
 /// Ports that one section may use.
 const GROUPS_MAX: usize = 100;
 const FIRST_PORT: u16 = 5_201;
+/// The option of RFC 7323 with its padding.
+const TIMESTAMP_BYTES: u32 = 12;
 /// What iperf3 may still read after its libraries and before data.
 const CHATTER_BYTES: u64 = 4_096;
 /// A cookie and some JSON.

@@ -1,0 +1,149 @@
+//! `ropewalk relay`: runs a relay, and prepares one from a token of the next hub.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use clap::Args;
+
+use super::join::{check_own_key, keep_former, read_token};
+use super::{Global, hub, output};
+use crate::config::common::HostPort;
+use crate::config::template::{self, RelayTemplate, SiteTemplate};
+use crate::exit::WrongUsage;
+use crate::token::Token;
+use crate::{config, files, key_file, logging, service};
+
+const EXAMPLES: &str = "Examples:
+  On the hub:
+    ropewalk invite harbour --relay    print a token for the relay \"harbour\"
+  On the relay:
+    ropewalk relay --join TOKEN --public relay.example.org:4443
+                                       write keys and configuration, start nothing
+    ropewalk relay                     run it
+    ropewalk invite boat               print a token for a site behind the relay
+    systemctl enable --now ropewalk-relay
+  On the site:
+    ropewalk join TOKEN                as with a hub
+
+A relay is a hub to its sites and a site of the next hub. What the paths of one side lose is
+recovered here and protected anew for the other. The sites keep their addresses up to the hub,
+which gave the relay a network for them; with a token of a plain site they are translated, and
+only they can open connections. Nothing of the relay's own goes through the tunnels.
+
+Open UDP port 4443 and TCP port 443 to the sites. Stop with Ctrl-C; interfaces, routes, rules
+and firewall tables are removed again. SIGHUP reads the sites and the rules for uplinks again.";
+
+/// Run a relay: carry sites on to the next hub, each hop with its own paths and protection
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Relay {
+    /// Write keys and configuration from the line that `ropewalk invite NAME --relay` printed on
+    /// the next hub, and stop there; `-` reads it from standard input
+    #[arg(long, value_name = "TOKEN")]
+    join: Option<String>,
+    /// Where sites reach this relay, for a new configuration; may be given several times
+    #[arg(long, value_name = "HOST:PORT", requires = "join")]
+    public: Vec<HostPort>,
+    /// Replace an existing configuration and key at the hub; the former ones are kept as *.bak.
+    /// The key that the sites know stays
+    #[arg(long, requires = "join")]
+    force: bool,
+}
+
+impl Relay {
+    /// Runs until stopped by a signal, or only prepares.
+    ///
+    /// # Errors
+    /// The token or the configuration is wrong, or the relay cannot start.
+    pub fn run(self, global: &Global) -> anyhow::Result<()> {
+        let path = global
+            .config
+            .as_deref()
+            .unwrap_or_else(|| Path::new(config::RELAY_CONFIG));
+        if let Some(token) = self.join {
+            let token = read_token(token)?;
+            prepare(path, &token, self.public, self.force)?;
+            let given = global.config.as_ref();
+            let option =
+                given.map_or_else(String::new, |path| format!(" --config {}", path.display()));
+            output::note(&format!(
+                "next: open the ports, then `ropewalk relay{option}` and `ropewalk invite NAME{option}`"
+            ));
+            return Ok(());
+        }
+        let config = config::load_relay(path).with_context(|| {
+            if path.exists() {
+                "the configuration is not usable".to_owned()
+            } else {
+                "this machine is no relay yet; run `ropewalk relay --join TOKEN` with the token \
+                 that `ropewalk invite NAME --relay` printed on the hub"
+                    .to_owned()
+            }
+        })?;
+        logging::start(global.verbose, global.log_format, &config.hub.common.log)?;
+        service::run_relay(path, config)
+    }
+}
+
+/// Writes the keys and the configuration.
+fn prepare(path: &Path, token: &Token, public: Vec<HostPort>, force: bool) -> anyhow::Result<()> {
+    if public.len() > config::hub::ENDPOINTS_MAX {
+        let max = config::hub::ENDPOINTS_MAX;
+        return Err(WrongUsage(format!("a token holds {max} endpoints at most")).into());
+    }
+    let hub_key: PathBuf = path.with_file_name("relay-hub.key");
+    let mut occupied = vec![path];
+    if token.identity.is_some() {
+        occupied.push(&hub_key);
+    }
+    for existing in occupied.into_iter().filter(|file| file.exists()) {
+        if !force {
+            bail!(
+                "{} exists: this machine is a relay already; say --force to replace it (the \
+                 former file is kept), or give another --config",
+                existing.display()
+            );
+        }
+        keep_former(existing)?;
+    }
+    files::create_parent(path)?;
+    match &token.identity {
+        Some(identity) => key_file::create(&hub_key, identity)?,
+        None => check_own_key(&hub_key)?,
+    }
+    let routed = !token.networks.is_empty();
+    let pools = if routed {
+        token.networks.clone()
+    } else {
+        output::note(
+            "this token gives the relay no networks for sites: their addresses will be translated, \
+             and only they can open connections; for both ways invite with --relay on the hub",
+        );
+        hub::random_pools()?.to_vec()
+    };
+    let (listen, tcp_listen) = hub::listen(&public);
+    let text = template::relay(&RelayTemplate {
+        site: SiteTemplate {
+            name: token.name.clone(),
+            hub_key: token.hub_key,
+            endpoints: token.endpoints.clone(),
+            tcp_port: token.tcp_port,
+        },
+        listen,
+        tcp_listen,
+        public,
+        pools,
+        routed,
+    });
+    files::write_atomically(path, text.as_bytes(), files::PUBLIC, false)
+        .with_context(|| format!("cannot write {}", path.display()))?;
+    output::note(&format!("wrote {}", path.display()));
+    let config = config::load_relay(path).context("the configuration is not usable")?;
+    let (identity, new) = key_file::load_or_create(&config.hub.common.key_file)?;
+    if new {
+        let file = config.hub.common.key_file.display();
+        let key = identity.public_key();
+        output::note(&format!("wrote {file}; public key for sites {key}"));
+    }
+    Ok(())
+}

@@ -1,0 +1,123 @@
+//! What a relay is configured with: a hub to its sites, and a site of the next hub.
+//!
+//! Invariant: both halves have interfaces and keys of their own and share everything else that a
+//! gateway has one of: name, state directory, API and log.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::common::{self, Common, RoleDefaults, parse_path};
+use super::hub::{self, HubConfig};
+use super::reader::{Problems, Section, read};
+use super::site::{self, Pattern, SiteConfig};
+
+/// What a relay calls the hub it leads to; none of its sites may have this name.
+pub const NEXT_HUB: &str = "hub";
+/// File of a relay's sites in the state directory: a hub on the same machine has its own.
+const SITES_FILE: &str = "relay-sites.toml";
+/// TUN interface towards the hub unless configured otherwise: that of a site.
+const ONWARD_INTERFACE: &str = "ropewalk0";
+
+/// Configuration of a relay.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RelayConfig {
+    /// Towards the sites.
+    pub hub: HubConfig,
+    /// Towards the next hub. It has no routes: the relay's own traffic stays outside.
+    pub site: SiteConfig,
+}
+
+/// Parses `text`, which was read from `path`.
+///
+/// # Errors
+/// Every problem found.
+pub fn parse(path: &Path, text: &str) -> Result<RelayConfig, Problems> {
+    let config = read(path, text, |root| {
+        let defaults = RoleDefaults {
+            role: "relay",
+            interface: "ropehub0",
+        };
+        let common = common::read(root, path, defaults);
+        let next = root.section("hub", |section| {
+            let key_file = section.text("key_file", "\"/etc/ropewalk/relay-hub.key\"", parse_path);
+            (site::read_hub(section), key_file)
+        });
+        let onward = root.section("onward", |section| read_onward(section, &common));
+        let (listen, tcp_listen, public) = root.section("listen", hub::read_listen);
+        let (pool_v4, pool_v6) = root.section("pool", hub::read_pools);
+        let masquerade = root.section("network", |network| network.boolean("masquerade"));
+        let sites_file = root.text(
+            "sites_file",
+            "\"/var/lib/ropewalk/relay-sites.toml\"",
+            parse_path,
+        );
+        let mut uplinks = site::read_uplinks(root);
+        // What comes out of one tunnel must not become the carrier of the other.
+        uplinks.exclude.extend(own_pattern(&common));
+        let (hub_key, endpoints, tcp_port, tcp_fallback) = next.0?;
+        let key_file = next
+            .1
+            .unwrap_or_else(|| path.with_file_name("relay-hub.key"));
+        let partner = Some(onward.interface.clone());
+        Some(RelayConfig {
+            hub: HubConfig {
+                sites_file: sites_file.unwrap_or_else(|| common.state_dir.join(SITES_FILE)),
+                listen,
+                tcp_listen,
+                public,
+                pool_v4,
+                pool_v6,
+                forward: true,
+                masquerade: masquerade.unwrap_or(false),
+                is_relay: true,
+                common: Common {
+                    partner,
+                    ..common.clone()
+                },
+            },
+            site: SiteConfig {
+                hub_key,
+                endpoints,
+                tcp_port,
+                tcp_fallback,
+                routes: Vec::new(),
+                uplinks,
+                common: Common {
+                    key_file,
+                    partner: Some(common.interface),
+                    ..onward
+                },
+            },
+        })
+    })?;
+    // `read` fails whenever a required key was missing, so this cannot be reached without a value.
+    config.ok_or_else(|| Problems(Vec::new()))
+}
+
+/// The tunnel to the hub, where it differs from that to the sites.
+fn read_onward(section: &mut Section<'_>, common: &Common) -> Common {
+    let inherited = Common {
+        interface: ONWARD_INTERFACE.to_owned(),
+        ..common.clone()
+    };
+    let onward = common::read_tunnel(section, inherited);
+    let classes = match section.text("protect", super::class::PROTECTION_EXAMPLE, str::parse) {
+        Some(protect) => super::class::with_default(&common.classes, protect),
+        None => Arc::clone(&common.classes),
+    };
+    if onward.interface == common.interface {
+        section.reject(
+            "interface",
+            &format!(
+                "{} is the interface towards the sites already",
+                common.interface
+            ),
+            "give the two tunnels different names, in [tunnel] and [onward]",
+        );
+    }
+    Common { classes, ..onward }
+}
+
+fn own_pattern(common: &Common) -> Option<Pattern> {
+    common.interface.parse().ok()
+}

@@ -1,0 +1,133 @@
+//! Carriers that are several hops in a row, and where traffic enters them.
+
+use std::collections::BTreeSet;
+
+use ropewalk_netem::{DirectionPlan, LinkPlan};
+use serde::{Deserialize, Serialize};
+
+use crate::{Carrier, Plan, PlanError, SEED_MASK, Traffic, TunnelPlan, fail};
+
+/// Most hops of a relay or a chain.
+pub const HOPS_MAX: usize = 8;
+/// The key that names the paths of the hops.
+pub(crate) const HOPS: &str = "carrier.hops";
+
+/// Tunnels in a row, all with the same settings: every gateway between passes on what the tunnel
+/// before it delivers.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RelayPlan {
+    /// Names of the paths of each tunnel, from the site to the server.
+    pub hops: Vec<Vec<String>>,
+    /// Settings of every tunnel, without `paths`.
+    #[serde(default)]
+    pub tunnel: TunnelPlan,
+}
+
+impl Plan {
+    /// Number of hops between site and server; 1 without any gateway between.
+    #[must_use]
+    pub fn hops(&self) -> usize {
+        match &self.carrier {
+            Carrier::Relay(relay) => relay.hops.len(),
+            Carrier::Chain { hops } => hops.len(),
+            Carrier::DirectFirst
+            | Carrier::Path { .. }
+            | Carrier::Tunnel(_)
+            | Carrier::Mptcp
+            | Carrier::Peer { .. } => 1,
+        }
+    }
+}
+
+impl Traffic {
+    /// The gateway that the host of the site's side is at, from 1.
+    #[must_use]
+    pub const fn enter(&self) -> u32 {
+        match self {
+            Self::Tcp { enter, .. } => *enter,
+            Self::Quic { .. } | Self::Ping { .. } | Self::Call { .. } | Self::Web { .. } => 1,
+        }
+    }
+
+    /// The link between that host and its gateway, if it has one.
+    #[must_use]
+    pub fn access(&self) -> Option<&DirectionPlan> {
+        match self {
+            Self::Tcp { access, .. } if !access.is_empty() => Some(access),
+            Self::Tcp { .. }
+            | Self::Quic { .. }
+            | Self::Ping { .. }
+            | Self::Call { .. }
+            | Self::Web { .. } => None,
+        }
+    }
+
+    /// That link; its randomness follows from the plan's seed and the section's place.
+    #[must_use]
+    pub fn access_link(&self, seed: u64, index: usize) -> Option<LinkPlan> {
+        let both = self.access()?.clone();
+        let seed = (seed ^ ACCESS_SEED).wrapping_mul(16);
+        Some(LinkPlan {
+            seed: Some(seed.wrapping_add(index as u64) & SEED_MASK),
+            both,
+            ..LinkPlan::default()
+        })
+    }
+}
+
+/// Keeps the randomness of access links apart from that of paths.
+const ACCESS_SEED: u64 = 0x6163_6365_7373;
+
+/// Checks hops, and that traffic enters where there is a gateway.
+pub(crate) fn check(plan: &Plan) -> Result<(), PlanError> {
+    let hops: Vec<Vec<&str>> = match &plan.carrier {
+        Carrier::Relay(relay) => {
+            if relay.tunnel.paths.is_some() {
+                let problem = "leave it out: `hops` names the paths".into();
+                return fail("carrier.tunnel.paths", problem);
+            }
+            let hops = relay.hops.iter();
+            hops.map(|hop| hop.iter().map(String::as_str).collect())
+                .collect()
+        }
+        Carrier::Chain { hops } => hops.iter().map(|name| vec![name.as_str()]).collect(),
+        Carrier::DirectFirst
+        | Carrier::Path { .. }
+        | Carrier::Tunnel(_)
+        | Carrier::Mptcp
+        | Carrier::Peer { .. } => return check_without_hops(plan),
+    };
+    if hops.is_empty() || hops.len() > HOPS_MAX || hops.iter().any(Vec::is_empty) {
+        let problem = format!("write 1 to {HOPS_MAX} hops, each with a path");
+        return fail(HOPS, problem);
+    }
+    let mut seen = BTreeSet::new();
+    if let Some(twice) = hops.iter().flatten().find(|name| !seen.insert(**name)) {
+        return fail(HOPS, format!("the path `{twice}` is named twice"));
+    }
+    for (index, traffic) in plan.traffic.iter().enumerate() {
+        let enter = traffic.enter();
+        if enter == 0 || enter as usize > hops.len() {
+            let key = format!("traffic[{index}].enter");
+            return fail(&key, format!("use 1 to {}, the number of hops", hops.len()));
+        }
+    }
+    Ok(())
+}
+
+/// Other carriers have hosts only at site and server.
+fn check_without_hops(plan: &Plan) -> Result<(), PlanError> {
+    for (index, traffic) in plan.traffic.iter().enumerate() {
+        for (key, given) in [
+            ("enter", traffic.enter() != 1),
+            ("access", traffic.access().is_some()),
+        ] {
+            if given {
+                let key = format!("traffic[{index}].{key}");
+                return fail(&key, "is for the carriers `relay` and `chain`".into());
+            }
+        }
+    }
+    Ok(())
+}
