@@ -240,6 +240,7 @@ impl<C: Carrier> World<C> {
         for flow in &mut self.flows {
             flow.mark_warm();
         }
+        self.carrier.mark_warm();
     }
 
     fn snapshot(&mut self, at_ns: u64) -> Snapshot {

@@ -214,7 +214,8 @@ fn pages_load_and_calls_are_in_time_beside_a_download_through_the_tunnel() {
     let [_, call, web, ping] = &report.traffic[..] else {
         panic!("four sections")
     };
-    assert!(call.in_time.expect("a call") > 0.98 && call.sent == Some(1_800));
+    // 50 packets each way in all of the 18 seconds but the last half.
+    assert!(call.in_time.expect("a call") > 0.98 && call.sent == Some(1_750));
     let pages = web.delay_ms.expect("pages");
     assert!(pages.count >= 3 && pages.min > 150.0, "{pages:?}");
     assert_eq!((ping.sent, ping.lost), (Some(180), Some(0)));

@@ -123,20 +123,7 @@ tcp_port = {tcp_port}
 # While the tunnel is down these routes stay, so that nothing leaks past it.
 # routes = [\"0.0.0.0/0\", \"::/0\"]
 
-[uplinks]
-# Interfaces to use, by name, * and ? allowed. The default is every interface with a way to the
-# hub, except other VPNs. An interface that is named here is used in any case.
-# include = [\"eth*\", \"wlan0\", \"wwan?\"]
-# exclude = [\"docker*\"]
-
-# Marks of uplinks; the first entry that matches an interface counts.
-# [[uplink]]
-# match = \"wwan*\"
-# metered = true      # costs by the byte: scheduler cost-aware uses it last
-# standby = true      # carries traffic only while nothing else works
-# weight = 3          # fixed share under weighted-round-robin, 1 to 1000
-# congestion = \"bdp\"  # newreno, cubic, bbr or bdp
-{common}",
+{UPLINKS}{common}",
         name = values.name,
         key = values.hub_key,
         endpoints = list(&values.endpoints),
@@ -148,18 +135,6 @@ tcp_port = {tcp_port}
 /// The configuration file of a relay.
 #[must_use]
 pub fn relay(values: &RelayTemplate) -> String {
-    let pools: Vec<_> = values
-        .pools
-        .iter()
-        .map(|pool| {
-            let key = if pool.addr().is_ipv4() {
-                "ipv4"
-            } else {
-                "ipv6"
-            };
-            format!("{key} = \"{pool}\"")
-        })
-        .collect();
     let (origin, masquerade) = if values.routed {
         (
             "# What the hub routes to this relay, by its token: other networks would not be reached.",
@@ -211,20 +186,7 @@ tcp = {tcp}
 # open connections to them.
 {masquerade}
 
-[uplinks]
-# Interfaces to use towards the hub, by name, * and ? allowed. The default is every interface
-# with a way to it, except other VPNs. An interface that is named here is used in any case.
-# include = [\"eth*\", \"wlan0\", \"wwan?\"]
-# exclude = [\"docker*\"]
-
-# Marks of uplinks; the first entry that matches an interface counts.
-# [[uplink]]
-# match = \"wwan*\"
-# metered = true      # costs by the byte: scheduler cost-aware uses it last
-# standby = true      # carries traffic only while nothing else works
-# weight = 3          # fixed share under weighted-round-robin, 1 to 1000
-# congestion = \"bdp\"  # newreno, cubic, bbr or bdp
-
+{UPLINKS}
 # The tunnel to the hub, where it is to differ from [tunnel].
 [onward]
 # interface = \"ropewalk0\"
@@ -240,10 +202,35 @@ tcp = {tcp}
         listen = list(&values.listen),
         tcp = list(&values.tcp_listen),
         public = public(&values.public, "relay.example.org:4443"),
-        pools = pools.join("\n"),
+        pools = pools(&values.pools),
         common = common("ropehub0", "relay"),
     )
 }
+
+/// The networks of `[pool]`, each under the key of its family.
+fn pools(pools: &[IpNet]) -> String {
+    let line = |pool: &IpNet| match pool {
+        IpNet::V4(pool) => format!("ipv4 = \"{pool}\""),
+        IpNet::V6(pool) => format!("ipv6 = \"{pool}\""),
+    };
+    pools.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+/// How a site or a relay is told what to use.
+const UPLINKS: &str = "[uplinks]
+# Interfaces to use, by name, * and ? allowed. The default is every interface with a way to the
+# hub, except other VPNs. An interface that is named here is used in any case.
+# include = [\"eth*\", \"wlan0\", \"wwan?\"]
+# exclude = [\"docker*\"]
+
+# Marks of uplinks; the first entry that matches an interface counts.
+# [[uplink]]
+# match = \"wwan*\"
+# metered = true      # costs by the byte: scheduler cost-aware uses it last
+# standby = true      # carries traffic only while nothing else works
+# weight = 3          # fixed share under weighted-round-robin, 1 to 1000
+# congestion = \"bdp\"  # newreno, cubic, bbr or bdp
+";
 
 fn public(endpoints: &[HostPort], example: &str) -> String {
     if endpoints.is_empty() {

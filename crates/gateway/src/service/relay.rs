@@ -198,7 +198,11 @@ mod tests {
                         Err(format!("no {asked:?}"))
                     })?;
                 }
-                _ => {}
+                Command::Uplinks(_)
+                | Command::SetPath { .. }
+                | Command::ReloadSites
+                | Command::MtuFloor(_)
+                | Command::Shutdown => {}
             }
             Ok(())
         }))

@@ -58,6 +58,9 @@ pub trait Carrier {
     /// Counters of a path's link as of now, if the carrier uses it.
     fn counters(&mut self, now: Instant, path: usize, direction: Side) -> Counters;
 
+    /// The warm-up is over: reports count from here.
+    fn mark_warm(&mut self) {}
+
     /// The tunnel's report on this direction, if there is one.
     fn tunnel_report(&self, direction: Side) -> Option<ropewalk_plan::TunnelReport>;
 

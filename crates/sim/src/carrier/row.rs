@@ -193,6 +193,12 @@ impl<C: Carrier> Carrier for Row<C> {
         })
     }
 
+    fn mark_warm(&mut self) {
+        for hop in &mut self.hops {
+            hop.carrier.mark_warm();
+        }
+    }
+
     fn tunnel_report(&self, direction: Side) -> Option<TunnelReport> {
         let reports = self
             .hops

@@ -89,6 +89,9 @@ impl Ping {
     }
 }
 
+/// What a call sends so shortly before the end is not counted: it may still be under way.
+const UNCOUNTED_NS: u64 = 500_000_000;
+
 /// A call: a small packet after the other, both ways.
 #[derive(Clone, Debug)]
 pub struct Call {
@@ -98,7 +101,7 @@ pub struct Call {
     warmup_ns: u64,
     end_ns: u64,
     next_ns: u64,
-    /// Packets sent in the counted time, both ways.
+    /// Packets sent in the counted time, both ways, but for its last half second.
     pub sent: u64,
     /// One-way delays of the counted ones that arrived, ms.
     pub delay_ms: Vec<f64>,
@@ -143,7 +146,7 @@ impl Call {
             return;
         }
         self.next_ns = now_ns + self.interval_ns;
-        self.sent += if now_ns >= self.warmup_ns { 2 } else { 0 };
+        self.sent += if self.counts(now_ns) { 2 } else { 0 };
         for side in [Side::Up, back(Side::Up)] {
             let packet = Packet {
                 flow: self.flow,
@@ -156,10 +159,21 @@ impl Call {
         }
     }
 
+    /// Whether packets sent then are counted.
+    const fn counts(&self, sent_ns: u64) -> bool {
+        let counted_ns = self.end_ns - self.warmup_ns;
+        let last_ns = if counted_ns > 2 * UNCOUNTED_NS {
+            self.end_ns - UNCOUNTED_NS
+        } else {
+            self.end_ns
+        };
+        self.warmup_ns <= sent_ns && sent_ns < last_ns
+    }
+
     /// A packet arrived.
     pub fn on_packet(&mut self, now_ns: u64, packet: &Packet) {
         if let Body::Voice(sent_ns) = packet.body
-            && sent_ns >= self.warmup_ns
+            && self.counts(sent_ns)
         {
             self.delay_ms
                 .push(now_ns.saturating_sub(sent_ns) as f64 / 1e6);

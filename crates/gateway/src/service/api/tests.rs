@@ -117,7 +117,10 @@ fn answering(commands: Receiver<Command>) {
                         .ok_or("there is no uplink eth9".to_owned()),
                 );
             }
-            Command::Uplinks(_) | Command::ReloadSites | Command::Shutdown => {}
+            Command::Uplinks(_)
+            | Command::MtuFloor(_)
+            | Command::ReloadSites
+            | Command::Shutdown => {}
         }
     }
 }

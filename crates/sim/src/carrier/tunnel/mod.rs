@@ -10,7 +10,9 @@ use crate::run::SimError;
 use bytes::BytesMut;
 use gateway::{Gateway, Role};
 use ropewalk_core::protect::Protection;
+use ropewalk_core::queue::QueueStats;
 use ropewalk_core::schedule::{Policy, SchedulerKind};
+use ropewalk_core::tunnel::TunnelStats;
 use ropewalk_netem::{Counters, Link, LinkConfig, Refused, Side};
 use ropewalk_plan::{TunnelPlan, TunnelReport};
 use ropewalk_transport::CongestionControl;
@@ -78,6 +80,8 @@ pub struct TunnelCarrier<S: SubTunnel> {
     links: Vec<(usize, Link<S::Packet>)>,
     /// The site's and the hub's.
     gateways: [Gateway<S>; 2],
+    /// What their tunnels had counted when the warm-up was over.
+    warm: [TunnelStats; 2],
     /// What the next inner packets are cut from.
     slab: BytesMut,
     packets: Vec<S::Packet>,
@@ -124,6 +128,7 @@ impl<S: SubTunnel> TunnelCarrier<S> {
         Ok(Self {
             links: links.map(|(path, link)| (path, Link::new(link))).collect(),
             gateways,
+            warm: Default::default(),
             slab: BytesMut::new(),
             packets: Vec::new(),
             sent: 0,
@@ -238,6 +243,10 @@ impl<S: SubTunnel> Carrier for TunnelCarrier<S> {
         })
     }
 
+    fn mark_warm(&mut self) {
+        self.warm = [0, 1].map(|index| self.gateways[index].tunnel.stats());
+    }
+
     fn tunnel_report(&self, direction: Side) -> Option<TunnelReport> {
         let index = Self::gateway(direction);
         let (entry, exit) = (
@@ -245,19 +254,25 @@ impl<S: SubTunnel> Carrier for TunnelCarrier<S> {
             &self.gateways[1 - index].tunnel,
         );
         let (sent, received) = (entry.stats(), exit.stats());
-        let (queue, reorder) = (sent.queue, received.reorder);
+        let [sent_before, received_before] = [index, 1 - index].map(|index| self.warm[index]);
+        let (queue, queue_before) = (sent.queue, sent_before.queue);
+        let (reorder, reorder_before) = (received.reorder, received_before.reorder);
+        let drops = |q: &QueueStats| q.dropped_codel + q.dropped_full + q.marked;
         Some(TunnelReport {
-            delivered: reorder.delivered,
-            reordered: reorder.reordered,
-            held: reorder.held,
-            hold_timeouts: reorder.hold_timeouts,
-            late: reorder.late,
-            duplicates: reorder.duplicates,
-            entry_drops: queue.dropped_codel + queue.dropped_full + queue.marked,
-            recovered: received.recovered,
-            repairs: sent.repairs_sent,
-            combinations: sent.coded_sent,
-            overhead: ropewalk_plan::overhead(sent.protection_bytes, sent.data_bytes),
+            delivered: reorder.delivered - reorder_before.delivered,
+            reordered: reorder.reordered - reorder_before.reordered,
+            held: reorder.held - reorder_before.held,
+            hold_timeouts: reorder.hold_timeouts - reorder_before.hold_timeouts,
+            late: reorder.late - reorder_before.late,
+            duplicates: reorder.duplicates - reorder_before.duplicates,
+            entry_drops: drops(&queue) - drops(&queue_before),
+            recovered: received.recovered - received_before.recovered,
+            repairs: sent.repairs_sent - sent_before.repairs_sent,
+            combinations: sent.coded_sent - sent_before.coded_sent,
+            overhead: ropewalk_plan::overhead(
+                sent.protection_bytes - sent_before.protection_bytes,
+                sent.data_bytes - sent_before.data_bytes,
+            ),
             reason: entry.scheduler_reason(),
         })
     }
