@@ -50,6 +50,7 @@ ASSUMPTIONS = (
     "The paper gives no duration: 60 s, of which the first 10 do not count. All sessions start "
     "together.",
     "Each gateway between takes packets out of one tunnel and sends them into the next.",
+    "Targets are for the tunnel that is told nothing; a code chosen by hand is shown beside it.",
 )
 
 
