@@ -176,7 +176,7 @@ fn what_two_lossy_hops_lose_arrives_and_either_end_may_begin() {
             Direction::Upload,
         ),
     ] {
-        let rate = transfer(&ends, direction, 1_000_000);
+        let rate = transfer(&ends, direction, 700_000);
         eprintln!("{what}: {rate:.1} Mbit/s");
     }
     let status = chain.relay.status().unwrap();
@@ -216,7 +216,7 @@ fn a_connection_survives_the_relay_and_uses_it_again() {
     let site = chain.site("boat", &token, &second, 2);
     let boat = chain.boat().clone();
     let through_relay = || boat.interface_bytes("torelay0").unwrap().0;
-    let spec = BulkSpec::download(2, Duration::from_secs(8));
+    let spec = BulkSpec::download(2, Duration::from_millis(6_500));
     let fine = ProbeSpec::fine(Direction::Download);
     let probe = Probe::start(&chain.to_server(), &fine).unwrap();
     let bulk = Bulk::start(&chain.to_server(), &spec).unwrap();
@@ -268,7 +268,7 @@ fn a_connection_survives_seconds_without_a_way_from_relay_to_hub() {
     let hops = [vec![bare()], vec![clean(1), clean(2)]];
     let chain = Chain::new("relaydark", hops, None);
     let _site = chain.plain_site();
-    let spec = BulkSpec::download(2, Duration::from_secs(5));
+    let spec = BulkSpec::download(2, Duration::from_secs(4));
     let bulk = Bulk::start(&chain.to_server(), &spec).unwrap();
     std::thread::sleep(Duration::from_secs(1));
     let topology = &chain.ground.topology;
