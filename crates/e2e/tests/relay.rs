@@ -200,7 +200,9 @@ fn a_connection_survives_the_relay_and_uses_it_again() {
         return;
     }
     let hops = [vec![clean(1)], vec![clean(2)]];
-    let mut chain = Chain::new("relaykill", hops, Some(&clean(3)));
+    // The way past the relay is the slower one: what needs to be quick goes over the relay.
+    let direct = LinkSpec::steady(30.0, Duration::from_millis(25)).with_seed(3);
+    let mut chain = Chain::new("relaykill", hops, Some(&direct));
     let first = GatewaySpec {
         tunnel: "interface = \"torelay0\"".into(),
         network: format!("routes = [\"{HUB}/32\", \"{HUB_V6}/128\"]"),
@@ -409,5 +411,36 @@ fn a_relay_leaves_nothing_behind() {
         let path = chain.relay.directory().join(key);
         let mode = std::fs::metadata(path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600, "{key}");
+    }
+}
+
+#[test]
+#[ignore = "a measurement: one TCP stream over bare links, with a relay and without"]
+fn throughput_with_a_relay_and_without() {
+    if !ready() {
+        return;
+    }
+    for through_relay in [true, false, true, false] {
+        let chain = Chain::new("relayspeed", [vec![bare()], vec![bare()]], Some(&bare()));
+        let _site = if through_relay {
+            chain.plain_site()
+        } else {
+            let spec = GatewaySpec {
+                uplinks: format!("include = [\"{DIRECT}\"]"),
+                ..GatewaySpec::default()
+            };
+            let token = chain.hub.invite("boat").unwrap();
+            chain.site("boat", &token, &spec, 1)
+        };
+        for direction in [Direction::Download, Direction::Upload] {
+            let spec = BulkSpec {
+                direction,
+                ..BulkSpec::download(1, Duration::from_secs(4))
+            };
+            let report = whole(bulk::run(&chain.to_server(), &spec).unwrap()).unwrap();
+            let rate = report.goodput_mbit;
+            eprintln!("relay {through_relay}, {direction:?}: {rate:.0} Mbit/s");
+        }
+        answered(chain.boat(), SERVER.into(), 56);
     }
 }
