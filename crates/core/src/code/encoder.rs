@@ -10,6 +10,11 @@ use std::collections::VecDeque;
 
 /// How long a packet stays in the window: by then it has been repaired on request.
 const WINDOW_TIME: Duration = Duration::from_millis(250);
+/// Combinations that cover each packet: what is still missing then has been asked for. More would cost
+/// time for every packet of a fast path.
+const COVERINGS: f64 = 6.0;
+/// Fewest packets in the window: a burst of losses and those around it.
+const WINDOW_MIN: f64 = 32.0;
 /// Combinations are clearly sooner than repairs when so many come in a round trip.
 const SOONER: f64 = 2.5;
 /// Numbers from the first to the last packet covered are fewer than this.
@@ -106,6 +111,8 @@ pub(super) fn combine(packets: &mut [Covered], seed: u8) -> Coded {
 pub struct Encoder {
     window: VecDeque<Covered>,
     redundancy: f64,
+    /// Most packets in the window.
+    window_max: usize,
     credit: f64,
     /// Mean time between two packets, and when the last one was sent.
     interval: Duration,
@@ -122,6 +129,14 @@ impl Encoder {
     /// Sets how many combinations follow each packet, on average.
     pub fn set_redundancy(&mut self, redundancy: f64) {
         self.redundancy = redundancy;
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "clamped"
+        )]
+        let covering =
+            (COVERINGS / redundancy.max(f64::MIN_POSITIVE)).clamp(WINDOW_MIN, 1e6) as usize;
+        self.window_max = covering.min(WINDOW_PACKETS);
         if redundancy == 0.0 {
             *self = Self {
                 seed: self.seed,
@@ -181,7 +196,7 @@ impl Encoder {
         while self.window.front().is_some_and(|first| {
             now.since(first.at) > WINDOW_TIME
                 || number.wrapping_sub(first.number) >= SPAN_MAX
-                || self.window.len() > WINDOW_PACKETS
+                || self.window.len() > self.window_max
         }) {
             self.window.pop_front();
         }
