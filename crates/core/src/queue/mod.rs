@@ -24,6 +24,11 @@ const LIMIT_TIME: Duration = Duration::from_millis(250);
 pub(crate) const LIMIT_PACKETS: usize = 65_536;
 /// What CoDel's target allows for clumps, in variations of the round trip.
 const CLUMP_RTTVARS: u32 = 3;
+/// What they allow for repairs, in times that a repair adds to a round trip, and at most. What was lost is
+/// waited for again and again, so that the round trip of whoever sends is often several times the
+/// path's; a queue that suits the path's alone makes loss-based senders leave a tenth of it unused.
+const REPAIRS: u32 = 16;
+const REPAIRS_MAX: Duration = Duration::from_millis(250);
 /// Bytes a bucket may send per round (RFC 8290 §5.2.4: one MTU).
 const QUANTUM: i64 = 1_514;
 
@@ -160,18 +165,21 @@ impl EntryQueue {
     }
 
     /// Follows the paths: the sum of their rates, their longest round trip and its largest
-    /// variation decide CoDel's target and interval and the byte limit. Where round trips vary,
-    /// acknowledgements and so packets come in clumps, and a clump that waits is no standing queue.
-    pub fn set_paths(&mut self, sum: Rate, rtt: Duration, rttvar: Duration) {
+    /// variation, and what repairs add to that decide CoDel's target and interval and the byte limit.
+    /// Where round trips vary, acknowledgements and so packets come in clumps, and a clump that waits
+    /// is no standing queue.
+    pub fn set_paths(&mut self, sum: Rate, rtt: Duration, rttvar: Duration, repair: Duration) {
         self.limit_bytes = sum
             .bytes_in(LIMIT_TIME)
             .clamp(LIMIT_BYTES_MIN, LIMIT_BYTES_MAX);
         // RFC 8289 §4.4: below a few Mbit/s even two packets take longer than the target.
         let two_packets = sum.time_for(2 * QUANTUM.unsigned_abs());
         let target = (rtt / 2).max(two_packets);
+        let repairs = (repair * REPAIRS).min(REPAIRS_MAX);
         self.target = target.clamp(codel::TARGET_MIN, codel::TARGET_MAX)
-            + (rttvar * CLUMP_RTTVARS).min(codel::TARGET_MAX);
-        self.interval = codel::INTERVAL_MIN.max(rtt + self.target);
+            + (rttvar * CLUMP_RTTVARS).min(codel::TARGET_MAX)
+            + repairs / 2;
+        self.interval = codel::INTERVAL_MIN.max(rtt + repairs + self.target);
     }
 
     /// Bytes waiting.

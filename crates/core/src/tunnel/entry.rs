@@ -102,8 +102,12 @@ impl Entry {
         }
         if now >= self.rate_due {
             self.rate_due = now + RATE_INTERVAL;
-            self.queue
-                .set_paths(paths.rate(), paths.rtt_max(), paths.rttvar_max());
+            self.queue.set_paths(
+                paths.rate(),
+                paths.rtt_max(),
+                paths.rttvar_max(),
+                paths.repair_max(now),
+            );
         }
         paths.views(now, &mut self.views);
         self.again.flush(now, &mut self.views, paths, out);

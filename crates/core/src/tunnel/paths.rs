@@ -527,6 +527,21 @@ impl Paths {
             .unwrap_or_default()
     }
 
+    /// Longest time that repairs add to what crosses a usable path: a round trip where there is
+    /// nearly always something missing.
+    pub fn repair_max(&self, now: Instant) -> Duration {
+        let usable = self.iter().filter(|(_, p)| p.usable());
+        let repair = |path: &Path| {
+            let loss = path.loss.loss_steady(now).unwrap_or(0.0);
+            let missing = (loss * path.packets_per_round_trip()).min(1.0);
+            path.snapshot.min_rtt.mul_f64(missing)
+        };
+        usable
+            .map(|(_, path)| repair(path))
+            .max()
+            .unwrap_or_default()
+    }
+
     /// Largest variation of the usable paths' round trips.
     pub fn rttvar_max(&self) -> Duration {
         let usable = self.iter().filter(|(_, p)| p.usable());
