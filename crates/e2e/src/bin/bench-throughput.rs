@@ -44,6 +44,9 @@ struct Args {
     /// Only with UDP segmentation offload on the veth links, or only without.
     #[arg(long, value_name = "on|off")]
     segmentation: Option<Segmentation>,
+    /// Besides, the tunnel with `protect = "code"` while both ends lose so many packets of a thousand.
+    #[arg(long, value_name = "PER MILLE", value_parser = clap::value_parser!(u16).range(1..=300))]
+    coded: Option<u16>,
     /// Lines for the `[tunnel]` section of both gateways.
     #[arg(long, default_value = "")]
     tunnel: String,
@@ -60,6 +63,7 @@ enum Segmentation {
 enum System {
     Bare,
     Ropewalk,
+    Coded,
     WireguardGo,
 }
 
@@ -68,6 +72,7 @@ impl System {
         match self {
             Self::Bare => "bare veth, one link",
             Self::Ropewalk => "ropewalk, two paths",
+            Self::Coded => "ropewalk, two paths that lose, coded",
             Self::WireguardGo => "wireguard-go, one path",
         }
     }
@@ -99,6 +104,10 @@ fn measure(args: &Args) -> Result<Vec<Row>> {
     let rounds = args.rounds.unwrap_or(if args.bench.quick { 1 } else { 3 });
     let seconds = args.seconds.unwrap_or(if args.bench.quick { 2 } else { 5 });
     let mut systems = vec![System::Bare, System::Ropewalk];
+    if args.coded.is_some() {
+        programs::require(&[programs::NFT])?;
+        systems.push(System::Coded);
+    }
     if args.wireguard_go.is_some() {
         programs::require(&[programs::WG])?;
         systems.push(System::WireguardGo);
@@ -149,8 +158,15 @@ fn run(args: &Args, system: System, seconds: u32, udp: bool, row: &mut Row) -> R
             let ends = ends(&ground.topology, HUB.into());
             measure_all(&ends, &[], seconds, udp, row)
         }
-        System::Ropewalk => {
-            let tunnel = args.tunnel.clone();
+        System::Ropewalk | System::Coded => {
+            let mut tunnel = args.tunnel.clone();
+            if system == System::Coded {
+                tunnel += "\nprotect = \"code\"\n";
+                let lost = args.coded.unwrap_or_default();
+                for end in [ground.topology.site(), ground.topology.hub()] {
+                    end.nft(&losing(lost))?;
+                }
+            }
             let spec = GatewaySpec {
                 tunnel,
                 ..GatewaySpec::default()
@@ -178,6 +194,17 @@ fn run(args: &Args, system: System, seconds: u32, udp: bool, row: &mut Row) -> R
             measure_all(&ends, &pids, seconds, udp, row)
         }
     }
+}
+
+/// Rules that lose so many datagrams of a thousand that arrive from the other gateway.
+fn losing(per_mille: u16) -> String {
+    let lose = |side: &str| format!("udp {side} 4443 numgen random mod 1000 < {per_mille} drop");
+    format!(
+        "table inet bench_loss {{ chain arriving {{ type filter hook prerouting priority -400; \
+         {}; {} }} }}\n",
+        lose("dport"),
+        lose("sport"),
+    )
 }
 
 /// From the site to the hub itself: no further hop disturbs.
