@@ -17,9 +17,10 @@ pub const BLOCK_PACKETS: usize = 40;
 pub struct BlockEncoder {
     block: Vec<Covered>,
     combinations: usize,
-    /// Combinations of it still to be sent; more packets wait for the next block.
-    left: usize,
+    /// Combinations of blocks that are complete, last first.
+    ready: Vec<Coded>,
     seed: u8,
+    used: bool,
 }
 
 impl BlockEncoder {
@@ -28,23 +29,27 @@ impl BlockEncoder {
         self.combinations = combinations;
     }
 
+    /// Whether any packets were to be combined in blocks.
+    #[must_use]
+    pub const fn is_used(&self) -> bool {
+        self.used
+    }
+
     /// The path carries `datagram`, with its whole header, under this number; numbers must not go
     /// back.
     pub fn on_sent(&mut self, now: Instant, number: u16, datagram: &Bytes) {
+        self.used = true;
         if self.combinations == 0 || datagram.len() < DATA_HEADER {
             self.block.clear();
-            self.left = 0;
             return;
         }
         let spans = |first: &Covered| number.wrapping_sub(first.number) < SPAN_MAX;
-        if self.left > 0 || !self.block.first().is_none_or(spans) {
-            // What could not be sent in time is worth nothing to the next block.
+        if !self.block.first().is_none_or(spans) {
             self.block.clear();
-            self.left = 0;
         }
         self.block.push(Covered::new(now, number, datagram));
         if self.block.len() == BLOCK_PACKETS {
-            self.left = self.combinations;
+            self.complete(self.combinations);
         }
     }
 
@@ -55,16 +60,28 @@ impl BlockEncoder {
 
     /// Nothing followed the last packets: the block ends here.
     pub fn on_pause(&mut self) {
-        if self.left == 0 {
-            let share = self.combinations * self.block.len();
-            self.left = share.div_ceil(BLOCK_PACKETS);
+        let share = self.combinations * self.block.len();
+        self.complete(share.div_ceil(BLOCK_PACKETS));
+    }
+
+    /// Combines the block and begins the next one. What has not been sent of the one before is worth
+    /// less.
+    fn complete(&mut self, combinations: usize) {
+        if self.block.is_empty() {
+            return;
         }
+        self.ready.clear();
+        for _ in 0..combinations {
+            self.seed = (self.seed + 1) % CODED_SEEDS;
+            self.ready.push(combine(&mut self.block, self.seed));
+        }
+        self.block.clear();
     }
 
     /// Whether a combination is due.
     #[must_use]
     pub const fn is_due(&self) -> bool {
-        self.left > 0
+        !self.ready.is_empty()
     }
 
     /// How many packets the next combination would cover.
@@ -74,13 +91,7 @@ impl BlockEncoder {
 
     /// The next combination that is due, if one is.
     pub fn poll(&mut self) -> Option<Coded> {
-        self.left = self.left.checked_sub(1)?;
-        self.seed = (self.seed + 1) % CODED_SEEDS;
-        let coded = (!self.block.is_empty()).then(|| combine(&mut self.block, self.seed));
-        if self.left == 0 {
-            self.block.clear();
-        }
-        coded
+        self.ready.pop()
     }
 }
 

@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 const WINDOW_TIME: Duration = Duration::from_millis(250);
 /// Combinations that cover each packet: what is still missing then has been asked for. More would cost
 /// time for every packet of a fast path.
-const COVERINGS: f64 = 6.0;
+const COVERINGS: f64 = 8.0;
 /// Fewest packets in the window: a burst of losses and those around it.
 const WINDOW_MIN: f64 = 32.0;
 /// Combinations are clearly sooner than repairs when so many come in a round trip.
@@ -21,6 +21,8 @@ const SOONER: f64 = 2.5;
 pub(super) const SPAN_MAX: u16 = u8::MAX as u16;
 /// Longest time between two packets that says anything of the next ones.
 const INTERVAL_MAX: Duration = Duration::from_millis(100);
+/// Combinations that may be due at once: many packets are bound to a path in one go.
+const CREDIT_MAX: f64 = 8.0;
 /// Combinations that a flow of single packets may have in advance of its share.
 const DEBT_MAX: f64 = 2.0;
 
@@ -203,14 +205,21 @@ impl Encoder {
         let last = self.sent_at.replace(now).unwrap_or(now);
         self.interval = (self.interval * 31 + now.since(last).min(INTERVAL_MAX)) / 32;
         self.uncovered += 1;
-        self.credit = (self.credit + self.redundancy).min(1.0);
+        self.credit = (self.credit + self.redundancy).min(CREDIT_MAX);
         self.due |= self.credit >= 1.0;
     }
 
     /// The peer asked for this number: it gets the packet by itself, and combinations that still
     /// covered it would be solved no sooner for that.
     pub fn on_repair(&mut self, number: u16) {
-        self.window.retain(|covered| covered.number != number);
+        let within = |first: &Covered, last: &Covered| {
+            number.wrapping_sub(first.number) <= last.number.wrapping_sub(first.number)
+        };
+        if let (Some(first), Some(last)) = (self.window.front(), self.window.back())
+            && within(first, last)
+        {
+            self.window.retain(|covered| covered.number != number);
+        }
     }
 
     /// Nothing followed the last packets: they are covered now, if the budget allows it.
@@ -227,6 +236,7 @@ impl Encoder {
             return None;
         }
         self.credit -= 1.0;
+        self.due = self.credit >= 1.0;
         self.uncovered = 0;
         self.seed = (self.seed + 1) % CODED_SEEDS;
         Some(combine(self.window.make_contiguous(), self.seed))

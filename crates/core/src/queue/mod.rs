@@ -169,13 +169,13 @@ impl EntryQueue {
     /// Where round trips vary, acknowledgements and so packets come in clumps, and a clump that waits
     /// is no standing queue.
     pub fn set_paths(&mut self, sum: Rate, rtt: Duration, rttvar: Duration, repair: Duration) {
+        let repairs = (repair * REPAIRS).min(REPAIRS_MAX);
         self.limit_bytes = sum
-            .bytes_in(LIMIT_TIME)
+            .bytes_in(LIMIT_TIME + repairs)
             .clamp(LIMIT_BYTES_MIN, LIMIT_BYTES_MAX);
         // RFC 8289 §4.4: below a few Mbit/s even two packets take longer than the target.
         let two_packets = sum.time_for(2 * QUANTUM.unsigned_abs());
         let target = (rtt / 2).max(two_packets);
-        let repairs = (repair * REPAIRS).min(REPAIRS_MAX);
         self.target = target.clamp(codel::TARGET_MIN, codel::TARGET_MAX)
             + (rttvar * CLUMP_RTTVARS).min(codel::TARGET_MAX)
             + repairs / 2;

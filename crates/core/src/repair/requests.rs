@@ -92,7 +92,7 @@ impl Requests {
     /// Sets how long a packet that was asked for is worth waiting for, and after how long without
     /// an answer it is asked for again.
     pub fn set_patience(&mut self, patience: Duration, repeat: Duration) {
-        (self.patience, self.repeat) = (patience, repeat);
+        (self.patience, self.repeat) = (patience, repeat.min(patience / u32::from(NAMINGS)));
     }
 
     /// A datagram of `path` came in.
@@ -184,17 +184,6 @@ impl Requests {
     pub fn poll(&mut self, now: Instant, max: usize, runs: &mut Vec<MissingRun>) {
         for (id, path) in (0..).zip(&mut self.paths) {
             path.forget_old(now, self.patience);
-            // Whatever was asked for in a question before goes along with this one.
-            for _ in 0..path.repeated.len() {
-                let Some(&gap) = path.repeated.front().filter(|gap| gap.named_at < now) else {
-                    break;
-                };
-                if !name(id, gap.seq, max, runs) {
-                    return;
-                }
-                path.repeated.pop_front();
-                path.was_named(now, gap);
-            }
             while let Some(&gap) = path.waiting.front().filter(|gap| path.due(gap) <= now) {
                 if !name(id, gap.seq, max, runs) {
                     return;
@@ -202,6 +191,22 @@ impl Requests {
                 path.waiting.pop_front();
                 self.asked += 1;
                 path.was_named(now, Gap { found: now, ..gap });
+            }
+            // What was asked for a while before goes along, though its time has not come yet.
+            for _ in 0..path.repeated.len() {
+                // The second time at once: a question is lost as easily as a packet.
+                let ripe = |gap: &&Gap| match gap.named {
+                    1 => gap.named_at < now,
+                    _ => gap.named_at + self.repeat / 4 <= now,
+                };
+                let Some(&gap) = path.repeated.front().filter(ripe) else {
+                    break;
+                };
+                if !name(id, gap.seq, max, runs) {
+                    return;
+                }
+                path.repeated.pop_front();
+                path.was_named(now, gap);
             }
         }
     }

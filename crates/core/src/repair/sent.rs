@@ -25,8 +25,8 @@ pub struct Sent {
     pub at: Instant,
     /// How often it had been lost before.
     pub losses: u8,
-    /// A copy of it: the path and its number there. While that one is not missed, either, nothing
-    /// needs to be sent again.
+    /// The next copy of it: the path and its number there. While that one is not missed, either,
+    /// nothing needs to be sent again.
     pub copy: Option<(PathId, u16)>,
 }
 
@@ -84,12 +84,19 @@ impl SentLog {
         self.packets.get(index).is_some_and(Option::is_some)
     }
 
-    /// Notes that the datagram with the number `seq` has a copy.
-    pub fn set_copy(&mut self, seq: u16, copy: (PathId, u16)) {
+    /// Notes where the datagram with the number `seq` has a copy.
+    pub fn set_copy(&mut self, seq: u16, copy: Option<(PathId, u16)>) {
         let index = usize::from(seq.wrapping_sub(self.first));
         if let Some(Some(sent)) = self.packets.get_mut(index) {
-            sent.copy = Some(copy);
+            sent.copy = copy;
         }
+    }
+
+    /// Where the datagram with the number `seq` has a copy, if both are known.
+    #[must_use]
+    pub fn copy(&self, seq: u16) -> Option<(PathId, u16)> {
+        let index = usize::from(seq.wrapping_sub(self.first));
+        self.packets.get(index)?.as_ref()?.copy
     }
 
     /// Takes out the datagram with the number `seq`, if it is still there.

@@ -30,10 +30,10 @@ impl Again {
             let unknown = path.loss.loss_steady(now).is_none();
             let wanted = path.encoder.is_wanted(now);
             let worthwhile = unknown || wanted || !full && path.encoder.is_sooner_than(repair);
-            if (cost <= CHEAP * capacity || worthwhile)
-                && let Some(coded) = path.encoder.poll()
-            {
-                self.push(now, id, path, &coded, room);
+            if cost <= CHEAP * capacity || worthwhile {
+                while let Some(coded) = path.encoder.poll() {
+                    self.push(now, id, path, &coded, room);
+                }
             }
             while let Some(coded) = path.blocks.poll() {
                 self.push(now, id, path, &coded, room);

@@ -256,14 +256,7 @@ impl Entry {
                 _ => None,
             };
             if let (Some(of_a), Some(of_b)) = (number(a), number(b)) {
-                for (id, own, copy) in [
-                    (a.path, of_a, (b.path, of_b)),
-                    (b.path, of_b, (a.path, of_a)),
-                ] {
-                    if let Some(path) = paths.get_mut(id) {
-                        path.sent_log.set_copy(own, copy);
-                    }
-                }
+                paths.link_copy((a.path, of_a), (b.path, of_b));
             }
         }
     }

@@ -74,6 +74,8 @@ pub(super) struct Path {
     pub encoder: Encoder,
     /// The same for packets that are combined in blocks.
     pub blocks: BlockEncoder,
+    /// Until when redundancy stays as it is.
+    sized_until: Instant,
     /// What protection may still spend here.
     budget: Budget,
     /// Until when packets of thin flows take another path as well.
@@ -177,15 +179,22 @@ impl Path {
     /// trip. While that is not known yet a slow path gets some anyway: what is lost at the start of
     /// a transfer costs it most.
     pub fn protect(&mut self, now: Instant) {
-        let wanted = match self.loss.loss_steady(now) {
-            Some(loss) => redundancy(self.loss.gilbert_with(loss), self.packets_per_round_trip()),
+        // Reports of one path may come in any number; what follows from them takes its time.
+        if now < self.sized_until {
+            return;
+        }
+        self.sized_until = now + SIZED_FOR;
+        let steady = self.loss.loss_steady(now);
+        let gilbert = self.loss.gilbert_with(steady.unwrap_or(0.0));
+        let wanted = match steady {
+            Some(_) => redundancy(gilbert, self.packets_per_round_trip()),
             None if self.snapshot.rate < UNKNOWN_RATE_MAX => UNKNOWN_REDUNDANCY,
             None => 0.0,
         };
         self.encoder.set_redundancy(wanted);
-        let loss = self.loss.loss_steady(now).unwrap_or(0.0);
-        self.blocks
-            .set_combinations(block_combinations(self.loss.gilbert_with(loss)));
+        if self.blocks.is_used() {
+            self.blocks.set_combinations(block_combinations(gilbert));
+        }
     }
 
     /// Packets sent in the shortest round trip, by their pace or else by the path's.
@@ -294,6 +303,7 @@ impl Paths {
             sent_log: SentLog::default(),
             encoder: Encoder::default(),
             blocks: BlockEncoder::default(),
+            sized_until: Instant::ZERO,
             budget: Budget::new(now),
             doubt_until: Instant::ZERO,
             tail_due: None,
@@ -376,6 +386,40 @@ impl Paths {
     pub fn quickest_min_rtt(&self) -> Option<Duration> {
         let usable = self.iter().filter(|(_, path)| path.usable());
         usable.map(|(_, path)| path.snapshot.min_rtt).min()
+    }
+
+    /// Of the packet that carries the number `last` on its path there is one copy more. The copies of a
+    /// packet form a ring, each with the place of the next.
+    pub fn link_copy(&mut self, last: (PathId, u16), new: (PathId, u16)) {
+        let Some(path) = self
+            .get_mut(last.0)
+            .filter(|path| path.sent_log.has(last.1))
+        else {
+            return;
+        };
+        let first = path.sent_log.copy(last.1).unwrap_or(last);
+        path.sent_log.set_copy(last.1, Some(new));
+        if let Some(path) = self.get_mut(new.0) {
+            path.sent_log.set_copy(new.1, Some(first));
+        }
+    }
+
+    /// The copy at `lost` is missed, and has been taken out; `next` follows it in the ring. Whether that
+    /// one may still arrive.
+    pub fn unlink_copy(&mut self, lost: (PathId, u16), next: (PathId, u16)) -> bool {
+        let arrives = |path: &&mut Path| path.usable() && path.sent_log.has(next.1);
+        let Some(path) = self.get_mut(next.0).filter(arrives) else {
+            return false;
+        };
+        match path.sent_log.copy(next.1) {
+            Some(before) if before != lost => {
+                if let Some(path) = self.get_mut(before.0) {
+                    path.sent_log.set_copy(before.1, Some(next));
+                }
+            }
+            _ => path.sent_log.set_copy(next.1, None),
+        }
+        true
     }
 
     /// The peer asked for a repair on this path.
@@ -605,6 +649,8 @@ const UNKNOWN_REDUNDANCY: f64 = 0.05;
 const UNKNOWN_RATE_MAX: Rate = Rate::from_bits_per_sec(200_000_000);
 /// The judgement is "longer than": the timer goes off just after.
 const ROUNDING: Duration = Duration::from_micros(10);
+/// How long redundancy stays as it is, a little less than the interval of reports.
+const SIZED_FOR: Duration = Duration::from_millis(80);
 /// Bytes of a datagram of the usual size.
 const USUAL_BYTES: u64 = 1_400;
 /// Bytes of a probe datagram.

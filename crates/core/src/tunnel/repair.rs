@@ -1,10 +1,11 @@
 //! Repairs: questions of this exit go to the peer's entry, answers to the peer's questions leave
 //! here, ahead of everything that waits.
 
-use super::paths::{Path, Paths};
+use super::paths::Paths;
 use super::{Outgoing, Tunnel};
 use crate::path::PathView;
 use crate::repair::Sent;
+use crate::schedule::PathSet;
 use bytes::{Bytes, BytesMut};
 use ropewalk_types::{Duration, Instant, PathId};
 use ropewalk_wire::{
@@ -145,10 +146,11 @@ impl Again {
     }
 
     fn push_back(&mut self, waiting: Waiting) {
-        if self.waiting.len() == AGAIN_MAX
-            && let Some(oldest) = self.waiting.pop_front()
-        {
-            self.dropped += u64::from(!oldest.is_combination());
+        if self.len() >= AGAIN_MAX {
+            let copy = || self.later.pop_front().map(|(_, copy)| copy);
+            if let Some(oldest) = self.waiting.pop_front().or_else(copy) {
+                self.dropped += u64::from(!oldest.is_combination() && oldest.last.is_none());
+            }
         }
         self.waiting.push_back(waiting);
     }
@@ -161,10 +163,9 @@ impl Again {
         paths: &mut Paths,
         out: &mut Vec<Outgoing>,
     ) {
-        while self.later.front().is_some_and(|(at, _)| *at <= now) {
-            let copy = self.later.pop_front().map(|(_, copy)| copy);
-            copy.into_iter()
-                .for_each(|copy| self.waiting.push_front(copy));
+        let due = self.later.partition_point(|(at, _)| *at <= now);
+        for (_, copy) in self.later.drain(..due).rev() {
+            self.waiting.push_front(copy);
         }
         while let Some(next) = self.waiting.front_mut() {
             let stale = next.is_combination() && now.since(next.sent.at) > CODED_AGE_MAX;
@@ -172,11 +173,11 @@ impl Again {
             let fits = |view: &PathView| bytes <= (DATA_HEADER + view.payload_max) as u64;
             let possible = !stale && views.iter().any(fits);
             let first = next.last.is_none();
-            let (mut taken, mut refused) = (None, false);
+            let (mut taken, mut last, mut refused) = (PathSet::default(), None, false);
             while next.left > 0 {
                 let best = views
                     .iter_mut()
-                    .filter(|view| possible && fits(view) && taken != Some(view.id))
+                    .filter(|view| possible && fits(view) && !taken.contains(view.id))
                     .min_by_key(|view| (view.free < bytes, delivered(now, next, view), view.id));
                 if best.as_ref().is_some_and(|view| view.free < bytes) {
                     break;
@@ -187,13 +188,14 @@ impl Again {
                     break;
                 }
                 next.left -= 1;
-                taken = Some(view.id);
+                taken = taken.with(view.id);
+                last = Some(view.id);
                 self.bytes += bytes;
             }
-            if taken.is_none() && !refused && possible {
+            if last.is_none() && !refused && possible {
                 return;
             }
-            match (next.is_combination(), taken) {
+            match (next.is_combination(), last) {
                 (false, Some(_)) => self.sent += u64::from(first),
                 (false, None) => self.dropped += u64::from(first),
                 (true, sent) => self.coded += u64::from(sent.is_some()),
@@ -202,10 +204,12 @@ impl Again {
                 return;
             };
             let spacing = |id| views.iter().find(|view| view.id == id).map(spacing);
-            if let Some(spacing) = taken.and_then(spacing)
+            if let Some(spacing) = last.and_then(spacing)
                 && next.left > 0
             {
-                self.later.push_back((now + spacing, next));
+                let at = now + spacing;
+                let place = self.later.partition_point(|(other, _)| *other <= at);
+                self.later.insert(place, (at, next));
             }
         }
     }
@@ -245,12 +249,8 @@ fn send(
         let number = stamp.path_seq;
         path.encoder.on_sent(now, number, &datagram, false);
         path.remember_lost(now, &datagram, dscp, waiting.sent.losses);
-        // Of two copies one may be lost.
         if let Some(last) = waiting.last.replace((view.id, number)) {
-            path.sent_log.set_copy(number, last);
-            if let Some(path) = paths.get_mut(last.0) {
-                path.sent_log.set_copy(last.1, (view.id, number));
-            }
+            paths.link_copy(last, (view.id, number));
         }
     }
     let bytes = datagram.len() as u64;
@@ -279,6 +279,9 @@ impl Tunnel {
         }
         let mut runs = Vec::with_capacity(MISSING_RUNS_MAX);
         requests.poll(now, MISSING_RUNS_MAX, &mut runs);
+        if runs.is_empty() {
+            return;
+        }
         for id in carriers.into_iter().flatten() {
             let Some(path) = self.paths.get_mut(id) else {
                 continue;
@@ -295,20 +298,21 @@ impl Tunnel {
 
     /// The peer misses these numbers.
     pub(super) fn handle_missing(&mut self, now: Instant, payload: &[u8]) {
-        let (mut prompt, mut copied) = (Vec::new(), Vec::new());
+        let mut prompt = Vec::new();
         for MissingRun { path, first, count } in missing_runs(payload) {
             let id = PathId(path);
-            let Some(path) = self.paths.wants_repair(now, id) else {
-                continue;
-            };
             for number in (0..u16::from(count)).map(|n| first.wrapping_add(n)) {
+                let Some(path) = self.paths.wants_repair(now, id) else {
+                    break;
+                };
                 path.encoder.on_repair(number);
                 path.blocks.on_repair(number);
                 let Some(sent) = path.sent_log.take(number) else {
                     continue;
                 };
-                if let Some((other, copy)) = sent.copy {
-                    copied.push((id, sent, other, copy));
+                // Of several copies one may be lost.
+                let copied = |copy| self.paths.unlink_copy((id, number), copy);
+                if sent.copy.is_some_and(copied) {
                     continue;
                 }
                 match Datagram::parse(&sent.datagram) {
@@ -327,12 +331,6 @@ impl Tunnel {
         }
         for packet in prompt {
             self.rescue(now, packet);
-        }
-        for (id, sent, other, copy) in copied {
-            let arrives = |path: &Path| path.usable() && path.sent_log.has(copy);
-            if !self.paths.get(other).is_some_and(arrives) {
-                self.entry.again.push_lost(id, sent);
-            }
         }
     }
 
