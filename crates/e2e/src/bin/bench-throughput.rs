@@ -200,8 +200,8 @@ fn run(args: &Args, system: System, seconds: u32, udp: bool, row: &mut Row) -> R
 fn losing(per_mille: u16) -> String {
     let lose = |side: &str| format!("udp {side} 4443 numgen random mod 1000 < {per_mille} drop");
     format!(
-        "table inet bench_loss {{ chain arriving {{ type filter hook prerouting priority -400; \
-         {}; {} }} }}\n",
+        "table inet bench_loss {{\n chain arriving {{\n type filter hook prerouting priority -400;\n \
+         {}\n {}\n }}\n}}\n",
         lose("dport"),
         lose("sport"),
     )
