@@ -1,11 +1,11 @@
 //! A site behind a relay: both hops lose packets, die and come back; nothing stays behind.
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
-use ropewalk_e2e::{Ground, ready, whole};
+use ropewalk_e2e::{Ground, packet, ready, whole};
 use ropewalk_testbed::branch::DIRECT;
 use ropewalk_testbed::gateway::{Gateway, GatewaySpec};
 use ropewalk_testbed::topology::{Cut, HUB, HUB_V6, SERVER, SERVER_V6};
@@ -13,7 +13,7 @@ use ropewalk_testbed::traffic::bulk::{self, Amount, Bulk, BulkSpec};
 use ropewalk_testbed::traffic::ping::{self, PingSpec};
 use ropewalk_testbed::traffic::probe::{Probe, ProbeSpec};
 use ropewalk_testbed::traffic::{Direction, Endpoints};
-use ropewalk_testbed::{Branch, LinkSpec, Namespace, TopologySpec};
+use ropewalk_testbed::{Branch, LinkSpec, Namespace, TopologySpec, veth};
 use rustix::process::Signal;
 
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -344,6 +344,113 @@ fn relays_stand_in_a_row_and_one_that_is_not_routed_translates() {
     let _site = chain.plain_site();
     assert!(answered(chain.boat(), SERVER.into(), 56) >= 19);
     assert!(answered(chain.boat(), SERVER_V6.into(), 56) >= 19);
+}
+
+/// Whether a packet from one of its addresses, forged or not, comes to a machine in time.
+fn comes(
+    (from, source): (&Namespace, IpAddr),
+    (to, target): (&Namespace, IpAddr),
+    limit: Duration,
+) -> bool {
+    let payload = format!("{source} to {target}").into_bytes();
+    let receiver = packet::raw(to, target, EXPERIMENT).unwrap();
+    let sender = packet::raw(from, target, EXPERIMENT).unwrap();
+    sender.bind(&SocketAddr::new(source, 0).into()).unwrap();
+    let target = SocketAddr::new(target, 0).into();
+    sender.send_to(&payload, &target).unwrap();
+    packet::receive(&receiver, limit, |got| got.ends_with(&payload)).unwrap()
+}
+
+/// A protocol for experiments (RFC 3692).
+const EXPERIMENT: u8 = 253;
+
+#[test]
+fn a_machine_beside_the_relay_speaks_for_no_site_and_is_reached_through_none() {
+    if !ready() {
+        return;
+    }
+    let chain = Chain::new("relaylan", [vec![bare()], vec![bare()]], None);
+    let site = chain.plain_site();
+    let topology = &chain.ground.topology;
+    let (boat, relay, hub, server) = (
+        chain.boat(),
+        topology.site(),
+        topology.hub(),
+        chain.server(),
+    );
+    let lan = Namespace::create("relaylan", "lan").unwrap();
+    veth((relay, "lan0"), (&lan, "eth0"), 1_500).unwrap();
+    for which in ["all", "lan0"] {
+        let key = format!("net/ipv4/conf/{which}/rp_filter");
+        relay.sysctl(&key, "0").unwrap();
+    }
+    // With addresses of its own it would not send to those.
+    for family in ["ipv4", "ipv6"] {
+        let key = format!("net/{family}/ip_nonlocal_bind");
+        lan.sysctl(&key, "1").unwrap();
+    }
+    let status = site.status().unwrap();
+    let mut ways = Vec::new();
+    for (v6, gateway, own, far) in [
+        (false, "192.168.90.1", "192.168.90.2", IpAddr::from(SERVER)),
+        (true, "fd00:90::1", "fd00:90::2", SERVER_V6.into()),
+    ] {
+        let (gateway, own): (IpAddr, IpAddr) = (gateway.parse().unwrap(), own.parse().unwrap());
+        let (length, whole) = if v6 { (64, 128) } else { (24, 32) };
+        let site = status.address(v6).unwrap();
+        // Of the relay's network, and of no site.
+        let free = match site {
+            IpAddr::V4(ip) => IpAddr::from(Ipv4Addr::from_bits(ip.to_bits() + 1)),
+            IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() + 1).into(),
+        };
+        let near =
+            format!("addr add {gateway}/{length} dev lan0\nroute add {free}/{whole} dev lan0\n");
+        relay.ip(&near).unwrap();
+        let beside = format!(
+            "addr add {own}/{length} dev eth0\naddr add {free}/{whole} dev eth0\n\
+             route add default via {gateway} dev eth0\n"
+        );
+        lan.ip(&beside).unwrap();
+        let of_hub = chain.hub.status().unwrap().address(v6).unwrap();
+        ways.extend([
+            (
+                "a site's address to the server",
+                (&lan, site),
+                (server, far),
+            ),
+            ("a free address to the hub", (&lan, free), (hub, of_hub)),
+            ("its own address to a site", (&lan, own), (boat, site)),
+            ("a free address to a site", (&lan, free), (boat, site)),
+            ("the hub to a machine beside", (hub, of_hub), (&lan, free)),
+        ]);
+    }
+    for (what, from, to) in &ways {
+        let came = comes(*from, *to, Duration::from_millis(300));
+        assert!(!came, "{what}: {} to {}", from.1, to.1);
+    }
+    // What is to pass does, and the relay's own traffic.
+    for (from, to) in [
+        (boat, SERVER.into()),
+        (boat, SERVER_V6.into()),
+        (hub, status.address(false).unwrap()),
+        (server, status.address(true).unwrap()),
+        (relay, SERVER.into()),
+        (relay, SERVER_V6.into()),
+        (relay, status.address(false).unwrap()),
+        (relay, HUB.into()),
+    ] {
+        assert!(answered(from, to, 56) >= 19, "{} to {to}", from.name());
+    }
+    // Nothing but these rules was in the way.
+    relay.nft("delete table inet ropewalk_ropehub0\n").unwrap();
+    for (what, from, to) in &ways {
+        assert!(
+            comes(*from, *to, PATIENCE),
+            "{what}: {} to {}",
+            from.1,
+            to.1
+        );
+    }
 }
 
 /// Everything a gateway may change of a machine's network.

@@ -16,6 +16,7 @@ use serde::Serialize;
 use crate::config::HubConfig;
 use crate::config::common::parse_name;
 use crate::config::reader::{Problems, Section, read};
+use crate::config::relay::NEXT_HUB;
 use crate::engine::settings::SiteEntry;
 use crate::files;
 use crate::service::network::overlap;
@@ -287,8 +288,8 @@ impl Sites {
     }
 }
 
-/// Most networks of one relay that the file may list.
-const NETWORKS_MAX: usize = 16;
+/// Most networks of one relay that the file may list: one of each family, as a token holds.
+const NETWORKS_MAX: usize = 2;
 
 /// Prefix of the part of a pool that a relay gets: half of the bits that are left, so that a
 /// relay can give parts to further relays. `None` if such a part would be too small for a relay
@@ -312,6 +313,10 @@ fn parse_site(site: &mut Section<'_>, hub: &HubConfig) -> Option<Site> {
     let remedy = "remove the entry, and invite the site again";
     let name = site.text("name", "name = \"boat\"", parse_name);
     let name = site.require("name", name, remedy);
+    if hub.is_relay() && name.as_deref() == Some(NEXT_HUB) {
+        let what = format!("{NEXT_HUB} is what a relay calls its next hub");
+        site.reject("name", &what, "give the site another name");
+    }
     let key = site.text(
         "key",
         "the 44 characters of a public key",
@@ -345,6 +350,15 @@ fn parse_site(site: &mut Section<'_>, hub: &HubConfig) -> Option<Site> {
         }
         Ok(net)
     });
+    if let Some([one, other]) = networks.as_deref()
+        && one.addr().is_ipv4() == other.addr().is_ipv4()
+    {
+        site.reject(
+            "networks",
+            &format!("{one} and {other} are of one family"),
+            "leave one IPv4 and one IPv6 network at most",
+        );
+    }
     let enabled = site.boolean("enabled").unwrap_or(true);
     Some(Site {
         name: name?,
@@ -601,10 +615,31 @@ mod tests {
                     + &site("b", 2, "10.9.1.3"),
                 ":9: site[2].ipv4: 10.9.1.3 is in the network 10.9.1.0/28",
             ),
+            (
+                site("a", 1, "10.9.0.2") + "networks = [\"10.9.1.0/28\", \"10.9.2.0/28\"]\n",
+                ":5: site[1].networks: 10.9.1.0/28 and 10.9.2.0/28 are of one family; leave one",
+            ),
+            (
+                site("a", 1, "10.9.0.2")
+                    + "networks = [\"10.9.1.0/28\", \"10.9.2.0/28\", \"10.9.3.0/28\"]\n",
+                ":5: site[1].networks: more than 2 entries; remove some",
+            ),
         ] {
             std::fs::write(&hub.sites_file, &text).unwrap();
             let error = Sites::load(&hub).unwrap_err().to_string();
             assert!(error.contains(part), "{text}\ngave {error}");
+            assert!(error.contains("sites.toml:"), "{error}");
         }
+        let text = site(NEXT_HUB, 1, "10.9.0.2");
+        std::fs::write(&hub.sites_file, &text).unwrap();
+        Sites::load(&hub).unwrap();
+        let relay = HubConfig {
+            onward: Some("ropewalk0".to_owned()),
+            ..hub
+        };
+        let error = Sites::load(&relay).unwrap_err().to_string();
+        let part =
+            ":2: site[1].name: hub is what a relay calls its next hub; give the site another";
+        assert!(error.contains(part), "{error}");
     }
 }

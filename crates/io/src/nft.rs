@@ -29,7 +29,8 @@ pub struct HubNat {
     pub pool_v6: Option<(Ipv6Addr, u8)>,
     /// Whether to translate the sites' addresses to the hub's.
     pub masquerade: bool,
-    /// The only other interface that packets of the sites may leave by; `None` is any.
+    /// The only other interface that packets of the sites may come from and leave by, and nobody
+    /// else's; `None` is any.
     pub onward: Option<String>,
 }
 
@@ -48,8 +49,9 @@ pub enum NftError {
 }
 
 /// Replaces the table by the rules of a hub, in one transaction: packets of the pools pass between
-/// the TUN interface and the rest, or one other interface only, TCP handshakes over it get an MSS that
-/// fits, and, if asked for, packets from the pools leave with the hub's address.
+/// the TUN interface and the rest, or one other interface only that then carries nothing else, TCP
+/// handshakes over it get an MSS that fits, and, if asked for, packets from the pools leave with the
+/// hub's address.
 ///
 /// # Errors
 /// See [`NftError`].
@@ -70,13 +72,20 @@ pub fn apply_hub(nat: &HubNat) -> Result<(), NftError> {
     );
     if let Some(onward) = &nat.onward {
         check_name(onward)?;
-        let elsewhere = vec![
-            table.interface(MetaKey::Iifname, Operator::EQ),
-            table.interface(MetaKey::Oifname, Operator::NEQ),
-            named(MetaKey::Oifname, Operator::NEQ, onward),
-            Statement::Drop(None),
-        ];
-        table.rule("forward", elsewhere);
+        // Whatever the addresses say: anybody near this machine can write those of a site.
+        let (tun, onward) = (nat.tun.as_str(), onward.as_str());
+        for (interface, partners) in [(tun, [tun, onward].as_slice()), (onward, &[tun])] {
+            for (key, other) in [
+                (MetaKey::Iifname, MetaKey::Oifname),
+                (MetaKey::Oifname, MetaKey::Iifname),
+            ] {
+                let mut elsewhere = vec![named(key, Operator::EQ, interface)];
+                let strangers = partners.iter();
+                elsewhere.extend(strangers.map(|name| named(other, Operator::NEQ, name)));
+                elsewhere.push(Statement::Drop(None));
+                table.rule("forward", elsewhere);
+            }
+        }
     }
     for (ip, prefix) in &pools {
         let from = vec![

@@ -340,8 +340,18 @@ fn hub_rules_come_as_one_table_and_leave_nothing() {
             "{rules}"
         );
         assert_eq!(rules.matches("accept\n").count(), 4, "{rules}");
-        let refused = r#"oifname != "rope0" oifname != "rope1" drop"#;
-        assert_eq!(rules.contains(refused), onward.is_some(), "{rules}");
+        for refused in [
+            r#"iifname "rope0" oifname != "rope0" oifname != "rope1" drop"#,
+            r#"oifname "rope0" iifname != "rope0" iifname != "rope1" drop"#,
+            r#"iifname "rope1" oifname != "rope0" drop"#,
+            r#"oifname "rope1" iifname != "rope0" drop"#,
+        ] {
+            assert_eq!(rules.contains(refused), onward.is_some(), "{rules}");
+        }
+        // An `accept` before them would end the chain.
+        let first_accept = rules.find("accept\n").expect("pools are accepted");
+        let last_drop = rules.rfind("drop\n").unwrap_or_default();
+        assert!(last_drop < first_accept, "{rules}");
         let translations = rules.matches("masquerade\n").count();
         assert_eq!(translations, if masquerade { 2 } else { 0 }, "{rules}");
     }

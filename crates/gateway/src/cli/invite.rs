@@ -111,7 +111,7 @@ impl Invite {
             .public_key
             .or(identity.as_ref().map(Identity::public_key));
         let key = key.context("no key was made")?;
-        if hub.is_relay && name == config::relay::NEXT_HUB {
+        if hub.is_relay() && name == config::relay::NEXT_HUB {
             bail!("{name} is what a relay calls its next hub; choose another name for the site");
         }
         if key == hub_key {

@@ -56,12 +56,10 @@ impl Join {
         }
         let parent = path.parent().unwrap_or_else(|| Path::new("."));
         let key_path = parent.join("site.key");
-        let occupied = [path, &key_path];
         let makes_key = token.identity.is_some();
-        for existing in occupied.iter().filter(|file| file.exists()) {
-            if !makes_key && **existing == key_path {
-                continue;
-            }
+        let written = [Some(path), makes_key.then_some(key_path.as_path())];
+        let occupied = || written.into_iter().flatten().filter(|file| file.exists());
+        for existing in occupied() {
             if !self.force {
                 bail!(
                     "{} exists: this machine is a site already; say --force to replace it (the \
@@ -69,11 +67,15 @@ impl Join {
                     existing.display()
                 );
             }
+        }
+        if !makes_key {
+            check_own_key(&key_path)?;
+        }
+        for existing in occupied() {
             keep_former(existing)?;
         }
-        match &token.identity {
-            Some(identity) => key_file::create(&key_path, identity)?,
-            None => check_own_key(&key_path)?,
+        if let Some(identity) = &token.identity {
+            key_file::create(&key_path, identity)?;
         }
         let config = template::site(&SiteTemplate {
             name: token.name.clone(),

@@ -92,11 +92,11 @@ fn prepare(path: &Path, token: &Token, public: Vec<HostPort>, force: bool) -> an
         return Err(WrongUsage(format!("a token holds {max} endpoints at most")).into());
     }
     let hub_key: PathBuf = path.with_file_name("relay-hub.key");
-    let mut occupied = vec![path];
-    if token.identity.is_some() {
-        occupied.push(&hub_key);
-    }
-    for existing in occupied.into_iter().filter(|file| file.exists()) {
+    let sites_key = path.with_file_name("relay.key");
+    let makes_key = token.identity.is_some();
+    let written = [Some(path), makes_key.then_some(hub_key.as_path())];
+    let occupied = || written.into_iter().flatten().filter(|file| file.exists());
+    for existing in occupied() {
         if !force {
             bail!(
                 "{} exists: this machine is a relay already; say --force to replace it (the \
@@ -104,12 +104,20 @@ fn prepare(path: &Path, token: &Token, public: Vec<HostPort>, force: bool) -> an
                 existing.display()
             );
         }
+    }
+    // Before anything is moved: what fails must leave a working relay as it is.
+    if !makes_key {
+        check_own_key(&hub_key)?;
+    }
+    if sites_key.exists() {
+        key_file::load(&sites_key).context("the key for sites is not usable")?;
+    }
+    for existing in occupied() {
         keep_former(existing)?;
     }
     files::create_parent(path)?;
-    match &token.identity {
-        Some(identity) => key_file::create(&hub_key, identity)?,
-        None => check_own_key(&hub_key)?,
+    if let Some(identity) = &token.identity {
+        key_file::create(&hub_key, identity)?;
     }
     let routed = !token.networks.is_empty();
     let pools = if routed {

@@ -2,8 +2,14 @@
 
 use clap::{CommandFactory, Parser};
 
-use super::Cli;
+use std::path::Path;
+
+use ropewalk_transport::Identity;
+
+use super::{Cli, Command};
 use crate::exit::{self, NotRunning, WrongUsage};
+use crate::token::Token;
+use crate::{files, key_file};
 
 #[test]
 fn definition_is_consistent() {
@@ -119,4 +125,60 @@ fn errors_have_their_exit_codes_under_any_context() {
     let path = std::path::Path::new("hub.toml");
     let problems = crate::config::hub::parse(path, "x = 1").unwrap_err();
     assert_eq!(coded(problems.into()), exit::USAGE);
+}
+
+/// A token without a key, with networks for a relay.
+fn keyless_token(relay: bool) -> String {
+    let networks = ["10.9.0.192/26"].map(|net| net.parse().unwrap());
+    let token = Token {
+        hub_key: Identity::from_seed([7; 32]).unwrap().public_key(),
+        identity: None,
+        tcp_port: 443,
+        name: "boat".to_owned(),
+        endpoints: vec!["192.0.2.7:4443".parse().unwrap()],
+        networks: networks.into_iter().filter(|_| relay).collect(),
+    };
+    token.encode()
+}
+
+/// What a command that writes a configuration at `path` over an existing one comes to.
+fn forced(words: &[&str], path: &Path) -> anyhow::Result<()> {
+    let config = path.to_str().unwrap();
+    let line = ["ropewalk", "--config", config];
+    let cli = Cli::try_parse_from(line.iter().chain(words).chain(&["--force"])).unwrap();
+    match cli.command {
+        Command::Join(join) => join.run(&cli.global),
+        Command::Relay(relay) => relay.run(&cli.global),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn without_a_usable_key_force_moves_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let (site, relay) = (keyless_token(false), keyless_token(true));
+    for (words, file) in [
+        (["join", &site].as_slice(), "site.toml"),
+        (&["relay", "--join", &relay], "relay.toml"),
+    ] {
+        let path = directory.path().join(file);
+        std::fs::write(&path, "former").unwrap();
+        let error = forced(words, &path).unwrap_err().to_string();
+        assert!(error.contains("this machine has none"), "{error}");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "former");
+    }
+    let sites_key = directory.path().join("relay.key");
+    files::write_atomically(&sites_key, b"broken", files::SECRET, false).unwrap();
+    let hub_key = directory.path().join("relay-hub.key");
+    key_file::create(&hub_key, &Identity::generate().unwrap()).unwrap();
+    let path = directory.path().join("relay.toml");
+    let words = ["relay", "--join", &relay];
+    let error = forced(&words, &path).unwrap_err().to_string();
+    assert!(error.contains("key for sites"), "{error}");
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "former");
+    std::fs::remove_file(&sites_key).unwrap();
+    forced(&words, &path).unwrap();
+    let former = path.with_file_name("relay.toml.bak");
+    assert_eq!(std::fs::read_to_string(former).unwrap(), "former");
+    assert!(hub_key.exists() && sites_key.exists());
 }

@@ -45,7 +45,8 @@ pub struct Common {
     pub api_listen: Option<SocketAddr>,
     /// TUN interface name.
     pub interface: String,
-    /// The other TUN interface of the same gateway, if it is a relay.
+    /// The other TUN interface of the same gateway, if it is a relay whose two sides share the
+    /// network of the hub.
     pub partner: Option<String>,
     /// Scheduler towards the peer.
     pub scheduler_send: SchedulerKind,
@@ -66,7 +67,7 @@ pub struct Common {
 }
 
 impl Common {
-    /// Whether `interface` is one that this gateway makes.
+    /// Whether `interface` is this gateway's place in its network, and no other network.
     #[must_use]
     pub fn owns(&self, interface: &str) -> bool {
         self.interface == interface || self.partner.as_deref() == Some(interface)

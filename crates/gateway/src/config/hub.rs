@@ -48,11 +48,18 @@ pub struct HubConfig {
     pub masquerade: bool,
     /// File of the known sites.
     pub sites_file: PathBuf,
-    /// Whether this is the side of a relay towards its sites.
-    pub is_relay: bool,
+    /// The interface of the tunnel to the next hub, where this is the side of a relay towards its
+    /// sites.
+    pub onward: Option<String>,
 }
 
 impl HubConfig {
+    /// Whether this is the side of a relay towards its sites.
+    #[must_use]
+    pub const fn is_relay(&self) -> bool {
+        self.onward.is_some()
+    }
+
     /// The hub's own inner addresses, with the prefix of their pool.
     #[must_use]
     pub fn own_addresses(&self) -> Vec<IpNet> {
@@ -119,7 +126,7 @@ pub fn parse(path: &Path, text: &str) -> Result<HubConfig, Problems> {
             pool_v6,
             forward,
             masquerade,
-            is_relay: false,
+            onward: None,
         }
     })
 }

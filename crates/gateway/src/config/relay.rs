@@ -58,7 +58,9 @@ pub fn parse(path: &Path, text: &str) -> Result<RelayConfig, Problems> {
         let key_file = next
             .1
             .unwrap_or_else(|| path.with_file_name("relay-hub.key"));
-        let partner = Some(onward.interface.clone());
+        let masquerade = masquerade.unwrap_or(false);
+        // What is translated must not overlap with the hub's network, what is routed is part of it.
+        let partner = |interface: &String| (!masquerade).then(|| interface.clone());
         Some(RelayConfig {
             hub: HubConfig {
                 sites_file: sites_file.unwrap_or_else(|| common.state_dir.join(SITES_FILE)),
@@ -68,10 +70,10 @@ pub fn parse(path: &Path, text: &str) -> Result<RelayConfig, Problems> {
                 pool_v4,
                 pool_v6,
                 forward: true,
-                masquerade: masquerade.unwrap_or(false),
-                is_relay: true,
+                masquerade,
+                onward: Some(onward.interface.clone()),
                 common: Common {
-                    partner,
+                    partner: partner(&onward.interface),
                     ..common.clone()
                 },
             },
@@ -84,7 +86,7 @@ pub fn parse(path: &Path, text: &str) -> Result<RelayConfig, Problems> {
                 uplinks,
                 common: Common {
                     key_file,
-                    partner: Some(common.interface),
+                    partner: partner(&common.interface),
                     ..onward
                 },
             },

@@ -325,7 +325,8 @@ fn a_relay_has_two_sides_with_keys_and_interfaces_of_their_own() {
     );
     let sites = Path::new("/var/lib/ropewalk/relay-sites.toml");
     assert_eq!(hub.sites_file, sites);
-    assert!(site.routes.is_empty() && !hub.masquerade && hub.forward && hub.is_relay);
+    assert!(site.routes.is_empty() && !hub.masquerade && hub.forward && hub.is_relay());
+    assert_eq!(hub.onward.as_deref(), Some("ropewalk0"));
     let excluded: Vec<_> = site
         .uplinks
         .exclude
@@ -334,7 +335,11 @@ fn a_relay_has_two_sides_with_keys_and_interfaces_of_their_own() {
         .collect();
     assert_eq!(excluded, ["ropehub0"]);
     let translated = relay::parse(path, &relay_text(false)).unwrap();
-    assert!(translated.hub.masquerade);
+    let (hub, site) = (&translated.hub, &translated.site);
+    assert!(hub.masquerade && hub.onward.as_deref() == Some("ropewalk0"));
+    // Networks of its own that overlap with the hub's are no part of it.
+    assert!(!hub.common.owns("ropewalk0") && !site.common.owns("ropehub0"));
+    assert!(hub.common.owns("ropehub0") && site.common.owns("ropewalk0"));
 }
 
 #[test]

@@ -56,6 +56,13 @@ pub fn check_pools(
     Ok(())
 }
 
+/// The `pools` of a relay that lie in no network of the hub that gave it `addresses`: the hub does
+/// not route them.
+pub fn unrouted<'a>(pools: &'a [IpNet], addresses: &'a [IpNet]) -> impl Iterator<Item = &'a IpNet> {
+    let of_hub = |pool: &IpNet| addresses.iter().any(|net| net.trunc().contains(pool));
+    pools.iter().filter(move |pool| !of_hub(pool))
+}
+
 fn networks(interfaces: &[Interface], own: impl Fn(&Interface) -> bool) -> Vec<(String, IpNet)> {
     let others = interfaces.iter().filter(|interface| !own(interface));
     let addresses = others.flat_map(|interface| {
@@ -168,11 +175,8 @@ pub fn set_up_hub(changes: &mut Changes, tun: &Tun, config: &HubConfig) -> anyho
     if !config.forward {
         return Ok(());
     }
-    if config.pool_v4.is_some() {
-        changes.sysctl("net.ipv4.ip_forward", "1")?;
-    }
-    if config.pool_v6.is_some() {
-        forward_ipv6(changes)?;
+    if config.pool_v6.is_some() && sysctl::read(FORWARD_IPV6).is_err() {
+        bail!("this kernel has no IPv6; remove ipv6 from [pool]");
     }
     let nat = HubNat {
         table: tun.table(),
@@ -186,20 +190,28 @@ pub fn set_up_hub(changes: &mut Changes, tun: &Tun, config: &HubConfig) -> anyho
             IpNet::V4(_) => None,
         }),
         masquerade: config.masquerade,
-        onward: config.common.partner.clone(),
+        onward: config.onward.clone(),
     };
     changes.table(&nat.table)?;
     nft::apply_hub(&nat).context(
         "cannot set up address translation; install nftables, or set forward = false in [network]",
-    )
+    )?;
+    // Last, and so undone first: nothing is forwarded that the rules have not seen.
+    if config.pool_v4.is_some() {
+        changes.sysctl("net.ipv4.ip_forward", "1")?;
+    }
+    if config.pool_v6.is_some() {
+        forward_ipv6(changes)?;
+    }
+    Ok(())
 }
+
+/// Whether this machine forwards IPv6.
+const FORWARD_IPV6: &str = "net.ipv6.conf.all.forwarding";
 
 /// A host that forwards ignores router advertisements and would lose its own default route, unless
 /// told to take them all the same.
 fn forward_ipv6(changes: &mut Changes) -> anyhow::Result<()> {
-    if sysctl::read("net.ipv6.conf.all.forwarding").is_err() {
-        bail!("this kernel has no IPv6; remove ipv6 from [pool]");
-    }
     let interfaces = netlink::snapshot().unwrap_or_default();
     for interface in interfaces
         .iter()
@@ -210,7 +222,7 @@ fn forward_ipv6(changes: &mut Changes) -> anyhow::Result<()> {
             changes.sysctl(&key, "2")?;
         }
     }
-    changes.sysctl("net.ipv6.conf.all.forwarding", "1")
+    changes.sysctl(FORWARD_IPV6, "1")
 }
 
 /// Clamps the MSS of connections that a site forwards. Without `nft` they still work, by path MTU
@@ -385,6 +397,25 @@ mod tests {
             &[("ipv4", "10.0.0.0/8".parse().unwrap())],
         );
         own.expect("the hub's own interface is no other network");
+    }
+
+    #[test]
+    fn pools_outside_the_network_of_the_hub_are_found() {
+        let nets = |texts: &[&str]| -> Vec<IpNet> {
+            texts.iter().map(|text| text.parse().unwrap()).collect()
+        };
+        let addresses = nets(&["10.9.0.2/20", "fd00:9::2/64"]);
+        let pools = nets(&[
+            "10.9.15.192/26",
+            "10.9.16.0/26",
+            "10.0.0.0/8",
+            "fd00:9::ffff:ffff:0:0/96",
+            "fd00:8::/96",
+        ]);
+        let found: Vec<_> = unrouted(&pools, &addresses).copied().collect();
+        assert_eq!(found, [pools[1], pools[2], pools[4]]);
+        let found = unrouted(&pools[..1], &addresses[1..]).count();
+        assert_eq!(found, 1, "a hub without a pool of this family");
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //!
 //! Each side has its own engine and tunnel interface; the kernel forwards between them, counts
 //! hops and tells senders what is too big. Invariant: what comes from a site goes on to the next
-//! hub or to another site, never out of an interface of this machine.
+//! hub or to another site, never out of an interface of this machine; and what comes in by one goes
+//! into neither tunnel.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -49,12 +50,22 @@ pub(super) async fn run(
     };
     let mut hub =
         Hub::start(changes, identity, &config.hub).context("the side towards the sites")?;
-    let pools = config.hub.pool_v4.into_iter().chain(config.hub.pool_v6);
+    let pools: Vec<_> = config
+        .hub
+        .pool_v4
+        .into_iter()
+        .chain(config.hub.pool_v6)
+        .collect();
     let (sites_tun, hub_tun) = (&hub.engine.tun, &site.engine.tun);
-    let onward = network::Onward::new(changes, sites_tun, hub_tun, pools.collect())?;
+    let onward = network::Onward::new(changes, sites_tun, hub_tun, pools.clone())?;
     site.relay(Relayed {
         onward,
         sites: hub.engine.commands.clone(),
+        routed: if config.hub.masquerade {
+            Vec::new()
+        } else {
+            pools
+        },
     });
     let commands = both(hub.engine.commands.clone(), site.engine.commands.clone());
     let reload = reload_both(Arc::clone(&hub.reload), Arc::clone(&site.reload));

@@ -59,6 +59,8 @@ pub(super) struct Relayed {
     pub(super) onward: network::Onward,
     /// The engine that serves them.
     pub(super) sites: Commands,
+    /// Their networks as far as the hub must route them here; none if they are translated.
+    pub(super) routed: Vec<IpNet>,
 }
 
 /// Reads the configuration again.
@@ -249,6 +251,13 @@ impl Site {
         tun.configure(addresses)?;
         if let Some(relayed) = &self.onward {
             relayed.onward.add_routes()?;
+            for pool in network::unrouted(&relayed.routed, addresses) {
+                tracing::warn!(
+                    %pool,
+                    "the hub does not route this pool here, and nothing comes back to its sites: take \
+                     the networks of the token, or set masquerade = true in [network]"
+                );
+            }
         }
         let left_out = tun.add_routes(&self.config.routes, addresses)?;
         for route in left_out {
@@ -266,7 +275,8 @@ impl Site {
 
     fn warn_of_overlap(&self, addresses: &[IpNet]) {
         let interfaces = self.interfaces.borrow();
-        // A relay's sites have part of the hub's network: such a tunnel is no other network.
+        // A relay's sites have part of the hub's network, unless they are translated: such a tunnel
+        // is no other network.
         let own = |interface: &Interface| {
             self.config.common.owns(&interface.name)
                 || interface.kind.as_deref() == Some("tun")
