@@ -355,6 +355,12 @@ fn comes(
     let payload = format!("{source} to {target}").into_bytes();
     let receiver = packet::raw(to, target, EXPERIMENT).unwrap();
     let sender = packet::raw(from, target, EXPERIMENT).unwrap();
+    let forged = if target.is_ipv6() {
+        sender.set_ip_transparent_v6(true)
+    } else {
+        sender.set_ip_transparent_v4(true)
+    };
+    forged.unwrap();
     sender.bind(&SocketAddr::new(source, 0).into()).unwrap();
     let target = SocketAddr::new(target, 0).into();
     sender.send_to(&payload, &target).unwrap();
@@ -364,40 +370,30 @@ fn comes(
 /// A protocol for experiments (RFC 3692).
 const EXPERIMENT: u8 = 253;
 
-#[test]
-fn a_machine_beside_the_relay_speaks_for_no_site_and_is_reached_through_none() {
-    if !ready() {
-        return;
-    }
-    let chain = Chain::new("relaylan", [vec![bare()], vec![bare()]], None);
-    let site = chain.plain_site();
+/// What a packet is, its sender and source, its receiver and target.
+type Way<'a> = (
+    &'static str,
+    (&'a Namespace, IpAddr),
+    (&'a Namespace, IpAddr),
+);
+
+/// Joins a machine to the relay's local network; the ways of packets between it and the tunnels.
+fn beside<'a>(chain: &'a Chain, site: &Gateway, lan: &'a Namespace) -> Vec<Way<'a>> {
     let topology = &chain.ground.topology;
-    let (boat, relay, hub, server) = (
-        chain.boat(),
-        topology.site(),
-        topology.hub(),
-        chain.server(),
-    );
-    let lan = Namespace::create("relaylan", "lan").unwrap();
-    veth((relay, "lan0"), (&lan, "eth0"), 1_500).unwrap();
+    let (relay, hub) = (topology.site(), topology.hub());
+    veth((relay, "lan0"), (lan, "eth0"), 1_500).unwrap();
     for which in ["all", "lan0"] {
         let key = format!("net/ipv4/conf/{which}/rp_filter");
         relay.sysctl(&key, "0").unwrap();
     }
-    // With addresses of its own it would not send to those.
-    for family in ["ipv4", "ipv6"] {
-        let key = format!("net/{family}/ip_nonlocal_bind");
-        lan.sysctl(&key, "1").unwrap();
-    }
-    let status = site.status().unwrap();
+    let (status, of_hub) = (site.status().unwrap(), chain.hub.status().unwrap());
     let mut ways = Vec::new();
     for (v6, gateway, own, far) in [
         (false, "192.168.90.1", "192.168.90.2", IpAddr::from(SERVER)),
         (true, "fd00:90::1", "fd00:90::2", SERVER_V6.into()),
     ] {
-        let (gateway, own): (IpAddr, IpAddr) = (gateway.parse().unwrap(), own.parse().unwrap());
         let (length, whole) = if v6 { (64, 128) } else { (24, 32) };
-        let site = status.address(v6).unwrap();
+        let (site, of_hub) = (status.address(v6).unwrap(), of_hub.address(v6).unwrap());
         // Of the relay's network, and of no site.
         let free = match site {
             IpAddr::V4(ip) => IpAddr::from(Ipv4Addr::from_bits(ip.to_bits() + 1)),
@@ -406,24 +402,36 @@ fn a_machine_beside_the_relay_speaks_for_no_site_and_is_reached_through_none() {
         let near =
             format!("addr add {gateway}/{length} dev lan0\nroute add {free}/{whole} dev lan0\n");
         relay.ip(&near).unwrap();
-        let beside = format!(
+        let far_end = format!(
             "addr add {own}/{length} dev eth0\naddr add {free}/{whole} dev eth0\n\
              route add default via {gateway} dev eth0\n"
         );
-        lan.ip(&beside).unwrap();
-        let of_hub = chain.hub.status().unwrap().address(v6).unwrap();
+        lan.ip(&far_end).unwrap();
+        let (own, to_site) = (own.parse().unwrap(), (chain.boat(), site));
         ways.extend([
-            (
-                "a site's address to the server",
-                (&lan, site),
-                (server, far),
-            ),
-            ("a free address to the hub", (&lan, free), (hub, of_hub)),
-            ("its own address to a site", (&lan, own), (boat, site)),
-            ("a free address to a site", (&lan, free), (boat, site)),
-            ("the hub to a machine beside", (hub, of_hub), (&lan, free)),
+            ("a site's address", (lan, site), (chain.server(), far)),
+            ("a free address to the hub", (lan, free), (hub, of_hub)),
+            ("its own address to a site", (lan, own), to_site),
+            ("a free address to a site", (lan, free), to_site),
+            ("the hub to what is beside", (hub, of_hub), (lan, free)),
         ]);
     }
+    ways
+}
+
+#[test]
+fn a_machine_beside_the_relay_speaks_for_no_site_and_is_reached_through_none() {
+    if !ready() {
+        return;
+    }
+    let chain = Chain::new("relaylan", [vec![bare()], vec![bare()]], None);
+    let site = chain.plain_site();
+    let lan = Namespace::create("relaylan", "lan").unwrap();
+    let ways = beside(&chain, &site, &lan);
+    let status = site.status().unwrap();
+    let topology = &chain.ground.topology;
+    let (boat, relay) = (chain.boat(), topology.site());
+    let (hub, server) = (topology.hub(), chain.server());
     for (what, from, to) in &ways {
         let came = comes(*from, *to, Duration::from_millis(300));
         assert!(!came, "{what}: {} to {}", from.1, to.1);

@@ -146,10 +146,12 @@ fn forced(words: &[&str], path: &Path) -> anyhow::Result<()> {
     let config = path.to_str().unwrap();
     let line = ["ropewalk", "--config", config];
     let cli = Cli::try_parse_from(line.iter().chain(words).chain(&["--force"])).unwrap();
-    match cli.command {
-        Command::Join(join) => join.run(&cli.global),
-        Command::Relay(relay) => relay.run(&cli.global),
-        other => panic!("{other:?}"),
+    if let Command::Join(join) = cli.command {
+        join.run(&cli.global)
+    } else if let Command::Relay(relay) = cli.command {
+        relay.run(&cli.global)
+    } else {
+        panic!("{words:?} writes no configuration");
     }
 }
 
