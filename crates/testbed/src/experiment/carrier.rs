@@ -151,6 +151,10 @@ fn relay_over(row: &Row, plan: &TunnelPlan) -> Result<Vec<Gateway>> {
         };
         gateway.start()?;
         gateway.wait_paths(row.hops()[hop].len(), UP_LIMIT)?;
+        if hop > 0 {
+            // A relay lets nobody beside it into its tunnels; the hosts at its gateway are to be.
+            namespace.nft("flush chain inet ropewalk_ropehub0 forward\n")?;
+        }
         row.lead_hosts_into(hop, ONWARD_INTERFACE)?;
         gateways.push(gateway);
     }
