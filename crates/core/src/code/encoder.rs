@@ -22,7 +22,7 @@ pub(super) const SPAN_MAX: u16 = u8::MAX as u16;
 /// Longest time between two packets that says anything of the next ones.
 const INTERVAL_MAX: Duration = Duration::from_millis(100);
 /// Combinations that may be due at once: many packets are bound to a path in one go.
-const CREDIT_MAX: f64 = 8.0;
+const DUE_MAX: usize = 64;
 /// Combinations that a flow of single packets may have in advance of its share.
 const DEBT_MAX: f64 = 2.0;
 
@@ -124,7 +124,9 @@ pub struct Encoder {
     /// Packets since the last combination.
     uncovered: usize,
     seed: u8,
-    due: bool,
+    /// Combinations would cost more than they save.
+    closed: bool,
+    due: VecDeque<Coded>,
 }
 
 impl Encoder {
@@ -161,8 +163,13 @@ impl Encoder {
 
     /// Whether a combination is due.
     #[must_use]
-    pub const fn is_due(&self) -> bool {
-        self.due
+    pub fn is_due(&self) -> bool {
+        !self.due.is_empty()
+    }
+
+    /// Makes no combinations while `closed`, except of packets that are wanted to have some.
+    pub const fn set_closed(&mut self, closed: bool) {
+        self.closed = closed;
     }
 
     /// Whether the packets sent last want combinations whatever these cost.
@@ -193,6 +200,7 @@ impl Encoder {
         }
         if wanted {
             self.wanted_until = Some(now + WINDOW_TIME);
+            self.closed = false;
         }
         self.window.push_back(Covered::new(now, number, datagram));
         while self.window.front().is_some_and(|first| {
@@ -205,8 +213,12 @@ impl Encoder {
         let last = self.sent_at.replace(now).unwrap_or(now);
         self.interval = (self.interval * 31 + now.since(last).min(INTERVAL_MAX)) / 32;
         self.uncovered += 1;
-        self.credit = (self.credit + self.redundancy).min(CREDIT_MAX);
-        self.due |= self.credit >= 1.0;
+        self.credit += self.redundancy;
+        if self.credit >= 1.0 {
+            self.combine();
+            // What could not be made now is not made up for later.
+            self.credit = self.credit.min(1.0);
+        }
     }
 
     /// The peer asked for this number: it gets the packet by itself, and combinations that still
@@ -224,21 +236,24 @@ impl Encoder {
 
     /// Nothing followed the last packets: they are covered now, if the budget allows it.
     pub fn on_pause(&mut self) {
-        self.due |= self.uncovered > 0 && self.credit > 1.0 - DEBT_MAX;
+        if self.uncovered > 0 && self.credit > 1.0 - DEBT_MAX {
+            self.combine();
+        }
     }
 
-    /// The combination that is due, if one is.
+    /// The next combination that is due, if one is.
     pub fn poll(&mut self) -> Option<Coded> {
-        if !std::mem::take(&mut self.due) {
-            return None;
-        }
-        if self.window.is_empty() {
-            return None;
+        self.due.pop_front()
+    }
+
+    fn combine(&mut self) {
+        if self.closed || self.window.is_empty() || self.due.len() >= DUE_MAX {
+            return;
         }
         self.credit -= 1.0;
-        self.due = self.credit >= 1.0;
         self.uncovered = 0;
         self.seed = (self.seed + 1) % CODED_SEEDS;
-        Some(combine(self.window.make_contiguous(), self.seed))
+        let coded = combine(self.window.make_contiguous(), self.seed);
+        self.due.push_back(coded);
     }
 }

@@ -21,7 +21,7 @@ pub use decoder::{Decoder, EQUATIONS_MAX, ROW_MAX};
 pub(crate) use block::BLOCK_PACKETS;
 pub use block::BlockEncoder;
 pub use encoder::{Coded, Encoder};
-pub use sizing::{block_combinations, redundancy};
+pub use sizing::{REDUNDANCY_MAX, block_combinations, redundancy};
 
 /// Most packets one combination covers.
 pub(crate) const WINDOW_PACKETS: usize = 128;

@@ -9,7 +9,7 @@ const LOSS_MIN: f64 = 0.001;
 const RESIDUAL: f64 = 0.001;
 const RESIDUAL_BLOCK: f64 = 0.01;
 /// Most combinations per packet.
-const REDUNDANCY_MAX: f64 = 0.5;
+pub const REDUNDANCY_MAX: f64 = 0.5;
 /// Most packets looked at together.
 const PACKETS_MAX: f64 = 96.0;
 /// Most combinations considered.

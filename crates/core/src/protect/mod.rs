@@ -106,11 +106,16 @@ impl Default for Class {
 
 /// All classes of one end; the first is the default.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Classes(Vec<Class>);
+pub struct Classes {
+    classes: Vec<Class>,
+    /// Combinations per packet, instead of as many as measured loss asks for; at most
+    /// [`REDUNDANCY_MAX`](crate::code::REDUNDANCY_MAX).
+    pub redundancy: Option<f64>,
+}
 
 impl Default for Classes {
     fn default() -> Self {
-        Self(vec![Class::default()])
+        Self::new(Class::default(), [])
     }
 }
 
@@ -120,22 +125,26 @@ impl Classes {
     #[must_use]
     pub fn new(default: Class, rules: impl IntoIterator<Item = Class>) -> Self {
         let classes = core::iter::once(default).chain(rules);
-        Self(classes.take(CLASSES_MAX).collect())
+        Self {
+            classes: classes.take(CLASSES_MAX).collect(),
+            redundancy: None,
+        }
     }
 
     /// One protection for everything.
     #[must_use]
     pub fn all(protection: Protection) -> Self {
-        Self(vec![Class {
+        let default = Class {
             protection,
             ..Class::default()
-        }])
+        };
+        Self::new(default, [])
     }
 
     /// Number of the class of an inner packet of so many bytes.
     #[must_use]
     pub fn of(&self, info: &PacketInfo, bytes: usize) -> u8 {
-        let rules = (0..).zip(&self.0).skip(1);
+        let rules = (0..).zip(&self.classes).skip(1);
         let mut matching = rules.filter(|(_, class)| class.rule.matches(info, bytes));
         matching.next().map_or(0, |(number, _)| number)
     }
@@ -143,13 +152,13 @@ impl Classes {
     /// The class with this number; the default for one that does not exist.
     #[must_use]
     pub fn get(&self, number: u8) -> &Class {
-        let found = self.0.get(usize::from(number));
-        found.unwrap_or(&self.0[0])
+        let found = self.classes.get(usize::from(number));
+        found.unwrap_or(&self.classes[0])
     }
 
     /// Every class, the default first.
     pub fn iter(&self) -> impl Iterator<Item = &Class> {
-        self.0.iter()
+        self.classes.iter()
     }
 }
 

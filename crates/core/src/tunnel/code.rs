@@ -9,7 +9,7 @@ use ropewalk_types::{Duration, Ecn, Instant, PATHS_MAX, PathId};
 use ropewalk_wire::{CodedHeader, DATA_HEADER, Datagram, Part, Stamp};
 
 /// Halves of combinations whose other half has not come yet.
-pub(super) const HALVES_MAX: usize = 16;
+pub(super) const HALVES_MAX: usize = 64;
 
 /// Share of all capacity that the combinations of one path may cost in any case.
 const CHEAP: f64 = 0.01;
@@ -18,10 +18,11 @@ impl Again {
     /// Takes in the combinations that are due. Those that cost more than little have to be worth it:
     /// the paths have room, and repairs would come later.
     pub fn encode(&mut self, now: Instant, full: bool, paths: &mut Paths) {
-        let due = |path: &Path| path.encoder.is_due() || path.blocks.is_due();
-        if !paths.iter().any(|(_, path)| due(path)) {
+        let coded = |path: &Path| path.encoder.redundancy() > 0.0 || path.blocks.is_due();
+        if !paths.iter().any(|(_, path)| coded(path)) {
             return;
         }
+        let mut rests = Vec::new();
         let room = paths.payload_max().unwrap_or(0);
         let repair = paths.quickest_min_rtt().unwrap_or(Duration::ZERO);
         let capacity = paths.rate().bits_per_sec() as f64;
@@ -30,32 +31,40 @@ impl Again {
             let unknown = path.loss.loss_steady(now).is_none();
             let wanted = path.encoder.is_wanted(now);
             let worthwhile = unknown || wanted || !full && path.encoder.is_sooner_than(repair);
-            if cost <= CHEAP * capacity || worthwhile {
-                while let Some(coded) = path.encoder.poll() {
-                    self.push(now, id, path, &coded, room);
-                }
+            path.encoder
+                .set_closed(cost > CHEAP * capacity && !worthwhile);
+            while let Some(coded) = path.encoder.poll().or_else(|| path.blocks.poll()) {
+                rests.extend(self.push(now, id, path, &coded, room));
             }
-            while let Some(coded) = path.blocks.poll() {
-                self.push(now, id, path, &coded, room);
+            for rest in rests.drain(..) {
+                self.push_coded(now, id, rest);
             }
         }
     }
 
-    /// Takes in one combination, in two parts if it does not fit a datagram.
-    fn push(&mut self, now: Instant, id: PathId, path: &mut Path, coded: &Coded, room: usize) {
+    /// Takes in one combination. Of one that does not fit a datagram the second part is returned:
+    /// datagrams alike in length next to each other leave in one go.
+    fn push(
+        &mut self,
+        now: Instant,
+        id: PathId,
+        path: &mut Path,
+        coded: &Coded,
+        room: usize,
+    ) -> Option<Bytes> {
         // Without a path that is up there is none to send it over in time.
         if room == 0 || !path.afford(now, coded.symbol.len()) {
-            return;
+            return None;
         }
         let (bitmap, sum) = (&coded.combined[..], &coded.symbol[..]);
         let whole = bitmap.len() + sum.len();
         if whole <= room {
             self.push_coded(now, id, emit(id, coded, Part::Whole, &[bitmap, sum]));
-            return;
+            return None;
         }
         let (front, rest) = sum.split_at(room.saturating_sub(bitmap.len()).min(sum.len()));
         self.push_coded(now, id, emit(id, coded, Part::Front, &[bitmap, front]));
-        self.push_coded(now, id, emit(id, coded, Part::Rest, &[rest]));
+        Some(emit(id, coded, Part::Rest, &[rest]))
     }
 }
 

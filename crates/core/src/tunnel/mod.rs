@@ -126,7 +126,7 @@ impl Tunnel {
 
     fn with(config: &TunnelConfig, seed: u64, scheduler: Scheduler) -> Self {
         Self {
-            paths: Paths::new(config.probe_interval),
+            paths: Paths::new(config.probe_interval, config.classes.redundancy),
             entry: Entry::new(scheduler, Arc::clone(&config.classes)),
             exit: Exit::new(),
             flow_secret: Random::new(seed).next_u64(),

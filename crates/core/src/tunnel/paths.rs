@@ -74,6 +74,8 @@ pub(super) struct Path {
     pub encoder: Encoder,
     /// The same for packets that are combined in blocks.
     pub blocks: BlockEncoder,
+    /// Combinations per packet instead of as many as the loss asks for.
+    fixed_redundancy: Option<f64>,
     /// Until when redundancy stays as it is.
     sized_until: Instant,
     /// What protection may still spend here.
@@ -186,10 +188,11 @@ impl Path {
         self.sized_until = now + SIZED_FOR;
         let steady = self.loss.loss_steady(now);
         let gilbert = self.loss.gilbert_with(steady.unwrap_or(0.0));
-        let wanted = match steady {
-            Some(_) => redundancy(gilbert, self.packets_per_round_trip()),
-            None if self.snapshot.rate < UNKNOWN_RATE_MAX => UNKNOWN_REDUNDANCY,
-            None => 0.0,
+        let wanted = match (self.fixed_redundancy, steady) {
+            (Some(fixed), _) => fixed,
+            (None, Some(_)) => redundancy(gilbert, self.packets_per_round_trip()),
+            (None, None) if self.snapshot.rate < UNKNOWN_RATE_MAX => UNKNOWN_REDUNDANCY,
+            (None, None) => 0.0,
         };
         self.encoder.set_redundancy(wanted);
         if self.blocks.is_used() {
@@ -278,16 +281,18 @@ pub(super) struct Paths {
     /// What went over paths that have just become suspect and may not have arrived.
     pub doubtful: Vec<Sent>,
     probe_interval: Option<Duration>,
+    redundancy: Option<f64>,
 }
 
 impl Paths {
-    pub fn new(probe_interval: Option<Duration>) -> Self {
+    pub fn new(probe_interval: Option<Duration>, redundancy: Option<f64>) -> Self {
         Self {
             map: PathMap::default(),
             owd: OneWayDelay::new(),
             state_changed: false,
             doubtful: Vec::new(),
             probe_interval,
+            redundancy,
         }
     }
 
@@ -302,6 +307,7 @@ impl Paths {
             late: 0,
             sent_log: SentLog::default(),
             encoder: Encoder::default(),
+            fixed_redundancy: self.redundancy,
             blocks: BlockEncoder::default(),
             sized_until: Instant::ZERO,
             budget: Budget::new(now),

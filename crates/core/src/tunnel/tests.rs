@@ -686,7 +686,7 @@ fn a_packet_with_three_copies_is_answered_for_when_the_last_is_missed() {
         [2, 1, 0],
     ] {
         let now = Instant::from_millis(5);
-        let mut paths = Paths::new(None);
+        let mut paths = Paths::new(None, None);
         let id = PathId(1);
         paths.add(now, id, PathConfig::default());
         let copies = [7u8, 7, 7].map(|byte| {

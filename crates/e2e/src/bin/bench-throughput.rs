@@ -44,9 +44,12 @@ struct Args {
     /// Only with UDP segmentation offload on the veth links, or only without.
     #[arg(long, value_name = "on|off")]
     segmentation: Option<Segmentation>,
-    /// Besides, the tunnel with `protect = "code"` while both ends lose so many packets of a thousand.
-    #[arg(long, value_name = "PER MILLE", value_parser = clap::value_parser!(u16).range(1..=300))]
+    /// Besides, the tunnel with `protect = "code"` and so many combinations per hundred packets
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u16).range(1..=50))]
     coded: Option<u16>,
+    /// Besides, the tunnel while both ends lose so many packets of a thousand
+    #[arg(long, value_name = "PER MILLE", value_parser = clap::value_parser!(u16).range(1..=300))]
+    lost: Option<u16>,
     /// Lines for the `[tunnel]` section of both gateways.
     #[arg(long, default_value = "")]
     tunnel: String,
@@ -64,6 +67,7 @@ enum System {
     Bare,
     Ropewalk,
     Coded,
+    Losing,
     WireguardGo,
 }
 
@@ -72,7 +76,8 @@ impl System {
         match self {
             Self::Bare => "bare veth, one link",
             Self::Ropewalk => "ropewalk, two paths",
-            Self::Coded => "ropewalk, two paths that lose, coded",
+            Self::Coded => "ropewalk, two paths, coded",
+            Self::Losing => "ropewalk, two paths that lose",
             Self::WireguardGo => "wireguard-go, one path",
         }
     }
@@ -90,6 +95,8 @@ struct Row {
     one_stream_tunnel_s_per_gb: Vec<f64>,
     four_streams_mbit: Vec<f64>,
     four_streams_own_s_per_gb: Vec<f64>,
+    /// What copies, combinations and repairs added, of the bytes of packets.
+    protection: Vec<f64>,
     /// Highest rate of 1,200-byte UDP packets received with less than 1 % loss.
     udp_packets_per_second: Option<f64>,
 }
@@ -105,8 +112,11 @@ fn measure(args: &Args) -> Result<Vec<Row>> {
     let seconds = args.seconds.unwrap_or(if args.bench.quick { 2 } else { 5 });
     let mut systems = vec![System::Bare, System::Ropewalk];
     if args.coded.is_some() {
-        programs::require(&[programs::NFT])?;
         systems.push(System::Coded);
+    }
+    if args.lost.is_some() {
+        programs::require(&[programs::NFT])?;
+        systems.push(System::Losing);
     }
     if args.wireguard_go.is_some() {
         programs::require(&[programs::WG])?;
@@ -158,11 +168,14 @@ fn run(args: &Args, system: System, seconds: u32, udp: bool, row: &mut Row) -> R
             let ends = ends(&ground.topology, HUB.into());
             measure_all(&ends, &[], seconds, udp, row)
         }
-        System::Ropewalk | System::Coded => {
+        System::Ropewalk | System::Coded | System::Losing => {
             let mut tunnel = args.tunnel.clone();
             if system == System::Coded {
-                tunnel += "\nprotect = \"code\"\n";
-                let lost = args.coded.unwrap_or_default();
+                let percent = args.coded.unwrap_or_default();
+                tunnel += &format!("\nprotect = \"code\"\nredundancy_percent = {percent}\n");
+            }
+            if system == System::Losing {
+                let lost = args.lost.unwrap_or_default();
                 for end in [ground.topology.site(), ground.topology.hub()] {
                     end.nft(&losing(lost))?;
                 }
@@ -181,7 +194,16 @@ fn run(args: &Args, system: System, seconds: u32, udp: bool, row: &mut Row) -> R
                 .status()?
                 .address(false)
                 .context("the hub has an address")?;
-            measure_all(&ends(&lab.topology, address), &pids, seconds, udp, row)
+            measure_all(&ends(&lab.topology, address), &pids, seconds, udp, row)?;
+            let (mut data, mut protection) = (0, 0);
+            for status in [lab.site.status()?, lab.hub.status()?] {
+                for tunnel in &status.tunnels {
+                    data += tunnel.data_bytes;
+                    protection += tunnel.protection_bytes;
+                }
+            }
+            row.protection.push(protection as f64 / data.max(1) as f64);
+            Ok(())
         }
         System::WireguardGo => {
             let tools = Tools {
@@ -295,6 +317,7 @@ fn table(rows: &[Row]) -> Table {
         "tunnel s/GB",
         "4 streams Mbit/s",
         "own s/GB",
+        "protection",
         "UDP 1200 B packets/s, < 1 % loss",
     ]);
     for row in rows {
@@ -306,6 +329,7 @@ fn table(rows: &[Row]) -> Table {
             range(&row.one_stream_tunnel_s_per_gb, 2),
             range(&row.four_streams_mbit, 0),
             range(&row.four_streams_own_s_per_gb, 2),
+            range(&row.protection, 3),
             row.udp_packets_per_second
                 .map_or_else(|| "-".into(), |pps| format!("{pps:.0}")),
         ]);

@@ -2,38 +2,63 @@
 
 use std::sync::Arc;
 
+use ropewalk_core::code::REDUNDANCY_MAX;
 use ropewalk_core::protect::{CLASSES_MAX, Class, Classes, Ports, Protection, Rule};
 
 use super::reader::Section;
 
 /// How to write a protection.
-pub const PROTECTION_EXAMPLE: &str = "\"adaptive\", \"duplicate\", \"code\" or \"none\"";
+pub const PROTECTION_EXAMPLE: &str = "\"adaptive\", \"duplicate\", \"code\", \"block\" or \"none\"";
 /// Entries of a list in a rule.
 const LIST_MAX: usize = 64;
 /// Most paths that copies of a packet may take, the first included.
 const COPIES_MAX: u64 = 16;
+/// Most combinations per hundred packets.
+const REDUNDANCY_PERCENT_MAX: u64 = (REDUNDANCY_MAX * 100.0) as u64;
 /// Largest inner packet.
 const PACKET_BYTES_MAX: u64 = 65_535;
 
-/// Reads all classes; what no rule matches is protected by `default`.
-pub fn read(root: &mut Section<'_>, default: Protection) -> Arc<Classes> {
-    let rules = root.sections("class", CLASSES_MAX - 1, read_class);
-    let default = Class {
-        protection: default,
-        ..Class::default()
-    };
-    Arc::new(Classes::new(default, rules.into_iter().flatten()))
+/// How the section of a tunnel says that what no rule matches is protected.
+#[derive(Clone, Copy, Debug)]
+pub struct Default {
+    protection: Option<Protection>,
+    redundancy: Option<f64>,
 }
 
-/// The same classes with another protection of what no rule matches.
+/// Reads it.
+pub fn read_default(tunnel: &mut Section<'_>) -> Default {
+    let protection = tunnel.text("protect", PROTECTION_EXAMPLE, str::parse);
+    let percent = tunnel.integer("redundancy_percent", 1..=REDUNDANCY_PERCENT_MAX);
+    Default {
+        protection,
+        redundancy: percent.map(|percent| percent as f64 / 100.0),
+    }
+}
+
+/// Reads all classes; what no rule matches is protected by `default`.
+pub fn read(root: &mut Section<'_>, default: Default) -> Arc<Classes> {
+    let rules = root.sections("class", CLASSES_MAX - 1, read_class);
+    let class = Class {
+        protection: default.protection.unwrap_or_default(),
+        ..Class::default()
+    };
+    let mut classes = Classes::new(class, rules.into_iter().flatten());
+    classes.redundancy = default.redundancy;
+    Arc::new(classes)
+}
+
+/// The same classes where `default` says nothing else.
 #[must_use]
-pub fn with_default(classes: &Classes, default: Protection) -> Arc<Classes> {
-    let default = Class {
-        protection: default,
-        ..classes.get(0).clone()
+pub fn with_default(classes: &Classes, default: Default) -> Arc<Classes> {
+    let class = classes.get(0).clone();
+    let class = Class {
+        protection: default.protection.unwrap_or(class.protection),
+        ..class
     };
     // The first is the default.
-    Arc::new(Classes::new(default, classes.iter().skip(1).cloned()))
+    let mut changed = Classes::new(class, classes.iter().skip(1).cloned());
+    changed.redundancy = default.redundancy.or(classes.redundancy);
+    Arc::new(changed)
 }
 
 fn read_class(class: &mut Section<'_>) -> Option<Class> {

@@ -156,8 +156,8 @@ pub fn read(root: &mut Section<'_>, config: &Path, defaults: RoleDefaults) -> Co
         log: LogConfig::default(),
     };
     let (common, default) = root.section("tunnel", |tunnel| {
-        let protect = tunnel.text("protect", super::class::PROTECTION_EXAMPLE, str::parse);
-        (read_tunnel(tunnel, common), protect.unwrap_or_default())
+        let default = super::class::read_default(tunnel);
+        (read_tunnel(tunnel, common), default)
     });
     let common = Common {
         classes: super::class::read(root, default),

@@ -4,7 +4,6 @@
 //! gateway has one of: name, state directory, API and log.
 
 use std::path::Path;
-use std::sync::Arc;
 
 use super::common::{self, Common, RoleDefaults, parse_path};
 use super::hub::{self, HubConfig};
@@ -103,10 +102,8 @@ fn read_onward(section: &mut Section<'_>, common: &Common) -> Common {
         ..common.clone()
     };
     let onward = common::read_tunnel(section, inherited);
-    let classes = match section.text("protect", super::class::PROTECTION_EXAMPLE, str::parse) {
-        Some(protect) => super::class::with_default(&common.classes, protect),
-        None => Arc::clone(&common.classes),
-    };
+    let default = super::class::read_default(section);
+    let classes = super::class::with_default(&common.classes, default);
     if onward.interface == common.interface {
         section.reject(
             "interface",

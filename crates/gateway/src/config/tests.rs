@@ -250,7 +250,7 @@ fn sound_site_file_is_read_as_written() {
 #[test]
 fn classes_say_what_is_protected_and_wrong_ones_are_named() {
     let text = site_text(
-        "[tunnel]\nprotect = \"code\"\n[[class]]\nname = \"voice\"\ndscp = [\"ef\", \"af41\", \"12\"]\n\
+        "[tunnel]\nprotect = \"code\"\nredundancy_percent = 20\n[[class]]\nname = \"voice\"\ndscp = [\"ef\", \"af41\", \"12\"]\n\
          packet_bytes_max = 400\nprotect = \"duplicate\"\ncopies = 3\nloss_permille_above = 5\n\
          [[class]]\nname = \"names\"\nprotocol = [\"udp\"]\nports = [\"53\", \"16384-32767\"]\nprotect = \"none\"\n\
          [[uplink]]\nmatch = \"wwan*\"\nmetered = true\nprotect_mib_per_hour = 3\n",
@@ -258,6 +258,10 @@ fn classes_say_what_is_protected_and_wrong_ones_are_named() {
     let config = site::parse(Path::new("/etc/x/site.toml"), &text).unwrap();
     let classes: Vec<_> = config.common.classes.iter().collect();
     assert_eq!(classes[0].protection, Protection::Code);
+    assert_eq!(config.common.classes.redundancy, Some(0.2));
+    let too_much = site_text("[tunnel]\nredundancy_percent = 51\n");
+    let problems = site::parse(Path::new("/etc/x/site.toml"), &too_much).unwrap_err();
+    assert!(problems.to_string().contains("from 1 to 50"), "{problems}");
     let voice = classes[1];
     assert_eq!(
         (voice.name.as_str(), voice.protection),
@@ -345,11 +349,15 @@ fn a_relay_has_two_sides_with_keys_and_interfaces_of_their_own() {
 #[test]
 fn the_tunnel_to_the_hub_is_as_the_others_unless_told() {
     let text = relay_text(true)
-        .replace("[onward]", "[onward]\nprotect = \"code\"\nmtu = 1300")
+        .replace("[onward]", "[onward]\nprotect = \"code\"\nredundancy_percent = 30\nmtu = 1300")
         .replace("\n[tunnel]", "\n[[class]]\nname = \"a\"\nprotect = \"duplicate\"\nports = [\"53\"]\n[tunnel]\ncongestion = \"cubic\"\nprotect = \"none\"");
     let config = relay::parse(Path::new("relay.toml"), &text).unwrap();
     let (sites, hub) = (&config.hub.common, &config.site.common);
     assert_eq!(hub.congestion, sites.congestion);
+    assert_eq!(
+        (sites.classes.redundancy, hub.classes.redundancy),
+        (None, Some(0.3))
+    );
     assert_eq!((sites.mtu, hub.mtu), (None, Some(1_300)));
     let protections = |common: &super::common::Common| {
         let all = common

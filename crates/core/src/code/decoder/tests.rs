@@ -116,6 +116,56 @@ fn a_pause_covers_what_came_last_within_the_budget() {
 }
 
 #[test]
+fn a_burst_gets_its_share_of_combinations_along_its_length() {
+    let packet = packet(&mut Random::new(2), 0);
+    for (redundancy, expected) in [(0.2, 60), (0.3, 90), (0.07, 21)] {
+        let mut encoder = Encoder::default();
+        encoder.set_redundancy(redundancy);
+        let mut due = Vec::new();
+        for burst in 0..3 {
+            for number in burst * 100..(burst + 1) * 100 {
+                encoder.on_sent(Instant::ZERO, number, &packet, false);
+            }
+            due.extend(std::iter::from_fn(|| encoder.poll()));
+        }
+        assert!(
+            due.len().abs_diff(expected) <= 1,
+            "{} at {redundancy}",
+            due.len()
+        );
+        for number in 0..280 {
+            let covering = due
+                .iter()
+                .filter(|coded| coded.numbers().any(|n| n == number));
+            assert!(covering.count() >= 2, "{number} at {redundancy}");
+        }
+    }
+}
+
+#[test]
+fn closed_it_makes_none_and_makes_up_for_nothing() {
+    let packet = packet(&mut Random::new(2), 0);
+    let mut encoder = Encoder::default();
+    encoder.set_redundancy(0.25);
+    encoder.set_closed(true);
+    for number in 0..100 {
+        encoder.on_sent(Instant::ZERO, number, &packet, false);
+    }
+    assert_eq!(encoder.poll(), None);
+    encoder.set_closed(false);
+    for number in 100..104 {
+        encoder.on_sent(Instant::ZERO, number, &packet, false);
+    }
+    assert_eq!(std::iter::from_fn(|| encoder.poll()).count(), 2);
+    // Packets that are to have combinations get them all the same.
+    encoder.set_closed(true);
+    for number in 104..108 {
+        encoder.on_sent(Instant::ZERO, number, &packet, true);
+    }
+    assert_eq!(std::iter::from_fn(|| encoder.poll()).count(), 1);
+}
+
+#[test]
 fn what_was_never_solved_does_not_meet_the_same_numbers_again() {
     let mut random = Random::new(3);
     let mut encoder = Encoder::default();
