@@ -15,6 +15,8 @@ from ropewalk.lab.experiments.options import Options
 from ropewalk.lab.provenance import Load
 from ropewalk.lab.runner.kernel import KernelRunner
 from ropewalk.lab.runner.process import Children
+from ropewalk.lab.session import plan_cells
+from ropewalk.lab.store import Session
 from ropewalk.lab.trace import TraceError, TracePair, discover
 from ropewalk.plan import TUNNEL_OVERHEAD
 from ropewalk.report import Report, ReportError, TrafficReport, parse
@@ -225,6 +227,20 @@ def test_failover_reads_stall_and_return_from_the_seconds() -> None:
     claims = {row.name: row for row in failover.claims(Results((outcome,)))}
     share = claims["a path vanishes: goodput while down ÷ the other path's ceiling (simulator)"]
     assert share.measured == pytest.approx(70 / (80 * TUNNEL_OVERHEAD))
+
+
+@pytest.mark.parametrize("experiment", ["traces", "protect-traces"])
+def test_recordings_given_reach_the_experiments_that_use_them(
+    experiment: str, pairs: tuple[TracePair, ...], tmp_path: Path
+) -> None:
+    def labels(directory: str | None) -> str:
+        session = Session(
+            experiment, "quick", 1, ("sim",), None, directory, "", False, {}, "2026-01-01"
+        )
+        return " ".join(cell.label for cell in plan_cells(session))
+
+    assert pairs[0].name in labels(str(tmp_path))
+    assert pairs[0].name not in labels(None)
 
 
 def test_traces_pair_up_and_know_when_both_are_at_zero(pairs: tuple[TracePair, ...]) -> None:

@@ -169,8 +169,8 @@ def _add_traces(parser: argparse.ArgumentParser) -> None:
         "--traces",
         type=Path,
         metavar="DIR",
-        help=f"recordings for the experiment `traces` (${TRACES_ENVIRONMENT}): "
-        "P_T_wifi.csv with P_T_cellular.csv, or Mahimahi's NAME.down with NAME.up",
+        help="recordings for the experiments `traces` and `protect-traces` "
+        f"(${TRACES_ENVIRONMENT}): P_T_wifi.csv with P_T_cellular.csv, or Mahimahi's NAME.down with NAME.up",
     )
 
 

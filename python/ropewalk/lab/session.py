@@ -61,7 +61,7 @@ def plan_cells(session: Session) -> list[Cell]:
         TraceError: when the recordings cannot be read.
     """
     pairs: tuple[TracePair, ...] = ()
-    if session.experiment == "traces" and session.traces is not None:
+    if session.traces is not None:
         pairs = tuple(discover(Path(session.traces)))
     options = Options(session.mode, session.seeds, session.runners, pairs)
     cells = EXPERIMENTS[session.experiment].cells(options)
