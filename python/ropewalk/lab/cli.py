@@ -170,7 +170,8 @@ def _add_traces(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="DIR",
         help="recordings for the experiments `traces` and `protect-traces` "
-        f"(${TRACES_ENVIRONMENT}): P_T_wifi.csv with P_T_cellular.csv, or Mahimahi's NAME.down with NAME.up",
+        f"(${TRACES_ENVIRONMENT}): P_T_wifi.csv with P_T_cellular.csv, or Mahimahi's NAME.down "
+        "with NAME.up",
     )
 
 
