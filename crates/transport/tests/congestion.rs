@@ -75,6 +75,23 @@ fn bdp_starts_fast() {
 }
 
 #[test]
+fn bdp_starts_fast_over_a_link_whose_delay_leaps() {
+    for jitter_ms in [10, 15, 20, 25, 30] {
+        let mut world = World::simple(50.0, Duration::from_millis(80));
+        for link in [&mut world.up, &mut world.down] {
+            link.jitter = Duration::from_millis(jitter_ms);
+            link.queue_max = 512 << 10;
+        }
+        world.up(Bdp);
+        world.site.saturate = 1_400;
+        world.run(Duration::from_secs(3));
+        let rate = world.goodput_up(Duration::from_secs(2));
+        let share = rate.bits_per_sec() as f64 / 50e6;
+        assert!(share > 0.75, "{jitter_ms} ms: {share:.2}");
+    }
+}
+
+#[test]
 fn bdp_follows_capacity_down_and_up() {
     let mut world = World::simple(30.0, Duration::from_millis(50));
     world.up.queue_max = 256 << 10;

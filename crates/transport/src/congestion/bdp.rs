@@ -66,6 +66,10 @@ const LEAPS_MAX: f64 = 0.060;
 const STARTUP_GROWTH: f64 = 1.25;
 /// Rounds without such growth that end the start, if there was more to send.
 const STARTUP_STALE_ROUNDS: u8 = 3;
+/// The same where the delay leaps by more than this, in seconds: there the rate of one round says
+/// little.
+const STARTUP_STALE_ROUNDS_LEAPING: u8 = 6;
+const STARTUP_LEAP: f64 = 0.010;
 /// Rounds without growth and without more to send after which the window expects no more than twice
 /// the rate.
 const STARTUP_QUIET_ROUNDS: u8 = 3;
@@ -79,10 +83,11 @@ const STARTUP_RATE: f64 = 500_000.0;
 const STARTUP_GAIN_CALM: f64 = 2.0;
 /// Longest stay that counts for it, in floors.
 const STARTUP_STAY: f64 = 4.0;
-/// Standing queue, as share of the floor, that ends the start even while the rate grows, and how
-/// many times the delay's wobble within rounds it must be.
+/// Standing queue, as share of the floor, that ends the start as soon as the rate does not grow, and
+/// how many times the delay's wobble within rounds, and its largest leap, it must be.
 const STARTUP_QUEUE: f64 = 0.5;
 const STARTUP_WOBBLE: f64 = 4.0;
+const STARTUP_LEAPS: f64 = 2.0;
 /// What a probe sends beyond the window: a share of the product, but in seconds at most.
 const PROBE_SHARE: f64 = 0.25;
 const PROBE_MAX: f64 = 0.010;
@@ -641,15 +646,21 @@ impl Bdp {
 
     fn after_startup(&mut self, seen: &Seen, best: f64, stale: u8, quiet: u8) -> Phase {
         // Jitter looks like a queue, but lets the rate grow.
-        let wobble = STARTUP_WOBBLE * self.wobble.mean;
-        let full = seen.guarded && seen.queue > (seen.floor * STARTUP_QUEUE).max(wobble);
+        let leap = self.leaps.largest();
+        let noise = (STARTUP_WOBBLE * self.wobble.mean).max(STARTUP_LEAPS * leap);
+        let full = seen.guarded && seen.queue > (seen.floor * STARTUP_QUEUE).max(noise);
+        let stale_max = if leap > STARTUP_LEAP {
+            STARTUP_STALE_ROUNDS_LEAPING
+        } else {
+            STARTUP_STALE_ROUNDS
+        };
         let grew = seen.rate > best * STARTUP_GROWTH;
         let (stale, quiet) = match (grew, seen.wanted || seen.guarded || seen.clumped) {
             (true, _) => (0, 0),
             (false, true) => (stale + 1, quiet),
             (false, false) => (stale, quiet.saturating_add(1)),
         };
-        if (full && !grew) || stale >= STARTUP_STALE_ROUNDS {
+        if (full && !grew && self.leaps.known()) || stale >= stale_max {
             self.deep_due = seen.now;
             return self.drain(seen);
         }

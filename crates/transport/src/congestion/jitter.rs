@@ -55,6 +55,7 @@ pub(super) struct Leaps {
     /// Largest of this round, and of the last ones, the latest first.
     round: f64,
     rounds: [f64; LEAP_ROUNDS],
+    seen: usize,
     largest: f64,
     usual: f64,
 }
@@ -69,11 +70,17 @@ impl Leaps {
 
     /// A round is over.
     pub(super) fn end_round(&mut self) {
+        self.seen = (self.seen + 1).min(LEAP_ROUNDS);
         self.rounds.rotate_right(1);
         self.rounds[0] = core::mem::take(&mut self.round);
         let mut sorted = self.rounds;
         sorted.sort_by(|a, b| b.total_cmp(a));
         [self.largest, self.usual] = [sorted[0], sorted[1]];
+    }
+
+    /// Whether so many rounds are over that leaps would have shown.
+    pub(super) const fn known(&self) -> bool {
+        self.seen == LEAP_ROUNDS
     }
 
     /// What the delay leaps by often, the second largest: one leap alone is an outage.
