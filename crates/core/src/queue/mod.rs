@@ -31,6 +31,8 @@ const REPAIRS: u32 = 16;
 const REPAIRS_MAX: Duration = Duration::from_millis(250);
 /// Bytes a bucket may send per round (RFC 8290 §5.2.4: one MTU).
 const QUANTUM: i64 = 1_514;
+/// A flow with more bytes than these is backlogged: more than one full packet waits.
+const BACKLOG_BYTES: u64 = 1_514;
 
 /// One inner packet on its way in.
 #[derive(Debug)]
@@ -275,6 +277,14 @@ impl EntryQueue {
                 return Some(flow);
             }
         }
+    }
+
+    /// How many flows have more than one full packet waiting, counted up to `max`.
+    #[must_use]
+    pub fn backlogged_flows(&self, max: usize) -> usize {
+        let flows = self.new.iter().chain(&self.old);
+        let backlogged = |flow: &&u16| self.buckets[usize::from(**flow)].bytes > BACKLOG_BYTES;
+        flows.filter(backlogged).take(max).count()
     }
 
     /// Sets the flow whose turn it is aside for this round, its credit kept: no path suits it now.

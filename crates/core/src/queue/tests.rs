@@ -146,3 +146,19 @@ fn marking_keeps_the_ipv4_checksum_right() {
     mark_ce(&mut ip);
     assert_eq!((ip[1] & 3, sum(&ip)), (3, 0xffff));
 }
+
+#[test]
+fn flows_with_more_than_a_packet_waiting_are_backlogged() {
+    let mut queue = EntryQueue::new();
+    assert_eq!(queue.backlogged_flows(2), 0);
+    for flow in 0..3 {
+        queue.push(packet(flow, 1_400, Instant::ZERO));
+    }
+    assert_eq!(queue.backlogged_flows(2), 0);
+    for flow in 0..3 {
+        queue.push(packet(flow, 1_400, Instant::ZERO));
+        assert_eq!(queue.backlogged_flows(2), usize::from(flow + 1).min(2));
+    }
+    drain(&mut queue, Instant::ZERO);
+    assert_eq!(queue.backlogged_flows(2), 0);
+}

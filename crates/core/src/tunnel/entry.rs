@@ -184,6 +184,11 @@ impl Entry {
         }
     }
 
+    /// Whether the paths are filled, and by more than one flow.
+    pub fn is_shared(&self, now: Instant) -> bool {
+        now < self.full_until && self.queue.backlogged_flows(2) == 2
+    }
+
     /// Takes in the combinations that are due. Where packets wait for long, each takes the place of
     /// one.
     fn encode(&mut self, now: Instant, paths: &mut Paths) {

@@ -18,6 +18,9 @@ use std::collections::VecDeque;
 pub(super) const AGAIN_MAX: usize = 4_096;
 /// Most copies of what was lost.
 const COPIES_MAX: u8 = 3;
+/// Losses that call for no second copy, normally and while other flows use what a waiting one leaves.
+const SINGLE_LOSSES: u8 = 1;
+const SINGLE_LOSSES_SHARED: u8 = 3;
 /// Age at which a combination is worth nothing any more.
 const CODED_AGE_MAX: Duration = Duration::from_millis(100);
 /// How much later it may arrive for taking another path than what was lost, or may be.
@@ -56,19 +59,12 @@ enum What {
 }
 
 impl Waiting {
-    /// What was lost twice would be late if it were lost once more, all the more if it was lost
-    /// thrice.
-    fn new(sent: Sent, what: What) -> Self {
-        let left = match what {
-            What::Lost(_) => usize::from(sent.losses.clamp(1, COPIES_MAX)),
-            What::Doubtful | What::Combination(_) => 1,
-        };
-        let last = None;
+    const fn new(sent: Sent, what: What, copies: u8) -> Self {
         Self {
             sent,
             what,
-            left,
-            last,
+            left: copies as usize,
+            last: None,
         }
     }
 
@@ -122,15 +118,23 @@ impl Again {
         self.later.front().map(|(at, _)| *at)
     }
 
-    /// Takes in a datagram that was lost on `path`.
-    pub fn push_lost(&mut self, path: PathId, mut sent: Sent) {
+    /// Takes in a datagram that was lost on `path`. What was lost twice would be late if it were lost
+    /// once more, all the more if it was lost thrice: it goes in copies. While the paths are `shared`
+    /// only its own flow waits for it, and each copy costs the others: they come later.
+    pub fn push_lost(&mut self, path: PathId, mut sent: Sent, shared: bool) {
         sent.losses = sent.losses.saturating_add(1);
-        self.push_back(Waiting::new(sent, What::Lost(path)));
+        let single = if shared {
+            SINGLE_LOSSES_SHARED
+        } else {
+            SINGLE_LOSSES
+        };
+        let copies = (sent.losses.max(single) - single + 1).min(COPIES_MAX);
+        self.push_back(Waiting::new(sent, What::Lost(path), copies));
     }
 
     /// Takes in a datagram that may have arrived.
     pub fn push_doubtful(&mut self, sent: Sent) {
-        self.push_back(Waiting::new(sent, What::Doubtful));
+        self.push_back(Waiting::new(sent, What::Doubtful, 1));
     }
 
     /// Takes a combination of packets of `path` in.
@@ -142,7 +146,7 @@ impl Again {
             losses: 0,
             copy: None,
         };
-        self.push_back(Waiting::new(sent, What::Combination(path)));
+        self.push_back(Waiting::new(sent, What::Combination(path), 1));
     }
 
     fn push_back(&mut self, waiting: Waiting) {
@@ -298,6 +302,7 @@ impl Tunnel {
 
     /// The peer misses these numbers.
     pub(super) fn handle_missing(&mut self, now: Instant, payload: &[u8]) {
+        let shared = self.entry.is_shared(now);
         let mut prompt = Vec::new();
         for MissingRun { path, first, count } in missing_runs(payload) {
             let id = PathId(path);
@@ -325,7 +330,7 @@ impl Tunnel {
                             flow_seq: header.flow_seq,
                         });
                     }
-                    _ => self.entry.again.push_lost(id, sent),
+                    _ => self.entry.again.push_lost(id, sent, shared),
                 }
             }
         }
@@ -361,3 +366,32 @@ impl Tunnel {
 
 /// Room for a question of average length.
 const QUESTION_BYTES: usize = 30;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_lost_more_often_goes_in_more_copies_and_later_while_others_fill_the_paths() {
+        let copies = |losses, shared| {
+            let mut again = Again::default();
+            let sent = Sent {
+                datagram: Bytes::new(),
+                dscp: 0,
+                at: Instant::ZERO,
+                losses,
+                copy: None,
+            };
+            again.push_lost(PathId(0), sent, shared);
+            again.waiting[0].left
+        };
+        assert_eq!(
+            [0, 1, 2, 9].map(|losses| copies(losses, false)),
+            [1, 2, 3, 3]
+        );
+        assert_eq!(
+            [0, 1, 2, 3, 4, 9].map(|losses| copies(losses, true)),
+            [1, 1, 1, 2, 3, 3]
+        );
+    }
+}
