@@ -93,7 +93,7 @@ cat >"$root/DEBIAN/control" <<-TEXT
 	Priority: optional
 	Description: several unreliable uplinks as one connection
 	 Ropewalk joins Wi-Fi, LTE, DSL and satellite uplinks into one tunnel to a hub
-	 that is never worse than the best of them and survives any one failing.
+	 that aims never to be worse than the best of them and survives any one failing.
 	 .
 	 After installing, a machine is neither hub nor site nor relay: run "ropewalk hub
 	 --init", "ropewalk join TOKEN" or "ropewalk relay --join TOKEN", then enable

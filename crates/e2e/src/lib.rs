@@ -11,6 +11,7 @@
 //! Times are measured by the benchmarks and never asserted by the tests.
 
 pub mod bench;
+pub mod chain;
 pub mod packet;
 pub mod table;
 

@@ -5,120 +5,18 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
-use ropewalk_e2e::{Ground, packet, ready, whole};
-use ropewalk_testbed::branch::DIRECT;
+use ropewalk_e2e::chain::{Chain, ends};
+use ropewalk_e2e::{packet, ready, whole};
 use ropewalk_testbed::gateway::{Gateway, GatewaySpec};
-use ropewalk_testbed::topology::{Cut, HUB, HUB_V6, SERVER, SERVER_V6};
+use ropewalk_testbed::topology::{Cut, HUB, SERVER, SERVER_V6};
 use ropewalk_testbed::traffic::bulk::{self, Amount, Bulk, BulkSpec};
 use ropewalk_testbed::traffic::ping::{self, PingSpec};
-use ropewalk_testbed::traffic::probe::{Probe, ProbeSpec};
 use ropewalk_testbed::traffic::{Direction, Endpoints};
-use ropewalk_testbed::{Branch, LinkSpec, Namespace, TopologySpec, veth};
+use ropewalk_testbed::{Branch, LinkSpec, Namespace, veth};
 use rustix::process::Signal;
 
 const PATIENCE: Duration = Duration::from_secs(15);
 const LIMIT: Duration = Duration::from_secs(20);
-
-/// A relay in the place of a topology's site, and a branch behind it. Gateways go first.
-struct Chain {
-    relay: Gateway,
-    hub: Gateway,
-    branch: Branch,
-    ground: Ground,
-}
-
-impl Chain {
-    /// Hub and relay run; nothing runs on the branch.
-    fn new(purpose: &str, hops: [Vec<LinkSpec>; 2], direct: Option<&LinkSpec>) -> Self {
-        Self::invited(purpose, hops, direct, Gateway::invite_relay)
-    }
-
-    /// The same with a token that `invite` gets from the hub.
-    fn invited(
-        purpose: &str,
-        hops: [Vec<LinkSpec>; 2],
-        direct: Option<&LinkSpec>,
-        invite: fn(&Gateway, &str) -> anyhow::Result<String>,
-    ) -> Self {
-        let [near, far] = hops;
-        let ground = Ground::new(&TopologySpec::new(purpose, far)).unwrap();
-        let topology = &ground.topology;
-        let branch = Branch::build(topology, None, "boat", &near, direct).unwrap();
-        let (directory, spec) = (topology.directory(), GatewaySpec::default());
-        let mut hub = Gateway::hub(topology.hub(), directory, &spec).unwrap();
-        hub.start().unwrap();
-        let token = invite(&hub, "harbour").unwrap();
-        let named = ("harbour", token.as_str());
-        let site = topology.site();
-        let mut relay = Gateway::relay(site, directory, named, &branch.relay(), &spec).unwrap();
-        relay.start().unwrap();
-        relay
-            .wait_paths(topology.uplinks().len(), PATIENCE)
-            .unwrap();
-        Self {
-            relay,
-            hub,
-            branch,
-            ground,
-        }
-    }
-
-    /// A site with a tunnel to the hub, one uplink of which is its tunnel to the relay (the first
-    /// of the gateways) and the other leads past it. That one is the slower: what needs to be
-    /// quick goes over the relay.
-    fn nested(purpose: &str) -> (Self, Gateway, Gateway) {
-        let direct = LinkSpec::steady(30.0, Duration::from_millis(25)).with_seed(3);
-        let chain = Self::new(purpose, [vec![clean(1)], vec![clean(2)]], Some(&direct));
-        let first = GatewaySpec {
-            tunnel: "interface = \"torelay0\"".into(),
-            network: format!("routes = [\"{HUB}/32\", \"{HUB_V6}/128\"]"),
-            ..GatewaySpec::default()
-        };
-        let token = chain.relay.invite("boat").unwrap();
-        let inner = chain.site("boat-relay", &token, &first, 1);
-        let second = GatewaySpec {
-            uplinks: format!("include = [\"{DIRECT}\", \"torelay0\"]"),
-            ..GatewaySpec::default()
-        };
-        let token = chain.hub.invite("boat").unwrap();
-        let site = chain.site("boat", &token, &second, 2);
-        (chain, inner, site)
-    }
-
-    /// A site on the branch that has joined with `token`, running, with so many paths up.
-    fn site(&self, name: &str, token: &str, spec: &GatewaySpec, paths: usize) -> Gateway {
-        let (namespace, directory) = (self.branch.namespace(), self.ground.topology.directory());
-        let mut site = Gateway::site(namespace, directory, name, token, spec).unwrap();
-        site.start().unwrap();
-        site.wait_paths(paths, PATIENCE).unwrap();
-        site
-    }
-
-    /// A site on the branch with a path over every link to the relay.
-    fn plain_site(&self) -> Gateway {
-        let token = self.relay.invite("boat").unwrap();
-        let spec = GatewaySpec::default();
-        self.site("boat", &token, &spec, self.branch.links().len())
-    }
-
-    fn boat(&self) -> &Namespace {
-        self.branch.namespace()
-    }
-
-    fn server(&self) -> &Namespace {
-        self.ground.topology.server()
-    }
-
-    fn to_server(&self) -> Endpoints {
-        ends(self.boat(), self.server(), SERVER.into())
-    }
-}
-
-fn lossy(seed: u64) -> LinkSpec {
-    LinkSpec::steady(30.0, Duration::from_millis(8))
-        .with_loss(0.05)
-        .with_seed(seed)
-}
 
 fn clean(seed: u64) -> LinkSpec {
     LinkSpec::steady(30.0, Duration::from_millis(5)).with_seed(seed)
@@ -128,13 +26,10 @@ fn bare() -> LinkSpec {
     LinkSpec::unshaped(true)
 }
 
-fn ends(client: &Namespace, server: &Namespace, server_address: IpAddr) -> Endpoints {
-    Endpoints {
-        client: client.clone(),
-        server: server.clone(),
-        server_address,
-        device: None,
-    }
+fn lossy(seed: u64) -> LinkSpec {
+    LinkSpec::steady(30.0, Duration::from_millis(8))
+        .with_loss(0.05)
+        .with_seed(seed)
 }
 
 /// Transfers so much over two connections each; every byte must arrive. Mbit/s.
@@ -166,8 +61,8 @@ fn what_two_lossy_hops_lose_arrives_and_either_end_may_begin() {
         return;
     }
     let hops = [vec![lossy(1), lossy(2)], vec![lossy(3), lossy(4)]];
-    let chain = Chain::new("relay", hops, None);
-    let site = chain.plain_site();
+    let chain = Chain::new("relay", hops, None).unwrap();
+    let site = chain.plain_site().unwrap();
     let status = site.status().unwrap();
     let (v4, v6) = (
         status.address(false).unwrap(),
@@ -221,7 +116,7 @@ fn a_connection_survives_the_relay_and_uses_it_again() {
     if !ready() {
         return;
     }
-    let (mut chain, _inner, site) = Chain::nested("relaykill");
+    let (mut chain, _inner, site) = Chain::nested("relaykill").unwrap();
     let boat = chain.boat().clone();
     let through_relay = || boat.interface_bytes("torelay0").unwrap().0;
     let spec = BulkSpec::download(2, Duration::from_millis(6_500));
@@ -260,8 +155,8 @@ fn a_connection_survives_seconds_without_a_way_from_relay_to_hub() {
         return;
     }
     let hops = [vec![bare()], vec![clean(1), clean(2)]];
-    let chain = Chain::new("relaydark", hops, None);
-    let _site = chain.plain_site();
+    let chain = Chain::new("relaydark", hops, None).unwrap();
+    let _site = chain.plain_site().unwrap();
     let spec = BulkSpec::download(2, Duration::from_secs(4));
     let bulk = Bulk::start(&chain.to_server(), &spec).unwrap();
     std::thread::sleep(Duration::from_secs(1));
@@ -289,8 +184,8 @@ fn packets_too_big_for_either_hop_arrive_or_are_answered() {
         ("relaynear", [vec![small()], vec![bare()]]),
         ("relayfar", [vec![bare()], vec![small()]]),
     ] {
-        let chain = Chain::new(purpose, hops, None);
-        let site = chain.plain_site();
+        let chain = Chain::new(purpose, hops, None).unwrap();
+        let site = chain.plain_site().unwrap();
         let address = site.status().unwrap().address(false).unwrap();
         for (what, from, target) in [
             ("boat to server", chain.boat(), SERVER.into()),
@@ -312,7 +207,7 @@ fn relays_stand_in_a_row_and_one_that_is_not_routed_translates() {
     if !ready() {
         return;
     }
-    let chain = Chain::new("relayrow", [vec![bare()], vec![bare()]], None);
+    let chain = Chain::new("relayrow", [vec![bare()], vec![bare()]], None).unwrap();
     let topology = &chain.ground.topology;
     let (directory, spec) = (topology.directory(), GatewaySpec::default());
     let far = Branch::build(topology, Some((&chain.branch, 1)), "buoy", &[bare()], None).unwrap();
@@ -340,8 +235,9 @@ fn relays_stand_in_a_row_and_one_that_is_not_routed_translates() {
         [vec![bare()], vec![bare()]],
         None,
         Gateway::invite,
-    );
-    let _site = chain.plain_site();
+    )
+    .unwrap();
+    let _site = chain.plain_site().unwrap();
     assert!(answered(chain.boat(), SERVER.into(), 56) >= 19);
     assert!(answered(chain.boat(), SERVER_V6.into(), 56) >= 19);
 }
@@ -424,8 +320,8 @@ fn a_machine_beside_the_relay_speaks_for_no_site_and_is_reached_through_none() {
     if !ready() {
         return;
     }
-    let chain = Chain::new("relaylan", [vec![bare()], vec![bare()]], None);
-    let site = chain.plain_site();
+    let chain = Chain::new("relaylan", [vec![bare()], vec![bare()]], None).unwrap();
+    let site = chain.plain_site().unwrap();
     let lan = Namespace::create("relaylan", "lan").unwrap();
     let ways = beside(&chain, &site, &lan);
     let status = site.status().unwrap();
@@ -485,7 +381,7 @@ fn a_relay_leaves_nothing_behind() {
     if !ready() {
         return;
     }
-    let mut chain = Chain::new("relayclean", [vec![bare()], vec![bare()]], None);
+    let mut chain = Chain::new("relayclean", [vec![bare()], vec![bare()]], None).unwrap();
     let namespace = chain.ground.topology.site().clone();
     let running = network(&namespace);
     let words = ["5000", "5000", "rope", "rope", "rope", "ropewalk"];
@@ -518,62 +414,5 @@ fn a_relay_leaves_nothing_behind() {
         let path = chain.relay.directory().join(key);
         let mode = std::fs::metadata(path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600, "{key}");
-    }
-}
-
-#[test]
-#[ignore = "a measurement: one TCP stream over bare links, with a relay and without"]
-fn throughput_with_a_relay_and_without() {
-    if !ready() {
-        return;
-    }
-    for through_relay in [true, false, true, false] {
-        let chain = Chain::new("relayspeed", [vec![bare()], vec![bare()]], Some(&bare()));
-        let _site = if through_relay {
-            chain.plain_site()
-        } else {
-            let spec = GatewaySpec {
-                uplinks: format!("include = [\"{DIRECT}\"]"),
-                ..GatewaySpec::default()
-            };
-            let token = chain.hub.invite("boat").unwrap();
-            chain.site("boat", &token, &spec, 1)
-        };
-        for direction in [Direction::Download, Direction::Upload] {
-            let spec = BulkSpec {
-                direction,
-                ..BulkSpec::download(1, Duration::from_secs(4))
-            };
-            let report = whole(bulk::run(&chain.to_server(), &spec).unwrap()).unwrap();
-            let rate = report.goodput_mbit;
-            eprintln!("relay {through_relay}, {direction:?}: {rate:.0} Mbit/s");
-        }
-        answered(chain.boat(), SERVER.into(), 56);
-    }
-}
-
-#[test]
-#[ignore = "a measurement: how long a stream over the relay falls silent when the relay is killed"]
-fn silence_when_the_relay_is_killed() {
-    if !ready() {
-        return;
-    }
-    for _ in 0..5 {
-        let (mut chain, _inner, _site) = Chain::nested("relaysilence");
-        std::thread::sleep(Duration::from_secs(1));
-        let bytes = |name: &str| chain.boat().interface_bytes(name).unwrap().0;
-        let fine = ProbeSpec::fine(Direction::Download);
-        let probe = Probe::start(&chain.to_server(), &fine).unwrap();
-        let before = (bytes("torelay0"), bytes(DIRECT));
-        std::thread::sleep(Duration::from_secs(2));
-        let (relay, direct) = (bytes("torelay0") - before.0, bytes(DIRECT) - before.1);
-        chain.relay.kill();
-        std::thread::sleep(Duration::from_secs(2));
-        let report = probe.finish().unwrap().report();
-        eprintln!(
-            "{relay} bytes over the relay and {direct} past it, then killed: silent for {:.0} ms, \
-             {} of {} arrived",
-            report.longest_gap_ms, report.received, report.sent
-        );
     }
 }

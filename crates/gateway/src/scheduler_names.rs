@@ -62,7 +62,7 @@ pub const ALL: [(SchedulerKind, &str, &str); 13] = [
     (
         SchedulerKind::Redundant,
         "redundant",
-        "a copy on every path: least delay and loss, capacity of one path",
+        "a copy on every path that has room: least delay and loss, little more than the capacity of one path",
     ),
     (
         SchedulerKind::ActiveBackup,

@@ -63,7 +63,7 @@ impl Hub {
             let option =
                 given.map_or_else(String::new, |path| format!(" --config {}", path.display()));
             output::note(&format!(
-                "next: open the ports, then `ropewalk hub{option}` and `ropewalk invite NAME{option}`"
+                "next: open UDP 4443 and TCP 443 (or the ports in the configuration), then `ropewalk hub{option}` and `ropewalk invite NAME{option}`"
             ));
             return Ok(());
         }

@@ -130,10 +130,10 @@ impl Invite {
             let networks = networks.join(" and ");
             output::note(&format!("its own sites get addresses of {networks}"));
         }
-        let join = if networks.is_empty() {
-            "ropewalk join TOKEN"
+        let (joining, join) = if networks.is_empty() {
+            ("site", "ropewalk join TOKEN")
         } else {
-            "ropewalk relay --join TOKEN"
+            ("relay", "ropewalk relay --join TOKEN")
         };
         for endpoint in &endpoints {
             output::note(&format!(
@@ -144,11 +144,11 @@ impl Invite {
         tell_running_hub(global, hub)?;
         if identity.is_some() {
             output::note(&format!(
-                "the next line is a secret, shown only now; on the site run: {join}"
+                "the next line is a secret, shown only now; on the {joining} run: {join}"
             ));
         } else {
             output::note(&format!(
-                "this token holds no secret; on the site run: {join}"
+                "this token holds no secret; on the {joining} run: {join}"
             ));
         }
         let token = Token {

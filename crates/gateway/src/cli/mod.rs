@@ -42,8 +42,8 @@ const EXAMPLES: &str = "Examples:
   When something does not work, on any:
     ropewalk doctor                   check everything and say what to do";
 
-/// Joins several unreliable uplinks (Wi-Fi, LTE, DSL, satellite) into one connection that is
-/// never worse than the best of them.
+/// Joins several unreliable uplinks (Wi-Fi, LTE, DSL, satellite) into one connection that
+/// aims never to be worse than the best of them.
 #[derive(Debug, Parser)]
 #[command(name = "ropewalk", version, propagate_version = true)]
 #[command(after_help = format!("{EXAMPLES}\n\n{}", exit::HELP))]

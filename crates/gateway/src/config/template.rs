@@ -251,6 +251,10 @@ fn common(interface: &str, role: &str) -> String {
 # scheduler_send = \"auto\"
 # scheduler_receive = \"auto\"
 # congestion = \"bdp\"
+# How packets that this end sends are protected against loss, and how many combinations per hundred
+# they get instead of as many as measured loss asks for.
+# protect = \"adaptive\"  # or duplicate, code, block, none
+# redundancy_percent = 20
 # Inner MTU from 1280 to 9000; without it, the paths decide.
 # mtu = 1280
 # offload = true
@@ -268,6 +272,12 @@ fn common(interface: &str, role: &str) -> String {
 # level = \"info\"      # error, warn, info, debug, trace
 # file = \"/var/log/ropewalk-{role}.log\"
 # file_mib_max = 10
+
+# Other protection for some packets, by codepoint, protocol, ports and size:
+# [[class]]
+# name = \"calls\"
+# dscp = [\"ef\"]
+# protect = \"duplicate\"
 "
     )
 }
