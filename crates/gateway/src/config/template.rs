@@ -273,11 +273,7 @@ fn common(interface: &str, role: &str) -> String {
 # file = \"/var/log/ropewalk-{role}.log\"
 # file_mib_max = 10
 
-# Other protection for some packets, by codepoint, protocol, ports and size:
-# [[class]]
-# name = \"calls\"
-# dscp = [\"ef\"]
-# protect = \"duplicate\"
+# Other protection for some packets, by codepoint, protocol, ports and size: sections [[class]].
 "
     )
 }
