@@ -1,0 +1,281 @@
+"""The connection to one switch: a thread that listens, reads and greets; writes from any thread.
+
+A malformed message is counted and skipped; the connection goes on as long as its framing holds. The
+end of a connection is seen when reading ends, and by unanswered echo requests. One switch at a time:
+a newer connection replaces an older one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import socket
+import ssl
+import struct
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from ropewalk.sdn.events import (
+    Connected,
+    Disconnected,
+    Event,
+    PacketIn,
+    PortChanged,
+    PortStatistics,
+    Present,
+)
+from ropewalk.sdn.openflow import codec
+from ropewalk.sdn.openflow.program import Flow, Group, Message, Program
+
+MESSAGE_BYTES_MAX = 65_535
+FLOWS_MAX = 100_000
+"""Flows of this project that are read back; more means a runaway and ends the connection."""
+ECHO_SECONDS = 1.0
+"""Silence after which the switch is asked for a sign of life."""
+ECHOES_MAX = 3
+"""Unanswered echo requests after which the connection counts as dead."""
+SEND_SECONDS_MAX = 5.0
+
+_log = logging.getLogger(__name__)
+
+
+class Switch:
+    """Listens for the switch and turns its messages into events."""
+
+    def __init__(
+        self, address: tuple[str, int], tell: Callable[[Event], None], tls: ssl.SSLContext | None
+    ) -> None:
+        """Raises OSError when the address cannot be listened on."""
+        self._tell = tell
+        self._tls = tls
+        self._listener = socket.create_server(address)
+        self._lock = threading.Lock()
+        self._connection: _Connection | None = None
+        self._stopped = False
+        self.malformed = 0
+        self.errors = 0
+        self.sent = 0
+        threading.Thread(target=self._listen, name="openflow", daemon=True).start()
+
+    @property
+    def port(self) -> int:
+        """TCP port it listens on."""
+        return int(self._listener.getsockname()[1])
+
+    @property
+    def connected(self) -> bool:
+        """Whether a switch is there and has said what it has."""
+        connection = self._connection
+        return connection is not None and connection.ready
+
+    def send(self, messages: list[Message]) -> bool:
+        """Sends messages; False when no switch is connected or it takes nothing."""
+        with self._lock:
+            connection = self._connection
+        if connection is None:
+            return False
+        self.sent += len(messages)
+        return connection.send_all(messages)
+
+    def audit(self) -> None:
+        """Asks what the switch has; answered by `Present`."""
+        with self._lock:
+            connection = self._connection
+        if connection is not None and connection.ready:
+            connection.ask_program()
+
+    def close(self) -> None:
+        """Ends the connection; the switch keeps its flows."""
+        self._stopped = True
+        self._listener.close()
+        with self._lock:
+            connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def _listen(self) -> None:
+        while not self._stopped:
+            try:
+                client, address = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(
+                target=self._serve, args=(client, address), name="switch", daemon=True
+            ).start()
+
+    def _serve(self, client: socket.socket, address: object) -> None:
+        client.settimeout(SEND_SECONDS_MAX)
+        try:
+            if self._tls is not None:
+                client = self._tls.wrap_socket(client, server_side=True)
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except OSError as error:
+            _log.warning("a connection from %s failed: %s", address, error)
+            client.close()
+            return
+        connection = _Connection(client, self)
+        with self._lock:
+            former, self._connection = self._connection, connection
+        if former is not None:
+            former.close()
+        try:
+            connection.run()
+        except _Broken as error:
+            _log.warning("the switch at %s: %s", address, error)
+        except OSError as error:
+            _log.info("the switch at %s is gone: %s", address, error)
+        finally:
+            connection.close()
+            with self._lock:
+                ours = self._connection is connection
+                if ours:
+                    self._connection = None
+            if ours:
+                self._tell(Disconnected())
+
+    def told(self, event: Event) -> None:
+        """Passes an event on."""
+        self._tell(event)
+
+
+class _Broken(Exception):
+    """A connection whose framing cannot be trusted any more."""
+
+
+class _Connection:
+    def __init__(self, client: socket.socket, switch: Switch) -> None:
+        self._socket = client
+        self._switch = switch
+        self._sending = threading.Lock()
+        self._transactions = itertools.count(1)
+        self._ports: list[Any] = []
+        self._flows: list[Flow] = []
+        self._groups: list[Group] = []
+        self._connected = False
+        self.ready = False
+
+    def run(self) -> None:
+        """Greets and reads to the end; raises `_Broken` or OSError at a bad one."""
+        self._send(codec.hello())
+        self._socket.settimeout(ECHO_SECONDS)
+        buffer = bytearray()
+        silent = 0
+        while True:
+            try:
+                data = self._socket.recv(65_536)
+            except TimeoutError:
+                silent += 1
+                if silent > ECHOES_MAX:
+                    raise _Broken("no sign of life") from None
+                self._send(codec.echo_request())
+                continue
+            if not data:
+                return
+            silent = 0
+            buffer += data
+            while len(buffer) >= codec.HEADER_BYTES:
+                (length,) = struct.unpack_from("!H", buffer, 2)
+                if length < codec.HEADER_BYTES:
+                    raise _Broken(f"a message of {length} bytes")
+                if len(buffer) < length:
+                    break
+                self._received(bytes(buffer[:length]))
+                del buffer[:length]
+
+    def send_all(self, messages: list[Message]) -> bool:
+        """Writes messages in one go."""
+        data = b"".join(
+            codec.encode(message, next(self._transactions) & 0xFFFF_FFFF) for message in messages
+        )
+        return self._write(data)
+
+    def ask_program(self) -> None:
+        """Asks for flows, then groups; the answer to the second completes the first."""
+        self._flows, self._groups = [], []
+        self._send(codec.flows_request())
+        self._send(codec.groups_request())
+
+    def close(self) -> None:
+        """Ends it at both ends."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+    def _send(self, message: Any) -> None:
+        self._write(codec.serialize(message, next(self._transactions) & 0xFFFF_FFFF))
+
+    def _write(self, data: bytes) -> bool:
+        with self._sending:
+            try:
+                self._socket.sendall(data)
+            except OSError:
+                # Reading notices and tells.
+                return False
+        return True
+
+    def _received(self, data: bytes) -> None:
+        try:
+            message = codec.decode(data)
+            if message is not None:
+                self._handle(message)
+        except (codec.DecodeError, AttributeError, TypeError, ValueError) as error:
+            self._switch.malformed += 1
+            _log.debug("a malformed message: %s", error)
+
+    def _handle(self, message: Any) -> None:
+        ofp = codec.ofp
+        match message:
+            case ofp.OFPHello():
+                self._send(codec.features_request())
+            case ofp.OFPSwitchFeatures():
+                self._ports = []
+                self._send(codec.port_description_request())
+            case ofp.OFPEchoRequest():
+                reply = codec.echo_reply(message.data)
+                self._write(codec.serialize(reply, message.xid))
+            case ofp.OFPPortDescStatsReply():
+                self._ports += message.body
+                if not _more(message):
+                    self.ask_program()
+            case ofp.OFPFlowStatsReply():
+                self._flows += [codec.flow(statistics) for statistics in message.body]
+                if len(self._flows) > FLOWS_MAX:
+                    raise _Broken(f"more than {FLOWS_MAX} flows of this project")
+            case ofp.OFPGroupDescStatsReply():
+                self._groups += [codec.group(statistics) for statistics in message.body]
+                if not _more(message):
+                    self._program_known()
+            case ofp.OFPPacketIn():
+                port = message.match.get("in_port", 0)
+                self._switch.told(
+                    PacketIn(port, message.table_id, bytes(message.data), message.total_len)
+                )
+            case ofp.OFPPortStatus():
+                gone = message.reason == codec.of.OFPPR_DELETE
+                self._switch.told(PortChanged(codec.port(message.desc), gone))
+            case ofp.OFPPortStatsReply():
+                counters = {row.port_no: (row.rx_bytes, row.tx_bytes) for row in message.body}
+                self._switch.told(PortStatistics(counters))
+            case ofp.OFPErrorMsg():
+                self._switch.errors += 1
+                _log.warning(
+                    "the switch refused a message: type %s, code %s", message.type, message.code
+                )
+            case _:
+                pass
+
+    def _program_known(self) -> None:
+        present = Program(frozenset(self._flows), frozenset(self._groups))
+        if self._connected:
+            self._switch.told(Present(present))
+            return
+        self._connected = True
+        self.ready = True
+        ports = tuple(codec.port(description) for description in self._ports)
+        self._switch.told(Connected(ports, present))
+
+
+def _more(message: Any) -> bool:
+    return bool(message.flags & codec.of.OFPMPF_REPLY_MORE)
