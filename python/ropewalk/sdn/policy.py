@@ -30,7 +30,7 @@ from ropewalk.sdn.paths.neighbours import Neighbour, Neighbours
 
 TICK_S = 0.05
 """Time between ticks."""
-GRACE_S = 2.0
+GRACE_S = 3.0
 """After the switch has connected: how long neighbours and paths may take to be known before the
 program is changed without them."""
 VIRTUAL_MAC = "02:72:6f:70:65:01"
@@ -69,7 +69,7 @@ class Policy(Protocol[S]):
         """What people are told, ready for JSON."""
 
 
-def begin(config: Config, now: float = 0.0) -> Common:
+def begin(config: Config) -> Common:
     """Nothing is known yet."""
     return Common(config)
 
@@ -77,7 +77,7 @@ def begin(config: Config, now: float = 0.0) -> Common:
 def connected(state: Common, ports: tuple[Port, ...], present: Program, now: float) -> Common:
     """The switch is there."""
     paths = {
-        uplink.name: state.paths.get(uplink.name) or Path(state.config.probe.down_after_s, now)
+        uplink.name: state.paths.get(uplink.name) or Path(state.config.probe.down_after_s)
         for uplink in state.config.uplinks
     }
     state = replace(

@@ -132,6 +132,7 @@ class Service:
                 pass
 
     def _count_sent(self, message: Message) -> None:
+        _log.debug("sent %s", message)
         match message:
             case PacketOut():
                 self.counters["packets_out"] += 1

@@ -14,10 +14,6 @@
 #define IPV4 0x0008 // 0x0800 in network order
 #define ETHERNET 14
 
-struct map {
-    __u32 type, key_size, value_size, max_entries, map_flags, id, pinning, inner_id, inner_idx;
-};
-
 struct fingerprint {
     __u32 identification_and_fragment; // the two words as they are on the wire
     __u16 length;
@@ -26,19 +22,20 @@ struct fingerprint {
     __u8 payload[PAYLOAD];
 };
 
-struct map SECTION("maps") seen = {
-    .type = BPF_MAP_TYPE_LRU_HASH,
-    .key_size = sizeof(struct fingerprint),
-    .value_size = sizeof(__u64),
-    .max_entries = MEMORY,
-};
+// libbpf reads a map's properties from the type information of these members.
+struct {
+    int (*type)[BPF_MAP_TYPE_LRU_HASH];
+    int (*max_entries)[MEMORY];
+    struct fingerprint *key;
+    __u64 *value;
+} seen SECTION(".maps");
 
-struct map SECTION("maps") dropped = {
-    .type = BPF_MAP_TYPE_ARRAY,
-    .key_size = sizeof(__u32),
-    .value_size = sizeof(__u64),
-    .max_entries = 1,
-};
+struct {
+    int (*type)[BPF_MAP_TYPE_ARRAY];
+    int (*max_entries)[1];
+    __u32 *key;
+    __u64 *value;
+} dropped SECTION(".maps");
 
 static void *(*lookup)(void *, const void *) = (void *)BPF_FUNC_map_lookup_elem;
 static long (*update)(void *, const void *, const void *, __u64) = (void *)BPF_FUNC_map_update_elem;

@@ -18,7 +18,7 @@ def commands(namespace: str, interface: str, directory: Path) -> list[list[str]]
     program = directory / "copies.o"
     # Debian keeps <asm/> in a directory of the machine's own.
     includes = sorted(_INCLUDES.glob("*-linux-gnu*/asm"))
-    build = ["clang", "-O2", "-g0", "-Wall", "-target", "bpf"]
+    build = ["clang", "-O2", "-g", "-Wall", "-target", "bpf"]
     build += [f"-I{asm.parent}" for asm in includes]
     build += ["-c", str(SOURCE), "-o", str(program)]
     return [

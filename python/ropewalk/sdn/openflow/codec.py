@@ -270,7 +270,10 @@ def _decode_action(action: Any) -> Action:
         case ofp.OFPActionSetField():
             return SetField(action.key, action.value)
         case ofp.NXActionRegMove(src_ofs=0, dst_ofs=0):
-            return Move(action.src_field, action.dst_field, action.n_bits)
+            # Open vSwitch answers with the older names of the same fields.
+            names = (action.src_field, action.dst_field)
+            source, target = (name.removesuffix("_nxm") for name in names)
+            return Move(source, target, action.n_bits)
         case ofp.OFPActionGroup():
             return ToGroup(action.group_id)
         case ofp.NXActionResubmitTable():

@@ -1,7 +1,8 @@
 """Whether a path is alive and what it loses, by probes that the far end reflects.
 
 Pure. A path counts as alive until nothing has come back for `down_after_s`, and again after
-`UP_ANSWERS` answers. Loss is of both directions together, over the last `WINDOW` probes.
+`UP_ANSWERS` answers. Silence counts from the first probe on, and only when `SILENT_PROBES` have left:
+a controller that was held up itself condemns nobody. Loss is of both directions together, over the last `WINDOW` probes.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ LATE_S = 1.0
 """Age at which an unanswered probe counts as lost; a later answer is still a sign of life."""
 OPEN_MAX = 64
 """Probes under way that are remembered."""
+SILENT_PROBES = 5
+"""Probes without any answer since, before a path counts as down."""
 UP_ANSWERS = 3
 """Answers after which a path that was down is used again."""
 
@@ -24,13 +27,14 @@ class Path:
     """One path's probes."""
 
     down_after_s: float
-    began_s: float
+    began_s: float | None = None
     sequence: int = 0
     sent_s: float = float("-inf")
     open: Mapping[int, float] = field(default_factory=dict)
     outcomes: tuple[bool, ...] = ()
     answered_s: float | None = None
     answers: int = 0
+    unanswered: int = 0
     rtt_s: float | None = None
     alive: bool = True
 
@@ -54,7 +58,15 @@ def probed(path: Path, now: float) -> tuple[Path, int]:
     while len(under_way) >= OPEN_MAX:
         under_way.pop(next(iter(under_way)))
     under_way[number] = now
-    return replace(path, sequence=number, sent_s=now, open=under_way), number
+    after = replace(
+        path,
+        began_s=now if path.began_s is None else path.began_s,
+        sequence=number,
+        sent_s=now,
+        open=under_way,
+        unanswered=path.unanswered + 1,
+    )
+    return after, number
 
 
 def answered(path: Path, number: int, now: float) -> Path:
@@ -69,6 +81,7 @@ def answered(path: Path, number: int, now: float) -> Path:
         outcomes=(*path.outcomes, True)[-WINDOW:],
         answered_s=now,
         answers=answers,
+        unanswered=0,
         rtt_s=now - sent,
         alive=path.alive or answers >= UP_ANSWERS,
     )
@@ -84,6 +97,7 @@ def passed(path: Path, now: float) -> Path:
             outcomes=(*path.outcomes, *(False for _ in late))[-WINDOW:],
         )
     last = path.answered_s if path.answered_s is not None else path.began_s
-    if now - last >= path.down_after_s and (path.alive or path.answers):
+    silent = last is not None and now - last >= path.down_after_s
+    if silent and path.unanswered >= SILENT_PROBES and (path.alive or path.answers):
         return replace(path, alive=False, answers=0)
     return path
