@@ -12,8 +12,10 @@ from dataclasses import dataclass, field, replace
 
 WINDOW = 100
 """Probes over which loss is measured."""
-LATE_S = 1.0
+LATE_S = 2.0
 """Age at which an unanswered probe counts as lost; a later answer is still a sign of life."""
+LATE_PROBES_MAX = 256
+"""How many probes back an answer is believed: full queues delay them by seconds."""
 OPEN_MAX = 64
 """Probes under way that are remembered."""
 SILENT_PROBES = 5
@@ -70,10 +72,13 @@ def probed(path: Path, now: float) -> tuple[Path, int]:
 
 
 def answered(path: Path, number: int, now: float) -> Path:
-    """A probe came back; one that is not under way is ignored."""
+    """A probe came back; one that never left is ignored, a late one is a sign of life only."""
     sent = path.open.get(number)
     if sent is None:
-        return path
+        age = (path.sequence - number) & 0xFFFF_FFFF
+        if path.began_s is None or age >= LATE_PROBES_MAX:
+            return path
+        return replace(path, answered_s=now, unanswered=0)
     answers = path.answers + 1
     return replace(
         path,
