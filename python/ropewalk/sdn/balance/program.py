@@ -119,7 +119,7 @@ def _returning(port: int, mac: str, memory: int) -> set[Flow]:
             (Track(memory, table=TO_HOST),),
         )
         for state in (_ESTABLISHED, _RELATED)
-    } | {Flow(TO_HOST, 0, match(), back)}
+    } | {Flow(TO_HOST, 0, match(eth_type=_IP), back)}
 
 
 def _leaving(state: Common, uplink: Uplink, alive: list[Uplink]) -> set[Flow]:

@@ -72,6 +72,24 @@ def delete_bridge(config: Config) -> list[str]:
     return vsctl(config, "--if-exists", "del-br", config.bridge.name)
 
 
+def datapath_known(config: Config) -> bool:
+    """Whether the database has a record of the datapath, which idle times need."""
+    kind = config.bridge.datapath
+    return f"{kind}=" in run(vsctl(config, "get", "Open_vSwitch", ".", "datapaths"))
+
+
+def add_datapath(config: Config) -> list[str]:
+    """Makes that record."""
+    make = ("--", "--id=@made", "create", "Datapath", "datapath_version=0")
+    kind = config.bridge.datapath
+    return vsctl(config, *make, "--", "set", "Open_vSwitch", ".", f"datapaths:{kind}=@made")
+
+
+def delete_datapath(config: Config) -> list[str]:
+    """Removes that record."""
+    return vsctl(config, "remove", "Open_vSwitch", ".", "datapaths", config.bridge.datapath)
+
+
 def set_timeouts(config: Config, zone: int) -> list[str]:
     """How long connection tracking remembers idle flows in a zone."""
     balance = config.balance

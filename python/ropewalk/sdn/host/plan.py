@@ -42,6 +42,9 @@ def steps(config: Config) -> list[Step]:
         plan += _uplink(uplink.name)
     plan += _bridge(config)
     if config.balance:
+        if not ovs.datapath_known(config):
+            record = (tuple(ovs.delete_datapath(config)),)
+            plan.append(Step(tuple(ovs.add_datapath(config)), record, outlives_boot=True))
         plan += [
             Step(
                 tuple(ovs.set_timeouts(config, zone)),
