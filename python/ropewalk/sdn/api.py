@@ -1,4 +1,5 @@
-"""The API on a Unix socket: state as JSON, metrics as Prometheus reads them. Nothing can be changed."""
+"""The API on a Unix socket: state as JSON, metrics as Prometheus reads them. Nothing can be
+changed."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import os
 import socket
 import socketserver
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -63,31 +64,35 @@ def ask(path: Path) -> dict[str, Any]:
 
 def metrics(report: dict[str, Any]) -> str:
     """The report in Prometheus' text format."""
-    lines = []
-
-    def add(name: str, value: float, labels: str = "", kind: str = "gauge") -> None:
+    lines: list[str] = []
+    for name, kind, labels, value in _samples(report):
         full = f"{_PREFIX}_{name}"
         header = f"# TYPE {full} {kind}"
         if header not in lines:
             lines.append(header)
         lines.append(f"{full}{labels} {value:g}" if value < 1e6 else f"{full}{labels} {value:.0f}")
+    return "\n".join(lines) + "\n"
 
-    add("connected", float(report["connected"]))
-    for name in ("flows", "groups"):
-        add(name, report[name])
-    if "copying" in report:
-        add("copies", report["copies"])
+
+def _samples(report: dict[str, Any]) -> Iterator[tuple[str, str, str, float]]:
+    """Name, kind, labels and value of each."""
+    for name in ("connected", "flows", "groups", "copies"):
+        if name in report:
+            yield name, "gauge", "", float(report[name])
     for what in ("usable", "rtt_ms", "loss"):
         for uplink in report["uplinks"]:
             if uplink[what] is not None:
-                add(f"uplink_{what}", float(uplink[what]), f'{{uplink="{uplink["name"]}"}}')
+                yield f"uplink_{what}", "gauge", _label(uplink["name"]), float(uplink[what])
     for name, count in report.get("new_flows", {}).items():
-        add("new_flows_total", count, f'{{uplink="{name}"}}', "counter")
+        yield "new_flows_total", "counter", _label(name), count
     if "resets" in report:
-        add("resets_total", report["resets"], kind="counter")
+        yield "resets_total", "counter", "", report["resets"]
     for name, count in report["counters"].items():
-        add(f"{name}_total", count, kind="counter")
-    return "\n".join(lines) + "\n"
+        yield f"{name}_total", "counter", "", count
+
+
+def _label(uplink: str) -> str:
+    return f'{{uplink="{uplink}"}}'
 
 
 def _get(path: Path, target: str) -> str:
@@ -129,7 +134,8 @@ class _Server(socketserver.UnixStreamServer):
 class _Handler(http.server.BaseHTTPRequestHandler):
     timeout = SECONDS_MAX
 
-    def do_GET(self) -> None:  # noqa: N802 - the name http.server calls
+    def do_GET(self) -> None:
+        """Answers; the name is what http.server calls."""
         assert isinstance(self.server, _Server), "made for this server"
         match self.path:
             case "/v1/status":

@@ -1,4 +1,5 @@
-"""The configuration of `ropewalk-sdn`, parsed once into typed values (docs/sdn.md lists the keys)."""
+"""The configuration of `ropewalk-sdn`, parsed once into typed values (docs/sdn.md lists the keys).
+The configuration of `ropewalk-sdn`, parsed once into typed values (docs/sdn.md lists the keys)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The few packet formats the controller reads and writes.
 
-Invariant: `parse` never raises, whatever the bytes. Sources: RFC 826 (ARP), RFC 791 (IPv4), RFC 9293
-(TCP), RFC 768 (UDP), RFC 792 (ICMP), RFC 1071 (checksum).
+Invariant: `parse` never raises, whatever the bytes. Sources: RFC 826 (ARP), RFC 791 (IPv4), RFC
+9293 (TCP), RFC 768 (UDP), RFC 792 (ICMP), RFC 1071 (checksum).
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ def _pseudo(ends: tuple[str, str], protocol: int, length: int) -> bytes:
 
 def _checksum(data: bytes) -> int:
     data += b"\0" * (len(data) % 2)
-    total = sum(struct.unpack(f"!{len(data) // 2}H", data))
+    total = int(sum(struct.unpack(f"!{len(data) // 2}H", data)))
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)
     return total ^ 0xFFFF

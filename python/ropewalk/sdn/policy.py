@@ -1,6 +1,7 @@
 """What a policy is: a pure function of state, event and time.
 
-Both modes share how ports, neighbours and paths are followed; what differs is the program they want.
+Both modes share how ports, neighbours and paths are followed; what differs is the program they
+want.
 """
 
 from __future__ import annotations

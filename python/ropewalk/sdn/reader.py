@@ -7,11 +7,9 @@ import tomllib
 from collections.abc import Callable, Sequence
 from ipaddress import IPv4Address, IPv4Interface
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 FILE_BYTES_MAX = 1 << 20
-
-T = TypeVar("T")
 
 
 class ConfigError(Exception):
@@ -196,6 +194,6 @@ class Table:
                 self.error(key, str(error), f"write it like {example}")
         return ""
 
-    def _take(self, key: str, default: T | None) -> Any:
+    def _take(self, key: str, default: object) -> Any:  # noqa: ANN401 - TOML has any type
         self._known.append(key)
         return self._values.get(key, default)

@@ -1,12 +1,12 @@
 """The flows and groups of `balance`.
 
-A flow's uplink is the mark of its connection in one zone, the memory; its address translation is in a
-zone of its uplink. So a flow moves to another uplink by a new mark, and what a dead uplink translated
-needs no clearing.
+A flow's uplink is the mark of its connection in one zone, the memory; its address translation is
+in a zone of its uplink. So a flow moves to another uplink by a new mark, and what a dead uplink
+translated needs no clearing.
 
-Table 0 classifies. From the host: table 1 reads the mark; a new flow is decided by the controller or
-by the group; table 3 does what register 0 says, the uplink's number. From an uplink: table 2 lets pass
-what belongs to a flow, table 4 gives it to the host.
+Table 0 classifies. From the host: table 1 reads the mark; a new flow is decided by the controller
+or by the group; table 3 does what register 0 says, the uplink's number. From an uplink: table 2
+lets pass what belongs to a flow, table 4 gives it to the host.
 """
 
 from __future__ import annotations

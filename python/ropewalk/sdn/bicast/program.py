@@ -1,8 +1,8 @@
 """The flows and groups of `bicast`.
 
-Table 0 classifies, table 1 decides what is copied, table 2 what is small enough. Group 1 is of type
-ALL: one slot for each copy. A slot is a fast-failover group: its own path first, then the spares, so
-that the switch leaves a dead port without asking. Group 2 is for what is sent once.
+Table 0 classifies, table 1 decides what is copied, table 2 what is small enough. Group 1 is of
+type ALL: one slot for each copy. A slot is a fast-failover group: its own path first, then the
+spares, so that the switch leaves a dead port without asking. Group 2 is for what is sent once.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from ropewalk.sdn.openflow.program import (
     Resubmit,
     SetField,
     ToGroup,
+    Value,
     match,
 )
 from ropewalk.sdn.policy import Common
@@ -68,7 +69,7 @@ def probe_flows(state: Common) -> set[Flow]:
         port = state.ports.get(uplink.name)
         if port is None:
             continue
-        fields = {
+        fields: dict[str, Value] = {
             "in_port": port.number,
             "eth_type": _IP,
             "ip_proto": _UDP,

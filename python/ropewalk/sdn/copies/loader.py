@@ -26,7 +26,9 @@ def commands(namespace: str, interface: str, directory: Path) -> list[list[str]]
         inside(namespace, ["tc", "qdisc", "add", "dev", interface, "clsact"]),
         inside(
             namespace,
-            ["tc", "filter", "add", "dev", interface, "ingress", "bpf", "direct-action"]
-            + ["object-file", str(program), "section", "classifier"],
+            [
+                *("tc", "filter", "add", "dev", interface, "ingress", "bpf", "direct-action"),
+                *("object-file", str(program), "section", "classifier"),
+            ],
         ),
     ]

@@ -1,8 +1,8 @@
 """Experiment `balance-ovs`: each new flow over one of two uplinks, on Open vSwitch.
 
-What is measured: how much longer a connection takes to be set up than without a decision, the shares
-of the uplinks, many new flows a second, and what happens to traffic when the controller is killed and
-when an uplink dies.
+What is measured: how much longer a connection takes to be set up than without a decision, the
+shares of the uplinks, many new flows a second, and what happens to traffic when the controller is
+killed and when an uplink dies.
 
     python -m ropewalk.sdn.experiments.balance_ovs --out out/lab/balance-ovs
 
@@ -23,6 +23,7 @@ from typing import Any
 
 from ropewalk.lab.provenance import Load, machine, source, stamp
 from ropewalk.sdn.api import ask
+from ropewalk.sdn.config import Config
 from ropewalk.sdn.experiments.machine import Lab, run, stop, wait
 
 PREFIX = "sdn-ba-"
@@ -60,7 +61,7 @@ class Bench:
             run("ip", "netns", "exec", end, "ethtool", "-K", name, "tx", "off")
         run("ip", "-n", self.network, "addr", "add", f"10.{number + 1}.0.1/24", "dev", name)
 
-    def configure(self, decide: str, rule: str = "") -> Any:
+    def configure(self, decide: str, rule: str = "") -> Config:
         """The configuration with a way to decide."""
         uplinks = "".join(
             f'[[uplink]]\nname = "u{number}"\naddress = "10.{number + 1}.0.2/24"\n'

@@ -1,15 +1,15 @@
 """Experiment `bicast-ovs`: copies beneath unmodified OpenVPN over TCP, on Open vSwitch.
 
 Takeuchi et al., sections IV.A and IV.B: two links of 10 Mbit/s between client and VPN server that
-lose packets in both directions, a server behind it; a download by iperf3 -R while 30 pings go from
-the server to the client. The paper does not say how long its queues were, what "RTT 10 ms" means
-(here 5 ms each way) and which congestion control ran: both ends here use the named one, in the tunnel
-and beneath it.
+lose packets in both directions, a server behind it; a download by iperf3 -R while 30 pings go
+from the server to the client. The paper does not say how long its queues were, what "RTT 10 ms"
+means (here 5 ms each way) and which congestion control ran: both ends here use the named one, in
+the tunnel and beneath it.
 
     python -m ropewalk.sdn.experiments.bicast_ovs --out out/lab/bicast-ovs --quick
 
-Namespaces: application at the client (its VPN client in it), the client's switch, two links, the VPN
-server's switch, the VPN server, a link to the content server.
+Namespaces: application at the client (its VPN client in it), the client's switch, two links, the
+VPN server's switch, the VPN server, a link to the content server.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from typing import Any
 
 from ropewalk.lab.programs import LINK, find
 from ropewalk.lab.provenance import Load, machine, source, stamp
+from ropewalk.sdn.config import Config
 from ropewalk.sdn.copies import loader
 from ropewalk.sdn.experiments.machine import Lab, LabError, Machine, run, stop, wait
 
@@ -52,13 +53,15 @@ _ENDS = {"client": (1, 2), "server": (2, 1)}
 
 @dataclass(frozen=True)
 class Cell:
-    """One run."""
+    """One run; `run` tells repetitions apart."""
 
     policy: str
     congestion: str
     queue_packets: int
     loss_up: int
     loss_down: int
+    run: int = 1
+    run: int = 1
 
 
 @dataclass(frozen=True)
@@ -77,17 +80,20 @@ class Result:
     conditions: dict[str, Any]
 
 
-def cells(quick: bool) -> list[Cell]:
+def cells(quick: bool, runs: int) -> list[Cell]:
     """The runs; `quick` are those of the claims alone."""
     losses = LOSSES[-2:] if quick else LOSSES
     queues = QUEUES[-1:] if quick else QUEUES
+    numbers = range(1, runs + 1)
     grid = [
-        Cell(policy, "cubic", queue, *loss)
-        for policy, queue, loss in product(POLICIES, queues, losses)
+        Cell(policy, "cubic", queue, *loss, number)
+        for policy, number, queue, loss in product(POLICIES, numbers, queues, losses)
     ]
     others = [
-        Cell(policy, congestion, QUEUES[-1], *loss)
-        for policy, congestion, loss in product(POLICIES, ("reno", "bbr"), LOSSES[-2:])
+        Cell(policy, congestion, QUEUES[-1], *loss, number)
+        for policy, number, congestion, loss in product(
+            POLICIES, numbers, ("reno", "bbr"), LOSSES[-2:]
+        )
     ]
     return sorted(grid if quick else grid + others, key=lambda cell: POLICIES.index(cell.policy))
 
@@ -100,7 +106,7 @@ class Bench:
         self.machines = {end: lab.machine(end) for end in _ENDS}
         self.hosts = {end: lab.namespace(f"{end}-app") for end in _ENDS}
         self.content = lab.namespace("content")
-        self.configs: dict[str, Any] = {}
+        self.configs: dict[str, Config] = {}
         self.controllers: list[subprocess.Popen[Any]] = []
         self._links = links
         for number in range(2):
@@ -126,7 +132,7 @@ class Bench:
         self.lab.start(self.content, *command, *settings, "--exit-with-parent", log="links.log")
         wait(control.exists, f"the link {name} did not start")
 
-    def _configure(self, end: str, copies: int) -> Any:
+    def _configure(self, end: str, copies: int) -> Config:
         own, other = _ENDS[end]
         uplinks = "".join(
             f'[[uplink]]\nname = "w{number}"\naddress = "10.{number + 1}.0.{own}/24"\n'
@@ -231,10 +237,10 @@ class Bench:
     @contextlib.contextmanager
     def _vpn(self) -> Iterator[None]:
         ends = {
-            "server": ["--proto", "tcp4-server", "--local", "10.99.0.2", "--lport", "1194"]
-            + ["--tls-server", "--dh", "none", "--ifconfig", _SERVER_INNER, _CLIENT_INNER],
-            "client": ["--proto", "tcp4-client", "--remote", "10.99.0.2", "1194", "--nobind"]
-            + ["--tls-client", "--ifconfig", _CLIENT_INNER, _SERVER_INNER],
+            "server": "--proto tcp4-server --local 10.99.0.2 --lport 1194 --tls-server --dh none "
+            f"--ifconfig {_SERVER_INNER} {_CLIENT_INNER}",
+            "client": "--proto tcp4-client --remote 10.99.0.2 1194 --nobind --tls-client "
+            f"--ifconfig {_CLIENT_INNER} {_SERVER_INNER}",
         }
         started = []
         try:
@@ -244,7 +250,7 @@ class Bench:
                 command = ["openvpn", "--dev", _TUNNEL, "--dev-type", "tun", "--disable-dco"]
                 command += ["--connect-retry", "1", "1", "--data-ciphers", "AES-256-GCM"]
                 command += ["--cert", certificate, "--key", key, "--verb", "3"]
-                command += ["--peer-fingerprint", self.keys[other][2], *arguments]
+                command += ["--peer-fingerprint", self.keys[other][2], *arguments.split()]
                 started.append(self.lab.start(self.hosts[end], *command, log=f"vpn-{end}.log"))
             wait(lambda: _answers(self.hosts["client"]), "OpenVPN did not connect", 30)
             route = ["ip", "-n", self.hosts["client"], "route", "replace", "10.50.0.0/24"]
@@ -342,6 +348,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--out", type=Path, default=Path("out/lab/bicast-ovs"), metavar="DIR")
     parser.add_argument("--quick", action="store_true", help="the runs of the claims alone")
+    parser.add_argument("--runs", type=int, default=1, metavar="N", help="of each setting (1)")
     parser.add_argument("--programs", type=Path, metavar="DIR", help="where ropewalk-linkem is")
     parser.add_argument("--only", default="", metavar="REGEX", help="runs whose name matches")
     options = parser.parse_args(arguments)
@@ -356,7 +363,7 @@ def _run(options: argparse.Namespace) -> list[Result]:
     options.out.mkdir(parents=True, exist_ok=True)
     results = _stored(path)
     done = {result.cell for result in results}
-    left = [cell for cell in cells(options.quick) if cell not in done]
+    left = [cell for cell in cells(options.quick, options.runs) if cell not in done]
     left = [
         cell for cell in left if re.search(options.only, "/".join(map(str, asdict(cell).values())))
     ]

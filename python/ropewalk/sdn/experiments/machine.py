@@ -1,7 +1,7 @@
 """Machines for experiments and tests: a network namespace with an Open vSwitch of its own.
 
-Everything a `Lab` starts or makes ends with it, also on Ctrl-C. What an earlier lab of the same name
-left after `kill -9` is removed at the start of the next.
+Everything a `Lab` starts or makes ends with it, also on Ctrl-C. What an earlier lab of the same
+name left after `kill -9` is removed at the start of the next.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
@@ -184,7 +184,7 @@ def run(*command: str, seconds: float = 30) -> str:
     return done.stdout
 
 
-def wait(ready: Any, problem: str, seconds: float = START_S) -> None:
+def wait(ready: Callable[[], bool], problem: str, seconds: float = START_S) -> None:
     """Waits until `ready()` is true.
 
     Raises:

@@ -3,7 +3,7 @@
 serve-tcp PORT                      tells each client its address, then echoes
 serve-udp HOST PORT                 tells each client its address for each datagram
 connect HOST PORT COUNT [GAP_S]     TCP connections one by one: set-up times, addresses seen
-flows HOST PORT COUNT RATE          UDP flows of one datagram each, at a rate: answers, addresses seen
+flows HOST PORT COUNT RATE          UDP flows of one datagram each, at a rate: answers, addresses
 steady HOST PORT SECONDS            one TCP connection, a message every 50 ms
 steady-udp HOST PORT SECONDS        the same by UDP
 """

@@ -1,8 +1,8 @@
 """The steps that prepare the machine for one configuration.
 
-Offload rules, each measured: a veth that enters the userspace datapath needs transmit offloads off at
-its far end (L4 checksums stay partial otherwise) and every device of the bridge needs GRO off
-(segments larger than the MTU are dropped without a count).
+Offload rules, each measured: a veth that enters the userspace datapath needs transmit offloads
+off at its far end (L4 checksums stay partial otherwise) and every device of the bridge needs GRO
+off (segments larger than the MTU are dropped without a count).
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ def steps(config: Config) -> list[Step]:
     """What `setup` does, in order.
 
     Raises:
-        CommandError: when the machine is not as the configuration says; the message says what to do.
+        CommandError: when the machine is not as the configuration says; the message says what to
+        do.
     """
     if ovs.bridge_exists(config):
         raise CommandError(
@@ -123,7 +124,7 @@ def _uplink(name: str) -> list[Step]:
     restored = [("ip", "route", "replace", *_route(row), "dev", name) for row in routes]
     for position, address in enumerate(held):
         # The kernel would answer beside the bridge.
-        undo = [("ip", "addr", "replace", address, "dev", name)]
+        undo: list[tuple[str, ...]] = [("ip", "addr", "replace", address, "dev", name)]
         if position == 0:
             undo += restored
         plan.append(Step(("ip", "addr", "del", address, "dev", name), tuple(undo)))

@@ -1,8 +1,8 @@
 """The connection to one switch: a thread that listens, reads and greets; writes from any thread.
 
-A malformed message is counted and skipped; the connection goes on as long as its framing holds. The
-end of a connection is seen when reading ends, and by unanswered echo requests. One switch at a time:
-a newer connection replaces an older one.
+A malformed message is counted and skipped; the connection goes on as long as its framing holds.
+The end of a connection is seen when reading ends, and by unanswered echo requests. One switch at
+a time: a newer connection replaces an older one.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class Switch:
             former.close()
         try:
             connection.run()
-        except _Broken as error:
+        except _BrokenError as error:
             _log.warning("the switch at %s: %s", address, error)
         except OSError as error:
             _log.info("the switch at %s is gone: %s", address, error)
@@ -140,7 +140,7 @@ class Switch:
         self._tell(event)
 
 
-class _Broken(Exception):
+class _BrokenError(Exception):
     """A connection whose framing cannot be trusted any more."""
 
 
@@ -157,7 +157,7 @@ class _Connection:
         self.ready = False
 
     def run(self) -> None:
-        """Greets and reads to the end; raises `_Broken` or OSError at a bad one."""
+        """Greets and reads to the end; raises `_BrokenError` or OSError at a bad one."""
         self._send(codec.hello())
         self._socket.settimeout(ECHO_SECONDS)
         buffer = bytearray()
@@ -168,7 +168,7 @@ class _Connection:
             except TimeoutError:
                 silent += 1
                 if silent > ECHOES_MAX:
-                    raise _Broken("no sign of life") from None
+                    raise _BrokenError("no sign of life") from None
                 self._send(codec.echo_request())
                 continue
             if not data:
@@ -178,7 +178,7 @@ class _Connection:
             while len(buffer) >= codec.HEADER_BYTES:
                 (length,) = struct.unpack_from("!H", buffer, 2)
                 if length < codec.HEADER_BYTES:
-                    raise _Broken(f"a message of {length} bytes")
+                    raise _BrokenError(f"a message of {length} bytes")
                 if len(buffer) < length:
                     break
                 self._received(bytes(buffer[:length]))
@@ -225,6 +225,7 @@ class _Connection:
             _log.debug("a malformed message: %s", error)
 
     def _handle(self, message: Any) -> None:
+        """What belongs to the connection itself; all else is about the program or the traffic."""
         ofp = codec.ofp
         match message:
             case ofp.OFPHello():
@@ -235,6 +236,17 @@ class _Connection:
             case ofp.OFPEchoRequest():
                 reply = codec.echo_reply(message.data)
                 self._write(codec.serialize(reply, message.xid))
+            case ofp.OFPErrorMsg():
+                self._switch.errors += 1
+                _log.warning(
+                    "the switch refused a message: type %s, code %s", message.type, message.code
+                )
+            case _:
+                self._program(message)
+
+    def _program(self, message: Any) -> None:
+        ofp = codec.ofp
+        match message:
             case ofp.OFPPortDescStatsReply():
                 self._ports += message.body
                 if not _more(message):
@@ -242,27 +254,27 @@ class _Connection:
             case ofp.OFPFlowStatsReply():
                 self._flows += [codec.flow(statistics) for statistics in message.body]
                 if len(self._flows) > FLOWS_MAX:
-                    raise _Broken(f"more than {FLOWS_MAX} flows of this project")
+                    raise _BrokenError(f"more than {FLOWS_MAX} flows of this project")
             case ofp.OFPGroupDescStatsReply():
                 self._groups += [codec.group(statistics) for statistics in message.body]
                 if not _more(message):
                     self._program_known()
+            case _:
+                self._traffic(message)
+
+    def _traffic(self, message: Any) -> None:
+        ofp = codec.ofp
+        match message:
             case ofp.OFPPacketIn():
                 port = message.match.get("in_port", 0)
-                self._switch.told(
-                    PacketIn(port, message.table_id, bytes(message.data), message.total_len)
-                )
+                data = bytes(message.data)
+                self._switch.told(PacketIn(port, message.table_id, data, message.total_len))
             case ofp.OFPPortStatus():
                 gone = message.reason == codec.of.OFPPR_DELETE
                 self._switch.told(PortChanged(codec.port(message.desc), gone))
             case ofp.OFPPortStatsReply():
                 counters = {row.port_no: (row.rx_bytes, row.tx_bytes) for row in message.body}
                 self._switch.told(PortStatistics(counters))
-            case ofp.OFPErrorMsg():
-                self._switch.errors += 1
-                _log.warning(
-                    "the switch refused a message: type %s, code %s", message.type, message.code
-                )
             case _:
                 pass
 

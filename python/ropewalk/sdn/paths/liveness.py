@@ -1,8 +1,9 @@
 """Whether a path is alive and what it loses, by probes that the far end reflects.
 
 Pure. A path counts as alive until nothing has come back for `down_after_s`, and again after
-`UP_ANSWERS` answers. Silence counts from the first probe on, and only when `SILENT_PROBES` have left:
-a controller that was held up itself condemns nobody. Loss is of both directions together, over the last `WINDOW` probes.
+`UP_ANSWERS` answers. Silence counts from the first probe on, and only when `SILENT_PROBES` have
+left: a controller that was held up itself condemns nobody. Loss is of both directions together,
+over the last `WINDOW` probes.
 """
 
 from __future__ import annotations
