@@ -75,8 +75,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="ropewalk-sdn",
-        description="Several uplinks on Open vSwitch: copies over all of them (bicast), or each new "
-        "flow over one of them (balance).",
+        description="Several uplinks on Open vSwitch: copies over all of them (bicast), or each "
+        "new flow over one of them (balance).",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -85,7 +85,7 @@ def _parser() -> argparse.ArgumentParser:
         "--config",
         type=Path,
         metavar="FILE",
-        help=f"configuration (${ENVIRONMENT}, else {DEFAULT})",
+        help=f"default: ${ENVIRONMENT}, else {DEFAULT}",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     commands.add_parser("check", help="check the configuration")

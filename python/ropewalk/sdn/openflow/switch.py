@@ -17,6 +17,9 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from os_ken.ofproto import ofproto_v1_3 as of
+from os_ken.ofproto import ofproto_v1_3_parser as ofp
+
 from ropewalk.sdn.events import (
     Connected,
     Disconnected,
@@ -217,16 +220,15 @@ class _Connection:
 
     def _received(self, data: bytes) -> None:
         try:
-            message = codec.decode(data)
-            if message is not None:
-                self._handle(message)
+            if data[1] in codec.IGNORED:
+                return
+            self._handle(codec.decode(data))
         except (codec.DecodeError, AttributeError, TypeError, ValueError) as error:
             self._switch.malformed += 1
             _log.debug("a malformed message: %s", error)
 
     def _handle(self, message: Any) -> None:
         """What belongs to the connection itself; all else is about the program or the traffic."""
-        ofp = codec.ofp
         match message:
             case ofp.OFPHello():
                 self._send(codec.features_request())
@@ -245,7 +247,6 @@ class _Connection:
                 self._program(message)
 
     def _program(self, message: Any) -> None:
-        ofp = codec.ofp
         match message:
             case ofp.OFPPortDescStatsReply():
                 self._ports += message.body
@@ -263,14 +264,13 @@ class _Connection:
                 self._traffic(message)
 
     def _traffic(self, message: Any) -> None:
-        ofp = codec.ofp
         match message:
             case ofp.OFPPacketIn():
                 port = message.match.get("in_port", 0)
                 data = bytes(message.data)
                 self._switch.told(PacketIn(port, message.table_id, data, message.total_len))
             case ofp.OFPPortStatus():
-                gone = message.reason == codec.of.OFPPR_DELETE
+                gone = message.reason == of.OFPPR_DELETE
                 self._switch.told(PortChanged(codec.port(message.desc), gone))
             case ofp.OFPPortStatsReply():
                 counters = {row.port_no: (row.rx_bytes, row.tx_bytes) for row in message.body}
@@ -290,4 +290,4 @@ class _Connection:
 
 
 def _more(message: Any) -> bool:
-    return bool(message.flags & codec.of.OFPMPF_REPLY_MORE)
+    return bool(message.flags & of.OFPMPF_REPLY_MORE)
