@@ -82,6 +82,7 @@ class FakeSwitch:
         self.program = present or Program()
         self.sent: list[Message] = []
         self.silent = silent or set()
+        self.host_mac = APP_MAC
         self.lossy: dict[int, int] = {}
         self._probes = 0
         ports = [Port(1, config.application.port, "0a:00:00:00:00:ff", True)]
@@ -130,7 +131,7 @@ class FakeSwitch:
             return
         packet = packets.parse(message.data)
         if isinstance(packet, packets.Arp):
-            mac = APP_MAC if port == 1 else gateway_mac(port - 2)
+            mac = self.host_mac if port == 1 else gateway_mac(port - 2)
             reply = packets.arp(
                 packets.ARP_REPLY, mac, packet.target, packet.sender, packet.sender_mac
             )

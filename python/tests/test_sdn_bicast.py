@@ -165,3 +165,14 @@ def test_the_program_comes_although_one_path_never_answered(tmp_path: Path) -> N
     switch = FakeSwitch(Bicast(), bicast(tmp_path), silent={3})
     switch.run(5)
     assert _ports(_group(switch, 2)) == [2]
+
+
+def test_a_new_host_behind_the_same_port_is_asked_for_at_once(tmp_path: Path) -> None:
+    switch = FakeSwitch(Bicast(), bicast(tmp_path))
+    switch.run(1)
+    switch.host_mac = "0a:00:00:00:00:99"
+    switch.tell(events.Disconnected())
+    switch.tell(events.Connected(switch.ports, switch.program))
+    switch.run(1)
+    arriving = [flow for flow in switch.flows(0, in_port=2) if flow.priority == 500]
+    assert SetField("eth_dst", "0a:00:00:00:00:99") in arriving[0].actions

@@ -8,6 +8,7 @@ import os
 import re
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -99,8 +100,10 @@ class Pair:
 def pair() -> Iterator[Pair]:
     with Lab("sdn-tp-") as lab:
         made = Pair(lab)
-        for number in range(3):
-            wait(lambda name=f"w{number}": _usable(made, name), "a path is not used")
+        wait(
+            lambda: all(used for n in range(3) for used in _used(made, f"w{n}")),
+            "a path is not used",
+        )
         yield made
 
 
@@ -146,11 +149,11 @@ def test_a_path_that_falls_silent_is_replaced_by_the_spare(pair: Pair) -> None:
     machine.run("ip", "link", "set", "w0", "down")
     try:
         assert pair.ping()[0] == 5
-        wait(lambda: not _usable(pair, "w0"), "the dead path is still used")
+        wait(lambda: not any(_used(pair, "w0")), "the dead path is still used")
         assert pair.ping() == (5, 4 * 3)
     finally:
         machine.run("ip", "link", "set", "w0", "up")
-    wait(lambda: _usable(pair, "w0"), "the path is not used again")
+    wait(lambda: all(_used(pair, "w0")), "the path is not used again")
 
 
 def test_only_small_packets_are_copied(pair: Pair) -> None:
@@ -185,6 +188,34 @@ def test_metrics_and_status_tell_the_same(pair: Pair) -> None:
     assert 'ropewalk_sdn_uplink_usable{uplink="w0"} 1' in metrics
 
 
+def test_the_connection_can_be_by_tls_with_keys_of_both_ends(pair: Pair) -> None:
+    machine, config = pair.machines["a"], pair.configs["a"]
+    stop(pair.controllers["a"])
+    keys = machine.directory
+    for name in ("controller", "switch"):
+        _certificate(keys, name)
+    tls = (
+        f'[controller.tls]\nkey = "{keys}/controller.key"\ncertificate = "{keys}/controller.crt"\n'
+        f'authority = "{keys}/all.crt"\nswitch_key = "{keys}/switch.key"\n'
+        f'switch_certificate = "{keys}/switch.crt"\n'
+    )
+    both = (keys / "controller.crt").read_text() + (keys / "switch.crt").read_text()
+    (keys / "all.crt").write_text(both)
+    try:
+        machine.command(config, "teardown")
+        pair.configs["a"] = pair.configure("a", "copies = 2\n" + tls)
+        machine.command(pair.configs["a"], "setup")
+        pair.controllers["a"] = machine.control(pair.configs["a"])
+        wait(lambda: _answered(pair), "nothing passes with TLS")
+        assert pair.counters("a")["refused_messages"] == 0
+    finally:
+        stop(pair.controllers["a"])
+        machine.command(pair.configs["a"], "teardown")
+        pair.configs["a"] = pair.configure("a", "copies = 2")
+        machine.command(pair.configs["a"], "setup")
+        pair.controllers["a"] = machine.control(pair.configs["a"])
+
+
 def test_setup_twice_is_no_error_and_teardown_restores_everything(pair: Pair) -> None:
     machine, config = pair.machines["a"], pair.configs["a"]
     assert "already" in machine.command(config, "setup")
@@ -193,7 +224,7 @@ def test_setup_twice_is_no_error_and_teardown_restores_everything(pair: Pair) ->
     assert pair.settings() == pair.before
     assert config.bridge.name not in _bridges(machine)
     machine.command(config, "setup")
-    wait(lambda: _settled(config), "the controller did not settle after a new setup")
+    wait(lambda: _answered(pair), "nothing passes after a new setup")
     assert pair.ping()[0] == 5
 
 
@@ -238,18 +269,26 @@ def test_the_switch_decides_alone_also_without_a_controller(bench: balance_ovs.B
     assert len(row["by"]) == 2
 
 
-def _usable(pair: Pair, name: str) -> bool:
-    return all(
-        row["usable"]
+def _used(pair: Pair, name: str) -> list[bool]:
+    """Whether each end uses a path."""
+    return [
+        bool(row["usable"])
         for end in ENDS
         for row in ask(pair.configs[end].socket)["uplinks"]
         if row["name"] == name
-    )
+    ]
 
 
-def _settled(config: Config) -> bool:
-    report = ask(config.socket)
-    return bool(report["settled"]) and all(row["usable"] for row in report["uplinks"])
+def _certificate(directory: Path, name: str) -> None:
+    request = ["openssl", "req", "-x509", "-newkey", "ec", "-nodes", "-days", "2"]
+    request += ["-pkeyopt", "ec_paramgen_curve:prime256v1", "-subj", f"/CN={name}"]
+    run(*request, "-keyout", f"{directory}/{name}.key", "-out", f"{directory}/{name}.crt")
+
+
+def _answered(pair: Pair) -> bool:
+    with contextlib.suppress(LabError):
+        return pair.ping(count=1)[0] == 1
+    return False
 
 
 def _bridges(machine: Machine) -> str:
