@@ -30,7 +30,7 @@ from ropewalk.sdn.events import (
     Present,
 )
 from ropewalk.sdn.openflow import codec
-from ropewalk.sdn.openflow.program import Flow, Group, Message, Program
+from ropewalk.sdn.openflow.program import GROUP_MAX, Flow, Group, Message, Program
 
 MESSAGE_BYTES_MAX = 65_535
 FLOWS_MAX = 100_000
@@ -279,7 +279,8 @@ class _Connection:
                 pass
 
     def _program_known(self) -> None:
-        present = Program(frozenset(self._flows), frozenset(self._groups))
+        ours = frozenset(group for group in self._groups if group.number <= GROUP_MAX)
+        present = Program(frozenset(self._flows), ours)
         if self._connected:
             self._switch.told(Present(present))
             return
