@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+import select
 import socket
 import ssl
 import struct
@@ -131,6 +132,7 @@ class Switch:
             _log.info("the switch at %s is gone: %s", address, error)
         finally:
             connection.close()
+            connection.release()
             with self._lock:
                 ours = self._connection is connection
                 if ours:
@@ -151,7 +153,7 @@ class _Connection:
     def __init__(self, client: socket.socket, switch: Switch) -> None:
         self._socket = client
         self._switch = switch
-        self._sending = threading.Lock()
+        self._lock = threading.Lock()
         self._transactions = itertools.count(1)
         self._ports: list[Any] = []
         self._flows: list[Flow] = []
@@ -162,12 +164,11 @@ class _Connection:
     def run(self) -> None:
         """Greets and reads to the end; raises `_BrokenError` or OSError at a bad one."""
         self._send(codec.hello())
-        self._socket.settimeout(ECHO_SECONDS)
         buffer = bytearray()
         silent = 0
         while True:
             try:
-                data = self._socket.recv(65_536)
+                data = self._read()
             except TimeoutError:
                 silent += 1
                 if silent > ECHOES_MAX:
@@ -201,22 +202,36 @@ class _Connection:
         self._send(codec.groups_request())
 
     def close(self) -> None:
-        """Ends it at both ends."""
+        """Ends it at both ends; who reads notices. From any thread."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
+
+    def release(self) -> None:
+        """Gives the socket back; only who reads may do that."""
         self._socket.close()
 
     def _send(self, message: Any) -> None:
         self._write(codec.serialize(message, next(self._transactions) & 0xFFFF_FFFF))
 
     def _write(self, data: bytes) -> bool:
-        with self._sending:
+        with self._lock:
             try:
                 self._socket.sendall(data)
             except OSError:
-                # Reading notices and tells.
+                # Half a message may have left: nothing after it would be understood. Reading
+                # notices the end and tells.
+                self.close()
                 return False
         return True
+
+    def _read(self) -> bytes:
+        """What has arrived, empty at the end; raises TimeoutError after silence."""
+        pending = isinstance(self._socket, ssl.SSLSocket) and self._socket.pending()
+        if not pending and not select.select([self._socket], [], [], ECHO_SECONDS)[0]:
+            raise TimeoutError
+        # One TLS connection cannot be read and written at the same time.
+        with self._lock:
+            return self._socket.recv(65_536)
 
     def _received(self, data: bytes) -> None:
         try:
