@@ -2,7 +2,7 @@
 
 A malformed message is counted and skipped; the connection goes on as long as its framing holds.
 The end of a connection is seen when reading ends, and by unanswered echo requests. One switch at
-a time: a newer connection replaces an older one.
+a time: a newer one replaces an older one when it has said what it has.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ from ropewalk.sdn.openflow.program import GROUP_MAX, Flow, Group, Message, Progr
 MESSAGE_BYTES_MAX = 65_535
 FLOWS_MAX = 100_000
 """Flows of this project that are read back; more means a runaway and ends the connection."""
+CONNECTIONS_MAX = 8
+"""Connections at a time; all but one are strangers', or have been replaced and end."""
 ECHO_SECONDS = 1.0
 """Silence after which the switch is asked for a sign of life."""
 ECHOES_MAX = 3
@@ -58,6 +60,7 @@ class Switch:
         self._lock = threading.Lock()
         self._connection: _Connection | None = None
         self._stopped = False
+        self._places = threading.Semaphore(CONNECTIONS_MAX)
         self.malformed = 0
         self.errors = 0
         self.sent = 0
@@ -105,9 +108,18 @@ class Switch:
                 client, address = self._listener.accept()
             except OSError:
                 return
+            if not self._places.acquire(blocking=False):
+                client.close()
+                continue
             threading.Thread(
-                target=self._serve, args=(client, address), name="switch", daemon=True
+                target=self._place, args=(client, address), name="switch", daemon=True
             ).start()
+
+    def _place(self, client: socket.socket, address: object) -> None:
+        try:
+            self._serve(client, address)
+        finally:
+            self._places.release()
 
     def _serve(self, client: socket.socket, address: object) -> None:
         client.settimeout(SEND_SECONDS_MAX)
@@ -120,10 +132,6 @@ class Switch:
             client.close()
             return
         connection = _Connection(client, self)
-        with self._lock:
-            former, self._connection = self._connection, connection
-        if former is not None:
-            former.close()
         try:
             connection.run()
         except _BrokenError as error:
@@ -140,9 +148,17 @@ class Switch:
             if ours:
                 self._tell(Disconnected())
 
-    def told(self, event: Event) -> None:
-        """Passes an event on."""
-        self._tell(event)
+    def accepted(self, connection: _Connection) -> None:
+        """A connection has said what its switch has: it takes the place of an older one."""
+        with self._lock:
+            former, self._connection = self._connection, connection
+        if former is not None:
+            former.close()
+
+    def told(self, connection: _Connection, event: Event) -> None:
+        """Passes an event of the present connection on."""
+        if connection is self._connection:
+            self._tell(event)
 
 
 class _BrokenError(Exception):
@@ -283,13 +299,13 @@ class _Connection:
             case ofp.OFPPacketIn():
                 port = message.match.get("in_port", 0)
                 data = bytes(message.data)
-                self._switch.told(PacketIn(port, message.table_id, data, message.total_len))
+                self._switch.told(self, PacketIn(port, message.table_id, data, message.total_len))
             case ofp.OFPPortStatus():
                 gone = message.reason == of.OFPPR_DELETE
-                self._switch.told(PortChanged(codec.port(message.desc), gone))
+                self._switch.told(self, PortChanged(codec.port(message.desc), gone))
             case ofp.OFPPortStatsReply():
                 counters = {row.port_no: (row.rx_bytes, row.tx_bytes) for row in message.body}
-                self._switch.told(PortStatistics(counters))
+                self._switch.told(self, PortStatistics(counters))
             case _:
                 pass
 
@@ -297,12 +313,13 @@ class _Connection:
         ours = frozenset(group for group in self._groups if group.number <= GROUP_MAX)
         present = Program(frozenset(self._flows), ours)
         if self._connected:
-            self._switch.told(Present(present))
+            self._switch.told(self, Present(present))
             return
         self._connected = True
         self.ready = True
+        self._switch.accepted(self)
         ports = tuple(codec.port(description) for description in self._ports)
-        self._switch.told(Connected(ports, present))
+        self._switch.told(self, Connected(ports, present))
 
 
 def _more(message: Any) -> bool:
