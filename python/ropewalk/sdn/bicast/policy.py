@@ -1,0 +1,125 @@
+"""Decides what is copied over which paths."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, replace
+
+from ropewalk.sdn import events, packets, policy
+from ropewalk.sdn.bicast import program
+from ropewalk.sdn.config import Config
+from ropewalk.sdn.openflow.program import Message, Program, apply, difference
+from ropewalk.sdn.policy import Common
+
+_MAGIC = b"rwp1"
+_PROBE = struct.Struct("!4sI")
+
+
+@dataclass(frozen=True)
+class State:
+    """What is known, and whether copies are made now."""
+
+    common: Common
+    copying: bool
+
+
+class Bicast:
+    """The policy of mode `bicast`."""
+
+    def begin(self, config: Config) -> State:
+        """Nothing is known; copies are made at once unless they wait for losses."""
+        assert config.bicast is not None, "the configuration is of this mode"
+        return State(Common(config), config.bicast.when == "always")
+
+    def step(self, state: State, event: object, now: float) -> tuple[State, list[Message]]:
+        """The next state, and what to send."""
+        messages: list[Message] = []
+        common = state.common
+        match event:
+            case events.Connected(ports, present):
+                common = policy.connected(common, ports, present, now)
+            case events.Disconnected():
+                return replace(state, common=policy.disconnected(common)), []
+            case events.Present(present):
+                common = replace(common, installed=present)
+            case events.PortChanged(port, gone):
+                common = policy.port_changed(common, port, gone, now)
+            case events.PacketIn(port, _, data):
+                common = self._packet(common, port, data, now)
+            case events.Tick():
+                common, messages = policy.passed(common, now)
+                common, probes = self._probes(common, now)
+                messages += probes
+            case _:
+                pass
+        state = self._loss(replace(state, common=common))
+        return self._installed(state, now, messages)
+
+    def report(self, state: State, now: float) -> dict[str, object]:
+        """What people are told."""
+        bicast = state.common.config.bicast
+        assert bicast is not None, "the configuration is of this mode"
+        paths = len(policy.usable(state.common))
+        return {
+            **policy.report(state.common, now),
+            "copying": state.copying and bicast.copies > 1,
+            "copies": min(bicast.copies, paths) if state.copying else min(1, paths),
+        }
+
+    def _packet(self, common: Common, port: int, data: bytes, now: float) -> Common:
+        packet = packets.parse(data)
+        if isinstance(packet, packets.Arp):
+            return policy.arp_in(common, port, packet, now)
+        uplink = policy.uplink_at(common, port)
+        if packet is None or uplink is None or len(packet.payload) < _PROBE.size:
+            return common
+        magic, number = _PROBE.unpack_from(packet.payload)
+        if magic != _MAGIC:
+            return common
+        return policy.answered(common, uplink.name, number, now)
+
+    def _probes(self, common: Common, now: float) -> tuple[Common, list[Message]]:
+        common, due = policy.due_probes(common, now)
+        first = common.config.probe.port
+        messages: list[Message] = []
+        for uplink, port, mac, number in due:
+            frame = packets.udp(
+                (port.mac, mac),
+                (uplink.ip, uplink.peer),
+                (first + 1, first),
+                _PROBE.pack(_MAGIC, number),
+            )
+            messages.append(policy.packet_out(frame, port.number))
+        return common, messages
+
+    def _loss(self, state: State) -> State:
+        """Copies begin and end by the loss of the path that is used alone."""
+        bicast = state.common.config.bicast
+        assert bicast is not None, "the configuration is of this mode"
+        if bicast.when == "always":
+            return state
+        paths = policy.usable(state.common)
+        path = state.common.paths.get(paths[0].name) if paths else None
+        if path is None or path.loss is None:
+            return state
+        if state.copying and path.loss <= bicast.loss_off:
+            return replace(state, copying=False)
+        if not state.copying and path.loss >= bicast.loss_on:
+            return replace(state, copying=True)
+        return state
+
+    def _installed(
+        self, state: State, now: float, messages: list[Message]
+    ) -> tuple[State, list[Message]]:
+        common = state.common
+        if common.connected_s is None:
+            return state, []
+        settled = common.settled or policy.ready(common, now)
+        if settled:
+            changes = difference(common.installed, program.build(common, state.copying))
+        else:
+            base = Program(frozenset(policy.base_flows(common) | program.probe_flows(common)))
+            changes = difference(common.installed, base, add_only=True)
+        installed = apply(common.installed, changes)
+        common = replace(common, settled=settled, installed=installed)
+        return replace(state, common=common), [*changes, *messages]

@@ -1,0 +1,215 @@
+"""The command `ropewalk-sdn`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ropewalk import __version__
+from ropewalk.sdn import api
+from ropewalk.sdn.config import Config, read
+from ropewalk.sdn.host import changes, plan
+from ropewalk.sdn.host.commands import CommandError
+from ropewalk.sdn.reader import ConfigError
+
+ENVIRONMENT = "ROPEWALK_SDN_CONFIG"
+DEFAULT = Path("/etc/ropewalk/sdn.toml")
+
+_EPILOG = """\
+in short:
+  ropewalk-sdn setup --plan     shows what would be changed on this machine
+  ropewalk-sdn setup            makes the bridge, its ports and the application's interface
+  ropewalk-sdn run              controls the bridge until it is stopped; traffic goes on without it
+  ropewalk-sdn status           what each uplink does
+  ropewalk-sdn teardown         undoes everything setup did
+
+exit status:
+  0  done     1  failed, or the controller does not answer     2  wrong usage or configuration
+  130  interrupted
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command and returns its exit status."""
+    options = _parser().parse_args(arguments)
+    if options.command == "completions":
+        print(_COMPLETIONS[options.shell].strip())
+        return 0
+    logging.basicConfig(
+        level=logging.DEBUG if getattr(options, "verbose", False) else logging.INFO,
+        format="%(asctime)s %(levelname)s %(message)s",
+        stream=sys.stderr,
+    )
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        config = read(_path(options.config))
+        match options.command:
+            case "check":
+                print(f"{config.path}: mode {config.mode}, {len(config.uplinks)} uplinks: in order")
+                return 0
+            case "setup":
+                return _setup(config, options.plan)
+            case "teardown":
+                return _teardown(config, options.plan)
+            case "run":
+                return _run(config)
+            case _:
+                return _status(config, options.json)
+    except KeyboardInterrupt:
+        return 130
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except (CommandError, changes.ChangesError, api.ApiError, OSError) as error:
+        print(f"ropewalk-sdn: {error}", file=sys.stderr)
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="ropewalk-sdn",
+        description="Several uplinks on Open vSwitch: copies over all of them (bicast), or each "
+        "new flow over one of them (balance).",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"ropewalk-sdn {__version__}")
+    parser.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help=f"default: ${ENVIRONMENT}, else {DEFAULT}",
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands.add_parser("check", help="check the configuration")
+    for name, text in (
+        ("setup", "prepare this machine (as root)"),
+        ("teardown", "undo what setup did (as root)"),
+    ):
+        command = commands.add_parser(name, help=text)
+        command.add_argument(
+            "--plan", action="store_true", help="show the commands, change nothing"
+        )
+    run = commands.add_parser("run", help="control the bridge until stopped")
+    run.add_argument("-v", "--verbose", action="store_true", help="log decisions too")
+    status = commands.add_parser("status", help="what the running controller sees and does")
+    status.add_argument("--json", action="store_true", help="one JSON object")
+    completions = commands.add_parser("completions", help="print completions for a shell")
+    completions.add_argument("shell", choices=sorted(_COMPLETIONS))
+    return parser
+
+
+def _path(given: Path | None) -> Path:
+    named = os.environ.get(ENVIRONMENT)
+    return given or (Path(named) if named else DEFAULT)
+
+
+def _setup(config: Config, plan_only: bool) -> int:
+    path = plan.state_file(config)
+    if plan_only:
+        print("\n".join(plan.written(plan.steps(config))))
+        return 0
+    with changes.locked(path):
+        record = changes.read(path)
+        fingerprint = plan.fingerprint(config)
+        if record and record.complete:
+            if record.fingerprint != fingerprint:
+                raise changes.ChangesError(
+                    f"{config.bridge.name} is set up by another configuration; "
+                    "run `ropewalk-sdn teardown` first"
+                )
+            print(f"{config.bridge.name} is set up already")
+            return 0
+        if record:
+            count = changes.undone(path)
+            print(f"undid {count} changes of a setup that was interrupted", file=sys.stderr)
+        steps = plan.steps(config)
+        changes.make(path, fingerprint, steps)
+    print(f"{config.bridge.name} is set up; `ropewalk-sdn run` controls it")
+    return 0
+
+
+def _teardown(config: Config, plan_only: bool) -> int:
+    path = plan.state_file(config)
+    if plan_only:
+        record = changes.read(path)
+        for change in reversed(record.undo if record else ()):
+            print(" ".join(change.command))
+        return 0
+    with changes.locked(path):
+        count = changes.undone(path)
+    print(f"undid {count} changes" if count else "nothing is set up")
+    return 0
+
+
+def _run(config: Config) -> int:
+    # Imported here: os-ken takes a second, which the other commands do not need.
+    from ropewalk.sdn.service import Service
+
+    service = Service(config)
+    served = api.Api(config.socket, service.report)
+
+    def stop(_number: int, _frame: object) -> None:
+        service.stop()
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    try:
+        service.run()
+    finally:
+        served.close()
+    return 0
+
+
+def _status(config: Config, as_json: bool) -> int:
+    report = api.ask(config.socket)
+    if as_json:
+        print(json.dumps(report))
+        return 0
+    print("\n".join(_lines(report)))
+    return 0
+
+
+def _lines(report: dict[str, Any]) -> list[str]:
+    state = "connected" if report["connected"] else "no switch"
+    lines = [
+        f"{report['bridge']}: {report['mode']}, {state}, "
+        f"{report['flows']} flows, {report['groups']} groups"
+    ]
+    if "copies" in report:
+        lines.append(f"copies of each chosen packet: {report['copies']}")
+    for uplink in report["uplinks"]:
+        rtt = "-" if uplink["rtt_ms"] is None else f"{uplink['rtt_ms']:.1f} ms"
+        loss = "-" if uplink["loss"] is None else f"{100 * uplink['loss']:.1f} %"
+        new = report.get("new_flows", {}).get(uplink["name"])
+        flows = "" if new is None else f"  new flows {new}"
+        lines.append(
+            f"  {uplink['name']:<15} {'up' if uplink['usable'] else 'down':<5}"
+            f" rtt {rtt:>10}  loss {loss:>7}{flows}"
+        )
+    return lines
+
+
+_WORDS = "check setup teardown run status completions"
+_COMPLETIONS = {
+    "bash": f"""
+complete -W "{_WORDS} --config --plan --json --help" ropewalk-sdn
+""",
+    "zsh": f"""
+#compdef ropewalk-sdn
+_arguments '--config[configuration]:file:_files' '1:command:({_WORDS})' '*:option:(--plan --json)'
+""",
+    "fish": f"""
+complete -c ropewalk-sdn -f -a "{_WORDS}"
+complete -c ropewalk-sdn -l config -r
+complete -c ropewalk-sdn -l plan
+complete -c ropewalk-sdn -l json
+""",
+}

@@ -1,0 +1,319 @@
+"""The configuration of `ropewalk-sdn`, parsed once into typed values (docs/sdn.md lists the keys).
+The configuration of `ropewalk-sdn`, parsed once into typed values (docs/sdn.md lists the keys)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from ipaddress import IPv4Interface
+from pathlib import Path
+
+from ropewalk.sdn import reader
+from ropewalk.sdn.reader import Table
+
+UPLINKS_MAX = 16
+FLOWS_MAX = 15
+INTERFACE_NAME_MAX = 15
+"""Characters of an interface name (IFNAMSIZ without its end)."""
+
+PROTOCOLS = {"tcp": 6, "udp": 17, "icmp": 1, "esp": 50, "gre": 47}
+KINDS = ("tcp", "quic", "udp", "icmp")
+
+
+@dataclass(frozen=True)
+class Bridge:
+    """The bridge and its switch."""
+
+    name: str
+    datapath: str
+    database: str
+    """Socket of ovsdb-server as `ovs-vsctl --db` takes it; "" for the system's."""
+
+
+@dataclass(frozen=True)
+class Tls:
+    """Keys of the OpenFlow connection: the controller's, and the switch's for `setup`."""
+
+    key: Path
+    certificate: Path
+    authority: Path
+    switch_key: Path | None
+    switch_certificate: Path | None
+
+
+@dataclass(frozen=True)
+class Controller:
+    """Where the controller listens."""
+
+    address: str
+    port: int
+    tls: Tls | None
+
+
+@dataclass(frozen=True)
+class Application:
+    """The host beneath which the bridge works."""
+
+    namespace: str
+    interface: str
+    port: str
+    address: str
+    """With the length of its prefix."""
+    far: str
+    """`bicast`: the other end's application; `balance`: the gateway the host sees."""
+
+    @property
+    def ip(self) -> str:
+        """The address alone."""
+        return str(IPv4Interface(self.address).ip)
+
+
+@dataclass(frozen=True)
+class Uplink:
+    """One way out."""
+
+    name: str
+    address: str
+    """With the length of its prefix."""
+    gateway: str
+    """The next hop on this uplink."""
+    peer: str
+    """`bicast`: the other end's address of this path; `balance`: who is probed."""
+    weight: float | None
+    rate_mbit: float | None
+
+    @property
+    def ip(self) -> str:
+        """The address alone."""
+        return str(IPv4Interface(self.address).ip)
+
+
+@dataclass(frozen=True)
+class Probe:
+    """How paths are probed."""
+
+    interval_s: float
+    down_after_s: float
+    port: int
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Flows that are copied: an IP protocol with, perhaps, one of its ports."""
+
+    protocol: int
+    port: int | None
+
+
+@dataclass(frozen=True)
+class Bicast:
+    """What is copied, and when."""
+
+    copies: int
+    when: str
+    loss_on: float
+    loss_off: float
+    packet_bytes_max: int
+    chosen: tuple[Chosen, ...]
+    remove_copies: bool
+
+
+@dataclass(frozen=True)
+class Balance:
+    """How new flows are spread."""
+
+    decide: str
+    rule: str
+    spread: tuple[str, ...]
+    flow_bytes: int
+    tcp_idle_s: int
+    udp_idle_s: int
+    icmp_idle_s: int
+    zone: int
+    """First of the connection tracking zones; one more for each uplink."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """One bridge in one mode; exactly one of `bicast` and `balance` is there."""
+
+    path: Path
+    bridge: Bridge
+    controller: Controller
+    application: Application
+    uplinks: tuple[Uplink, ...]
+    probe: Probe
+    bicast: Bicast | None
+    balance: Balance | None
+    socket: Path
+    state_dir: Path
+
+    @property
+    def mode(self) -> str:
+        """ "bicast" or "balance"."""
+        return "bicast" if self.bicast else "balance"
+
+
+def read(path: Path) -> Config:
+    """Reads and checks a file.
+
+    Raises:
+        ConfigError: with every error, each naming file, key and remedy.
+    """
+    top = reader.load(path)
+    mode = top.choice("mode", ("bicast", "balance"), "bicast")
+    bridge = _bridge(top.table("bridge"))
+    uplinks = tuple(_uplink(table, mode) for table in top.tables("uplink", UPLINKS_MAX))
+    if not uplinks:
+        top.error("uplink", "missing", "describe each uplink in an [[uplink]]")
+    _distinct(top, uplinks)
+    other = "balance" if mode == "bicast" else "bicast"
+    if top.has(other):
+        top.error(other, f'is for mode = "{other}"', f'remove it, or write mode = "{other}"')
+        top.table(other)
+    config = Config(
+        path=path,
+        bridge=bridge,
+        controller=_controller(top.table("controller")),
+        application=_application(top.table("application"), mode),
+        uplinks=uplinks,
+        probe=_probe(top.table("probe")),
+        bicast=_bicast(top.table("bicast"), len(uplinks)) if mode == "bicast" else None,
+        balance=_balance(top.table("balance")) if mode == "balance" else None,
+        socket=top.file("socket", f"/run/ropewalk/sdn-{bridge.name}.sock") or Path(),
+        state_dir=top.file("state_dir", "/var/lib/ropewalk") or Path(),
+    )
+    top.finish()
+    return config
+
+
+def _bridge(table: Table) -> Bridge:
+    bridge = Bridge(
+        table.text("name", "ropebr0", length_max=INTERFACE_NAME_MAX),
+        table.choice("datapath", ("netdev", "system"), "netdev"),
+        table.text("database", ""),
+    )
+    table.end()
+    return bridge
+
+
+def _controller(table: Table) -> Controller:
+    listen = table.text("listen", "127.0.0.1:6653")
+    address, _, port = listen.rpartition(":")
+    if not address or not port.isdecimal() or not 0 < int(port) < 65_536:
+        table.error("listen", f'"{listen}" is no address', 'write it like "127.0.0.1:6653"')
+        address, port = "127.0.0.1", "6653"
+    tls = None
+    if table.has("tls"):
+        keys = table.table("tls")
+        tls = Tls(
+            keys.file("key") or _needed(keys, "key"),
+            keys.file("certificate") or _needed(keys, "certificate"),
+            keys.file("authority") or _needed(keys, "authority"),
+            keys.file("switch_key"),
+            keys.file("switch_certificate"),
+        )
+        keys.end()
+    table.end()
+    return Controller(address, int(port), tls)
+
+
+def _needed(table: Table, key: str) -> Path:
+    table.error(key, "missing", "name the file; TLS needs key, certificate and authority")
+    return Path()
+
+
+def _application(table: Table, mode: str) -> Application:
+    interface = table.text("interface", "ropeapp0", length_max=INTERFACE_NAME_MAX)
+    far = "peer" if mode == "bicast" else "gateway"
+    application = Application(
+        namespace=table.text("namespace", ""),
+        interface=interface,
+        port=table.text("port", "ropesw0", length_max=INTERFACE_NAME_MAX),
+        address=table.interface("address"),
+        far=table.address(far),
+    )
+    if application.interface == application.port:
+        table.error("port", "the same as interface", "the two ends need different names")
+    table.end()
+    return application
+
+
+def _uplink(table: Table, mode: str) -> Uplink:
+    name = table.text("name", length_max=INTERFACE_NAME_MAX)
+    address = table.interface("address")
+    gateway = table.address("gateway", "" if mode == "bicast" else None)
+    if mode == "bicast":
+        peer = table.address("peer")
+        weight = rate = None
+    else:
+        peer = table.address("probe", "") or gateway
+        weight = table.number("weight", 1, 0.001, 1000, "") if table.has("weight") else None
+        rate = (
+            table.number("rate_mbit", 1, 0.01, 400_000, "Mbit/s")
+            if table.has("rate_mbit")
+            else None
+        )
+    table.end()
+    return Uplink(name, address, gateway or peer, peer, weight, rate)
+
+
+def _distinct(top: Table, uplinks: tuple[Uplink, ...]) -> None:
+    for what, values in (
+        ("name", [uplink.name for uplink in uplinks]),
+        ("address", [uplink.address for uplink in uplinks]),
+    ):
+        if len(set(values)) < len(values):
+            top.error(f"uplink.{what}", "the same twice", f"each uplink needs its own {what}")
+
+
+def _probe(table: Table) -> Probe:
+    probe = Probe(
+        table.number("interval_ms", 100, 0, 60_000, "ms, 0 for none") / 1000,
+        table.number("down_after_ms", 1000, 100, 600_000, "ms") / 1000,
+        table.whole("port", 4790, 1, 65_534),
+    )
+    table.end()
+    return probe
+
+
+def _bicast(table: Table, uplinks: int) -> Bicast:
+    chosen = []
+    for row in table.tables("flow", FLOWS_MAX):
+        protocol = row.choice("protocol", tuple(PROTOCOLS), "tcp")
+        port = row.whole("port", 1, 1, 65_535) if row.has("port") else None
+        if port is not None and protocol not in ("tcp", "udp"):
+            row.error("port", f"{protocol} has no ports", "remove it")
+        row.end()
+        chosen.append(Chosen(PROTOCOLS[protocol], port))
+    bicast = Bicast(
+        copies=table.whole("copies", 2, 1, UPLINKS_MAX),
+        when=table.choice("when", ("always", "loss"), "always"),
+        loss_on=table.number("loss_on_percent", 1, 0.01, 100, "%") / 100,
+        loss_off=table.number("loss_off_percent", 0.3, 0, 100, "%") / 100,
+        packet_bytes_max=table.whole("packet_bytes_max", 0, 0, 65_535, "bytes, 0 for any"),
+        chosen=tuple(chosen),
+        remove_copies=table.flag("remove_copies", False),
+    )
+    if uplinks and bicast.copies > uplinks:
+        table.error("copies", f"{bicast.copies} copies", f"there are {uplinks} uplinks: use fewer")
+    if bicast.loss_off > bicast.loss_on:
+        table.error("loss_off_percent", "above loss_on_percent", "make it smaller")
+    table.end()
+    return bicast
+
+
+def _balance(table: Table) -> Balance:
+    balance = Balance(
+        decide=table.choice("decide", ("controller", "switch"), "controller"),
+        rule=table.choice(
+            "rule", ("weighted-round-robin", "least-expected-finish"), "weighted-round-robin"
+        ),
+        spread=table.texts("spread", KINDS, KINDS),
+        flow_bytes=table.whole("flow_bytes", 50_000, 1, 1_000_000_000, "bytes"),
+        tcp_idle_s=table.whole("tcp_idle_s", 7_200, 10, 1_000_000, "s"),
+        udp_idle_s=table.whole("udp_idle_s", 180, 1, 1_000_000, "s"),
+        icmp_idle_s=table.whole("icmp_idle_s", 30, 1, 1_000_000, "s"),
+        zone=table.whole("zone", 4700, 1, 65_000),
+    )
+    table.end()
+    return balance

@@ -1,0 +1,71 @@
+"""What a policy is told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ropewalk.sdn.openflow.program import Program
+
+
+@dataclass(frozen=True)
+class Port:
+    """A port of the bridge; `live` when it is up and has a carrier."""
+
+    number: int
+    name: str
+    mac: str
+    live: bool
+
+
+@dataclass(frozen=True)
+class Connected:
+    """The switch has connected: its ports, and what it has of this project."""
+
+    ports: tuple[Port, ...]
+    present: Program = field(default_factory=Program)
+
+
+@dataclass(frozen=True)
+class Disconnected:
+    """The connection to the switch has gone; its flows stay."""
+
+
+@dataclass(frozen=True)
+class Present:
+    """What the switch has of this project, asked for again now and then."""
+
+    present: Program
+
+
+@dataclass(frozen=True)
+class PortChanged:
+    """A port came, changed, or went (`gone`)."""
+
+    port: Port
+    gone: bool = False
+
+
+@dataclass(frozen=True)
+class PacketIn:
+    """A packet the switch asks about; `data` may be cut short."""
+
+    port: int
+    table: int
+    data: bytes
+    bytes_all: int
+
+
+@dataclass(frozen=True)
+class PortStatistics:
+    """Counters by port number: bytes received and bytes sent since the port was added."""
+
+    bytes_by_port: Mapping[int, tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Tick:
+    """Time has passed."""
+
+
+Event = Connected | Disconnected | Present | PortChanged | PacketIn | PortStatistics | Tick

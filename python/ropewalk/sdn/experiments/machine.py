@@ -1,0 +1,223 @@
+"""Machines for experiments and tests: a network namespace with an Open vSwitch of its own.
+
+Everything a `Lab` starts or makes ends with it, also on Ctrl-C. What an earlier lab of the same
+name left after `kill -9` is removed at the start of the next.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+from ropewalk.sdn.api import ApiError, ask
+from ropewalk.sdn.config import Config, read
+
+START_S = 60.0
+"""For programs to start and states to come about, on a machine that does other things too."""
+STOP_S = 5.0
+_SCHEMA = Path("/usr/share/openvswitch/vswitch.ovsschema")
+
+
+class LabError(Exception):
+    """Something could not be started; the message says what and why."""
+
+
+class Lab:
+    """A set of namespaces and processes that share a prefix and a directory."""
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+        self._namespaces: list[str] = []
+        self._processes: list[subprocess.Popen[Any]] = []
+        self._machines: list[Machine] = []
+        self.directory = Path()
+
+    def __enter__(self) -> Lab:
+        """Removes what an earlier one left."""
+        for name in _namespaces():
+            if name.startswith(self.prefix):
+                self._remove(name)
+        self.directory = Path(tempfile.mkdtemp(prefix=f"{self.prefix}"))
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Ends processes, then namespaces, then files."""
+        for process in reversed(self._processes):
+            stop(process)
+        for name in self._namespaces:
+            self._remove(name)
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def namespace(self, name: str) -> str:
+        """A new namespace; its full name."""
+        full = self.prefix + name
+        run("ip", "netns", "add", full)
+        self._namespaces.append(full)
+        run("ip", "-n", full, "link", "set", "lo", "up")
+        return full
+
+    def adopt(self, name: str) -> None:
+        """A namespace that somebody else made, to be removed at the end."""
+        self._namespaces.append(name)
+
+    def start(
+        self, namespace: str, *command: str, log: str | None = None, quiet: bool = True
+    ) -> subprocess.Popen[Any]:
+        """A process in a namespace, ended with the lab."""
+        output: int | IO[bytes] = subprocess.DEVNULL if quiet else subprocess.PIPE
+        if log:
+            output = (self.directory / log).open("ab")
+        process = subprocess.Popen(
+            ["ip", "netns", "exec", namespace, *command],
+            stdout=output,
+            stderr=subprocess.STDOUT if quiet or log else None,
+            stdin=subprocess.DEVNULL,
+        )
+        self._processes.append(process)
+        return process
+
+    def machine(self, name: str) -> Machine:
+        """A namespace with its own switch."""
+        return Machine(self, self.namespace(name))
+
+    def _remove(self, name: str) -> None:
+        with contextlib.suppress(LabError):
+            for text in run("ip", "netns", "pids", name).split():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(text), signal.SIGKILL)
+        with contextlib.suppress(LabError):
+            run("ip", "netns", "del", name)
+
+
+class Machine:
+    """A namespace with a private ovsdb-server and ovs-vswitchd."""
+
+    def __init__(self, lab: Lab, namespace: str) -> None:
+        self.lab = lab
+        self.namespace = namespace
+        self.directory = lab.directory / namespace
+        self.directory.mkdir()
+        self.database = f"unix:{self.directory}/db.sock"
+        self._controller: subprocess.Popen[Any] | None = None
+        self.switch = self._start_switch()
+
+    def _start_switch(self) -> subprocess.Popen[Any]:
+        here = self.directory
+        run("ovsdb-tool", "create", f"{here}/conf.db", str(_SCHEMA))
+        self._spawn(
+            "ovsdb-server",
+            f"{here}/conf.db",
+            f"--remote=punix:{here}/db.sock",
+            f"--unixctl={here}/db.ctl",
+        )
+        wait(lambda: (here / "db.sock").exists(), "ovsdb-server did not start")
+        run("ovs-vsctl", f"--db={self.database}", "--no-wait", "init")
+        switch = self._spawn("ovs-vswitchd", self.database, f"--unixctl={here}/switch.ctl")
+        wait(lambda: (here / "switch.ctl").exists(), "ovs-vswitchd did not start")
+        return switch
+
+    def _spawn(self, program: str, *arguments: str) -> subprocess.Popen[Any]:
+        environment = ["env", f"OVS_RUNDIR={self.directory}", f"OVS_LOGDIR={self.directory}"]
+        return self.lab.start(
+            self.namespace, *environment, program, *arguments, log=f"{program}.log"
+        )
+
+    def configure(self, text: str) -> Config:
+        """Writes a configuration for this machine's switch, with `{here}` filled in."""
+        path = self.directory / "sdn.toml"
+        head = f'socket = "{self.directory}/api.sock"\nstate_dir = "{self.directory}"\n'
+        path.write_text(head + text.replace("DATABASE", self.database))
+        return read(path)
+
+    def command(self, config: Config, *arguments: str) -> str:
+        """Runs `ropewalk-sdn` here."""
+        return self.run(*_program(config), *arguments)
+
+    def run(self, *command: str) -> str:
+        """Runs a command here."""
+        return run("ip", "netns", "exec", self.namespace, *command)
+
+    def control(self, config: Config) -> subprocess.Popen[Any]:
+        """Starts the controller and waits until the program is installed."""
+        controller = self.lab.start(
+            self.namespace, *_program(config), "run", log=f"{self.namespace}-controller.log"
+        )
+        wait(lambda: _settled(config), f"the controller of {self.namespace} did not settle")
+        return controller
+
+    def flows(self, config: Config, *arguments: str) -> str:
+        """What `ovs-ofctl` says of the bridge."""
+        what = arguments or ("dump-flows",)
+        return run(
+            "ovs-ofctl",
+            "-O",
+            "OpenFlow13",
+            what[0],
+            f"unix:{self.directory}/{config.bridge.name}.mgmt",
+            *what[1:],
+        )
+
+
+def run(*command: str, seconds: float = 30) -> str:
+    """Runs a command.
+
+    Raises:
+        LabError: when it fails; with what it said.
+    """
+    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
+    if done.returncode:
+        raise LabError(f"{' '.join(command)}: {(done.stderr or done.stdout).strip()}")
+    return done.stdout
+
+
+def wait(ready: Callable[[], bool], problem: str, seconds: float = START_S) -> None:
+    """Waits until `ready()` is true; what cannot be asked yet is not ready.
+
+    Raises:
+        LabError: when that takes too long.
+    """
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        with contextlib.suppress(LabError, ApiError):
+            if ready():
+                return
+        time.sleep(0.05)
+    raise LabError(problem)
+
+
+def stop(process: subprocess.Popen[Any]) -> None:
+    """Asks a process to end, then makes it."""
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _program(config: Config) -> list[str]:
+    return [sys.executable, "-m", "ropewalk.sdn", "--config", str(config.path)]
+
+
+def _settled(config: Config) -> bool:
+    return bool(ask(config.socket)["settled"])
+
+
+def _namespaces() -> list[str]:
+    return [line.split()[0] for line in run("ip", "netns", "list").splitlines() if line]

@@ -1,0 +1,326 @@
+"""The connection to one switch: a thread that listens, reads and greets; writes from any thread.
+
+A malformed message is counted and skipped; the connection goes on as long as its framing holds.
+The end of a connection is seen when reading ends, and by unanswered echo requests. One switch at
+a time: a newer one replaces an older one when it has said what it has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import select
+import socket
+import ssl
+import struct
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from os_ken.ofproto import ofproto_v1_3 as of
+from os_ken.ofproto import ofproto_v1_3_parser as ofp
+
+from ropewalk.sdn.events import (
+    Connected,
+    Disconnected,
+    Event,
+    PacketIn,
+    PortChanged,
+    PortStatistics,
+    Present,
+)
+from ropewalk.sdn.openflow import codec
+from ropewalk.sdn.openflow.program import GROUP_MAX, Flow, Group, Message, Program
+
+MESSAGE_BYTES_MAX = 65_535
+FLOWS_MAX = 100_000
+"""Flows of this project that are read back; more means a runaway and ends the connection."""
+CONNECTIONS_MAX = 8
+"""Connections at a time; all but one are strangers', or have been replaced and end."""
+ECHO_SECONDS = 1.0
+"""Silence after which the switch is asked for a sign of life."""
+ECHOES_MAX = 3
+"""Unanswered echo requests after which the connection counts as dead."""
+SEND_SECONDS_MAX = 5.0
+
+_log = logging.getLogger(__name__)
+
+
+class Switch:
+    """Listens for the switch and turns its messages into events."""
+
+    def __init__(
+        self, address: tuple[str, int], tell: Callable[[Event], None], tls: ssl.SSLContext | None
+    ) -> None:
+        """Raises OSError when the address cannot be listened on."""
+        self._tell = tell
+        self._tls = tls
+        self._listener = socket.create_server(address)
+        self._lock = threading.Lock()
+        self._connection: _Connection | None = None
+        self._stopped = False
+        self._places = threading.Semaphore(CONNECTIONS_MAX)
+        self.malformed = 0
+        self.errors = 0
+        self.sent = 0
+        threading.Thread(target=self._listen, name="openflow", daemon=True).start()
+
+    @property
+    def port(self) -> int:
+        """TCP port it listens on."""
+        return int(self._listener.getsockname()[1])
+
+    @property
+    def connected(self) -> bool:
+        """Whether a switch is there and has said what it has."""
+        connection = self._connection
+        return connection is not None and connection.ready
+
+    def send(self, messages: list[Message]) -> bool:
+        """Sends messages; False when no switch is connected or it takes nothing."""
+        with self._lock:
+            connection = self._connection
+        if connection is None:
+            return False
+        self.sent += len(messages)
+        return connection.send_all(messages)
+
+    def audit(self) -> None:
+        """Asks what the switch has; answered by `Present`."""
+        with self._lock:
+            connection = self._connection
+        if connection is not None and connection.ready:
+            connection.ask_program()
+
+    def close(self) -> None:
+        """Ends the connection; the switch keeps its flows."""
+        self._stopped = True
+        self._listener.close()
+        with self._lock:
+            connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def _listen(self) -> None:
+        while not self._stopped:
+            try:
+                client, address = self._listener.accept()
+            except OSError:
+                return
+            if not self._places.acquire(blocking=False):
+                client.close()
+                continue
+            threading.Thread(
+                target=self._place, args=(client, address), name="switch", daemon=True
+            ).start()
+
+    def _place(self, client: socket.socket, address: object) -> None:
+        try:
+            self._serve(client, address)
+        finally:
+            self._places.release()
+
+    def _serve(self, client: socket.socket, address: object) -> None:
+        client.settimeout(SEND_SECONDS_MAX)
+        try:
+            if self._tls is not None:
+                client = self._tls.wrap_socket(client, server_side=True)
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except OSError as error:
+            _log.warning("a connection from %s failed: %s", address, error)
+            client.close()
+            return
+        connection = _Connection(client, self)
+        try:
+            connection.run()
+        except _BrokenError as error:
+            _log.warning("the switch at %s: %s", address, error)
+        except OSError as error:
+            _log.info("the switch at %s is gone: %s", address, error)
+        finally:
+            connection.close()
+            connection.release()
+            with self._lock:
+                ours = self._connection is connection
+                if ours:
+                    self._connection = None
+            if ours:
+                self._tell(Disconnected())
+
+    def accepted(self, connection: _Connection) -> None:
+        """A connection has said what its switch has: it takes the place of an older one."""
+        with self._lock:
+            former, self._connection = self._connection, connection
+        if former is not None:
+            former.close()
+
+    def told(self, connection: _Connection, event: Event) -> None:
+        """Passes an event of the present connection on."""
+        if connection is self._connection:
+            self._tell(event)
+
+
+class _BrokenError(Exception):
+    """A connection whose framing cannot be trusted any more."""
+
+
+class _Connection:
+    def __init__(self, client: socket.socket, switch: Switch) -> None:
+        self._socket = client
+        self._switch = switch
+        self._lock = threading.Lock()
+        self._transactions = itertools.count(1)
+        self._ports: list[Any] = []
+        self._flows: list[Flow] = []
+        self._groups: list[Group] = []
+        self._connected = False
+        self.ready = False
+
+    def run(self) -> None:
+        """Greets and reads to the end; raises `_BrokenError` or OSError at a bad one."""
+        self._send(codec.hello())
+        buffer = bytearray()
+        silent = 0
+        while True:
+            try:
+                data = self._read()
+            except TimeoutError:
+                silent += 1
+                if silent > ECHOES_MAX:
+                    raise _BrokenError("no sign of life") from None
+                self._send(codec.echo_request())
+                continue
+            if not data:
+                return
+            silent = 0
+            buffer += data
+            while len(buffer) >= codec.HEADER_BYTES:
+                (length,) = struct.unpack_from("!H", buffer, 2)
+                if length < codec.HEADER_BYTES:
+                    raise _BrokenError(f"a message of {length} bytes")
+                if len(buffer) < length:
+                    break
+                self._received(bytes(buffer[:length]))
+                del buffer[:length]
+
+    def send_all(self, messages: list[Message]) -> bool:
+        """Writes messages in one go."""
+        data = b"".join(
+            codec.encode(message, next(self._transactions) & 0xFFFF_FFFF) for message in messages
+        )
+        return self._write(data)
+
+    def ask_program(self) -> None:
+        """Asks for flows, then groups; the answer to the second completes the first."""
+        self._flows, self._groups = [], []
+        self._send(codec.flows_request())
+        self._send(codec.groups_request())
+
+    def close(self) -> None:
+        """Ends it at both ends; who reads notices. From any thread."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def release(self) -> None:
+        """Gives the socket back; only who reads may do that."""
+        self._socket.close()
+
+    def _send(self, message: Any) -> None:
+        self._write(codec.serialize(message, next(self._transactions) & 0xFFFF_FFFF))
+
+    def _write(self, data: bytes) -> bool:
+        with self._lock:
+            try:
+                self._socket.sendall(data)
+            except OSError:
+                # Half a message may have left: nothing after it would be understood. Reading
+                # notices the end and tells.
+                self.close()
+                return False
+        return True
+
+    def _read(self) -> bytes:
+        """What has arrived, empty at the end; raises TimeoutError after silence."""
+        pending = isinstance(self._socket, ssl.SSLSocket) and self._socket.pending()
+        if not pending and not select.select([self._socket], [], [], ECHO_SECONDS)[0]:
+            raise TimeoutError
+        # One TLS connection cannot be read and written at the same time.
+        with self._lock:
+            return self._socket.recv(65_536)
+
+    def _received(self, data: bytes) -> None:
+        try:
+            if data[1] in codec.IGNORED:
+                return
+            self._handle(codec.decode(data))
+        except (codec.DecodeError, AttributeError, TypeError, ValueError) as error:
+            self._switch.malformed += 1
+            _log.debug("a malformed message: %s", error)
+
+    def _handle(self, message: Any) -> None:
+        """What belongs to the connection itself; all else is about the program or the traffic."""
+        match message:
+            case ofp.OFPHello():
+                self._send(codec.features_request())
+            case ofp.OFPSwitchFeatures():
+                self._ports = []
+                self._send(codec.port_description_request())
+            case ofp.OFPEchoRequest():
+                reply = codec.echo_reply(message.data)
+                self._write(codec.serialize(reply, message.xid))
+            case ofp.OFPErrorMsg():
+                self._switch.errors += 1
+                _log.warning(
+                    "the switch refused a message: type %s, code %s", message.type, message.code
+                )
+            case _:
+                self._program(message)
+
+    def _program(self, message: Any) -> None:
+        match message:
+            case ofp.OFPPortDescStatsReply():
+                self._ports += message.body
+                if not _more(message):
+                    self.ask_program()
+            case ofp.OFPFlowStatsReply():
+                self._flows += [codec.flow(statistics) for statistics in message.body]
+                if len(self._flows) > FLOWS_MAX:
+                    raise _BrokenError(f"more than {FLOWS_MAX} flows of this project")
+            case ofp.OFPGroupDescStatsReply():
+                self._groups += [codec.group(statistics) for statistics in message.body]
+                if not _more(message):
+                    self._program_known()
+            case _:
+                self._traffic(message)
+
+    def _traffic(self, message: Any) -> None:
+        match message:
+            case ofp.OFPPacketIn():
+                port = message.match.get("in_port", 0)
+                data = bytes(message.data)
+                self._switch.told(self, PacketIn(port, message.table_id, data, message.total_len))
+            case ofp.OFPPortStatus():
+                gone = message.reason == of.OFPPR_DELETE
+                self._switch.told(self, PortChanged(codec.port(message.desc), gone))
+            case ofp.OFPPortStatsReply():
+                counters = {row.port_no: (row.rx_bytes, row.tx_bytes) for row in message.body}
+                self._switch.told(self, PortStatistics(counters))
+            case _:
+                pass
+
+    def _program_known(self) -> None:
+        ours = frozenset(group for group in self._groups if group.number <= GROUP_MAX)
+        present = Program(frozenset(self._flows), ours)
+        if self._connected:
+            self._switch.told(self, Present(present))
+            return
+        self._connected = True
+        self.ready = True
+        self._switch.accepted(self)
+        ports = tuple(codec.port(description) for description in self._ports)
+        self._switch.told(self, Connected(ports, present))
+
+
+def _more(message: Any) -> bool:
+    return bool(message.flags & of.OFPMPF_REPLY_MORE)

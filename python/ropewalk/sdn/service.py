@@ -1,0 +1,151 @@
+"""Runs a policy: one thread takes events from a bounded queue, steps, and sends.
+
+Packets beyond the queue's bound are dropped and counted; all other events wait for room.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import ssl
+import threading
+import time
+from typing import Any
+
+from ropewalk.sdn import policy
+from ropewalk.sdn.balance.policy import Balance
+from ropewalk.sdn.bicast.policy import Bicast
+from ropewalk.sdn.config import Config, Tls
+from ropewalk.sdn.events import Connected, Disconnected, Event, PacketIn, Present, Tick
+from ropewalk.sdn.openflow.program import FlowMod, GroupMod, Message, PacketOut
+from ropewalk.sdn.openflow.switch import Switch
+
+QUEUE_MAX = 4096
+AUDIT_S = 30.0
+"""Between looks at what the switch really has."""
+
+_log = logging.getLogger(__name__)
+
+
+class Service:
+    """One bridge's controller."""
+
+    def __init__(self, config: Config) -> None:
+        """Raises OSError when the controller's address cannot be listened on."""
+        self.config = config
+        self._policy: Any = Bicast() if config.bicast else Balance()
+        self._state = self._policy.begin(config)
+        self._events: queue.Queue[Event] = queue.Queue(QUEUE_MAX)
+        self._stopped = threading.Event()
+        self._audited_s = time.monotonic()
+        self.counters = {
+            "packets_in": 0,
+            "packets_dropped": 0,
+            "packets_out": 0,
+            "flow_mods": 0,
+            "group_mods": 0,
+            "connections": 0,
+            "disconnections": 0,
+            "faults": 0,
+        }
+        address = (config.controller.address, config.controller.port)
+        tls = _context(config.controller.tls) if config.controller.tls else None
+        self.switch = Switch(address, self._tell, tls)
+
+    def run(self) -> None:
+        """Works until `stop`."""
+        threading.Thread(target=self._ticks, name="ticks", daemon=True).start()
+        while not self._stopped.is_set():
+            try:
+                event = self._events.get(timeout=policy.TICK_S)
+            except queue.Empty:
+                continue
+            self._step(event)
+        self.switch.close()
+
+    def stop(self) -> None:
+        """Ends `run`; the switch keeps its flows."""
+        self._stopped.set()
+
+    def report(self) -> dict[str, Any]:
+        """State and counters, ready for JSON."""
+        return {
+            **self._policy.report(self._state, time.monotonic()),
+            "counters": {
+                **self.counters,
+                "malformed_messages": self.switch.malformed,
+                "refused_messages": self.switch.errors,
+            },
+        }
+
+    def _tell(self, event: Event) -> None:
+        if isinstance(event, PacketIn):
+            self.counters["packets_in"] += 1
+            try:
+                self._events.put_nowait(event)
+            except queue.Full:
+                self.counters["packets_dropped"] += 1
+            return
+        while not self._stopped.is_set():
+            try:
+                self._events.put(event, timeout=1)
+                return
+            except queue.Full:
+                continue
+
+    def _ticks(self) -> None:
+        while not self._stopped.wait(policy.TICK_S):
+            # A policy that is behind needs no more ticks.
+            if self._events.qsize() < QUEUE_MAX // 2:
+                self._tell(Tick())
+            now = time.monotonic()
+            if now - self._audited_s >= AUDIT_S:
+                self._audited_s = now
+                self.switch.audit()
+
+    def _step(self, event: Event) -> None:
+        self._count(event)
+        try:
+            self._state, messages = self._policy.step(self._state, event, time.monotonic())
+        # A fault of one event must not end forwarding decisions for all others.
+        except Exception:
+            self.counters["faults"] += 1
+            _log.exception("an event was not handled; the state stays as it was")
+            return
+        if messages and not self.switch.send(messages):
+            # What was not sent is found again when the switch is back.
+            _log.debug("%s messages without a switch", len(messages))
+        for message in messages:
+            self._count_sent(message)
+
+    def _count(self, event: Event) -> None:
+        match event:
+            case Connected(ports):
+                self.counters["connections"] += 1
+                _log.info("the switch has connected, %s ports", len(ports))
+            case Disconnected():
+                self.counters["disconnections"] += 1
+                _log.info("the switch has gone")
+            case Present():
+                _log.debug("looked at what the switch has")
+            case _:
+                pass
+
+    def _count_sent(self, message: Message) -> None:
+        _log.debug("sent %s", message)
+        match message:
+            case PacketOut():
+                self.counters["packets_out"] += 1
+            case FlowMod():
+                self.counters["flow_mods"] += 1
+            case GroupMod():
+                self.counters["group_mods"] += 1
+            case _:
+                pass
+
+
+def _context(tls: Tls) -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(tls.authority))
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_cert_chain(tls.certificate, tls.key)
+    return context
