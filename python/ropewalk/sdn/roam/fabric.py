@@ -1,0 +1,148 @@
+"""The connections to all switches: who is who by datapath number, and what each says as an event.
+
+Strangers are refused; a newer connection of a switch replaces the older one.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import ssl
+import threading
+from collections.abc import Callable
+
+from ropewalk.sdn.events import Disconnected, Event
+from ropewalk.sdn.openflow.program import Message
+from ropewalk.sdn.openflow.switch import SEND_SECONDS_MAX, BrokenError, Connection
+from ropewalk.sdn.roam.config import Config
+
+_SPARE = 16
+"""Connections beyond one for each switch: those about to be replaced or refused."""
+
+_log = logging.getLogger(__name__)
+
+
+class Fabric:
+    """Listens for switches and turns their messages into events."""
+
+    def __init__(
+        self, config: Config, tell: Callable[[str, Event], None], tls: ssl.SSLContext | None
+    ) -> None:
+        """Raises OSError when the address cannot be listened on."""
+        self._names = {switch.datapath: switch.name for switch in config.switches}
+        self._tell = tell
+        self._tls = tls
+        address = (config.controller.address, config.controller.port)
+        self._listener = socket.create_server(address, backlog=64)
+        self._lock = threading.Lock()
+        self._by_name: dict[str, Connection] = {}
+        self._room = threading.Semaphore(len(self._names) + _SPARE)
+        self._stopped = False
+        self.malformed = 0
+        self.errors = 0
+        threading.Thread(target=self._listen, name="openflow", daemon=True).start()
+
+    def send(self, name: str, messages: list[Message]) -> bool:
+        """Sends messages; False when the switch is not connected or takes nothing."""
+        with self._lock:
+            connection = self._by_name.get(name)
+        return connection is not None and connection.send_all(messages)
+
+    def audit(self) -> None:
+        """Asks every switch what it has; answered by `Present`."""
+        with self._lock:
+            connections = list(self._by_name.values())
+        for connection in connections:
+            connection.ask_program()
+
+    def close(self) -> None:
+        """Ends all connections; the switches keep their flows."""
+        self._stopped = True
+        self._listener.close()
+        with self._lock:
+            connections = list(self._by_name.values())
+            self._by_name.clear()
+        for connection in connections:
+            connection.close()
+
+    def named(self, connection: Connection) -> str | None:
+        """The name of the switch behind a connection; None for a stranger."""
+        name = self._names.get(connection.datapath)
+        if name is None:
+            return None
+        with self._lock:
+            former = self._by_name.get(name)
+            self._by_name[name] = connection
+        if former is not None and former is not connection:
+            former.close()
+        return name
+
+    def told(self, name: str, event: Event) -> None:
+        """Passes an event on."""
+        self._tell(name, event)
+
+    def _listen(self) -> None:
+        while not self._stopped:
+            try:
+                client, address = self._listener.accept()
+            except OSError:
+                return
+            if not self._room.acquire(blocking=False):
+                _log.warning("a connection from %s beyond the bound", address)
+                client.close()
+                continue
+            threading.Thread(
+                target=self._serve, args=(client, address), name="switch", daemon=True
+            ).start()
+
+    def _serve(self, client: socket.socket, address: object) -> None:
+        peer = _Peer(self)
+        connection: Connection | None = None
+        try:
+            client.settimeout(SEND_SECONDS_MAX)
+            if self._tls is not None:
+                client = self._tls.wrap_socket(client, server_side=True)
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection = peer.connection = Connection(client, peer)
+            connection.run()
+        except BrokenError as error:
+            _log.warning("the switch %s at %s: %s", peer.name, address, error)
+        except OSError as error:
+            _log.info("the switch %s at %s is gone: %s", peer.name, address, error)
+        finally:
+            client.close()
+            self._room.release()
+            self.malformed += peer.malformed
+            self.errors += peer.errors
+            if connection is not None and peer.name is not None:
+                self._gone(peer.name, connection)
+
+    def _gone(self, name: str, connection: Connection) -> None:
+        with self._lock:
+            ours = self._by_name.get(name) is connection
+            if ours:
+                del self._by_name[name]
+        if ours:
+            self._tell(name, Disconnected())
+
+
+class _Peer:
+    """One connection as its owner sees it: names it with its first event."""
+
+    def __init__(self, fabric: Fabric) -> None:
+        self._fabric = fabric
+        self.connection: Connection | None = None
+        self.name: str | None = None
+        self.malformed = 0
+        self.errors = 0
+
+    def told(self, event: Event) -> None:
+        """Passes an event on under the switch's name."""
+        assert self.connection is not None, "set before it runs"
+        if self.name is None:
+            if not self.connection.datapath:
+                return
+            self.name = self._fabric.named(self.connection)
+            if self.name is None:
+                raise BrokenError(f"datapath {self.connection.datapath:016x} is not configured")
+        self._fabric.told(self.name, event)
