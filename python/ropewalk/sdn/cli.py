@@ -79,8 +79,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="ropewalk-sdn",
-        description="Several uplinks on Open vSwitch: copies over all of them (bicast), or each new "
-        "flow over one of them (balance).",
+        description="Several uplinks on Open vSwitch: copies over all of them (bicast), or each "
+        "new flow over one of them (balance); stations that move between switches (roam).",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -105,7 +105,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("-v", "--verbose", action="store_true", help="log decisions too")
     status = commands.add_parser("status", help="what the running controller sees and does")
     status.add_argument("--json", action="store_true", help="one JSON object")
-    commands.add_parser("roam", help="stations that move between access points (has its own help)")
+    commands.add_parser("roam", help="stations that move between access points")
     commands.add_parser("ap-agent", help="what runs at an access point for roam")
     completions = commands.add_parser("completions", help="print completions for a shell")
     completions.add_argument("shell", choices=sorted(_COMPLETIONS))

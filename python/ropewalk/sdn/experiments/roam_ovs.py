@@ -1,16 +1,16 @@
 """Experiment `roam-ovs`: one download while its station moves between access points.
 
-Singh et al., section 3: eight switches, three access points, link delays of 1 to 80 ms, a gap without
-association, one download. How its figure 5 is wired is not said in words; here S1 to S3 carry the
-access points and join at S4, from where S5 to S8 follow one another. Hops count links between the
-correspondent and the station: it hangs at S1 (2 hops), S4 (3), S6 (5) or S8 (7). After the move from
-AP1 to AP2 the correspondent at S1 is 4 links away.
+Singh et al., section 3: eight switches, three access points, link delays of 1 to 80 ms, a gap
+without association, one download. How its figure 5 is wired is not said in words; here S1 to S3
+carry the access points and join at S4, from where S5 to S8 follow one another. Hops count links
+between the correspondent and the station: it hangs at S1 (2 hops), S4 (3), S6 (5) or S8 (7).
+After the move from AP1 to AP2 the correspondent at S1 is 4 links away.
 
     python -m ropewalk.sdn.experiments.roam_ovs --out out/lab/roam-ovs --quick
 
-Idle times are from the moment the station is associated again to the sender's first segment and to
-the first new byte at the receiving program. `notice_ms` is how long the access point takes to tell
-that the station has gone: what is sent to it meanwhile dies.
+Idle times are from the moment the station is associated again to the sender's first segment and
+to the first new byte at the receiving program. `notice_ms` is how long the access point takes to
+tell that the station has gone: what is sent to it meanwhile dies.
 """
 
 from __future__ import annotations
@@ -335,11 +335,11 @@ class Bench:
             ),
             None,
         )
-        return _result(
-            cell, rtt_s, left_s, joined_s, json.loads(sent), json.loads(received or "{}"),
-            {key: after[key] - before.get(key, 0) for key in after if after[key] != before.get(key, 0)},
-            stamp(load, Load.now()), confirmed_s,
-        )  # fmt: skip
+        counted = {key: value - before.get(key, 0) for key, value in after.items()}
+        times = Times(rtt_s, left_s, joined_s, confirmed_s)
+        row = _result(cell, times, json.loads(sent), json.loads(received or "{}"))
+        counters = {key: value for key, value in counted.items() if value}
+        return Result(**row, counters=counters, conditions=stamp(load, Load.now()))
 
     def _leave(self, cell: Cell) -> float:
         if not cell.notice_ms:
@@ -355,17 +355,20 @@ class Bench:
         return float(re.findall(r"= [0-9.]+/([0-9.]+)", text)[0]) / 1e3
 
 
+@dataclass(frozen=True)
+class Times:
+    """Of one run."""
+
+    rtt_s: float
+    left_s: float
+    joined_s: float
+    confirmed_s: float | None
+
+
 def _result(
-    cell: Cell,
-    rtt_s: float,
-    left_s: float,
-    joined_s: float,
-    sent: dict[str, Any],
-    received: dict[str, Any],
-    counters: dict[str, int],
-    conditions: dict[str, Any],
-    confirmed_s: float | None,
-) -> Result:
+    cell: Cell, times: Times, sent: dict[str, Any], received: dict[str, Any]
+) -> dict[str, Any]:
+    left_s, joined_s, rtt_s = times.left_s, times.joined_s, times.rtt_s
     samples, arrivals = sent["samples"], received.get("arrivals", [])
     before = [sample for sample in samples if sample[0] < left_s]
     later = [sample for sample in samples if sample[0] >= joined_s]
@@ -374,10 +377,10 @@ def _result(
     had = max((total for at_s, total in arrivals if at_s < joined_s), default=0)
     came = next((at_s for at_s, total in arrivals if at_s >= joined_s and total > had), None)
     span = (arrivals[-1][0] - arrivals[0][0]) if len(arrivals) > 1 else 0.0
-    return Result(
+    return dict(
         cell=cell,
         rtt_ms=round(rtt_s * 1e3, 1),
-        rerouted_ms=_ms(confirmed_s, joined_s),
+        rerouted_ms=_ms(times.confirmed_s, joined_s),
         sender_idle_ms=_ms(began, joined_s),
         receiver_idle_ms=_ms(came, joined_s),
         ended=sent["ended"] if received else "hung",
@@ -388,8 +391,6 @@ def _result(
         cwnd_before=before[-1][3] if before else 0,
         cwnd_after=next((s[3] for s in later if s[0] >= joined_s + 1.2 * rtt_s), samples[-1][3]),
         throughput_mbit=round(8e-6 * received.get("bytes", 0) / span, 3) if span else 0.0,
-        counters=counters,
-        conditions=conditions,
     )
 
 

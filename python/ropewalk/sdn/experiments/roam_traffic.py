@@ -2,7 +2,7 @@
 
 receive PORT                                 one connection: when how much came, its checksum
 send HOST PORT SECONDS CONGESTION            one connection: what TCP_INFO said when, its checksum
-radio MAC BRIDGE                             commands on standard input: leave, silent, join INTERFACE
+radio MAC BRIDGE                             commands on standard input: leave|silent|join PORT
 tell PORT                                    notices on standard input, to the controller
 flood INTERFACE PACKETS_PER_SECOND SECONDS   frames from ever new senders
 """
@@ -47,7 +47,7 @@ def receive(port: int) -> dict[str, object]:
 
 
 def send(host: str, port: int, seconds: float, congestion: str) -> dict[str, object]:
-    """Sends a stream that never repeats within a block; samples are (time, segments, acked, cwnd)."""
+    """Samples are (time, segments, acknowledged bytes, window, retransmitted segments)."""
     block = random.Random(2).randbytes(_BLOCK + 251)
     digest, total, ended = hashlib.sha256(), 0, "complete"
     samples: list[tuple[float, int, int, int, int]] = []

@@ -328,10 +328,8 @@ def _encode_action(action: Action) -> Any:
         case CheckLarger(size):
             data = struct.pack("!HHHI6x", _CHECK_PKT_LARGER, size, 0, _REGISTER_0)
             return ofp.OFPActionExperimenterUnknown(_NICIRA, data)
-        case Meter(number):
-            raise ValueError(f"meter {number} is not the first action")
-        case Foreign(text):
-            raise ValueError(f"{text} is read, never written")
+        case Meter() | Foreign():
+            raise ValueError(f"{action} cannot be written here")
 
 
 def _encode_track(track: Track) -> Any:

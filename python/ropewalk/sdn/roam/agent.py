@@ -1,9 +1,10 @@
 """The agent at an access point: tells the controller what hostapd says of stations.
 
 It attaches to hostapd's control socket (`ctrl_interface` of hostapd.conf) as hostapd_cli does.
-hostapd sends `<3>AP-STA-CONNECTED 02:00:00:00:00:01`; after a roam the old access point says nothing
-until the station is back, so the controller takes being at B for having left A. What is said while
-the controller cannot be reached waits, bounded; when hostapd restarts the agent attaches again.
+hostapd sends `<3>AP-STA-CONNECTED 02:00:00:00:00:01`; after a roam the old access point says
+nothing until the station is back, so the controller takes being at B for having left A. What is
+said while the controller cannot be reached waits, bounded; when hostapd restarts the agent
+attaches again.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What stations have not acknowledged: copies while they are there, everything while they are not.
 
-Invariants: the bytes and packets kept never exceed the bounds; of the same segment the first copy is
-kept. This is the one value of a policy's state that changes in place: a copy for each packet would
-cost more than forwarding it.
+Invariants: the bytes and packets kept never exceed the bounds; of the same segment the first copy
+is kept. This is the one value of a policy's state that changes in place: a copy for each packet
+would cost more than forwarding it.
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ class Buffers:
     def add(
         self, mac: str, frame: bytes, segment: Segment | None, now: float, *, away: bool
     ) -> bool:
-        """Keeps a frame for a station; False for a copy of what is kept, and when there is no room.
+        """Keeps a frame for a station; False for a copy of one that is kept, and without room.
 
-        While the station is there the oldest make room for the newest: they are likely acknowledged.
-        While it is away the first are worth most, because the receiver needs them first.
+        While the station is there the oldest, likely acknowledged, make room for the newest. While
+        it is away the first are worth most, because the receiver needs them first.
         """
         store = self._stores.setdefault(mac, Store())
         if segment is None or not segment.length:
@@ -150,12 +150,11 @@ class Buffers:
             self.bytes -= store.bytes + sum(len(frame) for _, frame in store.other)
 
     def passed(self, now: float) -> None:
-        """Drops what is too old, and connections without segments that were not used for as long."""
+        """Drops what is too old, and connections without segments not used for as long."""
+        age_s = self._bounds.age_s
         for store in self._stores.values():
             for flow, connection in list(store.connections.items()):
-                while (
-                    connection.segments and now - connection.segments[0].at_s > self._bounds.age_s
-                ):
+                while connection.segments and now - connection.segments[0].at_s > age_s:
                     self._drop(store, connection)
                     self.counters["too_old"] += 1
                 if not connection.segments and now - connection.used_s > self._bounds.age_s:

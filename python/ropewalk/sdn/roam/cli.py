@@ -95,7 +95,7 @@ def _roam_parser() -> argparse.ArgumentParser:
 def _agent_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="ropewalk-sdn ap-agent",
-        description="Runs at an access point and tells the controller what hostapd says of stations.",
+        description="At an access point: tells the controller what hostapd says of stations.",
         epilog=_AGENT,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -1,7 +1,8 @@
 """TCP segments in Ethernet frames as far as replay and zero windows need them.
 
-Invariant: `parse` and `announces` never raise, whatever the bytes. Sources: RFC 9293 (TCP), RFC 7323
-(timestamps), RFC 1624 (checksum updates), RFC 5227 (gratuitous ARP), IEEE 802.2 (XID).
+Invariant: nothing here that takes a frame from a switch raises, whatever the bytes. Sources: RFC
+9293 (TCP), RFC 7323 (timestamps), RFC 1624 (checksum updates), RFC 5227 (gratuitous ARP), IEEE
+802.2 (XID).
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def after(a: int, b: int) -> int:
 
 
 def parse(frame: bytes) -> Segment | None:
-    """The segment in a frame, which may be cut short after TCP's options; None for anything else."""
+    """The segment in a frame, perhaps cut short after TCP's options; None for anything else."""
     if len(frame) < 54 or frame[12:14] != b"\x08\x00" or frame[14] >> 4 != 4 or frame[23] != 6:
         return None
     header = (frame[14] & 15) * 4
@@ -135,7 +136,7 @@ def zero_window(frame: bytes, segment: Segment) -> bytes:
 
 def _checksum(data: bytes) -> int:
     data += b"\0" * (len(data) % 2)
-    total = sum(struct.unpack(f"!{len(data) // 2}H", data))
+    total = int(sum(struct.unpack(f"!{len(data) // 2}H", data)))
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)
     return total ^ 0xFFFF

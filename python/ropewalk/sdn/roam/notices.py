@@ -160,13 +160,13 @@ class _Server(socketserver.ThreadingTCPServer):
         self.room = threading.Semaphore(AGENTS_MAX)
         super().__init__(address, _Handler)
 
-    def process_request(self, request: Any, client_address: Any) -> None:
+    def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
         if not self.room.acquire(blocking=False):
             self.shutdown_request(request)
             return
         super().process_request(request, client_address)
 
-    def finish_request(self, request: Any, client_address: Any) -> None:
+    def finish_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
         try:
             request.settimeout(IDLE_S)
             request.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -176,7 +176,7 @@ class _Server(socketserver.ThreadingTCPServer):
         finally:
             self.room.release()
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
         """A connection that ended is no fault of the controller's."""
 
 

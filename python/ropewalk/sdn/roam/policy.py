@@ -1,13 +1,14 @@
 """Decides where stations are, which flows that means, and what is kept and sent again.
 
-Decisions take the state, one event and the time and give the next state and messages; nothing here
-opens a socket or reads a clock. The state's tables are replaced, its buffers change in place.
+Decisions take the state, one event and the time and give the next state and messages; nothing
+here opens a socket or reads a clock. The state's tables are replaced, its buffers change in
+place.
 
 Modes: `replay` copies what goes to a station until the station acknowledges it, keeps what comes
-while it is away, and sends all of that in order when it is back; nothing is acknowledged in its name.
-`zwa` is Singh et al., Algorithms 1 and 2: what comes while the station is away is kept and
-acknowledged with a zero window, and sent once when it is back. `zwa-adaptive` is `zwa` only where a
-comparison of flow counters (section 2.2) shows that nothing was sent to the station between its
+while it is away, and sends all of that in order when it is back; nothing is acknowledged in its
+name. `zwa` is Singh et al., Algorithms 1 and 2: what comes while the station is away is kept and
+acknowledged with a zero window, and sent once when it is back. `zwa-adaptive` is `zwa` only where
+a comparison of flow counters (section 2.2) shows that nothing was sent to the station between its
 leaving and the removal of its flow. `bare` changes routes only.
 """
 
@@ -41,6 +42,8 @@ TABLE_PORT = 0xFFFF_FFF9
 """OFPP_TABLE: as if the packet had come in."""
 FORGET_S = 600.0
 """A station that has been away so long is forgotten."""
+UNKNOWN_S = 30.0
+"""After a switch has connected: how long it keeps ways to stations not known yet."""
 NEW_BURST = 20
 """Stations that may be new at one port at once."""
 HANDOVERS_MAX = 64
@@ -55,6 +58,7 @@ class View:
 
     config: Switch
     by_name: dict[str, events.Port]
+    connected_s: float
     ports: Ports = field(default_factory=lambda: Ports({}, {}, {}, frozenset()))
     base: frozenset[Flow] = frozenset()
     flows: dict[str, frozenset[Flow]] = field(default_factory=dict)
@@ -63,7 +67,7 @@ class View:
 
 @dataclass
 class Freeze:
-    """`zwa-adaptive`: what is known of a station's leaving. `allowed` is None until it is decided."""
+    """`zwa-adaptive`: a station's leaving. `allowed` is None until it is decided."""
 
     counted: int
     allowed: bool | None
@@ -107,28 +111,33 @@ def begin(config: Config) -> State:
 def step(state: State, event: Event, now: float) -> tuple[State, list[Out]]:
     """The next state, and what to send; `now` in seconds of a clock that never goes back."""
     match event:
-        case At(name, events.PacketIn() as packet):
-            return state, _packet(state, name, packet, now)
-        case At(name, events.Connected(ports, present)):
-            return state, _connected(state, name, ports, present)
-        case At(name, events.Disconnected()):
-            state.views.pop(name, None)
-            return state, []
-        case At(name, events.Present(present)):
-            return state, _mended(state, name, present)
-        case At(name, events.PortChanged(port, gone)):
-            return state, _port_changed(state, name, port, gone, now)
-        case At(name, events.FlowRemoved() as removed):
-            return state, _flow_removed(state, name, removed)
-        case At(name, events.Confirmed(number)):
-            _confirmed(state, name, number, now)
-            return state, []
+        case At(name, inner):
+            return state, _at(state, name, inner, now)
         case Notice():
             return state, _noticed(state, event, now)
         case events.Tick():
             return state, _passed(state, now)
-        case At():
-            return state, []
+
+
+def _at(state: State, name: str, event: events.Event, now: float) -> list[Out]:
+    match event:
+        case events.PacketIn():
+            return _packet(state, name, event, now)
+        case events.Connected(ports, present):
+            return _connected(state, name, ports, present, now)
+        case events.Disconnected():
+            state.views.pop(name, None)
+        case events.Present(present):
+            return _mended(state, name, present)
+        case events.PortChanged(port, gone):
+            return _port_changed(state, name, port, gone, now)
+        case events.FlowRemoved():
+            return _flow_removed(state, name, event)
+        case events.Confirmed(number):
+            _confirmed(state, name, number, now)
+        case _:
+            pass
+    return []
 
 
 def _noticed(state: State, notice: Notice, now: float) -> list[Out]:
@@ -302,6 +311,14 @@ def _seen(state: State, view: View, mac: str, packet: events.PacketIn, now: floa
     if not fixed and not state.config.frames:
         state.counters["frames_untrusted"] += 1
         return []
+    # The frame that showed it goes on as any other.
+    again = (
+        view.config.name,
+        PacketOut(packet.data, (Output(TABLE_PORT),), in_port=packet.port),
+    )
+    if former is not None and former.here and former.place == place:
+        # It came before its flow was there.
+        return [again]
     if not stations.may_move(state.table, mac, place, frames.announces(packet.data), now):
         state.counters["stale_frames"] += 1
         return []
@@ -312,9 +329,7 @@ def _seen(state: State, view: View, mac: str, packet: events.PacketIn, now: floa
     address = frames.address(packet.data)
     if address and mac in state.table.by_mac:
         state.table = stations.addressed(state.table, mac, address)
-    # The frame that showed it goes on as any other.
-    again = PacketOut(packet.data, (Output(TABLE_PORT),), in_port=packet.port)
-    return [*out, (view.config.name, again)]
+    return [*out, again]
 
 
 def _credit(state: State, place: Place, now: float) -> bool:
@@ -327,7 +342,7 @@ def _credit(state: State, place: Place, now: float) -> bool:
 
 
 def _make_room(state: State, place: Place, told: bool) -> list[Out]:
-    """Forgets one that only frames have shown, when its port or the table is full."""
+    """Forgets the youngest that only frames have shown, when its port or the table is full."""
     bounds = state.config.bounds
     here = state.table.at(place)
     full = len(state.table.by_mac) >= bounds.stations
@@ -340,7 +355,7 @@ def _make_room(state: State, place: Place, told: bool) -> list[Out]:
     ]
     if not guessed:
         return []
-    return _forget(state, min(guessed, key=lambda station: (station.since_s, station.mac)))
+    return _forget(state, max(guessed, key=lambda station: (station.since_s, station.mac)))
 
 
 def _forget(state: State, station: Station) -> list[Out]:
@@ -361,31 +376,46 @@ def _passed(state: State, now: float) -> list[Out]:
     for station in list(state.table.by_mac.values()):
         if not station.here and now - station.since_s > FORGET_S:
             out += _forget(state, station)
+    for name, view in state.views.items():
+        if now - view.connected_s > UNKNOWN_S:
+            for mac in [mac for mac in view.flows if mac not in state.table.by_mac]:
+                former = Program(view.flows.pop(mac))
+                out += [(name, message) for message in difference(former, Program())]
     return out
 
 
 def _connected(
-    state: State, name: str, ports: tuple[events.Port, ...], present: Program
+    state: State, name: str, ports: tuple[events.Port, ...], present: Program, now: float
 ) -> list[Out]:
     config = state.config.switch(name)
     if config is None:
         return []
-    state.views[name] = View(config, {port.name: port for port in ports})
-    view = state.views[name]
+    view = state.views[name] = View(config, {port.name: port for port in ports}, now)
     _follow(state)
-    view.base = program.base(view.ports)
-    view.flows = {
-        mac: program.station(view.ports, _way(state, view, station))
-        for mac, station in state.table.by_mac.items()
-    }
     # Meters are made anew, and what used them went with the old ones.
-    meters: list[Message] = [*program.base_meters(view.ports, state.config.bounds)]
-    for station in state.table.by_mac.values():
-        meters.append(program.station_meter(station.slot, state.config.bounds))
-        view.metered.add(station.slot)
-    left = Program(frozenset(flow for flow in present.flows if not _metered(flow)))
-    messages = meters + difference(left, _wanted(view))
-    return [(name, message) for message in messages] + _rerouted(state, but=name)
+    meters = program.base_meters(view.ports, state.config.bounds)
+    left = frozenset(flow for flow in present.flows if not _metered(flow))
+    view.flows = program.by_station(left)
+    _recover(state, view, now)
+    view.base = program.base(view.ports)
+    former = Program(left.difference(*view.flows.values()))
+    messages: list[Message] = [*meters, *difference(former, Program(view.base))]
+    # Ways to stations at switches that are still to connect stay for a while.
+    return [(name, message) for message in messages] + _rerouted(state)
+
+
+def _recover(state: State, view: View, now: float) -> None:
+    """Learns from the switch's flows, an earlier controller's perhaps, who is at it."""
+    for mac, flows in view.flows.items():
+        number = program.place(flows)
+        port = next((port for port in view.by_name.values() if port.number == number), None)
+        if mac in state.table.by_mac or port is None or not port.live:
+            continue
+        fixed = port.name in view.config.hosts
+        if fixed or port.name in view.config.access:
+            place = Place(view.config.name, port.name, fixed)
+            maximum = state.config.bounds.stations
+            state.table = stations.joined(state.table, mac, place, now, False, maximum)
 
 
 def _mended(state: State, name: str, present: Program) -> list[Out]:
@@ -453,11 +483,9 @@ def _live(state: State, end: tuple[str, str]) -> bool:
     return port is not None and port.live
 
 
-def _rerouted(state: State, but: str = "") -> list[Out]:
+def _rerouted(state: State) -> list[Out]:
     out: list[Out] = []
     for name, view in state.views.items():
-        if name == but:
-            continue
         base = program.base(view.ports)
         if base != view.base:
             meters = program.base_meters(view.ports, state.config.bounds)[1:]
@@ -466,16 +494,14 @@ def _rerouted(state: State, but: str = "") -> list[Out]:
             messages = difference(Program(view.base), Program(base))
             out += [(name, message) for message in messages]
             view.base = base
-    return out + _installed(state, state.table.by_mac.values(), but=but)
+    return out + _installed(state, state.table.by_mac.values())
 
 
-def _installed(state: State, moved: Iterable[Station], first: str = "", but: str = "") -> list[Out]:
-    """The messages that give every switch the flows of some stations; `first` gets its own first."""
+def _installed(state: State, moved: Iterable[Station], first: str = "") -> list[Out]:
+    """What gives every switch the flows of some stations; the switch `first` comes first."""
     out: list[Out] = []
     moved = list(moved)
     for name in sorted(state.views, key=lambda name: name != first):
-        if name == but:
-            continue
         view = state.views[name]
         for station in moved:
             if station.slot not in view.metered:

@@ -1,9 +1,10 @@
 """The flows of one switch.
 
-Table 0 looks at where a frame came in: known senders and links go on to table 1, anything else at an
-access port is asked about. Table 1 forwards by receiver; what is for a station that is away goes
-to the controller from there. Tables 2 and 3 copy TCP towards and from stations to the controller.
-Every way to the controller passes a meter: of its station, or of its port for unknown senders.
+Table 0 looks at where a frame came in: known senders and links go on to table 1, anything else at
+an access port is asked about. Table 1 forwards by receiver; what is for a station that is away
+goes to the controller from there. Tables 2 and 3 copy TCP towards and from stations to the
+controller. Every way to the controller passes a meter: of its station, or of its port for unknown
+senders.
 """
 
 from __future__ import annotations
@@ -117,6 +118,26 @@ def station(ports: Ports, way: Way) -> frozenset[Flow]:
         flows.add(Flow(FORWARD, _BACK, back, (Output(IN_PORT),)))
     flows.add(Flow(FORWARD, _TO, to, (Output(way.out), *copied)))
     return frozenset(flows)
+
+
+def by_station(flows: frozenset[Flow]) -> dict[str, frozenset[Flow]]:
+    """The flows of stations, by their addresses."""
+    found: dict[str, set[Flow]] = {}
+    for flow in flows:
+        fields = dict(flow.match)
+        mac = fields.get("eth_src", fields.get("eth_dst"))
+        if isinstance(mac, str):
+            found.setdefault(mac, set()).add(flow)
+    return {mac: frozenset(rows) for mac, rows in found.items()}
+
+
+def place(flows: frozenset[Flow]) -> int | None:
+    """The port at which a station is, by its flows; None when it is not at this switch."""
+    for flow in flows:
+        port = dict(flow.match).get("in_port")
+        if (flow.table, flow.priority) == (CLASSIFY, _KNOWN) and isinstance(port, int):
+            return port
+    return None
 
 
 def _edge(ports: Ports) -> list[int]:

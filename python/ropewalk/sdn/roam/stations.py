@@ -94,8 +94,8 @@ def addressed(table: Table, mac: str, address: str) -> Table:
 def may_move(table: Table, mac: str, place: Place, announces: bool, now: float) -> bool:
     """Whether a frame at a place shows that its sender is there now.
 
-    A gratuitous ARP packet or an 802.2 XID frame announces itself. Another frame may be one that was
-    on its way when the station left.
+    A gratuitous ARP packet or an 802.2 XID frame announces itself. Another frame may have been on
+    its way when the station left.
     """
     station = table.by_mac.get(mac)
     if station is None:
