@@ -89,7 +89,7 @@ def _parser() -> argparse.ArgumentParser:
         "--config",
         type=Path,
         metavar="FILE",
-        help=f"configuration (${ENVIRONMENT}, else {DEFAULT})",
+        help=f"default: ${ENVIRONMENT}, else {DEFAULT}",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     commands.add_parser("check", help="check the configuration")

@@ -60,7 +60,6 @@ class Application:
     """With the length of its prefix."""
     far: str
     """`bicast`: the other end's application; `balance`: the gateway the host sees."""
-    offload: bool
 
     @property
     def ip(self) -> str:
@@ -233,7 +232,6 @@ def _application(table: Table, mode: str) -> Application:
         port=table.text("port", "ropesw0", length_max=INTERFACE_NAME_MAX),
         address=table.interface("address"),
         far=table.address(far),
-        offload=table.flag("offload", False),
     )
     if application.interface == application.port:
         table.error("port", "the same as interface", "the two ends need different names")

@@ -88,6 +88,7 @@ def connected(state: Common, ports: tuple[Port, ...], present: Program, now: flo
         installed=present,
         ports={port.name: port for port in ports},
         paths=paths if state.config.probe.interval_s else {},
+        neighbours=neighbours.doubted(state.neighbours, *state.neighbours.by_name),
     )
     return follow_neighbours(state)
 
@@ -104,7 +105,8 @@ def port_changed(state: Common, port: Port, gone: bool, now: float) -> Common:
         ports.pop(port.name, None)
     else:
         ports[port.name] = port
-    return follow_neighbours(replace(state, ports=ports))
+    known = neighbours.doubted(state.neighbours, port.name)
+    return follow_neighbours(replace(state, ports=ports, neighbours=known))
 
 
 def follow_neighbours(state: Common) -> Common:

@@ -129,13 +129,13 @@ def measure(bench: Bench) -> dict[str, Any]:
     return rows
 
 
-def killed(bench: Bench) -> dict[str, Any]:
+def killed(bench: Bench, seconds: int = 15, tries: int = 3) -> dict[str, Any]:
     """A long connection and new ones while the controller is killed and started again."""
-    steady = bench.begin("steady", SERVER, str(PORT), "8")
-    time.sleep(2)
+    steady = bench.begin("steady", SERVER, str(PORT), str(seconds))
+    time.sleep(1)
     bench.controller.kill()
     bench.controller.wait()
-    during = bench.traffic("connect", SERVER, str(PORT), "3", "0.5")
+    during = bench.traffic("connect", SERVER, str(PORT), str(tries), "0.5")
     bench.controller = bench.machine.control(bench.config)
     after = bench.traffic("connect", SERVER, str(PORT), "20")
     out, _ = steady.communicate(timeout=60)
@@ -147,11 +147,12 @@ def killed(bench: Bench) -> dict[str, Any]:
     }
 
 
-def dies(bench: Bench) -> dict[str, Any]:
+def dies(bench: Bench, seconds: int = 12) -> dict[str, Any]:
     """Connections on an uplink that falls silent are reset, UDP moves, new flows avoid it."""
-    tcp = [bench.begin("steady", SERVER, str(PORT), "12") for _ in range(4)]
-    udp = [bench.begin("steady-udp", SERVER, str(PORT), "12") for _ in range(4)]
-    time.sleep(2)
+    end = (SERVER, str(PORT), str(seconds))
+    tcp = [bench.begin("steady", *end) for _ in range(4)]
+    udp = [bench.begin("steady-udp", *end) for _ in range(4)]
+    time.sleep(1)
     bench.gateway(0, alive=False)
     began = time.monotonic()
     wait(lambda: not bench.usable("u0"), "the uplink was not given up", 20)

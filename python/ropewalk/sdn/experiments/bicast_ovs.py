@@ -61,7 +61,6 @@ class Cell:
     loss_up: int
     loss_down: int
     run: int = 1
-    run: int = 1
 
 
 @dataclass(frozen=True)
@@ -86,12 +85,12 @@ def cells(quick: bool, runs: int) -> list[Cell]:
     queues = QUEUES[-1:] if quick else QUEUES
     numbers = range(1, runs + 1)
     grid = [
-        Cell(policy, "cubic", queue, *loss, number)
-        for policy, number, queue, loss in product(POLICIES, numbers, queues, losses)
+        Cell(policy, "cubic", queue, up, down, number)
+        for policy, number, queue, (up, down) in product(POLICIES, numbers, queues, losses)
     ]
     others = [
-        Cell(policy, congestion, QUEUES[-1], *loss, number)
-        for policy, number, congestion, loss in product(
+        Cell(policy, congestion, QUEUES[-1], up, down, number)
+        for policy, number, congestion, (up, down) in product(
             POLICIES, numbers, ("reno", "bbr"), LOSSES[-2:]
         )
     ]

@@ -122,11 +122,10 @@ def radio(mac: str, bridge: str) -> None:
 
 def tell(port: int) -> None:
     """Each line is a notice as agents write them; answered with a line when it was taken."""
-    with socket.create_connection(("127.0.0.1", port)) as client:
-        answers = client.makefile()
-        for line in sys.stdin:
+    for line in sys.stdin:
+        with socket.create_connection(("127.0.0.1", port)) as client:
             client.sendall(line.encode())
-            print(answers.readline().strip(), flush=True)
+            print(client.makefile().readline().strip(), flush=True)
 
 
 def flood(interface: str, rate: float, seconds: float) -> dict[str, object]:

@@ -121,7 +121,12 @@ def _uplink(name: str) -> list[Step]:
         for row in addresses
         for info in row.get("addr_info", [])
     ]
-    restored = [("ip", "route", "replace", *_route(row), "dev", name) for row in routes]
+    # The kernel makes its own again with the address.
+    restored = [
+        ("ip", "route", "replace", *_route(row), "dev", name)
+        for row in routes
+        if row.get("protocol") != "kernel"
+    ]
     for position, address in enumerate(held):
         # The kernel would answer beside the bridge.
         undo: list[tuple[str, ...]] = [("ip", "addr", "replace", address, "dev", name)]

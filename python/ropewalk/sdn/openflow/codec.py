@@ -5,6 +5,7 @@ Only os-ken's encoding is used, not its event machinery: see docs/decisions/sdn.
 
 from __future__ import annotations
 
+import logging
 import struct
 from collections.abc import Iterable
 from typing import Any
@@ -15,8 +16,8 @@ from os_ken.ofproto import ofproto_v1_3_parser as ofp
 from os_ken.ofproto.ofproto_protocol import ProtocolDesc
 
 from ropewalk.sdn.events import Confirmed, FlowRemoved, PacketIn, Port
+from ropewalk.sdn.openflow import framing
 from ropewalk.sdn.openflow.program import (
-    ANY,
     COOKIE,
     Action,
     AskPortStatistics,
@@ -43,6 +44,10 @@ from ropewalk.sdn.openflow.program import (
 
 VERSION = of.OFP_VERSION
 HEADER_BYTES = 8
+IGNORED = frozenset({of.OFPT_EXPERIMENTER})
+"""Types that a sound switch may send and nobody waits for."""
+# It writes a trace for each message it cannot read; here that is counted.
+logging.getLogger("os_ken.ofproto.ofproto_parser").setLevel(logging.CRITICAL + 1)
 _DESCRIPTION = ProtocolDesc(version=VERSION)
 _RESUBMIT_IN_PORT = 0xFFF8
 _NO_TABLE = 0xFF
@@ -66,19 +71,23 @@ class DecodeError(Exception):
 
 
 def decode(data: bytes) -> Any:
-    """One message of os-ken's classes; None when it knows no such type.
+    """One message of os-ken's classes. Of a greeting only that it is one is read.
 
     Raises:
-        DecodeError: whatever is wrong with the bytes.
+        DecodeError: whatever is wrong with the bytes, and for types that are not read.
     """
+    if data[:2] == bytes([VERSION, framing.HELLO]):
+        return hello()
     try:
-        version, kind, length, transaction = ofproto_parser.header(bytearray(data))
-        return ofproto_parser.msg(
-            _DESCRIPTION, version, kind, length, transaction, bytearray(data[:length])
-        )
+        message = framing.checked(data)
+        version, kind, length, transaction = ofproto_parser.header(message)
+        parsed = ofproto_parser.msg(_DESCRIPTION, version, kind, length, transaction, message)
     # os-ken raises whatever its parsers stumble over, from IndexError to KeyError.
     except Exception as error:
         raise DecodeError(f"{type(error).__name__}: {error}") from error
+    if parsed is None:
+        raise DecodeError("not understood")
+    return parsed
 
 
 def is_packet_in(data: bytes) -> bool:
@@ -158,11 +167,6 @@ def echo_reply(data: bytes) -> Any:
 def echo_request() -> Any:
     """Asks the switch whether it is there."""
     return ofp.OFPEchoRequest(_DESCRIPTION, b"")
-
-
-def barrier_request() -> Any:
-    """Asks for an answer when all before is done."""
-    return ofp.OFPBarrierRequest(_DESCRIPTION)
 
 
 def port_description_request() -> Any:
@@ -249,7 +253,7 @@ def _message(message: Message) -> Any:
         case MeterMod():
             return _meter_mod(message)
         case Confirm():
-            return barrier_request()
+            return ofp.OFPBarrierRequest(_DESCRIPTION)
         case GroupMod(command, group):
             buckets = [
                 ofp.OFPBucket(
@@ -402,6 +406,3 @@ def _decode_unknown(action: Any) -> Action:
     if subtype == _CHECK_PKT_LARGER and len(data) >= 2:
         return CheckLarger(int(struct.unpack_from("!H", data)[0]))
     return Foreign(str(action))
-
-
-__all__ = ["ANY", "HEADER_BYTES", "VERSION", "DecodeError", "decode", "encode", "of", "ofp"]

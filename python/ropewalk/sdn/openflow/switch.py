@@ -17,6 +17,9 @@ import threading
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from os_ken.ofproto import ofproto_v1_3 as of
+from os_ken.ofproto import ofproto_v1_3_parser as ofp
+
 from ropewalk.sdn.events import (
     Connected,
     Disconnected,
@@ -26,7 +29,7 @@ from ropewalk.sdn.events import (
     Present,
 )
 from ropewalk.sdn.openflow import codec
-from ropewalk.sdn.openflow.program import Flow, Group, Message, Program
+from ropewalk.sdn.openflow.program import GROUP_MAX, Flow, Group, Message, Program
 
 MESSAGE_BYTES_MAX = 65_535
 FLOWS_MAX = 100_000
@@ -232,16 +235,15 @@ class Connection:
             if codec.is_packet_in(data):
                 self._switch.told(codec.packet_in(data))
                 return
-            message = codec.decode(data)
-            if message is not None:
-                self._handle(message)
+            if data[1] in codec.IGNORED:
+                return
+            self._handle(codec.decode(data))
         except (codec.DecodeError, AttributeError, TypeError, ValueError) as error:
             self._switch.malformed += 1
             _log.debug("a malformed message: %s", error)
 
     def _handle(self, message: Any) -> None:
         """What belongs to the connection itself; all else is about the program or the traffic."""
-        ofp = codec.ofp
         match message:
             case ofp.OFPHello():
                 self._send(codec.features_request())
@@ -261,7 +263,6 @@ class Connection:
                 self._program(message)
 
     def _program(self, message: Any) -> None:
-        ofp = codec.ofp
         match message:
             case ofp.OFPPortDescStatsReply():
                 self._ports += message.body
@@ -279,14 +280,13 @@ class Connection:
                 self._traffic(message)
 
     def _traffic(self, message: Any) -> None:
-        ofp = codec.ofp
         match message:
             case ofp.OFPFlowRemoved():
                 self._switch.told(codec.flow_removed(message))
             case ofp.OFPBarrierReply():
                 self._switch.told(codec.confirmed(message))
             case ofp.OFPPortStatus():
-                gone = message.reason == codec.of.OFPPR_DELETE
+                gone = message.reason == of.OFPPR_DELETE
                 self._switch.told(PortChanged(codec.port(message.desc), gone))
             case ofp.OFPPortStatsReply():
                 counters = {row.port_no: (row.rx_bytes, row.tx_bytes) for row in message.body}
@@ -295,7 +295,8 @@ class Connection:
                 pass
 
     def _program_known(self) -> None:
-        present = Program(frozenset(self._flows), frozenset(self._groups))
+        ours = frozenset(group for group in self._groups if group.number <= GROUP_MAX)
+        present = Program(frozenset(self._flows), ours)
         if self._connected:
             self._switch.told(Present(present))
             return
@@ -306,4 +307,4 @@ class Connection:
 
 
 def _more(message: Any) -> bool:
-    return bool(message.flags & codec.of.OFPMPF_REPLY_MORE)
+    return bool(message.flags & of.OFPMPF_REPLY_MORE)

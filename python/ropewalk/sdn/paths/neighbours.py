@@ -52,6 +52,17 @@ def wanted(state: Neighbours, name: str, neighbour: Neighbour) -> Neighbours:
     return Neighbours({**state.by_name, name: neighbour})
 
 
+def doubted(state: Neighbours, *names: str) -> Neighbours:
+    """Asks again soon, because somebody else may be there now; what is known holds until then."""
+    after = {
+        name: replace(neighbour, asked_s=float("-inf"), learned_s=float("-inf"))
+        if name in names
+        else neighbour
+        for name, neighbour in state.by_name.items()
+    }
+    return Neighbours(after)
+
+
 def learned(state: Neighbours, port: int, arp: packets.Arp, now: float) -> Neighbours:
     """Takes an ARP packet from a port; one of somebody else changes nothing."""
     for name, neighbour in state.by_name.items():

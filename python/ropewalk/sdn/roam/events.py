@@ -29,4 +29,11 @@ class Notice:
     packets: int = -1
 
 
-Event = At | Notice | events.Tick
+@dataclass(frozen=True)
+class Release:
+    """What came before a station's arrival has been read: now send it what was kept."""
+
+    mac: str
+
+
+Event = At | Notice | Release | events.Tick

@@ -34,12 +34,14 @@ from ropewalk.sdn.openflow.program import (
 from ropewalk.sdn.roam import frames, program, stations, topology
 from ropewalk.sdn.roam.buffers import Buffers
 from ropewalk.sdn.roam.config import Config, Switch
-from ropewalk.sdn.roam.events import At, Event, Notice
+from ropewalk.sdn.roam.events import At, Event, Notice, Release
 from ropewalk.sdn.roam.program import Ports, Way
 from ropewalk.sdn.roam.stations import Place, Station, Table
 
 TABLE_PORT = 0xFFFF_FFF9
 """OFPP_TABLE: as if the packet had come in."""
+RELEASE_S = 0.05
+"""A controller that is behind sends what was kept after so long, read or not."""
 FORGET_S = 600.0
 """A station that has been away so long is forgotten."""
 UNKNOWN_S = 30.0
@@ -101,6 +103,10 @@ class State:
     )
     """The latest by number."""
     number: int = 0
+    due: dict[str, float] = field(default_factory=dict)
+    """Stations whose `Release` is awaited, and since when."""
+    asked: list[str] = field(default_factory=list)
+    """Those for which the caller is to give one, behind the packets that wait already."""
 
 
 def begin(config: Config) -> State:
@@ -115,6 +121,8 @@ def step(state: State, event: Event, now: float) -> tuple[State, list[Out]]:
             return state, _at(state, name, inner, now)
         case Notice():
             return state, _noticed(state, event, now)
+        case Release(mac):
+            return state, _released(state, mac, now)
         case events.Tick():
             return state, _passed(state, now)
 
@@ -170,16 +178,14 @@ def _join(state: State, mac: str, place: Place, now: float, *, told: bool) -> li
     state.counters["joined"] += 1
     state.table = table
     freeze = state.freezes.pop(mac, None)
-    # Where the station is comes first, with what was kept for it; then the ways there.
+    # Where the station is comes first, then the ways there.
     changes = _installed(state, [station], first=place.switch)
-    here = [message for message in changes if message[0] == place.switch]
-    there = [message for message in changes if message[0] != place.switch]
-    sent = []
     if former is not None and not place.fixed and (freeze is None or freeze.allowed):
-        sent = _released(state, station, now)
-    if state.config.mode != "replay":
+        state.due[mac] = now
+        state.asked.append(mac)
+    else:
         state.buffers.forget(mac)
-    return out + here + sent + there + _confirm(state, station, now)
+    return out + changes + _confirm(state, station, now)
 
 
 def _confirm(state: State, station: Station, now: float) -> list[Out]:
@@ -196,11 +202,17 @@ def _confirmed(state: State, name: str, number: int, now: float) -> None:
                 handover.confirmed_s = now
 
 
-def _released(state: State, station: Station, now: float) -> list[Out]:
+def _released(state: State, mac: str, now: float) -> list[Out]:
+    """Acknowledgements that waited are known by now, so that nothing is sent twice for them."""
+    station = state.table.by_mac.get(mac)
+    if state.due.pop(mac, None) is None or station is None or not station.here:
+        return []
     port = _number(state, station.place)
     if port is None:
         return []
-    found = state.buffers.released(station.mac, now)
+    found = state.buffers.released(mac, now)
+    if state.config.mode != "replay":
+        state.buffers.forget(mac)
     state.counters["released"] += len(found)
     return [(station.place.switch, PacketOut(frame, (Output(port),))) for frame in found]
 
@@ -273,6 +285,9 @@ def _towards(
         port = _number(state, station.place)
         if copy and name == station.place.switch:
             state.buffers.add(mac, frame, segment, now, away=False)
+            return []
+        if mac in state.due:
+            state.buffers.add(mac, frame, segment, now, away=True)
             return []
         if port is None or state.config.mode != "replay":
             return []
@@ -363,6 +378,7 @@ def _forget(state: State, station: Station) -> list[Out]:
     state.table = stations.removed(state.table, station.mac)
     state.buffers.forget(station.mac)
     state.freezes.pop(station.mac, None)
+    state.due.pop(station.mac, None)
     out: list[Out] = []
     for name, view in state.views.items():
         former = Program(view.flows.pop(station.mac, frozenset()))
@@ -373,6 +389,8 @@ def _forget(state: State, station: Station) -> list[Out]:
 def _passed(state: State, now: float) -> list[Out]:
     state.buffers.passed(now)
     out: list[Out] = []
+    for mac in [mac for mac, since_s in state.due.items() if now - since_s > RELEASE_S]:
+        out += _released(state, mac, now)
     for station in list(state.table.by_mac.values()):
         if not station.here and now - station.since_s > FORGET_S:
             out += _forget(state, station)

@@ -17,7 +17,7 @@ from ropewalk.sdn import events
 from ropewalk.sdn.openflow.program import Message
 from ropewalk.sdn.roam import policy, program
 from ropewalk.sdn.roam.config import Config
-from ropewalk.sdn.roam.events import At, Event, Notice
+from ropewalk.sdn.roam.events import At, Event, Notice, Release
 from ropewalk.sdn.roam.fabric import Fabric
 from ropewalk.sdn.roam.notices import Notices
 from ropewalk.sdn.service import AUDIT_S, context
@@ -69,6 +69,9 @@ def _urgency(event: Event) -> tuple[int, int]:
             return 1, NEW_MAX
         case At(_, events.PacketIn()):
             return 2, COPIES_MAX
+        case Release():
+            # Behind the copies, whose acknowledgements say what need not be sent.
+            return 2, COPIES_MAX + 1
         case _:
             return 0, CONTROL_MAX
 
@@ -153,6 +156,9 @@ class Service:
             self.counters["faults"] += 1
             _log.exception("an event was not handled")
             return
+        for mac in self._state.asked:
+            self._inbox.put(Release(mac))
+        self._state.asked.clear()
         for name, rows in itertools.groupby(out, key=lambda row: row[0]):
             messages: list[Message] = [message for _, message in rows]
             self.counters["messages_sent"] += len(messages)

@@ -1,0 +1,91 @@
+"""The configuration: every error names file, key and remedy."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from sdn_parts import balance, bicast, write
+
+from ropewalk.sdn.cli import main
+from ropewalk.sdn.config import read
+from ropewalk.sdn.reader import ConfigError
+
+DOCS = Path(__file__).parents[2] / "docs" / "sdn.md"
+
+
+@pytest.mark.parametrize(
+    ("more", "key", "remedy"),
+    [
+        ("copys = 2", "bicast.copys", "did you mean copies?"),
+        ("copies = 0", "bicast.copies", "1 to 16"),
+        ("copies = 3", "bicast.copies", "there are 2 uplinks"),
+        ('copies = "two"', "bicast.copies", "whole number"),
+        ('when = "losss"', "bicast.when", 'did you mean "loss"?'),
+        ("loss_off_percent = 9", "bicast.loss_off_percent", "make it smaller"),
+        ("remove_copies = 1", "bicast.remove_copies", "true or false"),
+        ('[[bicast.flow]]\nprotocol = "icmp"\nport = 1', "bicast.flow[1].port", "remove it"),
+        ("[balance]\n", "balance", 'write mode = "balance"'),
+        ("[[uplink]]\nname = 1", "uplink[3].name", 'write it like "…"'),
+        ('[[uplink]]\nname = "w9"\naddress = "1.2.3.4"', "uplink[3].address", "192.0.2.1/24"),
+        ('[[uplink]]\nname = "w9"\naddress = "1.2.3.400/8"', "uplink[3].address", "192.0.2.1/24"),
+        ('[controller]\nlisten = "here"', "controller.listen", "127.0.0.1:6653"),
+        ("[controller.tls]\n", "controller.tls.key", "name the file"),
+        ('[bridge]\nname = "a-name-that-is-long"', "bridge.name", "at most 15"),
+    ],
+)
+def test_an_error_names_file_key_and_remedy(
+    tmp_path: Path, more: str, key: str, remedy: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        bicast(tmp_path, more)
+    lines = [line for line in caught.value.lines if f" {key}:" in line]
+    assert lines, caught.value.lines
+    assert lines[0].startswith(f"{tmp_path}/sdn.toml: ")
+    assert remedy in lines[0]
+
+
+def test_all_errors_come_at_once(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        write(tmp_path, 'mode = "x"\nsocket = "relative"\n[probe]\nport = 0\n')
+    keys = {re.split(r": ", line)[1] for line in caught.value.lines}
+    assert {"mode", "socket", "probe.port", "uplink", "application.address"} <= keys
+
+
+def test_a_file_that_is_not_there_or_no_toml_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--config"):
+        read(tmp_path / "none.toml")
+    with pytest.raises(ConfigError, match="not TOML"):
+        write(tmp_path, "mode = [")
+
+
+def test_the_command_says_so_and_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "sdn.toml"
+    path.write_text("mode = 3")
+    assert main(["--config", str(path), "check"]) == 2
+    assert "sdn.toml: mode:" in capsys.readouterr().err
+
+
+def test_defaults_are_complete(tmp_path: Path) -> None:
+    config = balance(tmp_path)
+    assert config.mode == "balance"
+    assert config.controller.port == 6653
+    assert [uplink.peer for uplink in config.uplinks] == ["10.0.0.2", "10.1.0.2"]
+
+
+def test_status_without_a_controller_says_what_to_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bicast(tmp_path)
+    path = tmp_path / "sdn.toml"
+    path.write_text(f'socket = "{tmp_path}/none.sock"\n' + path.read_text())
+    assert main(["--config", str(path), "status"]) == 1
+    assert "ropewalk-sdn run" in capsys.readouterr().err
+
+
+def test_the_examples_of_the_documentation_are_valid(tmp_path: Path) -> None:
+    examples = re.findall(r"```toml\n(.*?)```", DOCS.read_text(), re.DOTALL)
+    assert len(examples) >= 2
+    for example in examples:
+        write(tmp_path, example)

@@ -1,0 +1,300 @@
+"""Both modes on real Open vSwitch, each switch in a namespace of its own; needs root."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ropewalk.sdn.api import ask
+from ropewalk.sdn.config import Config
+from ropewalk.sdn.copies import loader
+from ropewalk.sdn.experiments import balance_ovs
+from ropewalk.sdn.experiments.machine import Lab, LabError, Machine, run, stop, wait
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: run `make test` as root")
+
+ENDS = {"a": (1, 2), "b": (2, 1)}
+
+
+class Pair:
+    """Two machines with a switch each, joined by three paths, an application behind each."""
+
+    def __init__(self, lab: Lab) -> None:
+        self.lab = lab
+        self.machines = {end: lab.machine(end) for end in ENDS}
+        self.hosts = {end: lab.namespace(f"{end}-app") for end in ENDS}
+        for number in range(3):
+            self._path(number)
+        # What the machine had before must be there again afterwards.
+        run("ip", "-n", self.space("a"), "addr", "add", "10.0.0.1/24", "dev", "w0")
+        run("ip", "-n", self.space("a"), "route", "add", "198.51.100.0/24", "via", "10.0.0.2")
+        self.before = self.settings()
+        self.configs: dict[str, Config] = {}
+        self.controllers = {}
+        for end in ENDS:
+            self.configs[end] = self.configure(end, "copies = 2")
+            self.machines[end].command(self.configs[end], "setup")
+            self.controllers[end] = self.machines[end].control(self.configs[end])
+
+    def space(self, end: str) -> str:
+        return self.machines[end].namespace
+
+    def _path(self, number: int) -> None:
+        name = f"w{number}"
+        peer = ["peer", "name", name, "netns", self.space("b")]
+        run("ip", "-n", self.space("a"), "link", "add", name, "type", "veth", *peer)
+        for machine in self.machines.values():
+            run("ip", "-n", machine.namespace, "link", "set", name, "up")
+            machine.run("ethtool", "-K", name, "tx", "off")
+
+    def configure(self, end: str, bicast: str) -> Config:
+        own, other = ENDS[end]
+        uplinks = "".join(
+            f'[[uplink]]\nname = "w{number}"\naddress = "10.{number}.0.{own}/24"\n'
+            f'peer = "10.{number}.0.{other}"\n'
+            for number in range(3)
+        )
+        return self.machines[end].configure(
+            f'mode = "bicast"\n[bridge]\nname = "{end}br"\ndatabase = "DATABASE"\n'
+            f'[application]\nnamespace = "{self.hosts[end]}"\naddress = "10.99.0.{own}/24"\n'
+            f'peer = "10.99.0.{other}"\n{uplinks}[bicast]\n{bicast}\n'
+        )
+
+    def restart(self, end: str, bicast: str) -> None:
+        stop(self.controllers[end])
+        self.configs[end] = self.configure(end, bicast)
+        self.controllers[end] = self.machines[end].control(self.configs[end])
+
+    def ping(self, *options: str, count: int = 5) -> tuple[int, int]:
+        """Answers and copies of answers."""
+        words = ["ping", "-c", str(count), "-i", "0.1", "-W", "1", *options, "10.99.0.2"]
+        text = run("ip", "netns", "exec", self.hosts["a"], *words)
+        received = re.search(r"(\d+) received", text)
+        copies = re.search(r"\+(\d+) duplicates", text)
+        return int(received[1]) if received else 0, int(copies[1]) if copies else 0
+
+    def settings(self) -> str:
+        """Addresses, routes and offloads of end a."""
+        machine = self.machines["a"]
+        gro = "".join(
+            line
+            for number in range(3)
+            for line in machine.run("ethtool", "-k", f"w{number}").splitlines()
+            if "generic-receive" in line
+        )
+        route = machine.run("ip", "route")
+        return machine.run("ip", "-4", "-br", "addr") + route + gro
+
+    def counters(self, end: str) -> dict[str, int]:
+        return dict(ask(self.configs[end].socket)["counters"])
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[Pair]:
+    with Lab("sdn-tp-") as lab:
+        made = Pair(lab)
+        wait(
+            lambda: all(used for n in range(3) for used in _used(made, f"w{n}")),
+            "a path is not used",
+        )
+        yield made
+
+
+@pytest.fixture(scope="module")
+def bench() -> Iterator[balance_ovs.Bench]:
+    with Lab("sdn-tb-") as lab:
+        yield balance_ovs.Bench(lab)
+
+
+def test_each_packet_goes_over_two_of_three_paths_both_ways(pair: Pair) -> None:
+    # The last answer ends ping before its copies come: each of the others comes four times.
+    assert pair.ping(count=5) == (5, 4 * 3)
+
+
+def test_copies_are_removed_in_front_of_the_application(pair: Pair) -> None:
+    try:
+        for end in ENDS:
+            for command in loader.commands(
+                pair.hosts[end], "ropeapp0", pair.machines[end].directory
+            ):
+                run(*command)
+        assert pair.ping(count=10) == (10, 0)
+    finally:
+        for host in pair.hosts.values():
+            with contextlib.suppress(LabError):
+                run("ip", "netns", "exec", host, "tc", "qdisc", "del", "dev", "ropeapp0", "clsact")
+
+
+def test_traffic_goes_on_without_a_controller_and_a_new_one_changes_nothing(pair: Pair) -> None:
+    pair.controllers["a"].kill()
+    pair.controllers["a"].wait()
+    assert pair.ping()[0] == 5
+    pair.controllers["a"] = pair.machines["a"].control(pair.configs["a"])
+    time.sleep(0.3)
+    counters = pair.counters("a")
+    assert counters["flow_mods"] == 0
+    assert counters["group_mods"] == 0
+    assert counters["refused_messages"] == 0
+
+
+def test_a_path_that_falls_silent_is_replaced_by_the_spare(pair: Pair) -> None:
+    machine = pair.machines["b"]
+    machine.run("ip", "link", "set", "w0", "down")
+    try:
+        assert pair.ping()[0] == 5
+        wait(lambda: not any(_used(pair, "w0")), "the dead path is still used")
+        assert pair.ping() == (5, 4 * 3)
+    finally:
+        machine.run("ip", "link", "set", "w0", "up")
+    wait(lambda: all(_used(pair, "w0")), "the path is not used again")
+
+
+def test_only_small_packets_or_chosen_flows_are_copied(pair: Pair) -> None:
+    try:
+        for end in ENDS:
+            pair.restart(end, "copies = 2\npacket_bytes_max = 300")
+        assert pair.ping("-s", "100") == (5, 4 * 3)
+        assert pair.ping("-s", "1000") == (5, 0)
+        for end in ENDS:
+            pair.restart(end, 'copies = 2\n[[bicast.flow]]\nprotocol = "tcp"\nport = 1194')
+        assert pair.ping("-s", "100") == (5, 0)
+        assert pair.counters("a")["refused_messages"] == 0
+    finally:
+        for end in ENDS:
+            pair.restart(end, "copies = 2")
+
+
+def test_somebody_elses_flows_and_groups_are_left_alone(pair: Pair) -> None:
+    machine, config = pair.machines["a"], pair.configs["a"]
+    machine.flows(config, "add-flow", "table=9,priority=3,actions=drop")
+    machine.flows(config, "add-group", "group_id=500,type=all,bucket=drop")
+    pair.restart("a", "copies = 1")
+    pair.restart("a", "copies = 2")
+    assert "table=9" in machine.flows(config)
+    assert "group_id=500" in machine.flows(config, "dump-groups")
+
+
+def test_metrics_and_status_tell_the_same(pair: Pair) -> None:
+    machine, config = pair.machines["a"], pair.configs["a"]
+    status = json.loads(machine.command(config, "status", "--json"))
+    assert [row["usable"] for row in status["uplinks"]] == [True] * 3
+    assert "w0" in machine.command(config, "status")
+    metrics = machine.run(
+        "curl", "-s", "--unix-socket", str(config.socket), "http://localhost/metrics"
+    )
+    assert "ropewalk_sdn_connected 1" in metrics
+    assert 'ropewalk_sdn_uplink_usable{uplink="w0"} 1' in metrics
+
+
+def test_the_connection_can_be_by_tls_with_keys_of_both_ends(pair: Pair) -> None:
+    machine, config = pair.machines["a"], pair.configs["a"]
+    stop(pair.controllers["a"])
+    keys = machine.directory
+    for name in ("controller", "switch"):
+        _certificate(keys, name)
+    tls = (
+        f'[controller.tls]\nkey = "{keys}/controller.key"\ncertificate = "{keys}/controller.crt"\n'
+        f'authority = "{keys}/all.crt"\nswitch_key = "{keys}/switch.key"\n'
+        f'switch_certificate = "{keys}/switch.crt"\n'
+    )
+    both = (keys / "controller.crt").read_text() + (keys / "switch.crt").read_text()
+    (keys / "all.crt").write_text(both)
+    try:
+        machine.command(config, "teardown")
+        pair.configs["a"] = pair.configure("a", "copies = 2\n" + tls)
+        machine.command(pair.configs["a"], "setup")
+        pair.controllers["a"] = machine.control(pair.configs["a"])
+        wait(lambda: _answered(pair), "nothing passes with TLS")
+        assert pair.counters("a")["refused_messages"] == 0
+    finally:
+        stop(pair.controllers["a"])
+        machine.command(pair.configs["a"], "teardown")
+        pair.configs["a"] = pair.configure("a", "copies = 2")
+        machine.command(pair.configs["a"], "setup")
+        pair.controllers["a"] = machine.control(pair.configs["a"])
+
+
+def test_setup_twice_is_no_error_and_teardown_restores_everything(pair: Pair) -> None:
+    machine, config = pair.machines["a"], pair.configs["a"]
+    assert "already" in machine.command(config, "setup")
+    assert "10.0.0.1" not in machine.run("ip", "-4", "-br", "addr", "show", "dev", "w0")
+    machine.command(config, "teardown")
+    assert pair.settings() == pair.before
+    assert config.bridge.name not in _bridges(machine)
+    machine.command(config, "setup")
+    wait(lambda: _answered(pair), "nothing passes after a new setup")
+    assert pair.ping()[0] == 5
+
+
+def test_new_flows_are_spread_by_weight_and_answered(bench: balance_ovs.Bench) -> None:
+    tcp = bench.traffic("connect", balance_ovs.SERVER, str(balance_ovs.PORT), "200")
+    assert tcp["by"] == {"10.1.0.2": 150, "10.2.0.2": 50}
+    udp = bench.traffic("flows", balance_ovs.SERVER, str(balance_ovs.PORT), "400", "200")
+    assert udp["lost"] == 0
+    assert udp["by"]["10.1.0.2"] == pytest.approx(300, abs=12)
+    run("ip", "netns", "exec", bench.host, "ping", "-c2", "-W2", balance_ovs.SERVER)
+
+
+def test_a_killed_controller_is_not_noticed_by_a_connection(bench: balance_ovs.Bench) -> None:
+    row = balance_ovs.killed(bench, seconds=8, tries=1)
+    assert row["steady"]["ended"] == "complete"
+    assert row["steady"]["longest_s"] < 0.5
+    assert row["new_while_away"] == 0
+    assert row["new_after"] == 20
+    assert row["flow_mods_after"] == 0
+
+
+def test_a_dead_uplink_resets_tcp_moves_udp_and_gets_nothing_new(
+    bench: balance_ovs.Bench,
+) -> None:
+    row = balance_ovs.dies(bench, seconds=6)
+    assert row["new"]["by"] == {"10.2.0.2": 20}
+    for connection in row["tcp"]:
+        ended = "reset" if connection["address"] == "10.1.0.2" else "complete"
+        assert connection["ended"] == ended
+    assert any(connection["ended"] == "reset" for connection in row["tcp"])
+    moved = [flow for flow in row["udp"] if len(flow["by"]) == 2]
+    assert moved
+    assert all(flow["ended"] == "complete" for flow in row["udp"])
+    assert row["again"] == {"10.1.0.2": 30, "10.2.0.2": 10}
+
+
+def test_the_switch_decides_alone_also_without_a_controller(bench: balance_ovs.Bench) -> None:
+    bench.restart("switch")
+    stop(bench.controller)
+    row = bench.traffic("connect", balance_ovs.SERVER, str(balance_ovs.PORT), "100")
+    assert row["connected"] == 100
+    assert len(row["by"]) == 2
+
+
+def _used(pair: Pair, name: str) -> list[bool]:
+    """Whether each end uses a path."""
+    return [
+        bool(row["usable"])
+        for end in ENDS
+        for row in ask(pair.configs[end].socket)["uplinks"]
+        if row["name"] == name
+    ]
+
+
+def _certificate(directory: Path, name: str) -> None:
+    request = ["openssl", "req", "-x509", "-newkey", "ec", "-nodes", "-days", "2"]
+    request += ["-pkeyopt", "ec_paramgen_curve:prime256v1", "-subj", f"/CN={name}"]
+    run(*request, "-keyout", f"{directory}/{name}.key", "-out", f"{directory}/{name}.crt")
+
+
+def _answered(pair: Pair) -> bool:
+    with contextlib.suppress(LabError):
+        return pair.ping(count=1)[0] == 1
+    return False
+
+
+def _bridges(machine: Machine) -> str:
+    return run("ovs-vsctl", f"--db={machine.database}", "list-br")

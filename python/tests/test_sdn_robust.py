@@ -1,0 +1,163 @@
+"""Nothing that a switch or a network sends takes the controller down."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sdn_parts import FakeSwitch, balance, bicast
+
+from ropewalk.sdn import events
+from ropewalk.sdn.balance.policy import Balance
+from ropewalk.sdn.bicast.policy import Bicast
+from ropewalk.sdn.openflow import codec
+from ropewalk.sdn.openflow.program import Flow, FlowMod, Output, match
+from ropewalk.sdn.openflow.switch import Switch
+
+PORTS = st.builds(
+    events.Port,
+    st.integers(1, 5),
+    st.sampled_from(["w0", "w1", "ropesw0", "x"]),
+    st.sampled_from(["0a:00:00:00:09:09", "0a:00:00:00:00:ff"]),
+    st.booleans(),
+)
+ETHERNET = st.builds(
+    lambda kind, body: bytes(12) + struct.pack("!H", kind) + body,
+    st.sampled_from([0x0800, 0x0806, 0x86DD]),
+    st.binary(max_size=80),
+)
+IP = st.builds(
+    lambda protocol, ends, body: (
+        bytes(12)
+        + b"\x08\x00"
+        + struct.pack("!BBHHHBBH8s", 0x45, 0, 20 + len(body), 0, 0, 64, protocol, 0, ends)
+        + body
+    ),
+    st.sampled_from([1, 6, 17, 47]),
+    st.binary(min_size=8, max_size=8),
+    st.binary(max_size=60),
+)
+EVENTS = st.one_of(
+    st.just(events.Tick()),
+    st.just(events.Disconnected()),
+    st.builds(events.Connected, st.lists(PORTS, max_size=4).map(tuple)),
+    st.builds(events.PacketIn, st.integers(0, 6), st.integers(0, 4), ETHERNET | IP, st.just(0)),
+    st.builds(events.PortChanged, PORTS, st.booleans()),
+    st.builds(
+        events.PortStatistics,
+        st.dictionaries(
+            st.integers(0, 5), st.tuples(st.integers(0, 10**9), st.integers(0, 10**9)), max_size=3
+        ),
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("policy", "configured", "more"),
+    [
+        (Bicast(), bicast, 'when = "loss"'),
+        (Balance(), balance, ""),
+        (Balance(), balance, 'decide = "switch"'),
+        (Balance(), balance, 'rule = "least-expected-finish"'),
+    ],
+)
+@settings(max_examples=40, deadline=None)
+@given(several=st.lists(EVENTS, max_size=30))
+def test_no_event_is_an_exception(
+    policy: Any,  # noqa: ANN401 - either policy
+    configured: Any,  # noqa: ANN401
+    more: str,
+    several: list[object],
+) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        config = configured(Path(directory), more)
+    switch = FakeSwitch(policy, config)
+    switch.run(0.5)
+    for event in several:
+        switch.now += 0.4
+        switch.tell(event)
+        switch.policy.report(switch.state, switch.now)
+
+
+def _greet(client: socket.socket) -> None:
+    """Says what a switch without ports and flows says."""
+    client.sendall(codec.serialize(codec.hello(), 1))
+    features = struct.pack("!BBHIQIBBHII", 4, 6, 32, 2, 1, 256, 254, 0, 0, 0, 0)
+    client.sendall(features)
+    for kind in (13, 1, 7):
+        client.sendall(struct.pack("!BBHIHH4x", 4, 19, 16, 3, kind, 0))
+
+
+def _connected(port: int) -> socket.socket:
+    client = socket.create_connection(("127.0.0.1", port))
+    client.settimeout(5)
+    return client
+
+
+def _wait(ready: Any) -> bool:  # noqa: ANN401
+    end = time.monotonic() + 5
+    while time.monotonic() < end:
+        if ready():
+            return True
+        time.sleep(0.01)
+    return False
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 40), st.binary(max_size=120)), max_size=12))
+def test_malformed_messages_are_counted_and_the_connection_goes_on(
+    bodies: list[tuple[int, bytes]],
+) -> None:
+    told: list[object] = []
+    switch = Switch(("127.0.0.1", 0), told.append, None)
+    try:
+        with _connected(switch.port) as client:
+            _greet(client)
+            for kind, body in bodies:
+                # A greeting in the middle would only begin the conversation anew.
+                if kind in (0, 6, 13, 19):
+                    continue
+                client.sendall(struct.pack("!BBHI", 4, kind, 8 + len(body), 9) + body)
+            assert _wait(lambda: any(isinstance(event, events.Connected) for event in told))
+            flow = Flow(0, 1, match(in_port=1), (Output(2),))
+            assert switch.send([FlowMod(flow)])
+        assert _wait(lambda: any(isinstance(event, events.Disconnected) for event in told))
+    finally:
+        switch.close()
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.binary(max_size=300))
+def test_a_stranger_at_the_port_ends_with_its_own_connection(data: bytes) -> None:
+    told: list[object] = []
+    switch = Switch(("127.0.0.1", 0), told.append, None)
+    try:
+        with _connected(switch.port) as stranger:
+            stranger.sendall(data)
+        with _connected(switch.port) as client:
+            _greet(client)
+            assert _wait(lambda: any(isinstance(event, events.Connected) for event in told))
+    finally:
+        switch.close()
+
+
+def test_the_end_of_a_connection_is_told_within_a_second() -> None:
+    told: list[object] = []
+    switch = Switch(("127.0.0.1", 0), told.append, None)
+    try:
+        client = _connected(switch.port)
+        _greet(client)
+        assert _wait(lambda: switch.connected)
+        began = time.monotonic()
+        client.close()
+        assert _wait(lambda: any(isinstance(event, events.Disconnected) for event in told))
+        assert time.monotonic() - began < 1
+    finally:
+        switch.close()
