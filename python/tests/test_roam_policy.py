@@ -96,16 +96,33 @@ def test_what_died_and_what_was_kept_goes_in_order(network: Network) -> None:
     assert sequences(packets) == [1100, 1200, 1300]
 
 
-def test_stamps_never_fall_along_the_sequence(network: Network) -> None:
+@pytest.mark.parametrize(
+    ("echoed", "expected"),
+    [
+        # Nothing is known of the station: older segments are made as new as the repetition.
+        (None, [900, 900, 910]),
+        # The repetition takes the stamp of the first transmission behind it ...
+        (250, [300, 300, 910]),
+        # ... but none that the station has gone beyond.
+        (800, [800, 800, 910]),
+    ],
+)
+def test_stamps_never_fall_along_the_sequence(
+    network: Network, echoed: int | None, expected: list[int]
+) -> None:
     """PAWS would drop the older segments behind a repetition (RFC 7323 section 5.3)."""
+    if echoed is not None:
+        network.packet("ap1", program.COPY, data_frame(1800, 100, stamp=echoed))
+        answer = data_frame(9000, 0, flags=0x10, acknowledged=1900, echo=echoed, reverse=True)
+        network.packet("ap1", program.ANSWER, answer)
     network.leave("ap1")
     network.packet("s1", program.FORWARD, data_frame(2000, 100, stamp=300))
-    network.packet("s1", program.FORWARD, data_frame(2100, 100, stamp=310))
+    network.packet("s1", program.FORWARD, data_frame(2100, 100, stamp=910))
     network.packet("s1", program.FORWARD, data_frame(1900, 100, stamp=900))
     stamps = [
         segment.stamp for _, packet in network.join("ap2") if (segment := frames.parse(packet.data))
     ]
-    assert stamps == [300, 300, 310]
+    assert stamps == expected
 
 
 def test_segment_is_kept_until_acknowledged_and_replayed_at_the_next_move(

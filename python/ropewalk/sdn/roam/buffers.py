@@ -37,6 +37,8 @@ class Connection:
     """Segments of one direction of a TCP connection, in the order of their arrival."""
 
     acknowledged: int | None = None
+    newest: int | None = None
+    """The newest timestamp the station has echoed: what it takes is no older (PAWS)."""
     segments: deque[Kept] = field(default_factory=deque)
     seen: set[tuple[int, int]] = field(default_factory=set)
     used_s: float = 0.0
@@ -109,6 +111,9 @@ class Buffers:
         known = connection.acknowledged
         if known is None or frames.after(segment.acknowledged, known) > 0:
             connection.acknowledged = segment.acknowledged
+        newest = connection.newest
+        if segment.stamp is not None and (newest is None or frames.after(segment.echo, newest) > 0):
+            connection.newest = segment.echo
         while connection.segments and self._done(connection, connection.segments[0]):
             self._drop(store, connection)
         if segment.flags & frames.RST:
@@ -120,7 +125,9 @@ class Buffers:
 
         TCP segments stay until they are acknowledged. Timestamps never fall along the sequence
         (PAWS, RFC 7323 section 5.3): where a repetition stands before older segments it takes the
-        least stamp behind it, which is still no older than what was sent before it.
+        least stamp behind it, but none older than the newest that the station has echoed. The
+        sender then sees by the echo that the first transmission arrived (RFC 3522). Without an
+        echo the older segments take the repetition's stamp.
         """
         store = self._stores.get(mac)
         if store is None:
@@ -128,17 +135,12 @@ class Buffers:
         found: list[bytes] = []
         for connection in store.connections.values():
             ordered = _ordered(connection)
-            least: int | None = None
-            stamped = []
-            for kept in reversed(ordered):
-                stamp = kept.segment.stamp
-                if stamp is not None:
-                    if least is None or frames.after(stamp, least) < 0:
-                        least = stamp
-                    stamped.append(frames.restamped(kept.frame, kept.segment, least))
-                else:
-                    stamped.append(kept.frame)
-            found += reversed(stamped)
+            for kept, stamp in zip(ordered, _stamps(ordered, connection.newest), strict=True):
+                found.append(
+                    kept.frame
+                    if stamp is None
+                    else frames.restamped(kept.frame, kept.segment, stamp)
+                )
         found += [frame for at_s, frame in store.other if now - at_s <= OTHER_AGE_S]
         self._drop_other(store)
         return found
@@ -236,6 +238,24 @@ def _ordered(connection: Connection) -> list[Kept]:
     needed = [item for item in kept if known is None or frames.after(item.segment.end, known) > 0]
     # With nothing needed the last is sent, so that the station repeats its acknowledgement.
     return needed or kept[-1:]
+
+
+def _stamps(ordered: list[Kept], newest: int | None) -> list[int | None]:
+    """A timestamp for each, None for segments without any."""
+    stamps = [kept.segment.stamp for kept in ordered]
+    turn = newest is not None
+    order = range(len(stamps) - 1, -1, -1) if turn else range(len(stamps))
+    bound: int | None = None
+    for at in order:
+        stamp = stamps[at]
+        if stamp is None:
+            continue
+        if bound is None or (frames.after(stamp, bound) < 0) == turn:
+            bound = stamp
+        stamps[at] = bound
+        if newest is not None and frames.after(bound, newest) < 0:
+            stamps[at] = newest
+    return stamps
 
 
 def _empty(store: Store) -> bool:
