@@ -34,7 +34,7 @@ from ropewalk.sdn.experiments.machine import Lab, LabError, run, stop, wait
 from ropewalk.sdn.roam.events import Notice
 from ropewalk.sdn.roam.notices import written
 
-PREFIX = "roam-"
+PREFIX = "roam-ovs-"
 MODES = ("bare", "zwa", "zwa-adaptive", "replay")
 HOPS = {2: "s1", 3: "s4", 5: "s6", 7: "s8"}
 GAPS_S = (1.0, 2.0, 3.5, 6.0)
@@ -107,40 +107,41 @@ class Result:
 def cells(quick: bool) -> list[Cell]:
     """The runs; `quick` are the bounds of each claim."""
     replay = [
-        Cell("replay", *kind, hops, delay, gap, notice, _WINDOWS[kind])
-        for kind in _WINDOWS
+        Cell("replay", congestion, old, hops, delay, gap, notice, window)
+        for (congestion, old), window in _WINDOWS.items()
         for hops, delay, gap, notice in (_QUICK if quick else _FULL)
     ]
     gaps = (2.0,) if quick else (1.5, 3.0, 6.0)
     modes = [
         Cell(mode, "reno", True, 2, 80, gap, notice, _PAPER_WINDOW)
         for mode, notice, gap in product(MODES, (0, 1, 100), gaps)
-        # An access point that says nothing of its counters is told at once or not at all.
+        # Only with a notice there is a count from the moment of leaving: 1 ms is a prompt one.
         if (mode == "zwa-adaptive") or notice != 1
     ]
     others = [
-        Cell(mode, *kind, hops, 20, 2.0, 0, _WINDOWS[kind])
-        for mode, kind, hops in product(MODES[:2], _WINDOWS, (3, 5, 7))
+        Cell(mode, congestion, old, hops, 20, 2.0, 0, window)
+        for (congestion, old), window in _WINDOWS.items()
+        for mode, hops in product(MODES[:2], (3, 5, 7))
     ]
     found = {*replay, *modes, *([] if quick else others)}
     return sorted(found, key=lambda cell: (MODES.index(cell.mode), name(cell)))
 
 
 class Bench:
-    """The network of the experiment."""
+    """The network of the experiment; without a program for links they have no delay."""
 
-    def __init__(self, lab: Lab, links: Path) -> None:
+    def __init__(self, lab: Lab, links: Path | None) -> None:
         self.lab = lab
         self.net = lab.machine("net")
         self.station = lab.namespace("sta")
         self.hosts = {hops: lab.namespace(f"cn{hops}") for hops in HOPS}
         self._links = links
         self._names: list[str] = []
-        self._controller: subprocess.Popen[Any] | None = None
+        self.controller: subprocess.Popen[Any] | None = None
         self._wire()
         self.config = self.net.directory / "roam.toml"
         self._write("replay")
-        self._command("setup")
+        self.command("setup")
         self._radio = self._start_radio()
         self._teller: subprocess.Popen[bytes] | None = None
         self.at = 0
@@ -166,6 +167,9 @@ class Bench:
             run("ip", "-n", self.station, "neigh", "replace", f"10.0.0.{hops}", *arguments)
 
     def _link(self, name: str, a: str, b: str) -> None:
+        if self._links is None:
+            _veth(a, b)
+            return
         control = self.lab.directory / f"{name}.ctl"
         command = [str(self._links), "--a", a, "--b", b, "--control", str(control)]
         command += ["--rate", RATE, "--delay", "1ms", "--exit-with-parent"]
@@ -195,7 +199,8 @@ class Bench:
             text += f'[[link]]\na = "{a}:{a}-{b}"\nb = "{b}:{b}-{a}"\n'
         self.config.write_text(text)
 
-    def _command(self, *words: str) -> str:
+    def command(self, *words: str) -> str:
+        """Runs `ropewalk-sdn roam`."""
         program = [sys.executable, "-m", "ropewalk.sdn", "roam", "--config", str(self.config)]
         return self.net.run(*program, *words)
 
@@ -224,14 +229,14 @@ class Bench:
 
     def mode(self, mode: str) -> None:
         """Restarts the controller in a mode."""
-        if self._controller:
-            stop(self._controller)
+        if self.controller:
+            stop(self.controller)
         if self._teller:
             stop(self._teller)
             self._teller = None
         self._write(mode)
         program = [sys.executable, "-m", "ropewalk.sdn", "roam", "--config", str(self.config)]
-        self._controller = self.lab.start(self.net.namespace, *program, "run", log="controller.log")
+        self.controller = self.lab.start(self.net.namespace, *program, "run", log="controller.log")
         wait(self._connected, "the controller did not get its switches")
         if self.at:
             self.air("leave", self.at)
@@ -251,7 +256,11 @@ class Bench:
             time.sleep(0.2)
         self.air("join", number)
         self.at = number
-        wait(lambda: self.where() == f"ap{number}", "the station was not seen")
+        self.seen(number)
+
+    def seen(self, number: int) -> None:
+        """Waits until the controller knows the station at an access point."""
+        wait(lambda: self.where() == f"ap{number}", f"the station was not seen at ap{number}")
 
     def where(self) -> str | None:
         """The switch at which the controller knows the station."""
@@ -405,6 +414,18 @@ def _result(
 
 def _ms(at_s: float | None, since_s: float) -> float | None:
     return None if at_s is None else round(1e3 * (at_s - since_s), 1)
+
+
+def _veth(a: str, b: str) -> None:
+    (a_space, a_name), (b_space, b_name) = a.split(":"), b.split(":")
+    peer = ["peer", "name", b_name, "netns", b_space]
+    run("ip", "-n", a_space, "link", "add", a_name, "type", "veth", *peer)
+    for namespace, name in ((a_space, a_name), (b_space, b_name)):
+        _inside(namespace, "ethtool", "-K", name, "tx", "off")
+        run("ip", "-n", namespace, "link", "set", name, "up")
+    if b_name == "eth0":
+        shaper = ["tbf", "rate", RATE.lower(), "burst", "16kb", "latency", "100ms"]
+        run("tc", "-n", b_space, "qdisc", "add", "dev", b_name, "root", *shaper)
 
 
 def _tell(control: Path, command: str) -> None:
