@@ -7,10 +7,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from ropewalk.lab.cli import main
 
 Lab = Callable[..., int]
+
+# The same cases on every machine, however busy it is.
+settings.register_profile("ropewalk", deadline=None, derandomize=True, database=None)
+settings.load_profile("ropewalk")
 
 
 @pytest.fixture

@@ -176,3 +176,14 @@ def test_a_new_host_behind_the_same_port_is_asked_for_at_once(tmp_path: Path) ->
     switch.run(1)
     arriving = [flow for flow in switch.flows(0, in_port=2) if flow.priority == 500]
     assert SetField("eth_dst", "0a:00:00:00:00:99") in arriving[0].actions
+
+
+def test_a_flow_that_somebody_removed_comes_back_with_the_next_look(tmp_path: Path) -> None:
+    switch = FakeSwitch(Bicast(), bicast(tmp_path))
+    switch.run(1)
+    whole = switch.program
+    switch.program = replace(
+        whole, flows=frozenset(flow for flow in whole.flows if flow.priority != 500)
+    )
+    switch.tell(events.Present(switch.program))
+    assert switch.program == whole

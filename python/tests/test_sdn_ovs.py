@@ -291,9 +291,7 @@ def _certificate(directory: Path, name: str) -> None:
 
 
 def _answered(pair: Pair) -> bool:
-    with contextlib.suppress(LabError):
-        return pair.ping(count=1)[0] == 1
-    return False
+    return pair.ping(count=1)[0] == 1
 
 
 def _bridges(machine: Machine) -> str:

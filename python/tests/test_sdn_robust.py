@@ -68,7 +68,7 @@ EVENTS = st.one_of(
         (Balance(), balance, 'rule = "least-expected-finish"'),
     ],
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(several=st.lists(EVENTS, max_size=30))
 def test_no_event_is_an_exception(
     policy: Any,  # noqa: ANN401 - either policy
@@ -110,7 +110,7 @@ def _wait(ready: Any) -> bool:  # noqa: ANN401
     return False
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(st.tuples(st.integers(0, 40), st.binary(max_size=120)), max_size=12))
 def test_malformed_messages_are_counted_and_the_connection_goes_on(
     bodies: list[tuple[int, bytes]],
@@ -133,7 +133,7 @@ def test_malformed_messages_are_counted_and_the_connection_goes_on(
         switch.close()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.binary(max_size=300))
 def test_a_stranger_at_the_port_ends_with_its_own_connection(data: bytes) -> None:
     told: list[object] = []

@@ -22,7 +22,8 @@ from typing import IO, Any
 from ropewalk.sdn.api import ApiError, ask
 from ropewalk.sdn.config import Config, read
 
-START_S = 20.0
+START_S = 60.0
+"""For programs to start and states to come about, on a machine that does other things too."""
 STOP_S = 5.0
 _SCHEMA = Path("/usr/share/openvswitch/vswitch.ovsschema")
 
@@ -185,16 +186,17 @@ def run(*command: str, seconds: float = 30) -> str:
 
 
 def wait(ready: Callable[[], bool], problem: str, seconds: float = START_S) -> None:
-    """Waits until `ready()` is true.
+    """Waits until `ready()` is true; what cannot be asked yet is not ready.
 
     Raises:
         LabError: when that takes too long.
     """
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        if ready():
-            return
-        time.sleep(0.02)
+        with contextlib.suppress(LabError, ApiError):
+            if ready():
+                return
+        time.sleep(0.05)
     raise LabError(problem)
 
 
@@ -214,10 +216,7 @@ def _program(config: Config) -> list[str]:
 
 
 def _settled(config: Config) -> bool:
-    try:
-        return bool(ask(config.socket)["settled"])
-    except ApiError:
-        return False
+    return bool(ask(config.socket)["settled"])
 
 
 def _namespaces() -> list[str]:

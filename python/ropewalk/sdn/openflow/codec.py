@@ -255,6 +255,11 @@ def _message(message: Message) -> Any:
         case Confirm():
             return ofp.OFPBarrierRequest(_DESCRIPTION)
         case GroupMod(command, group):
+            if any(isinstance(action, Track) for b in group.buckets for action in b.actions):
+                raise ValueError(
+                    f"group {group.number}: os-ken states a wrong length for ct() in a bucket; "
+                    "resubmit to a table that has it"
+                )
             buckets = [
                 ofp.OFPBucket(
                     bucket.weight, bucket.watch_port, of.OFPG_ANY, _encode_actions(bucket.actions)

@@ -2,7 +2,7 @@
 
 A malformed message is counted and skipped; the connection goes on as long as its framing holds.
 The end of a connection is seen when reading ends, and by unanswered echo requests. One switch at
-a time: a newer connection replaces an older one.
+a time: a newer one replaces an older one when it has said what it has.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+import select
 import socket
 import ssl
 import struct
@@ -34,6 +35,8 @@ from ropewalk.sdn.openflow.program import GROUP_MAX, Flow, Group, Message, Progr
 MESSAGE_BYTES_MAX = 65_535
 FLOWS_MAX = 100_000
 """Flows of this project that are read back; more means a runaway and ends the connection."""
+CONNECTIONS_MAX = 8
+"""Connections at a time; all but one are strangers', or have been replaced and end."""
 ECHO_SECONDS = 1.0
 """Silence after which the switch is asked for a sign of life."""
 ECHOES_MAX = 3
@@ -56,6 +59,7 @@ class Switch:
         self._lock = threading.Lock()
         self._connection: Connection | None = None
         self._stopped = False
+        self._places = threading.Semaphore(CONNECTIONS_MAX)
         self.malformed = 0
         self.errors = 0
         self.sent = 0
@@ -103,9 +107,18 @@ class Switch:
                 client, address = self._listener.accept()
             except OSError:
                 return
+            if not self._places.acquire(blocking=False):
+                client.close()
+                continue
             threading.Thread(
-                target=self._serve, args=(client, address), name="switch", daemon=True
+                target=self._place, args=(client, address), name="switch", daemon=True
             ).start()
+
+    def _place(self, client: socket.socket, address: object) -> None:
+        try:
+            self._serve(client, address)
+        finally:
+            self._places.release()
 
     def _serve(self, client: socket.socket, address: object) -> None:
         client.settimeout(SEND_SECONDS_MAX)
@@ -118,10 +131,6 @@ class Switch:
             client.close()
             return
         connection = Connection(client, self)
-        with self._lock:
-            former, self._connection = self._connection, connection
-        if former is not None:
-            former.close()
         try:
             connection.run()
         except BrokenError as error:
@@ -130,6 +139,7 @@ class Switch:
             _log.info("the switch at %s is gone: %s", address, error)
         finally:
             connection.close()
+            connection.release()
             with self._lock:
                 ours = self._connection is connection
                 if ours:
@@ -137,9 +147,17 @@ class Switch:
             if ours:
                 self._tell(Disconnected())
 
-    def told(self, event: Event) -> None:
-        """Passes an event on."""
-        self._tell(event)
+    def accepted(self, connection: Connection) -> None:
+        """A connection has said what its switch has: it takes the place of an older one."""
+        with self._lock:
+            former, self._connection = self._connection, connection
+        if former is not None:
+            former.close()
+
+    def told(self, connection: Connection, event: Event) -> None:
+        """Passes an event of the present connection on."""
+        if connection is self._connection:
+            self._tell(event)
 
 
 class Owner(Protocol):
@@ -148,7 +166,10 @@ class Owner(Protocol):
     malformed: int
     errors: int
 
-    def told(self, event: Event) -> None:
+    def accepted(self, connection: Connection) -> None:
+        """Takes a connection whose switch has said what it has."""
+
+    def told(self, connection: Connection, event: Event) -> None:
         """Takes an event."""
 
 
@@ -163,7 +184,7 @@ class Connection:
         self.datapath = 0
         self._socket = client
         self._switch = switch
-        self._sending = threading.Lock()
+        self._lock = threading.Lock()
         self._transactions = itertools.count(1)
         self._ports: list[Any] = []
         self._flows: list[Flow] = []
@@ -174,12 +195,11 @@ class Connection:
     def run(self) -> None:
         """Greets and reads to the end; raises `BrokenError` or OSError at a bad one."""
         self._send(codec.hello())
-        self._socket.settimeout(ECHO_SECONDS)
         buffer = bytearray()
         silent = 0
         while True:
             try:
-                data = self._socket.recv(65_536)
+                data = self._read()
             except TimeoutError:
                 silent += 1
                 if silent > ECHOES_MAX:
@@ -213,27 +233,41 @@ class Connection:
         self._send(codec.groups_request())
 
     def close(self) -> None:
-        """Ends it at both ends."""
+        """Ends it at both ends; who reads notices. From any thread."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
+
+    def release(self) -> None:
+        """Gives the socket back; only who reads may do that."""
         self._socket.close()
 
     def _send(self, message: Any) -> None:
         self._write(codec.serialize(message, next(self._transactions) & 0x7FFF_FFFF))
 
     def _write(self, data: bytes) -> bool:
-        with self._sending:
+        with self._lock:
             try:
                 self._socket.sendall(data)
             except OSError:
-                # Reading notices and tells.
+                # Half a message may have left: nothing after it would be understood. Reading
+                # notices the end and tells.
+                self.close()
                 return False
         return True
+
+    def _read(self) -> bytes:
+        """What has arrived, empty at the end; raises TimeoutError after silence."""
+        pending = isinstance(self._socket, ssl.SSLSocket) and self._socket.pending()
+        if not pending and not select.select([self._socket], [], [], ECHO_SECONDS)[0]:
+            raise TimeoutError
+        # One TLS connection cannot be read and written at the same time.
+        with self._lock:
+            return self._socket.recv(65_536)
 
     def _received(self, data: bytes) -> None:
         try:
             if codec.is_packet_in(data):
-                self._switch.told(codec.packet_in(data))
+                self._switch.told(self, codec.packet_in(data))
                 return
             if data[1] in codec.IGNORED:
                 return
@@ -282,15 +316,15 @@ class Connection:
     def _traffic(self, message: Any) -> None:
         match message:
             case ofp.OFPFlowRemoved():
-                self._switch.told(codec.flow_removed(message))
+                self._switch.told(self, codec.flow_removed(message))
             case ofp.OFPBarrierReply():
-                self._switch.told(codec.confirmed(message))
+                self._switch.told(self, codec.confirmed(message))
             case ofp.OFPPortStatus():
                 gone = message.reason == of.OFPPR_DELETE
-                self._switch.told(PortChanged(codec.port(message.desc), gone))
+                self._switch.told(self, PortChanged(codec.port(message.desc), gone))
             case ofp.OFPPortStatsReply():
                 counters = {row.port_no: (row.rx_bytes, row.tx_bytes) for row in message.body}
-                self._switch.told(PortStatistics(counters))
+                self._switch.told(self, PortStatistics(counters))
             case _:
                 pass
 
@@ -298,12 +332,13 @@ class Connection:
         ours = frozenset(group for group in self._groups if group.number <= GROUP_MAX)
         present = Program(frozenset(self._flows), ours)
         if self._connected:
-            self._switch.told(Present(present))
+            self._switch.told(self, Present(present))
             return
         self._connected = True
         self.ready = True
+        self._switch.accepted(self)
         ports = tuple(codec.port(description) for description in self._ports)
-        self._switch.told(Connected(ports, present))
+        self._switch.told(self, Connected(ports, present))
 
 
 def _more(message: Any) -> bool:

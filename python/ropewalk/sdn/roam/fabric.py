@@ -65,21 +65,22 @@ class Fabric:
         for connection in connections:
             connection.close()
 
-    def named(self, connection: Connection) -> str | None:
-        """The name of the switch behind a connection; None for a stranger."""
+    def accepted(self, connection: Connection) -> None:
+        """A connection has said what its switch has: it takes the place of an older one."""
         name = self._names.get(connection.datapath)
         if name is None:
-            return None
+            raise BrokenError(f"datapath {connection.datapath:016x} is not configured")
         with self._lock:
             former = self._by_name.get(name)
             self._by_name[name] = connection
         if former is not None and former is not connection:
             former.close()
-        return name
 
-    def told(self, name: str, event: Event) -> None:
-        """Passes an event on."""
-        self._tell(name, event)
+    def told(self, connection: Connection, event: Event) -> None:
+        """Passes an event of a switch's present connection on."""
+        name = self._names.get(connection.datapath)
+        if name is not None and self._by_name.get(name) is connection:
+            self._tell(name, event)
 
     def _listen(self) -> None:
         while not self._stopped:
@@ -96,53 +97,28 @@ class Fabric:
             ).start()
 
     def _serve(self, client: socket.socket, address: object) -> None:
-        peer = _Peer(self)
         connection: Connection | None = None
         try:
             client.settimeout(SEND_SECONDS_MAX)
             if self._tls is not None:
                 client = self._tls.wrap_socket(client, server_side=True)
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            connection = peer.connection = Connection(client, peer)
+            connection = Connection(client, self)
             connection.run()
         except BrokenError as error:
-            _log.warning("the switch %s at %s: %s", peer.name, address, error)
+            _log.warning("the switch at %s: %s", address, error)
         except OSError as error:
-            _log.info("the switch %s at %s is gone: %s", peer.name, address, error)
+            _log.info("the switch at %s is gone: %s", address, error)
         finally:
             client.close()
             self._room.release()
-            self.malformed += peer.malformed
-            self.errors += peer.errors
-            if connection is not None and peer.name is not None:
-                self._gone(peer.name, connection)
+            if connection is not None:
+                self._gone(connection)
 
-    def _gone(self, name: str, connection: Connection) -> None:
+    def _gone(self, connection: Connection) -> None:
+        name = self._names.get(connection.datapath)
         with self._lock:
-            ours = self._by_name.get(name) is connection
-            if ours:
-                del self._by_name[name]
-        if ours:
-            self._tell(name, Disconnected())
-
-
-class _Peer:
-    """One connection as its owner sees it: names it with its first event."""
-
-    def __init__(self, fabric: Fabric) -> None:
-        self._fabric = fabric
-        self.connection: Connection | None = None
-        self.name: str | None = None
-        self.malformed = 0
-        self.errors = 0
-
-    def told(self, event: Event) -> None:
-        """Passes an event on under the switch's name."""
-        assert self.connection is not None, "set before it runs"
-        if self.name is None:
-            if not self.connection.datapath:
+            if name is None or self._by_name.get(name) is not connection:
                 return
-            self.name = self._fabric.named(self.connection)
-            if self.name is None:
-                raise BrokenError(f"datapath {self.connection.datapath:016x} is not configured")
-        self._fabric.told(self.name, event)
+            del self._by_name[name]
+        self._tell(name, Disconnected())
