@@ -22,7 +22,7 @@ import socket
 import subprocess
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -104,7 +104,7 @@ class Result:
     conditions: dict[str, Any]
 
 
-def cells(quick: bool) -> list[Cell]:
+def cells(quick: bool, runs: int = 1) -> list[Cell]:
     """The runs; `quick` are the bounds of each claim."""
     replay = [
         Cell("replay", congestion, old, hops, delay, gap, notice, window)
@@ -123,7 +123,8 @@ def cells(quick: bool) -> list[Cell]:
         for (congestion, old), window in _WINDOWS.items()
         for mode, hops in product(MODES[:2], (3, 5, 7))
     ]
-    found = {*replay, *modes, *([] if quick else others)}
+    once = {*replay, *modes, *([] if quick else others)}
+    found = [replace(cell, run=number) for cell in once for number in range(1, runs + 1)]
     return sorted(found, key=lambda cell: (MODES.index(cell.mode), name(cell)))
 
 
@@ -443,7 +444,7 @@ def _inside(namespace: str, *command: str) -> str:
 
 
 def summary(results: list[Result]) -> list[dict[str, object]]:
-    """What is claimed, beside what was measured."""
+    """What is claimed (idle for a round trip and 100 ms at most), beside what was measured."""
     rows: list[dict[str, object]] = []
     for result in results:
         idle = [result.sender_idle_ms, result.receiver_idle_ms]
@@ -470,6 +471,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--out", type=Path, default=Path("out/lab/roam-ovs"), metavar="DIR")
     parser.add_argument("--quick", action="store_true", help="the bounds of each claim alone")
+    parser.add_argument("--runs", type=int, default=1, metavar="N", help="of each setting")
     parser.add_argument("--programs", type=Path, metavar="DIR", help="where ropewalk-linkem is")
     parser.add_argument("--only", default="", metavar="REGEX", help="runs whose name matches")
     options = parser.parse_args(arguments)
@@ -483,7 +485,7 @@ def _run(options: argparse.Namespace) -> list[Result]:
     options.out.mkdir(parents=True, exist_ok=True)
     results = _stored(path)
     done = {result.cell for result in results}
-    left = [cell for cell in cells(options.quick) if cell not in done]
+    left = [cell for cell in cells(options.quick, options.runs) if cell not in done]
     left = [cell for cell in left if re.search(options.only, name(cell))]
     if not left:
         return results
