@@ -31,6 +31,7 @@ from ropewalk.lab.programs import LINK, find
 from ropewalk.lab.provenance import Load, machine, source, stamp
 from ropewalk.sdn.api import ApiError, ask
 from ropewalk.sdn.experiments.machine import Lab, LabError, run, stop, wait
+from ropewalk.sdn.roam.agent import counted
 from ropewalk.sdn.roam.events import Notice
 from ropewalk.sdn.roam.notices import written
 
@@ -282,8 +283,7 @@ class Bench:
             f"unix:{self.net.directory}/ap{number}.mgmt",
             f"table=1,dl_dst={MAC}",
         )
-        flows = [line for line in text.splitlines() if "priority=300" in line]
-        return sum(int(count) for line in flows for count in re.findall(r"n_packets=(\d+)", line))
+        return counted(text)
 
     def notice(self, notice: Notice) -> None:
         """Says what an access point's agent would."""

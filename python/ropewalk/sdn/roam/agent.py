@@ -22,6 +22,8 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
+from ropewalk.sdn.host.commands import CommandError, run
+from ropewalk.sdn.roam import program
 from ropewalk.sdn.roam.events import Notice
 from ropewalk.sdn.roam.notices import Client, NoticeError
 
@@ -43,6 +45,29 @@ def read(datagram: bytes) -> tuple[str, bool] | None:
     if found is None:
         return None
     return found[2].lower(), found[1] == "CONNECTED"
+
+
+def counter(bridge: str) -> Callable[[str], int]:
+    """What a bridge's flow to a station has counted, for `zwa-adaptive`; -1 when unreadable."""
+
+    def count(mac: str) -> int:
+        flows = f"table={program.FORWARD},dl_dst={mac}"
+        try:
+            return counted(run(["ovs-ofctl", "-O", "OpenFlow13", "dump-flows", bridge, flows]))
+        except CommandError as error:
+            _log.warning("the counter of %s: %s", mac, error)
+            return -1
+
+    return count
+
+
+def counted(text: str) -> int:
+    """Packets of the forwarding flow in what `ovs-ofctl dump-flows` printed; -1 without it."""
+    for line in text.splitlines():
+        found = re.search(r"n_packets=(\d+)", line)
+        if found and f"priority={program.PRIORITY_TO}," in line:
+            return int(found[1])
+    return -1
 
 
 class Hostapd:

@@ -18,7 +18,7 @@ from ropewalk.sdn.host import changes
 from ropewalk.sdn.host.commands import CommandError
 from ropewalk.sdn.reader import ConfigError
 from ropewalk.sdn.roam import setup
-from ropewalk.sdn.roam.agent import Agent
+from ropewalk.sdn.roam.agent import Agent, counter
 from ropewalk.sdn.roam.config import Config, read
 from ropewalk.sdn.roam.notices import NAME
 
@@ -113,6 +113,11 @@ def _agent_parser() -> argparse.ArgumentParser:
         "--switch", type=_name, required=True, help="this access point's switch, as configured"
     )
     parser.add_argument("--port", type=_name, required=True, help="the switch's port to stations")
+    parser.add_argument(
+        "--counters",
+        metavar="BRIDGE",
+        help="tells a leaving station's flow counter, too, which mode zwa-adaptive compares",
+    )
     for name in ("key", "certificate", "authority"):
         parser.add_argument(f"--{name}", type=Path, metavar="FILE", help="for TLS, all three")
     return parser
@@ -141,7 +146,8 @@ def _agent(options: argparse.Namespace) -> int:
         tls = ssl.create_default_context(cafile=str(options.authority))
         tls.load_cert_chain(options.certificate, options.key)
     place = (options.switch, options.port)
-    Agent(options.hostapd, options.controller, place, tls).run()
+    count = counter(options.counters) if options.counters else None
+    Agent(options.hostapd, options.controller, place, tls, count).run()
     return 0
 
 

@@ -35,7 +35,7 @@ _BURST_S = 0.25
 _GROUP_BIT = ("01:00:00:00:00:00", "01:00:00:00:00:00")
 _TCP = {"eth_type": 0x0800, "ip_proto": 6}
 _FROM_LINK, _KNOWN, _ELSEWHERE, _NEW = 300, 200, 150, 100
-_AWAY, _BACK, _TO, _GROUP = 400, 350, 300, 50
+_AWAY, _BACK, PRIORITY_TO, _GROUP = 400, 350, 300, 50
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def station(ports: Ports, way: Way) -> frozenset[Flow]:
     back = match(in_port=way.out, eth_dst=way.mac)
     if way.at is None:
         flows.add(Flow(FORWARD, _BACK, back, (Output(IN_PORT),)))
-    flows.add(Flow(FORWARD, _TO, to, (Output(way.out), *copied)))
+    flows.add(Flow(FORWARD, PRIORITY_TO, to, (Output(way.out), *copied)))
     return frozenset(flows)
 
 
