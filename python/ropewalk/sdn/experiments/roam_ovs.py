@@ -101,6 +101,9 @@ class Result:
     cwnd_before: int
     cwnd_after: int
     throughput_mbit: float
+    waited_ms: float
+    """How long controller and switch, ready to run, waited for a processor in the first second
+    after the association, all threads together."""
     counters: dict[str, int]
     conditions: dict[str, Any]
 
@@ -332,8 +335,11 @@ class Bench:
             time.sleep(warm_s)
             left_s = self._leave(cell)
             time.sleep(max(0.0, left_s + cell.gap_s - time.monotonic()))
+            ready_s = self._waited_s()
             joined_s = self.air("join", 2)
             self.at = 2
+            time.sleep(1)
+            waited_ms = round(1e3 * (self._waited_s() - ready_s), 1)
             sent, _ = sender.communicate(timeout=seconds + 40)
             try:
                 received, _ = receiver.communicate(timeout=5)
@@ -358,7 +364,12 @@ class Bench:
         times = Times(rtt_s, left_s, joined_s, confirmed_s)
         row = _result(cell, times, json.loads(sent), json.loads(received or "{}"))
         counters = {key: value for key, value in counted.items() if value}
-        return Result(**row, counters=counters, conditions=stamp(load, Load.now()))
+        conditions = stamp(load, Load.now())
+        return Result(**row, waited_ms=waited_ms, counters=counters, conditions=conditions)
+
+    def _waited_s(self) -> float:
+        assert self.controller, "started before"
+        return _run_delay_s(self.controller.pid) + _run_delay_s(self.net.switch.pid)
 
     def _leave(self, cell: Cell) -> float:
         if not cell.notice_ms:
@@ -417,6 +428,11 @@ def _ms(at_s: float | None, since_s: float) -> float | None:
     return None if at_s is None else round(1e3 * (at_s - since_s), 1)
 
 
+def _run_delay_s(pid: int) -> float:
+    tasks = Path(f"/proc/{pid}/task").glob("*/schedstat")
+    return sum(int(task.read_text().split()[1]) for task in tasks) / 1e9
+
+
 def _veth(a: str, b: str) -> None:
     (a_space, a_name), (b_space, b_name) = a.split(":"), b.split(":")
     peer = ["peer", "name", b_name, "netns", b_space]
@@ -458,6 +474,7 @@ def summary(results: list[Result]) -> list[dict[str, object]]:
                 "ended": result.ended,
                 "complete": result.complete,
                 "rerouted_ms": result.rerouted_ms,
+                "waited_ms": result.waited_ms,
             }
         )
     return rows
