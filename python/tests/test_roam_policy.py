@@ -191,6 +191,19 @@ def test_zero_window_mode_acknowledges_and_sends_once(tmp_path: Path) -> None:
     assert network.join("ap1") == []
 
 
+def test_zero_window_mode_acknowledges_nothing_it_has_no_room_for(tmp_path: Path) -> None:
+    network = Network(tmp_path, "zwa", "[bounds]\nstation_packets = 1\n")
+    network.host()
+    network.join("ap1")
+    network.leave("ap1")
+    assert len(network.packet("s1", program.FORWARD, data_frame(1000, 100))) == 1
+    assert network.packet("s1", program.FORWARD, data_frame(1100, 100)) == []
+    # A repetition of what is kept, or a probe, is answered again.
+    assert len(network.packet("s1", program.FORWARD, data_frame(1000, 100))) == 1
+    assert len(network.packet("s1", program.FORWARD, data_frame(1099, 0))) == 1
+    assert network.counter("overflowed") == 1
+
+
 @pytest.mark.parametrize(("counted", "freezes"), [(7, True), (9, False)])
 def test_adaptive_mode_freezes_only_when_nothing_died(
     tmp_path: Path, counted: int, freezes: bool

@@ -98,6 +98,14 @@ class Buffers:
             return False
         return self._keep(store, connection, frame, segment, now, away)
 
+    def holds(self, mac: str, segment: Segment) -> bool:
+        """Whether a segment is kept; of one without data, whether its connection is known."""
+        store = self._stores.get(mac)
+        connection = store.connections.get(segment.flow) if store else None
+        if connection is None:
+            return False
+        return not segment.length or (segment.sequence, segment.length) in connection.seen
+
     def acknowledged(self, mac: str, segment: Segment, now: float) -> None:
         """The station has acknowledged all before `segment.acknowledged`."""
         store = self._stores.get(mac)

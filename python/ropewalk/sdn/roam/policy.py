@@ -65,6 +65,8 @@ class View:
     base: frozenset[Flow] = frozenset()
     flows: dict[str, frozenset[Flow]] = field(default_factory=dict)
     metered: set[int] = field(default_factory=set)
+    """Slots of stations whose meters are there."""
+    edge_meters: int = 0
 
 
 @dataclass
@@ -304,7 +306,9 @@ def _towards(
         return []
     if freeze and freeze.allowed is None:
         return []
-    return _zero_window(state, name, frame, segment)
+    # What there was no room for is not acknowledged: its sender has to keep it.
+    held = state.buffers.holds(mac, segment)
+    return _zero_window(state, name, frame, segment) if held else []
 
 
 def _zero_window(state: State, name: str, frame: bytes, segment: frames.Segment) -> list[Out]:
@@ -412,6 +416,7 @@ def _connected(
     _follow(state)
     # Meters are made anew, and what used them went with the old ones.
     meters = program.base_meters(view.ports, state.config.bounds)
+    view.edge_meters = len(meters) - 1
     left = frozenset(flow for flow in present.flows if not _metered(flow))
     view.flows = program.by_station(left)
     _recover(state, view, now)
@@ -507,8 +512,8 @@ def _rerouted(state: State) -> list[Out]:
         base = program.base(view.ports)
         if base != view.base:
             meters = program.base_meters(view.ports, state.config.bounds)[1:]
-            known = sum(map(_metered, view.base))
-            out += [(name, meter) for meter in meters[known:]]
+            out += [(name, meter) for meter in meters[view.edge_meters :]]
+            view.edge_meters = max(view.edge_meters, len(meters))
             messages = difference(Program(view.base), Program(base))
             out += [(name, message) for message in messages]
             view.base = base
