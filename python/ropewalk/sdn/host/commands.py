@@ -27,7 +27,8 @@ def run(command: Sequence[str]) -> str:
         )
     except FileNotFoundError as error:
         raise CommandError(
-            f"no program {command[0]}: install it (Debian: openvswitch-switch, iproute2, ethtool, clang)"
+            f"no program {command[0]}: install it "
+            "(Debian: openvswitch-switch, iproute2, ethtool, clang)"
         ) from error
     except (OSError, subprocess.TimeoutExpired) as error:
         raise CommandError(f"`{shlex.join(command)}`: {error}") from error
