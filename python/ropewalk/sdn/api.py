@@ -95,6 +95,21 @@ def _label(uplink: str) -> str:
     return f'{{uplink="{uplink}"}}'
 
 
+def _roaming(report: dict[str, Any]) -> list[str]:
+    gauges = {
+        "connected": sum(switch["connected"] for switch in report["switches"]),
+        "stations": len(report["stations"]),
+        "stations_away": sum(not station["here"] for station in report["stations"]),
+        "kept_bytes": report["kept_bytes"],
+    }
+    lines = []
+    for kind, values in (("gauge", gauges), ("counter", report["counters"])):
+        for name, value in values.items():
+            full = f"{_PREFIX}_{name}" + ("_total" if kind == "counter" else "")
+            lines += [f"# TYPE {full} {kind}", f"{full} {value}"]
+    return lines
+
+
 def _get(path: Path, target: str) -> str:
     connection = _UnixConnection(path)
     try:

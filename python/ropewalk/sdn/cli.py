@@ -18,6 +18,7 @@ from ropewalk.sdn.config import Config, read
 from ropewalk.sdn.host import changes, plan
 from ropewalk.sdn.host.commands import CommandError
 from ropewalk.sdn.reader import ConfigError
+from ropewalk.sdn.roam import cli as roam
 
 ENVIRONMENT = "ROPEWALK_SDN_CONFIG"
 DEFAULT = Path("/etc/ropewalk/sdn.toml")
@@ -38,7 +39,10 @@ exit status:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit status."""
-    options = _parser().parse_args(arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words and words[0] in ("roam", "ap-agent"):
+        return roam.main(words)
+    options = _parser().parse_args(words)
     if options.command == "completions":
         print(_COMPLETIONS[options.shell].strip())
         return 0
@@ -76,7 +80,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="ropewalk-sdn",
         description="Several uplinks on Open vSwitch: copies over all of them (bicast), or each "
-        "new flow over one of them (balance).",
+        "new flow over one of them (balance); stations that move between switches (roam).",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -101,6 +105,8 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("-v", "--verbose", action="store_true", help="log decisions too")
     status = commands.add_parser("status", help="what the running controller sees and does")
     status.add_argument("--json", action="store_true", help="one JSON object")
+    commands.add_parser("roam", help="stations that move between access points")
+    commands.add_parser("ap-agent", help="what runs at an access point for roam")
     completions = commands.add_parser("completions", help="print completions for a shell")
     completions.add_argument("shell", choices=sorted(_COMPLETIONS))
     return parser
@@ -197,7 +203,7 @@ def _lines(report: dict[str, Any]) -> list[str]:
     return lines
 
 
-_WORDS = "check setup teardown run status completions"
+_WORDS = "check setup teardown run status roam ap-agent completions"
 _COMPLETIONS = {
     "bash": f"""
 complete -W "{_WORDS} --config --plan --json --help" ropewalk-sdn

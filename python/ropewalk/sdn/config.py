@@ -173,7 +173,7 @@ def read(path: Path) -> Config:
     config = Config(
         path=path,
         bridge=bridge,
-        controller=_controller(top.table("controller")),
+        controller=read_controller(top.table("controller")),
         application=_application(top.table("application"), mode),
         uplinks=uplinks,
         probe=_probe(top.table("probe")),
@@ -196,7 +196,8 @@ def _bridge(table: Table) -> Bridge:
     return bridge
 
 
-def _controller(table: Table) -> Controller:
+def read_controller(table: Table) -> Controller:
+    """The table [controller]."""
     listen = table.text("listen", "127.0.0.1:6653")
     address, _, port = listen.rpartition(":")
     if not address or not port.isdecimal() or not 0 < int(port) < 65_536:

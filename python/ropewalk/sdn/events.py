@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ropewalk.sdn.openflow.program import Program
+from ropewalk.sdn.openflow.program import Match, Program
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,23 @@ class PacketIn:
 
 
 @dataclass(frozen=True)
+class FlowRemoved:
+    """A flow that was to tell has gone, with what it counted."""
+
+    table: int
+    match: Match
+    packets: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Confirmed:
+    """All that was sent before a `Confirm` of this number is done."""
+
+    number: int
+
+
+@dataclass(frozen=True)
 class PortStatistics:
     """Counters by port number: bytes received and bytes sent since the port was added."""
 
@@ -68,4 +85,14 @@ class Tick:
     """Time has passed."""
 
 
-Event = Connected | Disconnected | Present | PortChanged | PacketIn | PortStatistics | Tick
+Event = (
+    Connected
+    | Disconnected
+    | Present
+    | PortChanged
+    | PacketIn
+    | FlowRemoved
+    | Confirmed
+    | PortStatistics
+    | Tick
+)

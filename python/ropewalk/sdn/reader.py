@@ -163,6 +163,16 @@ class Table:
             return tuple(default)
         return tuple(value)
 
+    def words(self, key: str, count_max: int) -> tuple[str, ...]:
+        """A list of texts, empty when it is absent."""
+        value = self._take(key, [])
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            self.error(key, "not a list of texts", 'write it like ["…", "…"]')
+            return ()
+        if len(value) > count_max:
+            self.error(key, f"{len(value)} of them", f"at most {count_max} are possible")
+        return tuple(value[:count_max])
+
     def address(self, key: str, default: str | None = None) -> str:
         """An IPv4 address."""
         return self._parsed(key, default, IPv4Address, '"192.0.2.1"')

@@ -49,7 +49,7 @@ class Service:
             "faults": 0,
         }
         address = (config.controller.address, config.controller.port)
-        tls = _context(config.controller.tls) if config.controller.tls else None
+        tls = context(config.controller.tls) if config.controller.tls else None
         self.switch = Switch(address, self._tell, tls)
 
     def run(self) -> None:
@@ -144,7 +144,8 @@ class Service:
                 pass
 
 
-def _context(tls: Tls) -> ssl.SSLContext:
+def context(tls: Tls) -> ssl.SSLContext:
+    """What the switches' connections are protected with; both ends show a certificate."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(tls.authority))
     context.verify_mode = ssl.CERT_REQUIRED
     context.load_cert_chain(tls.certificate, tls.key)

@@ -15,7 +15,7 @@ from os_ken.ofproto import ofproto_v1_3 as of
 from os_ken.ofproto import ofproto_v1_3_parser as ofp
 from os_ken.ofproto.ofproto_protocol import ProtocolDesc
 
-from ropewalk.sdn.events import Port
+from ropewalk.sdn.events import Confirmed, FlowRemoved, PacketIn, Port
 from ropewalk.sdn.openflow import framing
 from ropewalk.sdn.openflow.program import (
     COOKIE,
@@ -23,6 +23,7 @@ from ropewalk.sdn.openflow.program import (
     AskPortStatistics,
     Bucket,
     CheckLarger,
+    Confirm,
     DecrementTtl,
     Flow,
     FlowMod,
@@ -30,6 +31,8 @@ from ropewalk.sdn.openflow.program import (
     Group,
     GroupMod,
     Message,
+    Meter,
+    MeterMod,
     Move,
     Output,
     PacketOut,
@@ -41,7 +44,7 @@ from ropewalk.sdn.openflow.program import (
 
 VERSION = of.OFP_VERSION
 HEADER_BYTES = 8
-IGNORED = frozenset({of.OFPT_BARRIER_REPLY, of.OFPT_FLOW_REMOVED, of.OFPT_EXPERIMENTER})
+IGNORED = frozenset({of.OFPT_EXPERIMENTER})
 """Types that a sound switch may send and nobody waits for."""
 # It writes a trace for each message it cannot read; here that is counted.
 logging.getLogger("os_ken.ofproto.ofproto_parser").setLevel(logging.CRITICAL + 1)
@@ -53,6 +56,11 @@ _NAT_SOURCE = 1
 _NICIRA = 0x2320
 _CHECK_PKT_LARGER = 49
 _REGISTER_0 = 0x0001_0004
+_PACKET_IN = struct.Struct("!IHBBQHH")
+_PACKET_OUT = struct.Struct("!BBHIIIH6xHHIH6x")
+_CONFIRM = 0x8000_0000
+"""In the transaction numbers of `Confirm`."""
+_OXM_IN_PORT = 0x8000_0004
 _KINDS = {"all": of.OFPGT_ALL, "select": of.OFPGT_SELECT, "ff": of.OFPGT_FF}
 _KIND_NAMES = {number: name for name, number in _KINDS.items()}
 _COMMANDS = {"add": of.OFPGC_ADD, "modify": of.OFPGC_MODIFY, "delete": of.OFPGC_DELETE}
@@ -82,8 +90,55 @@ def decode(data: bytes) -> Any:
     return parsed
 
 
+def is_packet_in(data: bytes) -> bool:
+    """Whether a message is a packet-in, which `packet_in` reads."""
+    return data[:2] == bytes((VERSION, of.OFPT_PACKET_IN))
+
+
+def packet_in(data: bytes) -> PacketIn:
+    """A packet-in, without os-ken's classes: these are as many as packets.
+
+    Raises:
+        DecodeError: when it is cut short or names no port.
+    """
+    try:
+        _, total, _, table, _, kind, length = _PACKET_IN.unpack_from(data, HEADER_BYTES)
+        fields = HEADER_BYTES + _PACKET_IN.size
+        end = fields + length - 4
+        port = None
+        while fields + 4 <= end:
+            (header,) = struct.unpack_from("!I", data, fields)
+            if header == _OXM_IN_PORT:
+                (port,) = struct.unpack_from("!I", data, fields + 4)
+                break
+            fields += 4 + (header & 0xFF)
+    except struct.error as error:
+        raise DecodeError(f"a packet-in cut short: {error}") from error
+    start = HEADER_BYTES + _PACKET_IN.size - 4 + (length + 7) // 8 * 8 + 2
+    if kind != 1 or length < 4 or port is None or start > len(data):
+        raise DecodeError("a packet-in without a port or a packet")
+    return PacketIn(port, table, bytes(data[start:]), total)
+
+
+def flow_removed(message: Any) -> FlowRemoved:
+    """A flow-removed message of os-ken's classes."""
+    fields = tuple(sorted(message.match.items()))
+    return FlowRemoved(message.table_id, fields, message.packet_count, message.byte_count)
+
+
+def confirmed(message: Any) -> Confirmed:
+    """The answer to a `Confirm`."""
+    return Confirmed(message.xid & ~_CONFIRM)
+
+
 def encode(message: Message, transaction: int) -> bytes:
     """A message of a policy in bytes."""
+    if isinstance(message, PacketOut) and len(message.actions) == 1:
+        (action,) = message.actions
+        if isinstance(action, Output):
+            return _packet_out(message, action, transaction)
+    if isinstance(message, Confirm):
+        transaction = _CONFIRM | message.number
     return serialize(_message(message), transaction)
 
 
@@ -154,6 +209,8 @@ def flow(statistics: Any) -> Flow:
     for instruction in statistics.instructions:
         if getattr(instruction, "type", None) == of.OFPIT_APPLY_ACTIONS:
             actions += _decode_actions(instruction.actions)
+        elif getattr(instruction, "type", None) == of.OFPIT_METER:
+            actions.insert(0, Meter(instruction.meter_id))
         else:
             actions.append(Foreign(str(instruction)))
     fields = tuple(sorted(statistics.match.items()))
@@ -171,10 +228,32 @@ def group(statistics: Any) -> Group:
     )
 
 
+def _packet_out(message: PacketOut, action: Output, transaction: int) -> bytes:
+    # As many as packets that are replayed, so without os-ken's classes.
+    head = _PACKET_OUT.pack(
+        VERSION,
+        of.OFPT_PACKET_OUT,
+        _PACKET_OUT.size + len(message.data),
+        transaction,
+        of.OFP_NO_BUFFER,
+        message.in_port,
+        16,
+        of.OFPAT_OUTPUT,
+        16,
+        action.port,
+        action.bytes_max,
+    )
+    return head + message.data
+
+
 def _message(message: Message) -> Any:
     match message:
-        case FlowMod(flow, remove):
-            return _flow_mod(flow, remove)
+        case FlowMod(flow, remove, tell):
+            return _flow_mod(flow, remove, tell)
+        case MeterMod():
+            return _meter_mod(message)
+        case Confirm():
+            return ofp.OFPBarrierRequest(_DESCRIPTION)
         case GroupMod(command, group):
             if any(isinstance(action, Track) for b in group.buckets for action in b.actions):
                 raise ValueError(
@@ -202,12 +281,25 @@ def _message(message: Message) -> Any:
             return ofp.OFPPortStatsRequest(_DESCRIPTION, 0, of.OFPP_ANY)
 
 
-def _flow_mod(flow: Flow, remove: bool) -> Any:
-    instructions = []
-    if flow.actions and not remove:
-        instructions = [
-            ofp.OFPInstructionActions(of.OFPIT_APPLY_ACTIONS, _encode_actions(flow.actions))
-        ]
+def _meter_mod(meter: MeterMod) -> Any:
+    flags = of.OFPMF_PKTPS | of.OFPMF_BURST
+    number = meter.number or of.OFPM_ALL
+    if not meter.rate:
+        return ofp.OFPMeterMod(_DESCRIPTION, of.OFPMC_DELETE, flags, number, [])
+    bands = [ofp.OFPMeterBandDrop(meter.rate, meter.burst)]
+    return ofp.OFPMeterMod(_DESCRIPTION, of.OFPMC_ADD, flags, number, bands)
+
+
+def _flow_mod(flow: Flow, remove: bool, tell: bool) -> Any:
+    instructions: list[Any] = []
+    actions = flow.actions
+    if actions and not remove:
+        if isinstance(actions[0], Meter):
+            instructions.append(ofp.OFPInstructionMeter(actions[0].number))
+            actions = actions[1:]
+        instructions.append(
+            ofp.OFPInstructionActions(of.OFPIT_APPLY_ACTIONS, _encode_actions(actions))
+        )
     return ofp.OFPFlowMod(
         _DESCRIPTION,
         cookie=COOKIE,
@@ -216,6 +308,7 @@ def _flow_mod(flow: Flow, remove: bool) -> Any:
         priority=flow.priority,
         out_port=of.OFPP_ANY,
         out_group=of.OFPG_ANY,
+        flags=of.OFPFF_SEND_FLOW_REM if tell else 0,
         match=ofp.OFPMatch(**dict(flow.match)),
         instructions=instructions,
     )
@@ -244,8 +337,8 @@ def _encode_action(action: Action) -> Any:
         case CheckLarger(size):
             data = struct.pack("!HHHI6x", _CHECK_PKT_LARGER, size, 0, _REGISTER_0)
             return ofp.OFPActionExperimenterUnknown(_NICIRA, data)
-        case Foreign(text):
-            raise ValueError(f"{text} is read, never written")
+        case Meter() | Foreign():
+            raise ValueError(f"{action} cannot be written here")
 
 
 def _encode_track(track: Track) -> Any:

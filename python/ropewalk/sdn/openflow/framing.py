@@ -11,15 +11,18 @@ from __future__ import annotations
 import struct
 
 HELLO, ERROR, ECHO_REQUEST, ECHO_REPLY = 0, 1, 2, 3
-FEATURES_REPLY, PACKET_IN, PORT_STATUS, MULTIPART_REPLY = 6, 10, 12, 19
+FEATURES_REPLY, PACKET_IN, FLOW_REMOVED, PORT_STATUS = 6, 10, 11, 12
+MULTIPART_REPLY, BARRIER_REPLY = 19, 21
 READ = {
     ERROR: 12,
     ECHO_REQUEST: 8,
     ECHO_REPLY: 8,
     FEATURES_REPLY: 32,
     PACKET_IN: 32,
+    FLOW_REMOVED: 56,
     PORT_STATUS: 80,
     MULTIPART_REPLY: 16,
+    BARRIER_REPLY: 8,
 }
 """The messages that are read at all, with their least lengths in bytes; greetings apart."""
 

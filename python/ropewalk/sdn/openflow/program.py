@@ -98,6 +98,13 @@ class CheckLarger:
 
 
 @dataclass(frozen=True)
+class Meter:
+    """Drops the packet here when it is beyond a meter's rate; first in a flow's actions."""
+
+    number: int
+
+
+@dataclass(frozen=True)
 class Foreign:
     """What this project does not write: never equal to a wanted action."""
 
@@ -105,7 +112,16 @@ class Foreign:
 
 
 Action = (
-    Output | SetField | Move | ToGroup | Resubmit | DecrementTtl | Track | CheckLarger | Foreign
+    Output
+    | SetField
+    | Move
+    | ToGroup
+    | Resubmit
+    | DecrementTtl
+    | Track
+    | CheckLarger
+    | Meter
+    | Foreign
 )
 
 
@@ -152,10 +168,23 @@ class Program:
 
 @dataclass(frozen=True)
 class FlowMod:
-    """Writes or removes a flow."""
+    """Writes or removes a flow; `tell` asks for its counters when it is removed later."""
 
     flow: Flow
     remove: bool = False
+    tell: bool = False
+
+
+@dataclass(frozen=True)
+class MeterMod:
+    """Makes a meter that drops what is beyond `rate` packets a second after `burst`, or removes it.
+
+    A rate of zero removes; meter 0 means all. Flows that use a removed meter go with it.
+    """
+
+    number: int
+    rate: int = 0
+    burst: int = 0
 
 
 @dataclass(frozen=True)
@@ -180,7 +209,14 @@ class AskPortStatistics:
     """Asks for the counters of all ports."""
 
 
-Message = FlowMod | GroupMod | PacketOut | AskPortStatistics
+@dataclass(frozen=True)
+class Confirm:
+    """Asks for a `Confirmed` when all before is done; `number` is from 1 to 2^31-1."""
+
+    number: int
+
+
+Message = FlowMod | GroupMod | MeterMod | PacketOut | AskPortStatistics | Confirm
 
 
 def difference(present: Program, wanted: Program, *, add_only: bool = False) -> list[Message]:
@@ -233,7 +269,7 @@ def apply(present: Program, messages: list[Message]) -> Program:
                 groups.pop(group.number, None)
             case GroupMod(_, group):
                 groups[group.number] = group
-            case PacketOut() | AskPortStatistics():
+            case PacketOut() | AskPortStatistics() | MeterMod() | Confirm():
                 pass
     return Program(frozenset(flows.values()), frozenset(groups.values()))
 

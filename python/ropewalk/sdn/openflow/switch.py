@@ -16,7 +16,7 @@ import ssl
 import struct
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from os_ken.ofproto import ofproto_v1_3 as of
 from os_ken.ofproto import ofproto_v1_3_parser as ofp
@@ -25,7 +25,6 @@ from ropewalk.sdn.events import (
     Connected,
     Disconnected,
     Event,
-    PacketIn,
     PortChanged,
     PortStatistics,
     Present,
@@ -58,7 +57,7 @@ class Switch:
         self._tls = tls
         self._listener = socket.create_server(address)
         self._lock = threading.Lock()
-        self._connection: _Connection | None = None
+        self._connection: Connection | None = None
         self._stopped = False
         self._places = threading.Semaphore(CONNECTIONS_MAX)
         self.malformed = 0
@@ -131,10 +130,10 @@ class Switch:
             _log.warning("a connection from %s failed: %s", address, error)
             client.close()
             return
-        connection = _Connection(client, self)
+        connection = Connection(client, self)
         try:
             connection.run()
-        except _BrokenError as error:
+        except BrokenError as error:
             _log.warning("the switch at %s: %s", address, error)
         except OSError as error:
             _log.info("the switch at %s is gone: %s", address, error)
@@ -148,25 +147,41 @@ class Switch:
             if ours:
                 self._tell(Disconnected())
 
-    def accepted(self, connection: _Connection) -> None:
+    def accepted(self, connection: Connection) -> None:
         """A connection has said what its switch has: it takes the place of an older one."""
         with self._lock:
             former, self._connection = self._connection, connection
         if former is not None:
             former.close()
 
-    def told(self, connection: _Connection, event: Event) -> None:
+    def told(self, connection: Connection, event: Event) -> None:
         """Passes an event of the present connection on."""
         if connection is self._connection:
             self._tell(event)
 
 
-class _BrokenError(Exception):
+class Owner(Protocol):
+    """Who has connections: told of events, counts what is wrong."""
+
+    malformed: int
+    errors: int
+
+    def accepted(self, connection: Connection) -> None:
+        """Takes a connection whose switch has said what it has."""
+
+    def told(self, connection: Connection, event: Event) -> None:
+        """Takes an event."""
+
+
+class BrokenError(Exception):
     """A connection whose framing cannot be trusted any more."""
 
 
-class _Connection:
-    def __init__(self, client: socket.socket, switch: Switch) -> None:
+class Connection:
+    """One connection to a switch; `datapath` is its number, 0 until it has said so."""
+
+    def __init__(self, client: socket.socket, switch: Owner) -> None:
+        self.datapath = 0
         self._socket = client
         self._switch = switch
         self._lock = threading.Lock()
@@ -178,7 +193,7 @@ class _Connection:
         self.ready = False
 
     def run(self) -> None:
-        """Greets and reads to the end; raises `_BrokenError` or OSError at a bad one."""
+        """Greets and reads to the end; raises `BrokenError` or OSError at a bad one."""
         self._send(codec.hello())
         buffer = bytearray()
         silent = 0
@@ -188,7 +203,7 @@ class _Connection:
             except TimeoutError:
                 silent += 1
                 if silent > ECHOES_MAX:
-                    raise _BrokenError("no sign of life") from None
+                    raise BrokenError("no sign of life") from None
                 self._send(codec.echo_request())
                 continue
             if not data:
@@ -198,7 +213,7 @@ class _Connection:
             while len(buffer) >= codec.HEADER_BYTES:
                 (length,) = struct.unpack_from("!H", buffer, 2)
                 if length < codec.HEADER_BYTES:
-                    raise _BrokenError(f"a message of {length} bytes")
+                    raise BrokenError(f"a message of {length} bytes")
                 if len(buffer) < length:
                     break
                 self._received(bytes(buffer[:length]))
@@ -207,7 +222,7 @@ class _Connection:
     def send_all(self, messages: list[Message]) -> bool:
         """Writes messages in one go."""
         data = b"".join(
-            codec.encode(message, next(self._transactions) & 0xFFFF_FFFF) for message in messages
+            codec.encode(message, next(self._transactions) & 0x7FFF_FFFF) for message in messages
         )
         return self._write(data)
 
@@ -227,7 +242,7 @@ class _Connection:
         self._socket.close()
 
     def _send(self, message: Any) -> None:
-        self._write(codec.serialize(message, next(self._transactions) & 0xFFFF_FFFF))
+        self._write(codec.serialize(message, next(self._transactions) & 0x7FFF_FFFF))
 
     def _write(self, data: bytes) -> bool:
         with self._lock:
@@ -251,6 +266,9 @@ class _Connection:
 
     def _received(self, data: bytes) -> None:
         try:
+            if codec.is_packet_in(data):
+                self._switch.told(self, codec.packet_in(data))
+                return
             if data[1] in codec.IGNORED:
                 return
             self._handle(codec.decode(data))
@@ -264,6 +282,7 @@ class _Connection:
             case ofp.OFPHello():
                 self._send(codec.features_request())
             case ofp.OFPSwitchFeatures():
+                self.datapath = message.datapath_id
                 self._ports = []
                 self._send(codec.port_description_request())
             case ofp.OFPEchoRequest():
@@ -286,7 +305,7 @@ class _Connection:
             case ofp.OFPFlowStatsReply():
                 self._flows += [codec.flow(statistics) for statistics in message.body]
                 if len(self._flows) > FLOWS_MAX:
-                    raise _BrokenError(f"more than {FLOWS_MAX} flows of this project")
+                    raise BrokenError(f"more than {FLOWS_MAX} flows of this project")
             case ofp.OFPGroupDescStatsReply():
                 self._groups += [codec.group(statistics) for statistics in message.body]
                 if not _more(message):
@@ -296,10 +315,10 @@ class _Connection:
 
     def _traffic(self, message: Any) -> None:
         match message:
-            case ofp.OFPPacketIn():
-                port = message.match.get("in_port", 0)
-                data = bytes(message.data)
-                self._switch.told(self, PacketIn(port, message.table_id, data, message.total_len))
+            case ofp.OFPFlowRemoved():
+                self._switch.told(self, codec.flow_removed(message))
+            case ofp.OFPBarrierReply():
+                self._switch.told(self, codec.confirmed(message))
             case ofp.OFPPortStatus():
                 gone = message.reason == of.OFPPR_DELETE
                 self._switch.told(self, PortChanged(codec.port(message.desc), gone))

@@ -1,0 +1,207 @@
+"""The agent at an access point: tells the controller what hostapd says of stations.
+
+It attaches to hostapd's control socket (`ctrl_interface` of hostapd.conf) as hostapd_cli does.
+hostapd sends `<3>AP-STA-CONNECTED 02:00:00:00:00:01`; after a roam the old access point says
+nothing until the station is back, so the controller takes being at B for having left A. What is
+said while the controller cannot be reached waits, bounded; when hostapd restarts the agent
+attaches again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import socket
+import ssl
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+from ropewalk.sdn.host.commands import CommandError, run
+from ropewalk.sdn.roam import program
+from ropewalk.sdn.roam.events import Notice
+from ropewalk.sdn.roam.notices import Client, NoticeError
+
+REPLY_S = 2.0
+PING_S = 10.0
+RETRY_S = 1.0
+WAITING_MAX = 1024
+DATAGRAM_BYTES_MAX = 4096
+_EVENT = re.compile(
+    r"^(?:<\d>)?AP-STA-(CONNECTED|DISCONNECTED) ([0-9a-fA-F]{2}(?::[0-9a-fA-F]{2}){5})(?: |$)"
+)
+
+_log = logging.getLogger(__name__)
+
+
+def read(datagram: bytes) -> tuple[str, bool] | None:
+    """The station and whether it has come, in a datagram of hostapd's; None for anything else."""
+    found = _EVENT.match(datagram.decode("ascii", errors="replace").strip())
+    if found is None:
+        return None
+    return found[2].lower(), found[1] == "CONNECTED"
+
+
+def counter(bridge: str) -> Callable[[str], int]:
+    """What a bridge's flow to a station has counted, for `zwa-adaptive`; -1 when unreadable."""
+
+    def count(mac: str) -> int:
+        flows = f"table={program.FORWARD},dl_dst={mac}"
+        try:
+            return counted(run(["ovs-ofctl", "-O", "OpenFlow13", "dump-flows", bridge, flows]))
+        except CommandError as error:
+            _log.warning("the counter of %s: %s", mac, error)
+            return -1
+
+    return count
+
+
+def counted(text: str) -> int:
+    """Packets of the forwarding flow in what `ovs-ofctl dump-flows` printed; -1 without it."""
+    for line in text.splitlines():
+        found = re.search(r"n_packets=(\d+)", line)
+        if found and f"priority={program.PRIORITY_TO}," in line:
+            return int(found[1])
+    return -1
+
+
+class Hostapd:
+    """An attached control socket."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises OSError when hostapd does not answer there."""
+        self._directory = tempfile.mkdtemp(prefix="ropewalk-agent-")
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            self._socket.bind(f"{self._directory}/socket")
+            self._socket.settimeout(REPLY_S)
+            self._socket.connect(str(path))
+            self._early: list[bytes] = []
+            self._ask(b"ATTACH", b"OK")
+        except OSError:
+            self.close()
+            raise
+
+    def events(self) -> list[tuple[str, bool]]:
+        """What was said, after at most `PING_S`.
+
+        Raises:
+            OSError: when hostapd is gone.
+        """
+        early, self._early = self._early, []
+        if not early:
+            self._socket.settimeout(PING_S)
+            try:
+                early = [self._socket.recv(DATAGRAM_BYTES_MAX)]
+            except TimeoutError:
+                self._socket.settimeout(REPLY_S)
+                self._ask(b"PING", b"PONG")
+                return []
+        return [event for datagram in early if (event := read(datagram))]
+
+    def close(self) -> None:
+        """Detaches."""
+        with contextlib.suppress(OSError):
+            self._socket.send(b"DETACH")
+        self._socket.close()
+        with contextlib.suppress(OSError):
+            os.unlink(f"{self._directory}/socket")  # noqa: PTH108 - beside the socket's own text
+        with contextlib.suppress(OSError):
+            os.rmdir(self._directory)  # noqa: PTH106 - the same
+
+    def _ask(self, question: bytes, answer: bytes) -> None:
+        self._socket.send(question)
+        for _ in range(WAITING_MAX):
+            datagram = self._socket.recv(DATAGRAM_BYTES_MAX)
+            if datagram.strip() == answer:
+                return
+            # Events come on the same socket.
+            self._early.append(datagram)
+        raise OSError(f"hostapd does not answer {question.decode()}")
+
+
+class Agent:
+    """Passes what hostapd says on to the controller until stopped."""
+
+    def __init__(
+        self,
+        control: Path,
+        controller: tuple[str, int],
+        place: tuple[str, str],
+        tls: ssl.SSLContext | None = None,
+        count: Callable[[str], int] | None = None,
+    ) -> None:
+        self._control = control
+        self._controller = controller
+        self._place = place
+        self._tls = tls
+        self._count = count
+        self._waiting: deque[Notice] = deque(maxlen=WAITING_MAX)
+        self._ready = threading.Condition()
+        self._stopped = threading.Event()
+
+    def run(self) -> None:
+        """Works until `stop`."""
+        teller = threading.Thread(target=self._tell, name="notices", daemon=True)
+        teller.start()
+        while not self._stopped.is_set():
+            try:
+                hostapd = Hostapd(self._control)
+            except OSError as error:
+                _log.warning(
+                    "%s: %s; is hostapd running with ctrl_interface?", self._control, error
+                )
+                self._stopped.wait(RETRY_S)
+                continue
+            _log.info("attached to %s", self._control)
+            try:
+                while not self._stopped.is_set():
+                    for mac, joined in hostapd.events():
+                        self._heard(mac, joined)
+            except OSError as error:
+                _log.warning("%s: %s", self._control, error)
+            finally:
+                hostapd.close()
+
+    def stop(self) -> None:
+        """Ends `run`, at the latest after `PING_S`."""
+        self._stopped.set()
+        with self._ready:
+            self._ready.notify_all()
+
+    def _heard(self, mac: str, joined: bool) -> None:
+        packets = self._count(mac) if self._count and not joined else -1
+        with self._ready:
+            self._waiting.append(Notice(*self._place, mac, joined, packets))
+            self._ready.notify_all()
+
+    def _tell(self) -> None:
+        client: Client | None = None
+        while not self._stopped.is_set():
+            with self._ready:
+                self._ready.wait_for(
+                    lambda: self._waiting or self._stopped.is_set(), timeout=PING_S
+                )
+                notice = self._waiting[0] if self._waiting else None
+            try:
+                client = client or Client(self._controller, self._tls)
+                client.tell(notice)
+            except NoticeError as error:
+                _log.error("the controller refused %s: %s", notice, error)
+            except (OSError, ValueError) as error:
+                _log.warning("the controller at %s:%s: %s", *self._controller, error)
+                if client:
+                    client.close()
+                client = None
+                time.sleep(RETRY_S)
+                continue
+            with self._ready:
+                if notice is not None and self._waiting and self._waiting[0] is notice:
+                    self._waiting.popleft()
+        if client:
+            client.close()

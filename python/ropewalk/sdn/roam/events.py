@@ -1,0 +1,39 @@
+"""What the policy of roaming is told besides the events of switches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ropewalk.sdn import events
+
+
+@dataclass(frozen=True)
+class At:
+    """An event of one switch."""
+
+    switch: str
+    event: events.Event
+
+
+@dataclass(frozen=True)
+class Notice:
+    """An access point says that a station has come (`joined`) or gone.
+
+    `packets` is what its flow had counted when it went, -1 when that was not read.
+    """
+
+    switch: str
+    port: str
+    mac: str
+    joined: bool
+    packets: int = -1
+
+
+@dataclass(frozen=True)
+class Release:
+    """What came before a station's arrival has been read: now send it what was kept."""
+
+    mac: str
+
+
+Event = At | Notice | Release | events.Tick

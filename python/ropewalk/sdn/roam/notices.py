@@ -1,0 +1,191 @@
+"""What access points' agents tell the controller: one JSON object a line over TCP.
+
+    {"switch": "ap1", "port": "wlan0", "mac": "02:00:00:00:00:01", "joined": true}
+
+`packets`, when given, is what the station's flow had counted when it left. With TLS configured for
+the controller both ends need certificates of the same authority; without, the network between them
+has to be trusted as the switches' is. Each line is answered with `{"taken": true}` or an error.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import socketserver
+import ssl
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from ropewalk.sdn.roam.events import Notice
+
+LINE_BYTES_MAX = 1024
+AGENTS_MAX = 512
+IDLE_S = 60.0
+"""An agent says something at least so often; an empty line will do."""
+NAME = re.compile(r"[A-Za-z0-9_.@-]{1,64}")
+MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
+
+
+class NoticeError(ValueError):
+    """A line that is no notice; the message says why."""
+
+
+def read(line: bytes) -> Notice | None:
+    """The notice in a line; None for an empty one.
+
+    Raises:
+        NoticeError: when it is anything else.
+    """
+    text = line.strip()
+    if not text:
+        return None
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise NoticeError(f"not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise NoticeError("not an object")
+    switch, port, mac = (value.get(key) for key in ("switch", "port", "mac"))
+    joined, packets = value.get("joined"), value.get("packets", -1)
+    if not isinstance(switch, str) or not NAME.fullmatch(switch):
+        raise NoticeError("switch: no name")
+    if not isinstance(port, str) or not NAME.fullmatch(port):
+        raise NoticeError("port: no name")
+    if not isinstance(mac, str) or not MAC.fullmatch(mac.lower()) or int(mac[:2], 16) & 1:
+        raise NoticeError("mac: no station's address")
+    if not isinstance(joined, bool):
+        raise NoticeError("joined: neither true nor false")
+    if isinstance(packets, bool) or not isinstance(packets, int) or not -1 <= packets < 1 << 64:
+        raise NoticeError("packets: no count")
+    return Notice(switch, port, mac.lower(), joined, packets)
+
+
+def written(notice: Notice) -> bytes:
+    """A notice as a line."""
+    value: dict[str, Any] = {"switch": notice.switch, "port": notice.port}
+    value |= {"mac": notice.mac, "joined": notice.joined}
+    if notice.packets >= 0:
+        value["packets"] = notice.packets
+    return json.dumps(value).encode() + b"\n"
+
+
+class Notices:
+    """Takes notices until closed."""
+
+    def __init__(
+        self,
+        address: tuple[str, int],
+        tell: Callable[[Notice], None],
+        tls: ssl.SSLContext | None,
+    ) -> None:
+        """Raises OSError when the address cannot be listened on."""
+        self.malformed = 0
+        self._tell = tell
+        self._server = _Server(address, self, tls)
+        threading.Thread(target=self._server.serve_forever, name="notices", daemon=True).start()
+
+    @property
+    def port(self) -> int:
+        """TCP port it listens on."""
+        return int(self._server.server_address[1])
+
+    def close(self) -> None:
+        """Stops listening."""
+        self._server.shutdown()
+        self._server.server_close()
+
+    def line(self, data: bytes) -> dict[str, object]:
+        """The answer to a line."""
+        try:
+            notice = read(data)
+        except NoticeError as error:
+            self.malformed += 1
+            return {"error": str(error)}
+        if notice is not None:
+            self._tell(notice)
+        return {"taken": notice is not None}
+
+
+class Client:
+    """An agent's connection to the controller."""
+
+    def __init__(
+        self, address: tuple[str, int], tls: ssl.SSLContext | None = None, seconds: float = 5
+    ) -> None:
+        """Raises OSError when nobody answers."""
+        connection = socket.create_connection(address, timeout=seconds)
+        self._socket = connection
+        try:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if tls is not None:
+                self._socket = tls.wrap_socket(connection, server_hostname=address[0])
+        except OSError:
+            connection.close()
+            raise
+        self._answers = self._socket.makefile("rb")
+
+    def tell(self, notice: Notice | None) -> None:
+        """Says one thing, or that it is there.
+
+        Raises:
+            OSError: when the controller is gone.
+            NoticeError: when it refuses.
+        """
+        self._socket.sendall(written(notice) if notice else b"\n")
+        line = self._answers.readline(LINE_BYTES_MAX)
+        if not line:
+            raise OSError("the controller has closed the connection")
+        answer = json.loads(line)
+        if "error" in answer:
+            raise NoticeError(str(answer["error"]))
+
+    def close(self) -> None:
+        """Ends it."""
+        self._answers.close()
+        self._socket.close()
+
+
+class _Server(socketserver.ThreadingTCPServer):
+    allow_reuse_address = True
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(
+        self, address: tuple[str, int], notices: Notices, tls: ssl.SSLContext | None
+    ) -> None:
+        self.notices = notices
+        self._tls = tls
+        self.room = threading.Semaphore(AGENTS_MAX)
+        super().__init__(address, _Handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
+        if not self.room.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        super().process_request(request, client_address)
+
+    def finish_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
+        try:
+            request.settimeout(IDLE_S)
+            request.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._tls is not None:
+                request = self._tls.wrap_socket(request, server_side=True)
+            super().finish_request(request, client_address)
+        finally:
+            self.room.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
+        """A connection that ended is no fault of the controller's."""
+
+
+class _Handler(socketserver.StreamRequestHandler):
+    def handle(self) -> None:
+        assert isinstance(self.server, _Server), "made for this server"
+        while line := self.rfile.readline(LINE_BYTES_MAX + 1):
+            if not line.endswith(b"\n"):
+                self.server.notices.malformed += 1
+                return
+            answer = json.dumps(self.server.notices.line(line)).encode()
+            self.wfile.write(answer + b"\n")

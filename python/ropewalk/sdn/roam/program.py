@@ -1,0 +1,148 @@
+"""The flows of one switch.
+
+Table 0 looks at where a frame came in: known senders and links go on to table 1, anything else at
+an access port is asked about. Table 1 forwards by receiver; what is for a station that is away
+goes to the controller from there. Tables 2 and 3 copy TCP towards and from stations to the
+controller. Every way to the controller passes a meter: of its station, or of its port for unknown
+senders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ropewalk.sdn.openflow.program import (
+    CONTROLLER,
+    IN_PORT,
+    Action,
+    Flow,
+    Meter,
+    MeterMod,
+    Output,
+    Resubmit,
+    match,
+)
+from ropewalk.sdn.roam.config import Bounds
+from ropewalk.sdn.roam.frames import HEADERS_MAX
+
+CLASSIFY, FORWARD, COPY, ANSWER = 0, 1, 2, 3
+WHOLE_PACKET = 0xFFFF
+"""OFPCML_NO_BUFFER: the packet as it is."""
+STATION_METERS = 1000
+"""Number of the first station's meter; ports have theirs below."""
+_BURST_S = 0.25
+_GROUP_BIT = ("01:00:00:00:00:00", "01:00:00:00:00:00")
+_TCP = {"eth_type": 0x0800, "ip_proto": 6}
+_FROM_LINK, _KNOWN, _ELSEWHERE, _NEW = 300, 200, 150, 100
+_AWAY, _BACK, PRIORITY_TO, _GROUP = 400, 350, 300, 50
+
+
+@dataclass(frozen=True)
+class Ports:
+    """A switch's ports by purpose; `tree` are the links on the tree for what goes to everybody."""
+
+    access: Mapping[str, int]
+    hosts: Mapping[str, int]
+    links: Mapping[str, int]
+    tree: frozenset[int]
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a switch sees a station: the port towards it, and whether it is at this very switch."""
+
+    mac: str
+    slot: int
+    out: int | None
+    at: int | None
+    away: bool
+    kept: bool
+    """Whether the controller keeps what is for it: copies while it is here, all while away."""
+    fixed: bool
+
+
+def base(ports: Ports) -> frozenset[Flow]:
+    """What does not depend on stations."""
+    flows = {
+        Flow(CLASSIFY, _FROM_LINK, match(in_port=port), (Resubmit(FORWARD),))
+        for port in ports.links.values()
+    }
+    for index, port in enumerate(_edge(ports), 1):
+        asked = (Meter(index), Output(CONTROLLER, WHOLE_PACKET))
+        flows.add(Flow(CLASSIFY, _NEW, match(in_port=port), asked))
+    everybody = sorted({*ports.tree, *_edge(ports)})
+    if everybody:
+        flood = tuple(Output(port) for port in everybody)
+        flows.add(Flow(FORWARD, _GROUP, match(eth_dst=_GROUP_BIT), flood))
+    return frozenset(flows)
+
+
+def base_meters(ports: Ports, bounds: Bounds) -> list[MeterMod]:
+    """The meters of edge ports; those before are removed."""
+    meters = [MeterMod(0)]
+    return meters + [_meter(index, bounds.new_per_s) for index, _ in enumerate(_edge(ports), 1)]
+
+
+def station_meter(slot: int, bounds: Bounds) -> MeterMod:
+    """The meter of a station."""
+    return _meter(STATION_METERS + slot, bounds.copies_per_s)
+
+
+def station(ports: Ports, way: Way) -> frozenset[Flow]:
+    """The flows of one station."""
+    ask = (Meter(STATION_METERS + way.slot), Output(CONTROLLER, WHOLE_PACKET))
+    to = match(eth_dst=way.mac)
+    flows = set()
+    if not way.fixed and ports.access:
+        flows.add(Flow(CLASSIFY, _ELSEWHERE, match(eth_src=way.mac), ask))
+    if way.away:
+        flows.add(Flow(FORWARD, _AWAY, to, ask if way.kept else ()))
+        return frozenset(flows)
+    if way.out is None:
+        return frozenset(flows)
+    copied: tuple[Action, ...] = ()
+    if way.at is not None:
+        onward: tuple[Action, ...] = (Resubmit(FORWARD),)
+        if way.kept:
+            copied = (Resubmit(COPY),)
+            onward += (Resubmit(ANSWER),)
+            answer = (ask[0], Output(CONTROLLER, HEADERS_MAX))
+            flows.add(Flow(COPY, 100, match(eth_dst=way.mac, **_TCP), ask))
+            flows.add(Flow(ANSWER, 100, match(eth_src=way.mac, **_TCP), answer))
+        flows.add(Flow(CLASSIFY, _KNOWN, match(in_port=way.at, eth_src=way.mac), onward))
+    # A switch sends nothing back to where it came from unless told: what is still on its way to
+    # where a station was has to turn round.
+    back = match(in_port=way.out, eth_dst=way.mac)
+    if way.at is None:
+        flows.add(Flow(FORWARD, _BACK, back, (Output(IN_PORT),)))
+    flows.add(Flow(FORWARD, PRIORITY_TO, to, (Output(way.out), *copied)))
+    return frozenset(flows)
+
+
+def by_station(flows: frozenset[Flow]) -> dict[str, frozenset[Flow]]:
+    """The flows of stations, by their addresses."""
+    found: dict[str, set[Flow]] = {}
+    for flow in flows:
+        fields = dict(flow.match)
+        mac = fields.get("eth_src", fields.get("eth_dst"))
+        if isinstance(mac, str):
+            found.setdefault(mac, set()).add(flow)
+    return {mac: frozenset(rows) for mac, rows in found.items()}
+
+
+def place(flows: frozenset[Flow]) -> int | None:
+    """The port at which a station is, by its flows; None when it is not at this switch."""
+    for flow in flows:
+        port = dict(flow.match).get("in_port")
+        if (flow.table, flow.priority) == (CLASSIFY, _KNOWN) and isinstance(port, int):
+            return port
+    return None
+
+
+def _edge(ports: Ports) -> list[int]:
+    return sorted({*ports.access.values(), *ports.hosts.values()})
+
+
+def _meter(number: int, rate: int) -> MeterMod:
+    return MeterMod(number, rate, max(1, int(rate * _BURST_S)))

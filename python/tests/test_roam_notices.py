@@ -1,0 +1,123 @@
+"""Agents' notices: who may give them, and what an agent does when others are away."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ropewalk.sdn.config import Tls
+from ropewalk.sdn.roam import agent
+from ropewalk.sdn.roam.agent import Agent
+from ropewalk.sdn.roam.events import Notice
+from ropewalk.sdn.roam.notices import Client, NoticeError, Notices
+from ropewalk.sdn.service import context
+
+NOTICE = Notice("ap1", "wlan0", "02:00:00:00:00:01", True)
+
+
+@contextlib.contextmanager
+def listening(
+    heard: list[Notice], tls: ssl.SSLContext | None = None, port: int = 0
+) -> Iterator[Notices]:
+    server = Notices(("127.0.0.1", port), heard.append, tls)
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+def wait(ready: object, seconds: float = 10) -> None:
+    assert callable(ready)
+    end = time.monotonic() + seconds
+    while not ready():
+        assert time.monotonic() < end, "not in time"
+        time.sleep(0.01)
+
+
+def test_notice_arrives_and_a_wrong_one_is_refused_by_reason() -> None:
+    heard: list[Notice] = []
+    with listening(heard) as server:
+        client = Client(("127.0.0.1", server.port))
+        client.tell(NOTICE)
+        client.tell(None)
+        with pytest.raises(NoticeError, match="mac"):
+            client.tell(Notice("ap1", "wlan0", "ff:ff:ff:ff:ff:ff", True))
+        client.close()
+        assert heard == [NOTICE]
+        assert server.malformed == 1
+
+
+def test_line_without_end_closes_the_connection() -> None:
+    with listening([]) as server, socket.create_connection(("127.0.0.1", server.port)) as client:
+        client.settimeout(5)
+        with contextlib.suppress(OSError):
+            client.sendall(b"x" * 100_000)
+        with contextlib.suppress(ConnectionResetError):
+            assert client.recv(1) == b""
+
+
+def test_only_agents_with_a_certificate_are_heard(tmp_path: Path) -> None:
+    key, certificate = tmp_path / "key", tmp_path / "certificate"
+    request = ["openssl", "req", "-x509", "-newkey", "ec", "-nodes", "-days", "2"]
+    request += ["-pkeyopt", "ec_paramgen_curve:prime256v1", "-subj", "/CN=controller"]
+    request += ["-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run([*request, "-keyout", key, "-out", certificate], check=True, capture_output=True)
+    heard: list[Notice] = []
+    with listening(heard, context(Tls(key, certificate, certificate, None, None))) as server:
+        address = ("127.0.0.1", server.port)
+        without = ssl.create_default_context(cafile=str(certificate))
+        for tls in (None, without):
+            with pytest.raises(OSError):
+                Client(address, tls, seconds=5).tell(NOTICE)
+        assert heard == []
+        proper = ssl.create_default_context(cafile=str(certificate))
+        proper.load_cert_chain(certificate, key)
+        client = Client(address, proper)
+        client.tell(NOTICE)
+        client.close()
+        assert heard == [NOTICE]
+
+
+def test_agent_keeps_what_it_heard_until_the_controller_is_there(tmp_path: Path) -> None:
+    control = tmp_path / "hostapd"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as hostapd, socket.socket() as free:
+        hostapd.bind(str(control))
+        hostapd.settimeout(10)
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+        free.close()
+        ours = Agent(control, ("127.0.0.1", port), ("ap1", "wlan0"), count=lambda _: 7)
+        runner = threading.Thread(target=ours.run, daemon=True)
+        runner.start()
+        question, peer = hostapd.recvfrom(100)
+        assert question == b"ATTACH"
+        # An event may come before the answer.
+        hostapd.sendto(b"<3>AP-STA-CONNECTED 02:00:00:00:00:01", peer)
+        hostapd.sendto(b"OK\n", peer)
+        hostapd.sendto(b"<3>AP-STA-DISCONNECTED 02:00:00:00:00:01", peer)
+        time.sleep(0.2)
+        heard: list[Notice] = []
+        with listening(heard, port=port):
+            wait(lambda: len(heard) == 2)
+            assert heard == [NOTICE, Notice("ap1", "wlan0", NOTICE.mac, False, 7)]
+            ours.stop()
+            hostapd.sendto(b"<3>x", peer)
+            runner.join(10)
+            assert not runner.is_alive()
+
+
+def test_counter_of_a_flow_is_read() -> None:
+    text = (
+        "NXST_FLOW reply\n cookie=0x1, table=1, n_packets=9, priority=350,in_port=1\n"
+        " cookie=0x1, table=1, n_packets=42, n_bytes=1, priority=300,dl_dst=x actions=output:1\n"
+    )
+    assert agent.counted(text) == 42
+    assert agent.counted("") == -1

@@ -1,0 +1,344 @@
+"""The policy of roaming against switches that only remember."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from roam_parts import HOST_MAC, MAC, Network, configuration, data_frame, sequences
+
+from ropewalk.sdn import events
+from ropewalk.sdn.openflow.program import (
+    CONTROLLER,
+    IN_PORT,
+    Meter,
+    Output,
+    Program,
+    Resubmit,
+    match,
+)
+from ropewalk.sdn.reader import ConfigError
+from ropewalk.sdn.roam import config, frames, policy, program, topology
+from ropewalk.sdn.roam.buffers import Buffers
+from ropewalk.sdn.roam.config import Bounds, Link
+from ropewalk.sdn.roam.events import At, Notice
+
+
+@pytest.fixture
+def network(tmp_path: Path) -> Network:
+    network = Network(tmp_path)
+    network.host()
+    network.join("ap1")
+    network.sent.clear()
+    return network
+
+
+def test_ways_lead_to_the_access_point_and_turn_round_elsewhere(network: Network) -> None:
+    assert network.outputs("s1")[f"eth_dst={MAC}"] == (Output(2),)
+    network.leave("ap1")
+    for name in ("s1", "ap1", "ap2"):
+        assert network.outputs(name)[f"eth_dst={MAC}"][-1] == Output(
+            CONTROLLER, program.WHOLE_PACKET
+        )
+    network.join("ap2")
+    assert network.outputs("s1")[f"eth_dst={MAC}"] == (Output(3),)
+    assert network.outputs("ap1")[f"eth_dst={MAC}"] == (Output(2),)
+    # What is still on its way to the old access point comes back out of its only link.
+    assert network.outputs("ap1")[f"eth_dst={MAC},in_port=2"] == (Output(IN_PORT),)
+    assert network.outputs("ap2")[f"eth_dst={MAC}"] == (Output(1), Resubmit(program.COPY))
+
+
+def test_late_leaving_of_the_old_access_point_is_stale(network: Network) -> None:
+    network.join("ap2")
+    assert network.counter("left_by_joining") == 1
+    before = network.programs
+    network.leave("ap1")
+    assert network.counter("stale_events") == 1
+    assert network.programs == before
+    network.leave("ap2")
+    assert network.counter("left") == 1
+
+
+def test_port_that_goes_down_means_leaving(network: Network) -> None:
+    port = events.Port(1, "air1", "0a:00:00:00:00:01", False)
+    network.tell(At("ap1", events.PortChanged(port)))
+    assert network.counter("left") == 1
+    network.tell(At("ap1", events.PortChanged(port, gone=True)))
+    assert network.counter("left") == 1
+
+
+def test_announcement_moves_at_once_and_a_late_frame_does_not(network: Network) -> None:
+    network.now = 10.0
+    network.packet("ap2", program.CLASSIFY, frames.xid(MAC))
+    assert network.state.table.by_mac[MAC].place.switch == "ap2"
+    network.now = 10.2
+    network.packet("ap1", program.CLASSIFY, data_frame(5, 0, reverse=True))
+    assert network.state.table.by_mac[MAC].place.switch == "ap2"
+    assert network.counter("stale_frames") == 1
+
+
+def test_host_is_not_taken_over_by_a_station(network: Network) -> None:
+    network.packet("ap1", program.CLASSIFY, frames.xid(HOST_MAC))
+    assert network.state.table.by_mac[HOST_MAC].place.switch == "s1"
+
+
+def test_what_died_and_what_was_kept_goes_in_order(network: Network) -> None:
+    for sequence in (1000, 1100, 1200):
+        network.packet("ap1", program.COPY, data_frame(sequence, 100))
+    answer = data_frame(9000, 0, flags=0x10, acknowledged=1100, reverse=True)
+    network.packet("ap1", program.ANSWER, answer)
+    network.leave("ap1")
+    network.packet("s1", program.FORWARD, data_frame(1300, 100))
+    network.packet("s1", program.FORWARD, data_frame(1100, 100, stamp=500))
+    assert network.sent == []
+    packets = network.join("ap2")
+    assert [name for name, _ in packets] == ["ap2"] * 3
+    assert sequences(packets) == [1100, 1200, 1300]
+
+
+@pytest.mark.parametrize(
+    ("echoed", "expected"),
+    [
+        # Nothing is known of the station: older segments are made as new as the repetition.
+        (None, [900, 900, 910]),
+        # The repetition takes the stamp of the first transmission behind it ...
+        (250, [300, 300, 910]),
+        # ... but none that the station has gone beyond.
+        (800, [800, 800, 910]),
+    ],
+)
+def test_stamps_never_fall_along_the_sequence(
+    network: Network, echoed: int | None, expected: list[int]
+) -> None:
+    """PAWS would drop the older segments behind a repetition (RFC 7323 section 5.3)."""
+    if echoed is not None:
+        network.packet("ap1", program.COPY, data_frame(1800, 100, stamp=echoed))
+        answer = data_frame(9000, 0, flags=0x10, acknowledged=1900, echo=echoed, reverse=True)
+        network.packet("ap1", program.ANSWER, answer)
+    network.leave("ap1")
+    network.packet("s1", program.FORWARD, data_frame(2000, 100, stamp=300))
+    network.packet("s1", program.FORWARD, data_frame(2100, 100, stamp=910))
+    network.packet("s1", program.FORWARD, data_frame(1900, 100, stamp=900))
+    stamps = [
+        segment.stamp for _, packet in network.join("ap2") if (segment := frames.parse(packet.data))
+    ]
+    assert stamps == expected
+
+
+def test_segment_is_kept_until_acknowledged_and_replayed_at_the_next_move(
+    network: Network,
+) -> None:
+    network.leave("ap1")
+    network.packet("s1", program.FORWARD, data_frame(1000, 100))
+    assert sequences(network.join("ap2")) == [1000]
+    network.leave("ap2")
+    assert sequences(network.join("ap1")) == [1000]
+    answer = data_frame(9000, 0, flags=0x10, acknowledged=1100, reverse=True)
+    network.packet("ap1", program.ANSWER, answer)
+    network.leave("ap1")
+    assert sequences(network.join("ap2")) == []
+
+
+def test_acknowledgement_that_waits_to_be_read_spares_a_repetition(network: Network) -> None:
+    network.packet("ap1", program.COPY, data_frame(1000, 100))
+    network.packet("ap1", program.COPY, data_frame(1100, 100))
+    network.leave("ap1")
+    network.state, _ = policy.step(network.state, Notice("ap2", "air2", MAC, True), 1.0)
+    assert network.state.asked == [MAC]
+    answer = data_frame(9000, 0, flags=0x10, acknowledged=1100, reverse=True)
+    network.packet("ap1", program.ANSWER, answer)
+    assert sequences(network.sent) == [1100]
+
+
+def test_controller_that_is_behind_does_not_wait(network: Network) -> None:
+    network.leave("ap1")
+    network.packet("s1", program.FORWARD, data_frame(1000, 100))
+    network.state, _ = policy.step(network.state, Notice("ap2", "air2", MAC, True), 1.0)
+    network.state.asked.clear()
+    network.now = 1.0 + 2 * policy.RELEASE_S
+    assert sequences(network.tell(events.Tick())) == [1000]
+
+
+def test_packet_that_comes_after_the_station_is_sent_on(network: Network) -> None:
+    network.leave("ap1")
+    network.join("ap2")
+    packets = network.packet("s1", program.FORWARD, data_frame(1000, 10))
+    assert [(name, packet.actions) for name, packet in packets] == [("ap2", (Output(1),))]
+
+
+@pytest.mark.parametrize("mode", ["bare", "zwa", "zwa-adaptive"])
+def test_published_modes_copy_nothing_while_the_station_is_there(tmp_path: Path, mode: str) -> None:
+    network = Network(tmp_path, mode)
+    network.join("ap1")
+    assert network.outputs("ap1")[f"eth_dst={MAC}"] == (Output(1),)
+    network.leave("ap1")
+    actions = network.outputs("ap1")[f"eth_dst={MAC}"]
+    # Without a count from the moment of leaving nobody knows what died.
+    assert bool(actions) == (mode == "zwa")
+
+
+def test_zero_window_mode_acknowledges_and_sends_once(tmp_path: Path) -> None:
+    network = Network(tmp_path, "zwa")
+    network.host()
+    network.join("ap1")
+    network.leave("ap1")
+    answers = network.packet("s1", program.FORWARD, data_frame(1000, 100))
+    assert [packet.actions for _, packet in answers] == [(Resubmit(program.FORWARD),)]
+    parsed = frames.parse(answers[0][1].data)
+    assert parsed and parsed.acknowledged == 1100
+    assert sequences(network.join("ap2")) == [1000]
+    network.leave("ap2")
+    assert network.join("ap1") == []
+
+
+def test_zero_window_mode_acknowledges_nothing_it_has_no_room_for(tmp_path: Path) -> None:
+    network = Network(tmp_path, "zwa", "[bounds]\nstation_packets = 1\n")
+    network.host()
+    network.join("ap1")
+    network.leave("ap1")
+    assert len(network.packet("s1", program.FORWARD, data_frame(1000, 100))) == 1
+    assert network.packet("s1", program.FORWARD, data_frame(1100, 100)) == []
+    # A repetition of what is kept, or a probe, is answered again.
+    assert len(network.packet("s1", program.FORWARD, data_frame(1000, 100))) == 1
+    assert len(network.packet("s1", program.FORWARD, data_frame(1099, 0))) == 1
+    assert network.counter("overflowed") == 1
+
+
+@pytest.mark.parametrize(("counted", "freezes"), [(7, True), (9, False)])
+def test_adaptive_mode_freezes_only_when_nothing_died(
+    tmp_path: Path, counted: int, freezes: bool
+) -> None:
+    network = Network(tmp_path, "zwa-adaptive")
+    network.host()
+    network.join("ap1")
+    network.leave("ap1", packets=7)
+    assert network.packet("s1", program.FORWARD, data_frame(1000, 100)) == []
+    removed = events.FlowRemoved(program.FORWARD, match(eth_dst=MAC), counted, 0)
+    # The flows of switches on the way say nothing of what died at the access point.
+    network.tell(At("s1", removed))
+    answers = network.tell(At("ap1", removed))
+    assert len(answers) == freezes
+    assert bool(network.outputs("ap1")[f"eth_dst={MAC}"]) == freezes
+    assert sequences(network.join("ap2")) == ([1000] if freezes else [])
+
+
+def test_restarted_controller_knows_stations_by_their_flows(network: Network) -> None:
+    before = network.programs
+    network.restart()
+    for name in ("s1", "ap2", "ap1"):
+        network.connect(name)
+        assert f"eth_dst={MAC}" in network.outputs("s1")
+    assert network.programs == before
+    assert network.state.table.by_mac[HOST_MAC].place.fixed
+
+
+def test_installed_program_needs_no_mending(network: Network) -> None:
+    for name, present in network.programs.items():
+        network.tell(At(name, events.Present(present)))
+    assert network.counter("mended") == 0
+    network.tell(At("s1", events.Present(program_without(network, "s1"))))
+    assert network.counter("mended") > 0
+
+
+def program_without(network: Network, name: str) -> Program:
+    flows = network.programs[name].flows
+    return Program(frozenset(flow for flow in flows if flow.table != program.FORWARD))
+
+
+def test_every_way_to_the_controller_has_a_meter(network: Network) -> None:
+    network.leave("ap1")
+    for present in network.programs.values():
+        for flow in present.flows:
+            asks = any(
+                isinstance(action, Output) and action.port == CONTROLLER for action in flow.actions
+            )
+            assert not asks or isinstance(flow.actions[0], Meter)
+
+
+def test_unknown_senders_are_bounded_and_displace_no_station(tmp_path: Path) -> None:
+    network = Network(tmp_path, extra="[bounds]\nport_stations = 8\n")
+    network.join("ap1")
+    for number in range(5000):
+        network.now += 0.02
+        source = f"06:00:00:00:{number >> 8:02x}:{number & 255:02x}"
+        network.packet("ap1", program.CLASSIFY, frames.xid(source))
+    assert len(network.state.table.by_mac) <= 9
+    assert network.state.table.by_mac[MAC].here
+    assert network.counter("stations_refused") > 4000
+
+
+def test_buffers_keep_within_their_bounds() -> None:
+    bounds = Bounds(station_bytes=10_000, station_packets=20, all_bytes=15_000)
+    buffers = Buffers(bounds)
+    for station in ("a", "b", "c"):
+        for sequence in range(0, 50_000, 500):
+            frame = data_frame(sequence, 500)
+            buffers.add(station, frame, frames.parse(frame), 0.0, away=station == "a")
+    assert buffers.bytes <= 15_000
+    assert max(buffers.packets(station) for station in "abc") <= 20
+    assert buffers.counters["overflowed"] and buffers.counters["overwritten"]
+    # While it is away the first are kept, for its receiver needs them first.
+    first = frames.parse(buffers.released("a", 0.0)[0])
+    assert first and first.sequence == 0
+    buffers.passed(1e6)
+    assert buffers.bytes == 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["ap1", "ap2", "s1", "nowhere"]),
+            st.integers(0, 4),
+            st.one_of(
+                st.binary(max_size=80),
+                st.builds(data_frame, st.integers(0, 2**32 - 1), st.integers(0, 20)),
+                st.booleans(),
+            ),
+        ),
+        max_size=30,
+    )
+)
+def test_no_order_of_events_raises_or_leaves_two_places(
+    tmp_path_factory: pytest.TempPathFactory,
+    rows: list[tuple[str, int, bytes | bool]],
+) -> None:
+    network = Network(tmp_path_factory.mktemp("roam"))
+    for name, table, what in rows:
+        network.now += 0.3
+        if isinstance(what, bool):
+            network.tell(Notice(name, f"air{name[-1]}", MAC, what))
+        else:
+            network.packet(name, table, what)
+        places = [
+            switch
+            for switch, present in network.programs.items()
+            for flow in present.flows
+            if (flow.table, flow.priority) == (0, 200) and ("eth_src", MAC) in flow.match
+        ]
+        assert len(places) <= 1
+
+
+def test_ways_are_shortest_and_the_tree_has_no_circle() -> None:
+    links = [
+        Link(("a", "ab"), ("b", "ba"), 1),
+        Link(("b", "bc"), ("c", "cb"), 1),
+        Link(("a", "ac"), ("c", "ca"), 5),
+    ]
+    assert topology.ways(links, "c") == {"b": "bc", "a": "ab"}
+    assert topology.tree(links) == {("a", "ab"), ("b", "ba"), ("b", "bc"), ("c", "cb")}
+    assert topology.ways(links[1:], "c") == {"b": "bc", "a": "ac"}
+
+
+def test_wrong_configurations_name_place_and_remedy(tmp_path: Path) -> None:
+    assert configuration(tmp_path).switch("ap1")
+    path = tmp_path / "roam.toml"
+    path.write_text(
+        'mode = "replai"\nnotices = "x"\n[[switch]]\nname = "a"\ndatapath_id = "1"\n'
+        'access = ["p", "p"]\n[[link]]\na = "a:q"\nb = "b:r"\n[bounds]\nage_s = 0\nnew_pers = 1\n'
+    )
+    with pytest.raises(ConfigError) as caught:
+        config.read(path)
+    for part in ("mode", "replay", "notices", "datapath_id", "used twice", "link[1].b", "age_s"):
+        assert part in str(caught.value)
+    assert "did you mean new_per_s?" in str(caught.value)
