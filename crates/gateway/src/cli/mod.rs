@@ -4,6 +4,7 @@
 //! on a terminal only, and never with `NO_COLOR`.
 
 mod balance;
+mod balance_status;
 mod completions;
 mod doctor;
 mod hub;

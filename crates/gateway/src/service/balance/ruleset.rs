@@ -184,6 +184,8 @@ fn chains(view: &View<'_>) -> Vec<Chain> {
         "refuse".to_owned(),
         "",
         vec![
+            // The refusals themselves, which belong to the same connection.
+            "ct state related return".to_owned(),
             "meta l4proto tcp reject with tcp reset".to_owned(),
             "reject with icmpx admin-prohibited".to_owned(),
         ],
@@ -450,4 +452,97 @@ fn sticky(family: Family, number: u8) -> String {
 
 fn names(family: Family, rule: usize) -> String {
     format!("names{}_{}", family.digit(), rule + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::members::Way;
+    use super::super::members::tests::config;
+    use super::*;
+
+    fn member(number: u8, name: &str) -> Member {
+        Member {
+            number,
+            name: name.to_owned(),
+            ifindex: u32::from(number),
+            present: true,
+            ways: [
+                Some(Way {
+                    address: "192.0.2.7".parse().unwrap(),
+                    gateway: None,
+                }),
+                None,
+            ],
+            weight: None,
+            metered: false,
+            standby: false,
+            rank: 0,
+            dns: vec!["192.0.2.53".parse().unwrap()],
+        }
+    }
+
+    fn with_script(rules: &str, check: impl FnOnce(&str, &str)) {
+        let config = config(rules);
+        let members = [member(1, "a0"), member(2, "b0")];
+        let group = Group {
+            places: [vec![1, 2, 1], Vec::new()],
+        };
+        let view = View {
+            members: &members,
+            usable: vec![[true, false], [false, false]],
+            rules: &config.rules,
+            groups: vec![group; 1 + config.rules.len()],
+            affinity: config.affinity,
+        };
+        check(&script(&view), &update(&view));
+    }
+
+    #[test]
+    fn rules_become_one_line_per_family_and_alternative() {
+        let rules = "[[rule]]\nname = \"r\"\nuplinks = [\"a*\"]\nports = [\"22\", \"80-90\"]\n\
+            destination = [\"192.0.2.0/24\"]\ndomain = [\"example.org\"]\nuser = [\"bob\"]\n\
+            dscp = [\"ef\"]\ncgroup = \"a/b\"\nstrict = true\n";
+        with_script(rules, |script, _| {
+            let shared = "meta l4proto { tcp, udp } th dport { 22, 80-90 }";
+            let end = "meta skuid { bob } socket cgroupv2 level 2 \"a/b\"";
+            for line in [
+                format!(
+                    "meta nfproto ipv4 {shared} ip dscp {{ 46 }} {end} ip daddr {{ 192.0.2.0/24 }} goto group_1"
+                ),
+                format!(
+                    "meta nfproto ipv4 {shared} ip dscp {{ 46 }} {end} ip daddr @names4_1 goto group_1"
+                ),
+                format!(
+                    "meta nfproto ipv6 {shared} ip6 dscp {{ 46 }} {end} ip6 daddr @names6_1 goto group_1"
+                ),
+            ] {
+                assert!(script.contains(&line), "{line} is not in:\n{script}");
+            }
+            assert!(!script.contains("ip6 daddr { }"));
+            let group = script.rsplit("chain group_1 {").next().unwrap();
+            let group = group.split('}').next().unwrap();
+            assert!(group.contains("@clients4_1") && !group.contains("@clients4_2"));
+            assert!(script.contains("goto refuse"));
+        });
+    }
+
+    #[test]
+    fn dead_ways_lead_to_refusal_and_their_clients_are_forgotten() {
+        with_script("", |_, update| {
+            assert!(update.contains("0x11000000 : goto lost6_1, 0x12000000 : goto refuse"));
+            assert!(update.contains("{ 0 : goto pick4_1, 1 : goto pick4_2, 2 : goto pick4_1 }"));
+            assert!(update.contains("flush set inet ropewalk_balance clients6_1\n"));
+            assert!(!update.contains("clients4_1\n"), "{update}");
+        });
+    }
+
+    #[test]
+    fn affinity_can_be_off_for_all_and_queries_follow_their_uplink() {
+        with_script("[balance]\naffinity_minutes = 0\n", |script, _| {
+            assert!(!script.contains("@clients"));
+            assert!(script.contains(
+                "== 0x12000000 meta l4proto { tcp, udp } th dport 53 dnat ip to 192.0.2.53"
+            ));
+        });
+    }
 }

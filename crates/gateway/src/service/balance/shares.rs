@@ -98,3 +98,29 @@ pub fn share(group: &Group, family: super::members::Family, number: u8) -> f64 {
     let own = places.iter().filter(|&&place| place == number).count();
     own as f64 / places.len().max(1) as f64
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn group(counts: &[(u8, usize)]) -> Group {
+        let places = counts
+            .iter()
+            .flat_map(|&(n, count)| vec![n; count])
+            .collect();
+        Group {
+            places: [places, Vec::new()],
+        }
+    }
+
+    #[test]
+    fn only_real_changes_replace_the_table() {
+        let old = [group(&[(1, 128), (2, 128)])];
+        assert!(!differ(&old, &[group(&[(1, 126), (2, 130)])]));
+        assert!(differ(&old, &[group(&[(1, 120), (2, 136)])]));
+        assert!(differ(&old, &[group(&[(1, 127), (2, 128), (3, 1)])]));
+        assert!(differ(&old, &[]));
+        let family = super::super::members::Family::V4;
+        assert!((share(&old[0], family, 2) - 0.5).abs() < 1e-9);
+    }
+}
