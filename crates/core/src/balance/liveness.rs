@@ -15,6 +15,8 @@ use ropewalk_types::Instant;
 pub const PROBE_INTERVAL: Duration = Duration::from_millis(150);
 /// Silence after which an uplink is dead; with the time to act on it, new connections wait for less than 1 s.
 pub const SILENCE_MAX: Duration = Duration::from_millis(700);
+/// How long traffic alone shows that an uplink works: a full uplink may lose several probes.
+pub const TRAFFIC_TRUST: Duration = Duration::from_millis(1_500);
 /// Answers in a row that bring a dead uplink back.
 pub const ANSWERS_TO_RETURN: u32 = 3;
 
@@ -38,6 +40,8 @@ pub struct Liveness {
     state: State,
     /// When a sign of life came last, or watching began.
     heard: Instant,
+    /// When an answer came last, or watching began.
+    answered: Instant,
 }
 
 impl Liveness {
@@ -47,6 +51,7 @@ impl Liveness {
         Self {
             state: State::Unproven,
             heard: now,
+            answered: now,
         }
     }
 
@@ -80,14 +85,16 @@ impl Liveness {
             }
         };
         self.heard = now;
+        self.answered = now;
         let returned = !self.is_usable() && next == State::Alive;
         self.state = next;
         returned
     }
 
-    /// Clearly more arrived than broadcasts of neighbours.
+    /// Clearly more arrived than broadcasts of neighbours. It may be of the other address family, so it
+    /// stands in for answers for [`TRAFFIC_TRUST`] only.
     pub fn handle_traffic(&mut self, now: Instant) {
-        if self.is_usable() {
+        if self.is_usable() && now.since(self.answered) <= TRAFFIC_TRUST {
             self.heard = now;
         }
     }
@@ -101,11 +108,9 @@ impl Liveness {
         false
     }
 
-    /// Something other than silence shows that the uplink leads nowhere; true if that is news.
-    pub fn condemn(&mut self) -> bool {
-        let news = self.is_usable();
-        self.state = State::Dead { answers: 0 };
-        news
+    /// The observer itself was held up for `time`, in which it could not have heard anything.
+    pub fn handle_stall(&mut self, time: Duration) {
+        self.heard += time;
     }
 }
 
@@ -125,6 +130,10 @@ mod tests {
         assert!(!uplink.handle_timeout(at(700)));
         uplink.handle_answer(at(700));
         uplink.handle_traffic(at(1_300));
+        assert!(
+            !uplink.handle_timeout(at(1_500)),
+            "traffic is a sign of life"
+        );
         assert!(!uplink.handle_timeout(at(2_000)));
         assert!(uplink.handle_timeout(at(2_001)));
         assert!(!uplink.handle_timeout(at(3_000)), "told once");
@@ -139,21 +148,39 @@ mod tests {
         assert!(!uplink.handle_answer(at(5_200)));
         assert!(uplink.handle_answer(at(5_400)));
         assert_eq!(uplink.state(), State::Alive);
-        assert!(uplink.condemn() && !uplink.condemn());
+    }
+
+    #[test]
+    fn a_deaf_observer_takes_nobody_for_dead() {
+        let mut uplink = Liveness::new(at(0));
+        uplink.handle_stall(Duration::from_millis(2_000));
+        assert!(!uplink.handle_timeout(at(2_700)));
+        assert!(uplink.handle_timeout(at(2_701)));
+    }
+
+    #[test]
+    fn traffic_without_answers_is_trusted_for_a_while_only() {
+        let mut uplink = Liveness::new(at(0));
+        let died = (0..100).find(|step| {
+            let now = at(step * 50);
+            uplink.handle_traffic(now);
+            uplink.handle_timeout(now)
+        });
+        let limit = (TRAFFIC_TRUST + SILENCE_MAX).as_millis() as u64;
+        assert_eq!(died, Some(limit / 50 + 1));
     }
 
     #[test]
     fn answers_that_are_late_by_seconds_keep_an_uplink_alive() {
         let mut uplink = Liveness::new(at(0));
         uplink.handle_answer(at(100));
-        for probe in 0..100 {
-            let arrives = at(3_100 + probe * 150);
-            uplink.handle_traffic(at(100 + probe * 30));
-            assert!(!uplink.handle_timeout(at(100 + probe * 30)));
-            if probe == 99 {
-                uplink.handle_answer(arrives);
-            }
+        // A queue that grows by two seconds while as many pass spreads the answers twice as far.
+        for probe in 0..40 {
+            let arrives = at(100 + probe * 300);
+            assert!(!uplink.handle_timeout(arrives));
+            uplink.handle_answer(arrives);
         }
+        assert_eq!(uplink.state(), State::Alive);
     }
 
     proptest! {

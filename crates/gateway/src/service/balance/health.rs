@@ -1,6 +1,7 @@
 //! Which ways out are usable: presence, answers to probes, captive portals.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use ropewalk_core::balance::{Liveness, State};
 use ropewalk_types::Instant;
@@ -12,7 +13,12 @@ use super::probe::{Prober, WayId};
 #[derive(Debug, Default)]
 pub struct Health {
     ways: BTreeMap<WayId, Known>,
+    /// When the time was last looked at.
+    looked: Option<Instant>,
 }
+
+/// Longest time between two looks at the time that is no stall of this program.
+const LOOK_MAX: Duration = Duration::from_millis(120);
 
 #[derive(Debug)]
 struct Known {
@@ -98,8 +104,14 @@ impl Health {
         }
     }
 
-    /// Looks at the time.
+    /// Looks at the time. A program that gets no processor hears nothing: that is no silence.
     pub fn timeout(&mut self, now: Instant) {
+        let passed = self.looked.map_or(Duration::ZERO, |at| now.since(at));
+        self.looked = Some(now);
+        let stall = passed.saturating_sub(LOOK_MAX);
+        for known in self.ways.values_mut() {
+            known.liveness.handle_stall(stall);
+        }
         for known in self.ways.values_mut().filter(|k| k.present && k.asked) {
             known.deaths += u64::from(known.liveness.handle_timeout(now));
         }

@@ -21,7 +21,7 @@ mod sever;
 mod shares;
 pub mod status;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -166,6 +166,8 @@ struct Balance {
     /// What the table holds.
     groups: Vec<Group>,
     usable: Vec<[bool; 2]>,
+    /// Dead ways whose flows end, because there are others to take.
+    refused: BTreeSet<WayId>,
     severed: Arc<Mutex<BTreeMap<u8, u64>>>,
     names: names::Names,
     shared: Arc<Mutex<Shared>>,
@@ -204,6 +206,7 @@ impl Balance {
             setup: Setup::default(),
             groups: Vec::new(),
             usable: Vec::new(),
+            refused: BTreeSet::new(),
             severed: Arc::default(),
             shared,
             answers,
@@ -215,6 +218,9 @@ impl Balance {
         };
         changes.table(marks::TABLE)?;
         balance.follow(changes)?;
+        if let Err(error) = sever::forget_stale(&balance.members) {
+            tracing::debug!(%error, "connections of an earlier run are not looked through");
+        }
         balance.names.fill();
         Ok(balance)
     }
@@ -263,6 +269,9 @@ impl Balance {
                     self.prober.send();
                 }
                 _ = look.tick() => {
+                    while let Ok(answer) = self.answers.try_recv() {
+                        self.take_answer(&answer);
+                    }
                     let now = self.now();
                     self.health.timeout(now);
                     self.refresh()?;
@@ -324,11 +333,12 @@ impl Balance {
         setup::settings(&self.config, &self.members, changes)?;
         let usable = self.health.usable(&self.members);
         let groups = self.compute(&usable);
-        let before = std::mem::replace(&mut self.usable, usable);
+        self.usable = usable;
         self.groups = groups;
+        let before = self.refuse();
         setup::firewall(&ruleset::script(&self.view()))?;
         self.sever_moved(&former);
-        self.sever_dead(&former, &before);
+        self.sever_dead(&before);
         self.publish();
         Ok(())
     }
@@ -341,7 +351,7 @@ impl Balance {
     fn view(&self) -> View<'_> {
         View {
             members: &self.members,
-            usable: self.usable.clone(),
+            refused: &self.refused,
             rules: &self.config.rules,
             groups: self.groups.clone(),
             affinity: self.config.affinity,
@@ -355,10 +365,10 @@ impl Balance {
             return Ok(());
         }
         self.groups = self.compute(&usable);
-        let before = std::mem::replace(&mut self.usable, usable);
+        let former = std::mem::replace(&mut self.usable, usable);
+        let before = self.refuse();
         setup::firewall(&ruleset::update(&self.view()))?;
-        let members = self.members.clone();
-        for (member, (old, new)) in members.iter().zip(before.iter().zip(&self.usable)) {
+        for (member, (old, new)) in self.members.iter().zip(former.iter().zip(&self.usable)) {
             for family in FAMILIES
                 .into_iter()
                 .filter(|f| old[*f as usize] != new[*f as usize])
@@ -368,7 +378,7 @@ impl Balance {
                 tracing::info!(uplink = member.name, family, state, "uplink changed");
             }
         }
-        self.sever_dead(&members, &before);
+        self.sever_dead(&before);
         self.publish();
         Ok(())
     }
@@ -384,17 +394,30 @@ impl Balance {
         Ok(())
     }
 
-    /// Ends the flows of ways that were usable and are not any more.
-    fn sever_dead(&self, former: &[Member], before: &[[bool; 2]]) {
-        for (old, was) in former.iter().zip(before) {
-            let Some(index) = self.members.iter().position(|m| m.number == old.number) else {
-                continue;
+    /// Computes which ways are refused; returns those that were. While a family has no usable way at
+    /// all its flows go on waiting: they have nowhere else to go, and the outage may be short.
+    fn refuse(&mut self) -> BTreeSet<WayId> {
+        let mut refused = BTreeSet::new();
+        for family in FAMILIES {
+            let is_usable = |index: usize| {
+                let usable = self.usable.get(index);
+                usable.is_some_and(|usable| usable[family as usize])
             };
-            for family in FAMILIES {
-                let is = self.usable.get(index).is_some_and(|u| u[family as usize]);
-                if was[family as usize] && !is {
-                    self.sever(old, family);
-                }
+            if !(0..self.members.len()).any(is_usable) {
+                continue;
+            }
+            let dead = (0..self.members.len()).filter(|&index| !is_usable(index));
+            refused.extend(dead.map(|index| (self.members[index].number, family)));
+        }
+        std::mem::replace(&mut self.refused, refused)
+    }
+
+    /// Ends the flows of ways that are refused from now on.
+    fn sever_dead(&self, before: &BTreeSet<WayId>) {
+        for (number, family) in self.refused.difference(before) {
+            let member = self.members.iter().find(|member| member.number == *number);
+            if let Some(member) = member {
+                self.sever(member, *family);
             }
         }
     }

@@ -1,5 +1,7 @@
 //! What would be changed on this machine, without changing anything.
 
+use std::collections::BTreeSet;
+
 use serde::Serialize;
 
 use super::gauge::Reading;
@@ -35,7 +37,7 @@ pub fn plan(config: &BalanceConfig) -> anyhow::Result<Plan> {
     let readings = vec![Reading::default(); members.len()];
     let view = View {
         groups: shares::groups(config, &members, &usable, &readings),
-        usable,
+        refused: &BTreeSet::new(),
         members: &members,
         rules: &config.rules,
         affinity: config.affinity,

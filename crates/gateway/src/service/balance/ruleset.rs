@@ -9,6 +9,7 @@
 //! Invariant: [`script`] may be carried out at any time again; it keeps sets, connections and counters.
 //! All is in one table and one transaction.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use ropewalk_core::balance::SLOTS;
 
 use super::marks::{BALANCED, KEY_MASK, OWN, TABLE, key};
 use super::members::{FAMILIES, Family, Member};
+use super::probe::WayId;
 use crate::config::balance::Rule;
 
 /// Most pairs of client and site that are remembered per uplink and family.
@@ -30,8 +32,8 @@ const NAMES_VALID: &str = "1h";
 pub struct View<'a> {
     /// All uplinks, those that are away included.
     pub members: &'a [Member],
-    /// Usable or not, by member and family.
-    pub usable: Vec<[bool; 2]>,
+    /// Ways whose flows are to end.
+    pub refused: &'a BTreeSet<WayId>,
     /// Rules of the configuration.
     pub rules: &'a [Rule],
     /// Which uplink comes at each place, for all flows and then for each rule.
@@ -489,7 +491,7 @@ mod tests {
         };
         let view = View {
             members: &members,
-            usable: vec![[true, false], [false, false]],
+            refused: &BTreeSet::from([(1, Family::V6), (2, Family::V4), (2, Family::V6)]),
             rules: &config.rules,
             groups: vec![group; 1 + config.rules.len()],
             affinity: config.affinity,

@@ -14,8 +14,8 @@ use std::net::{IpAddr, SocketAddr};
 use ropewalk_io::conntrack::{self, Connection};
 use ropewalk_io::{poke, sock_diag};
 
-use super::marks::{self, KEY_MASK, OWN};
-use super::members::Family;
+use super::marks::{self, BALANCED, KEY_MASK, OWN};
+use super::members::{Family, Member};
 
 /// Most connections ended at a time; others end by the refusal of what they send.
 const CONNECTIONS_MAX: usize = 50_000;
@@ -68,6 +68,32 @@ pub fn sever(way: DeadWay) -> io::Result<Severed> {
 pub fn forget(way: DeadWay) -> io::Result<usize> {
     let left = connections(way)?;
     Ok(left
+        .iter()
+        .filter(|connection| forget_one(connection))
+        .count())
+}
+
+/// Forgets connections of an earlier run whose mark means another uplink now: their address is none of
+/// the uplink's.
+///
+/// # Errors
+/// The table of connections cannot be read.
+pub fn forget_stale(members: &[Member]) -> io::Result<usize> {
+    let mut stale = Vec::new();
+    conntrack::for_each(BALANCED, BALANCED, |connection| {
+        let number = marks::number(connection.mark);
+        let member = members.iter().find(|m| Some(m.number) == number);
+        let way = member.and_then(|m| m.way(Family::of(connection.source.ip())));
+        let ends = [
+            connection.reply_destination.ip(),
+            connection.destination.ip(),
+        ];
+        let is_of_way = way.is_some_and(|way| ends.contains(&way.address));
+        if !is_of_way && stale.len() < CONNECTIONS_MAX {
+            stale.push(connection);
+        }
+    })?;
+    Ok(stale
         .iter()
         .filter(|connection| forget_one(connection))
         .count())
