@@ -6,9 +6,11 @@ use std::io::Read;
 use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 use std::time::Duration;
 
-use ropewalk_e2e::{Ground, ready};
+use ropewalk_e2e::{Ground, ready, whole};
 use ropewalk_testbed::balanced::{PORT, UplinkStatus};
 use ropewalk_testbed::topology::{Cut, SERVER, SERVER_V6};
+use ropewalk_testbed::traffic::Endpoints;
+use ropewalk_testbed::traffic::bulk::{self, BulkSpec};
 use ropewalk_testbed::traffic::ping::{self, PingSpec};
 use ropewalk_testbed::{Balanced, LinkSpec, Namespace, TopologySpec};
 use rustix::process::Signal;
@@ -146,7 +148,7 @@ fn the_machine_is_as_before_after_stop_interrupt_and_kill() {
     }
     let (ground, mut balanced) = ground("balstate", 2);
     let site = ground.topology.site();
-    site.nft("table inet others { chain c { type filter hook forward priority 0; counter\n}\n}\n")
+    site.nft("table inet others { chain c { type filter hook forward priority 0; accept\n}\n}\n")
         .unwrap();
     site.sysctl("net/ipv4/conf/all/rp_filter", "1").unwrap();
     balanced.configure(WEIGHTS).unwrap();
@@ -365,6 +367,43 @@ fn an_uplink_that_is_plugged_in_is_used_and_one_that_is_unplugged_is_not() {
     let gone = |all: &[UplinkStatus]| state_of(all, "up0") == "absent";
     balanced.wait_for("uplink without address", gone).unwrap();
     assert_eq!(share(&balanced), [0, 20]);
+}
+
+#[test]
+fn shares_follow_the_capacity_that_was_seen_and_no_open_flow_notices() {
+    if !ready() {
+        return;
+    }
+    let delay = Duration::from_millis(10);
+    let links = vec![LinkSpec::steady(40.0, delay), LinkSpec::steady(10.0, delay)];
+    let ground = Ground::new(&TopologySpec::new("balcap", links)).unwrap();
+    let mut balanced = Balanced::new(&ground.topology).unwrap();
+    balanced
+        .configure("[balance]\naffinity_minutes = 0\n")
+        .unwrap();
+    balanced.start(2).unwrap();
+    let ends = Endpoints {
+        client: balanced.client().clone(),
+        ..ground.topology.endpoints()
+    };
+    let before = balanced.status().unwrap();
+    assert!(
+        before
+            .iter()
+            .all(|uplink| (uplink.share_ipv4 - 0.5).abs() < 0.01)
+    );
+    let report = bulk::run(&ends, &BulkSpec::download(8, Duration::from_secs(10))).unwrap();
+    whole(report).unwrap();
+    let status = balanced.status().unwrap();
+    assert!(
+        status.iter().all(|uplink| uplink.capacity_measured),
+        "{status:?}"
+    );
+    let ratio = status[0].capacity_mbit / status[1].capacity_mbit;
+    assert!((2.5..6.0).contains(&ratio), "{status:?}");
+    let counts = Balanced::count(balanced.client(), SERVER.into(), 200).unwrap();
+    let shares = by_uplink(&ground, &counts);
+    assert!(shares[0] > 2 * shares[1], "{shares:?} with {status:?}");
 }
 
 #[test]

@@ -90,27 +90,27 @@ pub fn script(view: &View<'_>) -> String {
 #[must_use]
 pub fn update(view: &View<'_>) -> String {
     let mut out = format!("flush map inet {TABLE} restore\n");
-    let restore = view
-        .members
-        .iter()
-        .zip(&view.usable)
-        .map(|(member, usable)| {
-            let target = match usable {
-                [true, true] => format!("mark_{}", member.number),
-                [false, true] => format!("lost4_{}", member.number),
-                [true, false] => format!("lost6_{}", member.number),
-                [false, false] => "refuse".to_owned(),
-            };
-            format!("{:#x} : goto {target}", key(member.number))
-        });
+    let restore = view.members.iter().map(|member| {
+        let refused = FAMILIES.map(|family| view.refused.contains(&(member.number, family)));
+        let target = match refused {
+            [false, false] => format!("mark_{}", member.number),
+            [true, false] => format!("lost4_{}", member.number),
+            [false, true] => format!("lost6_{}", member.number),
+            [true, true] => "refuse".to_owned(),
+        };
+        format!("{:#x} : goto {target}", key(member.number))
+    });
     elements(&mut out, "restore", restore.collect());
     for (index, group) in view.groups.iter().enumerate() {
         for family in FAMILIES {
             let name = format!("places{}_{index}", family.digit());
             let _ = writeln!(out, "flush map inet {TABLE} {name}");
-            let pick = |(place, number): (usize, &u8)| {
-                format!("{place} : goto pick{}_{number}", family.digit())
+            let target = if has_affinity(view, index) {
+                format!("pick{}", family.digit())
+            } else {
+                "use".to_owned()
             };
+            let pick = |(place, number): (usize, &u8)| format!("{place} : goto {target}_{number}");
             let places = group.places[family as usize].iter().enumerate();
             elements(&mut out, &name, places.map(pick).collect());
         }
@@ -193,7 +193,7 @@ fn chains(view: &View<'_>) -> Vec<Chain> {
         ],
     )];
     for member in view.members {
-        chains.extend(member_chains(member, view.affinity));
+        chains.extend(member_chains(member));
     }
     for (index, _) in view.groups.iter().enumerate() {
         chains.push(group_chain(view, index));
@@ -210,7 +210,7 @@ fn chains(view: &View<'_>) -> Vec<Chain> {
     chains
 }
 
-fn member_chains(member: &Member, affinity: Duration) -> Vec<Chain> {
+fn member_chains(member: &Member) -> Vec<Chain> {
     let (number, value) = (member.number, key(member.number));
     let mark = |what: &str| format!("{what} set {what} and {:#x} or {value:#x}", !KEY_MASK);
     let mut out = vec![
@@ -227,11 +227,11 @@ fn member_chains(member: &Member, affinity: Duration) -> Vec<Chain> {
         if let Some(way) = member.way(family) {
             leave.push(format!("snat {ip} to {}", way.address));
         }
-        let mut pick = vec![format!("goto use_{number}")];
-        if !affinity.is_zero() {
-            let sticky = sticky(family, number);
-            pick.insert(0, format!("update @{sticky} {{ {} }}", site(family)));
-        }
+        let sticky = sticky(family, number);
+        let pick = vec![
+            format!("update @{sticky} {{ {} }}", site(family)),
+            format!("goto use_{number}"),
+        ];
         out.push((format!("pick{digit}_{number}"), "", pick));
         let lost = vec![
             format!("meta nfproto ipv{digit} goto refuse"),
@@ -247,7 +247,7 @@ fn member_chains(member: &Member, affinity: Duration) -> Vec<Chain> {
 fn group_chain(view: &View<'_>, index: usize) -> Chain {
     let rule = index.checked_sub(1).and_then(|rule| view.rules.get(rule));
     let mut rules = Vec::new();
-    if !view.affinity.is_zero() && rule.is_none_or(|rule| rule.affinity) {
+    if has_affinity(view, index) {
         for family in FAMILIES {
             for member in view.members.iter().filter(|m| allowed(rule, m)) {
                 rules.push(format!(
@@ -272,6 +272,12 @@ fn group_chain(view: &View<'_>, index: usize) -> Chain {
         None => {}
     }
     (format!("group_{index}"), "", rules)
+}
+
+/// Whether clients of a group keep their uplinks.
+fn has_affinity(view: &View<'_>, group: usize) -> bool {
+    let rule = group.checked_sub(1).and_then(|rule| view.rules.get(rule));
+    !view.affinity.is_zero() && rule.is_none_or(|rule| rule.affinity)
 }
 
 /// Whether flows of a rule may take an uplink; those of no rule may take any.
@@ -541,7 +547,8 @@ mod tests {
     #[test]
     fn affinity_can_be_off_for_all_and_queries_follow_their_uplink() {
         with_script("[balance]\naffinity_minutes = 0\n", |script, _| {
-            assert!(!script.contains("@clients"));
+            assert!(!script.contains("@clients4_1 goto") && !script.contains(" : goto pick"));
+            assert!(script.contains("0 : goto use_1, 1 : goto use_2"));
             assert!(script.contains(
                 "== 0x12000000 meta l4proto { tcp, udp } th dport 53 dnat ip to 192.0.2.53"
             ));
