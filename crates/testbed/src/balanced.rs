@@ -99,10 +99,15 @@ impl Balanced {
     pub fn configure(&self, more: &str) -> Result<()> {
         std::fs::create_dir_all(&self.directory)?;
         let directory = self.directory.display();
+        let section = if more.contains("[balance]") {
+            ""
+        } else {
+            "[balance]\n"
+        };
         let text = format!(
             "state_dir = \"{directory}/state\"\n[api]\nsocket = \"{directory}/api.sock\"\n\
              [probe]\ntargets = [\"{SERVER}\", \"{SERVER_V6}\"]\n\
-             [uplinks]\ninclude = [\"up*\"]\n{more}"
+             [uplinks]\ninclude = [\"up*\"]\n{section}{more}"
         );
         Ok(std::fs::write(self.config(), text)?)
     }

@@ -128,6 +128,10 @@ pub struct Rule {
 pub fn parse(path: &Path, text: &str) -> Result<BalanceConfig, Problems> {
     read(path, text, |root| {
         let common = common::read_without_tunnel(root, path, ROLE);
+        if !root.has("balance") {
+            let remedy = "write [balance], which may be empty: it tells what the file is for";
+            root.require("balance", None::<()>, remedy);
+        }
         let balance = root.section("balance", read_balance);
         let probe = root.section("probe", read_probe);
         let mut uplinks = root.section("uplinks", read_patterns);
@@ -355,12 +359,21 @@ mod tests {
 
     fn problems(text: &str) -> String {
         let path = Path::new("balance.toml");
-        parse(path, text).map_or_else(|problems| problems.to_string(), |_| String::new())
+        let section = if text.contains("[balance]") {
+            ""
+        } else {
+            "\n[balance]\n"
+        };
+        parse(path, &format!("{text}{section}"))
+            .map_or_else(|problems| problems.to_string(), |_| String::new())
     }
 
     #[test]
     fn an_empty_file_balances_by_capacity_with_affinity() {
-        let config = parse(Path::new("balance.toml"), "").unwrap();
+        let path = Path::new("balance.toml");
+        let missing = parse(path, "").unwrap_err().to_string();
+        assert!(missing.contains("balance: missing"), "{missing}");
+        let config = parse(path, "[balance]\n").unwrap();
         assert_eq!(config.mode, Mode::Weighted);
         assert_eq!(config.affinity, Duration::from_secs(600));
         assert!(config.forward && config.rules.is_empty());

@@ -219,7 +219,12 @@ pub mod tests {
     use std::path::Path;
 
     pub fn config(text: &str) -> BalanceConfig {
-        balance::parse(Path::new("balance.toml"), text).unwrap()
+        let section = if text.contains("[balance]") {
+            ""
+        } else {
+            "\n[balance]\n"
+        };
+        balance::parse(Path::new("balance.toml"), &format!("{text}{section}")).unwrap()
     }
 
     fn interface(name: &str, index: u32, gateway: &str) -> Interface {

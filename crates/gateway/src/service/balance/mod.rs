@@ -31,6 +31,7 @@ use ropewalk_core::balance::liveness::PROBE_INTERVAL;
 use ropewalk_io::netlink::{Interface, Watch};
 use ropewalk_types::Instant;
 use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::api::{CommandSink, Reload};
@@ -169,6 +170,8 @@ struct Balance {
     /// Dead ways whose flows end, because there are others to take.
     refused: BTreeSet<WayId>,
     severed: Arc<Mutex<BTreeMap<u8, u64>>>,
+    /// Those that are being ended; stopped when the way comes back, which has new ones then.
+    severing: BTreeMap<WayId, JoinHandle<()>>,
     names: names::Names,
     shared: Arc<Mutex<Shared>>,
     answers: mpsc::Receiver<Answer>,
@@ -208,6 +211,7 @@ impl Balance {
             usable: Vec::new(),
             refused: BTreeSet::new(),
             severed: Arc::default(),
+            severing: BTreeMap::new(),
             shared,
             answers,
             portals: mpsc::channel(PORTALS_MAX),
@@ -409,46 +413,49 @@ impl Balance {
             let dead = (0..self.members.len()).filter(|&index| !is_usable(index));
             refused.extend(dead.map(|index| (self.members[index].number, family)));
         }
+        for back in self.refused.difference(&refused) {
+            if let Some(task) = self.severing.remove(back) {
+                task.abort();
+            }
+        }
         std::mem::replace(&mut self.refused, refused)
     }
 
     /// Ends the flows of ways that are refused from now on.
-    fn sever_dead(&self, before: &BTreeSet<WayId>) {
-        for (number, family) in self.refused.difference(before) {
-            let member = self.members.iter().find(|member| member.number == *number);
-            if let Some(member) = member {
-                self.sever(member, *family);
+    fn sever_dead(&mut self, before: &BTreeSet<WayId>) {
+        let dead: Vec<WayId> = self.refused.difference(before).copied().collect();
+        for (number, family) in dead {
+            let member = self.members.iter().find(|member| member.number == number);
+            if let Some(member) = member.cloned() {
+                self.sever(&member, family);
             }
         }
     }
 
     /// Ends the flows of ways whose address has changed: nothing comes back to the old one.
-    fn sever_moved(&self, former: &[Member]) {
+    fn sever_moved(&mut self, former: &[Member]) {
         for old in former {
             let new = self.members.iter().find(|m| m.number == old.number);
+            let addresses = |member: &Member| member.ways.map(|way| way.map(|way| way.address));
+            let (before, after) = (addresses(old), new.map(addresses).unwrap_or_default());
             for family in FAMILIES {
-                let before = old.way(family).map(|way| way.address);
-                let after = new.and_then(|new| new.way(family)).map(|way| way.address);
-                if before.is_some() && before != after {
+                let index = family as usize;
+                if before[index].is_some() && before[index] != after[index] {
                     self.sever(old, family);
                 }
             }
         }
     }
 
-    fn sever(&self, member: &Member, family: members::Family) {
+    fn sever(&mut self, member: &Member, family: members::Family) {
         let Some(way) = member.way(family) else {
             return;
         };
         let (number, address) = (member.number, way.address);
-        let way = DeadWay {
-            number,
-            family,
-            address,
-        };
+        let way = DeadWay { number, address };
         let counts = Arc::clone(&self.severed);
         let uplink = member.name.clone();
-        tokio::spawn(async move {
+        let task = tokio::spawn(async move {
             let once = || tokio::task::spawn_blocking(move || sever::sever(way));
             match once().await {
                 Ok(Ok(done)) => {
@@ -472,6 +479,7 @@ impl Balance {
             tokio::time::sleep(FORGET_AFTER).await;
             let _ = tokio::task::spawn_blocking(move || sever::forget(way)).await;
         });
+        self.severing.insert((number, family), task);
     }
 
     fn look_for_portals(&self) {

@@ -353,8 +353,9 @@ fn hooks(view: &View<'_>) -> Vec<Chain> {
     let queries = queries(view.members);
     if !queries.is_empty() {
         for (name, hook) in [
-            ("query", "type nat hook prerouting priority dstnat - 10;"),
-            ("query_own", "type nat hook output priority dstnat - 10;"),
+            // nft(8) knows the name `dstnat` in one of the two hooks only.
+            ("query", "type nat hook prerouting priority -110;"),
+            ("query_own", "type nat hook output priority -110;"),
         ] {
             chains.push((name.to_owned(), hook, queries.clone()));
         }

@@ -6,7 +6,8 @@
 //! a reset that it believes. Everything that is no open TCP connection is forgotten: its next
 //! packet chooses a new uplink, which QUIC survives (RFC 9000 §9) and unanswered handshakes do too.
 //!
-//! Invariant: only connections with the mark of the dead uplink and of its dead family are touched.
+//! Invariant: only connections with the mark of the dead uplink and its address in the dead family
+//! are touched.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -25,9 +26,7 @@ const CONNECTIONS_MAX: usize = 50_000;
 pub struct DeadWay {
     /// Number of the uplink.
     pub number: u8,
-    /// The family in which it is dead.
-    pub family: Family,
-    /// Address that it translated to.
+    /// Address that it translated to, of the family in which it is dead.
     pub address: IpAddr,
 }
 
@@ -84,11 +83,7 @@ pub fn forget_stale(members: &[Member]) -> io::Result<usize> {
         let number = marks::number(connection.mark);
         let member = members.iter().find(|m| Some(m.number) == number);
         let way = member.and_then(|m| m.way(Family::of(connection.source.ip())));
-        let ends = [
-            connection.reply_destination.ip(),
-            connection.destination.ip(),
-        ];
-        let is_of_way = way.is_some_and(|way| ends.contains(&way.address));
+        let is_of_way = way.is_some_and(|way| addresses(&connection).contains(&way.address));
         if !is_of_way && stale.len() < CONNECTIONS_MAX {
             stale.push(connection);
         }
@@ -102,12 +97,21 @@ pub fn forget_stale(members: &[Member]) -> io::Result<usize> {
 fn connections(way: DeadWay) -> io::Result<Vec<Connection>> {
     let mut found = Vec::new();
     conntrack::for_each(marks::key(way.number), KEY_MASK, |connection| {
-        let of_family = Family::of(connection.source.ip()) == way.family;
-        if of_family && found.len() < CONNECTIONS_MAX {
+        // One that came up at another address of the uplink since lives.
+        if addresses(&connection).contains(&way.address) && found.len() < CONNECTIONS_MAX {
             found.push(connection);
         }
     })?;
     Ok(found)
+}
+
+/// Where the address of the uplink stands: behind translation of what was opened from this side, or
+/// where those outside opened to.
+fn addresses(connection: &Connection) -> [IpAddr; 2] {
+    [
+        connection.reply_destination.ip(),
+        connection.destination.ip(),
+    ]
 }
 
 fn forget_one(connection: &Connection) -> bool {
