@@ -2,8 +2,10 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use std::collections::BTreeMap;
-use std::io::Read;
-use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ropewalk_e2e::{Ground, ready, whole};
@@ -342,6 +344,98 @@ fn rules_choose_uplinks_by_port_address_and_user_and_strict_ones_refuse() {
     assert_eq!(by_uplink(&ground, &counts)[2], 10, "others take over");
     let refused = Balanced::connect(balanced.client(), SERVERS[1], PORT).unwrap_err();
     assert!(format!("{refused:#}").contains("refused"), "{refused:#}");
+}
+
+#[test]
+fn flows_to_the_addresses_of_a_name_follow_its_rule() {
+    if !ready() {
+        return;
+    }
+    // An address is a name that is its own answer: no resolver is needed.
+    let rule = format!(
+        "[balance]\naffinity_minutes = 0\n\
+         [[rule]]\nname = \"name\"\nuplinks = [\"up1\"]\ndomain = [\"{SERVER}\"]\n"
+    );
+    let (ground, balanced) = running("balname", 2, &rule);
+    let share = || {
+        let counts = Balanced::count(balanced.client(), SERVER.into(), 20).unwrap();
+        by_uplink(&ground, &counts)
+    };
+    let named = (0..50).find(|_| {
+        std::thread::sleep(Duration::from_millis(50));
+        share() == [0, 20]
+    });
+    assert!(named.is_some(), "{:?}", share());
+    let counts = Balanced::count(balanced.client(), SERVER_V6.into(), 20).unwrap();
+    assert_eq!(by_uplink(&ground, &counts), [10, 10], "another address");
+}
+
+#[test]
+fn metered_uplinks_cost_nothing_until_they_are_needed() {
+    if !ready() {
+        return;
+    }
+    let more = "[balance]\nmode = \"cheapest\"\naffinity_minutes = 0\n\
+        [[uplink]]\nmatch = \"up0\"\nmetered = true\n";
+    let (ground, balanced) = running("balcheap", 3, more);
+    let share = || {
+        let counts = Balanced::count(balanced.client(), SERVER.into(), 20).unwrap();
+        by_uplink(&ground, &counts)
+    };
+    assert_eq!(share(), [0, 10, 10]);
+    for index in [1, 2] {
+        ground.topology.cut(index, Cut::Blackhole).unwrap();
+    }
+    let dead = |all: &[UplinkStatus]| {
+        ["up1", "up2"]
+            .iter()
+            .all(|name| state_of(all, name) == "dead")
+    };
+    balanced.wait_for("two dead uplinks", dead).unwrap();
+    assert_eq!(share(), [20, 0, 0]);
+}
+
+#[test]
+fn an_uplink_behind_a_captive_portal_is_left_out_until_the_portal_lets_through() {
+    if !ready() {
+        return;
+    }
+    let (ground, mut balanced) = ground("balportal", 2);
+    let captive = Arc::new(AtomicBool::new(true));
+    let page = SocketAddr::new(SERVER.into(), 8_080);
+    let listener = ground.topology.server().enter(|| TcpListener::bind(page));
+    let listener = listener.unwrap().unwrap();
+    let (asked, caught) = (
+        Arc::clone(&captive),
+        ground.topology.uplinks()[0].addresses[0],
+    );
+    std::thread::spawn(move || {
+        while let Ok((mut stream, from)) = listener.accept() {
+            let _ = stream.read(&mut [0; 256]);
+            let portal = from.ip() == caught && asked.load(Ordering::Relaxed);
+            let status = if portal {
+                "302 Found"
+            } else {
+                "204 No Content"
+            };
+            let _ = stream.write_all(format!("HTTP/1.0 {status}\r\n\r\n").as_bytes());
+        }
+    });
+    let more = format!(
+        "portal = \"http://{SERVER}:8080/generate_204\"\n[balance]\naffinity_minutes = 0\n"
+    );
+    balanced.configure_probe(&more).unwrap();
+    balanced.launch().unwrap();
+    let left_out =
+        |all: &[UplinkStatus]| state_of(all, "up0") == "captive" && state_of(all, "up1") == "up";
+    balanced.wait_for("captive portal", left_out).unwrap();
+    let counts = Balanced::count(balanced.client(), SERVER.into(), 20).unwrap();
+    assert_eq!(by_uplink(&ground, &counts), [0, 20]);
+    captive.store(false, Ordering::Relaxed);
+    let back = |all: &[UplinkStatus]| state_of(all, "up0") == "up";
+    balanced.wait_for("way through the portal", back).unwrap();
+    let counts = Balanced::count(balanced.client(), SERVER.into(), 20).unwrap();
+    assert_eq!(by_uplink(&ground, &counts), [10, 10]);
 }
 
 #[test]

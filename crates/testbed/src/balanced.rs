@@ -97,17 +97,25 @@ impl Balanced {
     /// # Errors
     /// If it cannot be written.
     pub fn configure(&self, more: &str) -> Result<()> {
-        std::fs::create_dir_all(&self.directory)?;
-        let directory = self.directory.display();
         let section = if more.contains("[balance]") {
             ""
         } else {
             "[balance]\n"
         };
+        self.configure_probe(&format!("{section}{more}"))
+    }
+
+    /// The same with the section `[probe]` still open.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn configure_probe(&self, more: &str) -> Result<()> {
+        std::fs::create_dir_all(&self.directory)?;
+        let directory = self.directory.display();
         let text = format!(
             "state_dir = \"{directory}/state\"\n[api]\nsocket = \"{directory}/api.sock\"\n\
-             [probe]\ntargets = [\"{SERVER}\", \"{SERVER_V6}\"]\n\
-             [uplinks]\ninclude = [\"up*\"]\n{section}{more}"
+             [uplinks]\ninclude = [\"up*\"]\n\
+             [probe]\ntargets = [\"{SERVER}\", \"{SERVER_V6}\"]\n{more}"
         );
         Ok(std::fs::write(self.config(), text)?)
     }
@@ -126,16 +134,25 @@ impl Balanced {
     /// # Errors
     /// If it does not come up.
     pub fn start(&mut self, uplinks: usize) -> Result<()> {
-        let process = self
-            .program(&["balance"])?
-            .start(&self.directory, "balance")?;
-        self.process = Some(process);
+        self.launch()?;
         self.wait_for("uplinks that answer", |all| {
             all.iter()
                 .filter(|uplink| uplink.state_ipv4 == "up")
                 .count()
                 == uplinks
         })
+    }
+
+    /// Starts the program.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn launch(&mut self) -> Result<()> {
+        let process = self
+            .program(&["balance"])?
+            .start(&self.directory, "balance")?;
+        self.process = Some(process);
+        Ok(())
     }
 
     /// The running program.

@@ -157,6 +157,9 @@ fn answer_commands(shared: Arc<Mutex<Shared>>) -> CommandSink {
     })
 }
 
+/// Both ends of what tasks tell the loop.
+type Channel<T> = (mpsc::Sender<T>, mpsc::Receiver<T>);
+
 struct Balance {
     config: BalanceConfig,
     members: Vec<Member>,
@@ -175,7 +178,7 @@ struct Balance {
     names: names::Names,
     shared: Arc<Mutex<Shared>>,
     answers: mpsc::Receiver<Answer>,
-    portals: (mpsc::Sender<(WayId, bool)>, mpsc::Receiver<(WayId, bool)>),
+    portals: Channel<(WayId, bool)>,
     interfaces: watch::Receiver<Vec<Interface>>,
     reloads: mpsc::Receiver<()>,
     _watching: Watch,
