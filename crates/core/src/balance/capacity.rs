@@ -1,9 +1,9 @@
 //! What an uplink can carry, from what it did carry.
 //!
 //! A second's rate is a lower bound of the capacity. While the uplink is full, which shows as round
-//! trips far above the shortest, it is the capacity. An uplink that was never seen full has only the bound,
-//! and [`assumed`] takes it to be as fast as the fastest: else it would get few flows, stay idle, and never
-//! show what it can do.
+//! trips far above the shortest, it is the capacity. An uplink that was never seen full has only
+//! the bound, and [`assumed`] takes it to be as fast as the fastest: else it would get few flows,
+//! stay idle, and never show what it can do.
 //!
 //! Source: delivery rate with an application-limited flag, as in BBR, over interface counters.
 
@@ -88,8 +88,8 @@ impl Capacity {
     }
 }
 
-/// What each uplink is taken to carry: the known capacities as they are, the others as the largest of
-/// all, and at least `RATE_MIN`.
+/// What each uplink is taken to carry: the known capacities as they are, the others as the largest
+/// of all, and at least `RATE_MIN`.
 #[must_use]
 pub fn assumed(estimates: &[Capacity]) -> Vec<Rate> {
     let most = estimates.iter().map(|estimate| estimate.rate).max();

@@ -1,7 +1,8 @@
 //! Whether an uplink leads anywhere, by the answers to its probes and by what arrives.
 //!
 //! What counts is silence, not the loss or delay of single probes: answers that come late because
-//! the uplink is full still come at the pace of the probes. Traffic that arrives is a sign of life too.
+//! the uplink is full still come at the pace of the probes. Traffic that arrives is a sign of life
+//! too.
 //!
 //! Invariant: a dead uplink needs [`ANSWERS_TO_RETURN`] answers, each soon after the one before,
 //! to come back; whatever else arrives does not bring it back.
@@ -13,7 +14,8 @@ use ropewalk_types::Instant;
 /// Time between probes of an uplink. Targets are asked in turn, so with three of them two may be
 /// silent without harm.
 pub const PROBE_INTERVAL: Duration = Duration::from_millis(150);
-/// Silence after which an uplink is dead; with the time to act on it, new connections wait for less than 1 s.
+/// Silence after which an uplink is dead; with the time to act on it, new connections wait for less
+/// than 1 s.
 pub const SILENCE_MAX: Duration = Duration::from_millis(700);
 /// How long traffic alone shows that an uplink works: a full uplink may lose several probes.
 pub const TRAFFIC_TRUST: Duration = Duration::from_millis(1_500);
@@ -91,8 +93,8 @@ impl Liveness {
         returned
     }
 
-    /// Clearly more arrived than broadcasts of neighbours. It may be of the other address family, so it
-    /// stands in for answers for [`TRAFFIC_TRUST`] only.
+    /// Clearly more arrived than broadcasts of neighbours. It may be of the other address family,
+    /// so it stands in for answers for [`TRAFFIC_TRUST`] only.
     pub fn handle_traffic(&mut self, now: Instant) {
         if self.is_usable() && now.since(self.answered) <= TRAFFIC_TRUST {
             self.heard = now;

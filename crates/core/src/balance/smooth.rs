@@ -31,28 +31,29 @@ pub fn sequence(weights: &[u64], places: usize) -> Vec<usize> {
     (0..places).map(turn).collect()
 }
 
-/// How many of `places` each weight gets: largest remainders, at least one each.
+/// How many of `places` each weight gets: by largest remainder, and at least one each.
 fn apportion(weights: &[u64], places: usize) -> Vec<i64> {
     let sum: u128 = weights.iter().map(|&weight| u128::from(weight)).sum();
     let some = weights.iter().filter(|&&weight| weight > 0).count();
     if sum == 0 || some > places {
         return vec![0; weights.len()];
     }
-    let spare = places - some;
-    let exact = |weight: u64| u128::from(weight) * spare as u128;
-    let mut counts: Vec<i64> = weights
-        .iter()
-        .map(|&weight| {
-            let whole = i64::try_from(exact(weight) / sum).unwrap_or(i64::MAX);
-            whole + i64::from(weight > 0)
-        })
-        .collect();
-    let given: i64 = counts.iter().sum();
+    let exact = |index: usize| u128::from(weights[index]) * places as u128;
+    let whole = |index: usize| i64::try_from(exact(index) / sum).unwrap_or(i64::MAX);
+    let mut counts: Vec<i64> = (0..weights.len()).map(whole).collect();
+    let left = i64::try_from(places).unwrap_or(i64::MAX) - counts.iter().sum::<i64>();
     let mut order: Vec<usize> = (0..weights.len()).filter(|&i| weights[i] > 0).collect();
-    order.sort_by_key(|&index| (std::cmp::Reverse(exact(weights[index]) % sum), index));
-    let left = i64::try_from(places).unwrap_or(i64::MAX) - given;
-    for index in order.into_iter().take(usize::try_from(left).unwrap_or(0)) {
+    order.sort_by_key(|&index| (std::cmp::Reverse(exact(index) % sum), index));
+    for &index in order.iter().take(usize::try_from(left).unwrap_or(0)) {
         counts[index] += 1;
+    }
+    for &index in &order {
+        if counts[index] == 0 {
+            // There is one with two: there are at least as many places as weights.
+            let richest = (0..counts.len()).max_by_key(|&index| counts[index]);
+            counts[richest.unwrap_or(index)] -= 1;
+            counts[index] = 1;
+        }
     }
     counts
 }

@@ -1,9 +1,10 @@
 //! Spreads flows over uplinks on this machine alone, without a hub.
 //!
 //! The kernel does all work per packet: the firewall table chooses an uplink for each new flow
-//! (`ruleset`), routing rules lead marked packets to the table of their uplink (`setup`). This program
-//! follows the interfaces (`members`), probes them (`probe`, `health`), measures them (`gauge`), gives the
-//! table new places when shares change (`shares`), and ends what hangs on a dead uplink (`sever`).
+//! (`ruleset`), routing rules lead marked packets to the table of their uplink (`setup`). This
+//! program follows the interfaces (`members`), probes them (`probe`, `health`), measures them
+//! (`gauge`), gives the table new places when shares change (`shares`), and ends what hangs on a
+//! dead uplink (`sever`).
 //!
 //! Invariant: the table holds what `apply` computed last from members, health and measurements;
 //! nothing else writes it, but for the addresses of names.
@@ -401,8 +402,8 @@ impl Balance {
         Ok(())
     }
 
-    /// Computes which ways are refused; returns those that were. While a family has no usable way at
-    /// all its flows go on waiting: they have nowhere else to go, and the outage may be short.
+    /// Computes which ways are refused; returns those that were. While a family has no usable way
+    /// at all its flows go on waiting: they have nowhere else to go, and the outage may be short.
     fn refuse(&mut self) -> BTreeSet<WayId> {
         let mut refused = BTreeSet::new();
         for family in FAMILIES {

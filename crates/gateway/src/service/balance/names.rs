@@ -1,7 +1,8 @@
-//! Addresses of the names in rules: looked up again and again, and put into sets of the firewall table.
+//! Addresses of the names in rules: looked up again and again, and put into sets of the firewall
+//! table.
 //!
-//! A flow counts as of a name when its destination is an address that the name had when this machine
-//! looked it up. Names that have other addresses elsewhere, and patterns, are not covered.
+//! A flow counts as of a name when its destination is an address that the name had when this
+//! machine looked it up. Names that have other addresses elsewhere, and patterns, are not covered.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -65,8 +66,8 @@ impl Names {
         self.found.recv().await
     }
 
-    /// Takes it over into the table. Addresses that are gone from the answers stay for as long as the sets keep
-    /// them: clients keep them too.
+    /// Takes it over into the table. Addresses that are gone from the answers stay for as long as
+    /// the sets keep them: clients keep them too.
     pub fn take(&mut self, found: Found) {
         let Some(known) = self.known.get_mut(found.rule) else {
             return;

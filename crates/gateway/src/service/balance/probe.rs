@@ -1,5 +1,5 @@
-//! Asks, over every uplink, targets on the internet for echoes, and web servers for a page that only a captive
-//! portal would answer otherwise.
+//! Asks, over every uplink, targets on the internet for echoes, and web servers for a page that
+//! only a captive portal would answer otherwise.
 //!
 //! Probes are bound to the interface and marked, so that they take the uplink's own routing table
 //! and are neither tracked nor refused while the uplink is dead.

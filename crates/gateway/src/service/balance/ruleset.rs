@@ -1,13 +1,16 @@
-//! The firewall table: chooses an uplink for each new flow and remembers it in the connection's mark.
+//! The firewall table: chooses an uplink for each new flow and remembers it in the connection's
+//! mark.
 //!
-//! A packet of a known flow meets one rule: its connection's mark leads, through the map `restore`, to the
-//! chain that marks the packet for the routing rules. Only the first packet of a flow goes on
-//! to the rules of the configuration, to the sets that hold which client uses which uplink for which site, and at
-//! last to the table of places that `numgen` walks through. Address translation is by `snat`, not `masquerade`: with the
-//! latter the kernel forgets connections when the interface goes down, and nobody could tell the clients.
+//! A packet of a known flow meets two rules at most. The first lets answers from the uplinks pass,
+//! which need no mark. By the second the connection's mark leads, through the map `restore`, to the
+//! chain that marks the packet for the routing rules. Only the first packet of a flow goes on to
+//! the rules of the configuration, to the sets that hold which client uses which uplink for which
+//! site, and at last to the table of places that `numgen` walks through. Address translation is by
+//! `snat`, not `masquerade`: with the latter the kernel forgets connections when the interface goes
+//! down, and nobody could tell the clients.
 //!
-//! Invariant: [`script`] may be carried out at any time again; it keeps sets, connections and counters.
-//! All is in one table and one transaction.
+//! Invariant: [`script`] may be carried out at any time again; it keeps sets, connections and
+//! counters. All is in one table and one transaction.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -304,7 +307,9 @@ fn hooks(view: &View<'_>) -> Vec<Chain> {
     let local = "fib daddr type != unicast return".to_owned();
     let link_local = "ip6 daddr fe80::/10 return".to_owned();
     let choose = "goto choose".to_owned();
-    let mut arriving = vec![restore.clone(), new.clone()];
+    // Most packets of a download: they go where the main table says, and need no mark.
+    let answers = "ct direction reply ct status snat return".to_owned();
+    let mut arriving = vec![answers, restore.clone(), new.clone()];
     let mut leaving = vec![
         restore,
         new,

@@ -1,7 +1,7 @@
 //! What this role sets on the machine: the same list is shown by `--plan` and carried out.
 //!
-//! Invariant: whatever is set is recorded in [`Changes`] first, in an order that undoes forwarding before
-//! the firewall.
+//! Invariant: whatever is set is recorded in [`Changes`] first, in an order that undoes forwarding
+//! before the firewall.
 
 use std::net::IpAddr;
 
@@ -64,8 +64,8 @@ impl Setup {
     /// Makes the machine as wanted, where `former` is what it was made before.
     ///
     /// # Errors
-    /// Not permitted, or the list of changes cannot be written. A route that the kernel refuses is told in the
-    /// log: its interface may just be going.
+    /// Not permitted, or the list of changes cannot be written. A route that the kernel refuses is
+    /// told in the log: its interface may just be going.
     pub fn apply(&self, former: &Self, changes: &mut Changes) -> anyhow::Result<()> {
         for gone in former.routes.iter().filter(|route| !self.has(route)) {
             if let Err(error) = netlink::delete_route(gone) {

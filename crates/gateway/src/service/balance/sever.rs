@@ -1,10 +1,11 @@
 //! Ends what hangs on a dead uplink, so that programs notice at once and try again elsewhere.
 //!
-//! A TCP connection cannot move: its far end knows it by the address of the dead uplink. A socket of
-//! this machine is ended by the kernel. A client behind this machine may only be waiting for data, and would send
-//! nothing that the firewall could refuse: it gets a segment that it must answer, and the answer is refused with
-//! a reset that it believes. Everything that is no open TCP connection is forgotten: its next
-//! packet chooses a new uplink, which QUIC survives (RFC 9000 §9) and unanswered handshakes do too.
+//! A TCP connection cannot move: its far end knows it by the address of the dead uplink. A socket
+//! of this machine is ended by the kernel. A client behind this machine may only be waiting for
+//! data, and would send nothing that the firewall could refuse: it gets a segment that it must
+//! answer, and the answer is refused with a reset that it believes. Everything that is no open TCP
+//! connection is forgotten: its next packet chooses a new uplink, which QUIC survives (RFC 9000 §9)
+//! and unanswered handshakes do too.
 //!
 //! Invariant: only connections with the mark of the dead uplink and its address in the dead family
 //! are touched.
@@ -41,8 +42,8 @@ pub struct Severed {
     pub forgotten: usize,
 }
 
-/// Ends or forgets everything on `way`. To be repeated after a moment, for what was lost on the way to
-/// clients, and to be followed by [`forget`].
+/// Ends or forgets everything on `way`. To be repeated after a moment, for what was lost on the way
+/// to clients, and to be followed by [`forget`].
 ///
 /// # Errors
 /// The table of connections cannot be read.
@@ -60,7 +61,8 @@ pub fn sever(way: DeadWay) -> io::Result<Severed> {
     Ok(done)
 }
 
-/// Forgets everything that is left on `way`. What still comes of it counts as new, and the far end refuses it.
+/// Forgets everything that is left on `way`. What still comes of it counts as new, and the far end
+/// refuses it.
 ///
 /// # Errors
 /// The table of connections cannot be read.
@@ -72,8 +74,8 @@ pub fn forget(way: DeadWay) -> io::Result<usize> {
         .count())
 }
 
-/// Forgets connections of an earlier run whose mark means another uplink now: their address is none of
-/// the uplink's.
+/// Forgets connections of an earlier run whose mark means another uplink now: their address is none
+/// of the uplink's.
 ///
 /// # Errors
 /// The table of connections cannot be read.
