@@ -185,16 +185,20 @@ fn declare_sets(out: &mut String, view: &View<'_>) {
 type Chain = (String, &'static str, Vec<String>);
 
 fn chains(view: &View<'_>) -> Vec<Chain> {
-    let mut chains: Vec<Chain> = vec![(
-        "refuse".to_owned(),
-        "",
-        vec![
-            // The refusals themselves, which belong to the same connection.
-            "ct state related return".to_owned(),
-            "meta l4proto tcp reject with tcp reset".to_owned(),
-            "reject with icmpx admin-prohibited".to_owned(),
-        ],
-    )];
+    let mut refuse = vec![
+        // The refusals themselves, which belong to the same connection.
+        "ct state related return".to_owned(),
+        "meta l4proto tcp reject with tcp reset".to_owned(),
+        "reject with icmpx admin-prohibited".to_owned(),
+    ];
+    if !view.members.is_empty() {
+        // What still comes in, such as what a portal answers to a probe, does no harm.
+        refuse.insert(
+            1,
+            format!("iifname {{ {} }} return", names_of(view.members)),
+        );
+    }
+    let mut chains: Vec<Chain> = vec![("refuse".to_owned(), "", refuse)];
     for member in view.members {
         chains.extend(member_chains(member));
     }
@@ -296,12 +300,7 @@ fn hooks(view: &View<'_>) -> Vec<Chain> {
         let list = all.map(|m| format!("\"{}\" : goto {target}_{}", m.name, m.number));
         list.collect::<Vec<_>>().join(", ")
     };
-    let names: Vec<String> = view
-        .members
-        .iter()
-        .map(|m| format!("\"{}\"", m.name))
-        .collect();
-    let names = names.join(", ");
+    let names = names_of(view.members);
     let restore = format!("ct mark and {KEY_MASK:#x} vmap @restore");
     let new = "ct state != new return".to_owned();
     let local = "fib daddr type != unicast return".to_owned();
@@ -355,17 +354,28 @@ fn hooks(view: &View<'_>) -> Vec<Chain> {
             translate,
         ),
     ];
-    let queries = queries(view.members);
-    if !queries.is_empty() {
-        for (name, hook) in [
-            // nft(8) knows the name `dstnat` in one of the two hooks only.
-            ("query", "type nat hook prerouting priority -110;"),
-            ("query_own", "type nat hook output priority -110;"),
-        ] {
-            chains.push((name.to_owned(), hook, queries.clone()));
-        }
-    }
+    chains.extend(query_chains(view.members));
     chains
+}
+
+/// Names of interfaces as elements of a set.
+fn names_of(members: &[Member]) -> String {
+    let names = members.iter().map(|member| format!("\"{}\"", member.name));
+    names.collect::<Vec<_>>().join(", ")
+}
+
+fn query_chains(members: &[Member]) -> Vec<Chain> {
+    let queries = queries(members);
+    if queries.is_empty() {
+        return Vec::new();
+    }
+    // nft(8) knows the name `dstnat` in one of the two hooks only.
+    let hooks = [
+        ("query", "type nat hook prerouting priority -110;"),
+        ("query_own", "type nat hook output priority -110;"),
+    ];
+    let chain = |(name, hook): (&str, &'static str)| (name.to_owned(), hook, queries.clone());
+    hooks.into_iter().map(chain).collect()
 }
 
 /// Queries of names go to the resolver of the uplink that they go out over.
