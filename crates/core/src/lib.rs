@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod balance;
 pub mod code;
 pub mod estimate;
 pub mod path;

@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::net::UnixStream;
 
-use crate::config::{Config, HUB_CONFIG, RELAY_CONFIG, RUN_DIR, SITE_CONFIG};
+use crate::config::{BALANCE_CONFIG, Config, HUB_CONFIG, RELAY_CONFIG, RUN_DIR, SITE_CONFIG};
 use crate::engine::control::Status;
 use crate::exit::NotRunning;
 
@@ -57,6 +57,7 @@ impl Client {
             (SITE_CONFIG, "site"),
             (HUB_CONFIG, "hub"),
             (RELAY_CONFIG, "relay"),
+            (BALANCE_CONFIG, "balance"),
         ] {
             let configured = Config::load(Path::new(config)).map(|c| c.common().socket.clone());
             let socket =

@@ -7,12 +7,18 @@
 mod checksum;
 pub mod clock;
 mod coalesce;
+pub mod conntrack;
+pub mod counters;
 mod emit;
 mod headers;
+pub mod icmp;
 pub mod netlink;
 pub mod netns;
 pub mod nft;
+pub mod poke;
 mod pool;
+mod raw_netlink;
+pub mod sock_diag;
 mod split;
 mod sys;
 pub mod sysctl;

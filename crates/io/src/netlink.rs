@@ -12,7 +12,8 @@ mod watch;
 use std::net::IpAddr;
 
 pub use change::{
-    add_address, add_route, add_rule, delete_address, delete_route, delete_rule, set_mtu, set_up,
+    TABLE_MAIN, add_address, add_route, add_rule, delete_address, delete_route, delete_rule,
+    flush_table, set_mtu, set_up,
 };
 pub use view::snapshot;
 pub use watch::{Watch, WatchCallback};
@@ -55,6 +56,21 @@ pub struct Interface {
     pub default_route_v4: bool,
     /// Whether any table has an IPv6 default route through it.
     pub default_route_v6: bool,
+    /// Default routes through it, of all tables and both families.
+    pub default_routes: Vec<DefaultRoute>,
+}
+
+/// A default route of an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DefaultRoute {
+    /// Routing table it is in.
+    pub table: u32,
+    /// Lower wins.
+    pub metric: u32,
+    /// Whether it is for IPv6.
+    pub ipv6: bool,
+    /// Next hop, if not on the link.
+    pub gateway: Option<IpAddr>,
 }
 
 /// A route.
@@ -87,6 +103,8 @@ pub struct RuleSpec {
     pub fwmask: Option<u32>,
     /// Packets from this source network.
     pub source: Option<(IpAddr, u8)>,
+    /// Ignore what the table finds if its prefix is at most this long: 0 ignores default routes.
+    pub suppress_prefix: Option<u32>,
     /// Table to look in.
     pub table: u32,
 }

@@ -5,7 +5,9 @@
 //! table: a firewall of the machine's owner keeps the last word.
 
 use std::borrow::Cow;
+use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::process::{Command, Stdio};
 
 use nftables::batch::Batch;
 use nftables::expr::{
@@ -142,6 +144,43 @@ pub fn remove(table: &str) -> Result<(), NftError> {
     batch.add(NfListObject::Table(table_object(table)));
     batch.delete(NfListObject::Table(table_object(table)));
     run(batch)
+}
+
+/// Carries out a script in the language of nft(8), in one transaction.
+///
+/// # Errors
+/// See [`NftError`]; nothing was changed then.
+pub fn run_script(script: &str) -> Result<(), NftError> {
+    for program in NFT_PATHS {
+        let spawned = Command::new(program)
+            .args(["-f", "-"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn();
+        let refused = |error: std::io::Error| NftError::Refused(error.to_string());
+        let mut child = match spawned {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+            other => other.map_err(refused)?,
+        };
+        if let Some(mut input) = child.stdin.take() {
+            // One that ended early says why on standard error.
+            let _ = input.write_all(script.as_bytes());
+        }
+        let output = child.wait_with_output().map_err(refused)?;
+        if output.status.success() {
+            return Ok(());
+        }
+        let words = String::from_utf8_lossy(&output.stderr);
+        return Err(NftError::Refused(words.trim().to_owned()));
+    }
+    Err(NftError::Missing)
+}
+
+/// Whether `name` can stand in rules as the name of a table or interface.
+#[must_use]
+pub fn is_name(name: &str) -> bool {
+    check_name(name).is_ok()
 }
 
 /// Chain priorities as nft(8) names them: `mangle`, `filter`, `srcnat`.

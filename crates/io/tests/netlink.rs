@@ -253,6 +253,7 @@ fn rules_can_be_set_twice_and_removed_twice() {
             fwmark: Some(0x70),
             fwmask: Some(0xff),
             source: None,
+            suppress_prefix: None,
             table: 5001,
         };
         let network = (ip(if ipv6 { "fd95::1" } else { "10.95.0.1" }), 16);
@@ -260,6 +261,7 @@ fn rules_can_be_set_twice_and_removed_twice() {
             priority: 998,
             fwmark: None,
             source: Some(network),
+            suppress_prefix: None,
             ..marked.clone()
         };
         [marked, from]

@@ -5,6 +5,7 @@
 //! [`remove_leftovers`] when the maker was killed. Traffic flows only between namespaces made
 //! here and is always bounded in time. Needs root and the programs named in [`programs`].
 
+pub mod balanced;
 pub mod branch;
 pub mod experiment;
 pub mod gateway;
@@ -22,6 +23,7 @@ mod namespace;
 pub mod process;
 mod serial;
 
+pub use balanced::Balanced;
 pub use branch::Branch;
 pub use cleanup::{remove_leftovers, wait_if_interrupted};
 pub use link::{Capacity, Link, LinkCounters, LinkSpec, Shape};

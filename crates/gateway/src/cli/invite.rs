@@ -323,6 +323,7 @@ mod tests {
             addresses: ips.iter().map(address).collect(),
             default_route_v4: default,
             default_route_v6: default,
+            default_routes: Vec::new(),
         }
     }
 

@@ -3,6 +3,8 @@
 //! Invariant: results go to standard output, everything else to standard error; colours appear
 //! on a terminal only, and never with `NO_COLOR`.
 
+mod balance;
+mod balance_status;
 mod completions;
 mod doctor;
 mod hub;
@@ -39,6 +41,9 @@ const EXAMPLES: &str = "Examples:
   On a machine between them, if there is one (a relay):
     ropewalk relay --join TOKEN       write keys and configuration; the hub invites with --relay
     ropewalk relay                    run it; it invites its sites as a hub does
+  On a machine with several uplinks and no hub anywhere:
+    ropewalk balance --plan           list what would be changed
+    ropewalk balance                  spread connections over the uplinks
   When something does not work, on any:
     ropewalk doctor                   check everything and say what to do";
 
@@ -59,7 +64,7 @@ pub struct Cli {
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Common options")]
 pub struct Global {
-    /// Configuration file [default: site.toml, hub.toml or relay.toml in /etc/ropewalk]
+    /// Configuration file [default: site.toml, hub.toml, relay.toml or balance.toml in /etc/ropewalk]
     #[arg(
         long,
         short,
@@ -84,6 +89,7 @@ enum Command {
     Hub(hub::Hub),
     Up(up::Up),
     Relay(relay::Relay),
+    Balance(balance::Balance),
     Invite(invite::Invite),
     Join(join::Join),
     Status(status::StatusArgs),
@@ -110,6 +116,7 @@ pub fn main() -> ExitCode {
         Command::Hub(command) => command.run(global),
         Command::Up(command) => command.run(global),
         Command::Relay(command) => command.run(global),
+        Command::Balance(command) => command.run(global),
         Command::Invite(command) => command.run(global),
         Command::Join(command) => command.run(global),
         Command::Status(command) => command.run(global),

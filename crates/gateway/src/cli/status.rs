@@ -17,6 +17,7 @@ const EXAMPLES: &str = "Examples:
   ropewalk status --watch        the same, every second
   ropewalk status --json | jq '.tunnels[].paths[] | {uplink, state, rtt_ms}'
 
+Of `ropewalk balance` it shows uplinks with their shares of new connections, and why.
 Path states: up, suspect (silent for too long, being probed), connecting, down, disabled.
 Exit code 3 when no gateway runs, so scripts can tell.";
 
@@ -101,6 +102,9 @@ pub fn paths(status: &Status) -> String {
 }
 
 fn render(status: &Status, style: Style) -> String {
+    if let Some(balance) = &status.balance {
+        return super::balance_status::render(status, balance, style);
+    }
     let mut out = format!(
         "{} {}  {}  running for {}\n",
         style.paint(Colour::Bold, &status.role),

@@ -87,7 +87,7 @@ fn read_class(class: &mut Section<'_>) -> Option<Class> {
 }
 
 /// A codepoint by number, or by the names of RFC 2474, RFC 2597, RFC 3246 and RFC 8622.
-fn parse_dscp(text: &str) -> Result<u8, String> {
+pub(super) fn parse_dscp(text: &str) -> Result<u8, String> {
     let wrong =
         || format!("{text:?} is no codepoint: use 0 to 63, or a name such as \"ef\" or \"af41\"");
     let digit = |at: usize, least: u8, most: u8| {
@@ -106,7 +106,7 @@ fn parse_dscp(text: &str) -> Result<u8, String> {
     named.ok_or_else(wrong)
 }
 
-fn parse_protocol(text: &str) -> Result<u8, String> {
+pub(super) fn parse_protocol(text: &str) -> Result<u8, String> {
     match text {
         "icmp" => Ok(1),
         "tcp" => Ok(6),
@@ -121,7 +121,7 @@ fn parse_protocol(text: &str) -> Result<u8, String> {
     }
 }
 
-fn parse_ports(text: &str) -> Result<Ports, String> {
+pub(super) fn parse_ports(text: &str) -> Result<Ports, String> {
     let wrong = || format!("{text:?} is neither a port nor a range such as \"16384-32767\"");
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     let port = |text: &str| text.trim().parse::<u16>().map_err(|_| wrong());

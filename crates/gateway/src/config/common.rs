@@ -67,6 +67,30 @@ pub struct Common {
 }
 
 impl Common {
+    /// The defaults of a role; the key file has no directory yet.
+    #[must_use]
+    pub fn new(role: &'static str) -> Self {
+        Self {
+            role,
+            name: role.to_owned(),
+            key_file: format!("{role}.key").into(),
+            state_dir: STATE_DIR.into(),
+            socket: PathBuf::from(RUN_DIR).join(format!("{role}.sock")),
+            socket_group: None,
+            api_listen: None,
+            interface: String::new(),
+            partner: None,
+            scheduler_send: SchedulerKind::default(),
+            scheduler_receive: SchedulerKind::default(),
+            classes: Arc::default(),
+            congestion: CongestionControl::default(),
+            mtu: None,
+            offload: true,
+            socket_buffer_bytes: SOCKET_BUFFER_DEFAULT as usize,
+            log: LogConfig::default(),
+        }
+    }
+
     /// Whether `interface` is this gateway's place in its network, and no other network.
     #[must_use]
     pub fn owns(&self, interface: &str) -> bool {
@@ -131,37 +155,33 @@ pub struct RoleDefaults {
 
 /// Reads what both roles have in common. `config` is the file's path: the key lies beside it.
 pub fn read(root: &mut Section<'_>, config: &Path, defaults: RoleDefaults) -> Common {
-    let role = defaults.role;
-    let name = root.text("name", "name = \"boat\"", parse_name);
     let key_file = root.text("key_file", "\"/etc/ropewalk/site.key\"", parse_path);
-    let state_dir = root.text("state_dir", "\"/var/lib/ropewalk\"", parse_path);
-    let beside = config.parent().unwrap_or_else(|| Path::new("."));
+    let common = read_without_tunnel(root, config, defaults.role);
     let common = Common {
-        role,
-        name: name.unwrap_or_else(|| role.to_owned()),
-        key_file: key_file.unwrap_or_else(|| beside.join(format!("{role}.key"))),
-        state_dir: state_dir.unwrap_or_else(|| STATE_DIR.into()),
-        socket: PathBuf::from(RUN_DIR).join(format!("{role}.sock")),
-        socket_group: None,
-        api_listen: None,
+        key_file: key_file.unwrap_or(common.key_file),
         interface: defaults.interface.to_owned(),
-        partner: None,
-        scheduler_send: SchedulerKind::default(),
-        scheduler_receive: SchedulerKind::default(),
-        classes: Arc::default(),
-        congestion: CongestionControl::default(),
-        mtu: None,
-        offload: true,
-        socket_buffer_bytes: SOCKET_BUFFER_DEFAULT as usize,
-        log: LogConfig::default(),
+        ..common
     };
     let (common, default) = root.section("tunnel", |tunnel| {
         let default = super::class::read_default(tunnel);
         (read_tunnel(tunnel, common), default)
     });
-    let common = Common {
+    Common {
         classes: super::class::read(root, default),
         ..common
+    }
+}
+
+/// Reads what every role has: name, state, API and log.
+pub fn read_without_tunnel(root: &mut Section<'_>, config: &Path, role: &'static str) -> Common {
+    let name = root.text("name", "name = \"boat\"", parse_name);
+    let state_dir = root.text("state_dir", "\"/var/lib/ropewalk\"", parse_path);
+    let default = Common::new(role);
+    let common = Common {
+        name: name.unwrap_or(default.name),
+        key_file: config.with_file_name(default.key_file),
+        state_dir: state_dir.unwrap_or(default.state_dir),
+        ..Common::new(role)
     };
     let common = root.section("api", |api| read_api(api, common));
     let log = root.section("log", read_log);
@@ -341,7 +361,7 @@ impl FromStr for HostPort {
 /// Longest DNS name in text form (RFC 1035 §2.3.4).
 const HOST_MAX: usize = 253;
 
-fn is_host_name(host: &str) -> bool {
+pub(super) fn is_host_name(host: &str) -> bool {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     !host.is_empty()
         && host.len() <= HOST_MAX

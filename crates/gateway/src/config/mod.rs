@@ -4,6 +4,7 @@
 //! does not check again. Every problem names file, line, key and remedy. Keys of gateways are
 //! never in these files, only the path of the file that holds them.
 
+pub mod balance;
 mod class;
 pub mod common;
 pub mod hub;
@@ -18,6 +19,7 @@ use std::path::{Path, PathBuf};
 
 use crate::exit::WrongUsage;
 
+pub use balance::BalanceConfig;
 pub use hub::HubConfig;
 pub use relay::RelayConfig;
 pub use site::SiteConfig;
@@ -28,6 +30,8 @@ pub const HUB_CONFIG: &str = "/etc/ropewalk/hub.toml";
 pub const SITE_CONFIG: &str = "/etc/ropewalk/site.toml";
 /// Where a relay's configuration is unless `--config` says otherwise.
 pub const RELAY_CONFIG: &str = "/etc/ropewalk/relay.toml";
+/// Where the configuration of `ropewalk balance` is unless `--config` says otherwise.
+pub const BALANCE_CONFIG: &str = "/etc/ropewalk/balance.toml";
 /// Where state is kept unless the configuration says otherwise.
 pub const STATE_DIR: &str = "/var/lib/ropewalk";
 /// Where sockets are unless the configuration says otherwise.
@@ -44,6 +48,8 @@ pub enum Config {
     Site(SiteConfig),
     /// Of a relay.
     Relay(Box<RelayConfig>),
+    /// Of `ropewalk balance`.
+    Balance(Box<BalanceConfig>),
 }
 
 impl Config {
@@ -54,11 +60,12 @@ impl Config {
             Self::Hub(hub) => &hub.common,
             Self::Site(site) => &site.common,
             Self::Relay(relay) => &relay.hub.common,
+            Self::Balance(balance) => &balance.common,
         }
     }
 
     /// Loads the file at `path`; its contents say which role it is for: only a site or a relay
-    /// names a hub, and only a hub or a relay has a pool.
+    /// names a hub, only a hub or a relay has a pool, and `[balance]` speaks for itself.
     ///
     /// # Errors
     /// The file cannot be read, or its problems.
@@ -68,6 +75,9 @@ impl Config {
             toml::de::DeTable::parse(&text)
                 .is_ok_and(|table| table.get_ref().iter().any(|(key, _)| key.get_ref() == name))
         };
+        if has("balance") {
+            return Ok(Self::Balance(Box::new(balance::parse(path, &text)?)));
+        }
         match (has("hub"), has("pool")) {
             (true, true) => Ok(Self::Relay(Box::new(relay::parse(path, &text)?))),
             (true, false) => Ok(Self::Site(site::parse(path, &text)?)),
@@ -100,6 +110,14 @@ pub fn load_relay(path: &Path) -> anyhow::Result<RelayConfig> {
     Ok(relay::parse(path, &read_file(path)?)?)
 }
 
+/// Loads the configuration of `ropewalk balance`.
+///
+/// # Errors
+/// The file cannot be read, or its problems.
+pub fn load_balance(path: &Path) -> anyhow::Result<BalanceConfig> {
+    Ok(balance::parse(path, &read_file(path)?)?)
+}
+
 /// Loads the configuration of what invites sites: a hub, or a relay's side towards its sites.
 ///
 /// # Errors
@@ -108,8 +126,9 @@ pub fn load_inviting(path: &Path) -> anyhow::Result<HubConfig> {
     match Config::load(path)? {
         Config::Relay(relay) => Ok(relay.hub),
         Config::Hub(hub) => Ok(hub),
-        Config::Site(_) => anyhow::bail!(WrongUsage(format!(
-            "{} is the configuration of a site, which invites nobody: do this on its hub or relay",
+        Config::Site(_) | Config::Balance(_) => anyhow::bail!(WrongUsage(format!(
+            "{} is the configuration of a site or of `ropewalk balance`, which invite nobody: do this \
+             on the hub or relay",
             path.display()
         ))),
     }
@@ -134,7 +153,7 @@ pub fn default_path(given: Option<&Path>) -> PathBuf {
     if let Some(path) = given {
         return path.to_owned();
     }
-    let known = [SITE_CONFIG, HUB_CONFIG, RELAY_CONFIG].map(Path::new);
+    let known = [SITE_CONFIG, HUB_CONFIG, RELAY_CONFIG, BALANCE_CONFIG].map(Path::new);
     let found = known.into_iter().find(|path| path.exists());
     found.unwrap_or(Path::new(SITE_CONFIG)).to_owned()
 }

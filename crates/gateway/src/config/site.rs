@@ -13,7 +13,7 @@ use super::hub::{ENDPOINTS_MAX, TCP_PORT};
 use super::reader::{Problems, Section, read};
 
 /// Most uplink rules, patterns and routes.
-const RULES_MAX: usize = 64;
+pub(super) const RULES_MAX: usize = 64;
 
 /// Configuration of a site.
 #[derive(Clone, Debug, PartialEq)]
@@ -193,7 +193,7 @@ fn read_routes(network: &mut Section<'_>) -> Vec<IpNet> {
     routes.unwrap_or_else(|| vec![IpNet::V4(Default::default()), IpNet::V6(Default::default())])
 }
 
-fn read_patterns(uplinks: &mut Section<'_>) -> UplinkRules {
+pub(super) fn read_patterns(uplinks: &mut Section<'_>) -> UplinkRules {
     let include = uplinks.list("include", "[\"eth*\", \"wlan0\"]", RULES_MAX, str::parse);
     let exclude = uplinks.list("exclude", "[\"docker*\"]", RULES_MAX, str::parse);
     UplinkRules {

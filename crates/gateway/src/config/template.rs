@@ -207,6 +207,68 @@ tcp = {tcp}
     )
 }
 
+/// The configuration file of `ropewalk balance`.
+#[must_use]
+pub fn balance() -> String {
+    format!(
+        "# Ropewalk balance: spreads connections over several uplinks, without a hub. Keys after a
+# single # show the default or an example; remove the # to change one.
+# See what it would do with `ropewalk balance --plan`; `ropewalk balance --help` explains the rest.
+
+# name = \"balance\"
+# state_dir = \"/var/lib/ropewalk\"
+
+[balance]
+# weighted (by weight, or by measured capacity), least-finish, cheapest or failover.
+# mode = \"weighted\"
+# A client keeps its uplink to a site for so long after its last new connection; 0 switches this off.
+# affinity_minutes = 10
+# Forward for a network behind this machine.
+# forward = true
+# What a new connection is expected to carry, for least-finish.
+# flow_kib = 100
+
+[probe]
+# Who is asked whether an uplink leads anywhere; each family needs targets of its own.
+# targets = [\"1.1.1.1\", \"9.9.9.9\", \"2620:fe::fe\"]
+# A page that is answered with status 204, to find captive portals.
+# portal = \"http://connectivity-check.example.org/generate_204\"
+
+[uplinks]
+# Interfaces to use, by name, * and ? allowed. The default is every interface with a default
+# route, except VPNs.
+# include = [\"eth*\", \"wlan0\", \"wwan?\"]
+# exclude = [\"docker*\"]
+
+# Marks of uplinks; the first entry that matches an interface counts. Mode failover goes by their order.
+# [[uplink]]
+# match = \"wwan*\"
+# weight = 3                 # fixed share instead of the measured capacity, 1 to 1000
+# metered = true             # costs by the byte: mode cheapest uses it last
+# standby = true             # carries connections only while nothing else works
+# gateway = [\"192.0.2.1\"]    # next hop, if not that of its default route
+# dns = [\"192.0.2.53\"]       # resolver for queries that go out here
+
+# Rules for new connections; the first one that matches counts.
+# [[rule]]
+# name = \"backups\"
+# uplinks = [\"eth*\"]
+# mode = \"failover\"         # if not as in [balance]
+# strict = true              # rather fail than take another uplink
+# affinity = false
+# source = [\"10.0.0.0/24\"]
+# destination = [\"192.0.2.0/24\", \"2001:db8::/32\"]
+# domain = [\"backup.example.org\"]
+# protocol = [\"tcp\"]
+# ports = [\"443\", \"8000-8100\"]
+# dscp = [\"cs1\"]
+# user = [\"backup\"]
+# cgroup = \"system.slice/backup.service\"
+{common}",
+        common = api_and_log("balance"),
+    )
+}
+
 /// The networks of `[pool]`, each under the key of its family.
 fn pools(pools: &[IpNet]) -> String {
     let line = |pool: &IpNet| match pool {
@@ -259,7 +321,14 @@ fn common(interface: &str, role: &str) -> String {
 # mtu = 1280
 # offload = true
 # socket_buffer_bytes = 4194304
+{api_and_log}",
+        api_and_log = api_and_log(role),
+    )
+}
 
+fn api_and_log(role: &str) -> String {
+    format!(
+        "
 [api]
 # socket = \"/run/ropewalk/{role}.sock\"
 # A group whose members may use the API, besides root. They can reconfigure the tunnel.

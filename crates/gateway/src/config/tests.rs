@@ -6,6 +6,7 @@ use ropewalk_core::protect::Protection;
 use ropewalk_core::schedule::SchedulerKind;
 use ropewalk_transport::CongestionControl;
 
+use super::balance;
 use super::common::HostPort;
 use super::site::Pattern;
 use super::template::{HubTemplate, RelayTemplate, SiteTemplate};
@@ -400,16 +401,18 @@ fn the_contents_tell_the_role() {
         (hub_text, "hub"),
         (site_text, "site"),
         (relay_text(true), "relay"),
+        (template::balance(), "balance"),
     ] {
         std::fs::write(&path, text).unwrap();
         let role = match Config::load(&path).unwrap() {
             Config::Hub(_) => "hub",
             Config::Site(_) => "site",
             Config::Relay(_) => "relay",
+            Config::Balance(_) => "balance",
         };
         assert_eq!(role, expected);
         let invites = super::load_inviting(&path).is_ok();
-        assert_eq!(invites, expected != "site");
+        assert_eq!(invites, expected != "site" && expected != "balance");
     }
 }
 
@@ -461,7 +464,7 @@ fn every_commented_key_of_the_templates_is_a_key() {
             let bare = line.strip_prefix("# ").unwrap_or(line);
             let key = bare.split(" = ").next().unwrap_or_default();
             let is_key = bare.contains(" = ") && !key.contains(' ');
-            if is_key || bare == "[[uplink]]" {
+            if is_key || bare == "[[uplink]]" || bare == "[[rule]]" {
                 bare
             } else {
                 line
@@ -473,6 +476,10 @@ fn every_commented_key_of_the_templates_is_a_key() {
     hub::parse(path, &uncomment(&hub_text)).unwrap();
     site::parse(path, &uncomment(&site_text)).unwrap();
     relay::parse(path, &uncomment(&relay_text)).unwrap();
+    let text = uncomment(&template::balance());
+    let balance = balance::parse(path, &text).unwrap();
+    assert_eq!((balance.rules.len(), balance.uplinks.marks.len()), (1, 1));
+    assert!(balance.rules[0].cgroup.is_some(), "{text}");
 }
 
 #[test]

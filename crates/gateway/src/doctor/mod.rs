@@ -98,7 +98,9 @@ pub fn run(path: &Path) -> Vec<Check> {
         format!("{} is sound", path.display()),
     ));
     let common = config.common();
-    checks.push(key("key", common));
+    if !matches!(config, Config::Balance(_)) {
+        checks.push(key("key", common));
+    }
     let role = common.role;
     let running = Lock::is_held(&service::lock_path(common, role));
     checks.push(left_overs(common, role, running));
@@ -110,6 +112,7 @@ pub fn run(path: &Path) -> Vec<Check> {
             checks.extend(role::hub(&relay.hub, running));
             checks.extend(role::site(&relay.site));
         }
+        Config::Balance(balance) => checks.push(role::balance(balance)),
     }
     checks.push(gateway(common, role, running));
     checks
@@ -184,11 +187,27 @@ fn gateway(common: &Common, role: &str, running: bool) -> Check {
         let command = match role {
             "hub" => "ropewalk hub",
             "relay" => "ropewalk relay",
+            "balance" => "ropewalk balance",
             _ => "ropewalk up",
         };
         return Check::warn(name, "not running", format!("start it with `{command}`"));
     }
     match crate::client::Client::new(&common.socket).status() {
+        Ok(status) if status.balance.is_some() => {
+            let uplinks = status
+                .balance
+                .map(|balance| balance.uplinks)
+                .unwrap_or_default();
+            let used = uplinks.iter().filter(|uplink| uplink.is_used()).count();
+            let found = format!(
+                "running, {used} of {} uplinks carry new flows",
+                uplinks.len()
+            );
+            if used == 0 {
+                return Check::fail(name, found, "see `ropewalk status`");
+            }
+            Check::ok(name, found)
+        }
         Ok(status) => {
             let up = status.tunnels.iter().filter(|tunnel| tunnel.up).count();
             let found = format!("running, {up} of {} tunnels up", status.tunnels.len());

@@ -8,9 +8,9 @@ use ropewalk_io::sysctl;
 use serde_json::Value;
 
 use super::{Check, probe};
-use crate::config::{HubConfig, SiteConfig};
+use crate::config::{BalanceConfig, HubConfig, SiteConfig};
 use crate::engine::control::Uplink;
-use crate::service::{network, resolve, uplinks};
+use crate::service::{self, network, resolve, uplinks};
 use crate::sites::Sites;
 
 /// Outer MTU below which inner packets of 1,280 bytes need fragments.
@@ -183,6 +183,25 @@ pub fn site(config: &SiteConfig) -> Vec<Check> {
         checks.extend(uplink_checks(uplink, &hub, config));
     }
     checks
+}
+
+/// Check of what spreads flows without a hub.
+pub fn balance(config: &BalanceConfig) -> Check {
+    let name = "uplinks";
+    match service::balance::plan(config) {
+        Err(error) => Check::fail(name, format!("{error:#}"), "run as root"),
+        Ok(plan) if plan.uplinks.is_empty() => Check::fail(
+            name,
+            "no interface has a carrier, an address and a default route",
+            "connect one; `ip route` must show a default route through it. See [uplinks]",
+        ),
+        Ok(plan) if plan.uplinks.len() == 1 => Check::warn(
+            name,
+            format!("only {}", plan.uplinks.join(", ")),
+            "connect another one: there is nothing to spread over yet",
+        ),
+        Ok(plan) => Check::ok(name, plan.uplinks.join(", ")),
+    }
 }
 
 fn uplinks_found(found: &[Uplink], interfaces: &[Interface], config: &SiteConfig) -> Check {

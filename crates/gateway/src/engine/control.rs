@@ -10,6 +10,8 @@ use ropewalk_core::schedule::SchedulerKind;
 use ropewalk_transport::CongestionControl;
 use serde::{Deserialize, Serialize};
 
+use crate::service::balance::status::BalanceStatus;
+
 /// One uplink as the netlink watch sees it and the configuration marks it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Uplink {
@@ -103,6 +105,9 @@ pub struct Status {
     /// Of a relay: what it is towards the next hub, while the fields above are towards its sites.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub onward: Option<OnwardStatus>,
+    /// Of `ropewalk balance`, which has neither interface nor tunnels.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub balance: Option<BalanceStatus>,
     /// One entry per peer: the hub of a site, the known sites of a hub, both of a relay.
     pub tunnels: Vec<TunnelStatus>,
     /// Counted drops and refusals by reason, over all tunnels and the sockets.

@@ -7,6 +7,7 @@
 //! undone on every way out: normally, on errors, and after a crash by the next start.
 
 pub mod api;
+pub mod balance;
 pub mod network;
 mod notify;
 pub mod resolve;
@@ -28,7 +29,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
 use crate::config::common::Common;
-use crate::config::{HubConfig, RelayConfig, SiteConfig};
+use crate::config::{BalanceConfig, HubConfig, RelayConfig, SiteConfig};
 use crate::engine::EngineHandle;
 use crate::engine::control::Command;
 use crate::engine::settings::{CommonSettings, EngineEvent, EventSink};
@@ -85,6 +86,19 @@ pub fn run_relay(path: &Path, config: RelayConfig) -> anyhow::Result<()> {
     result
 }
 
+/// Spreads flows over uplinks until a signal or a failure ends it.
+///
+/// # Errors
+/// It could not start, or this machine cannot be set up.
+pub fn run_balance(path: &Path, config: BalanceConfig) -> anyhow::Result<()> {
+    let held = Held::new("balance", &config.common)?;
+    let runtime = runtime()?;
+    let result = runtime.block_on(balance::run(held, path, config));
+    // A program that hangs must not keep the process from ending.
+    runtime.shutdown_timeout(STOP_TIMEOUT);
+    result
+}
+
 /// File of the lock of a gateway.
 #[must_use]
 pub fn lock_path(common: &Common, role: &str) -> PathBuf {
@@ -114,6 +128,26 @@ fn runtime() -> anyhow::Result<Runtime> {
         .context("cannot start the control loop")
 }
 
+/// What every role needs first. Fields are dropped in order: changes are undone while the lock is
+/// still held.
+#[derive(Debug)]
+struct Held {
+    changes: Changes,
+    _lock: files::Lock,
+}
+
+impl Held {
+    fn new(role: &str, common: &Common) -> anyhow::Result<Self> {
+        require_net_admin(role)?;
+        let lock = files::Lock::take(&lock_path(common, role), &format!("a {role}"))?;
+        let changes = Changes::begin(&changes_path(common, role))?;
+        Ok(Self {
+            changes,
+            _lock: lock,
+        })
+    }
+}
+
 /// What both roles need before the engine starts. Fields are dropped in order: changes are undone
 /// while the lock is still held.
 #[derive(Debug)]
@@ -125,18 +159,22 @@ struct Prepared {
 
 impl Prepared {
     fn new(role: &str, common: &Common) -> anyhow::Result<Self> {
-        if !has_net_admin() {
-            bail!("a {role} needs the right to configure the network; run it as root (sudo)");
-        }
+        require_net_admin(role)?;
         let identity = key_file::load(&common.key_file)?;
-        let lock = files::Lock::take(&lock_path(common, role), &format!("a {role}"))?;
-        let changes = Changes::begin(&changes_path(common, role))?;
+        let Held { changes, _lock } = Held::new(role, common)?;
         Ok(Self {
             identity,
             changes,
-            _lock: lock,
+            _lock,
         })
     }
+}
+
+fn require_net_admin(role: &str) -> anyhow::Result<()> {
+    if !has_net_admin() {
+        bail!("a {role} needs the right to configure the network; run it as root (sudo)");
+    }
+    Ok(())
 }
 
 fn engine_settings(identity: Identity, common: &Common) -> CommonSettings {

@@ -207,22 +207,31 @@ pub fn set_up_hub(changes: &mut Changes, tun: &Tun, config: &HubConfig) -> anyho
 }
 
 /// Whether this machine forwards IPv6.
-const FORWARD_IPV6: &str = "net.ipv6.conf.all.forwarding";
+pub const FORWARD_IPV6: &str = "net.ipv6.conf.all.forwarding";
 
-/// A host that forwards ignores router advertisements and would lose its own default route, unless
-/// told to take them all the same.
-fn forward_ipv6(changes: &mut Changes) -> anyhow::Result<()> {
-    let interfaces = netlink::snapshot().unwrap_or_default();
-    for interface in interfaces
-        .iter()
-        .filter(|interface| interface.default_route_v6)
-    {
-        let key = format!("net/ipv6/conf/{}/accept_ra", interface.name);
-        if sysctl::read(&key).is_ok_and(|value| value == "1") {
-            changes.sysctl(&key, "2")?;
-        }
+/// Forwards IPv6. A host that forwards ignores router advertisements and would lose its own default
+/// route, unless told to take them all the same.
+///
+/// # Errors
+/// Not permitted, or the kernel has no IPv6.
+pub fn forward_ipv6(changes: &mut Changes) -> anyhow::Result<()> {
+    for key in router_advertisement_keys() {
+        changes.sysctl(&key, "2")?;
     }
     changes.sysctl(FORWARD_IPV6, "1")
+}
+
+/// Settings of interfaces that would ignore router advertisements once this machine forwards.
+#[must_use]
+pub fn router_advertisement_keys() -> Vec<String> {
+    let interfaces = netlink::snapshot().unwrap_or_default();
+    let routed = interfaces
+        .iter()
+        .filter(|interface| interface.default_route_v6);
+    routed
+        .map(|interface| format!("net/ipv6/conf/{}/accept_ra", interface.name))
+        .filter(|key| sysctl::read(key).is_ok_and(|value| value == "1"))
+        .collect()
 }
 
 /// Clamps the MSS of connections that a site forwards. Without `nft` they still work, by path MTU
@@ -327,17 +336,10 @@ fn unspecified(net: &IpNet) -> IpAddr {
 /// §2.2 it accepts a packet only on the interface that it would send to the sender by, and that
 /// is the tunnel or another uplink.
 pub fn loosen_reverse_path(changes: &mut Changes, uplink: &str) {
-    let strict = |name: &str| {
-        sysctl::read(&format!("net/ipv4/conf/{name}/rp_filter")).is_ok_and(|value| value == "1")
-    };
-    let loose = |name: &str| {
-        sysctl::read(&format!("net/ipv4/conf/{name}/rp_filter")).is_ok_and(|value| value == "2")
-    };
-    // The kernel takes the larger of both values.
-    if loose("all") || loose(uplink) || !(strict("all") || strict(uplink)) {
+    if !is_reverse_path_strict(uplink) {
         return;
     }
-    let key = format!("net/ipv4/conf/{uplink}/rp_filter");
+    let key = reverse_path_key(uplink);
     match changes.sysctl(&key, "2") {
         Ok(()) => tracing::info!(uplink, "reverse path filter is loose now"),
         Err(error) => tracing::warn!(
@@ -346,6 +348,23 @@ pub fn loosen_reverse_path(changes: &mut Changes, uplink: &str) {
             "the strict reverse path filter may drop the hub's answers; set {key} to 2"
         ),
     }
+}
+
+/// The setting of an interface's reverse path filter.
+#[must_use]
+pub fn reverse_path_key(uplink: &str) -> String {
+    format!("net/ipv4/conf/{uplink}/rp_filter")
+}
+
+/// Whether the kernel drops what comes in over an interface that it would not answer by.
+#[must_use]
+pub fn is_reverse_path_strict(uplink: &str) -> bool {
+    let is = |name: &str, wanted: &str| {
+        sysctl::read(&reverse_path_key(name)).is_ok_and(|value| value == wanted)
+    };
+    // The kernel takes the larger of both values.
+    let loose = is("all", "2") || is(uplink, "2");
+    !loose && (is("all", "1") || is(uplink, "1"))
 }
 
 #[cfg(test)]
@@ -382,6 +401,7 @@ mod tests {
             }],
             default_route_v4: true,
             default_route_v6: false,
+            default_routes: Vec::new(),
         };
         let interfaces = [interface];
         let check =

@@ -49,6 +49,63 @@ pub enum Change {
         /// Number of the table.
         table: u32,
     },
+    /// A routing policy rule: packets with a mark look in a table.
+    Policy(Policy),
+    /// A routing table of our own.
+    Routes {
+        /// Its number.
+        table: u32,
+    },
+}
+
+/// A routing policy rule by packet mark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Policy {
+    /// For IPv6 instead of IPv4.
+    pub ipv6: bool,
+    /// Place among the rules; lower comes first.
+    pub priority: u32,
+    /// Mark of the packets, as far as the mask goes.
+    pub mark: u32,
+    /// Bits of the mark that count.
+    pub mask: u32,
+    /// Number of the table.
+    pub table: u32,
+    /// Whether the default routes of the table are left out.
+    pub without_default: bool,
+}
+
+impl Policy {
+    fn spec(&self) -> RuleSpec {
+        RuleSpec {
+            ipv6: self.ipv6,
+            priority: self.priority,
+            fwmark: Some(self.mark),
+            fwmask: Some(self.mask),
+            source: None,
+            suppress_prefix: self.without_default.then_some(0),
+            table: self.table,
+        }
+    }
+}
+
+impl std::fmt::Display for Policy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let family = if self.ipv6 { "IPv6" } else { "IPv4" };
+        let Self {
+            priority,
+            mark,
+            mask,
+            table,
+            ..
+        } = self;
+        write!(f, "{family} routing rule {priority}: ")?;
+        write!(f, "fwmark {mark:#x}/{mask:#x} lookup {table}")?;
+        if self.without_default {
+            f.write_str(" without its default routes")?;
+        }
+        Ok(())
+    }
 }
 
 impl Change {
@@ -70,6 +127,10 @@ impl Change {
                 table,
             } => netlink::delete_rule(&rule(*network, *prefix, *priority, *table))
                 .with_context(|| format!("cannot remove the rule for {network}/{prefix}")),
+            Self::Policy(policy) => netlink::delete_rule(&policy.spec())
+                .with_context(|| format!("cannot remove the {policy}")),
+            Self::Routes { table } => netlink::flush_table(*table)
+                .with_context(|| format!("cannot empty the routing table {table}")),
         }
     }
 }
@@ -88,6 +149,8 @@ impl std::fmt::Display for Change {
                 f,
                 "routing rule {priority}: from {network}/{prefix} lookup {table}"
             ),
+            Self::Policy(policy) => policy.fmt(f),
+            Self::Routes { table } => write!(f, "routing table {table}"),
         }
     }
 }
@@ -99,6 +162,7 @@ fn rule(network: IpAddr, prefix: u8, priority: u32, table: u32) -> RuleSpec {
         fwmark: None,
         fwmask: None,
         source: Some((network, prefix)),
+        suppress_prefix: None,
         table,
     }
 }
@@ -180,6 +244,23 @@ impl Changes {
         })?;
         netlink::add_rule(&rule(network, prefix, priority, table))
             .with_context(|| format!("cannot add a routing rule for {source}"))
+    }
+
+    /// Lets packets with a mark look in a table.
+    ///
+    /// # Errors
+    /// Not permitted, or the list cannot be written.
+    pub fn policy(&mut self, policy: Policy) -> anyhow::Result<()> {
+        self.record(Change::Policy(policy))?;
+        netlink::add_rule(&policy.spec()).with_context(|| format!("cannot add the {policy}"))
+    }
+
+    /// Records that the routing table `table` is about to get routes.
+    ///
+    /// # Errors
+    /// The list cannot be written.
+    pub fn routes(&mut self, table: u32) -> anyhow::Result<()> {
+        self.record(Change::Routes { table })
     }
 
     fn record(&mut self, change: Change) -> anyhow::Result<()> {

@@ -201,6 +201,7 @@ mod tests {
             addresses: addresses.iter().map(|text| address(text)).collect(),
             default_route_v4: true,
             default_route_v6: true,
+            default_routes: Vec::new(),
         }
     }
 

@@ -4,16 +4,16 @@ use std::io;
 use std::net::IpAddr;
 
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
-use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
 use netlink_packet_route::route::{
     RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteProtocol, RouteScope, RouteType,
 };
 use netlink_packet_route::rule::{RuleAction, RuleAttribute, RuleMessage};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
-use super::socket::{RouteSocket, explain};
-use super::view::family;
+use super::socket::{RouteSocket, explain, explain_value};
+use super::view::{family, table_of};
 use super::{Result, RouteSpec, RuleSpec};
 
 /// Sets an interface administratively up.
@@ -139,6 +139,34 @@ pub fn delete_rule(rule: &RuleSpec) -> Result<()> {
     change("removing a rule", message, 0, &[libc::ENOENT])
 }
 
+/// Removes all routes of a table, of both families; that it has none is success.
+///
+/// # Errors
+/// See [`super::NetlinkError`].
+pub fn flush_table(table: u32) -> Result<()> {
+    const STEP: &str = "emptying a routing table";
+    for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+        let mut request = RouteMessage::default();
+        request.header.address_family = family;
+        let found = RouteSocket::open()
+            .and_then(|mut socket| socket.dump(&RouteNetlinkMessage::GetRoute(request)));
+        for message in explain_value(STEP, found)? {
+            let RouteNetlinkMessage::NewRoute(route) = message else {
+                continue;
+            };
+            if table_of(&route) == table {
+                change(
+                    STEP,
+                    RouteNetlinkMessage::DelRoute(route),
+                    0,
+                    &[libc::ESRCH, libc::ENOENT, libc::ENODEV],
+                )?;
+            }
+        }
+    }
+    Ok(())
+}
+
 fn address_message(ifindex: u32, ip: IpAddr, prefix: u8) -> AddressMessage {
     let mut address = AddressMessage::default();
     address.header.family = family(ip);
@@ -150,7 +178,7 @@ fn address_message(ifindex: u32, ip: IpAddr, prefix: u8) -> AddressMessage {
 }
 
 /// The main routing table (`RT_TABLE_MAIN`).
-const TABLE_MAIN: u32 = 254;
+pub const TABLE_MAIN: u32 = 254;
 
 fn route_message(route: &RouteSpec) -> RouteMessage {
     let mut message = RouteMessage::default();
@@ -181,9 +209,9 @@ fn route_message(route: &RouteSpec) -> RouteMessage {
 fn rule_message(rule: &RuleSpec) -> RuleMessage {
     let mut message = RuleMessage::default();
     message.header.family = if rule.ipv6 {
-        netlink_packet_route::AddressFamily::Inet6
+        AddressFamily::Inet6
     } else {
-        netlink_packet_route::AddressFamily::Inet
+        AddressFamily::Inet
     };
     message.header.action = RuleAction::ToTable;
     message.header.table = u8::try_from(rule.table).unwrap_or(0);
@@ -196,6 +224,11 @@ fn rule_message(rule: &RuleSpec) -> RuleMessage {
         message
             .attributes
             .push(RuleAttribute::FwMask(rule.fwmask.unwrap_or(u32::MAX)));
+    }
+    if let Some(length) = rule.suppress_prefix {
+        message
+            .attributes
+            .push(RuleAttribute::SuppressPrefixLen(length));
     }
     if let Some((ip, prefix)) = rule.source {
         message.header.src_len = prefix;

@@ -149,8 +149,13 @@ pub(super) fn messages(
 /// Length of `struct nlmsghdr`.
 const HEADER_BYTES: usize = 16;
 
-/// Says what failed in the words of [`NetlinkError`].
+/// As [`explain_value`], of what has no value.
 pub(super) fn explain(step: &'static str, result: io::Result<()>) -> Result<()> {
+    explain_value(step, result)
+}
+
+/// Says what failed in the words of [`NetlinkError`].
+pub(super) fn explain_value<T>(step: &'static str, result: io::Result<T>) -> Result<T> {
     result.map_err(|source| match source.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => NetlinkError::NotPermitted(step),
         Some(libc::ENODEV | libc::ENXIO) => NetlinkError::NoInterface(step),

@@ -6,11 +6,13 @@ use std::net::IpAddr;
 
 use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage};
 use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
-use netlink_packet_route::route::{RouteAttribute, RouteFlags, RouteMessage, RouteType};
+use netlink_packet_route::route::{
+    RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteType,
+};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use super::socket::RouteSocket;
-use super::{Address, Interface, NetlinkError, Result};
+use super::{Address, DefaultRoute, Interface, NetlinkError, Result};
 
 /// All interfaces of this network namespace, by index.
 ///
@@ -46,16 +48,20 @@ fn read() -> io::Result<Vec<Interface>> {
             let RouteNetlinkMessage::NewRoute(route) = message else {
                 continue;
             };
-            for index in default_route_interfaces(&route) {
+            for (index, default) in default_routes(&route) {
                 if let Some(interface) = interfaces.get_mut(&index) {
                     if family == AddressFamily::Inet {
                         interface.default_route_v4 = true;
                     } else {
                         interface.default_route_v6 = true;
                     }
+                    interface.default_routes.push(default);
                 }
             }
         }
+    }
+    for interface in interfaces.values_mut() {
+        interface.default_routes.sort_unstable();
     }
     Ok(interfaces.into_values().collect())
 }
@@ -73,6 +79,7 @@ fn interface(link: &LinkMessage) -> Interface {
         addresses: Vec::new(),
         default_route_v4: false,
         default_route_v6: false,
+        default_routes: Vec::new(),
     };
     for attribute in &link.attributes {
         if let LinkAttribute::IfName(name) = attribute {
@@ -121,7 +128,7 @@ fn address(message: &AddressMessage) -> Option<Address> {
 }
 
 /// Interfaces a default route leads through, several when it is multipath.
-fn default_route_interfaces(route: &RouteMessage) -> Vec<u32> {
+fn default_routes(route: &RouteMessage) -> Vec<(u32, DefaultRoute)> {
     let header = &route.header;
     let is_default = header.destination_prefix_length == 0
         && header.kind == RouteType::Unicast
@@ -129,15 +136,59 @@ fn default_route_interfaces(route: &RouteMessage) -> Vec<u32> {
     if !is_default {
         return Vec::new();
     }
-    let mut interfaces = Vec::new();
+    let ipv6 = header.address_family == AddressFamily::Inet6;
+    let (mut index, mut several) = (None, Vec::new());
+    let mut default = DefaultRoute {
+        table: table_of(route),
+        metric: 0,
+        ipv6,
+        gateway: None,
+    };
     for attribute in &route.attributes {
-        if let RouteAttribute::Oif(index) = attribute {
-            interfaces.push(*index);
+        if let RouteAttribute::Oif(found) = attribute {
+            index = Some(*found);
+        } else if let RouteAttribute::Gateway(found) = attribute {
+            default.gateway = ip(found);
+        } else if let RouteAttribute::Priority(metric) = attribute {
+            default.metric = *metric;
         } else if let RouteAttribute::MultiPath(hops) = attribute {
-            interfaces.extend(hops.iter().map(|hop| hop.interface_index));
+            several.extend(hops);
         }
     }
-    interfaces
+    let hops = several.into_iter().map(|hop| {
+        let gateway = hop.attributes.iter().find_map(|attribute| {
+            if let RouteAttribute::Gateway(found) = attribute {
+                ip(found)
+            } else {
+                None
+            }
+        });
+        (hop.interface_index, DefaultRoute { gateway, ..default })
+    });
+    let one = index.map(|index| (index, default));
+    one.into_iter().chain(hops).collect()
+}
+
+/// The routing table a route is in: numbers above 255 are in an attribute.
+pub(super) fn table_of(route: &RouteMessage) -> u32 {
+    let number = route.attributes.iter().find_map(|attribute| {
+        if let RouteAttribute::Table(number) = attribute {
+            Some(*number)
+        } else {
+            None
+        }
+    });
+    number.unwrap_or_else(|| route.header.table.into())
+}
+
+fn ip(address: &RouteAddress) -> Option<IpAddr> {
+    if let RouteAddress::Inet(ip) = address {
+        Some((*ip).into())
+    } else if let RouteAddress::Inet6(ip) = address {
+        Some((*ip).into())
+    } else {
+        None
+    }
 }
 
 /// Whether an event can change what [`snapshot`] gives.

@@ -7,6 +7,7 @@ use std::fmt::Write;
 
 use crate::engine::control::{PathStatus, Status, TunnelStatus};
 use crate::scheduler_names;
+use crate::service::balance::status::{BalanceStatus, UplinkStatus};
 
 /// Content type of the text.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -197,9 +198,75 @@ pub fn render(status: &Status) -> String {
             *count as f64,
         );
     }
-    tunnels(&mut out, &status.tunnels);
-    paths(&mut out, &status.tunnels);
+    match &status.balance {
+        Some(balance) => uplinks(&mut out, balance),
+        None => {
+            tunnels(&mut out, &status.tunnels);
+            paths(&mut out, &status.tunnels);
+        }
+    }
     out
+}
+
+/// Name, help and value of a metric of an uplink.
+type UplinkMetric = (&'static str, &'static str, fn(&UplinkStatus) -> f64);
+
+const UPLINK: [UplinkMetric; 10] = [
+    ("up", "Whether new flows may take the uplink.", |u| {
+        f64::from(u8::from(matches!(u.state(), "up" | "unproven")))
+    }),
+    ("share_ipv4_ratio", "Share of new IPv4 flows.", |u| {
+        u.share_ipv4
+    }),
+    ("share_ipv6_ratio", "Share of new IPv6 flows.", |u| {
+        u.share_ipv6
+    }),
+    ("flows", "Flows on the uplink.", |u| u.flows as f64),
+    (
+        "capacity_bytes_per_second",
+        "What the uplink is taken to carry.",
+        |u| u.capacity_mbit * 1e6 / 8.0,
+    ),
+    (
+        "load_bytes_per_second",
+        "What it carried in the last second, in the direction that carries more.",
+        |u| u.load_mbit * 1e6 / 8.0,
+    ),
+    (
+        "transmit_bytes_total",
+        "Bytes sent by the interface.",
+        |u| u.tx_bytes as f64,
+    ),
+    (
+        "receive_bytes_total",
+        "Bytes received by the interface.",
+        |u| u.rx_bytes as f64,
+    ),
+    ("failures_total", "Times the uplink stopped working.", |u| {
+        u.failures as f64
+    }),
+    (
+        "severed_total",
+        "Connections ended because the uplink stopped working.",
+        |u| u.severed as f64,
+    ),
+];
+
+fn uplinks(out: &mut String, balance: &BalanceStatus) {
+    for (suffix, help, value) in UPLINK {
+        let name = format!("ropewalk_uplink_{suffix}");
+        head(out, &name, help);
+        for uplink in &balance.uplinks {
+            sample(out, &name, &[("uplink", &uplink.uplink)], value(uplink));
+        }
+    }
+    let name = "ropewalk_uplink_rtt_seconds";
+    head(out, name, "Median round trip of the probes.");
+    for uplink in &balance.uplinks {
+        if let Some(rtt) = uplink.rtt_ms {
+            sample(out, name, &[("uplink", &uplink.uplink)], rtt / 1e3);
+        }
+    }
 }
 
 fn tunnels(out: &mut String, tunnels: &[TunnelStatus]) {

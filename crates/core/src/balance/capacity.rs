@@ -1,0 +1,173 @@
+//! What an uplink can carry, from what it did carry.
+//!
+//! A second's rate is a lower bound of the capacity. While the uplink is full, which shows as round
+//! trips far above the shortest, it is the capacity. An uplink that was never seen full has only
+//! the bound, and [`assumed`] takes it to be as fast as the fastest: else it would get few flows,
+//! stay idle, and never show what it can do.
+//!
+//! Source: delivery rate with an application-limited flag, as in BBR, over interface counters.
+
+use core::time::Duration;
+
+use ropewalk_types::{Instant, Rate};
+
+/// What was seen in one interval.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sample {
+    /// Bytes carried, in the direction that carries more.
+    pub bytes: u64,
+    /// Length of the interval.
+    pub time: Duration,
+    /// Median round trip of the probes, if any was answered.
+    pub rtt: Option<Duration>,
+}
+
+/// The estimate of one uplink.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Capacity {
+    rate: u64,
+    rtt_min: Option<Duration>,
+    full: Option<Instant>,
+    last: u64,
+}
+
+/// A round trip this much above the shortest means a queue.
+const QUEUE_MIN: Duration = Duration::from_millis(15);
+/// Rates below say nothing about capacity, whatever the round trips do.
+const RATE_MIN: u64 = 200_000;
+/// How long it counts that an uplink was seen full.
+const FULL_VALID: Duration = Duration::from_secs(600);
+/// Weight of a new sample of a full uplink, of 8: two seconds or three to follow a change.
+const GAIN: u64 = 3;
+
+impl Capacity {
+    /// Takes a sample that ends at `now`.
+    pub fn handle_sample(&mut self, now: Instant, sample: Sample) {
+        self.last = Rate::from_transfer(sample.bytes, sample.time).bits_per_sec();
+        let queued = match (sample.rtt, self.rtt_min) {
+            // A quarter on top: on a long path the round trip varies by itself.
+            (Some(rtt), Some(least)) => rtt > least + QUEUE_MIN.max(least / 4),
+            _ => false,
+        };
+        self.rtt_min = match (sample.rtt, self.rtt_min) {
+            (Some(rtt), Some(least)) => Some(rtt.min(least)),
+            (rtt, least) => rtt.or(least),
+        };
+        if queued && self.last >= RATE_MIN {
+            self.rate = if self.full.is_some() {
+                (self.rate * (8 - GAIN) + self.last * GAIN) / 8
+            } else {
+                self.last
+            };
+            self.full = Some(now);
+        } else {
+            self.rate = self.rate.max(self.last);
+            let stale = self.full.is_some_and(|at| now.since(at) > FULL_VALID);
+            if stale {
+                self.full = None;
+            }
+        }
+    }
+
+    /// The largest rate seen, or the rate while full.
+    #[must_use]
+    pub const fn rate(&self) -> Rate {
+        Rate::from_bits_per_sec(self.rate)
+    }
+
+    /// Whether the uplink was seen full lately, so that the rate is its capacity.
+    #[must_use]
+    pub const fn is_known(&self) -> bool {
+        self.full.is_some()
+    }
+
+    /// Rate of the last sample.
+    #[must_use]
+    pub const fn load(&self) -> Rate {
+        Rate::from_bits_per_sec(self.last)
+    }
+}
+
+/// What each uplink is taken to carry: the known capacities as they are, the others as the largest
+/// of all, and at least `RATE_MIN`.
+#[must_use]
+pub fn assumed(estimates: &[Capacity]) -> Vec<Rate> {
+    let most = estimates.iter().map(|estimate| estimate.rate).max();
+    let most = most.unwrap_or(0).max(RATE_MIN);
+    let rates = estimates.iter().map(|estimate| {
+        let bits = if estimate.is_known() {
+            estimate.rate.max(RATE_MIN)
+        } else {
+            most
+        };
+        Rate::from_bits_per_sec(bits)
+    });
+    rates.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(mbit: u64, rtt_ms: u64) -> Sample {
+        Sample {
+            bytes: mbit * 125_000,
+            time: Duration::from_secs(1),
+            rtt: Some(Duration::from_millis(rtt_ms)),
+        }
+    }
+
+    fn fed(samples: &[(u64, u64)]) -> Capacity {
+        let mut capacity = Capacity::default();
+        for (second, &(mbit, rtt)) in (1..).zip(samples) {
+            capacity.handle_sample(Instant::from_millis(second * 1_000), sample(mbit, rtt));
+        }
+        capacity
+    }
+
+    fn mbit(rate: Rate) -> u64 {
+        rate.bits_per_sec() / 1_000_000
+    }
+
+    #[test]
+    fn a_full_uplink_shows_its_capacity_and_an_idle_one_keeps_it() {
+        let light = fed(&[(0, 20), (8, 22), (3, 21)]);
+        assert!(!light.is_known());
+        assert_eq!(mbit(light.rate()), 8);
+        let full = fed(&[(0, 20), (20, 90), (20, 95), (0, 20), (1, 21)]);
+        assert!(full.is_known());
+        assert_eq!(mbit(full.rate()), 20);
+        assert_eq!(mbit(full.load()), 1);
+    }
+
+    #[test]
+    fn a_full_uplink_that_becomes_slower_is_followed_within_seconds() {
+        let mut samples = vec![(0, 20), (40, 120)];
+        samples.extend([(10, 120); 6]);
+        let slower = fed(&samples);
+        assert!((10..13).contains(&mbit(slower.rate())), "{slower:?}");
+    }
+
+    #[test]
+    fn long_round_trips_without_traffic_are_no_capacity() {
+        let idle = fed(&[(0, 20), (0, 300), (0, 400)]);
+        assert!(!idle.is_known());
+    }
+
+    #[test]
+    fn the_unknown_count_as_the_fastest() {
+        let known = fed(&[(0, 20), (20, 90)]);
+        let light = fed(&[(0, 20), (2, 20)]);
+        let rates: Vec<u64> = assumed(&[known, light]).into_iter().map(mbit).collect();
+        assert_eq!(rates, [20, 20]);
+        let none = assumed(&[Capacity::default(); 2]);
+        assert_eq!(none[0], none[1]);
+    }
+
+    #[test]
+    fn what_was_seen_long_ago_is_forgotten() {
+        let mut capacity = fed(&[(0, 20), (20, 90)]);
+        capacity.handle_sample(Instant::from_millis(700_000), sample(1, 20));
+        assert!(!capacity.is_known());
+    }
+}

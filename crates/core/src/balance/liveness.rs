@@ -1,0 +1,203 @@
+//! Whether an uplink leads anywhere, by the answers to its probes and by what arrives.
+//!
+//! What counts is silence, not the loss or delay of single probes: answers that come late because
+//! the uplink is full still come at the pace of the probes. Traffic that arrives is a sign of life
+//! too.
+//!
+//! Invariant: a dead uplink needs [`ANSWERS_TO_RETURN`] answers, each soon after the one before,
+//! to come back; whatever else arrives does not bring it back.
+
+use core::time::Duration;
+
+use ropewalk_types::Instant;
+
+/// Time between probes of an uplink. Targets are asked in turn, so with three of them two may be
+/// silent without harm.
+pub const PROBE_INTERVAL: Duration = Duration::from_millis(150);
+/// Silence after which an uplink is dead; with the time to act on it, new connections wait for less
+/// than 1 s.
+pub const SILENCE_MAX: Duration = Duration::from_millis(700);
+/// How long traffic alone shows that an uplink works: a full uplink may lose several probes.
+pub const TRAFFIC_TRUST: Duration = Duration::from_millis(1_500);
+/// Answers in a row that bring a dead uplink back.
+pub const ANSWERS_TO_RETURN: u32 = 3;
+
+/// What is known of an uplink.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// New: used, but no answer has come yet.
+    Unproven,
+    /// Answers come.
+    Alive,
+    /// No answers for too long.
+    Dead {
+        /// Answers that have come in a row since.
+        answers: u32,
+    },
+}
+
+/// Watches one uplink in one address family.
+#[derive(Clone, Copy, Debug)]
+pub struct Liveness {
+    state: State,
+    /// When a sign of life came last, or watching began.
+    heard: Instant,
+    /// When an answer came last, or watching began.
+    answered: Instant,
+}
+
+impl Liveness {
+    /// Begins to watch.
+    #[must_use]
+    pub const fn new(now: Instant) -> Self {
+        Self {
+            state: State::Unproven,
+            heard: now,
+            answered: now,
+        }
+    }
+
+    /// What is known.
+    #[must_use]
+    pub const fn state(&self) -> State {
+        self.state
+    }
+
+    /// Whether new flows may use the uplink.
+    #[must_use]
+    pub const fn is_usable(&self) -> bool {
+        !matches!(self.state, State::Dead { .. })
+    }
+
+    /// A probe was answered; true when that brought the uplink back.
+    pub fn handle_answer(&mut self, now: Instant) -> bool {
+        let next = match self.state {
+            State::Unproven | State::Alive => State::Alive,
+            State::Dead { answers } => {
+                let answers = if now.since(self.heard) > SILENCE_MAX {
+                    1
+                } else {
+                    answers + 1
+                };
+                if answers >= ANSWERS_TO_RETURN {
+                    State::Alive
+                } else {
+                    State::Dead { answers }
+                }
+            }
+        };
+        self.heard = now;
+        self.answered = now;
+        let returned = !self.is_usable() && next == State::Alive;
+        self.state = next;
+        returned
+    }
+
+    /// Clearly more arrived than broadcasts of neighbours. It may be of the other address family,
+    /// so it stands in for answers for [`TRAFFIC_TRUST`] only.
+    pub fn handle_traffic(&mut self, now: Instant) {
+        if self.is_usable() && now.since(self.answered) <= TRAFFIC_TRUST {
+            self.heard = now;
+        }
+    }
+
+    /// Looks at the time; true when the uplink has died by it.
+    pub fn handle_timeout(&mut self, now: Instant) -> bool {
+        if self.is_usable() && now.since(self.heard) > SILENCE_MAX {
+            self.state = State::Dead { answers: 0 };
+            return true;
+        }
+        false
+    }
+
+    /// The observer itself was held up for `time`, in which it could not have heard anything.
+    pub fn handle_stall(&mut self, time: Duration) {
+        self.heard += time;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn at(millis: u64) -> Instant {
+        Instant::from_millis(millis)
+    }
+
+    #[test]
+    fn silence_kills_and_only_a_row_of_answers_revives() {
+        let mut uplink = Liveness::new(at(0));
+        assert!(uplink.is_usable(), "a new uplink is used at once");
+        assert!(!uplink.handle_timeout(at(700)));
+        uplink.handle_answer(at(700));
+        uplink.handle_traffic(at(1_300));
+        assert!(
+            !uplink.handle_timeout(at(1_500)),
+            "traffic is a sign of life"
+        );
+        assert!(!uplink.handle_timeout(at(2_000)));
+        assert!(uplink.handle_timeout(at(2_001)));
+        assert!(!uplink.handle_timeout(at(3_000)), "told once");
+        uplink.handle_traffic(at(3_000));
+        assert_eq!(uplink.state(), State::Dead { answers: 0 });
+        assert!(!uplink.handle_answer(at(4_000)));
+        assert!(
+            !uplink.handle_answer(at(5_000)),
+            "too far apart to be a row"
+        );
+        assert_eq!(uplink.state(), State::Dead { answers: 1 });
+        assert!(!uplink.handle_answer(at(5_200)));
+        assert!(uplink.handle_answer(at(5_400)));
+        assert_eq!(uplink.state(), State::Alive);
+    }
+
+    #[test]
+    fn a_deaf_observer_takes_nobody_for_dead() {
+        let mut uplink = Liveness::new(at(0));
+        uplink.handle_stall(Duration::from_millis(2_000));
+        assert!(!uplink.handle_timeout(at(2_700)));
+        assert!(uplink.handle_timeout(at(2_701)));
+    }
+
+    #[test]
+    fn traffic_without_answers_is_trusted_for_a_while_only() {
+        let mut uplink = Liveness::new(at(0));
+        let died = (0..100).find(|step| {
+            let now = at(step * 50);
+            uplink.handle_traffic(now);
+            uplink.handle_timeout(now)
+        });
+        let limit = (TRAFFIC_TRUST + SILENCE_MAX).as_millis() as u64;
+        assert_eq!(died, Some(limit / 50 + 1));
+    }
+
+    #[test]
+    fn answers_that_are_late_by_seconds_keep_an_uplink_alive() {
+        let mut uplink = Liveness::new(at(0));
+        uplink.handle_answer(at(100));
+        // A queue that grows by two seconds while as many pass spreads the answers twice as far.
+        for probe in 0..40 {
+            let arrives = at(100 + probe * 300);
+            assert!(!uplink.handle_timeout(arrives));
+            uplink.handle_answer(arrives);
+        }
+        assert_eq!(uplink.state(), State::Alive);
+    }
+
+    proptest! {
+        #[test]
+        fn an_uplink_is_never_dead_within_the_limit_of_a_sign_of_life(
+            gaps in prop::collection::vec(0_u64..700, 1..100),
+        ) {
+            let mut uplink = Liveness::new(at(0));
+            let mut now = 0;
+            for gap in gaps {
+                now += gap;
+                prop_assert!(!uplink.handle_timeout(at(now)));
+                uplink.handle_answer(at(now));
+            }
+            prop_assert!(uplink.handle_timeout(at(now + 701)));
+        }
+    }
+}

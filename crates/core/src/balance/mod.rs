@@ -1,0 +1,24 @@
+//! Spreading flows over uplinks on the client alone: which uplink the next new flows take.
+//!
+//! Nothing here touches a packet. The caller measures (bytes, answers to probes), asks once a second
+//! for the [`shares`] of the uplinks, and turns them into a table of [`SLOTS`] places that the
+//! kernel walks through, one place for each new flow ([`smooth::sequence`]).
+//!
+//! Invariant: as long as any uplink is usable, some usable uplink has a share.
+//! Source: flow-based load balancing of multi-homed hosts by weighted round robin over link capacities;
+//! least expected finish is join-the-shortest-queue with unequal servers.
+
+pub mod capacity;
+pub mod finish;
+pub mod liveness;
+mod policy;
+pub mod smooth;
+
+pub use capacity::{Capacity, Sample};
+pub use liveness::{Liveness, State};
+pub use policy::{Candidate, Expected, Mode, UnknownMode, shares};
+
+/// Places in the table of the kernel: shares are exact to half a 256th.
+pub const SLOTS: usize = 256;
+/// Most uplinks: their numbers have four bits of the packet mark.
+pub const UPLINKS_MAX: usize = 15;

@@ -1,0 +1,545 @@
+//! `ropewalk balance`: flows over uplinks without a hub, with the kernel's own TCP, UDP and ICMP.
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use ropewalk_e2e::{Ground, ready, whole};
+use ropewalk_testbed::balanced::{PORT, UplinkStatus};
+use ropewalk_testbed::topology::{Cut, SERVER, SERVER_V6};
+use ropewalk_testbed::traffic::Endpoints;
+use ropewalk_testbed::traffic::bulk::{self, BulkSpec};
+use ropewalk_testbed::traffic::ping::{self, PingSpec};
+use ropewalk_testbed::{Balanced, LinkSpec, Namespace, TopologySpec};
+use rustix::process::Signal;
+
+const COMMAND: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(5);
+const SERVERS: [IpAddr; 2] = [IpAddr::V4(SERVER), IpAddr::V6(SERVER_V6)];
+
+fn ground(purpose: &str, uplinks: usize) -> (Ground, Balanced) {
+    let links = vec![LinkSpec::unshaped(true); uplinks];
+    let ground = Ground::new(&TopologySpec::new(purpose, links)).unwrap();
+    let balanced = Balanced::new(&ground.topology).unwrap();
+    (ground, balanced)
+}
+
+fn running(purpose: &str, uplinks: usize, more: &str) -> (Ground, Balanced) {
+    let (ground, mut balanced) = ground(purpose, uplinks);
+    balanced.configure(more).unwrap();
+    balanced.start(uplinks).unwrap();
+    (ground, balanced)
+}
+
+/// The uplink that an address of the site belongs to.
+fn uplink(ground: &Ground, address: &IpAddr) -> usize {
+    let uplinks = ground.topology.uplinks().iter();
+    let found = uplinks
+        .enumerate()
+        .find(|(_, u)| u.addresses.contains(address));
+    found
+        .unwrap_or_else(|| panic!("{address} is of no uplink"))
+        .0
+}
+
+fn by_uplink(ground: &Ground, counts: &BTreeMap<IpAddr, usize>) -> Vec<usize> {
+    let mut out = vec![0; ground.topology.uplinks().len()];
+    for (address, count) in counts {
+        out[uplink(ground, address)] += count;
+    }
+    out
+}
+
+/// Weights 5, 3 and 2, and no affinity.
+const WEIGHTS: &str = "[balance]\naffinity_minutes = 0\n\
+    [[uplink]]\nmatch = \"up0\"\nweight = 5\n\
+    [[uplink]]\nmatch = \"up1\"\nweight = 3\n\
+    [[uplink]]\nmatch = \"up2\"\nweight = 2\n";
+
+#[test]
+fn flows_are_shared_by_weight_in_both_families_from_clients_and_from_here() {
+    if !ready() {
+        return;
+    }
+    let (ground, balanced) = running("balshare", 3, WEIGHTS);
+    for from in [balanced.client(), ground.topology.site()] {
+        for server in SERVERS {
+            let counts = Balanced::count(from, server, 1_000).unwrap();
+            let shares = by_uplink(&ground, &counts);
+            for (share, weight) in shares.iter().zip([500, 300, 200_usize]) {
+                assert!(share.abs_diff(weight) <= 30, "{shares:?} to {server}");
+            }
+        }
+    }
+    let status = balanced.status().unwrap();
+    assert!(status.iter().all(|uplink| uplink.flows > 0), "{status:?}");
+}
+
+#[test]
+fn udp_and_echoes_pass_in_both_families() {
+    if !ready() {
+        return;
+    }
+    let (ground, balanced) = running("balproto", 2, "");
+    let server = ground.topology.server();
+    for address in SERVERS {
+        let here = SocketAddr::new(address, 9_000);
+        let echo = server.enter(|| UdpSocket::bind(here)).unwrap().unwrap();
+        echo.set_read_timeout(Some(PATIENCE)).unwrap();
+        for from in [balanced.client(), ground.topology.site()] {
+            let any = SocketAddr::new(
+                if address.is_ipv4() {
+                    [0; 4].into()
+                } else {
+                    [0; 16].into()
+                },
+                0,
+            );
+            let socket = from.enter(|| UdpSocket::bind(any)).unwrap().unwrap();
+            socket.set_read_timeout(Some(PATIENCE)).unwrap();
+            let mut buffer = [0; 16];
+            for round in 0..20_u8 {
+                socket.send_to(&[round], here).unwrap();
+                let (_, came_from) = echo.recv_from(&mut buffer).unwrap();
+                uplink(&ground, &came_from.ip());
+                echo.send_to(&[round + 1], came_from).unwrap();
+                assert_eq!(socket.recv(&mut buffer).unwrap(), 1);
+                assert_eq!(buffer[0], round + 1);
+            }
+            let spec = PingSpec {
+                count: 3,
+                interval: Duration::from_millis(200),
+                ..PingSpec::new(address)
+            };
+            let report = ping::run(from, &spec).unwrap();
+            assert_eq!(report.received, 3, "{report:?}");
+        }
+    }
+}
+
+/// What this program could change of the machine.
+fn state(site: &Namespace) -> String {
+    let mut out = String::new();
+    for words in [
+        ["nft", "list", "ruleset"].as_slice(),
+        &["ip", "rule"],
+        &["ip", "-6", "rule"],
+        &["ip", "route", "show", "table", "all"],
+        &["ip", "-6", "route", "show", "table", "all"],
+        &[
+            "sysctl",
+            "-a",
+            "--pattern",
+            "forward|rp_filter|accept_ra|src_valid",
+        ],
+    ] {
+        let program = site.program(words[0]).args(&words[1..]);
+        out += &program.run(COMMAND).unwrap().stdout;
+    }
+    out
+}
+
+#[test]
+fn the_machine_is_as_before_after_stop_interrupt_and_kill() {
+    if !ready() {
+        return;
+    }
+    let (ground, mut balanced) = ground("balstate", 2);
+    let site = ground.topology.site();
+    site.nft("table inet others { chain c { type filter hook forward priority 0; accept\n}\n}\n")
+        .unwrap();
+    site.sysctl("net/ipv4/conf/all/rp_filter", "1").unwrap();
+    balanced.configure(WEIGHTS).unwrap();
+    let before = state(site);
+    let plan = balanced.program(&["balance", "--plan"]).unwrap();
+    let plan = plan.success(COMMAND).unwrap();
+    assert_eq!(state(site), before, "the plan changed something");
+    for part in [
+        "net.ipv4.ip_forward = 1",
+        "rp_filter = 2",
+        "fwmark 0x11000000",
+        "snat ip to",
+    ] {
+        assert!(plan.contains(part), "{part} is not in:\n{plan}");
+    }
+    for signal in [Signal::TERM, Signal::INT] {
+        balanced.start(2).unwrap();
+        Balanced::count(balanced.client(), SERVER.into(), 10).unwrap();
+        let during = state(site);
+        assert!(during.contains("table inet ropewalk_balance"), "{during}");
+        balanced.process().signal(signal);
+        let status = balanced.process().wait(PATIENCE).unwrap();
+        assert!(status.is_some_and(|status| status.success()));
+        assert_eq!(state(site), before, "after {signal:?}");
+    }
+    balanced.start(2).unwrap();
+    balanced.process().kill();
+    assert_ne!(
+        state(site),
+        before,
+        "kill -9 leaves what the next start must undo"
+    );
+    balanced.start(2).unwrap();
+    balanced.process().stop();
+    assert_eq!(state(site), before, "after kill -9 and the next start");
+    balanced.start(2).unwrap();
+    balanced.process().kill();
+    let repair = balanced.program(&["doctor", "--repair"]).unwrap();
+    repair.success(COMMAND).unwrap();
+    assert_eq!(state(site), before, "after kill -9 and repair");
+}
+
+/// Connections that wait for data, by the uplink they are on.
+fn waiting(ground: &Ground, from: &Namespace, server: IpAddr) -> Vec<(usize, TcpStream)> {
+    let open = |_| {
+        let (stream, address) = Balanced::connect(from, server, PORT).unwrap();
+        (uplink(ground, &address), stream)
+    };
+    (0..12).map(open).collect()
+}
+
+/// Whether the far end or the network has ended a connection on which nothing is sent.
+fn ended(stream: &mut TcpStream, patience: Duration) -> bool {
+    stream.set_read_timeout(Some(patience)).unwrap();
+    match stream.read(&mut [0]) {
+        Ok(count) => count == 0,
+        Err(error) => !matches!(
+            error.kind(),
+            std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut
+        ),
+    }
+}
+
+fn state_of(status: &[UplinkStatus], name: &str) -> String {
+    let uplink = status.iter().find(|uplink| uplink.uplink == name);
+    uplink
+        .map(|uplink| uplink.state_ipv4.clone())
+        .unwrap_or_default()
+}
+
+#[test]
+fn a_dead_uplink_ends_its_waiting_connections_and_no_others_and_comes_back() {
+    if !ready() {
+        return;
+    }
+    for cut in [Cut::Blackhole, Cut::InterfaceDown] {
+        let (ground, balanced) = running("baldead", 3, WEIGHTS);
+        for from in [balanced.client(), ground.topology.site()] {
+            for server in SERVERS {
+                let mut streams = waiting(&ground, from, server);
+                ground.topology.cut(0, cut).unwrap();
+                let dead =
+                    |all: &[UplinkStatus]| ["dead", "absent"].contains(&&*state_of(all, "up0"));
+                balanced.wait_for("dead uplink", dead).unwrap();
+                for (at, stream) in streams.iter_mut().filter(|(at, _)| *at == 0) {
+                    assert!(ended(stream, PATIENCE), "{cut:?}, to {server} over up{at}");
+                }
+                let counts = Balanced::count(from, server, 20).unwrap();
+                assert_eq!(by_uplink(&ground, &counts)[0], 0, "{cut:?}");
+                ground.topology.restore(0, cut).unwrap();
+                let back = |all: &[UplinkStatus]| state_of(all, "up0") == "up";
+                balanced.wait_for("uplink that is back", back).unwrap();
+                for (at, stream) in streams.iter_mut().filter(|(at, _)| *at != 0) {
+                    let quiet = Duration::from_millis(20);
+                    assert!(!ended(stream, quiet), "{cut:?}, to {server} over up{at}");
+                }
+                assert!(streams.iter().any(|(at, _)| *at == 0));
+                assert!(streams.iter().any(|(at, _)| *at == 1));
+                let counts = Balanced::count(from, server, 20).unwrap();
+                assert!(by_uplink(&ground, &counts)[0] > 5, "{cut:?}: {counts:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_datagram_flow_moves_to_another_uplink_when_its_own_dies() {
+    if !ready() {
+        return;
+    }
+    let (ground, balanced) = running("baludp", 2, "[balance]\nmode = \"failover\"\n");
+    let here = SocketAddr::new(SERVER.into(), 9_000);
+    let server = ground.topology.server().enter(|| UdpSocket::bind(here));
+    let server = server.unwrap().unwrap();
+    server.set_read_timeout(Some(PATIENCE)).unwrap();
+    let socket = balanced
+        .client()
+        .enter(|| UdpSocket::bind("0.0.0.0:0"))
+        .unwrap()
+        .unwrap();
+    let mut buffer = [0; 16];
+    let mut over = || {
+        socket.send_to(b"x", here).unwrap();
+        let (_, from) = server.recv_from(&mut buffer).unwrap();
+        server.send_to(b"y", from).unwrap();
+        uplink(&ground, &from.ip())
+    };
+    assert_eq!(
+        over(),
+        0,
+        "the metric of the default routes orders unmarked uplinks"
+    );
+    ground.topology.cut(0, Cut::Blackhole).unwrap();
+    let dead = |all: &[UplinkStatus]| state_of(all, "up0") == "dead";
+    balanced.wait_for("dead uplink", dead).unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(over(), 1);
+}
+
+#[test]
+fn a_client_keeps_its_uplink_to_a_site_until_that_dies() {
+    if !ready() {
+        return;
+    }
+    let (ground, balanced) = running("balstick", 3, "");
+    for server in SERVERS {
+        let counts = Balanced::count(balanced.client(), server, 60).unwrap();
+        assert_eq!(counts.len(), 1, "{counts:?}");
+    }
+    let counts = Balanced::count(balanced.client(), SERVER.into(), 1).unwrap();
+    let home = uplink(&ground, counts.keys().next().unwrap());
+    ground.topology.cut(home, Cut::Blackhole).unwrap();
+    let name = format!("up{home}");
+    let dead = |all: &[UplinkStatus]| state_of(all, &name) == "dead";
+    balanced.wait_for("dead uplink", dead).unwrap();
+    let counts = Balanced::count(balanced.client(), SERVER.into(), 30).unwrap();
+    assert_eq!(counts.len(), 1, "{counts:?}");
+    assert_ne!(uplink(&ground, counts.keys().next().unwrap()), home);
+}
+
+#[test]
+fn rules_choose_uplinks_by_port_address_and_user_and_strict_ones_refuse() {
+    if !ready() {
+        return;
+    }
+    let rules = "[balance]\naffinity_minutes = 0\n\
+        [[rule]]\nname = \"port\"\nuplinks = [\"up1\"]\nports = [\"7000\"]\nsource = [\"10.77.0.0/24\"]\n\
+        [[rule]]\nname = \"root\"\nuplinks = [\"up2\"]\nuser = [\"root\"]\nprotocol = [\"tcp\"]\n\
+        [[rule]]\nname = \"strict\"\nuplinks = [\"up0\"]\nsource = [\"fd00:77::/64\"]\nstrict = true\n";
+    let (ground, balanced) = running("balrule", 3, rules);
+    let site = ground.topology.site();
+    for (from, server, wanted) in [
+        (balanced.client(), SERVERS[0], 1),
+        (site, SERVERS[0], 2),
+        (balanced.client(), SERVERS[1], 0),
+        (site, SERVERS[1], 2),
+    ] {
+        let counts = Balanced::count(from, server, 20).unwrap();
+        let shares = by_uplink(&ground, &counts);
+        assert_eq!(shares[wanted], 20, "{shares:?} to {server}");
+    }
+    ground.topology.cut(0, Cut::Blackhole).unwrap();
+    ground.topology.cut(1, Cut::Blackhole).unwrap();
+    let dead = |all: &[UplinkStatus]| {
+        ["up0", "up1"]
+            .iter()
+            .all(|name| state_of(all, name) == "dead")
+    };
+    balanced.wait_for("two dead uplinks", dead).unwrap();
+    let counts = Balanced::count(balanced.client(), SERVERS[0], 10).unwrap();
+    assert_eq!(by_uplink(&ground, &counts)[2], 10, "others take over");
+    let refused = Balanced::connect(balanced.client(), SERVERS[1], PORT).unwrap_err();
+    assert!(format!("{refused:#}").contains("refused"), "{refused:#}");
+}
+
+#[test]
+fn flows_to_the_addresses_of_a_name_follow_its_rule() {
+    if !ready() {
+        return;
+    }
+    // An address is a name that is its own answer: no resolver is needed.
+    let rule = format!(
+        "[balance]\naffinity_minutes = 0\n\
+         [[rule]]\nname = \"name\"\nuplinks = [\"up1\"]\ndomain = [\"{SERVER}\"]\n"
+    );
+    let (ground, balanced) = running("balname", 2, &rule);
+    let share = || {
+        let counts = Balanced::count(balanced.client(), SERVER.into(), 20).unwrap();
+        by_uplink(&ground, &counts)
+    };
+    let named = (0..50).find(|_| {
+        std::thread::sleep(Duration::from_millis(50));
+        share() == [0, 20]
+    });
+    assert!(named.is_some(), "{:?}", share());
+    let counts = Balanced::count(balanced.client(), SERVER_V6.into(), 20).unwrap();
+    assert_eq!(by_uplink(&ground, &counts), [10, 10], "another address");
+}
+
+#[test]
+fn metered_uplinks_cost_nothing_until_they_are_needed() {
+    if !ready() {
+        return;
+    }
+    let more = "[balance]\nmode = \"cheapest\"\naffinity_minutes = 0\n\
+        [[uplink]]\nmatch = \"up0\"\nmetered = true\n";
+    let (ground, balanced) = running("balcheap", 3, more);
+    let share = || {
+        let counts = Balanced::count(balanced.client(), SERVER.into(), 20).unwrap();
+        by_uplink(&ground, &counts)
+    };
+    assert_eq!(share(), [0, 10, 10]);
+    for index in [1, 2] {
+        ground.topology.cut(index, Cut::Blackhole).unwrap();
+    }
+    let dead = |all: &[UplinkStatus]| {
+        ["up1", "up2"]
+            .iter()
+            .all(|name| state_of(all, name) == "dead")
+    };
+    balanced.wait_for("two dead uplinks", dead).unwrap();
+    assert_eq!(share(), [20, 0, 0]);
+}
+
+#[test]
+fn an_uplink_behind_a_captive_portal_is_left_out_until_the_portal_lets_through() {
+    if !ready() {
+        return;
+    }
+    let (ground, mut balanced) = ground("balportal", 2);
+    let captive = Arc::new(AtomicBool::new(true));
+    let page = SocketAddr::new(SERVER.into(), 8_080);
+    let listener = ground.topology.server().enter(|| TcpListener::bind(page));
+    let listener = listener.unwrap().unwrap();
+    let (asked, caught) = (
+        Arc::clone(&captive),
+        ground.topology.uplinks()[0].addresses[0],
+    );
+    std::thread::spawn(move || {
+        while let Ok((mut stream, from)) = listener.accept() {
+            let _ = stream.read(&mut [0; 256]);
+            let portal = from.ip() == caught && asked.load(Ordering::Relaxed);
+            let status = if portal {
+                "302 Found"
+            } else {
+                "204 No Content"
+            };
+            let _ = stream.write_all(format!("HTTP/1.0 {status}\r\n\r\n").as_bytes());
+        }
+    });
+    let more = format!(
+        "portal = \"http://{SERVER}:8080/generate_204\"\n[balance]\naffinity_minutes = 0\n"
+    );
+    balanced.configure_probe(&more).unwrap();
+    balanced.launch().unwrap();
+    let left_out =
+        |all: &[UplinkStatus]| state_of(all, "up0") == "captive" && state_of(all, "up1") == "up";
+    balanced.wait_for("captive portal", left_out).unwrap();
+    let counts = Balanced::count(balanced.client(), SERVER.into(), 20).unwrap();
+    assert_eq!(by_uplink(&ground, &counts), [0, 20]);
+    captive.store(false, Ordering::Relaxed);
+    let back = |all: &[UplinkStatus]| state_of(all, "up0") == "up";
+    balanced.wait_for("way through the portal", back).unwrap();
+    let counts = Balanced::count(balanced.client(), SERVER.into(), 20).unwrap();
+    assert_eq!(by_uplink(&ground, &counts), [10, 10]);
+}
+
+#[test]
+fn an_uplink_that_is_plugged_in_is_used_and_one_that_is_unplugged_is_not() {
+    if !ready() {
+        return;
+    }
+    let more = "[balance]\naffinity_minutes = 0\n";
+    let (ground, mut balanced) = ground("balplug", 2);
+    ground.topology.cut(1, Cut::InterfaceDown).unwrap();
+    balanced.configure(more).unwrap();
+    balanced.start(1).unwrap();
+    let share = |balanced: &Balanced| {
+        let counts = Balanced::count(balanced.client(), SERVER.into(), 20).unwrap();
+        by_uplink(&ground, &counts)
+    };
+    assert_eq!(share(&balanced), [20, 0]);
+    ground.topology.restore(1, Cut::InterfaceDown).unwrap();
+    let two = |all: &[UplinkStatus]| all.iter().filter(|u| u.state_ipv4 == "up").count() == 2;
+    balanced.wait_for("second uplink", two).unwrap();
+    assert_eq!(share(&balanced), [10, 10]);
+    ground.topology.cut(0, Cut::AddressRemoved).unwrap();
+    let gone = |all: &[UplinkStatus]| state_of(all, "up0") == "absent";
+    balanced.wait_for("uplink without address", gone).unwrap();
+    assert_eq!(share(&balanced), [0, 20]);
+}
+
+#[test]
+fn shares_follow_the_capacity_that_was_seen_and_no_open_flow_notices() {
+    if !ready() {
+        return;
+    }
+    let delay = Duration::from_millis(10);
+    let links = vec![LinkSpec::steady(40.0, delay), LinkSpec::steady(10.0, delay)];
+    let ground = Ground::new(&TopologySpec::new("balcap", links)).unwrap();
+    let mut balanced = Balanced::new(&ground.topology).unwrap();
+    balanced
+        .configure("[balance]\naffinity_minutes = 0\n")
+        .unwrap();
+    balanced.start(2).unwrap();
+    let ends = Endpoints {
+        client: balanced.client().clone(),
+        ..ground.topology.endpoints()
+    };
+    let before = balanced.status().unwrap();
+    assert!(
+        before
+            .iter()
+            .all(|uplink| (uplink.share_ipv4 - 0.5).abs() < 0.01)
+    );
+    let report = bulk::run(&ends, &BulkSpec::download(8, Duration::from_secs(10))).unwrap();
+    whole(report).unwrap();
+    let status = balanced.status().unwrap();
+    assert!(
+        status.iter().all(|uplink| uplink.capacity_measured),
+        "{status:?}"
+    );
+    let ratio = status[0].capacity_mbit / status[1].capacity_mbit;
+    assert!((2.5..6.0).contains(&ratio), "{status:?}");
+    let counts = Balanced::count(balanced.client(), SERVER.into(), 200).unwrap();
+    let shares = by_uplink(&ground, &counts);
+    assert!(shares[0] > 2 * shares[1], "{shares:?} with {status:?}");
+}
+
+#[test]
+fn queries_go_to_the_resolver_of_the_uplink_they_go_out_over() {
+    if !ready() {
+        return;
+    }
+    let more = "[balance]\naffinity_minutes = 0\n\
+        [[uplink]]\nmatch = \"up0\"\ndns = [\"192.168.10.1\"]\n\
+        [[uplink]]\nmatch = \"up1\"\ndns = [\"192.168.11.1\"]\n";
+    let (ground, balanced) = running("baldns", 2, more);
+    let hub = ground.topology.hub();
+    let resolvers: Vec<UdpSocket> = ["192.168.10.1:53", "192.168.11.1:53"]
+        .iter()
+        .map(|address| hub.enter(|| UdpSocket::bind(address)).unwrap().unwrap())
+        .collect();
+    let client = balanced.client();
+    let mut asked = [0, 0];
+    for _ in 0..10 {
+        let socket = client
+            .enter(|| UdpSocket::bind("0.0.0.0:0"))
+            .unwrap()
+            .unwrap();
+        socket
+            .send_to(b"query", SocketAddr::new(SERVER.into(), 53))
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(20));
+        for (at, resolver) in resolvers.iter().enumerate() {
+            resolver.set_nonblocking(true).unwrap();
+            if let Ok((_, from)) = resolver.recv_from(&mut [0; 16]) {
+                assert_eq!(uplink(&ground, &from.ip()), at, "{from}");
+                asked[at] += 1;
+                resolver.send_to(b"answer", from).unwrap();
+                socket.set_read_timeout(Some(PATIENCE)).unwrap();
+                let (_, answered) = socket.recv_from(&mut [0; 16]).unwrap();
+                assert_eq!(
+                    answered.ip(),
+                    IpAddr::from(SERVER),
+                    "as if from whom was asked"
+                );
+            }
+        }
+    }
+    assert_eq!(asked, [5, 5]);
+}

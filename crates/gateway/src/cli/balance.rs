@@ -1,0 +1,110 @@
+//! `ropewalk balance`: spreads flows over uplinks without a hub.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use clap::Args;
+
+use super::Global;
+use super::output::{self, Colour, Style};
+use crate::config::template;
+use crate::exit::WrongUsage;
+use crate::service::balance::{Plan, plan};
+use crate::{config, files, logging, service};
+
+const EXAMPLES: &str = "Examples:
+  ropewalk balance --init                  write /etc/ropewalk/balance.toml, start nothing
+  ropewalk balance --plan                  list every change it would make; change nothing
+  ropewalk balance                         run it
+  ropewalk status                          uplinks, shares, flows, and why
+  systemctl enable --now ropewalk-balance  always
+
+No hub and no account are needed. Each new connection of this machine, and of the network behind it,
+takes one uplink and stays there, so one connection is never faster than one uplink, and it ends
+when its uplink dies: then it is reset at once, and the next one takes another uplink.
+
+Stop with Ctrl-C; firewall table, routing rules, routes and settings are as before then. After a
+crash the next start or `ropewalk doctor --repair` does the same. SIGHUP reads mode, marks
+and rules from the file again.";
+
+/// Spread connections over several uplinks, without a hub
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Balance {
+    /// Write a commented configuration, and stop there
+    #[arg(long, conflicts_with = "plan")]
+    init: bool,
+    /// List every change to this machine, and change nothing
+    #[arg(long)]
+    plan: bool,
+    /// With --plan: one JSON object
+    #[arg(long, requires = "plan")]
+    json: bool,
+}
+
+impl Balance {
+    /// Runs until stopped by a signal, or only prepares or plans.
+    ///
+    /// # Errors
+    /// The configuration is wrong, or this machine cannot be set up.
+    pub fn run(self, global: &Global) -> anyhow::Result<()> {
+        let default = PathBuf::from(config::BALANCE_CONFIG);
+        let path = global.config.clone().unwrap_or(default);
+        if self.init {
+            return init(&path);
+        }
+        let config = config::load_balance(&path).with_context(|| {
+            if path.exists() {
+                "the configuration is not usable"
+            } else {
+                "there is no configuration yet; run `ropewalk balance --init`"
+            }
+        })?;
+        if self.plan {
+            let plan = plan(&config)?;
+            let text = if self.json {
+                format!("{}\n", serde_json::to_string_pretty(&plan)?)
+            } else {
+                render(&plan, Style::of_stdout())
+            };
+            return output::print(&text).map_err(Into::into);
+        }
+        logging::start(global.verbose, global.log_format, &config.common.log)?;
+        service::run_balance(&path, config)
+    }
+}
+
+fn init(path: &Path) -> anyhow::Result<()> {
+    if path.exists() {
+        bail!(WrongUsage(format!(
+            "{} exists; edit it, or remove it first",
+            path.display()
+        )));
+    }
+    files::write_atomically(path, template::balance().as_bytes(), files::PUBLIC, true)
+        .with_context(|| format!("cannot write {}", path.display()))?;
+    output::note(&format!(
+        "wrote {}; see what it would do with `ropewalk balance --plan`",
+        path.display()
+    ));
+    Ok(())
+}
+
+fn render(plan: &Plan, style: Style) -> String {
+    let mut out = String::new();
+    let mut section = |title: &str, lines: &[String]| {
+        out.push_str(&format!("{}\n", style.paint(Colour::Bold, title)));
+        for line in lines {
+            out.push_str(&format!("  {line}\n"));
+        }
+        if lines.is_empty() {
+            out.push_str("  none\n");
+        }
+    };
+    section("uplinks", &plan.uplinks);
+    section("kernel settings", &plan.settings);
+    section("routing", &plan.routing);
+    let script: Vec<String> = plan.firewall.lines().map(str::to_owned).collect();
+    section(&format!("firewall table {}", plan.table), &script);
+    out
+}

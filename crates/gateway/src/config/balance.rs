@@ -1,0 +1,436 @@
+//! What `ropewalk balance` is configured with: uplinks, rules, and how flows are shared.
+//!
+//! Invariant: every rule has a condition and a set of uplinks; names and networks that go into
+//! firewall rules are of a form that cannot be mistaken for anything else there.
+
+use std::net::IpAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use ipnet::IpNet;
+use ropewalk_core::balance::Mode;
+use ropewalk_core::protect::Ports;
+
+use super::class::{parse_dscp, parse_ports, parse_protocol};
+use super::common::{self, Common, is_host_name};
+use super::reader::{Problems, Section, read};
+use super::site::{Pattern, RULES_MAX, UplinkMark, UplinkRules, read_patterns};
+
+/// Role in logs, and the stem of file names.
+pub const ROLE: &str = "balance";
+/// Most rules.
+const BALANCE_RULES_MAX: usize = 32;
+/// Entries of a list in a rule.
+const LIST_MAX: usize = 64;
+/// Most targets of probes.
+const TARGETS_MAX: usize = 8;
+/// Longest affinity, minutes.
+const AFFINITY_MAX: u64 = 24 * 60;
+/// Longest path of a control group, bytes.
+const CGROUP_MAX: usize = 200;
+/// Public resolvers that answer echo requests from everywhere.
+const TARGETS: [&str; 6] = [
+    "1.1.1.1",
+    "8.8.8.8",
+    "9.9.9.9",
+    "2606:4700:4700::1111",
+    "2001:4860:4860::8888",
+    "2620:fe::fe",
+];
+
+/// Configuration of `ropewalk balance`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BalanceConfig {
+    /// What it has in common with gateways: name, state, API, log.
+    pub common: Common,
+    /// How flows are shared.
+    pub mode: Mode,
+    /// How long a client keeps its uplink to a site after its last new flow; zero for not at all.
+    pub affinity: Duration,
+    /// Whether to forward for a network behind this machine.
+    pub forward: bool,
+    /// Bytes that a new flow is expected to carry, for [`Mode::LeastFinish`].
+    pub flow_bytes: u64,
+    /// How uplinks are probed.
+    pub probe: ProbeConfig,
+    /// Which interfaces are uplinks, and their marks.
+    pub uplinks: UplinkRules,
+    /// What only this role knows of uplinks, in the order of the marks in `uplinks`.
+    pub extras: Vec<UplinkExtra>,
+    /// Rules in the order in which they are tried.
+    pub rules: Vec<Rule>,
+}
+
+/// How uplinks are probed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProbeConfig {
+    /// Who is asked, in turn; the uplinks of a family without targets are always usable.
+    pub targets: Vec<IpAddr>,
+    /// `http` URL that is answered with status 204 unless a captive portal is in between.
+    pub portal: Option<PortalUrl>,
+}
+
+/// An `http` URL in parts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortalUrl {
+    /// Host name or address.
+    pub host: String,
+    /// Port.
+    pub port: u16,
+    /// Path, with its slash.
+    pub path: String,
+}
+
+/// What a mark says beyond [`UplinkMark`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UplinkExtra {
+    /// Next hops in place of those of the default routes, one per family at most.
+    pub gateways: Vec<IpAddr>,
+    /// Resolvers for queries that go out over this uplink, one per family at most.
+    pub dns: Vec<IpAddr>,
+}
+
+/// Which new flows go over which uplinks.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Rule {
+    /// For people.
+    pub name: String,
+    /// Uplinks that flows of this rule may take.
+    pub uplinks: Vec<Pattern>,
+    /// How they share them; `None` is that of `[balance]`.
+    pub mode: Option<Mode>,
+    /// Whether flows fail when none of the uplinks is usable, instead of taking another.
+    pub strict: bool,
+    /// Whether a client keeps its uplink to a site.
+    pub affinity: bool,
+    /// Source networks; empty is any, as in all following lists.
+    pub sources: Vec<IpNet>,
+    /// Destination networks.
+    pub destinations: Vec<IpNet>,
+    /// Names whose addresses are destinations.
+    pub domains: Vec<String>,
+    /// Transport protocols.
+    pub protocols: Vec<u8>,
+    /// Destination ports of TCP and UDP.
+    pub ports: Vec<Ports>,
+    /// Codepoints.
+    pub dscp: Vec<u8>,
+    /// Users on this machine, by name or number.
+    pub users: Vec<String>,
+    /// Control group on this machine, below the root of the unified hierarchy.
+    pub cgroup: Option<String>,
+}
+
+/// Parses `text`, which was read from `path`.
+///
+/// # Errors
+/// Every problem found.
+pub fn parse(path: &Path, text: &str) -> Result<BalanceConfig, Problems> {
+    read(path, text, |root| {
+        let common = common::read_without_tunnel(root, path, ROLE);
+        if !root.has("balance") {
+            let remedy = "write [balance], which may be empty: it tells what the file is for";
+            root.require("balance", None::<()>, remedy);
+        }
+        let balance = root.section("balance", read_balance);
+        let probe = root.section("probe", read_probe);
+        let mut uplinks = root.section("uplinks", read_patterns);
+        let marks = root.sections("uplink", RULES_MAX, read_mark);
+        let rules = root.sections("rule", BALANCE_RULES_MAX, read_rule);
+        let (marks, extras) = marks.into_iter().flatten().unzip();
+        uplinks.marks = marks;
+        BalanceConfig {
+            common,
+            probe,
+            uplinks,
+            extras,
+            rules: rules.into_iter().flatten().collect(),
+            ..balance
+        }
+    })
+}
+
+impl BalanceConfig {
+    /// What the first mark that matches `interface` says, if any.
+    #[must_use]
+    pub fn extra(&self, interface: &str) -> Option<&UplinkExtra> {
+        let rank = self.rank(interface)?;
+        self.extras.get(rank)
+    }
+
+    /// Place of the first mark that matches `interface`.
+    #[must_use]
+    pub fn rank(&self, interface: &str) -> Option<usize> {
+        let marks = &self.uplinks.marks;
+        marks
+            .iter()
+            .position(|mark| mark.pattern.matches(interface))
+    }
+}
+
+fn read_balance(section: &mut Section<'_>) -> BalanceConfig {
+    let modes: Vec<String> = Mode::ALL.iter().map(|(_, n)| format!("{n:?}")).collect();
+    let affinity = section.integer("affinity_minutes", 0..=AFFINITY_MAX);
+    let flow_kib = section.integer("flow_kib", 1..=(1 << 20));
+    BalanceConfig {
+        common: Common::new(ROLE),
+        mode: section
+            .text("mode", &modes.join(", "), str::parse)
+            .unwrap_or_default(),
+        affinity: Duration::from_secs(60 * affinity.unwrap_or(AFFINITY_DEFAULT)),
+        forward: section.boolean("forward").unwrap_or(true),
+        flow_bytes: flow_kib.unwrap_or(FLOW_KIB_DEFAULT) << 10,
+        probe: ProbeConfig {
+            targets: Vec::new(),
+            portal: None,
+        },
+        uplinks: UplinkRules::default(),
+        extras: Vec::new(),
+        rules: Vec::new(),
+    }
+}
+
+/// Minutes; sessions of web sites that look at the client's address are seldom idle for longer.
+const AFFINITY_DEFAULT: u64 = 10;
+/// About the mean of web transfers.
+const FLOW_KIB_DEFAULT: u64 = 100;
+
+fn read_probe(section: &mut Section<'_>) -> ProbeConfig {
+    let targets = section.list("targets", "[\"1.1.1.1\"]", TARGETS_MAX, parse_ip);
+    let default = || {
+        TARGETS
+            .iter()
+            .filter_map(|text| text.parse().ok())
+            .collect()
+    };
+    ProbeConfig {
+        targets: targets.unwrap_or_else(default),
+        portal: section.text("portal", "\"http://example.org/generate_204\"", parse_url),
+    }
+}
+
+fn read_mark(section: &mut Section<'_>) -> Option<(UplinkMark, UplinkExtra)> {
+    let pattern = section.text("match", "\"wwan*\"", str::parse);
+    let pattern: Option<Pattern> = section.require("match", pattern, "write match = \"wwan*\"");
+    let weight = section.integer("weight", 1..=1_000);
+    let standby = section.boolean("standby").unwrap_or(false);
+    let metered = section.boolean("metered").unwrap_or(false);
+    let gateways = one_per_family(section, "gateway", "[\"192.0.2.1\", \"fe80::1\"]");
+    let dns = one_per_family(section, "dns", "[\"192.0.2.53\"]");
+    let mark = UplinkMark {
+        pattern: pattern?,
+        standby,
+        metered,
+        weight: weight.and_then(|weight| u16::try_from(weight).ok()),
+        congestion: None,
+        protection_hourly: None,
+    };
+    Some((mark, UplinkExtra { gateways, dns }))
+}
+
+fn one_per_family(section: &mut Section<'_>, key: &'static str, example: &str) -> Vec<IpAddr> {
+    let list = section.list(key, example, 2, parse_ip).unwrap_or_default();
+    if let [first, second] = list.as_slice()
+        && first.is_ipv4() == second.is_ipv4()
+    {
+        section.reject(
+            key,
+            "two addresses of the same family",
+            "give at most one IPv4 and one IPv6 address",
+        );
+    }
+    list
+}
+
+fn read_rule(section: &mut Section<'_>) -> Option<Rule> {
+    let name = section.text("name", "\"backups\"", common::parse_name);
+    let name = section.require("name", name, "write name = \"backups\"");
+    let uplinks = section.list("uplinks", "[\"wwan*\"]", RULES_MAX, str::parse);
+    let uplinks = section.require("uplinks", uplinks, "write uplinks = [\"wwan*\"]");
+    let networks = "[\"192.0.2.0/24\", \"2001:db8::/32\"]";
+    let mut list = |key, example| section.list(key, example, LIST_MAX, parse_net);
+    let sources = list("source", networks).unwrap_or_default();
+    let destinations = list("destination", networks).unwrap_or_default();
+    let domains = section.list("domain", "[\"example.org\"]", LIST_MAX, parse_domain);
+    let protocols = section.list("protocol", "[\"tcp\", \"udp\"]", LIST_MAX, parse_protocol);
+    let ports = section.list("ports", "[\"443\", \"5000-5100\"]", LIST_MAX, parse_ports);
+    let dscp = section.list("dscp", "[\"ef\", \"cs1\"]", LIST_MAX, parse_dscp);
+    let users = section.list("user", "[\"backup\"]", LIST_MAX, parse_user);
+    let rule = Rule {
+        name: name.unwrap_or_default(),
+        uplinks: uplinks.unwrap_or_default(),
+        mode: section.text("mode", "\"failover\"", str::parse),
+        strict: section.boolean("strict").unwrap_or(false),
+        affinity: section.boolean("affinity").unwrap_or(true),
+        sources,
+        destinations,
+        domains: domains.unwrap_or_default(),
+        protocols: protocols.unwrap_or_default(),
+        ports: ports.unwrap_or_default(),
+        dscp: dscp.unwrap_or_default(),
+        users: users.unwrap_or_default(),
+        cgroup: section.text("cgroup", "\"system.slice/backup.service\"", parse_cgroup),
+    };
+    if !rule.has_condition() {
+        section.reject(
+            "name",
+            "this rule matches everything",
+            "give it a condition such as ports = [\"443\"], or use [uplinks] and [[uplink]]",
+        );
+    }
+    Some(rule)
+}
+
+impl Rule {
+    fn has_condition(&self) -> bool {
+        let lists = [
+            self.sources.is_empty() && self.destinations.is_empty(),
+            self.domains.is_empty(),
+            self.protocols.is_empty() && self.ports.is_empty(),
+            self.dscp.is_empty() && self.users.is_empty(),
+        ];
+        lists.contains(&false) || self.cgroup.is_some()
+    }
+}
+
+fn parse_ip(text: &str) -> Result<IpAddr, String> {
+    text.parse()
+        .map_err(|_| format!("{text:?} is no IP address"))
+}
+
+/// A network, or an address as the network of it alone.
+fn parse_net(text: &str) -> Result<IpNet, String> {
+    let net = text.parse::<IpNet>();
+    net.or_else(|_| text.parse::<IpAddr>().map(IpNet::from))
+        .map(|net| net.trunc())
+        .map_err(|_| format!("{text:?} is neither a network nor an address"))
+}
+
+fn parse_domain(text: &str) -> Result<String, String> {
+    if is_host_name(text) {
+        return Ok(text.to_ascii_lowercase());
+    }
+    Err(format!(
+        "{text:?} is no domain name; patterns such as *.example.org cannot be looked up"
+    ))
+}
+
+fn parse_user(text: &str) -> Result<String, String> {
+    let sound = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
+    if !text.is_empty() && text.len() <= 32 && text.chars().all(sound) && !text.starts_with('-') {
+        return Ok(text.to_owned());
+    }
+    Err(format!("{text:?} is no user name"))
+}
+
+fn parse_cgroup(text: &str) -> Result<String, String> {
+    let sound = |c: char| c.is_ascii_alphanumeric() || "_-.@:".contains(c);
+    let part = |part: &str| !part.is_empty() && part != ".." && part.chars().all(sound);
+    if text.len() <= CGROUP_MAX && text.split('/').all(part) {
+        return Ok(text.to_owned());
+    }
+    Err(format!(
+        "{text:?} is no control group: write its path below /sys/fs/cgroup, without a slash at the start"
+    ))
+}
+
+fn parse_url(text: &str) -> Result<PortalUrl, String> {
+    let wrong = || format!("{text:?} is no URL that begins with http:// (https hides portals)");
+    let rest = text.strip_prefix("http://").ok_or_else(wrong)?;
+    let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+    let (host, port) = match authority.rsplit_once(':') {
+        Some((host, port)) => (host, port.parse().map_err(|_| wrong())?),
+        None => (authority, 80),
+    };
+    let printable = path.chars().all(|c| c.is_ascii_graphic());
+    if !is_host_name(host) || !printable {
+        return Err(wrong());
+    }
+    Ok(PortalUrl {
+        host: host.to_owned(),
+        port,
+        path: format!("/{path}"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problems(text: &str) -> String {
+        let path = Path::new("balance.toml");
+        let section = if text.contains("[balance]") {
+            ""
+        } else {
+            "\n[balance]\n"
+        };
+        parse(path, &format!("{text}{section}"))
+            .map_or_else(|problems| problems.to_string(), |_| String::new())
+    }
+
+    #[test]
+    fn an_empty_file_balances_by_capacity_with_affinity() {
+        let path = Path::new("balance.toml");
+        let missing = parse(path, "").unwrap_err().to_string();
+        assert!(missing.contains("balance: missing"), "{missing}");
+        let config = parse(path, "[balance]\n").unwrap();
+        assert_eq!(config.mode, Mode::Weighted);
+        assert_eq!(config.affinity, Duration::from_secs(600));
+        assert!(config.forward && config.rules.is_empty());
+        assert_eq!(config.probe.targets.len(), 6);
+    }
+
+    #[test]
+    fn rules_and_marks_are_read_in_order() {
+        let text = "[balance]\nmode = \"failover\"\naffinity_minutes = 0\n\
+            [[uplink]]\nmatch = \"wwan*\"\nmetered = true\ngateway = [\"192.0.2.1\"]\n\
+            [[uplink]]\nmatch = \"eth0\"\nweight = 3\n\
+            [[rule]]\nname = \"a\"\nuplinks = [\"eth0\"]\nports = [\"22\", \"80-90\"]\n\
+            [[rule]]\nname = \"b\"\nuplinks = [\"wwan*\"]\ndestination = [\"192.0.2.7\"]\n\
+            dscp = [\"ef\"]\nuser = [\"www-data\"]\nstrict = true\n";
+        let config = parse(Path::new("balance.toml"), text).unwrap();
+        assert_eq!(
+            (config.rank("eth0"), config.rank("wwan7")),
+            (Some(1), Some(0))
+        );
+        assert_eq!(config.extra("wwan7").unwrap().gateways.len(), 1);
+        assert_eq!(config.extra("lan0"), None);
+        assert_eq!(config.rules[0].ports, [22..=22, 80..=90]);
+        assert_eq!(config.rules[1].destinations[0].to_string(), "192.0.2.7/32");
+        assert!(config.rules[1].strict && !config.rules[0].strict);
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_refused_with_a_remedy() {
+        for (text, part) in [
+            ("[balance]\nmode = \"fast\"", "least-finish"),
+            ("[balance]\nkind = 1", "unknown key"),
+            ("[tunnel]\nmtu = 1400", "unknown key"),
+            (
+                "[[rule]]\nname = \"x\"\nuplinks = [\"a\"]",
+                "matches everything",
+            ),
+            ("[[rule]]\nname = \"x\"\nports = [\"1\"]", "rule[1].uplinks"),
+            (
+                "[[rule]]\nname = \"x\"\nuplinks = [\"a\"]\ndomain = [\"*.a\"]",
+                "*.example.org",
+            ),
+            (
+                "[[rule]]\nname = \"x\"\nuplinks = [\"a\"]\nuser = [\"a b\"]",
+                "no user name",
+            ),
+            (
+                "[[rule]]\nname = \"x\"\nuplinks = [\"a\"]\ncgroup = \"/a\"",
+                "without a slash",
+            ),
+            ("[probe]\nportal = \"https://a/\"", "http://"),
+            (
+                "[[uplink]]\nmatch = \"a\"\ndns = [\"1.1.1.1\", \"2.2.2.2\"]",
+                "same family",
+            ),
+        ] {
+            let found = problems(text);
+            assert!(found.contains(part), "{text}: {found}");
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! Which ways out are usable: presence, answers to probes, captive portals.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use ropewalk_core::balance::{Liveness, State};
+use ropewalk_types::Instant;
+
+use super::members::{FAMILIES, Family, Member};
+use super::probe::{Prober, WayId};
+
+/// What is known of every way.
+#[derive(Debug, Default)]
+pub struct Health {
+    ways: BTreeMap<WayId, Known>,
+    /// When the time was last looked at.
+    looked: Option<Instant>,
+}
+
+/// Longest time between two looks at the time that is no stall of this program.
+const LOOK_MAX: Duration = Duration::from_millis(120);
+
+#[derive(Debug)]
+struct Known {
+    liveness: Liveness,
+    captive: bool,
+    present: bool,
+    /// Whether anybody is asked; if not, presence is all there is.
+    asked: bool,
+    deaths: u64,
+}
+
+impl Known {
+    const fn is_usable(&self) -> bool {
+        self.present && !self.captive && (!self.asked || self.liveness.is_usable())
+    }
+}
+
+impl Health {
+    /// Watches exactly the ways of these uplinks; one that comes back begins anew.
+    pub fn follow(&mut self, now: Instant, members: &[Member], prober: &Prober) {
+        for known in self.ways.values_mut() {
+            known.asked = false;
+        }
+        let mut wanted = BTreeMap::new();
+        for member in members {
+            for family in FAMILIES.into_iter().filter(|f| member.way(*f).is_some()) {
+                wanted.insert((member.number, family), member.present);
+            }
+        }
+        self.ways.retain(|id, _| wanted.contains_key(id));
+        for (id, present) in wanted {
+            let known = self.ways.entry(id).or_insert_with(|| Known {
+                liveness: Liveness::new(now),
+                captive: false,
+                present: false,
+                asked: false,
+                deaths: 0,
+            });
+            if present && !known.present {
+                known.liveness = Liveness::new(now);
+                known.captive = false;
+            }
+            known.deaths += u64::from(known.present && !present);
+            known.present = present;
+            known.asked = prober.asks(id.1);
+        }
+    }
+
+    /// Usable or not, by member and family.
+    #[must_use]
+    pub fn usable(&self, members: &[Member]) -> Vec<[bool; 2]> {
+        let of = |member: &Member| FAMILIES.map(|family| self.is_usable((member.number, family)));
+        members.iter().map(of).collect()
+    }
+
+    /// Whether new flows may take this way.
+    #[must_use]
+    pub fn is_usable(&self, way: WayId) -> bool {
+        self.ways.get(&way).is_some_and(Known::is_usable)
+    }
+
+    /// A probe was answered.
+    pub fn answer(&mut self, now: Instant, way: WayId) {
+        if let Some(known) = self.ways.get_mut(&way) {
+            known.liveness.handle_answer(now);
+        }
+    }
+
+    /// Clearly more arrived on an uplink than chatter.
+    pub fn traffic(&mut self, now: Instant, number: u8) {
+        for ((found, _), known) in &mut self.ways {
+            if *found == number {
+                known.liveness.handle_traffic(now);
+            }
+        }
+    }
+
+    /// A captive portal was found, or is gone.
+    pub fn portal(&mut self, way: WayId, captive: bool) {
+        if let Some(known) = self.ways.get_mut(&way) {
+            known.deaths += u64::from(captive && !known.captive);
+            known.captive = captive;
+        }
+    }
+
+    /// Looks at the time. A program that gets no processor hears nothing: that is no silence.
+    pub fn timeout(&mut self, now: Instant) {
+        let passed = self.looked.map_or(Duration::ZERO, |at| now.since(at));
+        self.looked = Some(now);
+        let stall = passed.saturating_sub(LOOK_MAX);
+        for known in self.ways.values_mut() {
+            known.liveness.handle_stall(stall);
+        }
+        for known in self.ways.values_mut().filter(|k| k.present && k.asked) {
+            known.deaths += u64::from(known.liveness.handle_timeout(now));
+        }
+    }
+
+    /// In a word, and how often it has died.
+    #[must_use]
+    pub fn state(&self, member: &Member, family: Family) -> (&'static str, u64) {
+        let Some(known) = self.ways.get(&(member.number, family)) else {
+            return ("none", 0);
+        };
+        let word = match known.liveness.state() {
+            _ if !known.present => "absent",
+            _ if known.captive => "captive",
+            _ if !known.asked => "up",
+            State::Unproven => "unproven",
+            State::Alive => "up",
+            State::Dead { .. } => "dead",
+        };
+        (word, known.deaths)
+    }
+}

@@ -1,0 +1,591 @@
+//! Spreads flows over uplinks on this machine alone, without a hub.
+//!
+//! The kernel does all work per packet: the firewall table chooses an uplink for each new flow
+//! (`ruleset`), routing rules lead marked packets to the table of their uplink (`setup`). This
+//! program follows the interfaces (`members`), probes them (`probe`, `health`), measures them
+//! (`gauge`), gives the table new places when shares change (`shares`), and ends what hangs on a
+//! dead uplink (`sever`).
+//!
+//! Invariant: the table holds what `apply` computed last from members, health and measurements;
+//! nothing else writes it, but for the addresses of names.
+
+mod gauge;
+mod health;
+mod marks;
+mod members;
+mod names;
+mod plan;
+mod probe;
+mod ruleset;
+mod setup;
+mod sever;
+mod shares;
+pub mod status;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use ropewalk_core::balance::liveness::PROBE_INTERVAL;
+use ropewalk_io::netlink::{Interface, Watch};
+use ropewalk_types::Instant;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::api::{CommandSink, Reload};
+use super::state::Changes;
+use super::{ApiSocket, Asked, Commands, Held, Signals, notify, reload_and_log};
+use crate::config::{self, BalanceConfig};
+use crate::engine::control::{Command, Status};
+use gauge::Gauge;
+use health::Health;
+use members::{FAMILIES, Member};
+use probe::{Answer, Prober, WayId};
+use ruleset::{Group, View};
+use setup::Setup;
+use sever::DeadWay;
+use status::{BalanceStatus, RuleStatus, UplinkStatus};
+
+pub use plan::{Plan, plan};
+
+/// How often silence is looked for.
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+/// How often weights follow the capacities.
+const MEASURE_INTERVAL: Duration = Duration::from_secs(1);
+/// How often captive portals are looked for.
+const PORTAL_INTERVAL: Duration = Duration::from_secs(10);
+/// When clients are told again that their uplink is dead, and when the rest is forgotten.
+const SEVER_AGAIN: [Duration; 2] = [Duration::from_millis(250), Duration::from_millis(550)];
+const FORGET_AFTER: Duration = Duration::from_secs(2);
+/// Portal answers that may wait.
+const PORTALS_MAX: usize = 64;
+
+/// Runs until stopped.
+pub(super) async fn run(mut held: Held, path: &Path, config: BalanceConfig) -> anyhow::Result<()> {
+    let mut signals = Signals::new()?;
+    let shared = Arc::new(Mutex::new(Shared::new(&config)));
+    let (reloaded, reloads) = mpsc::channel(1);
+    let reload = reload(path, Arc::clone(&shared), reloaded);
+    let common = config.common.clone();
+    let mut balance =
+        Balance::start(config, Arc::clone(&shared), &mut held.changes, reloads).await?;
+    let commands = Commands(answer_commands(shared));
+    let api = ApiSocket::open(&common, &commands, Arc::clone(&reload), false).await?;
+    notify::send("READY=1");
+    let names: Vec<&str> = balance.members.iter().map(|m| m.name.as_str()).collect();
+    tracing::info!(config = %path.display(), uplinks = ?names, "balancing");
+    let result = balance
+        .serve(&mut signals, &reload, &mut held.changes)
+        .await;
+    notify::send("STOPPING=1");
+    drop(api);
+    drop(balance);
+    drop(held);
+    tracing::info!("balancing has stopped");
+    result
+}
+
+/// What the API reads, and what a reload brings.
+#[derive(Debug)]
+struct Shared {
+    status: BalanceStatus,
+    started: std::time::Instant,
+    reloaded: Option<BalanceConfig>,
+}
+
+impl Shared {
+    fn new(config: &BalanceConfig) -> Self {
+        Self {
+            status: BalanceStatus {
+                mode: config.mode.name().to_owned(),
+                affinity_s: config.affinity.as_secs(),
+                ..BalanceStatus::default()
+            },
+            started: std::time::Instant::now(),
+            reloaded: None,
+        }
+    }
+}
+
+fn lock(shared: &Mutex<Shared>) -> std::sync::MutexGuard<'_, Shared> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn reload(path: &Path, shared: Arc<Mutex<Shared>>, done: mpsc::Sender<()>) -> Reload {
+    let path = path.to_owned();
+    Arc::new(move || {
+        let config = config::load_balance(&path)?;
+        let (uplinks, rules) = (config.uplinks.marks.len(), config.rules.len());
+        lock(&shared).reloaded = Some(config);
+        // A full channel means that a reload is due anyway.
+        let _ = done.try_send(());
+        Ok(format!(
+            "mode, {uplinks} marks of uplinks and {rules} rules; other keys need a restart"
+        ))
+    })
+}
+
+/// Answers what the API asks an engine elsewhere.
+fn answer_commands(shared: Arc<Mutex<Shared>>) -> CommandSink {
+    Arc::new(move |command| {
+        let no_tunnel = || Err("this gateway has no tunnel: it only balances".to_owned());
+        match command {
+            Command::Status(reply) => {
+                let (mut balance, uptime) = {
+                    let shared = lock(&shared);
+                    (shared.status.clone(), shared.started.elapsed())
+                };
+                status::count_flows(&mut balance);
+                let _ = reply.send(Status {
+                    role: config::balance::ROLE.to_owned(),
+                    version: env!("CARGO_PKG_VERSION").to_owned(),
+                    uptime_s: uptime.as_secs_f64(),
+                    balance: Some(balance),
+                    ..Status::default()
+                });
+            }
+            Command::SetScheduler { reply, .. } => drop(reply.send(no_tunnel())),
+            Command::SetPath { reply, .. } => drop(reply.send(no_tunnel().map(drop::<usize>))),
+            Command::Uplinks(_)
+            | Command::ReloadSites
+            | Command::MtuFloor(_)
+            | Command::Shutdown => bail!("this gateway has no tunnel"),
+        }
+        Ok(())
+    })
+}
+
+/// Both ends of what tasks tell the loop.
+type Channel<T> = (mpsc::Sender<T>, mpsc::Receiver<T>);
+
+struct Balance {
+    config: BalanceConfig,
+    members: Vec<Member>,
+    health: Health,
+    gauge: Gauge,
+    prober: Prober,
+    setup: Setup,
+    /// What the table holds.
+    groups: Vec<Group>,
+    usable: Vec<[bool; 2]>,
+    /// Dead ways whose flows end, because there are others to take.
+    refused: BTreeSet<WayId>,
+    severed: Arc<Mutex<BTreeMap<u8, u64>>>,
+    /// Those that are being ended; stopped when the way comes back, which has new ones then.
+    severing: BTreeMap<WayId, JoinHandle<()>>,
+    names: names::Names,
+    shared: Arc<Mutex<Shared>>,
+    answers: mpsc::Receiver<Answer>,
+    portals: Channel<(WayId, bool)>,
+    interfaces: watch::Receiver<Vec<Interface>>,
+    reloads: mpsc::Receiver<()>,
+    _watching: Watch,
+    origin: std::time::Instant,
+}
+
+impl Balance {
+    async fn start(
+        config: BalanceConfig,
+        shared: Arc<Mutex<Shared>>,
+        changes: &mut Changes,
+        reloads: mpsc::Receiver<()>,
+    ) -> anyhow::Result<Self> {
+        let (notify_interfaces, mut interfaces) = watch::channel(Vec::new());
+        let watching = Watch::start(Box::new(move |list| {
+            notify_interfaces.send_replace(list);
+        }))
+        .context("cannot follow the network interfaces")?;
+        interfaces
+            .changed()
+            .await
+            .context("cannot read the network interfaces")?;
+        let (prober, answers) = Prober::new(&config.probe);
+        let mut balance = Self {
+            names: names::Names::new(&config.rules),
+            config,
+            members: Vec::new(),
+            health: Health::default(),
+            gauge: Gauge::default(),
+            prober,
+            setup: Setup::default(),
+            groups: Vec::new(),
+            usable: Vec::new(),
+            refused: BTreeSet::new(),
+            severed: Arc::default(),
+            severing: BTreeMap::new(),
+            shared,
+            answers,
+            portals: mpsc::channel(PORTALS_MAX),
+            interfaces,
+            reloads,
+            _watching: watching,
+            origin: std::time::Instant::now(),
+        };
+        changes.table(marks::TABLE)?;
+        balance.follow(changes)?;
+        if let Err(error) = sever::forget_stale(&balance.members) {
+            tracing::debug!(%error, "connections of an earlier run are not looked through");
+        }
+        balance.names.fill();
+        Ok(balance)
+    }
+
+    fn now(&self) -> Instant {
+        let nanos = self.origin.elapsed().as_nanos();
+        Instant::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
+
+    async fn serve(
+        &mut self,
+        signals: &mut Signals,
+        reload: &Reload,
+        changes: &mut Changes,
+    ) -> anyhow::Result<()> {
+        let mut look = interval(LOOK_INTERVAL);
+        let mut probe = interval(PROBE_INTERVAL);
+        let mut measure = interval(MEASURE_INTERVAL);
+        let mut portal = interval(PORTAL_INTERVAL);
+        for timer in [&mut look, &mut probe, &mut measure, &mut portal] {
+            timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        }
+        let mut measured = std::time::Instant::now();
+        loop {
+            tokio::select! {
+                asked = signals.next() => match asked {
+                    Asked::Stop => return Ok(()),
+                    Asked::Reload => reload_and_log(reload),
+                },
+                changed = self.interfaces.changed() => {
+                    changed.context("following the network interfaces ended")?;
+                    self.follow(changes)?;
+                }
+                Some(()) = self.reloads.recv() => self.take_reload(changes)?,
+                Some(answer) = self.answers.recv() => self.take_answer(&answer),
+                Some((way, captive)) = self.portals.1.recv() => {
+                    self.health.portal(way, captive);
+                    self.refresh()?;
+                }
+                Some(found) = self.names.next() => self.names.take(found),
+                _ = probe.tick() => {
+                    for number in self.gauge.look(&self.members) {
+                        let now = self.now();
+                        self.health.traffic(now, number);
+                    }
+                    self.prober.send();
+                }
+                _ = look.tick() => {
+                    while let Ok(answer) = self.answers.try_recv() {
+                        self.take_answer(&answer);
+                    }
+                    let now = self.now();
+                    self.health.timeout(now);
+                    self.refresh()?;
+                }
+                _ = measure.tick() => {
+                    self.gauge.end_interval(self.now(), measured.elapsed());
+                    measured = std::time::Instant::now();
+                    self.rebalance()?;
+                }
+                _ = portal.tick() => self.look_for_portals(),
+            }
+        }
+    }
+
+    fn take_answer(&mut self, answer: &Answer) {
+        if let Some(rtt) = self.prober.round_trip(answer) {
+            let now = self.now();
+            self.health.answer(now, answer.way);
+            self.gauge.round_trip(answer.way.0, rtt);
+        }
+    }
+
+    fn take_reload(&mut self, changes: &mut Changes) -> anyhow::Result<()> {
+        let Some(new) = lock(&self.shared).reloaded.take() else {
+            return Ok(());
+        };
+        self.names = names::Names::new(&new.rules);
+        self.config.mode = new.mode;
+        self.config.uplinks = new.uplinks;
+        self.config.extras = new.extras;
+        self.config.rules = new.rules;
+        self.follow(changes)?;
+        self.names.fill();
+        Ok(())
+    }
+
+    /// Takes the latest state of the interfaces.
+    fn follow(&mut self, changes: &mut Changes) -> anyhow::Result<()> {
+        let interfaces = self.interfaces.borrow_and_update().clone();
+        let former = std::mem::take(&mut self.members);
+        self.members = members::follow(&interfaces, &self.config, &former);
+        for member in &self.members {
+            let old = former.iter().find(|old| old.number == member.number);
+            match old {
+                Some(old) if old.present && !member.present => {
+                    tracing::warn!(uplink = member.name, "uplink is gone");
+                }
+                Some(old) if old.present => {}
+                _ if member.present => tracing::info!(uplink = member.name, "uplink is there"),
+                _ => {}
+            }
+        }
+        self.prober.follow(&self.members);
+        self.health.follow(self.now(), &self.members, &self.prober);
+        self.gauge.look(&self.members);
+        let setup = Setup::new(&self.members, setup::has_ipv6());
+        setup.apply(&self.setup, changes)?;
+        self.setup = setup;
+        setup::settings(&self.config, &self.members, changes)?;
+        let usable = self.health.usable(&self.members);
+        let groups = self.compute(&usable);
+        self.usable = usable;
+        self.groups = groups;
+        let before = self.refuse();
+        setup::firewall(&ruleset::script(&self.view()))?;
+        self.sever_moved(&former);
+        self.sever_dead(&before);
+        self.publish();
+        Ok(())
+    }
+
+    fn compute(&self, usable: &[[bool; 2]]) -> Vec<Group> {
+        let readings = self.gauge.readings(&self.members);
+        shares::groups(&self.config, &self.members, usable, &readings)
+    }
+
+    fn view(&self) -> View<'_> {
+        View {
+            members: &self.members,
+            refused: &self.refused,
+            rules: &self.config.rules,
+            groups: self.groups.clone(),
+            affinity: self.config.affinity,
+        }
+    }
+
+    /// Acts on ways that died or came back.
+    fn refresh(&mut self) -> anyhow::Result<()> {
+        let usable = self.health.usable(&self.members);
+        if usable == self.usable {
+            return Ok(());
+        }
+        self.groups = self.compute(&usable);
+        let former = std::mem::replace(&mut self.usable, usable);
+        let before = self.refuse();
+        setup::firewall(&ruleset::update(&self.view()))?;
+        for (member, (old, new)) in self.members.iter().zip(former.iter().zip(&self.usable)) {
+            for family in FAMILIES
+                .into_iter()
+                .filter(|f| old[*f as usize] != new[*f as usize])
+            {
+                let (state, _) = self.health.state(member, family);
+                let family = status::family_name(family);
+                tracing::info!(uplink = member.name, family, state, "uplink changed");
+            }
+        }
+        self.sever_dead(&before);
+        self.publish();
+        Ok(())
+    }
+
+    /// Gives the table new places when the weights have changed.
+    fn rebalance(&mut self) -> anyhow::Result<()> {
+        let groups = self.compute(&self.usable);
+        if shares::differ(&self.groups, &groups) {
+            self.groups = groups;
+            setup::firewall(&ruleset::update(&self.view()))?;
+        }
+        self.publish();
+        Ok(())
+    }
+
+    /// Computes which ways are refused; returns those that were. While a family has no usable way
+    /// at all its flows go on waiting: they have nowhere else to go, and the outage may be short.
+    fn refuse(&mut self) -> BTreeSet<WayId> {
+        let mut refused = BTreeSet::new();
+        for family in FAMILIES {
+            let is_usable = |index: usize| {
+                let usable = self.usable.get(index);
+                usable.is_some_and(|usable| usable[family as usize])
+            };
+            if !(0..self.members.len()).any(is_usable) {
+                continue;
+            }
+            let dead = (0..self.members.len()).filter(|&index| !is_usable(index));
+            refused.extend(dead.map(|index| (self.members[index].number, family)));
+        }
+        for back in self.refused.difference(&refused) {
+            if let Some(task) = self.severing.remove(back) {
+                task.abort();
+            }
+        }
+        std::mem::replace(&mut self.refused, refused)
+    }
+
+    /// Ends the flows of ways that are refused from now on.
+    fn sever_dead(&mut self, before: &BTreeSet<WayId>) {
+        let dead: Vec<WayId> = self.refused.difference(before).copied().collect();
+        for (number, family) in dead {
+            let member = self.members.iter().find(|member| member.number == number);
+            if let Some(member) = member.cloned() {
+                self.sever(&member, family);
+            }
+        }
+    }
+
+    /// Ends the flows of ways whose address has changed: nothing comes back to the old one.
+    fn sever_moved(&mut self, former: &[Member]) {
+        for old in former {
+            let new = self.members.iter().find(|m| m.number == old.number);
+            let addresses = |member: &Member| member.ways.map(|way| way.map(|way| way.address));
+            let (before, after) = (addresses(old), new.map(addresses).unwrap_or_default());
+            for family in FAMILIES {
+                let index = family as usize;
+                if before[index].is_some() && before[index] != after[index] {
+                    self.sever(old, family);
+                }
+            }
+        }
+    }
+
+    fn sever(&mut self, member: &Member, family: members::Family) {
+        let Some(way) = member.way(family) else {
+            return;
+        };
+        let (number, address) = (member.number, way.address);
+        let way = DeadWay { number, address };
+        let counts = Arc::clone(&self.severed);
+        let uplink = member.name.clone();
+        let task = tokio::spawn(async move {
+            let once = || tokio::task::spawn_blocking(move || sever::sever(way));
+            match once().await {
+                Ok(Ok(done)) => {
+                    let ended = u64::try_from(done.own + done.clients).unwrap_or(u64::MAX);
+                    let mut counts = counts.lock().unwrap_or_else(PoisonError::into_inner);
+                    *counts.entry(number).or_default() += ended;
+                    let sever::Severed {
+                        own,
+                        clients,
+                        forgotten,
+                    } = done;
+                    tracing::info!(uplink, own, clients, forgotten, "ended what hung on it");
+                }
+                Ok(Err(error)) => tracing::warn!(uplink, %error, "connections were not ended"),
+                Err(error) => tracing::warn!(uplink, %error, "connections were not ended"),
+            }
+            for pause in SEVER_AGAIN {
+                tokio::time::sleep(pause).await;
+                let _ = once().await;
+            }
+            tokio::time::sleep(FORGET_AFTER).await;
+            let _ = tokio::task::spawn_blocking(move || sever::forget(way)).await;
+        });
+        self.severing.insert((number, family), task);
+    }
+
+    fn look_for_portals(&self) {
+        let Some(url) = &self.config.probe.portal else {
+            return;
+        };
+        for member in self.members.iter().filter(|member| member.present) {
+            for family in FAMILIES.into_iter().filter(|f| member.way(*f).is_some()) {
+                let (url, member, sender) = (url.clone(), member.clone(), self.portals.0.clone());
+                tokio::spawn(async move {
+                    if let Some(captive) = probe::is_captive(&url, &member, family).await {
+                        let _ = sender.try_send(((member.number, family), captive));
+                    }
+                });
+            }
+        }
+    }
+
+    fn publish(&self) {
+        let readings = self.gauge.readings(&self.members);
+        let uplinks = self.members.iter().zip(&readings);
+        let status = BalanceStatus {
+            mode: self.config.mode.name().to_owned(),
+            affinity_s: self.config.affinity.as_secs(),
+            uplinks: uplinks.map(|(m, r)| self.uplink_status(m, r)).collect(),
+            rules: self.rules_status(),
+        };
+        lock(&self.shared).status = status;
+    }
+
+    fn uplink_status(&self, member: &Member, reading: &gauge::Reading) -> UplinkStatus {
+        let [v4, v6] = FAMILIES.map(|family| self.health.state(member, family));
+        let share = |family| {
+            let group = self.groups.first();
+            group.map_or(0.0, |group| shares::share(group, family, member.number))
+        };
+        let mbit = |rate: ropewalk_types::Rate| rate.bits_per_sec() as f64 / 1e6;
+        let severed = self.severed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut status = UplinkStatus {
+            uplink: member.name.clone(),
+            number: member.number,
+            mark: marks::key(member.number),
+            state_ipv4: v4.0.to_owned(),
+            state_ipv6: v6.0.to_owned(),
+            share_ipv4: share(members::Family::V4),
+            share_ipv6: share(members::Family::V6),
+            weight: member.weight,
+            capacity_mbit: mbit(reading.capacity),
+            capacity_measured: reading.known,
+            load_mbit: mbit(reading.load),
+            rtt_ms: reading.rtt.map(|rtt| rtt.as_secs_f64() * 1e3),
+            metered: member.metered,
+            standby: member.standby,
+            tx_bytes: reading.bytes.sent,
+            rx_bytes: reading.bytes.received,
+            failures: v4.1 + v6.1,
+            severed: severed.get(&member.number).copied().unwrap_or(0),
+            ..UplinkStatus::default()
+        };
+        status.reason = self.reason(&status);
+        status
+    }
+
+    /// Why an uplink has the share it has.
+    fn reason(&self, status: &UplinkStatus) -> String {
+        use ropewalk_core::balance::Mode;
+        let used = status.is_used();
+        let text = match status.state() {
+            "absent" => "the interface is down, gone, or has no address or default route",
+            "dead" if used => "no uplink answers probes: all are tried",
+            "dead" => "no answer to probes",
+            "captive" => "a captive portal answers",
+            "up" | "unproven" => match (self.config.mode, used) {
+                (_, false) if status.standby => "standby: others work",
+                (Mode::Cheapest, false) => "metered: others cost nothing",
+                (Mode::Failover, true) => "the first that works",
+                (Mode::Failover, false) => "one before it works",
+                (Mode::LeastFinish, true) => "by capacity and load",
+                (Mode::LeastFinish, false) => "others finish sooner",
+                (Mode::Weighted | Mode::Cheapest, _) if status.weight.is_some() => "set weight",
+                (Mode::Weighted | Mode::Cheapest, _) if status.capacity_measured => {
+                    "measured capacity"
+                }
+                (Mode::Weighted | Mode::Cheapest, _) => "never seen full: as fast as the fastest",
+            },
+            _ => "",
+        };
+        text.to_owned()
+    }
+
+    fn rules_status(&self) -> Vec<RuleStatus> {
+        let named = |places: &[u8]| {
+            let used = self.members.iter().filter(|m| places.contains(&m.number));
+            used.map(|member| member.name.clone()).collect::<Vec<_>>()
+        };
+        let rules = self.config.rules.iter().zip(self.groups.iter().skip(1));
+        let rules = rules.enumerate().map(|(index, (rule, group))| RuleStatus {
+            rule: rule.name.clone(),
+            uplinks_ipv4: named(&group.places[0]),
+            uplinks_ipv6: named(&group.places[1]),
+            addresses: self.names.count(index),
+        });
+        rules.collect()
+    }
+}

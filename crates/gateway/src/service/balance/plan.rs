@@ -1,0 +1,52 @@
+//! What would be changed on this machine, without changing anything.
+
+use std::collections::BTreeSet;
+
+use serde::Serialize;
+
+use super::gauge::Reading;
+use super::ruleset::{self, View};
+use super::setup::{self, Setup};
+use super::{marks, members, shares};
+use crate::config::BalanceConfig;
+use ropewalk_io::netlink;
+
+/// Every change, in words.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Plan {
+    /// Uplinks that would be used.
+    pub uplinks: Vec<String>,
+    /// Settings of the kernel.
+    pub settings: Vec<String>,
+    /// Routing rules and routes.
+    pub routing: Vec<String>,
+    /// Name of the firewall table.
+    pub table: String,
+    /// The script that makes it.
+    pub firewall: String,
+}
+
+/// What starting now would change.
+///
+/// # Errors
+/// The interfaces cannot be read.
+pub fn plan(config: &BalanceConfig) -> anyhow::Result<Plan> {
+    let interfaces = netlink::snapshot()?;
+    let members = members::follow(&interfaces, config, &[]);
+    let usable = vec![[true; 2]; members.len()];
+    let readings = vec![Reading::default(); members.len()];
+    let view = View {
+        groups: shares::groups(config, &members, &usable, &readings),
+        refused: &BTreeSet::new(),
+        members: &members,
+        rules: &config.rules,
+        affinity: config.affinity,
+    };
+    Ok(Plan {
+        uplinks: members.iter().map(|member| member.name.clone()).collect(),
+        settings: setup::settings_lines(config, &members),
+        routing: Setup::new(&members, setup::has_ipv6()).lines(),
+        table: format!("inet {}", marks::TABLE),
+        firewall: ruleset::script(&view),
+    })
+}

@@ -1,0 +1,159 @@
+//! Ends what hangs on a dead uplink, so that programs notice at once and try again elsewhere.
+//!
+//! A TCP connection cannot move: its far end knows it by the address of the dead uplink. A socket
+//! of this machine is ended by the kernel. A client behind this machine may only be waiting for
+//! data, and would send nothing that the firewall could refuse: it gets a segment that it must
+//! answer, and the answer is refused with a reset that it believes. Everything that is no open TCP
+//! connection is forgotten: its next packet chooses a new uplink, which QUIC survives (RFC 9000 §9)
+//! and unanswered handshakes do too.
+//!
+//! Invariant: only connections with the mark of the dead uplink and its address in the dead family
+//! are touched.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+
+use ropewalk_io::conntrack::{self, Connection};
+use ropewalk_io::{poke, sock_diag};
+
+use super::marks::{self, BALANCED, KEY_MASK, OWN};
+use super::members::{Family, Member};
+
+/// Most connections ended at a time; others end by the refusal of what they send.
+const CONNECTIONS_MAX: usize = 50_000;
+
+/// A way out that leads nowhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeadWay {
+    /// Number of the uplink.
+    pub number: u8,
+    /// Address that it translated to, of the family in which it is dead.
+    pub address: IpAddr,
+}
+
+/// What was done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Severed {
+    /// Sockets of this machine that were ended.
+    pub own: usize,
+    /// Connections of clients that were made to speak.
+    pub clients: usize,
+    /// Flows that were forgotten.
+    pub forgotten: usize,
+}
+
+/// Ends or forgets everything on `way`. To be repeated after a moment, for what was lost on the way
+/// to clients, and to be followed by [`forget`].
+///
+/// # Errors
+/// The table of connections cannot be read.
+pub fn sever(way: DeadWay) -> io::Result<Severed> {
+    let mut done = Severed::default();
+    for connection in connections(way)? {
+        if !connection.tcp_open {
+            done.forgotten += usize::from(forget_one(&connection));
+        } else if end_own(&connection) {
+            done.own += 1;
+        } else if make_speak(&connection, way.address) {
+            done.clients += 1;
+        }
+    }
+    Ok(done)
+}
+
+/// Forgets everything that is left on `way`. What still comes of it counts as new, and the far end
+/// refuses it.
+///
+/// # Errors
+/// The table of connections cannot be read.
+pub fn forget(way: DeadWay) -> io::Result<usize> {
+    let left = connections(way)?;
+    Ok(left
+        .iter()
+        .filter(|connection| forget_one(connection))
+        .count())
+}
+
+/// Forgets connections of an earlier run whose mark means another uplink now: their address is none
+/// of the uplink's.
+///
+/// # Errors
+/// The table of connections cannot be read.
+pub fn forget_stale(members: &[Member]) -> io::Result<usize> {
+    let mut stale = Vec::new();
+    conntrack::for_each(BALANCED, BALANCED, |connection| {
+        let number = marks::number(connection.mark);
+        let member = members.iter().find(|m| Some(m.number) == number);
+        let way = member.and_then(|m| m.way(Family::of(connection.source.ip())));
+        let is_of_way = way.is_some_and(|way| addresses(&connection).contains(&way.address));
+        if !is_of_way && stale.len() < CONNECTIONS_MAX {
+            stale.push(connection);
+        }
+    })?;
+    Ok(stale
+        .iter()
+        .filter(|connection| forget_one(connection))
+        .count())
+}
+
+fn connections(way: DeadWay) -> io::Result<Vec<Connection>> {
+    let mut found = Vec::new();
+    conntrack::for_each(marks::key(way.number), KEY_MASK, |connection| {
+        // One that came up at another address of the uplink since lives.
+        if addresses(&connection).contains(&way.address) && found.len() < CONNECTIONS_MAX {
+            found.push(connection);
+        }
+    })?;
+    Ok(found)
+}
+
+/// Where the address of the uplink stands: behind translation of what was opened from this side, or
+/// where those outside opened to.
+fn addresses(connection: &Connection) -> [IpAddr; 2] {
+    [
+        connection.reply_destination.ip(),
+        connection.destination.ip(),
+    ]
+}
+
+fn forget_one(connection: &Connection) -> bool {
+    let result = conntrack::delete(connection);
+    if let Err(error) = &result {
+        tracing::debug!(%error, "a connection could not be forgotten");
+    }
+    result.is_ok()
+}
+
+/// Ends the socket of this machine that the connection belongs to, opened from here or to here.
+fn end_own(connection: &Connection) -> bool {
+    let here = connection.reply_source;
+    let ends = [
+        (connection.source, connection.destination),
+        (here, connection.source),
+    ];
+    ends.into_iter().any(|(local, remote)| {
+        sock_diag::destroy_tcp(local, remote).unwrap_or_else(|error| {
+            tracing::debug!(%error, "a socket could not be ended");
+            false
+        })
+    })
+}
+
+fn make_speak(connection: &Connection, translated: IpAddr) -> bool {
+    let (client, server) = ends(connection, translated);
+    let result = poke::tcp(server, client, OWN);
+    if let Err(error) = &result {
+        tracing::debug!(%error, %client, "a client could not be told");
+    }
+    result.is_ok()
+}
+
+/// The client behind this machine and the far end, as the client knows it.
+fn ends(connection: &Connection, translated: IpAddr) -> (SocketAddr, SocketAddr) {
+    if connection.reply_destination.ip() == translated {
+        (connection.source, connection.destination)
+    } else {
+        // Opened from outside to something behind this machine.
+        (connection.reply_source, connection.source)
+    }
+}

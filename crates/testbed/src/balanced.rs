@@ -1,0 +1,288 @@
+//! A client behind a machine with several uplinks, which `ropewalk balance` spreads flows over.
+//!
+//! ```text
+//!                       ┌─ up0 ══ link 0 ══ isp0 ─┐
+//!   client ── lan ── site                         ├── hub ── server
+//!                       └─ up1 ══ link 1 ══ isp1 ─┘
+//! ```
+//!
+//! The hub's namespace is the internet between, without a gateway. The server tells every TCP client
+//! the address that it came from, which tells the uplink.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use serde::Deserialize;
+
+use crate::namespace::{Namespace, address_command, veth};
+use crate::process::{Process, Program};
+use crate::programs;
+use crate::topology::{SERVER, SERVER_V6, Topology};
+
+/// The client, the server's listener, and the program while it runs.
+#[derive(Debug)]
+pub struct Balanced {
+    client: Namespace,
+    site: Namespace,
+    directory: PathBuf,
+    process: Option<Process>,
+}
+
+/// An uplink in `ropewalk status --json`, as far as it is used here.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct UplinkStatus {
+    /// Interface.
+    pub uplink: String,
+    /// State in IPv4.
+    pub state_ipv4: String,
+    /// State in IPv6.
+    pub state_ipv6: String,
+    /// Share of new IPv4 flows.
+    pub share_ipv4: f64,
+    /// What it is taken to carry, Mbit/s.
+    pub capacity_mbit: f64,
+    /// Whether that was measured.
+    pub capacity_measured: bool,
+    /// Flows on it now.
+    pub flows: u64,
+    /// Connections ended when it died.
+    pub severed: u64,
+}
+
+impl Balanced {
+    /// Puts a client behind the topology's site, and a listener on its server. Nothing balances yet.
+    ///
+    /// # Errors
+    /// Without root or the programs.
+    pub fn new(topology: &Topology) -> Result<Self> {
+        let client = Namespace::create("bal", "client")?;
+        let site = topology.site().clone();
+        veth((&client, "eth0"), (&site, "lan0"), 1_500)?;
+        let mut near = String::new();
+        for ip in CLIENT {
+            near += &address_command(ip, length(ip), "eth0");
+        }
+        for ip in ROUTER {
+            near += &format!("route add default via {ip}\n");
+        }
+        let far = ROUTER.map(|ip| address_command(ip, length(ip), "lan0"));
+        site.ip(&far.concat())?;
+        client.ip(&near)?;
+        for address in [IpAddr::from(SERVER), SERVER_V6.into()] {
+            let address = SocketAddr::new(address, PORT);
+            let listener = topology.server().enter(|| TcpListener::bind(address))??;
+            std::thread::spawn(move || serve(&listener));
+        }
+        Ok(Self {
+            client,
+            site,
+            directory: topology.directory().join("balance"),
+            process: None,
+        })
+    }
+
+    /// The client.
+    #[must_use]
+    pub const fn client(&self) -> &Namespace {
+        &self.client
+    }
+
+    /// Writes a configuration: probes go to the server, `more` follows.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn configure(&self, more: &str) -> Result<()> {
+        let section = if more.contains("[balance]") {
+            ""
+        } else {
+            "[balance]\n"
+        };
+        self.configure_probe(&format!("{section}{more}"))
+    }
+
+    /// The same with the section `[probe]` still open.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn configure_probe(&self, more: &str) -> Result<()> {
+        std::fs::create_dir_all(&self.directory)?;
+        let directory = self.directory.display();
+        let text = format!(
+            "state_dir = \"{directory}/state\"\n[api]\nsocket = \"{directory}/api.sock\"\n\
+             [uplinks]\ninclude = [\"up*\"]\n\
+             [probe]\ntargets = [\"{SERVER}\", \"{SERVER_V6}\"]\n{more}"
+        );
+        Ok(std::fs::write(self.config(), text)?)
+    }
+
+    /// A `ropewalk` command with this configuration.
+    ///
+    /// # Errors
+    /// If the program was not built.
+    pub fn program(&self, words: &[&str]) -> Result<Program> {
+        let program = self.site.program(programs::own("ropewalk")?);
+        Ok(program.args(words).arg("--config").arg(self.config()))
+    }
+
+    /// Starts the program and waits until it balances over `uplinks` uplinks.
+    ///
+    /// # Errors
+    /// If it does not come up.
+    pub fn start(&mut self, uplinks: usize) -> Result<()> {
+        self.launch()?;
+        self.wait_for("uplinks that answer", |all| {
+            all.iter()
+                .filter(|uplink| uplink.state_ipv4 == "up")
+                .count()
+                == uplinks
+        })
+    }
+
+    /// Starts the program.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn launch(&mut self) -> Result<()> {
+        let process = self
+            .program(&["balance"])?
+            .start(&self.directory, "balance")?;
+        self.process = Some(process);
+        Ok(())
+    }
+
+    /// The running program.
+    ///
+    /// # Panics
+    /// If it was not started.
+    pub fn process(&mut self) -> &mut Process {
+        self.process.as_mut().expect("it was started")
+    }
+
+    /// State of the uplinks.
+    ///
+    /// # Errors
+    /// If the program does not answer.
+    pub fn status(&self) -> Result<Vec<UplinkStatus>> {
+        #[derive(Deserialize)]
+        struct Status {
+            balance: BalanceStatus,
+        }
+        #[derive(Deserialize)]
+        struct BalanceStatus {
+            uplinks: Vec<UplinkStatus>,
+        }
+        let text = self.program(&["status", "--json"])?.success(COMMAND)?;
+        Ok(serde_json::from_str::<Status>(&text)?.balance.uplinks)
+    }
+
+    /// Waits until `check` holds of the uplinks.
+    ///
+    /// # Errors
+    /// If it does not within some seconds; the message holds the state and the log.
+    pub fn wait_for(&self, what: &str, check: impl Fn(&[UplinkStatus]) -> bool) -> Result<()> {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let status = self.status();
+            if status.as_ref().is_ok_and(|all| check(all)) {
+                return Ok(());
+            }
+            if Instant::now() > end {
+                let log = self
+                    .process
+                    .as_ref()
+                    .map(Process::log_tail)
+                    .unwrap_or_default();
+                bail!("no {what} within {PATIENCE:?}: {status:?}\n{log}");
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Opens a connection from `from` to the server and learns the address it came from.
+    ///
+    /// # Errors
+    /// If it cannot be opened.
+    pub fn connect(from: &Namespace, server: IpAddr, port: u16) -> Result<(TcpStream, IpAddr)> {
+        let address = SocketAddr::new(server, port);
+        let mut stream = from.enter(|| TcpStream::connect_timeout(&address, PATIENCE))??;
+        let came_from = read_address(&mut stream)?;
+        Ok((stream, came_from))
+    }
+
+    /// Opens and closes `count` connections one after the other; how many came from each address.
+    ///
+    /// # Errors
+    /// If one cannot be opened.
+    pub fn count(
+        from: &Namespace,
+        server: IpAddr,
+        count: usize,
+    ) -> Result<BTreeMap<IpAddr, usize>> {
+        let address = SocketAddr::new(server, PORT);
+        from.enter(|| {
+            let mut counts = BTreeMap::new();
+            for _ in 0..count {
+                let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+                *counts.entry(read_address(&mut stream)?).or_default() += 1;
+            }
+            Ok(counts)
+        })?
+    }
+
+    fn config(&self) -> PathBuf {
+        self.directory.join("balance.toml")
+    }
+}
+
+/// The line in which the server tells where a connection came from.
+fn read_address(stream: &mut TcpStream) -> Result<IpAddr> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut line = Vec::new();
+    let mut byte = [0];
+    while line.len() < LINE_MAX {
+        stream.read_exact(&mut byte)?;
+        if byte == *b"\n" {
+            break;
+        }
+        line.push(byte[0]);
+    }
+    let text = String::from_utf8(line)?;
+    text.parse()
+        .with_context(|| format!("{text:?} is no address"))
+}
+
+/// Tells each client its address and keeps the connection until the client ends it.
+fn serve(listener: &TcpListener) {
+    while let Ok((mut stream, from)) = listener.accept() {
+        std::thread::spawn(move || {
+            let _ = stream.write_all(format!("{}\n", from.ip()).as_bytes());
+            let mut rest = [0; 1_024];
+            while matches!(stream.read(&mut rest), Ok(count) if count > 0) {}
+        });
+    }
+}
+
+const fn length(ip: IpAddr) -> u8 {
+    if ip.is_ipv4() { 24 } else { 64 }
+}
+
+/// Addresses of the client, and of the site towards it (RFC 1918, RFC 4193).
+const CLIENT: [IpAddr; 2] = [
+    IpAddr::V4(Ipv4Addr::new(10, 77, 0, 2)),
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0x77, 0, 0, 0, 0, 0, 2)),
+];
+const ROUTER: [IpAddr; 2] = [
+    IpAddr::V4(Ipv4Addr::new(10, 77, 0, 1)),
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0x77, 0, 0, 0, 0, 0, 1)),
+];
+/// Port of the server that tells addresses.
+pub const PORT: u16 = 7_000;
+/// Longest address in text form.
+const LINE_MAX: usize = 64;
+const COMMAND: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(15);
