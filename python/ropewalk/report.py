@@ -31,6 +31,8 @@ class FlowReport:
     goodput_mbit: float
     retransmits: int
     broken: bool
+    pauses: tuple[tuple[float, float], ...] = ()
+    """Begin and end of times without new data, seconds after the start of the plan."""
 
 
 @dataclass(frozen=True)
@@ -206,7 +208,10 @@ def _traffic(reader: _Reader) -> TrafficReport:
         longest_stall_seconds=reader.optional("longest_stall_seconds"),
         flows=tuple(
             FlowReport(
-                flow.number("goodput_mbit"), flow.integer("retransmits"), flow.truth("broken")
+                flow.number("goodput_mbit"),
+                flow.integer("retransmits"),
+                flow.truth("broken"),
+                tuple((p.number("from"), p.number("to")) for p in flow.readers("pauses")),
             )
             for flow in reader.readers("flows")
         ),

@@ -8,6 +8,7 @@
 
 pub mod code;
 pub mod estimate;
+pub mod hold;
 pub mod path;
 pub mod protect;
 pub mod queue;

@@ -145,8 +145,12 @@ fn report_and_probe_round_trip() {
     );
 
     bytes.clear();
-    emit_probe(stamp, &mut bytes);
-    assert_eq!(Datagram::parse(&bytes), Ok(Datagram::Probe { stamp }));
+    for newest in [None, Some(0), Some(0xfffe)] {
+        bytes.clear();
+        emit_probe(stamp, newest, &mut bytes);
+        let probe = Datagram::Probe { stamp, newest };
+        assert_eq!(Datagram::parse(&bytes), Ok(probe));
+    }
 }
 
 #[test]

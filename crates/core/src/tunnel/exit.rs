@@ -136,8 +136,12 @@ impl Tunnel {
                 }
             }
             Datagram::Report { report, .. } => self.handle_report(now, &report),
-            Datagram::Probe { .. } => {
+            Datagram::Probe { newest, .. } => {
                 self.exit.period_start.get_or_insert(now);
+                if let Some(newest) = newest {
+                    self.paths.on_newest(now, path, newest);
+                    self.reinject(now);
+                }
             }
             Datagram::Missing { at, .. } => self.handle_missing(now, &data[at..]),
             Datagram::Awaited { at, .. } => self.handle_awaited(now, &data[at..]),
@@ -162,6 +166,7 @@ impl Tunnel {
         path.arrivals
             .on_packet(now, stamp.path_seq, stamp.sent_at.bits(), length);
         self.exit.reorder.on_path_heard(now, id, stamp);
+        self.paths.on_heard(now, id);
     }
 
     fn deliver(

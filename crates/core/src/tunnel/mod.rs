@@ -21,6 +21,7 @@ mod rescue;
 pub use footprint::Footprint;
 pub use paths::{PathState, PathStats};
 
+use crate::hold::{Hold, HoldStats, Limits, Turn};
 use crate::path::{PathConfig, PathSnapshot};
 use crate::protect::Classes;
 use crate::queue::{EntryQueue, QueueStats};
@@ -29,7 +30,7 @@ use crate::schedule::{FLOW_BUCKETS, Policy, Scheduler, SchedulerKind};
 use bytes::Bytes;
 use entry::Entry;
 use exit::Exit;
-use paths::Paths;
+use paths::{Path, Paths};
 use ropewalk_types::{Duration, Instant, PacketInfo, PathId, Random};
 use std::sync::Arc;
 
@@ -44,6 +45,8 @@ pub struct TunnelConfig {
     pub probe_interval: Option<Duration>,
     /// What is protected against loss, and how.
     pub classes: Arc<Classes>,
+    /// What is kept while no path is up.
+    pub hold: Limits,
 }
 
 /// A datagram bound to a path.
@@ -55,6 +58,8 @@ pub struct Outgoing {
     pub datagram: Bytes,
     /// Differentiated services codepoint for the outer header.
     pub dscp: u8,
+    /// A probe of a path that has fallen silent: it has to leave although the window is full.
+    pub urgent: bool,
 }
 
 /// Counters of a tunnel.
@@ -93,6 +98,10 @@ pub struct TunnelStats {
     pub protection_bytes: u64,
     /// Fragments dropped: incomplete in time, or contradictory.
     pub fragments_dropped: u64,
+    /// Datagrams that had been under way when all paths went down, and were too old afterwards.
+    pub held_old: u64,
+    /// Outages of all paths.
+    pub hold: HoldStats,
     /// The entry queue.
     pub queue: QueueStats,
     /// The exit.
@@ -105,6 +114,7 @@ pub struct Tunnel {
     paths: Paths,
     entry: Entry,
     exit: Exit,
+    hold: Hold,
     flow_secret: u64,
     stats: TunnelStats,
     now: Instant,
@@ -127,8 +137,14 @@ impl Tunnel {
     fn with(config: &TunnelConfig, seed: u64, scheduler: Scheduler) -> Self {
         Self {
             paths: Paths::new(config.probe_interval, config.classes.redundancy),
-            entry: Entry::new(scheduler, Arc::clone(&config.classes)),
+            entry: Entry::with(
+                EntryQueue::new(),
+                scheduler,
+                Arc::clone(&config.classes),
+                config.hold,
+            ),
             exit: Exit::new(),
+            hold: Hold::default(),
             flow_secret: Random::new(seed).next_u64(),
             stats: TunnelStats::default(),
             now: Instant::ZERO,
@@ -150,7 +166,7 @@ impl Tunnel {
             self.entry.scheduler.on_path_removed(id);
             self.exit.reorder.on_path_removed(id);
             self.exit.decoding.on_path_removed(id);
-            self.reinject();
+            self.reinject(now);
         }
     }
 
@@ -158,7 +174,7 @@ impl Tunnel {
     pub fn update_path(&mut self, now: Instant, id: PathId, snapshot: PathSnapshot) {
         self.tick(now);
         self.paths.update(now, id, snapshot);
-        self.reinject();
+        self.reinject(now);
     }
 
     /// Changes the user's marks of a path; nothing under way is disturbed.
@@ -242,6 +258,11 @@ impl Tunnel {
     pub fn poll_transmit(&mut self, now: Instant, out: &mut Vec<Outgoing>, max: usize) -> usize {
         self.tick(now);
         let before = out.len();
+        self.follow_outage(now);
+        if self.hold.since().is_some() {
+            self.paths.poll_probes(now, out);
+            return out.len() - before;
+        }
         self.poll_requests(now, out);
         self.poll_awaited(now, out);
         self.poll_report(now, out);
@@ -249,6 +270,58 @@ impl Tunnel {
         self.entry
             .schedule(now, &mut self.paths, &mut self.stats, out, max);
         out.len() - before
+    }
+
+    /// Begins to hold, or ends it. What was under way goes first: it is older.
+    fn follow_outage(&mut self, now: Instant) {
+        let all_down = self.paths.all_down();
+        match self.hold.follow(now, all_down) {
+            None => {}
+            Some(Turn::Down) if self.hold.is_outage() => self.entry.queue.hold(),
+            // Before the first path is up nothing is lost that ever worked.
+            Some(Turn::Down) => {}
+            Some(Turn::Back) => {
+                self.entry.queue.replay(now);
+                self.reinject(now);
+            }
+        }
+    }
+
+    /// A path on which everything in flight is lost, though its transport may not know yet: it
+    /// takes no place in the window any more. Poll before [`Tunnel::poll_transmit`] and report the
+    /// path again after it.
+    pub fn poll_written_off(&mut self) -> Option<PathId> {
+        self.paths.poll_written_off()
+    }
+
+    /// Since when every path is down; `None` while one is up.
+    #[must_use]
+    pub const fn down_since(&self) -> Option<Instant> {
+        self.hold.since()
+    }
+
+    /// Bytes of inner packets that are held, or were and still wait for their turn.
+    #[must_use]
+    pub const fn held_bytes(&self) -> u64 {
+        self.entry.queue.held_bytes()
+    }
+
+    /// The end of a path is near: both ends use it only while there is nothing else, until it has
+    /// been silent and come back, or `leaving` is taken back.
+    pub fn set_leaving(&mut self, id: PathId, leaving: bool) {
+        self.paths.set_leaving(id, leaving);
+    }
+
+    /// Whether the end of a path has been announced here.
+    #[must_use]
+    pub fn is_leaving(&self, id: PathId) -> bool {
+        self.paths.get(id).is_some_and(Path::is_leaving)
+    }
+
+    /// The time of the last call.
+    #[must_use]
+    pub const fn now(&self) -> Instant {
+        self.now
     }
 
     /// The next inner packet, in order.
@@ -268,6 +341,7 @@ impl Tunnel {
             self.exit.poll_timeout(),
             self.entry.poll_timeout(),
             self.paths.poll_timeout(),
+            self.hold.poll_timeout(),
             report,
         ]
         .into_iter()
@@ -280,8 +354,11 @@ impl Tunnel {
         self.tick(now);
         self.set_patience();
         self.exit.release_due(now, &mut self.stats);
+        if self.hold.sweeps(now) {
+            self.entry.queue.expire_all(now);
+        }
         self.paths.handle_timeout(now);
-        self.reinject();
+        self.reinject(now);
     }
 
     /// Bytes waiting at the entry.
@@ -302,6 +379,10 @@ impl Tunnel {
         stats.rescues_asked = self.exit.rhythms.asked();
         stats.rescued = self.entry.rescuer.rescued;
         stats.protection_bytes += self.entry.again.bytes;
+        stats.hold.replayed = stats.queue.replayed;
+        stats.hold.dropped_full = stats.queue.held_full;
+        stats.hold.dropped_old = stats.queue.held_old + self.stats.held_old;
+        self.hold.count(self.now, &mut stats.hold);
         stats.recovered = self.exit.decoding.recovered;
         stats.repairs_asked = self.exit.reorder.requests.asked();
         stats
@@ -329,12 +410,6 @@ impl Tunnel {
 #[expect(clippy::cast_possible_truncation, reason = "the modulus fits")]
 fn flow_bucket(info: &PacketInfo, secret: u64) -> u16 {
     (info.flow.hash(secret) % FLOW_BUCKETS as u64) as u16
-}
-
-impl Entry {
-    fn new(scheduler: Scheduler, classes: Arc<Classes>) -> Self {
-        Self::with(EntryQueue::new(), scheduler, classes)
-    }
 }
 
 impl Exit {

@@ -104,6 +104,7 @@ impl Pair {
             scheduler,
             probe_interval: None,
             classes: Default::default(),
+            hold: Default::default(),
         };
         let mut pair = Self {
             now: Instant::from_millis(1),
@@ -531,6 +532,7 @@ fn call(classes: Classes, cut: std::ops::Range<u32>) -> (Pair, Vec<Option<Durati
             scheduler: SchedulerKind::Auto,
             probe_interval: None,
             classes: classes.into(),
+            hold: Default::default(),
         },
         1,
     );
@@ -611,6 +613,7 @@ fn copies_on_a_metered_path_keep_to_their_budget() {
         scheduler: SchedulerKind::Auto,
         probe_interval: None,
         classes: Classes::all(Protection::Duplicate).into(),
+        hold: Default::default(),
     };
     pair.a = Tunnel::new(config, 1);
     let budget = PathConfig {

@@ -6,6 +6,7 @@
 
 mod class;
 pub mod common;
+mod hold;
 pub mod hub;
 pub mod reader;
 pub mod relay;

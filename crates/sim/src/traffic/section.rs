@@ -108,6 +108,8 @@ impl Section {
                 direction,
                 start,
                 segment,
+                // The simulated receiver reads at once and has room for everything.
+                window: _,
                 ..
             } => {
                 let mtu = segment.map_or(mtu, |bytes| mtu.min(bytes + TCP_HEADERS));

@@ -111,6 +111,14 @@ impl Slot {
         result
     }
 
+    /// Sends a small datagram although the window is full. What is queued leaves before it.
+    pub(super) fn send_urgent(&mut self, datagram: Bytes) -> Result<(), SendError> {
+        self.send(datagram)?;
+        let mtu = u64::from(self.conn.current_mtu());
+        self.state.let_through(2 * mtu);
+        Ok(())
+    }
+
     pub(super) fn max_datagram(&self) -> usize {
         usize::from(self.conn.current_mtu()).saturating_sub(self.overhead)
     }
@@ -134,6 +142,9 @@ impl Slot {
         }
         let queued = self.queued();
         self.state.set_queued(queued);
+        if queued == 0 {
+            self.state.end_let_through();
+        }
         transmit
     }
 
