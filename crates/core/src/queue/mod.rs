@@ -220,6 +220,9 @@ impl EntryQueue {
 
     /// It is over: what is held leaves as paths take it.
     pub const fn replay(&mut self, now: Instant) {
+        if !self.held.now {
+            return;
+        }
         self.held.now = false;
         self.held.bytes = self.bytes;
         self.held.until = now;

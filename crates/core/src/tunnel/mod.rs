@@ -13,6 +13,7 @@ mod exit;
 mod footprint;
 mod fragment;
 mod load;
+mod outage;
 mod paths;
 mod repair;
 mod report;
@@ -21,7 +22,7 @@ mod rescue;
 pub use footprint::Footprint;
 pub use paths::{PathState, PathStats};
 
-use crate::hold::{Hold, HoldStats, Limits, Turn};
+use crate::hold::{Hold, HoldStats, Limits};
 use crate::path::{PathConfig, PathSnapshot};
 use crate::protect::Classes;
 use crate::queue::{EntryQueue, QueueStats};
@@ -30,7 +31,7 @@ use crate::schedule::{FLOW_BUCKETS, Policy, Scheduler, SchedulerKind};
 use bytes::Bytes;
 use entry::Entry;
 use exit::Exit;
-use paths::{Path, Paths};
+use paths::Paths;
 use ropewalk_types::{Duration, Instant, PacketInfo, PathId, Random};
 use std::sync::Arc;
 
@@ -272,58 +273,6 @@ impl Tunnel {
         out.len() - before
     }
 
-    /// Begins to hold, or ends it. What was under way goes first: it is older.
-    fn follow_outage(&mut self, now: Instant) {
-        let all_down = self.paths.all_down();
-        match self.hold.follow(now, all_down) {
-            None => {}
-            Some(Turn::Down) if self.hold.is_outage() => self.entry.queue.hold(),
-            // Before the first path is up nothing is lost that ever worked.
-            Some(Turn::Down) => {}
-            Some(Turn::Back) => {
-                self.entry.queue.replay(now);
-                self.reinject(now);
-            }
-        }
-    }
-
-    /// A path on which everything in flight is lost, though its transport may not know yet: it
-    /// takes no place in the window any more. Poll before [`Tunnel::poll_transmit`] and report the
-    /// path again after it.
-    pub fn poll_written_off(&mut self) -> Option<PathId> {
-        self.paths.poll_written_off()
-    }
-
-    /// Since when every path is down; `None` while one is up.
-    #[must_use]
-    pub const fn down_since(&self) -> Option<Instant> {
-        self.hold.since()
-    }
-
-    /// Bytes of inner packets that are held, or were and still wait for their turn.
-    #[must_use]
-    pub const fn held_bytes(&self) -> u64 {
-        self.entry.queue.held_bytes()
-    }
-
-    /// The end of a path is near: both ends use it only while there is nothing else, until it has
-    /// been silent and come back, or `leaving` is taken back.
-    pub fn set_leaving(&mut self, id: PathId, leaving: bool) {
-        self.paths.set_leaving(id, leaving);
-    }
-
-    /// Whether the end of a path has been announced here.
-    #[must_use]
-    pub fn is_leaving(&self, id: PathId) -> bool {
-        self.paths.get(id).is_some_and(Path::is_leaving)
-    }
-
-    /// The time of the last call.
-    #[must_use]
-    pub const fn now(&self) -> Instant {
-        self.now
-    }
-
     /// The next inner packet, in order.
     pub fn poll_inner(&mut self) -> Option<Inner> {
         let inner = self.exit.reorder.poll()?;
@@ -359,6 +308,12 @@ impl Tunnel {
         }
         self.paths.handle_timeout(now);
         self.reinject(now);
+    }
+
+    /// The time of the last call.
+    #[must_use]
+    pub const fn now(&self) -> Instant {
+        self.now
     }
 
     /// Bytes waiting at the entry.

@@ -23,9 +23,6 @@ const SUSPECT_MIN: Duration = Duration::from_millis(80);
 const SUSPECT_MARGIN: Duration = Duration::from_millis(60);
 /// The same for the probe that asks before.
 const DOUBT_MARGIN: Duration = Duration::from_millis(30);
-/// A sign of life after hearing nothing for this long means that a path that was silent both ways is
-/// back. In an outage both ends probe several times in that.
-const HEARD_SILENCE: Duration = Duration::from_millis(150);
 /// How long a peer's word that a path is suspect holds without being repeated.
 const PEER_SUSPECT: Duration = Duration::from_millis(600);
 
@@ -89,16 +86,16 @@ pub(super) struct Path {
     pub doubt_until: Instant,
     /// When a probe follows the newest packet, so that its loss shows.
     tail_due: Option<Instant>,
-    suspect_since: Option<Instant>,
-    peer_suspect: Option<PeerSuspect>,
+    pub suspect_since: Option<Instant>,
+    pub peer_suspect: Option<PeerSuspect>,
     /// When the last datagram of the peer came.
-    heard_at: Instant,
+    pub heard_at: Instant,
     /// The silence under way counts from here: the path has shown life since it began.
-    excused_at: Instant,
+    pub excused_at: Instant,
     /// What it carried since then may not have arrived, and has not been sent again.
-    undelivered: Option<Instant>,
+    pub undelivered: Option<Instant>,
     /// Its end has been announced: used only while there is nothing else.
-    leaving: bool,
+    pub leaving: bool,
     next_seq: u16,
     last_sent: Instant,
     /// When silence was last answered with a probe.
@@ -109,7 +106,7 @@ pub(super) struct Path {
 
 /// The peer's word that it gets no acknowledgements on a path.
 #[derive(Clone, Copy, Debug)]
-struct PeerSuspect {
+pub(super) struct PeerSuspect {
     since: Instant,
     until: Instant,
 }
@@ -180,7 +177,7 @@ impl Path {
     }
 
     /// Whether it has been silent for long enough to be doubted.
-    fn in_doubt(&self, now: Instant) -> bool {
+    pub fn in_doubt(&self, now: Instant) -> bool {
         self.suspect() || self.doubted_at().is_some_and(|at| at <= now)
     }
 
@@ -323,14 +320,14 @@ impl Budget {
 #[derive(Debug)]
 pub(super) struct Paths {
     /// Boxed: each is large, and looking for one must not touch the others.
-    map: PathMap<Box<Path>>,
+    pub map: PathMap<Box<Path>>,
     pub owd: OneWayDelay,
     /// A path has just become suspect, or is no longer: the peer should know at once.
     pub state_changed: bool,
     /// What went over paths that are gone or back and may not have arrived, or did not.
     pub doubtful: Vec<Sent>,
     /// Paths on which everything in flight is lost.
-    written_off: PathSet,
+    pub written_off: PathSet,
     probe_interval: Option<Duration>,
     redundancy: Option<f64>,
 }
@@ -416,75 +413,6 @@ impl Paths {
         if let Some(path) = self.map.get_mut(id) {
             path.snapshot = snapshot;
             self.state_changed |= path.judge(now);
-        }
-    }
-
-    /// Whether no path is known to work; none at all is no path that works, either.
-    pub fn all_down(&self) -> bool {
-        self.iter().all(|(_, path)| path.suspect())
-    }
-
-    /// Moves what paths carried before they fell silent to what is doubtful, now that a path can
-    /// take it.
-    pub fn collect_undelivered(&mut self) {
-        for (_, path) in self.map.iter_mut() {
-            if let Some(since) = path.undelivered.take() {
-                self.doubtful.extend(path.sent_log.take_since(since));
-            }
-        }
-    }
-
-    /// A datagram of the peer came over a path. When no path works and nothing had come for a
-    /// while, that is the first sign that this one is back: the acknowledgement of a probe takes a
-    /// whole round trip, and the peer's probe half of one.
-    pub fn on_heard(&mut self, now: Instant, id: PathId) {
-        let Some(path) = self.map.get_mut(id) else {
-            return;
-        };
-        let silence = now.since(std::mem::replace(&mut path.heard_at, now));
-        if !path.suspect() || silence < HEARD_SILENCE || !self.all_down() {
-            return;
-        }
-        if let Some(path) = self.map.get_mut(id) {
-            path.excused_at = now;
-            path.suspect_since = None;
-            path.peer_suspect = None;
-            path.leaving = false;
-            self.state_changed = true;
-            self.written_off = self.written_off.with(id);
-        }
-    }
-
-    /// The peer says which number it got last on a path. Where that path is in doubt, whatever was
-    /// sent after that one and a round trip ago is lost, and in flight no more.
-    pub fn on_newest(&mut self, now: Instant, id: PathId, newest: u16) {
-        let Some(path) = self.map.get_mut(id) else {
-            return;
-        };
-        if path.undelivered.take().is_none() && !path.in_doubt(now) {
-            return;
-        }
-        let before = now - path.snapshot.srtt - 2 * path.snapshot.rttvar;
-        let known = self.doubtful.len();
-        self.doubtful
-            .extend(path.sent_log.take_after(newest, before));
-        if self.doubtful.len() > known {
-            self.written_off = self.written_off.with(id);
-        }
-    }
-
-    /// A path on which everything in flight is lost; each is named once.
-    pub fn poll_written_off(&mut self) -> Option<PathId> {
-        let id = self.written_off.iter().next()?;
-        self.written_off = self.written_off.without(id);
-        Some(id)
-    }
-
-    /// The end of a path is near, or is not after all.
-    pub fn set_leaving(&mut self, id: PathId, leaving: bool) {
-        if let Some(path) = self.map.get_mut(id) {
-            self.state_changed |= path.leaving != leaving;
-            path.leaving = leaving;
         }
     }
 

@@ -176,7 +176,7 @@ impl Site {
         }
         self.peer.remove_path(now, fabric, id, why);
         fabric.flush_all(now);
-        if let Some((socket, _)) = path.socket {
+        for socket in path.sockets.into_iter().flatten() {
             fabric.close_udp(socket);
         }
         let gone = Control::PathGone {
@@ -370,9 +370,19 @@ impl Role for Site {
                 let Some((id, index)) = self.attempt_of(link) else {
                     return;
                 };
+                // The connection that was there before may have come back meanwhile: it knows the
+                // path, and a new one would have to find everything out again.
+                let carrier = self.peer.paths[id.index()].as_ref().map(|p| p.link);
+                let well = self.peer.tunnel.path_state(id) == Some(PathState::Up)
+                    && carrier.is_some_and(|link| fabric.transport(link) == "quic");
                 let Some(path) = &mut self.paths[id.index()] else {
                     return;
                 };
+                if well {
+                    let attempt = path.attempts.remove(index);
+                    fabric.close(now, attempt.link, "not needed any more");
+                    return;
+                }
                 path.attempts[index].connected = true;
                 tracing::debug!(uplink = path.uplink.name, "connected, saying hello");
                 let generation = path.attempts[index].generation;
