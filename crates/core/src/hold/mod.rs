@@ -46,8 +46,8 @@ pub(crate) struct Hold {
 pub(crate) enum Turn {
     /// The last path went down.
     Down,
-    /// A path is back.
-    Back,
+    /// A path is back; all had been down since then.
+    Back(Instant),
 }
 
 impl Hold {
@@ -66,7 +66,7 @@ impl Hold {
                     self.down = self.down + now.since(since);
                 }
                 self.began = true;
-                Some(Turn::Back)
+                Some(Turn::Back(since))
             }
             (None, false) => {
                 self.began = true;
@@ -125,10 +125,10 @@ impl Probing {
 
 /// How often an outage is rid of what has become too old.
 const SWEEP: Duration = Duration::from_secs(1);
-/// Up to which silence which interval is used: 23 kbit/s per path and direction in the first
-/// minute, a tenth of it in the next ones.
+/// Up to which silence which interval is used: 37 kbit/s per path and direction in the first
+/// minute, 2 kbit/s in the next ones.
 const STEPS: [(Duration, Duration); 2] = [
-    (Duration::from_secs(60), Duration::from_millis(25)),
+    (Duration::from_secs(60), Duration::from_millis(15)),
     (Duration::from_secs(600), Duration::from_millis(250)),
 ];
 /// Afterwards.
@@ -146,14 +146,15 @@ mod tests {
     fn the_start_is_no_outage_and_what_follows_is_counted() {
         let mut hold = Hold::default();
         assert_eq!(hold.follow(at(0), true), Some(Turn::Down));
-        assert_eq!(hold.follow(at(500), false), Some(Turn::Back));
+        assert_eq!(hold.follow(at(500), false), Some(Turn::Back(at(0))));
         assert_eq!(hold.follow(at(600), false), None);
         assert_eq!(hold.follow(at(1_000), true), Some(Turn::Down));
         assert_eq!(hold.since(), Some(at(1_000)));
         let mut stats = HoldStats::default();
         hold.count(at(1_250), &mut stats);
         assert_eq!((stats.outages, stats.down), (1, Duration::from_millis(250)));
-        assert_eq!(hold.follow(at(3_000), false), Some(Turn::Back));
+        let back = Some(Turn::Back(at(1_000)));
+        assert_eq!(hold.follow(at(3_000), false), back);
         hold.count(at(9_000), &mut stats);
         assert_eq!((stats.outages, stats.down), (1, Duration::from_secs(2)));
     }
@@ -164,7 +165,7 @@ mod tests {
             let interval = Probing::interval(Duration::from_secs(silence));
             1.0 / interval.as_secs_f64()
         };
-        assert!(per_second(30) >= 40.0, "found within 25 ms");
+        assert!(per_second(30) >= 60.0, "found within 16 ms");
         assert!(per_second(61) <= 4.0);
         assert!(per_second(100_000) <= 1.0);
     }

@@ -284,7 +284,13 @@ impl EntryQueue {
             self.keep_limits(flow);
             return;
         }
-        while self.bytes - self.held.bytes > self.limit_bytes || self.packets > LIMIT_PACKETS {
+        // What an outage left has bounds of its own, and is not to pay for what comes after it.
+        let held = if self.held.bytes > 0 {
+            self.limits.bytes_max
+        } else {
+            0
+        };
+        while self.bytes > self.limit_bytes + held || self.packets > LIMIT_PACKETS {
             self.drop_from_fattest();
         }
     }

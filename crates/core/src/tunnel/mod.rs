@@ -261,7 +261,7 @@ impl Tunnel {
         let before = out.len();
         self.follow_outage(now);
         if self.hold.since().is_some() {
-            self.paths.poll_probes(now, out);
+            self.poll_outage(now, out);
             return out.len() - before;
         }
         self.poll_requests(now, out);

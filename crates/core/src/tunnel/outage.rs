@@ -4,14 +4,18 @@
 //! the peer is therefore the first sign of life, half a round trip after the return, and says what
 //! the outage swallowed: sending begins then, without waiting for an acknowledgement.
 
-use super::Tunnel;
 use super::paths::{Path, Paths};
+use super::{Outgoing, Tunnel};
 use crate::hold::Turn;
+use bytes::Bytes;
 use ropewalk_types::{Duration, Instant, PathId};
+use ropewalk_wire::{MISSING_RUNS_MAX, emit_missing};
 
 /// A sign of life after hearing nothing for this long means that a path that was silent both ways is
 /// back. In an outage both ends probe several times in that.
 const HEARD_SILENCE: Duration = Duration::from_millis(150);
+/// What a question counts as on its path.
+const QUESTION_BYTES: usize = 30;
 
 impl Paths {
     /// Whether no path is known to work; none at all is no path that works, either.
@@ -93,10 +97,40 @@ impl Tunnel {
             Some(Turn::Down) if self.hold.is_outage() => self.entry.queue.hold(),
             // Before the first path is up nothing is lost that ever worked.
             Some(Turn::Down) => {}
-            Some(Turn::Back) => {
+            Some(Turn::Back(since)) => {
                 self.entry.queue.replay(now);
                 self.reinject(now);
+                for (_, path) in self.paths.iter_mut() {
+                    path.sent_log.skip(now.since(since));
+                }
             }
+        }
+    }
+
+    /// Appends the probes that are due in an outage, and with each the question for what is missing:
+    /// the first that gets through finds everything out.
+    pub(super) fn poll_outage(&mut self, now: Instant, out: &mut Vec<Outgoing>) {
+        let before = out.len();
+        self.paths.poll_probes(now, out);
+        let probed: Vec<PathId> = out[before..].iter().map(|probe| probe.path).collect();
+        if probed.is_empty() {
+            return;
+        }
+        let mut runs = Vec::new();
+        let requests = &self.exit.reorder.requests;
+        requests.outstanding(MISSING_RUNS_MAX, &mut runs);
+        for id in probed {
+            let Some(path) = self.paths.get_mut(id).filter(|_| !runs.is_empty()) else {
+                continue;
+            };
+            let mut bytes = Vec::new();
+            emit_missing(path.stamp(now, QUESTION_BYTES), &runs, &mut bytes);
+            out.push(Outgoing {
+                path: id,
+                datagram: Bytes::from(bytes),
+                dscp: 0,
+                urgent: true,
+            });
         }
     }
 

@@ -23,6 +23,8 @@ const SUSPECT_MIN: Duration = Duration::from_millis(80);
 const SUSPECT_MARGIN: Duration = Duration::from_millis(60);
 /// The same for the probe that asks before.
 const DOUBT_MARGIN: Duration = Duration::from_millis(30);
+/// So long after its return a path still has what it carried before.
+const EXCUSED_FOR: Duration = Duration::from_secs(1);
 /// How long a peer's word that a path is suspect holds without being repeated.
 const PEER_SUSPECT: Duration = Duration::from_millis(600);
 
@@ -485,8 +487,11 @@ impl Paths {
     pub fn wants_repair(&mut self, now: Instant, id: PathId) -> Option<&mut Path> {
         let path = self.get_mut(id)?;
         path.sent_log.want(now);
-        // A question may come long after: what a probe of an idle path shows to be missing.
-        path.sent_log.forget_old(now);
+        // A question may come long after: what a probe of an idle path shows to be missing. After
+        // an outage that is not too late.
+        if !path.suspect() && now.since(path.excused_at) > EXCUSED_FOR {
+            path.sent_log.forget_old(now);
+        }
         Some(path)
     }
 

@@ -161,6 +161,8 @@ impl Peer {
             while let Some(id) = self.tunnel.poll_written_off() {
                 if let Some(path) = &self.paths[id.index()] {
                     fabric.write_off(path.link);
+                    // What waited behind the window leaves first and makes room for more.
+                    fabric.flush(now, path.link);
                 }
             }
             self.refresh(now, fabric);

@@ -116,7 +116,7 @@ fn probes_in_an_outage_cost_little() {
     let before = pair.links[0].sent;
     pair.run(Duration::from_secs(10));
     let probes = pair.links[0].sent - before;
-    assert!((380..=410).contains(&probes), "{probes} in 10 s");
+    assert!((620..=670).contains(&probes), "{probes} in 10 s");
 }
 
 #[test]
@@ -144,8 +144,8 @@ fn both_ends_leave_a_path_whose_end_is_announced_and_return_when_it_does() {
     step(&mut pair, 200);
     let again = step(&mut pair, 100);
     assert!(again[0] > 80, "{again:?}");
-    let numbers = pair.numbers();
-    assert_eq!(numbers.len(), pair.sent as usize);
+    pair.run(Duration::from_secs(1));
+    assert_eq!(pair.numbers().len(), pair.sent as usize);
 }
 
 #[test]

@@ -119,8 +119,12 @@ impl<S: SubTunnel> Gateway<S> {
         for _ in 0..ROUNDS {
             self.refresh(now);
             while let Some(path) = self.tunnel.poll_written_off() {
-                self.paths[path.index()].write_off();
-                self.refresh(now);
+                let index = path.index();
+                self.paths[index].write_off();
+                // What waited behind the window leaves first and makes room for more.
+                while let Some(packet) = self.paths[index].poll_transmit(now) {
+                    send(index, packet);
+                }
             }
             let bound = self.tunnel.poll_transmit(now, &mut self.out, ROUND_PACKETS);
             for outgoing in self.out.drain(..) {
