@@ -178,6 +178,7 @@ impl Section {
                     goodput_mbit: flow.counted_bytes() as f64 * 8e-6 / seconds,
                     retransmits: transfer.stats().retransmits,
                     broken: false,
+                    ..FlowReport::default()
                 }),
                 Kind::Ping(ping) => {
                     let (sent, answered) = (ping.sent(), ping.rtt_ms.len() as u64);
