@@ -25,14 +25,21 @@ class Distribution:
 
 
 @dataclass(frozen=True)
+class Pause:
+    """A time without new data, seconds after the start of the plan."""
+
+    begin: float
+    end: float
+
+
+@dataclass(frozen=True)
 class FlowReport:
     """One bulk connection."""
 
     goodput_mbit: float
     retransmits: int
     broken: bool
-    pauses: tuple[tuple[float, float], ...] = ()
-    """Begin and end of times without new data, seconds after the start of the plan."""
+    pauses: tuple[Pause, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -211,7 +218,10 @@ def _traffic(reader: _Reader) -> TrafficReport:
                 flow.number("goodput_mbit"),
                 flow.integer("retransmits"),
                 flow.truth("broken"),
-                tuple((p.number("from"), p.number("to")) for p in flow.readers("pauses")),
+                tuple(
+                    Pause(pause.number("begin"), pause.number("end"))
+                    for pause in flow.readers("pauses")
+                ),
             )
             for flow in reader.readers("flows")
         ),

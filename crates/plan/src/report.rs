@@ -88,9 +88,9 @@ pub struct FlowReport {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Pause {
     /// When the last data before it came, seconds after the start of the plan.
-    pub from: f64,
+    pub begin: f64,
     /// When the first data after it came.
-    pub to: f64,
+    pub end: f64,
 }
 
 /// A distribution; all values in the unit its field says.

@@ -110,7 +110,8 @@ def outages_of(plan: Plan) -> list[tuple[float, float]]:
 def idle_after(report: Report, down: float, up: float, end: float) -> float:
     """Seconds from the return until new data came; all that is left if none did."""
     flows = [flow for traffic in report.traffic for flow in traffic.flows]
-    across = [to for flow in flows for begin, to in flow.pauses if begin < up and to > down]
+    pauses = [pause for flow in flows for pause in flow.pauses]
+    across = [pause.end for pause in pauses if pause.begin < up and pause.end > down]
     return max(0.0, max(across) - up) if across else end - up
 
 

@@ -98,8 +98,8 @@ fn pauses(flow: &bulk::FlowReport, after: Duration) -> Vec<Pause> {
     let pauses = flow.pauses.iter();
     pauses
         .map(|(from, to)| Pause {
-            from: seconds(from),
-            to: seconds(to),
+            begin: seconds(from),
+            end: seconds(to),
         })
         .collect()
 }
