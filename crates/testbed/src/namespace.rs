@@ -159,8 +159,10 @@ impl Namespace {
     /// If there is no such interface.
     pub fn remember_neighbours(&self, interface: &str) -> Result<()> {
         for family in ["ipv4", "ipv6"] {
-            let key = format!("net/{family}/neigh/{interface}/base_reachable_time_ms");
-            self.sysctl(&key, NEIGHBOUR_KNOWN_MS)?;
+            let key = |name| format!("net/{family}/neigh/{interface}/{name}");
+            self.sysctl(&key("base_reachable_time_ms"), NEIGHBOUR_KNOWN_MS)?;
+            // One that was only heard of is used for so long before it is asked.
+            self.sysctl(&key("delay_first_probe_time"), NEIGHBOUR_USED_S)?;
         }
         Ok(())
     }
@@ -339,6 +341,7 @@ fn snmp_value(table: &str, prefix: &str, key: &str) -> Option<u64> {
 
 /// How long a neighbour that answered counts as there: longer than any test.
 const NEIGHBOUR_KNOWN_MS: &str = "3600000";
+const NEIGHBOUR_USED_S: &str = "3600";
 /// Bound of one administrative command.
 const LIMIT: Duration = Duration::from_secs(20);
 
