@@ -106,7 +106,7 @@ fn a_packet_sent_again_has_a_new_stamp_and_may_be_a_copy() {
         })
     );
     let mut probe = Vec::new();
-    emit_probe(stamp, &mut probe);
+    emit_probe(stamp, None, &mut probe);
     assert_eq!(restamp(&mut probe, stamp, false), Err(WireError::Invalid));
 }
 
