@@ -18,9 +18,13 @@ const SOON: Duration = Duration::from_secs(1);
 fn set_all(lab: &Lab, count: usize, away: bool) {
     for uplink in 0..count {
         if away {
-            lab.topology.cut(uplink, Cut::Blackhole).unwrap();
+            lab.topology
+                .cut(uplink, Cut::Blackhole)
+                .expect("the link exists");
         } else {
-            lab.topology.restore(uplink, Cut::Blackhole).unwrap();
+            lab.topology
+                .restore(uplink, Cut::Blackhole)
+                .expect("the link exists");
         }
     }
 }

@@ -63,7 +63,7 @@ impl Hold {
             (Some(since), false) => {
                 self.since = None;
                 if self.began {
-                    self.down = self.down + now.since(since);
+                    self.down += now.since(since);
                 }
                 self.began = true;
                 Some(Turn::Back(since))
