@@ -50,14 +50,17 @@ impl Exit {
     }
 
     pub fn poll_timeout(&self) -> Option<Instant> {
-        [
-            self.reorder.poll_timeout(),
-            self.fragments.poll_timeout(),
-            self.rhythms.poll_timeout(),
-        ]
-        .into_iter()
-        .flatten()
-        .min()
+        let release = self.reorder.poll_timeout();
+        release
+            .into_iter()
+            .chain(self.fragments.poll_timeout())
+            .min()
+    }
+
+    /// When there is something overdue to ask the peer for.
+    pub fn poll_ask_timeout(&self) -> Option<Instant> {
+        let missing = self.reorder.requests.poll_timeout();
+        missing.into_iter().chain(self.rhythms.poll_timeout()).min()
     }
 
     pub fn release_due(&mut self, now: Instant, stats: &mut TunnelStats) {

@@ -286,12 +286,18 @@ impl Tunnel {
     pub fn poll_timeout(&self) -> Option<Instant> {
         // A report waits for a path to carry it: without one there is nothing to be done in time.
         let report = self.exit.report_due().filter(|_| !self.paths.is_empty());
+        // In an outage nothing is sent but probes: whatever else is due to be sent is not missed.
+        let sends = [
+            self.exit.poll_ask_timeout(),
+            self.entry.poll_timeout(),
+            report,
+        ];
+        let sends = sends.into_iter().flatten().min();
         [
             self.exit.poll_timeout(),
-            self.entry.poll_timeout(),
+            sends.filter(|_| !self.paths.all_down()),
             self.paths.poll_timeout(),
             self.hold.poll_timeout(),
-            report,
         ]
         .into_iter()
         .flatten()
