@@ -132,7 +132,8 @@ class Tcp:
     """Bulk TCP connections that always have something to send.
 
     `segment` is the most data in a segment, bytes. With `Relay` and `Chain`, `enter` is the gateway
-    that the host of the site's side is at, from 1, and `access` its own link to it.
+    that the host of the site's side is at, from 1, and `access` its own link to it. `window`, for
+    the kernel only, is about the receiver's largest window in bytes; pauses are reported then.
     """
 
     flows: int = 1
@@ -140,6 +141,7 @@ class Tcp:
     direction: Direction = "down"
     start_s: float = 0.0
     segment: int | None = None
+    window: int | None = None
     enter: int | None = None
     access: Link = Link()
 

@@ -25,12 +25,21 @@ class Distribution:
 
 
 @dataclass(frozen=True)
+class Pause:
+    """A time without new data, seconds after the start of the plan."""
+
+    begin: float
+    end: float
+
+
+@dataclass(frozen=True)
 class FlowReport:
     """One bulk connection."""
 
     goodput_mbit: float
     retransmits: int
     broken: bool
+    pauses: tuple[Pause, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -206,7 +215,13 @@ def _traffic(reader: _Reader) -> TrafficReport:
         longest_stall_seconds=reader.optional("longest_stall_seconds"),
         flows=tuple(
             FlowReport(
-                flow.number("goodput_mbit"), flow.integer("retransmits"), flow.truth("broken")
+                flow.number("goodput_mbit"),
+                flow.integer("retransmits"),
+                flow.truth("broken"),
+                tuple(
+                    Pause(pause.number("begin"), pause.number("end"))
+                    for pause in flow.readers("pauses")
+                ),
             )
             for flow in reader.readers("flows")
         ),

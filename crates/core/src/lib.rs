@@ -9,6 +9,7 @@
 pub mod balance;
 pub mod code;
 pub mod estimate;
+pub mod hold;
 pub mod path;
 pub mod protect;
 pub mod queue;

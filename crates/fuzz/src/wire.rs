@@ -67,9 +67,9 @@ fn again(data: &[u8], datagram: &Datagram) {
             emit_report(*stamp, report, &mut out);
             assert_eq!(data[1..], out[1..]);
         }
-        Datagram::Probe { stamp } => {
-            emit_probe(*stamp, &mut out);
-            assert_eq!(data[1..STAMP], out[1..]);
+        Datagram::Probe { stamp, newest } => {
+            emit_probe(*stamp, *newest, &mut out);
+            assert_eq!(data[1..out.len()], out[1..]);
         }
         Datagram::Missing { stamp, at } => {
             let runs: Vec<MissingRun> = missing_runs(&data[*at..]).collect();

@@ -38,7 +38,7 @@ mod traffic;
 
 pub use ceiling::{INNER_HEADERS, OUTER_OVERHEAD, direct_ceiling, tunnel_ceiling};
 pub use report::{
-    Distribution, FlowReport, PathReport, Report, TrafficReport, TunnelReport, overhead,
+    Distribution, FlowReport, PathReport, Pause, Report, TrafficReport, TunnelReport, overhead,
 };
 pub use row::{HOPS_MAX, RelayPlan};
 pub use traffic::{Congestion, Direction, SEGMENT_MAX, Traffic};

@@ -78,6 +78,19 @@ pub struct FlowReport {
     /// Whether the connection broke.
     #[serde(default)]
     pub broken: bool,
+    /// Pauses of 20 ms and more between two arrivals of new data, the warm-up included: seconds
+    /// after the start of the plan. Known only where the plan sets a `window`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pauses: Vec<Pause>,
+}
+
+/// A time in which a connection delivered nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Pause {
+    /// When the last data before it came, seconds after the start of the plan.
+    pub begin: f64,
+    /// When the first data after it came.
+    pub end: f64,
 }
 
 /// A distribution; all values in the unit its field says.

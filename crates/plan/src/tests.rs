@@ -122,6 +122,7 @@ fn bad_rows_name_the_key() {
         ("enter = 2", "enter = 3", "traffic[1].enter"),
         ("enter = 2", "enter = 0", "traffic[1].enter"),
         ("segment = 1000", "segment = 2000", "traffic[0].segment"),
+        ("segment = 1000", "window = 20", "traffic[0].window"),
         ("queue_packets", "queue_pakets", "queue_pakets"),
     ] {
         assert!(ROW.contains(from), "{from}");

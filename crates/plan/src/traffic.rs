@@ -49,6 +49,10 @@ pub enum Traffic {
         /// Bytes of data in a segment at most, 100 to 1,448; what the carrier allows unless given.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         segment: Option<u32>,
+        /// Kernel only: the receiver's window is at most about so many bytes, 4,096 to 16,000,000.
+        /// The payload is then checked byte by byte, and pauses are reported to the millisecond.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        window: Option<u32>,
         /// `relay` and `chain` only: which gateway the host of the site's side is at; 1 is the
         /// site, 2 the next towards the server.
         #[serde(default = "one", skip_serializing_if = "is_one")]
@@ -143,9 +147,13 @@ impl Traffic {
                 flows,
                 start,
                 segment,
+                window,
                 ..
             } => {
                 count("flows", flows, FLOWS_MAX)?;
+                if window.is_some_and(|bytes| !(WINDOW_MIN..=WINDOW_MAX).contains(&bytes)) {
+                    return Err(("window", format!("use {WINDOW_MIN} to {WINDOW_MAX}")));
+                }
                 if segment.is_some_and(|bytes| !(SEGMENT_MIN..=SEGMENT_MAX).contains(&bytes)) {
                     return Err(("segment", format!("use {SEGMENT_MIN} to {SEGMENT_MAX}")));
                 }
@@ -192,6 +200,9 @@ fn at_least(
 
 const FLOWS_MAX: u32 = 1_000;
 const SEGMENT_MIN: u32 = 100;
+/// Receive windows that the kernel can be made to keep to.
+const WINDOW_MIN: u32 = 4_096;
+const WINDOW_MAX: u32 = 16_000_000;
 /// Most data of a TCP segment in a packet of 1,500 bytes, with timestamps.
 pub const SEGMENT_MAX: u32 = 1_448;
 

@@ -93,6 +93,16 @@ pub struct TunnelStatus {
     pub data_bytes: u64,
     /// Bytes that protection added.
     pub protection_bytes: u64,
+    /// Times that every path was down.
+    pub outages: u64,
+    /// Seconds that every path was down.
+    pub outage_s: f64,
+    /// Packets held in outages that left after them.
+    pub replayed: u64,
+    /// Packets dropped in outages because too much was held.
+    pub hold_dropped_full: u64,
+    /// Packets dropped after outages because they were too old.
+    pub hold_dropped_old: u64,
     /// Why the scheduler does what it does, if it says.
     pub reason: String,
     /// The paths.
@@ -105,7 +115,7 @@ pub struct TunnelStatus {
 pub struct PathStatus {
     /// Uplink name.
     pub uplink: String,
-    /// `up`, `suspect`, `connecting`, `down` or `disabled`.
+    /// `up`, `leaving`, `suspect`, `connecting`, `down` or `disabled`.
     pub state: String,
     /// `quic` or `tls`.
     pub transport: String,

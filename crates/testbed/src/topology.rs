@@ -289,6 +289,8 @@ impl Topology {
         let mut far = address_command(uplink.gateways[0], 24, &uplink.far_interface);
         far += &address_command(uplink.gateways[1], 64, &uplink.far_interface);
         self.hub.ip(&far)?;
+        self.site.remember_neighbours(&uplink.interface)?;
+        self.hub.remember_neighbours(&uplink.far_interface)?;
         uplink.configure(&self.site)?;
         Ok(uplink)
     }

@@ -340,6 +340,42 @@ fn a_dead_peer_is_noticed_by_silence_and_by_time() {
 }
 
 #[test]
+fn what_is_urgent_finds_a_path_again_and_what_is_written_off_takes_no_window() {
+    for kind in CongestionControl::ALL {
+        let mut world = world();
+        world.up(kind);
+        world.site.saturate = 1_200;
+        world.run(Duration::from_secs(1));
+        (world.up.cut, world.down.cut) = (true, true);
+        world.run(Duration::from_secs(10));
+        world.site.saturate = 0;
+        let id = world.site.id.unwrap();
+        let full = world.site.endpoint.snapshot(world.now, id).unwrap();
+        assert_eq!(full.free, 0, "{kind}: {full:?}");
+        assert!(full.oldest_sent.is_some() && full.oldest_sent <= full.silent_since);
+        (world.up.cut, world.down.cut) = (false, false);
+        let received = world.hub.received;
+        let probe = bytes::Bytes::from_static(b"anyone there?");
+        world.site.endpoint.send_urgent(id, probe).unwrap();
+        world.run(Duration::from_millis(60));
+        // QUIC's own timer has doubled up to seconds by now.
+        assert!(
+            world.hub.received > received,
+            "{kind}: the probe did not leave"
+        );
+        (world.up.cut, world.down.cut) = (true, true);
+        world.site.saturate = 1_200;
+        world.run(Duration::from_secs(2));
+        let full = world.site.endpoint.snapshot(world.now, id).unwrap();
+        assert!(full.in_flight > 0 && full.free == 0, "{kind}: {full:?}");
+        world.site.endpoint.write_off(id);
+        let empty = world.site.endpoint.snapshot(world.now, id).unwrap();
+        assert_eq!(empty.in_flight, 0, "{kind}");
+        assert_eq!(empty.cwnd, full.cwnd, "{kind}: the window itself stays");
+    }
+}
+
+#[test]
 fn a_restarted_hub_says_that_it_forgot_the_connection() {
     let mut world = world();
     world.up(BDP);

@@ -154,10 +154,12 @@ pub enum Datagram {
         /// The report.
         report: Report,
     },
-    /// Keeps an idle path known.
+    /// Keeps an idle path known, and finds one again that has fallen silent.
     Probe {
         /// Path sequence and time.
         stamp: Stamp,
+        /// Newest number that its sender has received on this path, if it says.
+        newest: Option<u16>,
     },
     /// A message between gateways.
     Control(Control),
@@ -246,9 +248,12 @@ fn parse_stamp(bytes: &[u8]) -> Result<Stamp, WireError> {
     })
 }
 
-/// Appends a probe.
-pub fn emit_probe(stamp: Stamp, out: &mut Vec<u8>) {
+/// Appends a probe; `newest` is the newest number received on its path.
+pub fn emit_probe(stamp: Stamp, newest: Option<u16>, out: &mut Vec<u8>) {
     emit_stamped(KIND_PROBE, stamp, out);
+    if let Some(newest) = newest {
+        out.extend_from_slice(&newest.to_be_bytes());
+    }
 }
 
 /// Appends a report.
@@ -315,7 +320,7 @@ impl Datagram {
         match self {
             Self::Data { header, .. } | Self::Fragment { header, .. } => Some(header.stamp),
             Self::Report { stamp, .. }
-            | Self::Probe { stamp }
+            | Self::Probe { stamp, .. }
             | Self::Missing { stamp, .. }
             | Self::Awaited { stamp, .. } => Some(*stamp),
             Self::Coded { header, .. } => Some(header.stamp),
@@ -341,6 +346,10 @@ impl Datagram {
             }),
             KIND_PROBE => Ok(Self::Probe {
                 stamp: parse_stamp(bytes)?,
+                // Absent where nothing has been received, and from peers that do not say.
+                newest: bytes
+                    .get(STAMP..STAMP + 2)
+                    .map(|b| u16::from_be_bytes([b[0], b[1]])),
             }),
             KIND_CONTROL => Ok(Self::Control(Control::parse(&bytes[1..])?)),
             KIND_MISSING => {

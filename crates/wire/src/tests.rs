@@ -106,7 +106,7 @@ fn a_packet_sent_again_has_a_new_stamp_and_may_be_a_copy() {
         })
     );
     let mut probe = Vec::new();
-    emit_probe(stamp, &mut probe);
+    emit_probe(stamp, None, &mut probe);
     assert_eq!(restamp(&mut probe, stamp, false), Err(WireError::Invalid));
 }
 
@@ -145,8 +145,12 @@ fn report_and_probe_round_trip() {
     );
 
     bytes.clear();
-    emit_probe(stamp, &mut bytes);
-    assert_eq!(Datagram::parse(&bytes), Ok(Datagram::Probe { stamp }));
+    for newest in [None, Some(0), Some(0xfffe)] {
+        bytes.clear();
+        emit_probe(stamp, newest, &mut bytes);
+        let probe = Datagram::Probe { stamp, newest };
+        assert_eq!(Datagram::parse(&bytes), Ok(probe));
+    }
 }
 
 #[test]

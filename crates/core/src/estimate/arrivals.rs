@@ -64,6 +64,12 @@ impl PathArrivals {
         Self::default()
     }
 
+    /// Newest number that arrived.
+    #[must_use]
+    pub const fn newest(&self) -> Option<u16> {
+        self.highest
+    }
+
     /// A datagram of `bytes` with the path sequence number `seq` arrived, sent at `sent`: the
     /// sender's clock in units of 16 µs modulo 2^24 (higher bits are ignored).
     pub fn on_packet(&mut self, now: Instant, seq: u16, sent: u32, bytes: usize) {

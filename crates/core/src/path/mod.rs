@@ -34,6 +34,8 @@ pub struct PathSnapshot {
     pub max_datagram: usize,
     /// Start of the current silence: the oldest send since which nothing was acknowledged.
     pub silent_since: Option<Instant>,
+    /// When the oldest packet that is neither acknowledged nor lost was sent, as far as known.
+    pub oldest_sent: Option<Instant>,
     /// Packets sent, for the loss ratio.
     pub sent_packets: u64,
     /// Packets declared lost.
@@ -54,6 +56,7 @@ impl Default for PathSnapshot {
             rate: Rate::ZERO,
             max_datagram: 1_162,
             silent_since: None,
+            oldest_sent: None,
             sent_packets: 0,
             lost_packets: 0,
         }

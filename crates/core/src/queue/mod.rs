@@ -7,6 +7,7 @@
 
 mod codel;
 
+use crate::hold::{Limits, Victim};
 use crate::schedule::FLOW_BUCKETS;
 use bytes::BytesMut;
 use codel::{CoDel, Verdict};
@@ -119,6 +120,12 @@ pub struct QueueStats {
     pub dropped_full: u64,
     /// Packets marked CE.
     pub marked: u64,
+    /// Packets that were held in an outage and left after it.
+    pub replayed: u64,
+    /// Packets dropped in an outage because too much was held.
+    pub held_full: u64,
+    /// Packets dropped because they had been held for too long.
+    pub held_old: u64,
 }
 
 /// The entry queue of one tunnel.
@@ -136,7 +143,24 @@ pub struct EntryQueue {
     limit_bytes: u64,
     target: Duration,
     interval: Duration,
+    /// Bounds of what is held in an outage.
+    limits: Limits,
+    held: Held,
     stats: QueueStats,
+}
+
+/// What of the queue is held, or was until lately: packets that arrived before the end of the
+/// last outage. CoDel has no say in them, and those behind them are not to blame for their wait.
+#[derive(Clone, Copy, Debug, Default)]
+struct Held {
+    /// In an outage.
+    now: bool,
+    /// Bytes that still wait of what an outage left.
+    bytes: u64,
+    /// When the last outage ended.
+    until: Instant,
+    /// When the last of what it left had gone.
+    replayed: Instant,
 }
 
 impl Default for EntryQueue {
@@ -162,6 +186,8 @@ impl EntryQueue {
             limit_bytes: LIMIT_BYTES_MIN,
             target: codel::TARGET_MIN,
             interval: codel::INTERVAL_MIN,
+            limits: Limits::default(),
+            held: Held::default(),
             stats: QueueStats::default(),
         }
     }
@@ -182,6 +208,37 @@ impl EntryQueue {
             + (rttvar * CLUMP_RTTVARS).min(codel::TARGET_MAX)
             + repairs / 2;
         self.interval = codel::INTERVAL_MIN.max(rtt + repairs + self.target);
+    }
+
+    /// Sets the bounds of what is held in an outage.
+    pub const fn set_hold_limits(&mut self, limits: Limits) {
+        self.limits = limits;
+    }
+
+    /// An outage begins: what waits and what comes is held.
+    pub const fn hold(&mut self) {
+        self.held.now = true;
+    }
+
+    /// It is over: what is held leaves as paths take it.
+    pub const fn replay(&mut self, now: Instant) {
+        if !self.held.now {
+            return;
+        }
+        self.held.now = false;
+        self.held.bytes = self.bytes;
+        self.held.until = now;
+        self.held.replayed = now;
+    }
+
+    /// Bytes that are held, or were and still wait.
+    #[must_use]
+    pub const fn held_bytes(&self) -> u64 {
+        if self.held.now {
+            self.bytes
+        } else {
+            self.held.bytes
+        }
     }
 
     /// Bytes waiting.
@@ -211,6 +268,9 @@ impl EntryQueue {
     /// Takes a packet in. When the queue is full the fattest flow pays (RFC 8290 §4.1.3).
     pub fn push(&mut self, packet: Packet) {
         let flow = packet.flow;
+        if self.held.now {
+            self.expire(packet.arrived, flow);
+        }
         let bucket = &mut self.buckets[usize::from(flow)];
         self.stats.enqueued += 1;
         self.bytes += packet.len() as u64;
@@ -222,9 +282,90 @@ impl EntryQueue {
             bucket.deficit = QUANTUM;
             self.new.push_back(flow);
         }
-        while self.bytes > self.limit_bytes || self.packets > LIMIT_PACKETS {
+        if self.held.now {
+            self.keep_limits(flow);
+            return;
+        }
+        // What an outage left has bounds of its own, and is not to pay for what comes after it.
+        let held = if self.held.bytes > 0 {
+            self.limits.bytes_max
+        } else {
+            0
+        };
+        while self.bytes > self.limit_bytes + held || self.packets > LIMIT_PACKETS {
             self.drop_from_fattest();
         }
+    }
+
+    /// Drops what has become too old at the front of a flow that gets a packet.
+    fn expire(&mut self, now: Instant, flow: u16) {
+        while let Some(oldest) = self.buckets[usize::from(flow)].packets.front()
+            && now.since(oldest.arrived) > self.limits.age_max(oldest.tcp)
+        {
+            self.take(flow, Victim::Oldest);
+            self.stats.held_old += 1;
+        }
+    }
+
+    /// Drops what has become too old in all flows, so that an outage that lasts costs no memory.
+    pub fn expire_all(&mut self, now: Instant) {
+        let listed: Vec<u16> = self.new.iter().chain(&self.old).copied().collect();
+        for flow in listed {
+            self.expire(now, flow);
+        }
+    }
+
+    /// Drops what is too much to be held; `flow` has just got a packet.
+    fn keep_limits(&mut self, flow: u16) {
+        while self.buckets[usize::from(flow)].bytes > self.limits.flow_bytes_max {
+            self.drop_held(flow);
+        }
+        while self.bytes > self.limits.bytes_max || self.packets > self.limits.packets_max {
+            let listed = self.new.iter().chain(&self.old);
+            let Some(&fattest) = listed.max_by_key(|&&f| self.buckets[usize::from(f)].bytes) else {
+                return;
+            };
+            // Several at once, so that a flood does not search the list for every packet.
+            for _ in 0..HELD_DROP_BATCH {
+                self.drop_held(fattest);
+            }
+        }
+    }
+
+    fn drop_held(&mut self, flow: u16) {
+        let newest = self.buckets[usize::from(flow)].packets.back();
+        let Some(tcp) = newest.map(|packet| packet.tcp) else {
+            return;
+        };
+        self.take(flow, Limits::victim(tcp));
+        self.stats.held_full += 1;
+    }
+
+    /// Takes a packet out of a flow while everything is held.
+    fn take(&mut self, flow: u16, victim: Victim) {
+        let bucket = &mut self.buckets[usize::from(flow)];
+        let packet = match victim {
+            Victim::Newest => bucket.packets.pop_back(),
+            Victim::Oldest => bucket.packets.pop_front(),
+        };
+        if let Some(packet) = packet {
+            let bytes = packet.len() as u64;
+            bucket.bytes -= bytes;
+            self.bytes -= bytes;
+            self.packets -= 1;
+        }
+    }
+
+    /// Counts a packet of what an outage left as gone, if it is one.
+    fn release(&mut self, now: Instant, arrived: Instant, bytes: u64) -> bool {
+        if self.held.bytes == 0 || arrived > self.held.until {
+            return false;
+        }
+        self.held.bytes = self.held.bytes.saturating_sub(bytes);
+        if self.held.bytes == 0 {
+            self.held.replayed = now;
+        }
+        true
     }
 
     fn drop_from_fattest(&mut self) {
@@ -233,9 +374,9 @@ impl EntryQueue {
             return;
         };
         // Many at once, so that a flood does not search the list for every packet.
-        let bucket = &mut self.buckets[usize::from(fattest)];
-        let goal = bucket.bytes / 2;
+        let goal = self.buckets[usize::from(fattest)].bytes / 2;
         for _ in 0..DROP_BATCH {
+            let bucket = &mut self.buckets[usize::from(fattest)];
             let Some(packet) = bucket.packets.pop_front() else {
                 break;
             };
@@ -244,7 +385,9 @@ impl EntryQueue {
             self.bytes -= bytes;
             self.packets -= 1;
             self.stats.dropped_full += 1;
-            if bucket.bytes <= goal {
+            let left = bucket.bytes;
+            self.release(packet.arrived, packet.arrived, bytes);
+            if left <= goal {
                 break;
             }
         }
@@ -334,7 +477,25 @@ impl EntryQueue {
         bucket.bytes -= bytes;
         self.bytes -= bytes;
         self.packets -= 1;
-        let sojourn = now.since(packet.arrived);
+        let age = now.since(packet.arrived);
+        if self.release(now, packet.arrived, bytes) {
+            let bucket = &mut self.buckets[usize::from(flow)];
+            if age > self.limits.age_max(packet.tcp) {
+                self.stats.held_old += 1;
+                return None;
+            }
+            bucket.deficit -= i64::try_from(bytes).unwrap_or(i64::MAX);
+            self.stats.replayed += 1;
+            self.stats.dequeued += 1;
+            return Some(packet);
+        }
+        // Those behind held ones are not to blame for their wait.
+        let sojourn = if self.held.bytes > 0 {
+            Duration::ZERO
+        } else {
+            now.since(packet.arrived.max(self.held.replayed))
+        };
+        let bucket = &mut self.buckets[usize::from(flow)];
         match bucket
             .codel
             .judge(now, sojourn, (self.target, self.interval), bucket.bytes)
@@ -357,6 +518,8 @@ impl EntryQueue {
 
 /// Packets dropped per look for the fattest flow.
 const DROP_BATCH: usize = 64;
+/// The same of what is held.
+const HELD_DROP_BATCH: usize = 16;
 
 #[cfg(test)]
 mod tests;

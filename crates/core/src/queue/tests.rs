@@ -162,3 +162,103 @@ fn flows_with_more_than_a_packet_waiting_are_backlogged() {
     drain(&mut queue, Instant::ZERO);
     assert_eq!(queue.backlogged_flows(2), 0);
 }
+
+/// What a test does to a queue in an outage.
+#[derive(Clone, Debug)]
+struct Push {
+    flow: u16,
+    bytes: usize,
+    tcp: bool,
+    wait: Duration,
+}
+
+fn pushes() -> impl proptest::strategy::Strategy<Value = Vec<Push>> {
+    use proptest::prelude::*;
+    let one = (0..4u16, 40..1_500usize, any::<bool>(), 0..400u64);
+    let one = one.prop_map(|(flow, bytes, tcp, wait)| Push {
+        flow,
+        bytes,
+        tcp,
+        wait: Duration::from_millis(wait),
+    });
+    proptest::collection::vec(one, 1..300)
+}
+
+proptest::proptest! {
+    #[test]
+    fn whatever_an_outage_brings_bounds_and_order_are_kept(pushes in pushes()) {
+        let limits = Limits {
+            bytes_max: 60_000,
+            flow_bytes_max: 30_000,
+            packets_max: 80,
+            ..Limits::default()
+        };
+        let mut queue = EntryQueue::new();
+        queue.set_hold_limits(limits);
+        queue.hold();
+        let mut now = Instant::ZERO;
+        for (number, push) in (0u32..).zip(&pushes) {
+            now += push.wait;
+            let mut packet = packet(push.flow, push.bytes, now);
+            packet.tcp = push.tcp;
+            packet.data[HEADROOM + 4..HEADROOM + 8].copy_from_slice(&number.to_be_bytes());
+            queue.push(packet);
+            proptest::prop_assert!(queue.bytes() <= limits.bytes_max);
+            proptest::prop_assert!(queue.packets() <= limits.packets_max);
+            proptest::prop_assert!(queue.flow_bytes(push.flow) <= limits.flow_bytes_max);
+        }
+        queue.replay(now);
+        let (held, mut replayed) = (queue.packets() as u64, 0);
+        let mut last = [None; 4];
+        while let Some(flow) = queue.turn() {
+            // Late: CoDel would drop most of it.
+            let Some(packet) = queue.pop(now + Duration::from_millis(900), flow) else {
+                continue;
+            };
+            replayed += 1;
+            let data = &packet.data[HEADROOM + 4..HEADROOM + 8];
+            let number = u32::from_be_bytes(data.try_into().expect("four bytes"));
+            let before = last[usize::from(flow)].replace(number);
+            proptest::prop_assert!(before < Some(number), "order of a flow");
+        }
+        let stats = queue.stats();
+        proptest::prop_assert_eq!(stats.dropped_codel, 0);
+        proptest::prop_assert_eq!(stats.dropped_full, 0);
+        proptest::prop_assert_eq!(held, replayed + stats.held_old - aged(&pushes, &stats, held));
+        let gone = stats.held_full + stats.held_old + stats.replayed;
+        proptest::prop_assert_eq!(gone, pushes.len() as u64, "every packet is accounted for");
+        proptest::prop_assert_eq!((queue.bytes(), queue.packets(), queue.held_bytes()), (0, 0, 0));
+    }
+}
+
+/// Packets that were dropped for their age before the replay.
+fn aged(pushes: &[Push], stats: &QueueStats, held: u64) -> u64 {
+    pushes.len() as u64 - stats.held_full - held
+}
+
+#[test]
+fn what_comes_behind_held_packets_is_not_dropped_for_their_wait() {
+    let mut queue = EntryQueue::new();
+    queue.hold();
+    for _ in 0..500 {
+        let mut held = packet(1, 1_400, Instant::ZERO);
+        held.tcp = true;
+        queue.push(held);
+    }
+    let mut now = Instant::from_millis(5_000);
+    queue.replay(now);
+    for step in 0..600 {
+        if step % 5 == 0 {
+            let mut next = packet(1, 1_400, now);
+            next.tcp = true;
+            queue.push(next);
+        }
+        // What was held has gone after half a second; then the wait counts from there.
+        let flow = queue.turn().expect("waiting");
+        assert!(queue.pop(now, flow).is_some(), "{step}");
+        now += Duration::from_millis(1);
+    }
+    let stats = queue.stats();
+    assert_eq!((stats.dropped_codel, stats.dropped_full), (0, 0));
+    assert_eq!(stats.replayed, 500);
+}

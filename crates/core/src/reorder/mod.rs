@@ -373,7 +373,6 @@ impl Reorder {
         let holds = self.holding.iter();
         holds
             .filter_map(|&f| self.flows[usize::from(f)].next_release())
-            .chain(self.requests.poll_timeout())
             .min()
     }
 

@@ -180,6 +180,19 @@ impl Requests {
             .min()
     }
 
+    /// Appends runs of all numbers that are missing, at most `max`, whatever was asked before: in an
+    /// outage nobody hears questions, and the first that is heard had better have them.
+    pub fn outstanding(&self, max: usize, runs: &mut Vec<MissingRun>) {
+        for (id, path) in (0..).zip(&self.paths) {
+            let lists = path.asked.iter().chain(&path.repeated).chain(&path.waiting);
+            for gap in lists {
+                if !name(id, gap.seq, max, runs) {
+                    return;
+                }
+            }
+        }
+    }
+
     /// Appends the runs of numbers to ask for now, at most `max`.
     pub fn poll(&mut self, now: Instant, max: usize, runs: &mut Vec<MissingRun>) {
         for (id, path) in (0..).zip(&mut self.paths) {

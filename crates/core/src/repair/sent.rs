@@ -112,6 +112,25 @@ impl SentLog {
             .filter_map(move |sent| sent.take_if(|sent| sent.at >= since))
     }
 
+    /// Takes out everything with a number after `newest` that was sent before `before`, oldest
+    /// first.
+    pub fn take_after(&mut self, newest: u16, before: Instant) -> impl Iterator<Item = Sent> {
+        let past = newest.wrapping_add(1).wrapping_sub(self.first);
+        // A number from before the log: all of it came later.
+        let past = if past >= 0x8000 { 0 } else { usize::from(past) };
+        self.packets
+            .iter_mut()
+            .skip(past)
+            .filter_map(move |sent| sent.take_if(|sent| sent.at < before))
+    }
+
+    /// Lets `pause` not count for the age of what is remembered: in an outage nobody could ask.
+    pub fn skip(&mut self, pause: Duration) {
+        for sent in self.packets.iter_mut().flatten() {
+            sent.at += pause;
+        }
+    }
+
     /// Forgets what is too old.
     pub fn forget_old(&mut self, now: Instant) {
         while let Some(first) = self.packets.front() {
@@ -192,6 +211,23 @@ mod tests {
             .collect();
         assert_eq!(since, [datagram(6), datagram(8), datagram(9)]);
         assert!(log.take(6).is_none() && log.take(5).is_some());
+    }
+
+    #[test]
+    fn what_was_sent_after_a_number_and_before_an_instant_is_taken_in_order() {
+        let mut log = SentLog::default();
+        for n in 0..10u16 {
+            log.keep(
+                n.wrapping_sub(5),
+                sent(Instant::from_millis(u64::from(n)), n),
+            );
+        }
+        // The number 0xffff is the fifth; the last two were sent too lately.
+        let taken = log.take_after(0xffff, Instant::from_millis(8));
+        let taken: Vec<Bytes> = taken.map(|sent| sent.datagram).collect();
+        assert_eq!(taken, [datagram(5), datagram(6), datagram(7)]);
+        let all = log.take_after(0x9000, Instant::from_millis(3));
+        assert_eq!(all.count(), 3, "a number from long ago");
     }
 
     #[test]

@@ -304,6 +304,7 @@ impl Lab {
             scheduler: kind,
             probe_interval: None,
             classes: Default::default(),
+            hold: Default::default(),
         };
         let now = Instant::from_millis(1);
         let mut lab = Self {

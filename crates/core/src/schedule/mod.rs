@@ -90,6 +90,12 @@ impl PathSet {
         Self(self.0 | 1 << id.0)
     }
 
+    /// This set without `id`.
+    #[must_use]
+    pub const fn without(self, id: PathId) -> Self {
+        Self(self.0 & !(1 << id.0))
+    }
+
     /// Whether `id` is in the set.
     #[must_use]
     pub const fn contains(self, id: PathId) -> bool {

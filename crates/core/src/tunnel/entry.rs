@@ -6,6 +6,7 @@ use super::paths::{Path, Paths};
 use super::repair::Again;
 use super::rescue;
 use super::{Outgoing, TunnelStats};
+use crate::hold::Limits;
 use crate::path::PathView;
 use crate::protect::{Classes, Protection};
 use crate::queue::{EntryQueue, Packet};
@@ -50,12 +51,21 @@ pub(super) struct Entry {
     openings: Openings,
     /// Until when the paths count as full.
     full_until: Instant,
+    /// Bounds of what is held in an outage.
+    pub limits: Limits,
 }
 
 impl Entry {
-    pub fn with(queue: EntryQueue, scheduler: Scheduler, classes: Arc<Classes>) -> Self {
+    pub fn with(
+        mut queue: EntryQueue,
+        scheduler: Scheduler,
+        classes: Arc<Classes>,
+        limits: Limits,
+    ) -> Self {
+        queue.set_hold_limits(limits);
         Self {
             queue,
+            limits,
             scheduler,
             classes,
             again: Again::default(),
@@ -302,6 +312,7 @@ fn emit(
             path: id,
             datagram,
             dscp,
+            urgent: false,
         });
         return;
     }
@@ -325,6 +336,7 @@ fn emit(
             path: id,
             datagram,
             dscp,
+            urgent: false,
         });
         offset = end;
     }

@@ -50,14 +50,17 @@ impl Exit {
     }
 
     pub fn poll_timeout(&self) -> Option<Instant> {
-        [
-            self.reorder.poll_timeout(),
-            self.fragments.poll_timeout(),
-            self.rhythms.poll_timeout(),
-        ]
-        .into_iter()
-        .flatten()
-        .min()
+        let release = self.reorder.poll_timeout();
+        release
+            .into_iter()
+            .chain(self.fragments.poll_timeout())
+            .min()
+    }
+
+    /// When there is something overdue to ask the peer for.
+    pub fn poll_ask_timeout(&self) -> Option<Instant> {
+        let missing = self.reorder.requests.poll_timeout();
+        missing.into_iter().chain(self.rhythms.poll_timeout()).min()
     }
 
     pub fn release_due(&mut self, now: Instant, stats: &mut TunnelStats) {
@@ -136,8 +139,12 @@ impl Tunnel {
                 }
             }
             Datagram::Report { report, .. } => self.handle_report(now, &report),
-            Datagram::Probe { .. } => {
+            Datagram::Probe { newest, .. } => {
                 self.exit.period_start.get_or_insert(now);
+                if let Some(newest) = newest {
+                    self.paths.on_newest(now, path, newest);
+                    self.reinject(now);
+                }
             }
             Datagram::Missing { at, .. } => self.handle_missing(now, &data[at..]),
             Datagram::Awaited { at, .. } => self.handle_awaited(now, &data[at..]),
@@ -162,6 +169,7 @@ impl Tunnel {
         path.arrivals
             .on_packet(now, stamp.path_seq, stamp.sent_at.bits(), length);
         self.exit.reorder.on_path_heard(now, id, stamp);
+        self.paths.on_heard(now, id);
     }
 
     fn deliver(

@@ -13,6 +13,7 @@ mod exit;
 mod footprint;
 mod fragment;
 mod load;
+mod outage;
 mod paths;
 mod repair;
 mod report;
@@ -21,6 +22,7 @@ mod rescue;
 pub use footprint::Footprint;
 pub use paths::{PathState, PathStats};
 
+use crate::hold::{Hold, HoldStats, Limits};
 use crate::path::{PathConfig, PathSnapshot};
 use crate::protect::Classes;
 use crate::queue::{EntryQueue, QueueStats};
@@ -44,6 +46,8 @@ pub struct TunnelConfig {
     pub probe_interval: Option<Duration>,
     /// What is protected against loss, and how.
     pub classes: Arc<Classes>,
+    /// What is kept while no path is up.
+    pub hold: Limits,
 }
 
 /// A datagram bound to a path.
@@ -55,6 +59,8 @@ pub struct Outgoing {
     pub datagram: Bytes,
     /// Differentiated services codepoint for the outer header.
     pub dscp: u8,
+    /// A probe of a path that has fallen silent: it has to leave although the window is full.
+    pub urgent: bool,
 }
 
 /// Counters of a tunnel.
@@ -93,6 +99,10 @@ pub struct TunnelStats {
     pub protection_bytes: u64,
     /// Fragments dropped: incomplete in time, or contradictory.
     pub fragments_dropped: u64,
+    /// Datagrams that had been under way when all paths went down, and were too old afterwards.
+    pub held_old: u64,
+    /// Outages of all paths.
+    pub hold: HoldStats,
     /// The entry queue.
     pub queue: QueueStats,
     /// The exit.
@@ -105,6 +115,7 @@ pub struct Tunnel {
     paths: Paths,
     entry: Entry,
     exit: Exit,
+    hold: Hold,
     flow_secret: u64,
     stats: TunnelStats,
     now: Instant,
@@ -127,8 +138,14 @@ impl Tunnel {
     fn with(config: &TunnelConfig, seed: u64, scheduler: Scheduler) -> Self {
         Self {
             paths: Paths::new(config.probe_interval, config.classes.redundancy),
-            entry: Entry::new(scheduler, Arc::clone(&config.classes)),
+            entry: Entry::with(
+                EntryQueue::new(),
+                scheduler,
+                Arc::clone(&config.classes),
+                config.hold,
+            ),
             exit: Exit::new(),
+            hold: Hold::default(),
             flow_secret: Random::new(seed).next_u64(),
             stats: TunnelStats::default(),
             now: Instant::ZERO,
@@ -150,7 +167,7 @@ impl Tunnel {
             self.entry.scheduler.on_path_removed(id);
             self.exit.reorder.on_path_removed(id);
             self.exit.decoding.on_path_removed(id);
-            self.reinject();
+            self.reinject(now);
         }
     }
 
@@ -158,7 +175,7 @@ impl Tunnel {
     pub fn update_path(&mut self, now: Instant, id: PathId, snapshot: PathSnapshot) {
         self.tick(now);
         self.paths.update(now, id, snapshot);
-        self.reinject();
+        self.reinject(now);
     }
 
     /// Changes the user's marks of a path; nothing under way is disturbed.
@@ -242,6 +259,11 @@ impl Tunnel {
     pub fn poll_transmit(&mut self, now: Instant, out: &mut Vec<Outgoing>, max: usize) -> usize {
         self.tick(now);
         let before = out.len();
+        self.follow_outage(now);
+        if self.hold.since().is_some() {
+            self.poll_outage(now, out);
+            return out.len() - before;
+        }
         self.poll_requests(now, out);
         self.poll_awaited(now, out);
         self.poll_report(now, out);
@@ -264,11 +286,18 @@ impl Tunnel {
     pub fn poll_timeout(&self) -> Option<Instant> {
         // A report waits for a path to carry it: without one there is nothing to be done in time.
         let report = self.exit.report_due().filter(|_| !self.paths.is_empty());
+        // In an outage nothing is sent but probes: whatever else is due to be sent is not missed.
+        let sends = [
+            self.exit.poll_ask_timeout(),
+            self.entry.poll_timeout(),
+            report,
+        ];
+        let sends = sends.into_iter().flatten().min();
         [
             self.exit.poll_timeout(),
-            self.entry.poll_timeout(),
+            sends.filter(|_| !self.paths.all_down()),
             self.paths.poll_timeout(),
-            report,
+            self.hold.poll_timeout(),
         ]
         .into_iter()
         .flatten()
@@ -280,8 +309,17 @@ impl Tunnel {
         self.tick(now);
         self.set_patience();
         self.exit.release_due(now, &mut self.stats);
+        if self.hold.sweeps(now) {
+            self.entry.queue.expire_all(now);
+        }
         self.paths.handle_timeout(now);
-        self.reinject();
+        self.reinject(now);
+    }
+
+    /// The time of the last call.
+    #[must_use]
+    pub const fn now(&self) -> Instant {
+        self.now
     }
 
     /// Bytes waiting at the entry.
@@ -302,6 +340,10 @@ impl Tunnel {
         stats.rescues_asked = self.exit.rhythms.asked();
         stats.rescued = self.entry.rescuer.rescued;
         stats.protection_bytes += self.entry.again.bytes;
+        stats.hold.replayed = stats.queue.replayed;
+        stats.hold.dropped_full = stats.queue.held_full;
+        stats.hold.dropped_old = stats.queue.held_old + self.stats.held_old;
+        self.hold.count(self.now, &mut stats.hold);
         stats.recovered = self.exit.decoding.recovered;
         stats.repairs_asked = self.exit.reorder.requests.asked();
         stats
@@ -329,12 +371,6 @@ impl Tunnel {
 #[expect(clippy::cast_possible_truncation, reason = "the modulus fits")]
 fn flow_bucket(info: &PacketInfo, secret: u64) -> u16 {
     (info.flow.hash(secret) % FLOW_BUCKETS as u64) as u16
-}
-
-impl Entry {
-    fn new(scheduler: Scheduler, classes: Arc<Classes>) -> Self {
-        Self::with(EntryQueue::new(), scheduler, classes)
-    }
 }
 
 impl Exit {

@@ -8,9 +8,11 @@
 use super::Outgoing;
 use crate::code::{BlockEncoder, Encoder, block_combinations, redundancy};
 use crate::estimate::{LossEstimator, OneWayDelay, PathArrivals};
+use crate::hold::Probing;
 use crate::path::{PathConfig, PathMap, PathSnapshot, PathView};
 use crate::protect::Protection;
 use crate::repair::{Sent, SentLog};
+use crate::schedule::PathSet;
 use bytes::Bytes;
 use ropewalk_types::{Duration, Instant, PATHS_MAX, PathId, Rate};
 use ropewalk_wire::{DATA_HEADER, Stamp, Timestamp, emit_probe};
@@ -21,6 +23,8 @@ const SUSPECT_MIN: Duration = Duration::from_millis(80);
 const SUSPECT_MARGIN: Duration = Duration::from_millis(60);
 /// The same for the probe that asks before.
 const DOUBT_MARGIN: Duration = Duration::from_millis(30);
+/// So long after its return a path still has what it carried before.
+const EXCUSED_FOR: Duration = Duration::from_secs(1);
 /// How long a peer's word that a path is suspect holds without being repeated.
 const PEER_SUSPECT: Duration = Duration::from_millis(600);
 
@@ -84,8 +88,16 @@ pub(super) struct Path {
     pub doubt_until: Instant,
     /// When a probe follows the newest packet, so that its loss shows.
     tail_due: Option<Instant>,
-    suspect_since: Option<Instant>,
-    peer_suspect: Option<PeerSuspect>,
+    pub suspect_since: Option<Instant>,
+    pub peer_suspect: Option<PeerSuspect>,
+    /// When the last datagram of the peer came.
+    pub heard_at: Instant,
+    /// The silence under way counts from here: the path has shown life since it began.
+    pub excused_at: Instant,
+    /// What it carried since then may not have arrived, and has not been sent again.
+    pub undelivered: Option<Instant>,
+    /// Its end has been announced: used only while there is nothing else.
+    pub leaving: bool,
     next_seq: u16,
     last_sent: Instant,
     /// When silence was last answered with a probe.
@@ -96,7 +108,7 @@ pub(super) struct Path {
 
 /// The peer's word that it gets no acknowledgements on a path.
 #[derive(Clone, Copy, Debug)]
-struct PeerSuspect {
+pub(super) struct PeerSuspect {
     since: Instant,
     until: Instant,
 }
@@ -115,7 +127,23 @@ impl Path {
     }
 
     pub const fn usable(&self) -> bool {
-        self.suspect_since.is_none() && self.peer_suspect.is_none()
+        self.suspect_since.is_none() && self.peer_suspect.is_none() && !self.leaving
+    }
+
+    /// Whether its end has been announced.
+    pub const fn is_leaving(&self) -> bool {
+        self.leaving
+    }
+
+    /// Whether the peer had better not use it.
+    pub const fn unwanted(&self) -> bool {
+        self.suspect() || self.leaving
+    }
+
+    /// The silence under way, less what a sign of life excuses.
+    fn silent_since(&self) -> Option<Instant> {
+        let since = self.snapshot.silent_since?;
+        Some(since.max(self.excused_at))
     }
 
     /// Silence after which a probe asks for a sign of life: the last packet may have been lost,
@@ -131,16 +159,34 @@ impl Path {
         (2 * s.srtt + 4 * s.rttvar + SUSPECT_MARGIN).max(SUSPECT_MIN)
     }
 
-    /// When the silence under way calls for a probe, if it has not had one.
-    fn doubt_due(&self) -> Option<Instant> {
+    /// When the silence under way first calls for a probe: an acknowledgement is overdue, and none
+    /// of another packet has come, either.
+    fn doubted_at(&self) -> Option<Instant> {
         let since = self.snapshot.silent_since?;
-        (self.probed_at < since || self.probed_at == Instant::ZERO).then(|| since + self.doubt())
+        let oldest = self.snapshot.oldest_sent.unwrap_or(since);
+        let quiet = 2 * self.snapshot.rttvar + DOUBT_MARGIN;
+        Some((oldest + self.doubt()).max(since + quiet))
+    }
+
+    /// When the silence under way calls for a probe: once, and again and again while there is
+    /// no other path to look to.
+    fn doubt_due(&self, alone: bool) -> Option<Instant> {
+        let since = self.snapshot.silent_since?;
+        if self.probed_at < since || self.probed_at == Instant::ZERO {
+            return self.doubted_at();
+        }
+        alone.then(|| self.probed_at + Probing::interval(self.probed_at.since(since)))
+    }
+
+    /// Whether it has been silent for long enough to be doubted.
+    pub fn in_doubt(&self, now: Instant) -> bool {
+        self.suspect() || self.doubted_at().is_some_and(|at| at <= now)
     }
 
     /// Judges the silence under way; whether the path has become suspect, or is no longer. What
     /// it carried since then is `doubtful`.
-    fn judge(&mut self, now: Instant, doubtful: &mut Vec<Sent>) -> bool {
-        let silent = self.snapshot.silent_since;
+    fn judge(&mut self, now: Instant) -> bool {
+        let silent = self.silent_since();
         let suspect = silent.filter(|&since| now.since(since) > self.patience());
         if suspect.is_some() == self.suspect() {
             return false;
@@ -149,8 +195,10 @@ impl Path {
         if let Some(since) = suspect {
             self.stats.suspected += 1;
             // What was acknowledged last had been sent a round trip before.
-            let unacknowledged = since - self.snapshot.srtt - self.snapshot.rttvar;
-            doubtful.extend(self.sent_log.take_since(unacknowledged));
+            let since = since - self.snapshot.srtt - self.snapshot.rttvar;
+            self.undelivered = Some(since);
+        } else {
+            self.leaving = false;
         }
         true
     }
@@ -274,12 +322,14 @@ impl Budget {
 #[derive(Debug)]
 pub(super) struct Paths {
     /// Boxed: each is large, and looking for one must not touch the others.
-    map: PathMap<Box<Path>>,
+    pub map: PathMap<Box<Path>>,
     pub owd: OneWayDelay,
     /// A path has just become suspect, or is no longer: the peer should know at once.
     pub state_changed: bool,
-    /// What went over paths that have just become suspect and may not have arrived.
+    /// What went over paths that are gone or back and may not have arrived, or did not.
     pub doubtful: Vec<Sent>,
+    /// Paths on which everything in flight is lost.
+    pub written_off: PathSet,
     probe_interval: Option<Duration>,
     redundancy: Option<f64>,
 }
@@ -291,6 +341,7 @@ impl Paths {
             owd: OneWayDelay::new(),
             state_changed: false,
             doubtful: Vec::new(),
+            written_off: PathSet::default(),
             probe_interval,
             redundancy,
         }
@@ -315,6 +366,10 @@ impl Paths {
             tail_due: None,
             suspect_since: None,
             peer_suspect: None,
+            heard_at: now,
+            excused_at: Instant::ZERO,
+            undelivered: None,
+            leaving: false,
             next_seq: 0,
             last_sent: now,
             probed_at: Instant::ZERO,
@@ -359,7 +414,7 @@ impl Paths {
     pub fn update(&mut self, now: Instant, id: PathId, snapshot: PathSnapshot) {
         if let Some(path) = self.map.get_mut(id) {
             path.snapshot = snapshot;
-            self.state_changed |= path.judge(now, &mut self.doubtful);
+            self.state_changed |= path.judge(now);
         }
     }
 
@@ -432,14 +487,22 @@ impl Paths {
     pub fn wants_repair(&mut self, now: Instant, id: PathId) -> Option<&mut Path> {
         let path = self.get_mut(id)?;
         path.sent_log.want(now);
-        // A question may come long after: what a probe of an idle path shows to be missing.
-        path.sent_log.forget_old(now);
+        // A question may come long after: what a probe of an idle path shows to be missing. After
+        // an outage that is not too late.
+        if !path.suspect() && now.since(path.excused_at) > EXCUSED_FOR {
+            path.sent_log.forget_old(now);
+        }
         Some(path)
     }
 
     /// The peer gets no acknowledgements on this path, or gets them again.
     pub fn peer_says(&mut self, now: Instant, id: PathId, suspect: bool) {
         if let Some(path) = self.get_mut(id) {
+            // What the peer says now it may have said before it heard of the return.
+            let stale = suspect && now.since(path.excused_at) < path.patience();
+            if stale && path.excused_at > Instant::ZERO {
+                return;
+            }
             let since = path.peer_suspect.map_or(now, |word| word.since);
             path.peer_suspect = suspect.then(|| PeerSuspect {
                 since,
@@ -450,19 +513,20 @@ impl Paths {
 
     pub fn handle_timeout(&mut self, now: Instant) {
         for (_, path) in self.map.iter_mut() {
-            self.state_changed |= path.judge(now, &mut self.doubtful);
+            self.state_changed |= path.judge(now);
             path.peer_suspect = path.peer_suspect.filter(|word| word.until > now);
         }
     }
 
     pub fn poll_timeout(&self) -> Option<Instant> {
+        let alone = self.none_certain(None);
         let due = |path: &Path| {
-            let silence = path.snapshot.silent_since.filter(|_| !path.suspect());
+            let silence = path.silent_since().filter(|_| !path.suspect());
             let suspect = silence.map(|since| since + path.patience() + ROUNDING);
             [
                 suspect,
                 path.peer_suspect.map(|word| word.until),
-                path.doubt_due(),
+                path.doubt_due(alone),
                 path.tail_due,
             ]
             .into_iter()
@@ -495,10 +559,11 @@ impl Paths {
     /// raises doubt.
     pub fn poll_probes(&mut self, now: Instant, out: &mut Vec<Outgoing>) {
         let due = self.idle_probe().filter(|(at, _)| *at <= now);
+        let alone = self.none_certain(Some(now));
         for (id, path) in self.iter_mut() {
             let asked = std::mem::take(&mut path.asked);
             let idle = asked || due.is_some_and(|(_, path)| path == id);
-            let doubt = path.doubt_due().is_some_and(|at| at <= now);
+            let doubt = path.doubt_due(alone).is_some_and(|at| at <= now);
             if doubt {
                 path.probed_at = now;
             }
@@ -507,19 +572,33 @@ impl Paths {
                 path.encoder.on_pause();
                 path.blocks.on_pause();
             }
-            if idle {
+            if idle && path.undelivered.is_none() {
                 path.sent_log.forget_old(now);
             }
             if idle || doubt || tail {
                 let mut bytes = Vec::with_capacity(PROBE_BYTES);
-                emit_probe(path.stamp(now, PROBE_BYTES), &mut bytes);
+                let newest = path.arrivals.newest();
+                emit_probe(path.stamp(now, PROBE_BYTES), newest, &mut bytes);
                 out.push(Outgoing {
                     path: id,
                     datagram: Bytes::from(bytes),
                     dscp: 0,
+                    urgent: doubt,
                 });
             }
         }
+    }
+
+    /// Whether every path has fallen silent, by `now` or else by when it was last probed: there is
+    /// none to look to.
+    fn none_certain(&self, now: Option<Instant>) -> bool {
+        self.iter().all(|(_, path)| {
+            let probed = path
+                .snapshot
+                .silent_since
+                .is_some_and(|since| path.probed_at >= since);
+            probed || now.is_some_and(|now| path.in_doubt(now))
+        })
     }
 
     /// The views the scheduler may choose from: paths that are up; when none is, all; standby
@@ -660,4 +739,4 @@ const SIZED_FOR: Duration = Duration::from_millis(80);
 /// Bytes of a datagram of the usual size.
 const USUAL_BYTES: u64 = 1_400;
 /// Bytes of a probe datagram.
-const PROBE_BYTES: usize = 6;
+const PROBE_BYTES: usize = 8;

@@ -7,7 +7,7 @@ use crate::path::PathView;
 use crate::repair::Sent;
 use crate::schedule::PathSet;
 use bytes::{Bytes, BytesMut};
-use ropewalk_types::{Duration, Instant, PathId};
+use ropewalk_types::{Duration, Instant, PacketInfo, PathId};
 use ropewalk_wire::{
     Awaited, DATA_HEADER, Datagram, MISSING_RUNS_MAX, MissingRun, emit_missing, missing_runs,
     restamp,
@@ -265,6 +265,7 @@ fn send(
         path,
         datagram,
         dscp,
+        urgent: false,
     });
     Some(())
 }
@@ -296,6 +297,7 @@ impl Tunnel {
                 path: id,
                 datagram: Bytes::from(bytes),
                 dscp: 0,
+                urgent: false,
             });
         }
     }
@@ -340,13 +342,20 @@ impl Tunnel {
     }
 
     /// Sends what went over a path that has just become suspect over the others, if there are any.
-    pub(super) fn reinject(&mut self) {
-        if self.paths.doubtful.is_empty() {
+    pub(super) fn reinject(&mut self, now: Instant) {
+        if self.paths.all_down() {
+            // Nothing can take it now: the oldest are what a receiver waits for.
+            self.paths.doubtful.truncate(AGAIN_MAX);
             return;
         }
-        let others = self.paths.quickest_srtt().is_some();
-        for sent in self.paths.doubtful.drain(..).filter(|_| others) {
-            self.entry.again.push_doubtful(sent);
+        self.paths.collect_undelivered();
+        for sent in self.paths.doubtful.drain(..) {
+            let tcp = || is_tcp(&sent.datagram);
+            if now.since(sent.at) > self.entry.limits.other_age_max && !tcp() {
+                self.stats.held_old += 1;
+            } else {
+                self.entry.again.push_doubtful(sent);
+            }
         }
     }
 
@@ -361,6 +370,16 @@ impl Tunnel {
             .reorder
             .requests
             .set_patience(patience.min(PATIENCE_MAX), srtt + PATIENCE_MARGIN);
+    }
+}
+
+/// Whether a datagram carries a TCP segment; of fragments nobody knows, and TCP does not make any.
+fn is_tcp(datagram: &Bytes) -> bool {
+    match Datagram::parse(datagram) {
+        Ok(Datagram::Data { at, .. }) => {
+            PacketInfo::parse(&datagram[at..]).is_some_and(|info| info.is_tcp())
+        }
+        _ => false,
     }
 }
 

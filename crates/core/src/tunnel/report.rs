@@ -35,6 +35,7 @@ impl Tunnel {
             path: carrier,
             datagram: Bytes::from(bytes),
             dscp: 0,
+            urgent: false,
         });
     }
 
@@ -52,7 +53,7 @@ impl Tunnel {
             let delay = seen.delay.unwrap_or_default();
             PathReport {
                 path: id.0,
-                suspect: path.suspect(),
+                suspect: path.unwanted(),
                 received: seen.received_packets,
                 lost: seen.lost_packets,
                 loss_runs: seen.loss_runs,

@@ -36,6 +36,7 @@ impl Tunnel {
                 path: id,
                 datagram: Bytes::from(bytes),
                 dscp: 0,
+                urgent: false,
             });
         }
     }
@@ -97,6 +98,7 @@ pub(super) fn flush(
                 path: id,
                 datagram: datagram.freeze(),
                 dscp: rescue.dscp,
+                urgent: false,
             });
         }
     }

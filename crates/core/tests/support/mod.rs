@@ -108,6 +108,7 @@ impl World {
                     scheduler: kind,
                     probe_interval: probes.then_some(Duration::from_secs(10)),
                     classes: Arc::new(classes()),
+                    hold: Default::default(),
                 },
                 seed,
             ),

@@ -58,6 +58,7 @@ impl World {
             scheduler: kind(input),
             probe_interval: input.flag().then_some(Duration::from_secs(10)),
             classes: Arc::new(classes()),
+            hold: Default::default(),
         };
         let mut world = Self {
             now: Instant::from_millis(1),

@@ -11,10 +11,11 @@ const EXAMPLES: &str = "Examples:
   ropewalk path                    list the paths
   ropewalk path disable wlan0      stop using an uplink, until the next start
   ropewalk path enable wlan0
+  ropewalk path leaving wlan0      it will end soon: move its traffic now, before it does
 
 To leave an uplink out for good, put it into `exclude` of [uplinks] in the configuration.";
 
-/// List paths, or take an uplink in or out of use
+/// List paths, take an uplink in or out of use, or announce its end
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct PathArgs {
@@ -36,6 +37,12 @@ enum Action {
         /// Name of the uplink, as `ropewalk path` lists it
         uplink: String,
     },
+    /// Announce that an uplink will end soon: both ends move to others before it does. It is used
+    /// again when it has gone and come back, or after `enable`
+    Leaving {
+        /// Name of the uplink, as `ropewalk path` lists it
+        uplink: String,
+    },
 }
 
 impl PathArgs {
@@ -45,22 +52,28 @@ impl PathArgs {
     /// No gateway runs, or it has no such uplink.
     pub fn run(self, global: &Global) -> anyhow::Result<()> {
         let client = Client::find(global.config.as_deref(), global.socket.as_deref())?;
-        let (uplink, enabled) = match self.action.unwrap_or(Action::List) {
+        let (uplink, body, state) = match self.action.unwrap_or(Action::List) {
             Action::List => {
                 return output::print(&status::paths(&client.status()?)).map_err(Into::into);
             }
-            Action::Enable { uplink } => (uplink, true),
-            Action::Disable { uplink } => (uplink, false),
+            Action::Enable { uplink } => {
+                let body = json!({ "uplink": uplink, "enabled": true });
+                (uplink, body, "in use again")
+            }
+            Action::Disable { uplink } => {
+                let body = json!({ "uplink": uplink, "enabled": false });
+                (uplink, body, "not used any more, until the next start")
+            }
+            Action::Leaving { uplink } => {
+                let body = json!({ "uplink": uplink, "leaving": true });
+                (
+                    uplink,
+                    body,
+                    "used only while there is nothing else, until it has gone and come back",
+                )
+            }
         };
-        client.post(
-            "/v1/paths",
-            &json!({ "uplink": uplink, "enabled": enabled }),
-        )?;
-        let state = if enabled {
-            "in use again"
-        } else {
-            "not used any more, until the next start"
-        };
+        client.post("/v1/paths", &body)?;
         output::note(&format!("{uplink} is {state}"));
         Ok(())
     }

@@ -18,7 +18,8 @@ const EXAMPLES: &str = "Examples:
   ropewalk status --json | jq '.tunnels[].paths[] | {uplink, state, rtt_ms}'
 
 Of `ropewalk balance` it shows uplinks with their shares of new connections, and why.
-Path states: up, suspect (silent for too long, being probed), connecting, down, disabled.
+Path states: up, leaving (announced to end), suspect (silent for too long, being probed),
+connecting, down, disabled.
 Exit code 3 when no gateway runs, so scripts can tell.";
 
 /// Show tunnels and paths
@@ -178,11 +179,42 @@ fn tunnel_head(tunnel: &TunnelStatus, style: Style) -> String {
         out.push_str(&format!(": {}", tunnel.reason));
     }
     out.push('\n');
+    let hold = hold(tunnel);
+    if !hold.is_empty() {
+        out.push_str(&format!("  {hold}\n"));
+    }
     let protection = protection(tunnel);
     if !protection.is_empty() {
         out.push_str(&format!("  {protection}\n"));
     }
     out
+}
+
+/// What outages of all paths came to; nothing while there was none.
+fn hold(tunnel: &TunnelStatus) -> String {
+    if tunnel.outages == 0 {
+        return String::new();
+    }
+    let mut parts = vec![format!(
+        "{} outage{} of all paths, {:.1} s together",
+        tunnel.outages,
+        if tunnel.outages == 1 { "" } else { "s" },
+        tunnel.outage_s
+    )];
+    if let Some(down) = tunnel.down_s {
+        parts.push(format!("one for {down:.1} s now"));
+    }
+    if tunnel.hold_bytes > 0 {
+        parts.push(format!("{} held", output::bytes(tunnel.hold_bytes)));
+    }
+    let counts = [
+        (tunnel.replayed, "packets replayed"),
+        (tunnel.hold_dropped_full, "dropped for space"),
+        (tunnel.hold_dropped_old, "dropped for age"),
+    ];
+    let some = counts.iter().filter(|(count, _)| *count > 0);
+    parts.extend(some.map(|(count, what)| format!("{count} {what}")));
+    format!("hold {}", parts.join(", "))
 }
 
 /// What protection against loss cost when sending, and what it saved; nothing while it did neither.
@@ -235,7 +267,7 @@ fn path_table(tunnel: &TunnelStatus, style: Style, indent: &str) -> String {
     for path in &tunnel.paths {
         let colour = match path.state.as_str() {
             "up" => Colour::Green,
-            "connecting" | "suspect" => Colour::Yellow,
+            "connecting" | "suspect" | "leaving" => Colour::Yellow,
             "disabled" => Colour::Dim,
             _ => Colour::Red,
         };

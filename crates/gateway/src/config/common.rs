@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
+use ropewalk_core::hold::Limits;
 use ropewalk_core::protect::Classes;
 use ropewalk_core::schedule::SchedulerKind;
 use ropewalk_transport::CongestionControl;
@@ -54,6 +55,8 @@ pub struct Common {
     pub scheduler_receive: SchedulerKind,
     /// What is protected against loss when sending, and how.
     pub classes: Arc<Classes>,
+    /// What is kept while no path is up.
+    pub hold: Limits,
     /// Congestion control of paths that name none.
     pub congestion: CongestionControl,
     /// Inner MTU, if fixed.
@@ -83,6 +86,7 @@ impl Common {
             scheduler_send: SchedulerKind::default(),
             scheduler_receive: SchedulerKind::default(),
             classes: Arc::default(),
+            hold: Limits::default(),
             congestion: CongestionControl::default(),
             mtu: None,
             offload: true,
@@ -168,6 +172,7 @@ pub fn read(root: &mut Section<'_>, config: &Path, defaults: RoleDefaults) -> Co
     });
     Common {
         classes: super::class::read(root, default),
+        hold: root.section("hold", super::hold::read),
         ..common
     }
 }

@@ -7,6 +7,7 @@
 pub mod balance;
 mod class;
 pub mod common;
+mod hold;
 pub mod hub;
 pub mod reader;
 pub mod relay;

@@ -297,6 +297,34 @@ fn classes_say_what_is_protected_and_wrong_ones_are_named() {
     }
 }
 
+#[test]
+fn what_is_held_is_read_as_written_and_wrong_bounds_are_named() {
+    let parse = |text: &str| site::parse(Path::new("/etc/x/site.toml"), &site_text(text));
+    let hold = parse("").unwrap().common.hold;
+    assert_eq!((hold.bytes_max, hold.flow_bytes_max), (19 << 20, 8 << 20));
+    let text =
+        "[hold]\nmib_max = 64\nflow_mib_max = 32\ntcp_seconds_max = 120\nother_seconds_max = 5\n";
+    let hold = parse(text).unwrap().common.hold;
+    assert_eq!((hold.bytes_max, hold.flow_bytes_max), (64 << 20, 32 << 20));
+    let seconds = [hold.tcp_age_max, hold.other_age_max].map(|age| age.as_secs());
+    assert_eq!(seconds, [120, 5]);
+    let little = parse("[hold]\nmib_max = 2\n").unwrap().common.hold;
+    assert_eq!(
+        little.flow_bytes_max,
+        2 << 20,
+        "one flow gets no more than all"
+    );
+    for (wrong, names) in [
+        ("mib_max = 1025", "hold.mib_max"),
+        ("flow_mib_max = 20", "one flow would be allowed more"),
+        ("other_seconds_max = -1", "hold.other_seconds_max"),
+        ("udp_seconds_max = 3", "unknown key"),
+    ] {
+        let problems = parse(&format!("[hold]\n{wrong}\n")).unwrap_err();
+        assert!(problems.to_string().contains(names), "{wrong}: {problems}");
+    }
+}
+
 fn relay_text(routed: bool) -> String {
     template::relay(&RelayTemplate {
         site: SiteTemplate {

@@ -47,6 +47,18 @@ pub enum Direction {
     Both,
 }
 
+/// What is wanted of a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PathUse {
+    /// It may be used.
+    Enabled,
+    /// It is out of use.
+    Disabled,
+    /// It will end soon: it is used only while there is nothing else, until it has gone and come
+    /// back.
+    Leaving,
+}
+
 /// A request to the engine.
 #[derive(Debug)]
 pub enum Command {
@@ -63,12 +75,12 @@ pub enum Command {
         /// Number of tunnels changed, or why none.
         reply: SyncSender<Result<usize, String>>,
     },
-    /// Take a path out of use, or put it back.
+    /// Take a path out of use, put it back, or announce its end.
     SetPath {
         /// Uplink name.
         uplink: String,
-        /// Whether it may be used.
-        enabled: bool,
+        /// What is wanted of it.
+        wanted: PathUse,
         /// Why not, if it failed.
         reply: SyncSender<Result<(), String>>,
     },
@@ -193,6 +205,27 @@ pub struct TunnelStatus {
     /// Bytes that protection added: copies, combinations, repairs.
     #[serde(default)]
     pub protection_bytes: u64,
+    /// Seconds for which every path has been down; absent while one is up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub down_s: Option<f64>,
+    /// Times that every path was down.
+    #[serde(default)]
+    pub outages: u64,
+    /// Seconds that every path was down, all outages together.
+    #[serde(default)]
+    pub outage_s: f64,
+    /// Bytes of inner packets held in an outage, or left by one and waiting.
+    #[serde(default)]
+    pub hold_bytes: u64,
+    /// Packets held in outages that left after them.
+    #[serde(default)]
+    pub replayed: u64,
+    /// Packets dropped in outages because too much was held.
+    #[serde(default)]
+    pub hold_dropped_full: u64,
+    /// Packets dropped after outages because they were too old.
+    #[serde(default)]
+    pub hold_dropped_old: u64,
     /// The paths.
     pub paths: Vec<PathStatus>,
 }
@@ -204,7 +237,7 @@ pub struct PathStatus {
     pub id: u8,
     /// Uplink name; on a hub the name the site gave it.
     pub uplink: String,
-    /// `up`, `suspect`, `connecting`, `down` or `disabled`.
+    /// `up`, `leaving`, `suspect`, `connecting`, `down` or `disabled`.
     pub state: String,
     /// `quic` or `tls`.
     pub transport: String,

@@ -123,7 +123,8 @@ impl Hub {
                 .close_all(now, fabric, "the site has started anew");
             let scheduler = site.peer.tunnel.scheduler();
             let Ok(seed) = random_u64() else { return };
-            let how = (scheduler, Arc::clone(&self.settings.common.classes));
+            let common = &self.settings.common;
+            let how = (scheduler, Arc::clone(&common.classes), common.hold);
             site.peer = Peer::new(entry.name.clone(), entry.key, how, false, seed);
             site.session = hello.session;
         }
@@ -259,7 +260,8 @@ impl Hub {
             });
         let scheduler = self.settings.common.scheduler_send;
         let seed = random_u64().ok()?;
-        let how = (scheduler, Arc::clone(&self.settings.common.classes));
+        let common = &self.settings.common;
+        let how = (scheduler, Arc::clone(&common.classes), common.hold);
         self.sites[index] = Some(HubSite {
             peer: Peer::new(entry.name.clone(), entry.key, how, false, seed),
             entry: Arc::clone(entry),

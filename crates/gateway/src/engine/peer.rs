@@ -1,5 +1,6 @@
 //! One peer: its tunnel, the links that carry its paths, and the pump between them.
 
+use ropewalk_core::hold::Limits;
 use ropewalk_core::path::PathConfig;
 use ropewalk_core::protect::Classes;
 use ropewalk_core::schedule::SchedulerKind;
@@ -62,7 +63,7 @@ impl Peer {
     pub fn new(
         name: String,
         key: PublicKey,
-        (scheduler, classes): (SchedulerKind, Arc<Classes>),
+        (scheduler, classes, hold): (SchedulerKind, Arc<Classes>, Limits),
         probes: bool,
         seed: u64,
     ) -> Self {
@@ -70,6 +71,7 @@ impl Peer {
             scheduler,
             probe_interval: probes.then_some(PROBE_INTERVAL),
             classes,
+            hold,
         };
         Self {
             name,
@@ -156,10 +158,22 @@ impl Peer {
     /// Moves packets from the entry queue to the links while they take any.
     pub fn pump(&mut self, now: Instant, fabric: &mut Fabric) {
         for _ in 0..ROUNDS {
+            while let Some(id) = self.tunnel.poll_written_off() {
+                if let Some(path) = &self.paths[id.index()] {
+                    fabric.write_off(path.link);
+                    // What waited behind the window leaves first and makes room for more.
+                    fabric.flush(now, path.link);
+                }
+            }
             self.refresh(now, fabric);
             let bound = self.tunnel.poll_transmit(now, &mut self.out, ROUND_PACKETS);
             for outgoing in self.out.drain(..) {
-                if let Some(path) = &self.paths[outgoing.path.index()] {
+                let Some(path) = &self.paths[outgoing.path.index()] else {
+                    continue;
+                };
+                if outgoing.urgent {
+                    fabric.send_urgent(path.link, outgoing.datagram);
+                } else {
                     fabric.send(now, path.link, outgoing.datagram, outgoing.dscp);
                 }
             }
@@ -253,6 +267,17 @@ impl Peer {
             rescued: stats.rescued,
             data_bytes: stats.data_bytes,
             protection_bytes: stats.protection_bytes,
+            down_s: self
+                .tunnel
+                .down_since()
+                .filter(|_| stats.hold.outages > 0)
+                .map(|since| self.tunnel.now().since(since).as_secs_f64()),
+            outages: stats.hold.outages,
+            outage_s: stats.hold.down.as_secs_f64(),
+            hold_bytes: self.tunnel.held_bytes(),
+            replayed: stats.hold.replayed,
+            hold_dropped_full: stats.hold.dropped_full,
+            hold_dropped_old: stats.hold.dropped_old,
             paths: self.path_statuses(fabric),
         }
     }
@@ -270,6 +295,7 @@ impl Peer {
         let stats = self.tunnel.path_stats(id).unwrap_or_default();
         let (mtu, tx_bytes, rx_bytes) = fabric.outer_counters(path.link);
         let state = match self.tunnel.path_state(id) {
+            Some(PathState::Up) if self.tunnel.is_leaving(id) => "leaving",
             Some(PathState::Up) => "up",
             Some(PathState::Suspect(_)) => "suspect",
             None => "down",

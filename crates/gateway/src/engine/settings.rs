@@ -9,6 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use ipnet::IpNet;
+use ropewalk_core::hold::Limits;
 use ropewalk_core::protect::Classes;
 use ropewalk_core::schedule::SchedulerKind;
 use ropewalk_transport::{CongestionControl, Identity, PublicKey};
@@ -31,6 +32,8 @@ pub struct CommonSettings {
     pub scheduler_receive: SchedulerKind,
     /// What this gateway protects against loss when sending, and how.
     pub classes: Arc<Classes>,
+    /// What this gateway keeps for its peer while no path is up.
+    pub hold: Limits,
     /// Congestion control of paths that name none.
     pub congestion: CongestionControl,
     /// Inner MTU, [`MTU_MIN`]`..=`[`MTU_MAX`] bytes; `None` follows the paths.

@@ -184,6 +184,7 @@ fn engine_settings(identity: Identity, common: &Common) -> CommonSettings {
         scheduler_send: common.scheduler_send,
         scheduler_receive: common.scheduler_receive,
         classes: Arc::clone(&common.classes),
+        hold: common.hold,
         congestion: common.congestion,
         mtu: common.mtu,
         offload: common.offload,

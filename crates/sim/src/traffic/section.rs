@@ -108,6 +108,8 @@ impl Section {
                 direction,
                 start,
                 segment,
+                // The simulated receiver reads at once and has room for everything.
+                window: _,
                 ..
             } => {
                 let mtu = segment.map_or(mtu, |bytes| mtu.min(bytes + TCP_HEADERS));
@@ -176,6 +178,7 @@ impl Section {
                     goodput_mbit: flow.counted_bytes() as f64 * 8e-6 / seconds,
                     retransmits: transfer.stats().retransmits,
                     broken: false,
+                    ..FlowReport::default()
                 }),
                 Kind::Ping(ping) => {
                     let (sent, answered) = (ping.sent(), ping.rtt_ms.len() as u64);

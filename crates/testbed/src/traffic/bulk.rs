@@ -33,6 +33,9 @@ pub struct BulkSpec {
     pub amount: Amount,
     /// Time between samples of the throughput.
     pub sample: Duration,
+    /// About how large the receiver's window may become, bytes; what the kernel makes it unless
+    /// given.
+    pub window: Option<u32>,
 }
 
 /// When a transfer ends.
@@ -93,6 +96,9 @@ pub struct FlowReport {
     /// Payload delivered in each sampling interval, bytes.
     #[serde(skip)]
     pub samples: Vec<u64>,
+    /// Times of at least [`PAUSE_MIN`] between two reads that brought something, after the begin.
+    #[serde(skip)]
+    pub pauses: Vec<(Duration, Duration)>,
 }
 
 impl BulkSpec {
@@ -106,6 +112,7 @@ impl BulkSpec {
             mptcp: false,
             amount: Amount::Time(time),
             sample: SAMPLE,
+            window: None,
         }
     }
 
@@ -169,6 +176,15 @@ impl Bulk {
         let pattern: Arc<[u8]> = pattern().into();
         let (mut senders, mut receivers) = (Vec::new(), Vec::new());
         let mut pairs = Vec::new();
+        if let Some(bytes) = spec.window {
+            let receiving = match spec.direction {
+                Direction::Download => &ends.client,
+                Direction::Upload => &ends.server,
+            };
+            limit_window(receiving, bytes)?;
+            // Otherwise the sender would be what limits.
+            limit_window(&sending, bytes)?;
+        }
         for _ in 0..spec.flows {
             let client = ends.client_socket(Type::STREAM, protocol)?;
             pairs.push(connect(&listener, client, &SockAddr::from(address))?);
@@ -301,6 +317,17 @@ impl Shared {
     }
 }
 
+/// Makes the kernel keep receive windows of a namespace to about `bytes`: half of the buffer that
+/// it allows a connection is window, the rest is for what packets cost besides (`tcp_adv_win_scale`,
+/// or what it measures since Linux 6.6).
+fn limit_window(namespace: &Namespace, bytes: u32) -> Result<()> {
+    let buffer = 2 * u64::from(bytes);
+    let first = buffer.min(WINDOW_FIRST);
+    namespace.sysctl("net/ipv4/tcp_rmem", &format!("4096 {first} {buffer}"))?;
+    let sending = buffer.max(SEND_BUFFER_MIN);
+    namespace.sysctl("net/ipv4/tcp_wmem", &format!("4096 65536 {sending}"))
+}
+
 /// Connects one client and accepts it. The listener is bounded by a receive timeout.
 fn connect(listener: &Socket, client: Socket, address: &SockAddr) -> Result<(Socket, Socket)> {
     listener.set_read_timeout(Some(CONNECT_LIMIT))?;
@@ -362,6 +389,7 @@ fn receive(mut stream: TcpStream, amount: Amount, shared: &Shared, block: &[u8])
     let mut last = Instant::now();
     let mut buffer = vec![0u8; READ_BYTES];
     let mut samples = Vec::new();
+    let mut pauses = Vec::new();
     let broken = loop {
         if shared.stopped() {
             break unfinished(amount, bytes, last);
@@ -374,7 +402,11 @@ fn receive(mut stream: TcpStream, amount: Amount, shared: &Shared, block: &[u8])
                 }
                 bytes += count as u64;
                 at = (at + count) % block.len();
-                last = Instant::now();
+                let now = Instant::now();
+                if now - last >= PAUSE_MIN && pauses.len() < PAUSES_MAX {
+                    pauses.push((last - shared.begin, now - shared.begin));
+                }
+                last = now;
                 let interval = shared.interval();
                 if samples.len() <= interval {
                     samples.resize(interval + 1, 0);
@@ -390,6 +422,7 @@ fn receive(mut stream: TcpStream, amount: Amount, shared: &Shared, block: &[u8])
         bytes,
         broken,
         samples,
+        pauses,
     }
 }
 
@@ -471,6 +504,14 @@ pub const SILENCE_LIMIT: Duration = Duration::from_secs(5);
 /// Default time between samples.
 pub const SAMPLE: Duration = Duration::from_millis(250);
 
+/// Shorter pauses than this are not noted.
+const PAUSE_MIN: Duration = Duration::from_millis(20);
+/// Most pauses noted per connection.
+const PAUSES_MAX: usize = 10_000;
+/// What the kernel begins with unless it is more than what is asked for, bytes.
+const WINDOW_FIRST: u64 = 131_072;
+/// The sender may always queue so much, bytes.
+const SEND_BUFFER_MIN: u64 = 4 << 20;
 /// The largest prime below 2^16.
 const BLOCK_BYTES: usize = 65_521;
 const READ_BYTES: usize = 128 * 1024;

@@ -86,6 +86,11 @@ impl ModelPath {
         self.state.set_queued(bytes);
     }
 
+    /// As [`crate::Endpoint::write_off`].
+    pub fn write_off(&mut self) {
+        self.state.write_off();
+    }
+
     /// Congestion window, bytes.
     #[must_use]
     pub fn window(&self) -> u64 {

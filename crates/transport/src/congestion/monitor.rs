@@ -179,6 +179,8 @@ impl Monitor {
         self.prune(newest_sent, in_flight);
         self.state
             .set_silent_since((!self.records.is_empty()).then_some(now));
+        self.state
+            .set_oldest_sent(self.records.front().map(|record| record.sent));
         // Little is ever queued here, by design: what tells is whether the window was used up
         // between two batches, or the pacer held something back.
         let used_up = self.state.take_peak() + WINDOW_SLACK >= self.window();
@@ -322,6 +324,7 @@ impl Controller for Monitor {
     ) {
         self.settle();
         self.state.set_in_flight(in_flight);
+        self.state.found_lost(0);
         self.finish_batch(now, in_flight);
         if let Algorithm::Foreign(inner) = &mut self.inner {
             inner.on_end_acks(now, in_flight, app_limited, largest_packet_num_acked);
@@ -337,6 +340,7 @@ impl Controller for Monitor {
     ) {
         self.settle();
         self.state.subtract_in_flight(lost_bytes);
+        self.state.found_lost(lost_bytes);
         if lost_bytes > 0 {
             // Loss is found by time: whatever was sent up to then is acknowledged or lost.
             while self
@@ -349,6 +353,8 @@ impl Controller for Monitor {
             if self.records.is_empty() {
                 self.state.set_silent_since(None);
             }
+            self.state
+                .set_oldest_sent(self.records.front().map(|record| record.sent));
         }
         match &mut self.inner {
             Algorithm::Foreign(inner) => {
@@ -366,10 +372,11 @@ impl Controller for Monitor {
     }
 
     fn window(&self) -> u64 {
-        match &self.inner {
+        let window = match &self.inner {
             Algorithm::Foreign(inner) => inner.window(),
             Algorithm::Bdp(inner) => inner.window(),
-        }
+        };
+        self.state.effective_window(window)
     }
 
     fn metrics(&self) -> ControllerMetrics {

@@ -42,6 +42,11 @@ pub(crate) struct PathState {
     /// Most bytes in flight since the last batch of acknowledgements.
     peak: AtomicU64,
     silent_since: AtomicU64,
+    oldest_sent: AtomicU64,
+    /// Bytes in flight that the owner takes for lost before the connection finds them so.
+    written_off: AtomicU64,
+    /// What the window is at least, so that what is urgent leaves.
+    window_min: AtomicU64,
     rate: AtomicU64,
     min_rtt: AtomicU64,
     rttvar: AtomicU64,
@@ -59,6 +64,9 @@ impl PathState {
             in_flight: AtomicU64::new(0),
             peak: AtomicU64::new(0),
             silent_since: AtomicU64::new(NONE),
+            oldest_sent: AtomicU64::new(NONE),
+            written_off: AtomicU64::new(0),
+            window_min: AtomicU64::new(0),
             rate: AtomicU64::new(0),
             min_rtt: AtomicU64::new(NONE),
             rttvar: AtomicU64::new(NONE),
@@ -77,6 +85,7 @@ impl PathState {
         self.commit.store(true, Relaxed);
         if self.silent_since.load(Relaxed) == NONE {
             self.silent_since.store(self.nanos(now), Relaxed);
+            self.oldest_sent.store(self.nanos(now), Relaxed);
         }
     }
 
@@ -142,6 +151,55 @@ impl PathState {
             .store(at.map_or(NONE, |at| self.nanos(at)), Relaxed);
     }
 
+    /// When the oldest packet that is still out was sent.
+    fn oldest_sent(&self) -> Option<ropewalk_types::Instant> {
+        let nanos = self.oldest_sent.load(Relaxed);
+        (nanos != NONE).then(|| ropewalk_types::Instant::from_nanos(nanos))
+    }
+
+    pub(super) fn set_oldest_sent(&self, at: Option<Instant>) {
+        self.oldest_sent
+            .store(at.map_or(NONE, |at| self.nanos(at)), Relaxed);
+    }
+
+    /// Everything in flight is lost, whatever the connection thinks: it takes no place in the
+    /// window any more.
+    pub(crate) fn write_off(&self) {
+        self.written_off.store(self.in_flight(), Relaxed);
+    }
+
+    /// Bytes in flight that take no place in the window.
+    pub(super) fn written_off(&self) -> u64 {
+        self.written_off.load(Relaxed)
+    }
+
+    /// The connection has found out itself that `bytes` are lost, and what is in flight now.
+    pub(super) fn found_lost(&self, bytes: u64) {
+        let written_off = self.written_off();
+        if written_off > 0 {
+            let left = written_off.saturating_sub(bytes).min(self.in_flight());
+            self.written_off.store(left, Relaxed);
+        }
+    }
+
+    /// Makes room for `bytes` more than are in flight and queued, until the queue is empty.
+    pub(crate) fn let_through(&self, bytes: u64) {
+        let window = self.in_flight() + self.queued() + bytes;
+        self.window_min.store(window, Relaxed);
+    }
+
+    /// Ends what [`Self::let_through`] allows.
+    pub(crate) fn end_let_through(&self) {
+        if self.window_min.load(Relaxed) > 0 {
+            self.window_min.store(0, Relaxed);
+        }
+    }
+
+    /// The window that results from the algorithm's.
+    pub(super) fn effective_window(&self, window: u64) -> u64 {
+        (window + self.written_off()).max(self.window_min.load(Relaxed))
+    }
+
     /// Delivery rate; zero before the first estimate.
     pub(crate) fn rate(&self) -> Rate {
         Rate::from_bits_per_sec(self.rate.load(Relaxed))
@@ -178,11 +236,11 @@ impl PathState {
 
     /// The report for the scheduler.
     pub(crate) fn snapshot(&self, sending: &Sending) -> PathSnapshot {
-        let &Sending {
-            cwnd, srtt, mtu, ..
-        } = sending;
+        let &Sending { srtt, mtu, .. } = sending;
         let queued = self.queued();
-        let in_flight = self.in_flight();
+        let written_off = self.written_off();
+        let cwnd = sending.cwnd.saturating_sub(written_off);
+        let in_flight = self.in_flight().saturating_sub(written_off);
         let rate = self.rate();
         // Something must stay queued behind window and pacer, or the controller takes the path
         // for idle and never grows the window; two packets or a millisecond are enough. With
@@ -214,6 +272,7 @@ impl PathState {
             rate,
             max_datagram: sending.max_datagram,
             silent_since: self.silent_since(),
+            oldest_sent: self.oldest_sent(),
             sent_packets: sending.sent_packets,
             lost_packets: sending.lost_packets,
         }

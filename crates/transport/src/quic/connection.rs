@@ -21,6 +21,10 @@ use crate::{
 /// adds to them, so the buffer's own count serves as bytes on the wire.
 const QUEUE_ITEM_BYTES: usize = size_of::<Bytes>();
 
+/// What the connection may count in flight and this side does not, such as probes of the MTU that
+/// an outage swallowed, and a packet besides.
+const URGENT_SLACK: u64 = 64 << 10;
+
 /// How far a connection is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
@@ -111,6 +115,13 @@ impl Slot {
         result
     }
 
+    /// Sends a small datagram although the window is full. What is queued leaves before it.
+    pub(super) fn send_urgent(&mut self, datagram: Bytes) -> Result<(), SendError> {
+        self.send(datagram)?;
+        self.state.let_through(URGENT_SLACK);
+        Ok(())
+    }
+
     pub(super) fn max_datagram(&self) -> usize {
         usize::from(self.conn.current_mtu()).saturating_sub(self.overhead)
     }
@@ -134,6 +145,9 @@ impl Slot {
         }
         let queued = self.queued();
         self.state.set_queued(queued);
+        if queued == 0 {
+            self.state.end_let_through();
+        }
         transmit
     }
 

@@ -286,6 +286,26 @@ impl Endpoint {
         Ok(())
     }
 
+    /// [`Self::send`] for a small datagram that has to leave although the window is full, such as
+    /// a probe of a path that has fallen silent.
+    ///
+    /// # Errors
+    /// As [`Self::send`].
+    pub fn send_urgent(&mut self, id: ConnectionId, datagram: Bytes) -> Result<(), SendError> {
+        let slot = self.slot_mut(id).ok_or(SendError::NotConnected)?;
+        slot.send_urgent(datagram)?;
+        self.mark_dirty(id);
+        Ok(())
+    }
+
+    /// Takes everything in flight for lost: it takes no place in the window any more. The
+    /// connection finds the losses itself later, as acknowledgements come.
+    pub fn write_off(&mut self, id: ConnectionId) {
+        if let Some(slot) = self.slot_mut(id) {
+            slot.state.write_off();
+        }
+    }
+
     /// The next datagram received on `id`.
     pub fn receive(&mut self, id: ConnectionId) -> Option<Bytes> {
         self.slot_mut(id)?.conn.datagrams().recv()

@@ -79,6 +79,7 @@ impl TcpView {
             rate: info.delivery_rate,
             max_datagram: DATAGRAM_MAX,
             silent_since: self.silent_since,
+            oldest_sent: self.silent_since,
             sent_packets: info.segments_sent,
             lost_packets: info.segments_retransmitted,
         }

@@ -194,6 +194,7 @@ impl Fabric {
         endpoint.congestion = config.congestion;
         endpoint.gso_segments_max = if config.offload { GSO_SEGMENTS } else { 1 };
         endpoint.keep_alive = None;
+        endpoint.idle_timeout = IDLE_TIMEOUT;
         endpoint.mtu_max = config.mtu_max.clamp(MTU_MIN, MTU_MAX);
         Ok(Self {
             epoll: config.epoll,
@@ -312,6 +313,38 @@ impl Fabric {
             self.drops.link_refused += 1;
         }
         self.mark_dirty(id);
+    }
+
+    /// [`Self::send`] for a small datagram that has to leave although the window is full. Over
+    /// TCP it waits like any other.
+    pub fn send_urgent(&mut self, id: LinkId, datagram: Bytes) {
+        let Some(link) = self.link_mut(id) else {
+            self.drops.link_refused += 1;
+            return;
+        };
+        let connection = match &mut link.kind {
+            Kind::Quic { connection, .. } => Some(*connection),
+            Kind::Tls(stream) => {
+                self.drops.link_refused += u64::from(stream.tls.send(datagram.clone()).is_err());
+                None
+            }
+        };
+        if let Some(connection) = connection {
+            let sent = self.endpoint.send_urgent(connection, datagram);
+            self.drops.link_refused += u64::from(sent.is_err());
+        }
+        self.mark_dirty(id);
+    }
+
+    /// Takes everything in flight on a link for lost. TCP finds its losses itself.
+    pub fn write_off(&mut self, id: LinkId) {
+        if let Some(&Link {
+            kind: Kind::Quic { connection, .. },
+            ..
+        }) = self.link(id)
+        {
+            self.endpoint.write_off(connection);
+        }
     }
 
     fn mark_dirty(&mut self, id: LinkId) {
@@ -570,5 +603,8 @@ pub fn any_address(like: &SocketAddr, port: u16) -> SocketAddr {
 
 /// How often links without a connection are looked for.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
+/// A connection that hears nothing for so long ends. It has to outlive outages: the one that was
+/// there before is back within a round trip, a new one takes several.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
 /// How long a TLS handshake may take.
 const HANDSHAKE: Duration = Duration::from_secs(8);

@@ -18,7 +18,7 @@ use ropewalk_io::{InnerPacket, TunPacket};
 use ropewalk_types::{Duration, Instant, PATHS_MAX, PathId};
 use ropewalk_wire::{Control, Datagram, VERSION, Welcome};
 
-use crate::engine::control::{Command, Direction, PathStatus, Status, Uplink};
+use crate::engine::control::{Command, Direction, PathStatus, PathUse, Status, Uplink};
 use crate::engine::event_loop::{ENTRY_FULL_BYTES, Role};
 use crate::engine::fabric::{Fabric, LinkEvent, LinkId, Received};
 use crate::engine::peer::Peer;
@@ -60,6 +60,7 @@ impl Site {
             (
                 settings.common.scheduler_send,
                 Arc::clone(&settings.common.classes),
+                settings.common.hold,
             ),
             true,
             random_u64()?,
@@ -175,7 +176,7 @@ impl Site {
         }
         self.peer.remove_path(now, fabric, id, why);
         fabric.flush_all(now);
-        if let Some((socket, _)) = path.socket {
+        for socket in path.sockets.into_iter().flatten() {
             fabric.close_udp(socket);
         }
         let gone = Control::PathGone {
@@ -262,7 +263,7 @@ impl Site {
         now: Instant,
         fabric: &mut Fabric,
         uplink: &str,
-        enabled: bool,
+        wanted: PathUse,
     ) -> Result<(), String> {
         let named = |p: &Option<SitePath>| p.as_ref().is_some_and(|p| p.uplink.name == uplink);
         let Some(index) = self.paths.iter().position(named) else {
@@ -279,8 +280,18 @@ impl Site {
         };
         #[expect(clippy::cast_possible_truncation, reason = "PATHS_MAX is 16")]
         let id = PathId(index as u8);
+        if wanted == PathUse::Leaving {
+            if self.peer.tunnel.path_state(id) != Some(PathState::Up) {
+                return Err(format!(
+                    "the path over {uplink} is not up: there is nothing to leave"
+                ));
+            }
+            self.peer.tunnel.set_leaving(id, true);
+            return Ok(());
+        }
         self.disabled.retain(|name| name != uplink);
-        if enabled {
+        self.peer.tunnel.set_leaving(id, false);
+        if wanted == PathUse::Enabled {
             if let Some(path) = &mut self.paths[index] {
                 path.enabled = true;
                 path.next_attempt = now;
@@ -340,10 +351,10 @@ impl Role for Site {
             }
             Command::SetPath {
                 uplink,
-                enabled,
+                wanted,
                 reply,
             } => {
-                let result = self.set_path(now, fabric, &uplink, enabled);
+                let result = self.set_path(now, fabric, &uplink, wanted);
                 reply.try_send(result).ok();
             }
             Command::ReloadSites
@@ -359,9 +370,19 @@ impl Role for Site {
                 let Some((id, index)) = self.attempt_of(link) else {
                     return;
                 };
+                // The connection that was there before may have come back meanwhile: it knows the
+                // path, and a new one would have to find everything out again.
+                let carrier = self.peer.paths[id.index()].as_ref().map(|p| p.link);
+                let well = self.peer.tunnel.path_state(id) == Some(PathState::Up)
+                    && carrier.is_some_and(|link| fabric.transport(link) == "quic");
                 let Some(path) = &mut self.paths[id.index()] else {
                     return;
                 };
+                if well {
+                    let attempt = path.attempts.remove(index);
+                    fabric.close(now, attempt.link, "not needed any more");
+                    return;
+                }
                 path.attempts[index].connected = true;
                 tracing::debug!(uplink = path.uplink.name, "connected, saying hello");
                 let generation = path.attempts[index].generation;
@@ -422,7 +443,9 @@ impl Role for Site {
     }
 
     fn takes_inner(&self) -> bool {
-        self.peer.tunnel.queue_bytes() < ENTRY_FULL_BYTES
+        let tunnel = &self.peer.tunnel;
+        // What an outage left has bounds of its own.
+        tunnel.queue_bytes() - tunnel.held_bytes() < ENTRY_FULL_BYTES
     }
 
     fn end_batch(&mut self, now: Instant, out: &mut Vec<InnerPacket>) {

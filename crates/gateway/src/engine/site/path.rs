@@ -22,7 +22,8 @@ pub(super) struct Attempt {
 pub(super) struct SitePath {
     pub(super) uplink: Uplink,
     pub(super) enabled: bool,
-    pub(super) socket: Option<(SocketId, bool)>,
+    /// By address family, IPv4 first: trying the hub's other address must not end what is there.
+    pub(super) sockets: [Option<SocketId>; 2],
     pub(super) attempts: Vec<Attempt>,
     pub(super) generation: u32,
     /// Link in use whose `Hello` is unanswered, if any.
@@ -42,7 +43,7 @@ impl SitePath {
         Self {
             uplink,
             enabled,
-            socket: None,
+            sockets: [None; 2],
             attempts: Vec::new(),
             generation: 0,
             unanswered: false,
@@ -64,21 +65,18 @@ impl SitePath {
         }
     }
 
-    /// The path's UDP socket, opened or changed to the family of `remote`.
+    /// The path's UDP socket for the family of `remote`, opened if there is none.
     pub(super) fn open_socket(
         &mut self,
         fabric: &mut Fabric,
         remote: &SocketAddr,
     ) -> anyhow::Result<SocketId> {
-        if let Some((socket, v4)) = self.socket {
-            if v4 == remote.is_ipv4() {
-                return Ok(socket);
-            }
-            fabric.close_udp(socket);
-            self.socket = None;
+        let family = usize::from(remote.is_ipv6());
+        if let Some(socket) = self.sockets[family] {
+            return Ok(socket);
         }
         let socket = fabric.open_udp(any_address(remote, 0), Some(&self.uplink.name))?;
-        self.socket = Some((socket, remote.is_ipv4()));
+        self.sockets[family] = Some(socket);
         Ok(socket)
     }
 

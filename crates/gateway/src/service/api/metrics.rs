@@ -17,7 +17,7 @@ type TunnelMetric = (&'static str, &'static str, fn(&TunnelStatus) -> f64);
 /// Name, help and value of a metric of a path.
 type PathMetric = (&'static str, &'static str, fn(&PathStatus) -> f64);
 
-const TUNNEL: [TunnelMetric; 24] = [
+const TUNNEL: [TunnelMetric; 30] = [
     ("up", "Whether any path works.", |t| {
         f64::from(u8::from(t.up))
     }),
@@ -111,6 +111,34 @@ const TUNNEL: [TunnelMetric; 24] = [
         "recovered_total",
         "Lost datagrams recovered from combinations, without asking.",
         |t| t.recovered as f64,
+    ),
+    ("outages_total", "Times that every path was down.", |t| {
+        t.outages as f64
+    }),
+    (
+        "outage_seconds_total",
+        "Time that every path was down.",
+        |t| t.outage_s,
+    ),
+    (
+        "hold_bytes",
+        "Bytes held in an outage, or left by one and waiting.",
+        |t| t.hold_bytes as f64,
+    ),
+    (
+        "hold_replayed_packets_total",
+        "Packets held in outages that left after them.",
+        |t| t.replayed as f64,
+    ),
+    (
+        "hold_dropped_full_total",
+        "Packets dropped in outages because too much was held.",
+        |t| t.hold_dropped_full as f64,
+    ),
+    (
+        "hold_dropped_old_total",
+        "Packets dropped after outages because they were too old.",
+        |t| t.hold_dropped_old as f64,
     ),
     ("paths", "Paths of the tunnel.", |t| t.paths.len() as f64),
     ("paths_up", "Paths that work.", |t| {

@@ -7,7 +7,7 @@
 //! | `GET /v1/scheduler` | the schedulers there are, and those in use |
 //! | `POST /v1/scheduler` | `{"kind":…,"direction":…,"site":…}` → `{"changed":n}` |
 //! | `GET /v1/paths` | the paths of every tunnel |
-//! | `POST /v1/paths` | `{"uplink":…,"enabled":…}` |
+//! | `POST /v1/paths` | `{"uplink":…,"enabled":…}` or `{"uplink":…,"leaving":true}` |
 //! | `POST /v1/sites/reload` | a hub reads its sites file again |
 //! | `POST /v1/reload` | as SIGHUP: sites of a hub, rules for uplinks of a site |
 //! | `GET /metrics` | Prometheus text |
@@ -41,7 +41,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, UnixListener};
 
-use crate::engine::control::{Command, Direction, Status};
+use crate::engine::control::{Command, Direction, PathUse, Status};
 use crate::scheduler_names;
 use listener::Bounded;
 
@@ -281,7 +281,23 @@ async fn paths(State(api): State<Api>) -> Answer {
 #[serde(deny_unknown_fields)]
 struct PathRequest {
     uplink: String,
-    enabled: bool,
+    enabled: Option<bool>,
+    #[serde(default)]
+    leaving: bool,
+}
+
+impl PathRequest {
+    fn wanted(&self) -> Result<PathUse, Failure> {
+        match (self.enabled, self.leaving) {
+            (Some(true), false) => Ok(PathUse::Enabled),
+            (Some(false), false) => Ok(PathUse::Disabled),
+            (None, true) => Ok(PathUse::Leaving),
+            (None, false) | (Some(_), true) => Err(Failure::new(
+                StatusCode::UNPROCESSABLE_ENTITY,
+                "say one of \"enabled\": true, \"enabled\": false and \"leaving\": true",
+            )),
+        }
+    }
 }
 
 async fn set_path(
@@ -289,19 +305,16 @@ async fn set_path(
     body: Result<Json<PathRequest>, JsonRejection>,
 ) -> Answer {
     let Json(request) = body?;
+    let wanted = request.wanted()?;
     let uplink = request.uplink.clone();
     let command = move |reply| Command::SetPath {
         uplink: request.uplink,
-        enabled: request.enabled,
+        wanted,
         reply,
     };
     let done = ask(&api, command).await?;
     done.map_err(|reason| Failure::new(StatusCode::NOT_FOUND, reason))?;
-    tracing::info!(
-        uplink,
-        enabled = request.enabled,
-        "uplink taken in or out of use by hand"
-    );
+    tracing::info!(uplink, ?wanted, "use of an uplink changed by hand");
     Ok(Json(json!({ "ok": true })))
 }
 

@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::client::Client;
-use crate::engine::control::TunnelStatus;
+use crate::engine::control::{PathUse, TunnelStatus};
 use crate::exit;
 
 struct Gateway {
@@ -107,10 +107,10 @@ fn answering(commands: Receiver<Command>) {
             }
             Command::SetPath {
                 uplink,
-                enabled,
+                wanted,
                 reply,
             } => {
-                let known = uplink == "eth0" && !enabled;
+                let known = uplink == "eth0" && wanted != PathUse::Enabled;
                 let _ = reply.send(
                     known
                         .then_some(())
@@ -178,6 +178,11 @@ fn bad_requests_are_refused_with_a_reason() {
             "/v1/paths",
             json!({ "uplink": "eth9", "enabled": false }),
             "no uplink eth9",
+        ),
+        (
+            "/v1/paths",
+            json!({ "uplink": "eth0", "enabled": true, "leaving": true }),
+            "say one of",
         ),
         (
             "/v1/paths",

@@ -66,6 +66,7 @@ impl<S: SubTunnel> Gateway<S> {
             scheduler,
             probe_interval: (role == Role::Site).then_some(PROBE_INTERVAL),
             classes: Classes::all(protection).into(),
+            hold: Default::default(),
         };
         let mut tunnel = match policy {
             Some(policy) => Tunnel::with_policy(&config, seed, policy),
@@ -117,9 +118,22 @@ impl<S: SubTunnel> Gateway<S> {
         self.ready = true;
         for _ in 0..ROUNDS {
             self.refresh(now);
+            while let Some(path) = self.tunnel.poll_written_off() {
+                let index = path.index();
+                self.paths[index].write_off();
+                // What waited behind the window leaves first and makes room for more.
+                while let Some(packet) = self.paths[index].poll_transmit(now) {
+                    send(index, packet);
+                }
+            }
             let bound = self.tunnel.poll_transmit(now, &mut self.out, ROUND_PACKETS);
             for outgoing in self.out.drain(..) {
-                self.paths[outgoing.path.index()].push(outgoing.datagram);
+                let path = &mut self.paths[outgoing.path.index()];
+                if outgoing.urgent {
+                    path.push_urgent(outgoing.datagram);
+                } else {
+                    path.push(outgoing.datagram);
+                }
             }
             for (index, path) in self.paths.iter_mut().enumerate() {
                 while let Some(packet) = path.poll_transmit(now) {

@@ -71,6 +71,7 @@ pub(super) fn prepare(stage: &Stage, index: usize, traffic: &Traffic) -> Result<
             direction,
             start,
             segment,
+            window,
             ..
         } => {
             let load = tcp::Load {
@@ -79,8 +80,9 @@ pub(super) fn prepare(stage: &Stage, index: usize, traffic: &Traffic) -> Result<
                 direction,
                 start,
                 segment,
+                window,
             };
-            if stage.mptcp {
+            if stage.mptcp || window.is_some() {
                 Box::new(mptcp::Connections::prepare(stage, load))
             } else {
                 Box::new(tcp::Iperf::prepare(stage, index, load)?)

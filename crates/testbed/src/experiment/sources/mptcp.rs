@@ -1,9 +1,10 @@
-//! Bulk TCP over in-kernel MPTCP, by the testbed's own connections: `iperf3` has no MPTCP.
+//! Bulk TCP by the testbed's own connections: over in-kernel MPTCP, which `iperf3` does not have, and
+//! where every byte and every pause counts.
 
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use ropewalk_plan::{Direction, FlowReport};
+use ropewalk_plan::{Direction, FlowReport, Pause};
 
 use super::tcp::{Load, kernel_name};
 use super::{Outcome, Source, Stage, sleep_until};
@@ -40,7 +41,8 @@ impl Source for Connections {
                 Direction::Up => traffic::Direction::Upload,
             },
             congestion: kernel_name(load.congestion).into(),
-            mptcp: true,
+            mptcp: stage.mptcp,
+            window: load.window,
             amount: Amount::Time(left),
             sample: STEP,
         };
@@ -56,6 +58,11 @@ impl Source for Connections {
             .iter()
             .map(|flow| FlowReport {
                 broken: flow.broken.is_some(),
+                pauses: if load.window.is_some() {
+                    pauses(flow, begun.saturating_duration_since(begin))
+                } else {
+                    Vec::new()
+                },
                 ..FlowReport::default()
             })
             .collect();
@@ -66,8 +73,9 @@ impl Source for Connections {
             flow.retransmits = report.retransmits / count.max(1) + rest;
         }
         let mut notes = vec![format!(
-            "tcp: {} over MPTCP, {} segments sent again (all flows, shared out evenly)",
+            "tcp: {}{}, {} segments sent again (all flows, shared out evenly)",
             kernel_name(load.congestion),
+            if stage.mptcp { " over MPTCP" } else { "" },
             report.retransmits
         )];
         notes.extend(
@@ -82,6 +90,18 @@ impl Source for Connections {
             notes,
         })
     }
+}
+
+/// Pauses of a connection whose clock begins `after` the plan's; none where the plan does not ask.
+fn pauses(flow: &bulk::FlowReport, after: Duration) -> Vec<Pause> {
+    let seconds = |at: &Duration| (*at + after).as_secs_f64();
+    let pauses = flow.pauses.iter();
+    pauses
+        .map(|(from, to)| Pause {
+            begin: seconds(from),
+            end: seconds(to),
+        })
+        .collect()
 }
 
 const STEP: Duration = Duration::from_millis(100);

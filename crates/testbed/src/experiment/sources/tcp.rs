@@ -25,6 +25,8 @@ pub(super) struct Load {
     pub(super) start: Duration,
     /// Bytes of data in a segment at most.
     pub(super) segment: Option<u32>,
+    /// Bytes of the receiver's window at most.
+    pub(super) window: Option<u32>,
 }
 
 /// Servers that listen, and clients that will connect to them.

@@ -51,6 +51,12 @@ pub trait SubTunnel: Sized {
     /// Takes a datagram to send.
     fn push(&mut self, datagram: Bytes);
 
+    /// The same for one that leaves although the window is full.
+    fn push_urgent(&mut self, datagram: Bytes);
+
+    /// What is in flight is lost: it takes no place in the window any more.
+    fn write_off(&mut self);
+
     /// The next packet to send now, if any.
     fn poll_transmit(&mut self, now: Instant) -> Option<Self::Packet>;
 

@@ -134,6 +134,8 @@ pub struct ModelledTunnel {
     probe_due_ns: u64,
     probes: u32,
     ping: bool,
+    /// What is queued leaves although the window is full.
+    urgent: bool,
     pacer_due_ns: u64,
     queue: VecDeque<Bytes>,
     queued: u64,
@@ -182,6 +184,16 @@ impl SubTunnel for ModelledTunnel {
         self.queued += datagram.len() as u64 + QUEUE_ITEM_BYTES;
         self.queue.push_back(datagram);
         self.control.set_queued(self.queued);
+    }
+
+    fn push_urgent(&mut self, datagram: Bytes) {
+        self.urgent = true;
+        self.push(datagram);
+    }
+
+    fn write_off(&mut self) {
+        self.news = true;
+        self.control.write_off();
     }
 
     fn poll_transmit(&mut self, now: Instant) -> Option<Packet> {
@@ -263,6 +275,7 @@ impl ModelledTunnel {
             probe_due_ns: NEVER,
             probes: 0,
             ping: false,
+            urgent: false,
             pacer_due_ns: NEVER,
             queue: VecDeque::new(),
             queued: 0,
@@ -290,10 +303,11 @@ impl ModelledTunnel {
 
     fn may_send(&mut self, now_ns: u64) -> bool {
         if self.queue.is_empty() {
+            self.urgent = false;
             return false;
         }
         let window = self.control.window();
-        if self.in_flight + MTU >= window {
+        if self.in_flight + MTU >= window && !self.urgent {
             return false;
         }
         let wait = self

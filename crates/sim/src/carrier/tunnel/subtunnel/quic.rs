@@ -113,6 +113,7 @@ impl SubTunnel for QuicTunnel {
         let mut snapshot = self.endpoint.snapshot(now, self.id)?;
         snapshot.next_credit = snapshot.next_credit.map(|at| self.back(at));
         snapshot.silent_since = snapshot.silent_since.map(|at| self.back(at));
+        snapshot.oldest_sent = snapshot.oldest_sent.map(|at| self.back(at));
         Some(snapshot)
     }
 
@@ -125,6 +126,17 @@ impl SubTunnel for QuicTunnel {
         self.news = true;
         // Refused only where the scheduler disregards window and MTU; then it is lost, as there.
         let _refused = self.endpoint.send(self.id, datagram);
+    }
+
+    fn push_urgent(&mut self, datagram: Bytes) {
+        self.news = true;
+        // Refused only where the connection is gone, as there.
+        let _refused = self.endpoint.send_urgent(self.id, datagram);
+    }
+
+    fn write_off(&mut self) {
+        self.news = true;
+        self.endpoint.write_off(self.id);
     }
 
     fn poll_transmit(&mut self, now: Instant) -> Option<Datagram> {

@@ -1,0 +1,62 @@
+//! How much is held, for how long, and what goes when that is too much.
+
+use ropewalk_types::Duration;
+
+/// Bounds of what is held in one direction of one tunnel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Most bytes of inner packets.
+    pub bytes_max: u64,
+    /// Most bytes of one flow bucket.
+    pub flow_bytes_max: u64,
+    /// Most inner packets.
+    pub packets_max: usize,
+    /// TCP segments older than this are dropped at the return.
+    pub tcp_age_max: Duration,
+    /// The same for everything else: QUIC and calls gain nothing by packets their ends have given
+    /// up.
+    pub other_age_max: Duration,
+}
+
+/// Which packet of a flow makes room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Victim {
+    /// The newest: what comes after a hole is worth nothing to a receiver that waits for order.
+    Newest,
+    /// The oldest: it is worth least to a receiver that plays as things come.
+    Oldest,
+}
+
+impl Limits {
+    /// How long a packet may be held.
+    #[must_use]
+    pub const fn age_max(&self, tcp: bool) -> Duration {
+        if tcp {
+            self.tcp_age_max
+        } else {
+            self.other_age_max
+        }
+    }
+
+    /// Which packet goes from a flow whose newest packet is TCP, or is not.
+    #[must_use]
+    pub const fn victim(newest_is_tcp: bool) -> Victim {
+        if newest_is_tcp {
+            Victim::Newest
+        } else {
+            Victim::Oldest
+        }
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            bytes_max: 19 << 20,
+            flow_bytes_max: 8 << 20,
+            packets_max: 32_768,
+            tcp_age_max: Duration::from_secs(60),
+            other_age_max: Duration::from_secs(2),
+        }
+    }
+}

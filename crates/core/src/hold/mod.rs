@@ -1,0 +1,172 @@
+//! Hold: what a tunnel keeps while none of its paths is up, and when it looks for one.
+//!
+//! An outage begins when every path is suspect by this side's own judgement, and ends with the
+//! first sign of life of any of them. In between nothing is bound to a path: inner packets wait in
+//! the entry queue within [`Limits`], what was under way stays in the paths' logs, and every path
+//! is probed at [`Probing`]'s pace. A sender of TCP stops by itself after one window, so what is
+//! held is bounded by its window whatever the outage lasts; its retransmissions are held like any
+//! other packet, since only both copies tell it afterwards that its timeout was spurious (RFC
+//! 3522, RFC 5682). Invariant: held bytes and packets never exceed the limits.
+
+mod limits;
+
+pub use limits::{Limits, Victim};
+
+use ropewalk_types::{Duration, Instant};
+
+/// What a tunnel did in outages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HoldStats {
+    /// Times that every path was down.
+    pub outages: u64,
+    /// Time that no path was up, outages under way included.
+    pub down: Duration,
+    /// Inner packets that arrived or waited in an outage and left after it.
+    pub replayed: u64,
+    /// Inner packets dropped in an outage because too much was held.
+    pub dropped_full: u64,
+    /// Inner packets dropped because they had become too old.
+    pub dropped_old: u64,
+}
+
+/// Whether the tunnel is in an outage, and since when.
+#[derive(Debug, Default)]
+pub(crate) struct Hold {
+    since: Option<Instant>,
+    /// A path has been up: what was before was no outage but the start.
+    began: bool,
+    /// When what has become too old is dropped next.
+    sweep: Instant,
+    outages: u64,
+    down: Duration,
+}
+
+/// What has just changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// The last path went down.
+    Down,
+    /// A path is back; all had been down since then.
+    Back(Instant),
+}
+
+impl Hold {
+    /// Takes in whether every path is down.
+    pub fn follow(&mut self, now: Instant, all_down: bool) -> Option<Turn> {
+        match (self.since, all_down) {
+            (None, true) => {
+                self.since = Some(now);
+                self.sweep = now + SWEEP;
+                self.outages += u64::from(self.began);
+                Some(Turn::Down)
+            }
+            (Some(since), false) => {
+                self.since = None;
+                if self.began {
+                    self.down += now.since(since);
+                }
+                self.began = true;
+                Some(Turn::Back(since))
+            }
+            (None, false) => {
+                self.began = true;
+                None
+            }
+            (Some(_), true) => None,
+        }
+    }
+
+    /// Since when every path is down.
+    pub const fn since(&self) -> Option<Instant> {
+        self.since
+    }
+
+    /// Whether it is an outage and not the start.
+    pub const fn is_outage(&self) -> bool {
+        self.since.is_some() && self.began
+    }
+
+    /// When [`Self::sweeps`] is wanted.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.is_outage().then_some(self.sweep)
+    }
+
+    /// Whether it is time to drop what has become too old.
+    pub fn sweeps(&mut self, now: Instant) -> bool {
+        let due = self.is_outage() && self.sweep <= now;
+        if due {
+            self.sweep = now + SWEEP;
+        }
+        due
+    }
+
+    /// Fills in what this counts.
+    pub fn count(&self, now: Instant, stats: &mut HoldStats) {
+        let lasting = self.since.filter(|_| self.began);
+        stats.outages = self.outages;
+        stats.down = self.down + lasting.map_or(Duration::ZERO, |since| now.since(since));
+    }
+}
+
+/// How often a silent path is probed while no other is up. A blackhole that ends gives no sign, so
+/// what a probe waits is what every flow waits; a probe is some 70 bytes on the wire.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Probing;
+
+impl Probing {
+    /// Time between two probes of a path that has been silent for `silence`.
+    pub fn interval(silence: Duration) -> Duration {
+        STEPS
+            .iter()
+            .find(|(until, _)| silence < *until)
+            .map_or(SLOWEST, |(_, interval)| *interval)
+    }
+}
+
+/// How often an outage is rid of what has become too old.
+const SWEEP: Duration = Duration::from_secs(1);
+/// Up to which silence which interval is used: 37 kbit/s per path and direction in the first
+/// minute, 2 kbit/s in the next ones.
+const STEPS: [(Duration, Duration); 2] = [
+    (Duration::from_secs(60), Duration::from_millis(15)),
+    (Duration::from_secs(600), Duration::from_millis(250)),
+];
+/// Afterwards.
+const SLOWEST: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn at(ms: u64) -> Instant {
+        Instant::from_millis(ms)
+    }
+
+    #[test]
+    fn the_start_is_no_outage_and_what_follows_is_counted() {
+        let mut hold = Hold::default();
+        assert_eq!(hold.follow(at(0), true), Some(Turn::Down));
+        assert_eq!(hold.follow(at(500), false), Some(Turn::Back(at(0))));
+        assert_eq!(hold.follow(at(600), false), None);
+        assert_eq!(hold.follow(at(1_000), true), Some(Turn::Down));
+        assert_eq!(hold.since(), Some(at(1_000)));
+        let mut stats = HoldStats::default();
+        hold.count(at(1_250), &mut stats);
+        assert_eq!((stats.outages, stats.down), (1, Duration::from_millis(250)));
+        let back = Some(Turn::Back(at(1_000)));
+        assert_eq!(hold.follow(at(3_000), false), back);
+        hold.count(at(9_000), &mut stats);
+        assert_eq!((stats.outages, stats.down), (1, Duration::from_secs(2)));
+    }
+
+    #[test]
+    fn probes_are_frequent_for_a_minute_and_cheap_for_ever() {
+        let per_second = |silence: u64| {
+            let interval = Probing::interval(Duration::from_secs(silence));
+            1.0 / interval.as_secs_f64()
+        };
+        assert!(per_second(30) >= 60.0, "found within 16 ms");
+        assert!(per_second(61) <= 4.0);
+        assert!(per_second(100_000) <= 1.0);
+    }
+}

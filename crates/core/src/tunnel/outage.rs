@@ -1,0 +1,167 @@
+//! Outages of all paths: when one begins and ends, and what of before it is sent again.
+//!
+//! Both ends probe silent paths, and every probe says which number came last. The first probe of
+//! the peer is therefore the first sign of life, half a round trip after the return, and says what
+//! the outage swallowed: sending begins then, without waiting for an acknowledgement.
+
+use super::paths::{Path, Paths};
+use super::{Outgoing, Tunnel};
+use crate::hold::Turn;
+use bytes::Bytes;
+use ropewalk_types::{Duration, Instant, PathId};
+use ropewalk_wire::{MISSING_RUNS_MAX, emit_missing};
+
+/// A sign of life after hearing nothing for this long means that a path that was silent both ways is
+/// back. In an outage both ends probe several times in that.
+const HEARD_SILENCE: Duration = Duration::from_millis(150);
+/// What a question counts as on its path.
+const QUESTION_BYTES: usize = 30;
+
+impl Paths {
+    /// Whether no path is known to work; none at all is no path that works, either.
+    pub fn all_down(&self) -> bool {
+        self.iter().all(|(_, path)| path.suspect())
+    }
+
+    /// Moves what paths carried before they fell silent to what is doubtful, now that a path can
+    /// take it.
+    pub fn collect_undelivered(&mut self) {
+        for (_, path) in self.map.iter_mut() {
+            if let Some(since) = path.undelivered.take() {
+                self.doubtful.extend(path.sent_log.take_since(since));
+            }
+        }
+    }
+
+    /// A datagram of the peer came over a path. When no path works and nothing had come for a
+    /// while, that is the first sign that this one is back: the acknowledgement of a probe takes a
+    /// whole round trip, and the peer's probe half of one.
+    pub fn on_heard(&mut self, now: Instant, id: PathId) {
+        let Some(path) = self.map.get_mut(id) else {
+            return;
+        };
+        let silence = now.since(std::mem::replace(&mut path.heard_at, now));
+        if !path.suspect() || silence < HEARD_SILENCE || !self.all_down() {
+            return;
+        }
+        if let Some(path) = self.map.get_mut(id) {
+            path.excused_at = now;
+            path.suspect_since = None;
+            path.peer_suspect = None;
+            path.leaving = false;
+            self.state_changed = true;
+            self.written_off = self.written_off.with(id);
+        }
+    }
+
+    /// The peer says which number it got last on a path. Where that path is in doubt, whatever was
+    /// sent after that one and a round trip ago is lost, and in flight no more.
+    pub fn on_newest(&mut self, now: Instant, id: PathId, newest: u16) {
+        let Some(path) = self.map.get_mut(id) else {
+            return;
+        };
+        if path.undelivered.take().is_none() && !path.in_doubt(now) {
+            return;
+        }
+        let before = now - path.snapshot.srtt - 2 * path.snapshot.rttvar;
+        let known = self.doubtful.len();
+        self.doubtful
+            .extend(path.sent_log.take_after(newest, before));
+        if self.doubtful.len() > known {
+            self.written_off = self.written_off.with(id);
+        }
+    }
+
+    /// A path on which everything in flight is lost; each is named once.
+    pub fn poll_written_off(&mut self) -> Option<PathId> {
+        let id = self.written_off.iter().next()?;
+        self.written_off = self.written_off.without(id);
+        Some(id)
+    }
+
+    /// The end of a path is near, or is not after all.
+    pub fn set_leaving(&mut self, id: PathId, leaving: bool) {
+        if let Some(path) = self.map.get_mut(id) {
+            self.state_changed |= path.leaving != leaving;
+            path.leaving = leaving;
+        }
+    }
+}
+
+impl Tunnel {
+    /// Begins to hold, or ends it. What was under way goes first: it is older.
+    pub(super) fn follow_outage(&mut self, now: Instant) {
+        let all_down = self.paths.all_down();
+        match self.hold.follow(now, all_down) {
+            None => {}
+            Some(Turn::Down) if self.hold.is_outage() => self.entry.queue.hold(),
+            // Before the first path is up nothing is lost that ever worked.
+            Some(Turn::Down) => {}
+            Some(Turn::Back(since)) => {
+                self.entry.queue.replay(now);
+                self.reinject(now);
+                for (_, path) in self.paths.iter_mut() {
+                    path.sent_log.skip(now.since(since));
+                }
+            }
+        }
+    }
+
+    /// Appends the probes that are due in an outage, and with each the question for what is missing:
+    /// the first that gets through finds everything out.
+    pub(super) fn poll_outage(&mut self, now: Instant, out: &mut Vec<Outgoing>) {
+        let before = out.len();
+        self.paths.poll_probes(now, out);
+        let probed: Vec<PathId> = out[before..].iter().map(|probe| probe.path).collect();
+        if probed.is_empty() {
+            return;
+        }
+        let mut runs = Vec::new();
+        let requests = &self.exit.reorder.requests;
+        requests.outstanding(MISSING_RUNS_MAX, &mut runs);
+        for id in probed {
+            let Some(path) = self.paths.get_mut(id).filter(|_| !runs.is_empty()) else {
+                continue;
+            };
+            let mut bytes = Vec::new();
+            emit_missing(path.stamp(now, QUESTION_BYTES), &runs, &mut bytes);
+            out.push(Outgoing {
+                path: id,
+                datagram: Bytes::from(bytes),
+                dscp: 0,
+                urgent: true,
+            });
+        }
+    }
+
+    /// A path on which everything in flight is lost, though its transport may not know yet: it
+    /// takes no place in the window any more. Poll before [`Tunnel::poll_transmit`] and report the
+    /// path again after it.
+    pub fn poll_written_off(&mut self) -> Option<PathId> {
+        self.paths.poll_written_off()
+    }
+
+    /// Since when every path is down; `None` while one is up.
+    #[must_use]
+    pub const fn down_since(&self) -> Option<Instant> {
+        self.hold.since()
+    }
+
+    /// Bytes of inner packets that are held, or were and still wait for their turn.
+    #[must_use]
+    pub const fn held_bytes(&self) -> u64 {
+        self.entry.queue.held_bytes()
+    }
+
+    /// The end of a path is near: both ends use it only while there is nothing else, until it has
+    /// been silent and come back, or `leaving` is taken back.
+    pub fn set_leaving(&mut self, id: PathId, leaving: bool) {
+        self.paths.set_leaving(id, leaving);
+    }
+
+    /// Whether the end of a path has been announced here.
+    #[must_use]
+    pub fn is_leaving(&self, id: PathId) -> bool {
+        self.paths.get(id).is_some_and(Path::is_leaving)
+    }
+}

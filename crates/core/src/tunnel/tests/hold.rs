@@ -1,0 +1,167 @@
+//! Outages of all paths: what is kept, what is sent afterwards, and how soon.
+
+use super::*;
+use crate::hold::Limits;
+
+/// Both directions of every path swallow everything, or none does.
+fn cut(pair: &mut Pair, cut: bool) {
+    for link in pair.links.iter_mut().chain(&mut pair.back) {
+        link.cut = cut;
+        if cut {
+            // What is on its way is lost, and so is its acknowledgement.
+            link.under_way.clear();
+            for (at, _) in &mut link.unacknowledged {
+                *at = Instant::FAR_FUTURE;
+            }
+        }
+    }
+}
+
+/// Segments every 2 ms before, in and after an outage; when the path was back.
+fn through_an_outage(pair: &mut Pair, outage: Duration) -> Instant {
+    let pace = Duration::from_millis(2);
+    for _ in 0..500 {
+        offer_segment(pair);
+        pair.run(pace);
+    }
+    cut(pair, true);
+    let until = pair.now + outage;
+    // A sender stops when its window is full.
+    for _ in 0..200 {
+        if pair.now < until {
+            offer_segment(pair);
+            pair.run(pace);
+        }
+    }
+    pair.run(until.since(pair.now));
+    cut(pair, false);
+    let back = pair.now;
+    for _ in 0..500 {
+        offer_segment(pair);
+        pair.run(pace);
+    }
+    pair.run(Duration::from_secs(2));
+    back
+}
+
+#[test]
+fn after_any_outage_every_segment_has_arrived_once_in_order_and_soon() {
+    for delay_ms in [1, 20, 80] {
+        for outage_ms in [200, 500, 1_000, 2_000, 4_000, 10_000, 30_000] {
+            let links = vec![Link::new(16, delay_ms)];
+            let mut pair = Pair::new(SchedulerKind::Auto, 1, links);
+            let back = through_an_outage(&mut pair, Duration::from_millis(outage_ms));
+            let case = format!("RTT {} ms, outage {outage_ms} ms", 2 * delay_ms);
+            let numbers = pair.numbers();
+            let all: Vec<u32> = (0..pair.sent).collect();
+            assert_eq!(numbers.len(), all.len(), "{case}: {:?}", pair.a.stats());
+            assert_eq!(numbers, all, "{case}");
+            let first = pair.delivered.iter().find(|(at, _)| *at > back);
+            let idle = first.expect("all arrived").0.since(back);
+            let most = Duration::from_millis(2 * delay_ms + 50);
+            assert!(idle <= most, "{case}: idle for {idle:?}");
+        }
+    }
+}
+
+#[test]
+fn two_paths_that_fail_together_lose_nothing_either() {
+    for outage_ms in [500, 3_000] {
+        let mut pair = Pair::new(SchedulerKind::Auto, 1, uneven());
+        through_an_outage(&mut pair, Duration::from_millis(outage_ms));
+        let mut numbers = pair.numbers();
+        numbers.sort_unstable();
+        assert_eq!(numbers, (0..pair.sent).collect::<Vec<u32>>());
+    }
+}
+
+#[test]
+fn what_is_no_tcp_is_kept_for_two_seconds_only() {
+    let mut pair = Pair::new(SchedulerKind::Auto, 1, vec![Link::new(16, 20)]);
+    pair.offer(500, 9);
+    pair.run(Duration::from_millis(500));
+    cut(&mut pair, true);
+    let mut offered = Vec::new();
+    for _ in 0..100 {
+        offered.push((pair.sent, pair.now));
+        pair.offer(500, 9);
+        pair.run(Duration::from_millis(50));
+    }
+    cut(&mut pair, false);
+    let back = pair.now;
+    pair.run(Duration::from_secs(1));
+    let numbers = pair.numbers();
+    for (number, at) in offered {
+        let age = back.since(at);
+        let arrived = numbers.contains(&number);
+        if age < Duration::from_millis(1_800) {
+            assert!(arrived, "{number}, {age:?} old");
+        } else if age > Duration::from_millis(2_050) {
+            assert!(!arrived, "{number}, {age:?} old");
+        }
+    }
+    let stats = pair.a.stats().hold;
+    assert_eq!(stats.outages, 1);
+    assert!(stats.dropped_old > 30 && stats.replayed > 20, "{stats:?}");
+}
+
+#[test]
+fn probes_in_an_outage_cost_little() {
+    let mut pair = Pair::new(SchedulerKind::Auto, 1, vec![Link::new(16, 20)]);
+    offer_segment(&mut pair);
+    pair.run(Duration::from_millis(100));
+    cut(&mut pair, true);
+    offer_segment(&mut pair);
+    pair.run(Duration::from_secs(1));
+    let before = pair.links[0].sent;
+    pair.run(Duration::from_secs(10));
+    let probes = pair.links[0].sent - before;
+    assert!((620..=670).contains(&probes), "{probes} in 10 s");
+}
+
+#[test]
+fn both_ends_leave_a_path_whose_end_is_announced_and_return_when_it_does() {
+    let mut pair = Pair::new(SchedulerKind::LowRtt, 1, uneven());
+    let step = |pair: &mut Pair, count: u32| {
+        let before = [pair.links[0].sent, pair.links[1].sent];
+        for _ in 0..count {
+            offer_segment(pair);
+            pair.run(Duration::from_millis(5));
+        }
+        [
+            pair.links[0].sent - before[0],
+            pair.links[1].sent - before[1],
+        ]
+    };
+    let quick = step(&mut pair, 100);
+    assert!(quick[0] > 90, "{quick:?}");
+    pair.b.set_leaving(PathId(0), true);
+    step(&mut pair, 20);
+    let left = step(&mut pair, 60);
+    assert!(left[0] < 5 && left[1] > 55, "{left:?}");
+    pair.b.set_leaving(PathId(0), false);
+    // The word that it should be left is forgotten unless repeated.
+    step(&mut pair, 200);
+    let again = step(&mut pair, 100);
+    assert!(again[0] > 80, "{again:?}");
+    pair.run(Duration::from_secs(1));
+    assert_eq!(pair.numbers().len(), pair.sent as usize);
+}
+
+#[test]
+fn nothing_is_held_beyond_the_limits() {
+    let mut pair = Pair::new(SchedulerKind::Auto, 1, vec![Link::new(16, 20)]);
+    offer_segment(&mut pair);
+    pair.run(Duration::from_millis(200));
+    cut(&mut pair, true);
+    offer_segment(&mut pair);
+    pair.run(Duration::from_secs(1));
+    assert!(pair.a.down_since().is_some());
+    let limits = Limits::default();
+    for _ in 0..20_000 {
+        offer_segment(&mut pair);
+    }
+    let stats = pair.a.stats().hold;
+    assert!(pair.a.held_bytes() <= limits.flow_bytes_max, "one flow");
+    assert!(stats.dropped_full > 10_000, "{stats:?}");
+}

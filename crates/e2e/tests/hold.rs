@@ -1,0 +1,134 @@
+//! Every uplink is away for a while: what was sent meanwhile arrives afterwards, within bounds.
+
+use std::time::{Duration, Instant};
+
+use ropewalk_e2e::{Lab, ready, two_links, whole};
+use ropewalk_testbed::LinkSpec;
+use ropewalk_testbed::topology::Cut;
+use ropewalk_testbed::traffic::Direction;
+use ropewalk_testbed::traffic::bulk::{Amount, Bulk, BulkSpec};
+use ropewalk_testbed::traffic::probe::{Probe, ProbeSpec};
+
+/// Enough for a slow machine.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// A sender of TCP that was told nothing would wait longer than this after the outages below: its timer has doubled
+/// up to then. How soon it really goes on, the experiment `hold` of the lab says.
+const SOON: Duration = Duration::from_secs(1);
+
+fn set_all(lab: &Lab, count: usize, away: bool) {
+    for uplink in 0..count {
+        if away {
+            lab.topology
+                .cut(uplink, Cut::Blackhole)
+                .expect("the link exists");
+        } else {
+            lab.topology
+                .restore(uplink, Cut::Blackhole)
+                .expect("the link exists");
+        }
+    }
+}
+
+#[test]
+fn streams_both_ways_go_on_soon_after_an_outage_and_lose_no_byte() {
+    if !ready() {
+        return;
+    }
+    for direction in [Direction::Download, Direction::Upload] {
+        let link = LinkSpec::steady(20.0, Duration::from_millis(20));
+        let lab = Lab::new("hold", vec![link]).unwrap();
+        let spec = BulkSpec {
+            amount: Amount::Time(Duration::from_secs(14)),
+            direction,
+            ..BulkSpec::download(2, PATIENCE)
+        };
+        let bulk = Bulk::start(&lab.topology.endpoints(), &spec).unwrap();
+        std::thread::sleep(Duration::from_secs(2));
+        set_all(&lab, 1, true);
+        std::thread::sleep(Duration::from_secs(7));
+        let back = Instant::now();
+        set_all(&lab, 1, false);
+        let report = whole(bulk.finish().unwrap()).unwrap();
+        let back = back - report.begin.unwrap();
+        for flow in &report.flows {
+            let pause = flow
+                .pauses
+                .iter()
+                .find(|(from, to)| *from < back && *to > back);
+            let (_, to) = pause.expect("the path was away");
+            let idle = *to - back;
+            assert!(
+                idle < SOON,
+                "{direction:?}: idle for {idle:?}; {}",
+                lab.explain()
+            );
+        }
+        let sending = match direction {
+            Direction::Download => &lab.hub,
+            Direction::Upload => &lab.site,
+        };
+        let status = sending.status().unwrap();
+        let tunnel = &status.tunnels[0];
+        assert_eq!(tunnel.outages, 1, "{}", lab.explain());
+        assert!((6.0..8.0).contains(&tunnel.outage_s), "{}", lab.explain());
+        assert!(tunnel.replayed > 0, "{}", lab.explain());
+        assert_eq!(tunnel.hold_dropped_full, 0, "{}", lab.explain());
+    }
+}
+
+#[test]
+fn datagrams_come_late_but_never_older_than_two_seconds_and_once() {
+    if !ready() {
+        return;
+    }
+    let lab = Lab::new("hold-udp", two_links()).unwrap();
+    let fine = ProbeSpec::fine(Direction::Download);
+    let probe = Probe::start(&lab.topology.endpoints(), &fine).unwrap();
+    std::thread::sleep(Duration::from_secs(1));
+    set_all(&lab, 2, true);
+    std::thread::sleep(Duration::from_secs(5));
+    set_all(&lab, 2, false);
+    std::thread::sleep(Duration::from_secs(2));
+    let report = probe.finish().unwrap().report();
+    assert_eq!(report.duplicates, 0, "{report:?}");
+    // What was sent in the last two of five seconds comes; a machine that stands still adds to it.
+    assert!(
+        (1_200.0..3_000.0).contains(&report.delay_ms.max),
+        "{report:?}"
+    );
+    let missing = report.sent - report.received;
+    assert!((150..400).contains(&missing), "{report:?}");
+    let status = lab.hub.status().unwrap();
+    assert!(status.tunnels[0].hold_dropped_old > 0, "{}", lab.explain());
+}
+
+#[test]
+fn a_path_whose_end_is_announced_is_left_before_it_ends() {
+    if !ready() {
+        return;
+    }
+    let lab = Lab::new("leaving", two_links()).unwrap();
+    let fine = ProbeSpec::fine(Direction::Download);
+    let probe = Probe::start(&lab.topology.endpoints(), &fine).unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    let told = lab.site.run(&["path", "leaving", "up0"]).unwrap();
+    assert!(told.status.success(), "{told:?}");
+    let leaving = |status: &ropewalk_testbed::gateway::Status| {
+        status
+            .paths()
+            .any(|path| path.uplink == "up0" && path.state == "leaving")
+    };
+    lab.site
+        .wait_for("leaving path", PATIENCE, leaving)
+        .unwrap();
+    // The hub is told over the other path.
+    std::thread::sleep(Duration::from_millis(500));
+    let before = lab.hub.status().unwrap();
+    lab.topology.cut(0, Cut::Blackhole).unwrap();
+    std::thread::sleep(Duration::from_secs(1));
+    let report = probe.finish().unwrap().report();
+    assert_eq!(report.sent, report.received, "{report:?}; {before:?}");
+    lab.topology.restore(0, Cut::Blackhole).unwrap();
+    let unknown = lab.site.run(&["path", "leaving", "up9"]).unwrap();
+    assert!(!unknown.status.success(), "{unknown:?}");
+}
