@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from ropewalk.sdn.config import Config
 from ropewalk.sdn.copies import loader
 from ropewalk.sdn.experiments import balance_ovs
 from ropewalk.sdn.experiments.machine import Lab, LabError, Machine, run, stop, wait
+from ropewalk.sdn.host import ovs
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: run `make test` as root")
 
@@ -221,6 +223,26 @@ def test_the_connection_can_be_by_tls_with_keys_of_both_ends(pair: Pair) -> None
         pair.controllers["a"] = machine.control(pair.configs["a"])
 
 
+def test_setup_refuses_what_somebody_else_made_and_leaves_it(pair: Pair) -> None:
+    machine = pair.machines["b"]
+    try:
+        path = pair.configure("b", "copies = 2").path
+        path.write_text(
+            path.read_text()
+            .replace('"bbr"', '"other"')
+            .replace("[application]\n", '[application]\nport = "w1"\n')
+            .replace("state_dir =", "state_dir = '/nowhere' #")
+        )
+        with pytest.raises(LabError, match=r"choose another application\.port"):
+            machine.run(sys.executable, "-m", "ropewalk.sdn", "--config", str(path), "setup",
+                        "--plan")  # fmt: skip
+        assert "w1" in machine.run("ip", "link", "show", "dev", "w1")
+    finally:
+        pair.configs["b"] = pair.configure("b", "copies = 2")
+    with pytest.raises(LabError, match="exists and is not of this setup"):
+        machine.command(pair.configs["b"], "setup", "--plan")
+
+
 def test_setup_twice_is_no_error_and_teardown_restores_everything(pair: Pair) -> None:
     machine, config = pair.machines["a"], pair.configs["a"]
     assert "already" in machine.command(config, "setup")
@@ -240,6 +262,22 @@ def test_new_flows_are_spread_by_weight_and_answered(bench: balance_ovs.Bench) -
     assert udp["lost"] == 0
     assert udp["by"]["10.1.0.2"] == pytest.approx(300, abs=12)
     run("ip", "netns", "exec", bench.host, "ping", "-c2", "-W2", balance_ovs.SERVER)
+
+
+def test_setup_sets_idle_times_and_refuses_zones_of_somebody_else(
+    bench: balance_ovs.Bench,
+) -> None:
+    assert ovs.zones_with_timeouts(bench.config) == {4700, 4701, 4702}
+    path = bench.config.path
+    text = path.read_text()
+    other = text.replace('"balancebr"', '"other"').replace('interface = "', '# "')
+    other = other.replace("[application]\n", '[application]\nport = "p9"\ninterface = "i9"\n')
+    try:
+        path.write_text(other)
+        with pytest.raises(LabError, match=r"choose another balance\.zone"):
+            bench.machine.command(bench.config, "setup", "--plan")
+    finally:
+        path.write_text(text)
 
 
 def test_a_killed_controller_is_not_noticed_by_a_connection(bench: balance_ovs.Bench) -> None:

@@ -6,6 +6,8 @@ itself: docs/decisions/sdn.md.
 
 from __future__ import annotations
 
+import re
+
 from ropewalk.sdn.config import Config
 from ropewalk.sdn.host.commands import CommandError, run
 
@@ -88,6 +90,19 @@ def add_datapath(config: Config) -> list[str]:
 def delete_datapath(config: Config) -> list[str]:
     """Removes that record."""
     return vsctl(config, "remove", "Open_vSwitch", ".", "datapaths", config.bridge.datapath)
+
+
+def zones_with_timeouts(config: Config) -> set[int]:
+    """The zones that have idle times already."""
+    if not datapath_known(config):
+        return set()
+    text = run(vsctl(config, "list-zone-tp", config.bridge.datapath))
+    return {int(zone) for zone in re.findall(r"^Zone:(\d+)", text, re.MULTILINE)}
+
+
+def has_keys(config: Config) -> bool:
+    """Whether the switch has a key for TLS already."""
+    return bool(run(vsctl(config, "--bare", "--columns=private_key", "list", "SSL")).strip())
 
 
 def set_timeouts(config: Config, zone: int) -> list[str]:

@@ -38,6 +38,7 @@ def steps(config: Config) -> list[Step]:
             f"the bridge {config.bridge.name} exists and is not of this setup; "
             "choose another bridge.name or remove it"
         )
+    _refuse_what_is_there(config)
     plan = _namespace(config) + _application(config)
     for uplink in config.uplinks:
         plan += _uplink(uplink.name)
@@ -46,6 +47,12 @@ def steps(config: Config) -> list[Step]:
         if not ovs.datapath_known(config):
             record = (tuple(ovs.delete_datapath(config)),)
             plan.append(Step(tuple(ovs.add_datapath(config)), record, outlives_boot=True))
+        taken = ovs.zones_with_timeouts(config) & set(zones(config))
+        if taken:
+            raise CommandError(
+                f"connection tracking zone {min(taken)} has idle times of somebody else; "
+                "choose another balance.zone"
+            )
         plan += [
             Step(
                 tuple(ovs.set_timeouts(config, zone)),
@@ -75,6 +82,26 @@ def fingerprint(config: Config) -> str:
 def written(plan: list[Step]) -> list[str]:
     """The commands as a shell takes them."""
     return [shlex.join(step.do) for step in plan]
+
+
+def _refuse_what_is_there(config: Config) -> None:
+    """What somebody else made must not be taken for ours, and removed by teardown."""
+    application = config.application
+    spaces = [("", application.port, "port")]
+    if not application.namespace or not _namespace(config):
+        spaces.append((application.namespace, application.interface, "interface"))
+    for namespace, name, key in spaces:
+        present = [row.get("ifname") for row in rows(ip(namespace, "-j", "link", "show"))]
+        if name in present:
+            raise CommandError(
+                f"there is an interface {name} already; choose another application.{key}"
+            )
+    tls = config.controller.tls
+    if tls and tls.switch_key and ovs.has_keys(config):
+        raise CommandError(
+            "the switch has a key for TLS already; leave controller.tls.switch_key and "
+            "switch_certificate away"
+        )
 
 
 def _namespace(config: Config) -> list[Step]:
