@@ -415,6 +415,8 @@ fn receive(mut stream: TcpStream, amount: Amount, shared: &Shared, block: &[u8])
                 shared.received.fetch_add(count as u64, Ordering::Relaxed);
             }
             Err(error) if is_pause(&error) => {}
+            // The sender aborts at the stop.
+            Err(_) if shared.stopped() => break unfinished(amount, bytes, last),
             Err(error) => break Some(format!("receiving: {error}")),
         }
     };
