@@ -252,7 +252,8 @@ impl World {
         assert_eq!(kept.excess(), None, "{kept:?}");
         let stats = self.tunnel.stats();
         let queue = stats.queue;
-        let gone = queue.dequeued + queue.dropped_codel + queue.dropped_full;
+        let dropped = queue.dropped_codel + queue.dropped_full + queue.held_full + queue.held_old;
+        let gone = queue.dequeued + dropped;
         assert_eq!(queue.enqueued, gone + kept.queued as u64);
         assert_eq!(queue.dequeued, stats.tx_packets);
         assert_eq!(kept.queued == 0, self.tunnel.queue_bytes() == 0);
