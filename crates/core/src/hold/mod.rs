@@ -3,7 +3,7 @@
 //! An outage begins when every path is suspect by this side's own judgement, and ends with the
 //! first sign of life of any of them. In between nothing is bound to a path: inner packets wait in
 //! the entry queue within [`Limits`], what was under way stays in the paths' logs, and every path
-//! is probed at [`Probing`]'s pace. A sender of TCP stops by itself after one window, so what is
+//! is probed at `Probing`'s pace. A sender of TCP stops by itself after one window, so what is
 //! held is bounded by its window whatever the outage lasts; its retransmissions are held like any
 //! other packet, since only both copies tell it afterwards that its timeout was spurious (RFC
 //! 3522, RFC 5682). Invariant: held bytes and packets never exceed the limits.

@@ -96,7 +96,7 @@ pub struct FlowReport {
     /// Payload delivered in each sampling interval, bytes.
     #[serde(skip)]
     pub samples: Vec<u64>,
-    /// Times of at least [`PAUSE_MIN`] between two reads that brought something, after the begin.
+    /// Times of at least `PAUSE_MIN` between two reads that brought something, after the begin.
     #[serde(skip)]
     pub pauses: Vec<(Duration, Duration)>,
 }
