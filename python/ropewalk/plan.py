@@ -1,5 +1,7 @@
 """An experiment as the runners read it: the plan of `crates/plan`, as frozen dataclasses.
 
+Carriers on Open vSwitch are of Python only (`ropewalk/lab/runner/ovs.py`).
+
 Units are in the names: rates in Mbit/s of IP packets, delays in milliseconds one way, times in
 seconds. Absent settings are not written, so that the runner's defaults hold.
 """
@@ -14,6 +16,13 @@ from ropewalk.toml import text
 
 Direction: TypeAlias = Literal["down", "up"]
 Congestion: TypeAlias = Literal["new-reno", "cubic", "bbr"]
+OvsPolicy: TypeAlias = Literal["unicast", "c-bicast", "bi-bicast", "bi-bicast-removed"]
+OvsCase: TypeAlias = Literal[
+    "set-up", "shares", "new-flows", "controller-killed", "uplink-dies", "capacity"
+]
+OvsDecider: TypeAlias = Literal["controller", "switch"]
+OvsScheme: TypeAlias = Literal["bare", "zwa", "zwa-adaptive", "replay"]
+OvsHops: TypeAlias = Literal[2, 3, 5, 7]
 
 TUNNEL_OVERHEAD = (1426 - 52) / (1426 + 65)
 """Inner TCP payload by outer IP bytes of a full packet: `crates/plan/src/ceiling.rs`."""
@@ -124,7 +133,60 @@ class Peer:
     peer: str
 
 
-Carrier: TypeAlias = Direct | Tunnel | Relay | Chain | Mptcp | Peer
+@dataclass(frozen=True)
+class OvsBicast:
+    """OpenVPN over TCP above Open vSwitch that copies over all paths; `ovs` only.
+
+    `policy` says which end copies: none, the client (`c-bicast`), both; and whether second copies
+    are removed in front of OpenVPN. `congestion` is that of OpenVPN's own connection.
+    """
+
+    policy: OvsPolicy
+    congestion: Congestion
+
+
+@dataclass(frozen=True)
+class OvsBalance:
+    """Open vSwitch that gives each new flow one of the paths; `ovs` only.
+
+    `case` is the load and what happens to it (`ropewalk/sdn/testbed/balance.py`), `decide` who
+    chooses. Without `weights` the paths' shares follow what they are found to carry.
+    """
+
+    case: OvsCase
+    decide: OvsDecider = "controller"
+    weights: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Move:
+    """A station leaves its access point and joins the next after `gap_s`.
+
+    `notice_ms` is how long the controller is not told that it has left.
+    """
+
+    gap_s: float
+    notice_ms: float = 0.0
+
+
+@dataclass(frozen=True)
+class OvsRoam:
+    """A station that moves between access points of eight switches during a download; `ovs` only.
+
+    Every link is as the first path; `hops` are links between sender and station at first.
+    `initial_window` is the sender's, in segments.
+    """
+
+    scheme: OvsScheme
+    hops: OvsHops
+    moves: tuple[Move, ...]
+    sack: bool = True
+    initial_window: int | None = None
+
+
+Carrier: TypeAlias = (
+    Direct | Tunnel | Relay | Chain | Mptcp | Peer | OvsBicast | OvsBalance | OvsRoam
+)
 
 
 @dataclass(frozen=True)
@@ -258,8 +320,15 @@ def _carrier(carrier: Carrier) -> list[str]:
             return ['kind = "mptcp"']
         case Peer(peer=peer):
             return ['kind = "peer"', f"peer = {text(peer)}"]
+        case _:
+            return [f"kind = {text(_OVS_KINDS[type(carrier)])}", *_assignments(carrier)]
 
 
+_OVS_KINDS: dict[type, str] = {
+    OvsBicast: "ovs-bicast",
+    OvsBalance: "ovs-balance",
+    OvsRoam: "ovs-roam",
+}
 _SUFFIXES = ("_mbit", "_bytes", "_ms", "_s")
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -22,6 +23,16 @@ class Distribution:
     p95: float
     p99: float
     max: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Distribution | None:
+        """The distribution of some values; None of none. Quantiles are values that occur."""
+        if not values:
+            return None
+        ordered = sorted(values)
+        count = len(ordered)
+        p50, p95, p99 = (ordered[min(count - 1, int(share * count))] for share in (0.5, 0.95, 0.99))
+        return cls(count, math.fsum(ordered) / count, ordered[0], p50, p95, p99, ordered[-1])
 
 
 @dataclass(frozen=True)
@@ -87,6 +98,28 @@ class TunnelReport:
 
 
 @dataclass(frozen=True)
+class HandoverReport:
+    """One move of a station. Times are from its arrival, None for what never came.
+
+    `rtt_ms` is the round trip of the empty links, over the shorter of the ways before and after.
+    Windows are the sender's, in segments: when the station left, and a round trip after the first
+    new acknowledgement. `waited_ms`: how long switch and controller, ready to run, had no processor
+    in the second after the arrival, all threads together.
+    """
+
+    gap_s: float
+    notice_ms: float
+    rtt_ms: float
+    rerouted_ms: float | None
+    sender_idle_ms: float | None
+    receiver_idle_ms: float | None
+    window_before: int
+    window_after: int
+    retransmits: int
+    waited_ms: float
+
+
+@dataclass(frozen=True)
 class Report:
     """Result of one run of one plan with one seed."""
 
@@ -102,6 +135,9 @@ class Report:
     packets: int | None
     wall_seconds: float
     notes: tuple[str, ...]
+    handovers: tuple[HandoverReport, ...] = ()
+    values: Mapping[str, float] = field(default_factory=dict)
+    """What only this kind of run measures, by names that end in the unit."""
 
     def bulk(self) -> TrafficReport | None:
         """The first bulk traffic."""
@@ -178,6 +214,10 @@ class _Reader:
         value = self._value.get(key)
         return None if value is None else _Reader(value, f"{self._where}.{key}")
 
+    def numbers(self, key: str) -> dict[str, float]:
+        reader = self.reader(key)
+        return {} if reader is None else {name: reader.number(name) for name in reader._value}
+
     def truth(self, key: str) -> bool:
         return self._value.get(key, False) is True
 
@@ -203,6 +243,23 @@ def parse(value: object) -> Report:
         packets=reader.optional_integer("packets"),
         wall_seconds=reader.number("wall_seconds", 0.0),
         notes=tuple(str(note) for note in reader.items("notes")),
+        handovers=tuple(_handover(item) for item in reader.readers("handovers")),
+        values=reader.numbers("values"),
+    )
+
+
+def _handover(reader: _Reader) -> HandoverReport:
+    return HandoverReport(
+        gap_s=reader.number("gap_s"),
+        notice_ms=reader.number("notice_ms"),
+        rtt_ms=reader.number("rtt_ms"),
+        rerouted_ms=reader.optional("rerouted_ms"),
+        sender_idle_ms=reader.optional("sender_idle_ms"),
+        receiver_idle_ms=reader.optional("receiver_idle_ms"),
+        window_before=reader.integer("window_before"),
+        window_after=reader.integer("window_after"),
+        retransmits=reader.integer("retransmits"),
+        waited_ms=reader.number("waited_ms", 0.0),
     )
 
 

@@ -209,4 +209,4 @@ def test_the_list_says_how_long_each_experiment_takes(capsys: pytest.CaptureFixt
     listed = capsys.readouterr().out
     for name in ("htmt", "grid", "traces", "failover", "validate"):
         assert f"{name}: " in listed
-    assert "kernel runs, about" in listed
+    assert "real runs, about" in listed

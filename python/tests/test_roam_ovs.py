@@ -17,9 +17,13 @@ from pathlib import Path
 
 import pytest
 
-from ropewalk.sdn.experiments.machine import Lab, run, stop, wait
-from ropewalk.sdn.experiments.roam_ovs import MAC, NOTICES_PORT, Bench, Cell
+from ropewalk.plan import Link, Move, OvsRoam, Plan, Tcp
+from ropewalk.plan import Path as PlanPath
 from ropewalk.sdn.roam.events import Notice
+from ropewalk.sdn.testbed import roam_plan
+from ropewalk.sdn.testbed.machine import Sandbox, run, stop, wait
+from ropewalk.sdn.testbed.roam import MAC, NOTICES_PORT, Bench
+from ropewalk.sdn.testbed.roam_results import LOST
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: run `make test` as root")
 
@@ -30,8 +34,8 @@ MEMORY_KIB_MAX = 64 << 10
 
 @pytest.fixture(scope="module")
 def bench() -> Iterator[Bench]:
-    with Lab("roam-t-") as lab:
-        bench = Bench(lab, None)
+    with Sandbox("rw-test-roam-") as sandbox:
+        bench = Bench(sandbox, None)
         try:
             yield bench
         finally:
@@ -39,20 +43,25 @@ def bench() -> Iterator[Bench]:
 
 
 def test_download_survives_a_move_with_segments_that_died(bench: Bench) -> None:
-    bench.mode("replay")
-    result = bench.measure(Cell("replay", "cubic", False, 3, 0, 1.0, 60, 0))
-    assert (result.ended, result.complete) == ("complete", True)
-    assert result.counters["released"] > 0
-    assert result.rerouted_ms is not None and result.receiver_idle_ms is not None
-    assert result.receiver_idle_ms < 500, "plain TCP waits for its next timeout"
-    assert "faults" not in result.counters
-    assert "refused_messages" not in result.counters
+    carrier = OvsRoam("replay", 3, (Move(1.0, notice_ms=60),))
+    link = Link(rate_mbit=20, delay_ms=0)
+    plan = Plan(
+        "roam", roam_plan.duration_s(link, carrier), (PlanPath("link", link),), carrier, (Tcp(),)
+    )
+    report = bench.run(plan)
+    (move,) = report.handovers
+    assert (report.broken, report.values[LOST]) == (0, 0)
+    assert report.values["released (counter)"] > 0
+    assert move.rerouted_ms is not None and move.receiver_idle_ms is not None
+    assert move.receiver_idle_ms < 500, "plain TCP waits for its next timeout"
+    assert "faults (counter)" not in report.values
+    assert "refused_messages (counter)" not in report.values
 
 
 def test_switches_go_on_without_a_controller_and_a_new_one_knows_the_stations(
     bench: Bench,
 ) -> None:
-    bench.mode("replay")
+    bench.control("replay")
     bench.place(1)
     host = ["ip", "netns", "exec", bench.hosts[3], "ping", "-c", "1", "-W", "2", "10.0.0.100"]
     run(*host)
@@ -61,7 +70,7 @@ def test_switches_go_on_without_a_controller_and_a_new_one_knows_the_stations(
     bench.controller.wait()
     run(*host)
     at, bench.at = bench.at, 0
-    bench.mode("replay")
+    bench.control("replay")
     bench.at = at
     assert bench.where() == "ap1"
     run(*host)
@@ -98,13 +107,13 @@ class Hostapd:
 
 
 def test_what_hostapd_says_moves_the_station(bench: Bench) -> None:
-    bench.mode("replay")
+    bench.control("replay")
     hostapds, agents = {}, []
     for number in (1, 2):
-        path = bench.lab.directory / f"hostapd{number}"
+        path = bench.sandbox.directory / f"hostapd{number}"
         hostapds[number] = Hostapd(path)
         agents.append(
-            bench.lab.start(
+            bench.sandbox.start(
                 *(bench.net.namespace, sys.executable, "-m", "ropewalk.sdn", "ap-agent"),
                 *("--hostapd", str(path), "--controller", f"127.0.0.1:{NOTICES_PORT}"),
                 *("--switch", f"ap{number}", "--port", f"ap{number}-air"),
@@ -136,7 +145,7 @@ def test_what_hostapd_says_moves_the_station(bench: Bench) -> None:
 
 
 def test_flood_of_unknown_senders_delays_no_handover_and_fills_no_memory(bench: Bench) -> None:
-    bench.mode("replay")
+    bench.control("replay")
     bench.place(1)
     assert bench.controller
     before = _memory_kib(bench.controller.pid)
@@ -144,7 +153,7 @@ def test_flood_of_unknown_senders_delays_no_handover_and_fills_no_memory(bench: 
     flood = subprocess.Popen(
         [
             *("ip", "netns", "exec", bench.station, sys.executable, "-m"),
-            *("ropewalk.sdn.experiments.roam_traffic", "flood", "wl3"),
+            *("ropewalk.sdn.testbed.roam_load", "flood", "wl3"),
             *(str(FLOOD_PER_S), str(FLOOD_S)),
         ],
         stdout=subprocess.PIPE,

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from ropewalk.sdn.api import ask
 from ropewalk.sdn.config import Config
-from ropewalk.sdn.copies import loader
-from ropewalk.sdn.experiments import balance_ovs
-from ropewalk.sdn.experiments.machine import Lab, LabError, Machine, run, stop, wait
 from ropewalk.sdn.host import ovs
+from ropewalk.sdn.testbed import balance, bicast
+from ropewalk.sdn.testbed.links import veth
+from ropewalk.sdn.testbed.machine import Machine, Sandbox, SandboxError, run, stop, wait
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: run `make test` as root")
 
@@ -28,12 +26,11 @@ ENDS = {"a": (1, 2), "b": (2, 1)}
 class Pair:
     """Two machines with a switch each, joined by three paths, an application behind each."""
 
-    def __init__(self, lab: Lab) -> None:
-        self.lab = lab
-        self.machines = {end: lab.machine(end) for end in ENDS}
-        self.hosts = {end: lab.namespace(f"{end}-app") for end in ENDS}
+    def __init__(self, sandbox: Sandbox) -> None:
+        self.machines = {end: sandbox.machine(end) for end in ENDS}
+        self.hosts = {end: sandbox.namespace(f"{end}-app") for end in ENDS}
         for number in range(3):
-            self._path(number)
+            veth(f"{self.space('a')}:w{number}", f"{self.space('b')}:w{number}")
         # What the machine had before must be there again afterwards.
         run("ip", "-n", self.space("a"), "addr", "add", "10.0.0.1/24", "dev", "w0")
         run("ip", "-n", self.space("a"), "route", "add", "198.51.100.0/24", "via", "10.0.0.2")
@@ -48,30 +45,13 @@ class Pair:
     def space(self, end: str) -> str:
         return self.machines[end].namespace
 
-    def _path(self, number: int) -> None:
-        name = f"w{number}"
-        peer = ["peer", "name", name, "netns", self.space("b")]
-        run("ip", "-n", self.space("a"), "link", "add", name, "type", "veth", *peer)
-        for machine in self.machines.values():
-            run("ip", "-n", machine.namespace, "link", "set", name, "up")
-            machine.run("ethtool", "-K", name, "tx", "off")
+    def configure(self, end: str, more: str) -> Config:
+        text = bicast.configuration(end, ENDS[end], self.hosts[end], range(3))
+        return self.machines[end].configure(f"{text}[bicast]\n{more}\n")
 
-    def configure(self, end: str, bicast: str) -> Config:
-        own, other = ENDS[end]
-        uplinks = "".join(
-            f'[[uplink]]\nname = "w{number}"\naddress = "10.{number}.0.{own}/24"\n'
-            f'peer = "10.{number}.0.{other}"\n'
-            for number in range(3)
-        )
-        return self.machines[end].configure(
-            f'mode = "bicast"\n[bridge]\nname = "{end}br"\ndatabase = "DATABASE"\n'
-            f'[application]\nnamespace = "{self.hosts[end]}"\naddress = "10.99.0.{own}/24"\n'
-            f'peer = "10.99.0.{other}"\n{uplinks}[bicast]\n{bicast}\n'
-        )
-
-    def restart(self, end: str, bicast: str) -> None:
+    def restart(self, end: str, more: str) -> None:
         stop(self.controllers[end])
-        self.configs[end] = self.configure(end, bicast)
+        self.configs[end] = self.configure(end, more)
         self.controllers[end] = self.machines[end].control(self.configs[end])
 
     def ping(self, *options: str, count: int = 5) -> tuple[int, int]:
@@ -100,8 +80,8 @@ class Pair:
 
 @pytest.fixture(scope="module")
 def pair() -> Iterator[Pair]:
-    with Lab("sdn-tp-") as lab:
-        made = Pair(lab)
+    with Sandbox("rw-test-pair-") as sandbox:
+        made = Pair(sandbox)
         wait(
             lambda: all(used for n in range(3) for used in _used(made, f"w{n}")),
             "a path is not used",
@@ -110,9 +90,9 @@ def pair() -> Iterator[Pair]:
 
 
 @pytest.fixture(scope="module")
-def bench() -> Iterator[balance_ovs.Bench]:
-    with Lab("sdn-tb-") as lab:
-        yield balance_ovs.Bench(lab)
+def bench() -> Iterator[balance.Bench]:
+    with Sandbox("rw-test-balance-") as sandbox:
+        yield balance.Bench(sandbox)
 
 
 def test_each_packet_goes_over_two_of_three_paths_both_ways(pair: Pair) -> None:
@@ -123,15 +103,11 @@ def test_each_packet_goes_over_two_of_three_paths_both_ways(pair: Pair) -> None:
 def test_copies_are_removed_in_front_of_the_application(pair: Pair) -> None:
     try:
         for end in ENDS:
-            for command in loader.commands(
-                pair.hosts[end], "ropeapp0", pair.machines[end].directory
-            ):
-                run(*command)
+            bicast.remove_copies(pair.hosts[end], pair.machines[end].directory, True)
         assert pair.ping(count=10) == (10, 0)
     finally:
-        for host in pair.hosts.values():
-            with contextlib.suppress(LabError):
-                run("ip", "netns", "exec", host, "tc", "qdisc", "del", "dev", "ropeapp0", "clsact")
+        for end in ENDS:
+            bicast.remove_copies(pair.hosts[end], pair.machines[end].directory, False)
 
 
 def test_traffic_goes_on_without_a_controller_and_a_new_one_changes_nothing(pair: Pair) -> None:
@@ -200,7 +176,7 @@ def test_the_connection_can_be_by_tls_with_keys_of_both_ends(pair: Pair) -> None
     stop(pair.controllers["a"])
     keys = machine.directory
     for name in ("controller", "switch"):
-        _certificate(keys, name)
+        bicast.certificate(keys, name)
     tls = (
         f'[controller.tls]\nkey = "{keys}/controller.key"\ncertificate = "{keys}/controller.crt"\n'
         f'authority = "{keys}/all.crt"\nswitch_key = "{keys}/switch.key"\n'
@@ -233,13 +209,13 @@ def test_setup_refuses_what_somebody_else_made_and_leaves_it(pair: Pair) -> None
             .replace("[application]\n", '[application]\nport = "w1"\n')
             .replace("state_dir =", "state_dir = '/nowhere' #")
         )
-        with pytest.raises(LabError, match=r"choose another application\.port"):
+        with pytest.raises(SandboxError, match=r"choose another application\.port"):
             machine.run(sys.executable, "-m", "ropewalk.sdn", "--config", str(path), "setup",
                         "--plan")  # fmt: skip
         assert "w1" in machine.run("ip", "link", "show", "dev", "w1")
     finally:
         pair.configs["b"] = pair.configure("b", "copies = 2")
-    with pytest.raises(LabError, match="exists and is not of this setup"):
+    with pytest.raises(SandboxError, match="exists and is not of this setup"):
         machine.command(pair.configs["b"], "setup", "--plan")
 
 
@@ -255,17 +231,17 @@ def test_setup_twice_is_no_error_and_teardown_restores_everything(pair: Pair) ->
     assert pair.ping()[0] == 5
 
 
-def test_new_flows_are_spread_by_weight_and_answered(bench: balance_ovs.Bench) -> None:
-    tcp = bench.traffic("connect", balance_ovs.SERVER, str(balance_ovs.PORT), "200")
+def test_new_flows_are_spread_by_weight_and_answered(bench: balance.Bench) -> None:
+    tcp = bench.load("connect", balance.SERVER, str(balance.PORT), "200")
     assert tcp["by"] == {"10.1.0.2": 150, "10.2.0.2": 50}
-    udp = bench.traffic("flows", balance_ovs.SERVER, str(balance_ovs.PORT), "400", "200")
+    udp = bench.load("flows", balance.SERVER, str(balance.PORT), "400", "200")
     assert udp["lost"] == 0
     assert udp["by"]["10.1.0.2"] == pytest.approx(300, abs=12)
-    run("ip", "netns", "exec", bench.host, "ping", "-c2", "-W2", balance_ovs.SERVER)
+    run("ip", "netns", "exec", bench.host, "ping", "-c2", "-W2", balance.SERVER)
 
 
 def test_setup_sets_idle_times_and_refuses_zones_of_somebody_else(
-    bench: balance_ovs.Bench,
+    bench: balance.Bench,
 ) -> None:
     assert ovs.zones_with_timeouts(bench.config) == {4700, 4701, 4702}
     path = bench.config.path
@@ -274,14 +250,14 @@ def test_setup_sets_idle_times_and_refuses_zones_of_somebody_else(
     other = other.replace("[application]\n", '[application]\nport = "p9"\ninterface = "i9"\n')
     try:
         path.write_text(other)
-        with pytest.raises(LabError, match=r"choose another balance\.zone"):
+        with pytest.raises(SandboxError, match=r"choose another balance\.zone"):
             bench.machine.command(bench.config, "setup", "--plan")
     finally:
         path.write_text(text)
 
 
-def test_a_killed_controller_is_not_noticed_by_a_connection(bench: balance_ovs.Bench) -> None:
-    row = balance_ovs.killed(bench, seconds=8, tries=1)
+def test_a_killed_controller_is_not_noticed_by_a_connection(bench: balance.Bench) -> None:
+    row = balance.killed(bench, seconds=8, tries=1)
     assert row["steady"]["ended"] == "complete"
     assert row["steady"]["longest_s"] < 0.5
     assert row["new_while_away"] == 0
@@ -290,9 +266,9 @@ def test_a_killed_controller_is_not_noticed_by_a_connection(bench: balance_ovs.B
 
 
 def test_a_dead_uplink_resets_tcp_moves_udp_and_gets_nothing_new(
-    bench: balance_ovs.Bench,
+    bench: balance.Bench,
 ) -> None:
-    row = balance_ovs.dies(bench, seconds=6)
+    row = balance.dies(bench, seconds=6)
     assert row["new"]["by"] == {"10.2.0.2": 20}
     for connection in row["tcp"]:
         ended = "reset" if connection["address"] == "10.1.0.2" else "complete"
@@ -304,10 +280,10 @@ def test_a_dead_uplink_resets_tcp_moves_udp_and_gets_nothing_new(
     assert row["again"] == {"10.1.0.2": 30, "10.2.0.2": 10}
 
 
-def test_the_switch_decides_alone_also_without_a_controller(bench: balance_ovs.Bench) -> None:
+def test_the_switch_decides_alone_also_without_a_controller(bench: balance.Bench) -> None:
     bench.restart("switch")
     stop(bench.controller)
-    row = bench.traffic("connect", balance_ovs.SERVER, str(balance_ovs.PORT), "100")
+    row = bench.load("connect", balance.SERVER, str(balance.PORT), "100")
     assert row["connected"] == 100
     assert len(row["by"]) == 2
 
@@ -320,12 +296,6 @@ def _used(pair: Pair, name: str) -> list[bool]:
         for row in ask(pair.configs[end].socket)["uplinks"]
         if row["name"] == name
     ]
-
-
-def _certificate(directory: Path, name: str) -> None:
-    request = ["openssl", "req", "-x509", "-newkey", "ec", "-nodes", "-days", "2"]
-    request += ["-pkeyopt", "ec_paramgen_curve:prime256v1", "-subj", f"/CN={name}"]
-    run(*request, "-keyout", f"{directory}/{name}.key", "-out", f"{directory}/{name}.crt")
 
 
 def _answered(pair: Pair) -> bool:

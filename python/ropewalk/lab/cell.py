@@ -10,12 +10,13 @@ from typing import Any, Literal, TypeAlias
 from ropewalk.plan import Plan
 from ropewalk.report import Report
 
-Runner: TypeAlias = Literal["kernel", "sim", "ns3"]
+Runner: TypeAlias = Literal["kernel", "sim", "ns3", "ovs"]
 Mode: TypeAlias = Literal["quick", "full"]
 Status: TypeAlias = Literal["ok", "failed", "skipped", "missing"]
 
-RUNNERS: tuple[Runner, ...] = ("kernel", "sim", "ns3")
-"""All; `ns3` runs one TCP connection over one path, or several over paths in a row."""
+RUNNERS: tuple[Runner, ...] = ("kernel", "sim", "ns3", "ovs")
+"""All; `ns3` runs one TCP connection over one path, or several over paths in a row, and `ovs` what
+is carried by Open vSwitch."""
 
 
 @dataclass(frozen=True)

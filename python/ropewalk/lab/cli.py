@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import re
 import signal
@@ -20,7 +21,7 @@ from ropewalk.lab.experiments.options import SEEDS, Options
 from ropewalk.lab.programs import ENVIRONMENT
 from ropewalk.lab.store import Store, StoreError
 from ropewalk.lab.trace import TraceError, discover
-from ropewalk.report import Report
+from ropewalk.report import HandoverReport, Report
 
 TRACES_ENVIRONMENT = "ROPEWALK_TRACES"
 JOBS = 3
@@ -131,6 +132,13 @@ def _parser() -> argparse.ArgumentParser:
         const="ns3",
         help="ns-3 only (for `validate` and `tcpnc`)",
     )
+    where.add_argument(
+        "--ovs",
+        dest="runner",
+        action="store_const",
+        const="ovs",
+        help="Open vSwitch only (for `bicast-ovs`, `balance-ovs` and `roam-ovs`; as root)",
+    )
     run.add_argument(
         "--seeds", type=_Whole(1, _SEEDS_MAX), metavar="N", help="seeds for each case; " + _seeds()
     )
@@ -186,19 +194,20 @@ def _list(options: argparse.Namespace) -> int:
             continue
         for mode in ("quick", "full"):
             cells = experiment.cells(Options(mode, traces=pairs))
-            kernel = [cell for cell in cells if cell.runner == "kernel"]
-            minutes = sum(_wall_seconds(cell) for cell in kernel) / 60
+            real = [cell for cell in cells if cell.runner in ("kernel", "ovs")]
+            minutes = sum(_wall_seconds(cell) for cell in real) / 60
             print(
-                f"    --{mode}: {len(kernel)} kernel runs, about {minutes:.0f} min; "
-                f"{len(cells) - len(kernel)} simulated"
+                f"    --{mode}: {len(real)} real runs, about {minutes:.0f} min; "
+                f"{len(cells) - len(real)} simulated"
             )
     return 0
 
 
 def _wall_seconds(cell: Cell) -> float:
-    """What a kernel run takes of the time of all."""
+    """What a run on the kernel or on switches takes of the time of all."""
     seconds = cell.plan.duration_s + _SET_UP_SECONDS
-    return seconds if sessions.runs_alone(cell) else seconds / JOBS
+    alone = cell.runner == "ovs" or sessions.runs_alone(cell)
+    return seconds if alone else seconds / JOBS
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -296,7 +305,18 @@ def _brief(report: Report) -> str:
     delay = next((t.delay_ms for t in report.traffic if t.kind == "web"), None)
     if delay is not None:
         return f"pages in {number(delay.p50)} ms"
+    if report.handovers:
+        worst = max((_idle(row) for row in report.handovers), default=0.0)
+        return f"idle at most {number(worst)} ms in {len(report.handovers)} moves"
+    if report.values and not report.traffic:
+        return ", ".join(f"{name}: {number(value)}" for name, value in report.values.items())
     return f"{number(report.goodput_mbit)} Mbit/s"
+
+
+def _idle(row: HandoverReport) -> float:
+    """The longer of both; endless when one never went on."""
+    both = (row.sender_idle_ms, row.receiver_idle_ms)
+    return max(math.inf if idle is None else idle for idle in both)
 
 
 def _traces(given: Path | None) -> Path | None:
@@ -307,7 +327,12 @@ def _traces(given: Path | None) -> Path | None:
     return directory
 
 
-_RUNNER_WORDS = {"kernel": "on the kernel", "sim": "simulated", "ns3": "in ns-3"}
+_RUNNER_WORDS = {
+    "kernel": "on the kernel",
+    "sim": "simulated",
+    "ns3": "in ns-3",
+    "ovs": "on switches",
+}
 
 
 def _seeds() -> str:

@@ -15,6 +15,7 @@ from ropewalk.lab.claims import Claim, number, worst_first
 from ropewalk.lab.experiments import Experiment
 from ropewalk.lab.figures import Figure
 from ropewalk.lab.store import Session
+from ropewalk.report import Report
 
 BUSY = 0.95
 """Above this share of busy processors, a kernel run may have measured the machine."""
@@ -145,7 +146,9 @@ def _cells(outcomes: Sequence[Outcome]) -> str:
         ratios = [r.goodput_mbit / r.ceiling_mbit for r in reports if r.ceiling_mbit > 0]
         pings = [p.delay_ms.p95 for r in reports if (p := r.ping()) is not None and p.delay_ms]
         busy = [float(o.provenance.get("cpu_busy", 0.0)) for o in found if o.report is not None]
-        notes = dict.fromkeys(note for report in reports for note in report.notes)
+        notes = dict.fromkeys(
+            note for report in reports for note in (*report.notes, *_more(report))
+        )
         worst = max(busy, default=0.0)
         rows.append(
             [
@@ -154,17 +157,27 @@ def _cells(outcomes: Sequence[Outcome]) -> str:
                 " ".join(_seed(outcome) for outcome in found),
                 _n(number(_mean(ratios))),
                 _n(number(_mean(pings))),
-                _n(f'<span class="{"bad" if worst > BUSY and runner == "kernel" else ""}">'
+                _n(f'<span class="{"bad" if worst > BUSY and runner in ("kernel", "ovs") else ""}">'
                    f"{worst:.0%}</span>"),
                 escape("; ".join(notes)),
             ]
         )  # fmt: skip
     head = ("case", "runner", "Mbit/s, seed by seed", "of ceiling", "ping p95, ms", "CPU", "notes")
     legend = (
-        f'<p class="muted">CPU: the most that was busy during a run; above {BUSY:.0%} on the '
-        "kernel, the machine may have been the limit.</p>"
+        f'<p class="muted">CPU: the most that was busy during a run; above {BUSY:.0%} in '
+        "real time, the machine may have been the limit.</p>"
     )
     return legend + _table(head, rows)
+
+
+def _more(report: Report) -> list[str]:
+    """What only some runners measure."""
+    moves = [
+        f"gap {row.gap_s:g} s, notice {row.notice_ms:g} ms: ways after {number(row.rerouted_ms)}, "
+        f"sender idle {number(row.sender_idle_ms)}, receiver {number(row.receiver_idle_ms)} ms"
+        for row in report.handovers
+    ]
+    return moves + [f"{name}: {number(value)}" for name, value in report.values.items()]
 
 
 def _seed(outcome: Outcome) -> str:

@@ -14,11 +14,12 @@ from pathlib import Path
 from ropewalk.lab import html, programs, provenance
 from ropewalk.lab.cell import Cell, Mode, Outcome, Results, Runner
 from ropewalk.lab.claims import Claim, worst_first
-from ropewalk.lab.experiments import EXPERIMENTS
+from ropewalk.lab.experiments import EXPERIMENTS, ON_SWITCHES
 from ropewalk.lab.experiments.options import Options
 from ropewalk.lab.runner import CellRunner, pool, sim
 from ropewalk.lab.runner.kernel import KernelRunner
 from ropewalk.lab.runner.ns3 import Ns3Runner
+from ropewalk.lab.runner.ovs import OvsRunner
 from ropewalk.lab.runner.process import Children
 from ropewalk.lab.store import Session, Store
 from ropewalk.lab.trace import TracePair, discover
@@ -75,6 +76,9 @@ def begin(request: Request) -> Session:
     testbed = programs.find_or_none(programs.TESTBED, request.programs)
     simulator = programs.find_or_none(programs.SIMULATOR, request.programs)
     program = testbed or simulator
+    if request.experiment in ON_SWITCHES:
+        # There this package does the runs.
+        program = Path(__file__)
     source = provenance.source(program.parent if program is not None else Path.cwd())
     return Session(
         experiment=request.experiment,
@@ -108,6 +112,7 @@ def run(request: Request, session: Session, tell: Callable[[Progress], None]) ->
     for outcome in chain(
         _on_kernel(together, request.jobs, request, children),
         _on_kernel(alone, 1, request, children),
+        _on_switches([cell for cell in todo if cell.runner == "ovs"], request),
         _simulated([cell for cell in todo if cell.runner == "sim"], request, children),
         _in_ns3([cell for cell in todo if cell.runner == "ns3"], request, children),
     ):
@@ -134,6 +139,12 @@ def _on_kernel(
         return
     runner = KernelRunner(program, children, repeats=0 if request.mode == "quick" else 2)
     yield from pool.run(pool.single(cells), runner, jobs, children.stop)
+
+
+def _on_switches(cells: list[Cell], request: Request) -> Iterator[Outcome]:
+    with OvsRunner(request.programs) as runner:
+        for cell in cells:
+            yield from pool.attempt([cell], runner)
 
 
 def _simulated(cells: list[Cell], request: Request, children: Children) -> Iterator[Outcome]:

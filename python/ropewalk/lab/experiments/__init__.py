@@ -7,7 +7,9 @@ from typing import Protocol, cast
 from ropewalk.lab.cell import Cell, Results
 from ropewalk.lab.claims import Claim
 from ropewalk.lab.experiments import (
+    balance_ovs,
     bicast_native,
+    bicast_ovs,
     failover,
     grid,
     hold,
@@ -15,6 +17,7 @@ from ropewalk.lab.experiments import (
     jump,
     loss,
     protect_traces,
+    roam_ovs,
     tcpnc,
     traces,
     validate,
@@ -49,8 +52,14 @@ EXPERIMENTS: dict[str, Experiment] = {
     "hold": cast(Experiment, hold),
     "loss": cast(Experiment, loss),
     "bicast-native": cast(Experiment, bicast_native),
+    "bicast-ovs": cast(Experiment, bicast_ovs),
+    "balance-ovs": cast(Experiment, balance_ovs),
+    "roam-ovs": cast(Experiment, roam_ovs),
     "jump": cast(Experiment, jump),
     "protect-traces": cast(Experiment, protect_traces),
     "tcpnc": cast(Experiment, tcpnc),
     "validate": cast(Experiment, validate),
 }
+
+ON_SWITCHES = frozenset(("bicast-ovs", "balance-ovs", "roam-ovs"))
+"""Those whose runs are by this package, on Open vSwitch."""

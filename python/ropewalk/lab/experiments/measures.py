@@ -99,13 +99,17 @@ def value(
     *,
     relation: Relation = ">=",
     paper: float | None = None,
+    tolerance: float = 0.0,
     note: str = "",
 ) -> Claim:
     """A claim on a measured value."""
     measured = estimate(list(values.values()))
     if measured is None:
         note = missing(results)
-    return claim(name, unit, measured, relation=relation, target=target, paper=paper, note=note)
+    return claim(
+        name, unit, measured, relation=relation, target=target, paper=paper, note=note,
+        tolerance=tolerance,
+    )  # fmt: skip
 
 
 def reach(name: str, results: Results, target: float, note: str = "") -> Claim:

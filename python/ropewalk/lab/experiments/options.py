@@ -13,9 +13,11 @@ SEEDS: dict[tuple[Mode, Runner], int] = {
     ("quick", "kernel"): 1,
     ("quick", "sim"): 1,
     ("quick", "ns3"): 1,
+    ("quick", "ovs"): 1,
     ("full", "kernel"): 5,
     ("full", "sim"): 20,
     ("full", "ns3"): 10,
+    ("full", "ovs"): 1,
 }
 """Seeds unless the user says another number."""
 
@@ -37,7 +39,7 @@ class Options:
     @property
     def plan_runners(self) -> tuple[Runner, ...]:
         """The runners that take more than one connection over one path."""
-        return tuple(runner for runner in self.runners if runner != "ns3")
+        return tuple(runner for runner in self.runners if runner in ("kernel", "sim"))
 
     def count(self, runner: Runner) -> int:
         """Seeds for each case."""
@@ -54,14 +56,14 @@ def expand(
 ) -> list[Cell]:
     """A cell for each case and seed, if this runner was asked for.
 
-    Plans take their name from the case. Seeds are the outer loop on the kernel, so that an
+    Plans take their name from the case. Seeds are the outer loop in real time, so that an
     interrupted run has every case, and the inner one in simulators, which are fast.
     """
     if runner not in options.runners:
         return []
     count = options.count(runner) if seeds is None else seeds
     numbers = range(1, count + 1)
-    if runner == "kernel":
+    if runner in ("kernel", "ovs"):
         pairs = [(case, seed) for seed in numbers for case in cases]
     else:
         pairs = [(case, seed) for case in cases for seed in numbers]

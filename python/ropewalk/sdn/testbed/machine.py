@@ -7,6 +7,7 @@ name left after `kill -9` is removed at the start of the next.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
 import signal
@@ -25,14 +26,18 @@ from ropewalk.sdn.config import Config, read
 START_S = 60.0
 """For programs to start and states to come about, on a machine that does other things too."""
 STOP_S = 5.0
+MEASURING = Path("/run/ropewalk-testbed.lock")
+"""Runs share it; what measures alone holds it (`crates/testbed/src/serial.rs`)."""
+KERNEL_NAMES = {"new-reno": "reno", "cubic": "cubic", "bbr": "bbr"}
+"""What Linux calls a plan's congestion controls."""
 _SCHEMA = Path("/usr/share/openvswitch/vswitch.ovsschema")
 
 
-class LabError(Exception):
+class SandboxError(Exception):
     """Something could not be started; the message says what and why."""
 
 
-class Lab:
+class Sandbox:
     """A set of namespaces and processes that share a prefix and a directory."""
 
     def __init__(self, prefix: str) -> None:
@@ -40,15 +45,35 @@ class Lab:
         self._namespaces: list[str] = []
         self._processes: list[subprocess.Popen[Any]] = []
         self._machines: list[Machine] = []
+        self._locks = contextlib.ExitStack()
         self.directory = Path()
 
-    def __enter__(self) -> Lab:
-        """Removes what an earlier one left."""
+    def __enter__(self) -> Sandbox:
+        """Waits for its turn, and removes what an earlier one left.
+
+        Raises:
+            SandboxError: when this process may not do that.
+        """
+        self._lock(MEASURING, fcntl.LOCK_SH)
+        self._lock(MEASURING.with_name(f"{self.prefix}testbed.lock"), fcntl.LOCK_EX)
         for name in _namespaces():
             if name.startswith(self.prefix):
                 self._remove(name)
-        self.directory = Path(tempfile.mkdtemp(prefix=f"{self.prefix}"))
+        for left in Path(tempfile.gettempdir()).glob(f"{self.prefix}*"):
+            shutil.rmtree(left, ignore_errors=True)
+        self.directory = Path(tempfile.mkdtemp(prefix=self.prefix))
         return self
+
+    def _lock(self, path: Path, how: int) -> None:
+        try:
+            file = self._locks.enter_context(path.open("a"))
+        except OSError as error:
+            raise SandboxError(f"{path}: {error.strerror}; run as root") from error
+        try:
+            fcntl.flock(file, how | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"waiting until {path} is free", file=sys.stderr)
+            fcntl.flock(file, how)
 
     def __exit__(
         self,
@@ -62,6 +87,7 @@ class Lab:
         for name in self._namespaces:
             self._remove(name)
         shutil.rmtree(self.directory, ignore_errors=True)
+        self._locks.close()
 
     def namespace(self, name: str) -> str:
         """A new namespace; its full name."""
@@ -78,10 +104,10 @@ class Lab:
     def start(
         self, namespace: str, *command: str, log: str | None = None, quiet: bool = True
     ) -> subprocess.Popen[Any]:
-        """A process in a namespace, ended with the lab."""
+        """A process in a namespace, ended with the sandbox."""
         output: int | IO[bytes] = subprocess.DEVNULL if quiet else subprocess.PIPE
         if log:
-            output = (self.directory / log).open("ab")
+            output = self._locks.enter_context((self.directory / log).open("ab"))
         process = subprocess.Popen(
             ["ip", "netns", "exec", namespace, *command],
             stdout=output,
@@ -96,21 +122,21 @@ class Lab:
         return Machine(self, self.namespace(name))
 
     def _remove(self, name: str) -> None:
-        with contextlib.suppress(LabError):
+        with contextlib.suppress(SandboxError):
             for text in run("ip", "netns", "pids", name).split():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(int(text), signal.SIGKILL)
-        with contextlib.suppress(LabError):
+        with contextlib.suppress(SandboxError):
             run("ip", "netns", "del", name)
 
 
 class Machine:
     """A namespace with a private ovsdb-server and ovs-vswitchd."""
 
-    def __init__(self, lab: Lab, namespace: str) -> None:
-        self.lab = lab
+    def __init__(self, sandbox: Sandbox, namespace: str) -> None:
+        self.sandbox = sandbox
         self.namespace = namespace
-        self.directory = lab.directory / namespace
+        self.directory = sandbox.directory / namespace
         self.directory.mkdir()
         self.database = f"unix:{self.directory}/db.sock"
         self._controller: subprocess.Popen[Any] | None = None
@@ -133,7 +159,7 @@ class Machine:
 
     def _spawn(self, program: str, *arguments: str) -> subprocess.Popen[Any]:
         environment = ["env", f"OVS_RUNDIR={self.directory}", f"OVS_LOGDIR={self.directory}"]
-        return self.lab.start(
+        return self.sandbox.start(
             self.namespace, *environment, program, *arguments, log=f"{program}.log"
         )
 
@@ -150,11 +176,11 @@ class Machine:
 
     def run(self, *command: str) -> str:
         """Runs a command here."""
-        return run("ip", "netns", "exec", self.namespace, *command)
+        return inside(self.namespace, *command)
 
     def control(self, config: Config) -> subprocess.Popen[Any]:
         """Starts the controller and waits until the program is installed."""
-        controller = self.lab.start(
+        controller = self.sandbox.start(
             self.namespace, *_program(config), "run", log=f"{self.namespace}-controller.log"
         )
         wait(lambda: _settled(config), f"the controller of {self.namespace} did not settle")
@@ -177,27 +203,37 @@ def run(*command: str, seconds: float = 30) -> str:
     """Runs a command.
 
     Raises:
-        LabError: when it fails; with what it said.
+        SandboxError: when it fails; with what it said.
     """
     done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
     if done.returncode:
-        raise LabError(f"{' '.join(command)}: {(done.stderr or done.stdout).strip()}")
+        raise SandboxError(f"{' '.join(command)}: {(done.stderr or done.stdout).strip()}")
     return done.stdout
+
+
+def inside(namespace: str, *command: str) -> str:
+    """Runs a command in a namespace."""
+    return run("ip", "netns", "exec", namespace, *command)
+
+
+def listens(namespace: str, port: int) -> bool:
+    """Whether a program there waits for TCP connections."""
+    return bool(inside(namespace, "ss", "-Hltn", f"sport = {port}").strip())
 
 
 def wait(ready: Callable[[], bool], problem: str, seconds: float = START_S) -> None:
     """Waits until `ready()` is true; what cannot be asked yet is not ready.
 
     Raises:
-        LabError: when that takes too long.
+        SandboxError: when that takes too long.
     """
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        with contextlib.suppress(LabError, ApiError):
+        with contextlib.suppress(SandboxError, ApiError):
             if ready():
                 return
         time.sleep(0.05)
-    raise LabError(problem)
+    raise SandboxError(problem)
 
 
 def stop(process: subprocess.Popen[Any]) -> None:

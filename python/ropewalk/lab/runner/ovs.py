@@ -1,0 +1,126 @@
+"""Runs on Open vSwitch: bridges, controllers and links in namespaces (`ropewalk.sdn.testbed`)."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol
+
+from ropewalk.lab import programs
+from ropewalk.lab.cell import Cell
+from ropewalk.lab.runner import RunError, UnavailableError
+from ropewalk.plan import OvsBalance, OvsBicast, OvsRoam, Plan
+from ropewalk.report import Report
+from ropewalk.sdn.api import ApiError
+from ropewalk.sdn.testbed import balance, bicast, roam
+from ropewalk.sdn.testbed.machine import Sandbox, SandboxError
+
+NEEDS = ("ovs-vswitchd", "ovsdb-server", "ovs-vsctl", "ovs-ofctl", "ip", "tc", "ethtool", "ss")
+"""Programs of every network."""
+
+
+class Bench(Protocol):
+    """A network of `ropewalk.sdn.testbed`."""
+
+    def run(self, plan: Plan) -> Report:
+        """One run; raises SandboxError when something does not come about."""
+
+    def close(self) -> None:
+        """Ends what the sandbox does not end."""
+
+
+@dataclass(frozen=True)
+class _Kind:
+    prefix: str
+    """Of namespaces; two of one prefix wait for each other."""
+    needs: tuple[str, ...]
+    make: Callable[[Sandbox, Path], Bench]
+
+
+_KINDS: dict[type, _Kind] = {
+    OvsBicast: _Kind("rw-bicast-", bicast.NEEDS, bicast.Bench),
+    OvsBalance: _Kind("rw-balance-", balance.NEEDS, lambda sandbox, _: balance.Bench(sandbox)),
+    OvsRoam: _Kind("rw-roam-", roam.NEEDS, roam.Bench),
+}
+
+
+class OvsRunner:
+    """Runs one cell at a time; consecutive ones of a kind share a network.
+
+    A context: what was set up is taken down at its end, also on Ctrl-C.
+    """
+
+    def __init__(self, directory: Path | None) -> None:
+        """`directory`: where the programs are, as for `programs.find`."""
+        self._directory = directory
+        self._open = contextlib.ExitStack()
+        self._kind: type | None = None
+        self._bench: Bench | None = None
+
+    def __enter__(self) -> OvsRunner:
+        """Nothing is set up yet."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Takes the network down."""
+        self._close()
+
+    def run(self, cells: Sequence[Cell]) -> list[Report]:
+        """One report for each cell."""
+        return [self._run(cell) for cell in cells]
+
+    def _run(self, cell: Cell) -> Report:
+        plan = cell.plan.with_seed(cell.seed)
+        try:
+            return self._prepared(type(plan.carrier)).run(plan)
+        except (SandboxError, ApiError, OSError, ValueError, subprocess.SubprocessError) as error:
+            # Whatever it left would disturb the next.
+            self._close()
+            raise RunError(f"{type(error).__name__}: {error}") from error
+
+    def _prepared(self, kind: type) -> Bench:
+        if self._bench is not None and kind is self._kind:
+            return self._bench
+        self._close()
+        found = _KINDS.get(kind)
+        if found is None:
+            raise UnavailableError(f"Open vSwitch does not carry {kind.__name__}")
+        links = self._checked(found)
+        sandbox = self._open.enter_context(Sandbox(found.prefix))
+        bench = found.make(sandbox, links)
+        self._open.callback(bench.close)
+        self._kind, self._bench = kind, bench
+        return bench
+
+    def _checked(self, kind: _Kind) -> Path:
+        """The program that emulates links, when everything else is there, too."""
+        if os.geteuid() != 0:
+            raise UnavailableError("not root: network namespaces cannot be made")
+        absent = [name for name in (*NEEDS, *kind.needs) if shutil.which(name) is None]
+        if absent:
+            raise UnavailableError(
+                f"not installed: {', '.join(absent)} (Debian: openvswitch-switch, ethtool, "
+                "nftables, openvpn, openssl, iperf3, clang, iputils-ping)"
+            )
+        if importlib.util.find_spec("os_ken") is None:
+            raise UnavailableError("os-ken is not installed: pip install '.[sdn]'")
+        try:
+            return programs.find(programs.LINK, self._directory)
+        except programs.ProgramError as error:
+            raise UnavailableError(str(error)) from error
+
+    def _close(self) -> None:
+        self._kind = self._bench = None
+        self._open.close()

@@ -1,1 +1,0 @@
-"""Experiments of the OpenFlow data plane on real Open vSwitch, in network namespaces."""

@@ -1,0 +1,5 @@
+"""Networks of namespaces with Open vSwitch on which experiments and tests run the real programs.
+
+A file for each mode holds its network and what is measured on it; `load` and `roam_load` are the
+programs that make the traffic. The experiments themselves are in `ropewalk.lab.experiments`.
+"""

@@ -1,0 +1,269 @@
+"""Each new flow over one of two uplinks: a host, the machine with the switch, the network.
+
+Namespaces: the application's host, the machine with the switch, and the network with both gateways
+and the server; the uplinks are plain veth pairs, without delay, and without rate unless a case
+limits them.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ropewalk.plan import OvsBalance, Plan
+from ropewalk.report import Report
+from ropewalk.sdn.api import ask
+from ropewalk.sdn.config import Config
+from ropewalk.sdn.testbed.links import limited, veth
+from ropewalk.sdn.testbed.machine import Sandbox, listens, run, stop, wait
+from ropewalk.sdn.testbed.reports import report
+
+NEEDS = ("iperf3", "nft")
+"""Programs besides those of every network."""
+SERVER = "192.0.2.1"
+HOST = "10.98.0.2"
+PORT = 8080
+_LOAD = str(Path(__file__).with_name("load.py"))
+WEIGHTS = (3.0, 1.0)
+CONNECTIONS = 200
+SHARED_FLOWS = 1000
+NEW_FLOWS, NEW_FLOWS_PER_S = 5000, 500
+_IPERF_PORT = 5201
+_STREAMS = 8
+_FILL_S = 6
+
+# Values that are judged, by the names they have in reports.
+FAILED = "connections that failed"
+ADDED = "added by the decision, median, ms"
+ADDED_99 = "added by the decision, 99 %, ms"
+SHARE = "share of the first uplink"
+LOST = "flows without an answer"
+RATE = "new flows per s"
+BROKEN = "connections that broke"
+AFTERWARDS = "new connections afterwards, of 20"
+CHANGES = "flow changes of the new controller"
+NOTICED = "noticed after, s"
+ENDED = "TCP connections that ended as they should, of 4"
+WENT_ON = "UDP flows that went on, of 4"
+DEAD = "new connections over the dead uplink, of 20"
+CAPACITY = "capacity found by rate"
+
+
+class Bench:
+    """The network, set up and controlled."""
+
+    def __init__(
+        self, sandbox: Sandbox, decide: str = "controller", weights: tuple[float, ...] = WEIGHTS
+    ) -> None:
+        self.sandbox = sandbox
+        self.machine = sandbox.machine("switch")
+        self.host = sandbox.namespace("host")
+        self.network = sandbox.namespace("net")
+        for number in range(2):
+            veth(f"{self.machine.namespace}:u{number}", f"{self.network}:u{number}")
+            gateway = f"10.{number + 1}.0.1/24"
+            run("ip", "-n", self.network, "addr", "add", gateway, "dev", f"u{number}")
+        run("ip", "-n", self.network, "addr", "add", f"{SERVER}/32", "dev", "lo")
+        self.config = self.configure(decide, weights)
+        self.machine.command(self.config, "setup")
+        self.controller = self.machine.control(self.config)
+        for words in (("serve-tcp",), ("serve-udp", SERVER)):
+            sandbox.start(self.network, sys.executable, _LOAD, *words, str(PORT), log="serve.log")
+        wait(lambda: listens(self.network, PORT), "the server did not start")
+
+    def configure(self, decide: str, weights: tuple[float, ...] = WEIGHTS) -> Config:
+        """The configuration with a way to decide; without weights they follow what is carried."""
+        uplinks = "".join(
+            f'[[uplink]]\nname = "u{number}"\naddress = "10.{number + 1}.0.2/24"\n'
+            f'gateway = "10.{number + 1}.0.1"\n'
+            + (f"weight = {weights[number]}\n" if weights else "")
+            for number in range(2)
+        )
+        return self.machine.configure(
+            'mode = "balance"\n[bridge]\nname = "balancebr"\ndatabase = "DATABASE"\n'
+            f'[application]\nnamespace = "{self.host}"\naddress = "{HOST}/24"\n'
+            f'gateway = "10.98.0.1"\n{uplinks}[balance]\ndecide = "{decide}"\n'
+        )
+
+    def restart(self, decide: str, weights: tuple[float, ...] = WEIGHTS) -> None:
+        """The controller anew, with another way to decide."""
+        stop(self.controller)
+        self.config = self.configure(decide, weights)
+        self.controller = self.machine.control(self.config)
+
+    def close(self) -> None:
+        """The sandbox ends everything."""
+
+    def run(self, plan: Plan) -> Report:
+        """One case, with a controller of its own.
+
+        Raises:
+            SandboxError: when something does not come about.
+        """
+        carrier = plan.carrier
+        assert isinstance(carrier, OvsBalance), carrier
+        self.restart(carrier.decide, carrier.weights)
+        cases: dict[str, Callable[[Bench, Plan], dict[str, float]]] = {
+            "set-up": _set_up,
+            "shares": _shares,
+            "new-flows": _new_flows,
+            "controller-killed": _killed,
+            "uplink-dies": _dies,
+            "capacity": _capacity,
+        }
+        return report(plan, values=cases[carrier.case](self, plan))
+
+    def load(self, *arguments: str, seconds: float = 60) -> dict[str, Any]:
+        """Runs a load at the host; what it reports."""
+        command = ["ip", "netns", "exec", self.host, sys.executable, _LOAD, *arguments]
+        return dict(json.loads(run(*command, seconds=seconds)))
+
+    def begin(self, *arguments: str) -> subprocess.Popen[Any]:
+        """Begins a load at the host; its report comes on its output."""
+        return self.sandbox.start(self.host, sys.executable, _LOAD, *arguments, quiet=False)
+
+    def gateway(self, number: int, alive: bool) -> None:
+        """Lets everything on an uplink vanish beyond its first hop, or not any more."""
+        rule = f"add table ip cut{number}; add chain ip cut{number} c "
+        rule += "{ type filter hook prerouting priority -300; }; "
+        rule += f"add rule ip cut{number} c iifname u{number} drop"
+        nft = ["ip", "netns", "exec", self.network, "nft"]
+        run(*nft, f"delete table ip cut{number}" if alive else rule)
+
+    def status(self) -> dict[str, Any]:
+        """The controller's report."""
+        return ask(self.config.socket)
+
+    def usable(self, name: str) -> bool:
+        """Whether the controller uses an uplink."""
+        rows = self.status()["uplinks"]
+        return any(row["name"] == name and row["usable"] for row in rows)
+
+
+def killed(bench: Bench, seconds: int = 15, tries: int = 3) -> dict[str, Any]:
+    """A long connection and new ones while the controller is killed and started again."""
+    steady = bench.begin("steady", SERVER, str(PORT), str(seconds))
+    time.sleep(1)
+    bench.controller.kill()
+    bench.controller.wait()
+    during = bench.load("connect", SERVER, str(PORT), str(tries), "0.5")
+    bench.controller = bench.machine.control(bench.config)
+    after = bench.load("connect", SERVER, str(PORT), "20")
+    out, _ = steady.communicate(timeout=60)
+    return {
+        "steady": json.loads(out),
+        "new_while_away": during["connected"],
+        "new_after": after["connected"],
+        "flow_mods_after": bench.status()["counters"]["flow_mods"],
+    }
+
+
+def dies(bench: Bench, seconds: int = 12) -> dict[str, Any]:
+    """Connections on an uplink that falls silent are reset, UDP moves, new flows avoid it."""
+    end = (SERVER, str(PORT), str(seconds))
+    tcp = [bench.begin("steady", *end) for _ in range(4)]
+    udp = [bench.begin("steady-udp", *end) for _ in range(4)]
+    time.sleep(1)
+    bench.gateway(0, alive=False)
+    began = time.monotonic()
+    wait(lambda: not bench.usable("u0"), "the uplink was not given up", 20)
+    noticed = time.monotonic() - began
+    new = bench.load("connect", SERVER, str(PORT), "20")
+    ends = [json.loads(process.communicate(timeout=60)[0]) for process in (*tcp, *udp)]
+    bench.gateway(0, alive=True)
+    wait(lambda: bench.usable("u0"), "the uplink did not come back", 20)
+    return {
+        "noticed_s": round(noticed, 2),
+        "new": new,
+        "tcp": ends[:4],
+        "udp": ends[4:],
+        "resets": bench.status()["resets"],
+        "again": bench.load("connect", SERVER, str(PORT), "40")["by"],
+    }
+
+
+def _set_up(bench: Bench, _: Plan) -> dict[str, float]:
+    row = bench.load("connect", SERVER, str(PORT), str(CONNECTIONS))
+    return {
+        FAILED: float(row["of"] - row["connected"]),
+        ADDED: row["added_ms_median"],
+        ADDED_99: row["added_ms_p99"],
+    }
+
+
+def _shares(bench: Bench, _: Plan) -> dict[str, float]:
+    row = bench.load("connect", SERVER, str(PORT), str(SHARED_FLOWS))
+    return {
+        FAILED: float(row["of"] - row["connected"]),
+        SHARE: _first(row),
+    }
+
+
+def _new_flows(bench: Bench, _: Plan) -> dict[str, float]:
+    row = bench.load("flows", SERVER, str(PORT), str(NEW_FLOWS), str(NEW_FLOWS_PER_S))
+    return {
+        LOST: float(row["lost"]),
+        RATE: row["rate"],
+        SHARE: _first(row),
+    }
+
+
+def _killed(bench: Bench, _: Plan) -> dict[str, float]:
+    row = killed(bench)
+    return {
+        BROKEN: float(row["steady"]["ended"] != "complete"),
+        "longest wait of the connection, s": row["steady"]["longest_s"],
+        "new connections without a controller, of 3": float(row["new_while_away"]),
+        AFTERWARDS: float(row["new_after"]),
+        CHANGES: float(row["flow_mods_after"]),
+    }
+
+
+def _dies(bench: Bench, _: Plan) -> dict[str, float]:
+    row = dies(bench)
+    ended = [
+        flow["ended"] == ("reset" if flow["address"] == "10.1.0.2" else "complete")
+        for flow in row["tcp"]
+    ]
+    moved = [flow for flow in row["udp"] if len(flow["by"]) == 2]
+    return {
+        NOTICED: row["noticed_s"],
+        ENDED: float(sum(ended)),
+        WENT_ON: float(sum(flow["ended"] == "complete" for flow in row["udp"])),
+        "UDP flows that moved": float(len(moved)),
+        "longest wait of a UDP flow that moved, s": max(
+            (flow["longest_s"] for flow in moved), default=0.0
+        ),
+        DEAD: float(row["new"]["by"].get("10.1.0.2", 0)),
+        "new connections over it after its return, of 40": float(row["again"].get("10.1.0.2", 0)),
+    }
+
+
+def _capacity(bench: Bench, plan: Plan) -> dict[str, float]:
+    """Fills both uplinks at their rates with downloads, and asks what the controller found."""
+    for number, path in enumerate(plan.path):
+        limited(f"{bench.network}:u{number}", path.both.rate_mbit or 0.0)
+    try:
+        server = bench.sandbox.start(bench.network, "iperf3", "-s", "-1")
+        wait(lambda: listens(bench.network, _IPERF_PORT), "iperf3 did not start")
+        download = ["iperf3", "-c", SERVER, "-R", "-P", str(_STREAMS), "-t", str(_FILL_S), "-J"]
+        run("ip", "netns", "exec", bench.host, *download, seconds=60)
+        stop(server)
+        found = bench.status()["capacity_mbit"]
+    finally:
+        for number in range(len(plan.path)):
+            run("tc", "-n", bench.network, "qdisc", "del", "dev", f"u{number}", "root")
+    return {
+        f"{CAPACITY}, {path.name}": found[path.name] / (path.both.rate_mbit or 1.0)
+        for path in plan.path
+    }
+
+
+def _first(row: dict[str, Any]) -> float:
+    """Share of the first uplink among the flows that were answered."""
+    return float(row["by"].get("10.1.0.2", 0) / max(1, sum(row["by"].values())))

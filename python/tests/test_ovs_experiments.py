@@ -1,0 +1,251 @@
+"""Experiments on Open vSwitch: what they run, how they judge it, and the lab around them."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from ropewalk.lab.cell import Cell, Outcome, Results
+from ropewalk.lab.claims import Claim
+from ropewalk.lab.cli import main
+from ropewalk.lab.experiments import EXPERIMENTS, ON_SWITCHES, balance_ovs, bicast_ovs, roam_ovs
+from ropewalk.lab.experiments.options import Options
+from ropewalk.lab.runner import ovs
+from ropewalk.plan import Move, OvsRoam, Plan
+from ropewalk.report import Distribution, HandoverReport, Report
+from ropewalk.sdn.testbed import balance, reports, roam_plan, roam_results
+from ropewalk.sdn.testbed.bicast import PACKETS, PROCESSOR
+from ropewalk.sdn.testbed.machine import SandboxError
+
+GRID_S_MAX = 40 * 60
+QUICK_S_MAX = 3 * 60
+SET_UP_S = 2.0
+"""Of a run; networks and controllers come on top once for each kind and scheme."""
+
+
+def test_quick_cells_are_few_and_every_name_is_its_own() -> None:
+    for name in ON_SWITCHES:
+        full, quick = (EXPERIMENTS[name].cells(Options(mode)) for mode in ("full", "quick"))
+        assert len({cell.label for cell in full}) == len(full)
+        assert len({cell.label for cell in quick}) == len(quick) < len(full)
+        assert {cell.runner for cell in full} == {"ovs"}
+        for cell in full:
+            kind = f"ovs-{name.removesuffix('-ovs')}"
+            assert tomllib.loads(cell.plan.to_toml())["carrier"]["kind"] == kind
+        assert EXPERIMENTS[name].cells(Options("full", runners=("kernel",))) == []
+
+
+def test_the_whole_grid_of_moves_is_done_within_forty_minutes_and_a_quick_look_in_three() -> None:
+    for mode, most in (("full", GRID_S_MAX), ("quick", QUICK_S_MAX)):
+        cells = roam_ovs.cells(Options(mode))  # type: ignore[arg-type]
+        assert sum(cell.plan.duration_s + SET_UP_S for cell in cells) < most
+
+
+def test_replay_is_run_in_every_setting_with_prompt_and_late_notices() -> None:
+    carriers = [
+        (cell.key[2:], cell.plan.carrier)
+        for cell in roam_ovs.cells(Options("full"))
+        if cell.key[:2] == ("grid", "replay")
+    ]
+    assert len(carriers) == len(dict(carriers)) == 3 * 4 * 3
+    for _, carrier in carriers:
+        assert isinstance(carrier, OvsRoam)
+        assert {move.notice_ms for move in carrier.moves} == {0.0, roam_ovs.LATE_MS}
+        assert [move.gap_s for move in carrier.moves] == [1.0, 2.0, 3.5, 6.0]
+
+
+def _outcome(cell: Cell, report: Report) -> Outcome:
+    return Outcome(cell, "ok", report, attempts=1)
+
+
+def _by_name(rows: list[Claim]) -> dict[str, Claim]:
+    return {row.name: row for row in rows}
+
+
+def _bicast(policy: str, seed: int, mbit: float, longest_ms: float) -> Outcome:
+    cell = next(
+        cell
+        for cell in bicast_ovs.cells(Options("quick", seeds=3))
+        if cell.key == ("5/5", "cubic", "queue_1000", policy) and cell.seed == seed
+    )
+    traffic = (reports.download(mbit, 0), reports.pings(3, [longest_ms / 2, longest_ms]))
+    return _outcome(cell, reports.report(cell.plan, traffic, values={PACKETS: 2.0, PROCESSOR: 0.1}))
+
+
+def test_copies_are_judged_by_the_mean_ratio_to_unicast_of_the_same_seed() -> None:
+    outcomes = (
+        _bicast("unicast", 1, 2.0, 2000),
+        _bicast("unicast", 2, 1.0, 4000),
+        _bicast("bi-bicast", 1, 8.0, 1000),
+        _bicast("bi-bicast", 2, 3.0, 1000),
+        _bicast("bi-bicast", 3, 99.0, 1),
+    )
+    rows = _by_name(bicast_ovs.claims(Results(outcomes)))
+    label = "5/5 % lost, cubic, 1000 packets: bi-bicast"
+    gain = rows[f"{label}, throughput by unicast's"]
+    assert gain.measured == pytest.approx((4 + 3) / 2)
+    assert (gain.ok, gain.paper) == (True, 3.0)
+    longest = rows[f"{label}, longest round trip by unicast's"]
+    assert longest.measured == pytest.approx((0.5 + 0.25) / 2)
+    assert longest.ok is False
+    assert longest.paper == pytest.approx(0.244, abs=0.001)
+    assert rows[f"{label}, {PACKETS}"].measured == 2.0
+
+
+def _balance(case: str, values: dict[str, float], decide: str = "controller") -> Outcome:
+    cell = next(
+        cell for cell in balance_ovs.cells(Options("quick")) if cell.key[:2] == (case, decide)
+    )
+    return _outcome(cell, reports.report(cell.plan, values=values))
+
+
+def test_the_controllers_choice_has_targets_and_the_switchs_has_none() -> None:
+    slow = {balance.ADDED: 6.0, balance.ADDED_99: 12.0, balance.FAILED: 0.0}
+    shares = {balance.SHARE: 0.779, balance.FAILED: 0.0}
+    rows = _by_name(
+        balance_ovs.claims(
+            Results(
+                (
+                    _balance("set-up", slow),
+                    _balance("set-up", slow, "switch"),
+                    _balance("shares", shares),
+                    _balance("capacity", {f"{balance.CAPACITY}, u0": 0.8}),
+                )
+            )
+        )
+    )
+    assert rows[f"set-up, controller, {balance.ADDED}"].ok is False
+    assert rows[f"set-up, controller, {balance.ADDED_99}"].ok is True
+    assert rows[f"set-up, switch, {balance.ADDED}"].ok is None
+    assert rows[f"shares, controller, {balance.SHARE}"].ok is True
+    found = f"capacity, controller, 10 Mbit/s, {balance.CAPACITY}"
+    assert rows[f"{found}, u0"].ok is False
+    assert rows[f"{found}, u1"].measured is None, "what has a target and no value is named"
+
+
+def _moved(gap_s: float, sender_ms: float | None, rerouted_ms: float = 10.0) -> HandoverReport:
+    return HandoverReport(gap_s, 0.0, 120.0, rerouted_ms, sender_ms, 5.0, 30, 30, 2, 0.0)
+
+
+def test_a_move_after_which_nothing_came_counts_with_the_time_it_had() -> None:
+    cell = next(
+        cell
+        for cell in roam_ovs.cells(Options("full"))
+        if cell.key == ("grid", "replay", "new-reno", "hops_3", "delay_20")
+    )
+    moves = (_moved(1.0, 130.0), _moved(2.0, None, 60.0))
+    report = reports.report(cell.plan, (reports.download(1.0, 0, broken=True),), moves)
+    rows = _by_name(roam_ovs.claims(Results((_outcome(cell, report),))))
+    label = "grid, replay, new-reno, hops 3, delay 20"
+    assert isinstance(cell.plan.carrier, OvsRoam)
+    had_s = roam_plan.settle_s(cell.plan.path[0].both, cell.plan.carrier, Move(2.0))
+    idle = rows[f"{label}: idle beyond a round trip, worst move"]
+    assert idle.measured == pytest.approx(1e3 * had_s - 120)
+    assert idle.ok is False
+    assert rows[f"{label}: new ways confirmed after, worst move"].ok is False
+    assert rows["replay: connections that broke or hung"].ok is False
+
+
+def test_moves_are_read_from_what_both_ends_saw() -> None:
+    moved = roam_results.Moved(Move(1.0), 0.1, 0.1, 10.0, 11.0, 0.02)
+    # Time, segments, acknowledged bytes, window, retransmitted segments.
+    samples = [
+        [9.9, 5, 500, 20, 0],
+        [10.5, 6, 500, 1, 1],
+        [11.05, 7, 900, 10, 1],
+        [11.2, 9, 999, 20, 1],
+    ]
+    sent = {"samples": samples, "bytes": 999, "sha256": "a", "ended": "complete"}
+    received = {"arrivals": [[9.9, 500], [11.03, 999]], "bytes": 999, "sha256": "a"}
+    (row,) = roam_results.handovers([moved], [11.012], sent, received)
+    assert (row.rerouted_ms, row.sender_idle_ms, row.receiver_idle_ms) == (12.0, 50.0, 30.0)
+    assert (row.window_before, row.window_after, row.retransmits) == (20, 20, 1)
+    assert roam_results.values(sent, received) == {roam_results.LOST: 0.0}
+    changed = {**received, "sha256": "b"}
+    assert roam_results.values(sent, changed) == {roam_results.LOST: 999.0}
+    assert roam_results.download(sent, changed).flows[0].broken
+    assert roam_results.values(sent, {})["hung (connections)"] == 1.0
+
+
+def test_quantiles_are_values_that_occur() -> None:
+    found = Distribution.of([3.0, 1.0, 2.0])
+    assert found == Distribution(3, 2.0, 1.0, 2.0, 3.0, 3.0, 3.0)
+    assert Distribution.of([]) is None
+
+
+class FakeBench:
+    """Gives every plan the same figures; what is named in `broken` fails."""
+
+    broken = ""
+    made: ClassVar[list[FakeBench]] = []
+
+    def __init__(self) -> None:
+        self.made.append(self)
+        self.closed = False
+
+    def run(self, plan: Plan) -> Report:
+        assert not self.closed
+        if self.broken and self.broken in plan.name:
+            raise SandboxError("the link fell over")
+        carrier = plan.carrier
+        moves = carrier.moves if isinstance(carrier, OvsRoam) else ()
+        handovers = tuple(replace(_moved(move.gap_s, 100.0)) for move in moves)
+        return reports.report(plan, (reports.download(1.0, 0),), handovers)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture
+def benches(monkeypatch: pytest.MonkeyPatch) -> list[FakeBench]:
+    """The runner with fakes in the place of networks."""
+    monkeypatch.setattr(ovs.OvsRunner, "_checked", lambda *_: Path())
+    monkeypatch.setattr(ovs, "Sandbox", lambda _: _Nothing())
+    kinds = {kind: replace(row, make=lambda *_: FakeBench()) for kind, row in ovs._KINDS.items()}
+    monkeypatch.setattr(ovs, "_KINDS", kinds)
+    monkeypatch.setattr(FakeBench, "made", [])
+    return FakeBench.made
+
+
+class _Nothing:
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def test_the_lab_runs_reports_and_resumes_them_on_one_network(
+    benches: list[FakeBench], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = ["run", "roam-ovs", "--quick", "--out", str(tmp_path), "--programs", str(tmp_path)]
+    monkeypatch.setattr(FakeBench, "broken", "paper/zwa")
+    assert main(run) == 1
+    # A network on which something failed is not used again: two attempts, then what was left.
+    assert len(benches) == 3
+    assert all(bench.closed for bench in benches)
+    monkeypatch.setattr(FakeBench, "broken", "")
+    assert main(run) == 0
+    assert len(benches) == 4
+    value = json.loads((tmp_path / "result.json").read_text())
+    assert value["cells"]["ok"] == len(roam_ovs.cells(Options("quick")))
+    page = (tmp_path / "report.html").read_text()
+    assert "sender idle 100" in page
+    assert "idle beyond a round trip, worst move" in page
+    assert main(["report", str(tmp_path)]) == 0
+
+
+def test_without_the_switch_every_cell_is_skipped_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(ovs, "NEEDS", ("ovs-not-there",))
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    assert main(["run", "balance-ovs", "--out", str(tmp_path)]) == 1
+    value = json.loads((tmp_path / "result.json").read_text())
+    assert value["cells"]["skipped"] == len(balance_ovs.cells(Options("quick")))
+    assert "not installed: ovs-not-there" in capsys.readouterr().out
