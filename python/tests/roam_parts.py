@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ropewalk.sdn import events
 from ropewalk.sdn.openflow.program import FlowMod, PacketOut, Program, apply
-from ropewalk.sdn.roam import config, frames, policy, program
+from ropewalk.sdn.roam import config, frames, policy, program, state
 from ropewalk.sdn.roam.events import At, Event, Notice, Release
 
 MAC = "02:00:00:00:00:64"
@@ -150,7 +150,7 @@ class Network:
 
     def counter(self, name: str) -> int:
         """A counter of the report."""
-        counters = policy.report(self.state, self.now)["counters"]
+        counters = state.report(self.state, self.now)["counters"]
         assert isinstance(counters, dict)
         return int(counters.get(name, 0))
 

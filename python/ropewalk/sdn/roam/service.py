@@ -20,6 +20,7 @@ from ropewalk.sdn.roam.config import Config
 from ropewalk.sdn.roam.events import At, Event, Notice, Release
 from ropewalk.sdn.roam.fabric import Fabric
 from ropewalk.sdn.roam.notices import Notices
+from ropewalk.sdn.roam.state import report
 from ropewalk.sdn.service import AUDIT_S, context
 
 TICK_S = 0.1
@@ -86,7 +87,7 @@ class Service:
         self._inbox = Inbox()
         self._stopped = threading.Event()
         self._audited_s = time.monotonic()
-        self._reported = policy.report(self._state, time.monotonic())
+        self._reported = report(self._state, time.monotonic())
         self.counters: Counter[str] = Counter()
         tls = context(config.controller.tls) if config.controller.tls else None
         self.fabric = Fabric(config, lambda name, event: self._inbox.put(At(name, event)), tls)
@@ -109,7 +110,7 @@ class Service:
             if now >= due_s:
                 due_s = now + TICK_S
                 self._step(events.Tick())
-                self._reported = policy.report(self._state, now)
+                self._reported = report(self._state, now)
             if now - self._audited_s >= AUDIT_S:
                 self._audited_s = now
                 self.fabric.audit()

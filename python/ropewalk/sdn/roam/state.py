@@ -1,0 +1,119 @@
+"""What the policy of roaming knows, and what it tells people of that.
+
+The state's tables are replaced, its buffers and counters change in place.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from dataclasses import dataclass, field
+
+from ropewalk.sdn import events
+from ropewalk.sdn.openflow.program import Flow, Message
+from ropewalk.sdn.roam.buffers import Buffers
+from ropewalk.sdn.roam.config import Config, Switch
+from ropewalk.sdn.roam.program import Ports
+from ropewalk.sdn.roam.stations import Place, Table
+
+HANDOVERS_MAX = 64
+"""Arrivals that are reported."""
+Out = tuple[str, Message]
+"""A switch's name and what to send to it."""
+
+
+@dataclass
+class View:
+    """What is known of a connected switch."""
+
+    config: Switch
+    by_name: dict[str, events.Port]
+    connected_s: float
+    ports: Ports = field(default_factory=lambda: Ports({}, {}, {}, frozenset()))
+    base: frozenset[Flow] = frozenset()
+    flows: dict[str, frozenset[Flow]] = field(default_factory=dict)
+    metered: set[int] = field(default_factory=set)
+    """Slots of stations whose meters are there."""
+    edge_meters: int = 0
+
+
+@dataclass
+class Freeze:
+    """`zwa-adaptive`: a station's leaving. `allowed` is None until it is decided."""
+
+    counted: int
+    allowed: bool | None
+
+
+@dataclass
+class Handover:
+    """A station's arrival until every switch has confirmed the ways to it."""
+
+    mac: str
+    joined_s: float
+    waiting: set[str]
+    confirmed_s: float | None = None
+
+
+@dataclass
+class State:
+    """Everything the policy knows."""
+
+    config: Config
+    buffers: Buffers
+    views: dict[str, View] = field(default_factory=dict)
+    table: Table = field(default_factory=Table)
+    ways: dict[str, dict[str, str]] = field(default_factory=dict)
+    """For each switch: the ports of all others towards it."""
+    freezes: dict[str, Freeze] = field(default_factory=dict)
+    credit: dict[tuple[str, str], tuple[float, float]] = field(default_factory=dict)
+    counters: Counter[str] = field(default_factory=Counter)
+    handovers: deque[tuple[int, Handover]] = field(
+        default_factory=lambda: deque(maxlen=HANDOVERS_MAX)
+    )
+    """The latest by number."""
+    number: int = 0
+    due: dict[str, float] = field(default_factory=dict)
+    """Stations whose `Release` is awaited, and since when."""
+    asked: list[str] = field(default_factory=list)
+    """Those for which the caller is to give one, behind the packets that wait already."""
+
+
+def number(state: State, place: Place) -> int | None:
+    """The number of a port that is connected now."""
+    view = state.views.get(place.switch)
+    port = view.by_name.get(place.port) if view else None
+    return port.number if port else None
+
+
+def report(state: State, now: float) -> dict[str, object]:
+    """What people are told, ready for JSON."""
+    return {
+        "mode": state.config.mode,
+        "switches": [
+            {"name": switch.name, "connected": switch.name in state.views}
+            for switch in state.config.switches
+        ],
+        "stations": [
+            {
+                "mac": station.mac,
+                "address": station.address,
+                "switch": station.place.switch,
+                "port": station.place.port,
+                "moves": not station.place.fixed,
+                "here": station.here,
+                "since_s": round(now - station.since_s, 3),
+                "kept_packets": state.buffers.packets(station.mac),
+            }
+            for station in state.table.by_mac.values()
+        ],
+        "handovers": [
+            {
+                "mac": handover.mac,
+                "joined_s": round(handover.joined_s, 4),
+                "confirmed_s": handover.confirmed_s and round(handover.confirmed_s, 4),
+            }
+            for _, handover in state.handovers
+        ],
+        "kept_bytes": state.buffers.bytes,
+        "counters": {**state.counters, **state.buffers.counters},
+    }

@@ -1,0 +1,148 @@
+"""Where stations are: who has come, who has left, who is too many."""
+
+from __future__ import annotations
+
+from ropewalk.sdn import events
+from ropewalk.sdn.openflow.program import Confirm, Output, PacketOut, Program, difference
+from ropewalk.sdn.roam import frames, stations, ways
+from ropewalk.sdn.roam.state import Freeze, Handover, Out, State, View
+from ropewalk.sdn.roam.stations import Place, Station
+
+TABLE_PORT = 0xFFFF_FFF9
+"""OFPP_TABLE: as if the packet had come in."""
+NEW_BURST = 20
+"""Stations that may be new at one port at once."""
+
+
+def join(state: State, mac: str, place: Place, now: float, *, told: bool) -> list[Out]:
+    """A station is at a place; `told` by its access point, not by its own frame."""
+    former = state.table.by_mac.get(mac)
+    out: list[Out] = []
+    if former is None:
+        out = _make_room(state, place, told)
+    table = stations.joined(state.table, mac, place, now, told, state.config.bounds.stations)
+    station = table.by_mac.get(mac)
+    if station is None:
+        state.counters["stations_refused"] += 1
+        return out
+    moved = former is None or not former.here or former.place != place
+    if not moved:
+        state.table = table
+        return out
+    if former is not None and former.here:
+        state.counters["left_by_joining"] += 1
+    state.counters["joined"] += 1
+    state.table = table
+    freeze = state.freezes.pop(mac, None)
+    # Where the station is comes first, then the ways there.
+    changes = ways.installed(state, [station], first=place.switch)
+    if former is not None and not place.fixed and (freeze is None or freeze.allowed):
+        state.due[mac] = now
+        state.asked.append(mac)
+    else:
+        state.buffers.forget(mac)
+    return out + changes + _confirm(state, station, now)
+
+
+def _confirm(state: State, station: Station, now: float) -> list[Out]:
+    state.number = state.number % 0x7FFF_FFFF + 1
+    state.handovers.append((state.number, Handover(station.mac, now, set(state.views))))
+    return [(name, Confirm(state.number)) for name in state.views]
+
+
+def confirmed(state: State, name: str, number: int, now: float) -> None:
+    """A switch has done what was sent before a `Confirm`."""
+    for known, handover in state.handovers:
+        if known == number and name in handover.waiting:
+            handover.waiting.discard(name)
+            if not handover.waiting:
+                handover.confirmed_s = now
+
+
+def leave(
+    state: State, mac: str, switch: str, port: str, now: float, packets: int = -1
+) -> list[Out]:
+    """A station has left a port; `packets` is what its flow had counted, -1 when not known."""
+    table = stations.left(state.table, mac, switch, port, now)
+    if table is state.table:
+        state.counters["stale_events"] += 1
+        return []
+    state.counters["left"] += 1
+    state.table = table
+    if state.config.mode == "zwa-adaptive":
+        # Without a count from the moment of leaving nobody can tell what died.
+        state.freezes[mac] = Freeze(packets, None if packets >= 0 else False)
+    return ways.installed(state, [table.by_mac[mac]], first=switch)
+
+
+def seen(state: State, view: View, mac: str, packet: events.PacketIn, now: float) -> list[Out]:
+    """A frame of a station that its switch asks about."""
+    port = next((p.name for p in view.by_name.values() if p.number == packet.port), "")
+    fixed = port in view.config.hosts
+    if not fixed and port not in view.config.access:
+        state.counters["packets_elsewhere"] += 1
+        return []
+    place = Place(view.config.name, port, fixed)
+    former = state.table.by_mac.get(mac)
+    if not fixed and not state.config.frames:
+        state.counters["frames_untrusted"] += 1
+        return []
+    # The frame that showed it goes on as any other.
+    again = (
+        view.config.name,
+        PacketOut(packet.data, (Output(TABLE_PORT),), in_port=packet.port),
+    )
+    if former is not None and former.here and former.place == place:
+        # It came before its flow was there.
+        return [again]
+    if not stations.may_move(state.table, mac, place, frames.announces(packet.data), now):
+        state.counters["stale_frames"] += 1
+        return []
+    if former is None and not _credit(state, place, now):
+        state.counters["stations_refused"] += 1
+        return []
+    out = join(state, mac, place, now, told=False)
+    address = frames.address(packet.data)
+    if address and mac in state.table.by_mac:
+        state.table = stations.addressed(state.table, mac, address)
+    return [*out, again]
+
+
+def _credit(state: State, place: Place, now: float) -> bool:
+    """Whether another station may be new at a port: a bucket that refills within ten seconds."""
+    key = (place.switch, place.port)
+    had, at_s = state.credit.get(key, (float(NEW_BURST), now))
+    had = min(float(NEW_BURST), had + (now - at_s) * NEW_BURST / 10)
+    state.credit[key] = (max(0.0, had - 1), now)
+    return had >= 1
+
+
+def _make_room(state: State, place: Place, told: bool) -> list[Out]:
+    """Forgets the youngest that only frames have shown, when its port or the table is full."""
+    bounds = state.config.bounds
+    here = state.table.at(place)
+    full = len(state.table.by_mac) >= bounds.stations
+    if not full and len(here) < bounds.port_stations:
+        return []
+    guessed = [
+        station
+        for station in (state.table.by_mac.values() if full and told else here)
+        if not station.told and not station.place.fixed
+    ]
+    if not guessed:
+        return []
+    return forget(state, max(guessed, key=lambda station: (station.since_s, station.mac)))
+
+
+def forget(state: State, station: Station) -> list[Out]:
+    """Nothing is known of a station any more."""
+    state.counters["stations_forgotten"] += 1
+    state.table = stations.removed(state.table, station.mac)
+    state.buffers.forget(station.mac)
+    state.freezes.pop(station.mac, None)
+    state.due.pop(station.mac, None)
+    out: list[Out] = []
+    for name, view in state.views.items():
+        former = Program(view.flows.pop(station.mac, frozenset()))
+        out += [(name, message) for message in difference(former, Program())]
+    return out
