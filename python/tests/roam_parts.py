@@ -62,11 +62,11 @@ def _mac(text: str) -> bytes:
     return bytes.fromhex(text.replace(":", ""))
 
 
-def configuration(directory: Path, mode: str = "replay", extra: str = "") -> config.Config:
+def configuration(directory: Path, scheme: str = "replay", extra: str = "") -> config.Config:
     """Two access points on one switch, with a host at it."""
     path = directory / "roam.toml"
     path.write_text(
-        f'mode = "{mode}"\n{extra}\n'
+        f'mode = "roam"\n[roam]\nscheme = "{scheme}"\n{extra}\n'
         '[[switch]]\nname = "ap1"\ndatapath_id = "0000000000000001"\naccess = ["air1"]\n'
         '[[switch]]\nname = "ap2"\ndatapath_id = "0000000000000002"\naccess = ["air2"]\n'
         '[[switch]]\nname = "s1"\ndatapath_id = "0000000000000003"\nhosts = ["host"]\n'
@@ -85,8 +85,8 @@ PORTS = {
 class Network:
     """The policy with switches that keep what they are sent."""
 
-    def __init__(self, directory: Path, mode: str = "replay", extra: str = "") -> None:
-        self.config = configuration(directory, mode, extra)
+    def __init__(self, directory: Path, scheme: str = "replay", extra: str = "") -> None:
+        self.config = configuration(directory, scheme, extra)
         self.now = 0.0
         self.state = policy.begin(self.config)
         self.programs = dict.fromkeys(PORTS, Program())

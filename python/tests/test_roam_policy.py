@@ -166,15 +166,17 @@ def test_packet_that_comes_after_the_station_is_sent_on(network: Network) -> Non
     assert [(name, packet.actions) for name, packet in packets] == [("ap2", (Output(1),))]
 
 
-@pytest.mark.parametrize("mode", ["bare", "zwa", "zwa-adaptive"])
-def test_published_modes_copy_nothing_while_the_station_is_there(tmp_path: Path, mode: str) -> None:
-    network = Network(tmp_path, mode)
+@pytest.mark.parametrize("scheme", ["bare", "zwa", "zwa-adaptive"])
+def test_published_schemes_copy_nothing_while_the_station_is_there(
+    tmp_path: Path, scheme: str
+) -> None:
+    network = Network(tmp_path, scheme)
     network.join("ap1")
     assert network.outputs("ap1")[f"eth_dst={MAC}"] == (Output(1),)
     network.leave("ap1")
     actions = network.outputs("ap1")[f"eth_dst={MAC}"]
     # Without a count from the moment of leaving nobody knows what died.
-    assert bool(actions) == (mode == "zwa")
+    assert bool(actions) == (scheme == "zwa")
 
 
 def test_zero_window_mode_acknowledges_and_sends_once(tmp_path: Path) -> None:
@@ -334,11 +336,19 @@ def test_wrong_configurations_name_place_and_remedy(tmp_path: Path) -> None:
     assert configuration(tmp_path).switch("ap1")
     path = tmp_path / "roam.toml"
     path.write_text(
-        'mode = "replai"\nnotices = "x"\n[[switch]]\nname = "a"\ndatapath_id = "1"\n'
+        'mode = "roam"\n[roam]\nscheme = "replai"\nnotices = "x"\n[[switch]]\nname = "a"\ndatapath_id = "1"\n'
         'access = ["p", "p"]\n[[link]]\na = "a:q"\nb = "b:r"\n[bounds]\nage_s = 0\nnew_pers = 1\n'
     )
     with pytest.raises(ConfigError) as caught:
         config.read(path)
-    for part in ("mode", "replay", "notices", "datapath_id", "used twice", "link[1].b", "age_s"):
+    for part in (
+        "roam.scheme",
+        "replay",
+        "roam.notices",
+        "datapath_id",
+        "used twice",
+        "link[1].b",
+        "age_s",
+    ):
         assert part in str(caught.value)
     assert "did you mean new_per_s?" in str(caught.value)

@@ -89,3 +89,20 @@ def test_the_examples_of_the_documentation_are_valid(tmp_path: Path) -> None:
     assert len(examples) >= 2
     for example in examples:
         write(tmp_path, example)
+
+
+def test_roam_is_a_mode_of_the_same_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "sdn.toml"
+    path.write_text(
+        'mode = "roam"\n[roam]\nscheme = "zwa"\n[[switch]]\nname = "ap1"\n'
+        'datapath_id = "0000000000000001"\naccess = ["wlan0"]\n'
+    )
+    assert main(["--config", str(path), "check"]) == 0
+    assert "mode roam, zwa, 1 switches" in capsys.readouterr().out
+    assert main(["--config", str(path), "setup", "--plan", "--only", "ap9"]) == 2
+    assert "--only ap9: no switch ap9 there" in capsys.readouterr().err
+    path.write_text('mode = "rome"\n')
+    assert main(["--config", str(path), "check"]) == 2
+    assert 'use one of "bicast", "balance", "roam"' in capsys.readouterr().err

@@ -19,7 +19,7 @@ from ropewalk.sdn.balance.policy import Balance
 from ropewalk.sdn.bicast.policy import Bicast
 from ropewalk.sdn.openflow import codec
 from ropewalk.sdn.openflow.program import Flow, FlowMod, Output, match
-from ropewalk.sdn.openflow.switch import Switch
+from ropewalk.sdn.openflow.switches import Switches
 
 PORTS = st.builds(
     events.Port,
@@ -101,6 +101,13 @@ def _connected(port: int) -> socket.socket:
     return client
 
 
+def _switches(told: list[object]) -> Switches:
+    """One switch, whatever its number."""
+    return Switches(
+        ("127.0.0.1", 0), lambda _: "bridge", lambda _, event: told.append(event), None, 8
+    )
+
+
 def _wait(ready: Any) -> bool:  # noqa: ANN401
     end = time.monotonic() + 5
     while time.monotonic() < end:
@@ -116,7 +123,7 @@ def test_malformed_messages_are_counted_and_the_connection_goes_on(
     bodies: list[tuple[int, bytes]],
 ) -> None:
     told: list[object] = []
-    switch = Switch(("127.0.0.1", 0), told.append, None)
+    switch = _switches(told)
     try:
         with _connected(switch.port) as client:
             _greet(client)
@@ -127,7 +134,7 @@ def test_malformed_messages_are_counted_and_the_connection_goes_on(
                 client.sendall(struct.pack("!BBHI", 4, kind, 8 + len(body), 9) + body)
             assert _wait(lambda: any(isinstance(event, events.Connected) for event in told))
             flow = Flow(0, 1, match(in_port=1), (Output(2),))
-            assert switch.send([FlowMod(flow)])
+            assert switch.send("bridge", [FlowMod(flow)])
         assert _wait(lambda: any(isinstance(event, events.Disconnected) for event in told))
     finally:
         switch.close()
@@ -137,7 +144,7 @@ def test_malformed_messages_are_counted_and_the_connection_goes_on(
 @given(st.binary(max_size=300))
 def test_a_stranger_at_the_port_ends_with_its_own_connection(data: bytes) -> None:
     told: list[object] = []
-    switch = Switch(("127.0.0.1", 0), told.append, None)
+    switch = _switches(told)
     try:
         with _connected(switch.port) as stranger:
             stranger.sendall(data)
@@ -150,11 +157,11 @@ def test_a_stranger_at_the_port_ends_with_its_own_connection(data: bytes) -> Non
 
 def test_the_end_of_a_connection_is_told_within_a_second() -> None:
     told: list[object] = []
-    switch = Switch(("127.0.0.1", 0), told.append, None)
+    switch = _switches(told)
     try:
         client = _connected(switch.port)
         _greet(client)
-        assert _wait(lambda: switch.connected)
+        assert _wait(lambda: switch.connected("bridge"))
         began = time.monotonic()
         client.close()
         assert _wait(lambda: any(isinstance(event, events.Disconnected) for event in told))

@@ -10,15 +10,14 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from ropewalk import __version__
-from ropewalk.sdn import api
-from ropewalk.sdn.config import Config, read
+from ropewalk.sdn import api, modes
 from ropewalk.sdn.host import changes, plan
 from ropewalk.sdn.host.commands import CommandError
+from ropewalk.sdn.modes import AnyConfig
 from ropewalk.sdn.reader import ConfigError
-from ropewalk.sdn.roam import cli as roam
+from ropewalk.sdn.roam import agent_cli
 
 ENVIRONMENT = "ROPEWALK_SDN_CONFIG"
 DEFAULT = Path("/etc/ropewalk/sdn.toml")
@@ -28,7 +27,7 @@ in short:
   ropewalk-sdn setup --plan     shows what would be changed on this machine
   ropewalk-sdn setup            makes the bridge, its ports and the application's interface
   ropewalk-sdn run              controls the bridge until it is stopped; traffic goes on without it
-  ropewalk-sdn status           what each uplink does
+  ropewalk-sdn status           what each uplink does, or which station is where
   ropewalk-sdn teardown         undoes everything setup did
 
 exit status:
@@ -39,10 +38,7 @@ exit status:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit status."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    if words and words[0] in ("roam", "ap-agent"):
-        return roam.main(words)
-    options = _parser().parse_args(words)
+    options = _parser().parse_args(arguments)
     if options.command == "completions":
         print(_COMPLETIONS[options.shell].strip())
         return 0
@@ -53,13 +49,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        config = read(_path(options.config))
+        if options.command == "ap-agent":
+            return agent_cli.run(options)
+        config = modes.configuration(_path(options.config))
         match options.command:
             case "check":
-                print(f"{config.path}: mode {config.mode}, {len(config.uplinks)} uplinks: in order")
+                print(f"{config.path}: {modes.summary(config)}: in order")
                 return 0
             case "setup":
-                return _setup(config, options.plan)
+                return _setup(config, options.plan, options.only)
             case "teardown":
                 return _teardown(config, options.plan)
             case "run":
@@ -101,12 +99,19 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--plan", action="store_true", help="show the commands, change nothing"
         )
+        if name == "setup":
+            command.add_argument(
+                "--only",
+                action="append",
+                default=[],
+                metavar="SWITCH",
+                help="mode roam: of several machines' switches, this one",
+            )
     run = commands.add_parser("run", help="control the bridge until stopped")
     run.add_argument("-v", "--verbose", action="store_true", help="log decisions too")
     status = commands.add_parser("status", help="what the running controller sees and does")
     status.add_argument("--json", action="store_true", help="one JSON object")
-    commands.add_parser("roam", help="stations that move between access points")
-    commands.add_parser("ap-agent", help="what runs at an access point for roam")
+    agent_cli.add(commands)
     completions = commands.add_parser("completions", help="print completions for a shell")
     completions.add_argument("shell", choices=sorted(_COMPLETIONS))
     return parser
@@ -117,33 +122,32 @@ def _path(given: Path | None) -> Path:
     return given or (Path(named) if named else DEFAULT)
 
 
-def _setup(config: Config, plan_only: bool) -> int:
-    path = plan.state_file(config)
+def _setup(config: AnyConfig, plan_only: bool, only: Sequence[str]) -> int:
+    path = modes.state_file(config)
     if plan_only:
-        print("\n".join(plan.written(plan.steps(config))))
+        print("\n".join(plan.written(modes.steps(config, only))))
         return 0
+    name = modes.bridges(config)
     with changes.locked(path):
         record = changes.read(path)
-        fingerprint = plan.fingerprint(config)
+        fingerprint = modes.fingerprint(config)
         if record and record.complete:
             if record.fingerprint != fingerprint:
                 raise changes.ChangesError(
-                    f"{config.bridge.name} is set up by another configuration; "
-                    "run `ropewalk-sdn teardown` first"
+                    f"{name}: set up by another configuration; run `ropewalk-sdn teardown` first"
                 )
-            print(f"{config.bridge.name} is set up already")
+            print(f"{name}: set up already")
             return 0
         if record:
             count = changes.undone(path)
             print(f"undid {count} changes of a setup that was interrupted", file=sys.stderr)
-        steps = plan.steps(config)
-        changes.make(path, fingerprint, steps)
-    print(f"{config.bridge.name} is set up; `ropewalk-sdn run` controls it")
+        changes.make(path, fingerprint, modes.steps(config, only))
+    print(f"{name}: set up; `ropewalk-sdn run` is the controller")
     return 0
 
 
-def _teardown(config: Config, plan_only: bool) -> int:
-    path = plan.state_file(config)
+def _teardown(config: AnyConfig, plan_only: bool) -> int:
+    path = modes.state_file(config)
     if plan_only:
         record = changes.read(path)
         for change in reversed(record.undo if record else ()):
@@ -155,55 +159,29 @@ def _teardown(config: Config, plan_only: bool) -> int:
     return 0
 
 
-def _run(config: Config) -> int:
-    # Imported here: os-ken takes a second, which the other commands do not need.
-    from ropewalk.sdn.service import Service
-
-    service = Service(config)
-    served = api.Api(config.socket, service.report)
+def _run(config: AnyConfig) -> int:
+    controller = modes.controller(config)
+    served = api.Api(config.socket, controller.report)
 
     def stop(_number: int, _frame: object) -> None:
-        service.stop()
+        controller.stop()
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
     try:
-        service.run()
+        controller.run()
     finally:
         served.close()
     return 0
 
 
-def _status(config: Config, as_json: bool) -> int:
+def _status(config: AnyConfig, as_json: bool) -> int:
     report = api.ask(config.socket)
-    if as_json:
-        print(json.dumps(report))
-        return 0
-    print("\n".join(_lines(report)))
+    print(json.dumps(report) if as_json else "\n".join(modes.lines(report)))
     return 0
 
 
-def _lines(report: dict[str, Any]) -> list[str]:
-    state = "connected" if report["connected"] else "no switch"
-    lines = [
-        f"{report['bridge']}: {report['mode']}, {state}, "
-        f"{report['flows']} flows, {report['groups']} groups"
-    ]
-    if "copies" in report:
-        lines.append(f"copies of each chosen packet: {report['copies']}")
-    for uplink in report["uplinks"]:
-        rtt = "-" if uplink["rtt_ms"] is None else f"{uplink['rtt_ms']:.1f} ms"
-        loss = "-" if uplink["loss"] is None else f"{100 * uplink['loss']:.1f} %"
-        new = report.get("new_flows", {}).get(uplink["name"])
-        flows = "" if new is None else f"  new flows {new}"
-        lines.append(
-            f"  {uplink['name']:<15} {'up' if uplink['usable'] else 'down':<5}"
-            f" rtt {rtt:>10}  loss {loss:>7}{flows}"
-        )
-    return lines
-
-
-_WORDS = "check setup teardown run status roam ap-agent completions"
+_WORDS = "check setup teardown run status ap-agent completions"
 _COMPLETIONS = {
     "bash": f"""
 complete -W "{_WORDS} --config --plan --json --help" ropewalk-sdn

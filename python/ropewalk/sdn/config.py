@@ -154,7 +154,7 @@ class Config:
 
 
 def read(path: Path) -> Config:
-    """Reads and checks a file.
+    """Reads and checks a file of mode `bicast` or `balance`.
 
     Raises:
         ConfigError: with every error, each naming file, key and remedy.

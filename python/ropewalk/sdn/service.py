@@ -18,9 +18,13 @@ from ropewalk.sdn.bicast.policy import Bicast
 from ropewalk.sdn.config import Config, Tls
 from ropewalk.sdn.events import Connected, Disconnected, Event, PacketIn, Present, Tick
 from ropewalk.sdn.openflow.program import FlowMod, GroupMod, Message, PacketOut
-from ropewalk.sdn.openflow.switch import Switch
+from ropewalk.sdn.openflow.switches import Switches
 
 QUEUE_MAX = 4096
+CONNECTIONS_MAX = 8
+"""At a time; all but one are strangers', or have been replaced and end."""
+_NAME = "bridge"
+"""Of the one switch, whatever its datapath number."""
 AUDIT_S = 30.0
 """Between looks at what the switch really has."""
 
@@ -50,7 +54,9 @@ class Service:
         }
         address = (config.controller.address, config.controller.port)
         tls = context(config.controller.tls) if config.controller.tls else None
-        self.switch = Switch(address, self._tell, tls)
+        self.switches = Switches(
+            address, lambda _: _NAME, lambda _, event: self._tell(event), tls, CONNECTIONS_MAX
+        )
 
     def run(self) -> None:
         """Works until `stop`."""
@@ -61,7 +67,7 @@ class Service:
             except queue.Empty:
                 continue
             self._step(event)
-        self.switch.close()
+        self.switches.close()
 
     def stop(self) -> None:
         """Ends `run`; the switch keeps its flows."""
@@ -73,8 +79,8 @@ class Service:
             **self._policy.report(self._state, time.monotonic()),
             "counters": {
                 **self.counters,
-                "malformed_messages": self.switch.malformed,
-                "refused_messages": self.switch.errors,
+                "malformed_messages": self.switches.malformed,
+                "refused_messages": self.switches.errors,
             },
         }
 
@@ -101,7 +107,7 @@ class Service:
             now = time.monotonic()
             if now - self._audited_s >= AUDIT_S:
                 self._audited_s = now
-                self.switch.audit()
+                self.switches.audit()
 
     def _step(self, event: Event) -> None:
         self._count(event)
@@ -112,7 +118,7 @@ class Service:
             self.counters["faults"] += 1
             _log.exception("an event was not handled; the state stays as it was")
             return
-        if messages and not self.switch.send(messages):
+        if messages and not self.switches.send(_NAME, messages):
             # What was not sent is found again when the switch is back.
             _log.debug("%s messages without a switch", len(messages))
         for message in messages:

@@ -1,8 +1,7 @@
-"""The connection to one switch: a thread that listens, reads and greets; writes from any thread.
+"""The connection to one switch: one thread greets and reads; writes from any thread.
 
 A malformed message is counted and skipped; the connection goes on as long as its framing holds.
-The end of a connection is seen when reading ends, and by unanswered echo requests. One switch at
-a time: a newer one replaces an older one when it has said what it has.
+The end of a connection is seen when reading ends, and by unanswered echo requests.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import socket
 import ssl
 import struct
 import threading
-from collections.abc import Callable
 from typing import Any, Protocol
 
 from os_ken.ofproto import ofproto_v1_3 as of
@@ -23,7 +21,6 @@ from os_ken.ofproto import ofproto_v1_3_parser as ofp
 
 from ropewalk.sdn.events import (
     Connected,
-    Disconnected,
     Event,
     PortChanged,
     PortStatistics,
@@ -35,8 +32,6 @@ from ropewalk.sdn.openflow.program import GROUP_MAX, Flow, Group, Message, Progr
 MESSAGE_BYTES_MAX = 65_535
 FLOWS_MAX = 100_000
 """Flows of this project that are read back; more means a runaway and ends the connection."""
-CONNECTIONS_MAX = 8
-"""Connections at a time; all but one are strangers', or have been replaced and end."""
 ECHO_SECONDS = 1.0
 """Silence after which the switch is asked for a sign of life."""
 ECHOES_MAX = 3
@@ -44,120 +39,6 @@ ECHOES_MAX = 3
 SEND_SECONDS_MAX = 5.0
 
 _log = logging.getLogger(__name__)
-
-
-class Switch:
-    """Listens for the switch and turns its messages into events."""
-
-    def __init__(
-        self, address: tuple[str, int], tell: Callable[[Event], None], tls: ssl.SSLContext | None
-    ) -> None:
-        """Raises OSError when the address cannot be listened on."""
-        self._tell = tell
-        self._tls = tls
-        self._listener = socket.create_server(address)
-        self._lock = threading.Lock()
-        self._connection: Connection | None = None
-        self._stopped = False
-        self._places = threading.Semaphore(CONNECTIONS_MAX)
-        self.malformed = 0
-        self.errors = 0
-        self.sent = 0
-        threading.Thread(target=self._listen, name="openflow", daemon=True).start()
-
-    @property
-    def port(self) -> int:
-        """TCP port it listens on."""
-        return int(self._listener.getsockname()[1])
-
-    @property
-    def connected(self) -> bool:
-        """Whether a switch is there and has said what it has."""
-        connection = self._connection
-        return connection is not None and connection.ready
-
-    def send(self, messages: list[Message]) -> bool:
-        """Sends messages; False when no switch is connected or it takes nothing."""
-        with self._lock:
-            connection = self._connection
-        if connection is None:
-            return False
-        self.sent += len(messages)
-        return connection.send_all(messages)
-
-    def audit(self) -> None:
-        """Asks what the switch has; answered by `Present`."""
-        with self._lock:
-            connection = self._connection
-        if connection is not None and connection.ready:
-            connection.ask_program()
-
-    def close(self) -> None:
-        """Ends the connection; the switch keeps its flows."""
-        self._stopped = True
-        self._listener.close()
-        with self._lock:
-            connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
-
-    def _listen(self) -> None:
-        while not self._stopped:
-            try:
-                client, address = self._listener.accept()
-            except OSError:
-                return
-            if not self._places.acquire(blocking=False):
-                client.close()
-                continue
-            threading.Thread(
-                target=self._place, args=(client, address), name="switch", daemon=True
-            ).start()
-
-    def _place(self, client: socket.socket, address: object) -> None:
-        try:
-            self._serve(client, address)
-        finally:
-            self._places.release()
-
-    def _serve(self, client: socket.socket, address: object) -> None:
-        client.settimeout(SEND_SECONDS_MAX)
-        try:
-            if self._tls is not None:
-                client = self._tls.wrap_socket(client, server_side=True)
-            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        except OSError as error:
-            _log.warning("a connection from %s failed: %s", address, error)
-            client.close()
-            return
-        connection = Connection(client, self)
-        try:
-            connection.run()
-        except BrokenError as error:
-            _log.warning("the switch at %s: %s", address, error)
-        except OSError as error:
-            _log.info("the switch at %s is gone: %s", address, error)
-        finally:
-            connection.close()
-            connection.release()
-            with self._lock:
-                ours = self._connection is connection
-                if ours:
-                    self._connection = None
-            if ours:
-                self._tell(Disconnected())
-
-    def accepted(self, connection: Connection) -> None:
-        """A connection has said what its switch has: it takes the place of an older one."""
-        with self._lock:
-            former, self._connection = self._connection, connection
-        if former is not None:
-            former.close()
-
-    def told(self, connection: Connection, event: Event) -> None:
-        """Passes an event of the present connection on."""
-        if connection is self._connection:
-            self._tell(event)
 
 
 class Owner(Protocol):
@@ -236,10 +117,6 @@ class Connection:
         """Ends it at both ends; who reads notices. From any thread."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
-
-    def release(self) -> None:
-        """Gives the socket back; only who reads may do that."""
-        self._socket.close()
 
     def _send(self, message: Any) -> None:
         self._write(codec.serialize(message, next(self._transactions) & 0x7FFF_FFFF))

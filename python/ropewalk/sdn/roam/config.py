@@ -10,7 +10,7 @@ from ropewalk.sdn import reader
 from ropewalk.sdn.config import INTERFACE_NAME_MAX, Controller, read_controller
 from ropewalk.sdn.reader import Table
 
-MODES = ("replay", "zwa-adaptive", "zwa", "bare")
+SCHEMES = ("replay", "zwa-adaptive", "zwa", "bare")
 SWITCHES_MAX = 256
 LINKS_MAX = 1024
 PORTS_MAX = 256
@@ -58,7 +58,8 @@ class Config:
     """Everything."""
 
     path: Path
-    mode: str
+    scheme: str
+    """How moves are treated (`policy.py`)."""
     frames: bool
     """Whether a station's own frames say where it is, or access points' notices alone."""
     controller: Controller
@@ -83,6 +84,8 @@ def read(path: Path) -> Config:
         ConfigError: with every error, each naming file, key and remedy.
     """
     top = reader.load(path)
+    top.choice("mode", ("roam",), "roam")
+    roam = top.table("roam")
     switches = tuple(_switch(table) for table in top.tables("switch", SWITCHES_MAX))
     if not switches:
         top.error("switch", "missing", "describe each bridge in a [[switch]]")
@@ -95,10 +98,10 @@ def read(path: Path) -> Config:
     names = {switch.name for switch in switches}
     config = Config(
         path=path,
-        mode=top.choice("mode", MODES, "replay"),
-        frames=top.flag("frames", True),
+        scheme=roam.choice("scheme", SCHEMES, "replay"),
+        frames=roam.flag("frames", True),
         controller=read_controller(top.table("controller")),
-        notices=_notices(top),
+        notices=_notices(roam),
         switches=switches,
         links=tuple(_link(table, names) for table in top.tables("link", LINKS_MAX)),
         bounds=_bounds(top.table("bounds")),
@@ -106,18 +109,19 @@ def read(path: Path) -> Config:
         socket=top.file("socket", "/run/ropewalk/sdn-roam.sock") or Path(),
         state_dir=top.file("state_dir", "/var/lib/ropewalk") or Path(),
     )
+    roam.end()
     _ports_once(top, config)
     top.finish()
     return config
 
 
-def _notices(top: Table) -> tuple[str, int]:
-    text = top.text("notices", "")
+def _notices(table: Table) -> tuple[str, int]:
+    text = table.text("notices", "")
     address, _, port = text.rpartition(":")
     if not text:
         return ("", 0)
     if not address or not port.isdecimal() or not 0 < int(port) < 65_536:
-        top.error("notices", f'"{text}" is no address', 'write it like "127.0.0.1:6654"')
+        table.error("notices", f'"{text}" is no address', 'write it like "127.0.0.1:6654"')
         return ("", 0)
     return (address, int(port))
 

@@ -24,7 +24,7 @@ def towards(
         if mac in state.due:
             state.buffers.add(mac, frame, segment, now, away=True)
             return []
-        if port is None or state.config.mode != "replay":
+        if port is None or state.config.scheme != "replay":
             return []
         # It was asked about, or copied elsewhere, before the station was here.
         state.buffers.add(mac, frame, segment, now, away=False)
@@ -35,7 +35,7 @@ def towards(
         return []
     kept = state.buffers.add(mac, frame, segment, now, away=True)
     state.counters["kept"] += kept
-    if state.config.mode == "replay" or segment is None:
+    if state.config.scheme == "replay" or segment is None:
         return []
     if freeze and freeze.allowed is None:
         return []
@@ -61,7 +61,7 @@ def released(state: State, mac: str, now: float) -> list[Out]:
     if port is None:
         return []
     found = state.buffers.released(mac, now)
-    if state.config.mode != "replay":
+    if state.config.scheme != "replay":
         state.buffers.forget(mac)
     state.counters["released"] += len(found)
     return [(station.place.switch, PacketOut(frame, (Output(port),))) for frame in found]

@@ -15,10 +15,10 @@ from typing import Any
 
 from ropewalk.sdn import events
 from ropewalk.sdn.openflow.program import Message
+from ropewalk.sdn.openflow.switches import Switches
 from ropewalk.sdn.roam import policy, program
 from ropewalk.sdn.roam.config import Config
 from ropewalk.sdn.roam.events import At, Event, Notice, Release
-from ropewalk.sdn.roam.fabric import Fabric
 from ropewalk.sdn.roam.notices import Notices
 from ropewalk.sdn.roam.state import report
 from ropewalk.sdn.service import AUDIT_S, context
@@ -27,6 +27,8 @@ TICK_S = 0.1
 CONTROL_MAX = 4096
 NEW_MAX = 512
 COPIES_MAX = 8192
+_SPARE = 16
+"""Connections beyond one for each switch: those about to be replaced or refused."""
 
 _log = logging.getLogger(__name__)
 
@@ -90,13 +92,20 @@ class Service:
         self._reported = report(self._state, time.monotonic())
         self.counters: Counter[str] = Counter()
         tls = context(config.controller.tls) if config.controller.tls else None
-        self.fabric = Fabric(config, lambda name, event: self._inbox.put(At(name, event)), tls)
+        names = {switch.datapath: switch.name for switch in config.switches}
+        self.switches = Switches(
+            (config.controller.address, config.controller.port),
+            names.get,
+            lambda name, event: self._inbox.put(At(name, event)),
+            tls,
+            len(names) + _SPARE,
+        )
         self.notices: Notices | None = None
         try:
             if config.notices[1]:
                 self.notices = Notices(config.notices, self._noticed, tls)
         except OSError:
-            self.fabric.close()
+            self.switches.close()
             raise
 
     def run(self) -> None:
@@ -113,10 +122,10 @@ class Service:
                 self._reported = report(self._state, now)
             if now - self._audited_s >= AUDIT_S:
                 self._audited_s = now
-                self.fabric.audit()
+                self.switches.audit()
         if self.notices:
             self.notices.close()
-        self.fabric.close()
+        self.switches.close()
 
     def stop(self) -> None:
         """Ends `run`; the switches keep their flows."""
@@ -127,8 +136,8 @@ class Service:
         report = dict(self._reported)
         counters = dict(self.counters)
         counters |= {"events_dropped": self._inbox.dropped}
-        counters |= {"malformed_messages": self.fabric.malformed}
-        counters |= {"refused_messages": self.fabric.errors}
+        counters |= {"malformed_messages": self.switches.malformed}
+        counters |= {"refused_messages": self.switches.errors}
         if self.notices:
             counters |= {"malformed_notices": self.notices.malformed}
         known = report.get("counters")
@@ -163,6 +172,6 @@ class Service:
         for name, rows in itertools.groupby(out, key=lambda row: row[0]):
             messages: list[Message] = [message for _, message in rows]
             self.counters["messages_sent"] += len(messages)
-            if not self.fabric.send(name, messages):
+            if not self.switches.send(name, messages):
                 # What was not sent is found again when the switch is back.
                 _log.debug("%s messages without switch %s", len(messages), name)

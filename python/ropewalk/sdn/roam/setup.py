@@ -7,6 +7,7 @@ userspace datapath drops what it has merged (docs/sdn.md).
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 
 from ropewalk.sdn.host.changes import Step
@@ -34,7 +35,7 @@ def ports(config: Config, switch: Switch) -> list[str]:
     return [*switch.access, *switch.hosts, *linked]
 
 
-def steps(config: Config, only: list[str] | None = None) -> list[Step]:
+def steps(config: Config, only: Sequence[str] = ()) -> list[Step]:
     """What `setup` does, in order; `only` some switches when they are on several machines.
 
     Raises:

@@ -88,7 +88,8 @@ def number(state: State, place: Place) -> int | None:
 def report(state: State, now: float) -> dict[str, object]:
     """What people are told, ready for JSON."""
     return {
-        "mode": state.config.mode,
+        "mode": "roam",
+        "scheme": state.config.scheme,
         "switches": [
             {"name": switch.name, "connected": switch.name in state.views}
             for switch in state.config.switches

@@ -121,7 +121,7 @@ def installed(state: State, moved: Iterable[Station], first: str = "") -> list[O
             flows = program.station(view.ports, _way(state, view, station))
             former = view.flows.get(station.mac, frozenset())
             for message in difference(Program(former), Program(flows)):
-                if isinstance(message, FlowMod) and state.config.mode == "zwa-adaptive":
+                if isinstance(message, FlowMod) and state.config.scheme == "zwa-adaptive":
                     message = FlowMod(message.flow, message.remove, tell=_tells(message.flow))
                 out.append((name, message))
             view.flows[station.mac] = flows
@@ -142,9 +142,9 @@ def _way(state: State, view: View, station: Station) -> Way:
         out = at
     else:
         out = view.ports.links.get(state.ways.get(place.switch, {}).get(name, ""))
-    mode = state.config.mode
+    scheme = state.config.scheme
     freeze = state.freezes.get(station.mac)
-    frozen = mode in ("zwa", "zwa-adaptive") and not (freeze and freeze.allowed is False)
+    frozen = scheme in ("zwa", "zwa-adaptive") and not (freeze and freeze.allowed is False)
     # Copies are for replay alone; the published scheme keeps only what comes while it is away.
-    kept = not place.fixed and (mode == "replay" or (frozen and not station.here))
+    kept = not place.fixed and (scheme == "replay" or (frozen and not station.here))
     return Way(station.mac, station.slot, out, at, not station.here, kept, place.fixed)

@@ -69,7 +69,7 @@ def leave(
         return []
     state.counters["left"] += 1
     state.table = table
-    if state.config.mode == "zwa-adaptive":
+    if state.config.scheme == "zwa-adaptive":
         # Without a count from the moment of leaving nobody can tell what died.
         state.freezes[mac] = Freeze(packets, None if packets >= 0 else False)
     return ways.installed(state, [table.by_mac[mac]], first=switch)

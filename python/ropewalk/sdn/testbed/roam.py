@@ -115,9 +115,9 @@ class Bench:
         run("ip", "-n", namespace, "addr", "add", f"{address}/24", "dev", interface)
         inside(namespace, "ethtool", "-K", interface, "tx", "off")
 
-    def _write(self, mode: str) -> None:
+    def _write(self, scheme: str) -> None:
         net = self.net
-        text = f'mode = "{mode}"\nnotices = "127.0.0.1:{NOTICES_PORT}"\n'
+        text = 'mode = "roam"\n'
         text += f'database = "{net.database}"\nsocket = "{net.directory}/api.sock"\n'
         text += f'state_dir = "{net.directory}"\n[controller]\nlisten = "127.0.0.1:6653"\n'
         names = sorted({name for link in _LINKS for name in link})
@@ -129,11 +129,12 @@ class Bench:
                 text += f'hosts = ["{name}-cn"]\n'
         for a, b in _LINKS:
             text += f'[[link]]\na = "{a}:{a}-{b}"\nb = "{b}:{b}-{a}"\n'
+        text += f'[roam]\nscheme = "{scheme}"\nnotices = "127.0.0.1:{NOTICES_PORT}"\n'
         self.config.write_text(text)
 
     def command(self, *words: str) -> str:
-        """Runs `ropewalk-sdn roam`."""
-        program = [sys.executable, "-m", "ropewalk.sdn", "roam", "--config", str(self.config)]
+        """Runs `ropewalk-sdn`."""
+        program = [sys.executable, "-m", "ropewalk.sdn", "--config", str(self.config)]
         return self.net.run(*program, *words)
 
     def _start_radio(self) -> subprocess.Popen[str]:
@@ -167,7 +168,7 @@ class Bench:
             stop(self._teller)
             self._teller = None
         self._write(scheme)
-        program = [sys.executable, "-m", "ropewalk.sdn", "roam", "--config", str(self.config)]
+        program = [sys.executable, "-m", "ropewalk.sdn", "--config", str(self.config)]
         self.controller = self.sandbox.start(
             self.net.namespace, *program, "run", log="controller.log"
         )

@@ -1,6 +1,7 @@
-"""The connections to all switches: who is who by datapath number, and what each says as an event.
+"""Listens for switches: who is who by datapath number, and what each says as an event.
 
-Strangers are refused; a newer connection of a switch replaces the older one.
+Strangers are refused; a newer connection of a switch replaces the older one when the switch has
+said what it has.
 """
 
 from __future__ import annotations
@@ -14,33 +15,48 @@ from collections.abc import Callable
 from ropewalk.sdn.events import Disconnected, Event
 from ropewalk.sdn.openflow.program import Message
 from ropewalk.sdn.openflow.switch import SEND_SECONDS_MAX, BrokenError, Connection
-from ropewalk.sdn.roam.config import Config
 
-_SPARE = 16
-"""Connections beyond one for each switch: those about to be replaced or refused."""
+_BACKLOG = 64
 
 _log = logging.getLogger(__name__)
 
 
-class Fabric:
+class Switches:
     """Listens for switches and turns their messages into events."""
 
     def __init__(
-        self, config: Config, tell: Callable[[str, Event], None], tls: ssl.SSLContext | None
+        self,
+        address: tuple[str, int],
+        name_of: Callable[[int], str | None],
+        tell: Callable[[str, Event], None],
+        tls: ssl.SSLContext | None,
+        connections_max: int,
     ) -> None:
-        """Raises OSError when the address cannot be listened on."""
-        self._names = {switch.datapath: switch.name for switch in config.switches}
+        """`name_of` gives the name of a datapath number, None for strangers.
+
+        `connections_max` is at a time: besides one for each switch those about to be replaced or
+        refused. Raises OSError when the address cannot be listened on.
+        """
+        self._name_of = name_of
         self._tell = tell
         self._tls = tls
-        address = (config.controller.address, config.controller.port)
-        self._listener = socket.create_server(address, backlog=64)
+        self._listener = socket.create_server(address, backlog=_BACKLOG)
         self._lock = threading.Lock()
         self._by_name: dict[str, Connection] = {}
-        self._room = threading.Semaphore(len(self._names) + _SPARE)
+        self._room = threading.Semaphore(connections_max)
         self._stopped = False
         self.malformed = 0
         self.errors = 0
         threading.Thread(target=self._listen, name="openflow", daemon=True).start()
+
+    @property
+    def port(self) -> int:
+        """TCP port it listens on."""
+        return int(self._listener.getsockname()[1])
+
+    def connected(self, name: str) -> bool:
+        """Whether a switch is there and has said what it has."""
+        return name in self._by_name
 
     def send(self, name: str, messages: list[Message]) -> bool:
         """Sends messages; False when the switch is not connected or takes nothing."""
@@ -67,7 +83,7 @@ class Fabric:
 
     def accepted(self, connection: Connection) -> None:
         """A connection has said what its switch has: it takes the place of an older one."""
-        name = self._names.get(connection.datapath)
+        name = self._name_of(connection.datapath)
         if name is None:
             raise BrokenError(f"datapath {connection.datapath:016x} is not configured")
         with self._lock:
@@ -78,7 +94,7 @@ class Fabric:
 
     def told(self, connection: Connection, event: Event) -> None:
         """Passes an event of a switch's present connection on."""
-        name = self._names.get(connection.datapath)
+        name = self._name_of(connection.datapath)
         if name is not None and self._by_name.get(name) is connection:
             self._tell(name, event)
 
@@ -116,7 +132,7 @@ class Fabric:
                 self._gone(connection)
 
     def _gone(self, connection: Connection) -> None:
-        name = self._names.get(connection.datapath)
+        name = self._name_of(connection.datapath)
         with self._lock:
             if name is None or self._by_name.get(name) is not connection:
                 return

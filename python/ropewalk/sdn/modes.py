@@ -1,0 +1,104 @@
+"""What the command does differently by mode: `bicast` and `balance` have uplinks, `roam` switches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+from ropewalk.sdn import reader, status
+from ropewalk.sdn.config import Config, read
+from ropewalk.sdn.host import plan
+from ropewalk.sdn.host.changes import Step
+from ropewalk.sdn.reader import ConfigError
+from ropewalk.sdn.roam import setup as roam_setup
+from ropewalk.sdn.roam import status as roam_status
+from ropewalk.sdn.roam.config import Config as RoamConfig
+from ropewalk.sdn.roam.config import read as read_roam
+
+MODES = ("bicast", "balance", "roam")
+AnyConfig: TypeAlias = Config | RoamConfig
+
+
+class Controller(Protocol):
+    """What runs until it is stopped."""
+
+    def run(self) -> None:
+        """Works until `stop`."""
+
+    def stop(self) -> None:
+        """Ends `run`; from any thread or signal handler."""
+
+    def report(self) -> dict[str, Any]:
+        """State and counters, ready for JSON."""
+
+
+def configuration(path: Path) -> AnyConfig:
+    """Reads and checks a file.
+
+    Raises:
+        ConfigError: with every error, each naming file, key and remedy.
+    """
+    mode = reader.load(path).text("mode", "bicast")
+    if mode not in MODES:
+        listed = ", ".join(f'"{name}"' for name in MODES)
+        raise ConfigError([f'{path}: mode: unknown value "{mode}"; use one of {listed}'])
+    return read_roam(path) if mode == "roam" else read(path)
+
+
+def summary(config: AnyConfig) -> str:
+    """What a configuration is about, in a few words."""
+    if isinstance(config, RoamConfig):
+        what = f"{len(config.switches)} switches, {len(config.links)} links"
+        return f"mode roam, {config.scheme}, {what}"
+    return f"mode {config.mode}, {len(config.uplinks)} uplinks"
+
+
+def bridges(config: AnyConfig) -> str:
+    """What `setup` makes."""
+    if isinstance(config, RoamConfig):
+        return ", ".join(switch.name for switch in config.switches)
+    return config.bridge.name
+
+
+def steps(config: AnyConfig, only: Sequence[str]) -> list[Step]:
+    """What `setup` does; `only` some of several switches.
+
+    Raises:
+        CommandError: when the machine is not as the configuration says.
+        ConfigError: when `only` names what is not there.
+    """
+    names = [switch.name for switch in config.switches] if isinstance(config, RoamConfig) else []
+    for name in only:
+        if name not in names:
+            problem = f"no switch {name} there" if names else "there is one bridge"
+            raise ConfigError([f"{config.path}: --only {name}: {problem}; leave it away"])
+    return roam_setup.steps(config, only) if isinstance(config, RoamConfig) else plan.steps(config)
+
+
+def state_file(config: AnyConfig) -> Path:
+    """Where the list of changes lies."""
+    if isinstance(config, RoamConfig):
+        return roam_setup.state_file(config)
+    return plan.state_file(config)
+
+
+def fingerprint(config: AnyConfig) -> str:
+    """Changes when a setup of this configuration would."""
+    if isinstance(config, RoamConfig):
+        return roam_setup.fingerprint(config)
+    return plan.fingerprint(config)
+
+
+def controller(config: AnyConfig) -> Controller:
+    """The controller; raises OSError when an address cannot be listened on."""
+    # Imported here: os-ken takes a second, which the other commands do not need.
+    from ropewalk.sdn.roam.service import Service as RoamService
+    from ropewalk.sdn.service import Service
+
+    return RoamService(config) if isinstance(config, RoamConfig) else Service(config)
+
+
+def lines(report: dict[str, Any]) -> list[str]:
+    """A controller's report, for people."""
+    return (roam_status if report["mode"] == "roam" else status).lines(report)

@@ -1,0 +1,79 @@
+"""The command `ropewalk-sdn ap-agent`."""
+
+from __future__ import annotations
+
+import argparse
+import ssl
+import sys
+from pathlib import Path
+from typing import Any
+
+from ropewalk.sdn.roam.agent import Agent, counter
+from ropewalk.sdn.roam.notices import NAME
+
+_AGENT = """\
+example, for an access point whose hostapd.conf has ctrl_interface=/run/hostapd:
+  ropewalk-sdn ap-agent --hostapd /run/hostapd/wlan0 --controller 192.0.2.1:6654 \\
+      --switch ap1 --port wlan0
+"""
+
+
+def add(commands: Any) -> None:  # noqa: ANN401 - argparse names its type in private
+    """Adds the command to those of `ropewalk-sdn`."""
+    parser = commands.add_parser(
+        "ap-agent",
+        help="at an access point, for mode roam",
+        description="At an access point: tells the controller what hostapd says of stations.",
+        epilog=_AGENT,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--hostapd", type=Path, required=True, metavar="SOCKET", help="hostapd's control socket"
+    )
+    parser.add_argument(
+        "--controller",
+        type=_address,
+        required=True,
+        metavar="HOST:PORT",
+        help="`notices` of the controller's configuration",
+    )
+    parser.add_argument(
+        "--switch", type=_name, required=True, help="this access point's switch, as configured"
+    )
+    parser.add_argument("--port", type=_name, required=True, help="the switch's port to stations")
+    parser.add_argument(
+        "--counters",
+        metavar="BRIDGE",
+        help="tells a leaving station's flow counter, too, which scheme zwa-adaptive compares",
+    )
+    for name in ("key", "certificate", "authority"):
+        parser.add_argument(f"--{name}", type=Path, metavar="FILE", help="for TLS, all three")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Runs the agent until it is stopped; the exit status."""
+    files = (options.key, options.certificate, options.authority)
+    if any(files) and not all(files):
+        print("ap-agent: TLS needs --key, --certificate and --authority", file=sys.stderr)
+        return 2
+    tls = None
+    if all(files):
+        tls = ssl.create_default_context(cafile=str(options.authority))
+        tls.load_cert_chain(options.certificate, options.key)
+    place = (options.switch, options.port)
+    count = counter(options.counters) if options.counters else None
+    Agent(options.hostapd, options.controller, place, tls, count).run()
+    return 0
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
+        raise argparse.ArgumentTypeError(f"{text} is no address; write it like 192.0.2.1:6654")
+    return host, int(port)
+
+
+def _name(text: str) -> str:
+    if not NAME.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"{text} is no name of a switch or port")
+    return text

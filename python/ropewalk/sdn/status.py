@@ -1,0 +1,26 @@
+"""What `ropewalk-sdn status` prints of a bridge's uplinks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def lines(report: dict[str, Any]) -> list[str]:
+    """The report of a controller, for people."""
+    state = "connected" if report["connected"] else "no switch"
+    text = [
+        f"{report['bridge']}: {report['mode']}, {state}, "
+        f"{report['flows']} flows, {report['groups']} groups"
+    ]
+    if "copies" in report:
+        text.append(f"copies of each chosen packet: {report['copies']}")
+    for uplink in report["uplinks"]:
+        rtt = "-" if uplink["rtt_ms"] is None else f"{uplink['rtt_ms']:.1f} ms"
+        loss = "-" if uplink["loss"] is None else f"{100 * uplink['loss']:.1f} %"
+        new = report.get("new_flows", {}).get(uplink["name"])
+        flows = "" if new is None else f"  new flows {new}"
+        text.append(
+            f"  {uplink['name']:<15} {'up' if uplink['usable'] else 'down':<5}"
+            f" rtt {rtt:>10}  loss {loss:>7}{flows}"
+        )
+    return text
