@@ -336,7 +336,8 @@ def test_wrong_configurations_name_place_and_remedy(tmp_path: Path) -> None:
     assert configuration(tmp_path).switch("ap1")
     path = tmp_path / "roam.toml"
     path.write_text(
-        'mode = "roam"\n[roam]\nscheme = "replai"\nnotices = "x"\n[[switch]]\nname = "a"\ndatapath_id = "1"\n'
+        'mode = "roam"\n[roam]\nscheme = "replai"\nnotices = "x"\n'
+        '[[switch]]\nname = "a"\ndatapath_id = "1"\n'
         'access = ["p", "p"]\n[[link]]\na = "a:q"\nb = "b:r"\n[bounds]\nage_s = 0\nnew_pers = 1\n'
     )
     with pytest.raises(ConfigError) as caught:

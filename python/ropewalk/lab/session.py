@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import chain
@@ -142,7 +143,7 @@ def _on_kernel(
 
 
 def _on_switches(cells: list[Cell], request: Request) -> Iterator[Outcome]:
-    with OvsRunner(request.programs) as runner:
+    with closing(OvsRunner(request.programs)) as runner:
         for cell in cells:
             yield from pool.attempt([cell], runner)
 

@@ -1,4 +1,4 @@
-"""What the command does differently by mode: `bicast` and `balance` have uplinks, `roam` switches."""
+"""What the command does differently by mode: with uplinks (`bicast`, `balance`) and with `roam`."""
 
 from __future__ import annotations
 

@@ -10,7 +10,6 @@ import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Protocol
 
 from ropewalk.lab import programs
@@ -54,7 +53,7 @@ _KINDS: dict[type, _Kind] = {
 class OvsRunner:
     """Runs one cell at a time; consecutive ones of a kind share a network.
 
-    A context: what was set up is taken down at its end, also on Ctrl-C.
+    `close` takes down what was set up; `contextlib.closing` does that also on Ctrl-C.
     """
 
     def __init__(self, directory: Path | None) -> None:
@@ -63,19 +62,6 @@ class OvsRunner:
         self._open = contextlib.ExitStack()
         self._kind: type | None = None
         self._bench: Bench | None = None
-
-    def __enter__(self) -> OvsRunner:
-        """Nothing is set up yet."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Takes the network down."""
-        self._close()
 
     def run(self, cells: Sequence[Cell]) -> list[Report]:
         """One report for each cell."""
@@ -87,13 +73,13 @@ class OvsRunner:
             return self._prepared(type(plan.carrier)).run(plan)
         except (SandboxError, ApiError, OSError, ValueError, subprocess.SubprocessError) as error:
             # Whatever it left would disturb the next.
-            self._close()
+            self.close()
             raise RunError(f"{type(error).__name__}: {error}") from error
 
     def _prepared(self, kind: type) -> Bench:
         if self._bench is not None and kind is self._kind:
             return self._bench
-        self._close()
+        self.close()
         found = _KINDS.get(kind)
         if found is None:
             raise UnavailableError(f"Open vSwitch does not carry {kind.__name__}")
@@ -121,6 +107,7 @@ class OvsRunner:
         except programs.ProgramError as error:
             raise UnavailableError(str(error)) from error
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Takes the network down; the next run sets one up again."""
         self._kind = self._bench = None
         self._open.close()
