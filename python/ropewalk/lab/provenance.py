@@ -66,7 +66,10 @@ def machine(directory: Path | None) -> dict[str, Any]:
         "cpu": _cpu_model(),
         "cpus": os.cpu_count(),
         "python": platform.python_version(),
-        "programs": {name: _version(name, directory) for name in names},
+        "programs": {
+            **{name: _version(name, directory) for name in names},
+            "ovs-vswitchd": _output("ovs-vswitchd", "--version").partition("\n")[0] or "not found",
+        },
         "settings": {name: _setting(name) for name in _SYSCTLS},
         "offloads": _offloads(),
     }
