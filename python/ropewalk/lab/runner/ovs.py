@@ -43,6 +43,11 @@ class _Kind:
     make: Callable[[Sandbox, Path], Bench]
 
 
+_FAILURES = (
+    *(SandboxError, ApiError, OSError, subprocess.SubprocessError),
+    # What programs reported lacks something, or is no report at all.
+    *(ValueError, LookupError),
+)
 _KINDS: dict[type, _Kind] = {
     OvsBicast: _Kind("rw-bicast-", bicast.NEEDS, bicast.Bench),
     OvsBalance: _Kind("rw-balance-", balance.NEEDS, lambda sandbox, _: balance.Bench(sandbox)),
@@ -71,7 +76,7 @@ class OvsRunner:
         plan = cell.plan.with_seed(cell.seed)
         try:
             return self._prepared(type(plan.carrier)).run(plan)
-        except (SandboxError, ApiError, OSError, ValueError, subprocess.SubprocessError) as error:
+        except _FAILURES as error:
             # Whatever it left would disturb the next.
             self.close()
             raise RunError(f"{type(error).__name__}: {error}") from error

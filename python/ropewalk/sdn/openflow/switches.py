@@ -42,6 +42,9 @@ class Switches:
         self._tls = tls
         self._listener = socket.create_server(address, backlog=_BACKLOG)
         self._lock = threading.Lock()
+        self._turn = threading.Lock()
+        """Held while a connection takes a place or leaves it: an end that is told late would be
+        taken for that of the next one."""
         self._by_name: dict[str, Connection] = {}
         self._room = threading.Semaphore(connections_max)
         self._stopped = False
@@ -86,7 +89,7 @@ class Switches:
         name = self._name_of(connection.datapath)
         if name is None:
             raise BrokenError(f"datapath {connection.datapath:016x} is not configured")
-        with self._lock:
+        with self._turn, self._lock:
             former = self._by_name.get(name)
             self._by_name[name] = connection
         if former is not None and former is not connection:
@@ -133,8 +136,9 @@ class Switches:
 
     def _gone(self, connection: Connection) -> None:
         name = self._name_of(connection.datapath)
-        with self._lock:
-            if name is None or self._by_name.get(name) is not connection:
-                return
-            del self._by_name[name]
-        self._tell(name, Disconnected())
+        with self._turn:
+            with self._lock:
+                if name is None or self._by_name.get(name) is not connection:
+                    return
+                del self._by_name[name]
+            self._tell(name, Disconnected())

@@ -282,7 +282,8 @@ class Bench:
         inside(host, "sysctl", "-qw", "net.ipv4.tcp_no_metrics_save=1")
         self.place(1)
         both = plan.path[0].both
-        self.links(f"rate {both.rate_mbit}Mbit delay {both.delay_ms}ms")
+        queue = f"queue_packets {both.queue_packets or 'unlimited'}"
+        self.links(f"rate {both.rate_mbit}Mbit delay {both.delay_ms}ms {queue}")
         inside(host, "ping", "-c", "1", "-W", "3", STATION)
         return host
 
