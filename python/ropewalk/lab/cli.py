@@ -37,8 +37,8 @@ a first look, about four minutes:
 
 where programs are looked for:
   --programs DIR, else $ROPEWALK_PROGRAMS, ./target/release, $PATH.
-  Kernel runs need root: they make network namespaces. Without the right to do so their cells are
-  listed as skipped, with the reason.
+  Runs on the kernel and on Open vSwitch need root: they make network namespaces. Without the right
+  to do so their cells are listed as skipped, with the reason.
 
 interrupted?
   Run the same command again: finished cells are kept, as long as the source is the same.
