@@ -7,6 +7,10 @@ from typing import Protocol, cast
 from ropewalk.lab.cell import Cell, Results
 from ropewalk.lab.claims import Claim
 from ropewalk.lab.experiments import (
+    balance_dynamic,
+    balance_quic,
+    balance_static,
+    balance_video,
     bicast_native,
     failover,
     grid,
@@ -51,6 +55,10 @@ EXPERIMENTS: dict[str, Experiment] = {
     "bicast-native": cast(Experiment, bicast_native),
     "jump": cast(Experiment, jump),
     "protect-traces": cast(Experiment, protect_traces),
+    "balance-static": cast(Experiment, balance_static),
+    "balance-dynamic": cast(Experiment, balance_dynamic),
+    "balance-quic": cast(Experiment, balance_quic),
+    "balance-video": cast(Experiment, balance_video),
     "tcpnc": cast(Experiment, tcpnc),
     "validate": cast(Experiment, validate),
 }
