@@ -48,7 +48,6 @@ _CADDY = """\
 {{
   admin off
   auto_https off
-  persist_config off
 }}
 :443 {{
   tls {here}/certificate.pem {here}/key.pem
