@@ -123,7 +123,7 @@ def run(request: Request, session: Session, tell: Callable[[Progress], None]) ->
 
 def runs_alone(cell: Cell) -> bool:
     """Whether a kernel run needs the processors for itself."""
-    return _has_pages(cell) or capacity_mbit(cell.plan) > TOGETHER_MBIT_MAX
+    return capacity_mbit(cell.plan) > TOGETHER_MBIT_MAX
 
 
 def _has_pages(cell: Cell) -> bool:
@@ -153,7 +153,7 @@ def _in_browser(cells: list[Cell], request: Request) -> Iterator[Outcome]:
         yield from (Outcome(cell, "skipped", reason=str(error)) for cell in cells)
         return
     runner = BrowserRunner(program, strict=request.mode == "full")
-    yield from pool.run(pool.single(cells), runner, 1, runner.stop)
+    yield from pool.run(pool.single(cells), runner, request.jobs, runner.stop)
 
 
 def _simulated(cells: list[Cell], request: Request, children: Children) -> Iterator[Outcome]:

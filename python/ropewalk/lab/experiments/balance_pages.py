@@ -30,7 +30,8 @@ PAGE_MBIT = 21.0
 """A page on average, for how long a run is expected to take."""
 RATE_MBIT = 4.0
 DELAY_MS = 10.0
-QUEUE_BYTES = 64 * 1024
+QUEUE_BYTES = 256 * 1024
+"""Half a second, as access links have: with less, bursts of new connections lose a third."""
 
 CARRIERS: dict[str, Carrier] = {
     "a": Direct("a"),

@@ -13,7 +13,8 @@ TITLE = "Pages over two equal uplinks and HTTP/3"
 ABOUT = "As balance-static, over HTTP/3: every connection is a flow of UDP packets."
 ASSUMPTIONS = (
     *common.ASSUMPTIONS,
-    "The published capacities are unknown: 4 Mbit/s each way, 20 ms round trip, 64 KiB of queue.",
+    "The published capacities are unknown: 4 Mbit/s each way, 20 ms round trip, 256 KiB of queue. "
+    "A queue of 64 KiB drops a third of the packets of many new connections.",
     "The paper loads one page; here it is the same pages as over TCP.",
 )
 CARRIERS = ("a", "b", "balance", "balance-no-affinity", "round-robin", "tunnel")

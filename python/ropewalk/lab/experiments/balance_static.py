@@ -17,7 +17,8 @@ ABOUT = (
 )
 ASSUMPTIONS = (
     *common.ASSUMPTIONS,
-    "The published capacities are unknown: 4 Mbit/s each way, 20 ms round trip, 64 KiB of queue.",
+    "The published capacities are unknown: 4 Mbit/s each way, 20 ms round trip, 256 KiB of queue. "
+    "A queue of 64 KiB drops a third of the packets of many new connections.",
 )
 PROTOCOLS: tuple[Protocol, ...] = ("http/1.1", "h2")
 TARGET = 0.45
