@@ -205,7 +205,8 @@ impl Topology {
     /// # Errors
     /// If a route cannot be added.
     pub fn give_server(&self, network: &str) -> Result<()> {
-        self.server.ip(&format!("route add local {network} dev lo"))?;
+        self.server
+            .ip(&format!("route add local {network} dev lo"))?;
         self.hub.ip(&format!("route add {network} via {SERVER}"))
     }
 

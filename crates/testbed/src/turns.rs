@@ -27,7 +27,10 @@ pub fn take(topology: &Topology) -> Result<()> {
             uplink.interface
         );
         // Answers come in over an uplink that the main route does not name.
-        site.sysctl(&format!("net/ipv4/conf/{}/rp_filter", uplink.interface), "2")?;
+        site.sysctl(
+            &format!("net/ipv4/conf/{}/rp_filter", uplink.interface),
+            "2",
+        )?;
     }
     site.ip(&routes)?;
     let (count, marks) = (uplinks.len(), marks.join(", "));

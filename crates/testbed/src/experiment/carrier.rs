@@ -64,9 +64,9 @@ impl Carried {
                 }
                 Ok(Self::Mptcp)
             }
-            Carrier::Balance(balance) => Ok(Self::Balance(Box::new(balance_over(
-                topology, balance,
-            )?))),
+            Carrier::Balance(balance) => {
+                Ok(Self::Balance(Box::new(balance_over(topology, balance)?)))
+            }
             Carrier::RoundRobin => {
                 turns::take(topology)?;
                 Ok(Self::RoundRobin)
@@ -83,11 +83,9 @@ impl Carried {
     pub(super) fn gateways(&self) -> &[Gateway] {
         match self {
             Self::Tunnels(gateways) => gateways,
-            Self::Direct
-            | Self::Mptcp
-            | Self::Balance(_)
-            | Self::RoundRobin
-            | Self::Peer(..) => &[],
+            Self::Direct | Self::Mptcp | Self::Balance(_) | Self::RoundRobin | Self::Peer(..) => {
+                &[]
+            }
         }
     }
 

@@ -7,13 +7,13 @@ use std::io::{BufRead, Write};
 
 use anyhow::{Result, bail};
 use ropewalk_netem::Counters;
-use ropewalk_plan::{PathReport, Plan};
+use ropewalk_plan::{Carrier, PathReport, Plan};
 use serde::Serialize;
 
 use super::carrier::{self, Carried};
 use super::counting::path;
 use super::ground::Ground;
-use super::{Options, PlanFile, keep, paths, require_programs};
+use super::{Options, PlanFile, PlanFileError, keep, paths, require_programs};
 use crate::link::Link;
 use crate::serial;
 use crate::topology::SERVER;
@@ -43,8 +43,8 @@ struct Ready<'a> {
 /// carried towards the site since then.
 ///
 /// # Errors
-/// [`super::CannotRun`] if the machine lacks something; a plan with gateways in a row or with traffic;
-/// a command that is not known; otherwise what failed, and where the logs are.
+/// [`super::CannotRun`] if the machine lacks something; [`PlanFileError`] for gateways in a row and for
+/// traffic; a command that is not known; otherwise what failed, and where the logs are.
 pub fn set_up(
     file: &PlanFile,
     options: &Options,
@@ -54,9 +54,7 @@ pub fn set_up(
     require_programs()?;
     let plan = &file.plan;
     carrier::require(plan, options)?;
-    if !plan.traffic.is_empty() {
-        bail!("leave [[traffic]] out: whoever asks makes the traffic");
-    }
+    check(plan)?;
     let seed = options.seed.unwrap_or(plan.seed);
     let links = paths::links(file, seed)?;
     let _shared = serial::shared()?;
@@ -68,6 +66,20 @@ pub fn set_up(
     result
 }
 
+/// Checks what only `run` can do.
+fn check(plan: &Plan) -> Result<(), PlanFileError> {
+    if !plan.traffic.is_empty() {
+        return Err(PlanFileError::SetUp {
+            key: "traffic",
+            problem: "leave it out: whoever sets the plan up makes the traffic",
+        });
+    }
+    if matches!(plan.carrier, Carrier::Relay(_) | Carrier::Chain { .. }) {
+        return Err(IN_A_ROW);
+    }
+    Ok(())
+}
+
 fn obey(
     file: &PlanFile,
     options: &Options,
@@ -76,7 +88,7 @@ fn obey(
     output: &mut impl Write,
 ) -> Result<()> {
     let Ground::Uplinks(topology) = ground else {
-        bail!("carrier.kind: gateways in a row cannot be set up without traffic");
+        return Err(IN_A_ROW.into());
     };
     topology.give_server(NETWORK)?;
     let carried = Carried::start(&file.plan, options, ground)?;
@@ -120,5 +132,9 @@ fn answer(output: &mut impl Write, value: &impl Serialize) -> Result<()> {
     Ok(output.flush()?)
 }
 
+const IN_A_ROW: PlanFileError = PlanFileError::SetUp {
+    key: "carrier.kind",
+    problem: "gateways in a row have hosts for their traffic only: use `run`",
+};
 /// Where many servers are that are one (RFC 2544: for benchmarks).
 const NETWORK: &str = "198.18.0.0/15";
