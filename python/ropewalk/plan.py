@@ -23,6 +23,8 @@ OvsCase: TypeAlias = Literal[
 OvsDecider: TypeAlias = Literal["controller", "switch"]
 OvsScheme: TypeAlias = Literal["bare", "zwa", "zwa-adaptive", "replay"]
 OvsHops: TypeAlias = Literal[2, 3, 5, 7]
+Protocol: TypeAlias = Literal["http/1.1", "h2", "h3"]
+"""Of pages, by the names of ALPN (RFC 7301)."""
 
 TUNNEL_OVERHEAD = (1426 - 52) / (1426 + 65)
 """Inner TCP payload by outer IP bytes of a full packet: `crates/plan/src/ceiling.rs`."""
@@ -127,6 +129,19 @@ class Mptcp:
 
 
 @dataclass(frozen=True)
+class Balance:
+    """`ropewalk balance` over all paths; kernel only. What is `None` is the program's default."""
+
+    mode: str | None = None
+    affinity_minutes: int | None = None
+
+
+@dataclass(frozen=True)
+class RoundRobin:
+    """A firewall rule that gives connections to all paths in turn; kernel only."""
+
+
+@dataclass(frozen=True)
 class Peer:
     """Another program, by the name the testbed knows it under; kernel only."""
 
@@ -185,7 +200,17 @@ class OvsRoam:
 
 
 Carrier: TypeAlias = (
-    Direct | Tunnel | Relay | Chain | Mptcp | Peer | OvsBicast | OvsBalance | OvsRoam
+    Direct
+    | Tunnel
+    | Relay
+    | Chain
+    | Mptcp
+    | Balance
+    | RoundRobin
+    | Peer
+    | OvsBicast
+    | OvsBalance
+    | OvsRoam
 )
 
 
@@ -244,9 +269,30 @@ class Web:
     pause_s: float = 1.0
 
 
-Traffic: TypeAlias = Tcp | Quic | Ping | Call | Web
+@dataclass(frozen=True)
+class Pages:
+    """Pages that a real browser loads, of which `ropewalk.lab.browser` knows; for no program.
 
-_KINDS: dict[type, str] = {Tcp: "tcp", Quic: "quic", Ping: "ping", Call: "call", Web: "web"}
+    `count` pages, each begun `every_s` after the one before or as soon as that is there. With
+    `video`, a film plays beside them; without any page, for the duration of the plan.
+    """
+
+    protocol: Protocol = "http/1.1"
+    count: int = 60
+    every_s: float = 0.0
+    video: bool = False
+
+
+Traffic: TypeAlias = Tcp | Quic | Ping | Call | Web | Pages
+
+_KINDS: dict[type, str] = {
+    Tcp: "tcp",
+    Quic: "quic",
+    Ping: "ping",
+    Call: "call",
+    Web: "web",
+    Pages: "pages",
+}
 
 
 @dataclass(frozen=True)
@@ -318,6 +364,10 @@ def _carrier(carrier: Carrier) -> list[str]:
             return ['kind = "chain"', *_assignments(carrier)]
         case Mptcp():
             return ['kind = "mptcp"']
+        case Balance():
+            return ['kind = "balance"', *_assignments(carrier)]
+        case RoundRobin():
+            return ['kind = "round-robin"']
         case Peer(peer=peer):
             return ['kind = "peer"', f"peer = {text(peer)}"]
         case _:

@@ -54,6 +54,23 @@ class FlowReport:
 
 
 @dataclass(frozen=True)
+class PageLoad:
+    """One page in a browser, until its last object was there.
+
+    `begin` is in seconds after the start of the plan; `reloads` is how often it was loaded again
+    because objects were missing, which is in `seconds`.
+    """
+
+    page: int
+    begin: float
+    seconds: float
+    flows: int
+    objects: int
+    bytes: int
+    reloads: int
+
+
+@dataclass(frozen=True)
 class TrafficReport:
     """One `[[traffic]]` section of the plan."""
 
@@ -66,6 +83,7 @@ class TrafficReport:
     sent: int | None
     lost: int | None
     in_time: float | None
+    pages: tuple[PageLoad, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -146,6 +164,10 @@ class Report:
     def ping(self) -> TrafficReport | None:
         """The first ping traffic."""
         return next((t for t in self.traffic if t.kind == "ping"), None)
+
+    def pages(self) -> tuple[PageLoad, ...]:
+        """All pages that a browser loaded."""
+        return tuple(page for traffic in self.traffic for page in traffic.pages)
 
     @property
     def goodput_mbit(self) -> float:
@@ -286,6 +308,18 @@ def _traffic(reader: _Reader) -> TrafficReport:
         sent=reader.optional_integer("sent"),
         lost=reader.optional_integer("lost"),
         in_time=reader.optional("in_time"),
+        pages=tuple(
+            PageLoad(
+                page.integer("page"),
+                page.number("begin"),
+                page.number("seconds"),
+                page.integer("flows"),
+                page.integer("objects"),
+                page.integer("bytes"),
+                page.integer("reloads"),
+            )
+            for page in reader.readers("pages")
+        ),
     )
 
 

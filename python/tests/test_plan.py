@@ -3,6 +3,7 @@
 import tomllib
 
 from ropewalk.plan import (
+    Balance,
     Call,
     Carrier,
     Chain,
@@ -11,12 +12,14 @@ from ropewalk.plan import (
     Gilbert,
     Link,
     Mptcp,
+    Pages,
     Path,
     Peer,
     Ping,
     Plan,
     Quic,
     Relay,
+    RoundRobin,
     Tcp,
     Tunnel,
     Web,
@@ -86,16 +89,18 @@ def test_every_carrier_and_traffic_has_its_kind() -> None:
         "relay": Relay((("a",), ("b",))),
         "chain": Chain(("a", "b")),
         "mptcp": Mptcp(),
+        "balance": Balance("cheapest", 0),
+        "round-robin": RoundRobin(),
         "peer": Peer("wireguard-go"),
     }
     for kind, carrier in carriers.items():
         found = read(Plan("x", 1, PATHS, carrier))["carrier"]
         assert isinstance(found, dict)
         assert found["kind"] == kind
-    plan = Plan("x", 1, PATHS, traffic=(Tcp(), Quic(), Ping(), Call(), Web()))
+    plan = Plan("x", 1, PATHS, traffic=(Tcp(), Quic(), Ping(), Call(), Web(), Pages("h3")))
     traffic = read(plan)["traffic"]
     assert isinstance(traffic, list)
-    assert [item["kind"] for item in traffic] == ["tcp", "quic", "ping", "call", "web"]
+    assert [item["kind"] for item in traffic] == ["tcp", "quic", "ping", "call", "web", "pages"]
 
 
 def test_hosts_at_the_gateways_of_a_row_have_links_of_their_own() -> None:

@@ -123,11 +123,28 @@ pub enum Carrier {
     },
     /// In-kernel MPTCP over all paths; not simulated.
     Mptcp,
+    /// `ropewalk balance` over all paths: each connection over one of them; not simulated.
+    Balance(BalancePlan),
+    /// A firewall rule that gives connections to all paths in turn; not simulated.
+    RoundRobin,
     /// Another program, by its name in the lab; not simulated.
     Peer {
         /// Name of the peer, such as `wireguard-go`.
         peer: String,
     },
+}
+
+/// Settings of `ropewalk balance`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BalancePlan {
+    /// How connections are shared, by name; the program's default unless given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<String>,
+    /// How long a client keeps its path to a site, minutes, 0 for never; the program's default
+    /// unless given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub affinity_minutes: Option<u32>,
 }
 
 /// Settings of a Ropewalk tunnel, the same at both ends.
@@ -236,7 +253,11 @@ impl Plan {
                 paths.map(|path| (row::HOPS, path.as_str())).collect()
             }
             Carrier::Chain { hops } => hops.iter().map(|path| (row::HOPS, path.as_str())).collect(),
-            Carrier::DirectFirst | Carrier::Mptcp | Carrier::Peer { .. } => Vec::new(),
+            Carrier::DirectFirst
+            | Carrier::Mptcp
+            | Carrier::Balance(_)
+            | Carrier::RoundRobin
+            | Carrier::Peer { .. } => Vec::new(),
         };
         for (key, name) in named {
             if !names.contains(name) {

@@ -35,6 +35,8 @@ impl Plan {
             | Carrier::Path { .. }
             | Carrier::Tunnel(_)
             | Carrier::Mptcp
+            | Carrier::Balance(_)
+            | Carrier::RoundRobin
             | Carrier::Peer { .. } => 1,
         }
     }
@@ -96,6 +98,8 @@ pub(crate) fn check(plan: &Plan) -> Result<(), PlanError> {
         | Carrier::Path { .. }
         | Carrier::Tunnel(_)
         | Carrier::Mptcp
+        | Carrier::Balance(_)
+        | Carrier::RoundRobin
         | Carrier::Peer { .. } => return check_without_hops(plan),
     };
     if hops.is_empty() || hops.len() > HOPS_MAX || hops.iter().any(Vec::is_empty) {

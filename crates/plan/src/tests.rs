@@ -48,6 +48,22 @@ fn a_plan_reads_and_writes_the_same() {
 }
 
 #[test]
+fn carriers_without_a_tunnel_read_and_write_the_same() {
+    let head = "kind = \"tunnel\"\nscheduler = \"auto\"\npaths = [\"a\", \"b\"]";
+    for carrier in [
+        "kind = \"balance\"",
+        "kind = \"balance\"\nmode = \"least-finish\"\naffinity_minutes = 0",
+        "kind = \"round-robin\"",
+    ] {
+        let plan = Plan::parse(&PLAN.replace(head, carrier)).unwrap();
+        assert_eq!(Plan::parse(&plan.to_toml().unwrap()).unwrap(), plan);
+        assert_eq!(plan.hops(), 1);
+    }
+    let error = Plan::parse(&PLAN.replace(head, "kind = \"balance\"\nmod = \"x\"")).unwrap_err();
+    assert!(error.to_string().contains("mod"), "{error}");
+}
+
+#[test]
 fn bad_plans_name_the_key() {
     for (from, to, key) in [
         ("name = \"b\"", "name = \"a\"", "path[1].name"),

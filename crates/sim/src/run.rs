@@ -106,12 +106,9 @@ pub fn run_with(plan: &Plan, seed: u64, options: Options) -> Result<Report, SimE
         plan::Carrier::Tunnel(tunnel) => setup.run_tunnel(tunnel, options.policy)?,
         plan::Carrier::Relay(relay) => setup.run_relay(relay, options.policy.is_some())?,
         plan::Carrier::Chain { hops } => setup.run_chain(hops)?,
-        plan::Carrier::Mptcp => {
-            return Err(SimError::setting(
-                "carrier.kind",
-                "`mptcp` is not simulated; run the plan in the kernel".into(),
-            ));
-        }
+        plan::Carrier::Mptcp => return Err(not_simulated("mptcp")),
+        plan::Carrier::Balance(_) => return Err(not_simulated("balance")),
+        plan::Carrier::RoundRobin => return Err(not_simulated("round-robin")),
         plan::Carrier::Peer { peer } => {
             return Err(SimError::setting(
                 "carrier.kind",
@@ -121,6 +118,11 @@ pub fn run_with(plan: &Plan, seed: u64, options: Options) -> Result<Report, SimE
     };
     report.wall_seconds = begun.elapsed().as_secs_f64();
     Ok(report)
+}
+
+fn not_simulated(kind: &str) -> SimError {
+    let problem = format!("`{kind}` is not simulated; run the plan in the kernel");
+    SimError::setting("carrier.kind", problem)
 }
 
 /// A checked plan with its links ready.

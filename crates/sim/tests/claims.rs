@@ -325,6 +325,8 @@ fn plans_that_cannot_be_simulated_name_the_key() {
     let rest = format!("duration = \"2s\"\n{TWO_PATHS}\n[[traffic]]\nkind = \"tcp\"\n");
     for (carrier, key) in [
         ("kind = \"mptcp\"", "carrier.kind"),
+        ("kind = \"balance\"", "carrier.kind"),
+        ("kind = \"round-robin\"", "carrier.kind"),
         ("kind = \"peer\"\npeer = \"wireguard-go\"", "carrier.kind"),
         (
             "kind = \"tunnel\"\nscheduler = \"fastest\"",

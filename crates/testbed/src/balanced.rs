@@ -86,6 +86,17 @@ impl Balanced {
         })
     }
 
+    /// Balances what the site itself sends. Nothing balances yet.
+    #[must_use]
+    pub fn on_site(topology: &Topology) -> Self {
+        Self {
+            client: topology.site().clone(),
+            site: topology.site().clone(),
+            directory: topology.directory().join("balance"),
+            process: None,
+        }
+    }
+
     /// The client.
     #[must_use]
     pub const fn client(&self) -> &Namespace {

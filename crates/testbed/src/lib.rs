@@ -16,6 +16,7 @@ pub mod row;
 pub mod statistics;
 pub mod topology;
 pub mod traffic;
+pub mod turns;
 
 mod cleanup;
 mod link;

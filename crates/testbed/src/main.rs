@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -39,6 +39,21 @@ enum Command {
         #[arg(long, value_name = "PATH", env = "ROPEWALK_WIREGUARD_GO")]
         wireguard_go: Option<PathBuf>,
     },
+    /// Sets a plan up for a program that makes the traffic itself.
+    ///
+    /// Writes one line of JSON that names the namespaces, then obeys standard input, a line at a
+    /// time: `begin` begins all links anew, `counters` tells what the paths have carried. When the
+    /// input ends everything is taken down. The plan has no traffic. Exit codes are those of `run`.
+    SetUp {
+        /// The plan (TOML).
+        plan: PathBuf,
+        /// Seed instead of the plan's.
+        #[arg(long, value_name = "N")]
+        seed: Option<u64>,
+        /// Keep configurations, output and logs of all programs in this directory.
+        #[arg(long, value_name = "DIR")]
+        keep_logs: Option<PathBuf>,
+    },
     /// Removes namespaces and logs of runs that were killed.
     Clean,
 }
@@ -61,20 +76,40 @@ fn main() -> ExitCode {
                 keep_logs,
                 wireguard_go,
             };
-            let result = run(&plan, &options, json);
-            wait_if_interrupted();
-            match result {
-                Ok(()) => ExitCode::SUCCESS,
-                Err(error) => {
-                    eprintln!("ropewalk-testbed: {error:#}");
-                    exit_code(&error)
-                }
-            }
+            end(run(&plan, &options, json))
+        }
+        Command::SetUp {
+            plan,
+            seed,
+            keep_logs,
+        } => {
+            let options = Options {
+                seed,
+                keep_logs,
+                ..Options::default()
+            };
+            end(set_up(&plan, &options))
         }
     }
 }
 
-fn run(plan: &std::path::Path, options: &Options, json: bool) -> anyhow::Result<()> {
+fn end(result: anyhow::Result<()>) -> ExitCode {
+    wait_if_interrupted();
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("ropewalk-testbed: {error:#}");
+            exit_code(&error)
+        }
+    }
+}
+
+fn set_up(plan: &Path, options: &Options) -> anyhow::Result<()> {
+    let (input, output) = (std::io::stdin().lock(), std::io::stdout().lock());
+    experiment::set_up(&PlanFile::read(plan)?, options, input, output)
+}
+
+fn run(plan: &Path, options: &Options, json: bool) -> anyhow::Result<()> {
     let report = experiment::run(&PlanFile::read(plan)?, options)?;
     if json {
         println!("{}", serde_json::to_string(&report)?);

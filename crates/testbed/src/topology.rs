@@ -200,6 +200,16 @@ impl Topology {
         Ok(true)
     }
 
+    /// Makes all addresses of an IPv4 network the server's, as if many servers were there.
+    ///
+    /// # Errors
+    /// If a route cannot be added.
+    pub fn give_server(&self, network: &str) -> Result<()> {
+        self.server
+            .ip(&format!("route add local {network} dev lo"))?;
+        self.hub.ip(&format!("route add {network} via {SERVER}"))
+    }
+
     /// Takes an uplink away.
     ///
     /// # Errors

@@ -3,11 +3,13 @@
 //! Needs root and the programs built in the same profile (`make test` builds them first).
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
+use std::collections::BTreeMap;
+use std::io::{BufRead, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use ropewalk_plan::Report;
+use ropewalk_plan::{PathReport, Report};
 use ropewalk_testbed::programs;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -291,4 +293,108 @@ fn bad_plans_and_missing_peers_have_their_own_exit_codes() {
     let (exit, errors) = code(&[chain, TCP, "access.loss_burst = 4\n"]);
     assert_eq!(exit, Some(2), "{errors}");
     assert!(errors.contains("traffic[0].access.loss_burst"), "{errors}");
+}
+
+/// A plan that was set up, and what it answers.
+struct SetUp {
+    process: Child,
+    answers: std::io::Lines<std::io::BufReader<std::process::ChildStdout>>,
+}
+
+impl SetUp {
+    fn start(plan: &PlanFile) -> Self {
+        let mut command = Command::new(PROGRAM);
+        command.arg("set-up").arg(&plan.path);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut process = command.spawn().unwrap();
+        let answers = std::io::BufReader::new(process.stdout.take().unwrap()).lines();
+        Self { process, answers }
+    }
+
+    fn ask(&mut self, command: &str) -> serde_json::Value {
+        let input = self.process.stdin.as_mut().unwrap();
+        writeln!(input, "{command}").unwrap();
+        self.answer()
+    }
+
+    fn answer(&mut self) -> serde_json::Value {
+        serde_json::from_str(&self.answers.next().unwrap().unwrap()).unwrap()
+    }
+}
+
+/// How many of `count` connections from the site to addresses of the server came from each address.
+fn sources(ready: &serde_json::Value, count: usize) -> BTreeMap<String, usize> {
+    let name = |key: &str| ready[key].as_str().unwrap().to_owned();
+    let script = "import socket, sys\n\
+        listener = socket.create_server(('', 7001), backlog=64)\n\
+        print('listening', flush=True)\n\
+        for _ in range(int(sys.argv[1])): print(listener.accept()[1][0], flush=True)\n";
+    let mut server = Command::new("ip")
+        .args(["netns", "exec", &name("server"), "python3", "-c", script])
+        .arg(count.to_string())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = std::io::BufReader::new(server.stdout.take().unwrap()).lines();
+    assert_eq!(lines.next().unwrap().unwrap(), "listening");
+    let client = "import socket, sys\n\
+        for i in range(int(sys.argv[1])): \
+        socket.create_connection((f'198.18.{i}.10', 7001), 10).close()\n";
+    let done = Command::new("ip")
+        .args(["netns", "exec", &name("site"), "python3", "-c", client])
+        .arg(count.to_string())
+        .status()
+        .unwrap();
+    assert!(done.success());
+    let mut found = BTreeMap::new();
+    for line in lines.take(count) {
+        *found.entry(line.unwrap()).or_default() += 1;
+    }
+    server.wait().unwrap();
+    found
+}
+
+#[test]
+fn a_plan_is_set_up_for_the_traffic_of_others_over_both_paths_and_taken_down_with_its_input() {
+    if !ready() {
+        return;
+    }
+    let carriers = [
+        "[carrier]\nkind = \"round-robin\"\n",
+        "[carrier]\nkind = \"balance\"\naffinity_minutes = 0\n",
+    ];
+    for carrier in carriers {
+        let mut plan = SetUp::start(&PlanFile::new(&[carrier]));
+        let ready = plan.answer();
+        assert_eq!(ready["network"], "198.18.0.0/15");
+        assert_eq!(plan.ask("begin"), serde_json::json!({}));
+        let found = sources(&ready, 12);
+        assert_eq!(
+            found.values().copied().collect::<Vec<_>>(),
+            [6, 6],
+            "{carrier}: {found:?}"
+        );
+        let paths: Vec<PathReport> = serde_json::from_value(plan.ask("counters")).unwrap();
+        assert_eq!(paths[1].name, "b");
+        assert!(paths.iter().all(|path| path.bytes > 300), "{paths:?}");
+        drop(plan.process.stdin.take());
+        assert!(plan.process.wait().unwrap().success());
+        assert_eq!(things_of(plan.process.id()), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn what_cannot_be_set_up_says_so() {
+    if !ready() {
+        return;
+    }
+    let chain = "[carrier]\nkind = \"chain\"\nhops = [\"a\"]\n";
+    for (section, key) in [(TCP, "traffic"), (chain, "carrier.kind")] {
+        let plan = PlanFile::new(&[section]);
+        let mut command = Command::new(PROGRAM);
+        let output = command.arg("set-up").arg(&plan.path).output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{errors}");
+        assert!(errors.contains(key), "{errors}");
+    }
 }

@@ -177,9 +177,9 @@ def _add_traces(parser: argparse.ArgumentParser) -> None:
         "--traces",
         type=Path,
         metavar="DIR",
-        help="recordings for the experiments `traces` and `protect-traces` "
-        f"(${TRACES_ENVIRONMENT}): P_T_wifi.csv with P_T_cellular.csv, or Mahimahi's NAME.down "
-        "with NAME.up",
+        help="recordings for the experiments `traces`, `protect-traces` and "
+        f"`balance-dynamic` (${TRACES_ENVIRONMENT}): P_T_wifi.csv with P_T_cellular.csv, or "
+        "Mahimahi's NAME.down with NAME.up",
     )
 
 
@@ -302,7 +302,7 @@ def _brief(report: Report) -> str:
     in_time = next((t.in_time for t in report.traffic if t.in_time is not None), None)
     if in_time is not None:
         return f"{100 * in_time:.2f} % in time"
-    delay = next((t.delay_ms for t in report.traffic if t.kind == "web"), None)
+    delay = next((t.delay_ms for t in report.traffic if t.kind in ("web", "pages")), None)
     if delay is not None:
         return f"pages in {number(delay.p50)} ms"
     if report.handovers:

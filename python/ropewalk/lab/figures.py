@@ -187,6 +187,30 @@ def curves(
     return _svg(canvas, axes)
 
 
+def distributions(series: Mapping[str, Sequence[float]], across: str) -> str:
+    """The cumulative distribution of each series. Those without values stay away."""
+    canvas, axes = _canvas(3.0)
+    for index, (name, values) in enumerate(series.items()):
+        if not values:
+            continue
+        shares = [rank / len(values) for rank in range(len(values) + 1)]
+        ordered = sorted(values)
+        axes.step(
+            [ordered[0], *ordered],
+            shares,
+            where="post",
+            color=_SERIES[index % len(_SERIES)],
+            linewidth=1.4,
+            label=name,
+        )
+    axes.set_xlim(left=0)
+    axes.set_ylim(0, 1)
+    axes.set_xlabel(across)
+    axes.set_ylabel("share")
+    axes.grid()
+    return _svg(canvas, axes)
+
+
 def _canvas(height_inches: float) -> tuple[Canvas, Axes]:
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG

@@ -18,13 +18,14 @@ from ropewalk.lab.claims import Claim, worst_first
 from ropewalk.lab.experiments import EXPERIMENTS, ON_SWITCHES
 from ropewalk.lab.experiments.options import Options
 from ropewalk.lab.runner import CellRunner, pool, sim
+from ropewalk.lab.runner.browser import BrowserRunner
 from ropewalk.lab.runner.kernel import KernelRunner
 from ropewalk.lab.runner.ns3 import Ns3Runner
 from ropewalk.lab.runner.ovs import OvsRunner
 from ropewalk.lab.runner.process import Children
 from ropewalk.lab.store import Session, Store
 from ropewalk.lab.trace import TracePair, discover
-from ropewalk.plan import capacity_mbit
+from ropewalk.plan import Pages, capacity_mbit
 
 RESULT_FORMAT = 1
 TOGETHER_MBIT_MAX = 120
@@ -107,13 +108,16 @@ def run(request: Request, session: Session, tell: Callable[[Progress], None]) ->
     children = Children()
     todo = [cell for cell in cells if cell.label not in have]
     kernel = [cell for cell in todo if cell.runner == "kernel"]
-    together = [cell for cell in kernel if not runs_alone(cell)]
-    alone = [cell for cell in kernel if runs_alone(cell)]
+    pages = [cell for cell in kernel if _has_pages(cell)]
+    rest = [cell for cell in kernel if not _has_pages(cell)]
+    together = [cell for cell in rest if not runs_alone(cell)]
+    alone = [cell for cell in rest if runs_alone(cell)]
     # The simulator takes every core: it must not disturb the clock of kernel runs.
     for outcome in chain(
         _on_kernel(together, request.jobs, request, children),
         _on_kernel(alone, 1, request, children),
         _on_switches([cell for cell in todo if cell.runner == "ovs"], request),
+        _in_browser(pages, request),
         _simulated([cell for cell in todo if cell.runner == "sim"], request, children),
         _in_ns3([cell for cell in todo if cell.runner == "ns3"], request, children),
     ):
@@ -126,6 +130,10 @@ def run(request: Request, session: Session, tell: Callable[[Progress], None]) ->
 def runs_alone(cell: Cell) -> bool:
     """Whether a kernel run needs the processors for itself."""
     return capacity_mbit(cell.plan) > TOGETHER_MBIT_MAX
+
+
+def _has_pages(cell: Cell) -> bool:
+    return any(isinstance(traffic, Pages) for traffic in cell.plan.traffic)
 
 
 def _on_kernel(
@@ -146,6 +154,18 @@ def _on_switches(cells: list[Cell], request: Request) -> Iterator[Outcome]:
     with closing(OvsRunner(request.programs)) as runner:
         for cell in cells:
             yield from pool.attempt([cell], runner)
+
+
+def _in_browser(cells: list[Cell], request: Request) -> Iterator[Outcome]:
+    if not cells:
+        return
+    try:
+        program = programs.find(programs.TESTBED, request.programs)
+    except programs.ProgramError as error:
+        yield from (Outcome(cell, "skipped", reason=str(error)) for cell in cells)
+        return
+    runner = BrowserRunner(program, strict=request.mode == "full")
+    yield from pool.run(pool.single(cells), runner, request.jobs, runner.stop)
 
 
 def _simulated(cells: list[Cell], request: Request, children: Children) -> Iterator[Outcome]:

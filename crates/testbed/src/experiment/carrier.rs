@@ -3,13 +3,15 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use ropewalk_plan::{Carrier, Plan, TransportPlan, TunnelPlan};
+use ropewalk_plan::{BalancePlan, Carrier, Plan, TransportPlan, TunnelPlan};
 
 use super::ground::Ground;
 use super::{CannotRun, Options};
 use crate::gateway::{self, Gateway, GatewaySpec};
 use crate::peers::{self, Joined, Peer, Tools};
 use crate::row::Row;
+use crate::topology::Topology;
+use crate::{Balanced, turns};
 
 /// A carrier that works; stopped when dropped.
 #[derive(Debug)]
@@ -20,6 +22,10 @@ pub(super) enum Carried {
     Tunnels(Vec<Gateway>),
     /// MPTCP over all links.
     Mptcp,
+    /// `ropewalk balance` over all links.
+    Balance(#[expect(dead_code, reason = "it runs until dropped")] Box<Balanced>),
+    /// A firewall rule that takes the links in turn.
+    RoundRobin,
     /// Another program over the only link of the topology.
     Peer(
         &'static str,
@@ -58,6 +64,13 @@ impl Carried {
                 }
                 Ok(Self::Mptcp)
             }
+            Carrier::Balance(balance) => {
+                Ok(Self::Balance(Box::new(balance_over(topology, balance)?)))
+            }
+            Carrier::RoundRobin => {
+                turns::take(topology)?;
+                Ok(Self::RoundRobin)
+            }
             Carrier::Peer { peer } => {
                 let (peer, tools) = find_peer(peer, options)?;
                 let joined = peers::join(peer, topology, &tools)?;
@@ -70,7 +83,9 @@ impl Carried {
     pub(super) fn gateways(&self) -> &[Gateway] {
         match self {
             Self::Tunnels(gateways) => gateways,
-            Self::Direct | Self::Mptcp | Self::Peer(..) => &[],
+            Self::Direct | Self::Mptcp | Self::Balance(_) | Self::RoundRobin | Self::Peer(..) => {
+                &[]
+            }
         }
     }
 
@@ -84,7 +99,7 @@ impl Carried {
         let release = kernel.release().to_string_lossy();
         let mut notes = vec![format!("Linux {release}")];
         match self {
-            Self::Direct | Self::Tunnels(_) => {}
+            Self::Direct | Self::Tunnels(_) | Self::Balance(_) | Self::RoundRobin => {}
             Self::Mptcp => {
                 notes.push("only TCP is carried by MPTCP; the rest takes path one".into())
             }
@@ -110,6 +125,8 @@ pub(super) fn require(plan: &Plan, options: &Options) -> Result<()> {
         | Carrier::Tunnel(_)
         | Carrier::Relay(_)
         | Carrier::Chain { .. }
+        | Carrier::Balance(_)
+        | Carrier::RoundRobin
         | Carrier::Mptcp => Ok(()),
     }
 }
@@ -160,6 +177,22 @@ fn relay_over(row: &Row, plan: &TunnelPlan) -> Result<Vec<Gateway>> {
     }
     gateways.reverse();
     Ok(gateways)
+}
+
+/// `ropewalk balance` on the site, running; every link answers its probes.
+fn balance_over(topology: &Topology, plan: &BalancePlan) -> Result<Balanced> {
+    let mut section = "[balance]\n".to_owned();
+    if let Some(mode) = &plan.mode {
+        section += &format!("mode = {}\n", serde_json::to_string(mode)?);
+    }
+    if let Some(minutes) = plan.affinity_minutes {
+        section += &format!("affinity_minutes = {minutes}\n");
+    }
+    let mut balanced = Balanced::on_site(topology);
+    balanced.configure(&section)?;
+    let uplinks = topology.uplinks().len();
+    balanced.start(uplinks).context("no balancing")?;
+    Ok(balanced)
 }
 
 /// The peer of this name, if it can run here.

@@ -148,7 +148,8 @@ const IDLE_PERCENT_MIN: u64 = 10;
 /// With more the machine itself pauses.
 const STOLEN_PERCENT_MAX: u64 = 2;
 
-fn path(first: &Counters, last: &Counters) -> PathReport {
+/// What a link carried between two readings.
+pub(super) fn path(first: &Counters, last: &Counters) -> PathReport {
     PathReport {
         bytes: last.sent_bytes - first.sent_bytes,
         dropped: last.dropped_queue - first.dropped_queue,

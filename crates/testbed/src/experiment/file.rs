@@ -48,6 +48,14 @@ pub enum PlanFileError {
         /// Which key, and what is wrong.
         problem: String,
     },
+    /// It cannot be set up without traffic.
+    #[error("{key}: {problem}")]
+    SetUp {
+        /// The key.
+        key: &'static str,
+        /// What is wrong and what to do.
+        problem: &'static str,
+    },
 }
 
 impl PlanFile {

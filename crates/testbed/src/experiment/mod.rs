@@ -9,6 +9,7 @@ mod file;
 mod ground;
 mod paths;
 mod series;
+mod set_up;
 mod sources;
 mod summary;
 
@@ -24,6 +25,7 @@ use carrier::Carried;
 use counting::Counts;
 pub use file::{PlanFile, PlanFileError};
 use ground::Ground;
+pub use set_up::set_up;
 use sources::{Outcome, Stage};
 pub use summary::summary;
 
@@ -51,7 +53,7 @@ pub struct CannotRun(pub String);
 /// # Errors
 /// [`CannotRun`] if the machine lacks something; otherwise what failed, and where the logs are.
 pub fn run(file: &PlanFile, options: &Options) -> Result<Report> {
-    programs::require(&[programs::IP, programs::NFT, programs::ETHTOOL])?;
+    require_programs()?;
     let plan = &file.plan;
     sources::require(plan)?;
     carrier::require(plan, options)?;
@@ -78,6 +80,11 @@ pub fn run(file: &PlanFile, options: &Options) -> Result<Report> {
     drop(ground);
     report.wall_seconds = began.elapsed().as_secs_f64();
     Ok(report)
+}
+
+/// Checks for what every plan needs.
+fn require_programs() -> Result<()> {
+    programs::require(&[programs::IP, programs::NFT, programs::ETHTOOL])
 }
 
 /// Sets up what carries the traffic, sends it, and counts. Of the paths only those in use are

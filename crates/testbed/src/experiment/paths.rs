@@ -80,7 +80,7 @@ pub(super) fn hops(plan: &Plan) -> Vec<Vec<usize>> {
     let one = match &plan.carrier {
         Carrier::DirectFirst | Carrier::Peer { .. } => vec![0],
         Carrier::Path { path } => named(&|name| name == path),
-        Carrier::Mptcp => all.collect(),
+        Carrier::Mptcp | Carrier::Balance(_) | Carrier::RoundRobin => all.collect(),
         Carrier::Tunnel(tunnel) => match &tunnel.paths {
             None => all.collect(),
             Some(names) => named(&|name| names.iter().any(|n| n == name)),
@@ -124,6 +124,8 @@ pub(super) fn describe(
         | Carrier::Path { .. }
         | Carrier::Chain { .. }
         | Carrier::Mptcp
+        | Carrier::Balance(_)
+        | Carrier::RoundRobin
         | Carrier::Peer { .. } => direct_ceiling,
     };
     // The narrowest hop decides; one without a limit has no capacity to add up.

@@ -7,7 +7,11 @@ from typing import Protocol, cast
 from ropewalk.lab.cell import Cell, Results
 from ropewalk.lab.claims import Claim
 from ropewalk.lab.experiments import (
+    balance_dynamic,
     balance_ovs,
+    balance_quic,
+    balance_static,
+    balance_video,
     bicast_native,
     bicast_ovs,
     failover,
@@ -57,6 +61,10 @@ EXPERIMENTS: dict[str, Experiment] = {
     "roam-ovs": cast(Experiment, roam_ovs),
     "jump": cast(Experiment, jump),
     "protect-traces": cast(Experiment, protect_traces),
+    "balance-static": cast(Experiment, balance_static),
+    "balance-dynamic": cast(Experiment, balance_dynamic),
+    "balance-quic": cast(Experiment, balance_quic),
+    "balance-video": cast(Experiment, balance_video),
     "tcpnc": cast(Experiment, tcpnc),
     "validate": cast(Experiment, validate),
 }

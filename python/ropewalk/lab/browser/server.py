@@ -1,0 +1,128 @@
+"""The web server of all origins: nginx for HTTP/1.1 and HTTP/2, Caddy for HTTP/3.
+
+Its certificate is made for one run; browsers are told the digest of its key.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from ropewalk.lab.browser.children import need, run, start, stop
+from ropewalk.lab.runner import RunError
+from ropewalk.plan import Protocol
+
+_START_SECONDS = 20.0
+
+_NGINX = """\
+daemon off;
+master_process off;
+user root;
+pid {here}/nginx.pid;
+error_log {here}/nginx.log warn;
+events {{ worker_connections 4096; }}
+http {{
+  access_log off;
+  sendfile on;
+  tcp_nopush on;
+  client_body_temp_path {here}/body;
+  proxy_temp_path {here}/proxy;
+  fastcgi_temp_path {here}/fastcgi;
+  uwsgi_temp_path {here}/uwsgi;
+  scgi_temp_path {here}/scgi;
+  types {{ text/html html; text/css css; text/javascript js; image/png png; }}
+  server {{
+    listen 443 ssl http2 backlog=1024;
+    ssl_certificate {here}/certificate.pem;
+    ssl_certificate_key {here}/key.pem;
+    root {root};
+  }}
+}}
+"""
+
+_CADDY = """\
+{{
+  admin off
+  auto_https off
+}}
+:443 {{
+  tls {here}/certificate.pem {here}/key.pem
+  root * {root}
+  file_server
+}}
+"""
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """Where it is, and the digest of its key as browsers take it."""
+
+    directory: Path
+    pin: str
+
+    @classmethod
+    def make(cls, directory: Path) -> Certificate:
+        """A new key with its certificate, for one run."""
+        key, certificate = directory / "key.pem", directory / "certificate.pem"
+        run(
+            *("openssl", "req", "-x509", "-nodes", "-days", "2", "-subj", "/CN=ropewalk-lab"),
+            *("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"),
+            *("-addext", "subjectAltName=DNS:*.test"),
+            *("-keyout", str(key), "-out", str(certificate)),
+        )
+        pem = run("openssl", "pkey", "-in", str(key), "-pubout")
+        public = base64.b64decode("".join(pem.strip().splitlines()[1:-1]))
+        return cls(directory, base64.b64encode(hashlib.sha256(public).digest()).decode())
+
+
+def programs(protocol: Protocol, mptcp: bool) -> tuple[str, ...]:
+    """What serves pages over a protocol, without its arguments.
+
+    Raises:
+        UnavailableError: when it is not installed.
+    """
+    need("openssl", "openssl")
+    if protocol == "h3":
+        return (need("caddy", "caddy"), "run", "--adapter", "caddyfile", "--config")
+    prefix = (need("mptcpize", "mptcpize"), "run") if mptcp else ()
+    return (*prefix, need("nginx-light", "nginx"), "-c")
+
+
+class Server:
+    """The running server."""
+
+    def __init__(
+        self, namespace: str, protocol: Protocol, mptcp: bool, root: Path, certificate: Certificate
+    ) -> None:
+        """Starts it and waits until it listens."""
+        here = certificate.directory
+        command = programs(protocol, mptcp)
+        configuration = here / "server.conf"
+        text = _CADDY if protocol == "h3" else _NGINX
+        configuration.write_text(text.format(here=here, root=root))
+        environment = {"HOME": str(here), "XDG_DATA_HOME": str(here), "XDG_CONFIG_HOME": str(here)}
+        log = here / "server.log"
+        self._process = start(namespace, (*command, str(configuration)), log, environment)
+        try:
+            _wait(namespace, "-Hlnu" if protocol == "h3" else "-Hlnt", self._process, log)
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Ends it."""
+        stop(self._process)
+
+
+def _wait(namespace: str, sockets: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    end = time.monotonic() + _START_SECONDS
+    command = ("ip", "netns", "exec", namespace, "ss", sockets, "sport", "=", ":443")
+    while not run(*command).strip():
+        if process.poll() is not None or time.monotonic() > end:
+            said = log.read_text(errors="replace").strip().splitlines()[-3:]
+            raise RunError(f"the web server does not listen: {' | '.join(said)}")
+        time.sleep(0.05)

@@ -1,0 +1,164 @@
+"""What the experiments of pages over balanced uplinks share: links, carriers, claims, figures."""
+
+from __future__ import annotations
+
+from statistics import fmean
+
+from ropewalk.lab.browser.pages import FLOWS_MEAN
+from ropewalk.lab.cell import Cell, Results
+from ropewalk.lab.claims import Claim, claim, missing
+from ropewalk.lab.experiments import measures
+from ropewalk.lab.experiments.options import Options, expand
+from ropewalk.lab.figures import Figure, bars, distributions
+from ropewalk.lab.statistics import estimate
+from ropewalk.plan import (
+    Balance,
+    Carrier,
+    Direct,
+    Link,
+    Mptcp,
+    Pages,
+    Path,
+    Plan,
+    Protocol,
+    RoundRobin,
+    Tunnel,
+)
+
+PAGES, QUICK_PAGES = 60, 4
+PAGE_MBIT = 21.0
+"""A page on average, for how long a run is expected to take."""
+RATE_MBIT = 4.0
+DELAY_MS = 10.0
+QUEUE_BYTES = 256 * 1024
+"""Half a second, as access links have: with less, bursts of new connections lose a third."""
+
+CARRIERS: dict[str, Carrier] = {
+    "a": Direct("a"),
+    "b": Direct("b"),
+    "balance": Balance(),
+    "balance-no-affinity": Balance(affinity_minutes=0),
+    "least-finish": Balance(mode="least-finish", affinity_minutes=0),
+    "round-robin": RoundRobin(),
+    "mptcp": Mptcp(),
+    "tunnel": Tunnel(),
+}
+"""`a` and `b` are the uplinks alone, `round-robin` takes them in turn and knows nothing of them."""
+BALANCED = ("balance", "balance-no-affinity", "least-finish", "round-robin")
+
+ASSUMPTIONS = (
+    f"The published sites have changed since: pages are drawn anew, with {FLOWS_MEAN} connections "
+    "on average and up to 281, two objects a connection, 32 kB an object on average and 5 MB at "
+    "most (module `ropewalk.lab.browser.pages` has all of the model).",
+    "Every origin has an address in a network of 24 bits of its own; a page has eleven on average, "
+    "of which all but its own are shared with other pages, the popular ones by Zipf's law.",
+    "TLS 1.3 everywhere; names are known to the browser, so that no query is measured.",
+    "Every page begins in an empty profile: no cache, no connection, no ticket.",
+    "The load time is that of Navigation Timing, from the start of the navigation to the end of "
+    "the load event. A page with missing objects, as when its uplink dies, is loaded again at "
+    "once, and all of that counts.",
+)
+
+
+def static_paths() -> tuple[Path, ...]:
+    """Two equal uplinks."""
+    link = Link(rate_mbit=RATE_MBIT, delay_ms=DELAY_MS, queue_bytes=QUEUE_BYTES)
+    return Path("a", link), Path("b", link)
+
+
+def static_seconds(pages: int, carrier: str) -> float:
+    """How long so many pages are expected to take over such uplinks."""
+    rate = RATE_MBIT * (1 if carrier in ("a", "b") else 2)
+    return max(30.0, pages * (PAGE_MBIT / rate + 1.0))
+
+
+def static_cells(
+    options: Options,
+    experiment: str,
+    protocol: Protocol,
+    carriers: tuple[str, ...],
+    video: bool = False,
+) -> list[Cell]:
+    """Every carrier over two equal uplinks."""
+    count = QUICK_PAGES if options.quick else PAGES
+    cases = [
+        (
+            (protocol, carrier),
+            Plan(
+                name=f"{experiment}/{protocol}/{carrier}",
+                duration_s=static_seconds(count, carrier),
+                path=static_paths(),
+                carrier=CARRIERS[carrier],
+                traffic=(Pages(protocol, count, video=video),),
+            ),
+        )
+        for carrier in carriers
+    ]
+    return expand(options, experiment, cases, "kernel")
+
+
+def seconds(results: Results) -> dict[int, float]:
+    """The mean page load time, by seed."""
+    pages = {seed: report.pages() for seed, report in results.reports().items()}
+    return {seed: fmean(page.seconds for page in found) for seed, found in pages.items() if found}
+
+
+def reduction(
+    name: str,
+    shorter: Results,
+    longer: Results,
+    target: float | None = None,
+    paper: float | None = None,
+) -> Claim:
+    """By which part the mean page load time is below another's, seed by seed."""
+    above, below = seconds(shorter), seconds(longer)
+    found = estimate(
+        [1 - above[seed] / below[seed] for seed in sorted(above.keys() & below.keys())]
+    )
+    note = "" if found is not None else missing(shorter if not above else longer)
+    return claim(
+        f"{name}: reduction of the mean page load time",
+        "of it",
+        found,
+        target=target,
+        paper=paper,
+        note=note,
+    )
+
+
+def mean_claim(name: str, results: Results) -> Claim:
+    """The mean page load time, without anything to meet."""
+    return measures.value(f"{name}: mean page load time", "s", results, seconds(results), None)
+
+
+def reload_claim(name: str, results: Results) -> Claim:
+    """How many pages had to be loaded again because connections broke."""
+    again = {
+        seed: float(sum(page.reloads > 0 for page in report.pages()))
+        for seed, report in results.reports().items()
+    }
+    return measures.value(f"{name}: pages loaded again", "", results, again, None)
+
+
+def figures(results: Results, names: tuple[str, ...], title: str) -> list[Figure]:
+    """The distribution of the load times, and their means."""
+    times: dict[str, list[float]] = {}
+    for name in names:
+        found = results.where("kernel", None, name)
+        times[name] = [p.seconds for r in found.reports().values() for p in r.pages()]
+    drawn = [name for name, values in times.items() if values]
+    if not drawn:
+        return []
+    means = [measures.bar(estimate([fmean(times[name])])) for name in drawn]
+    return [
+        Figure(
+            f"{title}: distribution of page load times",
+            "All pages of all seeds.",
+            distributions(times, "seconds"),
+        ),
+        Figure(
+            f"{title}: mean page load time",
+            "The same pages for all.",
+            bars(drawn, {"mean": means}, "s"),
+        ),
+    ]

@@ -1,0 +1,46 @@
+"""Pages over two equal uplinks and HTTP/3: one connection to each origin."""
+
+from __future__ import annotations
+
+from ropewalk.lab.cell import Cell, Results
+from ropewalk.lab.claims import Claim
+from ropewalk.lab.experiments import balance_pages as common
+from ropewalk.lab.experiments.options import Options
+from ropewalk.lab.figures import Figure
+
+NAME = "balance-quic"
+TITLE = "Pages over two equal uplinks and HTTP/3"
+ABOUT = "As balance-static, over HTTP/3: every connection is a flow of UDP packets."
+ASSUMPTIONS = (
+    *common.ASSUMPTIONS,
+    "The published capacities are unknown: 4 Mbit/s each way, 20 ms round trip, 256 KiB of queue. "
+    "A queue of 64 KiB drops a third of the packets of many new connections.",
+    "The paper loads one page; here it is the same pages as over TCP.",
+)
+CARRIERS = ("a", "b", "balance", "balance-no-affinity", "round-robin", "tunnel")
+TARGET = 0.30
+
+
+def cells(options: Options) -> list[Cell]:
+    """Every carrier but MPTCP, which carries no UDP."""
+    return common.static_cells(options, NAME, "h3", CARRIERS)
+
+
+def claims(results: Results) -> list[Claim]:
+    """What balancing takes from the load time over the first uplink alone."""
+    rows = []
+    alone = results.where("kernel", "h3", "a")
+    for carrier in CARRIERS:
+        found = results.where("kernel", "h3", carrier)
+        rows.append(common.mean_claim(f"h3, {carrier}", found))
+        if carrier in common.BALANCED:
+            target = None if carrier == "round-robin" else TARGET
+            rows.append(
+                common.reduction(f"h3, {carrier} against one uplink", found, alone, target, TARGET)
+            )
+    return rows
+
+
+def figures(results: Results) -> list[Figure]:
+    """Distributions and means."""
+    return common.figures(results, CARRIERS, "Two equal uplinks, HTTP/3")
