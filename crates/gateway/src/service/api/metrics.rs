@@ -8,6 +8,7 @@ use std::fmt::Write;
 use crate::engine::control::{PathStatus, Status, TunnelStatus};
 use crate::scheduler_names;
 use crate::service::balance::status::{BalanceStatus, UplinkStatus};
+use crate::service::direct::DirectStatus;
 
 /// Content type of the text.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -233,7 +234,40 @@ pub fn render(status: &Status) -> String {
             paths(&mut out, &status.tunnels);
         }
     }
+    if let Some(beside) = &status.direct {
+        direct(&mut out, beside);
+        uplinks(&mut out, &beside.spread);
+    }
     out
+}
+
+fn direct(out: &mut String, direct: &DirectStatus) {
+    let name = "ropewalk_direct_fallen_back";
+    head(
+        out,
+        name,
+        "Whether flows with two ways go beside the tunnel because the hub is not reached.",
+    );
+    sample(out, name, &[], f64::from(u8::from(direct.fallen_back)));
+    let name = "ropewalk_direct_fallbacks_total";
+    head(out, name, "Times that they began to.");
+    sample(out, name, &[], direct.fallbacks as f64);
+    let name = "ropewalk_direct_class";
+    head(
+        out,
+        name,
+        "Whether new flows of a class go beside the tunnel, by family.",
+    );
+    for class in &direct.classes {
+        for (family, now) in [("ipv4", &class.now_ipv4), ("ipv6", &class.now_ipv6)] {
+            let labels = [
+                ("class", class.class.as_str()),
+                ("via", class.via.as_str()),
+                ("family", family),
+            ];
+            sample(out, name, &labels, f64::from(u8::from(now == "direct")));
+        }
+    }
 }
 
 /// Name, help and value of a metric of an uplink.

@@ -1,0 +1,235 @@
+//! What a site adds to the firewall table: which of the flows that its routes lead into the tunnel go
+//! beside it.
+//!
+//! The first packet of a flow is classified; the connection's mark remembers the answer. A flow
+//! beside the tunnel has the mark of its uplink. One in the tunnel has a mark that leads to no
+//! uplink, so it follows the main table into the tunnel.
+//!
+//! Invariant: what has no mark of an uplink does not leave by an uplink as long as the main table
+//! leads it into the tunnel, and what has a mark of the tunnel never does.
+
+use std::fmt::Write;
+
+use ipnet::IpNet;
+use ropewalk_core::protect::Rule;
+
+use super::marks::{KEY_MASK, TABLE, TUNNEL_AUTO, TUNNEL_ONLY};
+use super::members::{FAMILIES, Family, Member};
+use super::ruleset::{Chain, interfaces, port_list, set};
+use crate::config::class::WITH_PORTS;
+use crate::config::direct::{Direct, Via};
+
+/// The tunnel that some flows go beside.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Split {
+    /// Its interface.
+    pub tun: String,
+    /// Addresses of this end, with the networks of the tunnel itself; none until the hub has
+    /// answered.
+    pub inner: Vec<IpNet>,
+    /// Which flows go which way.
+    pub direct: Box<Direct>,
+    /// Whether flows of classes with two ways go beside it.
+    pub fallen_back: bool,
+}
+
+impl Split {
+    fn address(&self, family: Family) -> Option<&IpNet> {
+        let mut inner = self.inner.iter();
+        inner.find(|net| Family::of(net.addr()) == family)
+    }
+
+    /// Whether new flows with two ways go beside the tunnel now.
+    #[must_use]
+    pub fn auto_is_direct(&self, family: Family) -> bool {
+        self.fallen_back || self.address(family).is_none()
+    }
+
+    /// Chains that lead to `choose` or into the tunnel; the first packet of a flow goes to
+    /// `classify`.
+    #[must_use]
+    pub fn chains(&self, members: &[Member]) -> Vec<Chain> {
+        let mark = |value: u32| format!("ct mark set ct mark and {:#x} or {value:#x}", !KEY_MASK);
+        let mut chains: Vec<Chain> = vec![
+            ("tunnel_auto".to_owned(), "", vec![mark(TUNNEL_AUTO)]),
+            ("auto".to_owned(), "", self.auto()),
+            ("tunnel".to_owned(), "", Vec::new()),
+            ("classify".to_owned(), "", self.classify()),
+        ];
+        for family in FAMILIES {
+            if self.address(family).is_none() {
+                let digit = family.digit();
+                // Without an address it could only wait until it gives up.
+                chains[2]
+                    .2
+                    .push(format!("meta nfproto ipv{digit} goto refuse"));
+            }
+        }
+        chains[2].2.push(mark(TUNNEL_ONLY));
+        let mut guard = Vec::new();
+        if !members.is_empty() {
+            guard.push(format!(
+                "oifname {{ {} }} ct mark and {KEY_MASK:#x} {{ {TUNNEL_ONLY:#x}, {TUNNEL_AUTO:#x} }} drop",
+                interfaces(members)
+            ));
+        }
+        let hook = "type filter hook postrouting priority filter;";
+        chains.push(("guard".to_owned(), hook, guard));
+        chains
+    }
+
+    /// What changes when flows fall back or return.
+    pub fn update(&self, out: &mut String) {
+        let _ = writeln!(out, "flush chain inet {TABLE} auto");
+        for rule in self.auto() {
+            let _ = writeln!(out, "add rule inet {TABLE} auto {rule}");
+        }
+    }
+
+    /// Elements of the map `restore`: packets of flows in the tunnel go where the main table says.
+    #[must_use]
+    pub fn restore() -> [String; 2] {
+        [TUNNEL_ONLY, TUNNEL_AUTO].map(|mark| format!("{mark:#x} : return"))
+    }
+
+    /// Hosts behind a site that forwards for them have its address in the tunnel: the hub knows no
+    /// other.
+    #[must_use]
+    pub fn translate(&self) -> Vec<String> {
+        let tun = format!("oifname \"{}\"", self.tun);
+        let mut rules = Vec::new();
+        if self.direct.spread.forward {
+            for net in &self.inner {
+                let (ip, own) = (Family::of(net.addr()).nft(), net.addr());
+                rules.push(format!("{tun} {ip} saddr != {own} snat {ip} to {own}"));
+            }
+        }
+        rules
+    }
+
+    fn auto(&self) -> Vec<String> {
+        let beside = FAMILIES
+            .into_iter()
+            .filter(|family| self.auto_is_direct(*family));
+        let mut rules: Vec<String> = beside
+            .map(|family| format!("meta nfproto ipv{} goto choose", family.digit()))
+            .collect();
+        rules.push("goto tunnel_auto".to_owned());
+        rules
+    }
+
+    fn classify(&self) -> Vec<String> {
+        // A flow that began before this table did stays as it is: no address would be translated.
+        let mut rules = vec!["ct status confirmed return".to_owned()];
+        for net in &self.inner {
+            let (ip, net) = (Family::of(net.addr()).nft(), net.trunc());
+            rules.push(format!("{ip} daddr {net} return"));
+        }
+        for class in &self.direct.classes {
+            let target = target(class.via);
+            let lines = conditions(&class.rule).into_iter();
+            rules.extend(lines.map(|line| format!("{line}{target}")));
+        }
+        rules.push(target(self.direct.others).to_owned());
+        rules
+    }
+}
+
+const fn target(via: Via) -> &'static str {
+    match via {
+        Via::Tunnel => "goto tunnel",
+        Via::Direct => "goto choose",
+        Via::Auto => "goto auto",
+    }
+}
+
+/// The conditions of a class, one line per alternative, each with a space at its end.
+fn conditions(rule: &Rule) -> Vec<String> {
+    let numbers = |list: &mut dyn Iterator<Item = &u8>| set(list.map(ToString::to_string));
+    let protocols = |list: Option<String>| {
+        list.map_or_else(String::new, |list| format!("meta l4proto {list} "))
+    };
+    let with_ports = match port_list(&rule.ports) {
+        None => vec![protocols(numbers(&mut rule.protocols.iter()))],
+        Some(ports) => {
+            let named = |number: &&u8| rule.protocols.is_empty() || rule.protocols.contains(number);
+            let some = numbers(&mut WITH_PORTS.iter().filter(named));
+            let some = some.into_iter();
+            some.flat_map(|list| {
+                ["dport", "sport"].map(|end| format!("meta l4proto {list} th {end} {ports} "))
+            })
+            .collect()
+        }
+    };
+    let Some(dscp) = numbers(&mut rule.dscp.iter()) else {
+        return with_ports;
+    };
+    let families = FAMILIES.iter().flat_map(|family| {
+        let codepoint = format!("{} dscp {dscp} ", family.nft());
+        with_ports
+            .iter()
+            .map(move |line| format!("{codepoint}{line}"))
+    });
+    families.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::config::site;
+
+    fn split(classes: &str, inner: &[&str]) -> Split {
+        let key = "Gb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=";
+        let hub = format!("[hub]\nkey = \"{key}\"\nendpoints = [\"h:1\"]\n{classes}");
+        let config = site::parse(Path::new("site.toml"), &hub).unwrap();
+        Split {
+            tun: config.common.interface,
+            inner: inner.iter().map(|net| net.parse().unwrap()).collect(),
+            direct: config.direct.unwrap(),
+            fallen_back: false,
+        }
+    }
+
+    fn chain(split: &Split, name: &str) -> Vec<String> {
+        let chains = split.chains(&[]);
+        let found = chains.into_iter().find(|(found, _, _)| found == name);
+        found.unwrap().2
+    }
+
+    const CLASSES: &str = "[[class]]\nname = \"calls\"\ndscp = [\"ef\"]\nprotect = \"duplicate\"\n\
+        [[class]]\nname = \"web\"\nports = [\"443\", \"8000-8100\"]\nprotocol = [\"tcp\"]\nvia = \"direct\"\n\
+        [direct]\nvia = \"auto\"\n";
+
+    #[test]
+    fn classes_become_lines_in_their_order_and_ports_count_at_either_end() {
+        let split = split(CLASSES, &["10.9.0.7/20"]);
+        assert_eq!(
+            chain(&split, "classify"),
+            [
+                "ct status confirmed return",
+                "ip daddr 10.9.0.0/20 return",
+                "ip dscp { 46 } goto tunnel",
+                "ip6 dscp { 46 } goto tunnel",
+                "meta l4proto { 6 } th dport { 443, 8000-8100 } goto choose",
+                "meta l4proto { 6 } th sport { 443, 8000-8100 } goto choose",
+                "goto auto",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_family_without_an_address_in_the_tunnel_is_refused_there_or_goes_direct() {
+        let mut split = split(CLASSES, &["10.9.0.7/20"]);
+        assert_eq!(chain(&split, "tunnel")[0], "meta nfproto ipv6 goto refuse");
+        let away = "meta nfproto ipv4 goto choose";
+        let lacking = "meta nfproto ipv6 goto choose";
+        assert_eq!(chain(&split, "auto"), [lacking, "goto tunnel_auto"]);
+        split.fallen_back = true;
+        assert_eq!(chain(&split, "auto"), [away, lacking, "goto tunnel_auto"]);
+        split.fallen_back = false;
+        split.inner.clear();
+        assert_eq!(chain(&split, "auto"), [away, lacking, "goto tunnel_auto"]);
+    }
+}
