@@ -4,14 +4,15 @@
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 use std::time::Duration;
 
-use ropewalk_e2e::{Ground, Lab, ready};
+use ropewalk_e2e::{Ground, Lab, machine_state, ready};
 use ropewalk_testbed::balanced::{self, PORT};
 use ropewalk_testbed::gateway::{Gateway, GatewaySpec, Status};
 use ropewalk_testbed::topology::{Cut, SERVER, SERVER_V6};
 use ropewalk_testbed::{Balanced, LinkSpec, Namespace, TopologySpec};
+use rustix::process::Signal;
 
 const COMMAND: Duration = Duration::from_secs(20);
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -19,6 +20,8 @@ const SERVERS: [IpAddr; 2] = [IpAddr::V4(SERVER), IpAddr::V6(SERVER_V6)];
 /// Ports of classes that go direct, and either way; the others go through the tunnel.
 const DIRECT: u16 = 443;
 const AUTO: u16 = 8_443;
+/// Traffic class of packets with the codepoint EF, which go through the tunnel whatever their port.
+const EF: u32 = 46 << 2;
 
 /// A site with a network behind it, and what goes beside its tunnel.
 struct Split {
@@ -28,13 +31,12 @@ struct Split {
 
 fn spec(more: &str) -> GatewaySpec {
     let class = |name: &str, port: u16, via: &str| {
-        format!(
-            "[[class]]\nname = \"{name}\"\nprotocol = [\"tcp\"]\nports = [\"{port}\"]\nvia = \"{via}\"\n"
-        )
+        format!("[[class]]\nname = \"{name}\"\nports = [\"{port}\"]\nvia = \"{via}\"\n")
     };
     GatewaySpec {
         more: format!(
-            "{}{}protect = \"adaptive\"\n\
+            "[[class]]\nname = \"calls\"\ndscp = [\"ef\"]\nprotect = \"duplicate\"\n\
+             {}{}protect = \"adaptive\"\n\
              [probe]\ntargets = [\"{SERVER}\", \"{SERVER_V6}\"]\n\
              [direct]\naffinity_minutes = 0\nforward = true\n{more}",
             class("video", DIRECT, "direct"),
@@ -102,26 +104,86 @@ fn echoes(stream: &mut TcpStream) -> bool {
     stream.write_all(b"x").is_ok() && stream.read_exact(&mut byte).is_ok() && byte == *b"x"
 }
 
-/// Counts, at the far ends of the uplinks, packets of TCP to a port of the server.
+/// Counts, at the far ends of the uplinks, packets of TCP to ports of the server.
 struct Tap<'a>(&'a Namespace);
 
 impl<'a> Tap<'a> {
-    fn new(internet: &'a Namespace, port: u16) -> Self {
-        let rule = format!("iifname \"isp*\" tcp dport {port} ip daddr {SERVER} counter");
-        let rule_v6 = format!("iifname \"isp*\" tcp dport {port} ip6 daddr {SERVER_V6} counter");
-        let table = format!(
-            "table inet tap {{ chain c {{ type filter hook prerouting priority raw;\n{rule}\n{rule_v6}\n}}\n}}\n"
-        );
-        internet.nft(&table).unwrap();
+    fn new(internet: &'a Namespace) -> Self {
+        let mut table =
+            "table inet tap { chain c { type filter hook prerouting priority raw;\n".to_owned();
+        for port in [DIRECT, PORT] {
+            for server in [
+                format!("ip daddr {SERVER}"),
+                format!("ip6 daddr {SERVER_V6}"),
+            ] {
+                table += &format!("iifname \"isp*\" tcp dport {port} {server} counter\n");
+            }
+        }
+        internet.nft(&(table + "}\n}\n")).unwrap();
         Self(internet)
     }
 
-    fn seen(&self) -> u64 {
+    /// Packets that came to this port beside the tunnel.
+    fn seen(&self, port: u16) -> u64 {
         let list = self.0.program("nft").args(["list", "table", "inet", "tap"]);
         let list = list.success(COMMAND).unwrap();
-        let counts = list.split("packets ").skip(1);
-        let number = |text: &str| text.split(' ').next()?.parse::<u64>().ok();
-        counts.filter_map(number).sum()
+        let of_port = list
+            .lines()
+            .filter(|line| line.contains(&format!("dport {port} ")));
+        let count = |line: &str| {
+            let (_, rest) = line.split_once("packets ")?;
+            rest.split(' ').next()?.parse::<u64>().ok()
+        };
+        of_port.map(|line| count(line).unwrap()).sum()
+    }
+}
+
+/// Where a connection with a traffic class came from.
+fn address_with(from: &Namespace, to: SocketAddr, class: u32) -> IpAddr {
+    let connect = || {
+        let socket = socket2::Socket::new(
+            socket2::Domain::for_address(to),
+            socket2::Type::STREAM,
+            None,
+        )?;
+        socket.set_tos_v4(class)?;
+        socket.connect(&to.into())?;
+        std::io::Result::Ok(TcpStream::from(socket))
+    };
+    let mut stream = from.enter(connect).unwrap().unwrap();
+    balanced::read_address(&mut stream).unwrap()
+}
+
+/// A datagram flow, and the server that it goes to.
+struct Datagrams {
+    client: UdpSocket,
+    server: UdpSocket,
+    to: SocketAddr,
+}
+
+impl Datagrams {
+    fn new(from: &Namespace, server: &Namespace) -> Self {
+        let to = SocketAddr::new(SERVER.into(), AUTO);
+        let server = server.enter(|| UdpSocket::bind(to)).unwrap().unwrap();
+        let client = from
+            .enter(|| UdpSocket::bind("0.0.0.0:0"))
+            .unwrap()
+            .unwrap();
+        for socket in [&client, &server] {
+            socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        }
+        Self { client, server, to }
+    }
+
+    /// Sends there and back; where it came from.
+    fn exchange(&self) -> IpAddr {
+        let mut buffer = [0; 16];
+        self.client.send_to(b"x", self.to).unwrap();
+        let (_, from) = self.server.recv_from(&mut buffer).unwrap();
+        self.server.send_to(b"y", from).unwrap();
+        let (_, answered) = self.client.recv_from(&mut buffer).unwrap();
+        assert_eq!(answered, self.to);
+        from.ip()
     }
 }
 
@@ -147,8 +209,15 @@ fn a_class_goes_over_the_uplinks_and_the_rest_through_the_tunnel() {
             }
         }
     }
-    let hub = split.lab.site.status().unwrap().tunnels[0].rx_packets;
-    assert!(hub > 0, "the tunnel carried nothing");
+    let marked = SocketAddr::new(SERVERS[0], DIRECT);
+    for (class, beside) in [(0, true), (EF, false)] {
+        let address = address_with(split.lab.topology.site(), marked, class);
+        let uplinks = split.lab.topology.uplinks();
+        let found = uplinks
+            .iter()
+            .any(|uplink| uplink.addresses.contains(&address));
+        assert_eq!(found, beside, "class {class} came from {address}");
+    }
     split.lab.topology.cut(0, Cut::Blackhole).unwrap();
     let dead = |status: &Status| {
         let uplinks = &status.direct.as_ref().unwrap().spread.uplinks;
@@ -171,7 +240,10 @@ fn with_a_dead_hub_auto_goes_direct_and_nothing_of_the_tunnel_leaves_beside_it()
         return;
     }
     let mut split = split("viadead", 1, "");
-    let tap = Tap::new(split.lab.topology.hub(), PORT);
+    let tap = Tap::new(split.lab.topology.hub());
+    let uplink = split.lab.topology.uplinks()[0].addresses[0];
+    let datagrams = Datagrams::new(split.balanced.client(), split.lab.topology.server());
+    assert_ne!(datagrams.exchange(), uplink);
     let mut through = Vec::new();
     for from in split.sources() {
         for server in SERVERS {
@@ -189,6 +261,11 @@ fn with_a_dead_hub_auto_goes_direct_and_nothing_of_the_tunnel_leaves_beside_it()
     }
     let status = split.wait_fallen_back(true);
     assert_eq!(status.direct.unwrap().fallbacks, 1);
+    assert_eq!(
+        datagrams.exchange(),
+        uplink,
+        "datagrams go on beside the tunnel"
+    );
     let mut beside = Vec::new();
     for from in split.sources() {
         for server in SERVERS {
@@ -221,13 +298,18 @@ fn with_a_dead_hub_auto_goes_direct_and_nothing_of_the_tunnel_leaves_beside_it()
     for stream in &mut beside {
         assert!(echoes(stream), "a direct flow was cut by the return");
     }
-    assert_eq!(tap.seen(), 0, "packets left beside the tunnel");
+    assert_eq!(
+        datagrams.exchange(),
+        uplink,
+        "datagrams were moved by the return"
+    );
+    assert_eq!(tap.seen(PORT), 0, "packets left beside the tunnel");
     let (mut own, _) = split.open(split.lab.topology.site(), SERVERS[0], PORT);
     split.lab.site.kill();
     let _ = own.write_all(b"x");
     std::thread::sleep(Duration::from_millis(500));
     assert_eq!(
-        tap.seen(),
+        tap.seen(PORT),
         0,
         "an open flow left beside the tunnel of a killed site"
     );
@@ -242,15 +324,12 @@ fn before_the_hub_has_answered_only_direct_flows_leave() {
     let ground = Ground::new(&TopologySpec::new("viaboot", links)).unwrap();
     let (balanced, topology) = (Balanced::new(&ground.topology).unwrap(), &ground.topology);
     balanced::listen(topology, DIRECT).unwrap();
-    let tap = Tap::new(topology.hub(), PORT);
-    let hub = Gateway::hub(
-        topology.hub(),
-        topology.directory(),
-        &GatewaySpec::default(),
-    )
-    .unwrap();
-    let token = hub.invite("site").unwrap();
+    let tap = Tap::new(topology.hub());
     let directory = topology.directory();
+    let mut hub = Gateway::hub(topology.hub(), directory, &GatewaySpec::default()).unwrap();
+    hub.start().unwrap();
+    let token = hub.invite("site").unwrap();
+    hub.kill();
     let mut site = Gateway::site(topology.site(), directory, "site", &token, &spec("")).unwrap();
     site.start().unwrap();
     for from in [topology.site(), balanced.client()] {
@@ -265,5 +344,62 @@ fn before_the_hub_has_answered_only_direct_flows_leave() {
             assert_ne!(refused.kind(), std::io::ErrorKind::TimedOut, "{refused}");
         }
     }
-    assert_eq!(tap.seen(), 0, "packets left beside the tunnel");
+    assert_eq!(tap.seen(PORT), 0, "packets left beside the tunnel");
+    assert!(tap.seen(DIRECT) > 0, "the counters count nothing");
+}
+
+#[test]
+fn the_machine_is_as_before_after_stop_interrupt_and_kill() {
+    if !ready() {
+        return;
+    }
+    let mut split = split("viastate", 1, "");
+    let (topology, site) = (&split.lab.topology, &mut split.lab.site);
+    let direct = SocketAddr::new(SERVERS[0], DIRECT);
+    Balanced::count_at(split.balanced.client(), direct, 3).unwrap();
+    let during = machine_state(topology.site());
+    for part in ["table inet ropewalk_balance", "suppress_ifgroup"] {
+        assert!(during.contains(part), "{part} is not in:\n{during}");
+    }
+    assert!(site.stop());
+    let before = machine_state(topology.site());
+    for part in ["ropewalk", "fwmark", "0x5242", "ip_forward = 1"] {
+        assert!(!before.contains(part), "{part} is in:\n{before}");
+    }
+    let plan = site.run(&["up", "--plan"]).unwrap().success().unwrap();
+    for part in [
+        "net.ipv4.ip_forward = 1",
+        "fwmark 0x11000000",
+        "chain classify",
+        "group 21058",
+    ] {
+        assert!(plan.contains(part), "{part} is not in:\n{plan}");
+    }
+    assert_eq!(
+        machine_state(topology.site()),
+        before,
+        "the plan changed something"
+    );
+    site.start().unwrap();
+    site.wait_paths(1, PATIENCE).unwrap();
+    site.signal(Signal::TERM);
+    let end = std::time::Instant::now() + PATIENCE;
+    while site.is_running() && std::time::Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(machine_state(topology.site()), before, "after SIGTERM");
+    site.start().unwrap();
+    site.wait_paths(1, PATIENCE).unwrap();
+    site.kill();
+    assert_ne!(
+        machine_state(topology.site()),
+        before,
+        "kill -9 leaves what is to be undone"
+    );
+    site.run(&["doctor", "--repair"]).unwrap();
+    assert_eq!(
+        machine_state(topology.site()),
+        before,
+        "after kill -9 and repair"
+    );
 }

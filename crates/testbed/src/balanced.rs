@@ -247,7 +247,10 @@ impl Balanced {
 }
 
 /// The line in which the server tells where a connection came from.
-fn read_address(stream: &mut TcpStream) -> Result<IpAddr> {
+///
+/// # Errors
+/// If it does not come.
+pub fn read_address(stream: &mut TcpStream) -> Result<IpAddr> {
     stream.set_read_timeout(Some(PATIENCE))?;
     let mut line = Vec::new();
     let mut byte = [0];

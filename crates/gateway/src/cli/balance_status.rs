@@ -150,6 +150,7 @@ fn shares(uplink: &UplinkStatus) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::service::direct::WayStatus;
 
     #[test]
     fn uplinks_show_state_share_and_reason() {
@@ -181,5 +182,31 @@ mod tests {
             assert!(text.contains(part), "{part} is not in:\n{text}");
         }
         assert!(!text.contains('\x1b'));
+    }
+
+    #[test]
+    fn a_site_shows_which_way_each_class_goes_now() {
+        let way = |class: &str, via: &str, now: &str| WayStatus {
+            class: class.to_owned(),
+            via: via.to_owned(),
+            now_ipv4: now.to_owned(),
+            now_ipv6: now.to_owned(),
+        };
+        let mut status = DirectStatus {
+            classes: vec![
+                way("mail", "auto", "tunnel"),
+                way("others", "tunnel", "tunnel"),
+            ],
+            ..DirectStatus::default()
+        };
+        let text = direct(&status, Style::plain());
+        assert!(text.contains("auto goes through the tunnel"), "{text}");
+        status.fallen_back = true;
+        status.fallbacks = 1;
+        status.classes[0] = way("mail", "auto", "direct");
+        let text = direct(&status, Style::plain());
+        for part in ["the hub is not reached", "fell back once", "auto    direct"] {
+            assert!(text.contains(part), "{part} is not in:\n{text}");
+        }
     }
 }

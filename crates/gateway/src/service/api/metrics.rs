@@ -408,6 +408,7 @@ fn escape(value: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::service::direct::WayStatus;
 
     #[test]
     fn every_sample_has_help_and_type_and_base_units() {
@@ -426,6 +427,20 @@ mod tests {
                 paths: vec![path],
                 ..TunnelStatus::default()
             }],
+            direct: Some(DirectStatus {
+                fallen_back: true,
+                classes: vec![WayStatus {
+                    class: "mail".to_owned(),
+                    via: "auto".to_owned(),
+                    now_ipv4: "direct".to_owned(),
+                    now_ipv6: "tunnel".to_owned(),
+                }],
+                spread: BalanceStatus {
+                    uplinks: vec![UplinkStatus::default()],
+                    ..BalanceStatus::default()
+                },
+                ..DirectStatus::default()
+            }),
             ..Status::default()
         };
         let text = render(&status);
@@ -451,6 +466,10 @@ mod tests {
             "uplink=\"w\\\"0\\\\\",transport=\"\"} 0.025\n",
             "ropewalk_path_delivery_rate_bytes_per_second{peer=\"hub\"",
             "ropewalk_tunnel_paths_up{peer=\"hub\"} 1\n",
+            "ropewalk_direct_fallen_back 1\n",
+            "ropewalk_direct_class{class=\"mail\",via=\"auto\",family=\"ipv4\"} 1\n",
+            "ropewalk_direct_class{class=\"mail\",via=\"auto\",family=\"ipv6\"} 0\n",
+            "ropewalk_uplink_flows{uplink=\"\"} 0\n",
             "direction=\"send\",scheduler=\"auto\"} 1\n",
         ] {
             assert!(text.contains(sample), "{sample} is not in\n{text}");

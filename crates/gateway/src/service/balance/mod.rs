@@ -29,7 +29,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use ipnet::IpNet;
 use ropewalk_core::balance::liveness::PROBE_INTERVAL;
 use ropewalk_io::netlink::{Interface, Watch};
 use ropewalk_types::Instant;
@@ -443,46 +442,6 @@ impl Balance {
             affinity: self.config.affinity,
             split: self.split.as_ref(),
         }
-    }
-
-    /// What is known of the tunnel.
-    pub(super) const fn split(&self) -> Option<&Split> {
-        self.split.as_ref()
-    }
-
-    /// Whether any uplink works.
-    pub(super) fn is_any_usable(&self) -> bool {
-        self.usable.iter().flatten().any(|usable| *usable)
-    }
-
-    /// The hub gave this end of the tunnel these addresses.
-    ///
-    /// # Errors
-    /// The firewall table cannot be changed.
-    pub(super) fn set_inner(&mut self, inner: &[IpNet]) -> anyhow::Result<()> {
-        if let Some(split) = &mut self.split {
-            split.inner = inner.to_vec();
-        }
-        setup::firewall(&ruleset::script(&self.view()))
-    }
-
-    /// Sends new flows with two ways beside the tunnel, or into it again. What was under way into it
-    /// and is no open connection takes the new way with its next packet.
-    ///
-    /// # Errors
-    /// The firewall table cannot be changed.
-    pub(super) fn fall_back(&mut self, fallen_back: bool) -> anyhow::Result<()> {
-        if let Some(split) = &mut self.split {
-            split.fallen_back = fallen_back;
-        }
-        setup::firewall(&ruleset::update(&self.view()))?;
-        if fallen_back {
-            tokio::task::spawn_blocking(|| match sever::leave_tunnel() {
-                Ok(count) => tracing::info!(flows = count, "flows left the tunnel"),
-                Err(error) => tracing::warn!(%error, "flows did not leave the tunnel"),
-            });
-        }
-        Ok(())
     }
 
     /// Acts on ways that died or came back.

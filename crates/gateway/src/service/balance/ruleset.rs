@@ -223,7 +223,7 @@ fn chains(view: &View<'_>) -> Vec<Chain> {
     choose.push("goto group_0".to_owned());
     chains.push(("choose".to_owned(), "", choose));
     if let Some(split) = view.split {
-        chains.extend(split.chains(view.members));
+        chains.extend(split.chains());
     }
     chains.extend(hooks(view));
     chains
@@ -378,7 +378,7 @@ fn hooks(view: &View<'_>) -> Vec<Chain> {
 }
 
 /// Names of interfaces as elements of a set.
-pub fn interfaces(members: &[Member]) -> String {
+fn interfaces(members: &[Member]) -> String {
     let names = members.iter().map(|member| format!("\"{}\"", member.name));
     names.collect::<Vec<_>>().join(", ")
 }

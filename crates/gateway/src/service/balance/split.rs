@@ -13,9 +13,11 @@ use std::fmt::Write;
 use ipnet::IpNet;
 use ropewalk_core::protect::Rule;
 
+use super::Balance;
 use super::marks::{KEY_MASK, TABLE, TUNNEL_AUTO, TUNNEL_ONLY};
-use super::members::{FAMILIES, Family, Member};
-use super::ruleset::{Chain, interfaces, port_list, set};
+use super::members::{FAMILIES, Family};
+use super::ruleset::{self, Chain, port_list, set};
+use super::{setup, sever};
 use crate::config::class::WITH_PORTS;
 use crate::config::direct::{Direct, Via};
 
@@ -48,34 +50,28 @@ impl Split {
     /// Chains that lead to `choose` or into the tunnel; the first packet of a flow goes to
     /// `classify`.
     #[must_use]
-    pub fn chains(&self, members: &[Member]) -> Vec<Chain> {
+    pub fn chains(&self) -> Vec<Chain> {
         let mark = |value: u32| format!("ct mark set ct mark and {:#x} or {value:#x}", !KEY_MASK);
-        let mut chains: Vec<Chain> = vec![
-            ("tunnel_auto".to_owned(), "", vec![mark(TUNNEL_AUTO)]),
-            ("auto".to_owned(), "", self.auto()),
-            ("tunnel".to_owned(), "", Vec::new()),
-            ("classify".to_owned(), "", self.classify()),
-        ];
-        for family in FAMILIES {
-            if self.address(family).is_none() {
-                let digit = family.digit();
-                // Without an address it could only wait until it gives up.
-                chains[2]
-                    .2
-                    .push(format!("meta nfproto ipv{digit} goto refuse"));
-            }
-        }
-        chains[2].2.push(mark(TUNNEL_ONLY));
-        let mut guard = Vec::new();
-        if !members.is_empty() {
-            guard.push(format!(
-                "oifname {{ {} }} ct mark and {KEY_MASK:#x} {{ {TUNNEL_ONLY:#x}, {TUNNEL_AUTO:#x} }} drop",
-                interfaces(members)
-            ));
-        }
-        let hook = "type filter hook postrouting priority filter;";
-        chains.push(("guard".to_owned(), hook, guard));
-        chains
+        // Without an address there it could only wait until it gives up.
+        let without = FAMILIES.into_iter().filter(|f| self.address(*f).is_none());
+        let refused = without.map(|f| format!("meta nfproto ipv{} goto refuse", f.digit()));
+        let tunnel = refused.chain([mark(TUNNEL_ONLY)]).collect();
+        // The interface may be gone with a process that was killed, and its routes for a moment.
+        let guard = format!(
+            "ct mark and {KEY_MASK:#x} {{ {TUNNEL_ONLY:#x}, {TUNNEL_AUTO:#x} }} ct direction original \
+             oifname != \"{}\" drop",
+            self.tun
+        );
+        let behind_routing = "type filter hook postrouting priority filter;";
+        let chain = |name: &str, hook, rules| (name.to_owned(), hook, rules);
+        vec![
+            chain("tunnel_auto", "", vec![mark(TUNNEL_AUTO)]),
+            // Filled by `update`.
+            chain("auto", "", Vec::new()),
+            chain("tunnel", "", tunnel),
+            chain("classify", "", self.classify()),
+            chain("guard", behind_routing, vec![guard]),
+        ]
     }
 
     /// What changes when flows fall back or return.
@@ -132,6 +128,48 @@ impl Split {
         }
         rules.push(target(self.direct.others).to_owned());
         rules
+    }
+}
+
+impl Balance {
+    /// What is known of the tunnel.
+    pub(in crate::service) const fn split(&self) -> Option<&Split> {
+        self.split.as_ref()
+    }
+
+    /// Whether any uplink works.
+    pub(in crate::service) fn is_any_usable(&self) -> bool {
+        self.usable.iter().flatten().any(|usable| *usable)
+    }
+
+    /// The hub gave this end of the tunnel these addresses.
+    ///
+    /// # Errors
+    /// The firewall table cannot be changed.
+    pub(in crate::service) fn set_inner(&mut self, inner: &[IpNet]) -> anyhow::Result<()> {
+        if let Some(split) = &mut self.split {
+            split.inner = inner.to_vec();
+        }
+        setup::firewall(&ruleset::script(&self.view()))
+    }
+
+    /// Sends new flows with two ways beside the tunnel, or into it again. What was under way into it
+    /// and is no open connection takes the new way with its next packet.
+    ///
+    /// # Errors
+    /// The firewall table cannot be changed.
+    pub(in crate::service) fn fall_back(&mut self, fallen_back: bool) -> anyhow::Result<()> {
+        if let Some(split) = &mut self.split {
+            split.fallen_back = fallen_back;
+        }
+        setup::firewall(&ruleset::update(&self.view()))?;
+        if fallen_back {
+            tokio::task::spawn_blocking(|| match sever::leave_tunnel() {
+                Ok(count) => tracing::info!(flows = count, "flows left the tunnel"),
+                Err(error) => tracing::warn!(%error, "flows did not leave the tunnel"),
+            });
+        }
+        Ok(())
     }
 }
 
@@ -193,7 +231,7 @@ mod tests {
     }
 
     fn chain(split: &Split, name: &str) -> Vec<String> {
-        let chains = split.chains(&[]);
+        let chains = split.chains();
         let found = chains.into_iter().find(|(found, _, _)| found == name);
         found.unwrap().2
     }
@@ -225,11 +263,11 @@ mod tests {
         assert_eq!(chain(&split, "tunnel")[0], "meta nfproto ipv6 goto refuse");
         let away = "meta nfproto ipv4 goto choose";
         let lacking = "meta nfproto ipv6 goto choose";
-        assert_eq!(chain(&split, "auto"), [lacking, "goto tunnel_auto"]);
+        assert_eq!(split.auto(), [lacking, "goto tunnel_auto"]);
         split.fallen_back = true;
-        assert_eq!(chain(&split, "auto"), [away, lacking, "goto tunnel_auto"]);
+        assert_eq!(split.auto(), [away, lacking, "goto tunnel_auto"]);
         split.fallen_back = false;
         split.inner.clear();
-        assert_eq!(chain(&split, "auto"), [away, lacking, "goto tunnel_auto"]);
+        assert_eq!(split.auto(), [away, lacking, "goto tunnel_auto"]);
     }
 }
