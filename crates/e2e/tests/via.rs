@@ -218,6 +218,10 @@ fn a_class_goes_over_the_uplinks_and_the_rest_through_the_tunnel() {
             .any(|uplink| uplink.addresses.contains(&address));
         assert_eq!(found, beside, "class {class} came from {address}");
     }
+    let from = split.balanced.client();
+    let open = |port| split.open(from, SERVERS[0], port).0;
+    let mut waiting: Vec<TcpStream> = (0..8).map(|_| open(DIRECT)).collect();
+    let mut through = open(PORT);
     split.lab.topology.cut(0, Cut::Blackhole).unwrap();
     let dead = |status: &Status| {
         let uplinks = &status.direct.as_ref().unwrap().spread.uplinks;
@@ -228,6 +232,15 @@ fn a_class_goes_over_the_uplinks_and_the_rest_through_the_tunnel() {
         .site
         .wait_for("dead uplink", PATIENCE, dead)
         .unwrap();
+    let reset = waiting.iter_mut().filter_map(|stream| {
+        stream
+            .set_read_timeout(Some(Duration::from_millis(500)))
+            .unwrap();
+        let error = stream.read(&mut [0]).err()?;
+        (error.kind() == std::io::ErrorKind::ConnectionReset).then_some(())
+    });
+    assert_eq!(reset.count(), 6, "of those over the dead uplink");
+    assert!(echoes(&mut through), "a flow through the tunnel was ended");
     for from in split.sources() {
         assert_eq!(split.ways(from, SERVERS[0], DIRECT, 10), [0, 10, 0]);
         assert_eq!(split.ways(from, SERVERS[0], PORT, 2), [0, 0, 2]);

@@ -309,7 +309,7 @@ fn parse_ip(text: &str) -> Result<IpAddr, String> {
 }
 
 /// A network, or an address as the network of it alone.
-fn parse_net(text: &str) -> Result<IpNet, String> {
+pub(super) fn parse_net(text: &str) -> Result<IpNet, String> {
     let net = text.parse::<IpNet>();
     net.or_else(|_| text.parse::<IpAddr>().map(IpNet::from))
         .map(|net| net.trunc())

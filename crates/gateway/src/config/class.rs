@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use ropewalk_core::code::REDUNDANCY_MAX;
-use ropewalk_core::protect::{CLASSES_MAX, Class, Classes, Ports, Protection, Rule};
+use ropewalk_core::protect::{CLASSES_MAX, Class, Classes, Network, Ports, Protection, Rule};
 
+use super::balance::parse_net;
 use super::direct::{VIA_EXAMPLE, Via};
 use super::reader::Section;
 
@@ -120,6 +121,9 @@ fn read_class(class: &mut Section<'_>, via: Via) -> Option<Class> {
     let dscp = class.list("dscp", "[\"ef\", \"cs5\", \"34\"]", LIST_MAX, parse_dscp);
     let protocols = class.list("protocol", "[\"udp\", \"icmp\"]", LIST_MAX, parse_protocol);
     let ports = class.list("ports", "[\"53\", \"16384-32767\"]", LIST_MAX, parse_ports);
+    let networks = "[\"192.0.2.0/24\", \"2001:db8::/32\"]";
+    let addresses = class.list("addresses", networks, LIST_MAX, parse_net);
+    let addresses = addresses.unwrap_or_default().into_iter();
     let (protocols, ports) = (protocols.unwrap_or_default(), ports.unwrap_or_default());
     if !ports.is_empty() && !protocols.is_empty() && !protocols.iter().any(has_ports) {
         let remedy =
@@ -135,6 +139,12 @@ fn read_class(class: &mut Section<'_>, via: Via) -> Option<Class> {
             dscp: dscp.unwrap_or_default(),
             protocols,
             ports,
+            addresses: addresses
+                .map(|net| Network {
+                    address: net.network(),
+                    prefix: net.prefix_len(),
+                })
+                .collect(),
             packet_bytes_max: bytes.map_or(0, |bytes| bytes as usize),
         },
         protection: protection?,

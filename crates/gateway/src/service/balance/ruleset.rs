@@ -204,7 +204,7 @@ fn chains(view: &View<'_>) -> Vec<Chain> {
         // What still comes in, such as what a portal answers to a probe, does no harm.
         refuse.insert(
             1,
-            format!("iifname {{ {} }} return", interfaces(view.members)),
+            format!("iifname {{ {} }} return", names_of(view.members)),
         );
     }
     let mut chains: Vec<Chain> = vec![("refuse".to_owned(), "", refuse)];
@@ -314,7 +314,7 @@ fn hooks(view: &View<'_>) -> Vec<Chain> {
     };
     // Where the main table leads flows that are to be spread.
     let (led_to, first) = match view.split {
-        None => (interfaces(view.members), "goto choose"),
+        None => (names_of(view.members), "goto choose"),
         Some(split) => (format!("\"{}\"", split.tun), "goto classify"),
     };
     let restore = format!("ct mark and {KEY_MASK:#x} vmap @restore");
@@ -331,7 +331,7 @@ fn hooks(view: &View<'_>) -> Vec<Chain> {
         format!("meta mark and {:#x} != 0 return", BALANCED | OWN),
     ];
     let mut translate = Vec::new();
-    if view.members.is_empty() {
+    if view.members.is_empty() && view.split.is_none() {
         arriving.push("return".to_owned());
         leaving.push("return".to_owned());
     } else {
@@ -341,6 +341,8 @@ fn hooks(view: &View<'_>) -> Vec<Chain> {
         // What another route than a default one leads elsewhere stays as it is.
         arriving.push(format!("fib daddr oifname != {{ {led_to} }} return"));
         leaving.push(format!("oifname != {{ {led_to} }} return"));
+    }
+    if !view.members.is_empty() {
         translate.push(format!("oifname vmap {{ {} }}", with_name("leave")));
     }
     arriving.extend([local.clone(), link_local.clone(), first.clone()]);
@@ -378,7 +380,7 @@ fn hooks(view: &View<'_>) -> Vec<Chain> {
 }
 
 /// Names of interfaces as elements of a set.
-fn interfaces(members: &[Member]) -> String {
+fn names_of(members: &[Member]) -> String {
     let names = members.iter().map(|member| format!("\"{}\"", member.name));
     names.collect::<Vec<_>>().join(", ")
 }

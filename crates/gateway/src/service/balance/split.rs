@@ -199,16 +199,35 @@ fn conditions(rule: &Rule) -> Vec<String> {
             .collect()
         }
     };
-    let Some(dscp) = numbers(&mut rule.dscp.iter()) else {
+    let dscp = numbers(&mut rule.dscp.iter());
+    if dscp.is_none() && rule.addresses.is_empty() {
         return with_ports;
+    }
+    let of_family = |family: Family| {
+        let ip = family.nft();
+        let codepoint = dscp.as_ref().map(|list| format!("{ip} dscp {list} "));
+        let codepoint = codepoint.unwrap_or_default();
+        let networks = rule.addresses.iter();
+        let networks = networks.filter(|network| Family::of(network.address) == family);
+        let networks =
+            set(networks.map(|network| format!("{}/{}", network.address, network.prefix)));
+        let ends = match networks {
+            Some(list) => ["daddr", "saddr"]
+                .map(|end| format!("{ip} {end} {list} "))
+                .to_vec(),
+            None if rule.addresses.is_empty() => vec![String::new()],
+            None => Vec::new(),
+        };
+        let with_ports = with_ports.clone();
+        ends.into_iter().flat_map(move |end| {
+            let start = format!("{codepoint}{end}");
+            with_ports
+                .clone()
+                .into_iter()
+                .map(move |line| start.clone() + &line)
+        })
     };
-    let families = FAMILIES.iter().flat_map(|family| {
-        let codepoint = format!("{} dscp {dscp} ", family.nft());
-        with_ports
-            .iter()
-            .map(move |line| format!("{codepoint}{line}"))
-    });
-    families.collect()
+    FAMILIES.into_iter().flat_map(of_family).collect()
 }
 
 #[cfg(test)]
@@ -255,6 +274,24 @@ mod tests {
                 "goto auto",
             ]
         );
+    }
+
+    #[test]
+    fn addresses_count_at_either_end_in_their_family_only() {
+        let class = "[[class]]\nname = \"cdn\"\nvia = \"direct\"\nports = [\"80\"]\nprotocol = [\"tcp\"]\n\
+            addresses = [\"192.0.2.0/24\", \"198.51.100.1\"]\n";
+        let split = split(class, &[]);
+        let nets = "{ 192.0.2.0/24, 198.51.100.1/32 }";
+        let mut expected = vec!["ct status confirmed return".to_owned()];
+        for end in ["daddr", "saddr"] {
+            for port in ["dport", "sport"] {
+                expected.push(format!(
+                    "ip {end} {nets} meta l4proto {{ 6 }} th {port} {{ 80 }} goto choose"
+                ));
+            }
+        }
+        expected.push("goto tunnel".to_owned());
+        assert_eq!(chain(&split, "classify"), expected);
     }
 
     #[test]
