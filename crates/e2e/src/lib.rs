@@ -25,8 +25,11 @@ use ropewalk_testbed::traffic::Direction;
 use ropewalk_testbed::traffic::bulk::{self, Amount, BulkReport, BulkSpec};
 use ropewalk_testbed::traffic::probe::{Probe, ProbeSpec};
 use ropewalk_testbed::{
-    LinkSpec, Serial, Topology, TopologySpec, programs, remove_leftovers, serial,
+    LinkSpec, Namespace, Serial, Topology, TopologySpec, programs, remove_leftovers, serial,
 };
+
+/// Longest time of a command that only reads.
+const COMMAND: Duration = Duration::from_secs(20);
 
 /// A site and a hub, joined over every uplink, with a server behind the hub. It holds the lock
 /// that keeps other tests away.
@@ -159,6 +162,32 @@ pub fn whole(report: BulkReport) -> Result<BulkReport> {
         );
     }
     Ok(report)
+}
+
+/// What the programs could change of a machine: firewall, rules, routes, settings.
+///
+/// # Panics
+/// If it cannot be read.
+#[must_use]
+pub fn machine_state(site: &Namespace) -> String {
+    let mut out = String::new();
+    for words in [
+        ["nft", "list", "ruleset"].as_slice(),
+        &["ip", "rule"],
+        &["ip", "-6", "rule"],
+        &["ip", "route", "show", "table", "all"],
+        &["ip", "-6", "route", "show", "table", "all"],
+        &[
+            "sysctl",
+            "-a",
+            "--pattern",
+            "forward|rp_filter|accept_ra|src_valid",
+        ],
+    ] {
+        let program = site.program(words[0]).args(&words[1..]);
+        out += &program.run(COMMAND).expect("a command that reads").stdout;
+    }
+    out
 }
 
 /// Whether tests can run here; says why not.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use ropewalk_e2e::{Ground, ready, whole};
+use ropewalk_e2e::{Ground, machine_state as state, ready, whole};
 use ropewalk_testbed::balanced::{PORT, UplinkStatus};
 use ropewalk_testbed::topology::{Cut, SERVER, SERVER_V6};
 use ropewalk_testbed::traffic::Endpoints;
@@ -119,28 +119,6 @@ fn udp_and_echoes_pass_in_both_families() {
             assert_eq!(report.received, 3, "{report:?}");
         }
     }
-}
-
-/// What this program could change of the machine.
-fn state(site: &Namespace) -> String {
-    let mut out = String::new();
-    for words in [
-        ["nft", "list", "ruleset"].as_slice(),
-        &["ip", "rule"],
-        &["ip", "-6", "rule"],
-        &["ip", "route", "show", "table", "all"],
-        &["ip", "-6", "route", "show", "table", "all"],
-        &[
-            "sysctl",
-            "-a",
-            "--pattern",
-            "forward|rp_filter|accept_ra|src_valid",
-        ],
-    ] {
-        let program = site.program(words[0]).args(&words[1..]);
-        out += &program.run(COMMAND).unwrap().stdout;
-    }
-    out
 }
 
 #[test]

@@ -13,7 +13,7 @@ use std::net::IpAddr;
 
 pub use change::{
     TABLE_MAIN, add_address, add_route, add_rule, delete_address, delete_route, delete_rule,
-    flush_table, set_mtu, set_up,
+    flush_table, set_group, set_mtu, set_up,
 };
 pub use view::snapshot;
 pub use watch::{Watch, WatchCallback};
@@ -105,6 +105,8 @@ pub struct RuleSpec {
     pub source: Option<(IpAddr, u8)>,
     /// Ignore what the table finds if its prefix is at most this long: 0 ignores default routes.
     pub suppress_prefix: Option<u32>,
+    /// Ignore what the table finds if it leads to an interface of this group.
+    pub suppress_group: Option<u32>,
     /// Table to look in.
     pub table: u32,
 }

@@ -254,6 +254,7 @@ fn rules_can_be_set_twice_and_removed_twice() {
             fwmask: Some(0xff),
             source: None,
             suppress_prefix: None,
+            suppress_group: Some(7),
             table: 5001,
         };
         let network = (ip(if ipv6 { "fd95::1" } else { "10.95.0.1" }), 16);
@@ -261,7 +262,7 @@ fn rules_can_be_set_twice_and_removed_twice() {
             priority: 998,
             fwmark: None,
             source: Some(network),
-            suppress_prefix: None,
+            suppress_group: None,
             ..marked.clone()
         };
         [marked, from]
@@ -276,7 +277,7 @@ fn rules_can_be_set_twice_and_removed_twice() {
     let shown = [namespace.run("ip rule"), namespace.run("ip -6 rule")];
     for (shown, network) in shown.iter().zip(["10.95.0.0/16", "fd95::/16"]) {
         assert!(
-            shown.contains("999:\tfrom all fwmark 0x70/0xff lookup 5001"),
+            shown.contains("999:\tfrom all fwmark 0x70/0xff lookup 5001 suppress_ifgroup 7"),
             "{shown}"
         );
         assert!(

@@ -73,11 +73,7 @@ impl Balanced {
         let far = ROUTER.map(|ip| address_command(ip, length(ip), "lan0"));
         site.ip(&far.concat())?;
         client.ip(&near)?;
-        for address in [IpAddr::from(SERVER), SERVER_V6.into()] {
-            let address = SocketAddr::new(address, PORT);
-            let listener = topology.server().enter(|| TcpListener::bind(address))??;
-            std::thread::spawn(move || serve(&listener));
-        }
+        listen(topology, PORT)?;
         Ok(Self {
             client,
             site,
@@ -234,7 +230,18 @@ impl Balanced {
         server: IpAddr,
         count: usize,
     ) -> Result<BTreeMap<IpAddr, usize>> {
-        let address = SocketAddr::new(server, PORT);
+        Self::count_at(from, SocketAddr::new(server, PORT), count)
+    }
+
+    /// The same to another port of the server.
+    ///
+    /// # Errors
+    /// If one cannot be opened.
+    pub fn count_at(
+        from: &Namespace,
+        address: SocketAddr,
+        count: usize,
+    ) -> Result<BTreeMap<IpAddr, usize>> {
         from.enter(|| {
             let mut counts = BTreeMap::new();
             for _ in 0..count {
@@ -251,7 +258,10 @@ impl Balanced {
 }
 
 /// The line in which the server tells where a connection came from.
-fn read_address(stream: &mut TcpStream) -> Result<IpAddr> {
+///
+/// # Errors
+/// If it does not come.
+pub fn read_address(stream: &mut TcpStream) -> Result<IpAddr> {
     stream.set_read_timeout(Some(PATIENCE))?;
     let mut line = Vec::new();
     let mut byte = [0];
@@ -267,13 +277,30 @@ fn read_address(stream: &mut TcpStream) -> Result<IpAddr> {
         .with_context(|| format!("{text:?} is no address"))
 }
 
-/// Tells each client its address and keeps the connection until the client ends it.
+/// Lets the server of a topology listen at one more port.
+///
+/// # Errors
+/// If the port is taken.
+pub fn listen(topology: &Topology, port: u16) -> Result<()> {
+    for address in [IpAddr::from(SERVER), SERVER_V6.into()] {
+        let address = SocketAddr::new(address, port);
+        let listener = topology.server().enter(|| TcpListener::bind(address))??;
+        std::thread::spawn(move || serve(&listener));
+    }
+    Ok(())
+}
+
+/// Tells each client its address, and sends back what it sends until it ends the connection.
 fn serve(listener: &TcpListener) {
     while let Ok((mut stream, from)) = listener.accept() {
         std::thread::spawn(move || {
             let _ = stream.write_all(format!("{}\n", from.ip()).as_bytes());
             let mut rest = [0; 1_024];
-            while matches!(stream.read(&mut rest), Ok(count) if count > 0) {}
+            while let Ok(count @ 1..) = stream.read(&mut rest) {
+                if stream.write_all(&rest[..count]).is_err() {
+                    break;
+                }
+            }
         });
     }
 }

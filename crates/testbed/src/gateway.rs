@@ -12,6 +12,7 @@ use anyhow::{Context, Result, bail};
 use rustix::process::Signal;
 use serde::Deserialize;
 
+use crate::balanced::UplinkStatus;
 use crate::namespace::Namespace;
 use crate::process::{Finished, Process, Program};
 use crate::topology::{HUB, HUB_V6, Topology};
@@ -55,6 +56,27 @@ pub struct Status {
     pub drops: std::collections::BTreeMap<String, u64>,
     /// One per peer.
     pub tunnels: Vec<TunnelStatus>,
+    /// What goes beside the tunnel, if anything may.
+    pub direct: Option<DirectStatus>,
+}
+
+/// What a site sends beside its tunnel.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct DirectStatus {
+    /// Whether flows with two ways go beside it because the hub is not reached.
+    pub fallen_back: bool,
+    /// Times that they began to.
+    pub fallbacks: u64,
+    /// How they are spread.
+    pub spread: Spread,
+}
+
+/// How flows are spread over uplinks.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct Spread {
+    /// The uplinks.
+    pub uplinks: Vec<UplinkStatus>,
 }
 
 /// State of a tunnel.

@@ -9,12 +9,14 @@
 //! least expected finish is join-the-shortest-queue with unequal servers.
 
 pub mod capacity;
+pub mod fallback;
 pub mod finish;
 pub mod liveness;
 mod policy;
 pub mod smooth;
 
 pub use capacity::{Capacity, Sample};
+pub use fallback::Fallback;
 pub use liveness::{Liveness, State};
 pub use policy::{Candidate, Expected, Mode, UnknownMode, shares};
 

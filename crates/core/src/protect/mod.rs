@@ -7,7 +7,7 @@
 
 mod rule;
 
-pub use rule::{Ports, Rule};
+pub use rule::{Network, Ports, Rule};
 
 use core::fmt;
 use core::str::FromStr;

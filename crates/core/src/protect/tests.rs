@@ -47,6 +47,50 @@ fn the_first_class_that_matches_in_all_respects_counts() {
 }
 
 #[test]
+fn either_address_may_lie_in_a_network_of_its_family() {
+    let rule = |nets: &[(&str, u8)]| Rule {
+        addresses: nets
+            .iter()
+            .map(|(address, prefix)| Network {
+                address: address.parse().unwrap(),
+                prefix: *prefix,
+            })
+            .collect(),
+        ..Rule::default()
+    };
+    let mut v4 = vec![0; 28];
+    v4[0] = 0x45;
+    v4[3] = 28;
+    v4[9] = 17;
+    v4[12..20].copy_from_slice(&[10, 0, 0, 1, 192, 0, 2, 7]);
+    let mut v6 = vec![0; 48];
+    v6[0] = 0x60;
+    v6[5] = 8;
+    v6[6] = 17;
+    v6[8..12].copy_from_slice(&[0x20, 0x01, 0x0d, 0xb8]);
+    v6[24] = 0xfd;
+    for (packet, nets, expected) in [
+        (&v4, &[("192.0.2.0", 24)][..], true),
+        (&v4, &[("192.0.2.8", 29), ("10.0.0.1", 32)], true),
+        (&v4, &[("192.0.2.8", 29), ("10.0.0.0", 32)], false),
+        (&v4, &[("0.0.0.0", 0)], true),
+        (&v4, &[("::", 0)], false),
+        (&v6, &[("::", 0)], true),
+        (&v6, &[("0.0.0.0", 0)], false),
+        (&v6, &[("2001:db8::", 128)], true),
+        (&v6, &[("fc00::", 7)], true),
+        (&v6, &[("fe00::", 7)], false),
+    ] {
+        let info = PacketInfo::parse(packet).unwrap();
+        assert_eq!(
+            rule(nets).matches(&info, packet.len()),
+            expected,
+            "{nets:?}"
+        );
+    }
+}
+
+#[test]
 fn there_are_no_more_classes_than_numbers() {
     let rules = (0..40).map(|n| class(&n.to_string(), Rule::default()));
     let classes = Classes::new(Class::default(), rules);

@@ -6,10 +6,10 @@ use anyhow::{Context, bail};
 use clap::Args;
 
 use super::Global;
-use super::output::{self, Colour, Style};
+use super::{output, plan};
 use crate::config::template;
 use crate::exit::WrongUsage;
-use crate::service::balance::{Plan, plan};
+use crate::service::balance;
 use crate::{config, files, logging, service};
 
 const EXAMPLES: &str = "Examples:
@@ -61,13 +61,7 @@ impl Balance {
             }
         })?;
         if self.plan {
-            let plan = plan(&config)?;
-            let text = if self.json {
-                format!("{}\n", serde_json::to_string_pretty(&plan)?)
-            } else {
-                render(&plan, Style::of_stdout())
-            };
-            return output::print(&text).map_err(Into::into);
+            return plan::print(&balance::plan(&config, None)?, self.json);
         }
         logging::start(global.verbose, global.log_format, &config.common.log)?;
         service::run_balance(&path, config)
@@ -88,23 +82,4 @@ fn init(path: &Path) -> anyhow::Result<()> {
         path.display()
     ));
     Ok(())
-}
-
-fn render(plan: &Plan, style: Style) -> String {
-    let mut out = String::new();
-    let mut section = |title: &str, lines: &[String]| {
-        out.push_str(&format!("{}\n", style.paint(Colour::Bold, title)));
-        for line in lines {
-            out.push_str(&format!("  {line}\n"));
-        }
-        if lines.is_empty() {
-            out.push_str("  none\n");
-        }
-    };
-    section("uplinks", &plan.uplinks);
-    section("kernel settings", &plan.settings);
-    section("routing", &plan.routing);
-    let script: Vec<String> = plan.firewall.lines().map(str::to_owned).collect();
-    section(&format!("firewall table {}", plan.table), &script);
-    out
 }

@@ -1,31 +1,71 @@
-//! What `ropewalk status` shows of `ropewalk balance`.
+//! What `ropewalk status` shows of `ropewalk balance`, and of what a site sends beside its tunnel.
 
 use super::output::{self, Colour, Style, Table};
 use crate::engine::control::Status;
 use crate::service::balance::status::{BalanceStatus, UplinkStatus};
+use crate::service::direct::DirectStatus;
 
-/// Uplinks and rules as tables.
+/// Uplinks and rules as tables, under a line of who it is.
 #[must_use]
 pub fn render(status: &Status, balance: &BalanceStatus, style: Style) -> String {
-    let affinity = match balance.affinity_s {
-        0 => "no affinity".to_owned(),
-        seconds => format!("affinity {} min", seconds / 60),
-    };
-    let side = format!(
-        "mode {}, {affinity}, version {}",
-        balance.mode, status.version
-    );
-    let mut out = format!(
+    let side = format!("{}, version {}", sharing(balance), status.version);
+    let head = format!(
         "{}  {}  running for {}\n\n",
         style.paint(Colour::Bold, &status.role),
         style.paint(Colour::Dim, &side),
         output::duration(status.uptime_s),
     );
-    if balance.uplinks.is_empty() {
-        out.push_str("no uplinks: no interface has an address and a default route\n");
-        return out;
+    head + &tables(balance, style)
+}
+
+/// What a site sends beside its tunnel: which classes, and over which uplinks.
+#[must_use]
+pub fn direct(direct: &DirectStatus, style: Style) -> String {
+    let state = if direct.fallen_back {
+        style.paint(
+            Colour::Yellow,
+            "fallen back: the hub is not reached, auto goes direct",
+        )
+    } else {
+        "auto goes through the tunnel".to_owned()
+    };
+    let mut table = Table::new(&["CLASS", "VIA", "NOW IPv4", "NOW IPv6"]);
+    for class in &direct.classes {
+        let colour = |now: &str| (class.via == "auto" && now == "direct").then_some(Colour::Yellow);
+        table.row(vec![
+            (class.class.clone(), None),
+            (class.via.clone(), None),
+            (class.now_ipv4.clone(), colour(&class.now_ipv4)),
+            (class.now_ipv6.clone(), colour(&class.now_ipv6)),
+        ]);
     }
-    out.push_str(&uplinks(&balance.uplinks, style));
+    let times = match direct.fallbacks {
+        0 => String::new(),
+        1 => ", fell back once".to_owned(),
+        count => format!(", fell back {count} times"),
+    };
+    format!(
+        "{}  {state}{times}  {}\n{}\n{}",
+        style.paint(Colour::Bold, "direct"),
+        style.paint(Colour::Dim, &sharing(&direct.spread)),
+        table.render(style, "  "),
+        tables(&direct.spread, style),
+    )
+}
+
+fn sharing(balance: &BalanceStatus) -> String {
+    let affinity = match balance.affinity_s {
+        0 => "no affinity".to_owned(),
+        seconds => format!("affinity {} min", seconds / 60),
+    };
+    format!("mode {}, {affinity}", balance.mode)
+}
+
+fn tables(balance: &BalanceStatus, style: Style) -> String {
+    if balance.uplinks.is_empty() {
+        return "no uplinks: no interface has an address and a default route\n".to_owned();
+    }
+    let mut out = uplinks(&balance.uplinks, style);
     if !balance.rules.is_empty() {
         let mut table = Table::new(&["RULE", "IPv4 OVER", "IPv6 OVER", "ADDRESSES OF NAMES"]);
         for rule in &balance.rules {
@@ -110,6 +150,7 @@ fn shares(uplink: &UplinkStatus) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::service::direct::WayStatus;
 
     #[test]
     fn uplinks_show_state_share_and_reason() {
@@ -141,5 +182,31 @@ mod tests {
             assert!(text.contains(part), "{part} is not in:\n{text}");
         }
         assert!(!text.contains('\x1b'));
+    }
+
+    #[test]
+    fn a_site_shows_which_way_each_class_goes_now() {
+        let way = |class: &str, via: &str, now: &str| WayStatus {
+            class: class.to_owned(),
+            via: via.to_owned(),
+            now_ipv4: now.to_owned(),
+            now_ipv6: now.to_owned(),
+        };
+        let mut status = DirectStatus {
+            classes: vec![
+                way("mail", "auto", "tunnel"),
+                way("others", "tunnel", "tunnel"),
+            ],
+            ..DirectStatus::default()
+        };
+        let text = direct(&status, Style::plain());
+        assert!(text.contains("auto goes through the tunnel"), "{text}");
+        status.fallen_back = true;
+        status.fallbacks = 1;
+        status.classes[0] = way("mail", "auto", "direct");
+        let text = direct(&status, Style::plain());
+        for part in ["the hub is not reached", "fell back once", "auto    direct"] {
+            assert!(text.contains(part), "{part} is not in:\n{text}");
+        }
     }
 }

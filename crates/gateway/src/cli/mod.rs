@@ -13,6 +13,7 @@ mod join;
 mod key;
 mod output;
 mod path;
+mod plan;
 mod relay;
 mod scheduler;
 mod status;

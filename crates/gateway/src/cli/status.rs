@@ -17,7 +17,8 @@ const EXAMPLES: &str = "Examples:
   ropewalk status --watch        the same, every second
   ropewalk status --json | jq '.tunnels[].paths[] | {uplink, state, rtt_ms}'
 
-Of `ropewalk balance` it shows uplinks with their shares of new connections, and why.
+Of `ropewalk balance` it shows uplinks with their shares of new connections, and why; of a site
+with classes that go via = \"direct\" or \"auto\" it shows them too, and which way each class goes now.
 Path states: up, leaving (announced to end), suspect (silent for too long, being probed),
 connecting, down, disabled.
 Exit code 3 when no gateway runs, so scripts can tell.";
@@ -143,6 +144,10 @@ fn render(status: &Status, style: Style) -> String {
     }
     if status.tunnels.is_empty() {
         out.push_str("no tunnels\n");
+    }
+    if let Some(direct) = &status.direct {
+        out.push('\n');
+        out.push_str(&super::balance_status::direct(direct, style));
     }
     let drops: Vec<_> = status
         .drops

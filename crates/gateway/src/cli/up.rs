@@ -5,25 +5,35 @@ use std::path::Path;
 use anyhow::Context;
 use clap::Args;
 
-use super::Global;
+use super::{Global, plan};
+use crate::service::direct;
 use crate::{config, logging, service};
 
 const EXAMPLES: &str = "Examples:
   ropewalk up                              with /etc/ropewalk/site.toml
   ropewalk up --config ./site.toml -v      somewhere else, logging decisions
+  ropewalk up --plan                       list what is changed for flows beside the tunnel
   systemctl enable --now ropewalk-site     always
 
 The file is written by `ropewalk join TOKEN`. Stop with Ctrl-C; everything that was set
 (interface, addresses, routes, firewall table) is removed again. SIGHUP reads the rules for
 uplinks from the file again.
 
-Everything goes through the tunnel unless `routes` in [network] says otherwise. While the
-tunnel is down those routes stay, so that nothing leaks past it.";
+Everything goes through the tunnel unless `routes` in [network] says otherwise, or `via` of a
+[[class]] sends it over the uplinks directly. While the tunnel is down the routes stay, so that
+nothing leaks past it; classes with via = \"auto\" go directly until the hub is back.";
 
 /// Run a site: connect to the hub over every uplink
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub struct Up {}
+pub struct Up {
+    /// List every change to this machine for flows beside the tunnel, and change nothing
+    #[arg(long)]
+    plan: bool,
+    /// With --plan: one JSON object
+    #[arg(long, requires = "plan")]
+    json: bool,
+}
 
 impl Up {
     /// Runs until stopped by a signal.
@@ -44,6 +54,9 @@ impl Up {
                     .to_owned()
             }
         })?;
+        if self.plan {
+            return plan::print(&direct::plan(&config)?.unwrap_or_default(), self.json);
+        }
         logging::start(global.verbose, global.log_format, &config.common.log)?;
         service::run_site(path, config)
     }

@@ -132,22 +132,27 @@ pub fn parse(path: &Path, text: &str) -> Result<BalanceConfig, Problems> {
             let remedy = "write [balance], which may be empty: it tells what the file is for";
             root.require("balance", None::<()>, remedy);
         }
-        let balance = root.section("balance", read_balance);
-        let probe = root.section("probe", read_probe);
+        let balance = root.section("balance", |section| read_sharing(section, common, true));
         let mut uplinks = root.section("uplinks", read_patterns);
         let marks = root.sections("uplink", RULES_MAX, read_mark);
-        let rules = root.sections("rule", BALANCE_RULES_MAX, read_rule);
         let (marks, extras) = marks.into_iter().flatten().unzip();
         uplinks.marks = marks;
         BalanceConfig {
-            common,
-            probe,
             uplinks,
             extras,
-            rules: rules.into_iter().flatten().collect(),
-            ..balance
+            ..read_surroundings(root, balance)
         }
     })
+}
+
+/// Reads `[probe]` and `[[rule]]`; the rest is as in `balance`.
+pub(super) fn read_surroundings(root: &mut Section<'_>, balance: BalanceConfig) -> BalanceConfig {
+    let rules = root.sections("rule", BALANCE_RULES_MAX, read_rule);
+    BalanceConfig {
+        probe: root.section("probe", read_probe),
+        rules: rules.into_iter().flatten().collect(),
+        ..balance
+    }
 }
 
 impl BalanceConfig {
@@ -168,17 +173,22 @@ impl BalanceConfig {
     }
 }
 
-fn read_balance(section: &mut Section<'_>) -> BalanceConfig {
+/// Reads how flows are shared; there are no uplinks and rules yet. `forward` is the default.
+pub(super) fn read_sharing(
+    section: &mut Section<'_>,
+    common: Common,
+    forward: bool,
+) -> BalanceConfig {
     let modes: Vec<String> = Mode::ALL.iter().map(|(_, n)| format!("{n:?}")).collect();
     let affinity = section.integer("affinity_minutes", 0..=AFFINITY_MAX);
     let flow_kib = section.integer("flow_kib", 1..=(1 << 20));
     BalanceConfig {
-        common: Common::new(ROLE),
+        common,
         mode: section
             .text("mode", &modes.join(", "), str::parse)
             .unwrap_or_default(),
         affinity: Duration::from_secs(60 * affinity.unwrap_or(AFFINITY_DEFAULT)),
-        forward: section.boolean("forward").unwrap_or(true),
+        forward: section.boolean("forward").unwrap_or(forward),
         flow_bytes: flow_kib.unwrap_or(FLOW_KIB_DEFAULT) << 10,
         probe: ProbeConfig {
             targets: Vec::new(),
@@ -299,7 +309,7 @@ fn parse_ip(text: &str) -> Result<IpAddr, String> {
 }
 
 /// A network, or an address as the network of it alone.
-fn parse_net(text: &str) -> Result<IpNet, String> {
+pub(super) fn parse_net(text: &str) -> Result<IpNet, String> {
     let net = text.parse::<IpNet>();
     net.or_else(|_| text.parse::<IpAddr>().map(IpNet::from))
         .map(|net| net.trunc())

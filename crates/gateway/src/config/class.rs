@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use ropewalk_core::code::REDUNDANCY_MAX;
-use ropewalk_core::protect::{CLASSES_MAX, Class, Classes, Ports, Protection, Rule};
+use ropewalk_core::protect::{CLASSES_MAX, Class, Classes, Network, Ports, Protection, Rule};
 
+use super::balance::parse_net;
+use super::direct::{VIA_EXAMPLE, Via};
 use super::reader::Section;
 
 /// How to write a protection.
@@ -35,16 +37,61 @@ pub fn read_default(tunnel: &mut Section<'_>) -> Default {
     }
 }
 
-/// Reads all classes; what no rule matches is protected by `default`.
-pub fn read(root: &mut Section<'_>, default: Default) -> Arc<Classes> {
-    let rules = root.sections("class", CLASSES_MAX - 1, read_class);
+/// Reads all classes and the way of each but the first, which is the default: what no rule matches
+/// is protected by `default`. Only a site's flows have ways to choose from.
+pub fn read(root: &mut Section<'_>, default: Default, is_site: bool) -> (Arc<Classes>, Vec<Via>) {
+    let mut sized = None;
+    let rules = root.sections("class", CLASSES_MAX - 1, |section| {
+        let via = read_via(section, is_site, sized.as_deref());
+        let class = read_class(section, via)?;
+        if class.rule.packet_bytes_max > 0 {
+            sized = Some(class.name.clone());
+        }
+        Some((class, via))
+    });
+    let (rules, vias): (Vec<Class>, Vec<Via>) = rules.into_iter().flatten().unzip();
     let class = Class {
         protection: default.protection.unwrap_or_default(),
         ..Class::default()
     };
-    let mut classes = Classes::new(class, rules.into_iter().flatten());
+    let mut classes = Classes::new(class, rules);
     classes.redundancy = default.redundancy;
-    Arc::new(classes)
+    (Arc::new(classes), vias)
+}
+
+/// The way of the flows of a class, where `sized` is a class before it that goes by size.
+fn read_via(class: &mut Section<'_>, is_site: bool, sized: Option<&str>) -> Via {
+    let via = class.text("via", VIA_EXAMPLE, str::parse);
+    let via: Via = via.unwrap_or_default();
+    if via == Via::Tunnel {
+        return via;
+    }
+    if !is_site {
+        let remedy = "remove it here, and write it in the configuration of the site";
+        class.reject(
+            "via",
+            "only a site sends anything beside its tunnel",
+            remedy,
+        );
+    }
+    if class.has("packet_bytes_max") {
+        class.reject(
+            "packet_bytes_max",
+            "a way is chosen once for all packets of a flow, whatever their sizes",
+            "remove it, or write via = \"tunnel\"",
+        );
+    }
+    if let Some(name) = sized {
+        class.reject(
+            "via",
+            &format!(
+                "class {name:?} before it goes by packet_bytes_max, but a way is chosen once for all \
+                 packets of a flow"
+            ),
+            &format!("put this class before {name:?}"),
+        );
+    }
+    via
 }
 
 /// The same classes where `default` says nothing else.
@@ -61,14 +108,28 @@ pub fn with_default(classes: &Classes, default: Default) -> Arc<Classes> {
     Arc::new(changed)
 }
 
-fn read_class(class: &mut Section<'_>) -> Option<Class> {
+fn read_class(class: &mut Section<'_>, via: Via) -> Option<Class> {
     let name = class.text("name", "\"calls\"", super::common::parse_name);
     let name = class.require("name", name, "write name = \"calls\"");
     let protection = class.text("protect", PROTECTION_EXAMPLE, str::parse);
-    let protection = class.require("protect", protection, "write protect = \"duplicate\"");
+    let protection = if via == Via::Direct {
+        // Never in the tunnel, but for want of an uplink.
+        Some(protection.unwrap_or_default())
+    } else {
+        class.require("protect", protection, "write protect = \"duplicate\"")
+    };
     let dscp = class.list("dscp", "[\"ef\", \"cs5\", \"34\"]", LIST_MAX, parse_dscp);
     let protocols = class.list("protocol", "[\"udp\", \"icmp\"]", LIST_MAX, parse_protocol);
     let ports = class.list("ports", "[\"53\", \"16384-32767\"]", LIST_MAX, parse_ports);
+    let networks = "[\"192.0.2.0/24\", \"2001:db8::/32\"]";
+    let addresses = class.list("addresses", networks, LIST_MAX, parse_net);
+    let addresses = addresses.unwrap_or_default().into_iter();
+    let (protocols, ports) = (protocols.unwrap_or_default(), ports.unwrap_or_default());
+    if !ports.is_empty() && !protocols.is_empty() && !protocols.iter().any(has_ports) {
+        let remedy =
+            "remove it, or name one that has ports in protocol: \"tcp\", \"udp\", \"sctp\"";
+        class.reject("ports", "none of these protocols has ports", remedy);
+    }
     let bytes = class.integer("packet_bytes_max", 1..=PACKET_BYTES_MAX);
     let copies = class.integer("copies", 2..=COPIES_MAX);
     let loss = class.integer("loss_permille_above", 0..=1_000);
@@ -76,14 +137,27 @@ fn read_class(class: &mut Section<'_>) -> Option<Class> {
         name: name?,
         rule: Rule {
             dscp: dscp.unwrap_or_default(),
-            protocols: protocols.unwrap_or_default(),
-            ports: ports.unwrap_or_default(),
+            protocols,
+            ports,
+            addresses: addresses
+                .map(|net| Network {
+                    address: net.network(),
+                    prefix: net.prefix_len(),
+                })
+                .collect(),
             packet_bytes_max: bytes.map_or(0, |bytes| bytes as usize),
         },
         protection: protection?,
         copies: copies.map_or(2, |copies| copies as usize),
         loss_above: loss.map_or(0.0, |permille| permille as f64 / 1_000.0),
     })
+}
+
+/// Protocols with ports: TCP, UDP, DCCP and SCTP.
+pub const WITH_PORTS: [u8; 4] = [6, 17, 33, 132];
+
+fn has_ports(protocol: &u8) -> bool {
+    WITH_PORTS.contains(protocol)
 }
 
 /// A codepoint by number, or by the names of RFC 2474, RFC 2597, RFC 3246 and RFC 8622.

@@ -13,6 +13,7 @@ use ropewalk_core::protect::Classes;
 use ropewalk_core::schedule::SchedulerKind;
 use ropewalk_transport::CongestionControl;
 
+use super::direct::Via;
 use super::reader::Section;
 use super::{RUN_DIR, STATE_DIR};
 use crate::engine::settings::{MTU_MAX, MTU_MIN};
@@ -55,6 +56,8 @@ pub struct Common {
     pub scheduler_receive: SchedulerKind,
     /// What is protected against loss when sending, and how.
     pub classes: Arc<Classes>,
+    /// The way of the flows of each class but the default one.
+    pub vias: Vec<Via>,
     /// What is kept while no path is up.
     pub hold: Limits,
     /// Congestion control of paths that name none.
@@ -86,6 +89,7 @@ impl Common {
             scheduler_send: SchedulerKind::default(),
             scheduler_receive: SchedulerKind::default(),
             classes: Arc::default(),
+            vias: Vec::new(),
             hold: Limits::default(),
             congestion: CongestionControl::default(),
             mtu: None,
@@ -170,8 +174,10 @@ pub fn read(root: &mut Section<'_>, config: &Path, defaults: RoleDefaults) -> Co
         let default = super::class::read_default(tunnel);
         (read_tunnel(tunnel, common), default)
     });
+    let (classes, vias) = super::class::read(root, default, defaults.role == "site");
     Common {
-        classes: super::class::read(root, default),
+        classes,
+        vias,
         hold: root.section("hold", super::hold::read),
         ..common
     }

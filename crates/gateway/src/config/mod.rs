@@ -5,8 +5,9 @@
 //! never in these files, only the path of the file that holds them.
 
 pub mod balance;
-mod class;
+pub mod class;
 pub mod common;
+pub mod direct;
 mod hold;
 pub mod hub;
 pub mod reader;

@@ -83,6 +83,7 @@ pub fn parse(path: &Path, text: &str) -> Result<RelayConfig, Problems> {
                 tcp_fallback,
                 routes: Vec::new(),
                 uplinks,
+                direct: None,
                 common: Common {
                     key_file,
                     partner: partner(&common.interface),

@@ -9,6 +9,7 @@ use ipnet::IpNet;
 use ropewalk_transport::{CongestionControl, PublicKey};
 
 use super::common::{self, Common, HostPort, INTERFACE_NAME_MAX, RoleDefaults};
+use super::direct::{self, Direct};
 use super::hub::{ENDPOINTS_MAX, TCP_PORT};
 use super::reader::{Problems, Section, read};
 
@@ -32,6 +33,8 @@ pub struct SiteConfig {
     pub routes: Vec<IpNet>,
     /// Which interfaces become uplinks.
     pub uplinks: UplinkRules,
+    /// What goes beside the tunnel, if anything does.
+    pub direct: Option<Box<Direct>>,
 }
 
 /// Which interfaces become uplinks, and how they are marked.
@@ -121,6 +124,7 @@ pub fn parse(path: &Path, text: &str) -> Result<SiteConfig, Problems> {
         let hub = root.section("hub", read_hub);
         let routes = root.section("network", read_routes);
         let uplinks = read_uplinks(root);
+        let direct = direct::read(root, &common, &uplinks).map(Box::new);
         let (hub_key, endpoints, tcp_port, tcp_fallback) = hub?;
         Some(SiteConfig {
             common,
@@ -130,6 +134,7 @@ pub fn parse(path: &Path, text: &str) -> Result<SiteConfig, Problems> {
             tcp_fallback,
             routes,
             uplinks,
+            direct,
         })
     })?;
     // `read` fails whenever a required key was missing, so this cannot be reached without a value.

@@ -123,7 +123,24 @@ tcp_port = {tcp_port}
 # While the tunnel is down these routes stay, so that nothing leaks past it.
 # routes = [\"0.0.0.0/0\", \"::/0\"]
 
-{UPLINKS}{common}",
+{UPLINKS}
+# Classes of traffic with via = \"direct\" go beside the tunnel, each connection over one uplink; with
+# via = \"auto\" only new connections while the hub is not reached though uplinks work.
+# [[class]]
+# name = \"video\"
+# protocol = [\"tcp\", \"udp\"]
+# ports = [\"443\"]
+# via = \"direct\"
+
+# How they are spread; the keys are those of `ropewalk balance`, as are [probe] and [[rule]].
+[direct]
+# via = \"tunnel\"     # of what belongs to no class
+# mode = \"cheapest\"  # weighted, least-finish, cheapest or failover
+# affinity_minutes = 10
+# flow_kib = 100
+# Forward for a network behind this machine.
+# forward = true
+{common}",
         name = values.name,
         key = values.hub_key,
         endpoints = list(&values.endpoints),

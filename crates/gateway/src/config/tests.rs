@@ -8,6 +8,7 @@ use ropewalk_transport::CongestionControl;
 
 use super::balance;
 use super::common::HostPort;
+use super::direct::Via;
 use super::site::Pattern;
 use super::template::{HubTemplate, RelayTemplate, SiteTemplate};
 use super::{Config, hub, relay, site, template};
@@ -400,6 +401,75 @@ fn the_tunnel_to_the_hub_is_as_the_others_unless_told() {
 }
 
 #[test]
+fn ways_are_read_by_class_and_nothing_goes_beside_the_tunnel_unasked() {
+    let path = Path::new("site.toml");
+    let plain = site::parse(path, &site_text("[direct]\nmode = \"failover\"\n")).unwrap();
+    assert_eq!(plain.direct, None);
+    let class = |name: &str, more: &str| format!("[[class]]\nname = \"{name}\"\n{more}\n");
+    let text = class("voice", "dscp = [\"ef\"]\nprotect = \"duplicate\"")
+        + &class("video", "ports = [\"443\"]\nvia = \"direct\"")
+        + "[direct]\nvia = \"auto\"\naffinity_minutes = 0\n[probe]\ntargets = []\n";
+    let config = site::parse(path, &site_text(&text)).unwrap();
+    let direct = config.direct.unwrap();
+    let classes = direct.classes.iter();
+    let classes: Vec<_> = classes.map(|c| (c.name.as_str(), c.via)).collect();
+    assert_eq!(classes, [("voice", Via::Tunnel), ("video", Via::Direct)]);
+    assert_eq!(direct.others, Via::Auto);
+    assert!(direct.spread.affinity.is_zero() && !direct.spread.forward);
+    assert_eq!(direct.spread.common.interface, "ropewalk0");
+}
+
+#[test]
+fn a_way_that_is_not_the_same_for_all_packets_of_a_flow_is_refused() {
+    let sized = "[[class]]\nname = \"small\"\nprotect = \"none\"\npacket_bytes_max = 200\n";
+    let direct = "[[class]]\nname = \"d\"\nvia = \"direct\"\n";
+    for (text, key, remedy) in [
+        (
+            format!("{direct}packet_bytes_max = 9\n"),
+            "class[1].packet_bytes_max",
+            "remove it",
+        ),
+        (
+            format!("{sized}{direct}"),
+            "class[2].via",
+            "put this class before \"small\"",
+        ),
+        (
+            format!("{sized}[direct]\nvia = \"auto\"\n"),
+            "direct.via",
+            "remove packet_bytes_max",
+        ),
+        (
+            "[[class]]\nname = \"a\"\nvia = \"both\"\nprotect = \"none\"\n".to_owned(),
+            "class[1].via",
+            "\"tunnel\", \"direct\" or \"auto\"",
+        ),
+        (
+            "[[class]]\nname = \"a\"\nvia = \"auto\"\n".to_owned(),
+            "class[1].protect",
+            "missing",
+        ),
+        (
+            "[[class]]\nname = \"a\"\nprotocol = [\"icmp\"]\nports = [\"53\"]\nprotect = \"none\"\n"
+                .to_owned(),
+            "class[1].ports",
+            "name one that has ports",
+        ),
+    ] {
+        let found = site::parse(Path::new("s.toml"), &site_text(&text)).unwrap_err();
+        let found = found.to_string();
+        assert!(found.contains(key) && found.contains(remedy), "{text}: {found}");
+    }
+    site::parse(Path::new("s.toml"), &site_text(&format!("{direct}{sized}"))).unwrap();
+    let (hub_text, _) = templates();
+    let wrong = hub_text + direct;
+    let found = hub::parse(Path::new("h.toml"), &wrong)
+        .unwrap_err()
+        .to_string();
+    assert!(found.contains("only a site"), "{found}");
+}
+
+#[test]
 fn what_a_relay_cannot_do_is_refused_with_its_line() {
     let text = relay_text(true);
     for (from, to, part) in [
@@ -492,7 +562,7 @@ fn every_commented_key_of_the_templates_is_a_key() {
             let bare = line.strip_prefix("# ").unwrap_or(line);
             let key = bare.split(" = ").next().unwrap_or_default();
             let is_key = bare.contains(" = ") && !key.contains(' ');
-            if is_key || bare == "[[uplink]]" || bare == "[[rule]]" {
+            if is_key || bare.starts_with("[[") {
                 bare
             } else {
                 line
@@ -502,7 +572,8 @@ fn every_commented_key_of_the_templates_is_a_key() {
     };
     let path = Path::new("/etc/ropewalk/x.toml");
     hub::parse(path, &uncomment(&hub_text)).unwrap();
-    site::parse(path, &uncomment(&site_text)).unwrap();
+    let site = site::parse(path, &uncomment(&site_text)).unwrap();
+    assert_eq!(site.direct.unwrap().classes[0].via, Via::Direct);
     relay::parse(path, &uncomment(&relay_text)).unwrap();
     let text = uncomment(&template::balance());
     let balance = balance::parse(path, &text).unwrap();

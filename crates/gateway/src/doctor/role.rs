@@ -188,7 +188,7 @@ pub fn site(config: &SiteConfig) -> Vec<Check> {
 /// Check of what spreads flows without a hub.
 pub fn balance(config: &BalanceConfig) -> Check {
     let name = "uplinks";
-    match service::balance::plan(config) {
+    match service::balance::plan(config, None) {
         Err(error) => Check::fail(name, format!("{error:#}"), "run as root"),
         Ok(plan) if plan.uplinks.is_empty() => Check::fail(
             name,

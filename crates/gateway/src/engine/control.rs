@@ -11,6 +11,7 @@ use ropewalk_transport::CongestionControl;
 use serde::{Deserialize, Serialize};
 
 use crate::service::balance::status::BalanceStatus;
+use crate::service::direct::DirectStatus;
 
 /// One uplink as the netlink watch sees it and the configuration marks it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -120,6 +121,9 @@ pub struct Status {
     /// Of `ropewalk balance`, which has neither interface nor tunnels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub balance: Option<BalanceStatus>,
+    /// Of a site that sends some flows beside its tunnel.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub direct: Option<DirectStatus>,
     /// One entry per peer: the hub of a site, the known sites of a hub, both of a relay.
     pub tunnels: Vec<TunnelStatus>,
     /// Counted drops and refusals by reason, over all tunnels and the sockets.

@@ -8,6 +8,7 @@
 
 pub mod api;
 pub mod balance;
+pub mod direct;
 pub mod network;
 mod notify;
 pub mod resolve;

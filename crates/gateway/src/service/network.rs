@@ -129,30 +129,33 @@ impl Tun {
     /// # Errors
     /// Not permitted, or the kernel refuses.
     pub fn add_routes(&self, routes: &[IpNet], addresses: &[IpNet]) -> anyhow::Result<Vec<IpNet>> {
-        let mut left_out = Vec::new();
-        for route in routes {
-            let is_ipv4 = route.addr().is_ipv4();
-            if !addresses
-                .iter()
-                .any(|address| address.addr().is_ipv4() == is_ipv4)
-            {
-                left_out.push(*route);
-                continue;
-            }
-            for part in halves(*route) {
-                let spec = RouteSpec {
-                    destination: part.addr(),
-                    prefix: part.prefix_len(),
-                    ifindex: self.ifindex,
-                    gateway: None,
-                    table: None,
-                    metric: None,
-                };
-                netlink::add_route(&spec)
-                    .with_context(|| format!("cannot route {part} into {}", self.name))?;
-            }
+        let families = |route: &&IpNet| {
+            let ipv4 = route.addr().is_ipv4();
+            addresses.iter().any(|own| own.addr().is_ipv4() == ipv4)
+        };
+        let (led, left_out): (Vec<&IpNet>, Vec<&IpNet>) = routes.iter().partition(families);
+        self.lead(led)?;
+        Ok(left_out.into_iter().copied().collect())
+    }
+
+    /// Sends `routes` into the interface, whether or not it has an address.
+    ///
+    /// # Errors
+    /// Not permitted, or the kernel refuses.
+    pub fn lead<'a>(&self, routes: impl IntoIterator<Item = &'a IpNet>) -> anyhow::Result<()> {
+        for part in routes.into_iter().flat_map(|route| halves(*route)) {
+            let spec = RouteSpec {
+                destination: part.addr(),
+                prefix: part.prefix_len(),
+                ifindex: self.ifindex,
+                gateway: None,
+                table: None,
+                metric: None,
+            };
+            netlink::add_route(&spec)
+                .with_context(|| format!("cannot route {part} into {}", self.name))?;
         }
-        Ok(left_out)
+        Ok(())
     }
 }
 

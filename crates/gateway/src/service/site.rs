@@ -16,6 +16,8 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 
 use super::api::Reload;
+use super::balance::Turn;
+use super::direct::Direct;
 use super::state::Changes;
 use super::uplinks::{changes, select, unmatched};
 use super::{
@@ -50,6 +52,7 @@ pub(super) struct Site {
     unmatched: Vec<String>,
     assigned: Vec<IpNet>,
     onward: Option<Relayed>,
+    direct: Option<Direct>,
     up: bool,
 }
 
@@ -82,7 +85,7 @@ pub(super) async fn run(
     };
     let common = &site.config.common;
     let reload = Arc::clone(&site.reload);
-    let api = ApiSocket::open(common, &site.engine.commands, reload, false).await?;
+    let api = ApiSocket::open(common, &site.commands(), reload, false).await?;
     notify::send("READY=1");
     tracing::info!(
         name = common.name,
@@ -131,6 +134,7 @@ impl Site {
         let engine = Engine::new(handle);
         engine.tun.configure(&[])?;
         network::set_up_site(changes, &engine.tun);
+        let direct = Direct::start(&config, &engine.tun, changes).await?;
         let (notify_interfaces, interfaces) = watch::channel(Vec::new());
         let watching = Watch::start(Box::new(move |list| {
             notify_interfaces.send_replace(list);
@@ -139,7 +143,7 @@ impl Site {
         let rules = Arc::new(Mutex::new(config.uplinks.clone()));
         let (reloaded, reloads) = mpsc::channel(1);
         Ok(Some(Self {
-            reload: reload(source, Arc::clone(&rules), reloaded),
+            reload: reload(source, Arc::clone(&rules), direct.as_ref(), reloaded),
             engine,
             config,
             hub,
@@ -152,6 +156,7 @@ impl Site {
             unmatched: Vec::new(),
             assigned: Vec::new(),
             onward: None,
+            direct,
             up: false,
         }))
     }
@@ -162,6 +167,15 @@ impl Site {
             relayed.sites.send(Command::MtuFloor(mtu));
         }
         self.onward = Some(relayed);
+    }
+
+    /// Commands for the engine, and for what goes beside the tunnel.
+    pub(super) fn commands(&self) -> Commands {
+        let engine = self.engine.commands.clone();
+        match &self.direct {
+            Some(direct) => direct.commands(engine),
+            None => engine,
+        }
     }
 
     /// The hub's addresses.
@@ -205,6 +219,11 @@ impl Site {
                     self.follow_uplinks(machine);
                 }
                 Some(()) = self.reloads.recv() => self.follow_uplinks(machine),
+                turn = next_turn(&mut self.direct) => {
+                    if let Some(direct) = &mut self.direct {
+                        direct.take(turn?, machine)?;
+                    }
+                }
                 () = sleep_until(resolve_at) => {
                     if !self.up && self.resolve_again().await {
                         self.follow_uplinks(machine);
@@ -218,11 +237,11 @@ impl Site {
     fn handle(&mut self, event: EngineEvent) -> anyhow::Result<()> {
         match event {
             EngineEvent::TunnelUp { .. } => {
-                self.up = true;
+                self.set_up(true);
                 tracing::info!("tunnel is up");
             }
             EngineEvent::TunnelDown { .. } => {
-                self.up = false;
+                self.set_up(false);
                 tracing::warn!("tunnel is down: no uplink reaches the hub");
             }
             EngineEvent::MtuChanged(mtu) => {
@@ -243,6 +262,13 @@ impl Site {
         Ok(())
     }
 
+    const fn set_up(&mut self, up: bool) {
+        self.up = up;
+        if let Some(direct) = &mut self.direct {
+            direct.set_tunnel(up);
+        }
+    }
+
     fn assign(&mut self, addresses: &[IpNet]) -> anyhow::Result<()> {
         self.warn_of_overlap(addresses);
         let tun = &self.engine.tun;
@@ -260,10 +286,13 @@ impl Site {
             }
         }
         let left_out = tun.add_routes(&self.config.routes, addresses)?;
+        if let Some(direct) = &mut self.direct {
+            direct.set_inner(tun, &self.config.routes, addresses)?;
+        }
         for route in left_out {
             tracing::warn!(
                 %route,
-                "not routed into the tunnel: the hub has no address pool of this family"
+                "not carried by the tunnel: the hub has no address pool of this family"
             );
         }
         if !self.assigned.is_empty() && self.assigned != addresses {
@@ -374,15 +403,28 @@ fn is_address(endpoint: &HostPort) -> bool {
     endpoint.host.parse::<std::net::IpAddr>().is_ok()
 }
 
+/// What is next beside the tunnel; nothing ever when all goes through it.
+async fn next_turn(direct: &mut Option<Direct>) -> anyhow::Result<Turn> {
+    match direct {
+        Some(direct) => direct.next().await,
+        None => std::future::pending().await,
+    }
+}
+
 fn reload(
     (path, load): (&Path, Load),
     rules: Arc<Mutex<UplinkRules>>,
+    direct: Option<&Direct>,
     done: mpsc::Sender<()>,
 ) -> Reload {
     let path = path.to_owned();
+    let spread = direct.map(Direct::reload);
     Arc::new(move || {
         let config = load(&path)?;
         let count = config.uplinks.marks.len();
+        if let Some(spread) = &spread {
+            spread(&config);
+        }
         *rules.lock().unwrap_or_else(PoisonError::into_inner) = config.uplinks;
         // A full channel means that a reload is due anyway.
         let _ = done.try_send(());

@@ -73,6 +73,9 @@ pub struct Policy {
     pub table: u32,
     /// Whether the default routes of the table are left out.
     pub without_default: bool,
+    /// Whether its routes to interfaces of this group are left out.
+    #[serde(default)]
+    pub without_group: Option<u32>,
 }
 
 impl Policy {
@@ -84,6 +87,7 @@ impl Policy {
             fwmask: Some(self.mask),
             source: None,
             suppress_prefix: self.without_default.then_some(0),
+            suppress_group: self.without_group,
             table: self.table,
         }
     }
@@ -103,6 +107,9 @@ impl std::fmt::Display for Policy {
         write!(f, "fwmark {mark:#x}/{mask:#x} lookup {table}")?;
         if self.without_default {
             f.write_str(" without its default routes")?;
+        }
+        if let Some(group) = self.without_group {
+            write!(f, " and those to interfaces of group {group}")?;
         }
         Ok(())
     }
@@ -163,6 +170,7 @@ fn rule(network: IpAddr, prefix: u8, priority: u32, table: u32) -> RuleSpec {
         fwmask: None,
         source: Some((network, prefix)),
         suppress_prefix: None,
+        suppress_group: None,
         table,
     }
 }

@@ -33,6 +33,22 @@ pub fn set_up(ifindex: u32) -> Result<()> {
     )
 }
 
+/// Puts an interface into a group, by which rules can tell it ([`RuleSpec::suppress_group`]).
+///
+/// # Errors
+/// See [`super::NetlinkError`].
+pub fn set_group(ifindex: u32, group: u32) -> Result<()> {
+    let mut link = LinkMessage::default();
+    link.header.index = ifindex;
+    link.attributes.push(LinkAttribute::Group(group));
+    change(
+        "putting an interface into a group",
+        RouteNetlinkMessage::SetLink(link),
+        0,
+        &[],
+    )
+}
+
 /// Sets the MTU of an interface, in bytes.
 ///
 /// # Errors
@@ -229,6 +245,11 @@ fn rule_message(rule: &RuleSpec) -> RuleMessage {
         message
             .attributes
             .push(RuleAttribute::SuppressPrefixLen(length));
+    }
+    if let Some(group) = rule.suppress_group {
+        message
+            .attributes
+            .push(RuleAttribute::SuppressIfGroup(group));
     }
     if let Some((ip, prefix)) = rule.source {
         message.header.src_len = prefix;

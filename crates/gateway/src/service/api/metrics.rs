@@ -8,6 +8,7 @@ use std::fmt::Write;
 use crate::engine::control::{PathStatus, Status, TunnelStatus};
 use crate::scheduler_names;
 use crate::service::balance::status::{BalanceStatus, UplinkStatus};
+use crate::service::direct::DirectStatus;
 
 /// Content type of the text.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -233,7 +234,40 @@ pub fn render(status: &Status) -> String {
             paths(&mut out, &status.tunnels);
         }
     }
+    if let Some(beside) = &status.direct {
+        direct(&mut out, beside);
+        uplinks(&mut out, &beside.spread);
+    }
     out
+}
+
+fn direct(out: &mut String, direct: &DirectStatus) {
+    let name = "ropewalk_direct_fallen_back";
+    head(
+        out,
+        name,
+        "Whether flows with two ways go beside the tunnel because the hub is not reached.",
+    );
+    sample(out, name, &[], f64::from(u8::from(direct.fallen_back)));
+    let name = "ropewalk_direct_fallbacks_total";
+    head(out, name, "Times that they began to.");
+    sample(out, name, &[], direct.fallbacks as f64);
+    let name = "ropewalk_direct_class";
+    head(
+        out,
+        name,
+        "Whether new flows of a class go beside the tunnel, by family.",
+    );
+    for class in &direct.classes {
+        for (family, now) in [("ipv4", &class.now_ipv4), ("ipv6", &class.now_ipv6)] {
+            let labels = [
+                ("class", class.class.as_str()),
+                ("via", class.via.as_str()),
+                ("family", family),
+            ];
+            sample(out, name, &labels, f64::from(u8::from(now == "direct")));
+        }
+    }
 }
 
 /// Name, help and value of a metric of an uplink.
@@ -374,6 +408,7 @@ fn escape(value: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::service::direct::WayStatus;
 
     #[test]
     fn every_sample_has_help_and_type_and_base_units() {
@@ -392,6 +427,20 @@ mod tests {
                 paths: vec![path],
                 ..TunnelStatus::default()
             }],
+            direct: Some(DirectStatus {
+                fallen_back: true,
+                classes: vec![WayStatus {
+                    class: "mail".to_owned(),
+                    via: "auto".to_owned(),
+                    now_ipv4: "direct".to_owned(),
+                    now_ipv6: "tunnel".to_owned(),
+                }],
+                spread: BalanceStatus {
+                    uplinks: vec![UplinkStatus::default()],
+                    ..BalanceStatus::default()
+                },
+                ..DirectStatus::default()
+            }),
             ..Status::default()
         };
         let text = render(&status);
@@ -417,6 +466,10 @@ mod tests {
             "uplink=\"w\\\"0\\\\\",transport=\"\"} 0.025\n",
             "ropewalk_path_delivery_rate_bytes_per_second{peer=\"hub\"",
             "ropewalk_tunnel_paths_up{peer=\"hub\"} 1\n",
+            "ropewalk_direct_fallen_back 1\n",
+            "ropewalk_direct_class{class=\"mail\",via=\"auto\",family=\"ipv4\"} 1\n",
+            "ropewalk_direct_class{class=\"mail\",via=\"auto\",family=\"ipv6\"} 0\n",
+            "ropewalk_uplink_flows{uplink=\"\"} 0\n",
             "direction=\"send\",scheduler=\"auto\"} 1\n",
         ] {
             assert!(text.contains(sample), "{sample} is not in\n{text}");

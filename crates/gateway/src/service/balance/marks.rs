@@ -7,6 +7,13 @@ pub const KEY_MASK: u32 = 0x1f00_0000;
 pub const BALANCED: u32 = 0x1000_0000;
 /// Bit 29 is on packets of this program: probes, and what makes clients speak. They are not tracked.
 pub const OWN: u32 = 0x2000_0000;
+/// On connections that may go through the tunnel of a site only, under [`KEY_MASK`]: no uplink's.
+pub const TUNNEL_ONLY: u32 = 0x0100_0000;
+/// The same for those that a class with two ways has sent into the tunnel.
+pub const TUNNEL_AUTO: u32 = 0x0200_0000;
+/// Group of the tunnel's interface (ip-link(8)): routes into it do not count for balanced flows.
+/// `0x5242` is "RB".
+pub const TUNNEL_GROUP: u32 = 0x5242;
 /// Firewall table (family `inet`).
 pub const TABLE: &str = "ropewalk_balance";
 /// Place of the rule that lets every route but the default ones count for balanced flows too.
@@ -55,5 +62,8 @@ mod tests {
         assert_eq!(number(!BALANCED), None);
         assert!(!is_own_table(254));
         assert_eq!(OWN & KEY_MASK, 0);
+        for tunnel in [TUNNEL_ONLY, TUNNEL_AUTO] {
+            assert_eq!((tunnel & !KEY_MASK, number(tunnel)), (0, None));
+        }
     }
 }

@@ -116,7 +116,8 @@ const ANYWHERE: [SocketAddr; 2] = [
 #[must_use]
 pub fn follow(interfaces: &[Interface], config: &BalanceConfig, known: &[Member]) -> Vec<Member> {
     let interfaces: Vec<Interface> = interfaces.iter().cloned().map(without_own).collect();
-    let found = uplinks::select(&interfaces, &config.uplinks, "", &ANYWHERE);
+    let tun = &config.common.interface;
+    let found = uplinks::select(&interfaces, &config.uplinks, tun, &ANYWHERE);
     let mut members: Vec<Member> = known.to_vec();
     for member in &mut members {
         member.present = false;

@@ -20,6 +20,7 @@ mod ruleset;
 mod setup;
 mod sever;
 mod shares;
+mod split;
 pub mod status;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,7 +34,7 @@ use ropewalk_io::netlink::{Interface, Watch};
 use ropewalk_types::Instant;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use super::api::{CommandSink, Reload};
 use super::state::Changes;
@@ -49,7 +50,11 @@ use setup::Setup;
 use sever::DeadWay;
 use status::{BalanceStatus, RuleStatus, UplinkStatus};
 
+pub use marks::TUNNEL_GROUP;
+pub use members::Family;
 pub use plan::{Plan, plan};
+pub use setup::has_ipv6;
+pub use split::Split;
 
 /// How often silence is looked for.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
@@ -70,16 +75,33 @@ pub(super) async fn run(mut held: Held, path: &Path, config: BalanceConfig) -> a
     let (reloaded, reloads) = mpsc::channel(1);
     let reload = reload(path, Arc::clone(&shared), reloaded);
     let common = config.common.clone();
-    let mut balance =
-        Balance::start(config, Arc::clone(&shared), &mut held.changes, reloads).await?;
+    let mut balance = Balance::start(
+        config,
+        None,
+        Arc::clone(&shared),
+        &mut held.changes,
+        reloads,
+    )
+    .await?;
     let commands = Commands(answer_commands(shared));
     let api = ApiSocket::open(&common, &commands, Arc::clone(&reload), false).await?;
     notify::send("READY=1");
     let names: Vec<&str> = balance.members.iter().map(|m| m.name.as_str()).collect();
     tracing::info!(config = %path.display(), uplinks = ?names, "balancing");
-    let result = balance
-        .serve(&mut signals, &reload, &mut held.changes)
-        .await;
+    let result = loop {
+        tokio::select! {
+            asked = signals.next() => match asked {
+                Asked::Stop => break Ok(()),
+                Asked::Reload => reload_and_log(&reload),
+            },
+            turn = balance.next() => {
+                let taken = turn.and_then(|turn| balance.take(turn, &mut held.changes));
+                if taken.is_err() {
+                    break taken;
+                }
+            }
+        }
+    };
     notify::send("STOPPING=1");
     drop(api);
     drop(balance);
@@ -90,14 +112,14 @@ pub(super) async fn run(mut held: Held, path: &Path, config: BalanceConfig) -> a
 
 /// What the API reads, and what a reload brings.
 #[derive(Debug)]
-struct Shared {
-    status: BalanceStatus,
+pub(super) struct Shared {
+    pub(super) status: BalanceStatus,
     started: std::time::Instant,
-    reloaded: Option<BalanceConfig>,
+    pub(super) reloaded: Option<BalanceConfig>,
 }
 
 impl Shared {
-    fn new(config: &BalanceConfig) -> Self {
+    pub(super) fn new(config: &BalanceConfig) -> Self {
         Self {
             status: BalanceStatus {
                 mode: config.mode.name().to_owned(),
@@ -110,7 +132,7 @@ impl Shared {
     }
 }
 
-fn lock(shared: &Mutex<Shared>) -> std::sync::MutexGuard<'_, Shared> {
+pub(super) fn lock(shared: &Mutex<Shared>) -> std::sync::MutexGuard<'_, Shared> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -161,8 +183,12 @@ fn answer_commands(shared: Arc<Mutex<Shared>>) -> CommandSink {
 /// Both ends of what tasks tell the loop.
 type Channel<T> = (mpsc::Sender<T>, mpsc::Receiver<T>);
 
-struct Balance {
+/// Spreads flows. Its owner awaits what is next and hands it back, so that it may do other things
+/// between.
+pub(super) struct Balance {
     config: BalanceConfig,
+    /// The tunnel that only some flows go beside.
+    split: Option<Split>,
     members: Vec<Member>,
     health: Health,
     gauge: Gauge,
@@ -183,12 +209,55 @@ struct Balance {
     interfaces: watch::Receiver<Vec<Interface>>,
     reloads: mpsc::Receiver<()>,
     _watching: Watch,
+    timers: Timers,
+    measured: std::time::Instant,
     origin: std::time::Instant,
 }
 
+/// What comes next.
+pub(super) enum Turn {
+    Interfaces,
+    Reload,
+    Answer(Answer),
+    Portal(WayId, bool),
+    Names(names::Found),
+    Probe,
+    Look,
+    Measure,
+    LookForPortals,
+}
+
+struct Timers {
+    look: Interval,
+    probe: Interval,
+    measure: Interval,
+    portal: Interval,
+}
+
+impl Timers {
+    fn new() -> Self {
+        let every = |period| {
+            let mut timer = interval(period);
+            timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            timer
+        };
+        Self {
+            look: every(LOOK_INTERVAL),
+            probe: every(PROBE_INTERVAL),
+            measure: every(MEASURE_INTERVAL),
+            portal: every(PORTAL_INTERVAL),
+        }
+    }
+}
+
 impl Balance {
-    async fn start(
+    /// Sets this machine up and begins to spread: everything, or what `split` leaves.
+    ///
+    /// # Errors
+    /// Not permitted, or something of the machine cannot be read or set.
+    pub(super) async fn start(
         config: BalanceConfig,
+        split: Option<Split>,
         shared: Arc<Mutex<Shared>>,
         changes: &mut Changes,
         reloads: mpsc::Receiver<()>,
@@ -206,6 +275,7 @@ impl Balance {
         let mut balance = Self {
             names: names::Names::new(&config.rules),
             config,
+            split,
             members: Vec::new(),
             health: Health::default(),
             gauge: Gauge::default(),
@@ -222,6 +292,8 @@ impl Balance {
             interfaces,
             reloads,
             _watching: watching,
+            timers: Timers::new(),
+            measured: std::time::Instant::now(),
             origin: std::time::Instant::now(),
         };
         changes.table(marks::TABLE)?;
@@ -233,65 +305,70 @@ impl Balance {
         Ok(balance)
     }
 
-    fn now(&self) -> Instant {
+    pub(super) fn now(&self) -> Instant {
         let nanos = self.origin.elapsed().as_nanos();
         Instant::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 
-    async fn serve(
-        &mut self,
-        signals: &mut Signals,
-        reload: &Reload,
-        changes: &mut Changes,
-    ) -> anyhow::Result<()> {
-        let mut look = interval(LOOK_INTERVAL);
-        let mut probe = interval(PROBE_INTERVAL);
-        let mut measure = interval(MEASURE_INTERVAL);
-        let mut portal = interval(PORTAL_INTERVAL);
-        for timer in [&mut look, &mut probe, &mut measure, &mut portal] {
-            timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        }
-        let mut measured = std::time::Instant::now();
-        loop {
-            tokio::select! {
-                asked = signals.next() => match asked {
-                    Asked::Stop => return Ok(()),
-                    Asked::Reload => reload_and_log(reload),
-                },
-                changed = self.interfaces.changed() => {
-                    changed.context("following the network interfaces ended")?;
-                    self.follow(changes)?;
-                }
-                Some(()) = self.reloads.recv() => self.take_reload(changes)?,
-                Some(answer) = self.answers.recv() => self.take_answer(&answer),
-                Some((way, captive)) = self.portals.1.recv() => {
-                    self.health.portal(way, captive);
-                    self.refresh()?;
-                }
-                Some(found) = self.names.next() => self.names.take(found),
-                _ = probe.tick() => {
-                    for number in self.gauge.look(&self.members) {
-                        let now = self.now();
-                        self.health.traffic(now, number);
-                    }
-                    self.prober.send();
-                }
-                _ = look.tick() => {
-                    while let Ok(answer) = self.answers.try_recv() {
-                        self.take_answer(&answer);
-                    }
-                    let now = self.now();
-                    self.health.timeout(now);
-                    self.refresh()?;
-                }
-                _ = measure.tick() => {
-                    self.gauge.end_interval(self.now(), measured.elapsed());
-                    measured = std::time::Instant::now();
-                    self.rebalance()?;
-                }
-                _ = portal.tick() => self.look_for_portals(),
+    /// Waits for what is next. Nothing is lost when the wait is given up.
+    ///
+    /// # Errors
+    /// The interfaces can no longer be followed.
+    pub(super) async fn next(&mut self) -> anyhow::Result<Turn> {
+        let timers = &mut self.timers;
+        Ok(tokio::select! {
+            changed = self.interfaces.changed() => {
+                changed.context("following the network interfaces ended")?;
+                Turn::Interfaces
             }
+            Some(()) = self.reloads.recv() => Turn::Reload,
+            Some(answer) = self.answers.recv() => Turn::Answer(answer),
+            Some((way, captive)) = self.portals.1.recv() => Turn::Portal(way, captive),
+            Some(found) = self.names.next() => Turn::Names(found),
+            _ = timers.probe.tick() => Turn::Probe,
+            _ = timers.look.tick() => Turn::Look,
+            _ = timers.measure.tick() => Turn::Measure,
+            _ = timers.portal.tick() => Turn::LookForPortals,
+        })
+    }
+
+    /// Does what [`Balance::next`] brought.
+    ///
+    /// # Errors
+    /// This machine cannot be set up.
+    pub(super) fn take(&mut self, turn: Turn, changes: &mut Changes) -> anyhow::Result<()> {
+        match turn {
+            Turn::Interfaces => self.follow(changes)?,
+            Turn::Reload => self.take_reload(changes)?,
+            Turn::Answer(answer) => self.take_answer(&answer),
+            Turn::Portal(way, captive) => {
+                self.health.portal(way, captive);
+                self.refresh()?;
+            }
+            Turn::Names(found) => self.names.take(found),
+            Turn::Probe => {
+                for number in self.gauge.look(&self.members) {
+                    let now = self.now();
+                    self.health.traffic(now, number);
+                }
+                self.prober.send();
+            }
+            Turn::Look => {
+                while let Ok(answer) = self.answers.try_recv() {
+                    self.take_answer(&answer);
+                }
+                let now = self.now();
+                self.health.timeout(now);
+                self.refresh()?;
+            }
+            Turn::Measure => {
+                self.gauge.end_interval(self.now(), self.measured.elapsed());
+                self.measured = std::time::Instant::now();
+                self.rebalance()?;
+            }
+            Turn::LookForPortals => self.look_for_portals(),
         }
+        Ok(())
     }
 
     fn take_answer(&mut self, answer: &Answer) {
@@ -335,7 +412,7 @@ impl Balance {
         self.prober.follow(&self.members);
         self.health.follow(self.now(), &self.members, &self.prober);
         self.gauge.look(&self.members);
-        let setup = Setup::new(&self.members, setup::has_ipv6());
+        let setup = Setup::new(&self.members, setup::has_ipv6(), self.split.is_some());
         setup.apply(&self.setup, changes)?;
         self.setup = setup;
         setup::settings(&self.config, &self.members, changes)?;
@@ -363,6 +440,7 @@ impl Balance {
             rules: &self.config.rules,
             groups: self.groups.clone(),
             affinity: self.config.affinity,
+            split: self.split.as_ref(),
         }
     }
 

@@ -7,12 +7,12 @@ use serde::Serialize;
 use super::gauge::Reading;
 use super::ruleset::{self, View};
 use super::setup::{self, Setup};
-use super::{marks, members, shares};
+use super::{Split, marks, members, shares};
 use crate::config::BalanceConfig;
 use ropewalk_io::netlink;
 
 /// Every change, in words.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Plan {
     /// Uplinks that would be used.
     pub uplinks: Vec<String>,
@@ -26,11 +26,12 @@ pub struct Plan {
     pub firewall: String,
 }
 
-/// What starting now would change.
+/// What starting now would change, as far as flows are spread: all of them, or those beside a
+/// tunnel.
 ///
 /// # Errors
 /// The interfaces cannot be read.
-pub fn plan(config: &BalanceConfig) -> anyhow::Result<Plan> {
+pub fn plan(config: &BalanceConfig, split: Option<&Split>) -> anyhow::Result<Plan> {
     let interfaces = netlink::snapshot()?;
     let members = members::follow(&interfaces, config, &[]);
     let usable = vec![[true; 2]; members.len()];
@@ -41,11 +42,12 @@ pub fn plan(config: &BalanceConfig) -> anyhow::Result<Plan> {
         members: &members,
         rules: &config.rules,
         affinity: config.affinity,
+        split,
     };
     Ok(Plan {
         uplinks: members.iter().map(|member| member.name.clone()).collect(),
         settings: setup::settings_lines(config, &members),
-        routing: Setup::new(&members, setup::has_ipv6()).lines(),
+        routing: Setup::new(&members, setup::has_ipv6(), split.is_some()).lines(),
         table: format!("inet {}", marks::TABLE),
         firewall: ruleset::script(&view),
     })

@@ -17,10 +17,12 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use ropewalk_core::balance::SLOTS;
+use ropewalk_core::protect::Ports;
 
 use super::marks::{BALANCED, KEY_MASK, OWN, TABLE, key};
 use super::members::{FAMILIES, Family, Member};
 use super::probe::WayId;
+use super::split::Split;
 use crate::config::balance::Rule;
 
 /// Most pairs of client and site that are remembered per uplink and family.
@@ -43,6 +45,8 @@ pub struct View<'a> {
     pub groups: Vec<Group>,
     /// How long affinity lasts; zero for not at all.
     pub affinity: Duration,
+    /// The tunnel that only some flows go beside; without it every flow is spread.
+    pub split: Option<&'a Split>,
 }
 
 /// A table of places per family; empty when the group has no uplink there.
@@ -103,6 +107,8 @@ pub fn update(view: &View<'_>) -> String {
         };
         format!("{:#x} : goto {target}", key(member.number))
     });
+    let in_tunnel = view.split.map(|_| Split::restore());
+    let restore = restore.chain(in_tunnel.into_iter().flatten());
     elements(&mut out, "restore", restore.collect());
     for (index, group) in view.groups.iter().enumerate() {
         for family in FAMILIES {
@@ -127,6 +133,9 @@ pub fn update(view: &View<'_>) -> String {
                 let _ = writeln!(out, "flush set inet {TABLE} {name}");
             }
         }
+    }
+    if let Some(split) = view.split {
+        split.update(&mut out);
     }
     out
 }
@@ -182,7 +191,7 @@ fn declare_sets(out: &mut String, view: &View<'_>) {
 }
 
 /// Name, hook and rules of a chain. A chain comes behind those that it leads to.
-type Chain = (String, &'static str, Vec<String>);
+pub type Chain = (String, &'static str, Vec<String>);
 
 fn chains(view: &View<'_>) -> Vec<Chain> {
     let mut refuse = vec![
@@ -213,6 +222,9 @@ fn chains(view: &View<'_>) -> Vec<Chain> {
     }
     choose.push("goto group_0".to_owned());
     chains.push(("choose".to_owned(), "", choose));
+    if let Some(split) = view.split {
+        chains.extend(split.chains());
+    }
     chains.extend(hooks(view));
     chains
 }
@@ -300,12 +312,16 @@ fn hooks(view: &View<'_>) -> Vec<Chain> {
         let list = all.map(|m| format!("\"{}\" : goto {target}_{}", m.name, m.number));
         list.collect::<Vec<_>>().join(", ")
     };
-    let names = names_of(view.members);
+    // Where the main table leads flows that are to be spread.
+    let (led_to, first) = match view.split {
+        None => (names_of(view.members), "goto choose"),
+        Some(split) => (format!("\"{}\"", split.tun), "goto classify"),
+    };
     let restore = format!("ct mark and {KEY_MASK:#x} vmap @restore");
     let new = "ct state != new return".to_owned();
     let local = "fib daddr type != unicast return".to_owned();
     let link_local = "ip6 daddr fe80::/10 return".to_owned();
-    let choose = "goto choose".to_owned();
+    let first = first.to_owned();
     // Most packets of a download: they go where the main table says, and need no mark.
     let answers = "ct direction reply ct status snat return".to_owned();
     let mut arriving = vec![answers, restore.clone(), new.clone()];
@@ -315,18 +331,23 @@ fn hooks(view: &View<'_>) -> Vec<Chain> {
         format!("meta mark and {:#x} != 0 return", BALANCED | OWN),
     ];
     let mut translate = Vec::new();
-    if view.members.is_empty() {
+    if view.members.is_empty() && view.split.is_none() {
         arriving.push("return".to_owned());
         leaving.push("return".to_owned());
     } else {
-        arriving.push(format!("iifname vmap {{ {} }}", with_name("claim")));
+        if view.split.is_none() {
+            arriving.push(format!("iifname vmap {{ {} }}", with_name("claim")));
+        }
         // What another route than a default one leads elsewhere stays as it is.
-        arriving.push(format!("fib daddr oifname != {{ {names} }} return"));
-        leaving.push(format!("oifname != {{ {names} }} return"));
+        arriving.push(format!("fib daddr oifname != {{ {led_to} }} return"));
+        leaving.push(format!("oifname != {{ {led_to} }} return"));
+    }
+    if !view.members.is_empty() {
         translate.push(format!("oifname vmap {{ {} }}", with_name("leave")));
     }
-    arriving.extend([local.clone(), link_local.clone(), choose.clone()]);
-    leaving.extend([local, link_local, choose]);
+    arriving.extend([local.clone(), link_local.clone(), first.clone()]);
+    leaving.extend([local, link_local, first]);
+    translate.extend(view.split.into_iter().flat_map(Split::translate));
     translate.push(format!(
         "ct mark and {BALANCED:#x} != 0 ct mark set ct mark and {:#x}",
         !KEY_MASK
@@ -428,13 +449,7 @@ fn conditions(rule: &Rule, index: usize) -> Vec<String> {
 
 fn shared_conditions(rule: &Rule, ip: &str) -> String {
     let mut line = String::new();
-    let ports = set(rule.ports.iter().map(|ports| {
-        if ports.start() == ports.end() {
-            ports.start().to_string()
-        } else {
-            format!("{}-{}", ports.start(), ports.end())
-        }
-    }));
+    let ports = port_list(&rule.ports);
     let protocols = set(rule.protocols.iter().map(ToString::to_string));
     match (protocols, &ports) {
         (Some(list), _) => line += &format!(" meta l4proto {list}"),
@@ -457,7 +472,19 @@ fn shared_conditions(rule: &Rule, ip: &str) -> String {
     line
 }
 
-fn set(items: impl Iterator<Item = String>) -> Option<String> {
+/// Ports as a set; `None` when there are none.
+pub fn port_list(ports: &[Ports]) -> Option<String> {
+    set(ports.iter().map(|ports| {
+        if ports.start() == ports.end() {
+            ports.start().to_string()
+        } else {
+            format!("{}-{}", ports.start(), ports.end())
+        }
+    }))
+}
+
+/// Items as a set; `None` when there are none.
+pub fn set(items: impl Iterator<Item = String>) -> Option<String> {
     let items: Vec<String> = items.collect();
     (!items.is_empty()).then(|| format!("{{ {} }}", items.join(", ")))
 }
@@ -517,6 +544,7 @@ mod tests {
             rules: &config.rules,
             groups: vec![group; 1 + config.rules.len()],
             affinity: config.affinity,
+            split: None,
         };
         check(&script(&view), &update(&view));
     }

@@ -25,9 +25,9 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// For these uplinks.
+    /// For these uplinks; `beside_tunnel` when a tunnel's routes are not to count.
     #[must_use]
-    pub fn new(members: &[Member], ipv6: bool) -> Self {
+    pub fn new(members: &[Member], ipv6: bool, beside_tunnel: bool) -> Self {
         let mut setup = Self::default();
         for family in families(ipv6) {
             setup.policies.push(Policy {
@@ -37,6 +37,7 @@ impl Setup {
                 mask: BALANCED,
                 table: TABLE_MAIN,
                 without_default: true,
+                without_group: beside_tunnel.then_some(marks::TUNNEL_GROUP),
             });
             for member in members {
                 setup.policies.push(Policy {
@@ -46,6 +47,7 @@ impl Setup {
                     mask: KEY_MASK,
                     table: marks::routes(member.number),
                     without_default: false,
+                    without_group: None,
                 });
                 let way = member.way(family).filter(|_| member.present);
                 setup.routes.extend(way.map(|way| RouteSpec {

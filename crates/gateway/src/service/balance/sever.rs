@@ -16,7 +16,7 @@ use std::net::{IpAddr, SocketAddr};
 use ropewalk_io::conntrack::{self, Connection};
 use ropewalk_io::{poke, sock_diag};
 
-use super::marks::{self, BALANCED, KEY_MASK, OWN};
+use super::marks::{self, BALANCED, KEY_MASK, OWN, TUNNEL_AUTO};
 use super::members::{Family, Member};
 
 /// Most connections ended at a time; others end by the refusal of what they send.
@@ -94,6 +94,22 @@ pub fn forget_stale(members: &[Member]) -> io::Result<usize> {
         .iter()
         .filter(|connection| forget_one(connection))
         .count())
+}
+
+/// Forgets the flows with two ways that are in the tunnel of a site, but for open TCP connections:
+/// those live on when the hub is back, and could not move.
+///
+/// # Errors
+/// The table of connections cannot be read.
+pub fn leave_tunnel() -> io::Result<usize> {
+    let mut found = Vec::new();
+    conntrack::for_each(TUNNEL_AUTO, KEY_MASK, |connection| {
+        if !connection.tcp_open && found.len() < CONNECTIONS_MAX {
+            found.push(connection);
+        }
+    })?;
+    let forgotten = found.iter().filter(|connection| forget_one(connection));
+    Ok(forgotten.count())
 }
 
 fn connections(way: DeadWay) -> io::Result<Vec<Connection>> {

@@ -1,0 +1,124 @@
+//! `via` of a service class, and `[direct]`: which flows of a site go beside the tunnel, and how they
+//! are spread over the uplinks.
+//!
+//! Invariant: whether a flow goes beside the tunnel depends on nothing that differs between its
+//! packets.
+
+use ropewalk_core::protect::{Classes, Rule};
+
+use super::balance::{self, BalanceConfig};
+use super::common::Common;
+use super::reader::Section;
+use super::site::UplinkRules;
+
+/// How to write a way.
+pub const VIA_EXAMPLE: &str = "\"tunnel\", \"direct\" or \"auto\"";
+
+/// Which way flows go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Via {
+    /// Through the tunnel, or not at all.
+    #[default]
+    Tunnel,
+    /// Beside the tunnel, each over one uplink.
+    Direct,
+    /// Through the tunnel; new flows beside it while the hub is not reached though uplinks work.
+    Auto,
+}
+
+impl Via {
+    /// The name in configuration and reports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Tunnel => "tunnel",
+            Self::Direct => "direct",
+            Self::Auto => "auto",
+        }
+    }
+}
+
+impl std::str::FromStr for Via {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let all = [Self::Tunnel, Self::Direct, Self::Auto];
+        let named = all.into_iter().find(|via| via.name() == text);
+        named.ok_or_else(|| {
+            format!("unknown way {text:?}, there are \"tunnel\", \"direct\" and \"auto\"")
+        })
+    }
+}
+
+/// What a site sends beside its tunnel.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Direct {
+    /// How it is spread over the uplinks.
+    pub spread: BalanceConfig,
+    /// The classes in the order in which they are tried.
+    pub classes: Vec<ClassWay>,
+    /// The way of flows that belong to no class.
+    pub others: Via,
+}
+
+/// The way of the flows of a class.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClassWay {
+    /// Name of the class.
+    pub name: String,
+    /// Which flows belong to it, by their first packets.
+    pub rule: Rule,
+    /// Their way.
+    pub via: Via,
+}
+
+/// Reads `[direct]`, `[probe]` and `[[rule]]` of a site; `None` when everything goes through the
+/// tunnel.
+pub(super) fn read(
+    root: &mut Section<'_>,
+    common: &Common,
+    uplinks: &UplinkRules,
+) -> Option<Direct> {
+    let (spread, others) = root.section("direct", |section| {
+        let spread = balance::read_sharing(section, common.clone(), false);
+        (spread, read_others(section, &common.classes))
+    });
+    let spread = BalanceConfig {
+        uplinks: uplinks.clone(),
+        ..balance::read_surroundings(root, spread)
+    };
+    // The first class is the default one.
+    let classes = common.classes.iter().skip(1).zip(&common.vias);
+    let classes: Vec<ClassWay> = classes
+        .map(|(class, via)| ClassWay {
+            name: class.name.clone(),
+            rule: class.rule.clone(),
+            via: *via,
+        })
+        .collect();
+    let beside = |via: Via| via != Via::Tunnel;
+    let any = beside(others) || classes.iter().any(|class| beside(class.via));
+    any.then_some(Direct {
+        spread,
+        classes,
+        others,
+    })
+}
+
+fn read_others(section: &mut Section<'_>, classes: &Classes) -> Via {
+    let via = section.text("via", VIA_EXAMPLE, str::parse);
+    let via: Via = via.unwrap_or_default();
+    let sized = classes.iter().find(|class| class.rule.packet_bytes_max > 0);
+    if let Some(class) = sized.filter(|_| via != Via::Tunnel) {
+        section.reject(
+            "via",
+            &format!(
+                "class {:?} goes by packet_bytes_max, but a way is chosen once for all packets of a \
+                 flow",
+                class.name
+            ),
+            "remove packet_bytes_max there, or let the rest go via = \"tunnel\"",
+        );
+    }
+    via
+}

@@ -1,0 +1,281 @@
+//! What a site sends beside its tunnel: the classes whose flows go over one uplink each, always or
+//! while the hub is not reached.
+//!
+//! The firewall table and the spreading are those of `ropewalk balance`; this adds the tunnel to
+//! them: its interface, its addresses, and when flows fall back (`core::balance::fallback`).
+//!
+//! Invariant: the routes into the tunnel stand from before the table is there until the site stops,
+//! so what is to go through the tunnel waits for it or is refused.
+
+use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::Context;
+use ipnet::IpNet;
+use ropewalk_core::balance::Fallback;
+use ropewalk_io::netlink;
+use serde::{Deserialize, Serialize};
+use tokio::sync::mpsc;
+
+use super::balance::status::{self, BalanceStatus};
+use super::balance::{self, Balance, Family, Plan, Shared, Split, Turn};
+use super::network::Tun;
+use super::state::Changes;
+use super::{Commands, lock_path};
+use crate::config::direct::Via;
+use crate::config::{self, BalanceConfig, SiteConfig};
+use crate::engine::control::{Command, Status};
+use crate::files;
+
+/// How long the engine may take to say how it is.
+const STATUS_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// What goes beside the tunnel, and why.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct DirectStatus {
+    /// Whether flows of classes with two ways go beside the tunnel because the hub is not reached.
+    pub fallen_back: bool,
+    /// Times that they began to.
+    pub fallbacks: u64,
+    /// Flows of which classes go which way now, in the order in which they are tried; what belongs
+    /// to no class comes last and is called `others`.
+    pub classes: Vec<WayStatus>,
+    /// How what goes beside the tunnel is spread.
+    pub spread: BalanceStatus,
+}
+
+/// The way of the flows of a class.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct WayStatus {
+    /// Name of the class.
+    pub class: String,
+    /// What the configuration says: `tunnel`, `direct` or `auto`.
+    pub via: String,
+    /// Where new IPv4 flows go: `tunnel` or `direct`.
+    pub now_ipv4: String,
+    /// Where new IPv6 flows go.
+    pub now_ipv6: String,
+}
+
+/// What of a site goes beside its tunnel.
+pub(super) struct Direct {
+    balance: Balance,
+    fallback: Fallback,
+    tunnel_up: bool,
+    told: Told,
+    reloaded: mpsc::Sender<()>,
+    _lock: files::Lock,
+}
+
+/// What the API and a reload share with it.
+#[derive(Clone, Debug)]
+struct Told {
+    /// All but how flows are spread.
+    status: Arc<Mutex<DirectStatus>>,
+    spread: Arc<Mutex<Shared>>,
+}
+
+impl Direct {
+    /// Begins to send beside the tunnel; `None` when nothing is to go there. The routes into the
+    /// tunnel are set first.
+    ///
+    /// # Errors
+    /// `ropewalk balance` runs on this machine, or this machine cannot be set up.
+    pub(super) async fn start(
+        config: &SiteConfig,
+        tun: &Tun,
+        changes: &mut Changes,
+    ) -> anyhow::Result<Option<Self>> {
+        let Some(direct) = &config.direct else {
+            return Ok(None);
+        };
+        let lock = lock_path(&config.common, config::balance::ROLE);
+        let lock = files::Lock::take(&lock, "a gateway that balances")?;
+        netlink::set_group(tun.ifindex, balance::TUNNEL_GROUP)?;
+        lead(tun, &config.routes)?;
+        let spread = Arc::new(Mutex::new(Shared::new(&direct.spread)));
+        let (reloaded, reloads) = mpsc::channel(1);
+        let balance = Balance::start(
+            direct.spread.clone(),
+            split(config),
+            Arc::clone(&spread),
+            changes,
+            reloads,
+        )
+        .await
+        .context("cannot send anything beside the tunnel")?;
+        let this = Self {
+            balance,
+            fallback: Fallback::default(),
+            tunnel_up: false,
+            told: Told {
+                status: Arc::default(),
+                spread,
+            },
+            reloaded,
+            _lock: lock,
+        };
+        this.publish();
+        Ok(Some(this))
+    }
+
+    /// Waits for what is next. Nothing is lost when the wait is given up.
+    ///
+    /// # Errors
+    /// See [`Balance::next`].
+    pub(super) async fn next(&mut self) -> anyhow::Result<Turn> {
+        self.balance.next().await
+    }
+
+    /// Does what [`Direct::next`] brought, and falls back or returns when it is time.
+    ///
+    /// # Errors
+    /// This machine cannot be set up.
+    pub(super) fn take(&mut self, turn: Turn, changes: &mut Changes) -> anyhow::Result<()> {
+        self.balance.take(turn, changes)?;
+        let (now, usable) = (self.balance.now(), self.balance.is_any_usable());
+        if !self.fallback.handle(now, self.tunnel_up, usable) {
+            return Ok(());
+        }
+        let fallen_back = self.fallback.is_fallen_back();
+        if fallen_back {
+            tracing::warn!(
+                "the hub is not reached though uplinks work: new flows with via = \"auto\" go direct"
+            );
+        } else {
+            tracing::info!(
+                "the hub is reached again: new flows with via = \"auto\" go through the tunnel"
+            );
+        }
+        self.balance.fall_back(fallen_back)?;
+        self.publish();
+        Ok(())
+    }
+
+    /// The tunnel came up or went down.
+    pub(super) const fn set_tunnel(&mut self, up: bool) {
+        self.tunnel_up = up;
+    }
+
+    /// The hub gave this end of the tunnel its addresses, with which the kernel may have taken the
+    /// routes away.
+    ///
+    /// # Errors
+    /// This machine cannot be set up.
+    pub(super) fn set_inner(
+        &mut self,
+        tun: &Tun,
+        routes: &[IpNet],
+        inner: &[IpNet],
+    ) -> anyhow::Result<()> {
+        lead(tun, routes)?;
+        self.balance.set_inner(inner)?;
+        self.publish();
+        Ok(())
+    }
+
+    /// Commands for a site that also sends beside its tunnel: its state has both. May wait for the
+    /// engine.
+    pub(super) fn commands(&self, engine: Commands) -> Commands {
+        let told = self.told.clone();
+        Commands(Arc::new(move |command| {
+            let Command::Status(reply) = command else {
+                return (engine.0)(command);
+            };
+            let (answer, answered) = sync_channel(1);
+            (engine.0)(Command::Status(answer))?;
+            let site = answered.recv_timeout(STATUS_TIMEOUT);
+            let site = site.context("the engine does not answer")?;
+            let direct = Some(told.status());
+            // Nobody waiting any more is no error.
+            reply.try_send(Status { direct, ..site }).ok();
+            Ok(())
+        }))
+    }
+
+    /// What takes over another configuration, as far as a running site can: how flows are spread.
+    pub(super) fn reload(&self) -> impl Fn(&SiteConfig) + Send + Sync + use<> {
+        let (spread, reloaded) = (Arc::clone(&self.told.spread), self.reloaded.clone());
+        move |config| {
+            let Some(direct) = &config.direct else { return };
+            balance::lock(&spread).reloaded = Some(direct.spread.clone());
+            // A full channel means that a reload is due anyway.
+            let _ = reloaded.try_send(());
+        }
+    }
+
+    fn publish(&self) {
+        let Some(split) = self.balance.split() else {
+            return;
+        };
+        let mut status = self.told.lock();
+        status.fallbacks += u64::from(split.fallen_back && !status.fallen_back);
+        status.fallen_back = split.fallen_back;
+        status.classes = ways(split);
+    }
+}
+
+impl Told {
+    fn lock(&self) -> std::sync::MutexGuard<'_, DirectStatus> {
+        self.status.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn status(&self) -> DirectStatus {
+        let mut spread = balance::lock(&self.spread).status.clone();
+        status::count_flows(&mut spread);
+        DirectStatus {
+            spread,
+            ..self.lock().clone()
+        }
+    }
+}
+
+/// What starting the site now would change for what goes beside the tunnel; `None` when nothing
+/// does.
+///
+/// # Errors
+/// The interfaces cannot be read.
+pub fn plan(config: &SiteConfig) -> anyhow::Result<Option<Plan>> {
+    let planned = |direct: &config::direct::Direct| {
+        let spread: &BalanceConfig = &direct.spread;
+        balance::plan(spread, split(config).as_ref())
+    };
+    config.direct.as_deref().map(planned).transpose()
+}
+
+fn split(config: &SiteConfig) -> Option<Split> {
+    Some(Split {
+        tun: config.common.interface.clone(),
+        inner: Vec::new(),
+        direct: config.direct.clone()?,
+        fallen_back: false,
+    })
+}
+
+/// Leads all routes into the tunnel, also those that it has no address for: the firewall table
+/// decides what becomes of them.
+fn lead(tun: &Tun, routes: &[IpNet]) -> anyhow::Result<()> {
+    let ipv6 = balance::has_ipv6();
+    tun.lead(routes.iter().filter(|route| ipv6 || route.addr().is_ipv4()))
+}
+
+fn ways(split: &Split) -> Vec<WayStatus> {
+    let now = |via, family| match via {
+        Via::Tunnel => Via::Tunnel,
+        Via::Direct => Via::Direct,
+        Via::Auto if split.auto_is_direct(family) => Via::Direct,
+        Via::Auto => Via::Tunnel,
+    };
+    let way = |class: &str, via: Via| WayStatus {
+        class: class.to_owned(),
+        via: via.name().to_owned(),
+        now_ipv4: now(via, Family::V4).name().to_owned(),
+        now_ipv6: now(via, Family::V6).name().to_owned(),
+    };
+    let classes = split.direct.classes.iter();
+    let classes = classes.map(|class| way(&class.name, class.via));
+    classes
+        .chain([way("others", split.direct.others)])
+        .collect()
+}
