@@ -3,7 +3,7 @@
 //! Sources: RFC 8985 (RACK), RFC 6937 (proportional rate reduction), RFC 3522 and RFC 3708
 //! (undoing by timestamps and by duplicate reports), in the form Linux has them.
 
-use super::scoreboard::{RETRANSMITTED, Segment};
+use super::scoreboard::{RETRANSMITTED, SACKED, Segment};
 use super::sender::{Batch, LossDetection, Sender};
 use crate::host::MS;
 use crate::host::rtt::Rtt;
@@ -164,12 +164,16 @@ impl Sender {
                 }
             }
             LossDetection::Duplicates(threshold) => {
-                while let Some((number, segment)) = self.board.oldest_out() {
-                    let beyond = number + threshold < self.board.highest_sacked;
-                    if !beyond || segment.has(RETRANSMITTED) {
-                        break;
+                let mut beyond = 0;
+                for number in (self.board.una..self.board.highest_sacked).rev() {
+                    let Some(segment) = self.board.get(number) else {
+                        continue;
+                    };
+                    if segment.has(SACKED) {
+                        beyond += 1;
+                    } else if beyond >= threshold && !segment.has(RETRANSMITTED) {
+                        batch.lost += u32::from(self.board.lose(number));
                     }
-                    batch.lost += u32::from(self.board.lose(number));
                 }
             }
         }

@@ -23,7 +23,7 @@ pub enum LossDetection {
     /// By time, after a reordering window (RFC 8985), as Linux.
     #[default]
     Rack,
-    /// By so many segments acknowledged beyond (RFC 6675).
+    /// By so many segments acknowledged beyond (RFC 6675), and no tail loss probes.
     Duplicates(u32),
 }
 
@@ -388,8 +388,9 @@ impl Sender {
             return;
         }
         self.arm_retransmit(now_ns);
+        let probes = self.detection == LossDetection::Rack;
         let quiet = self.recovery.state == State::Open && self.board.sacked == 0;
-        if quiet && !self.probe_sent && self.rtt.smoothed_ns > 0 && self.backoff == 0 {
+        if probes && quiet && !self.probe_sent && self.rtt.smoothed_ns > 0 && self.backoff == 0 {
             // RFC 8985 §7.2.
             let mut probe_ns = 2 * self.rtt.smoothed_ns;
             probe_ns += if self.board.in_flight == 1 {
