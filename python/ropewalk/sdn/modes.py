@@ -101,4 +101,4 @@ def controller(config: AnyConfig) -> Controller:
 
 def lines(report: dict[str, Any]) -> list[str]:
     """A controller's report, for people."""
-    return (roam_status if report["mode"] == "roam" else status).lines(report)
+    return roam_status.lines(report) if report["mode"] == "roam" else status.lines(report)
