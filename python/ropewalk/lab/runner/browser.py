@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import tempfile
 import threading
 import time
@@ -72,7 +73,10 @@ class BrowserRunner:
 
     def run(self, cells: Sequence[Cell]) -> list[Report]:
         """One report for each cell."""
-        return [self._run(cell.plan.with_seed(cell.seed)) for cell in cells]
+        try:
+            return [self._run(cell.plan.with_seed(cell.seed)) for cell in cells]
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise RunError(str(error)) from error
 
     def _run(self, plan: Plan) -> Report:
         traffic = wanted(plan)
@@ -89,10 +93,11 @@ class BrowserRunner:
             ground = Ground(self._testbed, file)
             stack.callback(ground.end)
             place = ground.place
-            root = place.directory / "site"
-            root.mkdir()
+            here = place.directory / "browser"
+            root = here / "root"
+            root.mkdir(parents=True)
             site.write(pages, root)
-            certificate = Certificate.make(place.directory)
+            certificate = Certificate.make(here)
             server = Server(place.server, traffic.protocol, place.mptcp, root, certificate)
             stack.callback(server.stop)
             origins = {site.WARM_UP, site.VIDEO}.union(*(page.origins for page in pages))
@@ -102,7 +107,7 @@ class BrowserRunner:
                 place.mptcp,
                 certificate.pin,
                 origins,
-                place.directory,
+                here,
             )
             stack.callback(browser.stop)
             found = self._measure(plan, traffic, pages, ground, browser)
