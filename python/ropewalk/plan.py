@@ -79,6 +79,8 @@ class Path:
     up: Link = Link()
     down: Link = Link()
     change: tuple[Change, ...] = ()
+    leaving_s: tuple[float, ...] = ()
+    """When the site's tunnel is told that the path will end; kernel only."""
 
     def down_mbit(self) -> float | None:
         """Capacity towards the site, if it is a fixed rate."""
@@ -101,6 +103,7 @@ class Tunnel:
     protect_up: str | None = None
     protect_down: str | None = None
     paths: tuple[str, ...] | None = None
+    freeze: Literal["off", "planned", "custody"] | None = None
     transport: Literal["model", "quic"] | None = None
 
 
@@ -414,7 +417,7 @@ def _value(name: str, value: object) -> str:
         case str():
             return text(value)
         case tuple():
-            return "[" + ", ".join(_value("", item) for item in value) + "]"
+            return "[" + ", ".join(_value(name, item) for item in value) + "]"
         case _:
             return (
                 "{ " + ", ".join(f"{key} = {written}" for key, written in _settings(value)) + " }"

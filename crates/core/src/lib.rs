@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod balance;
+mod checksum;
 pub mod code;
 pub mod estimate;
 pub mod hold;

@@ -14,6 +14,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// A sender of TCP that was told nothing would wait longer than this after the outages below: its timer has doubled
 /// up to then. How soon it really goes on, the experiment `hold` of the lab says.
 const SOON: Duration = Duration::from_secs(1);
+/// Longest pause of a stream whose path ends after it was left.
+const LEFT_PAUSE: Duration = Duration::from_millis(200);
 
 fn set_all(lab: &Lab, count: usize, away: bool) {
     for uplink in 0..count {
@@ -131,4 +133,67 @@ fn a_path_whose_end_is_announced_is_left_before_it_ends() {
     lab.topology.restore(0, Cut::Blackhole).unwrap();
     let unknown = lab.site.run(&["path", "leaving", "up9"]).unwrap();
     assert!(!unknown.status.success(), "{unknown:?}");
+}
+
+#[test]
+fn streams_leave_a_path_whose_end_is_announced_and_do_not_pause_when_it_ends() {
+    if !ready() {
+        return;
+    }
+    let lab = Lab::new("leaving-tcp", two_links()).unwrap();
+    let spec = BulkSpec {
+        amount: Amount::Time(Duration::from_secs(8)),
+        ..BulkSpec::download(4, PATIENCE)
+    };
+    let bulk = Bulk::start(&lab.topology.endpoints(), &spec).unwrap();
+    std::thread::sleep(Duration::from_secs(3));
+    let told = lab.site.run(&["path", "leaving", "up0", "--for", "30"]);
+    assert!(told.unwrap().status.success());
+    std::thread::sleep(Duration::from_millis(500));
+    let cut = Instant::now();
+    lab.topology.cut(0, Cut::Blackhole).unwrap();
+    let report = whole(bulk.finish().unwrap()).unwrap();
+    let cut = cut - report.begin.unwrap();
+    for flow in &report.flows {
+        let across = |(from, to): &&(Duration, Duration)| *from < cut + SOON && *to > cut;
+        let longest = flow
+            .pauses
+            .iter()
+            .filter(across)
+            .map(|(from, to)| *to - *from);
+        // A loss that is noticed only by its silence takes longer than this.
+        let longest = longest.max().unwrap_or_default();
+        assert!(longest < LEFT_PAUSE, "{longest:?}; {}", lab.explain());
+    }
+}
+
+#[test]
+fn an_announcement_is_forgotten_in_time_and_can_be_taken_back() {
+    if !ready() {
+        return;
+    }
+    let lab = Lab::new("returning", two_links()).unwrap();
+    let is = |state: &'static str| {
+        move |status: &ropewalk_testbed::gateway::Status| {
+            status
+                .paths()
+                .any(|path| path.uplink == "up0" && path.state == state)
+        }
+    };
+    for (more, back) in [(vec!["--for", "1"], None), (vec![], Some("returning"))] {
+        let leaving = [vec!["path", "leaving", "up0"], more].concat();
+        assert!(lab.site.run(&leaving).unwrap().status.success());
+        lab.site
+            .wait_for("leaving path", PATIENCE, is("leaving"))
+            .unwrap();
+        if let Some(back) = back {
+            let told = lab.site.run(&["path", back, "up0"]).unwrap();
+            assert!(told.status.success(), "{told:?}");
+        }
+        lab.site
+            .wait_for("path in use", PATIENCE, is("up"))
+            .unwrap();
+    }
+    let wrong = lab.site.run(&["path", "leaving", "up0", "--for", "0"]);
+    assert!(!wrong.unwrap().status.success());
 }

@@ -97,6 +97,9 @@ pub struct PathPlan {
     /// New settings at times after the start of the traffic.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub change: Vec<ChangePlan>,
+    /// Kernel only: when the site's tunnel is told that the path will end soon.
+    #[serde(default, with = "durations", skip_serializing_if = "Vec::is_empty")]
+    pub leaving: Vec<Duration>,
 }
 
 /// What carries the traffic between site and server.
@@ -166,6 +169,9 @@ pub struct TunnelPlan {
     /// Names of the paths to use; all unless given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paths: Option<Vec<String>>,
+    /// Kernel only: `freeze` of the section `[hold]`; the program's default unless given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub freeze: Option<String>,
     /// Simulator only: what sub-tunnels are.
     #[serde(default, skip_serializing_if = "is_default")]
     pub transport: TransportPlan,
@@ -233,6 +239,12 @@ impl Plan {
                 return fail(
                     &format!("path[{index}].name"),
                     "give every path a name of its own".into(),
+                );
+            }
+            if !path.leaving.is_empty() && !matches!(self.carrier, Carrier::Tunnel(_)) {
+                return fail(
+                    &format!("path[{index}].leaving"),
+                    "only a single tunnel can be told: use carrier.kind = \"tunnel\"".into(),
                 );
             }
         }
@@ -324,6 +336,26 @@ mod duration {
     ) -> Result<Duration, D::Error> {
         let text = String::deserialize(deserializer)?;
         units::parse_duration(&text).map_err(serde::de::Error::custom)
+    }
+}
+
+/// Lists of durations as text.
+mod durations {
+    use super::*;
+
+    pub(super) fn serialize<S: serde::Serializer>(
+        values: &[Duration],
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(values.iter().map(|value| units::format_duration(*value)))
+    }
+
+    pub(super) fn deserialize<'de, D: serde::Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Vec<Duration>, D::Error> {
+        let parse = |text: String| units::parse_duration(&text).map_err(serde::de::Error::custom);
+        let texts = Vec::<String>::deserialize(deserializer)?;
+        texts.into_iter().map(parse).collect()
     }
 }
 

@@ -89,6 +89,10 @@ pub(crate) fn check(plan: &Plan) -> Result<(), PlanError> {
                 let problem = "leave it out: `hops` names the paths".into();
                 return fail("carrier.tunnel.paths", problem);
             }
+            if relay.tunnel.freeze.is_some() {
+                let problem = "leave it out: only a single tunnel freezes senders in plans".into();
+                return fail("carrier.tunnel.freeze", problem);
+            }
             let hops = relay.hops.iter();
             hops.map(|hop| hop.iter().map(String::as_str).collect())
                 .collect()

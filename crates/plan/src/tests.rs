@@ -12,10 +12,12 @@ both = { rate = "16Mbit", delay = "25ms", queue = "128KiB" }
 name = "b"
 both = { rate = "8Mbit", delay = "35ms" }
 change = [ { at = "10s", both.blackhole = true } ]
+leaving = [ "9500ms", "12s" ]
 
 [carrier]
 kind = "tunnel"
 scheduler = "auto"
+freeze = "planned"
 paths = ["a", "b"]
 
 [[traffic]]
@@ -34,6 +36,8 @@ fn a_plan_reads_and_writes_the_same() {
     let plan = Plan::parse(PLAN).unwrap();
     assert_eq!(plan.seed, 1);
     assert_eq!(plan.warmup, Duration::from_secs(5));
+    let announced = [Duration::from_millis(9_500), Duration::from_secs(12)];
+    assert_eq!(plan.path[1].leaving, announced);
     assert!(matches!(&plan.carrier, Carrier::Tunnel(t) if t.scheduler.as_deref() == Some("auto")));
     assert!(matches!(
         plan.traffic[1],
@@ -68,6 +72,7 @@ fn bad_plans_name_the_key() {
     for (from, to, key) in [
         ("name = \"b\"", "name = \"a\"", "path[1].name"),
         ("warmup = \"5s\"", "warmup = \"20s\"", "warmup"),
+        ("[ \"9500ms\", \"12s\" ]", "[ \"soon\" ]", "duration"),
         ("[\"a\", \"b\"]", "[\"c\"]", "carrier.paths"),
         ("flows = 5", "flows = 0", "traffic[0].flows"),
         ("flows = 5", "flowz = 5", "flowz"),
@@ -134,6 +139,11 @@ fn bad_rows_name_the_key() {
             "scheduler = \"auto\"",
             "paths = [\"a\"]",
             "carrier.tunnel.paths",
+        ),
+        (
+            "scheduler = \"auto\"",
+            "freeze = \"planned\"",
+            "carrier.tunnel.freeze",
         ),
         ("enter = 2", "enter = 3", "traffic[1].enter"),
         ("enter = 2", "enter = 0", "traffic[1].enter"),

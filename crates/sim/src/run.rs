@@ -90,6 +90,7 @@ pub fn run(plan: &Plan, seed: u64) -> Result<Report, SimError> {
 /// As [`run`].
 pub fn run_with(plan: &Plan, seed: u64, options: Options) -> Result<Report, SimError> {
     let begun = std::time::Instant::now();
+    refuse_kernel_only(plan)?;
     let mut setup = Setup::new(plan, seed, &options)?;
     if let Some(threshold) = options.duplicate_threshold {
         setup.detection = LossDetection::Duplicates(threshold);
@@ -123,6 +124,19 @@ pub fn run_with(plan: &Plan, seed: u64, options: Options) -> Result<Report, SimE
 fn not_simulated(kind: &str) -> SimError {
     let problem = format!("`{kind}` is not simulated; run the plan in the kernel");
     SimError::setting("carrier.kind", problem)
+}
+
+/// Simulated senders have no windows to be stopped with.
+fn refuse_kernel_only(plan: &Plan) -> Result<(), SimError> {
+    let frozen = matches!(&plan.carrier, plan::Carrier::Tunnel(tunnel) if tunnel.freeze.is_some());
+    let leaving = plan.path.iter().any(|path| !path.leaving.is_empty());
+    let key = match (frozen, leaving) {
+        (true, _) => "carrier.freeze",
+        (false, true) => "path.leaving",
+        (false, false) => return Ok(()),
+    };
+    let problem = "not simulated; run the plan in the kernel";
+    Err(SimError::setting(key, problem.into()))
 }
 
 /// A checked plan with its links ready.

@@ -332,6 +332,7 @@ fn plans_that_cannot_be_simulated_name_the_key() {
             "kind = \"tunnel\"\nscheduler = \"fastest\"",
             "carrier.scheduler",
         ),
+        ("kind = \"tunnel\"\nfreeze = \"planned\"", "carrier.freeze"),
         (
             "kind = \"tunnel\"\ncongestion = \"vegas\"",
             "carrier.congestion",

@@ -125,6 +125,10 @@ pub struct TunnelStatus {
     pub hold_dropped_full: u64,
     /// Packets dropped after outages because they were too old.
     pub hold_dropped_old: u64,
+    /// Times that the sender of a TCP connection was told to stop.
+    pub freeze_stopped: u64,
+    /// TCP connections reset because what had been acknowledged for their receivers was not delivered.
+    pub freeze_resets: u64,
     /// Why the scheduler does what it does, if it says.
     pub reason: String,
     /// The paths.

@@ -32,7 +32,7 @@ impl Ecn {
 ///
 /// Later fragments of a packet carry no ports: all fragments share the key without ports, so
 /// that they keep their order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FlowKey {
     /// Source address; IPv4 in the low four bytes.
     pub source: [u8; 16],
@@ -45,6 +45,18 @@ pub struct FlowKey {
 }
 
 impl FlowKey {
+    /// The key of the packets in the other direction. That of ICMP has none.
+    #[must_use]
+    pub const fn reversed(&self) -> Self {
+        let [from, to] = self.ports;
+        Self {
+            source: self.destination,
+            destination: self.source,
+            ports: [to, from],
+            protocol: self.protocol,
+        }
+    }
+
     /// A 64-bit hash under `secret`, so that a stranger cannot aim at one bucket.
     #[must_use]
     pub fn hash(&self, secret: u64) -> u64 {

@@ -1,4 +1,4 @@
-//! How much is held, for how long, and what goes when that is too much.
+//! How much is held, for how long, what goes when that is too much, and what senders are told.
 
 use ropewalk_types::Duration;
 
@@ -16,6 +16,23 @@ pub struct Limits {
     /// The same for everything else: QUIC and calls gain nothing by packets their ends have given
     /// up.
     pub other_age_max: Duration,
+    /// What senders of TCP are told.
+    pub freeze: Freeze,
+}
+
+/// Whether senders of TCP on this side are stopped with windows of zero.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Freeze {
+    /// No: they stop by themselves after one window.
+    #[default]
+    Off,
+    /// When the end of the last path has been announced: in the genuine acknowledgements that
+    /// still come. Nothing is acknowledged that the receiver has not got.
+    Planned,
+    /// When every path is down: with acknowledgements of what is kept here, as in "Improving
+    /// Performance of TCP for Wireless Network using SDN", ICDCN 2019, section 2.2. What was
+    /// acknowledged exists here only until the receiver acknowledges it.
+    Custody,
 }
 
 /// Which packet of a flow makes room.
@@ -57,6 +74,7 @@ impl Default for Limits {
             packets_max: 32_768,
             tcp_age_max: Duration::from_secs(60),
             other_age_max: Duration::from_secs(2),
+            freeze: Freeze::Off,
         }
     }
 }

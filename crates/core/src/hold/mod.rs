@@ -8,9 +8,10 @@
 //! other packet, since only both copies tell it afterwards that its timeout was spurious (RFC
 //! 3522, RFC 5682). Invariant: held bytes and packets never exceed the limits.
 
+pub(crate) mod freeze;
 mod limits;
 
-pub use limits::{Limits, Victim};
+pub use limits::{Freeze, Limits, Victim};
 
 use ropewalk_types::{Duration, Instant};
 
@@ -27,6 +28,13 @@ pub struct HoldStats {
     pub dropped_full: u64,
     /// Inner packets dropped because they had become too old.
     pub dropped_old: u64,
+    /// Times that the sender of a TCP connection was told to stop.
+    pub stopped: u64,
+    /// Bytes of packets kept in custody now.
+    pub custody_bytes: u64,
+    /// TCP connections reset because what was acknowledged for their receivers was not delivered in
+    /// time.
+    pub resets: u64,
 }
 
 /// Whether the tunnel is in an outage, and since when.

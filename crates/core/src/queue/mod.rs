@@ -7,6 +7,7 @@
 
 mod codel;
 
+use crate::checksum;
 use crate::hold::{Limits, Victim};
 use crate::schedule::FLOW_BUCKETS;
 use bytes::BytesMut;
@@ -86,12 +87,7 @@ pub fn mark_ce(ip: &mut [u8]) {
             let old = u16::from_be_bytes([ip[0], ip[1]]);
             ip[1] |= 3;
             let new = u16::from_be_bytes([ip[0], ip[1]]);
-            let sum =
-                u32::from(!u16::from_be_bytes([ip[10], ip[11]])) + u32::from(!old) + u32::from(new);
-            let folded = (sum & 0xffff) + (sum >> 16);
-            let folded = (folded & 0xffff) + (folded >> 16);
-            let checksum = !u16::try_from(folded & 0xffff).unwrap_or(0);
-            ip[10..12].copy_from_slice(&checksum.to_be_bytes());
+            checksum::update(&mut ip[10..12], old, new);
         }
         Some(6) if ip.len() >= 40 => ip[1] |= 0x30,
         _ => {}

@@ -169,7 +169,10 @@ impl Tunnel {
         path.arrivals
             .on_packet(now, stamp.path_seq, stamp.sent_at.bits(), length);
         self.exit.reorder.on_path_heard(now, id, stamp);
-        self.paths.on_heard(now, id);
+        let awaited = self.freezer.is_frozen();
+        if self.paths.on_heard(now, id, awaited) {
+            self.freezer.on_back(now);
+        }
     }
 
     fn deliver(

@@ -22,6 +22,7 @@ mod rescue;
 pub use footprint::Footprint;
 pub use paths::{PathState, PathStats};
 
+use crate::hold::freeze::{Freezer, Taken};
 use crate::hold::{Hold, HoldStats, Limits};
 use crate::path::{PathConfig, PathSnapshot};
 use crate::protect::Classes;
@@ -116,6 +117,7 @@ pub struct Tunnel {
     entry: Entry,
     exit: Exit,
     hold: Hold,
+    freezer: Freezer,
     flow_secret: u64,
     stats: TunnelStats,
     now: Instant,
@@ -146,6 +148,7 @@ impl Tunnel {
             ),
             exit: Exit::new(),
             hold: Hold::default(),
+            freezer: Freezer::new(config.hold),
             flow_secret: Random::new(seed).next_u64(),
             stats: TunnelStats::default(),
             now: Instant::ZERO,
@@ -240,11 +243,26 @@ impl Tunnel {
             self.stats.invalid_inner += 1;
             return;
         }
-        let flow = flow_bucket(&info, self.flow_secret);
+        let outage = self.hold.is_outage();
+        if self.freezer.on_entry(now, ip, checksum_partial, outage) == Taken::Answered {
+            return;
+        }
+        self.enqueue(now, data, checksum_partial, &info);
+    }
+
+    fn enqueue(
+        &mut self,
+        now: Instant,
+        data: bytes::BytesMut,
+        checksum_partial: bool,
+        info: &PacketInfo,
+    ) {
+        let ip = &data[ropewalk_wire::HEADROOM..];
+        let flow = flow_bucket(info, self.flow_secret);
         self.entry.queue.push(crate::queue::Packet {
             in_order: info.tcp_in_order(ip),
             tcp: info.is_tcp(),
-            class: self.entry.classes.of(&info, ip.len()),
+            class: self.entry.classes.of(info, ip.len()),
             data,
             flow,
             checksum_partial,
@@ -260,6 +278,7 @@ impl Tunnel {
         self.tick(now);
         let before = out.len();
         self.follow_outage(now);
+        self.follow_freeze(now);
         if self.hold.since().is_some() {
             self.poll_outage(now, out);
             return out.len() - before;
@@ -275,7 +294,11 @@ impl Tunnel {
 
     /// The next inner packet, in order.
     pub fn poll_inner(&mut self) -> Option<Inner> {
-        let inner = self.exit.reorder.poll()?;
+        if let Some(written) = self.freezer.poll() {
+            return Some(written);
+        }
+        let mut inner = self.exit.reorder.poll()?;
+        self.freezer.on_exit(self.now, &mut inner);
         self.stats.rx_packets += 1;
         self.stats.rx_bytes += inner.data.len() as u64;
         Some(inner)
@@ -291,6 +314,7 @@ impl Tunnel {
             self.exit.poll_ask_timeout(),
             self.entry.poll_timeout(),
             report,
+            self.freezer.poll_timeout(),
         ];
         let sends = sends.into_iter().flatten().min();
         [
@@ -298,6 +322,7 @@ impl Tunnel {
             sends.filter(|_| !self.paths.all_down()),
             self.paths.poll_timeout(),
             self.hold.poll_timeout(),
+            self.freezer.is_waiting().then_some(self.now),
         ]
         .into_iter()
         .flatten()
@@ -313,6 +338,7 @@ impl Tunnel {
             self.entry.queue.expire_all(now);
         }
         self.paths.handle_timeout(now);
+        self.resend_promised(now);
         self.reinject(now);
     }
 
@@ -343,6 +369,9 @@ impl Tunnel {
         stats.hold.replayed = stats.queue.replayed;
         stats.hold.dropped_full = stats.queue.held_full;
         stats.hold.dropped_old = stats.queue.held_old + self.stats.held_old;
+        stats.hold.stopped = self.freezer.stopped();
+        stats.hold.custody_bytes = self.freezer.custody_bytes();
+        stats.hold.resets = self.freezer.resets();
         self.hold.count(self.now, &mut stats.hold);
         stats.recovered = self.exit.decoding.recovered;
         stats.repairs_asked = self.exit.reorder.requests.asked();

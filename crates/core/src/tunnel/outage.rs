@@ -7,13 +7,16 @@
 use super::paths::{Path, Paths};
 use super::{Outgoing, Tunnel};
 use crate::hold::Turn;
-use bytes::Bytes;
-use ropewalk_types::{Duration, Instant, PathId};
-use ropewalk_wire::{MISSING_RUNS_MAX, emit_missing};
+use crate::hold::freeze::Outlook;
+use bytes::{Bytes, BytesMut};
+use ropewalk_types::{Duration, Instant, PacketInfo, PathId};
+use ropewalk_wire::{HEADROOM, MISSING_RUNS_MAX, emit_missing};
 
 /// A sign of life after hearing nothing for this long means that a path that was silent both ways is
 /// back. In an outage both ends probe several times in that.
 const HEARD_SILENCE: Duration = Duration::from_millis(150);
+/// The same while its end is awaited: both ends send something every 15 ms.
+const AWAITED_SILENCE: Duration = Duration::from_millis(100);
 /// What a question counts as on its path.
 const QUESTION_BYTES: usize = 30;
 
@@ -36,13 +39,28 @@ impl Paths {
     /// A datagram of the peer came over a path. When no path works and nothing had come for a
     /// while, that is the first sign that this one is back: the acknowledgement of a probe takes a
     /// whole round trip, and the peer's probe half of one.
-    pub fn on_heard(&mut self, now: Instant, id: PathId) {
+    ///
+    /// While the announced end of the last path is awaited it is probed all the time, so that less silence
+    /// means that it has ended and begun again; true then.
+    pub fn on_heard(&mut self, now: Instant, id: PathId, awaited: bool) -> bool {
         let Some(path) = self.map.get_mut(id) else {
-            return;
+            return false;
         };
         let silence = now.since(std::mem::replace(&mut path.heard_at, now));
+        if awaited && !path.usable() && silence >= AWAITED_SILENCE && !self.all_down() {
+            if let Some(path) = self.map.get_mut(id) {
+                path.excused_at = now;
+                path.peer_suspect = None;
+                path.leaving = false;
+            }
+            self.state_changed = true;
+            return true;
+        }
+        let Some(path) = self.map.get_mut(id) else {
+            return false;
+        };
         if !path.suspect() || silence < HEARD_SILENCE || !self.all_down() {
-            return;
+            return false;
         }
         if let Some(path) = self.map.get_mut(id) {
             path.excused_at = now;
@@ -52,6 +70,7 @@ impl Paths {
             self.state_changed = true;
             self.written_off = self.written_off.with(id);
         }
+        false
     }
 
     /// The peer says which number it got last on a path. Where that path is in doubt, whatever was
@@ -94,17 +113,67 @@ impl Tunnel {
         let all_down = self.paths.all_down();
         match self.hold.follow(now, all_down) {
             None => {}
-            Some(Turn::Down) if self.hold.is_outage() => self.entry.queue.hold(),
+            Some(Turn::Down) if self.hold.is_outage() => {
+                self.entry.queue.hold();
+                self.freezer.on_down();
+            }
             // Before the first path is up nothing is lost that ever worked.
             Some(Turn::Down) => {}
             Some(Turn::Back(since)) => {
                 self.entry.queue.replay(now);
+                self.freezer.on_back(now);
                 self.reinject(now);
                 for (_, path) in self.paths.iter_mut() {
                     path.sent_log.skip(now.since(since));
                 }
             }
         }
+    }
+
+    /// Stops senders when the last path is about to end, and lets them go.
+    pub(super) fn follow_freeze(&mut self, now: Instant) {
+        self.freezer.follow(now, self.outlook(now));
+        if self.hold.since().is_none() && self.freezer.asks(now) {
+            self.paths.ask_all();
+        }
+    }
+
+    fn outlook(&self, now: Instant) -> Outlook {
+        let usable = |path: &Path| path.usable();
+        let certain = |path: &Path| path.usable() && !path.in_doubt(now);
+        if self.hold.since().is_some() {
+            Outlook::Down
+        } else if self.paths.iter().any(|(_, path)| certain(path)) {
+            Outlook::Fine
+        } else if self.paths.is_empty() || self.paths.iter().any(|(_, path)| usable(path)) {
+            Outlook::Unclear
+        } else {
+            Outlook::Ending
+        }
+    }
+
+    /// Sends what was acknowledged here and is missed again.
+    pub(super) fn resend_promised(&mut self, now: Instant) {
+        if self.hold.since().is_some() {
+            return;
+        }
+        let mut again = Vec::new();
+        self.freezer.handle_timeout(now, &mut again);
+        for (packet, checksum_partial) in again {
+            let Some(info) = PacketInfo::parse(&packet) else {
+                continue;
+            };
+            let mut data = BytesMut::zeroed(HEADROOM);
+            data.extend_from_slice(&packet);
+            self.enqueue(now, data, checksum_partial, &info);
+        }
+    }
+
+    /// The tunnel ends: connections whose senders were acknowledged what is not delivered yet are reset,
+    /// others that were stopped may go on. Poll for inner packets afterwards.
+    pub fn abandon(&mut self, now: Instant) {
+        self.tick(now);
+        self.freezer.abandon();
     }
 
     /// Appends the probes that are due in an outage, and with each the question for what is missing:

@@ -100,11 +100,15 @@ struct Pair {
 
 impl Pair {
     fn new(scheduler: SchedulerKind, seed: u64, links: Vec<Link>) -> Self {
+        Self::holding(Limits::default(), scheduler, seed, links)
+    }
+
+    fn holding(hold: Limits, scheduler: SchedulerKind, seed: u64, links: Vec<Link>) -> Self {
         let config = TunnelConfig {
             scheduler,
             probe_interval: None,
             classes: Default::default(),
-            hold: Default::default(),
+            hold,
         };
         let mut pair = Self {
             now: Instant::from_millis(1),

@@ -6,12 +6,15 @@ use serde_json::json;
 use super::output;
 use super::{Global, status};
 use crate::client::Client;
+use crate::service::api::LEAVING_SECONDS_MAX;
 
 const EXAMPLES: &str = "Examples:
   ropewalk path                    list the paths
   ropewalk path disable wlan0      stop using an uplink, until the next start
   ropewalk path enable wlan0
   ropewalk path leaving wlan0      it will end soon: move its traffic now, before it does
+  ropewalk path leaving wlan0 --for 30    the same, but forget it after 30 seconds
+  ropewalk path returning wlan0    it does not end after all, or is back
 
 To leave an uplink out for good, put it into `exclude` of [uplinks] in the configuration.";
 
@@ -38,8 +41,17 @@ enum Action {
         uplink: String,
     },
     /// Announce that an uplink will end soon: both ends move to others before it does. It is used
-    /// again when it has gone and come back, or after `enable`
+    /// again when it has gone and come back, or after `returning`. If it is the last one, and
+    /// `freeze` in [hold] says so, senders are stopped meanwhile
     Leaving {
+        /// Name of the uplink, as `ropewalk path` lists it
+        uplink: String,
+        /// Use it again after so many seconds, whatever has become of it
+        #[arg(long = "for", value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=LEAVING_SECONDS_MAX))]
+        seconds: Option<u32>,
+    },
+    /// Take the announcement of an end back: the uplink is used again at once
+    Returning {
         /// Name of the uplink, as `ropewalk path` lists it
         uplink: String,
     },
@@ -64,13 +76,17 @@ impl PathArgs {
                 let body = json!({ "uplink": uplink, "enabled": false });
                 (uplink, body, "not used any more, until the next start")
             }
-            Action::Leaving { uplink } => {
-                let body = json!({ "uplink": uplink, "leaving": true });
+            Action::Leaving { uplink, seconds } => {
+                let body = json!({ "uplink": uplink, "leaving": true, "seconds": seconds });
                 (
                     uplink,
                     body,
                     "used only while there is nothing else, until it has gone and come back",
                 )
+            }
+            Action::Returning { uplink } => {
+                let body = json!({ "uplink": uplink, "leaving": false });
+                (uplink, body, "used like the others")
             }
         };
         client.post("/v1/paths", &body)?;

@@ -216,6 +216,8 @@ fn hold(tunnel: &TunnelStatus) -> String {
         (tunnel.replayed, "packets replayed"),
         (tunnel.hold_dropped_full, "dropped for space"),
         (tunnel.hold_dropped_old, "dropped for age"),
+        (tunnel.freeze_stopped, "senders stopped"),
+        (tunnel.freeze_resets, "connections reset"),
     ];
     let some = counts.iter().filter(|(count, _)| *count > 0);
     parts.extend(some.map(|(count, what)| format!("{count} {what}")));

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use ropewalk_core::hold::Freeze;
 use ropewalk_core::protect::Protection;
 use ropewalk_core::schedule::SchedulerKind;
 use ropewalk_transport::CongestionControl;
@@ -307,6 +308,9 @@ fn what_is_held_is_read_as_written_and_wrong_bounds_are_named() {
         "[hold]\nmib_max = 64\nflow_mib_max = 32\ntcp_seconds_max = 120\nother_seconds_max = 5\n";
     let hold = parse(text).unwrap().common.hold;
     assert_eq!((hold.bytes_max, hold.flow_bytes_max), (64 << 20, 32 << 20));
+    assert_eq!(hold.freeze, Freeze::Off);
+    let planned = parse("[hold]\nfreeze = \"planned\"\n").unwrap();
+    assert_eq!(planned.common.hold.freeze, Freeze::Planned);
     let seconds = [hold.tcp_age_max, hold.other_age_max].map(|age| age.as_secs());
     assert_eq!(seconds, [120, 5]);
     let little = parse("[hold]\nmib_max = 2\n").unwrap().common.hold;
@@ -320,6 +324,7 @@ fn what_is_held_is_read_as_written_and_wrong_bounds_are_named() {
         ("flow_mib_max = 20", "one flow would be allowed more"),
         ("other_seconds_max = -1", "hold.other_seconds_max"),
         ("udp_seconds_max = 3", "unknown key"),
+        ("freeze = \"always\"", "hold.freeze"),
     ] {
         let problems = parse(&format!("[hold]\n{wrong}\n")).unwrap_err();
         assert!(problems.to_string().contains(names), "{wrong}: {problems}");

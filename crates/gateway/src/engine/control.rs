@@ -5,6 +5,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::mpsc::SyncSender;
+use std::time::Duration;
 
 use ropewalk_core::schedule::SchedulerKind;
 use ropewalk_transport::CongestionControl;
@@ -56,8 +57,10 @@ pub enum PathUse {
     /// It is out of use.
     Disabled,
     /// It will end soon: it is used only while there is nothing else, until it has gone and come
-    /// back.
-    Leaving,
+    /// back, for this long at most.
+    Leaving(Option<Duration>),
+    /// It will not end after all, or is back.
+    Returning,
 }
 
 /// A request to the engine.
@@ -230,6 +233,15 @@ pub struct TunnelStatus {
     /// Packets dropped after outages because they were too old.
     #[serde(default)]
     pub hold_dropped_old: u64,
+    /// Times that the sender of a TCP connection was told to stop.
+    #[serde(default)]
+    pub freeze_stopped: u64,
+    /// Bytes that were acknowledged for receivers, or may be, and that they have not got yet.
+    #[serde(default)]
+    pub freeze_bytes: u64,
+    /// TCP connections reset because such bytes were not delivered in time.
+    #[serde(default)]
+    pub freeze_resets: u64,
     /// The paths.
     pub paths: Vec<PathStatus>,
 }

@@ -237,6 +237,9 @@ impl<R: Role> Engine<R> {
         let result = self.turns();
         let now = self.clock.now();
         self.role.shutdown(now, &mut self.fabric);
+        // Hosts whose connections cannot go on are told so.
+        self.role.end_batch(now, &mut self.to_tun);
+        self.write_tun();
         self.fabric.flush_all(now);
         let error = result.as_ref().err().map(|e| format!("{e:#}"));
         self.role.emit(EngineEvent::Stopped { error });

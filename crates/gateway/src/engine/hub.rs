@@ -643,7 +643,10 @@ impl Role for Hub {
     }
 
     fn shutdown(&mut self, now: Instant, fabric: &mut Fabric) {
-        for site in self.sites.iter_mut().flatten() {
+        for (index, site) in self.sites.iter_mut().enumerate() {
+            let Some(site) = site else { continue };
+            site.peer.tunnel.abandon(now);
+            self.agenda.touch(index);
             site.peer.send_control(now, fabric, &Control::Goodbye);
         }
         fabric.flush_all(now);

@@ -278,6 +278,9 @@ impl Peer {
             replayed: stats.hold.replayed,
             hold_dropped_full: stats.hold.dropped_full,
             hold_dropped_old: stats.hold.dropped_old,
+            freeze_stopped: stats.hold.stopped,
+            freeze_bytes: stats.hold.custody_bytes,
+            freeze_resets: stats.hold.resets,
             paths: self.path_statuses(fabric),
         }
     }

@@ -1,11 +1,12 @@
 //! What carries the traffic of a plan: paths themselves, tunnels, MPTCP, or another program.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use ropewalk_plan::{BalancePlan, Carrier, Plan, TransportPlan, TunnelPlan};
 
 use super::ground::Ground;
+use super::paths;
 use super::{CannotRun, Options};
 use crate::gateway::{self, Gateway, GatewaySpec};
 use crate::peers::{self, Joined, Peer, Tools};
@@ -50,8 +51,10 @@ impl Carried {
             | Carrier::Relay(_)
             | Carrier::Chain { .. } => Ok(Self::Direct),
             Carrier::Tunnel(tunnel) => {
+                let more = hold_section(tunnel)?;
                 let [hub, site] = tunnel_sections(tunnel)?.map(|tunnel| GatewaySpec {
                     tunnel,
+                    more: more.clone(),
                     ..GatewaySpec::default()
                 });
                 let gateways = gateway::connect(topology, &hub, &site);
@@ -114,6 +117,27 @@ impl Carried {
         }
         notes
     }
+}
+
+/// Tells the site when paths will end, as the plan says.
+pub(super) fn announce(plan: &Plan, gateways: &[Gateway], begin: Instant) -> Result<()> {
+    let Some(site) = gateways.first() else {
+        return Ok(());
+    };
+    let used = paths::hops(plan).into_iter().flatten().enumerate();
+    let times = |(uplink, path): (usize, usize)| {
+        let leaving = plan.path[path].leaving.iter();
+        leaving.map(move |at| (*at, uplink)).collect::<Vec<_>>()
+    };
+    let mut due: Vec<_> = used.flat_map(times).collect();
+    due.sort_unstable();
+    for (at, uplink) in due {
+        std::thread::sleep((begin + at).saturating_duration_since(Instant::now()));
+        let uplink = format!("up{uplink}");
+        let told = site.run(&["path", "leaving", &uplink])?;
+        told.success().context("ropewalk path leaving failed")?;
+    }
+    Ok(())
 }
 
 /// Checks that the plan's carrier can run here, before anything is made.
@@ -208,6 +232,17 @@ fn find_peer(name: &str, options: &Options) -> Result<(&'static dyn Peer, Tools)
         Some(obstacle) => Err(CannotRun(format!("peer {name}: {obstacle}")).into()),
         None => Ok((peer, tools)),
     }
+}
+
+/// The section `[hold]` of hub and site, if the plan says anything of it.
+fn hold_section(plan: &TunnelPlan) -> Result<String> {
+    let line = |freeze| {
+        anyhow::Ok(format!(
+            "[hold]\nfreeze = {}\n",
+            serde_json::to_string(freeze)?
+        ))
+    };
+    plan.freeze.as_ref().map_or(Ok(String::new()), line)
 }
 
 /// Lines for the `[tunnel]` sections of hub and site.

@@ -113,6 +113,7 @@ fn measure(plan: &Plan, options: &Options, ground: &Ground) -> Result<Report> {
             .into_iter()
             .map(|source| scope.spawn(move || source.run(begin)))
             .collect();
+        let announcing = scope.spawn(|| carrier::announce(plan, carried.gateways(), begin));
         let counts = Counts::collect(&carried, ground, begin, window);
         let outcomes: Result<Vec<Outcome>> = running
             .into_iter()
@@ -124,7 +125,9 @@ fn measure(plan: &Plan, options: &Options, ground: &Ground) -> Result<Report> {
                 result.with_context(|| format!("traffic[{index}] ({kind})"))
             })
             .collect();
-        (outcomes, counts)
+        let announced = announcing.join();
+        let announced = announced.map_err(|_| anyhow!("the announcing thread panicked"));
+        (outcomes, announced.flatten().and(counts))
     });
     let (outcomes, counts) = (outcomes?, counts?);
     let mut report = Report {

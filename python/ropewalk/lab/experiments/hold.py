@@ -15,7 +15,7 @@ NAME = "hold"
 TITLE = "Every path down for a while"
 ABOUT = (
     "One TCP stream over one path that swallows everything for 0.2 to 30 s, several times: "
-    "bare, and in a tunnel."
+    "bare, in a tunnel, and in tunnels that freeze the sender."
 )
 ASSUMPTIONS = (
     "20 Mbit/s both ways; the queue is one bandwidth-delay product, at least 64 KiB.",
@@ -24,6 +24,7 @@ ASSUMPTIONS = (
     "All gaps follow each other in one run, with time to recover in between.",
     "A window of 40 kB is the receiver's largest, as the paper limits it; 4 MB is more than the "
     "path needs.",
+    "`planned` is told of every gap three round trips and 100 ms ahead; `custody` is not told.",
     "Every byte of the stream is compared with what was sent: one that is lost, repeated or moved "
     "makes the connection count as broken.",
 )
@@ -34,7 +35,15 @@ QUICK_GAPS = (0.5, 2.0)
 RTTS_MS = (2, 40, 160)
 WINDOWS = (40_000, 4_000_000)
 CONGESTIONS: tuple[Congestion, ...] = ("new-reno", "cubic", "bbr")
-CARRIERS: dict[str, Carrier] = {"bare": Direct(), "replay": Tunnel()}
+CARRIERS: dict[str, Carrier] = {
+    "bare": Direct(),
+    "replay": Tunnel(),
+    "planned": Tunnel(freeze="planned"),
+    "custody": Tunnel(freeze="custody"),
+}
+AHEAD_S = 0.1
+"""An announced gap is announced so long before, and three round trips."""
+AHEAD_RTTS = 3
 RATE_MBIT = 20.0
 QUEUE_BYTES_MIN = 64 * 1024
 LEAD_S = 4.0
@@ -44,7 +53,7 @@ MARGIN_S = 0.050
 
 
 def cells(options: Options) -> list[Cell]:
-    """Every congestion control, round trip and window, bare and in the tunnel."""
+    """Every congestion control, round trip and window, bare and in every tunnel."""
     if "kernel" not in options.plan_runners:
         return []
     rtts = (40,) if options.quick else RTTS_MS
@@ -90,12 +99,14 @@ def _plan(options: Options, carrier: str, congestion: Congestion, rtt: int, wind
     for down, up in times:
         change.append(Change(down, Link(blackhole=True)))
         change.append(Change(up, Link(blackhole=False)))
+    ahead = AHEAD_S + AHEAD_RTTS * rtt / 1e3
+    leaving = tuple(down - ahead for down, _ in times) if carrier == "planned" else ()
     end = times[-1][1] + LEAD_S + ((times[-1][1] - times[-1][0]) if bare else 0.0)
     return Plan(
         name=f"{NAME}/{carrier}/{congestion}/{rtt}/{window}",
         duration_s=end,
         warmup_s=1.0,
-        path=(Path("a", link, change=tuple(change)),),
+        path=(Path("a", link, change=tuple(change), leaving_s=leaving),),
         carrier=CARRIERS[carrier],
         traffic=(Tcp(congestion=congestion, window=window),),
     )
@@ -126,8 +137,15 @@ def _idle(results: Results, gap: float) -> dict[int, float]:
     return found
 
 
+def _retransmits(report: Report) -> float:
+    return float(sum(flow.retransmits or 0 for t in report.traffic for flow in t.flows))
+
+
 def claims(results: Results) -> list[Claim]:
-    """At most a round trip and 50 ms in every cell of the tunnel, and no connection that breaks."""
+    """At most a round trip and 50 ms in every cell that replays, and no connection that breaks.
+
+    What freezing does instead is measured beside it: idle time, retransmissions, goodput.
+    """
     rows = []
     for key in sorted({outcome.cell.key for outcome in results.outcomes}):
         carrier, congestion, rtt_text, window = key
@@ -149,7 +167,11 @@ def claims(results: Results) -> list[Claim]:
                     relation="<=" if replay else "none",
                 )
             )
-        if replay:
+        sent_again = {seed: _retransmits(report) for seed, report in found.reports().items()}
+        rows.append(measures.value(f"retransmissions ({where})", "", found, sent_again, None))
+        goodput = measures.goodput(found)
+        rows.append(measures.value(f"goodput ({where})", "Mbit/s", found, goodput, None))
+        if carrier != "bare":
             broken = {seed: float(r.broken) for seed, r in found.reports().items()}
             rows.append(
                 measures.value(

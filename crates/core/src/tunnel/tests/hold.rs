@@ -1,7 +1,7 @@
 //! Outages of all paths: what is kept, what is sent afterwards, and how soon.
 
 use super::*;
-use crate::hold::Limits;
+use crate::hold::{Freeze, Limits};
 
 /// Both directions of every path swallow everything, or none does.
 fn cut(pair: &mut Pair, cut: bool) {
@@ -164,4 +164,105 @@ fn nothing_is_held_beyond_the_limits() {
     let stats = pair.a.stats().hold;
     assert!(pair.a.held_bytes() <= limits.flow_bytes_max, "one flow");
     assert!(stats.dropped_full > 10_000, "{stats:?}");
+}
+
+/// Offset of the window in a TCP packet over IPv4 without options.
+const WINDOW_AT: usize = 34;
+const WINDOW: u16 = 501;
+
+/// An acknowledgement of the receiver goes into the tunnel; the windows that come out of it there, in
+/// so much time.
+fn windows(pair: &mut Pair, acks: u32, time: Duration) -> Vec<u16> {
+    let mut found = Vec::new();
+    for _ in 0..acks {
+        let mut ack = BytesMut::zeroed(HEADROOM + 40);
+        let ip = &mut ack[HEADROOM..];
+        ip[0] = 0x45;
+        ip[3] = 40;
+        ip[9] = 6;
+        ip[32..34].copy_from_slice(&[0x50, 16]);
+        ip[WINDOW_AT..WINDOW_AT + 2].copy_from_slice(&WINDOW.to_be_bytes());
+        pair.b.handle_inner(pair.now, ack, false);
+        pair.run(time / acks);
+        while let Some(inner) = pair.a.poll_inner() {
+            found.push(u16::from_be_bytes([inner.data[34], inner.data[35]]));
+        }
+    }
+    found
+}
+
+#[test]
+fn the_announced_end_of_the_last_path_freezes_senders_at_the_other_end_until_it_is_back() {
+    let hold = Limits {
+        freeze: Freeze::Planned,
+        ..Limits::default()
+    };
+    for (delay_ms, outage_ms) in [(1, 200), (20, 200), (80, 200), (1, 3_000), (80, 3_000)] {
+        let case = format!("RTT {} ms, outage {outage_ms} ms", 2 * delay_ms);
+        let links = vec![Link::new(16, delay_ms)];
+        let mut pair = Pair::holding(hold, SchedulerKind::Auto, 1, links);
+        for _ in 0..100 {
+            offer_segment(&mut pair);
+            pair.run(Duration::from_millis(5));
+        }
+        let some = Duration::from_millis(400);
+        let open = windows(&mut pair, 8, some);
+        assert!(
+            !open.is_empty() && open.iter().all(|&window| window == WINDOW),
+            "{case}"
+        );
+        pair.b.set_leaving(PathId(0), true);
+        pair.run(some);
+        let shut = windows(&mut pair, 8, some);
+        assert!(
+            !shut.is_empty() && shut.iter().all(|&window| window == 0),
+            "{case}: {shut:?}"
+        );
+        cut(&mut pair, true);
+        pair.run(Duration::from_millis(outage_ms));
+        assert!(
+            pair.a.poll_inner().is_none(),
+            "{case}: nobody is let go yet"
+        );
+        cut(&mut pair, false);
+        let mut idle = Duration::ZERO;
+        let update = loop {
+            if let Some(update) = pair.a.poll_inner() {
+                break update;
+            }
+            assert!(idle < Duration::from_secs(3), "{case}: nobody is let go");
+            pair.run(Duration::from_millis(1));
+            idle += Duration::from_millis(1);
+        };
+        assert_eq!(
+            &update.data[WINDOW_AT..WINDOW_AT + 2],
+            &WINDOW.to_be_bytes()
+        );
+        let most = Duration::from_millis(delay_ms + 50);
+        assert!(idle <= most, "{case}: let go after {idle:?}");
+        pair.run(Duration::from_secs(1));
+        let open = windows(&mut pair, 8, some);
+        assert!(
+            open.iter().all(|&window| window == WINDOW),
+            "{case}: {open:?}"
+        );
+        assert!(!pair.b.is_leaving(PathId(0)), "{case}");
+        assert_eq!(pair.a.stats().hold.stopped, 1, "{case}");
+    }
+}
+
+#[test]
+fn a_path_that_is_left_for_another_freezes_nobody() {
+    let hold = Limits {
+        freeze: Freeze::Planned,
+        ..Limits::default()
+    };
+    let mut pair = Pair::holding(hold, SchedulerKind::LowRtt, 1, uneven());
+    for _ in 0..100 {
+        offer_segment(&mut pair);
+        pair.run(Duration::from_millis(5));
+    }
+    pair.b.set_leaving(PathId(0), true);
+    let open = windows(&mut pair, 40, Duration::from_secs(2));
+    assert!(open.len() >= 30 && open.iter().all(|&window| window == WINDOW));
 }

@@ -280,17 +280,23 @@ impl Site {
         };
         #[expect(clippy::cast_possible_truncation, reason = "PATHS_MAX is 16")]
         let id = PathId(index as u8);
-        if wanted == PathUse::Leaving {
+        if let PathUse::Leaving(longest) = wanted {
             if self.peer.tunnel.path_state(id) != Some(PathState::Up) {
                 return Err(format!(
                     "the path over {uplink} is not up: there is nothing to leave"
                 ));
             }
             self.peer.tunnel.set_leaving(id, true);
+            if let Some(path) = &mut self.paths[index] {
+                path.leaving_until = longest.map(|longest| now + longest);
+            }
+            return Ok(());
+        }
+        self.peer.tunnel.set_leaving(id, false);
+        if wanted == PathUse::Returning {
             return Ok(());
         }
         self.disabled.retain(|name| name != uplink);
-        self.peer.tunnel.set_leaving(id, false);
         if wanted == PathUse::Enabled {
             if let Some(path) = &mut self.paths[index] {
                 path.enabled = true;
@@ -480,6 +486,10 @@ impl Role for Site {
             return;
         }
         for id in self.ids() {
+            let path = self.paths[id.index()].as_mut();
+            if path.is_some_and(|path| path.leaving_until.take_if(|at| *at <= now).is_some()) {
+                self.peer.tunnel.set_leaving(id, false);
+            }
             self.tend(now, fabric, id);
         }
         if let Some(kind) = self.scheduler_wanted
@@ -535,6 +545,7 @@ impl Role for Site {
     }
 
     fn shutdown(&mut self, now: Instant, fabric: &mut Fabric) {
+        self.peer.tunnel.abandon(now);
         self.peer.send_control(now, fabric, &Control::Goodbye);
         fabric.flush_all(now);
         for path in self.paths.iter_mut().flatten() {

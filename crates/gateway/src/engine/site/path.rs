@@ -30,6 +30,8 @@ pub(super) struct SitePath {
     pub(super) unanswered: bool,
     pub(super) hello_due: Instant,
     pub(super) next_attempt: Instant,
+    /// Its announced end is not awaited any longer than this.
+    pub(super) leaving_until: Option<Instant>,
     /// Since when QUIC has been wanted and not had.
     pub(super) quic_wanted: Option<Instant>,
     /// Which of the hub's addresses to try.
@@ -49,6 +51,7 @@ impl SitePath {
             unanswered: false,
             hello_due: now,
             next_attempt: now,
+            leaving_until: None,
             quic_wanted: None,
             address: 0,
             last_error: None,

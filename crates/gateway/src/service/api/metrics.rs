@@ -18,7 +18,7 @@ type TunnelMetric = (&'static str, &'static str, fn(&TunnelStatus) -> f64);
 /// Name, help and value of a metric of a path.
 type PathMetric = (&'static str, &'static str, fn(&PathStatus) -> f64);
 
-const TUNNEL: [TunnelMetric; 30] = [
+const TUNNEL: [TunnelMetric; 33] = [
     ("up", "Whether any path works.", |t| {
         f64::from(u8::from(t.up))
     }),
@@ -140,6 +140,21 @@ const TUNNEL: [TunnelMetric; 30] = [
         "hold_dropped_old_total",
         "Packets dropped after outages because they were too old.",
         |t| t.hold_dropped_old as f64,
+    ),
+    (
+        "freeze_stopped_total",
+        "Times that the sender of a TCP connection was told to stop.",
+        |t| t.freeze_stopped as f64,
+    ),
+    (
+        "freeze_bytes",
+        "Bytes kept that were acknowledged for receivers, or may be.",
+        |t| t.freeze_bytes as f64,
+    ),
+    (
+        "freeze_resets_total",
+        "TCP connections reset because acknowledged bytes were not delivered in time.",
+        |t| t.freeze_resets as f64,
     ),
     ("paths", "Paths of the tunnel.", |t| t.paths.len() as f64),
     ("paths_up", "Paths that work.", |t| {

@@ -7,7 +7,7 @@
 //! | `GET /v1/scheduler` | the schedulers there are, and those in use |
 //! | `POST /v1/scheduler` | `{"kind":…,"direction":…,"site":…}` → `{"changed":n}` |
 //! | `GET /v1/paths` | the paths of every tunnel |
-//! | `POST /v1/paths` | `{"uplink":…,"enabled":…}` or `{"uplink":…,"leaving":true}` |
+//! | `POST /v1/paths` | `{"uplink":…,"enabled":…}` or `{"uplink":…,"leaving":true,"seconds":…}` |
 //! | `POST /v1/sites/reload` | a hub reads its sites file again |
 //! | `POST /v1/reload` | as SIGHUP: sites of a hub, rules for uplinks of a site |
 //! | `GET /metrics` | Prometheus text |
@@ -282,20 +282,33 @@ async fn paths(State(api): State<Api>) -> Answer {
 struct PathRequest {
     uplink: String,
     enabled: Option<bool>,
-    #[serde(default)]
-    leaving: bool,
+    leaving: Option<bool>,
+    /// How long an announced end is awaited at most.
+    seconds: Option<u32>,
 }
+
+/// Longest time for which the end of a path can be announced, seconds.
+pub const LEAVING_SECONDS_MAX: i64 = 3_600;
 
 impl PathRequest {
     fn wanted(&self) -> Result<PathUse, Failure> {
-        match (self.enabled, self.leaving) {
-            (Some(true), false) => Ok(PathUse::Enabled),
-            (Some(false), false) => Ok(PathUse::Disabled),
-            (None, true) => Ok(PathUse::Leaving),
-            (None, false) | (Some(_), true) => Err(Failure::new(
-                StatusCode::UNPROCESSABLE_ENTITY,
-                "say one of \"enabled\": true, \"enabled\": false and \"leaving\": true",
-            )),
+        let wrong = |what: &str| Err(Failure::new(StatusCode::UNPROCESSABLE_ENTITY, what));
+        let longest = self.seconds.map(|s| Duration::from_secs(s.into()));
+        if self
+            .seconds
+            .is_some_and(|s| s == 0 || i64::from(s) > LEAVING_SECONDS_MAX)
+        {
+            return wrong("\"seconds\" must be 1 to 3600");
+        }
+        match (self.enabled, self.leaving, longest) {
+            (Some(true), None, None) => Ok(PathUse::Enabled),
+            (Some(false), None, None) => Ok(PathUse::Disabled),
+            (None, Some(true), longest) => Ok(PathUse::Leaving(longest)),
+            (None, Some(false), None) => Ok(PathUse::Returning),
+            (_, _, Some(_)) => wrong("\"seconds\" goes with \"leaving\": true only"),
+            (None, None, None) | (Some(_), Some(_), None) => {
+                wrong("say one of \"enabled\": true or false and \"leaving\": true or false")
+            }
         }
     }
 }

@@ -186,6 +186,16 @@ fn bad_requests_are_refused_with_a_reason() {
         ),
         (
             "/v1/paths",
+            json!({ "uplink": "eth0", "leaving": true, "seconds": 0 }),
+            "must be 1 to 3600",
+        ),
+        (
+            "/v1/paths",
+            json!({ "uplink": "eth0", "leaving": false, "seconds": 5 }),
+            "goes with",
+        ),
+        (
+            "/v1/paths",
             json!({ "uplink": 5, "enabled": false }),
             "invalid type",
         ),

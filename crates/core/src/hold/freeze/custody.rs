@@ -1,0 +1,394 @@
+//! Acknowledging for receivers that cannot be reached, and answering for it.
+//!
+//! Of every connection whose opening was seen, copies are kept of what this side's host sent and the
+//! other end has not acknowledged yet, without a hole and within [`Limits`]. In an outage that is
+//! acknowledged with a window of zero. It is then this side's to deliver: it is sent again until
+//! the receiver acknowledges it, and when that lasts for too long, or the tunnel ends, the sender is
+//! reset, for it has no other way to learn that its bytes are lost. Invariant: nothing is
+//! acknowledged that is not kept, and nothing that was is dropped without a reset.
+
+use super::segment::{ACK, Bare, FIN, RST, SYN, Segment, Template, URG, before, write};
+use crate::hold::Limits;
+use crate::reorder::Inner;
+use bytes::{Bytes, BytesMut};
+use ropewalk_types::{Duration, FlowKey, Instant};
+use std::collections::{BTreeMap, VecDeque};
+
+/// Most connections that are followed; others stop by themselves.
+pub(super) const FLOWS_MAX: usize = 1_024;
+/// A connection that says nothing for this long makes room for another.
+const IDLE: Duration = Duration::from_secs(300);
+/// How long the receiver's next acknowledgement is awaited before what it misses is sent again.
+const RESEND: Duration = Duration::from_millis(300);
+/// Most packets of a connection that are sent again at once.
+const RESEND_MAX: usize = 32;
+
+/// All connections that are followed, by the flow of the data.
+#[derive(Debug, Default)]
+pub(super) struct Custody {
+    flows: BTreeMap<FlowKey, Flow>,
+    /// Bytes of packets kept in all of them.
+    bytes: u64,
+    limits: Limits,
+    /// Connections reset since the start.
+    pub resets: u64,
+}
+
+/// One direction of a connection: from a host on this side to one beyond the tunnel.
+#[derive(Debug)]
+struct Flow {
+    /// Shift of windows that each end's SYN said, once it was seen: the host's, the other's.
+    shifts: [Option<Option<u8>>; 2],
+    /// What the host has acknowledged: what a segment to it is numbered.
+    host_ack: u32,
+    /// The newest acknowledgement of the receiver.
+    last: Option<Last>,
+    /// What it has not acknowledged, from `start` to `next` without a hole.
+    kept: VecDeque<Kept>,
+    bytes: u64,
+    start: u32,
+    next: u32,
+    /// Acknowledged to the host up to here, and not by the receiver.
+    promised: Option<u32>,
+    /// When the receiver last acknowledged more, or what it misses was sent again.
+    progress: Instant,
+    /// When the promise must have been kept, once there is a path.
+    deadline: Option<Instant>,
+    touched: Instant,
+}
+
+#[derive(Debug)]
+struct Last {
+    template: Template,
+    ack: u32,
+    /// End of the receiver's window.
+    edge: u32,
+    timestamp: Option<u32>,
+}
+
+/// A packet of the host's.
+#[derive(Debug)]
+struct Kept {
+    end: u32,
+    packet: Bytes,
+    checksum_partial: bool,
+    timestamp: Option<u32>,
+}
+
+/// What becomes of a packet of the host's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Taken {
+    /// It goes its way.
+    Goes,
+    /// It only asked what was answered here.
+    Answered,
+}
+
+impl Custody {
+    pub fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            ..Self::default()
+        }
+    }
+
+    /// Bytes of packets kept.
+    pub const fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Connections with a promise to keep.
+    pub fn promised(&self) -> usize {
+        let flows = self.flows.values();
+        flows.filter(|flow| flow.promised.is_some()).count()
+    }
+
+    /// A packet of a host on this side, on its way into the tunnel.
+    pub fn on_entry(
+        &mut self,
+        now: Instant,
+        ip: &[u8],
+        checksum_partial: bool,
+        outage: bool,
+        out: &mut impl Extend<Bytes>,
+    ) -> Taken {
+        let Some(segment) = Segment::parse(ip) else {
+            return Taken::Goes;
+        };
+        if segment.has(RST) {
+            self.forget(&segment.flow);
+            return Taken::Goes;
+        }
+        if segment.has(SYN) {
+            self.open(now, segment.flow, 0, segment.window_shift(ip));
+            return Taken::Goes;
+        }
+        let room = self.limits.bytes_max.saturating_sub(self.bytes);
+        let Some(flow) = self.flows.get_mut(&segment.flow) else {
+            return Taken::Goes;
+        };
+        flow.touched = now;
+        flow.host_ack = segment.ack;
+        let room = room.min(self.limits.flow_bytes_max.saturating_sub(flow.bytes));
+        self.bytes -= flow.bytes;
+        flow.keep(&segment, ip, checksum_partial, room);
+        self.bytes += flow.bytes;
+        if !outage {
+            return Taken::Goes;
+        }
+        let was = flow.promised;
+        flow.promise(out);
+        // A probe of the window is one number back and has no data (RFC 9293 §3.8.6.1).
+        let asks = segment.len() == 0 && was.is_some_and(|to| before(segment.seq, to));
+        if asks { Taken::Answered } else { Taken::Goes }
+    }
+
+    /// A packet for a host on this side.
+    pub fn on_exit(&mut self, now: Instant, inner: &mut Inner) {
+        let Some(segment) = Segment::parse(&inner.data) else {
+            return;
+        };
+        let key = segment.flow.reversed();
+        if segment.has(RST) {
+            self.forget(&key);
+            return;
+        }
+        if segment.has(SYN) {
+            self.open(now, key, 1, segment.window_shift(&inner.data));
+        }
+        let Some(flow) = self.flows.get_mut(&key).filter(|_| segment.has(ACK)) else {
+            return;
+        };
+        flow.touched = now;
+        self.bytes -= flow.bytes;
+        flow.acknowledged(now, &segment, &inner.data);
+        self.bytes += flow.bytes;
+        let Some(to) = flow.promised else { return };
+        let mut changed = BytesMut::from(&inner.data[..]);
+        segment.set_ack(&mut changed, to, inner.checksum_partial);
+        segment.set_window(&mut changed, flow.window(to), inner.checksum_partial);
+        inner.data = changed.freeze();
+    }
+
+    /// Every path is down: acknowledges all that is kept.
+    pub fn begin(&mut self, out: &mut impl Extend<Bytes>) {
+        for flow in self.flows.values_mut() {
+            flow.deadline = None;
+            flow.promise(out);
+        }
+    }
+
+    /// A path is back: lets the senders go on, behind what was promised.
+    pub fn end(&mut self, now: Instant, out: &mut impl Extend<Bytes>) {
+        for flow in self.flows.values_mut() {
+            let Some(to) = flow.promised else { continue };
+            flow.progress = now;
+            flow.deadline = Some(now + self.limits.tcp_age_max);
+            out.extend(flow.word(to, flow.window(to), 0));
+        }
+    }
+
+    /// When [`Self::resend`] is wanted, while there is a path.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let flows = self.flows.values().filter(|flow| flow.deadline.is_some());
+        let due = flows.filter(|flow| flow.promised.is_some());
+        due.map(|flow| flow.progress + RESEND).min()
+    }
+
+    /// Appends what receivers still miss of what was promised, and resets what lasts too long.
+    pub fn resend(
+        &mut self,
+        now: Instant,
+        out: &mut impl Extend<Bytes>,
+        again: &mut Vec<(Bytes, bool)>,
+    ) {
+        let mut late = Vec::new();
+        for (key, flow) in &mut self.flows {
+            let (Some(deadline), Some(to)) = (flow.deadline, flow.promised) else {
+                continue;
+            };
+            if now >= deadline {
+                late.push(*key);
+            } else if now >= flow.progress + RESEND {
+                flow.progress = now;
+                let promised = flow.kept.iter().filter(|kept| !before(to, kept.end));
+                let first = promised.take(RESEND_MAX);
+                again.extend(first.map(|kept| (kept.packet.clone(), kept.checksum_partial)));
+            }
+        }
+        for key in late {
+            self.reset(&key, out);
+        }
+    }
+
+    /// Resets every connection whose promise can no longer be kept: the tunnel ends.
+    pub fn abandon(&mut self, out: &mut impl Extend<Bytes>) {
+        let open: Vec<FlowKey> = self.flows.keys().copied().collect();
+        for key in open {
+            self.reset(&key, out);
+        }
+    }
+
+    fn reset(&mut self, key: &FlowKey, out: &mut impl Extend<Bytes>) {
+        let Some(flow) = self.flows.get(key) else {
+            return;
+        };
+        if let Some(to) = flow.promised {
+            out.extend(flow.word(to, 0, RST));
+            self.resets += 1;
+        }
+        self.forget(key);
+    }
+
+    fn forget(&mut self, key: &FlowKey) {
+        if let Some(flow) = self.flows.remove(key) {
+            self.bytes -= flow.bytes;
+        }
+    }
+
+    /// One end opens a connection: what it says of its windows.
+    fn open(&mut self, now: Instant, key: FlowKey, end: usize, shift: Option<u8>) {
+        let known = self.flows.get(&key);
+        // Ports may be used again, but not while something is promised.
+        let again = known.is_some_and(|flow| flow.last.is_some() && flow.promised.is_none());
+        if again {
+            self.forget(&key);
+        }
+        if self.flows.len() >= FLOWS_MAX && !self.flows.contains_key(&key) {
+            let idle = |flow: &Flow| flow.promised.is_none() && now.since(flow.touched) >= IDLE;
+            let gone = self.flows.iter().find(|(_, flow)| idle(flow));
+            let Some(gone) = gone.map(|(key, _)| *key) else {
+                return;
+            };
+            self.forget(&gone);
+        }
+        let flow = self.flows.entry(key).or_insert_with(|| Flow::new(now));
+        flow.shifts[end] = Some(shift);
+    }
+}
+
+impl Flow {
+    const fn new(now: Instant) -> Self {
+        Self {
+            shifts: [None; 2],
+            host_ack: 0,
+            last: None,
+            kept: VecDeque::new(),
+            bytes: 0,
+            start: 0,
+            next: 0,
+            promised: None,
+            progress: now,
+            deadline: None,
+            touched: now,
+        }
+    }
+
+    /// Shift of the receiver's windows; windows are scaled if both ends say so (RFC 7323 §2.2).
+    fn shift(&self) -> Option<u8> {
+        match self.shifts {
+            [Some(Some(_)), Some(Some(shift))] => Some(shift),
+            [Some(_), Some(_)] => Some(0),
+            _ => None,
+        }
+    }
+
+    /// Keeps a segment, if `room` is left for it. Behind a hole everything begins anew, unless something
+    /// is promised.
+    fn keep(&mut self, segment: &Segment, ip: &[u8], checksum_partial: bool, room: u64) {
+        let bytes = ip.len() as u64;
+        let end = segment.seq_end();
+        let plain = segment.len() > 0 && !segment.has(FIN | URG);
+        if self.last.is_none() || !plain || !before(self.next, end) || bytes > room {
+            return;
+        }
+        if before(self.next, segment.seq) {
+            if self.promised.is_some() {
+                return;
+            }
+            self.kept.clear();
+            self.bytes = 0;
+            self.start = segment.seq;
+        }
+        self.next = end;
+        self.bytes += bytes;
+        self.kept.push_back(Kept {
+            end,
+            packet: Bytes::copy_from_slice(ip),
+            checksum_partial,
+            timestamp: segment.timestamps(ip).map(|(value, _)| value),
+        });
+    }
+
+    /// Takes an acknowledgement of the receiver in: what it has got need not be kept any more.
+    fn acknowledged(&mut self, now: Instant, segment: &Segment, ip: &[u8]) {
+        // The window of a SYN is never scaled (RFC 7323 §2.2).
+        let shift = if segment.has(SYN) {
+            Some(0)
+        } else {
+            self.shift()
+        };
+        let Some(shift) = shift else { return };
+        let ack = segment.ack;
+        let known = self.last.as_ref().map(|last| last.ack);
+        if known.is_some_and(|known| before(ack, known)) {
+            return;
+        }
+        if known != Some(ack) {
+            self.progress = now;
+        }
+        self.last = Some(Last {
+            template: segment.template(ip),
+            ack,
+            edge: ack.wrapping_add(u32::from(segment.window) << shift),
+            timestamp: segment.timestamps(ip).map(|(value, _)| value),
+        });
+        while let Some(first) = self.kept.front().filter(|first| !before(ack, first.end)) {
+            self.bytes -= first.packet.len() as u64;
+            self.kept.pop_front();
+        }
+        if self.kept.is_empty() && (known.is_none() || before(self.next, ack)) {
+            self.start = ack;
+            self.next = ack;
+        }
+        if self.promised.is_some_and(|to| !before(ack, to)) {
+            self.promised = None;
+            self.deadline = None;
+        }
+    }
+
+    /// Acknowledges all that is kept, if there is anything.
+    fn promise(&mut self, out: &mut impl Extend<Bytes>) {
+        let reaches = |last: &Last| !before(last.ack, self.start);
+        let whole = self.last.as_ref().is_some_and(reaches);
+        if whole && !self.kept.is_empty() && self.shift().is_some() {
+            self.promised = Some(self.next);
+            out.extend(self.word(self.next, 0, 0));
+        }
+    }
+
+    /// What is left of the receiver's window behind `to`, as its window field says it.
+    fn window(&self, to: u32) -> u16 {
+        let Some(last) = &self.last else { return 0 };
+        let left = if before(to, last.edge) {
+            last.edge.wrapping_sub(to) >> self.shift().unwrap_or(0)
+        } else {
+            0
+        };
+        u16::try_from(left).unwrap_or(u16::MAX)
+    }
+
+    /// A segment to the host in the receiver's name.
+    fn word(&self, ack: u32, window: u16, flags: u8) -> Option<Bytes> {
+        let last = self.last.as_ref()?;
+        let echo = self.kept.back().and_then(|kept| kept.timestamp);
+        let bare = Bare {
+            seq: self.host_ack,
+            ack,
+            window,
+            flags,
+            timestamps: last.timestamp.zip(echo),
+        };
+        Some(Bytes::from(write(&last.template, bare)))
+    }
+}

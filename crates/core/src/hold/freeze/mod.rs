@@ -1,0 +1,209 @@
+//! Freeze: senders of TCP on this side are stopped with windows of zero, and let go again.
+//!
+//! What is known of connections is only looked at while it is needed: with [`Freeze::Planned`]
+//! from the announcement to the return, with [`Freeze::Custody`] always. What is written for hosts
+//! goes before what the tunnel delivers. Sources: RFC 9293 §3.8.6 on windows of zero; "Freeze-TCP",
+//! INFOCOM 2000, for stopping a sender one round trip ahead.
+
+mod custody;
+mod planned;
+mod segment;
+#[cfg(test)]
+mod tests;
+
+use crate::hold::{Freeze, Limits};
+use crate::reorder::Inner;
+use bytes::Bytes;
+use custody::Custody;
+pub(crate) use custody::Taken;
+use planned::Planned;
+use ropewalk_types::{Duration, Instant};
+use std::collections::VecDeque;
+
+/// A path whose end was announced and that has not gone by then stops nobody any more.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How often a path is asked for a sign of life meanwhile: nothing else may be under way on it.
+const ASK: Duration = Duration::from_millis(15);
+
+/// How the paths are, as far as freezing goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outlook {
+    /// A path is usable and not in doubt.
+    Fine,
+    /// No path is usable, but one still carries something.
+    Ending,
+    /// Every path is down.
+    Down,
+    /// None of these for certain.
+    Unclear,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Open,
+    /// Senders are told to stop since then.
+    Frozen(Instant),
+    /// They were, and nothing came of it: not again before a path is fine.
+    Spent,
+}
+
+/// Stops senders and lets them go.
+#[derive(Debug)]
+pub(crate) struct Freezer {
+    mode: Freeze,
+    state: State,
+    ask: Instant,
+    planned: Planned,
+    custody: Custody,
+    /// Packets for this side's hosts.
+    out: VecDeque<Bytes>,
+    /// Times that a connection's sender was told to stop.
+    stopped: u64,
+}
+
+impl Freezer {
+    pub fn new(limits: Limits) -> Self {
+        Self {
+            mode: limits.freeze,
+            state: State::Open,
+            ask: Instant::ZERO,
+            planned: Planned::default(),
+            custody: Custody::new(limits),
+            out: VecDeque::new(),
+            stopped: 0,
+        }
+    }
+
+    /// Times that a connection's sender was told to stop.
+    pub const fn stopped(&self) -> u64 {
+        self.stopped
+    }
+
+    /// Bytes kept besides what is held: in custody.
+    pub const fn custody_bytes(&self) -> u64 {
+        self.custody.bytes()
+    }
+
+    /// Connections reset because what was acknowledged for them could not be delivered.
+    pub const fn resets(&self) -> u64 {
+        self.custody.resets
+    }
+
+    /// Follows the paths; true when the senders that were stopped are let go.
+    pub fn follow(&mut self, now: Instant, outlook: Outlook) -> bool {
+        if self.mode != Freeze::Planned {
+            return false;
+        }
+        match (self.state, outlook) {
+            (State::Open, Outlook::Ending) => {
+                self.state = State::Frozen(now);
+                self.ask = now;
+            }
+            (State::Frozen(_), Outlook::Fine) => return self.thaw(State::Open),
+            (State::Frozen(since), Outlook::Ending | Outlook::Unclear)
+                if now.since(since) >= PATIENCE =>
+            {
+                return self.thaw(State::Spent);
+            }
+            (State::Spent, Outlook::Fine) => self.state = State::Open,
+            (State::Open | State::Spent, _) | (State::Frozen(_), _) => {}
+        }
+        false
+    }
+
+    fn thaw(&mut self, state: State) -> bool {
+        self.state = state;
+        self.planned.thaw(&mut self.out);
+        true
+    }
+
+    /// Every path is down.
+    pub fn on_down(&mut self) {
+        if self.mode == Freeze::Custody {
+            self.custody.begin(&mut self.out);
+            self.stopped += self.custody.promised() as u64;
+        }
+    }
+
+    /// A path is back.
+    pub fn on_back(&mut self, now: Instant) {
+        match self.mode {
+            Freeze::Off => {}
+            Freeze::Planned => {
+                self.thaw(State::Open);
+            }
+            Freeze::Custody => self.custody.end(now, &mut self.out),
+        }
+    }
+
+    /// Whether senders are told to stop because of an announcement.
+    pub const fn is_frozen(&self) -> bool {
+        matches!(self.state, State::Frozen(_))
+    }
+
+    /// Whether it is time to ask the paths for a sign of life.
+    pub fn asks(&mut self, now: Instant) -> bool {
+        let due = self.is_frozen() && self.ask <= now;
+        if due {
+            self.ask = now + ASK;
+        }
+        due
+    }
+
+    /// A packet of a host on this side.
+    pub fn on_entry(&mut self, now: Instant, ip: &[u8], partial: bool, outage: bool) -> Taken {
+        if self.mode != Freeze::Custody {
+            return Taken::Goes;
+        }
+        self.custody
+            .on_entry(now, ip, partial, outage, &mut self.out)
+    }
+
+    /// A packet for a host on this side.
+    pub fn on_exit(&mut self, now: Instant, inner: &mut Inner) {
+        match self.mode {
+            Freeze::Off => {}
+            Freeze::Planned if self.is_frozen() => {
+                self.stopped += u64::from(self.planned.on_exit(inner));
+            }
+            Freeze::Planned => {}
+            Freeze::Custody => self.custody.on_exit(now, inner),
+        }
+    }
+
+    /// Whether [`Self::poll`] has something.
+    pub fn is_waiting(&self) -> bool {
+        !self.out.is_empty()
+    }
+
+    /// The next packet written here for a host on this side.
+    pub fn poll(&mut self) -> Option<Inner> {
+        let data = self.out.pop_front()?;
+        Some(Inner {
+            data,
+            checksum_partial: false,
+        })
+    }
+
+    /// When [`Self::handle_timeout`] or [`Self::follow`] is wanted, while there is a path.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let asks = self.is_frozen().then_some(self.ask);
+        asks.into_iter().chain(self.custody.poll_timeout()).min()
+    }
+
+    /// Appends what has to be sent again of what was acknowledged here: packets, and whether their
+    /// checksum is partial.
+    pub fn handle_timeout(&mut self, now: Instant, again: &mut Vec<(Bytes, bool)>) {
+        if self.custody.poll_timeout().is_some_and(|at| at <= now) {
+            self.custody.resend(now, &mut self.out, again);
+        }
+    }
+
+    /// The tunnel ends: resets connections whose acknowledged bytes would be lost, and lets the others
+    /// go on.
+    pub fn abandon(&mut self) {
+        self.custody.abandon(&mut self.out);
+        self.planned.thaw(&mut self.out);
+        self.state = State::Open;
+    }
+}

@@ -1,0 +1,551 @@
+//! A host's TCP sender and its receiver, with a freezer between and a network that loses, delays and
+//! reorders: whatever the order of events, the stream arrives whole.
+
+use super::segment::{ACK, Bare, RST, SYN, Segment, Template, before, write};
+use super::*;
+use crate::checksum;
+use proptest::prelude::*;
+use ropewalk_types::PacketInfo;
+
+const SEGMENT: usize = 50;
+const STREAM: usize = 2_000;
+const SHIFT: u8 = 3;
+const WINDOW: u32 = 800;
+/// The numbers of both ends wrap within the stream.
+const HOST_START: u32 = u32::MAX - 500;
+const PEER_START: u32 = u32::MAX - 1;
+
+/// Packets of one end of a connection.
+#[derive(Clone)]
+struct End {
+    v6: bool,
+    flipped: bool,
+}
+
+impl End {
+    fn template(&self) -> Template {
+        let mut ip = if self.v6 {
+            let mut ip = vec![0u8; 40];
+            ip[0] = 0x60;
+            ip[6] = 6;
+            ip[7] = 64;
+            ip[23] = 1 + u8::from(self.flipped);
+            ip[39] = 2 - u8::from(self.flipped);
+            ip
+        } else {
+            let mut ip = vec![0u8; 20];
+            ip[0] = 0x45;
+            ip[8] = 64;
+            ip[9] = 6;
+            ip[15] = 1 + u8::from(self.flipped);
+            ip[19] = 2 - u8::from(self.flipped);
+            ip
+        };
+        let length = if self.v6 { 20 } else { 40 };
+        let at = if self.v6 { 5 } else { 3 };
+        ip[at] = length;
+        let mut ports = [0, 80, 16, 0];
+        if self.flipped {
+            ports.rotate_left(2);
+        }
+        ip.extend_from_slice(&ports);
+        ip.extend_from_slice(&[0, 0, 0, 0, 0, 0, 0, 0, 0x50, ACK, 0, 0, 0, 0, 0, 0]);
+        Segment::parse(&ip).expect("a segment").template(&ip)
+    }
+
+    /// A segment with `data`; SYN with the option that scales windows.
+    fn packet(&self, bare: Bare, data: &[u8]) -> Vec<u8> {
+        let mut ip = write(&self.template(), bare);
+        let fixed = if self.v6 { 40 } else { 20 };
+        if bare.flags & SYN != 0 {
+            ip.extend_from_slice(&[1, 3, 3, SHIFT]);
+            ip[fixed + 12] += 0x10;
+        }
+        ip.extend_from_slice(data);
+        let length = ip.len() as u16 - if self.v6 { 40 } else { 0 };
+        let at = if self.v6 { 4 } else { 2 };
+        ip[at..at + 2].copy_from_slice(&length.to_be_bytes());
+        if !self.v6 {
+            ip[10..12].fill(0);
+            let sum = checksum::fold(checksum::add(0, &ip[..20]));
+            ip[10..12].copy_from_slice(&(!sum).to_be_bytes());
+        }
+        ip[fixed + 16..fixed + 18].fill(0);
+        let sum = !tcp_sum(&ip);
+        ip[fixed + 16..fixed + 18].copy_from_slice(&sum.to_be_bytes());
+        ip
+    }
+}
+
+/// Sum over pseudo-header and segment: all ones when the checksum is right.
+fn tcp_sum(ip: &[u8]) -> u16 {
+    let fixed = PacketInfo::parse(ip).expect("a packet").transport_offset;
+    let addresses = if fixed == 20 { &ip[12..20] } else { &ip[8..40] };
+    let sum = checksum::add(6 + (ip.len() - fixed) as u32, addresses);
+    checksum::fold(checksum::add(sum, &ip[fixed..]))
+}
+
+fn byte(at: usize) -> u8 {
+    (at * 7 + at / 251) as u8
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    Send,
+    Timer,
+    Deliver(usize),
+    Lose(usize),
+    DeliverAck(usize),
+    LoseAck(usize),
+    Announce,
+    Down,
+    Back,
+    Wait(u64),
+}
+
+fn events() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        6 => Just(Event::Send),
+        2 => Just(Event::Timer),
+        5 => (0..8usize).prop_map(Event::Deliver),
+        1 => (0..8usize).prop_map(Event::Lose),
+        5 => (0..8usize).prop_map(Event::DeliverAck),
+        1 => (0..8usize).prop_map(Event::LoseAck),
+        1 => Just(Event::Announce),
+        1 => Just(Event::Down),
+        1 => Just(Event::Back),
+        2 => (1..800u64).prop_map(Event::Wait),
+    ]
+}
+
+struct World {
+    now: Instant,
+    freezer: Freezer,
+    host: End,
+    peer: End,
+    down: bool,
+    /// Under way in the tunnel, or held in front of it.
+    data: Vec<Vec<u8>>,
+    acks: Vec<Vec<u8>>,
+    // The sender.
+    una: usize,
+    sent: usize,
+    window: usize,
+    window_seq: u32,
+    // The receiver.
+    got: Vec<u8>,
+    early: std::collections::BTreeMap<usize, Vec<u8>>,
+    reset: bool,
+}
+
+impl World {
+    fn new(mode: Freeze, v6: bool) -> Self {
+        let limits = Limits {
+            freeze: mode,
+            ..Limits::default()
+        };
+        let mut world = Self {
+            now: Instant::from_millis(1),
+            freezer: Freezer::new(limits),
+            host: End { v6, flipped: false },
+            peer: End { v6, flipped: true },
+            down: false,
+            data: Vec::new(),
+            acks: Vec::new(),
+            una: 0,
+            sent: 0,
+            window: WINDOW as usize,
+            window_seq: PEER_START.wrapping_add(1),
+            got: Vec::new(),
+            early: Default::default(),
+            reset: false,
+        };
+        let syn = |seq, ack, flags| Bare {
+            seq,
+            ack,
+            window: WINDOW as u16,
+            flags,
+            timestamps: None,
+        };
+        let opening = world.host.packet(syn(HOST_START, 0, SYN), &[]);
+        world.enter(opening);
+        world.data.clear();
+        let ack = HOST_START.wrapping_add(1);
+        let answer = world.peer.packet(syn(PEER_START, ack, SYN), &[]);
+        let inner = world.leave(answer);
+        assert!(Segment::parse(&inner).is_some_and(|s| s.window == WINDOW as u16));
+        world
+    }
+
+    const fn host_seq(at: usize) -> u32 {
+        HOST_START.wrapping_add(1).wrapping_add(at as u32)
+    }
+
+    /// The host's packet goes into the tunnel.
+    fn enter(&mut self, packet: Vec<u8>) {
+        let taken = self.freezer.on_entry(self.now, &packet, false, self.down);
+        if taken == Taken::Goes {
+            self.data.push(packet);
+        }
+        self.hear();
+    }
+
+    /// A packet comes out of it.
+    fn leave(&mut self, packet: Vec<u8>) -> Bytes {
+        let mut inner = Inner {
+            data: Bytes::from(packet),
+            checksum_partial: false,
+        };
+        self.freezer.on_exit(self.now, &mut inner);
+        inner.data
+    }
+
+    /// The host gets what the freezer wrote.
+    fn hear(&mut self) {
+        while let Some(inner) = self.freezer.poll() {
+            self.host_gets(&inner.data);
+        }
+    }
+
+    fn host_gets(&mut self, ip: &[u8]) {
+        assert_eq!(tcp_sum(ip), u16::MAX, "checksum of {ip:?}");
+        let segment = Segment::parse(ip).expect("a segment");
+        if segment.has(RST) {
+            self.reset = true;
+            return;
+        }
+        let ack = segment.ack.wrapping_sub(Self::host_seq(0)) as usize;
+        if ack > self.sent {
+            // From before what has been acknowledged.
+            assert!(before(segment.ack, Self::host_seq(self.una)), "{ack}");
+            return;
+        }
+        if ack < self.una {
+            return;
+        }
+        let window = usize::from(segment.window) << SHIFT;
+        let fresh = ack > self.una || before(self.window_seq, segment.seq);
+        if fresh || segment.seq == self.window_seq && (window > self.window || window == 0) {
+            self.window = window;
+            self.window_seq = segment.seq;
+        }
+        self.una = ack;
+    }
+
+    fn segment(&self, at: usize, length: usize) -> Vec<u8> {
+        let data: Vec<u8> = (at..at + length).map(byte).collect();
+        let bare = Bare {
+            seq: Self::host_seq(at),
+            ack: PEER_START.wrapping_add(1),
+            window: 100,
+            flags: 0,
+            timestamps: Some((at as u32 + 1, 1)),
+        };
+        self.host.packet(bare, &data)
+    }
+
+    fn send(&mut self) {
+        let end = (self.sent + SEGMENT)
+            .min(STREAM)
+            .min(self.una + self.window);
+        if end > self.sent {
+            let packet = self.segment(self.sent, end - self.sent);
+            self.sent = end;
+            self.enter(packet);
+        }
+    }
+
+    fn timer(&mut self) {
+        let packet = if self.sent > self.una {
+            self.segment(self.una, SEGMENT.min(self.sent - self.una))
+        } else if self.window == 0 {
+            // A probe of the window: the byte before the next one, without data.
+            let mut probe = self.segment(self.una, 0);
+            probe = self.host.packet(
+                Bare {
+                    seq: Self::host_seq(self.una).wrapping_sub(1),
+                    ack: Segment::parse(&probe).expect("a segment").ack,
+                    window: 100,
+                    flags: 0,
+                    timestamps: None,
+                },
+                &[],
+            );
+            probe
+        } else {
+            return;
+        };
+        self.enter(packet);
+    }
+
+    /// The receiver gets a packet and answers.
+    fn peer_gets(&mut self, ip: &[u8]) {
+        assert_eq!(tcp_sum(ip), u16::MAX);
+        let segment = Segment::parse(ip).expect("a segment");
+        let at = segment.seq.wrapping_sub(Self::host_seq(0)) as usize;
+        if at < STREAM {
+            let data = ip[ip.len() - segment.len()..].to_vec();
+            self.early.insert(at, data);
+        }
+        while let Some((&at, data)) = self.early.range(..=self.got.len()).next_back() {
+            let fresh = data.get(self.got.len() - at..).unwrap_or(&[]).to_vec();
+            if fresh.is_empty() {
+                break;
+            }
+            self.got.extend(fresh);
+        }
+        let bare = Bare {
+            seq: PEER_START.wrapping_add(1),
+            ack: Self::host_seq(self.got.len()),
+            window: (WINDOW >> SHIFT) as u16,
+            flags: 0,
+            timestamps: Some((1, 1)),
+        };
+        let answer = self.peer.packet(bare, &[]);
+        self.acks.push(answer);
+    }
+
+    fn wait(&mut self, ms: u64) {
+        self.now = self.now + Duration::from_millis(ms);
+        let outlook = if self.down {
+            Outlook::Down
+        } else {
+            Outlook::Unclear
+        };
+        self.freezer.follow(self.now, outlook);
+        if !self.down {
+            let mut again = Vec::new();
+            self.freezer.handle_timeout(self.now, &mut again);
+            self.data
+                .extend(again.into_iter().map(|(packet, _)| packet.to_vec()));
+        }
+        self.hear();
+    }
+
+    fn step(&mut self, event: Event) {
+        match event {
+            Event::Send => self.send(),
+            Event::Timer => self.timer(),
+            Event::Deliver(nth) if !self.down && !self.data.is_empty() => {
+                let packet = self.data.remove(nth % self.data.len());
+                self.peer_gets(&packet);
+            }
+            Event::Lose(nth) if !self.data.is_empty() => {
+                self.data.remove(nth % self.data.len());
+            }
+            Event::DeliverAck(nth) if !self.down && !self.acks.is_empty() => {
+                let packet = self.acks.remove(nth % self.acks.len());
+                let packet = self.leave(packet);
+                self.host_gets(&packet);
+            }
+            Event::LoseAck(nth) if !self.acks.is_empty() => {
+                self.acks.remove(nth % self.acks.len());
+            }
+            Event::Announce if !self.down => {
+                self.freezer.follow(self.now, Outlook::Ending);
+            }
+            Event::Down if !self.down => {
+                self.down = true;
+                self.freezer.on_down();
+                self.hear();
+            }
+            Event::Back if self.down => {
+                self.down = false;
+                self.freezer.on_back(self.now);
+                self.hear();
+            }
+            Event::Wait(ms) => self.wait(ms),
+            _ => {}
+        }
+    }
+
+    /// From now on nothing is lost; how long it takes until all has arrived and is acknowledged.
+    fn finish(&mut self) -> usize {
+        self.step(Event::Back);
+        for round in 0..2_000 {
+            if self.una == STREAM && self.got.len() == STREAM {
+                return round;
+            }
+            for event in [
+                Event::Send,
+                Event::Deliver(0),
+                Event::DeliverAck(0),
+                Event::Deliver(0),
+                Event::DeliverAck(0),
+            ] {
+                self.step(event);
+            }
+            if self.data.is_empty() && self.acks.is_empty() {
+                self.step(Event::Timer);
+            }
+            self.step(Event::Wait(50));
+        }
+        2_000
+    }
+}
+
+proptest! {
+    #[test]
+    fn every_byte_arrives_once_and_in_order_whatever_happens(
+        mode in prop_oneof![Just(Freeze::Off), Just(Freeze::Planned), Just(Freeze::Custody)],
+        v6: bool,
+        events in prop::collection::vec(events(), 0..300),
+    ) {
+        let mut world = World::new(mode, v6);
+        for event in events {
+            world.step(event);
+            prop_assert!(!world.reset);
+            // Only custody says more than the receiver.
+            let ahead = world.una.saturating_sub(world.got.len());
+            prop_assert!(ahead == 0 || mode == Freeze::Custody);
+            prop_assert!(world.freezer.custody_bytes() >= ahead as u64);
+        }
+        let rounds = world.finish();
+        prop_assert!(!world.reset);
+        prop_assert_eq!(world.got.len(), STREAM, "{} rounds", rounds);
+        prop_assert_eq!(world.una, STREAM);
+        prop_assert!(world.got.iter().enumerate().all(|(at, &found)| found == byte(at)));
+        prop_assert_eq!(world.freezer.custody_bytes(), 0, "all is acknowledged");
+    }
+}
+
+/// A sender with a full window under way, all of which has arrived and been acknowledged but for the
+/// last `open` segments.
+fn under_way(mode: Freeze, open: usize) -> World {
+    let mut world = World::new(mode, false);
+    for _ in 0..16 {
+        world.step(Event::Send);
+    }
+    while world.data.len() > open {
+        world.step(Event::Deliver(0));
+        world.step(Event::DeliverAck(0));
+    }
+    world
+}
+
+#[test]
+fn an_announced_end_stops_the_sender_and_the_return_lets_it_go_with_the_true_window() {
+    let mut world = under_way(Freeze::Planned, 4);
+    assert_eq!(world.window, WINDOW as usize);
+    world.step(Event::Announce);
+    world.step(Event::Deliver(0));
+    world.step(Event::DeliverAck(0));
+    assert_eq!(world.window, 0);
+    assert_eq!(world.una, world.got.len(), "acknowledged by the receiver");
+    let sent = world.sent;
+    world.step(Event::Send);
+    assert_eq!(world.sent, sent);
+    world.step(Event::Down);
+    world.step(Event::Wait(5_000));
+    assert_eq!(world.window, 0, "however long it lasts");
+    world.step(Event::Back);
+    assert_eq!(world.window, WINDOW as usize);
+    assert_eq!(world.freezer.stopped(), 1);
+}
+
+#[test]
+fn an_end_that_does_not_come_stops_nobody_for_long() {
+    let mut world = under_way(Freeze::Planned, 4);
+    world.step(Event::Announce);
+    world.step(Event::Deliver(0));
+    world.step(Event::DeliverAck(0));
+    assert_eq!(world.window, 0);
+    world.step(Event::Wait(2_000));
+    assert_eq!(world.window, WINDOW as usize);
+    world.step(Event::Announce);
+    assert!(!world.freezer.is_frozen(), "not twice for one announcement");
+}
+
+#[test]
+fn custody_acknowledges_what_it_keeps_and_nothing_behind_a_hole() {
+    let mut world = under_way(Freeze::Custody, 4);
+    world.step(Event::Down);
+    assert_eq!((world.una, world.window), (world.sent, 0));
+    let promised = world.una;
+    // What was under way is lost, and comes again from here.
+    world.data.clear();
+    world.step(Event::Back);
+    assert!(world.window > 0);
+    world.step(Event::Wait(300));
+    assert_eq!(world.data.len(), 4);
+    // Without the opening the scale of the windows is not known: nothing is said.
+    let mut stranger = World::new(Freeze::Custody, false);
+    stranger.freezer = Freezer::new(Limits {
+        freeze: Freeze::Custody,
+        ..Limits::default()
+    });
+    for _ in 0..4 {
+        stranger.step(Event::Send);
+    }
+    stranger.step(Event::Down);
+    assert_eq!(stranger.una, 0);
+    // A segment that never came through here is not acknowledged.
+    let mut hole = under_way(Freeze::Custody, 0);
+    hole.sent += SEGMENT;
+    hole.step(Event::Send);
+    hole.step(Event::Down);
+    assert_eq!(hole.una, hole.got.len());
+    assert!(promised > 0);
+}
+
+#[test]
+fn who_was_promised_what_cannot_be_kept_is_reset() {
+    let mut world = under_way(Freeze::Custody, 4);
+    world.step(Event::Down);
+    world.freezer.abandon();
+    world.hear();
+    assert!(world.reset);
+    let mut world = under_way(Freeze::Custody, 4);
+    world.step(Event::Down);
+    world.step(Event::Back);
+    world.data.clear();
+    world.step(Event::Wait(59_000));
+    world.data.clear();
+    assert!(!world.reset);
+    world.step(Event::Wait(1_001));
+    assert!(world.reset, "in time");
+    assert_eq!(world.freezer.custody_bytes(), 0);
+    assert_eq!(world.freezer.resets(), 1);
+}
+
+#[test]
+fn rewriting_keeps_partial_checksums_and_takes_selective_acknowledgements_out() {
+    let peer = End {
+        v6: false,
+        flipped: true,
+    };
+    let bare = Bare {
+        seq: 1,
+        ack: 1_000,
+        window: 77,
+        flags: 0,
+        timestamps: Some((5, 6)),
+    };
+    let mut ip = peer.packet(bare, &[]);
+    // NOP, NOP, then one block of a selective acknowledgement at an even and at an odd offset.
+    for lead in [vec![1, 1], vec![1]] {
+        let mut options = lead;
+        options.extend_from_slice(&[5, 10, 0, 0, 1, 0, 0, 0, 2, 0]);
+        options.resize(12, 0);
+        let mut with = ip.clone();
+        with.extend_from_slice(&options);
+        with[32] += 0x30;
+        let length = (with.len() as u16).to_be_bytes();
+        with[2..4].copy_from_slice(&length);
+        with[36..38].fill(0);
+        let sum = !tcp_sum(&with);
+        with[36..38].copy_from_slice(&sum.to_be_bytes());
+        let segment = Segment::parse(&with).expect("a segment");
+        segment.set_ack(&mut with, 0x1234_5678, false);
+        segment.set_window(&mut with, 0, false);
+        let changed = Segment::parse(&with).expect("a segment");
+        assert_eq!((changed.ack, changed.window), (0x1234_5678, 0));
+        assert_eq!(tcp_sum(&with), u16::MAX);
+        assert!(!with[52..].contains(&5));
+        assert_eq!(changed.timestamps(&with), Some((5, 6)));
+    }
+    let field = [ip[36], ip[37]];
+    let segment = Segment::parse(&ip).expect("a segment");
+    segment.set_window(&mut ip, 0, true);
+    assert_eq!([ip[36], ip[37]], field);
+}
