@@ -34,7 +34,7 @@ MEMORY_KIB_MAX = 64 << 10
 
 @pytest.fixture(scope="module")
 def bench() -> Iterator[Bench]:
-    with Sandbox("rw-test-roam-") as sandbox:
+    with Sandbox("ropewalk-ovs-test-roam-") as sandbox:
         bench = Bench(sandbox, None)
         try:
             yield bench

@@ -80,7 +80,7 @@ class Pair:
 
 @pytest.fixture(scope="module")
 def pair() -> Iterator[Pair]:
-    with Sandbox("rw-test-pair-") as sandbox:
+    with Sandbox("ropewalk-ovs-test-pair-") as sandbox:
         made = Pair(sandbox)
         wait(
             lambda: all(used for n in range(3) for used in _used(made, f"w{n}")),
@@ -91,7 +91,7 @@ def pair() -> Iterator[Pair]:
 
 @pytest.fixture(scope="module")
 def bench() -> Iterator[balance.Bench]:
-    with Sandbox("rw-test-balance-") as sandbox:
+    with Sandbox("ropewalk-ovs-test-balance-") as sandbox:
         yield balance.Bench(sandbox)
 
 

@@ -49,9 +49,11 @@ _FAILURES = (
     *(ValueError, LookupError),
 )
 _KINDS: dict[type, _Kind] = {
-    OvsBicast: _Kind("rw-bicast-", bicast.NEEDS, bicast.Bench),
-    OvsBalance: _Kind("rw-balance-", balance.NEEDS, lambda sandbox, _: balance.Bench(sandbox)),
-    OvsRoam: _Kind("rw-roam-", roam.NEEDS, roam.Bench),
+    OvsBicast: _Kind("ropewalk-ovs-bicast-", bicast.NEEDS, bicast.Bench),
+    OvsBalance: _Kind(
+        "ropewalk-ovs-balance-", balance.NEEDS, lambda sandbox, _: balance.Bench(sandbox)
+    ),
+    OvsRoam: _Kind("ropewalk-ovs-roam-", roam.NEEDS, roam.Bench),
 }
 
 
