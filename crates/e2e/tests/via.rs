@@ -111,7 +111,7 @@ impl<'a> Tap<'a> {
     fn new(internet: &'a Namespace) -> Self {
         let mut table =
             "table inet tap { chain c { type filter hook prerouting priority raw;\n".to_owned();
-        for port in [DIRECT, PORT] {
+        for port in [DIRECT, AUTO, PORT] {
             for server in [
                 format!("ip daddr {SERVER}"),
                 format!("ip6 daddr {SERVER_V6}"),
@@ -317,15 +317,29 @@ fn with_a_dead_hub_auto_goes_direct_and_nothing_of_the_tunnel_leaves_beside_it()
         "datagrams were moved by the return"
     );
     assert_eq!(tap.seen(PORT), 0, "packets left beside the tunnel");
-    let (mut own, _) = split.open(split.lab.topology.site(), SERVERS[0], PORT);
+}
+
+#[test]
+fn what_an_open_flow_in_the_tunnel_of_a_killed_site_sends_is_dropped() {
+    if !ready() {
+        return;
+    }
+    let mut split = split("viakill", 1, "");
+    let tap = Tap::new(split.lab.topology.hub());
+    // Those of the site itself have an address that is gone with its interface.
+    let client = split.balanced.client();
+    let open = |port| split.open(client, SERVERS[0], port).0;
+    let mut streams: Vec<TcpStream> = [AUTO, PORT, DIRECT].into_iter().map(open).collect();
     split.lab.site.kill();
-    let _ = own.write_all(b"x");
+    let before = tap.seen(DIRECT);
+    for stream in &mut streams {
+        stream.write_all(b"x").unwrap();
+    }
     std::thread::sleep(Duration::from_millis(500));
-    assert_eq!(
-        tap.seen(PORT),
-        0,
-        "an open flow left beside the tunnel of a killed site"
-    );
+    for port in [AUTO, PORT] {
+        assert_eq!(tap.seen(port), 0, "port {port} left beside the tunnel");
+    }
+    assert!(tap.seen(DIRECT) > before, "a direct flow was cut");
 }
 
 #[test]

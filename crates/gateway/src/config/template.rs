@@ -124,8 +124,8 @@ tcp_port = {tcp_port}
 # routes = [\"0.0.0.0/0\", \"::/0\"]
 
 {UPLINKS}
-# Classes of traffic with via = \"direct\" go beside the tunnel, each connection over one uplink; with
-# via = \"auto\" only new connections while the hub is not reached though uplinks work.
+# Classes of traffic that go beside the tunnel, each connection over one uplink. What goes via \"auto\"
+# does so only while the hub is not reached though uplinks work.
 # [[class]]
 # name = \"video\"
 # protocol = [\"tcp\", \"udp\"]

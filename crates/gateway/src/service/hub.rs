@@ -81,8 +81,10 @@ impl Hub {
         })
         .context("the hub cannot start")?;
         let engine = Engine::new(handle);
-        engine.tun.configure(&config.own_addresses())?;
+        // Before the interface is up: on a machine that forwards already, what sites send at once
+        // would leave untranslated, and open connections of theirs be reset.
         network::set_up_hub(changes, &engine.tun, config)?;
+        engine.tun.configure(&config.own_addresses())?;
         Ok(Self {
             reload: reload(&engine, config.clone(), directory),
             sites: sites.all().len(),
