@@ -5,6 +5,7 @@
 //! counted: the caller takes them after every batch.
 
 use super::{Tunnel, code, fragment, repair};
+use crate::hold::freeze;
 use crate::rescue::{Rescuer, Rhythms};
 use crate::{code as coding, queue, reorder, repair as repairs};
 
@@ -43,6 +44,8 @@ pub struct Footprint {
     pub rescuable: usize,
     /// Packets being rescued.
     pub rescues: usize,
+    /// Connections followed for freezing their senders.
+    pub frozen: usize,
 }
 
 impl Footprint {
@@ -66,6 +69,7 @@ impl Footprint {
             awaited: Rhythms::limit().1,
             rescuable: Rescuer::limit().0,
             rescues: Rescuer::limit().1,
+            frozen: freeze::FLOWS_MAX,
         }
     }
 
@@ -89,6 +93,7 @@ impl Footprint {
             ("awaited", self.awaited, limit.awaited),
             ("rescuable", self.rescuable, limit.rescuable),
             ("rescues", self.rescues, limit.rescues),
+            ("frozen", self.frozen, limit.frozen),
         ];
         let beyond = numbers.into_iter().find(|(_, is, most)| is > most);
         beyond.map(|(name, _, _)| name)
@@ -118,6 +123,7 @@ impl Tunnel {
             awaited,
             rescuable,
             rescues,
+            frozen: self.freezer.flows(),
             ..Footprint::default()
         };
         for (_, path) in self.paths.iter() {

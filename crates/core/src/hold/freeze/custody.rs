@@ -16,6 +16,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// Most connections that are followed; others stop by themselves.
 pub(super) const FLOWS_MAX: usize = 1_024;
+/// What a packet counts for besides its bytes, so that small ones are bounded, too.
+const KEPT_COST: u64 = 128;
 /// A connection that says nothing for this long makes room for another.
 const IDLE: Duration = Duration::from_secs(300);
 /// How long the receiver's next acknowledgement is awaited before what it misses is sent again.
@@ -95,6 +97,11 @@ impl Custody {
     /// Bytes of packets kept.
     pub const fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// Connections that are followed.
+    pub fn len(&self) -> usize {
+        self.flows.len()
     }
 
     /// Connections with a promise to keep.
@@ -296,7 +303,7 @@ impl Flow {
     /// Keeps a segment, if `room` is left for it. Behind a hole everything begins anew, unless something
     /// is promised.
     fn keep(&mut self, segment: &Segment, ip: &[u8], checksum_partial: bool, room: u64) {
-        let bytes = ip.len() as u64;
+        let bytes = ip.len() as u64 + KEPT_COST;
         let end = segment.seq_end();
         let plain = segment.len() > 0 && !segment.has(FIN | URG);
         if self.last.is_none() || !plain || !before(self.next, end) || bytes > room {
@@ -344,7 +351,7 @@ impl Flow {
             timestamp: segment.timestamps(ip).map(|(value, _)| value),
         });
         while let Some(first) = self.kept.front().filter(|first| !before(ack, first.end)) {
-            self.bytes -= first.packet.len() as u64;
+            self.bytes -= first.packet.len() as u64 + KEPT_COST;
             self.kept.pop_front();
         }
         if self.kept.is_empty() && (known.is_none() || before(self.next, ack)) {

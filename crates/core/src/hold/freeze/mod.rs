@@ -20,6 +20,8 @@ use planned::Planned;
 use ropewalk_types::{Duration, Instant};
 use std::collections::VecDeque;
 
+/// Most connections that are followed, in either way.
+pub(crate) const FLOWS_MAX: usize = planned::FLOWS_MAX + custody::FLOWS_MAX;
 /// A path whose end was announced and that has not gone by then stops nobody any more.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How often a path is asked for a sign of life meanwhile: nothing else may be under way on it.
@@ -77,6 +79,11 @@ impl Freezer {
     /// Times that a connection's sender was told to stop.
     pub const fn stopped(&self) -> u64 {
         self.stopped
+    }
+
+    /// Connections that are followed.
+    pub fn flows(&self) -> usize {
+        self.planned.len() + self.custody.len()
     }
 
     /// Bytes kept besides what is held: in custody.

@@ -26,6 +26,11 @@ struct Last {
 }
 
 impl Planned {
+    /// Connections that are stopped now.
+    pub fn len(&self) -> usize {
+        self.stopped.len()
+    }
+
     /// Changes a packet for this side's hosts if it is an acknowledgement; whether its connection has
     /// been stopped by it.
     pub fn on_exit(&mut self, inner: &mut Inner) -> bool {

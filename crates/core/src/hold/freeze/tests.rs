@@ -306,7 +306,7 @@ impl World {
     }
 
     fn wait(&mut self, ms: u64) {
-        self.now = self.now + Duration::from_millis(ms);
+        self.now += Duration::from_millis(ms);
         let outlook = if self.down {
             Outlook::Down
         } else {
@@ -355,7 +355,14 @@ impl World {
                 self.hear();
             }
             Event::Wait(ms) => self.wait(ms),
-            _ => {}
+            // There is nothing to deliver or lose, or it is so already.
+            Event::Deliver(_)
+            | Event::Lose(_)
+            | Event::DeliverAck(_)
+            | Event::LoseAck(_)
+            | Event::Announce
+            | Event::Down
+            | Event::Back => {}
         }
     }
 
