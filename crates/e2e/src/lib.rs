@@ -12,6 +12,7 @@
 
 pub mod bench;
 pub mod chain;
+pub mod cuts;
 pub mod packet;
 pub mod table;
 
