@@ -48,6 +48,8 @@ pub struct UplinkStatus {
     pub capacity_mbit: f64,
     /// Whether that was measured.
     pub capacity_measured: bool,
+    /// Whether it was probed.
+    pub capacity_probed: bool,
     /// Flows on it now.
     pub flows: u64,
     /// Connections ended when it died.

@@ -47,6 +47,6 @@ pub fn plan(config: &BalanceConfig) -> anyhow::Result<Plan> {
         settings: setup::settings_lines(config, &members),
         routing: Setup::new(&members, setup::has_ipv6()).lines(),
         table: format!("inet {}", marks::TABLE),
-        firewall: ruleset::script(&view),
+        firewall: ruleset::frame(&view) + &ruleset::update(&view),
     })
 }
