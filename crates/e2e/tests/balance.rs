@@ -215,8 +215,10 @@ fn what_other_programs_take_away_is_made_again() {
     // As a firewall does that is loaded anew, and a network manager that is started anew.
     site.nft("flush ruleset\ntable inet ropewalk_balance {\nchain old {\n}\n}\n")
         .unwrap();
-    site.ip("rule del priority 5200\n-6 rule del priority 5200\nrule del priority 5201\n")
+    site.ip("rule del priority 5200\nrule del priority 5201\n")
         .unwrap();
+    let of_ipv6 = site.program("ip").args("-6 rule del priority 5200".split(' '));
+    of_ipv6.success(COMMAND).unwrap();
     site.ip("route flush table 1380057089\n").unwrap();
     let all = |_: &[UplinkStatus]| {
         (ours(table), ours("chain old"), ours(rule), ours(route)) == (1, 0, 2, routes)
@@ -560,7 +562,8 @@ fn an_uplink_behind_a_captive_portal_is_left_out_until_the_portal_lets_through()
         }
     });
     let more = format!(
-        "portal = \"http://{SERVER}:8080/generate_204\"\n[balance]\naffinity_minutes = 0\n"
+        "capacity = \"none\"\nportal = \"http://{SERVER}:8080/generate_204\"\n\
+         [balance]\naffinity_minutes = 0\n"
     );
     balanced.configure_probe(&more).unwrap();
     balanced.launch().unwrap();
@@ -651,7 +654,7 @@ fn shares_follow_the_capacity_that_was_seen_and_no_open_flow_notices() {
     let ground = Ground::new(&TopologySpec::new("balcap", links)).unwrap();
     let mut balanced = Balanced::new(&ground.topology).unwrap();
     balanced
-        .configure_probe("capacity = \"none\"\n[balance]\naffinity_minutes = 0\n")
+        .configure("[balance]\naffinity_minutes = 0\n")
         .unwrap();
     balanced.start(2).unwrap();
     let ends = Endpoints {

@@ -94,7 +94,8 @@ impl Balanced {
         &self.client
     }
 
-    /// Writes a configuration: probes go to the server, `more` follows.
+    /// Writes a configuration: probes go to the server, `more` follows. Capacity is not probed: what
+    /// unshaped links carry is the machine's mood.
     ///
     /// # Errors
     /// If it cannot be written.
@@ -104,7 +105,7 @@ impl Balanced {
         } else {
             "[balance]\n"
         };
-        self.configure_probe(&format!("{section}{more}"))
+        self.configure_probe(&format!("capacity = \"none\"\n{section}{more}"))
     }
 
     /// The same with the section `[probe]` still open.
