@@ -12,6 +12,7 @@
 
 pub mod bench;
 pub mod chain;
+pub mod cuts;
 pub mod packet;
 pub mod table;
 
@@ -185,7 +186,9 @@ pub fn machine_state(site: &Namespace) -> String {
         ],
     ] {
         let program = site.program(words[0]).args(&words[1..]);
-        out += &program.run(COMMAND).expect("a command that reads").stdout;
+        // A command that fails would print the same nothing before and after.
+        let text = program.success(COMMAND).expect("a command that reads");
+        out += &format!("{words:?}\n{text}");
     }
     out
 }

@@ -171,6 +171,147 @@ fn the_machine_is_as_before_after_stop_interrupt_and_kill() {
     assert_eq!(state(site), before, "after kill -9 and repair");
 }
 
+#[test]
+fn what_other_programs_take_away_is_made_again() {
+    if !ready() {
+        return;
+    }
+    let (ground, balanced) = running("balkeep", 3, WEIGHTS);
+    let site = ground.topology.site();
+    let ours = |what: &str| {
+        let text = state(site);
+        text.matches(what).count()
+    };
+    let [table, rule] = ["table inet ropewalk_balance", "0x10000000/0x10000000"];
+    // Where the number of a table begins that an uplink's route is in.
+    let route = "dev up0 table 138005";
+    assert_eq!((ours(table), ours(rule)), (1, 2));
+    let routes = ours(route);
+    assert!(routes >= 2, "{routes}");
+    let mut streams = waiting(&ground, balanced.client(), SERVER.into());
+    // As a firewall does that is loaded anew, and a network manager that is started anew.
+    site.nft("flush ruleset\ntable inet ropewalk_balance {\nchain old {\n}\n}\n")
+        .unwrap();
+    site.ip("rule del priority 5200\nrule del priority 5201\n")
+        .unwrap();
+    let of_ipv6 = site
+        .program("ip")
+        .args("-6 rule del priority 5200".split(' '));
+    of_ipv6.success(COMMAND).unwrap();
+    site.ip("route flush table 1380057089\n").unwrap();
+    let all = |_: &[UplinkStatus]| {
+        (ours(table), ours("chain old"), ours(rule), ours(route)) == (1, 0, 2, routes)
+    };
+    balanced.wait_for("table and rules", all).unwrap();
+    let counts = Balanced::count(balanced.client(), SERVER.into(), 100).unwrap();
+    let shares = by_uplink(&ground, &counts);
+    for (share, weight) in shares.iter().zip([50, 30, 20_usize]) {
+        assert!(share.abs_diff(weight) <= 6, "{shares:?}");
+    }
+    for (at, stream) in &mut streams {
+        stream.write_all(b"still here").unwrap();
+        assert!(!ended(stream, Duration::from_millis(20)), "over up{at}");
+    }
+}
+
+#[test]
+fn a_new_configuration_that_cannot_be_carried_out_leaves_the_old_one_at_work() {
+    if !ready() {
+        return;
+    }
+    let (ground, mut balanced) = running("balreload", 3, WEIGHTS);
+    let reload = |balanced: &mut Balanced, more: &str| {
+        balanced.configure(more).unwrap();
+        balanced.process().signal(Signal::HUP);
+        std::thread::sleep(Duration::from_millis(500));
+        let counts = Balanced::count(balanced.client(), SERVER.into(), 100).unwrap();
+        by_uplink(&ground, &counts)
+    };
+    let nobody = "[[rule]]\nname = \"nobody\"\nuplinks = [\"up2\"]\nuser = [\"no-such-user\"]\n";
+    let shares = reload(&mut balanced, &format!("{WEIGHTS}{nobody}"));
+    assert!(
+        shares[0].abs_diff(50) <= 6 && shares[2].abs_diff(20) <= 6,
+        "{shares:?}"
+    );
+    let all = "[[rule]]\nname = \"all\"\nuplinks = [\"up2\"]\nprotocol = [\"tcp\"]\n";
+    assert_eq!(
+        reload(&mut balanced, &format!("{WEIGHTS}{all}")),
+        [0, 0, 100]
+    );
+}
+
+#[test]
+fn a_connection_that_is_being_opened_over_a_dead_uplink_is_not_refused() {
+    if !ready() {
+        return;
+    }
+    let (ground, balanced) = running("balopen", 2, "[balance]\naffinity_minutes = 0\n");
+    let site = ground.topology.site();
+    ground.topology.cut(0, Cut::Blackhole).unwrap();
+    let dead = |all: &[UplinkStatus]| state_of(all, "up0") == "dead";
+    balanced.wait_for("dead uplink", dead).unwrap();
+    for from in [balanced.client(), site] {
+        for server in SERVERS {
+            // Handshakes with the mark of the dead uplink: what is there of one that was under way
+            // when the uplink died, until it is forgotten.
+            let late = ["prerouting", "output"].map(|hook| {
+                format!(
+                    "chain {hook} {{ type filter hook {hook} priority -160; \
+                     tcp dport {PORT} ct state new ct mark set 0x11000000\n}}\n"
+                )
+            });
+            site.nft(&format!("table inet late {{\n{}}}\n", late.concat()))
+                .unwrap();
+            let namespace = from.clone();
+            let opening = std::thread::spawn(move || Balanced::connect(&namespace, server, PORT));
+            std::thread::sleep(Duration::from_millis(300));
+            site.nft("delete table inet late\n").unwrap();
+            let (_, came_from) = opening.join().unwrap().unwrap();
+            assert_eq!(uplink(&ground, &came_from), 1, "to {server}");
+        }
+    }
+}
+
+#[test]
+fn a_replaced_address_is_left_alone_until_it_is_gone() {
+    if !ready() {
+        return;
+    }
+    let (ground, balanced) = running("baladdr", 1, "");
+    let site = ground.topology.site();
+    // Else the second address of a network goes with the first.
+    site.sysctl("net/ipv4/conf/up0/promote_secondaries", "1")
+        .unwrap();
+    for (server, length, new) in [
+        (SERVERS[0], 24, "192.168.10.77"),
+        (SERVERS[1], 64, "fd00:10:a::77"),
+    ] {
+        let family = usize::from(server.is_ipv6());
+        let old = ground.topology.uplinks()[0].addresses[family];
+        let open = || Balanced::connect(balanced.client(), server, PORT).unwrap();
+        let (mut stream, from) = open();
+        assert_eq!(from, old);
+        // As privacy addresses are replaced (RFC 8981 §3.4), and addresses of a router's new lease.
+        site.ip(&format!("addr add {new}/{length} dev up0 nodad\n"))
+            .unwrap();
+        site.ip(&format!(
+            "addr change {old}/{length} dev up0 preferred_lft 0\n"
+        ))
+        .unwrap();
+        let moved = (0..100).any(|_| {
+            std::thread::sleep(Duration::from_millis(50));
+            open().1.to_string() == new
+        });
+        assert!(moved, "new connections still come from {old}");
+        stream.write_all(b"still here").unwrap();
+        assert!(!ended(&mut stream, Duration::from_millis(500)), "{old}");
+        site.ip(&format!("addr del {old}/{length} dev up0\n"))
+            .unwrap();
+        assert!(ended(&mut stream, PATIENCE), "{old} is gone");
+        assert_eq!(open().1.to_string(), new);
+    }
+}
+
 /// Connections that wait for data, by the uplink they are on.
 fn waiting(ground: &Ground, from: &Namespace, server: IpAddr) -> Vec<(usize, TcpStream)> {
     let open = |_| {
@@ -400,7 +541,8 @@ fn an_uplink_behind_a_captive_portal_is_left_out_until_the_portal_lets_through()
         }
     });
     let more = format!(
-        "portal = \"http://{SERVER}:8080/generate_204\"\n[balance]\naffinity_minutes = 0\n"
+        "capacity = \"none\"\nportal = \"http://{SERVER}:8080/generate_204\"\n\
+         [balance]\naffinity_minutes = 0\n"
     );
     balanced.configure_probe(&more).unwrap();
     balanced.launch().unwrap();
@@ -439,6 +581,46 @@ fn an_uplink_that_is_plugged_in_is_used_and_one_that_is_unplugged_is_not() {
     let gone = |all: &[UplinkStatus]| state_of(all, "up0") == "absent";
     balanced.wait_for("uplink without address", gone).unwrap();
     assert_eq!(share(&balanced), [0, 20]);
+}
+
+#[test]
+fn shares_follow_what_idle_uplinks_are_probed_for_and_metered_ones_cost_little() {
+    if !ready() {
+        return;
+    }
+    for method in ["train", "vps"] {
+        let link = |mbit| LinkSpec::steady(mbit, Duration::from_millis(10));
+        let links = vec![link(20.0), link(5.0), link(5.0)];
+        let ground = Ground::new(&TopologySpec::new("balprobe", links)).unwrap();
+        let mut balanced = Balanced::new(&ground.topology).unwrap();
+        let metered = "[[uplink]]\nmatch = \"up2\"\nmetered = true\n";
+        let more = format!("capacity = \"{method}\"\n[balance]\naffinity_minutes = 0\n{metered}");
+        balanced.configure_probe(&more).unwrap();
+        balanced.start(3).unwrap();
+        let probed = |all: &[UplinkStatus]| all.iter().all(|uplink| uplink.capacity_probed);
+        balanced.wait_for("probed uplinks", probed).unwrap();
+        let status = balanced.status().unwrap();
+        assert!(status.iter().all(|uplink| !uplink.capacity_measured));
+        for (uplink, mbit) in status.iter().zip([20.0, 5.0, 5.0]) {
+            let ratio = uplink.capacity_mbit / mbit;
+            assert!((0.7..1.4).contains(&ratio), "{method}: {uplink:?}");
+        }
+        let counts = Balanced::count(balanced.client(), SERVER.into(), 120).unwrap();
+        let shares = by_uplink(&ground, &counts);
+        assert!(shares[0] > 2 * shares[1], "{method}: {shares:?}");
+        // Three series at first; the probes of life add 44 bytes 13 times a second.
+        let sent = |at: usize| {
+            let name = &ground.topology.uplinks()[at].interface;
+            ground.topology.site().interface_bytes(name).unwrap().1
+        };
+        let before = sent(2);
+        std::thread::sleep(Duration::from_secs(2));
+        assert!(
+            sent(2) - before < 10_000,
+            "{method}: metered and still probed"
+        );
+        assert!(sent(2) < 400_000, "{method}: {}", sent(2));
+    }
 }
 
 #[test]

@@ -18,6 +18,8 @@ use nftables::schema::{Chain, NfListObject, Rule, Table};
 use nftables::stmt::{Mangle, Match, Operator, Statement};
 use nftables::types::{NfChainPolicy, NfChainType, NfFamily, NfHook};
 
+use crate::raw_netlink::{RawNetlink, attribute, push};
+
 /// What a hub needs: forwarding, address translation and MSS clamping.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HubNat {
@@ -146,14 +148,57 @@ pub fn remove(table: &str) -> Result<(), NftError> {
     run(batch)
 }
 
+/// The number that the kernel gave to a table of family `inet` when it was made; `None` when there is
+/// none. A table that was removed and made again has another one.
+///
+/// Source: `linux/netfilter/nf_tables.h`.
+///
+/// # Errors
+/// Not permitted, or the kernel has no nftables.
+pub fn table_handle(name: &str) -> std::io::Result<Option<u64>> {
+    let mut body = vec![NFPROTO_INET, 0, 0, 0];
+    let text: Vec<u8> = name.bytes().chain([0]).collect();
+    push(&mut body, NFTA_TABLE_NAME, &text);
+    let mut handle = None;
+    let asked = RawNetlink::open(NETLINK_NETFILTER)?.ask(GET_TABLE, &body, |message| {
+        let attributes = message.get(4..).unwrap_or(&[]);
+        let number = attribute(attributes, NFTA_TABLE_HANDLE).and_then(|value| value.first_chunk());
+        handle = number.map(|number| u64::from_be_bytes(*number));
+    });
+    match asked {
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
+        other => other.map(|()| handle),
+    }
+}
+
+const NETLINK_NETFILTER: isize = 12;
+const NFPROTO_INET: u8 = 1;
+/// `NFNL_SUBSYS_NFTABLES << 8` with `NFT_MSG_GETTABLE`.
+const GET_TABLE: u16 = 0xa01;
+const NFTA_TABLE_NAME: u16 = 1;
+const NFTA_TABLE_HANDLE: u16 = 4;
+
 /// Carries out a script in the language of nft(8), in one transaction.
 ///
 /// # Errors
 /// See [`NftError`]; nothing was changed then.
 pub fn run_script(script: &str) -> Result<(), NftError> {
+    run_text(script, &["-f", "-"])
+}
+
+/// Whether nft(8) understands a script, with the names of users, control groups and so on in it.
+/// Nothing is changed.
+///
+/// # Errors
+/// See [`NftError`].
+pub fn check_script(script: &str) -> Result<(), NftError> {
+    run_text(script, &["--check", "-f", "-"])
+}
+
+fn run_text(script: &str, arguments: &[&str]) -> Result<(), NftError> {
     for program in NFT_PATHS {
         let spawned = Command::new(program)
-            .args(["-f", "-"])
+            .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
@@ -357,6 +402,26 @@ mod tests {
         let rules = Batch::new().to_nftables();
         let error = run_with(&rules, &["/nonexistent/nft"]).expect_err("no such program");
         assert!(error.to_string().contains("install nftables"), "{error}");
+    }
+
+    #[test]
+    fn a_table_that_is_made_again_has_another_handle() {
+        const NAME: &str = "ropewalk_test_handle";
+        let make = || run_script(&format!("table inet {NAME} {{ }}"));
+        if let Err(error) = make() {
+            eprintln!("skipped: needs root and nft ({error})");
+            return;
+        }
+        let first = table_handle(NAME).expect("an answer");
+        assert!(first.is_some());
+        make().expect("the same table");
+        assert_eq!(table_handle(NAME).expect("an answer"), first);
+        remove(NAME).expect("removed");
+        assert_eq!(table_handle(NAME).expect("an answer"), None);
+        make().expect("a new table");
+        let second = table_handle(NAME).expect("an answer");
+        remove(NAME).expect("removed");
+        assert!(second.is_some() && second != first, "{second:?}");
     }
 
     #[test]

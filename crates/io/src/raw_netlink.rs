@@ -48,6 +48,18 @@ impl RawNetlink {
         self.answers(|_| {})
     }
 
+    /// Asks for one thing; `take` gets the body of the answer.
+    pub(crate) fn ask(
+        &mut self,
+        kind: u16,
+        body: &[u8],
+        take: impl FnMut(&[u8]),
+    ) -> io::Result<()> {
+        // With the verdict behind it the end of the answer is seen.
+        self.send(kind, NLM_F_REQUEST | NLM_F_ACK, body)?;
+        self.answers(take)
+    }
+
     /// Asks for everything of a kind; `take` gets the body of each message.
     pub(crate) fn dump(
         &mut self,

@@ -8,6 +8,7 @@ use std::io;
 use std::mem::{self, MaybeUninit};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::time::Duration;
 
 use bytes::BytesMut;
 use socket2::{SockAddr, SockAddrStorage};
@@ -103,6 +104,8 @@ pub(crate) struct Received {
     pub(crate) traffic_class: u8,
     /// Size of every datagram in the buffer but the last; `None` when it is one datagram.
     pub(crate) segment: Option<usize>,
+    /// When the kernel got it, by the wall clock; only of sockets that ask for it.
+    pub(crate) arrived: Option<Duration>,
     pub(crate) truncated: bool,
 }
 
@@ -177,6 +180,7 @@ fn describe(header: &libc::msghdr) -> Received {
             local_ip: None,
             traffic_class: 0,
             segment: None,
+            arrived: None,
             truncated: header.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0
                 || remote.is_none(),
         };
@@ -219,9 +223,18 @@ impl Received {
             (libc::SOL_UDP, libc::UDP_GRO, &[a, b, c, d, ..]) => {
                 self.segment = usize::try_from(i32::from_ne_bytes([a, b, c, d])).ok();
             }
+            // `scm_timestamping`, of which the first is by software.
+            (libc::SOL_SOCKET, libc::SCM_TIMESTAMPING, times) => self.arrived = time(times),
             _ => {}
         }
     }
+}
+
+/// The first `timespec` in `bytes`, on machines where its parts have 64 bits.
+fn time(bytes: &[u8]) -> Option<Duration> {
+    let part = |at: usize| Some(i64::from_ne_bytes(*bytes.get(at..)?.first_chunk()?));
+    let seconds = u64::try_from(part(0)?).ok()?;
+    Some(Duration::new(seconds, u32::try_from(part(8)?).ok()?))
 }
 
 /// A datagram, or several of equal size, for [`send`].

@@ -269,8 +269,10 @@ fn rules_can_be_set_twice_and_removed_twice() {
     };
     for ipv6 in [false, true] {
         namespace.enter(move || {
-            for rule in rules(ipv6).iter().chain(&rules(ipv6)) {
-                netlink::add_rule(rule).expect("rule");
+            for is_new in [true, false] {
+                for rule in rules(ipv6) {
+                    assert_eq!(netlink::add_rule(&rule).expect("rule"), is_new);
+                }
             }
         });
     }

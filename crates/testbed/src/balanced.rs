@@ -48,6 +48,8 @@ pub struct UplinkStatus {
     pub capacity_mbit: f64,
     /// Whether that was measured.
     pub capacity_measured: bool,
+    /// Whether it was probed.
+    pub capacity_probed: bool,
     /// Flows on it now.
     pub flows: u64,
     /// Connections ended when it died.
@@ -99,7 +101,8 @@ impl Balanced {
         &self.client
     }
 
-    /// Writes a configuration: probes go to the server, `more` follows.
+    /// Writes a configuration: probes go to the server, `more` follows. Capacity is not probed: what
+    /// unshaped links carry is the machine's mood.
     ///
     /// # Errors
     /// If it cannot be written.
@@ -109,7 +112,7 @@ impl Balanced {
         } else {
             "[balance]\n"
         };
-        self.configure_probe(&format!("{section}{more}"))
+        self.configure_probe(&format!("capacity = \"none\"\n{section}{more}"))
     }
 
     /// The same with the section `[probe]` still open.

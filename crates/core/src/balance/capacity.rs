@@ -2,8 +2,9 @@
 //!
 //! A second's rate is a lower bound of the capacity. While the uplink is full, which shows as round
 //! trips far above the shortest, it is the capacity. An uplink that was never seen full has only
-//! the bound, and [`assumed`] takes it to be as fast as the fastest: else it would get few flows,
-//! stay idle, and never show what it can do.
+//! the bound, and perhaps an estimate of probing it while it was idle ([`super::train`]).
+//! [`assumed`] errs on the high side: an uplink that gets too many flows becomes full and shows what it
+//! can do; one that gets too few shows nothing.
 //!
 //! Source: delivery rate with an application-limited flag, as in BBR, over interface counters.
 
@@ -29,6 +30,7 @@ pub struct Capacity {
     rtt_min: Option<Duration>,
     full: Option<Instant>,
     last: u64,
+    estimate: Option<u64>,
 }
 
 /// A round trip this much above the shortest means a queue.
@@ -69,6 +71,17 @@ impl Capacity {
         }
     }
 
+    /// Takes what probing found while the uplink was idle; `None` when it found nothing.
+    pub fn set_estimate(&mut self, estimate: Option<Rate>) {
+        self.estimate = estimate.map(Rate::bits_per_sec);
+    }
+
+    /// Whether there is an estimate of probing, and nothing better.
+    #[must_use]
+    pub const fn is_estimated(&self) -> bool {
+        self.estimate.is_some() && !self.is_known()
+    }
+
     /// The largest rate seen, or the rate while full.
     #[must_use]
     pub const fn rate(&self) -> Rate {
@@ -88,21 +101,36 @@ impl Capacity {
     }
 }
 
-/// What each uplink is taken to carry: the known capacities as they are, the others as the largest
-/// of all, and at least `RATE_MIN`.
+/// What each uplink is taken to carry, at least `RATE_MIN`: the known capacities as they are, those that
+/// were probed by [`raised`] estimates, the others as the largest of all.
 #[must_use]
-pub fn assumed(estimates: &[Capacity]) -> Vec<Rate> {
-    let most = estimates.iter().map(|estimate| estimate.rate).max();
-    let most = most.unwrap_or(0).max(RATE_MIN);
-    let rates = estimates.iter().map(|estimate| {
-        let bits = if estimate.is_known() {
-            estimate.rate.max(RATE_MIN)
-        } else {
-            most
-        };
-        Rate::from_bits_per_sec(bits)
-    });
-    rates.collect()
+pub fn assumed(uplinks: &[Capacity]) -> Vec<Rate> {
+    let raised = raised(uplinks);
+    let own: Vec<Option<u64>> = uplinks
+        .iter()
+        .map(|uplink| match uplink.estimate {
+            _ if uplink.is_known() => Some(uplink.rate),
+            estimate => estimate.map(|bits| uplink.rate.max((bits as f64 * raised) as u64)),
+        })
+        .collect();
+    let seen = uplinks.iter().map(|uplink| uplink.rate);
+    let most = own.iter().flatten().copied().chain(seen).max();
+    let rates = own
+        .iter()
+        .map(|own| own.or(most).unwrap_or(0).max(RATE_MIN));
+    rates.map(Rate::from_bits_per_sec).collect()
+}
+
+/// How much more than its estimate an uplink may carry, at least 1. Echoes measure the slower direction,
+/// which on many lines carries a fraction of the other: as large as on any uplink of which both are known.
+fn raised(uplinks: &[Capacity]) -> f64 {
+    let ratio = |uplink: &Capacity| {
+        let estimate = uplink
+            .estimate
+            .filter(|&bits| bits > 0 && uplink.is_known())?;
+        Some(uplink.rate as f64 / estimate as f64)
+    };
+    uplinks.iter().filter_map(ratio).fold(1.0, f64::max)
 }
 
 #[cfg(test)]
@@ -162,6 +190,27 @@ mod tests {
         assert_eq!(rates, [20, 20]);
         let none = assumed(&[Capacity::default(); 2]);
         assert_eq!(none[0], none[1]);
+    }
+
+    #[test]
+    fn probed_uplinks_count_by_their_estimates_until_they_are_seen_full() {
+        let probed = |mbit: u64, samples: &[(u64, u64)]| {
+            let mut capacity = fed(samples);
+            capacity.set_estimate(Some(Rate::from_bits_per_sec(mbit * 1_000_000)));
+            capacity
+        };
+        let rates = |all: &[Capacity]| assumed(all).into_iter().map(mbit).collect::<Vec<_>>();
+        let idle = [probed(20, &[]), probed(5, &[]), Capacity::default()];
+        assert!(idle[0].is_estimated() && !idle[2].is_estimated());
+        assert_eq!(rates(&idle), [20, 5, 20], "unknown: as the fastest");
+        let busy = probed(5, &[(0, 20), (8, 20)]);
+        assert_eq!(rates(&[busy]), [8], "it did carry more");
+        // A line that carries five times as much down as up; the other is taken to do so too.
+        let asymmetric = probed(20, &[(0, 20), (100, 90)]);
+        assert!(!asymmetric.is_estimated());
+        assert_eq!(rates(&[asymmetric, probed(5, &[])]), [100, 25]);
+        let full = probed(50, &[(0, 20), (20, 90)]);
+        assert_eq!(rates(&[full, probed(5, &[])]), [20, 5], "never lowered");
     }
 
     #[test]

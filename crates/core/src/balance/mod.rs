@@ -14,6 +14,8 @@ pub mod finish;
 pub mod liveness;
 mod policy;
 pub mod smooth;
+pub mod train;
+pub mod vps;
 
 pub use capacity::{Capacity, Sample};
 pub use fallback::Fallback;

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use clap::Parser;
 use ropewalk_e2e::Ground;
-use ropewalk_e2e::bench::{self, BenchArgs, milliseconds};
+use ropewalk_e2e::bench::{self, milliseconds};
+use ropewalk_e2e::cuts::{self, CutArgs, RETURN_LIMIT};
 use ropewalk_e2e::table::Table;
 use ropewalk_testbed::balanced::PORT;
 use ropewalk_testbed::statistics::Summary;
@@ -22,10 +23,7 @@ use serde::Serialize;
 #[derive(Debug, Parser)]
 struct Args {
     #[command(flatten)]
-    bench: BenchArgs,
-    /// Cuts of each kind, from each place.
-    #[arg(long)]
-    cuts: Option<usize>,
+    cuts: CutArgs,
 }
 
 /// Figures of one kind of cut, seen from one place.
@@ -51,13 +49,13 @@ struct Row {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    bench::main(&args.bench, || measure(&args), |rows| table(rows))
+    bench::main(&args.cuts.bench, || measure(&args), |rows| table(rows))
 }
 
 fn measure(args: &Args) -> Result<Vec<Row>> {
-    let cuts = args.cuts.unwrap_or(if args.bench.quick { 2 } else { 10 });
+    let count = args.cuts.count(10, 2);
     let mut rows = Vec::new();
-    for cut in Cut::ALL {
+    for cut in args.cuts.kinds() {
         let links = vec![LinkSpec::unshaped(true); 3];
         let ground = Ground::new(&TopologySpec::new("baldead", links))?;
         let mut balanced = Balanced::new(&ground.topology)?;
@@ -67,8 +65,8 @@ fn measure(args: &Args) -> Result<Vec<Row>> {
             ("a host behind", balanced.client()),
             ("the machine", ground.topology.site()),
         ] {
-            rows.push(row(&ground, &balanced, (from, namespace), cut, cuts)?);
-            eprintln!("{}: {cuts} cuts seen from {from}", cut.name());
+            rows.push(row(&ground, &balanced, (from, namespace), cut, count)?);
+            eprintln!("{}: {count} cuts seen from {from}", cut.name());
         }
     }
     Ok(rows)
@@ -79,46 +77,51 @@ fn row(
     balanced: &Balanced,
     (from, namespace): (&'static str, &Namespace),
     cut: Cut,
-    cuts: usize,
+    count: usize,
 ) -> Result<Row> {
+    let uplinks = ground.topology.uplinks();
     let (mut ended, mut during, mut after, mut returns) = (vec![], vec![], vec![], vec![]);
     let (mut left, mut others_ended, mut failed) = (0, 0, 0);
-    for index in 0..cuts {
-        let dead = index % ground.topology.uplinks().len();
-        let address = ground.topology.uplinks()[dead].addresses[0];
-        let waiting = (0..WAITING).map(|_| Balanced::connect(namespace, SERVER.into(), PORT));
-        let waiting = waiting.collect::<Result<Vec<_>>>()?;
-        let cut_at = Instant::now();
-        ground.topology.cut(dead, cut)?;
-        let opened = open_while(namespace, cut_at, || {
-            let (own, others): (Vec<_>, Vec<_>) =
-                waiting.into_iter().partition(|(_, from)| *from == address);
-            for (stream, _) in own {
-                match end_of(&stream, cut_at) {
-                    Some(time) => ended.push(time),
-                    None => left += 1,
+    let open = |_| Balanced::connect(namespace, SERVER.into(), PORT);
+    cuts::in_turn(
+        &ground.topology,
+        cut,
+        count,
+        |_| {
+            let waiting = (0..WAITING).map(open).collect::<Result<Vec<_>>>()?;
+            Ok((waiting, Instant::now()))
+        },
+        |dead, (waiting, cut_at)| {
+            let opened = open_while(namespace, cut_at, || {
+                let own = uplinks[dead].addresses[0];
+                let (own, others): (Vec<_>, Vec<_>) =
+                    waiting.into_iter().partition(|(_, from)| *from == own);
+                let ends = own.iter().map(|(stream, _)| end_of(stream, cut_at));
+                let ends: Vec<Option<Duration>> = ends.collect();
+                left += ends.iter().filter(|end| end.is_none()).count();
+                ended.extend(ends.into_iter().flatten());
+                std::thread::sleep(WATCH.saturating_sub(cut_at.elapsed()));
+                others_ended += others
+                    .iter()
+                    .filter(|(stream, _)| has_ended(stream))
+                    .count();
+            })?;
+            for (begun, took) in opened {
+                match took {
+                    None => failed += 1,
+                    Some(took) if begun < FOUND => during.push(took),
+                    Some(took) => after.push(took),
                 }
             }
-            let rest = WATCH.saturating_sub(cut_at.elapsed());
-            std::thread::sleep(rest);
-            others_ended += others
-                .iter()
-                .filter(|(stream, _)| has_ended(stream))
-                .count();
-        })?;
-        for (begun, took) in opened {
-            match took {
-                None => failed += 1,
-                Some(took) if begun < FOUND => during.push(took),
-                Some(took) => after.push(took),
-            }
-        }
-        ground.topology.restore(dead, cut)?;
-        returns.push(return_of(namespace, address)?);
-        balanced.wait_for("uplinks that answer", |all| {
-            all.iter().all(|uplink| uplink.state_ipv4 == "up")
-        })?;
-    }
+            Ok(())
+        },
+        |dead| {
+            returns.push(return_of(namespace, uplinks[dead].addresses[0])?);
+            balanced.wait_for("uplinks that answer", |all| {
+                all.iter().all(|uplink| uplink.state_ipv4 == "up")
+            })
+        },
+    )?;
     Ok(Row {
         cut: cut.name(),
         from,
@@ -236,4 +239,3 @@ const WATCH: Duration = Duration::from_secs(4);
 const FOUND: Duration = Duration::from_millis(800);
 const OPEN_INTERVAL: Duration = Duration::from_millis(20);
 const MOMENT: Duration = Duration::from_millis(1);
-const RETURN_LIMIT: Duration = Duration::from_secs(10);

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::Parser;
-use ropewalk_e2e::bench::{self, BenchArgs, milliseconds};
+use ropewalk_e2e::bench::{self, milliseconds};
+use ropewalk_e2e::cuts::{self, CutArgs, RETURN_LIMIT};
 use ropewalk_e2e::table::Table;
 use ropewalk_e2e::{Lab, two_links};
 use ropewalk_testbed::statistics::Summary;
@@ -20,13 +21,7 @@ use serde::Serialize;
 #[derive(Debug, Parser)]
 struct Args {
     #[command(flatten)]
-    bench: BenchArgs,
-    /// Cuts of each kind and direction of the stream.
-    #[arg(long)]
-    cuts: Option<usize>,
-    /// Only the cut whose name contains this.
-    #[arg(long, default_value = "")]
-    only: String,
+    cuts: CutArgs,
     /// Returns of each kind under a download.
     #[arg(long)]
     returns: Option<usize>,
@@ -54,17 +49,14 @@ struct Row {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    bench::main(&args.bench, || measure(&args), |rows| table(rows))
+    bench::main(&args.cuts.bench, || measure(&args), |rows| table(rows))
 }
 
 fn measure(args: &Args) -> Result<Vec<Row>> {
-    let cuts = args.cuts.unwrap_or(if args.bench.quick { 4 } else { 20 });
-    let returns = args
-        .returns
-        .unwrap_or(if args.bench.quick { 2 } else { 10 });
-    let kinds = Cut::ALL
-        .into_iter()
-        .filter(|cut| cut.name().contains(&args.only));
+    let cuts = args.cuts.count(20, 4);
+    let quick = args.cuts.bench.quick;
+    let returns = args.returns.unwrap_or(if quick { 2 } else { 10 });
+    let kinds = args.cuts.kinds();
     kinds.map(|cut| row(cut, cuts, returns)).collect()
 }
 
@@ -92,16 +84,21 @@ fn silences(lab: &Lab, cut: Cut, cuts: usize) -> Result<(Vec<Duration>, Vec<Dura
     let ends = lab.topology.endpoints();
     let down = Probe::start(&ends, &ProbeSpec::fine(Direction::Download))?;
     let up = Probe::start(&ends, &ProbeSpec::fine(Direction::Upload))?;
-    let mut moments = Vec::new();
-    for index in 0..cuts {
-        std::thread::sleep(SETTLE);
-        let before = (down.elapsed(), up.elapsed());
-        lab.topology.cut(index % 2, cut)?;
-        std::thread::sleep(CUT);
-        moments.push((before, (down.elapsed(), up.elapsed())));
-        lab.topology.restore(index % 2, cut)?;
-        lab.site.wait_paths(2, RETURN_LIMIT)?;
-    }
+    let now = || (down.elapsed(), up.elapsed());
+    let moments = cuts::in_turn(
+        &lab.topology,
+        cut,
+        cuts,
+        |_| {
+            std::thread::sleep(SETTLE);
+            Ok(now())
+        },
+        |_, before| {
+            std::thread::sleep(CUT);
+            Ok((before, now()))
+        },
+        |_| lab.site.wait_paths(2, RETURN_LIMIT).map(drop),
+    )?;
     let (down, up) = (down.finish()?, up.finish()?);
     let gaps = moments
         .iter()
@@ -176,7 +173,5 @@ fn table(rows: &[Row]) -> Table {
 const SETTLE: Duration = Duration::from_secs(1);
 /// Time an uplink stays away.
 const CUT: Duration = Duration::from_secs(2);
-/// A return that takes longer is missed.
-const RETURN_LIMIT: Duration = Duration::from_secs(10);
 /// Far more than handshakes and probes need.
 const CARRIED_BYTES: u64 = 100_000;

@@ -109,6 +109,8 @@ fn uplinks(uplinks: &[UplinkStatus], style: Style) -> String {
         };
         let capacity = if uplink.capacity_measured {
             format!("{:.1}", uplink.capacity_mbit)
+        } else if uplink.capacity_probed {
+            format!("about {:.1}", uplink.capacity_mbit)
         } else {
             "not known".to_owned()
         };

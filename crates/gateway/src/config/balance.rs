@@ -68,7 +68,26 @@ pub struct ProbeConfig {
     pub targets: Vec<IpAddr>,
     /// `http` URL that is answered with status 204 unless a captive portal is in between.
     pub portal: Option<PortalUrl>,
+    /// How the capacity of idle uplinks is probed; `None` for not at all.
+    pub capacity: Option<CapacityProbe>,
 }
+
+/// How the capacity of idle uplinks is probed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CapacityProbe {
+    /// Packets back to back.
+    #[default]
+    Train,
+    /// Variable packet sizes.
+    Vps,
+}
+
+/// Ways to probe the capacity by their names in the configuration.
+const CAPACITY_PROBES: [(&str, Option<CapacityProbe>); 3] = [
+    ("train", Some(CapacityProbe::Train)),
+    ("vps", Some(CapacityProbe::Vps)),
+    ("none", None),
+];
 
 /// An `http` URL in parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -193,6 +212,7 @@ pub(super) fn read_sharing(
         probe: ProbeConfig {
             targets: Vec::new(),
             portal: None,
+            capacity: None,
         },
         uplinks: UplinkRules::default(),
         extras: Vec::new(),
@@ -216,7 +236,17 @@ fn read_probe(section: &mut Section<'_>) -> ProbeConfig {
     ProbeConfig {
         targets: targets.unwrap_or_else(default),
         portal: section.text("portal", "\"http://example.org/generate_204\"", parse_url),
+        capacity: section
+            .text("capacity", "\"train\", \"vps\" or \"none\"", parse_capacity)
+            .unwrap_or(Some(CapacityProbe::default())),
     }
+}
+
+fn parse_capacity(text: &str) -> Result<Option<CapacityProbe>, String> {
+    let found = CAPACITY_PROBES.iter().find(|(name, _)| *name == text);
+    found
+        .map(|(_, probe)| *probe)
+        .ok_or_else(|| format!("there is no way {text:?} to probe the capacity"))
 }
 
 fn read_mark(section: &mut Section<'_>) -> Option<(UplinkMark, UplinkExtra)> {
@@ -388,6 +418,9 @@ mod tests {
         assert_eq!(config.affinity, Duration::from_secs(600));
         assert!(config.forward && config.rules.is_empty());
         assert_eq!(config.probe.targets.len(), 6);
+        assert_eq!(config.probe.capacity, Some(CapacityProbe::Train));
+        let without = parse(path, "[balance]\n[probe]\ncapacity = \"none\"").unwrap();
+        assert_eq!(without.probe.capacity, None);
     }
 
     #[test]
@@ -434,6 +467,7 @@ mod tests {
                 "without a slash",
             ),
             ("[probe]\nportal = \"https://a/\"", "http://"),
+            ("[probe]\ncapacity = \"ping\"", "\"vps\""),
             (
                 "[[uplink]]\nmatch = \"a\"\ndns = [\"1.1.1.1\", \"2.2.2.2\"]",
                 "same family",

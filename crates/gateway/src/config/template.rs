@@ -250,6 +250,8 @@ pub fn balance() -> String {
 # targets = [\"1.1.1.1\", \"9.9.9.9\", \"2620:fe::fe\"]
 # A page that is answered with status 204, to find captive portals.
 # portal = \"http://connectivity-check.example.org/generate_204\"
+# How the capacity of idle uplinks is probed: train, vps, or none.
+# capacity = \"train\"
 
 [uplinks]
 # Interfaces to use, by name, * and ? allowed. The default is every interface with a default

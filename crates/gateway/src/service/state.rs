@@ -251,14 +251,15 @@ impl Changes {
             table,
         })?;
         netlink::add_rule(&rule(network, prefix, priority, table))
+            .map(drop)
             .with_context(|| format!("cannot add a routing rule for {source}"))
     }
 
-    /// Lets packets with a mark look in a table.
+    /// Lets packets with a mark look in a table; true when they did not yet.
     ///
     /// # Errors
     /// Not permitted, or the list cannot be written.
-    pub fn policy(&mut self, policy: Policy) -> anyhow::Result<()> {
+    pub fn policy(&mut self, policy: Policy) -> anyhow::Result<bool> {
         self.record(Change::Policy(policy))?;
         netlink::add_rule(&policy.spec()).with_context(|| format!("cannot add the {policy}"))
     }

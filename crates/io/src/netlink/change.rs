@@ -132,18 +132,16 @@ pub fn delete_route(route: &RouteSpec) -> Result<()> {
     )
 }
 
-/// Adds a rule; having it already is success.
+/// Adds a rule; having it already is success. True when it was not there.
 ///
 /// # Errors
 /// See [`super::NetlinkError`].
-pub fn add_rule(rule: &RuleSpec) -> Result<()> {
+pub fn add_rule(rule: &RuleSpec) -> Result<bool> {
     let message = RouteNetlinkMessage::NewRule(rule_message(rule));
-    change(
-        "adding a rule",
-        message,
-        NLM_F_CREATE | NLM_F_EXCL,
-        &[libc::EEXIST],
-    )
+    let added = RouteSocket::open()
+        .and_then(|mut socket| socket.change(message, NLM_F_CREATE | NLM_F_EXCL));
+    let is_new = added.is_ok();
+    explain("adding a rule", forgive(added, &[libc::EEXIST])).map(|()| is_new)
 }
 
 /// Removes a rule; its absence is success.

@@ -39,6 +39,8 @@ pub struct Reading {
     pub capacity: Rate,
     /// Whether it was seen full, so that this is its capacity.
     pub known: bool,
+    /// Whether it was not, but probed.
+    pub estimated: bool,
     /// What it carried in the last interval, in the direction that carries more.
     pub load: Rate,
     /// Median round trip of the probes of the last interval.
@@ -76,6 +78,13 @@ impl Gauge {
             && uplink.round_trips.len() < ROUND_TRIPS_MAX
         {
             uplink.round_trips.push(rtt);
+        }
+    }
+
+    /// Takes what probing found on each uplink.
+    pub fn estimates(&mut self, of: impl Fn(u8) -> Option<Rate>) {
+        for (number, uplink) in &mut self.uplinks {
+            uplink.capacity.set_estimate(of(*number));
         }
     }
 
@@ -123,6 +132,7 @@ impl Gauge {
             .map(|((member, estimate), capacity)| Reading {
                 capacity,
                 known: estimate.is_known(),
+                estimated: estimate.is_estimated(),
                 load: estimate.load(),
                 rtt: of(member).and_then(|uplink| uplink.rtt),
                 bytes: of(member).map(|uplink| uplink.seen).unwrap_or_default(),

@@ -86,6 +86,8 @@ pub struct Member {
     pub present: bool,
     /// Ways out by [`Family`]; those of an absent interface are the last known.
     pub ways: [Option<Way>; 2],
+    /// Every address of the interface, those for no new connections included: open ones keep theirs.
+    pub held: Vec<IpAddr>,
     /// Set share.
     pub weight: Option<u16>,
     /// Costs by the byte.
@@ -99,6 +101,13 @@ pub struct Member {
 }
 
 impl Member {
+    /// Addresses in a family that connections over this uplink may have.
+    #[must_use]
+    pub fn held(&self, family: Family) -> Vec<IpAddr> {
+        let of_family = |ip: &&IpAddr| Family::of(**ip) == family;
+        self.held.iter().filter(of_family).copied().collect()
+    }
+
     /// The way out in a family.
     #[must_use]
     pub const fn way(&self, family: Family) -> Option<Way> {
@@ -201,6 +210,7 @@ fn member(number: u8, uplink: &Uplink, interface: &Interface, config: &BalanceCo
         ifindex: uplink.ifindex,
         present: true,
         ways: FAMILIES.map(way),
+        held: interface.addresses.iter().map(|a| a.ip).collect(),
         weight: uplink.weight,
         metered: uplink.metered,
         standby: uplink.standby,

@@ -3,7 +3,7 @@
 //! The kernel does all work per packet: the firewall table chooses an uplink for each new flow
 //! (`ruleset`), routing rules lead marked packets to the table of their uplink (`setup`). This
 //! program follows the interfaces (`members`), probes them (`probe`, `health`), measures them
-//! (`gauge`), gives the table new places when shares change (`shares`), and ends what hangs on a
+//! (`gauge`, `survey`), gives the table new places when shares change (`shares`), and ends what hangs on a
 //! dead uplink (`sever`).
 //!
 //! Invariant: the table holds what `apply` computed last from members, health and measurements;
@@ -22,6 +22,7 @@ mod sever;
 mod shares;
 mod split;
 pub mod status;
+mod survey;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -31,6 +32,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use ropewalk_core::balance::liveness::PROBE_INTERVAL;
 use ropewalk_io::netlink::{Interface, Watch};
+use ropewalk_io::nft;
 use ropewalk_types::Instant;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
@@ -49,6 +51,7 @@ use ruleset::{Group, View};
 use setup::Setup;
 use sever::DeadWay;
 use status::{BalanceStatus, RuleStatus, UplinkStatus};
+use survey::Survey;
 
 pub use marks::TUNNEL_GROUP;
 pub use members::Family;
@@ -140,6 +143,8 @@ fn reload(path: &Path, shared: Arc<Mutex<Shared>>, done: mpsc::Sender<()>) -> Re
     let path = path.to_owned();
     Arc::new(move || {
         let config = config::load_balance(&path)?;
+        // What the parser cannot know: users and control groups that do not exist.
+        nft::check_script(&plan(&config)?.firewall).context("the rules are refused")?;
         let (uplinks, rules) = (config.uplinks.marks.len(), config.rules.len());
         lock(&shared).reloaded = Some(config);
         // A full channel means that a reload is due anyway.
@@ -193,7 +198,11 @@ pub(super) struct Balance {
     health: Health,
     gauge: Gauge,
     prober: Prober,
+    survey: Survey,
     setup: Setup,
+    /// What the table was made from last, and its number; nothing before it was made.
+    frame: String,
+    table: Option<u64>,
     /// What the table holds.
     groups: Vec<Group>,
     usable: Vec<[bool; 2]>,
@@ -221,6 +230,7 @@ pub(super) enum Turn {
     Answer(Answer),
     Portal(WayId, bool),
     Names(names::Found),
+    Surveyed(survey::Done),
     Probe,
     Look,
     Measure,
@@ -274,13 +284,15 @@ impl Balance {
         let (prober, answers) = Prober::new(&config.probe);
         let mut balance = Self {
             names: names::Names::new(&config.rules),
-            config,
             split,
             members: Vec::new(),
             health: Health::default(),
+            survey: Survey::new(&config.probe),
             gauge: Gauge::default(),
             prober,
             setup: Setup::default(),
+            frame: String::new(),
+            table: None,
             groups: Vec::new(),
             usable: Vec::new(),
             refused: BTreeSet::new(),
@@ -295,6 +307,7 @@ impl Balance {
             timers: Timers::new(),
             measured: std::time::Instant::now(),
             origin: std::time::Instant::now(),
+            config,
         };
         changes.table(marks::TABLE)?;
         balance.follow(changes)?;
@@ -325,6 +338,7 @@ impl Balance {
             Some(answer) = self.answers.recv() => Turn::Answer(answer),
             Some((way, captive)) = self.portals.1.recv() => Turn::Portal(way, captive),
             Some(found) = self.names.next() => Turn::Names(found),
+            Some(done) = self.survey.next() => Turn::Surveyed(done),
             _ = timers.probe.tick() => Turn::Probe,
             _ = timers.look.tick() => Turn::Look,
             _ = timers.measure.tick() => Turn::Measure,
@@ -346,6 +360,10 @@ impl Balance {
                 self.refresh()?;
             }
             Turn::Names(found) => self.names.take(found),
+            Turn::Surveyed(done) => {
+                self.survey.take(&done);
+                self.probe_capacity();
+            }
             Turn::Probe => {
                 for number in self.gauge.look(&self.members) {
                     let now = self.now();
@@ -364,6 +382,8 @@ impl Balance {
             Turn::Measure => {
                 self.gauge.end_interval(self.now(), self.measured.elapsed());
                 self.measured = std::time::Instant::now();
+                self.keep(changes)?;
+                self.probe_capacity();
                 self.rebalance()?;
             }
             Turn::LookForPortals => self.look_for_portals(),
@@ -383,12 +403,20 @@ impl Balance {
         let Some(new) = lock(&self.shared).reloaded.take() else {
             return Ok(());
         };
-        self.names = names::Names::new(&new.rules);
+        let old = self.config.clone();
         self.config.mode = new.mode;
         self.config.uplinks = new.uplinks;
         self.config.extras = new.extras;
         self.config.rules = new.rules;
-        self.follow(changes)?;
+        if let Err(error) = self.follow(changes) {
+            tracing::error!(
+                error = format!("{error:#}"),
+                "the new configuration cannot be carried out; the old one stays"
+            );
+            self.config = old;
+            self.follow(changes)?;
+        }
+        self.names = names::Names::new(&self.config.rules);
         self.names.fill();
         Ok(())
     }
@@ -421,7 +449,7 @@ impl Balance {
         self.usable = usable;
         self.groups = groups;
         let before = self.refuse();
-        setup::firewall(&ruleset::script(&self.view()))?;
+        self.write()?;
         self.sever_moved(&former);
         self.sever_dead(&before);
         self.publish();
@@ -444,6 +472,37 @@ impl Balance {
         }
     }
 
+    /// Brings the table up to date; the rules only where they differ.
+    fn write(&mut self) -> anyhow::Result<()> {
+        let (frame, update) = (ruleset::frame(&self.view()), ruleset::update(&self.view()));
+        if frame == self.frame && setup::firewall(&update).is_ok() {
+            return Ok(());
+        }
+        setup::firewall(&(frame.clone() + &update))?;
+        self.frame = frame;
+        self.table = nft::table_handle(marks::TABLE)?;
+        Ok(())
+    }
+
+    /// Makes good what other programs took away: a firewall that is loaded anew removes every table,
+    /// a network manager the routing rules that it does not know.
+    fn keep(&mut self, changes: &mut Changes) -> anyhow::Result<()> {
+        let rules = self.setup.keep(changes)?;
+        if rules > 0 {
+            tracing::warn!(rules, "another program removed routing rules; set again");
+        }
+        if nft::table_handle(marks::TABLE)? != self.table {
+            tracing::warn!("another program removed the firewall table; made again");
+            // One of the same name may have come back out of a file.
+            nft::remove(marks::TABLE)?;
+            self.frame.clear();
+            self.write()?;
+            self.names = names::Names::new(&self.config.rules);
+            self.names.fill();
+        }
+        Ok(())
+    }
+
     /// Acts on ways that died or came back.
     fn refresh(&mut self) -> anyhow::Result<()> {
         let usable = self.health.usable(&self.members);
@@ -453,7 +512,7 @@ impl Balance {
         self.groups = self.compute(&usable);
         let former = std::mem::replace(&mut self.usable, usable);
         let before = self.refuse();
-        setup::firewall(&ruleset::update(&self.view()))?;
+        self.write()?;
         for (member, (old, new)) in self.members.iter().zip(former.iter().zip(&self.usable)) {
             for family in FAMILIES
                 .into_iter()
@@ -469,12 +528,20 @@ impl Balance {
         Ok(())
     }
 
+    /// Takes what was found of idle uplinks, and goes on finding out.
+    fn probe_capacity(&mut self) {
+        let readings = self.gauge.readings(&self.members);
+        self.survey
+            .begin(self.now(), &self.members, &readings, &self.health);
+        self.gauge.estimates(|number| self.survey.estimate(number));
+    }
+
     /// Gives the table new places when the weights have changed.
     fn rebalance(&mut self) -> anyhow::Result<()> {
         let groups = self.compute(&self.usable);
         if shares::differ(&self.groups, &groups) {
             self.groups = groups;
-            setup::firewall(&ruleset::update(&self.view()))?;
+            self.write()?;
         }
         self.publish();
         Ok(())
@@ -509,36 +576,47 @@ impl Balance {
         for (number, family) in dead {
             let member = self.members.iter().find(|member| member.number == number);
             if let Some(member) = member.cloned() {
-                self.sever(&member, family);
+                let way = DeadWay {
+                    number,
+                    addresses: member.held(family),
+                    readdressed: false,
+                };
+                self.sever(&member, family, way);
             }
         }
     }
 
-    /// Ends the flows of ways whose address has changed: nothing comes back to the old one.
+    /// Ends the flows of addresses that are gone: nothing comes back to them.
     fn sever_moved(&mut self, former: &[Member]) {
         for old in former {
             let new = self.members.iter().find(|m| m.number == old.number);
-            let addresses = |member: &Member| member.ways.map(|way| way.map(|way| way.address));
-            let (before, after) = (addresses(old), new.map(addresses).unwrap_or_default());
+            let held = new.map(|new| new.held.clone()).unwrap_or_default();
             for family in FAMILIES {
-                let index = family as usize;
-                if before[index].is_some() && before[index] != after[index] {
-                    self.sever(old, family);
+                let mut gone = old.held(family);
+                // A privacy address that has been replaced still carries what was opened with it.
+                gone.retain(|ip| !held.contains(ip));
+                if old.way(family).is_some() && !gone.is_empty() {
+                    let way = DeadWay {
+                        number: old.number,
+                        addresses: gone,
+                        readdressed: true,
+                    };
+                    self.sever(old, family, way);
                 }
             }
         }
     }
 
-    fn sever(&mut self, member: &Member, family: members::Family) {
-        let Some(way) = member.way(family) else {
-            return;
-        };
-        let (number, address) = (member.number, way.address);
-        let way = DeadWay { number, address };
+    fn sever(&mut self, member: &Member, family: members::Family, way: DeadWay) {
+        let number = way.number;
+        let way = Arc::new(way);
         let counts = Arc::clone(&self.severed);
         let uplink = member.name.clone();
         let task = tokio::spawn(async move {
-            let once = || tokio::task::spawn_blocking(move || sever::sever(way));
+            let once = || {
+                let way = Arc::clone(&way);
+                tokio::task::spawn_blocking(move || sever::sever(&way))
+            };
             match once().await {
                 Ok(Ok(done)) => {
                     let ended = u64::try_from(done.own + done.clients).unwrap_or(u64::MAX);
@@ -559,7 +637,7 @@ impl Balance {
                 let _ = once().await;
             }
             tokio::time::sleep(FORGET_AFTER).await;
-            let _ = tokio::task::spawn_blocking(move || sever::forget(way)).await;
+            let _ = tokio::task::spawn_blocking(move || sever::forget(&way)).await;
         });
         self.severing.insert((number, family), task);
     }
@@ -611,6 +689,7 @@ impl Balance {
             weight: member.weight,
             capacity_mbit: mbit(reading.capacity),
             capacity_measured: reading.known,
+            capacity_probed: reading.estimated,
             load_mbit: mbit(reading.load),
             rtt_ms: reading.rtt.map(|rtt| rtt.as_secs_f64() * 1e3),
             metered: member.metered,
@@ -644,6 +723,9 @@ impl Balance {
                 (Mode::Weighted | Mode::Cheapest, _) if status.weight.is_some() => "set weight",
                 (Mode::Weighted | Mode::Cheapest, _) if status.capacity_measured => {
                     "measured capacity"
+                }
+                (Mode::Weighted | Mode::Cheapest, _) if status.capacity_probed => {
+                    "probed while idle"
                 }
                 (Mode::Weighted | Mode::Cheapest, _) => "never seen full: as fast as the fastest",
             },

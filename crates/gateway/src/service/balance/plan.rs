@@ -49,6 +49,6 @@ pub fn plan(config: &BalanceConfig, split: Option<&Split>) -> anyhow::Result<Pla
         settings: setup::settings_lines(config, &members),
         routing: Setup::new(&members, setup::has_ipv6(), split.is_some()).lines(),
         table: format!("inet {}", marks::TABLE),
-        firewall: ruleset::script(&view),
+        firewall: ruleset::frame(&view) + &ruleset::update(&view),
     })
 }

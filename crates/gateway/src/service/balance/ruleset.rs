@@ -9,14 +9,15 @@
 //! `snat`, not `masquerade`: with the latter the kernel forgets connections when the interface goes
 //! down, and nobody could tell the clients.
 //!
-//! Invariant: [`script`] may be carried out at any time again; it keeps sets, connections and
-//! counters. All is in one table and one transaction.
+//! Invariant: [`frame`] and [`update`] may be carried out at any time again; they keep sets and
+//! connections. The walk through the places begins anew with a new frame only. All is in one table
+//! and one transaction.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::time::Duration;
 
-use ropewalk_core::balance::SLOTS;
+use ropewalk_core::balance::{SLOTS, UPLINKS_MAX};
 use ropewalk_core::protect::Ports;
 
 use super::marks::{BALANCED, KEY_MASK, OWN, TABLE, key};
@@ -29,6 +30,8 @@ use crate::config::balance::Rule;
 const AFFINITY_MAX: usize = 65_536;
 /// Most addresses of the names of a rule, per family.
 const NAMES_MAX: usize = 4_096;
+/// Tells both ends that a TCP connection is over.
+const RESET: &str = "reject with tcp reset";
 /// How long the address of a name counts; it is looked up again long before.
 const NAMES_VALID: &str = "1h";
 
@@ -56,13 +59,18 @@ pub struct Group {
     pub places: [Vec<u8>; 2],
 }
 
-/// Everything: declares what is missing, and replaces all rules.
+/// Everything but the elements that [`update`] sets: declares what is missing, and replaces all rules.
 #[must_use]
-pub fn script(view: &View<'_>) -> String {
+pub fn frame(view: &View<'_>) -> String {
     let mut out = String::new();
     let chains = chains(view);
     let _ = writeln!(out, "table inet {TABLE} {{");
-    let _ = writeln!(out, "\tmap restore {{ type mark : verdict; }}");
+    // A map of a fixed size is a plain table, which every packet looks into.
+    let _ = writeln!(
+        out,
+        "\tmap restore {{ type mark : verdict; size {}; }}",
+        UPLINKS_MAX + 3
+    );
     for (group, _) in view.groups.iter().enumerate() {
         for family in FAMILIES {
             let digit = family.digit();
@@ -89,7 +97,6 @@ pub fn script(view: &View<'_>) -> String {
         out.push_str("\t}\n");
     }
     out.push_str("}\n");
-    out.push_str(&update(view));
     out
 }
 
@@ -103,7 +110,7 @@ pub fn update(view: &View<'_>) -> String {
             [false, false] => format!("mark_{}", member.number),
             [true, false] => format!("lost4_{}", member.number),
             [false, true] => format!("lost6_{}", member.number),
-            [true, true] => "refuse".to_owned(),
+            [true, true] => "lost".to_owned(),
         };
         format!("{:#x} : goto {target}", key(member.number))
     });
@@ -194,20 +201,29 @@ fn declare_sets(out: &mut String, view: &View<'_>) {
 pub type Chain = (String, &'static str, Vec<String>);
 
 fn chains(view: &View<'_>) -> Vec<Chain> {
-    let mut refuse = vec![
+    let mut lost = vec![
         // The refusals themselves, which belong to the same connection.
         "ct state related return".to_owned(),
-        "meta l4proto tcp reject with tcp reset".to_owned(),
-        "reject with icmpx admin-prohibited".to_owned(),
+        format!("meta l4proto tcp ct state established {RESET}"),
+        // All else is about to be forgotten, and takes another uplink then: a handshake with its
+        // next packet, which a refusal would end.
+        "drop".to_owned(),
     ];
     if !view.members.is_empty() {
         // What still comes in, such as what a portal answers to a probe, does no harm.
-        refuse.insert(
+        lost.insert(
             1,
             format!("iifname {{ {} }} return", names_of(view.members)),
         );
     }
-    let mut chains: Vec<Chain> = vec![("refuse".to_owned(), "", refuse)];
+    let refuse = vec![
+        format!("meta l4proto tcp {RESET}"),
+        "reject with icmpx admin-prohibited".to_owned(),
+    ];
+    let mut chains: Vec<Chain> = vec![
+        ("lost".to_owned(), "", lost),
+        ("refuse".to_owned(), "", refuse),
+    ];
     for member in view.members {
         chains.extend(member_chains(member));
     }
@@ -253,7 +269,7 @@ fn member_chains(member: &Member) -> Vec<Chain> {
         ];
         out.push((format!("pick{digit}_{number}"), "", pick));
         let lost = vec![
-            format!("meta nfproto ipv{digit} goto refuse"),
+            format!("meta nfproto ipv{digit} goto lost"),
             format!("goto mark_{number}"),
         ];
         out.push((format!("lost{digit}_{number}"), "", lost));
@@ -524,6 +540,7 @@ mod tests {
                 }),
                 None,
             ],
+            held: Vec::new(),
             weight: None,
             metered: false,
             standby: false,
@@ -546,7 +563,7 @@ mod tests {
             affinity: config.affinity,
             split: None,
         };
-        check(&script(&view), &update(&view));
+        check(&frame(&view), &update(&view));
     }
 
     #[test]
@@ -581,7 +598,7 @@ mod tests {
     #[test]
     fn dead_ways_lead_to_refusal_and_their_clients_are_forgotten() {
         with_script("", |_, update| {
-            assert!(update.contains("0x11000000 : goto lost6_1, 0x12000000 : goto refuse"));
+            assert!(update.contains("0x11000000 : goto lost6_1, 0x12000000 : goto lost"));
             assert!(update.contains("{ 0 : goto pick4_1, 1 : goto pick4_2, 2 : goto pick4_1 }"));
             assert!(update.contains("flush set inet ropewalk_balance clients6_1\n"));
             assert!(!update.contains("clients4_1\n"), "{update}");
@@ -590,9 +607,9 @@ mod tests {
 
     #[test]
     fn affinity_can_be_off_for_all_and_queries_follow_their_uplink() {
-        with_script("[balance]\naffinity_minutes = 0\n", |script, _| {
-            assert!(!script.contains("@clients4_1 goto") && !script.contains(" : goto pick"));
-            assert!(script.contains("0 : goto use_1, 1 : goto use_2"));
+        with_script("[balance]\naffinity_minutes = 0\n", |script, update| {
+            assert!(!script.contains("@clients4_1 goto") && !update.contains(" : goto pick"));
+            assert!(update.contains("0 : goto use_1, 1 : goto use_2"));
             assert!(script.contains(
                 "== 0x12000000 meta l4proto { tcp, udp } th dport 53 dnat ip to 192.0.2.53"
             ));

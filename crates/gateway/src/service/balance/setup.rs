@@ -88,6 +88,18 @@ impl Setup {
         Ok(())
     }
 
+    /// Sets routing rules again that another program took away; how many those were.
+    ///
+    /// # Errors
+    /// Not permitted, or the list of changes cannot be written.
+    pub fn keep(&self, changes: &mut Changes) -> anyhow::Result<usize> {
+        let mut missing = 0;
+        for policy in &self.policies {
+            missing += usize::from(changes.policy(*policy)?);
+        }
+        Ok(missing)
+    }
+
     /// Whether a route to the same place over the same interface is wanted.
     fn has(&self, route: &RouteSpec) -> bool {
         let same = |other: &RouteSpec| {

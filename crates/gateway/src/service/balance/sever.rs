@@ -7,7 +7,7 @@
 //! connection is forgotten: its next packet chooses a new uplink, which QUIC survives (RFC 9000 §9)
 //! and unanswered handshakes do too.
 //!
-//! Invariant: only connections with the mark of the dead uplink and its address in the dead family
+//! Invariant: only connections with the mark of the dead uplink and its addresses in the dead family
 //! are touched.
 
 use std::io;
@@ -23,12 +23,25 @@ use super::members::{Family, Member};
 const CONNECTIONS_MAX: usize = 50_000;
 
 /// A way out that leads nowhere.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeadWay {
     /// Number of the uplink.
     pub number: u8,
-    /// Address that it translated to, of the family in which it is dead.
-    pub address: IpAddr,
+    /// Addresses that lead nowhere, of the family in which it is dead.
+    pub addresses: Vec<IpAddr>,
+    /// Whether only the addresses are gone: then the firewall refuses nothing, but what clients still
+    /// send goes out with another address, and the far end refuses it.
+    pub readdressed: bool,
+}
+
+impl DeadWay {
+    /// Where one of its addresses stands: behind translation of what was opened from this side, or
+    /// where those outside opened to.
+    fn carries(&self, connection: &Connection) -> bool {
+        addresses(connection)
+            .iter()
+            .any(|ip| self.addresses.contains(ip))
+    }
 }
 
 /// What was done.
@@ -47,15 +60,17 @@ pub struct Severed {
 ///
 /// # Errors
 /// The table of connections cannot be read.
-pub fn sever(way: DeadWay) -> io::Result<Severed> {
+pub fn sever(way: &DeadWay) -> io::Result<Severed> {
     let mut done = Severed::default();
     for connection in connections(way)? {
         if !connection.tcp_open {
             done.forgotten += usize::from(forget_one(&connection));
         } else if end_own(&connection) {
             done.own += 1;
-        } else if make_speak(&connection, way.address) {
-            done.clients += 1;
+        } else {
+            // The far end is to see the other address in what it makes the client say.
+            let ready = !way.readdressed || forget_one(&connection);
+            done.clients += usize::from(ready && make_speak(&connection, &way.addresses));
         }
     }
     Ok(done)
@@ -66,7 +81,7 @@ pub fn sever(way: DeadWay) -> io::Result<Severed> {
 ///
 /// # Errors
 /// The table of connections cannot be read.
-pub fn forget(way: DeadWay) -> io::Result<usize> {
+pub fn forget(way: &DeadWay) -> io::Result<usize> {
     let left = connections(way)?;
     Ok(left
         .iter()
@@ -84,9 +99,8 @@ pub fn forget_stale(members: &[Member]) -> io::Result<usize> {
     conntrack::for_each(BALANCED, BALANCED, |connection| {
         let number = marks::number(connection.mark);
         let member = members.iter().find(|m| Some(m.number) == number);
-        let way = member.and_then(|m| m.way(Family::of(connection.source.ip())));
-        let is_of_way = way.is_some_and(|way| addresses(&connection).contains(&way.address));
-        if !is_of_way && stale.len() < CONNECTIONS_MAX {
+        let held = |m: &Member| addresses(&connection).iter().any(|ip| m.held.contains(ip));
+        if !member.is_some_and(held) && stale.len() < CONNECTIONS_MAX {
             stale.push(connection);
         }
     })?;
@@ -112,19 +126,17 @@ pub fn leave_tunnel() -> io::Result<usize> {
     Ok(forgotten.count())
 }
 
-fn connections(way: DeadWay) -> io::Result<Vec<Connection>> {
+fn connections(way: &DeadWay) -> io::Result<Vec<Connection>> {
     let mut found = Vec::new();
     conntrack::for_each(marks::key(way.number), KEY_MASK, |connection| {
         // One that came up at another address of the uplink since lives.
-        if addresses(&connection).contains(&way.address) && found.len() < CONNECTIONS_MAX {
+        if way.carries(&connection) && found.len() < CONNECTIONS_MAX {
             found.push(connection);
         }
     })?;
     Ok(found)
 }
 
-/// Where the address of the uplink stands: behind translation of what was opened from this side, or
-/// where those outside opened to.
 fn addresses(connection: &Connection) -> [IpAddr; 2] {
     [
         connection.reply_destination.ip(),
@@ -155,7 +167,7 @@ fn end_own(connection: &Connection) -> bool {
     })
 }
 
-fn make_speak(connection: &Connection, translated: IpAddr) -> bool {
+fn make_speak(connection: &Connection, translated: &[IpAddr]) -> bool {
     let (client, server) = ends(connection, translated);
     let result = poke::tcp(server, client, OWN);
     if let Err(error) = &result {
@@ -165,8 +177,8 @@ fn make_speak(connection: &Connection, translated: IpAddr) -> bool {
 }
 
 /// The client behind this machine and the far end, as the client knows it.
-fn ends(connection: &Connection, translated: IpAddr) -> (SocketAddr, SocketAddr) {
-    if connection.reply_destination.ip() == translated {
+fn ends(connection: &Connection, translated: &[IpAddr]) -> (SocketAddr, SocketAddr) {
+    if translated.contains(&connection.reply_destination.ip()) {
         (connection.source, connection.destination)
     } else {
         // Opened from outside to something behind this machine.

@@ -16,8 +16,8 @@ use ropewalk_core::protect::Rule;
 use super::Balance;
 use super::marks::{KEY_MASK, TABLE, TUNNEL_AUTO, TUNNEL_ONLY};
 use super::members::{FAMILIES, Family};
-use super::ruleset::{self, Chain, port_list, set};
-use super::{setup, sever};
+use super::ruleset::{Chain, port_list, set};
+use super::sever;
 use crate::config::class::WITH_PORTS;
 use crate::config::direct::{Direct, Via};
 
@@ -150,7 +150,7 @@ impl Balance {
         if let Some(split) = &mut self.split {
             split.inner = inner.to_vec();
         }
-        setup::firewall(&ruleset::script(&self.view()))
+        self.write()
     }
 
     /// Sends new flows with two ways beside the tunnel, or into it again. What was under way into it
@@ -162,7 +162,7 @@ impl Balance {
         if let Some(split) = &mut self.split {
             split.fallen_back = fallen_back;
         }
-        setup::firewall(&ruleset::update(&self.view()))?;
+        self.write()?;
         if fallen_back {
             tokio::task::spawn_blocking(|| match sever::leave_tunnel() {
                 Ok(count) => tracing::info!(flows = count, "flows left the tunnel"),

@@ -46,6 +46,9 @@ pub struct UplinkStatus {
     pub capacity_mbit: f64,
     /// Whether it was seen full lately, so that this is measured and not assumed.
     pub capacity_measured: bool,
+    /// Whether it was not, but probed while it was idle.
+    #[serde(default)]
+    pub capacity_probed: bool,
     /// What it carried in the last second, Mbit/s, in the direction that carries more.
     pub load_mbit: f64,
     /// Median round trip of the probes of the last second, milliseconds.

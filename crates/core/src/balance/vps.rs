@@ -1,0 +1,99 @@
+//! Variable packet size probing: what a way out carries, from how much longer large packets take
+//! than small ones. Kept to compare with [`super::train`].
+//!
+//! Of each size the shortest round trip counts, in which nothing waited. Each link on the way stores a
+//! packet before it sends it on, so a byte costs the sum of what it costs on every link, there and
+//! back. The estimate takes two equal links, one for each direction: it is too low by every further
+//! one, and says nothing where packets are sent in aggregates, as in Wi-Fi.
+//!
+//! Source: Al-Najjar, Pakzad, Layeghy, Portmann, "Link capacity estimation in SDN-based
+//! end-hosts", ICSPCS 2016; the sum over links as in Prasad et al. 2003.
+
+use core::time::Duration;
+use std::collections::BTreeMap;
+
+use ropewalk_types::Rate;
+
+/// Sizes that are sent, bytes with the IP header.
+pub const SIZES: [usize; 5] = [100, 375, 650, 925, 1_200];
+/// Times that each size is sent.
+pub const REPEATS: usize = 20;
+/// Sizes that must have been answered.
+const SIZES_MIN: usize = 3;
+/// Answers of each of them: with fewer the shortest was likely none without waiting.
+const ANSWERS_MIN: usize = REPEATS / 2;
+
+/// The rate from sizes and round trips; `None` when too few came back, or large packets were not slower.
+#[must_use]
+pub fn rate(round_trips: &[(usize, Duration)]) -> Option<Rate> {
+    let mut shortest: BTreeMap<usize, (usize, Duration)> = BTreeMap::new();
+    for &(bytes, time) in round_trips {
+        let (count, least) = shortest.entry(bytes).or_insert((0, time));
+        *count += 1;
+        *least = time.min(*least);
+    }
+    shortest.retain(|_, (count, _)| *count >= ANSWERS_MIN);
+    if shortest.len() < SIZES_MIN {
+        return None;
+    }
+    let points = shortest
+        .iter()
+        .map(|(bytes, (_, time))| (*bytes as f64 * 8.0, time.as_secs_f64()));
+    let seconds_per_bit = slope(&points.collect::<Vec<_>>());
+    let bits_per_second = 2.0 / seconds_per_bit;
+    let is_rate = seconds_per_bit > 0.0 && bits_per_second < u64::MAX as f64;
+    is_rate.then(|| Rate::from_bits_per_sec(bits_per_second as u64))
+}
+
+/// Of the line with the least squares.
+fn slope(points: &[(f64, f64)]) -> f64 {
+    let count = points.len() as f64;
+    let mean = |of: fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>() / count;
+    let (x, y) = (mean(|p| p.0), mean(|p| p.1));
+    let product: f64 = points.iter().map(|p| (p.0 - x) * (p.1 - y)).sum();
+    let square: f64 = points.iter().map(|p| (p.0 - x).powi(2)).sum();
+    product / square
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Round trips over links of these rates, there and back, with waiting in all but one of each size.
+    fn over(up_mbit: f64, down_mbit: f64) -> Vec<(usize, Duration)> {
+        let one = |bytes: usize, turn: usize| {
+            let micros = bytes as f64 * 8.0 * (1.0 / up_mbit + 1.0 / down_mbit);
+            let waiting = (turn * 7 % REPEATS) as f64 * 130.0;
+            (
+                bytes,
+                Duration::from_secs_f64((20_000.0 + micros + waiting) / 1e6),
+            )
+        };
+        let sizes = SIZES.into_iter();
+        sizes
+            .flat_map(|bytes| (0..REPEATS).map(move |turn| one(bytes, turn)))
+            .collect()
+    }
+
+    #[test]
+    fn the_slope_over_sizes_tells_the_rate_whatever_the_delay_is() {
+        for (up, down, wanted) in [(10.0, 10.0, 10.0), (5.0, 20.0, 8.0), (100.0, 100.0, 100.0)] {
+            let found = rate(&over(up, down)).expect("a rate").bits_per_sec() as f64 / 1e6;
+            assert!((found / wanted - 1.0).abs() < 0.02, "{found} of {wanted}");
+        }
+    }
+
+    #[test]
+    fn few_answers_and_equal_times_tell_nothing() {
+        let all = over(10.0, 10.0);
+        assert_eq!(rate(&all[..2 * REPEATS]), None, "two sizes");
+        let thin: Vec<_> = all.iter().step_by(3).copied().collect();
+        assert_eq!(rate(&thin), None, "seven of each");
+        let flat: Vec<_> = all
+            .iter()
+            .map(|&(b, _)| (b, Duration::from_millis(9)))
+            .collect();
+        assert_eq!(rate(&flat), None);
+        assert_eq!(rate(&[]), None);
+    }
+}

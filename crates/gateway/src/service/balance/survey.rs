@@ -1,0 +1,242 @@
+//! Probes what idle uplinks carry, which watching cannot tell: one series of echoes at a time, on one
+//! uplink after the other, so that none disturbs another.
+//!
+//! Invariant: an uplink that is busy, was seen full lately, or has a set weight costs nothing. One that
+//! costs by the byte gets [`METERED_FIRST`] series at first and then one every [`METERED_INTERVAL`].
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use ropewalk_core::balance::{train, vps};
+use ropewalk_io::icmp::{Echo, Echoed, TOKEN_BYTES};
+use ropewalk_types::{Instant, Rate};
+use tokio::sync::mpsc;
+
+use super::gauge::Reading;
+use super::health::Health;
+use super::marks::{self, OWN};
+use super::members::{FAMILIES, Family, Member};
+use crate::config::balance::{CapacityProbe, ProbeConfig};
+
+/// How often an uplink is probed that has been: 7 MB a day in each direction, if it is always idle.
+const INTERVAL: Duration = Duration::from_secs(300);
+/// The same where bytes cost: less than 0.2 MB a day in each direction.
+const METERED_INTERVAL: Duration = Duration::from_secs(6 * 3_600);
+/// Series of a first estimate where bytes cost.
+const METERED_FIRST: u32 = 3;
+/// An uplink that carries more is not idle.
+const IDLE_MAX: Rate = Rate::from_bits_per_sec(400_000);
+/// How long answers may take: those of a train over 0.2 Mbit/s.
+const PATIENCE: Duration = Duration::from_millis(1_500);
+/// Pause between the packets of different sizes, so that none waits for another.
+const SIZES_GAP: Duration = Duration::from_millis(5);
+/// Series of the first estimate by sizes: each has enough packets for itself.
+const VPS_FIRST: u32 = 3;
+
+/// What is known of the uplinks.
+#[derive(Debug)]
+pub struct Survey {
+    method: Option<CapacityProbe>,
+    targets: Vec<IpAddr>,
+    uplinks: BTreeMap<u8, Surveyed>,
+    /// Number of the uplink whose series is under way.
+    running: Option<u8>,
+    done: (mpsc::Sender<Done>, mpsc::Receiver<Done>),
+}
+
+#[derive(Debug)]
+struct Surveyed {
+    /// Name and index of the interface, and the ways out: another of any is another line.
+    line: (String, u32, [Option<super::members::Way>; 2]),
+    estimates: train::Estimates,
+    series: u32,
+    due: Instant,
+}
+
+/// The end of a series.
+#[derive(Debug)]
+pub struct Done {
+    number: u8,
+    rate: Option<Rate>,
+}
+
+impl Survey {
+    /// Nothing is known.
+    #[must_use]
+    pub fn new(config: &ProbeConfig) -> Self {
+        Self {
+            method: config.capacity,
+            targets: config.targets.clone(),
+            uplinks: BTreeMap::new(),
+            running: None,
+            done: mpsc::channel(1),
+        }
+    }
+
+    /// What probing found on an uplink.
+    #[must_use]
+    pub fn estimate(&self, number: u8) -> Option<Rate> {
+        self.uplinks.get(&number)?.estimates.median()
+    }
+
+    /// The next series that has ended.
+    pub async fn next(&mut self) -> Option<Done> {
+        self.done.1.recv().await
+    }
+
+    /// Takes it.
+    pub fn take(&mut self, done: &Done) {
+        self.running = None;
+        if let (Some(uplink), Some(rate)) = (self.uplinks.get_mut(&done.number), done.rate) {
+            uplink.estimates.push(rate);
+        }
+    }
+
+    /// Begins a series where one is due, unless one is under way. `readings` are in the order of
+    /// `members`.
+    pub fn begin(
+        &mut self,
+        now: Instant,
+        members: &[Member],
+        readings: &[Reading],
+        health: &Health,
+    ) {
+        let Some(method) = self.method else { return };
+        self.follow(now, members);
+        if self.running.is_some() {
+            return;
+        }
+        let due = members.iter().zip(readings).filter(|(member, reading)| {
+            let uplink = self.uplinks.get(&member.number);
+            uplink.is_some_and(|uplink| uplink.due <= now)
+                && member.weight.is_none()
+                && !reading.known
+                && reading.load < IDLE_MAX
+        });
+        let due = due.filter_map(|(member, _)| Some((member, self.way(member, health)?)));
+        let next = due.min_by_key(|(member, _)| self.uplinks.get(&member.number).map(|u| u.due));
+        let Some((member, family)) = next else { return };
+        let Some(uplink) = self.uplinks.get_mut(&member.number) else {
+            return;
+        };
+        uplink.series += 1;
+        uplink.due = now + pause(uplink.series, member.metered, method);
+        let of_family = |ip: &&IpAddr| Family::of(**ip) == family;
+        let targets: Vec<IpAddr> = self.targets.iter().filter(of_family).copied().collect();
+        // Some answer with less than they were asked, or not as often.
+        let turn = usize::try_from(uplink.series).unwrap_or(0);
+        let Some(&target) = targets.get(turn % targets.len().max(1)) else {
+            return;
+        };
+        self.running = Some(member.number);
+        let (name, number, sender) = (member.name.clone(), member.number, self.done.0.clone());
+        tokio::task::spawn_blocking(move || {
+            let rate = series(&name, number, target, method);
+            tracing::debug!(uplink = name, %target, ?method, ?rate, "capacity was probed");
+            let rate = rate.ok().flatten();
+            // Nobody waits for it when the program ends.
+            let _ = sender.blocking_send(Done { number, rate });
+        });
+    }
+
+    /// Keeps what is known of lines that are the same, and nothing else.
+    fn follow(&mut self, now: Instant, members: &[Member]) {
+        let line = |member: &Member| (member.name.clone(), member.ifindex, member.ways);
+        let present = || members.iter().filter(|member| member.present);
+        self.uplinks.retain(|number, uplink| {
+            present().any(|member| member.number == *number && line(member) == uplink.line)
+        });
+        for member in present() {
+            self.uplinks
+                .entry(member.number)
+                .or_insert_with(|| Surveyed {
+                    line: line(member),
+                    estimates: train::Estimates::default(),
+                    series: 0,
+                    due: now,
+                });
+        }
+    }
+
+    /// The family in which an uplink is probed.
+    fn way(&self, member: &Member, health: &Health) -> Option<Family> {
+        let asked = |family: &Family| self.targets.iter().any(|ip| Family::of(*ip) == *family);
+        let works = |family: &Family| health.is_usable((member.number, *family));
+        FAMILIES.into_iter().filter(asked).find(works)
+    }
+}
+
+/// Time from the beginning of this series of an uplink to the next.
+const fn pause(series: u32, metered: bool, method: CapacityProbe) -> Duration {
+    let first = match method {
+        _ if metered => METERED_FIRST,
+        CapacityProbe::Train => train::FIRST as u32,
+        CapacityProbe::Vps => VPS_FIRST,
+    };
+    match metered {
+        _ if series < first => Duration::from_secs(1),
+        false => INTERVAL,
+        true => METERED_INTERVAL,
+    }
+}
+
+/// One series over an uplink.
+fn series(
+    interface: &str,
+    number: u8,
+    target: IpAddr,
+    method: CapacityProbe,
+) -> io::Result<Option<Rate>> {
+    let mut token = [0; TOKEN_BYTES];
+    aws_lc_rs::rand::fill(&mut token).map_err(|_| io::Error::other("no random numbers"))?;
+    let mark = marks::key(number) | OWN;
+    let echo = Echo::open(interface, target.is_ipv6(), mark, token)?;
+    match method {
+        CapacityProbe::Train => {
+            let sizes = [train::PACKET_BYTES; train::PACKETS];
+            let echoed = echo.series(target, &sizes, Duration::ZERO, PATIENCE)?;
+            let arrivals: Vec<Duration> = echoed.iter().map(|echo| echo.arrived).collect();
+            Ok(train::rate(&arrivals))
+        }
+        CapacityProbe::Vps => {
+            let sizes = vps::SIZES.repeat(vps::REPEATS);
+            let echoed = echo.series(target, &sizes, SIZES_GAP, PATIENCE)?;
+            let round_trip = |echo: &Echoed| {
+                let time = echo.arrived.saturating_sub(echo.sent);
+                (sizes[echo.index], time)
+            };
+            let round_trips: Vec<_> = echoed.iter().map(round_trip).collect();
+            Ok(vps::rate(&round_trips))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metered_uplinks_are_probed_a_few_times_a_day() {
+        let day = |metered, method| {
+            let (mut series, mut time) = (0, Duration::ZERO);
+            while time < Duration::from_secs(86_400) {
+                series += 1;
+                time += pause(series, metered, method);
+            }
+            series
+        };
+        assert!(day(false, CapacityProbe::Train) > 250);
+        for (method, bytes) in [
+            (CapacityProbe::Train, train::PACKETS * train::PACKET_BYTES),
+            (
+                CapacityProbe::Vps,
+                vps::REPEATS * vps::SIZES.iter().sum::<usize>(),
+            ),
+        ] {
+            let series = usize::try_from(day(true, method)).unwrap();
+            assert!(series * bytes < 600_000, "{series} of {bytes} bytes");
+        }
+    }
+}
