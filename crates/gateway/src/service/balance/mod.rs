@@ -144,7 +144,7 @@ fn reload(path: &Path, shared: Arc<Mutex<Shared>>, done: mpsc::Sender<()>) -> Re
     Arc::new(move || {
         let config = config::load_balance(&path)?;
         // What the parser cannot know: users and control groups that do not exist.
-        nft::check_script(&plan(&config)?.firewall).context("the rules are refused")?;
+        nft::check_script(&plan(&config, None)?.firewall).context("the rules are refused")?;
         let (uplinks, rules) = (config.uplinks.marks.len(), config.rules.len());
         lock(&shared).reloaded = Some(config);
         // A full channel means that a reload is due anyway.

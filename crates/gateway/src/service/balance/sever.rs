@@ -17,7 +17,7 @@ use ropewalk_io::conntrack::{self, Connection};
 use ropewalk_io::{poke, sock_diag};
 
 use super::marks::{self, BALANCED, KEY_MASK, OWN, TUNNEL_AUTO};
-use super::members::{Family, Member};
+use super::members::Member;
 
 /// Most connections ended at a time; others end by the refusal of what they send.
 const CONNECTIONS_MAX: usize = 50_000;
