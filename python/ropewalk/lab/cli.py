@@ -306,8 +306,9 @@ def _brief(report: Report) -> str:
     if delay is not None:
         return f"pages in {number(delay.p50)} ms"
     if report.handovers:
-        worst = max((_idle(row) for row in report.handovers), default=0.0)
-        return f"idle at most {number(worst)} ms in {len(report.handovers)} moves"
+        worst = max(_idle(row) for row in report.handovers)
+        idle = f"idle at most {number(worst)} ms" if math.isfinite(worst) else "not each went on"
+        return f"{len(report.handovers)} moves, {idle}"
     if report.values and not report.traffic:
         return ", ".join(f"{name}: {number(value)}" for name, value in report.values.items())
     return f"{number(report.goodput_mbit)} Mbit/s"

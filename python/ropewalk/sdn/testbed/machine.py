@@ -113,6 +113,8 @@ class Sandbox:
             stdout=output,
             stderr=subprocess.STDOUT if quiet or log else None,
             stdin=subprocess.DEVNULL,
+            # Ctrl-C is for the caller, who ends it in order.
+            process_group=0,
         )
         self._processes.append(process)
         return process

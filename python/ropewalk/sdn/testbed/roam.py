@@ -140,7 +140,11 @@ class Bench:
     def _start_radio(self) -> subprocess.Popen[str]:
         command = ["ip", "netns", "exec", self.station, sys.executable, "-m", _LOAD, "radio"]
         return subprocess.Popen(
-            [*command, MAC, "sta0"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [*command, MAC, "sta0"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            process_group=0,
         )
 
     def close(self) -> None:
@@ -224,7 +228,10 @@ class Bench:
         program = ["ip", "netns", "exec", self.net.namespace, sys.executable, "-m", _LOAD]
         if self._teller is None or self._teller.poll() is not None:
             self._teller = subprocess.Popen(
-                [*program, "tell", str(NOTICES_PORT)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+                [*program, "tell", str(NOTICES_PORT)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                process_group=0,
             )
         assert self._teller.stdin and self._teller.stdout, "made with pipes"
         self._teller.stdin.write(written(notice))
