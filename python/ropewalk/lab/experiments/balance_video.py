@@ -19,8 +19,8 @@ _RATES = ", ".join(f"{rate:g}" for rate in site.FILM_RATES_MBIT)
 ASSUMPTIONS = (
     *common.ASSUMPTIONS,
     "The film is an adaptive player in a window of the browser: segments of "
-    f"{site.FILM_SEGMENT_S:g} s at {_RATES} Mbit/s, the highest below {video.SAFETY:.0%} of the rate "
-    f"of the last three; {video.BUFFER_S:g} s of buffer.",
+    f"{site.FILM_SEGMENT_S:g} s at {_RATES} Mbit/s, the highest below {video.SAFETY:.0%} of the "
+    f"rate of the last three; {video.BUFFER_S:g} s of buffer.",
     "The rate of the film is what its player received by the time in which the pages were loaded.",
 )
 CARRIERS = ("a", "balance", "balance-no-affinity", "round-robin")
