@@ -364,7 +364,8 @@ fn a_plan_is_set_up_for_the_traffic_of_others_over_both_paths_and_taken_down_wit
         "[carrier]\nkind = \"balance\"\naffinity_minutes = 0\n",
     ];
     for carrier in carriers {
-        let mut plan = SetUp::start(&PlanFile::new(&[carrier]));
+        let file = PlanFile::new(&[carrier]);
+        let mut plan = SetUp::start(&file);
         let ready = plan.answer();
         assert_eq!(ready["network"], "198.18.0.0/15");
         assert_eq!(plan.ask("begin"), serde_json::json!({}));

@@ -22,7 +22,8 @@ from ropewalk.plan import Protocol
 
 LOAD_SECONDS = 120.0
 """A page that is not there by then is given up; it counts as having taken so long."""
-RELOADS_MAX = 20
+RELOAD_PAUSE_S = 0.5
+"""What people take to see that something is missing; it bounds how often they try."""
 
 _FLAGS = (
     "--headless",
@@ -152,10 +153,12 @@ class Chromium:
         """Opens a page in a window and waits until it is there.
 
         Raises:
-            RunError: when that takes too long.
+            RunError: when it does not come, or takes too long.
         """
         self.tools.call("Page.enable", session)
-        self.tools.call("Page.navigate", session, url=url)
+        found = self.tools.call("Page.navigate", session, url=url)
+        if "errorText" in found:
+            raise RunError(f"{url}: {found['errorText']}")
         try:
             self._until_loaded(session, _Transfers(), time.monotonic() + LOAD_SECONDS)
         except TimedOutError:
@@ -188,9 +191,10 @@ class Chromium:
             while True:
                 self._until_loaded(session, transfers, began + LOAD_SECONDS)
                 seconds = time.monotonic() - began
-                if wanted <= transfers.got or reloads == RELOADS_MAX:
+                if wanted <= transfers.got:
                     break
                 reloads += 1
+                time.sleep(RELOAD_PAUSE_S)
                 self.tools.call("Page.reload", session)
             if not reloads:
                 seconds = self._navigation_seconds(session)

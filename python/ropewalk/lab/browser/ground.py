@@ -20,10 +20,12 @@ _END_SECONDS = 30.0
 
 @dataclass(frozen=True)
 class Place:
-    """What is there."""
+    """What is there: namespaces, the server's address and network, a directory, what to do."""
 
     site: str
     server: str
+    address: str
+    network: str
     directory: Path
     mptcp: bool
     notes: tuple[str, ...]
@@ -51,6 +53,8 @@ class Ground:
             self.place = Place(
                 ready["site"],
                 ready["server"],
+                ready["address"],
+                ready["network"],
                 Path(ready["directory"]),
                 ready["mptcp"],
                 tuple(ready["notes"]),

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ropewalk.lab.browser.children import need, run, start, stop
+from ropewalk.lab.browser.ground import Place
 from ropewalk.lab.runner import RunError
 from ropewalk.plan import Protocol
 
@@ -56,6 +57,16 @@ _CADDY = """\
 }}
 """
 
+_ONE_ADDRESS = """\
+table ip origins {{
+  chain one_address {{
+    type nat hook prerouting priority dstnat;
+    ip daddr {network} udp dport 443 dnat to {address}
+  }}
+}}
+"""
+"""This Caddy answers from the main address of the machine, whichever was asked."""
+
 
 @dataclass(frozen=True)
 class Certificate:
@@ -96,11 +107,14 @@ class Server:
     """The running server."""
 
     def __init__(
-        self, namespace: str, protocol: Protocol, mptcp: bool, root: Path, certificate: Certificate
+        self, place: Place, protocol: Protocol, root: Path, certificate: Certificate
     ) -> None:
         """Starts it and waits until it listens."""
-        here = certificate.directory
-        command = programs(protocol, mptcp)
+        here, namespace = certificate.directory, place.server
+        command = programs(protocol, place.mptcp)
+        if protocol == "h3":
+            rules = _ONE_ADDRESS.format(network=place.network, address=place.address)
+            run("ip", "netns", "exec", namespace, "nft", "-f", "-", text=rules)
         configuration = here / "server.conf"
         text = _CADDY if protocol == "h3" else _NGINX
         configuration.write_text(text.format(here=here, root=root))

@@ -17,8 +17,9 @@ WARM_UP = SITES + PAGES_MAX
 """The origin of a page that is not counted."""
 VIDEO = WARM_UP + 1
 """The origin of the film."""
-FILM_BYTES = 8_000_000
-"""More than the largest segment that a player asks for."""
+FILM_RATES_MBIT = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+FILM_SEGMENT_S = 2.0
+"""The film has one segment of each rate, which players ask for again and again."""
 
 _FIRST = IPv4Address("198.18.0.10")
 """In the network for benchmarks of RFC 2544, which has 512 networks of 24 bits."""
@@ -59,7 +60,10 @@ def write(pages: Sequence[Page], directory: Path) -> None:
             file = folder / f"{index}.{_SUFFIX[thing.kind]}"
             file.write_bytes(_content(page, thing, named))
     (directory / "index.html").write_text(_HEAD + "<title>empty</title>")
-    (directory / "film").write_bytes(bytes(FILM_BYTES))
+    film = directory / "film"
+    film.mkdir()
+    for rate in FILM_RATES_MBIT:
+        (film / f"{rate:g}").write_bytes(bytes(round(rate * FILM_SEGMENT_S * 1e6 / 8)))
 
 
 def _names_others(thing: Object) -> bool:

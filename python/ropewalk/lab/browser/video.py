@@ -14,8 +14,6 @@ from ropewalk.lab.browser import site
 from ropewalk.lab.browser.chromium import Chromium
 from ropewalk.lab.runner import RunError
 
-RATES_MBIT = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
-SEGMENT_S = 2.0
 BUFFER_S = 20.0
 SAFETY = 0.8
 _KEPT = 3
@@ -33,12 +31,12 @@ _PLAYER = """
   for (;;) {
     const mean = speeds.length / speeds.reduce((sum, speed) => sum + 1 / speed, 0);
     const rate = rates.filter(one => one <= safety * mean).pop() || rates[0];
-    const size = Math.round(rate * segment * 1e6 / 8), begun = performance.now();
+    const begun = performance.now();
+    let size = 0;
     try {
-      const headers = {Range: `bytes=0-${size - 1}`};
-      const answer = await fetch("/film", {cache: "no-store", headers});
-      const data = await answer.arrayBuffer();
-      if (answer.status != 206 || data.byteLength != size) throw new Error(answer.status);
+      const answer = await fetch(`/film/${rate}`, {cache: "no-store"});
+      if (!answer.ok) throw new Error(answer.status);
+      size = (await answer.arrayBuffer()).byteLength;
     } catch (error) {
       film.failed += 1; film.error = String(error); pass();
       await new Promise(done => setTimeout(done, 200));
@@ -72,7 +70,7 @@ class Film:
         self._browser = browser
         _, self._session = browser.open()
         browser.visit(self._session, f"https://{site.host(site.VIDEO)}/")
-        arguments = json.dumps([RATES_MBIT, SEGMENT_S, BUFFER_S, SAFETY, _KEPT])
+        arguments = json.dumps([site.FILM_RATES_MBIT, site.FILM_SEGMENT_S, BUFFER_S, SAFETY, _KEPT])
         browser.evaluate(self._session, f"{_PLAYER}(...{arguments}); 0")
 
     def watched(self) -> Watched:

@@ -55,8 +55,8 @@ ASSUMPTIONS = (
     "TLS 1.3 everywhere; names are known to the browser, so that no query is measured.",
     "Every page begins in an empty profile: no cache, no connection, no ticket.",
     "The load time is that of Navigation Timing, from the start of the navigation to the end of "
-    "the load event. A page with missing objects, as when its uplink dies, is loaded again at "
-    "once, and all of that counts.",
+    "the load event. A page with missing objects, as when its uplink dies, is loaded again half "
+    "a second later, and all of that counts.",
 )
 
 

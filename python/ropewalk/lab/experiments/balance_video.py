@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ropewalk.lab.browser import video
+from ropewalk.lab.browser import site, video
 from ropewalk.lab.cell import Cell, Results
 from ropewalk.lab.claims import Claim, claim, missing
 from ropewalk.lab.experiments import balance_pages as common
@@ -15,12 +15,12 @@ from ropewalk.plan import Pages, Plan
 NAME = "balance-video"
 TITLE = "Pages beside a film, over two equal uplinks and HTTP/3"
 ABOUT = "As balance-quic, while another window plays a film; and the film alone over one uplink."
+_RATES = ", ".join(f"{rate:g}" for rate in site.FILM_RATES_MBIT)
 ASSUMPTIONS = (
     *common.ASSUMPTIONS,
     "The film is an adaptive player in a window of the browser: segments of "
-    f"{video.SEGMENT_S:g} s at {', '.join(f'{rate:g}' for rate in video.RATES_MBIT)} Mbit/s, the "
-    f"highest below {video.SAFETY:.0%} of the rate of the last three; {video.BUFFER_S:g} s of "
-    "buffer.",
+    f"{site.FILM_SEGMENT_S:g} s at {_RATES} Mbit/s, the highest below {video.SAFETY:.0%} of the "
+    f"rate of the last three; {video.BUFFER_S:g} s of buffer.",
     "The rate of the film is what its player received by the time in which the pages were loaded.",
 )
 CARRIERS = ("a", "balance", "balance-no-affinity", "round-robin")

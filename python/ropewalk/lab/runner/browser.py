@@ -98,7 +98,7 @@ class BrowserRunner:
             root.mkdir(parents=True)
             site.write(pages, root)
             certificate = Certificate.make(here)
-            server = Server(place.server, traffic.protocol, place.mptcp, root, certificate)
+            server = Server(place, traffic.protocol, root, certificate)
             stack.callback(server.stop)
             origins = {site.WARM_UP, site.VIDEO}.union(*(page.origins for page in pages))
             browser = Chromium(
@@ -120,7 +120,8 @@ class BrowserRunner:
     ) -> dict[str, Any]:
         # What a browser does only once must not be in the first page.
         warm_up = f"https://{site.host(site.WARM_UP)}/"
-        browser.load(warm_up, frozenset([warm_up]))
+        if not browser.load(warm_up, frozenset([warm_up])).complete:
+            raise RunError(f"{warm_up} did not load within {chromium.LOAD_SECONDS:g} s")
         ground.begin()
         begin, busy = time.monotonic(), _Busy()
         film = Film(browser) if traffic.video else None
