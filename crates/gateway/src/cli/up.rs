@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::Context;
 use clap::Args;
 
-use super::{Global, plan};
+use super::{Global, output, plan};
 use crate::service::direct;
 use crate::{config, logging, service};
 
@@ -55,7 +55,13 @@ impl Up {
             }
         })?;
         if self.plan {
-            return plan::print(&direct::plan(&config)?.unwrap_or_default(), self.json);
+            let plan = direct::plan(&config)?;
+            if plan.is_none() {
+                output::note(
+                    "nothing goes beside the tunnel: no class has via = \"direct\" or \"auto\"",
+                );
+            }
+            return plan::print(&plan.unwrap_or_default(), self.json);
         }
         logging::start(global.verbose, global.log_format, &config.common.log)?;
         service::run_site(path, config)

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::{Check, probe};
 use crate::config::{BalanceConfig, HubConfig, SiteConfig};
 use crate::engine::control::Uplink;
-use crate::service::{self, network, resolve, uplinks};
+use crate::service::{self, direct, network, resolve, uplinks};
 use crate::sites::Sites;
 
 /// Outer MTU below which inner packets of 1,280 bytes need fragments.
@@ -182,7 +182,22 @@ pub fn site(config: &SiteConfig) -> Vec<Check> {
     for uplink in &found {
         checks.extend(uplink_checks(uplink, &hub, config));
     }
+    checks.extend(beside_tunnel(config));
     checks
+}
+
+/// Check of what goes beside the tunnel, if anything does.
+fn beside_tunnel(config: &SiteConfig) -> Option<Check> {
+    let name = "beside the tunnel";
+    Some(match direct::plan(config).transpose()? {
+        Err(error) => Check::fail(name, format!("{error:#}"), "run as root"),
+        Ok(plan) if plan.uplinks.is_empty() => Check::warn(
+            name,
+            "no interface has an address and a default route: all goes through the tunnel",
+            "connect one; `ip route` must show a default route through it",
+        ),
+        Ok(plan) => Check::ok(name, format!("over {}", plan.uplinks.join(", "))),
+    })
 }
 
 /// Check of what spreads flows without a hub.
