@@ -217,7 +217,9 @@ fn what_other_programs_take_away_is_made_again() {
         .unwrap();
     site.ip("rule del priority 5200\nrule del priority 5201\n")
         .unwrap();
-    let of_ipv6 = site.program("ip").args("-6 rule del priority 5200".split(' '));
+    let of_ipv6 = site
+        .program("ip")
+        .args("-6 rule del priority 5200".split(' '));
     of_ipv6.success(COMMAND).unwrap();
     site.ip("route flush table 1380057089\n").unwrap();
     let all = |_: &[UplinkStatus]| {
