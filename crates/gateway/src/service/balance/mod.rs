@@ -416,8 +416,7 @@ impl Balance {
             self.config = old;
             self.follow(changes)?;
         }
-        self.names = names::Names::new(&self.config.rules);
-        self.names.fill();
+        self.look_up_names();
         Ok(())
     }
 
@@ -472,33 +471,43 @@ impl Balance {
         }
     }
 
-    /// Brings the table up to date; the rules only where they differ.
+    /// Brings the table up to date: the rules only where they differ, everything where another program
+    /// took it away, as a firewall does that is loaded anew.
     fn write(&mut self) -> anyhow::Result<()> {
         let (frame, update) = (ruleset::frame(&self.view()), ruleset::update(&self.view()));
-        if frame == self.frame && setup::firewall(&update).is_ok() {
-            return Ok(());
+        let is_own = self.table.is_some() && nft::table_handle(marks::TABLE)? == self.table;
+        if is_own && frame == self.frame {
+            return setup::firewall(&update);
+        }
+        if !is_own {
+            // One of the same name may have come back out of a file.
+            nft::remove(marks::TABLE)?;
         }
         setup::firewall(&(frame.clone() + &update))?;
         self.frame = frame;
-        self.table = nft::table_handle(marks::TABLE)?;
+        let former = std::mem::replace(&mut self.table, nft::table_handle(marks::TABLE)?);
+        if !is_own && former.is_some() {
+            tracing::warn!("another program removed the firewall table; made again");
+            self.look_up_names();
+        }
         Ok(())
     }
 
-    /// Makes good what other programs took away: a firewall that is loaded anew removes every table,
-    /// a network manager the routing rules that it does not know.
+    /// Fills the sets of a new table.
+    fn look_up_names(&mut self) {
+        self.names = names::Names::new(&self.config.rules);
+        self.names.fill();
+    }
+
+    /// Makes good what other programs took away, such as a network manager the routing rules that it
+    /// does not know. Routes are followed with the interfaces.
     fn keep(&mut self, changes: &mut Changes) -> anyhow::Result<()> {
         let rules = self.setup.keep(changes)?;
         if rules > 0 {
             tracing::warn!(rules, "another program removed routing rules; set again");
         }
         if nft::table_handle(marks::TABLE)? != self.table {
-            tracing::warn!("another program removed the firewall table; made again");
-            // One of the same name may have come back out of a file.
-            nft::remove(marks::TABLE)?;
-            self.frame.clear();
             self.write()?;
-            self.names = names::Names::new(&self.config.rules);
-            self.names.fill();
         }
         Ok(())
     }
