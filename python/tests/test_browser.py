@@ -165,7 +165,7 @@ def test_the_walk_is_as_described(seed: int) -> None:
     assert wifi[inside:].count(0.0) >= 4
     (first, _) = balance_dynamic.walking_paths(balance_dynamic.WALK_S, seed)
     plan = tomllib.loads(Plan("x", 9, (first,)).to_toml())
-    assert len(plan["path"][0]["change"]) == 3 * balance_dynamic.WALK_S - 1
+    assert len(plan["path"][0]["change"]) == balance_dynamic.WALKS * balance_dynamic.WALK_S
 
 
 def obstacle() -> str:

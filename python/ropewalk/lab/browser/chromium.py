@@ -6,8 +6,10 @@ load event, which waits for every object.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
+import threading
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -115,8 +117,12 @@ class Chromium:
         pin: str,
         origins: Iterable[int],
         directory: Path,
+        stopped: threading.Event,
     ) -> None:
-        """Starts it. `pin` is the digest of the server's key, `origins` are those it will meet."""
+        """Starts it. `pin` is the digest of the server's key, `origins` are those it will meet.
+
+        `stopped` ends whatever is waited for.
+        """
         self._protocol = protocol
         rules = ",".join(f"MAP {site.host(o)} {site.address(o)}" for o in sorted(origins))
         command = (
@@ -129,12 +135,15 @@ class Chromium:
             f"--host-resolver-rules={rules}",
             "about:blank",
         )
-        self._process, self.tools = _piped(namespace, command, directory)
+        self._process, self.tools = _piped(namespace, command, directory, stopped)
 
     def stop(self) -> None:
-        """Ends it; its helpers end with it."""
-        stop(self._process)
+        """Ends it with its helpers."""
+        # What was started may be a script around the browser, which ends when its pipe does.
+        with contextlib.suppress(RunError):
+            self.tools.call("Browser.close")
         self.tools.close()
+        stop(self._process)
 
     def open(self) -> tuple[str, str]:
         """A window of its own, without anything that earlier ones kept; its context and session."""
@@ -235,7 +244,7 @@ class Chromium:
 
 
 def _piped(
-    namespace: str, command: tuple[str, ...], directory: Path
+    namespace: str, command: tuple[str, ...], directory: Path, stopped: threading.Event
 ) -> tuple[subprocess.Popen[bytes], DevTools]:
     """Starts the browser with its debugging pipes, which it wants as descriptors 3 and 4."""
     to_read, to_write = os.pipe()
@@ -250,4 +259,4 @@ def _piped(
         os.close(to_write)
         os.close(from_read)
         raise
-    return process, DevTools(from_read, to_write)
+    return process, DevTools(from_read, to_write, stopped)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import threading
 import time
 from collections import deque
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from ropewalk.lab.runner import RunError
 
 CALL_SECONDS = 30.0
 _READ_BYTES = 1 << 16
+_STEP_SECONDS = 0.5
 _EVENTS_MAX = 100_000
 
 
@@ -33,9 +35,10 @@ class Event:
 class DevTools:
     """One connection to a browser, which answers calls and tells what happens."""
 
-    def __init__(self, reader: int, writer: int) -> None:
-        """`reader` and `writer` are descriptors of pipes."""
+    def __init__(self, reader: int, writer: int, stopped: threading.Event) -> None:
+        """`reader` and `writer` are descriptors of pipes; `stopped` ends every wait."""
         self._reader, self._writer = reader, writer
+        self._stopped = stopped
         self._rest = b""
         self._last = 0
         self._events: deque[Event] = deque(maxlen=_EVENTS_MAX)
@@ -94,8 +97,12 @@ class DevTools:
 
     def _read(self, end: float) -> None:
         left = end - time.monotonic()
-        if left <= 0 or not select.select([self._reader], [], [], left)[0]:
+        if left <= 0:
             raise TimedOutError
+        if self._stopped.is_set():
+            raise RunError("stopped")
+        if not select.select([self._reader], [], [], min(left, _STEP_SECONDS))[0]:
+            return
         data = os.read(self._reader, _READ_BYTES)
         if not data:
             raise RunError("the browser is gone")

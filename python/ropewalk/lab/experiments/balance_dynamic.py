@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from statistics import fmean
 
 from ropewalk.lab.cell import Cell, Results
 from ropewalk.lab.claims import Claim
@@ -40,9 +41,10 @@ CARRIERS = {
     "tunnel": "tunnel",
 }
 """The names here; Wi-Fi is path `a`, LTE path `b`."""
-QUICK_CARRIERS = ("wifi", "lte", "balance", "round-robin")
+QUICK_CARRIERS = ("wifi", "lte", "balance", "balance-no-affinity", "round-robin")
 WALK = "walk"
 WALK_S, QUICK_WALK_S = 240, 24
+WALKS = 3
 EVERY_S = 4.0
 INDOORS = 0.3
 SCALE = 0.25
@@ -72,6 +74,8 @@ def walk(seconds: int, seed: int) -> tuple[list[float], list[float]]:
 def _walking(name: str, mbit: list[float]) -> Path:
     base = Link(delay_ms=common.DELAY_MS, queue_bytes=QUEUE_BYTES, rate_mbit=max(0.1, mbit[0]))
     changes = [Change(float(at), _capacity(rate)) for at, rate in enumerate(mbit[1:], 1)]
+    # No carrier may be left without capacity for ever.
+    changes.append(Change(float(len(mbit)), _capacity(fmean(mbit))))
     return Path(name, base, change=tuple(changes))
 
 
@@ -82,9 +86,9 @@ def _capacity(mbit: float) -> Link:
 
 
 def walking_paths(seconds: int, seed: int) -> tuple[Path, ...]:
-    """Wi-Fi and LTE; after the end of the walk it begins anew, for those who are late."""
+    """Wi-Fi and LTE. After its end the walk begins anew, then capacities stay as on average."""
     wifi, lte = walk(seconds, seed)
-    return _walking("a", wifi * 3), _walking("b", lte * 3)
+    return _walking("a", wifi * WALKS), _walking("b", lte * WALKS)
 
 
 def _recorded(pair: TracePair) -> tuple[Path, ...]:

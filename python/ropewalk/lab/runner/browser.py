@@ -68,7 +68,7 @@ class BrowserRunner:
         self._stopped = threading.Event()
 
     def stop(self) -> None:
-        """Gives up at the next page."""
+        """Gives up."""
         self._stopped.set()
 
     def run(self, cells: Sequence[Cell]) -> list[Report]:
@@ -108,6 +108,7 @@ class BrowserRunner:
                 certificate.pin,
                 origins,
                 here,
+                self._stopped,
             )
             stack.callback(browser.stop)
             found = self._measure(plan, traffic, pages, ground, browser)
