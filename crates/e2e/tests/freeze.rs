@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use anyhow::{Context, Result};
 use ropewalk_e2e::{Ground, Lab, ready, whole};
 use ropewalk_testbed::LinkSpec;
 use ropewalk_testbed::gateway::GatewaySpec;
@@ -14,40 +15,39 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// A sender that was told nothing, and for which nothing was kept, would wait longer after 4 s.
 const SOON: Duration = Duration::from_secs(1);
 
-fn lab(purpose: &str, freeze: &str) -> Lab {
+fn lab(purpose: &str, freeze: &str) -> Result<Lab> {
     let link = LinkSpec::steady(20.0, Duration::from_millis(20));
     let spec = GatewaySpec {
         more: format!("[hold]\nfreeze = \"{freeze}\"\n"),
         ..GatewaySpec::default()
     };
-    let ground = Ground::new(&TopologySpec::new(purpose, vec![link])).unwrap();
-    ground.connect(&spec, &spec).unwrap()
+    let ground = Ground::new(&TopologySpec::new(purpose, vec![link]))?;
+    ground.connect(&spec, &spec)
 }
 
-/// Two connections through an outage of 4 s; how long they wait after it, and what the sending
-/// gateway says then.
-fn through_an_outage(lab: &Lab, direction: Direction, announced: bool) {
+/// Two connections through an outage of 4 s: they go on soon after it, whole, and were stopped in it.
+fn through_an_outage(lab: &Lab, direction: Direction, announced: bool) -> Result<()> {
     let spec = BulkSpec {
         amount: Amount::Time(Duration::from_secs(11)),
         direction,
         ..BulkSpec::download(2, PATIENCE)
     };
-    let bulk = Bulk::start(&lab.topology.endpoints(), &spec).unwrap();
+    let bulk = Bulk::start(&lab.topology.endpoints(), &spec)?;
     std::thread::sleep(Duration::from_secs(2));
     if announced {
-        let told = lab.site.run(&["path", "leaving", "up0"]).unwrap();
+        let told = lab.site.run(&["path", "leaving", "up0"])?;
         assert!(told.status.success(), "{told:?}");
         std::thread::sleep(Duration::from_millis(400));
     }
-    lab.topology.cut(0, Cut::Blackhole).unwrap();
+    lab.topology.cut(0, Cut::Blackhole)?;
     std::thread::sleep(Duration::from_secs(4));
     let back = Instant::now();
-    lab.topology.restore(0, Cut::Blackhole).unwrap();
-    let report = whole(bulk.finish().unwrap()).unwrap();
-    let back = back - report.begin.unwrap();
+    lab.topology.restore(0, Cut::Blackhole)?;
+    let report = whole(bulk.finish()?)?;
+    let back = back - report.begin.context("it began")?;
     for flow in &report.flows {
         let across = |(from, to): &&(Duration, Duration)| *from < back && *to > back;
-        let (_, to) = flow.pauses.iter().find(across).expect("a pause");
+        let (_, to) = flow.pauses.iter().find(across).context("no pause")?;
         let idle = *to - back;
         assert!(idle < SOON, "{direction:?}: {idle:?}; {}", lab.explain());
     }
@@ -55,10 +55,11 @@ fn through_an_outage(lab: &Lab, direction: Direction, announced: bool) {
         Direction::Download => &lab.hub,
         Direction::Upload => &lab.site,
     };
-    let status = sending.status().unwrap();
+    let status = sending.status()?;
     let tunnel = &status.tunnels[0];
     assert!(tunnel.freeze_stopped >= 2, "{}", lab.explain());
     assert_eq!(tunnel.freeze_resets, 0, "{}", lab.explain());
+    Ok(())
 }
 
 #[test]
@@ -67,7 +68,7 @@ fn an_announced_outage_stops_senders_at_both_ends_and_lets_them_go_after_it() {
         return;
     }
     for direction in [Direction::Download, Direction::Upload] {
-        through_an_outage(&lab("planned", "planned"), direction, true);
+        through_an_outage(&lab("planned", "planned").unwrap(), direction, true).unwrap();
     }
 }
 
@@ -77,6 +78,6 @@ fn custody_loses_no_byte_either_way() {
         return;
     }
     for direction in [Direction::Download, Direction::Upload] {
-        through_an_outage(&lab("custody", "custody"), direction, false);
+        through_an_outage(&lab("custody", "custody").unwrap(), direction, false).unwrap();
     }
 }

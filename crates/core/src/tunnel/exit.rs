@@ -169,7 +169,7 @@ impl Tunnel {
         path.arrivals
             .on_packet(now, stamp.path_seq, stamp.sent_at.bits(), length);
         self.exit.reorder.on_path_heard(now, id, stamp);
-        let awaited = self.freezer.is_frozen();
+        let awaited = self.freezer.frozen_since();
         if self.paths.on_heard(now, id, awaited) {
             self.freezer.on_back(now);
         }

@@ -40,14 +40,16 @@ impl Paths {
     /// while, that is the first sign that this one is back: the acknowledgement of a probe takes a
     /// whole round trip, and the peer's probe half of one.
     ///
-    /// While the announced end of the last path is awaited it is probed all the time, so that less silence
-    /// means that it has ended and begun again; true then.
-    pub fn on_heard(&mut self, now: Instant, id: PathId, awaited: bool) -> bool {
+    /// While the announced end of the last path is awaited, since then, both ends probe it all the time. Once
+    /// their probes have crossed, less silence means that it has ended and begun again; true then.
+    pub fn on_heard(&mut self, now: Instant, id: PathId, awaited: Option<Instant>) -> bool {
         let Some(path) = self.map.get_mut(id) else {
             return false;
         };
-        let silence = now.since(std::mem::replace(&mut path.heard_at, now));
-        if awaited && !path.usable() && silence >= AWAITED_SILENCE && !self.all_down() {
+        let heard_before = std::mem::replace(&mut path.heard_at, now);
+        let silence = now.since(heard_before);
+        let crossed = awaited.is_some_and(|since| heard_before >= since + path.snapshot.srtt);
+        if crossed && !path.usable() && silence >= AWAITED_SILENCE && !self.all_down() {
             if let Some(path) = self.map.get_mut(id) {
                 path.excused_at = now;
                 path.peer_suspect = None;

@@ -23,7 +23,7 @@ const IDLE: Duration = Duration::from_secs(300);
 /// How long the receiver's next acknowledgement is awaited before what it misses is sent again.
 const RESEND: Duration = Duration::from_millis(300);
 /// Most packets of a connection that are sent again at once.
-const RESEND_MAX: usize = 32;
+const RESEND_MAX: usize = 256;
 
 /// All connections that are followed, by the flow of the data.
 #[derive(Debug, Default)]
@@ -43,6 +43,8 @@ struct Flow {
     shifts: [Option<Option<u8>>; 2],
     /// What the host has acknowledged: what a segment to it is numbered.
     host_ack: u32,
+    /// Its newest timestamp.
+    host_time: Option<u32>,
     /// The newest acknowledgement of the receiver.
     last: Option<Last>,
     /// What it has not acknowledged, from `start` to `next` without a hole.
@@ -75,6 +77,19 @@ struct Kept {
     packet: Bytes,
     checksum_partial: bool,
     timestamp: Option<u32>,
+}
+
+impl Kept {
+    /// The packet with the host's newest timestamp. The receiver may have seen that one in a
+    /// retransmission, and would then drop an older one for ever (PAWS, RFC 7323 §5.3).
+    fn stamped(&self, time: Option<u32>) -> Bytes {
+        let (Some(time), Some(segment)) = (time, Segment::parse(&self.packet)) else {
+            return self.packet.clone();
+        };
+        let mut packet = BytesMut::from(&self.packet[..]);
+        segment.set_timestamp(&mut packet, time, self.checksum_partial);
+        packet.freeze()
+    }
 }
 
 /// What becomes of a packet of the host's.
@@ -136,6 +151,8 @@ impl Custody {
         };
         flow.touched = now;
         flow.host_ack = segment.ack;
+        let time = segment.timestamps(ip).map(|(value, _)| value);
+        flow.host_time = time.or(flow.host_time);
         let room = room.min(self.limits.flow_bytes_max.saturating_sub(flow.bytes));
         self.bytes -= flow.bytes;
         flow.keep(&segment, ip, checksum_partial, room);
@@ -220,7 +237,8 @@ impl Custody {
                 flow.progress = now;
                 let promised = flow.kept.iter().filter(|kept| !before(to, kept.end));
                 let first = promised.take(RESEND_MAX);
-                again.extend(first.map(|kept| (kept.packet.clone(), kept.checksum_partial)));
+                let time = flow.host_time;
+                again.extend(first.map(|kept| (kept.stamped(time), kept.checksum_partial)));
             }
         }
         for key in late {
@@ -279,6 +297,7 @@ impl Flow {
         Self {
             shifts: [None; 2],
             host_ack: 0,
+            host_time: None,
             last: None,
             kept: VecDeque::new(),
             bytes: 0,

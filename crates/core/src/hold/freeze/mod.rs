@@ -145,7 +145,15 @@ impl Freezer {
 
     /// Whether senders are told to stop because of an announcement.
     pub const fn is_frozen(&self) -> bool {
-        matches!(self.state, State::Frozen(_))
+        self.frozen_since().is_some()
+    }
+
+    /// Since when they are.
+    pub const fn frozen_since(&self) -> Option<Instant> {
+        match self.state {
+            State::Frozen(since) => Some(since),
+            State::Open | State::Spent => None,
+        }
     }
 
     /// Whether it is time to ask the paths for a sign of life.

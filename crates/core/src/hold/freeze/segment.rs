@@ -117,12 +117,25 @@ impl Segment {
         };
         let length = usize::from(ip[at + 1]).min(self.data - at);
         for offset in at..at + length {
-            // Options need not begin at an even offset, the words of the checksum do.
-            let word = offset - (offset - self.tcp) % 2;
-            let mut pair = [ip[word], ip[word + 1]];
-            pair[offset - word] = OPTION_NOP;
-            self.set_word(ip, word, u16::from_be_bytes(pair), partial);
+            self.set_byte(ip, offset, OPTION_NOP, partial);
         }
+    }
+
+    /// Changes the timestamp value, if there is one.
+    pub fn set_timestamp(&self, ip: &mut [u8], value: u32, partial: bool) {
+        if let Some(at) = self.option(ip, OPTION_TIMESTAMPS, 10) {
+            for (offset, byte) in (at + 2..).zip(value.to_be_bytes()) {
+                self.set_byte(ip, offset, byte, partial);
+            }
+        }
+    }
+
+    /// Options need not begin at an even offset, the words of the checksum do.
+    fn set_byte(&self, ip: &mut [u8], at: usize, byte: u8, partial: bool) {
+        let word = at - (at - self.tcp) % 2;
+        let mut pair = [ip[word], ip[word + 1]];
+        pair[at - word] = byte;
+        self.set_word(ip, word, u16::from_be_bytes(pair), partial);
     }
 
     fn set_word(&self, ip: &mut [u8], at: usize, new: u16, partial: bool) {
