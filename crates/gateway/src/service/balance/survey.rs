@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 use super::gauge::Reading;
 use super::health::Health;
 use super::marks::{self, OWN};
-use super::members::{FAMILIES, Family, Member};
+use super::members::{FAMILIES, Family, Member, Way};
 use crate::config::balance::{CapacityProbe, ProbeConfig};
 
 /// How often an uplink is probed that has been: 7 MB a day in each direction, if it is always idle.
@@ -48,11 +48,39 @@ pub struct Survey {
 
 #[derive(Debug)]
 struct Surveyed {
-    /// Name and index of the interface, and the ways out: another of any is another line.
-    line: (String, u32, [Option<super::members::Way>; 2]),
+    line: Line,
     estimates: train::Estimates,
     series: u32,
     due: Instant,
+}
+
+impl Surveyed {
+    fn new(line: Line, now: Instant) -> Self {
+        Self {
+            line,
+            estimates: train::Estimates::default(),
+            series: 0,
+            due: now,
+        }
+    }
+}
+
+/// What tells one line from another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Line {
+    name: String,
+    /// Index of the interface and ways out. None where bytes cost: a modem that dials again and again is
+    /// not to be probed anew each time.
+    rest: Option<(u32, [Option<Way>; 2])>,
+}
+
+impl Line {
+    fn of(member: &Member) -> Self {
+        Self {
+            name: member.name.clone(),
+            rest: (!member.metered).then_some((member.ifindex, member.ways)),
+        }
+    }
 }
 
 /// The end of a series.
@@ -141,22 +169,17 @@ impl Survey {
         });
     }
 
-    /// Keeps what is known of lines that are the same, and nothing else.
+    /// Keeps what is known of lines that are the same, also while they are away, and nothing else.
     fn follow(&mut self, now: Instant, members: &[Member]) {
-        let line = |member: &Member| (member.name.clone(), member.ifindex, member.ways);
-        let present = || members.iter().filter(|member| member.present);
         self.uplinks.retain(|number, uplink| {
-            present().any(|member| member.number == *number && line(member) == uplink.line)
+            let member = members.iter().find(|member| member.number == *number);
+            member.is_some_and(|member| Line::of(member) == uplink.line)
         });
-        for member in present() {
+        for member in members.iter().filter(|member| member.present) {
+            let line = Line::of(member);
             self.uplinks
                 .entry(member.number)
-                .or_insert_with(|| Surveyed {
-                    line: line(member),
-                    estimates: train::Estimates::default(),
-                    series: 0,
-                    due: now,
-                });
+                .or_insert_with(|| Surveyed::new(line, now));
         }
     }
 
@@ -215,7 +238,41 @@ fn series(
 
 #[cfg(test)]
 mod tests {
+    use super::super::members::tests::config;
     use super::*;
+
+    #[test]
+    fn a_modem_that_dials_again_costs_nothing_anew_and_another_line_is_probed() {
+        let survey = |metered| {
+            let mut member = Member {
+                number: 1,
+                name: "wwan0".to_owned(),
+                ifindex: 7,
+                present: true,
+                ways: [None, None],
+                held: Vec::new(),
+                weight: None,
+                metered,
+                standby: false,
+                rank: 0,
+                dns: Vec::new(),
+            };
+            let mut survey = Survey::new(&config("").probe);
+            survey.follow(Instant::ZERO, std::slice::from_ref(&member));
+            for _ in 0..train::FIRST {
+                let rate = Some(Rate::from_bits_per_sec(9));
+                survey.take(&Done { number: 1, rate });
+            }
+            member.present = false;
+            survey.follow(Instant::ZERO, std::slice::from_ref(&member));
+            let away = survey.estimate(1).is_some();
+            (member.present, member.ifindex) = (true, 8);
+            survey.follow(Instant::ZERO, std::slice::from_ref(&member));
+            (away, survey.estimate(1).is_some())
+        };
+        assert_eq!(survey(true), (true, true));
+        assert_eq!(survey(false), (true, false));
+    }
 
     #[test]
     fn metered_uplinks_are_probed_a_few_times_a_day() {
