@@ -1,6 +1,7 @@
 //! The entry: binds the heads of flows to paths, late, and writes their headers.
 
 use super::copies::{self, Openings};
+use super::fragment::PIECE_MIN;
 use super::load::Load;
 use super::paths::{Path, Paths};
 use super::repair::Again;
@@ -341,6 +342,3 @@ fn emit(
         offset = end;
     }
 }
-
-/// Smallest piece worth a datagram; QUIC guarantees far more (RFC 9000 §14).
-const PIECE_MIN: usize = 512;

@@ -1,10 +1,13 @@
-//! Puts inner packets together that did not fit a path whole.
+//! Puts inner packets together that did not fit a path whole, and takes apart what no longer fits.
 //!
 //! Bounded in number and time; the oldest gives way. Pieces may come in any order and twice.
 
 use bytes::{Bytes, BytesMut};
 use ropewalk_types::{Duration, Instant};
-use ropewalk_wire::{DataHeader, FragmentHeader};
+use ropewalk_wire::{DataHeader, Datagram, FRAGMENT_HEADER, FragmentHeader};
+
+/// Smallest piece worth a datagram; QUIC guarantees far more (RFC 9000 §14).
+pub(super) const PIECE_MIN: usize = 512;
 
 /// Inner packets under reassembly at once.
 pub(super) const PARTIAL_MAX: usize = 64;
@@ -12,6 +15,43 @@ pub(super) const PARTIAL_MAX: usize = 64;
 const PIECES_MAX: usize = 128;
 /// How long a packet may stay incomplete.
 const LIFETIME: Duration = Duration::from_secs(1);
+
+/// Takes a packet or piece that was sent before apart into datagrams of at most `room` bytes, each with
+/// the header of the whole; nothing when it is neither, fits, or the pieces would be too small.
+pub(super) fn split(datagram: &Bytes, room: usize) -> Vec<Bytes> {
+    let (header, first, total, at) = match Datagram::parse(datagram) {
+        Ok(Datagram::Data { header, at }) => (header, 0, datagram.len() - at, at),
+        Ok(Datagram::Fragment {
+            header,
+            fragment,
+            at,
+        }) => (
+            header,
+            usize::from(fragment.offset),
+            usize::from(fragment.total),
+            at,
+        ),
+        _ => return Vec::new(),
+    };
+    if room < FRAGMENT_HEADER + PIECE_MIN || datagram.len() <= room {
+        return Vec::new();
+    }
+    let piece_max = room - FRAGMENT_HEADER;
+    let pieces = datagram[at..].chunks(piece_max).enumerate();
+    let written = pieces.map(|(index, piece)| {
+        let fragment = FragmentHeader {
+            offset: u16::try_from(first + index * piece_max).unwrap_or(u16::MAX),
+            total: u16::try_from(total).unwrap_or(u16::MAX),
+        };
+        let mut front = [0; FRAGMENT_HEADER];
+        header.emit_fragment(&fragment, &mut front);
+        let mut datagram = BytesMut::with_capacity(FRAGMENT_HEADER + piece.len());
+        datagram.extend_from_slice(&front);
+        datagram.extend_from_slice(piece);
+        datagram.freeze()
+    });
+    written.collect()
+}
 
 #[derive(Debug)]
 struct Partial {
@@ -97,5 +137,49 @@ impl Reassembly {
         self.partial.retain(|p| p.deadline > now);
         let expired = (before - self.partial.len()) as u64;
         expired + std::mem::take(&mut self.dropped)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ropewalk_wire::DATA_HEADER;
+
+    #[test]
+    fn what_is_split_twice_is_put_together_again() {
+        let header = DataHeader {
+            checksum_partial: true,
+            ordered: true,
+            flow: 7,
+            flow_seq: 9,
+            ..DataHeader::default()
+        };
+        let inner: Vec<u8> = (0..3_000_u32).map(|n| n.to_le_bytes()[0]).collect();
+        let mut whole = vec![0; DATA_HEADER];
+        header.emit((&mut whole[..]).try_into().expect("a header"));
+        whole.extend_from_slice(&inner);
+        let once = split(&whole.into(), 1_400);
+        let twice: Vec<Bytes> = once.iter().flat_map(|piece| split(piece, 800)).collect();
+        // The last one fits.
+        assert_eq!((once.len(), twice.len()), (3, 4));
+        assert!(twice.iter().all(|piece| piece.len() <= 800));
+        assert!(split(&twice[0], 800).is_empty(), "it fits");
+        assert!(split(&once[0], 100).is_empty(), "pieces too small");
+        let mut reassembly = Reassembly::default();
+        let mut complete = Vec::new();
+        for piece in once[2..].iter().chain(twice.iter().rev()) {
+            let Ok(Datagram::Fragment {
+                header: of_piece,
+                fragment,
+                at,
+            }) = Datagram::parse(piece)
+            else {
+                panic!("not a piece");
+            };
+            assert_eq!(of_piece, header);
+            let piece = &piece[at..];
+            complete.extend(reassembly.insert(Instant::ZERO, &header, fragment, piece));
+        }
+        assert_eq!(complete, [Bytes::from(inner)]);
     }
 }

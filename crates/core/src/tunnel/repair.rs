@@ -2,7 +2,7 @@
 //! here, ahead of everything that waits.
 
 use super::paths::Paths;
-use super::{Outgoing, Tunnel};
+use super::{Outgoing, Tunnel, fragment};
 use crate::path::PathView;
 use crate::repair::Sent;
 use crate::schedule::PathSet;
@@ -94,7 +94,7 @@ pub(super) struct Again {
     later: VecDeque<(Instant, Waiting)>,
     /// Datagrams sent again since the start.
     pub sent: u64,
-    /// Datagrams given up: too many waited, or no path takes one of that size any more.
+    /// Datagrams given up: too many waited, or no path takes even a piece of it.
     pub dropped: u64,
     /// Combinations sent.
     pub coded: u64,
@@ -149,6 +149,29 @@ impl Again {
         self.push_back(Waiting::new(sent, What::Combination(path), 1));
     }
 
+    /// Puts pieces of what waits first in its place; each goes in as many copies as it would have.
+    fn replace_first(&mut self, pieces: Vec<Bytes>) {
+        let Some(Waiting {
+            sent, what, left, ..
+        }) = self.waiting.pop_front()
+        else {
+            return;
+        };
+        for datagram in pieces.into_iter().rev() {
+            let sent = Sent {
+                datagram,
+                copy: None,
+                ..sent.clone()
+            };
+            self.waiting.push_front(Waiting {
+                sent,
+                what,
+                left,
+                last: None,
+            });
+        }
+    }
+
     fn push_back(&mut self, waiting: Waiting) {
         if self.len() >= AGAIN_MAX {
             let copy = || self.later.pop_front().map(|(_, copy)| copy);
@@ -171,10 +194,20 @@ impl Again {
         for (_, copy) in self.later.drain(..due).rev() {
             self.waiting.push_front(copy);
         }
+        let most = views.iter().map(room).max().unwrap_or(0);
         while let Some(next) = self.waiting.front_mut() {
+            // A path that loses may be taken for one that takes less for a while.
+            let pieces = match next.what {
+                What::Combination(_) => Vec::new(),
+                What::Lost(_) | What::Doubtful => fragment::split(&next.sent.datagram, most),
+            };
+            if !pieces.is_empty() {
+                self.replace_first(pieces);
+                continue;
+            }
             let stale = next.is_combination() && now.since(next.sent.at) > CODED_AGE_MAX;
             let bytes = next.sent.datagram.len() as u64;
-            let fits = |view: &PathView| bytes <= (DATA_HEADER + view.payload_max) as u64;
+            let fits = |view: &PathView| bytes <= room(view) as u64;
             let possible = !stale && views.iter().any(fits);
             let first = next.last.is_none();
             let (mut taken, mut last, mut refused) = (PathSet::default(), None, false);
@@ -217,6 +250,11 @@ impl Again {
             }
         }
     }
+}
+
+/// Bytes of the largest datagram that a path takes.
+const fn room(view: &PathView) -> usize {
+    DATA_HEADER + view.payload_max
 }
 
 /// How much later than one copy another one follows on the same path.

@@ -265,6 +265,24 @@ fn losses_are_repaired_in_order_though_questions_and_repairs_are_lost_too() {
 }
 
 #[test]
+fn what_was_lost_is_sent_again_in_pieces_where_it_no_longer_fits() {
+    let mut pair = Pair::new(SchedulerKind::Auto, 1, vec![Link::new(16, 25)]);
+    pair.links[0].loses_every = 20;
+    for packet in 0..1_000 {
+        // A path that loses may be taken for one that takes less, for a while.
+        pair.links[0].max_datagram = if packet % 100 < 50 { 1_400 } else { 700 };
+        offer_segment(&mut pair);
+        pair.step(Duration::from_micros(1_500));
+    }
+    pair.links[0].max_datagram = 1_400;
+    pair.run(Duration::from_secs(1));
+    let numbers = pair.numbers();
+    assert!(numbers.is_sorted());
+    assert_eq!(numbers.len(), 1_000);
+    assert_eq!(pair.a.stats().repairs_dropped, 0);
+}
+
+#[test]
 fn what_a_cut_path_swallowed_is_sent_over_the_other() {
     let mut pair = Pair::new(SchedulerKind::LowRtt, 1, uneven());
     for packet in 0..1_000 {
