@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from ropewalk.sdn import resolution
 from ropewalk.sdn.api import ask
 from ropewalk.sdn.config import Config
 from ropewalk.sdn.copies import loader
@@ -23,6 +25,8 @@ from ropewalk.sdn.host import ovs
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: run `make test` as root")
 
 ENDS = {"a": (1, 2), "b": (2, 1)}
+FAR = ("10.99.0.2", "fd99::2")
+FAMILIES = pytest.mark.parametrize("far", FAR)
 
 
 class Pair:
@@ -37,6 +41,8 @@ class Pair:
         # What the machine had before must be there again afterwards.
         run("ip", "-n", self.space("a"), "addr", "add", "10.0.0.1/24", "dev", "w0")
         run("ip", "-n", self.space("a"), "route", "add", "198.51.100.0/24", "via", "10.0.0.2")
+        run("ip", "-n", self.space("a"), "addr", "add", "fd00::1/64", "dev", "w0", "nodad")
+        run("ip", "-n", self.space("a"), "route", "add", "2001:db8:9::/48", "via", "fd00::2")
         self.before = self.settings()
         self.configs: dict[str, Config] = {}
         self.controllers = {}
@@ -59,14 +65,16 @@ class Pair:
     def configure(self, end: str, bicast: str) -> Config:
         own, other = ENDS[end]
         uplinks = "".join(
-            f'[[uplink]]\nname = "w{number}"\naddress = "10.{number}.0.{own}/24"\n'
-            f'peer = "10.{number}.0.{other}"\n'
+            f'[[uplink]]\nname = "w{number}"\n'
+            f'address = ["10.{number}.0.{own}/24", "fd0{number}::{own}/64"]\n'
+            f'peer = ["10.{number}.0.{other}", "fd0{number}::{other}"]\n'
             for number in range(3)
         )
         return self.machines[end].configure(
             f'mode = "bicast"\n[bridge]\nname = "{end}br"\ndatabase = "DATABASE"\n'
-            f'[application]\nnamespace = "{self.hosts[end]}"\naddress = "10.99.0.{own}/24"\n'
-            f'peer = "10.99.0.{other}"\n{uplinks}[bicast]\n{bicast}\n'
+            f'[application]\nnamespace = "{self.hosts[end]}"\ncongestion_control = "reno"\n'
+            f'address = ["10.99.0.{own}/24", "fd99::{own}/64"]\n'
+            f'peer = ["10.99.0.{other}", "fd99::{other}"]\n{uplinks}[bicast]\n{bicast}\n'
         )
 
     def restart(self, end: str, bicast: str) -> None:
@@ -74,9 +82,9 @@ class Pair:
         self.configs[end] = self.configure(end, bicast)
         self.controllers[end] = self.machines[end].control(self.configs[end])
 
-    def ping(self, *options: str, count: int = 5) -> tuple[int, int]:
+    def ping(self, *options: str, count: int = 5, to: str = "10.99.0.2") -> tuple[int, int]:
         """Answers and copies of answers."""
-        words = ["ping", "-c", str(count), "-i", "0.1", "-W", "1", *options, "10.99.0.2"]
+        words = ["ping", "-c", str(count), "-i", "0.1", "-W", "1", *options, to]
         text = run("ip", "netns", "exec", self.hosts["a"], *words)
         received = re.search(r"(\d+) received", text)
         copies = re.search(r"\+(\d+) duplicates", text)
@@ -91,11 +99,24 @@ class Pair:
             for line in machine.run("ethtool", "-k", f"w{number}").splitlines()
             if "generic-receive" in line
         )
-        route = machine.run("ip", "route")
-        return machine.run("ip", "-4", "-br", "addr") + route + gro
+        route = machine.run("ip", "route") + machine.run(
+            "ip", "-6", "route", "show", "proto", "boot"
+        )
+        addresses = machine.run("ip", "-br", "addr", "show", "scope", "global")
+        return addresses + route + gro
 
     def counters(self, end: str) -> dict[str, int]:
         return dict(ask(self.configs[end].socket)["counters"])
+
+
+BALANCED = pytest.mark.parametrize(
+    ("server", "ways"),
+    [
+        (balance_ovs.SERVER, ("10.1.0.2", "10.2.0.2")),
+        (balance_ovs.SERVER_IPV6, ("fd01::2", "fd02::2")),
+    ],
+    ids=["ipv4", "ipv6"],
+)
 
 
 @pytest.fixture(scope="module")
@@ -115,19 +136,36 @@ def bench() -> Iterator[balance_ovs.Bench]:
         yield balance_ovs.Bench(lab)
 
 
-def test_each_packet_goes_over_two_of_three_paths_both_ways(pair: Pair) -> None:
+@FAMILIES
+def test_each_packet_goes_over_two_of_three_paths_both_ways(pair: Pair, far: str) -> None:
     # The last answer ends ping before its copies come: each of the others comes four times.
-    assert pair.ping(count=5) == (5, 4 * 3)
+    assert pair.ping(count=5, to=far) == (5, 4 * 3)
 
 
-def test_copies_are_removed_in_front_of_the_application(pair: Pair) -> None:
+def test_neighbours_of_the_bridge_are_answered_by_the_switch_alone(pair: Pair) -> None:
+    stop(pair.controllers["a"])
+    try:
+        for space, device in ((pair.hosts["a"], "ropeapp0"),):
+            run("ip", "-n", space, "neigh", "flush", "dev", device)
+        for far in FAR:
+            assert pair.ping(to=far)[0] == 5
+        shown = run("ip", "-n", pair.hosts["a"], "neigh", "show", "dev", "ropeapp0")
+        assert shown.count("02:72:6f:70:65:01") == 2, shown
+    finally:
+        pair.controllers["a"] = pair.machines["a"].control(pair.configs["a"])
+
+
+@FAMILIES
+def test_copies_are_removed_in_front_of_the_application(pair: Pair, far: str) -> None:
     try:
         for end in ENDS:
             for command in loader.commands(
                 pair.hosts[end], "ropeapp0", pair.machines[end].directory
             ):
                 run(*command)
-        assert pair.ping(count=10) == (10, 0)
+        assert pair.ping(count=10, to=far) == (10, 0)
+        # What is sent again is no copy, even where nothing tells it from what was sent before.
+        assert _repeated(pair, far) == 5
     finally:
         for host in pair.hosts.values():
             with contextlib.suppress(LabError):
@@ -137,7 +175,8 @@ def test_copies_are_removed_in_front_of_the_application(pair: Pair) -> None:
 def test_traffic_goes_on_without_a_controller_and_a_new_one_changes_nothing(pair: Pair) -> None:
     pair.controllers["a"].kill()
     pair.controllers["a"].wait()
-    assert pair.ping()[0] == 5
+    for far in FAR:
+        assert pair.ping(to=far)[0] == 5
     pair.controllers["a"] = pair.machines["a"].control(pair.configs["a"])
     time.sleep(0.3)
     counters = pair.counters("a")
@@ -162,8 +201,9 @@ def test_only_small_packets_or_chosen_flows_are_copied(pair: Pair) -> None:
     try:
         for end in ENDS:
             pair.restart(end, "copies = 2\npacket_bytes_max = 300")
-        assert pair.ping("-s", "100") == (5, 4 * 3)
-        assert pair.ping("-s", "1000") == (5, 0)
+        for far in FAR:
+            assert pair.ping("-s", "100", to=far) == (5, 4 * 3)
+            assert pair.ping("-s", "1000", to=far) == (5, 0)
         for end in ENDS:
             pair.restart(end, 'copies = 2\n[[bicast.flow]]\nprotocol = "tcp"\nport = 1194')
         assert pair.ping("-s", "100") == (5, 0)
@@ -171,6 +211,51 @@ def test_only_small_packets_or_chosen_flows_are_copied(pair: Pair) -> None:
     finally:
         for end in ENDS:
             pair.restart(end, "copies = 2")
+
+
+def test_copies_begin_with_measured_losses_and_end_without(pair: Pair) -> None:
+    by_loss = 'copies = 2\nwhen = "loss"\nloss_on_percent = 8\nloss_off_percent = 2\n'
+    nft = ["nft"]
+    lossy = "add table netdev lossy; add chain netdev lossy c "
+    lossy += "{ type filter hook egress device w0 priority 0; }; "
+    lossy += "add rule netdev lossy c numgen random mod 100 < 20 drop"
+    machine = pair.machines["b"]
+    try:
+        for end in ENDS:
+            pair.restart(end, by_loss + "[probe]\ninterval_ms = 50\n")
+        wait(lambda: all(_used(pair, "w0")), "the path is not used")
+        assert pair.ping() == (5, 0)
+        machine.run(*nft, lossy)
+        wait(lambda: all(_copying(pair)), "nobody copies although packets are lost", 20)
+        answers, copies = pair.ping(count=20)
+        assert answers >= 19
+        assert copies > 20
+        machine.run(*nft, "delete table netdev lossy")
+        wait(lambda: not any(_copying(pair)), "somebody copies although nothing is lost", 20)
+        assert pair.ping() == (5, 0)
+    finally:
+        with contextlib.suppress(LabError):
+            machine.run(*nft, "delete table netdev lossy")
+        for end in ENDS:
+            pair.restart(end, "copies = 2")
+
+
+def test_a_flood_from_one_neighbour_does_not_take_the_other_paths_away(pair: Pair) -> None:
+    wait(lambda: all(_used(pair, "w1")), "the path is not used")
+    began = pair.counters("a")["packets_in"]
+    # Answers that nobody asked for, to the bridge's own address.
+    frame = resolution.arp(
+        resolution.ARP_REPLY, "0a:00:00:00:00:66", "10.0.0.2", "10.0.0.1", "0a:00:00:00:00:67"
+    )
+    flood = ["ip", "netns", "exec", pair.space("b"), sys.executable, "-c", _FLOOD, frame.hex(), "3"]
+    sent = int(run(*flood))
+    told = pair.counters("a")["packets_in"] - began
+    assert sent > 20_000
+    assert told < 5 * ovs.PACKETS_PER_S_MAX
+    assert all(_used(pair, "w1"))
+    assert all(_used(pair, "w2"))
+    wait(lambda: all(_used(pair, "w0")), "the path is not used again")
+    wait(lambda: pair.ping() == (5, 4 * 3), "copies do not come again")
 
 
 def test_somebody_elses_flows_and_groups_are_left_alone(pair: Pair) -> None:
@@ -186,13 +271,16 @@ def test_somebody_elses_flows_and_groups_are_left_alone(pair: Pair) -> None:
 def test_metrics_and_status_tell_the_same(pair: Pair) -> None:
     machine, config = pair.machines["a"], pair.configs["a"]
     status = json.loads(machine.command(config, "status", "--json"))
-    assert [row["usable"] for row in status["uplinks"]] == [True] * 3
+    assert [row["usable"] for row in status["uplinks"]] == [True] * 6
     assert "w0" in machine.command(config, "status")
+    for version in ("-4", "-6"):
+        route = run("ip", version, "-n", pair.hosts["a"], "route", "show", "dev", "ropeapp0")
+        assert "congctl reno" in route
     metrics = machine.run(
         "curl", "-s", "--unix-socket", str(config.socket), "http://localhost/metrics"
     )
     assert "ropewalk_sdn_connected 1" in metrics
-    assert 'ropewalk_sdn_uplink_usable{uplink="w0"} 1' in metrics
+    assert 'ropewalk_sdn_uplink_usable{uplink="w0",family="ipv6"} 1' in metrics
 
 
 def test_the_connection_can_be_by_tls_with_keys_of_both_ends(pair: Pair) -> None:
@@ -239,6 +327,19 @@ def test_setup_refuses_what_somebody_else_made_and_leaves_it(pair: Pair) -> None
         assert "w1" in machine.run("ip", "link", "show", "dev", "w1")
     finally:
         pair.configs["b"] = pair.configure("b", "copies = 2")
+    try:
+        path = pair.configure("b", "copies = 2").path
+        path.write_text(
+            path.read_text()
+            .replace('"bbr"', '"other"')
+            .replace('"reno"', '"none"\nport = "p9"')
+            .replace("namespace =", 'interface = "i9"\nnamespace =')
+        )
+        with pytest.raises(LabError, match="modprobe tcp_none"):
+            machine.run(sys.executable, "-m", "ropewalk.sdn", "--config", str(path), "setup",
+                        "--plan")  # fmt: skip
+    finally:
+        pair.configs["b"] = pair.configure("b", "copies = 2")
     with pytest.raises(LabError, match="exists and is not of this setup"):
         machine.command(pair.configs["b"], "setup", "--plan")
 
@@ -246,7 +347,8 @@ def test_setup_refuses_what_somebody_else_made_and_leaves_it(pair: Pair) -> None
 def test_setup_twice_is_no_error_and_teardown_restores_everything(pair: Pair) -> None:
     machine, config = pair.machines["a"], pair.configs["a"]
     assert "already" in machine.command(config, "setup")
-    assert "10.0.0.1" not in machine.run("ip", "-4", "-br", "addr", "show", "dev", "w0")
+    assert "UP" in machine.run("ip", "-br", "addr", "show", "dev", "w0")
+    assert "/" not in machine.run("ip", "-br", "addr", "show", "dev", "w0")
     machine.command(config, "teardown")
     assert pair.settings() == pair.before
     assert config.bridge.name not in _bridges(machine)
@@ -255,13 +357,17 @@ def test_setup_twice_is_no_error_and_teardown_restores_everything(pair: Pair) ->
     assert pair.ping()[0] == 5
 
 
-def test_new_flows_are_spread_by_weight_and_answered(bench: balance_ovs.Bench) -> None:
-    tcp = bench.traffic("connect", balance_ovs.SERVER, str(balance_ovs.PORT), "200")
-    assert tcp["by"] == {"10.1.0.2": 150, "10.2.0.2": 50}
-    udp = bench.traffic("flows", balance_ovs.SERVER, str(balance_ovs.PORT), "400", "200")
+@BALANCED
+def test_new_flows_are_spread_by_weight_and_answered(
+    bench: balance_ovs.Bench, server: str, ways: tuple[str, str]
+) -> None:
+    tcp = bench.traffic("connect", server, str(balance_ovs.PORT), "200")
+    assert tcp["by"] == {ways[0]: 150, ways[1]: 50}
+    udp = bench.traffic("flows", server, str(balance_ovs.PORT), "400", "200")
     assert udp["lost"] == 0
-    assert udp["by"]["10.1.0.2"] == pytest.approx(300, abs=12)
-    run("ip", "netns", "exec", bench.host, "ping", "-c2", "-W2", balance_ovs.SERVER)
+    assert udp["by"][ways[0]] == pytest.approx(300, abs=12)
+    run("ip", "netns", "exec", bench.host, "ping", "-c2", "-W2", server)
+    assert bench.status()["counters"]["refused_messages"] == 0
 
 
 def test_setup_sets_idle_times_and_refuses_zones_of_somebody_else(
@@ -280,8 +386,11 @@ def test_setup_sets_idle_times_and_refuses_zones_of_somebody_else(
         path.write_text(text)
 
 
-def test_a_killed_controller_is_not_noticed_by_a_connection(bench: balance_ovs.Bench) -> None:
-    row = balance_ovs.killed(bench, seconds=8, tries=1)
+@BALANCED
+def test_a_killed_controller_is_not_noticed_by_a_connection(
+    bench: balance_ovs.Bench, server: str, ways: tuple[str, str]
+) -> None:
+    row = balance_ovs.killed(bench, seconds=6, tries=1, server=server)
     assert row["steady"]["ended"] == "complete"
     assert row["steady"]["longest_s"] < 0.5
     assert row["new_while_away"] == 0
@@ -289,27 +398,86 @@ def test_a_killed_controller_is_not_noticed_by_a_connection(bench: balance_ovs.B
     assert row["flow_mods_after"] == 0
 
 
+@BALANCED
 def test_a_dead_uplink_resets_tcp_moves_udp_and_gets_nothing_new(
-    bench: balance_ovs.Bench,
+    bench: balance_ovs.Bench, server: str, ways: tuple[str, str]
 ) -> None:
-    row = balance_ovs.dies(bench, seconds=6)
-    assert row["new"]["by"] == {"10.2.0.2": 20}
+    row = balance_ovs.dies(bench, seconds=6, server=server)
+    assert row["new"]["by"] == {ways[1]: 20}
     for connection in row["tcp"]:
-        ended = "reset" if connection["address"] == "10.1.0.2" else "complete"
+        ended = "reset" if connection["address"] == ways[0] else "complete"
         assert connection["ended"] == ended
     assert any(connection["ended"] == "reset" for connection in row["tcp"])
     moved = [flow for flow in row["udp"] if len(flow["by"]) == 2]
     assert moved
     assert all(flow["ended"] == "complete" for flow in row["udp"])
-    assert row["again"] == {"10.1.0.2": 30, "10.2.0.2": 10}
+    assert row["again"] == {ways[0]: 30, ways[1]: 10}
 
 
-def test_the_switch_decides_alone_also_without_a_controller(bench: balance_ovs.Bench) -> None:
+def test_least_expected_finish_leaves_a_link_that_a_download_fills(
+    bench: balance_ovs.Bench,
+) -> None:
+    bench.restart("controller", "least-expected-finish", "rate_mbit = 25\n")
+    end = (balance_ovs.SERVER, str(balance_ovs.PORT))
+    # Equal and idle.
+    assert bench.traffic("connect", *end, "20")["by"] == {"10.1.0.2": 10, "10.2.0.2": 10}
+    load = bench.begin("flood", *end, "6")
+    wait(lambda: max(bench.status()["capacity_mbit"].values()) > 15, "no load was seen", 5)
+    rates = bench.status()["capacity_mbit"]
+    busy = max(rates, key=lambda name: rates[name])
+    row = bench.traffic("connect", *end, "20")
+    load.communicate(timeout=30)
+    free = {"u0": "10.2.0.2", "u1": "10.1.0.2"}[busy]
+    assert row["by"][free] >= 14, (rates, row)
+
+
+@BALANCED
+def test_the_switch_decides_alone_also_without_a_controller(
+    bench: balance_ovs.Bench, server: str, ways: tuple[str, str]
+) -> None:
     bench.restart("switch")
     stop(bench.controller)
-    row = bench.traffic("connect", balance_ovs.SERVER, str(balance_ovs.PORT), "100")
-    assert row["connected"] == 100
-    assert len(row["by"]) == 2
+    for load in (("connect", "400"), ("flows", "400", "200")):
+        what, *numbers = load
+        row = bench.traffic(what, server, str(balance_ovs.PORT), *numbers)
+        assert sum(row["by"].values()) == 400
+        # A hash: the deviation of 400 draws is 9 of 300.
+        assert row["by"][ways[0]] == pytest.approx(300, abs=40), what
+
+
+def _repeated(pair: Pair, far: str) -> int:
+    """How many of five equal datagrams arrive."""
+    command = ["ip", "netns", "exec"]
+    receiver = subprocess.Popen(
+        [*command, pair.hosts["b"], sys.executable, "-c", _RECEIVE, far],
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    wait(lambda: ":7777" in run(*command, pair.hosts["b"], "ss", "-Hlun"), "nobody listens")
+    run(*command, pair.hosts["a"], sys.executable, "-c", _SEND, far)
+    return int(receiver.communicate(timeout=20)[0])
+
+
+_RECEIVE = """
+import socket, sys
+family = socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET
+with socket.socket(family, socket.SOCK_DGRAM) as server:
+    server.bind((sys.argv[1], 7777))
+    server.settimeout(1)
+    count = 0
+    try:
+        while server.recv(100):
+            count += 1
+    except TimeoutError:
+        print(count)
+"""
+_SEND = """
+import socket, sys, time
+family = socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET
+with socket.socket(family, socket.SOCK_DGRAM) as client:
+    for _ in range(5):
+        client.sendto(b"the same", (sys.argv[1], 7777))
+        time.sleep(0.05)
+"""
 
 
 def _used(pair: Pair, name: str) -> list[bool]:
@@ -320,6 +488,25 @@ def _used(pair: Pair, name: str) -> list[bool]:
         for row in ask(pair.configs[end].socket)["uplinks"]
         if row["name"] == name
     ]
+
+
+def _copying(pair: Pair) -> list[bool]:
+    return [bool(ask(pair.configs[end].socket)["copying"]) for end in ENDS]
+
+
+_FLOOD = """
+import socket, sys, time
+with socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as port:
+    port.bind(("w0", 0))
+    frame, end, count = bytes.fromhex(sys.argv[1]), time.monotonic() + float(sys.argv[2]), 0
+    while time.monotonic() < end:
+        try:
+            port.send(frame)
+            count += 1
+        except OSError:
+            time.sleep(0.001)
+print(count)
+"""
 
 
 def _certificate(directory: Path, name: str) -> None:

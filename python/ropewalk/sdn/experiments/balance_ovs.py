@@ -27,7 +27,7 @@ from ropewalk.sdn.config import Config
 from ropewalk.sdn.experiments.machine import Lab, run, stop, wait
 
 PREFIX = "sdn-ba-"
-SERVER = "192.0.2.1"
+SERVER, SERVER_IPV6 = "192.0.2.1", "2001:db8:1::1"
 HOST = "10.98.0.2"
 PORT = 8080
 _TRAFFIC = str(Path(__file__).with_name("traffic.py"))
@@ -44,13 +44,16 @@ class Bench:
         self.network = lab.namespace("net")
         for number in range(2):
             self._uplink(number)
-        run("ip", "-n", self.network, "addr", "add", f"{SERVER}/32", "dev", "lo")
+        for server in (f"{SERVER}/32", f"{SERVER_IPV6}/128"):
+            run("ip", "-n", self.network, "addr", "add", server, "dev", "lo", *_unchecked(server))
         self.config = self.configure(decide, rule)
         self.machine.command(self.config, "setup")
         self.controller = self.machine.control(self.config)
-        for words in (("serve-tcp",), ("serve-udp", SERVER)):
-            lab.start(self.network, sys.executable, _TRAFFIC, *words, str(PORT), log="serve.log")
-        wait(lambda: str(PORT) in self._listening(), "the server did not start")
+        for what in ("serve-tcp", "serve-udp"):
+            for server in (SERVER, SERVER_IPV6):
+                words = (what, server, str(PORT))
+                lab.start(self.network, sys.executable, _TRAFFIC, *words, log="serve.log")
+        wait(lambda: self._listening().count(f":{PORT}") == 4, "a server did not start")
 
     def _uplink(self, number: int) -> None:
         name, space = f"u{number}", self.machine.namespace
@@ -59,26 +62,29 @@ class Bench:
         for end in (space, self.network):
             run("ip", "-n", end, "link", "set", name, "up")
             run("ip", "netns", "exec", end, "ethtool", "-K", name, "tx", "off")
-        run("ip", "-n", self.network, "addr", "add", f"10.{number + 1}.0.1/24", "dev", name)
+        for address in (f"10.{number + 1}.0.1/24", f"fd0{number + 1}::1/64"):
+            checked = _unchecked(address)
+            run("ip", "-n", self.network, "addr", "add", address, "dev", name, *checked)
 
-    def configure(self, decide: str, rule: str = "") -> Config:
+    def configure(self, decide: str, rule: str = "", rate: str = "") -> Config:
         """The configuration with a way to decide."""
         uplinks = "".join(
-            f'[[uplink]]\nname = "u{number}"\naddress = "10.{number + 1}.0.2/24"\n'
-            f'gateway = "10.{number + 1}.0.1"\nweight = {weight}\n'
+            f'[[uplink]]\nname = "u{number}"\n'
+            f'address = ["10.{number + 1}.0.2/24", "fd0{number + 1}::2/64"]\n'
+            f'gateway = ["10.{number + 1}.0.1", "fd0{number + 1}::1"]\nweight = {weight}\n{rate}'
             for number, weight in enumerate(WEIGHTS)
         )
         return self.machine.configure(
             'mode = "balance"\n[bridge]\nname = "balancebr"\ndatabase = "DATABASE"\n'
-            f'[application]\nnamespace = "{self.host}"\naddress = "{HOST}/24"\n'
-            f'gateway = "10.98.0.1"\n{uplinks}[balance]\ndecide = "{decide}"\n'
+            f'[application]\nnamespace = "{self.host}"\naddress = ["{HOST}/24", "fd98::2/64"]\n'
+            f'gateway = ["10.98.0.1", "fd98::1"]\n{uplinks}[balance]\ndecide = "{decide}"\n'
             + (f'rule = "{rule}"\n' if rule else "")
         )
 
-    def restart(self, decide: str) -> None:
+    def restart(self, decide: str, rule: str = "", rate: str = "") -> None:
         """The controller anew, with another way to decide."""
         stop(self.controller)
-        self.config = self.configure(decide)
+        self.config = self.configure(decide, rule, rate)
         self.controller = self.machine.control(self.config)
 
     def traffic(self, *arguments: str, seconds: float = 60) -> dict[str, Any]:
@@ -93,23 +99,30 @@ class Bench:
 
     def gateway(self, number: int, alive: bool) -> None:
         """Lets everything on an uplink vanish beyond its first hop, or not any more."""
-        rule = f"add table ip cut{number}; add chain ip cut{number} c "
+        rule = f"add table inet cut{number}; add chain inet cut{number} c "
         rule += "{ type filter hook prerouting priority -300; }; "
-        rule += f"add rule ip cut{number} c iifname u{number} drop"
+        found = "icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } accept"
+        rule += f"add rule inet cut{number} c {found}; "
+        rule += f"add rule inet cut{number} c iifname u{number} drop"
         nft = ["ip", "netns", "exec", self.network, "nft"]
-        run(*nft, f"delete table ip cut{number}" if alive else rule)
+        run(*nft, f"delete table inet cut{number}" if alive else rule)
 
     def status(self) -> dict[str, Any]:
         """The controller's report."""
         return ask(self.config.socket)
 
     def usable(self, name: str) -> bool:
-        """Whether the controller uses an uplink."""
-        rows = self.status()["uplinks"]
-        return any(row["name"] == name and row["usable"] for row in rows)
+        """Whether the controller uses an uplink, in both address families."""
+        rows = [row for row in self.status()["uplinks"] if row["name"] == name]
+        return all(row["usable"] for row in rows)
+
+    def given_up(self, name: str) -> bool:
+        """Whether the controller uses an uplink in no address family."""
+        rows = [row for row in self.status()["uplinks"] if row["name"] == name]
+        return not any(row["usable"] for row in rows)
 
     def _listening(self) -> str:
-        return run("ip", "netns", "exec", self.network, "ss", "-Hltn")
+        return run("ip", "netns", "exec", self.network, "ss", "-Hltun")
 
 
 def measure(bench: Bench) -> dict[str, Any]:
@@ -129,15 +142,15 @@ def measure(bench: Bench) -> dict[str, Any]:
     return rows
 
 
-def killed(bench: Bench, seconds: int = 15, tries: int = 3) -> dict[str, Any]:
+def killed(bench: Bench, seconds: int = 15, tries: int = 3, server: str = SERVER) -> dict[str, Any]:
     """A long connection and new ones while the controller is killed and started again."""
-    steady = bench.begin("steady", SERVER, str(PORT), str(seconds))
+    steady = bench.begin("steady", server, str(PORT), str(seconds))
     time.sleep(1)
     bench.controller.kill()
     bench.controller.wait()
-    during = bench.traffic("connect", SERVER, str(PORT), str(tries), "0.5")
+    during = bench.traffic("connect", server, str(PORT), str(tries), "0.5")
     bench.controller = bench.machine.control(bench.config)
-    after = bench.traffic("connect", SERVER, str(PORT), "20")
+    after = bench.traffic("connect", server, str(PORT), "20")
     out, _ = steady.communicate(timeout=60)
     return {
         "steady": json.loads(out),
@@ -147,17 +160,17 @@ def killed(bench: Bench, seconds: int = 15, tries: int = 3) -> dict[str, Any]:
     }
 
 
-def dies(bench: Bench, seconds: int = 12) -> dict[str, Any]:
+def dies(bench: Bench, seconds: int = 12, server: str = SERVER) -> dict[str, Any]:
     """Connections on an uplink that falls silent are reset, UDP moves, new flows avoid it."""
-    end = (SERVER, str(PORT), str(seconds))
+    end = (server, str(PORT), str(seconds))
     tcp = [bench.begin("steady", *end) for _ in range(4)]
     udp = [bench.begin("steady-udp", *end) for _ in range(4)]
     time.sleep(1)
     bench.gateway(0, alive=False)
     began = time.monotonic()
-    wait(lambda: not bench.usable("u0"), "the uplink was not given up", 20)
+    wait(lambda: bench.given_up("u0"), "the uplink was not given up", 20)
     noticed = time.monotonic() - began
-    new = bench.traffic("connect", SERVER, str(PORT), "20")
+    new = bench.traffic("connect", server, str(PORT), "20")
     ends = [json.loads(process.communicate(timeout=60)[0]) for process in (*tcp, *udp)]
     bench.gateway(0, alive=True)
     wait(lambda: bench.usable("u0"), "the uplink did not come back", 20)
@@ -167,8 +180,13 @@ def dies(bench: Bench, seconds: int = 12) -> dict[str, Any]:
         "tcp": ends[:4],
         "udp": ends[4:],
         "resets": bench.status()["resets"],
-        "again": bench.traffic("connect", SERVER, str(PORT), "40")["by"],
+        "again": bench.traffic("connect", server, str(PORT), "40")["by"],
     }
+
+
+def _unchecked(address: str) -> list[str]:
+    """An IPv6 address is used at once, without asking whether it is free."""
+    return ["nodad"] if ":" in address else []
 
 
 def main(arguments: list[str] | None = None) -> int:
