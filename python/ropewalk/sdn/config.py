@@ -17,9 +17,6 @@ UPLINKS_MAX = 16
 FLOWS_MAX = 15
 INTERFACE_NAME_MAX = 15
 """Characters of an interface name (IFNAMSIZ without its end)."""
-CONGESTION_CONTROL_NAME_MAX = 15
-"""Characters of a congestion control's name (TCP_CA_NAME_MAX without its end)."""
-
 PROTOCOLS = {"tcp": 6, "udp": 17, "icmp": 1, "esp": 50, "gre": 47}
 KINDS = ("tcp", "quic", "udp", "icmp")
 
@@ -81,8 +78,6 @@ class Application:
     namespace: str
     interface: str
     port: str
-    congestion_control: str
-    """Of the host's TCP connections over the bridge; "" for the system's."""
     hosts: tuple[Host, ...]
     """One for each address family."""
 
@@ -281,9 +276,6 @@ def _application(table: Table, mode: str) -> Application:
         namespace=table.text("namespace", ""),
         interface=interface,
         port=table.text("port", "ropesw0", length_max=INTERFACE_NAME_MAX),
-        congestion_control=table.text(
-            "congestion_control", "", length_max=CONGESTION_CONTROL_NAME_MAX
-        ),
         hosts=tuple(
             Host(address, fars[version])
             for version, address in addresses.items()

@@ -60,6 +60,8 @@ class Common:
     ports: Mapping[str, Port] = field(default_factory=dict)
     neighbours: Neighbours = field(default_factory=Neighbours)
     paths: Mapping[Key, Path] = field(default_factory=dict)
+    carrying: frozenset[Key] = frozenset()
+    """The ways that the installed program uses."""
 
 
 class Policy(Protocol[S]):
@@ -136,6 +138,16 @@ def usable(state: Common, version: int) -> list[Way]:
     return [
         way for way in state.config.ways if way.family.version == version and _usable(state, way)
     ]
+
+
+def installed(state: Common, program: Program, now_settled: bool) -> Common:
+    """The switch has a program now; `now_settled` when it is a whole one."""
+    state = replace(state, settled=now_settled, installed=program)
+    if not now_settled:
+        return state
+    return replace(
+        state, carrying=frozenset(way.key for way in state.config.ways if _usable(state, way))
+    )
 
 
 def _usable(state: Common, way: Way) -> bool:
@@ -306,7 +318,7 @@ def report(state: Common, now: float) -> dict[str, object]:
                 "name": way.uplink,
                 "family": way.family.name,
                 "address": way.ip,
-                "usable": _usable(state, way),
+                "usable": way.key in state.carrying,
                 "port_live": bool(port and port.live),
                 "gateway_mac": state.neighbours.mac(way.key),
                 "probes_alive": path.alive if path else None,

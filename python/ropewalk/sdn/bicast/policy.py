@@ -130,6 +130,5 @@ class Bicast:
         else:
             base = Program(frozenset(policy.base_flows(common) | program.probe_flows(common)))
             changes = difference(common.installed, base, add_only=True)
-        installed = apply(common.installed, changes)
-        common = replace(common, settled=settled, installed=installed)
+        common = policy.installed(common, apply(common.installed, changes), settled)
         return replace(state, common=common), [*changes, *messages]

@@ -52,7 +52,7 @@ struct {
 static void *(*lookup)(void *, const void *) = (void *)BPF_FUNC_map_lookup_elem;
 static long (*update)(void *, const void *, const void *, __u64) = (void *)BPF_FUNC_map_update_elem;
 static __u64 (*now)(void) = (void *)BPF_FUNC_ktime_get_ns;
-static long (*load)(const void *, __u32, void *, __u32) = (void *)BPF_FUNC_skb_load_bytes;
+static long (*load)(const void *, __u32, void *, __u64) = (void *)BPF_FUNC_skb_load_bytes;
 
 // Fills in what the IP header says; where the rest begins, 0 if it cannot be read.
 static __attribute__((always_inline)) __u32 read_header(struct __sk_buff *packet, struct fingerprint *key)
@@ -83,17 +83,19 @@ int remove_copies(struct __sk_buff *packet)
 {
     struct fingerprint key;
     __u8 path = 0;
-    __u32 start, length, zero = 0;
+    __u32 start, zero = 0;
+    __u64 length;
 
     __builtin_memset(&key, 0, sizeof(key));
     start = read_header(packet, &key);
     if (!start || load(packet, PATH_BYTE, &path, 1))
         return TC_ACT_OK;
-    length = packet->len - start;
-    // A shorter packet has what there is of it: its length is in the key.
-    if (packet->len > start && length >= PAYLOAD)
-        load(packet, start, key.payload, PAYLOAD);
-    else if (packet->len > start && length >= 1 && length < PAYLOAD)
+    // A shorter packet has what there is of it: its length is in the key. Wide, because the verifier
+    // follows bounds only where the compiler needs no conversions; below zero it is large.
+    length = (__u64)packet->len - start;
+    if (length > PAYLOAD)
+        length = PAYLOAD;
+    if (length)
         load(packet, start, key.payload, length);
 
     __u64 time = now();

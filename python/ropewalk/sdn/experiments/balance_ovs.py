@@ -144,13 +144,13 @@ def measure(bench: Bench) -> dict[str, Any]:
 
 def killed(bench: Bench, seconds: int = 15, tries: int = 3, server: str = SERVER) -> dict[str, Any]:
     """A long connection and new ones while the controller is killed and started again."""
-    steady = bench.begin("steady", server, str(PORT), str(seconds))
+    steady = bench.begin("steady", SERVER, str(PORT), str(seconds))
     time.sleep(1)
     bench.controller.kill()
     bench.controller.wait()
-    during = bench.traffic("connect", server, str(PORT), str(tries), "0.5")
+    during = bench.traffic("connect", SERVER, str(PORT), str(tries), "0.5")
     bench.controller = bench.machine.control(bench.config)
-    after = bench.traffic("connect", server, str(PORT), "20")
+    after = bench.traffic("connect", SERVER, str(PORT), "20")
     out, _ = steady.communicate(timeout=60)
     return {
         "steady": json.loads(out),
@@ -160,9 +160,9 @@ def killed(bench: Bench, seconds: int = 15, tries: int = 3, server: str = SERVER
     }
 
 
-def dies(bench: Bench, seconds: int = 12, server: str = SERVER) -> dict[str, Any]:
+def dies(bench: Bench, seconds: int = 12) -> dict[str, Any]:
     """Connections on an uplink that falls silent are reset, UDP moves, new flows avoid it."""
-    end = (server, str(PORT), str(seconds))
+    end = (SERVER, str(PORT), str(seconds))
     tcp = [bench.begin("steady", *end) for _ in range(4)]
     udp = [bench.begin("steady-udp", *end) for _ in range(4)]
     time.sleep(1)
@@ -170,7 +170,7 @@ def dies(bench: Bench, seconds: int = 12, server: str = SERVER) -> dict[str, Any
     began = time.monotonic()
     wait(lambda: bench.given_up("u0"), "the uplink was not given up", 20)
     noticed = time.monotonic() - began
-    new = bench.traffic("connect", server, str(PORT), "20")
+    new = bench.traffic("connect", SERVER, str(PORT), "20")
     ends = [json.loads(process.communicate(timeout=60)[0]) for process in (*tcp, *udp)]
     bench.gateway(0, alive=True)
     wait(lambda: bench.usable("u0"), "the uplink did not come back", 20)
@@ -180,7 +180,7 @@ def dies(bench: Bench, seconds: int = 12, server: str = SERVER) -> dict[str, Any
         "tcp": ends[:4],
         "udp": ends[4:],
         "resets": bench.status()["resets"],
-        "again": bench.traffic("connect", server, str(PORT), "40")["by"],
+        "again": bench.traffic("connect", SERVER, str(PORT), "40")["by"],
     }
 
 

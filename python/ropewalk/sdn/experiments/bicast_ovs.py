@@ -64,6 +64,8 @@ class Cell:
     loss_up: int
     loss_down: int
     run: int = 1
+    tunnel_queue: int = 0
+    """Packets that wait in front of OpenVPN at most; 0 for its own, 500."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ class Result:
     conditions: dict[str, Any]
 
 
-def cells(quick: bool, runs: int) -> list[Cell]:
+def cells(quick: bool, runs: int, tunnel_queue: int = 0) -> list[Cell]:
     """The runs; `quick` are those of the claims alone."""
     losses = LOSSES[-2:] if quick else LOSSES
     queues = QUEUES[-1:] if quick else QUEUES
@@ -97,7 +99,10 @@ def cells(quick: bool, runs: int) -> list[Cell]:
             POLICIES, numbers, ("reno", "bbr"), LOSSES[-2:]
         )
     ]
-    return sorted(grid if quick else grid + others, key=lambda cell: POLICIES.index(cell.policy))
+    chosen = [
+        replace(cell, tunnel_queue=tunnel_queue) for cell in (grid if quick else grid + others)
+    ]
+    return sorted(chosen, key=lambda cell: POLICIES.index(cell.policy))
 
 
 class Bench:
@@ -173,7 +178,7 @@ class Bench:
         for end, (_, other) in _ENDS.items():
             route = ["route", "replace", f"10.99.0.{other}", "dev", _INTERFACE]
             run("ip", "-n", self.hosts[end], *route, "congctl", cell.congestion)
-        with self._vpn():
+        with self._vpn(cell.tunnel_queue):
             for number in range(2):
                 self._tell(f"w{number}", f"set up loss {cell.loss_up}%")
                 self._tell(f"w{number}", f"set down loss {cell.loss_down}%")
@@ -239,7 +244,7 @@ class Bench:
         return result, pings
 
     @contextlib.contextmanager
-    def _vpn(self) -> Iterator[None]:
+    def _vpn(self, queue: int) -> Iterator[None]:
         ends = {
             "server": "--proto tcp4-server --local 10.99.0.2 --lport 1194 --tls-server --dh none "
             f"--ifconfig {_SERVER_INNER} {_CLIENT_INNER}",
@@ -254,6 +259,7 @@ class Bench:
                 command = ["openvpn", "--dev", _TUNNEL, "--dev-type", "tun", "--disable-dco"]
                 command += ["--connect-retry", "1", "1", "--data-ciphers", "AES-256-GCM"]
                 command += ["--cert", certificate, "--key", key, "--verb", "3"]
+                command += ["--txqueuelen", str(queue)] if queue else []
                 command += ["--peer-fingerprint", self.keys[other][2], *arguments.split()]
                 started.append(self.lab.start(self.hosts[end], *command, log=f"vpn-{end}.log"))
             wait(lambda: _answers(self.hosts["client"]), "OpenVPN did not connect", 30)
@@ -349,6 +355,8 @@ def claims(results: list[Result]) -> list[Claim]:
         )
         name = f"{setting.policy}, {setting.congestion}, {setting.queue_packets} packets, "
         name += f"{loss[0]} / {loss[1]} %"
+        if setting.tunnel_queue:
+            name += f", {setting.tunnel_queue} in front of the tunnel"
         least, paper = _TARGETS[loss] if judged else (None, None)
         gain = paired_ratio(
             {run: row.throughput_mbit for run, row in runs.items()},
@@ -382,6 +390,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="the runs of the claims alone")
     parser.add_argument("--runs", type=int, default=1, metavar="N", help="of each setting (1)")
     parser.add_argument("--programs", type=Path, metavar="DIR", help="where ropewalk-linkem is")
+    parser.add_argument(
+        "--tunnel-queue",
+        type=int,
+        default=0,
+        metavar="N",
+        help="packets in front of OpenVPN (its own 500), unicast's runs too",
+    )
     parser.add_argument("--only", default="", metavar="REGEX", help="runs whose name matches")
     options = parser.parse_args(arguments)
     results = _run(options)
@@ -396,7 +411,11 @@ def _run(options: argparse.Namespace) -> list[Result]:
     options.out.mkdir(parents=True, exist_ok=True)
     results = _stored(path)
     done = {result.cell for result in results}
-    left = [cell for cell in cells(options.quick, options.runs) if cell not in done]
+    left = [
+        cell
+        for cell in cells(options.quick, options.runs, options.tunnel_queue)
+        if cell not in done
+    ]
     left = [
         cell for cell in left if re.search(options.only, "/".join(map(str, asdict(cell).values())))
     ]

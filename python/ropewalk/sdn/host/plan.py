@@ -20,7 +20,6 @@ from ropewalk.sdn.host.changes import Step
 from ropewalk.sdn.host.commands import CommandError, inside, ip, rows, run
 
 _ROUTE_METRIC = "50"
-_CONGESTION_CONTROLS = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
 
 
 def state_file(config: Config) -> Path:
@@ -41,7 +40,6 @@ def steps(config: Config) -> list[Step]:
             "choose another bridge.name or remove it"
         )
     _refuse_what_is_there(config)
-    _refuse_what_is_missing(config)
     plan = _namespace(config) + _application(config)
     for uplink in config.uplinks:
         plan += _uplink(uplink)
@@ -107,17 +105,6 @@ def _refuse_what_is_there(config: Config) -> None:
         )
 
 
-def _refuse_what_is_missing(config: Config) -> None:
-    """What the kernel lacks is told before anything is changed."""
-    wanted = config.application.congestion_control
-    known = _CONGESTION_CONTROLS.read_text().split()
-    if wanted and wanted not in known:
-        raise CommandError(
-            f"the kernel has no congestion control {wanted}: `modprobe tcp_{wanted}`, or choose "
-            f"application.congestion_control from {', '.join(known)}"
-        )
-
-
 def _namespace(config: Config) -> list[Step]:
     name = config.application.namespace
     if not name or name in [row.get("name") for row in rows(["ip", "-j", "netns", "list"])]:
@@ -153,8 +140,6 @@ def _application(config: Config) -> list[Step]:
         target = "default" if config.balance else host.far
         via = ["via", host.far] if config.balance else []
         route = ["route", "add", target, *via, "dev", interface, "metric", _ROUTE_METRIC]
-        if application.congestion_control:
-            route += ["congctl", application.congestion_control]
         plan.append(Step(tuple(ip(namespace, f"-{host.family.version}", *route))))
     return plan
 
