@@ -121,6 +121,11 @@ class Bench:
         rows = [row for row in self.status()["uplinks"] if row["name"] == name]
         return not any(row["usable"] for row in rows)
 
+    def established(self) -> int:
+        """TCP connections of the host that are there now."""
+        return len(run("ip", "netns", "exec", self.host, "ss", "-Htn", "state", "established")
+                   .splitlines())  # fmt: skip
+
     def _listening(self) -> str:
         return run("ip", "netns", "exec", self.network, "ss", "-Hltun")
 
@@ -144,7 +149,9 @@ def measure(bench: Bench) -> dict[str, Any]:
 
 def killed(bench: Bench, seconds: int = 15, tries: int = 3, server: str = SERVER) -> dict[str, Any]:
     """A long connection and new ones while the controller is killed and started again."""
+    before = bench.established()
     steady = bench.begin("steady", SERVER, str(PORT), str(seconds))
+    wait(lambda: bench.established() > before, "the connection did not come about")
     time.sleep(1)
     bench.controller.kill()
     bench.controller.wait()
@@ -163,8 +170,10 @@ def killed(bench: Bench, seconds: int = 15, tries: int = 3, server: str = SERVER
 def dies(bench: Bench, seconds: int = 12) -> dict[str, Any]:
     """Connections on an uplink that falls silent are reset, UDP moves, new flows avoid it."""
     end = (SERVER, str(PORT), str(seconds))
+    before = bench.established()
     tcp = [bench.begin("steady", *end) for _ in range(4)]
     udp = [bench.begin("steady-udp", *end) for _ in range(4)]
+    wait(lambda: bench.established() >= before + 4, "the connections did not come about")
     time.sleep(1)
     bench.gateway(0, alive=False)
     began = time.monotonic()
