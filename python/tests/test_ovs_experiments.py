@@ -16,7 +16,7 @@ from ropewalk.lab.cli import main
 from ropewalk.lab.experiments import EXPERIMENTS, ON_SWITCHES, balance_ovs, bicast_ovs, roam_ovs
 from ropewalk.lab.experiments.options import Options
 from ropewalk.lab.runner import ovs
-from ropewalk.plan import Move, OvsRoam, Plan
+from ropewalk.plan import Move, OvsBicast, OvsRoam, Plan
 from ropewalk.report import Distribution, HandoverReport, Report
 from ropewalk.sdn.testbed import balance, reports, roam_plan, roam_results
 from ropewalk.sdn.testbed.bicast import PACKETS, PROCESSOR
@@ -95,6 +95,27 @@ def test_copies_are_judged_by_the_mean_ratio_to_unicast_of_the_same_seed() -> No
     assert longest.ok is False
     assert longest.paper == pytest.approx(0.244, abs=0.001)
     assert rows[f"{label}, {PACKETS}"].measured == 2.0
+
+
+def test_a_short_queue_in_front_of_the_tunnel_is_compared_with_the_same_for_unicast() -> None:
+    short = [
+        cell
+        for cell in bicast_ovs.cells(Options("full"))
+        if isinstance(cell.plan.carrier, OvsBicast) and cell.plan.carrier.tunnel_queue == 50
+    ]
+    assert {cell.key[3] for cell in short} == {"unicast", "bi-bicast"}
+    mbit = {"unicast": 3.0, "bi-bicast": 9.0}
+    outcomes = [
+        _outcome(cell, reports.report(cell.plan, (reports.download(mbit[cell.key[3]], 0),)))
+        for cell in short
+        if cell.key[0] == "5/5"
+    ]
+    label = "5/5 % lost, cubic, 1000 packets, 50 in front of the tunnel: bi-bicast"
+    gain = _by_name(bicast_ovs.claims(Results(tuple(outcomes))))[
+        f"{label}, throughput by unicast's"
+    ]
+    assert gain.measured == pytest.approx(3.0)
+    assert gain.target is None
 
 
 def _balance(case: str, values: dict[str, float], decide: str = "controller") -> Outcome:

@@ -20,7 +20,7 @@ def lines(report: dict[str, Any]) -> list[str]:
         new = report.get("new_flows", {}).get(uplink["name"])
         flows = "" if new is None else f"  new flows {new}"
         text.append(
-            f"  {uplink['name']:<15} {'up' if uplink['usable'] else 'down':<5}"
+            f"  {uplink['name']:<15} {uplink['family']} {'up' if uplink['usable'] else 'down':<5}"
             f" rtt {rtt:>10}  loss {loss:>7}{flows}"
         )
     return text

@@ -28,6 +28,8 @@ ASSUMPTIONS = (
     "The congestion control, of which the paper says nothing, is that of OpenVPN's connection and "
     "of the download in it. Targets are for CUBIC, the default of Linux.",
     "Rates, 10 Mbit/s, are those of the paper; so are 30 pings, here every half second.",
+    "OpenVPN keeps up to 500 packets in front of itself; with “50 in front of the tunnel”, "
+    "50, for unicast, too.",
     "Each link has random losses of its own, which go on from cell to cell.",
 )
 
@@ -38,6 +40,8 @@ LOSSES = tuple(product((0, 5), (0, 5, 10)))
 HARD = ((5, 5), (5, 10))
 QUEUES = (1000, 100)
 """Packets."""
+TUNNEL_QUEUE = 50
+"""Packets in front of OpenVPN, in cells of their own; else its own queue of 500."""
 RATE_MBIT = 10
 DELAY_MS = 5.0
 DURATION_S = 16.0
@@ -56,30 +60,52 @@ CLIENT_LONGEST_PAPER = {(0, 5): 0.9, (5, 5): 0.9}
 
 
 def cells(options: Options) -> list[Cell]:
-    """Every policy in every setting; quick are those that have targets."""
+    """Every policy in every setting; quick are those that have targets.
+
+    In full also unicast and copies both ways with a short queue in front of OpenVPN.
+    """
     congestions = CONGESTIONS[:1] if options.quick else CONGESTIONS
     queues = QUEUES[:1] if options.quick else QUEUES
     losses = HARD if options.quick else LOSSES
     # Another policy means other controllers: settings change inside a policy.
-    cases = [
-        ((f"{up}/{down}", congestion, f"queue_{queue}", policy), plan)
-        for policy in POLICIES
-        for congestion, queue, (up, down) in product(congestions, queues, losses)
-        for plan in [_plan(policy, congestion, queue, up, down)]
-    ]
+    cases = []
+    for policy in POLICIES:
+        cases += [
+            _case(OvsBicast(policy, congestion), queue, loss)
+            for congestion, queue, loss in product(congestions, queues, losses)
+        ]
+        if not options.quick and policy in ("unicast", "bi-bicast"):
+            short = OvsBicast(policy, CONGESTIONS[0], TUNNEL_QUEUE)
+            cases += [_case(short, QUEUES[0], loss) for loss in HARD]
     return expand(options, NAME, cases, "ovs")
 
 
-def _plan(policy: OvsPolicy, congestion: Congestion, queue: int, up: int, down: int) -> Plan:
+def _case(
+    carrier: OvsBicast, queue: int, loss: tuple[int, int]
+) -> tuple[tuple[str, str, str, str], Plan]:
+    queues = f"queue_{queue}"
+    if carrier.tunnel_queue is not None:
+        queues += f"{_TUNNEL}{carrier.tunnel_queue}"
+    up, down = loss
+    key = (f"{up}/{down}", carrier.congestion, queues, carrier.policy)
     both = Link(rate_mbit=RATE_MBIT, delay_ms=DELAY_MS, queue_packets=queue)
     lossy = (Link(loss=up / 100 or None), Link(loss=down / 100 or None))
-    return Plan(
-        name=f"{NAME}/{up}/{down}/{congestion}/{queue}/{policy}",
+    return key, Plan(
+        name="/".join((NAME, *key)),
         duration_s=DURATION_S,
         path=tuple(Path(name, both, up=lossy[0], down=lossy[1]) for name in ("a", "b")),
-        carrier=OvsBicast(policy, congestion),
-        traffic=(Tcp(congestion=congestion), Ping(interval_s=0.5)),
+        carrier=carrier,
+        traffic=(Tcp(congestion=carrier.congestion), Ping(interval_s=0.5)),
     )
+
+
+_TUNNEL = "_tunnel_"
+
+
+def _queues(name: str) -> str:
+    """A key's queues, for people."""
+    links, _, tunnel = name.removeprefix("queue_").partition(_TUNNEL)
+    return f"{links} packets" + (f", {tunnel} in front of the tunnel" if tunnel else "")
 
 
 def claims(results: Results) -> list[Claim]:
@@ -90,7 +116,7 @@ def claims(results: Results) -> list[Claim]:
     ):
         setting = (loss, congestion, queue)
         alone = results.where("ovs", *setting, "unicast")
-        label = f"{loss} % lost, {congestion}, {queue.removeprefix('queue_')} packets"
+        label = f"{loss} % lost, {congestion}, {_queues(queue)}"
         rows += _alone(alone, setting, label)
         for policy in POLICIES[1:]:
             found = results.where("ovs", *setting, policy)
