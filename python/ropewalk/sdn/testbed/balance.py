@@ -71,7 +71,7 @@ class Bench:
         run("ip", "-n", self.network, "addr", "add", f"{SERVER}/32", "dev", "lo")
         self.config = self.configure(decide, weights)
         self.machine.command(self.config, "setup")
-        self.controller = self.machine.control(self.config)
+        self.controller = self.control()
         for words in (("serve-tcp",), ("serve-udp", SERVER)):
             sandbox.start(self.network, sys.executable, _LOAD, *words, str(PORT), log="serve.log")
         wait(lambda: listens(self.network, PORT), "the server did not start")
@@ -94,7 +94,13 @@ class Bench:
         """The controller anew, with another way to decide."""
         stop(self.controller)
         self.config = self.configure(decide, weights)
-        self.controller = self.machine.control(self.config)
+        self.controller = self.control()
+
+    def control(self) -> subprocess.Popen[Any]:
+        """Starts the controller, and waits until it uses both uplinks."""
+        controller = self.machine.control(self.config)
+        wait(lambda: all(self.usable(f"u{n}") for n in range(2)), "an uplink is not used")
+        return controller
 
     def close(self) -> None:
         """The sandbox ends everything."""
@@ -152,7 +158,7 @@ def killed(bench: Bench, seconds: int = 15, tries: int = 3) -> dict[str, Any]:
     bench.controller.kill()
     bench.controller.wait()
     during = bench.load("connect", SERVER, str(PORT), str(tries), "0.5")
-    bench.controller = bench.machine.control(bench.config)
+    bench.controller = bench.control()
     after = bench.load("connect", SERVER, str(PORT), "20")
     out, _ = steady.communicate(timeout=60)
     return {
