@@ -72,7 +72,7 @@ class Bench:
             self._give("lo", server)
         self.config = self.configure(decide, weights)
         self.machine.command(self.config, "setup")
-        self.controller = self.machine.control(self.config)
+        self.controller = self.control()
         for what in ("serve-tcp", "serve-udp"):
             for server in (SERVER, SERVER_IPV6):
                 words = (what, server, str(PORT))
@@ -111,7 +111,7 @@ class Bench:
         """The controller anew, as `configure` says."""
         stop(self.controller)
         self.config = config
-        self.controller = self.machine.control(config)
+        self.controller = self.control()
 
     def close(self) -> None:
         """The sandbox ends everything."""
@@ -186,7 +186,7 @@ def killed(bench: Bench, seconds: int = 15, tries: int = 3) -> dict[str, Any]:
     bench.controller.kill()
     bench.controller.wait()
     during = bench.load("connect", SERVER, str(PORT), str(tries), "0.5")
-    bench.controller = bench.machine.control(bench.config)
+    bench.controller = bench.control()
     after = bench.load("connect", SERVER, str(PORT), "20")
     out, _ = steady.communicate(timeout=60)
     return {
