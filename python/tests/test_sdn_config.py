@@ -97,6 +97,8 @@ def test_both_address_families_go_under_the_same_keys(tmp_path: Path) -> None:
          "application.address", "no IPv6"),
         ('address = "10.9.0.1/24"\npeer = "224.0.0.1"', "uplink[1].peer", "no host's"),
         ('address = "fe80::1%eth0/64"\npeer = "fd09::2"', "uplink[1].address", "names an"),
+        ('address = "10.9.0.1/24"\npeer = "10.9.0.2"\ngateway = "fd09::1"', "uplink[1].address",
+         "no IPv6"),
         ("address = []\npeer = 3", "uplink[1].address", "neither a text nor"),
     ],
 )  # fmt: skip

@@ -295,8 +295,11 @@ def _uplink(table: Table, mode: str) -> Uplink:
     weight = rate = None
     if mode == "bicast":
         peers = table.addresses("peer")
-        gateways = {**peers, **gateways}
         _paired(table, addresses, "peer", peers)
+        # Without a gateway the peer is a neighbour.
+        gateways = {**peers, **gateways}
+        if gateways.keys() != peers.keys():
+            _paired(table, addresses, "gateway", gateways)
     else:
         peers = {**gateways, **table.addresses("probe", "")}
         weight = table.number("weight", 1, 0.001, 1000, "") if table.has("weight") else None

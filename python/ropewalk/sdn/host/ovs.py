@@ -14,8 +14,8 @@ from ropewalk.sdn.host.commands import CommandError, run
 APPLICATION_PORT = 1
 FIRST_UPLINK_PORT = 2
 PACKETS_PER_S_MAX = 2_000
-"""Packets for the controller, which takes about half a millisecond for each. Beyond it the switch
-queues them by port and takes turns: a flood from one does not drown what others have to tell."""
+"""For the controller: several times what probes and new flows need. Beyond it the switch queues
+packets by port and takes turns: a flood from one does not drown what others have to tell."""
 PACKETS_BURST_MAX = 500
 _BACKOFF_MS = "1000"
 _PROBE_MS = "5000"
