@@ -113,6 +113,12 @@ class Bench:
         self.config = config
         self.controller = self.control()
 
+    def control(self) -> subprocess.Popen[Any]:
+        """Starts the controller, and waits until it uses both uplinks."""
+        controller = self.machine.control(self.config)
+        wait(lambda: all(self.usable(f"u{n}") for n in range(2)), "an uplink is not used")
+        return controller
+
     def close(self) -> None:
         """The sandbox ends everything."""
 
