@@ -106,7 +106,7 @@ class Bench:
         for end, (_, other) in ENDS.items():
             route = ["route", "replace", f"10.99.0.{other}", "dev", _INTERFACE]
             run("ip", "-n", self.hosts[end], *route, "congctl", control)
-        with self._vpn():
+        with self._vpn(carrier.tunnel_queue):
             for link, path in zip(self._links, plan.path, strict=True):
                 link.set("up", f"loss {path.up.loss or 0}")
                 link.set("down", f"loss {path.down.loss or 0}")
@@ -171,7 +171,7 @@ class Bench:
         return result, [float(time) for time in re.findall(r"time=([0-9.]+)", answers)]
 
     @contextlib.contextmanager
-    def _vpn(self) -> Iterator[None]:
+    def _vpn(self, queue: int | None) -> Iterator[None]:
         ends = {
             "server": "--proto tcp4-server --local 10.99.0.2 --lport 1194 --tls-server --dh none "
             f"--ifconfig {_SERVER_INNER} {_CLIENT_INNER}",
@@ -186,6 +186,7 @@ class Bench:
                 command = ["openvpn", "--dev", _TUNNEL, "--dev-type", "tun", "--disable-dco"]
                 command += ["--connect-retry", "1", "1", "--data-ciphers", "AES-256-GCM"]
                 command += ["--cert", certificate, "--key", key, "--verb", "3"]
+                command += ["--txqueuelen", str(queue)] if queue else []
                 command += ["--peer-fingerprint", self.keys[other][2], *arguments.split()]
                 started.append(self.sandbox.start(self.hosts[end], *command, log=f"vpn-{end}.log"))
             wait(lambda: _answers(self.hosts["client"]), "OpenVPN did not connect", 30)
