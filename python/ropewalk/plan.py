@@ -139,7 +139,7 @@ class OvsBicast:
 
     `policy` says which end copies: none, the client (`c-bicast`), both; and whether second copies
     are removed in front of OpenVPN. `congestion` is that of OpenVPN's own connection, and
-    `tunnel_queue` the most packets that wait in front of it; absent, its own 500.
+    `tunnel_queue` how many packets wait in front of it at most, unless it is OpenVPN's 500.
     """
 
     policy: OvsPolicy

@@ -110,7 +110,7 @@ def test_a_short_queue_in_front_of_the_tunnel_is_compared_with_the_same_for_unic
         assert isinstance(outcome.cell.plan.carrier, OvsBicast)
         wanted = 50 if outcome.cell.key[2] == short else None
         assert outcome.cell.plan.carrier.tunnel_queue == wanted
-    label = "5/5 % lost, cubic, 1000 packets, 50 in front of the tunnel: bi-bicast"
+    label = "5/5 % lost, cubic, 1000 packets, in front of OpenVPN 50 packets: bi-bicast"
     rows = _by_name(bicast_ovs.claims(Results(outcomes)))
     longest = rows[f"{label}, longest round trip by unicast's"]
     assert longest.measured == pytest.approx(0.25)

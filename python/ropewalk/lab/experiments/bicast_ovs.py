@@ -28,8 +28,7 @@ ASSUMPTIONS = (
     "The congestion control, of which the paper says nothing, is that of OpenVPN's connection and "
     "of the download in it. Targets are for CUBIC, the default of Linux.",
     "Rates, 10 Mbit/s, are those of the paper; so are 30 pings, here every half second.",
-    "OpenVPN keeps up to 500 packets in front of itself; with “50 in front of the tunnel”, "
-    "50, for unicast, too.",
+    "With short queues in front of OpenVPN, unicast has them too; those settings have no target.",
     "Each link has random losses of its own, which go on from cell to cell.",
 )
 
@@ -40,8 +39,9 @@ LOSSES = tuple(product((0, 5), (0, 5, 10)))
 HARD = ((5, 5), (5, 10))
 QUEUES = (1000, 100)
 """Packets."""
-TUNNEL_QUEUE = 50
-"""Packets in front of OpenVPN, in cells of their own; else its own queue of 500."""
+SHORT_TUNNEL_QUEUE = 50
+"""Packets in front of OpenVPN, where its own 500 are what a ping waits behind."""
+SHORT = f"queue_{QUEUES[0]}_tunnel_{SHORT_TUNNEL_QUEUE}"
 RATE_MBIT = 10
 DELAY_MS = 5.0
 DURATION_S = 16.0
@@ -60,52 +60,33 @@ CLIENT_LONGEST_PAPER = {(0, 5): 0.9, (5, 5): 0.9}
 
 
 def cells(options: Options) -> list[Cell]:
-    """Every policy in every setting; quick are those that have targets.
-
-    In full also unicast and copies both ways with a short queue in front of OpenVPN.
-    """
+    """Every policy in every setting; quick are those that have targets."""
     congestions = CONGESTIONS[:1] if options.quick else CONGESTIONS
     queues = QUEUES[:1] if options.quick else QUEUES
     losses = HARD if options.quick else LOSSES
     # Another policy means other controllers: settings change inside a policy.
-    cases = []
+    cases: list[tuple[tuple[str, ...], Plan]] = []
     for policy in POLICIES:
-        cases += [
-            _case(OvsBicast(policy, congestion), queue, loss)
-            for congestion, queue, loss in product(congestions, queues, losses)
-        ]
-        if not options.quick and policy in ("unicast", "bi-bicast"):
-            short = OvsBicast(policy, CONGESTIONS[0], TUNNEL_QUEUE)
-            cases += [_case(short, QUEUES[0], loss) for loss in HARD]
+        for congestion, queue, loss in product(congestions, queues, losses):
+            key = (f"{loss[0]}/{loss[1]}", congestion, f"queue_{queue}", policy)
+            cases.append((key, _plan(key, OvsBicast(policy, congestion), queue, loss)))
+        for loss in () if options.quick else HARD:
+            carrier = OvsBicast(policy, "cubic", SHORT_TUNNEL_QUEUE)
+            key = (f"{loss[0]}/{loss[1]}", "cubic", SHORT, policy)
+            cases.append((key, _plan(key, carrier, QUEUES[0], loss)))
     return expand(options, NAME, cases, "ovs")
 
 
-def _case(
-    carrier: OvsBicast, queue: int, loss: tuple[int, int]
-) -> tuple[tuple[str, str, str, str], Plan]:
-    queues = f"queue_{queue}"
-    if carrier.tunnel_queue is not None:
-        queues += f"{_TUNNEL}{carrier.tunnel_queue}"
-    up, down = loss
-    key = (f"{up}/{down}", carrier.congestion, queues, carrier.policy)
+def _plan(key: tuple[str, ...], carrier: OvsBicast, queue: int, loss: tuple[int, int]) -> Plan:
     both = Link(rate_mbit=RATE_MBIT, delay_ms=DELAY_MS, queue_packets=queue)
-    lossy = (Link(loss=up / 100 or None), Link(loss=down / 100 or None))
-    return key, Plan(
+    up, down = (Link(loss=percent / 100 or None) for percent in loss)
+    return Plan(
         name="/".join((NAME, *key)),
         duration_s=DURATION_S,
-        path=tuple(Path(name, both, up=lossy[0], down=lossy[1]) for name in ("a", "b")),
+        path=tuple(Path(name, both, up=up, down=down) for name in ("a", "b")),
         carrier=carrier,
         traffic=(Tcp(congestion=carrier.congestion), Ping(interval_s=0.5)),
     )
-
-
-_TUNNEL = "_tunnel_"
-
-
-def _queues(name: str) -> str:
-    """A key's queues, for people."""
-    links, _, tunnel = name.removeprefix("queue_").partition(_TUNNEL)
-    return f"{links} packets" + (f", {tunnel} in front of the tunnel" if tunnel else "")
 
 
 def claims(results: Results) -> list[Claim]:
@@ -116,7 +97,8 @@ def claims(results: Results) -> list[Claim]:
     ):
         setting = (loss, congestion, queue)
         alone = results.where("ovs", *setting, "unicast")
-        label = f"{loss} % lost, {congestion}, {_queues(queue)}"
+        packets = queue.removeprefix("queue_").replace("_tunnel_", " packets, in front of OpenVPN ")
+        label = f"{loss} % lost, {congestion}, {packets} packets"
         rows += _alone(alone, setting, label)
         for policy in POLICIES[1:]:
             found = results.where("ovs", *setting, policy)
