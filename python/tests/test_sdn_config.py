@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from sdn_parts import balance, bicast, write
 
+from ropewalk.sdn import status
 from ropewalk.sdn.cli import main
 from ropewalk.sdn.config import read
 from ropewalk.sdn.reader import ConfigError
@@ -109,6 +110,20 @@ def test_address_families_that_do_not_fit_together_are_errors(
     with pytest.raises(ConfigError) as caught:
         write(tmp_path, f'{text}[[uplink]]\nname = "w0"\n{rows}\n')
     assert [line for line in caught.value.lines if f" {key}: " in line and problem in line]
+
+
+def test_status_has_a_row_for_each_family_and_new_flows_once() -> None:
+    row = {"name": "wan0", "family": "ipv4", "usable": True, "rtt_ms": 12.5, "loss": None}
+    report = {
+        **{"bridge": "br", "mode": "balance", "connected": True, "flows": 9, "groups": 1},
+        "new_flows": {"wan0": 7},
+        "uplinks": [row, {**row, "family": "ipv6", "usable": False}],
+    }
+    _, ipv4, ipv6 = status.lines(report)
+    assert ipv4.split() == ["wan0", "ipv4", "up", "rtt", "12.5", "ms", "loss", "-",
+                            "new", "flows", "7"]  # fmt: skip
+    assert ipv6.split()[:3] == ["wan0", "ipv6", "down"]
+    assert "new flows" not in ipv6
 
 
 def test_status_without_a_controller_says_what_to_do(

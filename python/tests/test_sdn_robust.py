@@ -255,6 +255,37 @@ def test_an_answer_that_changes_have_overtaken_is_not_believed() -> None:
         switch.close()
 
 
+def test_an_answer_that_is_malformed_does_not_end_looking() -> None:
+    switch = _switches(lambda _: None)
+    malformed = struct.pack("!BBHIHH4x", 4, 19, 16 + 4, 3, 7, 0) + b"\xff" * 4
+    try:
+        with _connected(switch.port) as client:
+            _greet(client)
+            assert _wait(lambda: switch.connected("bridge"))
+            switch.audit()
+            client.sendall(malformed)
+            assert _wait(lambda: switch.malformed == 1)
+            switch.audit()
+            # In the greeting, and by each look.
+            _read_questions_for_groups(client, 3)
+    finally:
+        switch.close()
+
+
+def _read_questions_for_groups(client: socket.socket, count: int) -> None:
+    data = b""
+    while count:
+        more = client.recv(4096)
+        assert more, "the connection has ended"
+        data += more
+        while len(data) >= 8:
+            _, kind, length, _ = struct.unpack_from("!BBHI", data)
+            if len(data) < length:
+                break
+            count -= kind == 18 and data[8:10] == struct.pack("!H", 7)
+            data = data[length:]
+
+
 def test_an_old_connections_end_is_never_told_after_a_new_ones_beginning() -> None:
     told: list[object] = []
 

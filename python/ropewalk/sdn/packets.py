@@ -223,7 +223,7 @@ def ethernet(source: str, target: str, kind: int) -> bytes:
 
 def mac(data: bytes) -> str:
     """A link-layer address for people."""
-    return ":".join(f"{byte:02x}" for byte in data)
+    return data.hex(":")
 
 
 def mac_bytes(text: str) -> bytes:

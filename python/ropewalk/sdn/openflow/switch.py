@@ -177,6 +177,8 @@ class Connection:
             self._handle(codec.decode(data))
         except (codec.DecodeError, AttributeError, TypeError, ValueError) as error:
             self._switch.malformed += 1
+            # It may be the answer that is waited for: the next look asks again.
+            self._changes_asked = None
             _log.debug("a malformed message: %s", error)
 
     def _handle(self, message: Any) -> None:
