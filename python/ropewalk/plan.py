@@ -156,11 +156,13 @@ class OvsBicast:
     """OpenVPN over TCP above Open vSwitch that copies over all paths; `ovs` only.
 
     `policy` says which end copies: none, the client (`c-bicast`), both; and whether second copies
-    are removed in front of OpenVPN. `congestion` is that of OpenVPN's own connection.
+    are removed in front of OpenVPN. `congestion` is that of OpenVPN's own connection, and
+    `tunnel_queue` how many packets wait in front of it at most, unless it is OpenVPN's 500.
     """
 
     policy: OvsPolicy
     congestion: Congestion
+    tunnel_queue: int | None = None
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
-from ropewalk.sdn import events, packets
+from ropewalk.sdn import events, packets, resolution
 from ropewalk.sdn.config import Config, read
 from ropewalk.sdn.events import Port
 from ropewalk.sdn.openflow.program import (
@@ -31,31 +32,56 @@ def gateway_mac(number: int) -> str:
     return f"0a:00:00:00:02:{number:02x}"
 
 
-def bicast(directory: Path, more: str = "", uplinks: int = 2, probe: str = "") -> Config:
+def bicast(
+    directory: Path,
+    more: str = "",
+    uplinks: int = 2,
+    probe: str = "",
+    versions: tuple[int, ...] = (4,),
+) -> Config:
     """A configuration of mode `bicast`."""
     rows = "".join(
-        f'[[uplink]]\nname = "w{n}"\naddress = "10.{n}.0.1/24"\npeer = "10.{n}.0.2"\n'
+        f'[[uplink]]\nname = "w{n}"\n'
+        f"address = {_listed(versions, f'10.{n}.0.1/24', f'fd0{n}::1/64')}\n"
+        f"peer = {_listed(versions, f'10.{n}.0.2', f'fd0{n}::2')}\n"
         for n in range(uplinks)
     )
     return write(
         directory,
-        'mode = "bicast"\n[application]\naddress = "10.99.0.1/24"\npeer = "10.99.0.2"\n'
+        'mode = "bicast"\n[application]\n'
+        f"address = {_listed(versions, '10.99.0.1/24', 'fd99::1/64')}\n"
+        f"peer = {_listed(versions, '10.99.0.2', 'fd99::2')}\n"
         f"{rows}[probe]\n{probe}\n[bicast]\n{more}",
     )
 
 
-def balance(directory: Path, more: str = "", weights: tuple[float, ...] = (3, 1)) -> Config:
+def balance(
+    directory: Path,
+    more: str = "",
+    weights: tuple[float, ...] = (3, 1),
+    versions: tuple[int, ...] = (4,),
+) -> Config:
     """A configuration of mode `balance`."""
     rows = "".join(
-        f'[[uplink]]\nname = "w{n}"\naddress = "10.{n}.0.1/24"\ngateway = "10.{n}.0.2"\n'
+        f'[[uplink]]\nname = "w{n}"\n'
+        f"address = {_listed(versions, f'10.{n}.0.1/24', f'fd0{n}::1/64')}\n"
+        f"gateway = {_listed(versions, f'10.{n}.0.2', f'fe80::{n}')}\n"
         f"weight = {weight}\n"
         for n, weight in enumerate(weights)
     )
     return write(
         directory,
-        'mode = "balance"\n[application]\naddress = "10.98.0.2/24"\ngateway = "10.98.0.1"\n'
+        'mode = "balance"\n[application]\n'
+        f"address = {_listed(versions, '10.98.0.2/24', 'fd98::2/64')}\n"
+        f"gateway = {_listed(versions, '10.98.0.1', 'fd98::1')}\n"
         f"{rows}[balance]\n{more}",
     )
+
+
+def _listed(versions: tuple[int, ...], *texts: str) -> str:
+    """TOML: one address, or a list of both families'."""
+    chosen = [f'"{texts[0 if version == 4 else 1]}"' for version in versions]
+    return chosen[0] if len(chosen) == 1 else f"[{', '.join(chosen)}]"
 
 
 def write(directory: Path, text: str) -> Config:
@@ -66,7 +92,8 @@ def write(directory: Path, text: str) -> Config:
 
 
 class FakeSwitch:
-    """Applies what a policy sends to a flow table of its own, answers ARP and reflects probes."""
+    """Applies what a policy sends to a flow table of its own; answers questions for addresses and
+    reflects probes, in both address families."""
 
     def __init__(
         self,
@@ -84,6 +111,7 @@ class FakeSwitch:
         self.silent = silent or set()
         self.host_mac = APP_MAC
         self.lossy: dict[int, int] = {}
+        self.silent_versions: set[tuple[int, int]] = set()
         self._probes = 0
         ports = [Port(1, config.application.port, "0a:00:00:00:00:ff", True)]
         for number, uplink in enumerate(config.uplinks):
@@ -129,17 +157,18 @@ class FakeSwitch:
         port = message.actions[0].port
         if port in self.silent:
             return
+        asked = resolution.parse(message.data)
         packet = packets.parse(message.data)
-        if isinstance(packet, packets.Arp):
+        if packet is not None and (port, ip_address(packet.source).version) in self.silent_versions:
+            return
+        if isinstance(asked, resolution.Question):
             mac = self.host_mac if port == 1 else gateway_mac(port - 2)
-            reply = packets.arp(
-                packets.ARP_REPLY, mac, packet.target, packet.sender, packet.sender_mac
-            )
+            reply = resolution.answer(mac, asked.target, asked)
             self.tell(events.PacketIn(port, 0, reply, len(reply)))
-        elif packet is not None and port != 1:
+        elif asked is None and packet is not None and port != 1:
             self._reflect(port, packet)
 
-    def _reflect(self, port: int, packet: packets.Ipv4) -> None:
+    def _reflect(self, port: int, packet: packets.Ip) -> None:
         self._probes += 1
         every = self.lossy.get(port)
         if every and self._probes % every < 2:

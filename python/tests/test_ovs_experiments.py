@@ -16,7 +16,7 @@ from ropewalk.lab.cli import main
 from ropewalk.lab.experiments import EXPERIMENTS, ON_SWITCHES, balance_ovs, bicast_ovs, roam_ovs
 from ropewalk.lab.experiments.options import Options
 from ropewalk.lab.runner import ovs
-from ropewalk.plan import Move, OvsRoam, Plan
+from ropewalk.plan import Move, OvsBicast, OvsRoam, Plan
 from ropewalk.report import Distribution, HandoverReport, Report
 from ropewalk.sdn.testbed import balance, reports, roam_plan, roam_results
 from ropewalk.sdn.testbed.bicast import PACKETS, PROCESSOR
@@ -67,11 +67,13 @@ def _by_name(rows: list[Claim]) -> dict[str, Claim]:
     return {row.name: row for row in rows}
 
 
-def _bicast(policy: str, seed: int, mbit: float, longest_ms: float) -> Outcome:
+def _bicast(
+    policy: str, seed: int, mbit: float, longest_ms: float, queues: str = "queue_1000"
+) -> Outcome:
     cell = next(
         cell
-        for cell in bicast_ovs.cells(Options("quick", seeds=3))
-        if cell.key == ("5/5", "cubic", "queue_1000", policy) and cell.seed == seed
+        for cell in bicast_ovs.cells(Options("full", seeds=3))
+        if cell.key == ("5/5", "cubic", queues, policy) and cell.seed == seed
     )
     traffic = (reports.download(mbit, 0), reports.pings(3, [longest_ms / 2, longest_ms]))
     return _outcome(cell, reports.report(cell.plan, traffic, values={PACKETS: 2.0, PROCESSOR: 0.1}))
@@ -95,6 +97,24 @@ def test_copies_are_judged_by_the_mean_ratio_to_unicast_of_the_same_seed() -> No
     assert longest.ok is False
     assert longest.paper == pytest.approx(0.244, abs=0.001)
     assert rows[f"{label}, {PACKETS}"].measured == 2.0
+
+
+def test_a_short_queue_in_front_of_the_tunnel_is_compared_with_the_same_for_unicast() -> None:
+    short = "queue_1000_tunnel_50"
+    outcomes = (
+        _bicast("unicast", 1, 2.0, 2000),
+        _bicast("unicast", 1, 3.0, 600, short),
+        _bicast("bi-bicast", 1, 9.0, 150, short),
+    )
+    for outcome in outcomes:
+        assert isinstance(outcome.cell.plan.carrier, OvsBicast)
+        wanted = 50 if outcome.cell.key[2] == short else None
+        assert outcome.cell.plan.carrier.tunnel_queue == wanted
+    label = "5/5 % lost, cubic, 1000 packets, in front of OpenVPN 50 packets: bi-bicast"
+    rows = _by_name(bicast_ovs.claims(Results(outcomes)))
+    longest = rows[f"{label}, longest round trip by unicast's"]
+    assert longest.measured == pytest.approx(0.25)
+    assert longest.target is None
 
 
 def _balance(case: str, values: dict[str, float], decide: str = "controller") -> Outcome:

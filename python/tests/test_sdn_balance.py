@@ -15,8 +15,11 @@ from ropewalk.sdn import events, packets
 from ropewalk.sdn.balance import selection
 from ropewalk.sdn.balance.capacity import FLOOR_BPS, Capacity, sampled
 from ropewalk.sdn.balance.policy import GENERATION_MAX, Balance
+from ropewalk.sdn.balance.program import SLOTS, slots
+from ropewalk.sdn.events import Counters
 from ropewalk.sdn.openflow.program import (
     CONTROLLER,
+    HashToSlot,
     Output,
     PacketOut,
     Resubmit,
@@ -28,16 +31,18 @@ from ropewalk.sdn.openflow.program import (
 HOST_MAC, GATEWAY_MAC = "0a:00:00:00:00:01", "02:72:6f:70:65:01"
 
 
-def _tcp(port: int, flags: int = packets.SYN) -> bytes:
+MACS = (HOST_MAC, GATEWAY_MAC)
+ENDS = {4: ("10.98.0.2", "192.0.2.1"), 6: ("fd98::2", "2001:db8::1")}
+VERSIONS = pytest.mark.parametrize("version", [4, 6])
+
+
+def _tcp(port: int, flags: int = packets.SYN, version: int = 4) -> bytes:
     header = struct.pack("!HHIIBBHHH", port, 443, 7, 9, 5 << 4, flags, 100, 0, 0)
-    ends = (bytes((10, 98, 0, 2)), bytes((192, 0, 2, 1)))
-    ip = struct.pack("!BBHHHBBH4s4s", 0x45, 0, 40, 0, 0, 64, 6, 0, *ends)
-    macs = bytes.fromhex((GATEWAY_MAC + HOST_MAC).replace(":", ""))
-    return macs + b"\x08\x00" + ip + header
+    return packets.framed(MACS, ENDS[version], packets.TCP, header)
 
 
-def _udp(port: int, to: int = 53) -> bytes:
-    return packets.udp((HOST_MAC, GATEWAY_MAC), ("10.98.0.2", "192.0.2.1"), (port, to), b"x")
+def _udp(port: int, to: int = 53, version: int = 4) -> bytes:
+    return packets.udp(MACS, ENDS[version], (port, to), b"x")
 
 
 def _offer(switch: FakeSwitch, frame: bytes) -> int | None:
@@ -53,13 +58,15 @@ def _offer(switch: FakeSwitch, frame: bytes) -> int | None:
 
 @pytest.fixture
 def switch(tmp_path: Path) -> FakeSwitch:
-    switch = FakeSwitch(Balance(), balance(tmp_path))
+    switch = FakeSwitch(Balance(), balance(tmp_path, versions=(4, 6)))
     switch.run(1)
     return switch
 
 
-def test_shares_are_the_weights(switch: FakeSwitch) -> None:
-    counts = Counter(_offer(switch, _tcp(1000 + number)) for number in range(1000))
+@VERSIONS
+def test_shares_are_the_weights(switch: FakeSwitch, version: int) -> None:
+    frames = (_tcp(1000 + number, version=version) for number in range(1000))
+    counts = Counter(_offer(switch, frame) for frame in frames)
     assert counts == {1: 750, 2: 250}
 
 
@@ -69,60 +76,83 @@ def test_a_repeated_first_packet_gets_the_same_uplink(switch: FakeSwitch) -> Non
     assert switch.policy.report(switch.state, switch.now)["new_flows"] == {"w0": 150, "w1": 50}
 
 
-def test_tcp_quic_udp_and_icmp_are_all_spread(switch: FakeSwitch) -> None:
+@VERSIONS
+def test_tcp_quic_udp_and_icmp_are_all_spread(switch: FakeSwitch, version: int) -> None:
     frames = {
-        "tcp": _tcp(1),
-        "quic": _udp(2, 443),
-        "udp": _udp(3),
-        "icmp": packets.echo_request(
-            (HOST_MAC, GATEWAY_MAC), ("10.98.0.2", "192.0.2.1"), 4, b"ping"
-        ),
+        "tcp": _tcp(1, version=version),
+        "quic": _udp(2, 443, version),
+        "udp": _udp(3, version=version),
+        "icmp": packets.echo_request(MACS, ENDS[version], 4, b"ping"),
     }
     assert [_offer(switch, frame) for frame in frames.values()].count(None) == 0
-    new = (0x21, 0x21)
-    for fields in ({"ip_proto": 6}, {"ip_proto": 17, "udp_dst": 443}, {"ip_proto": 1}):
+    base = {"ct_state": (0x21, 0x21), "eth_type": {4: 0x0800, 6: 0x86DD}[version]}
+    icmp = {4: packets.ICMP, 6: packets.ICMPV6}[version]
+    for fields in ({"ip_proto": 6}, {"ip_proto": 17, "udp_dst": 443}, {"ip_proto": icmp}):
         (flow,) = [
             flow
-            for flow in switch.flows(1, ct_state=new, **fields)
+            for flow in switch.flows(1, **base, **fields)
             if ("udp_dst" in fields) == any(name == "udp_dst" for name, _ in flow.match)
         ]
         assert flow.actions == (Output(CONTROLLER, 0xFFFF),)
 
 
+@VERSIONS
+def test_what_no_router_forwards_goes_over_no_uplink(switch: FakeSwitch, version: int) -> None:
+    group = {4: ("224.0.0.0", "240.0.0.0"), 6: ("ff00::", "ff00::")}[version]
+    (dropped,) = switch.flows(0, in_port=1, **{f"ipv{version}_dst": group})
+    (tracked,) = [flow for flow in switch.flows(0, in_port=1) if flow.priority == 500
+                  and (f"ipv{version}_src", ENDS[version][0]) in flow.match]  # fmt: skip
+    assert dropped.actions == ()
+    assert dropped.priority > tracked.priority
+
+
 def test_what_is_not_to_be_spread_leaves_by_the_first_uplink(tmp_path: Path) -> None:
     switch = FakeSwitch(Balance(), balance(tmp_path, 'spread = ["tcp"]'))
     switch.run(1)
-    (quic,) = switch.flows(1, udp_dst=443)
+    (quic,) = switch.flows(1, udp_dst=443, ct_state=(0x21, 0x21))
     assert quic.actions == (SetField("reg0", 1), Resubmit(3))
 
 
-def test_a_flow_is_translated_in_the_zone_of_its_uplink(switch: FakeSwitch) -> None:
-    (take,) = switch.flows(3, reg0=2)
+@VERSIONS
+def test_a_flow_is_translated_in_the_zone_of_its_uplink(switch: FakeSwitch, version: int) -> None:
+    (take,) = switch.flows(3, reg0=2, eth_type={4: 0x0800, 6: 0x86DD}[version])
     assert take.actions[:2] == (
         Track(4700, commit=True, mark=2),
-        Track(4702, commit=True, nat="10.1.0.1"),
+        Track(4702, commit=True, nat={4: "10.1.0.1", 6: "fd01::1"}[version]),
     )
     assert SetField("eth_dst", gateway_mac(1)) in take.actions
 
 
-def test_a_dead_uplinks_connections_are_reset_and_all_else_moves(switch: FakeSwitch) -> None:
+@VERSIONS
+def test_a_dead_uplinks_connections_are_reset_and_all_else_moves(
+    switch: FakeSwitch, version: int
+) -> None:
     switch.silent = {2}
     switch.run(2)
-    dead = {tuple(flow.match): flow.actions for flow in switch.flows(1, ct_mark=1)}
+    kind = {4: 0x0800, 6: 0x86DD}[version]
+    dead = {tuple(flow.match): flow.actions for flow in switch.flows(1, ct_mark=1, eth_type=kind)}
     to_controller = [
-        match for match, actions in dead.items() if actions[0] == Output(-3 % 2**32, 0xFFFF)
+        match for match, actions in dead.items() if actions[0] == Output(CONTROLLER, 0xFFFF)
     ]
     assert to_controller
-    assert {_offer(switch, _tcp(port)) for port in range(20)} == {2}
-    assert {_offer(switch, _udp(port)) for port in range(20)} == {2}
-    answer = switch.tell(events.PacketIn(1, 1, _tcp(5, packets.ACK), 54))
+    assert {_offer(switch, _tcp(port, version=version)) for port in range(20)} == {2}
+    assert {_offer(switch, _udp(port, version=version)) for port in range(20)} == {2}
+    late = _tcp(5, packets.ACK, version)
+    answer = switch.tell(events.PacketIn(1, 1, late, len(late)))
     (message,) = [message for message in answer if isinstance(message, PacketOut)]
     assert message.actions == (Output(1),)
     reset = packets.parse(message.data)
-    assert isinstance(reset, packets.Ipv4)
+    assert isinstance(reset, packets.Ip)
     assert reset.tcp is not None
     assert reset.tcp.flags & packets.RST
     assert reset.tcp.sequence == 9
+
+
+def test_an_uplink_can_be_dead_in_one_family_alone(switch: FakeSwitch) -> None:
+    switch.silent_versions = {(2, 6)}
+    switch.run(2)
+    assert {_offer(switch, _tcp(port, version=6)) for port in range(8)} == {2}
+    assert {_offer(switch, _tcp(port, version=4)) for port in range(8)} == {1, 2}
 
 
 def test_a_reset_is_not_answered_by_a_reset(switch: FakeSwitch) -> None:
@@ -135,19 +165,43 @@ def test_without_any_uplink_nothing_is_decided(switch: FakeSwitch) -> None:
     assert _offer(switch, _tcp(1)) is None
 
 
-def test_the_switch_can_decide_by_itself(tmp_path: Path) -> None:
-    switch = FakeSwitch(Balance(), balance(tmp_path, 'decide = "switch"'))
+@VERSIONS
+def test_the_switch_can_decide_by_itself(tmp_path: Path, version: int) -> None:
+    config = balance(tmp_path, 'decide = "switch"', versions=(version,))
+    switch = FakeSwitch(Balance(), config)
     switch.run(1)
-    (group,) = switch.program.groups
-    assert group.kind == "select"
-    assert [bucket.weight for bucket in group.buckets] == [1000, 333]
     (flow,) = switch.flows(1, ct_state=(0x21, 0x21), ip_proto=6)
-    assert flow.actions == (ToGroup(1),)
+    assert flow.actions == (HashToSlot(SLOTS), Resubmit(5))
+    groups = {group.number: group for group in switch.program.groups}
+    first = {4: 1, 6: 51}[version]
+    owners = Counter[int]()
+    for slot in range(SLOTS):
+        (chosen,) = switch.flows(5, reg1=slot)
+        (action,) = chosen.actions
+        assert isinstance(action, ToGroup)
+        owners[action.group] += 1
+    assert owners == {first: 48, first + 1: 16}
+    for number in range(2):
+        group = groups[first + number]
+        assert group.kind == "ff"
+        assert [bucket.watch_port for bucket in group.buckets] == [2 + number, 3 - number]
+        assert group.buckets[0].actions == (SetField("reg0", 1 + number), Resubmit(3))
+
+
+@given(st.dictionaries(st.sampled_from("abcdefghijklmnop"), st.floats(0.001, 1000), min_size=1))
+def test_slots_follow_the_weights_and_leave_nobody_out(weights: dict[str, float]) -> None:
+    shares = slots(weights)
+    assert sum(shares.values()) == SLOTS
+    assert min(shares.values()) >= 1
+    total = sum(weights.values())
+    if min(weights.values()) / total * SLOTS >= 1:
+        for name, weight in weights.items():
+            assert abs(shares[name] - SLOTS * weight / total) < 1.001
 
 
 def test_a_restarted_controller_changes_nothing(tmp_path: Path) -> None:
     for more in ("", 'decide = "switch"'):
-        config = balance(tmp_path, more)
+        config = balance(tmp_path, more, versions=(4, 6))
         first = FakeSwitch(Balance(), config)
         first.run(2)
         again = FakeSwitch(Balance(), config, first.program)
@@ -201,9 +255,16 @@ def test_backlogs_drain_at_the_rate() -> None:
 
 
 def test_capacity_is_the_highest_rate_seen_and_survives_counters_that_begin_anew() -> None:
-    capacity = sampled(Capacity(), (0, 0), 0)
+    capacity = sampled(Capacity(), Counters(0, 0, 10))
     assert capacity.bps == FLOOR_BPS
-    capacity = sampled(capacity, (1_000_000, 10), 1)
-    capacity = sampled(capacity, (1_100_000, 2_000_010), 2)
+    capacity = sampled(capacity, Counters(1_000_000, 10, 11))
+    capacity = sampled(capacity, Counters(1_100_000, 2_000_010, 12))
     assert capacity.bps == 16e6
-    assert sampled(capacity, (0, 0), 3).bps == 16e6
+    assert sampled(capacity, Counters(0, 0, 13)).bps == 16e6
+
+
+def test_samples_that_follow_each_other_at_once_measure_no_burst() -> None:
+    capacity = sampled(Capacity(), Counters(0, 0, 10))
+    capacity = sampled(capacity, Counters(1_000_000, 0, 10.001))
+    assert capacity.bps == FLOOR_BPS
+    assert sampled(capacity, Counters(2_000_000, 0, 11)).bps == 16e6

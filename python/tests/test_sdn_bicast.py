@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from sdn_parts import APP_MAC, FakeSwitch, bicast, gateway_mac, uplink_mac
 
 from ropewalk.sdn import events
@@ -33,36 +34,67 @@ def _ports(group: Group | None) -> list[int]:
     ]
 
 
-def test_each_copy_leaves_over_its_own_path_with_its_own_addresses(tmp_path: Path) -> None:
-    switch = FakeSwitch(Bicast(), bicast(tmp_path))
+FAMILIES = pytest.mark.parametrize(
+    ("version", "prefix", "groups"), [(4, "10.{}.0.", 0), (6, "fd0{}::", 50)]
+)
+
+
+@FAMILIES
+@pytest.mark.parametrize("both", [False, True])
+def test_each_copy_leaves_over_its_own_path_with_its_own_addresses(
+    tmp_path: Path, version: int, prefix: str, groups: int, both: bool
+) -> None:
+    versions = (4, 6) if both else (version,)
+    switch = FakeSwitch(Bicast(), bicast(tmp_path, versions=versions))
     switch.run(1)
-    copies = _group(switch, 1)
+    copies = _group(switch, groups + 1)
     assert copies is not None
     assert copies.kind == "all"
-    assert copies.buckets == (Bucket((ToGroup(10),)), Bucket((ToGroup(11),)))
+    slots = (Bucket((ToGroup(groups + 10),)), Bucket((ToGroup(groups + 11),)))
+    assert copies.buckets == slots
     for number in range(2):
-        slot = _group(switch, 10 + number)
+        slot = _group(switch, groups + 10 + number)
         assert slot is not None
         assert slot.buckets[0].actions == (
             SetField("eth_src", uplink_mac(number)),
             SetField("eth_dst", gateway_mac(number)),
-            SetField("ipv4_src", f"10.{number}.0.1"),
-            SetField("ipv4_dst", f"10.{number}.0.2"),
+            SetField(f"ipv{version}_src", f"{prefix.format(number)}1"),
+            SetField(f"ipv{version}_dst", f"{prefix.format(number)}2"),
             Output(2 + number),
         )
 
 
-def test_what_arrives_is_rewritten_to_the_far_host(tmp_path: Path) -> None:
-    switch = FakeSwitch(Bicast(), bicast(tmp_path))
+@FAMILIES
+def test_what_arrives_is_rewritten_to_the_far_host(
+    tmp_path: Path, version: int, prefix: str, groups: int
+) -> None:
+    switch = FakeSwitch(Bicast(), bicast(tmp_path, versions=(4, 6)))
     switch.run(1)
+    sources = set()
     for number in range(2):
-        arriving = switch.flows(0, in_port=2 + number, ipv4_src=f"10.{number}.0.2")
-        plain = [flow for flow in arriving if flow.priority == 500]
-        assert len(plain) == 1
-        assert SetField("eth_dst", APP_MAC) in plain[0].actions
-        assert SetField("ipv4_src", "10.99.0.2") in plain[0].actions
-        assert SetField("ipv4_dst", "10.99.0.1") in plain[0].actions
-        assert plain[0].actions[-1] == Output(1)
+        source = {f"ipv{version}_src": f"{prefix.format(number)}2"}
+        arriving = switch.flows(0, in_port=2 + number, **source)
+        (plain,) = [flow for flow in arriving if flow.priority == 500]
+        assert SetField("eth_dst", APP_MAC) in plain.actions
+        far, own = {4: ("10.99.0.2", "10.99.0.1"), 6: ("fd99::2", "fd99::1")}[version]
+        assert SetField(f"ipv{version}_src", far) in plain.actions
+        assert SetField(f"ipv{version}_dst", own) in plain.actions
+        assert plain.actions[-1] == Output(1)
+        sources |= {action for action in plain.actions if getattr(action, "field", "") == "eth_src"}
+    # The removal of copies tells paths by it.
+    assert len(sources) == 2
+
+
+def test_a_path_can_be_dead_in_one_family_alone(tmp_path: Path) -> None:
+    switch = FakeSwitch(Bicast(), bicast(tmp_path, versions=(4, 6)))
+    switch.run(1)
+    switch.silent_versions = {(2, 6)}
+    switch.run(2)
+    assert _ports(_group(switch, 2)) == [2, 3]
+    assert _ports(_group(switch, 52)) == [3]
+    rows = switch.policy.report(switch.state, switch.now)["uplinks"]
+    down = [(row["name"], row["family"]) for row in rows if not row["usable"]]
+    assert down == [("w0", "ipv6")]
 
 
 def test_one_copy_is_unicast_with_spares(tmp_path: Path) -> None:
@@ -131,16 +163,17 @@ def test_only_chosen_flows_and_small_packets_are_copied(tmp_path: Path) -> None:
     for end in ("src", "dst"):
         (chosen,) = switch.flows(1, **{f"tcp_{end}": 1194})
         assert chosen.actions[0] == CheckLarger(214)
-    (others,) = [flow for flow in switch.flows(1) if not flow.match]
+    (others,) = [flow for flow in switch.flows(1) if flow.priority == 0]
     assert others.actions == (ToGroup(2),)
     (small,) = switch.flows(2, reg0=(0, 1))
-    (large,) = [flow for flow in switch.flows(2) if not flow.match]
+    (large,) = [flow for flow in switch.flows(2) if flow.priority == 0]
     assert small.actions == (ToGroup(1),)
     assert large.actions == (ToGroup(2),)
 
 
-def test_a_restarted_controller_changes_nothing(tmp_path: Path) -> None:
-    config = bicast(tmp_path)
+@pytest.mark.parametrize("versions", [(4,), (6,), (4, 6)])
+def test_a_restarted_controller_changes_nothing(tmp_path: Path, versions: tuple[int, ...]) -> None:
+    config = bicast(tmp_path, versions=versions)
     first = FakeSwitch(Bicast(), config)
     first.run(2)
     again = FakeSwitch(Bicast(), config, first.program)

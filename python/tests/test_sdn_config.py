@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from sdn_parts import balance, bicast, write
 
+from ropewalk.sdn import status
 from ropewalk.sdn.cli import main
 from ropewalk.sdn.config import read
 from ropewalk.sdn.reader import ConfigError
@@ -71,7 +72,58 @@ def test_defaults_are_complete(tmp_path: Path) -> None:
     config = balance(tmp_path)
     assert config.mode == "balance"
     assert config.controller.port == 6653
-    assert [uplink.peer for uplink in config.uplinks] == ["10.0.0.2", "10.1.0.2"]
+    assert [way.peer for way in config.ways] == ["10.0.0.2", "10.1.0.2"]
+
+
+def test_both_address_families_go_under_the_same_keys(tmp_path: Path) -> None:
+    config = balance(tmp_path, versions=(6, 4))
+    assert [host.ip for host in config.application.hosts] == ["10.98.0.2", "fd98::2"]
+    ways = [(way.uplink, way.family.version, way.gateway) for way in config.ways]
+    assert ways == [
+        ("w0", 4, "10.0.0.2"),
+        ("w0", 6, "fe80::"),
+        ("w1", 4, "10.1.0.2"),
+        ("w1", 6, "fe80::1"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rows", "key", "problem"),
+    [
+        ('address = "10.9.0.1/24"\npeer = "fd09::2"', "uplink[1].peer", "no IPv4 address"),
+        ('address = ["10.9.0.1/24", "10.8.0.1/24"]\npeer = "10.9.0.2"', "uplink[1].address",
+         "two of IPv4"),
+        ('address = "fd09::1/64"\npeer = "fd09::2"', "uplink", "none has an IPv4"),
+        ('address = ["10.9.0.1/24", "fd09::1/64"]\npeer = ["10.9.0.2", "fd09::2"]',
+         "application.address", "no IPv6"),
+        ('address = "10.9.0.1/24"\npeer = "224.0.0.1"', "uplink[1].peer", "no host's"),
+        ('address = "fe80::1%eth0/64"\npeer = "fd09::2"', "uplink[1].address", "names an"),
+        ('address = "10.9.0.1/24"\npeer = "10.9.0.2"\ngateway = "fd09::1"', "uplink[1].address",
+         "no IPv6"),
+        ("address = []\npeer = 3", "uplink[1].address", "neither a text nor"),
+    ],
+)  # fmt: skip
+def test_address_families_that_do_not_fit_together_are_errors(
+    tmp_path: Path, rows: str, key: str, problem: str
+) -> None:
+    text = '[application]\naddress = "10.99.0.1/24"\npeer = "10.99.0.2"\n'
+    with pytest.raises(ConfigError) as caught:
+        write(tmp_path, f'{text}[[uplink]]\nname = "w0"\n{rows}\n')
+    assert [line for line in caught.value.lines if f" {key}: " in line and problem in line]
+
+
+def test_status_has_a_row_for_each_family_and_new_flows_once() -> None:
+    row = {"name": "wan0", "family": "ipv4", "usable": True, "rtt_ms": 12.5, "loss": None}
+    report = {
+        **{"bridge": "br", "mode": "balance", "connected": True, "flows": 9, "groups": 1},
+        "new_flows": {"wan0": 7},
+        "uplinks": [row, {**row, "family": "ipv6", "usable": False}],
+    }
+    _, ipv4, ipv6 = status.lines(report)
+    assert ipv4.split() == ["wan0", "ipv4", "up", "rtt", "12.5", "ms", "loss", "-",
+                            "new", "flows", "7"]  # fmt: skip
+    assert ipv6.split()[:3] == ["wan0", "ipv6", "down"]
+    assert "new flows" not in ipv6
 
 
 def test_status_without_a_controller_says_what_to_do(

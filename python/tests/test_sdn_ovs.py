@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from ropewalk.sdn import resolution
 from ropewalk.sdn.api import ask
 from ropewalk.sdn.config import Config
 from ropewalk.sdn.host import ovs
 from ropewalk.sdn.testbed import balance, bicast
 from ropewalk.sdn.testbed.links import veth
-from ropewalk.sdn.testbed.machine import Machine, Sandbox, SandboxError, run, stop, wait
+from ropewalk.sdn.testbed.machine import (
+    Machine,
+    Sandbox,
+    SandboxError,
+    run,
+    stop,
+    wait,
+)
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: run `make test` as root")
 
 ENDS = {"a": (1, 2), "b": (2, 1)}
+FAR = ("10.99.0.2", "fd99::2")
+FAMILIES = pytest.mark.parametrize("far", FAR)
 
 
 class Pair:
@@ -34,6 +47,8 @@ class Pair:
         # What the machine had before must be there again afterwards.
         run("ip", "-n", self.space("a"), "addr", "add", "10.0.0.1/24", "dev", "w0")
         run("ip", "-n", self.space("a"), "route", "add", "198.51.100.0/24", "via", "10.0.0.2")
+        run("ip", "-n", self.space("a"), "addr", "add", "fd00::1/64", "dev", "w0", "nodad")
+        run("ip", "-n", self.space("a"), "route", "add", "2001:db8:9::/48", "via", "fd00::2")
         self.before = self.settings()
         self.configs: dict[str, Config] = {}
         self.controllers = {}
@@ -46,17 +61,22 @@ class Pair:
         return self.machines[end].namespace
 
     def configure(self, end: str, more: str) -> Config:
-        text = bicast.configuration(end, ENDS[end], self.hosts[end], range(3))
+        text = bicast.configuration(end, ENDS[end], self.hosts[end], range(3), ipv6=True)
         return self.machines[end].configure(f"{text}[bicast]\n{more}\n")
 
-    def restart(self, end: str, more: str) -> None:
+    def restart(self, more: str, ends: str = "ab") -> None:
+        """Controllers anew, at the same time."""
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(self._restart, ends, [more] * len(ends)))
+
+    def _restart(self, end: str, more: str) -> None:
         stop(self.controllers[end])
         self.configs[end] = self.configure(end, more)
         self.controllers[end] = self.machines[end].control(self.configs[end])
 
-    def ping(self, *options: str, count: int = 5) -> tuple[int, int]:
+    def ping(self, *options: str, count: int = 5, to: str = "10.99.0.2") -> tuple[int, int]:
         """Answers and copies of answers."""
-        words = ["ping", "-c", str(count), "-i", "0.1", "-W", "1", *options, "10.99.0.2"]
+        words = ["ping", "-c", str(count), "-i", "0.1", "-W", "1", *options, to]
         text = run("ip", "netns", "exec", self.hosts["a"], *words)
         received = re.search(r"(\d+) received", text)
         copies = re.search(r"\+(\d+) duplicates", text)
@@ -71,11 +91,24 @@ class Pair:
             for line in machine.run("ethtool", "-k", f"w{number}").splitlines()
             if "generic-receive" in line
         )
-        route = machine.run("ip", "route")
-        return machine.run("ip", "-4", "-br", "addr") + route + gro
+        route = machine.run("ip", "route") + machine.run(
+            "ip", "-6", "route", "show", "proto", "boot"
+        )
+        addresses = machine.run("ip", "-br", "addr", "show", "scope", "global")
+        return addresses + route + gro
 
     def counters(self, end: str) -> dict[str, int]:
         return dict(ask(self.configs[end].socket)["counters"])
+
+
+BALANCED = pytest.mark.parametrize(
+    ("server", "ways"),
+    [
+        (balance.SERVER, ("10.1.0.2", "10.2.0.2")),
+        (balance.SERVER_IPV6, ("fd01::2", "fd02::2")),
+    ],
+    ids=["ipv4", "ipv6"],
+)
 
 
 @pytest.fixture(scope="module")
@@ -95,16 +128,20 @@ def bench() -> Iterator[balance.Bench]:
         yield balance.Bench(sandbox)
 
 
-def test_each_packet_goes_over_two_of_three_paths_both_ways(pair: Pair) -> None:
+@FAMILIES
+def test_each_packet_goes_over_two_of_three_paths_both_ways(pair: Pair, far: str) -> None:
     # The last answer ends ping before its copies come: each of the others comes four times.
-    assert pair.ping(count=5) == (5, 4 * 3)
+    assert pair.ping(count=5, to=far) == (5, 4 * 3)
 
 
 def test_copies_are_removed_in_front_of_the_application(pair: Pair) -> None:
     try:
         for end in ENDS:
             bicast.remove_copies(pair.hosts[end], pair.machines[end].directory, True)
-        assert pair.ping(count=10) == (10, 0)
+        for far in FAR:
+            assert pair.ping(to=far) == (5, 0)
+            # What is sent again is no copy, even where nothing tells it from what was before.
+            assert _repeated(pair, far) == 5
     finally:
         for end in ENDS:
             bicast.remove_copies(pair.hosts[end], pair.machines[end].directory, False)
@@ -113,7 +150,12 @@ def test_copies_are_removed_in_front_of_the_application(pair: Pair) -> None:
 def test_traffic_goes_on_without_a_controller_and_a_new_one_changes_nothing(pair: Pair) -> None:
     pair.controllers["a"].kill()
     pair.controllers["a"].wait()
-    assert pair.ping()[0] == 5
+    # The switch itself answers for the bridge's addresses.
+    run("ip", "-n", pair.hosts["a"], "neigh", "flush", "dev", "ropeapp0")
+    for far in FAR:
+        assert pair.ping(to=far)[0] == 5
+    shown = run("ip", "-n", pair.hosts["a"], "neigh", "show", "dev", "ropeapp0")
+    assert shown.count("02:72:6f:70:65:01") == 2, shown
     pair.controllers["a"] = pair.machines["a"].control(pair.configs["a"])
     time.sleep(0.3)
     counters = pair.counters("a")
@@ -136,25 +178,65 @@ def test_a_path_that_falls_silent_is_replaced_by_the_spare(pair: Pair) -> None:
 
 def test_only_small_packets_or_chosen_flows_are_copied(pair: Pair) -> None:
     try:
-        for end in ENDS:
-            pair.restart(end, "copies = 2\npacket_bytes_max = 300")
+        pair.restart("copies = 2\npacket_bytes_max = 300")
         assert pair.ping("-s", "100") == (5, 4 * 3)
         assert pair.ping("-s", "1000") == (5, 0)
-        for end in ENDS:
-            pair.restart(end, 'copies = 2\n[[bicast.flow]]\nprotocol = "tcp"\nport = 1194')
+        assert pair.ping("-s", "1000", to=FAR[1]) == (5, 0)
+        pair.restart('copies = 2\n[[bicast.flow]]\nprotocol = "tcp"\nport = 1194')
         assert pair.ping("-s", "100") == (5, 0)
         assert pair.counters("a")["refused_messages"] == 0
     finally:
-        for end in ENDS:
-            pair.restart(end, "copies = 2")
+        pair.restart("copies = 2")
+
+
+def test_copies_begin_with_measured_losses_and_end_without(pair: Pair) -> None:
+    machine = pair.machines["b"]
+    lossy = "add table netdev lossy; add chain netdev lossy c "
+    lossy += "{ type filter hook egress device w0 priority 0; }; "
+    lossy += "add rule netdev lossy c numgen random mod 100 < 20 drop"
+    by_loss = 'when = "loss"\nloss_on_percent = 8\nloss_off_percent = 7\n'
+    try:
+        pair.restart(f"copies = 2\n{by_loss}[probe]\ninterval_ms = 50\n", "b")
+        # The question comes twice, and each is answered once.
+        assert pair.ping() == (5, 4)
+        machine.run("nft", lossy)
+        wait(lambda: _copying(pair, "b"), "nobody copies although packets are lost", 20)
+        _, copies = pair.ping(count=10)
+        assert copies > 15
+        machine.run("nft", "delete table netdev lossy")
+        wait(lambda: not _copying(pair, "b"), "somebody copies although nothing is lost", 20)
+        assert pair.ping() == (5, 4)
+    finally:
+        with contextlib.suppress(SandboxError):
+            machine.run("nft", "delete table netdev lossy")
+        pair.restart("copies = 2", "b")
+
+
+def test_a_flood_from_one_neighbour_does_not_take_the_other_paths_away(pair: Pair) -> None:
+    wait(lambda: all(_used(pair, "w1")), "the path is not used")
+    began = pair.counters("a")["packets_in"]
+    # Answers that nobody asked for, to the bridge's own address.
+    frame = resolution.arp(
+        resolution.ARP_REPLY, "0a:00:00:00:00:66", "10.0.0.2", "10.0.0.1", "0a:00:00:00:00:67"
+    )
+    flood = ["ip", "netns", "exec", pair.space("b"), sys.executable, "-c", _FLOOD, frame.hex(), "3"]
+    sent = int(run(*flood))
+    told = pair.counters("a")["packets_in"] - began
+    assert sent > 20_000
+    # The limit for three seconds and the burst, and as much again for a machine that lags.
+    assert told < 13_000
+    assert all(_used(pair, "w1"))
+    assert all(_used(pair, "w2"))
+    wait(lambda: all(_used(pair, "w0")), "the path is not used again")
+    wait(lambda: pair.ping() == (5, 4 * 3), "copies do not come again")
 
 
 def test_somebody_elses_flows_and_groups_are_left_alone(pair: Pair) -> None:
     machine, config = pair.machines["a"], pair.configs["a"]
     machine.flows(config, "add-flow", "table=9,priority=3,actions=drop")
     machine.flows(config, "add-group", "group_id=500,type=all,bucket=drop")
-    pair.restart("a", "copies = 1")
-    pair.restart("a", "copies = 2")
+    pair.restart("copies = 1", "a")
+    pair.restart("copies = 2", "a")
     assert "table=9" in machine.flows(config)
     assert "group_id=500" in machine.flows(config, "dump-groups")
 
@@ -162,13 +244,13 @@ def test_somebody_elses_flows_and_groups_are_left_alone(pair: Pair) -> None:
 def test_metrics_and_status_tell_the_same(pair: Pair) -> None:
     machine, config = pair.machines["a"], pair.configs["a"]
     status = json.loads(machine.command(config, "status", "--json"))
-    assert [row["usable"] for row in status["uplinks"]] == [True] * 3
+    assert [row["usable"] for row in status["uplinks"]] == [True] * 6
     assert "w0" in machine.command(config, "status")
     metrics = machine.run(
         "curl", "-s", "--unix-socket", str(config.socket), "http://localhost/metrics"
     )
     assert "ropewalk_sdn_connected 1" in metrics
-    assert 'ropewalk_sdn_uplink_usable{uplink="w0"} 1' in metrics
+    assert 'ropewalk_sdn_uplink_usable{uplink="w0",family="ipv6"} 1' in metrics
 
 
 def test_the_connection_can_be_by_tls_with_keys_of_both_ends(pair: Pair) -> None:
@@ -222,7 +304,8 @@ def test_setup_refuses_what_somebody_else_made_and_leaves_it(pair: Pair) -> None
 def test_setup_twice_is_no_error_and_teardown_restores_everything(pair: Pair) -> None:
     machine, config = pair.machines["a"], pair.configs["a"]
     assert "already" in machine.command(config, "setup")
-    assert "10.0.0.1" not in machine.run("ip", "-4", "-br", "addr", "show", "dev", "w0")
+    assert "UP" in machine.run("ip", "-br", "addr", "show", "dev", "w0")
+    assert "/" not in machine.run("ip", "-br", "addr", "show", "dev", "w0")
     machine.command(config, "teardown")
     assert pair.settings() == pair.before
     assert config.bridge.name not in _bridges(machine)
@@ -231,13 +314,17 @@ def test_setup_twice_is_no_error_and_teardown_restores_everything(pair: Pair) ->
     assert pair.ping()[0] == 5
 
 
-def test_new_flows_are_spread_by_weight_and_answered(bench: balance.Bench) -> None:
-    tcp = bench.load("connect", balance.SERVER, str(balance.PORT), "200")
-    assert tcp["by"] == {"10.1.0.2": 150, "10.2.0.2": 50}
-    udp = bench.load("flows", balance.SERVER, str(balance.PORT), "400", "200")
+@BALANCED
+def test_new_flows_are_spread_by_weight_and_answered(
+    bench: balance.Bench, server: str, ways: tuple[str, str]
+) -> None:
+    tcp = bench.load("connect", server, str(balance.PORT), "200")
+    assert tcp["by"] == {ways[0]: 150, ways[1]: 50}
+    udp = bench.load("flows", server, str(balance.PORT), "400", "200")
     assert udp["lost"] == 0
-    assert udp["by"]["10.1.0.2"] == pytest.approx(300, abs=12)
-    run("ip", "netns", "exec", bench.host, "ping", "-c2", "-W2", balance.SERVER)
+    assert udp["by"][ways[0]] == pytest.approx(300, abs=12)
+    run("ip", "netns", "exec", bench.host, "ping", "-c2", "-W2", server)
+    assert bench.status()["counters"]["refused_messages"] == 0
 
 
 def test_setup_sets_idle_times_and_refuses_zones_of_somebody_else(
@@ -257,9 +344,13 @@ def test_setup_sets_idle_times_and_refuses_zones_of_somebody_else(
 
 
 def test_a_killed_controller_is_not_noticed_by_a_connection(bench: balance.Bench) -> None:
+    before = bench.established()
+    ipv6 = bench.begin("steady", balance.SERVER_IPV6, str(balance.PORT), "8")
+    wait(lambda: bench.established() > before, "the connection did not come about")
     row = balance.killed(bench, seconds=8, tries=1)
-    assert row["steady"]["ended"] == "complete"
-    assert row["steady"]["longest_s"] < 0.5
+    for steady in (row["steady"], json.loads(ipv6.communicate(timeout=60)[0])):
+        assert steady["ended"] == "complete"
+        assert steady["longest_s"] < 0.5
     assert row["new_while_away"] == 0
     assert row["new_after"] == 20
     assert row["flow_mods_after"] == 0
@@ -268,24 +359,83 @@ def test_a_killed_controller_is_not_noticed_by_a_connection(bench: balance.Bench
 def test_a_dead_uplink_resets_tcp_moves_udp_and_gets_nothing_new(
     bench: balance.Bench,
 ) -> None:
+    end = (balance.SERVER_IPV6, str(balance.PORT), "8")
+    before = bench.established()
+    loads = [bench.begin(what, *end) for what in ("steady", "steady-udp") for _ in range(4)]
+    wait(lambda: bench.established() >= before + 4, "the connections did not come about")
     row = balance.dies(bench, seconds=6)
+    ipv6 = [json.loads(load.communicate(timeout=60)[0]) for load in loads]
     assert row["new"]["by"] == {"10.2.0.2": 20}
-    for connection in row["tcp"]:
-        ended = "reset" if connection["address"] == "10.1.0.2" else "complete"
-        assert connection["ended"] == ended
-    assert any(connection["ended"] == "reset" for connection in row["tcp"])
-    moved = [flow for flow in row["udp"] if len(flow["by"]) == 2]
-    assert moved
-    assert all(flow["ended"] == "complete" for flow in row["udp"])
+    for connections, dead in ((row["tcp"], "10.1.0.2"), (ipv6[:4], "fd01::2")):
+        for connection in connections:
+            ended = "reset" if connection["address"] == dead else "complete"
+            assert connection["ended"] == ended
+        assert any(connection["ended"] == "reset" for connection in connections)
+    for flows in (row["udp"], ipv6[4:]):
+        assert any(len(flow["by"]) == 2 for flow in flows)
+        assert all(flow["ended"] == "complete" for flow in flows)
     assert row["again"] == {"10.1.0.2": 30, "10.2.0.2": 10}
 
 
+def test_least_expected_finish_leaves_a_link_that_a_download_fills(
+    bench: balance.Bench,
+) -> None:
+    bench.restart(bench.configure("controller", rule="least-expected-finish", rate_mbit=10.0))
+    end = (balance.SERVER, str(balance.PORT))
+    load = bench.begin("flood", *end, "4")
+    wait(lambda: max(bench.status()["capacity_mbit"].values()) > 5, "no load was seen", 20)
+    rates = bench.status()["capacity_mbit"]
+    busy = max(rates, key=lambda name: rates[name])
+    row = bench.load("connect", *end, "20")
+    load.communicate(timeout=30)
+    free = {"u0": "10.2.0.2", "u1": "10.1.0.2"}[busy]
+    assert row["by"][free] >= 14, (rates, row)
+
+
 def test_the_switch_decides_alone_also_without_a_controller(bench: balance.Bench) -> None:
-    bench.restart("switch")
+    bench.restart(bench.configure("switch"))
     stop(bench.controller)
-    row = bench.load("connect", balance.SERVER, str(balance.PORT), "100")
-    assert row["connected"] == 100
-    assert len(row["by"]) == 2
+    for server, first in ((balance.SERVER, "10.1.0.2"), (balance.SERVER_IPV6, "fd01::2")):
+        for what, *numbers in (("connect", "200"), ("flows", "200", "200")):
+            row = bench.load(what, server, str(balance.PORT), *numbers)
+            assert sum(row["by"].values()) == 200, row
+            # A hash: the standard deviation of 200 draws is 6.
+            assert row["by"][first] == pytest.approx(150, abs=30), row
+
+
+def _repeated(pair: Pair, far: str) -> int:
+    """How many of five equal datagrams arrive."""
+    command = ["ip", "netns", "exec"]
+    receiver = subprocess.Popen(
+        [*command, pair.hosts["b"], sys.executable, "-c", _RECEIVE, far],
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    wait(lambda: ":7777" in run(*command, pair.hosts["b"], "ss", "-Hlun"), "nobody listens")
+    run(*command, pair.hosts["a"], sys.executable, "-c", _SEND, far)
+    return int(receiver.communicate(timeout=20)[0])
+
+
+_RECEIVE = """
+import socket, sys
+family = socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET
+with socket.socket(family, socket.SOCK_DGRAM) as server:
+    server.bind((sys.argv[1], 7777))
+    server.settimeout(0.5)
+    count = 0
+    try:
+        while server.recv(100):
+            count += 1
+    except TimeoutError:
+        print(count)
+"""
+_SEND = """
+import socket, sys, time
+family = socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET
+with socket.socket(family, socket.SOCK_DGRAM) as client:
+    for _ in range(5):
+        client.sendto(b"the same", (sys.argv[1], 7777))
+        time.sleep(0.05)
+"""
 
 
 def _used(pair: Pair, name: str) -> list[bool]:
@@ -296,6 +446,25 @@ def _used(pair: Pair, name: str) -> list[bool]:
         for row in ask(pair.configs[end].socket)["uplinks"]
         if row["name"] == name
     ]
+
+
+def _copying(pair: Pair, end: str) -> bool:
+    return bool(ask(pair.configs[end].socket)["copying"])
+
+
+_FLOOD = """
+import socket, sys, time
+with socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as port:
+    port.bind(("w0", 0))
+    frame, end, count = bytes.fromhex(sys.argv[1]), time.monotonic() + float(sys.argv[2]), 0
+    while time.monotonic() < end:
+        try:
+            port.send(frame)
+            count += 1
+        except OSError:
+            time.sleep(0.001)
+print(count)
+"""
 
 
 def _answered(pair: Pair) -> bool:

@@ -82,7 +82,8 @@ def _samples(report: dict[str, Any]) -> Iterator[tuple[str, str, str, float]]:
     for what in ("usable", "rtt_ms", "loss"):
         for uplink in report["uplinks"]:
             if uplink[what] is not None:
-                yield f"uplink_{what}", "gauge", _label(uplink["name"]), float(uplink[what])
+                labels = f'{{uplink="{uplink["name"]}",family="{uplink["family"]}"}}'
+                yield f"uplink_{what}", "gauge", labels, float(uplink[what])
     for name, count in report.get("new_flows", {}).items():
         yield "new_flows_total", "counter", _label(name), count
     if "resets" in report:

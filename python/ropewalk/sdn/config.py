@@ -1,20 +1,22 @@
-"""The configuration of `ropewalk-sdn`, parsed once into typed values (docs/sdn.md lists the keys).
-The configuration of `ropewalk-sdn`, parsed once into typed values (docs/sdn.md lists the keys)."""
+"""The configuration of `ropewalk-sdn`, parsed once into typed values.
+
+docs/sdn.md lists the keys.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from ipaddress import IPv4Interface
+from ipaddress import ip_interface
 from pathlib import Path
 
-from ropewalk.sdn import reader
+from ropewalk.sdn import family, reader
+from ropewalk.sdn.family import Family
 from ropewalk.sdn.reader import Table
 
 UPLINKS_MAX = 16
 FLOWS_MAX = 15
 INTERFACE_NAME_MAX = 15
 """Characters of an interface name (IFNAMSIZ without its end)."""
-
 PROTOCOLS = {"tcp": 6, "udp": 17, "icmp": 1, "esp": 50, "gre": 47}
 KINDS = ("tcp", "quic", "udp", "icmp")
 
@@ -50,12 +52,9 @@ class Controller:
 
 
 @dataclass(frozen=True)
-class Application:
-    """The host beneath which the bridge works."""
+class Host:
+    """The application's host in one address family."""
 
-    namespace: str
-    interface: str
-    port: str
     address: str
     """With the length of its prefix."""
     far: str
@@ -64,27 +63,61 @@ class Application:
     @property
     def ip(self) -> str:
         """The address alone."""
-        return str(IPv4Interface(self.address).ip)
+        return str(ip_interface(self.address).ip)
+
+    @property
+    def family(self) -> Family:
+        """Its address family."""
+        return family.of(self.address)
 
 
 @dataclass(frozen=True)
-class Uplink:
-    """One way out."""
+class Application:
+    """What the bridge works beneath."""
 
-    name: str
+    namespace: str
+    interface: str
+    port: str
+    hosts: tuple[Host, ...]
+    """One for each address family."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """An uplink in one address family."""
+
+    uplink: str
     address: str
     """With the length of its prefix."""
     gateway: str
-    """The next hop on this uplink."""
+    """The next hop."""
     peer: str
     """`bicast`: the other end's address of this path; `balance`: who is probed."""
-    weight: float | None
-    rate_mbit: float | None
 
     @property
     def ip(self) -> str:
         """The address alone."""
-        return str(IPv4Interface(self.address).ip)
+        return str(ip_interface(self.address).ip)
+
+    @property
+    def family(self) -> Family:
+        """Its address family."""
+        return family.of(self.address)
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """What it is known by: uplink and version of IP."""
+        return (self.uplink, self.family.version)
+
+
+@dataclass(frozen=True)
+class Uplink:
+    """One interface with a way out in one address family or both."""
+
+    name: str
+    ways: tuple[Way, ...]
+    weight: float | None
+    rate_mbit: float | None
 
 
 @dataclass(frozen=True)
@@ -148,6 +181,15 @@ class Config:
     state_dir: Path
 
     @property
+    def ways(self) -> tuple[Way, ...]:
+        """The ways of all uplinks, in their order."""
+        return tuple(way for uplink in self.uplinks for way in uplink.ways)
+
+    def number_of(self, uplink: str) -> int:
+        """An uplink's number, from 1."""
+        return [known.name for known in self.uplinks].index(uplink) + 1
+
+    @property
     def mode(self) -> str:
         """ "bicast" or "balance"."""
         return "bicast" if self.bicast else "balance"
@@ -170,11 +212,13 @@ def read(path: Path) -> Config:
     if top.has(other):
         top.error(other, f'is for mode = "{other}"', f'remove it, or write mode = "{other}"')
         top.table(other)
+    application = _application(top.table("application"), mode)
+    _same_families(top, application, uplinks)
     config = Config(
         path=path,
         bridge=bridge,
         controller=read_controller(top.table("controller")),
-        application=_application(top.table("application"), mode),
+        application=application,
         uplinks=uplinks,
         probe=_probe(top.table("probe")),
         bicast=_bicast(top.table("bicast"), len(uplinks)) if mode == "bicast" else None,
@@ -225,13 +269,18 @@ def _needed(table: Table, key: str) -> Path:
 
 def _application(table: Table, mode: str) -> Application:
     interface = table.text("interface", "ropeapp0", length_max=INTERFACE_NAME_MAX)
-    far = "peer" if mode == "bicast" else "gateway"
+    key = "peer" if mode == "bicast" else "gateway"
+    addresses, fars = table.interfaces("address"), table.addresses(key)
+    _paired(table, addresses, key, fars)
     application = Application(
         namespace=table.text("namespace", ""),
         interface=interface,
         port=table.text("port", "ropesw0", length_max=INTERFACE_NAME_MAX),
-        address=table.interface("address"),
-        far=table.address(far),
+        hosts=tuple(
+            Host(address, fars[version])
+            for version, address in addresses.items()
+            if version in fars
+        ),
     )
     if application.interface == application.port:
         table.error("port", "the same as interface", "the two ends need different names")
@@ -241,27 +290,68 @@ def _application(table: Table, mode: str) -> Application:
 
 def _uplink(table: Table, mode: str) -> Uplink:
     name = table.text("name", length_max=INTERFACE_NAME_MAX)
-    address = table.interface("address")
-    gateway = table.address("gateway", "" if mode == "bicast" else None)
+    addresses = table.interfaces("address")
+    gateways = table.addresses("gateway", "" if mode == "bicast" else None)
+    weight = rate = None
     if mode == "bicast":
-        peer = table.address("peer")
-        weight = rate = None
+        peers = table.addresses("peer")
+        _paired(table, addresses, "peer", peers)
+        # Without a gateway the peer is a neighbour.
+        gateways = {**peers, **gateways}
+        if gateways.keys() != peers.keys():
+            _paired(table, addresses, "gateway", gateways)
     else:
-        peer = table.address("probe", "") or gateway
+        peers = {**gateways, **table.addresses("probe", "")}
         weight = table.number("weight", 1, 0.001, 1000, "") if table.has("weight") else None
         rate = (
             table.number("rate_mbit", 1, 0.01, 400_000, "Mbit/s")
             if table.has("rate_mbit")
             else None
         )
+        _paired(table, addresses, "gateway", gateways)
+        _paired(table, addresses, "probe", peers)
     table.end()
-    return Uplink(name, address, gateway or peer, peer, weight, rate)
+    ways = tuple(
+        Way(name, address, gateways[version], peers[version])
+        for version, address in addresses.items()
+        if version in gateways and version in peers
+    )
+    return Uplink(name, ways, weight, rate)
+
+
+def _paired(table: Table, addresses: dict[int, str], key: str, others: dict[int, str]) -> None:
+    """Each address family is at both ends, or at none."""
+    for version in sorted(addresses.keys() ^ others.keys()):
+        # What could not be read at all has its own error.
+        if addresses and others:
+            has, lacks = ("address", key) if version in addresses else (key, "address")
+            table.error(
+                lacks, f"no IPv{version} address", f"{has} has one: give both or remove that"
+            )
+
+
+def _same_families(top: Table, application: Application, uplinks: tuple[Uplink, ...]) -> None:
+    """What the application speaks has a way out, and no way is for what it does not speak."""
+    spoken = {host.family.version for host in application.hosts}
+    out = {way.family.version for uplink in uplinks for way in uplink.ways}
+    if not spoken or not out:
+        return
+    for version in sorted(spoken - out):
+        top.error(
+            "uplink", f"none has an IPv{version} address", "application.address has: add or remove"
+        )
+    for version in sorted(out - spoken):
+        top.error(
+            "application.address",
+            f"no IPv{version} address",
+            "an uplink has one: addresses are rewritten within a family, so add or remove",
+        )
 
 
 def _distinct(top: Table, uplinks: tuple[Uplink, ...]) -> None:
     for what, values in (
         ("name", [uplink.name for uplink in uplinks]),
-        ("address", [uplink.address for uplink in uplinks]),
+        ("address", [way.ip for uplink in uplinks for way in uplink.ways]),
     ):
         if len(set(values)) < len(values):
             top.error(f"uplink.{what}", "the same twice", f"each uplink needs its own {what}")

@@ -74,10 +74,19 @@ class Confirmed:
 
 
 @dataclass(frozen=True)
-class PortStatistics:
-    """Counters by port number: bytes received and bytes sent since the port was added."""
+class Counters:
+    """Bytes of a port since it was added, which was `seconds` ago by the switch's clock."""
 
-    bytes_by_port: Mapping[int, tuple[int, int]]
+    received: int
+    sent: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class PortStatistics:
+    """Counters by port number."""
+
+    by_port: Mapping[int, Counters]
 
 
 @dataclass(frozen=True)

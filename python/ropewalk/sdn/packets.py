@@ -1,32 +1,24 @@
-"""The few packet formats the controller reads and writes.
+"""The few packet formats the controller reads and writes, but for those of address resolution.
 
-Invariant: `parse` never raises, whatever the bytes. Sources: RFC 826 (ARP), RFC 791 (IPv4), RFC
-9293 (TCP), RFC 768 (UDP), RFC 792 (ICMP), RFC 1071 (checksum).
+Invariant: `parse` never raises, whatever the bytes. Sources: RFC 791 (IPv4), RFC 8200 (IPv6), RFC
+9293 (TCP), RFC 768 (UDP), RFC 792 (ICMP), RFC 4443 (ICMPv6), RFC 1071 (checksum).
 """
 
 from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 
-ARP_REQUEST = 1
-ARP_REPLY = 2
-TCP, UDP, ICMP = 6, 17, 1
+TCP, UDP, ICMP, ICMPV6 = 6, 17, 1, 58
 SYN, RST, ACK, FIN = 0x02, 0x04, 0x10, 0x01
-BROADCAST = "ff:ff:ff:ff:ff:ff"
-_ZERO_MAC = "00:00:00:00:00:00"
+EXTENSIONS_MAX = 8
+"""Extension headers of an IPv6 packet that are followed; what has more is not read on."""
+IPV4_ETHERNET, IPV6_ETHERNET = 0x0800, 0x86DD
 _TTL = 64
-
-
-@dataclass(frozen=True)
-class Arp:
-    """An ARP packet for IPv4 over Ethernet."""
-
-    operation: int
-    sender_mac: str
-    sender: str
-    target: str
+_OPTIONS = frozenset({0, 43, 60})
+"""Hop-by-hop options, routing, destination options: all give their length alike."""
+_FRAGMENT = 44
 
 
 @dataclass(frozen=True)
@@ -40,8 +32,11 @@ class Segment:
 
 
 @dataclass(frozen=True)
-class Ipv4:
-    """An IPv4 packet. Of ICMP the ports are type and identifier."""
+class Ip:
+    """An IP packet of either family. Of ICMP the ports are type and identifier.
+
+    A fragment without the transport header has no ports.
+    """
 
     source_mac: str
     target_mac: str
@@ -59,30 +54,19 @@ class Ipv4:
         return (self.source, self.target, self.protocol, self.source_port, self.target_port)
 
 
-def parse(frame: bytes) -> Arp | Ipv4 | None:
-    """The packet in an Ethernet frame; None for anything else, cut short or malformed."""
+def parse(frame: bytes) -> Ip | None:
+    """The IP packet in an Ethernet frame; None for anything else, cut short or malformed."""
     if len(frame) < 14:
         return None
     (kind,) = struct.unpack_from("!H", frame, 12)
-    if kind == 0x0806:
-        return _arp(frame[14:])
-    if kind == 0x0800:
+    if kind == IPV4_ETHERNET:
         return _ipv4(frame)
+    if kind == IPV6_ETHERNET:
+        return _ipv6(frame)
     return None
 
 
-def _arp(data: bytes) -> Arp | None:
-    if len(data) < 28:
-        return None
-    hardware, protocol, hardware_bytes, protocol_bytes, operation = struct.unpack_from(
-        "!HHBBH", data
-    )
-    if (hardware, protocol, hardware_bytes, protocol_bytes) != (1, 0x0800, 6, 4):
-        return None
-    return Arp(operation, _mac(data[8:14]), _address(data[14:18]), _address(data[24:28]))
-
-
-def _ipv4(frame: bytes) -> Ipv4 | None:
+def _ipv4(frame: bytes) -> Ip | None:
     data = frame[14:]
     if len(data) < 20 or data[0] >> 4 != 4:
         return None
@@ -91,40 +75,65 @@ def _ipv4(frame: bytes) -> Ipv4 | None:
     (fragment,) = struct.unpack_from("!H", data, 6)
     if header < 20 or len(data) < header or total < header:
         return None
-    protocol = data[9]
-    ends = (_mac(frame[6:12]), _mac(frame[0:6]), _address(data[12:16]), _address(data[16:20]))
-    body = data[header:total]
+    ends = (
+        mac(frame[6:12]),
+        mac(frame[0:6]),
+        str(IPv4Address(data[12:16])),
+        str(IPv4Address(data[16:20])),
+    )
     if fragment & 0x1FFF:
-        return Ipv4(*ends, protocol)
+        return Ip(*ends, data[9])
+    return _transport(ends, data[9], data[header:total], total - header)
+
+
+def _ipv6(frame: bytes) -> Ip | None:
+    data = frame[14:]
+    if len(data) < 40 or data[0] >> 4 != 6:
+        return None
+    (length,) = struct.unpack_from("!H", data, 4)
+    end = 40 + int(length)
+    protocol, position = data[6], 40
+    ends = (
+        mac(frame[6:12]),
+        mac(frame[0:6]),
+        str(IPv6Address(data[8:24])),
+        str(IPv6Address(data[24:40])),
+    )
+    for _ in range(EXTENSIONS_MAX):
+        if protocol not in _OPTIONS and protocol != _FRAGMENT:
+            return _transport(ends, protocol, data[position:end], end - position)
+        if position + 8 > min(end, len(data)):
+            return None
+        if protocol == _FRAGMENT:
+            (offset,) = struct.unpack_from("!H", data, position + 2)
+            if offset & 0xFFF8:
+                return Ip(*ends, data[position])
+            protocol, position = data[position], position + 8
+        else:
+            protocol, position = data[position], position + 8 * (data[position + 1] + 1)
+        if position > end:
+            return None
+    return None
+
+
+def _transport(ends: tuple[str, str, str, str], protocol: int, body: bytes, length: int) -> Ip:
+    """Reads on behind the IP header; `length` is what the packet states, `body` what is there."""
     match protocol:
         case 6 if len(body) >= 20:
             source, target, sequence, acknowledged, offset, flags = struct.unpack_from(
                 "!HHIIBB", body
             )
-            length = max(0, total - header - (offset >> 4) * 4)
-            segment = Segment(sequence, acknowledged, flags & 0x3F, length)
-            return Ipv4(*ends, protocol, source, target, segment)
+            payload = max(0, length - (offset >> 4) * 4)
+            segment = Segment(sequence, acknowledged, flags & 0x3F, payload)
+            return Ip(*ends, protocol, source, target, segment)
         case 17 if len(body) >= 8:
             source, target = struct.unpack_from("!HH", body)
-            return Ipv4(*ends, protocol, source, target, payload=body[8:])
-        case 1 if len(body) >= 8:
+            return Ip(*ends, protocol, source, target, payload=body[8:])
+        case 1 | 58 if len(body) >= 8:
             kind, identifier = struct.unpack_from("!BxxxH", body)
-            return Ipv4(*ends, protocol, kind, identifier, payload=body[8:])
+            return Ip(*ends, protocol, kind, identifier, payload=body[8:])
         case _:
-            return Ipv4(*ends, protocol)
-
-
-def arp(operation: int, sender_mac: str, sender: str, target: str, target_mac: str) -> bytes:
-    """An ARP request (to everybody) or reply (to `target_mac`) in its frame."""
-    asked = _ZERO_MAC if operation == ARP_REQUEST else target_mac
-    return (
-        _ethernet(sender_mac, target_mac, 0x0806)
-        + struct.pack("!HHBBH", 1, 0x0800, 6, 4, operation)
-        + _mac_bytes(sender_mac)
-        + IPv4Address(sender).packed
-        + _mac_bytes(asked)
-        + IPv4Address(target).packed
-    )
+            return Ip(*ends, protocol)
 
 
 def udp(macs: tuple[str, str], ends: tuple[str, str], ports: tuple[int, int], data: bytes) -> bytes:
@@ -132,19 +141,28 @@ def udp(macs: tuple[str, str], ends: tuple[str, str], ports: tuple[int, int], da
     length = 8 + len(data)
     body = struct.pack("!HHHH", *ports, length, 0) + data
     # RFC 768: a checksum of zero means none, so zero is sent as all ones.
-    checksum = _checksum(_pseudo(ends, UDP, length) + body) or 0xFFFF
-    return _frame(macs, ends, UDP, body[:6] + struct.pack("!H", checksum) + body[8:])
+    checksum = sum_of(pseudo(ends, UDP, length) + body) or 0xFFFF
+    return framed(macs, ends, UDP, body[:6] + struct.pack("!H", checksum) + body[8:])
 
 
 def echo_request(
     macs: tuple[str, str], ends: tuple[str, str], identifier: int, data: bytes
 ) -> bytes:
-    """An ICMP echo request in its frame."""
+    """An ICMP echo request of the addresses' family in its frame."""
+    if ip_address(ends[0]).version == 6:
+        return icmpv6(macs, ends, struct.pack("!BBHHH", 128, 0, 0, identifier, 0) + data)
     body = struct.pack("!BBHHH", 8, 0, 0, identifier, 0) + data
-    return _frame(macs, ends, ICMP, body[:2] + struct.pack("!H", _checksum(body)) + body[4:])
+    return framed(macs, ends, ICMP, body[:2] + struct.pack("!H", sum_of(body)) + body[4:])
 
 
-def reset_for(packet: Ipv4, segment: Segment) -> bytes:
+def icmpv6(macs: tuple[str, str], ends: tuple[str, str], body: bytes, hops: int = _TTL) -> bytes:
+    """An ICMPv6 message, its checksum still zero, with it in its frame."""
+    checksum = sum_of(pseudo(ends, ICMPV6, len(body)) + body)
+    whole = body[:2] + struct.pack("!H", checksum) + body[4:]
+    return framed(macs, ends, ICMPV6, whole, hops)
+
+
+def reset_for(packet: Ip, segment: Segment) -> bytes:
     """The reset that its sender takes for the other end's (RFC 9293 §3.10.7.1)."""
     consumed = segment.length + bool(segment.flags & SYN) + bool(segment.flags & FIN)
     sequence = segment.acknowledged if segment.flags & ACK else 0
@@ -162,35 +180,35 @@ def reset_for(packet: Ipv4, segment: Segment) -> bytes:
         0,
         0,
     )
-    checksum = _checksum(_pseudo(ends, TCP, len(header)) + header)
+    checksum = sum_of(pseudo(ends, TCP, len(header)) + header)
     body = header[:16] + struct.pack("!H", checksum) + header[18:]
-    return _frame((packet.target_mac, packet.source_mac), ends, TCP, body)
+    return framed((packet.target_mac, packet.source_mac), ends, TCP, body)
 
 
-def _frame(macs: tuple[str, str], ends: tuple[str, str], protocol: int, body: bytes) -> bytes:
-    head = struct.pack(
-        "!BBHHHBBH4s4s",
-        0x45,
-        0,
-        20 + len(body),
-        0,
-        0x4000,
-        _TTL,
-        protocol,
-        0,
-        IPv4Address(ends[0]).packed,
-        IPv4Address(ends[1]).packed,
-    )
-    head = head[:10] + struct.pack("!H", _checksum(head)) + head[12:]
-    return _ethernet(macs[0], macs[1], 0x0800) + head + body
+def framed(
+    macs: tuple[str, str], ends: tuple[str, str], protocol: int, body: bytes, hops: int = _TTL
+) -> bytes:
+    """An IP packet of the addresses' family in its Ethernet frame."""
+    source, target = (ip_address(end) for end in ends)
+    if source.version == 6:
+        head = struct.pack("!IHBB", 6 << 28, len(body), protocol, hops)
+        return ethernet(*macs, IPV6_ETHERNET) + head + source.packed + target.packed + body
+    head = struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(body), 0, 0x4000, hops, protocol, 0)
+    head += source.packed + target.packed
+    head = head[:10] + struct.pack("!H", sum_of(head)) + head[12:]
+    return ethernet(*macs, IPV4_ETHERNET) + head + body
 
 
-def _pseudo(ends: tuple[str, str], protocol: int, length: int) -> bytes:
-    addresses = IPv4Address(ends[0]).packed + IPv4Address(ends[1]).packed
-    return addresses + struct.pack("!BBH", 0, protocol, length)
+def pseudo(ends: tuple[str, str], protocol: int, length: int) -> bytes:
+    """What the checksum of a transport covers of the IP header."""
+    source, target = (ip_address(end) for end in ends)
+    form = "!II" if source.version == 6 else "!HH"
+    order = (length, protocol) if source.version == 6 else (protocol, length)
+    return source.packed + target.packed + struct.pack(form, *order)
 
 
-def _checksum(data: bytes) -> int:
+def sum_of(data: bytes) -> int:
+    """The Internet checksum; 0 over data that has the right one in it."""
     data += b"\0" * (len(data) % 2)
     total = int(sum(struct.unpack(f"!{len(data) // 2}H", data)))
     while total >> 16:
@@ -198,17 +216,16 @@ def _checksum(data: bytes) -> int:
     return total ^ 0xFFFF
 
 
-def _ethernet(source: str, target: str, kind: int) -> bytes:
-    return _mac_bytes(target) + _mac_bytes(source) + struct.pack("!H", kind)
+def ethernet(source: str, target: str, kind: int) -> bytes:
+    """An Ethernet header."""
+    return mac_bytes(target) + mac_bytes(source) + struct.pack("!H", kind)
 
 
-def _mac(data: bytes) -> str:
-    return ":".join(f"{byte:02x}" for byte in data)
+def mac(data: bytes) -> str:
+    """A link-layer address for people."""
+    return data.hex(":")
 
 
-def _mac_bytes(text: str) -> bytes:
+def mac_bytes(text: str) -> bytes:
+    """A link-layer address for the wire."""
     return bytes.fromhex(text.replace(":", ""))
-
-
-def _address(data: bytes) -> str:
-    return str(IPv4Address(data))

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
-from ropewalk.sdn import packets
-from ropewalk.sdn.config import Config, Uplink
+from ropewalk.sdn import resolution
+from ropewalk.sdn.config import Config, Way
 from ropewalk.sdn.events import Port
 from ropewalk.sdn.openflow.program import (
     CONTROLLER,
@@ -22,12 +22,14 @@ from ropewalk.sdn.openflow.program import (
     Output,
     PacketOut,
     Program,
+    Resubmit,
     SetField,
+    Value,
     match,
 )
 from ropewalk.sdn.paths import liveness, neighbours
 from ropewalk.sdn.paths.liveness import Path
-from ropewalk.sdn.paths.neighbours import Neighbour, Neighbours
+from ropewalk.sdn.paths.neighbours import Key, Neighbour, Neighbours
 
 TICK_S = 0.05
 """Time between ticks."""
@@ -36,9 +38,12 @@ GRACE_S = 3.0
 program is changed without them."""
 VIRTUAL_MAC = "02:72:6f:70:65:01"
 """Of the gateway that the application's host sees; locally administered."""
-ARP_BYTES = 64
-PRIORITY_ARP = 900
+RESOLUTION_BYTES = 128
+"""Of a question or answer, for the controller: with all that is read of it."""
+PRIORITY_RESOLUTION = 900
 PRIORITY_PROBE = 850
+ANSWER = 20
+"""Table in which answers of neighbour discovery get their option."""
 
 S = TypeVar("S")
 
@@ -54,7 +59,9 @@ class Common:
     installed: Program = field(default_factory=Program)
     ports: Mapping[str, Port] = field(default_factory=dict)
     neighbours: Neighbours = field(default_factory=Neighbours)
-    paths: Mapping[str, Path] = field(default_factory=dict)
+    paths: Mapping[Key, Path] = field(default_factory=dict)
+    carrying: frozenset[Key] = frozenset()
+    """The ways that the installed program uses."""
 
 
 class Policy(Protocol[S]):
@@ -78,8 +85,8 @@ def begin(config: Config) -> Common:
 def connected(state: Common, ports: tuple[Port, ...], present: Program, now: float) -> Common:
     """The switch is there."""
     paths = {
-        uplink.name: state.paths.get(uplink.name) or Path(state.config.probe.down_after_s)
-        for uplink in state.config.uplinks
+        way.key: state.paths.get(way.key) or Path(state.config.probe.down_after_s)
+        for way in state.config.ways
     }
     state = replace(
         state,
@@ -88,7 +95,7 @@ def connected(state: Common, ports: tuple[Port, ...], present: Program, now: flo
         installed=present,
         ports={port.name: port for port in ports},
         paths=paths if state.config.probe.interval_s else {},
-        neighbours=neighbours.doubted(state.neighbours, *state.neighbours.by_name),
+        neighbours=neighbours.doubted(state.neighbours, *(port.name for port in ports)),
     )
     return follow_neighbours(state)
 
@@ -110,33 +117,46 @@ def port_changed(state: Common, port: Port, gone: bool, now: float) -> Common:
 
 
 def follow_neighbours(state: Common) -> Common:
-    """Asks for the neighbour of every port that is there."""
+    """Asks for the neighbours at every port that is there."""
     known = state.neighbours
     application = state.config.application
     port = state.ports.get(application.port)
     if port:
-        neighbour = Neighbour(port.number, VIRTUAL_MAC, application.far, application.ip)
-        known = neighbours.wanted(known, application.port, neighbour)
-    for uplink in state.config.uplinks:
-        port = state.ports.get(uplink.name)
+        for host in application.hosts:
+            neighbour = Neighbour(port.number, VIRTUAL_MAC, host.far, host.ip, router=True)
+            known = neighbours.wanted(known, (application.port, host.family.version), neighbour)
+    for way in state.config.ways:
+        port = state.ports.get(way.uplink)
         if port:
-            neighbour = Neighbour(port.number, port.mac, uplink.ip, uplink.gateway)
-            known = neighbours.wanted(known, uplink.name, neighbour)
+            neighbour = Neighbour(port.number, port.mac, way.ip, way.gateway)
+            known = neighbours.wanted(known, way.key, neighbour)
     return replace(state, neighbours=known)
 
 
-def usable(state: Common) -> list[Uplink]:
-    """The uplinks that carry traffic now, in the configuration's order."""
-    return [uplink for uplink in state.config.uplinks if _usable(state, uplink)]
+def usable(state: Common, version: int) -> list[Way]:
+    """The ways of an address family that carry traffic now, in the configuration's order."""
+    return [
+        way for way in state.config.ways if way.family.version == version and _usable(state, way)
+    ]
 
 
-def _usable(state: Common, uplink: Uplink) -> bool:
-    port = state.ports.get(uplink.name)
-    path = state.paths.get(uplink.name)
+def installed(state: Common, program: Program, now_settled: bool) -> Common:
+    """The switch has a program now; `now_settled` when it is a whole one."""
+    state = replace(state, settled=now_settled, installed=program)
+    if not now_settled:
+        return state
+    return replace(
+        state, carrying=frozenset(way.key for way in state.config.ways if _usable(state, way))
+    )
+
+
+def _usable(state: Common, way: Way) -> bool:
+    port = state.ports.get(way.uplink)
+    path = state.paths.get(way.key)
     return (
         port is not None
         and port.live
-        and state.neighbours.mac(uplink.name) is not None
+        and state.neighbours.mac(way.key) is not None
         and (path is None or path.alive)
     )
 
@@ -147,38 +167,85 @@ def ready(state: Common, now: float) -> bool:
         return False
     if now - state.connected_s >= GRACE_S:
         return True
-    names = [state.config.application.port, *(uplink.name for uplink in state.config.uplinks)]
-    return all(state.neighbours.mac(name) for name in names) and all(
+    application = state.config.application
+    keys = [(application.port, host.family.version) for host in application.hosts]
+    keys += [way.key for way in state.config.ways]
+    return all(state.neighbours.mac(key) for key in keys) and all(
         path.known for path in state.paths.values()
     )
 
 
 def base_flows(state: Common) -> set[Flow]:
-    """ARP: questions for the bridge's addresses are answered in the switch, answers are learned."""
-    flows = set()
-    for name, neighbour in state.neighbours.by_name.items():
-        if name not in state.ports:
-            continue
-        arp = {"in_port": neighbour.port, "eth_type": 0x0806}
-        answer = (
-            Move("eth_src", "eth_dst", 48),
-            SetField("eth_src", neighbour.own_mac),
-            SetField("arp_op", packets.ARP_REPLY),
-            Move("arp_sha", "arp_tha", 48),
-            SetField("arp_sha", neighbour.own_mac),
-            Move("arp_spa", "arp_tpa", 32),
-            SetField("arp_spa", neighbour.own),
-            Output(IN_PORT),
-        )
-        question = match(**arp, arp_op=packets.ARP_REQUEST, arp_tpa=neighbour.own)
-        reply = match(**arp, arp_op=packets.ARP_REPLY, arp_tpa=neighbour.own)
-        flows.add(Flow(0, PRIORITY_ARP, question, answer))
-        flows.add(Flow(0, PRIORITY_ARP, reply, (Output(CONTROLLER, ARP_BYTES),)))
+    """Questions for the bridge's addresses are answered in the switch, answers are learned."""
+    flows: set[Flow] = set()
+    for (name, version), neighbour in state.neighbours.by_key.items():
+        if name in state.ports:
+            flows |= (_arp_flows if version == 4 else _discovery_flows)(neighbour)
     return flows
 
 
+_LEARN = (Output(CONTROLLER, RESOLUTION_BYTES),)
+
+
+def _arp_flows(neighbour: Neighbour) -> set[Flow]:
+    arp: dict[str, Value] = {
+        "in_port": neighbour.port,
+        "eth_type": 0x0806,
+        "arp_tpa": neighbour.own,
+    }
+    answer = (
+        Move("eth_src", "eth_dst", 48),
+        SetField("eth_src", neighbour.own_mac),
+        SetField("arp_op", resolution.ARP_REPLY),
+        Move("arp_sha", "arp_tha", 48),
+        SetField("arp_sha", neighbour.own_mac),
+        Move("arp_spa", "arp_tpa", 32),
+        SetField("arp_spa", neighbour.own),
+        Output(IN_PORT),
+    )
+    question = match(**arp, arp_op=resolution.ARP_REQUEST)
+    reply = match(**arp, arp_op=resolution.ARP_REPLY)
+    return {
+        Flow(0, PRIORITY_RESOLUTION, question, answer),
+        Flow(0, PRIORITY_RESOLUTION, reply, _LEARN),
+    }
+
+
+def _discovery_flows(neighbour: Neighbour) -> set[Flow]:
+    """The question's own option becomes the answer's; where there is none the controller answers.
+
+    The answer's option can only be written where the packet is an answer already: table ANSWER.
+    """
+    message: dict[str, Value] = {"in_port": neighbour.port, "eth_type": 0x86DD, "ip_proto": 58}
+    asked: dict[str, Value] = {**message, "ipv6_nd_target": neighbour.own}
+    flags = resolution.SOLICITED | resolution.OVERRIDE
+    if neighbour.router:
+        flags |= resolution.ROUTER
+    turned = (
+        Move("eth_src", "eth_dst", 48),
+        SetField("eth_src", neighbour.own_mac),
+        Move("ipv6_src", "ipv6_dst", 128),
+        SetField("ipv6_src", neighbour.own),
+        SetField("nd_options_type", resolution.TARGET_OPTION),
+        SetField("nd_reserved", flags),
+        SetField("icmpv6_type", resolution.ADVERTISEMENT),
+        Resubmit(ANSWER),
+    )
+    completed = (SetField("ipv6_nd_tll", neighbour.own_mac), Output(IN_PORT))
+    question = match(**asked, icmpv6_type=resolution.SOLICITATION)
+    bare = match(**asked, icmpv6_type=resolution.SOLICITATION, ipv6_nd_sll="00:00:00:00:00:00")
+    answer = match(**asked, icmpv6_type=resolution.ADVERTISEMENT)
+    reply = match(**message, icmpv6_type=resolution.ADVERTISEMENT, ipv6_dst=neighbour.own)
+    return {
+        Flow(0, PRIORITY_RESOLUTION, question, turned),
+        Flow(0, PRIORITY_RESOLUTION + 1, bare, _LEARN),
+        Flow(0, PRIORITY_RESOLUTION, reply, _LEARN),
+        Flow(ANSWER, PRIORITY_RESOLUTION, answer, completed),
+    }
+
+
 def passed(state: Common, now: float) -> tuple[Common, list[Message]]:
-    """Time has passed: late probes are lost, ARP is asked again."""
+    """Time has passed: late probes are lost, neighbours are asked for again."""
     if state.connected_s is None:
         return state, []
     paths = {name: liveness.passed(path, now) for name, path in state.paths.items()}
@@ -186,45 +253,53 @@ def passed(state: Common, now: float) -> tuple[Common, list[Message]]:
     return replace(state, paths=paths, neighbours=known), messages
 
 
-def due_probes(state: Common, now: float) -> tuple[Common, list[tuple[Uplink, Port, str, int]]]:
-    """The probes that leave now: uplink, its port, the next hop's address, the probe's number."""
+def due_probes(state: Common, now: float) -> tuple[Common, list[tuple[Way, Port, str, int]]]:
+    """The probes that leave now: way, its port, the next hop's address, the probe's number."""
     due = []
     paths = dict(state.paths)
     if state.connected_s is None:
         return state, []
-    for uplink in state.config.uplinks:
-        path = paths.get(uplink.name)
-        port = state.ports.get(uplink.name)
-        mac = state.neighbours.mac(uplink.name)
+    for way in state.config.ways:
+        path = paths.get(way.key)
+        port = state.ports.get(way.uplink)
+        mac = state.neighbours.mac(way.key)
         # Ticks are not exact: half a tick early is on time.
         early = state.config.probe.interval_s - TICK_S / 2
         if path is None or port is None or mac is None or now - path.sent_s < early:
             continue
-        paths[uplink.name], number = liveness.probed(path, now)
-        due.append((uplink, port, mac, number))
+        paths[way.key], number = liveness.probed(path, now)
+        due.append((way, port, mac, number))
     return replace(state, paths=paths), due
 
 
-def arp_in(state: Common, port: int, arp: packets.Arp, now: float) -> Common:
-    """Learns from an ARP packet."""
-    return replace(state, neighbours=neighbours.learned(state.neighbours, port, arp, now))
+def resolved(
+    state: Common, port: int, data: bytes, now: float
+) -> tuple[Common, list[Message]] | None:
+    """What a question or answer of address resolution does; None for all other packets."""
+    message = resolution.parse(data)
+    if message is None:
+        return None
+    if isinstance(message, resolution.Answer):
+        known = neighbours.learned(state.neighbours, port, message, now)
+        return replace(state, neighbours=known), []
+    for neighbour in state.neighbours.by_key.values():
+        if neighbour.port == port and neighbour.own == message.target:
+            frame = resolution.answer(
+                neighbour.own_mac, neighbour.own, message, router=neighbour.router
+            )
+            return state, [packet_out(frame, port)]
+    return state, []
 
 
-def answered(state: Common, name: str, number: int, now: float) -> Common:
-    """A probe of a path came back."""
-    path = state.paths.get(name)
-    if path is None:
-        return state
-    return replace(state, paths={**state.paths, name: liveness.answered(path, number, now)})
-
-
-def uplink_at(state: Common, number: int) -> Uplink | None:
-    """The uplink at a port."""
-    for uplink in state.config.uplinks:
-        port = state.ports.get(uplink.name)
-        if port is not None and port.number == number:
-            return uplink
-    return None
+def answered(state: Common, port: int, source: str, number: int, now: float) -> Common:
+    """A probe came back over a port from the peer that was probed."""
+    for way in state.config.ways:
+        at = state.ports.get(way.uplink)
+        path = state.paths.get(way.key)
+        if at is not None and at.number == port and way.peer == source and path is not None:
+            after = liveness.answered(path, number, now)
+            return replace(state, paths={**state.paths, way.key: after})
+    return state
 
 
 def packet_out(data: bytes, port: int) -> PacketOut:
@@ -233,31 +308,35 @@ def packet_out(data: bytes, port: int) -> PacketOut:
 
 
 def report(state: Common, now: float) -> dict[str, object]:
-    """Ports, neighbours and paths, for people."""
-    chosen = {uplink.name for uplink in usable(state)}
-    uplinks = []
-    for uplink in state.config.uplinks:
-        path = state.paths.get(uplink.name)
-        port = state.ports.get(uplink.name)
-        uplinks.append(
+    """Ports, neighbours and paths, for people: a row for each way."""
+    rows = []
+    for way in state.config.ways:
+        path = state.paths.get(way.key)
+        port = state.ports.get(way.uplink)
+        rows.append(
             {
-                "name": uplink.name,
-                "address": uplink.ip,
-                "usable": uplink.name in chosen,
+                "name": way.uplink,
+                "family": way.family.name,
+                "address": way.ip,
+                "usable": way.key in state.carrying,
                 "port_live": bool(port and port.live),
-                "gateway_mac": state.neighbours.mac(uplink.name),
+                "gateway_mac": state.neighbours.mac(way.key),
                 "probes_alive": path.alive if path else None,
                 "rtt_ms": None if not path or path.rtt_s is None else round(path.rtt_s * 1e3, 3),
                 "loss": None if not path or path.loss is None else round(path.loss, 4),
             }
         )
+    application = state.config.application
+    macs = (
+        state.neighbours.mac((application.port, host.family.version)) for host in application.hosts
+    )
     return {
         "mode": state.config.mode,
         "bridge": state.config.bridge.name,
         "connected": state.connected_s is not None,
         "settled": state.settled,
-        "application_mac": state.neighbours.mac(state.config.application.port),
+        "application_mac": next((mac for mac in macs if mac), None),
         "flows": len(state.installed.flows),
         "groups": len(state.installed.groups),
-        "uplinks": uplinks,
+        "uplinks": rows,
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import tomllib
 from collections.abc import Callable, Sequence
-from ipaddress import IPv4Address, IPv4Interface
+from ipaddress import IPv6Interface, ip_address, ip_interface
 from pathlib import Path
 from typing import Any
 
@@ -173,16 +173,19 @@ class Table:
             self.error(key, f"{len(value)} of them", f"at most {count_max} are possible")
         return tuple(value[:count_max])
 
-    def address(self, key: str, default: str | None = None) -> str:
-        """An IPv4 address."""
-        return self._parsed(key, default, IPv4Address, '"192.0.2.1"')
+    def addresses(self, key: str, default: str | None = None) -> dict[int, str]:
+        """IP addresses by version: one, or a list with one of each family."""
+        return self._families(key, default, lambda text: str(ip_address(text)), '"192.0.2.1"')
 
-    def interface(self, key: str) -> str:
-        """An IPv4 address with the length of its prefix."""
-        text = self._parsed(key, None, IPv4Interface, '"192.0.2.1/24"')
-        if text and "/" not in text:
-            self.error(key, "no prefix length", 'write it like "192.0.2.1/24"')
-        return text
+    def interfaces(self, key: str) -> dict[int, str]:
+        """The same with the lengths of their prefixes."""
+
+        def parse(text: str) -> str:
+            if "/" not in text:
+                raise ValueError(f"{text!r} has no prefix length")
+            return str(ip_interface(text))
+
+        return self._families(key, None, parse, '"192.0.2.1/24"')
 
     def file(self, key: str, default: str = "") -> Path | None:
         """An absolute path."""
@@ -193,16 +196,36 @@ class Table:
             self.error(key, "not absolute", "begin it with /")
         return Path(text)
 
-    def _parsed(
-        self, key: str, default: str | None, parse: Callable[[str], object], example: str
-    ) -> str:
-        text = self.text(key, default)
-        if text:
+    def _families(
+        self, key: str, default: str | None, parse: Callable[[str], str], example: str
+    ) -> dict[int, str]:
+        listed = self._values.get(key)
+        if isinstance(listed, list):
+            self._known.append(key)
+            texts = listed if all(isinstance(text, str) for text in listed) else []
+            if not texts:
+                self.error(key, "neither a text nor a list of texts", f"write it like {example}")
+        else:
+            text = self.text(key, default)
+            texts = [text] if text else []
+        found: dict[int, str] = {}
+        for text in texts:
             try:
-                return str(text) if parse(text) else ""
+                address = parse(text)
             except ValueError as error:
                 self.error(key, str(error), f"write it like {example}")
-        return ""
+                continue
+            value = ip_interface(address)
+            if value.version in found:
+                self.error(key, f"two of IPv{value.version}", "one of each family is possible")
+            if isinstance(value, IPv6Interface) and value.scope_id:
+                self.error(key, f"{text!r} names an interface", "leave away % and what follows")
+                continue
+            if value.is_multicast or value.is_unspecified:
+                self.error(key, f"{text!r} is no host's address", f"write it like {example}")
+                continue
+            found.setdefault(value.version, address)
+        return dict(sorted(found.items()))
 
     def _take(self, key: str, default: object) -> Any:  # noqa: ANN401 - TOML has any type
         self._known.append(key)

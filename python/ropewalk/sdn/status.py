@@ -14,13 +14,15 @@ def lines(report: dict[str, Any]) -> list[str]:
     ]
     if "copies" in report:
         text.append(f"copies of each chosen packet: {report['copies']}")
+    new_flows = dict(report.get("new_flows", {}))
     for uplink in report["uplinks"]:
         rtt = "-" if uplink["rtt_ms"] is None else f"{uplink['rtt_ms']:.1f} ms"
         loss = "-" if uplink["loss"] is None else f"{100 * uplink['loss']:.1f} %"
-        new = report.get("new_flows", {}).get(uplink["name"])
+        # Counted over both families: said once.
+        new = new_flows.pop(uplink["name"], None)
         flows = "" if new is None else f"  new flows {new}"
         text.append(
-            f"  {uplink['name']:<15} {'up' if uplink['usable'] else 'down':<5}"
+            f"  {uplink['name']:<15} {uplink['family']} {'up' if uplink['usable'] else 'down':<5}"
             f" rtt {rtt:>10}  loss {loss:>7}{flows}"
         )
     return text

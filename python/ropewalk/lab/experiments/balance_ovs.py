@@ -61,7 +61,7 @@ TARGETS: dict[tuple[str, str], _Target] = {
     ("uplink-dies", balance.WENT_ON): (">=", 4.0, 0.0),
     ("uplink-dies", balance.DEAD): ("<=", 0.0, 0.0),
 }
-"""What the controller's choice must show, by case and value; shares by a hash are rough."""
+"""What the controller's choice must show, by case and value; shares by a hash scatter."""
 CAPACITY: _Target = ("within", 1.0, 0.15)
 
 

@@ -28,6 +28,7 @@ ASSUMPTIONS = (
     "The congestion control, of which the paper says nothing, is that of OpenVPN's connection and "
     "of the download in it. Targets are for CUBIC, the default of Linux.",
     "Rates, 10 Mbit/s, are those of the paper; so are 30 pings, here every half second.",
+    "With short queues in front of OpenVPN, unicast has them too; those settings have no target.",
     "Each link has random losses of its own, which go on from cell to cell.",
 )
 
@@ -38,6 +39,9 @@ LOSSES = tuple(product((0, 5), (0, 5, 10)))
 HARD = ((5, 5), (5, 10))
 QUEUES = (1000, 100)
 """Packets."""
+SHORT_TUNNEL_QUEUE = 50
+"""Packets in front of OpenVPN, where its own 500 are what a ping waits behind."""
+SHORT = f"queue_{QUEUES[0]}_tunnel_{SHORT_TUNNEL_QUEUE}"
 RATE_MBIT = 10
 DELAY_MS = 5.0
 DURATION_S = 16.0
@@ -61,24 +65,27 @@ def cells(options: Options) -> list[Cell]:
     queues = QUEUES[:1] if options.quick else QUEUES
     losses = HARD if options.quick else LOSSES
     # Another policy means other controllers: settings change inside a policy.
-    cases = [
-        ((f"{up}/{down}", congestion, f"queue_{queue}", policy), plan)
-        for policy in POLICIES
-        for congestion, queue, (up, down) in product(congestions, queues, losses)
-        for plan in [_plan(policy, congestion, queue, up, down)]
-    ]
+    cases: list[tuple[tuple[str, ...], Plan]] = []
+    for policy in POLICIES:
+        for congestion, queue, loss in product(congestions, queues, losses):
+            key = (f"{loss[0]}/{loss[1]}", congestion, f"queue_{queue}", policy)
+            cases.append((key, _plan(key, OvsBicast(policy, congestion), queue, loss)))
+        for loss in () if options.quick else HARD:
+            carrier = OvsBicast(policy, "cubic", SHORT_TUNNEL_QUEUE)
+            key = (f"{loss[0]}/{loss[1]}", "cubic", SHORT, policy)
+            cases.append((key, _plan(key, carrier, QUEUES[0], loss)))
     return expand(options, NAME, cases, "ovs")
 
 
-def _plan(policy: OvsPolicy, congestion: Congestion, queue: int, up: int, down: int) -> Plan:
+def _plan(key: tuple[str, ...], carrier: OvsBicast, queue: int, loss: tuple[int, int]) -> Plan:
     both = Link(rate_mbit=RATE_MBIT, delay_ms=DELAY_MS, queue_packets=queue)
-    lossy = (Link(loss=up / 100 or None), Link(loss=down / 100 or None))
+    up, down = (Link(loss=percent / 100 or None) for percent in loss)
     return Plan(
-        name=f"{NAME}/{up}/{down}/{congestion}/{queue}/{policy}",
+        name="/".join((NAME, *key)),
         duration_s=DURATION_S,
-        path=tuple(Path(name, both, up=lossy[0], down=lossy[1]) for name in ("a", "b")),
-        carrier=OvsBicast(policy, congestion),
-        traffic=(Tcp(congestion=congestion), Ping(interval_s=0.5)),
+        path=tuple(Path(name, both, up=up, down=down) for name in ("a", "b")),
+        carrier=carrier,
+        traffic=(Tcp(congestion=carrier.congestion), Ping(interval_s=0.5)),
     )
 
 
@@ -90,7 +97,8 @@ def claims(results: Results) -> list[Claim]:
     ):
         setting = (loss, congestion, queue)
         alone = results.where("ovs", *setting, "unicast")
-        label = f"{loss} % lost, {congestion}, {queue.removeprefix('queue_')} packets"
+        packets = queue.removeprefix("queue_").replace("_tunnel_", " packets, in front of OpenVPN ")
+        label = f"{loss} % lost, {congestion}, {packets} packets"
         rows += _alone(alone, setting, label)
         for policy in POLICIES[1:]:
             found = results.where("ovs", *setting, policy)

@@ -7,8 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from ropewalk.sdn.events import Counters
+
 WINDOW = 300
 """Samples, about one a second."""
+INTERVAL_S_MIN = 0.1
+"""Between samples: shorter ones would measure bursts."""
 FLOOR_BPS = 1e6
 """What a link is taken for that has not carried anything."""
 
@@ -17,8 +21,7 @@ FLOOR_BPS = 1e6
 class Capacity:
     """One uplink's samples."""
 
-    counters: tuple[int, int] | None = None
-    at_s: float = 0.0
+    last: Counters | None = None
     rates_bps: tuple[float, ...] = ()
 
     @property
@@ -32,12 +35,19 @@ class Capacity:
         return self.rates_bps[-1] if self.rates_bps else 0.0
 
 
-def sampled(capacity: Capacity, counters: tuple[int, int], now: float) -> Capacity:
-    """Takes the port's bytes received and sent; counters that went back begin anew."""
-    former = capacity.counters
-    after = replace(capacity, counters=counters, at_s=now)
-    seconds = now - capacity.at_s
-    if former is None or seconds <= 0 or any(a < b for a, b in zip(counters, former, strict=True)):
-        return after
-    most = max(a - b for a, b in zip(counters, former, strict=True))
-    return replace(after, rates_bps=(*capacity.rates_bps, 8 * most / seconds)[-WINDOW:])
+def sampled(capacity: Capacity, counters: Counters) -> Capacity:
+    """Takes the port's counters; those that went back begin anew.
+
+    Time is the switch's own: answers that waited in a queue would come at once.
+    """
+    former = capacity.last
+    if former is None:
+        return replace(capacity, last=counters)
+    received, sent = counters.received - former.received, counters.sent - former.sent
+    seconds = counters.seconds - former.seconds
+    if min(received, sent) < 0 or seconds < 0:
+        return replace(capacity, last=counters)
+    if seconds < INTERVAL_S_MIN:
+        return capacity
+    rate = 8 * max(received, sent) / seconds
+    return Capacity(counters, (*capacity.rates_bps, rate)[-WINDOW:])

@@ -6,10 +6,11 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from ropewalk.sdn import events, packets, policy
+from ropewalk.sdn import events, family, packets, policy
 from ropewalk.sdn.balance import capacity, program, selection
 from ropewalk.sdn.balance.capacity import Capacity
 from ropewalk.sdn.config import Config, Uplink
+from ropewalk.sdn.events import Counters
 from ropewalk.sdn.openflow.program import (
     AskPortStatistics,
     Message,
@@ -83,7 +84,7 @@ class Balance:
             case events.PacketIn(port, _, data):
                 return self._packet(state, port, data, now)
             case events.PortStatistics(counters):
-                return self._sampled(state, counters, now), []
+                return self._sampled(state, counters), []
             case events.Connected(ports, present):
                 common = policy.connected(common, ports, present, now)
             case events.Disconnected():
@@ -113,14 +114,14 @@ class Balance:
     def _packet(
         self, state: State, port: int, data: bytes, now: float
     ) -> tuple[State, list[Message]]:
-        packet = packets.parse(data)
         common = state.common
         application = common.ports.get(common.config.application.port)
-        if isinstance(packet, packets.Arp):
-            learned = policy.arp_in(common, port, packet, now)
-            if learned.neighbours is common.neighbours:
-                return state, []
-            return self._installed(replace(state, common=learned), now)
+        resolved = policy.resolved(common, port, data, now)
+        if resolved is not None:
+            # It takes effect with the next tick: a flood costs no new program each.
+            after, messages = resolved
+            return replace(state, common=after), messages
+        packet = packets.parse(data)
         if packet is None:
             return state, []
         if application is None or port != application.number:
@@ -129,16 +130,17 @@ class Balance:
             return self._reset(state, port, packet, packet.tcp)
         return self._decide(state, port, packet, data, now)
 
-    def _answer(self, state: State, port: int, packet: packets.Ipv4, now: float) -> State:
-        uplink = policy.uplink_at(state.common, port)
-        ours = packet.protocol == packets.ICMP and packet.target_port == _PROBE_ID
-        if uplink is None or not ours or len(packet.payload) < _PROBE.size:
+    def _answer(self, state: State, port: int, packet: packets.Ip, now: float) -> State:
+        ours = packet.protocol in (packets.ICMP, packets.ICMPV6)
+        ours = ours and packet.target_port == _PROBE_ID and len(packet.payload) >= _PROBE.size
+        if not ours:
             return state
         (number,) = _PROBE.unpack_from(packet.payload)
-        return replace(state, common=policy.answered(state.common, uplink.name, number, now))
+        common = policy.answered(state.common, port, packet.source, number, now)
+        return replace(state, common=common)
 
     def _reset(
-        self, state: State, port: int, packet: packets.Ipv4, segment: packets.Segment
+        self, state: State, port: int, packet: packets.Ip, segment: packets.Segment
     ) -> tuple[State, list[Message]]:
         if segment.flags & packets.RST:
             return state, []
@@ -147,18 +149,19 @@ class Balance:
         return after, [PacketOut(frame, (Output(port),))]
 
     def _decide(
-        self, state: State, port: int, packet: packets.Ipv4, data: bytes, now: float
+        self, state: State, port: int, packet: packets.Ip, data: bytes, now: float
     ) -> tuple[State, list[Message]]:
-        alive = {uplink.name: uplink for uplink in policy.usable(state.common)}
+        version = family.of(packet.source).version
+        alive = [way.uplink for way in policy.usable(state.common, version)]
         if not alive:
             return state, []
         name = state.decisions.get(packet.flow)
         if name not in alive:
-            state, name = self._choose(state, list(alive), now)
+            state, name = self._choose(state, alive, now)
             counts = {**state.flows_by_uplink, name: state.flows_by_uplink.get(name, 0) + 1}
             decisions = state.decisions.add(packet.flow, name, now)
             state = replace(state, decisions=decisions, flows_by_uplink=counts)
-        number = program.number_of(state.common.config, alive[name])
+        number = state.common.config.number_of(name)
         take = (SetField("reg0", number), Resubmit(program.TAKE))
         return state, [PacketOut(data, take, port)]
 
@@ -195,21 +198,21 @@ class Balance:
     def _uplink(self, state: State, name: str) -> Uplink:
         return next(uplink for uplink in state.common.config.uplinks if uplink.name == name)
 
-    def _sampled(self, state: State, counters: Mapping[int, tuple[int, int]], now: float) -> State:
+    def _sampled(self, state: State, counters: Mapping[int, Counters]) -> State:
         capacities = dict(state.capacities)
         for uplink in state.common.config.uplinks:
             port = state.common.ports.get(uplink.name)
             if port is not None and port.number in counters:
                 former = self._capacity(state, uplink.name)
-                capacities[uplink.name] = capacity.sampled(former, counters[port.number], now)
+                capacities[uplink.name] = capacity.sampled(former, counters[port.number])
         return replace(state, capacities=capacities)
 
     def _tick(self, state: State, now: float) -> tuple[State, list[Message]]:
         common, messages = policy.passed(state.common, now)
         common, due = policy.due_probes(common, now)
-        for uplink, port, mac, number in due:
+        for way, port, mac, number in due:
             frame = packets.echo_request(
-                (port.mac, mac), (uplink.ip, uplink.peer), _PROBE_ID, _PROBE.pack(number)
+                (port.mac, mac), (way.ip, way.peer), _PROBE_ID, _PROBE.pack(number)
             )
             messages.append(policy.packet_out(frame, port.number))
         state = replace(state, common=common)
@@ -230,6 +233,5 @@ class Balance:
         else:
             base = Program(frozenset(policy.base_flows(common) | program.probe_flows(common)))
             changes = difference(common.installed, base, add_only=True)
-        installed = apply(common.installed, changes)
-        common = replace(common, settled=settled, installed=installed)
+        common = policy.installed(common, apply(common.installed, changes), settled)
         return replace(state, common=common), changes

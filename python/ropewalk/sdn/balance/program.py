@@ -1,18 +1,20 @@
 """The flows and groups of `balance`.
 
-A flow's uplink is the mark of its connection in one zone, the memory; its address translation is
-in a zone of its uplink. So a flow moves to another uplink by a new mark, and what a dead uplink
-translated needs no clearing.
+A flow's uplink, by its number, is the mark of its connection in one zone, the memory; its address
+translation is in a zone of its uplink. So a flow moves to another uplink by a new mark, and what a
+dead uplink translated needs no clearing.
 
-Table 0 classifies. From the host: table 1 reads the mark; a new flow is decided by the controller
-or by the group; table 3 does what register 0 says, the uplink's number. From an uplink: table 2
-lets pass what belongs to a flow, table 4 gives it to the host.
+Table 0 classifies. From the host: table 1 reads the mark; a new flow is decided by the controller,
+or by the switch, whose hash is looked up in table 5; table 3 does what register 0 says, the
+uplink's number. From an uplink: table 2 lets pass what belongs to a flow, table 4 gives it to the
+host. Why not a group of type select: its hash leaves the ports of UDP away.
 """
 
 from __future__ import annotations
 
 from ropewalk.sdn import policy
-from ropewalk.sdn.config import KINDS, Config, Uplink
+from ropewalk.sdn.config import KINDS, Config, Host, Way
+from ropewalk.sdn.family import Family
 from ropewalk.sdn.openflow.program import (
     CONTROLLER,
     Action,
@@ -20,6 +22,7 @@ from ropewalk.sdn.openflow.program import (
     DecrementTtl,
     Flow,
     Group,
+    HashToSlot,
     Output,
     Program,
     Resubmit,
@@ -32,18 +35,15 @@ from ropewalk.sdn.openflow.program import (
 from ropewalk.sdn.policy import Common
 
 FROM_HOST, FROM_UPLINK, TAKE, TO_HOST = 1, 2, 3, 4
-SELECT = 1
-WEIGHT_MAX = 1000
-_IP = 0x0800
+_PRIORITY_NOT_ROUTED, _PRIORITY_TRAFFIC = 600, 500
+CHOOSE = 5
+SLOTS = 64
+"""Parts in which the switch shares out new flows by itself."""
+IPV6_GROUPS = 50
+"""Added to the numbers of groups for IPv6."""
 _NEW, _ESTABLISHED, _RELATED, _INVALID, _TRACKED = 0x01, 0x02, 0x04, 0x10, 0x20
 _WHOLE = 0xFFFF
 """Bytes of a new flow's first packet for the controller: all, because it sends the packet on."""
-_PROTOCOLS: dict[str, dict[str, Value]] = {
-    "tcp": {"ip_proto": 6},
-    "quic": {"ip_proto": 17, "udp_dst": 443},
-    "udp": {"ip_proto": 17},
-    "icmp": {"ip_proto": 1},
-}
 
 
 def zones(config: Config) -> list[int]:
@@ -53,57 +53,59 @@ def zones(config: Config) -> list[int]:
 
 
 def build(state: Common, weights: dict[str, float]) -> Program:
-    """The whole program; `weights` are for the group of the mode without the controller."""
+    """The whole program; `weights` are for the mode without the controller."""
     flows = policy.base_flows(state) | probe_flows(state)
-    config = state.config
-    application = config.application
+    groups: set[Group] = set()
+    application = state.config.application
     port = state.ports.get(application.port)
-    mac = state.neighbours.mac(application.port)
-    if port is None or mac is None:
-        return Program(frozenset(flows))
-    memory = zones(config)[0]
-    from_host = match(in_port=port.number, eth_type=_IP, ipv4_src=application.ip)
-    flows.add(Flow(0, 500, from_host, (Track(memory, table=FROM_HOST),)))
-    flows |= _returning(port.number, mac, memory)
-    alive = policy.usable(state)
-    for uplink in config.uplinks:
-        flows |= _leaving(state, uplink, alive)
-    flows |= _new(config, alive, {"ct_state": (_NEW | _TRACKED, _NEW | _TRACKED)}, 10)
-    groups = frozenset[Group]()
-    assert config.balance is not None, "the configuration is of this mode"
-    if config.balance.decide == "switch" and alive:
-        groups = frozenset({_select(state, alive, weights)})
-    return Program(frozenset(flows), groups)
-
-
-def number_of(config: Config, uplink: Uplink) -> int:
-    """An uplink's number, from 1: its mark and its value of register 0."""
-    return config.uplinks.index(uplink) + 1
+    for host in application.hosts:
+        mac = state.neighbours.mac((application.port, host.family.version))
+        if port is not None and mac is not None:
+            flows |= _from_host(state, host, port.number)
+            flows |= _returning(state.config, host.family, port.number, mac)
+            chosen, alternatives = _select(state, host.family, weights)
+            flows |= chosen
+            groups |= alternatives
+    return Program(frozenset(flows), frozenset(groups))
 
 
 def probe_flows(state: Common) -> set[Flow]:
     """Arriving packets are looked up in the uplink's zone; answers to probes are shown as well."""
     flows = set()
-    for uplink in state.config.uplinks:
-        port = state.ports.get(uplink.name)
+    for way in state.config.ways:
+        port = state.ports.get(way.uplink)
         if port is None:
             continue
-        fields: dict[str, Value] = {
-            "in_port": port.number,
-            "eth_type": _IP,
-            "ipv4_dst": uplink.ip,
-        }
-        zone = zones(state.config)[number_of(state.config, uplink)]
+        family = way.family
+        fields: dict[str, Value] = {"in_port": port.number, "eth_type": family.ethernet}
+        fields[family.target] = way.ip
+        zone = zones(state.config)[state.config.number_of(way.uplink)]
         tracked = Track(zone, table=FROM_UPLINK, nat="")
-        flows.add(Flow(0, 500, match(**fields), (tracked,)))
+        flows.add(Flow(0, _PRIORITY_TRAFFIC, match(**fields), (tracked,)))
         # The host may ping the same address: its answers go both ways.
-        answer = match(**fields, ip_proto=1, icmpv4_type=0, ipv4_src=uplink.peer)
+        kind, number = family.echo_reply
+        fields |= {"ip_proto": family.icmp, kind: number, family.source: way.peer}
         shown = (Output(CONTROLLER, 128), tracked)
-        flows.add(Flow(0, policy.PRIORITY_PROBE, answer, shown))
+        flows.add(Flow(0, policy.PRIORITY_PROBE, match(**fields), shown))
     return flows
 
 
-def _returning(port: int, mac: str, memory: int) -> set[Flow]:
+def _from_host(state: Common, host: Host, port: int) -> set[Flow]:
+    config, family = state.config, host.family
+    fields: dict[str, Value] = {"in_port": port, "eth_type": family.ethernet}
+    fields[family.source] = host.ip
+    memory = zones(config)[0]
+    flows = {Flow(0, _PRIORITY_TRAFFIC, match(**fields), (Track(memory, table=FROM_HOST),))}
+    for address in family.not_routed:
+        flows.add(Flow(0, _PRIORITY_NOT_ROUTED, match(**{**fields, family.target: address}), ()))
+    alive = policy.usable(state, family.version)
+    for way in config.ways:
+        if way.family == family:
+            flows |= _leaving(state, way, alive)
+    return flows | _new(config, family, alive, {"ct_state": (_NEW | _TRACKED, _NEW | _TRACKED)}, 10)
+
+
+def _returning(config: Config, family: Family, port: int, mac: str) -> set[Flow]:
     back: tuple[Action, ...] = (
         SetField("eth_src", policy.VIRTUAL_MAC),
         SetField("eth_dst", mac),
@@ -111,35 +113,37 @@ def _returning(port: int, mac: str, memory: int) -> set[Flow]:
         Output(port),
     )
     refused = _NEW | _INVALID
+    memory = zones(config)[0]
+    kind = family.ethernet
     return {
         Flow(
             FROM_UPLINK,
             10,
-            match(ct_state=(_TRACKED | state, _TRACKED | state | refused), eth_type=_IP),
+            match(ct_state=(_TRACKED | state, _TRACKED | state | refused), eth_type=kind),
             (Track(memory, table=TO_HOST),),
         )
         for state in (_ESTABLISHED, _RELATED)
-    } | {Flow(TO_HOST, 0, match(eth_type=_IP), back)}
+    } | {Flow(TO_HOST, 0, match(eth_type=kind), back)}
 
 
-def _leaving(state: Common, uplink: Uplink, alive: list[Uplink]) -> set[Flow]:
-    config = state.config
-    number = number_of(config, uplink)
-    marked: dict[str, Value] = {"ct_mark": number, "eth_type": _IP}
+def _leaving(state: Common, way: Way, alive: list[Way]) -> set[Flow]:
+    config, family = state.config, way.family
+    number = config.number_of(way.uplink)
+    marked: dict[str, Value] = {"ct_mark": number, "eth_type": family.ethernet}
     tracked: dict[str, Value] = {**marked, "ct_state": (_TRACKED, _TRACKED)}
-    if uplink not in alive:
+    if way not in alive:
         # Nothing can be kept: TCP is reset by the controller, a first packet and all else moves.
         new = {**marked, "ct_state": (_NEW | _TRACKED, _NEW | _TRACKED)}
-        flows = _new(config, alive, new, 40) | _new(config, alive, tracked, 30)
+        flows = _new(config, family, alive, new, 40) | _new(config, family, alive, tracked, 30)
         reset = match(**tracked, ip_proto=6)
         return {flow for flow in flows if flow.match != reset} | {
             Flow(FROM_HOST, 32, reset, (Output(CONTROLLER, _WHOLE),))
         }
-    port = state.ports[uplink.name]
-    mac = state.neighbours.mac(uplink.name)
-    assert mac is not None, "a usable uplink has a neighbour"
+    port = state.ports[way.uplink]
+    mac = state.neighbours.mac(way.key)
+    assert mac is not None, "a usable way has a neighbour"
     out: tuple[Action, ...] = (
-        Track(zones(config)[number], commit=True, nat=uplink.ip),
+        Track(zones(config)[number], commit=True, nat=way.ip),
         SetField("eth_src", port.mac),
         SetField("eth_dst", mac),
         DecrementTtl(),
@@ -149,40 +153,89 @@ def _leaving(state: Common, uplink: Uplink, alive: list[Uplink]) -> set[Flow]:
     valid = {**marked, "ct_state": (_TRACKED, _TRACKED | _INVALID)}
     return {
         Flow(FROM_HOST, 30, match(**valid), out),
-        Flow(TAKE, 10, match(reg0=number, eth_type=_IP), (remember, *out)),
+        Flow(TAKE, 10, match(reg0=number, eth_type=family.ethernet), (remember, *out)),
     }
 
 
-def _new(config: Config, alive: list[Uplink], fields: dict[str, Value], priority: int) -> set[Flow]:
+def _new(
+    config: Config, family: Family, alive: list[Way], fields: dict[str, Value], priority: int
+) -> set[Flow]:
     """What happens to a flow without an uplink, by its kind."""
     if not alive:
         return set()
     balance = config.balance
     assert balance is not None, "the configuration is of this mode"
-    first: tuple[Action, ...] = (SetField("reg0", number_of(config, alive[0])), Resubmit(TAKE))
+    first: tuple[Action, ...] = (
+        SetField("reg0", config.number_of(alive[0].uplink)),
+        Resubmit(TAKE),
+    )
     spread: tuple[Action, ...] = (Output(CONTROLLER, _WHOLE),)
     if balance.decide == "switch":
-        spread = (ToGroup(SELECT),)
-    base = {"eth_type": _IP, **fields}
+        spread = (HashToSlot(SLOTS), Resubmit(CHOOSE))
+    base = {**fields, "eth_type": family.ethernet}
     flows = {Flow(FROM_HOST, priority, match(**base), first)}
     for kind in KINDS:
         actions = spread if kind in balance.spread else first
-        more = _PROTOCOLS[kind]
+        more = _kind(kind, family)
         # QUIC is UDP to one port, and stronger.
         strength = priority + 1 + (len(more) > 1)
         flows.add(Flow(FROM_HOST, strength, match(**base, **more), actions))
     return flows
 
 
-def _select(state: Common, alive: list[Uplink], weights: dict[str, float]) -> Group:
-    largest = max(weights.get(uplink.name, 1.0) for uplink in alive)
-    buckets = []
-    for uplink in alive:
-        weight = max(1, round(WEIGHT_MAX * weights.get(uplink.name, 1.0) / largest))
+def _kind(name: str, family: Family) -> dict[str, Value]:
+    """What tells a kind of flows."""
+    match name:
+        case "tcp":
+            return {"ip_proto": 6}
+        case "quic":
+            return {"ip_proto": 17, "udp_dst": 443}
+        case "udp":
+            return {"ip_proto": 17}
+        case _:
+            return {"ip_proto": family.icmp}
+
+
+def _select(
+    state: Common, family: Family, weights: dict[str, float]
+) -> tuple[set[Flow], set[Group]]:
+    """The switch's own choice: a hash gives a slot, slots are shared out by weight, and a slot's
+    group goes over to another uplink by itself when a port goes down."""
+    config = state.config
+    alive = policy.usable(state, family.version)
+    assert config.balance is not None, "the configuration is of this mode"
+    if config.balance.decide != "switch" or not alive:
+        return set(), set()
+    base = IPV6_GROUPS if family.version == 6 else 0
+    takes = {}
+    for way in alive:
         # ct() must not be in the bucket itself: the switch skips it there.
-        take: tuple[Action, ...] = (
-            SetField("reg0", number_of(state.config, uplink)),
-            Resubmit(TAKE),
-        )
-        buckets.append(Bucket(take, weight, state.ports[uplink.name].number))
-    return Group(SELECT, "select", tuple(buckets))
+        number = config.number_of(way.uplink)
+        actions: tuple[Action, ...] = (SetField("reg0", number), Resubmit(TAKE))
+        takes[number] = Bucket(actions, watch_port=state.ports[way.uplink].number)
+    groups = set()
+    for number, take in takes.items():
+        others = (bucket for other, bucket in takes.items() if other != number)
+        groups.add(Group(base + number, "ff", (take, *others)))
+    shares = slots({way.uplink: weights[way.uplink] for way in alive})
+    owners = [config.number_of(name) for name, count in shares.items() for _ in range(count)]
+    flows = {
+        Flow(CHOOSE, 0, match(reg1=slot, eth_type=family.ethernet), (ToGroup(base + owner),))
+        for slot, owner in enumerate(owners)
+    }
+    return flows, groups
+
+
+def slots(weights: dict[str, float]) -> dict[str, int]:
+    """How many of the `SLOTS` each gets: in proportion to the weights, rounded so that the sum
+    fits (largest remainder), but one at least. There are fewer names than slots."""
+    total = sum(weights.values())
+    exact = {name: SLOTS * weight / total for name, weight in weights.items()}
+    shares = {name: max(1, int(share)) for name, share in exact.items()}
+    while sum(shares.values()) != SLOTS:
+        step = 1 if sum(shares.values()) < SLOTS else -1
+        # Who is furthest from what it should have; nobody is left without any.
+        changeable = [name for name, share in shares.items() if share + step >= 1]
+        name = max(changeable, key=lambda name: step * (exact[name] - shares[name]))
+        shares[name] += step
+    return shares

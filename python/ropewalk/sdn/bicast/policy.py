@@ -45,7 +45,9 @@ class Bicast:
             case events.PortChanged(port, gone):
                 common = policy.port_changed(common, port, gone, now)
             case events.PacketIn(port, _, data):
-                common = self._packet(common, port, data, now)
+                # It takes effect with the next tick: a flood costs no new program each.
+                common, messages = self._packet(common, port, data, now)
+                return replace(state, common=common), messages
             case events.Tick():
                 common, messages = policy.passed(common, now)
                 common, probes = self._probes(common, now)
@@ -59,33 +61,36 @@ class Bicast:
         """What people are told."""
         bicast = state.common.config.bicast
         assert bicast is not None, "the configuration is of this mode"
-        paths = len(policy.usable(state.common))
+        versions = [host.family.version for host in state.common.config.application.hosts]
+        paths = min(len(policy.usable(state.common, version)) for version in versions)
         return {
             **policy.report(state.common, now),
             "copying": state.copying and bicast.copies > 1,
             "copies": min(bicast.copies, paths) if state.copying else min(1, paths),
         }
 
-    def _packet(self, common: Common, port: int, data: bytes, now: float) -> Common:
+    def _packet(
+        self, common: Common, port: int, data: bytes, now: float
+    ) -> tuple[Common, list[Message]]:
+        resolved = policy.resolved(common, port, data, now)
+        if resolved is not None:
+            return resolved
         packet = packets.parse(data)
-        if isinstance(packet, packets.Arp):
-            return policy.arp_in(common, port, packet, now)
-        uplink = policy.uplink_at(common, port)
-        if packet is None or uplink is None or len(packet.payload) < _PROBE.size:
-            return common
+        if packet is None or len(packet.payload) < _PROBE.size:
+            return common, []
         magic, number = _PROBE.unpack_from(packet.payload)
-        if magic != _MAGIC:
-            return common
-        return policy.answered(common, uplink.name, number, now)
+        if packet.protocol != packets.UDP or magic != _MAGIC:
+            return common, []
+        return policy.answered(common, port, packet.source, number, now), []
 
     def _probes(self, common: Common, now: float) -> tuple[Common, list[Message]]:
         common, due = policy.due_probes(common, now)
         first = common.config.probe.port
         messages: list[Message] = []
-        for uplink, port, mac, number in due:
+        for way, port, mac, number in due:
             frame = packets.udp(
                 (port.mac, mac),
-                (uplink.ip, uplink.peer),
+                (way.ip, way.peer),
                 (first + 1, first),
                 _PROBE.pack(_MAGIC, number),
             )
@@ -93,18 +98,23 @@ class Bicast:
         return common, messages
 
     def _loss(self, state: State) -> State:
-        """Copies begin and end by the loss of the path that is used alone."""
+        """Copies begin and end by the loss of the path that is used alone, the worse family's."""
         bicast = state.common.config.bicast
         assert bicast is not None, "the configuration is of this mode"
         if bicast.when == "always":
             return state
-        paths = policy.usable(state.common)
-        path = state.common.paths.get(paths[0].name) if paths else None
-        if path is None or path.loss is None:
+        losses = []
+        for host in state.common.config.application.hosts:
+            ways = policy.usable(state.common, host.family.version)
+            path = state.common.paths.get(ways[0].key) if ways else None
+            if path is not None and path.loss is not None:
+                losses.append(path.loss)
+        if not losses:
             return state
-        if state.copying and path.loss <= bicast.loss_off:
+        loss = max(losses)
+        if state.copying and loss <= bicast.loss_off:
             return replace(state, copying=False)
-        if not state.copying and path.loss >= bicast.loss_on:
+        if not state.copying and loss >= bicast.loss_on:
             return replace(state, copying=True)
         return state
 
@@ -120,6 +130,5 @@ class Bicast:
         else:
             base = Program(frozenset(policy.base_flows(common) | program.probe_flows(common)))
             changes = difference(common.installed, base, add_only=True)
-        installed = apply(common.installed, changes)
-        common = replace(common, settled=settled, installed=installed)
+        common = policy.installed(common, apply(common.installed, changes), settled)
         return replace(state, common=common), [*changes, *messages]

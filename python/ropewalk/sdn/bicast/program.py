@@ -3,12 +3,14 @@
 Table 0 classifies, table 1 decides what is copied, table 2 what is small enough. Group 1 is of
 type ALL: one slot for each copy. A slot is a fast-failover group: its own path first, then the
 spares, so that the switch leaves a dead port without asking. Group 2 is for what is sent once.
+IPv6 has flows and groups of its own: addresses are rewritten within a family.
 """
 
 from __future__ import annotations
 
 from ropewalk.sdn import policy
-from ropewalk.sdn.config import Chosen, Uplink
+from ropewalk.sdn.config import Chosen, Host, Way
+from ropewalk.sdn.family import Family
 from ropewalk.sdn.openflow.program import (
     CONTROLLER,
     IN_PORT,
@@ -32,8 +34,10 @@ COPIES = 1
 ONCE = 2
 SLOT = 10
 """Number of the first slot's group."""
+IPV6_GROUPS = 50
+"""Added to the numbers of groups for IPv6."""
 PROBE_BYTES = 128
-_IP = 0x0800
+_ICMP = 1
 _UDP = 17
 _PRIORITY_TRAFFIC = 500
 _ETHERNET_BYTES = 14
@@ -42,45 +46,44 @@ _ETHERNET_BYTES = 14
 def build(state: Common, copying: bool) -> Program:
     """The whole program for what is known; without a usable path or host only what can be."""
     flows = policy.base_flows(state) | probe_flows(state)
+    groups: set[Group] = set()
     application = state.config.application
     port = state.ports.get(application.port)
-    mac = state.neighbours.mac(application.port)
-    if port is not None and mac is not None:
-        flows |= _arriving(state, port.number, mac)
-    paths = policy.usable(state)
-    if port is None or not paths:
-        return Program(frozenset(flows))
     bicast = state.config.bicast
     assert bicast is not None, "the configuration is of this mode"
-    copies = min(bicast.copies, len(paths)) if copying else 1
-    leaving = match(
-        in_port=port.number, eth_type=_IP, ipv4_src=application.ip, ipv4_dst=application.far
-    )
-    flows.add(Flow(0, _PRIORITY_TRAFFIC, leaving, (Resubmit(1),)))
-    flows |= _deciding(bicast.chosen, bicast.packet_bytes_max, copies)
-    return Program(frozenset(flows), frozenset(_groups(state, paths, copies)))
+    for host in application.hosts:
+        if port is None:
+            break
+        family = host.family
+        mac = state.neighbours.mac((application.port, family.version))
+        if mac is not None:
+            flows |= _arriving(state, host, port.number, mac)
+        paths = policy.usable(state, family.version)
+        if not paths:
+            continue
+        copies = min(bicast.copies, len(paths)) if copying else 1
+        fields: dict[str, Value] = {"in_port": port.number, "eth_type": family.ethernet}
+        fields |= {family.source: host.ip, family.target: host.far}
+        flows.add(Flow(0, _PRIORITY_TRAFFIC, match(**fields), (Resubmit(1),)))
+        flows |= _deciding(family, bicast.chosen, bicast.packet_bytes_max, copies)
+        groups |= set(_groups(state, family, paths, copies))
+    return Program(frozenset(flows), frozenset(groups))
 
 
 def probe_flows(state: Common) -> set[Flow]:
     """Probes of the far end are sent back by the switch; what comes back goes to the controller."""
     flows: set[Flow] = set()
     number = state.config.probe.port
-    for uplink in state.config.uplinks:
-        port = state.ports.get(uplink.name)
+    for way in state.config.ways:
+        port = state.ports.get(way.uplink)
         if port is None:
             continue
-        fields: dict[str, Value] = {
-            "in_port": port.number,
-            "eth_type": _IP,
-            "ip_proto": _UDP,
-            "ipv4_src": uplink.peer,
-            "ipv4_dst": uplink.ip,
-        }
+        fields = {**_from_peer(way, port.number), "ip_proto": _UDP}
         back: tuple[Action, ...] = (
             Move("eth_src", "eth_dst", 48),
             SetField("eth_src", port.mac),
-            SetField("ipv4_src", uplink.ip),
-            SetField("ipv4_dst", uplink.peer),
+            SetField(way.family.source, way.ip),
+            SetField(way.family.target, way.peer),
             SetField("udp_src", number),
             SetField("udp_dst", number + 1),
             Output(IN_PORT),
@@ -91,77 +94,92 @@ def probe_flows(state: Common) -> set[Flow]:
     return flows
 
 
-def _arriving(state: Common, application_port: int, mac: str) -> set[Flow]:
+def _arriving(state: Common, host: Host, application_port: int, mac: str) -> set[Flow]:
     """The inverse rewriting: what comes over any path looks as if it came from the far host."""
-    application = state.config.application
     flows = set()
-    for uplink in state.config.uplinks:
-        port = state.ports.get(uplink.name)
-        if port is None:
+    for way in state.config.ways:
+        port = state.ports.get(way.uplink)
+        if port is None or way.family != host.family:
             continue
-        arriving = match(
-            in_port=port.number, eth_type=_IP, ipv4_src=uplink.peer, ipv4_dst=uplink.ip
-        )
         actions: tuple[Action, ...] = (
-            SetField("eth_src", policy.VIRTUAL_MAC),
+            # The removal of copies reads from it which path this one took.
+            SetField("eth_src", path_mac(state.config.number_of(way.uplink))),
             SetField("eth_dst", mac),
-            SetField("ipv4_src", application.far),
-            SetField("ipv4_dst", application.ip),
+            SetField(way.family.source, host.far),
+            SetField(way.family.target, host.ip),
             Output(application_port),
         )
+        arriving = match(**_from_peer(way, port.number))
         flows.add(Flow(0, _PRIORITY_TRAFFIC, arriving, actions))
     return flows
 
 
-def _deciding(chosen: tuple[Chosen, ...], bytes_max: int, copies: int) -> set[Flow]:
-    once = (ToGroup(ONCE),)
-    flows = {Flow(1, 0, match(), once)}
+def path_mac(number: int) -> str:
+    """The source address, towards the application, of what came over a path."""
+    return f"02:72:6f:70:66:{number:02x}"
+
+
+def _from_peer(way: Way, port: int) -> dict[str, Value]:
+    fields: dict[str, Value] = {"in_port": port, "eth_type": way.family.ethernet}
+    return {**fields, way.family.source: way.peer, way.family.target: way.ip}
+
+
+def _deciding(family: Family, chosen: tuple[Chosen, ...], bytes_max: int, copies: int) -> set[Flow]:
+    base = _numbers_from(family)
+    any_packet: dict[str, Value] = {"eth_type": family.ethernet}
+    once = (ToGroup(base + ONCE),)
     if copies < 2:
-        return flows
-    copied: tuple[Action, ...] = (ToGroup(COPIES),)
+        return {Flow(1, 0, match(**any_packet), once)}
+    copied: tuple[Action, ...] = (ToGroup(base + COPIES),)
+    flows: set[Flow] = set()
     if bytes_max:
         copied = (CheckLarger(bytes_max + _ETHERNET_BYTES), Resubmit(2))
-        flows.add(Flow(2, 1, match(reg0=(0, 1)), (ToGroup(COPIES),)))
-        flows.add(Flow(2, 0, match(), once))
-    if not chosen:
-        return (flows - {Flow(1, 0, match(), once)}) | {Flow(1, 0, match(), copied)}
+        flows.add(Flow(2, 1, match(**any_packet, reg0=(0, 1)), (ToGroup(base + COPIES),)))
+        flows.add(Flow(2, 0, match(**any_packet), once))
+    flows.add(Flow(1, 0, match(**any_packet), once if chosen else copied))
     for rule in chosen:
-        for fields in _matches(rule):
-            flows.add(Flow(1, 1, match(**fields), copied))
+        for fields in _matches(family, rule):
+            flows.add(Flow(1, 1, match(**any_packet, **fields), copied))
     return flows
 
 
-def _matches(rule: Chosen) -> list[dict[str, int]]:
-    fields = {"eth_type": _IP, "ip_proto": rule.protocol}
+def _matches(family: Family, rule: Chosen) -> list[dict[str, int]]:
+    fields = {"ip_proto": family.icmp if rule.protocol == _ICMP else rule.protocol}
     if rule.port is None:
         return [fields]
     name = "udp" if rule.protocol == _UDP else "tcp"
     return [{**fields, f"{name}_{end}": rule.port} for end in ("src", "dst")]
 
 
-def _groups(state: Common, paths: list[Uplink], copies: int) -> list[Group]:
+def _numbers_from(family: Family) -> int:
+    return IPV6_GROUPS if family.version == 6 else 0
+
+
+def _groups(state: Common, family: Family, paths: list[Way], copies: int) -> list[Group]:
+    base = _numbers_from(family)
     firsts, spares = paths[:copies], paths[copies:]
-    groups = [Group(ONCE, "ff", tuple(_bucket(state, path) for path in paths))]
+    groups = [Group(base + ONCE, "ff", tuple(_bucket(state, path) for path in paths))]
     if copies < 2:
         return groups
     for number, first in enumerate(firsts):
         # Slots begin at different spares, so that two that fail at once do not meet on one.
         turn = number % len(spares) if spares else 0
         order = [first, *spares[turn:], *spares[:turn]]
-        groups.append(Group(SLOT + number, "ff", tuple(_bucket(state, path) for path in order)))
-    slots = tuple(Bucket((ToGroup(SLOT + number),)) for number in range(copies))
-    return [*groups, Group(COPIES, "all", slots)]
+        buckets = tuple(_bucket(state, path) for path in order)
+        groups.append(Group(base + SLOT + number, "ff", buckets))
+    slots = tuple(Bucket((ToGroup(base + SLOT + number),)) for number in range(copies))
+    return [*groups, Group(base + COPIES, "all", slots)]
 
 
-def _bucket(state: Common, uplink: Uplink) -> Bucket:
-    port = state.ports[uplink.name]
-    mac = state.neighbours.mac(uplink.name)
-    assert mac is not None, "a usable uplink has a neighbour"
+def _bucket(state: Common, way: Way) -> Bucket:
+    port = state.ports[way.uplink]
+    mac = state.neighbours.mac(way.key)
+    assert mac is not None, "a usable way has a neighbour"
     actions: tuple[Action, ...] = (
         SetField("eth_src", port.mac),
         SetField("eth_dst", mac),
-        SetField("ipv4_src", uplink.ip),
-        SetField("ipv4_dst", uplink.peer),
+        SetField(way.family.source, way.ip),
+        SetField(way.family.target, way.peer),
         Output(port.number),
     )
     return Bucket(actions, watch_port=port.number)

@@ -13,6 +13,10 @@ from ropewalk.sdn.host.commands import CommandError, run
 
 APPLICATION_PORT = 1
 FIRST_UPLINK_PORT = 2
+PACKETS_PER_S_MAX = 2_000
+"""For the controller: several times what probes and new flows need. Beyond it the switch queues
+packets by port and takes turns: a flood from one does not drown what others have to tell."""
+PACKETS_BURST_MAX = 500
 _BACKOFF_MS = "1000"
 _PROBE_MS = "5000"
 
@@ -61,6 +65,8 @@ def add_bridge(config: Config) -> list[str]:
         "connection_mode=out-of-band",
         f"max_backoff={_BACKOFF_MS}",
         f"inactivity_probe={_PROBE_MS}",
+        f"controller_rate_limit={PACKETS_PER_S_MAX}",
+        f"controller_burst_limit={PACKETS_BURST_MAX}",
     )
     ports = [config.application.port, *(uplink.name for uplink in config.uplinks)]
     for number, port in enumerate(ports, APPLICATION_PORT):

@@ -10,9 +10,10 @@ from __future__ import annotations
 import hashlib
 import shlex
 from pathlib import Path
+from typing import Any
 
 from ropewalk.sdn.balance.program import zones
-from ropewalk.sdn.config import Config
+from ropewalk.sdn.config import Config, Uplink
 from ropewalk.sdn.copies import loader
 from ropewalk.sdn.host import ovs
 from ropewalk.sdn.host.changes import Step
@@ -41,7 +42,7 @@ def steps(config: Config) -> list[Step]:
     _refuse_what_is_there(config)
     plan = _namespace(config) + _application(config)
     for uplink in config.uplinks:
-        plan += _uplink(uplink.name)
+        plan += _uplink(uplink)
     plan += _bridge(config)
     if config.balance:
         if not ovs.datapath_known(config):
@@ -125,46 +126,92 @@ def _application(config: Config) -> list[Step]:
         # Checksums must be whole before the switch rewrites addresses.
         Step(tuple(inside(namespace, ["ethtool", "-K", interface, "tx", "off"]))),
         Step(("ethtool", "-K", port, "gro", "off")),
-        Step(tuple(ip(namespace, "addr", "add", application.address, "dev", interface))),
+    ]
+    for host in application.hosts:
+        # Nobody else can have it: the veth pair has no other end but the bridge.
+        checked = ["nodad"] if host.family.version == 6 else []
+        add = ["addr", "add", host.address, "dev", interface, *checked]
+        plan.append(Step(tuple(ip(namespace, *add))))
+    plan += [
         Step(tuple(ip(namespace, "link", "set", interface, "up"))),
         Step(("ip", "link", "set", port, "up")),
     ]
-    target = "default" if config.balance else application.far
-    via = ["via", application.far] if config.balance else []
-    route = ["route", "add", target, *via, "dev", interface, "metric", _ROUTE_METRIC]
-    return [*plan, Step(tuple(ip(namespace, *route)))]
+    for host in application.hosts:
+        target = "default" if config.balance else host.far
+        via = ["via", host.far] if config.balance else []
+        route = ["route", "add", target, *via, "dev", interface, "metric", _ROUTE_METRIC]
+        plan.append(Step(tuple(ip(namespace, f"-{host.family.version}", *route))))
+    return plan
 
 
-def _uplink(name: str) -> list[Step]:
+def _uplink(uplink: Uplink) -> list[Step]:
+    name = uplink.name
     try:
-        addresses = rows(["ip", "-j", "-4", "addr", "show", "dev", name])
-        routes = rows(["ip", "-j", "-4", "route", "show", "dev", name])
+        plan = _addresses(name)
+        if any(way.family.version == 6 for way in uplink.ways):
+            plan += _addresses_ipv6(name)
         offloads = run(["ethtool", "-k", name])
     except CommandError as error:
         raise CommandError(f"uplink {name}: {error}; `ip link` lists the interfaces") from error
-    plan = []
-    held = [
-        f"{info['local']}/{info['prefixlen']}"
-        for row in addresses
-        for info in row.get("addr_info", [])
-    ]
-    # The kernel makes its own again with the address.
-    restored = [
-        ("ip", "route", "replace", *_route(row), "dev", name)
-        for row in routes
-        if row.get("protocol") != "kernel"
-    ]
-    for position, address in enumerate(held):
-        # The kernel would answer beside the bridge.
-        undo: list[tuple[str, ...]] = [("ip", "addr", "replace", address, "dev", name)]
-        if position == 0:
-            undo += restored
-        plan.append(Step(("ip", "addr", "del", address, "dev", name), tuple(undo)))
     if "generic-receive-offload: on" in offloads:
         back = ("ethtool", "-K", name, "gro", "on")
         plan.append(Step(("ethtool", "-K", name, "gro", "off"), (back,)))
     plan.append(Step(("ip", "link", "set", name, "up")))
     return plan
+
+
+def _addresses(name: str) -> list[Step]:
+    """Takes an interface's IPv4 addresses away: the kernel would answer beside the bridge."""
+    plan = []
+    held = _held(rows(["ip", "-j", "-4", "addr", "show", "dev", name]))
+    routes = _routes(name, 4)
+    for position, address in enumerate(held):
+        undo: list[tuple[str, ...]] = [("ip", "addr", "replace", address, "dev", name)]
+        if position == 0:
+            undo += routes
+        plan.append(Step(("ip", "addr", "del", address, "dev", name), tuple(undo)))
+    return plan
+
+
+def _addresses_ipv6(name: str) -> list[Step]:
+    """Switches IPv6 of an interface off, where it is on: otherwise the next advertisement of a
+    router would give the kernel an address and a route again."""
+    switch = Path(f"/proc/sys/net/ipv6/conf/{name}/disable_ipv6")
+    if not switch.exists() or switch.read_text().strip() == "1":
+        return []
+    held = _held(rows(["ip", "-j", "-6", "addr", "show", "dev", name, "scope", "global"]))
+    undo = [
+        _set_ipv6(name, disabled=False),
+        *(("ip", "addr", "replace", address, "dev", name) for address in held),
+        *_routes(name, 6),
+    ]
+    return [Step(_set_ipv6(name, disabled=True), tuple(undo))]
+
+
+def _set_ipv6(name: str, *, disabled: bool) -> tuple[str, ...]:
+    # With slashes, because names of interfaces may have dots.
+    return ("sysctl", "-qw", f"net/ipv6/conf/{name}/disable_ipv6={int(disabled)}")
+
+
+def _held(shown: list[dict[str, Any]]) -> list[str]:
+    """Addresses that an administrator gave; what routers gave comes back by itself."""
+    return [
+        f"{info['local']}/{info['prefixlen']}"
+        for row in shown
+        for info in row.get("addr_info", [])
+        # With a scope asked for, `ip` shows the others as empty objects.
+        if info and not (info["family"] == "inet6" and info.get("dynamic"))
+    ]
+
+
+def _routes(name: str, version: int) -> list[tuple[str, ...]]:
+    """What brings an interface's routes back, but those that the kernel or a router makes."""
+    shown = rows(["ip", "-j", f"-{version}", "route", "show", "dev", name])
+    return [
+        ("ip", f"-{version}", "route", "replace", *_route(row), "dev", name)
+        for row in shown
+        if row.get("protocol") not in ("kernel", "ra")
+    ]
 
 
 def _route(row: dict[str, object]) -> list[str]:

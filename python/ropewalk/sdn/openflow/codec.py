@@ -5,9 +5,11 @@ Only os-ken's encoding is used, not its event machinery: see docs/decisions/sdn.
 
 from __future__ import annotations
 
+import base64
 import logging
 import struct
 from collections.abc import Iterable
+from ipaddress import ip_address
 from typing import Any
 
 from os_ken.ofproto import ofproto_parser
@@ -30,6 +32,7 @@ from ropewalk.sdn.openflow.program import (
     Foreign,
     Group,
     GroupMod,
+    HashToSlot,
     Message,
     Meter,
     MeterMod,
@@ -37,6 +40,7 @@ from ropewalk.sdn.openflow.program import (
     Output,
     PacketOut,
     Resubmit,
+    Scalar,
     SetField,
     ToGroup,
     Track,
@@ -56,6 +60,13 @@ _NAT_SOURCE = 1
 _NICIRA = 0x2320
 _CHECK_PKT_LARGER = 49
 _REGISTER_0 = 0x0001_0004
+_HASH_PORTS_TOO = 3
+"""NX_HASH_FIELDS_SYMMETRIC_L3L4_UDP, which os-ken has no name for."""
+_MODULO = 0
+_WHOLE_REGISTER = 31
+_UNNAMED = {"nd_reserved": (0x1000 << 7 | 1, 4), "nd_options_type": (0x1000 << 7 | 2, 1)}
+"""Fields of Open vSwitch that os-ken has no names for: class and number, bytes."""
+_NAMES = {f"field_{number}": (name, size) for name, (number, size) in _UNNAMED.items()}
 _PACKET_IN = struct.Struct("!IHBBQHH")
 _PACKET_OUT = struct.Struct("!BBHIIIH6xHHIH6x")
 _CONFIRM = 0x8000_0000
@@ -323,7 +334,7 @@ def _encode_action(action: Action) -> Any:
         case Output(port, bytes_max):
             return ofp.OFPActionOutput(port, bytes_max)
         case SetField(field, value):
-            return ofp.OFPActionSetField(**{field: value})
+            return _encode_set_field(field, value)
         case Move(source, target, bits):
             return ofp.NXActionRegMove(src_field=source, dst_field=target, n_bits=bits)
         case ToGroup(number):
@@ -334,11 +345,37 @@ def _encode_action(action: Action) -> Any:
             return ofp.OFPActionDecNwTtl()
         case Track():
             return _encode_track(action)
+        case _:
+            return _encode_extension(action)
+
+
+def _encode_extension(action: Action) -> Any:
+    """Open vSwitch's own actions, but for the most common."""
+    match action:
         case CheckLarger(size):
             data = struct.pack("!HHHI6x", _CHECK_PKT_LARGER, size, 0, _REGISTER_0)
             return ofp.OFPActionExperimenterUnknown(_NICIRA, data)
-        case Meter() | Foreign():
+        case HashToSlot(slots):
+            return ofp.NXActionMultipath(
+                fields=_HASH_PORTS_TOO,
+                basis=0,
+                algorithm=_MODULO,
+                max_link=slots - 1,
+                arg=0,
+                ofs_nbits=_WHOLE_REGISTER,
+                dst="reg1",
+            )
+        case _:
             raise ValueError(f"{action} cannot be written here")
+
+
+def _encode_set_field(field: str, value: Scalar) -> Any:
+    if field not in _UNNAMED:
+        return ofp.OFPActionSetField(**{field: value})
+    number, size = _UNNAMED[field]
+    # os-ken takes values of fields it does not know in base 64.
+    text = base64.b64encode(int(value).to_bytes(size, "big")).decode()
+    return ofp.OFPActionSetField(**{f"field_{number}": text})
 
 
 def _encode_track(track: Track) -> Any:
@@ -348,7 +385,11 @@ def _encode_track(track: Track) -> Any:
     # NAT comes last: os-ken pads it only at the end of the list.
     if track.nat is not None:
         flags = _NAT_SOURCE if track.nat else 0
-        inner.append(ofp.NXActionNAT(flags=flags, range_ipv4_min=track.nat))
+        address = {}
+        if track.nat:
+            version = ip_address(track.nat).version
+            address = {f"range_ipv{version}_min": track.nat}
+        inner.append(ofp.NXActionNAT(flags=flags, **address))
     return ofp.NXActionCT(
         flags=_COMMIT if track.commit else 0,
         zone_src="",
@@ -370,7 +411,9 @@ def _decode_action(action: Any) -> Action:
             bytes_max = action.max_len if action.port == of.OFPP_CONTROLLER else 0
             return Output(action.port, bytes_max)
         case ofp.OFPActionSetField():
-            return SetField(action.key, action.value)
+            return _decode_set_field(action.key, action.value)
+        case ofp.NXActionMultipath(fields=3, basis=0, algorithm=0, arg=0, ofs_nbits=31, dst="reg1"):
+            return HashToSlot(action.max_link + 1)
         case ofp.NXActionRegMove(src_ofs=0, dst_ofs=0):
             # Open vSwitch answers with the older names of the same fields.
             names = (action.src_field, action.dst_field)
@@ -388,13 +431,23 @@ def _decode_action(action: Any) -> Action:
             return _decode_unknown(action)
 
 
+def _decode_set_field(field: str, value: Any) -> Action:
+    if field not in _NAMES:
+        return SetField(field, value)
+    name, size = _NAMES[field]
+    data = base64.b64decode(value)
+    if len(data) != size:
+        return Foreign(f"{name} of {len(data)} bytes")
+    return SetField(name, int.from_bytes(data, "big"))
+
+
 def _decode_track(action: Any) -> Action:
     nat: str | None = None
     mark: int | None = None
     for inner in action.actions:
         match inner:
             case ofp.NXActionNAT():
-                nat = inner.range_ipv4_min or ""
+                nat = inner.range_ipv4_min or inner.range_ipv6_min or ""
             case ofp.OFPActionSetField(key="ct_mark"):
                 mark = inner.value
             case _:

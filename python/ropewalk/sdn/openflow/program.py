@@ -98,6 +98,16 @@ class CheckLarger:
 
 
 @dataclass(frozen=True)
+class HashToSlot:
+    """Sets register 1 to a number below `slots`, by a hash of addresses, protocol and ports.
+
+    The same for both directions; `multipath()` of ovs-actions(7), ports of UDP included.
+    """
+
+    slots: int
+
+
+@dataclass(frozen=True)
 class Meter:
     """Drops the packet here when it is beyond a meter's rate; first in a flow's actions."""
 
@@ -120,6 +130,7 @@ Action = (
     | DecrementTtl
     | Track
     | CheckLarger
+    | HashToSlot
     | Meter
     | Foreign
 )

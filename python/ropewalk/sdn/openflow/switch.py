@@ -14,6 +14,8 @@ import socket
 import ssl
 import struct
 import threading
+import time
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from os_ken.ofproto import ofproto_v1_3 as of
@@ -21,22 +23,36 @@ from os_ken.ofproto import ofproto_v1_3_parser as ofp
 
 from ropewalk.sdn.events import (
     Connected,
+    Counters,
     Event,
     PortChanged,
     PortStatistics,
     Present,
 )
 from ropewalk.sdn.openflow import codec
-from ropewalk.sdn.openflow.program import GROUP_MAX, Flow, Group, Message, Program
+from ropewalk.sdn.openflow.program import (
+    GROUP_MAX,
+    Flow,
+    FlowMod,
+    Group,
+    GroupMod,
+    Message,
+    Program,
+)
 
 MESSAGE_BYTES_MAX = 65_535
 FLOWS_MAX = 100_000
 """Flows of this project that are read back; more means a runaway and ends the connection."""
+PORTS_MAX = 4_096
+GROUPS_MAX = 4_096
+"""Ports and groups of a switch; more ends the connection."""
 ECHO_SECONDS = 1.0
 """Silence after which the switch is asked for a sign of life."""
 ECHOES_MAX = 3
 """Unanswered echo requests after which the connection counts as dead."""
 SEND_SECONDS_MAX = 5.0
+GREETING_SECONDS_MAX = 10.0
+"""In which a connection has to have said what its switch has: who dribbles takes a place away."""
 
 _log = logging.getLogger(__name__)
 
@@ -70,7 +86,10 @@ class Connection:
         self._ports: list[Any] = []
         self._flows: list[Flow] = []
         self._groups: list[Group] = []
-        self._connected = False
+        self._changes = 0
+        self._changes_asked: int | None = None
+        """Changes that had been sent when the program was asked for; None while it is not."""
+        self._began_s = time.monotonic()
         self.ready = False
 
     def run(self) -> None:
@@ -89,6 +108,8 @@ class Connection:
                 continue
             if not data:
                 return
+            if not self.ready and time.monotonic() - self._began_s > GREETING_SECONDS_MAX:
+                raise BrokenError("it did not say what it has in time")
             silent = 0
             buffer += data
             while len(buffer) >= codec.HEADER_BYTES:
@@ -105,10 +126,15 @@ class Connection:
         data = b"".join(
             codec.encode(message, next(self._transactions) & 0x7FFF_FFFF) for message in messages
         )
+        self._changes += any(isinstance(message, FlowMod | GroupMod) for message in messages)
         return self._write(data)
 
     def ask_program(self) -> None:
-        """Asks for flows, then groups; the answer to the second completes the first."""
+        """Asks for flows, then groups; the answer to the second completes the first. Once at a
+        time: parts of two answers would be taken for one."""
+        if self._changes_asked is not None:
+            return
+        self._changes_asked = self._changes
         self._flows, self._groups = [], []
         self._send(codec.flows_request())
         self._send(codec.groups_request())
@@ -151,6 +177,8 @@ class Connection:
             self._handle(codec.decode(data))
         except (codec.DecodeError, AttributeError, TypeError, ValueError) as error:
             self._switch.malformed += 1
+            # It may be the answer that is waited for: the next look asks again.
+            self._changes_asked = None
             _log.debug("a malformed message: %s", error)
 
     def _handle(self, message: Any) -> None:
@@ -177,14 +205,15 @@ class Connection:
         match message:
             case ofp.OFPPortDescStatsReply():
                 self._ports += message.body
+                _bounded("ports", self._ports, PORTS_MAX)
                 if not _more(message):
                     self.ask_program()
             case ofp.OFPFlowStatsReply():
                 self._flows += [codec.flow(statistics) for statistics in message.body]
-                if len(self._flows) > FLOWS_MAX:
-                    raise BrokenError(f"more than {FLOWS_MAX} flows of this project")
+                _bounded("flows of this project", self._flows, FLOWS_MAX)
             case ofp.OFPGroupDescStatsReply():
                 self._groups += [codec.group(statistics) for statistics in message.body]
+                _bounded("groups", self._groups, GROUPS_MAX)
                 if not _more(message):
                     self._program_known()
             case _:
@@ -200,7 +229,12 @@ class Connection:
                 gone = message.reason == of.OFPPR_DELETE
                 self._switch.told(self, PortChanged(codec.port(message.desc), gone))
             case ofp.OFPPortStatsReply():
-                counters = {row.port_no: (row.rx_bytes, row.tx_bytes) for row in message.body}
+                counters = {
+                    row.port_no: Counters(
+                        row.rx_bytes, row.tx_bytes, row.duration_sec + row.duration_nsec / 1e9
+                    )
+                    for row in message.body
+                }
                 self._switch.told(self, PortStatistics(counters))
             case _:
                 pass
@@ -208,14 +242,21 @@ class Connection:
     def _program_known(self) -> None:
         ours = frozenset(group for group in self._groups if group.number <= GROUP_MAX)
         present = Program(frozenset(self._flows), ours)
-        if self._connected:
-            self._switch.told(self, Present(present))
+        asked, self._changes_asked = self._changes_asked, None
+        if self.ready:
+            # What was changed since may be missing in the answer: the next one will tell.
+            if asked == self._changes:
+                self._switch.told(self, Present(present))
             return
-        self._connected = True
         self.ready = True
         self._switch.accepted(self)
         ports = tuple(codec.port(description) for description in self._ports)
         self._switch.told(self, Connected(ports, present))
+
+
+def _bounded(what: str, listed: Sequence[object], count_max: int) -> None:
+    if len(listed) > count_max:
+        raise BrokenError(f"more than {count_max} {what}")
 
 
 def _more(message: Any) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from dataclasses import dataclass, field
 
+from ropewalk.sdn import packets
 from ropewalk.sdn.roam import frames
 from ropewalk.sdn.roam.config import Bounds
 from ropewalk.sdn.roam.frames import Flow, Segment
@@ -86,7 +87,7 @@ class Buffers:
         connection.used_s = now
         name = (segment.sequence, segment.length)
         known = connection.acknowledged
-        if segment.flags & frames.SYN:
+        if segment.flags & packets.SYN:
             connection.acknowledged = known = None
         if name in connection.seen:
             self.counters["repeated"] += 1
@@ -109,7 +110,7 @@ class Buffers:
     def acknowledged(self, mac: str, segment: Segment, now: float) -> None:
         """The station has acknowledged all before `segment.acknowledged`."""
         store = self._stores.get(mac)
-        if store is None or not segment.flags & frames.ACK:
+        if store is None or not segment.flags & packets.ACK:
             return
         flow = (segment.flow[1], segment.flow[0])
         connection = store.connections.get(flow)
@@ -124,7 +125,7 @@ class Buffers:
             connection.newest = segment.echo
         while connection.segments and self._done(connection, connection.segments[0]):
             self._drop(store, connection)
-        if segment.flags & frames.RST:
+        if segment.flags & packets.RST:
             while connection.segments:
                 self._drop(store, connection)
 

@@ -11,7 +11,9 @@ import struct
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 
-SYN, FIN, RST, ACK = 0x02, 0x01, 0x04, 0x10
+from ropewalk.sdn import packets
+from ropewalk.sdn.packets import ACK, FIN, SYN
+
 HALF = 1 << 31
 WHOLE = 1 << 32
 HEADERS_MAX = 14 + 60 + 60
@@ -119,7 +121,7 @@ def zero_window(frame: bytes, segment: Segment) -> bytes:
     acknowledged, its timestamp what the sender last saw (equal passes PAWS, RFC 7323 section 5.3).
     """
     (source, source_port), (target, target_port) = (
-        (end[:4], end[4:]) for end in (segment.flow[1], segment.flow[0])
+        (str(IPv4Address(end[:4])), end[4:]) for end in (segment.flow[1], segment.flow[0])
     )
     options = b""
     if segment.stamp is not None:
@@ -127,26 +129,17 @@ def zero_window(frame: bytes, segment: Segment) -> bytes:
     numbers = struct.pack("!II", segment.acknowledged, segment.end)
     state = struct.pack("!BBHHH", (20 + len(options)) << 2, ACK, 0, 0, 0)
     tcp = source_port + target_port + numbers + state + options
-    pseudo = source + target + struct.pack("!BBH", 0, 6, len(tcp))
-    tcp = tcp[:16] + struct.pack("!H", _checksum(pseudo + tcp)) + tcp[18:]
-    ip = struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(tcp), 0, 0x4000, 64, 6, 0) + source + target
-    ip = ip[:10] + struct.pack("!H", _checksum(ip)) + ip[12:]
-    return frame[6:12] + frame[0:6] + b"\x08\x00" + ip + tcp
-
-
-def _checksum(data: bytes) -> int:
-    data += b"\0" * (len(data) % 2)
-    total = int(sum(struct.unpack(f"!{len(data) // 2}H", data)))
-    while total >> 16:
-        total = (total & 0xFFFF) + (total >> 16)
-    return total ^ 0xFFFF
+    checksum = packets.sum_of(packets.pseudo((source, target), packets.TCP, len(tcp)) + tcp)
+    tcp = tcp[:16] + struct.pack("!H", checksum) + tcp[18:]
+    macs = (packets.mac(frame[0:6]), packets.mac(frame[6:12]))
+    return packets.framed(macs, (source, target), packets.TCP, tcp)
 
 
 def ends(frame: bytes) -> tuple[str, str] | None:
     """Source and target MAC address; None when cut short or the source is a group."""
     if len(frame) < 14 or frame[6] & 1 or not any(frame[6:12]):
         return None
-    return (_mac(frame[6:12]), _mac(frame[0:6]))
+    return (packets.mac(frame[6:12]), packets.mac(frame[0:6]))
 
 
 def announces(frame: bytes) -> bool:
@@ -170,10 +163,6 @@ def address(frame: bytes) -> str:
 
 def xid(mac: str) -> bytes:
     """The layer 2 update that an access point sends for a station (IEEE 802.11F, section 6)."""
-    source = bytes.fromhex(mac.replace(":", ""))
+    source = packets.mac_bytes(mac)
     body = bytes((0, 1, _XID, 0x81, 1, 0))
     return b"\xff" * 6 + source + struct.pack("!H", len(body)) + body
-
-
-def _mac(data: bytes) -> str:
-    return data.hex(":")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ropewalk.sdn import events
+from ropewalk.sdn import events, packets
 from ropewalk.sdn.openflow.program import Output, PacketOut, Resubmit
 from ropewalk.sdn.roam import frames, program, ways
 from ropewalk.sdn.roam.state import Out, State, number
@@ -45,7 +45,7 @@ def towards(
 
 
 def _zero_window(state: State, name: str, frame: bytes, segment: frames.Segment) -> list[Out]:
-    if segment.flags & (frames.SYN | frames.RST) or not segment.flags & frames.ACK:
+    if segment.flags & (packets.SYN | packets.RST) or not segment.flags & packets.ACK:
         return []
     state.counters["zero_windows"] += 1
     answer = frames.zero_window(frame, segment)

@@ -20,12 +20,12 @@ from ropewalk.report import Report
 from ropewalk.sdn.api import ask
 from ropewalk.sdn.config import Config
 from ropewalk.sdn.testbed.links import limited, veth
-from ropewalk.sdn.testbed.machine import Sandbox, listens, run, stop, wait
+from ropewalk.sdn.testbed.machine import Sandbox, inside, listens, run, stop, wait
 from ropewalk.sdn.testbed.reports import report
 
 NEEDS = ("iperf3", "nft")
 """Programs besides those of every network."""
-SERVER = "192.0.2.1"
+SERVER, SERVER_IPV6 = "192.0.2.1", "2001:db8:1::1"
 HOST = "10.98.0.2"
 PORT = 8080
 _LOAD = str(Path(__file__).with_name("load.py"))
@@ -66,35 +66,58 @@ class Bench:
         self.network = sandbox.namespace("net")
         for number in range(2):
             veth(f"{self.machine.namespace}:u{number}", f"{self.network}:u{number}")
-            gateway = f"10.{number + 1}.0.1/24"
-            run("ip", "-n", self.network, "addr", "add", gateway, "dev", f"u{number}")
-        run("ip", "-n", self.network, "addr", "add", f"{SERVER}/32", "dev", "lo")
+            for gateway in (f"10.{number + 1}.0.1/24", f"fd0{number + 1}::1/64"):
+                self._give(f"u{number}", gateway)
+        for server in (f"{SERVER}/32", f"{SERVER_IPV6}/128"):
+            self._give("lo", server)
         self.config = self.configure(decide, weights)
         self.machine.command(self.config, "setup")
-        self.controller = self.machine.control(self.config)
-        for words in (("serve-tcp",), ("serve-udp", SERVER)):
-            sandbox.start(self.network, sys.executable, _LOAD, *words, str(PORT), log="serve.log")
-        wait(lambda: listens(self.network, PORT), "the server did not start")
+        self.controller = self.control()
+        for what in ("serve-tcp", "serve-udp"):
+            for server in (SERVER, SERVER_IPV6):
+                words = (what, server, str(PORT))
+                sandbox.start(self.network, sys.executable, _LOAD, *words, log="serve.log")
+        wait(lambda: self._servers() == 4, "a server did not start")
 
-    def configure(self, decide: str, weights: tuple[float, ...] = WEIGHTS) -> Config:
+    def _give(self, interface: str, address: str) -> None:
+        """An address in the network; of IPv6 used at once, without asking whether it is free."""
+        unchecked = ["nodad"] if ":" in address else []
+        run("ip", "-n", self.network, "addr", "add", address, "dev", interface, *unchecked)
+
+    def configure(
+        self,
+        decide: str,
+        weights: tuple[float, ...] = WEIGHTS,
+        rule: str = "weighted-round-robin",
+        rate_mbit: float | None = None,
+    ) -> Config:
         """The configuration with a way to decide; without weights they follow what is carried."""
+        rate = "" if rate_mbit is None else f"rate_mbit = {rate_mbit}\n"
         uplinks = "".join(
-            f'[[uplink]]\nname = "u{number}"\naddress = "10.{number + 1}.0.2/24"\n'
-            f'gateway = "10.{number + 1}.0.1"\n'
+            f'[[uplink]]\nname = "u{number}"\n'
+            f'address = ["10.{number + 1}.0.2/24", "fd0{number + 1}::2/64"]\n'
+            f'gateway = ["10.{number + 1}.0.1", "fd0{number + 1}::1"]\n{rate}'
             + (f"weight = {weights[number]}\n" if weights else "")
             for number in range(2)
         )
         return self.machine.configure(
             'mode = "balance"\n[bridge]\nname = "balancebr"\ndatabase = "DATABASE"\n'
-            f'[application]\nnamespace = "{self.host}"\naddress = "{HOST}/24"\n'
-            f'gateway = "10.98.0.1"\n{uplinks}[balance]\ndecide = "{decide}"\n'
+            f'[application]\nnamespace = "{self.host}"\naddress = ["{HOST}/24", "fd98::2/64"]\n'
+            f'gateway = ["10.98.0.1", "fd98::1"]\n{uplinks}'
+            f'[balance]\ndecide = "{decide}"\nrule = "{rule}"\n'
         )
 
-    def restart(self, decide: str, weights: tuple[float, ...] = WEIGHTS) -> None:
-        """The controller anew, with another way to decide."""
+    def restart(self, config: Config) -> None:
+        """The controller anew, as `configure` says."""
         stop(self.controller)
-        self.config = self.configure(decide, weights)
-        self.controller = self.machine.control(self.config)
+        self.config = config
+        self.controller = self.control()
+
+    def control(self) -> subprocess.Popen[Any]:
+        """Starts the controller, and waits until it uses both uplinks."""
+        controller = self.machine.control(self.config)
+        wait(lambda: all(self.usable(f"u{n}") for n in range(2)), "an uplink is not used")
+        return controller
 
     def close(self) -> None:
         """The sandbox ends everything."""
@@ -107,7 +130,7 @@ class Bench:
         """
         carrier = plan.carrier
         assert isinstance(carrier, OvsBalance), carrier
-        self.restart(carrier.decide, carrier.weights)
+        self.restart(self.configure(carrier.decide, carrier.weights))
         cases: dict[str, Callable[[Bench, Plan], dict[str, float]]] = {
             "set-up": _set_up,
             "shares": _shares,
@@ -129,30 +152,47 @@ class Bench:
 
     def gateway(self, number: int, alive: bool) -> None:
         """Lets everything on an uplink vanish beyond its first hop, or not any more."""
-        rule = f"add table ip cut{number}; add chain ip cut{number} c "
+        rule = f"add table inet cut{number}; add chain inet cut{number} c "
         rule += "{ type filter hook prerouting priority -300; }; "
-        rule += f"add rule ip cut{number} c iifname u{number} drop"
+        found = "icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } accept"
+        rule += f"add rule inet cut{number} c {found}; "
+        rule += f"add rule inet cut{number} c iifname u{number} drop"
         nft = ["ip", "netns", "exec", self.network, "nft"]
-        run(*nft, f"delete table ip cut{number}" if alive else rule)
+        run(*nft, f"delete table inet cut{number}" if alive else rule)
 
     def status(self) -> dict[str, Any]:
         """The controller's report."""
         return ask(self.config.socket)
 
     def usable(self, name: str) -> bool:
-        """Whether the controller uses an uplink."""
-        rows = self.status()["uplinks"]
-        return any(row["name"] == name and row["usable"] for row in rows)
+        """Whether the controller uses an uplink, in both address families."""
+        return all(self._used(name))
+
+    def given_up(self, name: str) -> bool:
+        """Whether the controller uses an uplink in no address family."""
+        return not any(self._used(name))
+
+    def established(self) -> int:
+        """TCP connections of the host that are there now."""
+        return len(inside(self.host, "ss", "-Htn", "state", "established").splitlines())
+
+    def _used(self, name: str) -> list[bool]:
+        return [bool(row["usable"]) for row in self.status()["uplinks"] if row["name"] == name]
+
+    def _servers(self) -> int:
+        return len(inside(self.network, "ss", "-Hltun", f"sport = {PORT}").splitlines())
 
 
 def killed(bench: Bench, seconds: int = 15, tries: int = 3) -> dict[str, Any]:
     """A long connection and new ones while the controller is killed and started again."""
+    before = bench.established()
     steady = bench.begin("steady", SERVER, str(PORT), str(seconds))
+    wait(lambda: bench.established() > before, "the connection did not come about")
     time.sleep(1)
     bench.controller.kill()
     bench.controller.wait()
     during = bench.load("connect", SERVER, str(PORT), str(tries), "0.5")
-    bench.controller = bench.machine.control(bench.config)
+    bench.controller = bench.control()
     after = bench.load("connect", SERVER, str(PORT), "20")
     out, _ = steady.communicate(timeout=60)
     return {
@@ -166,12 +206,14 @@ def killed(bench: Bench, seconds: int = 15, tries: int = 3) -> dict[str, Any]:
 def dies(bench: Bench, seconds: int = 12) -> dict[str, Any]:
     """Connections on an uplink that falls silent are reset, UDP moves, new flows avoid it."""
     end = (SERVER, str(PORT), str(seconds))
+    before = bench.established()
     tcp = [bench.begin("steady", *end) for _ in range(4)]
     udp = [bench.begin("steady-udp", *end) for _ in range(4)]
+    wait(lambda: bench.established() >= before + 4, "the connections did not come about")
     time.sleep(1)
     bench.gateway(0, alive=False)
     began = time.monotonic()
-    wait(lambda: not bench.usable("u0"), "the uplink was not given up", 20)
+    wait(lambda: bench.given_up("u0"), "the uplink was not given up", 20)
     noticed = time.monotonic() - began
     new = bench.load("connect", SERVER, str(PORT), "20")
     ends = [json.loads(process.communicate(timeout=60)[0]) for process in (*tcp, *udp)]

@@ -106,7 +106,7 @@ class Bench:
         for end, (_, other) in ENDS.items():
             route = ["route", "replace", f"10.99.0.{other}", "dev", _INTERFACE]
             run("ip", "-n", self.hosts[end], *route, "congctl", control)
-        with self._vpn():
+        with self._vpn(carrier.tunnel_queue):
             for link, path in zip(self._links, plan.path, strict=True):
                 link.set("up", f"loss {path.up.loss or 0}")
                 link.set("down", f"loss {path.down.loss or 0}")
@@ -171,7 +171,7 @@ class Bench:
         return result, [float(time) for time in re.findall(r"time=([0-9.]+)", answers)]
 
     @contextlib.contextmanager
-    def _vpn(self) -> Iterator[None]:
+    def _vpn(self, queue: int | None) -> Iterator[None]:
         ends = {
             "server": "--proto tcp4-server --local 10.99.0.2 --lport 1194 --tls-server --dh none "
             f"--ifconfig {_SERVER_INNER} {_CLIENT_INNER}",
@@ -186,6 +186,7 @@ class Bench:
                 command = ["openvpn", "--dev", _TUNNEL, "--dev-type", "tun", "--disable-dco"]
                 command += ["--connect-retry", "1", "1", "--data-ciphers", "AES-256-GCM"]
                 command += ["--cert", certificate, "--key", key, "--verb", "3"]
+                command += [] if queue is None else ["--txqueuelen", str(queue)]
                 command += ["--peer-fingerprint", self.keys[other][2], *arguments.split()]
                 started.append(self.sandbox.start(self.hosts[end], *command, log=f"vpn-{end}.log"))
             wait(lambda: _answers(self.hosts["client"]), "OpenVPN did not connect", 30)
@@ -208,18 +209,29 @@ class Bench:
         return given, sent, cpu
 
 
-def configuration(end: str, numbers: tuple[int, int], host: str, networks: range) -> str:
-    """The start of a switch's configuration: an uplink `wN` for each path, in network 10.M."""
+def configuration(
+    end: str, numbers: tuple[int, int], host: str, networks: range, ipv6: bool = False
+) -> str:
+    """The start of a switch's configuration: an uplink `wN` for each path, in network 10.M.
+
+    With `ipv6` in network fd0M, too, and all of it in both address families.
+    """
     own, other = numbers
+
+    def written(ipv4: str, beside: str) -> str:
+        return f'["{ipv4}", "{beside}"]' if ipv6 else f'"{ipv4}"'
+
     uplinks = "".join(
-        f'[[uplink]]\nname = "w{number}"\naddress = "10.{network}.0.{own}/24"\n'
-        f'peer = "10.{network}.0.{other}"\n'
+        f'[[uplink]]\nname = "w{number}"\n'
+        f"address = {written(f'10.{network}.0.{own}/24', f'fd0{network}::{own}/64')}\n"
+        f"peer = {written(f'10.{network}.0.{other}', f'fd0{network}::{other}')}\n"
         for number, network in enumerate(networks)
     )
     return (
         f'mode = "bicast"\n[bridge]\nname = "{end}br"\ndatabase = "DATABASE"\n'
         f'[application]\nnamespace = "{host}"\ninterface = "{_INTERFACE}"\n'
-        f'address = "10.99.0.{own}/24"\npeer = "10.99.0.{other}"\n{uplinks}'
+        f"address = {written(f'10.99.0.{own}/24', f'fd99::{own}/64')}\n"
+        f"peer = {written(f'10.99.0.{other}', f'fd99::{other}')}\n{uplinks}"
     )
 
 

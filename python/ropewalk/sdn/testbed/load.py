@@ -1,11 +1,12 @@
 """Loads for the experiments, one short program for each namespace; standard library only.
 
-serve-tcp PORT                      tells each client its address, then echoes
+serve-tcp HOST PORT                 tells each client its address, then echoes
 serve-udp HOST PORT                 tells each client its address for each datagram
 connect HOST PORT COUNT [GAP_S]     TCP connections one by one: set-up times, addresses seen
 flows HOST PORT COUNT RATE          UDP flows of one datagram each, at a rate: answers, addresses
 steady HOST PORT SECONDS            one TCP connection, a message every 50 ms
 steady-udp HOST PORT SECONDS        the same by UDP
+flood HOST PORT SECONDS             one TCP connection that carries 20 Mbit/s there and back
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ from collections.abc import Callable
 EVERY_S = 0.05
 TIMEOUT_S = 3.0
 OPEN_MAX = 1000
+FLOOD_BPS = 20e6
 
 
-def serve_tcp(port: int) -> None:
+def serve_tcp(host: str, port: int) -> None:
     """Until the end of the process."""
-    with socket.create_server(("0.0.0.0", port), backlog=4096) as listener:
+    with socket.create_server((host, port), family=_family(host), backlog=4096) as listener:
         while True:
             client, address = listener.accept()
             threading.Thread(target=_echo, args=(client, address[0]), daemon=True).start()
@@ -42,7 +44,7 @@ def _echo(client: socket.socket, address: str) -> None:
 
 def serve_udp(host: str, port: int) -> None:
     """Until the end of the process."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
+    with socket.socket(_family(host), socket.SOCK_DGRAM) as server:
         server.bind((host, port))
         while True:
             _, address = server.recvfrom(2048)
@@ -98,7 +100,7 @@ def flows(host: str, port: int, count: int, rate: float) -> dict[str, object]:
     while sent < count or under_way:
         now = time.perf_counter()
         while sent < count and now >= began + sent / rate and len(under_way) < OPEN_MAX:
-            client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            client = socket.socket(_family(host), socket.SOCK_DGRAM)
             client.connect((host, port))
             client.send(b"x")
             under_way[client.fileno()] = (client, now)
@@ -126,7 +128,7 @@ def steady(host: str, port: int, seconds: float) -> dict[str, object]:
 
 def steady_udp(host: str, port: int, seconds: float) -> dict[str, object]:
     """The same by UDP; a datagram unanswered for 0.2 s is sent again."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
+    with socket.socket(_family(host), socket.SOCK_DGRAM) as client:
         client.settimeout(0.2)
         client.connect((host, port))
         seen = Counter[str]()
@@ -137,6 +139,19 @@ def steady_udp(host: str, port: int, seconds: float) -> dict[str, object]:
                 seen[client.recv(64).decode()] += 1
 
         return {"by": seen, **_exchange(exchange, seconds)}
+
+
+def flood(host: str, port: int, seconds: float) -> dict[str, object]:
+    """Bytes that came back."""
+    end = time.monotonic() + seconds
+    received = 0
+    with socket.create_connection((host, port), timeout=seconds) as client:
+        client.recv(64)
+        while time.monotonic() < end:
+            client.sendall(b"x" * 4096)
+            received += len(client.recv(65_536))
+            time.sleep(8 * 4096 / FLOOD_BPS)
+    return {"bytes": received}
 
 
 def _exchange(exchange: Callable[[], None], seconds: float) -> dict[str, object]:
@@ -156,6 +171,10 @@ def _exchange(exchange: Callable[[], None], seconds: float) -> dict[str, object]
     return {"exchanges": done, "longest_s": round(longest, 3), "ended": "complete"}
 
 
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
 def _quantile(values: list[float], share: float) -> float:
     ordered = sorted(values)
     return round(ordered[min(len(ordered) - 1, int(share * len(ordered)))], 3)
@@ -164,8 +183,8 @@ def _quantile(values: list[float], share: float) -> float:
 def main(words: list[str]) -> None:
     """Runs what the words say and prints its report as JSON."""
     match words:
-        case ["serve-tcp", port]:
-            serve_tcp(int(port))
+        case ["serve-tcp", host, port]:
+            serve_tcp(host, int(port))
         case ["serve-udp", host, port]:
             serve_udp(host, int(port))
         case ["connect", host, port, count, *gap]:
@@ -175,6 +194,8 @@ def main(words: list[str]) -> None:
             print(json.dumps(flows(host, int(port), int(count), float(rate))))
         case ["steady", host, port, seconds]:
             print(json.dumps(steady(host, int(port), float(seconds))))
+        case ["flood", host, port, seconds]:
+            print(json.dumps(flood(host, int(port), float(seconds))))
         case ["steady-udp", host, port, seconds]:
             print(json.dumps(steady_udp(host, int(port), float(seconds))))
         case _:

@@ -1,6 +1,6 @@
 """Machines for experiments and tests: a network namespace with an Open vSwitch of its own.
 
-Everything a `Lab` starts or makes ends with it, also on Ctrl-C. What an earlier lab of the same
+Everything a `Sandbox` starts or makes ends with it, also on Ctrl-C. What an earlier one of the same
 name left after `kill -9` is removed at the start of the next.
 """
 
