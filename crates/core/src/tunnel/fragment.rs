@@ -5,12 +5,15 @@
 use bytes::{Bytes, BytesMut};
 use ropewalk_types::{Duration, Instant};
 use ropewalk_wire::{DataHeader, Datagram, FRAGMENT_HEADER, FragmentHeader};
+use std::collections::{BTreeMap, VecDeque};
 
 /// Smallest piece worth a datagram; QUIC guarantees far more (RFC 9000 §14).
 pub(super) const PIECE_MIN: usize = 512;
 
-/// Inner packets under reassembly at once.
-pub(super) const PARTIAL_MAX: usize = 64;
+/// Inner packets under reassembly at once, and their bytes: what a fast path that loses takes in pieces
+/// within a round trip or two.
+pub(super) const PARTIAL_MAX: usize = 1_024;
+const PARTIAL_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Pieces of one inner packet: 65,535 bytes in pieces of 512.
 const PIECES_MAX: usize = 128;
 /// How long a packet may stay incomplete.
@@ -53,20 +56,25 @@ pub(super) fn split(datagram: &Bytes, room: usize) -> Vec<Bytes> {
     written.collect()
 }
 
+/// Flow bucket and number in it of an inner packet.
+type Key = (u16, u16);
+
 #[derive(Debug)]
 struct Partial {
-    flow: u16,
-    flow_seq: u16,
     data: BytesMut,
     /// Start and length of each piece that came.
     pieces: Vec<(u16, u16)>,
     deadline: Instant,
 }
 
-/// Incomplete packets, oldest first.
+/// Incomplete packets. Invariant: `order` begins with the oldest of them, and has at most twice as many
+/// entries as there may be packets: those of packets that are complete stay for a while.
 #[derive(Debug, Default)]
 pub(super) struct Reassembly {
-    partial: Vec<Partial>,
+    partial: BTreeMap<Key, Partial>,
+    order: VecDeque<(Instant, Key)>,
+    /// Of all packets, complete.
+    bytes: usize,
     dropped: u64,
 }
 
@@ -80,24 +88,11 @@ impl Reassembly {
         piece: &[u8],
     ) -> Option<Bytes> {
         let total = usize::from(fragment.total);
-        let same = |p: &Partial| p.flow == header.flow && p.flow_seq == header.flow_seq;
-        let index = if let Some(index) = self.partial.iter().position(same) {
-            index
-        } else {
-            if self.partial.len() == PARTIAL_MAX {
-                self.partial.remove(0);
-                self.dropped += 1;
-            }
-            self.partial.push(Partial {
-                flow: header.flow,
-                flow_seq: header.flow_seq,
-                data: BytesMut::zeroed(total),
-                pieces: Vec::new(),
-                deadline: now + LIFETIME,
-            });
-            self.partial.len() - 1
-        };
-        let partial = &mut self.partial[index];
+        let key = (header.flow, header.flow_seq);
+        if !self.partial.contains_key(&key) {
+            self.begin(key, total, now + LIFETIME);
+        }
+        let partial = self.partial.get_mut(&key)?;
         let start = usize::from(fragment.offset);
         let end = start + piece.len();
         let length = u16::try_from(piece.len()).ok()?;
@@ -118,7 +113,49 @@ impl Reassembly {
             .iter()
             .map(|&(_, len)| usize::from(len))
             .sum();
-        (have == total).then(|| self.partial.remove(index).data.freeze())
+        if have < total {
+            return None;
+        }
+        let complete = self.remove(key);
+        self.tidy();
+        complete
+    }
+
+    fn begin(&mut self, key: Key, total: usize, deadline: Instant) {
+        while self.partial.len() >= PARTIAL_MAX || self.bytes + total > PARTIAL_BYTES_MAX {
+            let Some((_, oldest)) = self.order.pop_front() else {
+                break;
+            };
+            self.dropped += u64::from(self.remove(oldest).is_some());
+            self.tidy();
+        }
+        if self.order.len() >= 2 * PARTIAL_MAX {
+            let partial = &self.partial;
+            self.order.retain(|entry| is_live(partial, entry));
+        }
+        self.bytes += total;
+        self.order.push_back((deadline, key));
+        let partial = Partial {
+            data: BytesMut::zeroed(total),
+            pieces: Vec::new(),
+            deadline,
+        };
+        self.partial.insert(key, partial);
+    }
+
+    fn remove(&mut self, key: Key) -> Option<Bytes> {
+        let partial = self.partial.remove(&key)?;
+        self.bytes -= partial.data.len();
+        Some(partial.data.freeze())
+    }
+
+    /// Lets `order` begin with a packet that is still incomplete.
+    fn tidy(&mut self) {
+        while let Some(first) = self.order.front()
+            && !is_live(&self.partial, first)
+        {
+            self.order.pop_front();
+        }
     }
 
     /// How many packets are incomplete.
@@ -127,17 +164,27 @@ impl Reassembly {
     }
 
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.partial.first().map(|p| p.deadline)
+        self.order.front().map(|&(deadline, _)| deadline)
     }
 
     /// Gives up what is too old; returns how many packets or pieces were dropped since the last
     /// call.
     pub fn expire(&mut self, now: Instant) -> u64 {
-        let before = self.partial.len();
-        self.partial.retain(|p| p.deadline > now);
-        let expired = (before - self.partial.len()) as u64;
-        expired + std::mem::take(&mut self.dropped)
+        while let Some(&(deadline, key)) = self.order.front()
+            && deadline <= now
+        {
+            self.order.pop_front();
+            self.dropped += u64::from(self.remove(key).is_some());
+            self.tidy();
+        }
+        std::mem::take(&mut self.dropped)
     }
+}
+
+/// Whether an entry of the order is that of an incomplete packet, and not of an earlier one with the same
+/// number.
+fn is_live(partial: &BTreeMap<Key, Partial>, &(deadline, key): &(Instant, Key)) -> bool {
+    partial.get(&key).is_some_and(|p| p.deadline == deadline)
 }
 
 #[cfg(test)]
@@ -181,5 +228,48 @@ mod tests {
             complete.extend(reassembly.insert(Instant::ZERO, &header, fragment, piece));
         }
         assert_eq!(complete, [Bytes::from(inner)]);
+    }
+    fn piece(reassembly: &mut Reassembly, now: Instant, flow_seq: u16, first: bool) -> bool {
+        let header = DataHeader {
+            flow_seq,
+            ..DataHeader::default()
+        };
+        let fragment = FragmentHeader {
+            offset: if first { 0 } else { 700 },
+            total: 1_400,
+        };
+        reassembly
+            .insert(now, &header, fragment, &[1; 700])
+            .is_some()
+    }
+
+    #[test]
+    fn many_packets_wait_for_their_other_halves_and_the_oldest_gives_way() {
+        let mut reassembly = Reassembly::default();
+        let at = Instant::from_millis;
+        for number in 0..1_000 {
+            assert!(!piece(&mut reassembly, at(1), number, true));
+        }
+        for number in (0..1_000).rev() {
+            assert!(piece(&mut reassembly, at(300), number, false), "{number}");
+        }
+        assert_eq!((reassembly.len(), reassembly.poll_timeout()), (0, None));
+        // One that never completes must not keep what is behind it.
+        piece(&mut reassembly, at(400), 0, true);
+        for number in 1..10_000 {
+            piece(&mut reassembly, at(400), number, true);
+            assert!(piece(&mut reassembly, at(400), number, false));
+            assert!(reassembly.order.len() <= 2 * PARTIAL_MAX);
+        }
+        assert_eq!(reassembly.poll_timeout(), Some(at(1_400)));
+        assert_eq!((reassembly.expire(at(1_400)), reassembly.len()), (1, 0));
+        for number in 0..1_200 {
+            piece(&mut reassembly, at(2_000), number, true);
+        }
+        assert_eq!(reassembly.len(), PARTIAL_MAX);
+        assert!(!piece(&mut reassembly, at(2_000), 0, false), "it gave way");
+        assert!(piece(&mut reassembly, at(2_000), 1_199, false));
+        assert!(reassembly.expire(at(4_000)) >= 1_200 - 1);
+        assert_eq!((reassembly.bytes, reassembly.order.len()), (0, 0));
     }
 }
