@@ -324,12 +324,18 @@ fn waiting(ground: &Ground, from: &Namespace, server: IpAddr) -> Vec<(usize, Tcp
 /// Whether the far end or the network has ended a connection on which nothing is sent.
 fn ended(stream: &mut TcpStream, patience: Duration) -> bool {
     stream.set_read_timeout(Some(patience)).unwrap();
-    match stream.read(&mut [0]) {
-        Ok(count) => count == 0,
-        Err(error) => !matches!(
-            error.kind(),
-            std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut
-        ),
+    loop {
+        match stream.read(&mut [0; 64]) {
+            // What the server sends back of what was sent before.
+            Ok(1..) => {}
+            Ok(0) => return true,
+            Err(error) => {
+                return !matches!(
+                    error.kind(),
+                    std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut
+                );
+            }
+        }
     }
 }
 

@@ -42,7 +42,7 @@ enum Action {
     },
     /// Announce that an uplink will end soon: both ends move to others before it does. It is used
     /// again when it has gone and come back, or after `returning`. If it is the last one, and
-    /// `freeze` in [hold] says so, senders are stopped meanwhile
+    /// `freeze` in the section `hold` says so, senders are stopped meanwhile
     Leaving {
         /// Name of the uplink, as `ropewalk path` lists it
         uplink: String,
