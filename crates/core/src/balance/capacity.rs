@@ -102,7 +102,7 @@ impl Capacity {
 }
 
 /// What each uplink is taken to carry, at least `RATE_MIN`: the known capacities as they are, those that
-/// were probed by [`raised`] estimates, the others as the largest of all.
+/// were probed by raised estimates, the others as the largest of all.
 #[must_use]
 pub fn assumed(uplinks: &[Capacity]) -> Vec<Rate> {
     let raised = raised(uplinks);
