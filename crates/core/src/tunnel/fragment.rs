@@ -22,6 +22,9 @@ const LIFETIME: Duration = Duration::from_secs(1);
 /// Takes a packet or piece that was sent before apart into datagrams of at most `room` bytes, each with
 /// the header of the whole; nothing when it is neither, fits, or the pieces would be too small.
 pub(super) fn split(datagram: &Bytes, room: usize) -> Vec<Bytes> {
+    if room < FRAGMENT_HEADER + PIECE_MIN || datagram.len() <= room {
+        return Vec::new();
+    }
     let (header, first, total, at) = match Datagram::parse(datagram) {
         Ok(Datagram::Data { header, at }) => (header, 0, datagram.len() - at, at),
         Ok(Datagram::Fragment {
@@ -36,9 +39,6 @@ pub(super) fn split(datagram: &Bytes, room: usize) -> Vec<Bytes> {
         ),
         _ => return Vec::new(),
     };
-    if room < FRAGMENT_HEADER + PIECE_MIN || datagram.len() <= room {
-        return Vec::new();
-    }
     let piece_max = room - FRAGMENT_HEADER;
     let pieces = datagram[at..].chunks(piece_max).enumerate();
     let written = pieces.map(|(index, piece)| {
