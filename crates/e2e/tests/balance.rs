@@ -652,7 +652,7 @@ fn shares_follow_the_capacity_that_was_seen_and_no_open_flow_notices() {
             .iter()
             .all(|uplink| (uplink.share_ipv4 - 0.5).abs() < 0.01)
     );
-    let report = bulk::run(&ends, &BulkSpec::download(8, Duration::from_secs(10))).unwrap();
+    let report = bulk::run(&ends, &BulkSpec::download(8, Duration::from_secs(6))).unwrap();
     whole(report).unwrap();
     let status = balanced.status().unwrap();
     assert!(
@@ -664,6 +664,57 @@ fn shares_follow_the_capacity_that_was_seen_and_no_open_flow_notices() {
     let counts = Balanced::count(balanced.client(), SERVER.into(), 200).unwrap();
     let shares = by_uplink(&ground, &counts);
     assert!(shares[0] > 2 * shares[1], "{shares:?} with {status:?}");
+}
+
+#[test]
+fn clients_leave_an_uplink_that_has_become_slow() {
+    if !ready() {
+        return;
+    }
+    let links = vec![LinkSpec::steady(30.0, Duration::from_millis(10)); 2];
+    let ground = Ground::new(&TopologySpec::new("balslow", links)).unwrap();
+    ground.topology.give_server("198.18.0.0/16").unwrap();
+    let mut balanced = Balanced::new(&ground.topology).unwrap();
+    let downloads = format!(
+        "[[rule]]\nname = \"downloads\"\nuplinks = [\"up*\"]\ndestination = [\"{SERVER}\"]\naffinity = false\n"
+    );
+    balanced.configure(&downloads).unwrap();
+    balanced.start(2).unwrap();
+    let ends = Endpoints {
+        client: balanced.client().clone(),
+        ..ground.topology.endpoints()
+    };
+    let fill = |seconds| {
+        let spec = BulkSpec::download(8, Duration::from_secs(seconds));
+        whole(bulk::run(&ends, &spec).unwrap()).unwrap();
+    };
+    let sites = || -> Vec<usize> {
+        let site = |number: u8| IpAddr::from([198, 18, number, 1]);
+        let home = |number| {
+            let counts = Balanced::count(balanced.client(), site(number), 2).unwrap();
+            assert_eq!(counts.len(), 1, "a site has one uplink: {counts:?}");
+            uplink(&ground, counts.keys().next().unwrap())
+        };
+        (0..12).map(home).collect()
+    };
+    let before = sites();
+    fill(3);
+    assert_eq!(sites(), before, "no uplink has become slow");
+    let slow = &ground.topology.uplinks()[0].link;
+    slow.set("both", "rate=3Mbit").unwrap();
+    fill(7);
+    let after = sites();
+    let over = |homes: &[usize]| homes.iter().filter(|&&home| home == 0).count();
+    assert!((5..=7).contains(&over(&before)), "{before:?}");
+    assert!(over(&after) <= 3, "{after:?}");
+    let others = before
+        .iter()
+        .zip(&after)
+        .filter(|(before, _)| **before == 1);
+    assert!(
+        others.clone().all(|(_, after)| *after == 1),
+        "{before:?} {after:?}"
+    );
 }
 
 #[test]

@@ -17,8 +17,8 @@ use serde_json::Value;
 use tokio::net::UnixStream;
 
 use crate::config::{BALANCE_CONFIG, Config, HUB_CONFIG, RELAY_CONFIG, RUN_DIR, SITE_CONFIG};
-use crate::engine::control::Status;
 use crate::exit::NotRunning;
+use crate::status::Status;
 
 /// Longest time a request may take.
 const TIMEOUT: Duration = Duration::from_secs(10);

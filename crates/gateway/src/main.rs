@@ -17,6 +17,7 @@ mod logging;
 mod scheduler_names;
 mod service;
 mod sites;
+mod status;
 mod token;
 
 fn main() -> std::process::ExitCode {

@@ -14,9 +14,9 @@ use ropewalk_transport::PublicKey;
 use serde::Serialize;
 
 use crate::config::HubConfig;
-use crate::config::common::parse_name;
 use crate::config::reader::{Problems, Section, read};
 use crate::config::relay::NEXT_HUB;
+use crate::config::values::parse_name;
 use crate::engine::settings::SiteEntry;
 use crate::files;
 use crate::service::network::overlap;

@@ -280,12 +280,12 @@ pub fn read_address(stream: &mut TcpStream) -> Result<IpAddr> {
         .with_context(|| format!("{text:?} is no address"))
 }
 
-/// Lets the server of a topology listen at one more port.
+/// Lets the server of a topology listen at one more port, whichever of its IPv4 addresses is asked.
 ///
 /// # Errors
 /// If the port is taken.
 pub fn listen(topology: &Topology, port: u16) -> Result<()> {
-    for address in [IpAddr::from(SERVER), SERVER_V6.into()] {
+    for address in [Ipv4Addr::UNSPECIFIED.into(), IpAddr::from(SERVER_V6)] {
         let address = SocketAddr::new(address, port);
         let listener = topology.server().enter(|| TcpListener::bind(address))??;
         std::thread::spawn(move || serve(&listener));

@@ -136,18 +136,32 @@ def _has_pages(cell: Cell) -> bool:
     return any(isinstance(traffic, Pages) for traffic in cell.plan.traffic)
 
 
-def _on_kernel(
-    cells: list[Cell], jobs: int, request: Request, children: Children
+def _with_program(
+    name: str, cells: list[Cell], request: Request, go: Callable[[Path], Iterator[Outcome]]
 ) -> Iterator[Outcome]:
+    """Runs cells with a program; where it is missing they are skipped, and say so."""
     if not cells:
         return
     try:
-        program = programs.find(programs.TESTBED, request.programs)
+        program = programs.find(name, request.programs)
     except programs.ProgramError as error:
-        yield from (Outcome(cell, "skipped", reason=str(error)) for cell in cells)
-        return
-    runner = KernelRunner(program, children, repeats=0 if request.mode == "quick" else 2)
-    yield from pool.run(pool.single(cells), runner, jobs, children.stop)
+        yield from _skipped(cells, error)
+    else:
+        yield from go(program)
+
+
+def _skipped(cells: list[Cell], error: Exception) -> Iterator[Outcome]:
+    return (Outcome(cell, "skipped", reason=str(error)) for cell in cells)
+
+
+def _on_kernel(
+    cells: list[Cell], jobs: int, request: Request, children: Children
+) -> Iterator[Outcome]:
+    def go(program: Path) -> Iterator[Outcome]:
+        runner = KernelRunner(program, children, repeats=0 if request.mode == "quick" else 2)
+        return pool.run(pool.single(cells), runner, jobs, children.stop)
+
+    return _with_program(programs.TESTBED, cells, request, go)
 
 
 def _on_switches(cells: list[Cell], request: Request) -> Iterator[Outcome]:
@@ -157,15 +171,19 @@ def _on_switches(cells: list[Cell], request: Request) -> Iterator[Outcome]:
 
 
 def _in_browser(cells: list[Cell], request: Request) -> Iterator[Outcome]:
-    if not cells:
-        return
-    try:
-        program = programs.find(programs.TESTBED, request.programs)
-    except programs.ProgramError as error:
-        yield from (Outcome(cell, "skipped", reason=str(error)) for cell in cells)
-        return
-    runner = BrowserRunner(program, strict=request.mode == "full")
-    yield from pool.run(pool.single(cells), runner, request.jobs, runner.stop)
+    def go(program: Path) -> Iterator[Outcome]:
+        runner = BrowserRunner(program, strict=request.mode == "full")
+        return pool.run(pool.single(cells), runner, request.jobs, runner.stop)
+
+    return _with_program(programs.TESTBED, cells, request, go)
+
+
+def _in_ns3(cells: list[Cell], request: Request, children: Children) -> Iterator[Outcome]:
+    def go(program: Path) -> Iterator[Outcome]:
+        runner = Ns3Runner(program, children)
+        return pool.run(pool.single(cells), runner, os.cpu_count() or 1, children.stop)
+
+    return _with_program(programs.NS3, cells, request, go)
 
 
 def _simulated(cells: list[Cell], request: Request, children: Children) -> Iterator[Outcome]:
@@ -174,24 +192,12 @@ def _simulated(cells: list[Cell], request: Request, children: Children) -> Itera
     try:
         simulator = _simulator(request, children)
     except programs.ProgramError as error:
-        yield from (Outcome(cell, "skipped", reason=str(error)) for cell in cells)
+        yield from _skipped(cells, error)
         return
     jobs = pool.by_plan(cells)
     # A job has a thread for each of its seeds.
     workers = max(1, (os.cpu_count() or 1) // max(len(job) for job in jobs))
     yield from pool.run(jobs, simulator, workers, children.stop)
-
-
-def _in_ns3(cells: list[Cell], request: Request, children: Children) -> Iterator[Outcome]:
-    if not cells:
-        return
-    try:
-        program = programs.find(programs.NS3, request.programs)
-    except programs.ProgramError as error:
-        yield from (Outcome(cell, "skipped", reason=str(error)) for cell in cells)
-        return
-    runner = Ns3Runner(program, children)
-    yield from pool.run(pool.single(cells), runner, os.cpu_count() or 1, children.stop)
 
 
 def _simulator(request: Request, children: Children) -> CellRunner:

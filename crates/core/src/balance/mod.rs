@@ -8,6 +8,7 @@
 //! Source: flow-based load balancing of multi-homed hosts by weighted round robin over link capacities;
 //! least expected finish is join-the-shortest-queue with unequal servers.
 
+pub mod affinity;
 pub mod capacity;
 pub mod fallback;
 pub mod finish;
@@ -17,6 +18,7 @@ pub mod smooth;
 pub mod train;
 pub mod vps;
 
+pub use affinity::Affinity;
 pub use capacity::{Capacity, Sample};
 pub use fallback::Fallback;
 pub use liveness::{Liveness, State};

@@ -1,9 +1,9 @@
 //! What `ropewalk status` shows of `ropewalk balance`, and of what a site sends beside its tunnel.
 
 use super::output::{self, Colour, Style, Table};
-use crate::engine::control::Status;
-use crate::service::balance::status::{BalanceStatus, UplinkStatus};
-use crate::service::direct::DirectStatus;
+use crate::status::DirectStatus;
+use crate::status::Status;
+use crate::status::balance::{BalanceStatus, UplinkStatus};
 
 /// Uplinks and rules as tables, under a line of who it is.
 #[must_use]
@@ -152,7 +152,7 @@ fn shares(uplink: &UplinkStatus) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::service::direct::WayStatus;
+    use crate::status::balance::WayStatus;
 
     #[test]
     fn uplinks_show_state_share_and_reason() {

@@ -9,9 +9,9 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use ropewalk_types::Random;
 
 use super::{Global, output};
-use crate::config::common::HostPort;
 use crate::config::hub::{TCP_PORT, UDP_PORT, any_address};
 use crate::config::template::{self, HubTemplate};
+use crate::config::values::HostPort;
 use crate::config::{self, HubConfig};
 use crate::exit::WrongUsage;
 use crate::{files, key_file, logging, service};

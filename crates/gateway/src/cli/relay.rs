@@ -7,8 +7,8 @@ use clap::Args;
 
 use super::join::{check_own_key, keep_former, read_token};
 use super::{Global, hub, output};
-use crate::config::common::HostPort;
 use crate::config::template::{self, RelayTemplate, SiteTemplate};
+use crate::config::values::HostPort;
 use crate::exit::WrongUsage;
 use crate::token::Token;
 use crate::{config, files, key_file, logging, service};

@@ -8,8 +8,8 @@ use ropewalk_core::schedule::SchedulerKind;
 use super::Global;
 use super::output::{self, Colour, Style, Table};
 use crate::client::Client;
-use crate::engine::control::Status;
 use crate::scheduler_names;
+use crate::status::Status;
 
 const EXAMPLES: &str = "Examples:
   ropewalk scheduler                          list all; the current ones are marked
@@ -104,7 +104,7 @@ fn list(status: Option<&Status>, style: Style) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::control::TunnelStatus;
+    use crate::status::TunnelStatus;
 
     #[test]
     fn list_marks_what_each_direction_uses() {

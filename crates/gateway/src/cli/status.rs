@@ -8,9 +8,9 @@ use serde_json::Value;
 use super::Global;
 use super::output::{self, Colour, Style, Table};
 use crate::client::Client;
-use crate::engine::control::{PathStatus, Status, TunnelStatus};
 use crate::exit::{self, NotRunning};
 use crate::scheduler_names;
+use crate::status::{PathStatus, Status, TunnelStatus};
 
 const EXAMPLES: &str = "Examples:
   ropewalk status                a table of tunnels and paths

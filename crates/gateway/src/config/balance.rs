@@ -11,10 +11,12 @@ use ipnet::IpNet;
 use ropewalk_core::balance::Mode;
 use ropewalk_core::protect::Ports;
 
-use super::class::{parse_dscp, parse_ports, parse_protocol};
-use super::common::{self, Common, is_host_name};
+use super::common::{self, Common};
 use super::reader::{Problems, Section, read};
-use super::site::{Pattern, RULES_MAX, UplinkMark, UplinkRules, read_patterns};
+use super::uplinks::{Pattern, RULES_MAX, UplinkMark, UplinkRules, read_patterns};
+use super::values::{
+    is_host_name, parse_dscp, parse_ip, parse_name, parse_net, parse_ports, parse_protocol,
+};
 
 /// Role in logs, and the stem of file names.
 pub const ROLE: &str = "balance";
@@ -283,7 +285,7 @@ fn one_per_family(section: &mut Section<'_>, key: &'static str, example: &str) -
 }
 
 fn read_rule(section: &mut Section<'_>) -> Option<Rule> {
-    let name = section.text("name", "\"backups\"", common::parse_name);
+    let name = section.text("name", "\"backups\"", parse_name);
     let name = section.require("name", name, "write name = \"backups\"");
     let uplinks = section.list("uplinks", "[\"wwan*\"]", RULES_MAX, str::parse);
     let uplinks = section.require("uplinks", uplinks, "write uplinks = [\"wwan*\"]");
@@ -331,19 +333,6 @@ impl Rule {
         ];
         lists.contains(&false) || self.cgroup.is_some()
     }
-}
-
-fn parse_ip(text: &str) -> Result<IpAddr, String> {
-    text.parse()
-        .map_err(|_| format!("{text:?} is no IP address"))
-}
-
-/// A network, or an address as the network of it alone.
-pub(super) fn parse_net(text: &str) -> Result<IpNet, String> {
-    let net = text.parse::<IpNet>();
-    net.or_else(|_| text.parse::<IpAddr>().map(IpNet::from))
-        .map(|net| net.trunc())
-        .map_err(|_| format!("{text:?} is neither a network nor an address"))
 }
 
 fn parse_domain(text: &str) -> Result<String, String> {

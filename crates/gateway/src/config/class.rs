@@ -3,11 +3,10 @@
 use std::sync::Arc;
 
 use ropewalk_core::code::REDUNDANCY_MAX;
-use ropewalk_core::protect::{CLASSES_MAX, Class, Classes, Network, Ports, Protection, Rule};
+use ropewalk_core::protect::{CLASSES_MAX, Class, Classes, Network, Protection, Rule};
 
-use super::balance::parse_net;
-use super::direct::{VIA_EXAMPLE, Via};
 use super::reader::Section;
+use super::values::{parse_dscp, parse_name, parse_net, parse_ports, parse_protocol};
 
 /// How to write a protection.
 pub const PROTECTION_EXAMPLE: &str = "\"adaptive\", \"duplicate\", \"code\", \"block\" or \"none\"";
@@ -19,6 +18,45 @@ const COPIES_MAX: u64 = 16;
 const REDUNDANCY_PERCENT_MAX: u64 = (REDUNDANCY_MAX * 100.0) as u64;
 /// Largest inner packet.
 const PACKET_BYTES_MAX: u64 = 65_535;
+
+/// How to write a way.
+pub const VIA_EXAMPLE: &str = "\"tunnel\", \"direct\" or \"auto\"";
+
+/// Which way flows go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Via {
+    /// Through the tunnel, or not at all.
+    #[default]
+    Tunnel,
+    /// Beside the tunnel, each over one uplink.
+    Direct,
+    /// Through the tunnel; new flows beside it while the hub is not reached though uplinks work.
+    Auto,
+}
+
+impl Via {
+    /// The name in configuration and reports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Tunnel => "tunnel",
+            Self::Direct => "direct",
+            Self::Auto => "auto",
+        }
+    }
+}
+
+impl std::str::FromStr for Via {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let all = [Self::Tunnel, Self::Direct, Self::Auto];
+        let named = all.into_iter().find(|via| via.name() == text);
+        named.ok_or_else(|| {
+            format!("unknown way {text:?}, there are \"tunnel\", \"direct\" and \"auto\"")
+        })
+    }
+}
 
 /// How the section of a tunnel says that what no rule matches is protected.
 #[derive(Clone, Copy, Debug)]
@@ -109,7 +147,7 @@ pub fn with_default(classes: &Classes, default: Default) -> Arc<Classes> {
 }
 
 fn read_class(class: &mut Section<'_>, via: Via) -> Option<Class> {
-    let name = class.text("name", "\"calls\"", super::common::parse_name);
+    let name = class.text("name", "\"calls\"", parse_name);
     let name = class.require("name", name, "write name = \"calls\"");
     let protection = class.text("protect", PROTECTION_EXAMPLE, str::parse);
     let protection = if via == Via::Direct {
@@ -158,50 +196,4 @@ pub const WITH_PORTS: [u8; 4] = [6, 17, 33, 132];
 
 fn has_ports(protocol: &u8) -> bool {
     WITH_PORTS.contains(protocol)
-}
-
-/// A codepoint by number, or by the names of RFC 2474, RFC 2597, RFC 3246 and RFC 8622.
-pub(super) fn parse_dscp(text: &str) -> Result<u8, String> {
-    let wrong =
-        || format!("{text:?} is no codepoint: use 0 to 63, or a name such as \"ef\" or \"af41\"");
-    let digit = |at: usize, least: u8, most: u8| {
-        let digit = text.as_bytes().get(at).map(|byte| byte.wrapping_sub(b'0'));
-        digit.filter(|digit| (least..=most).contains(digit))
-    };
-    let named = match (text.get(..2), text.len()) {
-        (Some("ef"), 2) => Some(46),
-        (Some("le"), 2) => Some(1),
-        (Some("cs"), 3) => digit(2, 0, 7).map(|class| class * 8),
-        (Some("af"), 4) => digit(2, 1, 4)
-            .zip(digit(3, 1, 3))
-            .map(|(c, drop)| c * 8 + drop * 2),
-        _ => text.parse().ok().filter(|number| *number < 64),
-    };
-    named.ok_or_else(wrong)
-}
-
-pub(super) fn parse_protocol(text: &str) -> Result<u8, String> {
-    match text {
-        "icmp" => Ok(1),
-        "tcp" => Ok(6),
-        "udp" => Ok(17),
-        "gre" => Ok(47),
-        "esp" => Ok(50),
-        "icmpv6" => Ok(58),
-        "sctp" => Ok(132),
-        number => number.parse().map_err(|_| {
-            format!("{text:?} is no protocol: use \"tcp\", \"udp\", \"icmp\", \"icmpv6\", \"esp\", \"gre\", \"sctp\" or a number")
-        }),
-    }
-}
-
-pub(super) fn parse_ports(text: &str) -> Result<Ports, String> {
-    let wrong = || format!("{text:?} is neither a port nor a range such as \"16384-32767\"");
-    let (first, last) = text.split_once('-').unwrap_or((text, text));
-    let port = |text: &str| text.trim().parse::<u16>().map_err(|_| wrong());
-    let (first, last) = (port(first)?, port(last)?);
-    if first > last {
-        return Err(wrong());
-    }
-    Ok(first..=last)
 }

@@ -2,7 +2,6 @@
 //!
 //! Invariant: interface names fit the kernel's limit and paths are absolute.
 
-use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -13,16 +12,13 @@ use ropewalk_core::protect::Classes;
 use ropewalk_core::schedule::SchedulerKind;
 use ropewalk_transport::CongestionControl;
 
-use super::direct::Via;
+use super::class::Via;
 use super::reader::Section;
+use super::values::{not_an_address, parse_interface, parse_name, parse_path, parse_word};
 use super::{RUN_DIR, STATE_DIR};
 use crate::engine::settings::{MTU_MAX, MTU_MIN};
 use crate::scheduler_names;
 
-/// Longest name of a gateway, characters.
-pub const NAME_MAX: usize = 63;
-/// Longest interface name, bytes (`IFNAMSIZ` less the terminating zero, `linux/if.h`).
-pub const INTERFACE_NAME_MAX: usize = 15;
 /// Largest log file that may be configured, MiB.
 const LOG_MIB_MAX: u64 = 100_000;
 /// Socket buffer when none is configured, bytes: 100 ms at 300 Mbit/s.
@@ -259,123 +255,4 @@ fn read_log(log: &mut Section<'_>) -> LogConfig {
         file: log.text("file", "\"/var/log/ropewalk.log\"", parse_path),
         file_bytes_max: size.map_or(default.file_bytes_max, |mib| mib << 20),
     }
-}
-
-/// Checks a gateway's name: what a DNS label may be, which also suits file names and labels.
-///
-/// # Errors
-/// What is wrong with it.
-pub fn parse_name(text: &str) -> Result<String, String> {
-    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    if text.is_empty() || text.len() > NAME_MAX {
-        return Err(format!(
-            "a name has 1 to {NAME_MAX} characters, this has {}",
-            text.len()
-        ));
-    }
-    if !text.chars().all(allowed) || !text.starts_with(|c: char| c.is_ascii_alphanumeric()) {
-        return Err(format!(
-            "{text:?} is no name: use letters, digits, '-', '_' and '.', starting with a letter or digit"
-        ));
-    }
-    Ok(text.to_owned())
-}
-
-/// Checks an interface name.
-///
-/// # Errors
-/// What is wrong with it.
-pub fn parse_interface(text: &str) -> Result<String, String> {
-    let forbidden = |c: char| c == '/' || c == ':' || c == '%' || c.is_whitespace();
-    if text.is_empty() || text.len() > INTERFACE_NAME_MAX {
-        return Err(format!(
-            "an interface name has 1 to {INTERFACE_NAME_MAX} bytes, this has {}",
-            text.len()
-        ));
-    }
-    if text.contains(forbidden) || text == "." || text == ".." || text.contains(char::is_control) {
-        return Err(format!("{text:?} cannot be the name of an interface"));
-    }
-    Ok(text.to_owned())
-}
-
-/// Checks that a path is absolute.
-///
-/// # Errors
-/// What is wrong with it.
-pub fn parse_path(text: &str) -> Result<PathBuf, String> {
-    let path = PathBuf::from(text);
-    if path.is_absolute() {
-        Ok(path)
-    } else {
-        Err(format!("{text:?} is not an absolute path"))
-    }
-}
-
-fn parse_word(text: &str) -> Result<String, String> {
-    parse_name(text).map_err(|_| format!("{text:?} is no group name"))
-}
-
-/// The words for a text that is no address with port.
-#[must_use]
-pub fn not_an_address(text: &str) -> String {
-    format!("{text:?} is not an IP address with a port")
-}
-
-/// Where a hub is reached: a name or an address, and a UDP port.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HostPort {
-    /// DNS name or IP address without brackets.
-    pub host: String,
-    /// UDP port, never 0.
-    pub port: u16,
-}
-
-impl fmt::Display for HostPort {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.host.contains(':') {
-            write!(f, "[{}]:{}", self.host, self.port)
-        } else {
-            write!(f, "{}:{}", self.host, self.port)
-        }
-    }
-}
-
-impl FromStr for HostPort {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("{text:?} is not a host with a port");
-        let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
-        let port: u16 = port.parse().map_err(|_| wrong())?;
-        if port == 0 {
-            return Err(format!("{text:?} has port 0"));
-        }
-        let bracketed = host
-            .strip_prefix('[')
-            .and_then(|host| host.strip_suffix(']'));
-        let sound = match bracketed {
-            Some(inner) => inner.parse::<std::net::Ipv6Addr>().is_ok(),
-            None => is_host_name(host),
-        };
-        if !sound {
-            return Err(wrong());
-        }
-        let host = bracketed.unwrap_or(host);
-        Ok(Self {
-            host: host.to_owned(),
-            port,
-        })
-    }
-}
-
-/// Longest DNS name in text form (RFC 1035 §2.3.4).
-const HOST_MAX: usize = 253;
-
-pub(super) fn is_host_name(host: &str) -> bool {
-    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    !host.is_empty()
-        && host.len() <= HOST_MAX
-        && host.chars().all(allowed)
-        && host.split('.').all(|label| !label.is_empty())
 }

@@ -7,48 +7,10 @@
 use ropewalk_core::protect::{Classes, Rule};
 
 use super::balance::{self, BalanceConfig};
+use super::class::{VIA_EXAMPLE, Via};
 use super::common::Common;
 use super::reader::Section;
-use super::site::UplinkRules;
-
-/// How to write a way.
-pub const VIA_EXAMPLE: &str = "\"tunnel\", \"direct\" or \"auto\"";
-
-/// Which way flows go.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Via {
-    /// Through the tunnel, or not at all.
-    #[default]
-    Tunnel,
-    /// Beside the tunnel, each over one uplink.
-    Direct,
-    /// Through the tunnel; new flows beside it while the hub is not reached though uplinks work.
-    Auto,
-}
-
-impl Via {
-    /// The name in configuration and reports.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Tunnel => "tunnel",
-            Self::Direct => "direct",
-            Self::Auto => "auto",
-        }
-    }
-}
-
-impl std::str::FromStr for Via {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let all = [Self::Tunnel, Self::Direct, Self::Auto];
-        let named = all.into_iter().find(|via| via.name() == text);
-        named.ok_or_else(|| {
-            format!("unknown way {text:?}, there are \"tunnel\", \"direct\" and \"auto\"")
-        })
-    }
-}
+use super::uplinks::UplinkRules;
 
 /// What a site sends beside its tunnel.
 #[derive(Clone, Debug, PartialEq)]

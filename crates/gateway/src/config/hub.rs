@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 
 use ipnet::IpNet;
 
-use super::common::{self, Common, HostPort, RoleDefaults, not_an_address, parse_path};
+use super::common::{self, Common, RoleDefaults};
 use super::reader::{Problems, Section, read};
+use super::values::{HostPort, not_an_address, parse_path};
 
 /// UDP port of a hub unless configured otherwise.
 pub const UDP_PORT: u16 = 4443;

@@ -16,6 +16,8 @@ pub mod site;
 pub mod template;
 #[cfg(test)]
 mod tests;
+pub mod uplinks;
+pub mod values;
 
 use std::path::{Path, PathBuf};
 

@@ -5,10 +5,12 @@
 
 use std::path::Path;
 
-use super::common::{self, Common, RoleDefaults, parse_path};
+use super::common::{self, Common, RoleDefaults};
 use super::hub::{self, HubConfig};
 use super::reader::{Problems, Section, read};
-use super::site::{self, Pattern, SiteConfig};
+use super::site::{self, SiteConfig};
+use super::uplinks::{self, Pattern};
+use super::values::parse_path;
 
 /// What a relay calls the hub it leads to; none of its sites may have this name.
 pub const NEXT_HUB: &str = "hub";
@@ -50,7 +52,7 @@ pub fn parse(path: &Path, text: &str) -> Result<RelayConfig, Problems> {
             "\"/var/lib/ropewalk/relay-sites.toml\"",
             parse_path,
         );
-        let mut uplinks = site::read_uplinks(root);
+        let mut uplinks = uplinks::read(root);
         // What comes out of one tunnel must not become the carrier of the other.
         uplinks.exclude.extend(own_pattern(&common));
         let (hub_key, endpoints, tcp_port, tcp_fallback) = next.0?;

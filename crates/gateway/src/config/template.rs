@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use ipnet::IpNet;
 use ropewalk_transport::PublicKey;
 
-use super::common::HostPort;
+use super::values::HostPort;
 
 /// What differs between the configurations of hubs.
 #[derive(Clone, Debug)]

@@ -8,10 +8,10 @@ use ropewalk_core::schedule::SchedulerKind;
 use ropewalk_transport::CongestionControl;
 
 use super::balance;
-use super::common::HostPort;
-use super::direct::Via;
-use super::site::Pattern;
+use super::class::Via;
 use super::template::{HubTemplate, RelayTemplate, SiteTemplate};
+use super::uplinks::Pattern;
+use super::values::HostPort;
 use super::{Config, hub, relay, site, template};
 
 const KEY: &str = "Gb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=";

@@ -16,9 +16,10 @@ use ropewalk_types::{Duration, Instant};
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::fd::OwnedFd;
 
-use super::control::{Command, Status};
+use super::control::Command;
 use super::fabric::{Fabric, FabricConfig, LinkEvent, LinkId, Ready, Received};
 use super::settings::{CommonSettings, EngineEvent};
+use crate::status::Status;
 
 // The tunnel header is written into the bytes the TUN side leaves free.
 const _: () = assert!(ropewalk_io::HEADROOM == ropewalk_wire::HEADROOM);

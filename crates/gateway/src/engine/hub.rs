@@ -19,12 +19,13 @@ use ropewalk_wire::{Control, Datagram, Hello, VERSION, Welcome, emit_control};
 use rustc_hash::FxHashMap;
 
 use super::agenda::Agenda;
-use super::control::{Command, Direction, Status};
+use super::control::{Command, Direction};
 use super::event_loop::Role;
 use super::fabric::{Fabric, LinkEvent, LinkId, Received};
 use super::peer::{Peer, PeerPath};
 use super::settings::{EngineEvent, HubSettings, SiteEntry};
 use super::{random_u64, scheduler_from_number, scheduler_number};
+use crate::status::{Status, TunnelStatus};
 
 /// How long a connection may stay without a `Hello`.
 const HELLO_WAIT: Duration = Duration::from_secs(5);
@@ -629,7 +630,7 @@ impl Role for Hub {
         // Sites that have not connected yet are listed too.
         for entry in self.settings.sites.all() {
             if !self.by_key.contains_key(&entry.key) {
-                status.tunnels.push(super::control::TunnelStatus {
+                status.tunnels.push(TunnelStatus {
                     peer: entry.name.clone(),
                     peer_key: entry.key.to_string(),
                     peer_addresses: entry.places(),

@@ -85,7 +85,7 @@ fn scheduler_from_number(number: u8) -> Option<SchedulerKind> {
 const SCHEDULER_ANY: u8 = 0xff;
 
 /// Adds a tunnel's counted drops to those of the gateway.
-fn add_tunnel_drops(tunnel: &Tunnel, status: &mut control::Status) {
+fn add_tunnel_drops(tunnel: &Tunnel, status: &mut crate::status::Status) {
     let stats = tunnel.stats();
     let counts = [
         ("queue_codel", stats.queue.dropped_codel),

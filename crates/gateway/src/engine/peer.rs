@@ -10,8 +10,8 @@ use ropewalk_types::{Duration, Instant, PATHS_MAX, PathId};
 use ropewalk_wire::{Control, emit_control};
 use std::sync::Arc;
 
-use super::control::{PathStatus, TunnelStatus};
 use super::fabric::{Fabric, LinkId};
+use crate::status::{PathStatus, TunnelStatus};
 
 /// Packets bound per round before they are handed to the sockets: enough for full segmented
 /// sends, few enough that reading goes on in between.

@@ -15,48 +15,22 @@ use anyhow::Context;
 use ipnet::IpNet;
 use ropewalk_core::balance::Fallback;
 use ropewalk_io::netlink;
-use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
-use super::balance::status::{self, BalanceStatus};
+use super::balance::status;
 use super::balance::{self, Balance, Family, Plan, Shared, Split, Turn};
 use super::network::Tun;
 use super::state::Changes;
 use super::{Commands, lock_path};
-use crate::config::direct::Via;
+use crate::config::class::Via;
 use crate::config::{self, BalanceConfig, SiteConfig};
-use crate::engine::control::{Command, Status};
+use crate::engine::control::Command;
 use crate::files;
+use crate::status::balance::WayStatus;
+use crate::status::{DirectStatus, Status};
 
 /// How long the engine may take to say how it is.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// What goes beside the tunnel, and why.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct DirectStatus {
-    /// Whether flows of classes with two ways go beside the tunnel because the hub is not reached.
-    pub fallen_back: bool,
-    /// Times that they began to.
-    pub fallbacks: u64,
-    /// Flows of which classes go which way now, in the order in which they are tried; what belongs
-    /// to no class comes last and is called `others`.
-    pub classes: Vec<WayStatus>,
-    /// How what goes beside the tunnel is spread.
-    pub spread: BalanceStatus,
-}
-
-/// The way of the flows of a class.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct WayStatus {
-    /// Name of the class.
-    pub class: String,
-    /// What the configuration says: `tunnel`, `direct` or `auto`.
-    pub via: String,
-    /// Where new IPv4 flows go: `tunnel` or `direct`.
-    pub now_ipv4: String,
-    /// Where new IPv6 flows go.
-    pub now_ipv6: String,
-}
 
 /// What of a site goes beside its tunnel.
 pub(super) struct Direct {

@@ -18,8 +18,9 @@ use super::site::{Relayed, Site};
 use super::{ApiSocket, Commands, Prepared, Signals, network, notify};
 use crate::config::relay::NEXT_HUB;
 use crate::config::{self, RelayConfig, SiteConfig};
-use crate::engine::control::{Command, OnwardStatus, Status};
+use crate::engine::control::Command;
 use crate::key_file;
+use crate::status::{OnwardStatus, Status};
 
 /// Longest time one side may take to answer.
 const SIDE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -184,7 +185,8 @@ fn merge(sites: Status, onward: Status) -> Status {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::control::{Direction, TunnelStatus};
+    use crate::engine::control::Direction;
+    use crate::status::TunnelStatus;
     use ropewalk_core::schedule::SchedulerKind;
 
     fn side(peer: &'static str, drops: u64) -> Commands {

@@ -6,7 +6,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use crate::config::common::HostPort;
+use crate::config::values::HostPort;
 
 /// Longest time one name may take.
 const TIMEOUT: Duration = Duration::from_secs(5);

@@ -24,8 +24,8 @@ use super::{
     ApiSocket, Asked, Commands, Engine, Prepared, Signals, engine_settings, event_channel, network,
     notify, reload_and_log, resolve,
 };
-use crate::config::common::HostPort;
-use crate::config::site::UplinkRules;
+use crate::config::uplinks::UplinkRules;
+use crate::config::values::HostPort;
 use crate::config::{self, SiteConfig};
 use crate::engine::control::{Command, Uplink};
 use crate::engine::settings::{EngineEvent, HubAddresses, SiteSettings};

@@ -10,7 +10,7 @@ use ipnet::IpNet;
 use ropewalk_io::netlink::{Address, Interface};
 use ropewalk_types::PATHS_MAX;
 
-use crate::config::site::{Pattern, UplinkRules};
+use crate::config::uplinks::{Pattern, UplinkRules};
 use crate::engine::control::Uplink;
 
 /// Kinds of virtual interfaces that are tunnels themselves: used only when named in `include`.

@@ -18,12 +18,13 @@ use ropewalk_io::{InnerPacket, TunPacket};
 use ropewalk_types::{Duration, Instant, PATHS_MAX, PathId};
 use ropewalk_wire::{Control, Datagram, VERSION, Welcome};
 
-use crate::engine::control::{Command, Direction, PathStatus, PathUse, Status, Uplink};
+use crate::engine::control::{Command, Direction, PathUse, Uplink};
 use crate::engine::event_loop::{ENTRY_FULL_BYTES, Role};
 use crate::engine::fabric::{Fabric, LinkEvent, LinkId, Received};
 use crate::engine::peer::Peer;
 use crate::engine::settings::{EngineEvent, SiteSettings};
 use crate::engine::{random_u64, scheduler_from_number, scheduler_number};
+use crate::status::{PathStatus, Status};
 use path::SitePath;
 
 /// How often silence, attempts and unanswered messages are looked at.

@@ -5,10 +5,10 @@
 
 use std::fmt::Write;
 
-use crate::engine::control::{PathStatus, Status, TunnelStatus};
 use crate::scheduler_names;
-use crate::service::balance::status::{BalanceStatus, UplinkStatus};
-use crate::service::direct::DirectStatus;
+use crate::status::DirectStatus;
+use crate::status::balance::{BalanceStatus, UplinkStatus};
+use crate::status::{PathStatus, Status, TunnelStatus};
 
 /// Content type of the text.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -423,7 +423,7 @@ fn escape(value: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::service::direct::WayStatus;
+    use crate::status::balance::WayStatus;
 
     #[test]
     fn every_sample_has_help_and_type_and_base_units() {

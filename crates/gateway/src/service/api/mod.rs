@@ -3,7 +3,7 @@
 //! | request | answer |
 //! |---|---|
 //! | `GET /healthz` | `{"ok":true}` while the engine answers |
-//! | `GET /v1/status` | the whole state, `engine::control::Status` |
+//! | `GET /v1/status` | the whole state, `status::Status` |
 //! | `GET /v1/scheduler` | the schedulers there are, and those in use |
 //! | `POST /v1/scheduler` | `{"kind":…,"direction":…,"site":…}` → `{"changed":n}` |
 //! | `GET /v1/paths` | the paths of every tunnel |
@@ -41,8 +41,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, UnixListener};
 
-use crate::engine::control::{Command, Direction, PathUse, Status};
+use crate::engine::control::{Command, Direction, PathUse};
 use crate::scheduler_names;
+use crate::status::Status;
 use listener::Bounded;
 
 /// Longest time the engine may take to answer.

@@ -8,8 +8,9 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::client::Client;
-use crate::engine::control::{PathUse, TunnelStatus};
+use crate::engine::control::PathUse;
 use crate::exit;
+use crate::status::TunnelStatus;
 
 struct Gateway {
     socket: PathBuf,

@@ -30,6 +30,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use ropewalk_core::balance::Affinity;
 use ropewalk_core::balance::liveness::PROBE_INTERVAL;
 use ropewalk_io::netlink::{Interface, Watch};
 use ropewalk_io::nft;
@@ -42,7 +43,9 @@ use super::api::{CommandSink, Reload};
 use super::state::Changes;
 use super::{ApiSocket, Asked, Commands, Held, Signals, notify, reload_and_log};
 use crate::config::{self, BalanceConfig};
-use crate::engine::control::{Command, Status};
+use crate::engine::control::Command;
+use crate::status::Status;
+use crate::status::balance::{BalanceStatus, RuleStatus, UplinkStatus};
 use gauge::Gauge;
 use health::Health;
 use members::{FAMILIES, Member};
@@ -50,7 +53,6 @@ use probe::{Answer, Prober, WayId};
 use ruleset::{Group, View};
 use setup::Setup;
 use sever::DeadWay;
-use status::{BalanceStatus, RuleStatus, UplinkStatus};
 use survey::Survey;
 
 pub use marks::TUNNEL_GROUP;
@@ -197,6 +199,7 @@ pub(super) struct Balance {
     members: Vec<Member>,
     health: Health,
     gauge: Gauge,
+    affinity: Affinity,
     prober: Prober,
     survey: Survey,
     setup: Setup,
@@ -289,6 +292,7 @@ impl Balance {
             health: Health::default(),
             survey: Survey::new(&config.probe),
             gauge: Gauge::default(),
+            affinity: Affinity::default(),
             prober,
             setup: Setup::default(),
             frame: String::new(),
@@ -552,8 +556,31 @@ impl Balance {
             self.groups = groups;
             self.write()?;
         }
+        self.let_go()?;
         self.publish();
         Ok(())
+    }
+
+    /// Frees clients from uplinks that have become slow. Where the weight is set it is not for
+    /// measurements to say which those are.
+    fn let_go(&mut self) -> anyhow::Result<()> {
+        let readings = self.gauge.readings(&self.members);
+        let members = self.members.iter().zip(readings).zip(&self.usable);
+        let capacities: Vec<_> = members
+            .filter(|((member, _), usable)| member.weight.is_none() && usable.contains(&true))
+            .map(|((member, reading), _)| (member.number, reading.capacity))
+            .collect();
+        let leaving = self.affinity.handle_capacities(self.now(), &capacities);
+        if leaving.is_empty() || self.config.affinity.is_zero() {
+            return Ok(());
+        }
+        for member in self.members.iter().filter(|m| leaving.contains(&m.number)) {
+            tracing::info!(
+                uplink = member.name,
+                "uplink has become slow; clients choose anew"
+            );
+        }
+        setup::firewall(&ruleset::let_go(&leaving))
     }
 
     /// Computes which ways are refused; returns those that were. While a family has no usable way

@@ -136,8 +136,7 @@ pub fn update(view: &View<'_>) -> String {
             // Clients of an uplink that gets no new flows are not to come back to it.
             let idle = |group: &Group| !group.places[family as usize].contains(&member.number);
             if view.groups.iter().all(idle) {
-                let name = sticky(family, member.number);
-                let _ = writeln!(out, "flush set inet {TABLE} {name}");
+                forget(&mut out, family, member.number);
             }
         }
     }
@@ -145,6 +144,22 @@ pub fn update(view: &View<'_>) -> String {
         split.update(&mut out);
     }
     out
+}
+
+/// Lets the clients of these uplinks choose anew for every site.
+#[must_use]
+pub fn let_go(numbers: &[u8]) -> String {
+    let mut out = String::new();
+    for number in numbers {
+        for family in FAMILIES {
+            forget(&mut out, family, *number);
+        }
+    }
+    out
+}
+
+fn forget(out: &mut String, family: Family, number: u8) {
+    let _ = writeln!(out, "flush set inet {TABLE} {}", sticky(family, number));
 }
 
 fn elements(out: &mut String, map: &str, elements: Vec<String>) {

@@ -18,8 +18,9 @@ use super::marks::{KEY_MASK, TABLE, TUNNEL_AUTO, TUNNEL_ONLY};
 use super::members::{FAMILIES, Family};
 use super::ruleset::{Chain, port_list, set};
 use super::sever;
+use crate::config::class::Via;
 use crate::config::class::WITH_PORTS;
-use crate::config::direct::{Direct, Via};
+use crate::config::direct::Direct;
 
 /// The tunnel that some flows go beside.
 #[derive(Clone, Debug, PartialEq)]
