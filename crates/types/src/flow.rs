@@ -146,6 +146,9 @@ const PROTOCOL_ICMPV6: u8 = 58;
 const PROTOCOL_DCCP: u8 = 33;
 const PROTOCOL_SCTP: u8 = 132;
 
+/// Protocols whose packets begin with a source and a destination port.
+pub const WITH_PORTS: [u8; 4] = [PROTOCOL_TCP, PROTOCOL_UDP, PROTOCOL_DCCP, PROTOCOL_SCTP];
+
 fn parse_v4(packet: &[u8]) -> Option<PacketInfo> {
     let header = usize::from(packet[0] & 15) * 4;
     if header < 20 || packet.len() < header {
@@ -236,7 +239,7 @@ fn ports(protocol: u8, transport: &[u8]) -> [u16; 2] {
             .map_or(0, |b| u16::from_be_bytes([b[0], b[1]]))
     };
     match protocol {
-        PROTOCOL_TCP | PROTOCOL_UDP | PROTOCOL_DCCP | PROTOCOL_SCTP => [pair(0), pair(2)],
+        number if WITH_PORTS.contains(&number) => [pair(0), pair(2)],
         // Echo request and reply carry an identifier; other types hash to the address pair.
         PROTOCOL_ICMP if matches!(transport.first(), Some(0 | 8)) => [pair(4), 0],
         PROTOCOL_ICMPV6 if matches!(transport.first(), Some(128 | 129)) => [pair(4), 0],

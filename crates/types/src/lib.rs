@@ -10,7 +10,7 @@ mod rate;
 mod time;
 
 pub use core::time::Duration;
-pub use flow::{Ecn, FlowKey, PacketInfo};
+pub use flow::{Ecn, FlowKey, PacketInfo, WITH_PORTS};
 pub use random::Random;
 pub use rate::Rate;
 pub use time::Instant;

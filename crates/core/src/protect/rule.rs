@@ -2,7 +2,7 @@
 
 use core::net::IpAddr;
 use core::ops::RangeInclusive;
-use ropewalk_types::PacketInfo;
+use ropewalk_types::{PacketInfo, WITH_PORTS};
 
 /// Ports from one to another, both included.
 pub type Ports = RangeInclusive<u16>;
@@ -37,7 +37,7 @@ pub struct Rule {
     pub dscp: Vec<u8>,
     /// IP protocol numbers.
     pub protocols: Vec<u8>,
-    /// Source or destination port.
+    /// Source or destination port, of protocols that have ports.
     pub ports: Vec<Ports>,
     /// Source or destination address.
     pub addresses: Vec<Network>,
@@ -51,13 +51,15 @@ impl Rule {
     pub fn matches(&self, info: &PacketInfo, bytes: usize) -> bool {
         let any = |list: &[u8], value| list.is_empty() || list.contains(&value);
         let has = |ports: &Ports| info.flow.ports.iter().any(|port| ports.contains(port));
+        // Of an echo request the key has its identifier in place of a port.
+        let with_ports = WITH_PORTS.contains(&info.flow.protocol);
         let at = |network: &Network| {
             let ends = [&info.flow.source, &info.flow.destination];
             ends.into_iter().any(|end| network.contains(end))
         };
         any(&self.dscp, info.dscp)
             && any(&self.protocols, info.flow.protocol)
-            && (self.ports.is_empty() || self.ports.iter().any(has))
+            && (self.ports.is_empty() || with_ports && self.ports.iter().any(has))
             && (self.addresses.is_empty() || self.addresses.iter().any(at))
             && (self.packet_bytes_max == 0 || bytes <= self.packet_bytes_max)
     }

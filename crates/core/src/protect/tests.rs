@@ -47,6 +47,22 @@ fn the_first_class_that_matches_in_all_respects_counts() {
 }
 
 #[test]
+fn the_identifier_of_an_echo_request_is_no_port() {
+    let rule = Rule {
+        ports: vec![0..=53],
+        ..Rule::default()
+    };
+    let mut echo = vec![0; 28];
+    (echo[0], echo[3], echo[9]) = (0x45, 28, 1);
+    (echo[20], echo[25]) = (8, 53);
+    let echo = PacketInfo::parse(&echo).unwrap();
+    assert_eq!(echo.flow.ports, [53, 0]);
+    assert!(!rule.matches(&echo, 28));
+    let (query, bytes) = packet(17, (40_000, 53), 0, 84);
+    assert!(rule.matches(&query, bytes));
+}
+
+#[test]
 fn either_address_may_lie_in_a_network_of_its_family() {
     let rule = |nets: &[(&str, u8)]| Rule {
         addresses: nets

@@ -157,6 +157,10 @@ impl Again {
         else {
             return;
         };
+        // What was missed last waits longest for its turn.
+        while self.len() + pieces.len() > AGAIN_MAX && self.waiting.pop_back().is_some() {
+            self.dropped += 1;
+        }
         for datagram in pieces.into_iter().rev() {
             let sent = Sent {
                 datagram,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use ropewalk_core::code::REDUNDANCY_MAX;
 use ropewalk_core::protect::{CLASSES_MAX, Class, Classes, Network, Protection, Rule};
+use ropewalk_types::WITH_PORTS;
 
 use super::reader::Section;
 use super::values::{parse_dscp, parse_name, parse_net, parse_ports, parse_protocol};
@@ -190,9 +191,6 @@ fn read_class(class: &mut Section<'_>, via: Via) -> Option<Class> {
         loss_above: loss.map_or(0.0, |permille| permille as f64 / 1_000.0),
     })
 }
-
-/// Protocols with ports: TCP, UDP, DCCP and SCTP.
-pub const WITH_PORTS: [u8; 4] = [6, 17, 33, 132];
 
 fn has_ports(protocol: &u8) -> bool {
     WITH_PORTS.contains(protocol)

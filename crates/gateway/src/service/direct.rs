@@ -169,13 +169,20 @@ impl Direct {
     }
 
     /// What takes over another configuration, as far as a running site can: how flows are spread.
-    pub(super) fn reload(&self) -> impl Fn(&SiteConfig) + Send + Sync + use<> {
+    /// What it returns fails when the firewall refuses the rules.
+    pub(super) fn reload(
+        &self,
+    ) -> impl Fn(&SiteConfig) -> anyhow::Result<()> + Send + Sync + use<> {
         let (spread, reloaded) = (Arc::clone(&self.told.spread), self.reloaded.clone());
         move |config| {
-            let Some(direct) = &config.direct else { return };
+            let Some(direct) = &config.direct else {
+                return Ok(());
+            };
+            balance::check(&direct.spread, split(config).as_ref())?;
             balance::lock(&spread).reloaded = Some(direct.spread.clone());
             // A full channel means that a reload is due anyway.
             let _ = reloaded.try_send(());
+            Ok(())
         }
     }
 

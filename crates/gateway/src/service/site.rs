@@ -423,7 +423,7 @@ fn reload(
         let config = load(&path)?;
         let count = config.uplinks.marks.len();
         if let Some(spread) = &spread {
-            spread(&config);
+            spread(&config)?;
         }
         *rules.lock().unwrap_or_else(PoisonError::into_inner) = config.uplinks;
         // A full channel means that a reload is due anyway.

@@ -145,8 +145,7 @@ fn reload(path: &Path, shared: Arc<Mutex<Shared>>, done: mpsc::Sender<()>) -> Re
     let path = path.to_owned();
     Arc::new(move || {
         let config = config::load_balance(&path)?;
-        // What the parser cannot know: users and control groups that do not exist.
-        nft::check_script(&plan(&config, None)?.firewall).context("the rules are refused")?;
+        check(&config, None)?;
         let (uplinks, rules) = (config.uplinks.marks.len(), config.rules.len());
         lock(&shared).reloaded = Some(config);
         // A full channel means that a reload is due anyway.
@@ -155,6 +154,14 @@ fn reload(path: &Path, shared: Arc<Mutex<Shared>>, done: mpsc::Sender<()>) -> Re
             "mode, {uplinks} marks of uplinks and {rules} rules; other keys need a restart"
         ))
     })
+}
+
+/// Checks what the parser cannot know: that users and control groups exist.
+///
+/// # Errors
+/// The firewall refuses the rules.
+pub(super) fn check(config: &BalanceConfig, split: Option<&Split>) -> anyhow::Result<()> {
+    nft::check_script(&plan(config, split)?.firewall).context("the rules are refused")
 }
 
 /// Answers what the API asks an engine elsewhere.

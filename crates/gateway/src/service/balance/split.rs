@@ -12,6 +12,7 @@ use std::fmt::Write;
 
 use ipnet::IpNet;
 use ropewalk_core::protect::Rule;
+use ropewalk_types::WITH_PORTS;
 
 use super::Balance;
 use super::marks::{KEY_MASK, TABLE, TUNNEL_AUTO, TUNNEL_ONLY};
@@ -19,7 +20,6 @@ use super::members::{FAMILIES, Family};
 use super::ruleset::{Chain, port_list, set};
 use super::sever;
 use crate::config::class::Via;
-use crate::config::class::WITH_PORTS;
 use crate::config::direct::Direct;
 
 /// The tunnel that some flows go beside.
