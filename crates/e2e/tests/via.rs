@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
 
 use ropewalk_e2e::{Ground, Lab, machine_state, ready};
@@ -119,22 +119,30 @@ impl<'a> Tap<'a> {
                 table += &format!("iifname \"isp*\" tcp dport {port} {server} counter\n");
             }
         }
+        table += &format!("iifname \"isp*\" tcp sport {PORT} counter\n");
         internet.nft(&(table + "}\n}\n")).unwrap();
         Self(internet)
     }
 
     /// Packets that came to this port beside the tunnel.
     fn seen(&self, port: u16) -> u64 {
+        self.count(&format!("dport {port} "))
+    }
+
+    /// Packets of servers on this side that came beside the tunnel.
+    fn answers(&self) -> u64 {
+        self.count("sport ")
+    }
+
+    fn count(&self, rule: &str) -> u64 {
         let list = self.0.program("nft").args(["list", "table", "inet", "tap"]);
         let list = list.success(COMMAND).unwrap();
-        let of_port = list
-            .lines()
-            .filter(|line| line.contains(&format!("dport {port} ")));
+        let of_rule = list.lines().filter(|line| line.contains(rule));
         let count = |line: &str| {
             let (_, rest) = line.split_once("packets ")?;
             rest.split(' ').next()?.parse::<u64>().ok()
         };
-        of_port.map(|line| count(line).unwrap()).sum()
+        of_rule.map(|line| count(line).unwrap()).sum()
     }
 }
 
@@ -330,8 +338,21 @@ fn what_an_open_flow_in_the_tunnel_of_a_killed_site_sends_is_dropped() {
     let client = split.balanced.client();
     let open = |port| split.open(client, SERVERS[0], port).0;
     let mut streams: Vec<TcpStream> = [AUTO, PORT, DIRECT].into_iter().map(open).collect();
+    // And one that was opened from the other side, whose answers the site sends.
+    let (site, hub) = (split.lab.topology.site(), split.lab.topology.hub());
+    let inner = split.lab.site.status().unwrap().address(true).unwrap();
+    let listener = site
+        .enter(|| TcpListener::bind((inner, PORT)))
+        .unwrap()
+        .unwrap();
+    let asker = hub
+        .enter(|| TcpStream::connect((inner, PORT)))
+        .unwrap()
+        .unwrap();
+    let mut answering = listener.accept().unwrap().0;
     split.lab.site.kill();
     let before = tap.seen(DIRECT);
+    answering.write_all(b"answer").unwrap();
     for stream in &mut streams {
         stream.write_all(b"x").unwrap();
     }
@@ -339,7 +360,9 @@ fn what_an_open_flow_in_the_tunnel_of_a_killed_site_sends_is_dropped() {
     for port in [AUTO, PORT] {
         assert_eq!(tap.seen(port), 0, "port {port} left beside the tunnel");
     }
+    assert_eq!(tap.answers(), 0, "an answer left beside the tunnel");
     assert!(tap.seen(DIRECT) > before, "a direct flow was cut");
+    drop(asker);
 }
 
 #[test]

@@ -171,12 +171,41 @@ pub fn table_handle(name: &str) -> std::io::Result<Option<u64>> {
     }
 }
 
+/// How many rules a chain of a table of family `inet` has; `None` when there is no such chain.
+///
+/// Source: `linux/netfilter/nf_tables.h`.
+///
+/// # Errors
+/// Not permitted, or the kernel has no nftables.
+pub fn chain_rules(table: &str, chain: &str) -> std::io::Result<Option<u32>> {
+    let mut body = vec![NFPROTO_INET, 0, 0, 0];
+    for (kind, name) in [(NFTA_CHAIN_TABLE, table), (NFTA_CHAIN_NAME, chain)] {
+        let text: Vec<u8> = name.bytes().chain([0]).collect();
+        push(&mut body, kind, &text);
+    }
+    let mut rules = None;
+    let asked = RawNetlink::open(NETLINK_NETFILTER)?.ask(GET_CHAIN, &body, |message| {
+        let attributes = message.get(4..).unwrap_or(&[]);
+        let used = attribute(attributes, NFTA_CHAIN_USE).and_then(|value| value.first_chunk());
+        rules = used.map(|number| u32::from_be_bytes(*number));
+    });
+    match asked {
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
+        other => other.map(|()| rules),
+    }
+}
+
 const NETLINK_NETFILTER: isize = 12;
 const NFPROTO_INET: u8 = 1;
 /// `NFNL_SUBSYS_NFTABLES << 8` with `NFT_MSG_GETTABLE`.
 const GET_TABLE: u16 = 0xa01;
+/// The same with `NFT_MSG_GETCHAIN`.
+const GET_CHAIN: u16 = 0xa04;
 const NFTA_TABLE_NAME: u16 = 1;
 const NFTA_TABLE_HANDLE: u16 = 4;
+const NFTA_CHAIN_TABLE: u16 = 1;
+const NFTA_CHAIN_NAME: u16 = 3;
+const NFTA_CHAIN_USE: u16 = 6;
 
 /// Carries out a script in the language of nft(8), in one transaction.
 ///

@@ -31,17 +31,19 @@ struct Uplink {
 }
 
 impl Affinity {
-    /// Takes the capacities of all uplinks that are in use, by number; returns those whose clients are to
-    /// choose anew. Those that are not named are forgotten.
-    pub fn handle_capacities(&mut self, now: Instant, uplinks: &[(u8, Rate)]) -> Vec<u8> {
+    /// Takes the capacities of all uplinks that are in use, by number, as far as they were measured: guesses
+    /// rise and fall with one another. Returns those whose clients are to choose anew. Those that are not
+    /// named are forgotten.
+    pub fn handle_capacities(&mut self, now: Instant, uplinks: &[(u8, Option<Rate>)]) -> Vec<u8> {
         self.uplinks
             .retain(|number, _| uplinks.iter().any(|(other, _)| other == number));
-        let sum: u64 = uplinks.iter().map(|(_, rate)| rate.bits_per_sec()).sum();
-        let mean = sum / uplinks.len().max(1) as u64;
+        let known = |(number, rate): &(u8, Option<Rate>)| Some((*number, (*rate)?.bits_per_sec()));
+        let measured: Vec<(u8, u64)> = uplinks.iter().filter_map(known).collect();
+        let sum: u64 = measured.iter().map(|(_, rate)| rate).sum();
+        let mean = sum / measured.len().max(1) as u64;
         let mut leaving = Vec::new();
-        for (number, rate) in uplinks {
-            let rate = rate.bits_per_sec();
-            let uplink = self.uplinks.entry(*number).or_default();
+        for (number, rate) in measured {
+            let uplink = self.uplinks.entry(number).or_default();
             uplink.best = uplink.best.max(rate);
             if rate > uplink.best / LEFT_OF || rate >= mean {
                 uplink.slow = None;
@@ -53,7 +55,7 @@ impl Affinity {
                     best: rate,
                     slow: None,
                 };
-                leaving.push(*number);
+                leaving.push(number);
             }
         }
         leaving
@@ -66,12 +68,21 @@ mod tests {
 
     /// Seconds are the index; capacities in Mbit/s.
     fn run(seconds: &[&[(u8, u64)]]) -> Vec<Vec<u8>> {
+        let all = seconds
+            .iter()
+            .map(|rates| rates.iter().map(|&(n, mbit)| (n, Some(mbit))));
+        run_measured(&all.map(Iterator::collect).collect::<Vec<_>>())
+    }
+
+    /// The same where some are not measured.
+    fn run_measured(seconds: &[Vec<(u8, Option<u64>)>]) -> Vec<Vec<u8>> {
         let mut affinity = Affinity::default();
         let at = |second: usize| Instant::ZERO + Duration::from_secs(second as u64);
-        let second = |(index, rates): (usize, &&[(u8, u64)])| {
-            let rates: Vec<(u8, Rate)> = rates
+        let rate = |mbit: u64| Rate::from_bits_per_sec(mbit * 1_000_000);
+        let second = |(index, rates): (usize, &Vec<(u8, Option<u64>)>)| {
+            let rates: Vec<_> = rates
                 .iter()
-                .map(|(number, mbit)| (*number, Rate::from_bits_per_sec(mbit * 1_000_000)))
+                .map(|(number, mbit)| (*number, mbit.map(rate)))
                 .collect();
             affinity.handle_capacities(at(index), &rates)
         };
@@ -94,6 +105,14 @@ mod tests {
         let all: &[_] = &[(1, 10), (2, 10)];
         let shared = run(&[fast, slow, fast, slow, fast, all, all, all, all, all]);
         assert!(shared.concat().is_empty());
+    }
+
+    #[test]
+    fn what_is_not_measured_neither_falls_nor_counts() {
+        let guess = vec![(1, None), (2, Some(100))];
+        let slower = vec![(1, Some(20)), (2, Some(100))];
+        let steps = [vec![guess.clone(); 5], vec![slower; 5], vec![guess; 5]].concat();
+        assert!(run_measured(&steps).concat().is_empty());
     }
 
     #[test]

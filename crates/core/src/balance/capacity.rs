@@ -1,7 +1,7 @@
 //! What an uplink can carry, from what it did carry.
 //!
 //! A second's rate is a lower bound of the capacity. While the uplink is full, which shows as round
-//! trips far above the shortest, it is the capacity. An uplink that was never seen full has only
+//! trips far above those without load, it is the capacity. An uplink that was never seen full has only
 //! the bound, and perhaps an estimate of probing it while it was idle ([`super::train`]).
 //! [`assumed`] errs on the high side: an uplink that gets too many flows becomes full and shows what it
 //! can do; one that gets too few shows nothing.
@@ -27,12 +27,45 @@ pub struct Sample {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Capacity {
     rate: u64,
-    rtt_min: Option<Duration>,
+    base: Base,
     full: Option<Instant>,
+    /// Round trip when it was full last.
+    full_rtt: Option<Duration>,
     last: u64,
     estimate: Option<u64>,
 }
 
+/// The round trip without load: the shortest, and anew where the way has become longer, as after a
+/// handover, which shows while the uplink is idle. Time alone tells nothing: one that is full for an hour
+/// has long round trips for an hour.
+#[derive(Clone, Copy, Debug, Default)]
+struct Base {
+    least: Option<Duration>,
+    /// Shortest of the idle seconds in a row, and how many there were.
+    idle: Option<(Duration, u32)>,
+}
+
+impl Base {
+    /// Whether a round trip means a queue.
+    fn is_exceeded_by(&self, rtt: Duration) -> bool {
+        // A quarter on top: on a long path the round trip varies by itself.
+        self.least
+            .is_some_and(|least| rtt > least + QUEUE_MIN.max(least / 4))
+    }
+
+    /// Takes the round trip of a second.
+    fn handle(&mut self, rtt: Duration, is_idle: bool) {
+        self.least = Some(self.least.map_or(rtt, |least| least.min(rtt)));
+        let (shortest, seconds) = self.idle.unwrap_or((rtt, 0));
+        self.idle = is_idle.then_some((shortest.min(rtt), seconds + 1));
+        if let Some((shortest, IDLE_SECONDS)) = self.idle {
+            (self.least, self.idle) = (Some(shortest), None);
+        }
+    }
+}
+
+/// Idle seconds that tell the round trip anew.
+const IDLE_SECONDS: u32 = 3;
 /// A round trip this much above the shortest means a queue.
 const QUEUE_MIN: Duration = Duration::from_millis(15);
 /// Rates below say nothing about capacity, whatever the round trips do.
@@ -46,16 +79,13 @@ impl Capacity {
     /// Takes a sample that ends at `now`.
     pub fn handle_sample(&mut self, now: Instant, sample: Sample) {
         self.last = Rate::from_transfer(sample.bytes, sample.time).bits_per_sec();
-        let queued = match (sample.rtt, self.rtt_min) {
-            // A quarter on top: on a long path the round trip varies by itself.
-            (Some(rtt), Some(least)) => rtt > least + QUEUE_MIN.max(least / 4),
-            _ => false,
-        };
-        self.rtt_min = match (sample.rtt, self.rtt_min) {
-            (Some(rtt), Some(least)) => Some(rtt.min(least)),
-            (rtt, least) => rtt.or(least),
-        };
-        if queued && self.last >= RATE_MIN {
+        let loaded = self.last >= RATE_MIN;
+        let queued = sample.rtt.is_some_and(|rtt| self.base.is_exceeded_by(rtt));
+        if let Some(rtt) = sample.rtt {
+            self.base.handle(rtt, !loaded);
+        }
+        if queued && loaded {
+            self.full_rtt = sample.rtt;
             self.rate = if self.full.is_some() {
                 (self.rate * (8 - GAIN) + self.last * GAIN) / 8
             } else {
@@ -65,7 +95,11 @@ impl Capacity {
         } else {
             self.rate = self.rate.max(self.last);
             let stale = self.full.is_some_and(|at| now.since(at) > FULL_VALID);
-            if stale {
+            // It was not full: the way is longer than before.
+            let mistaken = self
+                .full_rtt
+                .is_some_and(|rtt| !self.base.is_exceeded_by(rtt));
+            if stale || mistaken {
                 self.full = None;
             }
         }
@@ -174,6 +208,18 @@ mod tests {
         samples.extend([(10, 120); 6]);
         let slower = fed(&samples);
         assert!((10..13).contains(&mbit(slower.rate())), "{slower:?}");
+    }
+
+    #[test]
+    fn a_way_that_has_become_longer_is_taken_for_full_only_until_it_is_idle() {
+        let mut samples = vec![(0, 10), (1, 40), (1, 40), (1, 41)];
+        assert!(fed(&samples).is_known());
+        samples.extend([(0, 40); 3]);
+        assert!(!fed(&samples).is_known());
+        samples.extend([(1, 41); 3]);
+        assert!(!fed(&samples).is_known());
+        samples.extend([(9, 90); 2]);
+        assert!(fed(&samples).is_known());
     }
 
     #[test]

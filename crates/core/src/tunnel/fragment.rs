@@ -3,6 +3,7 @@
 //! Bounded in number and time; the oldest gives way. Pieces may come in any order and twice.
 
 use bytes::{Bytes, BytesMut};
+use core::ops::Range;
 use ropewalk_types::{Duration, Instant};
 use ropewalk_wire::{DataHeader, Datagram, FRAGMENT_HEADER, FragmentHeader};
 use std::collections::{BTreeMap, VecDeque};
@@ -14,8 +15,8 @@ pub(super) const PIECE_MIN: usize = 512;
 /// within a round trip or two.
 pub(super) const PARTIAL_MAX: usize = 1_024;
 const PARTIAL_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// Pieces of one inner packet: 65,535 bytes in pieces of 512.
-const PIECES_MAX: usize = 128;
+/// Pieces of one inner packet: 65,535 bytes in pieces of 1,400, each taken apart once more.
+const PIECES_MAX: usize = 256;
 /// How long a packet may stay incomplete.
 const LIFETIME: Duration = Duration::from_secs(1);
 
@@ -67,6 +68,25 @@ struct Partial {
     deadline: Instant,
 }
 
+impl Partial {
+    /// What is there already of the bytes from `start` to `end`.
+    fn overlaps(&self, start: usize, end: usize) -> impl Iterator<Item = Range<usize>> {
+        let ranges = self.pieces.iter().map(move |&(at, len)| {
+            let at = usize::from(at);
+            at.max(start)..(at + usize::from(len)).min(end)
+        });
+        ranges.filter(|range| !range.is_empty())
+    }
+
+    /// Whether a piece cannot be of this packet.
+    fn contradicts(&self, total: usize, start: usize, piece: &[u8]) -> bool {
+        let differs = |range: Range<usize>| {
+            self.data[range.clone()] != piece[range.start - start..range.end - start]
+        };
+        self.data.len() != total || self.overlaps(start, start + piece.len()).any(differs)
+    }
+}
+
 /// Incomplete packets. Invariant: `order` begins with the oldest of them, and has at most twice as many
 /// entries as there may be packets: those of packets that are complete stay for a while.
 #[derive(Debug, Default)]
@@ -79,7 +99,8 @@ pub(super) struct Reassembly {
 }
 
 impl Reassembly {
-    /// Takes a piece in; the packet when it is complete. Contradictory pieces are dropped.
+    /// Takes a piece in; the packet when it is complete. One that contradicts the pieces before it is of a
+    /// later packet with the same number, which comes around, and counts instead of them.
     pub fn insert(
         &mut self,
         now: Instant,
@@ -89,21 +110,30 @@ impl Reassembly {
     ) -> Option<Bytes> {
         let total = usize::from(fragment.total);
         let key = (header.flow, header.flow_seq);
-        if !self.partial.contains_key(&key) {
-            self.begin(key, total, now + LIFETIME);
-        }
-        let partial = self.partial.get_mut(&key)?;
         let start = usize::from(fragment.offset);
         let end = start + piece.len();
-        let length = u16::try_from(piece.len()).ok()?;
-        let overlaps = |&(at, len): &(u16, u16)| {
-            start < usize::from(at) + usize::from(len) && usize::from(at) < end
-        };
-        if partial.data.len() != total || end > total || partial.pieces.len() == PIECES_MAX {
+        if end > total {
             self.dropped += 1;
             return None;
         }
-        if partial.pieces.iter().any(overlaps) {
+        let other = self
+            .partial
+            .get(&key)
+            .map(|former| former.contradicts(total, start, piece));
+        if other == Some(true) {
+            self.dropped += u64::from(self.remove(key).is_some());
+            self.tidy();
+        }
+        if other != Some(false) {
+            self.begin(key, total, now + LIFETIME);
+        }
+        let partial = self.partial.get_mut(&key)?;
+        let length = u16::try_from(piece.len()).ok()?;
+        if partial.pieces.len() == PIECES_MAX {
+            self.dropped += 1;
+            return None;
+        }
+        if partial.overlaps(start, end).next().is_some() {
             return None;
         }
         partial.data[start..end].copy_from_slice(piece);
@@ -229,6 +259,28 @@ mod tests {
         }
         assert_eq!(complete, [Bytes::from(inner)]);
     }
+    #[test]
+    fn a_later_packet_with_the_number_of_one_that_never_completed_is_not_mixed_with_it() {
+        let mut reassembly = Reassembly::default();
+        let mut insert = |offset, total, byte: u8| {
+            let (header, fragment) = (DataHeader::default(), FragmentHeader { offset, total });
+            let piece = [byte; 700];
+            reassembly.insert(
+                Instant::ZERO,
+                &header,
+                fragment,
+                &piece[..usize::from(total - offset).min(700)],
+            )
+        };
+        assert_eq!(insert(0, 1_400, 1), None);
+        assert_eq!(insert(0, 1_400, 2), None);
+        assert_eq!(insert(0, 1_400, 2), None, "a copy");
+        assert_eq!(insert(700, 1_400, 2), Some(vec![2; 1_400].into()));
+        assert_eq!(insert(0, 1_400, 3), None);
+        assert_eq!(insert(0, 1_000, 4), None);
+        assert_eq!(insert(700, 1_000, 4), Some(vec![4; 1_000].into()));
+    }
+
     fn piece(reassembly: &mut Reassembly, now: Instant, flow_seq: u16, first: bool) -> bool {
         let header = DataHeader {
             flow_seq,

@@ -8,6 +8,7 @@ use ropewalk_io::counters::{self, Bytes};
 use ropewalk_types::{Instant, Rate};
 
 use super::members::Member;
+use super::survey::Line;
 
 /// Round trips of an interval that are kept.
 const ROUND_TRIPS_MAX: usize = 32;
@@ -20,8 +21,9 @@ pub struct Gauge {
     uplinks: BTreeMap<u8, Uplink>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Uplink {
+    line: Line,
     capacity: Capacity,
     /// At the last look, and at the end of the last interval.
     seen: Bytes,
@@ -58,9 +60,24 @@ impl Gauge {
             let Some(bytes) = table.get(&member.name) else {
                 continue;
             };
+            let line = Line::of(member);
+            if member.present
+                && self
+                    .uplinks
+                    .get(&member.number)
+                    .is_some_and(|u| u.line != line)
+            {
+                // What another line carried says nothing of this one.
+                self.uplinks.remove(&member.number);
+            }
             let uplink = self.uplinks.entry(member.number).or_insert_with(|| Uplink {
+                capacity: Capacity::default(),
+                line,
+                seen: Bytes::default(),
                 counted: *bytes,
-                ..Uplink::default()
+                carried: Bytes::default(),
+                round_trips: Vec::new(),
+                rtt: None,
             });
             // An interface that was made anew counts from zero.
             let arrived = bytes.received.saturating_sub(uplink.seen.received);

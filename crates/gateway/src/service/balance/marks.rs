@@ -11,6 +11,8 @@ pub const OWN: u32 = 0x2000_0000;
 pub const TUNNEL_ONLY: u32 = 0x0100_0000;
 /// The same for those that a class with two ways has sent into the tunnel.
 pub const TUNNEL_AUTO: u32 = 0x0200_0000;
+/// On connections that came out of the tunnel, under [`KEY_MASK`]: what answers goes back into it.
+pub const FROM_TUNNEL: u32 = 0x0300_0000;
 /// Group of the tunnel's interface (ip-link(8)): routes into it do not count for balanced flows.
 /// `0x5242` is "RB".
 pub const TUNNEL_GROUP: u32 = 0x5242;
@@ -62,7 +64,7 @@ mod tests {
         assert_eq!(number(!BALANCED), None);
         assert!(!is_own_table(254));
         assert_eq!(OWN & KEY_MASK, 0);
-        for tunnel in [TUNNEL_ONLY, TUNNEL_AUTO] {
+        for tunnel in [TUNNEL_ONLY, TUNNEL_AUTO, FROM_TUNNEL] {
             assert_eq!((tunnel & !KEY_MASK, number(tunnel)), (0, None));
         }
     }

@@ -372,7 +372,8 @@ impl Balance {
             }
             Turn::Names(found) => self.names.take(found),
             Turn::Surveyed(done) => {
-                self.survey.take(&done);
+                let now = self.now();
+                self.survey.take(now, &done);
                 self.probe_capacity();
             }
             Turn::Probe => {
@@ -486,9 +487,10 @@ impl Balance {
     /// took it away, as a firewall does that is loaded anew.
     fn write(&mut self) -> anyhow::Result<()> {
         let (frame, update) = (ruleset::frame(&self.view()), ruleset::update(&self.view()));
-        let is_own = self.table.is_some() && nft::table_handle(marks::TABLE)? == self.table;
-        if is_own && frame == self.frame {
-            return setup::firewall(&update);
+        let is_own = self.is_table_whole()?;
+        // It may be taken away between the look and the update.
+        if is_own && frame == self.frame && setup::firewall(&update).is_ok() {
+            return Ok(());
         }
         if !is_own {
             // One of the same name may have come back out of a file.
@@ -497,11 +499,23 @@ impl Balance {
         setup::firewall(&(frame.clone() + &update))?;
         self.frame = frame;
         let former = std::mem::replace(&mut self.table, nft::table_handle(marks::TABLE)?);
+        let is_whole = self.is_table_whole()?;
+        if !is_whole {
+            // Taken away again meanwhile: `keep` makes it anew.
+            self.table = None;
+        }
         if !is_own && former.is_some() {
             tracing::warn!("another program removed the firewall table; made again");
             self.look_up_names();
         }
         Ok(())
+    }
+
+    /// Whether the table is the one that was made last, with its rules.
+    fn is_table_whole(&self) -> anyhow::Result<bool> {
+        Ok(self.table.is_some()
+            && nft::table_handle(marks::TABLE)? == self.table
+            && nft::chain_rules(marks::TABLE, ruleset::ENTRANCE)? > Some(0))
     }
 
     /// Fills the sets of a new table.
@@ -517,7 +531,7 @@ impl Balance {
         if rules > 0 {
             tracing::warn!(rules, "another program removed routing rules; set again");
         }
-        if nft::table_handle(marks::TABLE)? != self.table {
+        if !self.is_table_whole()? {
             self.write()?;
         }
         Ok(())
@@ -575,7 +589,9 @@ impl Balance {
         let members = self.members.iter().zip(readings).zip(&self.usable);
         let capacities: Vec<_> = members
             .filter(|((member, _), usable)| member.weight.is_none() && usable.contains(&true))
-            .map(|((member, reading), _)| (member.number, reading.capacity))
+            .map(|((member, reading), _)| {
+                (member.number, reading.known.then_some(reading.capacity))
+            })
             .collect();
         let leaving = self.affinity.handle_capacities(self.now(), &capacities);
         if leaving.is_empty() || self.config.affinity.is_zero() {
@@ -587,7 +603,11 @@ impl Balance {
                 "uplink has become slow; clients choose anew"
             );
         }
-        setup::firewall(&ruleset::let_go(&leaving))
+        if setup::firewall(&ruleset::let_go(&leaving)).is_err() {
+            // Without the table there is nothing to let go; it is made anew.
+            self.write()?;
+        }
+        Ok(())
     }
 
     /// Computes which ways are refused; returns those that were. While a family has no usable way

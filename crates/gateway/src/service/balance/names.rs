@@ -4,9 +4,9 @@
 //! A flow counts as of a name when its destination is an address that the name had when this
 //! machine looked it up. Names that have other addresses elsewhere, and patterns, are not covered.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -18,6 +18,8 @@ use crate::config::balance::Rule;
 const INTERVAL: Duration = Duration::from_secs(30);
 /// How soon again while a name of the rule was not found.
 const RETRY: Duration = Duration::from_secs(3);
+/// How long an address counts that is gone from the answers: clients keep it too.
+const KEPT: Duration = Duration::from_secs(3_600);
 /// Looked-up rules that may wait.
 const FOUND_MAX: usize = 32;
 
@@ -32,7 +34,8 @@ pub struct Found {
 #[derive(Debug)]
 pub struct Names {
     domains: Vec<Vec<String>>,
-    known: Vec<BTreeSet<IpAddr>>,
+    /// When each address was among the answers last, by rule.
+    known: Vec<BTreeMap<IpAddr, Instant>>,
     found: mpsc::Receiver<Found>,
     sender: mpsc::Sender<Found>,
     tasks: Vec<JoinHandle<()>>,
@@ -45,15 +48,18 @@ impl Names {
         let (sender, found) = mpsc::channel(FOUND_MAX);
         Self {
             domains: rules.iter().map(|rule| rule.domains.clone()).collect(),
-            known: vec![BTreeSet::new(); rules.len()],
+            known: vec![BTreeMap::new(); rules.len()],
             found,
             sender,
             tasks: Vec::new(),
         }
     }
 
-    /// Begins to look up; the table with its sets is there.
+    /// Begins to look up; the table with its sets is there. What they had of other rules goes.
     pub fn fill(&mut self) {
+        for rule in 0..self.domains.len() {
+            self.write(rule);
+        }
         let rules = self.domains.iter().enumerate();
         for (rule, domains) in rules.filter(|(_, domains)| !domains.is_empty()) {
             let task = look_up(rule, domains.clone(), self.sender.clone());
@@ -66,26 +72,35 @@ impl Names {
         self.found.recv().await
     }
 
-    /// Takes it over into the table. Addresses that are gone from the answers stay for as long as
-    /// the sets keep them: clients keep them too.
+    /// Takes it over into the table. Addresses that are gone from the answers, or of a name that is not
+    /// found any more, stay for an hour.
     pub fn take(&mut self, found: Found) {
         let Some(known) = self.known.get_mut(found.rule) else {
             return;
         };
-        let list: Vec<IpAddr> = found.addresses.iter().copied().collect();
-        match setup::firewall(&ruleset::names_update(found.rule, &list)) {
-            Ok(()) => known.clone_from(&found.addresses),
-            Err(error) => tracing::warn!(
+        let now = Instant::now();
+        known.extend(found.addresses.iter().map(|address| (*address, now)));
+        known.retain(|_, seen| now.duration_since(*seen) < KEPT);
+        self.write(found.rule);
+    }
+
+    fn write(&self, rule: usize) {
+        if self.domains[rule].is_empty() {
+            return;
+        }
+        let list: Vec<IpAddr> = self.known[rule].keys().copied().collect();
+        if let Err(error) = setup::firewall(&ruleset::names_update(rule, &list)) {
+            tracing::warn!(
                 error = format!("{error:#}"),
                 "addresses of names are not in the rules"
-            ),
+            );
         }
     }
 
     /// Addresses known for a rule.
     #[must_use]
     pub fn count(&self, rule: usize) -> usize {
-        self.known.get(rule).map_or(0, BTreeSet::len)
+        self.known.get(rule).map_or(0, BTreeMap::len)
     }
 }
 

@@ -30,6 +30,8 @@ use crate::config::balance::Rule;
 const AFFINITY_MAX: usize = 65_536;
 /// Most addresses of the names of a rule, per family.
 const NAMES_MAX: usize = 4_096;
+/// The chain that every packet from elsewhere comes to first; never without rules.
+pub const ENTRANCE: &str = "arriving";
 /// Tells both ends that a TCP connection is over.
 const RESET: &str = "reject with tcp reset";
 /// How long the address of a name counts; it is looked up again long before.
@@ -177,9 +179,7 @@ pub fn names_update(rule: usize, addresses: &[std::net::IpAddr]) -> String {
         let of_family = addresses.iter().filter(|ip| Family::of(**ip) == family);
         let list: Vec<String> = of_family.take(NAMES_MAX).map(ToString::to_string).collect();
         let name = names(family, rule);
-        if !list.is_empty() {
-            let _ = writeln!(out, "flush set inet {TABLE} {name}");
-        }
+        let _ = writeln!(out, "flush set inet {TABLE} {name}");
         elements(&mut out, &name, list);
     }
     out
@@ -366,8 +366,9 @@ fn hooks(view: &View<'_>) -> Vec<Chain> {
         arriving.push("return".to_owned());
         leaving.push("return".to_owned());
     } else {
-        if view.split.is_none() {
-            arriving.push(format!("iifname vmap {{ {} }}", with_name("claim")));
+        match view.split {
+            None => arriving.push(format!("iifname vmap {{ {} }}", with_name("claim"))),
+            Some(split) => arriving.push(split.claim()),
         }
         // What another route than a default one leads elsewhere stays as it is.
         arriving.push(format!("fib daddr oifname != {{ {led_to} }} return"));
@@ -390,7 +391,7 @@ fn hooks(view: &View<'_>) -> Vec<Chain> {
             vec![format!("meta mark and {OWN:#x} != 0 notrack")],
         ),
         (
-            "arriving".to_owned(),
+            ENTRANCE.to_owned(),
             "type filter hook prerouting priority mangle;",
             arriving,
         ),

@@ -15,7 +15,7 @@ use ropewalk_core::protect::Rule;
 use ropewalk_types::WITH_PORTS;
 
 use super::Balance;
-use super::marks::{KEY_MASK, TABLE, TUNNEL_AUTO, TUNNEL_ONLY};
+use super::marks::{FROM_TUNNEL, KEY_MASK, TABLE, TUNNEL_AUTO, TUNNEL_ONLY};
 use super::members::{FAMILIES, Family};
 use super::ruleset::{Chain, port_list, set};
 use super::sever;
@@ -58,11 +58,19 @@ impl Split {
         let refused = without.map(|f| format!("meta nfproto ipv{} goto refuse", f.digit()));
         let tunnel = refused.chain([mark(TUNNEL_ONLY)]).collect();
         // The interface may be gone with a process that was killed, and its routes for a moment.
-        let guard = format!(
-            "ct mark and {KEY_MASK:#x} {{ {TUNNEL_ONLY:#x}, {TUNNEL_AUTO:#x} }} ct direction original \
-             oifname != \"{}\" drop",
-            self.tun
-        );
+        let guard = |marks: &str, direction| {
+            format!(
+                "ct mark and {KEY_MASK:#x} {marks} ct direction {direction} oifname != \"{}\" drop",
+                self.tun
+            )
+        };
+        let guards = vec![
+            guard(
+                &format!("{{ {TUNNEL_ONLY:#x}, {TUNNEL_AUTO:#x} }}"),
+                "original",
+            ),
+            guard(&format!("{FROM_TUNNEL:#x}"), "reply"),
+        ];
         let behind_routing = "type filter hook postrouting priority filter;";
         let chain = |name: &str, hook, rules| (name.to_owned(), hook, rules);
         vec![
@@ -71,8 +79,18 @@ impl Split {
             chain("auto", "", Vec::new()),
             chain("tunnel", "", tunnel),
             chain("classify", "", self.classify()),
-            chain("guard", behind_routing, vec![guard]),
+            chain("guard", behind_routing, guards),
         ]
+    }
+
+    /// Marks flows that come out of the tunnel: what answers them goes back into it, or nowhere.
+    #[must_use]
+    pub fn claim(&self) -> String {
+        let mark = format!(
+            "ct mark set ct mark and {:#x} or {FROM_TUNNEL:#x}",
+            !KEY_MASK
+        );
+        format!("iifname \"{}\" {mark} return", self.tun)
     }
 
     /// What changes when flows fall back or return.
@@ -85,8 +103,8 @@ impl Split {
 
     /// Elements of the map `restore`: packets of flows in the tunnel go where the main table says.
     #[must_use]
-    pub fn restore() -> [String; 2] {
-        [TUNNEL_ONLY, TUNNEL_AUTO].map(|mark| format!("{mark:#x} : return"))
+    pub fn restore() -> [String; 3] {
+        [TUNNEL_ONLY, TUNNEL_AUTO, FROM_TUNNEL].map(|mark| format!("{mark:#x} : return"))
     }
 
     /// Hosts behind a site that forwards for them have its address in the tunnel: the hub knows no

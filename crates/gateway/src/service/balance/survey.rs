@@ -24,8 +24,12 @@ use crate::config::balance::{CapacityProbe, ProbeConfig};
 const INTERVAL: Duration = Duration::from_secs(300);
 /// The same where bytes cost: less than 0.2 MB a day in each direction.
 const METERED_INTERVAL: Duration = Duration::from_secs(6 * 3_600);
-/// Series of a first estimate where bytes cost.
+/// Series that make a first estimate where bytes cost.
 const METERED_FIRST: u32 = 3;
+/// How many times as many are tried, where some targets answer none.
+const TRIES: u32 = 3;
+/// Pause between the series of a first estimate: another uplink may be probed meanwhile.
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
 /// An uplink that carries more is not idle.
 const IDLE_MAX: Rate = Rate::from_bits_per_sec(400_000);
 /// How long answers may take: those of a train over 0.2 Mbit/s.
@@ -50,7 +54,9 @@ pub struct Survey {
 struct Surveyed {
     line: Line,
     estimates: train::Estimates,
+    /// Begun, and those of them that found a rate.
     series: u32,
+    found: u32,
     due: Instant,
 }
 
@@ -60,14 +66,24 @@ impl Surveyed {
             line,
             estimates: train::Estimates::default(),
             series: 0,
+            found: 0,
             due: now,
         }
+    }
+
+    /// Takes the end of a series.
+    fn take(&mut self, now: Instant, rate: Option<Rate>, method: CapacityProbe) {
+        if let Some(rate) = rate {
+            self.found += 1;
+            self.estimates.push(rate);
+        }
+        self.due = now + pause(self.series, self.found, self.line.is_metered(), method);
     }
 }
 
 /// What tells one line from another.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Line {
+pub struct Line {
     name: String,
     /// Index of the interface and ways out. None where bytes cost: a modem that dials again and again is
     /// not to be probed anew each time.
@@ -75,11 +91,17 @@ struct Line {
 }
 
 impl Line {
-    fn of(member: &Member) -> Self {
+    /// The line that an uplink is now.
+    #[must_use]
+    pub fn of(member: &Member) -> Self {
         Self {
             name: member.name.clone(),
             rest: (!member.metered).then_some((member.ifindex, member.ways)),
         }
+    }
+
+    const fn is_metered(&self) -> bool {
+        self.rest.is_none()
     }
 }
 
@@ -87,6 +109,7 @@ impl Line {
 #[derive(Debug)]
 pub struct Done {
     number: u8,
+    line: Line,
     rate: Option<Rate>,
 }
 
@@ -114,11 +137,14 @@ impl Survey {
         self.done.1.recv().await
     }
 
-    /// Takes it.
-    pub fn take(&mut self, done: &Done) {
+    /// Takes it, unless the uplink is another line by now.
+    pub fn take(&mut self, now: Instant, done: &Done) {
         self.running = None;
-        if let (Some(uplink), Some(rate)) = (self.uplinks.get_mut(&done.number), done.rate) {
-            uplink.estimates.push(rate);
+        let uplink = self.uplinks.get_mut(&done.number);
+        if let (Some(uplink), Some(method)) = (uplink, self.method)
+            && uplink.line == done.line
+        {
+            uplink.take(now, done.rate, method);
         }
     }
 
@@ -150,7 +176,9 @@ impl Survey {
             return;
         };
         uplink.series += 1;
-        uplink.due = now + pause(uplink.series, member.metered, method);
+        // Until it has ended.
+        uplink.due = now + INTERVAL;
+        let line = uplink.line.clone();
         let of_family = |ip: &&IpAddr| Family::of(**ip) == family;
         let targets: Vec<IpAddr> = self.targets.iter().filter(of_family).copied().collect();
         // Some answer with less than they were asked, or not as often.
@@ -165,7 +193,7 @@ impl Survey {
             tracing::debug!(uplink = name, %target, ?method, ?rate, "capacity was probed");
             let rate = rate.ok().flatten();
             // Nobody waits for it when the program ends.
-            let _ = sender.blocking_send(Done { number, rate });
+            let _ = sender.blocking_send(Done { number, line, rate });
         });
     }
 
@@ -191,15 +219,16 @@ impl Survey {
     }
 }
 
-/// Time from the beginning of this series of an uplink to the next.
-const fn pause(series: u32, metered: bool, method: CapacityProbe) -> Duration {
+/// Time from the end of a series of an uplink to the next, after so many series of which so many found a
+/// rate.
+const fn pause(series: u32, found: u32, metered: bool, method: CapacityProbe) -> Duration {
     let first = match method {
         _ if metered => METERED_FIRST,
         CapacityProbe::Train => train::FIRST as u32,
         CapacityProbe::Vps => VPS_FIRST,
     };
     match metered {
-        _ if series < first => Duration::from_secs(1),
+        _ if found < first && series < TRIES * first => FIRST_PAUSE,
         false => INTERVAL,
         true => METERED_INTERVAL,
     }
@@ -261,7 +290,15 @@ mod tests {
             survey.follow(Instant::ZERO, std::slice::from_ref(&member));
             for _ in 0..train::FIRST {
                 let rate = Some(Rate::from_bits_per_sec(9));
-                survey.take(&Done { number: 1, rate });
+                let line = Line::of(&member);
+                survey.take(
+                    Instant::ZERO,
+                    &Done {
+                        number: 1,
+                        line,
+                        rate,
+                    },
+                );
             }
             member.present = false;
             survey.follow(Instant::ZERO, std::slice::from_ref(&member));
@@ -280,7 +317,7 @@ mod tests {
             let (mut series, mut time) = (0, Duration::ZERO);
             while time < Duration::from_secs(86_400) {
                 series += 1;
-                time += pause(series, metered, method);
+                time += pause(series, series, metered, method);
             }
             series
         };
