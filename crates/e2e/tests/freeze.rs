@@ -81,3 +81,47 @@ fn custody_loses_no_byte_either_way() {
         through_an_outage(&lab("custody", "custody").unwrap(), direction, false).unwrap();
     }
 }
+
+/// A connection filled from both its ends through an outage, after which nothing that was held is young
+/// enough to be replayed. The server's bytes go one small window at a time.
+fn both_ways_through_an_outage(lab: &Lab) -> Result<()> {
+    let ends = lab.topology.endpoints();
+    let small = "4096 40000 80000";
+    ends.client.sysctl("net/ipv4/tcp_rmem", small)?;
+    let spec = BulkSpec::download(1, Duration::from_secs(24)).upload();
+    let bulk = Bulk::start(&ends, &spec.both_ways())?;
+    std::thread::sleep(Duration::from_secs(4));
+    lab.topology.cut(0, Cut::Blackhole)?;
+    std::thread::sleep(Duration::from_secs(8));
+    let back = Instant::now();
+    lab.topology.restore(0, Cut::Blackhole)?;
+    let report = bulk.finish()?;
+    for gateway in [&lab.hub, &lab.site] {
+        let resets = gateway.status()?.tunnels[0].freeze_resets;
+        assert_eq!(resets, 0, "{}", lab.explain());
+    }
+    let report = whole(report)?;
+    let back = back - report.begin.context("it began")?;
+    for (from, to) in report.flows.iter().flat_map(|flow| &flow.pauses) {
+        let idle = to.saturating_sub((*from).max(back));
+        assert!(idle < SOON, "{idle:?}; {}", lab.explain());
+    }
+    Ok(())
+}
+
+/// Copies from custody must not acknowledge only what the host had got when they were made, or the
+/// other end takes them for an attack (RFC 5961 section 5.2).
+#[test]
+fn custody_at_both_ends_of_a_connection_outlives_what_is_held() {
+    if !ready() {
+        return;
+    }
+    let spec = GatewaySpec {
+        more: "[hold]\nfreeze = \"custody\"\ntcp_seconds_max = 5\n".into(),
+        ..GatewaySpec::default()
+    };
+    let link = LinkSpec::steady(40.0, Duration::from_millis(80));
+    let ground = Ground::new(&TopologySpec::new("both", vec![link])).unwrap();
+    let lab = ground.connect(&spec, &spec).unwrap();
+    both_ways_through_an_outage(&lab).unwrap();
+}

@@ -25,6 +25,9 @@ pub struct BulkSpec {
     pub flows: usize,
     /// Which way.
     pub direction: Direction,
+    /// Whether every connection carries as much against `direction` at the same time, which is
+    /// reported as connections of its own.
+    pub both_ways: bool,
     /// Congestion control of the sender, as the kernel names it.
     pub congestion: String,
     /// Whether the connections are MPTCP.
@@ -108,6 +111,7 @@ impl BulkSpec {
         Self {
             flows,
             direction: Direction::Download,
+            both_ways: false,
             congestion: "cubic".into(),
             mptcp: false,
             amount: Amount::Time(time),
@@ -130,6 +134,15 @@ impl BulkSpec {
     pub fn upload(self) -> Self {
         Self {
             direction: Direction::Upload,
+            ..self
+        }
+    }
+
+    /// The same with every connection filled from both its ends.
+    #[must_use]
+    pub fn both_ways(self) -> Self {
+        Self {
+            both_ways: true,
             ..self
         }
     }
@@ -194,18 +207,28 @@ impl Bulk {
                 Direction::Download => (server, client),
                 Direction::Upload => (client, server),
             };
-            sender
-                .set_tcp_congestion(spec.congestion.as_bytes())
-                .with_context(|| format!("no congestion control {}", spec.congestion))?;
-            let (sender, receiver) = (stream(sender)?, stream(receiver)?);
-            let (amount, state, block) = (spec.amount, shared.clone(), pattern.clone());
-            senders.push(std::thread::spawn(move || {
-                send(sender, amount, &state, &block)
-            }));
-            let (state, block) = (shared.clone(), pattern.clone());
-            receivers.push(std::thread::spawn(move || {
-                receive(receiver, amount, &state, &block)
-            }));
+            for end in [&sender, &receiver]
+                .into_iter()
+                .take(1 + usize::from(spec.both_ways))
+            {
+                end.set_tcp_congestion(spec.congestion.as_bytes())
+                    .with_context(|| format!("no congestion control {}", spec.congestion))?;
+            }
+            let mut ways = vec![(stream(sender)?, stream(receiver)?)];
+            if spec.both_ways {
+                let (sender, receiver) = &ways[0];
+                ways.push((receiver.try_clone()?, sender.try_clone()?));
+            }
+            for (sender, receiver) in ways {
+                let (amount, state, block) = (spec.amount, shared.clone(), pattern.clone());
+                senders.push(std::thread::spawn(move || {
+                    send(sender, amount, &state, &block)
+                }));
+                let (state, block) = (shared.clone(), pattern.clone());
+                receivers.push(std::thread::spawn(move || {
+                    receive(receiver, amount, &state, &block)
+                }));
+            }
         }
         let state = shared.clone();
         let sampler = std::thread::spawn(move || sample(&state));
@@ -395,6 +418,8 @@ fn receive(mut stream: TcpStream, amount: Amount, shared: &Shared, block: &[u8])
             break unfinished(amount, bytes, last);
         }
         match stream.read(&mut buffer) {
+            // The other way's sender aborts at the stop, and may be the one that is told.
+            Ok(0) if shared.stopped() => break unfinished(amount, bytes, last),
             Ok(0) => break early_end(amount, bytes),
             Ok(count) => {
                 if !matches(&buffer[..count], block, at) {

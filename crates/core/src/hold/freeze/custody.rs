@@ -3,9 +3,9 @@
 //! Of every connection whose opening was seen, copies are kept of what this side's host sent and the
 //! other end has not acknowledged yet, without a hole and within [`Limits`]. In an outage that is
 //! acknowledged with a window of zero. It is then this side's to deliver: it is sent again until
-//! the receiver acknowledges it, and when that lasts for too long, or the tunnel ends, the sender is
-//! reset, for it has no other way to learn that its bytes are lost. Invariant: nothing is
-//! acknowledged that is not kept, and nothing that was is dropped without a reset.
+//! the receiver acknowledges it, and when nothing more is acknowledged for too long, or the tunnel
+//! ends, the sender is reset, for it has no other way to learn that its bytes are lost. Invariant:
+//! nothing is acknowledged that is not kept, and nothing that was is dropped without a reset.
 
 use super::segment::{ACK, Bare, FIN, RST, SYN, Segment, Template, URG, before, write};
 use crate::hold::Limits;
@@ -22,6 +22,9 @@ const KEPT_COST: u64 = 128;
 const IDLE: Duration = Duration::from_secs(300);
 /// How long the receiver's next acknowledgement is awaited before what it misses is sent again.
 const RESEND: Duration = Duration::from_millis(300);
+/// The longest such time: it doubles while nothing comes of it, for on a slow path the copies
+/// themselves may be what is waited for.
+const RESEND_WAIT_MAX: Duration = Duration::from_millis(4_800);
 /// Most packets of a connection that are sent again at once.
 const RESEND_MAX: usize = 256;
 
@@ -41,10 +44,7 @@ pub(super) struct Custody {
 struct Flow {
     /// Shift of windows that each end's SYN said, once it was seen: the host's, the other's.
     shifts: [Option<Option<u8>>; 2],
-    /// What the host has acknowledged: what a segment to it is numbered.
-    host_ack: u32,
-    /// Its newest timestamp.
-    host_time: Option<u32>,
+    said: Said,
     /// The newest acknowledgement of the receiver.
     last: Option<Last>,
     /// What it has not acknowledged, from `start` to `next` without a hole.
@@ -56,9 +56,24 @@ struct Flow {
     promised: Option<u32>,
     /// When the receiver last acknowledged more, or what it misses was sent again.
     progress: Instant,
-    /// When the promise must have been kept, once there is a path.
-    deadline: Option<Instant>,
+    /// How long its next acknowledgement is awaited.
+    wait: Duration,
+    /// When the receiver last acknowledged more or the path came back, while a promise is to be
+    /// kept and there is a path.
+    delivering: Option<Instant>,
+    /// What was promised is lost: the host is told so until it believes it.
+    lost: bool,
     touched: Instant,
+}
+
+/// What the host said last of the way to itself.
+#[derive(Clone, Copy, Debug, Default)]
+struct Said {
+    /// What it has acknowledged: what a segment to it is numbered.
+    ack: u32,
+    window: u16,
+    /// Timestamp value and echo.
+    times: Option<(u32, u32)>,
 }
 
 #[derive(Debug)]
@@ -80,14 +95,19 @@ struct Kept {
 }
 
 impl Kept {
-    /// The packet with the host's newest timestamp. The receiver may have seen that one in a
-    /// retransmission, and would then drop an older one for ever (PAWS, RFC 7323 §5.3).
-    fn stamped(&self, time: Option<u32>) -> Bytes {
-        let (Some(time), Some(segment)) = (time, Segment::parse(&self.packet)) else {
+    /// The packet as the host would send it again now. The receiver may have seen the host's newest
+    /// timestamp and would then drop an older one for ever (PAWS, RFC 7323 §5.3), and so what
+    /// acknowledges too little of what it sent itself (RFC 5961 §5.2).
+    fn renewed(&self, said: Said) -> Bytes {
+        let Some(segment) = Segment::parse(&self.packet) else {
             return self.packet.clone();
         };
-        let mut packet = BytesMut::from(&self.packet[..]);
-        segment.set_timestamp(&mut packet, time, self.checksum_partial);
+        let (mut packet, partial) = (BytesMut::from(&self.packet[..]), self.checksum_partial);
+        segment.set_ack(&mut packet, said.ack, partial);
+        segment.set_window(&mut packet, said.window, partial);
+        if let Some(times) = said.times {
+            segment.set_timestamps(&mut packet, times, partial);
+        }
         packet.freeze()
     }
 }
@@ -150,9 +170,15 @@ impl Custody {
             return Taken::Goes;
         };
         flow.touched = now;
-        flow.host_ack = segment.ack;
-        let time = segment.timestamps(ip).map(|(value, _)| value);
-        flow.host_time = time.or(flow.host_time);
+        flow.said = Said {
+            ack: segment.ack,
+            window: segment.window,
+            times: segment.timestamps(ip).or(flow.said.times),
+        };
+        if flow.lost {
+            out.extend(flow.word(flow.next, 0, RST));
+            return Taken::Answered;
+        }
         let room = room.min(self.limits.flow_bytes_max.saturating_sub(flow.bytes));
         self.bytes -= flow.bytes;
         flow.keep(&segment, ip, checksum_partial, room);
@@ -174,7 +200,10 @@ impl Custody {
         };
         let key = segment.flow.reversed();
         if segment.has(RST) {
-            self.forget(&key);
+            let known = self.flows.get(&key);
+            if known.is_some_and(|flow| flow.ends_by(&segment)) {
+                self.forget(&key);
+            }
             return;
         }
         if segment.has(SYN) {
@@ -197,7 +226,7 @@ impl Custody {
     /// Every path is down: acknowledges all that is kept.
     pub fn begin(&mut self, out: &mut impl Extend<Bytes>) {
         for flow in self.flows.values_mut() {
-            flow.deadline = None;
+            flow.delivering = None;
             flow.promise(out);
         }
     }
@@ -207,16 +236,17 @@ impl Custody {
         for flow in self.flows.values_mut() {
             let Some(to) = flow.promised else { continue };
             flow.progress = now;
-            flow.deadline = Some(now + self.limits.tcp_age_max);
+            flow.wait = RESEND;
+            flow.delivering = Some(now);
             out.extend(flow.word(to, flow.window(to), 0));
         }
     }
 
     /// When [`Self::resend`] is wanted, while there is a path.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let flows = self.flows.values().filter(|flow| flow.deadline.is_some());
-        let due = flows.filter(|flow| flow.promised.is_some());
-        due.map(|flow| flow.progress + RESEND).min()
+        let flows = self.flows.values();
+        let due = flows.filter(|flow| flow.delivering.is_some() && flow.promised.is_some());
+        due.map(|flow| flow.progress + flow.wait).min()
     }
 
     /// Appends what receivers still miss of what was promised, and resets what lasts too long.
@@ -228,21 +258,22 @@ impl Custody {
     ) {
         let mut late = Vec::new();
         for (key, flow) in &mut self.flows {
-            let (Some(deadline), Some(to)) = (flow.deadline, flow.promised) else {
+            let (Some(since), Some(to)) = (flow.delivering, flow.promised) else {
                 continue;
             };
-            if now >= deadline {
+            if now >= since + self.limits.tcp_age_max {
                 late.push(*key);
-            } else if now >= flow.progress + RESEND {
+            } else if now >= flow.progress + flow.wait {
                 flow.progress = now;
+                flow.wait = (flow.wait * 2).min(RESEND_WAIT_MAX);
                 let promised = flow.kept.iter().filter(|kept| !before(to, kept.end));
                 let first = promised.take(RESEND_MAX);
-                let time = flow.host_time;
-                again.extend(first.map(|kept| (kept.stamped(time), kept.checksum_partial)));
+                let said = flow.said;
+                again.extend(first.map(|kept| (kept.renewed(said), kept.checksum_partial)));
             }
         }
         for key in late {
-            self.reset(&key, out);
+            self.lose(&key, out);
         }
     }
 
@@ -250,19 +281,28 @@ impl Custody {
     pub fn abandon(&mut self, out: &mut impl Extend<Bytes>) {
         let open: Vec<FlowKey> = self.flows.keys().copied().collect();
         for key in open {
-            self.reset(&key, out);
+            self.lose(&key, out);
+            self.forget(&key);
         }
     }
 
-    fn reset(&mut self, key: &FlowKey, out: &mut impl Extend<Bytes>) {
-        let Some(flow) = self.flows.get(key) else {
+    /// Gives a promise up and resets the host. A host that has got more than it acknowledged does
+    /// not believe a reset (RFC 5961 §3.2), so whatever it sends afterwards is answered with
+    /// another one.
+    fn lose(&mut self, key: &FlowKey, out: &mut impl Extend<Bytes>) {
+        let Some(flow) = self.flows.get_mut(key) else {
             return;
         };
-        if let Some(to) = flow.promised {
-            out.extend(flow.word(to, 0, RST));
-            self.resets += 1;
-        }
-        self.forget(key);
+        let Some(to) = flow.promised.take() else {
+            return;
+        };
+        out.extend(flow.word(to, 0, RST));
+        self.resets += 1;
+        self.bytes -= flow.bytes;
+        flow.bytes = 0;
+        flow.kept.clear();
+        flow.delivering = None;
+        flow.lost = true;
     }
 
     fn forget(&mut self, key: &FlowKey) {
@@ -293,11 +333,10 @@ impl Custody {
 }
 
 impl Flow {
-    const fn new(now: Instant) -> Self {
+    fn new(now: Instant) -> Self {
         Self {
             shifts: [None; 2],
-            host_ack: 0,
-            host_time: None,
+            said: Said::default(),
             last: None,
             kept: VecDeque::new(),
             bytes: 0,
@@ -305,9 +344,17 @@ impl Flow {
             next: 0,
             promised: None,
             progress: now,
-            deadline: None,
+            wait: RESEND,
+            delivering: None,
+            lost: false,
             touched: now,
         }
+    }
+
+    /// Whether a reset of the receiver's is the end. While something is promised it must be one
+    /// that the host certainly believes: otherwise nobody would answer for the promise.
+    const fn ends_by(&self, reset: &Segment) -> bool {
+        self.promised.is_none() || reset.seq == self.said.ack
     }
 
     /// Shift of the receiver's windows; windows are scaled if both ends say so (RFC 7323 §2.2).
@@ -362,6 +409,8 @@ impl Flow {
         }
         if known != Some(ack) {
             self.progress = now;
+            self.wait = RESEND;
+            self.delivering = self.delivering.map(|_| now);
         }
         self.last = Some(Last {
             template: segment.template(ip),
@@ -379,7 +428,7 @@ impl Flow {
         }
         if self.promised.is_some_and(|to| !before(ack, to)) {
             self.promised = None;
-            self.deadline = None;
+            self.delivering = None;
         }
     }
 
@@ -409,7 +458,7 @@ impl Flow {
         let last = self.last.as_ref()?;
         let echo = self.kept.back().and_then(|kept| kept.timestamp);
         let bare = Bare {
-            seq: self.host_ack,
+            seq: self.said.ack,
             ack,
             window,
             flags,

@@ -121,10 +121,11 @@ impl Segment {
         }
     }
 
-    /// Changes the timestamp value, if there is one.
-    pub fn set_timestamp(&self, ip: &mut [u8], value: u32, partial: bool) {
+    /// Changes timestamp value and echo, if there are any.
+    pub fn set_timestamps(&self, ip: &mut [u8], (value, echo): (u32, u32), partial: bool) {
         if let Some(at) = self.option(ip, OPTION_TIMESTAMPS, 10) {
-            for (offset, byte) in (at + 2..).zip(value.to_be_bytes()) {
+            let bytes = value.to_be_bytes().into_iter().chain(echo.to_be_bytes());
+            for (offset, byte) in (at + 2..).zip(bytes) {
                 self.set_byte(ip, offset, byte, partial);
             }
         }

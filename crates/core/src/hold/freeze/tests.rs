@@ -11,6 +11,8 @@ const SEGMENT: usize = 50;
 const STREAM: usize = 2_000;
 const SHIFT: u8 = 3;
 const WINDOW: u32 = 800;
+/// What the host says of its own window, before scaling.
+const HOST_WINDOW: u16 = 100;
 /// The numbers of both ends wrap within the stream.
 const HOST_START: u32 = u32::MAX - 500;
 const PEER_START: u32 = u32::MAX - 1;
@@ -97,6 +99,8 @@ enum Event {
     Lose(usize),
     DeliverAck(usize),
     LoseAck(usize),
+    /// The receiver sends something itself.
+    Reply,
     Announce,
     Down,
     Back,
@@ -111,6 +115,7 @@ fn events() -> impl Strategy<Value = Event> {
         1 => (0..8usize).prop_map(Event::Lose),
         5 => (0..8usize).prop_map(Event::DeliverAck),
         1 => (0..8usize).prop_map(Event::LoseAck),
+        2 => Just(Event::Reply),
         1 => Just(Event::Announce),
         1 => Just(Event::Down),
         1 => Just(Event::Back),
@@ -138,6 +143,8 @@ struct World {
     /// Timestamp below which it drops segments.
     time: u32,
     reset: bool,
+    /// What the receiver sends itself: acknowledged to it, sent by it, got by the host.
+    replied: [u32; 3],
 }
 
 impl World {
@@ -166,6 +173,7 @@ impl World {
             early: Default::default(),
             time: 0,
             reset: false,
+            replied: [PEER_START.wrapping_add(1); 3],
         };
         let syn = |seq, ack, flags| Bare {
             seq,
@@ -237,14 +245,27 @@ impl World {
             self.window_seq = segment.seq;
         }
         self.una = ack;
+        self.host_takes(&segment);
+    }
+
+    /// The host acknowledges what the receiver sends itself, in order.
+    fn host_takes(&mut self, segment: &Segment) {
+        if segment.len() == 0 {
+            return;
+        }
+        if segment.seq == self.replied[2] {
+            self.replied[2] = segment.seq_end();
+        }
+        let packet = self.segment(self.sent, 0);
+        self.enter(packet);
     }
 
     fn segment(&self, at: usize, length: usize) -> Vec<u8> {
         let data: Vec<u8> = (at..at + length).map(byte).collect();
         let bare = Bare {
             seq: Self::host_seq(at),
-            ack: PEER_START.wrapping_add(1),
-            window: 100,
+            ack: self.replied[2],
+            window: HOST_WINDOW,
             flags: 0,
             timestamps: Some(((self.now.as_nanos() / 1_000_000) as u32, 1)),
         };
@@ -272,7 +293,7 @@ impl World {
                 Bare {
                     seq: Self::host_seq(self.una).wrapping_sub(1),
                     ack: Segment::parse(&probe).expect("a segment").ack,
-                    window: 100,
+                    window: HOST_WINDOW,
                     flags: 0,
                     timestamps: None,
                 },
@@ -289,6 +310,15 @@ impl World {
     fn peer_gets(&mut self, ip: &[u8]) {
         assert_eq!(tcp_sum(ip), u16::MAX);
         let segment = Segment::parse(ip).expect("a segment");
+        // RFC 5961 §5.2: what acknowledges less than a window before is taken for an attack.
+        let oldest = self.replied[0].wrapping_sub(u32::from(HOST_WINDOW) << SHIFT);
+        if before(segment.ack, oldest) {
+            self.answer(&[]);
+            return;
+        }
+        if before(self.replied[0], segment.ack) {
+            self.replied[0] = segment.ack;
+        }
         let at = segment.seq.wrapping_sub(Self::host_seq(0)) as usize;
         // RFC 7323 §5.3: what is older than the newest in order is dropped, whatever it holds.
         let time = segment.timestamps(ip).map_or(self.time, |(value, _)| value);
@@ -307,15 +337,38 @@ impl World {
             }
             self.got.extend(fresh);
         }
+        if segment.len() > 0 || at < self.got.len() {
+            self.answer(&[]);
+        }
+    }
+
+    /// The receiver acknowledges what it has got.
+    fn answer(&mut self, data: &[u8]) {
         let bare = Bare {
-            seq: PEER_START.wrapping_add(1),
+            seq: self.replied[1],
             ack: Self::host_seq(self.got.len()),
             window: (WINDOW >> SHIFT) as u16,
             flags: 0,
             timestamps: Some((1, 1)),
         };
-        let answer = self.peer.packet(bare, &[]);
+        let answer = self.peer.packet(bare, data);
         self.acks.push(answer);
+    }
+
+    /// The receiver sends what the host's window allows, or again what was not acknowledged.
+    fn reply(&mut self) {
+        let window = u32::from(HOST_WINDOW) << SHIFT;
+        let edge = self.replied[0].wrapping_add(window);
+        let next = self.replied[1];
+        let end = next.wrapping_add(SEGMENT as u32);
+        if before(edge, end) {
+            self.replied[1] = self.replied[0];
+        }
+        self.answer(&[7; SEGMENT]);
+        self.replied[1] = self.replied[1].wrapping_add(SEGMENT as u32);
+        if before(self.replied[1], next) {
+            self.replied[1] = next;
+        }
     }
 
     fn wait(&mut self, ms: u64) {
@@ -354,6 +407,7 @@ impl World {
             Event::LoseAck(nth) if !self.acks.is_empty() => {
                 self.acks.remove(nth % self.acks.len());
             }
+            Event::Reply => self.reply(),
             Event::Announce if !self.down => {
                 self.freezer.follow(self.now, Outlook::Ending);
             }
@@ -515,6 +569,23 @@ fn custody_acknowledges_what_it_keeps_and_nothing_behind_a_hole() {
 }
 
 #[test]
+fn copies_acknowledge_what_the_host_has_got_since() {
+    let mut world = under_way(Freeze::Custody, 4);
+    world.step(Event::Down);
+    world.data.clear();
+    world.step(Event::Back);
+    // More than a window the other way, before what was lost comes again.
+    for _ in 0..40 {
+        world.step(Event::Reply);
+        world.step(Event::DeliverAck(0));
+        world.step(Event::Deliver(0));
+    }
+    world.finish();
+    assert!(!world.reset);
+    assert_eq!((world.got.len(), world.una), (STREAM, STREAM));
+}
+
+#[test]
 fn who_was_promised_what_cannot_be_kept_is_reset() {
     let mut world = under_way(Freeze::Custody, 4);
     world.step(Event::Down);
@@ -532,6 +603,80 @@ fn who_was_promised_what_cannot_be_kept_is_reset() {
     assert!(world.reset, "in time");
     assert_eq!(world.freezer.custody_bytes(), 0);
     assert_eq!(world.freezer.resets(), 1);
+}
+
+#[test]
+fn a_promise_that_is_being_kept_is_not_late() {
+    let mut world = under_way(Freeze::Custody, 4);
+    world.step(Event::Down);
+    world.data.clear();
+    world.step(Event::Back);
+    for _ in 0..4 {
+        world.step(Event::Wait(40_000));
+        assert!(!world.data.is_empty() && !world.reset);
+        world.step(Event::Deliver(0));
+        world.step(Event::DeliverAck(0));
+        world.data.clear();
+    }
+    assert_eq!(world.got.len(), world.una, "all of it, in 160 s");
+    assert_eq!(world.freezer.custody_bytes(), 0);
+}
+
+#[test]
+fn what_is_sent_again_in_vain_is_sent_less_often() {
+    let mut world = under_way(Freeze::Custody, 4);
+    world.step(Event::Down);
+    world.data.clear();
+    world.step(Event::Back);
+    for _ in 0..100 {
+        world.step(Event::Wait(100));
+    }
+    // After 0.3, 0.9, 2.1, 4.5 and 9.3 s, four segments each.
+    assert_eq!(world.data.len(), 20);
+}
+
+#[test]
+fn a_host_that_does_not_believe_its_reset_is_reset_again() {
+    let mut world = under_way(Freeze::Custody, 4);
+    world.step(Event::Down);
+    world.step(Event::Back);
+    world.data.clear();
+    world.step(Event::Wait(60_001));
+    assert!(std::mem::take(&mut world.reset));
+    // Its challenge says what it has really got; a reset must have that number (RFC 5961 §3.2).
+    world.replied[2] = world.replied[2].wrapping_add(10);
+    let challenge = world.segment(world.sent, 0);
+    let taken = world
+        .freezer
+        .on_entry(world.now, &challenge, false, world.down);
+    assert_eq!(taken, Taken::Answered);
+    let written = world.freezer.poll().expect("a reset").data;
+    let reset = Segment::parse(&written).expect("a segment");
+    assert!(reset.has(RST));
+    assert_eq!(reset.seq, world.replied[2]);
+}
+
+#[test]
+fn a_reset_that_the_host_may_not_believe_ends_no_promise() {
+    let mut world = under_way(Freeze::Custody, 4);
+    world.step(Event::Down);
+    world.data.clear();
+    world.step(Event::Back);
+    let reset = |seq| Bare {
+        seq,
+        ack: 0,
+        window: 0,
+        flags: RST,
+        timestamps: None,
+    };
+    let got = world.replied[2];
+    let guessed = world.peer.packet(reset(got.wrapping_add(99)), &[]);
+    world.leave(guessed);
+    world.step(Event::Wait(300));
+    assert_eq!(world.data.len(), 4, "still to be delivered");
+    let genuine = world.peer.packet(reset(got), &[]);
+    world.leave(genuine);
+    assert_eq!(world.freezer.custody_bytes(), 0);
 }
 
 #[test]

@@ -40,6 +40,7 @@ impl Source for Connections {
                 Direction::Down => traffic::Direction::Download,
                 Direction::Up => traffic::Direction::Upload,
             },
+            both_ways: false,
             congestion: kernel_name(load.congestion).into(),
             mptcp: stage.mptcp,
             window: load.window,
