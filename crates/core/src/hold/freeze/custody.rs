@@ -20,6 +20,8 @@ pub(super) const FLOWS_MAX: usize = 1_024;
 const KEPT_COST: u64 = 128;
 /// A connection that says nothing for this long makes room for another.
 const IDLE: Duration = Duration::from_secs(300);
+/// How often connections are looked for whose receivers have vanished.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
 /// How long the receiver's next acknowledgement is awaited before what it misses is sent again.
 const RESEND: Duration = Duration::from_millis(300);
 /// The longest such time: it doubles while nothing comes of it, for on a slow path the copies
@@ -34,6 +36,8 @@ pub(super) struct Custody {
     flows: BTreeMap<FlowKey, Flow>,
     /// Bytes of packets kept in all of them.
     bytes: u64,
+    /// When vanished ones were looked for last.
+    swept: Instant,
     limits: Limits,
     /// Connections reset since the start.
     pub resets: u64,
@@ -63,6 +67,8 @@ struct Flow {
     delivering: Option<Instant>,
     /// What was promised is lost: the host is told so until it believes it.
     lost: bool,
+    /// Whether the host, and the other end, has ended its direction.
+    finished: [bool; 2],
     touched: Instant,
 }
 
@@ -170,6 +176,7 @@ impl Custody {
             return Taken::Goes;
         };
         flow.touched = now;
+        flow.finished[0] |= segment.has(FIN);
         flow.said = Said {
             ack: segment.ack,
             window: segment.window,
@@ -213,10 +220,16 @@ impl Custody {
             return;
         };
         flow.touched = now;
+        flow.finished[1] |= segment.has(FIN);
         self.bytes -= flow.bytes;
         flow.acknowledged(now, &segment, &inner.data);
         self.bytes += flow.bytes;
-        let Some(to) = flow.promised else { return };
+        let Some(to) = flow.promised else {
+            if flow.is_over() {
+                self.forget(&key);
+            }
+            return;
+        };
         let mut changed = BytesMut::from(&inner.data[..]);
         segment.set_ack(&mut changed, to, inner.checksum_partial);
         segment.set_window(&mut changed, flow.window(to), inner.checksum_partial);
@@ -311,8 +324,21 @@ impl Custody {
         }
     }
 
+    /// Lets go of connections whose receivers have vanished, so that others may keep something.
+    fn sweep(&mut self, now: Instant) {
+        if now.since(self.swept) < SWEEP_INTERVAL {
+            return;
+        }
+        self.swept = now;
+        let vanished = |flow: &Flow| flow.is_idle(now) && !flow.kept.is_empty();
+        let gone = self.flows.iter().filter(|(_, flow)| vanished(flow));
+        let gone: Vec<FlowKey> = gone.map(|(key, _)| *key).collect();
+        gone.iter().for_each(|key| self.forget(key));
+    }
+
     /// One end opens a connection: what it says of its windows.
     fn open(&mut self, now: Instant, key: FlowKey, end: usize, shift: Option<u8>) {
+        self.sweep(now);
         let known = self.flows.get(&key);
         // Ports may be used again, but not while something is promised.
         let again = known.is_some_and(|flow| flow.last.is_some() && flow.promised.is_none());
@@ -320,8 +346,7 @@ impl Custody {
             self.forget(&key);
         }
         if self.flows.len() >= FLOWS_MAX && !self.flows.contains_key(&key) {
-            let idle = |flow: &Flow| flow.promised.is_none() && now.since(flow.touched) >= IDLE;
-            let gone = self.flows.iter().find(|(_, flow)| idle(flow));
+            let gone = self.flows.iter().find(|(_, flow)| flow.is_idle(now));
             let Some(gone) = gone.map(|(key, _)| *key) else {
                 return;
             };
@@ -347,8 +372,19 @@ impl Flow {
             wait: RESEND,
             delivering: None,
             lost: false,
+            finished: [false; 2],
             touched: now,
         }
+    }
+
+    /// Whether nothing was said for long, and nothing is promised.
+    fn is_idle(&self, now: Instant) -> bool {
+        self.promised.is_none() && now.since(self.touched) >= IDLE
+    }
+
+    /// Whether both ends have ended it and nothing is left to be acknowledged.
+    fn is_over(&self) -> bool {
+        self.finished == [true; 2] && self.kept.is_empty() && self.promised.is_none()
     }
 
     /// Whether a reset of the receiver's is the end. While something is promised it must be one

@@ -1,7 +1,7 @@
 //! A host's TCP sender and its receiver, with a freezer between and a network that loses, delays and
 //! reorders: whatever the order of events, the stream arrives whole.
 
-use super::segment::{ACK, Bare, RST, SYN, Segment, Template, before, write};
+use super::segment::{ACK, Bare, FIN, RST, SYN, Segment, Template, before, write};
 use super::*;
 use crate::checksum;
 use proptest::prelude::*;
@@ -654,6 +654,51 @@ fn a_host_that_does_not_believe_its_reset_is_reset_again() {
     let reset = Segment::parse(&written).expect("a segment");
     assert!(reset.has(RST));
     assert_eq!(reset.seq, world.replied[2]);
+}
+
+#[test]
+fn connections_that_ended_or_vanished_are_not_followed_any_more() {
+    let ending = |seq, ack| Bare {
+        seq,
+        ack,
+        window: WINDOW as u16,
+        flags: FIN | ACK,
+        timestamps: None,
+    };
+    let mut world = under_way(Freeze::Custody, 0);
+    let (host, peer) = (World::host_seq(world.sent), world.replied[2]);
+    assert_eq!(world.freezer.flows(), 1);
+    let last = world.host.packet(ending(host, peer), &[]);
+    world.enter(last);
+    assert_eq!(
+        world.freezer.flows(),
+        1,
+        "the other end may have more to say"
+    );
+    let answer = world.peer.packet(ending(peer, host.wrapping_add(1)), &[]);
+    world.leave(answer);
+    assert_eq!(world.freezer.flows(), 0);
+
+    let mut world = under_way(Freeze::Custody, 4);
+    assert!(world.freezer.custody_bytes() > 0);
+    world.now = world.now + Duration::from_secs(300);
+    let opening = Bare {
+        seq: 7,
+        ack: 0,
+        window: WINDOW as u16,
+        flags: SYN,
+        timestamps: None,
+    };
+    // Another connection, of the other family.
+    let other = End {
+        v6: true,
+        flipped: false,
+    };
+    world.enter(other.packet(opening, &[]));
+    assert_eq!(
+        (world.freezer.flows(), world.freezer.custody_bytes()),
+        (1, 0)
+    );
 }
 
 #[test]
