@@ -162,6 +162,16 @@ fn garbage_and_replayed_datagrams_are_dropped_and_counted() {
     assert!(world.site.connected && world.hub.connected);
 }
 
+#[test]
+fn none_of_the_packets_of_a_fresh_connection_is_garbage() {
+    let mut world = world();
+    world.up(BDP);
+    world.run(Duration::from_secs(30));
+    for side in [&world.site, &world.hub] {
+        assert_eq!(side.endpoint.stats().garbage_datagrams, 0);
+    }
+}
+
 /// First packets of `count` sites, each from its own address, never answered.
 fn flood(hub: &mut Endpoint, now: Instant, count: u16) {
     for port in 1..=count {

@@ -626,7 +626,6 @@ impl Endpoint {
             return;
         };
         slot.phase = Phase::Up;
-        slot.received_something();
         if let Some(peer) = slot.peer {
             self.events.push_back((id, Event::Connected { peer }));
         }
