@@ -50,7 +50,7 @@ install -d "$root/usr/share/man/man1" "$root/usr/share/bash-completion/completio
 
 doc=$root/usr/share/doc/ropewalk
 install -d "$doc"
-for file in README.md CHANGELOG.md docs/configuration.md docs/operations.md docs/relays.md docs/balance.md; do
+for file in README.md CHANGELOG.md docs/configuration.md docs/operations.md docs/relays.md docs/balance.md docs/via.md docs/hold.md; do
 	if [ -f "$file" ]; then
 		install -m644 -t "$doc" "$file"
 	fi
