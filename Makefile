@@ -9,9 +9,11 @@ help: ## show this
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: build ## two bad uplinks against one Ropewalk tunnel, on this machine (as root)
+	@./scripts/packages demo
 	@exec ./target/release/ropewalk demo $(ARGS)
 
-test: packages ## every test; those of the real programs in network namespaces too (as root)
+test: ## every test; those of the real programs in network namespaces too (as root)
+	@./scripts/packages test
 	@./scripts/test
 
 check: packages ## formatting, lints and documentation
@@ -19,18 +21,16 @@ check: packages ## formatting, lints and documentation
 	$(CARGO) clippy $(PROFILE) --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc $(PROFILE) --workspace --no-deps
 
-build: packages ## the programs, in target/release
+build: ## the programs, in target/release
+	@./scripts/packages build
 	$(CARGO) build $(PROFILE) --bins
 
 deb: ## a Debian package of the programs, in target/debian
 	@./packaging/deb.sh
 
 bench: build ## the benchmarks of crates/e2e, short (as root)
+	@./scripts/packages test
 	@./scripts/bench --quick
 
 clean: ## remove what was built
 	$(CARGO) clean
-
-.PHONY: packages
-packages: # what the programs, tests and the demo need of the system, installed if missing
-	@./scripts/packages
