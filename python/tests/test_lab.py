@@ -210,3 +210,4 @@ def test_the_list_says_how_long_each_experiment_takes(capsys: pytest.CaptureFixt
     for name in ("htmt", "grid", "traces", "failover", "validate"):
         assert f"{name}: " in listed
     assert "real runs, about" in listed
+    assert "about 0 min" not in listed

@@ -197,10 +197,17 @@ def _list(options: argparse.Namespace) -> int:
             real = [cell for cell in cells if cell.runner in ("kernel", "ovs")]
             minutes = sum(_wall_seconds(cell) for cell in real) / 60
             print(
-                f"    --{mode}: {len(real)} real runs, about {minutes:.0f} min; "
+                f"    --{mode}: {len(real)} real runs{_about(minutes)}; "
                 f"{len(cells) - len(real)} simulated"
             )
     return 0
+
+
+def _about(minutes: float) -> str:
+    """Nothing for no time: what is simulated does not count here."""
+    if minutes == 0:
+        return ""
+    return f", about {minutes:.0f} min" if minutes >= 1 else ", under a minute"
 
 
 def _wall_seconds(cell: Cell) -> float:
