@@ -31,7 +31,7 @@ const AFFINITY_MAX: u64 = 24 * 60;
 /// Longest path of a control group, bytes.
 const CGROUP_MAX: usize = 200;
 /// Public resolvers that answer echo requests from everywhere.
-const TARGETS: [&str; 6] = [
+pub(super) const TARGETS: [&str; 6] = [
     "1.1.1.1",
     "8.8.8.8",
     "9.9.9.9",

@@ -22,6 +22,7 @@ pub mod values;
 use std::path::{Path, PathBuf};
 
 use crate::exit::WrongUsage;
+use reader::Problems;
 
 pub use balance::BalanceConfig;
 pub use hub::HubConfig;
@@ -74,18 +75,21 @@ impl Config {
     /// # Errors
     /// The file cannot be read, or its problems.
     pub fn load(path: &Path) -> anyhow::Result<Self> {
-        let text = read_file(path)?;
+        Ok(Self::parse(path, &read_file(path)?)?)
+    }
+
+    fn parse(path: &Path, text: &str) -> Result<Self, Problems> {
         let has = |name: &str| {
-            toml::de::DeTable::parse(&text)
+            toml::de::DeTable::parse(text)
                 .is_ok_and(|table| table.get_ref().iter().any(|(key, _)| key.get_ref() == name))
         };
         if has("balance") {
-            return Ok(Self::Balance(Box::new(balance::parse(path, &text)?)));
+            return Ok(Self::Balance(Box::new(balance::parse(path, text)?)));
         }
         match (has("hub"), has("pool")) {
-            (true, true) => Ok(Self::Relay(Box::new(relay::parse(path, &text)?))),
-            (true, false) => Ok(Self::Site(site::parse(path, &text)?)),
-            (false, _) => Ok(Self::Hub(hub::parse(path, &text)?)),
+            (true, true) => Ok(Self::Relay(Box::new(relay::parse(path, text)?))),
+            (true, false) => Ok(Self::Site(site::parse(path, text)?)),
+            (false, _) => Ok(Self::Hub(hub::parse(path, text)?)),
         }
     }
 }
@@ -95,7 +99,7 @@ impl Config {
 /// # Errors
 /// The file cannot be read, or its problems.
 pub fn load_hub(path: &Path) -> anyhow::Result<HubConfig> {
-    Ok(hub::parse(path, &read_file(path)?)?)
+    load_as(path, hub::parse)
 }
 
 /// Loads the configuration of a site.
@@ -103,7 +107,7 @@ pub fn load_hub(path: &Path) -> anyhow::Result<HubConfig> {
 /// # Errors
 /// The file cannot be read, or its problems.
 pub fn load_site(path: &Path) -> anyhow::Result<SiteConfig> {
-    Ok(site::parse(path, &read_file(path)?)?)
+    load_as(path, site::parse)
 }
 
 /// Loads the configuration of a relay.
@@ -111,7 +115,7 @@ pub fn load_site(path: &Path) -> anyhow::Result<SiteConfig> {
 /// # Errors
 /// The file cannot be read, or its problems.
 pub fn load_relay(path: &Path) -> anyhow::Result<RelayConfig> {
-    Ok(relay::parse(path, &read_file(path)?)?)
+    load_as(path, relay::parse)
 }
 
 /// Loads the configuration of `ropewalk balance`.
@@ -119,7 +123,7 @@ pub fn load_relay(path: &Path) -> anyhow::Result<RelayConfig> {
 /// # Errors
 /// The file cannot be read, or its problems.
 pub fn load_balance(path: &Path) -> anyhow::Result<BalanceConfig> {
-    Ok(balance::parse(path, &read_file(path)?)?)
+    load_as(path, balance::parse)
 }
 
 /// Loads the configuration of what invites sites: a hub, or a relay's side towards its sites.
@@ -160,6 +164,36 @@ pub fn default_path(given: Option<&Path>) -> PathBuf {
     let known = [SITE_CONFIG, HUB_CONFIG, RELAY_CONFIG, BALANCE_CONFIG].map(Path::new);
     let found = known.into_iter().find(|path| path.exists());
     found.unwrap_or(Path::new(SITE_CONFIG)).to_owned()
+}
+
+/// The command that runs a role.
+#[must_use]
+pub fn command(role: &str) -> &'static str {
+    match role {
+        "hub" => "ropewalk hub",
+        "relay" => "ropewalk relay",
+        "balance" => "ropewalk balance",
+        _ => "ropewalk up",
+    }
+}
+
+fn load_as<T>(
+    path: &Path,
+    parse: impl FnOnce(&Path, &str) -> Result<T, Problems>,
+) -> anyhow::Result<T> {
+    let text = read_file(path)?;
+    parse(path, &text).map_err(|problems| match Config::parse(path, &text) {
+        // Nothing is wrong with it but who reads it: its keys need no correction.
+        Ok(other) => {
+            let role = other.common().role;
+            let (path, command) = (path.display(), command(role));
+            WrongUsage(format!(
+                "{path} is the configuration of a {role}: run it with `{command} --config {path}`"
+            ))
+            .into()
+        }
+        Err(_) => problems.into(),
+    })
 }
 
 fn read_file(path: &Path) -> anyhow::Result<String> {

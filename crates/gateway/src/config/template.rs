@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use ipnet::IpNet;
 use ropewalk_transport::PublicKey;
 
+use super::balance::TARGETS;
 use super::values::HostPort;
 
 /// What differs between the configurations of hubs.
@@ -61,13 +62,13 @@ pub fn hub(values: &HubTemplate) -> String {
     let public = public(&values.public, "hub.example.org:4443");
     format!(
         "# Ropewalk hub. Keys after a single # show the default of a gateway in
-# /etc/ropewalk, or an example; remove the # to change one.
+# /etc/ropewalk, or an example where it says so; remove the # to change one.
 # Check this file with `ropewalk doctor`; `ropewalk hub --help` explains the rest.
 
 # Name of this hub in logs and metrics.
 name = \"hub\"
 # key_file = \"/etc/ropewalk/hub.key\"
-# state_dir = \"/var/lib/ropewalk\"
+{STATE_DIR}
 # sites_file = \"/var/lib/ropewalk/sites.toml\"
 
 [listen]
@@ -102,13 +103,13 @@ ipv6 = \"{v6}\"
 pub fn site(values: &SiteTemplate) -> String {
     format!(
         "# Ropewalk site. Keys after a single # show the default of a gateway in
-# /etc/ropewalk, or an example; remove the # to change one.
+# /etc/ropewalk, or an example where it says so; remove the # to change one.
 # Check this file with `ropewalk doctor`; `ropewalk up --help` explains the rest.
 
 # Name of this site in logs and metrics; the hub knows it by its key.
 name = \"{name}\"
 # key_file = \"/etc/ropewalk/site.key\"
-# state_dir = \"/var/lib/ropewalk\"
+{STATE_DIR}
 
 [hub]
 key = \"{key}\"
@@ -125,7 +126,7 @@ tcp_port = {tcp_port}
 
 {UPLINKS}
 # Classes of traffic that go beside the tunnel, each connection over one uplink. What goes via \"auto\"
-# does so only while the hub is not reached though uplinks work.
+# does so only while the hub is not reached though uplinks work. An example:
 # [[class]]
 # name = \"video\"
 # protocol = [\"tcp\", \"udp\"]
@@ -135,11 +136,11 @@ tcp_port = {tcp_port}
 # How they are spread; the keys are those of `ropewalk balance`, as are [probe] and [[rule]].
 [direct]
 # via = \"tunnel\"     # of what belongs to no class
-# mode = \"cheapest\"  # weighted, least-finish, cheapest or failover
+# mode = \"weighted\"   # or least-finish, cheapest, failover
 # affinity_minutes = 10
 # flow_kib = 100
 # Forward for a network behind this machine.
-# forward = true
+# forward = false
 {common}",
         name = values.name,
         key = values.hub_key,
@@ -165,14 +166,14 @@ pub fn relay(values: &RelayTemplate) -> String {
     };
     format!(
         "# Ropewalk relay. Keys after a single # show the default of a gateway in
-# /etc/ropewalk, or an example; remove the # to change one.
+# /etc/ropewalk, or an example where it says so; remove the # to change one.
 # Check this file with `ropewalk doctor`; `ropewalk relay --help` explains the rest.
 
 # Name of this relay in logs and metrics; the hub knows it by its key.
 name = \"{name}\"
 # Its key towards the sites:
 # key_file = \"/etc/ropewalk/relay.key\"
-# state_dir = \"/var/lib/ropewalk\"
+{STATE_DIR}
 # sites_file = \"/var/lib/ropewalk/relay-sites.toml\"
 
 [hub]
@@ -229,10 +230,11 @@ tcp = {tcp}
 pub fn balance() -> String {
     format!(
         "# Ropewalk balance: spreads connections over several uplinks, without a hub. Keys after a
-# single # show the default or an example; remove the # to change one.
+# single # show the default, or an example where it says so; remove the # to change one.
 # See what it would do with `ropewalk balance --plan`; `ropewalk balance --help` explains the rest.
 
 # name = \"balance\"
+# Lock and list of changes.
 # state_dir = \"/var/lib/ropewalk\"
 
 [balance]
@@ -247,19 +249,20 @@ pub fn balance() -> String {
 
 [probe]
 # Who is asked whether an uplink leads anywhere; each family needs targets of its own.
-# targets = [\"1.1.1.1\", \"9.9.9.9\", \"2620:fe::fe\"]
+# targets = {targets}
 # A page that is answered with status 204, to find captive portals.
-# portal = \"http://connectivity-check.example.org/generate_204\"
+# portal = \"http://connectivity-check.example.org/generate_204\"  # example; none by default
 # How the capacity of idle uplinks is probed: train, vps, or none.
 # capacity = \"train\"
 
 [uplinks]
 # Interfaces to use, by name, * and ? allowed. The default is every interface with a default
 # route, except VPNs.
-# include = [\"eth*\", \"wlan0\", \"wwan?\"]
-# exclude = [\"docker*\"]
+# include = [\"eth*\", \"wlan0\", \"wwan?\"]  # example
+# exclude = [\"docker*\"]  # example; none by default
 
-# Marks of uplinks; the first entry that matches an interface counts. Mode failover goes by their order.
+# Marks of uplinks; the first entry that matches an interface counts. Mode failover goes by their
+# order. An example:
 # [[uplink]]
 # match = \"wwan*\"
 # weight = 3                 # fixed share instead of the measured capacity, 1 to 1000
@@ -268,7 +271,7 @@ pub fn balance() -> String {
 # gateway = [\"192.0.2.1\"]    # next hop, if not that of its default route
 # dns = [\"192.0.2.53\"]       # resolver for queries that go out here
 
-# Rules for new connections; the first one that matches counts.
+# Rules for new connections; the first one that matches counts. An example:
 # [[rule]]
 # name = \"backups\"
 # uplinks = [\"eth*\"]
@@ -284,7 +287,8 @@ pub fn balance() -> String {
 # user = [\"backup\"]
 # cgroup = \"system.slice/backup.service\"
 {common}",
-        common = api_and_log("balance"),
+        targets = list(&TARGETS),
+        common = api_and_log("balance", ""),
     )
 }
 
@@ -297,14 +301,20 @@ fn pools(pools: &[IpNet]) -> String {
     pools.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
+/// Where state lies. Without their own, two gateways of one role would undo each other's changes.
+const STATE_DIR: &str = "\
+# Lock and list of changes. A second gateway of this role on one machine needs its own, and its own
+# `socket` in [api] and `interface` in [tunnel].
+# state_dir = \"/var/lib/ropewalk\"";
+
 /// How a site or a relay is told what to use.
 const UPLINKS: &str = "[uplinks]
 # Interfaces to use, by name, * and ? allowed. The default is every interface with a way to the
 # hub, except other VPNs. An interface that is named here is used in any case.
-# include = [\"eth*\", \"wlan0\", \"wwan?\"]
-# exclude = [\"docker*\"]
+# include = [\"eth*\", \"wlan0\", \"wwan?\"]  # example
+# exclude = [\"docker*\"]  # example; none by default
 
-# Marks of uplinks; the first entry that matches an interface counts.
+# Marks of uplinks; the first entry that matches an interface counts. An example:
 # [[uplink]]
 # match = \"wwan*\"
 # metered = true      # costs by the byte: scheduler cost-aware uses it last
@@ -315,7 +325,7 @@ const UPLINKS: &str = "[uplinks]
 
 fn public(endpoints: &[HostPort], example: &str) -> String {
     if endpoints.is_empty() {
-        format!("# public = [\"{example}\"]")
+        format!("# public = [\"{example}\"]  # example")
     } else {
         format!("public = {}", list(endpoints))
     }
@@ -335,33 +345,34 @@ fn common(interface: &str, role: &str) -> String {
 # How packets that this end sends are protected against loss, and how many combinations per hundred
 # they get instead of as many as measured loss asks for.
 # protect = \"adaptive\"  # or duplicate, code, block, none
-# redundancy_percent = 20
+# redundancy_percent = 20  # example
 # Inner MTU from 1280 to 9000; without it, the paths decide.
-# mtu = 1280
+# mtu = 1280  # example
 # offload = true
 # socket_buffer_bytes = 4194304
-{api_and_log}",
-        api_and_log = api_and_log(role),
+{api_and_log}
+# Other protection for some packets, by codepoint, protocol, ports and size: sections [[class]].
+",
+        api_and_log = api_and_log(role, " They can reconfigure the tunnel."),
     )
 }
 
-fn api_and_log(role: &str) -> String {
+/// `powers` says what else the API can do than tell.
+fn api_and_log(role: &str, powers: &str) -> String {
     format!(
         "
 [api]
 # socket = \"/run/ropewalk/{role}.sock\"
-# A group whose members may use the API, besides root. They can reconfigure the tunnel.
-# group = \"netdev\"
+# A group whose members may use the API, besides root.{powers}
+# group = \"netdev\"  # example; none by default
 # The API and Prometheus metrics over HTTP, for this machine only. It has no password.
-# listen = \"127.0.0.1:9490\"
+# listen = \"127.0.0.1:9490\"  # example; off by default
 
 [log]
 # format = \"text\"     # or json
 # level = \"info\"      # error, warn, info, debug, trace
-# file = \"/var/log/ropewalk-{role}.log\"
+# file = \"/var/log/ropewalk-{role}.log\"  # example; none by default
 # file_mib_max = 10
-
-# Other protection for some packets, by codepoint, protocol, ports and size: sections [[class]].
 "
     )
 }

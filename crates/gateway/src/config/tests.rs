@@ -519,6 +519,29 @@ fn the_contents_tell_the_role() {
     }
 }
 
+#[test]
+fn a_file_of_another_role_is_called_that_and_its_keys_are_not_listed() {
+    let directory = tempfile::tempdir().unwrap();
+    let (hub_text, site_text) = templates();
+    let path = directory.path().join("x.toml");
+    let error = |text: &str, load: fn(&Path) -> Option<anyhow::Error>| {
+        std::fs::write(&path, text).unwrap();
+        load(&path).unwrap().to_string()
+    };
+    let hub = error(&site_text, |path| super::load_hub(path).err());
+    assert!(
+        hub.contains("configuration of a site: run it with `ropewalk up"),
+        "{hub}"
+    );
+    let site = error(&template::balance(), |path| super::load_site(path).err());
+    assert!(site.contains("of a balance"), "{site}");
+    let relay = error(&hub_text, |path| super::load_relay(path).err());
+    assert!(relay.contains("of a hub"), "{relay}");
+    let wrong = format!("{hub_text}[nonsense]\n");
+    let hub = error(&wrong, |path| super::load_hub(path).err());
+    assert!(hub.contains("unknown key"), "{hub}");
+}
+
 fn templates() -> (String, String) {
     let hub = template::hub(&HubTemplate {
         listen: vec!["0.0.0.0:4443".parse().unwrap()],
@@ -584,6 +607,40 @@ fn every_commented_key_of_the_templates_is_a_key() {
     let balance = balance::parse(path, &text).unwrap();
     assert_eq!((balance.rules.len(), balance.uplinks.marks.len()), (1, 1));
     assert!(balance.rules[0].cgroup.is_some(), "{text}");
+}
+
+#[test]
+fn commented_keys_of_the_templates_are_defaults_unless_called_examples() {
+    let uncomment = |text: &str| {
+        let mut example = false;
+        let lines = text.lines().map(|line| {
+            // An entry of a list is an example as a whole, up to the next empty line.
+            example = line.starts_with("# [[") || (example && !line.is_empty());
+            let bare = line.strip_prefix("# ").unwrap_or(line);
+            let key = bare.split(" = ").next().unwrap_or_default();
+            let is_key = bare.contains(" = ") && !key.contains(' ');
+            if is_key && !example && !bare.contains("# example") {
+                bare
+            } else {
+                line
+            }
+        });
+        lines.collect::<Vec<_>>().join("\n")
+    };
+    let (hub_text, site_text) = templates();
+    for (text, role) in [
+        (hub_text, "hub"),
+        (site_text, "site"),
+        (relay_text(true), "relay"),
+        (template::balance(), "balance"),
+    ] {
+        let path = Path::new("/etc/ropewalk").join(format!("{role}.toml"));
+        let all = uncomment(&text);
+        assert!(all.lines().count() == text.lines().count() && all != text);
+        let (plain, all) = (Config::parse(&path, &text), Config::parse(&path, &all));
+        assert_eq!(plain.unwrap(), all.unwrap(), "{role}");
+    }
+    assert!(!template::balance().contains("tunnel"));
 }
 
 #[test]
