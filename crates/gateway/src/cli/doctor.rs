@@ -45,7 +45,7 @@ impl DoctorArgs {
             }
             return Ok(());
         }
-        let checks = doctor::run(&path);
+        let checks = doctor::run(&path, global.config.is_some());
         let failed = checks
             .iter()
             .filter(|check| check.state == State::Fail)

@@ -14,6 +14,7 @@ use serde::Serialize;
 use crate::config::common::Common;
 use crate::config::{self, Config};
 use crate::files::Lock;
+use crate::status::{BalanceStatus, Status};
 use crate::{key_file, service};
 
 /// How a check ended.
@@ -69,20 +70,13 @@ impl Check {
     }
 }
 
-/// Checks this machine, and the gateway configured in `path` if there is one.
+/// Checks this machine, and the gateway configured in `path` if there is one. There must be one if
+/// the file was `named`.
 #[must_use]
-pub fn run(path: &Path) -> Vec<Check> {
+pub fn run(path: &Path, named: bool) -> Vec<Check> {
     let mut checks = machine::checks();
     if !path.exists() {
-        checks.push(Check::warn(
-            "configuration",
-            format!(
-                "{} is missing: this machine is neither site nor hub nor relay yet",
-                path.display()
-            ),
-            "run `ropewalk join TOKEN` on a site, `ropewalk hub --init` on a hub, `ropewalk relay \
-             --join TOKEN` on a relay, or give --config",
-        ));
+        checks.push(missing(path, named));
         return checks;
     }
     let config = match Config::load(path) {
@@ -116,6 +110,18 @@ pub fn run(path: &Path) -> Vec<Check> {
     }
     checks.push(gateway(common, role, running));
     checks
+}
+
+fn missing(path: &Path, named: bool) -> Check {
+    let (name, path) = ("configuration", path.display());
+    let write = "`ropewalk join TOKEN` on a site, `ropewalk hub --init` on a hub, `ropewalk relay \
+                 --join TOKEN` on a relay, or `ropewalk balance --init` where there is no hub";
+    if named {
+        let remedy = format!("correct --config, or write the file with it and {write}");
+        return Check::fail(name, format!("{path} is missing"), remedy);
+    }
+    let found = format!("{path} is missing: this machine has no role yet");
+    Check::warn(name, found, format!("run {write}, or give --config"))
 }
 
 /// Undoes what a gateway that crashed left behind; returns what was done.
@@ -184,30 +190,14 @@ fn left_overs(common: &Common, role: &str, running: bool) -> Check {
 fn gateway(common: &Common, role: &str, running: bool) -> Check {
     let name = "gateway";
     if !running {
-        let command = match role {
-            "hub" => "ropewalk hub",
-            "relay" => "ropewalk relay",
-            "balance" => "ropewalk balance",
-            _ => "ropewalk up",
-        };
+        let command = config::command(role);
         return Check::warn(name, "not running", format!("start it with `{command}`"));
     }
     match crate::client::Client::new(&common.socket).status() {
-        Ok(status) if status.balance.is_some() => {
-            let uplinks = status
-                .balance
-                .map(|balance| balance.uplinks)
-                .unwrap_or_default();
-            let used = uplinks.iter().filter(|uplink| uplink.is_used()).count();
-            let found = format!(
-                "running, {used} of {} uplinks carry new flows",
-                uplinks.len()
-            );
-            if used == 0 {
-                return Check::fail(name, found, "see `ropewalk status`");
-            }
-            Check::ok(name, found)
-        }
+        Ok(Status {
+            balance: Some(balance),
+            ..
+        }) => balancing(name, &balance),
         Ok(status) => {
             let up = status.tunnels.iter().filter(|tunnel| tunnel.up).count();
             let found = format!("running, {up} of {} tunnels up", status.tunnels.len());
@@ -224,9 +214,61 @@ fn gateway(common: &Common, role: &str, running: bool) -> Check {
     }
 }
 
+fn balancing(name: &str, balance: &BalanceStatus) -> Check {
+    let uplinks = &balance.uplinks;
+    let used = uplinks.iter().filter(|uplink| uplink.is_used()).count();
+    let found = format!(
+        "running, {used} of {} uplinks carry new flows",
+        uplinks.len()
+    );
+    if used == 0 {
+        return Check::fail(name, found, "see `ropewalk status`");
+    }
+    if balance.none_answers() {
+        let found =
+            format!("{found}; no target answers on any uplink: a dead uplink cannot be told");
+        return Check::warn(name, found, "set targets in [probe]");
+    }
+    Check::ok(name, found)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::status::balance::UplinkStatus;
+
+    #[test]
+    fn uplinks_that_carry_flows_though_no_target_answers_are_warned_of() {
+        let uplink = |state: &str| UplinkStatus {
+            state_ipv4: state.to_owned(),
+            state_ipv6: "none".to_owned(),
+            share_ipv4: 0.5,
+            ..UplinkStatus::default()
+        };
+        let of = |states: &[&str]| {
+            let uplinks = states.iter().map(|state| uplink(state)).collect();
+            let balance = BalanceStatus {
+                uplinks,
+                ..BalanceStatus::default()
+            };
+            super::balancing("gateway", &balance)
+        };
+        let check = of(&["dead", "dead", "absent"]);
+        assert_eq!(check.state, State::Warn);
+        assert!(check.found.contains("no target answers"), "{check:?}");
+        assert_eq!(of(&["dead", "up"]).state, State::Ok);
+        assert_eq!(of(&["unproven"]).state, State::Ok);
+    }
+
+    #[test]
+    fn a_file_that_was_named_must_be_there() {
+        let path = Path::new("/nonexistent/site.toml");
+        for (named, state) in [(true, State::Fail), (false, State::Warn)] {
+            let check = run(path, named).pop().unwrap();
+            assert_eq!(check.state, state);
+            assert!(check.remedy.unwrap().contains("ropewalk balance --init"));
+        }
+    }
 
     #[test]
     fn every_check_that_is_not_ok_says_what_to_do() {
@@ -238,7 +280,7 @@ mod tests {
              [api]\nsocket = \"{state}/s\"\n"
         );
         std::fs::write(&path, text).unwrap();
-        let checks = run(&path);
+        let checks = run(&path, true);
         for check in &checks {
             let said = check
                 .remedy
@@ -264,7 +306,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("hub.toml");
         std::fs::write(&path, "[pool]\nipv4 = 3\n").unwrap();
-        let checks = run(&path);
+        let checks = run(&path, true);
         let last = checks.last().unwrap();
         assert_eq!(last.state, State::Fail);
         assert!(last.found.contains("hub.toml:2: pool.ipv4"), "{last:?}");

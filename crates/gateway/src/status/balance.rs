@@ -76,6 +76,18 @@ pub struct RuleStatus {
     pub addresses: usize,
 }
 
+impl BalanceStatus {
+    /// Whether all uplinks are taken for dead, so that they are used all the same.
+    #[must_use]
+    pub fn none_answers(&self) -> bool {
+        let states = self.uplinks.iter().map(UplinkStatus::state);
+        let mut states = states
+            .filter(|state| !["absent", "none"].contains(state))
+            .peekable();
+        states.peek().is_some() && states.all(|state| state == "dead")
+    }
+}
+
 impl UplinkStatus {
     /// Whether it carries new flows of either family.
     #[must_use]
