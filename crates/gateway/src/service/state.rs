@@ -104,7 +104,12 @@ impl std::fmt::Display for Policy {
             ..
         } = self;
         write!(f, "{family} routing rule {priority}: ")?;
-        write!(f, "fwmark {mark:#x}/{mask:#x} lookup {table}")?;
+        write!(f, "fwmark {mark:#x}/{mask:#x} lookup ")?;
+        if *table == netlink::TABLE_MAIN {
+            f.write_str("main")?;
+        } else {
+            write!(f, "{table}")?;
+        }
         if self.without_default {
             f.write_str(" without its default routes")?;
         }

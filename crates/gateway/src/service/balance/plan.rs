@@ -47,7 +47,7 @@ pub fn plan(config: &BalanceConfig, split: Option<&Split>) -> anyhow::Result<Pla
     Ok(Plan {
         uplinks: members.iter().map(|member| member.name.clone()).collect(),
         settings: setup::settings_lines(config, &members),
-        routing: Setup::new(&members, setup::has_ipv6(), split.is_some()).lines(),
+        routing: Setup::new(&members, setup::has_ipv6(), split.is_some()).lines(&members),
         table: format!("inet {}", marks::TABLE),
         firewall: ruleset::frame(&view) + &ruleset::update(&view),
     })

@@ -78,7 +78,7 @@ impl Setup {
             changes.routes(route.table.unwrap_or(TABLE_MAIN))?;
             // Also those that were there before: with its interface the kernel takes a route away.
             if let Err(error) = netlink::add_route(route) {
-                tracing::warn!(%error, route = route_text(route), "the kernel refuses a route");
+                tracing::warn!(%error, route = route_text(route, &route.ifindex.to_string()), "the kernel refuses a route");
             }
         }
         let new = |policy: &&Policy| !former.policies.contains(policy);
@@ -111,9 +111,14 @@ impl Setup {
 
     /// In words, one change per line.
     #[must_use]
-    pub fn lines(&self) -> Vec<String> {
+    pub fn lines(&self, members: &[Member]) -> Vec<String> {
         let policies = self.policies.iter().map(ToString::to_string);
-        policies.chain(self.routes.iter().map(route_text)).collect()
+        let routes = self.routes.iter().map(|route| {
+            let of = |member: &&Member| member.ifindex == route.ifindex;
+            let name = members.iter().find(of).map(|member| member.name.as_str());
+            route_text(route, name.unwrap_or_default())
+        });
+        policies.chain(routes).collect()
     }
 }
 
@@ -130,7 +135,7 @@ pub fn has_ipv6() -> bool {
     sysctl::read("net.ipv6.conf.all.forwarding").is_ok()
 }
 
-fn route_text(route: &RouteSpec) -> String {
+fn route_text(route: &RouteSpec, interface: &str) -> String {
     let family = match route.destination {
         IpAddr::V4(_) => "IPv4",
         IpAddr::V6(_) => "IPv6",
@@ -140,10 +145,7 @@ fn route_text(route: &RouteSpec) -> String {
         .map(|ip| format!(" via {ip}"))
         .unwrap_or_default();
     let table = route.table.unwrap_or(TABLE_MAIN);
-    format!(
-        "{family} default route in table {table}{via} over interface {}",
-        route.ifindex
-    )
+    format!("{family} default route in table {table}{via} over interface {interface}")
 }
 
 /// Carries out a script for the firewall table.
@@ -200,4 +202,35 @@ pub fn settings_lines(config: &BalanceConfig, members: &[Member]) -> Vec<String>
         (former != value).then(|| format!("{key} = {value}, before {former}"))
     });
     changed.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::members::Way;
+    use super::*;
+
+    #[test]
+    fn the_plan_names_tables_and_interfaces_as_ip_does() {
+        let way = Way {
+            address: [192, 0, 2, 7].into(),
+            gateway: Some([192, 0, 2, 1].into()),
+        };
+        let member = Member {
+            number: 1,
+            name: "wwan0".to_owned(),
+            ifindex: 2,
+            present: true,
+            ways: [Some(way), None],
+            held: Vec::new(),
+            weight: None,
+            metered: false,
+            standby: false,
+            rank: 0,
+            dns: Vec::new(),
+        };
+        let members = [member];
+        let lines = Setup::new(&members, false, false).lines(&members);
+        assert!(lines[0].contains(" lookup main "), "{lines:?}");
+        assert!(lines[2].ends_with(" over interface wwan0"), "{lines:?}");
+    }
 }
