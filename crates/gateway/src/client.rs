@@ -74,8 +74,8 @@ impl Client {
             ([(_, socket)], _) => Ok(Self::new(socket)),
             ([], Some(socket)) => Err(permission(&socket)),
             ([], None) => Err(NotRunning(
-                "no gateway is running here; start one with `ropewalk up` or `ropewalk hub`, or \
-                 name its socket with --socket"
+                "no gateway is running here; start one with `ropewalk up`, `ropewalk hub`, \
+                 `ropewalk relay` or `ropewalk balance`, or name its socket with --socket"
                     .to_owned(),
             )
             .into()),

@@ -59,8 +59,19 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
     {
         return ExitCode::SUCCESS;
     }
-    let _ = writeln!(io::stderr(), "ropewalk: {error:#}");
+    let text = format!("{error:#}");
+    let hint = hint(error).filter(|_| !text.contains("as root"));
+    let _ = writeln!(io::stderr(), "ropewalk: {text}{}", hint.unwrap_or_default());
     ExitCode::from(code(error))
+}
+
+/// What to do about a file or an interface that only root may touch.
+fn hint(error: &anyhow::Error) -> Option<&'static str> {
+    let mut causes = error
+        .chain()
+        .filter_map(|cause| cause.downcast_ref::<io::Error>());
+    let denied = causes.any(|error| error.kind() == io::ErrorKind::PermissionDenied);
+    (denied && !rustix::process::geteuid().is_root()).then_some("; run it as root (sudo)")
 }
 
 /// The exit code of an error.

@@ -8,7 +8,6 @@ use clap::Args;
 use super::Global;
 use super::{output, plan};
 use crate::config::template;
-use crate::exit::WrongUsage;
 use crate::service::balance;
 use crate::{config, files, logging, service};
 
@@ -17,7 +16,7 @@ const EXAMPLES: &str = "Examples:
   ropewalk balance --plan                  list every change it would make; change nothing
   ropewalk balance                         run it
   ropewalk status                          uplinks, shares, flows, and why
-  systemctl enable --now ropewalk-balance  always
+  systemctl enable --now ropewalk-balance  always, with the Debian package
 
 No hub and no account are needed. Each new connection of this machine, and of the network behind it,
 takes one uplink and stays there, so one connection is never faster than one uplink, and it ends
@@ -51,13 +50,14 @@ impl Balance {
         let default = PathBuf::from(config::BALANCE_CONFIG);
         let path = global.config.clone().unwrap_or(default);
         if self.init {
-            return init(&path);
+            return init(&path, &global.config_option());
         }
         let config = config::load_balance(&path).with_context(|| {
             if path.exists() {
-                "the configuration is not usable"
+                "the configuration is not usable".to_owned()
             } else {
-                "there is no configuration yet; run `ropewalk balance --init`"
+                let option = global.config_option();
+                format!("there is no configuration yet; run `ropewalk balance --init{option}`")
             }
         })?;
         if self.plan {
@@ -68,17 +68,14 @@ impl Balance {
     }
 }
 
-fn init(path: &Path) -> anyhow::Result<()> {
+fn init(path: &Path, option: &str) -> anyhow::Result<()> {
     if path.exists() {
-        bail!(WrongUsage(format!(
-            "{} exists; edit it, or remove it first",
-            path.display()
-        )));
+        bail!("{} exists; edit it, or remove it first", path.display());
     }
     files::write_atomically(path, template::balance().as_bytes(), files::PUBLIC, true)
         .with_context(|| format!("cannot write {}", path.display()))?;
     output::note(&format!(
-        "wrote {}; see what it would do with `ropewalk balance --plan`",
+        "wrote {}; see what it would do with `ropewalk balance --plan{option}`",
         path.display()
     ));
     Ok(())

@@ -22,6 +22,7 @@ const EXAMPLES: &str = "Examples:
   ropewalk hub                       run; on first use, write both with defaults first
   ropewalk hub --config ./hub.toml   somewhere else; --init first
   systemctl enable --now ropewalk-hub
+                                     always, with the Debian package
 
 Open UDP port 4443 and TCP port 443 in the firewall of your provider, then run
 `ropewalk invite NAME` for each site. Stop with Ctrl-C; forwarding, firewall table and
@@ -59,9 +60,7 @@ impl Hub {
         }
         let config = self.prepare(path)?;
         if self.init {
-            let given = global.config.as_ref();
-            let option =
-                given.map_or_else(String::new, |path| format!(" --config {}", path.display()));
+            let option = global.config_option();
             output::note(&format!(
                 "next: open UDP 4443 and TCP 443 (or the ports in the configuration), then `ropewalk hub{option}` and `ropewalk invite NAME{option}`"
             ));

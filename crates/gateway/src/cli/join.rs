@@ -13,7 +13,7 @@ use crate::token::Token;
 use crate::{config, files, key_file};
 
 const EXAMPLES: &str = "Examples:
-  ropewalk join ropewalk1.AQHk…        then `ropewalk up`, or
+  ropewalk join ropewalk1.AQHk…        then `ropewalk up`, or with the Debian package
                                        `systemctl enable --now ropewalk-site`
   ssh hub ropewalk invite boat | ropewalk join -
                                        keeps the token out of the shell's history
@@ -86,12 +86,19 @@ impl Join {
         files::create_parent(path)?;
         files::write_atomically(path, config.as_bytes(), files::PUBLIC, false)
             .with_context(|| format!("cannot write {}", path.display()))?;
+        // The unit reads the file in its usual place.
+        let unit = if global.config.is_none() {
+            ", or with the Debian package `systemctl enable --now ropewalk-site`"
+        } else {
+            ""
+        };
         output::note(&format!(
             "this machine is site {} of the hub at {}; wrote {} and its key\n\
-             next: `ropewalk up`, or `systemctl enable --now ropewalk-site`",
+             next: `ropewalk up{}`{unit}",
             token.name,
             token.endpoints[0],
-            path.display()
+            path.display(),
+            global.config_option()
         ));
         Ok(())
     }

@@ -65,7 +65,9 @@ pub struct Cli {
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Common options")]
 pub struct Global {
-    /// Configuration file [default: site.toml, hub.toml, relay.toml or balance.toml in /etc/ropewalk]
+    /// Configuration file [default: site.toml, hub.toml, relay.toml or balance.toml in
+    /// /etc/ropewalk]. A second gateway on one machine also needs its own `state_dir`, `socket` in
+    /// [api] and `interface` in [tunnel] there
     #[arg(
         long,
         short,
@@ -83,6 +85,14 @@ pub struct Global {
     /// Form of log lines
     #[arg(long, global = true, value_name = "FORMAT")]
     log_format: Option<LogFormat>,
+}
+
+impl Global {
+    /// What a command that is suggested needs to mean the same file.
+    fn config_option(&self) -> String {
+        let given = self.config.as_ref();
+        given.map_or_else(String::new, |path| format!(" --config {}", path.display()))
+    }
 }
 
 #[derive(Debug, Subcommand)]

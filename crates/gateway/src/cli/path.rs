@@ -70,27 +70,48 @@ impl PathArgs {
             }
             Action::Enable { uplink } => {
                 let body = json!({ "uplink": uplink, "enabled": true });
-                (uplink, body, "in use again")
+                (uplink, body, "in use again".to_owned())
             }
             Action::Disable { uplink } => {
                 let body = json!({ "uplink": uplink, "enabled": false });
-                (uplink, body, "not used any more, until the next start")
-            }
-            Action::Leaving { uplink, seconds } => {
-                let body = json!({ "uplink": uplink, "leaving": true, "seconds": seconds });
                 (
                     uplink,
                     body,
-                    "used only while there is nothing else, until it has gone and come back",
+                    "not used any more, until the next start".to_owned(),
                 )
+            }
+            Action::Leaving { uplink, seconds } => {
+                let body = json!({ "uplink": uplink, "leaving": true, "seconds": seconds });
+                (uplink, body, left_until(seconds))
             }
             Action::Returning { uplink } => {
                 let body = json!({ "uplink": uplink, "leaving": false });
-                (uplink, body, "used like the others")
+                (uplink, body, "used like the others".to_owned())
             }
         };
         client.post("/v1/paths", &body)?;
         output::note(&format!("{uplink} is {state}"));
         Ok(())
+    }
+}
+
+/// How long an uplink whose end was announced is left alone.
+fn left_until(seconds: Option<u32>) -> String {
+    let longest = match seconds {
+        None => String::new(),
+        Some(1) => ", for a second at most".to_owned(),
+        Some(seconds) => format!(", for {seconds} seconds at most"),
+    };
+    format!("used only while there is nothing else, until it has gone and come back{longest}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_after_which_an_end_is_forgotten_is_told() {
+        assert!(left_until(None).ends_with("come back"));
+        assert!(left_until(Some(3)).ends_with(", for 3 seconds at most"));
     }
 }

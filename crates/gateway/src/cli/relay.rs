@@ -22,6 +22,7 @@ const EXAMPLES: &str = "Examples:
     ropewalk relay                     run it
     ropewalk invite boat               print a token for a site behind the relay
     systemctl enable --now ropewalk-relay
+                                       always, with the Debian package
   On the site:
     ropewalk join TOKEN                as with a hub
 
@@ -63,9 +64,7 @@ impl Relay {
         if let Some(token) = self.join {
             let token = read_token(token)?;
             prepare(path, &token, self.public, self.force)?;
-            let given = global.config.as_ref();
-            let option =
-                given.map_or_else(String::new, |path| format!(" --config {}", path.display()));
+            let option = global.config_option();
             output::note(&format!(
                 "next: open UDP 4443 and TCP 443 (or the ports in the configuration), then `ropewalk relay{option}` and `ropewalk invite NAME{option}`"
             ));

@@ -1,5 +1,6 @@
 //! `ropewalk scheduler`: lists the schedulers and switches between them.
 
+use anyhow::bail;
 use clap::{Args, ValueEnum};
 use serde_json::json;
 
@@ -46,11 +47,14 @@ impl SchedulerArgs {
     /// Asks the running gateway; the list works without one.
     ///
     /// # Errors
-    /// No gateway runs, or it has no such site.
+    /// No gateway runs, or it has no such site, or no tunnel.
     pub fn run(self, global: &Global) -> anyhow::Result<()> {
         let client = Client::find(global.config.as_deref(), global.socket.as_deref());
         let Some(kind) = self.kind else {
             let status = client.and_then(|client| client.status());
+            if status.as_ref().is_ok_and(|s| s.balance.is_some()) {
+                bail!("`ropewalk balance` runs here: it has no tunnel, and so no scheduler");
+            }
             if let Err(error) = &status {
                 output::note(&format!("{error:#}; the list has no mark"));
             }

@@ -213,14 +213,28 @@ fn hold(tunnel: &TunnelStatus) -> String {
         parts.push(format!("{} held", output::bytes(tunnel.hold_bytes)));
     }
     let counts = [
-        (tunnel.replayed, "packets replayed"),
-        (tunnel.hold_dropped_full, "dropped for space"),
-        (tunnel.hold_dropped_old, "dropped for age"),
-        (tunnel.freeze_stopped, "senders stopped"),
-        (tunnel.freeze_resets, "connections reset"),
+        (tunnel.replayed, "packet replayed", "packets replayed"),
+        (
+            tunnel.hold_dropped_full,
+            "dropped for space",
+            "dropped for space",
+        ),
+        (
+            tunnel.hold_dropped_old,
+            "dropped for age",
+            "dropped for age",
+        ),
+        (tunnel.freeze_stopped, "sender stopped", "senders stopped"),
+        (
+            tunnel.freeze_resets,
+            "connection reset",
+            "connections reset",
+        ),
     ];
-    let some = counts.iter().filter(|(count, _)| *count > 0);
-    parts.extend(some.map(|(count, what)| format!("{count} {what}")));
+    for (count, one, many) in counts.into_iter().filter(|(count, ..)| *count > 0) {
+        let what = if count == 1 { one } else { many };
+        parts.push(format!("{count} {what}"));
+    }
     format!("hold {}", parts.join(", "))
 }
 
@@ -369,5 +383,18 @@ mod tests {
             "errors of working paths are stale"
         );
         assert!(!text.contains('\x1b'));
+    }
+
+    #[test]
+    fn one_packet_is_not_called_packets() {
+        let replayed = |replayed| {
+            hold(&TunnelStatus {
+                outages: 1,
+                replayed,
+                ..TunnelStatus::default()
+            })
+        };
+        assert!(replayed(1).ends_with("1 packet replayed"));
+        assert!(replayed(2).ends_with("2 packets replayed"));
     }
 }

@@ -13,7 +13,7 @@ const EXAMPLES: &str = "Examples:
   ropewalk up                              with /etc/ropewalk/site.toml
   ropewalk up --config ./site.toml -v      somewhere else, logging decisions
   ropewalk up --plan                       list what is changed for flows beside the tunnel
-  systemctl enable --now ropewalk-site     always
+  systemctl enable --now ropewalk-site     always, with the Debian package
 
 The file is written by `ropewalk join TOKEN`. Stop with Ctrl-C; everything that was set
 (interface, addresses, routes, firewall table) is removed again. SIGHUP reads the rules for
