@@ -185,10 +185,9 @@ fn load_as<T>(
     parse(path, &text).map_err(|problems| match Config::parse(path, &text) {
         // Nothing is wrong with it but who reads it: its keys need no correction.
         Ok(other) => {
-            let role = other.common().role;
-            let (path, command) = (path.display(), command(role));
+            let (path, command) = (path.display(), command(other.common().role));
             WrongUsage(format!(
-                "{path} is the configuration of a {role}: run it with `{command} --config {path}`"
+                "{path} is written for another command: run `{command} --config {path}`"
             ))
             .into()
         }

@@ -530,13 +530,13 @@ fn a_file_of_another_role_is_called_that_and_its_keys_are_not_listed() {
     };
     let hub = error(&site_text, |path| super::load_hub(path).err());
     assert!(
-        hub.contains("configuration of a site: run it with `ropewalk up"),
+        hub.contains("for another command: run `ropewalk up --config"),
         "{hub}"
     );
     let site = error(&template::balance(), |path| super::load_site(path).err());
-    assert!(site.contains("of a balance"), "{site}");
+    assert!(site.contains("run `ropewalk balance"), "{site}");
     let relay = error(&hub_text, |path| super::load_relay(path).err());
-    assert!(relay.contains("of a hub"), "{relay}");
+    assert!(relay.contains("run `ropewalk hub"), "{relay}");
     let wrong = format!("{hub_text}[nonsense]\n");
     let hub = error(&wrong, |path| super::load_hub(path).err());
     assert!(hub.contains("unknown key"), "{hub}");
