@@ -25,22 +25,22 @@ fn lab(purpose: &str, freeze: &str) -> Result<Lab> {
     ground.connect(&spec, &spec)
 }
 
-/// Two connections through an outage of 4 s: they go on soon after it, whole, and were stopped in it.
+/// Two connections through an outage of 3 s: they go on soon after it, whole, and were stopped in it.
 fn through_an_outage(lab: &Lab, direction: Direction, announced: bool) -> Result<()> {
     let spec = BulkSpec {
-        amount: Amount::Time(Duration::from_secs(11)),
+        amount: Amount::Time(Duration::from_secs(8)),
         direction,
         ..BulkSpec::download(2, PATIENCE)
     };
     let bulk = Bulk::start(&lab.topology.endpoints(), &spec)?;
-    std::thread::sleep(Duration::from_secs(2));
+    std::thread::sleep(Duration::from_millis(1_500));
     if announced {
         let told = lab.site.run(&["path", "leaving", "up0"])?;
         assert!(told.status.success(), "{told:?}");
         std::thread::sleep(Duration::from_millis(400));
     }
     lab.topology.cut(0, Cut::Blackhole)?;
-    std::thread::sleep(Duration::from_secs(4));
+    std::thread::sleep(Duration::from_secs(3));
     let back = Instant::now();
     lab.topology.restore(0, Cut::Blackhole)?;
     let report = whole(bulk.finish()?)?;
@@ -88,9 +88,9 @@ fn both_ways_through_an_outage(lab: &Lab) -> Result<()> {
     let ends = lab.topology.endpoints();
     let small = "4096 40000 80000";
     ends.client.sysctl("net/ipv4/tcp_rmem", small)?;
-    let spec = BulkSpec::download(1, Duration::from_secs(24)).upload();
+    let spec = BulkSpec::download(1, Duration::from_secs(18)).upload();
     let bulk = Bulk::start(&ends, &spec.both_ways())?;
-    std::thread::sleep(Duration::from_secs(4));
+    std::thread::sleep(Duration::from_secs(3));
     lab.topology.cut(0, Cut::Blackhole)?;
     std::thread::sleep(Duration::from_secs(8));
     let back = Instant::now();
