@@ -156,19 +156,8 @@ pub fn remove(table: &str) -> Result<(), NftError> {
 /// # Errors
 /// Not permitted, or the kernel has no nftables.
 pub fn table_handle(name: &str) -> std::io::Result<Option<u64>> {
-    let mut body = vec![NFPROTO_INET, 0, 0, 0];
-    let text: Vec<u8> = name.bytes().chain([0]).collect();
-    push(&mut body, NFTA_TABLE_NAME, &text);
-    let mut handle = None;
-    let asked = RawNetlink::open(NETLINK_NETFILTER)?.ask(GET_TABLE, &body, |message| {
-        let attributes = message.get(4..).unwrap_or(&[]);
-        let number = attribute(attributes, NFTA_TABLE_HANDLE).and_then(|value| value.first_chunk());
-        handle = number.map(|number| u64::from_be_bytes(*number));
-    });
-    match asked {
-        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
-        other => other.map(|()| handle),
-    }
+    let number = attribute_of(GET_TABLE, &[(NFTA_TABLE_NAME, name)], NFTA_TABLE_HANDLE)?;
+    Ok(number.map(u64::from_be_bytes))
 }
 
 /// How many rules a chain of a table of family `inet` has; `None` when there is no such chain.
@@ -178,20 +167,29 @@ pub fn table_handle(name: &str) -> std::io::Result<Option<u64>> {
 /// # Errors
 /// Not permitted, or the kernel has no nftables.
 pub fn chain_rules(table: &str, chain: &str) -> std::io::Result<Option<u32>> {
+    let names = [(NFTA_CHAIN_TABLE, table), (NFTA_CHAIN_NAME, chain)];
+    Ok(attribute_of(GET_CHAIN, &names, NFTA_CHAIN_USE)?.map(u32::from_be_bytes))
+}
+
+/// An attribute of what bears these names; `None` when there is no such thing.
+fn attribute_of<const N: usize>(
+    request: u16,
+    names: &[(u16, &str)],
+    wanted: u16,
+) -> std::io::Result<Option<[u8; N]>> {
     let mut body = vec![NFPROTO_INET, 0, 0, 0];
-    for (kind, name) in [(NFTA_CHAIN_TABLE, table), (NFTA_CHAIN_NAME, chain)] {
+    for (kind, name) in names {
         let text: Vec<u8> = name.bytes().chain([0]).collect();
-        push(&mut body, kind, &text);
+        push(&mut body, *kind, &text);
     }
-    let mut rules = None;
-    let asked = RawNetlink::open(NETLINK_NETFILTER)?.ask(GET_CHAIN, &body, |message| {
+    let mut found = None;
+    let asked = RawNetlink::open(NETLINK_NETFILTER)?.ask(request, &body, |message| {
         let attributes = message.get(4..).unwrap_or(&[]);
-        let used = attribute(attributes, NFTA_CHAIN_USE).and_then(|value| value.first_chunk());
-        rules = used.map(|number| u32::from_be_bytes(*number));
+        found = attribute(attributes, wanted).and_then(|value| value.first_chunk().copied());
     });
     match asked {
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
-        other => other.map(|()| rules),
+        other => other.map(|()| found),
     }
 }
 

@@ -3,7 +3,7 @@
 //! The kernel does all work per packet: the firewall table chooses an uplink for each new flow
 //! (`ruleset`), routing rules lead marked packets to the table of their uplink (`setup`). This
 //! program follows the interfaces (`members`), probes them (`probe`, `health`), measures them
-//! (`gauge`, `survey`), gives the table new places when shares change (`shares`), and ends what hangs on a
+//! (`gauge`, `survey`), gives the table new places when shares change (`shares`), keeps it (`table`), and ends what hangs on a
 //! dead uplink (`sever`).
 //!
 //! Invariant: the table holds what `apply` computed last from members, health and measurements;
@@ -23,6 +23,7 @@ mod shares;
 mod split;
 pub mod status;
 mod survey;
+mod table;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -50,7 +51,7 @@ use gauge::Gauge;
 use health::Health;
 use members::{FAMILIES, Member};
 use probe::{Answer, Prober, WayId};
-use ruleset::{Group, View};
+use ruleset::Group;
 use setup::Setup;
 use sever::DeadWay;
 use survey::Survey;
@@ -472,71 +473,6 @@ impl Balance {
         shares::groups(&self.config, &self.members, usable, &readings)
     }
 
-    fn view(&self) -> View<'_> {
-        View {
-            members: &self.members,
-            refused: &self.refused,
-            rules: &self.config.rules,
-            groups: self.groups.clone(),
-            affinity: self.config.affinity,
-            split: self.split.as_ref(),
-        }
-    }
-
-    /// Brings the table up to date: the rules only where they differ, everything where another program
-    /// took it away, as a firewall does that is loaded anew.
-    fn write(&mut self) -> anyhow::Result<()> {
-        let (frame, update) = (ruleset::frame(&self.view()), ruleset::update(&self.view()));
-        let is_own = self.is_table_whole()?;
-        // It may be taken away between the look and the update.
-        if is_own && frame == self.frame && setup::firewall(&update).is_ok() {
-            return Ok(());
-        }
-        if !is_own {
-            // One of the same name may have come back out of a file.
-            nft::remove(marks::TABLE)?;
-        }
-        setup::firewall(&(frame.clone() + &update))?;
-        self.frame = frame;
-        let former = std::mem::replace(&mut self.table, nft::table_handle(marks::TABLE)?);
-        let is_whole = self.is_table_whole()?;
-        if !is_whole {
-            // Taken away again meanwhile: `keep` makes it anew.
-            self.table = None;
-        }
-        if !is_own && former.is_some() {
-            tracing::warn!("another program removed the firewall table; made again");
-            self.look_up_names();
-        }
-        Ok(())
-    }
-
-    /// Whether the table is the one that was made last, with its rules.
-    fn is_table_whole(&self) -> anyhow::Result<bool> {
-        Ok(self.table.is_some()
-            && nft::table_handle(marks::TABLE)? == self.table
-            && nft::chain_rules(marks::TABLE, ruleset::ENTRANCE)? > Some(0))
-    }
-
-    /// Fills the sets of a new table.
-    fn look_up_names(&mut self) {
-        self.names = names::Names::new(&self.config.rules);
-        self.names.fill();
-    }
-
-    /// Makes good what other programs took away, such as a network manager the routing rules that it
-    /// does not know. Routes are followed with the interfaces.
-    fn keep(&mut self, changes: &mut Changes) -> anyhow::Result<()> {
-        let rules = self.setup.keep(changes)?;
-        if rules > 0 {
-            tracing::warn!(rules, "another program removed routing rules; set again");
-        }
-        if !self.is_table_whole()? {
-            self.write()?;
-        }
-        Ok(())
-    }
-
     /// Acts on ways that died or came back.
     fn refresh(&mut self) -> anyhow::Result<()> {
         let usable = self.health.usable(&self.members);
@@ -579,34 +515,6 @@ impl Balance {
         }
         self.let_go()?;
         self.publish();
-        Ok(())
-    }
-
-    /// Frees clients from uplinks that have become slow. Where the weight is set it is not for
-    /// measurements to say which those are.
-    fn let_go(&mut self) -> anyhow::Result<()> {
-        let readings = self.gauge.readings(&self.members);
-        let members = self.members.iter().zip(readings).zip(&self.usable);
-        let capacities: Vec<_> = members
-            .filter(|((member, _), usable)| member.weight.is_none() && usable.contains(&true))
-            .map(|((member, reading), _)| {
-                (member.number, reading.known.then_some(reading.capacity))
-            })
-            .collect();
-        let leaving = self.affinity.handle_capacities(self.now(), &capacities);
-        if leaving.is_empty() || self.config.affinity.is_zero() {
-            return Ok(());
-        }
-        for member in self.members.iter().filter(|m| leaving.contains(&m.number)) {
-            tracing::info!(
-                uplink = member.name,
-                "uplink has become slow; clients choose anew"
-            );
-        }
-        if setup::firewall(&ruleset::let_go(&leaving)).is_err() {
-            // Without the table there is nothing to let go; it is made anew.
-            self.write()?;
-        }
         Ok(())
     }
 

@@ -321,6 +321,9 @@ mod tests {
             }
             series
         };
+        let after = |series, found| pause(series, found, true, CapacityProbe::Train);
+        assert_eq!(after(8, 2), FIRST_PAUSE, "some targets answer none");
+        assert_eq!(after(9, 2), METERED_INTERVAL, "none of them does");
         assert!(day(false, CapacityProbe::Train) > 250);
         for (method, bytes) in [
             (CapacityProbe::Train, train::PACKETS * train::PACKET_BYTES),
