@@ -681,7 +681,7 @@ fn connections_that_ended_or_vanished_are_not_followed_any_more() {
 
     let mut world = under_way(Freeze::Custody, 4);
     assert!(world.freezer.custody_bytes() > 0);
-    world.now = world.now + Duration::from_secs(300);
+    world.now += Duration::from_secs(300);
     let opening = Bare {
         seq: 7,
         ack: 0,
