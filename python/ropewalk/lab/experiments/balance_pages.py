@@ -60,15 +60,15 @@ ASSUMPTIONS = (
 )
 
 
-def static_paths() -> tuple[Path, ...]:
+def static_paths(rate_mbit: float = RATE_MBIT) -> tuple[Path, ...]:
     """Two equal uplinks."""
-    link = Link(rate_mbit=RATE_MBIT, delay_ms=DELAY_MS, queue_bytes=QUEUE_BYTES)
+    link = Link(rate_mbit=rate_mbit, delay_ms=DELAY_MS, queue_bytes=QUEUE_BYTES)
     return Path("a", link), Path("b", link)
 
 
-def static_seconds(pages: int, carrier: str) -> float:
+def static_seconds(pages: int, carrier: str, rate_mbit: float = RATE_MBIT) -> float:
     """How long so many pages are expected to take over such uplinks."""
-    rate = RATE_MBIT * (1 if carrier in ("a", "b") else 2)
+    rate = rate_mbit * (1 if carrier in ("a", "b") else 2)
     return max(30.0, pages * (PAGE_MBIT / rate + 1.0))
 
 
@@ -78,16 +78,19 @@ def static_cells(
     protocol: Protocol,
     carriers: tuple[str, ...],
     video: bool = False,
+    lines: str = "",
+    rate_mbit: float = RATE_MBIT,
 ) -> list[Cell]:
-    """Every carrier over two equal uplinks."""
+    """Every carrier over two equal uplinks; `lines` names these in labels."""
     count = QUICK_PAGES if options.quick else PAGES
+    case = protocol + lines
     cases = [
         (
-            (protocol, carrier),
+            (case, carrier),
             Plan(
-                name=f"{experiment}/{protocol}/{carrier}",
-                duration_s=static_seconds(count, carrier),
-                path=static_paths(),
+                name=f"{experiment}/{case}/{carrier}",
+                duration_s=static_seconds(count, carrier, rate_mbit),
+                path=static_paths(rate_mbit),
                 carrier=CARRIERS[carrier],
                 traffic=(Pages(protocol, count, video=video),),
             ),

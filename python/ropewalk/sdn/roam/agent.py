@@ -36,6 +36,8 @@ _EVENT = re.compile(
     r"^(?:<\d>)?AP-STA-(CONNECTED|DISCONNECTED) ([0-9a-fA-F]{2}(?::[0-9a-fA-F]{2}){5})(?: |$)"
 )
 
+_ENDS = b"CTRL-EVENT-TERMINATING"
+
 _log = logging.getLogger(__name__)
 
 
@@ -75,6 +77,7 @@ class Hostapd:
 
     def __init__(self, path: Path) -> None:
         """Raises OSError when hostapd does not answer there."""
+        self._ended = False
         self._directory = tempfile.mkdtemp(prefix="ropewalk-agent-")
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
@@ -93,6 +96,8 @@ class Hostapd:
         Raises:
             OSError: when hostapd is gone.
         """
+        if self._ended:
+            raise OSError("hostapd has ended")
         early, self._early = self._early, []
         if not early:
             self._socket.settimeout(PING_S)
@@ -102,6 +107,7 @@ class Hostapd:
                 self._socket.settimeout(REPLY_S)
                 self._ask(b"PING", b"PONG")
                 return []
+        self._ended = any(_ENDS in datagram for datagram in early)
         return [event for datagram in early if (event := read(datagram))]
 
     def close(self) -> None:
