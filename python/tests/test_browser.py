@@ -182,6 +182,7 @@ def obstacle() -> str:
     return ""
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("protocol", ["http/1.1", "h3"])
 def test_a_real_browser_loads_pages_over_both_uplinks(protocol: Protocol) -> None:
     if why := obstacle():

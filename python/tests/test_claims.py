@@ -9,6 +9,8 @@ import json
 import math
 from pathlib import Path
 
+import pytest
+
 from ropewalk.lab.cli import main
 from ropewalk.lab.experiments import grid
 
@@ -59,6 +61,7 @@ def test_auto_over_simulated_recordings(tmp_path: Path) -> None:
     assert found["7_1 (simulator): connections that broke"] == 0
 
 
+@pytest.mark.real
 def test_auto_in_the_grid_on_the_kernel(tmp_path: Path) -> None:
     only = "^grid/rtt_70/(direct-a|single-a|auto)/tcp-cubic-5/"
     found = measured(tmp_path, "grid", "--kernel", "--seeds", "1", "--jobs", "1", "--only", only)

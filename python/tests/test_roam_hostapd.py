@@ -17,7 +17,10 @@ from test_roam_notices import listening, wait
 from ropewalk.sdn.roam.agent import Agent
 from ropewalk.sdn.roam.events import Notice
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: run `make test` as root")
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root: run `make test` as root"),
+]
 
 STATION = "02:00:00:00:00:01"
 

@@ -25,7 +25,10 @@ from ropewalk.sdn.testbed.machine import Sandbox, run, stop, wait
 from ropewalk.sdn.testbed.roam import MAC, NOTICES_PORT, Bench
 from ropewalk.sdn.testbed.roam_results import LOST
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: run `make test` as root")
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root: run `make test` as root"),
+]
 
 FLOOD_PER_S, FLOOD_S = 20_000, 5
 HANDOVER_S_MAX = 1.0

@@ -29,7 +29,10 @@ from ropewalk.sdn.testbed.machine import (
     wait,
 )
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: run `make test` as root")
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root: run `make test` as root"),
+]
 
 ENDS = {"a": (1, 2), "b": (2, 1)}
 FAR = ("10.99.0.2", "fd99::2")
