@@ -2,12 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use ropewalk_e2e::{Lab, ready, two_links, whole};
-use ropewalk_testbed::LinkSpec;
+use ropewalk_e2e::{Ground, Lab, ready, two_links, whole};
+use ropewalk_testbed::gateway::GatewaySpec;
+use ropewalk_testbed::process::Process;
 use ropewalk_testbed::topology::Cut;
 use ropewalk_testbed::traffic::Direction;
 use ropewalk_testbed::traffic::bulk::{Amount, Bulk, BulkSpec};
 use ropewalk_testbed::traffic::probe::{Probe, ProbeSpec};
+use ropewalk_testbed::{LinkSpec, TopologySpec};
 
 /// Enough for a slow machine.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -196,4 +198,65 @@ fn an_announcement_is_forgotten_in_time_and_can_be_taken_back() {
     }
     let wrong = lab.site.run(&["path", "leaving", "up0", "--for", "0"]);
     assert!(!wrong.unwrap().status.success());
+}
+
+#[test]
+fn a_path_is_left_when_wpa_supplicant_says_that_it_ends() {
+    if !ready() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let control = directory.path().join("control");
+    let site = GatewaySpec {
+        uplinks: format!("include = [\"up*\"]\nwpa_supplicant = {control:?}\n"),
+        ..GatewaySpec::default()
+    };
+    let ground = Ground::new(&TopologySpec::new("supplicant", two_links())).unwrap();
+    let lab = ground.connect(&GatewaySpec::default(), &site).unwrap();
+    let is = |state: &'static str| {
+        lab.site
+            .wait_for(
+                state,
+                PATIENCE,
+                |status: &ropewalk_testbed::gateway::Status| {
+                    let mut paths = status.paths();
+                    paths.any(|path| path.uplink == "up0" && path.state == state)
+                },
+            )
+            .unwrap();
+    };
+    // Its driver for wired links needs no radio; what it says of them is the same.
+    let config = directory.path().join("wpa_supplicant.conf");
+    let text = format!(
+        "ctrl_interface={}\nap_scan=0\nnetwork={{\nkey_mgmt=NONE\n}}\n",
+        control.display()
+    );
+    std::fs::write(&config, text).unwrap();
+    let namespace = lab.topology.site();
+    let mut supplicant = namespace
+        .program("wpa_supplicant")
+        .args(["-D", "wired", "-i", "up0", "-c"])
+        .arg(&config)
+        .start(directory.path(), "wpa_supplicant")
+        .unwrap();
+    let tell = |command: &str| {
+        let cli = namespace.program("wpa_cli").arg("-p").arg(&control);
+        cli.args(["-i", "up0", command]).success(PATIENCE).unwrap();
+    };
+    let listening = Instant::now();
+    let log = || lab.site.process().map(Process::log).unwrap_or_default();
+    while !log().contains("listening to wpa_supplicant") {
+        assert!(listening.elapsed() < PATIENCE, "{}", lab.explain());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    is("up");
+    tell("disconnect");
+    is("leaving");
+    tell("reconnect");
+    is("up");
+    tell("disconnect");
+    is("leaving");
+    // Nobody is left who would take it back.
+    supplicant.stop();
+    is("up");
 }

@@ -1,12 +1,17 @@
 //! `[uplinks]` and `[[uplink]]`: which interfaces become uplinks, and how they are marked.
 
+use std::path::PathBuf;
+
 use ropewalk_transport::CongestionControl;
 
 use super::reader::Section;
-use super::values::INTERFACE_NAME_MAX;
+use super::values::{self, INTERFACE_NAME_MAX};
 
 /// Most uplink rules, patterns and routes.
 pub(super) const RULES_MAX: usize = 64;
+
+/// Where wpa_supplicant has its control sockets, unless told otherwise.
+const SUPPLICANT: &str = "/run/wpa_supplicant";
 
 /// Which interfaces become uplinks, and how they are marked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -17,6 +22,8 @@ pub struct UplinkRules {
     pub exclude: Vec<Pattern>,
     /// Marks; the first rule that matches counts.
     pub marks: Vec<UplinkMark>,
+    /// Directory of wpa_supplicant's control sockets; `None` to listen to none.
+    pub supplicant: Option<PathBuf>,
 }
 
 /// Marks of the uplinks whose name matches.
@@ -83,7 +90,10 @@ impl std::fmt::Display for Pattern {
 
 /// The rules for uplinks: `[uplinks]` and every `[[uplink]]`.
 pub(super) fn read(root: &mut Section<'_>) -> UplinkRules {
-    let uplinks = root.section("uplinks", read_patterns);
+    let uplinks = root.section("uplinks", |uplinks| UplinkRules {
+        supplicant: read_supplicant(uplinks),
+        ..read_patterns(uplinks)
+    });
     let marks = root.sections("uplink", RULES_MAX, read_mark);
     UplinkRules {
         marks: marks.into_iter().flatten().collect(),
@@ -98,7 +108,18 @@ pub(super) fn read_patterns(uplinks: &mut Section<'_>) -> UplinkRules {
         include: include.unwrap_or_default(),
         exclude: exclude.unwrap_or_default(),
         marks: Vec::new(),
+        supplicant: None,
     }
+}
+
+fn read_supplicant(uplinks: &mut Section<'_>) -> Option<PathBuf> {
+    let parse = |text: &str| match text {
+        "" => Ok(None),
+        _ => values::parse_path(text).map(Some),
+    };
+    uplinks
+        .text("wpa_supplicant", "\"/run/wpa_supplicant\"", parse)
+        .unwrap_or_else(|| Some(PathBuf::from(SUPPLICANT)))
 }
 
 /// Most that may be configured, MiB per hour.

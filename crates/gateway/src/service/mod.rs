@@ -18,6 +18,7 @@ pub mod uplinks;
 mod hub;
 mod relay;
 mod site;
+mod supplicant;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

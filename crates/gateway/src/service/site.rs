@@ -5,6 +5,7 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -19,6 +20,7 @@ use super::api::Reload;
 use super::balance::Turn;
 use super::direct::Direct;
 use super::state::Changes;
+use super::supplicant::{COUNTS, Sign, Supplicants};
 use super::uplinks::{changes, select, unmatched};
 use super::{
     ApiSocket, Asked, Commands, Engine, Prepared, Signals, engine_settings, event_channel, network,
@@ -27,7 +29,7 @@ use super::{
 use crate::config::uplinks::UplinkRules;
 use crate::config::values::HostPort;
 use crate::config::{self, SiteConfig};
-use crate::engine::control::{Command, Uplink};
+use crate::engine::control::{Command, PathUse, Uplink};
 use crate::engine::settings::{EngineEvent, HubAddresses, SiteSettings};
 use crate::engine::start_site;
 
@@ -47,6 +49,7 @@ pub(super) struct Site {
     reloads: mpsc::Receiver<()>,
     interfaces: watch::Receiver<Vec<Interface>>,
     _watching: Watch,
+    supplicants: Supplicants,
     uplinks: Vec<Uplink>,
     /// Patterns of `include` that were told to match nothing.
     unmatched: Vec<String>,
@@ -152,6 +155,7 @@ impl Site {
             reloads,
             interfaces,
             _watching: watching,
+            supplicants: Supplicants::new(),
             uplinks: Vec::new(),
             unmatched: Vec::new(),
             assigned: Vec::new(),
@@ -218,6 +222,7 @@ impl Site {
                     changed.context("following the network interfaces ended")?;
                     self.follow_uplinks(machine);
                 }
+                (uplink, sign) = self.supplicants.next() => self.heed(uplink, sign),
                 Some(()) = self.reloads.recv() => self.follow_uplinks(machine),
                 turn = next_turn(&mut self.direct) => {
                     if let Some(direct) = &mut self.direct {
@@ -352,10 +357,27 @@ impl Site {
         for uplink in &uplinks {
             network::loosen_reverse_path(machine, &uplink.name);
         }
+        let names = uplinks.iter().map(|uplink| uplink.name.as_str());
+        self.supplicants.follow(rules.supplicant.as_deref(), names);
         if uplinks != self.uplinks {
             self.engine.send(Command::Uplinks(uplinks.clone()));
             self.uplinks = uplinks;
         }
+    }
+
+    /// Does what `ropewalk path leaving` and `returning` do.
+    fn heed(&self, uplink: String, sign: Sign) {
+        let wanted = match sign {
+            Sign::Ends => PathUse::Leaving(Some(COUNTS)),
+            Sign::Back => PathUse::Returning,
+        };
+        // A path that is not up has nothing to leave: nobody waits for that answer.
+        let (reply, _) = sync_channel(1);
+        self.engine.send(Command::SetPath {
+            uplink,
+            wanted,
+            reply,
+        });
     }
 
     /// Whether the hub's addresses changed.
