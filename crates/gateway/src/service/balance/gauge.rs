@@ -7,8 +7,7 @@ use ropewalk_core::balance::capacity::{self, Capacity, Sample};
 use ropewalk_io::counters::{self, Bytes};
 use ropewalk_types::{Instant, Rate};
 
-use super::members::Member;
-use super::survey::Line;
+use super::members::{Line, Member};
 
 /// Round trips of an interval that are kept.
 const ROUND_TRIPS_MAX: usize = 32;

@@ -222,6 +222,32 @@ fn member(number: u8, uplink: &Uplink, interface: &Interface, config: &BalanceCo
 /// Rank of the first uplink that no mark mentions.
 const UNMARKED: u32 = 1_000;
 
+/// What tells one line from another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line {
+    name: String,
+    /// Index of the interface and ways out. None where bytes cost: a modem that dials again and again is
+    /// not to be probed anew each time.
+    rest: Option<(u32, [Option<Way>; 2])>,
+}
+
+impl Line {
+    /// The line that an uplink is now.
+    #[must_use]
+    pub fn of(member: &Member) -> Self {
+        Self {
+            name: member.name.clone(),
+            rest: (!member.metered).then_some((member.ifindex, member.ways)),
+        }
+    }
+
+    /// Whether its bytes cost.
+    #[must_use]
+    pub const fn is_metered(&self) -> bool {
+        self.rest.is_none()
+    }
+}
+
 #[cfg(test)]
 pub mod tests {
     use super::*;

@@ -24,6 +24,7 @@ mod split;
 pub mod status;
 mod survey;
 mod table;
+mod text;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

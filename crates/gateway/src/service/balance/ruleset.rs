@@ -18,12 +18,12 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use ropewalk_core::balance::{SLOTS, UPLINKS_MAX};
-use ropewalk_core::protect::Ports;
 
 use super::marks::{BALANCED, KEY_MASK, OWN, TABLE, key};
 use super::members::{FAMILIES, Family, Member};
 use super::probe::WayId;
 use super::split::Split;
+use super::text::{Chain, port_list, set};
 use crate::config::balance::Rule;
 
 /// Most pairs of client and site that are remembered per uplink and family.
@@ -211,9 +211,6 @@ fn declare_sets(out: &mut String, view: &View<'_>) {
         }
     }
 }
-
-/// Name, hook and rules of a chain. A chain comes behind those that it leads to.
-pub type Chain = (String, &'static str, Vec<String>);
 
 fn chains(view: &View<'_>) -> Vec<Chain> {
     let mut lost = vec![
@@ -502,23 +499,6 @@ fn shared_conditions(rule: &Rule, ip: &str) -> String {
         line += &format!(" socket cgroupv2 level {level} \"{path}\"");
     }
     line
-}
-
-/// Ports as a set; `None` when there are none.
-pub fn port_list(ports: &[Ports]) -> Option<String> {
-    set(ports.iter().map(|ports| {
-        if ports.start() == ports.end() {
-            ports.start().to_string()
-        } else {
-            format!("{}-{}", ports.start(), ports.end())
-        }
-    }))
-}
-
-/// Items as a set; `None` when there are none.
-pub fn set(items: impl Iterator<Item = String>) -> Option<String> {
-    let items: Vec<String> = items.collect();
-    (!items.is_empty()).then(|| format!("{{ {} }}", items.join(", ")))
 }
 
 /// Client and site: servers of one site are seldom farther apart than a /24, or a /48.

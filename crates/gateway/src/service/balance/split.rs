@@ -17,8 +17,8 @@ use ropewalk_types::WITH_PORTS;
 use super::Balance;
 use super::marks::{FROM_TUNNEL, KEY_MASK, TABLE, TUNNEL_AUTO, TUNNEL_ONLY};
 use super::members::{FAMILIES, Family};
-use super::ruleset::{Chain, port_list, set};
 use super::sever;
+use super::text::{Chain, port_list, set};
 use crate::config::class::Via;
 use crate::config::direct::Direct;
 

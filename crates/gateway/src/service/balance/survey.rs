@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 use super::gauge::Reading;
 use super::health::Health;
 use super::marks::{self, OWN};
-use super::members::{FAMILIES, Family, Member, Way};
+use super::members::{FAMILIES, Family, Line, Member};
 use crate::config::balance::{CapacityProbe, ProbeConfig};
 
 /// How often an uplink is probed that has been: 7 MB a day in each direction, if it is always idle.
@@ -78,30 +78,6 @@ impl Surveyed {
             self.estimates.push(rate);
         }
         self.due = now + pause(self.series, self.found, self.line.is_metered(), method);
-    }
-}
-
-/// What tells one line from another.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Line {
-    name: String,
-    /// Index of the interface and ways out. None where bytes cost: a modem that dials again and again is
-    /// not to be probed anew each time.
-    rest: Option<(u32, [Option<Way>; 2])>,
-}
-
-impl Line {
-    /// The line that an uplink is now.
-    #[must_use]
-    pub fn of(member: &Member) -> Self {
-        Self {
-            name: member.name.clone(),
-            rest: (!member.metered).then_some((member.ifindex, member.ways)),
-        }
-    }
-
-    const fn is_metered(&self) -> bool {
-        self.rest.is_none()
     }
 }
 
