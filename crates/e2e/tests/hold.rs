@@ -254,9 +254,15 @@ fn a_path_is_left_when_wpa_supplicant_says_that_it_ends() {
     is("leaving");
     tell("reconnect");
     is("up");
+    // What the user says, it does not take back.
+    let told = lab.site.run(&["path", "leaving", "up0"]).unwrap();
+    assert!(told.status.success(), "{told:?}");
     tell("disconnect");
+    tell("reconnect");
+    std::thread::sleep(Duration::from_millis(500));
     is("leaving");
-    // Nobody is left who would take it back.
-    supplicant.stop();
+    let told = lab.site.run(&["path", "returning", "up0"]).unwrap();
+    assert!(told.status.success(), "{told:?}");
     is("up");
+    assert!(supplicant.is_running());
 }

@@ -313,7 +313,8 @@ const UPLINKS: &str = "[uplinks]
 # hub, except other VPNs. An interface that is named here is used in any case.
 # include = [\"eth*\", \"wlan0\", \"wwan?\"]  # example
 # exclude = [\"docker*\"]  # example; none by default
-# Where wpa_supplicant has its control sockets: it says when Wi-Fi is about to end. \"\" for nowhere.
+# Where wpa_supplicant has its control sockets: it says when Wi-Fi is about to end, and the uplink is
+# then left for 10 seconds at most. \"\" for nowhere.
 # wpa_supplicant = \"/run/wpa_supplicant\"
 
 # Marks of uplinks; the first entry that matches an interface counts. An example:

@@ -12,6 +12,8 @@ pub(super) const RULES_MAX: usize = 64;
 
 /// Where wpa_supplicant has its control sockets, unless told otherwise.
 const SUPPLICANT: &str = "/run/wpa_supplicant";
+/// Longest path of a directory whose sockets' addresses fit, with `/` and the name of an interface.
+const SUPPLICANT_MAX: usize = 107 - 1 - INTERFACE_NAME_MAX;
 
 /// Which interfaces become uplinks, and how they are marked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -115,6 +117,7 @@ pub(super) fn read_patterns(uplinks: &mut Section<'_>) -> UplinkRules {
 fn read_supplicant(uplinks: &mut Section<'_>) -> Option<PathBuf> {
     let parse = |text: &str| match text {
         "" => Ok(None),
+        _ if text.len() > SUPPLICANT_MAX => Err(format!("{text:?} is too long for sockets in it")),
         _ => values::parse_path(text).map(Some),
     };
     uplinks

@@ -60,6 +60,8 @@ pub enum PathUse {
     Leaving(Option<Duration>),
     /// It will not end after all, or is back.
     Returning,
+    /// Signs say that it will end, and count for so long, or that it will not. What the user said holds beside.
+    Foretold(Option<Duration>),
 }
 
 /// A request to the engine.

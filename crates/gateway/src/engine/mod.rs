@@ -61,7 +61,7 @@ fn udp_payload_max_here() -> u16 {
 }
 
 /// A random number of the system.
-fn random_u64() -> anyhow::Result<u64> {
+pub(crate) fn random_u64() -> anyhow::Result<u64> {
     let mut bytes = [0; 8];
     aws_lc_rs::rand::fill(&mut bytes)
         .map_err(|_| anyhow::anyhow!("the system gives no random numbers"))?;

@@ -365,12 +365,16 @@ impl Site {
         }
     }
 
-    /// Does what `ropewalk path leaving` and `returning` do.
+    /// Leaves an uplink that is about to end, or uses it again.
     fn heed(&self, uplink: String, sign: Sign) {
-        let wanted = match sign {
-            Sign::Ends => PathUse::Leaving(Some(COUNTS)),
-            Sign::Back => PathUse::Returning,
-        };
+        // What was said before an uplink went away, or by a listener of before.
+        if !self.uplinks.iter().any(|known| known.name == uplink) {
+            return;
+        }
+        let wanted = PathUse::Foretold(match sign {
+            Sign::Ends => Some(COUNTS),
+            Sign::Back => None,
+        });
         // A path that is not up has nothing to leave: nobody waits for that answer.
         let (reply, _) = sync_channel(1);
         self.engine.send(Command::SetPath {

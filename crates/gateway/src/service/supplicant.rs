@@ -8,14 +8,16 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::SocketAddr;
+use std::os::unix::net::{SocketAddr, UnixDatagram as StdDatagram};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tokio::net::UnixDatagram;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::engine::random_u64;
 
 /// How soon a socket that is not there is looked for again.
 const RETRY: Duration = Duration::from_secs(2);
@@ -27,6 +29,10 @@ pub(super) const COUNTS: Duration = Duration::from_secs(10);
 /// Signal, dBm, at which frames arrive at the lowest rates if at all. Events say so only where
 /// wpa_supplicant watches the signal for reasons of its own (`bgscan`).
 const WEAK_DBM: i32 = -85;
+/// And at which it is not weak any more.
+const GOOD_DBM: i32 = -80;
+/// How often the same sign is passed on.
+const RENEW: Duration = Duration::from_secs(1);
 const MESSAGE_MAX: usize = 4_096;
 /// Signs that may wait.
 const SIGNS_MAX: usize = 64;
@@ -101,70 +107,112 @@ impl Drop for Supplicants {
 }
 
 async fn listen(path: PathBuf, name: String, signs: mpsc::Sender<(String, Sign)>) {
+    let socket = path.display();
+    let mut told = None;
     loop {
-        if let Ok(socket) = attach(&path, &name).await {
-            tracing::info!(socket = %path.display(), "listening to wpa_supplicant");
-            let mut ends = false;
-            let ended = loop {
-                match message(&socket).await {
-                    Ok(Some(text)) => {
-                        let Some(sign) = read(&text) else { continue };
-                        ends = sign == Sign::Ends;
-                        tracing::debug!(uplink = name, ?sign, text, "wpa_supplicant");
-                        if signs.send((name.clone(), sign)).await.is_err() {
-                            return;
-                        }
-                    }
-                    Ok(None) => {}
-                    Err(error) => break error,
+        match attach(&path, &name).await {
+            Ok(attached) => {
+                tracing::info!(%socket, "listening to wpa_supplicant");
+                told = None;
+                match pass_on(&attached, &name, &signs).await {
+                    // What it said last counts as long as it would have.
+                    Err(error) => tracing::info!(%socket, %error, "wpa_supplicant is gone"),
+                    Ok(()) => return,
                 }
-            };
-            tracing::info!(socket = %path.display(), %ended, "wpa_supplicant is gone");
-            // Nobody is left to take back what was said last.
-            if ends && signs.send((name.clone(), Sign::Back)).await.is_err() {
-                return;
+            }
+            // Most uplinks have none.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => {
+                if told.replace(error.kind()) != Some(error.kind()) {
+                    tracing::info!(%socket, %error, "cannot listen to wpa_supplicant");
+                }
             }
         }
         sleep(RETRY).await;
     }
 }
 
+/// Passes on what is said until nobody wants it any more.
+///
+/// # Errors
+/// wpa_supplicant is gone.
+async fn pass_on(
+    socket: &UnixDatagram,
+    name: &str,
+    signs: &mpsc::Sender<(String, Sign)>,
+) -> io::Result<()> {
+    let mut signal = Signal::default();
+    let mut last: Option<(Sign, Instant)> = None;
+    let mut asked = false;
+    loop {
+        let text = match timeout(if asked { ANSWER } else { SILENCE }, receive(socket)).await {
+            Ok(text) => text?,
+            Err(_) if asked => {
+                let problem = "no answer to PING";
+                return Err(io::Error::new(io::ErrorKind::TimedOut, problem));
+            }
+            Err(_) => {
+                socket.send(b"PING").await?;
+                asked = true;
+                continue;
+            }
+        };
+        asked = false;
+        let said = read(&text);
+        if said == Some(Said::Terminating) {
+            return Err(io::Error::other("it has ended"));
+        }
+        let Some(sign) = said.and_then(|said| signal.sign(said)) else {
+            continue;
+        };
+        // The same again and again renews what is known, but not more often than need be.
+        let now = Instant::now();
+        if last.is_some_and(|(known, at)| known == sign && now < at + RENEW) {
+            continue;
+        }
+        if last.is_none_or(|(known, _)| known != sign) {
+            tracing::info!(
+                uplink = name,
+                ends = sign == Sign::Ends,
+                text,
+                "wpa_supplicant"
+            );
+        }
+        last = Some((sign, now));
+        if signs.send((name.to_owned(), sign)).await.is_err() {
+            return Ok(());
+        }
+    }
+}
+
 /// Attaches to a control socket. An abstract name of its own leaves no file behind, whatever happens.
 async fn attach(path: &Path, name: &str) -> io::Result<UnixDatagram> {
-    let own = format!("ropewalk-{}-{name}", std::process::id());
-    let socket =
-        std::os::unix::net::UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(own)?)?;
+    let socket = bind(name)?;
     socket.connect(path)?;
     socket.set_nonblocking(true)?;
     let socket = UnixDatagram::from_std(socket)?;
-    ask(&socket, "ATTACH", "OK").await?;
-    Ok(socket)
-}
-
-/// Asks, and lets events pass that come before the answer.
-async fn ask(socket: &UnixDatagram, question: &str, answer: &str) -> io::Result<()> {
-    socket.send(question.as_bytes()).await?;
+    socket.send(b"ATTACH").await?;
     let answered = async {
-        while receive(socket).await?.trim() != answer {}
+        while receive(&socket).await?.trim() != "OK" {}
         Ok(())
     };
     timeout(ANSWER, answered).await.unwrap_or_else(|_| {
-        let problem = format!("no answer to {question}");
+        let problem = "no answer to ATTACH: is it in another network namespace?";
         Err(io::Error::new(io::ErrorKind::TimedOut, problem))
-    })
+    })?;
+    Ok(socket)
 }
 
-/// The next message; `None` when there was none for long.
-async fn message(socket: &UnixDatagram) -> io::Result<Option<String>> {
-    match timeout(SILENCE, receive(socket)).await {
-        Ok(text) => {
-            let text = text?;
-            if event(&text).starts_with("CTRL-EVENT-TERMINATING") {
-                return Err(io::Error::other("it has ended"));
-            }
-            Ok(Some(text))
+/// The same name each time, by which wpa_supplicant knows who is there already; another one where that is taken.
+fn bind(name: &str) -> io::Result<StdDatagram> {
+    let own = format!("ropewalk-{}-{name}", std::process::id());
+    let bind = |name: &str| StdDatagram::bind_addr(&SocketAddr::from_abstract_name(name)?);
+    match bind(&own) {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            let random = random_u64().map_err(io::Error::other)?;
+            bind(&format!("{own}-{random:x}"))
         }
-        Err(_) => ask(socket, "PING", "PONG").await.map(|()| None),
+        bound => bound,
     }
 }
 
@@ -174,14 +222,18 @@ async fn receive(socket: &UnixDatagram) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes[..length]).into_owned())
 }
 
-/// A message without its level, such as `<3>`.
-fn event(text: &str) -> &str {
-    let behind = text.strip_prefix('<').and_then(|rest| rest.split_once('>'));
-    behind.map_or(text, |(_, event)| event)
+/// What wpa_supplicant says, as far as it matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Said {
+    Ending,
+    Connected,
+    /// dBm.
+    Signal(i32),
+    Terminating,
 }
 
-/// What a message of wpa_supplicant means for the uplink; `None` when nothing.
-fn read(text: &str) -> Option<Sign> {
+/// Reads a message, such as `<3>CTRL-EVENT-CONNECTED …`; `None` when it does not matter.
+fn read(text: &str) -> Option<Said> {
     const ENDING: [&str; 5] = [
         "CTRL-EVENT-DISCONNECTED",
         "CTRL-EVENT-BEACON-LOSS",
@@ -190,19 +242,49 @@ fn read(text: &str) -> Option<Sign> {
         "Trying to authenticate with",
         "Trying to associate with",
     ];
-    let event = event(text);
+    let behind = text.strip_prefix('<').and_then(|rest| rest.split_once('>'));
+    let event = behind.map_or(text, |(_, event)| event);
+    if event.starts_with("CTRL-EVENT-TERMINATING") {
+        return Some(Said::Terminating);
+    }
     if event.starts_with("CTRL-EVENT-CONNECTED") {
-        return Some(Sign::Back);
+        return Some(Said::Connected);
     }
     if ENDING.iter().any(|sign| event.starts_with(sign)) {
-        return Some(Sign::Ends);
+        return Some(Said::Ending);
     }
     let values = event.strip_prefix("CTRL-EVENT-SIGNAL-CHANGE")?;
-    let signal = values
-        .split_whitespace()
-        .find_map(|word| word.strip_prefix("signal="));
-    let weak = signal?.parse::<i32>().ok()? <= WEAK_DBM;
-    Some(if weak { Sign::Ends } else { Sign::Back })
+    let mut words = values.split_whitespace();
+    let signal = words.find_map(|word| word.strip_prefix("signal="))?;
+    // It writes something else for a strength that it does not know.
+    let known = |dbm: &i32| (-120..=0).contains(dbm);
+    signal.parse().ok().filter(known).map(Said::Signal)
+}
+
+/// Whether the signal was told to be weak; a good one takes back only that.
+#[derive(Debug, Default)]
+struct Signal {
+    weak: bool,
+}
+
+impl Signal {
+    fn sign(&mut self, said: Said) -> Option<Sign> {
+        match said {
+            Said::Ending => Some(Sign::Ends),
+            Said::Connected => {
+                self.weak = false;
+                Some(Sign::Back)
+            }
+            Said::Signal(dbm) if dbm <= WEAK_DBM => {
+                self.weak = true;
+                Some(Sign::Ends)
+            }
+            Said::Signal(dbm) if dbm >= GOOD_DBM && std::mem::take(&mut self.weak) => {
+                Some(Sign::Back)
+            }
+            Said::Signal(_) | Said::Terminating => None,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -210,60 +292,78 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_ends_an_uplink_or_brings_it_back_is_a_sign() {
-        for (text, sign) in [
+    fn only_what_ends_an_uplink_or_brings_it_back_is_read() {
+        for (text, said) in [
             (
                 "<3>CTRL-EVENT-DISCONNECTED bssid=02:00:00:00:00:01 reason=3",
-                Some(Sign::Ends),
+                Some(Said::Ending),
             ),
-            ("<3>CTRL-EVENT-BEACON-LOSS ", Some(Sign::Ends)),
+            ("<3>CTRL-EVENT-BEACON-LOSS ", Some(Said::Ending)),
             (
-                "<3>SME: Trying to authenticate with 02:00:00:00:00:02 (SSID='x' freq=2412 MHz)",
-                Some(Sign::Ends),
-            ),
-            (
-                "<3>CTRL-EVENT-CONNECTED - Connection to 02:00:00:00:00:02 completed",
-                Some(Sign::Back),
+                "<3>SME: Trying to authenticate with 02:00:00:00:00:02 (SSID='x')",
+                Some(Said::Ending),
             ),
             (
-                "<3>CTRL-EVENT-SIGNAL-CHANGE above=0 signal=-88 noise=9999 txrate=6000",
-                Some(Sign::Ends),
+                "<3>CTRL-EVENT-CONNECTED - Connection to 02:00:00:00:00:02",
+                Some(Said::Connected),
             ),
             (
-                "<3>CTRL-EVENT-SIGNAL-CHANGE above=0 signal=-71 noise=9999 txrate=54000",
-                Some(Sign::Back),
+                "<3>CTRL-EVENT-SIGNAL-CHANGE above=0 signal=-88 noise=9999",
+                Some(Said::Signal(-88)),
+            ),
+            (
+                "<3>CTRL-EVENT-SIGNAL-CHANGE above=0 signal=-9999 noise=9999",
+                None,
             ),
             ("<3>CTRL-EVENT-SIGNAL-CHANGE above=0 noise=9999", None),
             ("<3>CTRL-EVENT-SIGNAL-CHANGE signal=x", None),
+            ("<3>CTRL-EVENT-TERMINATING ", Some(Said::Terminating)),
+            ("<3>WPS-ENROLLEE-SEEN [CTRL-EVENT-TERMINATING]", None),
             ("<3>CTRL-EVENT-SCAN-RESULTS ", None),
-            ("CTRL-EVENT-DISCONNECTED", Some(Sign::Ends)),
+            ("CTRL-EVENT-DISCONNECTED", Some(Said::Ending)),
             ("<3", None),
             ("", None),
         ] {
-            assert_eq!(read(text), sign, "{text}");
+            assert_eq!(read(text), said, "{text}");
         }
     }
 
-    /// Plays wpa_supplicant: answers, says one thing, and ends.
-    fn play(socket: &std::os::unix::net::UnixDatagram, said: &str) {
+    #[test]
+    fn a_good_signal_takes_back_only_that_it_was_weak() {
+        let mut signal = Signal::default();
+        assert_eq!(signal.sign(Said::Ending), Some(Sign::Ends));
+        assert_eq!(signal.sign(Said::Signal(-60)), None);
+        assert_eq!(signal.sign(Said::Connected), Some(Sign::Back));
+        assert_eq!(signal.sign(Said::Signal(-86)), Some(Sign::Ends));
+        assert_eq!(signal.sign(Said::Signal(-83)), None);
+        assert_eq!(signal.sign(Said::Signal(-79)), Some(Sign::Back));
+        assert_eq!(signal.sign(Said::Signal(-79)), None);
+    }
+
+    /// Plays wpa_supplicant: answers, says these, and ends.
+    fn play(socket: &StdDatagram, said: &[&str]) {
         let mut bytes = [0; 64];
         let (length, peer) = socket.recv_from(&mut bytes).unwrap();
         assert_eq!(&bytes[..length], b"ATTACH");
-        for text in ["<2>early", "OK\n", said, "<3>CTRL-EVENT-TERMINATING "] {
+        let ends = ["<3>CTRL-EVENT-TERMINATING "];
+        for text in ["<2>early", "OK\n"].iter().chain(said).chain(&ends) {
             socket.send_to_addr(text.as_bytes(), &peer).unwrap();
         }
     }
 
     #[tokio::test]
-    async fn what_was_said_last_does_not_outlive_who_said_it_and_who_comes_back_is_heard() {
+    async fn every_sign_is_heard_once_and_who_comes_back_is_heard_again() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("wlan0");
         let mut supplicants = Supplicants::new();
         supplicants.follow(Some(directory.path()), ["wlan0"].into_iter());
+        let loss = "<3>CTRL-EVENT-BEACON-LOSS ";
         for _ in 0..2 {
-            let socket = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+            let socket = StdDatagram::bind(&path).unwrap();
             socket.set_read_timeout(Some(RETRY * 3)).unwrap();
-            let player = std::thread::spawn(move || play(&socket, "<3>CTRL-EVENT-BEACON-LOSS "));
+            let player = std::thread::spawn(move || {
+                play(&socket, &[loss, loss, "<3>CTRL-EVENT-CONNECTED "]);
+            });
             assert_eq!(supplicants.next().await, ("wlan0".into(), Sign::Ends));
             assert_eq!(supplicants.next().await, ("wlan0".into(), Sign::Back));
             player.join().unwrap();

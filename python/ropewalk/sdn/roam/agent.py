@@ -36,7 +36,7 @@ _EVENT = re.compile(
     r"^(?:<\d>)?AP-STA-(CONNECTED|DISCONNECTED) ([0-9a-fA-F]{2}(?::[0-9a-fA-F]{2}){5})(?: |$)"
 )
 
-_ENDS = b"CTRL-EVENT-TERMINATING"
+_ENDS = re.compile(rb"^(?:<\d>)?CTRL-EVENT-TERMINATING")
 
 _log = logging.getLogger(__name__)
 
@@ -107,7 +107,7 @@ class Hostapd:
                 self._socket.settimeout(REPLY_S)
                 self._ask(b"PING", b"PONG")
                 return []
-        self._ended = any(_ENDS in datagram for datagram in early)
+        self._ended = any(_ENDS.match(datagram) for datagram in early)
         return [event for datagram in early if (event := read(datagram))]
 
     def close(self) -> None:
@@ -173,6 +173,7 @@ class Agent:
                 _log.warning("%s: %s", self._control, error)
             finally:
                 hostapd.close()
+            self._stopped.wait(RETRY_S)
 
     def stop(self) -> None:
         """Ends `run`, at the latest after `PING_S`."""

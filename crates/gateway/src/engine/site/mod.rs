@@ -6,6 +6,7 @@
 //! introduced with `Hello`, repeated until the hub's `Welcome`.
 
 mod attempts;
+mod leaving;
 mod path;
 
 use std::net::IpAddr;
@@ -25,6 +26,7 @@ use crate::engine::peer::Peer;
 use crate::engine::settings::{EngineEvent, SiteSettings};
 use crate::engine::{random_u64, scheduler_from_number, scheduler_number};
 use crate::status::{PathStatus, Status};
+use leaving::Leaving;
 use path::SitePath;
 
 /// How often silence, attempts and unanswered messages are looked at.
@@ -281,20 +283,32 @@ impl Site {
         };
         #[expect(clippy::cast_possible_truncation, reason = "PATHS_MAX is 16")]
         let id = PathId(index as u8);
-        if let PathUse::Leaving(longest) = wanted {
-            if self.peer.tunnel.path_state(id) != Some(PathState::Up) {
-                return Err(format!(
-                    "the path over {uplink} is not up: there is nothing to leave"
-                ));
-            }
-            self.peer.tunnel.set_leaving(id, true);
-            if let Some(path) = &mut self.paths[index] {
-                path.leaving_until = longest.map(|longest| now + longest);
-            }
-            return Ok(());
+        let ends = matches!(wanted, PathUse::Leaving(_) | PathUse::Foretold(Some(_)));
+        if ends && self.peer.tunnel.path_state(id) != Some(PathState::Up) {
+            return Err(format!(
+                "the path over {uplink} is not up: there is nothing to leave"
+            ));
         }
-        self.peer.tunnel.set_leaving(id, false);
-        if wanted == PathUse::Returning {
+        if let Some(path) = &mut self.paths[index] {
+            // Nothing that was said counts any more once it has gone and come back.
+            if !self.peer.tunnel.is_leaving(id) {
+                path.leaving = Leaving::default();
+            }
+            match wanted {
+                PathUse::Leaving(longest) => {
+                    let until = longest.map_or(Instant::FAR_FUTURE, |longest| now + longest);
+                    path.leaving.tell(until);
+                }
+                PathUse::Foretold(longest) => {
+                    path.leaving.foretell(longest.map(|longest| now + longest));
+                }
+                PathUse::Returning | PathUse::Enabled | PathUse::Disabled => {
+                    path.leaving = Leaving::default();
+                }
+            }
+            self.peer.tunnel.set_leaving(id, path.leaving.counts(now));
+        }
+        if !matches!(wanted, PathUse::Enabled | PathUse::Disabled) {
             return Ok(());
         }
         self.disabled.retain(|name| name != uplink);
@@ -488,7 +502,8 @@ impl Role for Site {
         }
         for id in self.ids() {
             let path = self.paths[id.index()].as_mut();
-            if path.is_some_and(|path| path.leaving_until.take_if(|at| *at <= now).is_some()) {
+            if self.peer.tunnel.is_leaving(id) && path.is_some_and(|path| !path.leaving.counts(now))
+            {
                 self.peer.tunnel.set_leaving(id, false);
             }
             self.tend(now, fabric, id);

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use ropewalk_core::path::PathConfig;
 use ropewalk_types::Instant;
 
+use super::leaving::Leaving;
 use crate::engine::control::Uplink;
 use crate::engine::fabric::{Fabric, LinkId, SocketId, any_address};
 
@@ -30,8 +31,8 @@ pub(super) struct SitePath {
     pub(super) unanswered: bool,
     pub(super) hello_due: Instant,
     pub(super) next_attempt: Instant,
-    /// Its announced end is not awaited any longer than this.
-    pub(super) leaving_until: Option<Instant>,
+    /// What was said of its end.
+    pub(super) leaving: Leaving,
     /// Since when QUIC has been wanted and not had.
     pub(super) quic_wanted: Option<Instant>,
     /// Which of the hub's addresses to try.
@@ -51,7 +52,7 @@ impl SitePath {
             unanswered: false,
             hello_due: now,
             next_attempt: now,
-            leaving_until: None,
+            leaving: Leaving::default(),
             quic_wanted: None,
             address: 0,
             last_error: None,
