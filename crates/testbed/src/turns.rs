@@ -34,11 +34,12 @@ pub fn take(topology: &Topology) -> Result<()> {
     }
     site.ip(&routes)?;
     let (count, marks) = (uplinks.len(), marks.join(", "));
+    // A connection is new until it is answered: further packets of a handshake keep its mark.
     site.nft(&format!(
         "table ip turns {{\n\
            chain mark_new {{\n\
              type route hook output priority mangle;\n\
-             oifname \"up*\" ct state new ct mark set numgen inc mod {count} map {{ {marks} }}\n\
+             oifname \"up*\" ct state new ct mark 0 ct mark set numgen inc mod {count} map {{ {marks} }}\n\
              meta mark set ct mark\n\
            }}\n\
            chain translate {{\n\
