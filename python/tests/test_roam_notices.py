@@ -55,6 +55,18 @@ def test_notice_arrives_and_a_wrong_one_is_refused_by_reason() -> None:
         assert server.malformed == 1
 
 
+@pytest.mark.parametrize("answer", ["5", "[]", "[" * 10_000, "no JSON"])
+def test_what_is_no_controllers_answer_is_a_value_error(answer: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        client = Client(("127.0.0.1", server.getsockname()[1]))
+        peer, _ = server.accept()
+        with peer:
+            peer.sendall(f"{answer}\n".encode())
+            with pytest.raises(ValueError):
+                client.tell(NOTICE)
+        client.close()
+
+
 def test_line_without_end_closes_the_connection() -> None:
     with listening([]) as server, socket.create_connection(("127.0.0.1", server.port)) as client:
         client.settimeout(5)

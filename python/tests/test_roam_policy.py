@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from roam_parts import HOST_MAC, MAC, Network, configuration, data_frame, sequences
 
-from ropewalk.sdn import events
+from ropewalk.sdn import api, events
 from ropewalk.sdn.openflow.program import (
     CONTROLLER,
     IN_PORT,
@@ -22,6 +22,7 @@ from ropewalk.sdn.roam import config, frames, policy, program, topology
 from ropewalk.sdn.roam.buffers import Buffers
 from ropewalk.sdn.roam.config import Bounds, Link
 from ropewalk.sdn.roam.events import At, Notice
+from ropewalk.sdn.roam.state import report
 
 
 @pytest.fixture
@@ -353,3 +354,11 @@ def test_wrong_configurations_name_place_and_remedy(tmp_path: Path) -> None:
     ):
         assert part in str(caught.value)
     assert "did you mean new_per_s?" in str(caught.value)
+
+
+def test_metrics_tell_stations_and_counters(network: Network) -> None:
+    network.leave("ap1")
+    text = api.metrics(report(network.state, 0.0))
+    assert "# TYPE ropewalk_sdn_stations gauge\nropewalk_sdn_stations 2\n" in text
+    assert "ropewalk_sdn_stations_away 1\n" in text
+    assert "# TYPE ropewalk_sdn_left_total counter\nropewalk_sdn_left_total 1\n" in text

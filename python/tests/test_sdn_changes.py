@@ -81,9 +81,42 @@ def test_what_cannot_be_undone_stays_listed_with_a_remedy(tmp_path: Path) -> Non
     assert [change.command for change in record.undo] == [("false",)]
 
 
-def test_a_damaged_list_is_told(tmp_path: Path) -> None:
+def test_a_switch_whose_database_is_away_stays_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = "database connection failed (No such file or directory)"
+    program = tmp_path / "ovs-vsctl"
+    program.write_text(f"#!/bin/sh\necho 'ovs-vsctl: unix:db.sock: {said}' >&2\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     state = tmp_path / "state.json"
-    state.write_text("{")
+    undo = ("ovs-vsctl", "--if-exists", "del-br", "br0")
+    changes.make(state, "same", [Step(("true",), (undo,), outlives_boot=True)])
+    with pytest.raises(ChangesError, match="database connection failed"):
+        changes.undone(state)
+    record = changes.read(state)
+    assert record is not None
+    assert [row.command for row in record.undo] == [undo]
+
+
+LISTED = """{
+    "complete": true, "boot": "", "fingerprint": "",
+    "undo": [{"command": %s, "outlives_boot": true}]
+}"""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "[" * 100_000,
+        LISTED % "[]",
+        LISTED % r'["a\u0000"]',
+    ],
+)
+def test_a_damaged_list_is_told(tmp_path: Path, text: str) -> None:
+    state = tmp_path / "state.json"
+    state.write_text(text)
     with pytest.raises(ChangesError, match="damaged"):
         changes.read(state)
 

@@ -65,7 +65,8 @@ def ask(path: Path) -> dict[str, Any]:
 def metrics(report: dict[str, Any]) -> str:
     """The report in Prometheus' text format."""
     lines: list[str] = []
-    for name, kind, labels, value in _samples(report):
+    samples = _roaming if report.get("mode") == "roam" else _samples
+    for name, kind, labels, value in samples(report):
         full = f"{_PREFIX}_{name}"
         header = f"# TYPE {full} {kind}"
         if header not in lines:
@@ -96,19 +97,14 @@ def _label(uplink: str) -> str:
     return f'{{uplink="{uplink}"}}'
 
 
-def _roaming(report: dict[str, Any]) -> list[str]:
-    gauges = {
-        "connected": sum(switch["connected"] for switch in report["switches"]),
-        "stations": len(report["stations"]),
-        "stations_away": sum(not station["here"] for station in report["stations"]),
-        "kept_bytes": report["kept_bytes"],
-    }
-    lines = []
-    for kind, values in (("gauge", gauges), ("counter", report["counters"])):
-        for name, value in values.items():
-            full = f"{_PREFIX}_{name}" + ("_total" if kind == "counter" else "")
-            lines += [f"# TYPE {full} {kind}", f"{full} {value}"]
-    return lines
+def _roaming(report: dict[str, Any]) -> Iterator[tuple[str, str, str, float]]:
+    stations = report["stations"]
+    yield "connected", "gauge", "", sum(switch["connected"] for switch in report["switches"])
+    yield "stations", "gauge", "", len(stations)
+    yield "stations_away", "gauge", "", sum(not station["here"] for station in stations)
+    yield "kept_bytes", "gauge", "", report["kept_bytes"]
+    for name, count in report["counters"].items():
+        yield f"{name}_total", "counter", "", count
 
 
 def _get(path: Path, target: str) -> str:

@@ -127,20 +127,22 @@ def _setup(config: AnyConfig, plan_only: bool, only: Sequence[str]) -> int:
     if plan_only:
         print("\n".join(plan.written(modes.steps(config, only))))
         return 0
-    name = modes.bridges(config)
+    name = ", ".join(only) or modes.bridges(config)
     with changes.locked(path):
         record = changes.read(path)
-        fingerprint = modes.fingerprint(config)
-        if record and record.complete:
+        fingerprint = " ".join((modes.fingerprint(config), *sorted(only)))
+        if record and record.complete and changes.is_of_this_boot(record):
             if record.fingerprint != fingerprint:
                 raise changes.ChangesError(
-                    f"{name}: set up by another configuration; run `ropewalk-sdn teardown` first"
+                    f"{name}: this machine is set up by another configuration or for other "
+                    "switches; run `ropewalk-sdn teardown` first"
                 )
             print(f"{name}: set up already")
             return 0
         if record:
             count = changes.undone(path)
-            print(f"undid {count} changes of a setup that was interrupted", file=sys.stderr)
+            why = "before the last start" if record.complete else "that was interrupted"
+            print(f"undid {count} changes of a setup {why}", file=sys.stderr)
         changes.make(path, fingerprint, modes.steps(config, only))
     print(f"{name}: set up; `ropewalk-sdn run` is the controller")
     return 0

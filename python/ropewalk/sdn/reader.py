@@ -36,7 +36,10 @@ def load(path: Path) -> Table:
         raise ConfigError(
             [f"{path}: {error.strerror}; name the file with --config FILE"]
         ) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except RecursionError as error:
+        raise ConfigError([f"{path}: nested too deep; is it the right file?"]) from error
+    # A number of too many digits is a plain ValueError.
+    except ValueError as error:
         raise ConfigError([f"{path}: not TOML: {error}; mend that place"]) from error
 
 

@@ -18,7 +18,9 @@ from pathlib import Path
 from ropewalk.sdn.host.commands import CommandError, run
 
 FILE_BYTES_MAX = 1 << 20
-_GONE = ("Cannot find device", "No such", "does not exist", "no bridge", "Cannot assign requested")
+_GONE = ("Cannot find device", "No such", "does not exist", "Cannot assign requested")
+_GONE_SWITCH = ("no bridge named", "no port named", "no row")
+"""Of the switch's programs only this: a database that is away says `No such file`, too."""
 
 
 class ChangesError(Exception):
@@ -81,16 +83,29 @@ def read(path: Path) -> Record | None:
             raise ChangesError(f"{path} is too large to be a list of changes; remove it")
         value = json.loads(path.read_text())
         undo = tuple(
-            Undo(tuple(map(str, row["command"])), bool(row["outlives_boot"]))
-            for row in value["undo"]
+            Undo(_words(row["command"]), bool(row["outlives_boot"])) for row in value["undo"]
         )
         return Record(bool(value["complete"]), value["boot"], value["fingerprint"], undo)
     except FileNotFoundError:
         return None
-    except (json.JSONDecodeError, KeyError, TypeError, UnicodeDecodeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ChangesError(
             f"{path} is damaged; undo what it lists by hand, and remove it"
         ) from error
+
+
+def _words(command: object) -> tuple[str, ...]:
+    if not isinstance(command, list) or not command:
+        raise TypeError("no command")
+    for word in command:
+        if not isinstance(word, str) or "\0" in word:
+            raise TypeError("no word of a command")
+    return tuple(command)
+
+
+def is_of_this_boot(record: Record) -> bool:
+    """Whether what it lists is there still: a reboot leaves only what the switch's database has."""
+    return record.boot == _boot()
 
 
 def make(path: Path, fingerprint: str, steps: list[Step]) -> None:
@@ -123,7 +138,7 @@ def undone(path: Path) -> int:
     record = read(path)
     if record is None:
         return 0
-    same_boot = record.boot == _boot()
+    same_boot = is_of_this_boot(record)
     left = list(record.undo)
     count = len(left)
     while left:
@@ -140,7 +155,8 @@ def _undo(path: Path, change: Undo) -> None:
     try:
         run(change.command)
     except CommandError as error:
-        if not any(text in str(error) for text in _GONE):
+        switch = any(Path(word).name.startswith("ovs-") for word in change.command)
+        if not any(text in str(error) for text in (_GONE_SWITCH if switch else _GONE)):
             raise ChangesError(
                 f"{error}; mend that and run teardown again, or undo "
                 f"`{shlex.join(change.command)}` by hand and remove {path}"

@@ -132,12 +132,18 @@ class Client:
         Raises:
             OSError: when the controller is gone.
             NoticeError: when it refuses.
+            ValueError: when it does not speak as a controller does.
         """
         self._socket.sendall(written(notice) if notice else b"\n")
         line = self._answers.readline(LINE_BYTES_MAX)
         if not line:
             raise OSError("the controller has closed the connection")
-        answer = json.loads(line)
+        try:
+            answer = json.loads(line)
+        except RecursionError as error:
+            raise ValueError("the controller's answer is nested too deep") from error
+        if not isinstance(answer, dict):
+            raise ValueError("the controller's answer is no object")
         if "error" in answer:
             raise NoticeError(str(answer["error"]))
 
