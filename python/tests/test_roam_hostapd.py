@@ -68,7 +68,8 @@ class Port:
 
     def __exit__(self, *_: object) -> None:
         for program in self._programs:
-            _end(program)
+            program.kill()
+            program.wait(10)
         for name in self.names:
             _ip("netns", "delete", name)
 
