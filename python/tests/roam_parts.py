@@ -1,11 +1,14 @@
 """Parts of the tests of roaming: frames, a configuration, and switches that only remember."""
 
+import contextlib
 import socket
 import struct
+import threading
+from collections import Counter
 from pathlib import Path
 
 from ropewalk.sdn import events
-from ropewalk.sdn.openflow.program import FlowMod, PacketOut, Program, apply
+from ropewalk.sdn.openflow.program import Flow, FlowMod, Output, PacketOut, Program, apply
 from ropewalk.sdn.roam import config, frames, policy, program, state
 from ropewalk.sdn.roam.events import At, Event, Notice, Release
 
@@ -82,8 +85,11 @@ PORTS = {
 }
 
 
+OFPP_TABLE = 0xFFFF_FFF9
+
+
 class Network:
-    """The policy with switches that keep what they are sent."""
+    """The policy with switches that keep what they are sent, and count in table 0."""
 
     def __init__(self, directory: Path, scheme: str = "replay", extra: str = "") -> None:
         self.config = configuration(directory, scheme, extra)
@@ -91,6 +97,9 @@ class Network:
         self.state = policy.begin(self.config)
         self.programs = dict.fromkeys(PORTS, Program())
         self.sent: list[tuple[str, PacketOut]] = []
+        self.counts: Counter[tuple[str, object]] = Counter()
+        self.telling: set[tuple[str, object]] = set()
+        """Flows that are to tell what they have counted when they go."""
         for name in PORTS:
             self.connect(name)
 
@@ -110,17 +119,62 @@ class Network:
         """What packets an event sends."""
         self.state, out = policy.step(self.state, event, self.now)
         packets = []
+        removed: list[At] = []
         for name, message in out:
-            self.programs[name] = apply(self.programs[name], [message])
             if isinstance(message, PacketOut):
                 packets.append((name, message))
+                if message.actions == (Output(OFPP_TABLE),):
+                    self._count(name, message.in_port, message.data)
             if isinstance(message, FlowMod):
                 assert all(value is not None for _, value in message.flow.match)
+                removed += self._changed(name, message)
+            self.programs[name] = apply(self.programs[name], [message])
         self.sent += packets
+        for told in removed:
+            packets += self.tell(told)
         asked, self.state.asked = self.state.asked, []
         for mac in asked:
             packets += self.tell(Release(mac))
         return packets
+
+    def _changed(self, name: str, message: FlowMod) -> list[At]:
+        """What a switch tells when a flow of table 0 goes; keeps track of who is to tell."""
+        flow, key = message.flow, (name, message.flow.key)
+        there = any(other.key == flow.key for other in self.programs[name].flows)
+        if not message.remove:
+            (self.telling.add if message.tell else self.telling.discard)(key)
+            return []
+        count = self.counts.pop(key, 0)
+        if not there or key not in self.telling or flow.table != program.CLASSIFY:
+            return []
+        self.telling.discard(key)
+        return [At(name, events.FlowRemoved(flow.table, flow.match, count, 0))]
+
+    def _count(self, name: str, port: int, data: bytes) -> Flow | None:
+        """The flow of table 0 that takes a frame of a known sender, counted."""
+        found = frames.ends(data)
+        wanted = {"in_port": port, "eth_src": found[0] if found else ""}
+        flows = (flow for flow in self.programs[name].flows if flow.table == program.CLASSIFY)
+        known = max(
+            (flow for flow in flows if dict(flow.match) == wanted),
+            key=lambda flow: flow.priority,
+            default=None,
+        )
+        if known is not None:
+            self.counts[(name, known.key)] += 1
+        return known
+
+    def says(self, name: str, data: bytes, port: int = 1) -> None:
+        """A frame comes in at a port: known senders are counted, others asked about."""
+        if self._count(name, port, data) is None:
+            self.packet(name, program.CLASSIFY, data, port)
+
+    def pass_time(self, seconds: float, every: float = 1.0) -> None:
+        """Ticks, for so long."""
+        end = self.now + seconds
+        while self.now < end:
+            self.now = min(end, self.now + every)
+            self.tell(events.Tick())
 
     def packet(
         self, name: str, table: int, data: bytes, port: int = 1
@@ -158,3 +212,39 @@ class Network:
 def sequences(packets: list[tuple[str, PacketOut]]) -> list[int]:
     """The sequence numbers of TCP segments among packets."""
     return [segment.sequence for _, packet in packets if (segment := frames.parse(packet.data))]
+
+
+class Hostapd:
+    """A control socket that answers and speaks as hostapd's; a `deaf` one only hears."""
+
+    def __init__(self, path: Path, *, deaf: bool = False) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind(str(path))
+        self._deaf = deaf
+        self.asked: list[bytes] = []
+        self.attached: list[str] = []
+        threading.Thread(target=self._answer, daemon=True).start()
+
+    def _answer(self) -> None:
+        answers = {b"ATTACH": b"OK\n", b"DETACH": b"OK\n", b"PING": b"PONG\n"}
+        while True:
+            try:
+                question, peer = self._socket.recvfrom(4096)
+            except OSError:
+                return
+            self.asked.append(question)
+            if self._deaf:
+                continue
+            with contextlib.suppress(OSError):
+                self._socket.sendto(answers.get(question, b"UNKNOWN COMMAND\n"), peer)
+            if question == b"ATTACH":
+                self.attached.append(peer)
+
+    def say(self, text: str) -> None:
+        """To all that are attached."""
+        for peer in self.attached:
+            self._socket.sendto(text.encode(), peer)
+
+    def close(self) -> None:
+        """Answers nobody any more."""
+        self._socket.close()

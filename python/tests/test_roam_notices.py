@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from ropewalk.sdn.config import Tls
+from ropewalk.sdn.endpoint import Endpoint
 from ropewalk.sdn.roam import agent
 from ropewalk.sdn.roam.agent import Agent
 from ropewalk.sdn.roam.events import Notice
@@ -27,7 +28,7 @@ NOTICE = Notice("ap1", "wlan0", "02:00:00:00:00:01", True)
 def listening(
     heard: list[Notice], tls: ssl.SSLContext | None = None, port: int = 0
 ) -> Iterator[Notices]:
-    server = Notices(("127.0.0.1", port), heard.append, tls)
+    server = Notices(Endpoint("127.0.0.1", port), heard.append, tls)
     try:
         yield server
     finally:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from roam_parts import Hostapd
 
 from ropewalk.plan import Link, Move, OvsRoam, Plan, Tcp
 from ropewalk.plan import Path as PlanPath
@@ -33,6 +31,23 @@ pytestmark = [
 FLOOD_PER_S, FLOOD_S = 20_000, 5
 HANDOVER_S_MAX = 1.0
 MEMORY_KIB_MAX = 64 << 10
+COUNT_S, QUIET_S, SILENT_S = 0.8, 4.0, 9.0
+"""Of a controller that is in more of a hurry than people are."""
+HURRIED = f"""\
+import sys
+from ropewalk.sdn.cli import main
+from ropewalk.sdn.roam import silence
+silence.COUNT_S, silence.QUIET_S, silence.SILENT_S = {COUNT_S}, {QUIET_S}, {SILENT_S}
+sys.exit(main(sys.argv[1:]))
+"""
+SAYS = """\
+import socket, sys
+from ropewalk.sdn.roam import frames
+with socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as raw:
+    raw.bind((sys.argv[1], 0))
+    for mac in sys.argv[2:]:
+        raw.send(frames.xid(mac))
+"""
 
 
 @pytest.fixture(scope="module")
@@ -78,35 +93,6 @@ def test_switches_go_on_without_a_controller_and_a_new_one_knows_the_stations(
     assert bench.where() == "ap1"
     run(*host)
     assert bench.report()["counters"].get("faults", 0) == 0
-
-
-class Hostapd:
-    """A control socket that answers and speaks as hostapd's."""
-
-    def __init__(self, path: Path) -> None:
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._socket.bind(str(path))
-        self.attached: list[str] = []
-        threading.Thread(target=self._answer, daemon=True).start()
-
-    def _answer(self) -> None:
-        answers = {b"ATTACH": b"OK\n", b"DETACH": b"OK\n", b"PING": b"PONG\n"}
-        while True:
-            try:
-                question, peer = self._socket.recvfrom(4096)
-            except OSError:
-                return
-            with contextlib.suppress(OSError):
-                self._socket.sendto(answers.get(question, b"UNKNOWN COMMAND\n"), peer)
-            if question == b"ATTACH":
-                self.attached.append(peer)
-
-    def say(self, text: str) -> None:
-        for peer in self.attached:
-            self._socket.sendto(text.encode(), peer)
-
-    def close(self) -> None:
-        self._socket.close()
 
 
 def test_what_hostapd_says_moves_the_station(bench: Bench) -> None:
@@ -197,6 +183,69 @@ def _memory_kib(pid: int) -> int:
     found = re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
     assert found
     return int(found[1])
+
+
+def test_switch_tells_who_is_silent_and_drops_nothing_for_that(bench: Bench) -> None:
+    bench.control("replay")
+    assert bench.controller
+    stop(bench.controller)
+    bench.config.write_text(bench.config.read_text() + "[bounds]\nport_stations = 4\n")
+    arguments = ["--config", str(bench.config), "run"]
+    bench.controller = bench.sandbox.start(
+        bench.net.namespace, sys.executable, "-c", HURRIED, *arguments, log="controller.log"
+    )
+    wait(lambda: all(s["connected"] for s in bench.report()["switches"]), "no switches")
+    bench.place(1)
+    made_up = [f"06:00:00:00:01:0{number}" for number in (1, 2, 3)]
+    newcomer = "06:00:00:00:02:01"
+    ping = bench.sandbox.start(
+        bench.hosts[3], "ping", "-i", "0.02", "-w", "600", "10.0.0.100", quiet=False
+    )
+    try:
+        time.sleep(3 * COUNT_S)
+        _say(bench, *made_up)
+        wait(lambda: set(made_up) <= _known(bench), "the made-up senders were not learnt")
+        # The frame that showed a sender does not count as one it said later.
+        assert {_said(bench, mac) for mac in made_up} == {0}
+        _say(bench, newcomer)
+        wait(lambda: bench.report()["counters"].get("stations_refused", 0), "nobody was refused")
+
+        def in_now() -> bool:
+            _say(bench, newcomer)
+            return newcomer in _known(bench)
+
+        wait(in_now, "silent senders keep a newcomer out")
+        assert MAC in _known(bench)
+        wait(lambda: not _known(bench) & {*made_up, newcomer}, "the silent were not forgotten")
+        wait(lambda: max(_said(bench, mac) for mac in made_up) < 0, "their flows have stayed")
+        assert MAC in _known(bench)
+    finally:
+        ping.send_signal(signal.SIGINT)
+        text, _ = ping.communicate(timeout=10)
+    found = re.search(rb"(\d+) packets transmitted, (\d+) received", text or b"")
+    assert found and int(found[1]) > 500
+    # The last one may still be under way.
+    assert int(found[1]) - int(found[2]) <= 1
+    counters = bench.report()["counters"]
+    assert "faults" not in counters and counters["refused_messages"] == 0
+
+
+def _say(bench: Bench, *stations: str) -> None:
+    """Senders at the first access point say one thing."""
+    run("ip", "netns", "exec", bench.station, sys.executable, "-c", SAYS, "wl1", *stations)
+
+
+def _known(bench: Bench) -> set[str]:
+    return {station["mac"] for station in bench.report()["stations"]}
+
+
+def _said(bench: Bench, mac: str) -> int:
+    """What a sender's flow at the first access point has counted; -1 without one."""
+    bridge = f"unix:{bench.net.directory}/ap1.mgmt"
+    flows = f"table=0,in_port=ap1-air,dl_src={mac}"
+    words = ["ovs-ofctl", "-O", "OpenFlow13", "--names", "dump-flows", bridge, flows]
+    found = re.search(r"n_packets=(\d+)", bench.net.run(*words))
+    return int(found[1]) if found else -1
 
 
 def test_teardown_leaves_nothing(bench: Bench) -> None:

@@ -52,7 +52,7 @@ def test_ways_lead_to_the_access_point_and_turn_round_elsewhere(network: Network
 def test_late_leaving_of_the_old_access_point_is_stale(network: Network) -> None:
     network.join("ap2")
     assert network.counter("left_by_joining") == 1
-    before = network.programs
+    before = dict(network.programs)
     network.leave("ap1")
     assert network.counter("stale_events") == 1
     assert network.programs == before
@@ -226,7 +226,7 @@ def test_adaptive_mode_freezes_only_when_nothing_died(
 
 
 def test_restarted_controller_knows_stations_by_their_flows(network: Network) -> None:
-    before = network.programs
+    before = dict(network.programs)
     network.restart()
     for name in ("s1", "ap2", "ap1"):
         network.connect(name)

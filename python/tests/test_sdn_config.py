@@ -32,10 +32,21 @@ DOCS = Path(__file__).parents[2] / "docs" / "sdn.md"
         ('[[uplink]]\nname = "w9"\naddress = "1.2.3.4"', "uplink[3].address", "192.0.2.1/24"),
         ('[[uplink]]\nname = "w9"\naddress = "1.2.3.400/8"', "uplink[3].address", "192.0.2.1/24"),
         ('[controller]\nlisten = "here"', "controller.listen", "127.0.0.1:6653"),
+        ('[controller]\nlisten = "0.0.0.0:6653"', "controller.listen", "switches connect to"),
+        ('[controller]\nlisten = "::1:6653"', "controller.listen", "[2001:db8::1]:6653"),
         ("[controller.tls]\n", "controller.tls.key", "name the file"),
+        ('[controller.tls]\nswitch_key = "/a"', "controller.tls.switch_certificate", "or neither"),
+        ('[controller]\nlisten = "unix:/a"\n[controller.tls]', "controller.listen",
+         "127.0.0.1:6653"),
+        ('[[uplink]]\nname = "lo"', "uplink[3].name", "interface of an uplink"),
+        ('[[uplink]]\nname = "ropesw0"', "uplink[3].name", "interface of an uplink"),
+        ('[[uplink]]\nname = "a/b"', "uplink[3].name", "use letters"),
+        ('[[uplink]]\nname = "-j"', "uplink[3].name", "use letters"),
+        ('[bridge]\nname = "lo"', "bridge.name", "choose another"),
+        ('[bridge]\nname = "ropesw0"', "application.port", "choose another"),
         ('[bridge]\nname = "a-name-that-is-long"', "bridge.name", "at most 15"),
     ],
-)
+)  # fmt: skip
 def test_an_error_names_file_key_and_remedy(
     tmp_path: Path, more: str, key: str, remedy: str
 ) -> None:
@@ -61,6 +72,51 @@ def test_a_file_that_is_not_there_or_no_toml_is_told(tmp_path: Path) -> None:
         write(tmp_path, "mode = [")
 
 
+def test_a_wrong_value_is_told_once(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        bicast(tmp_path, "when = 5")
+    assert [line for line in caught.value.lines if "bicast.when" in line] == [
+        f'{tmp_path}/sdn.toml: bicast.when: not a text; write it like "…"'
+    ]
+
+
+def test_loss_is_not_measured_without_probes(tmp_path: Path) -> None:
+    bicast(tmp_path, 'when = "loss"')
+    bicast(tmp_path, probe="interval_ms = 0")
+    with pytest.raises(ConfigError, match=r"probe\.interval_ms: 0; .*raise it"):
+        bicast(tmp_path, 'when = "loss"', probe="interval_ms = 0")
+
+
+def test_files_for_tls_that_are_not_there_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ("key", "certificate", "authority", "switch_key", "switch_certificate")
+    rows = "".join(f'{name} = "{tmp_path}/{name}"\n' for name in names)
+    path = bicast(tmp_path, f"[controller.tls]\n{rows}").path
+    for name in names:
+        (tmp_path / name).touch()
+    assert main(["--config", str(path), "check"]) == 0
+    (tmp_path / "authority").unlink()
+    (tmp_path / "switch_key").unlink()
+    assert main(["--config", str(path), "check"]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 2
+    assert f"{path}: controller.tls.authority: {tmp_path}/authority is no file" in said[0]
+    assert "controller.tls.switch_key" in said[1]
+
+
+def test_what_listens_by_default_is_for_the_switch_alone(tmp_path: Path) -> None:
+    path = tmp_path / "sdn.toml"
+    bicast(tmp_path)
+    bridge = '[bridge]\nname = "br9"\ndatabase = "unix:/run/ovs/db.sock"\n'
+    there = write(tmp_path, path.read_text() + bridge).controller.listen.path
+    assert there == Path("/run/ovs/ropewalk-br9.sock")
+    tls = '[controller.tls]\nkey = "/a"\ncertificate = "/b"\nauthority = "/c"\n'
+    assert bicast(tmp_path, tls).controller.target == "ssl:127.0.0.1:6653"
+    listen = '[controller]\nlisten = "[::1]:1234"\n'
+    assert bicast(tmp_path, listen).controller.target == "tcp:[::1]:1234"
+
+
 def test_the_command_says_so_and_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "sdn.toml"
     path.write_text("mode = 3")
@@ -71,7 +127,8 @@ def test_the_command_says_so_and_fails(tmp_path: Path, capsys: pytest.CaptureFix
 def test_defaults_are_complete(tmp_path: Path) -> None:
     config = balance(tmp_path)
     assert config.mode == "balance"
-    assert config.controller.port == 6653
+    assert config.controller.target == "unix:ropewalk-ropebr0.sock"
+    assert str(config.controller.listen) == "unix:/run/openvswitch/ropewalk-ropebr0.sock"
     assert [way.peer for way in config.ways] == ["10.0.0.2", "10.1.0.2"]
 
 
@@ -155,6 +212,9 @@ def test_roam_is_a_mode_of_the_same_command(
     assert "mode roam, zwa, 1 switches" in capsys.readouterr().out
     assert main(["--config", str(path), "setup", "--plan", "--only", "ap9"]) == 2
     assert "--only ap9: no switch ap9 there" in capsys.readouterr().err
+    path.write_text("mode = 5\n")
+    assert main(["--config", str(path), "check"]) == 2
+    assert capsys.readouterr().err.strip() == f'{path}: mode: not a text; write it like "…"'
     path.write_text('mode = "rome"\n')
     assert main(["--config", str(path), "check"]) == 2
     assert 'use one of "bicast", "balance", "roam"' in capsys.readouterr().err

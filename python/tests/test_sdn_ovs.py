@@ -39,6 +39,22 @@ FAR = ("10.99.0.2", "fd99::2")
 FAMILIES = pytest.mark.parametrize("far", FAR)
 
 
+WERE_THERE = (
+    # The first of a subnet is the one that is used, also afterwards.
+    "addr add 10.0.0.9/24 brd 10.0.0.127 dev w0 label w0:first",
+    "addr add 10.0.0.1/24 dev w0",
+    "addr add 10.7.0.1/32 peer 10.7.0.2/32 dev w0",
+    "addr add 10.8.0.1/24 dev w1 noprefixroute",
+    "route add 10.8.0.0/24 dev w1 proto kernel src 10.8.0.1 metric 100",
+    "route add 198.51.100.0/24 via 10.0.0.2 src 10.0.0.1 mtu 1400",
+    "route add default via 10.0.0.2 dev w0 table 100 onlink",
+    "route add 198.51.101.0/24 nexthop via 10.0.0.2 dev w0 nexthop via 10.8.0.2 dev w1 weight 2",
+    "addr add fd00::1/64 dev w0 nodad",
+    "route add 2001:db8:9::/48 via fd00::2 src fd00::1",
+    "link set w2 down",
+)
+
+
 class Pair:
     """Two machines with a switch each, joined by three paths, an application behind each."""
 
@@ -48,10 +64,8 @@ class Pair:
         for number in range(3):
             veth(f"{self.space('a')}:w{number}", f"{self.space('b')}:w{number}")
         # What the machine had before must be there again afterwards.
-        run("ip", "-n", self.space("a"), "addr", "add", "10.0.0.1/24", "dev", "w0")
-        run("ip", "-n", self.space("a"), "route", "add", "198.51.100.0/24", "via", "10.0.0.2")
-        run("ip", "-n", self.space("a"), "addr", "add", "fd00::1/64", "dev", "w0", "nodad")
-        run("ip", "-n", self.space("a"), "route", "add", "2001:db8:9::/48", "via", "fd00::2")
+        for words in WERE_THERE:
+            run("ip", "-n", self.space("a"), *words.split())
         self.before = self.settings()
         self.configs: dict[str, Config] = {}
         self.controllers = {}
@@ -86,7 +100,7 @@ class Pair:
         return int(received[1]) if received else 0, int(copies[1]) if copies else 0
 
     def settings(self) -> str:
-        """Addresses, routes and offloads of end a."""
+        """Addresses, routes, offloads and states of end a."""
         machine = self.machines["a"]
         gro = "".join(
             line
@@ -94,11 +108,17 @@ class Pair:
             for line in machine.run("ethtool", "-k", f"w{number}").splitlines()
             if "generic-receive" in line
         )
-        route = machine.run("ip", "route") + machine.run(
-            "ip", "-6", "route", "show", "proto", "boot"
+        route = machine.run("ip", "-6", "route", "show", "proto", "boot")
+        for line in machine.run("ip", "-4", "route", "show", "table", "all").splitlines():
+            route += f"{line}\n" if "table local" not in line else ""
+        addresses = "".join(
+            line.partition(" ")[2] + "\n"
+            for version in ("-4", "-6")
+            for line in machine.run(
+                "ip", "-o", version, "addr", "show", "scope", "global"
+            ).splitlines()
         )
-        addresses = machine.run("ip", "-br", "addr", "show", "scope", "global")
-        return addresses + route + gro
+        return addresses + route + gro + machine.run("ip", "-br", "link", "show", "w2")[:20]
 
     def counters(self, end: str) -> dict[str, int]:
         return dict(ask(self.configs[end].socket)["counters"])
@@ -291,13 +311,12 @@ def test_setup_refuses_what_somebody_else_made_and_leaves_it(pair: Pair) -> None
         path.write_text(
             path.read_text()
             .replace('"bbr"', '"other"')
-            .replace("[application]\n", '[application]\nport = "w1"\n')
             .replace("state_dir =", "state_dir = '/nowhere' #")
         )
         with pytest.raises(SandboxError, match=r"choose another application\.port"):
             machine.run(sys.executable, "-m", "ropewalk.sdn", "--config", str(path), "setup",
                         "--plan")  # fmt: skip
-        assert "w1" in machine.run("ip", "link", "show", "dev", "w1")
+        assert "ropesw0" in machine.run("ip", "link", "show", "dev", "ropesw0")
     finally:
         pair.configs["b"] = pair.configure("b", "copies = 2")
     with pytest.raises(SandboxError, match="exists and is not of this setup"):

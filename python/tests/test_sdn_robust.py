@@ -18,6 +18,7 @@ from sdn_parts import FakeSwitch, balance, bicast
 from ropewalk.sdn import events, packets, resolution
 from ropewalk.sdn.balance.policy import Balance
 from ropewalk.sdn.bicast.policy import Bicast
+from ropewalk.sdn.endpoint import Endpoint
 from ropewalk.sdn.openflow import codec
 from ropewalk.sdn.openflow import switch as connection
 from ropewalk.sdn.openflow.program import Flow, FlowMod, Output, match
@@ -129,7 +130,9 @@ def _connected(port: int) -> socket.socket:
 
 def _switches(tell: Callable[[events.Event], None]) -> Switches:
     """One switch, whatever its number."""
-    return Switches(("127.0.0.1", 0), lambda _: "bridge", lambda _, event: tell(event), None, 8)
+    return Switches(
+        Endpoint("127.0.0.1", 0), lambda _: "bridge", lambda _, event: tell(event), None, 8
+    )
 
 
 def _wait(ready: Any) -> bool:  # noqa: ANN401

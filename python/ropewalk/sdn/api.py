@@ -1,22 +1,41 @@
 """The API on a Unix socket: state as JSON, metrics as Prometheus reads them. Nothing can be
-changed."""
+changed.
+
+A connection is one request and its answer. It has `SECONDS_MAX` for both together, so that who says
+nothing, or says or reads it a byte at a time, keeps its place no longer than anybody else.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import http.server
 import json
-import os
+import logging
 import socket
 import socketserver
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-ANSWER_BYTES_MAX = 1 << 20
+from ropewalk.sdn import endpoint
+from ropewalk.sdn.endpoint import Endpoint
+
+ANSWER_BYTES_MAX = 8 << 20
+"""More than the largest table of stations takes."""
+CLIENTS_MAX = 32
+"""At a time; others are told to come again."""
 SECONDS_MAX = 5.0
+_BACKLOG = 1024
+_PAUSE_S = 0.1
 _PREFIX = "ropewalk_sdn"
+_BUSY = http.HTTPStatus.SERVICE_UNAVAILABLE
+_NO_REQUEST = {400, 414, 431, 505}
+_TOO_MANY = b"HTTP/1.0 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n"
+
+_log = logging.getLogger(__name__)
 
 
 class ApiError(Exception):
@@ -28,23 +47,152 @@ class Api:
 
     def __init__(self, path: Path, report: Callable[[], dict[str, Any]]) -> None:
         """Raises OSError when the socket cannot be made."""
-        self._path = path
+        self.refused = 0
+        """Connections beyond the bound."""
+        self.broken = 0
+        """Requests that were none, or that ended before their answer did."""
+        self._report = report
+        if "\0" in str(path):
+            raise OSError(f"{path}: no path of a socket".replace("\0", "\\0"))
         path.parent.mkdir(parents=True, exist_ok=True)
-        if _alive(path):
-            raise OSError(f"{path}: another controller answers there; stop it or choose a socket")
-        path.unlink(missing_ok=True)
-        former = os.umask(0o177)
-        try:
-            self._server = _Server(str(path), report)
-        finally:
-            os.umask(former)
+        self._endpoint = Endpoint(path=path)
+        self._server = _Server(self._endpoint, self)
         threading.Thread(target=self._server.serve_forever, name="api", daemon=True).start()
 
     def close(self) -> None:
-        """Stops answering and removes the socket."""
+        """Stops answering and removes the socket, unless another controller's has its place."""
         self._server.shutdown()
-        self._server.server_close()
-        self._path.unlink(missing_ok=True)
+        endpoint.closed(self._server.socket, self._endpoint)
+        self._server.leave_all()
+
+    def reported(self) -> dict[str, Any]:
+        """The report with the API's own counters."""
+        report = self._report()
+        own = {"refused_requests": self.refused, "broken_requests": self.broken}
+        return {**report, "counters": {**report.get("counters", {}), **own}}
+
+
+class _Server(socketserver.ThreadingMixIn, socketserver.BaseServer):
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, here: Endpoint, api: Api) -> None:
+        super().__init__(str(here.path), _Handler)
+        self.api = api
+        self.socket = endpoint.listener(here, _BACKLOG)
+        self._room = threading.Semaphore(CLIENTS_MAX)
+        self._lock = threading.Lock()
+        self._clients: set[socket.socket] = set()
+
+    def fileno(self) -> int:
+        return self.socket.fileno()
+
+    def get_request(self) -> tuple[socket.socket, str]:
+        try:
+            client, _ = self.socket.accept()
+        except OSError:
+            # Without descriptors, say: who waits is served when there are some again.
+            time.sleep(_PAUSE_S)
+            raise
+        return client, ""
+
+    def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
+        if not self._room.acquire(blocking=False):
+            self.api.refused += 1
+            with request, contextlib.suppress(OSError):
+                request.setblocking(False)
+                request.sendall(_TOO_MANY)
+            return
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError:
+            # No more threads on this machine.
+            self._room.release()
+            raise
+
+    def finish_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
+        with self._lock:
+            self._clients.add(request)
+        # For request and answer together, however slowly they go.
+        ends = threading.Timer(SECONDS_MAX, _shut, (request,))
+        ends.daemon = True
+        ends.start()
+        try:
+            super().finish_request(request, client_address)
+        finally:
+            ends.cancel()
+            with self._lock:
+                self._clients.discard(request)
+            self._room.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
+        """A client that goes is no fault of the controller's."""
+        _log.debug("a client of the API", exc_info=True)
+        self.count_broken()
+
+    def shutdown_request(self, request: Any) -> None:  # noqa: ANN401
+        _shut(request)
+        request.close()
+
+    def count_broken(self) -> None:
+        """Counts a request; from any thread."""
+        with self._lock:
+            self.api.broken += 1
+
+    def leave_all(self) -> None:
+        """Ends what is under way."""
+        with self._lock:
+            for client in self._clients:
+                _shut(client)
+
+
+def _shut(client: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        client.shutdown(socket.SHUT_RDWR)
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    server: _Server
+    default_request_version = "HTTP/1.0"
+
+    def do_GET(self) -> None:
+        """Answers with the report."""
+        try:
+            match self.path:
+                case "/v1/status":
+                    self._tell(json.dumps(self.server.api.reported()), "application/json")
+                case "/metrics":
+                    kind = "text/plain; version=0.0.4; charset=utf-8"
+                    self._tell(metrics(self.server.api.reported()), kind)
+                case _:
+                    self.send_error(404, "there are /v1/status and /metrics")
+        except OSError:
+            raise
+        # A fault of the report must not end answers for good.
+        except Exception:
+            _log.exception("no report could be made")
+            self.send_error(500, "no report could be made; see the log")
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Answers with an error, and counts what was no request."""
+        if code in _NO_REQUEST:
+            self.server.count_broken()
+        super().send_error(code, message, explain)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: ANN401
+        """The log is for what happens to traffic."""
+
+    def version_string(self) -> str:
+        """Says who answers, and not which Python."""
+        return "ropewalk-sdn"
+
+    def _tell(self, text: str, kind: str) -> None:
+        data = text.encode(errors="replace")
+        self.send_response(200)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
 
 
 def ask(path: Path) -> dict[str, Any]:
@@ -53,13 +201,33 @@ def ask(path: Path) -> dict[str, Any]:
     Raises:
         ApiError: when none answers.
     """
+    deadline = time.monotonic() + SECONDS_MAX
     try:
-        value = json.loads(_get(path, "/v1/status"))
-    except (OSError, http.client.HTTPException, json.JSONDecodeError) as error:
+        status, body = _get(path, "/v1/status", deadline)
+        while status == _BUSY and time.monotonic() + _PAUSE_S < deadline:
+            time.sleep(_PAUSE_S)
+            status, body = _get(path, "/v1/status", deadline)
+        if status == _BUSY:
+            raise ApiError(f"{path}: the controller has too many requests at a time; try again")
+        if status != http.HTTPStatus.OK:
+            raise ValueError(f"it says {status}")
+        value = json.loads(body)
+        if not isinstance(value, dict):
+            raise ValueError("its report is no object")
+    except PermissionError as error:
+        raise ApiError(
+            f"{path}: {error.strerror}; ask as the user whose controller it is"
+        ) from error
+    except OSError as error:
         raise ApiError(
             f"{path}: no controller answers ({error}); is `ropewalk-sdn run` running?"
         ) from error
-    return dict(value)
+    except (http.client.HTTPException, ValueError, RecursionError) as error:
+        raise ApiError(
+            f"{path}: no controller of this version answers there ({error!r}); "
+            "restart `ropewalk-sdn run`, or choose another socket"
+        ) from error
+    return value
 
 
 def metrics(report: dict[str, Any]) -> str:
@@ -83,18 +251,20 @@ def _samples(report: dict[str, Any]) -> Iterator[tuple[str, str, str, float]]:
     for what in ("usable", "rtt_ms", "loss"):
         for uplink in report["uplinks"]:
             if uplink[what] is not None:
-                labels = f'{{uplink="{uplink["name"]}",family="{uplink["family"]}"}}'
+                labels = _labels(uplink=uplink["name"], family=uplink["family"])
                 yield f"uplink_{what}", "gauge", labels, float(uplink[what])
     for name, count in report.get("new_flows", {}).items():
-        yield "new_flows_total", "counter", _label(name), count
+        yield "new_flows_total", "counter", _labels(uplink=name), count
     if "resets" in report:
         yield "resets_total", "counter", "", report["resets"]
     for name, count in report["counters"].items():
         yield f"{name}_total", "counter", "", count
 
 
-def _label(uplink: str) -> str:
-    return f'{{uplink="{uplink}"}}'
+def _labels(**values: str) -> str:
+    escaped = {ord("\\"): r"\\", ord('"'): r"\"", ord("\n"): r"\n"}
+    pairs = (f'{key}="{text.translate(escaped)}"' for key, text in values.items())
+    return f"{{{','.join(pairs)}}}"
 
 
 def _roaming(report: dict[str, Any]) -> Iterator[tuple[str, str, str, float]]:
@@ -107,67 +277,49 @@ def _roaming(report: dict[str, Any]) -> Iterator[tuple[str, str, str, float]]:
         yield f"{name}_total", "counter", "", count
 
 
-def _get(path: Path, target: str) -> str:
-    connection = _UnixConnection(path)
-    try:
-        connection.request("GET", target)
-        return connection.getresponse().read(ANSWER_BYTES_MAX).decode(errors="replace")
-    finally:
-        connection.close()
+class _Connection(http.client.HTTPConnection):
+    """To a socket in the file system."""
 
-
-def _alive(path: Path) -> bool:
-    try:
-        with socket.socket(socket.AF_UNIX) as client:
-            client.settimeout(SECONDS_MAX)
-            client.connect(str(path))
-            return True
-    except OSError:
-        return False
-
-
-class _UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path: Path) -> None:
-        super().__init__("localhost", timeout=SECONDS_MAX)
+    def __init__(self, path: Path, deadline: float) -> None:
+        super().__init__("localhost")
         self._path = path
+        self._deadline = deadline
 
     def connect(self) -> None:
+        """Waits for a place among those who wait to be taken, which such sockets do not."""
         self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(SECONDS_MAX)
-        self.sock.connect(str(self._path))
+        while True:
+            self.sock.settimeout(_left(self._deadline))
+            try:
+                self.sock.connect(str(self._path))
+                break
+            except BlockingIOError:
+                time.sleep(min(_PAUSE_S, _left(self._deadline)))
 
 
-class _Server(socketserver.UnixStreamServer):
-    def __init__(self, path: str, report: Callable[[], dict[str, Any]]) -> None:
-        self.report = report
-        super().__init__(path, _Handler)
+def _get(path: Path, target: str, deadline: float) -> tuple[int, bytes]:
+    """Status and body of an answer.
+
+    Raises:
+        OSError: when nobody answers in time.
+        HTTPException, ValueError: when the answer is none, or too long.
+    """
+    with contextlib.closing(_Connection(path, deadline)) as connection:
+        # Who refuses does not read what it is asked: its answer is there all the same.
+        with contextlib.suppress(BrokenPipeError):
+            connection.request("GET", target)
+        connection.sock.settimeout(_left(deadline))
+        with connection.getresponse() as answer:
+            body = answer.read(ANSWER_BYTES_MAX + 1)
+            if len(body) > ANSWER_BYTES_MAX:
+                raise ValueError(f"its answer is longer than {ANSWER_BYTES_MAX} bytes")
+            if answer.length:
+                raise http.client.IncompleteRead(body, answer.length)
+            return answer.status, body
 
 
-class _Handler(http.server.BaseHTTPRequestHandler):
-    timeout = SECONDS_MAX
-
-    def do_GET(self) -> None:
-        """Answers; the name is what http.server calls."""
-        assert isinstance(self.server, _Server), "made for this server"
-        match self.path:
-            case "/v1/status":
-                self._send(json.dumps(self.server.report()), "application/json")
-            case "/metrics":
-                self._send(metrics(self.server.report()), "text/plain; version=0.0.4")
-            case _:
-                self.send_error(404, "there are /v1/status and /metrics")
-
-    def address_string(self) -> str:
-        """A Unix socket's client has no address."""
-        return "local"
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Requests are not logged."""
-
-    def _send(self, text: str, kind: str) -> None:
-        data = text.encode()
-        self.send_response(200)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
+def _left(deadline: float) -> float:
+    seconds = deadline - time.monotonic()
+    if seconds <= 0:
+        raise TimeoutError("timed out")
+    return seconds

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import json
 import logging
 import os
@@ -10,6 +12,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TextIO
 
 from ropewalk import __version__
 from ropewalk.sdn import api, modes
@@ -21,6 +24,9 @@ from ropewalk.sdn.roam import agent_cli
 
 ENVIRONMENT = "ROPEWALK_SDN_CONFIG"
 DEFAULT = Path("/etc/ropewalk/sdn.toml")
+_CONFIG = f"default: ${ENVIRONMENT}, else {DEFAULT}"
+_WITHOUT_CONFIG = ("ap-agent", "completions")
+"""Commands that take `--config` as all do, and have no use for it."""
 
 _EPILOG = """\
 in short:
@@ -38,10 +44,15 @@ exit status:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit status."""
-    options = _parser().parse_args(arguments)
-    if options.command == "completions":
-        print(_COMPLETIONS[options.shell].strip())
-        return 0
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A file's name may be no text.
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        options = _parser().parse_args(arguments)
+    finally:
+        # The help, which is printed there.
+        with contextlib.suppress(OSError):
+            _put("", sys.stdout)
     logging.basicConfig(
         level=logging.DEBUG if getattr(options, "verbose", False) else logging.INFO,
         format="%(asctime)s %(levelname)s %(message)s",
@@ -49,29 +60,70 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        if options.command == "ap-agent":
-            return agent_cli.run(options)
-        config = modes.configuration(_path(options.config))
-        match options.command:
-            case "check":
-                print(f"{config.path}: {modes.summary(config)}: in order")
-                return 0
-            case "setup":
-                return _setup(config, options.plan, options.only)
-            case "teardown":
-                return _teardown(config, options.plan)
-            case "run":
-                return _run(config)
-            case _:
-                return _status(config, options.json)
+        return _done(options)
     except KeyboardInterrupt:
         return 130
     except ConfigError as error:
-        print(error, file=sys.stderr)
+        _warn(str(error))
         return 2
     except (CommandError, changes.ChangesError, api.ApiError, OSError) as error:
-        print(f"ropewalk-sdn: {error}", file=sys.stderr)
+        _warn(f"ropewalk-sdn: {error}")
         return 1
+
+
+def _done(options: argparse.Namespace) -> int:
+    match options.command:
+        case "completions":
+            _say(_COMPLETIONS[options.shell].strip())
+            return 0
+        case "ap-agent":
+            return agent_cli.run(options)
+    config = modes.configuration(_path(options.config))
+    match options.command:
+        case "check":
+            modes.check_files(config)
+            _say(f"{config.path}: {modes.summary(config)}: in order")
+            return 0
+        case "setup":
+            return _setup(config, options.plan, options.only)
+        case "teardown":
+            return _teardown(config, options.plan)
+        case "run":
+            return _run(config)
+        case _:
+            return _status(config, options.json)
+
+
+def _say(text: str) -> None:
+    _put(text + "\n", sys.stdout)
+
+
+def _warn(text: str) -> None:
+    with contextlib.suppress(OSError):
+        _put(text + "\n", sys.stderr)
+
+
+def _put(text: str, stream: TextIO | None) -> None:
+    """Prints at once. Who has closed our output has seen enough: that is how `status | head` ends.
+
+    Raises:
+        OSError: when it cannot be written for another reason, as on a disk that is full.
+    """
+    if stream is None:
+        return
+    try:
+        # Nothing written is an error, too, where there is no room.
+        if text:
+            stream.write(text)
+        stream.flush()
+    except OSError as error:
+        # What is left in the stream would fail once more when the program ends.
+        with contextlib.suppress(OSError):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream.fileno())
+            os.close(nowhere)
+        if not isinstance(error, BrokenPipeError):
+            raise
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -87,7 +139,7 @@ def _parser() -> argparse.ArgumentParser:
         "--config",
         type=Path,
         metavar="FILE",
-        help=f"default: ${ENVIRONMENT}, else {DEFAULT}",
+        help=f"{_CONFIG}; before or after the command",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     commands.add_parser("check", help="check the configuration")
@@ -114,6 +166,15 @@ def _parser() -> argparse.ArgumentParser:
     agent_cli.add(commands)
     completions = commands.add_parser("completions", help="print completions for a shell")
     completions.add_argument("shell", choices=sorted(_COMPLETIONS))
+    for name, command in commands.choices.items():
+        # Without a default, which would take the place of what was given before the command.
+        command.add_argument(
+            "--config",
+            type=Path,
+            metavar="FILE",
+            default=argparse.SUPPRESS,
+            help=argparse.SUPPRESS if name in _WITHOUT_CONFIG else _CONFIG,
+        )
     return parser
 
 
@@ -125,7 +186,7 @@ def _path(given: Path | None) -> Path:
 def _setup(config: AnyConfig, plan_only: bool, only: Sequence[str]) -> int:
     path = modes.state_file(config)
     if plan_only:
-        print("\n".join(plan.written(modes.steps(config, only))))
+        _say("\n".join(plan.written(modes.steps(config, only))))
         return 0
     name = ", ".join(only) or modes.bridges(config)
     with changes.locked(path):
@@ -137,14 +198,14 @@ def _setup(config: AnyConfig, plan_only: bool, only: Sequence[str]) -> int:
                     f"{name}: this machine is set up by another configuration or for other "
                     "switches; run `ropewalk-sdn teardown` first"
                 )
-            print(f"{name}: set up already")
+            _say(f"{name}: set up already")
             return 0
         if record:
             count = changes.undone(path)
             why = "before the last start" if record.complete else "that was interrupted"
-            print(f"undid {count} changes of a setup {why}", file=sys.stderr)
+            _warn(f"undid {count} changes of a setup {why}")
         changes.make(path, fingerprint, modes.steps(config, only))
-    print(f"{name}: set up; `ropewalk-sdn run` is the controller")
+    _say(f"{name}: set up; `ropewalk-sdn run` is the controller")
     return 0
 
 
@@ -153,23 +214,24 @@ def _teardown(config: AnyConfig, plan_only: bool) -> int:
     if plan_only:
         record = changes.read(path)
         for change in reversed(record.undo if record else ()):
-            print(" ".join(change.command))
+            _say(" ".join(change.command))
         return 0
     with changes.locked(path):
         count = changes.undone(path)
-    print(f"undid {count} changes" if count else "nothing is set up")
+    _say(f"undid {count} changes" if count else "nothing is set up")
     return 0
 
 
 def _run(config: AnyConfig) -> int:
     controller = modes.controller(config)
-    served = api.Api(config.socket, controller.report)
 
     def stop(_number: int, _frame: object) -> None:
         controller.stop()
 
+    # Before the socket is made: an interruption would leave it.
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
+    served = api.Api(config.socket, controller.report)
     try:
         controller.run()
     finally:
@@ -179,7 +241,14 @@ def _run(config: AnyConfig) -> int:
 
 def _status(config: AnyConfig, as_json: bool) -> int:
     report = api.ask(config.socket)
-    print(json.dumps(report) if as_json else "\n".join(modes.lines(report)))
+    try:
+        text = json.dumps(report) if as_json else "\n".join(modes.lines(report))
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise api.ApiError(
+            f"{config.socket}: the controller's report is not of this version ({error!r}); "
+            "restart `ropewalk-sdn run`"
+        ) from error
+    _say(text)
     return 0
 
 

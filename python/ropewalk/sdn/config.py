@@ -10,15 +10,16 @@ from ipaddress import ip_interface
 from pathlib import Path
 
 from ropewalk.sdn import family, reader
+from ropewalk.sdn.endpoint import Endpoint
 from ropewalk.sdn.family import Family
-from ropewalk.sdn.reader import Table
+from ropewalk.sdn.reader import NAMESPACE_NAME_MAX, Table
 
 UPLINKS_MAX = 16
 FLOWS_MAX = 15
-INTERFACE_NAME_MAX = 15
-"""Characters of an interface name (IFNAMSIZ without its end)."""
 PROTOCOLS = {"tcp": 6, "udp": 17, "icmp": 1, "esp": 50, "gre": 47}
 KINDS = ("tcp", "quic", "udp", "icmp")
+_LOOPBACK = "127.0.0.1:6653"
+_RUN_DIR = Path("/run/openvswitch")
 
 
 @dataclass(frozen=True)
@@ -46,9 +47,19 @@ class Tls:
 class Controller:
     """Where the controller listens."""
 
-    address: str
-    port: int
+    listen: Endpoint
     tls: Tls | None
+
+    @property
+    def target(self) -> str:
+        """What the switch connects to, as Open vSwitch writes it.
+
+        It connects to sockets in its run directory alone, compares paths letter by letter, and
+        writes that directory in its own way: so their names without it.
+        """
+        if self.listen.path is not None:
+            return f"unix:{self.listen.path.name}"
+        return f"{'ssl' if self.tls else 'tcp'}:{self.listen}"
 
 
 @dataclass(frozen=True)
@@ -214,14 +225,21 @@ def read(path: Path) -> Config:
         top.table(other)
     application = _application(top.table("application"), mode)
     _same_families(top, application, uplinks)
+    _names_once(top, bridge, application, uplinks)
+    probe = _probe(top.table("probe"))
+    bicast = _bicast(top.table("bicast"), len(uplinks)) if mode == "bicast" else None
+    if bicast and bicast.when == "loss" and not probe.interval_s:
+        top.error(
+            "probe.interval_ms", "0", 'loss is measured by probes: raise it for when = "loss"'
+        )
     config = Config(
         path=path,
         bridge=bridge,
-        controller=read_controller(top.table("controller")),
+        controller=read_controller(top.table("controller"), bridge.database, bridge.name),
         application=application,
         uplinks=uplinks,
-        probe=_probe(top.table("probe")),
-        bicast=_bicast(top.table("bicast"), len(uplinks)) if mode == "bicast" else None,
+        probe=probe,
+        bicast=bicast,
         balance=_balance(top.table("balance")) if mode == "balance" else None,
         socket=top.file("socket", f"/run/ropewalk/sdn-{bridge.name}.sock") or Path(),
         state_dir=top.file("state_dir", "/var/lib/ropewalk") or Path(),
@@ -232,7 +250,7 @@ def read(path: Path) -> Config:
 
 def _bridge(table: Table) -> Bridge:
     bridge = Bridge(
-        table.text("name", "ropebr0", length_max=INTERFACE_NAME_MAX),
+        table.name("name", "ropebr0"),
         table.choice("datapath", ("netdev", "system"), "netdev"),
         table.text("database", ""),
     )
@@ -240,13 +258,21 @@ def _bridge(table: Table) -> Bridge:
     return bridge
 
 
-def read_controller(table: Table) -> Controller:
-    """The table [controller]."""
-    listen = table.text("listen", "127.0.0.1:6653")
-    address, _, port = listen.rpartition(":")
-    if not address or not port.isdecimal() or not 0 < int(port) < 65_536:
-        table.error("listen", f'"{listen}" is no address', 'write it like "127.0.0.1:6653"')
-        address, port = "127.0.0.1", "6653"
+def read_controller(table: Table, database: str, name: str) -> Controller:
+    """The table [controller].
+
+    Without TLS what listens by default is a socket in the directory of the switch's `database`,
+    where only the switch's user can connect, and the switch connects to no others.
+    """
+    run_dir = _RUN_DIR
+    if database.startswith("unix:/"):
+        run_dir = Path(database.removeprefix("unix:")).parent
+    own = _LOOPBACK if table.has("tls") else f"unix:{run_dir}/ropewalk-{name}.sock"
+    listen = table.endpoint("listen", own) or Endpoint("127.0.0.1", 6653)
+    if listen.is_anywhere:
+        table.error("listen", f'"{listen}" is no address', "name the one that switches connect to")
+    if listen.path is not None and table.has("tls"):
+        table.error("listen", "TLS is not for sockets in the file system", f'write "{_LOOPBACK}"')
     tls = None
     if table.has("tls"):
         keys = table.table("tls")
@@ -257,9 +283,12 @@ def read_controller(table: Table) -> Controller:
             keys.file("switch_key"),
             keys.file("switch_certificate"),
         )
+        if (tls.switch_key is None) != (tls.switch_certificate is None):
+            lacks = "switch_key" if tls.switch_key is None else "switch_certificate"
+            keys.error(lacks, "missing", "give switch_key and switch_certificate, or neither")
         keys.end()
     table.end()
-    return Controller(address, int(port), tls)
+    return Controller(listen, tls)
 
 
 def _needed(table: Table, key: str) -> Path:
@@ -268,14 +297,14 @@ def _needed(table: Table, key: str) -> Path:
 
 
 def _application(table: Table, mode: str) -> Application:
-    interface = table.text("interface", "ropeapp0", length_max=INTERFACE_NAME_MAX)
+    interface = table.name("interface", "ropeapp0")
     key = "peer" if mode == "bicast" else "gateway"
     addresses, fars = table.interfaces("address"), table.addresses(key)
     _paired(table, addresses, key, fars)
     application = Application(
-        namespace=table.text("namespace", ""),
+        namespace=table.name("namespace", "", length_max=NAMESPACE_NAME_MAX),
         interface=interface,
-        port=table.text("port", "ropesw0", length_max=INTERFACE_NAME_MAX),
+        port=table.name("port", "ropesw0"),
         hosts=tuple(
             Host(address, fars[version])
             for version, address in addresses.items()
@@ -289,7 +318,7 @@ def _application(table: Table, mode: str) -> Application:
 
 
 def _uplink(table: Table, mode: str) -> Uplink:
-    name = table.text("name", length_max=INTERFACE_NAME_MAX)
+    name = table.name("name")
     addresses = table.interfaces("address")
     gateways = table.addresses("gateway", "" if mode == "bicast" else None)
     weight = rate = None
@@ -355,6 +384,32 @@ def _distinct(top: Table, uplinks: tuple[Uplink, ...]) -> None:
     ):
         if len(set(values)) < len(values):
             top.error(f"uplink.{what}", "the same twice", f"each uplink needs its own {what}")
+
+
+def _names_once(
+    top: Table, bridge: Bridge, application: Application, uplinks: tuple[Uplink, ...]
+) -> None:
+    """No interface is used for two things; the two ends of the application's pair are
+    compared where they are read."""
+    taken = {"lo": "the loopback interface"}
+    if bridge.name in taken:
+        top.error("bridge.name", "is the loopback interface", "choose another name")
+    taken[bridge.name] = "bridge.name"
+    if application.port in taken:
+        top.error("application.port", f"is {taken[application.port]}", "choose another name")
+    taken[application.port] = "application.port"
+    if not application.namespace:
+        if application.interface in ("lo", bridge.name):
+            other = taken[application.interface]
+            top.error("application.interface", f"is {other}", "choose another name")
+        taken[application.interface] = "application.interface"
+    for number, uplink in enumerate(uplinks, 1):
+        if uplink.name in taken:
+            top.error(
+                f"uplink[{number}].name",
+                f"is {taken[uplink.name]}",
+                "name the interface of an uplink",
+            )
 
 
 def _probe(table: Table) -> Probe:

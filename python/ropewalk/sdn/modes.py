@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
@@ -39,10 +40,9 @@ def configuration(path: Path) -> AnyConfig:
     Raises:
         ConfigError: with every error, each naming file, key and remedy.
     """
-    mode = reader.load(path).text("mode", "bicast")
-    if mode not in MODES:
-        listed = ", ".join(f'"{name}"' for name in MODES)
-        raise ConfigError([f'{path}: mode: unknown value "{mode}"; use one of {listed}'])
+    top = reader.load(path)
+    mode = top.choice("mode", MODES, "bicast")
+    top.check()
     return read_roam(path) if mode == "roam" else read(path)
 
 
@@ -52,6 +52,26 @@ def summary(config: AnyConfig) -> str:
         what = f"{len(config.switches)} switches, {len(config.links)} links"
         return f"mode roam, {config.scheme}, {what}"
     return f"mode {config.mode}, {len(config.uplinks)} uplinks"
+
+
+def check_files(config: AnyConfig) -> None:
+    """Looks for the files that a configuration names; those of several machines' switches need not
+    be on this one.
+
+    Raises:
+        ConfigError: when one is not there.
+    """
+    tls = config.controller.tls
+    if isinstance(config, RoamConfig) or tls is None:
+        return
+    found = {field.name: getattr(tls, field.name) for field in fields(tls)}
+    missing = [
+        f"{config.path}: controller.tls.{key}: {file} is no file; make it, or name another"
+        for key, file in found.items()
+        if file is not None and not file.is_file()
+    ]
+    if missing:
+        raise ConfigError(missing)
 
 
 def bridges(config: AnyConfig) -> str:

@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
 from collections.abc import Callable, Sequence
 from ipaddress import IPv6Interface, ip_address, ip_interface
 from pathlib import Path
 from typing import Any
 
+from ropewalk.sdn import endpoint
+from ropewalk.sdn.endpoint import Endpoint
+
 FILE_BYTES_MAX = 1 << 20
+INTERFACE_NAME_MAX = 15
+"""Characters of an interface's name (IFNAMSIZ without its end)."""
+NAMESPACE_NAME_MAX = 255
+_NAME = re.compile(r"[A-Za-z0-9_.+@][A-Za-z0-9_.+@-]*")
+"""Of what commands take: no option, no path, no second word."""
+
+
+def is_name(text: str) -> bool:
+    """Whether commands can take it for the name of an interface, bridge or namespace."""
+    return bool(_NAME.fullmatch(text)) and text not in (".", "..")
 
 
 class ConfigError(Exception):
@@ -64,6 +78,14 @@ class Table:
             ConfigError: with all errors of the file.
         """
         self.end()
+        self.check()
+
+    def check(self) -> None:
+        """Raises when anything was wrong so far.
+
+        Raises:
+            ConfigError: with all errors up to here.
+        """
         if self._errors:
             raise ConfigError(self._errors)
 
@@ -114,9 +136,33 @@ class Table:
             self.error(key, "too long", f"at most {length_max} characters")
         return value
 
+    def name(
+        self, key: str, default: str | None = None, *, length_max: int = INTERFACE_NAME_MAX
+    ) -> str:
+        """The name of an interface, bridge or namespace; "" only as the default."""
+        value = self.text(key, default, length_max=length_max)
+        if value and not is_name(value):
+            self.error(key, f'"{value}" is no name', "use letters, digits and . _ + @ -")
+        return value
+
+    def endpoint(self, key: str, default: str) -> Endpoint | None:
+        """Where something listens; None when it is empty or wrong."""
+        text = self.text(key, default)
+        if not text:
+            return None
+        try:
+            return endpoint.parse(text)
+        except ValueError as error:
+            example = '"127.0.0.1:6653", "[2001:db8::1]:6653" or "unix:/run/…"'
+            self.error(key, str(error), f"write it like {example}")
+            return None
+
     def choice(self, key: str, choices: Sequence[str], default: str) -> str:
         """One of some words."""
+        known_errors = len(self._errors)
         value = self.text(key, default)
+        if len(self._errors) > known_errors:
+            return default
         if value not in choices:
             near = difflib.get_close_matches(value, choices, 1)
             hint = f', did you mean "{near[0]}"?' if near else ""

@@ -19,6 +19,7 @@ from ropewalk.sdn.config import Config, Tls
 from ropewalk.sdn.events import Connected, Disconnected, Event, PacketIn, Present, Tick
 from ropewalk.sdn.openflow.program import FlowMod, GroupMod, Message, PacketOut
 from ropewalk.sdn.openflow.switches import Switches
+from ropewalk.sdn.reader import ConfigError
 
 QUEUE_MAX = 4096
 CONNECTIONS_MAX = 8
@@ -35,7 +36,8 @@ class Service:
     """One bridge's controller."""
 
     def __init__(self, config: Config) -> None:
-        """Raises OSError when the controller's address cannot be listened on."""
+        """Raises OSError when the controller's address cannot be listened on, ConfigError when
+        TLS's files do not fit."""
         self.config = config
         self._policy: Any = Bicast() if config.bicast else Balance()
         self._state = self._policy.begin(config)
@@ -52,10 +54,13 @@ class Service:
             "disconnections": 0,
             "faults": 0,
         }
-        address = (config.controller.address, config.controller.port)
         tls = context(config.controller.tls) if config.controller.tls else None
         self.switches = Switches(
-            address, lambda _: _NAME, lambda _, event: self._tell(event), tls, CONNECTIONS_MAX
+            config.controller.listen,
+            lambda _: _NAME,
+            lambda _, event: self._tell(event),
+            tls,
+            CONNECTIONS_MAX,
         )
 
     def run(self) -> None:
@@ -151,8 +156,26 @@ class Service:
 
 
 def context(tls: Tls) -> ssl.SSLContext:
-    """What the switches' connections are protected with; both ends show a certificate."""
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(tls.authority))
-    context.verify_mode = ssl.CERT_REQUIRED
-    context.load_cert_chain(tls.certificate, tls.key)
-    return context
+    """What the switches' connections are protected with; both ends show a certificate.
+
+    Raises:
+        ConfigError: when a file cannot be read or is none of its kind.
+    """
+    made = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    made.verify_mode = ssl.CERT_REQUIRED
+    kind = "certificates"
+    file = tls.authority
+    try:
+        made.load_verify_locations(tls.authority)
+        kind = f"key of {tls.certificate}"
+        for file in (tls.certificate, tls.key):
+            file.open("rb").close()
+        # Nobody is there to be asked for a password.
+        made.load_cert_chain(tls.certificate, tls.key, password="")
+    except ssl.SSLError as error:
+        problem = f"not the {kind}: {error.reason}"
+    except OSError as error:
+        problem = str(error.strerror)
+    else:
+        return made
+    raise ConfigError([f"{file}: {problem}; mend [controller.tls]"])

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ropewalk.sdn.host.changes import Step
 from ropewalk.sdn.host.commands import inside
 
 SOURCE = Path(__file__).with_name("copies.c")
 _INCLUDES = Path("/usr/include")
 
 
-def commands(namespace: str, interface: str, directory: Path) -> list[list[str]]:
+def steps(namespace: str, interface: str, directory: Path) -> list[Step]:
     """What removes copies from what `interface` receives; it ends with the interface."""
     program = directory / "copies.o"
     # Debian keeps <asm/> in a directory of the machine's own.
@@ -21,14 +22,10 @@ def commands(namespace: str, interface: str, directory: Path) -> list[list[str]]
     build = ["clang", "-O2", "-g", "-Wall", "-target", "bpf"]
     build += [f"-I{asm.parent}" for asm in includes]
     build += ["-c", str(SOURCE), "-o", str(program)]
+    hang = ["tc", "filter", "add", "dev", interface, "ingress", "bpf", "direct-action"]
+    hang += ["object-file", str(program), "section", "classifier"]
     return [
-        build,
-        inside(namespace, ["tc", "qdisc", "add", "dev", interface, "clsact"]),
-        inside(
-            namespace,
-            [
-                *("tc", "filter", "add", "dev", interface, "ingress", "bpf", "direct-action"),
-                *("object-file", str(program), "section", "classifier"),
-            ],
-        ),
+        Step(tuple(build), (("rm", "-f", str(program)),)),
+        Step(tuple(inside(namespace, ["tc", "qdisc", "add", "dev", interface, "clsact"]))),
+        Step(tuple(inside(namespace, hang))),
     ]

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 SECONDS_MAX = 30
+SAID_MAX = 2000
+"""Characters of what a command that failed said."""
 
 
 class CommandError(Exception):
@@ -19,22 +21,30 @@ def run(command: Sequence[str]) -> str:
     """Runs a command and returns what it printed.
 
     Raises:
-        CommandError: when it is missing, fails, or takes longer than `SECONDS_MAX`.
+        CommandError: when it is missing, fails, takes longer than `SECONDS_MAX`, or is none.
     """
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=SECONDS_MAX, check=False
+            command,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=SECONDS_MAX,
+            check=False,
         )
     except FileNotFoundError as error:
         raise CommandError(
             f"no program {command[0]}: install it "
             "(Debian: openvswitch-switch, iproute2, ethtool, clang)"
         ) from error
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise CommandError(f"`{shlex.join(command)}`: {error}") from error
+    except subprocess.TimeoutExpired as error:
+        raise CommandError(f"{_shown(command)}: no end within {SECONDS_MAX} s") from error
+    # Words with NUL bytes, and others that cannot be a program's arguments, are the ValueError.
+    except (OSError, ValueError) as error:
+        raise CommandError(f"{_shown(command)}: {error}") from error
     if done.returncode:
-        said = " ".join(done.stderr.split()) or f"exit status {done.returncode}"
-        raise CommandError(f"`{shlex.join(command)}`: {said}")
+        said = " ".join(done.stderr.split())[:SAID_MAX] or f"exit status {done.returncode}"
+        raise CommandError(f"{_shown(command)}: {said}")
     return done.stdout
 
 
@@ -47,8 +57,10 @@ def rows(command: Sequence[str]) -> list[dict[str, Any]]:
     text = run(command)
     try:
         value = json.loads(text or "[]")
-    except json.JSONDecodeError as error:
-        raise CommandError(f"`{shlex.join(command)}` printed no JSON: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise CommandError(f"{_shown(command)} printed no JSON: {error}") from error
+    if not isinstance(value, list):
+        raise CommandError(f"{_shown(command)} printed no JSON array")
     return [row for row in value if isinstance(row, dict) and row]
 
 
@@ -60,3 +72,9 @@ def inside(namespace: str, command: Sequence[str]) -> list[str]:
 def ip(namespace: str, *arguments: str) -> list[str]:
     """An `ip` command in a network namespace."""
     return ["ip", *(["-n", namespace] if namespace else []), *arguments]
+
+
+def _shown(command: Sequence[str]) -> str:
+    """The command as one would type it, without what a terminal would take for orders."""
+    text = shlex.join(command)
+    return "`" + "".join(c if c.isprintable() else repr(c)[1:-1] for c in text) + "`"

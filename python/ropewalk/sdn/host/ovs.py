@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 
-from ropewalk.sdn.config import Config
+from ropewalk.sdn.config import Config, Tls
+from ropewalk.sdn.host.changes import Step
 from ropewalk.sdn.host.commands import CommandError, run
 
 APPLICATION_PORT = 1
@@ -21,20 +22,19 @@ _BACKOFF_MS = "1000"
 _PROBE_MS = "5000"
 
 
-def vsctl(config: Config, *arguments: str) -> list[str]:
-    """An `ovs-vsctl` command for the configured switch."""
-    database = config.bridge.database
+def vsctl(database: str, *arguments: str) -> list[str]:
+    """An `ovs-vsctl` command for the switch with this database, "" for the system's."""
     return ["ovs-vsctl", "--timeout=10", *([f"--db={database}"] if database else []), *arguments]
 
 
-def bridge_exists(config: Config) -> bool:
-    """Whether the bridge is there.
+def bridges(database: str) -> list[str]:
+    """The names of the bridges that are there.
 
     Raises:
         CommandError: when the switch cannot be asked.
     """
     try:
-        return config.bridge.name in run(vsctl(config, "list-br")).split()
+        return run(vsctl(database, "list-br")).split()
     except CommandError as error:
         raise CommandError(
             f"{error}; is Open vSwitch running (`systemctl start openvswitch-switch`)?"
@@ -48,10 +48,8 @@ def add_bridge(config: Config) -> list[str]:
     flows stay: the switch clears them only when its last controller is removed.
     """
     name = config.bridge.name
-    controller = config.controller
-    scheme = "ssl" if controller.tls else "tcp"
     command = vsctl(
-        config,
+        config.bridge.database,
         "add-br",
         name,
         *("--", "set", "bridge", name),
@@ -60,7 +58,7 @@ def add_bridge(config: Config) -> list[str]:
         "protocols=OpenFlow13",
         "other_config:disable-in-band=true",
         "external_ids:ropewalk=sdn",
-        *("--", "set-controller", name, f"{scheme}:{controller.address}:{controller.port}"),
+        *("--", "set-controller", name, config.controller.target),
         *("--", "set", "controller", name),
         "connection_mode=out-of-band",
         f"max_backoff={_BACKOFF_MS}",
@@ -77,38 +75,36 @@ def add_bridge(config: Config) -> list[str]:
 
 def delete_bridge(config: Config) -> list[str]:
     """Removes the bridge with its ports and controller."""
-    return vsctl(config, "--if-exists", "del-br", config.bridge.name)
+    return vsctl(config.bridge.database, "--if-exists", "del-br", config.bridge.name)
 
 
 def datapath_known(config: Config) -> bool:
     """Whether the database has a record of the datapath, which idle times need."""
     kind = config.bridge.datapath
-    return f"{kind}=" in run(vsctl(config, "get", "Open_vSwitch", ".", "datapaths"))
+    asked = vsctl(config.bridge.database, "get", "Open_vSwitch", ".", "datapaths")
+    return f"{kind}=" in run(asked)
 
 
 def add_datapath(config: Config) -> list[str]:
     """Makes that record."""
     make = ("--", "--id=@made", "create", "Datapath", "datapath_version=0")
     kind = config.bridge.datapath
-    return vsctl(config, *make, "--", "set", "Open_vSwitch", ".", f"datapaths:{kind}=@made")
+    known = ("--", "set", "Open_vSwitch", ".", f"datapaths:{kind}=@made")
+    return vsctl(config.bridge.database, *make, *known)
 
 
 def delete_datapath(config: Config) -> list[str]:
     """Removes that record."""
-    return vsctl(config, "remove", "Open_vSwitch", ".", "datapaths", config.bridge.datapath)
+    kind = config.bridge.datapath
+    return vsctl(config.bridge.database, "remove", "Open_vSwitch", ".", "datapaths", kind)
 
 
 def zones_with_timeouts(config: Config) -> set[int]:
     """The zones that have idle times already."""
     if not datapath_known(config):
         return set()
-    text = run(vsctl(config, "list-zone-tp", config.bridge.datapath))
+    text = run(vsctl(config.bridge.database, "list-zone-tp", config.bridge.datapath))
     return {int(zone) for zone in re.findall(r"^Zone:(\d+)", text, re.MULTILINE)}
-
-
-def has_keys(config: Config) -> bool:
-    """Whether the switch has a key for TLS already."""
-    return bool(run(vsctl(config, "--bare", "--columns=private_key", "list", "SSL")).strip())
 
 
 def set_timeouts(config: Config, zone: int) -> list[str]:
@@ -122,25 +118,32 @@ def set_timeouts(config: Config, zone: int) -> list[str]:
         f"icmp_first={balance.icmp_idle_s}",
         f"icmp_reply={balance.icmp_idle_s}",
     ]
-    return vsctl(
-        config, "--may-exist", "add-zone-tp", config.bridge.datapath, f"zone={zone}", *times
-    )
+    add = ("--may-exist", "add-zone-tp", config.bridge.datapath, f"zone={zone}")
+    return vsctl(config.bridge.database, *add, *times)
 
 
 def unset_timeouts(config: Config, zone: int) -> list[str]:
     """Back to the switch's own times."""
-    return vsctl(config, "--if-exists", "del-zone-tp", config.bridge.datapath, f"zone={zone}")
+    delete = ("--if-exists", "del-zone-tp", config.bridge.datapath, f"zone={zone}")
+    return vsctl(config.bridge.database, *delete)
 
 
-def set_keys(config: Config) -> list[str]:
-    """The switch's own key for TLS towards controllers."""
-    tls = config.controller.tls
-    assert tls is not None, "asked for with TLS only"
-    return vsctl(
-        config, "set-ssl", str(tls.switch_key), str(tls.switch_certificate), str(tls.authority)
-    )
+def keys(database: str, tls: Tls | None) -> list[Step]:
+    """Gives the switch its own key for TLS towards controllers, where the configuration has one.
 
-
-def unset_keys(config: Config) -> list[str]:
-    """Takes the switch's key away again."""
-    return vsctl(config, "del-ssl")
+    Raises:
+        CommandError: when the switch has a key already, or a file is not there.
+    """
+    if tls is None or tls.switch_key is None or tls.switch_certificate is None:
+        return []
+    files = (tls.switch_key, tls.switch_certificate, tls.authority)
+    for file in files:
+        if not file.is_file():
+            raise CommandError(f"{file}: no such file; see [controller.tls]")
+    if run(vsctl(database, "--bare", "--columns=private_key", "list", "SSL")).strip():
+        raise CommandError(
+            "the switch has a key for TLS already; leave controller.tls.switch_key and "
+            "switch_certificate away"
+        )
+    give = vsctl(database, "set-ssl", *(str(file) for file in files))
+    return [Step(tuple(give), (tuple(vsctl(database, "del-ssl")),), outlives_boot=True)]

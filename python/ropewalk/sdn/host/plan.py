@@ -1,8 +1,7 @@
 """The steps that prepare the machine for one configuration.
 
-Offload rules, each measured: a veth that enters the userspace datapath needs transmit offloads
-off at its far end (L4 checksums stay partial otherwise) and every device of the bridge needs GRO
-off (segments larger than the MTU are dropped without a count).
+Measured: a veth that enters the userspace datapath needs transmit offloads off at its far end
+(L4 checksums stay partial otherwise); for the rest see `interfaces.py`.
 """
 
 from __future__ import annotations
@@ -10,14 +9,13 @@ from __future__ import annotations
 import hashlib
 import shlex
 from pathlib import Path
-from typing import Any
 
 from ropewalk.sdn.balance.program import zones
 from ropewalk.sdn.config import Config, Uplink
 from ropewalk.sdn.copies import loader
-from ropewalk.sdn.host import ovs
+from ropewalk.sdn.host import interfaces, ovs
 from ropewalk.sdn.host.changes import Step
-from ropewalk.sdn.host.commands import CommandError, inside, ip, rows, run
+from ropewalk.sdn.host.commands import CommandError, inside, ip, rows
 
 _ROUTE_METRIC = "50"
 
@@ -34,15 +32,14 @@ def steps(config: Config) -> list[Step]:
         CommandError: when the machine is not as the configuration says; the message says what to
         do.
     """
-    if ovs.bridge_exists(config):
+    if config.bridge.name in ovs.bridges(config.bridge.database):
         raise CommandError(
             f"the bridge {config.bridge.name} exists and is not of this setup; "
             "choose another bridge.name or remove it"
         )
     _refuse_what_is_there(config)
     plan = _namespace(config) + _application(config)
-    for uplink in config.uplinks:
-        plan += _uplink(uplink)
+    plan += _uplinks(config.uplinks)
     plan += _bridge(config)
     if config.balance:
         if not ovs.datapath_known(config):
@@ -64,12 +61,7 @@ def steps(config: Config) -> list[Step]:
         ]
     if config.bicast and config.bicast.remove_copies:
         application = config.application
-        plan += [
-            Step(tuple(command))
-            for command in loader.commands(
-                application.namespace, application.interface, config.state_dir
-            )
-        ]
+        plan += loader.steps(application.namespace, application.interface, config.state_dir)
     return plan
 
 
@@ -97,12 +89,6 @@ def _refuse_what_is_there(config: Config) -> None:
             raise CommandError(
                 f"there is an interface {name} already; choose another application.{key}"
             )
-    tls = config.controller.tls
-    if tls and tls.switch_key and ovs.has_keys(config):
-        raise CommandError(
-            "the switch has a key for TLS already; leave controller.tls.switch_key and "
-            "switch_certificate away"
-        )
 
 
 def _namespace(config: Config) -> list[Step]:
@@ -144,96 +130,19 @@ def _application(config: Config) -> list[Step]:
     return plan
 
 
-def _uplink(uplink: Uplink) -> list[Step]:
-    name = uplink.name
-    try:
-        plan = _addresses(name)
-        if any(way.family.version == 6 for way in uplink.ways):
-            plan += _addresses_ipv6(name)
-        offloads = run(["ethtool", "-k", name])
-    except CommandError as error:
-        raise CommandError(f"uplink {name}: {error}; `ip link` lists the interfaces") from error
-    if "generic-receive-offload: on" in offloads:
-        back = ("ethtool", "-K", name, "gro", "on")
-        plan.append(Step(("ethtool", "-K", name, "gro", "off"), (back,)))
-    plan.append(Step(("ip", "link", "set", name, "up")))
-    return plan
-
-
-def _addresses(name: str) -> list[Step]:
-    """Takes an interface's IPv4 addresses away: the kernel would answer beside the bridge."""
-    plan = []
-    held = _held(rows(["ip", "-j", "-4", "addr", "show", "dev", name]))
-    routes = _routes(name, 4)
-    for position, address in enumerate(held):
-        undo: list[tuple[str, ...]] = [("ip", "addr", "replace", address, "dev", name)]
-        if position == 0:
-            undo += routes
-        plan.append(Step(("ip", "addr", "del", address, "dev", name), tuple(undo)))
-    return plan
-
-
-def _addresses_ipv6(name: str) -> list[Step]:
-    """Switches IPv6 of an interface off, where it is on: otherwise the next advertisement of a
-    router would give the kernel an address and a route again."""
-    switch = Path(f"/proc/sys/net/ipv6/conf/{name}/disable_ipv6")
-    if not switch.exists() or switch.read_text().strip() == "1":
-        return []
-    held = _held(rows(["ip", "-j", "-6", "addr", "show", "dev", name, "scope", "global"]))
-    undo = [
-        _set_ipv6(name, disabled=False),
-        *(("ip", "addr", "replace", address, "dev", name) for address in held),
-        *_routes(name, 6),
+def _uplinks(uplinks: tuple[Uplink, ...]) -> list[Step]:
+    names = [uplink.name for uplink in uplinks]
+    speak_ipv6 = [
+        uplink.name for uplink in uplinks if any(way.family.version == 6 for way in uplink.ways)
     ]
-    return [Step(_set_ipv6(name, disabled=True), tuple(undo))]
-
-
-def _set_ipv6(name: str, *, disabled: bool) -> tuple[str, ...]:
-    # With slashes, because names of interfaces may have dots.
-    return ("sysctl", "-qw", f"net/ipv6/conf/{name}/disable_ipv6={int(disabled)}")
-
-
-def _held(shown: list[dict[str, Any]]) -> list[str]:
-    """Addresses that an administrator gave; what routers gave comes back by itself."""
-    return [
-        f"{info['local']}/{info['prefixlen']}"
-        for row in shown
-        for info in row.get("addr_info", [])
-        # With a scope asked for, `ip` shows the others as empty objects.
-        if info and not (info["family"] == "inet6" and info.get("dynamic"))
-    ]
-
-
-def _routes(name: str, version: int) -> list[tuple[str, ...]]:
-    """What brings an interface's routes back, but those that the kernel or a router makes."""
-    shown = rows(["ip", "-j", f"-{version}", "route", "show", "dev", name])
-    return [
-        ("ip", f"-{version}", "route", "replace", *_route(row), "dev", name)
-        for row in shown
-        if row.get("protocol") not in ("kernel", "ra")
-    ]
-
-
-def _route(row: dict[str, object]) -> list[str]:
-    words = [str(row["dst"])]
-    for key, word in (("gateway", "via"), ("prefsrc", "src"), ("metric", "metric")):
-        if key in row:
-            words += [word, str(row[key])]
-    if row.get("scope") == "link":
-        words += ["scope", "link"]
-    return words
+    for name in names:
+        if not Path("/sys/class/net", name).exists():
+            raise CommandError(f"uplink {name}: no such interface; `ip link` lists them")
+    plan = interfaces.without_addresses(names) + interfaces.without_ipv6(speak_ipv6)
+    return plan + [step for name in names for step in interfaces.prepared(name)]
 
 
 def _bridge(config: Config) -> list[Step]:
-    plan = []
-    tls = config.controller.tls
-    if tls and tls.switch_key and tls.switch_certificate:
-        plan.append(
-            Step(
-                tuple(ovs.set_keys(config)),
-                (tuple(ovs.unset_keys(config)),),
-                outlives_boot=True,
-            )
-        )
+    keys = ovs.keys(config.bridge.database, config.controller.tls)
     undo = (tuple(ovs.delete_bridge(config)),)
-    return [*plan, Step(tuple(ovs.add_bridge(config)), undo, outlives_boot=True)]
+    return [*keys, Step(tuple(ovs.add_bridge(config)), undo, outlives_boot=True)]

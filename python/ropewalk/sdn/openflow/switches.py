@@ -12,6 +12,8 @@ import ssl
 import threading
 from collections.abc import Callable
 
+from ropewalk.sdn import endpoint
+from ropewalk.sdn.endpoint import Endpoint
 from ropewalk.sdn.events import Disconnected, Event
 from ropewalk.sdn.openflow.program import Message
 from ropewalk.sdn.openflow.switch import SEND_SECONDS_MAX, BrokenError, Connection
@@ -26,7 +28,7 @@ class Switches:
 
     def __init__(
         self,
-        address: tuple[str, int],
+        listen: Endpoint,
         name_of: Callable[[int], str | None],
         tell: Callable[[str, Event], None],
         tls: ssl.SSLContext | None,
@@ -40,7 +42,8 @@ class Switches:
         self._name_of = name_of
         self._tell = tell
         self._tls = tls
-        self._listener = socket.create_server(address, backlog=_BACKLOG)
+        self._endpoint = listen
+        self._listener = endpoint.listener(listen, _BACKLOG)
         self._lock = threading.Lock()
         self._turn = threading.Lock()
         """Held while a connection takes a place or leaves it: an end that is told late would be
@@ -77,7 +80,7 @@ class Switches:
     def close(self) -> None:
         """Ends all connections; the switches keep their flows."""
         self._stopped = True
-        self._listener.close()
+        endpoint.closed(self._listener, self._endpoint)
         with self._lock:
             connections = list(self._by_name.values())
             self._by_name.clear()
@@ -111,9 +114,14 @@ class Switches:
                 _log.warning("a connection from %s beyond the bound", address)
                 client.close()
                 continue
-            threading.Thread(
-                target=self._serve, args=(client, address), name="switch", daemon=True
-            ).start()
+            try:
+                threading.Thread(
+                    target=self._serve, args=(client, address), name="switch", daemon=True
+                ).start()
+            except RuntimeError as error:
+                _log.warning("a connection from %s: %s", address, error)
+                client.close()
+                self._room.release()
 
     def _serve(self, client: socket.socket, address: object) -> None:
         connection: Connection | None = None
@@ -121,7 +129,8 @@ class Switches:
             client.settimeout(SEND_SECONDS_MAX)
             if self._tls is not None:
                 client = self._tls.wrap_socket(client, server_side=True)
-            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if client.family != socket.AF_UNIX:
+                client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection = Connection(client, self)
             connection.run()
         except BrokenError as error:

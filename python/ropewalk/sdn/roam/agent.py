@@ -17,7 +17,6 @@ import socket
 import ssl
 import tempfile
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -86,7 +85,8 @@ class Hostapd:
             self._socket.connect(str(path))
             self._early: list[bytes] = []
             self._ask(b"ATTACH", b"OK")
-        except OSError:
+        # Ctrl-C too: the socket's directory would stay.
+        except BaseException:
             self.close()
             raise
 
@@ -150,11 +150,27 @@ class Agent:
         self._waiting: deque[Notice] = deque(maxlen=WAITING_MAX)
         self._ready = threading.Condition()
         self._stopped = threading.Event()
+        self._faulty = False
 
-    def run(self) -> None:
-        """Works until `stop`."""
-        teller = threading.Thread(target=self._tell, name="notices", daemon=True)
+    def run(self) -> bool:
+        """Works until `stop`; False when it ends by a fault of its own, which is logged."""
+        teller = threading.Thread(target=self._telling, name="notices", daemon=True)
         teller.start()
+        try:
+            self._listen()
+        finally:
+            self.stop()
+            # What it is about to log would be cut off.
+            teller.join(RETRY_S)
+        return not self._faulty
+
+    def stop(self) -> None:
+        """Ends `run`, at the latest after `PING_S`."""
+        self._stopped.set()
+        with self._ready:
+            self._ready.notify_all()
+
+    def _listen(self) -> None:
         while not self._stopped.is_set():
             try:
                 hostapd = Hostapd(self._control)
@@ -164,8 +180,8 @@ class Agent:
                 )
                 self._stopped.wait(RETRY_S)
                 continue
-            _log.info("attached to %s", self._control)
             try:
+                _log.info("attached to %s", self._control)
                 while not self._stopped.is_set():
                     for mac, joined in hostapd.events():
                         self._heard(mac, joined)
@@ -175,17 +191,20 @@ class Agent:
                 hostapd.close()
             self._stopped.wait(RETRY_S)
 
-    def stop(self) -> None:
-        """Ends `run`, at the latest after `PING_S`."""
-        self._stopped.set()
-        with self._ready:
-            self._ready.notify_all()
-
     def _heard(self, mac: str, joined: bool) -> None:
         packets = self._count(mac) if self._count and not joined else -1
         with self._ready:
             self._waiting.append(Notice(*self._place, mac, joined, packets))
             self._ready.notify_all()
+
+    def _telling(self) -> None:
+        try:
+            self._tell()
+        # Nobody would hear of stations any more, and whoever started this would not know.
+        except Exception:
+            _log.exception("the controller is told nothing any more")
+            self._faulty = True
+            self.stop()
 
     def _tell(self) -> None:
         client: Client | None = None
@@ -205,7 +224,7 @@ class Agent:
                 if client:
                     client.close()
                 client = None
-                time.sleep(RETRY_S)
+                self._stopped.wait(RETRY_S)
                 continue
             with self._ready:
                 if notice is not None and self._waiting and self._waiting[0] is notice:

@@ -51,7 +51,7 @@ def add(commands: Any) -> None:  # noqa: ANN401 - argparse names its type in pri
 
 
 def run(options: argparse.Namespace) -> int:
-    """Runs the agent until it is stopped; the exit status."""
+    """Runs the agent until it is stopped, which is no failure; the exit status."""
     files = (options.key, options.certificate, options.authority)
     if any(files) and not all(files):
         print("ap-agent: TLS needs --key, --certificate and --authority", file=sys.stderr)
@@ -62,15 +62,17 @@ def run(options: argparse.Namespace) -> int:
         tls.load_cert_chain(options.certificate, options.key)
     place = (options.switch, options.port)
     count = counter(options.counters) if options.counters else None
-    Agent(options.hostapd, options.controller, place, tls, count).run()
-    return 0
+    try:
+        return 0 if Agent(options.hostapd, options.controller, place, tls, count).run() else 1
+    except KeyboardInterrupt:
+        return 0
 
 
 def _address(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
         raise argparse.ArgumentTypeError(f"{text} is no address; write it like 192.0.2.1:6654")
-    return host, int(port)
+    return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 def _name(text: str) -> str:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ropewalk.sdn import reader
-from ropewalk.sdn.config import INTERFACE_NAME_MAX, Controller, read_controller
-from ropewalk.sdn.reader import Table
+from ropewalk.sdn.config import Controller, read_controller
+from ropewalk.sdn.endpoint import Endpoint
+from ropewalk.sdn.reader import INTERFACE_NAME_MAX, Table, is_name
 
 SCHEMES = ("replay", "zwa-adaptive", "zwa", "bare")
 SWITCHES_MAX = 256
@@ -63,8 +64,8 @@ class Config:
     frames: bool
     """Whether a station's own frames say where it is, or access points' notices alone."""
     controller: Controller
-    notices: tuple[str, int]
-    """Address and TCP port for the agents at access points; port 0 for none."""
+    notices: Endpoint | None
+    """Where agents at access points connect."""
     switches: tuple[Switch, ...]
     links: tuple[Link, ...]
     bounds: Bounds
@@ -96,44 +97,45 @@ def read(path: Path) -> Config:
         if len(set(values)) < len(values):
             top.error(f"switch.{what}", "the same twice", f"each switch needs its own {what}")
     names = {switch.name for switch in switches}
+    database = top.text("database", "")
     config = Config(
         path=path,
         scheme=roam.choice("scheme", SCHEMES, "replay"),
         frames=roam.flag("frames", True),
-        controller=read_controller(top.table("controller")),
+        controller=read_controller(top.table("controller"), database, "roam"),
         notices=_notices(roam),
         switches=switches,
         links=tuple(_link(table, names) for table in top.tables("link", LINKS_MAX)),
         bounds=_bounds(top.table("bounds")),
-        database=top.text("database", ""),
+        database=database,
         socket=top.file("socket", "/run/ropewalk/sdn-roam.sock") or Path(),
         state_dir=top.file("state_dir", "/var/lib/ropewalk") or Path(),
     )
     roam.end()
+    if config.notices == config.controller.listen:
+        top.error("roam.notices", "the same as controller.listen", "choose another port")
     _ports_once(top, config)
     top.finish()
     return config
 
 
-def _notices(table: Table) -> tuple[str, int]:
-    text = table.text("notices", "")
-    address, _, port = text.rpartition(":")
-    if not text:
-        return ("", 0)
-    if not address or not port.isdecimal() or not 0 < int(port) < 65_536:
-        table.error("notices", f'"{text}" is no address', 'write it like "127.0.0.1:6654"')
-        return ("", 0)
-    return (address, int(port))
+def _notices(table: Table) -> Endpoint | None:
+    endpoint = table.endpoint("notices", "")
+    if endpoint is not None and endpoint.path is not None:
+        table.error("notices", "is a file", 'agents need an address like "192.0.2.1:6654"')
+        return None
+    return endpoint
 
 
 def _switch(table: Table) -> Switch:
     text = table.text("datapath_id")
-    if not re.fullmatch(r"[0-9a-f]{16}", text):
+    datapath = int(text, 16) if re.fullmatch(r"[0-9A-Fa-f]{16}", text) else 0
+    # Open vSwitch takes 0 for none, and makes one up.
+    if text and not datapath:
         table.error("datapath_id", f'"{text}" is none', "write its 16 hexadecimal digits")
-        text = "0"
     switch = Switch(
-        table.text("name", length_max=INTERFACE_NAME_MAX),
-        int(text, 16),
+        table.name("name"),
+        datapath,
         _ports(table, "access"),
         _ports(table, "hosts"),
     )
@@ -144,16 +146,20 @@ def _switch(table: Table) -> Switch:
 def _ports(table: Table, key: str) -> tuple[str, ...]:
     words = table.words(key, PORTS_MAX)
     for word in words:
-        if not 0 < len(word) <= INTERFACE_NAME_MAX:
-            table.error(key, f'"{word}" is no interface', f"1 to {INTERFACE_NAME_MAX} characters")
+        if not _is_port(word):
+            table.error(key, f'"{word}" is no interface', "`ip link` lists them")
     return words
+
+
+def _is_port(word: str) -> bool:
+    return is_name(word) and len(word) <= INTERFACE_NAME_MAX and word != "lo"
 
 
 def _link(table: Table, names: set[str]) -> Link:
     ends = []
     for key in ("a", "b"):
         switch, _, port = table.text(key).partition(":")
-        if switch not in names or not 0 < len(port) <= INTERFACE_NAME_MAX:
+        if switch not in names or not _is_port(port):
             table.error(key, "no port of a switch here", 'write it like "s1:s1-s2"')
         ends.append((switch, port))
     link = Link(ends[0], ends[1], table.number("cost", 1, 0.001, 1e6, ""))
@@ -187,4 +193,6 @@ def _ports_once(top: Table, config: Config) -> None:
     for end in ends:
         if end in seen:
             top.error("link", f"{end[0]}:{end[1]} is used twice", "a port has one purpose")
+        if end[0] == end[1]:
+            top.error("switch", f"{end[0]}:{end[1]} is the bridge", "name an interface")
         seen.add(end)

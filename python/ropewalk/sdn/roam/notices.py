@@ -18,12 +18,16 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from ropewalk.sdn import endpoint
+from ropewalk.sdn.endpoint import Endpoint
 from ropewalk.sdn.roam.events import Notice
 
 LINE_BYTES_MAX = 1024
 AGENTS_MAX = 512
 IDLE_S = 60.0
 """An agent says something at least so often; an empty line will do."""
+HANDSHAKE_S = 5.0
+"""With TLS: in which who connects has to show who it is, for it holds an agent's place."""
 NAME = re.compile(r"[A-Za-z0-9_.@-]{1,64}")
 MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
 
@@ -76,7 +80,7 @@ class Notices:
 
     def __init__(
         self,
-        address: tuple[str, int],
+        address: Endpoint,
         tell: Callable[[Notice], None],
         tls: ssl.SSLContext | None,
     ) -> None:
@@ -154,30 +158,36 @@ class Client:
 
 
 class _Server(socketserver.ThreadingTCPServer):
-    allow_reuse_address = True
     daemon_threads = True
     block_on_close = False
 
-    def __init__(
-        self, address: tuple[str, int], notices: Notices, tls: ssl.SSLContext | None
-    ) -> None:
+    def __init__(self, address: Endpoint, notices: Notices, tls: ssl.SSLContext | None) -> None:
         self.notices = notices
         self._tls = tls
         self.room = threading.Semaphore(AGENTS_MAX)
-        super().__init__(address, _Handler)
+        super().__init__((address.host, address.port), _Handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket = endpoint.listener(address, AGENTS_MAX)
+        self.server_address = self.socket.getsockname()
 
     def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
         if not self.room.acquire(blocking=False):
             self.shutdown_request(request)
             return
-        super().process_request(request, client_address)
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError:
+            # No thread to be had.
+            self.room.release()
+            raise
 
     def finish_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
         try:
-            request.settimeout(IDLE_S)
             request.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._tls is not None:
+                request.settimeout(HANDSHAKE_S)
                 request = self._tls.wrap_socket(request, server_side=True)
+            request.settimeout(IDLE_S)
             super().finish_request(request, client_address)
         finally:
             self.room.release()

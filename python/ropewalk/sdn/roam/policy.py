@@ -1,8 +1,8 @@
 """Decides where stations are, which flows that means, and what is kept and sent again.
 
 Decisions take the state, one event and the time and give the next state and messages; nothing
-here opens a socket or reads a clock. Where stations are is decided in `whereabouts`, which flows
-that means in `ways`, what is kept and sent again in `keeping`.
+here opens a socket or reads a clock. Where stations are is decided in `whereabouts`, who is
+forgotten in `silence`, which flows that means in `ways`, what is kept and sent again in `keeping`.
 
 Modes: `replay` copies what goes to a station until the station acknowledges it, keeps what comes
 while it is away, and sends all of that in order when it is back; nothing is acknowledged in its
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from ropewalk.sdn import events
 from ropewalk.sdn.openflow.program import Program, difference
-from ropewalk.sdn.roam import frames, keeping, program, ways, whereabouts
+from ropewalk.sdn.roam import frames, keeping, program, silence, ways, whereabouts
 from ropewalk.sdn.roam.buffers import Buffers
 from ropewalk.sdn.roam.config import Config
 from ropewalk.sdn.roam.events import At, Event, Notice, Release
@@ -26,7 +26,7 @@ from ropewalk.sdn.roam.stations import Place
 RELEASE_S = 0.05
 """A controller that is behind sends what was kept after so long, read or not."""
 FORGET_S = 600.0
-"""A station that has been away so long is forgotten."""
+"""A station that has been away so long is forgotten; one that is here after `silence.SILENT_S`."""
 UNKNOWN_S = 30.0
 """After a switch has connected: how long it keeps ways to stations not known yet."""
 
@@ -61,6 +61,8 @@ def _at(state: State, name: str, event: events.Event, now: float) -> list[Out]:
             return ways.mended(state, name, present)
         case events.PortChanged(port, gone):
             return _port_changed(state, name, port, gone, now)
+        case events.FlowRemoved(table=program.CLASSIFY):
+            return silence.counted(state, name, event, now)
         case events.FlowRemoved():
             return keeping.flow_removed(state, name, event)
         case events.Confirmed(number):
@@ -130,7 +132,8 @@ def _passed(state: State, now: float) -> list[Out]:
         out += keeping.released(state, mac, now)
     for station in list(state.table.by_mac.values()):
         if not station.here and now - station.since_s > FORGET_S:
-            out += whereabouts.forget(state, station)
+            out += silence.forget(state, station)
+    out += silence.asked(state, now)
     for name, view in state.views.items():
         if now - view.connected_s > UNKNOWN_S:
             for mac in [mac for mac in view.flows if mac not in state.table.by_mac]:

@@ -10,7 +10,7 @@ senders.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ropewalk.sdn.openflow.program import (
     CONTROLLER,
@@ -34,7 +34,9 @@ STATION_METERS = 1000
 _BURST_S = 0.25
 _GROUP_BIT = ("01:00:00:00:00:00", "01:00:00:00:00:00")
 _TCP = {"eth_type": 0x0800, "ip_proto": 6}
-_FROM_LINK, _KNOWN, _ELSEWHERE, _NEW = 300, 200, 150, 100
+_FROM_LINK, _ELSEWHERE, _NEW = 300, 150, 100
+_KNOWN = (200, 201)
+"""Two, that one flow may take the place of the other without a gap."""
 _AWAY, _BACK, PRIORITY_TO, _GROUP = 400, 350, 300, 50
 
 
@@ -110,7 +112,7 @@ def station(ports: Ports, way: Way) -> frozenset[Flow]:
             answer = (ask[0], Output(CONTROLLER, HEADERS_MAX))
             flows.add(Flow(COPY, 100, match(eth_dst=way.mac, **_TCP), ask))
             flows.add(Flow(ANSWER, 100, match(eth_src=way.mac, **_TCP), answer))
-        flows.add(Flow(CLASSIFY, _KNOWN, match(in_port=way.at, eth_src=way.mac), onward))
+        flows.add(Flow(CLASSIFY, _KNOWN[0], match(in_port=way.at, eth_src=way.mac), onward))
     # A switch sends nothing back to where it came from unless told: what is still on its way to
     # where a station was has to turn round.
     back = match(in_port=way.out, eth_dst=way.mac)
@@ -135,9 +137,26 @@ def place(flows: frozenset[Flow]) -> int | None:
     """The port at which a station is, by its flows; None when it is not at this switch."""
     for flow in flows:
         port = dict(flow.match).get("in_port")
-        if (flow.table, flow.priority) == (CLASSIFY, _KNOWN) and isinstance(port, int):
+        if counts(flow) and isinstance(port, int):
             return port
     return None
+
+
+def counts(flow: Flow) -> bool:
+    """Whether a flow counts what a station says at its port."""
+    return flow.table == CLASSIFY and flow.priority in _KNOWN
+
+
+def turn(flows: frozenset[Flow]) -> int:
+    """Which of the two flows that count a station has."""
+    return max((_KNOWN.index(flow.priority) for flow in flows if counts(flow)), default=0)
+
+
+def turned(flows: frozenset[Flow], number: int) -> frozenset[Flow]:
+    """A station's flows with the one or the other that counts."""
+    return frozenset(
+        replace(flow, priority=_KNOWN[number]) if counts(flow) else flow for flow in flows
+    )
 
 
 def _edge(ports: Ports) -> list[int]:

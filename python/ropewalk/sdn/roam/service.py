@@ -94,7 +94,7 @@ class Service:
         tls = context(config.controller.tls) if config.controller.tls else None
         names = {switch.datapath: switch.name for switch in config.switches}
         self.switches = Switches(
-            (config.controller.address, config.controller.port),
+            config.controller.listen,
             names.get,
             lambda name, event: self._inbox.put(At(name, event)),
             tls,
@@ -102,7 +102,7 @@ class Service:
         )
         self.notices: Notices | None = None
         try:
-            if config.notices[1]:
+            if config.notices:
                 self.notices = Notices(config.notices, self._noticed, tls)
         except OSError:
             self.switches.close()

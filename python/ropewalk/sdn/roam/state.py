@@ -45,6 +45,17 @@ class Freeze:
 
 
 @dataclass
+class Heard:
+    """When a station that only frames have shown last spoke, as far as is known."""
+
+    at_s: float
+    again: bool
+    """Not only when it came."""
+    doubted: bool = False
+    """Its room is wanted: it goes if it has said nothing when its switch tells."""
+
+
+@dataclass
 class Handover:
     """A station's arrival until every switch has confirmed the ways to it."""
 
@@ -65,6 +76,11 @@ class State:
     ways: dict[str, dict[str, str]] = field(default_factory=dict)
     """For each switch: the ports of all others towards it."""
     freezes: dict[str, Freeze] = field(default_factory=dict)
+    heard: dict[str, Heard] = field(default_factory=dict)
+    """All stations that only frames have shown, and no others."""
+    rota: deque[str] = field(default_factory=deque)
+    """Stations whose switches are still to tell in this round, which began at `round_s`."""
+    round_s: float = 0.0
     credit: dict[tuple[str, str], tuple[float, float]] = field(default_factory=dict)
     counters: Counter[str] = field(default_factory=Counter)
     handovers: deque[tuple[int, Handover]] = field(

@@ -8,7 +8,7 @@ from ropewalk.sdn import events
 from ropewalk.sdn.openflow.program import Flow, FlowMod, Message, Meter, Program, difference
 from ropewalk.sdn.roam import program, stations, topology
 from ropewalk.sdn.roam.program import Ports, Way
-from ropewalk.sdn.roam.state import Out, State, View
+from ropewalk.sdn.roam.state import Heard, Out, State, View
 from ropewalk.sdn.roam.stations import Place, Station
 
 
@@ -45,7 +45,11 @@ def _recover(state: State, view: View, now: float) -> None:
         if fixed or port.name in view.config.access:
             place = Place(view.config.name, port.name, fixed)
             maximum = state.config.bounds.stations
-            state.table = stations.joined(state.table, mac, place, now, False, maximum)
+            # Where frames say nothing, access points have said so to the one before.
+            told = not fixed and not state.config.frames
+            state.table = stations.joined(state.table, mac, place, now, told, maximum)
+            if mac in state.table.by_mac and not fixed and not told:
+                state.heard[mac] = Heard(now, again=True)
 
 
 def mended(state: State, name: str, present: Program) -> list[Out]:
@@ -55,7 +59,7 @@ def mended(state: State, name: str, present: Program) -> list[Out]:
         return []
     messages = difference(present, _wanted(view))
     state.counters["mended"] += len(messages)
-    return [(name, message) for message in messages]
+    return [(name, _telling(state, message)) for message in messages]
 
 
 def _wanted(view: View) -> Program:
@@ -119,18 +123,38 @@ def installed(state: State, moved: Iterable[Station], first: str = "") -> list[O
                 view.metered.add(station.slot)
                 out.append((name, program.station_meter(station.slot, state.config.bounds)))
             flows = program.station(view.ports, _way(state, view, station))
-            former = view.flows.get(station.mac, frozenset())
-            for message in difference(Program(former), Program(flows)):
-                if isinstance(message, FlowMod) and state.config.scheme == "zwa-adaptive":
-                    message = FlowMod(message.flow, message.remove, tell=_tells(message.flow))
-                out.append((name, message))
-            view.flows[station.mac] = flows
+            turn = program.turn(view.flows.get(station.mac, frozenset()))
+            out += _replaced(state, name, station.mac, program.turned(flows, turn))
     return out
 
 
-def _tells(flow: Flow) -> bool:
-    """Whether a flow's counters are compared: one that gives a station its packets."""
-    return flow.table == program.FORWARD and len(flow.match) == 1 and bool(flow.actions)
+def recounted(state: State, station: Station) -> list[Out]:
+    """What makes a station's switch tell what it has counted of it, and count anew."""
+    name = station.place.switch
+    flows = state.views[name].flows.get(station.mac) if name in state.views else None
+    if flows is None:
+        return []
+    return _replaced(state, name, station.mac, program.turned(flows, 1 - program.turn(flows)))
+
+
+def _replaced(state: State, name: str, mac: str, flows: frozenset[Flow]) -> list[Out]:
+    """What gives a switch a station's flows."""
+    view = state.views[name]
+    former = view.flows.get(mac, frozenset())
+    view.flows[mac] = flows
+    messages = difference(Program(former), Program(flows))
+    return [(name, _telling(state, message)) for message in messages]
+
+
+def _telling(state: State, message: Message) -> Message:
+    """Asks for the counters of flows that count a station's frames; for `zwa-adaptive` also of
+    those that give a station its packets."""
+    if not isinstance(message, FlowMod):
+        return message
+    flow = message.flow
+    gives = flow.table == program.FORWARD and len(flow.match) == 1 and bool(flow.actions)
+    tell = program.counts(flow) or (gives and state.config.scheme == "zwa-adaptive")
+    return FlowMod(flow, message.remove, tell=tell)
 
 
 def _way(state: State, view: View, station: Station) -> Way:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from ropewalk.sdn import events
-from ropewalk.sdn.openflow.program import Confirm, Output, PacketOut, Program, difference
-from ropewalk.sdn.roam import frames, stations, ways
-from ropewalk.sdn.roam.state import Freeze, Handover, Out, State, View
+from ropewalk.sdn.openflow.program import Confirm, PacketOut, Resubmit
+from ropewalk.sdn.roam import frames, program, silence, stations, ways
+from ropewalk.sdn.roam.state import Freeze, Handover, Heard, Out, State, View
 from ropewalk.sdn.roam.stations import Place, Station
 
-TABLE_PORT = 0xFFFF_FFF9
-"""OFPP_TABLE: as if the packet had come in."""
 NEW_BURST = 20
 """Stations that may be new at one port at once."""
 
@@ -19,13 +17,20 @@ def join(state: State, mac: str, place: Place, now: float, *, told: bool) -> lis
     former = state.table.by_mac.get(mac)
     out: list[Out] = []
     if former is None:
-        out = _make_room(state, place, told)
+        room, out = silence.make_room(state, place, now, told=told)
+        if not room:
+            state.counters["stations_refused"] += 1
+            return out
     table = stations.joined(state.table, mac, place, now, told, state.config.bounds.stations)
     station = table.by_mac.get(mac)
     if station is None:
         state.counters["stations_refused"] += 1
         return out
     moved = former is None or not former.here or former.place != place
+    if told:
+        state.heard.pop(mac, None)
+    elif moved:
+        silence.arrived(state, mac, former, place, now)
     if not moved:
         state.table = table
         return out
@@ -69,6 +74,8 @@ def leave(
         return []
     state.counters["left"] += 1
     state.table = table
+    if mac in state.heard:
+        state.heard[mac] = Heard(now, state.heard[mac].again)
     if state.config.scheme == "zwa-adaptive":
         # Without a count from the moment of leaving nobody can tell what died.
         state.freezes[mac] = Freeze(packets, None if packets >= 0 else False)
@@ -87,11 +94,9 @@ def seen(state: State, view: View, mac: str, packet: events.PacketIn, now: float
     if not fixed and not state.config.frames:
         state.counters["frames_untrusted"] += 1
         return []
-    # The frame that showed it goes on as any other.
-    again = (
-        view.config.name,
-        PacketOut(packet.data, (Output(TABLE_PORT),), in_port=packet.port),
-    )
+    # The frame that showed it goes on as any other, past the flow that counts what it says later.
+    onward = (Resubmit(program.FORWARD), Resubmit(program.ANSWER))
+    again = (view.config.name, PacketOut(packet.data, onward, in_port=packet.port))
     if former is not None and former.here and former.place == place:
         # It came before its flow was there.
         return [again]
@@ -113,36 +118,6 @@ def _credit(state: State, place: Place, now: float) -> bool:
     key = (place.switch, place.port)
     had, at_s = state.credit.get(key, (float(NEW_BURST), now))
     had = min(float(NEW_BURST), had + (now - at_s) * NEW_BURST / 10)
-    state.credit[key] = (max(0.0, had - 1), now)
+    # Who is refused takes nothing: the bucket would stay empty as long as a flood lasts.
+    state.credit[key] = (had - 1 if had >= 1 else had, now)
     return had >= 1
-
-
-def _make_room(state: State, place: Place, told: bool) -> list[Out]:
-    """Forgets the youngest that only frames have shown, when its port or the table is full."""
-    bounds = state.config.bounds
-    here = state.table.at(place)
-    full = len(state.table.by_mac) >= bounds.stations
-    if not full and len(here) < bounds.port_stations:
-        return []
-    guessed = [
-        station
-        for station in (state.table.by_mac.values() if full and told else here)
-        if not station.told and not station.place.fixed
-    ]
-    if not guessed:
-        return []
-    return forget(state, max(guessed, key=lambda station: (station.since_s, station.mac)))
-
-
-def forget(state: State, station: Station) -> list[Out]:
-    """Nothing is known of a station any more."""
-    state.counters["stations_forgotten"] += 1
-    state.table = stations.removed(state.table, station.mac)
-    state.buffers.forget(station.mac)
-    state.freezes.pop(station.mac, None)
-    state.due.pop(station.mac, None)
-    out: list[Out] = []
-    for name, view in state.views.items():
-        former = Program(view.flows.pop(station.mac, frozenset()))
-        out += [(name, message) for message in difference(former, Program())]
-    return out

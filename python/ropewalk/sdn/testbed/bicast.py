@@ -250,8 +250,8 @@ def remove_copies(namespace: str, directory: Path, on: bool) -> None:
     with contextlib.suppress(SandboxError):
         inside(namespace, "tc", "qdisc", "del", "dev", _INTERFACE, "clsact")
     if on:
-        for command in loader.commands(namespace, _INTERFACE, directory):
-            run(*command)
+        for step in loader.steps(namespace, _INTERFACE, directory):
+            run(*step.do)
 
 
 def ping_count(plan: Plan) -> int:
