@@ -19,7 +19,7 @@ from ropewalk.plan import Link, Move, OvsRoam, Plan, Tcp
 from ropewalk.plan import Path as PlanPath
 from ropewalk.sdn.roam.events import Notice
 from ropewalk.sdn.testbed import roam_plan
-from ropewalk.sdn.testbed.machine import Sandbox, run, stop, wait
+from ropewalk.sdn.testbed.machine import Sandbox, inside, run, stop, wait
 from ropewalk.sdn.testbed.roam import MAC, NOTICES_PORT, Bench
 from ropewalk.sdn.testbed.roam_results import LOST
 
@@ -74,6 +74,57 @@ def test_download_survives_a_move_with_segments_that_died(bench: Bench) -> None:
     assert move.receiver_idle_ms < 500, "plain TCP waits for its next timeout"
     assert "faults (counter)" not in report.values
     assert "refused_messages (counter)" not in report.values
+
+
+def test_a_station_keeps_address_and_router_at_an_access_point_of_another_subnet(
+    bench: Bench,
+) -> None:
+    near, other, far = (bench.hosts[hops] for hops in (3, 5, 7))
+    pair = ["type", "veth", "peer", "name", "between", "netns", far]
+    run("ip", "-n", near, "link", "add", "between", *pair)
+    try:
+        for namespace, words in (
+            (near, "addr add 172.16.0.1/30 dev between"),
+            (near, "link set between up"),
+            (near, "route add 10.9.0.0/24 via 172.16.0.2"),
+            (far, "addr add 172.16.0.2/30 dev between"),
+            (far, "link set between up"),
+            # Not a neighbour of the station: what is for it goes through its own router.
+            (far, "addr replace 10.9.0.7/24 dev eth0"),
+            (far, "addr del 10.0.0.7/24 dev eth0"),
+            (far, "route add 10.0.0.0/24 via 172.16.0.1"),
+            (other, "addr add 10.9.0.5/24 dev eth0"),
+            (other, "route add 10.0.0.100/32 via 10.9.0.7 src 10.9.0.5"),
+            (bench.station, "route add default via 10.0.0.3"),
+        ):
+            run("ip", "-n", namespace, *words.split())
+        for namespace in (near, far):
+            inside(namespace, "sysctl", "-qw", "net.ipv4.ip_forward=1")
+        link = Link(rate_mbit=20, delay_ms=0)
+        carrier = OvsRoam("replay", 5, (Move(1.0, notice_ms=60),))
+        seconds = roam_plan.duration_s(link, carrier)
+        plan = Plan("roam", seconds, (PlanPath("link", link),), carrier, (Tcp(),))
+        before = _through(near)
+        report = bench.run(plan)
+        (move,) = report.handovers
+        assert (report.broken, report.values[LOST]) == (0, 0)
+        assert bench.where() == "ap2"
+        assert report.values["released (counter)"] > 0
+        assert move.receiver_idle_ms is not None and move.receiver_idle_ms < 500
+        assert _through(near) - before > 1_000_000, "it went another way"
+    finally:
+        run("ip", "-n", near, "link", "del", "between")
+        run("ip", "-n", far, "addr", "replace", "10.0.0.7/24", "dev", "eth0")
+        run("ip", "-n", far, "addr", "del", "10.9.0.7/24", "dev", "eth0")
+        run("ip", "-n", other, "route", "flush", "10.0.0.100/32")
+        run("ip", "-n", other, "addr", "flush", "to", "10.9.0.0/24")
+        run("ip", "-n", bench.station, "route", "flush", "default")
+
+
+def _through(router: str) -> int:
+    """Bytes that a router has had from the other one."""
+    shown = json.loads(run("ip", "-n", router, "-j", "-s", "link", "show", "dev", "between"))
+    return int(shown[0]["stats64"]["rx"]["bytes"])
 
 
 def test_switches_go_on_without_a_controller_and_a_new_one_knows_the_stations(
