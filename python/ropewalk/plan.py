@@ -18,9 +18,10 @@ Direction: TypeAlias = Literal["down", "up"]
 Congestion: TypeAlias = Literal["new-reno", "cubic", "bbr"]
 OvsPolicy: TypeAlias = Literal["unicast", "c-bicast", "bi-bicast", "bi-bicast-removed"]
 OvsCase: TypeAlias = Literal[
-    "set-up", "shares", "new-flows", "controller-killed", "uplink-dies", "capacity"
+    "set-up", "shares", "new-flows", "controller-killed", "uplink-dies", "capacity", "idle-capacity"
 ]
 OvsDecider: TypeAlias = Literal["controller", "switch"]
+OvsProbe: TypeAlias = Literal["none", "train", "vps"]
 OvsScheme: TypeAlias = Literal["bare", "zwa", "zwa-adaptive", "replay"]
 OvsHops: TypeAlias = Literal[2, 3, 5, 7]
 Protocol: TypeAlias = Literal["http/1.1", "h2", "h3"]
@@ -170,12 +171,14 @@ class OvsBalance:
     """Open vSwitch that gives each new flow one of the paths; `ovs` only.
 
     `case` is the load and what happens to it (`ropewalk/sdn/testbed/balance.py`), `decide` who
-    chooses. Without `weights` the paths' shares follow what they are found to carry.
+    chooses. Without `weights` the paths' shares follow what they are found to carry, with `probe`
+    also while they carry nothing.
     """
 
     case: OvsCase
     decide: OvsDecider = "controller"
     weights: tuple[float, ...] = ()
+    probe: OvsProbe = "none"
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from ropewalk.lab.cli import main
 from ropewalk.lab.experiments import EXPERIMENTS, ON_SWITCHES, balance_ovs, bicast_ovs, roam_ovs
 from ropewalk.lab.experiments.options import Options
 from ropewalk.lab.runner import ovs
-from ropewalk.plan import Move, OvsBicast, OvsRoam, Plan
+from ropewalk.plan import Move, OvsBalance, OvsBicast, OvsRoam, Plan
 from ropewalk.report import Distribution, HandoverReport, Report
 from ropewalk.sdn.testbed import balance, reports, roam_plan, roam_results
 from ropewalk.sdn.testbed.bicast import PACKETS, PROCESSOR
@@ -135,6 +135,8 @@ def test_the_controllers_choice_has_targets_and_the_switchs_has_none() -> None:
                     _balance("set-up", slow, "switch"),
                     _balance("shares", shares),
                     _balance("capacity", {f"{balance.CAPACITY}, u0": 0.8}),
+                    _balance("idle-capacity", {f"{balance.CAPACITY}, u0": 0.9}, "train"),
+                    _balance("idle-capacity", {f"{balance.CAPACITY}, u1": 1.2}, "vps"),
                 )
             )
         )
@@ -146,6 +148,20 @@ def test_the_controllers_choice_has_targets_and_the_switchs_has_none() -> None:
     found = f"capacity, controller, 10 Mbit/s, {balance.CAPACITY}"
     assert rows[f"{found}, u0"].ok is False
     assert rows[f"{found}, u1"].measured is None, "what has a target and no value is named"
+    idle = f"10 Mbit/s, {balance.CAPACITY}"
+    assert rows[f"idle-capacity, train, {idle}, u0"].ok is True
+    assert rows[f"idle-capacity, vps, {idle}, u0"].measured is None
+    assert rows[f"idle-capacity, vps, {idle}, u1"].ok is False
+
+
+def test_idle_uplinks_are_probed_in_both_ways_at_all_rates() -> None:
+    cells = balance_ovs.cells(Options("full"))
+    probed = [(cell.key[1:], cell.plan) for cell in cells if cell.key[0] == "idle-capacity"]
+    assert len(probed) == 2 * len(balance_ovs.RATES_MBIT)
+    for (probe, rate), plan in probed:
+        assert isinstance(plan.carrier, OvsBalance)
+        assert (plan.carrier.probe, plan.carrier.weights) == (probe, ())
+        assert {f"{path.both.rate_mbit:g}_mbit" for path in plan.path} == {rate}
 
 
 def _moved(gap_s: float, sender_ms: float | None, rerouted_ms: float = 10.0) -> HandoverReport:

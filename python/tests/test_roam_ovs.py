@@ -31,7 +31,7 @@ pytestmark = [
 FLOOD_PER_S, FLOOD_S = 20_000, 5
 HANDOVER_S_MAX = 1.0
 MEMORY_KIB_MAX = 64 << 10
-COUNT_S, QUIET_S, SILENT_S = 0.8, 4.0, 9.0
+COUNT_S, QUIET_S, SILENT_S = 0.6, 2.0, 4.5
 """Of a controller that is in more of a hurry than people are."""
 HURRIED = f"""\
 import sys
@@ -274,11 +274,11 @@ def test_switch_tells_who_is_silent_and_drops_nothing_for_that(bench: Bench) -> 
         ping.send_signal(signal.SIGINT)
         text, _ = ping.communicate(timeout=10)
     found = re.search(rb"(\d+) packets transmitted, (\d+) received", text or b"")
-    assert found and int(found[1]) > 500
+    assert found and int(found[1]) > 200
     # The last one may still be under way.
     assert int(found[1]) - int(found[2]) <= 1
     counters = bench.report()["counters"]
-    assert "faults" not in counters and counters["refused_messages"] == 0
+    assert (counters["faults"], counters["refused_messages"]) == (0, 0)
 
 
 def _say(bench: Bench, *stations: str) -> None:

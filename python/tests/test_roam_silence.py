@@ -356,6 +356,21 @@ def test_full_table_takes_a_host_when_somebody_is_silent(tmp_path: Path) -> None
     assert len(known(network)) == 6
 
 
+def test_made_up_hosts_leave_room_for_stations(tmp_path: Path) -> None:
+    network = Network(tmp_path, extra=FULL)
+    network.says("ap1", frames.xid(MAC))
+    network.says("ap1", frames.xid(MAC))
+    for number in range(40):
+        network.packet("s1", program.CLASSIFY, made_up(number))
+        network.pass_time(1)
+    hosts = [one for one in network.state.table.by_mac.values() if one.place.fixed]
+    assert len(hosts) == 3
+    assert MAC in known(network)
+    network.tell(Notice("ap2", "air2", station(1), True))
+    network.says("ap2", frames.xid(station(2)))
+    assert {MAC, station(1), station(2)} <= known(network)
+
+
 def test_told_stations_do_not_count_as_known_by_their_frames(tmp_path: Path) -> None:
     network = Network(tmp_path, extra=FEW)
     for number in range(10):

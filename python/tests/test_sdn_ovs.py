@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import statistics
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from ropewalk.lab import programs
 from ropewalk.sdn import resolution
 from ropewalk.sdn.api import ask
 from ropewalk.sdn.config import Config
@@ -307,20 +309,18 @@ def test_the_connection_can_be_by_tls_with_keys_of_both_ends(pair: Pair) -> None
 def test_setup_refuses_what_somebody_else_made_and_leaves_it(pair: Pair) -> None:
     machine = pair.machines["b"]
     try:
-        path = pair.configure("b", "copies = 2").path
-        path.write_text(
-            path.read_text()
-            .replace('"bbr"', '"other"')
-            .replace("state_dir =", "state_dir = '/nowhere' #")
-        )
+        config = pair.configure("b", "copies = 2")
+        text = config.path.read_text().replace("state_dir =", "state_dir = '/nowhere' #")
+        config.path.write_text(text)
+        with pytest.raises(SandboxError, match="exists and is not of this setup"):
+            machine.command(config, "setup", "--plan")
+        config.path.write_text(text.replace('"bbr"', '"other"'))
         with pytest.raises(SandboxError, match=r"choose another application\.port"):
-            machine.run(sys.executable, "-m", "ropewalk.sdn", "--config", str(path), "setup",
-                        "--plan")  # fmt: skip
+            machine.command(config, "setup", "--plan")
         assert "ropesw0" in machine.run("ip", "link", "show", "dev", "ropesw0")
     finally:
         pair.configs["b"] = pair.configure("b", "copies = 2")
-    with pytest.raises(SandboxError, match="exists and is not of this setup"):
-        machine.command(pair.configs["b"], "setup", "--plan")
+    assert "set up already" in machine.command(pair.configs["b"], "setup", "--plan")
 
 
 def test_setup_twice_is_no_error_and_teardown_restores_everything(pair: Pair) -> None:
@@ -412,6 +412,24 @@ def test_least_expected_finish_leaves_a_link_that_a_download_fills(
     load.communicate(timeout=30)
     free = {"u0": "10.2.0.2", "u1": "10.1.0.2"}[busy]
     assert row["by"][free] >= 14, (rates, row)
+
+
+def test_trains_tell_what_idle_uplinks_carry() -> None:
+    """Three attempts, for a machine that does other things too; the median of all is wanted."""
+    links = programs.find_or_none(programs.LINK, None)
+    if links is None:
+        pytest.skip("needs ropewalk-linkem: run `make build`")
+    found: list[float] = []
+    for _ in range(3):
+        with Sandbox("ropewalk-ovs-test-idle-") as sandbox:
+            idle = balance.Idle(10.0, "train")
+            bench = balance.Bench(sandbox, weights=(), links=links, idle=idle)
+            row = balance.probed(bench)
+            assert bench.status()["counters"]["faults"] == 0
+        found += [row.get(f"{balance.CAPACITY}, {name}", 0.0) for name in ("u0", "u1")]
+        if statistics.median(found) == pytest.approx(1.0, abs=0.15):
+            break
+    assert statistics.median(found) == pytest.approx(1.0, abs=0.15), found
 
 
 def test_the_switch_decides_alone_also_without_a_controller(bench: balance.Bench) -> None:

@@ -245,7 +245,7 @@ def metrics(report: dict[str, Any]) -> str:
 
 def _samples(report: dict[str, Any]) -> Iterator[tuple[str, str, str, float]]:
     """Name, kind, labels and value of each."""
-    for name in ("connected", "flows", "groups", "copies"):
+    for name in ("connected", "standing_by", "flows", "groups", "copies"):
         if name in report:
             yield name, "gauge", "", float(report[name])
     for what in ("usable", "rtt_ms", "loss"):
@@ -255,6 +255,9 @@ def _samples(report: dict[str, Any]) -> Iterator[tuple[str, str, str, float]]:
                 yield f"uplink_{what}", "gauge", labels, float(uplink[what])
     for name, count in report.get("new_flows", {}).items():
         yield "new_flows_total", "counter", _labels(uplink=name), count
+    for name, mbit in report.get("capacity_mbit", {}).items():
+        labels = _labels(uplink=name, source=report["capacity_source"][name])
+        yield "uplink_capacity_mbit", "gauge", labels, mbit
     if "resets" in report:
         yield "resets_total", "counter", "", report["resets"]
     for name, count in report["counters"].items():
@@ -270,6 +273,7 @@ def _labels(**values: str) -> str:
 def _roaming(report: dict[str, Any]) -> Iterator[tuple[str, str, str, float]]:
     stations = report["stations"]
     yield "connected", "gauge", "", sum(switch["connected"] for switch in report["switches"])
+    yield "standing_by", "gauge", "", report.get("standing_by", 0)
     yield "stations", "gauge", "", len(stations)
     yield "stations_away", "gauge", "", sum(not station["here"] for station in stations)
     yield "kept_bytes", "gauge", "", report["kept_bytes"]

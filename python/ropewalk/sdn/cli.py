@@ -185,19 +185,18 @@ def _path(given: Path | None) -> Path:
 
 def _setup(config: AnyConfig, plan_only: bool, only: Sequence[str]) -> int:
     path = modes.state_file(config)
-    if plan_only:
-        _say("\n".join(plan.written(modes.steps(config, only))))
-        return 0
     name = ", ".join(only) or modes.bridges(config)
+    fingerprint = " ".join((modes.fingerprint(config), *sorted(only)))
+    modes.check_files(config)
+    if plan_only:
+        if _is_done(changes.read(path), fingerprint, name):
+            _say(f"{name}: set up already")
+        else:
+            _say("\n".join(plan.written(modes.steps(config, only))))
+        return 0
     with changes.locked(path):
         record = changes.read(path)
-        fingerprint = " ".join((modes.fingerprint(config), *sorted(only)))
-        if record and record.complete and changes.is_of_this_boot(record):
-            if record.fingerprint != fingerprint:
-                raise changes.ChangesError(
-                    f"{name}: this machine is set up by another configuration or for other "
-                    "switches; run `ropewalk-sdn teardown` first"
-                )
+        if _is_done(record, fingerprint, name):
             _say(f"{name}: set up already")
             return 0
         if record:
@@ -207,6 +206,18 @@ def _setup(config: AnyConfig, plan_only: bool, only: Sequence[str]) -> int:
         changes.make(path, fingerprint, modes.steps(config, only))
     _say(f"{name}: set up; `ropewalk-sdn run` is the controller")
     return 0
+
+
+def _is_done(record: changes.Record | None, fingerprint: str, name: str) -> bool:
+    """Whether a setup is there; raises ChangesError when it is another's."""
+    if not record or not record.complete or not changes.is_of_this_boot(record):
+        return False
+    if record.fingerprint != fingerprint:
+        raise changes.ChangesError(
+            f"{name}: this machine is set up by another configuration or for other switches; "
+            "run `ropewalk-sdn teardown` first"
+        )
+    return True
 
 
 def _teardown(config: AnyConfig, plan_only: bool) -> int:
@@ -231,7 +242,13 @@ def _run(config: AnyConfig) -> int:
     # Before the socket is made: an interruption would leave it.
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
-    served = api.Api(config.socket, controller.report)
+    try:
+        served = api.Api(config.socket, controller.report)
+    except BaseException:
+        # Ends what it has begun to listen on.
+        controller.stop()
+        controller.run()
+        raise
     try:
         controller.run()
     finally:
@@ -255,7 +272,7 @@ def _status(config: AnyConfig, as_json: bool) -> int:
 _WORDS = "check setup teardown run status ap-agent completions"
 _COMPLETIONS = {
     "bash": f"""
-complete -W "{_WORDS} --config --plan --json --help" ropewalk-sdn
+complete -o default -W "{_WORDS} --config --plan --only --json --help --version" ropewalk-sdn
 """,
     "zsh": f"""
 #compdef ropewalk-sdn

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ipaddress import ip_interface
 from pathlib import Path
 
-from ropewalk.sdn import family, reader
+from ropewalk.sdn import endpoint, family, reader
 from ropewalk.sdn.endpoint import Endpoint
 from ropewalk.sdn.family import Family
 from ropewalk.sdn.reader import NAMESPACE_NAME_MAX, Table
@@ -18,8 +18,12 @@ UPLINKS_MAX = 16
 FLOWS_MAX = 15
 PROTOCOLS = {"tcp": 6, "udp": 17, "icmp": 1, "esp": 50, "gre": 47}
 KINDS = ("tcp", "quic", "udp", "icmp")
+CAPACITY_PROBES = ("none", "train", "vps")
+RANKS_MAX = 8
+"""Controllers of one switch."""
 _LOOPBACK = "127.0.0.1:6653"
-_RUN_DIR = Path("/run/openvswitch")
+_RUN_DIRS = (Path("/run/openvswitch"), Path("/var/run/openvswitch"))
+"""Open vSwitch's own; the second is what the first was called once."""
 
 
 @dataclass(frozen=True)
@@ -45,21 +49,30 @@ class Tls:
 
 @dataclass(frozen=True)
 class Controller:
-    """Where the controller listens."""
+    """Where the controller listens, and which others there are."""
 
     listen: Endpoint
     tls: Tls | None
+    others: tuple[Endpoint, ...]
+    """Where the switch finds the other controllers."""
+    rank: int
 
     @property
-    def target(self) -> str:
-        """What the switch connects to, as Open vSwitch writes it.
+    def targets(self) -> tuple[str, ...]:
+        """What the switch connects to, as Open vSwitch writes it."""
+        return tuple(self._target(endpoint) for endpoint in (self.listen, *self.others))
 
-        It connects to sockets in its run directory alone, compares paths letter by letter, and
-        writes that directory in its own way: so their names without it.
-        """
-        if self.listen.path is not None:
-            return f"unix:{self.listen.path.name}"
-        return f"{'ssl' if self.tls else 'tcp'}:{self.listen}"
+    @property
+    def rank_among_others(self) -> int | None:
+        """The rank where there are others."""
+        return self.rank if self.others else None
+
+    def _target(self, endpoint: Endpoint) -> str:
+        # Open vSwitch connects to sockets in its run directory alone, compares paths letter by
+        # letter, and writes that directory in its own way: so their names without it.
+        if endpoint.path is not None:
+            return f"unix:{endpoint.path.name}"
+        return f"{'ssl' if self.tls else 'tcp'}:{endpoint}"
 
 
 @dataclass(frozen=True)
@@ -138,6 +151,9 @@ class Probe:
     interval_s: float
     down_after_s: float
     port: int
+    capacity: str
+    """How `balance` finds what idle uplinks carry: "none", or a method of `balance.probing`."""
+    capacity_interval_s: float
 
 
 @dataclass(frozen=True)
@@ -226,7 +242,7 @@ def read(path: Path) -> Config:
     application = _application(top.table("application"), mode)
     _same_families(top, application, uplinks)
     _names_once(top, bridge, application, uplinks)
-    probe = _probe(top.table("probe"))
+    probe = _probe(top.table("probe"), mode)
     bicast = _bicast(top.table("bicast"), len(uplinks)) if mode == "bicast" else None
     if bicast and bicast.when == "loss" and not probe.interval_s:
         top.error(
@@ -252,10 +268,18 @@ def _bridge(table: Table) -> Bridge:
     bridge = Bridge(
         table.name("name", "ropebr0"),
         table.choice("datapath", ("netdev", "system"), "netdev"),
-        table.text("database", ""),
+        read_database(table),
     )
     table.end()
     return bridge
+
+
+def read_database(table: Table) -> str:
+    """Which ovsdb-server is asked, "" for the system's."""
+    text = table.text("database", "")
+    if text and not text.startswith(("unix:/", "tcp:", "ssl:")):
+        table.error("database", f'"{text}" is no server', 'write it like "unix:/run/…/db.sock"')
+    return text
 
 
 def read_controller(table: Table, database: str, name: str) -> Controller:
@@ -264,7 +288,7 @@ def read_controller(table: Table, database: str, name: str) -> Controller:
     Without TLS what listens by default is a socket in the directory of the switch's `database`,
     where only the switch's user can connect, and the switch connects to no others.
     """
-    run_dir = _RUN_DIR
+    run_dir = _RUN_DIRS[0]
     if database.startswith("unix:/"):
         run_dir = Path(database.removeprefix("unix:")).parent
     own = _LOOPBACK if table.has("tls") else f"unix:{run_dir}/ropewalk-{name}.sock"
@@ -273,6 +297,14 @@ def read_controller(table: Table, database: str, name: str) -> Controller:
         table.error("listen", f'"{listen}" is no address', "name the one that switches connect to")
     if listen.path is not None and table.has("tls"):
         table.error("listen", "TLS is not for sockets in the file system", f'write "{_LOOPBACK}"')
+    elif listen.path is not None and listen.path.parent not in (run_dir, *_RUN_DIRS):
+        table.error(
+            "listen",
+            f"Open vSwitch connects to sockets in {run_dir} only",
+            "choose one there; its run directory is that of bridge.database",
+        )
+    others = tuple(_others(table, listen))
+    rank = table.whole("rank", 1, 1, RANKS_MAX)
     tls = None
     if table.has("tls"):
         keys = table.table("tls")
@@ -288,7 +320,21 @@ def read_controller(table: Table, database: str, name: str) -> Controller:
             keys.error(lacks, "missing", "give switch_key and switch_certificate, or neither")
         keys.end()
     table.end()
-    return Controller(listen, tls)
+    return Controller(listen, tls, others, rank)
+
+
+def _others(table: Table, listen: Endpoint) -> list[Endpoint]:
+    found: list[Endpoint] = []
+    for text in table.words("others", RANKS_MAX - 1):
+        try:
+            other = endpoint.parse(text)
+        except ValueError as error:
+            table.error("others", str(error), 'write it like "192.0.2.1:6653"')
+            continue
+        if other in (listen, *found) or other.is_anywhere:
+            table.error("others", f'"{other}" is no other controller', "each has its own address")
+        found.append(other)
+    return found
 
 
 def _needed(table: Table, key: str) -> Path:
@@ -311,6 +357,9 @@ def _application(table: Table, mode: str) -> Application:
             if version in fars
         ),
     )
+    for host in application.hosts:
+        if host.ip == host.far:
+            table.error(key, f"{host.far} is address itself", "name the other one")
     if application.interface == application.port:
         table.error("port", "the same as interface", "the two ends need different names")
     table.end()
@@ -345,6 +394,10 @@ def _uplink(table: Table, mode: str) -> Uplink:
         for version, address in addresses.items()
         if version in gateways and version in peers
     )
+    for way in ways:
+        if way.ip in (way.peer, way.gateway):
+            wrong = "peer" if mode == "bicast" else "gateway"
+            table.error(wrong, f"{way.ip} is address itself", "name the other one")
     return Uplink(name, ways, weight, rate)
 
 
@@ -412,11 +465,16 @@ def _names_once(
             )
 
 
-def _probe(table: Table) -> Probe:
+def _probe(table: Table, mode: str) -> Probe:
+    for key in ("capacity", "capacity_interval_s"):
+        if mode != "balance" and table.has(key):
+            table.error(key, 'is for mode = "balance"', "remove it")
     probe = Probe(
         table.number("interval_ms", 100, 0, 60_000, "ms, 0 for none") / 1000,
         table.number("down_after_ms", 1000, 100, 600_000, "ms") / 1000,
         table.whole("port", 4790, 1, 65_534),
+        table.choice("capacity", CAPACITY_PROBES, "none"),
+        table.number("capacity_interval_s", 300, 10, 86_400, "s"),
     )
     table.end()
     return probe

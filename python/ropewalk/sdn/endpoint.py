@@ -49,7 +49,8 @@ def parse(text: str) -> Endpoint:
     """
     if text.startswith(_UNIX):
         path = text.removeprefix(_UNIX)
-        if not path.startswith("/") or "\0" in path or len(path.encode()) > _PATH_BYTES_MAX:
+        is_file = path.startswith("/") and Path(path).name not in ("", "..") and "\0" not in path
+        if not is_file or len(os.fsencode(path)) > _PATH_BYTES_MAX:
             raise ValueError(f'"{text}" is no absolute path of at most {_PATH_BYTES_MAX} bytes')
         return Endpoint(path=Path(path))
     host, _, port = text.rpartition(":")
@@ -103,13 +104,14 @@ def _listener(endpoint: Endpoint, backlog: int) -> socket.socket:
         return socket.create_server((endpoint.host, endpoint.port), family=family, backlog=backlog)
     made = socket.socket(socket.AF_UNIX)
     try:
-        with _alone(endpoint.path.parent):
+        with _alone(endpoint.path):
             _remove_dead(endpoint.path)
             # Before it is bound, because nobody else may connect in between.
             os.fchmod(made.fileno(), 0o600)
             made.bind(str(endpoint.path))
             owner = endpoint.path.parent.stat()
-            os.chown(endpoint.path, owner.st_uid, owner.st_gid)
+            # Of the socket, not of what its directory's owner may have put in its place by now.
+            os.chown(endpoint.path, owner.st_uid, owner.st_gid, follow_symlinks=False)
             made.listen(backlog)
     except OSError:
         made.close()
@@ -125,16 +127,20 @@ def closed(made: socket.socket, endpoint: Endpoint) -> None:
     made.close()
     if endpoint.path is not None:
         # Unless another has its place by now.
-        with contextlib.suppress(OSError), _alone(endpoint.path.parent):
+        with contextlib.suppress(OSError), _alone(endpoint.path):
             _remove_dead(endpoint.path)
 
 
 @contextlib.contextmanager
-def _alone(directory: Path) -> Iterator[None]:
+def _alone(path: Path) -> Iterator[None]:
     """Lets those that start at once make their sockets one after the other: what one has bound and
-    the other finds not yet listening looks dead."""
+    the other finds not yet listening looks dead.
+
+    By a file of its own: a directory can be locked by all who may read it.
+    """
     deadline = time.monotonic() + _SECONDS_MAX
-    held = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    lock = path.with_name(f".{path.name}.lock")
+    held = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         while True:
             try:
@@ -142,7 +148,7 @@ def _alone(directory: Path) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if time.monotonic() >= deadline:
-                    raise OSError(errno.EBUSY, f"{directory} is locked by another") from None
+                    raise OSError(errno.EBUSY, f"{lock} is locked by another") from None
                 time.sleep(_PAUSE_S)
         yield
     finally:

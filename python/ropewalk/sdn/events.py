@@ -54,6 +54,9 @@ class PacketIn:
     table: int
     data: bytes
     bytes_all: int
+    arrived_s: float | None = field(default=None, compare=False)
+    """When it was read from the switch, by the clock of policies: what waits in a queue since has
+    arrived earlier than it is handled. None for now."""
 
 
 @dataclass(frozen=True)

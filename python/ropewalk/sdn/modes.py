@@ -92,7 +92,8 @@ def steps(config: AnyConfig, only: Sequence[str]) -> list[Step]:
     for name in only:
         if name not in names:
             problem = f"no switch {name} there" if names else "there is one bridge"
-            raise ConfigError([f"{config.path}: --only {name}: {problem}; leave it away"])
+            remedy = f"there are {', '.join(names)}" if names else "leave it away"
+            raise ConfigError([f"{config.path}: --only {name}: {problem}; {remedy}"])
     return roam_setup.steps(config, only) if isinstance(config, RoamConfig) else plan.steps(config)
 
 

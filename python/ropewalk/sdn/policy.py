@@ -293,13 +293,29 @@ def resolved(
 
 def answered(state: Common, port: int, source: str, number: int, now: float) -> Common:
     """A probe came back over a port from the peer that was probed."""
+    way = way_of(state, port, source)
+    path = state.paths.get(way.key) if way else None
+    if way is None or path is None:
+        return state
+    after = liveness.answered(path, number, now)
+    return replace(state, paths={**state.paths, way.key: after})
+
+
+def way_of(state: Common, port: int, source: str) -> Way | None:
+    """The way over which a packet of its peer came."""
     for way in state.config.ways:
         at = state.ports.get(way.uplink)
-        path = state.paths.get(way.key)
-        if at is not None and at.number == port and way.peer == source and path is not None:
-            after = liveness.answered(path, number, now)
-            return replace(state, paths={**state.paths, way.key: after})
-    return state
+        if at is not None and at.number == port and way.peer == source:
+            return way
+    return None
+
+
+def heard(state: Common, way: Way, now: float) -> Common:
+    """Something came back over a way, though no answer to what liveness asks."""
+    path = state.paths.get(way.key)
+    if path is None:
+        return state
+    return replace(state, paths={**state.paths, way.key: liveness.heard(path, now)})
 
 
 def packet_out(data: bytes, port: int) -> PacketOut:

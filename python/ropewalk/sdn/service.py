@@ -13,6 +13,7 @@ import time
 from typing import Any
 
 from ropewalk.sdn import policy
+from ropewalk.sdn import tls as tls_files
 from ropewalk.sdn.balance.policy import Balance
 from ropewalk.sdn.bicast.policy import Bicast
 from ropewalk.sdn.config import Config, Tls
@@ -44,6 +45,7 @@ class Service:
         self._events: queue.Queue[Event] = queue.Queue(QUEUE_MAX)
         self._stopped = threading.Event()
         self._audited_s = time.monotonic()
+        self._used: frozenset[tuple[str, int]] = frozenset()
         self.counters = {
             "packets_in": 0,
             "packets_dropped": 0,
@@ -61,6 +63,7 @@ class Service:
             lambda _, event: self._tell(event),
             tls,
             CONNECTIONS_MAX,
+            config.controller.rank_among_others,
         )
 
     def run(self) -> None:
@@ -82,6 +85,7 @@ class Service:
         """State and counters, ready for JSON."""
         return {
             **self._policy.report(self._state, time.monotonic()),
+            "standing_by": self.switches.standing_by,
             "counters": {
                 **self.counters,
                 "malformed_messages": self.switches.malformed,
@@ -123,11 +127,18 @@ class Service:
             self.counters["faults"] += 1
             _log.exception("an event was not handled; the state stays as it was")
             return
+        self._tell_uplinks(self._state.common.carrying)
         if messages and not self.switches.send(_NAME, messages):
             # What was not sent is found again when the switch is back.
             _log.debug("%s messages without a switch", len(messages))
         for message in messages:
             self._count_sent(message)
+
+    def _tell_uplinks(self, used: frozenset[tuple[str, int]]) -> None:
+        for name, version in sorted(used ^ self._used):
+            what = "is used" if (name, version) in used else "is not used any more"
+            _log.info("uplink %s %s with IPv%s", name, what, version)
+        self._used = used
 
     def _count(self, event: Event) -> None:
         match event:
@@ -161,21 +172,7 @@ def context(tls: Tls) -> ssl.SSLContext:
     Raises:
         ConfigError: when a file cannot be read or is none of its kind.
     """
-    made = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    made.verify_mode = ssl.CERT_REQUIRED
-    kind = "certificates"
-    file = tls.authority
     try:
-        made.load_verify_locations(tls.authority)
-        kind = f"key of {tls.certificate}"
-        for file in (tls.certificate, tls.key):
-            file.open("rb").close()
-        # Nobody is there to be asked for a password.
-        made.load_cert_chain(tls.certificate, tls.key, password="")
-    except ssl.SSLError as error:
-        problem = f"not the {kind}: {error.reason}"
-    except OSError as error:
-        problem = str(error.strerror)
-    else:
-        return made
-    raise ConfigError([f"{file}: {problem}; mend [controller.tls]"])
+        return tls_files.context(ssl.Purpose.CLIENT_AUTH, tls.key, tls.certificate, tls.authority)
+    except tls_files.TlsError as error:
+        raise ConfigError([f"{error}; mend [controller.tls]"]) from error

@@ -10,7 +10,7 @@ from ropewalk.lab.experiments import measures
 from ropewalk.lab.experiments.options import Options, expand
 from ropewalk.lab.figures import Figure, bars
 from ropewalk.lab.statistics import estimate
-from ropewalk.plan import Link, OvsBalance, OvsCase, OvsDecider, Path, Plan
+from ropewalk.plan import Link, OvsBalance, OvsCase, OvsDecider, OvsProbe, Path, Plan
 from ropewalk.sdn.testbed import balance
 
 NAME = "balance-ovs"
@@ -28,6 +28,9 @@ ASSUMPTIONS = (
     "A share is within 3 % when it is within three of 100 flows of the weight's.",
     "Uplinks are plain veth pairs, limited by a token bucket where a rate is to be found: eight "
     "downloads fill both.",
+    "Idle uplinks, whose rate is found by probing, are emulated links of 10 ms one way: a token "
+    "bucket would let a train through at once. The paper's method is `vps`, packets of several "
+    "sizes; `train` is what the nftables data plane does.",
 )
 SHARE = balance.WEIGHTS[0] / sum(balance.WEIGHTS)
 RATES_MBIT = (2.0, 10.0, 50.0, 100.0)
@@ -39,10 +42,12 @@ _SECONDS = {
     "controller-killed": 17.0,
     "uplink-dies": 18.0,
     "capacity": 9.0,
+    "idle-capacity": 40.0,
 }
 """What each case takes, about."""
 
 _DECIDERS: tuple[OvsDecider, ...] = ("controller", "switch")
+_PROBES: tuple[OvsProbe, ...] = ("train", "vps")
 _CASES: tuple[OvsCase, ...] = ("set-up", "shares", "new-flows", "controller-killed")
 _Target = tuple[Relation, float, float]
 TARGETS: dict[tuple[str, str], _Target] = {
@@ -77,12 +82,15 @@ def cells(options: Options) -> list[Cell]:
         # Without weights, for those that are found to count.
         plan = _plan(OvsBalance("capacity"), rate)
         cases.append((("capacity", "controller", f"{rate:g}_mbit"), plan))
+        for probe in _PROBES:
+            plan = _plan(OvsBalance("idle-capacity", probe=probe), rate)
+            cases.append((("idle-capacity", probe, f"{rate:g}_mbit"), plan))
     return expand(options, NAME, cases, "ovs")
 
 
 def _plan(carrier: OvsBalance, rate_mbit: float | None) -> Plan:
     return Plan(
-        name=f"{NAME}/{carrier.case}/{carrier.decide}/{rate_mbit}",
+        name=f"{NAME}/{carrier.case}/{carrier.decide}/{carrier.probe}/{rate_mbit}",
         duration_s=_SECONDS[carrier.case],
         path=tuple(Path(name, Link(rate_mbit=rate_mbit)) for name in ("u0", "u1")),
         carrier=carrier,
@@ -119,7 +127,7 @@ def _target(key: tuple[str, ...], name: str) -> _Target | None:
 def _names(found: Results, key: tuple[str, ...]) -> list[str]:
     """What has a target, measured or not, and everything else that was measured."""
     wanted = [name for case, name in TARGETS if case == key[0] and key[1] == "controller"]
-    if key[0] == "capacity":
+    if key[0] in ("capacity", "idle-capacity"):
         wanted = [f"{balance.CAPACITY}, {name}" for name in ("u0", "u1")]
     measured = [name for report in found.reports().values() for name in report.values]
     return list(dict.fromkeys((*wanted, *measured)))
@@ -142,34 +150,30 @@ def figures(results: Results) -> list[Figure]:
             bars([f"by the {name}" for name in deciders], delays, "ms"),
         )
     ]
-    rates = [
-        key
-        for key in RATES_MBIT
-        if results.where("ovs", "capacity", None, f"{key:g}_mbit").planned()
-    ]
-    if rates:
-        found = {
-            uplink: [
-                measures.bar(
-                    estimate(
-                        _values(
-                            results.where("ovs", "capacity", None, f"{rate:g}_mbit"),
-                            f"{balance.CAPACITY}, {uplink}",
-                        )
-                    )
-                )
-                for rate in rates
-            ]
-            for uplink in ("u0", "u1")
-        }
-        drawn.append(
-            Figure(
-                "Rate found by rate set",
-                "After six seconds of downloads that fill both uplinks.",
-                bars([f"{rate:g} Mbit/s" for rate in rates], found, "ratio"),
-            )
-        )
+    for case, by, about in (
+        ("capacity", "controller", "After six seconds of downloads that fill both uplinks."),
+        ("idle-capacity", "train", "Idle uplinks, by packets that leave back to back."),
+        ("idle-capacity", "vps", "Idle uplinks, by packets of several sizes."),
+    ):
+        drawn += _rates(results, case, by, about)
     return drawn
+
+
+def _rates(results: Results, case: str, by: str, about: str) -> list[Figure]:
+    """Rates found by those that were set, if that was planned."""
+    planned = {rate: results.where("ovs", case, by, f"{rate:g}_mbit") for rate in RATES_MBIT}
+    planned = {rate: found for rate, found in planned.items() if found.planned()}
+    if not planned:
+        return []
+    bars_of = {
+        uplink: [
+            measures.bar(estimate(_values(found, f"{balance.CAPACITY}, {uplink}")))
+            for found in planned.values()
+        ]
+        for uplink in ("u0", "u1")
+    }
+    names = [f"{rate:g} Mbit/s" for rate in planned]
+    return [Figure("Rate found by rate set", about, bars(names, bars_of, "ratio"))]
 
 
 def _values(results: Results, name: str) -> list[float]:

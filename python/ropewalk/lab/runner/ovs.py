@@ -51,7 +51,9 @@ _FAILURES = (
 _KINDS: dict[type, _Kind] = {
     OvsBicast: _Kind("ropewalk-ovs-bicast-", bicast.NEEDS, bicast.Bench),
     OvsBalance: _Kind(
-        "ropewalk-ovs-balance-", balance.NEEDS, lambda sandbox, _: balance.Bench(sandbox)
+        "ropewalk-ovs-balance-",
+        balance.NEEDS,
+        lambda sandbox, links: balance.Bench(sandbox, links=links),
     ),
     OvsRoam: _Kind("ropewalk-ovs-roam-", roam.NEEDS, roam.Bench),
 }

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from ropewalk.sdn import events, family, packets, policy
-from ropewalk.sdn.balance import capacity, program, selection
+from ropewalk.sdn.balance import capacity, probing, program, selection
 from ropewalk.sdn.balance.capacity import Capacity
-from ropewalk.sdn.config import Config, Uplink
+from ropewalk.sdn.balance.probing import Probing
+from ropewalk.sdn.config import Config, Uplink, Way
 from ropewalk.sdn.events import Counters
 from ropewalk.sdn.openflow.program import (
     AskPortStatistics,
@@ -32,6 +33,10 @@ repetitions take to the controller. What comes later finds the switch's own mark
 STATISTICS_S = 1.0
 _PROBE_ID = 0x7277
 _PROBE = struct.Struct("!I")
+_CAPACITY_ID = 0x7278
+_ETHERNET_BYTES = 14
+_HEADERS_BYTES = {4: 20 + 8, 6: 40 + 8}
+"""Of an echo with its IP header, by the latter's version."""
 
 Flow5 = tuple[str, str, int, int, int]
 
@@ -68,6 +73,7 @@ class State:
     asked_s: float = float("-inf")
     flows_by_uplink: Mapping[str, int] = field(default_factory=dict)
     resets: int = 0
+    probing: Probing | None = None
 
 
 class Balance:
@@ -75,23 +81,27 @@ class Balance:
 
     def begin(self, config: Config) -> State:
         """Nothing is known or decided."""
-        return State(Common(config))
+        method = probing.METHODS.get(config.probe.capacity)
+        probes = Probing(method, config.probe.capacity_interval_s) if method else None
+        return State(Common(config), probing=probes)
 
     def step(self, state: State, event: object, now: float) -> tuple[State, list[Message]]:
         """The next state, and what to send."""
         common = state.common
         match event:
-            case events.PacketIn(port, _, data):
-                return self._packet(state, port, data, now)
+            case events.PacketIn():
+                return self._packet(state, event, now)
             case events.PortStatistics(counters):
                 return self._sampled(state, counters), []
             case events.Connected(ports, present):
                 common = policy.connected(common, ports, present, now)
             case events.Disconnected():
-                return replace(state, common=policy.disconnected(common)), []
+                probes = state.probing and probing.stopped(state.probing)
+                return replace(state, common=policy.disconnected(common), probing=probes), []
             case events.Present(present):
                 common = replace(common, installed=present)
             case events.PortChanged(port, gone):
+                state = self._renewed(state, port, gone)
                 common = policy.port_changed(common, port, gone, now)
             case events.Tick():
                 return self._tick(state, now)
@@ -109,12 +119,31 @@ class Balance:
             "capacity_mbit": {
                 name: round(value.bps / 1e6, 3) for name, value in state.capacities.items()
             },
+            "capacity_source": {
+                name: self._source(state, value) for name, value in state.capacities.items()
+            },
+            "capacity_probed_mbit": self._rounds(state),
         }
 
+    def _rounds(self, state: State) -> dict[str, list[float]]:
+        """Rates of the last rounds of probing, Mbit/s, the oldest first."""
+        records = state.probing.records if state.probing else {}
+        return {
+            name: [round(rate / 1e6, 3) for rate in record.rates_bps]
+            for name, record in records.items()
+        }
+
+    def _source(self, state: State, known: Capacity) -> str:
+        """Where an estimate is from: a method of probing, what was "carried", or "assumed"."""
+        if known.is_probed:
+            return state.common.config.probe.capacity
+        return "carried" if known.bps == known.carried_bps else "assumed"
+
     def _packet(
-        self, state: State, port: int, data: bytes, now: float
+        self, state: State, event: events.PacketIn, now: float
     ) -> tuple[State, list[Message]]:
         common = state.common
+        port, data = event.port, event.data
         application = common.ports.get(common.config.application.port)
         resolved = policy.resolved(common, port, data, now)
         if resolved is not None:
@@ -125,19 +154,57 @@ class Balance:
         if packet is None:
             return state, []
         if application is None or port != application.number:
-            return self._answer(state, port, packet, now), []
+            return self._answer(state, event, packet, now)
         if packet.tcp is not None and not packet.tcp.flags & packets.SYN:
             return self._reset(state, port, packet, packet.tcp)
         return self._decide(state, port, packet, data, now)
 
-    def _answer(self, state: State, port: int, packet: packets.Ip, now: float) -> State:
-        ours = packet.protocol in (packets.ICMP, packets.ICMPV6)
-        ours = ours and packet.target_port == _PROBE_ID and len(packet.payload) >= _PROBE.size
-        if not ours:
-            return state
+    def _answer(
+        self, state: State, event: events.PacketIn, packet: packets.Ip, now: float
+    ) -> tuple[State, list[Message]]:
+        if packet.protocol not in (packets.ICMP, packets.ICMPV6):
+            return state, []
+        if packet.target_port == _CAPACITY_ID:
+            return self._echoed(state, event, packet, now)
+        if packet.target_port != _PROBE_ID or len(packet.payload) < _PROBE.size:
+            return state, []
         (number,) = _PROBE.unpack_from(packet.payload)
-        common = policy.answered(state.common, port, packet.source, number, now)
-        return replace(state, common=common)
+        common = policy.answered(state.common, event.port, packet.source, number, now)
+        return replace(state, common=common), []
+
+    def _echoed(
+        self, state: State, event: events.PacketIn, packet: packets.Ip, now: float
+    ) -> tuple[State, list[Message]]:
+        """An answer to a probe of the capacity; also a sign of life, since it holds up others."""
+        way = policy.way_of(state.common, event.port, packet.source)
+        if way is None or state.probing is None:
+            return state, []
+        arrived_s = now if event.arrived_s is None else event.arrived_s
+        size = event.bytes_all - _ETHERNET_BYTES
+        probes, known = probing.answered(state.probing, way.key, packet.payload, size, arrived_s)
+        if not known:
+            return state, []
+        received = capacity.probed(self._capacity(state, way.uplink), event.bytes_all, 0)
+        common = policy.heard(state.common, way, now)
+        capacities = {**state.capacities, way.uplink: received}
+        state = replace(state, common=common, capacities=capacities)
+        # At once, not with the next tick: a tick's work would be in the round trip.
+        probes, leaving = probing.continued(probes, now)
+        return self._leaving(replace(state, probing=probes), leaving)
+
+    def _renewed(self, state: State, port: events.Port, gone: bool) -> State:
+        """What probing found counts no longer when a port went or its link did."""
+        former = state.common.ports.get(port.name)
+        is_uplink = any(uplink.name == port.name for uplink in state.common.config.uplinks)
+        unchanged = former is not None and former.live == port.live and not gone
+        if state.probing is None or not is_uplink or unchanged:
+            return state
+        renewed = replace(self._capacity(state, port.name), probed_bps=None)
+        return replace(
+            state,
+            probing=probing.changed(state.probing, port.name),
+            capacities={**state.capacities, port.name: renewed},
+        )
 
     def _reset(
         self, state: State, port: int, packet: packets.Ip, segment: packets.Segment
@@ -219,8 +286,50 @@ class Balance:
         if common.connected_s is not None and now - state.asked_s >= STATISTICS_S:
             state = replace(state, asked_s=now)
             messages.append(AskPortStatistics())
+        state, probes = self._probed(state, now)
         state, changes = self._installed(state, now)
-        return state, [*changes, *messages]
+        return state, [*changes, *messages, *probes]
+
+    def _probed(self, state: State, now: float) -> tuple[State, list[Message]]:
+        """Probes of the capacity that leave now, the last ones' result taken over."""
+        common = state.common
+        if state.probing is None or common.connected_s is None:
+            return state, []
+        idle = [way for way in self._asked(common) if self._capacity(state, way.uplink).is_idle]
+        probes, leaving = probing.passed(state.probing, [way.key for way in idle], now)
+        capacities = dict(state.capacities)
+        for name in probes.records:
+            known = self._capacity(state, name)
+            capacities[name] = replace(known, probed_bps=probes.estimate_bps(name))
+        return self._leaving(replace(state, probing=probes, capacities=capacities), leaving)
+
+    def _leaving(self, state: State, leaving: list[probing.Packet]) -> tuple[State, list[Message]]:
+        """Probes of the capacity in their frames."""
+        common, capacities = state.common, dict(state.capacities)
+        messages: list[Message] = []
+        for packet in leaving:
+            way = next(way for way in common.config.ways if way.key == packet.key)
+            port, mac = common.ports.get(way.uplink), common.neighbours.mac(way.key)
+            # The way may have gone while a round was under way.
+            if port is not None and mac is not None:
+                payload = packet.payload(_HEADERS_BYTES[way.family.version])
+                frame = packets.echo_request(
+                    (port.mac, mac), (way.ip, way.peer), _CAPACITY_ID, payload
+                )
+                messages.append(policy.packet_out(frame, port.number))
+                known = capacities.get(way.uplink) or Capacity()
+                capacities[way.uplink] = capacity.probed(known, 0, len(frame))
+        return replace(state, capacities=capacities), messages
+
+    def _asked(self, common: Common) -> list[Way]:
+        """The first usable way of each uplink whose capacity nobody has given."""
+        ways: list[Way] = []
+        for uplink in common.config.uplinks:
+            if uplink.weight is None and uplink.rate_mbit is None:
+                versions = (way.family.version for way in uplink.ways)
+                usable = [way for version in versions for way in policy.usable(common, version)]
+                ways += [way for way in usable if way.uplink == uplink.name][:1]
+        return ways
 
     def _installed(self, state: State, now: float) -> tuple[State, list[Message]]:
         common = state.common

@@ -9,7 +9,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -18,7 +17,11 @@ from pathlib import Path
 from ropewalk.sdn.host.commands import CommandError, run
 
 FILE_BYTES_MAX = 1 << 20
-_GONE = ("Cannot find device", "No such", "does not exist", "Cannot assign requested")
+_GONE = (
+    *("Cannot find device", "No such", "does not exist", "Cannot assign requested"),
+    # A route that is there again.
+    "File exists",
+)
 _GONE_SWITCH = ("no bridge named", "no port named", "no row")
 """Of the switch's programs only this: a database that is away says `No such file`, too."""
 
@@ -70,6 +73,10 @@ def locked(path: Path) -> Iterator[None]:
         raise ChangesError(f"{path}: another setup or teardown is at work; wait for it") from error
     except PermissionError as error:
         raise ChangesError(f"{path}: {error.strerror}; run as root") from error
+    except OSError as error:
+        raise ChangesError(
+            f"{path}: {error.strerror}; name another directory in state_dir"
+        ) from error
 
 
 def read(path: Path) -> Record | None:
@@ -88,6 +95,8 @@ def read(path: Path) -> Record | None:
         return Record(bool(value["complete"]), value["boot"], value["fingerprint"], undo)
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise ChangesError(f"{path}: {error.strerror}; mend that") from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ChangesError(
             f"{path} is damaged; undo what it lists by hand, and remove it"
@@ -123,9 +132,12 @@ def make(path: Path, fingerprint: str, steps: list[Step]) -> None:
             _write(path, record)
             run(step.do)
         _write(path, Record(True, record.boot, fingerprint, record.undo))
-    except BaseException:
+    except BaseException as error:
         _write(path, record)
-        undone(path)
+        try:
+            undone(path)
+        except ChangesError as left:
+            raise ChangesError(f"{error or 'interrupted'}; and {left}") from error
         raise
 
 
@@ -133,34 +145,50 @@ def undone(path: Path) -> int:
     """Undoes everything in reverse order; returns how many changes that were.
 
     Raises:
-        ChangesError: when something cannot be undone; it stays listed.
+        ChangesError: when something cannot be undone; it stays listed, and all else is undone.
     """
     record = read(path)
     if record is None:
         return 0
     same_boot = is_of_this_boot(record)
     left = list(record.undo)
+    failed: list[Undo] = []
+    problems: list[str] = []
     count = len(left)
     while left:
-        change = left[-1]
+        change = left.pop()
         if same_boot or change.outlives_boot:
-            _undo(path, change)
-        left.pop()
-        _write(path, Record(False, record.boot, record.fingerprint, tuple(left)))
+            try:
+                _undo(change)
+            except CommandError as error:
+                problems.append(str(error))
+                failed.insert(0, change)
+        listed = (*left, *failed)
+        _write(path, Record(False, record.boot, record.fingerprint, listed))
+    if failed:
+        raise ChangesError(
+            f"{len(failed)} of {count} changes could not be undone: {'; '.join(problems[:3])}. "
+            "Mend that and run teardown again; `teardown --plan` shows them. Once undone by hand, "
+            f"remove {path}"
+        )
     path.unlink(missing_ok=True)
     return count
 
 
-def _undo(path: Path, change: Undo) -> None:
+def _undo(change: Undo) -> None:
+    switch = any(Path(word).name.startswith("ovs-") for word in change.command)
     try:
-        run(change.command)
+        try:
+            run(change.command)
+        except CommandError:
+            if not switch:
+                raise
+            # What the database has taken over is done, also while no switch acts on it: then it
+            # is there no more the second time.
+            run(change.command)
     except CommandError as error:
-        switch = any(Path(word).name.startswith("ovs-") for word in change.command)
         if not any(text in str(error) for text in (_GONE_SWITCH if switch else _GONE)):
-            raise ChangesError(
-                f"{error}; mend that and run teardown again, or undo "
-                f"`{shlex.join(change.command)}` by hand and remove {path}"
-            ) from error
+            raise
 
 
 def _write(path: Path, record: Record) -> None:

@@ -44,6 +44,8 @@ def run(command: Sequence[str]) -> str:
         raise CommandError(f"{_shown(command)}: {error}") from error
     if done.returncode:
         said = " ".join(done.stderr.split())[:SAID_MAX] or f"exit status {done.returncode}"
+        if "Alarm clock" in said:
+            said += "; is ovs-vswitchd running? Its log says more"
         raise CommandError(f"{_shown(command)}: {said}")
     return done.stdout
 

@@ -16,11 +16,21 @@ from ropewalk.sdn.host.commands import CommandError, rows, run
 
 ROUTES_MAX = 1_000
 """Of an interface, which all have to be written down."""
+_FOREVER = 0xFFFF_FFFF
+_BY_ITSELF = ("kernel_ra", "kernel_lo", "kernel_ll")
+"""Origins of addresses that come again when IPv6 is switched on."""
 _SHOWN_ONLY = {
     *("linkdown", "dead", "pervasive", "notify", "cache", "cloned"),
     *("offload", "trap", "offload_failed", "rt_offload", "rt_trap", "rt_offload_failed"),
 }
-"""What `ip route show` says of a route and `ip route replace` does not take."""
+"""What `ip route show` says of a route and `ip route append` does not take."""
+_LOCKED_TIMER = ("rto_min", "lock")
+"""The lock is shown, and set, without being said."""
+
+
+def exists(name: str) -> bool:
+    """Whether there is such an interface; `/sys` may show those of another namespace."""
+    return any(row.get("ifname") == name for row in rows(["ip", "-j", "link", "show"]))
 
 
 def prepared(name: str) -> list[Step]:
@@ -30,7 +40,7 @@ def prepared(name: str) -> list[Step]:
         CommandError: when there is no such interface.
     """
     offloads = run(["ethtool", "-k", name])
-    (link,) = rows(["ip", "-j", "link", "show", "dev", name])
+    link = rows(["ip", "-j", "link", "show", "dev", name])[0]
     plan = []
     if "generic-receive-offload: on" in offloads:
         back = ("ethtool", "-K", name, "gro", "on")
@@ -93,10 +103,13 @@ def _addresses(name: str, version: int) -> list[tuple[str, ...]]:
     """What brings the addresses that an administrator gave back, in their order: the first of a
     subnet is the one that is used. What routers gave comes back by itself."""
     shown = _held(name, version)
+    if version == 6:
+        # The newest is shown first.
+        shown.reverse()
     return [
         ("ip", "addr", "replace", *_address(info), "dev", name)
         for info in shown
-        if not (version == 6 and (info.get("dynamic") or info.get("scope") == "link"))
+        if not (info.get("temporary") or info.get("protocol") in _BY_ITSELF)
     ]
 
 
@@ -110,17 +123,14 @@ def _address(info: dict[str, Any]) -> list[str]:
     words = [f"{info['local']}/{length}"]
     if "address" in info:
         words = [info["local"], "peer", f"{info['address']}/{length}"]
-    for key, word in (
-        ("broadcast", "broadcast"),
-        ("scope", "scope"),
-        ("label", "label"),
-        ("metric", "metric"),
-    ):
-        # What IPv6 calls global has no word of its own to be given.
+    for key in ("broadcast", "scope", "label", "metric"):
+        # IPv6 tells the scope by the address.
         if key in info and not (key == "scope" and info["family"] == "inet6"):
+            words += [key, str(info[key])]
+    words += [flag for flag in ("noprefixroute", "home", "autojoin") if info.get(flag)]
+    for key, word in (("valid_life_time", "valid_lft"), ("preferred_life_time", "preferred_lft")):
+        if info.get(key, _FOREVER) != _FOREVER:
             words += [word, str(info[key])]
-    if info.get("noprefixroute"):
-        words.append("noprefixroute")
     if info["family"] == "inet6":
         # It was this machine's up to then; and a route with a source waits for no check.
         words.append("nodad")
@@ -143,7 +153,8 @@ def _routes(names: Sequence[str], version: int) -> list[tuple[str, ...]]:
         for line in lines:
             words = _route(line.replace("\\", " ").split(), by_hand)
             if words:
-                found[("ip", f"-{version}", "route", "replace", *words)] = None
+                # Not `replace`, which would take the place of another interface's.
+                found[("ip", f"-{version}", "route", "append", *words)] = None
     if len(found) > ROUTES_MAX:
         raise CommandError(
             f"{len(found)} routes lead through {', '.join(names)}; at most {ROUTES_MAX} can be "
@@ -153,17 +164,39 @@ def _routes(names: Sequence[str], version: int) -> list[tuple[str, ...]]:
 
 
 def _route(words: Sequence[str], kernels_too: bool) -> list[str]:
-    """A route as `ip route replace` takes it; empty for those that come back by themselves."""
+    """A route as `ip route append` takes it; empty for those that come back by themselves.
+
+    Raises:
+        CommandError: when it cannot be written as it is shown.
+    """
     pairs = set(pairwise(words))
-    if ("table", "local") in pairs or ("proto", "ra") in pairs or "expires" in words:
+    if ("proto", "ra") in pairs:
         return []
-    if ("proto", "kernel") in pairs and (not kernels_too or words[0] == "ff00::/8"):
+    by_kernel = ("proto", "kernel") in pairs
+    if by_kernel and (not kernels_too or "ff00::/8" in words or ("table", "local") in pairs):
         return []
-    kept = []
-    skip = False
-    for word in words:
-        if skip or word == "error":
-            skip = not skip
-        elif word not in _SHOWN_ONLY:
+    if "encap" in words:
+        raise CommandError(
+            f"the route {' '.join(words)} is encapsulated, which cannot be brought back by "
+            "teardown: remove it first"
+        )
+    kept: list[str] = []
+    for before, word in pairwise(["", *words]):
+        if before == "expires":
+            kept.append(word.removesuffix("sec"))
+        elif before == "dev" or not (
+            word in _SHOWN_ONLY or "error" in (before, word) or (before, word) == _LOCKED_TIMER
+        ):
             kept.append(word)
-    return kept
+    return _by_number(kept) if "nhid" in kept else kept
+
+
+def _by_number(words: Sequence[str]) -> list[str]:
+    """A route that has its next hop by number needs no more, and takes none."""
+    end = words.index("nhid")
+    named = [*words[:end], *words[end : end + 2]]
+    for key in ("table", "proto", "metric"):
+        if key in words[end:]:
+            at = words.index(key, end)
+            named += words[at : at + 2]
+    return named

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from ropewalk.sdn.config import Config, Tls
+from ropewalk.sdn.config import Config, Controller, Tls
 from ropewalk.sdn.host.changes import Step
 from ropewalk.sdn.host.commands import CommandError, run
 
@@ -36,6 +36,10 @@ def bridges(database: str) -> list[str]:
     try:
         return run(vsctl(database, "list-br")).split()
     except CommandError as error:
+        if "Permission denied" in str(error):
+            raise CommandError(f"{error}; run as root") from error
+        if "no program" in str(error):
+            raise
         raise CommandError(
             f"{error}; is Open vSwitch running (`systemctl start openvswitch-switch`)?"
         ) from error
@@ -58,19 +62,36 @@ def add_bridge(config: Config) -> list[str]:
         "protocols=OpenFlow13",
         "other_config:disable-in-band=true",
         "external_ids:ropewalk=sdn",
-        *("--", "set-controller", name, config.controller.target),
-        *("--", "set", "controller", name),
-        "connection_mode=out-of-band",
-        f"max_backoff={_BACKOFF_MS}",
-        f"inactivity_probe={_PROBE_MS}",
-        f"controller_rate_limit={PACKETS_PER_S_MAX}",
-        f"controller_burst_limit={PACKETS_BURST_MAX}",
+        *controllers(
+            name,
+            config.controller,
+            f"controller_rate_limit={PACKETS_PER_S_MAX}",
+            f"controller_burst_limit={PACKETS_BURST_MAX}",
+        ),
     )
     ports = [config.application.port, *(uplink.name for uplink in config.uplinks)]
     for number, port in enumerate(ports, APPLICATION_PORT):
         command += ["--", "add-port", name, port]
         command += ["--", "set", "interface", port, f"ofport_request={number}"]
     return command
+
+
+def made(database: str, bridge: str) -> list[str]:
+    """Waits until the switch has made a bridge: one without such a datapath only logs that."""
+    return vsctl(database, "--timeout=5", "wait-until", "bridge", bridge, "datapath_id!=[]")
+
+
+def controllers(bridge: str, controller: Controller, *settings: str) -> list[str]:
+    """The part of a command that gives a bridge all its controllers, with settings of each."""
+    words = []
+    names = []
+    for number, target in enumerate(controller.targets):
+        name = f"@controller{number}"
+        names.append(name)
+        words += ["--", f"--id={name}", "create", "controller", f'target="{target}"']
+        words += ["connection_mode=out-of-band", f"max_backoff={_BACKOFF_MS}"]
+        words += [f"inactivity_probe={_PROBE_MS}", *settings]
+    return [*words, "--", "set", "bridge", bridge, f"controller=[{','.join(names)}]"]
 
 
 def delete_bridge(config: Config) -> list[str]:

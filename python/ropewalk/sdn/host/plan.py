@@ -95,10 +95,24 @@ def _namespace(config: Config) -> list[Step]:
     name = config.application.namespace
     if not name or name in [row.get("name") for row in rows(["ip", "-j", "netns", "list"])]:
         return []
+    if not _may_add_namespaces():
+        raise CommandError(
+            f"a namespace made within `ip netns exec` is gone when that ends; make it outside "
+            f"(`ip netns add {name}`), or leave application.namespace away"
+        )
     return [
         Step(("ip", "netns", "add", name), (("ip", "netns", "del", name),)),
         Step(tuple(ip(name, "link", "set", "lo", "up"))),
     ]
+
+
+def _may_add_namespaces() -> bool:
+    """Whether mounts made here are seen by others: `ip netns exec` has a mount namespace of its
+    own."""
+    try:
+        return Path("/proc/self/ns/mnt").readlink() == Path("/proc/1/ns/mnt").readlink()
+    except OSError:
+        return True
 
 
 def _application(config: Config) -> list[Step]:
@@ -136,7 +150,7 @@ def _uplinks(uplinks: tuple[Uplink, ...]) -> list[Step]:
         uplink.name for uplink in uplinks if any(way.family.version == 6 for way in uplink.ways)
     ]
     for name in names:
-        if not Path("/sys/class/net", name).exists():
+        if not interfaces.exists(name):
             raise CommandError(f"uplink {name}: no such interface; `ip link` lists them")
     plan = interfaces.without_addresses(names) + interfaces.without_ipv6(speak_ipv6)
     return plan + [step for name in names for step in interfaces.prepared(name)]
@@ -145,4 +159,8 @@ def _uplinks(uplinks: tuple[Uplink, ...]) -> list[Step]:
 def _bridge(config: Config) -> list[Step]:
     keys = ovs.keys(config.bridge.database, config.controller.tls)
     undo = (tuple(ovs.delete_bridge(config)),)
-    return [*keys, Step(tuple(ovs.add_bridge(config)), undo, outlives_boot=True)]
+    return [
+        *keys,
+        Step(tuple(ovs.add_bridge(config)), undo, outlives_boot=True),
+        Step(tuple(ovs.made(config.bridge.database, config.bridge.name))),
+    ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import logging
 import struct
+import time
 from collections.abc import Iterable
 from ipaddress import ip_address
 from typing import Any
@@ -18,8 +19,9 @@ from os_ken.ofproto import ofproto_v1_3_parser as ofp
 from os_ken.ofproto.ofproto_protocol import ProtocolDesc
 
 from ropewalk.sdn.events import Confirmed, FlowRemoved, PacketIn, Port
-from ropewalk.sdn.openflow import framing
+from ropewalk.sdn.openflow import framing, roles
 from ropewalk.sdn.openflow.program import (
+    CONTROLLER,
     COOKIE,
     Action,
     AskPortStatistics,
@@ -48,6 +50,8 @@ from ropewalk.sdn.openflow.program import (
 
 VERSION = of.OFP_VERSION
 HEADER_BYTES = 8
+WHOLE_FRAME = 0xFFFF
+"""OFPCML_NO_BUFFER."""
 IGNORED = frozenset({of.OFPT_EXPERIMENTER})
 """Types that a sound switch may send and nobody waits for."""
 # It writes a trace for each message it cannot read; here that is counted.
@@ -128,7 +132,7 @@ def packet_in(data: bytes) -> PacketIn:
     start = HEADER_BYTES + _PACKET_IN.size - 4 + (length + 7) // 8 * 8 + 2
     if kind != 1 or length < 4 or port is None or start > len(data):
         raise DecodeError("a packet-in without a port or a packet")
-    return PacketIn(port, table, bytes(data[start:]), total)
+    return PacketIn(port, table, bytes(data[start:]), total, time.monotonic())
 
 
 def flow_removed(message: Any) -> FlowRemoved:
@@ -178,6 +182,17 @@ def echo_reply(data: bytes) -> Any:
 def echo_request() -> Any:
     """Asks the switch whether it is there."""
     return ofp.OFPEchoRequest(_DESCRIPTION, b"")
+
+
+def role_request(role: int, generation: int) -> Any:
+    """Asks to be something at the switch, OFPCR_ROLE_NOCHANGE for what it is."""
+    return ofp.OFPRoleRequest(_DESCRIPTION, role, generation)
+
+
+def beacon(rank: int, transaction: int) -> bytes:
+    """What makes the switch hand a master's beacon to all controllers."""
+    action = Output(CONTROLLER, WHOLE_FRAME)
+    return _packet_out(PacketOut(roles.beacon(rank), (action,), roles.IN_PORT), action, transaction)
 
 
 def port_description_request() -> Any:

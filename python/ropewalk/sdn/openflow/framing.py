@@ -12,7 +12,7 @@ import struct
 
 HELLO, ERROR, ECHO_REQUEST, ECHO_REPLY = 0, 1, 2, 3
 FEATURES_REPLY, PACKET_IN, FLOW_REMOVED, PORT_STATUS = 6, 10, 11, 12
-MULTIPART_REPLY, BARRIER_REPLY = 19, 21
+MULTIPART_REPLY, BARRIER_REPLY, ROLE_REPLY = 19, 21, 25
 READ = {
     ERROR: 12,
     ECHO_REQUEST: 8,
@@ -23,6 +23,7 @@ READ = {
     PORT_STATUS: 80,
     MULTIPART_REPLY: 16,
     BARRIER_REPLY: 8,
+    ROLE_REPLY: 24,
 }
 """The messages that are read at all, with their least lengths in bytes; greetings apart."""
 

@@ -25,11 +25,12 @@ from ropewalk.sdn.events import (
     Connected,
     Counters,
     Event,
+    PacketIn,
     PortChanged,
     PortStatistics,
     Present,
 )
-from ropewalk.sdn.openflow import codec
+from ropewalk.sdn.openflow import codec, roles
 from ropewalk.sdn.openflow.program import (
     GROUP_MAX,
     Flow,
@@ -69,15 +70,21 @@ class Owner(Protocol):
     def told(self, connection: Connection, event: Event) -> None:
         """Takes an event."""
 
+    def demoted(self, connection: Connection) -> None:
+        """Takes it that another controller is the switch's master now."""
+
 
 class BrokenError(Exception):
     """A connection whose framing cannot be trusted any more."""
 
 
 class Connection:
-    """One connection to a switch; `datapath` is its number, 0 until it has said so."""
+    """One connection to a switch; `datapath` is its number, 0 until it has said so.
 
-    def __init__(self, client: socket.socket, switch: Owner) -> None:
+    With a rank among several controllers it is accepted when it has become the switch's master.
+    """
+
+    def __init__(self, client: socket.socket, switch: Owner, rank: int | None = None) -> None:
         self.datapath = 0
         self._socket = client
         self._switch = switch
@@ -90,6 +97,11 @@ class Connection:
         self._changes_asked: int | None = None
         """Changes that had been sent when the program was asked for; None while it is not."""
         self._began_s = time.monotonic()
+        self._turn = threading.Lock()
+        """Held while what is known of the role is replaced."""
+        self._role = None if rank is None else roles.Role(rank, self._began_s)
+        self._described = False
+        """Whether the switch has told its ports."""
         self.ready = False
 
     def run(self) -> None:
@@ -108,7 +120,7 @@ class Connection:
                 continue
             if not data:
                 return
-            if not self.ready and time.monotonic() - self._began_s > GREETING_SECONDS_MAX:
+            if not self._greeted and time.monotonic() - self._began_s > GREETING_SECONDS_MAX:
                 raise BrokenError("it did not say what it has in time")
             silent = 0
             buffer += data
@@ -120,6 +132,33 @@ class Connection:
                     break
                 self._received(bytes(buffer[:length]))
                 del buffer[:length]
+
+    @property
+    def _greeted(self) -> bool:
+        return self.ready or (self._role is not None and self._described)
+
+    def pass_time(self) -> None:
+        """Every `roles.BEACON_S`; from any thread."""
+        if self._role is not None and self._described:
+            with self._turn:
+                self._role, ask = roles.passed(self._role, time.monotonic())
+            self._ask_role(ask)
+
+    def _ask_role(self, ask: roles.Ask) -> None:
+        role = self._role
+        assert role is not None, "one of several controllers"
+        match ask:
+            case roles.Ask.BEACON:
+                self._write(codec.beacon(role.rank, next(self._transactions) & 0x7FFF_FFFF))
+            case roles.Ask.GENERATION:
+                self._send(codec.role_request(of.OFPCR_ROLE_NOCHANGE, 0))
+            case roles.Ask.MASTER:
+                number = ((role.generation or 0) + 1) & 0xFFFF_FFFF_FFFF_FFFF
+                self._send(codec.role_request(of.OFPCR_ROLE_MASTER, number))
+            case roles.Ask.EQUAL:
+                self._send(codec.role_request(of.OFPCR_ROLE_EQUAL, 0))
+            case roles.Ask.NOTHING:
+                pass
 
     def send_all(self, messages: list[Message]) -> bool:
         """Writes messages in one go."""
@@ -170,7 +209,7 @@ class Connection:
     def _received(self, data: bytes) -> None:
         try:
             if codec.is_packet_in(data):
-                self._switch.told(self, codec.packet_in(data))
+                self._packet_in(codec.packet_in(data))
                 return
             if data[1] in codec.IGNORED:
                 return
@@ -180,6 +219,42 @@ class Connection:
             # It may be the answer that is waited for: the next look asks again.
             self._changes_asked = None
             _log.debug("a malformed message: %s", error)
+
+    def _packet_in(self, packet: PacketIn) -> None:
+        rank = roles.rank_of(packet.data) if packet.port == roles.IN_PORT else None
+        if self._role is None or rank is None:
+            self._switch.told(self, packet)
+            return
+        with self._turn:
+            self._role = roles.heard(self._role, rank, time.monotonic())
+
+    def _refused(self, message: Any) -> None:
+        is_slave = (message.type, message.code) == (of.OFPET_BAD_REQUEST, of.OFPBRC_IS_SLAVE)
+        if self._role is not None and is_slave:
+            if self._role.master:
+                with self._turn:
+                    self._role, ask = roles.demoted(self._role, time.monotonic())
+                self.ready = False
+                self._changes_asked = None
+                self._switch.demoted(self)
+                self._ask_role(ask)
+            return
+        if self._role is not None and message.type == of.OFPET_ROLE_REQUEST_FAILED:
+            # Somebody else has claimed it in between: the number is asked for again.
+            return
+        self._switch.errors += 1
+        _log.warning("the switch refused a message: type %s, code %s", message.type, message.code)
+
+    def _role_told(self, master: bool, generation: int) -> None:
+        if self._role is None:
+            return
+        with self._turn:
+            was = self._role.master
+            self._role = roles.answered(self._role, master, generation)
+        if master and not was:
+            # Its ports may have changed while another was the master.
+            self._ports = []
+            self._send(codec.port_description_request())
 
     def _handle(self, message: Any) -> None:
         """What belongs to the connection itself; all else is about the program or the traffic."""
@@ -194,10 +269,9 @@ class Connection:
                 reply = codec.echo_reply(message.data)
                 self._write(codec.serialize(reply, message.xid))
             case ofp.OFPErrorMsg():
-                self._switch.errors += 1
-                _log.warning(
-                    "the switch refused a message: type %s, code %s", message.type, message.code
-                )
+                self._refused(message)
+            case ofp.OFPRoleReply():
+                self._role_told(message.role == of.OFPCR_ROLE_MASTER, message.generation_id)
             case _:
                 self._program(message)
 
@@ -207,7 +281,9 @@ class Connection:
                 self._ports += message.body
                 _bounded("ports", self._ports, PORTS_MAX)
                 if not _more(message):
-                    self.ask_program()
+                    self._described = True
+                    if self._role is None or self._role.master:
+                        self.ask_program()
             case ofp.OFPFlowStatsReply():
                 self._flows += [codec.flow(statistics) for statistics in message.body]
                 _bounded("flows of this project", self._flows, FLOWS_MAX)

@@ -10,15 +10,18 @@ import logging
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable
 
 from ropewalk.sdn import endpoint
 from ropewalk.sdn.endpoint import Endpoint
 from ropewalk.sdn.events import Disconnected, Event
 from ropewalk.sdn.openflow.program import Message
+from ropewalk.sdn.openflow.roles import BEACON_S
 from ropewalk.sdn.openflow.switch import SEND_SECONDS_MAX, BrokenError, Connection
 
 _BACKLOG = 64
+_AWAITED_S = 10.0
 
 _log = logging.getLogger(__name__)
 
@@ -33,8 +36,10 @@ class Switches:
         tell: Callable[[str, Event], None],
         tls: ssl.SSLContext | None,
         connections_max: int,
+        rank: int | None = None,
     ) -> None:
-        """`name_of` gives the name of a datapath number, None for strangers.
+        """`name_of` gives the name of a datapath number, None for strangers; `rank` is this
+        controller's among several.
 
         `connections_max` is at a time: besides one for each switch those about to be replaced or
         refused. Raises OSError when the address cannot be listened on.
@@ -49,16 +54,29 @@ class Switches:
         """Held while a connection takes a place or leaves it: an end that is told late would be
         taken for that of the next one."""
         self._by_name: dict[str, Connection] = {}
+        self._all: set[Connection] = set()
+        self._rank = rank
         self._room = threading.Semaphore(connections_max)
         self._stopped = False
         self.malformed = 0
         self.errors = 0
+        self._awaited = threading.Timer(_AWAITED_S, self._nobody_came)
+        self._awaited.daemon = True
+        self._awaited.start()
         threading.Thread(target=self._listen, name="openflow", daemon=True).start()
+        if rank is not None:
+            threading.Thread(target=self._pass_time, name="roles", daemon=True).start()
 
     @property
     def port(self) -> int:
         """TCP port it listens on."""
         return int(self._listener.getsockname()[1])
+
+    @property
+    def standing_by(self) -> int:
+        """Switches that are there and have another controller for their master."""
+        with self._lock:
+            return sum(not connection.ready for connection in self._all) if self._rank else 0
 
     def connected(self, name: str) -> bool:
         """Whether a switch is there and has said what it has."""
@@ -80,9 +98,10 @@ class Switches:
     def close(self) -> None:
         """Ends all connections; the switches keep their flows."""
         self._stopped = True
+        self._awaited.cancel()
         endpoint.closed(self._listener, self._endpoint)
         with self._lock:
-            connections = list(self._by_name.values())
+            connections = list(self._all)
             self._by_name.clear()
         for connection in connections:
             connection.close()
@@ -110,6 +129,7 @@ class Switches:
                 client, address = self._listener.accept()
             except OSError:
                 return
+            self._awaited.cancel()
             if not self._room.acquire(blocking=False):
                 _log.warning("a connection from %s beyond the bound", address)
                 client.close()
@@ -123,6 +143,14 @@ class Switches:
                 client.close()
                 self._room.release()
 
+    def _nobody_came(self) -> None:
+        _log.warning(
+            "no switch has come to %s in %s s; `ropewalk-sdn setup` makes the bridge, "
+            "`ovs-vsctl show` tells where it connects to",
+            self._endpoint,
+            round(_AWAITED_S),
+        )
+
     def _serve(self, client: socket.socket, address: object) -> None:
         connection: Connection | None = None
         try:
@@ -131,17 +159,34 @@ class Switches:
                 client = self._tls.wrap_socket(client, server_side=True)
             if client.family != socket.AF_UNIX:
                 client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            connection = Connection(client, self)
+            connection = Connection(client, self, self._rank)
+            with self._lock:
+                self._all.add(connection)
             connection.run()
         except BrokenError as error:
-            _log.warning("the switch at %s: %s", address, error)
+            _log.warning("the switch at %s: %s", address or self._endpoint, error)
         except OSError as error:
-            _log.info("the switch at %s is gone: %s", address, error)
+            _log.info("the switch at %s is gone: %s", address or self._endpoint, error)
         finally:
             client.close()
             self._room.release()
             if connection is not None:
+                with self._lock:
+                    self._all.discard(connection)
                 self._gone(connection)
+
+    def _pass_time(self) -> None:
+        while not self._stopped:
+            time.sleep(BEACON_S)
+            with self._lock:
+                connections = list(self._all)
+            for connection in connections:
+                connection.pass_time()
+
+    def demoted(self, connection: Connection) -> None:
+        """Another controller is the master of a connection's switch; it stands by."""
+        _log.info("another controller has taken over %s", self._name_of(connection.datapath))
+        self._gone(connection)
 
     def _gone(self, connection: Connection) -> None:
         name = self._name_of(connection.datapath)

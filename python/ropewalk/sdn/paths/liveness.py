@@ -93,6 +93,11 @@ def answered(path: Path, number: int, now: float) -> Path:
     )
 
 
+def heard(path: Path, now: float) -> Path:
+    """Something else came back: a path that is alive is not silent."""
+    return replace(path, answered_s=now, unanswered=0) if path.alive and path.answers else path
+
+
 def passed(path: Path, now: float) -> Path:
     """Time has passed: what is late is lost, and silence is an end."""
     late = [number for number, sent in path.open.items() if now - sent >= LATE_S]

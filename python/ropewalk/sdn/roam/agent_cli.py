@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import re
 import ssl
 import sys
 from pathlib import Path
 from typing import Any
 
+from ropewalk.sdn import endpoint
+from ropewalk.sdn import tls as tls_files
 from ropewalk.sdn.roam.agent import Agent, counter
 from ropewalk.sdn.roam.notices import NAME
 
+_NAMED = re.compile(r"([A-Za-z0-9.-]*[A-Za-z][A-Za-z0-9.-]*):([0-9]+)")
 _AGENT = """\
 example, for an access point whose hostapd.conf has ctrl_interface=/run/hostapd:
   ropewalk-sdn ap-agent --hostapd /run/hostapd/wlan0 --controller 192.0.2.1:6654 \\
@@ -58,8 +62,11 @@ def run(options: argparse.Namespace) -> int:
         return 2
     tls = None
     if all(files):
-        tls = ssl.create_default_context(cafile=str(options.authority))
-        tls.load_cert_chain(options.certificate, options.key)
+        try:
+            tls = tls_files.context(ssl.Purpose.SERVER_AUTH, *files)
+        except tls_files.TlsError as error:
+            print(f"ap-agent: {error}; mend --key, --certificate, --authority", file=sys.stderr)
+            return 2
     place = (options.switch, options.port)
     count = counter(options.counters) if options.counters else None
     try:
@@ -69,10 +76,16 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _address(text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
-        raise argparse.ArgumentTypeError(f"{text} is no address; write it like 192.0.2.1:6654")
-    return host.removeprefix("[").removesuffix("]"), int(port)
+    named = _NAMED.fullmatch(text)
+    try:
+        # A name, of a host or of none, has a port as an address has.
+        known = endpoint.parse(f"192.0.2.1:{named[2]}" if named else text)
+    except ValueError as error:
+        problem = f"{text} is no address; write it like 192.0.2.1:6654"
+        raise argparse.ArgumentTypeError(problem) from error
+    if known.path is not None:
+        raise argparse.ArgumentTypeError(f"{text} is a file; the controller has an address")
+    return named[1] if named else known.host, known.port
 
 
 def _name(text: str) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ropewalk.sdn import reader
-from ropewalk.sdn.config import Controller, read_controller
+from ropewalk.sdn.config import Controller, read_controller, read_database
 from ropewalk.sdn.endpoint import Endpoint
 from ropewalk.sdn.reader import INTERFACE_NAME_MAX, Table, is_name
 
@@ -97,7 +97,7 @@ def read(path: Path) -> Config:
         if len(set(values)) < len(values):
             top.error(f"switch.{what}", "the same twice", f"each switch needs its own {what}")
     names = {switch.name for switch in switches}
-    database = top.text("database", "")
+    database = read_database(top)
     config = Config(
         path=path,
         scheme=roam.choice("scheme", SCHEMES, "replay"),
@@ -115,6 +115,7 @@ def read(path: Path) -> Config:
     if config.notices == config.controller.listen:
         top.error("roam.notices", "the same as controller.listen", "choose another port")
     _ports_once(top, config)
+    _joined(top, config)
     top.finish()
     return config
 
@@ -160,7 +161,9 @@ def _link(table: Table, names: set[str]) -> Link:
     for key in ("a", "b"):
         switch, _, port = table.text(key).partition(":")
         if switch not in names or not _is_port(port):
-            table.error(key, "no port of a switch here", 'write it like "s1:s1-s2"')
+            known = ", ".join(sorted(names)[:8])
+            problem = f'"{switch}:{port}" is no port of a switch here ({known})'
+            table.error(key, problem, 'write it like "s1:s1-s2"')
         ends.append((switch, port))
     link = Link(ends[0], ends[1], table.number("cost", 1, 0.001, 1e6, ""))
     if link.a == link.b:
@@ -183,6 +186,18 @@ def _bounds(table: Table) -> Bounds:
     )
     table.end()
     return bounds
+
+
+def _joined(top: Table, config: Config) -> None:
+    """All switches are one network."""
+    joined = {config.switches[0].name} if config.switches else set()
+    left = list(config.links)
+    while found := [link for link in left if {link.a[0], link.b[0]} & joined]:
+        joined |= {end[0] for link in found for end in (link.a, link.b)}
+        left = [link for link in left if link not in found]
+    apart = [switch.name for switch in config.switches if switch.name not in joined]
+    if apart:
+        top.error("link", f"none leads to {', '.join(apart)}", "join all switches by [[link]]")
 
 
 def _ports_once(top: Table, config: Config) -> None:

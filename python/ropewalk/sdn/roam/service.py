@@ -90,7 +90,7 @@ class Service:
         self._stopped = threading.Event()
         self._audited_s = time.monotonic()
         self._reported = report(self._state, time.monotonic())
-        self.counters: Counter[str] = Counter()
+        self.counters: Counter[str] = Counter(packets_in=0, messages_sent=0, faults=0)
         tls = context(config.controller.tls) if config.controller.tls else None
         names = {switch.datapath: switch.name for switch in config.switches}
         self.switches = Switches(
@@ -99,6 +99,7 @@ class Service:
             lambda name, event: self._inbox.put(At(name, event)),
             tls,
             len(names) + _SPARE,
+            config.controller.rank_among_others,
         )
         self.notices: Notices | None = None
         try:
@@ -133,7 +134,7 @@ class Service:
 
     def report(self) -> dict[str, Any]:
         """State and counters as they were at the last tick, ready for JSON."""
-        report = dict(self._reported)
+        report = {**self._reported, "standing_by": self.switches.standing_by}
         counters = dict(self.counters)
         counters |= {"events_dropped": self._inbox.dropped}
         counters |= {"malformed_messages": self.switches.malformed}

@@ -14,9 +14,6 @@ from ropewalk.sdn.host.changes import Step
 from ropewalk.sdn.host.commands import CommandError
 from ropewalk.sdn.roam.config import Config, Switch
 
-_PROBE_MS = "5000"
-_BACKOFF_MS = "1000"
-
 
 def state_file(config: Config) -> Path:
     """Where the list of changes lies."""
@@ -52,12 +49,13 @@ def steps(config: Config, only: Sequence[str] = ()) -> list[Step]:
                 "choose another name or remove it"
             )
         for port in ports(config, switch):
-            if not Path("/sys/class/net", port).exists():
+            if not interfaces.exists(port):
                 raise CommandError(f"{switch.name}: no interface {port}; `ip link` lists them")
             plan += interfaces.prepared(port)
         delete = ovs.vsctl(config.database, "--if-exists", "del-br", switch.name)
         undo = (tuple(delete),)
         plan.append(Step(tuple(_bridge(config, switch)), undo, outlives_boot=True))
+        plan.append(Step(tuple(ovs.made(config.database, switch.name))))
     return plan
 
 
@@ -67,18 +65,7 @@ def _bridge(config: Config, switch: Switch) -> list[str]:
     command += ["datapath_type=netdev", "fail_mode=secure", "protocols=OpenFlow13"]
     command += [f"other_config:datapath-id={switch.datapath:016x}"]
     command += ["other_config:disable-in-band=true", "external_ids:ropewalk=sdn"]
-    command += [
-        "--",
-        "set-controller",
-        name,
-        config.controller.target,
-        "--",
-        "set",
-        "controller",
-        name,
-    ]
-    command += ["connection_mode=out-of-band", f"max_backoff={_BACKOFF_MS}"]
-    command += [f"inactivity_probe={_PROBE_MS}"]
+    command += ovs.controllers(name, config.controller)
     for port in ports(config, switch):
         command += ["--", "add-port", name, port]
     return command

@@ -84,6 +84,9 @@ def make_room(state: State, place: Place, now: float, *, told: bool) -> tuple[bo
         there = [station for station in found if station.here and station.place == place]
         if len(there) >= bounds.port_stations:
             return _displaced(state, there, now)
+    if place.fixed and len(state.table.at(place)) >= max(1, bounds.stations // 2):
+        # Made-up hosts must not fill the table.
+        return False, []
     if len(state.table.by_mac) < bounds.stations:
         return True, []
     if told:

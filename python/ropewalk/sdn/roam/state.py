@@ -44,6 +44,15 @@ class Freeze:
     allowed: bool | None
 
 
+COUNTERS = (
+    *("joined", "left", "left_by_joining", "stale_events", "stale_frames", "frames_untrusted"),
+    *("notices_elsewhere", "packets_elsewhere", "packets_unread", "mended"),
+    *("stations_refused", "stations_forgotten", "kept", "released", "repeated", "overflowed"),
+    *("overwritten", "too_old", "late", "zero_windows"),
+)
+"""All that are counted: told from the beginning, so that who watches finds them."""
+
+
 @dataclass
 class Heard:
     """When a station that only frames have shown last spoke, as far as is known."""
@@ -132,5 +141,5 @@ def report(state: State, now: float) -> dict[str, object]:
             for _, handover in state.handovers
         ],
         "kept_bytes": state.buffers.bytes,
-        "counters": {**state.counters, **state.buffers.counters},
+        "counters": {**dict.fromkeys(COUNTERS, 0), **state.counters, **state.buffers.counters},
     }

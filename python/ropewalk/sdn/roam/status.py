@@ -9,7 +9,9 @@ def lines(report: dict[str, Any]) -> list[str]:
     """The report of a controller, for people."""
     switches = report["switches"]
     connected = sum(switch["connected"] for switch in switches)
-    text = [f"{report['scheme']}: {connected} of {len(switches)} switches connected"]
+    waiting = report.get("standing_by")
+    others = f", {waiting} with another controller for their master" if waiting else ""
+    text = [f"{report['scheme']}: {connected} of {len(switches)} switches connected{others}"]
     for station in report["stations"]:
         state = "here" if station["here"] else "away"
         place = f"{station['switch']}:{station['port']}"

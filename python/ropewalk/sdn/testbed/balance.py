@@ -2,25 +2,30 @@
 
 Namespaces: the application's host, the machine with the switch, and the network with both gateways
 and the server; the uplinks are plain veth pairs, without delay, and without rate unless a case
-limits them.
+limits them. Where idle uplinks are probed they are emulated links: what limits veth pairs lets
+the first packets of a train through at once.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ropewalk.plan import OvsBalance, Plan
 from ropewalk.report import Report
 from ropewalk.sdn.api import ask
+from ropewalk.sdn.balance.probing import ROUNDS
 from ropewalk.sdn.config import Config
-from ropewalk.sdn.testbed.links import limited, veth
-from ropewalk.sdn.testbed.machine import Sandbox, inside, listens, run, stop, wait
+from ropewalk.sdn.testbed.links import EmulatedLink, limited, veth
+from ropewalk.sdn.testbed.machine import Sandbox, SandboxError, inside, listens, run, stop, wait
 from ropewalk.sdn.testbed.reports import report
 
 NEEDS = ("iperf3", "nft")
@@ -52,20 +57,40 @@ ENDED = "TCP connections that ended as they should, of 4"
 WENT_ON = "UDP flows that went on, of 4"
 DEAD = "new connections over the dead uplink, of 20"
 CAPACITY = "capacity found by rate"
+DELAY_MS = 10.0
+"""One way, of idle uplinks."""
+_PROBED_S = 60.0
+"""In which both idle uplinks are to be estimated; what lasts is one sample a second, and rounds."""
+
+
+@dataclass(frozen=True)
+class Idle:
+    """Uplinks that carry nothing: their rate, and how it is probed."""
+
+    rate_mbit: float
+    probe: str
 
 
 class Bench:
     """The network, set up and controlled."""
 
     def __init__(
-        self, sandbox: Sandbox, decide: str = "controller", weights: tuple[float, ...] = WEIGHTS
+        self,
+        sandbox: Sandbox,
+        decide: str = "controller",
+        weights: tuple[float, ...] = WEIGHTS,
+        links: Path | None = None,
+        idle: Idle | None = None,
     ) -> None:
+        """`links` is the program that emulates links, which `idle` ones are."""
         self.sandbox = sandbox
+        self.links = links
+        self.idle = idle
         self.machine = sandbox.machine("switch")
         self.host = sandbox.namespace("host")
         self.network = sandbox.namespace("net")
         for number in range(2):
-            veth(f"{self.machine.namespace}:u{number}", f"{self.network}:u{number}")
+            self._join(f"u{number}")
             for gateway in (f"10.{number + 1}.0.1/24", f"fd0{number + 1}::1/64"):
                 self._give(f"u{number}", gateway)
         for server in (f"{SERVER}/32", f"{SERVER_IPV6}/128"):
@@ -78,6 +103,19 @@ class Bench:
                 words = (what, server, str(PORT))
                 sandbox.start(self.network, sys.executable, _LOAD, *words, log="serve.log")
         wait(lambda: self._servers() == 4, "a server did not start")
+
+    def _join(self, name: str) -> None:
+        """An uplink between the machine with the switch and the network."""
+        ends = (f"{self.machine.namespace}:{name}", f"{self.network}:{name}")
+        if self.idle is None:
+            veth(*ends)
+            return
+        assert self.links is not None, "idle uplinks are emulated"
+        settings = ("--rate", f"{self.idle.rate_mbit:g}Mbit", "--delay", f"{DELAY_MS:g}ms")
+        EmulatedLink(self.sandbox, self.links, name, ends, *settings)
+        for end in ends:
+            space, _, _ = end.partition(":")
+            wait(partial(_is_up, space, name), f"the link {name} did not come up")
 
     def _give(self, interface: str, address: str) -> None:
         """An address in the network; of IPv6 used at once, without asking whether it is free."""
@@ -92,6 +130,7 @@ class Bench:
         rate_mbit: float | None = None,
     ) -> Config:
         """The configuration with a way to decide; without weights they follow what is carried."""
+        probe = "" if self.idle is None else f'[probe]\ncapacity = "{self.idle.probe}"\n'
         rate = "" if rate_mbit is None else f"rate_mbit = {rate_mbit}\n"
         uplinks = "".join(
             f'[[uplink]]\nname = "u{number}"\n'
@@ -104,7 +143,7 @@ class Bench:
             'mode = "balance"\n[bridge]\nname = "balancebr"\ndatabase = "DATABASE"\n'
             f'[application]\nnamespace = "{self.host}"\naddress = ["{HOST}/24", "fd98::2/64"]\n'
             f'gateway = ["10.98.0.1", "fd98::1"]\n{uplinks}'
-            f'[balance]\ndecide = "{decide}"\nrule = "{rule}"\n'
+            f'[balance]\ndecide = "{decide}"\nrule = "{rule}"\n{probe}'
         )
 
     def restart(self, config: Config) -> None:
@@ -138,6 +177,7 @@ class Bench:
             "controller-killed": _killed,
             "uplink-dies": _dies,
             "capacity": _capacity,
+            "idle-capacity": _idle_capacity,
         }
         return report(plan, values=cases[carrier.case](self, plan))
 
@@ -163,6 +203,11 @@ class Bench:
     def status(self) -> dict[str, Any]:
         """The controller's report."""
         return ask(self.config.socket)
+
+    def rounds(self) -> int:
+        """Rounds of probing that found a rate, of the uplink with fewer."""
+        found = self.status()["capacity_probed_mbit"]
+        return min(len(found.get(f"u{number}", ())) for number in range(2))
 
     def usable(self, name: str) -> bool:
         """Whether the controller uses an uplink, in both address families."""
@@ -304,6 +349,34 @@ def _capacity(bench: Bench, plan: Plan) -> dict[str, float]:
         f"{CAPACITY}, {path.name}": found[path.name] / (path.both.rate_mbit or 1.0)
         for path in plan.path
     }
+
+
+def _idle_capacity(bench: Bench, plan: Plan) -> dict[str, float]:
+    """What probing finds while nothing is carried, in a network of its own."""
+    carrier, rate_mbit = plan.carrier, plan.path[0].both.rate_mbit or 0.0
+    assert isinstance(carrier, OvsBalance), carrier
+    with Sandbox("ropewalk-ovs-idle-") as sandbox:
+        idle = Idle(rate_mbit, carrier.probe)
+        return probed(Bench(sandbox, weights=(), links=bench.links, idle=idle))
+
+
+def probed(bench: Bench) -> dict[str, float]:
+    """What is found of idle uplinks, by their rate; those of which nothing is are left out."""
+    assert bench.idle is not None, "the network was made for that"
+    began = time.monotonic()
+    with contextlib.suppress(SandboxError):
+        wait(lambda: bench.rounds() >= ROUNDS, "too few rounds of probing found a rate", _PROBED_S)
+    status = bench.status()
+    found = {
+        f"{CAPACITY}, {name}": status["capacity_mbit"][name] / bench.idle.rate_mbit
+        for name, source in status["capacity_source"].items()
+        if source == bench.idle.probe
+    }
+    return {**found, "known after, s": round(time.monotonic() - began, 1)}
+
+
+def _is_up(space: str, name: str) -> bool:
+    return "state DOWN" not in run("ip", "-n", space, "link", "show", "dev", name)
 
 
 def _first(row: dict[str, Any]) -> float:
