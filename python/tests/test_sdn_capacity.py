@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 import struct
 import time
 from dataclasses import replace
@@ -74,7 +75,7 @@ def test_sizes_tell_the_rate_although_some_wait_and_some_are_lost(
     round_trips = []
     for size in vps.SIZES:
         # Nearly two thirds of what is left wait behind something else.
-        waits = [0.0] * 8 + [0.05 * number for number in range(1, vps.REPEATS - lost - 7)]
+        waits = [0.0] * 6 + [n * 60 / size for n in range(1, vps.REPEATS - lost - 5)]
         round_trips += [(size, delay_s + 2 * 8 * size / bps + wait) for wait in waits]
     random.shuffle(round_trips)
     assert vps.rate(round_trips) == pytest.approx(bps, rel=0.01)
@@ -135,6 +136,12 @@ def test_what_no_link_can_have_is_no_rate(bps: float) -> None:
     assert after.round is None
     assert after.records["w0"].rounds == 1
     assert after.records["w0"].rates_bps == ()
+
+
+def test_a_round_ends_with_its_port() -> None:
+    state, _ = _begun()
+    assert probing.changed(state, "w1").round == state.round
+    assert probing.changed(state, "w0").round is None
 
 
 def test_a_round_of_an_uplink_that_became_busy_says_nothing() -> None:
@@ -204,7 +211,7 @@ class Links(FakeSwitch):
             while self._coming and self._coming[0][0] < tick:
                 arrived, _, port, frame = heapq.heappop(self._coming)
                 # Handled later than it arrived, as by a controller that has other things to do.
-                self.now = max(self.now, arrived)
+                self.now = min(max(self.now, math.ceil(arrived * 100) / 100), tick)
                 self._count(port)[0] += len(frame)
                 event = events.PacketIn(port, 0, frame[:128], len(frame), arrived)
                 self.tell(event)
@@ -368,6 +375,8 @@ def test_probes_of_the_capacity_are_nothing_that_was_carried() -> None:
     assert replace(capacity, probed_bps=2e5).bps == 2e5
     assert replace(capacity, probed_bps=2e4).bps == 8e4
     assert not replace(capacity, probed_bps=2e4).is_probed
+    # What liveness sends is no load, however slow the link is.
+    assert Capacity(rates_bps=(9e3, 9e3), probed_bps=1e5).is_idle
 
 
 def test_a_packet_says_when_it_was_read() -> None:
