@@ -27,8 +27,10 @@ def lines(report: dict[str, Any]) -> list[str]:
         new = new_flows.pop(uplink["name"], None)
         flows = "" if new is None else f"  new flows {new}"
         mbit = capacities.pop(uplink["name"], None)
-        if mbit is not None:
-            flows += f"  {mbit:g} Mbit/s ({report['capacity_source'][uplink['name']]})"
+        source = report.get("capacity_source", {}).get(uplink["name"])
+        # What is only assumed is news to nobody.
+        if mbit is not None and source != "assumed":
+            flows += f"  {mbit:g} Mbit/s ({source})"
         text.append(
             f"  {uplink['name']:<15} {uplink['family']} {'up' if uplink['usable'] else 'down':<5}"
             f" rtt {rtt:>10}  loss {loss:>7}{flows}"
