@@ -185,9 +185,10 @@ fn tunnels_and_links_in_a_row_carry_hosts_at_every_gateway() {
     let [relay, chain] = runs.map(report);
     for report in [&relay, &chain] {
         let each: Vec<f64> = report.traffic.iter().map(|t| t.goodput_mbit).collect();
-        // The first host's link is its limit, the other's is the second hop.
-        assert!((2.0..4.2).contains(&each[0]), "{report:?}");
-        assert!((3.0..8.2).contains(&each[1]), "{report:?}");
+        // The first host's link of 4 Mbit/s is its limit, the other's is the second hop of 8; the
+        // first hop has 16. A link that stood still for a moment catches up: some percent more.
+        assert!((2.0..5.0).contains(&each[0]), "{report:?}");
+        assert!((3.0..10.0).contains(&each[1]), "{report:?}");
         let ping = report.traffic[2].delay_ms.unwrap();
         assert!(ping.min >= 50.0, "both hops both ways: {ping:?}");
         assert!(
