@@ -97,9 +97,9 @@ class Connection:
         self._changes_asked: int | None = None
         """Changes that had been sent when the program was asked for; None while it is not."""
         self._began_s = time.monotonic()
-        self._turn = threading.Lock()
-        """Held while what is known of the role is replaced."""
         self._role = None if rank is None else roles.Role(rank, self._began_s)
+        self._wait_s = ECHO_SECONDS if rank is None else roles.BEACON_S
+        self._passed_s = self._began_s
         self._described = False
         """Whether the switch has told its ports."""
         self.ready = False
@@ -109,10 +109,16 @@ class Connection:
         self._send(codec.hello())
         buffer = bytearray()
         silent = 0
+        quiet_s = 0.0
         while True:
+            self._pass_time()
             try:
                 data = self._read()
             except TimeoutError:
+                quiet_s += self._wait_s
+                if quiet_s < ECHO_SECONDS:
+                    continue
+                quiet_s = 0.0
                 silent += 1
                 if silent > ECHOES_MAX:
                     raise BrokenError("no sign of life") from None
@@ -123,6 +129,7 @@ class Connection:
             if not self._greeted and time.monotonic() - self._began_s > GREETING_SECONDS_MAX:
                 raise BrokenError("it did not say what it has in time")
             silent = 0
+            quiet_s = 0.0
             buffer += data
             while len(buffer) >= codec.HEADER_BYTES:
                 (length,) = struct.unpack_from("!H", buffer, 2)
@@ -137,12 +144,14 @@ class Connection:
     def _greeted(self) -> bool:
         return self.ready or (self._role is not None and self._described)
 
-    def pass_time(self) -> None:
-        """Every `roles.BEACON_S`; from any thread."""
-        if self._role is not None and self._described:
-            with self._turn:
-                self._role, ask = roles.passed(self._role, time.monotonic())
-            self._ask_role(ask)
+    def _pass_time(self) -> None:
+        """What is due every `roles.BEACON_S`: here, so that no other switch holds it up."""
+        now = time.monotonic()
+        if self._role is None or not self._described or now - self._passed_s < roles.BEACON_S:
+            return
+        self._passed_s = now
+        self._role, ask = roles.passed(self._role, now)
+        self._ask_role(ask)
 
     def _ask_role(self, ask: roles.Ask) -> None:
         role = self._role
@@ -200,7 +209,7 @@ class Connection:
     def _read(self) -> bytes:
         """What has arrived, empty at the end; raises TimeoutError after silence."""
         pending = isinstance(self._socket, ssl.SSLSocket) and self._socket.pending()
-        if not pending and not select.select([self._socket], [], [], ECHO_SECONDS)[0]:
+        if not pending and not select.select([self._socket], [], [], self._wait_s)[0]:
             raise TimeoutError
         # One TLS connection cannot be read and written at the same time.
         with self._lock:
@@ -225,15 +234,13 @@ class Connection:
         if self._role is None or rank is None:
             self._switch.told(self, packet)
             return
-        with self._turn:
-            self._role = roles.heard(self._role, rank, time.monotonic())
+        self._role = roles.heard(self._role, rank, time.monotonic())
 
     def _refused(self, message: Any) -> None:
         is_slave = (message.type, message.code) == (of.OFPET_BAD_REQUEST, of.OFPBRC_IS_SLAVE)
         if self._role is not None and is_slave:
             if self._role.master:
-                with self._turn:
-                    self._role, ask = roles.demoted(self._role, time.monotonic())
+                self._role, ask = roles.demoted(self._role, time.monotonic())
                 self.ready = False
                 self._changes_asked = None
                 self._switch.demoted(self)
@@ -248,9 +255,8 @@ class Connection:
     def _role_told(self, master: bool, generation: int) -> None:
         if self._role is None:
             return
-        with self._turn:
-            was = self._role.master
-            self._role = roles.answered(self._role, master, generation)
+        was = self._role.master
+        self._role = roles.answered(self._role, master, generation)
         if master and not was:
             # Its ports may have changed while another was the master.
             self._ports = []

@@ -10,14 +10,12 @@ import logging
 import socket
 import ssl
 import threading
-import time
 from collections.abc import Callable
 
 from ropewalk.sdn import endpoint
 from ropewalk.sdn.endpoint import Endpoint
 from ropewalk.sdn.events import Disconnected, Event
 from ropewalk.sdn.openflow.program import Message
-from ropewalk.sdn.openflow.roles import BEACON_S
 from ropewalk.sdn.openflow.switch import SEND_SECONDS_MAX, BrokenError, Connection
 
 _BACKLOG = 64
@@ -64,8 +62,6 @@ class Switches:
         self._awaited.daemon = True
         self._awaited.start()
         threading.Thread(target=self._listen, name="openflow", daemon=True).start()
-        if rank is not None:
-            threading.Thread(target=self._pass_time, name="roles", daemon=True).start()
 
     @property
     def port(self) -> int:
@@ -174,14 +170,6 @@ class Switches:
                 with self._lock:
                     self._all.discard(connection)
                 self._gone(connection)
-
-    def _pass_time(self) -> None:
-        while not self._stopped:
-            time.sleep(BEACON_S)
-            with self._lock:
-                connections = list(self._all)
-            for connection in connections:
-                connection.pass_time()
 
     def demoted(self, connection: Connection) -> None:
         """Another controller is the master of a connection's switch; it stands by."""
