@@ -14,6 +14,7 @@ pub mod bench;
 pub mod chain;
 pub mod cuts;
 pub mod packet;
+pub mod pushed;
 pub mod table;
 
 use std::sync::Arc;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use ropewalk_e2e::pushed::Pushed;
 use ropewalk_e2e::{Ground, machine_state as state, ready, whole};
 use ropewalk_testbed::balanced::{PORT, UplinkStatus};
 use ropewalk_testbed::topology::{Cut, SERVER, SERVER_V6};
@@ -169,6 +170,26 @@ fn the_machine_is_as_before_after_stop_interrupt_and_kill() {
     let repair = balanced.program(&["doctor", "--repair"]).unwrap();
     repair.success(COMMAND).unwrap();
     assert_eq!(state(site), before, "after kill -9 and repair");
+}
+
+#[test]
+fn what_servers_send_to_clients_during_a_start_after_a_kill_or_restart_is_not_refused() {
+    if !ready() {
+        return;
+    }
+    let (ground, mut balanced) = running("balpush", 1, "");
+    let server = ground.topology.server();
+    let mut pushed = Pushed::open(balanced.client(), server).unwrap();
+    for signal in [Signal::KILL, Signal::USR2] {
+        balanced.process().signal(signal);
+        balanced.process().wait(PATIENCE).unwrap();
+        // Else it would arrive now: the table goes on translating.
+        ground.topology.cut(0, Cut::Blackhole).unwrap();
+        pushed.send().unwrap();
+        ground.topology.restore(0, Cut::Blackhole).unwrap();
+        balanced.start(1).unwrap();
+        pushed.receive().unwrap();
+    }
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use ropewalk_e2e::packet;
+use ropewalk_e2e::pushed::Pushed;
 use ropewalk_e2e::{Ground, Lab, ready, two_links, whole};
 use ropewalk_testbed::gateway::{Gateway, GatewaySpec, Status, TCP_PORT, UDP_PORT};
 use ropewalk_testbed::topology::{Cut, HUB, SERVER};
@@ -19,6 +20,8 @@ use rustix::process::Signal;
 
 const PATIENCE: Duration = Duration::from_secs(25);
 const LIMIT: Duration = Duration::from_secs(90);
+/// As the service manager sends when it starts a gateway anew.
+const RESTART: Signal = Signal::USR2;
 /// Handshakes begun in the flood: many times what the hub takes without asking for proof.
 const FLOOD: u32 = 1_000;
 
@@ -438,6 +441,21 @@ fn killed_gateways_start_again_and_clean_up_what_was_left() {
         }
         lab.site.wait_paths(2, PATIENCE).unwrap();
         lab.passes().unwrap();
+    }
+}
+
+#[test]
+fn what_servers_send_while_a_killed_or_restarted_hub_is_away_is_not_refused() {
+    if !ready() {
+        return;
+    }
+    let mut lab = Lab::new("push", vec![LinkSpec::unshaped(true)]).unwrap();
+    let mut pushed = Pushed::open(lab.topology.site(), lab.topology.server()).unwrap();
+    for signal in [Signal::KILL, RESTART] {
+        assert!(lab.hub.end(signal, PATIENCE), "it runs on");
+        pushed.send().unwrap();
+        lab.hub.start().unwrap();
+        pushed.receive().unwrap();
     }
 }
 

@@ -371,6 +371,13 @@ impl Gateway {
         }
     }
 
+    /// Sends it a signal that it ends from, and waits. True if it does within `limit`.
+    pub fn end(&mut self, signal: Signal, limit: Duration) -> bool {
+        self.signal(signal);
+        let ended = self.process.take().map(|mut process| process.wait(limit));
+        matches!(ended, Some(Ok(Some(_))))
+    }
+
     /// Sends it a signal.
     pub fn signal(&self, signal: Signal) {
         if let Some(process) = &self.process {

@@ -37,6 +37,7 @@ pub(super) async fn run(
     let mut signals = Signals::new()?;
     let public_key = prepared.identity.public_key();
     let mut hub = Hub::start(&mut prepared.changes, &prepared.identity, &config)?;
+    prepared.changes.settle();
     let reload = Arc::clone(&hub.reload);
     let api = ApiSocket::open(&config.common, &hub.engine.commands, reload, true).await?;
     notify::send("READY=1");
@@ -52,7 +53,7 @@ pub(super) async fn run(
     notify::send("STOPPING=1");
     drop(api);
     let stopped = hub.engine.stop().await;
-    drop(prepared);
+    prepared.changes.end(signals.is_restart);
     tracing::info!("hub has stopped");
     result.and(stopped)
 }

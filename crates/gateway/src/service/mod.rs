@@ -316,6 +316,8 @@ struct Signals {
     interrupt: Signal,
     terminate: Signal,
     hang_up: Signal,
+    restart: Signal,
+    is_restart: bool,
 }
 
 /// What a signal asks for.
@@ -332,6 +334,8 @@ impl Signals {
             interrupt: catch(SignalKind::interrupt())?,
             terminate: catch(SignalKind::terminate())?,
             hang_up: catch(SignalKind::hangup())?,
+            restart: catch(SignalKind::user_defined2())?,
+            is_restart: false,
         })
     }
 
@@ -340,6 +344,10 @@ impl Signals {
             _ = self.interrupt.recv() => Asked::Stop,
             _ = self.terminate.recv() => Asked::Stop,
             _ = self.hang_up.recv() => Asked::Reload,
+            _ = self.restart.recv() => {
+                self.is_restart = true;
+                Asked::Stop
+            }
         }
     }
 }

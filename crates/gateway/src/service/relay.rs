@@ -59,6 +59,7 @@ pub(super) async fn run(
         .collect();
     let (sites_tun, hub_tun) = (&hub.engine.tun, &site.engine.tun);
     let onward = network::Onward::new(changes, sites_tun, hub_tun, pools.clone())?;
+    changes.settle();
     site.relay(Relayed {
         onward,
         sites: hub.engine.commands.clone(),
@@ -91,7 +92,9 @@ pub(super) async fn run(
     // Sites first: they must not send into a tunnel that is gone.
     let stopped = hub.engine.stop().await;
     let stopped = stopped.and(site.stop().await);
-    drop(prepared);
+    prepared
+        .changes
+        .end(hub_signals.is_restart || site_signals.is_restart);
     tracing::info!("relay has stopped");
     result.and(stopped)
 }

@@ -4,6 +4,10 @@
 //! undone. The TUN interface, its addresses and its routes are not listed: the kernel removes
 //! them with the process. Changes of an earlier boot or another network namespace are gone and
 //! must not be undone again: the same settings may since have been made by somebody else.
+//!
+//! The nftables tables of a gateway that is restarted, or was killed, are taken over by the next: without
+//! them the kernel would not translate what still arrives for those behind this machine, and answer it
+//! with a reset.
 
 use std::fs;
 use std::net::IpAddr;
@@ -121,6 +125,10 @@ impl std::fmt::Display for Policy {
 }
 
 impl Change {
+    const fn is_table(&self) -> bool {
+        matches!(self, Self::Table { .. })
+    }
+
     /// Undoes the change. A setting that somebody changed since is left alone.
     fn undo(&self) -> anyhow::Result<()> {
         match self {
@@ -192,27 +200,54 @@ struct StateFile {
 #[derive(Debug)]
 pub struct Changes {
     path: PathBuf,
+    /// Tables of an earlier gateway that were not made anew yet.
+    inherited: Vec<Change>,
     made: Vec<Change>,
+    /// Tables for the next gateway.
+    kept: Vec<Change>,
 }
 
 impl Changes {
     /// No changes yet; they will be listed in the file at `path`. What an earlier gateway left
-    /// there is undone first.
+    /// there is undone first, but for nftables tables: those are replaced, or removed when
+    /// [`Self::settle`] finds that they were not.
     ///
     /// # Errors
     /// Left-overs cannot be undone.
     pub fn begin(path: &Path) -> anyhow::Result<Self> {
-        let undone = repair(path)?;
-        if !undone.is_empty() {
+        let (inherited, others): (Vec<_>, Vec<_>) =
+            left_over(path)?.into_iter().partition(Change::is_table);
+        let (kept, undone) = (inherited.len(), others.len());
+        undo_listed(path, &inherited, others)?;
+        if kept + undone > 0 {
             tracing::warn!(
-                count = undone.len(),
-                "undid what an earlier run left behind"
+                undone,
+                kept,
+                "undid what an earlier run left behind, and kept tables until they are replaced"
             );
         }
         Ok(Self {
             path: path.to_owned(),
+            inherited,
             made: Vec::new(),
+            kept: Vec::new(),
         })
+    }
+
+    /// This machine is set up: tables of an earlier gateway that were not made anew are removed.
+    pub fn settle(&mut self) {
+        for change in std::mem::take(&mut self.inherited) {
+            if self.made.contains(&change) {
+                continue;
+            }
+            if let Err(error) = change.undo() {
+                tracing::error!(%error, "what an earlier run left behind could not be undone; it is tried again at the end");
+                self.made.push(change);
+            }
+        }
+        if let Err(error) = list(&self.path, self.made.iter()) {
+            tracing::warn!(%error, "the list of changes is out of date");
+        }
     }
 
     /// Changes a kernel setting unless it has the value already.
@@ -277,35 +312,35 @@ impl Changes {
         self.record(Change::Routes { table })
     }
 
+    /// Undoes everything, but for tables when the gateway `is_restart`ed: the next one replaces them.
+    pub fn end(mut self, is_restart: bool) {
+        if is_restart {
+            let made = std::mem::take(&mut self.made);
+            (self.kept, self.made) = made.into_iter().partition(Change::is_table);
+        }
+    }
+
     fn record(&mut self, change: Change) -> anyhow::Result<()> {
         if self.made.contains(&change) {
             return Ok(());
         }
         self.made.push(change);
-        write(&self.path, &self.made)
+        list(&self.path, self.inherited.iter().chain(&self.made))
     }
 }
 
 impl Drop for Changes {
     fn drop(&mut self) {
         let mut left = Vec::new();
-        for change in self.made.drain(..).rev() {
+        let made = self.made.drain(..).rev();
+        for change in made.chain(self.inherited.drain(..).rev()) {
             if let Err(error) = change.undo() {
                 tracing::error!(%error, "a change could not be undone; `ropewalk doctor --repair` tries again");
                 left.push(change);
             }
         }
-        let result = if left.is_empty() {
-            fs::remove_file(&self.path)
-        } else {
-            left.reverse();
-            write(&self.path, &left).map_err(std::io::Error::other)
-        };
-        match result {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                tracing::warn!(%error, path = %self.path.display(), "the list of changes is out of date");
-            }
-            _ => {}
+        if let Err(error) = list(&self.path, self.kept.iter().chain(left.iter().rev())) {
+            tracing::warn!(%error, "the list of changes is out of date");
         }
     }
 }
@@ -344,29 +379,39 @@ pub fn left_over(path: &Path) -> anyhow::Result<Vec<Change>> {
 /// # Errors
 /// Something cannot be undone; it stays listed.
 pub fn repair(path: &Path) -> anyhow::Result<Vec<Change>> {
-    let mut left = left_over(path)?;
-    let undone = left.clone();
+    let left = left_over(path)?;
+    undo_listed(path, &[], left.clone())?;
+    Ok(left)
+}
+
+/// Undoes `left`, the last first; it stays listed until then, and `kept` afterwards.
+fn undo_listed(path: &Path, kept: &[Change], mut left: Vec<Change>) -> anyhow::Result<()> {
     while let Some(change) = left.last() {
         change.undo()?;
         left.pop();
         if !left.is_empty() {
-            write(path, &left)?;
+            list(path, kept.iter().chain(&left))?;
         }
     }
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(error).with_context(|| format!("cannot remove {}", path.display()))
-        }
-        _ => Ok(undone),
-    }
+    list(path, kept.iter())
 }
 
-fn write(path: &Path, changes: &[Change]) -> anyhow::Result<()> {
+/// Lists these changes; without any there is no file.
+fn list<'a>(path: &Path, changes: impl Iterator<Item = &'a Change>) -> anyhow::Result<()> {
+    let changes: Vec<Change> = changes.cloned().collect();
+    if changes.is_empty() {
+        return match fs::remove_file(path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(error).with_context(|| format!("cannot remove {}", path.display()))
+            }
+            _ => Ok(()),
+        };
+    }
     let state = StateFile {
         pid: std::process::id(),
         boot: boot(),
         namespace: namespace(),
-        changes: changes.to_vec(),
+        changes,
     };
     let text = serde_json::to_vec_pretty(&state)?;
     files::write_atomically(path, &text, files::PUBLIC, true)
@@ -431,6 +476,46 @@ mod tests {
         drop(changes);
         assert_eq!(present(), third, "somebody else's value was overwritten");
         sysctl::write(KEY, &former).unwrap();
+    }
+
+    #[test]
+    fn tables_stay_after_a_crash_or_restart_until_the_next_run_has_settled() {
+        let Ok(namespace) = ropewalk_io::netns::Namespace::anonymous() else {
+            eprintln!("skipped: needs root");
+            return;
+        };
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("state.json");
+        let names = ["ropewalk_again", "ropewalk_once"];
+        let steps = || {
+            let made = || names.map(|name| nft::table_handle(name).unwrap().is_some());
+            let make = |changes: &mut Changes, name: &str| {
+                changes.table(name).unwrap();
+                nft::run_script(&format!("add table inet {name}\n")).unwrap();
+            };
+            let mut changes = Changes::begin(&path).unwrap();
+            names.iter().for_each(|name| make(&mut changes, name));
+            std::mem::forget(changes);
+            for restarted in [false, true] {
+                let mut changes = Changes::begin(&path).unwrap();
+                assert_eq!(made(), [true, true], "restarted: {restarted}");
+                assert_eq!(left_over(&path).unwrap().len(), 2, "no longer listed");
+                make(&mut changes, names[0]);
+                changes.settle();
+                assert_eq!(made(), [true, false], "restarted: {restarted}");
+                make(&mut changes, names[1]);
+                changes.end(!restarted);
+                assert_eq!(made(), [!restarted; 2]);
+                assert_eq!(path.exists(), !restarted);
+            }
+            let mut changes = Changes::begin(&path).unwrap();
+            make(&mut changes, names[0]);
+            std::mem::forget(changes);
+            drop(Changes::begin(&path).unwrap());
+            assert_eq!(made(), [false; 2], "a start that failed leaves tables");
+            assert!(!path.exists());
+        };
+        namespace.enter(steps).unwrap();
     }
 
     #[test]

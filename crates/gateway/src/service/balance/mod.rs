@@ -90,6 +90,7 @@ pub(super) async fn run(mut held: Held, path: &Path, config: BalanceConfig) -> a
         reloads,
     )
     .await?;
+    held.changes.settle();
     let commands = Commands(answer_commands(shared));
     let api = ApiSocket::open(&common, &commands, Arc::clone(&reload), false).await?;
     notify::send("READY=1");
@@ -112,7 +113,7 @@ pub(super) async fn run(mut held: Held, path: &Path, config: BalanceConfig) -> a
     notify::send("STOPPING=1");
     drop(api);
     drop(balance);
-    drop(held);
+    held.changes.end(signals.is_restart);
     tracing::info!("balancing has stopped");
     result
 }

@@ -61,6 +61,12 @@ pub struct Group {
     pub places: [Vec<u8>; 2],
 }
 
+/// Removes the table, whether or not there is one.
+#[must_use]
+pub fn remove() -> String {
+    format!("table inet {TABLE} {{\n}}\ndelete table inet {TABLE}\n")
+}
+
 /// Everything but the elements that [`update`] sets: declares what is missing, and replaces all rules.
 #[must_use]
 pub fn frame(view: &View<'_>) -> String {

@@ -27,11 +27,13 @@ impl Balance {
             return Ok(());
         }
         let is_own = self.is_table_whole()?;
-        if !is_own {
-            // One of the same name may have come back out of a file.
-            nft::remove(marks::TABLE)?;
-        }
-        setup::firewall(&(frame.clone() + &update))?;
+        // One of the same name may have come back out of a file, or be an earlier run's.
+        let remove = if is_own {
+            String::new()
+        } else {
+            ruleset::remove()
+        };
+        setup::firewall(&format!("{remove}{frame}{update}"))?;
         let was_made = !std::mem::replace(&mut self.frame, frame).is_empty();
         // None when it was taken away again meanwhile: `keep` makes it anew.
         self.table = nft::table_handle(marks::TABLE)?;
