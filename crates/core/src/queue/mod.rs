@@ -455,13 +455,11 @@ impl EntryQueue {
             .map(Packet::len)
     }
 
-    /// Differentiated services codepoint of the head packet of `flow`.
+    /// Whether the head packet of `flow` is TCP; false when none waits.
     #[must_use]
-    pub fn head_dscp(&self, flow: u16) -> Option<u8> {
-        self.buckets[usize::from(flow)]
-            .packets
-            .front()
-            .map(|p| p.dscp)
+    pub fn is_head_tcp(&self, flow: u16) -> bool {
+        let head = self.buckets[usize::from(flow)].packets.front();
+        head.is_some_and(|packet| packet.tcp)
     }
 
     /// Takes the head packet of `flow` out, after CoDel has had its say. `None` when CoDel

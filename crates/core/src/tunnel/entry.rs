@@ -50,6 +50,8 @@ pub(super) struct Entry {
     /// When nothing waited last.
     relaxed_at: Instant,
     openings: Openings,
+    /// What thin flows may send before what a dead path carried, bytes.
+    thin_credit: u64,
     /// Until when the paths count as full.
     full_until: Instant,
     /// Bounds of what is held in an outage.
@@ -79,6 +81,7 @@ impl Entry {
             relaxed_at: Instant::ZERO,
             full_until: Instant::ZERO,
             openings: Openings::default(),
+            thin_credit: THIN_CREDIT_MAX,
         }
     }
 
@@ -121,13 +124,41 @@ impl Entry {
             );
         }
         paths.views(now, &mut self.views);
+        let mut bound = 0;
+        if self.again.is_doubtful() {
+            bound = self.bind_waiting(now, paths, stats, out, max, Turns::Thin);
+        }
+        let before = self.again.bytes;
         self.again.flush(now, &mut self.views, paths, out);
+        self.thin_credit = (self.thin_credit + self.again.bytes - before).min(THIN_CREDIT_MAX);
+        self.bind_waiting(now, paths, stats, out, max - bound, Turns::All);
+        if self.queue.packets() == 0 {
+            self.relaxed_at = now;
+        }
+        self.encode(now, paths);
+        self.again.flush(now, &mut self.views, paths, out);
+    }
+
+    /// Binds up to `max` packets of the queue for which there is room; returns how many.
+    fn bind_waiting(
+        &mut self,
+        now: Instant,
+        paths: &mut Paths,
+        stats: &mut TunnelStats,
+        out: &mut Vec<Outgoing>,
+        max: usize,
+        turns: Turns,
+    ) -> usize {
         let mut bound = 0;
         while bound < max {
             let Some(flow) = self.queue.turn() else { break };
             let Some(bytes) = self.queue.head(flow) else {
                 break;
             };
+            if turns == Turns::Thin && !self.goes_first(flow, bytes) {
+                self.queue.skip();
+                continue;
+            }
             let head = Head {
                 flow,
                 bytes: bytes as u64,
@@ -138,6 +169,9 @@ impl Entry {
                 Decision::Send(set) if !set.is_empty() => {
                     if let Some(packet) = self.queue.pop(now, flow) {
                         bound += 1;
+                        if turns == Turns::Thin {
+                            self.thin_credit = self.thin_credit.saturating_sub(bytes as u64);
+                        }
                         stats.tx_packets += 1;
                         stats.tx_bytes += bytes as u64;
                         let how = self.protect(now, &packet, set, paths);
@@ -155,11 +189,14 @@ impl Entry {
             }
         }
         self.queue.end_round();
-        if self.queue.packets() == 0 {
-            self.relaxed_at = now;
-        }
-        self.encode(now, paths);
-        self.again.flush(now, &mut self.views, paths, out);
+        bound
+    }
+
+    /// Whether the head packet of `flow` goes before what a dead path carried. TCP does not: what it lacks
+    /// may be there.
+    fn goes_first(&self, flow: u16, bytes: usize) -> bool {
+        let is_thin = self.loads[usize::from(flow)].is_thin();
+        is_thin && !self.queue.is_head_tcp(flow) && bytes as u64 <= self.thin_credit
     }
 
     /// How a packet that leaves over the paths `set` is protected.
@@ -277,6 +314,19 @@ impl Entry {
         }
     }
 }
+
+/// Whose packets are bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turns {
+    All,
+    /// Those of calls and games, as far as their credit goes: what a dead path carried goes before all
+    /// else, and behind it they would be silent for as long as it takes.
+    Thin,
+}
+
+/// What thin flows may send before what a dead path carried, bytes: four full packets, and from then on as
+/// much as is sent of that.
+const THIN_CREDIT_MAX: u64 = 6_000;
 
 /// How a packet leaves.
 #[derive(Clone, Copy, Debug)]

@@ -108,6 +108,12 @@ impl Again {
         self.waiting.is_empty() && self.later.is_empty()
     }
 
+    /// Whether what waits first is of a path that has died, and there may be much of it.
+    pub fn is_doubtful(&self) -> bool {
+        let first = self.waiting.front();
+        first.is_some_and(|first| first.what == What::Doubtful)
+    }
+
     /// How many wait.
     pub fn len(&self) -> usize {
         self.waiting.len() + self.later.len()

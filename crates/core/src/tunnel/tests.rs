@@ -489,6 +489,39 @@ fn a_silent_path_is_left_and_used_again_when_it_returns() {
 }
 
 #[test]
+fn a_call_does_not_wait_behind_what_a_dead_path_carried() {
+    const CALL: usize = 160;
+    let mut pair = Pair::new(
+        SchedulerKind::Auto,
+        1,
+        vec![Link::new(40, 20), Link::new(4, 25)],
+    );
+    let offer = |pair: &mut Pair, ms: u64| {
+        for _ in 0..ms / 20 {
+            pair.offer(CALL, 10);
+            for _ in 0..40 {
+                pair.offer(1_250, 9);
+                pair.run(Duration::from_micros(500));
+            }
+        }
+    };
+    offer(&mut pair, 1_000);
+    pair.links[0].cut = true;
+    let cut = pair.now;
+    offer(&mut pair, 1_500);
+    assert!(pair.a.stats().repairs_sent > 100, "{:?}", pair.a.stats());
+    let call = |(at, packet): &(Instant, Bytes)| (packet.len() == CALL).then_some(*at);
+    let times: Vec<_> = pair.delivered.iter().filter_map(call).collect();
+    let gap = times.windows(2).map(|w| w[1].since(w[0])).max();
+    assert!(gap < Some(Duration::from_millis(250)), "{gap:?}");
+    assert!(
+        times
+            .last()
+            .is_some_and(|&at| at > cut + Duration::from_millis(1_400))
+    );
+}
+
+#[test]
 fn a_packet_larger_than_the_path_is_fragmented_and_rejoined() {
     let mut links = vec![Link::new(16, 25)];
     links[0].max_datagram = 1_200;

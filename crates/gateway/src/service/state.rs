@@ -217,13 +217,18 @@ impl Changes {
     pub fn begin(path: &Path) -> anyhow::Result<Self> {
         let (inherited, others): (Vec<_>, Vec<_>) =
             left_over(path)?.into_iter().partition(Change::is_table);
-        let (kept, undone) = (inherited.len(), others.len());
+        let (tables, undone) = (inherited.len(), others.len());
         undo_listed(path, &inherited, others)?;
-        if kept + undone > 0 {
+        if undone > 0 {
             tracing::warn!(
                 undone,
-                kept,
-                "undid what an earlier run left behind, and kept tables until they are replaced"
+                tables,
+                "undid what an earlier run left; its tables stay until they are replaced"
+            );
+        } else if tables > 0 {
+            tracing::info!(
+                tables,
+                "tables of an earlier run stay until they are replaced"
             );
         }
         Ok(Self {
