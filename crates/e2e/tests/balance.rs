@@ -156,6 +156,11 @@ fn the_machine_is_as_before_after_stop_interrupt_and_kill() {
         assert_eq!(state(site), before, "after {signal:?}");
     }
     balanced.start(2).unwrap();
+    balanced.process().signal(Signal::USR2);
+    balanced.process().signal(Signal::TERM);
+    assert!(balanced.process().wait(PATIENCE).unwrap().is_some());
+    assert_eq!(state(site), before, "after a restart that became a stop");
+    balanced.start(2).unwrap();
     balanced.process().kill();
     assert_ne!(
         state(site),

@@ -66,6 +66,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ConfigError as error:
         _warn(str(error))
         return 2
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("os_ken"):
+            raise
+        _warn("ropewalk-sdn: os-ken is missing: install this program with its extra [sdn]")
+        return 1
     except (CommandError, changes.ChangesError, api.ApiError, OSError) as error:
         _warn(f"ropewalk-sdn: {error}")
         return 1

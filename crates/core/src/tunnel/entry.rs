@@ -125,7 +125,7 @@ impl Entry {
         }
         paths.views(now, &mut self.views);
         let mut bound = 0;
-        if self.again.is_doubtful() {
+        if self.thin_credit > 0 && self.again.is_doubtful() {
             bound = self.bind_waiting(now, paths, stats, out, max, Turns::Thin);
         }
         let before = self.again.bytes;

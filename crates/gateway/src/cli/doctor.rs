@@ -13,6 +13,7 @@ const EXAMPLES: &str = "Examples:
   ropewalk doctor --json         the same for programs
   ropewalk doctor --repair       undo what a gateway that was killed left behind
 
+Without --config the gateway that runs is checked, and what any role has left is undone.
 Nothing is changed without --repair. Exit code 1 when a check failed; warnings are no failure.";
 
 /// Check kernel, privileges, offloads, MTU, UDP and TCP to the hub, keys and left-overs
@@ -33,19 +34,21 @@ impl DoctorArgs {
     /// # Errors
     /// A check failed, or something cannot be undone.
     pub fn run(self, global: &Global) -> anyhow::Result<()> {
-        let path = doctor::default_config(global.config.as_deref());
+        let given = global.config.as_deref();
         if self.repair {
-            let done = doctor::repair(&path)?;
+            let mut done = Vec::new();
+            let result = doctor::repair(given, &mut done);
             if self.json {
-                output::print(&format!("{}\n", json!({ "ok": true, "undone": done })))?;
-            } else if done.is_empty() {
+                let ok = result.is_ok();
+                output::print(&format!("{}\n", json!({ "ok": ok, "undone": done })))?;
+            } else if done.is_empty() && result.is_ok() {
                 output::note("nothing was left behind");
             } else {
                 done.iter().for_each(|line| output::note(line));
             }
-            return Ok(());
+            return result;
         }
-        let checks = doctor::run(&path, global.config.is_some());
+        let checks = doctor::run(&doctor::default_config(given), given.is_some());
         let failed = checks
             .iter()
             .filter(|check| check.state == State::Fail)

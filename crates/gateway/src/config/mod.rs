@@ -161,9 +161,15 @@ pub fn default_path(given: Option<&Path>) -> PathBuf {
     if let Some(path) = given {
         return path.to_owned();
     }
-    let known = [SITE_CONFIG, HUB_CONFIG, RELAY_CONFIG, BALANCE_CONFIG].map(Path::new);
-    let found = known.into_iter().find(|path| path.exists());
+    let found = existing_paths().into_iter().next();
     found.unwrap_or(Path::new(SITE_CONFIG)).to_owned()
+}
+
+/// The configuration files that this machine has in their usual places.
+#[must_use]
+pub fn existing_paths() -> Vec<&'static Path> {
+    let known = [SITE_CONFIG, HUB_CONFIG, RELAY_CONFIG, BALANCE_CONFIG].map(Path::new);
+    known.into_iter().filter(|path| path.exists()).collect()
 }
 
 /// The command that runs a role.

@@ -13,6 +13,7 @@ use serde::Serialize;
 
 use crate::config::common::Common;
 use crate::config::{self, Config};
+use crate::exit::WrongUsage;
 use crate::files::Lock;
 use crate::status::{BalanceStatus, Status};
 use crate::{key_file, service};
@@ -109,7 +110,26 @@ pub fn run(path: &Path, named: bool) -> Vec<Check> {
         Config::Balance(balance) => checks.push(role::balance(balance)),
     }
     checks.push(gateway(common, role, running));
+    if !named {
+        checks.extend(left_overs_of_others(path));
+    }
     checks
+}
+
+/// What roles other than that of `path` have left.
+fn left_overs_of_others(path: &Path) -> Vec<Check> {
+    let others = config::existing_paths().into_iter().filter(|p| *p != path);
+    let found = others.filter_map(|other| {
+        let config = Config::load(other).ok()?;
+        let common = config.common();
+        let running = Lock::is_held(&service::lock_path(common, common.role));
+        let check = left_overs(common, common.role, running);
+        (check.state != State::Ok).then(|| Check {
+            name: format!("left-overs of {}", other.display()),
+            ..check
+        })
+    });
+    found.collect()
 }
 
 fn missing(path: &Path, named: bool) -> Check {
@@ -124,14 +144,50 @@ fn missing(path: &Path, named: bool) -> Check {
     Check::warn(name, found, format!("run {write}, or give --config"))
 }
 
-/// Undoes what a gateway that crashed left behind; returns what was done.
+/// Undoes what a gateway that crashed left behind, or one that was to be started again and was not: the
+/// `given` one, else those of all roles that this machine has and that do not run. Appends to `done` what was.
 ///
 /// # Errors
-/// The gateway runs, or something cannot be undone.
-pub fn repair(path: &Path) -> anyhow::Result<Vec<String>> {
+/// The only gateway runs, a configuration is not usable, or something cannot be undone; the others are
+/// repaired all the same.
+pub fn repair(given: Option<&Path>, done: &mut Vec<String>) -> anyhow::Result<()> {
+    let paths = match given {
+        Some(path) => vec![path],
+        None => config::existing_paths(),
+    };
+    let [first, others @ ..] = paths.as_slice() else {
+        return Err(WrongUsage(
+            "this machine has no role, so there is no list of what was changed; name the \
+             configuration with --config"
+                .to_owned(),
+        )
+        .into());
+    };
+    if others.is_empty() {
+        done.extend(repair_role(first, false)?);
+        return Ok(());
+    }
+    let mut failed = None;
+    for path in &paths {
+        match repair_role(path, true) {
+            Ok(lines) => done.extend(lines),
+            Err(error) => {
+                let error = error.context(format!("{} is not repaired", path.display()));
+                failed.get_or_insert(error);
+            }
+        }
+    }
+    failed.map_or(Ok(()), Err)
+}
+
+/// One role. While it runs there is nothing to do where it `may_run`.
+fn repair_role(path: &Path, may_run: bool) -> anyhow::Result<Vec<String>> {
     let config = Config::load(path)?;
     let common = config.common();
     let role = common.role;
+    if may_run && Lock::is_held(&service::lock_path(common, role)) {
+        return Ok(Vec::new());
+    }
     let _lock = Lock::take(&service::lock_path(common, role), &format!("a {role}"))?;
     let undone = service::state::repair(&service::changes_path(common, role))?;
     let mut done: Vec<String> = undone.iter().map(ToString::to_string).collect();
@@ -145,10 +201,17 @@ pub fn repair(path: &Path) -> anyhow::Result<Vec<String>> {
     Ok(done)
 }
 
-/// The configuration that is checked when none is given.
+/// The configuration that is checked: the given one, else that of the gateway that runs, else the first.
 #[must_use]
 pub fn default_config(given: Option<&Path>) -> std::path::PathBuf {
-    config::default_path(given)
+    let runs = |path: &&Path| {
+        Config::load(path).is_ok_and(|config| {
+            let common = config.common();
+            Lock::is_held(&service::lock_path(common, common.role))
+        })
+    };
+    let running = || config::existing_paths().into_iter().find(runs);
+    config::default_path(given.or_else(running))
 }
 
 fn key(name: &str, common: &Common) -> Check {
@@ -176,7 +239,7 @@ fn left_overs(common: &Common, role: &str, running: bool) -> Check {
         Ok(changes) if changes.is_empty() => Check::ok(name, "nothing of an earlier run is left"),
         Ok(changes) => {
             let list: Vec<String> = changes.iter().map(ToString::to_string).collect();
-            let found = format!("an earlier run was killed and left: {}", list.join("; "));
+            let found = format!("an earlier run has left: {}", list.join("; "));
             Check::warn(
                 name,
                 found,

@@ -53,7 +53,7 @@ pub(super) async fn run(
     notify::send("STOPPING=1");
     drop(api);
     let stopped = hub.engine.stop().await;
-    prepared.changes.end(signals.is_restart);
+    prepared.changes.end(signals.is_restart(path).await);
     tracing::info!("hub has stopped");
     result.and(stopped)
 }

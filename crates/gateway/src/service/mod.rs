@@ -31,7 +31,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
 use crate::config::common::Common;
-use crate::config::{BalanceConfig, HubConfig, RelayConfig, SiteConfig};
+use crate::config::{BalanceConfig, Config, HubConfig, RelayConfig, SiteConfig};
 use crate::engine::EngineHandle;
 use crate::engine::control::Command;
 use crate::engine::settings::{CommonSettings, EngineEvent, EventSink};
@@ -44,6 +44,8 @@ use state::Changes;
 const EVENTS_MAX: usize = 1_024;
 /// How long a stopping engine may say goodbye.
 const STOP_TIMEOUT: Duration = Duration::from_secs(3);
+/// How long a stop for good may follow on one for a restart.
+const SECOND_SIGNAL: Duration = Duration::from_millis(20);
 /// Threads that wait for answers of the engine.
 const WAITING_THREADS_MAX: usize = 4;
 /// Bit of `CAP_NET_ADMIN` (capabilities(7)).
@@ -142,7 +144,7 @@ impl Held {
     fn new(role: &str, common: &Common) -> anyhow::Result<Self> {
         require_net_admin(role)?;
         let lock = files::Lock::take(&lock_path(common, role), &format!("a {role}"))?;
-        let changes = Changes::begin(&changes_path(common, role))?;
+        let changes = Changes::begin(&changes_path(common, role), role != "site")?;
         Ok(Self {
             changes,
             _lock: lock,
@@ -349,6 +351,18 @@ impl Signals {
                 Asked::Stop
             }
         }
+    }
+
+    /// Whether it stops to be started again at once: so it was said, nobody has asked it to stop for good
+    /// since, and the configuration at `path` will do.
+    async fn is_restart(&mut self, path: &Path) -> bool {
+        let stopped = tokio::select! {
+            biased;
+            _ = self.interrupt.recv() => true,
+            _ = self.terminate.recv() => true,
+            () = tokio::time::sleep(SECOND_SIGNAL) => false,
+        };
+        self.is_restart && !stopped && Config::load(path).is_ok()
     }
 }
 

@@ -92,9 +92,9 @@ pub(super) async fn run(
     // Sites first: they must not send into a tunnel that is gone.
     let stopped = hub.engine.stop().await;
     let stopped = stopped.and(site.stop().await);
-    prepared
-        .changes
-        .end(hub_signals.is_restart || site_signals.is_restart);
+    // Each of them may have been the one to hear it.
+    site_signals.is_restart |= hub_signals.is_restart;
+    prepared.changes.end(site_signals.is_restart(path).await);
     tracing::info!("relay has stopped");
     result.and(stopped)
 }

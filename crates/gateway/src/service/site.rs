@@ -86,7 +86,6 @@ pub(super) async fn run(
     else {
         return Ok(());
     };
-    changes.settle();
     let common = &site.config.common;
     let reload = Arc::clone(&site.reload);
     let api = ApiSocket::open(common, &site.commands(), reload, false).await?;
@@ -103,7 +102,7 @@ pub(super) async fn run(
     notify::send("STOPPING=1");
     drop(api);
     let stopped = site.stop().await;
-    prepared.changes.end(signals.is_restart);
+    drop(prepared);
     tracing::info!("site has stopped");
     result.and(stopped)
 }

@@ -7,7 +7,8 @@
 //!
 //! The nftables tables of a gateway that is restarted, or was killed, are taken over by the next: without
 //! them the kernel would not translate what still arrives for those behind this machine, and answer it
-//! with a reset.
+//! with a reset. Not those of a site: it may wait for the name of its hub, and the table for flows beside
+//! the tunnel is wrong as soon as there is no tunnel.
 
 use std::fs;
 use std::net::IpAddr;
@@ -209,14 +210,14 @@ pub struct Changes {
 
 impl Changes {
     /// No changes yet; they will be listed in the file at `path`. What an earlier gateway left
-    /// there is undone first, but for nftables tables: those are replaced, or removed when
-    /// [`Self::settle`] finds that they were not.
+    /// there is undone first, but for nftables tables where it `keeps` them: those are replaced, or
+    /// removed when [`Self::settle`] finds that they were not.
     ///
     /// # Errors
     /// Left-overs cannot be undone.
-    pub fn begin(path: &Path) -> anyhow::Result<Self> {
-        let (inherited, others): (Vec<_>, Vec<_>) =
-            left_over(path)?.into_iter().partition(Change::is_table);
+    pub fn begin(path: &Path, keeps: bool) -> anyhow::Result<Self> {
+        let is_kept = |change: &Change| keeps && change.is_table();
+        let (inherited, others): (Vec<_>, Vec<_>) = left_over(path)?.into_iter().partition(is_kept);
         let (tables, undone) = (inherited.len(), others.len());
         undo_listed(path, &inherited, others)?;
         if undone > 0 {
@@ -330,7 +331,8 @@ impl Changes {
             return Ok(());
         }
         self.made.push(change);
-        list(&self.path, self.inherited.iter().chain(&self.made))
+        let inherited = self.inherited.iter().filter(|c| !self.made.contains(c));
+        list(&self.path, inherited.chain(&self.made))
     }
 }
 
@@ -460,21 +462,21 @@ mod tests {
         let former = present();
         let other = format!("{}", former.parse::<u32>().unwrap() + 7);
 
-        let mut changes = Changes::begin(&path).unwrap();
+        let mut changes = Changes::begin(&path, true).unwrap();
         changes.sysctl(KEY, &other).unwrap();
         assert_eq!(present(), other);
         drop(changes);
         assert_eq!(present(), former, "not undone at the end");
         assert!(!path.exists());
 
-        let mut changes = Changes::begin(&path).unwrap();
+        let mut changes = Changes::begin(&path, true).unwrap();
         changes.sysctl(KEY, &other).unwrap();
         std::mem::forget(changes);
         assert_eq!(left_over(&path).unwrap().len(), 1);
-        drop(Changes::begin(&path).unwrap());
+        drop(Changes::begin(&path, true).unwrap());
         assert_eq!(present(), former, "not undone after a crash");
 
-        let mut changes = Changes::begin(&path).unwrap();
+        let mut changes = Changes::begin(&path, true).unwrap();
         changes.sysctl(KEY, &other).unwrap();
         let third = format!("{}", former.parse::<u32>().unwrap() + 9);
         sysctl::write(KEY, &third).unwrap();
@@ -498,11 +500,11 @@ mod tests {
                 changes.table(name).unwrap();
                 nft::run_script(&format!("add table inet {name}\n")).unwrap();
             };
-            let mut changes = Changes::begin(&path).unwrap();
+            let mut changes = Changes::begin(&path, true).unwrap();
             names.iter().for_each(|name| make(&mut changes, name));
             std::mem::forget(changes);
             for restarted in [false, true] {
-                let mut changes = Changes::begin(&path).unwrap();
+                let mut changes = Changes::begin(&path, true).unwrap();
                 assert_eq!(made(), [true, true], "restarted: {restarted}");
                 assert_eq!(left_over(&path).unwrap().len(), 2, "no longer listed");
                 make(&mut changes, names[0]);
@@ -513,10 +515,10 @@ mod tests {
                 assert_eq!(made(), [!restarted; 2]);
                 assert_eq!(path.exists(), !restarted);
             }
-            let mut changes = Changes::begin(&path).unwrap();
+            let mut changes = Changes::begin(&path, true).unwrap();
             make(&mut changes, names[0]);
             std::mem::forget(changes);
-            drop(Changes::begin(&path).unwrap());
+            drop(Changes::begin(&path, true).unwrap());
             assert_eq!(made(), [false; 2], "a start that failed leaves tables");
             assert!(!path.exists());
         };

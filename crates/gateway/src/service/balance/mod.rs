@@ -113,7 +113,7 @@ pub(super) async fn run(mut held: Held, path: &Path, config: BalanceConfig) -> a
     notify::send("STOPPING=1");
     drop(api);
     drop(balance);
-    held.changes.end(signals.is_restart);
+    held.changes.end(signals.is_restart(path).await);
     tracing::info!("balancing has stopped");
     result
 }
