@@ -4,13 +4,18 @@
 //! tunnel; `site` and `hub` are the two roles: which paths exist and what gateways tell each
 //! other; `agenda` says which of its sites a hub looks at in a turn. The control side talks to it with [`control::Command`]. No lock is taken per packet.
 
+#[path = "../../../session/src/ready.rs"]
 mod agenda;
 pub mod control;
 mod event_loop;
+#[path = "../../../session/src/links/mod.rs"]
 mod fabric;
+#[path = "../../../session/src/hub.rs"]
 mod hub;
+#[path = "../../../session/src/peer.rs"]
 mod peer;
 pub mod settings;
+#[path = "../../../session/src/site/mod.rs"]
 mod site;
 
 pub use event_loop::EngineHandle;
