@@ -16,10 +16,14 @@ test: ## every test; those of the real programs in network namespaces too (as ro
 	@./scripts/packages test
 	@./scripts/test
 
-check: packages ## formatting, lints and documentation
+check: ## formatting, lints, documentation and libraries
+	@./scripts/packages build
+	@./scripts/tools
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy $(PROFILE) --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc $(PROFILE) --workspace --no-deps
+	target/tools/bin/cargo-machete
+	target/tools/bin/cargo-deny --locked check licenses bans sources
 
 build: ## the programs, in target/release
 	@./scripts/packages build

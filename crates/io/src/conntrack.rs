@@ -2,10 +2,25 @@
 //!
 //! Source: `linux/netfilter/nfnetlink_conntrack.h`. Zones other than the default one are left alone.
 
+#![expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "the kernel's attributes grow: those without a use here are passed over"
+)]
+
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
-use crate::raw_netlink::{RawNetlink, attribute, attributes, push, push_nested};
+use netlink_packet_core::DefaultNla;
+use netlink_packet_netfilter::conntrack::{
+    ConntrackAttribute as Attribute, ConntrackMessage, IPTuple, ProtoInfo, ProtoInfoTCP,
+    ProtoTuple, Status, Tuple,
+};
+use netlink_packet_netfilter::{
+    NetfilterHeader, NetfilterMessage, NetfilterMessageInner, NetfilterProtoFamily,
+};
+use netlink_sys::protocols::NETLINK_NETFILTER;
+
+use crate::netlink::socket::NetlinkSocket;
 
 /// One tracked connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,8 +41,8 @@ pub struct Connection {
     pub answered: bool,
     /// Whether this is a TCP connection that both sides have opened and neither has reset.
     pub tcp_open: bool,
-    /// `CTA_TUPLE_ORIG` as the kernel wrote it, by which it finds the connection again.
-    original: Vec<u8>,
+    /// The opener's side as the kernel told it, by which the kernel finds the connection again.
+    original: Vec<Tuple>,
 }
 
 /// Calls `take` with every connection whose mark, masked, is `mark`.
@@ -35,12 +50,18 @@ pub struct Connection {
 /// # Errors
 /// Not permitted, or the kernel has no ctnetlink.
 pub fn for_each(mark: u32, mask: u32, mut take: impl FnMut(Connection)) -> io::Result<()> {
-    let mut body = header(libc::AF_UNSPEC);
-    push(&mut body, CTA_MARK, &mark.to_be_bytes());
-    push(&mut body, CTA_MARK_MASK, &mask.to_be_bytes());
-    RawNetlink::open(NETLINK_NETFILTER)?.dump(CT_GET, &body, |message| {
-        // A kernel that knows no filter sends everything.
-        if let Some(found) = parse(message).filter(|found| found.mark & mask == mark) {
+    let filter = vec![
+        Attribute::CtaMark(mark),
+        Attribute::Other(DefaultNla::new(CTA_MARK_MASK, mask.to_be_bytes().to_vec())),
+    ];
+    let request = message(NetfilterProtoFamily::Unspec, ConntrackMessage::Get(filter));
+    NetlinkSocket::open(NETLINK_NETFILTER)?.for_each(request, |message| {
+        let NetfilterMessageInner::Conntrack(ConntrackMessage::New(attributes)) = message.inner
+        else {
+            return;
+        };
+        // A kernel without this filter sends every connection.
+        if let Some(found) = connection(attributes).filter(|found| found.mark & mask == mark) {
             take(found);
         }
     })
@@ -52,137 +73,163 @@ pub fn for_each(mark: u32, mask: u32, mut take: impl FnMut(Connection)) -> io::R
 /// Not permitted.
 pub fn delete(connection: &Connection) -> io::Result<()> {
     let family = if connection.source.is_ipv4() {
-        libc::AF_INET
+        NetfilterProtoFamily::IPv4
     } else {
-        libc::AF_INET6
+        NetfilterProtoFamily::IPv6
     };
-    let mut body = header(family);
-    push_nested(&mut body, CTA_TUPLE_ORIG, &connection.original);
-    match RawNetlink::open(NETLINK_NETFILTER)?.change(CT_DELETE, &body) {
+    let original = vec![Attribute::CtaTupleOrig(connection.original.clone())];
+    let request = message(family, ConntrackMessage::Delete(original));
+    match NetlinkSocket::open(NETLINK_NETFILTER)?.change(request, 0) {
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
         other => other,
     }
 }
 
-/// `struct nfgenmsg`.
-fn header(family: libc::c_int) -> Vec<u8> {
-    vec![u8::try_from(family).unwrap_or(0), 0, 0, 0]
+fn message(family: NetfilterProtoFamily, inner: ConntrackMessage) -> NetfilterMessage {
+    NetfilterMessage::new(NetfilterHeader::new(family, 0, 0), inner)
 }
 
-fn parse(message: &[u8]) -> Option<Connection> {
-    let bytes = message.get(4..)?;
-    let original = attribute(bytes, CTA_TUPLE_ORIG)?;
-    let (protocol, source, destination) = tuple(original)?;
-    let (_, reply_source, reply_destination) = tuple(attribute(bytes, CTA_TUPLE_REPLY)?)?;
-    let number = |kind| {
-        let value = attribute(bytes, kind).and_then(|value| value.first_chunk());
-        value.map_or(0, |value| u32::from_be_bytes(*value))
-    };
-    let tcp_state = attribute(bytes, CTA_PROTOINFO)
-        .and_then(|info| attribute(info, CTA_PROTOINFO_TCP))
-        .and_then(|tcp| attribute(tcp, CTA_PROTOINFO_TCP_STATE))
-        .and_then(|state| state.first().copied());
+/// The connection that these attributes describe; `None` when one of its sides is missing.
+fn connection(attributes: Vec<Attribute>) -> Option<Connection> {
+    let (mut original, mut reply) = (None, None);
+    let (mut mark, mut answered, mut tcp_open) = (0, false, false);
+    for attribute in attributes {
+        match attribute {
+            Attribute::CtaTupleOrig(tuple) => original = Some(tuple),
+            Attribute::CtaTupleReply(tuple) => reply = Some(tuple),
+            Attribute::CtaMark(value) => mark = value,
+            Attribute::CtaStatus(status) => answered = status.contains(Status::SeenReply),
+            Attribute::CtaProtoInfo(info) => tcp_open = is_tcp_open(&info),
+            _ => {}
+        }
+    }
+    let original = original?;
+    let (protocol, source, destination) = ends(&original)?;
+    let (_, reply_source, reply_destination) = ends(&reply?)?;
     Some(Connection {
         protocol,
         source,
         destination,
         reply_source,
         reply_destination,
-        mark: number(CTA_MARK),
-        answered: number(CTA_STATUS) & IPS_SEEN_REPLY != 0,
-        tcp_open: tcp_state.is_some_and(|state| TCP_OPEN.contains(&state)),
-        original: original.to_owned(),
+        mark,
+        answered,
+        tcp_open,
+        original,
     })
 }
 
-fn tuple(bytes: &[u8]) -> Option<(u8, SocketAddr, SocketAddr)> {
-    let (mut source, mut destination) = (None, None);
-    for (kind, value) in attributes(attribute(bytes, CTA_TUPLE_IP)?) {
-        match kind {
-            CTA_IP_V4_SRC | CTA_IP_V6_SRC => source = ip(value),
-            CTA_IP_V4_DST | CTA_IP_V6_DST => destination = ip(value),
+fn is_tcp_open(info: &[ProtoInfo]) -> bool {
+    let tcp = info.iter().filter_map(|info| match info {
+        ProtoInfo::TCP(tcp) => Some(tcp),
+        _ => None,
+    });
+    let mut open = tcp.flatten().map(|tcp| match tcp {
+        ProtoInfoTCP::State(state) => TCP_OPEN.contains(state),
+        _ => false,
+    });
+    open.any(|open| open)
+}
+
+/// Protocol, source and destination of one side. The ports are 0 for protocols without ports.
+fn ends(tuple: &[Tuple]) -> Option<(u8, SocketAddr, SocketAddr)> {
+    let (mut source, mut destination): (Option<IpAddr>, Option<IpAddr>) = (None, None);
+    let (mut protocol, mut ports) = (None, [0, 0]);
+    for part in tuple {
+        match part {
+            Tuple::Ip(addresses) => {
+                for address in addresses {
+                    match address {
+                        IPTuple::SourceAddress(ip) => source = Some(*ip),
+                        IPTuple::DestinationAddress(ip) => destination = Some(*ip),
+                        _ => {}
+                    }
+                }
+            }
+            Tuple::Proto(parts) => {
+                for part in parts {
+                    match part {
+                        ProtoTuple::Protocol(number) => protocol = Some(u8::from(*number)),
+                        ProtoTuple::SourcePort(port) => ports[0] = *port,
+                        ProtoTuple::DestinationPort(port) => ports[1] = *port,
+                        _ => {}
+                    }
+                }
+            }
             _ => {}
         }
     }
-    let proto = attribute(bytes, CTA_TUPLE_PROTO)?;
-    let port = |kind| {
-        let value = attribute(proto, kind).and_then(|value| value.first_chunk());
-        value.map_or(0, |value| u16::from_be_bytes(*value))
-    };
-    let number = attribute(proto, CTA_PROTO_NUM)?.first().copied()?;
-    let source = SocketAddr::new(source?, port(CTA_PROTO_SRC_PORT));
-    let destination = SocketAddr::new(destination?, port(CTA_PROTO_DST_PORT));
-    Some((number, source, destination))
+    let source = SocketAddr::new(source?, ports[0]);
+    let destination = SocketAddr::new(destination?, ports[1]);
+    Some((protocol?, source, destination))
 }
 
-fn ip(value: &[u8]) -> Option<IpAddr> {
-    let v4 = || <[u8; 4]>::try_from(value).ok().map(IpAddr::from);
-    let v6 = || <[u8; 16]>::try_from(value).ok().map(IpAddr::from);
-    v4().or_else(v6)
-}
-
-const NETLINK_NETFILTER: isize = 12;
-/// `NFNL_SUBSYS_CTNETLINK << 8` with `IPCTNL_MSG_CT_GET` and `IPCTNL_MSG_CT_DELETE`.
-const CT_GET: u16 = 0x101;
-const CT_DELETE: u16 = 0x102;
-const CTA_TUPLE_ORIG: u16 = 1;
-const CTA_TUPLE_REPLY: u16 = 2;
-const CTA_STATUS: u16 = 3;
-const CTA_PROTOINFO: u16 = 4;
-const CTA_MARK: u16 = 8;
+/// Attribute of a request: the bits of the mark that count.
 const CTA_MARK_MASK: u16 = 21;
-const CTA_TUPLE_IP: u16 = 1;
-const CTA_TUPLE_PROTO: u16 = 2;
-const CTA_IP_V4_SRC: u16 = 1;
-const CTA_IP_V4_DST: u16 = 2;
-const CTA_IP_V6_SRC: u16 = 3;
-const CTA_IP_V6_DST: u16 = 4;
-const CTA_PROTO_NUM: u16 = 1;
-const CTA_PROTO_SRC_PORT: u16 = 2;
-const CTA_PROTO_DST_PORT: u16 = 3;
-const CTA_PROTOINFO_TCP: u16 = 1;
-const CTA_PROTOINFO_TCP_STATE: u16 = 1;
-const IPS_SEEN_REPLY: u32 = 2;
 /// `TCP_CONNTRACK_ESTABLISHED` to `TCP_CONNTRACK_LAST_ACK`.
 const TCP_OPEN: std::ops::RangeInclusive<u8> = 3..=6;
 
 #[cfg(test)]
 mod tests {
+    use netlink_packet_core::{Emitable, ParseableParametrized};
+    use netlink_packet_netfilter::conntrack::Protocol;
+
     use super::*;
 
-    fn side(source: [u8; 4], destination: [u8; 4], ports: (u16, u16)) -> Vec<u8> {
-        let (mut ip, mut proto, mut tuple) = (Vec::new(), Vec::new(), Vec::new());
-        push(&mut ip, CTA_IP_V4_SRC, &source);
-        push(&mut ip, CTA_IP_V4_DST, &destination);
-        push(&mut proto, CTA_PROTO_NUM, &[6]);
-        push(&mut proto, CTA_PROTO_SRC_PORT, &ports.0.to_be_bytes());
-        push(&mut proto, CTA_PROTO_DST_PORT, &ports.1.to_be_bytes());
-        push_nested(&mut tuple, CTA_TUPLE_IP, &ip);
-        push_nested(&mut tuple, CTA_TUPLE_PROTO, &proto);
-        tuple
+    fn side(source: [u8; 4], destination: [u8; 4], ports: (u16, u16)) -> Vec<Tuple> {
+        let addresses = vec![
+            IPTuple::SourceAddress(source.into()),
+            IPTuple::DestinationAddress(destination.into()),
+        ];
+        let parts = vec![
+            ProtoTuple::Protocol(Protocol::Tcp),
+            ProtoTuple::SourcePort(ports.0),
+            ProtoTuple::DestinationPort(ports.1),
+        ];
+        vec![Tuple::Ip(addresses), Tuple::Proto(parts)]
+    }
+
+    /// Reads a message as the socket does.
+    fn parse(bytes: &[u8]) -> Option<Connection> {
+        const CT_NEW: u16 = 0x100;
+        let message = NetfilterMessage::parse_with_param(bytes, CT_NEW).ok()?;
+        match message.inner {
+            NetfilterMessageInner::Conntrack(ConntrackMessage::New(attributes)) => {
+                connection(attributes)
+            }
+            _ => None,
+        }
     }
 
     #[test]
     fn a_translated_connection_is_read_with_both_sides_and_cut_messages_are_none() {
-        let mut message = header(libc::AF_INET);
         let original = side([10, 0, 0, 2], [192, 0, 2, 1], (4_000, 443));
-        push_nested(&mut message, CTA_TUPLE_ORIG, &original);
         let reply = side([192, 0, 2, 1], [198, 51, 100, 7], (443, 4_001));
-        push_nested(&mut message, CTA_TUPLE_REPLY, &reply);
-        push(&mut message, CTA_STATUS, &IPS_SEEN_REPLY.to_be_bytes());
-        push(&mut message, CTA_MARK, &0x1100_0000_u32.to_be_bytes());
-        let (mut tcp, mut info) = (Vec::new(), Vec::new());
-        push(&mut tcp, CTA_PROTOINFO_TCP_STATE, &[3]);
-        push_nested(&mut info, CTA_PROTOINFO_TCP, &tcp);
-        push_nested(&mut message, CTA_PROTOINFO, &info);
-        let found = parse(&message).expect("a whole message");
+        let sides = vec![
+            Attribute::CtaTupleOrig(original),
+            Attribute::CtaTupleReply(reply),
+        ];
+        let short = message(
+            NetfilterProtoFamily::IPv4,
+            ConntrackMessage::New(sides.clone()),
+        );
+        let mut whole = sides;
+        whole.extend([
+            Attribute::CtaStatus(Status::SeenReply),
+            Attribute::CtaMark(0x1100_0000),
+            Attribute::CtaProtoInfo(vec![ProtoInfo::TCP(vec![ProtoInfoTCP::State(3)])]),
+        ]);
+        let whole = message(NetfilterProtoFamily::IPv4, ConntrackMessage::New(whole));
+        let mut bytes = vec![0; whole.buffer_len()];
+        whole.emit(&mut bytes);
+        let found = parse(&bytes).expect("a whole message");
         assert_eq!(found.source.to_string(), "10.0.0.2:4000");
         assert_eq!(found.destination.to_string(), "192.0.2.1:443");
         assert_eq!(found.reply_destination.to_string(), "198.51.100.7:4001");
         assert!(found.answered && found.tcp_open);
         assert_eq!((found.protocol, found.mark), (6, 0x1100_0000));
-        for end in 0..original.len() {
-            assert!(parse(&message[..end]).is_none(), "{end}");
+        for end in 0..short.buffer_len() {
+            assert!(parse(&bytes[..end]).is_none(), "{end}");
         }
     }
 }

@@ -17,7 +17,6 @@ pub mod netns;
 pub mod nft;
 pub mod poke;
 mod pool;
-mod raw_netlink;
 pub mod sock_diag;
 mod split;
 mod sys;

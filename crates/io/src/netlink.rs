@@ -5,7 +5,7 @@
 //! Changes are idempotent: what is already as wanted is success.
 
 mod change;
-mod socket;
+pub(crate) mod socket;
 mod view;
 mod watch;
 

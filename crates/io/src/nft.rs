@@ -18,7 +18,15 @@ use nftables::schema::{Chain, NfListObject, Rule, Table};
 use nftables::stmt::{Mangle, Match, Operator, Statement};
 use nftables::types::{NfChainPolicy, NfChainType, NfFamily, NfHook};
 
-use crate::raw_netlink::{RawNetlink, attribute, push};
+use netlink_packet_netfilter::nftables::{
+    ChainAttribute, ChainMessage, NfTablesMessage, TableAttribute, TableMessage,
+};
+use netlink_packet_netfilter::{
+    NetfilterHeader, NetfilterMessage, NetfilterMessageInner, NetfilterProtoFamily,
+};
+use netlink_sys::protocols::NETLINK_NETFILTER;
+
+use crate::netlink::socket::NetlinkSocket;
 
 /// What a hub needs: forwarding, address translation and MSS clamping.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -155,9 +163,25 @@ pub fn remove(table: &str) -> Result<(), NftError> {
 ///
 /// # Errors
 /// Not permitted, or the kernel has no nftables.
+#[expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "the kernel's attributes grow: those without a use here are passed over"
+)]
 pub fn table_handle(name: &str) -> std::io::Result<Option<u64>> {
-    let number = attribute_of(GET_TABLE, &[(NFTA_TABLE_NAME, name)], NFTA_TABLE_HANDLE)?;
-    Ok(number.map(u64::from_be_bytes))
+    let table = vec![TableAttribute::Name(name.to_owned())];
+    let request = NfTablesMessage::GetTable(TableMessage { attributes: table });
+    Ok(match ask(request)? {
+        Some(NfTablesMessage::NewTable(table)) => {
+            table
+                .attributes
+                .iter()
+                .find_map(|attribute| match attribute {
+                    TableAttribute::Handle(handle) => Some(*handle),
+                    _ => None,
+                })
+        }
+        _ => None,
+    })
 }
 
 /// How many rules a chain of a table of family `inet` has; `None` when there is no such chain.
@@ -166,44 +190,47 @@ pub fn table_handle(name: &str) -> std::io::Result<Option<u64>> {
 ///
 /// # Errors
 /// Not permitted, or the kernel has no nftables.
+#[expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "the kernel's attributes grow: those without a use here are passed over"
+)]
 pub fn chain_rules(table: &str, chain: &str) -> std::io::Result<Option<u32>> {
-    let names = [(NFTA_CHAIN_TABLE, table), (NFTA_CHAIN_NAME, chain)];
-    Ok(attribute_of(GET_CHAIN, &names, NFTA_CHAIN_USE)?.map(u32::from_be_bytes))
+    let names = vec![
+        ChainAttribute::Table(table.to_owned()),
+        ChainAttribute::Name(chain.to_owned()),
+    ];
+    let request = NfTablesMessage::GetChain(ChainMessage { attributes: names });
+    Ok(match ask(request)? {
+        Some(NfTablesMessage::NewChain(chain)) => {
+            chain
+                .attributes
+                .iter()
+                .find_map(|attribute| match attribute {
+                    ChainAttribute::Use(rules) => Some(*rules),
+                    _ => None,
+                })
+        }
+        _ => None,
+    })
 }
 
-/// An attribute of what bears these names; `None` when there is no such thing.
-fn attribute_of<const N: usize>(
-    request: u16,
-    names: &[(u16, &str)],
-    wanted: u16,
-) -> std::io::Result<Option<[u8; N]>> {
-    let mut body = vec![NFPROTO_INET, 0, 0, 0];
-    for (kind, name) in names {
-        let text: Vec<u8> = name.bytes().chain([0]).collect();
-        push(&mut body, *kind, &text);
-    }
-    let mut found = None;
-    let asked = RawNetlink::open(NETLINK_NETFILTER)?.ask(request, &body, |message| {
-        let attributes = message.get(4..).unwrap_or(&[]);
-        found = attribute(attributes, wanted).and_then(|value| value.first_chunk().copied());
-    });
-    match asked {
+/// Asks the kernel for one object of family `inet`; `None` when there is no such object.
+#[expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "the kernel's attributes grow: those without a use here are passed over"
+)]
+fn ask(request: NfTablesMessage) -> std::io::Result<Option<NfTablesMessage>> {
+    let header = NetfilterHeader::new(NetfilterProtoFamily::Inet, 0, 0);
+    let request = NetfilterMessage::new(header, request);
+    match NetlinkSocket::open(NETLINK_NETFILTER)?.ask(request) {
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
-        other => other.map(|()| found),
+        Err(error) => Err(error),
+        Ok(answer) => Ok(answer.and_then(|answer| match answer.inner {
+            NetfilterMessageInner::NfTables(message) => Some(message),
+            _ => None,
+        })),
     }
 }
-
-const NETLINK_NETFILTER: isize = 12;
-const NFPROTO_INET: u8 = 1;
-/// `NFNL_SUBSYS_NFTABLES << 8` with `NFT_MSG_GETTABLE`.
-const GET_TABLE: u16 = 0xa01;
-/// The same with `NFT_MSG_GETCHAIN`.
-const GET_CHAIN: u16 = 0xa04;
-const NFTA_TABLE_NAME: u16 = 1;
-const NFTA_TABLE_HANDLE: u16 = 4;
-const NFTA_CHAIN_TABLE: u16 = 1;
-const NFTA_CHAIN_NAME: u16 = 3;
-const NFTA_CHAIN_USE: u16 = 6;
 
 /// Carries out a script in the language of nft(8), in one transaction.
 ///

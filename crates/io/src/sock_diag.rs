@@ -3,47 +3,42 @@
 //! The program that owns the socket gets `ECONNABORTED`. Needs `CONFIG_INET_DIAG_DESTROY`.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
-use crate::raw_netlink::RawNetlink;
+use netlink_packet_sock_diag::constants::{AF_INET, AF_INET6, IPPROTO_TCP};
+use netlink_packet_sock_diag::inet::{ExtensionFlags, InetRequest, SocketId, StateFlags};
+use netlink_packet_sock_diag::{SockDiagDestroy, SockDiagMessage};
+use netlink_sys::protocols::NETLINK_SOCK_DIAG;
+
+use crate::netlink::socket::NetlinkSocket;
 
 /// Ends the TCP socket from `local` to `remote`; false when this machine has none such.
 ///
 /// # Errors
 /// Not permitted, or the kernel cannot do it (`EOPNOTSUPP`).
 pub fn destroy_tcp(local: SocketAddr, remote: SocketAddr) -> io::Result<bool> {
-    let family = if local.is_ipv4() {
-        libc::AF_INET
-    } else {
-        libc::AF_INET6
+    let request = InetRequest {
+        family: if local.is_ipv4() { AF_INET } else { AF_INET6 },
+        protocol: IPPROTO_TCP,
+        extensions: ExtensionFlags::empty(),
+        states: StateFlags::all(),
+        socket_id: SocketId {
+            source_port: local.port(),
+            destination_port: remote.port(),
+            source_address: local.ip(),
+            destination_address: remote.ip(),
+            interface_id: 0,
+            // All ones: the addresses name the socket.
+            cookie: [0xff; 8],
+        },
     };
-    // struct inet_diag_req_v2
-    let mut body = vec![u8::try_from(family).unwrap_or(0), 6, 0, 0];
-    body.extend(u32::MAX.to_ne_bytes());
-    body.extend(local.port().to_be_bytes());
-    body.extend(remote.port().to_be_bytes());
-    body.extend(sixteen(local.ip()));
-    body.extend(sixteen(remote.ip()));
-    body.extend(0_u32.to_ne_bytes());
-    body.extend([0xff; 8]);
-    match RawNetlink::open(NETLINK_SOCK_DIAG)?.change(SOCK_DESTROY, &body) {
+    let destroy = SockDiagDestroy::new(SockDiagMessage::InetRequest(request));
+    match NetlinkSocket::open(NETLINK_SOCK_DIAG)?.change(destroy, 0) {
         Ok(()) => Ok(true),
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(false),
         Err(error) => Err(error),
     }
 }
-
-fn sixteen(ip: IpAddr) -> [u8; 16] {
-    let mut out = [0; 16];
-    match ip {
-        IpAddr::V4(ip) => out[..4].copy_from_slice(&ip.octets()),
-        IpAddr::V6(ip) => out = ip.octets(),
-    }
-    out
-}
-
-const NETLINK_SOCK_DIAG: isize = 4;
-const SOCK_DESTROY: u16 = 21;
 
 #[cfg(test)]
 mod tests {

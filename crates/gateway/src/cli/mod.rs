@@ -66,8 +66,8 @@ pub struct Cli {
 #[command(next_help_heading = "Common options")]
 pub struct Global {
     /// Configuration file [default: site.toml, hub.toml, relay.toml or balance.toml in
-    /// /etc/ropewalk]. A second gateway on one machine also needs its own `state_dir`, `socket` in
-    /// [api] and `interface` in [tunnel] there
+    /// /etc/ropewalk]. A second gateway on one machine also needs its own `state_dir`,
+    /// `api.socket` and `tunnel.interface` there
     #[arg(
         long,
         short,

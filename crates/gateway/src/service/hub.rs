@@ -40,7 +40,7 @@ pub(super) async fn run(
     prepared.changes.settle();
     let reload = Arc::clone(&hub.reload);
     let api = ApiSocket::open(&config.common, &hub.engine.commands, reload, true).await?;
-    notify::send("READY=1");
+    notify::send(notify::Ready);
     tracing::info!(
         name = config.common.name,
         config = %path.display(),
@@ -50,7 +50,7 @@ pub(super) async fn run(
         "hub is ready"
     );
     let result = hub.serve(&mut signals).await;
-    notify::send("STOPPING=1");
+    notify::send(notify::Stopping);
     drop(api);
     let stopped = hub.engine.stop().await;
     prepared.changes.end(signals.is_restart(path).await);

@@ -72,7 +72,7 @@ pub(super) async fn run(
     let commands = both(hub.engine.commands.clone(), site.engine.commands.clone());
     let reload = reload_both(Arc::clone(&hub.reload), Arc::clone(&site.reload));
     let api = ApiSocket::open(&config.hub.common, &commands, reload, true).await?;
-    notify::send("READY=1");
+    notify::send(notify::Ready);
     tracing::info!(
         name = config.hub.common.name,
         config = %path.display(),
@@ -87,7 +87,7 @@ pub(super) async fn run(
         ended = hub.serve(&mut hub_signals) => ended.context("the side towards the sites"),
         ended = site.serve(&mut site_signals, changes) => ended.context("the side towards the hub"),
     };
-    notify::send("STOPPING=1");
+    notify::send(notify::Stopping);
     drop(api);
     // Sites first: they must not send into a tunnel that is gone.
     let stopped = hub.engine.stop().await;

@@ -89,7 +89,7 @@ pub(super) async fn run(
     let common = &site.config.common;
     let reload = Arc::clone(&site.reload);
     let api = ApiSocket::open(common, &site.commands(), reload, false).await?;
-    notify::send("READY=1");
+    notify::send(notify::Ready);
     tracing::info!(
         name = common.name,
         config = %path.display(),
@@ -99,7 +99,7 @@ pub(super) async fn run(
         "site is ready"
     );
     let result = site.serve(&mut signals, changes).await;
-    notify::send("STOPPING=1");
+    notify::send(notify::Stopping);
     drop(api);
     let stopped = site.stop().await;
     drop(prepared);

@@ -12,7 +12,7 @@ use netlink_packet_route::route::{
 use netlink_packet_route::rule::{RuleAction, RuleAttribute, RuleMessage};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
-use super::socket::{RouteSocket, explain, explain_value};
+use super::socket::{explain, explain_value, route_socket};
 use super::view::{family, table_of};
 use super::{Result, RouteSpec, RuleSpec};
 
@@ -138,8 +138,8 @@ pub fn delete_route(route: &RouteSpec) -> Result<()> {
 /// See [`super::NetlinkError`].
 pub fn add_rule(rule: &RuleSpec) -> Result<bool> {
     let message = RouteNetlinkMessage::NewRule(rule_message(rule));
-    let added = RouteSocket::open()
-        .and_then(|mut socket| socket.change(message, NLM_F_CREATE | NLM_F_EXCL));
+    let added =
+        route_socket().and_then(|mut socket| socket.change(message, NLM_F_CREATE | NLM_F_EXCL));
     let is_new = added.is_ok();
     explain("adding a rule", forgive(added, &[libc::EEXIST])).map(|()| is_new)
 }
@@ -162,7 +162,7 @@ pub fn flush_table(table: u32) -> Result<()> {
     for family in [AddressFamily::Inet, AddressFamily::Inet6] {
         let mut request = RouteMessage::default();
         request.header.address_family = family;
-        let found = RouteSocket::open()
+        let found = route_socket()
             .and_then(|mut socket| socket.dump(&RouteNetlinkMessage::GetRoute(request)));
         for message in explain_value(STEP, found)? {
             let RouteNetlinkMessage::NewRoute(route) = message else {
@@ -283,7 +283,7 @@ fn change(
     flags: u16,
     already: &[i32],
 ) -> Result<()> {
-    let result = RouteSocket::open().and_then(|mut socket| socket.change(message, flags));
+    let result = route_socket().and_then(|mut socket| socket.change(message, flags));
     explain(step, forgive(result, already))
 }
 

@@ -1,17 +1,20 @@
-//! One rtnetlink socket: a request out, its answers in.
+//! One netlink socket: a request out, its answers in.
 //!
 //! Invariant: a request ends with the kernel's acknowledgement, its end-of-dump mark, an error, or
 //! the time limit; answers to anything else are skipped.
 
+use std::fmt::Debug;
 use std::io;
+use std::marker::PhantomData;
 use std::time::Duration;
 
 use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage,
-    NetlinkPayload,
+    NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkDeserializable, NetlinkHeader,
+    NetlinkMessage, NetlinkPayload, NetlinkSerializable,
 };
 use netlink_packet_route::RouteNetlinkMessage;
-use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
+use netlink_sys::protocols::NETLINK_ROUTE;
+use netlink_sys::{Socket, SocketAddr};
 use tracing::debug;
 
 use super::{NetlinkError, Result};
@@ -25,9 +28,16 @@ const ANSWERS_MAX: usize = 4_000_000;
 /// Dumps that a concurrent change interrupted are repeated this often.
 const DUMP_TRIES_MAX: usize = 8;
 
-pub(super) struct RouteSocket {
+/// A socket of one netlink protocol, whose messages are `T`.
+pub(crate) struct NetlinkSocket<T> {
     socket: Socket,
     sequence: u32,
+    messages: PhantomData<T>,
+}
+
+/// A socket for interfaces, addresses, routes and rules.
+pub(super) fn route_socket() -> io::Result<NetlinkSocket<RouteNetlinkMessage>> {
+    NetlinkSocket::open(NETLINK_ROUTE)
 }
 
 /// How a dump ended.
@@ -37,9 +47,9 @@ enum End {
     Interrupted,
 }
 
-impl RouteSocket {
-    pub(super) fn open() -> io::Result<Self> {
-        let mut socket = Socket::new(NETLINK_ROUTE)?;
+impl<T: NetlinkSerializable + NetlinkDeserializable + Clone + Debug> NetlinkSocket<T> {
+    pub(crate) fn open(protocol: isize) -> io::Result<Self> {
+        let mut socket = Socket::new(protocol)?;
         socket.bind_auto()?;
         // The error message then carries only the header of the request.
         socket.set_cap_ack(true)?;
@@ -47,20 +57,32 @@ impl RouteSocket {
         Ok(Self {
             socket,
             sequence: 0,
+            messages: PhantomData,
         })
     }
 
     /// Asks for a change and waits for the kernel's verdict.
-    pub(super) fn change(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
+    pub(crate) fn change(&mut self, message: T, flags: u16) -> io::Result<()> {
         self.send(message, NLM_F_REQUEST | NLM_F_ACK | flags)?;
         self.answers(|_| {}).map(drop)
     }
 
-    /// Everything of a kind.
-    pub(super) fn dump(
-        &mut self,
-        request: &RouteNetlinkMessage,
-    ) -> io::Result<Vec<RouteNetlinkMessage>> {
+    /// Asks for one object, and waits for the kernel's verdict behind the answer.
+    pub(crate) fn ask(&mut self, request: T) -> io::Result<Option<T>> {
+        self.send(request, NLM_F_REQUEST | NLM_F_ACK)?;
+        let mut answer = None;
+        self.answers(|message| answer = Some(message))?;
+        Ok(answer)
+    }
+
+    /// Calls `take` with every object of a kind. An object that changes meanwhile may be missed.
+    pub(crate) fn for_each(&mut self, request: T, take: impl FnMut(T)) -> io::Result<()> {
+        self.send(request, NLM_F_REQUEST | NLM_F_DUMP)?;
+        self.answers(take).map(drop)
+    }
+
+    /// Every object of a kind, as it was at one moment where the kernel grants one.
+    pub(crate) fn dump(&mut self, request: &T) -> io::Result<Vec<T>> {
         let mut all = Vec::new();
         for _ in 0..DUMP_TRIES_MAX {
             all.clear();
@@ -72,7 +94,7 @@ impl RouteSocket {
         Ok(all)
     }
 
-    fn send(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
+    fn send(&mut self, message: T, flags: u16) -> io::Result<()> {
         self.sequence = self.sequence.wrapping_add(1);
         let mut header = NetlinkHeader::default();
         header.flags = flags;
@@ -87,12 +109,12 @@ impl RouteSocket {
             .map(drop)
     }
 
-    fn answers(&self, mut take: impl FnMut(RouteNetlinkMessage)) -> io::Result<End> {
+    fn answers(&self, mut take: impl FnMut(T)) -> io::Result<End> {
         let mut end = End::Complete;
         let mut count = 0;
         while count < ANSWERS_MAX {
             let (bytes, _) = self.socket.recv_from_full()?;
-            for message in messages(&bytes) {
+            for message in messages::<T>(&bytes) {
                 count += 1;
                 if message.header.sequence_number != self.sequence {
                     continue;
@@ -122,9 +144,9 @@ impl RouteSocket {
 }
 
 /// The messages in one netlink datagram; those that cannot be read are skipped.
-pub(super) fn messages(
+fn messages<T: NetlinkDeserializable>(
     bytes: &[u8],
-) -> impl Iterator<Item = NetlinkMessage<RouteNetlinkMessage>> + '_ {
+) -> impl Iterator<Item = NetlinkMessage<T>> + '_ {
     let mut rest = bytes;
     std::iter::from_fn(move || {
         loop {
@@ -144,6 +166,13 @@ pub(super) fn messages(
             }
         }
     })
+}
+
+/// The messages about interfaces, addresses, routes and rules in one netlink datagram.
+pub(super) fn route_messages(
+    bytes: &[u8],
+) -> impl Iterator<Item = NetlinkMessage<RouteNetlinkMessage>> + '_ {
+    messages(bytes)
 }
 
 /// Length of `struct nlmsghdr`.
@@ -176,12 +205,12 @@ mod tests {
             &[255; 40],
             &[16, 0, 0, 0, 2, 0, 0, 0],
         ] {
-            assert_eq!(messages(bytes).count(), 0);
+            assert_eq!(route_messages(bytes).count(), 0);
         }
         // A message that ends unaligned at the end of the datagram.
         let mut odd = vec![0; 17];
         odd[0] = 17;
         odd[4] = 1;
-        assert!(messages(&odd).count() <= 1);
+        assert!(route_messages(&odd).count() <= 1);
     }
 }

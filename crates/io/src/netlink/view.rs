@@ -11,7 +11,7 @@ use netlink_packet_route::route::{
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
-use super::socket::RouteSocket;
+use super::socket::route_socket;
 use super::{Address, DefaultRoute, Interface, NetlinkError, Result};
 
 /// All interfaces of this network namespace, by index.
@@ -26,7 +26,7 @@ pub fn snapshot() -> Result<Vec<Interface>> {
 }
 
 fn read() -> io::Result<Vec<Interface>> {
-    let mut socket = RouteSocket::open()?;
+    let mut socket = route_socket()?;
     let mut interfaces = BTreeMap::new();
     for message in socket.dump(&RouteNetlinkMessage::GetLink(LinkMessage::default()))? {
         if let RouteNetlinkMessage::NewLink(link) = message {

@@ -13,7 +13,7 @@ use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use tracing::warn;
 
-use super::socket::messages;
+use super::socket::route_messages;
 use super::view::matters;
 use super::{Interface, NetlinkError, Result, snapshot};
 
@@ -153,7 +153,7 @@ impl Watcher {
         for _ in 0..EVENTS_MAX {
             match self.events.recv_from_full() {
                 Ok((bytes, _)) => {
-                    changed |= messages(&bytes).any(|message| {
+                    changed |= route_messages(&bytes).any(|message| {
                         // What is not understood calls for a look.
                         !matches!(&message.payload,
                             NetlinkPayload::InnerMessage(inner) if !matters(inner))

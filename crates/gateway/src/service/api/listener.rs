@@ -19,9 +19,6 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::files;
 
-/// Group database (group(5)).
-const GROUPS: &str = "/etc/group";
-
 /// Opens the Unix socket: for root, and for `group` if given.
 pub fn bind_unix(path: &Path, group: Option<&str>) -> anyhow::Result<UnixListener> {
     files::create_parent(path)?;
@@ -57,16 +54,11 @@ fn group_id(name: &str) -> anyhow::Result<u32> {
     if let Ok(id) = name.parse() {
         return Ok(id);
     }
-    let text = fs::read_to_string(GROUPS).with_context(|| format!("cannot read {GROUPS}"))?;
-    let ids = text.lines().filter_map(|line| {
-        let mut fields = line.split(':');
-        (fields.next() == Some(name))
-            .then(|| fields.nth(1)?.parse().ok())
-            .flatten()
-    });
-    ids.into_iter().next().with_context(|| {
+    // The system's own look-up: groups may come from LDAP or SSSD.
+    let group = uzers::get_group_by_name(name).with_context(|| {
         format!("there is no group {name}; run `groupadd {name}`, or change `group` in [api]")
-    })
+    })?;
+    Ok(group.gid())
 }
 
 /// A listener with a bound on open connections.

@@ -93,7 +93,7 @@ pub(super) async fn run(mut held: Held, path: &Path, config: BalanceConfig) -> a
     held.changes.settle();
     let commands = Commands(answer_commands(shared));
     let api = ApiSocket::open(&common, &commands, Arc::clone(&reload), false).await?;
-    notify::send("READY=1");
+    notify::send(notify::Ready);
     let names: Vec<&str> = balance.members.iter().map(|m| m.name.as_str()).collect();
     tracing::info!(config = %path.display(), uplinks = ?names, "balancing");
     let result = loop {
@@ -110,7 +110,7 @@ pub(super) async fn run(mut held: Held, path: &Path, config: BalanceConfig) -> a
             }
         }
     };
-    notify::send("STOPPING=1");
+    notify::send(notify::Stopping);
     drop(api);
     drop(balance);
     held.changes.end(signals.is_restart(path).await);
