@@ -5,12 +5,14 @@
 #![forbid(unsafe_code)]
 
 mod flow;
+mod path;
 mod random;
 mod rate;
 mod time;
 
 pub use core::time::Duration;
 pub use flow::{Ecn, FlowKey, PacketInfo, WITH_PORTS};
+pub use path::PathSnapshot;
 pub use random::Random;
 pub use rate::Rate;
 pub use time::Instant;

@@ -6,10 +6,10 @@
 //! ten packets within a window of two bandwidth-delay products.
 
 use super::SchedulerKind;
-use crate::path::{PathConfig, PathSnapshot};
+use crate::path::PathConfig;
 use crate::tunnel::{Tunnel, TunnelConfig};
 use bytes::{Bytes, BytesMut};
-use ropewalk_types::{Duration, Ecn, Instant, PathId, Random, Rate};
+use ropewalk_types::{Duration, Ecn, Instant, PathId, PathSnapshot, Random, Rate};
 use ropewalk_wire::HEADROOM;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

@@ -24,7 +24,7 @@ pub use paths::{PathState, PathStats};
 
 use crate::hold::freeze::{Freezer, Taken};
 use crate::hold::{Hold, HoldStats, Limits};
-use crate::path::{PathConfig, PathSnapshot};
+use crate::path::PathConfig;
 use crate::protect::Classes;
 use crate::queue::{EntryQueue, QueueStats};
 use crate::reorder::{Inner, Reorder, ReorderStats};
@@ -33,7 +33,7 @@ use bytes::Bytes;
 use entry::Entry;
 use exit::Exit;
 use paths::Paths;
-use ropewalk_types::{Duration, Instant, PacketInfo, PathId, Random};
+use ropewalk_types::{Duration, Instant, PacketInfo, PathId, PathSnapshot, Random};
 use std::sync::Arc;
 
 /// Settings of one side of a tunnel.

@@ -9,12 +9,12 @@ use super::Outgoing;
 use crate::code::{BlockEncoder, Encoder, block_combinations, redundancy};
 use crate::estimate::{LossEstimator, OneWayDelay, PathArrivals};
 use crate::hold::Probing;
-use crate::path::{PathConfig, PathMap, PathSnapshot, PathView};
+use crate::path::{PathConfig, PathMap, PathView};
 use crate::protect::Protection;
 use crate::repair::{Sent, SentLog};
 use crate::schedule::PathSet;
 use bytes::Bytes;
-use ropewalk_types::{Duration, Instant, PATHS_MAX, PathId, Rate};
+use ropewalk_types::{Duration, Instant, PATHS_MAX, PathId, PathSnapshot, Rate};
 use ropewalk_wire::{DATA_HEADER, Stamp, Timestamp, emit_probe};
 
 /// Shortest silence that makes a path suspect.

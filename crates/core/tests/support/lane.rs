@@ -1,8 +1,7 @@
 //! One direction of one connection: what the network does to its datagrams, and what a transport
 //! would report of it.
 
-use ropewalk_core::path::PathSnapshot;
-use ropewalk_types::{Duration, Instant, Random, Rate};
+use ropewalk_types::{Duration, Instant, PathSnapshot, Random, Rate};
 use std::collections::VecDeque;
 
 /// What the network does to the datagrams of one direction of one path.

@@ -5,11 +5,11 @@ mod datagram;
 
 use crate::input::Input;
 use bytes::{Bytes, BytesMut};
-use ropewalk_core::path::{PathConfig, PathSnapshot};
+use ropewalk_core::path::PathConfig;
 use ropewalk_core::protect::{Class, Classes, Protection, Rule};
 use ropewalk_core::schedule::SchedulerKind;
 use ropewalk_core::tunnel::{Outgoing, Tunnel, TunnelConfig};
-use ropewalk_types::{Duration, Ecn, Instant, PathId, Rate};
+use ropewalk_types::{Duration, Ecn, Instant, PathId, PathSnapshot, Rate};
 use ropewalk_wire::{Datagram, HEADROOM};
 use std::sync::Arc;
 

@@ -12,13 +12,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use ropewalk_core::path::PathSnapshot;
 use ropewalk_io::udp::RecvMeta;
 use ropewalk_transport::{
     CongestionControl, ConnectOptions, ConnectionId, Endpoint, EndpointConfig, EndpointStats,
     Event, Identity, KeyCheck, PublicKey,
 };
-use ropewalk_types::{Duration, Ecn, Instant};
+use ropewalk_types::{Duration, Ecn, Instant, PathSnapshot};
 use rustc_hash::FxHashMap;
 use rustix::event::epoll;
 use rustix::fd::{AsFd, OwnedFd};

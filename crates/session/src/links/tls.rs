@@ -4,12 +4,11 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
 use anyhow::Context;
-use ropewalk_core::path::PathSnapshot;
 use ropewalk_io::tcp;
 use ropewalk_io::tcp_info::{self, ConnectConfig};
 use ropewalk_transport::tls::{TcpInfo, TlsPath};
 use ropewalk_transport::{Event, PublicKey};
-use ropewalk_types::{Duration, Ecn, Instant};
+use ropewalk_types::{Duration, Ecn, Instant, PathSnapshot};
 use rustix::event::epoll;
 
 use super::{Fabric, HANDSHAKE, Kind, LinkEvent, LinkId, Ready, Received};

@@ -7,8 +7,7 @@
 use std::sync::Arc;
 
 use quinn_proto::congestion::Controller;
-use ropewalk_core::path::PathSnapshot;
-use ropewalk_types::{Duration, Instant};
+use ropewalk_types::{Duration, Instant, PathSnapshot};
 
 use super::{PathState, Sending, bdp::Bdp, monitor::Algorithm, monitor::Monitor};
 
@@ -36,11 +35,10 @@ pub struct ModelPath {
 }
 
 impl ModelPath {
-    /// The default control of a path that carries UDP payloads of `mtu` bytes.
+    /// The default control of a path that carries UDP payloads of `mtu` bytes. `base` is any
+    /// instant of the system: only differences matter.
     #[must_use]
-    pub fn new(now: Instant, mtu: u16) -> Self {
-        // Any origin will do: only differences matter.
-        let base = std::time::Instant::now();
+    pub fn new(base: std::time::Instant, now: Instant, mtu: u16) -> Self {
         let state = Arc::new(PathState::new(base));
         let at = base + Duration::from_nanos(now.as_nanos());
         let algorithm = Algorithm::Bdp(Box::new(Bdp::new(at, mtu)));

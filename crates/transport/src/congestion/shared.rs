@@ -10,8 +10,7 @@ use std::{
     time::Instant,
 };
 
-use ropewalk_core::path::PathSnapshot;
-use ropewalk_types::{Duration, Rate};
+use ropewalk_types::{Duration, PathSnapshot, Rate};
 
 /// No instant.
 const NONE: u64 = u64::MAX;

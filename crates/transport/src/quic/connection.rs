@@ -7,8 +7,7 @@ use std::{net::SocketAddr, sync::Arc};
 
 use bytes::Bytes;
 use quinn_proto::{Connection, ConnectionError, FrameStats, SendDatagramError, TransportErrorCode};
-use ropewalk_core::path::PathSnapshot;
-use ropewalk_types::Instant;
+use ropewalk_types::{Instant, PathSnapshot};
 
 use super::{ConnectionCounters, setup::SEND_BUFFER_BYTES};
 use crate::{

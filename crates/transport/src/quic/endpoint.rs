@@ -13,8 +13,7 @@ use bytes::{Bytes, BytesMut};
 use quinn_proto::{
     ConnectError, ConnectionHandle, DatagramEvent, EcnCodepoint, EndpointEvent, Incoming, VarInt,
 };
-use ropewalk_core::path::PathSnapshot;
-use ropewalk_types::{Duration, Ecn, Instant};
+use ropewalk_types::{Duration, Ecn, Instant, PathSnapshot};
 
 use super::{
     ConnectOptions, ConnectionCounters, ConnectionId, EndpointConfig, EndpointStats, Event,

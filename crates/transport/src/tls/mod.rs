@@ -13,8 +13,7 @@ mod tcp;
 use std::{collections::VecDeque, io, sync::Arc};
 
 use bytes::Bytes;
-use ropewalk_core::path::PathSnapshot;
-use ropewalk_types::Instant;
+use ropewalk_types::{Instant, PathSnapshot};
 use rustls::{
     AlertDescription, CertificateError, ClientConnection, Connection, Error, ServerConnection,
     pki_types::ServerName,

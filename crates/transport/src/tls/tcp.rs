@@ -2,8 +2,7 @@
 //!
 //! Invariant: `free` leaves no more than [`QUEUE_TIME`] of data between the scheduler and TCP.
 
-use ropewalk_core::path::PathSnapshot;
-use ropewalk_types::{Duration, Instant, Rate};
+use ropewalk_types::{Duration, Instant, PathSnapshot, Rate};
 
 use super::DATAGRAM_MAX;
 

@@ -6,9 +6,8 @@ pub mod quic;
 
 use crate::run::SimError;
 use bytes::Bytes;
-use ropewalk_core::path::PathSnapshot;
 use ropewalk_transport::CongestionControl;
-use ropewalk_types::{Duration, Instant};
+use ropewalk_types::{Duration, Instant, PathSnapshot};
 
 /// IPv4 and UDP header.
 const IP_UDP: u64 = 28;

@@ -11,10 +11,9 @@ use crate::host::MS;
 use crate::host::ranges::Ranges;
 use crate::run::SimError;
 use bytes::Bytes;
-use ropewalk_core::path::PathSnapshot;
 use ropewalk_transport::CongestionControl;
 use ropewalk_transport::congestion::model::{ModelPath, ModelReport};
-use ropewalk_types::{Duration, Instant};
+use ropewalk_types::{Duration, Instant, PathSnapshot};
 use std::collections::VecDeque;
 
 /// UDP payload that path MTU discovery finds on a path of 1,500 bytes.
@@ -254,7 +253,7 @@ impl ModelledTunnel {
     fn new(rtt: Duration) -> Self {
         let rtt_ns = u64::try_from(rtt.as_nanos()).unwrap_or(MS).max(MS);
         let mtu = u16::try_from(MTU).unwrap_or(u16::MAX);
-        let control = ModelPath::new(Instant::ZERO, mtu);
+        let control = ModelPath::new(std::time::Instant::now(), Instant::ZERO, mtu);
         Self {
             pacer: Pacer::new(0, rtt_ns, control.window(), MTU),
             control,
@@ -476,7 +475,7 @@ impl ModelledTunnel {
     /// The gateway has built a new connection, which knows nothing of what was under way.
     fn restart(&mut self, now: Instant) {
         let mtu = u16::try_from(MTU).unwrap_or(u16::MAX);
-        self.control = ModelPath::new(now, mtu);
+        self.control = ModelPath::new(std::time::Instant::now(), now, mtu);
         self.control.set_queued(self.queued);
         for sent in &mut self.sent {
             sent.bytes = 0;

@@ -11,11 +11,10 @@ use super::{IP_UDP, LinkItem, Settings, SubTunnel};
 use crate::engine::NEVER;
 use crate::run::SimError;
 use bytes::{Bytes, BytesMut};
-use ropewalk_core::path::PathSnapshot;
 use ropewalk_transport::{
     ConnectOptions, ConnectionId, Ecn, Endpoint, EndpointConfig, Identity, TransportError,
 };
-use ropewalk_types::{Duration, Instant, Random};
+use ropewalk_types::{Duration, Instant, PathSnapshot, Random};
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
