@@ -80,7 +80,7 @@ fn any_step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Fewer packets than the exit recognises copies among, so that these may come however late.
+/// Fewer packets than the egress recognises copies among, so that these may come however late.
 fn any_steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(any_step(), 0..80).prop_map(|mut steps| {
         let mut packets = 0;
@@ -95,7 +95,7 @@ fn any_steps() -> impl Strategy<Value = Vec<Step>> {
     })
 }
 
-/// Many packets, so slowly that what comes late does so within the numbers that the exit remembers.
+/// Many packets, so slowly that what comes late does so within the numbers that the egress remembers.
 fn any_long_run() -> impl Strategy<Value = Vec<Step>> {
     let step = (any_step(), 100u16..250).prop_map(|(step, wait)| [step, Step::Wait(wait)]);
     prop::collection::vec(step, 100..200).prop_map(|steps| {
@@ -130,7 +130,7 @@ fn play(
     world.run(Duration::from_secs(10));
     for end in 0..2 {
         let kept = world.tunnel(end).footprint();
-        let waiting = (kept.queued, kept.again, kept.held, kept.partial);
+        let waiting = (kept.queued, kept.retransmit, kept.held, kept.partial);
         prop_assert_eq!(waiting, (0, 0, 0, 0), "{:?}", kept);
         prop_assert_eq!(world.tunnel(end).queue_bytes(), 0);
     }
@@ -149,7 +149,7 @@ fn play(
     Ok(())
 }
 
-/// The seed is one whose runs meet, among others, a combination of a connection before.
+/// The seed is one whose runs meet, among others, a repair symbol of a connection before.
 fn config(cases: u32) -> ProptestConfig {
     ProptestConfig {
         rng_seed: RngSeed::Fixed(4),

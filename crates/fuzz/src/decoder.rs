@@ -1,4 +1,4 @@
-//! The decoder of one path: packets and combinations of it come in any order, with nonsense in
+//! The decoder of one path: packets and repair symbols of it come in any order, with nonsense in
 //! between.
 
 use crate::input::Input;
@@ -10,10 +10,10 @@ use std::collections::HashSet;
 
 /// Longest packet: longer ones show nothing more.
 const PACKET_MAX: usize = 200;
-/// Combinations kept for being repeated, late or damaged.
+/// Repair symbols kept for being repeated, late or damaged.
 const CODED_MAX: usize = 64;
 
-/// Takes the input for what an entry sends and a network makes of it, operation by operation. As
+/// Takes the input for what an ingress sends and a network makes of it, operation by operation. As
 /// long as nothing was invented, what is recovered was sent; the decoder keeps within its bounds
 /// whatever comes.
 ///
@@ -110,7 +110,7 @@ impl Path {
         self.combine(fate % 8 < 6);
     }
 
-    /// A combination, if one is due.
+    /// A repair symbol, if one is due.
     fn combine(&mut self, arrives: bool) {
         let Some(coded) = self.encoder.poll() else {
             return;
@@ -123,7 +123,7 @@ impl Path {
         }
     }
 
-    /// A combination or packet that nobody sent.
+    /// A repair symbol or packet that nobody sent.
     fn invent(&mut self, input: &mut Input<'_>) {
         self.hostile = true;
         let number = self
@@ -163,7 +163,7 @@ impl Path {
         self.decoder.on_coded(self.now, coded);
     }
 
-    /// Another connection: numbers start anew; the exit may not know yet.
+    /// Another connection: numbers start anew; the egress may not know yet.
     fn connect(&mut self, input: &mut Input<'_>) {
         let redundancy = self.encoder.redundancy();
         self.encoder = Encoder::default();

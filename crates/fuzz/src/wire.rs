@@ -4,9 +4,9 @@
 use crate::input::Input;
 use ropewalk_types::PATHS_MAX;
 use ropewalk_wire::{
-    AWAITED_MAX, Awaited, Control, DATA_HEADER, Datagram, FRAGMENT_HEADER, Hello, MISSING_RUNS_MAX,
-    MissingRun, PathReport, Report, Stamp, Timestamp, Welcome, awaited_packets, emit_awaited,
-    emit_control, emit_missing, emit_probe, emit_report, missing_runs, restamp,
+    Control, DATA_HEADER, DEADLINE_NACKS_MAX, Datagram, DeadlineNack, FRAGMENT_HEADER, Hello,
+    NACK_RUNS_MAX, NackRun, PathReport, Report, Stamp, Timestamp, Welcome, deadline_nacks,
+    emit_control, emit_deadline_nack, emit_nack, emit_probe, emit_report, nack_runs, restamp,
 };
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -33,8 +33,8 @@ pub fn wire(data: &[u8]) {
     control(&welcome(&mut input));
     control(&small(&mut input));
     report(&mut input);
-    question(&mut input);
-    awaited(&mut input);
+    nack(&mut input);
+    deadline_nack(&mut input);
 }
 
 /// Emits what was parsed: all that was read of the datagram is there again.
@@ -71,18 +71,18 @@ fn again(data: &[u8], datagram: &Datagram) {
             emit_probe(*stamp, *newest, &mut out);
             assert_eq!(data[1..out.len()], out[1..]);
         }
-        Datagram::Missing { stamp, at } => {
-            let runs: Vec<MissingRun> = missing_runs(&data[*at..]).collect();
-            emit_missing(*stamp, &runs, &mut out);
+        Datagram::Nack { stamp, at } => {
+            let runs: Vec<NackRun> = nack_runs(&data[*at..]).collect();
+            emit_nack(*stamp, &runs, &mut out);
             assert_eq!(data[1..], out[1..]);
             assert!(runs.iter().all(|run| run.count > 0));
             assert!(runs.iter().all(|run| usize::from(run.path) < PATHS_MAX));
         }
-        Datagram::Awaited { stamp, at } => {
-            let packets: Vec<Awaited> = awaited_packets(&data[*at..]).collect();
-            emit_awaited(*stamp, &packets, &mut out);
+        Datagram::DeadlineNack { stamp, at } => {
+            let packets: Vec<DeadlineNack> = deadline_nacks(&data[*at..]).collect();
+            emit_deadline_nack(*stamp, &packets, &mut out);
             assert_eq!(data[1..], out[1..]);
-            assert!(packets.len() <= AWAITED_MAX);
+            assert!(packets.len() <= DEADLINE_NACKS_MAX);
             assert!(packets.iter().all(|packet| packet.flow < FLOWS));
         }
         Datagram::Control(message) => control(message),
@@ -225,39 +225,39 @@ fn report(input: &mut Input<'_>) {
     );
 }
 
-fn question(input: &mut Input<'_>) {
+fn nack(input: &mut Input<'_>) {
     let stamp = stamp(input);
-    let count = usize::from(input.u8()) % (MISSING_RUNS_MAX + 1);
-    let runs: Vec<MissingRun> = (0..count)
-        .map(|_| MissingRun {
+    let count = usize::from(input.u8()) % (NACK_RUNS_MAX + 1);
+    let runs: Vec<NackRun> = (0..count)
+        .map(|_| NackRun {
             path: path(input),
             first: input.u16(),
             count: input.u8().max(1),
         })
         .collect();
     let mut out = Vec::new();
-    emit_missing(stamp, &runs, &mut out);
+    emit_nack(stamp, &runs, &mut out);
     assert_eq!(
         Datagram::parse(&out),
-        Ok(Datagram::Missing { stamp, at: STAMP })
+        Ok(Datagram::Nack { stamp, at: STAMP })
     );
-    assert!(missing_runs(&out[STAMP..]).eq(runs));
+    assert!(nack_runs(&out[STAMP..]).eq(runs));
 }
 
-fn awaited(input: &mut Input<'_>) {
+fn deadline_nack(input: &mut Input<'_>) {
     let stamp = stamp(input);
-    let count = usize::from(input.u8()) % (AWAITED_MAX + 1);
-    let packets: Vec<Awaited> = (0..count)
-        .map(|_| Awaited {
+    let count = usize::from(input.u8()) % (DEADLINE_NACKS_MAX + 1);
+    let packets: Vec<DeadlineNack> = (0..count)
+        .map(|_| DeadlineNack {
             flow: input.u16() % FLOWS,
             flow_seq: input.u16(),
         })
         .collect();
     let mut out = Vec::new();
-    emit_awaited(stamp, &packets, &mut out);
+    emit_deadline_nack(stamp, &packets, &mut out);
     assert_eq!(
         Datagram::parse(&out),
-        Ok(Datagram::Awaited { stamp, at: STAMP })
+        Ok(Datagram::DeadlineNack { stamp, at: STAMP })
     );
-    assert!(awaited_packets(&out[STAMP..]).eq(packets));
+    assert!(deadline_nacks(&out[STAMP..]).eq(packets));
 }

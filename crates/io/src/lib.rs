@@ -4,6 +4,7 @@
 //! Every descriptor is non-blocking and offers `AsFd`, so that one event loop waits on all.
 //! `unsafe` stays in `sys`, but for one call in `netns`; the other modules are safe code above it.
 
+pub mod challenge;
 mod checksum;
 pub mod clock;
 mod coalesce;
@@ -15,7 +16,6 @@ pub mod icmp;
 pub mod netlink;
 pub mod netns;
 pub mod nft;
-pub mod poke;
 mod pool;
 pub mod sock_diag;
 mod split;

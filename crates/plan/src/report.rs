@@ -143,17 +143,18 @@ pub struct TunnelReport {
     pub late: u64,
     /// Copies removed.
     pub duplicates: u64,
-    /// Packets dropped or marked by the entry queue of the sending gateway.
-    pub entry_drops: u64,
+    /// Packets dropped or marked by the ingress queue of the sending gateway.
+    #[serde(rename = "entry_drops")]
+    pub ingress_drops: u64,
     /// Packets recovered from combinations.
     #[serde(default)]
     pub recovered: u64,
     /// Packets and combinations that the sending gateway sent again.
     #[serde(default)]
     pub repairs: u64,
-    /// Combinations that the sending gateway sent ahead of losses.
-    #[serde(default)]
-    pub combinations: u64,
+    /// Repair symbols that the sending gateway sent ahead of losses.
+    #[serde(default, rename = "combinations")]
+    pub repair_symbols: u64,
     /// What protection added at the sending gateway, copies included, by the bytes of the datagrams
     /// that carried each packet for the first time.
     #[serde(default)]
@@ -178,10 +179,10 @@ impl TunnelReport {
             hold_timeouts: sum(|hop| hop.hold_timeouts),
             late: sum(|hop| hop.late),
             duplicates: sum(|hop| hop.duplicates),
-            entry_drops: sum(|hop| hop.entry_drops),
+            ingress_drops: sum(|hop| hop.ingress_drops),
             recovered: sum(|hop| hop.recovered),
             repairs: sum(|hop| hop.repairs),
-            combinations: sum(|hop| hop.combinations),
+            repair_symbols: sum(|hop| hop.repair_symbols),
             overhead: hops.iter().map(|hop| hop.overhead).fold(0.0, f64::max),
             reason: reasons.collect::<Vec<_>>().join("; "),
         })

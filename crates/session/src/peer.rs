@@ -158,9 +158,9 @@ impl Peer {
     /// Moves packets from the entry queue to the links while they take any.
     pub fn pump(&mut self, now: Instant, fabric: &mut Fabric) {
         for _ in 0..ROUNDS {
-            while let Some(id) = self.tunnel.poll_written_off() {
+            while let Some(id) = self.tunnel.poll_declared_lost() {
                 if let Some(path) = &self.paths[id.index()] {
-                    fabric.write_off(path.link);
+                    fabric.declare_lost(path.link);
                     // What waited behind the window leaves first and makes room for more.
                     fabric.flush(now, path.link);
                 }
@@ -279,7 +279,7 @@ impl Peer {
             hold_dropped_full: stats.hold.dropped_full,
             hold_dropped_old: stats.hold.dropped_old,
             freeze_stopped: stats.hold.stopped,
-            freeze_bytes: stats.hold.custody_bytes,
+            freeze_bytes: stats.hold.proxy_ack_bytes,
             freeze_resets: stats.hold.resets,
             paths: self.path_statuses(fabric),
         }

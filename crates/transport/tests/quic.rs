@@ -378,7 +378,7 @@ fn what_is_urgent_finds_a_path_again_and_what_is_written_off_takes_no_window() {
         world.run(Duration::from_secs(2));
         let full = world.site.endpoint.snapshot(world.now, id).unwrap();
         assert!(full.in_flight > 0 && full.free < 1_200, "{kind}: {full:?}");
-        world.site.endpoint.write_off(id);
+        world.site.endpoint.declare_lost(id);
         let empty = world.site.endpoint.snapshot(world.now, id).unwrap();
         assert_eq!(empty.in_flight, 0, "{kind}");
         assert_eq!(empty.cwnd, full.cwnd, "{kind}: the window itself stays");

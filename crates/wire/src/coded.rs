@@ -1,4 +1,4 @@
-//! Combinations of what a path carried: who is combined, and which part of the sum this is.
+//! Repair symbols of what a path carried: who is combined, and which part of the sum this is.
 
 use crate::{DATA_HEADER, KIND_CODED, Stamp, WireError, emit_stamp, parse_stamp};
 
@@ -21,7 +21,7 @@ pub enum Part {
     Rest,
 }
 
-/// Header of a combination, [`DATA_HEADER`] bytes.
+/// Header of a repair symbol, [`DATA_HEADER`] bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CodedHeader {
     /// Path sequence and time of this datagram itself.

@@ -1,21 +1,21 @@
 //! The datagram format inside a sub-tunnel: parse and emit, nothing else. See `docs/wire.md`.
 //!
 //! Every datagram opens with a kind; all but control messages then carry the path's own sequence
-//! number and the sender's clock, from which the exit measures loss, burstiness and relative
+//! number and the sender's clock, from which the egress measures loss, burstiness and relative
 //! one-way delay per path. All integers are big-endian. Parsing never panics and never allocates.
 
 #![forbid(unsafe_code)]
 
-mod awaited;
 mod coded;
 mod control;
-mod missing;
+mod deadline_nack;
+mod nack;
 mod report;
 
-pub use awaited::{AWAITED_MAX, Awaited};
 pub use coded::{CODED_SEEDS, CodedHeader, Part};
 pub use control::{Control, Hello, Welcome};
-pub use missing::{MISSING_RUNS_MAX, MissingRun};
+pub use deadline_nack::{DEADLINE_NACKS_MAX, DeadlineNack};
+pub use nack::{NACK_RUNS_MAX, NackRun};
 pub use report::{PathReport, Report};
 
 use ropewalk_types::Instant;
@@ -94,7 +94,7 @@ impl Timestamp {
 pub struct Stamp {
     /// Sequence number of the path in this direction.
     pub path_seq: u16,
-    /// When the entry bound it to the path.
+    /// When the ingress bound it to the path.
     pub sent_at: Timestamp,
 }
 
@@ -103,13 +103,13 @@ pub struct Stamp {
 pub struct DataHeader {
     /// Path sequence and time.
     pub stamp: Stamp,
-    /// The TCP or UDP checksum field holds only the pseudo-header sum: the exit completes it.
+    /// The TCP or UDP checksum field holds only the pseudo-header sum: the egress completes it.
     pub checksum_partial: bool,
-    /// The exit restores the order within the flow.
+    /// The egress restores the order within the flow.
     pub ordered: bool,
-    /// Copies of this packet travel on other paths: the exit removes all but the first.
+    /// Copies of this packet travel on other paths: the egress removes all but the first.
     pub copy: bool,
-    /// The exit asks for packets of this flow as soon as they are overdue.
+    /// The egress asks for packets of this flow as soon as they are overdue.
     pub prompt: bool,
     /// Flow bucket, `0..4096`.
     pub flow: u16,
@@ -147,7 +147,7 @@ pub enum Datagram {
         /// Payload offset.
         at: usize,
     },
-    /// What the exit saw.
+    /// What the egress saw.
     Report {
         /// Path sequence and time.
         stamp: Stamp,
@@ -163,21 +163,21 @@ pub enum Datagram {
     },
     /// A message between gateways.
     Control(Control),
-    /// Numbers that the exit misses and asks for; see [`missing_runs`].
-    Missing {
+    /// Numbers that the egress misses and asks for; see [`nack_runs`].
+    Nack {
         /// Path sequence and time.
         stamp: Stamp,
         /// Where the runs start.
         at: usize,
     },
-    /// Packets of flows that are overdue; see [`awaited_packets`].
-    Awaited {
+    /// Packets of flows that are overdue; see [`deadline_nacks`].
+    DeadlineNack {
         /// Path sequence and time.
         stamp: Stamp,
         /// Where they start.
         at: usize,
     },
-    /// A combination of packets, or a part of one, follows at `at`.
+    /// A repair symbol of packets, or a part of one, follows at `at`.
     Coded {
         /// Its header.
         header: CodedHeader,
@@ -262,29 +262,29 @@ pub fn emit_report(stamp: Stamp, report: &Report, out: &mut Vec<u8>) {
     report.emit(out);
 }
 
-/// Appends a question for missing numbers, at most [`MISSING_RUNS_MAX`] runs.
-pub fn emit_missing(stamp: Stamp, runs: &[MissingRun], out: &mut Vec<u8>) {
+/// Appends a NACK for missing numbers, at most [`NACK_RUNS_MAX`] runs.
+pub fn emit_nack(stamp: Stamp, runs: &[NackRun], out: &mut Vec<u8>) {
     emit_stamped(KIND_MISSING, stamp, out);
-    missing::emit(runs, out);
+    nack::emit(runs, out);
 }
 
-/// The runs that the payload of a [`Datagram::Missing`] names.
-pub fn missing_runs(payload: &[u8]) -> impl Iterator<Item = MissingRun> {
-    missing::parse(payload)
+/// The runs that the payload of a [`Datagram::Nack`] names.
+pub fn nack_runs(payload: &[u8]) -> impl Iterator<Item = NackRun> {
+    nack::parse(payload)
 }
 
-/// Appends a question for overdue packets of flows, at most [`AWAITED_MAX`].
-pub fn emit_awaited(stamp: Stamp, packets: &[Awaited], out: &mut Vec<u8>) {
+/// Appends a NACK for overdue packets of flows, at most [`DEADLINE_NACKS_MAX`].
+pub fn emit_deadline_nack(stamp: Stamp, packets: &[DeadlineNack], out: &mut Vec<u8>) {
     emit_stamped(KIND_AWAITED, stamp, out);
-    awaited::emit(packets, out);
+    deadline_nack::emit(packets, out);
 }
 
-/// The packets that the payload of a [`Datagram::Awaited`] names.
-pub fn awaited_packets(payload: &[u8]) -> impl Iterator<Item = Awaited> {
-    awaited::parse(payload)
+/// The packets that the payload of a [`Datagram::DeadlineNack`] names.
+pub fn deadline_nacks(payload: &[u8]) -> impl Iterator<Item = DeadlineNack> {
+    deadline_nack::parse(payload)
 }
 
-/// Makes `datagram`, a packet or fragment sent before or a combination of them, ready to be sent: new
+/// Makes `datagram`, a packet or fragment sent before or a repair symbol of them, ready to be sent: new
 /// number and time, and `copy` where the first sending may have arrived.
 ///
 /// # Errors
@@ -321,8 +321,8 @@ impl Datagram {
             Self::Data { header, .. } | Self::Fragment { header, .. } => Some(header.stamp),
             Self::Report { stamp, .. }
             | Self::Probe { stamp, .. }
-            | Self::Missing { stamp, .. }
-            | Self::Awaited { stamp, .. } => Some(*stamp),
+            | Self::Nack { stamp, .. }
+            | Self::DeadlineNack { stamp, .. } => Some(*stamp),
             Self::Coded { header, .. } => Some(header.stamp),
             Self::Control(_) => None,
         }
@@ -354,13 +354,13 @@ impl Datagram {
             KIND_CONTROL => Ok(Self::Control(Control::parse(&bytes[1..])?)),
             KIND_MISSING => {
                 let stamp = parse_stamp(bytes)?;
-                missing::check(&bytes[STAMP..])?;
-                Ok(Self::Missing { stamp, at: STAMP })
+                nack::check(&bytes[STAMP..])?;
+                Ok(Self::Nack { stamp, at: STAMP })
             }
             KIND_AWAITED => {
                 let stamp = parse_stamp(bytes)?;
-                awaited::check(&bytes[STAMP..])?;
-                Ok(Self::Awaited { stamp, at: STAMP })
+                deadline_nack::check(&bytes[STAMP..])?;
+                Ok(Self::DeadlineNack { stamp, at: STAMP })
             }
             KIND_CODED => Ok(Self::Coded {
                 header: CodedHeader::parse(bytes)?,

@@ -1,9 +1,9 @@
-//! What the exit of one direction tells its entry: arrivals per path and what reordering cost.
+//! What the egress of one direction tells its ingress: arrivals per path and what reordering cost.
 
 use crate::{Reader, WireError};
 use ropewalk_types::PATHS_MAX;
 
-/// One path as the exit saw it during the report's period.
+/// One path as the egress saw it during the report's period.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PathReport {
     /// Path identifier, the same at both ends.
@@ -21,7 +21,7 @@ pub struct PathReport {
     pub delay_min_us: i32,
     /// Mean of the same.
     pub delay_mean_us: i32,
-    /// Packets that came after the exit had given them up.
+    /// Packets that came after the egress had given them up.
     pub late: u16,
 }
 

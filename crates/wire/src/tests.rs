@@ -58,18 +58,18 @@ fn fragment_round_trip_and_bounds() {
 
 #[test]
 fn missing_round_trip_and_bounds() {
-    let run = |path, first, count| MissingRun { path, first, count };
+    let run = |path, first, count| NackRun { path, first, count };
     let runs = [run(0, 65_535, 1), run(15, 7, 255)];
     let mut bytes = Vec::new();
-    emit_missing(header().stamp, &runs, &mut bytes);
-    let Ok(Datagram::Missing { stamp, at }) = Datagram::parse(&bytes) else {
-        panic!("not a question");
+    emit_nack(header().stamp, &runs, &mut bytes);
+    let Ok(Datagram::Nack { stamp, at }) = Datagram::parse(&bytes) else {
+        panic!("not a nack");
     };
     assert_eq!(stamp, header().stamp);
-    assert!(missing_runs(&bytes[at..]).eq(runs));
+    assert!(nack_runs(&bytes[at..]).eq(runs));
     for bad in [run(16, 0, 1), run(0, 0, 0)] {
         let mut bytes = Vec::new();
-        emit_missing(Stamp::default(), &[bad], &mut bytes);
+        emit_nack(Stamp::default(), &[bad], &mut bytes);
         assert_eq!(Datagram::parse(&bytes), Err(WireError::Invalid), "{bad:?}");
     }
     bytes.pop();
@@ -79,7 +79,7 @@ fn missing_round_trip_and_bounds() {
         "half a run"
     );
     let mut long = Vec::new();
-    emit_missing(Stamp::default(), &[run(0, 0, 1); 70], &mut long);
+    emit_nack(Stamp::default(), &[run(0, 0, 1); 70], &mut long);
     assert_eq!(long.len(), 6 + 64 * 4);
 }
 

@@ -87,8 +87,8 @@ mod tests {
     fn few_answers_and_equal_times_tell_nothing() {
         let all = over(10.0, 10.0);
         assert_eq!(rate(&all[..2 * REPEATS]), None, "two sizes");
-        let thin: Vec<_> = all.iter().step_by(3).copied().collect();
-        assert_eq!(rate(&thin), None, "seven of each");
+        let sparse: Vec<_> = all.iter().step_by(3).copied().collect();
+        assert_eq!(rate(&sparse), None, "seven of each");
         let flat: Vec<_> = all
             .iter()
             .map(|&(b, _)| (b, Duration::from_millis(9)))

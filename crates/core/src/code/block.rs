@@ -1,4 +1,4 @@
-//! Combinations of disjoint blocks of packets, as tunnels with TCP/NC send them (Ha and Tsuru,
+//! Repair symbols of disjoint blocks of packets, as tunnels with TCP/NC send them (Ha and Tsuru,
 //! "On the characteristics of TCP/NC tunneling in heterogeneous environments", §2.1): for comparison
 //! with the window that slides. The packets themselves are sent as well, so that without loss nothing
 //! waits for the end of a block.
@@ -8,7 +8,7 @@ use bytes::Bytes;
 use ropewalk_types::Instant;
 use ropewalk_wire::{CODED_SEEDS, DATA_HEADER};
 
-/// Packets of a block. With a fifth lost it takes 19 combinations: the factor of 1.5 that the
+/// Packets of a block. With a fifth lost it takes 19 repair symbols: the factor of 1.5 that the
 /// paper's buffers are laid out for.
 pub const BLOCK_PACKETS: usize = 40;
 
@@ -16,17 +16,17 @@ pub const BLOCK_PACKETS: usize = 40;
 #[derive(Debug, Default)]
 pub struct BlockEncoder {
     block: Vec<Covered>,
-    combinations: usize,
-    /// Combinations of blocks that are complete, last first.
+    repair_symbols: usize,
+    /// Repair symbols of blocks that are complete, last first.
     ready: Vec<Coded>,
     seed: u8,
     used: bool,
 }
 
 impl BlockEncoder {
-    /// Sets how many combinations follow a whole block.
-    pub const fn set_combinations(&mut self, combinations: usize) {
-        self.combinations = combinations;
+    /// Sets how many repair symbols follow a whole block.
+    pub const fn set_repair_symbols(&mut self, repair_symbols: usize) {
+        self.repair_symbols = repair_symbols;
     }
 
     /// Whether any packets were to be combined in blocks.
@@ -39,7 +39,7 @@ impl BlockEncoder {
     /// back.
     pub fn on_sent(&mut self, now: Instant, number: u16, datagram: &Bytes) {
         self.used = true;
-        if self.combinations == 0 || datagram.len() < DATA_HEADER {
+        if self.repair_symbols == 0 || datagram.len() < DATA_HEADER {
             self.block.clear();
             return;
         }
@@ -49,7 +49,7 @@ impl BlockEncoder {
         }
         self.block.push(Covered::new(now, number, datagram));
         if self.block.len() == BLOCK_PACKETS {
-            self.complete(self.combinations);
+            self.complete(self.repair_symbols);
         }
     }
 
@@ -60,36 +60,36 @@ impl BlockEncoder {
 
     /// Nothing followed the last packets: the block ends here.
     pub fn on_pause(&mut self) {
-        let share = self.combinations * self.block.len();
+        let share = self.repair_symbols * self.block.len();
         self.complete(share.div_ceil(BLOCK_PACKETS));
     }
 
     /// Combines the block and begins the next one. What has not been sent of the one before is worth
     /// less.
-    fn complete(&mut self, combinations: usize) {
+    fn complete(&mut self, repair_symbols: usize) {
         if self.block.is_empty() {
             return;
         }
         self.ready.clear();
-        for _ in 0..combinations {
+        for _ in 0..repair_symbols {
             self.seed = (self.seed + 1) % CODED_SEEDS;
             self.ready.push(combine(&mut self.block, self.seed));
         }
         self.block.clear();
     }
 
-    /// Whether a combination is due.
+    /// Whether a repair symbol is due.
     #[must_use]
     pub const fn is_due(&self) -> bool {
         !self.ready.is_empty()
     }
 
-    /// How many packets the next combination would cover.
+    /// How many packets the next repair symbol would cover.
     pub(crate) fn len(&self) -> usize {
         self.block.len()
     }
 
-    /// The next combination that is due, if one is.
+    /// The next repair symbol that is due, if one is.
     pub fn poll(&mut self) -> Option<Coded> {
         self.ready.pop()
     }
@@ -108,9 +108,9 @@ mod tests {
     }
 
     /// Sends whole blocks, loses the numbers that `lost` says, and returns the recovered ones.
-    fn recovered(blocks: u16, combinations: usize, lost: impl Fn(u16) -> bool) -> Vec<u16> {
+    fn recovered(blocks: u16, repair_symbols: usize, lost: impl Fn(u16) -> bool) -> Vec<u16> {
         let mut encoder = BlockEncoder::default();
-        encoder.set_combinations(combinations);
+        encoder.set_repair_symbols(repair_symbols);
         let mut decoder = Decoder::new(Instant::ZERO);
         let mut found = Vec::new();
         for number in 0..blocks * BLOCK_PACKETS as u16 {
@@ -142,7 +142,7 @@ mod tests {
     #[test]
     fn the_end_of_what_is_sent_ends_the_block() {
         let mut encoder = BlockEncoder::default();
-        encoder.set_combinations(8);
+        encoder.set_repair_symbols(8);
         for number in 0..10 {
             encoder.on_sent(Instant::ZERO, number, &packet(number));
         }

@@ -1,6 +1,6 @@
 //! Coefficients: a hash, so that a header of ten bytes says which.
 
-/// The coefficient of packet `number` in the combination with `seed`: never zero.
+/// The coefficient of packet `number` in the repair symbol with `seed`: never zero.
 pub fn coefficient(seed: u8, number: u16) -> u8 {
     let mixed = (u32::from(number) + 1)
         .wrapping_mul(0x9e37_79b1)

@@ -1,4 +1,4 @@
-//! The exit's side: what one path delivered lately, and the equations that combinations of it make.
+//! The egress's side: what one path delivered lately, and the equations that repair symbols of it make.
 
 use super::Coded;
 use super::coefficient::coefficient;
@@ -8,20 +8,20 @@ use ropewalk_gf256::{add_multiple, inverse, multiply, scale};
 use ropewalk_types::{Duration, Instant};
 use ropewalk_wire::DATA_HEADER;
 
-/// Packets remembered: longer than any combination, and than the paths' delays differ.
+/// Packets remembered: longer than any repair symbol, and than the paths' delays differ.
 const REMEMBERED: usize = 1_024;
 /// Most equations under way, and most unknowns in one.
 pub const EQUATIONS_MAX: usize = 32;
 const UNKNOWNS_MAX: usize = 24;
 /// Most unknowns of an equation that elimination has made longer.
 pub const ROW_MAX: usize = 128;
-/// Time without combinations after which nothing is remembered.
+/// Time without repair symbols after which nothing is remembered.
 const IDLE: Duration = Duration::from_secs(10);
-/// Intervals between combinations that a gap waits before it is asked for, and the bounds of that.
+/// Intervals between repair symbols that a gap waits before it is asked for, and the bounds of that.
 const PATIENCE_INTERVALS: f64 = 2.0;
 const PATIENCE_MIN: Duration = Duration::from_millis(2);
 const PATIENCE_MAX: Duration = Duration::from_millis(25);
-/// Intervals after a combination until which another one is expected.
+/// Intervals after a repair symbol until which another one is expected.
 const EXPECTED_INTERVALS: u32 = 4;
 
 /// What is known of one number.
@@ -63,7 +63,7 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// A path whose first combination has just come.
+    /// A path whose first repair symbol has just come.
     #[must_use]
     pub fn new(now: Instant) -> Self {
         Self {
@@ -75,7 +75,7 @@ impl Decoder {
         }
     }
 
-    /// Whether combinations have not come for long.
+    /// Whether repair symbols have not come for long.
     #[must_use]
     pub fn is_idle(&self, now: Instant) -> bool {
         now.since(self.last_coded) > IDLE
@@ -88,7 +88,7 @@ impl Decoder {
         (self.equations.len(), unknowns.sum())
     }
 
-    /// How long a gap is worth waiting for a combination.
+    /// How long a gap is worth waiting for a repair symbol.
     #[must_use]
     pub fn patience(&self) -> Duration {
         self.interval
@@ -96,7 +96,7 @@ impl Decoder {
             .clamp(PATIENCE_MIN, PATIENCE_MAX)
     }
 
-    /// Until when a gap is worth that: the peer may have stopped sending combinations.
+    /// Until when a gap is worth that: the peer may have stopped sending repair symbols.
     #[must_use]
     pub fn expected_until(&self) -> Instant {
         self.last_coded + self.interval * EXPECTED_INTERVALS
@@ -109,7 +109,7 @@ impl Decoder {
         self.learn(number, packet.map_or(&[], |packet| packet));
     }
 
-    /// A combination came. Afterwards [`Decoder::poll`].
+    /// A repair symbol came. Afterwards [`Decoder::poll`].
     pub fn on_coded(&mut self, now: Instant, mut coded: Coded) {
         let interval = now.since(self.last_coded).min(PATIENCE_MAX * 4);
         self.interval = (self.interval * 7 + interval) / 8;

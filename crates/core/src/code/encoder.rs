@@ -1,4 +1,4 @@
-//! The entry's side: what a path carried last, and when a combination of it is due.
+//! The ingress's side: what a path carried last, and when a repair symbol of it is due.
 
 use super::WINDOW_PACKETS;
 use super::coefficient::coefficient;
@@ -10,23 +10,23 @@ use std::collections::VecDeque;
 
 /// How long a packet stays in the window: by then it has been repaired on request.
 const WINDOW_TIME: Duration = Duration::from_millis(250);
-/// Combinations that cover each packet: what is still missing then has been asked for. More would cost
+/// Repair symbols that cover each packet: what is still missing then has been asked for. More would cost
 /// time for every packet of a fast path.
 const COVERINGS: f64 = 8.0;
 /// Fewest packets in the window: a burst of losses and those around it.
 const WINDOW_MIN: f64 = 32.0;
-/// Combinations are clearly sooner than repairs when so many come in a round trip.
+/// Repair symbols are clearly sooner than repairs when so many come in a round trip.
 const SOONER: f64 = 2.5;
 /// Numbers from the first to the last packet covered are fewer than this.
 pub(super) const SPAN_MAX: u16 = u8::MAX as u16;
 /// Longest time between two packets that says anything of the next ones.
 const INTERVAL_MAX: Duration = Duration::from_millis(100);
-/// Combinations that may be due at once: many packets are bound to a path in one go.
+/// Repair symbols that may be due at once: many packets are bound to a path in one go.
 const DUE_MAX: usize = 64;
-/// Combinations that a flow of single packets may have in advance of its share.
+/// Repair symbols that a flow of single packets may have in advance of its share.
 const DEBT_MAX: f64 = 2.0;
 
-/// One combination.
+/// One repair symbol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Coded {
     /// Number of the first packet covered.
@@ -37,7 +37,7 @@ pub struct Coded {
     pub seed: u8,
     /// A bit for each number, the lowest bit of the first byte for the first: those set are combined.
     pub combined: Vec<u8>,
-    /// The combination, as long as the longest packet and its check.
+    /// The repair symbol, as long as the longest packet and its check.
     pub symbol: Vec<u8>,
 }
 
@@ -60,7 +60,7 @@ impl Coded {
     }
 }
 
-/// A packet that combinations cover.
+/// A packet that repair symbols cover.
 #[derive(Debug)]
 pub(super) struct Covered {
     pub number: u16,
@@ -80,7 +80,7 @@ impl Covered {
     }
 }
 
-/// The combination of packets, at least one, in the order of their numbers, which span less than
+/// The repair symbol of packets, at least one, in the order of their numbers, which span less than
 /// [`SPAN_MAX`].
 pub(super) fn combine(packets: &mut [Covered], seed: u8) -> Coded {
     let first = packets.first().map_or(0, |packet| packet.number);
@@ -119,18 +119,18 @@ pub struct Encoder {
     /// Mean time between two packets, and when the last one was sent.
     interval: Duration,
     sent_at: Option<Instant>,
-    /// Until when combinations are wanted whatever they cost.
+    /// Until when repair symbols are wanted whatever they cost.
     wanted_until: Option<Instant>,
-    /// Packets since the last combination.
+    /// Packets since the last repair symbol.
     uncovered: usize,
     seed: u8,
-    /// Combinations would cost more than they save.
+    /// Repair symbols would cost more than they save.
     closed: bool,
     due: VecDeque<Coded>,
 }
 
 impl Encoder {
-    /// Sets how many combinations follow each packet, on average.
+    /// Sets how many repair symbols follow each packet, on average.
     pub fn set_redundancy(&mut self, redundancy: f64) {
         self.redundancy = redundancy;
         #[expect(
@@ -149,7 +149,7 @@ impl Encoder {
         }
     }
 
-    /// Combinations per packet.
+    /// Repair symbols per packet.
     #[must_use]
     pub const fn redundancy(&self) -> f64 {
         self.redundancy
@@ -161,31 +161,31 @@ impl Encoder {
         self.interval
     }
 
-    /// Whether a combination is due.
+    /// Whether a repair symbol is due.
     #[must_use]
     pub fn is_due(&self) -> bool {
         !self.due.is_empty()
     }
 
-    /// Makes no combinations while `closed`, except of packets that are wanted to have some.
+    /// Makes no repair symbols while `closed`, except of packets that are wanted to have some.
     pub const fn set_closed(&mut self, closed: bool) {
         self.closed = closed;
     }
 
-    /// Whether the packets sent last want combinations whatever these cost.
+    /// Whether the packets sent last want repair symbols whatever these cost.
     #[must_use]
     pub fn is_wanted(&self, now: Instant) -> bool {
         self.wanted_until.is_some_and(|until| now < until)
     }
 
-    /// Whether combinations come clearly sooner than what is sent again after a round trip of `rtt`.
+    /// Whether repair symbols come clearly sooner than what is sent again after a round trip of `rtt`.
     #[must_use]
     pub fn is_sooner_than(&self, rtt: Duration) -> bool {
         let between = self.interval.as_secs_f64() / self.redundancy.max(f64::MIN_POSITIVE);
         between * SOONER < rtt.as_secs_f64()
     }
 
-    /// How many packets the next combination would cover.
+    /// How many packets the next repair symbol would cover.
     pub(crate) fn len(&self) -> usize {
         self.window.len()
     }
@@ -193,7 +193,7 @@ impl Encoder {
     /// The path carries `datagram`, a packet or fragment with its whole header, under this number;
     /// numbers must not go back.
     ///
-    /// Packets that are `wanted` get combinations whether these pay or not.
+    /// Packets that are `wanted` get repair symbols whether these pay or not.
     pub fn on_sent(&mut self, now: Instant, number: u16, datagram: &Bytes, wanted: bool) {
         if self.redundancy == 0.0 || datagram.len() < DATA_HEADER {
             return;
@@ -221,7 +221,7 @@ impl Encoder {
         }
     }
 
-    /// The peer asked for this number: it gets the packet by itself, and combinations that still
+    /// The peer asked for this number: it gets the packet by itself, and repair symbols that still
     /// covered it would be solved no sooner for that.
     pub fn on_repair(&mut self, number: u16) {
         let within = |first: &Covered, last: &Covered| {
@@ -241,7 +241,7 @@ impl Encoder {
         }
     }
 
-    /// The next combination that is due, if one is.
+    /// The next repair symbol that is due, if one is.
     pub fn poll(&mut self) -> Option<Coded> {
         self.due.pop_front()
     }

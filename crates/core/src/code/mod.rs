@@ -1,8 +1,8 @@
 //! Redundancy ahead of loss: a path that loses packets by itself gets coded datagrams, from which
-//! the exit recovers what was lost without asking, in a few milliseconds instead of a round trip.
+//! the egress recovers what was lost without asking, in a few milliseconds instead of a round trip.
 //!
 //! The code is systematic and slides: packets travel as they are, and every now and then a linear
-//! combination over GF(256) of the last packets of the path follows, by preference on another
+//! repair symbol over GF(256) of the last packets of the path follows, by preference on another
 //! path (random linear codes with a sliding window as in RFC 8681, without its fixed sizes). What
 //! it cannot recover is repaired on request as before ([`crate::repair`]).
 //!
@@ -23,5 +23,5 @@ pub use block::BlockEncoder;
 pub use encoder::{Coded, Encoder};
 pub use sizing::{REDUNDANCY_MAX, block_combinations, redundancy};
 
-/// Most packets one combination covers.
+/// Most packets one repair symbol covers.
 pub(crate) const WINDOW_PACKETS: usize = 128;

@@ -1,21 +1,21 @@
-//! How many combinations packets need.
+//! How many repair symbols packets need.
 
 use super::block::BLOCK_PACKETS;
 use crate::estimate::Gilbert;
 
-/// Loss from which packets get combinations.
+/// Loss from which packets get repair symbols.
 const LOSS_MIN: f64 = 0.001;
 /// Share of blocks that may stay incomplete until they are repaired.
 const RESIDUAL: f64 = 0.001;
 const RESIDUAL_BLOCK: f64 = 0.01;
-/// Most combinations per packet.
+/// Most repair symbols per packet.
 pub const REDUNDANCY_MAX: f64 = 0.5;
 /// Most packets looked at together.
 const PACKETS_MAX: f64 = 96.0;
-/// Most combinations considered.
-const COMBINATIONS_MAX: usize = 96;
+/// Most repair symbols considered.
+const REPAIR_SYMBOLS_MAX: usize = 96;
 
-/// Combinations per packet, `0.0..=0.5`, for a path that loses as `gilbert` says: as many as make up
+/// Repair symbols per packet, `0.0..=0.5`, for a path that loses as `gilbert` says: as many as make up
 /// for the losses in all blocks of `packets` but one of a thousand, if that many are allowed.
 #[must_use]
 pub fn redundancy(gilbert: Gilbert, packets: f64) -> f64 {
@@ -28,41 +28,41 @@ pub fn redundancy(gilbert: Gilbert, packets: f64) -> f64 {
         reason = "clamped"
     )]
     let packets = packets.clamp(1.0, PACKETS_MAX) as usize;
-    let count = combinations(gilbert, packets, RESIDUAL).unwrap_or(COMBINATIONS_MAX);
+    let count = repair_symbols(gilbert, packets, RESIDUAL).unwrap_or(REPAIR_SYMBOLS_MAX);
     #[expect(clippy::cast_precision_loss, reason = "small")]
     let wanted = count as f64 / packets as f64;
     wanted.min(REDUNDANCY_MAX)
 }
 
-/// Combinations of a block that is incomplete in one of a hundred cases without repairs.
+/// Repair symbols of a block that is incomplete in one of a hundred cases without repairs.
 #[must_use]
 pub fn block_combinations(gilbert: Gilbert) -> usize {
     if gilbert.p / (gilbert.p + gilbert.r) < LOSS_MIN {
         return 0;
     }
-    let count = combinations(gilbert, BLOCK_PACKETS, RESIDUAL_BLOCK);
+    let count = repair_symbols(gilbert, BLOCK_PACKETS, RESIDUAL_BLOCK);
     count.unwrap_or(BLOCK_PACKETS).min(BLOCK_PACKETS)
 }
 
-/// Fewest combinations that make up for the losses among `packets` packets and themselves with a
+/// Fewest repair symbols that make up for the losses among `packets` packets and themselves with a
 /// chance of at most `residual` to fail, on a path that loses as `gilbert` says; `None` when there
 /// are not enough that do.
 ///
-/// The chance is that of more losses among all than there are combinations: exact for a block, and
+/// The chance is that of more losses among all than there are repair symbols: exact for a block, and
 /// about right for a window that slides as far. Counted loss by loss along the two states of the
 /// model, as for any such chain.
-fn combinations(gilbert: Gilbert, packets: usize, residual: f64) -> Option<usize> {
+fn repair_symbols(gilbert: Gilbert, packets: usize, residual: f64) -> Option<usize> {
     let Gilbert { p, r } = gilbert;
     if p <= 0.0 || packets == 0 {
         return Some(0);
     }
     let bad = p / (p + r);
     // Chance of `j` losses so far with the last packet received, and lost.
-    let mut good = [0.0; COMBINATIONS_MAX + 2];
-    let mut lost = [0.0; COMBINATIONS_MAX + 2];
+    let mut good = [0.0; REPAIR_SYMBOLS_MAX + 2];
+    let mut lost = [0.0; REPAIR_SYMBOLS_MAX + 2];
     (good[0], lost[1]) = (1.0 - bad, bad);
     let mut sent = 1;
-    for count in 0..=COMBINATIONS_MAX {
+    for count in 0..=REPAIR_SYMBOLS_MAX {
         while sent < packets + count {
             step(gilbert, &mut good, &mut lost);
             sent += 1;
@@ -123,7 +123,7 @@ mod tests {
             (bursts(0.2, 4.0), 40, 37),
         ] {
             assert_eq!(
-                combinations(gilbert, packets, 0.01),
+                repair_symbols(gilbert, packets, 0.01),
                 Some(expected),
                 "{gilbert:?}, {packets}"
             );
@@ -132,8 +132,8 @@ mod tests {
 
     #[test]
     fn nothing_for_nothing_and_no_end_is_known() {
-        assert_eq!(combinations(independent(0.0), 40, 0.001), Some(0));
-        assert_eq!(combinations(independent(0.3), 0, 0.001), Some(0));
-        assert_eq!(combinations(bursts(0.6, 900.0), 100, 0.001), None);
+        assert_eq!(repair_symbols(independent(0.0), 40, 0.001), Some(0));
+        assert_eq!(repair_symbols(independent(0.3), 0, 0.001), Some(0));
+        assert_eq!(repair_symbols(bursts(0.6, 900.0), 100, 0.001), None);
     }
 }

@@ -2,7 +2,7 @@
 //! the place of its number, which whoever decodes it knows.
 //!
 //! The check tells whether an answer is what was sent. Numbers of a path start anew with each
-//! connection, and no combination says of which it is: one of the connection before, that comes
+//! connection, and no repair symbol says of which it is: one of the connection before, that comes
 //! late or over another path, and packets of the next would give an answer that looks right
 //! wherever all these packets agree, in their length for one.
 

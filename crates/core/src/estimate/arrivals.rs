@@ -1,4 +1,4 @@
-//! The exit's counter of one path: what arrived, what is missing, how long it was under way.
+//! The egress's counter of one path: what arrived, what is missing, how long it was under way.
 //!
 //! Every datagram of a path carries the path's own 16-bit sequence number. A number is called
 //! lost once it is [`REORDER_WINDOW`] numbers behind the highest, or at a report when it was
@@ -31,7 +31,7 @@ const UNIT_NANOS: u64 = 16_000;
 const UNIT_US: i64 = 16;
 const TIMESTAMP_MASK: u64 = (1 << 24) - 1;
 
-/// Counter of one path at its exit.
+/// Counter of one path at its egress.
 #[derive(Clone, Debug, Default)]
 pub struct PathArrivals {
     highest: Option<u16>,
@@ -236,87 +236,87 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn feed(exit: &mut PathArrivals, numbers: impl IntoIterator<Item = u16>) {
+    fn feed(egress: &mut PathArrivals, numbers: impl IntoIterator<Item = u16>) {
         for number in numbers {
-            exit.on_packet(Instant::ZERO, number, 0, 100);
+            egress.on_packet(Instant::ZERO, number, 0, 100);
         }
     }
 
-    fn counts(exit: &mut PathArrivals) -> (u32, u32, u32) {
-        let seen = exit.take(PathId(3));
+    fn counts(egress: &mut PathArrivals) -> (u32, u32, u32) {
+        let seen = egress.take(PathId(3));
         (seen.received_packets, seen.lost_packets, seen.loss_runs)
     }
 
     #[test]
     fn losses_and_their_runs_are_counted_across_the_wrap() {
-        let mut exit = PathArrivals::new();
+        let mut egress = PathArrivals::new();
         let sent = (0..1_000u32).map(|n| u16::try_from((n + 65_000) & 0xffff).unwrap());
         // Lost: 10..13, 500, 536..540 (the wrap of the numbers is at 536).
         let gone = |n: usize| (10..13).contains(&n) || n == 500 || (536..540).contains(&n);
         feed(
-            &mut exit,
+            &mut egress,
             sent.enumerate()
                 .filter(|(n, _)| !gone(*n))
                 .map(|(_, seq)| seq),
         );
-        assert_eq!(counts(&mut exit), (992, 8, 3));
-        assert_eq!(counts(&mut exit), (0, 0, 0), "a period counts once");
+        assert_eq!(counts(&mut egress), (992, 8, 3));
+        assert_eq!(counts(&mut egress), (0, 0, 0), "a period counts once");
     }
 
     #[test]
     fn reordering_within_the_window_is_no_loss_and_duplicates_count_once() {
-        let mut exit = PathArrivals::new();
-        feed(&mut exit, [0, 5, 4, 3, 2, 1, 3, 5]);
-        feed(&mut exit, 7..70);
-        feed(&mut exit, [6]);
-        feed(&mut exit, 70..300);
-        assert_eq!(counts(&mut exit), (300, 0, 0));
+        let mut egress = PathArrivals::new();
+        feed(&mut egress, [0, 5, 4, 3, 2, 1, 3, 5]);
+        feed(&mut egress, 7..70);
+        feed(&mut egress, [6]);
+        feed(&mut egress, 70..300);
+        assert_eq!(counts(&mut egress), (300, 0, 0));
     }
 
     #[test]
     fn a_packet_behind_the_window_stays_lost() {
-        let mut exit = PathArrivals::new();
-        feed(&mut exit, (0..10).chain(11..75));
-        feed(&mut exit, [10]);
-        assert_eq!(counts(&mut exit), (74, 1, 1));
+        let mut egress = PathArrivals::new();
+        feed(&mut egress, (0..10).chain(11..75));
+        feed(&mut egress, [10]);
+        assert_eq!(counts(&mut egress), (74, 1, 1));
     }
 
     #[test]
     fn a_long_outage_is_one_run() {
-        let mut exit = PathArrivals::new();
-        feed(&mut exit, (0..100).chain(2_100..2_300));
-        assert_eq!(counts(&mut exit), (300, 2_000, 1));
+        let mut egress = PathArrivals::new();
+        feed(&mut egress, (0..100).chain(2_100..2_300));
+        assert_eq!(counts(&mut egress), (300, 2_000, 1));
     }
 
     #[test]
     fn a_wild_jump_is_a_new_start_in_both_directions() {
-        let mut exit = PathArrivals::new();
-        feed(&mut exit, (0..100).chain(20_000..20_200).chain(0..200));
-        assert_eq!(counts(&mut exit), (500, 0, 0));
+        let mut egress = PathArrivals::new();
+        feed(&mut egress, (0..100).chain(20_000..20_200).chain(0..200));
+        assert_eq!(counts(&mut egress), (500, 0, 0));
     }
 
     #[test]
     fn a_sender_that_counts_from_the_beginning_is_heard_soon() {
-        let mut exit = PathArrivals::new();
-        feed(&mut exit, 0..3_000);
-        counts(&mut exit);
-        feed(&mut exit, 0..100);
+        let mut egress = PathArrivals::new();
+        feed(&mut egress, 0..3_000);
+        counts(&mut egress);
+        feed(&mut egress, 0..100);
         let restart = u32::from(RESTART_AFTER);
-        assert_eq!(counts(&mut exit), (100 - (restart - 1), 0, 0));
+        assert_eq!(counts(&mut egress), (100 - (restart - 1), 0, 0));
     }
 
     #[test]
     fn an_outage_is_no_loss_but_loss_at_the_same_rate_is() {
-        let mut exit = PathArrivals::new();
+        let mut egress = PathArrivals::new();
         let mut total = 0;
         for number in 0..400u16 {
             let now = Instant::from_millis(u64::from(number) * 10);
             let outage = (100..150).contains(&number);
             if !outage && number % 10 != 0 {
-                exit.on_packet(now, number, 0, 9);
+                egress.on_packet(now, number, 0, 9);
             }
             if number % 10 == 9 {
-                total += exit.take(PathId(0)).lost_packets;
+                total += egress.take(PathId(0)).lost_packets;
             }
         }
         // One in ten of the other 350, less the first, the last, and those next to the outage.
@@ -325,18 +325,18 @@ mod tests {
 
     #[test]
     fn a_slow_path_reports_its_losses_before_64_more_packets() {
-        let mut exit = PathArrivals::new();
+        let mut egress = PathArrivals::new();
         let mut total = (0, 0, 0);
         for second in 0..20u16 {
             if !(5..8).contains(&second) && second != 12 {
-                exit.on_packet(
+                egress.on_packet(
                     Instant::from_millis(u64::from(second) * 1_000),
                     second,
                     0,
                     9,
                 );
             }
-            let (received, lost, runs) = counts(&mut exit);
+            let (received, lost, runs) = counts(&mut egress);
             total = (total.0 + received, total.1 + lost, total.2 + runs);
         }
         assert_eq!(total, (16, 4, 2));
@@ -344,27 +344,27 @@ mod tests {
 
     #[test]
     fn a_run_reported_in_parts_is_one_run() {
-        let mut exit = PathArrivals::new();
-        feed(&mut exit, 0..10);
-        exit.take(PathId(0));
-        exit.on_packet(Instant::from_millis(100), 12, 0, 9); // 10 and 11 are missing
-        assert_eq!(counts(&mut exit), (1, 0, 0));
-        exit.on_packet(Instant::from_millis(200), 13, 0, 9);
-        assert_eq!(counts(&mut exit), (1, 2, 1));
+        let mut egress = PathArrivals::new();
+        feed(&mut egress, 0..10);
+        egress.take(PathId(0));
+        egress.on_packet(Instant::from_millis(100), 12, 0, 9); // 10 and 11 are missing
+        assert_eq!(counts(&mut egress), (1, 0, 0));
+        egress.on_packet(Instant::from_millis(200), 13, 0, 9);
+        assert_eq!(counts(&mut egress), (1, 2, 1));
         for number in 14..200 {
-            exit.on_packet(Instant::from_millis(300), number, 0, 9);
+            egress.on_packet(Instant::from_millis(300), number, 0, 9);
         }
-        assert_eq!(counts(&mut exit), (186, 0, 0));
+        assert_eq!(counts(&mut egress), (186, 0, 0));
     }
 
     #[test]
     fn delays_are_receive_minus_send_time() {
-        let mut exit = PathArrivals::new();
+        let mut egress = PathArrivals::new();
         let unit = |units: u64| Instant::from_nanos(units * UNIT_NANOS);
-        exit.on_packet(unit(1_000), 0, 0x00ff_ffff, 100); // sent one unit before the wrap
-        exit.on_packet(unit(1_003), 1, 0, 100);
-        exit.on_packet(unit(1_002), 2, 1, 100);
-        let seen = exit.take(PathId(0));
+        egress.on_packet(unit(1_000), 0, 0x00ff_ffff, 100); // sent one unit before the wrap
+        egress.on_packet(unit(1_003), 1, 0, 100);
+        egress.on_packet(unit(1_002), 2, 1, 100);
+        let seen = egress.take(PathId(0));
         assert_eq!(seen.received_bytes, 300);
         // 1001, 1003 and 1001 units.
         let expected = DelaySample {
@@ -372,7 +372,7 @@ mod tests {
             mean_us: 1_001 * 16,
         };
         assert_eq!(seen.delay, Some(expected));
-        assert_eq!(exit.take(PathId(0)).delay, None);
+        assert_eq!(egress.take(PathId(0)).delay, None);
     }
 
     proptest! {
@@ -381,16 +381,16 @@ mod tests {
             steps in prop::collection::vec(
                 (any::<u16>(), any::<bool>(), any::<u32>(), 0u64..200), 0..500),
         ) {
-            let mut exit = PathArrivals::new();
+            let mut egress = PathArrivals::new();
             let mut now = Instant::ZERO;
             let (mut seq, mut given, mut received) = (0u16, 0, 0);
             for (number, wild, sent, wait_ms) in steps {
                 now += Duration::from_millis(wait_ms);
                 seq = if wild { number } else { seq.wrapping_add(number % 100) };
-                exit.on_packet(now, seq, sent, 100);
+                egress.on_packet(now, seq, sent, 100);
                 given += 1;
                 if wait_ms < 40 {
-                    let seen = exit.take(PathId(0));
+                    let seen = egress.take(PathId(0));
                     prop_assert!(seen.loss_runs <= seen.lost_packets);
                     received += seen.received_packets;
                     if let Some(delay) = seen.delay {
@@ -399,7 +399,7 @@ mod tests {
                     }
                 }
             }
-            received += exit.take(PathId(0)).received_packets;
+            received += egress.take(PathId(0)).received_packets;
             prop_assert!(received <= given);
         }
 
@@ -419,17 +419,17 @@ mod tests {
             }
             // Ends of the sequence that certainly arrive, so that every loss is between packets.
             let numbers = order.iter().map(|n| n + 1).chain(count + 1..count + 200);
-            let mut exit = PathArrivals::new();
+            let mut egress = PathArrivals::new();
             let mut total = (0, 0);
             for (at, number) in std::iter::once(0).chain(numbers).enumerate() {
                 let seq = first.wrapping_add(u16::try_from(number).unwrap());
-                exit.on_packet(Instant::from_nanos(at as u64), seq, 0, 1);
+                egress.on_packet(Instant::from_nanos(at as u64), seq, 0, 1);
                 if at % report_every == 0 {
-                    let seen = exit.take(PathId(0));
+                    let seen = egress.take(PathId(0));
                     total = (total.0 + seen.received_packets, total.1 + seen.lost_packets);
                 }
             }
-            let seen = exit.take(PathId(0));
+            let seen = egress.take(PathId(0));
             let total = (total.0 + seen.received_packets, total.1 + seen.lost_packets);
             let gone = u32::try_from(lost.iter().filter(|lost| **lost).count()).unwrap();
             prop_assert_eq!(total.1, gone);

@@ -1,4 +1,4 @@
-//! What the exit of a tunnel saw in one report period, as the entry's estimators and scheduler
+//! What the egress of a tunnel saw in one report period, as the ingress's estimators and scheduler
 //! use it. The tunnel fills these types from a report on the wire.
 //!
 //! Invariant: counts cover one period and never the same packet twice; delays are modulo
@@ -10,27 +10,27 @@ use ropewalk_types::{Duration, PathId};
 /// timestamps have 24 bits in units of 16 µs, about 268 s.
 pub const DELAY_MODULUS_US: i64 = (1 << 24) * 16;
 
-/// What the exit saw on all paths in one report period.
+/// What the egress saw on all paths in one report period.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ExitFeedback {
+pub struct EgressFeedback {
     /// Length of the period.
     pub period: Duration,
-    /// One entry per path on which anything is known.
+    /// One ingress per path on which anything is known.
     pub paths: Vec<PathFeedback>,
-    /// Packets the exit held until their predecessors came.
+    /// Packets the egress held until their predecessors came.
     pub held: u32,
     /// Holds that ended by time, their predecessors still missing.
     pub hold_timeouts: u32,
 }
 
-/// What the exit saw on one path in one report period.
+/// What the egress saw on one path in one report period.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PathFeedback {
     /// The path.
     pub path: PathId,
     /// Packets received.
     pub received_packets: u32,
-    /// Bytes received, as handed to the exit.
+    /// Bytes received, as handed to the egress.
     pub received_bytes: u64,
     /// Packets called lost: missing in the path's own sequence numbers.
     pub lost_packets: u32,
@@ -38,7 +38,7 @@ pub struct PathFeedback {
     pub loss_runs: u32,
     /// Smallest and mean delay, if any packet came.
     pub delay: Option<DelaySample>,
-    /// Packets that came over this path after the exit had stopped waiting for them.
+    /// Packets that came over this path after the egress had stopped waiting for them.
     pub late_packets: u32,
 }
 

@@ -1,4 +1,4 @@
-//! Loss ratio and burstiness of one path, from what the exit counted.
+//! Loss ratio and burstiness of one path, from what the egress counted.
 //!
 //! The loss ratio covers the last [`WINDOW_SECS`] seconds, or further back until it rests on
 //! [`PACKETS_MIN`] packets. Burstiness follows the Gilbert model: `p` is the chance that a loss
@@ -112,7 +112,7 @@ impl LossEstimator {
         }
     }
 
-    /// Takes the exit's counts of one period in.
+    /// Takes the egress's counts of one period in.
     pub fn on_feedback(&mut self, now: Instant, feedback: &PathFeedback) {
         let second = now.as_nanos() / 1_000_000_000;
         let slot = &mut self.seconds[slot_of(second)];
@@ -291,7 +291,7 @@ mod tests {
     /// state only, reports every 100 ms.
     fn channel(p: f64, r: f64, packets: u32, seed: u64) -> LossEstimator {
         let mut random = Random::new(seed);
-        let mut exit = PathArrivals::new();
+        let mut egress = PathArrivals::new();
         let mut estimator = LossEstimator::new();
         let mut bad = false;
         for number in 0..packets {
@@ -303,10 +303,10 @@ mod tests {
             };
             if !bad {
                 let seq = u16::try_from(number & 0xffff).unwrap();
-                exit.on_packet(now, seq, number * 62, 1_000);
+                egress.on_packet(now, seq, number * 62, 1_000);
             }
             if number % 100 == 99 {
-                estimator.on_feedback(now, &exit.take(PathId(0)));
+                estimator.on_feedback(now, &egress.take(PathId(0)));
             }
         }
         estimator

@@ -1,8 +1,8 @@
-//! Estimators fed by the exit's reports: one-way delay, loss and burstiness; and the counter
-//! with which the exit makes those reports.
+//! Estimators fed by the egress's reports: one-way delay, loss and burstiness; and the counter
+//! with which the egress makes those reports.
 //!
-//! The exit counts per path ([`PathArrivals`]), its tunnel carries the counts back, and the
-//! entry turns them into what schedulers read: [`OneWayDelay`] and [`LossEstimator`].
+//! The egress counts per path ([`PathArrivals`]), its tunnel carries the counts back, and the
+//! ingress turns them into what schedulers read: [`OneWayDelay`] and [`LossEstimator`].
 
 mod arrivals;
 mod feedback;
@@ -11,7 +11,7 @@ mod one_way_delay;
 
 pub use arrivals::{PathArrivals, RESTART_AFTER};
 pub use feedback::{
-    DELAY_MODULUS_US, DelaySample, ExitFeedback, PathFeedback, delay_difference_us,
+    DELAY_MODULUS_US, DelaySample, EgressFeedback, PathFeedback, delay_difference_us,
 };
 pub use loss::{Gilbert, LossEstimator};
 pub use one_way_delay::OneWayDelay;

@@ -1,6 +1,6 @@
 //! One-way delays of the paths relative to each other.
 //!
-//! The exit reports receive time minus send time per path. The offset between the two clocks is
+//! The egress reports receive time minus send time per path. The offset between the two clocks is
 //! the same on every path of a tunnel, so it cancels in differences: no synchronisation is
 //! needed. A path that carried traffic lately counts with its smoothed mean delay, queues
 //! included, which drain while nothing is under way on it; a quiet one with its minimum of the
@@ -11,7 +11,7 @@
 //! Source: the relative form of the delay test in Sailer and Hähner, "HTMT: High-throughput
 //! multipath tunnelling for asymmetric paths", section IV, freed of round-trip times.
 
-use super::feedback::{ExitFeedback, PathFeedback, delay_difference_us};
+use super::feedback::{EgressFeedback, PathFeedback, delay_difference_us};
 use crate::path::PathView;
 use ropewalk_types::{Duration, Instant, PATHS_MAX, PathId};
 
@@ -109,8 +109,8 @@ impl OneWayDelay {
         Self::default()
     }
 
-    /// Takes a report of the exit in.
-    pub fn on_feedback(&mut self, now: Instant, feedback: &ExitFeedback) {
+    /// Takes a report of the egress in.
+    pub fn on_feedback(&mut self, now: Instant, feedback: &EgressFeedback) {
         for path in &feedback.paths {
             self.on_path(now, path);
         }
@@ -223,7 +223,7 @@ mod tests {
     use crate::path::PathConfig;
     use ropewalk_types::Rate;
 
-    fn report(delays: &[(u8, i64, i64)]) -> ExitFeedback {
+    fn report(delays: &[(u8, i64, i64)]) -> EgressFeedback {
         let path = |&(id, min_us, mean_us): &(u8, i64, i64)| PathFeedback {
             path: PathId(id),
             received_packets: 10,
@@ -233,9 +233,9 @@ mod tests {
             }),
             ..PathFeedback::default()
         };
-        ExitFeedback {
+        EgressFeedback {
             paths: delays.iter().map(path).collect(),
-            ..ExitFeedback::default()
+            ..EgressFeedback::default()
         }
     }
 

@@ -32,7 +32,7 @@ pub enum Freeze {
     /// When every path is down: with acknowledgements of what is kept here, as in "Improving
     /// Performance of TCP for Wireless Network using SDN", ICDCN 2019, section 2.2. What was
     /// acknowledged exists here only until the receiver acknowledges it.
-    Custody,
+    ProxyAck,
 }
 
 /// Which packet of a flow makes room.

@@ -2,7 +2,7 @@
 //!
 //! An outage begins when every path is suspect by this side's own judgement, and ends with the
 //! first sign of life of any of them. In between nothing is bound to a path: inner packets wait in
-//! the entry queue within [`Limits`], what was under way stays in the paths' logs, and every path
+//! the ingress queue within [`Limits`], what was under way stays in the paths' logs, and every path
 //! is probed at `Probing`'s pace. A sender of TCP stops by itself after one window, so what is
 //! held is bounded by its window whatever the outage lasts; its retransmissions are held like any
 //! other packet, since only both copies tell it afterwards that its timeout was spurious (RFC
@@ -30,8 +30,8 @@ pub struct HoldStats {
     pub dropped_old: u64,
     /// Times that the sender of a TCP connection was told to stop.
     pub stopped: u64,
-    /// Bytes of packets kept in custody now.
-    pub custody_bytes: u64,
+    /// Bytes of packets kept in TCP proxy acknowledgement now.
+    pub proxy_ack_bytes: u64,
     /// TCP connections reset because what was acknowledged for their receivers was not delivered in
     /// time.
     pub resets: u64,

@@ -23,19 +23,19 @@ impl<T> PathMap<T> {
     /// What is kept for `id`.
     #[must_use]
     pub fn get(&self, id: PathId) -> Option<&T> {
-        let entry = self.entries.iter().find(|entry| entry.0 == id);
-        entry.map(|(_, value)| value)
+        let ingress = self.entries.iter().find(|ingress| ingress.0 == id);
+        ingress.map(|(_, value)| value)
     }
 
     /// The same to change it.
     pub fn get_mut(&mut self, id: PathId) -> Option<&mut T> {
-        let entry = self.entries.iter_mut().find(|entry| entry.0 == id);
-        entry.map(|(_, value)| value)
+        let ingress = self.entries.iter_mut().find(|ingress| ingress.0 == id);
+        ingress.map(|(_, value)| value)
     }
 
     /// Keeps `value` for `id`, in place of what was kept before.
     pub fn insert(&mut self, id: PathId, value: T) {
-        match self.entries.binary_search_by_key(&id, |entry| entry.0) {
+        match self.entries.binary_search_by_key(&id, |ingress| ingress.0) {
             Ok(at) => self.entries[at].1 = value,
             Err(at) => self.entries.insert(at, (id, value)),
         }
@@ -43,7 +43,7 @@ impl<T> PathMap<T> {
 
     /// Takes out what is kept for `id`.
     pub fn remove(&mut self, id: PathId) -> Option<T> {
-        let at = self.entries.iter().position(|entry| entry.0 == id)?;
+        let at = self.entries.iter().position(|ingress| ingress.0 == id)?;
         Some(self.entries.remove(at).1)
     }
 

@@ -16,7 +16,7 @@ pub struct PathConfig {
     pub metered: bool,
     /// Share under weighted round robin, 1..=1000; `None` follows the measured rate.
     pub weight: Option<u16>,
-    /// Bytes per hour that copies, combinations and rescues may cost on this path; `None` is
+    /// Bytes per hour that copies, repair symbols and rescues may cost on this path; `None` is
     /// [`METERED_HOURLY`] on a metered path and any number on others.
     pub protection_hourly: Option<u64>,
 }

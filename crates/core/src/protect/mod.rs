@@ -1,6 +1,6 @@
 //! Service classes: which packets are protected against loss, and how.
 //!
-//! Each packet belongs to the first class whose rule it matches, or to the default. The entry decides
+//! Each packet belongs to the first class whose rule it matches, or to the default. The ingress decides
 //! for what it sends; a class that both ends name protects both directions.
 //!
 //! Invariant: class numbers fit the four bits they have in the datagram header.
@@ -25,11 +25,11 @@ pub enum Protection {
     None,
     /// A copy over another path, and repairs.
     Duplicate,
-    /// Combinations of the last packets ahead of losses in proportion to them, and repairs.
+    /// Repair symbols of the last packets ahead of losses in proportion to them, and repairs.
     Code,
-    /// Combinations of disjoint blocks of packets, and repairs: for comparison with tunnels that code so.
+    /// Repair symbols of disjoint blocks of packets, and repairs: for comparison with tunnels that code so.
     Block,
-    /// Repairs; combinations where they pay; what is awaited by the clock, at once and over two paths.
+    /// Repairs; repair symbols where they pay; what is awaited by the clock, at once and over two paths.
     #[default]
     Adaptive,
 }
@@ -108,7 +108,7 @@ impl Default for Class {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Classes {
     classes: Vec<Class>,
-    /// Combinations per packet, instead of as many as measured loss asks for; at most
+    /// Repair symbols per packet, instead of as many as measured loss asks for; at most
     /// [`REDUNDANCY_MAX`](crate::code::REDUNDANCY_MAX).
     pub redundancy: Option<f64>,
 }

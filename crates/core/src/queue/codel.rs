@@ -7,7 +7,7 @@ use ropewalk_types::{Duration, Instant};
 /// lone loss-based flow needs 0.4 of its round trip queued to keep paths full after it has
 /// backed off to 0.7 (RFC 9438 §4.6).
 pub const TARGET_MIN: Duration = Duration::from_millis(15);
-/// Largest target, for long paths and very thin ones.
+/// Largest target, for long paths and very sparse ones.
 pub const TARGET_MAX: Duration = Duration::from_millis(60);
 /// Least time the delay must exceed the target before the first drop (RFC 8289 §4.2: a round
 /// trip of the flows), the tunnel's own included.

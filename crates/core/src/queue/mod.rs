@@ -1,4 +1,4 @@
-//! The entry queue: the only place where inner packets wait.
+//! The ingress queue: the only place where inner packets wait.
 //!
 //! FQ-CoDel (RFC 8290) over [`FLOW_BUCKETS`] buckets, with late binding: a bucket's head can be
 //! looked at and left where it is while no path suits it, and other buckets go on. CoDel
@@ -56,7 +56,7 @@ pub struct Packet {
     pub ecn: Ecn,
     /// Differentiated services codepoint.
     pub dscp: u8,
-    /// When it arrived at the entry.
+    /// When it arrived at the ingress.
     pub arrived: Instant,
 }
 
@@ -124,9 +124,9 @@ pub struct QueueStats {
     pub held_old: u64,
 }
 
-/// The entry queue of one tunnel.
+/// The ingress queue of one tunnel.
 #[derive(Debug)]
-pub struct EntryQueue {
+pub struct IngressQueue {
     buckets: Vec<Bucket>,
     /// Buckets that have just become active go first (RFC 8290 §4.2).
     new: VecDeque<u16>,
@@ -159,13 +159,13 @@ struct Held {
     replayed: Instant,
 }
 
-impl Default for EntryQueue {
+impl Default for IngressQueue {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl EntryQueue {
+impl IngressQueue {
     /// An empty queue for paths of unknown rate.
     #[must_use]
     pub fn new() -> Self {

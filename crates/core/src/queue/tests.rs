@@ -16,7 +16,7 @@ fn packet(flow: u16, bytes: usize, arrived: Instant) -> Packet {
     }
 }
 
-fn drain(queue: &mut EntryQueue, now: Instant) -> Vec<u16> {
+fn drain(queue: &mut IngressQueue, now: Instant) -> Vec<u16> {
     let mut order = Vec::new();
     while let Some(flow) = queue.turn() {
         if queue.pop(now, flow).is_some() {
@@ -28,7 +28,7 @@ fn drain(queue: &mut EntryQueue, now: Instant) -> Vec<u16> {
 
 #[test]
 fn flows_share_by_bytes_and_a_new_flow_goes_first() {
-    let mut queue = EntryQueue::new();
+    let mut queue = IngressQueue::new();
     for _ in 0..10 {
         queue.push(packet(1, 1_400, Instant::ZERO));
     }
@@ -48,7 +48,7 @@ fn flows_share_by_bytes_and_a_new_flow_goes_first() {
 
 #[test]
 fn two_backlogged_flows_get_equal_bytes() {
-    let mut queue = EntryQueue::new();
+    let mut queue = IngressQueue::new();
     for _ in 0..60 {
         queue.push(packet(1, 1_400, Instant::ZERO));
         queue.push(packet(2, 700, Instant::ZERO));
@@ -65,7 +65,7 @@ fn two_backlogged_flows_get_equal_bytes() {
 
 #[test]
 fn a_skipped_flow_does_not_block_others() {
-    let mut queue = EntryQueue::new();
+    let mut queue = IngressQueue::new();
     queue.push(packet(1, 100, Instant::ZERO));
     queue.push(packet(2, 100, Instant::ZERO));
     assert_eq!(queue.turn(), Some(1));
@@ -79,7 +79,7 @@ fn a_skipped_flow_does_not_block_others() {
 
 #[test]
 fn the_fattest_flow_pays_when_full() {
-    let mut queue = EntryQueue::new();
+    let mut queue = IngressQueue::new();
     queue.push(packet(2, 1_000, Instant::ZERO));
     for _ in 0..1_000 {
         queue.push(packet(1, 1_400, Instant::ZERO));
@@ -94,7 +94,7 @@ fn the_fattest_flow_pays_when_full() {
 #[test]
 fn a_standing_queue_is_dropped_from_or_marked() {
     for (ecn, marked) in [(Ecn::NotEct, false), (Ecn::Ect0, true)] {
-        let mut queue = EntryQueue::new();
+        let mut queue = IngressQueue::new();
         // 1,400 bytes every 10 ms leave, but 200 ms of packets wait all the time.
         for ms in 0..2_000u64 {
             let now = Instant::from_millis(ms);
@@ -116,7 +116,7 @@ fn a_standing_queue_is_dropped_from_or_marked() {
 
 #[test]
 fn a_short_burst_passes_untouched() {
-    let mut queue = EntryQueue::new();
+    let mut queue = IngressQueue::new();
     for _ in 0..20 {
         queue.push(packet(1, 1_400, Instant::ZERO));
     }
@@ -149,7 +149,7 @@ fn marking_keeps_the_ipv4_checksum_right() {
 
 #[test]
 fn flows_with_more_than_a_packet_waiting_are_backlogged() {
-    let mut queue = EntryQueue::new();
+    let mut queue = IngressQueue::new();
     assert_eq!(queue.backlogged_flows(2), 0);
     for flow in 0..3 {
         queue.push(packet(flow, 1_400, Instant::ZERO));
@@ -193,7 +193,7 @@ proptest::proptest! {
             packets_max: 80,
             ..Limits::default()
         };
-        let mut queue = EntryQueue::new();
+        let mut queue = IngressQueue::new();
         queue.set_hold_limits(limits);
         queue.hold();
         let mut now = Instant::ZERO;
@@ -238,7 +238,7 @@ fn aged(pushes: &[Push], stats: &QueueStats, held: u64) -> u64 {
 
 #[test]
 fn what_comes_behind_held_packets_is_not_dropped_for_their_wait() {
-    let mut queue = EntryQueue::new();
+    let mut queue = IngressQueue::new();
     queue.hold();
     for _ in 0..500 {
         let mut held = packet(1, 1_400, Instant::ZERO);

@@ -1,4 +1,4 @@
-//! Order and copies of one flow bucket at the exit.
+//! Order and copies of one flow bucket at the egress.
 //!
 //! Sequence numbers are 16 bits and compared modulo 2^16. Invariant: `next` is one past the
 //! newest number delivered or given up; for the [`SEEN_WINDOW`] numbers before it, `seen` says
@@ -73,7 +73,7 @@ pub struct Flow {
     held_count: usize,
     /// Place of the oldest held packet, while any is held: a gap may be thousands long.
     oldest: usize,
-    /// In the exit's list of flows that hold packets.
+    /// In the egress's list of flows that hold packets.
     pub listed: bool,
     /// Bytes of a run that may leave now.
     credit: usize,

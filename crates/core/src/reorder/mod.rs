@@ -1,4 +1,4 @@
-//! The exit: removes copies and, for flows the entry marks as spread over paths, restores order.
+//! The egress: removes copies and, for flows the ingress marks as spread over paths, restores order.
 //!
 //! A packet waits only for packets that may still come. Every path keeps its own order, so once
 //! each active path has delivered something bound later than a held packet, nothing before that
@@ -44,7 +44,7 @@ pub struct Inner {
     pub checksum_partial: bool,
 }
 
-/// Counters of the exit.
+/// Counters of the egress.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReorderStats {
     /// Packets delivered.
@@ -71,7 +71,7 @@ struct PathClock {
     deviation_us: i64,
 }
 
-/// The exit side of one tunnel.
+/// The egress side of one tunnel.
 #[derive(Debug)]
 pub struct Reorder {
     flows: Vec<Flow>,
@@ -94,7 +94,7 @@ impl Default for Reorder {
 }
 
 impl Reorder {
-    /// An exit that has seen nothing.
+    /// An egress that has seen nothing.
     #[must_use]
     pub fn new() -> Self {
         let mut flows = Vec::new();

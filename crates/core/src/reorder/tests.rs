@@ -22,9 +22,9 @@ fn inner(seq: u16) -> Inner {
     }
 }
 
-struct Exit(Reorder);
+struct Egress(Reorder);
 
-impl Exit {
+impl Egress {
     fn arrive(&mut self, now_ms: u64, path: u8, seq: u16, sent_ms: u64) -> Vec<u16> {
         let now = Instant::from_millis(now_ms);
         let header = header(seq, sent_ms, true);
@@ -41,143 +41,152 @@ impl Exit {
     }
 }
 
-fn exit() -> Exit {
-    Exit(Reorder::new())
+fn egress() -> Egress {
+    Egress(Reorder::new())
 }
 
 #[test]
 fn a_packet_from_the_fast_path_waits_for_the_slow_one() {
-    let mut exit = exit();
-    assert_eq!(exit.arrive(100, 0, 1, 90), [1]);
-    assert_eq!(exit.arrive(101, 1, 2, 60), [2]);
+    let mut egress = egress();
+    assert_eq!(egress.arrive(100, 0, 1, 90), [1]);
+    assert_eq!(egress.arrive(101, 1, 2, 60), [2]);
     assert_eq!(
-        exit.arrive(102, 0, 4, 92),
+        egress.arrive(102, 0, 4, 92),
         [0u16; 0],
         "3 is on the slow path"
     );
-    assert_eq!(exit.arrive(110, 1, 3, 91), [3, 4]);
-    assert_eq!(exit.0.stats().held, 1);
-    assert_eq!(exit.0.stats().hold_timeouts, 0);
+    assert_eq!(egress.arrive(110, 1, 3, 91), [3, 4]);
+    assert_eq!(egress.0.stats().held, 1);
+    assert_eq!(egress.0.stats().hold_timeouts, 0);
 }
 
 #[test]
 fn a_loss_is_given_up_once_every_path_is_past_it() {
-    let mut exit = exit();
-    exit.arrive(100, 0, 1, 90);
-    exit.arrive(101, 1, 2, 71);
-    assert_eq!(exit.arrive(103, 0, 4, 93), [0u16; 0]);
+    let mut egress = egress();
+    egress.arrive(100, 0, 1, 90);
+    egress.arrive(101, 1, 2, 71);
+    assert_eq!(egress.arrive(103, 0, 4, 93), [0u16; 0]);
     assert_eq!(
-        exit.arrive(104, 0, 5, 94),
+        egress.arrive(104, 0, 5, 94),
         [0u16; 0],
         "path 1 may still bring 3"
     );
     assert_eq!(
-        exit.arrive(106, 1, 6, 95),
+        egress.arrive(106, 1, 6, 95),
         [4, 5, 6],
         "nothing sent before 94 is under way"
     );
-    assert_eq!(exit.0.stats().hold_timeouts, 0);
+    assert_eq!(egress.0.stats().hold_timeouts, 0);
 }
 
 #[test]
 fn a_hold_ends_by_time_when_the_other_path_is_silent() {
-    let mut exit = exit();
-    exit.arrive(100, 0, 1, 90);
-    exit.arrive(101, 1, 2, 71);
-    assert_eq!(exit.arrive(103, 0, 4, 93), [0u16; 0]);
-    let at = exit.0.poll_timeout().expect("a deadline");
+    let mut egress = egress();
+    egress.arrive(100, 0, 1, 90);
+    egress.arrive(101, 1, 2, 71);
+    assert_eq!(egress.arrive(103, 0, 4, 93), [0u16; 0]);
+    let at = egress.0.poll_timeout().expect("a deadline");
     assert!(at <= Instant::from_millis(103) + HOLD_MAX);
-    exit.0.release_due(at);
-    assert_eq!(exit.taken(), [4]);
-    assert_eq!(exit.0.stats().hold_timeouts, 1);
-    assert_eq!(exit.arrive(400, 1, 3, 92), [3], "late is better than lost");
-    assert_eq!(exit.0.stats().late, 1);
-    assert_eq!(exit.0.poll_timeout(), None);
+    egress.0.release_due(at);
+    assert_eq!(egress.taken(), [4]);
+    assert_eq!(egress.0.stats().hold_timeouts, 1);
+    assert_eq!(
+        egress.arrive(400, 1, 3, 92),
+        [3],
+        "late is better than lost"
+    );
+    assert_eq!(egress.0.stats().late, 1);
+    assert_eq!(egress.0.poll_timeout(), None);
 }
 
 #[test]
 fn unordered_flows_are_never_held() {
-    let mut exit = exit();
-    exit.arrive(100, 0, 1, 90);
+    let mut egress = egress();
+    egress.arrive(100, 0, 1, 90);
     let now = Instant::from_millis(101);
-    exit.0.on_packet(now, &header(5, 91, false), inner(5));
-    exit.0.on_packet(now, &header(3, 91, false), inner(3));
-    assert_eq!(exit.taken(), [5, 3]);
+    egress.0.on_packet(now, &header(5, 91, false), inner(5));
+    egress.0.on_packet(now, &header(3, 91, false), inner(3));
+    assert_eq!(egress.taken(), [5, 3]);
 }
 
 #[test]
 fn copies_are_removed_whether_delivered_or_held() {
-    let mut exit = exit();
-    assert_eq!(exit.arrive(100, 0, 1, 90), [1]);
-    assert_eq!(exit.arrive(101, 1, 1, 90), [0u16; 0]);
-    exit.arrive(102, 0, 3, 92);
-    exit.arrive(103, 1, 3, 80);
-    assert_eq!(exit.arrive(104, 1, 2, 91), [2, 3]);
-    assert_eq!(exit.0.stats().duplicates, 2);
+    let mut egress = egress();
+    assert_eq!(egress.arrive(100, 0, 1, 90), [1]);
+    assert_eq!(egress.arrive(101, 1, 1, 90), [0u16; 0]);
+    egress.arrive(102, 0, 3, 92);
+    egress.arrive(103, 1, 3, 80);
+    assert_eq!(egress.arrive(104, 1, 2, 91), [2, 3]);
+    assert_eq!(egress.0.stats().duplicates, 2);
 }
 
 #[test]
 fn a_long_run_leaves_paced_and_in_order() {
-    let mut exit = exit();
-    exit.arrive(100, 0, 1, 90);
-    exit.arrive(101, 1, 2, 71);
-    let arrive = |exit: &mut Exit, ms, seq| {
+    let mut egress = egress();
+    egress.arrive(100, 0, 1, 90);
+    egress.arrive(101, 1, 2, 71);
+    let arrive = |egress: &mut Egress, ms, seq| {
         let now = Instant::from_millis(ms);
-        exit.0.on_packet(now, &header(seq, 92, true), large(seq));
-        exit.0.release_due(now);
-        exit.taken()
+        egress.0.on_packet(now, &header(seq, 92, true), large(seq));
+        egress.0.release_due(now);
+        egress.taken()
     };
     for seq in 4..204 {
-        assert_eq!(arrive(&mut exit, 103, seq), [0u16; 0]);
+        assert_eq!(arrive(&mut egress, 103, seq), [0u16; 0]);
     }
-    let mut out = arrive(&mut exit, 110, 3);
+    let mut out = arrive(&mut egress, 110, 3);
     // Credit saved up and one interval's: less than the 90 packets that receivers hold by default.
     assert!((20..50).contains(&out.len()), "{} at once", out.len());
     let next = Instant::from_millis(111);
-    assert_eq!(exit.0.poll_timeout(), Some(next), "the run goes on by time");
-    let before = exit.0.stats().duplicates;
-    assert_eq!(arrive(&mut exit, 110, 150), [0u16; 0], "a copy");
+    assert_eq!(
+        egress.0.poll_timeout(),
+        Some(next),
+        "the run goes on by time"
+    );
+    let before = egress.0.stats().duplicates;
+    assert_eq!(arrive(&mut egress, 110, 150), [0u16; 0], "a copy");
     let first = out.last().map_or(0, |last| last + 1);
     assert_eq!(
-        arrive(&mut exit, 110, first),
+        arrive(&mut egress, 110, first),
         [0u16; 0],
         "and so is the next"
     );
-    assert_eq!(exit.0.stats().duplicates, before + 2);
-    let two = arrive(&mut exit, 110, 204);
+    assert_eq!(egress.0.stats().duplicates, before + 2);
+    let two = arrive(&mut egress, 110, 204);
     assert_eq!(two.len(), 2, "one that arrives lets two leave");
     out.extend(two);
     let mut now = next;
-    while exit.0.poll_timeout().is_some() {
-        exit.0.release_due(now);
-        let burst = exit.taken();
+    while egress.0.poll_timeout().is_some() {
+        egress.0.release_due(now);
+        let burst = egress.taken();
         assert!(burst.len() <= 24, "{} at once", burst.len());
         out.extend(burst);
         now += Duration::from_millis(1);
     }
     assert!(now <= Instant::from_millis(120), "{now:?}");
     assert_eq!(out, (3..205).collect::<Vec<u16>>());
-    assert_eq!(exit.0.stats().hold_timeouts, 0);
+    assert_eq!(egress.0.stats().hold_timeouts, 0);
 }
 
 #[test]
 fn a_jump_in_the_numbers_does_not_wait_for_a_run_that_is_paced() {
-    let mut exit = exit();
-    exit.arrive(100, 0, 1, 90);
+    let mut egress = egress();
+    egress.arrive(100, 0, 1, 90);
     let now = Instant::from_millis(101);
     for seq in 3..503 {
         let inner = Inner {
             data: vec![0; 1_400].into(),
             checksum_partial: false,
         };
-        exit.0.on_packet(now, &header(seq, 91, true), inner);
+        egress.0.on_packet(now, &header(seq, 91, true), inner);
     }
-    exit.0.on_packet(now, &header(2, 91, true), inner(2));
-    exit.0
+    egress.0.on_packet(now, &header(2, 91, true), inner(2));
+    egress
+        .0
         .on_packet(now, &header(20_000, 91, true), inner(20_000));
-    assert_eq!(exit.taken().len(), 502);
-    assert_eq!(exit.0.held, 0);
-    assert_eq!(exit.0.stats().late, 0);
+    assert_eq!(egress.taken().len(), 502);
+    assert_eq!(egress.0.held, 0);
+    assert_eq!(egress.0.stats().late, 0);
 }
 
 /// A packet of 1,400 bytes that tells its number.
@@ -190,81 +199,84 @@ fn large(seq: u16) -> Inner {
 
 #[test]
 fn a_run_drains_however_much_arrives_in_one_batch() {
-    let mut exit = exit();
-    exit.arrive(100, 0, 1, 90);
+    let mut egress = egress();
+    egress.arrive(100, 0, 1, 90);
     let mut seq = 3u16;
-    let mut batch = |exit: &mut Exit, ms, packets| {
+    let mut batch = |egress: &mut Egress, ms, packets| {
         let now = Instant::from_millis(ms);
         for _ in 0..packets {
-            exit.0.on_packet(now, &header(seq, 91, true), large(seq));
+            egress.0.on_packet(now, &header(seq, 91, true), large(seq));
             seq += 1;
         }
-        exit.0.release_due(now);
-        exit.taken().len()
+        egress.0.release_due(now);
+        egress.taken().len()
     };
-    batch(&mut exit, 101, 1_000);
-    exit.0
+    batch(&mut egress, 101, 1_000);
+    egress
+        .0
         .on_packet(Instant::from_millis(101), &header(2, 91, true), large(2));
     // 300 packets every two milliseconds, 1.7 Gbit/s, seen once each time.
     let mut held = Vec::new();
     for n in 1..10 {
-        batch(&mut exit, 101 + 2 * n, 300);
-        held.push(exit.0.held);
+        batch(&mut egress, 101 + 2 * n, 300);
+        held.push(egress.0.held);
     }
     assert_eq!(held.last(), Some(&0), "{held:?}");
 }
 
 #[test]
 fn a_run_ends_in_time_whatever_its_size() {
-    let mut exit = exit();
-    exit.arrive(100, 0, 1, 90);
+    let mut egress = egress();
+    egress.arrive(100, 0, 1, 90);
     let now = Instant::from_millis(101);
     for seq in 3..4_003 {
         let huge = Inner {
             data: vec![0; 60_000].into(),
             checksum_partial: false,
         };
-        exit.0.on_packet(now, &header(seq, 91, true), huge);
+        egress.0.on_packet(now, &header(seq, 91, true), huge);
     }
-    exit.0.on_packet(now, &header(2, 91, true), inner(2));
+    egress.0.on_packet(now, &header(2, 91, true), inner(2));
     let mut last = now;
-    while let Some(at) = exit.0.poll_timeout() {
+    while let Some(at) = egress.0.poll_timeout() {
         last = at;
-        exit.0.release_due(at);
-        exit.taken();
+        egress.0.release_due(at);
+        egress.taken();
     }
     assert!(last <= now + Duration::from_millis(52), "{last:?}");
 }
 
 #[test]
 fn a_window_that_is_full_costs_the_order_of_nothing_that_is_due() {
-    let mut exit = exit();
-    exit.arrive(100, 0, 1, 90);
-    exit.arrive(101, 1, 2, 71);
+    let mut egress = egress();
+    egress.arrive(100, 0, 1, 90);
+    egress.arrive(101, 1, 2, 71);
     let now = Instant::from_millis(102);
     // 3 is missing, and 3,004; all else is there, more than the window with what is due.
     for seq in (4..3_004).chain(3_005..4_098) {
-        exit.0.on_packet(now, &header(seq, 91, true), large(seq));
+        egress.0.on_packet(now, &header(seq, 91, true), large(seq));
     }
-    exit.0.on_packet(now, &header(3, 91, true), large(3));
-    let mut out = exit.taken();
-    exit.0
+    egress.0.on_packet(now, &header(3, 91, true), large(3));
+    let mut out = egress.taken();
+    egress
+        .0
         .on_packet(now, &header(4_200, 91, true), large(4_200));
-    out.extend(exit.taken());
+    out.extend(egress.taken());
     assert_eq!(
         out,
         (3..3_004).collect::<Vec<u16>>(),
         "3,004 may still come"
     );
-    exit.0
+    egress
+        .0
         .on_packet(now, &header(3_004, 91, true), large(3_004));
-    out.extend(exit.taken());
-    assert_eq!(exit.0.stats().late, 0);
+    out.extend(egress.taken());
+    assert_eq!(egress.0.stats().late, 0);
 }
 
 #[test]
 fn too_many_held_packets_are_released_once_each() {
-    let mut exit = exit();
+    let mut egress = egress();
     let now = Instant::from_millis(100);
     let packet = |flow: u16, seq: u16| DataHeader {
         flow,
@@ -272,40 +284,44 @@ fn too_many_held_packets_are_released_once_each() {
     };
     // Five flows hold a whole window each: more than all together may.
     for flow in 0..5 {
-        exit.0.on_packet(now, &packet(flow, 0), inner(0));
+        egress.0.on_packet(now, &packet(flow, 0), inner(0));
     }
     for flow in 0..5 {
         for seq in (10..HOLD_WINDOW).chain(5..10) {
-            exit.0.on_packet(now, &packet(flow, seq), inner(seq));
+            egress.0.on_packet(now, &packet(flow, seq), inner(seq));
         }
     }
-    assert!(exit.0.held <= HELD_MAX);
-    exit.taken();
-    let before = exit.0.stats().delivered;
+    assert!(egress.0.held <= HELD_MAX);
+    egress.taken();
+    let before = egress.0.stats().delivered;
     for flow in 0..5 {
         for seq in 3_500..HOLD_WINDOW {
-            exit.0.on_packet(now, &packet(flow, seq), inner(seq));
+            egress.0.on_packet(now, &packet(flow, seq), inner(seq));
         }
     }
-    exit.taken();
-    assert_eq!(exit.0.stats().delivered, before, "all of them were copies");
+    egress.taken();
+    assert_eq!(
+        egress.0.stats().delivered,
+        before,
+        "all of them were copies"
+    );
 }
 
 #[test]
 fn a_jump_after_silence_is_no_disorder() {
-    let mut exit = exit();
-    exit.arrive(100, 0, 1, 90);
-    assert_eq!(exit.arrive(5_000, 0, 9, 4_990), [9]);
-    assert_eq!(exit.arrive(5_001, 0, 10, 4_991), [10]);
+    let mut egress = egress();
+    egress.arrive(100, 0, 1, 90);
+    assert_eq!(egress.arrive(5_000, 0, 9, 4_990), [9]);
+    assert_eq!(egress.arrive(5_001, 0, 10, 4_991), [10]);
 }
 
 #[test]
 fn numbers_wrap() {
-    let mut exit = exit();
-    assert_eq!(exit.arrive(1, 0, 0xffff, 0), [0xffff]);
-    assert_eq!(exit.arrive(2, 0, 0, 1), [0]);
-    assert_eq!(exit.arrive(3, 0, 0xffff, 1), [0u16; 0]);
-    assert_eq!(exit.0.stats().duplicates, 1);
+    let mut egress = egress();
+    assert_eq!(egress.arrive(1, 0, 0xffff, 0), [0xffff]);
+    assert_eq!(egress.arrive(2, 0, 0, 1), [0]);
+    assert_eq!(egress.arrive(3, 0, 0xffff, 1), [0u16; 0]);
+    assert_eq!(egress.0.stats().duplicates, 1);
 }
 
 proptest! {
@@ -317,28 +333,28 @@ proptest! {
         copies in proptest::collection::vec(0u16..100, 0..30),
         ordered in any::<bool>(),
     ) {
-        let mut exit = exit();
+        let mut egress = egress();
         let mut out = Vec::new();
         let mut now = Instant::ZERO;
         for seq in order.into_iter().chain(copies) {
             now += Duration::from_millis(1);
             let h = header(seq, u64::from(seq), ordered);
-            exit.0.on_path_heard(now, PathId(seq as u8 % 2), h.stamp);
-            exit.0.on_packet(now, &h, inner(seq));
-            exit.0.release_due(now);
-            out.extend(exit.taken());
+            egress.0.on_path_heard(now, PathId(seq as u8 % 2), h.stamp);
+            egress.0.on_packet(now, &h, inner(seq));
+            egress.0.release_due(now);
+            out.extend(egress.taken());
         }
-        exit.0.release_due(now + HOLD_MAX);
-        out.extend(exit.taken());
+        egress.0.release_due(now + HOLD_MAX);
+        out.extend(egress.taken());
         out.sort_unstable();
         prop_assert_eq!(out, (0..100).collect::<Vec<u16>>());
-        prop_assert_eq!(exit.0.held, 0);
+        prop_assert_eq!(egress.0.held, 0);
     }
 }
 
 #[test]
 fn wide_gaps_in_many_flows_take_bounded_memory_and_lose_nothing() {
-    let mut exit = Reorder::new();
+    let mut egress = Reorder::new();
     let flows = u16::try_from(FLOW_BUCKETS).unwrap();
     let mut delivered = 0;
     for seq in [1, 4_000] {
@@ -348,17 +364,17 @@ fn wide_gaps_in_many_flows_take_bounded_memory_and_lose_nothing() {
                 flow,
                 ..header(seq, 90, true)
             };
-            exit.on_path_heard(now, PathId(0), header.stamp);
-            exit.on_packet(now, &header, inner(seq));
-            delivered += std::iter::from_fn(|| exit.poll()).count();
+            egress.on_path_heard(now, PathId(0), header.stamp);
+            egress.on_packet(now, &header, inner(seq));
+            delivered += std::iter::from_fn(|| egress.poll()).count();
         }
     }
-    let places: usize = exit.flows.iter().map(flow::Flow::places).sum();
-    assert_eq!(places, exit.places);
+    let places: usize = egress.flows.iter().map(flow::Flow::places).sum();
+    assert_eq!(places, egress.places);
     assert!(places <= PLACES_MAX, "{places}");
-    assert!(exit.held >= 32, "some are held: {}", exit.held);
-    exit.release_due(Instant::from_millis(2_000));
-    delivered += std::iter::from_fn(|| exit.poll()).count();
+    assert!(egress.held >= 32, "some are held: {}", egress.held);
+    egress.release_due(Instant::from_millis(2_000));
+    delivered += std::iter::from_fn(|| egress.poll()).count();
     assert_eq!(delivered, 2 * FLOW_BUCKETS);
     // Memory of flows that hold nothing any more goes to those that do.
     for flow in 0..flows {
@@ -367,24 +383,24 @@ fn wide_gaps_in_many_flows_take_bounded_memory_and_lose_nothing() {
             flow,
             ..header(4_010, 2_990, true)
         };
-        exit.on_packet(now, &header, inner(10));
+        egress.on_packet(now, &header, inner(10));
     }
-    let places: usize = exit.flows.iter().map(flow::Flow::places).sum();
-    assert!(places == exit.places && places <= PLACES_MAX, "{places}");
+    let places: usize = egress.flows.iter().map(flow::Flow::places).sum();
+    assert!(places == egress.places && places <= PLACES_MAX, "{places}");
 }
 
 #[test]
 fn a_flow_is_listed_once_however_often_it_begins_to_hold() {
-    let mut exit = exit();
-    exit.arrive(100, 0, 1, 90);
+    let mut egress = egress();
+    egress.arrive(100, 0, 1, 90);
     let now = Instant::from_millis(101);
     for pair in 0..50 {
         for seq in [3 + 2 * pair, 2 + 2 * pair] {
-            exit.0.on_packet(now, &header(seq, 91, true), inner(seq));
+            egress.0.on_packet(now, &header(seq, 91, true), inner(seq));
         }
     }
-    assert_eq!(exit.0.holding.len(), 1);
-    exit.0.release_due(now);
-    assert_eq!(exit.0.holding.len(), 0);
-    assert_eq!(exit.taken().len(), 100);
+    assert_eq!(egress.0.holding.len(), 1);
+    egress.0.release_due(now);
+    assert_eq!(egress.0.holding.len(), 0);
+    assert_eq!(egress.taken().len(), 100);
 }

@@ -1,9 +1,9 @@
-//! Repair of losses: the exit asks for the numbers a path lost, the entry sends those datagrams
+//! Repair of losses: the egress asks for the numbers a path lost, the ingress sends those datagrams
 //! once more over whichever path delivers first.
 //!
-//! Every datagram of a path carries the path's own number, so the exit sees a gap as soon as the
+//! Every datagram of a path carries the path's own number, so the egress sees a gap as soon as the
 //! next datagram arrives, one round trip before a sender could learn of it from missing
-//! acknowledgements. It names each number in several questions, for one may be lost on all its paths.
+//! acknowledgements. It names each number in several NACKs, for one may be lost on all its paths.
 //! What is sent again is a numbered datagram like any other: if it is lost, the same rule repairs it.
 //! (Negative acknowledgements as in RFC 4585 §6.2.1, local recovery below TCP as in RFC 3366.)
 //!

@@ -1,6 +1,6 @@
-//! The exit's side: which numbers of each path are missing, and how long that is worth waiting for.
+//! The egress's side: which numbers of each path are missing, and how long that is worth waiting for.
 //!
-//! A question may be lost on all its paths: each number is named again in the next ones, or in one of
+//! A NACK may be lost on all its paths: each number is named again in the next ones, or in one of
 //! its own after a round trip. The peer answers once.
 //!
 //! Invariant: a number is named at most [`NAMINGS`] times; every list is bounded by [`GAP_MAX`] per
@@ -8,12 +8,12 @@
 
 use crate::estimate::RESTART_AFTER;
 use ropewalk_types::{Duration, Instant, PATHS_MAX, PathId};
-use ropewalk_wire::{MissingRun, Stamp, Timestamp};
+use ropewalk_wire::{NackRun, Stamp, Timestamp};
 use std::collections::VecDeque;
 
 /// A larger gap is a new start or a long outage: nobody waits for it any more.
 pub(crate) const GAP_MAX: u16 = 1_024;
-/// Questions that name a number: a path that loses a fifth of its packets loses as many questions,
+/// NACKs that name a number: a path that loses a fifth of its packets loses as many NACKs,
 /// and a number that is never heard of is a packet lost for good.
 const NAMINGS: u8 = 4;
 /// Most that a path is believed to disorder its packets by.
@@ -28,7 +28,7 @@ struct Gap {
     sent_after: Timestamp,
     /// When it was found, or first asked for.
     found: Instant,
-    /// Questions that named it, and when the last one did.
+    /// NACKs that named it, and when the last one did.
     named: u8,
     named_at: Instant,
 }
@@ -46,20 +46,20 @@ struct PathGaps {
     asked: VecDeque<Gap>,
     allowance: Duration,
     allowance_at: Instant,
-    /// How long a combination may take to make up for a loss, and until when that is worth
+    /// How long a repair symbol may take to make up for a loss, and until when that is worth
     /// anything without another one.
     code_wait: (Duration, Instant),
     /// Numbers in a row that were behind and not missing.
     outdated: u8,
 }
 
-/// What this exit misses, on all paths.
+/// What this egress misses, on all paths.
 #[derive(Debug)]
 pub struct Requests {
     paths: [PathGaps; PATHS_MAX],
-    /// How long after the question an answer may come, a lost repair repaired included.
+    /// How long after the NACK an answer may come, a lost repair repaired included.
     patience: Duration,
-    /// How long after a question another one follows by itself.
+    /// How long after a NACK another one follows by itself.
     repeat: Duration,
     asked: u64,
 }
@@ -130,7 +130,7 @@ impl Requests {
         }
     }
 
-    /// The datagram with this number was recovered from a combination: nobody need ask for it.
+    /// The datagram with this number was recovered from a repair symbol: nobody need ask for it.
     pub fn on_recovered(&mut self, path: PathId, seq: u16) {
         let Some(path) = self.paths.get_mut(path.index()) else {
             return;
@@ -140,7 +140,7 @@ impl Requests {
         }
     }
 
-    /// Sets how long a gap on `path` waits for combinations before it is asked for, if it is found
+    /// Sets how long a gap on `path` waits for repair symbols before it is asked for, if it is found
     /// before `until`.
     pub fn set_code_wait(&mut self, path: PathId, wait: Duration, until: Instant) {
         if let Some(path) = self.paths.get_mut(path.index()) {
@@ -181,8 +181,8 @@ impl Requests {
     }
 
     /// Appends runs of all numbers that are missing, at most `max`, whatever was asked before: in an
-    /// outage nobody hears questions, and the first that is heard had better have them.
-    pub fn outstanding(&self, max: usize, runs: &mut Vec<MissingRun>) {
+    /// outage nobody hears NACKs, and the first that is heard had better have them.
+    pub fn outstanding(&self, max: usize, runs: &mut Vec<NackRun>) {
         for (id, path) in (0..).zip(&self.paths) {
             let lists = path.asked.iter().chain(&path.repeated).chain(&path.waiting);
             for gap in lists {
@@ -194,7 +194,7 @@ impl Requests {
     }
 
     /// Appends the runs of numbers to ask for now, at most `max`.
-    pub fn poll(&mut self, now: Instant, max: usize, runs: &mut Vec<MissingRun>) {
+    pub fn poll(&mut self, now: Instant, max: usize, runs: &mut Vec<NackRun>) {
         for (id, path) in (0..).zip(&mut self.paths) {
             path.forget_old(now, self.patience);
             while let Some(&gap) = path.waiting.front().filter(|gap| path.due(gap) <= now) {
@@ -207,7 +207,7 @@ impl Requests {
             }
             // What was asked for a while before goes along, though its time has not come yet.
             for _ in 0..path.repeated.len() {
-                // The second time at once: a question is lost as easily as a packet.
+                // The second time at once: a NACK is lost as easily as a packet.
                 let ripe = |gap: &&Gap| match gap.named {
                     1 => gap.named_at < now,
                     _ => gap.named_at + self.repeat / 4 <= now,
@@ -226,7 +226,7 @@ impl Requests {
 }
 
 /// Puts a number into the runs, if there is room.
-fn name(path: u8, seq: u16, max: usize, runs: &mut Vec<MissingRun>) -> bool {
+fn name(path: u8, seq: u16, max: usize, runs: &mut Vec<NackRun>) -> bool {
     let full = runs.len() == max;
     let goes_on = runs.last_mut().filter(|run| {
         run.path == path
@@ -236,7 +236,7 @@ fn name(path: u8, seq: u16, max: usize, runs: &mut Vec<MissingRun>) -> bool {
     match goes_on {
         Some(run) => run.count += 1,
         None if full => return false,
-        None => runs.push(MissingRun {
+        None => runs.push(NackRun {
             path,
             first: seq,
             count: 1,
@@ -282,7 +282,7 @@ impl PathGaps {
         }
     }
 
-    /// Notes that a question names it, and keeps it for the next ones.
+    /// Notes that a NACK names it, and keeps it for the next ones.
     fn was_named(&mut self, now: Instant, gap: Gap) {
         let named = gap.named + 1;
         let list = if named < NAMINGS {
@@ -371,7 +371,7 @@ mod tests {
         assert_eq!(ask(&mut requests, now), expected);
         assert_eq!(ask(&mut requests, now), []);
         assert_eq!(requests.asked(), 6);
-        // Again after a while, for the question may be lost.
+        // Again after a while, for the NACK may be lost.
         for _ in 1..NAMINGS {
             let again = requests.poll_timeout().unwrap();
             assert!(again > now);

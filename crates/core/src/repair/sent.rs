@@ -1,4 +1,4 @@
-//! The entry's side: what a path carried lately, by number.
+//! The ingress's side: what a path carried lately, by number.
 
 use bytes::Bytes;
 use ropewalk_types::{Duration, Instant, PathId, Rate};
@@ -30,7 +30,7 @@ pub struct Sent {
     pub copy: Option<(PathId, u16)>,
 }
 
-/// What one path carried lately. Invariant: entry `i` has the number `first + i`.
+/// What one path carried lately. Invariant: ingress `i` has the number `first + i`.
 #[derive(Debug, Default)]
 pub struct SentLog {
     first: u16,

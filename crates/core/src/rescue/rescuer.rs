@@ -1,9 +1,9 @@
-//! The entry's side: the last packets of flows that keep a rhythm, and those being rescued.
+//! The ingress's side: the last packets of flows that keep a rhythm, and those being rescued.
 
 use super::ASKED_MAX;
 use bytes::Bytes;
 use ropewalk_types::{Duration, Instant, PathId};
-use ropewalk_wire::{Awaited, Datagram};
+use ropewalk_wire::{Datagram, DeadlineNack};
 use std::collections::VecDeque;
 
 /// Most packets kept.
@@ -44,12 +44,12 @@ pub struct Rescue {
     due: Instant,
 }
 
-/// What an entry keeps for rescue.
+/// What an ingress keeps for rescue.
 #[derive(Debug, Default)]
 pub struct Rescuer {
     kept: VecDeque<Kept>,
     under_way: Vec<Rescue>,
-    /// Packets rescued since the start, each once for every question.
+    /// Packets rescued since the start, each once for every NACK.
     pub rescued: u64,
 }
 
@@ -99,11 +99,11 @@ impl Rescuer {
 
     /// The peer awaits this packet. Returns the path that seems to have lost it, and its number
     /// there; `None` when it has not been sent yet, is too old, or was rescued less than `same` ago:
-    /// a question comes on two paths.
+    /// a NACK comes on two paths.
     pub fn ask(
         &mut self,
         now: Instant,
-        Awaited { flow, flow_seq }: Awaited,
+        DeadlineNack { flow, flow_seq }: DeadlineNack,
         same: Duration,
     ) -> Option<(PathId, u16)> {
         let wanted = |kept: &&mut Kept| kept.flow == flow && kept.flow_seq == flow_seq;

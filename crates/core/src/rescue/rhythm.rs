@@ -1,8 +1,8 @@
-//! The exit's side: when the next packet of each flow is due, and what is overdue.
+//! The egress's side: when the next packet of each flow is due, and what is overdue.
 
 use super::ASKED_MAX;
 use ropewalk_types::{Duration, Instant};
-use ropewalk_wire::{Awaited, DataHeader, TIMESTAMP_UNIT_NANOS, Timestamp};
+use ropewalk_wire::{DataHeader, DeadlineNack, TIMESTAMP_UNIT_NANOS, Timestamp};
 
 /// Most flows whose rhythm is followed; the one that has been silent longest makes room.
 const FLOWS_MAX: usize = 64;
@@ -107,7 +107,13 @@ impl Rhythms {
     }
 
     /// Appends what is overdue, at most `max` packets in all; `rtt` is what an answer takes.
-    pub fn poll(&mut self, now: Instant, rtt: Duration, max: usize, packets: &mut Vec<Awaited>) {
+    pub fn poll(
+        &mut self,
+        now: Instant,
+        rtt: Duration,
+        max: usize,
+        packets: &mut Vec<DeadlineNack>,
+    ) {
         let before = packets.len();
         for rhythm in &mut self.flows {
             rhythm.poll(now, rtt, max, packets);
@@ -221,13 +227,13 @@ impl Rhythm {
         });
     }
 
-    fn poll(&mut self, now: Instant, rtt: Duration, max: usize, packets: &mut Vec<Awaited>) {
+    fn poll(&mut self, now: Instant, rtt: Duration, max: usize, packets: &mut Vec<DeadlineNack>) {
         let again = now + rtt + AGAIN_AFTER;
         let flow = self.flow;
         for gap in &mut self.gaps {
             if gap.due <= now && packets.len() < max {
                 let flow_seq = gap.flow_seq;
-                packets.push(Awaited { flow, flow_seq });
+                packets.push(DeadlineNack { flow, flow_seq });
                 (gap.due, gap.asked) = (again, gap.asked + 1);
             }
         }
@@ -237,7 +243,7 @@ impl Rhythm {
             return;
         }
         let flow_seq = self.next;
-        packets.push(Awaited { flow, flow_seq });
+        packets.push(DeadlineNack { flow, flow_seq });
         self.asked += 1;
         self.due = (self.asked < ASKED_MAX).then_some(again);
         if self.due.is_none() {

@@ -8,7 +8,7 @@
 //! what the send buffer of the sub-tunnel holds, unacknowledged bytes included.
 //!
 //! Deviation: as published there is no window gate and packets are lost where a send buffer
-//! overflows. Here a packet whose path is full waits for it at the entry, at most one round trip
+//! overflows. Here a packet whose path is full waits for it at the ingress, at most one round trip
 //! of that path, so that no scheduler of the tunnel drops packets.
 
 use super::{Decision, FLOW_BUCKETS, Head, Policy, has_room, send};

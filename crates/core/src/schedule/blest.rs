@@ -8,11 +8,11 @@
 //! blocking was seen in the last slow round trip, else falls by 0.01, within 1.0..=1.3.
 //!
 //! Deviation: a tunnel has no send window shared by its paths. In its place stands what the
-//! inner senders have under way: bytes in flight on all paths and bytes waiting at the entry.
-//! Blocking is seen as late packets or holds that timed out at the exit.
+//! inner senders have under way: bytes in flight on all paths and bytes waiting at the ingress.
+//! Blocking is seen as late packets or holds that timed out at the egress.
 
 use super::{Decision, Head, Policy, fast_or_slow, send};
-use crate::estimate::ExitFeedback;
+use crate::estimate::EgressFeedback;
 use crate::path::{PathView, SLOT_BYTES};
 use ropewalk_types::Instant;
 
@@ -72,7 +72,7 @@ impl Policy for Blest {
         }
     }
 
-    fn on_feedback(&mut self, _now: Instant, feedback: &ExitFeedback) {
+    fn on_feedback(&mut self, _now: Instant, feedback: &EgressFeedback) {
         let late = feedback.paths.iter().any(|path| path.late_packets > 0);
         self.blocked |= late || feedback.hold_timeouts > 0;
     }
@@ -132,9 +132,9 @@ mod tests {
             late_packets: 1,
             ..PathFeedback::default()
         };
-        let feedback = ExitFeedback {
+        let feedback = EgressFeedback {
             paths: vec![late],
-            ..ExitFeedback::default()
+            ..EgressFeedback::default()
         };
         blest.on_feedback(Instant::ZERO, &feedback);
         blest.pick(Instant::from_millis(100), &head(0), &paths);

@@ -4,14 +4,14 @@
 //! for multiaccess support for unreliable internet traffic using multipath DCCP", LCN 2019):
 //! highest priority with a free window, ties by the smaller round-trip time.
 //! Deviation: a path that is full for the moment is no reason to spend money, because a paced
-//! path is full most of the time. Metered paths are used only when what waits at the entry would
+//! path is full most of the time. Metered paths are used only when what waits at the ingress would
 //! keep the others busy for longer than [`SPILL_DELAY`].
 
 use super::{Decision, Head, Policy, by_srtt, has_room, send};
 use crate::path::PathView;
 use ropewalk_types::{Duration, Instant, Rate};
 
-/// Waiting time at the entry that is worth money.
+/// Waiting time at the ingress that is worth money.
 const SPILL_DELAY: Duration = Duration::from_millis(20);
 
 /// Whether the last decision had to use a metered path.

@@ -19,7 +19,7 @@
 //! at most moments. A flow whose path is full for the moment would move to any path with room,
 //! taking it from the flows there: so it moves only to room that has stayed unused for a while.
 //! And a flow on a slow path that always has room would stay there for ever, each packet renewing
-//! `A`, while a better path stands idle: so after twice that while it may overtake, and the exit
+//! `A`, while a better path stands idle: so after twice that while it may overtake, and the egress
 //! puts this flow in order.
 
 use super::order::crossing_margin;

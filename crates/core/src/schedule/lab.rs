@@ -271,9 +271,9 @@ pub(super) struct Outcome {
     pub shares: Vec<f64>,
     /// Mean and largest one-way delay of a small packet every 10 ms, in ms.
     pub ping_ms: (f64, f64),
-    /// Packets that overtook another of their flow, as the exit counted, per packet.
+    /// Packets that overtook another of their flow, as the egress counted, per packet.
     pub reordered: f64,
-    /// Packets the exit held, and holds that ended by time.
+    /// Packets the egress held, and holds that ended by time.
     pub held: u64,
     pub hold_timeouts: u64,
     /// Segments the senders sent again.
@@ -443,7 +443,7 @@ impl Lab {
             .map(|id| (self.sent_bytes(id) - base[id]) as f64)
             .collect();
         let all: f64 = carried.iter().sum();
-        let exit = self.b.stats().reorder;
+        let egress = self.b.stats().reorder;
         let ping: Vec<f64> = self
             .ping_delays
             .iter()
@@ -457,9 +457,9 @@ impl Lab {
                 ping.iter().sum::<f64>() / ping.len() as f64,
                 ping.iter().copied().fold(0.0, f64::max),
             ),
-            reordered: exit.reordered as f64 / exit.delivered as f64,
-            held: exit.held,
-            hold_timeouts: exit.hold_timeouts,
+            reordered: egress.reordered as f64 / egress.delivered as f64,
+            held: egress.held,
+            hold_timeouts: egress.hold_timeouts,
             retransmissions: self
                 .senders
                 .iter()
@@ -571,6 +571,6 @@ fn auto_is_never_worse_than_the_best_path() {
 #[test]
 fn small_packets_keep_the_delay_of_the_fast_path_beside_bulk() {
     let outcome = Lab::new(SchedulerKind::Auto, &PAPER[1], 5).run(8);
-    // 25 ms on the way, 7 ms for the burst of the pacer, 7 ms for entry and serialisation.
+    // 25 ms on the way, 7 ms for the burst of the pacer, 7 ms for ingress and serialisation.
     assert!(outcome.ping_ms.0 < 40.0, "{outcome:?}");
 }

@@ -28,7 +28,7 @@ mod weighted_round_robin;
 pub use kind::UnknownScheduler;
 pub use scheduler::Scheduler;
 
-use crate::estimate::ExitFeedback;
+use crate::estimate::EgressFeedback;
 use crate::path::PathView;
 use core::cmp::Ordering;
 use ropewalk_types::{Duration, Instant, PathId};
@@ -159,8 +159,8 @@ pub trait Policy: Send {
     /// The packet was bound to `path`; called once per copy, the view as `pick` saw it.
     fn on_sent(&mut self, _now: Instant, _head: &Head, _path: &PathView) {}
 
-    /// A report of the exit came in.
-    fn on_feedback(&mut self, _now: Instant, _feedback: &ExitFeedback) {}
+    /// A report of the egress came in.
+    fn on_feedback(&mut self, _now: Instant, _feedback: &EgressFeedback) {}
 
     /// The queue of `flow` ran empty: its bucket may serve another flow next.
     fn on_flow_idle(&mut self, _flow: u16) {}

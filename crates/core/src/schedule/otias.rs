@@ -7,7 +7,7 @@
 //!
 //! Deviations: `wait` is not negative (otherwise the slowest idle path wins). As published, a
 //! packet is appended to the send queue of a full path; here packets are bound late, so it waits
-//! for that path at the entry, where what waits counts as queued behind every full path: the
+//! for that path at the ingress, where what waits counts as queued behind every full path: the
 //! same packets would be in front of it. The wait is bounded by a round trip of that path,
 //! because the publication leaves open what happens when the estimate does not come true.
 

@@ -1,4 +1,4 @@
-//! Redundant: a copy on every path that has room; the exit keeps the first.
+//! Redundant: a copy on every path that has room; the egress keeps the first.
 //!
 //! Source: the `redundant` schedulers of MPTCP and of the reference implementation of MP-DCCP
 //! (RFC 9897 describes the protocol): a path that is full at that moment gets no copy, so the

@@ -2,7 +2,7 @@
 //! packets flow.
 //!
 //! Invariant: whatever the algorithm, a packet that some path has room for is never made to
-//! wait without a wake-up time or a path whose credit ends the wait, and what the exit must put
+//! wait without a wake-up time or a path whose credit ends the wait, and what the egress must put
 //! in order does not depend on the algorithm: it survives a switch.
 
 use super::active_backup::ActiveBackup;
@@ -20,7 +20,7 @@ use super::redundant::Redundant;
 use super::round_robin::RoundRobin;
 use super::weighted_round_robin::WeightedRoundRobin;
 use super::{Decision, Head, Policy, SchedulerKind};
-use crate::estimate::ExitFeedback;
+use crate::estimate::EgressFeedback;
 use crate::path::PathView;
 use ropewalk_types::{Instant, PathId};
 
@@ -155,8 +155,8 @@ impl Scheduler {
         dispatch!(&mut self.active, policy => policy.on_sent(now, head, path));
     }
 
-    /// A report of the exit came in.
-    pub fn on_feedback(&mut self, now: Instant, feedback: &ExitFeedback) {
+    /// A report of the egress came in.
+    pub fn on_feedback(&mut self, now: Instant, feedback: &EgressFeedback) {
         dispatch!(&mut self.active, policy => policy.on_feedback(now, feedback));
     }
 
@@ -171,7 +171,7 @@ impl Scheduler {
         dispatch!(&mut self.active, policy => policy.on_path_removed(path));
     }
 
-    /// Whether the exit should put the packet of `flow` just given to [`on_sent`](Self::on_sent)
+    /// Whether the egress should put the packet of `flow` just given to [`on_sent`](Self::on_sent)
     /// in order: the flow was lately spread over paths whose arrivals may cross.
     #[must_use]
     pub fn must_order(&self, flow: u16) -> bool {

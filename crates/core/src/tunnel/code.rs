@@ -1,21 +1,21 @@
-//! Combinations: made here of what each path carried, and solved here for what each path lost.
+//! Repair symbols: made here of what each path carried, and solved here for what each path lost.
 
 use super::Tunnel;
 use super::paths::{Path, Paths};
-use super::repair::Again;
+use super::repair::RetransmitQueue;
 use crate::code::{Coded, Decoder};
 use bytes::Bytes;
 use ropewalk_types::{Duration, Ecn, Instant, PATHS_MAX, PathId};
 use ropewalk_wire::{CodedHeader, DATA_HEADER, Datagram, Part, Stamp};
 
-/// Halves of combinations whose other half has not come yet.
+/// Halves of repair symbols whose other half has not come yet.
 pub(super) const HALVES_MAX: usize = 64;
 
-/// Share of all capacity that the combinations of one path may cost in any case.
+/// Share of all capacity that the repair symbols of one path may cost in any case.
 const CHEAP: f64 = 0.01;
 
-impl Again {
-    /// Takes in the combinations that are due. Those that cost more than little have to be worth it:
+impl RetransmitQueue {
+    /// Takes in the repair symbols that are due. Those that cost more than little have to be worth it:
     /// the paths have room, and repairs would come later.
     pub fn encode(&mut self, now: Instant, full: bool, paths: &mut Paths) {
         let coded = |path: &Path| path.encoder.redundancy() > 0.0 || path.blocks.is_due();
@@ -42,7 +42,7 @@ impl Again {
         }
     }
 
-    /// Takes in one combination. Of one that does not fit a datagram the second part is returned:
+    /// Takes in one repair symbol. Of one that does not fit a datagram the second part is returned:
     /// datagrams alike in length next to each other leave in one go.
     fn push(
         &mut self,
@@ -86,7 +86,7 @@ fn emit(path: PathId, coded: &Coded, part: Part, pieces: &[&[u8]]) -> Bytes {
     bytes.into()
 }
 
-/// What combinations of the peer's packets have told so far.
+/// What repair symbols of the peer's packets have told so far.
 #[derive(Debug, Default)]
 pub(super) struct Decoding {
     paths: [Option<Box<Decoder>>; PATHS_MAX],
@@ -121,7 +121,7 @@ impl Decoding {
         self.halves.retain(|(header, _)| header.path != path.0);
     }
 
-    /// Puts a combination together; `None` while half of it is missing.
+    /// Puts a repair symbol together; `None` while half of it is missing.
     fn assemble(&mut self, header: &CodedHeader, sum: Bytes) -> Option<Vec<u8>> {
         if header.part == Part::Whole {
             return Some(sum.into());
@@ -155,13 +155,13 @@ impl Decoding {
 }
 
 impl Tunnel {
-    /// A combination, or half of one, arrived.
+    /// A repair symbol, or half of one, arrived.
     pub(super) fn handle_coded(&mut self, now: Instant, header: &CodedHeader, sum: Bytes) {
         let path = PathId(header.path);
         if self.paths.get(path).is_none() {
             return;
         }
-        let Some(mut combined) = self.exit.decoding.assemble(header, sum) else {
+        let Some(mut combined) = self.egress.decoding.assemble(header, sum) else {
             return;
         };
         let bitmap = Coded::bitmap_bytes(header.count);
@@ -170,7 +170,7 @@ impl Tunnel {
             return;
         }
         let symbol = combined.split_off(bitmap);
-        let decoder = self.exit.decoding.paths[path.index()]
+        let decoder = self.egress.decoding.paths[path.index()]
             .get_or_insert_with(|| Box::new(Decoder::new(now)));
         decoder.on_coded(
             now,
@@ -183,13 +183,16 @@ impl Tunnel {
             },
         );
         let (wait, until) = (decoder.patience(), decoder.expected_until());
-        self.exit.reorder.requests.set_code_wait(path, wait, until);
+        self.egress
+            .reorder
+            .requests
+            .set_code_wait(path, wait, until);
         self.deliver_recovered(now, path);
     }
 
     /// Passes on what was recovered of `path`: as if it had come, but it says nothing of the path.
     pub(super) fn deliver_recovered(&mut self, now: Instant, path: PathId) {
-        while let Some((number, packet)) = self.exit.decoding.paths[path.index()]
+        while let Some((number, packet)) = self.egress.decoding.paths[path.index()]
             .as_mut()
             .and_then(|decoder| decoder.poll())
         {
@@ -198,8 +201,8 @@ impl Tunnel {
                 continue;
             };
             if matches!(datagram, Datagram::Data { .. } | Datagram::Fragment { .. }) {
-                self.exit.decoding.recovered += 1;
-                self.exit.reorder.requests.on_recovered(path, number);
+                self.egress.decoding.recovered += 1;
+                self.egress.reorder.requests.on_recovered(path, number);
                 self.take(now, path, Ecn::NotEct, data, datagram);
             }
         }
@@ -207,10 +210,10 @@ impl Tunnel {
 
     /// Forgets paths whose packets are not combined any more.
     pub(super) fn forget_idle_decoders(&mut self, now: Instant) {
-        for (id, slot) in (0..).zip(&mut self.exit.decoding.paths) {
+        for (id, slot) in (0..).zip(&mut self.egress.decoding.paths) {
             if slot.as_ref().is_some_and(|decoder| decoder.is_idle(now)) {
                 *slot = None;
-                let requests = &mut self.exit.reorder.requests;
+                let requests = &mut self.egress.reorder.requests;
                 requests.set_code_wait(PathId(id), Duration::ZERO, Instant::ZERO);
             }
         }

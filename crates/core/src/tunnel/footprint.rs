@@ -14,13 +14,13 @@ use crate::{code as coding, queue, reorder, repair as repairs};
 pub struct Footprint {
     /// Paths.
     pub paths: usize,
-    /// Inner packets that wait at the entry.
+    /// Inner packets that wait at the ingress.
     pub queued: usize,
-    /// Datagrams that wait for being sent again, and combinations.
-    pub again: usize,
+    /// Datagrams that wait for being sent again, and repair symbols.
+    pub retransmit: usize,
     /// Datagrams remembered in case they are lost, places of those taken out included.
     pub remembered: usize,
-    /// Datagrams remembered for combinations.
+    /// Datagrams remembered for repair symbols.
     pub combined: usize,
     /// Packets held for order, and places of those passed on that others wait behind.
     pub held: usize,
@@ -30,7 +30,7 @@ pub struct Footprint {
     pub missing: usize,
     /// Inner packets of which pieces have come.
     pub partial: usize,
-    /// Fronts of combinations whose rest has not come.
+    /// Fronts of repair symbols whose rest has not come.
     pub halves: usize,
     /// Equations between packets that paths lost.
     pub equations: usize,
@@ -55,7 +55,7 @@ impl Footprint {
         Self {
             paths,
             queued: queue::LIMIT_PACKETS,
-            again: repair::AGAIN_MAX,
+            retransmit: repair::RETRANSMIT_MAX,
             remembered: paths * repairs::PACKETS_MAX,
             combined: paths * (coding::WINDOW_PACKETS + coding::BLOCK_PACKETS),
             held: reorder::HELD_MAX,
@@ -79,7 +79,7 @@ impl Footprint {
         let limit = Self::limit(self.paths);
         let numbers = [
             ("queued", self.queued, limit.queued),
-            ("again", self.again, limit.again),
+            ("retransmit", self.retransmit, limit.retransmit),
             ("remembered", self.remembered, limit.remembered),
             ("combined", self.combined, limit.combined),
             ("held", self.held, limit.held),
@@ -105,17 +105,17 @@ impl Tunnel {
     /// fuzzers and people, not for every packet.
     #[must_use]
     pub fn footprint(&self) -> Footprint {
-        let (held, places) = self.exit.reorder.kept();
-        let (halves, equations, unknowns) = self.exit.decoding.kept();
-        let (rhythms, awaited) = self.exit.rhythms.kept();
-        let (rescuable, rescues) = self.entry.rescuer.kept();
+        let (held, places) = self.egress.reorder.kept();
+        let (halves, equations, unknowns) = self.egress.decoding.kept();
+        let (rhythms, awaited) = self.egress.rhythms.kept();
+        let (rescuable, rescues) = self.ingress.rescuer.kept();
         let mut footprint = Footprint {
-            queued: self.entry.queue.packets(),
-            again: self.entry.again.len(),
+            queued: self.ingress.queue.packets(),
+            retransmit: self.ingress.retransmit.len(),
             held,
             places,
-            missing: self.exit.reorder.requests.missing(),
-            partial: self.exit.fragments.len(),
+            missing: self.egress.reorder.requests.missing(),
+            partial: self.egress.fragments.len(),
             halves,
             equations,
             unknowns,

@@ -39,7 +39,7 @@ impl Load {
 
     /// Whether it sends so little that every packet may count.
     pub const fn is_thin(&self) -> bool {
-        self.before < THIN_BYTES && self.bytes < THIN_BYTES
+        self.before < SPARSE_BYTES && self.bytes < SPARSE_BYTES
     }
 }
 
@@ -47,6 +47,6 @@ const LOAD_WINDOW_NANOS: u64 = 500_000_000;
 /// 4 Mbit/s over a window: above calls and video conferences, below downloads.
 const HEAVY_BYTES: u32 = 250_000;
 /// 1 Mbit/s: calls and games.
-const THIN_BYTES: u32 = 62_500;
+const SPARSE_BYTES: u32 = 62_500;
 /// Two full packets: what opens a connection, with its first request.
 const OPENING_BYTES: u32 = 3_000;

@@ -1,6 +1,6 @@
 //! One tunnel between two gateways, both directions, as a state machine without I/O.
 //!
-//! Inner packets enter with [`Tunnel::handle_inner`], wait in the entry queue until a path can
+//! Inner packets enter with [`Tunnel::handle_inner`], wait in the ingress queue until a path can
 //! take them, and leave with [`Tunnel::poll_transmit`]; datagrams of the peer enter with
 //! [`Tunnel::handle_datagram`] and leave in order with [`Tunnel::poll_inner`]. The caller keeps
 //! the transports: before each round it reports every path with [`Tunnel::update_path`].
@@ -8,10 +8,10 @@
 
 mod code;
 mod copies;
-mod entry;
-mod exit;
+mod egress;
 mod footprint;
 mod fragment;
+mod ingress;
 mod load;
 mod outage;
 mod paths;
@@ -26,12 +26,12 @@ use crate::hold::freeze::{Freezer, Taken};
 use crate::hold::{Hold, HoldStats, Limits};
 use crate::path::PathConfig;
 use crate::protect::Classes;
-use crate::queue::{EntryQueue, QueueStats};
+use crate::queue::{IngressQueue, QueueStats};
 use crate::reorder::{Inner, Reorder, ReorderStats};
 use crate::schedule::{FLOW_BUCKETS, Policy, Scheduler, SchedulerKind};
 use bytes::Bytes;
-use entry::Entry;
-use exit::Exit;
+use egress::Egress;
+use ingress::Ingress;
 use paths::Paths;
 use ropewalk_types::{Duration, Instant, PacketInfo, PathId, PathSnapshot, Random};
 use std::sync::Arc;
@@ -71,9 +71,9 @@ pub struct TunnelStats {
     pub tx_packets: u64,
     /// Inner bytes bound to paths.
     pub tx_bytes: u64,
-    /// Inner packets delivered at this exit.
+    /// Inner packets delivered at this egress.
     pub rx_packets: u64,
-    /// Inner bytes delivered at this exit.
+    /// Inner bytes delivered at this egress.
     pub rx_bytes: u64,
     /// Datagrams that did not parse.
     pub malformed: u64,
@@ -84,9 +84,9 @@ pub struct TunnelStats {
     /// Datagrams that should have been sent again and were not: too many waited, or no path takes
     /// one of that size any more.
     pub repairs_dropped: u64,
-    /// Combinations of packets sent ahead of losses.
+    /// Repair symbols of packets sent ahead of losses.
     pub coded_sent: u64,
-    /// Packets of the peer that were lost and recovered from combinations.
+    /// Packets of the peer that were lost and recovered from repair symbols.
     pub recovered: u64,
     /// Datagrams of the peer that were missing and asked for.
     pub repairs_asked: u64,
@@ -96,7 +96,7 @@ pub struct TunnelStats {
     pub rescued: u64,
     /// Bytes of all datagrams that carried inner packets for the first time.
     pub data_bytes: u64,
-    /// Bytes of what protection added: copies, combinations, repairs.
+    /// Bytes of what protection added: copies, repair symbols, repairs.
     pub protection_bytes: u64,
     /// Fragments dropped: incomplete in time, or contradictory.
     pub fragments_dropped: u64,
@@ -104,9 +104,9 @@ pub struct TunnelStats {
     pub held_old: u64,
     /// Outages of all paths.
     pub hold: HoldStats,
-    /// The entry queue.
+    /// The ingress queue.
     pub queue: QueueStats,
-    /// The exit.
+    /// The egress.
     pub reorder: ReorderStats,
 }
 
@@ -114,8 +114,8 @@ pub struct TunnelStats {
 #[derive(Debug)]
 pub struct Tunnel {
     paths: Paths,
-    entry: Entry,
-    exit: Exit,
+    ingress: Ingress,
+    egress: Egress,
     hold: Hold,
     freezer: Freezer,
     flow_secret: u64,
@@ -140,13 +140,13 @@ impl Tunnel {
     fn with(config: &TunnelConfig, seed: u64, scheduler: Scheduler) -> Self {
         Self {
             paths: Paths::new(config.probe_interval, config.classes.redundancy),
-            entry: Entry::with(
-                EntryQueue::new(),
+            ingress: Ingress::with(
+                IngressQueue::new(),
                 scheduler,
                 Arc::clone(&config.classes),
                 config.hold,
             ),
-            exit: Exit::new(),
+            egress: Egress::new(),
             hold: Hold::default(),
             freezer: Freezer::new(config.hold),
             flow_secret: Random::new(seed).next_u64(),
@@ -167,9 +167,9 @@ impl Tunnel {
     pub fn remove_path(&mut self, now: Instant, id: PathId) {
         self.tick(now);
         if self.paths.remove(now, id) {
-            self.entry.scheduler.on_path_removed(id);
-            self.exit.reorder.on_path_removed(id);
-            self.exit.decoding.on_path_removed(id);
+            self.ingress.scheduler.on_path_removed(id);
+            self.egress.reorder.on_path_removed(id);
+            self.egress.decoding.on_path_removed(id);
             self.reinject(now);
         }
     }
@@ -191,7 +191,7 @@ impl Tunnel {
     /// The peer has started anew: its sequence numbers mean nothing any more. What is held is
     /// forgotten.
     pub fn reset_exit(&mut self) {
-        self.exit = Exit::new();
+        self.egress = Egress::new();
     }
 
     /// Asks every path for a sign of life: the peer may have started anew.
@@ -214,18 +214,18 @@ impl Tunnel {
     /// Scheduler in use when sending.
     #[must_use]
     pub const fn scheduler(&self) -> SchedulerKind {
-        self.entry.scheduler.kind()
+        self.ingress.scheduler.kind()
     }
 
     /// Why the scheduler does what it does.
     #[must_use]
     pub fn scheduler_reason(&self) -> String {
-        self.entry.scheduler.reason()
+        self.ingress.scheduler.reason()
     }
 
-    /// Uses another scheduler from the next packet on. What waits at the entry stays there.
+    /// Uses another scheduler from the next packet on. What waits at the ingress stays there.
     pub fn set_scheduler(&mut self, kind: SchedulerKind) {
-        self.entry.scheduler.switch(kind);
+        self.ingress.scheduler.switch(kind);
     }
 
     /// Takes an inner packet in: [`ropewalk_wire::HEADROOM`] free bytes, then one IP packet.
@@ -244,7 +244,7 @@ impl Tunnel {
             return;
         }
         let outage = self.hold.is_outage();
-        if self.freezer.on_entry(now, ip, checksum_partial, outage) == Taken::Answered {
+        if self.freezer.on_ingress(now, ip, checksum_partial, outage) == Taken::Answered {
             return;
         }
         self.enqueue(now, data, checksum_partial, &info);
@@ -259,10 +259,10 @@ impl Tunnel {
     ) {
         let ip = &data[ropewalk_wire::HEADROOM..];
         let flow = flow_bucket(info, self.flow_secret);
-        self.entry.queue.push(crate::queue::Packet {
+        self.ingress.queue.push(crate::queue::Packet {
             in_order: info.tcp_in_order(ip),
             tcp: info.is_tcp(),
-            class: self.entry.classes.of(info, ip.len()),
+            class: self.ingress.classes.of(info, ip.len()),
             data,
             flow,
             checksum_partial,
@@ -287,7 +287,7 @@ impl Tunnel {
         self.poll_awaited(now, out);
         self.poll_report(now, out);
         self.paths.poll_probes(now, out);
-        self.entry
+        self.ingress
             .schedule(now, &mut self.paths, &mut self.stats, out, max);
         out.len() - before
     }
@@ -297,8 +297,8 @@ impl Tunnel {
         if let Some(written) = self.freezer.poll() {
             return Some(written);
         }
-        let mut inner = self.exit.reorder.poll()?;
-        self.freezer.on_exit(self.now, &mut inner);
+        let mut inner = self.egress.reorder.poll()?;
+        self.freezer.on_egress(self.now, &mut inner);
         self.stats.rx_packets += 1;
         self.stats.rx_bytes += inner.data.len() as u64;
         Some(inner)
@@ -308,17 +308,17 @@ impl Tunnel {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         // A report waits for a path to carry it: without one there is nothing to be done in time.
-        let report = self.exit.report_due().filter(|_| !self.paths.is_empty());
+        let report = self.egress.report_due().filter(|_| !self.paths.is_empty());
         // In an outage nothing is sent but probes: whatever else is due to be sent is not missed.
         let sends = [
-            self.exit.poll_ask_timeout(),
-            self.entry.poll_timeout(),
+            self.egress.poll_ask_timeout(),
+            self.ingress.poll_timeout(),
             report,
             self.freezer.poll_timeout(),
         ];
         let sends = sends.into_iter().flatten().min();
         [
-            self.exit.poll_timeout(),
+            self.egress.poll_timeout(),
             sends.filter(|_| !self.paths.all_down()),
             self.paths.poll_timeout(),
             self.hold.poll_timeout(),
@@ -333,9 +333,9 @@ impl Tunnel {
     pub fn handle_timeout(&mut self, now: Instant) {
         self.tick(now);
         self.set_patience();
-        self.exit.release_due(now, &mut self.stats);
+        self.egress.release_due(now, &mut self.stats);
         if self.hold.sweeps(now) {
-            self.entry.queue.expire_all(now);
+            self.ingress.queue.expire_all(now);
         }
         self.paths.handle_timeout(now);
         self.resend_promised(now);
@@ -348,33 +348,33 @@ impl Tunnel {
         self.now
     }
 
-    /// Bytes waiting at the entry.
+    /// Bytes waiting at the ingress.
     #[must_use]
     pub const fn queue_bytes(&self) -> u64 {
-        self.entry.queue.bytes()
+        self.ingress.queue.bytes()
     }
 
     /// Counters since the start.
     #[must_use]
     pub fn stats(&self) -> TunnelStats {
         let mut stats = self.stats;
-        stats.queue = self.entry.queue.stats();
-        stats.reorder = self.exit.reorder.stats();
-        stats.repairs_sent = self.entry.again.sent;
-        stats.repairs_dropped = self.entry.again.dropped;
-        stats.coded_sent = self.entry.again.coded;
-        stats.rescues_asked = self.exit.rhythms.asked();
-        stats.rescued = self.entry.rescuer.rescued;
-        stats.protection_bytes += self.entry.again.bytes;
+        stats.queue = self.ingress.queue.stats();
+        stats.reorder = self.egress.reorder.stats();
+        stats.repairs_sent = self.ingress.retransmit.sent;
+        stats.repairs_dropped = self.ingress.retransmit.dropped;
+        stats.coded_sent = self.ingress.retransmit.coded;
+        stats.rescues_asked = self.egress.rhythms.asked();
+        stats.rescued = self.ingress.rescuer.rescued;
+        stats.protection_bytes += self.ingress.retransmit.bytes;
         stats.hold.replayed = stats.queue.replayed;
         stats.hold.dropped_full = stats.queue.held_full;
         stats.hold.dropped_old = stats.queue.held_old + self.stats.held_old;
         stats.hold.stopped = self.freezer.stopped();
-        stats.hold.custody_bytes = self.freezer.custody_bytes();
+        stats.hold.proxy_ack_bytes = self.freezer.proxy_ack_bytes();
         stats.hold.resets = self.freezer.resets();
         self.hold.count(self.now, &mut stats.hold);
-        stats.recovered = self.exit.decoding.recovered;
-        stats.repairs_asked = self.exit.reorder.requests.asked();
+        stats.recovered = self.egress.decoding.recovered;
+        stats.repairs_asked = self.egress.reorder.requests.asked();
         stats
     }
 
@@ -402,7 +402,7 @@ fn flow_bucket(info: &PacketInfo, secret: u64) -> u16 {
     (info.flow.hash(secret) % FLOW_BUCKETS as u64) as u16
 }
 
-impl Exit {
+impl Egress {
     fn new() -> Self {
         Self::with(Reorder::new())
     }

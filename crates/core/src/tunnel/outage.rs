@@ -10,14 +10,14 @@ use crate::hold::Turn;
 use crate::hold::freeze::Outlook;
 use bytes::{Bytes, BytesMut};
 use ropewalk_types::{Duration, Instant, PacketInfo, PathId};
-use ropewalk_wire::{HEADROOM, MISSING_RUNS_MAX, emit_missing};
+use ropewalk_wire::{HEADROOM, NACK_RUNS_MAX, emit_nack};
 
 /// A sign of life after hearing nothing for this long means that a path that was silent both ways is
 /// back. In an outage both ends probe several times in that.
 const HEARD_SILENCE: Duration = Duration::from_millis(150);
 /// The same while its end is awaited: both ends send something every 15 ms.
 const AWAITED_SILENCE: Duration = Duration::from_millis(100);
-/// What a question counts as on its path.
+/// What a NACK counts as on its path.
 const QUESTION_BYTES: usize = 30;
 
 impl Paths {
@@ -70,7 +70,7 @@ impl Paths {
             path.peer_suspect = None;
             path.leaving = false;
             self.state_changed = true;
-            self.written_off = self.written_off.with(id);
+            self.declared_lost = self.declared_lost.with(id);
         }
         false
     }
@@ -89,14 +89,14 @@ impl Paths {
         self.doubtful
             .extend(path.sent_log.take_after(newest, before));
         if self.doubtful.len() > known {
-            self.written_off = self.written_off.with(id);
+            self.declared_lost = self.declared_lost.with(id);
         }
     }
 
     /// A path on which everything in flight is lost; each is named once.
-    pub fn poll_written_off(&mut self) -> Option<PathId> {
-        let id = self.written_off.iter().next()?;
-        self.written_off = self.written_off.without(id);
+    pub fn poll_declared_lost(&mut self) -> Option<PathId> {
+        let id = self.declared_lost.iter().next()?;
+        self.declared_lost = self.declared_lost.without(id);
         Some(id)
     }
 
@@ -116,13 +116,13 @@ impl Tunnel {
         match self.hold.follow(now, all_down) {
             None => {}
             Some(Turn::Down) if self.hold.is_outage() => {
-                self.entry.queue.hold();
+                self.ingress.queue.hold();
                 self.freezer.on_down();
             }
             // Before the first path is up nothing is lost that ever worked.
             Some(Turn::Down) => {}
             Some(Turn::Back(since)) => {
-                self.entry.queue.replay(now);
+                self.ingress.queue.replay(now);
                 self.freezer.on_back(now);
                 self.reinject(now);
                 for (_, path) in self.paths.iter_mut() {
@@ -178,7 +178,7 @@ impl Tunnel {
         self.freezer.abandon();
     }
 
-    /// Appends the probes that are due in an outage, and with each the question for what is missing:
+    /// Appends the probes that are due in an outage, and with each the NACK for what is missing:
     /// the first that gets through finds everything out.
     pub(super) fn poll_outage(&mut self, now: Instant, out: &mut Vec<Outgoing>) {
         let before = out.len();
@@ -188,14 +188,14 @@ impl Tunnel {
             return;
         }
         let mut runs = Vec::new();
-        let requests = &self.exit.reorder.requests;
-        requests.outstanding(MISSING_RUNS_MAX, &mut runs);
+        let requests = &self.egress.reorder.requests;
+        requests.outstanding(NACK_RUNS_MAX, &mut runs);
         for id in probed {
             let Some(path) = self.paths.get_mut(id).filter(|_| !runs.is_empty()) else {
                 continue;
             };
             let mut bytes = Vec::new();
-            emit_missing(path.stamp(now, QUESTION_BYTES), &runs, &mut bytes);
+            emit_nack(path.stamp(now, QUESTION_BYTES), &runs, &mut bytes);
             out.push(Outgoing {
                 path: id,
                 datagram: Bytes::from(bytes),
@@ -208,8 +208,8 @@ impl Tunnel {
     /// A path on which everything in flight is lost, though its transport may not know yet: it
     /// takes no place in the window any more. Poll before [`Tunnel::poll_transmit`] and report the
     /// path again after it.
-    pub fn poll_written_off(&mut self) -> Option<PathId> {
-        self.paths.poll_written_off()
+    pub fn poll_declared_lost(&mut self) -> Option<PathId> {
+        self.paths.poll_declared_lost()
     }
 
     /// Since when every path is down; `None` while one is up.
@@ -221,7 +221,7 @@ impl Tunnel {
     /// Bytes of inner packets that are held, or were and still wait for their turn.
     #[must_use]
     pub const fn held_bytes(&self) -> u64 {
-        self.entry.queue.held_bytes()
+        self.ingress.queue.held_bytes()
     }
 
     /// The end of a path is near: both ends use it only while there is nothing else, until it has

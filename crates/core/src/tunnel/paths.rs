@@ -74,17 +74,17 @@ pub(super) struct Path {
     pub late: u16,
     /// What may have to be sent again.
     pub sent_log: SentLog,
-    /// What combinations are made of.
+    /// What repair symbols are made of.
     pub encoder: Encoder,
     /// The same for packets that are combined in blocks.
     pub blocks: BlockEncoder,
-    /// Combinations per packet instead of as many as the loss asks for.
+    /// Repair symbols per packet instead of as many as the loss asks for.
     fixed_redundancy: Option<f64>,
     /// Until when redundancy stays as it is.
     sized_until: Instant,
     /// What protection may still spend here.
     budget: Budget,
-    /// Until when packets of thin flows take another path as well.
+    /// Until when packets of sparse flows take another path as well.
     pub doubt_until: Instant,
     /// When a probe follows the newest packet, so that its loss shows.
     tail_due: Option<Instant>,
@@ -225,7 +225,7 @@ impl Path {
         hourly.is_none_or(|hourly| self.budget.spend(now, hourly, bytes))
     }
 
-    /// Follows what the path loses, with as many combinations as make up for it within a round
+    /// Follows what the path loses, with as many repair symbols as make up for it within a round
     /// trip. While that is not known yet a slow path gets some anyway: what is lost at the start of
     /// a transfer costs it most.
     pub fn protect(&mut self, now: Instant) {
@@ -244,7 +244,7 @@ impl Path {
         };
         self.encoder.set_redundancy(wanted);
         if self.blocks.is_used() {
-            self.blocks.set_combinations(block_combinations(gilbert));
+            self.blocks.set_repair_symbols(block_combinations(gilbert));
         }
     }
 
@@ -329,7 +329,7 @@ pub(super) struct Paths {
     /// What went over paths that are gone or back and may not have arrived, or did not.
     pub doubtful: Vec<Sent>,
     /// Paths on which everything in flight is lost.
-    pub written_off: PathSet,
+    pub declared_lost: PathSet,
     probe_interval: Option<Duration>,
     redundancy: Option<f64>,
 }
@@ -341,7 +341,7 @@ impl Paths {
             owd: OneWayDelay::new(),
             state_changed: false,
             doubtful: Vec::new(),
-            written_off: PathSet::default(),
+            declared_lost: PathSet::default(),
             probe_interval,
             redundancy,
         }
@@ -487,7 +487,7 @@ impl Paths {
     pub fn wants_repair(&mut self, now: Instant, id: PathId) -> Option<&mut Path> {
         let path = self.get_mut(id)?;
         path.sent_log.want(now);
-        // A question may come long after: what a probe of an idle path shows to be missing. After
+        // A NACK may come long after: what a probe of an idle path shows to be missing. After
         // an outage that is not too late.
         if !path.suspect() && now.since(path.excused_at) > EXCUSED_FOR {
             path.sent_log.forget_old(now);
@@ -712,7 +712,7 @@ impl Paths {
 }
 
 /// The measured rate, or what a small window per round trip would give: a path that carried a
-/// little for a while must not look too thin to be given work again.
+/// little for a while must not look too sparse to be given work again.
 fn rate_floor(snapshot: &PathSnapshot) -> Rate {
     if snapshot.rate == Rate::ZERO {
         return Rate::ZERO;
@@ -724,11 +724,11 @@ fn rate_floor(snapshot: &PathSnapshot) -> Rate {
 }
 
 /// A path that loses packets and has carried nothing more for this long is probed, so that the
-/// exit sees whether the newest packet was lost.
+/// egress sees whether the newest packet was lost.
 const TAIL: Duration = Duration::from_millis(5);
 /// Bytes of a window that any path may be tried with.
 const SMALL_WINDOW: u64 = 16_000;
-/// Combinations per packet of a path whose loss is not known yet, and the rate up to which it gets
+/// Repair symbols per packet of a path whose loss is not known yet, and the rate up to which it gets
 /// them.
 const UNKNOWN_REDUNDANCY: f64 = 0.05;
 const UNKNOWN_RATE_MAX: Rate = Rate::from_bits_per_sec(200_000_000);

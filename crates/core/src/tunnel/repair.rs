@@ -1,4 +1,4 @@
-//! Repairs: questions of this exit go to the peer's entry, answers to the peer's questions leave
+//! Repairs: NACKs of this egress go to the peer's ingress, answers to the peer's NACKs leave
 //! here, ahead of everything that waits.
 
 use super::paths::Paths;
@@ -9,23 +9,22 @@ use crate::schedule::PathSet;
 use bytes::{Bytes, BytesMut};
 use ropewalk_types::{Duration, Instant, PacketInfo, PathId};
 use ropewalk_wire::{
-    Awaited, DATA_HEADER, Datagram, MISSING_RUNS_MAX, MissingRun, emit_missing, missing_runs,
-    restamp,
+    DATA_HEADER, Datagram, DeadlineNack, NACK_RUNS_MAX, NackRun, emit_nack, nack_runs, restamp,
 };
 use std::collections::VecDeque;
 
 /// Most datagrams that wait for being sent again; beyond that the oldest is given up.
-pub(super) const AGAIN_MAX: usize = 4_096;
+pub(super) const RETRANSMIT_MAX: usize = 4_096;
 /// Most copies of what was lost.
 const COPIES_MAX: u8 = 3;
 /// Losses that call for no second copy, normally and while other flows use what a waiting one leaves.
 const SINGLE_LOSSES: u8 = 1;
 const SINGLE_LOSSES_SHARED: u8 = 3;
-/// Age at which a combination is worth nothing any more.
+/// Age at which a repair symbol is worth nothing any more.
 const CODED_AGE_MAX: Duration = Duration::from_millis(100);
 /// How much later it may arrive for taking another path than what was lost, or may be.
 const ELSEWHERE: Duration = Duration::from_millis(10);
-/// Longest that the exit waits for a repair.
+/// Longest that the egress waits for a repair.
 const PATIENCE_MAX: Duration = Duration::from_secs(1);
 /// Most round trips that a packet that was asked for is waited for: its repair may be lost, too.
 const PATIENCE_ROUND_TRIPS: u32 = 3;
@@ -54,8 +53,8 @@ enum What {
     Lost(PathId),
     /// Its first sending may have arrived.
     Doubtful,
-    /// A combination of packets of this path.
-    Combination(PathId),
+    /// A repair symbol of packets of this path.
+    RepairSymbol(PathId),
 }
 
 impl Waiting {
@@ -69,26 +68,26 @@ impl Waiting {
     }
 
     const fn is_combination(&self) -> bool {
-        matches!(self.what, What::Combination(_))
+        matches!(self.what, What::RepairSymbol(_))
     }
 
     /// The path that it had better not take: losses come in bursts.
     const fn avoids(&self) -> Option<PathId> {
         match self.what {
-            What::Lost(path) | What::Combination(path) => Some(path),
+            What::Lost(path) | What::RepairSymbol(path) => Some(path),
             What::Doubtful => None,
         }
     }
 
-    /// Whether the exit may get it more than once.
+    /// Whether the egress may get it more than once.
     fn is_copied(&self) -> bool {
         self.what == What::Doubtful || self.last.is_some() || self.left > 1
     }
 }
 
-/// What is to be sent again, and combinations.
+/// What is to be sent again, and repair symbols.
 #[derive(Debug, Default)]
-pub(super) struct Again {
+pub(super) struct RetransmitQueue {
     waiting: VecDeque<Waiting>,
     /// Further copies, and when they follow.
     later: VecDeque<(Instant, Waiting)>,
@@ -96,13 +95,13 @@ pub(super) struct Again {
     pub sent: u64,
     /// Datagrams given up: too many waited, or no path takes even a piece of it.
     pub dropped: u64,
-    /// Combinations sent.
+    /// Repair symbols sent.
     pub coded: u64,
     /// Bytes of all of these.
     pub bytes: u64,
 }
 
-impl Again {
+impl RetransmitQueue {
     /// Whether anything waits.
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty() && self.later.is_empty()
@@ -143,7 +142,7 @@ impl Again {
         self.push_back(Waiting::new(sent, What::Doubtful, 1));
     }
 
-    /// Takes a combination of packets of `path` in.
+    /// Takes a repair symbol of packets of `path` in.
     pub fn push_coded(&mut self, now: Instant, path: PathId, datagram: Bytes) {
         let sent = Sent {
             datagram,
@@ -152,7 +151,7 @@ impl Again {
             losses: 0,
             copy: None,
         };
-        self.push_back(Waiting::new(sent, What::Combination(path), 1));
+        self.push_back(Waiting::new(sent, What::RepairSymbol(path), 1));
     }
 
     /// Puts pieces of what waits first in its place; each goes in as many copies as it would have.
@@ -164,7 +163,7 @@ impl Again {
             return;
         };
         // What was missed last waits longest for its turn.
-        while self.len() + pieces.len() > AGAIN_MAX && self.waiting.pop_back().is_some() {
+        while self.len() + pieces.len() > RETRANSMIT_MAX && self.waiting.pop_back().is_some() {
             self.dropped += 1;
         }
         for datagram in pieces.into_iter().rev() {
@@ -183,7 +182,7 @@ impl Again {
     }
 
     fn push_back(&mut self, waiting: Waiting) {
-        if self.len() >= AGAIN_MAX {
+        if self.len() >= RETRANSMIT_MAX {
             let copy = || self.later.pop_front().map(|(_, copy)| copy);
             if let Some(oldest) = self.waiting.pop_front().or_else(copy) {
                 self.dropped += u64::from(!oldest.is_combination() && oldest.last.is_none());
@@ -208,7 +207,7 @@ impl Again {
         while let Some(next) = self.waiting.front_mut() {
             // A path that loses may be taken for one that takes less for a while.
             let pieces = match next.what {
-                What::Combination(_) => Vec::new(),
+                What::RepairSymbol(_) => Vec::new(),
                 What::Lost(_) | What::Doubtful => fragment::split(&next.sent.datagram, most),
             };
             if !pieces.is_empty() {
@@ -319,10 +318,10 @@ fn send(
 }
 
 impl Tunnel {
-    /// Appends a question for what is missing, if anything is: on the quickest path, and on a
-    /// second one if there is one, for a question that is lost costs a round trip.
+    /// Appends a NACK for what is missing, if anything is: on the quickest path, and on a
+    /// second one if there is one, for a NACK that is lost costs a round trip.
     pub(super) fn poll_requests(&mut self, now: Instant, out: &mut Vec<Outgoing>) {
-        let requests = &mut self.exit.reorder.requests;
+        let requests = &mut self.egress.reorder.requests;
         if requests.poll_timeout().is_none_or(|at| at > now) {
             return;
         }
@@ -330,8 +329,8 @@ impl Tunnel {
         if carriers[0].is_none() {
             return;
         }
-        let mut runs = Vec::with_capacity(MISSING_RUNS_MAX);
-        requests.poll(now, MISSING_RUNS_MAX, &mut runs);
+        let mut runs = Vec::with_capacity(NACK_RUNS_MAX);
+        requests.poll(now, NACK_RUNS_MAX, &mut runs);
         if runs.is_empty() {
             return;
         }
@@ -340,7 +339,7 @@ impl Tunnel {
                 continue;
             };
             let mut bytes = Vec::with_capacity(QUESTION_BYTES);
-            emit_missing(path.stamp(now, QUESTION_BYTES), &runs, &mut bytes);
+            emit_nack(path.stamp(now, QUESTION_BYTES), &runs, &mut bytes);
             out.push(Outgoing {
                 path: id,
                 datagram: Bytes::from(bytes),
@@ -352,9 +351,9 @@ impl Tunnel {
 
     /// The peer misses these numbers.
     pub(super) fn handle_missing(&mut self, now: Instant, payload: &[u8]) {
-        let shared = self.entry.is_shared(now);
+        let shared = self.ingress.is_shared(now);
         let mut prompt = Vec::new();
-        for MissingRun { path, first, count } in missing_runs(payload) {
+        for NackRun { path, first, count } in nack_runs(payload) {
             let id = PathId(path);
             for number in (0..u16::from(count)).map(|n| first.wrapping_add(n)) {
                 let Some(path) = self.paths.wants_repair(now, id) else {
@@ -373,14 +372,14 @@ impl Tunnel {
                 match Datagram::parse(&sent.datagram) {
                     Ok(Datagram::Data { header, .. })
                         if header.prompt
-                            && self.entry.rescuer.knows(header.flow, header.flow_seq) =>
+                            && self.ingress.rescuer.knows(header.flow, header.flow_seq) =>
                     {
-                        prompt.push(Awaited {
+                        prompt.push(DeadlineNack {
                             flow: header.flow,
                             flow_seq: header.flow_seq,
                         });
                     }
-                    _ => self.entry.again.push_lost(id, sent, shared),
+                    _ => self.ingress.retransmit.push_lost(id, sent, shared),
                 }
             }
         }
@@ -393,28 +392,28 @@ impl Tunnel {
     pub(super) fn reinject(&mut self, now: Instant) {
         if self.paths.all_down() {
             // Nothing can take it now: the oldest are what a receiver waits for.
-            self.paths.doubtful.truncate(AGAIN_MAX);
+            self.paths.doubtful.truncate(RETRANSMIT_MAX);
             return;
         }
         self.paths.collect_undelivered();
         for sent in self.paths.doubtful.drain(..) {
             let tcp = || is_tcp(&sent.datagram);
-            if now.since(sent.at) > self.entry.limits.other_age_max && !tcp() {
+            if now.since(sent.at) > self.ingress.limits.other_age_max && !tcp() {
                 self.stats.held_old += 1;
             } else {
-                self.entry.again.push_doubtful(sent);
+                self.ingress.retransmit.push_doubtful(sent);
             }
         }
     }
 
-    /// Tells the exit how long a repair may take.
+    /// Tells the egress how long a repair may take.
     pub(super) fn set_patience(&mut self) {
         let Some(srtt) = self.paths.quickest_srtt() else {
             return;
         };
-        let spread = self.exit.reorder.current_hold();
+        let spread = self.egress.reorder.current_hold();
         let patience = srtt * PATIENCE_ROUND_TRIPS + spread + PATIENCE_MARGIN;
-        self.exit
+        self.egress
             .reorder
             .requests
             .set_patience(patience.min(PATIENCE_MAX), srtt + PATIENCE_MARGIN);
@@ -431,7 +430,7 @@ fn is_tcp(datagram: &Bytes) -> bool {
     }
 }
 
-/// Room for a question of average length.
+/// Room for a NACK of average length.
 const QUESTION_BYTES: usize = 30;
 
 #[cfg(test)]
@@ -441,7 +440,7 @@ mod tests {
     #[test]
     fn what_is_lost_more_often_goes_in_more_copies_and_later_while_others_fill_the_paths() {
         let copies = |losses, shared| {
-            let mut again = Again::default();
+            let mut again = RetransmitQueue::default();
             let sent = Sent {
                 datagram: Bytes::new(),
                 dscp: 0,

@@ -1,8 +1,8 @@
-//! Reports: what this exit saw goes to the peer's entry, what the peer's exit saw comes here.
+//! Reports: what this egress saw goes to the peer's ingress, what the peer's egress saw comes here.
 
-use super::exit::{REPORT_INTERVAL, Reported};
+use super::egress::{REPORT_INTERVAL, Reported};
 use super::{Outgoing, Tunnel};
-use crate::estimate::{DelaySample, ExitFeedback, PathFeedback};
+use crate::estimate::{DelaySample, EgressFeedback, PathFeedback};
 use bytes::Bytes;
 use ropewalk_types::{Duration, Instant, PathId};
 use ropewalk_wire::{PathReport, Report, emit_report};
@@ -10,7 +10,7 @@ use ropewalk_wire::{PathReport, Report, emit_report};
 impl Tunnel {
     /// Appends a report when one is due, or at once when a path's state has changed.
     pub(super) fn poll_report(&mut self, now: Instant, out: &mut Vec<Outgoing>) {
-        let due = self.exit.report_due().is_some_and(|at| at <= now);
+        let due = self.egress.report_due().is_some_and(|at| at <= now);
         if !due && !self.paths.state_changed {
             return;
         }
@@ -18,7 +18,7 @@ impl Tunnel {
             return;
         };
         self.forget_idle_decoders(now);
-        let start = self.exit.period_start.take().unwrap_or(now);
+        let start = self.egress.period_start.take().unwrap_or(now);
         let state_changed = std::mem::take(&mut self.paths.state_changed);
         let mut report = self.report(now.since(start));
         if !state_changed {
@@ -40,9 +40,9 @@ impl Tunnel {
     }
 
     fn report(&mut self, period: Duration) -> Report {
-        let stats = self.exit.reorder.stats();
+        let stats = self.egress.reorder.stats();
         let last = std::mem::replace(
-            &mut self.exit.reported,
+            &mut self.egress.reported,
             Reported {
                 held: stats.held,
                 hold_timeouts: stats.hold_timeouts,
@@ -71,7 +71,7 @@ impl Tunnel {
     }
 
     pub(super) fn handle_report(&mut self, now: Instant, report: &Report) {
-        let mut feedback = ExitFeedback {
+        let mut feedback = EgressFeedback {
             period: Duration::from_millis(u64::from(report.period_ms)),
             paths: Vec::with_capacity(report.paths.len()),
             held: u32::from(report.held),
@@ -101,7 +101,7 @@ impl Tunnel {
             feedback.paths.push(feedback_of_path);
         }
         self.paths.owd.on_feedback(now, &feedback);
-        self.entry.scheduler.on_feedback(now, &feedback);
+        self.ingress.scheduler.on_feedback(now, &feedback);
     }
 }
 

@@ -1,28 +1,30 @@
-//! Rescue at work: questions of this exit go to the peer's entry, and what the peer awaits leaves here.
+//! Rescue at work: NACKs of this egress go to the peer's ingress, and what the peer awaits leaves here.
 
 use super::paths::Paths;
 use super::{Outgoing, Tunnel};
 use crate::rescue::{DOUBT, Rescuer};
 use bytes::{Bytes, BytesMut};
 use ropewalk_types::{Duration, Instant, PathId};
-use ropewalk_wire::{AWAITED_MAX, Awaited, awaited_packets, emit_awaited, restamp};
+use ropewalk_wire::{
+    DEADLINE_NACKS_MAX, DeadlineNack, deadline_nacks, emit_deadline_nack, restamp,
+};
 
-/// The same question comes on two paths: what follows this soon, and what the paths differ by, is no
+/// The same NACK comes on two paths: what follows this soon, and what the paths differ by, is no
 /// other one.
 const SAME_QUESTION: Duration = Duration::from_millis(6);
 /// Assumed while no path has shown its round trip.
 const RTT_UNKNOWN: Duration = Duration::from_millis(50);
 
 impl Tunnel {
-    /// Appends a question for what is overdue, if anything is, on the two quickest paths.
+    /// Appends a NACK for what is overdue, if anything is, on the two quickest paths.
     pub(super) fn poll_awaited(&mut self, now: Instant, out: &mut Vec<Outgoing>) {
-        let rhythms = &mut self.exit.rhythms;
+        let rhythms = &mut self.egress.rhythms;
         if rhythms.poll_timeout().is_none_or(|at| at > now) {
             return;
         }
         let rtt = self.paths.quickest_srtt().unwrap_or(RTT_UNKNOWN);
         let mut packets = Vec::new();
-        rhythms.poll(now, rtt, AWAITED_MAX, &mut packets);
+        rhythms.poll(now, rtt, DEADLINE_NACKS_MAX, &mut packets);
         if packets.is_empty() {
             return;
         }
@@ -31,7 +33,7 @@ impl Tunnel {
                 continue;
             };
             let mut bytes = Vec::with_capacity(QUESTION_BYTES);
-            emit_awaited(path.stamp(now, QUESTION_BYTES), &packets, &mut bytes);
+            emit_deadline_nack(path.stamp(now, QUESTION_BYTES), &packets, &mut bytes);
             out.push(Outgoing {
                 path: id,
                 datagram: Bytes::from(bytes),
@@ -43,13 +45,13 @@ impl Tunnel {
 
     /// The peer awaits these packets.
     pub(super) fn handle_awaited(&mut self, now: Instant, payload: &[u8]) {
-        for packet in awaited_packets(payload) {
+        for packet in deadline_nacks(payload) {
             self.rescue(now, packet);
         }
     }
 
     /// Rescues a packet that was lost, if it is one of those kept for that.
-    pub(super) fn rescue(&mut self, now: Instant, packet: Awaited) {
+    pub(super) fn rescue(&mut self, now: Instant, packet: DeadlineNack) {
         let srtt = |id: Option<PathId>| self.paths.get(id?).map(|path| path.snapshot.srtt);
         let [first, second] = self.paths.quickest_two().map(srtt);
         let apart = second
@@ -57,7 +59,7 @@ impl Tunnel {
             .abs_diff(first.unwrap_or_default())
             / 2;
         let same = apart + SAME_QUESTION;
-        let Some((id, number)) = self.entry.rescuer.ask(now, packet, same) else {
+        let Some((id, number)) = self.ingress.rescuer.ask(now, packet, same) else {
             return;
         };
         if let Some(path) = self.paths.get_mut(id) {
@@ -105,5 +107,5 @@ pub(super) fn flush(
     bytes
 }
 
-/// Room for a question of average length.
+/// Room for a NACK of average length.
 const QUESTION_BYTES: usize = 14;

@@ -169,7 +169,7 @@ impl Pair {
             (&mut self.b, &mut self.back),
         ];
         for (tunnel, links) in ends {
-            while let Some(id) = tunnel.poll_written_off() {
+            while let Some(id) = tunnel.poll_declared_lost() {
                 let link = &mut links[id.index()];
                 link.unacknowledged
                     .retain(|&(at, _)| at != Instant::FAR_FUTURE);
@@ -252,7 +252,7 @@ fn losses_are_repaired_in_order_though_questions_and_repairs_are_lost_too() {
         let lost: u32 = pair.links.iter().map(|link| link.lost).sum();
         let repairs = pair.a.stats().repairs_sent;
         let recovered = pair.b.stats().recovered;
-        // Some are probes, reports and combinations: nobody misses those.
+        // Some are probes, reports and repair symbols: nobody misses those.
         assert!(
             lost > 90 && recovered + repairs > 90,
             "{kind}: {lost} lost, {recovered} recovered, {repairs} sent again"
@@ -304,16 +304,15 @@ fn what_was_sent_long_ago_is_not_sent_again() {
         offer_segment(&mut pair);
         pair.step(Duration::from_millis(1));
         pair.now += age;
-        let run = ropewalk_wire::MissingRun {
+        let run = ropewalk_wire::NackRun {
             path: 0,
             first: 0,
             count: 1,
         };
-        let mut question = Vec::new();
-        ropewalk_wire::emit_missing(ropewalk_wire::Stamp::default(), &[run], &mut question);
+        let mut nack = Vec::new();
+        ropewalk_wire::emit_nack(ropewalk_wire::Stamp::default(), &[run], &mut nack);
         let (now, id) = (pair.now, PathId(0));
-        pair.a
-            .handle_datagram(now, id, Ecn::NotEct, question.into());
+        pair.a.handle_datagram(now, id, Ecn::NotEct, nack.into());
         let snapshot = PathSnapshot {
             max_datagram: 1_400,
             ..PathSnapshot::default()
@@ -739,7 +738,7 @@ fn a_query_over_paths_that_lose_goes_over_both() {
         let late = at.since(start + Duration::from_millis(1_200) * n);
         assert!(late < Duration::from_millis(20), "query {n}: {late:?}");
     }
-    // A copy each, and combinations at the pauses.
+    // A copy each, and repair symbols at the pauses.
     let spent = copies(&pair) - before;
     let least = 50 * (100 + ropewalk_wire::DATA_HEADER as u64);
     assert!((least..3 * least).contains(&spent), "{spent}");

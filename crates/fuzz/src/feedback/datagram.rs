@@ -4,8 +4,8 @@ use crate::input::Input;
 use bytes::Bytes;
 use ropewalk_types::{Duration, Instant};
 use ropewalk_wire::{
-    Awaited, CodedHeader, DATA_HEADER, DataHeader, FRAGMENT_HEADER, FragmentHeader, MissingRun,
-    Part, PathReport, Report, Stamp, Timestamp, emit_awaited, emit_missing, emit_report,
+    CodedHeader, DATA_HEADER, DataHeader, DeadlineNack, FRAGMENT_HEADER, FragmentHeader, NackRun,
+    Part, PathReport, Report, Stamp, Timestamp, emit_deadline_nack, emit_nack, emit_report,
 };
 
 /// A stamp of the peer, whose clock is anywhere around this one.
@@ -57,7 +57,7 @@ pub fn packets(now: Instant, input: &mut Input<'_>) -> Vec<Bytes> {
     packets
 }
 
-/// A small packet of a flow whose packets the exit asks for.
+/// A small packet of a flow whose packets the egress asks for.
 pub fn beat(now: Instant, flow: u16, number: u16) -> Vec<u8> {
     let header = DataHeader {
         stamp: Stamp {
@@ -104,37 +104,37 @@ pub fn report(now: Instant, input: &mut Input<'_>) -> Vec<u8> {
     out
 }
 
-/// A question for any numbers.
-pub fn question(now: Instant, input: &mut Input<'_>) -> Vec<u8> {
+/// A NACK for any numbers.
+pub fn nack(now: Instant, input: &mut Input<'_>) -> Vec<u8> {
     let stamp = stamp(now, input);
-    let runs: Vec<MissingRun> = (0..input.u8() % 64)
-        .map(|_| MissingRun {
+    let runs: Vec<NackRun> = (0..input.u8() % 64)
+        .map(|_| NackRun {
             path: input.u8() % 16,
             first: input.u16(),
             count: input.u8().max(1),
         })
         .collect();
     let mut out = Vec::new();
-    emit_missing(stamp, &runs, &mut out);
+    emit_nack(stamp, &runs, &mut out);
     out
 }
 
-/// A question for any packets of flows.
-pub fn awaited(now: Instant, input: &mut Input<'_>) -> Vec<u8> {
+/// A NACK for any packets of flows.
+pub fn deadline_nack(now: Instant, input: &mut Input<'_>) -> Vec<u8> {
     let stamp = stamp(now, input);
-    let packets: Vec<Awaited> = (0..input.u8() % 65)
-        .map(|_| Awaited {
+    let packets: Vec<DeadlineNack> = (0..input.u8() % 65)
+        .map(|_| DeadlineNack {
             flow: input.u16() % 4_096,
             flow_seq: input.u16(),
         })
         .collect();
     let mut out = Vec::new();
-    emit_awaited(stamp, &packets, &mut out);
+    emit_deadline_nack(stamp, &packets, &mut out);
     out
 }
 
-/// A combination of any numbers.
-pub fn combination(now: Instant, input: &mut Input<'_>) -> Vec<u8> {
+/// A repair symbol of any numbers.
+pub fn repair_symbol(now: Instant, input: &mut Input<'_>) -> Vec<u8> {
     let parts = [Part::Whole, Part::Front, Part::Rest];
     let header = CodedHeader {
         stamp: stamp(now, input),

@@ -1,4 +1,4 @@
-//! A tunnel whose peer says anything: datagrams, reports, questions and combinations of all kinds,
+//! A tunnel whose peer says anything: datagrams, reports, NACKs and repair symbols of all kinds,
 //! while time passes and paths come and go.
 
 mod datagram;
@@ -94,8 +94,8 @@ impl World {
                 self.hear_all(input, heard);
             }
             7 => self.hear_one(input, datagram::report),
-            8 => self.hear_one(input, datagram::question),
-            9 => self.hear_one(input, datagram::combination),
+            8 => self.hear_one(input, datagram::nack),
+            9 => self.hear_one(input, datagram::repair_symbol),
             10 => {
                 let path = path(input);
                 self.tunnel.add_path(now, path, config(input));
@@ -104,7 +104,7 @@ impl World {
             12 => self.change(input),
             13..=15 => self.enter(input),
             16 => self.tunnel.set_scheduler(kind(input)),
-            18 => self.hear_one(input, datagram::awaited),
+            18 => self.hear_one(input, datagram::deadline_nack),
             19 => self.keep_rhythm(input),
             17 => match input.u8() % 8 {
                 0 => self.tunnel.reset_exit(),

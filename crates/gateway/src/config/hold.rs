@@ -45,7 +45,7 @@ fn parse_freeze(name: &str) -> Result<Freeze, String> {
     match name {
         "off" => Ok(Freeze::Off),
         "planned" => Ok(Freeze::Planned),
-        "custody" => Ok(Freeze::Custody),
+        "custody" => Ok(Freeze::ProxyAck),
         _ => Err(format!(
             "{name:?} is no way to freeze senders: there are \"off\", \"planned\" and \"custody\""
         )),

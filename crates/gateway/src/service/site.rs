@@ -222,7 +222,7 @@ impl Site {
                     changed.context("following the network interfaces ended")?;
                     self.follow_uplinks(machine);
                 }
-                (uplink, sign) = self.supplicants.next() => self.heed(uplink, sign),
+                (uplink, sign) = self.supplicants.next() => self.on_sign(uplink, sign),
                 Some(()) = self.reloads.recv() => self.follow_uplinks(machine),
                 turn = next_turn(&mut self.direct) => {
                     if let Some(direct) = &mut self.direct {
@@ -366,7 +366,7 @@ impl Site {
     }
 
     /// Leaves an uplink that is about to end, or uses it again.
-    fn heed(&self, uplink: String, sign: Sign) {
+    fn on_sign(&self, uplink: String, sign: Sign) {
         // What was said before an uplink went away, or by a listener of before.
         if !self.uplinks.iter().any(|known| known.name == uplink) {
             return;

@@ -336,13 +336,13 @@ impl Fabric {
     }
 
     /// Takes everything in flight on a link for lost. TCP finds its losses itself.
-    pub fn write_off(&mut self, id: LinkId) {
+    pub fn declare_lost(&mut self, id: LinkId) {
         if let Some(&Link {
             kind: Kind::Quic { connection, .. },
             ..
         }) = self.link(id)
         {
-            self.endpoint.write_off(connection);
+            self.endpoint.declare_lost(connection);
         }
     }
 

@@ -34,12 +34,12 @@ pub fn print(out: &mut impl Write, report: &Report) -> Result<()> {
             tunnel.held,
             tunnel.hold_timeouts,
             tunnel.late,
-            tunnel.entry_drops
+            tunnel.ingress_drops
         )?;
         writeln!(
             out,
             "  protection: {} combinations sent, {} packets recovered, {} repaired; {:.1} % of the bytes",
-            tunnel.combinations,
+            tunnel.repair_symbols,
             tunnel.recovered,
             tunnel.repairs,
             tunnel.overhead * 100.0

@@ -178,10 +178,10 @@ fn tunnel(first: &[TunnelStatus; 2], last: &[TunnelStatus; 2], side: Side) -> Tu
         hold_timeouts: received(|t| t.hold_timeouts),
         late: received(|t| t.late),
         duplicates: received(|t| t.duplicates),
-        entry_drops: sent(|t| t.queue_drops + t.queue_marks),
+        ingress_drops: sent(|t| t.queue_drops + t.queue_marks),
         recovered: received(|t| t.recovered),
         repairs: sent(|t| t.repairs_sent),
-        combinations: sent(|t| t.coded_sent),
+        repair_symbols: sent(|t| t.coded_sent),
         overhead: ropewalk_plan::overhead(sent(|t| t.protection_bytes), sent(|t| t.data_bytes)),
         reason: sender.1.reason.clone(),
     }

@@ -31,7 +31,7 @@ pub fn summary(report: &Report) -> String {
             tunnel.reordered,
             tunnel.held,
             tunnel.late,
-            tunnel.entry_drops,
+            tunnel.ingress_drops,
             tunnel.reason
         );
     }

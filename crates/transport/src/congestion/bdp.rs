@@ -1,7 +1,7 @@
 //! The default congestion control: the window follows the measured bandwidth-delay product.
 //!
-//! Window = rate × stay × loss share + allowance. `rate` is the largest delivery rate of the last
-//! rounds; `stay` the mean time a packet is in flight, less the standing queue; the allowance the
+//! Window = rate × sojourn time × loss share + allowance. `rate` is the largest delivery rate of the last
+//! rounds; `sojourn` the mean time a packet is in flight, less the standing queue; the allowance the
 //! short standing queue that keeps the bottleneck busy and finds new capacity. The standing queue
 //! is the smallest RTT of a round less the floor, which is what rounds show after the window was
 //! drained on purpose: jitter moves both alike. By Little's law the window that fills a link is
@@ -15,7 +15,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::jitter::{Leaps, Wobble};
+use super::jitter::{DelaySpikes, DelayVariation};
 
 /// Packets in the first window (RFC 9002 §7.2 recommends ten).
 const INITIAL_PACKETS: u64 = 16;
@@ -38,8 +38,8 @@ const ROUND_PACKETS_MIN: u64 = 16;
 const ROUND_MAX: Duration = Duration::from_millis(200);
 /// A round that lasts this many floors is over even when nothing sent in it was acknowledged.
 const ROUND_FLOORS: f64 = 1.5;
-/// A round lasts at least so many usual leaps of the delay: in less, jitter makes the rate.
-const ROUND_LEAPS: f64 = 5.0;
+/// A round lasts at least so many usual delay spikes of the delay: in less, jitter makes the rate.
+const ROUND_SPIKES: f64 = 5.0;
 /// Allowance as share of the floor, with bounds in seconds and a minimum in packets.
 const ALLOWANCE_SHARE: f64 = 0.25;
 const ALLOWANCE_MIN: f64 = 0.001;
@@ -48,28 +48,28 @@ const ALLOWANCE_PACKETS: f64 = 2.0;
 /// Parts of allowance and guard that jitter adds, in units of the mean change of the smallest RTT
 /// from round to round.
 const ALLOWANCE_JITTER: f64 = 3.0;
-/// The same in units of the usual leap, which the window allows for even while it drains: a leap
+/// The same in units of the usual delay spike, which the window allows for even while it drains: a delay spike
 /// holds acknowledgements up, and a window without room for that stands still.
-const ALLOWANCE_LEAPS: f64 = 0.5;
+const ALLOWANCE_SPIKES: f64 = 0.5;
 const GUARD_JITTER: f64 = 3.0;
 /// What of a round's smallest RTT may be chance, in the same units.
 const NOISE_JITTER: f64 = 2.5;
-/// A round raises the stay by this factor at most: a queue that grows is no longer path.
-const STAY_GROWTH: f64 = 1.2;
+/// A round raises the sojourn time by this factor at most: a queue that grows is no longer path.
+const SOJOURN_GROWTH: f64 = 1.2;
 /// Standing queue, in seconds, that makes old rates count no more.
 const GUARD_MIN: f64 = 0.010;
 /// Most jitter in seconds that the guard allows for: what changes more is our own queue.
 const JITTER_MAX: f64 = 0.030;
-/// The same for its leaps.
-const LEAPS_MAX: f64 = 0.060;
+/// The same for its delay spikes.
+const SPIKES_MAX: f64 = 0.060;
 /// Growth of the rate that shows that the start is not over.
 const STARTUP_GROWTH: f64 = 1.25;
 /// Rounds without such growth that end the start, if there was more to send.
 const STARTUP_STALE_ROUNDS: u8 = 3;
-/// The same where the delay leaps by more than this, in seconds: there the rate of one round says
+/// The same where the delay delay spikes by more than this, in seconds: there the rate of one round says
 /// little.
 const STARTUP_STALE_ROUNDS_LEAPING: u8 = 6;
-const STARTUP_LEAP: f64 = 0.010;
+const STARTUP_SPIKE: f64 = 0.010;
 /// Rounds without growth and without more to send after which the window expects no more than twice
 /// the rate.
 const STARTUP_QUIET_ROUNDS: u8 = 3;
@@ -82,12 +82,12 @@ const STARTUP_RATE: f64 = 500_000.0;
 /// The same after a round with a queue, and while nobody asks for more.
 const STARTUP_GAIN_CALM: f64 = 2.0;
 /// Longest stay that counts for it, in floors.
-const STARTUP_STAY: f64 = 4.0;
+const STARTUP_SOJOURN: f64 = 4.0;
 /// Standing queue, as share of the floor, that ends the start as soon as the rate does not grow, and
-/// how many times the delay's wobble within rounds, and its largest leap, it must be.
+/// how many times the delay's delay variation within rounds, and its largest delay spike, it must be.
 const STARTUP_QUEUE: f64 = 0.5;
-const STARTUP_WOBBLE: f64 = 4.0;
-const STARTUP_LEAPS: f64 = 2.0;
+const STARTUP_VARIATION: f64 = 4.0;
+const STARTUP_SPIKES: f64 = 2.0;
 /// What a probe sends beyond the window: a share of the product, but in seconds at most.
 const PROBE_SHARE: f64 = 0.25;
 const PROBE_MAX: f64 = 0.010;
@@ -119,9 +119,9 @@ const HUNGRY_RECOVERED: usize = 3;
 /// Rounds without growth that end the hunger: a larger window shows after one round trip.
 const HUNGRY_STALE: u8 = 2;
 /// A mean time in flight that is above the smallest RTT by this share of the floor, and by so many
-/// times what the delay wobbles, shows that bursts queue.
+/// times what the delay varies, shows that bursts queue.
 const CLUMP_SHARE: f64 = 0.125;
-const CLUMP_WOBBLE: f64 = 8.0;
+const CLUMP_VARIATION: f64 = 8.0;
 /// The same in seconds, where the floor is longer than this, for what only keeps the start from
 /// allowing for more than the doubling.
 const BURSTS: f64 = 0.010;
@@ -147,7 +147,7 @@ const LOSS_EXCESS: f64 = 0.003;
 /// Deviations that chance is allowed.
 const LOSS_CHANCE: f64 = 2.0;
 /// How much longer than an acknowledged packet a lost one counts as in flight.
-const LOST_STAY: f64 = 1.55;
+const LOST_SOJOURN: f64 = 1.55;
 /// What a congestion mark or loss of ours leaves of the allowance, what a round gives back, and
 /// the least that stays.
 const HEADROOM_CUT: f64 = 0.8;
@@ -294,13 +294,13 @@ pub(super) struct Bdp {
     /// Smallest RTT of a round without a queue of ours, seconds; infinite before the first.
     floor: f64,
     /// Mean time in flight without the standing queue, seconds; zero before the first round.
-    stay: f64,
+    sojourn: f64,
     /// How much the smallest RTT goes up and down from round to round.
-    jitter: Wobble,
+    jitter: DelayVariation,
     /// The same from one batch of acknowledgements to the next: known within the first round.
-    wobble: Wobble,
-    /// How far the delay leaps beyond what our own queue explains.
-    leaps: Leaps,
+    variation: DelayVariation,
+    /// How far the delay delay spikes beyond what our own queue explains.
+    spikes: DelaySpikes,
     /// Share of packets lost, in all rounds and in deeply drained ones.
     loss: f64,
     loss_drained: DrainedLoss,
@@ -338,10 +338,10 @@ impl Bdp {
             rates: [0.0; RATE_ROUNDS],
             next_rate: 0,
             floor: f64::INFINITY,
-            stay: 0.0,
-            jitter: Wobble::default(),
-            wobble: Wobble::default(),
-            leaps: Leaps::default(),
+            sojourn: 0.0,
+            jitter: DelayVariation::default(),
+            variation: DelayVariation::default(),
+            spikes: DelaySpikes::default(),
             loss: 0.0,
             loss_drained: DrainedLoss::default(),
             headroom: 1.0,
@@ -386,12 +386,12 @@ impl Bdp {
         if !batch.app_limited {
             self.round.wanted += batch.bytes;
         }
-        self.wobble.observe(batch.rtt_min.as_secs_f64(), 0.0);
+        self.variation.observe(batch.rtt_min.as_secs_f64(), 0.0);
         let rate = self.rate();
         if rate > 0.0 {
             #[expect(clippy::cast_precision_loss, reason = "estimates")]
             let busy = batch.bytes as f64 / rate;
-            self.leaps.observe(batch.rtt_min.as_secs_f64(), busy);
+            self.spikes.observe(batch.rtt_min.as_secs_f64(), busy);
         }
         if let Phase::Startup { quiet, full, .. } = self.phase {
             let calm = full || quiet >= STARTUP_QUIET_ROUNDS;
@@ -405,7 +405,7 @@ impl Bdp {
         let enough = self.round.acked >= ROUND_PACKETS_MIN * self.mtu || elapsed >= ROUND_MAX;
         let patience = ROUND_MIN.as_secs_f64() + ROUND_FLOORS * self.floor;
         let over = batch.newest_sent >= self.round.start || elapsed.as_secs_f64() > patience;
-        let steady = (ROUND_LEAPS * self.leaps.usual()).min(ROUND_MAX.as_secs_f64());
+        let steady = (ROUND_SPIKES * self.spikes.usual()).min(ROUND_MAX.as_secs_f64());
         if over && elapsed >= ROUND_MIN && elapsed.as_secs_f64() >= steady && enough {
             self.end_round(batch);
         }
@@ -420,9 +420,9 @@ impl Bdp {
     )]
     fn startup_window(&self, gain: f64) -> u64 {
         // Bursts queue behind each other: their stay says less than the smallest one.
-        let stay = self.stay.min(STARTUP_STAY * self.floor);
+        let sojourn = self.sojourn.min(STARTUP_SOJOURN * self.floor);
         let rate = (self.rate() * gain).max(STARTUP_RATE);
-        let justified = (rate * stay).clamp(0.0, 1e12) as u64;
+        let justified = (rate * sojourn).clamp(0.0, 1e12) as u64;
         justified.clamp(2 * self.initial_window(), WINDOW_MAX)
     }
 
@@ -464,8 +464,8 @@ impl Bdp {
         let wanted = round.wanted as f64 > WANTED_SHARE * acked;
         let wanted_before = core::mem::replace(&mut self.wanted, wanted);
         let floor = self.floor;
-        self.leaps.end_round();
-        let noise = (CLUMP_WOBBLE * self.wobble.mean).max(self.leaps.largest());
+        self.spikes.end_round();
+        let noise = (CLUMP_VARIATION * self.variation.mean).max(self.spikes.largest());
         self.next_phase(&Seen {
             now,
             rate,
@@ -540,13 +540,13 @@ impl Bdp {
             self.floor += above * FLOOR_UP;
         }
         // What jitter moves is no queue.
-        let noise = (NOISE_JITTER * self.jitter.mean).max(self.leaps.usual());
+        let noise = (NOISE_JITTER * self.jitter.mean).max(self.spikes.usual());
         let queue = (round.rtt_min - self.floor - noise).max(0.0);
-        let stay = mean - queue;
-        if self.stay == 0.0 {
-            self.stay = stay;
+        let sojourn = mean - queue;
+        if self.sojourn == 0.0 {
+            self.sojourn = sojourn;
         } else {
-            self.stay += (stay.min(self.stay * STAY_GROWTH) - self.stay) / 4.0;
+            self.sojourn += (sojourn.min(self.sojourn * SOJOURN_GROWTH) - self.sojourn) / 4.0;
         }
         // On a slow path one packet more or less in the queue is no jitter.
         let packet = self.packets(1.0) / self.rate().max(1.0);
@@ -556,7 +556,7 @@ impl Bdp {
 
     /// Seconds of the allowance that jitter asks for.
     fn swing(&self) -> f64 {
-        (ALLOWANCE_JITTER * self.jitter.mean).max(ALLOWANCE_LEAPS * self.leaps.usual())
+        (ALLOWANCE_JITTER * self.jitter.mean).max(ALLOWANCE_SPIKES * self.spikes.usual())
     }
 
     /// Seconds of standing queue that are fine.
@@ -568,8 +568,8 @@ impl Bdp {
     /// Seconds of standing queue that are too much.
     fn guard(&self) -> f64 {
         let jitter = GUARD_JITTER * self.jitter.mean.min(JITTER_MAX);
-        let leaps = self.leaps.usual().min(LEAPS_MAX);
-        (2.0 * self.allowance()).max(GUARD_MIN) + jitter.max(leaps)
+        let spikes = self.spikes.usual().min(SPIKES_MAX);
+        (2.0 * self.allowance()).max(GUARD_MIN) + jitter.max(spikes)
     }
 
     /// A rate the application limited counts only if it is the highest.
@@ -646,10 +646,10 @@ impl Bdp {
 
     fn after_startup(&mut self, seen: &Seen, best: f64, stale: u8, quiet: u8) -> Phase {
         // Jitter looks like a queue, but lets the rate grow.
-        let leap = self.leaps.largest();
-        let noise = (STARTUP_WOBBLE * self.wobble.mean).max(STARTUP_LEAPS * leap);
+        let spike = self.spikes.largest();
+        let noise = (STARTUP_VARIATION * self.variation.mean).max(STARTUP_SPIKES * spike);
         let full = seen.guarded && seen.queue > (seen.floor * STARTUP_QUEUE).max(noise);
-        let stale_max = if leap > STARTUP_LEAP {
+        let stale_max = if spike > STARTUP_SPIKE {
             STARTUP_STALE_ROUNDS_LEAPING
         } else {
             STARTUP_STALE_ROUNDS
@@ -660,7 +660,7 @@ impl Bdp {
             (false, true) => (stale + 1, quiet),
             (false, false) => (stale, quiet.saturating_add(1)),
         };
-        if (full && !grew && self.leaps.known()) || stale >= stale_max {
+        if (full && !grew && self.spikes.known()) || stale >= stale_max {
             self.deep_due = seen.now;
             return self.drain(seen);
         }
@@ -674,7 +674,7 @@ impl Bdp {
     }
 
     fn after_probe(&mut self, seen: &Seen, before: f64) -> Phase {
-        let expected = self.probe_extra(before) / (before * self.stay);
+        let expected = self.probe_extra(before) / (before * self.sojourn);
         if seen.guarded || seen.rate < before * (1.0 + expected / 2.0) {
             self.drain(seen)
         } else {
@@ -706,7 +706,7 @@ impl Bdp {
 
     /// Bytes a probe sends beyond the window.
     fn probe_extra(&self, rate: f64) -> f64 {
-        let seconds = (self.stay * PROBE_SHARE).clamp(ALLOWANCE_MIN, PROBE_MAX);
+        let seconds = (self.sojourn * PROBE_SHARE).clamp(ALLOWANCE_MIN, PROBE_MAX);
         (rate * seconds * self.headroom).max(self.packets(2.0))
     }
 
@@ -718,14 +718,14 @@ impl Bdp {
     fn set_window(&mut self) {
         let rate = self.rate();
         let loss = self.loss.min(self.believed()).min(LOSS_MAX);
-        let bare = rate * self.stay;
-        let product = bare * (1.0 + LOST_STAY * loss / (1.0 - loss));
+        let bare = rate * self.sojourn;
+        let product = bare * (1.0 + LOST_SOJOURN * loss / (1.0 - loss));
         let allowance = rate * self.allowance();
         let allowance = allowance.max(self.packets(ALLOWANCE_PACKETS));
         let window = match self.phase {
             Phase::Startup { .. } => return,
             Phase::Drain { deep: 0, .. } => {
-                product * DRAIN_GAIN + rate * ALLOWANCE_LEAPS * self.leaps.usual()
+                product * DRAIN_GAIN + rate * ALLOWANCE_SPIKES * self.spikes.usual()
             }
             Phase::Drain { .. } => (product * DRAIN_DEEP_GAIN).min(bare * DRAIN_BARE_GAIN),
             Phase::Cruise(_) => product * HUNGRY_GAINS[self.hungry] + allowance,

@@ -1,15 +1,15 @@
 //! How a delay varies by itself: what our own queue cannot have made.
 //!
-//! A queue of ours grows byte by byte and turns once, at its longest. [`Wobble`] counts what goes
-//! up and down and up again, [`Leaps`] what rises faster than bytes can queue. A link that delays
-//! packets at random but keeps their order shows leaps without wobble: one late packet holds all
+//! A queue of ours grows byte by byte and turns once, at its longest. [`Delay variation`] counts what goes
+//! up and down and up again, [`Delay spikes`] what rises faster than bytes can queue. A link that delays
+//! packets at random but keeps their order shows delay spikes without delay variation: one late packet holds all
 //! behind it up, and they come together, each a little less late than the one before.
 
 /// Weight of one observation in the mean.
 const JITTER_WEIGHT: f64 = 0.1;
-/// Rounds over which leaps count.
+/// Rounds over which delay spikes count.
 const LEAP_ROUNDS: usize = 4;
-/// Seconds of a leap that say nothing: acknowledgements wait for one another.
+/// Seconds of a delay spike that say nothing: acknowledgements wait for one another.
 const LEAP_FREE: f64 = 0.005;
 
 /// What chance leaves of the mean when a delay must turn twice instead of once to count.
@@ -18,7 +18,7 @@ const WOBBLE_TWICE: f64 = 0.47;
 /// Mean of how much a delay goes up and down, in seconds. A queue that comes and goes turns once at
 /// its longest, so that only what turns twice in a row counts.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Wobble {
+pub(super) struct DelayVariation {
     pub(super) mean: f64,
     seen: f64,
     last: Option<f64>,
@@ -26,7 +26,7 @@ pub(super) struct Wobble {
     changes: [f64; 2],
 }
 
-impl Wobble {
+impl DelayVariation {
     /// Takes in a delay in seconds; changes up to `grain` count as none.
     pub(super) fn observe(&mut self, delay: f64, grain: f64) {
         let Some(last) = self.last.replace(delay) else {
@@ -50,7 +50,7 @@ impl Wobble {
 /// in between can have queued, round by round, in seconds. Our own queue grows byte by byte; what
 /// rises at once is jitter.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Leaps {
+pub(super) struct DelaySpikes {
     last: Option<f64>,
     /// Largest of this round, and of the last ones, the latest first.
     round: f64,
@@ -60,7 +60,7 @@ pub(super) struct Leaps {
     usual: f64,
 }
 
-impl Leaps {
+impl DelaySpikes {
     /// Takes in the delay of a batch, and how long its bytes occupy the path.
     pub(super) fn observe(&mut self, delay: f64, busy: f64) {
         if let Some(last) = self.last.replace(delay) {
@@ -78,12 +78,12 @@ impl Leaps {
         [self.largest, self.usual] = [sorted[0], sorted[1]];
     }
 
-    /// Whether so many rounds are over that leaps would have shown.
+    /// Whether so many rounds are over that delay spikes would have shown.
     pub(super) const fn known(&self) -> bool {
         self.seen == LEAP_ROUNDS
     }
 
-    /// What the delay leaps by often, the second largest: one leap alone is an outage.
+    /// What the delay delay spikes by often, the second largest: one delay spike alone is an outage.
     pub(super) const fn usual(&self) -> f64 {
         self.usual
     }
@@ -103,41 +103,41 @@ mod tests {
 
     #[test]
     fn a_growing_queue_does_not_leap() {
-        let mut leaps = Leaps::default();
+        let mut spikes = DelaySpikes::default();
         for round in 0..4 {
             for packet in 0..40 {
-                leaps.observe(0.020 + f64::from(round * 40 + packet) * PACKET, PACKET);
+                spikes.observe(0.020 + f64::from(round * 40 + packet) * PACKET, PACKET);
             }
-            leaps.end_round();
+            spikes.end_round();
         }
-        assert!(leaps.largest() < 1e-9, "{leaps:?}");
+        assert!(spikes.largest() < 1e-9, "{spikes:?}");
     }
 
     #[test]
     fn packets_held_up_by_a_late_one_leap_every_round() {
-        let mut leaps = Leaps::default();
+        let mut spikes = DelaySpikes::default();
         for _ in 0..4 {
             // One packet 30 ms late; those behind it arrive with it.
             for packet in 0..30 {
-                leaps.observe(0.050 - f64::from(packet) * 0.001, PACKET);
+                spikes.observe(0.050 - f64::from(packet) * 0.001, PACKET);
             }
-            leaps.observe(0.020, PACKET);
-            leaps.end_round();
+            spikes.observe(0.020, PACKET);
+            spikes.end_round();
         }
-        assert!((0.020..0.030).contains(&leaps.usual()), "{leaps:?}");
+        assert!((0.020..0.030).contains(&spikes.usual()), "{spikes:?}");
     }
 
     #[test]
     fn one_outage_is_not_usual() {
-        let mut leaps = Leaps::default();
+        let mut spikes = DelaySpikes::default();
         for round in 0..4 {
             for packet in 0..10 {
                 let outage = round == 2 && packet == 5;
-                leaps.observe(if outage { 0.5 } else { 0.020 }, PACKET);
+                spikes.observe(if outage { 0.5 } else { 0.020 }, PACKET);
             }
-            leaps.end_round();
+            spikes.end_round();
         }
-        assert!(leaps.largest() > 0.4, "{leaps:?}");
-        assert!(leaps.usual() < 1e-9, "{leaps:?}");
+        assert!(spikes.largest() > 0.4, "{spikes:?}");
+        assert!(spikes.usual() < 1e-9, "{spikes:?}");
     }
 }

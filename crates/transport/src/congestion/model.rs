@@ -84,9 +84,9 @@ impl ModelPath {
         self.state.set_queued(bytes);
     }
 
-    /// As [`crate::Endpoint::write_off`].
-    pub fn write_off(&mut self) {
-        self.state.write_off();
+    /// As [`crate::Endpoint::declare_lost`].
+    pub fn declare_lost(&mut self) {
+        self.state.declare_lost();
     }
 
     /// Congestion window, bytes.

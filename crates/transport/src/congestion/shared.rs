@@ -43,7 +43,7 @@ pub(crate) struct PathState {
     silent_since: AtomicU64,
     oldest_sent: AtomicU64,
     /// Bytes in flight that the owner takes for lost before the connection finds them so.
-    written_off: AtomicU64,
+    declared_lost: AtomicU64,
     /// What the window is at least, so that what is urgent leaves.
     window_min: AtomicU64,
     rate: AtomicU64,
@@ -64,7 +64,7 @@ impl PathState {
             peak: AtomicU64::new(0),
             silent_since: AtomicU64::new(NONE),
             oldest_sent: AtomicU64::new(NONE),
-            written_off: AtomicU64::new(0),
+            declared_lost: AtomicU64::new(0),
             window_min: AtomicU64::new(0),
             rate: AtomicU64::new(0),
             min_rtt: AtomicU64::new(NONE),
@@ -163,21 +163,21 @@ impl PathState {
 
     /// Everything in flight is lost, whatever the connection thinks: it takes no place in the
     /// window any more.
-    pub(crate) fn write_off(&self) {
-        self.written_off.store(self.in_flight(), Relaxed);
+    pub(crate) fn declare_lost(&self) {
+        self.declared_lost.store(self.in_flight(), Relaxed);
     }
 
     /// Bytes in flight that take no place in the window.
-    pub(super) fn written_off(&self) -> u64 {
-        self.written_off.load(Relaxed)
+    pub(super) fn declared_lost(&self) -> u64 {
+        self.declared_lost.load(Relaxed)
     }
 
     /// The connection has found out itself that `bytes` are lost, and what is in flight now.
     pub(super) fn found_lost(&self, bytes: u64) {
-        let written_off = self.written_off();
-        if written_off > 0 {
-            let left = written_off.saturating_sub(bytes).min(self.in_flight());
-            self.written_off.store(left, Relaxed);
+        let declared_lost = self.declared_lost();
+        if declared_lost > 0 {
+            let left = declared_lost.saturating_sub(bytes).min(self.in_flight());
+            self.declared_lost.store(left, Relaxed);
         }
     }
 
@@ -196,7 +196,7 @@ impl PathState {
 
     /// The window that results from the algorithm's.
     pub(super) fn effective_window(&self, window: u64) -> u64 {
-        (window + self.written_off()).max(self.window_min.load(Relaxed))
+        (window + self.declared_lost()).max(self.window_min.load(Relaxed))
     }
 
     /// Delivery rate; zero before the first estimate.
@@ -237,9 +237,9 @@ impl PathState {
     pub(crate) fn snapshot(&self, sending: &Sending) -> PathSnapshot {
         let &Sending { srtt, mtu, .. } = sending;
         let queued = self.queued();
-        let written_off = self.written_off();
-        let cwnd = sending.cwnd.saturating_sub(written_off);
-        let in_flight = self.in_flight().saturating_sub(written_off);
+        let declared_lost = self.declared_lost();
+        let cwnd = sending.cwnd.saturating_sub(declared_lost);
+        let in_flight = self.in_flight().saturating_sub(declared_lost);
         let rate = self.rate();
         // Something must stay queued behind window and pacer, or the controller takes the path
         // for idle and never grows the window; two packets or a millisecond are enough. With

@@ -299,9 +299,9 @@ impl Endpoint {
 
     /// Takes everything in flight for lost: it takes no place in the window any more. The
     /// connection finds the losses itself later, as acknowledgements come.
-    pub fn write_off(&mut self, id: ConnectionId) {
+    pub fn declare_lost(&mut self, id: ConnectionId) {
         if let Some(slot) = self.slot_mut(id) {
-            slot.state.write_off();
+            slot.state.declare_lost();
         }
     }
 

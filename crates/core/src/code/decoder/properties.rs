@@ -1,4 +1,4 @@
-//! Whatever part of the packets and combinations of a path comes, in whatever order, with those of
+//! Whatever part of the packets and repair symbols of a path comes, in whatever order, with those of
 //! another connection and with nonsense in between: what is recovered is what was sent.
 
 use super::super::{Encoder, WINDOW_PACKETS};
@@ -8,7 +8,7 @@ use proptest::test_runner::RngSeed;
 use ropewalk_types::Random;
 use std::collections::BTreeMap;
 
-/// What comes at the exit.
+/// What comes at the egress.
 #[derive(Clone, Debug)]
 enum Event {
     Datagram(u16, Option<Bytes>),
@@ -54,7 +54,7 @@ fn packet(random: &mut Random, number: u16, length: u64) -> Bytes {
     packet.into()
 }
 
-/// What a network or a peer might make of a combination.
+/// What a network or a peer might make of a repair symbol.
 fn damaged(coded: &Coded, random: &mut Random) -> Coded {
     let mut coded = coded.clone();
     let any = random.next_u64();

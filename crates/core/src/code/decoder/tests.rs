@@ -157,7 +157,7 @@ fn closed_it_makes_none_and_makes_up_for_nothing() {
         encoder.on_sent(Instant::ZERO, number, &packet, false);
     }
     assert_eq!(std::iter::from_fn(|| encoder.poll()).count(), 2);
-    // Packets that are to have combinations get them all the same.
+    // Packets that are to have repair symbols get them all the same.
     encoder.set_closed(true);
     for number in 104..108 {
         encoder.on_sent(Instant::ZERO, number, &packet, true);

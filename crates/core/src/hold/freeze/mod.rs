@@ -1,12 +1,12 @@
 //! Freeze: senders of TCP on this side are stopped with windows of zero, and let go again.
 //!
 //! What is known of connections is only looked at while it is needed: with [`Freeze::Planned`]
-//! from the announcement to the return, with [`Freeze::Custody`] always. What is written for hosts
+//! from the announcement to the return, with [`Freeze::ProxyAck`] always. What is written for hosts
 //! goes before what the tunnel delivers. Sources: RFC 9293 §3.8.6 on windows of zero; "Freeze-TCP",
 //! INFOCOM 2000, for stopping a sender one round trip ahead.
 
-mod custody;
 mod planned;
+mod proxy_ack;
 mod segment;
 #[cfg(test)]
 mod tests;
@@ -14,14 +14,14 @@ mod tests;
 use crate::hold::{Freeze, Limits};
 use crate::reorder::Inner;
 use bytes::Bytes;
-use custody::Custody;
-pub(crate) use custody::Taken;
 use planned::Planned;
+use proxy_ack::ProxyAck;
+pub(crate) use proxy_ack::Taken;
 use ropewalk_types::{Duration, Instant};
 use std::collections::VecDeque;
 
 /// Most connections that are followed, in either way.
-pub(crate) const FLOWS_MAX: usize = planned::FLOWS_MAX + custody::FLOWS_MAX;
+pub(crate) const FLOWS_MAX: usize = planned::FLOWS_MAX + proxy_ack::FLOWS_MAX;
 /// A path whose end was announced and that has not gone by then stops nobody any more.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How often a path is asked for a sign of life meanwhile: nothing else may be under way on it.
@@ -56,7 +56,7 @@ pub(crate) struct Freezer {
     state: State,
     ask: Instant,
     planned: Planned,
-    custody: Custody,
+    proxy_ack: ProxyAck,
     /// Packets for this side's hosts.
     out: VecDeque<Bytes>,
     /// Times that a connection's sender was told to stop.
@@ -70,7 +70,7 @@ impl Freezer {
             state: State::Open,
             ask: Instant::ZERO,
             planned: Planned::default(),
-            custody: Custody::new(limits),
+            proxy_ack: ProxyAck::new(limits),
             out: VecDeque::new(),
             stopped: 0,
         }
@@ -83,17 +83,17 @@ impl Freezer {
 
     /// Connections that are followed.
     pub fn flows(&self) -> usize {
-        self.planned.len() + self.custody.len()
+        self.planned.len() + self.proxy_ack.len()
     }
 
-    /// Bytes kept besides what is held: in custody.
-    pub const fn custody_bytes(&self) -> u64 {
-        self.custody.bytes()
+    /// Bytes kept besides what is held: in TCP proxy acknowledgement.
+    pub const fn proxy_ack_bytes(&self) -> u64 {
+        self.proxy_ack.bytes()
     }
 
     /// Connections reset because what was acknowledged for them could not be delivered.
     pub const fn resets(&self) -> u64 {
-        self.custody.resets
+        self.proxy_ack.resets
     }
 
     /// Follows the paths; true when the senders that were stopped are let go.
@@ -126,9 +126,9 @@ impl Freezer {
 
     /// Every path is down.
     pub fn on_down(&mut self) {
-        if self.mode == Freeze::Custody {
-            self.custody.begin(&mut self.out);
-            self.stopped += self.custody.promised() as u64;
+        if self.mode == Freeze::ProxyAck {
+            self.proxy_ack.begin(&mut self.out);
+            self.stopped += self.proxy_ack.promised() as u64;
         }
     }
 
@@ -139,7 +139,7 @@ impl Freezer {
             Freeze::Planned => {
                 self.thaw(State::Open);
             }
-            Freeze::Custody => self.custody.end(now, &mut self.out),
+            Freeze::ProxyAck => self.proxy_ack.end(now, &mut self.out),
         }
     }
 
@@ -166,23 +166,23 @@ impl Freezer {
     }
 
     /// A packet of a host on this side.
-    pub fn on_entry(&mut self, now: Instant, ip: &[u8], partial: bool, outage: bool) -> Taken {
-        if self.mode != Freeze::Custody {
+    pub fn on_ingress(&mut self, now: Instant, ip: &[u8], partial: bool, outage: bool) -> Taken {
+        if self.mode != Freeze::ProxyAck {
             return Taken::Goes;
         }
-        self.custody
-            .on_entry(now, ip, partial, outage, &mut self.out)
+        self.proxy_ack
+            .on_ingress(now, ip, partial, outage, &mut self.out)
     }
 
     /// A packet for a host on this side.
-    pub fn on_exit(&mut self, now: Instant, inner: &mut Inner) {
+    pub fn on_egress(&mut self, now: Instant, inner: &mut Inner) {
         match self.mode {
             Freeze::Off => {}
             Freeze::Planned if self.is_frozen() => {
-                self.stopped += u64::from(self.planned.on_exit(inner));
+                self.stopped += u64::from(self.planned.on_egress(inner));
             }
             Freeze::Planned => {}
-            Freeze::Custody => self.custody.on_exit(now, inner),
+            Freeze::ProxyAck => self.proxy_ack.on_egress(now, inner),
         }
     }
 
@@ -203,21 +203,21 @@ impl Freezer {
     /// When [`Self::handle_timeout`] or [`Self::follow`] is wanted, while there is a path.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let asks = self.is_frozen().then_some(self.ask);
-        asks.into_iter().chain(self.custody.poll_timeout()).min()
+        asks.into_iter().chain(self.proxy_ack.poll_timeout()).min()
     }
 
     /// Appends what has to be sent again of what was acknowledged here: packets, and whether their
     /// checksum is partial.
     pub fn handle_timeout(&mut self, now: Instant, again: &mut Vec<(Bytes, bool)>) {
-        if self.custody.poll_timeout().is_some_and(|at| at <= now) {
-            self.custody.resend(now, &mut self.out, again);
+        if self.proxy_ack.poll_timeout().is_some_and(|at| at <= now) {
+            self.proxy_ack.resend(now, &mut self.out, again);
         }
     }
 
     /// The tunnel ends: resets connections whose acknowledged bytes would be lost, and lets the others
     /// go on.
     pub fn abandon(&mut self) {
-        self.custody.abandon(&mut self.out);
+        self.proxy_ack.abandon(&mut self.out);
         self.planned.thaw(&mut self.out);
         self.state = State::Open;
     }

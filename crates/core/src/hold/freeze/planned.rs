@@ -33,7 +33,7 @@ impl Planned {
 
     /// Changes a packet for this side's hosts if it is an acknowledgement; whether its connection has
     /// been stopped by it.
-    pub fn on_exit(&mut self, inner: &mut Inner) -> bool {
+    pub fn on_egress(&mut self, inner: &mut Inner) -> bool {
         let Some(segment) = Segment::parse(&inner.data) else {
             return false;
         };

@@ -198,7 +198,7 @@ impl World {
 
     /// The host's packet goes into the tunnel.
     fn enter(&mut self, packet: Vec<u8>) {
-        let taken = self.freezer.on_entry(self.now, &packet, false, self.down);
+        let taken = self.freezer.on_ingress(self.now, &packet, false, self.down);
         if taken == Taken::Goes {
             self.data.push(packet);
         }
@@ -211,7 +211,7 @@ impl World {
             data: Bytes::from(packet),
             checksum_partial: false,
         };
-        self.freezer.on_exit(self.now, &mut inner);
+        self.freezer.on_egress(self.now, &mut inner);
         inner.data
     }
 
@@ -461,7 +461,7 @@ impl World {
 proptest! {
     #[test]
     fn every_byte_arrives_once_and_in_order_whatever_happens(
-        mode in prop_oneof![Just(Freeze::Off), Just(Freeze::Planned), Just(Freeze::Custody)],
+        mode in prop_oneof![Just(Freeze::Off), Just(Freeze::Planned), Just(Freeze::ProxyAck)],
         v6: bool,
         events in prop::collection::vec(events(), 0..300),
     ) {
@@ -475,17 +475,17 @@ proptest! {
         for event in events {
             world.step(event);
             prop_assert!(!world.reset);
-            // Only custody says more than the receiver.
+            // Only TCP proxy acknowledgement says more than the receiver.
             let ahead = world.una.saturating_sub(world.got.len());
-            prop_assert!(ahead == 0 || mode == Freeze::Custody);
-            prop_assert!(world.freezer.custody_bytes() >= ahead as u64);
+            prop_assert!(ahead == 0 || mode == Freeze::ProxyAck);
+            prop_assert!(world.freezer.proxy_ack_bytes() >= ahead as u64);
         }
         let rounds = world.finish();
         prop_assert!(!world.reset);
         prop_assert_eq!(world.got.len(), STREAM, "{} rounds", rounds);
         prop_assert_eq!(world.una, STREAM);
         prop_assert!(world.got.iter().enumerate().all(|(at, &found)| found == byte(at)));
-        prop_assert_eq!(world.freezer.custody_bytes(), 0, "all is acknowledged");
+        prop_assert_eq!(world.freezer.proxy_ack_bytes(), 0, "all is acknowledged");
     }
 }
 
@@ -538,7 +538,7 @@ fn an_end_that_does_not_come_stops_nobody_for_long() {
 
 #[test]
 fn custody_acknowledges_what_it_keeps_and_nothing_behind_a_hole() {
-    let mut world = under_way(Freeze::Custody, 4);
+    let mut world = under_way(Freeze::ProxyAck, 4);
     world.step(Event::Down);
     assert_eq!((world.una, world.window), (world.sent, 0));
     let promised = world.una;
@@ -549,9 +549,9 @@ fn custody_acknowledges_what_it_keeps_and_nothing_behind_a_hole() {
     world.step(Event::Wait(300));
     assert_eq!(world.data.len(), 4);
     // Without the opening the scale of the windows is not known: nothing is said.
-    let mut stranger = World::new(Freeze::Custody, false);
+    let mut stranger = World::new(Freeze::ProxyAck, false);
     stranger.freezer = Freezer::new(Limits {
-        freeze: Freeze::Custody,
+        freeze: Freeze::ProxyAck,
         ..Limits::default()
     });
     for _ in 0..4 {
@@ -560,7 +560,7 @@ fn custody_acknowledges_what_it_keeps_and_nothing_behind_a_hole() {
     stranger.step(Event::Down);
     assert_eq!(stranger.una, 0);
     // A segment that never came through here is not acknowledged.
-    let mut hole = under_way(Freeze::Custody, 0);
+    let mut hole = under_way(Freeze::ProxyAck, 0);
     hole.sent += SEGMENT;
     hole.step(Event::Send);
     hole.step(Event::Down);
@@ -570,7 +570,7 @@ fn custody_acknowledges_what_it_keeps_and_nothing_behind_a_hole() {
 
 #[test]
 fn copies_acknowledge_what_the_host_has_got_since() {
-    let mut world = under_way(Freeze::Custody, 4);
+    let mut world = under_way(Freeze::ProxyAck, 4);
     world.step(Event::Down);
     world.data.clear();
     world.step(Event::Back);
@@ -587,12 +587,12 @@ fn copies_acknowledge_what_the_host_has_got_since() {
 
 #[test]
 fn who_was_promised_what_cannot_be_kept_is_reset() {
-    let mut world = under_way(Freeze::Custody, 4);
+    let mut world = under_way(Freeze::ProxyAck, 4);
     world.step(Event::Down);
     world.freezer.abandon();
     world.hear();
     assert!(world.reset);
-    let mut world = under_way(Freeze::Custody, 4);
+    let mut world = under_way(Freeze::ProxyAck, 4);
     world.step(Event::Down);
     world.step(Event::Back);
     world.data.clear();
@@ -601,13 +601,13 @@ fn who_was_promised_what_cannot_be_kept_is_reset() {
     assert!(!world.reset);
     world.step(Event::Wait(1_001));
     assert!(world.reset, "in time");
-    assert_eq!(world.freezer.custody_bytes(), 0);
+    assert_eq!(world.freezer.proxy_ack_bytes(), 0);
     assert_eq!(world.freezer.resets(), 1);
 }
 
 #[test]
 fn a_promise_that_is_being_kept_is_not_late() {
-    let mut world = under_way(Freeze::Custody, 4);
+    let mut world = under_way(Freeze::ProxyAck, 4);
     world.step(Event::Down);
     world.data.clear();
     world.step(Event::Back);
@@ -619,12 +619,12 @@ fn a_promise_that_is_being_kept_is_not_late() {
         world.data.clear();
     }
     assert_eq!(world.got.len(), world.una, "all of it, in 160 s");
-    assert_eq!(world.freezer.custody_bytes(), 0);
+    assert_eq!(world.freezer.proxy_ack_bytes(), 0);
 }
 
 #[test]
 fn what_is_sent_again_in_vain_is_sent_less_often() {
-    let mut world = under_way(Freeze::Custody, 4);
+    let mut world = under_way(Freeze::ProxyAck, 4);
     world.step(Event::Down);
     world.data.clear();
     world.step(Event::Back);
@@ -637,7 +637,7 @@ fn what_is_sent_again_in_vain_is_sent_less_often() {
 
 #[test]
 fn a_host_that_does_not_believe_its_reset_is_reset_again() {
-    let mut world = under_way(Freeze::Custody, 4);
+    let mut world = under_way(Freeze::ProxyAck, 4);
     world.step(Event::Down);
     world.step(Event::Back);
     world.data.clear();
@@ -648,7 +648,7 @@ fn a_host_that_does_not_believe_its_reset_is_reset_again() {
     let challenge = world.segment(world.sent, 0);
     let taken = world
         .freezer
-        .on_entry(world.now, &challenge, false, world.down);
+        .on_ingress(world.now, &challenge, false, world.down);
     assert_eq!(taken, Taken::Answered);
     let written = world.freezer.poll().expect("a reset").data;
     let reset = Segment::parse(&written).expect("a segment");
@@ -665,7 +665,7 @@ fn connections_that_ended_or_vanished_are_not_followed_any_more() {
         flags: FIN | ACK,
         timestamps: None,
     };
-    let mut world = under_way(Freeze::Custody, 0);
+    let mut world = under_way(Freeze::ProxyAck, 0);
     let (host, peer) = (World::host_seq(world.sent), world.replied[2]);
     assert_eq!(world.freezer.flows(), 1);
     let last = world.host.packet(ending(host, peer), &[]);
@@ -679,8 +679,8 @@ fn connections_that_ended_or_vanished_are_not_followed_any_more() {
     world.leave(answer);
     assert_eq!(world.freezer.flows(), 0);
 
-    let mut world = under_way(Freeze::Custody, 4);
-    assert!(world.freezer.custody_bytes() > 0);
+    let mut world = under_way(Freeze::ProxyAck, 4);
+    assert!(world.freezer.proxy_ack_bytes() > 0);
     world.now += Duration::from_secs(300);
     let opening = Bare {
         seq: 7,
@@ -696,14 +696,14 @@ fn connections_that_ended_or_vanished_are_not_followed_any_more() {
     };
     world.enter(other.packet(opening, &[]));
     assert_eq!(
-        (world.freezer.flows(), world.freezer.custody_bytes()),
+        (world.freezer.flows(), world.freezer.proxy_ack_bytes()),
         (1, 0)
     );
 }
 
 #[test]
 fn a_reset_that_the_host_may_not_believe_ends_no_promise() {
-    let mut world = under_way(Freeze::Custody, 4);
+    let mut world = under_way(Freeze::ProxyAck, 4);
     world.step(Event::Down);
     world.data.clear();
     world.step(Event::Back);
@@ -721,7 +721,7 @@ fn a_reset_that_the_host_may_not_believe_ends_no_promise() {
     assert_eq!(world.data.len(), 4, "still to be delivered");
     let genuine = world.peer.packet(reset(got), &[]);
     world.leave(genuine);
-    assert_eq!(world.freezer.custody_bytes(), 0);
+    assert_eq!(world.freezer.proxy_ack_bytes(), 0);
 }
 
 #[test]

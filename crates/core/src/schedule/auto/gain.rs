@@ -11,13 +11,13 @@ use ropewalk_types::{Duration, Instant, Rate};
 
 /// Part of a flow's bytes, one in so many, that the other paths must carry.
 const WORTH_ONE_IN: u64 = 8;
-/// A path of at least this share of the home's rate may yet bring more.
+/// A path of at least this share of the pinned path's rate may yet bring more.
 const MAY_BRING_MORE: u64 = 4;
 /// How long what striping brings is watched, beside [`ROUND_TRIPS`] ...
 const WATCH: Duration = Duration::from_secs(1);
 /// ... of the path, which need not have been used before and has to find its rate first.
 const ROUND_TRIPS: u32 = 12;
-/// How long a flow stays at home at first.
+/// How long a flow stays pinned at first.
 const PAUSE_MIN: Duration = Duration::from_secs(5);
 /// Striping that paid for this long ends the back-off.
 const FORGIVE_AFTER: Duration = Duration::from_secs(30);
@@ -29,7 +29,7 @@ const REST: Duration = Duration::from_millis(200);
 /// What striping brings one flow.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Gain {
-    /// Bytes sent while the flow was striped, and those of them that did not go home.
+    /// Bytes sent while the flow was striped, and those of them that did not go pinned path.
     sent: u64,
     away: u64,
     /// How long it was, and up to when that is counted.
@@ -37,17 +37,17 @@ pub(super) struct Gain {
     counted: Instant,
     /// When the watch rests unless more goes away.
     rests_at: Instant,
-    /// Rate of the home when striping was last considered.
-    home_rate: Rate,
-    /// Paths that cost a flow at home there something, as bits.
+    /// Rate of the pinned path when striping was last considered.
+    pinned_rate: Rate,
+    /// Paths that cost a flow pinned there something, as bits.
     costly: u16,
     pause: Backoff,
 }
 
 impl Gain {
-    /// Notes what striping over `path` would mean for the flow at `home`.
-    pub(super) fn consider(&mut self, home: &PathView, path: &PathView, costs: bool) {
-        self.home_rate = home.rate_or_window();
+    /// Notes what striping over `path` would mean for the flow at `pinned path`.
+    pub(super) fn consider(&mut self, pinned_path: &PathView, path: &PathView, costs: bool) {
+        self.pinned_rate = pinned_path.rate_or_window();
         let bit = 1 << (path.id.0 % 16);
         self.costly = (self.costly & !bit) | if costs { bit } else { 0 };
     }
@@ -66,8 +66,8 @@ impl Gain {
         self.away = self.away.saturating_add(bytes);
         if self.watched >= WATCH + path.min_rtt * ROUND_TRIPS {
             let rate = path.rate.max(Rate::from_transfer(path.cwnd, path.srtt));
-            let thin = rate.bits_per_sec() < self.home_rate.bits_per_sec() / MAY_BRING_MORE;
-            if thin && self.away < self.sent / WORTH_ONE_IN {
+            let sparse = rate.bits_per_sec() < self.pinned_rate.bits_per_sec() / MAY_BRING_MORE;
+            if sparse && self.away < self.sent / WORTH_ONE_IN {
                 self.pause.fail(now, PAUSE_MIN, FORGIVE_AFTER);
             }
             self.forget();
@@ -90,7 +90,7 @@ mod tests {
     use super::super::super::toy::view;
     use super::*;
 
-    /// Sends 1,000 bytes every millisecond for `ms`, one in `one_in` away from home, from `from` on.
+    /// Sends 1,000 bytes every millisecond for `ms`, one in `one_in` away from pinned path, from `from` on.
     fn stripe(gain: &mut Gain, from: Instant, ms: u64, one_in: u64) -> Instant {
         let mut path = view(1, 50, 9);
         path.rate = Rate::from_bits_per_sec(800_000);
@@ -128,11 +128,16 @@ mod tests {
     /// Sends a twentieth over `path` for ten seconds; whether that was always worth it.
     fn kept(path: &PathView, costs: bool) -> bool {
         let mut gain = Gain::default();
-        let home = view(0, 50, 9);
-        gain.consider(&home, path, costs);
+        let pinned_path = view(0, 50, 9);
+        gain.consider(&pinned_path, path, costs);
         (0..10_000).all(|n| {
             let (now, at_home) = (Instant::from_millis(n), n % 20 != 0);
-            gain.sent(now, 1_000, if at_home { &home } else { path }, at_home);
+            gain.sent(
+                now,
+                1_000,
+                if at_home { &pinned_path } else { path },
+                at_home,
+            );
             gain.worth_it(now)
         })
     }
@@ -140,11 +145,11 @@ mod tests {
     #[test]
     fn only_a_thin_path_that_costs_something_is_left() {
         let fast = view(1, 50, 9);
-        let mut thin = fast.clone();
-        (thin.rate, thin.cwnd) = (Rate::from_bits_per_sec(800_000), 5_000);
+        let mut sparse = fast.clone();
+        (sparse.rate, sparse.cwnd) = (Rate::from_bits_per_sec(800_000), 5_000);
         assert!(kept(&fast, true), "it may yet bring more");
-        assert!(kept(&thin, false));
-        assert!(!kept(&thin, true));
+        assert!(kept(&sparse, false));
+        assert!(!kept(&sparse, true));
     }
 
     #[test]

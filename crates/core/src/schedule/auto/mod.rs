@@ -1,36 +1,36 @@
-//! `auto`: predicted arrival for thin flows, a home path for each backlogged flow, several paths
+//! `auto`: predicted arrival for sparse flows, a pinned path for each backlogged flow, several paths
 //! for one flow only where nothing else would fill them, and no path that does not pay.
 //!
-//! - A **thin** flow (no more than a few packets waiting) goes where its packet arrives first,
+//! - A **sparse** flow (no more than a few packets waiting) goes where its packet arrives first,
 //!   a path without credit included: waiting for the fast path's next credit is right whenever
 //!   that arrives earlier, the insight of Lim et al., "ECF" (CoNEXT 2017). A lossy path counts as
 //!   later by what a lost packet costs. The wait is bounded by what waiting can gain.
-//! - A **backlogged** flow has a home path and stays there, so that it neither overtakes itself
-//!   nor pays the delay of another path. Homes are chosen, and now and then moved, so that what
-//!   each flow may expect of its path evens out (`homes`).
-//! - Room that stays unused is offered to a backlogged flow whose home is full: it is then
-//!   **striped**, and the exit puts it in order. One flow is striped rather than many. Striping
+//! - A **backlogged** flow has a pinned path and stays there, so that it neither overtakes itself
+//!   nor pays the delay of another path. Pinned paths are chosen, and now and then moved, so that what
+//!   each flow may expect of its path evens out (`pinned paths`).
+//! - Room that stays unused is offered to a backlogged flow whose pinned path is full: it is then
+//!   **striped**, and the egress puts it in order. One flow is striped rather than many. Striping
 //!   must pay: the loss of the other path must not cost a loss-driven sender more than the path
 //!   brings (RFC 9438 §5 for the average window), and the spread of delays is bounded.
 //!   What it brought is weighed (`gain`): a small part more is not worth the disorder.
 //! - A path is **excluded** while it loses much or lags far behind and another does not, and is
 //!   then tried again with copies of packets, at growing intervals: nothing depends on them.
-//! - When the exit reports holds that time out or packets that come late, striping pauses,
+//! - When the egress reports holds that time out or packets that come late, striping pauses,
 //!   longer each time it happens again.
 //!
 //! Invariant: a packet waits only for credit of a path that is shown, or until an instant.
 
 mod gain;
-mod homes;
+mod pinned_paths;
 mod trust;
 
 use super::order::crossing_margin;
 use super::room::{UnusedRoom, grace};
 use super::{Decision, FLOW_BUCKETS, Head, PathSet, Policy, has_room, send, wake_at};
-use crate::estimate::ExitFeedback;
+use crate::estimate::EgressFeedback;
 use crate::path::PathView;
 use gain::Gain;
-use homes::Homes;
+use pinned_paths::PinnedPaths;
 use ropewalk_types::{Duration, Instant, PathId};
 use trust::Trust;
 
@@ -46,15 +46,15 @@ const SPREAD_MAX: Duration = Duration::from_millis(150);
 const SPREAD_SMALL: Duration = Duration::from_millis(5);
 /// Loss that repairs make good without anyone noticing.
 const LOSS_SMALL: f64 = 0.001;
-/// How long a home counts as full after a queue stood there.
+/// How long a pinned path counts as full after a queue stood there.
 const FULL_HOLD: Duration = Duration::from_secs(2);
 /// Head start of the flow that is striped already over any other.
 const STRIPER_LEAD: Duration = Duration::from_millis(3);
-/// How long a flow counts as striped after its last packet away from home.
+/// How long a flow counts as striped after its last packet away from pinned path.
 const STRIPER_FOR: Duration = Duration::from_millis(200);
-/// A lost packet of a thin flow costs about this many round trips until it is made good.
+/// A lost packet of a sparse flow costs about this many round trips until it is made good.
 const LOSS_ROUND_TRIPS: f64 = 3.0;
-/// Most that a thin flow's last path is preferred, so that near ties do not make it alternate.
+/// Most that a sparse flow's last path is preferred, so that near ties do not make it alternate.
 const TIE_MAX: Duration = Duration::from_millis(50);
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -63,8 +63,8 @@ struct FlowState {
     last: Option<PathId>,
     /// Predicted arrival of the newest packet.
     newest_arrival: Instant,
-    /// Home while backlogged.
-    home: Option<PathId>,
+    /// Pinned path while backlogged.
+    pinned_path: Option<PathId>,
     backlogged_until: Instant,
     /// Bytes since the flow became backlogged.
     bytes: u64,
@@ -73,7 +73,7 @@ struct FlowState {
     waiting_since: Option<Instant>,
     /// Since when its queue has not been empty.
     standing_since: Option<Instant>,
-    /// Until when its home counts as full.
+    /// Until when its pinned path counts as full.
     full_until: Instant,
     /// What striping it brings.
     gain: Gain,
@@ -84,7 +84,7 @@ struct FlowState {
 pub(super) struct Auto {
     flows: Box<[FlowState]>,
     room: UnusedRoom,
-    homes: Homes,
+    pinned_paths: PinnedPaths,
     trust: Trust,
     /// The flow striped last, and when.
     striper: Option<(u16, Instant)>,
@@ -97,7 +97,7 @@ impl Default for Auto {
         Self {
             flows: vec![FlowState::default(); FLOW_BUCKETS].into_boxed_slice(),
             room: UnusedRoom::default(),
-            homes: Homes::default(),
+            pinned_paths: PinnedPaths::default(),
             trust: Trust::default(),
             striper: None,
             poor: None,
@@ -110,7 +110,7 @@ impl Policy for Auto {
         let index = usize::from(head.flow) % FLOW_BUCKETS;
         self.room.observe(now, head, paths);
         self.trust.assess(now, paths);
-        self.homes.roll(now);
+        self.pinned_paths.roll(now);
         if !paths
             .iter()
             .any(|path| self.trust.open(path.id) && has_room(path, head))
@@ -129,7 +129,7 @@ impl Policy for Auto {
         let decision = if now < flow.backlogged_until {
             self.pick_backlogged(now, head, paths, &mut flow)
         } else {
-            (flow.bytes, flow.home) = (0, None);
+            (flow.bytes, flow.pinned_path) = (0, None);
             flow.gain.forget();
             self.pick_thin(now, head, paths, &mut flow)
         };
@@ -147,16 +147,17 @@ impl Policy for Auto {
         flow.newest_arrival = flow.newest_arrival.max(path.arrival(now, head.bytes));
         flow.waiting_since = None;
         flow.bytes = flow.bytes.saturating_add(head.bytes);
-        if let Some(home) = flow.home {
-            flow.gain.sent(now, head.bytes, path, home == path.id);
-            self.homes.sent(home, head.bytes);
-            if home != path.id {
+        if let Some(pinned_path) = flow.pinned_path {
+            flow.gain
+                .sent(now, head.bytes, path, pinned_path == path.id);
+            self.pinned_paths.sent(pinned_path, head.bytes);
+            if pinned_path != path.id {
                 self.striper = Some((head.flow, now));
             }
         }
     }
 
-    fn on_feedback(&mut self, now: Instant, feedback: &ExitFeedback) {
+    fn on_feedback(&mut self, now: Instant, feedback: &EgressFeedback) {
         let striping = self
             .striper
             .is_some_and(|(_, at)| now.since(at) < STRIPER_FOR * 5);
@@ -172,14 +173,14 @@ impl Policy for Auto {
     fn on_path_removed(&mut self, path: PathId) {
         for flow in &mut self.flows {
             flow.last = flow.last.filter(|last| *last != path);
-            flow.home = flow.home.filter(|home| *home != path);
+            flow.pinned_path = flow.pinned_path.filter(|pinned_path| *pinned_path != path);
         }
-        self.homes.on_path_removed(path);
+        self.pinned_paths.on_path_removed(path);
         self.trust.on_path_removed(path);
     }
 
     fn reason(&self) -> String {
-        let now = self.homes.now();
+        let now = self.pinned_paths.now();
         let recent = |(_, at): &(u16, Instant)| now.since(*at) < STRIPER_FOR;
         let poor = self.poor.filter(recent);
         let poor = poor.map(|(flow, _)| {
@@ -192,7 +193,7 @@ impl Policy for Auto {
             _ => "no flow striped".into(),
         };
         [
-            Some(self.homes.describe()),
+            Some(self.pinned_paths.describe()),
             Some(striped),
             poor,
             self.trust.describe(),
@@ -252,19 +253,19 @@ impl Auto {
         paths: &[PathView],
         flow: &mut FlowState,
     ) -> Decision {
-        let Some(home) = self.home(now, head, paths, flow) else {
+        let Some(pinned_path) = self.pinned_path(now, head, paths, flow) else {
             return Decision::WaitAll;
         };
-        if has_room(home, head) {
-            return send(home);
+        if has_room(pinned_path, head) {
+            return send(pinned_path);
         }
-        let mut wake = home.next_credit;
+        let mut wake = pinned_path.next_credit;
         let mut best: Option<&PathView> = None;
         for path in paths {
-            if path.id == home.id
+            if path.id == pinned_path.id
                 || !self.trust.open(path.id)
                 || !has_room(path, head)
-                || !self.striping_pays(now, head, home, path, flow)
+                || !self.striping_pays(now, head, pinned_path, path, flow)
             {
                 continue;
             }
@@ -283,8 +284,8 @@ impl Auto {
         }
     }
 
-    /// The home of a backlogged flow, chosen or moved if need be.
-    fn home<'a>(
+    /// The pinned path of a backlogged flow, chosen or moved if need be.
+    fn pinned_path<'a>(
         &mut self,
         now: Instant,
         head: &Head,
@@ -292,17 +293,23 @@ impl Auto {
         flow: &mut FlowState,
     ) -> Option<&'a PathView> {
         let open = |path: &&PathView| self.trust.open(path.id);
-        let old = flow
-            .home
-            .and_then(|home| paths.iter().filter(open).find(|path| path.id == home));
+        let old = flow.pinned_path.and_then(|pinned_path| {
+            paths
+                .iter()
+                .filter(open)
+                .find(|path| path.id == pinned_path)
+        });
         let bytes = flow.bytes.max(head.flow_backlog);
-        let best = || self.homes.best(bytes, old, paths.iter().filter(open));
+        let best = || {
+            self.pinned_paths
+                .best(bytes, old, paths.iter().filter(open))
+        };
         let chosen = match old {
-            Some(old) if !self.homes.may_look(now, flow.moved_at) => old,
+            Some(old) if !self.pinned_paths.may_look(now, flow.moved_at) => old,
             Some(old) => match best() {
-                Some(best) if self.homes.is_better(bytes, old, best) => {
+                Some(best) if self.pinned_paths.is_better(bytes, old, best) => {
                     flow.moved_at = now;
-                    self.homes.moved(now, old.id, best.id);
+                    self.pinned_paths.moved(now, old.id, best.id);
                     best
                 }
                 _ => old,
@@ -312,14 +319,14 @@ impl Auto {
                 best()?
             }
         };
-        flow.home = Some(chosen.id);
-        self.homes.count(chosen.id, &mut flow.counted_in);
+        flow.pinned_path = Some(chosen.id);
+        self.pinned_paths.count(chosen.id, &mut flow.counted_in);
         Some(chosen)
     }
 
-    /// When the room of `path` may go to a flow that is not at home there.
+    /// When the room of `path` may go to a flow that is not pinned there.
     fn offered_at(&self, now: Instant, head: &Head, path: &PathView) -> Instant {
-        let own = if self.homes.residents(path.id) == 0 {
+        let own = if self.pinned_paths.residents(path.id) == 0 {
             Duration::ZERO
         } else {
             grace(path, head)
@@ -331,46 +338,46 @@ impl Auto {
         self.room.since(now, path.id) + own + lead
     }
 
-    /// Whether the flow at `home` gains by using `path` as well.
+    /// Whether the flow at `pinned path` gains by using `path` as well.
     fn striping_pays(
         &mut self,
         now: Instant,
         head: &Head,
-        home: &PathView,
+        pinned_path: &PathView,
         path: &PathView,
         flow: &mut FlowState,
     ) -> bool {
-        let spread = path.owd_relative.saturating_sub(home.owd_relative);
+        let spread = path.owd_relative.saturating_sub(pinned_path.owd_relative);
         if spread > SPREAD_MAX || self.trust.striping_paused(now) {
             return false;
         }
-        let differ = path.min_rtt.saturating_sub(home.min_rtt) / 2;
+        let differ = path.min_rtt.saturating_sub(pinned_path.min_rtt) / 2;
         let costs = differ > SPREAD_SMALL || path.loss > LOSS_SMALL;
-        flow.gain.consider(home, path, costs);
+        flow.gain.consider(pinned_path, path, costs);
         if costs && !flow.gain.worth_it(now) {
             self.poor = Some((head.flow, now));
             return false;
         }
-        let residents = u32::from(self.homes.residents(home.id).max(1));
-        let drain = home
+        let residents = u32::from(self.pinned_paths.residents(pinned_path.id).max(1));
+        let drain = pinned_path
             .rate_or_window()
             .time_for(head.flow_backlog)
             .saturating_mul(residents);
         // A burst that waits for the pacer is no reason to give a flow a longer round trip: only
-        // a queue that stands as long as that says that its home is full.
+        // a queue that stands as long as that says that its pinned path is full.
         let standing = flow
             .standing_since
-            .is_some_and(|since| now.since(since) >= spread + home.srtt / 2);
+            .is_some_and(|since| now.since(since) >= spread + pinned_path.srtt / 2);
         // What a flow is striped over takes away the queue that was the reason to.
-        let overflows = now < flow.full_until && self.homes.overflows(home);
+        let overflows = now < flow.full_until && self.pinned_paths.overflows(pinned_path);
         if standing || overflows {
             flow.full_until = now + FULL_HOLD;
         }
         // What delays vary by themselves a flow meets on one path, too.
-        let small = SPREAD_SMALL.max(home.rttvar).max(path.rttvar);
+        let small = SPREAD_SMALL.max(pinned_path.rttvar).max(path.rttvar);
         let full = spread <= small || now < flow.full_until;
         full && (flow.bytes >= ELEPHANT_BYTES || drain > spread)
-            && self.homes.loss_allows(home, path)
+            && self.pinned_paths.loss_allows(pinned_path, path)
     }
 
     /// Adds copies for excluded paths that are due to be tried again.
@@ -391,7 +398,7 @@ impl Auto {
     }
 }
 
-/// When a packet of a thin flow may be expected at the exit, losses included.
+/// When a packet of a sparse flow may be expected at the egress, losses included.
 fn expected(now: Instant, head: &Head, path: &PathView) -> Instant {
     let window_wait = if has_room(path, head) || path.next_credit.is_some() {
         Duration::ZERO

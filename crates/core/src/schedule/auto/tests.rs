@@ -88,15 +88,18 @@ fn backlogged_flows_spread_by_rate_and_stay_at_home() {
     let mut auto = Auto::default();
     let mut paths = pair([9, 9]);
     paths[0].rate = Rate::from_bits_per_sec(16_000_000);
-    let homes: Vec<u8> = (0..6)
+    let pinned_paths: Vec<u8> = (0..6)
         .map(|flow| sent(&mut auto, NOW, &bulk(flow), &paths).0)
         .collect();
-    let slow = homes.iter().filter(|home| **home == 1).count();
-    assert!((1..=2).contains(&slow), "{homes:?}");
+    let slow = pinned_paths
+        .iter()
+        .filter(|pinned_path| **pinned_path == 1)
+        .count();
+    assert!((1..=2).contains(&slow), "{pinned_paths:?}");
     for flow in 0..6 {
         assert_eq!(
             sent(&mut auto, NOW, &bulk(flow), &paths).0,
-            homes[usize::from(flow)]
+            pinned_paths[usize::from(flow)]
         );
     }
 }
@@ -105,8 +108,8 @@ fn backlogged_flows_spread_by_rate_and_stay_at_home() {
 fn the_only_flow_is_striped_when_a_queue_has_stood_at_its_full_home() {
     let mut auto = Auto::default();
     let mut paths = pair([9, 9]);
-    let home = sent(&mut auto, NOW, &bulk(0), &paths);
-    assert_eq!(home, PathId(0));
+    let pinned_path = sent(&mut auto, NOW, &bulk(0), &paths);
+    assert_eq!(pinned_path, PathId(0));
     paths[0].free = 0;
     let waits = |decision| matches!(decision, Decision::WaitFlow(_));
     assert!(waits(auto.pick(NOW, &bulk(0), &paths)), "a burst");
@@ -157,7 +160,7 @@ fn a_short_flow_is_not_striped_over_a_much_slower_path() {
         auto.pick(NOW, &short, &paths),
         Decision::WaitFlow(_)
     ));
-    // 7 kB take 7 ms at home: a path 5 ms behind is worth it.
+    // 7 kB take 7 ms pinned: a path 5 ms behind is worth it.
     paths[1].owd_relative = Duration::from_millis(5);
     assert_eq!(auto.pick(NOW, &short, &paths), send(&paths[1]));
 }
@@ -180,16 +183,16 @@ fn room_with_residents_is_left_to_them_first() {
     let mut auto = Auto::default();
     let mut paths = pair([9, 9]);
     paths[1].owd_relative = Duration::ZERO;
-    let homes: Vec<PathId> = (0..2)
+    let pinned_paths: Vec<PathId> = (0..2)
         .map(|flow| sent(&mut auto, NOW, &bulk(flow), &paths))
         .collect();
-    assert_eq!(homes, [PathId(0), PathId(1)]);
+    assert_eq!(pinned_paths, [PathId(0), PathId(1)]);
     paths[0].free = 0;
     paths[1].free = 0;
     auto.pick(NOW, &bulk(0), &paths);
     paths[1].free = SLOT_BYTES;
     let Decision::WaitFlow(Some(until)) = auto.pick(NOW, &bulk(0), &paths) else {
-        panic!("flow 1 is at home there")
+        panic!("flow 1 is at pinned_path there")
     };
     assert_eq!(
         until,
@@ -313,7 +316,7 @@ fn striping_pauses_after_the_exit_reports_stalls() {
         received_packets: 200,
         ..PathFeedback::default()
     };
-    let mut feedback = ExitFeedback {
+    let mut feedback = EgressFeedback {
         paths: vec![seen],
         hold_timeouts: 2,
         ..Default::default()

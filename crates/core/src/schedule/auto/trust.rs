@@ -1,8 +1,8 @@
-//! Which paths are worth using, and whether striping works, by what the exit reports.
+//! Which paths are worth using, and whether striping works, by what the egress reports.
 //!
 //! Invariant: at least one of the paths shown is open.
 
-use crate::estimate::ExitFeedback;
+use crate::estimate::EgressFeedback;
 use crate::path::PathView;
 use ropewalk_types::{Duration, Instant, PATHS_MAX, PathId};
 
@@ -192,13 +192,13 @@ impl Trust {
         }
     }
 
-    /// Whether striping pauses because it stalled the exit.
+    /// Whether striping pauses because it stalled the egress.
     pub(super) fn striping_paused(&self, now: Instant) -> bool {
         self.paused && now < self.striping.due
     }
 
-    /// Learns from a report whether striping stalls the exit.
-    pub(super) fn on_feedback(&mut self, now: Instant, feedback: &ExitFeedback, striping: bool) {
+    /// Learns from a report whether striping stalls the egress.
+    pub(super) fn on_feedback(&mut self, now: Instant, feedback: &EgressFeedback, striping: bool) {
         if !striping || self.striping_paused(now) {
             (self.seen, self.stalled) = (0, 0);
             return;

@@ -18,12 +18,12 @@ mod plan;
 mod probe;
 mod ruleset;
 mod setup;
-mod sever;
 mod shares;
 mod split;
 pub mod status;
 mod survey;
 mod table;
+mod terminate;
 mod text;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -54,8 +54,8 @@ use members::{FAMILIES, Member};
 use probe::{Answer, Prober, WayId};
 use ruleset::Group;
 use setup::Setup;
-use sever::DeadWay;
 use survey::Survey;
+use terminate::DeadWay;
 
 pub use marks::TUNNEL_GROUP;
 pub use members::Family;
@@ -325,7 +325,7 @@ impl Balance {
         };
         changes.table(marks::TABLE)?;
         balance.follow(changes)?;
-        if let Err(error) = sever::forget_stale(&balance.members) {
+        if let Err(error) = terminate::forget_stale(&balance.members) {
             tracing::debug!(%error, "connections of an earlier run are not looked through");
         }
         balance.names.fill();
@@ -554,7 +554,7 @@ impl Balance {
                     addresses: member.held(family),
                     readdressed: false,
                 };
-                self.sever(&member, family, way);
+                self.terminate(&member, family, way);
             }
         }
     }
@@ -574,13 +574,13 @@ impl Balance {
                         addresses: gone,
                         readdressed: true,
                     };
-                    self.sever(old, family, way);
+                    self.terminate(old, family, way);
                 }
             }
         }
     }
 
-    fn sever(&mut self, member: &Member, family: members::Family, way: DeadWay) {
+    fn terminate(&mut self, member: &Member, family: members::Family, way: DeadWay) {
         let number = way.number;
         let way = Arc::new(way);
         let counts = Arc::clone(&self.severed);
@@ -588,14 +588,14 @@ impl Balance {
         let task = tokio::spawn(async move {
             let once = || {
                 let way = Arc::clone(&way);
-                tokio::task::spawn_blocking(move || sever::sever(&way))
+                tokio::task::spawn_blocking(move || terminate::terminate(&way))
             };
             match once().await {
                 Ok(Ok(done)) => {
                     let ended = u64::try_from(done.own + done.clients).unwrap_or(u64::MAX);
                     let mut counts = counts.lock().unwrap_or_else(PoisonError::into_inner);
                     *counts.entry(number).or_default() += ended;
-                    let sever::Severed {
+                    let terminate::Terminated {
                         own,
                         clients,
                         forgotten,
@@ -610,7 +610,7 @@ impl Balance {
                 let _ = once().await;
             }
             tokio::time::sleep(FORGET_AFTER).await;
-            let _ = tokio::task::spawn_blocking(move || sever::forget(&way)).await;
+            let _ = tokio::task::spawn_blocking(move || terminate::forget(&way)).await;
         });
         self.severing.insert((number, family), task);
     }

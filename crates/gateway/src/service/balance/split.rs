@@ -17,7 +17,7 @@ use ropewalk_types::WITH_PORTS;
 use super::Balance;
 use super::marks::{FROM_TUNNEL, KEY_MASK, TABLE, TUNNEL_AUTO, TUNNEL_ONLY};
 use super::members::{FAMILIES, Family};
-use super::sever;
+use super::terminate;
 use super::text::{Chain, port_list, set};
 use crate::config::class::Via;
 use crate::config::direct::Direct;
@@ -183,7 +183,7 @@ impl Balance {
         }
         self.write()?;
         if fallen_back {
-            tokio::task::spawn_blocking(|| match sever::leave_tunnel() {
+            tokio::task::spawn_blocking(|| match terminate::leave_tunnel() {
                 Ok(count) => tracing::info!(flows = count, "flows left the tunnel"),
                 Err(error) => tracing::warn!(%error, "flows did not leave the tunnel"),
             });

@@ -106,21 +106,21 @@ impl<S: SubTunnel> Gateway<S> {
         }
     }
 
-    /// An inner packet is at the entry.
+    /// An inner packet is at the ingress.
     pub fn on_inner(&mut self, now: Instant, data: BytesMut) {
         self.tunnel.handle_inner(now, data, false);
         (self.touched, self.ready) = (true, true);
     }
 
-    /// Moves packets from the entry to the paths while they take any.
+    /// Moves packets from the ingress to the paths while they take any.
     pub fn pump(&mut self, now: Instant, send: &mut impl FnMut(usize, S::Packet)) {
         // After rounds that all moved packets there may be more to move at the next event.
         self.ready = true;
         for _ in 0..ROUNDS {
             self.refresh(now);
-            while let Some(path) = self.tunnel.poll_written_off() {
+            while let Some(path) = self.tunnel.poll_declared_lost() {
                 let index = path.index();
-                self.paths[index].write_off();
+                self.paths[index].declare_lost();
                 // What waited behind the window leaves first and makes room for more.
                 while let Some(packet) = self.paths[index].poll_transmit(now) {
                     send(index, packet);

@@ -89,7 +89,7 @@ pub struct TunnelCarrier<S: SubTunnel> {
 }
 
 impl<S: SubTunnel> TunnelCarrier<S> {
-    /// A tunnel over these paths. `policy` schedules the gateway that sends towards `entry`.
+    /// A tunnel over these paths. `policy` schedules the gateway that sends towards `ingress`.
     ///
     /// # Errors
     /// With the key, when sub-tunnels cannot be what the settings say.
@@ -97,7 +97,7 @@ impl<S: SubTunnel> TunnelCarrier<S> {
         settings: &TunnelSettings,
         links: Vec<(usize, LinkConfig)>,
         seed: u64,
-        entry: Side,
+        ingress: Side,
         policy: Option<Box<dyn Policy>>,
     ) -> Result<Self, SimError> {
         let mut random = Random::new(seed ^ GATEWAY_SEED);
@@ -113,7 +113,7 @@ impl<S: SubTunnel> TunnelCarrier<S> {
         }
         let mut policy = policy;
         let mut gateway = |role: Role, paths| {
-            let policy = if role.direction() == entry {
+            let policy = if role.direction() == ingress {
                 policy.take()
             } else {
                 None
@@ -139,17 +139,17 @@ impl<S: SubTunnel> TunnelCarrier<S> {
         usize::from(direction == Side::Down)
     }
 
-    /// Takes out what a gateway's exit releases.
+    /// Takes out what a gateway's egress releases.
     fn release(&mut self, direction: Side, arrivals: &mut Vec<Arrival>) {
-        let exit = &mut self.gateways[1 - Self::gateway(direction)];
-        while let Some(inner) = exit.tunnel.poll_inner() {
+        let egress = &mut self.gateways[1 - Self::gateway(direction)];
+        while let Some(inner) = egress.tunnel.poll_inner() {
             if let Some(packet) = Packet::read(&inner.data) {
                 arrivals.push((direction, packet));
             }
         }
     }
 
-    /// Moves what the gateway's entry holds onto the links.
+    /// Moves what the gateway's ingress holds onto the links.
     fn pump(&mut self, core: &mut Core, index: usize) {
         let now = core.now();
         let gateway = &mut self.gateways[index];
@@ -204,11 +204,11 @@ impl<S: SubTunnel> Carrier for TunnelCarrier<S> {
                 core.trace.lost(core.now_ns, number, packet.digest());
             }
             if !packets.is_empty() {
-                let exit = &mut self.gateways[1 - Self::gateway(direction)];
+                let egress = &mut self.gateways[1 - Self::gateway(direction)];
                 for packet in packets.drain(..) {
-                    exit.on_packet(now, component, packet);
+                    egress.on_packet(now, component, packet);
                 }
-                exit.tunnel.end_batch(now);
+                egress.tunnel.end_batch(now);
                 self.release(direction, arrivals);
             }
             self.packets = packets;
@@ -249,11 +249,11 @@ impl<S: SubTunnel> Carrier for TunnelCarrier<S> {
 
     fn tunnel_report(&self, direction: Side) -> Option<TunnelReport> {
         let index = Self::gateway(direction);
-        let (entry, exit) = (
+        let (ingress, egress) = (
             &self.gateways[index].tunnel,
             &self.gateways[1 - index].tunnel,
         );
-        let (sent, received) = (entry.stats(), exit.stats());
+        let (sent, received) = (ingress.stats(), egress.stats());
         let [sent_before, received_before] = [index, 1 - index].map(|index| self.warm[index]);
         let (queue, queue_before) = (sent.queue, sent_before.queue);
         let (reorder, reorder_before) = (received.reorder, received_before.reorder);
@@ -265,15 +265,15 @@ impl<S: SubTunnel> Carrier for TunnelCarrier<S> {
             hold_timeouts: reorder.hold_timeouts - reorder_before.hold_timeouts,
             late: reorder.late - reorder_before.late,
             duplicates: reorder.duplicates - reorder_before.duplicates,
-            entry_drops: drops(&queue) - drops(&queue_before),
+            ingress_drops: drops(&queue) - drops(&queue_before),
             recovered: received.recovered - received_before.recovered,
             repairs: sent.repairs_sent - sent_before.repairs_sent,
-            combinations: sent.coded_sent - sent_before.coded_sent,
+            repair_symbols: sent.coded_sent - sent_before.coded_sent,
             overhead: ropewalk_plan::overhead(
                 sent.protection_bytes - sent_before.protection_bytes,
                 sent.data_bytes - sent_before.data_bytes,
             ),
-            reason: entry.scheduler_reason(),
+            reason: ingress.scheduler_reason(),
         })
     }
 

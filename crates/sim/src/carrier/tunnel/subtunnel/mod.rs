@@ -54,7 +54,7 @@ pub trait SubTunnel: Sized {
     fn push_urgent(&mut self, datagram: Bytes);
 
     /// What is in flight is lost: it takes no place in the window any more.
-    fn write_off(&mut self);
+    fn declare_lost(&mut self);
 
     /// The next packet to send now, if any.
     fn poll_transmit(&mut self, now: Instant) -> Option<Self::Packet>;

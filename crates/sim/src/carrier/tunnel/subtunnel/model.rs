@@ -190,9 +190,9 @@ impl SubTunnel for ModelledTunnel {
         self.push(datagram);
     }
 
-    fn write_off(&mut self) {
+    fn declare_lost(&mut self) {
         self.news = true;
-        self.control.write_off();
+        self.control.declare_lost();
     }
 
     fn poll_transmit(&mut self, now: Instant) -> Option<Packet> {

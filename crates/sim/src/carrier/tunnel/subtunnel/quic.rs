@@ -133,9 +133,9 @@ impl SubTunnel for QuicTunnel {
         let _refused = self.endpoint.send_urgent(self.id, datagram);
     }
 
-    fn write_off(&mut self) {
+    fn declare_lost(&mut self) {
         self.news = true;
-        self.endpoint.write_off(self.id);
+        self.endpoint.declare_lost(self.id);
     }
 
     fn poll_transmit(&mut self, now: Instant) -> Option<Datagram> {

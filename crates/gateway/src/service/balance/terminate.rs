@@ -14,7 +14,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 use ropewalk_io::conntrack::{self, Connection};
-use ropewalk_io::{poke, sock_diag};
+use ropewalk_io::{challenge, sock_diag};
 
 use super::marks::{self, BALANCED, KEY_MASK, OWN, TUNNEL_AUTO};
 use super::members::Member;
@@ -46,7 +46,7 @@ impl DeadWay {
 
 /// What was done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Severed {
+pub struct Terminated {
     /// Sockets of this machine that were ended.
     pub own: usize,
     /// Connections of clients that were made to speak.
@@ -60,8 +60,8 @@ pub struct Severed {
 ///
 /// # Errors
 /// The table of connections cannot be read.
-pub fn sever(way: &DeadWay) -> io::Result<Severed> {
-    let mut done = Severed::default();
+pub fn terminate(way: &DeadWay) -> io::Result<Terminated> {
+    let mut done = Terminated::default();
     for connection in connections(way)? {
         if !connection.tcp_open {
             done.forgotten += usize::from(forget_one(&connection));
@@ -169,7 +169,7 @@ fn end_own(connection: &Connection) -> bool {
 
 fn make_speak(connection: &Connection, translated: &[IpAddr]) -> bool {
     let (client, server) = ends(connection, translated);
-    let result = poke::tcp(server, client, OWN);
+    let result = challenge::tcp(server, client, OWN);
     if let Err(error) = &result {
         tracing::debug!(%error, %client, "a client could not be told");
     }

@@ -1,4 +1,4 @@
-//! Which path each backlogged flow is at home on.
+//! Which path each backlogged flow is pinned on.
 //!
 //! A flow's cost on a path is the time to move once more what it has moved so far, at the share
 //! it may expect there (the path's rate over its residents, capped by what a loss-driven sender
@@ -11,7 +11,7 @@ use ropewalk_types::{Duration, Instant, PATHS_MAX, PathId};
 
 /// Residents are those counted in the last whole epoch.
 const EPOCH: Duration = Duration::from_millis(200);
-/// Weight of one epoch in what the flows of a home send, and the part of its rate that is too much.
+/// Weight of one epoch in what the flows of a pinned path send, and the part of its rate that is too much.
 const DEMAND_WEIGHT: f64 = 0.25;
 const OVERFLOW: f64 = 1.05;
 /// Least time between two moves of any flows.
@@ -29,20 +29,20 @@ const ROUND_TRIPS: f64 = 2.0;
 
 /// Residents per path.
 #[derive(Debug)]
-pub(super) struct Homes {
+pub(super) struct PinnedPaths {
     now: Instant,
     epoch: u32,
     epoch_end: Instant,
     residents: [u16; PATHS_MAX],
     counting: [u16; PATHS_MAX],
     next_move: Instant,
-    /// Bytes of flows at home on each path in this epoch, whatever path they took.
+    /// Bytes of flows pinned on each path in this epoch, whatever path they took.
     sending: [u64; PATHS_MAX],
     /// The same per second, smoothed over epochs.
     demand: [f64; PATHS_MAX],
 }
 
-impl Default for Homes {
+impl Default for PinnedPaths {
     fn default() -> Self {
         Self {
             now: Instant::ZERO,
@@ -57,7 +57,7 @@ impl Default for Homes {
     }
 }
 
-impl Homes {
+impl PinnedPaths {
     /// Begins a new epoch when the old one is over.
     pub(super) fn roll(&mut self, now: Instant) {
         self.now = now;
@@ -80,7 +80,7 @@ impl Homes {
         self.now
     }
 
-    /// Counts a flow at home on `path`, once per epoch; `counted_in` is the epoch it was last
+    /// Counts a flow pinned on `path`, once per epoch; `counted_in` is the epoch it was last
     /// counted in.
     pub(super) fn count(&mut self, path: PathId, counted_in: &mut u32) {
         let index = usize::from(path.0) % PATHS_MAX;
@@ -101,20 +101,20 @@ impl Homes {
         }
     }
 
-    /// Notes that a flow at home on `path` sent `bytes`, over whatever path.
+    /// Notes that a flow pinned on `path` sent `bytes`, over whatever path.
     pub(super) fn sent(&mut self, path: PathId, bytes: u64) {
         if let Some(sending) = self.sending.get_mut(usize::from(path.0)) {
             *sending += bytes;
         }
     }
 
-    /// Whether the flows at home on `path` send more than it carries.
+    /// Whether the flows pinned on `path` send more than it carries.
     pub(super) fn overflows(&self, path: &PathView) -> bool {
         let demand = self.demand.get(usize::from(path.id.0));
         demand.is_some_and(|demand| demand * 8.0 > bits_per_sec(path) * OVERFLOW)
     }
 
-    /// Backlogged flows at home on `path`.
+    /// Backlogged flows pinned on `path`.
     pub(super) fn residents(&self, path: PathId) -> u16 {
         self.residents
             .get(usize::from(path.0))
@@ -122,7 +122,7 @@ impl Homes {
             .unwrap_or(0)
     }
 
-    /// The cheapest path for a flow of `bytes` that is now at home on `old`.
+    /// The cheapest path for a flow of `bytes` that is now pinned on `old`.
     pub(super) fn best<'a>(
         &self,
         bytes: u64,
@@ -168,41 +168,44 @@ impl Homes {
             + path.owd_relative.as_secs_f64() * ROUND_TRIPS
     }
 
-    /// Whether the loss of `path` leaves a flow striped over `home` and `path` at least what
-    /// both carry, or is no worse than that of `home`.
-    pub(super) fn loss_allows(&self, home: &PathView, path: &PathView) -> bool {
-        if path.loss <= home.loss * 1.5 + 1e-4 {
+    /// Whether the loss of `path` leaves a flow striped over `pinned path` and `path` at least what
+    /// both carry, or is no worse than that of `pinned path`.
+    pub(super) fn loss_allows(&self, pinned_path: &PathView, path: &PathView) -> bool {
+        if path.loss <= pinned_path.loss * 1.5 + 1e-4 {
             return true;
         }
-        let (a, b) = (bits_per_sec(home), bits_per_sec(path));
-        let mixed = (residual(home.loss) * a + residual(path.loss) * b) / (a + b);
+        let (a, b) = (bits_per_sec(pinned_path), bits_per_sec(path));
+        let mixed = (residual(pinned_path.loss) * a + residual(path.loss) * b) / (a + b);
         let flows = self
             .residents
             .iter()
             .map(|n| f64::from(*n))
             .sum::<f64>()
             .max(1.0);
-        flows * sender_rate(mixed, home.srtt.max(path.srtt)) >= a + b
+        flows * sender_rate(mixed, pinned_path.srtt.max(path.srtt)) >= a + b
     }
 
     /// Where the backlogged flows are, in words.
     pub(super) fn describe(&self) -> String {
-        let homes: Vec<String> = self
+        let pinned_paths: Vec<String> = self
             .residents
             .iter()
             .enumerate()
             .filter(|(_, count)| **count > 0)
             .map(|(path, count)| format!("{count} on path {path}"))
             .collect();
-        if homes.is_empty() {
+        if pinned_paths.is_empty() {
             "no flow backlogged: each packet by the path that delivers it first".into()
         } else {
-            format!("backlogged flows at home: {}", homes.join(", "))
+            format!(
+                "backlogged flows at pinned_path: {}",
+                pinned_paths.join(", ")
+            )
         }
     }
 }
 
-/// Loss that a flow sees: a packet and both repairs that the exit waits for must be lost.
+/// Loss that a flow sees: a packet and both repairs that the egress waits for must be lost.
 fn residual(loss: f64) -> f64 {
     loss.powi(3)
 }

@@ -1,16 +1,16 @@
-//! The entry: binds the heads of flows to paths, late, and writes their headers.
+//! The ingress: binds the heads of flows to paths, late, and writes their headers.
 
 use super::copies::{self, Openings};
 use super::fragment::PIECE_MIN;
 use super::load::Load;
 use super::paths::{Path, Paths};
-use super::repair::Again;
+use super::repair::RetransmitQueue;
 use super::rescue;
 use super::{Outgoing, TunnelStats};
 use crate::hold::Limits;
 use crate::path::PathView;
 use crate::protect::{Classes, Protection};
-use crate::queue::{EntryQueue, Packet};
+use crate::queue::{IngressQueue, Packet};
 use crate::rescue::Rescuer;
 use crate::schedule::{Decision, FLOW_BUCKETS, Head, PathSet, Scheduler};
 use bytes::{Buf, BytesMut};
@@ -25,21 +25,21 @@ const SUBTUNNEL_OVERHEAD: u64 = 30;
 /// The paths are full when packets have waited for this long without a break.
 const FULL_AFTER: Duration = Duration::from_millis(100);
 /// For so long they count as full: what one flow of loss-based TCP leaves unused after it backed off it
-/// takes again, and combinations would only make it back off sooner.
+/// takes again, and repair symbols would only make it back off sooner.
 const FULL_FOR: Duration = Duration::from_secs(2);
 /// How often the queue's limits follow the paths' rates.
 const RATE_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Entry side of a tunnel.
+/// Ingress side of a tunnel.
 #[derive(Debug)]
-pub(super) struct Entry {
-    pub queue: EntryQueue,
+pub(super) struct Ingress {
+    pub queue: IngressQueue,
     pub scheduler: Scheduler,
     /// What was lost and goes first.
-    pub again: Again,
+    pub retransmit: RetransmitQueue,
     /// How packets are protected.
     pub classes: Arc<Classes>,
-    /// What thin flows sent last, and what of it is awaited.
+    /// What sparse flows sent last, and what of it is awaited.
     pub rescuer: Rescuer,
     flow_seq: Vec<u16>,
     loads: Vec<Load>,
@@ -50,17 +50,17 @@ pub(super) struct Entry {
     /// When nothing waited last.
     relaxed_at: Instant,
     openings: Openings,
-    /// What thin flows may send before what a dead path carried, bytes.
-    thin_credit: u64,
+    /// What sparse flows may send before what a dead path carried, bytes.
+    sparse_credit: u64,
     /// Until when the paths count as full.
     full_until: Instant,
     /// Bounds of what is held in an outage.
     pub limits: Limits,
 }
 
-impl Entry {
+impl Ingress {
     pub fn with(
-        mut queue: EntryQueue,
+        mut queue: IngressQueue,
         scheduler: Scheduler,
         classes: Arc<Classes>,
         limits: Limits,
@@ -71,7 +71,7 @@ impl Entry {
             limits,
             scheduler,
             classes,
-            again: Again::default(),
+            retransmit: RetransmitQueue::default(),
             rescuer: Rescuer::default(),
             flow_seq: vec![0; FLOW_BUCKETS],
             loads: vec![Load::default(); FLOW_BUCKETS],
@@ -81,7 +81,7 @@ impl Entry {
             relaxed_at: Instant::ZERO,
             full_until: Instant::ZERO,
             openings: Openings::default(),
-            thin_credit: THIN_CREDIT_MAX,
+            sparse_credit: SPARSE_CREDIT_MAX,
         }
     }
 
@@ -89,7 +89,7 @@ impl Entry {
         [
             self.wake,
             self.rescuer.poll_timeout(),
-            self.again.poll_timeout(),
+            self.retransmit.poll_timeout(),
         ]
         .into_iter()
         .flatten()
@@ -111,7 +111,7 @@ impl Entry {
         }
         stats.protection_bytes += rescue::flush(now, &mut self.rescuer, paths, out);
         self.encode(now, paths);
-        if self.queue.packets() == 0 && self.again.is_empty() {
+        if self.queue.packets() == 0 && self.retransmit.is_empty() {
             return;
         }
         if now >= self.rate_due {
@@ -125,18 +125,19 @@ impl Entry {
         }
         paths.views(now, &mut self.views);
         let mut bound = 0;
-        if self.thin_credit > 0 && self.again.is_doubtful() {
-            bound = self.bind_waiting(now, paths, stats, out, max, Turns::Thin);
+        if self.sparse_credit > 0 && self.retransmit.is_doubtful() {
+            bound = self.bind_waiting(now, paths, stats, out, max, Turns::Sparse);
         }
-        let before = self.again.bytes;
-        self.again.flush(now, &mut self.views, paths, out);
-        self.thin_credit = (self.thin_credit + self.again.bytes - before).min(THIN_CREDIT_MAX);
+        let before = self.retransmit.bytes;
+        self.retransmit.flush(now, &mut self.views, paths, out);
+        self.sparse_credit =
+            (self.sparse_credit + self.retransmit.bytes - before).min(SPARSE_CREDIT_MAX);
         self.bind_waiting(now, paths, stats, out, max - bound, Turns::All);
         if self.queue.packets() == 0 {
             self.relaxed_at = now;
         }
         self.encode(now, paths);
-        self.again.flush(now, &mut self.views, paths, out);
+        self.retransmit.flush(now, &mut self.views, paths, out);
     }
 
     /// Binds up to `max` packets of the queue for which there is room; returns how many.
@@ -155,7 +156,7 @@ impl Entry {
             let Some(bytes) = self.queue.head(flow) else {
                 break;
             };
-            if turns == Turns::Thin && !self.goes_first(flow, bytes) {
+            if turns == Turns::Sparse && !self.goes_first(flow, bytes) {
                 self.queue.skip();
                 continue;
             }
@@ -169,8 +170,8 @@ impl Entry {
                 Decision::Send(set) if !set.is_empty() => {
                     if let Some(packet) = self.queue.pop(now, flow) {
                         bound += 1;
-                        if turns == Turns::Thin {
-                            self.thin_credit = self.thin_credit.saturating_sub(bytes as u64);
+                        if turns == Turns::Sparse {
+                            self.sparse_credit = self.sparse_credit.saturating_sub(bytes as u64);
                         }
                         stats.tx_packets += 1;
                         stats.tx_bytes += bytes as u64;
@@ -196,7 +197,7 @@ impl Entry {
     /// may be there.
     fn goes_first(&self, flow: u16, bytes: usize) -> bool {
         let is_thin = self.loads[usize::from(flow)].is_thin();
-        is_thin && !self.queue.is_head_tcp(flow) && bytes as u64 <= self.thin_credit
+        is_thin && !self.queue.is_head_tcp(flow) && bytes as u64 <= self.sparse_credit
     }
 
     /// How a packet that leaves over the paths `set` is protected.
@@ -237,13 +238,13 @@ impl Entry {
         now < self.full_until && self.queue.backlogged_flows(2) == 2
     }
 
-    /// Takes in the combinations that are due. Where packets wait for long, each takes the place of
+    /// Takes in the repair symbols that are due. Where packets wait for long, each takes the place of
     /// one.
     fn encode(&mut self, now: Instant, paths: &mut Paths) {
         if now.since(self.relaxed_at) >= FULL_AFTER {
             self.full_until = now + FULL_FOR;
         }
-        self.again.encode(now, now < self.full_until, paths);
+        self.retransmit.encode(now, now < self.full_until, paths);
     }
 
     fn bind(
@@ -321,19 +322,19 @@ enum Turns {
     All,
     /// Those of calls and games, as far as their credit goes: what a dead path carried goes before all
     /// else, and behind it they would be silent for as long as it takes.
-    Thin,
+    Sparse,
 }
 
-/// What thin flows may send before what a dead path carried, bytes: four full packets, and from then on as
+/// What sparse flows may send before what a dead path carried, bytes: four full packets, and from then on as
 /// much as is sent of that.
-const THIN_CREDIT_MAX: u64 = 6_000;
+const SPARSE_CREDIT_MAX: u64 = 6_000;
 
 /// How a packet leaves.
 #[derive(Clone, Copy, Debug)]
 struct Binding {
     set: PathSet,
     protection: Protection,
-    /// The exit asks for it as soon as it is overdue.
+    /// The egress asks for it as soon as it is overdue.
     prompt: bool,
 }
 

@@ -32,7 +32,7 @@ const RESEND_MAX: usize = 256;
 
 /// All connections that are followed, by the flow of the data.
 #[derive(Debug, Default)]
-pub(super) struct Custody {
+pub(super) struct ProxyAck {
     flows: BTreeMap<FlowKey, Flow>,
     /// Bytes of packets kept in all of them.
     bytes: u64,
@@ -127,7 +127,7 @@ pub(crate) enum Taken {
     Answered,
 }
 
-impl Custody {
+impl ProxyAck {
     pub fn new(limits: Limits) -> Self {
         Self {
             limits,
@@ -152,7 +152,7 @@ impl Custody {
     }
 
     /// A packet of a host on this side, on its way into the tunnel.
-    pub fn on_entry(
+    pub fn on_ingress(
         &mut self,
         now: Instant,
         ip: &[u8],
@@ -201,7 +201,7 @@ impl Custody {
     }
 
     /// A packet for a host on this side.
-    pub fn on_exit(&mut self, now: Instant, inner: &mut Inner) {
+    pub fn on_egress(&mut self, now: Instant, inner: &mut Inner) {
         let Some(segment) = Segment::parse(&inner.data) else {
             return;
         };

@@ -1,5 +1,5 @@
-//! The exit: parses datagrams, puts fragments together, hands packets to the reordering, and
-//! counts what the entry should know.
+//! The egress: parses datagrams, puts fragments together, hands packets to the reordering, and
+//! counts what the ingress should know.
 
 use super::code::Decoding;
 use super::fragment::Reassembly;
@@ -11,7 +11,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use ropewalk_types::{Duration, Ecn, Instant, PathId};
 use ropewalk_wire::{Control, DataHeader, Datagram, Stamp};
 
-/// How often the entry hears what the exit saw, while anything arrives.
+/// How often the ingress hears what the egress saw, while anything arrives.
 pub(super) const REPORT_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Totals at the last report, to report differences.
@@ -21,9 +21,9 @@ pub(super) struct Reported {
     pub hold_timeouts: u64,
 }
 
-/// Exit side of a tunnel.
+/// Egress side of a tunnel.
 #[derive(Debug)]
-pub(super) struct Exit {
+pub(super) struct Egress {
     pub reorder: Reorder,
     pub fragments: Reassembly,
     pub decoding: Decoding,
@@ -33,7 +33,7 @@ pub(super) struct Exit {
     pub reported: Reported,
 }
 
-impl Exit {
+impl Egress {
     pub fn with(reorder: Reorder) -> Self {
         Self {
             reorder,
@@ -86,7 +86,7 @@ impl Tunnel {
             self.heard(now, path, stamp, data.len());
         }
         let learned =
-            stamp.is_some_and(|stamp| self.exit.decoding.learn(path, stamp, &datagram, &data));
+            stamp.is_some_and(|stamp| self.egress.decoding.learn(path, stamp, &datagram, &data));
         let control = self.take(now, path, ecn, data, datagram);
         if learned {
             self.deliver_recovered(now, path);
@@ -134,20 +134,20 @@ impl Tunnel {
                 at,
             } => {
                 let piece = data.slice(at..);
-                if let Some(inner) = self.exit.fragments.insert(now, &header, fragment, &piece) {
+                if let Some(inner) = self.egress.fragments.insert(now, &header, fragment, &piece) {
                     self.deliver(now, path, &header, ecn, inner);
                 }
             }
             Datagram::Report { report, .. } => self.handle_report(now, &report),
             Datagram::Probe { newest, .. } => {
-                self.exit.period_start.get_or_insert(now);
+                self.egress.period_start.get_or_insert(now);
                 if let Some(newest) = newest {
                     self.paths.on_newest(now, path, newest);
                     self.reinject(now);
                 }
             }
-            Datagram::Missing { at, .. } => self.handle_missing(now, &data[at..]),
-            Datagram::Awaited { at, .. } => self.handle_awaited(now, &data[at..]),
+            Datagram::Nack { at, .. } => self.handle_missing(now, &data[at..]),
+            Datagram::DeadlineNack { at, .. } => self.handle_awaited(now, &data[at..]),
             Datagram::Coded { header, at } => self.handle_coded(now, &header, data.slice(at..)),
             Datagram::Control(control) => return Some(control),
         }
@@ -157,7 +157,7 @@ impl Tunnel {
     /// Ends a batch of datagrams: releases what need not wait any longer.
     pub fn end_batch(&mut self, now: Instant) {
         self.set_patience();
-        self.exit.release_due(now, &mut self.stats);
+        self.egress.release_due(now, &mut self.stats);
     }
 
     fn heard(&mut self, now: Instant, id: PathId, stamp: Stamp, length: usize) {
@@ -168,7 +168,7 @@ impl Tunnel {
         path.stats.rx_bytes += length as u64;
         path.arrivals
             .on_packet(now, stamp.path_seq, stamp.sent_at.bits(), length);
-        self.exit.reorder.on_path_heard(now, id, stamp);
+        self.egress.reorder.on_path_heard(now, id, stamp);
         let awaited = self.freezer.frozen_since();
         if self.paths.on_heard(now, id, awaited) {
             self.freezer.on_back(now);
@@ -183,9 +183,9 @@ impl Tunnel {
         outer: Ecn,
         data: Bytes,
     ) {
-        self.exit.period_start.get_or_insert(now);
+        self.egress.period_start.get_or_insert(now);
         if header.prompt {
-            self.exit.rhythms.on_packet(now, header);
+            self.egress.rhythms.on_packet(now, header);
         }
         let data = if outer == Ecn::Ce {
             congested(data)
@@ -196,7 +196,7 @@ impl Tunnel {
             data,
             checksum_partial: header.checksum_partial,
         };
-        if self.exit.reorder.on_packet(now, header, inner)
+        if self.egress.reorder.on_packet(now, header, inner)
             && let Some(path) = self.paths.get_mut(path)
         {
             path.late = path.late.saturating_add(1);
