@@ -17,9 +17,9 @@ use crate::config::HubConfig;
 use crate::config::reader::{Problems, Section, read};
 use crate::config::relay::NEXT_HUB;
 use crate::config::values::parse_name;
-use crate::engine::settings::SiteEntry;
 use crate::files;
 use crate::service::network::overlap;
+use ropewalk_session::SiteEntry;
 
 /// Most sites of one hub.
 pub const SITES_MAX: usize = 10_000;

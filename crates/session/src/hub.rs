@@ -5,27 +5,29 @@
 //! come from its own inner addresses, so that sites cannot speak for each other. A relay also has
 //! the networks of its sites: packets to them go to it, and may come from it.
 
+use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use ipnet::IpNet;
 use ropewalk_core::path::PathConfig;
+use ropewalk_core::reorder::Inner;
 use ropewalk_core::schedule::SchedulerKind;
-use ropewalk_io::{HEADROOM, InnerPacket, TunPacket};
-use ropewalk_transport::PublicKey;
-use ropewalk_types::{Duration, Instant, PathId};
-use ropewalk_wire::{Control, Datagram, Hello, VERSION, Welcome, emit_control};
+use ropewalk_transport::{KeyCheck, PublicKey, SocketId, TransportError};
+use ropewalk_types::{Duration, Instant, PathId, Random};
+use ropewalk_wire::{Control, Datagram, HEADROOM, Hello, VERSION, Welcome, emit_control};
 use rustc_hash::FxHashMap;
 
-use super::agenda::Agenda;
-use super::control::{Command, Direction};
-use super::event_loop::Role;
-use super::fabric::{Fabric, LinkEvent, LinkId, Received};
-use super::peer::{Peer, PeerPath};
-use super::settings::{EngineEvent, HubSettings, SiteEntry};
-use super::{random_u64, scheduler_from_number, scheduler_number};
-use crate::status::{Status, TunnelStatus};
+use crate::command::{Command, Direction};
+use crate::io::Sockets;
+use crate::links::{LinkEvent, LinkId, Links, Received};
+use crate::peer::{Peer, PeerPath};
+use crate::ready::ReadySet;
+use crate::schedulers::{scheduler_from_number, scheduler_number};
+use crate::session::{Event, Role, Session, sealed};
+use crate::settings::{Environment, HubSettings, SiteEntry};
+use crate::status::{SessionStatus, TunnelStatus};
 
 /// How long a connection may stay without a `Hello`.
 const HELLO_WAIT: Duration = Duration::from_secs(5);
@@ -34,81 +36,112 @@ const TICK: Duration = Duration::from_secs(1);
 /// Most sites with a live tunnel.
 const SITES_MAX: usize = 4_096;
 
+/// A site that has said hello.
+#[derive(Debug)]
 struct HubSite {
     entry: Arc<SiteEntry>,
     peer: Peer,
+    /// The site's number of this start; 0 after its goodbye.
     session: u64,
     /// Scheduler fixed by the operator of the hub; the site's wish does not count then.
     fixed_scheduler: bool,
     spoofed: u64,
 }
 
-struct Guest {
+/// A connection of a known key, and the site that it has said hello for.
+#[derive(Debug)]
+struct Pending {
     key: PublicKey,
     since: Instant,
     site: Option<usize>,
 }
 
-/// The role.
+/// The role of a hub.
+#[derive(Debug)]
 pub struct Hub {
     settings: HubSettings,
     session: u64,
+    random: Random,
     sites: Vec<Option<HubSite>>,
     by_key: FxHashMap<PublicKey, usize>,
     by_address: FxHashMap<IpAddr, usize>,
     /// Networks behind relays: few, and looked through only for what is no site's own address.
     by_network: Vec<(IpNet, usize)>,
-    guests: FxHashMap<LinkId, Guest>,
-    agenda: Agenda,
+    pending: FxHashMap<LinkId, Pending>,
+    ready: ReadySet,
+    /// How many of the touched sites have given their inner packets in this turn.
+    drained: usize,
+    events: VecDeque<Event>,
     unroutable: u64,
     /// Packets that kernels send to their own link: router solicitations, multicast reports.
     link_local: u64,
     tick: Instant,
 }
 
-impl Hub {
-    /// A hub that listens.
+impl Session<Hub> {
+    /// A hub that asks for the sockets it listens on.
     ///
     /// # Errors
-    /// When an address cannot be listened on.
-    pub fn new(settings: HubSettings, fabric: &mut Fabric) -> anyhow::Result<Self> {
+    /// When the TLS library refuses the key.
+    pub fn hub(settings: HubSettings, environment: &Environment) -> Result<Self, TransportError> {
+        let sites = Arc::clone(&settings.sites);
+        let allowed: KeyCheck =
+            Arc::new(move |key| sites.find(key).is_some_and(|site| site.enabled));
+        let common = &settings.common;
+        let identity = common.identity.clone();
+        let mut links = Links::new(identity, Some(allowed), common.congestion, environment)?;
         for &address in &settings.listen {
-            fabric.open_udp(address, None)?;
+            links.open_udp(address, None);
         }
         for &address in &settings.tcp_listen {
-            fabric.listen_tls(address)?;
+            links.listen_tls(address);
         }
-        Ok(Self {
-            session: random_u64()?,
+        let mtu = common.mtu;
+        Ok(Self::with(links, Hub::new(settings, environment), mtu))
+    }
+}
+
+impl Hub {
+    fn new(settings: HubSettings, environment: &Environment) -> Self {
+        Self {
+            session: environment.session,
+            random: Random::new(environment.tunnels),
             sites: Vec::new(),
             by_key: FxHashMap::default(),
             by_address: FxHashMap::default(),
             by_network: Vec::new(),
-            guests: FxHashMap::default(),
-            agenda: Agenda::default(),
+            pending: FxHashMap::default(),
+            ready: ReadySet::default(),
+            drained: 0,
+            events: VecDeque::new(),
             unroutable: 0,
             link_local: 0,
             tick: Instant::ZERO,
             settings,
-        })
+        }
     }
 
-    fn on_hello(&mut self, now: Instant, fabric: &mut Fabric, link: LinkId, hello: &Hello) {
-        let Some(guest) = self.guests.get(&link) else {
+    /// The sites that have said hello since the hub started.
+    pub fn peers(&self) -> impl Iterator<Item = &Peer> {
+        self.sites.iter().flatten().map(|site| &site.peer)
+    }
+
+    fn on_hello(&mut self, now: Instant, links: &mut Links, link: LinkId, hello: &Hello) {
+        let Some(pending) = self.pending.get(&link) else {
             return;
         };
-        let Some(entry) = self.settings.sites.find(&guest.key).filter(|e| e.enabled) else {
-            fabric.close(now, link, "this site is not enabled at the hub");
+        let Some(entry) = self.settings.sites.find(&pending.key).filter(|e| e.enabled) else {
+            links.close(now, link, "this site is not enabled at the hub");
             return;
         };
         let Some(index) = self.site_for(&entry) else {
-            fabric.close(now, link, "the hub serves as many sites as it can");
+            links.close(now, link, "the hub serves as many sites as it can");
             return;
         };
-        if let Some(guest) = self.guests.get_mut(&link) {
-            guest.site = Some(index);
+        if let Some(pending) = self.pending.get_mut(&link) {
+            pending.site = Some(index);
         }
-        self.agenda.touch(index);
+        self.ready.touch(index);
         let Some(site) = self.sites[index].as_mut() else {
             return;
         };
@@ -120,13 +153,11 @@ impl Hub {
                 );
             }
             tracing::info!(site = entry.name, "site connected");
-            site.peer
-                .close_all(now, fabric, "the site has started anew");
+            site.peer.close_all(now, links, "the site has started anew");
             let scheduler = site.peer.tunnel.scheduler();
-            let Ok(seed) = random_u64() else { return };
+            let (name, seed) = (entry.name.clone(), self.random.next_u64());
             let common = &self.settings.common;
-            let how = (scheduler, Arc::clone(&common.classes), common.hold);
-            site.peer = Peer::new(entry.name.clone(), entry.key, how, false, seed);
+            site.peer = Peer::new(name, entry.key, scheduler, common, None, seed);
             site.session = hello.session;
         }
         if hello.version != VERSION {
@@ -142,8 +173,8 @@ impl Hub {
             site.peer.tunnel.set_scheduler(kind);
         }
         let congestion = self.settings.common.congestion;
-        if Self::place(now, fabric, site, link, hello, congestion) {
-            self.welcome(now, fabric, index, link, hello);
+        if Self::place(now, links, site, link, hello, congestion) {
+            self.welcome(links, index, link, hello);
         }
     }
 
@@ -151,7 +182,7 @@ impl Hub {
     /// path already. Whether it is in charge now.
     fn place(
         now: Instant,
-        fabric: &mut Fabric,
+        links: &mut Links,
         site: &mut HubSite,
         link: LinkId,
         hello: &Hello,
@@ -163,7 +194,7 @@ impl Hub {
             .path_of(link)
             .is_some_and(|(carried, _)| carried != id)
         {
-            fabric.close(now, link, "one connection carries one path");
+            links.close(now, link, "one connection carries one path");
             return false;
         }
         let config = PathConfig {
@@ -180,7 +211,7 @@ impl Hub {
                 site.peer.tunnel.set_path_config(id, config);
             }
             Some(path) if path.generation >= hello.generation => {
-                fabric.close(now, link, "a newer connection carries the path");
+                links.close(now, link, "a newer connection carries the path");
                 return false;
             }
             _ => {
@@ -188,7 +219,7 @@ impl Hub {
                 tracing::info!(
                     site = site.entry.name,
                     path = name,
-                    transport = fabric.transport(link),
+                    transport = link.transport(),
                     "path up"
                 );
                 let generation = hello.generation;
@@ -208,14 +239,7 @@ impl Hub {
         true
     }
 
-    fn welcome(
-        &self,
-        now: Instant,
-        fabric: &mut Fabric,
-        index: usize,
-        link: LinkId,
-        hello: &Hello,
-    ) {
+    fn welcome(&self, links: &mut Links, index: usize, link: LinkId, hello: &Hello) {
         let Some(site) = &self.sites[index] else {
             return;
         };
@@ -240,7 +264,7 @@ impl Hub {
         });
         let mut bytes = Vec::new();
         emit_control(&welcome, &mut bytes);
-        fabric.send(now, link, Bytes::from(bytes), 0);
+        links.queue(link, Bytes::from(bytes));
     }
 
     /// The slot of a site, made on its first visit.
@@ -260,11 +284,10 @@ impl Hub {
                 self.sites.len() - 1
             });
         let scheduler = self.settings.common.scheduler_send;
-        let seed = random_u64().ok()?;
+        let (name, seed) = (entry.name.clone(), self.random.next_u64());
         let common = &self.settings.common;
-        let how = (scheduler, Arc::clone(&common.classes), common.hold);
         self.sites[index] = Some(HubSite {
-            peer: Peer::new(entry.name.clone(), entry.key, how, false, seed),
+            peer: Peer::new(name, entry.key, scheduler, common, None, seed),
             entry: Arc::clone(entry),
             session: 0,
             fixed_scheduler: false,
@@ -288,25 +311,26 @@ impl Hub {
             .copied()
     }
 
-    fn drop_site(&mut self, now: Instant, fabric: &mut Fabric, index: usize, why: &str) {
+    fn drop_site(&mut self, now: Instant, links: &mut Links, index: usize, why: &str) {
         let Some(mut site) = self.sites[index].take() else {
             return;
         };
         tracing::info!(site = site.entry.name, why, "site dropped");
-        self.agenda.settle(index, None, None);
-        site.peer.close_all(now, fabric, why);
+        self.ready.settle(index, None, None);
+        site.peer.close_all(now, links, why);
         self.by_key.remove(&site.entry.key);
         self.by_address.retain(|_, &mut i| i != index);
         self.by_network.retain(|&(_, i)| i != index);
-        for (link, guest) in &self.guests {
-            if guest.site == Some(index) {
-                fabric.close(now, *link, why);
+        for (link, pending) in &self.pending {
+            if pending.site == Some(index) {
+                links.close(now, *link, why);
             }
         }
-        self.guests.retain(|_, guest| guest.site != Some(index));
+        self.pending
+            .retain(|_, pending| pending.site != Some(index));
     }
 
-    fn reload(&mut self, now: Instant, fabric: &mut Fabric) {
+    fn reload(&mut self, now: Instant, links: &mut Links) {
         for index in 0..self.sites.len() {
             let Some(site) = &self.sites[index] else {
                 continue;
@@ -316,15 +340,14 @@ impl Hub {
                 .as_ref()
                 .is_none_or(|e| !e.enabled || **e != *site.entry)
             {
-                self.drop_site(now, fabric, index, "the hub's list of sites changed");
+                self.drop_site(now, links, index, "the hub's list of sites changed");
             }
         }
     }
 
     fn set_scheduler(
         &mut self,
-        now: Instant,
-        fabric: &mut Fabric,
+        links: &mut Links,
         direction: Direction,
         kind: SchedulerKind,
         name: Option<&str>,
@@ -335,7 +358,7 @@ impl Hub {
             if name.is_some_and(|name| name != site.entry.name) {
                 continue;
             }
-            self.agenda.touch(index);
+            self.ready.touch(index);
             changed += 1;
             if direction != Direction::Receive {
                 site.peer.tunnel.set_scheduler(kind);
@@ -343,13 +366,13 @@ impl Hub {
                 let control = Control::SchedulerIs {
                     kind: scheduler_number(kind),
                 };
-                site.peer.send_control(now, fabric, &control);
+                site.peer.send_control(links, &control);
             }
             if direction != Direction::Send {
                 let control = Control::Scheduler {
                     kind: scheduler_number(kind),
                 };
-                site.peer.send_control(now, fabric, &control);
+                site.peer.send_control(links, &control);
             }
         }
         match name {
@@ -358,7 +381,7 @@ impl Hub {
         }
     }
 
-    fn on_control(&mut self, now: Instant, fabric: &mut Fabric, index: usize, control: Control) {
+    fn on_control(&mut self, now: Instant, links: &mut Links, index: usize, control: Control) {
         let Some(site) = self.sites[index].as_mut() else {
             return;
         };
@@ -368,7 +391,7 @@ impl Hub {
                 let current = site.peer.paths[id.index()].as_ref();
                 if current.is_some_and(|p| p.generation <= generation) {
                     site.peer
-                        .remove_path(now, fabric, id, "the site lost the uplink");
+                        .remove_path(now, links, id, "the site lost the uplink");
                 }
             }
             Control::Scheduler { kind } => {
@@ -378,7 +401,7 @@ impl Hub {
                 }
                 let kind = scheduler_number(site.peer.tunnel.scheduler());
                 site.peer
-                    .send_control(now, fabric, &Control::SchedulerIs { kind });
+                    .send_control(links, &Control::SchedulerIs { kind });
             }
             Control::SchedulerIs { kind } => {
                 if let Some(kind) = scheduler_from_number(kind) {
@@ -387,7 +410,7 @@ impl Hub {
             }
             Control::Goodbye => {
                 tracing::info!(site = site.entry.name, "site says goodbye");
-                site.peer.close_all(now, fabric, "goodbye");
+                site.peer.close_all(now, links, "goodbye");
                 site.session = 0;
             }
             Control::Hello(_) | Control::Welcome(_) => {}
@@ -423,34 +446,47 @@ fn address(packet: &[u8], source: bool) -> Option<IpAddr> {
     }
 }
 
-impl Role for Hub {
-    fn on_command(&mut self, now: Instant, fabric: &mut Fabric, command: Command) {
+impl Role for Hub {}
+
+impl sealed::Role for Hub {
+    fn on_command(
+        &mut self,
+        now: Instant,
+        links: &mut Links,
+        command: Command,
+    ) -> Result<usize, String> {
         match command {
             Command::SetScheduler {
                 direction,
                 kind,
                 peer,
-                reply,
-            } => {
-                let result = self.set_scheduler(now, fabric, direction, kind, peer.as_deref());
-                reply.try_send(result).ok();
+            } => self.set_scheduler(links, direction, kind, peer.as_deref()),
+            Command::ReloadSites => {
+                self.reload(now, links);
+                Ok(self.settings.sites.all().len())
             }
-            Command::SetPath { reply, .. } => {
-                let refusal = "a hub has no uplinks of its own: do this at the site";
-                reply.try_send(Err(refusal.into())).ok();
-            }
-            Command::ReloadSites => self.reload(now, fabric),
-            Command::Uplinks(_) | Command::MtuFloor(_) | Command::Status(_) | Command::Shutdown => {
+            Command::SetPath { .. } | Command::Uplinks(_) | Command::MtuFloor(_) => {
+                Err("a hub has no uplinks of its own: do this at the site".into())
             }
         }
     }
 
-    fn on_link(&mut self, now: Instant, _fabric: &mut Fabric, link: LinkId, event: LinkEvent) {
+    fn on_socket_failed(
+        &mut self,
+        _now: Instant,
+        _links: &mut Links,
+        _socket: SocketId,
+        reason: String,
+    ) {
+        tracing::error!(reason, "the hub does not listen on one of its addresses");
+    }
+
+    fn on_link(&mut self, now: Instant, _links: &mut Links, link: LinkId, event: LinkEvent) {
         match event {
             LinkEvent::Connected { peer } => {
-                self.guests.insert(
+                self.pending.insert(
                     link,
-                    Guest {
+                    Pending {
                         key: peer,
                         since: now,
                         site: None,
@@ -459,34 +495,34 @@ impl Role for Hub {
                 self.tick = self.tick.min(now + TICK);
             }
             LinkEvent::Closed { reason } => {
-                let guest = self.guests.remove(&link);
-                let index = guest.and_then(|guest| guest.site);
+                let pending = self.pending.remove(&link);
+                let index = pending.and_then(|pending| pending.site);
                 if let Some(site) = index.and_then(|index| self.sites[index].as_mut())
                     && site.peer.on_link_closed(now, link).is_some()
                 {
                     tracing::info!(site = site.entry.name, reason, "path down");
                 }
                 if let Some(index) = index {
-                    self.agenda.touch(index);
+                    self.ready.touch(index);
                 }
             }
         }
     }
 
-    fn on_datagram(&mut self, now: Instant, fabric: &mut Fabric, received: Received) {
+    fn on_datagram(&mut self, now: Instant, links: &mut Links, received: Received) {
         let link = received.link;
-        let Some(guest) = self.guests.get(&link) else {
+        let Some(pending) = self.pending.get(&link) else {
             return;
         };
         let first = received.data.first().copied().unwrap_or(0);
         if first >> 4 == CONTROL_KIND
             && let Ok(Datagram::Control(Control::Hello(hello))) = Datagram::parse(&received.data)
         {
-            self.on_hello(now, fabric, link, &hello);
+            self.on_hello(now, links, link, &hello);
             return;
         }
-        let Some(index) = guest.site else { return };
-        self.agenda.touch(index);
+        let Some(index) = pending.site else { return };
+        self.ready.touch(index);
         let Some(site) = self.sites[index].as_mut() else {
             return;
         };
@@ -500,26 +536,19 @@ impl Role for Hub {
             tunnel.handle_straggler(now, id, received.ecn, received.data)
         };
         if let Some(control) = control {
-            self.on_control(now, fabric, index, control);
+            self.on_control(now, links, index, control);
         }
     }
 
-    fn on_inner(&mut self, now: Instant, packet: TunPacket) {
-        let destination = packet
-            .data
-            .get(HEADROOM..)
-            .and_then(|ip| address(ip, false));
+    fn on_inner(&mut self, now: Instant, data: BytesMut, checksum_partial: bool) {
+        let destination = data.get(HEADROOM..).and_then(|ip| address(ip, false));
         let index = destination.and_then(|ip| self.site_of(ip));
         match index.and_then(|index| Some((index, self.sites[index].as_mut()?))) {
             Some((index, site)) => {
-                self.agenda.touch(index);
-                site.peer
-                    .tunnel
-                    .handle_inner(now, packet.data, packet.checksum_partial);
+                self.ready.touch(index);
+                site.peer.tunnel.handle_inner(now, data, checksum_partial);
             }
-            None if packet.data.get(HEADROOM..).is_some_and(is_link_local) => {
-                self.link_local += 1;
-            }
+            None if data.get(HEADROOM..).is_some_and(is_link_local) => self.link_local += 1,
             None => self.unroutable += 1,
         }
     }
@@ -529,69 +558,75 @@ impl Role for Hub {
         true
     }
 
-    fn end_batch(&mut self, now: Instant, out: &mut Vec<InnerPacket>) {
-        for &index in self.agenda.touched() {
-            let Some(site) = &mut self.sites[index] else {
-                continue;
-            };
-            site.peer.tunnel.end_batch(now);
-            while let Some(inner) = site.peer.tunnel.poll_inner() {
-                if address(&inner.data, true).is_some_and(|ip| site.entry.owns(&ip)) {
-                    out.push(InnerPacket {
-                        data: inner.data,
-                        checksum_partial: inner.checksum_partial,
-                    });
-                } else if is_link_local(&inner.data) {
-                    self.link_local += 1;
-                } else {
-                    site.spoofed += 1;
-                }
+    fn end_batch(&mut self, now: Instant) {
+        self.drained = 0;
+        for &index in self.ready.touched() {
+            if let Some(site) = &mut self.sites[index] {
+                site.peer.tunnel.end_batch(now);
             }
         }
     }
 
-    fn pump(&mut self, now: Instant, fabric: &mut Fabric) {
+    fn poll_inner(&mut self) -> Option<Inner> {
+        while let Some(&index) = self.ready.touched().get(self.drained) {
+            if let Some(site) = &mut self.sites[index] {
+                while let Some(inner) = site.peer.tunnel.poll_inner() {
+                    if address(&inner.data, true).is_some_and(|ip| site.entry.owns(&ip)) {
+                        return Some(inner);
+                    } else if is_link_local(&inner.data) {
+                        self.link_local += 1;
+                    } else {
+                        site.spoofed += 1;
+                    }
+                }
+            }
+            self.drained += 1;
+        }
+        None
+    }
+
+    fn pump(&mut self, now: Instant, links: &mut Links, sockets: &mut impl Sockets) {
         // An acknowledgement, too, makes room for more.
-        for link in fabric.active_links() {
-            if let Some(index) = self.guests.get(&link).and_then(|guest| guest.site) {
-                self.agenda.touch(index);
+        for link in links.active() {
+            if let Some(index) = self.pending.get(&link).and_then(|pending| pending.site) {
+                self.ready.touch(index);
             }
         }
-        while let Some(index) = self.agenda.next() {
+        while let Some(index) = self.ready.next() {
             let Some(site) = &mut self.sites[index] else {
                 continue;
             };
-            site.peer.pump(now, fabric);
+            site.peer.pump(now, links, sockets);
             let (due, mtu) = (site.peer.poll_timeout(), site.peer.tunnel.payload_max());
-            self.agenda.settle(index, due, mtu);
+            self.ready.settle(index, due, mtu);
             if let Some(up) = site.peer.up_changed() {
                 let peer = site.entry.name.clone();
-                self.settings.events.send(if up {
-                    EngineEvent::TunnelUp { peer }
+                self.events.push_back(if up {
+                    Event::TunnelUp { peer }
                 } else {
-                    EngineEvent::TunnelDown { peer }
+                    Event::TunnelDown { peer }
                 });
             }
         }
     }
 
-    fn on_timeout(&mut self, now: Instant, fabric: &mut Fabric) {
-        self.agenda.touch_due(now);
-        for &index in self.agenda.touched() {
+    fn on_timeout(&mut self, now: Instant, links: &mut Links) {
+        self.ready.touch_due(now);
+        for &index in self.ready.touched() {
             if let Some(site) = &mut self.sites[index] {
                 site.peer.tunnel.handle_timeout(now);
-                site.peer.close_drained(now, fabric);
+                site.peer.close_drained(now, links);
             }
         }
         if self.tick > now {
             return;
         }
-        let mute = |g: &Guest| g.site.is_none() && now.since(g.since) > HELLO_WAIT;
-        for (link, _) in self.guests.iter().filter(|(_, g)| mute(g)) {
-            fabric.close(now, *link, "no hello");
+        let mute = |g: &Pending| g.site.is_none() && now.since(g.since) > HELLO_WAIT;
+        for (link, _) in self.pending.iter().filter(|(_, g)| mute(g)) {
+            links.close(now, *link, "no hello");
         }
-        self.guests.retain(|_, guest| !mute(guest));
-        let waiting = self.guests.values().any(|guest| guest.site.is_none());
+        self.pending.retain(|_, pending| !mute(pending));
+        let waiting = self.pending.values().any(|pending| pending.site.is_none());
         self.tick = if waiting {
             now + TICK
         } else {
@@ -600,7 +635,7 @@ impl Role for Hub {
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        [self.agenda.due(), Some(self.tick)]
+        [self.ready.due(), Some(self.tick)]
             .into_iter()
             .flatten()
             .min()
@@ -608,11 +643,11 @@ impl Role for Hub {
 
     fn mtu(&self) -> Option<usize> {
         // The largest any site takes: for the others the tunnel splits what does not fit.
-        self.agenda.mtu()
+        self.ready.mtu()
     }
 
-    fn status(&self, fabric: &Fabric, status: &mut Status) {
-        status.role = "hub".into();
+    fn status(&self, links: &Links, status: &mut SessionStatus) {
+        status.role = "hub";
         status.addresses = self
             .settings
             .addresses
@@ -621,9 +656,9 @@ impl Role for Hub {
             .collect();
         let mut spoofed = 0;
         for site in self.sites.iter().flatten() {
-            let mut tunnel = site.peer.status(fabric);
+            let mut tunnel = site.peer.status(links);
             tunnel.peer_addresses = site.entry.places();
-            super::add_tunnel_drops(&site.peer.tunnel, status);
+            status.add_tunnel_drops(&site.peer.tunnel);
             spoofed += site.spoofed;
             status.tunnels.push(tunnel);
         }
@@ -643,21 +678,22 @@ impl Role for Hub {
         status.drops.insert("spoofed_source".into(), spoofed);
     }
 
-    fn shutdown(&mut self, now: Instant, fabric: &mut Fabric) {
+    fn events(&mut self) -> &mut VecDeque<Event> {
+        &mut self.events
+    }
+
+    fn shutdown(&mut self, now: Instant, links: &mut Links, sockets: &mut impl Sockets) {
         for (index, site) in self.sites.iter_mut().enumerate() {
             let Some(site) = site else { continue };
             site.peer.tunnel.abandon(now);
-            self.agenda.touch(index);
-            site.peer.send_control(now, fabric, &Control::Goodbye);
+            self.ready.touch(index);
+            site.peer.send_control(links, &Control::Goodbye);
         }
-        fabric.flush_all(now);
+        // A closed connection sends nothing but its close.
+        links.flush_all(now, sockets);
         for site in self.sites.iter_mut().flatten() {
-            site.peer.close_all(now, fabric, "the hub stops");
+            site.peer.close_all(now, links, "the hub stops");
         }
-    }
-
-    fn emit(&self, event: EngineEvent) {
-        self.settings.events.send(event);
     }
 }
 

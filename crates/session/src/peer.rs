@@ -1,8 +1,6 @@
 //! One peer: its tunnel, the links that carry its paths, and the pump between them.
 
-use ropewalk_core::hold::Limits;
 use ropewalk_core::path::PathConfig;
-use ropewalk_core::protect::Classes;
 use ropewalk_core::schedule::SchedulerKind;
 use ropewalk_core::tunnel::{Outgoing, PathState, Tunnel, TunnelConfig};
 use ropewalk_transport::{CongestionControl, PublicKey};
@@ -10,7 +8,9 @@ use ropewalk_types::{Duration, Instant, PATHS_MAX, PathId};
 use ropewalk_wire::{Control, emit_control};
 use std::sync::Arc;
 
-use super::fabric::{Fabric, LinkId};
+use crate::io::Sockets;
+use crate::links::{LinkId, Links};
+use crate::settings::CommonSettings;
 use crate::status::{PathStatus, TunnelStatus};
 
 /// Packets bound per round before they are handed to the sockets: enough for full segmented
@@ -19,13 +19,13 @@ const ROUND_PACKETS: usize = 64;
 /// Rounds per turn.
 const ROUNDS: usize = 4;
 /// A path idle for this long sends a probe (from the site's side).
-pub const PROBE_INTERVAL: Duration = Duration::from_secs(10);
+pub(crate) const PROBE_INTERVAL: Duration = Duration::from_secs(10);
 /// How long a replaced link is still read, for what is under way on it.
 const DRAIN: Duration = Duration::from_secs(2);
 
 /// A path of a peer, with the link that carries it.
 #[derive(Debug)]
-pub struct PeerPath {
+pub(crate) struct PeerPath {
     /// The link.
     pub link: LinkId,
     /// The site's count of connections of this path.
@@ -42,17 +42,17 @@ pub struct PeerPath {
 #[derive(Debug)]
 pub struct Peer {
     /// Its name.
-    pub name: String,
+    pub(crate) name: String,
     /// Its key.
-    pub key: PublicKey,
+    pub(crate) key: PublicKey,
     /// The tunnel.
-    pub tunnel: Tunnel,
+    pub(crate) tunnel: Tunnel,
     /// The paths that carry traffic.
-    pub paths: [Option<PeerPath>; PATHS_MAX],
+    pub(crate) paths: [Option<PeerPath>; PATHS_MAX],
     /// Links whose path has moved to a newer one, and until when they are read.
     draining: Vec<(LinkId, PathId, Instant)>,
     /// Scheduler the peer says it uses towards us.
-    pub scheduler_receive: SchedulerKind,
+    pub(crate) scheduler_receive: SchedulerKind,
     out: Vec<Outgoing>,
     was_up: bool,
 }
@@ -60,18 +60,19 @@ pub struct Peer {
 impl Peer {
     /// A peer without paths.
     #[must_use]
-    pub fn new(
+    pub(crate) fn new(
         name: String,
         key: PublicKey,
-        (scheduler, classes, hold): (SchedulerKind, Arc<Classes>, Limits),
-        probes: bool,
+        scheduler: SchedulerKind,
+        common: &CommonSettings,
+        probe_interval: Option<Duration>,
         seed: u64,
     ) -> Self {
         let config = TunnelConfig {
             scheduler,
-            probe_interval: probes.then_some(PROBE_INTERVAL),
-            classes,
-            hold,
+            probe_interval,
+            classes: Arc::clone(&common.classes),
+            hold: common.hold,
         };
         Self {
             name,
@@ -85,8 +86,20 @@ impl Peer {
         }
     }
 
+    /// Its name: of a site the one the hub has for it, of a hub `hub`.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The tunnel to it.
+    #[must_use]
+    pub const fn tunnel(&self) -> &Tunnel {
+        &self.tunnel
+    }
+
     /// Puts a path on a link. The link it was on before is read a little longer, then closed.
-    pub fn set_path(&mut self, now: Instant, id: PathId, path: PeerPath) {
+    pub(crate) fn set_path(&mut self, now: Instant, id: PathId, path: PeerPath) {
         self.tunnel.add_path(now, id, path.config.clone());
         // A connection may take its path back from a newer one.
         self.draining.retain(|d| d.0 != path.link);
@@ -96,17 +109,23 @@ impl Peer {
     }
 
     /// Takes a path out of use and closes its link.
-    pub fn remove_path(&mut self, now: Instant, fabric: &mut Fabric, id: PathId, reason: &str) {
+    pub(crate) fn remove_path(
+        &mut self,
+        now: Instant,
+        links: &mut Links,
+        id: PathId,
+        reason: &str,
+    ) {
         self.tunnel.remove_path(now, id);
         if let Some(path) = self.paths[id.index()].take() {
-            fabric.close(now, path.link, reason);
+            links.close(now, path.link, reason);
         }
     }
 
     /// The path a link carries, and true; or the one it carried until lately, and false.
     #[must_use]
     #[expect(clippy::cast_possible_truncation, reason = "PATHS_MAX is 16")]
-    pub fn path_of(&self, link: LinkId) -> Option<(PathId, bool)> {
+    pub(crate) fn path_of(&self, link: LinkId) -> Option<(PathId, bool)> {
         let current = self
             .paths
             .iter()
@@ -120,7 +139,7 @@ impl Peer {
     }
 
     /// Forgets a link that closed; true when it carried a path.
-    pub fn on_link_closed(&mut self, now: Instant, link: LinkId) -> Option<PathId> {
+    pub(crate) fn on_link_closed(&mut self, now: Instant, link: LinkId) -> Option<PathId> {
         self.draining.retain(|d| d.0 != link);
         let index = self
             .paths
@@ -134,63 +153,64 @@ impl Peer {
     }
 
     /// Closes links that were replaced long enough ago.
-    pub fn close_drained(&mut self, now: Instant, fabric: &mut Fabric) {
+    pub(crate) fn close_drained(&mut self, now: Instant, links: &mut Links) {
         self.draining.retain(|&(link, _, until)| {
             let keep = until > now;
             if !keep {
-                fabric.close(now, link, "replaced by a newer connection");
+                links.close(now, link, "replaced by a newer connection");
             }
             keep
         });
     }
 
     /// Closes every link.
-    pub fn close_all(&mut self, now: Instant, fabric: &mut Fabric, reason: &str) {
+    pub(crate) fn close_all(&mut self, now: Instant, links: &mut Links, reason: &str) {
         for index in 0..PATHS_MAX {
             #[expect(clippy::cast_possible_truncation, reason = "PATHS_MAX is 16")]
-            self.remove_path(now, fabric, PathId(index as u8), reason);
+            self.remove_path(now, links, PathId(index as u8), reason);
         }
         for (link, _, _) in self.draining.drain(..) {
-            fabric.close(now, link, reason);
+            links.close(now, link, reason);
         }
     }
 
     /// Moves packets from the entry queue to the links while they take any.
-    pub fn pump(&mut self, now: Instant, fabric: &mut Fabric) {
+    pub(crate) fn pump(&mut self, now: Instant, links: &mut Links, sockets: &mut impl Sockets) {
         for _ in 0..ROUNDS {
             while let Some(id) = self.tunnel.poll_declared_lost() {
                 if let Some(path) = &self.paths[id.index()] {
-                    fabric.declare_lost(path.link);
+                    links.declare_lost(path.link);
                     // What waited behind the window leaves first and makes room for more.
-                    fabric.flush(now, path.link);
+                    links.flush(now, path.link, sockets);
                 }
             }
-            self.refresh(now, fabric);
+            self.refresh(now, links, sockets);
             let bound = self.tunnel.poll_transmit(now, &mut self.out, ROUND_PACKETS);
             for outgoing in self.out.drain(..) {
                 let Some(path) = &self.paths[outgoing.path.index()] else {
                     continue;
                 };
+                let (link, datagram) = (path.link, outgoing.datagram);
                 if outgoing.urgent {
-                    fabric.send_urgent(path.link, outgoing.datagram);
+                    links.queue_urgent(link, datagram);
                 } else {
-                    fabric.send(now, path.link, outgoing.datagram, outgoing.dscp);
+                    links.send(now, link, datagram, outgoing.dscp, sockets);
                 }
             }
             for path in self.paths.iter().flatten() {
-                fabric.flush(now, path.link);
+                links.flush(now, path.link, sockets);
             }
             if bound == 0 {
                 break;
             }
         }
-        self.refresh(now, fabric);
+        self.refresh(now, links, sockets);
     }
 
-    fn refresh(&mut self, now: Instant, fabric: &mut Fabric) {
+    fn refresh(&mut self, now: Instant, links: &mut Links, sockets: &mut impl Sockets) {
         for (index, path) in self.paths.iter().enumerate() {
             let Some(path) = path else { continue };
-            if let Some(snapshot) = fabric.snapshot(now, path.link) {
+            if let Some(snapshot) = links.snapshot(now, path.link, sockets) {
                 #[expect(clippy::cast_possible_truncation, reason = "PATHS_MAX is 16")]
                 self.tunnel.update_path(now, PathId(index as u8), snapshot);
             }
@@ -198,17 +218,17 @@ impl Peer {
     }
 
     /// Sends a control message over every path that has a link; they are idempotent.
-    pub fn send_control(&self, now: Instant, fabric: &mut Fabric, control: &Control) {
+    pub(crate) fn send_control(&self, links: &mut Links, control: &Control) {
         let mut bytes = Vec::new();
         emit_control(control, &mut bytes);
         let bytes = bytes::Bytes::from(bytes);
         for path in self.paths.iter().flatten() {
-            fabric.send(now, path.link, bytes.clone(), 0);
+            links.queue(path.link, bytes.clone());
         }
     }
 
     /// Whether the tunnel went up (`Some(true)`) or down since the last call.
-    pub fn up_changed(&mut self) -> Option<bool> {
+    pub(crate) fn up_changed(&mut self) -> Option<bool> {
         let up = self.tunnel.any_up();
         (up != self.was_up).then(|| {
             self.was_up = up;
@@ -219,14 +239,14 @@ impl Peer {
     /// Whether any path has gone silent.
     #[must_use]
     #[expect(clippy::cast_possible_truncation, reason = "PATHS_MAX is 16")]
-    pub fn any_suspect(&self) -> bool {
+    pub(crate) fn any_suspect(&self) -> bool {
         let state = |index| self.tunnel.path_state(PathId(index as u8));
         (0..PATHS_MAX).any(|index| matches!(state(index), Some(PathState::Suspect(_))))
     }
 
     /// When the tunnel wants its timeout handled.
     #[must_use]
-    pub fn poll_timeout(&self) -> Option<Instant> {
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         let drained = self.draining.iter().map(|d| d.2).min();
         [self.tunnel.poll_timeout(), drained]
             .into_iter()
@@ -236,7 +256,7 @@ impl Peer {
 
     /// State for people and programs.
     #[must_use]
-    pub fn status(&self, fabric: &Fabric) -> TunnelStatus {
+    pub(crate) fn status(&self, links: &Links) -> TunnelStatus {
         let stats = self.tunnel.stats();
         TunnelStatus {
             peer: self.name.clone(),
@@ -281,22 +301,22 @@ impl Peer {
             freeze_stopped: stats.hold.stopped,
             freeze_bytes: stats.hold.proxy_ack_bytes,
             freeze_resets: stats.hold.resets,
-            paths: self.path_statuses(fabric),
+            paths: self.path_statuses(links),
         }
     }
 
     #[expect(clippy::cast_possible_truncation, reason = "PATHS_MAX is 16")]
-    fn path_statuses(&self, fabric: &Fabric) -> Vec<PathStatus> {
+    fn path_statuses(&self, links: &Links) -> Vec<PathStatus> {
         let paths = self.paths.iter().enumerate();
         let paths = paths.filter_map(|(i, p)| p.as_ref().map(|p| (PathId(i as u8), p)));
         paths
-            .map(|(id, path)| self.path_status(fabric, id, path))
+            .map(|(id, path)| self.path_status(links, id, path))
             .collect()
     }
 
-    fn path_status(&self, fabric: &Fabric, id: PathId, path: &PeerPath) -> PathStatus {
+    fn path_status(&self, links: &Links, id: PathId, path: &PeerPath) -> PathStatus {
         let stats = self.tunnel.path_stats(id).unwrap_or_default();
-        let (mtu, tx_bytes, rx_bytes) = fabric.outer_counters(path.link);
+        let outer = links.outer_counters(path.link);
         let state = match self.tunnel.path_state(id) {
             Some(PathState::Up) if self.tunnel.is_leaving(id) => "leaving",
             Some(PathState::Up) => "up",
@@ -307,9 +327,9 @@ impl Peer {
             id: id.0,
             uplink: path.name.clone(),
             state: state.into(),
-            transport: fabric.transport(path.link).into(),
-            local: fabric.local(path.link),
-            remote: fabric.remote(path.link),
+            transport: path.link.transport().into(),
+            local: links.local(path.link),
+            remote: links.remote(path.link),
             standby: path.config.standby,
             metered: path.config.metered,
             congestion: path.congestion,
@@ -321,9 +341,9 @@ impl Peer {
             loss_burst: stats.loss_burst,
             cwnd: stats.snapshot.cwnd,
             in_flight: stats.snapshot.in_flight,
-            mtu,
-            tx_bytes,
-            rx_bytes,
+            mtu: outer.mtu,
+            tx_bytes: outer.sent_bytes,
+            rx_bytes: outer.received_bytes,
             failures: stats.suspected,
             last_error: None,
         }

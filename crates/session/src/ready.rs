@@ -1,5 +1,6 @@
-//! Which of many sites need a look: those to which something happened in this turn, and those
-//! whose timers are due. A turn of the hub costs what happens in it, not what it could serve.
+//! The ready set: the sites that a hub looks at in a turn. These are the sites to which something
+//! happened, and those whose timers are due. A turn costs what happens in it, not what the hub
+//! could serve.
 //!
 //! Invariant: a site that is touched is in the list exactly once until it is settled.
 
@@ -7,7 +8,7 @@ use ropewalk_types::Instant;
 
 /// Sites by their index at the hub.
 #[derive(Debug, Default)]
-pub struct Agenda {
+pub(crate) struct ReadySet {
     touched: Vec<usize>,
     entries: Vec<Entry>,
 }
@@ -27,7 +28,7 @@ const NOTHING: Entry = Entry {
     mtu: 0,
 };
 
-impl Agenda {
+impl ReadySet {
     /// Something happened to a site.
     pub fn touch(&mut self, site: usize) {
         if site >= self.entries.len() {
@@ -92,22 +93,22 @@ mod tests {
 
     #[test]
     fn only_touched_and_due_sites_are_looked_at_and_each_once() {
-        let mut agenda = Agenda::default();
-        agenda.touch(3);
-        agenda.touch(3);
-        assert_eq!(agenda.touched(), [3]);
-        assert_eq!(agenda.next(), Some(3));
-        agenda.settle(3, Some(Instant::from_millis(5)), Some(1_400));
-        agenda.settle(1, None, Some(1_280));
-        assert_eq!(agenda.next(), None);
-        assert_eq!(agenda.due(), Some(Instant::from_millis(5)));
-        assert_eq!(agenda.mtu(), Some(1_400));
-        agenda.touch_due(Instant::from_millis(4));
-        assert!(agenda.touched().is_empty());
-        agenda.touch_due(Instant::from_millis(5));
-        agenda.touch(3);
-        assert_eq!((agenda.next(), agenda.next()), (Some(3), None));
-        agenda.settle(3, None, None);
-        assert_eq!((agenda.due(), agenda.mtu()), (None, Some(1_280)));
+        let mut ready = ReadySet::default();
+        ready.touch(3);
+        ready.touch(3);
+        assert_eq!(ready.touched(), [3]);
+        assert_eq!(ready.next(), Some(3));
+        ready.settle(3, Some(Instant::from_millis(5)), Some(1_400));
+        ready.settle(1, None, Some(1_280));
+        assert_eq!(ready.next(), None);
+        assert_eq!(ready.due(), Some(Instant::from_millis(5)));
+        assert_eq!(ready.mtu(), Some(1_400));
+        ready.touch_due(Instant::from_millis(4));
+        assert!(ready.touched().is_empty());
+        ready.touch_due(Instant::from_millis(5));
+        ready.touch(3);
+        assert_eq!((ready.next(), ready.next()), (Some(3), None));
+        ready.settle(3, None, None);
+        assert_eq!((ready.due(), ready.mtu()), (None, Some(1_280)));
     }
 }

@@ -9,7 +9,9 @@ use std::{
 };
 
 use bytes::{Bytes, BytesMut};
-use ropewalk_transport::{CongestionControl, Ecn, Endpoint, EndpointConfig, Event, Identity};
+use ropewalk_transport::{
+    CongestionControl, Ecn, Endpoint, EndpointConfig, Event, Identity, SocketId,
+};
 
 const DATAGRAM: usize = 1_400;
 const DATAGRAMS: u64 = 2_000_000;
@@ -62,10 +64,14 @@ fn exchange(
             while !received.is_empty() {
                 let data = received.split_to(segment.min(received.len()));
                 let from_ip = from.address;
-                if let Some(id) = to
-                    .endpoint
-                    .handle_udp(later, from_ip, None, Ecn::NotEct, data)
-                {
+                if let Some(id) = to.endpoint.handle_udp(
+                    later,
+                    SocketId::default(),
+                    from_ip,
+                    None,
+                    Ecn::NotEct,
+                    data,
+                ) {
                     while let Some(datagram) = to.endpoint.receive(id) {
                         delivered += 1;
                         black_box(datagram);

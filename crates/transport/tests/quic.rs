@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use ropewalk_transport::{
-    CloseReason, CongestionControl, ConnectOptions, Ecn, Endpoint, Event, SendError,
+    CloseReason, CongestionControl, ConnectOptions, Ecn, Endpoint, Event, SendError, SocketId,
 };
 use ropewalk_types::{Duration, Instant};
 use support::{World, config, hub_config, identity};
@@ -120,10 +120,14 @@ fn garbage_and_replayed_datagrams_are_dropped_and_counted() {
     let before = world.hub.endpoint.stats().garbage_datagrams;
     for data in garbage {
         let from = "203.0.113.9:9".parse().unwrap();
-        let id = world
-            .hub
-            .endpoint
-            .handle_udp(world.now, from, None, Ecn::NotEct, data.into());
+        let id = world.hub.endpoint.handle_udp(
+            world.now,
+            SocketId::default(),
+            from,
+            None,
+            Ecn::NotEct,
+            data.into(),
+        );
         assert_eq!(id, None);
     }
     let counted = world.hub.endpoint.stats().garbage_datagrams - before;
@@ -183,7 +187,14 @@ fn flood(hub: &mut Endpoint, now: Instant, count: u16) {
         let mut packet = Vec::new();
         site.poll_transmit(now, id, &mut packet).unwrap();
         let from = format!("203.0.113.7:{port}").parse().unwrap();
-        hub.handle_udp(now, from, None, Ecn::NotEct, BytesMut::from(&packet[..]));
+        hub.handle_udp(
+            now,
+            SocketId::default(),
+            from,
+            None,
+            Ecn::NotEct,
+            BytesMut::from(&packet[..]),
+        );
     }
 }
 
@@ -285,6 +296,7 @@ fn finds_a_jumbo_mtu_when_both_sides_allow_it() {
     let id = world.connect_with(ConnectOptions {
         congestion: BDP,
         mtu_max: Some(1_400),
+        ..ConnectOptions::default()
     });
     world.run(Duration::from_secs(3));
     assert!((1_380..=1_400).contains(&world.site.endpoint.mtu(id)));

@@ -16,8 +16,8 @@ use super::class::Via;
 use super::reader::Section;
 use super::values::{not_an_address, parse_interface, parse_name, parse_path, parse_word};
 use super::{RUN_DIR, STATE_DIR};
-use crate::engine::settings::{MTU_MAX, MTU_MIN};
 use crate::scheduler_names;
+use ropewalk_session::{MTU_MAX, MTU_MIN};
 
 /// Largest log file that may be configured, MiB.
 const LOG_MIB_MAX: u64 = 100_000;

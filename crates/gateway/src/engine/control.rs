@@ -3,66 +3,12 @@
 //! The engine owns every tunnel; the control side never touches one. Commands travel over a
 //! channel with a wake-up, answers over a one-shot channel inside the command.
 
-use std::net::IpAddr;
 use std::sync::mpsc::SyncSender;
-use std::time::Duration;
 
 use ropewalk_core::schedule::SchedulerKind;
-use ropewalk_transport::CongestionControl;
-use serde::{Deserialize, Serialize};
+pub use ropewalk_session::{Direction, PathUse, Uplink};
 
 use crate::status::Status;
-
-/// One uplink as the netlink watch sees it and the configuration marks it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Uplink {
-    /// Interface name.
-    pub name: String,
-    /// Kernel interface index.
-    pub ifindex: u32,
-    /// Addresses usable as source, preferred first (IPv6 privacy addresses before stable ones).
-    pub addresses: Vec<IpAddr>,
-    /// Interface MTU in bytes.
-    pub mtu: u32,
-    /// Used only while no other path works.
-    pub standby: bool,
-    /// Costs money by the byte.
-    pub metered: bool,
-    /// Fixed share under weighted round robin.
-    pub weight: Option<u16>,
-    /// Bytes per hour that protection may cost; `None` is what the core takes for such an uplink.
-    pub protection_hourly: Option<u64>,
-    /// Congestion control of this uplink; `None` is the tunnel's default.
-    pub congestion: Option<CongestionControl>,
-}
-
-/// Which way packets go, seen from this machine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Direction {
-    /// From this machine to its peer.
-    Send,
-    /// From the peer to this machine.
-    Receive,
-    /// Both ways.
-    Both,
-}
-
-/// What is wanted of a path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PathUse {
-    /// It may be used.
-    Enabled,
-    /// It is out of use.
-    Disabled,
-    /// It will end soon: it is used only while there is nothing else, until it has gone and come
-    /// back, for this long at most.
-    Leaving(Option<Duration>),
-    /// It will not end after all, or is back.
-    Returning,
-    /// Signs say that it will end, and count for so long, or that it will not. What the user said holds beside.
-    Foretold(Option<Duration>),
-}
 
 /// A request to the engine.
 #[derive(Debug)]

@@ -11,14 +11,18 @@ use anyhow::Context;
 use ropewalk_io::clock::Clock;
 use ropewalk_io::tun::{SendReport, Tun, TunConfig};
 use ropewalk_io::{InnerPacket, TunPacket};
-use ropewalk_transport::KeyCheck;
-use ropewalk_types::{Duration, Instant};
+use ropewalk_session::{
+    self as session, CommonSettings, Environment, Event, MTU_MIN, Role, Session,
+};
+use ropewalk_transport::TransportError;
+use ropewalk_types::Instant;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::fd::OwnedFd;
 
 use super::control::Command;
-use super::fabric::{Fabric, FabricConfig, LinkEvent, LinkId, Ready, Received};
-use super::settings::{CommonSettings, EngineEvent};
+use super::random_u64;
+use super::settings::{EngineEvent, EventSink, HostSettings};
+use super::sockets::{Ready, Sockets};
 use crate::status::Status;
 
 // The tunnel header is written into the bytes the TUN side leaves free.
@@ -28,43 +32,6 @@ const _: () = assert!(ropewalk_io::HEADROOM == ropewalk_wire::HEADROOM);
 const TUN_READS_PER_TURN: usize = 1;
 /// Descriptors reported per wait.
 const EVENTS: usize = 64;
-/// How long a smaller inner MTU must last before the TUN interface gets it: longer than a satellite path
-/// needs to find out what it takes, or any to find that again after its large packets all got lost.
-const MTU_PATIENCE: Duration = Duration::from_secs(20);
-/// Bytes waiting at an entry beyond which the TUN interface is not read: its own queue then
-/// pushes back on local senders.
-pub const ENTRY_FULL_BYTES: u64 = 4 * 1024 * 1024;
-
-/// What distinguishes a site from a hub.
-pub trait Role {
-    /// A command of the control side; `Shutdown`, `Status` and `MtuFloor` are handled by the loop.
-    fn on_command(&mut self, now: Instant, fabric: &mut Fabric, command: Command);
-    /// Something happened to a link.
-    fn on_link(&mut self, now: Instant, fabric: &mut Fabric, link: LinkId, event: LinkEvent);
-    /// A datagram came in.
-    fn on_datagram(&mut self, now: Instant, fabric: &mut Fabric, received: Received);
-    /// An inner packet came from the TUN interface.
-    fn on_inner(&mut self, now: Instant, packet: TunPacket);
-    /// Whether more inner packets are welcome.
-    fn takes_inner(&self) -> bool;
-    /// All of a batch is in: let packets through, take what is due for the TUN interface.
-    fn end_batch(&mut self, now: Instant, out: &mut Vec<InnerPacket>);
-    /// Moves packets to links.
-    fn pump(&mut self, now: Instant, fabric: &mut Fabric);
-    /// Timers.
-    fn on_timeout(&mut self, now: Instant, fabric: &mut Fabric);
-    /// When [`Role::on_timeout`] is wanted.
-    fn poll_timeout(&self) -> Option<Instant>;
-    /// Inner MTU that suits the paths now, if any works.
-    fn mtu(&self) -> Option<usize>;
-    /// Fills role, tunnels and drops in.
-    fn status(&self, fabric: &Fabric, status: &mut Status);
-    /// Says goodbye.
-    fn shutdown(&mut self, now: Instant, fabric: &mut Fabric);
-    /// Tells the control side.
-    fn emit(&self, event: EngineEvent);
-}
-
 /// What the control side needs to know of the interface the engine opened.
 #[derive(Clone, Debug)]
 pub struct EngineInfo {
@@ -139,16 +106,17 @@ impl CommandSender {
     }
 }
 
-/// Sets everything up and starts the thread.
+/// Sets everything up and starts the thread. `session` makes the session that the engine drives.
 pub(super) fn start<R: Role + Send + 'static>(
-    settings: &CommonSettings,
-    allowed: Option<KeyCheck>,
-    role: impl FnOnce(&mut Fabric) -> anyhow::Result<R>,
+    host: &HostSettings,
+    common: &CommonSettings,
+    events: EventSink,
+    session: impl FnOnce(&Environment) -> Result<Session<R>, TransportError>,
 ) -> anyhow::Result<EngineHandle> {
     let tun = Tun::open(&TunConfig {
-        name: settings.tun_name.clone(),
-        mtu: settings.mtu.unwrap_or(super::settings::MTU_MIN),
-        offload: settings.offload,
+        name: host.tun_name.clone(),
+        mtu: common.mtu.unwrap_or(MTU_MIN),
+        offload: host.offload,
     })?;
     let clock = Clock::new();
     let epoll = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
@@ -163,46 +131,39 @@ pub(super) fn start<R: Role + Send + 'static>(
     };
     add(rustix::fd::AsFd::as_fd(&tun), Ready::Tun)?;
     add(rustix::fd::AsFd::as_fd(&*wake), Ready::Wake)?;
-    let mut fabric = Fabric::new(FabricConfig {
-        identity: settings.identity.clone(),
-        allowed,
-        congestion: settings.congestion,
+    let mut session = session(&Environment {
         base: clock.to_std(Instant::ZERO),
-        offload: settings.offload,
-        socket_buffer_bytes: settings.socket_buffer_bytes,
-        mtu_max: super::udp_payload_max_here(),
-        epoll: Arc::clone(&epoll),
+        segmentation: host.offload,
+        udp_payload_max: super::udp_payload_max_here(),
+        session: random_u64()?.max(1),
+        tunnels: random_u64()?,
+        transport: None,
     })?;
-    let role = role(&mut fabric)?;
+    let mut sockets = Sockets::new(Arc::clone(&epoll), host.socket_buffer_bytes);
+    sockets.serve_all(&mut session)?;
     let info = EngineInfo {
         interface: tun.name().to_owned(),
         ifindex: tun.ifindex(),
     };
     let (commands, inbox) = channel();
-    let (wake_engine, settings) = (Arc::clone(&wake), settings.clone());
+    let engine = Engine {
+        clock,
+        epoll,
+        wake: Arc::clone(&wake),
+        tun,
+        sockets,
+        session,
+        inbox,
+        events,
+        public_key: common.identity.public_key().to_string(),
+        from_tun: Vec::new(),
+        to_tun: Vec::new(),
+        tun_report: SendReport::default(),
+        tun_watched: true,
+    };
     let thread = std::thread::Builder::new()
         .name("engine".into())
-        .spawn(move || {
-            let engine = Engine {
-                clock,
-                epoll,
-                wake: wake_engine,
-                tun,
-                fabric,
-                role,
-                inbox,
-                mtu: settings.mtu.unwrap_or(super::settings::MTU_MIN),
-                mtu_short: None,
-                mtu_floor: 0,
-                settings,
-                received: Vec::new(),
-                from_tun: Vec::new(),
-                to_tun: Vec::new(),
-                tun_report: SendReport::default(),
-                tun_watched: true,
-            };
-            engine.run()
-        })?;
+        .spawn(move || engine.run())?;
     Ok(EngineHandle {
         commands,
         wake,
@@ -216,16 +177,11 @@ struct Engine<R: Role> {
     epoll: Arc<OwnedFd>,
     wake: Arc<OwnedFd>,
     tun: Tun,
-    fabric: Fabric,
-    role: R,
+    sockets: Sockets,
+    session: Session<R>,
     inbox: Receiver<Command>,
-    settings: CommonSettings,
-    mtu: usize,
-    /// Since when the paths take less than that.
-    mtu_short: Option<Instant>,
-    /// What the interface takes at least, bytes.
-    mtu_floor: usize,
-    received: Vec<Received>,
+    events: EventSink,
+    public_key: String,
     from_tun: Vec<TunPacket>,
     to_tun: Vec<InnerPacket>,
     tun_report: SendReport,
@@ -237,13 +193,11 @@ impl<R: Role> Engine<R> {
     fn run(mut self) -> anyhow::Result<()> {
         let result = self.turns();
         let now = self.clock.now();
-        self.role.shutdown(now, &mut self.fabric);
+        self.session.shutdown(now, &mut self.sockets);
         // Hosts whose connections cannot go on are told so.
-        self.role.end_batch(now, &mut self.to_tun);
-        self.write_tun();
-        self.fabric.flush_all(now);
+        self.write_tun(now);
         let error = result.as_ref().err().map(|e| format!("{e:#}"));
-        self.role.emit(EngineEvent::Stopped { error });
+        self.events.send(EngineEvent::Stopped { error });
         result
     }
 
@@ -252,7 +206,7 @@ impl<R: Role> Engine<R> {
         let mut tun_ready = false;
         loop {
             self.watch_tun()?;
-            let timeout = if tun_ready && self.role.takes_inner() {
+            let timeout = if tun_ready && self.session.takes_inner() {
                 Some(Timespec {
                     tv_sec: 0,
                     tv_nsec: 0,
@@ -278,36 +232,32 @@ impl<R: Role> Engine<R> {
                         let mut counter = [0; 8];
                         rustix::io::read(&*self.wake, &mut counter).ok();
                     }
-                    Ready::Udp(socket) => self.fabric.read_udp(now, socket, &mut self.received),
-                    Ready::Stream(slot) => {
-                        self.fabric.serve_stream(slot, &mut self.received);
+                    Ready::Udp(socket) => self.sockets.read_udp(now, socket, &mut self.session),
+                    Ready::Stream(stream) => {
+                        self.sockets.read_stream(now, stream, &mut self.session);
                     }
-                    Ready::Listener(index) => self.fabric.accept(now, index),
+                    Ready::Listener(index) => self.sockets.accept(now, index, &mut self.session),
                 }
             }
             if !self.commands(now) {
                 return Ok(());
             }
-            self.timers(now);
-            self.link_events(now);
-            for received in self.received.drain(..) {
-                self.role.on_datagram(now, &mut self.fabric, received);
-            }
-            if tun_ready && self.role.takes_inner() {
+            self.session.handle_timeout(now);
+            if tun_ready && self.session.takes_inner() {
                 tun_ready = self.read_tun(now)?;
             }
-            self.role.end_batch(now, &mut self.to_tun);
-            self.write_tun();
-            self.role.pump(now, &mut self.fabric);
-            self.fabric.flush_all(now);
-            self.follow_mtu(now);
+            self.write_tun(now);
+            self.sockets.serve(now, &mut self.session);
+            self.session.pump(now, &mut self.sockets);
+            self.sockets.serve(now, &mut self.session);
+            self.session_events();
         }
     }
 
     /// Waits for the TUN interface only while more inner packets are welcome: it stays readable
     /// while nobody reads it, and the loop would spin.
     fn watch_tun(&mut self) -> anyhow::Result<()> {
-        let welcome = self.role.takes_inner();
+        let welcome = self.session.takes_inner();
         if welcome != self.tun_watched {
             self.tun_watched = welcome;
             let flags = if welcome {
@@ -323,8 +273,7 @@ impl<R: Role> Engine<R> {
     }
 
     fn timeout(&mut self) -> Option<Timespec> {
-        let due = [self.fabric.poll_timeout(), self.role.poll_timeout()];
-        let due = due.into_iter().flatten().min()?;
+        let due = self.session.poll_timeout()?;
         let wait = due.since(self.clock.now());
         Some(Timespec {
             tv_sec: i64::try_from(wait.as_secs()).unwrap_or(i64::MAX),
@@ -332,18 +281,27 @@ impl<R: Role> Engine<R> {
         })
     }
 
-    fn timers(&mut self, now: Instant) {
-        if self.fabric.poll_timeout().is_some_and(|at| at <= now) {
-            self.fabric.handle_timeout(now);
-        }
-        if self.role.poll_timeout().is_some_and(|at| at <= now) {
-            self.role.on_timeout(now, &mut self.fabric);
-        }
-    }
-
-    fn link_events(&mut self, now: Instant) {
-        while let Some((link, event)) = self.fabric.poll_event() {
-            self.role.on_link(now, &mut self.fabric, link, event);
+    fn session_events(&mut self) {
+        while let Some(event) = self.session.poll_event() {
+            let event = match event {
+                Event::Assigned {
+                    addresses,
+                    hub_addresses,
+                } => EngineEvent::Assigned {
+                    addresses,
+                    hub_addresses,
+                },
+                Event::TunnelUp { peer } => EngineEvent::TunnelUp { peer },
+                Event::TunnelDown { peer } => EngineEvent::TunnelDown { peer },
+                Event::MtuChanged(mtu) => {
+                    if let Err(error) = self.tun.set_mtu(mtu) {
+                        tracing::warn!(%error, mtu, "cannot set the MTU of the TUN interface");
+                        continue;
+                    }
+                    EngineEvent::MtuChanged(mtu)
+                }
+            };
+            self.events.send(event);
         }
     }
 
@@ -352,7 +310,8 @@ impl<R: Role> Engine<R> {
         for _ in 0..TUN_READS_PER_TURN {
             let read = self.tun.recv_batch(&mut self.from_tun);
             for packet in self.from_tun.drain(..) {
-                self.role.on_inner(now, packet);
+                self.session
+                    .handle_inner(now, packet.data, packet.checksum_partial);
             }
             match read {
                 Ok(0) => return Ok(false),
@@ -363,7 +322,15 @@ impl<R: Role> Engine<R> {
         Ok(true)
     }
 
-    fn write_tun(&mut self) {
+    /// Ends a batch of input and writes what it brought for this machine.
+    fn write_tun(&mut self, now: Instant) {
+        self.session.end_batch(now);
+        while let Some(inner) = self.session.poll_inner() {
+            self.to_tun.push(InnerPacket {
+                data: inner.data,
+                checksum_partial: inner.checksum_partial,
+            });
+        }
         if self.to_tun.is_empty() {
             return;
         }
@@ -379,45 +346,52 @@ impl<R: Role> Engine<R> {
         }
     }
 
-    /// Hosts remember a smaller MTU for minutes, so what a path is only just found out to take, or
-    /// takes for a moment, is not told them: meanwhile the tunnel splits packets.
-    fn follow_mtu(&mut self, now: Instant) {
-        if self.settings.mtu.is_some() {
-            return;
-        }
-        let Some(mtu) = self.role.mtu() else { return };
-        let mtu = mtu.max(self.mtu_floor);
-        let mtu = mtu.clamp(super::settings::MTU_MIN, super::settings::MTU_MAX);
-        if mtu >= self.mtu {
-            self.mtu_short = None;
-        } else if now.since(*self.mtu_short.get_or_insert(now)) < MTU_PATIENCE {
-            return;
-        }
-        if mtu == self.mtu {
-            return;
-        }
-        self.mtu = mtu;
-        match self.tun.set_mtu(mtu) {
-            Ok(()) => {
-                tracing::debug!(mtu, "inner MTU follows the paths");
-                self.role.emit(EngineEvent::MtuChanged(mtu));
-            }
-            Err(error) => tracing::warn!(%error, mtu, "cannot set the MTU of the TUN interface"),
-        }
-    }
-
     /// Serves waiting commands; false when the engine shall stop.
     fn commands(&mut self, now: Instant) -> bool {
         loop {
-            match self.inbox.try_recv() {
-                Ok(Command::Shutdown) | Err(TryRecvError::Disconnected) => return false,
-                Ok(Command::Status(reply)) => {
-                    // Nobody waiting any more is no error.
+            let command = match self.inbox.try_recv() {
+                Ok(command) => command,
+                Err(TryRecvError::Disconnected) => return false,
+                Err(TryRecvError::Empty) => return true,
+            };
+            let session = &mut self.session;
+            // Nobody waiting for an answer any more is no error.
+            match command {
+                Command::Shutdown => return false,
+                Command::Status(reply) => {
                     reply.try_send(self.status(now)).ok();
                 }
-                Ok(Command::MtuFloor(bytes)) => self.mtu_floor = bytes,
-                Ok(command) => self.role.on_command(now, &mut self.fabric, command),
-                Err(TryRecvError::Empty) => return true,
+                Command::SetScheduler {
+                    direction,
+                    kind,
+                    peer,
+                    reply,
+                } => {
+                    let command = session::Command::SetScheduler {
+                        direction,
+                        kind,
+                        peer,
+                    };
+                    reply.try_send(session.handle_command(now, command)).ok();
+                }
+                Command::SetPath {
+                    uplink,
+                    wanted,
+                    reply,
+                } => {
+                    let command = session::Command::SetPath { uplink, wanted };
+                    let done = session.handle_command(now, command);
+                    reply.try_send(done.map(drop::<usize>)).ok();
+                }
+                Command::Uplinks(uplinks) => {
+                    told(session.handle_command(now, session::Command::Uplinks(uplinks)));
+                }
+                Command::ReloadSites => {
+                    told(session.handle_command(now, session::Command::ReloadSites));
+                }
+                Command::MtuFloor(bytes) => {
+                    told(session.handle_command(now, session::Command::MtuFloor(bytes)));
+                }
             }
         }
     }
@@ -440,34 +414,38 @@ impl<R: Role> Engine<R> {
                 .iter()
                 .map(|reason| format!("given up: {reason}")),
         );
+        let session = self.session.status();
         let mut status = Status {
+            role: session.role.into(),
             version: env!("CARGO_PKG_VERSION").into(),
-            public_key: self.settings.identity.public_key().to_string(),
+            public_key: self.public_key.clone(),
             interface: self.tun.name().into(),
-            mtu: self.mtu,
+            mtu: self.session.mtu(),
+            addresses: session.addresses,
             uptime_s: now.since(Instant::ZERO).as_secs_f64(),
             offloads: listed,
+            tunnels: session.tunnels,
+            drops: session.drops,
             ..Status::default()
         };
-        let (fabric, endpoint) = (self.fabric.drops(), self.fabric.endpoint_stats());
+        let sockets = self.sockets.drops();
         let counts = [
             ("tun_invalid", self.tun_report.dropped_invalid as u64),
             ("tun_full", self.tun_report.dropped_full as u64),
             ("tun_refused", self.tun_report.dropped_refused as u64),
-            ("socket_full", fabric.socket_full),
-            ("unreachable", fabric.unreachable),
-            ("link_refused", fabric.link_refused),
-            ("streams_refused", fabric.streams_refused),
-            ("garbage_datagrams", endpoint.garbage_datagrams),
-            ("keys_refused", endpoint.keys_refused),
-            ("retries_sent", endpoint.retries_sent),
-            ("handshakes_refused", endpoint.handshakes_refused),
-            ("handshakes_failed", endpoint.handshakes_failed),
+            ("socket_full", sockets.full),
+            ("unreachable", sockets.unreachable),
         ];
         status
             .drops
             .extend(counts.iter().map(|&(name, n)| (name.to_owned(), n)));
-        self.role.status(&self.fabric, &mut status);
         status
+    }
+}
+
+/// Nobody waits for the answer.
+fn told(answer: Result<usize, String>) {
+    if let Err(error) = answer {
+        tracing::debug!(error, "a command was not served");
     }
 }

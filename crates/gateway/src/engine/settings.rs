@@ -1,185 +1,18 @@
 //! What the control side hands to the engine when it starts, and what the engine tells back.
-//!
-//! Settings are checked before they get here: the engine may rely on the ranges documented at
-//! each field. The two shared tables, [`SiteDirectory`] and [`HubAddresses`], are the only data
-//! both sides touch; they are read once per handshake or connection attempt, never per packet.
 
-use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::net::IpAddr;
 
 use ipnet::IpNet;
-use ropewalk_core::hold::Limits;
-use ropewalk_core::protect::Classes;
-use ropewalk_core::schedule::SchedulerKind;
-use ropewalk_transport::{CongestionControl, Identity, PublicKey};
 
-/// Smallest inner MTU that may be configured: IPv6 needs 1,280 bytes (RFC 8200 §5).
-pub const MTU_MIN: usize = 1_280;
-/// Largest inner MTU that may be configured, bytes.
-pub const MTU_MAX: usize = 9_000;
-
-/// What both roles have in common.
+/// What an engine needs besides what its session is given.
 #[derive(Clone, Debug)]
-pub struct CommonSettings {
-    /// Key pair of this gateway.
-    pub identity: Identity,
+pub struct HostSettings {
     /// Name of the TUN interface to create, 1..=15 bytes.
     pub tun_name: String,
-    /// Scheduler from here to the peer.
-    pub scheduler_send: SchedulerKind,
-    /// Scheduler this gateway asks its peer to use towards it.
-    pub scheduler_receive: SchedulerKind,
-    /// What this gateway protects against loss when sending, and how.
-    pub classes: Arc<Classes>,
-    /// What this gateway keeps for its peer while no path is up.
-    pub hold: Limits,
-    /// Congestion control of paths that name none.
-    pub congestion: CongestionControl,
-    /// Inner MTU, [`MTU_MIN`]`..=`[`MTU_MAX`] bytes; `None` follows the paths.
-    pub mtu: Option<usize>,
     /// Whether TUN and UDP segmentation offloads may be used.
     pub offload: bool,
     /// Requested size of each UDP socket's send and receive buffer, bytes.
     pub socket_buffer_bytes: usize,
-}
-
-/// What a site's engine needs.
-#[derive(Debug)]
-pub struct SiteSettings {
-    /// What both roles have in common.
-    pub common: CommonSettings,
-    /// The hub's public key: the only one accepted.
-    pub hub_key: PublicKey,
-    /// Where the hub's UDP port is reached. Never empty at start; may change while running.
-    pub hub_addresses: Arc<HubAddresses>,
-    /// TCP port at the same addresses for TLS, where UDP is blocked.
-    pub tcp_port: u16,
-    /// Whether a path may fall back to TLS over TCP.
-    pub udp_blocked_fallback: bool,
-    /// Where events go.
-    pub events: EventSink,
-}
-
-/// What a hub's engine needs.
-#[derive(Debug)]
-pub struct HubSettings {
-    /// What both roles have in common. The schedulers are those of every site at start.
-    pub common: CommonSettings,
-    /// UDP addresses to listen on; never empty.
-    pub listen: Vec<SocketAddr>,
-    /// TCP addresses to listen on for TLS; may be empty.
-    pub tcp_listen: Vec<SocketAddr>,
-    /// The hub's own inner addresses with the prefix of the pool they are from.
-    pub addresses: Vec<IpNet>,
-    /// The sites that may connect.
-    pub sites: Arc<SiteDirectory>,
-    /// Where events go.
-    pub events: EventSink,
-}
-
-/// A site the hub knows.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SiteEntry {
-    /// Name, unique within the hub.
-    pub name: String,
-    /// Its public key, unique within the hub.
-    pub key: PublicKey,
-    /// Its inner addresses, one per family at most, unique within the hub.
-    pub addresses: Vec<IpAddr>,
-    /// Networks behind it, for the sites of a relay; they overlap with nothing else of the hub.
-    pub networks: Vec<IpNet>,
-    /// A disabled site keeps its addresses but may not connect.
-    pub enabled: bool,
-}
-
-impl SiteEntry {
-    /// Whether packets to and from `ip` are this site's.
-    #[must_use]
-    pub fn owns(&self, ip: &IpAddr) -> bool {
-        self.addresses.contains(ip) || self.networks.iter().any(|net| net.contains(ip))
-    }
-
-    /// Addresses and networks, as people read them.
-    #[must_use]
-    pub fn places(&self) -> Vec<String> {
-        let addresses = self.addresses.iter().map(ToString::to_string);
-        let networks = self.networks.iter().map(ToString::to_string);
-        addresses.chain(networks).collect()
-    }
-}
-
-/// The sites a hub knows, replaced as a whole when the sites file changes.
-#[derive(Debug, Default)]
-pub struct SiteDirectory {
-    by_key: RwLock<Arc<HashMap<PublicKey, Arc<SiteEntry>>>>,
-}
-
-impl SiteDirectory {
-    /// A directory of `sites`; of entries with the same key the last one counts.
-    #[must_use]
-    pub fn new(sites: Vec<SiteEntry>) -> Self {
-        let directory = Self::default();
-        directory.replace(sites);
-        directory
-    }
-
-    /// The site with this key, enabled or not.
-    #[must_use]
-    pub fn find(&self, key: &PublicKey) -> Option<Arc<SiteEntry>> {
-        self.by_key
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .get(key)
-            .cloned()
-    }
-
-    /// Every site, by name.
-    #[must_use]
-    pub fn all(&self) -> Vec<Arc<SiteEntry>> {
-        let map = Arc::clone(&self.by_key.read().unwrap_or_else(PoisonError::into_inner));
-        let mut sites: Vec<_> = map.values().cloned().collect();
-        sites.sort_by(|a, b| a.name.cmp(&b.name));
-        sites
-    }
-
-    /// Puts `sites` in place of what was known. The engine learns of it by
-    /// [`Command::ReloadSites`](super::control::Command::ReloadSites).
-    pub fn replace(&self, sites: Vec<SiteEntry>) {
-        let map = sites
-            .into_iter()
-            .map(|site| (site.key, Arc::new(site)))
-            .collect();
-        *self.by_key.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(map);
-    }
-}
-
-/// The hub's UDP addresses as last resolved. The engine loads them at every connection attempt,
-/// so that a hub whose name points elsewhere is found again.
-#[derive(Debug)]
-pub struct HubAddresses {
-    current: RwLock<Arc<[SocketAddr]>>,
-}
-
-impl HubAddresses {
-    /// The addresses to begin with, preferred first.
-    #[must_use]
-    pub fn new(addresses: &[SocketAddr]) -> Self {
-        Self {
-            current: RwLock::new(addresses.into()),
-        }
-    }
-
-    /// The addresses, preferred first.
-    #[must_use]
-    pub fn load(&self) -> Arc<[SocketAddr]> {
-        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// Puts `addresses` in place of what was known.
-    pub fn store(&self, addresses: &[SocketAddr]) {
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = addresses.into();
-    }
 }
 
 /// What the engine tells the control side.

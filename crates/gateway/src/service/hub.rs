@@ -5,18 +5,19 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use ropewalk_io::netlink;
+use ropewalk_session::{HubSettings, SiteDirectory};
 use ropewalk_transport::Identity;
 use tokio::sync::mpsc;
 
 use super::api::Reload;
 use super::state::Changes;
 use super::{
-    ApiSocket, Asked, Engine, Prepared, Signals, engine_settings, event_channel, network, notify,
-    reload_and_log,
+    ApiSocket, Asked, Engine, Prepared, Signals, event_channel, host_settings, network, notify,
+    reload_and_log, session_settings,
 };
 use crate::config::HubConfig;
 use crate::engine::control::Command;
-use crate::engine::settings::{EngineEvent, HubSettings, SiteDirectory};
+use crate::engine::settings::EngineEvent;
 use crate::engine::start_hub;
 use crate::sites::Sites;
 
@@ -72,15 +73,15 @@ impl Hub {
         let sites = Sites::load(config).context("the sites file is not usable")?;
         let directory = Arc::new(SiteDirectory::new(sites.entries()));
         let (sink, events) = event_channel();
-        let handle = start_hub(HubSettings {
-            common: engine_settings(identity.clone(), &config.common),
+        let settings = HubSettings {
+            common: session_settings(identity.clone(), &config.common),
             listen: config.listen.clone(),
             tcp_listen: config.tcp_listen.clone(),
             addresses: config.own_addresses(),
             sites: Arc::clone(&directory),
-            events: sink,
-        })
-        .context("the hub cannot start")?;
+        };
+        let handle = start_hub(&host_settings(&config.common), settings, sink)
+            .context("the hub cannot start")?;
         let engine = Engine::new(handle);
         // Before the interface is up: on a machine that forwards already, what sites send at once
         // would leave untranslated, and open connections of theirs be reset.

@@ -25,6 +25,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use ropewalk_session::CommonSettings;
 use ropewalk_transport::Identity;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -34,7 +35,7 @@ use crate::config::common::Common;
 use crate::config::{BalanceConfig, Config, HubConfig, RelayConfig, SiteConfig};
 use crate::engine::EngineHandle;
 use crate::engine::control::Command;
-use crate::engine::settings::{CommonSettings, EngineEvent, EventSink};
+use crate::engine::settings::{EngineEvent, EventSink, HostSettings};
 use crate::{files, key_file};
 use api::{Api, CommandSink, Reload};
 use network::Tun;
@@ -181,16 +182,21 @@ fn require_net_admin(role: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn engine_settings(identity: Identity, common: &Common) -> CommonSettings {
+fn session_settings(identity: Identity, common: &Common) -> CommonSettings {
     CommonSettings {
         identity,
-        tun_name: common.interface.clone(),
         scheduler_send: common.scheduler_send,
         scheduler_receive: common.scheduler_receive,
         classes: Arc::clone(&common.classes),
         hold: common.hold,
         congestion: common.congestion,
         mtu: common.mtu,
+    }
+}
+
+fn host_settings(common: &Common) -> HostSettings {
+    HostSettings {
+        tun_name: common.interface.clone(),
         offload: common.offload,
         socket_buffer_bytes: common.socket_buffer_bytes,
     }

@@ -12,6 +12,7 @@ use std::time::Duration;
 use anyhow::Context;
 use ipnet::IpNet;
 use ropewalk_io::netlink::{Interface, Watch};
+use ropewalk_session::{HubAddresses, SiteSettings};
 use ropewalk_transport::Identity;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
@@ -23,14 +24,14 @@ use super::state::Changes;
 use super::supplicant::{COUNTS, Sign, Supplicants};
 use super::uplinks::{changes, select, unmatched};
 use super::{
-    ApiSocket, Asked, Commands, Engine, Prepared, Signals, engine_settings, event_channel, network,
-    notify, reload_and_log, resolve,
+    ApiSocket, Asked, Commands, Engine, Prepared, Signals, event_channel, host_settings, network,
+    notify, reload_and_log, resolve, session_settings,
 };
 use crate::config::uplinks::UplinkRules;
 use crate::config::values::HostPort;
 use crate::config::{self, SiteConfig};
 use crate::engine::control::{Command, PathUse, Uplink};
-use crate::engine::settings::{EngineEvent, HubAddresses, SiteSettings};
+use crate::engine::settings::EngineEvent;
 use crate::engine::start_site;
 
 /// How often the names of the hub are looked up while the tunnel is down.
@@ -125,15 +126,15 @@ impl Site {
         };
         let hub = Arc::new(HubAddresses::new(&addresses));
         let (sink, events) = event_channel();
-        let handle = start_site(SiteSettings {
-            common: engine_settings(identity.clone(), &config.common),
+        let settings = SiteSettings {
+            common: session_settings(identity.clone(), &config.common),
             hub_key: config.hub_key,
             hub_addresses: Arc::clone(&hub),
             tcp_port: config.tcp_port,
             udp_blocked_fallback: config.tcp_fallback,
-            events: sink,
-        })
-        .context("the site cannot start")?;
+        };
+        let handle = start_site(&host_settings(&config.common), settings, sink)
+            .context("the site cannot start")?;
         let engine = Engine::new(handle);
         engine.tun.configure(&[])?;
         network::set_up_site(changes, &engine.tun);

@@ -1,46 +1,58 @@
-//! The fabric of links: QUIC connections over UDP sockets and TLS connections over TCP, behind
-//! one handle, so that roles and tunnels need not care.
+//! The links of a gateway: QUIC connections and TLS connections over TCP behind one name, so that
+//! roles and tunnels need not care which it is.
 //!
 //! Invariant: a [`LinkId`] names one connection for its whole life and is never reused; after
-//! [`LinkEvent::Closed`] every call with it is a no-op.
+//! [`LinkEvent::Closed`], and after [`Links::close`], every call with it does nothing.
 
-mod tls;
-mod udp;
+mod stream;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use ropewalk_io::udp::RecvMeta;
+use ropewalk_transport::tls::TlsPath;
 use ropewalk_transport::{
-    CongestionControl, ConnectOptions, ConnectionId, Endpoint, EndpointConfig, EndpointStats,
-    Event, Identity, KeyCheck, PublicKey,
+    CongestionControl, ConnectOptions, ConnectionId, Endpoint, EndpointConfig, Identity, KeyCheck,
+    PublicKey, SocketId, TransportError,
 };
 use ropewalk_types::{Duration, Ecn, Instant, PathSnapshot};
-use rustc_hash::FxHashMap;
-use rustix::event::epoll;
-use rustix::fd::{AsFd, OwnedFd};
 
-pub use udp::SocketId;
-
-use tls::{Listener, Stream};
-use udp::Socket;
+use crate::io::{Request, Sockets, StreamId};
+use crate::settings::{Environment, UDP_PAYLOAD_MAX, UDP_PAYLOAD_MIN};
+use stream::Stream;
 
 /// Datagrams in one segmented send; more makes the first ones wait for the last.
 const GSO_SEGMENTS: usize = 32;
-/// Bounds of the UDP payload that path MTU discovery tries.
-pub const MTU_MIN: u16 = 1_200;
-/// Upper bound.
-pub const MTU_MAX: u16 = 8_972;
 /// Bytes of one segmented send at most.
 const TRANSMIT_BYTES: usize = 65_507;
+/// A connection that hears nothing for this long ends. It has to outlive outages: the one that was
+/// there before is back within a round trip, a new one takes several.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
+/// TCP connections that a hub keeps open at once, those in the handshake included.
+const STREAMS_MAX: usize = 1_024;
+/// TCP connections that a hub keeps open before the peer has proved its key.
+const HANDSHAKES_MAX: usize = 128;
+/// The same from one address, so that one address cannot keep all others out.
+const HANDSHAKES_PER_ADDRESS: usize = 8;
 
 /// Names a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct LinkId {
-    slot: u32,
-    serial: u32,
+pub enum LinkId {
+    /// A QUIC connection.
+    Quic(ConnectionId),
+    /// A TLS connection over TCP.
+    Tls(StreamId),
+}
+
+impl LinkId {
+    /// `quic` or `tls`.
+    #[must_use]
+    pub const fn transport(self) -> &'static str {
+        match self {
+            Self::Quic(_) => "quic",
+            Self::Tls(_) => "tls",
+        }
+    }
 }
 
 /// What happened to a link.
@@ -69,541 +81,539 @@ pub struct Received {
     pub data: Bytes,
 }
 
-#[derive(Debug)]
-enum Kind {
-    Quic {
-        connection: ConnectionId,
-        socket: SocketId,
-    },
-    Tls(Box<Stream>),
-}
-
-#[derive(Debug)]
-struct Link {
-    serial: u32,
-    kind: Kind,
-    dscp: u8,
-    dirty: bool,
-}
-
-/// What epoll says is ready; encoded in the event's user data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ready {
-    /// The TUN interface.
-    Tun,
-    /// The control side woke the loop.
-    Wake,
-    /// A UDP socket.
-    Udp(u32),
-    /// A TCP connection: slot of the link.
-    Stream(u32),
-    /// A listening TCP socket.
-    Listener(u32),
-}
-
-impl Ready {
-    /// As epoll user data.
-    #[must_use]
-    pub const fn encode(self) -> u64 {
-        match self {
-            Self::Tun => 0,
-            Self::Wake => 1,
-            Self::Udp(i) => 2 << 32 | i as u64,
-            Self::Stream(i) => 3 << 32 | i as u64,
-            Self::Listener(i) => 4 << 32 | i as u64,
-        }
-    }
-
-    /// From epoll user data.
-    #[must_use]
-    #[expect(clippy::cast_possible_truncation, reason = "the low half is the index")]
-    pub const fn decode(data: u64) -> Self {
-        match data >> 32 {
-            2 => Self::Udp(data as u32),
-            3 => Self::Stream(data as u32),
-            4 => Self::Listener(data as u32),
-            _ if data == 0 => Self::Tun,
-            _ => Self::Wake,
-        }
-    }
-}
-
-/// Counted drops of the fabric.
+/// What a UDP socket or link reports of its outer packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FabricDrops {
-    /// Datagrams the socket had no room for.
-    pub socket_full: u64,
-    /// Datagrams the network stack refused (no route, address gone).
-    pub unreachable: u64,
-    /// Datagrams a link refused: closed, or larger than it takes now.
-    pub link_refused: u64,
-    /// TCP connections refused because too many were open.
-    pub streams_refused: u64,
+pub(crate) struct OuterCounters {
+    /// Largest UDP payload, bytes; 0 over TCP.
+    pub mtu: usize,
+    /// Bytes sent.
+    pub sent_bytes: u64,
+    /// Bytes received.
+    pub received_bytes: u64,
 }
 
-/// All sockets and links of a gateway.
-pub struct Fabric {
-    epoll: Arc<OwnedFd>,
+/// All links of a gateway, and the names of their sockets.
+pub struct Links {
     identity: Identity,
     allowed: Option<KeyCheck>,
     endpoint: Endpoint,
-    sockets: Vec<Option<Socket>>,
-    listeners: Vec<Listener>,
-    links: Vec<Option<Link>>,
-    by_connection: FxHashMap<ConnectionId, LinkId>,
-    last: Option<(ConnectionId, LinkId)>,
-    serial: u32,
-    dirty: VecDeque<LinkId>,
+    streams: BTreeMap<StreamId, Box<Stream>>,
+    /// Streams to be flushed, each once.
+    dirty: VecDeque<StreamId>,
+    /// Events of streams; those of connections wait in the endpoint.
     events: VecDeque<(LinkId, LinkEvent)>,
+    requests: VecDeque<Request>,
+    /// Sockets to be closed after what is queued has left.
+    closing: Vec<SocketId>,
+    /// Local addresses of the sockets, as far as the driver has said.
+    local: BTreeMap<SocketId, SocketAddr>,
+    next_socket: u32,
+    next_stream: u32,
     buffer: Vec<u8>,
-    arrivals: Vec<(RecvMeta, BytesMut)>,
-    socket_buffer_bytes: usize,
-    drops: FabricDrops,
-    sweep_due: Instant,
+    refused: u64,
+    streams_refused: u64,
 }
 
-/// How to make a [`Fabric`].
-pub struct FabricConfig {
-    /// Key pair of this gateway.
-    pub identity: Identity,
-    /// Keys that may connect; `None` accepts nobody.
-    pub allowed: Option<KeyCheck>,
-    /// Congestion control of accepted connections.
-    pub congestion: CongestionControl,
-    /// The system's instant that is zero here.
-    pub base: std::time::Instant,
-    /// Whether segmentation offload may be used.
-    pub offload: bool,
-    /// Requested size of each UDP socket's buffers.
-    pub socket_buffer_bytes: usize,
-    /// Largest UDP payload that path MTU discovery tries on accepted connections.
-    pub mtu_max: u16,
-    /// The event queue sockets are registered with.
-    pub epoll: Arc<OwnedFd>,
-}
-
-impl Fabric {
-    /// A fabric without sockets.
+impl Links {
+    /// No links yet. Peers with `allowed` keys may connect; `None` accepts nobody.
     ///
     /// # Errors
     /// When the TLS library refuses the key.
-    pub fn new(config: FabricConfig) -> anyhow::Result<Self> {
-        let mut endpoint = EndpointConfig::new(config.identity.clone(), config.base);
-        endpoint.allowed.clone_from(&config.allowed);
-        endpoint.congestion = config.congestion;
-        endpoint.gso_segments_max = if config.offload { GSO_SEGMENTS } else { 1 };
-        endpoint.keep_alive = None;
-        endpoint.idle_timeout = IDLE_TIMEOUT;
-        endpoint.mtu_max = config.mtu_max.clamp(MTU_MIN, MTU_MAX);
+    pub(crate) fn new(
+        identity: Identity,
+        allowed: Option<KeyCheck>,
+        congestion: CongestionControl,
+        environment: &Environment,
+    ) -> Result<Self, TransportError> {
+        let mut config = EndpointConfig::new(identity.clone(), environment.base);
+        config.allowed.clone_from(&allowed);
+        config.congestion = congestion;
+        config.gso_segments_max = if environment.segmentation {
+            GSO_SEGMENTS
+        } else {
+            1
+        };
+        config.keep_alive = None;
+        config.idle_timeout = IDLE_TIMEOUT;
+        config.seed = environment.transport;
+        let payload = environment.udp_payload_max;
+        config.mtu_max = payload.clamp(UDP_PAYLOAD_MIN, UDP_PAYLOAD_MAX);
         Ok(Self {
-            epoll: config.epoll,
-            identity: config.identity,
-            allowed: config.allowed,
-            endpoint: Endpoint::new(endpoint)?,
-            sockets: Vec::new(),
-            listeners: Vec::new(),
-            links: Vec::new(),
-            by_connection: FxHashMap::default(),
-            last: None,
-            serial: 0,
+            identity,
+            allowed,
+            endpoint: Endpoint::new(config)?,
+            streams: BTreeMap::new(),
             dirty: VecDeque::new(),
             events: VecDeque::new(),
+            requests: VecDeque::new(),
+            closing: Vec::new(),
+            local: BTreeMap::new(),
+            next_socket: 0,
+            next_stream: 0,
             buffer: Vec::with_capacity(TRANSMIT_BYTES),
-            arrivals: Vec::new(),
-            socket_buffer_bytes: config.socket_buffer_bytes,
-            drops: FabricDrops::default(),
-            sweep_due: Instant::ZERO,
+            refused: 0,
+            streams_refused: 0,
         })
     }
 
-    fn register(
-        &self,
-        fd: impl AsFd,
-        ready: Ready,
-        flags: epoll::EventFlags,
-    ) -> anyhow::Result<()> {
-        let data = epoll::EventData::new_u64(ready.encode());
-        Ok(epoll::add(&self.epoll, fd, data, flags)?)
+    /// Asks for a UDP socket, bound to `device` if given.
+    pub(crate) fn open_udp(&mut self, bind: SocketAddr, device: Option<&str>) -> SocketId {
+        let socket = SocketId(self.next_socket);
+        self.next_socket = self.next_socket.wrapping_add(1);
+        self.requests.push_back(Request::OpenUdp {
+            socket,
+            bind,
+            device: device.map(str::to_owned),
+        });
+        socket
     }
 
-    fn insert(&mut self, kind: Kind) -> LinkId {
-        self.serial = self.serial.wrapping_add(1);
-        let slot = self
-            .links
-            .iter()
-            .position(Option::is_none)
-            .unwrap_or_else(|| {
-                self.links.push(None);
-                self.links.len() - 1
-            });
-        let serial = self.serial;
-        self.links[slot] = Some(Link {
-            serial,
-            kind,
-            dscp: 0,
-            dirty: false,
+    /// Closes a UDP socket once what is queued has left; links over it go silent.
+    pub(crate) fn close_udp(&mut self, socket: SocketId) {
+        self.local.remove(&socket);
+        self.closing.push(socket);
+    }
+
+    /// Asks to listen for TLS connections.
+    pub(crate) fn listen_tls(&mut self, address: SocketAddr) {
+        self.requests.push_back(Request::ListenTcp { address });
+    }
+
+    /// The driver says what a socket is bound to.
+    pub(crate) fn set_local(&mut self, socket: SocketId, local: SocketAddr) {
+        self.local.insert(socket, local);
+    }
+
+    /// The next request to the driver.
+    pub(crate) fn poll_request(&mut self) -> Option<Request> {
+        self.requests.pop_front()
+    }
+
+    /// Starts a QUIC connection through `options.socket`.
+    ///
+    /// # Errors
+    /// When the address cannot be used, or too many connections are open.
+    pub(crate) fn connect_quic(
+        &mut self,
+        now: Instant,
+        remote: SocketAddr,
+        key: PublicKey,
+        options: ConnectOptions,
+    ) -> Result<LinkId, TransportError> {
+        let connection = self.endpoint.connect_with(now, remote, key, options)?;
+        Ok(LinkId::Quic(connection))
+    }
+
+    /// Starts a TLS connection to `remote` through `device`.
+    ///
+    /// # Errors
+    /// When TLS refuses the key.
+    pub(crate) fn connect_tls(
+        &mut self,
+        now: Instant,
+        device: &str,
+        remote: SocketAddr,
+        key: PublicKey,
+    ) -> Result<LinkId, TransportError> {
+        let tls = TlsPath::client(&self.identity, key)?;
+        let stream = self.add_stream(Stream::new(now, tls, remote, None));
+        self.requests.push_back(Request::ConnectTcp {
+            stream,
+            device: device.to_owned(),
+            remote,
         });
-        LinkId {
-            slot: u32::try_from(slot).unwrap_or(u32::MAX),
-            serial,
+        Ok(LinkId::Tls(stream))
+    }
+
+    fn add_stream(&mut self, stream: Box<Stream>) -> StreamId {
+        let id = StreamId(self.next_stream);
+        self.next_stream = self.next_stream.wrapping_add(1);
+        self.streams.insert(id, stream);
+        self.mark_dirty(id);
+        id
+    }
+
+    /// Somebody has connected by TCP: the name of the stream, or `None` when it is to be refused.
+    pub(crate) fn accept(
+        &mut self,
+        now: Instant,
+        remote: SocketAddr,
+        local: Option<SocketAddr>,
+    ) -> Option<StreamId> {
+        let allowed = self.allowed.clone()?;
+        let (mut open, mut handshakes, mut from_there) = (0, 0, 0);
+        for stream in self.streams.values().filter(|s| !s.has_ended()) {
+            let handshake = stream.is_handshaking();
+            open += 1;
+            handshakes += usize::from(handshake);
+            from_there += usize::from(handshake && stream.remote.ip() == remote.ip());
+        }
+        let full = open >= STREAMS_MAX || handshakes >= HANDSHAKES_MAX;
+        if full || from_there >= HANDSHAKES_PER_ADDRESS {
+            self.streams_refused += 1;
+            return None;
+        }
+        match TlsPath::server(&self.identity, allowed) {
+            Ok(tls) => Some(self.add_stream(Stream::new(now, tls, remote, local))),
+            Err(error) => {
+                tracing::debug!(%remote, %error, "TCP connection dropped");
+                None
+            }
         }
     }
 
-    fn link(&self, id: LinkId) -> Option<&Link> {
-        self.links
-            .get(id.slot as usize)?
-            .as_ref()
-            .filter(|l| l.serial == id.serial)
-    }
-
-    fn link_mut(&mut self, id: LinkId) -> Option<&mut Link> {
-        self.links
-            .get_mut(id.slot as usize)?
-            .as_mut()
-            .filter(|l| l.serial == id.serial)
-    }
-
-    /// Starts a QUIC connection from `socket`.
-    ///
-    /// # Errors
-    /// When the address cannot be used.
-    pub fn connect_quic(
+    /// Takes one UDP datagram in; the link it belonged to. Drain [`Self::receive`] of that link
+    /// before the next call, so that the ECN mark belongs to the right inner packets.
+    pub(crate) fn handle_udp(
         &mut self,
         now: Instant,
         socket: SocketId,
         remote: SocketAddr,
-        key: &PublicKey,
-        options: ConnectOptions,
-    ) -> anyhow::Result<LinkId> {
-        let connection = self.endpoint.connect_with(now, remote, *key, options)?;
-        let link = self.insert(Kind::Quic { connection, socket });
-        self.by_connection.insert(connection, link);
-        self.mark_dirty(link);
-        Ok(link)
+        local_ip: Option<IpAddr>,
+        ecn: Ecn,
+        data: BytesMut,
+    ) -> Option<LinkId> {
+        self.endpoint
+            .handle_udp(now, socket, remote, local_ip, ecn, data)
+            .map(LinkId::Quic)
     }
 
-    /// Sends a datagram when the next [`Fabric::flush`] comes. Refusals are counted.
-    pub fn send(&mut self, now: Instant, id: LinkId, datagram: Bytes, dscp: u8) {
-        let Some(link) = self
-            .links
-            .get_mut(id.slot as usize)
-            .and_then(Option::as_mut)
-        else {
-            self.drops.link_refused += 1;
+    /// Takes bytes of a TCP connection in.
+    pub(crate) fn handle_stream_data(&mut self, id: StreamId, bytes: &[u8]) {
+        let Some(stream) = self.streams.get_mut(&id).filter(|s| !s.has_ended()) else {
             return;
         };
-        if link.serial != id.serial {
-            self.drops.link_refused += 1;
-            return;
-        }
-        // One outer packet carries several inner ones: a change of codepoint starts a new one.
-        if link.dscp != dscp && link.dirty {
-            self.flush(now, id);
-        }
-        let Some(link) = self.links[id.slot as usize].as_mut() else {
-            return;
-        };
-        link.dscp = dscp;
-        let sent = match &mut link.kind {
-            Kind::Quic { connection, .. } => self.endpoint.send(*connection, datagram),
-            Kind::Tls(stream) => stream.tls.send(datagram),
-        };
-        if sent.is_err() {
-            self.drops.link_refused += 1;
-        }
-        self.mark_dirty(id);
-    }
-
-    /// [`Self::send`] for a small datagram that has to leave although the window is full. Over
-    /// TCP it waits like any other.
-    pub fn send_urgent(&mut self, id: LinkId, datagram: Bytes) {
-        let Some(link) = self.link_mut(id) else {
-            self.drops.link_refused += 1;
-            return;
-        };
-        let connection = match &mut link.kind {
-            Kind::Quic { connection, .. } => Some(*connection),
-            Kind::Tls(stream) => {
-                self.drops.link_refused += u64::from(stream.tls.send(datagram.clone()).is_err());
-                None
+        let mut result = stream.handle_data(bytes);
+        while let Some(event) = stream.poll_event() {
+            match event {
+                // The TLS layer's reason is closer to the cause.
+                LinkEvent::Closed { reason } => result = Err(reason),
+                connected @ LinkEvent::Connected { .. } => {
+                    self.events.push_back((LinkId::Tls(id), connected));
+                }
             }
-        };
-        if let Some(connection) = connection {
-            let sent = self.endpoint.send_urgent(connection, datagram);
-            self.drops.link_refused += u64::from(sent.is_err());
         }
+        match result {
+            Ok(()) => self.mark_dirty(id),
+            Err(reason) => self.fail(id, reason),
+        }
+    }
+
+    /// A TCP connection is up, or takes bytes again.
+    pub(crate) fn handle_stream_writable(&mut self, id: StreamId) {
         self.mark_dirty(id);
+    }
+
+    /// A TCP connection is over.
+    pub(crate) fn handle_stream_closed(&mut self, id: StreamId, reason: String) {
+        if let Some(stream) = self.streams.remove(&id)
+            && !stream.has_ended()
+        {
+            let event = LinkEvent::Closed { reason };
+            self.events.push_back((LinkId::Tls(id), event));
+        }
+    }
+
+    /// The next datagram that came in over a link.
+    pub(crate) fn receive(&mut self, id: LinkId) -> Option<Bytes> {
+        match id {
+            LinkId::Quic(connection) => self.endpoint.receive(connection),
+            LinkId::Tls(stream) => self.stream_mut(stream)?.receive(),
+        }
+    }
+
+    fn stream(&self, id: StreamId) -> Option<&Stream> {
+        let stream = self.streams.get(&id)?;
+        (!stream.has_ended()).then_some(stream)
+    }
+
+    fn stream_mut(&mut self, id: StreamId) -> Option<&mut Stream> {
+        let stream = self.streams.get_mut(&id)?;
+        (!stream.has_ended()).then_some(stream)
+    }
+
+    /// Sends a datagram with this codepoint when the next [`Self::flush`] comes. Refusals are
+    /// counted.
+    pub(crate) fn send(
+        &mut self,
+        now: Instant,
+        id: LinkId,
+        datagram: Bytes,
+        dscp: u8,
+        sockets: &mut impl Sockets,
+    ) {
+        if let LinkId::Quic(connection) = id
+            && self.endpoint.dscp(connection) != dscp
+        {
+            // One outer packet carries several inner ones: a change of codepoint starts a new one.
+            self.flush(now, id, sockets);
+            self.endpoint.set_dscp(connection, dscp);
+        }
+        self.queue(id, datagram);
+    }
+
+    /// Sends a datagram when the next [`Self::flush`] comes, with the codepoint that the link sends
+    /// with now. Refusals are counted.
+    pub(crate) fn queue(&mut self, id: LinkId, datagram: Bytes) {
+        let sent = match id {
+            LinkId::Quic(connection) => self.endpoint.send(connection, datagram).is_ok(),
+            LinkId::Tls(stream) => self.queue_on_stream(stream, datagram),
+        };
+        self.refused += u64::from(!sent);
+    }
+
+    /// [`Self::queue`] for a small datagram that has to leave although the window is full. Over
+    /// TCP it waits like any other.
+    pub(crate) fn queue_urgent(&mut self, id: LinkId, datagram: Bytes) {
+        let sent = match id {
+            LinkId::Quic(connection) => self.endpoint.send_urgent(connection, datagram).is_ok(),
+            LinkId::Tls(stream) => self.queue_on_stream(stream, datagram),
+        };
+        self.refused += u64::from(!sent);
+    }
+
+    fn queue_on_stream(&mut self, id: StreamId, datagram: Bytes) -> bool {
+        let sent = self
+            .stream_mut(id)
+            .is_some_and(|stream| stream.send(datagram).is_ok());
+        self.mark_dirty(id);
+        sent
     }
 
     /// Takes everything in flight on a link for lost. TCP finds its losses itself.
-    pub fn declare_lost(&mut self, id: LinkId) {
-        if let Some(&Link {
-            kind: Kind::Quic { connection, .. },
-            ..
-        }) = self.link(id)
-        {
+    pub(crate) fn declare_lost(&mut self, id: LinkId) {
+        if let LinkId::Quic(connection) = id {
             self.endpoint.declare_lost(connection);
         }
     }
 
-    fn mark_dirty(&mut self, id: LinkId) {
-        if let Some(link) = self.link_mut(id)
-            && !link.dirty
+    fn mark_dirty(&mut self, id: StreamId) {
+        if let Some(stream) = self.streams.get_mut(&id)
+            && !std::mem::replace(&mut stream.dirty, true)
         {
-            link.dirty = true;
             self.dirty.push_back(id);
         }
     }
 
     /// Hands what a link has to send to its socket.
-    pub fn flush(&mut self, now: Instant, id: LinkId) {
-        let Some(link) = self.link_mut(id) else {
-            return;
-        };
-        link.dirty = false;
-        let dscp = link.dscp;
-        match &mut link.kind {
-            Kind::Quic { connection, socket } => {
-                let (connection, socket) = (*connection, *socket);
-                self.flush_quic(now, connection, socket, dscp);
-            }
-            Kind::Tls(stream) => {
-                if let Err(reason) = stream.write() {
-                    self.fail(id, reason);
+    pub(crate) fn flush(&mut self, now: Instant, id: LinkId, sockets: &mut impl Sockets) {
+        match id {
+            LinkId::Quic(connection) => {
+                let buffer = &mut self.buffer;
+                while let Some(transmit) = self.endpoint.poll_transmit(now, connection, buffer) {
+                    sockets.send_udp(&transmit, &buffer[..transmit.size]);
                 }
             }
+            LinkId::Tls(id) => self.flush_stream(id, sockets),
         }
     }
 
-    fn flush_quic(&mut self, now: Instant, connection: ConnectionId, socket: SocketId, dscp: u8) {
-        loop {
-            self.buffer.clear();
-            let transmit = self
-                .endpoint
-                .poll_transmit(now, connection, &mut self.buffer);
-            let Some(transmit) = transmit else { break };
-            self.transmit(&transmit, socket, dscp);
-        }
-    }
-
-    fn collect_dirty(&mut self) {
-        while let Some(connection) = self.endpoint.poll_dirty() {
-            if let Some(&id) = self.by_connection.get(&connection) {
-                self.mark_dirty(id);
-            }
+    fn flush_stream(&mut self, id: StreamId, sockets: &mut impl Sockets) {
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return;
+        };
+        let result = stream.write(id, sockets);
+        if stream.has_ended() {
+            // Best effort: a full socket loses the goodbye, the peer notices the close.
+            self.streams.remove(&id);
+            self.requests.push_back(Request::CloseTcp { stream: id });
+        } else if let Err(reason) = result {
+            self.fail(id, reason);
         }
     }
 
     /// The links to which something happened since everything was last flushed: input, a timer,
     /// something to send.
-    pub fn active_links(&mut self) -> impl Iterator<Item = LinkId> {
-        self.collect_dirty();
-        self.dirty.iter().copied()
+    pub(crate) fn active(&self) -> impl Iterator<Item = LinkId> {
+        let connections = self.endpoint.dirty().map(LinkId::Quic);
+        connections.chain(self.dirty.iter().copied().map(LinkId::Tls))
     }
 
-    /// Flushes every link that has something to send, and what belongs to none.
-    pub fn flush_all(&mut self, now: Instant) {
-        self.collect_dirty();
-        while let Some(id) = self.dirty.pop_front() {
-            self.flush(now, id);
+    /// Flushes every link that has something to send, and what belongs to none; then closes the
+    /// sockets that were to be closed.
+    pub(crate) fn flush_all(&mut self, now: Instant, sockets: &mut impl Sockets) {
+        while let Some(connection) = self.endpoint.poll_dirty() {
+            self.flush(now, LinkId::Quic(connection), sockets);
         }
-        self.flush_stateless();
+        while let Some(id) = self.dirty.pop_front() {
+            if let Some(stream) = self.streams.get_mut(&id) {
+                stream.dirty = false;
+            }
+            self.flush_stream(id, sockets);
+        }
+        while let Some(transmit) = self.endpoint.poll_stateless(&mut self.buffer) {
+            sockets.send_udp(&transmit, &self.buffer[..transmit.size]);
+        }
+        for socket in self.closing.drain(..) {
+            self.requests.push_back(Request::CloseUdp { socket });
+        }
     }
 
     /// The transport's report on a link.
-    #[must_use]
-    pub fn snapshot(&mut self, now: Instant, id: LinkId) -> Option<PathSnapshot> {
-        let link = self.links.get_mut(id.slot as usize)?.as_mut();
-        match &mut link.filter(|l| l.serial == id.serial)?.kind {
-            Kind::Quic { connection, .. } => self.endpoint.snapshot(now, *connection),
-            Kind::Tls(stream) => stream.snapshot(now),
+    pub(crate) fn snapshot(
+        &mut self,
+        now: Instant,
+        id: LinkId,
+        sockets: &mut impl Sockets,
+    ) -> Option<PathSnapshot> {
+        match id {
+            LinkId::Quic(connection) => self.endpoint.snapshot(now, connection),
+            LinkId::Tls(id) => self.stream_mut(id)?.snapshot(now, id, sockets),
         }
     }
 
     /// The next event of any link.
-    pub fn poll_event(&mut self) -> Option<(LinkId, LinkEvent)> {
-        while let Some((connection, event)) = self.endpoint.poll_event() {
-            match event {
-                Event::Connected { peer } => {
-                    if let Some(&id) = self.by_connection.get(&connection) {
-                        self.events.push_back((id, LinkEvent::Connected { peer }));
-                    }
-                }
-                Event::Closed { reason } => {
-                    if let Some(id) = self.by_connection.remove(&connection) {
-                        self.last = None;
-                        self.links[id.slot as usize] = None;
-                        let reason = reason.to_string();
-                        self.events.push_back((id, LinkEvent::Closed { reason }));
-                    }
-                }
-            }
-        }
-        self.events.pop_front()
-    }
-
-    /// Drops a link whose stream failed.
-    fn fail(&mut self, id: LinkId, reason: String) {
-        if self.link(id).is_some() {
-            self.links[id.slot as usize] = None;
-            self.events.push_back((id, LinkEvent::Closed { reason }));
-        }
-    }
-
-    /// Closes a link; no event follows for a stream, one may for a connection.
-    pub fn close(&mut self, now: Instant, id: LinkId, reason: &str) {
-        let Some(link) = self.link_mut(id) else {
-            return;
+    pub(crate) fn poll_event(&mut self) -> Option<(LinkId, LinkEvent)> {
+        let Some((connection, event)) = self.endpoint.poll_event() else {
+            return self.events.pop_front();
         };
-        match &mut link.kind {
-            Kind::Quic { connection, .. } => {
-                let connection = *connection;
-                self.endpoint.close(now, connection, reason);
-                // At once: the link may be forgotten before the next flush.
-                self.flush(now, id);
-            }
-            Kind::Tls(stream) => {
-                stream.tls.close();
-                // Best effort: a full socket loses the farewell, the peer notices the close.
-                stream.write().unwrap_or_default();
-                self.links[id.slot as usize] = None;
+        let event = match event {
+            ropewalk_transport::Event::Connected { peer } => LinkEvent::Connected { peer },
+            ropewalk_transport::Event::Closed { reason } => LinkEvent::Closed {
+                reason: reason.to_string(),
+            },
+        };
+        Some((LinkId::Quic(connection), event))
+    }
+
+    /// Ends a link whose stream failed. What the TLS layer still has to say, such as an alert,
+    /// leaves with the next flush.
+    fn fail(&mut self, id: StreamId, reason: String) {
+        if let Some(stream) = self.stream_mut(id) {
+            stream.end();
+            self.mark_dirty(id);
+            let event = LinkEvent::Closed { reason };
+            self.events.push_back((LinkId::Tls(id), event));
+        }
+    }
+
+    /// Closes a link. The goodbye leaves with the next flush.
+    pub(crate) fn close(&mut self, now: Instant, id: LinkId, reason: &str) {
+        match id {
+            LinkId::Quic(connection) => self.endpoint.close(now, connection, reason),
+            LinkId::Tls(id) => {
+                if let Some(stream) = self.stream_mut(id) {
+                    stream.close();
+                    self.mark_dirty(id);
+                }
             }
         }
     }
 
     /// The local address or route of a link changed under it.
-    pub fn address_changed(&mut self, id: LinkId) {
-        if let Some(&Link {
-            kind: Kind::Quic { connection, .. },
-            ..
-        }) = self.link(id)
-        {
+    pub(crate) fn address_changed(&mut self, id: LinkId) {
+        if let LinkId::Quic(connection) = id {
             self.endpoint.address_changed(connection);
-            self.mark_dirty(id);
+        }
+    }
+
+    /// The socket that a link sends through.
+    pub(crate) fn socket(&self, id: LinkId) -> Option<SocketId> {
+        match id {
+            LinkId::Quic(connection) => self.endpoint.socket(connection),
+            LinkId::Tls(_) => None,
         }
     }
 
     /// Address of the peer.
-    #[must_use]
-    pub fn remote(&self, id: LinkId) -> Option<SocketAddr> {
-        match &self.link(id)?.kind {
-            Kind::Quic { connection, .. } => self.endpoint.remote(*connection),
-            Kind::Tls(stream) => Some(stream.remote),
-        }
-    }
-
-    /// `quic` or `tls`.
-    #[must_use]
-    pub fn transport(&self, id: LinkId) -> &'static str {
-        match self.link(id).map(|l| &l.kind) {
-            Some(Kind::Quic { .. }) => "quic",
-            Some(Kind::Tls(_)) => "tls",
-            None => "",
+    pub(crate) fn remote(&self, id: LinkId) -> Option<SocketAddr> {
+        match id {
+            LinkId::Quic(connection) => self.endpoint.remote(connection),
+            LinkId::Tls(id) => self.stream(id).map(|stream| stream.remote),
         }
     }
 
     /// Local address of the socket below a link.
-    #[must_use]
-    pub fn local(&self, id: LinkId) -> Option<SocketAddr> {
-        match &self.link(id)?.kind {
-            Kind::Quic { socket, .. } => self.socket_address(*socket),
-            Kind::Tls(stream) => stream.local(),
+    pub(crate) fn local(&self, id: LinkId) -> Option<SocketAddr> {
+        match id {
+            LinkId::Quic(_) => self.local.get(&self.socket(id)?).copied(),
+            LinkId::Tls(id) => self.stream(id)?.local,
         }
     }
 
-    /// Largest UDP payload, and outer bytes sent and received.
-    #[must_use]
-    pub fn outer_counters(&self, id: LinkId) -> (usize, u64, u64) {
-        match self.link(id).map(|l| &l.kind) {
-            Some(Kind::Quic { connection, .. }) => {
-                let counters = self.endpoint.counters(*connection).unwrap_or_default();
-                let mtu = self.endpoint.mtu(*connection);
-                (mtu, counters.sent_bytes, counters.received_bytes)
+    /// The driver says from where a TCP connection goes.
+    pub(crate) fn set_stream_local(&mut self, id: StreamId, local: SocketAddr) {
+        if let Some(stream) = self.stream_mut(id) {
+            stream.local = Some(local);
+        }
+    }
+
+    /// Counters of a link's outer packets.
+    pub(crate) fn outer_counters(&self, id: LinkId) -> OuterCounters {
+        match id {
+            LinkId::Quic(connection) => {
+                let counters = self.endpoint.counters(connection).unwrap_or_default();
+                OuterCounters {
+                    mtu: self.endpoint.mtu(connection),
+                    sent_bytes: counters.sent_bytes,
+                    received_bytes: counters.received_bytes,
+                }
             }
-            Some(Kind::Tls(stream)) => (0, stream.sent_bytes, stream.received_bytes),
-            None => (0, 0, 0),
+            LinkId::Tls(id) => self
+                .stream(id)
+                .map_or_else(OuterCounters::default, |stream| OuterCounters {
+                    mtu: 0,
+                    sent_bytes: stream.sent_bytes,
+                    received_bytes: stream.received_bytes,
+                }),
         }
     }
 
-    /// When [`Fabric::handle_timeout`] is wanted.
-    pub fn poll_timeout(&mut self) -> Option<Instant> {
-        let streams = self.links.iter().flatten().filter_map(|l| match &l.kind {
-            Kind::Tls(stream) => stream.poll_timeout(),
-            Kind::Quic { .. } => None,
-        });
-        let streams = streams.min();
-        let sweep = (!self.by_connection.is_empty()).then_some(self.sweep_due);
-        [self.endpoint.poll_timeout(), streams, sweep]
+    /// When [`Self::handle_timeout`] is wanted.
+    pub(crate) fn poll_timeout(&mut self) -> Option<Instant> {
+        let streams = self.streams.values().filter_map(|s| s.poll_timeout()).min();
+        self.endpoint
+            .poll_timeout()
             .into_iter()
-            .flatten()
+            .chain(streams)
             .min()
     }
 
     /// Lets timers of connections and streams go off.
-    pub fn handle_timeout(&mut self, now: Instant) {
+    pub(crate) fn handle_timeout(&mut self, now: Instant) {
         self.endpoint.handle_timeout(now);
-        self.stream_timers(now);
-        if self.sweep_due <= now {
-            self.sweep_due = now + SWEEP_INTERVAL;
-            self.sweep();
-        }
-    }
-
-    /// Forgets links whose connection the endpoint has let go without a word: refused or
-    /// abandoned handshakes, and what a closed connection still received while it drained.
-    fn sweep(&mut self) {
-        for slot in 0..self.links.len() {
-            let Some(Link {
-                serial,
-                kind: Kind::Quic { connection, .. },
-                ..
-            }) = &self.links[slot]
-            else {
-                continue;
-            };
-            let (connection, serial) = (*connection, *serial);
-            if self.endpoint.remote(connection).is_none() {
-                self.links[slot] = None;
-                self.by_connection.remove(&connection);
-                self.last = None;
-                let id = LinkId {
-                    slot: u32::try_from(slot).unwrap_or(u32::MAX),
-                    serial,
-                };
-                let reason = "the connection ended".to_owned();
-                self.events.push_back((id, LinkEvent::Closed { reason }));
+        let due = |stream: &Stream| stream.poll_timeout().is_some_and(|at| at <= now);
+        let due = self.streams.iter().filter(|(_, stream)| due(stream));
+        let due: Vec<StreamId> = due.map(|(&id, _)| id).collect();
+        for id in due {
+            match self.streams.get_mut(&id).map(|s| s.handle_timeout(now)) {
+                Some(Ok(true)) => self.mark_dirty(id),
+                Some(Err(reason)) => self.fail(id, reason),
+                Some(Ok(false)) | None => {}
             }
         }
     }
 
-    /// Counters of the QUIC endpoint.
-    #[must_use]
-    pub fn endpoint_stats(&self) -> EndpointStats {
-        self.endpoint.stats()
-    }
-
-    /// Counted drops.
-    #[must_use]
-    pub const fn drops(&self) -> FabricDrops {
-        self.drops
+    /// Counted drops and refusals, by reason.
+    pub(crate) fn drops(&self) -> [(&'static str, u64); 7] {
+        let endpoint = self.endpoint.stats();
+        [
+            ("link_refused", self.refused),
+            ("streams_refused", self.streams_refused),
+            ("garbage_datagrams", endpoint.garbage_datagrams),
+            ("keys_refused", endpoint.keys_refused),
+            ("retries_sent", endpoint.retries_sent),
+            ("handshakes_refused", endpoint.handshakes_refused),
+            ("handshakes_failed", endpoint.handshakes_failed),
+        ]
     }
 }
 
-/// An unspecified address of the same family as `like`.
-#[must_use]
-pub fn any_address(like: &SocketAddr, port: u16) -> SocketAddr {
+impl std::fmt::Debug for Links {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Links")
+            .field("endpoint", &self.endpoint)
+            .field("streams", &self.streams.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// An unspecified address of the same family as `like`, with any port.
+pub(crate) fn any_address(like: &SocketAddr) -> SocketAddr {
     let ip = if like.is_ipv4() {
         IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED)
     } else {
         IpAddr::V6(std::net::Ipv6Addr::UNSPECIFIED)
     };
-    SocketAddr::new(ip, port)
+    SocketAddr::new(ip, 0)
 }
-
-/// How often links without a connection are looked for.
-const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
-/// A connection that hears nothing for so long ends. It has to outlive outages: the one that was
-/// there before is back within a round trip, a new one takes several.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
-/// How long a TLS handshake may take.
-const HANDSHAKE: Duration = Duration::from_secs(8);

@@ -14,9 +14,10 @@ use ropewalk_wire::{Control, Hello, VERSION, emit_control};
 
 use super::path::SitePath;
 use super::{HELLO_INTERVAL, Site};
-use crate::engine::fabric::{Fabric, LinkId};
-use crate::engine::peer::PeerPath;
-use crate::engine::{scheduler_number, udp_payload_max};
+use crate::links::{LinkId, Links};
+use crate::peer::PeerPath;
+use crate::schedulers::scheduler_number;
+use crate::settings::udp_payload_max;
 
 /// A path silent for this long gets a new connection beside the old one.
 const RECONNECT_AFTER: Duration = Duration::from_millis(400);
@@ -33,14 +34,14 @@ const RETURN_INTERVAL: Duration = Duration::from_secs(10);
 
 impl Site {
     /// Looks after one path: starts and ends attempts, repeats `Hello`.
-    pub(super) fn tend(&mut self, now: Instant, fabric: &mut Fabric, id: PathId) {
+    pub(super) fn tend(&mut self, now: Instant, links: &mut Links, id: PathId) {
         let silent = match self.peer.tunnel.path_state(id) {
             Some(PathState::Suspect(since)) => now.since(since) > RECONNECT_AFTER,
             Some(PathState::Up) => false,
             None => true,
         };
         let carrier = self.peer.paths[id.index()].as_ref().map(|p| p.link);
-        let on_tls = carrier.is_some_and(|link| fabric.transport(link) == "tls");
+        let on_tls = matches!(carrier, Some(LinkId::Tls(_)));
         let Some(path) = &mut self.paths[id.index()] else {
             return;
         };
@@ -52,7 +53,7 @@ impl Site {
             let keep = now.since(attempt.started) < ATTEMPT_LIFETIME && (silent || on_tls);
             if !keep {
                 outranked |= attempt.connected;
-                fabric.close(now, attempt.link, "not needed any more");
+                links.close(now, attempt.link, "not needed any more");
             }
             keep
         });
@@ -77,7 +78,7 @@ impl Site {
                 } else {
                     RETURN_INTERVAL
                 };
-            self.attempt_quic(now, fabric, id);
+            self.attempt_quic(now, links, id);
         }
         let fallback = self.settings.udp_blocked_fallback;
         let Some(path) = &self.paths[id.index()] else {
@@ -88,9 +89,9 @@ impl Site {
             .is_some_and(|at| now.since(at) > FALLBACK_AFTER);
         let lost_tls = silent && on_tls;
         if fallback && (overdue || lost_tls) && !path.attempts.iter().any(|a| a.tls) {
-            self.attempt_tls(now, fabric, id);
+            self.attempt_tls(now, links, id);
         }
-        self.repeat_hello(now, fabric, id);
+        self.repeat_hello(now, links, id);
     }
 
     pub(super) fn hub_address(&self, path: &SitePath) -> Option<SocketAddr> {
@@ -105,7 +106,7 @@ impl Site {
         (!usable.is_empty()).then(|| *usable[path.address % usable.len()])
     }
 
-    pub(super) fn attempt_quic(&mut self, now: Instant, fabric: &mut Fabric, id: PathId) {
+    pub(super) fn attempt_quic(&mut self, now: Instant, links: &mut Links, id: PathId) {
         let Some(path) = &self.paths[id.index()] else {
             return;
         };
@@ -121,10 +122,6 @@ impl Site {
             .congestion
             .unwrap_or(self.settings.common.congestion);
         let mtu_max = udp_payload_max(path.uplink.mtu, &remote);
-        let options = ConnectOptions {
-            congestion,
-            mtu_max: Some(mtu_max),
-        };
         let key = self.settings.hub_key;
         let Some(path) = &mut self.paths[id.index()] else {
             return;
@@ -133,22 +130,25 @@ impl Site {
         if quic >= ATTEMPTS_MAX {
             let oldest = path.attempts.iter().position(|a| !a.tls).unwrap_or(0);
             let attempt = path.attempts.remove(oldest);
-            fabric.close(now, attempt.link, "replaced by a newer attempt");
+            links.close(now, attempt.link, "replaced by a newer attempt");
             path.address = path.address.wrapping_add(1);
         }
-        let started = path
-            .open_socket(fabric, &remote)
-            .and_then(|socket| fabric.connect_quic(now, socket, remote, &key, options));
+        let options = ConnectOptions {
+            congestion,
+            mtu_max: Some(mtu_max),
+            socket: path.open_socket(links, &remote),
+        };
+        let started = links.connect_quic(now, remote, key, options);
         match started {
             Ok(link) => {
                 tracing::debug!(uplink = path.uplink.name, %remote, "QUIC connection attempted");
                 path.add_attempt(now, link, false);
             }
-            Err(error) => self.note_error(id, format!("{error:#}")),
+            Err(error) => self.note_error(id, error.to_string()),
         }
     }
 
-    pub(super) fn attempt_tls(&mut self, now: Instant, fabric: &mut Fabric, id: PathId) {
+    pub(super) fn attempt_tls(&mut self, now: Instant, links: &mut Links, id: PathId) {
         let Some(path) = &self.paths[id.index()] else {
             return;
         };
@@ -156,14 +156,14 @@ impl Site {
             return;
         };
         let remote = SocketAddr::new(remote.ip(), self.settings.tcp_port);
-        let started = fabric.connect_tls(now, &path.uplink.name, remote, &self.settings.hub_key);
+        let started = links.connect_tls(now, &path.uplink.name, remote, self.settings.hub_key);
         match (started, &mut self.paths[id.index()]) {
             (Ok(link), Some(path)) => {
                 tracing::debug!(uplink = path.uplink.name, %remote, "TLS connection attempted");
                 path.add_attempt(now, link, true);
             }
-            (Err(error), _) => self.note_error(id, format!("{error:#}")),
-            (Ok(link), None) => fabric.close(now, link, "the path is gone"),
+            (Err(error), _) => self.note_error(id, error.to_string()),
+            (Ok(link), None) => links.close(now, link, "the path is gone"),
         }
     }
 
@@ -181,7 +181,7 @@ impl Site {
         }
     }
 
-    pub(super) fn repeat_hello(&mut self, now: Instant, fabric: &mut Fabric, id: PathId) {
+    pub(super) fn repeat_hello(&mut self, now: Instant, links: &mut Links, id: PathId) {
         let Some(path) = &mut self.paths[id.index()] else {
             return;
         };
@@ -201,18 +201,11 @@ impl Site {
             due.push((carrier.link, carrier.generation));
         }
         for (link, generation) in due {
-            self.hello(now, fabric, id, link, generation);
+            self.hello(links, id, link, generation);
         }
     }
 
-    pub(super) fn hello(
-        &self,
-        now: Instant,
-        fabric: &mut Fabric,
-        id: PathId,
-        link: LinkId,
-        generation: u32,
-    ) {
+    pub(super) fn hello(&self, links: &mut Links, id: PathId, link: LinkId, generation: u32) {
         let Some(path) = &self.paths[id.index()] else {
             return;
         };
@@ -229,7 +222,7 @@ impl Site {
         };
         let mut bytes = Vec::new();
         emit_control(&Control::Hello(hello), &mut bytes);
-        fabric.send(now, link, bytes.into(), 0);
+        links.queue(link, bytes.into());
     }
 
     /// The attempt that carries `link`, and its path.
@@ -242,7 +235,7 @@ impl Site {
     }
 
     /// The hub has answered on an attempt: it carries the path from now on.
-    pub(super) fn promote(&mut self, now: Instant, fabric: &mut Fabric, id: PathId, index: usize) {
+    pub(super) fn promote(&mut self, now: Instant, links: &mut Links, id: PathId, index: usize) {
         let default_congestion = self.settings.common.congestion;
         let Some(path) = &mut self.paths[id.index()] else {
             return;
@@ -251,7 +244,7 @@ impl Site {
         if let Some(carrier) = &self.peer.paths[id.index()]
             && carrier.generation > attempt.generation
         {
-            fabric.close(now, attempt.link, "a newer connection carries the path");
+            links.close(now, attempt.link, "a newer connection carries the path");
             return;
         }
         let mut outranked = false;
@@ -260,7 +253,7 @@ impl Site {
             let keep = attempt.tls && !other.tls;
             if !keep {
                 outranked |= other.connected;
-                fabric.close(now, other.link, "another connection carries the path");
+                links.close(now, other.link, "another connection carries the path");
             }
             keep
         });
@@ -278,7 +271,7 @@ impl Site {
         };
         tracing::info!(
             uplink = carrier.name,
-            transport = fabric.transport(attempt.link),
+            transport = attempt.link.transport(),
             "path up"
         );
         self.peer.set_path(now, id, carrier);

@@ -9,23 +9,26 @@ mod attempts;
 mod leaving;
 mod path;
 
+use std::collections::VecDeque;
 use std::net::IpAddr;
-use std::sync::Arc;
 
+use bytes::BytesMut;
 use ipnet::IpNet;
+use ropewalk_core::reorder::Inner;
 use ropewalk_core::schedule::SchedulerKind;
 use ropewalk_core::tunnel::PathState;
-use ropewalk_io::{InnerPacket, TunPacket};
+use ropewalk_transport::{SocketId, TransportError};
 use ropewalk_types::{Duration, Instant, PATHS_MAX, PathId};
 use ropewalk_wire::{Control, Datagram, VERSION, Welcome};
 
-use crate::engine::control::{Command, Direction, PathUse, Uplink};
-use crate::engine::event_loop::{ENTRY_FULL_BYTES, Role};
-use crate::engine::fabric::{Fabric, LinkEvent, LinkId, Received};
-use crate::engine::peer::Peer;
-use crate::engine::settings::{EngineEvent, SiteSettings};
-use crate::engine::{random_u64, scheduler_from_number, scheduler_number};
-use crate::status::{PathStatus, Status};
+use crate::command::{Command, Direction, PathUse, Uplink};
+use crate::io::Sockets;
+use crate::links::{LinkEvent, LinkId, Links, Received};
+use crate::peer::{PROBE_INTERVAL, Peer};
+use crate::schedulers::{scheduler_from_number, scheduler_number};
+use crate::session::{Event, Role, Session, sealed};
+use crate::settings::{Environment, SiteSettings};
+use crate::status::{PathStatus, SessionStatus};
 use leaving::Leaving;
 use path::SitePath;
 
@@ -35,8 +38,12 @@ const TICK: Duration = Duration::from_millis(100);
 const TICK_IDLE: Duration = Duration::from_secs(1);
 /// How often an unanswered `Hello` is repeated.
 const HELLO_INTERVAL: Duration = Duration::from_millis(150);
+/// Bytes waiting at the ingress beyond which no more inner packets are welcome: the queue of the
+/// TUN interface then pushes back on local senders.
+const INGRESS_FULL_BYTES: u64 = 4 * 1024 * 1024;
 
-/// The role.
+/// The role of a site.
+#[derive(Debug)]
 pub struct Site {
     settings: SiteSettings,
     peer: Peer,
@@ -49,39 +56,54 @@ pub struct Site {
     scheduler_due: Instant,
     tick: Instant,
     disabled: Vec<String>,
+    events: VecDeque<Event>,
+}
+
+impl Session<Site> {
+    /// A site without uplinks: they arrive with [`Command::Uplinks`].
+    ///
+    /// # Errors
+    /// When the TLS library refuses the key.
+    pub fn site(settings: SiteSettings, environment: &Environment) -> Result<Self, TransportError> {
+        let common = &settings.common;
+        let identity = common.identity.clone();
+        let links = Links::new(identity, None, common.congestion, environment)?;
+        let mtu = common.mtu;
+        Ok(Self::with(links, Site::new(settings, environment), mtu))
+    }
 }
 
 impl Site {
-    /// A site without uplinks: they arrive as a command.
-    ///
-    /// # Errors
-    /// When the system gives no random numbers.
-    pub fn new(settings: SiteSettings, _fabric: &mut Fabric) -> anyhow::Result<Self> {
-        let peer = Peer::new(
+    fn new(settings: SiteSettings, environment: &Environment) -> Self {
+        let common = &settings.common;
+        let mut peer = Peer::new(
             "hub".into(),
             settings.hub_key,
-            (
-                settings.common.scheduler_send,
-                Arc::clone(&settings.common.classes),
-                settings.common.hold,
-            ),
-            true,
-            random_u64()?,
+            common.scheduler_send,
+            common,
+            Some(PROBE_INTERVAL),
+            environment.tunnels,
         );
-        let mut site = Self {
+        peer.scheduler_receive = common.scheduler_receive;
+        Self {
             peer,
             paths: Default::default(),
-            session: random_u64()?,
+            session: environment.session,
             hub_session: None,
             assigned: None,
             scheduler_wanted: None,
             scheduler_due: Instant::ZERO,
             tick: Instant::ZERO,
             disabled: Vec::new(),
+            events: VecDeque::new(),
             settings,
-        };
-        site.peer.scheduler_receive = site.settings.common.scheduler_receive;
-        Ok(site)
+        }
+    }
+
+    /// The hub.
+    #[must_use]
+    pub const fn peer(&self) -> &Peer {
+        &self.peer
     }
 
     #[expect(clippy::cast_possible_truncation, reason = "PATHS_MAX is 16")]
@@ -91,14 +113,14 @@ impl Site {
     }
 
     /// Follows the uplinks: new ones get a path, changed ones keep theirs, gone ones lose it.
-    fn set_uplinks(&mut self, now: Instant, fabric: &mut Fabric, uplinks: Vec<Uplink>) {
+    fn set_uplinks(&mut self, now: Instant, links: &mut Links, uplinks: Vec<Uplink>) {
         for id in self.ids() {
             let Some(path) = &self.paths[id.index()] else {
                 continue;
             };
             // The index outlives a rename; an interface plugged in again has a new one.
             if !uplinks.iter().any(|u| u.ifindex == path.uplink.ifindex) {
-                self.drop_path(now, fabric, id, "the uplink is gone");
+                self.drop_path(now, links, id, "the uplink is gone");
             }
         }
         for uplink in uplinks {
@@ -108,7 +130,7 @@ impl Site {
             };
             if let Some(index) = self.paths.iter().position(same) {
                 #[expect(clippy::cast_possible_truncation, reason = "PATHS_MAX is 16")]
-                self.change_path(now, fabric, PathId(index as u8), uplink);
+                self.change_path(now, links, PathId(index as u8), uplink);
             } else if let Some(index) = self.paths.iter().position(Option::is_none) {
                 tracing::info!(uplink = uplink.name, "uplink found");
                 let enabled = !self.disabled.contains(&uplink.name);
@@ -124,7 +146,7 @@ impl Site {
         self.tick = now;
     }
 
-    fn change_path(&mut self, now: Instant, fabric: &mut Fabric, id: PathId, uplink: Uplink) {
+    fn change_path(&mut self, now: Instant, links: &mut Links, id: PathId, uplink: Uplink) {
         let Some(path) = &mut self.paths[id.index()] else {
             return;
         };
@@ -164,29 +186,29 @@ impl Site {
             }
             if lost {
                 // The same connection from another address: the hub validates the new one.
-                fabric.address_changed(carrier.link);
+                links.address_changed(carrier.link);
             }
         }
     }
 
-    fn drop_path(&mut self, now: Instant, fabric: &mut Fabric, id: PathId, why: &str) {
+    fn drop_path(&mut self, now: Instant, links: &mut Links, id: PathId, why: &str) {
         let Some(path) = self.paths[id.index()].take() else {
             return;
         };
         tracing::info!(uplink = path.uplink.name, why, "path dropped");
         for attempt in &path.attempts {
-            fabric.close(now, attempt.link, why);
+            links.close(now, attempt.link, why);
         }
-        self.peer.remove_path(now, fabric, id, why);
-        fabric.flush_all(now);
+        self.peer.remove_path(now, links, id, why);
         for socket in path.sockets.into_iter().flatten() {
-            fabric.close_udp(socket);
+            // After the goodbyes, which leave with the next flush.
+            links.close_udp(socket);
         }
         let gone = Control::PathGone {
             path: id.0,
             generation: path.generation,
         };
-        self.peer.send_control(now, fabric, &gone);
+        self.peer.send_control(links, &gone);
     }
 
     fn on_welcome(&mut self, link: LinkId, welcome: &Welcome) {
@@ -226,7 +248,7 @@ impl Site {
         let assigned = (nets.collect::<Vec<_>>(), welcome.hub_addresses.clone());
         if self.assigned.as_ref() != Some(&assigned) {
             let (addresses, hub_addresses) = assigned.clone();
-            self.settings.events.send(EngineEvent::Assigned {
+            self.events.push_back(Event::Assigned {
                 addresses,
                 hub_addresses,
             });
@@ -264,7 +286,7 @@ impl Site {
     fn set_path(
         &mut self,
         now: Instant,
-        fabric: &mut Fabric,
+        links: &mut Links,
         uplink: &str,
         wanted: PathUse,
     ) -> Result<(), String> {
@@ -323,7 +345,7 @@ impl Site {
                 return Ok(());
             };
             let (uplink, generation) = (path.uplink.clone(), path.generation);
-            self.drop_path(now, fabric, id, "disabled");
+            self.drop_path(now, links, id, "disabled");
             let mut path = SitePath::new(now, uplink, false);
             path.generation = generation;
             self.paths[index] = Some(path);
@@ -351,41 +373,67 @@ impl Site {
     }
 }
 
-impl Role for Site {
-    fn on_command(&mut self, now: Instant, fabric: &mut Fabric, command: Command) {
+impl Role for Site {}
+
+impl sealed::Role for Site {
+    fn on_command(
+        &mut self,
+        now: Instant,
+        links: &mut Links,
+        command: Command,
+    ) -> Result<usize, String> {
         match command {
-            Command::Uplinks(uplinks) => self.set_uplinks(now, fabric, uplinks),
+            Command::Uplinks(uplinks) => {
+                let count = uplinks.len();
+                self.set_uplinks(now, links, uplinks);
+                Ok(count)
+            }
             Command::SetScheduler {
-                direction,
-                kind,
-                peer,
-                reply,
+                peer: Some(name), ..
+            } => Err(format!("this is a site: only a hub has a site {name:?}")),
+            Command::SetScheduler {
+                direction, kind, ..
             } => {
-                let result = match peer {
-                    Some(name) => Err(format!("this is a site: only a hub has a site {name:?}")),
-                    None => {
-                        self.set_scheduler(now, direction, kind);
-                        Ok(1)
-                    }
-                };
-                reply.try_send(result).ok();
+                self.set_scheduler(now, direction, kind);
+                Ok(1)
             }
-            Command::SetPath {
-                uplink,
-                wanted,
-                reply,
-            } => {
-                let result = self.set_path(now, fabric, &uplink, wanted);
-                reply.try_send(result).ok();
+            Command::SetPath { uplink, wanted } => {
+                self.set_path(now, links, &uplink, wanted)?;
+                Ok(1)
             }
-            Command::ReloadSites
-            | Command::MtuFloor(_)
-            | Command::Status(_)
-            | Command::Shutdown => {}
+            Command::ReloadSites | Command::MtuFloor(_) => Err("a site has no sites".into()),
         }
     }
 
-    fn on_link(&mut self, now: Instant, fabric: &mut Fabric, link: LinkId, event: LinkEvent) {
+    fn on_socket_failed(
+        &mut self,
+        now: Instant,
+        links: &mut Links,
+        socket: SocketId,
+        reason: String,
+    ) {
+        let Some(id) = self.ids().into_iter().find(|id| {
+            let path = self.paths[id.index()].as_ref();
+            path.is_some_and(|path| path.sockets.contains(&Some(socket)))
+        }) else {
+            return;
+        };
+        if let Some(path) = &mut self.paths[id.index()] {
+            for place in &mut path.sockets {
+                place.take_if(|open| *open == socket);
+            }
+            path.attempts.retain(|attempt| {
+                let over = links.socket(attempt.link) == Some(socket);
+                if over {
+                    links.close(now, attempt.link, &reason);
+                }
+                !over
+            });
+        }
+        self.note_error(id, reason);
+    }
+
+    fn on_link(&mut self, now: Instant, links: &mut Links, link: LinkId, event: LinkEvent) {
         match event {
             LinkEvent::Connected { .. } => {
                 let Some((id, index)) = self.attempt_of(link) else {
@@ -395,20 +443,20 @@ impl Role for Site {
                 // path, and a new one would have to find everything out again.
                 let carrier = self.peer.paths[id.index()].as_ref().map(|p| p.link);
                 let well = self.peer.tunnel.path_state(id) == Some(PathState::Up)
-                    && carrier.is_some_and(|link| fabric.transport(link) == "quic");
+                    && matches!(carrier, Some(LinkId::Quic(_)));
                 let Some(path) = &mut self.paths[id.index()] else {
                     return;
                 };
                 if well {
                     let attempt = path.attempts.remove(index);
-                    fabric.close(now, attempt.link, "not needed any more");
+                    links.close(now, attempt.link, "not needed any more");
                     return;
                 }
                 path.attempts[index].connected = true;
                 tracing::debug!(uplink = path.uplink.name, "connected, saying hello");
                 let generation = path.attempts[index].generation;
                 path.hello_due = now + HELLO_INTERVAL;
-                self.hello(now, fabric, id, link, generation);
+                self.hello(links, id, link, generation);
             }
             LinkEvent::Closed { reason } => {
                 if let Some((id, index)) = self.attempt_of(link) {
@@ -430,7 +478,7 @@ impl Role for Site {
         self.tick = self.tick.min(now + TICK);
     }
 
-    fn on_datagram(&mut self, now: Instant, fabric: &mut Fabric, received: Received) {
+    fn on_datagram(&mut self, now: Instant, links: &mut Links, received: Received) {
         let link = received.link;
         let (id, current) = match self.peer.path_of(link) {
             Some(carried) => carried,
@@ -442,7 +490,7 @@ impl Role for Site {
                 if let Ok(Datagram::Control(Control::Goodbye)) = Datagram::parse(&received.data) {
                     return;
                 }
-                self.promote(now, fabric, id, index);
+                self.promote(now, links, id, index);
                 (id, true)
             }
         };
@@ -457,46 +505,42 @@ impl Role for Site {
         }
     }
 
-    fn on_inner(&mut self, now: Instant, packet: TunPacket) {
-        self.peer
-            .tunnel
-            .handle_inner(now, packet.data, packet.checksum_partial);
+    fn on_inner(&mut self, now: Instant, data: BytesMut, checksum_partial: bool) {
+        self.peer.tunnel.handle_inner(now, data, checksum_partial);
     }
 
     fn takes_inner(&self) -> bool {
         let tunnel = &self.peer.tunnel;
         // What an outage left has bounds of its own.
-        tunnel.queue_bytes() - tunnel.held_bytes() < ENTRY_FULL_BYTES
+        tunnel.queue_bytes() - tunnel.held_bytes() < INGRESS_FULL_BYTES
     }
 
-    fn end_batch(&mut self, now: Instant, out: &mut Vec<InnerPacket>) {
+    fn end_batch(&mut self, now: Instant) {
         self.peer.tunnel.end_batch(now);
-        while let Some(inner) = self.peer.tunnel.poll_inner() {
-            out.push(InnerPacket {
-                data: inner.data,
-                checksum_partial: inner.checksum_partial,
-            });
-        }
     }
 
-    fn pump(&mut self, now: Instant, fabric: &mut Fabric) {
-        self.peer.pump(now, fabric);
+    fn poll_inner(&mut self) -> Option<Inner> {
+        self.peer.tunnel.poll_inner()
+    }
+
+    fn pump(&mut self, now: Instant, links: &mut Links, sockets: &mut impl Sockets) {
+        self.peer.pump(now, links, sockets);
         if self.peer.any_suspect() {
             self.tick = self.tick.min(now + TICK);
         }
         if let Some(up) = self.peer.up_changed() {
             let peer = self.peer.name.clone();
-            self.settings.events.send(if up {
-                EngineEvent::TunnelUp { peer }
+            self.events.push_back(if up {
+                Event::TunnelUp { peer }
             } else {
-                EngineEvent::TunnelDown { peer }
+                Event::TunnelDown { peer }
             });
         }
     }
 
-    fn on_timeout(&mut self, now: Instant, fabric: &mut Fabric) {
+    fn on_timeout(&mut self, now: Instant, links: &mut Links) {
         self.peer.tunnel.handle_timeout(now);
-        self.peer.close_drained(now, fabric);
+        self.peer.close_drained(now, links);
         if self.tick > now {
             return;
         }
@@ -506,7 +550,7 @@ impl Role for Site {
             {
                 self.peer.tunnel.set_leaving(id, false);
             }
-            self.tend(now, fabric, id);
+            self.tend(now, links, id);
         }
         if let Some(kind) = self.scheduler_wanted
             && self.scheduler_due <= now
@@ -515,7 +559,7 @@ impl Role for Site {
             let control = Control::Scheduler {
                 kind: scheduler_number(kind),
             };
-            self.peer.send_control(now, fabric, &control);
+            self.peer.send_control(links, &control);
         }
         let busy = self.scheduler_wanted.is_some()
             || self.ids().iter().any(|id| {
@@ -537,9 +581,9 @@ impl Role for Site {
         self.peer.tunnel.payload_max()
     }
 
-    fn status(&self, fabric: &Fabric, status: &mut Status) {
-        status.role = "site".into();
-        let mut tunnel = self.peer.status(fabric);
+    fn status(&self, links: &Links, status: &mut SessionStatus) {
+        status.role = "site";
+        let mut tunnel = self.peer.status(links);
         if let Some((addresses, hub_addresses)) = &self.assigned {
             status.addresses = addresses.iter().map(ToString::to_string).collect();
             tunnel.peer_addresses = hub_addresses.iter().map(ToString::to_string).collect();
@@ -556,23 +600,24 @@ impl Role for Site {
             }
         }
         tunnel.paths.sort_by_key(|p| p.id);
-        super::add_tunnel_drops(&self.peer.tunnel, status);
+        status.add_tunnel_drops(&self.peer.tunnel);
         status.tunnels.push(tunnel);
     }
 
-    fn shutdown(&mut self, now: Instant, fabric: &mut Fabric) {
-        self.peer.tunnel.abandon(now);
-        self.peer.send_control(now, fabric, &Control::Goodbye);
-        fabric.flush_all(now);
-        for path in self.paths.iter_mut().flatten() {
-            for attempt in path.attempts.drain(..) {
-                fabric.close(now, attempt.link, "the site stops");
-            }
-        }
-        self.peer.close_all(now, fabric, "the site stops");
+    fn events(&mut self) -> &mut VecDeque<Event> {
+        &mut self.events
     }
 
-    fn emit(&self, event: EngineEvent) {
-        self.settings.events.send(event);
+    fn shutdown(&mut self, now: Instant, links: &mut Links, sockets: &mut impl Sockets) {
+        self.peer.tunnel.abandon(now);
+        self.peer.send_control(links, &Control::Goodbye);
+        // A closed connection sends nothing but its close.
+        links.flush_all(now, sockets);
+        for path in self.paths.iter_mut().flatten() {
+            for attempt in path.attempts.drain(..) {
+                links.close(now, attempt.link, "the site stops");
+            }
+        }
+        self.peer.close_all(now, links, "the site stops");
     }
 }

@@ -3,11 +3,12 @@
 use std::net::SocketAddr;
 
 use ropewalk_core::path::PathConfig;
+use ropewalk_transport::SocketId;
 use ropewalk_types::Instant;
 
 use super::leaving::Leaving;
-use crate::engine::control::Uplink;
-use crate::engine::fabric::{Fabric, LinkId, SocketId, any_address};
+use crate::command::Uplink;
+use crate::links::{LinkId, Links, any_address};
 
 /// A connection on its way to carrying a path.
 #[derive(Debug)]
@@ -19,6 +20,7 @@ pub(super) struct Attempt {
     pub(super) tls: bool,
 }
 
+/// One path, connected or not.
 #[derive(Debug)]
 pub(super) struct SitePath {
     pub(super) uplink: Uplink,
@@ -69,19 +71,11 @@ impl SitePath {
         }
     }
 
-    /// The path's UDP socket for the family of `remote`, opened if there is none.
-    pub(super) fn open_socket(
-        &mut self,
-        fabric: &mut Fabric,
-        remote: &SocketAddr,
-    ) -> anyhow::Result<SocketId> {
-        let family = usize::from(remote.is_ipv6());
-        if let Some(socket) = self.sockets[family] {
-            return Ok(socket);
-        }
-        let socket = fabric.open_udp(any_address(remote, 0), Some(&self.uplink.name))?;
-        self.sockets[family] = Some(socket);
-        Ok(socket)
+    /// The path's UDP socket for the family of `remote`, asked for if there is none.
+    pub(super) fn open_socket(&mut self, links: &mut Links, remote: &SocketAddr) -> SocketId {
+        let device = Some(self.uplink.name.as_str());
+        *self.sockets[usize::from(remote.is_ipv6())]
+            .get_or_insert_with(|| links.open_udp(any_address(remote), device))
     }
 
     pub(super) fn add_attempt(&mut self, now: Instant, link: LinkId, tls: bool) {

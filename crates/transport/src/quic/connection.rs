@@ -9,7 +9,7 @@ use bytes::Bytes;
 use quinn_proto::{Connection, ConnectionError, FrameStats, SendDatagramError, TransportErrorCode};
 use ropewalk_types::{Instant, PathSnapshot};
 
-use super::{ConnectionCounters, setup::SEND_BUFFER_BYTES};
+use super::{ConnectionCounters, SocketId, setup::SEND_BUFFER_BYTES};
 use crate::{
     CloseReason, PublicKey, SendError,
     congestion::{PathState, Sending},
@@ -49,8 +49,14 @@ pub(super) struct Slot {
     pub accepted: bool,
     /// Whether the address was proved by a Retry token.
     pub validated: bool,
-    /// Whether it waits in the dirty queue.
+    /// Socket through which it sends.
+    pub socket: SocketId,
+    /// Codepoint of the packets it sends now.
+    pub dscp: u8,
+    /// Whether it may have something to transmit.
     pub dirty: bool,
+    /// Whether it waits in the dirty queue.
+    pub listed: bool,
     /// When it is in the endpoint's timer set.
     pub timer: Option<Instant>,
     /// When the pacer lets go, if that blocks.
@@ -63,9 +69,11 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    pub(super) fn new(generation: u32, conn: Connection, state: Arc<PathState>) -> Self {
+    pub(super) fn new(conn: Connection, state: Arc<PathState>, socket: SocketId) -> Self {
         Self {
-            generation,
+            generation: 0,
+            socket,
+            dscp: 0,
             conn,
             state,
             phase: Phase::Handshaking,
@@ -73,6 +81,7 @@ impl Slot {
             accepted: false,
             validated: false,
             dirty: false,
+            listed: false,
             timer: None,
             pacer: None,
             overhead: 0,

@@ -17,7 +17,7 @@ use ropewalk_types::{Duration, Ecn, Instant, PathSnapshot};
 
 use super::{
     ConnectOptions, ConnectionCounters, ConnectionId, EndpointConfig, EndpointStats, Event,
-    Transmit,
+    SocketId, Transmit,
     connection::{Phase, Slot, close_reason},
     setup::{self, Clock},
 };
@@ -43,7 +43,7 @@ const LONG_HEADER: u8 = 0x80;
 /// Longest reason in a close frame, bytes.
 const REASON_MAX: usize = 100;
 
-/// All QUIC connections of one UDP socket.
+/// All QUIC connections of a gateway, over any number of UDP sockets.
 pub struct Endpoint {
     config: EndpointConfig,
     inner: quinn_proto::Endpoint,
@@ -62,7 +62,7 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// An endpoint that sends through one UDP socket.
+    /// An endpoint without connections.
     ///
     /// # Errors
     /// When a value of `config` is out of range or TLS refuses the key.
@@ -104,6 +104,7 @@ impl Endpoint {
         let options = ConnectOptions {
             congestion,
             mtu_max: None,
+            socket: SocketId::default(),
         };
         self.connect_with(now, remote, peer_key, options)
     }
@@ -145,17 +146,18 @@ impl Endpoint {
                 | ConnectError::NoDefaultClientConfig
                 | ConnectError::UnsupportedVersion => TransportError::Tls(error.to_string()),
             })?;
-        let id = self.insert(now, handle, conn, state);
+        let id = self.insert(now, handle, Slot::new(conn, state, options.socket));
         self.process(id);
         Ok(id)
     }
 
-    /// Takes one UDP datagram in; answers the connection it belonged to. Drain
+    /// Takes one UDP datagram in that arrived at `socket`; answers the connection it belonged to. Drain
     /// [`Self::receive`] of that connection before the next call, so that arrival time and
     /// outer ECN belong to the right inner packets.
     pub fn handle_udp(
         &mut self,
         now: Instant,
+        socket: SocketId,
         remote: SocketAddr,
         local_ip: Option<IpAddr>,
         ecn: Ecn,
@@ -181,10 +183,10 @@ impl Endpoint {
                 None
             }
             Some(DatagramEvent::Response(transmit)) => {
-                self.push_stateless(&transmit, answer);
+                self.push_stateless(socket, &transmit, answer);
                 None
             }
-            Some(DatagramEvent::NewConnection(incoming)) => self.accept(now, incoming),
+            Some(DatagramEvent::NewConnection(incoming)) => self.accept(now, socket, incoming),
             Some(DatagramEvent::ConnectionEvent(handle, event)) => {
                 let slot = self.slots.get_mut(handle.0)?.as_mut()?;
                 let id = ConnectionId {
@@ -206,7 +208,12 @@ impl Endpoint {
         }
     }
 
-    fn accept(&mut self, now: Instant, incoming: Incoming) -> Option<ConnectionId> {
+    fn accept(
+        &mut self,
+        now: Instant,
+        socket: SocketId,
+        incoming: Incoming,
+    ) -> Option<ConnectionId> {
         let Some(server) = &self.server else {
             self.inner.ignore(incoming);
             return None;
@@ -222,7 +229,7 @@ impl Endpoint {
         if !validated && self.unvalidated >= RETRY_ABOVE {
             if let Ok(transmit) = self.inner.retry(incoming, &mut answer) {
                 self.stats.retries_sent += 1;
-                self.push_stateless(&transmit, answer);
+                self.push_stateless(socket, &transmit, answer);
             }
             return None;
         }
@@ -241,7 +248,7 @@ impl Endpoint {
             .accept(incoming, at, &mut answer, Some(Arc::new(server)))
         {
             Ok((handle, conn)) => {
-                let id = self.insert(now, handle, conn, state);
+                let id = self.insert(now, handle, Slot::new(conn, state, socket));
                 self.stats.handshakes_open += 1;
                 self.unvalidated += u64::from(!validated);
                 if let Some(slot) = self.slot_mut(id) {
@@ -253,7 +260,7 @@ impl Endpoint {
             Err(error) => {
                 self.stats.handshakes_failed += 1;
                 if let Some(transmit) = error.response {
-                    self.push_stateless(&transmit, answer);
+                    self.push_stateless(socket, &transmit, answer);
                 }
                 None
             }
@@ -323,9 +330,11 @@ impl Endpoint {
         let base = self.config.base;
         let slot = self.slot_mut(id)?;
         if let Some(transmit) = slot.poll_transmit(at, segments_max, buf) {
-            return Some(convert(&transmit));
+            let (socket, dscp) = (slot.socket, slot.dscp);
+            return Some(convert(&transmit, socket, dscp));
         }
         slot.note_block(|at| from_std(base, at));
+        slot.dirty = false;
         // Sending can use up identifiers; the answer to that must be sent as well.
         if self.drain(id).answered {
             self.mark_dirty(id);
@@ -419,11 +428,38 @@ impl Endpoint {
     pub fn poll_dirty(&mut self) -> Option<ConnectionId> {
         while let Some(id) = self.dirty.pop_front() {
             if let Some(slot) = self.slot_mut(id) {
-                slot.dirty = false;
-                return Some(id);
+                slot.listed = false;
+                if core::mem::take(&mut slot.dirty) {
+                    return Some(id);
+                }
             }
         }
         None
+    }
+
+    /// The connections that [`Self::poll_dirty`] may name next, in no particular order.
+    pub fn dirty(&self) -> impl Iterator<Item = ConnectionId> {
+        self.dirty.iter().copied()
+    }
+
+    /// Codepoint of the packets that a connection sends now; 0 for an unknown connection.
+    #[must_use]
+    pub fn dscp(&self, id: ConnectionId) -> u8 {
+        self.slot(id).map_or(0, |slot| slot.dscp)
+    }
+
+    /// Sends what follows with this codepoint, 6 bits. Call [`Self::poll_transmit`] until `None`
+    /// before: what is queued leaves with the new one.
+    pub fn set_dscp(&mut self, id: ConnectionId, dscp: u8) {
+        if let Some(slot) = self.slot_mut(id) {
+            slot.dscp = dscp;
+        }
+    }
+
+    /// The socket through which a connection sends.
+    #[must_use]
+    pub fn socket(&self, id: ConnectionId) -> Option<SocketId> {
+        self.slot(id).map(|slot| slot.socket)
     }
 
     /// Sends an ack-eliciting packet soon, to measure or to keep the path open.
@@ -503,13 +539,7 @@ impl Endpoint {
         (slot.generation == id.generation).then_some(slot)
     }
 
-    fn insert(
-        &mut self,
-        now: Instant,
-        handle: ConnectionHandle,
-        conn: quinn_proto::Connection,
-        state: Arc<PathState>,
-    ) -> ConnectionId {
+    fn insert(&mut self, now: Instant, handle: ConnectionHandle, mut slot: Slot) -> ConnectionId {
         self.generation = self.generation.wrapping_add(1);
         let id = ConnectionId {
             slot: index(handle),
@@ -518,7 +548,8 @@ impl Endpoint {
         if self.slots.len() <= handle.0 {
             self.slots.resize_with(handle.0 + 1, || None);
         }
-        self.slots[handle.0] = Some(Slot::new(self.generation, conn, state));
+        slot.generation = self.generation;
+        self.slots[handle.0] = Some(slot);
         self.deadlines.push_back((now + HANDSHAKE_TIME_MAX, id));
         id
     }
@@ -533,11 +564,11 @@ impl Endpoint {
     }
 
     fn mark_dirty(&mut self, id: ConnectionId) {
-        if let Some(slot) = self.slot_mut(id)
-            && !slot.dirty
-        {
+        if let Some(slot) = self.slot_mut(id) {
             slot.dirty = true;
-            self.dirty.push_back(id);
+            if !core::mem::replace(&mut slot.listed, true) {
+                self.dirty.push_back(id);
+            }
         }
     }
 
@@ -680,9 +711,15 @@ impl Endpoint {
         self.timers.insert((at, id.slot));
     }
 
-    fn push_stateless(&mut self, transmit: &quinn_proto::Transmit, bytes: Vec<u8>) {
+    fn push_stateless(
+        &mut self,
+        socket: SocketId,
+        transmit: &quinn_proto::Transmit,
+        bytes: Vec<u8>,
+    ) {
         if self.stateless.len() < STATELESS_MAX {
-            self.stateless.push_back((convert(transmit), bytes));
+            self.stateless
+                .push_back((convert(transmit, socket, 0), bytes));
         }
     }
 }
@@ -713,8 +750,10 @@ fn from_std(base: std::time::Instant, at: std::time::Instant) -> Instant {
     Instant::ZERO + since
 }
 
-fn convert(transmit: &quinn_proto::Transmit) -> Transmit {
+fn convert(transmit: &quinn_proto::Transmit, socket: SocketId, dscp: u8) -> Transmit {
     Transmit {
+        socket,
+        dscp,
         destination: transmit.destination,
         source_ip: transmit.src_ip,
         ecn: transmit

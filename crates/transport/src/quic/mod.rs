@@ -4,7 +4,7 @@
 //! never reused, one timer over all connections, and what schedulers must know of a path.
 //!
 //! Invariant: every connection whose state changed is in the dirty queue exactly once until it is
-//! polled. Source: RFC 9000, RFC 9001, RFC 9002, RFC 9221, draft-ietf-quic-ack-frequency.
+//! taken out. Source: RFC 9000, RFC 9001, RFC 9002, RFC 9221, draft-ietf-quic-ack-frequency.
 
 mod connection;
 mod endpoint;
@@ -68,7 +68,13 @@ pub struct ConnectOptions {
     pub congestion: CongestionControl,
     /// Largest UDP payload in bytes that path MTU discovery tries; `None` as the endpoint.
     pub mtu_max: Option<u16>,
+    /// The socket through which the connection sends.
+    pub socket: SocketId,
 }
+
+/// Names a UDP socket of the caller; the endpoint only remembers which connection uses which.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SocketId(pub u32);
 
 /// Names a connection of one endpoint; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -80,12 +86,17 @@ pub struct ConnectionId {
 /// UDP datagrams to send: the bytes are in the buffer the caller passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transmit {
+    /// Through which socket: the one named to `connect_with`, or the one at which the peer's first
+    /// datagram arrived.
+    pub socket: SocketId,
     /// Where to.
     pub destination: SocketAddr,
     /// Source address to use; `None` leaves it to the system.
     pub source_ip: Option<IpAddr>,
     /// ECN field for the outer header.
     pub ecn: Ecn,
+    /// Differentiated services codepoint for the outer header, 6 bits.
+    pub dscp: u8,
     /// Bytes of the buffer that belong to this transmit.
     pub size: usize,
     /// Length of every datagram but the last when there are several.

@@ -18,7 +18,7 @@ use std::{
 use bytes::{Bytes, BytesMut};
 use ropewalk_transport::{
     CongestionControl, ConnectOptions, ConnectionId, Ecn, Endpoint, EndpointConfig, Event,
-    Identity, KeyCheck,
+    Identity, KeyCheck, SocketId,
 };
 use ropewalk_types::{Duration, Instant, Random, Rate};
 
@@ -241,7 +241,7 @@ impl World {
     pub fn connect(&mut self, congestion: CongestionControl) -> ConnectionId {
         self.connect_with(ConnectOptions {
             congestion,
-            mtu_max: None,
+            ..ConnectOptions::default()
         })
     }
 
@@ -327,9 +327,14 @@ impl World {
 
 impl Side {
     pub fn arrive(&mut self, now: Instant, from: SocketAddr, ecn: Ecn, data: &[u8]) {
-        let id = self
-            .endpoint
-            .handle_udp(now, from, None, ecn, BytesMut::from(data));
+        let id = self.endpoint.handle_udp(
+            now,
+            SocketId::default(),
+            from,
+            None,
+            ecn,
+            BytesMut::from(data),
+        );
         if let Some(id) = id {
             while let Some(datagram) = self.endpoint.receive(id) {
                 self.received += 1;

@@ -12,7 +12,7 @@ use crate::engine::NEVER;
 use crate::run::SimError;
 use bytes::{Bytes, BytesMut};
 use ropewalk_transport::{
-    ConnectOptions, ConnectionId, Ecn, Endpoint, EndpointConfig, Identity, TransportError,
+    ConnectOptions, ConnectionId, Ecn, Endpoint, EndpointConfig, Identity, SocketId, TransportError,
 };
 use ropewalk_types::{Duration, Instant, PathSnapshot, Random};
 use std::collections::VecDeque;
@@ -151,8 +151,14 @@ impl SubTunnel for QuicTunnel {
 
     fn on_packet(&mut self, now: Instant, packet: Datagram, mut take: impl FnMut(Bytes)) -> bool {
         let at = self.ahead(now);
-        self.endpoint
-            .handle_udp(at, self.peer, None, Ecn::NotEct, packet.data);
+        self.endpoint.handle_udp(
+            at,
+            SocketId::default(),
+            self.peer,
+            None,
+            Ecn::NotEct,
+            packet.data,
+        );
         while let Some(datagram) = self.endpoint.receive(self.id) {
             take(datagram);
         }
@@ -207,7 +213,7 @@ impl Prelude {
         let mut endpoints = [Endpoint::new(site)?, Endpoint::new(hub)?];
         let options = ConnectOptions {
             congestion: settings.congestion,
-            mtu_max: None,
+            ..ConnectOptions::default()
         };
         endpoints[0].connect_with(Instant::ZERO, address(1), hub_key, options)?;
         Ok(Self {
@@ -260,7 +266,15 @@ impl Prelude {
                     let Some((_, data)) = wire.pop_front() else {
                         break;
                     };
-                    endpoint.handle_udp(self.now, address(1 - end), None, Ecn::NotEct, data);
+                    let socket = SocketId::default();
+                    endpoint.handle_udp(
+                        self.now,
+                        socket,
+                        address(1 - end),
+                        None,
+                        Ecn::NotEct,
+                        data,
+                    );
                 }
                 endpoint.handle_timeout(self.now);
             }

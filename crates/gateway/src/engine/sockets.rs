@@ -1,0 +1,451 @@
+//! The sockets of an engine: what its session asks for, opened, read and written.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+
+use anyhow::Context;
+use bytes::BytesMut;
+use ropewalk_io::tcp;
+use ropewalk_io::tcp_info::{self, ConnectConfig};
+use ropewalk_io::udp::{RecvMeta, UdpConfig, UdpSocket};
+use ropewalk_session::{Request, Role, Session, SocketId, StreamId, TcpInfo, Transmit};
+use ropewalk_types::Instant;
+use rustc_hash::FxHashMap;
+use rustix::event::epoll;
+use rustix::fd::{AsFd, OwnedFd};
+
+/// Datagrams read from one socket before they are worked off: few enough to stay in the
+/// processor's cache. One read may bring more, where the kernel joins them.
+const READ_DATAGRAMS: usize = 128;
+/// Bytes read from one TCP connection per turn.
+const READ_BYTES: usize = 64 * 1024;
+/// TCP connections accepted per turn.
+const ACCEPTS: usize = 128;
+/// Bytes that may wait unsent in the kernel: more would be beyond the scheduler's reach.
+const NOT_SENT_MAX: u32 = 16 * 1024;
+/// A TCP connection is reported when it can be read or written anew.
+const STREAM_FLAGS: epoll::EventFlags = epoll::EventFlags::IN
+    .union(epoll::EventFlags::OUT)
+    .union(epoll::EventFlags::ET);
+
+/// What epoll says is ready; encoded in the event's user data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ready {
+    /// The TUN interface.
+    Tun,
+    /// The control side woke the loop.
+    Wake,
+    /// A UDP socket.
+    Udp(SocketId),
+    /// A TCP connection.
+    Stream(StreamId),
+    /// A listening TCP socket.
+    Listener(u32),
+}
+
+impl Ready {
+    /// As epoll user data.
+    pub const fn encode(self) -> u64 {
+        match self {
+            Self::Tun => 0,
+            Self::Wake => 1,
+            Self::Udp(SocketId(i)) => 2 << 32 | i as u64,
+            Self::Stream(StreamId(i)) => 3 << 32 | i as u64,
+            Self::Listener(i) => 4 << 32 | i as u64,
+        }
+    }
+
+    /// From epoll user data.
+    #[expect(clippy::cast_possible_truncation, reason = "the low half is the index")]
+    pub const fn decode(data: u64) -> Self {
+        match data >> 32 {
+            2 => Self::Udp(SocketId(data as u32)),
+            3 => Self::Stream(StreamId(data as u32)),
+            4 => Self::Listener(data as u32),
+            _ if data == 0 => Self::Tun,
+            _ => Self::Wake,
+        }
+    }
+}
+
+/// A request that could not be served.
+#[derive(Debug)]
+struct Failure {
+    what: Failed,
+    error: anyhow::Error,
+}
+
+#[derive(Debug)]
+enum Failed {
+    Socket(SocketId),
+    Stream(StreamId),
+    Listener,
+}
+
+/// Counted drops of the sockets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct SocketDrops {
+    /// Datagrams the socket had no room for.
+    pub full: u64,
+    /// Datagrams the network stack refused: no route, or the address is gone.
+    pub unreachable: u64,
+}
+
+/// A TCP connection.
+#[derive(Debug)]
+struct Stream {
+    tcp: TcpStream,
+    remote: SocketAddr,
+}
+
+impl Stream {
+    fn failed(&self, error: &io::Error) -> String {
+        format!("TCP connection to {}: {error}", self.remote)
+    }
+}
+
+/// All sockets of an engine.
+#[derive(Debug)]
+pub(super) struct Sockets {
+    epoll: Arc<OwnedFd>,
+    udp: FxHashMap<SocketId, UdpSocket>,
+    streams: FxHashMap<StreamId, Stream>,
+    listeners: Vec<TcpListener>,
+    buffer_bytes: usize,
+    arrivals: Vec<(RecvMeta, BytesMut)>,
+    read: Vec<u8>,
+    drops: SocketDrops,
+}
+
+impl Sockets {
+    /// No sockets yet. Those to come are registered with `epoll`; the buffers of UDP sockets get
+    /// `buffer_bytes` each.
+    pub fn new(epoll: Arc<OwnedFd>, buffer_bytes: usize) -> Self {
+        Self {
+            epoll,
+            udp: FxHashMap::default(),
+            streams: FxHashMap::default(),
+            listeners: Vec::new(),
+            buffer_bytes,
+            arrivals: Vec::new(),
+            read: vec![0; READ_BYTES],
+            drops: SocketDrops::default(),
+        }
+    }
+
+    /// Counted drops.
+    pub const fn drops(&self) -> SocketDrops {
+        self.drops
+    }
+
+    /// Does what the session asks for, and tells it what failed.
+    pub fn serve<R: Role>(&mut self, now: Instant, session: &mut Session<R>) {
+        while let Some(request) = session.poll_request() {
+            let Err(Failure { what, error }) = self.fulfil(request, session) else {
+                continue;
+            };
+            let reason = format!("{error:#}");
+            match what {
+                Failed::Socket(socket) => session.handle_socket_failed(now, socket, reason),
+                Failed::Stream(stream) => session.handle_stream_closed(now, stream, reason),
+                Failed::Listener => tracing::error!(reason, "cannot listen"),
+            }
+        }
+    }
+
+    /// [`Self::serve`] where nothing may fail: the sockets that a hub listens on.
+    ///
+    /// # Errors
+    /// The first failure.
+    pub fn serve_all<R: Role>(&mut self, session: &mut Session<R>) -> anyhow::Result<()> {
+        while let Some(request) = session.poll_request() {
+            self.fulfil(request, session).map_err(|f| f.error)?;
+        }
+        Ok(())
+    }
+
+    fn fulfil<R: Role>(
+        &mut self,
+        request: Request,
+        session: &mut Session<R>,
+    ) -> Result<(), Failure> {
+        match request {
+            Request::OpenUdp {
+                socket,
+                bind,
+                device,
+            } => {
+                let opened = self.open_udp(socket, bind, device);
+                let local = opened.map_err(|error| Failure {
+                    what: Failed::Socket(socket),
+                    error,
+                })?;
+                session.handle_socket_opened(socket, local);
+            }
+            Request::CloseUdp { socket } => {
+                self.udp.remove(&socket);
+            }
+            Request::ListenTcp { address } => {
+                self.listen_tcp(address).map_err(|error| Failure {
+                    what: Failed::Listener,
+                    error,
+                })?;
+            }
+            Request::ConnectTcp {
+                stream,
+                device,
+                remote,
+            } => {
+                let local = self.connect_tcp(stream, device, remote);
+                let local = local.map_err(|error| Failure {
+                    what: Failed::Stream(stream),
+                    error,
+                })?;
+                session.handle_stream_opened(stream, local);
+            }
+            Request::CloseTcp { stream } => {
+                self.streams.remove(&stream);
+            }
+        }
+        Ok(())
+    }
+
+    fn register(
+        &self,
+        fd: impl AsFd,
+        ready: Ready,
+        flags: epoll::EventFlags,
+    ) -> anyhow::Result<()> {
+        let data = epoll::EventData::new_u64(ready.encode());
+        Ok(epoll::add(&self.epoll, fd, data, flags)?)
+    }
+
+    fn open_udp(
+        &mut self,
+        socket: SocketId,
+        bind: SocketAddr,
+        device: Option<String>,
+    ) -> anyhow::Result<SocketAddr> {
+        let on = device.as_ref().map(|d| format!(" on {d}"));
+        let on = on.unwrap_or_default();
+        let udp = UdpSocket::bind(&UdpConfig {
+            bind,
+            device,
+            recv_buffer: self.buffer_bytes,
+            send_buffer: self.buffer_bytes,
+        })
+        .with_context(|| format!("cannot open UDP socket {bind}{on}"))?;
+        self.register(&udp, Ready::Udp(socket), epoll::EventFlags::IN)?;
+        let local = udp.local_addr()?;
+        self.udp.insert(socket, udp);
+        Ok(local)
+    }
+
+    fn listen_tcp(&mut self, address: SocketAddr) -> anyhow::Result<()> {
+        let what = || format!("cannot listen on TCP {address}");
+        let listener = tcp::listen(address).with_context(what)?;
+        let index = u32::try_from(self.listeners.len())?;
+        self.register(&listener, Ready::Listener(index), epoll::EventFlags::IN)?;
+        self.listeners.push(listener);
+        Ok(())
+    }
+
+    fn connect_tcp(
+        &mut self,
+        stream: StreamId,
+        device: String,
+        remote: SocketAddr,
+    ) -> anyhow::Result<SocketAddr> {
+        let what = format!("cannot connect to TCP {remote} on {device}");
+        let tcp = tcp_info::connect(&ConnectConfig {
+            destination: remote,
+            device: Some(device),
+            source: None,
+            congestion: Some("bbr".into()),
+            not_sent_low_water: Some(NOT_SENT_MAX),
+        })
+        .context(what)?;
+        let local = tcp.local_addr()?;
+        self.add_stream(stream, tcp, remote)?;
+        Ok(local)
+    }
+
+    fn add_stream(
+        &mut self,
+        id: StreamId,
+        tcp: TcpStream,
+        remote: SocketAddr,
+    ) -> anyhow::Result<()> {
+        // A delayed small packet helps nobody here.
+        tcp.set_nodelay(true).ok();
+        self.register(&tcp, Ready::Stream(id), STREAM_FLAGS)?;
+        self.streams.insert(id, Stream { tcp, remote });
+        Ok(())
+    }
+
+    /// Accepts what waits at a listening socket.
+    pub fn accept<R: Role>(&mut self, now: Instant, index: u32, session: &mut Session<R>) {
+        for _ in 0..ACCEPTS {
+            let Some(listener) = self.listeners.get(index as usize) else {
+                return;
+            };
+            let Ok((tcp, remote)) = listener.accept() else {
+                return;
+            };
+            let Some(stream) = session.handle_accepted(now, remote, tcp.local_addr().ok()) else {
+                continue;
+            };
+            let prepared = tcp
+                .set_nonblocking(true)
+                .and_then(|()| tcp::set_not_sent_low_water(&tcp, NOT_SENT_MAX));
+            tcp::set_congestion(&tcp, "bbr").ok();
+            let added = prepared
+                .map_err(anyhow::Error::from)
+                .and_then(|()| self.add_stream(stream, tcp, remote));
+            if let Err(error) = added {
+                session.handle_stream_closed(now, stream, format!("{error:#}"));
+            }
+        }
+    }
+
+    /// Reads what waits at a UDP socket, up to a bound.
+    pub fn read_udp<R: Role>(&mut self, now: Instant, id: SocketId, session: &mut Session<R>) {
+        let Some(udp) = self.udp.get_mut(&id) else {
+            return;
+        };
+        let mut left = READ_DATAGRAMS;
+        while left > 0 {
+            let read = udp.recv_batch(&mut self.arrivals);
+            for (meta, data) in self.arrivals.drain(..) {
+                session.handle_udp(now, id, meta.remote, meta.local_ip, meta.ecn, data);
+            }
+            match read {
+                Ok(0) => return,
+                Ok(count) => left = left.saturating_sub(count),
+                Err(error) => {
+                    tracing::warn!(%error, "reading a UDP socket failed");
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Reads a TCP connection that is ready, up to a bound, and says that it may be written.
+    pub fn read_stream<R: Role>(&mut self, now: Instant, id: StreamId, session: &mut Session<R>) {
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return;
+        };
+        let over = if let Ok(Some(error)) = stream.tcp.take_error() {
+            Err(stream.failed(&error))
+        } else {
+            read_stream(stream, &mut self.read, |bytes| {
+                session.handle_stream_data(now, id, bytes);
+            })
+        };
+        match over {
+            Ok(more) => {
+                session.handle_stream_writable(id);
+                // What was left unread is no news to epoll: it tells only of changes.
+                if more {
+                    let data = epoll::EventData::new_u64(Ready::Stream(id).encode());
+                    if let Err(error) = epoll::modify(&self.epoll, &stream.tcp, data, STREAM_FLAGS)
+                    {
+                        tracing::warn!(%error, "cannot wait for a TCP connection");
+                    }
+                }
+            }
+            Err(reason) => {
+                session.handle_stream_closed(now, id, reason);
+                self.streams.remove(&id);
+            }
+        }
+    }
+}
+
+/// Reads a turn's worth; whether more may wait.
+///
+/// # Errors
+/// Why the connection is over, in words.
+fn read_stream(
+    stream: &mut Stream,
+    buffer: &mut [u8],
+    mut take: impl FnMut(&[u8]),
+) -> Result<bool, String> {
+    let mut left = READ_BYTES;
+    while left > 0 {
+        match stream.tcp.read(buffer) {
+            Ok(0) => return Err("the peer closed the TCP connection".into()),
+            Ok(count) => {
+                left = left.saturating_sub(count);
+                take(&buffer[..count]);
+            }
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(stream.failed(&error)),
+        }
+    }
+    Ok(true)
+}
+
+impl ropewalk_session::Sockets for Sockets {
+    fn send_udp(&mut self, transmit: &Transmit, contents: &[u8]) {
+        let Some(udp) = self.udp.get_mut(&transmit.socket) else {
+            self.drops.unreachable += 1;
+            return;
+        };
+        let sent = udp.send(
+            transmit.destination,
+            transmit.source_ip,
+            transmit.ecn,
+            transmit.dscp,
+            contents,
+            transmit.segment_size,
+        );
+        match sent.map_err(|e| e.kind()) {
+            Ok(()) => {}
+            Err(io::ErrorKind::WouldBlock) => self.drops.full += 1,
+            Err(_) => self.drops.unreachable += 1,
+        }
+    }
+
+    fn write_stream(&mut self, id: StreamId, bytes: &[u8]) -> Result<usize, String> {
+        let Some(stream) = self.streams.get_mut(&id) else {
+            // Asked for, and not opened yet.
+            return Ok(0);
+        };
+        loop {
+            match stream.tcp.write(bytes) {
+                Ok(0) => return Err("the TCP connection takes no more data".into()),
+                Ok(count) => return Ok(count),
+                // Not connected yet, or full: epoll tells when it goes on.
+                Err(e)
+                    if matches!(
+                        e.kind(),
+                        io::ErrorKind::WouldBlock | io::ErrorKind::NotConnected
+                    ) =>
+                {
+                    return Ok(0);
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(stream.failed(&error)),
+            }
+        }
+    }
+
+    fn stream_info(&mut self, id: StreamId) -> Option<TcpInfo> {
+        let info = tcp_info::tcp_info(&self.streams.get(&id)?.tcp).ok()?;
+        Some(TcpInfo {
+            srtt: info.srtt,
+            rttvar: info.rttvar,
+            min_rtt: info.min_rtt.unwrap_or(info.srtt),
+            cwnd_bytes: info.cwnd_bytes,
+            in_flight_bytes: info.in_flight_bytes,
+            not_sent_bytes: info.not_sent_bytes,
+            delivery_rate: info.delivery_rate,
+            segments_sent: u64::from(info.sent),
+            segments_retransmitted: u64::from(info.retransmitted),
+            last_ack_age: info.last_ack_age,
+        })
+    }
+}

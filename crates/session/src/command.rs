@@ -1,0 +1,87 @@
+//! What the control side asks of a session.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use ropewalk_core::schedule::SchedulerKind;
+use ropewalk_transport::CongestionControl;
+use serde::{Deserialize, Serialize};
+
+/// One uplink as the netlink watch sees it and the configuration marks it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Uplink {
+    /// Interface name.
+    pub name: String,
+    /// Kernel interface index.
+    pub ifindex: u32,
+    /// Addresses usable as source, preferred first (IPv6 privacy addresses before stable ones).
+    pub addresses: Vec<IpAddr>,
+    /// Interface MTU in bytes.
+    pub mtu: u32,
+    /// Used only while no other path works.
+    pub standby: bool,
+    /// Costs money by the byte.
+    pub metered: bool,
+    /// Fixed share under weighted round robin.
+    pub weight: Option<u16>,
+    /// Bytes per hour that protection may cost; `None` is what the core takes for such an uplink.
+    pub protection_hourly: Option<u64>,
+    /// Congestion control of this uplink; `None` is the tunnel's default.
+    pub congestion: Option<CongestionControl>,
+}
+
+/// Which way packets go, seen from this machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Direction {
+    /// From this machine to its peer.
+    Send,
+    /// From the peer to this machine.
+    Receive,
+    /// Both ways.
+    Both,
+}
+
+/// What is wanted of a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PathUse {
+    /// It may be used.
+    Enabled,
+    /// It is out of use.
+    Disabled,
+    /// It will end soon: it is used only while there is nothing else, until it has gone and come
+    /// back, for this long at most.
+    Leaving(Option<Duration>),
+    /// It will not end after all, or is back.
+    Returning,
+    /// Signs say that it will end, and count for so long, or that it will not. What the user said holds beside.
+    Foretold(Option<Duration>),
+}
+
+/// A request to a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// The uplinks in use are now exactly these (site only).
+    Uplinks(Vec<Uplink>),
+    /// Change the scheduler. The answer is the number of tunnels changed.
+    SetScheduler {
+        /// Direction to change.
+        direction: Direction,
+        /// The new scheduler.
+        kind: SchedulerKind,
+        /// Name of a site on a hub; `None` means every tunnel.
+        peer: Option<String>,
+    },
+    /// Take a path out of use, put it back, or announce its end (site only).
+    SetPath {
+        /// Uplink name.
+        uplink: String,
+        /// What is wanted of it.
+        wanted: PathUse,
+    },
+    /// The table of sites that may connect has changed (hub only).
+    ReloadSites,
+    /// Packets from elsewhere may have this size, bytes: the interface takes it whatever the
+    /// paths take, and the tunnel splits the packets.
+    MtuFloor(usize),
+}

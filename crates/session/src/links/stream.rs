@@ -1,0 +1,174 @@
+//! A link over TCP, where UDP is blocked: TLS, and the bytes between it and the driver's socket.
+
+use std::net::SocketAddr;
+
+use bytes::Bytes;
+use ropewalk_transport::tls::TlsPath;
+use ropewalk_transport::{Event, SendError};
+use ropewalk_types::{Duration, Instant, PathSnapshot};
+
+use super::LinkEvent;
+use crate::io::{Sockets, StreamId};
+
+/// How long a TLS handshake may take, that of TCP before it included.
+const HANDSHAKE: Duration = Duration::from_secs(8);
+/// How old the kernel's view of a connection may be.
+const INFO_AGE: Duration = Duration::from_millis(2);
+/// A connection with bytes under way is looked at after this time at the latest: no event tells
+/// when acknowledgements have made room in the window.
+const LOOK_MAX: Duration = Duration::from_millis(20);
+/// Largest datagram put on a stream, bytes: about what a QUIC path of MTU 1,500 takes.
+const DATAGRAM_BYTES: usize = 1_430;
+
+/// A TLS connection over a TCP connection of the driver.
+#[derive(Debug)]
+pub(super) struct Stream {
+    tls: TlsPath,
+    pub remote: SocketAddr,
+    pub local: Option<SocketAddr>,
+    /// Encrypted bytes that the socket had no room for.
+    pending: Vec<u8>,
+    /// Until when the handshake must be done, while it is not.
+    deadline: Option<Instant>,
+    info_at: Option<Instant>,
+    /// When to look whether bytes under way have arrived, if there are any.
+    look_at: Option<Instant>,
+    /// Over: what is left to say is written once, then the TCP connection is closed.
+    ended: bool,
+    /// Whether it waits to be flushed.
+    pub dirty: bool,
+    pub sent_bytes: u64,
+    pub received_bytes: u64,
+}
+
+impl Stream {
+    pub fn new(
+        now: Instant,
+        tls: TlsPath,
+        remote: SocketAddr,
+        local: Option<SocketAddr>,
+    ) -> Box<Self> {
+        Box::new(Self {
+            tls,
+            remote,
+            local,
+            pending: Vec::new(),
+            deadline: Some(now + HANDSHAKE),
+            info_at: None,
+            look_at: None,
+            ended: false,
+            dirty: false,
+            sent_bytes: 0,
+            received_bytes: 0,
+        })
+    }
+
+    /// Whether the handshake is still going on.
+    pub const fn is_handshaking(&self) -> bool {
+        self.deadline.is_some()
+    }
+
+    /// Whether it is over, so that nobody may use it any more.
+    pub const fn has_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// Nobody uses it from now on.
+    pub const fn end(&mut self) {
+        self.ended = true;
+    }
+
+    /// Says goodbye and ends.
+    pub fn close(&mut self) {
+        self.tls.close();
+        self.end();
+    }
+
+    /// Takes bytes in that arrived.
+    pub fn handle_data(&mut self, bytes: &[u8]) -> Result<(), String> {
+        self.received_bytes += bytes.len() as u64;
+        self.tls.handle_bytes(bytes).map_err(|e| e.to_string())
+    }
+
+    /// What happened to it since the last call.
+    pub fn poll_event(&mut self) -> Option<LinkEvent> {
+        let event = match self.tls.poll_event()? {
+            Event::Connected { peer } => {
+                self.deadline = None;
+                LinkEvent::Connected { peer }
+            }
+            Event::Closed { reason } => LinkEvent::Closed {
+                reason: reason.to_string(),
+            },
+        };
+        Some(event)
+    }
+
+    /// The next datagram that came in.
+    pub fn receive(&mut self) -> Option<Bytes> {
+        self.tls.receive()
+    }
+
+    /// Queues a datagram.
+    pub fn send(&mut self, datagram: Bytes) -> Result<(), SendError> {
+        self.tls.send(datagram)
+    }
+
+    /// Writes what waits, as far as the socket takes it.
+    pub fn write(&mut self, id: StreamId, sockets: &mut impl Sockets) -> Result<(), String> {
+        loop {
+            if self.pending.is_empty() && self.tls.poll_output(&mut self.pending) == 0 {
+                return Ok(());
+            }
+            let written = sockets.write_stream(id, &self.pending)?;
+            if written == 0 {
+                return Ok(());
+            }
+            self.sent_bytes += written as u64;
+            self.pending.drain(..written);
+        }
+    }
+
+    /// The state of the path, for the scheduler; `None` unless connected.
+    pub fn snapshot(
+        &mut self,
+        now: Instant,
+        id: StreamId,
+        sockets: &mut impl Sockets,
+    ) -> Option<PathSnapshot> {
+        if self.info_at.is_none_or(|at| now.since(at) >= INFO_AGE) {
+            self.info_at = Some(now);
+            if let Some(mut info) = sockets.stream_info(id) {
+                let busy = info.in_flight_bytes + info.not_sent_bytes > 0;
+                let pause = (info.srtt / 8).clamp(INFO_AGE, LOOK_MAX);
+                self.look_at = busy.then(|| now + pause);
+                info.not_sent_bytes += self.pending.len() as u64;
+                self.tls.update_tcp_info(now, info);
+            }
+        }
+        let mut snapshot = self.tls.snapshot(now)?;
+        // A stream takes any size; a steady inner MTU is worth more when QUIC returns.
+        snapshot.max_datagram = snapshot.max_datagram.min(DATAGRAM_BYTES);
+        Some(snapshot)
+    }
+
+    /// When [`Self::handle_timeout`] is wanted.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.deadline
+            .into_iter()
+            .chain(self.look_at)
+            .min()
+            .filter(|_| !self.ended)
+    }
+
+    /// Lets its timers go off; whether it is to be flushed.
+    ///
+    /// # Errors
+    /// Why it is over, in words.
+    pub fn handle_timeout(&mut self, now: Instant) -> Result<bool, String> {
+        if self.deadline.is_some_and(|at| at <= now) {
+            return Err("the TLS handshake took too long".into());
+        }
+        Ok(self.look_at.take_if(|at| *at <= now).is_some())
+    }
+}

@@ -1,0 +1,299 @@
+//! One gateway: its links, its role, and the order in which they work.
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
+
+use bytes::BytesMut;
+use ipnet::IpNet;
+use ropewalk_core::reorder::Inner;
+use ropewalk_transport::SocketId;
+use ropewalk_types::{Ecn, Instant};
+
+use crate::command::Command;
+use crate::io::{Request, Sockets, StreamId};
+use crate::links::{LinkEvent, LinkId, Links, Received};
+use crate::mtu::InnerMtu;
+use crate::status::SessionStatus;
+
+/// What a session tells the control side.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The hub told this site its inner addresses (site only). Comes again only when they change.
+    Assigned {
+        /// This site's addresses, with the prefix of the hub's pool.
+        addresses: Vec<IpNet>,
+        /// The hub's inner addresses.
+        hub_addresses: Vec<IpAddr>,
+    },
+    /// The first path to a peer works.
+    TunnelUp {
+        /// Name of the peer.
+        peer: String,
+    },
+    /// No path to a peer works any more.
+    TunnelDown {
+        /// Name of the peer.
+        peer: String,
+    },
+    /// The interface with the inner packets should have this MTU, bytes.
+    MtuChanged(usize),
+}
+
+/// What a site and a hub do differently. Implemented by [`Site`](crate::Site) and
+/// [`Hub`](crate::Hub) only.
+pub trait Role: sealed::Role {}
+
+pub(crate) mod sealed {
+    use super::{
+        Command, Event, Inner, Instant, LinkEvent, LinkId, Links, Received, SessionStatus,
+        SocketId, Sockets, VecDeque,
+    };
+    use bytes::BytesMut;
+
+    /// The parts of a role that only a session calls.
+    pub trait Role {
+        /// A command; [`Command::MtuFloor`] is the session's own.
+        fn on_command(
+            &mut self,
+            now: Instant,
+            links: &mut Links,
+            command: Command,
+        ) -> Result<usize, String>;
+        /// Something happened to a link.
+        fn on_link(&mut self, now: Instant, links: &mut Links, link: LinkId, event: LinkEvent);
+        /// A socket could not be opened.
+        fn on_socket_failed(
+            &mut self,
+            now: Instant,
+            links: &mut Links,
+            socket: SocketId,
+            reason: String,
+        );
+        /// A datagram came in.
+        fn on_datagram(&mut self, now: Instant, links: &mut Links, received: Received);
+        /// An inner packet came in.
+        fn on_inner(&mut self, now: Instant, data: BytesMut, checksum_partial: bool);
+        /// Whether more inner packets are welcome.
+        fn takes_inner(&self) -> bool;
+        /// All of a batch is in.
+        fn end_batch(&mut self, now: Instant);
+        /// The next inner packet that may leave.
+        fn poll_inner(&mut self) -> Option<Inner>;
+        /// Moves packets to links.
+        fn pump(&mut self, now: Instant, links: &mut Links, sockets: &mut impl Sockets);
+        /// Timers.
+        fn on_timeout(&mut self, now: Instant, links: &mut Links);
+        /// When [`Role::on_timeout`] is wanted.
+        fn poll_timeout(&self) -> Option<Instant>;
+        /// Inner MTU that suits the paths now, bytes, if any works.
+        fn mtu(&self) -> Option<usize>;
+        /// Events for the control side.
+        fn events(&mut self) -> &mut VecDeque<Event>;
+        /// Fills role, tunnels and drops in.
+        fn status(&self, links: &Links, status: &mut SessionStatus);
+        /// Says goodbye.
+        fn shutdown(&mut self, now: Instant, links: &mut Links, sockets: &mut impl Sockets);
+    }
+}
+
+/// One gateway.
+#[derive(Debug)]
+pub struct Session<R> {
+    links: Links,
+    role: R,
+    mtu: InnerMtu,
+}
+
+impl<R: Role> Session<R> {
+    pub(crate) fn with(links: Links, role: R, mtu: Option<usize>) -> Self {
+        Self {
+            links,
+            role,
+            mtu: InnerMtu::new(mtu),
+        }
+    }
+
+    /// What the role knows.
+    #[must_use]
+    pub const fn role(&self) -> &R {
+        &self.role
+    }
+
+    /// A UDP socket is open, at this local address. Only the status needs it.
+    pub fn handle_socket_opened(&mut self, socket: SocketId, local: SocketAddr) {
+        self.links.set_local(socket, local);
+    }
+
+    /// A UDP socket could not be opened, or the driver cannot listen for TCP, for this reason.
+    pub fn handle_socket_failed(&mut self, now: Instant, socket: SocketId, reason: String) {
+        self.role
+            .on_socket_failed(now, &mut self.links, socket, reason);
+    }
+
+    /// Takes one UDP datagram in. `remote` sent it, to `local_ip` of this machine if that is
+    /// known; `ecn` is the field of its IP header. Anything at all may be in it.
+    pub fn handle_udp(
+        &mut self,
+        now: Instant,
+        socket: SocketId,
+        remote: SocketAddr,
+        local_ip: Option<IpAddr>,
+        ecn: Ecn,
+        data: BytesMut,
+    ) {
+        let link = self
+            .links
+            .handle_udp(now, socket, remote, local_ip, ecn, data);
+        self.link_events(now);
+        if let Some(link) = link {
+            self.receive(now, link, ecn);
+        }
+    }
+
+    /// Somebody at `remote` has connected by TCP. The name of the connection; `None` when the
+    /// driver has to close it at once.
+    pub fn handle_accepted(
+        &mut self,
+        now: Instant,
+        remote: SocketAddr,
+        local: Option<SocketAddr>,
+    ) -> Option<StreamId> {
+        self.links.accept(now, remote, local)
+    }
+
+    /// A TCP connection that was asked for goes from this local address. Only the status needs it.
+    pub fn handle_stream_opened(&mut self, stream: StreamId, local: SocketAddr) {
+        self.links.set_stream_local(stream, local);
+    }
+
+    /// A TCP connection is up, or takes bytes again.
+    pub fn handle_stream_writable(&mut self, stream: StreamId) {
+        self.links.handle_stream_writable(stream);
+    }
+
+    /// Takes bytes in that arrived on a TCP connection. Anything at all may be in them.
+    pub fn handle_stream_data(&mut self, now: Instant, stream: StreamId, bytes: &[u8]) {
+        self.links.handle_stream_data(stream, bytes);
+        self.link_events(now);
+        self.receive(now, LinkId::Tls(stream), Ecn::NotEct);
+    }
+
+    /// A TCP connection could not be made or is over, for this reason.
+    pub fn handle_stream_closed(&mut self, now: Instant, stream: StreamId, reason: String) {
+        self.links.handle_stream_closed(stream, reason);
+        self.link_events(now);
+    }
+
+    /// Takes an inner packet in: [`ropewalk_wire::HEADROOM`] free bytes, then one IP packet.
+    /// `checksum_partial` says that its transport checksum is still to be computed.
+    pub fn handle_inner(&mut self, now: Instant, data: BytesMut, checksum_partial: bool) {
+        self.role.on_inner(now, data, checksum_partial);
+    }
+
+    /// Does what the control side asks; the number of tunnels or paths that it concerned.
+    ///
+    /// # Errors
+    /// Why it cannot be done, in words.
+    pub fn handle_command(&mut self, now: Instant, command: Command) -> Result<usize, String> {
+        if let Command::MtuFloor(bytes) = command {
+            self.mtu.set_floor(bytes);
+            return Ok(1);
+        }
+        self.role.on_command(now, &mut self.links, command)
+    }
+
+    /// Lets timers go off that are due.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        if self.links.poll_timeout().is_some_and(|at| at <= now) {
+            self.links.handle_timeout(now);
+            self.link_events(now);
+        }
+        if self.role.poll_timeout().is_some_and(|at| at <= now) {
+            self.role.on_timeout(now, &mut self.links);
+        }
+    }
+
+    /// All input of a turn is in: lets packets through that wait for nothing else.
+    pub fn end_batch(&mut self, now: Instant) {
+        self.role.end_batch(now);
+    }
+
+    /// Whether more inner packets are welcome. While they are not, the driver leaves them where
+    /// they are, so that they push back on their senders.
+    #[must_use]
+    pub fn takes_inner(&self) -> bool {
+        self.role.takes_inner()
+    }
+
+    /// The next inner packet for this machine or the networks behind it. Call until `None` after
+    /// [`Self::end_batch`].
+    pub fn poll_inner(&mut self) -> Option<Inner> {
+        self.role.poll_inner()
+    }
+
+    /// The next thing the driver has to do.
+    pub fn poll_request(&mut self) -> Option<Request> {
+        self.links.poll_request()
+    }
+
+    /// Moves packets to the links, and bytes of the links to the sockets.
+    pub fn pump(&mut self, now: Instant, sockets: &mut impl Sockets) {
+        self.role.pump(now, &mut self.links, sockets);
+        self.links.flush_all(now, sockets);
+        // A write can find out that a connection is over.
+        self.link_events(now);
+        if let Some(mtu) = self.mtu.follow(now, self.role.mtu()) {
+            tracing::debug!(mtu, "inner MTU follows the paths");
+            self.role.events().push_back(Event::MtuChanged(mtu));
+        }
+    }
+
+    /// The next event.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.role.events().pop_front()
+    }
+
+    /// When [`Self::handle_timeout`] is wanted, if no input comes before.
+    pub fn poll_timeout(&mut self) -> Option<Instant> {
+        let links = self.links.poll_timeout();
+        links.into_iter().chain(self.role.poll_timeout()).min()
+    }
+
+    /// MTU of the interface with the inner packets, bytes.
+    #[must_use]
+    pub const fn mtu(&self) -> usize {
+        self.mtu.current()
+    }
+
+    /// State for people and programs.
+    #[must_use]
+    pub fn status(&self) -> SessionStatus {
+        let mut status = SessionStatus::default();
+        let drops = self.links.drops();
+        status
+            .drops
+            .extend(drops.map(|(name, count)| (name.to_owned(), count)));
+        self.role.status(&self.links, &mut status);
+        status
+    }
+
+    /// Says goodbye to peers and closes every link. [`Self::end_batch`] and [`Self::poll_inner`] afterwards
+    /// give what hosts are to be told.
+    pub fn shutdown(&mut self, now: Instant, sockets: &mut impl Sockets) {
+        self.role.shutdown(now, &mut self.links, sockets);
+        self.links.flush_all(now, sockets);
+    }
+
+    fn link_events(&mut self, now: Instant) {
+        while let Some((link, event)) = self.links.poll_event() {
+            self.role.on_link(now, &mut self.links, link, event);
+        }
+    }
+
+    fn receive(&mut self, now: Instant, link: LinkId, ecn: Ecn) {
+        while let Some(data) = self.links.receive(link) {
+            let received = Received { link, ecn, data };
+            self.role.on_datagram(now, &mut self.links, received);
+        }
+    }
+}
