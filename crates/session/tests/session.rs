@@ -1,0 +1,297 @@
+//! A hub and its sites, as users run them, in virtual time.
+
+use std::net::Ipv4Addr;
+
+use ropewalk_netem::Selector;
+use ropewalk_session::{Command, Event, PathUse};
+use ropewalk_testkit::{Spec, World};
+use ropewalk_types::Duration;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+/// A site with two uplinks whose paths are up.
+fn connected() -> World {
+    let mut world = World::new(&Spec::default());
+    world.run_until(SECOND, |w| w.transports_up(0) == ["quic", "quic"]);
+    world
+}
+
+/// Sends packets both ways, 10 ms apart, while time passes; `to` counts on from `from`.
+fn chat(world: &mut World, numbers: std::ops::Range<u64>) {
+    for number in numbers {
+        world.send_up(0, number, 1);
+        world.send_down(0, number, 1);
+        world.run(ms(10));
+    }
+}
+
+/// Numbers that the hub has not got of those below `end`.
+fn missing_at_hub(world: &World, end: u64) -> Vec<u64> {
+    let got: Vec<u64> = world.hub().delivered.iter().map(|d| d.2).collect();
+    (0..end).filter(|number| !got.contains(number)).collect()
+}
+
+#[test]
+fn a_site_connects_every_uplink_and_learns_its_address() {
+    let mut world = World::new(&Spec::default());
+    let took = world.run_until(SECOND, |w| w.transports_up(0).len() == 2);
+    // A handshake of one and a half round trips and a message in each direction, at 20 ms each.
+    assert!(took < ms(120), "{took:?}");
+    let assigned = world
+        .site(0)
+        .events
+        .iter()
+        .find_map(|(_, event)| match event {
+            Event::Assigned { addresses, .. } => Some(addresses.clone()),
+            Event::TunnelUp { .. } | Event::TunnelDown { .. } | Event::MtuChanged(_) => None,
+        });
+    let address = assigned.expect("the hub says which address")[0].addr();
+    assert_eq!(address, World::inner_address(0));
+    chat(&mut world, 0..10);
+    world.run(ms(50));
+    assert_eq!(missing_at_hub(&world, 10), []);
+    assert_eq!(world.site(0).delivered.len(), 10);
+}
+
+#[test]
+fn a_path_whose_uplink_falls_silent_is_left_and_found_again_within_a_second() {
+    let mut world = connected();
+    chat(&mut world, 0..50);
+    world.set_dead(0, 0, Selector::Both, true);
+    chat(&mut world, 50..150);
+    world.run(ms(100));
+    assert_eq!(missing_at_hub(&world, 150), [], "nothing is lost for good");
+    assert_eq!(world.transports_up(0).len(), 1);
+    world.set_dead(0, 0, Selector::Both, false);
+    world.run_until(SECOND, |w| w.transports_up(0) == ["quic", "quic"]);
+}
+
+#[test]
+fn attempts_beside_a_connection_never_take_the_path_from_it() {
+    let mut world = connected();
+    chat(&mut world, 0..20);
+    // Long enough that several attempts are under way when the old connection answers again.
+    for round in 0..10 {
+        world.set_dead(0, 0, Selector::Both, true);
+        chat(
+            &mut world,
+            20 + round * 200..20 + round * 200 + 45 + round * 7,
+        );
+        world.set_dead(0, 0, Selector::Both, false);
+        world.run_until(SECOND, |w| w.transports_up(0) == ["quic", "quic"]);
+        // What one end believes the other believes: packets pass both ways over every path, with
+        // the other one out of use.
+        world.run(2 * SECOND);
+        let (before_up, before_down) = (world.hub().delivered.len(), world.site(0).delivered.len());
+        world.set_dead(0, 1, Selector::Both, true);
+        let first = 10_000 + round * 200;
+        chat(&mut world, first..first + 100);
+        world.set_dead(0, 1, Selector::Both, false);
+        let up = world.hub().delivered.len() - before_up;
+        let down = world.site(0).delivered.len() - before_down;
+        assert!(up > 60 && down > 60, "round {round}: {up} up, {down} down");
+        world.run_until(2 * SECOND, |w| w.transports_up(0) == ["quic", "quic"]);
+    }
+}
+
+#[test]
+fn a_restarted_hub_is_found_within_a_second_under_traffic() {
+    let mut world = connected();
+    chat(&mut world, 0..50);
+    world.kill_hub();
+    world.run(2 * SECOND);
+    world.start_hub();
+    world.send_up(0, 50, 1);
+    let took = world.run_until(SECOND, |w| {
+        w.hub().delivered.iter().any(|d| d.2 == 50) && w.transports_up(0).len() == 2
+    });
+    assert!(took < SECOND, "{took:?}");
+    chat(&mut world, 51..60);
+    world.run(ms(50));
+    assert!(world.site(0).delivered.len() >= 50 + 9);
+}
+
+#[test]
+fn an_idle_site_finds_a_restarted_hub_within_twenty_seconds() {
+    let mut world = connected();
+    world.run(60 * SECOND);
+    world.kill_hub();
+    world.start_hub();
+    // Nobody speaks: the next probe, ten seconds apart, finds that the connection is unknown.
+    world.run_until(20 * SECOND, |w| {
+        w.hub()
+            .session
+            .role()
+            .peers()
+            .any(|peer| peer.tunnel().any_up())
+    });
+}
+
+#[test]
+fn a_restarted_site_begins_a_tunnel_of_its_own() {
+    let mut world = connected();
+    chat(&mut world, 0..20);
+    world.kill_site(0);
+    world.run(SECOND);
+    world.start_site(0);
+    world.run_until(SECOND, |w| w.transports_up(0) == ["quic", "quic"]);
+    let before = world.site(0).delivered.len();
+    chat(&mut world, 20..40);
+    world.run(ms(50));
+    assert_eq!(missing_at_hub(&world, 40), []);
+    assert_eq!(world.site(0).delivered.len() - before, 20);
+}
+
+#[test]
+fn a_site_that_says_goodbye_is_gone_at_once() {
+    let mut world = connected();
+    world.stop_site(0);
+    world.run(ms(30));
+    let peers = world.hub().session.role();
+    assert!(peers.peers().all(|peer| !peer.tunnel().any_up()));
+}
+
+#[test]
+fn with_udp_blocked_every_path_comes_up_over_tls_and_returns_to_quic_after_the_block() {
+    let mut world = World::new(&Spec::default());
+    world.block_udp(0, 0, true);
+    world.block_udp(0, 1, true);
+    let took = world.run_until(3 * SECOND, |w| w.transports_up(0) == ["tls", "tls"]);
+    assert!(took > SECOND, "QUIC is tried for a second: {took:?}");
+    chat(&mut world, 0..20);
+    world.run(ms(200));
+    assert_eq!(missing_at_hub(&world, 20), []);
+    world.block_udp(0, 0, false);
+    world.block_udp(0, 1, false);
+    world.run_until(11 * SECOND, |w| w.transports_up(0) == ["quic", "quic"]);
+    chat(&mut world, 20..40);
+    world.run(ms(200));
+    assert_eq!(missing_at_hub(&world, 40), []);
+}
+
+#[test]
+fn udp_blocked_in_mid_flight_on_one_uplink_changes_only_that_path() {
+    let mut world = connected();
+    chat(&mut world, 0..20);
+    world.block_udp(0, 0, true);
+    chat(&mut world, 20..320);
+    assert_eq!(world.transports_up(0), ["tls", "quic"]);
+    world.run(ms(200));
+    assert_eq!(missing_at_hub(&world, 320), []);
+}
+
+#[test]
+fn a_new_address_moves_the_connections_and_a_forgotten_nat_mapping_too() {
+    let mut world = connected();
+    chat(&mut world, 0..20);
+    world.readdress(0, 0, Ipv4Addr::new(100, 77, 0, 1));
+    chat(&mut world, 20..40);
+    world.run(ms(200));
+    assert_eq!(world.transports_up(0), ["quic", "quic"]);
+    world.rebind(0, 0);
+    world.rebind(0, 1);
+    chat(&mut world, 40..60);
+    world.run(SECOND);
+    assert_eq!(world.transports_up(0), ["quic", "quic"]);
+    assert_eq!(missing_at_hub(&world, 60), []);
+    // The same connections: nothing failed.
+    assert!(world.paths(0).iter().all(|path| path.last_error.is_none()));
+}
+
+#[test]
+fn an_uplink_that_goes_takes_its_socket_along_and_one_that_comes_back_is_used() {
+    let mut world = connected();
+    assert_eq!(world.site(0).udp_sockets(), 2);
+    world.set_present(0, 1, false);
+    assert_eq!(world.site(0).udp_sockets(), 1);
+    world.run(ms(100));
+    assert_eq!(world.transports_up(0).len(), 1);
+    world.set_present(0, 1, true);
+    world.run_until(SECOND, |w| w.transports_up(0) == ["quic", "quic"]);
+}
+
+#[test]
+fn a_socket_that_cannot_be_opened_is_tried_again_and_the_reason_is_said() {
+    let mut world = World::new(&Spec::default());
+    world.site_mut(0).broken = vec!["up1".into()];
+    world.set_present(0, 1, false);
+    world.set_present(0, 1, true);
+    world.run(SECOND);
+    let paths = world.paths(0);
+    let path = paths.iter().find(|p| p.uplink == "up1").expect("listed");
+    assert_eq!(path.last_error.as_deref(), Some("no such device"));
+    world.site_mut(0).broken.clear();
+    world.run_until(SECOND, |w| w.transports_up(0) == ["quic", "quic"]);
+}
+
+#[test]
+fn a_disabled_path_carries_nothing_until_it_is_enabled() {
+    let mut world = connected();
+    let now = world.now();
+    let command = |world: &mut World, wanted| {
+        let command = Command::SetPath {
+            uplink: "up0".into(),
+            wanted,
+        };
+        let done = world.site_mut(0).session.handle_command(now, command);
+        world.touch_site(0);
+        done
+    };
+    assert_eq!(command(&mut world, PathUse::Disabled), Ok(1));
+    world.run(SECOND);
+    assert_eq!(world.transports_up(0).len(), 1);
+    assert_eq!(command(&mut world, PathUse::Enabled), Ok(1));
+    world.run_until(SECOND, |w| w.transports_up(0).len() == 2);
+    let unknown = Command::SetPath {
+        uplink: "none".into(),
+        wanted: PathUse::Disabled,
+    };
+    let now = world.now();
+    let refused = world.site_mut(0).session.handle_command(now, unknown);
+    assert_eq!(refused, Err("no uplink \"none\"; uplinks: up0, up1".into()));
+}
+
+#[test]
+fn five_hundred_sites_are_back_soon_after_their_hub_restarts() {
+    let mut world = World::new(&Spec {
+        sites: 500,
+        uplinks: 1,
+        ..Spec::default()
+    });
+    let all_up = |w: &World| (0..500).all(|site| !w.transports_up(site).is_empty());
+    world.run(5 * SECOND);
+    assert!(all_up(&world));
+    world.kill_hub();
+    world.run(SECOND);
+    world.start_hub();
+    for site in 0..500 {
+        world.send_up(site, 0, 1);
+    }
+    world.run(10 * SECOND);
+    assert!(all_up(&world));
+    let mut heard: Vec<_> = world.hub().delivered.iter().map(|d| d.1).collect();
+    heard.sort_unstable();
+    heard.dedup();
+    assert_eq!(heard.len(), 500);
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run() {
+    let run = || {
+        let mut world = connected();
+        chat(&mut world, 0..20);
+        world.set_dead(0, 0, Selector::Both, true);
+        chat(&mut world, 20..150);
+        world.set_dead(0, 0, Selector::Both, false);
+        world.run(SECOND);
+        (
+            world.hub().delivered.clone(),
+            world.site(0).delivered.clone(),
+        )
+    };
+    assert_eq!(run(), run());
+}

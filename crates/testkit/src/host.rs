@@ -1,0 +1,336 @@
+//! One gateway of a world: a session, and the names of its sockets.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use bytes::Bytes;
+use ropewalk_session::{
+    Event, Request, Role, Session, SocketId, Sockets, StreamId, TcpInfo, Transmit,
+};
+use ropewalk_types::{Duration, Ecn, Instant};
+
+use crate::packet::{Body, Packet, read_inner};
+
+/// Bytes that a TCP connection takes per turn: stands for the buffer of the kernel.
+const TCP_ROOM: usize = 64 * 1024;
+/// Largest TCP payload of a packet, bytes.
+const TCP_SEGMENT: usize = 1_400;
+
+/// A UDP socket, by the interface it is bound to.
+#[derive(Clone, Debug)]
+struct Udp {
+    device: Option<String>,
+    port: u16,
+}
+
+/// One end of a TCP connection. Segments keep their order: the links of a world do not reorder
+/// them, and one that is lost ends the connection's progress as a dead path does.
+#[derive(Clone, Debug)]
+struct Tcp {
+    device: Option<String>,
+    port: u16,
+    remote: SocketAddr,
+    connected: bool,
+    sent: u64,
+    received: u64,
+    room: usize,
+}
+
+/// A gateway.
+#[derive(Debug)]
+pub struct Host<R> {
+    /// What decides.
+    pub session: Session<R>,
+    /// The inner packets it let through: when, from whom, and their numbers.
+    pub delivered: Vec<(Instant, std::net::IpAddr, u64)>,
+    /// What it told the control side.
+    pub events: Vec<(Instant, Event)>,
+    udp: BTreeMap<SocketId, Udp>,
+    tcp: BTreeMap<StreamId, Tcp>,
+    /// Devices whose sockets cannot be opened.
+    pub broken: Vec<String>,
+    next_port: u16,
+    out: Vec<Outgoing>,
+}
+
+/// A packet that leaves: through which device, from which port.
+#[derive(Debug)]
+pub(crate) struct Outgoing {
+    pub device: Option<String>,
+    pub port: u16,
+    pub to: SocketAddr,
+    pub body: Body,
+}
+
+/// The sockets as the session sees them while it pumps.
+struct Pumping<'a> {
+    udp: &'a BTreeMap<SocketId, Udp>,
+    tcp: &'a mut BTreeMap<StreamId, Tcp>,
+    out: &'a mut Vec<Outgoing>,
+}
+
+impl Sockets for Pumping<'_> {
+    fn send_udp(&mut self, transmit: &Transmit, contents: &[u8]) {
+        let Some(socket) = self.udp.get(&transmit.socket) else {
+            return;
+        };
+        for datagram in contents.chunks(transmit.segment_size.unwrap_or(contents.len()).max(1)) {
+            self.out.push(Outgoing {
+                device: socket.device.clone(),
+                port: socket.port,
+                to: transmit.destination,
+                body: Body::Udp(transmit.ecn, Bytes::copy_from_slice(datagram)),
+            });
+        }
+    }
+
+    fn write_stream(&mut self, stream: StreamId, bytes: &[u8]) -> Result<usize, String> {
+        let Some(tcp) = self.tcp.get_mut(&stream).filter(|tcp| tcp.connected) else {
+            return Ok(0);
+        };
+        let taken = bytes.len().min(tcp.room);
+        tcp.room -= taken;
+        for segment in bytes[..taken].chunks(TCP_SEGMENT) {
+            self.out.push(Outgoing {
+                device: tcp.device.clone(),
+                port: tcp.port,
+                to: tcp.remote,
+                body: Body::TcpData(tcp.sent, Bytes::copy_from_slice(segment)),
+            });
+            tcp.sent += segment.len() as u64;
+        }
+        Ok(taken)
+    }
+
+    fn stream_info(&mut self, stream: StreamId) -> Option<TcpInfo> {
+        self.tcp.get(&stream).map(|_| TcpInfo {
+            srtt: Duration::from_millis(20),
+            min_rtt: Duration::from_millis(20),
+            cwnd_bytes: TCP_ROOM as u64,
+            ..TcpInfo::default()
+        })
+    }
+}
+
+impl<R: Role> Host<R> {
+    /// A gateway that has done nothing yet. Its sockets get ports from `first_port` on where the
+    /// session does not name them.
+    #[must_use]
+    pub const fn new(session: Session<R>, first_port: u16) -> Self {
+        Self {
+            session,
+            delivered: Vec::new(),
+            events: Vec::new(),
+            udp: BTreeMap::new(),
+            tcp: BTreeMap::new(),
+            broken: Vec::new(),
+            next_port: first_port,
+            out: Vec::new(),
+        }
+    }
+
+    /// How many UDP sockets are open.
+    #[must_use]
+    pub fn udp_sockets(&self) -> usize {
+        self.udp.len()
+    }
+
+    /// A packet arrived at a port of this gateway; `local` is where it was sent to.
+    pub(crate) fn receive(&mut self, now: Instant, packet: &Packet, port: u16) {
+        match &packet.body {
+            Body::Udp(ecn, data) => self.receive_udp(now, packet, port, *ecn, data),
+            Body::TcpOpen => self.receive_open(now, packet, port),
+            Body::TcpData(at, data) => {
+                let Some(id) = self.stream(packet.from, port) else {
+                    return;
+                };
+                if let Some(tcp) = self.tcp.get_mut(&id).filter(|tcp| tcp.received == *at) {
+                    tcp.received += data.len() as u64;
+                    self.session.handle_stream_data(now, id, data);
+                    self.session.handle_stream_writable(id);
+                }
+            }
+            Body::TcpClose => {
+                if let Some(id) = self.stream(packet.from, port) {
+                    self.tcp.remove(&id);
+                    let reason = "the peer closed the TCP connection".to_owned();
+                    self.session.handle_stream_closed(now, id, reason);
+                }
+            }
+        }
+    }
+
+    fn receive_udp(&mut self, now: Instant, packet: &Packet, port: u16, ecn: Ecn, data: &Bytes) {
+        let mut sockets = self.udp.iter();
+        let Some((&socket, _)) = sockets.find(|(_, socket)| socket.port == port) else {
+            return;
+        };
+        let local = Some(packet.to.ip());
+        let data = data.as_ref().into();
+        self.session
+            .handle_udp(now, socket, packet.from, local, ecn, data);
+    }
+
+    fn receive_open(&mut self, now: Instant, packet: &Packet, port: u16) {
+        if let Some(id) = self.stream(packet.from, port) {
+            if let Some(tcp) = self.tcp.get_mut(&id) {
+                tcp.connected = true;
+            }
+            self.session.handle_stream_writable(id);
+            return;
+        }
+        let accepted = self
+            .session
+            .handle_accepted(now, packet.from, Some(packet.to));
+        let body = if let Some(id) = accepted {
+            let tcp = Tcp {
+                device: None,
+                port,
+                remote: packet.from,
+                connected: true,
+                sent: 0,
+                received: 0,
+                room: 0,
+            };
+            self.tcp.insert(id, tcp);
+            Body::TcpOpen
+        } else {
+            Body::TcpClose
+        };
+        self.out.push(Outgoing {
+            device: None,
+            port,
+            to: packet.from,
+            body,
+        });
+    }
+
+    fn stream(&self, remote: SocketAddr, port: u16) -> Option<StreamId> {
+        let same = |tcp: &Tcp| tcp.remote == remote && tcp.port == port;
+        let mut streams = self.tcp.iter();
+        streams.find(|(_, tcp)| same(tcp)).map(|(&id, _)| id)
+    }
+
+    /// A turn, as the engine takes it.
+    pub(crate) fn turn(&mut self, now: Instant) {
+        self.session.handle_timeout(now);
+        self.drain(now);
+        self.serve(now);
+        for tcp in self.tcp.values_mut() {
+            tcp.room = TCP_ROOM;
+        }
+        self.session.pump(
+            now,
+            &mut Pumping {
+                udp: &self.udp,
+                tcp: &mut self.tcp,
+                out: &mut self.out,
+            },
+        );
+        self.serve(now);
+        while let Some(event) = self.session.poll_event() {
+            self.events.push((now, event));
+        }
+    }
+
+    /// Says goodbye, as a gateway that is stopped.
+    pub(crate) fn shutdown(&mut self, now: Instant) {
+        self.session.shutdown(
+            now,
+            &mut Pumping {
+                udp: &self.udp,
+                tcp: &mut self.tcp,
+                out: &mut self.out,
+            },
+        );
+        self.drain(now);
+    }
+
+    fn drain(&mut self, now: Instant) {
+        self.session.end_batch(now);
+        while let Some(inner) = self.session.poll_inner() {
+            if let Some((source, number)) = read_inner(&inner.data) {
+                self.delivered.push((now, source, number));
+            }
+        }
+    }
+
+    fn serve(&mut self, now: Instant) {
+        while let Some(request) = self.session.poll_request() {
+            match request {
+                Request::OpenUdp { socket, device, .. }
+                    if device.as_ref().is_some_and(|d| self.broken.contains(d)) =>
+                {
+                    let reason = "no such device".to_owned();
+                    self.session.handle_socket_failed(now, socket, reason);
+                }
+                Request::OpenUdp {
+                    socket,
+                    bind,
+                    device,
+                } => {
+                    let port = if bind.port() > 0 {
+                        bind.port()
+                    } else {
+                        self.port()
+                    };
+                    self.udp.insert(socket, Udp { device, port });
+                    let local = SocketAddr::new(bind.ip(), port);
+                    self.session.handle_socket_opened(socket, local);
+                }
+                Request::CloseUdp { socket } => {
+                    self.udp.remove(&socket);
+                }
+                // Whoever connects to a port finds somebody there.
+                Request::ListenTcp { .. } => {}
+                Request::ConnectTcp { stream, device, .. } if self.broken.contains(&device) => {
+                    let reason = "no such device".to_owned();
+                    self.session.handle_stream_closed(now, stream, reason);
+                }
+                Request::ConnectTcp {
+                    stream,
+                    device,
+                    remote,
+                } => {
+                    let port = self.port();
+                    let tcp = Tcp {
+                        device: Some(device.clone()),
+                        port,
+                        remote,
+                        connected: false,
+                        sent: 0,
+                        received: 0,
+                        room: 0,
+                    };
+                    self.tcp.insert(stream, tcp);
+                    self.out.push(Outgoing {
+                        device: Some(device),
+                        port,
+                        to: remote,
+                        body: Body::TcpOpen,
+                    });
+                }
+                Request::CloseTcp { stream } => {
+                    if let Some(tcp) = self.tcp.remove(&stream) {
+                        self.out.push(Outgoing {
+                            device: tcp.device,
+                            port: tcp.port,
+                            to: tcp.remote,
+                            body: Body::TcpClose,
+                        });
+                    }
+                }
+            }
+        }
+    }
+
+    fn port(&mut self) -> u16 {
+        self.next_port += 1;
+        self.next_port
+    }
+
+    /// What leaves now.
+    pub(crate) fn take_out(&mut self) -> Vec<Outgoing> {
+        std::mem::take(&mut self.out)
+    }
+}

@@ -1,0 +1,84 @@
+//! What travels on the emulated links, and the inner packets that tests send.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use bytes::{Bytes, BytesMut};
+use ropewalk_types::Ecn;
+use ropewalk_wire::HEADROOM;
+
+/// Bytes of an IPv4 and a UDP header.
+const UDP_HEADERS: usize = 28;
+/// Bytes of an IPv4 and a TCP header with timestamps.
+const TCP_HEADERS: usize = 52;
+/// Bytes of an IPv4 header.
+const IP_HEADER: usize = 20;
+
+/// One outer packet.
+#[derive(Clone, Debug)]
+pub struct Packet {
+    /// Who sent it, as the receiver sees it.
+    pub from: SocketAddr,
+    /// Who gets it.
+    pub to: SocketAddr,
+    /// What it carries.
+    pub body: Body,
+}
+
+/// What an outer packet carries.
+#[derive(Clone, Debug)]
+pub enum Body {
+    /// A UDP datagram.
+    Udp(Ecn, Bytes),
+    /// The first packet of a TCP connection, or the answer.
+    TcpOpen,
+    /// Bytes of a TCP connection, from this place in the stream on.
+    TcpData(u64, Bytes),
+    /// The end of a TCP connection.
+    TcpClose,
+}
+
+impl Packet {
+    /// Length with IP header, bytes.
+    #[must_use]
+    pub fn ip_bytes(&self) -> usize {
+        match &self.body {
+            Body::Udp(_, data) => UDP_HEADERS + data.len(),
+            Body::TcpData(_, data) => TCP_HEADERS + data.len(),
+            Body::TcpOpen | Body::TcpClose => TCP_HEADERS,
+        }
+    }
+
+    /// Whether it is a UDP datagram.
+    #[must_use]
+    pub const fn is_udp(&self) -> bool {
+        matches!(self.body, Body::Udp(..))
+    }
+}
+
+/// An inner IPv4 packet of `bytes` bytes with this number in it, as a driver hands it to a
+/// session.
+///
+/// # Panics
+/// When `bytes` is less than 28 or more than 65,535.
+#[must_use]
+pub fn inner(source: Ipv4Addr, destination: Ipv4Addr, number: u64, bytes: usize) -> BytesMut {
+    let length = u16::try_from(bytes).expect("an IPv4 packet");
+    let mut data = BytesMut::zeroed(HEADROOM + bytes);
+    let ip = &mut data[HEADROOM..];
+    ip[0] = 0x45;
+    ip[2..4].copy_from_slice(&length.to_be_bytes());
+    // No protocol with ports: one flow per pair of addresses.
+    (ip[8], ip[9]) = (64, 253);
+    ip[12..16].copy_from_slice(&source.octets());
+    ip[16..20].copy_from_slice(&destination.octets());
+    ip[IP_HEADER..IP_HEADER + 8].copy_from_slice(&number.to_be_bytes());
+    data
+}
+
+/// The number in such a packet, and who sent it.
+#[must_use]
+pub fn read_inner(ip: &[u8]) -> Option<(IpAddr, u64)> {
+    let source: [u8; 4] = ip.get(12..16)?.try_into().ok()?;
+    let number = ip.get(IP_HEADER..IP_HEADER + 8)?.try_into().ok()?;
+    Some((IpAddr::from(source), u64::from_be_bytes(number)))
+}

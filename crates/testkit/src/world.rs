@@ -1,0 +1,569 @@
+//! A hub, its sites and the links between them.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+
+use ropewalk_core::hold::Limits;
+use ropewalk_core::protect::Classes;
+use ropewalk_core::schedule::SchedulerKind;
+use ropewalk_netem::{Change, DirectionConfig, Link, LinkConfig, Selector, Side};
+use ropewalk_session::{
+    Command, CommonSettings, Environment, Hub, HubAddresses, HubSettings, Session, Site,
+    SiteDirectory, SiteEntry, SiteSettings, Uplink, status::PathStatus,
+};
+use ropewalk_transport::{CongestionControl, Identity};
+use ropewalk_types::{Duration, Instant, Random};
+
+use crate::host::{Host, Outgoing};
+use crate::packet::{Packet, inner};
+
+/// Where the hub listens for UDP.
+pub const HUB_UDP: SocketAddr = SocketAddr::new(IpAddr::V4(HUB_IP), 4_443);
+/// Where the hub listens for TCP.
+pub const HUB_TCP: SocketAddr = SocketAddr::new(IpAddr::V4(HUB_IP), 443);
+const HUB_IP: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 1);
+/// The hub's inner address.
+const HUB_INNER: Ipv4Addr = Ipv4Addr::new(10, 255, 0, 1);
+/// Ports that a NAT mapping adds; one mapping never meets another.
+const NAT_STEP: u16 = 4_000;
+/// First port of a site's own sockets.
+const SITE_PORT: u16 = 10_000;
+
+/// What a world consists of.
+#[derive(Clone, Debug)]
+pub struct Spec {
+    /// All randomness follows from it.
+    pub seed: u64,
+    /// Number of sites.
+    pub sites: usize,
+    /// Number of uplinks of each site, 1 to 200.
+    pub uplinks: usize,
+    /// Every uplink in either direction.
+    pub link: DirectionConfig,
+}
+
+impl Default for Spec {
+    fn default() -> Self {
+        Self {
+            seed: 1,
+            sites: 1,
+            uplinks: 2,
+            link: DirectionConfig {
+                delay: Duration::from_millis(10),
+                ..DirectionConfig::default()
+            },
+        }
+    }
+}
+
+/// An uplink of a site and the link behind it.
+#[derive(Debug)]
+struct Way {
+    uplink: Uplink,
+    link: Link<Packet>,
+    /// How often the NAT on it has forgotten its mappings.
+    mappings: u16,
+    udp_blocked: bool,
+    present: bool,
+}
+
+/// A site and its uplinks.
+#[derive(Debug)]
+struct Place {
+    host: Option<Host<Site>>,
+    identity: Identity,
+    starts: u64,
+    ways: Vec<Way>,
+}
+
+/// A hub and its sites.
+#[derive(Debug)]
+pub struct World {
+    now: Instant,
+    base: std::time::Instant,
+    random: Random,
+    hub: Option<Host<Hub>>,
+    hub_identity: Identity,
+    directory: Arc<SiteDirectory>,
+    places: Vec<Place>,
+    /// When each component has something to do: 0 is the hub, then the sites in their order.
+    due: BTreeSet<(Instant, usize)>,
+    due_at: Vec<Instant>,
+}
+
+impl World {
+    /// A world at rest in which every gateway runs, and every site has its uplinks.
+    ///
+    /// # Panics
+    /// Never with a valid `spec`: the keys follow from the seed.
+    #[must_use]
+    pub fn new(spec: &Spec) -> Self {
+        let mut random = Random::new(spec.seed);
+        let hub_identity = identity(&mut random);
+        let places: Vec<Place> = (0..spec.sites)
+            .map(|site| Place {
+                host: None,
+                identity: identity(&mut random),
+                starts: 0,
+                ways: (0..spec.uplinks)
+                    .map(|uplink| Way::new(spec, site, uplink, random.next_u64()))
+                    .collect(),
+            })
+            .collect();
+        let entries = places.iter().enumerate().map(|(site, place)| SiteEntry {
+            name: format!("site{site}"),
+            key: place.identity.public_key(),
+            addresses: vec![Self::inner_address(site).into()],
+            networks: Vec::new(),
+            enabled: true,
+        });
+        let mut world = Self {
+            now: Instant::ZERO,
+            base: std::time::Instant::now(),
+            hub: None,
+            hub_identity,
+            directory: Arc::new(SiteDirectory::new(entries.collect())),
+            due: BTreeSet::new(),
+            due_at: vec![Instant::FAR_FUTURE; 1 + places.len()],
+            places,
+            random,
+        };
+        world.start_hub();
+        for site in 0..spec.sites {
+            world.start_site(site);
+        }
+        world
+    }
+
+    /// Time in the world.
+    #[must_use]
+    pub const fn now(&self) -> Instant {
+        self.now
+    }
+
+    /// The inner address of a site.
+    #[must_use]
+    pub fn inner_address(site: usize) -> Ipv4Addr {
+        let [high, low] = u16::try_from(site + 2).unwrap_or(u16::MAX).to_be_bytes();
+        Ipv4Addr::new(10, 254, high, low)
+    }
+
+    fn environment(&mut self, session: u64) -> Environment {
+        let mut seed = [0; 32];
+        seed[..8].copy_from_slice(&self.random.next_u64().to_le_bytes());
+        Environment {
+            base: self.base,
+            segmentation: false,
+            udp_payload_max: 1_472,
+            session,
+            tunnels: self.random.next_u64(),
+            transport: Some(seed),
+        }
+    }
+
+    fn common(identity: Identity) -> CommonSettings {
+        CommonSettings {
+            identity,
+            scheduler_send: SchedulerKind::default(),
+            scheduler_receive: SchedulerKind::default(),
+            classes: Arc::new(Classes::default()),
+            hold: Limits::default(),
+            congestion: CongestionControl::default(),
+            mtu: None,
+        }
+    }
+
+    /// Starts the hub, again if it ran: a new start of the same gateway.
+    ///
+    /// # Panics
+    /// Never: its key and settings are valid.
+    pub fn start_hub(&mut self) {
+        let session = self.random.next_u64() | 1;
+        let environment = self.environment(session);
+        let settings = HubSettings {
+            common: Self::common(self.hub_identity.clone()),
+            listen: vec![HUB_UDP],
+            tcp_listen: vec![HUB_TCP],
+            addresses: vec![(IpAddr::V4(HUB_INNER)).into()],
+            sites: Arc::clone(&self.directory),
+        };
+        let session = Session::hub(settings, &environment).expect("a valid key");
+        self.hub = Some(Host::new(session, 0));
+        self.settle(0);
+    }
+
+    /// Kills the hub: nobody is told.
+    pub fn kill_hub(&mut self) {
+        self.hub = None;
+        self.settle(0);
+    }
+
+    /// Starts a site, again if it ran. It gets its uplinks.
+    ///
+    /// # Panics
+    /// Never: its key and settings are valid.
+    pub fn start_site(&mut self, site: usize) {
+        let session = self.random.next_u64() | 1;
+        let environment = self.environment(session);
+        let place = &mut self.places[site];
+        place.starts += 1;
+        let settings = SiteSettings {
+            common: Self::common(place.identity.clone()),
+            hub_key: self.hub_identity.public_key(),
+            hub_addresses: Arc::new(HubAddresses::new(&[HUB_UDP])),
+            tcp_port: HUB_TCP.port(),
+            udp_blocked_fallback: true,
+        };
+        let session = Session::site(settings, &environment).expect("a valid key");
+        place.host = Some(Host::new(session, SITE_PORT));
+        self.tell_uplinks(site);
+    }
+
+    /// Kills a site: nobody is told.
+    pub fn kill_site(&mut self, site: usize) {
+        self.places[site].host = None;
+        self.settle(1 + site);
+    }
+
+    /// Stops a site as a signal does: it says goodbye.
+    pub fn stop_site(&mut self, site: usize) {
+        if let Some(host) = &mut self.places[site].host {
+            host.shutdown(self.now);
+        }
+        self.send_out(1 + site);
+        self.kill_site(site);
+    }
+
+    /// The hub.
+    ///
+    /// # Panics
+    /// When it does not run.
+    #[must_use]
+    pub const fn hub(&self) -> &Host<Hub> {
+        self.hub.as_ref().expect("the hub runs")
+    }
+
+    /// The hub, to do something to it; call [`Self::touch_hub`] afterwards.
+    ///
+    /// # Panics
+    /// When it does not run.
+    pub const fn hub_mut(&mut self) -> &mut Host<Hub> {
+        self.hub.as_mut().expect("the hub runs")
+    }
+
+    /// A site.
+    ///
+    /// # Panics
+    /// When it does not run.
+    #[must_use]
+    pub fn site(&self, site: usize) -> &Host<Site> {
+        self.places[site].host.as_ref().expect("the site runs")
+    }
+
+    /// A site, to do something to it; call [`Self::touch_site`] afterwards.
+    ///
+    /// # Panics
+    /// When it does not run.
+    pub fn site_mut(&mut self, site: usize) -> &mut Host<Site> {
+        self.places[site].host.as_mut().expect("the site runs")
+    }
+
+    /// Gives the hub its turn at the present time.
+    pub fn touch_hub(&mut self) {
+        self.settle(0);
+    }
+
+    /// Gives a site its turn at the present time.
+    pub fn touch_site(&mut self, site: usize) {
+        self.settle(1 + site);
+    }
+
+    /// The paths of a site, as its status says.
+    #[must_use]
+    pub fn paths(&self, site: usize) -> Vec<PathStatus> {
+        let status = self.site(site).session.status();
+        status.tunnels.into_iter().flat_map(|t| t.paths).collect()
+    }
+
+    /// The transports of the paths of a site that are up, in the order of its paths.
+    #[must_use]
+    pub fn transports_up(&self, site: usize) -> Vec<String> {
+        let up = self.paths(site).into_iter().filter(|p| p.state == "up");
+        up.map(|p| p.transport).collect()
+    }
+
+    /// Sends inner packets from a site to the hub's inner address, with numbers from `first` on.
+    pub fn send_up(&mut self, site: usize, first: u64, count: u64) {
+        let now = self.now;
+        let source = Self::inner_address(site);
+        for number in first..first + count {
+            let packet = inner(source, HUB_INNER, number, 500);
+            self.site_mut(site).session.handle_inner(now, packet, false);
+        }
+        self.settle(1 + site);
+    }
+
+    /// The same from the hub to a site.
+    pub fn send_down(&mut self, site: usize, first: u64, count: u64) {
+        let now = self.now;
+        let destination = Self::inner_address(site);
+        for number in first..first + count {
+            let packet = inner(HUB_INNER, destination, number, 500);
+            self.hub_mut().session.handle_inner(now, packet, false);
+        }
+        self.settle(0);
+    }
+
+    /// Changes both directions of an uplink's link, or one of them.
+    pub fn change_link(&mut self, site: usize, uplink: usize, sides: Selector, change: &Change) {
+        self.places[site].ways[uplink]
+            .link
+            .apply(self.now, sides, change);
+        self.settle(1 + site);
+    }
+
+    /// Lets everything vanish on an uplink, or nothing any more.
+    pub fn set_dead(&mut self, site: usize, uplink: usize, sides: Selector, dead: bool) {
+        let change = Change {
+            blackhole: Some(dead),
+            ..Change::default()
+        };
+        self.change_link(site, uplink, sides, &change);
+    }
+
+    /// Blocks UDP on an uplink, or lets it through again.
+    pub fn block_udp(&mut self, site: usize, uplink: usize, blocked: bool) {
+        self.places[site].ways[uplink].udp_blocked = blocked;
+    }
+
+    /// A NAT on the uplink forgets its mappings: packets leave from other ports from now on, and
+    /// those to the old ports get lost.
+    pub fn rebind(&mut self, site: usize, uplink: usize) {
+        self.places[site].ways[uplink].mappings += 1;
+    }
+
+    /// The uplink gets another address, and the site learns of it.
+    pub fn readdress(&mut self, site: usize, uplink: usize, address: Ipv4Addr) {
+        self.places[site].ways[uplink].uplink.addresses = vec![address.into()];
+        self.tell_uplinks(site);
+    }
+
+    /// The uplink goes, or comes back, and the site learns of it.
+    pub fn set_present(&mut self, site: usize, uplink: usize, present: bool) {
+        self.places[site].ways[uplink].present = present;
+        self.tell_uplinks(site);
+    }
+
+    fn tell_uplinks(&mut self, site: usize) {
+        let ways = self.places[site].ways.iter().filter(|way| way.present);
+        let uplinks = ways.map(|way| way.uplink.clone()).collect();
+        let now = self.now;
+        let told = self
+            .site_mut(site)
+            .session
+            .handle_command(now, Command::Uplinks(uplinks));
+        debug_assert!(told.is_ok());
+        self.settle(1 + site);
+    }
+
+    /// Lets time pass.
+    pub fn run(&mut self, duration: Duration) {
+        let end = self.now + duration;
+        while let Some(&(at, component)) = self.due.first().filter(|(at, _)| *at <= end) {
+            self.now = self.now.max(at);
+            self.work(component);
+        }
+        self.now = end;
+    }
+
+    /// Lets time pass until `done` says so, `longest` at most; the time it took.
+    ///
+    /// # Panics
+    /// When it does not come to that.
+    pub fn run_until(&mut self, longest: Duration, done: impl Fn(&Self) -> bool) -> Duration {
+        const STEP: Duration = Duration::from_millis(1);
+        let start = self.now;
+        while !done(self) {
+            assert!(
+                self.now.since(start) < longest,
+                "not within {longest:?}: {:#?}",
+                (0..self.places.len().min(3))
+                    .filter(|&site| self.places[site].host.is_some())
+                    .map(|site| self.paths(site))
+                    .collect::<Vec<_>>()
+            );
+            self.run(STEP);
+        }
+        self.now.since(start)
+    }
+
+    /// Delivers what has arrived for a component and at its links, and gives it its turn.
+    fn work(&mut self, component: usize) {
+        let Some(site) = component.checked_sub(1) else {
+            self.settle(0);
+            return;
+        };
+        let (now, mut hub_touched) = (self.now, false);
+        for index in 0..self.places[site].ways.len() {
+            while let Some(packet) = self.places[site].ways[index].link.poll(now, Side::Up) {
+                if let Some(hub) = &mut self.hub {
+                    hub.receive(now, &packet, packet.to.port());
+                    hub_touched = true;
+                }
+            }
+            while let Some(packet) = self.places[site].ways[index].link.poll(now, Side::Down) {
+                let place = &mut self.places[site];
+                let way = &place.ways[index];
+                let mapped = way.mappings * NAT_STEP;
+                let here = way.uplink.addresses.contains(&packet.to.ip()) && way.present;
+                let port = packet.to.port().checked_sub(mapped);
+                let port = port.filter(|port| (SITE_PORT..SITE_PORT + NAT_STEP).contains(port));
+                if let (true, Some(port), Some(host)) = (here, port, &mut place.host) {
+                    host.receive(now, &packet, port);
+                }
+            }
+        }
+        self.settle(component);
+        if hub_touched {
+            self.settle(0);
+        }
+    }
+
+    /// A turn of a component, and what follows from it.
+    fn settle(&mut self, component: usize) {
+        match component.checked_sub(1) {
+            None => {
+                if let Some(hub) = &mut self.hub {
+                    hub.turn(self.now);
+                }
+            }
+            Some(site) => {
+                if let Some(host) = &mut self.places[site].host {
+                    host.turn(self.now);
+                }
+            }
+        }
+        self.send_out(component);
+        self.note_due(component);
+    }
+
+    /// Puts what a component sent onto the links.
+    fn send_out(&mut self, component: usize) {
+        let Some(site) = component.checked_sub(1) else {
+            let sent = self.hub.as_mut().map(Host::take_out).unwrap_or_default();
+            let mut touched = BTreeSet::new();
+            for outgoing in sent {
+                touched.extend(self.send_from_hub(outgoing));
+            }
+            for site in touched {
+                self.note_due(1 + site);
+            }
+            return;
+        };
+        let place = &mut self.places[site];
+        let sent = place.host.as_mut().map(Host::take_out).unwrap_or_default();
+        for outgoing in sent {
+            let named = |way: &&mut Way| Some(&way.uplink.name) == outgoing.device.as_ref();
+            let Some(way) = place.ways.iter_mut().find(named) else {
+                continue;
+            };
+            let Some(&ip) = way.uplink.addresses.first().filter(|_| way.present) else {
+                continue;
+            };
+            let packet = Packet {
+                from: SocketAddr::new(ip, outgoing.port + way.mappings * NAT_STEP),
+                to: outgoing.to,
+                body: outgoing.body,
+            };
+            way.send(self.now, Side::Up, packet);
+        }
+    }
+
+    /// The site to whose link a packet of the hub went.
+    fn send_from_hub(&mut self, outgoing: Outgoing) -> Option<usize> {
+        let packet = Packet {
+            from: SocketAddr::new(HUB_IP.into(), outgoing.port),
+            to: outgoing.to,
+            body: outgoing.body,
+        };
+        let ip = packet.to.ip();
+        for (site, place) in self.places.iter_mut().enumerate() {
+            let mut ways = place.ways.iter_mut();
+            if let Some(way) = ways.find(|way| way.uplink.addresses.contains(&ip)) {
+                way.send(self.now, Side::Down, packet);
+                return Some(site);
+            }
+        }
+        None
+    }
+
+    fn note_due(&mut self, component: usize) {
+        let session = match component.checked_sub(1) {
+            None => self.hub.as_mut().and_then(|hub| hub.session.poll_timeout()),
+            Some(site) => {
+                let place = &mut self.places[site];
+                let links = place.ways.iter().filter_map(|way| way.link.poll_timeout());
+                let links = links.min();
+                let host = place.host.as_mut();
+                let host = host.and_then(|host| host.session.poll_timeout());
+                host.into_iter().chain(links).min()
+            }
+        };
+        // What is due now was just looked at: the next look comes a little later.
+        let soonest = self.now + Duration::from_nanos(1);
+        let at = session.map_or(Instant::FAR_FUTURE, |at| at.max(soonest));
+        self.due.remove(&(self.due_at[component], component));
+        self.due_at[component] = at;
+        if at != Instant::FAR_FUTURE {
+            self.due.insert((at, component));
+        }
+    }
+}
+
+impl Way {
+    fn new(spec: &Spec, site: usize, uplink: usize, seed: u64) -> Self {
+        let ifindex = u32::try_from(uplink + 1).unwrap_or(u32::MAX);
+        let [high, low] = u16::try_from(site).unwrap_or(u16::MAX).to_be_bytes();
+        let last = u8::try_from(uplink + 1).unwrap_or(u8::MAX);
+        Self {
+            uplink: Uplink {
+                name: format!("up{uplink}"),
+                ifindex,
+                addresses: vec![Ipv4Addr::new(100, high, low, last).into()],
+                mtu: 1_500,
+                standby: false,
+                metered: false,
+                weight: None,
+                protection_hourly: None,
+                congestion: None,
+            },
+            link: Link::new(LinkConfig {
+                seed,
+                up: spec.link.clone(),
+                down: spec.link.clone(),
+                changes: Vec::new(),
+            }),
+            mappings: 0,
+            udp_blocked: false,
+            present: true,
+        }
+    }
+
+    fn send(&mut self, now: Instant, side: Side, packet: Packet) {
+        if self.udp_blocked && packet.is_udp() {
+            return;
+        }
+        let bytes = packet.ip_bytes();
+        // A packet that the link refuses is lost.
+        drop(self.link.enqueue(now, side, bytes, packet));
+    }
+}
+
+fn identity(random: &mut Random) -> Identity {
+    let mut seed = [0; 32];
+    for part in seed.chunks_mut(8) {
+        part.copy_from_slice(&random.next_u64().to_le_bytes());
+    }
+    Identity::from_seed(seed).expect("every seed is a key")
+}
