@@ -4,12 +4,12 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use ropewalk_e2e::packet::{self, DESTINATION_OPTIONS, UDP};
-use ropewalk_e2e::{Lab, ready, two_links};
+use ropewalk_e2e::{Ground, Lab, ready, two_links};
 use ropewalk_testbed::gateway::GatewaySpec;
 use ropewalk_testbed::topology::{SERVER, SERVER_V6};
 use ropewalk_testbed::traffic::Direction;
 use ropewalk_testbed::traffic::ping::{self, PingSpec};
-use ropewalk_testbed::{LinkSpec, TopologySpec};
+use ropewalk_testbed::{LinkSpec, Namespace, TopologySpec};
 
 const LIMIT: Duration = Duration::from_secs(60);
 const SOON: Duration = Duration::from_secs(5);
@@ -199,4 +199,54 @@ fn a_configured_mtu_is_kept() {
     assert_eq!(lab.site.status().unwrap().mtu, 1_300);
     lab.transfer(Direction::Download, 2, 1_000_000, LIMIT)
         .unwrap();
+}
+
+/// Switches IPv6 off in a namespace, as many containers and rented servers have it.
+fn without_ipv6(namespace: &Namespace) {
+    for which in ["all", "default"] {
+        let key = format!("net/ipv6/conf/{which}/disable_ipv6");
+        namespace.sysctl(&key, "1").unwrap();
+    }
+}
+
+#[test]
+fn hub_and_site_without_ipv6_carry_ipv4_and_say_so_once() {
+    if !ready() {
+        return;
+    }
+    let ground = Ground::new(&TopologySpec::new("nov6", two_links())).unwrap();
+    without_ipv6(ground.topology.site());
+    without_ipv6(ground.topology.hub());
+    let spec = GatewaySpec::default();
+    let lab = ground.connect(&spec, &spec).unwrap();
+    lab.transfer(Direction::Download, 1, 2_000_000, LIMIT)
+        .unwrap();
+    let hub_log = lab.hub.process().unwrap().log();
+    let said = "this machine has no IPv6: the hub carries IPv4 only";
+    assert_eq!(hub_log.matches(said).count(), 1, "{hub_log}");
+    let status = lab.site.status().unwrap();
+    assert!(status.address(false).is_some() && status.address(true).is_none());
+    let doctor = lab.hub.run(&["doctor"]).unwrap();
+    let line = doctor.stdout.lines().find(|line| line.contains("IPv6"));
+    assert!(
+        line.is_some_and(|line| line.contains("switched off")),
+        "{}",
+        doctor.stdout
+    );
+}
+
+#[test]
+fn a_site_without_ipv6_uses_a_hub_that_has_it() {
+    if !ready() {
+        return;
+    }
+    let ground = Ground::new(&TopologySpec::new("nov6site", two_links())).unwrap();
+    without_ipv6(ground.topology.site());
+    let spec = GatewaySpec::default();
+    let lab = ground.connect(&spec, &spec).unwrap();
+    lab.transfer(Direction::Upload, 1, 2_000_000, LIMIT)
+        .unwrap();
+    let log = lab.site.process().unwrap().log();
+    let said = "this machine has no IPv6: the tunnel carries IPv4 only";
+    assert_eq!(log.matches(said).count(), 1, "{log}");
 }

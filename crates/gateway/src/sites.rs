@@ -119,10 +119,15 @@ impl Sites {
         &self.sites
     }
 
-    /// The sites in the form the engine takes.
+    /// The sites in the form the engine takes; without `ipv6` they have IPv4 addresses only.
     #[must_use]
-    pub fn entries(&self) -> Vec<SiteEntry> {
-        self.sites.iter().map(Site::entry).collect()
+    pub fn entries(&self, ipv6: bool) -> Vec<SiteEntry> {
+        let mut entries: Vec<_> = self.sites.iter().map(Site::entry).collect();
+        for entry in &mut entries {
+            entry.addresses.retain(|ip| ipv6 || ip.is_ipv4());
+            entry.networks.retain(|net| ipv6 || net.addr().is_ipv4());
+        }
+        entries
     }
 
     /// Adds a site and gives it addresses. With `replace`, a site of this name gets the new key
@@ -459,7 +464,7 @@ mod tests {
         let addresses: Vec<_> = sites.all().iter().flat_map(Site::addresses).collect();
         let text: Vec<_> = addresses.iter().map(ToString::to_string).collect();
         assert_eq!(text, ["10.9.0.2", "fd00:9::2", "10.9.0.3", "fd00:9::3"]);
-        assert_eq!(sites.entries()[1].key, key(2));
+        assert_eq!(sites.entries(true)[1].key, key(2));
     }
 
     #[test]
@@ -504,7 +509,11 @@ mod tests {
             .unwrap();
         }
         let mut sites = Sites::load(&hub).unwrap();
-        let places: Vec<_> = sites.entries().iter().flat_map(SiteEntry::places).collect();
+        let places: Vec<_> = sites
+            .entries(true)
+            .iter()
+            .flat_map(SiteEntry::places)
+            .collect();
         let expected = [
             [
                 "10.9.0.2",
@@ -520,7 +529,7 @@ mod tests {
             ],
         ];
         assert_eq!(places, expected.concat());
-        let entry = &sites.entries()[0];
+        let entry = &sites.entries(true)[0];
         assert!(entry.owns(&"10.9.0.241".parse().unwrap()));
         assert!(!entry.owns(&"10.9.0.225".parse().unwrap()));
         // 256 addresses less network, broadcast, hub, two relays and their 32 addresses, of which

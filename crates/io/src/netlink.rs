@@ -117,6 +117,9 @@ pub enum NetlinkError {
     /// The process may not change the network configuration.
     #[error("{0} needs CAP_NET_ADMIN: run as root")]
     NotPermitted(&'static str),
+    /// IPv6 is switched off: the kernel refuses IPv6 addresses and routes then, whoever asks.
+    #[error("{0}: IPv6 is switched off for this interface (net.ipv6.conf.*.disable_ipv6)")]
+    NoIpv6(&'static str),
     /// The interface is gone.
     #[error("{0}: no such interface")]
     NoInterface(&'static str),

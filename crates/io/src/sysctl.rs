@@ -59,6 +59,19 @@ pub fn set(key: &str, value: &str) -> io::Result<Changed> {
     })
 }
 
+/// Whether interfaces that are made from now on can have IPv6 addresses: the kernel has IPv6, and
+/// `disable_ipv6` is off.
+#[must_use]
+pub fn has_ipv6() -> bool {
+    interface_has_ipv6("default")
+}
+
+/// Whether an interface can have IPv6 addresses.
+#[must_use]
+pub fn interface_has_ipv6(interface: &str) -> bool {
+    read(&format!("net/ipv6/conf/{interface}/disable_ipv6")).is_ok_and(|value| value == "0")
+}
+
 /// File of a key. As with sysctl(8), the first separator decides: with a dot first, dots separate
 /// and slashes stand for dots (interface names such as `eth0.5`).
 fn path(key: &str) -> io::Result<std::path::PathBuf> {

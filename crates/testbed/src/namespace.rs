@@ -52,8 +52,10 @@ impl Namespace {
         let file = File::open(&path).with_context(|| format!("cannot open {}", path.display()))?;
         let namespace = Self(Arc::new(Inner { name, file, ticket }));
         namespace.ip("link set lo up")?;
-        for which in ["default", "all"] {
-            namespace.sysctl(&format!("net/ipv6/conf/{which}/accept_dad"), "0")?;
+        if namespace.has_ipv6()? {
+            for which in ["default", "all"] {
+                namespace.sysctl(&format!("net/ipv6/conf/{which}/accept_dad"), "0")?;
+            }
         }
         Ok(namespace)
     }
@@ -158,13 +160,27 @@ impl Namespace {
     /// # Errors
     /// If there is no such interface.
     pub fn remember_neighbours(&self, interface: &str) -> Result<()> {
-        for family in ["ipv4", "ipv6"] {
+        let families: &[&str] = if self.has_ipv6()? {
+            &["ipv4", "ipv6"]
+        } else {
+            &["ipv4"]
+        };
+        for family in families {
             let key = |name| format!("net/{family}/neigh/{interface}/{name}");
             self.sysctl(&key("base_reachable_time_ms"), NEIGHBOUR_KNOWN_MS)?;
             // One that was only heard of is used for so long before it is asked.
             self.sysctl(&key("delay_first_probe_time"), NEIGHBOUR_USED_S)?;
         }
         Ok(())
+    }
+
+    /// Whether interfaces in here can have IPv6 addresses.
+    ///
+    /// # Errors
+    /// If the namespace cannot be entered.
+    pub fn has_ipv6(&self) -> Result<bool> {
+        let key = "/proc/sys/net/ipv6/conf/default/disable_ipv6";
+        self.enter(|| std::fs::read_to_string(key).is_ok_and(|value| value.trim() == "0"))
     }
 
     /// Sets a kernel parameter, named by its path under `/proc/sys`.

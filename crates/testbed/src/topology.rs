@@ -258,21 +258,30 @@ impl Topology {
         veth((&self.hub, "lan"), (&self.server, "wan"), SERVER_MTU)?;
         let mut hub = String::new();
         hub += &address_command(HUB.into(), 32, "lo");
-        hub += &address_command(HUB_V6.into(), 128, "lo");
         hub += &address_command(HUB_LAN.into(), 24, "lan");
-        hub += &address_command(HUB_LAN_V6.into(), 64, "lan");
+        let ipv6 = self.hub.has_ipv6()?;
+        if ipv6 {
+            hub += &address_command(HUB_V6.into(), 128, "lo");
+            hub += &address_command(HUB_LAN_V6.into(), 64, "lan");
+        }
         self.hub.ip(&hub)?;
         let mut server = String::new();
         server += &address_command(SERVER.into(), 24, "wan");
-        server += &address_command(SERVER_V6.into(), 64, "wan");
+        if ipv6 {
+            server += &address_command(SERVER_V6.into(), 64, "wan");
+        }
         if spec.server_routes {
             server += &format!("route add default via {HUB_LAN}\n");
-            server += &format!("route add default via {HUB_LAN_V6}\n");
+            if ipv6 {
+                server += &format!("route add default via {HUB_LAN_V6}\n");
+            }
         }
         self.server.ip(&server)?;
         if spec.forwarding {
             self.hub.sysctl("net/ipv4/ip_forward", "1")?;
-            self.hub.sysctl("net/ipv6/conf/all/forwarding", "1")?;
+            if ipv6 {
+                self.hub.sysctl("net/ipv6/conf/all/forwarding", "1")?;
+            }
         }
         Ok(())
     }
@@ -297,7 +306,9 @@ impl Topology {
             metric: 100 + u32::from(index),
         };
         let mut far = address_command(uplink.gateways[0], 24, &uplink.far_interface);
-        far += &address_command(uplink.gateways[1], 64, &uplink.far_interface);
+        if self.hub.has_ipv6()? {
+            far += &address_command(uplink.gateways[1], 64, &uplink.far_interface);
+        }
         self.hub.ip(&far)?;
         self.site.remember_neighbours(&uplink.interface)?;
         self.hub.remember_neighbours(&uplink.far_interface)?;
@@ -311,10 +322,14 @@ impl Uplink {
     fn configure(&self, site: &Namespace) -> Result<()> {
         let (interface, metric) = (&self.interface, self.metric);
         let mut commands = format!("link set {interface} up\naddr flush dev {interface}\n");
+        let ipv6 = site.has_ipv6()?;
+        let usable = |address: &IpAddr| ipv6 || address.is_ipv4();
         for (address, length) in self.addresses.into_iter().zip([24, 64]) {
-            commands += &address_command(address, length, interface);
+            if usable(&address) {
+                commands += &address_command(address, length, interface);
+            }
         }
-        for gateway in self.gateways {
+        for gateway in self.gateways.into_iter().filter(usable) {
             commands +=
                 &format!("route replace default via {gateway} dev {interface} metric {metric}\n");
         }

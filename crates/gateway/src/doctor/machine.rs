@@ -4,11 +4,12 @@ use std::path::Path;
 use std::process::Command;
 use std::time::SystemTime;
 
+use ropewalk_io::sysctl;
 use ropewalk_io::tun::{Tun, TunConfig, TunError};
 use ropewalk_io::udp::{UdpConfig, UdpSocket};
 
 use super::Check;
-use crate::service;
+use crate::service::{self, network};
 
 /// Oldest kernel that has what the data path uses (UDP GRO, 5.0), and the one with which TUN
 /// takes UDP super packets too (6.2).
@@ -23,7 +24,7 @@ const PROBE_BUFFER: usize = 1 << 16;
 pub fn checks() -> Vec<Check> {
     let mut checks = vec![kernel(), privileges(), tun()];
     checks.extend(udp_offload());
-    checks.extend([nft(), clock()]);
+    checks.extend([ipv6(), nft(), clock()]);
     checks
 }
 
@@ -101,6 +102,25 @@ fn tun() -> Check {
             Check::fail(name, error.to_string(), remedy)
         }
     }
+}
+
+fn ipv6() -> Check {
+    let name = "IPv6";
+    if sysctl::has_ipv6() {
+        return Check::ok(name, "interfaces can have IPv6 addresses");
+    }
+    if network::kernel_has_ipv6() {
+        return Check::warn(
+            name,
+            "switched off (net.ipv6.conf.default.disable_ipv6 = 1): tunnels carry IPv4 only",
+            "nothing, if IPv4 is enough; else `sysctl net.ipv6.conf.all.disable_ipv6=0` and restart",
+        );
+    }
+    Check::warn(
+        name,
+        "this kernel has no IPv6: tunnels carry IPv4 only",
+        "nothing, if IPv4 is enough; else load the module, or boot without ipv6.disable=1",
+    )
 }
 
 fn udp_offload() -> Vec<Check> {

@@ -237,7 +237,7 @@ fn split(config: &SiteConfig) -> Option<Split> {
 /// Leads all routes into the tunnel, also those that it has no address for: the firewall table
 /// decides what becomes of them.
 fn lead(tun: &Tun, routes: &[IpNet]) -> anyhow::Result<()> {
-    let ipv6 = balance::has_ipv6();
+    let ipv6 = tun.has_ipv6();
     tun.lead(routes.iter().filter(|route| ipv6 || route.addr().is_ipv4()))
 }
 

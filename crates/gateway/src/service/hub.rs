@@ -71,7 +71,10 @@ impl Hub {
     ) -> anyhow::Result<Self> {
         check_pools(config)?;
         let sites = Sites::load(config).context("the sites file is not usable")?;
-        let directory = Arc::new(SiteDirectory::new(sites.entries()));
+        let configured = config;
+        let config = &network::usable(config)?;
+        let ipv6 = config.pool_v6.is_some();
+        let directory = Arc::new(SiteDirectory::new(sites.entries(ipv6)));
         let (sink, events) = event_channel();
         let settings = HubSettings {
             common: session_settings(identity.clone(), &config.common),
@@ -88,7 +91,7 @@ impl Hub {
         network::set_up_hub(changes, &engine.tun, config)?;
         engine.tun.configure(&config.own_addresses())?;
         Ok(Self {
-            reload: reload(&engine, config.clone(), directory),
+            reload: reload(&engine, configured.clone(), ipv6, directory),
             sites: sites.all().len(),
             engine,
             events,
@@ -127,11 +130,11 @@ impl Hub {
     }
 }
 
-fn reload(engine: &Engine, config: HubConfig, directory: Arc<SiteDirectory>) -> Reload {
+fn reload(engine: &Engine, config: HubConfig, ipv6: bool, directory: Arc<SiteDirectory>) -> Reload {
     let commands = engine.commands.clone();
     Arc::new(move || {
         let sites = Sites::load(&config)?;
-        directory.replace(sites.entries());
+        directory.replace(sites.entries(ipv6));
         (commands.0)(Command::ReloadSites)?;
         Ok(format!("{} sites", sites.all().len()))
     })

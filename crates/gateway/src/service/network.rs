@@ -3,7 +3,7 @@
 //!
 //! Invariant: whatever outlives the process is recorded in [`Changes`] first.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use anyhow::{Context, bail};
 use ipnet::IpNet;
@@ -95,6 +95,12 @@ impl Tun {
         )
     }
 
+    /// Whether the interface can have IPv6 addresses.
+    #[must_use]
+    pub fn has_ipv6(&self) -> bool {
+        sysctl::interface_has_ipv6(&self.name)
+    }
+
     /// Gives the interface its addresses and sets it up.
     ///
     /// # Errors
@@ -170,6 +176,39 @@ fn halves(route: IpNet) -> Vec<IpNet> {
         .map_or_else(|_| vec![route], Iterator::collect)
 }
 
+/// The part of a hub's configuration that this machine can carry out. Without IPv6 the hub serves its
+/// sites over IPv4 alone.
+///
+/// # Errors
+/// Nothing is left: the pool has IPv6 only, or every address to listen on is one of IPv6.
+pub fn usable(config: &HubConfig) -> anyhow::Result<HubConfig> {
+    let mut usable = config.clone();
+    if sysctl::has_ipv6() {
+        return Ok(usable);
+    }
+    usable.pool_v6 = None;
+    if !kernel_has_ipv6() {
+        usable.listen.retain(SocketAddr::is_ipv4);
+        usable.tcp_listen.retain(SocketAddr::is_ipv4);
+    }
+    if usable.pool_v4.is_none() || usable.listen.is_empty() {
+        bail!(
+            "this machine has no IPv6, and [pool] or [listen] has nothing else; add IPv4 there, or \
+             switch IPv6 on (sysctl net.ipv6.conf.all.disable_ipv6=0)"
+        );
+    }
+    if config.pool_v6.is_some() {
+        tracing::warn!("this machine has no IPv6: the hub carries IPv4 only");
+    }
+    Ok(usable)
+}
+
+/// Whether the kernel has IPv6, switched on or off.
+#[must_use]
+pub fn kernel_has_ipv6() -> bool {
+    sysctl::read(FORWARD_IPV6).is_ok()
+}
+
 /// Forwarding and address translation of a hub.
 ///
 /// # Errors
@@ -177,9 +216,6 @@ fn halves(route: IpNet) -> Vec<IpNet> {
 pub fn set_up_hub(changes: &mut Changes, tun: &Tun, config: &HubConfig) -> anyhow::Result<()> {
     if !config.forward {
         return Ok(());
-    }
-    if config.pool_v6.is_some() && sysctl::read(FORWARD_IPV6).is_err() {
-        bail!("this kernel has no IPv6; remove ipv6 from [pool]");
     }
     let nat = HubNat {
         table: tun.table(),

@@ -275,7 +275,17 @@ impl Site {
         }
     }
 
-    fn assign(&mut self, addresses: &[IpNet]) -> anyhow::Result<()> {
+    fn assign(&mut self, assigned: &[IpNet]) -> anyhow::Result<()> {
+        let ipv6 = self.engine.tun.has_ipv6();
+        let addresses: Vec<IpNet> = assigned
+            .iter()
+            .filter(|net| ipv6 || net.addr().is_ipv4())
+            .copied()
+            .collect();
+        if addresses.len() < assigned.len() && self.assigned.is_empty() {
+            tracing::warn!("this machine has no IPv6: the tunnel carries IPv4 only");
+        }
+        let addresses = &addresses[..];
         self.warn_of_overlap(addresses);
         let tun = &self.engine.tun;
         // First, for with the first address of a network its others go as well.
@@ -295,7 +305,8 @@ impl Site {
         if let Some(direct) = &mut self.direct {
             direct.set_inner(tun, &self.config.routes, addresses)?;
         }
-        for route in left_out {
+        let missing = left_out.iter().filter(|net| ipv6 || net.addr().is_ipv4());
+        for route in missing {
             tracing::warn!(
                 %route,
                 "not carried by the tunnel: the hub has no address pool of this family"

@@ -186,7 +186,8 @@ pub(super) fn explain(step: &'static str, result: io::Result<()>) -> Result<()> 
 /// Says what failed in the words of [`NetlinkError`].
 pub(super) fn explain_value<T>(step: &'static str, result: io::Result<T>) -> Result<T> {
     result.map_err(|source| match source.raw_os_error() {
-        Some(libc::EPERM | libc::EACCES) => NetlinkError::NotPermitted(step),
+        Some(libc::EPERM) => NetlinkError::NotPermitted(step),
+        Some(libc::EACCES) => NetlinkError::NoIpv6(step),
         Some(libc::ENODEV | libc::ENXIO) => NetlinkError::NoInterface(step),
         _ => NetlinkError::Io { step, source },
     })

@@ -198,7 +198,7 @@ impl PinnedPaths {
             "no flow backlogged: each packet by the path that delivers it first".into()
         } else {
             format!(
-                "backlogged flows at pinned_path: {}",
+                "backlogged flows on its pinned path: {}",
                 pinned_paths.join(", ")
             )
         }

@@ -192,7 +192,7 @@ fn room_with_residents_is_left_to_them_first() {
     auto.pick(NOW, &bulk(0), &paths);
     paths[1].free = SLOT_BYTES;
     let Decision::WaitFlow(Some(until)) = auto.pick(NOW, &bulk(0), &paths) else {
-        panic!("flow 1 is at pinned_path there")
+        panic!("flow 1 is on its pinned path there")
     };
     assert_eq!(
         until,

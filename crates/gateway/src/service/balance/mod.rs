@@ -60,7 +60,6 @@ use terminate::DeadWay;
 pub use marks::TUNNEL_GROUP;
 pub use members::Family;
 pub use plan::{Plan, plan};
-pub use setup::has_ipv6;
 pub use split::Split;
 
 /// How often silence is looked for.

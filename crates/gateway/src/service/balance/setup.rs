@@ -132,7 +132,7 @@ fn families(ipv6: bool) -> impl Iterator<Item = Family> {
 /// Whether the kernel has IPv6.
 #[must_use]
 pub fn has_ipv6() -> bool {
-    sysctl::read("net.ipv6.conf.all.forwarding").is_ok()
+    network::kernel_has_ipv6()
 }
 
 fn route_text(route: &RouteSpec, interface: &str) -> String {
