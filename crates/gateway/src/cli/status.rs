@@ -238,16 +238,20 @@ fn hold(tunnel: &TunnelStatus) -> String {
     format!("hold {}", parts.join(", "))
 }
 
+/// Bytes of data below which a share of protection would say nothing: the first packets of every flow
+/// may go in copies, so an idle tunnel would claim more than 100 %.
+const SHARE_BYTES_MIN: u64 = 1_000_000;
+
 /// What protection against loss cost when sending, and what it saved; nothing while it did neither.
 fn protection(tunnel: &TunnelStatus) -> String {
     let sent = [
         (tunnel.repairs_sent, "sent again"),
         (tunnel.rescued, "rescued"),
-        (tunnel.coded_sent, "combinations"),
+        (tunnel.coded_sent, "repair symbols"),
     ];
     let received = [
         (tunnel.repairs_asked, "asked for"),
-        (tunnel.rescues_asked, "awaited"),
+        (tunnel.rescues_asked, "overdue"),
         (tunnel.recovered, "recovered"),
     ];
     let list = |counts: &[(u64, &str)]| {
@@ -259,9 +263,14 @@ fn protection(tunnel: &TunnelStatus) -> String {
     let (sent, received) = (list(&sent), list(&received));
     let mut parts = Vec::new();
     if !sent.is_empty() || tunnel.protection_bytes > 0 {
-        let share = 100.0 * tunnel.protection_bytes as f64 / tunnel.data_bytes.max(1) as f64;
+        let cost = if tunnel.data_bytes < SHARE_BYTES_MIN {
+            format!("{} more", output::bytes(tunnel.protection_bytes))
+        } else {
+            let share = 100.0 * tunnel.protection_bytes as f64 / tunnel.data_bytes as f64;
+            format!("{share:.1} % more")
+        };
         let colon = if sent.is_empty() { "" } else { ": " };
-        parts.push(format!("sending {share:.1} % more{colon}{sent}"));
+        parts.push(format!("sending {cost}{colon}{sent}"));
     }
     if !received.is_empty() {
         parts.push(format!("receiving: {received}"));
@@ -355,8 +364,8 @@ mod tests {
                 reason: "wlan0 does not pay".to_owned(),
                 repairs_sent: 7,
                 rescued: 2,
-                data_bytes: 2_000,
-                protection_bytes: 50,
+                data_bytes: 2_000_000,
+                protection_bytes: 50_000,
                 recovered: 4,
                 paths: vec![path("wlan0", "up"), path("wwan0", "down")],
                 ..TunnelStatus::default()
@@ -383,6 +392,30 @@ mod tests {
             "errors of working paths are stale"
         );
         assert!(!text.contains('\x1b'));
+    }
+
+    #[test]
+    fn an_idle_tunnel_tells_bytes_of_protection_and_no_share() {
+        let idle = TunnelStatus {
+            data_bytes: 1_000,
+            protection_bytes: 1_259,
+            ..TunnelStatus::default()
+        };
+        assert!(
+            protection(&idle).ends_with("sending 1.3 kB more"),
+            "{}",
+            protection(&idle)
+        );
+        let busy = TunnelStatus {
+            data_bytes: 2_000_000,
+            protection_bytes: 50_000,
+            ..TunnelStatus::default()
+        };
+        assert!(
+            protection(&busy).ends_with("sending 2.5 % more"),
+            "{}",
+            protection(&busy)
+        );
     }
 
     #[test]
