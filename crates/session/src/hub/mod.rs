@@ -5,29 +5,32 @@
 //! come from its own inner addresses, so that sites cannot speak for each other. A relay also has
 //! the networks of its sites: packets to them go to it, and may come from it.
 
+mod addresses;
+mod hello;
+
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 use ipnet::IpNet;
-use ropewalk_core::path::PathConfig;
 use ropewalk_core::reorder::Inner;
 use ropewalk_core::schedule::SchedulerKind;
 use ropewalk_transport::{KeyCheck, PublicKey, SocketId, TransportError};
 use ropewalk_types::{Duration, Instant, PathId, Random};
-use ropewalk_wire::{Control, Datagram, HEADROOM, Hello, VERSION, Welcome, emit_control};
+use ropewalk_wire::{Control, Datagram, HEADROOM};
 use rustc_hash::FxHashMap;
 
 use crate::command::{Command, Direction};
 use crate::io::Sockets;
 use crate::links::{LinkEvent, LinkId, Links, Received};
-use crate::peer::{Peer, PeerPath};
+use crate::peer::Peer;
 use crate::ready::ReadySet;
 use crate::schedulers::{scheduler_from_number, scheduler_number};
 use crate::session::{Event, Role, Session, sealed};
 use crate::settings::{Environment, HubSettings, SiteEntry};
 use crate::status::{SessionStatus, TunnelStatus};
+use addresses::{address, is_link_local};
 
 /// How long a connection may stay without a `Hello`.
 const HELLO_WAIT: Duration = Duration::from_secs(5);
@@ -124,182 +127,6 @@ impl Hub {
     /// The sites that have said hello since the hub started.
     pub fn peers(&self) -> impl Iterator<Item = &Peer> {
         self.sites.iter().flatten().map(|site| &site.peer)
-    }
-
-    fn on_hello(&mut self, now: Instant, links: &mut Links, link: LinkId, hello: &Hello) {
-        let Some(pending) = self.pending.get(&link) else {
-            return;
-        };
-        let Some(entry) = self.settings.sites.find(&pending.key).filter(|e| e.enabled) else {
-            links.close(now, link, "this site is not enabled at the hub");
-            return;
-        };
-        let Some(index) = self.site_for(&entry) else {
-            links.close(now, link, "the hub serves as many sites as it can");
-            return;
-        };
-        if let Some(pending) = self.pending.get_mut(&link) {
-            pending.site = Some(index);
-        }
-        self.ready.touch(index);
-        let Some(site) = self.sites[index].as_mut() else {
-            return;
-        };
-        if site.session != hello.session {
-            if site.session != 0 && site.peer.tunnel.any_up() {
-                tracing::warn!(
-                    site = entry.name,
-                    "site started anew while connected; if this repeats, two machines use its key"
-                );
-            }
-            tracing::info!(site = entry.name, "site connected");
-            site.peer.close_all(now, links, "the site has started anew");
-            let scheduler = site.peer.tunnel.scheduler();
-            let (name, seed) = (entry.name.clone(), self.random.next_u64());
-            let common = &self.settings.common;
-            site.peer = Peer::new(name, entry.key, scheduler, common, None, seed);
-            site.session = hello.session;
-        }
-        if hello.version != VERSION {
-            tracing::warn!(
-                site = entry.name,
-                version = hello.version,
-                hub = VERSION,
-                "the site speaks another version: update both"
-            );
-        }
-        let wish = scheduler_from_number(hello.scheduler);
-        if let Some(kind) = wish.filter(|_| !site.fixed_scheduler) {
-            site.peer.tunnel.set_scheduler(kind);
-        }
-        let congestion = self.settings.common.congestion;
-        if Self::place(now, links, site, link, hello, congestion) {
-            self.welcome(links, index, link, hello);
-        }
-    }
-
-    /// Puts the connection in charge of its path, unless a newer one is, or it carries another
-    /// path already. Whether it is in charge now.
-    fn place(
-        now: Instant,
-        links: &mut Links,
-        site: &mut HubSite,
-        link: LinkId,
-        hello: &Hello,
-        congestion: ropewalk_transport::CongestionControl,
-    ) -> bool {
-        let id = PathId(hello.path);
-        if site
-            .peer
-            .path_of(link)
-            .is_some_and(|(carried, _)| carried != id)
-        {
-            links.close(now, link, "one connection carries one path");
-            return false;
-        }
-        let config = PathConfig {
-            standby: hello.standby,
-            metered: hello.metered,
-            weight: (hello.weight > 0).then_some(hello.weight),
-            protection_hourly: None,
-        };
-        match &mut site.peer.paths[id.index()] {
-            Some(path) if path.link == link => {
-                path.generation = path.generation.max(hello.generation);
-                path.name.clone_from(&hello.name);
-                path.config = config.clone();
-                site.peer.tunnel.set_path_config(id, config);
-            }
-            Some(path) if path.generation >= hello.generation => {
-                links.close(now, link, "a newer connection carries the path");
-                return false;
-            }
-            _ => {
-                let name = hello.name.clone();
-                tracing::info!(
-                    site = site.entry.name,
-                    path = name,
-                    transport = link.transport(),
-                    "path up"
-                );
-                let generation = hello.generation;
-                site.peer.set_path(
-                    now,
-                    id,
-                    PeerPath {
-                        link,
-                        generation,
-                        name,
-                        config,
-                        congestion,
-                    },
-                );
-            }
-        }
-        true
-    }
-
-    fn welcome(&self, links: &mut Links, index: usize, link: LinkId, hello: &Hello) {
-        let Some(site) = &self.sites[index] else {
-            return;
-        };
-        let prefix = |ip: &IpAddr| {
-            let net = self.settings.addresses.iter().find(|net| net.contains(ip));
-            net.map_or(if ip.is_ipv4() { 32 } else { 128 }, IpNet::prefix_len)
-        };
-        let welcome = Control::Welcome(Welcome {
-            version: VERSION,
-            session: site.session,
-            hub_session: self.session,
-            path: hello.path,
-            generation: hello.generation,
-            scheduler: scheduler_number(site.peer.tunnel.scheduler()),
-            addresses: site
-                .entry
-                .addresses
-                .iter()
-                .map(|ip| (*ip, prefix(ip)))
-                .collect(),
-            hub_addresses: self.settings.addresses.iter().map(IpNet::addr).collect(),
-        });
-        let mut bytes = Vec::new();
-        emit_control(&welcome, &mut bytes);
-        links.queue(link, Bytes::from(bytes));
-    }
-
-    /// The slot of a site, made on its first visit.
-    fn site_for(&mut self, entry: &Arc<SiteEntry>) -> Option<usize> {
-        if let Some(&index) = self.by_key.get(&entry.key) {
-            return Some(index);
-        }
-        if self.by_key.len() >= SITES_MAX {
-            return None;
-        }
-        let index = self
-            .sites
-            .iter()
-            .position(Option::is_none)
-            .unwrap_or_else(|| {
-                self.sites.push(None);
-                self.sites.len() - 1
-            });
-        let scheduler = self.settings.common.scheduler_send;
-        let (name, seed) = (entry.name.clone(), self.random.next_u64());
-        let common = &self.settings.common;
-        self.sites[index] = Some(HubSite {
-            peer: Peer::new(name, entry.key, scheduler, common, None, seed),
-            entry: Arc::clone(entry),
-            session: 0,
-            fixed_scheduler: false,
-            spoofed: 0,
-        });
-        self.by_key.insert(entry.key, index);
-        for &address in &entry.addresses {
-            self.by_address.insert(address, index);
-        }
-        let networks = entry.networks.iter().map(|net| (*net, index));
-        self.by_network.extend(networks);
-        Some(index)
     }
 
     /// The site that a packet to this address goes to.
@@ -415,34 +242,6 @@ impl Hub {
             }
             Control::Hello(_) | Control::Welcome(_) => {}
         }
-    }
-}
-
-/// Whether an IP packet is meant for the link it was sent on only.
-fn is_link_local(packet: &[u8]) -> bool {
-    let local = |ip: IpAddr| match ip {
-        IpAddr::V4(ip) => ip.is_link_local() || ip.is_multicast() || ip.is_broadcast(),
-        IpAddr::V6(ip) => ip.is_unicast_link_local() || ip.is_multicast(),
-    };
-    [true, false]
-        .into_iter()
-        .any(|source| address(packet, source).is_some_and(local))
-}
-
-/// Source or destination address of an IP packet.
-fn address(packet: &[u8], source: bool) -> Option<IpAddr> {
-    match packet.first()? >> 4 {
-        4 => {
-            let at = if source { 12 } else { 16 };
-            let octets: [u8; 4] = packet.get(at..at + 4)?.try_into().ok()?;
-            Some(IpAddr::from(octets))
-        }
-        6 => {
-            let at = if source { 8 } else { 24 };
-            let octets: [u8; 16] = packet.get(at..at + 16)?.try_into().ok()?;
-            Some(IpAddr::from(octets))
-        }
-        _ => None,
     }
 }
 
