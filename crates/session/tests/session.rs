@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 
-use ropewalk_netem::Selector;
+use ropewalk_netem::{DirectionConfig, Selector};
 use ropewalk_session::{Command, Event, PathUse};
 use ropewalk_testkit::{Spec, World};
 use ropewalk_types::Duration;
@@ -72,28 +72,36 @@ fn a_path_whose_uplink_falls_silent_is_left_and_found_again_within_a_second() {
 
 #[test]
 fn attempts_beside_a_connection_never_take_the_path_from_it() {
-    let mut world = connected();
+    // A long way, so that a connection waits long for the answer to its hello.
+    let mut world = World::new(&Spec {
+        link: DirectionConfig {
+            delay: ms(150),
+            ..DirectionConfig::default()
+        },
+        ..Spec::default()
+    });
+    world.run_until(2 * SECOND, |w| w.transports_up(0) == ["quic", "quic"]);
     chat(&mut world, 0..20);
-    // Long enough that several attempts are under way when the old connection answers again.
-    for round in 0..10 {
+    let failures = |world: &World| world.paths(0)[0].failures;
+    // The old connection answers again while attempts are at every stage.
+    for round in 0..60 {
         world.set_dead(0, 0, Selector::Both, true);
-        chat(
-            &mut world,
-            20 + round * 200..20 + round * 200 + 45 + round * 7,
-        );
-        world.set_dead(0, 0, Selector::Both, false);
-        world.run_until(SECOND, |w| w.transports_up(0) == ["quic", "quic"]);
-        // What one end believes the other believes: packets pass both ways over every path, with
-        // the other one out of use.
-        world.run(2 * SECOND);
-        let (before_up, before_down) = (world.hub().delivered.len(), world.site(0).delivered.len());
-        world.set_dead(0, 1, Selector::Both, true);
-        let first = 10_000 + round * 200;
+        let first = (round + 1) * 1_000;
         chat(&mut world, first..first + 100);
+        world.run(ms(29 * round));
+        world.set_dead(0, 0, Selector::Both, false);
+        chat(&mut world, first + 100..first + 200);
+        world.run_until(3 * SECOND, |w| w.transports_up(0) == ["quic", "quic"]);
+        world.run(SECOND);
+        // Both ends mean the same connection: the path carries everything alone, and at once.
+        let before = failures(&world);
+        world.set_dead(0, 1, Selector::Both, true);
+        chat(&mut world, first + 200..first + 300);
+        world.run(SECOND);
+        assert_eq!(failures(&world), before, "round {round}");
+        let down = world.site(0).delivered.iter().filter(|d| d.2 >= first + 200);
+        assert_eq!(down.count(), 100, "round {round}");
         world.set_dead(0, 1, Selector::Both, false);
-        let up = world.hub().delivered.len() - before_up;
-        let down = world.site(0).delivered.len() - before_down;
-        assert!(up > 60 && down > 60, "round {round}: {up} up, {down} down");
         world.run_until(2 * SECOND, |w| w.transports_up(0) == ["quic", "quic"]);
     }
 }
