@@ -77,7 +77,10 @@ impl Peer {
         Self {
             name,
             key,
-            tunnel: Tunnel::new(config, seed),
+            tunnel: match &common.policy {
+                Some(policy) => Tunnel::with_policy(&config, seed, policy.make()),
+                None => Tunnel::new(config, seed),
+            },
             paths: Default::default(),
             draining: Vec::new(),
             scheduler_receive: scheduler,

@@ -99,7 +99,11 @@ fn attempts_beside_a_connection_never_take_the_path_from_it() {
         chat(&mut world, first + 200..first + 300);
         world.run(SECOND);
         assert_eq!(failures(&world), before, "round {round}");
-        let down = world.site(0).delivered.iter().filter(|d| d.2 >= first + 200);
+        let down = world
+            .site(0)
+            .delivered
+            .iter()
+            .filter(|d| d.2 >= first + 200);
         assert_eq!(down.count(), 100, "round {round}");
         world.set_dead(0, 1, Selector::Both, false);
         world.run_until(2 * SECOND, |w| w.transports_up(0) == ["quic", "quic"]);

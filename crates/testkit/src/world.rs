@@ -171,6 +171,7 @@ impl World {
             hold: Limits::default(),
             congestion: CongestionControl::default(),
             mtu: None,
+            policy: None,
         }
     }
 

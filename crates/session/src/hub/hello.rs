@@ -187,7 +187,7 @@ impl Hub {
             peer: Peer::new(name, entry.key, scheduler, common, None, seed),
             entry: Arc::clone(entry),
             session: 0,
-            fixed_scheduler: false,
+            fixed_scheduler: common.policy.is_some(),
             spoofed: 0,
         });
         self.by_key.insert(entry.key, index);
