@@ -31,7 +31,7 @@ impl Hub {
             links.close(now, link, "this site is not enabled at the hub");
             return;
         };
-        let Some(index) = self.site_for(&entry) else {
+        let Some(index) = self.site_for(&entry, hello.session) else {
             links.close(now, link, "the hub serves as many sites as it can");
             return;
         };
@@ -165,7 +165,7 @@ impl Hub {
     }
 
     /// The slot of a site, made on its first visit.
-    fn site_for(&mut self, entry: &Arc<SiteEntry>) -> Option<usize> {
+    fn site_for(&mut self, entry: &Arc<SiteEntry>, session: u64) -> Option<usize> {
         if let Some(&index) = self.by_key.get(&entry.key) {
             return Some(index);
         }
@@ -186,10 +186,11 @@ impl Hub {
         self.sites[index] = Some(HubSite {
             peer: Peer::new(name, entry.key, scheduler, common, None, seed),
             entry: Arc::clone(entry),
-            session: 0,
+            session,
             fixed_scheduler: common.policy.is_some(),
             spoofed: 0,
         });
+        tracing::info!(site = entry.name, "site connected");
         self.by_key.insert(entry.key, index);
         for &address in &entry.addresses {
             self.by_address.insert(address, index);

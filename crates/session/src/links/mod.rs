@@ -199,6 +199,7 @@ impl Links {
 
     /// Takes one UDP datagram in; the link it belonged to. Drain [`Self::receive`] of that link
     /// before the next call, so that the ECN mark belongs to the right inner packets.
+    #[inline]
     pub(crate) fn handle_udp(
         &mut self,
         now: Instant,
@@ -214,6 +215,7 @@ impl Links {
     }
 
     /// The next datagram that came in over a link.
+    #[inline]
     pub(crate) fn receive(&mut self, id: LinkId) -> Option<Bytes> {
         match id {
             LinkId::Quic(connection) => self.endpoint.receive(connection),
@@ -223,6 +225,7 @@ impl Links {
 
     /// Sends a datagram with this codepoint when the next [`Self::flush`] comes. Refusals are
     /// counted.
+    #[inline]
     pub(crate) fn send(
         &mut self,
         now: Instant,
@@ -243,6 +246,7 @@ impl Links {
 
     /// Sends a datagram when the next [`Self::flush`] comes, with the codepoint that the link sends
     /// with now. Refusals are counted.
+    #[inline]
     pub(crate) fn queue(&mut self, id: LinkId, datagram: Bytes) {
         let sent = match id {
             LinkId::Quic(connection) => self.endpoint.send(connection, datagram).is_ok(),
@@ -309,6 +313,7 @@ impl Links {
     }
 
     /// The transport's report on a link.
+    #[inline]
     pub(crate) fn snapshot(
         &mut self,
         now: Instant,
@@ -322,6 +327,7 @@ impl Links {
     }
 
     /// The next event of any link.
+    #[inline]
     pub(crate) fn poll_event(&mut self) -> Option<(LinkId, LinkEvent)> {
         let Some((connection, event)) = self.endpoint.poll_event() else {
             return self.events.pop_front();

@@ -277,6 +277,7 @@ impl Endpoint {
     }
 
     /// The next event of any connection.
+    #[inline]
     pub fn poll_event(&mut self) -> Option<(ConnectionId, Event)> {
         self.events.pop_front()
     }
@@ -313,6 +314,7 @@ impl Endpoint {
     }
 
     /// The next datagram received on `id`.
+    #[inline]
     pub fn receive(&mut self, id: ConnectionId) -> Option<Bytes> {
         self.slot_mut(id)?.conn.datagrams().recv()
     }
@@ -443,6 +445,7 @@ impl Endpoint {
     }
 
     /// Codepoint of the packets that a connection sends now; 0 for an unknown connection.
+    #[inline]
     #[must_use]
     pub fn dscp(&self, id: ConnectionId) -> u8 {
         self.slot(id).map_or(0, |slot| slot.dscp)
@@ -529,11 +532,13 @@ impl Endpoint {
         self.config.base + Duration::from_nanos(now.as_nanos())
     }
 
+    #[inline]
     fn slot(&self, id: ConnectionId) -> Option<&Slot> {
         let slot = self.slots.get(id.slot as usize)?.as_ref()?;
         (slot.generation == id.generation).then_some(slot)
     }
 
+    #[inline]
     fn slot_mut(&mut self, id: ConnectionId) -> Option<&mut Slot> {
         let slot = self.slots.get_mut(id.slot as usize)?.as_mut()?;
         (slot.generation == id.generation).then_some(slot)
