@@ -15,9 +15,7 @@ use crate::rescue::Rescuer;
 use crate::schedule::{Decision, FLOW_BUCKETS, Head, PathSet, Scheduler};
 use bytes::{Buf, BytesMut};
 use ropewalk_types::{Duration, Instant, PathId};
-use ropewalk_wire::{
-    DATA_HEADER, DataHeader, Datagram, FRAGMENT_HEADER, FragmentHeader, HEADROOM, Stamp,
-};
+use ropewalk_wire::{DATA_HEADER, DataHeader, FRAGMENT_HEADER, FragmentHeader, HEADROOM, Stamp};
 use std::sync::Arc;
 
 /// Bytes of a sub-tunnel packet besides the datagram: QUIC header, frame header and tag.
@@ -284,7 +282,7 @@ impl Ingress {
         let dscp = packet.dscp;
         let mut data = packet.data;
         let mut targets = set.iter().peekable();
-        let before = out.len();
+        let mut first_copy = None;
         while let Some(id) = targets.next() {
             let Some(path) = paths.get_mut(id) else {
                 continue;
@@ -296,21 +294,18 @@ impl Ingress {
                 std::mem::take(&mut data)
             };
             let bound = out.len();
-            emit(now, path, id, header, buffer, (dscp, protection), out);
+            let whole = emit(now, path, id, header, buffer, (dscp, protection), out);
             if prompt && let Some(first) = out.get(bound) {
                 self.rescuer.keep(now, id, first.datagram.clone(), dscp);
             }
-        }
-        // Of two copies one may be lost.
-        if let [a, b] = &out[before..]
-            && set.len() == 2
-        {
-            let number = |outgoing: &Outgoing| match Datagram::parse(&outgoing.datagram) {
-                Ok(Datagram::Data { header, .. }) => Some(header.stamp.path_seq),
-                _ => None,
-            };
-            if let (Some(of_a), Some(of_b)) = (number(a), number(b)) {
-                paths.link_copy((a.path, of_a), (b.path, of_b));
+            // Of two copies one may be lost.
+            if set.len() == 2
+                && let Some(path_seq) = whole
+            {
+                match first_copy {
+                    None => first_copy = Some((id, path_seq)),
+                    Some(first) => paths.link_copy(first, (id, path_seq)),
+                }
             }
         }
     }
@@ -339,6 +334,8 @@ struct Binding {
 }
 
 /// Writes the headers of one packet for one path, in pieces if the path takes no whole one.
+///
+/// Returns the packet's number on the path if the packet left in one piece.
 fn emit(
     now: Instant,
     path: &mut Path,
@@ -347,7 +344,7 @@ fn emit(
     mut data: BytesMut,
     (dscp, protection): (u8, Protection),
     out: &mut Vec<Outgoing>,
-) {
+) -> Option<u16> {
     let length = data.len() - HEADROOM;
     let room = path.snapshot.max_datagram;
     if length + DATA_HEADER <= room {
@@ -366,7 +363,7 @@ fn emit(
             dscp,
             urgent: false,
         });
-        return;
+        return Some(header.stamp.path_seq);
     }
     let piece = room.saturating_sub(FRAGMENT_HEADER).max(PIECE_MIN);
     let mut offset = 0;
@@ -392,4 +389,5 @@ fn emit(
         });
         offset = end;
     }
+    None
 }
