@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use bytes::BytesMut;
 use ipnet::IpNet;
 use ropewalk_core::reorder::Inner;
+use ropewalk_core::schedule::Policy;
 use ropewalk_transport::SocketId;
 use ropewalk_types::{Ecn, Instant};
 
@@ -49,6 +50,7 @@ pub(crate) mod sealed {
         SocketId, Sockets, VecDeque,
     };
     use bytes::BytesMut;
+    use ropewalk_core::tunnel::Tunnel;
 
     /// The parts of a role that only a session calls.
     pub trait Role {
@@ -91,6 +93,8 @@ pub(crate) mod sealed {
         fn events(&mut self) -> &mut VecDeque<Event>;
         /// Fills role, tunnels and drops in.
         fn status(&self, links: &Links, status: &mut SessionStatus);
+        /// The tunnel to the peer of this name.
+        fn tunnel_mut(&mut self, peer: &str) -> Option<&mut Tunnel>;
         /// Says goodbye.
         fn shutdown(&mut self, now: Instant, links: &mut Links, sockets: &mut impl Sockets);
     }
@@ -200,6 +204,14 @@ impl<R: Role> Session<R> {
             return Ok(1);
         }
         self.role.on_command(now, &mut self.links, command)
+    }
+
+    /// A scheduler of the caller's decides which path packets to this peer take; its name is
+    /// [`Peer::name`](crate::Peer::name). An unknown peer changes nothing.
+    pub fn set_policy(&mut self, peer: &str, policy: Box<dyn Policy>) {
+        if let Some(tunnel) = self.role.tunnel_mut(peer) {
+            tunnel.set_policy(policy);
+        }
     }
 
     /// Lets timers go off that are due.

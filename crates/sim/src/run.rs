@@ -3,9 +3,8 @@
 use crate::carrier::Carrier;
 use crate::carrier::direct::Direct;
 use crate::carrier::row::{Hop, Place, Row};
-use crate::carrier::tunnel::{
-    ModelledTunnel, QuicTunnel, SubTunnel, TunnelCarrier, TunnelSettings,
-};
+use crate::carrier::session::SessionCarrier;
+use crate::carrier::tunnel::{ModelledTunnel, TunnelCarrier, TunnelSettings};
 use crate::events::Trace;
 use crate::host::tcp::LossDetection;
 use crate::traffic::section::{Maker, Section, flow_count, nanos};
@@ -216,27 +215,45 @@ impl<'a> Setup<'a> {
         let ceiling = tunnel_ceiling(self.sum_mbit(&used));
         match tunnel.transport {
             TransportPlan::Model => {
-                let carrier = self.tunnel::<ModelledTunnel>(&settings, &used, 0, policy)?;
+                let carrier = self.model(&settings, &used, 0, policy)?;
                 self.run(carrier, TUNNEL_MTU, ceiling)
             }
             TransportPlan::Quic => {
-                let carrier = self.tunnel::<QuicTunnel>(&settings, &used, 0, policy)?;
+                let carrier = self.session(&settings, &used, 0, policy)?;
                 self.run(carrier, TUNNEL_MTU, ceiling)
             }
         }
     }
 
-    /// The tunnel of a hop over these paths.
-    fn tunnel<S: SubTunnel>(
+    /// The modelled tunnel of a hop over these paths.
+    fn model(
         &self,
         settings: &TunnelSettings,
         paths: &[usize],
         hop: usize,
         policy: Option<Box<dyn Policy>>,
-    ) -> Result<TunnelCarrier<S>, SimError> {
+    ) -> Result<TunnelCarrier<ModelledTunnel>, SimError> {
+        let (links, seed) = self.hop(paths, hop);
+        TunnelCarrier::new(settings, links, seed, self.direction, policy)
+    }
+
+    /// The same between real sessions.
+    fn session(
+        &self,
+        settings: &TunnelSettings,
+        paths: &[usize],
+        hop: usize,
+        policy: Option<Box<dyn Policy>>,
+    ) -> Result<SessionCarrier, SimError> {
+        let (links, seed) = self.hop(paths, hop);
+        SessionCarrier::new(settings, links, seed, self.direction, policy)
+    }
+
+    /// Links and seed of a hop.
+    fn hop(&self, paths: &[usize], hop: usize) -> (Vec<(usize, LinkConfig)>, u64) {
         let links = paths.iter().map(|&path| (path, self.links[path].clone()));
         let seed = self.seed ^ (hop as u64).wrapping_mul(HOP_SEED);
-        TunnelCarrier::new(settings, links.collect(), seed, self.direction, policy)
+        (links.collect(), seed)
     }
 
     fn run_relay(self, relay: &RelayPlan, scheduled: bool) -> Result<Report, SimError> {
@@ -245,17 +262,21 @@ impl<'a> Setup<'a> {
             return Err(SimError::setting("carrier.kind", problem));
         }
         match relay.tunnel.transport {
-            TransportPlan::Model => self.run_tunnels::<ModelledTunnel>(relay),
-            TransportPlan::Quic => self.run_tunnels::<QuicTunnel>(relay),
+            TransportPlan::Model => self.run_tunnels(relay, Self::model),
+            TransportPlan::Quic => self.run_tunnels(relay, Self::session),
         }
     }
 
-    fn run_tunnels<S: SubTunnel>(self, relay: &RelayPlan) -> Result<Report, SimError> {
+    fn run_tunnels<C: Carrier>(
+        self,
+        relay: &RelayPlan,
+        make: MakeTunnel<'a, C>,
+    ) -> Result<Report, SimError> {
         let settings = TunnelSettings::parse(&relay.tunnel, "carrier.tunnel")?;
         let mut hops = Vec::new();
         for (number, names) in relay.hops.iter().enumerate() {
             let paths = self.indices_of(names)?;
-            let carrier = self.tunnel::<S>(&settings, &paths, number, None)?;
+            let carrier = make(&self, &settings, &paths, number, None)?;
             hops.push(Hop { carrier, paths });
         }
         let ceiling = tunnel_ceiling(self.narrowest_mbit(&hops));
@@ -380,6 +401,15 @@ impl<'a> Setup<'a> {
         mean.unwrap_or(UNLIMITED_BITS) / 1e6
     }
 }
+
+/// Makes the tunnel of a hop.
+type MakeTunnel<'a, C> = fn(
+    &Setup<'a>,
+    &TunnelSettings,
+    &[usize],
+    usize,
+    Option<Box<dyn Policy>>,
+) -> Result<C, SimError>;
 
 /// The text of a trace file.
 fn load(folder: &Path, name: &str) -> Result<String, String> {

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use ropewalk_session::{
     Event, Request, Role, Session, SocketId, Sockets, StreamId, TcpInfo, Transmit,
 };
@@ -19,7 +20,7 @@ const TCP_SEGMENT: usize = 1_400;
 /// A UDP socket, by the interface it is bound to.
 #[derive(Clone, Debug)]
 struct Udp {
-    device: Option<String>,
+    device: Option<Arc<str>>,
     port: u16,
 }
 
@@ -27,7 +28,7 @@ struct Udp {
 /// them, and one that is lost ends the connection's progress as a dead path does.
 #[derive(Clone, Debug)]
 struct Tcp {
-    device: Option<String>,
+    device: Option<Arc<str>>,
     port: u16,
     remote: SocketAddr,
     connected: bool,
@@ -43,6 +44,8 @@ pub struct Host<R> {
     pub session: Session<R>,
     /// The inner packets it let through: when, from whom, and their numbers.
     pub delivered: Vec<(Instant, std::net::IpAddr, u64)>,
+    /// The same as they are, for worlds whose inner packets carry no numbers.
+    released: Option<Vec<Bytes>>,
     /// What it told the control side.
     pub events: Vec<(Instant, Event)>,
     udp: BTreeMap<SocketId, Udp>,
@@ -56,7 +59,7 @@ pub struct Host<R> {
 /// A packet that leaves: through which device, from which port.
 #[derive(Debug)]
 pub(crate) struct Outgoing {
-    pub device: Option<String>,
+    pub device: Option<Arc<str>>,
     pub port: u16,
     pub to: SocketAddr,
     pub body: Body,
@@ -79,7 +82,7 @@ impl Sockets for Pumping<'_> {
                 device: socket.device.clone(),
                 port: socket.port,
                 to: transmit.destination,
-                body: Body::Udp(transmit.ecn, Bytes::copy_from_slice(datagram)),
+                body: Body::Udp(transmit.ecn, BytesMut::from(datagram)),
             });
         }
     }
@@ -120,6 +123,7 @@ impl<R: Role> Host<R> {
         Self {
             session,
             delivered: Vec::new(),
+            released: None,
             events: Vec::new(),
             udp: BTreeMap::new(),
             tcp: BTreeMap::new(),
@@ -136,22 +140,23 @@ impl<R: Role> Host<R> {
     }
 
     /// A packet arrived at a port of this gateway; `local` is where it was sent to.
-    pub(crate) fn receive(&mut self, now: Instant, packet: &Packet, port: u16) {
-        match &packet.body {
-            Body::Udp(ecn, data) => self.receive_udp(now, packet, port, *ecn, data),
-            Body::TcpOpen => self.receive_open(now, packet, port),
+    pub(crate) fn receive(&mut self, now: Instant, packet: Packet, port: u16) {
+        let (from, to) = (packet.from, packet.to);
+        match packet.body {
+            Body::Udp(ecn, data) => self.receive_udp(now, (from, to), port, ecn, data),
+            Body::TcpOpen => self.receive_open(now, (from, to), port),
             Body::TcpData(at, data) => {
-                let Some(id) = self.stream(packet.from, port) else {
+                let Some(id) = self.stream(from, port) else {
                     return;
                 };
-                if let Some(tcp) = self.tcp.get_mut(&id).filter(|tcp| tcp.received == *at) {
+                if let Some(tcp) = self.tcp.get_mut(&id).filter(|tcp| tcp.received == at) {
                     tcp.received += data.len() as u64;
-                    self.session.handle_stream_data(now, id, data);
+                    self.session.handle_stream_data(now, id, &data);
                     self.session.handle_stream_writable(id);
                 }
             }
             Body::TcpClose => {
-                if let Some(id) = self.stream(packet.from, port) {
+                if let Some(id) = self.stream(from, port) {
                     self.tcp.remove(&id);
                     let reason = "the peer closed the TCP connection".to_owned();
                     self.session.handle_stream_closed(now, id, reason);
@@ -160,33 +165,36 @@ impl<R: Role> Host<R> {
         }
     }
 
-    fn receive_udp(&mut self, now: Instant, packet: &Packet, port: u16, ecn: Ecn, data: &Bytes) {
+    fn receive_udp(
+        &mut self,
+        now: Instant,
+        (from, to): (SocketAddr, SocketAddr),
+        port: u16,
+        ecn: Ecn,
+        data: BytesMut,
+    ) {
         let mut sockets = self.udp.iter();
         let Some((&socket, _)) = sockets.find(|(_, socket)| socket.port == port) else {
             return;
         };
-        let local = Some(packet.to.ip());
-        let data = data.as_ref().into();
-        self.session
-            .handle_udp(now, socket, packet.from, local, ecn, data);
+        let local = Some(to.ip());
+        self.session.handle_udp(now, socket, from, local, ecn, data);
     }
 
-    fn receive_open(&mut self, now: Instant, packet: &Packet, port: u16) {
-        if let Some(id) = self.stream(packet.from, port) {
+    fn receive_open(&mut self, now: Instant, (from, to): (SocketAddr, SocketAddr), port: u16) {
+        if let Some(id) = self.stream(from, port) {
             if let Some(tcp) = self.tcp.get_mut(&id) {
                 tcp.connected = true;
             }
             self.session.handle_stream_writable(id);
             return;
         }
-        let accepted = self
-            .session
-            .handle_accepted(now, packet.from, Some(packet.to));
+        let accepted = self.session.handle_accepted(now, from, Some(to));
         let body = if let Some(id) = accepted {
             let tcp = Tcp {
                 device: None,
                 port,
-                remote: packet.from,
+                remote: from,
                 connected: true,
                 sent: 0,
                 received: 0,
@@ -200,7 +208,7 @@ impl<R: Role> Host<R> {
         self.out.push(Outgoing {
             device: None,
             port,
-            to: packet.from,
+            to: from,
             body,
         });
     }
@@ -249,7 +257,9 @@ impl<R: Role> Host<R> {
     fn drain(&mut self, now: Instant) {
         self.session.end_batch(now);
         while let Some(inner) = self.session.poll_inner() {
-            if let Some((source, number)) = read_inner(&inner.data) {
+            if let Some(released) = &mut self.released {
+                released.push(inner.data);
+            } else if let Some((source, number)) = read_inner(&inner.data) {
                 self.delivered.push((now, source, number));
             }
         }
@@ -274,6 +284,7 @@ impl<R: Role> Host<R> {
                     } else {
                         self.port()
                     };
+                    let device = device.map(Arc::from);
                     self.udp.insert(socket, Udp { device, port });
                     let local = SocketAddr::new(bind.ip(), port);
                     self.session.handle_socket_opened(socket, local);
@@ -293,8 +304,9 @@ impl<R: Role> Host<R> {
                     remote,
                 } => {
                     let port = self.port();
+                    let device: Arc<str> = device.into();
                     let tcp = Tcp {
-                        device: Some(device.clone()),
+                        device: Some(Arc::clone(&device)),
                         port,
                         remote,
                         connected: false,
@@ -329,8 +341,27 @@ impl<R: Role> Host<R> {
         self.next_port
     }
 
-    /// What leaves now.
-    pub(crate) fn take_out(&mut self) -> Vec<Outgoing> {
-        std::mem::take(&mut self.out)
+    /// What leaves now is exchanged for an empty list, whose memory is used again.
+    pub(crate) fn swap_out(&mut self, out: &mut Vec<Outgoing>) {
+        std::mem::swap(&mut self.out, out);
+    }
+
+    /// From now on inner packets are kept as they are, for [`Self::take_released`].
+    pub(crate) fn keep_released(&mut self) {
+        self.released = Some(Vec::new());
+    }
+
+    /// The inner packets that were let through since the last call.
+    pub(crate) fn take_released(&mut self) -> impl Iterator<Item = Bytes> {
+        self.released
+            .iter_mut()
+            .flat_map(|released| released.drain(..))
+    }
+
+    /// Whether [`Self::take_released`] has something.
+    pub(crate) fn has_released(&self) -> bool {
+        self.released
+            .as_ref()
+            .is_some_and(|released| !released.is_empty())
     }
 }

@@ -28,7 +28,7 @@ pub struct Packet {
 #[derive(Clone, Debug)]
 pub enum Body {
     /// A UDP datagram.
-    Udp(Ecn, Bytes),
+    Udp(Ecn, BytesMut),
     /// The first packet of a TCP connection, or the answer.
     TcpOpen,
     /// Bytes of a TCP connection, from this place in the stream on.

@@ -4,12 +4,18 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
+use bytes::{Bytes, BytesMut};
 use ropewalk_core::hold::Limits;
 use ropewalk_core::protect::Classes;
+use ropewalk_core::protect::Protection;
+use ropewalk_core::schedule::Policy;
 use ropewalk_core::schedule::SchedulerKind;
-use ropewalk_netem::{Change, DirectionConfig, Link, LinkConfig, Selector, Side};
+use ropewalk_core::tunnel::Tunnel;
+use ropewalk_netem::{
+    Change, Counters, DirectionConfig, DropReason, Link, LinkConfig, Refused, Selector, Side,
+};
 use ropewalk_session::{
-    Command, CommonSettings, Environment, Hub, HubAddresses, HubSettings, Session, Site,
+    Command, CommonSettings, Environment, Hub, HubAddresses, HubSettings, Peer, Session, Site,
     SiteDirectory, SiteEntry, SiteSettings, Uplink, status::PathStatus,
 };
 use ropewalk_transport::{CongestionControl, Identity};
@@ -24,7 +30,7 @@ pub const HUB_UDP: SocketAddr = SocketAddr::new(IpAddr::V4(HUB_IP), 4_443);
 pub const HUB_TCP: SocketAddr = SocketAddr::new(IpAddr::V4(HUB_IP), 443);
 const HUB_IP: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 1);
 /// The hub's inner address.
-const HUB_INNER: Ipv4Addr = Ipv4Addr::new(10, 255, 0, 1);
+pub const HUB_INNER: Ipv4Addr = Ipv4Addr::new(10, 255, 0, 1);
 /// Ports that a NAT mapping adds; one mapping never meets another.
 const NAT_STEP: u16 = 4_000;
 /// First port of a site's own sockets.
@@ -41,6 +47,36 @@ pub struct Spec {
     pub uplinks: usize,
     /// Every uplink in either direction.
     pub link: DirectionConfig,
+    /// Scheduler of all gateways.
+    pub scheduler: SchedulerKind,
+    /// Congestion control of all paths.
+    pub congestion: CongestionControl,
+    /// What sites and the hub protect, and how; the default classes unless given.
+    pub protection: Option<[Protection; 2]>,
+}
+
+/// What became of an outer packet on a link of the first site.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fate {
+    /// When that was noticed, in the time of the world.
+    pub at: Instant,
+    /// Number of the uplink.
+    pub uplink: usize,
+    /// Number of the packet on this link in its direction, and its length in bytes.
+    pub digest: u64,
+    /// What became of it.
+    pub end: End,
+}
+
+/// How a packet's way ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// It left the link at the other end.
+    Delivered,
+    /// The link refused it.
+    Refused(DropReason),
+    /// It was lost on the way.
+    Lost,
 }
 
 impl Default for Spec {
@@ -53,6 +89,9 @@ impl Default for Spec {
                 delay: Duration::from_millis(10),
                 ..DirectionConfig::default()
             },
+            scheduler: SchedulerKind::default(),
+            congestion: CongestionControl::default(),
+            protection: None,
         }
     }
 }
@@ -61,11 +100,22 @@ impl Default for Spec {
 #[derive(Debug)]
 struct Way {
     uplink: Uplink,
-    link: Link<Packet>,
+    link: Link<Numbered>,
+    /// When the link started.
+    epoch: Instant,
+    /// Packets that entered, in both directions.
+    sent: [u32; 2],
     /// How often the NAT on it has forgotten its mappings.
     mappings: u16,
     udp_blocked: bool,
     present: bool,
+}
+
+/// A packet with its digest.
+#[derive(Debug)]
+struct Numbered {
+    packet: Packet,
+    digest: u64,
 }
 
 /// A site and its uplinks.
@@ -90,6 +140,13 @@ pub struct World {
     /// When each component has something to do: 0 is the hub, then the sites in their order.
     due: BTreeSet<(Instant, usize)>,
     due_at: Vec<Instant>,
+    spec: Spec,
+    /// Components that got input and had no turn yet, each once.
+    touched: Vec<usize>,
+    /// What became of packets, if that is recorded.
+    fates: Option<Vec<Fate>>,
+    sent: u64,
+    out: Vec<Outgoing>,
 }
 
 impl World {
@@ -128,6 +185,11 @@ impl World {
             due_at: vec![Instant::FAR_FUTURE; 1 + places.len()],
             places,
             random,
+            spec: spec.clone(),
+            touched: Vec::new(),
+            fates: None,
+            sent: 0,
+            out: Vec::new(),
         };
         world.start_hub();
         for site in 0..spec.sites {
@@ -162,14 +224,18 @@ impl World {
         }
     }
 
-    fn common(identity: Identity) -> CommonSettings {
+    fn common(&self, identity: Identity, side: Side) -> CommonSettings {
+        let classes = self
+            .spec
+            .protection
+            .map(|both| Classes::all(both[side as usize]));
         CommonSettings {
             identity,
-            scheduler_send: SchedulerKind::default(),
-            scheduler_receive: SchedulerKind::default(),
-            classes: Arc::new(Classes::default()),
+            scheduler_send: self.spec.scheduler,
+            scheduler_receive: self.spec.scheduler,
+            classes: Arc::new(classes.unwrap_or_default()),
             hold: Limits::default(),
-            congestion: CongestionControl::default(),
+            congestion: self.spec.congestion,
             mtu: None,
             policy: None,
         }
@@ -183,14 +249,18 @@ impl World {
         let session = self.random.next_u64() | 1;
         let environment = self.environment(session);
         let settings = HubSettings {
-            common: Self::common(self.hub_identity.clone()),
+            common: self.common(self.hub_identity.clone(), Side::Down),
             listen: vec![HUB_UDP],
             tcp_listen: vec![HUB_TCP],
             addresses: vec![(IpAddr::V4(HUB_INNER)).into()],
             sites: Arc::clone(&self.directory),
         };
         let session = Session::hub(settings, &environment).expect("a valid key");
-        self.hub = Some(Host::new(session, 0));
+        let mut host = Host::new(session, 0);
+        if self.fates.is_some() {
+            host.keep_released();
+        }
+        self.hub = Some(host);
         self.settle(0);
     }
 
@@ -207,17 +277,22 @@ impl World {
     pub fn start_site(&mut self, site: usize) {
         let session = self.random.next_u64() | 1;
         let environment = self.environment(session);
-        let place = &mut self.places[site];
-        place.starts += 1;
+        let common = self.common(self.places[site].identity.clone(), Side::Up);
         let settings = SiteSettings {
-            common: Self::common(place.identity.clone()),
+            common,
             hub_key: self.hub_identity.public_key(),
             hub_addresses: Arc::new(HubAddresses::new(&[HUB_UDP])),
             tcp_port: HUB_TCP.port(),
             udp_blocked_fallback: true,
         };
         let session = Session::site(settings, &environment).expect("a valid key");
-        place.host = Some(Host::new(session, SITE_PORT));
+        let mut host = Host::new(session, SITE_PORT);
+        if self.fates.is_some() {
+            host.keep_released();
+        }
+        let place = &mut self.places[site];
+        place.starts += 1;
+        place.host = Some(host);
         self.tell_uplinks(site);
     }
 
@@ -318,9 +393,9 @@ impl World {
 
     /// Changes both directions of an uplink's link, or one of them.
     pub fn change_link(&mut self, site: usize, uplink: usize, sides: Selector, change: &Change) {
-        self.places[site].ways[uplink]
-            .link
-            .apply(self.now, sides, change);
+        let way = &mut self.places[site].ways[uplink];
+        let now = way.time(self.now);
+        way.link.apply(now, sides, change);
         self.settle(1 + site);
     }
 
@@ -370,12 +445,16 @@ impl World {
 
     /// Lets time pass.
     pub fn run(&mut self, duration: Duration) {
-        let end = self.now + duration;
+        self.run_to(self.now + duration);
+    }
+
+    /// Lets time pass until `end`.
+    pub fn run_to(&mut self, end: Instant) {
         while let Some(&(at, component)) = self.due.first().filter(|(at, _)| *at <= end) {
             self.now = self.now.max(at);
             self.work(component);
         }
-        self.now = end;
+        self.now = end.max(self.now);
     }
 
     /// Lets time pass until `done` says so, `longest` at most; the time it took.
@@ -399,6 +478,134 @@ impl World {
         self.now.since(start)
     }
 
+    /// For a simulator that drives the world: inner packets are kept as they are, and what
+    /// becomes of the outer packets of the first site is recorded.
+    pub fn keep_packets(&mut self) {
+        self.fates = Some(Vec::new());
+        if let Some(hub) = &mut self.hub {
+            hub.keep_released();
+        }
+        for place in &mut self.places {
+            if let Some(host) = &mut place.host {
+                host.keep_released();
+            }
+        }
+    }
+
+    /// Puts other links in place of those of a site's uplinks. The time of the new links starts
+    /// now. What was under way is lost.
+    pub fn replace_links(&mut self, site: usize, links: impl IntoIterator<Item = LinkConfig>) {
+        for (way, link) in self.places[site].ways.iter_mut().zip(links) {
+            (way.link, way.epoch) = (Link::new(link), self.now);
+        }
+        self.settle(1 + site);
+    }
+
+    /// Whether nothing is under way on the links of a site.
+    #[must_use]
+    pub fn links_idle(&self, site: usize) -> bool {
+        let mut ways = self.places[site].ways.iter();
+        ways.all(|way| way.link.poll_timeout().is_none())
+    }
+
+    /// Counters of an uplink's link as of `now`.
+    pub fn counters(&mut self, now: Instant, site: usize, uplink: usize, side: Side) -> Counters {
+        let way = &mut self.places[site].ways[uplink];
+        way.link.advance(way.time(now));
+        way.link.counters(side)
+    }
+
+    /// Outer packets that gateways sent.
+    #[must_use]
+    pub const fn sent(&self) -> u64 {
+        self.sent
+    }
+
+    /// What became of outer packets since the last call, in order.
+    pub fn take_fates(&mut self) -> impl Iterator<Item = Fate> {
+        self.fates.iter_mut().flat_map(|fates| fates.drain(..))
+    }
+
+    /// A policy of the caller's schedules what a site sends to the hub, or gets from it.
+    pub fn set_policy(&mut self, site: usize, side: Side, policy: Box<dyn Policy>) {
+        match side {
+            Side::Up => self.site_mut(site).session.set_policy("hub", policy),
+            Side::Down => {
+                let name = format!("site{site}");
+                self.hub_mut().session.set_policy(&name, policy);
+            }
+        }
+    }
+
+    /// Hands an inner packet of a host to the gateway of a site, or to the hub. The gateway gets
+    /// its turn with [`Self::settle_touched`]. A gateway that does not run loses the packet.
+    pub fn offer(&mut self, now: Instant, site: usize, side: Side, data: BytesMut) {
+        self.now = now.max(self.now);
+        let component = match side {
+            Side::Up => 1 + site,
+            Side::Down => 0,
+        };
+        match (component.checked_sub(1), &mut self.hub) {
+            (Some(site), _) => {
+                if let Some(host) = &mut self.places[site].host {
+                    host.session.handle_inner(self.now, data, false);
+                }
+            }
+            (None, Some(hub)) => hub.session.handle_inner(self.now, data, false),
+            (None, None) => return,
+        }
+        if !self.touched.contains(&component) {
+            self.touched.push(component);
+        }
+    }
+
+    /// Gives those a turn who were offered packets.
+    pub fn settle_touched(&mut self) {
+        while let Some(component) = self.touched.pop() {
+            self.settle(component);
+        }
+    }
+
+    /// When there is something to do.
+    #[must_use]
+    pub fn next_due(&self) -> Option<Instant> {
+        self.due.first().map(|due| due.0)
+    }
+
+    /// Inner packets that the gateway at the end of `side` let through since the last call: the
+    /// hub for those that go up.
+    pub fn take_released(&mut self, site: usize, side: Side, take: impl FnMut(Bytes)) {
+        match (side, &mut self.hub) {
+            (Side::Up, Some(hub)) => hub.take_released().for_each(take),
+            (Side::Up, None) => {}
+            (Side::Down, _) => {
+                if let Some(host) = &mut self.places[site].host {
+                    host.take_released().for_each(take);
+                }
+            }
+        }
+    }
+
+    /// Whether [`Self::take_released`] has something in either direction.
+    #[must_use]
+    pub fn has_released(&self, site: usize) -> bool {
+        let host = self.places[site].host.as_ref();
+        self.hub.as_ref().is_some_and(Host::has_released) || host.is_some_and(Host::has_released)
+    }
+
+    /// The tunnels of a site and, if the site has said hello since the hub started, of the hub.
+    #[must_use]
+    pub fn tunnels(&self, site: usize) -> [Option<&Tunnel>; 2] {
+        let name = format!("site{site}");
+        let host = self.places[site].host.as_ref();
+        let peers = self.hub.iter().flat_map(|hub| hub.session.role().peers());
+        let mut peers = peers.filter(|peer| peer.name() == name);
+        [
+            host.map(|host| host.session.role().peer().tunnel()),
+            peers.next().map(Peer::tunnel),
+        ]
+    }
+
     /// Delivers what has arrived for a component and at its links, and gives it its turn.
     fn work(&mut self, component: usize) {
         let Some(site) = component.checked_sub(1) else {
@@ -407,13 +614,14 @@ impl World {
         };
         let (now, mut hub_touched) = (self.now, false);
         for index in 0..self.places[site].ways.len() {
-            while let Some(packet) = self.places[site].ways[index].link.poll(now, Side::Up) {
+            while let Some(packet) = self.arrived(site, index, Side::Up) {
                 if let Some(hub) = &mut self.hub {
-                    hub.receive(now, &packet, packet.to.port());
+                    let port = packet.to.port();
+                    hub.receive(now, packet, port);
                     hub_touched = true;
                 }
             }
-            while let Some(packet) = self.places[site].ways[index].link.poll(now, Side::Down) {
+            while let Some(packet) = self.arrived(site, index, Side::Down) {
                 let place = &mut self.places[site];
                 let way = &place.ways[index];
                 let mapped = way.mappings * NAT_STEP;
@@ -421,7 +629,7 @@ impl World {
                 let port = packet.to.port().checked_sub(mapped);
                 let port = port.filter(|port| (SITE_PORT..SITE_PORT + NAT_STEP).contains(port));
                 if let (true, Some(port), Some(host)) = (here, port, &mut place.host) {
-                    host.receive(now, &packet, port);
+                    host.receive(now, packet, port);
                 }
             }
         }
@@ -429,6 +637,31 @@ impl World {
         if hub_touched {
             self.settle(0);
         }
+    }
+
+    /// The next packet that has arrived over an uplink in this direction.
+    fn arrived(&mut self, site: usize, uplink: usize, side: Side) -> Option<Packet> {
+        let way = &mut self.places[site].ways[uplink];
+        let item = way.link.poll(way.time(self.now), side);
+        if site == 0
+            && let Some(fates) = &mut self.fates
+        {
+            let mut note = |digest, end| {
+                fates.push(Fate {
+                    at: self.now,
+                    uplink,
+                    digest,
+                    end,
+                });
+            };
+            while let Some(lost) = way.link.poll_lost(side) {
+                note(lost.digest, End::Lost);
+            }
+            if let Some(item) = &item {
+                note(item.digest, End::Delivered);
+            }
+        }
+        item.map(|item| item.packet)
     }
 
     /// A turn of a component, and what follows from it.
@@ -451,34 +684,46 @@ impl World {
 
     /// Puts what a component sent onto the links.
     fn send_out(&mut self, component: usize) {
-        let Some(site) = component.checked_sub(1) else {
-            let sent = self.hub.as_mut().map(Host::take_out).unwrap_or_default();
+        let mut out = std::mem::take(&mut self.out);
+        if let Some(site) = component.checked_sub(1) {
+            if let Some(host) = &mut self.places[site].host {
+                host.swap_out(&mut out);
+            }
+            for outgoing in out.drain(..) {
+                self.send_from_site(site, outgoing);
+            }
+        } else {
+            if let Some(hub) = &mut self.hub {
+                hub.swap_out(&mut out);
+            }
             let mut touched = BTreeSet::new();
-            for outgoing in sent {
+            for outgoing in out.drain(..) {
                 touched.extend(self.send_from_hub(outgoing));
             }
             for site in touched {
                 self.note_due(1 + site);
             }
+        }
+        self.out = out;
+    }
+
+    fn send_from_site(&mut self, site: usize, outgoing: Outgoing) {
+        let place = &self.places[site];
+        let device = outgoing.device.as_deref();
+        let mut ways = place.ways.iter();
+        let Some(index) = ways.position(|way| Some(way.uplink.name.as_str()) == device) else {
             return;
         };
-        let place = &mut self.places[site];
-        let sent = place.host.as_mut().map(Host::take_out).unwrap_or_default();
-        for outgoing in sent {
-            let named = |way: &&mut Way| Some(&way.uplink.name) == outgoing.device.as_ref();
-            let Some(way) = place.ways.iter_mut().find(named) else {
-                continue;
-            };
-            let Some(&ip) = way.uplink.addresses.first().filter(|_| way.present) else {
-                continue;
-            };
-            let packet = Packet {
-                from: SocketAddr::new(ip, outgoing.port + way.mappings * NAT_STEP),
-                to: outgoing.to,
-                body: outgoing.body,
-            };
-            way.send(self.now, Side::Up, packet);
-        }
+        let way = &place.ways[index];
+        let Some(&ip) = way.uplink.addresses.first().filter(|_| way.present) else {
+            return;
+        };
+        let packet = Packet {
+            from: SocketAddr::new(ip, outgoing.port + way.mappings * NAT_STEP),
+            to: outgoing.to,
+            body: outgoing.body,
+        };
+        self.enqueue(site, index, Side::Up, packet);
     }
 
     /// The site to whose link a packet of the hub went.
@@ -489,14 +734,38 @@ impl World {
             body: outgoing.body,
         };
         let ip = packet.to.ip();
-        for (site, place) in self.places.iter_mut().enumerate() {
-            let mut ways = place.ways.iter_mut();
-            if let Some(way) = ways.find(|way| way.uplink.addresses.contains(&ip)) {
-                way.send(self.now, Side::Down, packet);
+        for (site, place) in self.places.iter().enumerate() {
+            let mut ways = place.ways.iter();
+            if let Some(index) = ways.position(|way| way.uplink.addresses.contains(&ip)) {
+                self.enqueue(site, index, Side::Down, packet);
                 return Some(site);
             }
         }
         None
+    }
+
+    fn enqueue(&mut self, site: usize, uplink: usize, side: Side, packet: Packet) {
+        let way = &mut self.places[site].ways[uplink];
+        if way.udp_blocked && packet.is_udp() {
+            return;
+        }
+        self.sent += 1;
+        let bytes = packet.ip_bytes();
+        let number = &mut way.sent[side as usize];
+        *number = number.wrapping_add(1);
+        let digest = u64::from(*number) << 32 | bytes as u64;
+        let item = Numbered { packet, digest };
+        // A packet that the link refuses is lost.
+        if let Err(Refused { reason, .. }) = way.link.enqueue(way.time(self.now), side, bytes, item)
+            && let Some(fates) = self.fates.as_mut().filter(|_| site == 0)
+        {
+            fates.push(Fate {
+                at: self.now,
+                uplink,
+                digest,
+                end: End::Refused(reason),
+            });
+        }
     }
 
     fn note_due(&mut self, component: usize) {
@@ -504,7 +773,7 @@ impl World {
             None => self.hub.as_mut().and_then(|hub| hub.session.poll_timeout()),
             Some(site) => {
                 let place = &mut self.places[site];
-                let links = place.ways.iter().filter_map(|way| way.link.poll_timeout());
+                let links = place.ways.iter().filter_map(Way::poll_timeout);
                 let links = links.min();
                 let host = place.host.as_mut();
                 let host = host.and_then(|host| host.session.poll_timeout());
@@ -545,19 +814,23 @@ impl Way {
                 down: spec.link.clone(),
                 changes: Vec::new(),
             }),
+            epoch: Instant::ZERO,
+            sent: [0; 2],
             mappings: 0,
             udp_blocked: false,
             present: true,
         }
     }
 
-    fn send(&mut self, now: Instant, side: Side, packet: Packet) {
-        if self.udp_blocked && packet.is_udp() {
-            return;
-        }
-        let bytes = packet.ip_bytes();
-        // A packet that the link refuses is lost.
-        drop(self.link.enqueue(now, side, bytes, packet));
+    /// The world's time as the link's.
+    fn time(&self, now: Instant) -> Instant {
+        Instant::ZERO + now.since(self.epoch)
+    }
+
+    /// When the link has something to do, in the time of the world.
+    fn poll_timeout(&self) -> Option<Instant> {
+        let at = self.link.poll_timeout()?;
+        Some(self.epoch + at.since(Instant::ZERO))
     }
 }
 

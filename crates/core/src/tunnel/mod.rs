@@ -228,6 +228,11 @@ impl Tunnel {
         self.ingress.scheduler.switch(kind);
     }
 
+    /// [`Self::set_scheduler`] with a scheduler of the caller's.
+    pub fn set_policy(&mut self, policy: Box<dyn Policy>) {
+        self.ingress.scheduler = Scheduler::with_policy(policy);
+    }
+
     /// Takes an inner packet in: [`ropewalk_wire::HEADROOM`] free bytes, then one IP packet.
     pub fn handle_inner(&mut self, now: Instant, data: bytes::BytesMut, checksum_partial: bool) {
         self.tick(now);

@@ -16,6 +16,7 @@ use bytes::BytesMut;
 use ipnet::IpNet;
 use ropewalk_core::reorder::Inner;
 use ropewalk_core::schedule::SchedulerKind;
+use ropewalk_core::tunnel::Tunnel;
 use ropewalk_transport::{KeyCheck, PublicKey, SocketId, TransportError};
 use ropewalk_types::{Duration, Instant, PathId, Random};
 use ropewalk_wire::{Control, Datagram, HEADROOM};
@@ -479,6 +480,12 @@ impl sealed::Role for Hub {
 
     fn events(&mut self) -> &mut VecDeque<Event> {
         &mut self.events
+    }
+
+    fn tunnel_mut(&mut self, peer: &str) -> Option<&mut Tunnel> {
+        let mut sites = self.sites.iter_mut().flatten();
+        let site = sites.find(|site| site.peer.name == peer)?;
+        Some(&mut site.peer.tunnel)
     }
 
     fn shutdown(&mut self, now: Instant, links: &mut Links, sockets: &mut impl Sockets) {

@@ -17,7 +17,7 @@ use bytes::BytesMut;
 use ipnet::IpNet;
 use ropewalk_core::reorder::Inner;
 use ropewalk_core::schedule::SchedulerKind;
-use ropewalk_core::tunnel::PathState;
+use ropewalk_core::tunnel::{PathState, Tunnel};
 use ropewalk_transport::{SocketId, TransportError};
 use ropewalk_types::{Duration, Instant, PATHS_MAX, PathId};
 use ropewalk_wire::{Control, Datagram, VERSION, Welcome};
@@ -436,6 +436,10 @@ impl sealed::Role for Site {
 
     fn events(&mut self) -> &mut VecDeque<Event> {
         &mut self.events
+    }
+
+    fn tunnel_mut(&mut self, peer: &str) -> Option<&mut Tunnel> {
+        (self.peer.name == peer).then_some(&mut self.peer.tunnel)
     }
 
     fn shutdown(&mut self, now: Instant, links: &mut Links, sockets: &mut impl Sockets) {

@@ -3,6 +3,7 @@
 
 pub mod direct;
 pub mod row;
+pub mod session;
 pub mod tunnel;
 
 use crate::engine::EventQueue;

@@ -12,7 +12,7 @@ use gateway::{Gateway, Role};
 use ropewalk_core::protect::Protection;
 use ropewalk_core::queue::QueueStats;
 use ropewalk_core::schedule::{Policy, SchedulerKind};
-use ropewalk_core::tunnel::TunnelStats;
+use ropewalk_core::tunnel::{Tunnel, TunnelStats};
 use ropewalk_netem::{Counters, Link, LinkConfig, Refused, Side};
 use ropewalk_plan::{TunnelPlan, TunnelReport};
 use ropewalk_transport::CongestionControl;
@@ -24,7 +24,6 @@ use subtunnel::{LinkItem, Settings};
 
 pub use subtunnel::SubTunnel;
 pub use subtunnel::model::ModelledTunnel;
-pub use subtunnel::quic::QuicTunnel;
 
 /// Inner packets are cut from slabs of this size, so that memory is neither asked for nor given
 /// back per packet.
@@ -33,10 +32,12 @@ const SLAB_BYTES: usize = 64 * 1024;
 /// What a plan says of a tunnel, checked.
 #[derive(Clone, Copy, Debug)]
 pub struct TunnelSettings {
-    scheduler: SchedulerKind,
-    congestion: CongestionControl,
+    /// Scheduler of both ends.
+    pub scheduler: SchedulerKind,
+    /// Congestion control of the sub-tunnels.
+    pub congestion: CongestionControl,
     /// What the site and the hub protect, and how.
-    protection: [Protection; 2],
+    pub protection: [Protection; 2],
 }
 
 impl TunnelSettings {
@@ -248,37 +249,49 @@ impl<S: SubTunnel> Carrier for TunnelCarrier<S> {
     }
 
     fn tunnel_report(&self, direction: Side) -> Option<TunnelReport> {
-        let index = Self::gateway(direction);
-        let (ingress, egress) = (
-            &self.gateways[index].tunnel,
-            &self.gateways[1 - index].tunnel,
-        );
-        let (sent, received) = (ingress.stats(), egress.stats());
-        let [sent_before, received_before] = [index, 1 - index].map(|index| self.warm[index]);
-        let (queue, queue_before) = (sent.queue, sent_before.queue);
-        let (reorder, reorder_before) = (received.reorder, received_before.reorder);
-        let drops = |q: &QueueStats| q.dropped_codel + q.dropped_full + q.marked;
-        Some(TunnelReport {
-            delivered: reorder.delivered - reorder_before.delivered,
-            reordered: reorder.reordered - reorder_before.reordered,
-            held: reorder.held - reorder_before.held,
-            hold_timeouts: reorder.hold_timeouts - reorder_before.hold_timeouts,
-            late: reorder.late - reorder_before.late,
-            duplicates: reorder.duplicates - reorder_before.duplicates,
-            ingress_drops: drops(&queue) - drops(&queue_before),
-            recovered: received.recovered - received_before.recovered,
-            repairs: sent.repairs_sent - sent_before.repairs_sent,
-            repair_symbols: sent.coded_sent - sent_before.coded_sent,
-            overhead: ropewalk_plan::overhead(
-                sent.protection_bytes - sent_before.protection_bytes,
-                sent.data_bytes - sent_before.data_bytes,
-            ),
-            reason: ingress.scheduler_reason(),
-        })
+        let tunnels = [0, 1].map(|index| &self.gateways[index].tunnel);
+        Some(report_on(direction, tunnels, &self.warm))
     }
 
     fn packets(&self) -> u64 {
         self.sent
+    }
+}
+
+/// The report on a direction of a tunnel whose ends are these, of site and hub; `warm` is what
+/// they had counted when the warm-up was over. An end that was started again since counts anew.
+pub fn report_on(direction: Side, tunnels: [&Tunnel; 2], warm: &[TunnelStats; 2]) -> TunnelReport {
+    let index = usize::from(direction == Side::Down);
+    let (ingress, egress) = (tunnels[index], tunnels[1 - index]);
+    let (sent, received) = (ingress.stats(), egress.stats());
+    let [sent_before, received_before] = [index, 1 - index].map(|index| warm[index]);
+    let (queue, queue_before) = (sent.queue, sent_before.queue);
+    let (reorder, reorder_before) = (received.reorder, received_before.reorder);
+    let drops = |q: &QueueStats| q.dropped_codel + q.dropped_full + q.marked;
+    TunnelReport {
+        delivered: since(reorder.delivered, reorder_before.delivered),
+        reordered: since(reorder.reordered, reorder_before.reordered),
+        held: since(reorder.held, reorder_before.held),
+        hold_timeouts: since(reorder.hold_timeouts, reorder_before.hold_timeouts),
+        late: since(reorder.late, reorder_before.late),
+        duplicates: since(reorder.duplicates, reorder_before.duplicates),
+        ingress_drops: since(drops(&queue), drops(&queue_before)),
+        recovered: since(received.recovered, received_before.recovered),
+        repairs: since(sent.repairs_sent, sent_before.repairs_sent),
+        repair_symbols: since(sent.coded_sent, sent_before.coded_sent),
+        overhead: ropewalk_plan::overhead(
+            since(sent.protection_bytes, sent_before.protection_bytes),
+            since(sent.data_bytes, sent_before.data_bytes),
+        ),
+        reason: ingress.scheduler_reason(),
+    }
+}
+
+/// What a counter has grown by; of one that began anew, all.
+const fn since(after: u64, before: u64) -> u64 {
+    match after.checked_sub(before) {
+        Some(grown) => grown,
+        None => after,
     }
 }
 

@@ -2,7 +2,6 @@
 
 pub mod model;
 mod pacer;
-pub mod quic;
 
 use crate::run::SimError;
 use bytes::Bytes;

@@ -1,0 +1,207 @@
+//! A tunnel between the session of a site and that of a hub, as gateways run them.
+//!
+//! The world of both begins before the run: the site connects over links that only delay. Then
+//! the plan's links take their place, so that the world's clock is ahead of the run's by
+//! `prelude`. Keys are random, so the bytes of packets differ from run to run. Their number, sizes
+//! and times do not, and only those count for the trace hash.
+
+use super::tunnel::{TunnelSettings, report_on};
+use super::{Arrival, Carrier, Core};
+use crate::engine::NEVER;
+use crate::packet::Packet;
+use crate::run::SimError;
+use bytes::BytesMut;
+use ropewalk_core::schedule::Policy;
+use ropewalk_core::tunnel::TunnelStats;
+use ropewalk_netem::{Counters, DirectionConfig, LinkConfig, Side};
+use ropewalk_plan::TunnelReport;
+use ropewalk_testkit::{End, HUB_INNER, Spec, World};
+use ropewalk_types::{Duration, Instant};
+use ropewalk_wire::HEADROOM;
+
+/// Round trips and time that handshakes and path MTU discovery get.
+const PRELUDE_ROUND_TRIPS: u32 = 16;
+const PRELUDE_MIN: Duration = Duration::from_secs(1);
+/// Packets of the prelude are given this long to arrive.
+const PRELUDE_DRAIN: Duration = Duration::from_secs(2);
+/// The only site of the world.
+const SITE: usize = 0;
+/// Where an IPv4 header has source and destination.
+const SOURCE: usize = HEADROOM + 12;
+const DESTINATION: usize = HEADROOM + 16;
+/// Inner packets are cut from slabs of this size, bytes.
+const SLAB_BYTES: usize = 64 * 1024;
+
+/// A site, a hub and the links between them.
+#[derive(Debug)]
+pub struct SessionCarrier {
+    world: World,
+    prelude: Duration,
+    /// Numbers of the paths in the plan, by uplink.
+    paths: Vec<usize>,
+    warm: [TunnelStats; 2],
+    slab: BytesMut,
+    sent_before: u64,
+}
+
+impl SessionCarrier {
+    /// A tunnel over these paths, connected. `policy` schedules the gateway that sends towards
+    /// `ingress`.
+    ///
+    /// # Errors
+    /// With the key, when not every path connects.
+    pub fn new(
+        settings: &TunnelSettings,
+        links: Vec<(usize, LinkConfig)>,
+        seed: u64,
+        ingress: Side,
+        policy: Option<Box<dyn Policy>>,
+    ) -> Result<Self, SimError> {
+        let mut world = World::new(&Spec {
+            seed,
+            sites: 1,
+            uplinks: links.len(),
+            link: DirectionConfig::default(),
+            scheduler: settings.scheduler,
+            congestion: settings.congestion,
+            protection: Some(settings.protection),
+        });
+        world.keep_packets();
+        let delays = |link: &LinkConfig| [link.up.delay, link.down.delay];
+        let only_delay = links.iter().map(|(_, link)| {
+            let [up, down] = delays(link).map(|delay| DirectionConfig {
+                delay,
+                ..DirectionConfig::default()
+            });
+            LinkConfig {
+                seed: 0,
+                up,
+                down,
+                changes: Vec::new(),
+            }
+        });
+        world.replace_links(SITE, only_delay);
+        let round_trips = links.iter().map(|(_, link)| {
+            let [up, down] = delays(link);
+            up + down
+        });
+        let longest = round_trips.max().unwrap_or_default();
+        world.run(PRELUDE_MIN + longest * PRELUDE_ROUND_TRIPS);
+        let latest = world.now() + PRELUDE_DRAIN;
+        while !world.links_idle(SITE) && world.now() < latest {
+            world.run(Duration::from_millis(1));
+        }
+        if world
+            .transports_up(SITE)
+            .iter()
+            .filter(|up| *up == "quic")
+            .count()
+            < links.len()
+        {
+            let problem = "not every path connects before the run; use shorter delays".into();
+            return Err(SimError::setting("carrier.transport", problem));
+        }
+        if let Some(policy) = policy {
+            world.set_policy(SITE, ingress, policy);
+        }
+        let (paths, links): (Vec<_>, Vec<_>) = links.into_iter().unzip();
+        world.replace_links(SITE, links);
+        let _before = world.take_fates().count();
+        Ok(Self {
+            prelude: world.now().since(Instant::ZERO),
+            sent_before: world.sent(),
+            world,
+            paths,
+            warm: Default::default(),
+            slab: BytesMut::new(),
+        })
+    }
+
+    /// Writes into the trace what became of outer packets.
+    fn record(&mut self, core: &mut Core) {
+        for fate in self.world.take_fates() {
+            let path = self.paths[fate.uplink];
+            match fate.end {
+                End::Delivered => core.trace.delivered(core.now_ns, path, fate.digest),
+                End::Refused(reason) => {
+                    core.trace.dropped(core.now_ns, path, reason, fate.digest);
+                }
+                End::Lost => core.trace.lost(core.now_ns, path, fate.digest),
+            }
+        }
+    }
+}
+
+impl Carrier for SessionCarrier {
+    fn components(&self) -> usize {
+        1
+    }
+
+    fn send(&mut self, core: &mut Core, direction: Side, packet: &Packet) {
+        let length = HEADROOM + packet.bytes as usize;
+        if self.slab.capacity() < length {
+            self.slab = BytesMut::with_capacity(SLAB_BYTES.max(length));
+        }
+        packet.write(&mut self.slab);
+        let (site, hub) = (World::inner_address(SITE).octets(), HUB_INNER.octets());
+        let (source, destination) = match direction {
+            Side::Up => (site, hub),
+            Side::Down => (hub, site),
+        };
+        self.slab[SOURCE..SOURCE + 4].copy_from_slice(&source);
+        self.slab[DESTINATION..DESTINATION + 4].copy_from_slice(&destination);
+        let data = self.slab.split();
+        self.world
+            .offer(core.now() + self.prelude, SITE, direction, data);
+    }
+
+    fn wake(&mut self, core: &mut Core, _component: usize, arrivals: &mut Vec<Arrival>) {
+        self.world.run_to(core.now() + self.prelude);
+        self.record(core);
+        for direction in Side::ALL {
+            self.world.take_released(SITE, direction, |data| {
+                arrivals.extend(Packet::read(&data).map(|packet| (direction, packet)));
+            });
+        }
+    }
+
+    fn settle(&mut self, core: &mut Core, arrivals: &mut Vec<Arrival>) {
+        if !arrivals.is_empty() {
+            return;
+        }
+        self.world.settle_touched();
+        self.record(core);
+        // What was let through just now is taken at this instant, too.
+        let due_ns = if self.world.has_released(SITE) {
+            core.now_ns
+        } else {
+            let due = self.world.next_due();
+            due.map_or(NEVER, |at| {
+                (Instant::ZERO + at.since(Instant::ZERO + self.prelude)).as_nanos()
+            })
+        };
+        core.look_at(0, due_ns.max(core.now_ns));
+    }
+
+    fn counters(&mut self, now: Instant, path: usize, direction: Side) -> Counters {
+        let uplink = self.paths.iter().position(|&number| number == path);
+        uplink.map_or_else(Counters::default, |uplink| {
+            self.world
+                .counters(now + self.prelude, SITE, uplink, direction)
+        })
+    }
+
+    fn mark_warm(&mut self) {
+        let tunnels = self.world.tunnels(SITE);
+        self.warm = tunnels.map(|tunnel| tunnel.map_or_else(Default::default, |t| t.stats()));
+    }
+
+    fn tunnel_report(&self, direction: Side) -> Option<TunnelReport> {
+        let [site, hub] = self.world.tunnels(SITE);
+        Some(report_on(direction, [site?, hub?], &self.warm))
+    }
+
+    fn packets(&self) -> u64 {
+        self.world.sent() - self.sent_before
+    }
+}
