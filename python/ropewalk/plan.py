@@ -8,11 +8,11 @@ seconds. Absent settings are not written, so that the runner's defaults hold.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
-from ropewalk.toml import text
+import tomli_w
 
 Direction: TypeAlias = Literal["down", "up"]
 Congestion: TypeAlias = Literal["new-reno", "cubic", "bbr"]
@@ -320,20 +320,40 @@ class Plan:
         return replace(self, seed=seed)
 
     def to_toml(self) -> str:
-        """The plan as the programs read it."""
-        lines = [
-            f"name = {text(self.name)}",
-            f"seed = {self.seed}",
-            f"duration = {text(_seconds(self.duration_s))}",
-            f"warmup = {text(_seconds(self.warmup_s))}",
-        ]
-        for path in self.path:
-            lines += ["", "[[path]]", *_assignments(path)]
-        lines += ["", "[carrier]", *_carrier(self.carrier)]
-        for traffic in self.traffic:
-            lines += ["", "[[traffic]]", f"kind = {text(_KINDS[type(traffic)])}"]
-            lines += _assignments(traffic)
-        return "\n".join(lines) + "\n"
+        """The plan as the programs read it.
+
+        Raises:
+            ValueError: when a text is not Unicode; the message names the key.
+        """
+        return dumps(
+            {
+                "name": self.name,
+                "seed": self.seed,
+                "duration": _seconds(self.duration_s),
+                "warmup": _seconds(self.warmup_s),
+                "path": [_settings(path) for path in self.path],
+                "carrier": _carrier(self.carrier),
+                "traffic": [
+                    {"kind": _KINDS[type(traffic)], **_settings(traffic)}
+                    for traffic in self.traffic
+                ],
+            }
+        )
+
+
+def dumps(table: Mapping[str, Any]) -> str:
+    """A plan's keys as TOML.
+
+    Raises:
+        ValueError: when a value has no place in TOML; the message names the key.
+    """
+    for key, value in table.items():
+        try:
+            # A lone surrogate is in no UTF-8 file.
+            tomli_w.dumps({key: value}).encode()
+        except (AttributeError, TypeError, ValueError) as error:
+            raise ValueError(f"{key}: {value!r} has no place in a plan") from error
+    return tomli_w.dumps(table)
 
 
 def paths_used(plan: Plan) -> tuple[Path, ...]:
@@ -358,28 +378,28 @@ def capacity_mbit(plan: Plan) -> float:
     return sum(path.down_mbit() or 0.0 for path in paths_used(plan))
 
 
-def _carrier(carrier: Carrier) -> list[str]:
+def _carrier(carrier: Carrier) -> dict[str, object]:
     match carrier:
         case Direct(path=None):
-            return ['kind = "direct"']
+            return {"kind": "direct"}
         case Direct(path=path):
-            return ['kind = "path"', f"path = {text(path or '')}"]
+            return {"kind": "path", "path": path}
         case Tunnel():
-            return ['kind = "tunnel"', *_assignments(carrier)]
+            return {"kind": "tunnel", **_settings(carrier)}
         case Relay():
-            return ['kind = "relay"', *_assignments(carrier)]
+            return {"kind": "relay", **_settings(carrier)}
         case Chain():
-            return ['kind = "chain"', *_assignments(carrier)]
+            return {"kind": "chain", **_settings(carrier)}
         case Mptcp():
-            return ['kind = "mptcp"']
+            return {"kind": "mptcp"}
         case Balance():
-            return ['kind = "balance"', *_assignments(carrier)]
+            return {"kind": "balance", **_settings(carrier)}
         case RoundRobin():
-            return ['kind = "round-robin"']
+            return {"kind": "round-robin"}
         case Peer(peer=peer):
-            return ['kind = "peer"', f"peer = {text(peer)}"]
+            return {"kind": "peer", "peer": peer}
         case _:
-            return [f"kind = {text(_OVS_KINDS[type(carrier)])}", *_assignments(carrier)]
+            return {"kind": _OVS_KINDS[type(carrier)], **_settings(carrier)}
 
 
 _OVS_KINDS: dict[type, str] = {
@@ -390,13 +410,10 @@ _OVS_KINDS: dict[type, str] = {
 _SUFFIXES = ("_mbit", "_bytes", "_ms", "_s")
 
 
-def _assignments(value: object) -> list[str]:
-    """`key = value` for every field that is set, in the order of the fields."""
-    return [f"{key} = {written}" for key, written in _settings(value)]
-
-
-def _settings(value: object) -> Iterable[tuple[str, str]]:
+def _settings(value: object) -> dict[str, object]:
+    """The fields that are set, in their order, each with its unit in the value, not in the key."""
     assert is_dataclass(value), value
+    found: dict[str, object] = {}
     for field in fields(value):
         setting = getattr(value, field.name)
         if setting in (None, (), Link(), Tunnel()):
@@ -404,29 +421,26 @@ def _settings(value: object) -> Iterable[tuple[str, str]]:
         key = field.name
         for suffix in _SUFFIXES:
             key = key.removesuffix(suffix)
-        yield key, _value(field.name, setting)
+        found[key] = _value(field.name, setting)
+    return found
 
 
-def _value(name: str, value: object) -> str:
+def _value(name: str, value: object) -> object:
     match value:
-        case bool():
-            return "true" if value else "false"
+        case bool() | str():
+            return value
         case float() | int() if name.endswith("_mbit"):
-            return text(f"{value:g}Mbit")
+            return f"{value:g}Mbit"
         case float() | int() if name.endswith("_ms"):
-            return text(f"{value:g}ms")
+            return f"{value:g}ms"
         case float() | int() if name.endswith("_s"):
-            return text(_seconds(value))
+            return _seconds(value)
         case float() | int():
-            return repr(value)
-        case str():
-            return text(value)
+            return value
         case tuple():
-            return "[" + ", ".join(_value(name, item) for item in value) + "]"
+            return [_value(name, item) for item in value]
         case _:
-            return (
-                "{ " + ", ".join(f"{key} = {written}" for key, written in _settings(value)) + " }"
-            )
+            return _settings(value)
 
 
 def _seconds(seconds: float) -> str:

@@ -22,9 +22,8 @@ from numpy.typing import NDArray
 
 from ropewalk import report as reports
 from ropewalk._native import Head, PathView, run_json, run_scheduler, version
-from ropewalk.plan import Plan
+from ropewalk.plan import Plan, dumps
 from ropewalk.report import Report
-from ropewalk.toml import dumps
 
 __all__ = ["Head", "PathView", "Results", "Scheduler", "run", "version"]
 

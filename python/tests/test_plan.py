@@ -2,6 +2,8 @@
 
 import tomllib
 
+import pytest
+
 from ropewalk.plan import (
     Balance,
     Call,
@@ -23,6 +25,7 @@ from ropewalk.plan import (
     Tcp,
     Tunnel,
     Web,
+    dumps,
     paths_used,
 )
 
@@ -131,3 +134,21 @@ def test_paths_in_use_follow_the_carrier() -> None:
     assert names(Tunnel(paths=("b",))) == ["b"]
     assert names(Tunnel()) == names(Mptcp()) == ["a", "b"]
     assert names(Relay((("b",),))) == names(Chain(("b",))) == ["b"]
+
+
+@pytest.mark.parametrize("name", ["\U000e0001", "\x7f", 'a "b"\\\n\t', "é", "\u2028"])
+def test_every_text_reads_back_as_it_was(name: str) -> None:
+    plan = Plan(name, 1, (Path(name, Link(trace=name)),), Direct(name))
+    found = read(plan)
+    assert found["name"] == name
+    assert found["path"] == [{"name": name, "both": {"trace": name}}]
+    assert found["carrier"] == {"kind": "path", "path": name}
+
+
+def test_a_value_that_no_file_can_hold_is_refused_with_its_key() -> None:
+    with pytest.raises(ValueError, match=r"name: '\\ud800' has no place"):
+        Plan("\ud800", 1, PATHS).to_toml()
+    with pytest.raises(ValueError, match="traffic: <object"):
+        dumps({"name": "x", "traffic": object()})
+    with pytest.raises(ValueError, match="seed: None"):
+        dumps({"name": "x", "seed": None})
