@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 from sdn_parts import balance, bicast, write
 
-from ropewalk.sdn import status
+from ropewalk.sdn import modes, status
 from ropewalk.sdn.cli import main
 from ropewalk.sdn.config import read
+from ropewalk.sdn.host import ovs
+from ropewalk.sdn.host.commands import CommandError
 from ropewalk.sdn.reader import ConfigError
 
 DOCS = Path(__file__).parents[2] / "docs" / "sdn.md"
@@ -67,6 +69,58 @@ def test_all_errors_come_at_once(tmp_path: Path) -> None:
         write(tmp_path, 'mode = "x"\nsocket = "relative"\n[probe]\nport = 0\n')
     keys = {re.split(r": ", line)[1] for line in caught.value.lines}
     assert {"mode", "socket", "probe.port", "uplink", "application.address"} <= keys
+
+
+def test_a_key_that_need_not_be_there_is_proposed_for_one_like_it(tmp_path: Path) -> None:
+    text = '[[uplink]]\nname = "w9"\nwieght = 2\n'
+    with pytest.raises(ConfigError, match=r"uplink\[1\]\.wieght: unknown key; did you mean weight"):
+        write(tmp_path, f'mode = "balance"\n{text}')
+
+
+@pytest.mark.parametrize(
+    ("text", "keys"),
+    [
+        ('mode = "balence"\n[balance]\nzone = 0\n', {"mode", "balance.zone", "uplink"}),
+        ('mode = "x"\n[balance]\nzone = 0\n', {"mode", "balance.zone", "uplink"}),
+        ('mode = 5\n[roam]\nscheme = "x"\n', {"mode", "roam.scheme", "switch"}),
+        ('mode = "balance"\n[probe]\nport = 0\n', {"probe.port", "uplink"}),
+    ],
+)
+def test_a_wrong_mode_or_a_missing_table_hides_no_other_error(
+    tmp_path: Path, text: str, keys: set[str]
+) -> None:
+    path = tmp_path / "sdn.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        modes.configuration(path)
+    found = [re.split(r": ", line)[1] for line in caught.value.lines]
+    assert keys <= set(found)
+    assert found.count("mode") == ("mode" in keys)
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_the_file_is_named_by_the_short_option_too(
+    tmp_path: Path, before: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    named = ["-c", str(bicast(tmp_path).path)]
+    assert main([*named, "check"] if before else ["check", *named]) == 0
+    assert "in order" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("systemd", "command"), [(True, "systemctl start"), (False, "ovs-ctl start")]
+)
+def test_how_open_vswitch_is_started_depends_on_systemd(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, systemd: bool, command: str
+) -> None:
+    monkeypatch.setattr(ovs, "SYSTEMD", tmp_path if systemd else tmp_path / "none")
+
+    def refused(_command: list[str]) -> str:
+        raise CommandError("database connection failed")
+
+    monkeypatch.setattr(ovs, "run", refused)
+    with pytest.raises(CommandError, match=f"is Open vSwitch running .*{command}"):
+        ovs.bridges("")
 
 
 def test_a_file_that_is_not_there_or_no_toml_is_told(tmp_path: Path) -> None:

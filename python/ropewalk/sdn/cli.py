@@ -141,6 +141,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"ropewalk-sdn {__version__}")
     parser.add_argument(
+        "-c",
         "--config",
         type=Path,
         metavar="FILE",
@@ -174,6 +175,7 @@ def _parser() -> argparse.ArgumentParser:
     for name, command in commands.choices.items():
         # Without a default, which would take the place of what was given before the command.
         command.add_argument(
+            "-c",
             "--config",
             type=Path,
             metavar="FILE",
@@ -277,15 +279,16 @@ def _status(config: AnyConfig, as_json: bool) -> int:
 _WORDS = "check setup teardown run status ap-agent completions"
 _COMPLETIONS = {
     "bash": f"""
-complete -o default -W "{_WORDS} --config --plan --only --json --help --version" ropewalk-sdn
+complete -o default -W "{_WORDS} -c --config --plan --only --json --help --version" ropewalk-sdn
 """,
     "zsh": f"""
 #compdef ropewalk-sdn
-_arguments '--config[configuration]:file:_files' '1:command:({_WORDS})' '*:option:(--plan --json)'
+_arguments {{-c,--config}}'[configuration]:file:_files' \\
+  '1:command:({_WORDS})' '*:option:(--plan --json)'
 """,
     "fish": f"""
 complete -c ropewalk-sdn -f -a "{_WORDS}"
-complete -c ropewalk-sdn -l config -r
+complete -c ropewalk-sdn -s c -l config -r
 complete -c ropewalk-sdn -l plan
 complete -c ropewalk-sdn -l json
 """,

@@ -228,7 +228,15 @@ def read(path: Path) -> Config:
     Raises:
         ConfigError: with every error, each naming file, key and remedy.
     """
-    top = reader.load(path)
+    return read_table(reader.load(path))
+
+
+def read_table(top: Table) -> Config:
+    """Checks the top table of a file of mode `bicast` or `balance`.
+
+    Raises:
+        ConfigError: with every error, each naming file, key and remedy.
+    """
     mode = top.choice("mode", ("bicast", "balance"), "bicast")
     bridge = _bridge(top.table("bridge"))
     uplinks = tuple(_uplink(table, mode) for table in top.tables("uplink", UPLINKS_MAX))
@@ -249,7 +257,7 @@ def read(path: Path) -> Config:
             "probe.interval_ms", "0", 'loss is measured by probes: raise it for when = "loss"'
         )
     config = Config(
-        path=path,
+        path=top.path,
         bridge=bridge,
         controller=read_controller(top.table("controller"), bridge.database, bridge.name),
         application=application,

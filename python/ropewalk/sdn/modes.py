@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 from ropewalk.sdn import reader, status
-from ropewalk.sdn.config import Config, read
+from ropewalk.sdn.config import Config, read_table
 from ropewalk.sdn.host import plan
 from ropewalk.sdn.host.changes import Step
 from ropewalk.sdn.reader import ConfigError
 from ropewalk.sdn.roam import setup as roam_setup
 from ropewalk.sdn.roam import status as roam_status
 from ropewalk.sdn.roam.config import Config as RoamConfig
-from ropewalk.sdn.roam.config import read as read_roam
+from ropewalk.sdn.roam.config import read_table as read_roam
 
 MODES = ("bicast", "balance", "roam")
 AnyConfig: TypeAlias = Config | RoamConfig
@@ -42,8 +42,13 @@ def configuration(path: Path) -> AnyConfig:
     """
     top = reader.load(path)
     mode = top.choice("mode", MODES, "bicast")
-    top.check()
-    return read_roam(path) if mode == "roam" else read(path)
+    if top.is_wrong:
+        # With the mode that is probably meant the rest of the file is checked, too.
+        mode = top.meant("mode", MODES) or ""
+        if not mode:
+            top.check()
+        top = top.corrected("mode", mode)
+    return read_roam(top) if mode == "roam" else read_table(top)
 
 
 def summary(config: AnyConfig) -> str:

@@ -66,6 +66,8 @@ class Table:
         self._prefix = prefix
         self._errors = errors
         self._known: list[str] = []
+        self._possible: list[str] = []
+        """Keys that were looked for, and need not be there."""
 
     def error(self, key: str, problem: str, remedy: str) -> None:
         """Notes what is wrong with a key."""
@@ -80,6 +82,11 @@ class Table:
         self.end()
         self.check()
 
+    @property
+    def is_wrong(self) -> bool:
+        """Whether anything was wrong so far."""
+        return bool(self._errors)
+
     def check(self) -> None:
         """Raises when anything was wrong so far.
 
@@ -89,16 +96,29 @@ class Table:
         if self._errors:
             raise ConfigError(self._errors)
 
+    def meant(self, key: str, choices: Sequence[str]) -> str | None:
+        """Which of some words a wrong value is probably meant for: the nearest word, or else the
+        only one that has a table of its name."""
+        value = self._values.get(key)
+        near = difflib.get_close_matches(value, choices, 1) if isinstance(value, str) else []
+        named = [choice for choice in choices if isinstance(self._values.get(choice), dict)]
+        return near[0] if near else named[0] if len(named) == 1 else None
+
+    def corrected(self, key: str, value: str) -> Table:
+        """The table with another value under a key; errors so far stay."""
+        return Table(self.path, {**self._values, key: value}, self._prefix, self._errors)
+
     def end(self) -> None:
         """Notes the keys that nobody took."""
         for key in self._values:
             if key not in self._known:
-                near = difflib.get_close_matches(key, self._known, 1)
+                near = difflib.get_close_matches(key, [*self._known, *self._possible], 1)
                 remedy = f"did you mean {near[0]}?" if near else "remove it"
                 self.error(key, "unknown key", remedy)
 
     def has(self, key: str) -> bool:
         """Whether the file has the key."""
+        self._possible.append(key)
         return key in self._values
 
     def table(self, key: str) -> Table:

@@ -7,11 +7,14 @@ itself: docs/decisions/sdn.md.
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 from ropewalk.sdn.config import Config, Controller, Tls
 from ropewalk.sdn.host.changes import Step
 from ropewalk.sdn.host.commands import CommandError, run
 
+SYSTEMD = Path("/run/systemd/system")
+"""A directory that exists where systemd runs."""
 APPLICATION_PORT = 1
 FIRST_UPLINK_PORT = 2
 PACKETS_PER_S_MAX = 2_000
@@ -27,6 +30,13 @@ def vsctl(database: str, *arguments: str) -> list[str]:
     return ["ovs-vsctl", "--timeout=10", *([f"--db={database}"] if database else []), *arguments]
 
 
+def start() -> str:
+    """The command that starts Open vSwitch on this machine, with systemd or without."""
+    if SYSTEMD.is_dir():
+        return "`systemctl start openvswitch-switch`"
+    return "`/usr/share/openvswitch/scripts/ovs-ctl start`"
+
+
 def bridges(database: str) -> list[str]:
     """The names of the bridges that are there.
 
@@ -40,9 +50,7 @@ def bridges(database: str) -> list[str]:
             raise CommandError(f"{error}; run as root") from error
         if "no program" in str(error):
             raise
-        raise CommandError(
-            f"{error}; is Open vSwitch running (`systemctl start openvswitch-switch`)?"
-        ) from error
+        raise CommandError(f"{error}; is Open vSwitch running ({start()})?") from error
 
 
 def add_bridge(config: Config) -> list[str]:

@@ -84,7 +84,15 @@ def read(path: Path) -> Config:
     Raises:
         ConfigError: with every error, each naming file, key and remedy.
     """
-    top = reader.load(path)
+    return read_table(reader.load(path))
+
+
+def read_table(top: Table) -> Config:
+    """Checks the top table of a file.
+
+    Raises:
+        ConfigError: with every error, each naming file, key and remedy.
+    """
     top.choice("mode", ("roam",), "roam")
     roam = top.table("roam")
     switches = tuple(_switch(table) for table in top.tables("switch", SWITCHES_MAX))
@@ -99,7 +107,7 @@ def read(path: Path) -> Config:
     names = {switch.name for switch in switches}
     database = read_database(top)
     config = Config(
-        path=path,
+        path=top.path,
         scheme=roam.choice("scheme", SCHEMES, "replay"),
         frames=roam.flag("frames", True),
         controller=read_controller(top.table("controller"), database, "roam"),
