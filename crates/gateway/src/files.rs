@@ -110,8 +110,8 @@ impl Lock {
     /// Takes the lock at once and writes this process's number into the file.
     ///
     /// # Errors
-    /// Another process has it; the message names its number.
-    pub fn take(path: &Path, what: &str) -> anyhow::Result<Self> {
+    /// Another process has it; the message names its number and ends with `remedy`.
+    pub fn take(path: &Path, what: &str, remedy: &str) -> anyhow::Result<Self> {
         create_parent(path)?;
         let lock = Self::open(path)?;
         match flock(&lock.file, FlockOperation::NonBlockingLockExclusive) {
@@ -119,8 +119,7 @@ impl Lock {
             Err(rustix::io::Errno::WOULDBLOCK) => {
                 let owner = fs::read_to_string(path).unwrap_or_default();
                 bail!(
-                    "{what} runs already as process {} ({} is locked); stop it first, or give \
-                     the second one its own state_dir",
+                    "{what} runs already as process {} ({} is locked); {remedy}",
                     owner.trim(),
                     path.display()
                 );
@@ -221,16 +220,20 @@ mod tests {
     fn lock_is_refused_to_a_second_holder_and_free_after_the_first() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("run/hub.lock");
-        let first = Lock::take(&path, "a hub").unwrap();
+        let first = Lock::take(&path, "a hub", "stop it first").unwrap();
         assert!(Lock::is_held(&path));
-        let error = Lock::take(&path, "a hub").unwrap_err().to_string();
+        let error = Lock::take(&path, "a hub", "stop it first")
+            .unwrap_err()
+            .to_string();
         let pid = std::process::id().to_string();
         assert!(
-            error.contains(&pid) && error.contains("a hub runs already"),
+            error.contains(&pid)
+                && error.contains("a hub runs already")
+                && error.ends_with("; stop it first"),
             "{error}"
         );
         drop(first);
         assert!(!Lock::is_held(&path));
-        Lock::take(&path, "a hub").unwrap();
+        Lock::take(&path, "a hub", "stop it first").unwrap();
     }
 }

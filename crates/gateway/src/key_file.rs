@@ -4,7 +4,7 @@
 //! refused. Format: one line of base64, as `Identity` writes it.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use ropewalk_transport::Identity;
@@ -28,7 +28,7 @@ pub fn load(path: &Path) -> anyhow::Result<Identity> {
     })?;
     Identity::from_seed_base64(&text).with_context(|| {
         format!(
-            "{} holds no private key; restore it or replace it with `ropewalk key rotate`",
+            "{} holds no private key; restore it, or move it away and run `ropewalk key generate`",
             path.display()
         )
     })
@@ -50,14 +50,21 @@ pub fn create(path: &Path, identity: &Identity) -> anyhow::Result<()> {
     }
 }
 
-/// Writes the key over the former one.
+/// Writes the key over the present one, of which it keeps a copy; returns where.
 ///
 /// # Errors
-/// The file cannot be written.
-pub fn replace(path: &Path, identity: &Identity) -> anyhow::Result<()> {
-    files::create_parent(path)?;
-    files::write_atomically(path, &contents(identity), files::SECRET, true)
-        .with_context(|| format!("cannot write the key {}", path.display()))
+/// There is no key, or a file cannot be written.
+pub fn replace(path: &Path, identity: &Identity) -> anyhow::Result<PathBuf> {
+    let mut former = path.to_owned().into_os_string();
+    former.push(".former");
+    let former = PathBuf::from(former);
+    let write = |path: &Path, contents: &[u8]| {
+        files::write_atomically(path, contents, files::SECRET, true)
+            .with_context(|| format!("cannot write the key {}", path.display()))
+    };
+    write(&former, &contents(&load(path)?))?;
+    write(path, &contents(identity))?;
+    Ok(former)
 }
 
 /// Reads the key, or makes one when there is none; the second value says whether it is new.
@@ -97,6 +104,21 @@ mod tests {
                 .to_string()
                 .contains("key rotate")
         );
+    }
+
+    #[test]
+    fn a_replaced_key_is_kept_beside_the_new_one_and_is_as_secret() {
+        use std::os::unix::fs::PermissionsExt;
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("hub.key");
+        let (first, _) = load_or_create(&path).unwrap();
+        let second = Identity::generate().unwrap();
+        let former = replace(&path, &second).unwrap();
+        assert_eq!(former, directory.path().join("hub.key.former"));
+        assert_eq!(load(&former).unwrap().public_key(), first.public_key());
+        assert_eq!(load(&path).unwrap().public_key(), second.public_key());
+        let mode = std::fs::metadata(&former).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
     }
 
     #[test]

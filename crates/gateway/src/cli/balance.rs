@@ -72,6 +72,7 @@ fn init(path: &Path, option: &str) -> anyhow::Result<()> {
     if path.exists() {
         bail!("{} exists; edit it, or remove it first", path.display());
     }
+    files::create_parent(path)?;
     files::write_atomically(path, template::balance().as_bytes(), files::PUBLIC, true)
         .with_context(|| format!("cannot write {}", path.display()))?;
     output::note(&format!(
@@ -79,4 +80,19 @@ fn init(path: &Path, option: &str) -> anyhow::Result<()> {
         path.display()
     ));
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn init_makes_the_directory_of_a_fresh_machine_and_overwrites_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("etc/ropewalk/balance.toml");
+        init(&path, "").unwrap();
+        config::load_balance(&path).unwrap();
+        let error = init(&path, "").unwrap_err().to_string();
+        assert!(error.contains("exists"), "{error}");
+    }
 }

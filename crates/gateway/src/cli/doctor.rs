@@ -7,6 +7,7 @@ use serde_json::json;
 use super::Global;
 use super::output::{self, Colour, Style};
 use crate::doctor::{self, Check, State};
+use crate::exit::WrongUsage;
 
 const EXAMPLES: &str = "Examples:
   ropewalk doctor                check this machine and its gateway
@@ -14,7 +15,8 @@ const EXAMPLES: &str = "Examples:
   ropewalk doctor --repair       undo what a gateway that was killed left behind
 
 Without --config the gateway that runs is checked, and what any role has left is undone.
-Nothing is changed without --repair. Exit code 1 when a check failed; warnings are no failure.";
+Nothing is changed without --repair. Exit code 1 when a check failed, 2 when the
+file given with --config is missing; warnings are no failure.";
 
 /// Check kernel, privileges, offloads, MTU, UDP and TCP to the hub, keys and left-overs
 #[derive(Debug, Args)]
@@ -59,6 +61,10 @@ impl DoctorArgs {
             output::print(&format!("{text}\n"))?;
         } else {
             output::print(&render(&checks, Style::of_stdout()))?;
+        }
+        // As with every other command.
+        if let Some(path) = given.filter(|path| !path.exists()) {
+            bail!(WrongUsage(format!("{} is missing", path.display())));
         }
         if failed > 0 {
             bail!("{failed} of {} checks failed", checks.len());

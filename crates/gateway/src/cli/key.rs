@@ -1,13 +1,14 @@
 //! `ropewalk key`: shows, makes and replaces the key of this gateway.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
 use ropewalk_transport::Identity;
 
 use super::{Global, output};
 use crate::config::{self, Config};
+use crate::exit::WrongUsage;
 use crate::key_file;
 
 const EXAMPLES: &str = "Examples:
@@ -18,6 +19,7 @@ const EXAMPLES: &str = "Examples:
 
 After `rotate` on a site, run `ropewalk invite NAME --replace --public-key KEY` on the hub and
 restart the site. After `rotate` on a hub every site must join again: prefer not to.
+`rotate` keeps the former key in a file beside the new one, whose name ends in .former.
 The private key is never shown.";
 
 /// Show, make or replace the key of this gateway
@@ -47,7 +49,8 @@ impl Key {
     /// # Errors
     /// There is no key, or one that must not be overwritten.
     pub fn run(self, global: &Global) -> anyhow::Result<()> {
-        let path = self.path(global)?;
+        let makes_first = matches!(self.action, Some(Action::Generate));
+        let path = self.path(global, makes_first)?;
         let identity = match self.action.unwrap_or(Action::Show) {
             Action::Show => key_file::load(&path)?,
             Action::Generate => {
@@ -60,10 +63,12 @@ impl Key {
                 // A key that cannot be read must not be lost by accident.
                 key_file::load(&path).context("there must be a key to replace")?;
                 let identity = Identity::generate()?;
-                key_file::replace(&path, &identity)?;
+                let former = key_file::replace(&path, &identity)?;
                 output::note(&format!(
-                    "replaced {}; restart this gateway after its peer knows the new public key",
-                    path.display()
+                    "replaced {}; restart this gateway after its peer knows the new public key. \
+                     The former key is in {}: move it back to undo this, else remove it",
+                    path.display(),
+                    former.display()
                 ));
                 identity
             }
@@ -72,14 +77,65 @@ impl Key {
         Ok(())
     }
 
-    fn path(&self, global: &Global) -> anyhow::Result<PathBuf> {
+    /// The file of the key. Who `makes_first` may do so before there is a configuration.
+    fn path(&self, global: &Global, makes_first: bool) -> anyhow::Result<PathBuf> {
         if let Some(path) = &self.key_file {
             return Ok(path.clone());
         }
-        let config = config::default_path(global.config.as_deref());
-        if config.exists() {
-            return Ok(Config::load(&config)?.common().key_file.clone());
+        let config = global.config.clone().unwrap_or_else(|| {
+            // `ropewalk balance` has no key.
+            let mut existing = config::existing_paths().into_iter();
+            let found = existing.find(|path| *path != Path::new(config::BALANCE_CONFIG));
+            found.unwrap_or(Path::new(config::SITE_CONFIG)).to_owned()
+        });
+        if !config.exists() && (makes_first || global.config.is_none()) {
+            return Ok(config.with_file_name("site.key"));
         }
-        Ok(config.with_file_name("site.key"))
+        match Config::load(&config)? {
+            Config::Balance(_) => bail!(WrongUsage(format!(
+                "{} is for `ropewalk balance`, which has no key; name the file of a key with \
+                 --key-file",
+                config.display()
+            ))),
+            config => Ok(config.common().key_file.clone()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exit;
+
+    fn path(config: &Path, makes_first: bool) -> anyhow::Result<PathBuf> {
+        let key = Key {
+            action: None,
+            key_file: None,
+        };
+        let global = Global {
+            config: Some(config.to_owned()),
+            ..Global::default()
+        };
+        key.path(&global, makes_first)
+    }
+
+    #[test]
+    fn a_missing_configuration_is_wrong_usage_unless_a_first_key_is_made() {
+        let directory = tempfile::tempdir().unwrap();
+        let config = directory.path().join("site.toml");
+        let error = path(&config, false).unwrap_err();
+        assert_eq!(exit::code(&error), exit::USAGE, "{error:#}");
+        let first = path(&config, true).unwrap();
+        assert_eq!(first, directory.path().join("site.key"));
+    }
+
+    #[test]
+    fn no_key_is_made_for_a_gateway_that_only_balances() {
+        let directory = tempfile::tempdir().unwrap();
+        let config = directory.path().join("balance.toml");
+        std::fs::write(&config, "[balance]\n").unwrap();
+        let error = path(&config, true).unwrap_err();
+        assert_eq!(exit::code(&error), exit::USAGE);
+        assert!(error.to_string().contains("has no key"), "{error:#}");
     }
 }

@@ -32,5 +32,9 @@ fn render(plan: &Plan, style: Style) -> String {
     section("routing", &plan.routing);
     let script: Vec<String> = plan.firewall.lines().map(str::to_owned).collect();
     section(&format!("firewall table {}", plan.table), &script);
+    if !plan.doubts.is_empty() {
+        let doubts: Vec<String> = plan.doubts.iter().map(ToString::to_string).collect();
+        section("to check", &doubts);
+    }
     out
 }

@@ -87,15 +87,21 @@ pub fn is_not_running(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| cause.is::<NotRunning>()) && exit::code(error) == exit::NOT_RUNNING
 }
 
-/// The table of paths alone.
+/// The table of paths alone; where there are several peers, under the name of each.
 #[must_use]
 pub fn paths(status: &Status) -> String {
     let style = Style::of_stdout();
-    let tables = status
-        .tunnels
-        .iter()
-        .filter(|tunnel| !tunnel.paths.is_empty());
-    let text: String = tables.map(|tunnel| path_table(tunnel, style, "")).collect();
+    let tunnels = status.tunnels.iter();
+    let with_paths = tunnels.filter(|tunnel| !tunnel.paths.is_empty());
+    let is_site = status.role == "site";
+    let table = |tunnel: &TunnelStatus| {
+        if is_site {
+            return path_table(tunnel, style, "");
+        }
+        let peer = style.paint(Colour::Bold, &tunnel.peer);
+        format!("{peer}\n{}", path_table(tunnel, style, "  "))
+    };
+    let text: String = with_paths.map(table).collect();
     if text.is_empty() {
         "no paths\n".to_owned()
     } else {
@@ -301,14 +307,21 @@ fn path_table(tunnel: &TunnelStatus, style: Style, indent: &str) -> String {
             "disabled" => Colour::Dim,
             _ => Colour::Red,
         };
-        let lossy = (path.loss >= LOSS_NOTABLE).then_some(Colour::Yellow);
+        let carries = matches!(path.state.as_str(), "up" | "suspect" | "leaving");
+        let loss = if carries {
+            format!("{:.1}", path.loss * 100.0)
+        } else {
+            // Nothing is sent that could be lost.
+            "-".to_owned()
+        };
+        let lossy = (carries && path.loss >= LOSS_NOTABLE).then_some(Colour::Yellow);
         table.row(vec![
             (uplink_name(path), None),
             (path.state.clone(), Some(colour)),
             (path.transport.clone(), None),
             (format!("{:.1}", path.rtt_ms), None),
             (format!("{:.1}", path.rate_mbit), None),
-            (format!("{:.1}", path.loss * 100.0), lossy),
+            (loss, lossy),
             (output::bytes(path.tx_bytes), None),
             (output::bytes(path.rx_bytes), None),
             (
@@ -392,6 +405,37 @@ mod tests {
             "errors of working paths are stale"
         );
         assert!(!text.contains('\x1b'));
+    }
+
+    #[test]
+    fn paths_of_a_hub_stand_under_the_name_of_their_site_and_a_down_path_tells_no_loss() {
+        let tunnel = |peer: &str, state: &str| TunnelStatus {
+            peer: peer.to_owned(),
+            paths: vec![PathStatus {
+                uplink: "eth0".to_owned(),
+                state: state.to_owned(),
+                ..PathStatus::default()
+            }],
+            ..TunnelStatus::default()
+        };
+        let status = |role: &str| Status {
+            role: role.to_owned(),
+            tunnels: vec![tunnel("boat", "up"), tunnel("barn", "down")],
+            ..Status::default()
+        };
+        let text = paths(&status("hub"));
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(
+            lines[0].contains("boat") && lines[3].contains("barn"),
+            "{text}"
+        );
+        assert!(
+            lines[2].contains(" 0.0 ") && !lines[2].contains(" - "),
+            "{text}"
+        );
+        let cells: Vec<&str> = lines[5].split_whitespace().collect();
+        assert_eq!(cells[3..5], ["0.0", "-"], "{text}");
+        assert!(!paths(&status("site")).contains("boat"));
     }
 
     #[test]

@@ -313,7 +313,8 @@ fn read_rule(section: &mut Section<'_>) -> Option<Rule> {
         users: users.unwrap_or_default(),
         cgroup: section.text("cgroup", "\"system.slice/backup.service\"", parse_cgroup),
     };
-    if !rule.has_condition() {
+    // A condition that could not be read is reported already.
+    if section.is_sound() && !rule.has_condition() {
         section.reject(
             "name",
             "this rule matches everything",

@@ -86,7 +86,7 @@ pub fn read(root: &mut Section<'_>, default: Default, is_site: bool) -> (Arc<Cla
         if class.rule.packet_bytes_max > 0 {
             sized = Some(class.name.clone());
         }
-        Some((class, via))
+        Some((class, via?))
     });
     let (rules, vias): (Vec<Class>, Vec<Via>) = rules.into_iter().flatten().unzip();
     let class = Class {
@@ -98,12 +98,15 @@ pub fn read(root: &mut Section<'_>, default: Default, is_site: bool) -> (Arc<Cla
     (Arc::new(classes), vias)
 }
 
-/// The way of the flows of a class, where `sized` is a class before it that goes by size.
-fn read_via(class: &mut Section<'_>, is_site: bool, sized: Option<&str>) -> Via {
+/// The way of the flows of a class, `None` if it is reported as wrong, where `sized` is a class before it that goes by size.
+fn read_via(class: &mut Section<'_>, is_site: bool, sized: Option<&str>) -> Option<Via> {
     let via = class.text("via", VIA_EXAMPLE, str::parse);
+    if via.is_none() && class.has("via") {
+        return None;
+    }
     let via: Via = via.unwrap_or_default();
     if via == Via::Tunnel {
-        return via;
+        return Some(via);
     }
     if !is_site {
         let remedy = "remove it here, and write it in the configuration of the site";
@@ -130,7 +133,7 @@ fn read_via(class: &mut Section<'_>, is_site: bool, sized: Option<&str>) -> Via 
             &format!("put this class before {name:?}"),
         );
     }
-    via
+    Some(via)
 }
 
 /// The same classes where `default` says nothing else.
@@ -147,15 +150,18 @@ pub fn with_default(classes: &Classes, default: Default) -> Arc<Classes> {
     Arc::new(changed)
 }
 
-fn read_class(class: &mut Section<'_>, via: Via) -> Option<Class> {
+fn read_class(class: &mut Section<'_>, via: Option<Via>) -> Option<Class> {
     let name = class.text("name", "\"calls\"", parse_name);
     let name = class.require("name", name, "write name = \"calls\"");
     let protection = class.text("protect", PROTECTION_EXAMPLE, str::parse);
-    let protection = if via == Via::Direct {
-        // Never in the tunnel, but for want of an uplink.
-        Some(protection.unwrap_or_default())
-    } else {
-        class.require("protect", protection, "write protect = \"duplicate\"")
+    let protection = match via {
+        Some(Via::Tunnel | Via::Auto) => {
+            let remedy =
+                format!("write protect = \"adaptive\", or another of {PROTECTION_EXAMPLE}");
+            class.require("protect", protection, &remedy)
+        }
+        // Never in the tunnel, but for want of an uplink; or not known.
+        Some(Via::Direct) | None => Some(protection.unwrap_or_default()),
     };
     let dscp = class.list("dscp", "[\"ef\", \"cs5\", \"34\"]", LIST_MAX, parse_dscp);
     let protocols = class.list("protocol", "[\"udp\", \"icmp\"]", LIST_MAX, parse_protocol);

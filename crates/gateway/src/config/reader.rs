@@ -72,13 +72,7 @@ pub fn read<T>(
     };
     let (document, errors) = DeTable::parse_recoverable(text);
     if !errors.is_empty() {
-        let problems = errors.iter().map(|error| Problem {
-            file: path.to_owned(),
-            line: source.line(error.span().map_or(0, |span| span.start)),
-            key: String::new(),
-            what: format!("this is no TOML: {}", error.message()),
-            remedy: "write KEY = VALUE, texts in \"quotes\", lists in [brackets]".to_owned(),
-        });
+        let problems = errors.iter().map(|error| source.no_toml(error));
         return Err(Problems(problems.collect()));
     }
     let mut root = Section {
@@ -112,6 +106,55 @@ impl Source<'_> {
             .filter(|&&byte| byte == b'\n')
             .count()
     }
+
+    /// Why the text is no TOML. A name that the file has twice is told with both places.
+    fn no_toml(&self, error: &toml::de::Error) -> Problem {
+        let span = error.span().unwrap_or(0..0);
+        let problem = Problem {
+            file: self.path.to_owned(),
+            line: self.line(span.start),
+            key: String::new(),
+            what: format!("this is no TOML: {}", error.message()),
+            remedy: "write KEY = VALUE, texts in \"quotes\", lists in [brackets]".to_owned(),
+        };
+        let name = self.text.get(span).unwrap_or_default();
+        if error.message() != DUPLICATE || name.is_empty() {
+            return problem;
+        }
+        let lines: Vec<&str> = self.text.lines().collect();
+        let line = lines.get(problem.line - 1).copied().unwrap_or_default();
+        let header = line.trim_start().starts_with('[').then(|| header(line));
+        let first = header.and_then(|header| {
+            let place = lines.iter().position(|line| self::header(line) == header)?;
+            Some((header, place + 1))
+        });
+        let (key, what, remedy) = match first {
+            Some((header, first)) if first < problem.line => (
+                header.trim_matches(['[', ']']),
+                format!("the file has this section already, in line {first}"),
+                format!("write the keys below {header} in line {first}, and remove this line"),
+            ),
+            _ => (
+                name,
+                "this section has the key already".to_owned(),
+                "remove one of the two".to_owned(),
+            ),
+        };
+        Problem {
+            key: key.to_owned(),
+            what,
+            remedy,
+            ..problem
+        }
+    }
+}
+
+/// How the parser calls a name that stands twice.
+const DUPLICATE: &str = "duplicate key";
+
+/// The header of a section, without what follows in its line.
+fn header(line: &str) -> &str {
+    line.split('#').next().unwrap_or_default().trim()
 }
 
 /// One table of the file, present or not.
@@ -282,6 +325,15 @@ impl<'t> Section<'t> {
             .find(key)
             .map_or_else(|| self.span.clone(), Spanned::span);
         self.problem(key, span, what, remedy);
+    }
+
+    /// Whether nothing within this table has been reported so far.
+    pub fn is_sound(&self) -> bool {
+        let problems = self.source.problems.borrow();
+        let inside = self.dotted("");
+        !problems
+            .iter()
+            .any(|problem| problem.key.starts_with(&inside))
     }
 
     fn child(&self, name: String, table: Option<&'t DeTable<'t>>, span: Range<usize>) -> Self {

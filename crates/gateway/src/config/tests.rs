@@ -126,7 +126,10 @@ const BROKEN_HUBS: &[(&str, &[&str])] = &[
         &["hub.toml:4: log.level:", "no log filter"],
     ),
     ("tunnel = 3", &["hub.toml:3: pool.tunnel: unknown key"]),
-    ("[pool]", &["hub.toml:3:", "no TOML"]),
+    (
+        "[pool]",
+        &["hub.toml:3:", "this section already, in line 1"],
+    ),
     ("x = = 3", &["hub.toml:3:", "no TOML"]),
 ];
 
@@ -680,4 +683,39 @@ fn host_and_port_survive_writing_and_reading() {
     ] {
         assert!(text.parse::<HostPort>().is_err(), "{text}");
     }
+}
+
+#[test]
+fn a_name_that_stands_twice_is_named_with_its_first_place() {
+    let twice = site_error(&site_text(
+        "[direct]\nvia = \"auto\"\n[log]\n[direct]  # again\n",
+    ));
+    assert!(
+        twice.contains("site.toml:7: direct: the file has this section already, in line 4"),
+        "{twice}"
+    );
+    assert!(twice.contains("below [direct] in line 4"), "{twice}");
+    let twice = site_error(&site_text("[log]\nlevel = \"info\"\nlevel = \"warn\"\n"));
+    assert!(
+        twice.contains("site.toml:6: level: this section has the key already; remove one"),
+        "{twice}"
+    );
+}
+
+#[test]
+fn one_mistake_is_reported_once_with_a_remedy_that_costs_nothing() {
+    let missing = site_error(&site_text("[[class]]\nname = \"a\"\n"));
+    assert!(
+        missing.contains("write protect = \"adaptive\""),
+        "{missing}"
+    );
+    let sideways = site_error(&site_text("[[class]]\nname = \"a\"\nvia = \"sideways\"\n"));
+    assert!(
+        sideways.contains("class[1].via") && !sideways.contains("protect"),
+        "{sideways}"
+    );
+    let rule = "[balance]\n[[rule]]\nname = \"x\"\nuplinks = [\"a\"]\nports = [\"http\"]\n";
+    let rule = balance::parse(Path::new("balance.toml"), rule).unwrap_err();
+    assert_eq!(rule.0.len(), 1, "{rule}");
+    assert_eq!(rule.0[0].key, "rule[1].ports");
 }

@@ -5,6 +5,7 @@
 
 mod machine;
 mod probe;
+mod repair;
 mod role;
 
 use std::path::Path;
@@ -13,10 +14,10 @@ use serde::Serialize;
 
 use crate::config::common::Common;
 use crate::config::{self, Config};
-use crate::exit::WrongUsage;
 use crate::files::Lock;
 use crate::status::{BalanceStatus, Status};
 use crate::{key_file, service};
+pub use repair::repair;
 
 /// How a check ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -97,7 +98,7 @@ pub fn run(path: &Path, named: bool) -> Vec<Check> {
         checks.push(key("key", common));
     }
     let role = common.role;
-    let running = Lock::is_held(&service::lock_path(common, role));
+    let running = Lock::is_held(&service::lock_path(&common.state_dir, role));
     checks.push(left_overs(common, role, running));
     match &config {
         Config::Hub(hub) => checks.extend(role::hub(hub, running)),
@@ -107,7 +108,7 @@ pub fn run(path: &Path, named: bool) -> Vec<Check> {
             checks.extend(role::hub(&relay.hub, running));
             checks.extend(role::site(&relay.site));
         }
-        Config::Balance(balance) => checks.push(role::balance(balance)),
+        Config::Balance(balance) => checks.extend(role::balance(balance)),
     }
     checks.push(gateway(common, role, running));
     if !named {
@@ -122,7 +123,7 @@ fn left_overs_of_others(path: &Path) -> Vec<Check> {
     let found = others.filter_map(|other| {
         let config = Config::load(other).ok()?;
         let common = config.common();
-        let running = Lock::is_held(&service::lock_path(common, common.role));
+        let running = Lock::is_held(&service::lock_path(&common.state_dir, common.role));
         let check = left_overs(common, common.role, running);
         (check.state != State::Ok).then(|| Check {
             name: format!("left-overs of {}", other.display()),
@@ -144,70 +145,13 @@ fn missing(path: &Path, named: bool) -> Check {
     Check::warn(name, found, format!("run {write}, or give --config"))
 }
 
-/// Undoes what a gateway that crashed left behind, or one that was to be started again and was not: the
-/// `given` one, else those of all roles that this machine has and that do not run. Appends to `done` what was.
-///
-/// # Errors
-/// The only gateway runs, a configuration is not usable, or something cannot be undone; the others are
-/// repaired all the same.
-pub fn repair(given: Option<&Path>, done: &mut Vec<String>) -> anyhow::Result<()> {
-    let paths = match given {
-        Some(path) => vec![path],
-        None => config::existing_paths(),
-    };
-    let [first, others @ ..] = paths.as_slice() else {
-        return Err(WrongUsage(
-            "this machine has no role, so there is no list of what was changed; name the \
-             configuration with --config"
-                .to_owned(),
-        )
-        .into());
-    };
-    if others.is_empty() {
-        done.extend(repair_role(first, false)?);
-        return Ok(());
-    }
-    let mut failed = None;
-    for path in &paths {
-        match repair_role(path, true) {
-            Ok(lines) => done.extend(lines),
-            Err(error) => {
-                let error = error.context(format!("{} is not repaired", path.display()));
-                failed.get_or_insert(error);
-            }
-        }
-    }
-    failed.map_or(Ok(()), Err)
-}
-
-/// One role. While it runs there is nothing to do where it `may_run`.
-fn repair_role(path: &Path, may_run: bool) -> anyhow::Result<Vec<String>> {
-    let config = Config::load(path)?;
-    let common = config.common();
-    let role = common.role;
-    if may_run && Lock::is_held(&service::lock_path(common, role)) {
-        return Ok(Vec::new());
-    }
-    let _lock = Lock::take(&service::lock_path(common, role), &format!("a {role}"))?;
-    let undone = service::state::repair(&service::changes_path(common, role))?;
-    let mut done: Vec<String> = undone.iter().map(ToString::to_string).collect();
-    if common.socket.exists() && std::os::unix::net::UnixStream::connect(&common.socket).is_err() {
-        std::fs::remove_file(&common.socket)?;
-        done.push(format!(
-            "removed the stale socket {}",
-            common.socket.display()
-        ));
-    }
-    Ok(done)
-}
-
 /// The configuration that is checked: the given one, else that of the gateway that runs, else the first.
 #[must_use]
 pub fn default_config(given: Option<&Path>) -> std::path::PathBuf {
     let runs = |path: &&Path| {
         Config::load(path).is_ok_and(|config| {
             let common = config.common();
-            Lock::is_held(&service::lock_path(common, common.role))
+            Lock::is_held(&service::lock_path(&common.state_dir, common.role))
         })
     };
     let running = || config::existing_paths().into_iter().find(runs);
@@ -235,7 +179,7 @@ fn left_overs(common: &Common, role: &str, running: bool) -> Check {
     if running {
         return Check::ok(name, "the gateway is running and will clean up itself");
     }
-    match service::state::left_over(&service::changes_path(common, role)) {
+    match service::state::left_over(&service::changes_path(&common.state_dir, role)) {
         Ok(changes) if changes.is_empty() => Check::ok(name, "nothing of an earlier run is left"),
         Ok(changes) => {
             let list: Vec<String> = changes.iter().map(ToString::to_string).collect();
@@ -267,7 +211,7 @@ fn gateway(common: &Common, role: &str, running: bool) -> Check {
             if up == 0 && role == "site" {
                 return Check::fail(name, found, "see the lines about the hub above");
             }
-            Check::ok(name, found)
+            beside_tunnel(name, &status, found)
         }
         Err(error) => Check::warn(
             name,
@@ -275,6 +219,23 @@ fn gateway(common: &Common, role: &str, running: bool) -> Check {
             "run as root, or restart it",
         ),
     }
+}
+
+/// A gateway whose tunnels are as `found`, and what it sends beside them.
+fn beside_tunnel(name: &str, status: &Status, found: String) -> Check {
+    let direct = status.direct.as_ref();
+    if direct.is_some_and(|direct| direct.spread.none_answers()) {
+        let found = format!(
+            "{found}; no target answers on any uplink: flows beside the tunnel cannot avoid a dead \
+             uplink"
+        );
+        return Check::warn(
+            name,
+            found,
+            "set targets in [probe] that answer echo requests",
+        );
+    }
+    Check::ok(name, found)
 }
 
 fn balancing(name: &str, balance: &BalanceStatus) -> Check {
@@ -321,6 +282,28 @@ mod tests {
         assert!(check.found.contains("no target answers"), "{check:?}");
         assert_eq!(of(&["dead", "up"]).state, State::Ok);
         assert_eq!(of(&["unproven"]).state, State::Ok);
+    }
+
+    #[test]
+    fn a_site_whose_targets_do_not_answer_is_warned_of() {
+        let of = |state: &str| {
+            let uplink = UplinkStatus {
+                state_ipv4: state.to_owned(),
+                state_ipv6: "none".to_owned(),
+                ..UplinkStatus::default()
+            };
+            let mut direct = crate::status::DirectStatus::default();
+            direct.spread.uplinks.push(uplink);
+            let status = Status {
+                direct: Some(direct),
+                ..Status::default()
+            };
+            beside_tunnel("gateway", &status, "running".to_owned())
+        };
+        assert_eq!(of("up").state, State::Ok);
+        let check = of("dead");
+        assert_eq!(check.state, State::Warn);
+        assert!(check.remedy.unwrap().contains("[probe]"));
     }
 
     #[test]

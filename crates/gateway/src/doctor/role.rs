@@ -201,22 +201,28 @@ fn beside_tunnel(config: &SiteConfig) -> Option<Check> {
 }
 
 /// Check of what spreads flows without a hub.
-pub fn balance(config: &BalanceConfig) -> Check {
+pub fn balance(config: &BalanceConfig) -> Vec<Check> {
     let name = "uplinks";
-    match service::balance::plan(config, None) {
-        Err(error) => Check::fail(name, format!("{error:#}"), "run as root"),
-        Ok(plan) if plan.uplinks.is_empty() => Check::fail(
+    let plan = match service::balance::plan(config, None) {
+        Ok(plan) => plan,
+        Err(error) => return vec![Check::fail(name, format!("{error:#}"), "run as root")],
+    };
+    let doubts = plan.doubts.iter();
+    let doubts = doubts.map(|doubt| Check::warn("configuration", &doubt.found, &doubt.remedy));
+    let found = match &plan {
+        plan if plan.uplinks.is_empty() => Check::fail(
             name,
             "no interface has a carrier, an address and a default route",
             "connect one; `ip route` must show a default route through it. See [uplinks]",
         ),
-        Ok(plan) if plan.uplinks.len() == 1 => Check::warn(
+        plan if plan.uplinks.len() == 1 => Check::warn(
             name,
             format!("only {}", plan.uplinks.join(", ")),
             "connect another one: there is nothing to spread over yet",
         ),
-        Ok(plan) => Check::ok(name, plan.uplinks.join(", ")),
-    }
+        plan => Check::ok(name, plan.uplinks.join(", ")),
+    };
+    std::iter::once(found).chain(doubts).collect()
 }
 
 fn uplinks_found(found: &[Uplink], interfaces: &[Interface], config: &SiteConfig) -> Check {

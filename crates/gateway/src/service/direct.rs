@@ -21,7 +21,7 @@ use super::balance::status;
 use super::balance::{self, Balance, Family, Plan, Shared, Split, Turn};
 use super::network::Tun;
 use super::state::Changes;
-use super::{Commands, lock_path};
+use super::{Commands, take_lock, take_spreading};
 use crate::config::class::Via;
 use crate::config::{self, BalanceConfig, SiteConfig};
 use crate::engine::control::Command;
@@ -39,7 +39,7 @@ pub(super) struct Direct {
     tunnel_up: bool,
     told: Told,
     reloaded: mpsc::Sender<()>,
-    _lock: files::Lock,
+    _locks: [files::Lock; 2],
 }
 
 /// What the API and a reload share with it.
@@ -64,8 +64,8 @@ impl Direct {
         let Some(direct) = &config.direct else {
             return Ok(None);
         };
-        let lock = lock_path(&config.common, config::balance::ROLE);
-        let lock = files::Lock::take(&lock, "a gateway that balances")?;
+        let lock = take_lock(&config.common.state_dir, config::balance::ROLE)?;
+        let locks = [lock, take_spreading()?];
         netlink::set_group(tun.ifindex, balance::TUNNEL_GROUP)?;
         lead(tun, &config.routes)?;
         let spread = Arc::new(Mutex::new(Shared::new(&direct.spread)));
@@ -88,7 +88,7 @@ impl Direct {
                 spread,
             },
             reloaded,
-            _lock: lock,
+            _locks: locks,
         };
         this.publish();
         Ok(Some(this))
@@ -107,12 +107,24 @@ impl Direct {
     /// # Errors
     /// This machine cannot be set up.
     pub(super) fn take(&mut self, turn: Turn, changes: &mut Changes) -> anyhow::Result<()> {
+        let is_moved = matches!(turn, Turn::Interfaces);
         self.balance.take(turn, changes)?;
-        let (now, usable) = (self.balance.now(), self.balance.is_any_usable());
+        if is_moved {
+            self.publish();
+        }
+        // Where no target ever answers, the silence of the hub is all there is to go by.
+        let blind = self.balance.is_blind();
+        let (now, usable) = (self.balance.now(), blind || self.balance.is_any_usable());
         if !self.fallback.handle(now, self.tunnel_up, usable) {
             return Ok(());
         }
         let fallen_back = self.fallback.is_fallen_back();
+        if fallen_back && blind {
+            tracing::warn!(
+                "no target of [probe] has ever answered, so whether an uplink works is not known; \
+                 set targets that answer echo requests"
+            );
+        }
         if fallen_back {
             tracing::warn!(
                 "the hub is not reached though uplinks work: new flows with via = \"auto\" go direct"
@@ -193,7 +205,7 @@ impl Direct {
         let mut status = self.told.lock();
         status.fallbacks += u64::from(split.fallen_back && !status.fallen_back);
         status.fallen_back = split.fallen_back;
-        status.classes = ways(split);
+        status.classes = ways(split, |family| self.balance.has_way(family));
     }
 }
 
@@ -241,22 +253,72 @@ fn lead(tun: &Tun, routes: &[IpNet]) -> anyhow::Result<()> {
     tun.lead(routes.iter().filter(|route| ipv6 || route.addr().is_ipv4()))
 }
 
-fn ways(split: &Split) -> Vec<WayStatus> {
-    let now = |via, family| match via {
-        Via::Tunnel => Via::Tunnel,
-        Via::Direct => Via::Direct,
-        Via::Auto if split.auto_is_direct(family) => Via::Direct,
-        Via::Auto => Via::Tunnel,
+/// Where new flows of each class go; `has_uplink` says whether an uplink has a way out in a family.
+fn ways(split: &Split, has_uplink: impl Fn(Family) -> bool) -> Vec<WayStatus> {
+    let now = |via, family| {
+        let is_direct = match via {
+            Via::Tunnel => false,
+            Via::Direct => true,
+            Via::Auto => split.auto_is_direct(family),
+        };
+        // For want of an uplink the main routing table leads flows into the tunnel.
+        match (is_direct, has_uplink(family), split.has_address(family)) {
+            (true, true, _) => Via::Direct.name(),
+            (true, false, false) => NOWHERE,
+            _ => Via::Tunnel.name(),
+        }
     };
     let way = |class: &str, via: Via| WayStatus {
         class: class.to_owned(),
         via: via.name().to_owned(),
-        now_ipv4: now(via, Family::V4).name().to_owned(),
-        now_ipv6: now(via, Family::V6).name().to_owned(),
+        now_ipv4: now(via, Family::V4).to_owned(),
+        now_ipv6: now(via, Family::V6).to_owned(),
     };
     let classes = split.direct.classes.iter();
     let classes = classes.map(|class| way(&class.name, class.via));
     classes
         .chain([way("others", split.direct.others)])
         .collect()
+}
+
+/// The way of flows in a family for which there is neither an uplink nor a tunnel.
+const NOWHERE: &str = "none";
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::config::site;
+
+    #[test]
+    fn status_says_direct_only_in_a_family_that_an_uplink_has() {
+        let text = "[hub]\nkey = \"Gb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=\"\n\
+            endpoints = [\"h:1\"]\n[[class]]\nname = \"video\"\nvia = \"direct\"\n\
+            ports = [\"443\"]\n[direct]\nvia = \"auto\"\n";
+        let config = site::parse(Path::new("site.toml"), text).unwrap();
+        let mut split = split(&config).unwrap();
+        let ipv4_only = |family| family == Family::V4;
+        let now = |split: &Split| {
+            let ways = ways(split, ipv4_only);
+            ways.into_iter()
+                .map(|way| (way.now_ipv4, way.now_ipv6))
+                .collect::<Vec<_>>()
+        };
+        let pair = |ipv4: &str, ipv6: &str| (ipv4.to_owned(), ipv6.to_owned());
+        assert_eq!(
+            now(&split),
+            [pair("direct", "none"), pair("direct", "none")]
+        );
+        split.inner = vec!["10.9.0.7/20".parse().unwrap()];
+        assert_eq!(
+            now(&split),
+            [pair("direct", "none"), pair("tunnel", "none")]
+        );
+        split.inner.push("fd00::7/64".parse().unwrap());
+        assert_eq!(
+            now(&split),
+            [pair("direct", "tunnel"), pair("tunnel", "tunnel")]
+        );
+    }
 }

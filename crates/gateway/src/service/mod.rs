@@ -36,7 +36,7 @@ use crate::config::{BalanceConfig, Config, HubConfig, RelayConfig, SiteConfig};
 use crate::engine::EngineHandle;
 use crate::engine::control::Command;
 use crate::engine::settings::{EngineEvent, EventSink, HostSettings};
-use crate::{files, key_file};
+use crate::{config, files, key_file};
 use api::{Api, CommandSink, Reload};
 use network::Tun;
 use state::Changes;
@@ -96,7 +96,9 @@ pub fn run_relay(path: &Path, config: RelayConfig) -> anyhow::Result<()> {
 /// # Errors
 /// It could not start, or this machine cannot be set up.
 pub fn run_balance(path: &Path, config: BalanceConfig) -> anyhow::Result<()> {
-    let held = Held::new("balance", &config.common)?;
+    require_net_admin(config::balance::ROLE)?;
+    let _spreading = take_spreading()?;
+    let held = Held::new(config::balance::ROLE, &config.common)?;
     let runtime = runtime()?;
     let result = runtime.block_on(balance::run(held, path, config));
     // A program that hangs must not keep the process from ending.
@@ -106,14 +108,53 @@ pub fn run_balance(path: &Path, config: BalanceConfig) -> anyhow::Result<()> {
 
 /// File of the lock of a gateway.
 #[must_use]
-pub fn lock_path(common: &Common, role: &str) -> PathBuf {
-    common.state_dir.join(format!("{role}.lock"))
+pub fn lock_path(state_dir: &Path, role: &str) -> PathBuf {
+    state_dir.join(format!("{role}.lock"))
+}
+
+/// Takes the lock of a role.
+///
+/// # Errors
+/// Such a gateway runs already.
+pub fn take_lock(state_dir: &Path, role: &str) -> anyhow::Result<files::Lock> {
+    let remedy = if role == config::balance::ROLE {
+        ONE_BALANCES
+    } else {
+        "stop it first, or give the second one its own state_dir, and its own api.socket and \
+         tunnel.interface"
+    };
+    files::Lock::take(&lock_path(state_dir, role), &of_role(role), remedy)
+}
+
+/// Takes the right to spread connections in this network namespace: whoever spreads them owns its
+/// firewall table and routing rules, whatever the directory of its state.
+///
+/// # Errors
+/// Something else spreads connections there.
+fn take_spreading() -> anyhow::Result<files::Lock> {
+    let namespace: String = state::namespace()
+        .chars()
+        .filter(char::is_ascii_digit)
+        .collect();
+    let path = Path::new(config::RUN_DIR).join(format!("balance-{namespace}.lock"));
+    files::Lock::take(&path, "a gateway that balances", ONE_BALANCES)
+}
+
+/// What to do about a second gateway that balances.
+const ONE_BALANCES: &str = "stop it first: only one at a time can balance on a machine";
+
+/// A gateway of a role, in a sentence.
+fn of_role(role: &str) -> String {
+    match role {
+        config::balance::ROLE => "a gateway that balances".to_owned(),
+        role => format!("a {role}"),
+    }
 }
 
 /// File of the changes of a gateway.
 #[must_use]
-pub fn changes_path(common: &Common, role: &str) -> PathBuf {
-    common.state_dir.join(format!("{role}-changes.json"))
+pub fn changes_path(state_dir: &Path, role: &str) -> PathBuf {
+    state_dir.join(format!("{role}-changes.json"))
 }
 
 /// Whether this process may configure the network.
@@ -144,8 +185,8 @@ struct Held {
 impl Held {
     fn new(role: &str, common: &Common) -> anyhow::Result<Self> {
         require_net_admin(role)?;
-        let lock = files::Lock::take(&lock_path(common, role), &format!("a {role}"))?;
-        let changes = Changes::begin(&changes_path(common, role), role != "site")?;
+        let lock = take_lock(&common.state_dir, role)?;
+        let changes = Changes::begin(&changes_path(&common.state_dir, role), role != "site")?;
         Ok(Self {
             changes,
             _lock: lock,

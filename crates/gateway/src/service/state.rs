@@ -433,7 +433,7 @@ fn boot() -> String {
     sysctl::read("kernel.random.boot_id").unwrap_or_default()
 }
 
-fn namespace() -> String {
+pub(super) fn namespace() -> String {
     fs::read_link("/proc/self/ns/net")
         .map(|target| target.to_string_lossy().into_owned())
         .unwrap_or_default()

@@ -129,7 +129,7 @@ pub struct WayStatus {
     pub class: String,
     /// What the configuration says: `tunnel`, `direct` or `auto`.
     pub via: String,
-    /// Where new IPv4 flows go: `tunnel` or `direct`.
+    /// Where new IPv4 flows go: `tunnel`, `direct`, or `none` when neither leads anywhere.
     pub now_ipv4: String,
     /// Where new IPv6 flows go.
     pub now_ipv6: String,

@@ -15,6 +15,8 @@ pub struct Health {
     ways: BTreeMap<WayId, Known>,
     /// When the time was last looked at.
     looked: Option<Instant>,
+    /// Whether a probe was ever answered.
+    answered: bool,
 }
 
 /// Longest time between two looks at the time that is no stall of this program.
@@ -80,10 +82,18 @@ impl Health {
         self.ways.get(&way).is_some_and(Known::is_usable)
     }
 
+    /// Whether probes tell nothing: an uplink is there, and no target has ever answered, as where
+    /// echo requests are blocked.
+    #[must_use]
+    pub fn is_blind(&self) -> bool {
+        !self.answered && self.ways.values().any(|known| known.present)
+    }
+
     /// A probe was answered.
     pub fn answer(&mut self, now: Instant, way: WayId) {
         if let Some(known) = self.ways.get_mut(&way) {
             known.liveness.handle_answer(now);
+            self.answered = true;
         }
     }
 

@@ -264,7 +264,7 @@ pub mod tests {
         balance::parse(Path::new("balance.toml"), &format!("{text}{section}")).unwrap()
     }
 
-    fn interface(name: &str, index: u32, gateway: &str) -> Interface {
+    pub fn interface(name: &str, index: u32, gateway: &str) -> Interface {
         let address = |ip: IpAddr, prefix| Address {
             ip,
             prefix,

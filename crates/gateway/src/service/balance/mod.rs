@@ -9,6 +9,7 @@
 //! Invariant: the table holds what `apply` computed last from members, health and measurements;
 //! nothing else writes it, but for the addresses of names.
 
+mod doubts;
 mod gauge;
 mod health;
 mod marks;
@@ -293,6 +294,9 @@ impl Balance {
             .changed()
             .await
             .context("cannot read the network interfaces")?;
+        for doubt in doubts::doubts(&interfaces.borrow(), &config) {
+            tracing::warn!("{doubt}");
+        }
         let (prober, answers) = Prober::new(&config.probe);
         let mut balance = Self {
             names: names::Names::new(&config.rules),

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use serde::Serialize;
 
+use super::doubts::{Doubt, doubts};
 use super::gauge::Reading;
 use super::ruleset::{self, View};
 use super::setup::{self, Setup};
@@ -24,6 +25,9 @@ pub struct Plan {
     pub table: String,
     /// The script that makes it.
     pub firewall: String,
+    /// What of the configuration fits nothing on this machine now.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub doubts: Vec<Doubt>,
 }
 
 /// What starting now would change, as far as flows are spread: all of them, or those beside a
@@ -50,5 +54,6 @@ pub fn plan(config: &BalanceConfig, split: Option<&Split>) -> anyhow::Result<Pla
         routing: Setup::new(&members, setup::has_ipv6(), split.is_some()).lines(&members),
         table: format!("inet {}", marks::TABLE),
         firewall: ruleset::frame(&view) + &ruleset::update(&view),
+        doubts: doubts(&interfaces, config),
     })
 }

@@ -42,10 +42,16 @@ impl Split {
         inner.find(|net| Family::of(net.addr()) == family)
     }
 
+    /// Whether this end of the tunnel has an address in a family.
+    #[must_use]
+    pub fn has_address(&self, family: Family) -> bool {
+        self.address(family).is_some()
+    }
+
     /// Whether new flows with two ways go beside the tunnel now.
     #[must_use]
     pub fn auto_is_direct(&self, family: Family) -> bool {
-        self.fallen_back || self.address(family).is_none()
+        self.fallen_back || !self.has_address(family)
     }
 
     /// Chains that lead to `choose` or into the tunnel; the first packet of a flow goes to
@@ -156,9 +162,20 @@ impl Balance {
         self.split.as_ref()
     }
 
+    /// Whether any uplink has a way out in a family.
+    pub(in crate::service) fn has_way(&self, family: Family) -> bool {
+        let mut present = self.members.iter().filter(|member| member.present);
+        present.any(|member| member.way(family).is_some())
+    }
+
     /// Whether any uplink works.
     pub(in crate::service) fn is_any_usable(&self) -> bool {
         self.usable.iter().flatten().any(|usable| *usable)
+    }
+
+    /// Whether probes cannot tell if an uplink works.
+    pub(in crate::service) fn is_blind(&self) -> bool {
+        self.health.is_blind()
     }
 
     /// The hub gave this end of the tunnel these addresses.
