@@ -205,7 +205,7 @@ fn a_configured_mtu_is_kept() {
 fn without_ipv6(namespace: &Namespace) {
     for which in ["all", "default"] {
         let key = format!("net/ipv6/conf/{which}/disable_ipv6");
-        namespace.sysctl(&key, "1").unwrap();
+        namespace.sysctl(&key, "1").expect("the namespace takes it");
     }
 }
 

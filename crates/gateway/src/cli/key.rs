@@ -97,7 +97,9 @@ impl Key {
                  --key-file",
                 config.display()
             ))),
-            config => Ok(config.common().key_file.clone()),
+            config @ (Config::Hub(_) | Config::Site(_) | Config::Relay(_)) => {
+                Ok(config.common().key_file.clone())
+            }
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Checks everything a gateway needs and says what to do about what is missing.
 //!
-//! Invariant: checks change nothing on this machine; only [`repair`] does, and only with the lock
+//! Invariant: checks change nothing on this machine; only [`repair()`] does, and only with the lock
 //! that a running gateway holds.
 
 mod machine;
