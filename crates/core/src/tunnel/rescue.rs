@@ -9,9 +9,9 @@ use ropewalk_wire::{
     DEADLINE_NACKS_MAX, DeadlineNack, deadline_nacks, emit_deadline_nack, restamp,
 };
 
-/// The same NACK comes on two paths: what follows this soon, and what the paths differ by, is no
-/// other one.
-const SAME_QUESTION: Duration = Duration::from_millis(6);
+/// A deadline NACK travels on two paths. A second one within this time, plus the difference of the
+/// paths' delays, is the same NACK.
+const SAME_NACK: Duration = Duration::from_millis(6);
 /// Assumed while no path has shown its round trip.
 const RTT_UNKNOWN: Duration = Duration::from_millis(50);
 
@@ -58,7 +58,7 @@ impl Tunnel {
             .unwrap_or_default()
             .abs_diff(first.unwrap_or_default())
             / 2;
-        let same = apart + SAME_QUESTION;
+        let same = apart + SAME_NACK;
         let Some((id, number)) = self.ingress.rescuer.ask(now, packet, same) else {
             return;
         };
