@@ -12,8 +12,6 @@ mod ecf;
 mod htmt;
 mod htmt_as_published;
 mod kind;
-#[cfg(test)]
-mod lab;
 mod low_rtt;
 mod order;
 mod otias;
