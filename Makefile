@@ -3,7 +3,7 @@ CARGO ?= cargo
 # Programs, tests and benchmarks share one optimised profile: dependencies are compiled once.
 PROFILE := --release
 
-.PHONY: help demo test check build deb bench clean
+.PHONY: help demo test check build docs deb bench clean
 
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,8 +22,14 @@ check: ## formatting, lints, documentation and libraries
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy $(PROFILE) --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc $(PROFILE) --workspace --no-deps
+	@./scripts/packages docs
+	@./scripts/docs
 	target/tools/bin/cargo-machete
 	target/tools/bin/cargo-deny --locked check licenses bans sources
+
+docs: ## the documentation as a site, in target/site
+	@./scripts/packages docs
+	@./scripts/docs
 
 build: ## the programs, in target/release
 	@./scripts/packages build
