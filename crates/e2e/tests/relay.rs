@@ -119,7 +119,8 @@ fn a_connection_survives_the_relay_and_uses_it_again() {
     let (mut chain, _inner, site) = Chain::nested("relaykill").unwrap();
     let boat = chain.boat().clone();
     let through_relay = || boat.interface_bytes("torelay0").unwrap().0;
-    let spec = BulkSpec::download(2, Duration::from_millis(6_500));
+    // The test ends the transfer itself: how long the relay takes to come back is not judged here.
+    let spec = BulkSpec::download(2, 2 * PATIENCE);
     let bulk = Bulk::start(&chain.to_server(), &spec).unwrap();
     std::thread::sleep(Duration::from_secs(2));
     let carried = through_relay();
@@ -139,7 +140,7 @@ fn a_connection_survives_the_relay_and_uses_it_again() {
     std::thread::sleep(Duration::from_secs(1));
     let again = through_relay() - before;
     assert!(again > 100_000, "the relay carried {again} bytes again");
-    let report = whole(bulk.finish().unwrap()).unwrap();
+    let report = whole(bulk.stop().unwrap()).unwrap();
     eprintln!(
         "in all {:.1} Mbit/s, through the relay {:.1} MB before, without {:.1} Mbit/s, samples {:.0?}",
         report.goodput_mbit,

@@ -265,6 +265,14 @@ impl Bulk {
         {
             std::thread::sleep(Duration::from_millis(2));
         }
+        self.stop()
+    }
+
+    /// Ends the transfers now.
+    ///
+    /// # Errors
+    /// If the kernel's counters cannot be read.
+    pub fn stop(self) -> Result<BulkReport> {
         let (bytes, time) = (self.received(), self.shared.begin.elapsed());
         self.shared.stop.store(true, Ordering::Relaxed);
         let retransmits = self
