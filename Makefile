@@ -14,7 +14,7 @@ demo: build ## two bad uplinks against one Ropewalk tunnel, on this machine (as 
 
 test: ## every test; those of the real programs in network namespaces too (as root)
 	@./scripts/packages test
-	@./scripts/test
+	@./scripts/test $(BESIDE)
 
 check: ## formatting, lints, documentation and libraries
 	@./scripts/packages build

@@ -1,6 +1,7 @@
 """Machines on which the documentation's quick starts run: namespaces, each with files of its own.
 
-`net` stands for the internet. It routes between the others, and answers for every address that none of them has.
+`net` stands for the internet. It routes between the others, and answers for every address that
+none of them has.
 """
 
 from __future__ import annotations
@@ -13,26 +14,33 @@ import subprocess
 import time
 from pathlib import Path
 
-# What each machine has at `net`: names of interfaces, and the third byte of their networks. The hub has
-# one address; boat and harbour have two uplinks. Files are their own in /etc, /run, /root and /var/lib.
-UPLINKS = {"hub": {"eth0": 113}, "boat": {"eth0": 1, "wlan0": 2}, "harbour": {"eth0": 3, "wwan0": 4}}
+# What each machine has at `net`: names of interfaces, and the third byte of their networks. The hub
+# has one address; boat and harbour have two uplinks. Each machine has its own files in /etc, /run,
+# /var/lib, /var/log and in the directory where it works.
+UPLINKS: dict[str, dict[str, int]] = {
+    "box": {},
+    "hub": {"eth0": 113},
+    "boat": {"eth0": 1, "wlan0": 2},
+    "harbour": {"eth0": 3, "wwan0": 4},
+}
 PRIVATE = """
 set -e
 mount -t tmpfs tmpfs "{files}"
 cp -a /etc "{files}/etc"
-mkdir "{files}/tmp"
 mount --bind "{files}/etc" /etc
-mount --bind "{files}/tmp" /tmp
-for directory in /run /root /var/lib /var/log; do mount -t tmpfs tmpfs $directory; done
+for directory in /run /var/lib /var/log; do mount -t tmpfs tmpfs $directory; done
 printf '127.0.0.1 localhost\\n{hub} hub.example.org\\n{harbour} relay.example.org\\n' >/etc/hosts
 ip link set lo up
-cd /root
+mkdir "{files}/home"
+cd "{files}/home"
 set +e
 """
 APART = ("--pid", "--fork", "--mount-proc", "--kill-child")
 MARK = "@@done"
 # Commands that only look: what they show may take a moment to come true.
-LOOKS = re.compile(r"^(ropewalk(-sdn)? (status|path|doctor)|ip netns exec \S+ (ping|curl)|ping|curl)\b")
+LOOKS = re.compile(
+    r"^(ropewalk(-sdn)? (status|path|doctor)|ip netns exec \S+ (ping|curl)|ping|curl)\b"
+)
 
 
 def network(third: int) -> str:
@@ -45,13 +53,18 @@ class Machine:
     def __init__(self, name: str, files: Path, programs: str) -> None:
         files.mkdir(parents=True)
         self.name = name
+        self.files = files
         self.shell = subprocess.Popen(
             # `net` gives the others their interfaces, by the numbers of their processes.
             ["unshare", "--net", "--mount", *(() if name == "net" else APART), "bash"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env={"PATH": f"{programs}:{os.environ['PATH']}", "HOME": "/root", "LC_ALL": "C.UTF-8"},
+            env={
+                "PATH": f"{programs}:{os.environ['PATH']}",
+                "HOME": str(files / "home"),
+                "LC_ALL": "C.UTF-8",
+            },
             start_new_session=True,
         )
         hub, harbour = f"{network(113)}.2", f"{network(3)}.2"
@@ -65,19 +78,21 @@ class Machine:
         return int(children.split()[0])
 
     def run(self, command: str, seconds: float = 60.0) -> tuple[int, str]:
-        """The exit code of a command and what it wrote. What runs in the background writes to a file."""
+        """The exit code of a command and what it wrote. A background command writes to a file."""
         if command.rstrip().endswith("&"):
-            command = f"{command.rstrip().removesuffix('&')} >>/root/background.log 2>&1 &"
+            command = f"{command.rstrip().removesuffix('&')} >>'{self.files}/background.log' 2>&1 &"
         assert self.shell.stdin is not None
         assert self.shell.stdout is not None
-        self.shell.stdin.write(f"{{\n{command}\n}} </dev/null\necho \"{MARK} $?\"\n".encode())
+        self.shell.stdin.write(f'{{\n{command}\n}} </dev/null\necho "{MARK} $?"\n'.encode())
         self.shell.stdin.flush()
         output = b""
         until = time.monotonic() + seconds
         while not (end := re.search(rf"{MARK} (\d+)\n$".encode(), output)):
             left = until - time.monotonic()
             if left <= 0 or not select.select([self.shell.stdout], [], [], left)[0]:
-                raise AssertionError(f"{self.name}: no end of {command!r} within {seconds} s: {output!r}")
+                raise AssertionError(
+                    f"{self.name}: no end of {command!r} within {seconds} s: {output!r}"
+                )
             more = os.read(self.shell.stdout.fileno(), 65536)
             assert more, f"{self.name}: the shell ended in {command!r}: {output!r}"
             output += more
@@ -100,7 +115,7 @@ class World:
                 for metric, (interface, third) in enumerate(UPLINKS[name].items(), 100):
                     self.join(machine, interface, network(third), metric)
             must(self.net, "sysctl -qw net.ipv4.ip_forward=1 && ip route add local default dev lo")
-            must(self.net, "cd /tmp && echo 'hello from the internet' >index.html")
+            must(self.net, "echo 'hello from the internet' >index.html")
             must(self.net, "python3 -m http.server 80 &")
         except BaseException:
             self.end()

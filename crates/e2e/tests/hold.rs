@@ -1,7 +1,9 @@
 //! Every uplink is away for a while: what was sent meanwhile arrives afterwards, within bounds.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ropewalk_e2e::outages::Outage;
 use ropewalk_e2e::{Ground, Lab, ready, two_links, whole};
 use ropewalk_testbed::gateway::GatewaySpec;
 use ropewalk_testbed::process::Process;
@@ -9,7 +11,7 @@ use ropewalk_testbed::topology::Cut;
 use ropewalk_testbed::traffic::Direction;
 use ropewalk_testbed::traffic::bulk::{Amount, Bulk, BulkSpec};
 use ropewalk_testbed::traffic::probe::{Probe, ProbeSpec};
-use ropewalk_testbed::{LinkSpec, TopologySpec};
+use ropewalk_testbed::{LinkSpec, TopologySpec, serial};
 
 /// Enough for a slow machine.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -78,6 +80,26 @@ fn streams_both_ways_go_on_soon_after_an_outage_and_lose_no_byte() {
         assert!((6.0..8.0).contains(&tunnel.outage_s), "{}", lab.explain());
         assert!(tunnel.replayed > 0, "{}", lab.explain());
         assert_eq!(tunnel.hold_dropped_full, 0, "{}", lab.explain());
+    }
+}
+
+#[test]
+fn streams_go_on_soon_after_one_end_or_both_heard_nothing() {
+    if !ready() {
+        return;
+    }
+    let serial = Arc::new(serial().unwrap());
+    // They mostly wait: all kinds at once.
+    let runs: Vec<_> = Outage::kinds(Duration::from_secs(8), 2)
+        .map(|outage| {
+            let serial = serial.clone();
+            (outage, std::thread::spawn(move || outage.run(serial)))
+        })
+        .collect();
+    for (outage, run) in runs {
+        let recovery = run.join().unwrap().unwrap();
+        let byte = recovery.byte_ms.unwrap_or(f64::INFINITY);
+        assert!(byte < SOON.as_secs_f64() * 1e3, "{outage:?}: {recovery:?}");
     }
 }
 

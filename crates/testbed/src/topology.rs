@@ -71,10 +71,14 @@ pub enum Cut {
     AddressRemoved,
     /// Packets vanish in both directions: nobody says so.
     Blackhole,
+    /// Packets to the hub vanish, those to the site arrive: nobody says so.
+    HubDeaf,
+    /// Packets to the site vanish, those to the hub arrive: nobody says so.
+    SiteDeaf,
 }
 
 impl Cut {
-    /// Every way.
+    /// Every way that takes both directions.
     pub const ALL: [Self; 3] = [Self::InterfaceDown, Self::AddressRemoved, Self::Blackhole];
 
     /// Name for tables.
@@ -84,6 +88,8 @@ impl Cut {
             Self::InterfaceDown => "interface down",
             Self::AddressRemoved => "address removed",
             Self::Blackhole => "silent blackhole",
+            Self::HubDeaf => "hub deaf",
+            Self::SiteDeaf => "site deaf",
         }
     }
 }
@@ -220,6 +226,8 @@ impl Topology {
             Cut::InterfaceDown => site.set_interface(&uplink.interface, false),
             Cut::AddressRemoved => site.ip(&format!("addr flush dev {}", uplink.interface)),
             Cut::Blackhole => uplink.set_blackhole(site, hub, true),
+            Cut::HubDeaf => hub.set_deaf(&uplink.far_interface, true),
+            Cut::SiteDeaf => site.set_deaf(&uplink.interface, true),
         }
     }
 
@@ -231,6 +239,8 @@ impl Topology {
         let (site, hub, uplink) = (&self.site, &self.hub, &self.uplinks[uplink]);
         match cut {
             Cut::Blackhole => uplink.set_blackhole(site, hub, false),
+            Cut::HubDeaf => hub.set_deaf(&uplink.far_interface, false),
+            Cut::SiteDeaf => site.set_deaf(&uplink.interface, false),
             Cut::InterfaceDown | Cut::AddressRemoved => uplink.configure(site),
         }
     }

@@ -26,7 +26,7 @@ from ropewalk.sdn.config import Config, read
 START_S = 60.0
 """For programs to start and states to come about, on a machine that does other things too."""
 STOP_S = 5.0
-MEASURING = Path("/run/ropewalk-testbed.lock")
+MEASURING = Path(os.environ.get("ROPEWALK_TESTBED_LOCK", "/run/ropewalk-testbed.lock"))
 """Runs share it; what measures alone holds it (`crates/testbed/src/serial.rs`)."""
 KERNEL_NAMES = {"new-reno": "reno", "cubic": "cubic", "bbr": "bbr"}
 """What Linux calls a plan's congestion controls."""
