@@ -338,6 +338,38 @@ fn an_idle_path_costs_less_than_a_kilobit_per_second() {
 }
 
 #[test]
+fn on_a_quiet_path_the_delay_of_acknowledgements_is_no_round_trip_time() {
+    // A handshake computes: its round trips are longer than the path's.
+    let mut world = World::simple(1_000.0, Duration::from_micros(300));
+    world.up(BDP);
+    for link in [&mut world.up, &mut world.down] {
+        link.delay = Duration::from_micros(50);
+    }
+    let id = world.site.id.unwrap();
+    for _ in 0..60 {
+        world.site.send(b"lone");
+        world.run(Duration::from_secs(1));
+    }
+    let snapshot = world.site.endpoint.snapshot(world.now, id).unwrap();
+    assert!(snapshot.srtt < Duration::from_micros(400), "{snapshot:?}");
+    assert!(
+        snapshot.min_rtt < Duration::from_micros(400),
+        "{snapshot:?}"
+    );
+    // A path that really is longer now shows it, but for the delay that it may be.
+    for link in [&mut world.up, &mut world.down] {
+        link.delay = Duration::from_millis(15);
+    }
+    for _ in 0..60 {
+        world.site.send(b"lone");
+        world.run(Duration::from_secs(1));
+    }
+    let snapshot = world.site.endpoint.snapshot(world.now, id).unwrap();
+    let expected = Duration::from_millis(29)..Duration::from_millis(36);
+    assert!(expected.contains(&snapshot.srtt), "{snapshot:?}");
+}
+
+#[test]
 fn a_dead_peer_is_noticed_by_silence_and_by_time() {
     let mut world = world();
     world.up(BDP);

@@ -22,6 +22,7 @@ use super::{
     bdp::{AckBatch, Bdp},
     filter::WindowedMin,
 };
+use crate::quic::ACK_DELAY;
 
 /// Most batches of sent packets remembered; older ones are forgotten first.
 const RECORDS_MAX: usize = 16_384;
@@ -80,8 +81,9 @@ pub(super) struct Monitor {
     first_sent: Instant,
     /// Until this much is delivered, samples are limited by the application.
     app_limited_until: u64,
-    /// Of the batch being read: newest record, bytes, byte seconds, smallest RTT.
+    /// Of the batch being read: newest record, packets, bytes, byte seconds, smallest RTT.
     newest: Option<Record>,
+    batch_packets: u32,
     batch_bytes: u64,
     batch_byte_seconds: f64,
     batch_rtt_min: Duration,
@@ -107,6 +109,7 @@ impl Monitor {
             first_sent: now,
             app_limited_until: 0,
             newest: None,
+            batch_packets: 0,
             batch_bytes: 0,
             batch_byte_seconds: 0.0,
             batch_rtt_min: Duration::MAX,
@@ -166,6 +169,7 @@ impl Monitor {
 
     /// Reads the batch of acknowledgements that just ended and starts the next one.
     fn finish_batch(&mut self, now: Instant, in_flight: u64) {
+        let packets = core::mem::take(&mut self.batch_packets);
         let bytes = core::mem::take(&mut self.batch_bytes);
         let byte_seconds = core::mem::take(&mut self.batch_byte_seconds);
         let rtt_min = core::mem::replace(&mut self.batch_rtt_min, Duration::MAX);
@@ -174,7 +178,12 @@ impl Monitor {
         }
         let sample = self.rate_sample(now);
         let newest_sent = self.newest.take().map_or(now, |newest| newest.sent);
-        self.update_rtt(now, rtt_min);
+        let rtt_sample = if packets == 1 {
+            self.without_delay(rtt_min)
+        } else {
+            rtt_min
+        };
+        self.update_rtt(now, rtt_sample);
         self.update_rate(now, sample);
         self.prune(newest_sent, in_flight);
         self.state
@@ -218,6 +227,15 @@ impl Monitor {
         }
     }
 
+    /// The RTT that the acknowledgement of a lone packet shows: the peer waits for more packets,
+    /// up to [`ACK_DELAY`], unless something of its own takes the acknowledgement along sooner.
+    fn without_delay(&self, rtt: Duration) -> Duration {
+        let least = self
+            .min_rtt
+            .map_or(rtt, |filter| Duration::from_secs_f64(filter.get()));
+        rtt.saturating_sub(ACK_DELAY).max(least).min(rtt)
+    }
+
     fn update_rtt(&mut self, now: Instant, rtt: Duration) {
         let sample = rtt.as_secs_f64();
         match &mut self.min_rtt {
@@ -232,6 +250,7 @@ impl Monitor {
         }
         let min = self.min_rtt.map_or(sample, |filter| filter.get());
         self.state.set_min_rtt(Duration::from_secs_f64(min));
+        self.state.set_srtt(Duration::from_secs_f64(self.srtt));
         self.state.set_rttvar(Duration::from_secs_f64(self.rttvar));
     }
 
@@ -260,6 +279,7 @@ impl Monitor {
         self.delivered += bytes;
         self.delivered_at = now;
         let in_flight_for = now.saturating_duration_since(sent);
+        self.batch_packets += 1;
         self.batch_bytes += bytes;
         #[expect(clippy::cast_precision_loss, reason = "an estimate")]
         {

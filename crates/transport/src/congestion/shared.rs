@@ -48,6 +48,7 @@ pub(crate) struct PathState {
     window_min: AtomicU64,
     rate: AtomicU64,
     min_rtt: AtomicU64,
+    srtt: AtomicU64,
     rttvar: AtomicU64,
     queued: AtomicU64,
     /// Something was queued since this was last asked.
@@ -68,6 +69,7 @@ impl PathState {
             window_min: AtomicU64::new(0),
             rate: AtomicU64::new(0),
             min_rtt: AtomicU64::new(NONE),
+            srtt: AtomicU64::new(NONE),
             rttvar: AtomicU64::new(NONE),
             queued: AtomicU64::new(0),
             paced: AtomicBool::new(false),
@@ -223,6 +225,16 @@ impl PathState {
         self.min_rtt.store(whole_nanos(rtt), Relaxed);
     }
 
+    /// Smoothed round-trip time (RFC 9002 §5.3) without the delay of acknowledgements of lone packets.
+    pub(crate) fn srtt(&self) -> Option<Duration> {
+        let nanos = self.srtt.load(Relaxed);
+        (nanos != NONE).then(|| Duration::from_nanos(nanos))
+    }
+
+    pub(super) fn set_srtt(&self, rtt: Duration) {
+        self.srtt.store(whole_nanos(rtt), Relaxed);
+    }
+
     /// Round-trip time variation (RFC 9002 §5.3).
     pub(crate) fn rttvar(&self) -> Option<Duration> {
         let nanos = self.rttvar.load(Relaxed);
@@ -236,6 +248,9 @@ impl PathState {
     /// The report for the scheduler.
     pub(crate) fn snapshot(&self, sending: &Sending) -> PathSnapshot {
         let &Sending { srtt, mtu, .. } = sending;
+        // Both are too long by a delay of acknowledgements at times, QUIC's on idle paths, the
+        // other on busy ones: QUIC takes the delay off only if it knows the smallest RTT exactly.
+        let srtt = self.srtt().map_or(srtt, |own| own.min(srtt));
         let queued = self.queued();
         let declared_lost = self.declared_lost();
         let cwnd = sending.cwnd.saturating_sub(declared_lost);

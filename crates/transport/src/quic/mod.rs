@@ -18,6 +18,7 @@ use crate::{CloseReason, CongestionControl, Identity, KeyCheck, PublicKey};
 
 pub(crate) use connection::{refused_here, refused_there};
 pub use endpoint::Endpoint;
+pub(crate) use setup::ACK_DELAY;
 
 /// How an endpoint behaves.
 #[derive(Clone)]

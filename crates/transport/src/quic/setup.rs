@@ -39,7 +39,7 @@ const INITIAL_RTT: Duration = Duration::from_millis(150);
 /// The peer acknowledges after this many packets,
 const ACK_PACKETS: u32 = 15;
 /// or this time, whichever is sooner.
-const ACK_DELAY: Duration = Duration::from_millis(5);
+pub(crate) const ACK_DELAY: Duration = Duration::from_millis(5);
 /// Loss is found by time only: jitter reorders, and nothing is retransmitted anyway.
 const PACKET_THRESHOLD: u32 = 4_096;
 /// RFC 9002 §6.1.2 recommends 9/8 and allows more where packets are reordered: jitter does that.
