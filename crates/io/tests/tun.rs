@@ -180,12 +180,22 @@ fn segmented_udp_arrives_datagram_by_datagram() {
             let mut receiver = bind(&b, to);
             let destination = receiver.local_addr().expect("bound");
             let contents = pattern(1000 * 40 + 77);
+            let mut got = Vec::new();
+            // The kernel drops what is sent before it has activated the interfaces, which it does
+            // some time after they are up.
+            wait_for("the interfaces", || {
+                sender
+                    .send(destination, None, Ecn::Ect0, 0, READY, None)
+                    .expect("sent");
+                receiver.recv_batch(&mut got).expect("received");
+                (!got.is_empty()).then_some(())
+            });
             sender
                 .send(destination, None, Ecn::Ect0, 0, &contents, Some(1000))
                 .expect("sent");
-            let mut got = Vec::new();
             wait_for("41 datagrams", || {
                 receiver.recv_batch(&mut got).expect("received");
+                got.retain(|(_, data)| *data != READY);
                 (got.len() >= 41).then_some(())
             });
             let sizes: Vec<_> = got.iter().map(|(_, data)| data.len()).collect();
@@ -197,6 +207,8 @@ fn segmented_udp_arrives_datagram_by_datagram() {
         }
     }
 }
+
+const READY: &[u8] = b"ready";
 
 fn bind(namespace: &Namespace, ip: &'static str) -> UdpSocket {
     let config = UdpConfig {
@@ -221,11 +233,11 @@ fn largest_packet_passes_an_interface_with_the_largest_mtu() {
     let mut socket = bind(&namespace, "10.99.0.1");
     let contents = pattern(65_507);
     let destination = "10.99.0.2:9".parse().expect("address");
-    socket
-        .send(destination, None, Ecn::NotEct, 0, &contents, None)
-        .expect("sent");
     let mut packets = Vec::new();
     let packet = wait_for("the packet", || {
+        socket
+            .send(destination, None, Ecn::NotEct, 0, &contents, None)
+            .expect("sent");
         tun.recv_batch(&mut packets).expect("read");
         packets
             .iter()
