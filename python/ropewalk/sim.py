@@ -17,8 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
+try:
+    import numpy as np
+    from numpy.typing import NDArray
+except ImportError as error:
+    raise ImportError(f"{error}; install the package with its extra: '.[lab]'") from error
 
 from ropewalk import report as reports
 from ropewalk._native import Head, PathView, run_json, run_scheduler, version

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import math
 import os
 import re
@@ -56,6 +57,13 @@ class UsageError(Exception):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit status."""
     options = _parser().parse_args(arguments)
+    if options.command != "list" and importlib.util.find_spec("matplotlib") is None:
+        print(
+            "ropewalk-lab: the report's charts need matplotlib: install the package with its "
+            "extra: '.[lab]'",
+            file=sys.stderr,
+        )
+        return 2
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         match options.command:
