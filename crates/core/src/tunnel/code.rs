@@ -18,7 +18,8 @@ impl RetransmitQueue {
     /// Takes in the repair symbols that are due. Those that cost more than little have to be worth it:
     /// the paths have room, and repairs would come later.
     pub fn encode(&mut self, now: Instant, full: bool, paths: &mut Paths) {
-        let coded = |path: &Path| path.encoder.redundancy() > 0.0 || path.blocks.is_due();
+        let coded =
+            |path: &Path| path.coding.encoder.redundancy() > 0.0 || path.coding.blocks.is_due();
         if !paths.iter().any(|(_, path)| coded(path)) {
             return;
         }
@@ -27,13 +28,20 @@ impl RetransmitQueue {
         let repair = paths.quickest_min_rtt().unwrap_or(Duration::ZERO);
         let capacity = paths.rate().bits_per_sec() as f64;
         for (id, path) in paths.iter_mut() {
-            let cost = path.encoder.redundancy() * path.snapshot.rate.bits_per_sec() as f64;
+            let cost = path.coding.encoder.redundancy() * path.snapshot.rate.bits_per_sec() as f64;
             let unknown = path.loss.loss_steady(now).is_none();
-            let wanted = path.encoder.is_wanted(now);
-            let worthwhile = unknown || wanted || !full && path.encoder.is_sooner_than(repair);
-            path.encoder
+            let wanted = path.coding.encoder.is_wanted(now);
+            let worthwhile =
+                unknown || wanted || !full && path.coding.encoder.is_sooner_than(repair);
+            path.coding
+                .encoder
                 .set_closed(cost > CHEAP * capacity && !worthwhile);
-            while let Some(coded) = path.encoder.poll().or_else(|| path.blocks.poll()) {
+            while let Some(coded) = path
+                .coding
+                .encoder
+                .poll()
+                .or_else(|| path.coding.blocks.poll())
+            {
                 rests.extend(self.push(now, id, path, &coded, room));
             }
             for rest in rests.drain(..) {

@@ -129,7 +129,7 @@ impl Tunnel {
         for (_, path) in self.paths.iter() {
             footprint.paths += 1;
             footprint.remembered += path.sent_log.len();
-            footprint.combined += path.encoder.len() + path.blocks.len();
+            footprint.combined += path.coding.encoder.len() + path.coding.blocks.len();
         }
         footprint
     }

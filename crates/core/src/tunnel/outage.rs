@@ -30,7 +30,7 @@ impl Paths {
     /// take it.
     pub fn collect_undelivered(&mut self) {
         for (_, path) in self.map.iter_mut() {
-            if let Some(since) = path.undelivered.take() {
+            if let Some(since) = path.liveness.undelivered.take() {
                 self.doubtful.extend(path.sent_log.take_since(since));
             }
         }
@@ -46,14 +46,12 @@ impl Paths {
         let Some(path) = self.map.get_mut(id) else {
             return false;
         };
-        let heard_before = std::mem::replace(&mut path.heard_at, now);
+        let heard_before = std::mem::replace(&mut path.liveness.heard_at, now);
         let silence = now.since(heard_before);
         let crossed = awaited.is_some_and(|since| heard_before >= since + path.snapshot.srtt);
         if crossed && !path.usable() && silence >= AWAITED_SILENCE && !self.all_down() {
             if let Some(path) = self.map.get_mut(id) {
-                path.excused_at = now;
-                path.peer_suspect = None;
-                path.leaving = false;
+                path.liveness.excuse_peer(now);
             }
             self.state_changed = true;
             return true;
@@ -65,10 +63,7 @@ impl Paths {
             return false;
         }
         if let Some(path) = self.map.get_mut(id) {
-            path.excused_at = now;
-            path.suspect_since = None;
-            path.peer_suspect = None;
-            path.leaving = false;
+            path.liveness.revive(now);
             self.state_changed = true;
             self.declared_lost = self.declared_lost.with(id);
         }
@@ -81,7 +76,7 @@ impl Paths {
         let Some(path) = self.map.get_mut(id) else {
             return;
         };
-        if path.undelivered.take().is_none() && !path.in_doubt(now) {
+        if path.liveness.undelivered.take().is_none() && !path.in_doubt(now) {
             return;
         }
         let before = now - path.snapshot.srtt - 2 * path.snapshot.rttvar;
@@ -103,8 +98,8 @@ impl Paths {
     /// The end of a path is near, or is not after all.
     pub fn set_leaving(&mut self, id: PathId, leaving: bool) {
         if let Some(path) = self.map.get_mut(id) {
-            self.state_changed |= path.leaving != leaving;
-            path.leaving = leaving;
+            self.state_changed |= path.liveness.leaving != leaving;
+            path.liveness.leaving = leaving;
         }
     }
 }

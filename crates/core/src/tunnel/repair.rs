@@ -298,7 +298,7 @@ fn send(
     let (datagram, dscp) = (again.freeze(), waiting.sent.dscp);
     if !waiting.is_combination() {
         let number = stamp.path_seq;
-        path.encoder.on_sent(now, number, &datagram, false);
+        path.coding.encoder.on_sent(now, number, &datagram, false);
         path.remember_lost(now, &datagram, dscp, waiting.sent.losses);
         if let Some(last) = waiting.last.replace((view.id, number)) {
             paths.link_copy(last, (view.id, number));
@@ -359,8 +359,8 @@ impl Tunnel {
                 let Some(path) = self.paths.wants_repair(now, id) else {
                     break;
                 };
-                path.encoder.on_repair(number);
-                path.blocks.on_repair(number);
+                path.coding.encoder.on_repair(number);
+                path.coding.blocks.on_repair(number);
                 let Some(sent) = path.sent_log.take(number) else {
                     continue;
                 };

@@ -1,0 +1,191 @@
+//! Whether a path works, as far as its silence and the peer's word tell.
+//!
+//! A path is suspect while data has been under way on it for clearly longer than two round trips,
+//! a probe in between included, and nothing was acknowledged, or while the peer says so of its own
+//! direction. Suspicion is cheap and reversible: the scheduler merely looks elsewhere. Declaring a
+//! path dead, and building a new connection, is the gateway's part.
+
+use crate::hold::Probing;
+use ropewalk_types::{Duration, Instant, PathSnapshot};
+
+/// Shortest silence that makes a path suspect.
+const SUSPECT_MIN: Duration = Duration::from_millis(80);
+/// Allowance for the peer's delayed acknowledgements and a busy machine.
+const SUSPECT_MARGIN: Duration = Duration::from_millis(60);
+/// The same for the probe that asks before.
+const DOUBT_MARGIN: Duration = Duration::from_millis(30);
+/// How long a peer's word that a path is suspect holds without being repeated.
+const PEER_SUSPECT: Duration = Duration::from_millis(600);
+/// The judgement is "longer than": the timer goes off just after.
+const ROUNDING: Duration = Duration::from_micros(10);
+
+/// State of a path as the scheduler treats it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PathState {
+    /// Works as far as known.
+    Up,
+    /// Silent, in one direction or both, since the instant; used only when no other path is up.
+    Suspect(Instant),
+}
+
+/// What is known of a path's life.
+#[derive(Debug)]
+pub(in crate::tunnel) struct Liveness {
+    suspect_since: Option<Instant>,
+    peer_suspect: Option<PeerSuspect>,
+    /// When the last datagram of the peer came.
+    pub heard_at: Instant,
+    /// The silence under way counts from here: the path has shown life since it began.
+    pub excused_at: Instant,
+    /// What it carried since then may not have arrived, and has not been sent again.
+    pub undelivered: Option<Instant>,
+    /// Its end has been announced: used only while there is nothing else.
+    pub leaving: bool,
+    /// When silence was last answered with a probe.
+    probed_at: Instant,
+}
+
+/// The peer's word that it gets no acknowledgements on a path.
+#[derive(Clone, Copy, Debug)]
+struct PeerSuspect {
+    since: Instant,
+    until: Instant,
+}
+
+impl Liveness {
+    pub const fn new(now: Instant) -> Self {
+        Self {
+            suspect_since: None,
+            peer_suspect: None,
+            heard_at: now,
+            excused_at: Instant::ZERO,
+            undelivered: None,
+            leaving: false,
+            probed_at: Instant::ZERO,
+        }
+    }
+
+    /// A path that works one way only is suspect as well.
+    pub fn state(&self) -> PathState {
+        let peers = self.peer_suspect.map(|word| word.since);
+        let since = self.suspect_since.into_iter().chain(peers).min();
+        since.map_or(PathState::Up, PathState::Suspect)
+    }
+
+    /// Whether this side gets no acknowledgements.
+    pub const fn suspect(&self) -> bool {
+        self.suspect_since.is_some()
+    }
+
+    pub const fn usable(&self) -> bool {
+        self.suspect_since.is_none() && self.peer_suspect.is_none() && !self.leaving
+    }
+
+    /// A sign of life: the path is back in both directions, as far as this side can tell.
+    pub const fn revive(&mut self, now: Instant) {
+        self.excused_at = now;
+        self.suspect_since = None;
+        self.excuse_peer(now);
+    }
+
+    /// A sign of life of the peer's direction.
+    pub const fn excuse_peer(&mut self, now: Instant) {
+        self.excused_at = now;
+        self.peer_suspect = None;
+        self.leaving = false;
+    }
+
+    /// Judges the silence under way; whether the path has become suspect, or is no longer.
+    pub fn judge(&mut self, now: Instant, s: &PathSnapshot) -> bool {
+        let silent = self.silent_since(s);
+        let suspect = silent.filter(|&since| now.since(since) > patience(s));
+        if suspect.is_some() == self.suspect() {
+            return false;
+        }
+        self.suspect_since = suspect;
+        if let Some(since) = suspect {
+            // What was acknowledged last had been sent a round trip before.
+            self.undelivered = Some(since - s.srtt - s.rttvar);
+        } else {
+            self.leaving = false;
+        }
+        true
+    }
+
+    /// The peer gets no acknowledgements on this path, or gets them again.
+    pub fn peer_says(&mut self, now: Instant, s: &PathSnapshot, suspect: bool) {
+        // What the peer says now it may have said before it heard of the return.
+        let stale = suspect && now.since(self.excused_at) < patience(s);
+        if stale && self.excused_at > Instant::ZERO {
+            return;
+        }
+        let since = self.peer_suspect.map_or(now, |word| word.since);
+        self.peer_suspect = suspect.then(|| PeerSuspect {
+            since,
+            until: now + PEER_SUSPECT,
+        });
+    }
+
+    /// Forgets the peer's word when it has not been repeated.
+    pub fn expire(&mut self, now: Instant) {
+        self.peer_suspect = self.peer_suspect.filter(|word| word.until > now);
+    }
+
+    /// When the path becomes suspect, or a word of the peer is forgotten.
+    pub fn poll_timeout(&self, s: &PathSnapshot) -> Option<Instant> {
+        let silence = self.silent_since(s).filter(|_| !self.suspect());
+        let suspect = silence.map(|since| since + patience(s) + ROUNDING);
+        let word = self.peer_suspect.map(|word| word.until);
+        suspect.into_iter().chain(word).min()
+    }
+
+    /// The silence under way, less what a sign of life excuses.
+    fn silent_since(&self, s: &PathSnapshot) -> Option<Instant> {
+        Some(s.silent_since?.max(self.excused_at))
+    }
+
+    /// When the silence under way calls for a probe: once, and again and again while there is
+    /// no other path to look to.
+    pub fn doubt_due(&self, s: &PathSnapshot, alone: bool) -> Option<Instant> {
+        let since = s.silent_since?;
+        if self.probed_at < since || self.probed_at == Instant::ZERO {
+            return doubted_at(s);
+        }
+        alone.then(|| self.probed_at + Probing::interval(self.probed_at.since(since)))
+    }
+
+    /// Silence has been answered with a probe.
+    pub const fn on_probed(&mut self, now: Instant) {
+        self.probed_at = now;
+    }
+
+    /// Whether the silence under way has been answered with a probe.
+    pub fn probed(&self, s: &PathSnapshot) -> bool {
+        s.silent_since.is_some_and(|since| self.probed_at >= since)
+    }
+
+    /// Whether it has been silent for long enough to be doubted.
+    pub fn in_doubt(&self, now: Instant, s: &PathSnapshot) -> bool {
+        self.suspect() || doubted_at(s).is_some_and(|at| at <= now)
+    }
+}
+
+/// Silence after which a probe asks for a sign of life: the last packet may have been lost,
+/// or nothing more be under way that the peer would answer (compare RFC 9002 §6.2).
+fn doubt(s: &PathSnapshot) -> Duration {
+    s.srtt + 2 * s.rttvar + DOUBT_MARGIN
+}
+
+/// Silence after which the path is suspect: the probe, too, should have been answered.
+fn patience(s: &PathSnapshot) -> Duration {
+    (2 * s.srtt + 4 * s.rttvar + SUSPECT_MARGIN).max(SUSPECT_MIN)
+}
+
+/// When the silence under way first calls for a probe: an acknowledgement is overdue, and none
+/// of another packet has come, either.
+fn doubted_at(s: &PathSnapshot) -> Option<Instant> {
+    let since = s.silent_since?;
+    let oldest = s.oldest_sent.unwrap_or(since);
+    let quiet = 2 * s.rttvar + DOUBT_MARGIN;
+    Some((oldest + doubt(s)).max(since + quiet))
+}

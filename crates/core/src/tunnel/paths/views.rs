@@ -1,0 +1,135 @@
+//! What schedulers, queues and reports are told of the paths together.
+
+use super::{Path, Paths};
+use crate::path::PathView;
+use ropewalk_types::{Duration, Instant, PathId, PathSnapshot, Rate};
+use ropewalk_wire::DATA_HEADER;
+
+/// Bytes of a window that any path may be tried with.
+const SMALL_WINDOW: u64 = 16_000;
+
+impl Paths {
+    /// The path with the shortest round trip, and the next one; usable ones first.
+    pub fn quickest_two(&self) -> [Option<PathId>; 2] {
+        let mut best = [None; 2];
+        for (id, path) in self.iter() {
+            let rank = Some((!path.usable(), path.snapshot.srtt, id));
+            if best[0].is_none() || rank < best[0] {
+                best = [rank, best[0]];
+            } else if best[1].is_none() || rank < best[1] {
+                best[1] = rank;
+            }
+        }
+        best.map(|rank| rank.map(|(_, _, id)| id))
+    }
+
+    /// Shortest smoothed round trip of the usable paths.
+    pub fn quickest_srtt(&self) -> Option<Duration> {
+        let usable = self.iter().filter(|(_, path)| path.usable());
+        usable.map(|(_, path)| path.snapshot.srtt).min()
+    }
+
+    /// Shortest round trip that a usable path has shown.
+    pub fn quickest_min_rtt(&self) -> Option<Duration> {
+        let usable = self.iter().filter(|(_, path)| path.usable());
+        usable.map(|(_, path)| path.snapshot.min_rtt).min()
+    }
+
+    /// The views the scheduler may choose from: paths that are up; when none is, all; standby
+    /// paths only when nothing else is left.
+    pub fn views(&mut self, now: Instant, views: &mut Vec<PathView>) {
+        views.clear();
+        let any_up = self.iter().any(|(_, p)| p.usable());
+        let eligible = |p: &Path| p.usable() || !any_up;
+        let any_active = self.iter().any(|(_, p)| eligible(p) && !p.config.standby);
+        let chosen = self
+            .iter()
+            .filter(|(_, p)| eligible(p) && (!p.config.standby || !any_active));
+        for (id, path) in chosen {
+            let s = &path.snapshot;
+            views.push(PathView {
+                id,
+                config: path.config.clone(),
+                srtt: s.srtt,
+                rttvar: s.rttvar,
+                min_rtt: s.min_rtt,
+                owd_relative: Duration::ZERO,
+                cwnd: s.cwnd,
+                in_flight: s.in_flight,
+                queued: s.queued,
+                free: s.free,
+                next_credit: s.next_credit,
+                rate: rate_floor(s),
+                payload_max: s.max_datagram.saturating_sub(DATA_HEADER),
+                loss: path.loss.loss_lately(now),
+            });
+        }
+        self.owd.fill(now, views);
+    }
+
+    /// Sum of the rates of usable paths.
+    pub fn rate(&self) -> Rate {
+        let usable = self.iter().filter(|(_, p)| p.usable());
+        usable.fold(Rate::ZERO, |sum, (_, p)| {
+            let s = &p.snapshot;
+            let rate = if s.rate > Rate::ZERO {
+                s.rate
+            } else {
+                Rate::from_transfer(s.cwnd, s.srtt)
+            };
+            sum.saturating_add(rate)
+        })
+    }
+
+    /// Longest of the usable paths' smallest round trips.
+    pub fn rtt_max(&self) -> Duration {
+        let usable = self.iter().filter(|(_, p)| p.usable());
+        usable
+            .map(|(_, p)| p.snapshot.min_rtt)
+            .max()
+            .unwrap_or_default()
+    }
+
+    /// Longest time that repairs add to what crosses a usable path: a round trip where there is
+    /// nearly always something missing.
+    pub fn repair_max(&self, now: Instant) -> Duration {
+        let usable = self.iter().filter(|(_, p)| p.usable());
+        let repair = |path: &Path| {
+            let loss = path.loss.loss_steady(now).unwrap_or(0.0);
+            let missing = (loss * path.coding.packets_per_round_trip(&path.snapshot)).min(1.0);
+            path.snapshot.min_rtt.mul_f64(missing)
+        };
+        usable
+            .map(|(_, path)| repair(path))
+            .max()
+            .unwrap_or_default()
+    }
+
+    /// Largest variation of the usable paths' round trips.
+    pub fn rttvar_max(&self) -> Duration {
+        let usable = self.iter().filter(|(_, p)| p.usable());
+        usable
+            .map(|(_, p)| p.snapshot.rttvar)
+            .max()
+            .unwrap_or_default()
+    }
+
+    pub fn payload_max(&self) -> Option<usize> {
+        let usable = self.iter().filter(|(_, p)| p.usable());
+        usable
+            .map(|(_, p)| p.snapshot.max_datagram.saturating_sub(DATA_HEADER))
+            .min()
+    }
+}
+
+/// The measured rate, or what a small window per round trip would give: a path that carried a
+/// little for a while must not look too sparse to be given work again.
+fn rate_floor(snapshot: &PathSnapshot) -> Rate {
+    if snapshot.rate == Rate::ZERO {
+        return Rate::ZERO;
+    }
+    let window = snapshot.cwnd.min(SMALL_WINDOW);
+    snapshot
+        .rate
+        .max(Rate::from_transfer(window, snapshot.srtt))
+}
