@@ -9,24 +9,9 @@ use ropewalk_testbed::traffic::Direction;
 use ropewalk_testbed::traffic::bulk::{self, Amount, BulkSpec};
 use ropewalk_testbed::traffic::ping::{self, PingSpec};
 use ropewalk_testbed::traffic::probe::{Probe, ProbeSpec};
+use ropewalk_types::SchedulerKind;
 
 const LIMIT: Duration = Duration::from_secs(60);
-
-const SCHEDULERS: [&str; 13] = [
-    "htmt",
-    "htmt-as-published",
-    "low-rtt",
-    "round-robin",
-    "weighted-round-robin",
-    "otias",
-    "afmt",
-    "blest",
-    "ecf",
-    "redundant",
-    "active-backup",
-    "cost-aware",
-    "auto",
-];
 
 #[test]
 fn downloads_and_uploads_are_whole_over_both_families() {
@@ -94,7 +79,7 @@ fn switching_schedulers_while_running_loses_no_packet() {
     let ends = lab.topology.endpoints();
     let up = Probe::start(&ends, &ProbeSpec::fine(Direction::Upload)).unwrap();
     let down = Probe::start(&ends, &ProbeSpec::fine(Direction::Download)).unwrap();
-    for name in SCHEDULERS {
+    for name in SchedulerKind::ALL.map(SchedulerKind::name) {
         lab.site
             .run(&["scheduler", name])
             .unwrap()
@@ -115,7 +100,7 @@ fn every_scheduler_delivers_a_download_whole() {
         return;
     }
     let lab = Lab::new("sched", two_links()).unwrap();
-    for name in SCHEDULERS {
+    for name in SchedulerKind::ALL.map(SchedulerKind::name) {
         lab.site
             .run(&["scheduler", name])
             .unwrap()

@@ -14,7 +14,6 @@ mod exit;
 mod files;
 mod key_file;
 mod logging;
-mod scheduler_names;
 mod service;
 mod sites;
 mod status;

@@ -30,7 +30,6 @@ mod links;
 mod mtu;
 mod peer;
 mod ready;
-mod schedulers;
 mod session;
 mod settings;
 mod site;

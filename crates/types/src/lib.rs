@@ -1,20 +1,25 @@
-//! The vocabulary shared by every crate: time, rates, identifiers and seeded randomness.
+//! The vocabulary shared by every crate: time, rates, identifiers, names of algorithms and seeded
+//! randomness.
 //!
 //! Nothing here reads a clock or a random source of the system: callers pass both in.
 
 #![forbid(unsafe_code)]
 
 mod flow;
+mod names;
 mod path;
 mod random;
 mod rate;
+mod registry;
 mod time;
 
 pub use core::time::Duration;
 pub use flow::{Ecn, FlowKey, PacketInfo, WITH_PORTS};
+pub use names::{UnknownName, closest};
 pub use path::PathSnapshot;
 pub use random::Random;
 pub use rate::Rate;
+pub use registry::{CongestionControl, SchedulerKind};
 pub use time::Instant;
 
 use serde::{Deserialize, Serialize};

@@ -45,6 +45,13 @@ const FLAG_ORDERED: u8 = 2;
 const FLAG_COPY: u8 = 4;
 const FLAG_PROMPT: u8 = 8;
 
+/// Whether a datagram is a control message, told from its first byte. Such a datagram may be
+/// malformed behind that byte.
+#[must_use]
+pub const fn is_control(datagram: &[u8]) -> bool {
+    matches!(datagram.first(), Some(&first) if first >> 4 == KIND_CONTROL)
+}
+
 const FLOW_MASK: u16 = 0x0fff;
 
 /// Why a datagram was refused. The sender is at fault: count it, drop it, go on.

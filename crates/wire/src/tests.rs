@@ -57,6 +57,16 @@ fn fragment_round_trip_and_bounds() {
 }
 
 #[test]
+fn control_messages_are_told_from_all_other_datagrams_by_their_first_byte() {
+    let mut control = Vec::new();
+    emit_control(&Control::Goodbye, &mut control);
+    let mut data = [0; DATA_HEADER];
+    header().emit(&mut data);
+    assert!(is_control(&control));
+    assert!(!is_control(&data) && !is_control(&[]));
+}
+
+#[test]
 fn missing_round_trip_and_bounds() {
     let run = |path, first, count| NackRun { path, first, count };
     let runs = [run(0, 65_535, 1), run(15, 7, 255)];

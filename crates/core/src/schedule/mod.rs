@@ -11,7 +11,6 @@ mod cost_aware;
 mod ecf;
 mod htmt;
 mod htmt_as_published;
-mod kind;
 mod low_rtt;
 mod order;
 mod otias;
@@ -23,50 +22,16 @@ mod scheduler;
 mod toy;
 mod weighted_round_robin;
 
-pub use kind::UnknownScheduler;
+pub use ropewalk_types::SchedulerKind;
 pub use scheduler::Scheduler;
 
 use crate::estimate::EgressFeedback;
 use crate::path::PathView;
 use core::cmp::Ordering;
 use ropewalk_types::{Duration, Instant, PathId};
-use serde::{Deserialize, Serialize};
 
 /// Flow buckets of a tunnel: flows are hashed into them, as in FQ-CoDel (RFC 8290 §4.1.2).
 pub const FLOW_BUCKETS: usize = 4096;
-
-/// The scheduler to use for one direction of a tunnel.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum SchedulerKind {
-    /// Each path in turn.
-    RoundRobin,
-    /// Each path in turn, by weight or measured rate.
-    WeightedRoundRobin,
-    /// The free path with the smallest RTT.
-    LowRtt,
-    /// Earliest delivery estimate, may queue behind a full window.
-    Otias,
-    /// Flow-aware, by queue fill, rate and RTT, without a window gate.
-    Afmt,
-    /// HTMT exactly as its authors published and coded it, defects included.
-    HtmtAsPublished,
-    /// HTMT with its defects corrected.
-    Htmt,
-    /// Blocking estimation.
-    Blest,
-    /// Earliest completion first.
-    Ecf,
-    /// A copy on every path that has room.
-    Redundant,
-    /// One path; the next one when it fails.
-    ActiveBackup,
-    /// The cheapest path first, others when it is full.
-    CostAware,
-    /// Chooses by predicted arrival and drops paths that do not pay; the default.
-    #[default]
-    Auto,
-}
 
 /// A set of paths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -32,72 +32,55 @@ pub struct Scheduler {
     order: FlowOrder,
 }
 
-enum Active {
-    ActiveBackup(ActiveBackup),
-    Afmt(Afmt),
-    /// Boxed: its state per path is much larger than the others'.
+/// Declares the algorithms: one line for each scheduler, with the type that decides for it.
+macro_rules! algorithms {
+    ($($kind:ident($policy:ty),)+) => {
+        enum Active {
+            $($kind($policy),)+
+            /// The caller's.
+            Custom(Box<dyn Policy>),
+        }
+
+        /// Calls the same method of whichever algorithm is active.
+        macro_rules! dispatch {
+            ($active:expr, $name:ident => $call:expr) => {
+                match $active {
+                    $(Active::$kind($name) => $call,)+
+                    Active::Custom($name) => $call,
+                }
+            };
+        }
+
+        impl Active {
+            fn new(kind: SchedulerKind) -> Self {
+                match kind {
+                    $(SchedulerKind::$kind => Self::$kind(<$policy>::default()),)+
+                }
+            }
+        }
+    };
+}
+
+algorithms! {
+    // Boxed: its state per path is much larger than the others'.
     Auto(Box<Auto>),
-    Blest(Blest),
-    CostAware(CostAware),
-    /// The caller's.
-    Custom(Box<dyn Policy>),
-    Ecf(Ecf),
     Htmt(Htmt),
     HtmtAsPublished(HtmtAsPublished),
     LowRtt(LowRtt),
+    Ecf(Ecf),
+    Blest(Blest),
     Otias(Otias),
-    Redundant(Redundant),
+    Afmt(Afmt),
     RoundRobin(RoundRobin),
     WeightedRoundRobin(WeightedRoundRobin),
-}
-
-/// Calls the same method of whichever algorithm is active.
-macro_rules! dispatch {
-    ($active:expr, $policy:ident => $call:expr) => {
-        match $active {
-            Active::ActiveBackup($policy) => $call,
-            Active::Afmt($policy) => $call,
-            Active::Auto($policy) => $call,
-            Active::Blest($policy) => $call,
-            Active::CostAware($policy) => $call,
-            Active::Custom($policy) => $call,
-            Active::Ecf($policy) => $call,
-            Active::Htmt($policy) => $call,
-            Active::HtmtAsPublished($policy) => $call,
-            Active::LowRtt($policy) => $call,
-            Active::Otias($policy) => $call,
-            Active::Redundant($policy) => $call,
-            Active::RoundRobin($policy) => $call,
-            Active::WeightedRoundRobin($policy) => $call,
-        }
-    };
+    Redundant(Redundant),
+    ActiveBackup(ActiveBackup),
+    CostAware(CostAware),
 }
 
 impl core::fmt::Debug for Active {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str(&dispatch!(self, policy => policy.reason()))
-    }
-}
-
-impl Active {
-    fn new(kind: SchedulerKind) -> Self {
-        match kind {
-            SchedulerKind::ActiveBackup => Self::ActiveBackup(ActiveBackup::default()),
-            SchedulerKind::Afmt => Self::Afmt(Afmt::default()),
-            SchedulerKind::Blest => Self::Blest(Blest::default()),
-            SchedulerKind::CostAware => Self::CostAware(CostAware::default()),
-            SchedulerKind::Ecf => Self::Ecf(Ecf::default()),
-            SchedulerKind::Htmt => Self::Htmt(Htmt::default()),
-            SchedulerKind::HtmtAsPublished => Self::HtmtAsPublished(HtmtAsPublished::default()),
-            SchedulerKind::LowRtt => Self::LowRtt(LowRtt),
-            SchedulerKind::Otias => Self::Otias(Otias::default()),
-            SchedulerKind::Redundant => Self::Redundant(Redundant),
-            SchedulerKind::RoundRobin => Self::RoundRobin(RoundRobin::default()),
-            SchedulerKind::WeightedRoundRobin => {
-                Self::WeightedRoundRobin(WeightedRoundRobin::default())
-            }
-            SchedulerKind::Auto => Self::Auto(Box::default()),
-        }
     }
 }
 

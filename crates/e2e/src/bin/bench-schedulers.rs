@@ -18,6 +18,7 @@ use ropewalk_testbed::topology::SERVER;
 use ropewalk_testbed::traffic::bulk::{self, Bulk, BulkSpec};
 use ropewalk_testbed::traffic::ping::{Ping, PingReport, PingSpec};
 use ropewalk_testbed::{LinkSpec, Serial, TopologySpec, remove_leftovers, serial};
+use ropewalk_types::SchedulerKind;
 use serde::Serialize;
 
 /// Compare all schedulers and MPTCP over the path pairs of the HTMT paper.
@@ -58,24 +59,15 @@ const PAIRS: [[(f64, u64); 2]; 3] = [
     [(8.0, 50), (16.0, 70)],
 ];
 
-const ROWS: [&str; 16] = [
-    "single-a",
-    "single-b",
-    "mptcp",
-    "auto",
-    "htmt",
-    "htmt-as-published",
-    "low-rtt",
-    "otias",
-    "afmt",
-    "round-robin",
-    "weighted-round-robin",
-    "blest",
-    "ecf",
-    "redundant",
-    "active-backup",
-    "cost-aware",
-];
+/// Rows beside those of the schedulers: each path alone, and MPTCP over both.
+const OTHERS: [&str; 3] = ["single-a", "single-b", "mptcp"];
+
+/// The names of all rows.
+fn rows() -> impl Iterator<Item = &'static str> {
+    OTHERS
+        .into_iter()
+        .chain(SchedulerKind::ALL.map(SchedulerKind::name))
+}
 
 /// One row: one scheduler over one pair.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -108,7 +100,7 @@ fn measure(args: &Args) -> Result<Vec<Row>> {
     let wanted: Vec<String> = args
         .rows
         .clone()
-        .unwrap_or_else(|| ROWS.map(str::to_owned).to_vec());
+        .unwrap_or_else(|| rows().map(str::to_owned).collect());
     let serial = Arc::new(serial()?);
     remove_leftovers();
     let measure_pair = |pair: &Pair| -> Result<Vec<Row>> {

@@ -9,7 +9,6 @@ use ropewalk_core::schedule::SchedulerKind;
 use super::Global;
 use super::output::{self, Colour, Style, Table};
 use crate::client::Client;
-use crate::scheduler_names;
 use crate::status::Status;
 
 const EXAMPLES: &str = "Examples:
@@ -26,7 +25,7 @@ of the configuration.";
 #[command(after_help = EXAMPLES)]
 pub struct SchedulerArgs {
     /// The scheduler to use
-    #[arg(value_parser = scheduler_names::parse)]
+    #[arg(value_parser = str::parse::<SchedulerKind>)]
     kind: Option<SchedulerKind>,
     /// Direction, seen from this machine
     #[arg(long, value_enum, default_value_t = Way::Both, requires = "kind")]
@@ -66,7 +65,7 @@ impl SchedulerArgs {
             Way::Receive => "receive",
             Way::Both => "both",
         };
-        let name = scheduler_names::name(kind);
+        let name = kind.name();
         let mut body = json!({ "kind": name, "direction": direction });
         if let Some(site) = self.site {
             body["site"] = site.into();
@@ -83,7 +82,7 @@ impl SchedulerArgs {
 
 fn list(status: Option<&Status>, style: Style) -> String {
     let mut table = Table::new(&["SCHEDULER", "USED", "WHAT IT DOES"]);
-    for (kind, name, description) in scheduler_names::ALL {
+    for kind in SchedulerKind::ALL {
         let tunnels = status.map_or(&[][..], |status| &status.tunnels);
         let send = tunnels.iter().any(|tunnel| tunnel.scheduler_send == kind);
         let receive = tunnels
@@ -97,9 +96,9 @@ fn list(status: Option<&Status>, style: Style) -> String {
         };
         let mark = (send || receive).then_some(Colour::Green);
         table.row(vec![
-            (name.to_owned(), mark),
+            (kind.name().to_owned(), mark),
             (used.to_owned(), mark),
-            (description.to_owned(), None),
+            (kind.describe().to_owned(), None),
         ]);
     }
     table.render(style, "")

@@ -9,7 +9,6 @@ use super::Global;
 use super::output::{self, Colour, Style, Table};
 use crate::client::Client;
 use crate::exit::{self, NotRunning};
-use crate::scheduler_names;
 use crate::status::{PathStatus, Status, TunnelStatus};
 
 const EXAMPLES: &str = "Examples:
@@ -183,8 +182,8 @@ fn tunnel_head(tunnel: &TunnelStatus, style: Style) -> String {
         output::bytes(tunnel.tx_bytes),
         output::bytes(tunnel.rx_bytes),
     );
-    let send = scheduler_names::name(tunnel.scheduler_send);
-    let receive = scheduler_names::name(tunnel.scheduler_receive);
+    let send = tunnel.scheduler_send.name();
+    let receive = tunnel.scheduler_receive.name();
     out.push_str(&format!("  scheduler {send} sending, {receive} receiving"));
     if !tunnel.reason.is_empty() {
         out.push_str(&format!(": {}", tunnel.reason));

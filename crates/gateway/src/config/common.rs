@@ -16,7 +16,6 @@ use super::class::Via;
 use super::reader::Section;
 use super::values::{not_an_address, parse_interface, parse_name, parse_path, parse_word};
 use super::{RUN_DIR, STATE_DIR};
-use crate::scheduler_names;
 use ropewalk_session::{MTU_MAX, MTU_MIN};
 
 /// Largest log file that may be configured, MiB.
@@ -198,9 +197,9 @@ pub fn read_without_tunnel(root: &mut Section<'_>, config: &Path, role: &'static
 /// Reads how a tunnel works; what the section does not say is as in `common`.
 pub(super) fn read_tunnel(tunnel: &mut Section<'_>, common: Common) -> Common {
     let example = "\"auto\" (`ropewalk scheduler` lists them)";
-    let both = tunnel.text("scheduler", example, scheduler_names::parse);
-    let send = tunnel.text("scheduler_send", example, scheduler_names::parse);
-    let receive = tunnel.text("scheduler_receive", example, scheduler_names::parse);
+    let both = tunnel.text("scheduler", example, str::parse::<SchedulerKind>);
+    let send = tunnel.text("scheduler_send", example, str::parse::<SchedulerKind>);
+    let receive = tunnel.text("scheduler_receive", example, str::parse::<SchedulerKind>);
     let congestion = tunnel.text("congestion", "\"bdp\"", str::parse::<CongestionControl>);
     let mtu = tunnel.integer("mtu", MTU_MIN as u64..=MTU_MAX as u64);
     let buffer = tunnel.integer("socket_buffer_bytes", 65_536..=(1 << 30));

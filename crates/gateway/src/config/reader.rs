@@ -10,6 +10,7 @@ use std::fmt;
 use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
 
+use ropewalk_types::closest;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -399,20 +400,6 @@ impl<'t> Section<'t> {
         }
     }
 }
-
-/// The known name that `name` was most likely meant to be, if one is close: one slip of the keys
-/// (a letter too many, too few, wrong, or two swapped) for every three letters, at least one.
-pub fn closest<'a>(name: &str, known: impl IntoIterator<Item = &'a &'a str>) -> Option<&'a str> {
-    let slips_max = (name.chars().count() / LETTERS_PER_SLIP).max(1);
-    known
-        .into_iter()
-        .map(|known| (strsim::osa_distance(name, known), *known))
-        .filter(|(slips, _)| *slips <= slips_max)
-        .min_by_key(|(slips, _)| *slips)
-        .map(|(_, known)| known)
-}
-
-const LETTERS_PER_SLIP: usize = 3;
 
 fn type_name(value: &DeValue<'_>) -> &'static str {
     match value {

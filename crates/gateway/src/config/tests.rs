@@ -99,7 +99,10 @@ const BROKEN_HUBS: &[(&str, &[&str])] = &[
     ),
     (
         "[tunnel]\ncongestion = \"vegas\"",
-        &["hub.toml:4: tunnel.congestion:", "use newreno"],
+        &[
+            "hub.toml:4: tunnel.congestion:",
+            "there are newreno, cubic, bbr, bdp",
+        ],
     ),
     (
         "[tunnel]\ninterface = \"much-too-long-a-name\"",

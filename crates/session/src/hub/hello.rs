@@ -7,13 +7,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 use ipnet::IpNet;
 use ropewalk_core::path::PathConfig;
+use ropewalk_core::schedule::SchedulerKind;
 use ropewalk_types::{Instant, PathId};
 use ropewalk_wire::{Control, Hello, VERSION, Welcome, emit_control};
 
 use super::{Hub, HubSite, SITES_MAX};
 use crate::links::{LinkId, Links};
 use crate::peer::{Peer, PeerPath};
-use crate::schedulers::{scheduler_from_number, scheduler_number};
 use crate::settings::SiteEntry;
 
 impl Hub {
@@ -65,7 +65,7 @@ impl Hub {
                 "the site speaks another version: update both"
             );
         }
-        let wish = scheduler_from_number(hello.scheduler);
+        let wish = SchedulerKind::from_code(hello.scheduler);
         if let Some(kind) = wish.filter(|_| !site.fixed_scheduler) {
             site.peer.tunnel.set_scheduler(kind);
         }
@@ -150,7 +150,7 @@ impl Hub {
             hub_session: self.session,
             path: hello.path,
             generation: hello.generation,
-            scheduler: scheduler_number(site.peer.tunnel.scheduler()),
+            scheduler: site.peer.tunnel.scheduler().code(),
             addresses: site
                 .entry
                 .addresses

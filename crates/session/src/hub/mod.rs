@@ -27,7 +27,6 @@ use crate::io::Sockets;
 use crate::links::{LinkEvent, LinkId, Links, Received};
 use crate::peer::Peer;
 use crate::ready::ReadySet;
-use crate::schedulers::{scheduler_from_number, scheduler_number};
 use crate::session::{Event, Role, Session, sealed};
 use crate::settings::{Environment, HubSettings, SiteEntry};
 use crate::status::{SessionStatus, TunnelStatus};
@@ -191,15 +190,11 @@ impl Hub {
             if direction != Direction::Receive {
                 site.peer.tunnel.set_scheduler(kind);
                 site.fixed_scheduler = true;
-                let control = Control::SchedulerIs {
-                    kind: scheduler_number(kind),
-                };
+                let control = Control::SchedulerIs { kind: kind.code() };
                 site.peer.send_control(links, &control);
             }
             if direction != Direction::Send {
-                let control = Control::Scheduler {
-                    kind: scheduler_number(kind),
-                };
+                let control = Control::Scheduler { kind: kind.code() };
                 site.peer.send_control(links, &control);
             }
         }
@@ -223,16 +218,16 @@ impl Hub {
                 }
             }
             Control::Scheduler { kind } => {
-                if let Some(kind) = scheduler_from_number(kind) {
+                if let Some(kind) = SchedulerKind::from_code(kind) {
                     site.peer.tunnel.set_scheduler(kind);
                     site.fixed_scheduler = false;
                 }
-                let kind = scheduler_number(site.peer.tunnel.scheduler());
+                let kind = site.peer.tunnel.scheduler().code();
                 site.peer
                     .send_control(links, &Control::SchedulerIs { kind });
             }
             Control::SchedulerIs { kind } => {
-                if let Some(kind) = scheduler_from_number(kind) {
+                if let Some(kind) = SchedulerKind::from_code(kind) {
                     site.peer.scheduler_receive = kind;
                 }
             }
@@ -314,8 +309,7 @@ impl sealed::Role for Hub {
         let Some(pending) = self.pending.get(&link) else {
             return;
         };
-        let first = received.data.first().copied().unwrap_or(0);
-        if first >> 4 == CONTROL_KIND
+        if ropewalk_wire::is_control(&received.data)
             && let Ok(Datagram::Control(Control::Hello(hello))) = Datagram::parse(&received.data)
         {
             self.on_hello(now, links, link, &hello);
@@ -502,6 +496,3 @@ impl sealed::Role for Hub {
         }
     }
 }
-
-/// High half of a control message's first byte (see the wire format).
-const CONTROL_KIND: u8 = 5;

@@ -16,7 +16,6 @@ use super::path::SitePath;
 use super::{HELLO_INTERVAL, Site};
 use crate::links::{LinkId, Links};
 use crate::peer::PeerPath;
-use crate::schedulers::scheduler_number;
 use crate::settings::udp_payload_max;
 
 /// A path silent for this long gets a new connection beside the old one.
@@ -216,7 +215,7 @@ impl Site {
             generation,
             standby: path.uplink.standby,
             metered: path.uplink.metered,
-            scheduler: scheduler_number(self.peer.scheduler_receive),
+            scheduler: self.peer.scheduler_receive.code(),
             weight: path.uplink.weight.unwrap_or(0),
             name: path.uplink.name.clone(),
         };

@@ -26,7 +26,6 @@ use crate::command::{Command, Direction};
 use crate::io::Sockets;
 use crate::links::{LinkEvent, LinkId, Links, Received};
 use crate::peer::{PROBE_INTERVAL, Peer};
-use crate::schedulers::{scheduler_from_number, scheduler_number};
 use crate::session::{Event, Role, Session, sealed};
 use crate::settings::{Environment, SiteSettings};
 use crate::status::{PathStatus, SessionStatus};
@@ -129,7 +128,7 @@ impl Site {
                 "the hub speaks another version: update both"
             );
         }
-        if let Some(kind) = scheduler_from_number(welcome.scheduler)
+        if let Some(kind) = SchedulerKind::from_code(welcome.scheduler)
             && self.scheduler_wanted.is_none()
         {
             self.peer.scheduler_receive = kind;
@@ -161,7 +160,7 @@ impl Site {
         match control {
             Control::Welcome(welcome) => self.on_welcome(link, &welcome),
             Control::SchedulerIs { kind } => {
-                if let Some(kind) = scheduler_from_number(kind) {
+                if let Some(kind) = SchedulerKind::from_code(kind) {
                     self.peer.scheduler_receive = kind;
                     if self.scheduler_wanted == Some(kind) {
                         self.scheduler_wanted = None;
@@ -386,9 +385,7 @@ impl sealed::Role for Site {
             && self.scheduler_due <= now
         {
             self.scheduler_due = now + HELLO_INTERVAL;
-            let control = Control::Scheduler {
-                kind: scheduler_number(kind),
-            };
+            let control = Control::Scheduler { kind: kind.code() };
             self.peer.send_control(links, &control);
         }
         let busy = self.scheduler_wanted.is_some()

@@ -22,7 +22,7 @@ SCHEDULERS = (
     "active-backup",
     "cost-aware",
 )
-"""Every scheduler, by the names of `crates/core/src/schedule/kind.rs`."""
+"""The schedulers that experiments compare, by the names of `crates/types/src/registry.rs`."""
 
 
 def goodput(results: Results) -> dict[int, float]:

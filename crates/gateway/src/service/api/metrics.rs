@@ -5,7 +5,6 @@
 
 use std::fmt::Write;
 
-use crate::scheduler_names;
 use crate::status::DirectStatus;
 use crate::status::balance::{BalanceStatus, UplinkStatus};
 use crate::status::{PathStatus, Status, TunnelStatus};
@@ -362,7 +361,7 @@ fn tunnels(out: &mut String, tunnels: &[TunnelStatus]) {
             ("receive", tunnel.scheduler_receive),
         ];
         for (direction, kind) in both {
-            let scheduler = scheduler_names::name(kind);
+            let scheduler = kind.name();
             let labels = [
                 ("peer", tunnel.peer.as_str()),
                 ("direction", direction),

@@ -42,7 +42,6 @@ use serde_json::{Value, json};
 use tokio::net::{TcpListener, UnixListener};
 
 use crate::engine::control::{Command, Direction, PathUse};
-use crate::scheduler_names;
 use crate::status::Status;
 use listener::Bounded;
 
@@ -218,8 +217,8 @@ async fn metrics_text(State(api): State<Api>) -> Answer<Response> {
 
 async fn schedulers(State(api): State<Api>) -> Answer {
     let status = ask(&api, Command::Status).await?;
-    let available = scheduler_names::ALL
-        .map(|(_, name, description)| json!({ "name": name, "description": description }));
+    let available = SchedulerKind::ALL
+        .map(|kind| json!({ "name": kind.name(), "description": kind.describe() }));
     let used: Vec<_> = status
         .tunnels
         .iter()
@@ -262,7 +261,7 @@ async fn set_scheduler(
     let changed = ask(&api, command).await?;
     let changed = changed.map_err(|reason| Failure::new(StatusCode::NOT_FOUND, reason))?;
     tracing::info!(
-        scheduler = scheduler_names::name(request.kind),
+        scheduler = request.kind.name(),
         changed,
         "scheduler changed"
     );

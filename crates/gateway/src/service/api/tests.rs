@@ -143,7 +143,7 @@ fn requests_reach_the_engine_and_answers_the_client() {
     let list: Value = client.get("/v1/scheduler").unwrap();
     assert_eq!(
         list["available"].as_array().unwrap().len(),
-        scheduler_names::ALL.len()
+        SchedulerKind::ALL.len()
     );
     assert_eq!(list["tunnels"][0]["send"], "auto");
     assert!(client.get::<Value>("/v1/paths").unwrap()["tunnels"].is_array());
