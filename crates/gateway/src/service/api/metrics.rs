@@ -12,199 +12,6 @@ use crate::status::{PathStatus, Status, TunnelStatus};
 /// Content type of the text.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Name, help and value of a metric of a tunnel.
-type TunnelMetric = (&'static str, &'static str, fn(&TunnelStatus) -> f64);
-/// Name, help and value of a metric of a path.
-type PathMetric = (&'static str, &'static str, fn(&PathStatus) -> f64);
-
-const TUNNEL: [TunnelMetric; 33] = [
-    ("up", "Whether any path works.", |t| {
-        f64::from(u8::from(t.up))
-    }),
-    ("transmit_packets_total", "Inner packets sent.", |t| {
-        t.tx_packets as f64
-    }),
-    ("transmit_bytes_total", "Inner bytes sent.", |t| {
-        t.tx_bytes as f64
-    }),
-    ("receive_packets_total", "Inner packets received.", |t| {
-        t.rx_packets as f64
-    }),
-    ("receive_bytes_total", "Inner bytes received.", |t| {
-        t.rx_bytes as f64
-    }),
-    ("queue_bytes", "Bytes waiting at the entry.", |t| {
-        t.queue_bytes as f64
-    }),
-    ("queue_drops_total", "Packets dropped at the entry.", |t| {
-        t.queue_drops as f64
-    }),
-    (
-        "queue_marks_total",
-        "Packets marked CE at the entry.",
-        |t| t.queue_marks as f64,
-    ),
-    (
-        "reordered_packets_total",
-        "Packets that reached the exit out of order.",
-        |t| t.reordered as f64,
-    ),
-    (
-        "held_packets_total",
-        "Packets the exit held for order.",
-        |t| t.held as f64,
-    ),
-    ("hold_timeouts_total", "Holds that ended by time.", |t| {
-        t.hold_timeouts as f64
-    }),
-    (
-        "duplicate_packets_total",
-        "Copies removed at the exit.",
-        |t| t.duplicates as f64,
-    ),
-    (
-        "late_packets_total",
-        "Packets passed on after they were given up.",
-        |t| t.late as f64,
-    ),
-    (
-        "rescues_asked_total",
-        "Overdue packets that the peer was asked for.",
-        |t| t.rescues_asked as f64,
-    ),
-    (
-        "rescued_packets_total",
-        "Packets sent again at once because the peer awaited them.",
-        |t| t.rescued as f64,
-    ),
-    (
-        "data_bytes_total",
-        "Bytes of datagrams that carried packets for the first time.",
-        |t| t.data_bytes as f64,
-    ),
-    (
-        "protection_bytes_total",
-        "Bytes that protection added: copies, combinations, repairs.",
-        |t| t.protection_bytes as f64,
-    ),
-    (
-        "repairs_asked_total",
-        "Lost datagrams that the peer was asked for.",
-        |t| t.repairs_asked as f64,
-    ),
-    (
-        "repairs_sent_total",
-        "Datagrams sent again because they were or may have been lost.",
-        |t| t.repairs_sent as f64,
-    ),
-    (
-        "repairs_dropped_total",
-        "Datagrams that should have been sent again and were not.",
-        |t| t.repairs_dropped as f64,
-    ),
-    (
-        "coded_sent_total",
-        "Combinations sent ahead of losses.",
-        |t| t.coded_sent as f64,
-    ),
-    (
-        "recovered_total",
-        "Lost datagrams recovered from combinations, without asking.",
-        |t| t.recovered as f64,
-    ),
-    ("outages_total", "Times that every path was down.", |t| {
-        t.outages as f64
-    }),
-    (
-        "outage_seconds_total",
-        "Time that every path was down.",
-        |t| t.outage_s,
-    ),
-    (
-        "hold_bytes",
-        "Bytes held in an outage, or left by one and waiting.",
-        |t| t.hold_bytes as f64,
-    ),
-    (
-        "hold_replayed_packets_total",
-        "Packets held in outages that left after them.",
-        |t| t.replayed as f64,
-    ),
-    (
-        "hold_dropped_full_total",
-        "Packets dropped in outages because too much was held.",
-        |t| t.hold_dropped_full as f64,
-    ),
-    (
-        "hold_dropped_old_total",
-        "Packets dropped after outages because they were too old.",
-        |t| t.hold_dropped_old as f64,
-    ),
-    (
-        "freeze_stopped_total",
-        "Times that the sender of a TCP connection was told to stop.",
-        |t| t.freeze_stopped as f64,
-    ),
-    (
-        "freeze_bytes",
-        "Bytes kept that were acknowledged for receivers, or may be.",
-        |t| t.freeze_bytes as f64,
-    ),
-    (
-        "freeze_resets_total",
-        "TCP connections reset because acknowledged bytes were not delivered in time.",
-        |t| t.freeze_resets as f64,
-    ),
-    ("paths", "Paths of the tunnel.", |t| t.paths.len() as f64),
-    ("paths_up", "Paths that work.", |t| {
-        t.paths.iter().filter(|path| path.state == "up").count() as f64
-    }),
-];
-
-const PATH: [PathMetric; 13] = [
-    ("up", "Whether the path works.", |p| {
-        f64::from(u8::from(p.state == "up"))
-    }),
-    ("rtt_seconds", "Smoothed round-trip time.", |p| {
-        p.rtt_ms / 1e3
-    }),
-    ("rtt_min_seconds", "Smallest round-trip time.", |p| {
-        p.rtt_min_ms / 1e3
-    }),
-    (
-        "owd_relative_seconds",
-        "One-way delay beyond the fastest path.",
-        |p| p.owd_relative_ms / 1e3,
-    ),
-    (
-        "delivery_rate_bytes_per_second",
-        "Estimated delivery rate.",
-        |p| p.rate_mbit * 1e6 / 8.0,
-    ),
-    ("loss_ratio", "Share of packets lost lately.", |p| p.loss),
-    (
-        "loss_burst_packets",
-        "Mean length of a run of losses.",
-        |p| p.loss_burst,
-    ),
-    ("congestion_window_bytes", "Congestion window.", |p| {
-        p.cwnd as f64
-    }),
-    ("in_flight_bytes", "Bytes in flight.", |p| {
-        p.in_flight as f64
-    }),
-    ("mtu_bytes", "Largest UDP payload.", |p| p.mtu as f64),
-    ("transmit_bytes_total", "Outer bytes sent.", |p| {
-        p.tx_bytes as f64
-    }),
-    ("receive_bytes_total", "Outer bytes received.", |p| {
-        p.rx_bytes as f64
-    }),
-    ("failures_total", "Times the path stopped working.", |p| {
-        p.failures as f64
-    }),
-];
-
 /// The metrics of `status`.
 #[must_use]
 pub fn render(status: &Status) -> String {
@@ -346,11 +153,13 @@ fn uplinks(out: &mut String, balance: &BalanceStatus) {
 }
 
 fn tunnels(out: &mut String, tunnels: &[TunnelStatus]) {
-    for (suffix, help, value) in TUNNEL {
-        let name = format!("ropewalk_tunnel_{suffix}");
-        head(out, &name, help);
+    for metric in TunnelStatus::METRICS {
+        let name = format!("ropewalk_tunnel_{}", metric.name);
+        head(out, &name, metric.help);
         for tunnel in tunnels {
-            sample(out, &name, &[("peer", &tunnel.peer)], value(tunnel));
+            if let Some(value) = (metric.value)(tunnel) {
+                sample(out, &name, &[("peer", &tunnel.peer)], value);
+            }
         }
     }
     let name = "ropewalk_tunnel_scheduler";
@@ -373,9 +182,9 @@ fn tunnels(out: &mut String, tunnels: &[TunnelStatus]) {
 }
 
 fn paths(out: &mut String, tunnels: &[TunnelStatus]) {
-    for (suffix, help, value) in PATH {
-        let name = format!("ropewalk_path_{suffix}");
-        head(out, &name, help);
+    for metric in PathStatus::METRICS {
+        let name = format!("ropewalk_path_{}", metric.name);
+        head(out, &name, metric.help);
         for tunnel in tunnels {
             for path in &tunnel.paths {
                 let id = path.id.to_string();
@@ -385,7 +194,9 @@ fn paths(out: &mut String, tunnels: &[TunnelStatus]) {
                     ("uplink", path.uplink.as_str()),
                     ("transport", path.transport.as_str()),
                 ];
-                sample(out, &name, &labels, value(path));
+                if let Some(value) = (metric.value)(path) {
+                    sample(out, &name, &labels, value);
+                }
             }
         }
     }
