@@ -347,6 +347,8 @@ impl Peer {
             mtu: outer.mtu,
             tx_bytes: outer.sent_bytes,
             rx_bytes: outer.received_bytes,
+            sent_packets: stats.snapshot.sent_packets,
+            lost_packets: stats.snapshot.lost_packets,
             failures: stats.suspected,
             last_error: None,
         }

@@ -137,6 +137,8 @@ status! {
         mtu: usize => "mtu_bytes", "Largest UDP payload.";
         tx_bytes: u64 => "transmit_bytes_total", "Outer bytes sent.";
         rx_bytes: u64 => "receive_bytes_total", "Outer bytes received.";
+        sent_packets: u64 => "transmit_packets_total", "Outer packets sent over the present connection.";
+        lost_packets: u64 => "lost_packets_total", "Outer packets of the present connection that the transport declared lost or TCP sent again.";
         failures: u64 => "failures_total", "Times the path stopped working.";
         /// The last error, if any.
         last_error: Option<String>;

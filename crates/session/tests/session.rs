@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 
-use ropewalk_netem::{DirectionConfig, Selector};
+use ropewalk_netem::{DirectionConfig, LossModel, Selector};
 use ropewalk_session::{Command, Event, PathUse};
 use ropewalk_testkit::{Spec, World};
 use ropewalk_types::Duration;
@@ -68,6 +68,32 @@ fn a_path_whose_uplink_falls_silent_is_left_and_found_again_within_a_second() {
     assert_eq!(world.transports_up(0).len(), 1);
     world.set_dead(0, 0, Selector::Both, false);
     world.run_until(SECOND, |w| w.transports_up(0) == ["quic", "quic"]);
+}
+
+#[test]
+fn what_a_path_loses_is_counted_and_a_whole_path_counts_nothing() {
+    let lossy = |loss| {
+        let link = DirectionConfig {
+            delay: ms(10),
+            loss,
+            ..DirectionConfig::default()
+        };
+        let mut world = World::new(&Spec {
+            uplinks: 1,
+            link,
+            ..Spec::default()
+        });
+        world.run_until(4 * SECOND, |w| w.transports_up(0) == ["quic"]);
+        chat(&mut world, 0..500);
+        world.run(SECOND);
+        let path = world.paths(0).remove(0);
+        (path.sent_packets, path.lost_packets)
+    };
+    let (sent, lost) = lossy(LossModel::None);
+    assert!(sent >= 500 && lost == 0, "{lost} of {sent}");
+    let (sent, lost) = lossy(LossModel::Bernoulli(0.1));
+    let share = lost as f64 / sent as f64;
+    assert!((0.05..0.2).contains(&share), "{lost} of {sent}");
 }
 
 #[test]
