@@ -177,7 +177,7 @@ impl Peer {
         }
     }
 
-    /// Moves packets from the entry queue to the links while they take any.
+    /// Moves packets from the ingress queue to the links while they take any.
     pub(crate) fn pump(&mut self, now: Instant, links: &mut Links, sockets: &mut impl Sockets) {
         for _ in 0..ROUNDS {
             while let Some(id) = self.tunnel.poll_declared_lost() {

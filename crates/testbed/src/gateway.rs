@@ -91,25 +91,25 @@ pub struct TunnelStatus {
     pub tx_packets: u64,
     /// Inner packets received.
     pub rx_packets: u64,
-    /// Packets that arrived out of order at the exit.
+    /// Packets that arrived out of order at the egress.
     pub reordered: u64,
-    /// Packets the exit held until their predecessors came.
+    /// Packets the egress held until their predecessors came.
     pub held: u64,
     /// Holds that ended by time.
     pub hold_timeouts: u64,
-    /// Copies removed at the exit.
+    /// Copies removed at the egress.
     pub duplicates: u64,
-    /// Packets passed on after the exit had given them up.
+    /// Packets passed on after the egress had given them up.
     pub late: u64,
-    /// Packets dropped at the entry.
+    /// Packets dropped at the ingress.
     pub queue_drops: u64,
-    /// Packets marked CE at the entry.
+    /// Packets marked CE at the ingress.
     pub queue_marks: u64,
-    /// Packets recovered from combinations.
+    /// Packets recovered from repair symbols.
     pub recovered: u64,
     /// Datagrams sent again.
     pub repairs_sent: u64,
-    /// Combinations sent.
+    /// Repair symbols sent.
     pub coded_sent: u64,
     /// Bytes of datagrams that carried packets for the first time.
     pub data_bytes: u64,

@@ -75,7 +75,7 @@ fn bdp_starts_fast() {
 }
 
 #[test]
-fn bdp_starts_fast_over_a_link_whose_delay_leaps() {
+fn bdp_starts_fast_over_a_link_with_delay_spikes() {
     for jitter_ms in [10, 15, 20, 25, 30] {
         let mut world = World::simple(50.0, Duration::from_millis(80));
         for link in [&mut world.up, &mut world.down] {

@@ -394,7 +394,7 @@ fn a_dead_peer_is_noticed_by_silence_and_by_time() {
 }
 
 #[test]
-fn what_is_urgent_finds_a_path_again_and_what_is_written_off_takes_no_window() {
+fn urgent_packets_find_a_path_again_and_packets_declared_lost_take_no_window() {
     for kind in CongestionControl::ALL {
         let mut world = world();
         world.up(kind);

@@ -340,7 +340,7 @@ fn a_tunnel_that_has_just_lost_its_last_path_wants_nothing() {
 }
 
 #[test]
-fn while_no_path_is_up_combinations_are_left_out_and_not_sent_empty() {
+fn while_no_path_is_up_repair_symbols_are_left_out_and_not_sent_empty() {
     let mut pair = Pair::new(SchedulerKind::Auto, 1, vec![Link::new(16, 25)]);
     let silent_since = Some(pair.now);
     pair.now += Duration::from_secs(1);

@@ -1,5 +1,5 @@
 //! Every scheduler, and in-kernel MPTCP, over the three path pairs of the HTMT paper: five CUBIC
-//! downloads, goodput against the ceiling, ping under load, reordering at the exit.
+//! downloads, goodput against the ceiling, ping under load, reordering at the egress.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -80,9 +80,9 @@ struct Row {
     ping_mean_ms: Vec<f64>,
     ping_p95_ms: Vec<f64>,
     retransmits: Vec<f64>,
-    /// Packets per thousand that came out of order to the exit.
+    /// Packets per thousand that came out of order to the egress.
     reordered_per_mille: Vec<f64>,
-    /// Packets per thousand that the exit held.
+    /// Packets per thousand that the egress held.
     held_per_mille: Vec<f64>,
     hold_timeouts: Vec<f64>,
 }

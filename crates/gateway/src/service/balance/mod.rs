@@ -4,7 +4,7 @@
 //! (`ruleset`), routing rules lead marked packets to the table of their uplink (`setup`). This
 //! program follows the interfaces (`members`), probes them (`probe`, `health`), measures them
 //! (`gauge`, `survey`), gives the table new places when shares change (`shares`), keeps it (`table`), and ends what hangs on a
-//! dead uplink (`sever`).
+//! dead uplink (`terminate`).
 //!
 //! Invariant: the table holds what `apply` computed last from members, health and measurements;
 //! nothing else writes it, but for the addresses of names.
@@ -70,7 +70,7 @@ const MEASURE_INTERVAL: Duration = Duration::from_secs(1);
 /// How often captive portals are looked for.
 const PORTAL_INTERVAL: Duration = Duration::from_secs(10);
 /// When clients are told again that their uplink is dead, and when the rest is forgotten.
-const SEVER_AGAIN: [Duration; 2] = [Duration::from_millis(250), Duration::from_millis(550)];
+const TERMINATE_AGAIN: [Duration; 2] = [Duration::from_millis(250), Duration::from_millis(550)];
 const FORGET_AFTER: Duration = Duration::from_secs(2);
 /// Portal answers that may wait.
 const PORTALS_MAX: usize = 64;
@@ -221,9 +221,9 @@ pub(super) struct Balance {
     usable: Vec<[bool; 2]>,
     /// Dead ways whose flows end, because there are others to take.
     refused: BTreeSet<WayId>,
-    severed: Arc<Mutex<BTreeMap<u8, u64>>>,
+    terminated: Arc<Mutex<BTreeMap<u8, u64>>>,
     /// Those that are being ended; stopped when the way comes back, which has new ones then.
-    severing: BTreeMap<WayId, JoinHandle<()>>,
+    terminating: BTreeMap<WayId, JoinHandle<()>>,
     names: names::Names,
     shared: Arc<Mutex<Shared>>,
     answers: mpsc::Receiver<Answer>,
@@ -313,8 +313,8 @@ impl Balance {
             groups: Vec::new(),
             usable: Vec::new(),
             refused: BTreeSet::new(),
-            severed: Arc::default(),
-            severing: BTreeMap::new(),
+            terminated: Arc::default(),
+            terminating: BTreeMap::new(),
             shared,
             answers,
             portals: mpsc::channel(PORTALS_MAX),
@@ -467,8 +467,8 @@ impl Balance {
         self.groups = groups;
         let before = self.refuse();
         self.write()?;
-        self.sever_moved(&former);
-        self.sever_dead(&before);
+        self.terminate_moved(&former);
+        self.terminate_dead(&before);
         self.publish();
         Ok(())
     }
@@ -498,7 +498,7 @@ impl Balance {
                 tracing::info!(uplink = member.name, family, state, "uplink changed");
             }
         }
-        self.sever_dead(&before);
+        self.terminate_dead(&before);
         self.publish();
         Ok(())
     }
@@ -539,7 +539,7 @@ impl Balance {
             refused.extend(dead.map(|index| (self.members[index].number, family)));
         }
         for back in self.refused.difference(&refused) {
-            if let Some(task) = self.severing.remove(back) {
+            if let Some(task) = self.terminating.remove(back) {
                 task.abort();
             }
         }
@@ -547,7 +547,7 @@ impl Balance {
     }
 
     /// Ends the flows of ways that are refused from now on.
-    fn sever_dead(&mut self, before: &BTreeSet<WayId>) {
+    fn terminate_dead(&mut self, before: &BTreeSet<WayId>) {
         let dead: Vec<WayId> = self.refused.difference(before).copied().collect();
         for (number, family) in dead {
             let member = self.members.iter().find(|member| member.number == number);
@@ -563,7 +563,7 @@ impl Balance {
     }
 
     /// Ends the flows of addresses that are gone: nothing comes back to them.
-    fn sever_moved(&mut self, former: &[Member]) {
+    fn terminate_moved(&mut self, former: &[Member]) {
         for old in former {
             let new = self.members.iter().find(|m| m.number == old.number);
             let held = new.map(|new| new.held.clone()).unwrap_or_default();
@@ -586,7 +586,7 @@ impl Balance {
     fn terminate(&mut self, member: &Member, family: members::Family, way: DeadWay) {
         let number = way.number;
         let way = Arc::new(way);
-        let counts = Arc::clone(&self.severed);
+        let counts = Arc::clone(&self.terminated);
         let uplink = member.name.clone();
         let task = tokio::spawn(async move {
             let once = || {
@@ -608,14 +608,14 @@ impl Balance {
                 Ok(Err(error)) => tracing::warn!(uplink, %error, "connections were not ended"),
                 Err(error) => tracing::warn!(uplink, %error, "connections were not ended"),
             }
-            for pause in SEVER_AGAIN {
+            for pause in TERMINATE_AGAIN {
                 tokio::time::sleep(pause).await;
                 let _ = once().await;
             }
             tokio::time::sleep(FORGET_AFTER).await;
             let _ = tokio::task::spawn_blocking(move || terminate::forget(&way)).await;
         });
-        self.severing.insert((number, family), task);
+        self.terminating.insert((number, family), task);
     }
 
     fn look_for_portals(&self) {
@@ -653,7 +653,10 @@ impl Balance {
             group.map_or(0.0, |group| shares::share(group, family, member.number))
         };
         let mbit = |rate: ropewalk_types::Rate| rate.bits_per_sec() as f64 / 1e6;
-        let severed = self.severed.lock().unwrap_or_else(PoisonError::into_inner);
+        let terminated = self
+            .terminated
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         let mut status = UplinkStatus {
             uplink: member.name.clone(),
             number: member.number,
@@ -673,7 +676,7 @@ impl Balance {
             tx_bytes: reading.bytes.sent,
             rx_bytes: reading.bytes.received,
             failures: v4.1 + v6.1,
-            severed: severed.get(&member.number).copied().unwrap_or(0),
+            severed: terminated.get(&member.number).copied().unwrap_or(0),
             ..UplinkStatus::default()
         };
         status.reason = self.reason(&status);
