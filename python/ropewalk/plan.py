@@ -105,7 +105,6 @@ class Tunnel:
     protect_down: str | None = None
     paths: tuple[str, ...] | None = None
     freeze: Literal["off", "planned", "custody"] | None = None
-    transport: Literal["model", "quic"] | None = None
 
 
 @dataclass(frozen=True)

@@ -172,20 +172,6 @@ pub struct TunnelPlan {
     /// Kernel only: `freeze` of the section `[hold]`; the program's default unless given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub freeze: Option<String>,
-    /// Simulator only: what sub-tunnels are.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub transport: TransportPlan,
-}
-
-/// What the sub-tunnels of a simulated tunnel are.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum TransportPlan {
-    /// A model with the real congestion controllers and without cryptography.
-    #[default]
-    Model,
-    /// The real QUIC transport.
-    Quic,
 }
 
 /// A plan that cannot be used.
@@ -314,10 +300,6 @@ fn fail<T>(key: &str, problem: String) -> Result<T, PlanError> {
 
 const fn one() -> u64 {
     1
-}
-
-fn is_default<T: Default + PartialEq>(value: &T) -> bool {
-    *value == T::default()
 }
 
 /// Durations as text: `20s`, `150ms`.

@@ -47,7 +47,7 @@ pub use ropewalk_transport::tls::TcpInfo;
 pub use ropewalk_transport::{SocketId, Transmit};
 pub use session::{Event, Role, Session};
 pub use settings::{
-    CommonSettings, Environment, HubAddresses, HubSettings, MTU_MAX, MTU_MIN, PolicySource,
-    SiteDirectory, SiteEntry, SiteSettings, UDP_PAYLOAD_MAX, UDP_PAYLOAD_MIN, udp_payload_max,
+    CommonSettings, Environment, HubAddresses, HubSettings, MTU_MAX, MTU_MIN, SiteDirectory,
+    SiteEntry, SiteSettings, UDP_PAYLOAD_MAX, UDP_PAYLOAD_MIN, udp_payload_max,
 };
 pub use site::Site;

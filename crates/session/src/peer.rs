@@ -77,10 +77,7 @@ impl Peer {
         Self {
             name,
             key,
-            tunnel: match &common.policy {
-                Some(policy) => Tunnel::with_policy(&config, seed, policy.make()),
-                None => Tunnel::new(config, seed),
-            },
+            tunnel: Tunnel::new(config, seed),
             paths: Default::default(),
             draining: Vec::new(),
             scheduler_receive: scheduler,

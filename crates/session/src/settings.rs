@@ -11,7 +11,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use ipnet::IpNet;
 use ropewalk_core::hold::Limits;
 use ropewalk_core::protect::Classes;
-use ropewalk_core::schedule::{Policy, SchedulerKind};
+use ropewalk_core::schedule::SchedulerKind;
 use ropewalk_transport::{CongestionControl, Identity, PublicKey};
 
 /// Smallest inner MTU that may be configured: IPv6 needs 1,280 bytes (RFC 8200 §5).
@@ -51,27 +51,6 @@ pub struct Environment {
     pub transport: Option<[u8; 32]>,
 }
 
-/// Makes schedulers that are not in the core: experiments try their own.
-#[derive(Clone)]
-pub struct PolicySource(Arc<dyn Fn() -> Box<dyn Policy> + Send + Sync>);
-
-impl PolicySource {
-    /// A source that calls `make` once for every tunnel.
-    pub fn new(make: impl Fn() -> Box<dyn Policy> + Send + Sync + 'static) -> Self {
-        Self(Arc::new(make))
-    }
-
-    pub(crate) fn make(&self) -> Box<dyn Policy> {
-        (self.0)()
-    }
-}
-
-impl std::fmt::Debug for PolicySource {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("PolicySource")
-    }
-}
-
 /// What both roles have in common.
 #[derive(Clone, Debug)]
 pub struct CommonSettings {
@@ -89,8 +68,6 @@ pub struct CommonSettings {
     pub congestion: CongestionControl,
     /// Inner MTU, [`MTU_MIN`]`..=`[`MTU_MAX`] bytes; `None` follows the paths.
     pub mtu: Option<usize>,
-    /// Schedulers in place of `scheduler_send`; wishes of the peer do not count then.
-    pub policy: Option<PolicySource>,
 }
 
 /// What a site is given.

@@ -335,3 +335,28 @@ fn the_same_seed_gives_the_same_run() {
     };
     assert_eq!(run(), run());
 }
+
+#[test]
+fn a_path_with_a_long_round_trip_comes_up_and_stays() {
+    for rtt in [300, 700, 1_000] {
+        let link = DirectionConfig {
+            delay: ms(rtt / 2),
+            ..DirectionConfig::default()
+        };
+        let mut world = World::new(&Spec {
+            uplinks: 2,
+            link,
+            ..Spec::default()
+        });
+        // A handshake, a hello and its answer.
+        world.run(ms(5 * rtt));
+        for tenth in 0..100 {
+            let up = world.transports_up(0);
+            assert_eq!(
+                up, ["quic"; 2],
+                "{rtt} ms, after {tenth} tenths of a second"
+            );
+            world.run(ms(100));
+        }
+    }
+}

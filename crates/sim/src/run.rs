@@ -3,8 +3,7 @@
 use crate::carrier::Carrier;
 use crate::carrier::direct::Direct;
 use crate::carrier::row::{Hop, Place, Row};
-use crate::carrier::session::SessionCarrier;
-use crate::carrier::tunnel::{ModelledTunnel, TunnelCarrier, TunnelSettings};
+use crate::carrier::tunnel::{TunnelCarrier, TunnelSettings};
 use crate::events::Trace;
 use crate::host::tcp::LossDetection;
 use crate::traffic::section::{Maker, Section, flow_count, nanos};
@@ -13,8 +12,8 @@ use crate::world::{Hosts, Snapshot, Span, World};
 use ropewalk_core::schedule::Policy;
 use ropewalk_netem::{Link, LinkConfig, LinkPlan, Side};
 use ropewalk_plan::{
-    self as plan, Direction, PathReport, Plan, PlanError, RelayPlan, Report, Traffic,
-    TransportPlan, TunnelPlan, direct_ceiling, tunnel_ceiling,
+    self as plan, Direction, PathReport, Plan, PlanError, RelayPlan, Report, Traffic, TunnelPlan,
+    direct_ceiling, tunnel_ceiling,
 };
 use ropewalk_types::Random;
 use std::io::Write;
@@ -213,40 +212,20 @@ impl<'a> Setup<'a> {
         };
         let settings = TunnelSettings::parse(tunnel, "carrier")?;
         let ceiling = tunnel_ceiling(self.sum_mbit(&used));
-        match tunnel.transport {
-            TransportPlan::Model => {
-                let carrier = self.model(&settings, &used, 0, policy)?;
-                self.run(carrier, TUNNEL_MTU, ceiling)
-            }
-            TransportPlan::Quic => {
-                let carrier = self.session(&settings, &used, 0, policy)?;
-                self.run(carrier, TUNNEL_MTU, ceiling)
-            }
-        }
+        let carrier = self.tunnel(&settings, &used, 0, policy)?;
+        self.run(carrier, TUNNEL_MTU, ceiling)
     }
 
-    /// The modelled tunnel of a hop over these paths.
-    fn model(
+    /// The tunnel of a hop over these paths.
+    fn tunnel(
         &self,
         settings: &TunnelSettings,
         paths: &[usize],
         hop: usize,
         policy: Option<Box<dyn Policy>>,
-    ) -> Result<TunnelCarrier<ModelledTunnel>, SimError> {
+    ) -> Result<TunnelCarrier, SimError> {
         let (links, seed) = self.hop(paths, hop);
         TunnelCarrier::new(settings, links, seed, self.direction, policy)
-    }
-
-    /// The same between real sessions.
-    fn session(
-        &self,
-        settings: &TunnelSettings,
-        paths: &[usize],
-        hop: usize,
-        policy: Option<Box<dyn Policy>>,
-    ) -> Result<SessionCarrier, SimError> {
-        let (links, seed) = self.hop(paths, hop);
-        SessionCarrier::new(settings, links, seed, self.direction, policy)
     }
 
     /// Links and seed of a hop.
@@ -261,22 +240,11 @@ impl<'a> Setup<'a> {
             let problem = "a scheduler from outside is for one tunnel, not for a `relay`".into();
             return Err(SimError::setting("carrier.kind", problem));
         }
-        match relay.tunnel.transport {
-            TransportPlan::Model => self.run_tunnels(relay, Self::model),
-            TransportPlan::Quic => self.run_tunnels(relay, Self::session),
-        }
-    }
-
-    fn run_tunnels<C: Carrier>(
-        self,
-        relay: &RelayPlan,
-        make: MakeTunnel<'a, C>,
-    ) -> Result<Report, SimError> {
         let settings = TunnelSettings::parse(&relay.tunnel, "carrier.tunnel")?;
         let mut hops = Vec::new();
         for (number, names) in relay.hops.iter().enumerate() {
             let paths = self.indices_of(names)?;
-            let carrier = make(&self, &settings, &paths, number, None)?;
+            let carrier = self.tunnel(&settings, &paths, number, None)?;
             hops.push(Hop { carrier, paths });
         }
         let ceiling = tunnel_ceiling(self.narrowest_mbit(&hops));
@@ -401,15 +369,6 @@ impl<'a> Setup<'a> {
         mean.unwrap_or(UNLIMITED_BITS) / 1e6
     }
 }
-
-/// Makes the tunnel of a hop.
-type MakeTunnel<'a, C> = fn(
-    &Setup<'a>,
-    &TunnelSettings,
-    &[usize],
-    usize,
-    Option<Box<dyn Policy>>,
-) -> Result<C, SimError>;
 
 /// The text of a trace file.
 fn load(folder: &Path, name: &str) -> Result<String, String> {

@@ -73,39 +73,30 @@ fn a_seed_decides_the_trace_whatever_the_number_of_threads() {
 }
 
 #[test]
-fn the_real_transport_repeats_itself_and_does_what_the_model_does() {
-    for link in ["", "loss = \"1%\", jitter = \"3ms\", "] {
+fn a_tunnel_repeats_itself_and_comes_near_the_sum_of_its_paths() {
+    for (link, share) in [("", 0.85), ("loss = \"1%\", jitter = \"3ms\", ", 0.7)] {
         let paths = TWO_PATHS.replace("queue", &format!("{link}queue"));
-        let report = |transport: &str| {
+        let [first, second] = [(); 2].map(|()| {
             report(&format!(
                 "duration = \"8s\"\nwarmup = \"2s\"\n{paths}\n[carrier]\nkind = \"tunnel\"\n\
-                 transport = \"{transport}\"\n[[traffic]]\nkind = \"tcp\"\nflows = 3"
+                 [[traffic]]\nkind = \"tcp\"\nflows = 3"
             ))
-        };
-        let [first, second] = [report("quic"), report("quic")];
+        });
         assert_eq!(first.trace_hash, second.trace_hash, "{link}");
-        let (real, model) = (goodput(&first), goodput(&report("model")));
-        assert!(
-            (0.9..1.1).contains(&(real / model)),
-            "{link}: {real} {model}"
-        );
+        let found = goodput(&first) / first.ceiling_mbit;
+        assert!(found > share, "{link}: {found}");
     }
 }
 
 #[test]
-fn the_real_transport_offers_every_congestion_control() {
+fn a_tunnel_offers_every_congestion_control() {
     for congestion in ["newreno", "cubic", "bbr", "bdp"] {
-        let tunnel = |transport: &str| {
-            plan(&format!(
-                "duration = \"6s\"\nwarmup = \"2s\"\n{TWO_PATHS}\n[carrier]\nkind = \"tunnel\"\n\
-                 transport = \"{transport}\"\ncongestion = \"{congestion}\"\n\
-                 [[traffic]]\nkind = \"tcp\"\nflows = 3"
-            ))
-        };
-        let report = run(&tunnel("quic"), 1).expect(congestion);
+        let tunnel = plan(&format!(
+            "duration = \"6s\"\nwarmup = \"2s\"\n{TWO_PATHS}\n[carrier]\nkind = \"tunnel\"\n\
+             congestion = \"{congestion}\"\n[[traffic]]\nkind = \"tcp\"\nflows = 3"
+        ));
+        let report = run(&tunnel, 1).expect(congestion);
         assert!(goodput(&report) > 0.5 * report.ceiling_mbit, "{congestion}");
-        let modelled = run(&tunnel("model"), 1);
-        assert_eq!(modelled.is_ok(), congestion == "bdp", "{congestion}");
     }
 }
 
@@ -114,7 +105,7 @@ fn every_packet_is_delivered_dropped_or_under_way() {
     // The run itself compares the links' counters and notes what does not add up.
     let changes = "change = [ { at = \"1s\", both.blackhole = true }, \
                    { at = \"1500ms\", both.blackhole = false, both.rate = \"3Mbit\" } ]";
-    for carrier in ["direct\"", "tunnel\"", "tunnel\"\ntransport = \"quic\""] {
+    for carrier in ["direct\"", "tunnel\""] {
         let paths = TWO_PATHS.replace("queue", "loss = \"3%\", queue");
         let report = report(&format!(
             "duration = \"4s\"\n{paths}\n{changes}\n[carrier]\nkind = \"{carrier}\n\
@@ -241,11 +232,7 @@ const CHAIN: &str = "kind = \"chain\"\nhops = [\"a\", \"b\"]";
 
 #[test]
 fn tunnels_in_a_row_deliver_over_every_hop_and_repeat_themselves() {
-    for carrier in [
-        RELAY,
-        CHAIN,
-        &format!("{RELAY}\ntunnel.transport = \"quic\""),
-    ] {
+    for carrier in [RELAY, CHAIN] {
         let text = row(carrier);
         let [first, again] = [report(&text), report(&text)];
         assert_eq!(first.trace_hash, again.trace_hash, "{carrier}");
@@ -335,10 +322,6 @@ fn plans_that_cannot_be_simulated_name_the_key() {
         ("kind = \"tunnel\"\nfreeze = \"planned\"", "carrier.freeze"),
         (
             "kind = \"tunnel\"\ncongestion = \"vegas\"",
-            "carrier.congestion",
-        ),
-        (
-            "kind = \"tunnel\"\ncongestion = \"cubic\"",
             "carrier.congestion",
         ),
     ] {

@@ -219,10 +219,17 @@ impl<R: Role> Host<R> {
         streams.find(|(_, tcp)| same(tcp)).map(|(&id, _)| id)
     }
 
-    /// A turn, as the engine takes it.
-    pub(crate) fn turn(&mut self, now: Instant) {
-        self.session.handle_timeout(now);
+    /// The first half of a turn, as the engine takes it: all input is in. `due` says whether
+    /// timers may be due.
+    pub(crate) fn take_in(&mut self, now: Instant, due: bool) {
+        if due {
+            self.session.handle_timeout(now);
+        }
         self.drain(now);
+    }
+
+    /// The second half of a turn: everything that may leave does.
+    pub(crate) fn pump(&mut self, now: Instant) {
         self.serve(now);
         for tcp in self.tcp.values_mut() {
             tcp.room = TCP_ROOM;

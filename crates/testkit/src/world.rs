@@ -1,6 +1,6 @@
 //! A hub, its sites and the links between them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
@@ -140,6 +140,10 @@ pub struct World {
     /// When each component has something to do: 0 is the hub, then the sites in their order.
     due: BTreeSet<(Instant, usize)>,
     due_at: Vec<Instant>,
+    /// When each session wants its timers looked at, as of its last turn.
+    timers: Vec<Instant>,
+    /// Where packets to an address of a site go: its number and that of the uplink.
+    routes: BTreeMap<IpAddr, (usize, usize)>,
     spec: Spec,
     /// Components that got input and had no turn yet, each once.
     touched: Vec<usize>,
@@ -183,6 +187,8 @@ impl World {
             directory: Arc::new(SiteDirectory::new(entries.collect())),
             due: BTreeSet::new(),
             due_at: vec![Instant::FAR_FUTURE; 1 + places.len()],
+            timers: vec![Instant::FAR_FUTURE; 1 + places.len()],
+            routes: routes(&places),
             places,
             random,
             spec: spec.clone(),
@@ -237,7 +243,6 @@ impl World {
             hold: Limits::default(),
             congestion: self.spec.congestion,
             mtu: None,
-            policy: None,
         }
     }
 
@@ -261,13 +266,13 @@ impl World {
             host.keep_released();
         }
         self.hub = Some(host);
-        self.settle(0);
+        self.turn(0);
     }
 
     /// Kills the hub: nobody is told.
     pub fn kill_hub(&mut self) {
         self.hub = None;
-        self.settle(0);
+        self.turn(0);
     }
 
     /// Starts a site, again if it ran. It gets its uplinks.
@@ -299,7 +304,7 @@ impl World {
     /// Kills a site: nobody is told.
     pub fn kill_site(&mut self, site: usize) {
         self.places[site].host = None;
-        self.settle(1 + site);
+        self.turn(1 + site);
     }
 
     /// Stops a site as a signal does: it says goodbye.
@@ -347,12 +352,12 @@ impl World {
 
     /// Gives the hub its turn at the present time.
     pub fn touch_hub(&mut self) {
-        self.settle(0);
+        self.turn(0);
     }
 
     /// Gives a site its turn at the present time.
     pub fn touch_site(&mut self, site: usize) {
-        self.settle(1 + site);
+        self.turn(1 + site);
     }
 
     /// The paths of a site, as its status says.
@@ -377,7 +382,7 @@ impl World {
             let packet = inner(source, HUB_INNER, number, 500);
             self.site_mut(site).session.handle_inner(now, packet, false);
         }
-        self.settle(1 + site);
+        self.turn(1 + site);
     }
 
     /// The same from the hub to a site.
@@ -388,7 +393,7 @@ impl World {
             let packet = inner(HUB_INNER, destination, number, 500);
             self.hub_mut().session.handle_inner(now, packet, false);
         }
-        self.settle(0);
+        self.turn(0);
     }
 
     /// Changes both directions of an uplink's link, or one of them.
@@ -396,7 +401,7 @@ impl World {
         let way = &mut self.places[site].ways[uplink];
         let now = way.time(self.now);
         way.link.apply(now, sides, change);
-        self.settle(1 + site);
+        self.turn(1 + site);
     }
 
     /// Lets everything vanish on an uplink, or nothing any more.
@@ -422,6 +427,7 @@ impl World {
     /// The uplink gets another address, and the site learns of it.
     pub fn readdress(&mut self, site: usize, uplink: usize, address: Ipv4Addr) {
         self.places[site].ways[uplink].uplink.addresses = vec![address.into()];
+        self.routes = routes(&self.places);
         self.tell_uplinks(site);
     }
 
@@ -440,7 +446,7 @@ impl World {
             .session
             .handle_command(now, Command::Uplinks(uplinks));
         debug_assert!(told.is_ok());
-        self.settle(1 + site);
+        self.turn(1 + site);
     }
 
     /// Lets time pass.
@@ -498,7 +504,7 @@ impl World {
         for (way, link) in self.places[site].ways.iter_mut().zip(links) {
             (way.link, way.epoch) = (Link::new(link), self.now);
         }
-        self.settle(1 + site);
+        self.turn(1 + site);
     }
 
     /// Whether nothing is under way on the links of a site.
@@ -554,9 +560,7 @@ impl World {
             (None, Some(hub)) => hub.session.handle_inner(self.now, data, false),
             (None, None) => return,
         }
-        if !self.touched.contains(&component) {
-            self.touched.push(component);
-        }
+        self.touch(component);
     }
 
     /// Gives those a turn who were offered packets.
@@ -606,36 +610,67 @@ impl World {
         ]
     }
 
-    /// Delivers what has arrived for a component and at its links, and gives it its turn.
+    /// Delivers what has arrived at the links of a component, and gives a turn to those who got
+    /// something or whose timers are due.
     fn work(&mut self, component: usize) {
-        let Some(site) = component.checked_sub(1) else {
-            self.settle(0);
-            return;
-        };
-        let (now, mut hub_touched) = (self.now, false);
-        for index in 0..self.places[site].ways.len() {
-            while let Some(packet) = self.arrived(site, index, Side::Up) {
-                if let Some(hub) = &mut self.hub {
-                    let port = packet.to.port();
-                    hub.receive(now, packet, port);
-                    hub_touched = true;
-                }
-            }
-            while let Some(packet) = self.arrived(site, index, Side::Down) {
-                let place = &mut self.places[site];
-                let way = &place.ways[index];
-                let mapped = way.mappings * NAT_STEP;
-                let here = way.uplink.addresses.contains(&packet.to.ip()) && way.present;
-                let port = packet.to.port().checked_sub(mapped);
-                let port = port.filter(|port| (SITE_PORT..SITE_PORT + NAT_STEP).contains(port));
-                if let (true, Some(port), Some(host)) = (here, port, &mut place.host) {
-                    host.receive(now, packet, port);
-                }
+        let now = self.now;
+        let mut ready = [self.timers[component] <= now, false];
+        if let Some(site) = component.checked_sub(1) {
+            for index in 0..self.places[site].ways.len() {
+                ready[1] |= self.deliver_up(site, index);
+                ready[0] |= self.deliver_down(site, index);
             }
         }
-        self.settle(component);
-        if hub_touched {
-            self.settle(0);
+        for (component, _) in [component, 0]
+            .into_iter()
+            .zip(ready)
+            .filter(|(_, ready)| *ready)
+        {
+            self.take_in(component);
+            // Whoever drives the world answers first: one turn serves input and answers.
+            if self.fates.is_some() {
+                self.touch(component);
+            } else {
+                self.settle(component);
+            }
+        }
+        self.note_due(component);
+    }
+
+    /// Hands the hub what has arrived over an uplink; whether there was anything.
+    fn deliver_up(&mut self, site: usize, uplink: usize) -> bool {
+        let mut any = false;
+        while let Some(packet) = self.arrived(site, uplink, Side::Up) {
+            if let Some(hub) = &mut self.hub {
+                let port = packet.to.port();
+                hub.receive(self.now, packet, port);
+                any = true;
+            }
+        }
+        any
+    }
+
+    /// The same for a site, if the packet is for an address and a port that it has now.
+    fn deliver_down(&mut self, site: usize, uplink: usize) -> bool {
+        let mut any = false;
+        while let Some(packet) = self.arrived(site, uplink, Side::Down) {
+            let place = &mut self.places[site];
+            let way = &place.ways[uplink];
+            let mapped = way.mappings * NAT_STEP;
+            let here = way.uplink.addresses.contains(&packet.to.ip()) && way.present;
+            let port = packet.to.port().checked_sub(mapped);
+            let port = port.filter(|port| (SITE_PORT..SITE_PORT + NAT_STEP).contains(port));
+            if let (true, Some(port), Some(host)) = (here, port, &mut place.host) {
+                host.receive(self.now, packet, port);
+                any = true;
+            }
+        }
+        any
+    }
+
+    fn touch(&mut self, component: usize) {
+        if !self.touched.contains(&component) {
+            self.touched.push(component);
         }
     }
 
@@ -664,20 +699,41 @@ impl World {
         item.map(|item| item.packet)
     }
 
-    /// A turn of a component, and what follows from it.
-    fn settle(&mut self, component: usize) {
-        match component.checked_sub(1) {
-            None => {
-                if let Some(hub) = &mut self.hub {
-                    hub.turn(self.now);
-                }
-            }
-            Some(site) => {
+    /// A whole turn of a component.
+    fn turn(&mut self, component: usize) {
+        self.take_in(component);
+        self.settle(component);
+    }
+
+    /// All input of a component's turn is in.
+    fn take_in(&mut self, component: usize) {
+        let (now, due) = (self.now, self.timers[component] <= self.now);
+        match (component.checked_sub(1), &mut self.hub) {
+            (Some(site), _) => {
                 if let Some(host) = &mut self.places[site].host {
-                    host.turn(self.now);
+                    host.take_in(now, due);
                 }
             }
+            (None, Some(hub)) => hub.take_in(now, due),
+            (None, None) => {}
         }
+    }
+
+    /// The rest of a component's turn, and what follows from it.
+    fn settle(&mut self, component: usize) {
+        let now = self.now;
+        let timer = match (component.checked_sub(1), &mut self.hub) {
+            (Some(site), _) => self.places[site].host.as_mut().and_then(|host| {
+                host.pump(now);
+                host.session.poll_timeout()
+            }),
+            (None, Some(hub)) => {
+                hub.pump(now);
+                hub.session.poll_timeout()
+            }
+            (None, None) => None,
+        };
+        self.timers[component] = timer.unwrap_or(Instant::FAR_FUTURE);
         self.send_out(component);
         self.note_due(component);
     }
@@ -733,15 +789,9 @@ impl World {
             to: outgoing.to,
             body: outgoing.body,
         };
-        let ip = packet.to.ip();
-        for (site, place) in self.places.iter().enumerate() {
-            let mut ways = place.ways.iter();
-            if let Some(index) = ways.position(|way| way.uplink.addresses.contains(&ip)) {
-                self.enqueue(site, index, Side::Down, packet);
-                return Some(site);
-            }
-        }
-        None
+        let (site, uplink) = *self.routes.get(&packet.to.ip())?;
+        self.enqueue(site, uplink, Side::Down, packet);
+        Some(site)
     }
 
     fn enqueue(&mut self, site: usize, uplink: usize, side: Side, packet: Packet) {
@@ -769,22 +819,17 @@ impl World {
     }
 
     fn note_due(&mut self, component: usize) {
-        let session = match component.checked_sub(1) {
-            None => self.hub.as_mut().and_then(|hub| hub.session.poll_timeout()),
-            Some(site) => {
-                let place = &mut self.places[site];
-                let links = place.ways.iter().filter_map(Way::poll_timeout);
-                let links = links.min();
-                let host = place.host.as_mut();
-                let host = host.and_then(|host| host.session.poll_timeout());
-                host.into_iter().chain(links).min()
-            }
-        };
+        let ways = component.checked_sub(1).map(|site| &self.places[site].ways);
+        let links = ways.into_iter().flatten().filter_map(Way::poll_timeout);
+        let at = links.chain([self.timers[component]]).min();
         // What is due now was just looked at: the next look comes a little later.
         let soonest = self.now + Duration::from_nanos(1);
-        let at = session.map_or(Instant::FAR_FUTURE, |at| at.max(soonest));
-        self.due.remove(&(self.due_at[component], component));
-        self.due_at[component] = at;
+        let at = at.map_or(Instant::FAR_FUTURE, |at| at.max(soonest));
+        let before = std::mem::replace(&mut self.due_at[component], at);
+        if before == at {
+            return;
+        }
+        self.due.remove(&(before, component));
         if at != Instant::FAR_FUTURE {
             self.due.insert((at, component));
         }
@@ -832,6 +877,18 @@ impl Way {
         let at = self.link.poll_timeout()?;
         Some(self.epoch + at.since(Instant::ZERO))
     }
+}
+
+/// Where packets to the addresses of sites go.
+fn routes(places: &[Place]) -> BTreeMap<IpAddr, (usize, usize)> {
+    let mut routes = BTreeMap::new();
+    for (site, place) in places.iter().enumerate() {
+        for (index, way) in place.ways.iter().enumerate() {
+            let addresses = way.uplink.addresses.iter();
+            routes.extend(addresses.map(|address| (*address, (site, index))));
+        }
+    }
+    routes
 }
 
 fn identity(random: &mut Random) -> Identity {

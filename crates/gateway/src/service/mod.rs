@@ -232,7 +232,6 @@ fn session_settings(identity: Identity, common: &Common) -> CommonSettings {
         hold: common.hold,
         congestion: common.congestion,
         mtu: common.mtu,
-        policy: None,
     }
 }
 

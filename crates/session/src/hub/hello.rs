@@ -107,10 +107,9 @@ impl Hub {
                 path.config = config.clone();
                 site.peer.tunnel.set_path_config(id, config);
             }
-            Some(path) if path.generation >= hello.generation => {
-                links.close(now, link, "a newer connection carries the path");
-                return false;
-            }
+            // A newer connection carries the path. The site may have had this one's welcome
+            // meanwhile and given the newer one up: then it says so, a round trip later.
+            Some(path) if path.generation >= hello.generation => return false,
             _ => {
                 let name = hello.name.clone();
                 tracing::info!(
@@ -187,7 +186,7 @@ impl Hub {
             peer: Peer::new(name, entry.key, scheduler, common, None, seed),
             entry: Arc::clone(entry),
             session,
-            fixed_scheduler: common.policy.is_some(),
+            fixed_scheduler: false,
             spoofed: 0,
         });
         tracing::info!(site = entry.name, "site connected");

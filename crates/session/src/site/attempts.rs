@@ -125,10 +125,15 @@ impl Site {
         let Some(path) = &mut self.paths[id.index()] else {
             return;
         };
-        let quic = path.attempts.iter().filter(|a| !a.tls).count();
-        if quic >= ATTEMPTS_MAX {
-            let oldest = path.attempts.iter().position(|a| !a.tls).unwrap_or(0);
-            let attempt = path.attempts.remove(oldest);
+        let quic = || path.attempts.iter().enumerate().filter(|(_, a)| !a.tls);
+        if quic().count() >= ATTEMPTS_MAX {
+            // The oldest stays, and so do those that wait for the hub's welcome: on a path with a
+            // long round trip nothing younger can be done sooner.
+            let replaced = quic().skip(1).find(|(_, a)| !a.connected);
+            let Some(replaced) = replaced.map(|(index, _)| index) else {
+                return;
+            };
+            let attempt = path.attempts.remove(replaced);
             links.close(now, attempt.link, "replaced by a newer attempt");
             path.address = path.address.wrapping_add(1);
         }

@@ -3,7 +3,6 @@
 
 pub mod direct;
 pub mod row;
-pub mod session;
 pub mod tunnel;
 
 use crate::engine::EventQueue;

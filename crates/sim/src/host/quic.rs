@@ -8,6 +8,7 @@ use super::rtt::Rtt;
 use super::{MS, RECEIVE_WINDOW_BYTES, SenderStats};
 use crate::packet::{Ack, BLOCKS_MAX};
 use ropewalk_plan::Congestion;
+
 use ropewalk_types::Random;
 use std::collections::VecDeque;
 

@@ -62,13 +62,6 @@ impl Ranges {
         (range.1 > number).then_some(range)
     }
 
-    /// Forgets all but the highest `count` ranges.
-    pub fn keep_last(&mut self, count: usize) {
-        if self.0.len() > count {
-            self.0.drain(..self.0.len() - count);
-        }
-    }
-
     /// Takes the first range out if it begins at `number`; its end.
     pub fn take_from(&mut self, number: u32) -> Option<u32> {
         let &(start, end) = self.0.first()?;

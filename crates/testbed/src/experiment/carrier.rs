@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use ropewalk_plan::{BalancePlan, Carrier, Plan, TransportPlan, TunnelPlan};
+use ropewalk_plan::{BalancePlan, Carrier, Plan, TunnelPlan};
 
 use super::ground::Ground;
 use super::paths;
@@ -247,10 +247,6 @@ fn hold_section(plan: &TunnelPlan) -> Result<String> {
 
 /// Lines for the `[tunnel]` sections of hub and site.
 fn tunnel_sections(plan: &TunnelPlan) -> Result<[String; 2]> {
-    if plan.transport != TransportPlan::Model {
-        // The kernel always runs the real transport; the key is for the simulator.
-        eprintln!("carrier.transport is for the simulator: ignored");
-    }
     let section = |protect: &Option<String>| -> Result<String> {
         let keys = [
             ("scheduler", &plan.scheduler),

@@ -5,19 +5,23 @@
 //! `prelude`. Keys are random, so the bytes of packets differ from run to run. Their number, sizes
 //! and times do not, and only those count for the trace hash.
 
-use super::tunnel::{TunnelSettings, report_on};
 use super::{Arrival, Carrier, Core};
 use crate::engine::NEVER;
 use crate::packet::Packet;
 use crate::run::SimError;
 use bytes::BytesMut;
-use ropewalk_core::schedule::Policy;
-use ropewalk_core::tunnel::TunnelStats;
+use ropewalk_core::protect::Protection;
+use ropewalk_core::queue::QueueStats;
+use ropewalk_core::schedule::{Policy, SchedulerKind};
+use ropewalk_core::tunnel::{Tunnel, TunnelStats};
 use ropewalk_netem::{Counters, DirectionConfig, LinkConfig, Side};
-use ropewalk_plan::TunnelReport;
+use ropewalk_plan::{TunnelPlan, TunnelReport};
 use ropewalk_testkit::{End, HUB_INNER, Spec, World};
+use ropewalk_transport::CongestionControl;
 use ropewalk_types::{Duration, Instant};
 use ropewalk_wire::HEADROOM;
+use std::fmt::Display;
+use std::str::FromStr;
 
 /// Round trips and time that handshakes and path MTU discovery get.
 const PRELUDE_ROUND_TRIPS: u32 = 16;
@@ -32,9 +36,55 @@ const DESTINATION: usize = HEADROOM + 16;
 /// Inner packets are cut from slabs of this size, bytes.
 const SLAB_BYTES: usize = 64 * 1024;
 
+/// What a plan says of a tunnel, checked.
+#[derive(Clone, Copy, Debug)]
+pub struct TunnelSettings {
+    /// Scheduler of both ends.
+    pub scheduler: SchedulerKind,
+    /// Congestion control of the sub-tunnels.
+    pub congestion: CongestionControl,
+    /// What the site and the hub protect, and how.
+    pub protection: [Protection; 2],
+}
+
+impl TunnelSettings {
+    /// Checks names; `section` is where in the plan they are.
+    ///
+    /// # Errors
+    /// With the key, on unknown names.
+    pub fn parse(plan: &TunnelPlan, section: &str) -> Result<Self, SimError> {
+        let protect_up: Option<Protection> = named(section, "protect_up", &plan.protect_up)?;
+        let protect_down: Option<Protection> = named(section, "protect_down", &plan.protect_down)?;
+        let scheduler: Option<SchedulerKind> = named(section, "scheduler", &plan.scheduler)?;
+        let congestion: Option<CongestionControl> = named(section, "congestion", &plan.congestion)?;
+        let congestion = congestion.unwrap_or_default();
+        Ok(Self {
+            scheduler: scheduler.unwrap_or_default(),
+            congestion,
+            protection: [
+                protect_up.unwrap_or_default(),
+                protect_down.unwrap_or_default(),
+            ],
+        })
+    }
+}
+
+/// The setting of this name, if the plan has one.
+fn named<T: FromStr<Err: Display>>(
+    section: &str,
+    key: &str,
+    name: &Option<String>,
+) -> Result<Option<T>, SimError> {
+    let parse = |name: &String| {
+        name.parse()
+            .map_err(|error| SimError::setting(&format!("{section}.{key}"), format!("{error}")))
+    };
+    name.as_ref().map(parse).transpose()
+}
+
 /// A site, a hub and the links between them.
 #[derive(Debug)]
-pub struct SessionCarrier {
+pub struct TunnelCarrier {
     world: World,
     prelude: Duration,
     /// Numbers of the paths in the plan, by uplink.
@@ -44,7 +94,7 @@ pub struct SessionCarrier {
     sent_before: u64,
 }
 
-impl SessionCarrier {
+impl TunnelCarrier {
     /// A tunnel over these paths, connected. `policy` schedules the gateway that sends towards
     /// `ingress`.
     ///
@@ -66,7 +116,6 @@ impl SessionCarrier {
             congestion: settings.congestion,
             protection: Some(settings.protection),
         });
-        world.keep_packets();
         let delays = |link: &LinkConfig| [link.up.delay, link.down.delay];
         let only_delay = links.iter().map(|(_, link)| {
             let [up, down] = delays(link).map(|delay| DirectionConfig {
@@ -91,19 +140,18 @@ impl SessionCarrier {
         while !world.links_idle(SITE) && world.now() < latest {
             world.run(Duration::from_millis(1));
         }
-        if world
-            .transports_up(SITE)
-            .iter()
-            .filter(|up| *up == "quic")
-            .count()
-            < links.len()
-        {
-            let problem = "not every path connects before the run; use shorter delays".into();
+        let transports = world.transports_up(SITE);
+        if transports.iter().filter(|up| *up != "tls").count() < links.len() {
+            let problem = format!(
+                "not every path connects before the run, only {transports:?}; use shorter delays"
+            );
             return Err(SimError::setting("carrier.transport", problem));
         }
         if let Some(policy) = policy {
             world.set_policy(SITE, ingress, policy);
         }
+        // From here on this carrier gives turns.
+        world.keep_packets();
         let (paths, links): (Vec<_>, Vec<_>) = links.into_iter().unzip();
         world.replace_links(SITE, links);
         let _before = world.take_fates().count();
@@ -132,7 +180,7 @@ impl SessionCarrier {
     }
 }
 
-impl Carrier for SessionCarrier {
+impl Carrier for TunnelCarrier {
     fn components(&self) -> usize {
         1
     }
@@ -203,5 +251,42 @@ impl Carrier for SessionCarrier {
 
     fn packets(&self) -> u64 {
         self.world.sent() - self.sent_before
+    }
+}
+
+/// The report on a direction of a tunnel whose ends are these, of site and hub; `warm` is what
+/// they had counted when the warm-up was over. An end that was started again since counts anew.
+pub fn report_on(direction: Side, tunnels: [&Tunnel; 2], warm: &[TunnelStats; 2]) -> TunnelReport {
+    let index = usize::from(direction == Side::Down);
+    let (ingress, egress) = (tunnels[index], tunnels[1 - index]);
+    let (sent, received) = (ingress.stats(), egress.stats());
+    let [sent_before, received_before] = [index, 1 - index].map(|index| warm[index]);
+    let (queue, queue_before) = (sent.queue, sent_before.queue);
+    let (reorder, reorder_before) = (received.reorder, received_before.reorder);
+    let drops = |q: &QueueStats| q.dropped_codel + q.dropped_full + q.marked;
+    TunnelReport {
+        delivered: since(reorder.delivered, reorder_before.delivered),
+        reordered: since(reorder.reordered, reorder_before.reordered),
+        held: since(reorder.held, reorder_before.held),
+        hold_timeouts: since(reorder.hold_timeouts, reorder_before.hold_timeouts),
+        late: since(reorder.late, reorder_before.late),
+        duplicates: since(reorder.duplicates, reorder_before.duplicates),
+        ingress_drops: since(drops(&queue), drops(&queue_before)),
+        recovered: since(received.recovered, received_before.recovered),
+        repairs: since(sent.repairs_sent, sent_before.repairs_sent),
+        repair_symbols: since(sent.coded_sent, sent_before.coded_sent),
+        overhead: ropewalk_plan::overhead(
+            since(sent.protection_bytes, sent_before.protection_bytes),
+            since(sent.data_bytes, sent_before.data_bytes),
+        ),
+        reason: ingress.scheduler_reason(),
+    }
+}
+
+/// What a counter has grown by; of one that began anew, all.
+const fn since(after: u64, before: u64) -> u64 {
+    match after.checked_sub(before) {
+        Some(grown) => grown,
+        None => after,
     }
 }
