@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use crate::Ground;
 
-/// An outage over two links of 10 Mbit/s, 20 and 30 ms.
+/// An outage over two links of 20 and 30 ms.
 #[derive(Clone, Copy, Debug)]
 pub struct Outage {
     /// Who hears nothing.
@@ -26,6 +26,8 @@ pub struct Outage {
     pub lasts: Duration,
     /// Parallel TCP connections.
     pub flows: usize,
+    /// Capacity of each link, Mbit/s.
+    pub mbps: f64,
 }
 
 /// What streams did after an outage.
@@ -41,7 +43,7 @@ pub struct Recovery {
 
 impl Outage {
     /// Every cut on one link and on both, with streams either way.
-    pub fn kinds(lasts: Duration, flows: usize) -> impl Iterator<Item = Self> {
+    pub fn kinds(lasts: Duration, flows: usize, mbps: f64) -> impl Iterator<Item = Self> {
         [Cut::HubDeaf, Cut::SiteDeaf, Cut::Blackhole]
             .into_iter()
             .flat_map(|cut| [1, 2].map(move |links| (cut, links)))
@@ -52,6 +54,7 @@ impl Outage {
                     direction,
                     lasts,
                     flows,
+                    mbps,
                 })
             })
     }
@@ -62,8 +65,8 @@ impl Outage {
     /// If a part does not start, or a cut cannot be made or taken back.
     pub fn run(&self, serial: Arc<Serial>) -> Result<Recovery> {
         let links = vec![
-            LinkSpec::steady(10.0, Duration::from_millis(20)),
-            LinkSpec::steady(10.0, Duration::from_millis(30)).with_seed(2),
+            LinkSpec::steady(self.mbps, Duration::from_millis(20)),
+            LinkSpec::steady(self.mbps, Duration::from_millis(30)).with_seed(2),
         ];
         let spec = GatewaySpec::default();
         let ground = Ground::beside(serial, &TopologySpec::new("outage", links))?;

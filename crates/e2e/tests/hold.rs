@@ -89,8 +89,8 @@ fn streams_go_on_soon_after_one_end_or_both_heard_nothing() {
         return;
     }
     let serial = Arc::new(serial().unwrap());
-    // They mostly wait: all kinds at once.
-    let runs: Vec<_> = Outage::kinds(Duration::from_secs(8), 2)
+    // They mostly wait: all kinds at once, slow enough to leave the processors to others.
+    let runs: Vec<_> = Outage::kinds(Duration::from_secs(8), 2, 2.0)
         .map(|outage| {
             let serial = serial.clone();
             (outage, std::thread::spawn(move || outage.run(serial)))

@@ -28,6 +28,9 @@ struct Args {
     /// Parallel connections of each run.
     #[arg(long, default_value_t = 2)]
     flows: usize,
+    /// Capacity of each link, Mbit/s.
+    #[arg(long, default_value_t = 10.0)]
+    mbps: f64,
 }
 
 /// One run.
@@ -61,7 +64,7 @@ fn measure(args: &Args) -> Result<Vec<Row>> {
     {
         eprintln!("outages of {seconds} s");
         // They mostly wait: all kinds at once.
-        let runs: Vec<_> = Outage::kinds(Duration::from_secs(seconds), args.flows)
+        let runs: Vec<_> = Outage::kinds(Duration::from_secs(seconds), args.flows, args.mbps)
             .map(|outage| {
                 let serial = serial.clone();
                 (outage, std::thread::spawn(move || outage.run(serial)))

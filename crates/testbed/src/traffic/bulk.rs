@@ -371,7 +371,13 @@ fn connect(listener: &Socket, client: Socket, address: &SockAddr) -> Result<(Soc
                 .unwrap_or_default();
             format!("cannot connect to {name}")
         })?;
-    let (server, _) = listener.accept().context("the connection did not arrive")?;
+    // With a time limit, a process that was stopped and goes on sees `EINTR` here (signal(7)).
+    let (server, _) = loop {
+        match listener.accept() {
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            accepted => break accepted.context("the connection did not arrive")?,
+        }
+    };
     Ok((client, server))
 }
 
