@@ -16,6 +16,7 @@ pub mod cuts;
 pub mod outages;
 pub mod packet;
 pub mod pushed;
+pub mod recovery;
 pub mod table;
 
 use std::sync::Arc;

@@ -421,6 +421,32 @@ fn a_dead_uplink_ends_its_waiting_connections_and_no_others_and_comes_back() {
 }
 
 #[test]
+fn a_stop_ends_waiting_connections_over_other_uplinks_than_the_main_one() {
+    if !ready() {
+        return;
+    }
+    let (ground, mut balanced) = running("balstop", 3, WEIGHTS);
+    let open = |from, server| waiting(&ground, from, server);
+    let clients = [balanced.client(), ground.topology.site()];
+    let mut streams: Vec<_> = clients
+        .into_iter()
+        .flat_map(|from| SERVERS.map(|server| open(from, server)))
+        .flatten()
+        .collect();
+    balanced.process().stop();
+    // The main route leads over the first uplink.
+    for (at, stream) in &mut streams {
+        let patience = if *at == 0 {
+            Duration::from_millis(20)
+        } else {
+            PATIENCE
+        };
+        assert_eq!(ended(stream, patience), *at != 0, "over up{at}");
+    }
+    assert!(streams.iter().any(|(at, _)| *at == 0));
+}
+
+#[test]
 fn a_datagram_flow_moves_to_another_uplink_when_its_own_dies() {
     if !ready() {
         return;

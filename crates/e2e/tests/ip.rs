@@ -9,7 +9,7 @@ use ropewalk_testbed::gateway::GatewaySpec;
 use ropewalk_testbed::topology::{SERVER, SERVER_V6};
 use ropewalk_testbed::traffic::Direction;
 use ropewalk_testbed::traffic::ping::{self, PingSpec};
-use ropewalk_testbed::{LinkSpec, Namespace, TopologySpec};
+use ropewalk_testbed::{LinkSpec, Namespace, TopologySpec, programs};
 
 const LIMIT: Duration = Duration::from_secs(60);
 const SOON: Duration = Duration::from_secs(5);
@@ -255,4 +255,47 @@ fn a_site_without_ipv6_uses_a_hub_that_has_it() {
     let log = lab.site.process().unwrap().log();
     let said = "this machine has no IPv6: the tunnel carries IPv4 only";
     assert_eq!(log.matches(said).count(), 1, "{log}");
+    let status = lab.site.status().unwrap();
+    assert!(status.address(false).is_some() && status.address(true).is_none());
+}
+
+/// New network namespaces take their settings from the one they are made in.
+struct Inherited(String);
+
+impl Inherited {
+    const KEY: &str = "/proc/sys/net/core/devconf_inherit_init_net";
+
+    fn new() -> Self {
+        let former = std::fs::read_to_string(Self::KEY).expect("a kernel since 4.20");
+        std::fs::write(Self::KEY, "3").expect("a kernel since 5.8");
+        Self(former)
+    }
+}
+
+impl Drop for Inherited {
+    fn drop(&mut self) {
+        std::fs::write(Self::KEY, &self.0).ok();
+    }
+}
+
+#[test]
+fn the_demo_runs_on_a_machine_without_ipv6() {
+    if !ready() {
+        return;
+    }
+    let machine = Namespace::create("nov6demo", "machine").unwrap();
+    without_ipv6(&machine);
+    let _inherited = Inherited::new();
+    let lock = std::env::temp_dir().join("ropewalk-demo-nov6.lock");
+    let demo = machine
+        .program(programs::own("ropewalk").unwrap())
+        .args(["demo", "--json", "--seconds", "6"])
+        // This test holds the lock of its lane.
+        .env("ROPEWALK_TESTBED_LOCK", lock);
+    let result = demo.run(Duration::from_secs(120)).unwrap();
+    let printed = (&result.stdout, &result.stderr);
+    let report: serde_json::Value = serde_json::from_str(&result.stdout).expect(&result.stderr);
+    assert_eq!(report["broken_connections"], 0, "{printed:?}");
+    let carried = report["goodput_mbit"]["ropewalk"].as_f64();
+    assert!(carried.is_some_and(|mbit| mbit > 1.0), "{printed:?}");
 }

@@ -230,17 +230,36 @@ fn relays_stand_in_a_row_and_one_that_is_not_routed_translates() {
     assert!(answered(far.namespace(), SERVER.into(), 56) >= 19);
     drop((site, second, far));
     drop(chain);
+}
 
-    let chain = Chain::invited(
-        "relaynat",
-        [vec![bare()], vec![bare()]],
-        None,
-        Gateway::invite,
-    )
-    .unwrap();
-    let _site = chain.plain_site().unwrap();
+#[test]
+fn connections_that_a_relay_translates_survive_the_relay() {
+    if !ready() {
+        return;
+    }
+    let hops = [vec![clean(1)], vec![clean(2)]];
+    let mut chain = Chain::invited("relaynat", hops, None, Gateway::invite).unwrap();
+    let site = chain.plain_site().unwrap();
     assert!(answered(chain.boat(), SERVER.into(), 56) >= 19);
     assert!(answered(chain.boat(), SERVER_V6.into(), 56) >= 19);
+    let to_server = |address| ends(chain.boat(), chain.server(), address);
+    let spec = BulkSpec::download(2, 4 * PATIENCE);
+    let transfers = [SERVER.into(), SERVER_V6.into()]
+        .map(|address| Bulk::start(&to_server(address), &spec).unwrap());
+    std::thread::sleep(Duration::from_secs(1));
+    chain.relay.kill();
+    std::thread::sleep(Duration::from_secs(1));
+    chain.relay.start().unwrap();
+    site.wait_paths(1, PATIENCE).unwrap();
+    for bulk in transfers {
+        let before = bulk.received();
+        let goes_on = (0..100).any(|_| {
+            std::thread::sleep(Duration::from_millis(100));
+            bulk.received() > before + 100_000
+        });
+        assert!(goes_on, "{} bytes, then no more", before);
+        whole(bulk.stop().unwrap()).unwrap();
+    }
 }
 
 /// Whether a packet from one of its addresses, forged or not, comes to a machine in time.

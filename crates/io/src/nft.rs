@@ -15,7 +15,7 @@ use nftables::expr::{
 };
 use nftables::helper::{self, NftablesError};
 use nftables::schema::{Chain, NfListObject, Rule, Table};
-use nftables::stmt::{Mangle, Match, Operator, Statement};
+use nftables::stmt::{Mangle, Match, NAT, NATFamily, Operator, Statement};
 use nftables::types::{NfChainPolicy, NfChainType, NfFamily, NfHook};
 
 use netlink_packet_netfilter::nftables::{
@@ -39,11 +39,24 @@ pub struct HubNat {
     pub pool_v4: Option<(Ipv4Addr, u8)>,
     /// Inner IPv6 network of the sites.
     pub pool_v6: Option<(Ipv6Addr, u8)>,
-    /// Whether to translate the sites' addresses to the hub's.
-    pub masquerade: bool,
+    /// Whether and how to translate the sites' addresses.
+    pub translation: Translation,
     /// The only other interface that packets of the sites may come from and leave by, and nobody
     /// else's; `None` is any.
     pub onward: Option<String>,
+}
+
+/// What addresses the packets of sites leave with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Translation {
+    /// Their own.
+    None,
+    /// The one that the interface has to which the packets are routed. Connections end with the
+    /// interface. Without an address of their family, packets are dropped.
+    Masquerade,
+    /// The first of these of their family; without one, their own. Connections outlive the
+    /// interface.
+    To(Vec<IpAddr>),
 }
 
 /// Why rules could not be applied.
@@ -62,8 +75,8 @@ pub enum NftError {
 
 /// Replaces the table by the rules of a hub, in one transaction: packets of the pools pass between
 /// the TUN interface and the rest, or one other interface only that then carries nothing else, TCP
-/// handshakes over it get an MSS that fits, and, if asked for, packets from the pools leave with the
-/// hub's address.
+/// handshakes over it get an MSS that fits, and, if asked for, packets from the pools leave with an
+/// address of this machine.
 ///
 /// # Errors
 /// See [`NftError`].
@@ -114,23 +127,44 @@ pub fn apply_hub(nat: &HubNat) -> Result<(), NftError> {
         table.rule("forward", to);
     }
     table.clamp();
-    if nat.masquerade && !pools.is_empty() {
+    if nat.translation != Translation::None && !pools.is_empty() {
         table.chain(
-            "masquerade",
+            "translate",
             NfChainType::NAT,
             NfHook::Postrouting,
             PRIORITY_SOURCE_NAT,
         );
         for (ip, prefix) in &pools {
+            let Some(translate) = translate(&nat.translation, ip.is_ipv4()) else {
+                continue;
+            };
             let rule = vec![
                 table.interface(MetaKey::Oifname, Operator::NEQ),
                 address("saddr", *ip, *prefix),
-                Statement::Masquerade(None),
+                translate,
             ];
-            table.rule("masquerade", rule);
+            table.rule("translate", rule);
         }
     }
     table.apply()
+}
+
+/// The statement that translates packets of a family; `None` leaves them as they are.
+fn translate(translation: &Translation, ipv4: bool) -> Option<Statement<'static>> {
+    match translation {
+        Translation::None => None,
+        Translation::Masquerade => Some(Statement::Masquerade(None)),
+        Translation::To(addresses) => {
+            let own = addresses.iter().find(|own| own.is_ipv4() == ipv4)?;
+            let family = if ipv4 { NATFamily::IP } else { NATFamily::IP6 };
+            Some(Statement::SNAT(Some(NAT {
+                addr: Some(Expression::String(own.to_string().into())),
+                family: Some(family),
+                port: None,
+                flags: None,
+            })))
+        }
+    }
 }
 
 /// Replaces the table by MSS clamping over `tun` in both directions, in one transaction.

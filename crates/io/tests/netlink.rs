@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, channel};
 
 use common::{Namespace, PATIENCE, privileged};
 use ropewalk_io::netlink::{self, Interface, NetlinkError, RouteSpec, RuleSpec, Watch};
-use ropewalk_io::nft::{self, HubNat};
+use ropewalk_io::nft::{self, HubNat, Translation};
 use ropewalk_io::sysctl;
 use ropewalk_io::tun::{Tun, TunConfig};
 
@@ -324,41 +324,36 @@ fn hub_rules_come_as_one_table_and_leave_nothing() {
         return;
     }
     let namespace = Namespace::new();
-    let hub = |masquerade, onward: Option<&str>| HubNat {
+    let hub = |translation, onward: Option<&str>| HubNat {
         table: "ropewalk-test".into(),
         tun: "rope0".into(),
         pool_v4: Some(("10.200.0.0".parse().expect("address"), 16)),
         pool_v6: Some(("fd20::".parse().expect("address"), 48)),
-        masquerade,
+        translation,
         onward: onward.map(str::to_owned),
     };
-    for (masquerade, onward) in [(true, None), (false, Some("rope1")), (true, None)] {
-        let nat = hub(masquerade, onward);
+    let own = ["10.9.0.2", "fd09::2"].map(|own| own.parse().expect("address"));
+    for (translation, onward, translations) in [
+        (Translation::Masquerade, None, ["masquerade\n"; 2]),
+        (Translation::None, Some("rope1"), ["", ""]),
+        (
+            Translation::To(own.to_vec()),
+            Some("rope1"),
+            ["snat ip to 10.9.0.2\n", "snat ip6 to fd09::2\n"],
+        ),
+        (
+            Translation::To(own[..1].to_vec()),
+            None,
+            ["snat ip to 10.9.0.2\n", ""],
+        ),
+        (Translation::Masquerade, None, ["masquerade\n"; 2]),
+    ] {
+        let nat = hub(translation, onward);
         namespace
             .enter(move || nft::apply_hub(&nat))
             .expect("applied");
         let rules = namespace.run("nft list ruleset");
-        assert_eq!(rules.matches("table").count(), 1, "{rules}");
-        assert_eq!(
-            rules.matches("maxseg size set rt mtu").count(),
-            2,
-            "{rules}"
-        );
-        assert_eq!(rules.matches("accept\n").count(), 4, "{rules}");
-        for refused in [
-            r#"iifname "rope0" oifname != "rope0" oifname != "rope1" drop"#,
-            r#"oifname "rope0" iifname != "rope0" iifname != "rope1" drop"#,
-            r#"iifname "rope1" oifname != "rope0" drop"#,
-            r#"oifname "rope1" iifname != "rope0" drop"#,
-        ] {
-            assert_eq!(rules.contains(refused), onward.is_some(), "{rules}");
-        }
-        // An `accept` before them would end the chain.
-        let first_accept = rules.find("accept\n").expect("pools are accepted");
-        let last_drop = rules.rfind("drop\n").unwrap_or_default();
-        assert!(last_drop < first_accept, "{rules}");
-        let translations = rules.matches("masquerade\n").count();
-        assert_eq!(translations, if masquerade { 2 } else { 0 }, "{rules}");
+        assert_hub_rules(&rules, onward.is_some(), translations);
     }
     namespace
         .enter(|| nft::apply_site_clamp("ropewalk-site", "rope0"))
@@ -377,6 +372,39 @@ fn hub_rules_come_as_one_table_and_leave_nothing() {
             .expect("removed");
     }
     assert_eq!(namespace.run("nft list ruleset").trim(), "");
+}
+
+/// Checks the rules of a hub: `translations` are the statements for the two pools.
+fn assert_hub_rules(rules: &str, onward: bool, translations: [&str; 2]) {
+    assert_eq!(rules.matches("table").count(), 1, "{rules}");
+    assert_eq!(
+        rules.matches("maxseg size set rt mtu").count(),
+        2,
+        "{rules}"
+    );
+    assert_eq!(rules.matches("accept\n").count(), 4, "{rules}");
+    for refused in [
+        r#"iifname "rope0" oifname != "rope0" oifname != "rope1" drop"#,
+        r#"oifname "rope0" iifname != "rope0" iifname != "rope1" drop"#,
+        r#"iifname "rope1" oifname != "rope0" drop"#,
+        r#"oifname "rope1" iifname != "rope0" drop"#,
+    ] {
+        assert_eq!(rules.contains(refused), onward, "{rules}");
+    }
+    // An `accept` before them would end the chain.
+    let first_accept = rules.find("accept\n").expect("pools are accepted");
+    let last_drop = rules.rfind("drop\n").unwrap_or_default();
+    assert!(last_drop < first_accept, "{rules}");
+    for (pool, statement) in ["ip saddr 10.200.0.0/16 ", "ip6 saddr fd20::/48 "]
+        .into_iter()
+        .zip(translations)
+    {
+        let left = format!("oifname != \"rope0\" {pool}");
+        let rule = format!("{left}{statement}");
+        let expected = usize::from(!statement.is_empty());
+        assert_eq!(rules.matches(&left).count(), expected, "{rules}");
+        assert_eq!(rules.matches(&rule).count(), expected, "{rules}");
+    }
 }
 
 #[test]

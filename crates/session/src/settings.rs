@@ -83,6 +83,9 @@ pub struct SiteSettings {
     pub tcp_port: u16,
     /// Whether a path may fall back to TLS over TCP.
     pub udp_blocked_fallback: bool,
+    /// Whether this machine can have IPv6 addresses; those that the hub assigns are left out
+    /// otherwise.
+    pub ipv6: bool,
 }
 
 /// What a hub is given.

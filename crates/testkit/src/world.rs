@@ -289,6 +289,7 @@ impl World {
             hub_addresses: Arc::new(HubAddresses::new(&[HUB_UDP])),
             tcp_port: HUB_TCP.port(),
             udp_blocked_fallback: true,
+            ipv6: true,
         };
         let session = Session::site(settings, &environment).expect("a valid key");
         let mut host = Host::new(session, SITE_PORT);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use ropewalk_io::netlink;
+use ropewalk_io::nft::HubNat;
 use ropewalk_session::{HubSettings, SiteDirectory};
 use ropewalk_transport::Identity;
 use tokio::sync::mpsc;
@@ -25,6 +26,8 @@ use crate::sites::Sites;
 pub(super) struct Hub {
     pub(super) engine: Engine,
     pub(super) reload: Reload,
+    /// The firewall rules.
+    pub(super) nat: HubNat,
     /// Sites known at the start.
     pub(super) sites: usize,
     events: mpsc::Receiver<EngineEvent>,
@@ -92,6 +95,7 @@ impl Hub {
         engine.tun.configure(&config.own_addresses())?;
         Ok(Self {
             reload: reload(&engine, configured.clone(), ipv6, directory),
+            nat: network::hub_nat(&engine.tun, config),
             sites: sites.all().len(),
             engine,
             events,

@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use anyhow::{Context, bail};
 use ipnet::IpNet;
 use ropewalk_io::netlink::{self, Interface, RouteSpec};
-use ropewalk_io::nft::{self, HubNat};
+use ropewalk_io::nft::{self, HubNat, Translation};
 use ropewalk_io::sysctl;
 
 use super::state::Changes;
@@ -217,20 +217,7 @@ pub fn set_up_hub(changes: &mut Changes, tun: &Tun, config: &HubConfig) -> anyho
     if !config.forward {
         return Ok(());
     }
-    let nat = HubNat {
-        table: tun.table(),
-        tun: tun.name.clone(),
-        pool_v4: config.pool_v4.and_then(|pool| match pool {
-            IpNet::V4(pool) => Some((pool.network(), pool.prefix_len())),
-            IpNet::V6(_) => None,
-        }),
-        pool_v6: config.pool_v6.and_then(|pool| match pool {
-            IpNet::V6(pool) => Some((pool.network(), pool.prefix_len())),
-            IpNet::V4(_) => None,
-        }),
-        masquerade: config.masquerade,
-        onward: config.onward.clone(),
-    };
+    let nat = hub_nat(tun, config);
     changes.table(&nat.table)?;
     nft::apply_hub(&nat).context(
         "cannot set up address translation; install nftables, or set forward = false in [network]",
@@ -243,6 +230,29 @@ pub fn set_up_hub(changes: &mut Changes, tun: &Tun, config: &HubConfig) -> anyho
         forward_ipv6(changes)?;
     }
     Ok(())
+}
+
+/// The firewall rules of a hub.
+#[must_use]
+pub fn hub_nat(tun: &Tun, config: &HubConfig) -> HubNat {
+    HubNat {
+        table: tun.table(),
+        tun: tun.name.clone(),
+        pool_v4: config.pool_v4.and_then(|pool| match pool {
+            IpNet::V4(pool) => Some((pool.network(), pool.prefix_len())),
+            IpNet::V6(_) => None,
+        }),
+        pool_v6: config.pool_v6.and_then(|pool| match pool {
+            IpNet::V6(pool) => Some((pool.network(), pool.prefix_len())),
+            IpNet::V4(_) => None,
+        }),
+        translation: if config.masquerade {
+            Translation::Masquerade
+        } else {
+            Translation::None
+        },
+        onward: config.onward.clone(),
+    }
 }
 
 /// Whether this machine forwards IPv6.
@@ -295,6 +305,8 @@ pub struct Onward {
     sites: Tun,
     hub: Tun,
     pools: Vec<IpNet>,
+    /// The rules to renew when the addresses change to which sites are translated.
+    nat: Option<HubNat>,
 }
 
 /// Place of a relay's rules: before those of the main table, behind that of local addresses.
@@ -304,7 +316,8 @@ const RELAY_PRIORITY: u32 = 5_000;
 const RELAY_TABLE: u32 = 0x5257_0000;
 
 impl Onward {
-    /// From the `pools` of the sites behind `sites` to the hub behind `hub`.
+    /// From the `pools` of the sites behind `sites` to the hub behind `hub`; `nat` has the rules
+    /// of the side towards the sites if it translates them.
     ///
     /// # Errors
     /// Not permitted, or the kernel refuses.
@@ -313,11 +326,13 @@ impl Onward {
         sites: &Tun,
         hub: &Tun,
         pools: Vec<IpNet>,
+        nat: Option<HubNat>,
     ) -> anyhow::Result<Self> {
         let onward = Self {
             sites: sites.clone(),
             hub: hub.clone(),
             pools,
+            nat,
         };
         // Routes first: a rule whose table is empty lets packets fall through to the main one.
         onward.add_routes()?;
@@ -325,6 +340,22 @@ impl Onward {
             changes.rule(*pool, RELAY_PRIORITY, onward.table())?;
         }
         Ok(onward)
+    }
+
+    /// Takes over the addresses that this relay has at the hub.
+    ///
+    /// # Errors
+    /// Not permitted, or the kernel or `nft` refuses.
+    pub fn set_addresses(&self, addresses: &[IpNet]) -> anyhow::Result<()> {
+        self.add_routes()?;
+        let Some(nat) = &self.nat else { return Ok(()) };
+        // To an address by its value: the kernel keeps such connections when the relay ends, and
+        // the tunnel interface with it. Masquerading until now has dropped what could not leave.
+        let nat = HubNat {
+            translation: Translation::To(addresses.iter().map(IpNet::addr).collect()),
+            ..nat.clone()
+        };
+        nft::apply_hub(&nat).context("cannot translate the sites to the relay's addresses")
     }
 
     const fn table(&self) -> u32 {
@@ -336,7 +367,7 @@ impl Onward {
     ///
     /// # Errors
     /// Not permitted, or the kernel refuses.
-    pub fn add_routes(&self) -> anyhow::Result<()> {
+    fn add_routes(&self) -> anyhow::Result<()> {
         for pool in &self.pools {
             // Sites of one relay reach each other without the hub.
             for (tun, destination, prefix) in [

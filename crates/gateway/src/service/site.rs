@@ -12,6 +12,7 @@ use std::time::Duration;
 use anyhow::Context;
 use ipnet::IpNet;
 use ropewalk_io::netlink::{Interface, Watch};
+use ropewalk_io::sysctl;
 use ropewalk_session::{HubAddresses, SiteSettings};
 use ropewalk_transport::Identity;
 use tokio::sync::{mpsc, watch};
@@ -132,7 +133,11 @@ impl Site {
             hub_addresses: Arc::clone(&hub),
             tcp_port: config.tcp_port,
             udp_blocked_fallback: config.tcp_fallback,
+            ipv6: sysctl::has_ipv6(),
         };
+        if !settings.ipv6 {
+            tracing::warn!("this machine has no IPv6: the tunnel carries IPv4 only");
+        }
         let handle = start_site(&host_settings(&config.common), settings, sink)
             .context("the site cannot start")?;
         let engine = Engine::new(handle);
@@ -275,24 +280,15 @@ impl Site {
         }
     }
 
-    fn assign(&mut self, assigned: &[IpNet]) -> anyhow::Result<()> {
+    fn assign(&mut self, addresses: &[IpNet]) -> anyhow::Result<()> {
         let ipv6 = self.engine.tun.has_ipv6();
-        let addresses: Vec<IpNet> = assigned
-            .iter()
-            .filter(|net| ipv6 || net.addr().is_ipv4())
-            .copied()
-            .collect();
-        if addresses.len() < assigned.len() && self.assigned.is_empty() {
-            tracing::warn!("this machine has no IPv6: the tunnel carries IPv4 only");
-        }
-        let addresses = &addresses[..];
         self.warn_of_overlap(addresses);
         let tun = &self.engine.tun;
         // First, for with the first address of a network its others go as well.
         tun.withdraw(self.assigned.iter().filter(|old| !addresses.contains(old)))?;
         tun.configure(addresses)?;
         if let Some(relayed) = &self.onward {
-            relayed.onward.add_routes()?;
+            relayed.onward.set_addresses(addresses)?;
             for pool in network::unrouted(&relayed.routed, addresses) {
                 tracing::warn!(
                     %pool,

@@ -145,7 +145,12 @@ impl Site {
             .addresses
             .iter()
             .filter_map(|&(ip, len)| IpNet::new(ip, len).ok());
-        let assigned = (nets.collect::<Vec<_>>(), welcome.hub_addresses.clone());
+        let usable = |ip: IpAddr| self.settings.ipv6 || ip.is_ipv4();
+        let hub = welcome.hub_addresses.iter().copied();
+        let assigned = (
+            nets.filter(|net| usable(net.addr())).collect::<Vec<_>>(),
+            hub.filter(|ip| usable(*ip)).collect::<Vec<_>>(),
+        );
         if self.assigned.as_ref() != Some(&assigned) {
             let (addresses, hub_addresses) = assigned.clone();
             self.events.push_back(Event::Assigned {

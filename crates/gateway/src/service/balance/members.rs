@@ -3,13 +3,15 @@
 //! Invariant: an interface keeps its number while this program runs, also while it is away, because
 //! the marks of its connections hold it.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use ropewalk_core::balance::UPLINKS_MAX;
-use ropewalk_io::netlink::Interface;
+use ropewalk_io::netlink::{DefaultRoute, Interface, TABLE_MAIN};
 use ropewalk_io::nft;
 
 use super::marks;
+use super::probe::WayId;
 use crate::config::BalanceConfig;
 use crate::engine::control::Uplink;
 use crate::service::uplinks;
@@ -113,6 +115,26 @@ impl Member {
     pub const fn way(&self, family: Family) -> Option<Way> {
         self.ways[family as usize]
     }
+}
+
+/// The ways that the machine's own routes do not lead out by; none in a family without a route.
+#[must_use]
+pub fn stranded(interfaces: &[Interface], members: &[Member]) -> BTreeSet<WayId> {
+    let mut found = BTreeSet::new();
+    for family in FAMILIES {
+        let is_main = |route: &&DefaultRoute| {
+            route.table == TABLE_MAIN && route.ipv6 == (family == Family::V6)
+        };
+        let main = interfaces
+            .iter()
+            .filter_map(|i| Some((i.default_routes.iter().find(is_main)?, i.index)))
+            .min_by_key(|(route, _)| route.metric);
+        let Some((_, main)) = main else { continue };
+        let others = members.iter().filter(|member| member.ifindex != main);
+        let with_way = others.filter(|member| member.present && member.way(family).is_some());
+        found.extend(with_way.map(|member| (member.number, family)));
+    }
+    found
 }
 
 /// Somewhere on the internet: an interface with a default route has a way to it.

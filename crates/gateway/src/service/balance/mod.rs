@@ -72,6 +72,8 @@ const PORTAL_INTERVAL: Duration = Duration::from_secs(10);
 /// When clients are told again that their uplink is dead, and when the rest is forgotten.
 const TERMINATE_AGAIN: [Duration; 2] = [Duration::from_millis(250), Duration::from_millis(550)];
 const FORGET_AFTER: Duration = Duration::from_secs(2);
+/// How long a stop waits for clients to answer that they are told of the end: twice.
+const LEAVE: Duration = Duration::from_millis(400);
 /// Portal answers that may wait.
 const PORTALS_MAX: usize = 64;
 
@@ -112,8 +114,12 @@ pub(super) async fn run(mut held: Held, path: &Path, config: BalanceConfig) -> a
     };
     notify::send(notify::Stopping);
     drop(api);
+    let is_restart = signals.is_restart(path).await;
+    if !is_restart {
+        balance.leave().await;
+    }
     drop(balance);
-    held.changes.end(signals.is_restart(path).await);
+    held.changes.end(is_restart);
     tracing::info!("balancing has stopped");
     result
 }
@@ -544,6 +550,26 @@ impl Balance {
             }
         }
         std::mem::replace(&mut self.refused, refused)
+    }
+
+    /// Ends the flows that have no way out without the rules, so that programs notice at once and
+    /// try again: those over other uplinks than that of the main route.
+    async fn leave(&mut self) {
+        let stranded = members::stranded(&self.interfaces.borrow(), &self.members);
+        if stranded.is_empty() {
+            return;
+        }
+        let before = std::mem::replace(&mut self.refused, stranded);
+        match self.write() {
+            Ok(()) => {
+                self.terminate_dead(&before);
+                tokio::time::sleep(LEAVE).await;
+            }
+            Err(error) => tracing::warn!(
+                error = format!("{error:#}"),
+                "connections over other uplinks than the main one hang"
+            ),
+        }
     }
 
     /// Ends the flows of ways that are refused from now on.
