@@ -370,6 +370,10 @@ impl Controller for Monitor {
             {
                 self.records.pop_front();
             }
+            if self.state.in_flight() == 0 {
+                // What is left are packets that the connection has given up without saying so.
+                self.records.clear();
+            }
             if self.records.is_empty() {
                 self.state.set_silent_since(None);
             }
