@@ -82,3 +82,41 @@ pub fn read_inner(ip: &[u8]) -> Option<(IpAddr, u64)> {
     let number = ip.get(IP_HEADER..IP_HEADER + 8)?.try_into().ok()?;
     Some((IpAddr::from(source), u64::from_be_bytes(number)))
 }
+
+/// A UDP packet over IPv4 with this number in it: one flow per port.
+///
+/// # Panics
+/// When `bytes` is less than 40 or more than 65,535.
+#[must_use]
+pub fn udp(number: u32, port: u16, bytes: usize) -> BytesMut {
+    let length = u16::try_from(bytes).expect("an IPv4 packet");
+    let mut data = BytesMut::zeroed(HEADROOM + bytes);
+    let ip = &mut data[HEADROOM..];
+    ip[0] = 0x45;
+    ip[2..4].copy_from_slice(&length.to_be_bytes());
+    ip[9] = 17;
+    ip[20..22].copy_from_slice(&port.to_be_bytes());
+    ip[28..32].copy_from_slice(&number.to_be_bytes());
+    data
+}
+
+/// A TCP segment, else like the packet of [`udp`].
+///
+/// # Panics
+/// When `bytes` is less than 40 or more than 65,535.
+#[must_use]
+pub fn tcp(number: u32, port: u16, bytes: usize) -> BytesMut {
+    let mut data = udp(number, port, bytes);
+    // A header of 20 bytes; the number stands where the acknowledgement number does.
+    (data[HEADROOM + 9], data[HEADROOM + 32]) = (6, 0x50);
+    data
+}
+
+/// The number in a packet of [`udp`] or [`tcp`].
+///
+/// # Panics
+/// When the packet is shorter.
+#[must_use]
+pub fn number(ip: &[u8]) -> u32 {
+    u32::from_be_bytes([ip[28], ip[29], ip[30], ip[31]])
+}

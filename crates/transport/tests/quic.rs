@@ -1,16 +1,20 @@
 //! QUIC sub-tunnels between two endpoints in virtual time.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod support;
-
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
+use ropewalk_netem::{Change, LossModel, Side};
+use ropewalk_testkit::Pair;
+use ropewalk_testkit::endpoints::{
+    EndpointEnd, UDP_HEADERS, config, direction, hub_config, identity,
+};
 use ropewalk_transport::{
     CloseReason, CongestionControl, ConnectOptions, Ecn, Endpoint, Event, SendError, SocketId,
 };
 use ropewalk_types::{Duration, Instant};
-use support::{World, config, hub_config, identity};
+
+type World = Pair<EndpointEnd>;
 
 const BDP: CongestionControl = CongestionControl::Bdp;
 
@@ -22,12 +26,12 @@ fn world() -> World {
 fn connects_and_carries_datagrams_both_ways() {
     let mut world = world();
     world.up(BDP);
-    (world.site.keep_inbox, world.hub.keep_inbox) = (true, true);
+    (world.site.inbox, world.hub.inbox) = (Some(Vec::new()), Some(Vec::new()));
     world.site.send(b"up");
     world.hub.send(b"down");
     world.run(Duration::from_millis(100));
-    assert_eq!(world.hub.inbox.pop_front().as_deref(), Some(&b"up"[..]));
-    assert_eq!(world.site.inbox.pop_front().as_deref(), Some(&b"down"[..]));
+    assert_eq!(world.hub.inbox, Some(vec![Bytes::from_static(b"up")]));
+    assert_eq!(world.site.inbox, Some(vec![Bytes::from_static(b"down")]));
     let peers = [(&world.site, 2), (&world.hub, 1)];
     for (side, peer) in peers {
         let expected = Event::Connected {
@@ -41,16 +45,14 @@ fn connects_and_carries_datagrams_both_ways() {
 fn the_same_seed_gives_the_same_packets() {
     let run = || {
         let mut world = world();
-        world.up.loss = 0.02;
+        world.change_up(&Change {
+            loss: Some(LossModel::Bernoulli(0.02)),
+            ..Change::default()
+        });
         world.up(BDP);
         world.site.saturate = 1_200;
         world.run(Duration::from_secs(2));
-        (
-            world.up.packets,
-            world.up.bytes,
-            world.up.dropped,
-            world.hub.received,
-        )
+        (world.counters(0, Side::Up), world.hub.received)
     };
     assert_eq!(run(), run());
 }
@@ -62,7 +64,7 @@ fn a_hub_with_another_key_is_refused_by_the_site() {
     let id = world
         .site
         .endpoint
-        .connect(world.now, world.hub.address, wrong, BDP)
+        .connect(world.now(), world.hub.address, wrong, BDP)
         .unwrap();
     world.run(Duration::from_secs(2));
     let closed = |event: &Event| {
@@ -88,8 +90,7 @@ fn a_hub_with_another_key_is_refused_by_the_site() {
 fn a_site_that_is_not_on_the_list_is_refused_and_counted() {
     let mut hub = hub_config();
     hub.allowed = Some(Arc::new(|key| *key != identity(1).public_key()));
-    let World { up, down, .. } = world();
-    let mut world = World::new(config(1), hub, up, down);
+    let mut world = World::endpoints(config(1), hub, &direction(10.0, Duration::from_millis(25)));
     world.connect(BDP);
     world.run(Duration::from_secs(2));
     // The site must not believe for a moment that it is connected.
@@ -121,7 +122,7 @@ fn garbage_and_replayed_datagrams_are_dropped_and_counted() {
     for data in garbage {
         let from = "203.0.113.9:9".parse().unwrap();
         let id = world.hub.endpoint.handle_udp(
-            world.now,
+            world.now(),
             SocketId::default(),
             from,
             None,
@@ -144,12 +145,11 @@ fn garbage_and_replayed_datagrams_are_dropped_and_counted() {
     world
         .site
         .endpoint
-        .poll_transmit(world.now, id, &mut packet)
+        .poll_transmit(world.now(), id, &mut packet)
         .unwrap();
     for _ in 0..10 {
-        world
-            .hub
-            .arrive(world.now, world.site.address, Ecn::NotEct, &packet);
+        let (now, from) = (world.now(), world.site.address);
+        world.hub.hear(now, from, Ecn::NotEct, packet[..].into());
     }
     assert_eq!(world.hub.received, 1);
     // The first one after a delivery cannot be told from it without a cost for every packet.
@@ -158,9 +158,8 @@ fn garbage_and_replayed_datagrams_are_dropped_and_counted() {
     // And with a bit turned.
     let last = packet.len() - 1;
     packet[last] ^= 1;
-    world
-        .hub
-        .arrive(world.now, world.site.address, Ecn::NotEct, &packet);
+    let (now, from) = (world.now(), world.site.address);
+    world.hub.hear(now, from, Ecn::NotEct, packet[..].into());
     assert_eq!(world.hub.endpoint.stats().garbage_datagrams, counted + 1);
     world.run(Duration::from_millis(200));
     assert!(world.site.connected && world.hub.connected);
@@ -201,7 +200,8 @@ fn flood(hub: &mut Endpoint, now: Instant, count: u16) {
 #[test]
 fn a_flood_of_handshakes_is_answered_with_retry_and_a_site_still_gets_in() {
     let mut world = world();
-    flood(&mut world.hub.endpoint, world.now, 100);
+    let now = world.now();
+    flood(&mut world.hub.endpoint, now, 100);
     let stats = world.hub.endpoint.stats();
     assert!(stats.handshakes_open <= 8, "{stats:?}");
     assert!(stats.retries_sent >= 90, "{stats:?}");
@@ -265,7 +265,10 @@ fn finds_an_ethernet_mtu_and_survives_a_black_hole() {
     );
     world.site.saturate = 65_000;
     world.run(Duration::from_secs(1));
-    world.up.mtu = 1_300;
+    world.change_up(&Change {
+        mtu: Some(Some((1_300 + UDP_HEADERS) as u64)),
+        ..Change::default()
+    });
     world.run(Duration::from_secs(4));
     let mtu = world.site.endpoint.mtu(id);
     assert!((1_200..=1_300).contains(&mtu), "{mtu}");
@@ -279,11 +282,9 @@ fn finds_an_ethernet_mtu_and_survives_a_black_hole() {
 fn finds_a_jumbo_mtu_when_both_sides_allow_it() {
     let (mut site, mut hub) = (config(1), hub_config());
     (site.mtu_max, hub.mtu_max) = (8_972, 8_972);
-    let World {
-        mut up, mut down, ..
-    } = world();
-    (up.mtu, down.mtu) = (8_972, 8_972);
-    let mut world = World::new(site, hub, up, down);
+    let mut both = direction(10.0, Duration::from_millis(25));
+    both.mtu = Some((8_972 + UDP_HEADERS) as u64);
+    let mut world = World::endpoints(site, hub, &both);
     world.up(BDP);
     world.run(Duration::from_secs(3));
     let id = world.site.id.unwrap();
@@ -309,15 +310,12 @@ fn a_full_packet_costs_less_than_seventy_bytes() {
     world.run(Duration::from_secs(2));
     world.site.saturate = 65_000;
     world.run(Duration::from_secs(2));
-    let (packets, bytes, received, payload) = (
-        world.up.packets,
-        world.up.bytes,
-        world.hub.received,
-        world.hub.received_bytes,
-    );
+    let before = world.counters(0, Side::Up);
+    let (received, payload) = (world.hub.received, world.hub.received_bytes);
     world.run(Duration::from_secs(4));
-    let packets = world.up.packets - packets;
-    let outer = (world.up.bytes - bytes) as f64 / packets as f64;
+    let after = world.counters(0, Side::Up);
+    let packets = after.sent_packets - before.sent_packets;
+    let outer = (after.sent_bytes - before.sent_bytes) as f64 / packets as f64;
     let inner =
         (world.hub.received_bytes - payload) as f64 / (world.hub.received - received) as f64;
     // Ten bytes of the datagram are the tunnel's own header.
@@ -330,9 +328,12 @@ fn an_idle_path_costs_less_than_a_kilobit_per_second() {
     let mut world = world();
     world.up(BDP);
     world.run(Duration::from_secs(5));
-    let before = world.up.bytes + world.down.bytes;
-    world.run(Duration::from_secs(30));
-    let bits = (world.up.bytes + world.down.bytes - before) * 8 / 30;
+    let mut sent = || {
+        world.run(Duration::from_secs(30));
+        Side::ALL.map(|side| world.counters(0, side).sent_bytes)
+    };
+    let [before, after] = [sent(), sent()].map(|sides| sides.iter().sum::<u64>());
+    let bits = (after - before) * 8 / 30;
     assert!(bits > 0 && bits <= 1_000, "{bits} bit/s");
     assert!(world.site.connected && world.hub.connected);
 }
@@ -342,29 +343,29 @@ fn on_a_quiet_path_the_delay_of_acknowledgements_is_no_round_trip_time() {
     // A handshake computes: its round trips are longer than the path's.
     let mut world = World::simple(1_000.0, Duration::from_micros(300));
     world.up(BDP);
-    for link in [&mut world.up, &mut world.down] {
-        link.delay = Duration::from_micros(50);
-    }
+    let delay = |delay| Change {
+        delay: Some(delay),
+        ..Change::default()
+    };
+    world.change_both(&delay(Duration::from_micros(50)));
     let id = world.site.id.unwrap();
     for _ in 0..60 {
         world.site.send(b"lone");
         world.run(Duration::from_secs(1));
     }
-    let snapshot = world.site.endpoint.snapshot(world.now, id).unwrap();
+    let snapshot = world.site.endpoint.snapshot(world.now(), id).unwrap();
     assert!(snapshot.srtt < Duration::from_micros(400), "{snapshot:?}");
     assert!(
         snapshot.min_rtt < Duration::from_micros(400),
         "{snapshot:?}"
     );
     // A path that really is longer now shows it, but for the delay that it may be.
-    for link in [&mut world.up, &mut world.down] {
-        link.delay = Duration::from_millis(15);
-    }
+    world.change_both(&delay(Duration::from_millis(15)));
     for _ in 0..60 {
         world.site.send(b"lone");
         world.run(Duration::from_secs(1));
     }
-    let snapshot = world.site.endpoint.snapshot(world.now, id).unwrap();
+    let snapshot = world.site.endpoint.snapshot(world.now(), id).unwrap();
     let expected = Duration::from_millis(29)..Duration::from_millis(36);
     assert!(expected.contains(&snapshot.srtt), "{snapshot:?}");
 }
@@ -375,13 +376,13 @@ fn a_dead_peer_is_noticed_by_silence_and_by_time() {
     world.up(BDP);
     let id = world.site.id.unwrap();
     world.run(Duration::from_secs(1));
-    let quiet = world.site.endpoint.snapshot(world.now, id).unwrap();
+    let quiet = world.site.endpoint.snapshot(world.now(), id).unwrap();
     assert_eq!(quiet.silent_since, None);
-    (world.up.cut, world.down.cut) = (true, true);
-    let cut = world.now;
+    world.cut(true);
+    let cut = world.now();
     world.site.send(b"anyone there?");
     world.run(Duration::from_millis(400));
-    let snapshot = world.site.endpoint.snapshot(world.now, id).unwrap();
+    let snapshot = world.site.endpoint.snapshot(world.now(), id).unwrap();
     assert_eq!(snapshot.silent_since, Some(cut));
     world.run(Duration::from_secs(40));
     let (_, _, last) = world.site.events.last().unwrap();
@@ -400,14 +401,14 @@ fn urgent_packets_find_a_path_again_and_packets_declared_lost_take_no_window() {
         world.up(kind);
         world.site.saturate = 1_200;
         world.run(Duration::from_secs(1));
-        (world.up.cut, world.down.cut) = (true, true);
+        world.cut(true);
         world.run(Duration::from_secs(10));
         world.site.saturate = 0;
         let id = world.site.id.unwrap();
-        let full = world.site.endpoint.snapshot(world.now, id).unwrap();
+        let full = world.site.endpoint.snapshot(world.now(), id).unwrap();
         assert!(full.free < 1_200, "{kind}: {full:?}");
         assert!(full.oldest_sent.is_some() && full.oldest_sent <= full.silent_since);
-        (world.up.cut, world.down.cut) = (false, false);
+        world.cut(false);
         let received = world.hub.received;
         let probe = bytes::Bytes::from_static(b"anyone there?");
         world.site.endpoint.send_urgent(id, probe).unwrap();
@@ -417,13 +418,13 @@ fn urgent_packets_find_a_path_again_and_packets_declared_lost_take_no_window() {
             world.hub.received > received,
             "{kind}: the probe did not leave"
         );
-        (world.up.cut, world.down.cut) = (true, true);
+        world.cut(true);
         world.site.saturate = 1_200;
         world.run(Duration::from_secs(2));
-        let full = world.site.endpoint.snapshot(world.now, id).unwrap();
+        let full = world.site.endpoint.snapshot(world.now(), id).unwrap();
         assert!(full.in_flight > 0 && full.free < 1_200, "{kind}: {full:?}");
         world.site.endpoint.declare_lost(id);
-        let empty = world.site.endpoint.snapshot(world.now, id).unwrap();
+        let empty = world.site.endpoint.snapshot(world.now(), id).unwrap();
         assert_eq!(empty.in_flight, 0, "{kind}");
         assert_eq!(empty.cwnd, full.cwnd, "{kind}: the window itself stays");
     }
@@ -450,7 +451,7 @@ fn closing_tells_the_peer_why_and_frees_the_connection() {
     let mut world = world();
     world.up(BDP);
     let id = world.site.id.unwrap();
-    world.site.endpoint.close(world.now, id, "going home");
+    world.site.endpoint.close(world.now(), id, "going home");
     world.run(Duration::from_secs(3));
     let (_, _, last) = world.hub.events.last().unwrap();
     let reason = CloseReason::PeerClosed("going home".to_owned());
@@ -472,7 +473,7 @@ fn sending_is_refused_when_too_large_or_too_much() {
     let max = world
         .site
         .endpoint
-        .snapshot(world.now, id)
+        .snapshot(world.now(), id)
         .unwrap()
         .max_datagram;
     let too_large = world.site.endpoint.send(id, Bytes::from(vec![0; max + 1]));
@@ -487,10 +488,16 @@ fn sending_is_refused_when_too_large_or_too_much() {
         sent += 1;
         assert!(sent < 10_000);
     }
-    assert_eq!(world.site.endpoint.snapshot(world.now, id).unwrap().free, 0);
+    assert_eq!(
+        world.site.endpoint.snapshot(world.now(), id).unwrap().free,
+        0
+    );
     // Nothing that was taken is dropped on the way out.
-    world.up.rate = ropewalk_types::Rate::from_bits_per_sec(1_000_000_000);
-    world.up.queue_max = 4 << 20;
+    world.set_rate_up(1_000.0);
+    world.change_up(&Change {
+        queue_bytes_max: Some(Some(4 << 20)),
+        ..Change::default()
+    });
     world.run(Duration::from_secs(20));
     assert_eq!(world.hub.received, sent);
 }
@@ -504,7 +511,7 @@ fn only_a_little_waits_behind_a_saturated_path() {
     world.run(Duration::from_secs(2));
     for _ in 0..200 {
         world.run(Duration::from_millis(7));
-        let snapshot = world.site.endpoint.snapshot(world.now, id).unwrap();
+        let snapshot = world.site.endpoint.snapshot(world.now(), id).unwrap();
         assert!(snapshot.queued > 0, "idle although saturated: {snapshot:?}");
         assert!(snapshot.queued <= 3 * 1_500, "{snapshot:?}");
     }
@@ -520,10 +527,11 @@ fn in_flight_is_zero_when_all_is_acknowledged() {
         world.site.saturate = 0;
         world.run(Duration::from_secs(2));
         let id = world.site.id.unwrap();
-        let snapshot = world.site.endpoint.snapshot(world.now, id).unwrap();
+        let snapshot = world.site.endpoint.snapshot(world.now(), id).unwrap();
         assert_eq!(
             (snapshot.in_flight, snapshot.queued, snapshot.silent_since),
-            (0, 0, None)
+            (0, 0, None),
+            "{kind}"
         );
         assert!(
             snapshot.rate.bits_per_sec() > 5_000_000,
@@ -536,7 +544,7 @@ fn in_flight_is_zero_when_all_is_acknowledged() {
             world
                 .hub
                 .endpoint
-                .snapshot(world.now, id)
+                .snapshot(world.now(), id)
                 .unwrap()
                 .in_flight,
             0
