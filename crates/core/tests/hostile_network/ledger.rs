@@ -2,6 +2,7 @@
 
 use bytes::BytesMut;
 use ropewalk_core::queue::mark_ce;
+use ropewalk_netem::Side;
 use ropewalk_types::Random;
 use ropewalk_wire::HEADROOM;
 
@@ -15,7 +16,7 @@ pub const FLOWS: u8 = 6;
 /// An inner packet as it entered.
 #[derive(Debug)]
 struct Sent {
-    end: usize,
+    end: Side,
     packet: Vec<u8>,
     delivered: bool,
 }
@@ -29,7 +30,7 @@ pub struct Ledger {
 impl Ledger {
     /// The next packet that enters at `end`, with room for headers in front: `length` bytes, at
     /// least [`LENGTH_MIN`], of which those behind the headers follow from its number.
-    pub fn enter(&mut self, end: usize, flow: u8, length: u16) -> BytesMut {
+    pub fn enter(&mut self, end: Side, flow: u8, length: u16) -> BytesMut {
         let number = u32::try_from(self.sent.len()).expect("few packets");
         let packet = packet(number, flow, length.max(LENGTH_MIN));
         let mut data = BytesMut::zeroed(HEADROOM);
@@ -44,7 +45,7 @@ impl Ledger {
 
     /// A packet came out at `end`: it must be one that entered at the other, as it was but for a
     /// congestion mark where it can carry one, and for the first time.
-    pub fn leave(&mut self, end: usize, packet: &[u8]) {
+    pub fn leave(&mut self, end: Side, packet: &[u8]) {
         assert!(
             packet.len() >= usize::from(LENGTH_MIN),
             "invented: {packet:x?}"
@@ -52,11 +53,7 @@ impl Ledger {
         let number = u32::from_be_bytes(packet[NUMBER].try_into().expect("four bytes"));
         let sent = self.sent.get_mut(number as usize);
         let sent = sent.unwrap_or_else(|| panic!("invented: number {number}"));
-        assert_eq!(
-            sent.end,
-            1 - end,
-            "number {number} came out where it entered"
-        );
+        assert_ne!(sent.end, end, "number {number} came out where it entered");
         if packet != sent.packet {
             assert!(
                 matches!(sent.packet[1] & 3, 1 | 2),

@@ -1,43 +1,41 @@
 //! Outages of all paths: what is kept, what is sent afterwards, and how soon.
 
 use super::*;
-use crate::hold::{Freeze, Limits};
+use ropewalk_core::hold::Freeze;
 
 /// Both directions of every path swallow everything, or none does.
-fn cut(pair: &mut Pair, cut: bool) {
-    for link in pair.links.iter_mut().chain(&mut pair.back) {
-        link.cut = cut;
+fn cut(pair: &mut World, cut: bool) {
+    for link in 0..pair.links() {
+        pair.set_dead(link, Selector::Both, cut);
         if cut {
             // What is on its way is lost, and so is its acknowledgement.
-            link.under_way.clear();
-            for (at, _) in &mut link.unacknowledged {
-                *at = Instant::FAR_FUTURE;
-            }
+            pair.lose_all(link);
         }
     }
 }
 
 /// Segments every 2 ms before, in and after an outage; when the path was back.
-fn through_an_outage(pair: &mut Pair, outage: Duration) -> Instant {
+fn through_an_outage(pair: &mut World, outage: Duration) -> Instant {
     let pace = Duration::from_millis(2);
     for _ in 0..500 {
-        offer_segment(pair);
+        pair.offer_segment(1_250);
         pair.run(pace);
     }
     cut(pair, true);
-    let until = pair.now + outage;
+    let until = pair.now() + outage;
     // A sender stops when its window is full.
     for _ in 0..200 {
-        if pair.now < until {
-            offer_segment(pair);
+        if pair.now() < until {
+            pair.offer_segment(1_250);
             pair.run(pace);
         }
     }
-    pair.run(until.since(pair.now));
+    let left = until.since(pair.now());
+    pair.run(left);
     cut(pair, false);
-    let back = pair.now;
+    let back = pair.now();
     for _ in 0..500 {
-        offer_segment(pair);
+        pair.offer_segment(1_250);
         pair.run(pace);
     }
     pair.run(Duration::from_secs(2));
@@ -48,15 +46,20 @@ fn through_an_outage(pair: &mut Pair, outage: Duration) -> Instant {
 fn after_any_outage_every_segment_has_arrived_once_in_order_and_soon() {
     for delay_ms in [1, 20, 80] {
         for outage_ms in [200, 500, 1_000, 2_000, 4_000, 10_000, 30_000] {
-            let links = vec![Link::new(16, delay_ms)];
-            let mut pair = Pair::new(SchedulerKind::Auto, 1, links);
+            let links = [PathSpec::new(16, delay_ms)];
+            let mut pair = World::new(SchedulerKind::Auto, 1, &links);
             let back = through_an_outage(&mut pair, Duration::from_millis(outage_ms));
             let case = format!("RTT {} ms, outage {outage_ms} ms", 2 * delay_ms);
             let numbers = pair.numbers();
-            let all: Vec<u32> = (0..pair.sent).collect();
-            assert_eq!(numbers.len(), all.len(), "{case}: {:?}", pair.a.stats());
+            let all: Vec<u32> = (0..pair.offered).collect();
+            assert_eq!(
+                numbers.len(),
+                all.len(),
+                "{case}: {:?}",
+                pair.site.tunnel.stats()
+            );
             assert_eq!(numbers, all, "{case}");
-            let first = pair.delivered.iter().find(|(at, _)| *at > back);
+            let first = pair.hub.delivered.iter().find(|(at, _)| *at > back);
             let idle = first.expect("all arrived").0.since(back);
             let most = Duration::from_millis(2 * delay_ms + 50);
             assert!(idle <= most, "{case}: idle for {idle:?}");
@@ -67,28 +70,28 @@ fn after_any_outage_every_segment_has_arrived_once_in_order_and_soon() {
 #[test]
 fn two_paths_that_fail_together_lose_nothing_either() {
     for outage_ms in [500, 3_000] {
-        let mut pair = Pair::new(SchedulerKind::Auto, 1, uneven());
+        let mut pair = World::new(SchedulerKind::Auto, 1, &uneven());
         through_an_outage(&mut pair, Duration::from_millis(outage_ms));
         let mut numbers = pair.numbers();
         numbers.sort_unstable();
-        assert_eq!(numbers, (0..pair.sent).collect::<Vec<u32>>());
+        assert_eq!(numbers, (0..pair.offered).collect::<Vec<u32>>());
     }
 }
 
 #[test]
 fn what_is_no_tcp_is_kept_for_two_seconds_only() {
-    let mut pair = Pair::new(SchedulerKind::Auto, 1, vec![Link::new(16, 20)]);
+    let mut pair = World::new(SchedulerKind::Auto, 1, &[PathSpec::new(16, 20)]);
     pair.offer(500, 9);
     pair.run(Duration::from_millis(500));
     cut(&mut pair, true);
     let mut offered = Vec::new();
     for _ in 0..100 {
-        offered.push((pair.sent, pair.now));
+        offered.push((pair.offered, pair.now()));
         pair.offer(500, 9);
         pair.run(Duration::from_millis(50));
     }
     cut(&mut pair, false);
-    let back = pair.now;
+    let back = pair.now();
     pair.run(Duration::from_secs(1));
     let numbers = pair.numbers();
     for (number, at) in offered {
@@ -100,69 +103,72 @@ fn what_is_no_tcp_is_kept_for_two_seconds_only() {
             assert!(!arrived, "{number}, {age:?} old");
         }
     }
-    let stats = pair.a.stats().hold;
+    let stats = pair.site.tunnel.stats().hold;
     assert_eq!(stats.outages, 1);
     assert!(stats.dropped_old > 30 && stats.replayed > 20, "{stats:?}");
 }
 
 #[test]
 fn probes_in_an_outage_cost_little() {
-    let mut pair = Pair::new(SchedulerKind::Auto, 1, vec![Link::new(16, 20)]);
-    offer_segment(&mut pair);
+    let mut pair = World::new(SchedulerKind::Auto, 1, &[PathSpec::new(16, 20)]);
+    pair.offer_segment(1_250);
     pair.run(Duration::from_millis(100));
     cut(&mut pair, true);
-    offer_segment(&mut pair);
+    pair.offer_segment(1_250);
     pair.run(Duration::from_secs(1));
-    let before = pair.links[0].sent;
+    let before = pair.site.paths[0].datagrams;
     pair.run(Duration::from_secs(10));
-    let probes = pair.links[0].sent - before;
+    let probes = pair.site.paths[0].datagrams - before;
     assert!((620..=670).contains(&probes), "{probes} in 10 s");
 }
 
 #[test]
 fn both_ends_leave_a_path_whose_end_is_announced_and_return_when_it_does() {
-    let mut pair = Pair::new(SchedulerKind::LowRtt, 1, uneven());
-    let step = |pair: &mut Pair, count: u32| {
-        let before = [pair.links[0].sent, pair.links[1].sent];
+    let mut pair = World::new(SchedulerKind::LowRtt, 1, &uneven());
+    let step = |pair: &mut World, count: u32| {
+        let before = [pair.site.paths[0].datagrams, pair.site.paths[1].datagrams];
         for _ in 0..count {
-            offer_segment(pair);
+            pair.offer_segment(1_250);
             pair.run(Duration::from_millis(5));
         }
         [
-            pair.links[0].sent - before[0],
-            pair.links[1].sent - before[1],
+            pair.site.paths[0].datagrams - before[0],
+            pair.site.paths[1].datagrams - before[1],
         ]
     };
     let quick = step(&mut pair, 100);
     assert!(quick[0] > 90, "{quick:?}");
-    pair.b.set_leaving(PathId(0), true);
+    pair.hub.tunnel.set_leaving(PathId(0), true);
     step(&mut pair, 20);
     let left = step(&mut pair, 60);
     assert!(left[0] < 5 && left[1] > 55, "{left:?}");
-    pair.b.set_leaving(PathId(0), false);
+    pair.hub.tunnel.set_leaving(PathId(0), false);
     // The word that it should be left is forgotten unless repeated.
     step(&mut pair, 200);
     let again = step(&mut pair, 100);
     assert!(again[0] > 80, "{again:?}");
     pair.run(Duration::from_secs(1));
-    assert_eq!(pair.numbers().len(), pair.sent as usize);
+    assert_eq!(pair.numbers().len(), pair.offered as usize);
 }
 
 #[test]
 fn nothing_is_held_beyond_the_limits() {
-    let mut pair = Pair::new(SchedulerKind::Auto, 1, vec![Link::new(16, 20)]);
-    offer_segment(&mut pair);
+    let mut pair = World::new(SchedulerKind::Auto, 1, &[PathSpec::new(16, 20)]);
+    pair.offer_segment(1_250);
     pair.run(Duration::from_millis(200));
     cut(&mut pair, true);
-    offer_segment(&mut pair);
+    pair.offer_segment(1_250);
     pair.run(Duration::from_secs(1));
-    assert!(pair.a.down_since().is_some());
+    assert!(pair.site.tunnel.down_since().is_some());
     let limits = Limits::default();
     for _ in 0..20_000 {
-        offer_segment(&mut pair);
+        pair.offer_segment(1_250);
     }
-    let stats = pair.a.stats().hold;
-    assert!(pair.a.held_bytes() <= limits.flow_bytes_max, "one flow");
+    let stats = pair.site.tunnel.stats().hold;
+    assert!(
+        pair.site.tunnel.held_bytes() <= limits.flow_bytes_max,
+        "one flow"
+    );
     assert!(stats.dropped_full > 10_000, "{stats:?}");
 }
 
@@ -170,9 +176,25 @@ fn nothing_is_held_beyond_the_limits() {
 const WINDOW_AT: usize = 34;
 const WINDOW: u16 = 501;
 
+/// Two tunnels that freeze senders when the last path is about to end.
+fn freezing(scheduler: SchedulerKind, paths: &[PathSpec]) -> World {
+    let freezing = TunnelConfig {
+        hold: Limits {
+            freeze: Freeze::Planned,
+            ..Limits::default()
+        },
+        ..config(scheduler)
+    };
+    World::with([freezing.clone(), freezing], 1, paths)
+}
+
+fn window(ip: &[u8]) -> u16 {
+    u16::from_be_bytes([ip[WINDOW_AT], ip[WINDOW_AT + 1]])
+}
+
 /// An acknowledgement of the receiver goes into the tunnel; the windows that come out of it there, in
 /// so much time.
-fn windows(pair: &mut Pair, acks: u32, time: Duration) -> Vec<u16> {
+fn windows(pair: &mut World, acks: u32, time: Duration) -> Vec<u16> {
     let mut found = Vec::new();
     for _ in 0..acks {
         let mut ack = BytesMut::zeroed(HEADROOM + 40);
@@ -182,27 +204,22 @@ fn windows(pair: &mut Pair, acks: u32, time: Duration) -> Vec<u16> {
         ip[9] = 6;
         ip[32..34].copy_from_slice(&[0x50, 16]);
         ip[WINDOW_AT..WINDOW_AT + 2].copy_from_slice(&WINDOW.to_be_bytes());
-        pair.b.handle_inner(pair.now, ack, false);
+        let now = pair.now();
+        pair.hub.tunnel.handle_inner(now, ack, false);
         pair.run(time / acks);
-        while let Some(inner) = pair.a.poll_inner() {
-            found.push(u16::from_be_bytes([inner.data[34], inner.data[35]]));
-        }
+        found.extend(pair.site.delivered.drain(..).map(|(_, ack)| window(&ack)));
     }
     found
 }
 
 #[test]
 fn the_announced_end_of_the_last_path_freezes_senders_at_the_other_end_until_it_is_back() {
-    let hold = Limits {
-        freeze: Freeze::Planned,
-        ..Limits::default()
-    };
     for (delay_ms, outage_ms) in [(1, 200), (20, 200), (80, 200), (1, 3_000), (80, 3_000)] {
         let case = format!("RTT {} ms, outage {outage_ms} ms", 2 * delay_ms);
-        let links = vec![Link::new(16, delay_ms)];
-        let mut pair = Pair::holding(hold, SchedulerKind::Auto, 1, links);
+        let links = [PathSpec::new(16, delay_ms)];
+        let mut pair = freezing(SchedulerKind::Auto, &links);
         for _ in 0..100 {
-            offer_segment(&mut pair);
+            pair.offer_segment(1_250);
             pair.run(Duration::from_millis(5));
         }
         let some = Duration::from_millis(400);
@@ -211,8 +228,9 @@ fn the_announced_end_of_the_last_path_freezes_senders_at_the_other_end_until_it_
             !open.is_empty() && open.iter().all(|&window| window == WINDOW),
             "{case}"
         );
-        pair.b.set_leaving(PathId(0), true);
+        pair.hub.tunnel.set_leaving(PathId(0), true);
         pair.run(some);
+        pair.site.delivered.clear();
         let shut = windows(&mut pair, 8, some);
         assert!(
             !shut.is_empty() && shut.iter().all(|&window| window == 0),
@@ -221,23 +239,20 @@ fn the_announced_end_of_the_last_path_freezes_senders_at_the_other_end_until_it_
         cut(&mut pair, true);
         pair.run(Duration::from_millis(outage_ms));
         assert!(
-            pair.a.poll_inner().is_none(),
+            pair.site.delivered.is_empty(),
             "{case}: nobody is let go yet"
         );
         cut(&mut pair, false);
         let mut idle = Duration::ZERO;
         let update = loop {
-            if let Some(update) = pair.a.poll_inner() {
+            if let Some(update) = pair.site.delivered.pop() {
                 break update;
             }
             assert!(idle < Duration::from_secs(3), "{case}: nobody is let go");
             pair.run(Duration::from_millis(1));
             idle += Duration::from_millis(1);
         };
-        assert_eq!(
-            &update.data[WINDOW_AT..WINDOW_AT + 2],
-            &WINDOW.to_be_bytes()
-        );
+        assert_eq!(window(&update.1), WINDOW, "{case}");
         let most = Duration::from_millis(delay_ms + 50);
         assert!(idle <= most, "{case}: let go after {idle:?}");
         pair.run(Duration::from_secs(1));
@@ -246,23 +261,19 @@ fn the_announced_end_of_the_last_path_freezes_senders_at_the_other_end_until_it_
             open.iter().all(|&window| window == WINDOW),
             "{case}: {open:?}"
         );
-        assert!(!pair.b.is_leaving(PathId(0)), "{case}");
-        assert_eq!(pair.a.stats().hold.stopped, 1, "{case}");
+        assert!(!pair.hub.tunnel.is_leaving(PathId(0)), "{case}");
+        assert_eq!(pair.site.tunnel.stats().hold.stopped, 1, "{case}");
     }
 }
 
 #[test]
 fn a_path_that_is_left_for_another_freezes_nobody() {
-    let hold = Limits {
-        freeze: Freeze::Planned,
-        ..Limits::default()
-    };
-    let mut pair = Pair::holding(hold, SchedulerKind::LowRtt, 1, uneven());
+    let mut pair = freezing(SchedulerKind::LowRtt, &uneven());
     for _ in 0..100 {
-        offer_segment(&mut pair);
+        pair.offer_segment(1_250);
         pair.run(Duration::from_millis(5));
     }
-    pair.b.set_leaving(PathId(0), true);
+    pair.hub.tunnel.set_leaving(PathId(0), true);
     let open = windows(&mut pair, 40, Duration::from_secs(2));
     assert!(open.len() >= 30 && open.iter().all(|&window| window == WINDOW));
 }
