@@ -115,7 +115,7 @@ fn cost(path: &PathView, head: &Head) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::toy::{self, head, view};
+    use super::super::inputs::{head, view};
     use super::*;
 
     #[test]
@@ -150,10 +150,5 @@ mod tests {
         assert_eq!(first, Decision::WaitFlow(Some(Instant::from_millis(50))));
         let later = Instant::from_millis(50);
         assert_eq!(afmt.pick(later, &head(0), &paths), send(&paths[1]));
-    }
-
-    #[test]
-    fn golden_trace() {
-        toy::golden("afmt", super::super::SchedulerKind::Afmt);
     }
 }

@@ -98,7 +98,7 @@ fn as_f64(bytes: u64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::toy::{self, head, view};
+    use super::super::inputs::{head, view};
     use super::*;
     use crate::estimate::PathFeedback;
 
@@ -146,10 +146,5 @@ mod tests {
             (blest.lambda - 1.23).abs() < 1e-9,
             "less than a slow round trip"
         );
-    }
-
-    #[test]
-    fn golden_trace() {
-        toy::golden("blest", super::super::SchedulerKind::Blest);
     }
 }

@@ -56,7 +56,7 @@ impl Policy for CostAware {
 
 #[cfg(test)]
 mod tests {
-    use super::super::toy::{self, head, view};
+    use super::super::inputs::{head, view};
     use super::*;
 
     fn pair(free: [u64; 2]) -> [PathView; 2] {
@@ -95,10 +95,5 @@ mod tests {
         let paths = pair([9, 0]);
         let decision = CostAware::default().pick(Instant::ZERO, &head(0), &paths[..1]);
         assert_eq!(decision, send(&paths[0]));
-    }
-
-    #[test]
-    fn golden_trace() {
-        toy::golden("cost-aware", super::super::SchedulerKind::CostAware);
     }
 }

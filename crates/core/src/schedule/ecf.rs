@@ -61,7 +61,7 @@ fn as_f64(bytes: u64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::toy::{self, head, view};
+    use super::super::inputs::{head, view};
     use super::*;
     use ropewalk_types::Duration;
 
@@ -116,10 +116,5 @@ mod tests {
             waiting.pick(Instant::ZERO, &bulk, &paths),
             Decision::WaitAll
         );
-    }
-
-    #[test]
-    fn golden_trace() {
-        toy::golden("ecf", super::super::SchedulerKind::Ecf);
     }
 }

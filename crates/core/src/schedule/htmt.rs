@@ -146,7 +146,7 @@ fn weighted_slots(path: &PathView) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::toy::{self, head, view};
+    use super::super::inputs::{head, view};
     use super::*;
     use ropewalk_types::{Duration, Rate};
 
@@ -217,10 +217,5 @@ mod tests {
         paths[0].rttvar = Duration::from_secs(1);
         let later = Instant::from_millis(12);
         assert_eq!(htmt.pick(later, &head(7), &paths), send(&paths[0]));
-    }
-
-    #[test]
-    fn golden_trace() {
-        toy::golden("htmt", super::super::SchedulerKind::Htmt);
     }
 }

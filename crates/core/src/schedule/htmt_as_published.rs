@@ -124,7 +124,7 @@ fn weighted_slots(path: &PathView) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::toy::{self, head, view};
+    use super::super::inputs::{head, view};
     use super::*;
 
     #[test]
@@ -172,13 +172,5 @@ mod tests {
             (path.cwnd, path.in_flight) = (SLOT_BYTES, 0);
         }
         assert_eq!(htmt.pick(Instant::ZERO, &head(0), &paths), send(&paths[0]));
-    }
-
-    #[test]
-    fn golden_trace() {
-        toy::golden(
-            "htmt-as-published",
-            super::super::SchedulerKind::HtmtAsPublished,
-        );
     }
 }

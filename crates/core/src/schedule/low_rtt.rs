@@ -29,7 +29,7 @@ impl Policy for LowRtt {
 
 #[cfg(test)]
 mod tests {
-    use super::super::toy::{self, head, view};
+    use super::super::inputs::{head, view};
     use super::*;
 
     #[test]
@@ -43,10 +43,5 @@ mod tests {
             LowRtt.pick(Instant::ZERO, &head(0), &paths[2..]),
             Decision::WaitAll
         );
-    }
-
-    #[test]
-    fn golden_trace() {
-        toy::golden("low-rtt", super::super::SchedulerKind::LowRtt);
     }
 }

@@ -11,6 +11,8 @@ mod cost_aware;
 mod ecf;
 mod htmt;
 mod htmt_as_published;
+#[cfg(test)]
+mod inputs;
 mod low_rtt;
 mod order;
 mod otias;
@@ -18,8 +20,6 @@ mod redundant;
 mod room;
 mod round_robin;
 mod scheduler;
-#[cfg(test)]
-mod toy;
 mod weighted_round_robin;
 
 pub use ropewalk_types::SchedulerKind;

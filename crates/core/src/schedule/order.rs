@@ -77,7 +77,7 @@ impl FlowOrder {
 
 #[cfg(test)]
 mod tests {
-    use super::super::toy::view;
+    use super::super::inputs::view;
     use super::*;
 
     fn marks(sends: &[(u64, u8)]) -> Vec<bool> {

@@ -83,7 +83,7 @@ fn delivery(path: &PathView, head: &Head) -> Duration {
 
 #[cfg(test)]
 mod tests {
-    use super::super::toy::{self, head, view};
+    use super::super::inputs::{head, view};
     use super::*;
     use crate::schedule::PathSet;
 
@@ -124,10 +124,5 @@ mod tests {
             otias.pick(later, &head(0), &paths),
             Decision::Send(PathSet::one(PathId(1)))
         );
-    }
-
-    #[test]
-    fn golden_trace() {
-        toy::golden("otias", super::super::SchedulerKind::Otias);
     }
 }

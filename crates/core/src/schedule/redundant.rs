@@ -30,7 +30,7 @@ impl Policy for Redundant {
 
 #[cfg(test)]
 mod tests {
-    use super::super::toy::{self, head, view};
+    use super::super::inputs::{head, view};
     use super::*;
     use ropewalk_types::PathId;
 
@@ -44,10 +44,5 @@ mod tests {
             Redundant.pick(Instant::ZERO, &head(0), &paths[1..2]),
             Decision::WaitAll
         );
-    }
-
-    #[test]
-    fn golden_trace() {
-        toy::golden("redundant", super::super::SchedulerKind::Redundant);
     }
 }

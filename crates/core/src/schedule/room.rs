@@ -62,7 +62,7 @@ pub(super) fn grace(path: &PathView, head: &Head) -> Duration {
 
 #[cfg(test)]
 mod tests {
-    use super::super::toy::{head, view};
+    use super::super::inputs::{head, view};
     use super::*;
 
     #[test]

@@ -34,7 +34,7 @@ impl Policy for RoundRobin {
 
 #[cfg(test)]
 mod tests {
-    use super::super::toy::{self, head, view};
+    use super::super::inputs::{head, view};
     use super::*;
 
     #[test]
@@ -55,10 +55,5 @@ mod tests {
         );
         paths[1].free = 0;
         assert_eq!([turn(&paths), turn(&paths)], [2, 0]);
-    }
-
-    #[test]
-    fn golden_trace() {
-        toy::golden("round-robin", super::super::SchedulerKind::RoundRobin);
     }
 }

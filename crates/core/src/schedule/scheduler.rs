@@ -171,7 +171,7 @@ impl Scheduler {
 #[cfg(test)]
 mod tests {
     use super::super::FLOW_BUCKETS;
-    use super::super::toy::{head, view};
+    use super::super::inputs::{head, view};
     use super::*;
     use proptest::prelude::*;
     use ropewalk_types::{Duration, Rate};

@@ -97,7 +97,7 @@ fn weight(path: &PathView) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::toy::{self, head, view};
+    use super::super::inputs::{head, view};
     use super::*;
     use ropewalk_types::Rate;
 
@@ -148,14 +148,6 @@ mod tests {
         assert_eq!(
             policy.pick(Instant::ZERO, &head(0), &paths),
             Decision::WaitAll
-        );
-    }
-
-    #[test]
-    fn golden_trace() {
-        toy::golden(
-            "weighted-round-robin",
-            super::super::SchedulerKind::WeightedRoundRobin,
         );
     }
 }

@@ -87,7 +87,7 @@ impl Gain {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::toy::view;
+    use super::super::super::inputs::view;
     use super::*;
 
     /// Sends 1,000 bytes every millisecond for `ms`, one in `one_in` away from pinned path, from `from` on.

@@ -1,4 +1,4 @@
-use super::super::toy::{self, head, view};
+use super::super::inputs::{head, view};
 use super::*;
 use crate::estimate::PathFeedback;
 use crate::path::SLOT_BYTES;
@@ -352,11 +352,6 @@ fn striping_pauses_after_the_exit_reports_stalls() {
     );
     let later = NOW + Duration::from_secs(1);
     assert_eq!(auto.pick(later, &bulk(0), &paths), send(&paths[1]));
-}
-
-#[test]
-fn golden_trace() {
-    toy::golden("auto", super::super::SchedulerKind::Auto);
 }
 
 #[test]
