@@ -32,7 +32,8 @@ struct Inner {
 
 impl Namespace {
     /// Creates `rw-PURPOSE-PID-ROLE` (a number is added to the purpose if this process has
-    /// already used the name) with loopback up and duplicate address detection off.
+    /// already used the name) with loopback up and duplicate address detection off. TCP uses
+    /// CUBIC, as most machines do, or NewReno where the kernel has no other, unless programs choose.
     ///
     /// # Errors
     /// Without the privilege (root) or the `ip` program.
@@ -52,6 +53,10 @@ impl Namespace {
         let file = File::open(&path).with_context(|| format!("cannot open {}", path.display()))?;
         let namespace = Self(Arc::new(Inner { name, file, ticket }));
         namespace.ip("link set lo up")?;
+        // Programs choose a control after they have connected. A connection that began with BBR, the
+        // default of some machines, would stay paced with whatever control follows.
+        let control = |name| namespace.sysctl("net/ipv4/tcp_congestion_control", name);
+        control("cubic").or_else(|_| control("reno"))?;
         if namespace.has_ipv6()? {
             for which in ["default", "all"] {
                 namespace.sysctl(&format!("net/ipv6/conf/{which}/accept_dad"), "0")?;

@@ -386,13 +386,15 @@ impl World {
         self.turn(1 + site);
     }
 
-    /// The same from the hub to a site.
+    /// The same from the hub to a site; nothing while the hub is down.
     pub fn send_down(&mut self, site: usize, first: u64, count: u64) {
         let now = self.now;
         let destination = Self::inner_address(site);
         for number in first..first + count {
             let packet = inner(HUB_INNER, destination, number, 500);
-            self.hub_mut().session.handle_inner(now, packet, false);
+            if let Some(hub) = &mut self.hub {
+                hub.session.handle_inner(now, packet, false);
+            }
         }
         self.turn(0);
     }
