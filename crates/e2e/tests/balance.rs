@@ -8,9 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use ropewalk_api::UplinkStatus;
 use ropewalk_e2e::pushed::Pushed;
 use ropewalk_e2e::{Ground, machine_state as state, ready, whole};
-use ropewalk_testbed::balanced::{PORT, UplinkStatus};
+use ropewalk_testbed::balanced::PORT;
 use ropewalk_testbed::topology::{Cut, SERVER, SERVER_V6};
 use ropewalk_testbed::traffic::Endpoints;
 use ropewalk_testbed::traffic::bulk::{self, BulkSpec};

@@ -136,7 +136,7 @@ fn a_new_address_and_a_renamed_interface_become_paths() {
          route replace default via 192.168.11.1 dev upnew metric 101\n",
     )
     .unwrap();
-    let named = |status: &ropewalk_testbed::gateway::Status| {
+    let named = |status: &ropewalk_api::Status| {
         status
             .paths()
             .any(|path| path.uplink == "upnew" && path.state == "up")
@@ -174,8 +174,8 @@ fn a_nat_that_changes_its_mapping_does_not_end_the_tunnel() {
     }
     lab.topology.site().nft(&(out + &back + "}\n}\n")).unwrap();
     whole(bulk.finish().unwrap()).unwrap();
-    let rebound = |status: &ropewalk_testbed::gateway::Status| {
-        let port = |path: &ropewalk_testbed::gateway::PathStatus| path.remote.map(|a| a.port());
+    let rebound = |status: &ropewalk_api::Status| {
+        let port = |path: &ropewalk_api::PathStatus| path.remote.map(|a| a.port());
         status.paths_up() == 2
             && status
                 .paths()

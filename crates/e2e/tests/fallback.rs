@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use ropewalk_api::Status;
 use ropewalk_e2e::{Ground, Lab, ready, two_links, whole};
 use ropewalk_testbed::TopologySpec;
-use ropewalk_testbed::gateway::{GatewaySpec, Status};
+use ropewalk_testbed::gateway::GatewaySpec;
 use ropewalk_testbed::traffic::Direction;
 use ropewalk_testbed::traffic::bulk::{Amount, Bulk, BulkSpec};
 

@@ -5,10 +5,11 @@ use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::path::Path;
 use std::time::Duration;
 
+use ropewalk_api::Status;
 use ropewalk_e2e::packet;
 use ropewalk_e2e::pushed::Pushed;
 use ropewalk_e2e::{Ground, Lab, ready, two_links, whole};
-use ropewalk_testbed::gateway::{Gateway, GatewaySpec, Status, TCP_PORT, UDP_PORT};
+use ropewalk_testbed::gateway::{Gateway, GatewaySpec, TCP_PORT, UDP_PORT};
 use ropewalk_testbed::topology::{Cut, HUB, SERVER};
 use ropewalk_testbed::traffic::Direction;
 use ropewalk_testbed::traffic::bulk::{Amount, Bulk, BulkSpec};

@@ -140,7 +140,7 @@ fn a_path_whose_end_is_announced_is_left_before_it_ends() {
     std::thread::sleep(Duration::from_millis(500));
     let told = lab.site.run(&["path", "leaving", "up0"]).unwrap();
     assert!(told.status.success(), "{told:?}");
-    let leaving = |status: &ropewalk_testbed::gateway::Status| {
+    let leaving = |status: &ropewalk_api::Status| {
         status
             .paths()
             .any(|path| path.uplink == "up0" && path.state == "leaving")
@@ -199,7 +199,7 @@ fn an_announcement_is_forgotten_in_time_and_can_be_taken_back() {
     }
     let lab = Lab::new("returning", two_links()).unwrap();
     let is = |state: &'static str| {
-        move |status: &ropewalk_testbed::gateway::Status| {
+        move |status: &ropewalk_api::Status| {
             status
                 .paths()
                 .any(|path| path.uplink == "up0" && path.state == state)
@@ -238,14 +238,10 @@ fn a_path_is_left_when_wpa_supplicant_says_that_it_ends() {
     let lab = ground.connect(&GatewaySpec::default(), &site).unwrap();
     let is = |state: &'static str| {
         lab.site
-            .wait_for(
-                state,
-                PATIENCE,
-                |status: &ropewalk_testbed::gateway::Status| {
-                    let mut paths = status.paths();
-                    paths.any(|path| path.uplink == "up0" && path.state == state)
-                },
-            )
+            .wait_for(state, PATIENCE, |status: &ropewalk_api::Status| {
+                let mut paths = status.paths();
+                paths.any(|path| path.uplink == "up0" && path.state == state)
+            })
             .unwrap();
     };
     // Its driver for wired links needs no radio; what it says of them is the same.

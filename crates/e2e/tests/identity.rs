@@ -3,8 +3,9 @@
 
 use std::time::Duration;
 
+use ropewalk_api::Status;
 use ropewalk_e2e::{Ground, Lab, ready, two_links};
-use ropewalk_testbed::gateway::{self, Gateway, GatewaySpec, Status};
+use ropewalk_testbed::gateway::{self, Gateway, GatewaySpec};
 use ropewalk_testbed::topology::HUB;
 use ropewalk_testbed::traffic::ping::{self, PingSpec};
 use ropewalk_testbed::{LinkSpec, Namespace, TopologySpec, veth};

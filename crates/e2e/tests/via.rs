@@ -7,9 +7,10 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
 
+use ropewalk_api::Status;
 use ropewalk_e2e::{Ground, Lab, machine_state, ready};
 use ropewalk_testbed::balanced::{self, PORT};
-use ropewalk_testbed::gateway::{Gateway, GatewaySpec, Status};
+use ropewalk_testbed::gateway::{Gateway, GatewaySpec};
 use ropewalk_testbed::topology::{Cut, SERVER, SERVER_V6};
 use ropewalk_testbed::{Balanced, LinkSpec, Namespace, TopologySpec};
 use rustix::process::Signal;

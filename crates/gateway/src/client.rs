@@ -12,18 +12,22 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::net::UnixStream;
 
 use crate::config::{BALANCE_CONFIG, Config, HUB_CONFIG, RELAY_CONFIG, RUN_DIR, SITE_CONFIG};
 use crate::exit::NotRunning;
-use crate::status::Status;
+use ropewalk_api::Status;
 
 /// Longest time a request may take.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Largest answer, bytes: a hub with all its sites.
 const ANSWER_MAX: usize = 64 << 20;
+
+/// Why an answer cannot be read.
+const OTHER_VERSION: &str = "the gateway gave an answer of another version";
 
 /// A gateway's API.
 #[derive(Debug)]
@@ -103,15 +107,21 @@ impl Client {
     /// The gateway does not run, does not answer, or refuses.
     pub fn get<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
         let value = self.request(Method::GET, path, None)?;
-        serde_json::from_value(value).context("the gateway gave an answer of another version")
+        serde_json::from_value(value).context(OTHER_VERSION)
     }
 
     /// What `path` answers to `body`.
     ///
     /// # Errors
     /// The gateway does not run, does not answer, or refuses.
-    pub fn post(&self, path: &str, body: &Value) -> anyhow::Result<Value> {
-        self.request(Method::POST, path, Some(body))
+    pub fn post<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+    ) -> anyhow::Result<T> {
+        let body = serde_json::to_value(body).context("a request that is no JSON")?;
+        let value = self.request(Method::POST, path, Some(&body))?;
+        serde_json::from_value(value).context(OTHER_VERSION)
     }
 
     fn request(&self, method: Method, path: &str, body: Option<&Value>) -> anyhow::Result<Value> {

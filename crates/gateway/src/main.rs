@@ -16,7 +16,6 @@ mod key_file;
 mod logging;
 mod service;
 mod sites;
-mod status;
 mod token;
 
 fn main() -> std::process::ExitCode {

@@ -1,8 +1,8 @@
 //! What the control side asks of a session.
 
 use std::net::IpAddr;
-use std::time::Duration;
 
+use ropewalk_api::{Direction, PathUse};
 use ropewalk_core::schedule::SchedulerKind;
 use ropewalk_transport::CongestionControl;
 use serde::{Deserialize, Serialize};
@@ -28,34 +28,6 @@ pub struct Uplink {
     pub protection_hourly: Option<u64>,
     /// Congestion control of this uplink; `None` is the tunnel's default.
     pub congestion: Option<CongestionControl>,
-}
-
-/// Which way packets go, seen from this machine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Direction {
-    /// From this machine to its peer.
-    Send,
-    /// From the peer to this machine.
-    Receive,
-    /// Both ways.
-    Both,
-}
-
-/// What is wanted of a path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PathUse {
-    /// It may be used.
-    Enabled,
-    /// It is out of use.
-    Disabled,
-    /// It will end soon: it is used only while there is nothing else, until it has gone and come
-    /// back, for this long at most.
-    Leaving(Option<Duration>),
-    /// It will not end after all, or is back.
-    Returning,
-    /// Signs say that it will end, and count for so long, or that it will not. What the user said holds beside.
-    Foretold(Option<Duration>),
 }
 
 /// A request to a session.

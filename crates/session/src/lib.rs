@@ -27,20 +27,18 @@ mod command;
 mod hub;
 mod io;
 mod links;
-mod metric;
 mod mtu;
 mod peer;
 mod ready;
 mod session;
 mod settings;
 mod site;
-pub mod status;
+mod status;
 
-pub use command::{Command, Direction, PathUse, Uplink};
+pub use command::{Command, Uplink};
 pub use hub::Hub;
 pub use io::{Request, Sockets, StreamId};
 pub use links::{LinkId, Links};
-pub use metric::Metric;
 pub use peer::Peer;
 pub use ropewalk_core::reorder::Inner;
 pub use ropewalk_transport::tls::TcpInfo;
@@ -51,3 +49,4 @@ pub use settings::{
     SiteEntry, SiteSettings, UDP_PAYLOAD_MAX, UDP_PAYLOAD_MIN, udp_payload_max,
 };
 pub use site::Site;
+pub use status::SessionStatus;

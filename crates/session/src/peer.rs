@@ -1,5 +1,6 @@
 //! One peer: its tunnel, the links that carry its paths, and the pump between them.
 
+use ropewalk_api::{PathStatus, TunnelStatus};
 use ropewalk_core::path::PathConfig;
 use ropewalk_core::schedule::SchedulerKind;
 use ropewalk_core::tunnel::{Outgoing, PathState, Tunnel, TunnelConfig};
@@ -11,7 +12,6 @@ use std::sync::Arc;
 use crate::io::Sockets;
 use crate::links::{LinkId, Links};
 use crate::settings::CommonSettings;
-use crate::status::{PathStatus, TunnelStatus};
 
 /// Packets bound per round before they are handed to the sockets: enough for full segmented
 /// sends, few enough that reading goes on in between.

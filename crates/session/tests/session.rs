@@ -2,8 +2,9 @@
 
 use std::net::Ipv4Addr;
 
+use ropewalk_api::PathUse;
 use ropewalk_netem::{DirectionConfig, LossModel, Selector};
-use ropewalk_session::{Command, Event, PathUse};
+use ropewalk_session::{Command, Event};
 use ropewalk_testkit::{Spec, World};
 use ropewalk_types::Duration;
 

@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use serde::Deserialize;
+use ropewalk_api::{Status, UplinkStatus};
 
 use crate::namespace::{Namespace, address_command, veth};
 use crate::process::{Process, Program};
@@ -30,30 +30,6 @@ pub struct Balanced {
     site: Namespace,
     directory: PathBuf,
     process: Option<Process>,
-}
-
-/// An uplink in `ropewalk status --json`, as far as it is used here.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-pub struct UplinkStatus {
-    /// Interface.
-    pub uplink: String,
-    /// State in IPv4.
-    pub state_ipv4: String,
-    /// State in IPv6.
-    pub state_ipv6: String,
-    /// Share of new IPv4 flows.
-    pub share_ipv4: f64,
-    /// What it is taken to carry, Mbit/s.
-    pub capacity_mbit: f64,
-    /// Whether that was measured.
-    pub capacity_measured: bool,
-    /// Whether it was probed.
-    pub capacity_probed: bool,
-    /// Flows on it now.
-    pub flows: u64,
-    /// Connections ended when it died.
-    pub severed: u64,
 }
 
 impl Balanced {
@@ -178,16 +154,10 @@ impl Balanced {
     /// # Errors
     /// If the program does not answer.
     pub fn status(&self) -> Result<Vec<UplinkStatus>> {
-        #[derive(Deserialize)]
-        struct Status {
-            balance: BalanceStatus,
-        }
-        #[derive(Deserialize)]
-        struct BalanceStatus {
-            uplinks: Vec<UplinkStatus>,
-        }
         let text = self.program(&["status", "--json"])?.success(COMMAND)?;
-        Ok(serde_json::from_str::<Status>(&text)?.balance.uplinks)
+        let status: Status = serde_json::from_str(&text)?;
+        let balance = status.balance.context("something else than balance runs")?;
+        Ok(balance.uplinks)
     }
 
     /// Waits until `check` holds of the uplinks.

@@ -9,10 +9,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use ropewalk_api::Status;
 use rustix::process::Signal;
-use serde::Deserialize;
 
-use crate::balanced::UplinkStatus;
 use crate::namespace::Namespace;
 use crate::process::{Finished, Process, Program};
 use crate::topology::{HUB, HUB_V6, Topology};
@@ -42,125 +41,6 @@ pub struct Gateway {
     process: Option<Process>,
 }
 
-/// State of a gateway as `ropewalk status --json` prints it, as far as it is used here.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-pub struct Status {
-    /// TUN interface.
-    pub interface: String,
-    /// Its MTU, bytes.
-    pub mtu: u64,
-    /// Inner addresses with prefix length.
-    pub addresses: Vec<String>,
-    /// Counted drops by reason.
-    pub drops: std::collections::BTreeMap<String, u64>,
-    /// One per peer.
-    pub tunnels: Vec<TunnelStatus>,
-    /// What goes beside the tunnel, if anything may.
-    pub direct: Option<DirectStatus>,
-}
-
-/// What a site sends beside its tunnel.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-pub struct DirectStatus {
-    /// Whether flows with two ways go beside it because the hub is not reached.
-    pub fallen_back: bool,
-    /// Times that they began to.
-    pub fallbacks: u64,
-    /// How they are spread.
-    pub spread: Spread,
-}
-
-/// How flows are spread over uplinks.
-#[derive(Clone, Debug, Default, Deserialize)]
-pub struct Spread {
-    /// The uplinks.
-    pub uplinks: Vec<UplinkStatus>,
-}
-
-/// State of a tunnel.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-pub struct TunnelStatus {
-    /// Name of the peer.
-    pub peer: String,
-    /// Whether any path works.
-    pub up: bool,
-    /// Inner packets sent to the peer.
-    pub tx_packets: u64,
-    /// Inner packets received.
-    pub rx_packets: u64,
-    /// Packets that arrived out of order at the egress.
-    pub reordered: u64,
-    /// Packets the egress held until their predecessors came.
-    pub held: u64,
-    /// Holds that ended by time.
-    pub hold_timeouts: u64,
-    /// Copies removed at the egress.
-    pub duplicates: u64,
-    /// Packets passed on after the egress had given them up.
-    pub late: u64,
-    /// Packets dropped at the ingress.
-    pub queue_drops: u64,
-    /// Packets marked CE at the ingress.
-    pub queue_marks: u64,
-    /// Packets recovered from repair symbols.
-    pub recovered: u64,
-    /// Datagrams sent again.
-    pub repairs_sent: u64,
-    /// Repair symbols sent.
-    pub coded_sent: u64,
-    /// Bytes of datagrams that carried packets for the first time.
-    pub data_bytes: u64,
-    /// Bytes that protection added.
-    pub protection_bytes: u64,
-    /// Times that every path was down.
-    pub outages: u64,
-    /// Seconds that every path was down.
-    pub outage_s: f64,
-    /// Packets held in outages that left after them.
-    pub replayed: u64,
-    /// Packets dropped in outages because too much was held.
-    pub hold_dropped_full: u64,
-    /// Packets dropped after outages because they were too old.
-    pub hold_dropped_old: u64,
-    /// Times that the sender of a TCP connection was told to stop.
-    pub freeze_stopped: u64,
-    /// TCP connections reset because what had been acknowledged for their receivers was not delivered.
-    pub freeze_resets: u64,
-    /// Why the scheduler does what it does, if it says.
-    pub reason: String,
-    /// The paths.
-    pub paths: Vec<PathStatus>,
-}
-
-/// State of a path.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-pub struct PathStatus {
-    /// Uplink name.
-    pub uplink: String,
-    /// `up`, `leaving`, `suspect`, `connecting`, `down` or `disabled`.
-    pub state: String,
-    /// `quic` or `tls`.
-    pub transport: String,
-    /// Address of the peer.
-    pub remote: Option<std::net::SocketAddr>,
-    /// Smoothed RTT, milliseconds.
-    pub rtt_ms: f64,
-    /// Estimated delivery rate, Mbit/s.
-    pub rate_mbit: f64,
-    /// Share of packets lost lately.
-    pub loss: f64,
-    /// Largest UDP payload, bytes.
-    pub mtu: u64,
-    /// Outer bytes sent.
-    pub tx_bytes: u64,
-    /// Outer bytes received.
-    pub rx_bytes: u64,
-}
-
 impl GatewaySpec {
     fn uplinks(&self) -> String {
         let default = "include = [\"up*\"]";
@@ -170,29 +50,6 @@ impl GatewaySpec {
             &self.uplinks
         };
         format!("[uplinks]\n{lines}\n")
-    }
-}
-
-impl Status {
-    /// Number of paths of all tunnels that are up.
-    #[must_use]
-    pub fn paths_up(&self) -> usize {
-        self.paths().filter(|path| path.state == "up").count()
-    }
-
-    /// All paths.
-    pub fn paths(&self) -> impl Iterator<Item = &PathStatus> {
-        self.tunnels.iter().flat_map(|tunnel| &tunnel.paths)
-    }
-
-    /// The gateway's own inner address of a family.
-    #[must_use]
-    pub fn address(&self, v6: bool) -> Option<IpAddr> {
-        let plain = |text: &String| text.split('/').next()?.parse::<IpAddr>().ok();
-        self.addresses
-            .iter()
-            .filter_map(plain)
-            .find(|address| address.is_ipv6() == v6)
     }
 }
 

@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
+use ropewalk_api::PathStatus;
 use ropewalk_core::hold::Limits;
 use ropewalk_core::protect::Classes;
 use ropewalk_core::protect::Protection;
@@ -16,7 +17,7 @@ use ropewalk_netem::{
 };
 use ropewalk_session::{
     Command, CommonSettings, Environment, Hub, HubAddresses, HubSettings, Peer, Session, Site,
-    SiteDirectory, SiteEntry, SiteSettings, Uplink, status::PathStatus,
+    SiteDirectory, SiteEntry, SiteSettings, Uplink,
 };
 use ropewalk_transport::{CongestionControl, Identity};
 use ropewalk_types::{Duration, Instant, Random};

@@ -1,9 +1,7 @@
 //! What `ropewalk status` shows of `ropewalk balance`, and of what a site sends beside its tunnel.
 
 use super::output::{self, Colour, Style, Table};
-use crate::status::DirectStatus;
-use crate::status::Status;
-use crate::status::balance::{BalanceStatus, UplinkStatus};
+use ropewalk_api::{BalanceStatus, DirectStatus, Status, UplinkStatus};
 
 /// Uplinks and rules as tables, under a line of who it is.
 #[must_use]
@@ -152,7 +150,7 @@ fn shares(uplink: &UplinkStatus) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::status::balance::WayStatus;
+    use ropewalk_api::WayStatus;
 
     #[test]
     fn uplinks_show_state_share_and_reason() {

@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use anyhow::{Context, bail};
 use clap::Args;
+use ropewalk_api::Reloaded;
 use ropewalk_io::netlink::{self, Interface};
 use ropewalk_transport::{Identity, PublicKey};
 
@@ -203,7 +204,8 @@ fn networks(site: &Site) -> String {
 /// A hub that does not run reads the file when it starts.
 fn tell_running_hub(global: &Global, hub: &HubConfig) -> anyhow::Result<()> {
     let socket = global.socket.as_deref().unwrap_or(&hub.common.socket);
-    match Client::new(socket).post("/v1/sites/reload", &serde_json::json!({})) {
+    let reloaded = Client::new(socket).post::<Reloaded>("/v1/sites/reload", &serde_json::json!({}));
+    match reloaded {
         Ok(_) => output::note(&format!("the running {} knows", hub.common.role)),
         Err(error) if status::is_not_running(&error) => {
             let role = hub.common.role;

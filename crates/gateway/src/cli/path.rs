@@ -1,12 +1,13 @@
 //! `ropewalk path`: lists paths and takes uplinks in and out of use.
 
+use std::time::Duration;
+
 use clap::{Args, Subcommand};
-use serde_json::json;
+use ropewalk_api::{Done, LEAVING_SECONDS_MAX, PathRequest, PathUse};
 
 use super::output;
 use super::{Global, status};
 use crate::client::Client;
-use crate::service::api::LEAVING_SECONDS_MAX;
 
 const EXAMPLES: &str = "Examples:
   ropewalk path                    list the paths
@@ -47,7 +48,7 @@ enum Action {
         /// Name of the uplink, as `ropewalk path` lists it
         uplink: String,
         /// Use it again after so many seconds, whatever has become of it
-        #[arg(long = "for", value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=LEAVING_SECONDS_MAX))]
+        #[arg(long = "for", value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=i64::from(LEAVING_SECONDS_MAX)))]
         seconds: Option<u32>,
     },
     /// Take the announcement of an end back: the uplink is used again at once
@@ -64,33 +65,27 @@ impl PathArgs {
     /// No gateway runs, or it has no such uplink.
     pub fn run(self, global: &Global) -> anyhow::Result<()> {
         let client = Client::find(global.config.as_deref(), global.socket.as_deref())?;
-        let (uplink, body, state) = match self.action.unwrap_or(Action::List) {
+        let (uplink, wanted, state) = match self.action.unwrap_or(Action::List) {
             Action::List => {
                 return output::print(&status::paths(&client.status()?)).map_err(Into::into);
             }
-            Action::Enable { uplink } => {
-                let body = json!({ "uplink": uplink, "enabled": true });
-                (uplink, body, "in use again".to_owned())
-            }
+            Action::Enable { uplink } => (uplink, PathUse::Enabled, "in use again".to_owned()),
             Action::Disable { uplink } => {
-                let body = json!({ "uplink": uplink, "enabled": false });
-                (
-                    uplink,
-                    body,
-                    "not used any more, until the next start".to_owned(),
-                )
+                let state = "not used any more, until the next start".to_owned();
+                (uplink, PathUse::Disabled, state)
             }
             Action::Leaving { uplink, seconds } => {
-                let body = json!({ "uplink": uplink, "leaving": true, "seconds": seconds });
-                (uplink, body, left_until(seconds))
+                let longest = seconds.map(|seconds| Duration::from_secs(seconds.into()));
+                (uplink, PathUse::Leaving(longest), left_until(seconds))
             }
             Action::Returning { uplink } => {
-                let body = json!({ "uplink": uplink, "leaving": false });
-                (uplink, body, "used like the others".to_owned())
+                let state = "used like the others".to_owned();
+                (uplink, PathUse::Returning, state)
             }
         };
-        client.post("/v1/paths", &body)?;
-        output::note(&format!("{uplink} is {state}"));
+        let request = PathRequest::new(uplink, wanted);
+        let _: Done = client.post("/v1/paths", &request)?;
+        output::note(&format!("{} is {state}", request.uplink));
         Ok(())
     }
 }

@@ -2,14 +2,12 @@
 
 use anyhow::bail;
 use clap::{Args, ValueEnum};
-use serde_json::json;
-
+use ropewalk_api::{Changed, Direction, SchedulerRequest, Status};
 use ropewalk_core::schedule::SchedulerKind;
 
 use super::Global;
 use super::output::{self, Colour, Style, Table};
 use crate::client::Client;
-use crate::status::Status;
 
 const EXAMPLES: &str = "Examples:
   ropewalk scheduler                          list all; the current ones are marked
@@ -60,21 +58,20 @@ impl SchedulerArgs {
             output::print(&list(status.ok().as_ref(), Style::of_stdout()))?;
             return Ok(());
         };
-        let direction = match self.direction {
-            Way::Send => "send",
-            Way::Receive => "receive",
-            Way::Both => "both",
+        let request = SchedulerRequest {
+            kind,
+            direction: match self.direction {
+                Way::Send => Direction::Send,
+                Way::Receive => Direction::Receive,
+                Way::Both => Direction::Both,
+            },
+            site: self.site,
         };
-        let name = kind.name();
-        let mut body = json!({ "kind": name, "direction": direction });
-        if let Some(site) = self.site {
-            body["site"] = site.into();
-        }
-        let answer = client?.post("/v1/scheduler", &body)?;
-        let changed = answer["changed"].as_u64().unwrap_or(0);
+        let Changed { changed } = client?.post("/v1/scheduler", &request)?;
         let tunnels = if changed == 1 { "tunnel" } else { "tunnels" };
         output::note(&format!(
-            "{name} schedules {changed} {tunnels}, direction {direction}"
+            "{kind} schedules {changed} {tunnels}, direction {}",
+            request.direction.name()
         ));
         Ok(())
     }
@@ -107,7 +104,7 @@ fn list(status: Option<&Status>, style: Style) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::status::TunnelStatus;
+    use ropewalk_api::TunnelStatus;
 
     #[test]
     fn list_marks_what_each_direction_uses() {

@@ -9,7 +9,7 @@ use super::Global;
 use super::output::{self, Colour, Style, Table};
 use crate::client::Client;
 use crate::exit::{self, NotRunning};
-use crate::status::{PathStatus, Status, TunnelStatus};
+use ropewalk_api::{PathStatus, Status, TunnelStatus};
 
 const EXAMPLES: &str = "Examples:
   ropewalk status                a table of tunnels and paths

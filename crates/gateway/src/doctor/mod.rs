@@ -15,9 +15,9 @@ use serde::Serialize;
 use crate::config::common::Common;
 use crate::config::{self, Config};
 use crate::files::Lock;
-use crate::status::{BalanceStatus, Status};
 use crate::{key_file, service};
 pub use repair::repair;
+use ropewalk_api::{BalanceStatus, Status};
 
 /// How a check ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -259,7 +259,7 @@ fn balancing(name: &str, balance: &BalanceStatus) -> Check {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::status::balance::UplinkStatus;
+    use ropewalk_api::UplinkStatus;
 
     #[test]
     fn uplinks_that_carry_flows_though_no_target_answers_are_warned_of() {
@@ -292,7 +292,7 @@ mod tests {
                 state_ipv6: "none".to_owned(),
                 ..UplinkStatus::default()
             };
-            let mut direct = crate::status::DirectStatus::default();
+            let mut direct = ropewalk_api::DirectStatus::default();
             direct.spread.uplinks.push(uplink);
             let status = Status {
                 direct: Some(direct),

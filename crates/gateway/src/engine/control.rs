@@ -5,10 +5,9 @@
 
 use std::sync::mpsc::SyncSender;
 
+use ropewalk_api::{Direction, PathUse, Status};
 use ropewalk_core::schedule::SchedulerKind;
-pub use ropewalk_session::{Direction, PathUse, Uplink};
-
-use crate::status::Status;
+pub use ropewalk_session::Uplink;
 
 /// A request to the engine.
 #[derive(Debug)]

@@ -23,7 +23,7 @@ use super::control::Command;
 use super::random_u64;
 use super::settings::{EngineEvent, EventSink, HostSettings};
 use super::sockets::{Ready, Sockets};
-use crate::status::Status;
+use ropewalk_api::Status;
 
 // The tunnel header is written into the bytes the TUN side leaves free.
 const _: () = assert!(ropewalk_io::HEADROOM == ropewalk_wire::HEADROOM);

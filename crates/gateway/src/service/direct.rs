@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use ipnet::IpNet;
+use ropewalk_api::{DirectStatus, Status, WayStatus};
 use ropewalk_core::balance::Fallback;
 use ropewalk_io::netlink;
 use tokio::sync::mpsc;
@@ -26,8 +27,6 @@ use crate::config::class::Via;
 use crate::config::{self, BalanceConfig, SiteConfig};
 use crate::engine::control::Command;
 use crate::files;
-use crate::status::balance::WayStatus;
-use crate::status::{DirectStatus, Status};
 
 /// How long the engine may take to say how it is.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(2);

@@ -20,7 +20,7 @@ use crate::config::relay::NEXT_HUB;
 use crate::config::{self, RelayConfig, SiteConfig};
 use crate::engine::control::Command;
 use crate::key_file;
-use crate::status::{OnwardStatus, Status};
+use ropewalk_api::{OnwardStatus, Status};
 
 /// Longest time one side may take to answer.
 const SIDE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -185,8 +185,8 @@ fn merge(sites: Status, onward: Status) -> Status {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::control::Direction;
-    use crate::status::TunnelStatus;
+    use ropewalk_api::Direction;
+    use ropewalk_api::TunnelStatus;
     use ropewalk_core::schedule::SchedulerKind;
 
     fn side(peer: &'static str, drops: u64) -> Commands {

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use ipnet::IpNet;
+use ropewalk_api::PathUse;
 use ropewalk_io::netlink::{Interface, Watch};
 use ropewalk_io::sysctl;
 use ropewalk_session::{HubAddresses, SiteSettings};
@@ -31,7 +32,7 @@ use super::{
 use crate::config::uplinks::UplinkRules;
 use crate::config::values::HostPort;
 use crate::config::{self, SiteConfig};
-use crate::engine::control::{Command, PathUse, Uplink};
+use crate::engine::control::{Command, Uplink};
 use crate::engine::settings::EngineEvent;
 use crate::engine::start_site;
 

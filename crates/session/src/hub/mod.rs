@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use bytes::BytesMut;
 use ipnet::IpNet;
+use ropewalk_api::{Direction, TunnelStatus};
 use ropewalk_core::reorder::Inner;
 use ropewalk_core::schedule::SchedulerKind;
 use ropewalk_core::tunnel::Tunnel;
@@ -22,14 +23,14 @@ use ropewalk_types::{Duration, Instant, PathId, Random};
 use ropewalk_wire::{Control, Datagram, HEADROOM};
 use rustc_hash::FxHashMap;
 
-use crate::command::{Command, Direction};
+use crate::command::Command;
 use crate::io::Sockets;
 use crate::links::{LinkEvent, LinkId, Links, Received};
 use crate::peer::Peer;
 use crate::ready::ReadySet;
 use crate::session::{Event, Role, Session, sealed};
 use crate::settings::{Environment, HubSettings, SiteEntry};
-use crate::status::{SessionStatus, TunnelStatus};
+use crate::status::SessionStatus;
 use addresses::{address, is_link_local};
 
 /// How long a connection may stay without a `Hello`.

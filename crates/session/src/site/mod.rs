@@ -15,6 +15,7 @@ use std::net::IpAddr;
 
 use bytes::BytesMut;
 use ipnet::IpNet;
+use ropewalk_api::{Direction, PathStatus};
 use ropewalk_core::reorder::Inner;
 use ropewalk_core::schedule::SchedulerKind;
 use ropewalk_core::tunnel::{PathState, Tunnel};
@@ -22,13 +23,13 @@ use ropewalk_transport::{SocketId, TransportError};
 use ropewalk_types::{Duration, Instant, PATHS_MAX, PathId};
 use ropewalk_wire::{Control, Datagram, VERSION, Welcome};
 
-use crate::command::{Command, Direction};
+use crate::command::Command;
 use crate::io::Sockets;
 use crate::links::{LinkEvent, LinkId, Links, Received};
 use crate::peer::{PROBE_INTERVAL, Peer};
 use crate::session::{Event, Role, Session, sealed};
 use crate::settings::{Environment, SiteSettings};
-use crate::status::{PathStatus, SessionStatus};
+use crate::status::SessionStatus;
 use path::SitePath;
 
 /// How often silence, attempts and unanswered messages are looked at.

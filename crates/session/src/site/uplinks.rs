@@ -1,5 +1,6 @@
 //! Which paths a site has: it follows the uplinks and the user's wishes.
 
+use ropewalk_api::PathUse;
 use ropewalk_core::tunnel::PathState;
 use ropewalk_types::{Instant, PATHS_MAX, PathId};
 use ropewalk_wire::Control;
@@ -7,7 +8,7 @@ use ropewalk_wire::Control;
 use super::Site;
 use super::leaving::Leaving;
 use super::path::SitePath;
-use crate::command::{PathUse, Uplink};
+use crate::command::Uplink;
 use crate::links::Links;
 
 impl Site {

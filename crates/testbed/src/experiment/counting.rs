@@ -3,13 +3,14 @@
 use std::time::Instant;
 
 use anyhow::Result;
+use ropewalk_api::TunnelStatus;
 use ropewalk_netem::{Counters, Side};
 use ropewalk_plan::{PathReport, Report, TunnelReport};
 
 use super::Window;
 use super::carrier::Carried;
 use super::ground::Ground;
-use crate::gateway::{Gateway, TunnelStatus};
+use crate::gateway::Gateway;
 use crate::link::{Link, LinkCounters};
 
 /// All counters at one time.

@@ -3,7 +3,7 @@
 //! | request | answer |
 //! |---|---|
 //! | `GET /healthz` | `{"ok":true}` while the engine answers |
-//! | `GET /v1/status` | the whole state, `status::Status` |
+//! | `GET /v1/status` | the whole state, [`Status`] |
 //! | `GET /v1/scheduler` | the schedulers there are, and those in use |
 //! | `POST /v1/scheduler` | `{"kind":…,"direction":…,"site":…}` → `{"changed":n}` |
 //! | `GET /v1/paths` | the paths of every tunnel |
@@ -18,7 +18,6 @@
 //! declared as JSON, which a web page cannot do across origins; what names an origin is refused.
 
 mod listener;
-pub mod metrics;
 #[cfg(test)]
 mod tests;
 
@@ -36,13 +35,13 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use ropewalk_core::schedule::SchedulerKind;
-use serde::Deserialize;
-use serde_json::{Value, json};
+use ropewalk_api::{
+    Changed, Done, Failed, PathRequest, Paths, Reloaded, SchedulerRequest, Schedulers, Status,
+    prometheus,
+};
 use tokio::net::{TcpListener, UnixListener};
 
-use crate::engine::control::{Command, Direction, PathUse};
-use crate::status::Status;
+use crate::engine::control::Command;
 use listener::Bounded;
 
 /// Longest time the engine may take to answer.
@@ -168,7 +167,8 @@ impl Failure {
 
 impl IntoResponse for Failure {
     fn into_response(self) -> Response {
-        (self.status, Json(json!({ "error": self.reason }))).into_response()
+        let failed = Failed { error: self.reason };
+        (self.status, Json(failed)).into_response()
     }
 }
 
@@ -178,7 +178,7 @@ impl From<JsonRejection> for Failure {
     }
 }
 
-type Answer<T = Json<Value>> = Result<T, Failure>;
+type Answer<T> = Result<T, Failure>;
 
 /// Asks the engine and waits for its answer without blocking the runtime.
 async fn ask<T: Send + 'static>(
@@ -200,9 +200,9 @@ async fn ask<T: Send + 'static>(
     answered.map_err(|reason| Failure::new(StatusCode::SERVICE_UNAVAILABLE, reason))
 }
 
-async fn health(State(api): State<Api>) -> Answer {
+async fn health(State(api): State<Api>) -> Answer<Json<Done>> {
     ask(&api, Command::Status).await?;
-    Ok(Json(json!({ "ok": true })))
+    Ok(Json(Done { ok: true }))
 }
 
 async fn status(State(api): State<Api>) -> Answer<Json<Status>> {
@@ -211,46 +211,18 @@ async fn status(State(api): State<Api>) -> Answer<Json<Status>> {
 
 async fn metrics_text(State(api): State<Api>) -> Answer<Response> {
     let status = ask(&api, Command::Status).await?;
-    let kind = [(header::CONTENT_TYPE, metrics::CONTENT_TYPE)];
-    Ok((kind, metrics::render(&status)).into_response())
+    let kind = [(header::CONTENT_TYPE, prometheus::CONTENT_TYPE)];
+    Ok((kind, prometheus::render(&status)).into_response())
 }
 
-async fn schedulers(State(api): State<Api>) -> Answer {
-    let status = ask(&api, Command::Status).await?;
-    let available = SchedulerKind::ALL
-        .map(|kind| json!({ "name": kind.name(), "description": kind.describe() }));
-    let used: Vec<_> = status
-        .tunnels
-        .iter()
-        .map(|tunnel| {
-            json!({
-                "peer": tunnel.peer,
-                "send": tunnel.scheduler_send,
-                "receive": tunnel.scheduler_receive,
-                "reason": tunnel.reason,
-            })
-        })
-        .collect();
-    Ok(Json(json!({ "available": available, "tunnels": used })))
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct SchedulerRequest {
-    kind: SchedulerKind,
-    #[serde(default = "both")]
-    direction: Direction,
-    site: Option<String>,
-}
-
-const fn both() -> Direction {
-    Direction::Both
+async fn schedulers(State(api): State<Api>) -> Answer<Json<Schedulers>> {
+    Ok(Json(Schedulers::of(&ask(&api, Command::Status).await?)))
 }
 
 async fn set_scheduler(
     State(api): State<Api>,
     body: Result<Json<SchedulerRequest>, JsonRejection>,
-) -> Answer {
+) -> Answer<Json<Changed>> {
     let Json(request) = body?;
     let command = move |reply| Command::SetScheduler {
         direction: request.direction,
@@ -265,60 +237,21 @@ async fn set_scheduler(
         changed,
         "scheduler changed"
     );
-    Ok(Json(json!({ "changed": changed })))
+    Ok(Json(Changed { changed }))
 }
 
-async fn paths(State(api): State<Api>) -> Answer {
-    let status = ask(&api, Command::Status).await?;
-    let tunnels = status.tunnels.iter();
-    let list: Vec<_> = tunnels
-        .map(|tunnel| json!({ "peer": tunnel.peer, "paths": tunnel.paths }))
-        .collect();
-    Ok(Json(json!({ "tunnels": list })))
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct PathRequest {
-    uplink: String,
-    enabled: Option<bool>,
-    leaving: Option<bool>,
-    /// How long an announced end is awaited at most.
-    seconds: Option<u32>,
-}
-
-/// Longest time for which the end of a path can be announced, seconds.
-pub const LEAVING_SECONDS_MAX: i64 = 3_600;
-
-impl PathRequest {
-    fn wanted(&self) -> Result<PathUse, Failure> {
-        let wrong = |what: &str| Err(Failure::new(StatusCode::UNPROCESSABLE_ENTITY, what));
-        let longest = self.seconds.map(|s| Duration::from_secs(s.into()));
-        if self
-            .seconds
-            .is_some_and(|s| s == 0 || i64::from(s) > LEAVING_SECONDS_MAX)
-        {
-            return wrong("\"seconds\" must be 1 to 3600");
-        }
-        match (self.enabled, self.leaving, longest) {
-            (Some(true), None, None) => Ok(PathUse::Enabled),
-            (Some(false), None, None) => Ok(PathUse::Disabled),
-            (None, Some(true), longest) => Ok(PathUse::Leaving(longest)),
-            (None, Some(false), None) => Ok(PathUse::Returning),
-            (_, _, Some(_)) => wrong("\"seconds\" goes with \"leaving\": true only"),
-            (None, None, None) | (Some(_), Some(_), None) => {
-                wrong("say one of \"enabled\": true or false and \"leaving\": true or false")
-            }
-        }
-    }
+async fn paths(State(api): State<Api>) -> Answer<Json<Paths>> {
+    Ok(Json(Paths::of(ask(&api, Command::Status).await?)))
 }
 
 async fn set_path(
     State(api): State<Api>,
     body: Result<Json<PathRequest>, JsonRejection>,
-) -> Answer {
+) -> Answer<Json<Done>> {
     let Json(request) = body?;
-    let wanted = request.wanted()?;
+    let wanted = request
+        .wanted()
+        .map_err(|reason| Failure::new(StatusCode::UNPROCESSABLE_ENTITY, reason))?;
     let uplink = request.uplink.clone();
     let command = move |reply| Command::SetPath {
         uplink: request.uplink,
@@ -328,10 +261,10 @@ async fn set_path(
     let done = ask(&api, command).await?;
     done.map_err(|reason| Failure::new(StatusCode::NOT_FOUND, reason))?;
     tracing::info!(uplink, ?wanted, "use of an uplink changed by hand");
-    Ok(Json(json!({ "ok": true })))
+    Ok(Json(Done { ok: true }))
 }
 
-async fn reload_sites(State(api): State<Api>) -> Answer {
+async fn reload_sites(State(api): State<Api>) -> Answer<Json<Reloaded>> {
     if !api.is_hub {
         return Err(Failure::new(
             StatusCode::CONFLICT,
@@ -341,11 +274,11 @@ async fn reload_sites(State(api): State<Api>) -> Answer {
     reload(State(api)).await
 }
 
-async fn reload(State(api): State<Api>) -> Answer {
+async fn reload(State(api): State<Api>) -> Answer<Json<Reloaded>> {
     match (api.reload)() {
         Ok(what) => {
             tracing::info!(what, "reloaded");
-            Ok(Json(json!({ "reloaded": what })))
+            Ok(Json(Reloaded { reloaded: what }))
         }
         Err(error) => {
             let reason = format!("nothing was changed: {error:#}");

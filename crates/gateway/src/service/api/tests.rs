@@ -3,14 +3,14 @@
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, channel};
 
-use serde_json::json;
+use ropewalk_api::{Direction, PathUse, TunnelStatus};
+use ropewalk_core::schedule::SchedulerKind;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::*;
 use crate::client::Client;
-use crate::engine::control::PathUse;
 use crate::exit;
-use crate::status::TunnelStatus;
 
 struct Gateway {
     socket: PathBuf,
@@ -132,12 +132,13 @@ fn requests_reach_the_engine_and_answers_the_client() {
     let client = gateway.client();
     assert_eq!(client.status().unwrap().tunnels[0].peer, "hub");
     let body = json!({ "kind": "ecf", "direction": "send" });
-    assert_eq!(client.post("/v1/scheduler", &body).unwrap()["changed"], 3);
+    let post = |path, body: &Value| client.post::<Value>(path, body);
+    assert_eq!(post("/v1/scheduler", &body).unwrap()["changed"], 3);
     client
-        .post("/v1/paths", &json!({ "uplink": "eth0", "enabled": false }))
+        .post::<Value>("/v1/paths", &json!({ "uplink": "eth0", "enabled": false }))
         .unwrap();
     assert_eq!(
-        client.post("/v1/sites/reload", &json!({})).unwrap()["reloaded"],
+        post("/v1/sites/reload", &json!({})).unwrap()["reloaded"],
         "2 sites"
     );
     let list: Value = client.get("/v1/scheduler").unwrap();
@@ -214,7 +215,7 @@ fn bad_requests_are_refused_with_a_reason() {
             "nothing was changed: site.toml:3: broken",
         ),
     ] {
-        let error = client.post(path, &body).expect_err(path);
+        let error = client.post::<Value>(path, &body).expect_err(path);
         let text = format!("{error:#}");
         assert!(text.contains(part), "{path} gave {text}");
         assert_eq!(exit::code(&error), exit::FAILURE, "{text}");

@@ -33,6 +33,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use ropewalk_api::{BalanceStatus, RuleStatus, Status, UplinkStatus};
 use ropewalk_core::balance::Affinity;
 use ropewalk_core::balance::liveness::PROBE_INTERVAL;
 use ropewalk_io::netlink::{Interface, Watch};
@@ -47,8 +48,6 @@ use super::state::Changes;
 use super::{ApiSocket, Asked, Commands, Held, Signals, notify, reload_and_log};
 use crate::config::{self, BalanceConfig};
 use crate::engine::control::Command;
-use crate::status::Status;
-use crate::status::balance::{BalanceStatus, RuleStatus, UplinkStatus};
 use gauge::Gauge;
 use health::Health;
 use members::{FAMILIES, Member};

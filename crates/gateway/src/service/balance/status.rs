@@ -6,7 +6,7 @@ use ropewalk_io::conntrack;
 
 use super::marks::{self, BALANCED};
 use super::members::Family;
-use crate::status::BalanceStatus;
+use ropewalk_api::BalanceStatus;
 
 /// Counts the flows that are on each uplink now.
 pub fn count_flows(status: &mut BalanceStatus) {

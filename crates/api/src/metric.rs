@@ -71,17 +71,17 @@ macro_rules! status {
 
         impl $kind {
             /// The metrics that are read from it.
-            pub const METRICS: &'static [$crate::metric::Metric<Self>] = &[
-                $($($crate::metric::Metric {
+            pub const METRICS: &'static [$crate::Metric<Self>] = &[
+                $($($crate::Metric {
                     name: $metric,
                     help: $help,
                     value: |status| {
-                        let value = $crate::metric::Measured::measured(&status.$field)?;
+                        let value = $crate::Measured::measured(&status.$field)?;
                         $(let to_base: fn(f64) -> f64 = $to_base; let value = to_base(value);)?
                         Some(value)
                     },
                 },)?)+
-                $($crate::metric::Metric {
+                $($crate::Metric {
                     name: $name,
                     help: $text,
                     value: |status| {

@@ -5,9 +5,7 @@
 
 use std::fmt::Write;
 
-use crate::status::DirectStatus;
-use crate::status::balance::{BalanceStatus, UplinkStatus};
-use crate::status::{PathStatus, Status, TunnelStatus};
+use crate::{BalanceStatus, DirectStatus, PathStatus, Status, TunnelStatus, UplinkStatus};
 
 /// Content type of the text.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -91,63 +89,14 @@ fn direct(out: &mut String, direct: &DirectStatus) {
     }
 }
 
-/// Name, help and value of a metric of an uplink.
-type UplinkMetric = (&'static str, &'static str, fn(&UplinkStatus) -> f64);
-
-const UPLINK: [UplinkMetric; 10] = [
-    ("up", "Whether new flows may take the uplink.", |u| {
-        f64::from(u8::from(matches!(u.state(), "up" | "unproven")))
-    }),
-    ("share_ipv4_ratio", "Share of new IPv4 flows.", |u| {
-        u.share_ipv4
-    }),
-    ("share_ipv6_ratio", "Share of new IPv6 flows.", |u| {
-        u.share_ipv6
-    }),
-    ("flows", "Flows on the uplink.", |u| u.flows as f64),
-    (
-        "capacity_bytes_per_second",
-        "What the uplink is taken to carry.",
-        |u| u.capacity_mbit * 1e6 / 8.0,
-    ),
-    (
-        "load_bytes_per_second",
-        "What it carried in the last second, in the direction that carries more.",
-        |u| u.load_mbit * 1e6 / 8.0,
-    ),
-    (
-        "transmit_bytes_total",
-        "Bytes sent by the interface.",
-        |u| u.tx_bytes as f64,
-    ),
-    (
-        "receive_bytes_total",
-        "Bytes received by the interface.",
-        |u| u.rx_bytes as f64,
-    ),
-    ("failures_total", "Times the uplink stopped working.", |u| {
-        u.failures as f64
-    }),
-    (
-        "severed_total",
-        "Connections ended because the uplink stopped working.",
-        |u| u.severed as f64,
-    ),
-];
-
 fn uplinks(out: &mut String, balance: &BalanceStatus) {
-    for (suffix, help, value) in UPLINK {
-        let name = format!("ropewalk_uplink_{suffix}");
-        head(out, &name, help);
+    for metric in UplinkStatus::METRICS {
+        let name = format!("ropewalk_uplink_{}", metric.name);
+        head(out, &name, metric.help);
         for uplink in &balance.uplinks {
-            sample(out, &name, &[("uplink", &uplink.uplink)], value(uplink));
-        }
-    }
-    let name = "ropewalk_uplink_rtt_seconds";
-    head(out, name, "Median round trip of the probes.");
-    for uplink in &balance.uplinks {
-        if let Some(rtt) = uplink.rtt_ms {
-            sample(out, name, &[("uplink", &uplink.uplink)], rtt / 1e3);
+            if let Some(value) = (metric.value)(uplink) {
+                sample(out, &name, &[("uplink", &uplink.uplink)], value);
+            }
         }
     }
 }
@@ -233,7 +182,7 @@ fn escape(value: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::status::balance::WayStatus;
+    use crate::WayStatus;
 
     #[test]
     fn every_sample_has_help_and_type_and_base_units() {

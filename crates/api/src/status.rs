@@ -1,15 +1,16 @@
-//! What a running gateway tells of itself: `ropewalk status`, the API and the metrics show this.
+//! State of a gateway.
 
-pub mod balance;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
 
-pub use balance::{BalanceStatus, DirectStatus};
-pub use ropewalk_session::status::{PathStatus, TunnelStatus};
 use serde::{Deserialize, Serialize};
+
+use crate::{BalanceStatus, DirectStatus, PathStatus, TunnelStatus};
 
 /// State of a gateway.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Status {
-    /// `site`, `hub` or `relay`.
+    /// `site`, `hub`, `relay` or `balance`.
     pub role: String,
     /// Program version.
     pub version: String,
@@ -37,7 +38,7 @@ pub struct Status {
     /// One entry per peer: the hub of a site, the known sites of a hub, both of a relay.
     pub tunnels: Vec<TunnelStatus>,
     /// Counted drops and refusals by reason, over all tunnels and the sockets.
-    pub drops: std::collections::BTreeMap<String, u64>,
+    pub drops: BTreeMap<String, u64>,
 }
 
 /// A relay's side towards the next hub.
@@ -51,4 +52,27 @@ pub struct OnwardStatus {
     pub mtu: usize,
     /// Inner addresses there, with prefix length.
     pub addresses: Vec<String>,
+}
+
+impl Status {
+    /// All paths.
+    pub fn paths(&self) -> impl Iterator<Item = &PathStatus> {
+        self.tunnels.iter().flat_map(|tunnel| &tunnel.paths)
+    }
+
+    /// Number of paths of all tunnels that are up.
+    #[must_use]
+    pub fn paths_up(&self) -> usize {
+        self.paths().filter(|path| path.is_up()).count()
+    }
+
+    /// The gateway's own inner address of a family.
+    #[must_use]
+    pub fn address(&self, v6: bool) -> Option<IpAddr> {
+        let plain = |text: &String| text.split('/').next()?.parse::<IpAddr>().ok();
+        self.addresses
+            .iter()
+            .filter_map(plain)
+            .find(|address| address.is_ipv6() == v6)
+    }
 }

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::metric::status;
+
 /// State of `ropewalk balance`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct BalanceStatus {
@@ -15,52 +17,52 @@ pub struct BalanceStatus {
     pub rules: Vec<RuleStatus>,
 }
 
-/// State of an uplink.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct UplinkStatus {
-    /// Interface.
-    pub uplink: String,
-    /// Number in marks.
-    pub number: u8,
-    /// Mark of its packets and connections, under the mask 0x1f000000.
-    pub mark: u32,
-    /// `up`, `unproven`, `dead`, `captive`, `absent` or `none` for IPv4.
-    pub state_ipv4: String,
-    /// The same for IPv6.
-    pub state_ipv6: String,
-    /// Share of new IPv4 flows, `0..=1`.
-    pub share_ipv4: f64,
-    /// Share of new IPv6 flows, `0..=1`.
-    pub share_ipv6: f64,
-    /// Why the share is what it is.
-    pub reason: String,
-    /// Set weight.
-    pub weight: Option<u16>,
-    /// What it is taken to carry, Mbit/s.
-    pub capacity_mbit: f64,
-    /// Whether it was seen full lately, so that this is measured and not assumed.
-    pub capacity_measured: bool,
-    /// Whether it was not, but probed while it was idle.
-    #[serde(default)]
-    pub capacity_probed: bool,
-    /// What it carried in the last second, Mbit/s, in the direction that carries more.
-    pub load_mbit: f64,
-    /// Median round trip of the probes of the last second, milliseconds.
-    pub rtt_ms: Option<f64>,
-    /// Costs by the byte.
-    pub metered: bool,
-    /// Only while nothing else works.
-    pub standby: bool,
-    /// Flows that are on it now.
-    pub flows: u64,
-    /// Bytes sent by the interface.
-    pub tx_bytes: u64,
-    /// Bytes received by the interface.
-    pub rx_bytes: u64,
-    /// Times it stopped working, in either family.
-    pub failures: u64,
-    /// Connections that were ended because it stopped working.
-    pub severed: u64,
+status! {
+    /// State of an uplink.
+    UplinkStatus {
+        /// Interface.
+        uplink: String;
+        /// Number in marks.
+        number: u8;
+        /// Mark of its packets and connections, under the mask 0x1f000000.
+        mark: u32;
+        /// `up`, `unproven`, `dead`, `captive`, `absent` or `none` for IPv4.
+        state_ipv4: String;
+        /// The same for IPv6.
+        state_ipv6: String;
+        /// `0..=1`.
+        share_ipv4: f64 => "share_ipv4_ratio", "Share of new IPv4 flows.";
+        /// `0..=1`.
+        share_ipv6: f64 => "share_ipv6_ratio", "Share of new IPv6 flows.";
+        /// Why the share is what it is.
+        reason: String;
+        /// Set weight.
+        weight: Option<u16>;
+        /// Mbit/s.
+        capacity_mbit: f64 => "capacity_bytes_per_second", "What the uplink is taken to carry.", |mbit| mbit * 1e6 / 8.0;
+        /// Whether it was seen full lately, so that this is measured and not assumed.
+        capacity_measured: bool;
+        /// Whether it was not, but probed while it was idle.
+        #[serde(default)]
+        capacity_probed: bool;
+        /// Mbit/s.
+        load_mbit: f64 => "load_bytes_per_second", "What it carried in the last second, in the direction that carries more.", |mbit| mbit * 1e6 / 8.0;
+        /// Probes of the last second, milliseconds.
+        rtt_ms: Option<f64> => "rtt_seconds", "Median round trip of the probes.", |ms| ms / 1e3;
+        /// Costs by the byte.
+        metered: bool;
+        /// Only while nothing else works.
+        standby: bool;
+        flows: u64 => "flows", "Flows on the uplink.";
+        tx_bytes: u64 => "transmit_bytes_total", "Bytes sent by the interface.";
+        rx_bytes: u64 => "receive_bytes_total", "Bytes received by the interface.";
+        /// In either family.
+        failures: u64 => "failures_total", "Times the uplink stopped working.";
+        severed: u64 => "severed_total", "Connections ended because the uplink stopped working.";
+    }
+    computed {
+        "up", "Whether new flows may take the uplink.", |uplink| f64::from(u8::from(matches!(uplink.state(), "up" | "unproven")));
+    }
 }
 
 /// State of a rule.

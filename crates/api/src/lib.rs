@@ -1,0 +1,27 @@
+//! What a running gateway tells of itself, and what it can be asked: the JSON of its API.
+//!
+//! Whoever writes or reads that JSON uses these types: the session, the engine, the commands, the
+//! testbed. A counter is declared once, in a table of `tunnel.rs` or `balance.rs`. The table makes
+//! the field, its key in the JSON, its Prometheus metric and that metric's help text.
+//!
+//! Nothing here does I/O: sockets and HTTP belong to the gateway.
+
+#![forbid(unsafe_code)]
+
+mod answer;
+mod balance;
+mod metric;
+pub mod prometheus;
+mod request;
+mod status;
+mod tunnel;
+
+pub use answer::{
+    Changed, Done, Failed, Paths, Reloaded, SchedulerAbout, Schedulers, TunnelPaths,
+    TunnelSchedulers,
+};
+pub use balance::{BalanceStatus, DirectStatus, RuleStatus, UplinkStatus, WayStatus};
+pub use metric::{Measured, Metric};
+pub use request::{Direction, LEAVING_SECONDS_MAX, PathRequest, PathUse, SchedulerRequest};
+pub use status::{OnwardStatus, Status};
+pub use tunnel::{PathStatus, TunnelStatus};
