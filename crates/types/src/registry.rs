@@ -91,6 +91,7 @@ registry! {
     Redundant = 10, "redundant", "a copy on every path that has room: least delay and loss, little more than the capacity of one path";
     ActiveBackup = 11, "active-backup", "one path, the next one when it fails";
     CostAware = 12, "cost-aware", "unmetered paths first, metered ones when those are full";
+    Priority = 13, "priority", "the first path, the next ones when it is full";
 }
 
 impl SchedulerKind {

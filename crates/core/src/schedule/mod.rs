@@ -16,6 +16,7 @@ mod inputs;
 mod low_rtt;
 mod order;
 mod otias;
+mod priority;
 mod redundant;
 mod room;
 mod round_robin;

@@ -16,6 +16,7 @@ use super::htmt_as_published::HtmtAsPublished;
 use super::low_rtt::LowRtt;
 use super::order::FlowOrder;
 use super::otias::Otias;
+use super::priority::Priority;
 use super::redundant::Redundant;
 use super::round_robin::RoundRobin;
 use super::weighted_round_robin::WeightedRoundRobin;
@@ -76,6 +77,7 @@ algorithms! {
     Redundant(Redundant),
     ActiveBackup(ActiveBackup),
     CostAware(CostAware),
+    Priority(Priority),
 }
 
 impl core::fmt::Debug for Active {
