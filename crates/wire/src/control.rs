@@ -9,6 +9,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Longest name of a path, in bytes.
 pub const NAME_MAX: usize = 64;
+/// Longest name of a release, in bytes.
+pub const RELEASE_MAX: usize = 32;
 /// Most addresses in a [`Welcome`].
 pub const ADDRESSES_MAX: usize = 8;
 
@@ -82,6 +84,12 @@ pub enum Control {
     },
     /// The sender stops for good.
     Goodbye,
+    /// The release that the sender runs, for people: the site's after each [`Welcome`], answered
+    /// by the hub's.
+    Release {
+        /// Such as `0.1.0`; at most [`RELEASE_MAX`] bytes.
+        name: String,
+    },
 }
 
 const HELLO: u8 = 1;
@@ -90,6 +98,7 @@ const PATH_GONE: u8 = 3;
 const SCHEDULER: u8 = 4;
 const SCHEDULER_IS: u8 = 5;
 const GOODBYE: u8 = 6;
+const RELEASE: u8 = 7;
 
 const STANDBY: u8 = 1;
 const METERED: u8 = 2;
@@ -106,6 +115,10 @@ impl Control {
             Self::Scheduler { kind } => out.extend_from_slice(&[SCHEDULER, *kind]),
             Self::SchedulerIs { kind } => out.extend_from_slice(&[SCHEDULER_IS, *kind]),
             Self::Goodbye => out.push(GOODBYE),
+            Self::Release { name } => {
+                out.push(RELEASE);
+                emit_text(name, RELEASE_MAX, out);
+            }
         }
     }
 
@@ -121,6 +134,9 @@ impl Control {
             SCHEDULER => Self::Scheduler { kind: r.u8()? },
             SCHEDULER_IS => Self::SchedulerIs { kind: r.u8()? },
             GOODBYE => Self::Goodbye,
+            RELEASE => Self::Release {
+                name: parse_text(&mut r, RELEASE_MAX)?,
+            },
             _ => return Err(WireError::UnknownKind),
         })
     }
@@ -135,9 +151,7 @@ impl Hello {
         out.push((u8::from(self.standby) * STANDBY) | (u8::from(self.metered) * METERED));
         out.push(self.scheduler);
         out.extend_from_slice(&self.weight.to_be_bytes());
-        let name = &self.name.as_bytes()[..self.name.floor_char_boundary(NAME_MAX)];
-        out.push(u8::try_from(name.len()).unwrap_or(0));
-        out.extend_from_slice(name);
+        emit_text(&self.name, NAME_MAX, out);
     }
 
     fn parse(r: &mut Reader<'_>) -> Result<Self, WireError> {
@@ -147,14 +161,7 @@ impl Hello {
         let generation = r.u32()?;
         let marks = r.u8()?;
         let (scheduler, weight) = (r.u8()?, r.u16()?);
-        let length = usize::from(r.u8()?);
-        if length > NAME_MAX {
-            return Err(WireError::Invalid);
-        }
-        let name = core::str::from_utf8(r.bytes(length)?).map_err(|_| WireError::Invalid)?;
-        if name.chars().any(char::is_control) {
-            return Err(WireError::Invalid);
-        }
+        let name = parse_text(r, NAME_MAX)?;
         Ok(Self {
             version,
             session,
@@ -164,7 +171,7 @@ impl Hello {
             metered: marks & METERED != 0,
             scheduler,
             weight,
-            name: name.to_owned(),
+            name,
         })
     }
 }
@@ -193,6 +200,26 @@ impl Welcome {
             hub_addresses: parse_addresses(r)?.into_iter().map(|(ip, _)| ip).collect(),
         })
     }
+}
+
+/// A text and its length in one byte; what is beyond `longest` bytes is cut off.
+fn emit_text(text: &str, longest: usize, out: &mut Vec<u8>) {
+    let text = &text.as_bytes()[..text.floor_char_boundary(longest)];
+    out.push(u8::try_from(text.len()).unwrap_or(0));
+    out.extend_from_slice(text);
+}
+
+/// A text for people: at most `longest` bytes, without control characters.
+fn parse_text(r: &mut Reader<'_>, longest: usize) -> Result<String, WireError> {
+    let length = usize::from(r.u8()?);
+    if length > longest {
+        return Err(WireError::Invalid);
+    }
+    let text = core::str::from_utf8(r.bytes(length)?).map_err(|_| WireError::Invalid)?;
+    if text.chars().any(char::is_control) {
+        return Err(WireError::Invalid);
+    }
+    Ok(text.to_owned())
 }
 
 fn path(r: &mut Reader<'_>) -> Result<u8, WireError> {

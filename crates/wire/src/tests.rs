@@ -198,6 +198,9 @@ fn messages_between_gateways_round_trip() {
         Control::Scheduler { kind: 1 },
         Control::SchedulerIs { kind: 2 },
         Control::Goodbye,
+        Control::Release {
+            name: "0.1.0".into(),
+        },
     ];
     for message in messages {
         bytes.clear();

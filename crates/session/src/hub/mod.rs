@@ -237,6 +237,11 @@ impl Hub {
                 site.peer.close_all(now, links, "goodbye");
                 site.session = 0;
             }
+            Control::Release { name } => {
+                tracing::debug!(site = site.entry.name, release = name, "the site's program");
+                let name = env!("CARGO_PKG_VERSION").to_owned();
+                site.peer.send_control(links, &Control::Release { name });
+            }
             Control::Hello(_) | Control::Welcome(_) => {}
         }
     }

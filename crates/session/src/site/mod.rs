@@ -162,9 +162,14 @@ impl Site {
         }
     }
 
-    fn on_control(&mut self, link: LinkId, control: Control) {
+    fn on_control(&mut self, links: &mut Links, link: LinkId, control: Control) {
         match control {
-            Control::Welcome(welcome) => self.on_welcome(link, &welcome),
+            Control::Welcome(welcome) => {
+                self.on_welcome(link, &welcome);
+                let name = env!("CARGO_PKG_VERSION").to_owned();
+                self.peer.send_control(links, &Control::Release { name });
+            }
+            Control::Release { name } => tracing::debug!(release = name, "the hub's program"),
             Control::SchedulerIs { kind } => {
                 if let Some(kind) = SchedulerKind::from_code(kind) {
                     self.peer.scheduler_receive = kind;
@@ -336,7 +341,7 @@ impl sealed::Role for Site {
             tunnel.handle_straggler(now, id, received.ecn, received.data)
         };
         if let Some(control) = control {
-            self.on_control(link, control);
+            self.on_control(links, link, control);
         }
     }
 
