@@ -17,9 +17,9 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::net::UnixStream;
 
-use crate::config::{BALANCE_CONFIG, Config, HUB_CONFIG, RELAY_CONFIG, RUN_DIR, SITE_CONFIG};
 use crate::exit::NotRunning;
 use ropewalk_api::Status;
+use ropewalk_config::{BALANCE_CONFIG, Config, HUB_CONFIG, RELAY_CONFIG, RUN_DIR, SITE_CONFIG};
 
 /// Longest time a request may take.
 const TIMEOUT: Duration = Duration::from_secs(10);

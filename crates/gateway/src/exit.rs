@@ -6,7 +6,8 @@ use std::fmt;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use crate::config::reader::Problems;
+use ropewalk_config::WrongUsage;
+use ropewalk_config::reader::Problems;
 
 /// Something failed.
 pub const FAILURE: u8 = 1;
@@ -33,18 +34,6 @@ impl fmt::Display for NotRunning {
 }
 
 impl std::error::Error for NotRunning {}
-
-/// The command line asks for something that makes no sense.
-#[derive(Debug)]
-pub struct WrongUsage(pub String);
-
-impl fmt::Display for WrongUsage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for WrongUsage {}
 
 /// Prints `error` with its causes and returns its exit code.
 #[must_use]

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use ropewalk_transport::Identity;
 
-use crate::files;
+use ropewalk_host::files;
 
 /// Reads the key.
 ///

@@ -15,7 +15,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
 
-use crate::config::common::{LogConfig, LogFormat};
+use ropewalk_config::common::{LogConfig, LogFormat};
 
 /// Starts logging for the rest of the process.
 ///

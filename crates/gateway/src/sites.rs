@@ -13,12 +13,12 @@ use ipnet::IpNet;
 use ropewalk_transport::PublicKey;
 use serde::Serialize;
 
-use crate::config::HubConfig;
-use crate::config::reader::{Problems, Section, read};
-use crate::config::relay::NEXT_HUB;
-use crate::config::values::parse_name;
-use crate::files;
 use crate::service::network::overlap;
+use ropewalk_config::HubConfig;
+use ropewalk_config::reader::{Problems, Section, read};
+use ropewalk_config::relay::NEXT_HUB;
+use ropewalk_config::values::parse_name;
+use ropewalk_host::files;
 use ropewalk_session::SiteEntry;
 
 /// Most sites of one hub.
@@ -435,7 +435,7 @@ fn reject_overlaps(section: &Section<'_>, site: &Site, own: &[IpAddr], earlier: 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::hub;
+    use ropewalk_config::hub;
     use ropewalk_transport::Identity;
 
     fn key(number: u8) -> PublicKey {

@@ -27,8 +27,8 @@ use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use ipnet::IpNet;
 use ropewalk_transport::{Identity, PublicKey};
 
-use crate::config::hub::ENDPOINTS_MAX;
-use crate::config::values::{HostPort, parse_name};
+use ropewalk_config::hub::ENDPOINTS_MAX;
+use ropewalk_config::values::{HostPort, parse_name};
 
 /// What every token of this version starts with.
 const PREFIX: &str = "ropewalk1.";

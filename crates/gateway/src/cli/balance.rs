@@ -7,9 +7,11 @@ use clap::Args;
 
 use super::Global;
 use super::{output, plan};
-use crate::config::template;
-use crate::service::balance;
-use crate::{config, files, logging, service};
+use crate::{logging, service};
+use ropewalk_balance as balance;
+use ropewalk_config as config;
+use ropewalk_config::template;
+use ropewalk_host::files;
 
 const EXAMPLES: &str = "Examples:
   ropewalk balance --init                  write /etc/ropewalk/balance.toml, start nothing

@@ -7,7 +7,7 @@ use serde_json::json;
 use super::Global;
 use super::output::{self, Colour, Style};
 use crate::doctor::{self, Check, State};
-use crate::exit::WrongUsage;
+use ropewalk_config::WrongUsage;
 
 const EXAMPLES: &str = "Examples:
   ropewalk doctor                check this machine and its gateway

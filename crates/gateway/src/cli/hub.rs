@@ -9,12 +9,13 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use ropewalk_types::Random;
 
 use super::{Global, output};
-use crate::config::hub::{TCP_PORT, UDP_PORT, any_address};
-use crate::config::template::{self, HubTemplate};
-use crate::config::values::HostPort;
-use crate::config::{self, HubConfig};
-use crate::exit::WrongUsage;
-use crate::{files, key_file, logging, service};
+use crate::{key_file, logging, service};
+use ropewalk_config::WrongUsage;
+use ropewalk_config::hub::{TCP_PORT, UDP_PORT, any_address};
+use ropewalk_config::template::{self, HubTemplate};
+use ropewalk_config::values::HostPort;
+use ropewalk_config::{self as config, HubConfig};
+use ropewalk_host::files;
 
 const EXAMPLES: &str = "Examples:
   ropewalk hub --init --public hub.example.org:4443

@@ -11,13 +11,13 @@ use ropewalk_transport::{Identity, PublicKey};
 use super::output::{self, Colour, Style, Table};
 use super::{Global, status};
 use crate::client::Client;
-use crate::config::hub::ENDPOINTS_MAX;
-use crate::config::values::{HostPort, parse_name};
-use crate::config::{self, HubConfig};
-use crate::exit::WrongUsage;
 use crate::key_file;
 use crate::sites::{Site, Sites};
 use crate::token::Token;
+use ropewalk_config::WrongUsage;
+use ropewalk_config::hub::ENDPOINTS_MAX;
+use ropewalk_config::values::{HostPort, parse_name};
+use ropewalk_config::{self as config, HubConfig};
 
 const EXAMPLES: &str = "Examples:
   ropewalk invite boat                          new site, token on standard output

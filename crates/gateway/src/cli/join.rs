@@ -7,10 +7,12 @@ use anyhow::{Context, bail};
 use clap::Args;
 
 use super::{Global, output};
-use crate::config::template::{self, SiteTemplate};
-use crate::exit::WrongUsage;
+use crate::key_file;
 use crate::token::Token;
-use crate::{config, files, key_file};
+use ropewalk_config as config;
+use ropewalk_config::WrongUsage;
+use ropewalk_config::template::{self, SiteTemplate};
+use ropewalk_host::files;
 
 const EXAMPLES: &str = "Examples:
   ropewalk join ropewalk1.AQHk…        then `ropewalk up`, or with the Debian package

@@ -7,9 +7,9 @@ use clap::{Args, Subcommand};
 use ropewalk_transport::Identity;
 
 use super::{Global, output};
-use crate::config::{self, Config};
-use crate::exit::WrongUsage;
 use crate::key_file;
+use ropewalk_config::WrongUsage;
+use ropewalk_config::{self as config, Config};
 
 const EXAMPLES: &str = "Examples:
   ropewalk key                 show the public key

@@ -26,9 +26,9 @@ use std::process::ExitCode;
 
 use clap::{ArgAction, Args, Parser, Subcommand};
 
-use crate::config::common::LogFormat;
-use crate::demo::{self, DemoArgs};
 use crate::exit;
+use ropewalk_config::common::LogFormat;
+use ropewalk_demo::{self as demo, DemoArgs};
 
 const EXAMPLES: &str = "Examples:
   On a server with a public address (the hub):

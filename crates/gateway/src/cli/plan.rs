@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::output::{self, Colour, Style};
-use crate::service::balance::Plan;
+use ropewalk_balance::Plan;
 
 /// Prints it, as text or as one JSON object.
 ///

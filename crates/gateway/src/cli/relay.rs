@@ -7,11 +7,13 @@ use clap::Args;
 
 use super::join::{check_own_key, keep_former, read_token};
 use super::{Global, hub, output};
-use crate::config::template::{self, RelayTemplate, SiteTemplate};
-use crate::config::values::HostPort;
-use crate::exit::WrongUsage;
 use crate::token::Token;
-use crate::{config, files, key_file, logging, service};
+use crate::{key_file, logging, service};
+use ropewalk_config as config;
+use ropewalk_config::WrongUsage;
+use ropewalk_config::template::{self, RelayTemplate, SiteTemplate};
+use ropewalk_config::values::HostPort;
+use ropewalk_host::files;
 
 const EXAMPLES: &str = "Examples:
   On the hub:

@@ -7,9 +7,11 @@ use std::path::Path;
 use ropewalk_transport::Identity;
 
 use super::{Cli, Command};
-use crate::exit::{self, NotRunning, WrongUsage};
+use crate::exit::{self, NotRunning};
+use crate::key_file;
 use crate::token::Token;
-use crate::{files, key_file};
+use ropewalk_config::WrongUsage;
+use ropewalk_host::files;
 
 #[test]
 fn definition_is_consistent() {
@@ -123,7 +125,7 @@ fn errors_have_their_exit_codes_under_any_context() {
     assert_eq!(coded(NotRunning("no".to_owned()).into()), exit::NOT_RUNNING);
     assert_eq!(coded(WrongUsage("no".to_owned()).into()), exit::USAGE);
     let path = std::path::Path::new("hub.toml");
-    let problems = crate::config::hub::parse(path, "x = 1").unwrap_err();
+    let problems = ropewalk_config::hub::parse(path, "x = 1").unwrap_err();
     assert_eq!(coded(problems.into()), exit::USAGE);
 }
 

@@ -7,7 +7,8 @@ use clap::Args;
 
 use super::{Global, output, plan};
 use crate::service::direct;
-use crate::{config, logging, service};
+use crate::{logging, service};
+use ropewalk_config as config;
 
 const EXAMPLES: &str = "Examples:
   ropewalk up                              with /etc/ropewalk/site.toml

@@ -9,7 +9,8 @@ use ropewalk_io::tun::{Tun, TunConfig, TunError};
 use ropewalk_io::udp::{UdpConfig, UdpSocket};
 
 use super::Check;
-use crate::service::{self, network};
+use crate::service;
+use ropewalk_host::settings;
 
 /// Oldest kernel that has what the data path uses (UDP GRO, 5.0), and the one with which TUN
 /// takes UDP super packets too (6.2).
@@ -109,7 +110,7 @@ fn ipv6() -> Check {
     if sysctl::has_ipv6() {
         return Check::ok(name, "interfaces can have IPv6 addresses");
     }
-    if network::kernel_has_ipv6() {
+    if settings::kernel_has_ipv6() {
         return Check::warn(
             name,
             "switched off (net.ipv6.conf.default.disable_ipv6 = 1): tunnels carry IPv4 only",

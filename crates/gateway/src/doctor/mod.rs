@@ -12,12 +12,12 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use crate::config::common::Common;
-use crate::config::{self, Config};
-use crate::files::Lock;
 use crate::{key_file, service};
 pub use repair::repair;
 use ropewalk_api::{BalanceStatus, Status};
+use ropewalk_config::common::Common;
+use ropewalk_config::{self as config, Config};
+use ropewalk_host::files::Lock;
 
 /// How a check ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -179,7 +179,7 @@ fn left_overs(common: &Common, role: &str, running: bool) -> Check {
     if running {
         return Check::ok(name, "the gateway is running and will clean up itself");
     }
-    match service::state::left_over(&service::changes_path(&common.state_dir, role)) {
+    match ropewalk_host::changes::left_over(&service::changes_path(&common.state_dir, role)) {
         Ok(changes) if changes.is_empty() => Check::ok(name, "nothing of an earlier run is left"),
         Ok(changes) => {
             let list: Vec<String> = changes.iter().map(ToString::to_string).collect();

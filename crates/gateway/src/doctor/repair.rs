@@ -7,10 +7,10 @@
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
-use crate::config::{self, Config};
-use crate::exit::WrongUsage;
-use crate::files::Lock;
 use crate::service;
+use ropewalk_config::WrongUsage;
+use ropewalk_config::{self as config, Config};
+use ropewalk_host::files::Lock;
 
 /// All roles, by the names of their files.
 const ROLES: [&str; 4] = ["site", "hub", "relay", "balance"];
@@ -67,7 +67,7 @@ fn repair_role(path: &Path, may_run: bool, done: &mut Vec<String>) -> anyhow::Re
         return Ok(());
     }
     let _lock = service::take_lock(state_dir, role)?;
-    let undone = service::state::repair(&service::changes_path(state_dir, role))?;
+    let undone = ropewalk_host::changes::repair(&service::changes_path(state_dir, role))?;
     done.extend(undone.iter().map(ToString::to_string));
     if common.socket.exists() && UnixStream::connect(&common.socket).is_err() {
         std::fs::remove_file(&common.socket)?;
@@ -116,7 +116,7 @@ fn repair_listed(state_dir: &Path, roles: &[&str], done: &mut Vec<String>) -> an
         }
         any = true;
         let _lock = service::take_lock(state_dir, role)?;
-        let undone = service::state::repair(&changes)?;
+        let undone = ropewalk_host::changes::repair(&changes)?;
         done.extend(undone.iter().map(ToString::to_string));
     }
     Ok(any)

@@ -8,10 +8,11 @@ use ropewalk_io::sysctl;
 use serde_json::Value;
 
 use super::{Check, probe};
-use crate::config::{BalanceConfig, HubConfig, SiteConfig};
 use crate::engine::control::Uplink;
-use crate::service::{self, direct, network, resolve, uplinks};
+use crate::service::{direct, network, resolve};
 use crate::sites::Sites;
+use ropewalk_config::{BalanceConfig, HubConfig, SiteConfig};
+use ropewalk_host::uplinks;
 
 /// Outer MTU below which inner packets of 1,280 bytes need fragments.
 const UPLINK_MTU_MIN: u32 = 1_400;
@@ -203,7 +204,7 @@ fn beside_tunnel(config: &SiteConfig) -> Option<Check> {
 /// Check of what spreads flows without a hub.
 pub fn balance(config: &BalanceConfig) -> Vec<Check> {
     let name = "uplinks";
-    let plan = match service::balance::plan(config, None) {
+    let plan = match ropewalk_balance::plan(config, None) {
         Ok(plan) => plan,
         Err(error) => return vec![Check::fail(name, format!("{error:#}"), "run as root")],
     };
@@ -360,7 +361,7 @@ mod tests {
             socket.local_addr().unwrap()
         );
         let path = std::path::Path::new("hub.toml");
-        let config = crate::config::hub::parse(path, &text).unwrap();
+        let config = ropewalk_config::hub::parse(path, &text).unwrap();
         assert_eq!(ports(&config).state, super::super::State::Fail);
         drop(socket);
         assert_eq!(ports(&config).state, super::super::State::Ok);

@@ -18,15 +18,15 @@ use ropewalk_core::balance::Fallback;
 use ropewalk_io::netlink;
 use tokio::sync::mpsc;
 
-use super::balance::status;
-use super::balance::{self, Balance, Family, Plan, Shared, Split, Turn};
 use super::network::Tun;
-use super::state::Changes;
 use super::{Commands, take_lock, take_spreading};
-use crate::config::class::Via;
-use crate::config::{self, BalanceConfig, SiteConfig};
 use crate::engine::control::Command;
-use crate::files;
+use ropewalk_balance::status;
+use ropewalk_balance::{self as balance, Balance, Family, Plan, Shared, Split, Turn};
+use ropewalk_config::class::Via;
+use ropewalk_config::{self as config, BalanceConfig, SiteConfig};
+use ropewalk_host::Changes;
+use ropewalk_host::files;
 
 /// How long the engine may take to say how it is.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(2);
@@ -288,7 +288,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::config::site;
+    use ropewalk_config::site;
 
     #[test]
     fn status_says_direct_only_in_a_family_that_an_uplink_has() {

@@ -11,16 +11,16 @@ use ropewalk_transport::Identity;
 use tokio::sync::mpsc;
 
 use super::api::Reload;
-use super::state::Changes;
 use super::{
     ApiSocket, Asked, Engine, Prepared, Signals, event_channel, host_settings, network, notify,
     reload_and_log, session_settings,
 };
-use crate::config::HubConfig;
 use crate::engine::control::Command;
 use crate::engine::settings::EngineEvent;
 use crate::engine::start_hub;
 use crate::sites::Sites;
+use ropewalk_config::HubConfig;
+use ropewalk_host::Changes;
 
 /// A running hub, or the side of a relay towards its sites.
 pub(super) struct Hub {

@@ -7,14 +7,12 @@
 //! undone on every way out: normally, on errors, and after a crash by the next start.
 
 pub mod api;
-pub mod balance;
 pub mod direct;
 pub mod network;
 mod notify;
 pub mod resolve;
-pub mod state;
-pub mod uplinks;
 
+mod balance;
 mod hub;
 mod relay;
 mod site;
@@ -31,15 +29,17 @@ use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
-use crate::config::common::Common;
-use crate::config::{BalanceConfig, Config, HubConfig, RelayConfig, SiteConfig};
 use crate::engine::EngineHandle;
 use crate::engine::control::Command;
 use crate::engine::settings::{EngineEvent, EventSink, HostSettings};
-use crate::{config, files, key_file};
+use crate::key_file;
 use api::{Api, CommandSink, Reload};
 use network::Tun;
-use state::Changes;
+use ropewalk_config as config;
+use ropewalk_config::common::Common;
+use ropewalk_config::{BalanceConfig, Config, HubConfig, RelayConfig, SiteConfig};
+use ropewalk_host::Changes;
+use ropewalk_host::files;
 
 /// Engine events that may wait for this thread.
 const EVENTS_MAX: usize = 1_024;
@@ -132,7 +132,7 @@ pub fn take_lock(state_dir: &Path, role: &str) -> anyhow::Result<files::Lock> {
 /// # Errors
 /// Something else spreads connections there.
 fn take_spreading() -> anyhow::Result<files::Lock> {
-    let namespace: String = state::namespace()
+    let namespace: String = ropewalk_host::changes::namespace()
         .chars()
         .filter(char::is_ascii_digit)
         .collect();

@@ -11,8 +11,8 @@ use ropewalk_io::netlink::{self, Interface, RouteSpec};
 use ropewalk_io::nft::{self, HubNat, Translation};
 use ropewalk_io::sysctl;
 
-use super::state::Changes;
-use crate::config::HubConfig;
+use ropewalk_config::HubConfig;
+use ropewalk_host::{Changes, settings};
 
 /// Start of the names of nftables tables; the TUN interface's name follows.
 const TABLE_PREFIX: &str = "ropewalk_";
@@ -187,7 +187,7 @@ pub fn usable(config: &HubConfig) -> anyhow::Result<HubConfig> {
         return Ok(usable);
     }
     usable.pool_v6 = None;
-    if !kernel_has_ipv6() {
+    if !settings::kernel_has_ipv6() {
         usable.listen.retain(SocketAddr::is_ipv4);
         usable.tcp_listen.retain(SocketAddr::is_ipv4);
     }
@@ -201,12 +201,6 @@ pub fn usable(config: &HubConfig) -> anyhow::Result<HubConfig> {
         tracing::warn!("this machine has no IPv6: the hub carries IPv4 only");
     }
     Ok(usable)
-}
-
-/// Whether the kernel has IPv6, switched on or off.
-#[must_use]
-pub fn kernel_has_ipv6() -> bool {
-    sysctl::read(FORWARD_IPV6).is_ok()
 }
 
 /// Forwarding and address translation of a hub.
@@ -227,7 +221,7 @@ pub fn set_up_hub(changes: &mut Changes, tun: &Tun, config: &HubConfig) -> anyho
         changes.sysctl("net.ipv4.ip_forward", "1")?;
     }
     if config.pool_v6.is_some() {
-        forward_ipv6(changes)?;
+        settings::forward_ipv6(changes)?;
     }
     Ok(())
 }
@@ -253,34 +247,6 @@ pub fn hub_nat(tun: &Tun, config: &HubConfig) -> HubNat {
         },
         onward: config.onward.clone(),
     }
-}
-
-/// Whether this machine forwards IPv6.
-pub const FORWARD_IPV6: &str = "net.ipv6.conf.all.forwarding";
-
-/// Forwards IPv6. A host that forwards ignores router advertisements and would lose its own default
-/// route, unless told to take them all the same.
-///
-/// # Errors
-/// Not permitted, or the kernel has no IPv6.
-pub fn forward_ipv6(changes: &mut Changes) -> anyhow::Result<()> {
-    for key in router_advertisement_keys() {
-        changes.sysctl(&key, "2")?;
-    }
-    changes.sysctl(FORWARD_IPV6, "1")
-}
-
-/// Settings of interfaces that would ignore router advertisements once this machine forwards.
-#[must_use]
-pub fn router_advertisement_keys() -> Vec<String> {
-    let interfaces = netlink::snapshot().unwrap_or_default();
-    let routed = interfaces
-        .iter()
-        .filter(|interface| interface.default_route_v6);
-    routed
-        .map(|interface| format!("net/ipv6/conf/{}/accept_ra", interface.name))
-        .filter(|key| sysctl::read(key).is_ok_and(|value| value == "1"))
-        .collect()
 }
 
 /// Clamps the MSS of connections that a site forwards. Without `nft` they still work, by path MTU
@@ -400,41 +366,6 @@ fn unspecified(net: &IpNet) -> IpAddr {
         IpNet::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         IpNet::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     }
-}
-
-/// Lets answers of the hub in where the kernel would drop them: with the strict check of RFC 3704
-/// §2.2 it accepts a packet only on the interface that it would send to the sender by, and that
-/// is the tunnel or another uplink.
-pub fn loosen_reverse_path(changes: &mut Changes, uplink: &str) {
-    if !is_reverse_path_strict(uplink) {
-        return;
-    }
-    let key = reverse_path_key(uplink);
-    match changes.sysctl(&key, "2") {
-        Ok(()) => tracing::info!(uplink, "reverse path filter is loose now"),
-        Err(error) => tracing::warn!(
-            uplink,
-            error = format!("{error:#}"),
-            "the strict reverse path filter may drop the hub's answers; set {key} to 2"
-        ),
-    }
-}
-
-/// The setting of an interface's reverse path filter.
-#[must_use]
-pub fn reverse_path_key(uplink: &str) -> String {
-    format!("net/ipv4/conf/{uplink}/rp_filter")
-}
-
-/// Whether the kernel drops what comes in over an interface that it would not answer by.
-#[must_use]
-pub fn is_reverse_path_strict(uplink: &str) -> bool {
-    let is = |name: &str, wanted: &str| {
-        sysctl::read(&reverse_path_key(name)).is_ok_and(|value| value == wanted)
-    };
-    // The kernel takes the larger of both values.
-    let loose = is("all", "2") || is(uplink, "2");
-    !loose && (is("all", "1") || is(uplink, "1"))
 }
 
 #[cfg(test)]

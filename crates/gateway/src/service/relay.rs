@@ -16,11 +16,11 @@ use super::api::Reload;
 use super::hub::Hub;
 use super::site::{Relayed, Site};
 use super::{ApiSocket, Commands, Prepared, Signals, network, notify};
-use crate::config::relay::NEXT_HUB;
-use crate::config::{self, RelayConfig, SiteConfig};
 use crate::engine::control::Command;
 use crate::key_file;
 use ropewalk_api::{OnwardStatus, Status};
+use ropewalk_config::relay::NEXT_HUB;
+use ropewalk_config::{self as config, RelayConfig, SiteConfig};
 
 /// Longest time one side may take to answer.
 const SIDE_TIMEOUT: Duration = Duration::from_secs(2);

@@ -6,7 +6,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use crate::config::values::HostPort;
+use ropewalk_config::values::HostPort;
 
 /// Longest time one name may take.
 const TIMEOUT: Duration = Duration::from_secs(5);

@@ -20,21 +20,22 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 
 use super::api::Reload;
-use super::balance::Turn;
 use super::direct::Direct;
-use super::state::Changes;
 use super::supplicant::{COUNTS, Sign, Supplicants};
-use super::uplinks::{changes, select, unmatched};
 use super::{
     ApiSocket, Asked, Commands, Engine, Prepared, Signals, event_channel, host_settings, network,
     notify, reload_and_log, resolve, session_settings,
 };
-use crate::config::uplinks::UplinkRules;
-use crate::config::values::HostPort;
-use crate::config::{self, SiteConfig};
 use crate::engine::control::{Command, Uplink};
 use crate::engine::settings::EngineEvent;
 use crate::engine::start_site;
+use ropewalk_balance::Turn;
+use ropewalk_config::uplinks::UplinkRules;
+use ropewalk_config::values::HostPort;
+use ropewalk_config::{self as config, SiteConfig};
+use ropewalk_host::Changes;
+use ropewalk_host::settings;
+use ropewalk_host::uplinks::{changes, select, unmatched};
 
 /// How often the names of the hub are looked up while the tunnel is down.
 const RESOLVE_INTERVAL: Duration = Duration::from_secs(15);
@@ -364,7 +365,7 @@ impl Site {
             tracing::warn!("no uplink is left");
         }
         for uplink in &uplinks {
-            network::loosen_reverse_path(machine, &uplink.name);
+            settings::loosen_reverse_path(machine, &uplink.name);
         }
         let names = uplinks.iter().map(|uplink| uplink.name.as_str());
         self.supplicants.follow(rules.supplicant.as_deref(), names);

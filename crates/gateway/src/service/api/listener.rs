@@ -17,7 +17,7 @@ use axum::serve::Listener;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::files;
+use ropewalk_host::files;
 
 /// Opens the Unix socket: for root, and for `group` if given.
 pub fn bind_unix(path: &Path, group: Option<&str>) -> anyhow::Result<UnixListener> {

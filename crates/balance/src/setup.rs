@@ -11,9 +11,8 @@ use ropewalk_io::{nft, sysctl};
 
 use super::marks::{self, BALANCED, KEY_MASK};
 use super::members::{FAMILIES, Family, Member};
-use crate::config::BalanceConfig;
-use crate::service::network;
-use crate::service::state::{Changes, Policy};
+use ropewalk_config::BalanceConfig;
+use ropewalk_host::{Changes, Policy, settings};
 
 /// What is to be set for these uplinks, but for the firewall table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -132,7 +131,7 @@ fn families(ipv6: bool) -> impl Iterator<Item = Family> {
 /// Whether the kernel has IPv6.
 #[must_use]
 pub fn has_ipv6() -> bool {
-    network::kernel_has_ipv6()
+    settings::kernel_has_ipv6()
 }
 
 fn route_text(route: &RouteSpec, interface: &str) -> String {
@@ -167,12 +166,12 @@ pub fn settings(
     changes: &mut Changes,
 ) -> anyhow::Result<()> {
     for member in members.iter().filter(|member| member.present) {
-        network::loosen_reverse_path(changes, &member.name);
+        settings::loosen_reverse_path(changes, &member.name);
     }
     if config.forward {
         changes.sysctl(FORWARD_IPV4, "1")?;
         if has_ipv6() {
-            network::forward_ipv6(changes)?;
+            settings::forward_ipv6(changes)?;
         }
     }
     Ok(())
@@ -185,16 +184,16 @@ const FORWARD_IPV4: &str = "net.ipv4.ip_forward";
 pub fn settings_lines(config: &BalanceConfig, members: &[Member]) -> Vec<String> {
     let mut wanted: Vec<(String, &str)> = Vec::new();
     for member in members.iter().filter(|member| member.present) {
-        if network::is_reverse_path_strict(&member.name) {
-            wanted.push((network::reverse_path_key(&member.name), "2"));
+        if settings::is_reverse_path_strict(&member.name) {
+            wanted.push((settings::reverse_path_key(&member.name), "2"));
         }
     }
     if config.forward {
         wanted.push((FORWARD_IPV4.to_owned(), "1"));
         if has_ipv6() {
-            let keys = network::router_advertisement_keys();
+            let keys = settings::router_advertisement_keys();
             wanted.extend(keys.into_iter().map(|key| (key, "2")));
-            wanted.push((network::FORWARD_IPV6.to_owned(), "1"));
+            wanted.push((settings::FORWARD_IPV6.to_owned(), "1"));
         }
     }
     let changed = wanted.into_iter().filter_map(|(key, value)| {

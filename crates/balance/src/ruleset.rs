@@ -24,7 +24,7 @@ use super::members::{FAMILIES, Family, Member};
 use super::probe::WayId;
 use super::split::Split;
 use super::text::{Chain, port_list, set};
-use crate::config::balance::Rule;
+use ropewalk_config::balance::Rule;
 
 /// Most pairs of client and site that are remembered per uplink and family.
 const AFFINITY_MAX: usize = 65_536;

@@ -2,9 +2,9 @@
 
 use ropewalk_io::nft;
 
-use super::super::state::Changes;
 use super::ruleset::View;
 use super::{Balance, marks, names, ruleset, setup};
+use ropewalk_host::Changes;
 
 impl Balance {
     pub(super) fn view(&self) -> View<'_> {

@@ -19,8 +19,8 @@ use super::marks::{FROM_TUNNEL, KEY_MASK, TABLE, TUNNEL_AUTO, TUNNEL_ONLY};
 use super::members::{FAMILIES, Family};
 use super::terminate;
 use super::text::{Chain, port_list, set};
-use crate::config::class::Via;
-use crate::config::direct::Direct;
+use ropewalk_config::class::Via;
+use ropewalk_config::direct::Direct;
 
 /// The tunnel that some flows go beside.
 #[derive(Clone, Debug, PartialEq)]
@@ -158,23 +158,23 @@ impl Split {
 
 impl Balance {
     /// What is known of the tunnel.
-    pub(in crate::service) const fn split(&self) -> Option<&Split> {
+    pub const fn split(&self) -> Option<&Split> {
         self.split.as_ref()
     }
 
     /// Whether any uplink has a way out in a family.
-    pub(in crate::service) fn has_way(&self, family: Family) -> bool {
+    pub fn has_way(&self, family: Family) -> bool {
         let mut present = self.members.iter().filter(|member| member.present);
         present.any(|member| member.way(family).is_some())
     }
 
     /// Whether any uplink works.
-    pub(in crate::service) fn is_any_usable(&self) -> bool {
+    pub fn is_any_usable(&self) -> bool {
         self.usable.iter().flatten().any(|usable| *usable)
     }
 
     /// Whether probes cannot tell if an uplink works.
-    pub(in crate::service) fn is_blind(&self) -> bool {
+    pub fn is_blind(&self) -> bool {
         self.health.is_blind()
     }
 
@@ -182,7 +182,7 @@ impl Balance {
     ///
     /// # Errors
     /// The firewall table cannot be changed.
-    pub(in crate::service) fn set_inner(&mut self, inner: &[IpNet]) -> anyhow::Result<()> {
+    pub fn set_inner(&mut self, inner: &[IpNet]) -> anyhow::Result<()> {
         if let Some(split) = &mut self.split {
             split.inner = inner.to_vec();
         }
@@ -194,7 +194,7 @@ impl Balance {
     ///
     /// # Errors
     /// The firewall table cannot be changed.
-    pub(in crate::service) fn fall_back(&mut self, fallen_back: bool) -> anyhow::Result<()> {
+    pub fn fall_back(&mut self, fallen_back: bool) -> anyhow::Result<()> {
         if let Some(split) = &mut self.split {
             split.fallen_back = fallen_back;
         }
@@ -271,7 +271,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::config::site;
+    use ropewalk_config::site;
 
     fn split(classes: &str, inner: &[&str]) -> Split {
         let key = "Gb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=";

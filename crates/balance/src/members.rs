@@ -12,9 +12,9 @@ use ropewalk_io::nft;
 
 use super::marks;
 use super::probe::WayId;
-use crate::config::BalanceConfig;
-use crate::engine::control::Uplink;
-use crate::service::uplinks;
+use ropewalk_config::BalanceConfig;
+use ropewalk_host::uplinks;
+use ropewalk_session::Uplink;
 
 /// Address families, as indices of what there is one of per family.
 pub const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
@@ -273,7 +273,7 @@ impl Line {
 #[cfg(test)]
 pub mod tests {
     use super::*;
-    use crate::config::balance;
+    use ropewalk_config::balance;
     use ropewalk_io::netlink::{Address, DefaultRoute};
     use std::path::Path;
 

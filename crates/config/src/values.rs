@@ -68,6 +68,10 @@ pub fn parse_path(text: &str) -> Result<PathBuf, String> {
     }
 }
 
+/// The name of a group of users.
+///
+/// # Errors
+/// What is wrong with it.
 pub fn parse_word(text: &str) -> Result<String, String> {
     parse_name(text).map_err(|_| format!("{text:?} is no group name"))
 }
@@ -125,6 +129,8 @@ impl FromStr for HostPort {
     }
 }
 
+/// Whether `host` has the form of a host name.
+#[must_use]
 pub fn is_host_name(host: &str) -> bool {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     !host.is_empty()
@@ -170,6 +176,10 @@ pub fn parse_dscp(text: &str) -> Result<u8, String> {
     named.ok_or_else(wrong)
 }
 
+/// The number of an upper-layer protocol, from its name or number.
+///
+/// # Errors
+/// Names that can be written.
 pub fn parse_protocol(text: &str) -> Result<u8, String> {
     match text {
         "icmp" => Ok(1),
@@ -185,6 +195,10 @@ pub fn parse_protocol(text: &str) -> Result<u8, String> {
     }
 }
 
+/// A port, or a range of ports.
+///
+/// # Errors
+/// What is wrong with it.
 pub fn parse_ports(text: &str) -> Result<Ports, String> {
     let wrong = || format!("{text:?} is neither a port nor a range such as \"16384-32767\"");
     let (first, last) = text.split_once('-').unwrap_or((text, text));

@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use super::{ruleset, setup};
-use crate::config::balance::Rule;
+use ropewalk_config::balance::Rule;
 
 /// How often names are looked up.
 const INTERVAL: Duration = Duration::from_secs(30);

@@ -28,14 +28,15 @@ mod terminate;
 mod text;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use anyhow::{Context, bail};
-use ropewalk_api::{BalanceStatus, RuleStatus, Status, UplinkStatus};
+use anyhow::Context;
+use ropewalk_api::{BalanceStatus, RuleStatus, UplinkStatus};
+use ropewalk_config::BalanceConfig;
 use ropewalk_core::balance::Affinity;
 use ropewalk_core::balance::liveness::PROBE_INTERVAL;
+use ropewalk_host::Changes;
 use ropewalk_io::netlink::{Interface, Watch};
 use ropewalk_io::nft;
 use ropewalk_types::Instant;
@@ -43,11 +44,6 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
-use super::api::{CommandSink, Reload};
-use super::state::Changes;
-use super::{ApiSocket, Asked, Commands, Held, Signals, notify, reload_and_log};
-use crate::config::{self, BalanceConfig};
-use crate::engine::control::Command;
 use gauge::Gauge;
 use health::Health;
 use members::{FAMILIES, Member};
@@ -76,63 +72,20 @@ const LEAVE: Duration = Duration::from_millis(400);
 /// Portal answers that may wait.
 const PORTALS_MAX: usize = 64;
 
-/// Runs until stopped.
-pub(super) async fn run(mut held: Held, path: &Path, config: BalanceConfig) -> anyhow::Result<()> {
-    let mut signals = Signals::new()?;
-    let shared = Arc::new(Mutex::new(Shared::new(&config)));
-    let (reloaded, reloads) = mpsc::channel(1);
-    let reload = reload(path, Arc::clone(&shared), reloaded);
-    let common = config.common.clone();
-    let mut balance = Balance::start(
-        config,
-        None,
-        Arc::clone(&shared),
-        &mut held.changes,
-        reloads,
-    )
-    .await?;
-    held.changes.settle();
-    let commands = Commands(answer_commands(shared));
-    let api = ApiSocket::open(&common, &commands, Arc::clone(&reload), false).await?;
-    notify::send(notify::Ready);
-    let names: Vec<&str> = balance.members.iter().map(|m| m.name.as_str()).collect();
-    tracing::info!(config = %path.display(), uplinks = ?names, "balancing");
-    let result = loop {
-        tokio::select! {
-            asked = signals.next() => match asked {
-                Asked::Stop => break Ok(()),
-                Asked::Reload => reload_and_log(&reload),
-            },
-            turn = balance.next() => {
-                let taken = turn.and_then(|turn| balance.take(turn, &mut held.changes));
-                if taken.is_err() {
-                    break taken;
-                }
-            }
-        }
-    };
-    notify::send(notify::Stopping);
-    drop(api);
-    let is_restart = signals.is_restart(path).await;
-    if !is_restart {
-        balance.leave().await;
-    }
-    drop(balance);
-    held.changes.end(is_restart);
-    tracing::info!("balancing has stopped");
-    result
-}
-
 /// What the API reads, and what a reload brings.
 #[derive(Debug)]
-pub(super) struct Shared {
-    pub(super) status: BalanceStatus,
+pub struct Shared {
+    /// State as it was published last.
+    pub status: BalanceStatus,
     started: std::time::Instant,
-    pub(super) reloaded: Option<BalanceConfig>,
+    /// A configuration that was read again and is to be taken over.
+    pub reloaded: Option<BalanceConfig>,
 }
 
 impl Shared {
-    pub(super) fn new(config: &BalanceConfig) -> Self {
+    /// Before the first uplink is known.
+    #[must_use]
+    pub fn new(config: &BalanceConfig) -> Self {
         Self {
             status: BalanceStatus {
                 mode: config.mode.name().to_owned(),
@@ -143,63 +96,26 @@ impl Shared {
             reloaded: None,
         }
     }
+
+    /// Time since the start.
+    #[must_use]
+    pub fn uptime(&self) -> Duration {
+        self.started.elapsed()
+    }
 }
 
-pub(super) fn lock(shared: &Mutex<Shared>) -> std::sync::MutexGuard<'_, Shared> {
+/// What the API reads, for this thread alone. A thread that panicked while it held the lock leaves
+/// sound values.
+pub fn lock(shared: &Mutex<Shared>) -> std::sync::MutexGuard<'_, Shared> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn reload(path: &Path, shared: Arc<Mutex<Shared>>, done: mpsc::Sender<()>) -> Reload {
-    let path = path.to_owned();
-    Arc::new(move || {
-        let config = config::load_balance(&path)?;
-        check(&config, None)?;
-        let (uplinks, rules) = (config.uplinks.marks.len(), config.rules.len());
-        lock(&shared).reloaded = Some(config);
-        // A full channel means that a reload is due anyway.
-        let _ = done.try_send(());
-        Ok(format!(
-            "mode, {uplinks} marks of uplinks and {rules} rules; other keys need a restart"
-        ))
-    })
 }
 
 /// Checks what the parser cannot know: that users and control groups exist.
 ///
 /// # Errors
 /// The firewall refuses the rules.
-pub(super) fn check(config: &BalanceConfig, split: Option<&Split>) -> anyhow::Result<()> {
+pub fn check(config: &BalanceConfig, split: Option<&Split>) -> anyhow::Result<()> {
     nft::check_script(&plan(config, split)?.firewall).context("the rules are refused")
-}
-
-/// Answers what the API asks an engine elsewhere.
-fn answer_commands(shared: Arc<Mutex<Shared>>) -> CommandSink {
-    Arc::new(move |command| {
-        let no_tunnel = || Err("this gateway has no tunnel: it only balances".to_owned());
-        match command {
-            Command::Status(reply) => {
-                let (mut balance, uptime) = {
-                    let shared = lock(&shared);
-                    (shared.status.clone(), shared.started.elapsed())
-                };
-                status::count_flows(&mut balance);
-                let _ = reply.send(Status {
-                    role: config::balance::ROLE.to_owned(),
-                    version: env!("CARGO_PKG_VERSION").to_owned(),
-                    uptime_s: uptime.as_secs_f64(),
-                    balance: Some(balance),
-                    ..Status::default()
-                });
-            }
-            Command::SetScheduler { reply, .. } => drop(reply.send(no_tunnel())),
-            Command::SetPath { reply, .. } => drop(reply.send(no_tunnel().map(drop::<usize>))),
-            Command::Uplinks(_)
-            | Command::ReloadSites
-            | Command::MtuFloor(_)
-            | Command::Shutdown => bail!("this gateway has no tunnel"),
-        }
-        Ok(())
-    })
 }
 
 /// Both ends of what tasks tell the loop.
@@ -207,7 +123,7 @@ type Channel<T> = (mpsc::Sender<T>, mpsc::Receiver<T>);
 
 /// Spreads flows. Its owner awaits what is next and hands it back, so that it may do other things
 /// between.
-pub(super) struct Balance {
+pub struct Balance {
     config: BalanceConfig,
     /// The tunnel that only some flows go beside.
     split: Option<Split>,
@@ -242,16 +158,26 @@ pub(super) struct Balance {
 }
 
 /// What comes next.
-pub(super) enum Turn {
+pub enum Turn {
+    /// The interfaces have changed.
     Interfaces,
+    /// The configuration was read again.
     Reload,
+    /// A probe was answered.
     Answer(Answer),
+    /// Whether a captive portal answers on a way.
     Portal(WayId, bool),
+    /// Addresses of names were found.
     Names(names::Found),
+    /// A measurement of an idle uplink has ended.
     Surveyed(survey::Done),
+    /// Probes are due.
     Probe,
+    /// Silence is to be looked for.
     Look,
+    /// Shares are to follow the capacities.
     Measure,
+    /// Captive portals are to be looked for.
     LookForPortals,
 }
 
@@ -283,7 +209,7 @@ impl Balance {
     ///
     /// # Errors
     /// Not permitted, or something of the machine cannot be read or set.
-    pub(super) async fn start(
+    pub async fn start(
         config: BalanceConfig,
         split: Option<Split>,
         shared: Arc<Mutex<Shared>>,
@@ -340,7 +266,9 @@ impl Balance {
         Ok(balance)
     }
 
-    pub(super) fn now(&self) -> Instant {
+    /// Time since the start of the program.
+    #[must_use]
+    pub fn now(&self) -> Instant {
         let nanos = self.origin.elapsed().as_nanos();
         Instant::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
@@ -349,7 +277,7 @@ impl Balance {
     ///
     /// # Errors
     /// The interfaces can no longer be followed.
-    pub(super) async fn next(&mut self) -> anyhow::Result<Turn> {
+    pub async fn next(&mut self) -> anyhow::Result<Turn> {
         let timers = &mut self.timers;
         Ok(tokio::select! {
             changed = self.interfaces.changed() => {
@@ -372,7 +300,7 @@ impl Balance {
     ///
     /// # Errors
     /// This machine cannot be set up.
-    pub(super) fn take(&mut self, turn: Turn, changes: &mut Changes) -> anyhow::Result<()> {
+    pub fn take(&mut self, turn: Turn, changes: &mut Changes) -> anyhow::Result<()> {
         match turn {
             Turn::Interfaces => self.follow(changes)?,
             Turn::Reload => self.take_reload(changes)?,
@@ -551,9 +479,16 @@ impl Balance {
         std::mem::replace(&mut self.refused, refused)
     }
 
+    /// Names of the uplinks.
+    #[must_use]
+    pub fn uplinks(&self) -> Vec<&str> {
+        let names = self.members.iter().map(|member| member.name.as_str());
+        names.collect()
+    }
+
     /// Ends the flows that have no way out without the rules, so that programs notice at once and
     /// try again: those over other uplinks than that of the main route.
-    async fn leave(&mut self) {
+    pub async fn leave(&mut self) {
         let stranded = members::stranded(&self.interfaces.borrow(), &self.members);
         if stranded.is_empty() {
             return;

@@ -18,7 +18,7 @@ use super::gauge::Reading;
 use super::health::Health;
 use super::marks::{self, OWN};
 use super::members::{FAMILIES, Family, Line, Member};
-use crate::config::balance::{CapacityProbe, ProbeConfig};
+use ropewalk_config::balance::{CapacityProbe, ProbeConfig};
 
 /// How often an uplink is probed that has been: 7 MB a day in each direction, if it is always idle.
 const INTERVAL: Duration = Duration::from_secs(300);

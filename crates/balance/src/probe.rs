@@ -20,7 +20,7 @@ use tokio::task::JoinHandle;
 
 use super::marks::{self, OWN};
 use super::members::{FAMILIES, Family, Member};
-use crate::config::balance::{PortalUrl, ProbeConfig};
+use ropewalk_config::balance::{PortalUrl, ProbeConfig};
 
 /// Answers that may wait for the loop.
 const ANSWERS_MAX: usize = 256;

@@ -65,7 +65,7 @@ const WRITE: &str = "ROPEWALK_WRITE_TRACES";
 
 #[test]
 fn the_files_are_what_the_formulas_give() {
-    let here = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/demo");
+    let here = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     for (file, values) in [("wifi.csv", wifi()), ("lte.csv", lte())] {
         let path = here.join(file);
         if std::env::var_os(WRITE).is_some() {

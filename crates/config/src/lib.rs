@@ -19,9 +19,9 @@ mod tests;
 pub mod uplinks;
 pub mod values;
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 
-use crate::exit::WrongUsage;
 use reader::Problems;
 
 pub use balance::BalanceConfig;
@@ -43,6 +43,18 @@ pub const STATE_DIR: &str = "/var/lib/ropewalk";
 pub const RUN_DIR: &str = "/run/ropewalk";
 /// Largest configuration file that is read, bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// The command line or a configuration asks for something that makes no sense.
+#[derive(Debug)]
+pub struct WrongUsage(pub String);
+
+impl fmt::Display for WrongUsage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for WrongUsage {}
 
 /// The configuration of any role.
 #[derive(Clone, Debug, PartialEq)]

@@ -9,9 +9,9 @@ use ipnet::IpNet;
 use ropewalk_io::netlink::Interface;
 use serde::Serialize;
 
-use crate::config::BalanceConfig;
-use crate::config::uplinks::Pattern;
-use crate::service::uplinks;
+use ropewalk_config::BalanceConfig;
+use ropewalk_config::uplinks::Pattern;
+use ropewalk_host::uplinks;
 
 /// Something that is probably not meant as it is written.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -10,8 +10,8 @@ use ipnet::IpNet;
 use ropewalk_io::netlink::{Address, Interface};
 use ropewalk_types::PATHS_MAX;
 
-use crate::config::uplinks::{Pattern, UplinkRules};
-use crate::engine::control::Uplink;
+use ropewalk_config::uplinks::{Pattern, UplinkRules};
+use ropewalk_session::Uplink;
 
 /// Kinds of virtual interfaces that are tunnels themselves: used only when named in `include`.
 const TUNNEL_KINDS: [&str; 12] = [
@@ -167,7 +167,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::config::site;
+    use ropewalk_config::site;
 
     const KEY: &str = "Gb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=";
 

@@ -433,7 +433,9 @@ fn boot() -> String {
     sysctl::read("kernel.random.boot_id").unwrap_or_default()
 }
 
-pub(super) fn namespace() -> String {
+/// Name of the network namespace that this process is in; empty if it cannot be read.
+#[must_use]
+pub fn namespace() -> String {
     fs::read_link("/proc/self/ns/net")
         .map(|target| target.to_string_lossy().into_owned())
         .unwrap_or_default()

@@ -5,7 +5,7 @@ use ropewalk_core::balance::{self, Candidate, Expected, Mode, SLOTS, smooth};
 use super::gauge::Reading;
 use super::members::{FAMILIES, Member};
 use super::ruleset::{self, Group};
-use crate::config::BalanceConfig;
+use ropewalk_config::BalanceConfig;
 
 /// New flows that are expected until the shares are computed again: those of opening one page.
 const FLOWS_EXPECTED: usize = 8;
@@ -21,7 +21,7 @@ pub fn groups(
     readings: &[Reading],
 ) -> Vec<Group> {
     let rules = std::iter::once(None).chain(config.rules.iter().map(Some));
-    let group = |rule: Option<&crate::config::balance::Rule>| {
+    let group = |rule: Option<&ropewalk_config::balance::Rule>| {
         let mode = rule.and_then(|rule| rule.mode).unwrap_or(config.mode);
         let strict = rule.is_some();
         let places = FAMILIES.map(|family| {

@@ -9,7 +9,7 @@ use super::gauge::Reading;
 use super::ruleset::{self, View};
 use super::setup::{self, Setup};
 use super::{Split, marks, members, shares};
-use crate::config::BalanceConfig;
+use ropewalk_config::BalanceConfig;
 use ropewalk_io::netlink;
 
 /// Every change, in words.

@@ -1,0 +1,21 @@
+//! The `ropewalk` program as a library: a tunnel over several uplinks, its command line and its
+//! service. `main` only calls [`cli::main`].
+//!
+//! [`engine`] moves packets on a thread of its own. Everything else is the control side: [`cli`]
+//! reads the command line, [`key_file`], [`sites`] and [`token`] read and write files, [`service`]
+//! runs a hub or a site around an engine, [`client`] talks to a running one.
+//!
+//! What can stand alone has a crate: configuration files (`config`), changes to this machine
+//! (`host`), balancing without a hub (`balance`), `ropewalk demo` (`demo`), and the types of the
+//! API (`api`).
+
+pub mod cli;
+pub mod client;
+pub mod doctor;
+pub mod engine;
+pub mod exit;
+pub mod key_file;
+mod logging;
+pub mod service;
+pub mod sites;
+pub mod token;

@@ -1,0 +1,106 @@
+//! Runs `ropewalk balance`: its API, its signals, and the crate `balance`, which does the work.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use anyhow::bail;
+use ropewalk_api::Status;
+use ropewalk_balance::{Balance, Shared, check, lock, status};
+use ropewalk_config::{self as config, BalanceConfig};
+use tokio::sync::mpsc;
+
+use super::api::{CommandSink, Reload};
+use super::{ApiSocket, Asked, Commands, Held, Signals, notify, reload_and_log};
+use crate::engine::control::Command;
+
+/// Runs until stopped.
+pub(super) async fn run(mut held: Held, path: &Path, config: BalanceConfig) -> anyhow::Result<()> {
+    let mut signals = Signals::new()?;
+    let shared = Arc::new(Mutex::new(Shared::new(&config)));
+    let (reloaded, reloads) = mpsc::channel(1);
+    let reload = reload(path, Arc::clone(&shared), reloaded);
+    let common = config.common.clone();
+    let mut balance = Balance::start(
+        config,
+        None,
+        Arc::clone(&shared),
+        &mut held.changes,
+        reloads,
+    )
+    .await?;
+    held.changes.settle();
+    let commands = Commands(answer_commands(shared));
+    let api = ApiSocket::open(&common, &commands, Arc::clone(&reload), false).await?;
+    notify::send(notify::Ready);
+    let names = balance.uplinks();
+    tracing::info!(config = %path.display(), uplinks = ?names, "balancing");
+    let result = loop {
+        tokio::select! {
+            asked = signals.next() => match asked {
+                Asked::Stop => break Ok(()),
+                Asked::Reload => reload_and_log(&reload),
+            },
+            turn = balance.next() => {
+                let taken = turn.and_then(|turn| balance.take(turn, &mut held.changes));
+                if taken.is_err() {
+                    break taken;
+                }
+            }
+        }
+    };
+    notify::send(notify::Stopping);
+    drop(api);
+    let is_restart = signals.is_restart(path).await;
+    if !is_restart {
+        balance.leave().await;
+    }
+    drop(balance);
+    held.changes.end(is_restart);
+    tracing::info!("balancing has stopped");
+    result
+}
+
+fn reload(path: &Path, shared: Arc<Mutex<Shared>>, done: mpsc::Sender<()>) -> Reload {
+    let path = path.to_owned();
+    Arc::new(move || {
+        let config = config::load_balance(&path)?;
+        check(&config, None)?;
+        let (uplinks, rules) = (config.uplinks.marks.len(), config.rules.len());
+        lock(&shared).reloaded = Some(config);
+        // A full channel means that a reload is due anyway.
+        let _ = done.try_send(());
+        Ok(format!(
+            "mode, {uplinks} marks of uplinks and {rules} rules; other keys need a restart"
+        ))
+    })
+}
+
+/// Answers what the API asks an engine elsewhere.
+fn answer_commands(shared: Arc<Mutex<Shared>>) -> CommandSink {
+    Arc::new(move |command| {
+        let no_tunnel = || Err("this gateway has no tunnel: it only balances".to_owned());
+        match command {
+            Command::Status(reply) => {
+                let (mut balance, uptime) = {
+                    let shared = lock(&shared);
+                    (shared.status.clone(), shared.uptime())
+                };
+                status::count_flows(&mut balance);
+                let _ = reply.send(Status {
+                    role: config::balance::ROLE.to_owned(),
+                    version: env!("CARGO_PKG_VERSION").to_owned(),
+                    uptime_s: uptime.as_secs_f64(),
+                    balance: Some(balance),
+                    ..Status::default()
+                });
+            }
+            Command::SetScheduler { reply, .. } => drop(reply.send(no_tunnel())),
+            Command::SetPath { reply, .. } => drop(reply.send(no_tunnel().map(drop::<usize>))),
+            Command::Uplinks(_)
+            | Command::ReloadSites
+            | Command::MtuFloor(_)
+            | Command::Shutdown => bail!("this gateway has no tunnel"),
+        }
+        Ok(())
+    })
+}

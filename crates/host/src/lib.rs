@@ -1,0 +1,13 @@
+//! This machine, as gateways see and change it: which interfaces are uplinks, what was changed and
+//! how that is undone, files that survive a crash.
+//!
+//! Invariant: whatever outlives the process is recorded in [`Changes`] first.
+
+#![forbid(unsafe_code)]
+
+pub mod changes;
+pub mod files;
+pub mod settings;
+pub mod uplinks;
+
+pub use changes::{Change, Changes, Policy};
