@@ -1,7 +1,6 @@
 //! Talks to the API of a running gateway over its Unix socket.
 //!
-//! Invariant: a gateway that is not there gives [`NotRunning`], and nothing waits longer than
-//! [`TIMEOUT`].
+//! Invariant: a gateway that is not there gives [`NotRunning`], and nothing waits longer than 10 s.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -87,7 +87,7 @@ pub enum Control {
     /// The release that the sender runs, for people: the site's after each [`Welcome`], answered
     /// by the hub's.
     Release {
-        /// Such as `0.1.0`; at most [`RELEASE_MAX`] bytes.
+        /// Such as `0.1.0`; at most 32 bytes.
         name: String,
     },
 }
