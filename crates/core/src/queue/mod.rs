@@ -141,14 +141,14 @@ pub struct IngressQueue {
     interval: Duration,
     /// Bounds of what is held in an outage.
     limits: Limits,
-    held: Held,
+    held: HeldBacklog,
     stats: QueueStats,
 }
 
 /// What of the queue is held, or was until lately: packets that arrived before the end of the
 /// last outage. CoDel has no say in them, and those behind them are not to blame for their wait.
 #[derive(Clone, Copy, Debug, Default)]
-struct Held {
+struct HeldBacklog {
     /// In an outage.
     now: bool,
     /// Bytes that still wait of what an outage left.
@@ -183,7 +183,7 @@ impl IngressQueue {
             target: codel::TARGET_MIN,
             interval: codel::INTERVAL_MIN,
             limits: Limits::default(),
-            held: Held::default(),
+            held: HeldBacklog::default(),
             stats: QueueStats::default(),
         }
     }

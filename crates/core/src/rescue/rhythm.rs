@@ -27,7 +27,7 @@ const STEP_MAX: u16 = 32;
 const GAP_AGE_MAX: Duration = Duration::from_millis(150);
 
 #[derive(Clone, Copy, Debug)]
-struct Gap {
+struct RhythmGap {
     flow_seq: u16,
     found: Instant,
     due: Instant,
@@ -49,7 +49,7 @@ struct Rhythm {
     interval: f64,
     stray: f64,
     beats: u8,
-    gaps: Vec<Gap>,
+    gaps: Vec<RhythmGap>,
     /// When the next packet is overdue, or asked for again; `None` while it is not awaited.
     due: Option<Instant>,
     asked: u8,
@@ -219,7 +219,7 @@ impl Rhythm {
         } else {
             (now + self.margin(), 0)
         };
-        self.gaps.push(Gap {
+        self.gaps.push(RhythmGap {
             flow_seq,
             found: now,
             due,
@@ -253,7 +253,7 @@ impl Rhythm {
         // The packet after it may be overdue, too, before this one is asked for again.
         let following = self.expected + Duration::from_secs_f64(self.interval) + self.margin();
         if self.due.is_some_and(|due| following < due) && self.gaps.len() < GAPS_MAX {
-            self.gaps.push(Gap {
+            self.gaps.push(RhythmGap {
                 flow_seq,
                 found: now,
                 due: again,

@@ -22,7 +22,7 @@ struct Last {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct FlowState {
+struct AfmtFlow {
     last: Option<Last>,
     waiting_since: Option<Instant>,
 }
@@ -30,13 +30,13 @@ struct FlowState {
 /// Last path and time per flow.
 #[derive(Debug)]
 pub(super) struct Afmt {
-    flows: Box<[FlowState]>,
+    flows: Box<[AfmtFlow]>,
 }
 
 impl Default for Afmt {
     fn default() -> Self {
         Self {
-            flows: vec![FlowState::default(); FLOW_BUCKETS].into_boxed_slice(),
+            flows: vec![AfmtFlow::default(); FLOW_BUCKETS].into_boxed_slice(),
         }
     }
 }

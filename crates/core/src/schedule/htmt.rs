@@ -29,7 +29,7 @@ use crate::path::{PathView, SLOT_BYTES};
 use ropewalk_types::{Instant, PathId};
 
 #[derive(Clone, Copy, Debug, Default)]
-struct FlowState {
+struct HtmtFlow {
     last: Option<PathId>,
     /// Predicted arrival of the newest packet, on the common clock of [`PathView::arrival`].
     newest_arrival: Instant,
@@ -38,14 +38,14 @@ struct FlowState {
 /// Flow table; entries age by `A` passing.
 #[derive(Debug)]
 pub(super) struct Htmt {
-    flows: Box<[FlowState]>,
+    flows: Box<[HtmtFlow]>,
     room: UnusedRoom,
 }
 
 impl Default for Htmt {
     fn default() -> Self {
         Self {
-            flows: vec![FlowState::default(); FLOW_BUCKETS].into_boxed_slice(),
+            flows: vec![HtmtFlow::default(); FLOW_BUCKETS].into_boxed_slice(),
             room: UnusedRoom::default(),
         }
     }
@@ -57,7 +57,7 @@ impl Htmt {
         &self,
         now: Instant,
         head: &Head,
-        flow: &FlowState,
+        flow: &HtmtFlow,
         path: &PathView,
     ) -> Instant {
         if flow.last.is_none_or(|last| last == path.id) {
@@ -77,7 +77,7 @@ impl Htmt {
 
 /// Until when a packet of `flow` on `path` would overtake the newest one: past `A` nothing is
 /// left to overtake, whatever the margin.
-fn overtakes_until(now: Instant, head: &Head, flow: &FlowState, path: &PathView) -> Instant {
+fn overtakes_until(now: Instant, head: &Head, flow: &HtmtFlow, path: &PathView) -> Instant {
     let not_before = flow.newest_arrival + crossing_margin(path);
     let short = not_before.since(path.arrival(now, head.bytes));
     let gone = if flow.newest_arrival < now {

@@ -20,7 +20,7 @@ pub(super) fn crossing_margin(path: &PathView) -> Duration {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct FlowState {
+struct OrderedFlow {
     last: Option<PathId>,
     /// When the newest packet was sent.
     sent_at: Instant,
@@ -33,13 +33,13 @@ struct FlowState {
 /// Per-flow record of where packets went; allocated once.
 #[derive(Debug)]
 pub(super) struct FlowOrder {
-    flows: Box<[FlowState]>,
+    flows: Box<[OrderedFlow]>,
 }
 
 impl FlowOrder {
     pub(super) fn new() -> Self {
         Self {
-            flows: vec![FlowState::default(); FLOW_BUCKETS].into_boxed_slice(),
+            flows: vec![OrderedFlow::default(); FLOW_BUCKETS].into_boxed_slice(),
         }
     }
 

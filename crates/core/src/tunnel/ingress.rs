@@ -2,7 +2,7 @@
 
 use super::copies::{self, Openings};
 use super::fragment::PIECE_MIN;
-use super::load::Load;
+use super::load::FlowLoad;
 use super::paths::{Path, Paths};
 use super::repair::RetransmitQueue;
 use super::rescue;
@@ -40,7 +40,7 @@ pub(super) struct Ingress {
     /// What sparse flows sent last, and what of it is awaited.
     pub rescuer: Rescuer,
     flow_seq: Vec<u16>,
-    loads: Vec<Load>,
+    loads: Vec<FlowLoad>,
     views: Vec<PathView>,
     /// When a flow that was told to wait may be asked again.
     wake: Option<Instant>,
@@ -72,7 +72,7 @@ impl Ingress {
             retransmit: RetransmitQueue::default(),
             rescuer: Rescuer::default(),
             flow_seq: vec![0; FLOW_BUCKETS],
-            loads: vec![Load::default(); FLOW_BUCKETS],
+            loads: vec![FlowLoad::default(); FLOW_BUCKETS],
             views: Vec::new(),
             wake: None,
             rate_due: Instant::ZERO,

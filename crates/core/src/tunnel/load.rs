@@ -4,14 +4,14 @@ use ropewalk_types::Instant;
 
 /// How much a flow sends, in windows of [`LOAD_WINDOW`].
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Load {
+pub(super) struct FlowLoad {
     window: u32,
     bytes: u32,
     /// Bytes of the window before, if that one followed.
     before: u32,
 }
 
-impl Load {
+impl FlowLoad {
     /// Counts a packet.
     #[expect(
         clippy::cast_possible_truncation,

@@ -27,14 +27,14 @@ The private key is never shown.";
 #[command(after_help = EXAMPLES)]
 pub struct Key {
     #[command(subcommand)]
-    action: Option<Action>,
+    action: Option<KeyAction>,
     /// Key file, if not the configured one
     #[arg(long, global = true, value_name = "FILE")]
     key_file: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]
-enum Action {
+enum KeyAction {
     /// Show the public key
     Show,
     /// Make a key where there is none
@@ -49,17 +49,17 @@ impl Key {
     /// # Errors
     /// There is no key, or one that must not be overwritten.
     pub fn run(self, global: &Global) -> anyhow::Result<()> {
-        let makes_first = matches!(self.action, Some(Action::Generate));
+        let makes_first = matches!(self.action, Some(KeyAction::Generate));
         let path = self.path(global, makes_first)?;
-        let identity = match self.action.unwrap_or(Action::Show) {
-            Action::Show => key_file::load(&path)?,
-            Action::Generate => {
+        let identity = match self.action.unwrap_or(KeyAction::Show) {
+            KeyAction::Show => key_file::load(&path)?,
+            KeyAction::Generate => {
                 let identity = Identity::generate()?;
                 key_file::create(&path, &identity)?;
                 output::note(&format!("wrote {}; the public key is", path.display()));
                 identity
             }
-            Action::Rotate => {
+            KeyAction::Rotate => {
                 // A key that cannot be read must not be lost by accident.
                 key_file::load(&path).context("there must be a key to replace")?;
                 let identity = Identity::generate()?;

@@ -58,7 +58,7 @@ pub struct Cli {
     #[command(flatten)]
     global: Global,
     #[command(subcommand)]
-    command: Command,
+    command: CliCommand,
 }
 
 /// Options of every command.
@@ -96,7 +96,7 @@ impl Global {
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum CliCommand {
     Hub(hub::Hub),
     Up(up::Up),
     Relay(relay::Relay),
@@ -124,19 +124,21 @@ pub fn main() -> ExitCode {
     };
     let global = &cli.global;
     let result = match cli.command {
-        Command::Hub(command) => command.run(global),
-        Command::Up(command) => command.run(global),
-        Command::Relay(command) => command.run(global),
-        Command::Balance(command) => command.run(global),
-        Command::Invite(command) => command.run(global),
-        Command::Join(command) => command.run(global),
-        Command::Status(command) => command.run(global),
-        Command::Path(command) => command.run(global),
-        Command::Scheduler(command) => command.run(global),
-        Command::Key(command) => command.run(global),
-        Command::Doctor(command) => command.run(global),
-        Command::Demo(args) => return demo::run(args).unwrap_or_else(|error| exit::report(&error)),
-        Command::Completions(command) => command.run(),
+        CliCommand::Hub(command) => command.run(global),
+        CliCommand::Up(command) => command.run(global),
+        CliCommand::Relay(command) => command.run(global),
+        CliCommand::Balance(command) => command.run(global),
+        CliCommand::Invite(command) => command.run(global),
+        CliCommand::Join(command) => command.run(global),
+        CliCommand::Status(command) => command.run(global),
+        CliCommand::Path(command) => command.run(global),
+        CliCommand::Scheduler(command) => command.run(global),
+        CliCommand::Key(command) => command.run(global),
+        CliCommand::Doctor(command) => command.run(global),
+        CliCommand::Demo(args) => {
+            return demo::run(args).unwrap_or_else(|error| exit::report(&error));
+        }
+        CliCommand::Completions(command) => command.run(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

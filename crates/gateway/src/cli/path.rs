@@ -24,11 +24,11 @@ To leave an uplink out for good, put it into `exclude` of [uplinks] in the confi
 #[command(after_help = EXAMPLES)]
 pub struct PathArgs {
     #[command(subcommand)]
-    action: Option<Action>,
+    action: Option<PathAction>,
 }
 
 #[derive(Debug, Subcommand)]
-enum Action {
+enum PathAction {
     /// List the paths
     List,
     /// Use an uplink again
@@ -65,20 +65,20 @@ impl PathArgs {
     /// No gateway runs, or it has no such uplink.
     pub fn run(self, global: &Global) -> anyhow::Result<()> {
         let client = Client::find(global.config.as_deref(), global.socket.as_deref())?;
-        let (uplink, wanted, state) = match self.action.unwrap_or(Action::List) {
-            Action::List => {
+        let (uplink, wanted, state) = match self.action.unwrap_or(PathAction::List) {
+            PathAction::List => {
                 return output::print(&status::paths(&client.status()?)).map_err(Into::into);
             }
-            Action::Enable { uplink } => (uplink, PathUse::Enabled, "in use again".to_owned()),
-            Action::Disable { uplink } => {
+            PathAction::Enable { uplink } => (uplink, PathUse::Enabled, "in use again".to_owned()),
+            PathAction::Disable { uplink } => {
                 let state = "not used any more, until the next start".to_owned();
                 (uplink, PathUse::Disabled, state)
             }
-            Action::Leaving { uplink, seconds } => {
+            PathAction::Leaving { uplink, seconds } => {
                 let longest = seconds.map(|seconds| Duration::from_secs(seconds.into()));
                 (uplink, PathUse::Leaving(longest), left_until(seconds))
             }
-            Action::Returning { uplink } => {
+            PathAction::Returning { uplink } => {
                 let state = "used like the others".to_owned();
                 (uplink, PathUse::Returning, state)
             }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use ropewalk_transport::Identity;
 
-use super::{Cli, Command};
+use super::{Cli, CliCommand};
 use crate::exit::{self, NotRunning};
 use crate::key_file;
 use crate::token::Token;
@@ -148,9 +148,9 @@ fn forced(words: &[&str], path: &Path) -> anyhow::Result<()> {
     let config = path.to_str().unwrap();
     let line = ["ropewalk", "--config", config];
     let cli = Cli::try_parse_from(line.iter().chain(words).chain(&["--force"])).unwrap();
-    if let Command::Join(join) = cli.command {
+    if let CliCommand::Join(join) = cli.command {
         join.run(&cli.global)
-    } else if let Command::Relay(relay) = cli.command {
+    } else if let CliCommand::Relay(relay) = cli.command {
         relay.run(&cli.global)
     } else {
         panic!("{words:?} writes no configuration");

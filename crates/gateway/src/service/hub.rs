@@ -12,8 +12,8 @@ use tokio::sync::mpsc;
 
 use super::api::Reload;
 use super::{
-    ApiSocket, Asked, Engine, Prepared, Signals, event_channel, host_settings, network, notify,
-    reload_and_log, session_settings,
+    ApiSocket, Asked, Prepared, RunningEngine, Signals, event_channel, host_settings, network,
+    notify, reload_and_log, session_settings,
 };
 use crate::engine::control::Command;
 use crate::engine::settings::EngineEvent;
@@ -24,7 +24,7 @@ use ropewalk_host::Changes;
 
 /// A running hub, or the side of a relay towards its sites.
 pub(super) struct Hub {
-    pub(super) engine: Engine,
+    pub(super) engine: RunningEngine,
     pub(super) reload: Reload,
     /// The firewall rules.
     pub(super) nat: HubNat,
@@ -88,7 +88,7 @@ impl Hub {
         };
         let handle = start_hub(&host_settings(&config.common), settings, sink)
             .context("the hub cannot start")?;
-        let engine = Engine::new(handle);
+        let engine = RunningEngine::new(handle);
         // Before the interface is up: on a machine that forwards already, what sites send at once
         // would leave untranslated, and open connections of theirs be reset.
         network::set_up_hub(changes, &engine.tun, config)?;
@@ -134,7 +134,12 @@ impl Hub {
     }
 }
 
-fn reload(engine: &Engine, config: HubConfig, ipv6: bool, directory: Arc<SiteDirectory>) -> Reload {
+fn reload(
+    engine: &RunningEngine,
+    config: HubConfig,
+    ipv6: bool,
+    directory: Arc<SiteDirectory>,
+) -> Reload {
     let commands = engine.commands.clone();
     Arc::new(move || {
         let sites = Sites::load(&config)?;

@@ -255,7 +255,7 @@ fn event_channel() -> (EventSink, mpsc::Receiver<EngineEvent>) {
 
 /// A running engine; stops it when dropped.
 #[derive(Debug)]
-struct Engine {
+struct RunningEngine {
     handle: Option<EngineHandle>,
     tun: Tun,
     commands: Commands,
@@ -280,7 +280,7 @@ impl Commands {
     }
 }
 
-impl Engine {
+impl RunningEngine {
     fn new(handle: EngineHandle) -> Self {
         let tun = Tun {
             name: handle.info().interface.clone(),
@@ -319,7 +319,7 @@ impl Engine {
     }
 }
 
-impl Drop for Engine {
+impl Drop for RunningEngine {
     fn drop(&mut self) {
         if let Some(handle) = self.handle.take() {
             let _ = handle.send(Command::Shutdown);

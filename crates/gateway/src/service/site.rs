@@ -23,8 +23,8 @@ use super::api::Reload;
 use super::direct::Direct;
 use super::supplicant::{COUNTS, Sign, Supplicants};
 use super::{
-    ApiSocket, Asked, Commands, Engine, Prepared, Signals, event_channel, host_settings, network,
-    notify, reload_and_log, resolve, session_settings,
+    ApiSocket, Asked, Commands, Prepared, RunningEngine, Signals, event_channel, host_settings,
+    network, notify, reload_and_log, resolve, session_settings,
 };
 use crate::engine::control::{Command, Uplink};
 use crate::engine::settings::EngineEvent;
@@ -44,7 +44,7 @@ const RESOLVE_RETRY: Duration = Duration::from_secs(2);
 
 /// A running site, or the side of a relay towards the next hub.
 pub(super) struct Site {
-    pub(super) engine: Engine,
+    pub(super) engine: RunningEngine,
     pub(super) reload: Reload,
     config: SiteConfig,
     hub: Arc<HubAddresses>,
@@ -142,7 +142,7 @@ impl Site {
         }
         let handle = start_site(&host_settings(&config.common), settings, sink)
             .context("the site cannot start")?;
-        let engine = Engine::new(handle);
+        let engine = RunningEngine::new(handle);
         engine.tun.configure(&[])?;
         network::set_up_site(changes, &engine.tun);
         let direct = Direct::start(&config, &engine.tun, changes).await?;

@@ -180,7 +180,7 @@ pub(super) struct AckBatch {
 
 /// What the window is doing; one round each unless said otherwise.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Phase {
+enum BdpPhase {
     /// Doubles every round trip until the rate stops growing or delay shows.
     Startup {
         best: f64,
@@ -287,7 +287,7 @@ impl DrainedLoss {
 pub(super) struct Bdp {
     mtu: u64,
     window: u64,
-    phase: Phase,
+    phase: BdpPhase,
     round: Round,
     rates: [f64; RATE_ROUNDS],
     next_rate: usize,
@@ -328,7 +328,7 @@ impl Bdp {
         Self {
             mtu,
             window: INITIAL_PACKETS * mtu,
-            phase: Phase::Startup {
+            phase: BdpPhase::Startup {
                 best: 0.0,
                 stale: 0,
                 quiet: 0,
@@ -393,7 +393,7 @@ impl Bdp {
             let busy = batch.bytes as f64 / rate;
             self.spikes.observe(batch.rtt_min.as_secs_f64(), busy);
         }
-        if let Phase::Startup { quiet, full, .. } = self.phase {
+        if let BdpPhase::Startup { quiet, full, .. } = self.phase {
             let calm = full || quiet >= STARTUP_QUIET_ROUNDS;
             self.window = self.startup_window(if calm {
                 STARTUP_GAIN_CALM
@@ -458,7 +458,7 @@ impl Bdp {
         let packets = (acked / self.packets(1.0)).max(1.0);
         let chance = 1.0 / packets + 2.0 * (self.loss / packets).sqrt();
         self.update_hunger(!guarded && rate > before * (1.0 + HUNGRY_GROWTH + chance));
-        if self.calm == 1 && matches!(self.phase, Phase::Cruise(_)) {
+        if self.calm == 1 && matches!(self.phase, BdpPhase::Cruise(_)) {
             (self.hungry, self.hungry_stale) = (HUNGRY_RECOVERED, 0);
         }
         let wanted = round.wanted as f64 > WANTED_SHARE * acked;
@@ -489,7 +489,7 @@ impl Bdp {
             self.loss += (share - self.loss) * weight;
             if matches!(
                 self.phase,
-                Phase::Drain {
+                BdpPhase::Drain {
                     deep: 1..,
                     round: 2..,
                     ..
@@ -511,7 +511,7 @@ impl Bdp {
 
     /// Growth makes for more of it, until it stays away.
     fn update_hunger(&mut self, grew: bool) {
-        if !matches!(self.phase, Phase::Cruise(_)) {
+        if !matches!(self.phase, BdpPhase::Cruise(_)) {
             return;
         }
         if grew {
@@ -527,11 +527,11 @@ impl Bdp {
     /// Takes the delays of a round in; answers the standing queue in seconds. `obeyed` says that
     /// no more was in flight than the window allows.
     fn update_delay(&mut self, mean: f64, round: &Round, obeyed: bool, grew: bool) -> f64 {
-        let drained = matches!(self.phase, Phase::Drain { round: 1.., .. }) && obeyed;
+        let drained = matches!(self.phase, BdpPhase::Drain { round: 1.., .. }) && obeyed;
         let above = round.rtt_min - self.floor;
         if self.floor.is_infinite() {
             self.floor = round.rtt_min;
-        } else if drained || matches!(self.phase, Phase::Startup { .. }) && grew {
+        } else if drained || matches!(self.phase, BdpPhase::Startup { .. }) && grew {
             // Within the noise both ways count alike, or the floor would be the noise's lower end.
             let noisy = above.abs() < NOISE_JITTER * self.jitter.mean;
             let down = above < 0.0 && !noisy;
@@ -610,41 +610,41 @@ impl Bdp {
 
     fn next_phase(&mut self, seen: &Seen) {
         self.phase = match self.phase {
-            Phase::Startup {
+            BdpPhase::Startup {
                 best, stale, quiet, ..
             } => self.after_startup(seen, best, stale, quiet),
-            Phase::Drain {
+            BdpPhase::Drain {
                 deep,
                 round,
                 before,
-            } if round + 1 < drain_rounds(deep) => Phase::Drain {
+            } if round + 1 < drain_rounds(deep) => BdpPhase::Drain {
                 deep,
                 round: round + 1,
                 before,
             },
-            Phase::Drain { deep, before, .. }
+            BdpPhase::Drain { deep, before, .. }
                 if (1..DRAIN_DEEP_MAX).contains(&deep)
                     && seen.floor < before * DRAIN_FOUND - self.jitter.mean =>
             {
-                Phase::Drain {
+                BdpPhase::Drain {
                     deep: deep + 1,
                     round: 0,
                     before: seen.floor,
                 }
             }
-            Phase::Drain { .. } => Phase::Cruise(CRUISE_ROUNDS),
-            Phase::Cruise(left) if self.hungry > 0 => Phase::Cruise(left),
-            Phase::Cruise(0) if !seen.guarded && !seen.app_limited => Phase::Probe,
-            Phase::Cruise(0) => self.drain(seen),
-            Phase::Cruise(left) => Phase::Cruise(left - 1),
-            Phase::Probe => Phase::Judge {
+            BdpPhase::Drain { .. } => BdpPhase::Cruise(CRUISE_ROUNDS),
+            BdpPhase::Cruise(left) if self.hungry > 0 => BdpPhase::Cruise(left),
+            BdpPhase::Cruise(0) if !seen.guarded && !seen.app_limited => BdpPhase::Probe,
+            BdpPhase::Cruise(0) => self.drain(seen),
+            BdpPhase::Cruise(left) => BdpPhase::Cruise(left - 1),
+            BdpPhase::Probe => BdpPhase::Judge {
                 before: self.rate(),
             },
-            Phase::Judge { before } => self.after_probe(seen, before),
+            BdpPhase::Judge { before } => self.after_probe(seen, before),
         };
     }
 
-    fn after_startup(&mut self, seen: &Seen, best: f64, stale: u8, quiet: u8) -> Phase {
+    fn after_startup(&mut self, seen: &Seen, best: f64, stale: u8, quiet: u8) -> BdpPhase {
         // Jitter looks like a queue, but lets the rate grow.
         let spike = self.spikes.largest();
         let noise = (STARTUP_VARIATION * self.variation.mean).max(STARTUP_SPIKES * spike);
@@ -665,7 +665,7 @@ impl Bdp {
             return self.drain(seen);
         }
         let best = if grew { seen.rate } else { best };
-        Phase::Startup {
+        BdpPhase::Startup {
             best,
             stale,
             quiet,
@@ -673,17 +673,17 @@ impl Bdp {
         }
     }
 
-    fn after_probe(&mut self, seen: &Seen, before: f64) -> Phase {
+    fn after_probe(&mut self, seen: &Seen, before: f64) -> BdpPhase {
         let expected = self.probe_extra(before) / (before * self.sojourn);
         if seen.guarded || seen.rate < before * (1.0 + expected / 2.0) {
             self.drain(seen)
         } else {
             (self.hungry, self.hungry_stale) = (HUNGRY_PROBED, 0);
-            Phase::Cruise(CRUISE_ROUNDS)
+            BdpPhase::Cruise(CRUISE_ROUNDS)
         }
     }
 
-    fn drain(&mut self, seen: &Seen) -> Phase {
+    fn drain(&mut self, seen: &Seen) -> BdpPhase {
         let since = seen.now.saturating_duration_since(self.deep_last);
         let known = self.loss_drained.packets >= LOSS_PACKETS_KNOWN;
         let doubt = self.loss > self.believed() && (!known || since >= DRAIN_DOUBT_INTERVAL);
@@ -692,7 +692,7 @@ impl Bdp {
             self.deep_last = seen.now;
             self.deep_due = seen.now + DRAIN_DEEP_INTERVAL;
         }
-        Phase::Drain {
+        BdpPhase::Drain {
             deep,
             round: 0,
             before: seen.floor,
@@ -723,14 +723,14 @@ impl Bdp {
         let allowance = rate * self.allowance();
         let allowance = allowance.max(self.packets(ALLOWANCE_PACKETS));
         let window = match self.phase {
-            Phase::Startup { .. } => return,
-            Phase::Drain { deep: 0, .. } => {
+            BdpPhase::Startup { .. } => return,
+            BdpPhase::Drain { deep: 0, .. } => {
                 product * DRAIN_GAIN + rate * ALLOWANCE_SPIKES * self.spikes.usual()
             }
-            Phase::Drain { .. } => (product * DRAIN_DEEP_GAIN).min(bare * DRAIN_BARE_GAIN),
-            Phase::Cruise(_) => product * HUNGRY_GAINS[self.hungry] + allowance,
-            Phase::Judge { .. } => product + allowance,
-            Phase::Probe => product + allowance + self.probe_extra(rate),
+            BdpPhase::Drain { .. } => (product * DRAIN_DEEP_GAIN).min(bare * DRAIN_BARE_GAIN),
+            BdpPhase::Cruise(_) => product * HUNGRY_GAINS[self.hungry] + allowance,
+            BdpPhase::Judge { .. } => product + allowance,
+            BdpPhase::Probe => product + allowance + self.probe_extra(rate),
         };
         #[expect(
             clippy::cast_possible_truncation,

@@ -41,7 +41,7 @@ const ENCRYPT_MAX: usize = 32 * 1024;
 
 /// How far a path is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum TlsPhase {
     Handshaking,
     /// The connecting side waits for the empty frame.
     Unconfirmed,
@@ -53,7 +53,7 @@ enum Phase {
 pub struct TlsPath {
     tls: Connection,
     connecting: bool,
-    phase: Phase,
+    phase: TlsPhase,
     peer: Option<PublicKey>,
     deframer: Deframer,
     /// Frames not encrypted yet, the first `staged_from` bytes of which are.
@@ -93,7 +93,7 @@ impl TlsPath {
         Self {
             tls,
             connecting,
-            phase: Phase::Handshaking,
+            phase: TlsPhase::Handshaking,
             peer: None,
             deframer: Deframer::default(),
             staged: Vec::new(),
@@ -112,7 +112,7 @@ impl TlsPath {
     /// When the peer breaks the protocol: write what [`Self::poll_output`] still gives (an
     /// alert), then close the TCP connection.
     pub fn handle_bytes(&mut self, mut bytes: &[u8]) -> Result<(), TransportError> {
-        while !bytes.is_empty() && self.phase != Phase::Closed {
+        while !bytes.is_empty() && self.phase != TlsPhase::Closed {
             let took = self
                 .tls
                 .read_tls(&mut bytes)
@@ -122,7 +122,7 @@ impl TlsPath {
                 Err(error) => return Err(self.refuse(&error)),
             };
             self.read_plaintext(state.plaintext_bytes_to_read())?;
-            if self.phase == Phase::Handshaking && !self.tls.is_handshaking() {
+            if self.phase == TlsPhase::Handshaking && !self.tls.is_handshaking() {
                 self.authenticated()?;
             }
             if state.peer_has_closed() {
@@ -160,7 +160,7 @@ impl TlsPath {
         loop {
             match self.deframer.next() {
                 Ok(Some(frame)) if frame.is_empty() => {
-                    if self.phase == Phase::Unconfirmed {
+                    if self.phase == TlsPhase::Unconfirmed {
                         self.up();
                     }
                 }
@@ -188,7 +188,7 @@ impl TlsPath {
         self.peer = keys.and_then(|keys| key_of_spki(keys.first()?.as_ref()));
         if self.connecting {
             // A client is done before the server has looked at its key (RFC 8446 §2).
-            self.phase = Phase::Unconfirmed;
+            self.phase = TlsPhase::Unconfirmed;
             return self.take_frames();
         }
         frame::write(&mut self.staged, &[]);
@@ -197,15 +197,15 @@ impl TlsPath {
     }
 
     fn up(&mut self) {
-        self.phase = Phase::Up;
+        self.phase = TlsPhase::Up;
         if let Some(peer) = self.peer {
             self.events.push_back(Event::Connected { peer });
         }
     }
 
     fn end(&mut self, reason: CloseReason) {
-        if self.phase != Phase::Closed {
-            self.phase = Phase::Closed;
+        if self.phase != TlsPhase::Closed {
+            self.phase = TlsPhase::Closed;
             self.events.push_back(Event::Closed { reason });
         }
     }
@@ -279,7 +279,7 @@ impl TlsPath {
         reason = "the same call as on a QUIC connection"
     )]
     pub fn send(&mut self, datagram: Bytes) -> Result<(), SendError> {
-        if self.phase != Phase::Up {
+        if self.phase != TlsPhase::Up {
             return Err(SendError::NotConnected);
         }
         if datagram.is_empty() || datagram.len() > DATAGRAM_MAX {
@@ -311,7 +311,7 @@ impl TlsPath {
     /// Whether the handshake is still going on: the caller bounds its time and number.
     #[must_use]
     pub fn is_handshaking(&self) -> bool {
-        matches!(self.phase, Phase::Handshaking | Phase::Unconfirmed)
+        matches!(self.phase, TlsPhase::Handshaking | TlsPhase::Unconfirmed)
     }
 
     /// Datagrams dropped because [`Self::receive`] was not called often enough.
@@ -328,7 +328,7 @@ impl TlsPath {
     /// The state of the path, for the scheduler; `None` unless connected.
     #[must_use]
     pub fn snapshot(&self, _now: Instant) -> Option<PathSnapshot> {
-        (self.phase == Phase::Up).then(|| self.view.snapshot(self.queued() as u64))
+        (self.phase == TlsPhase::Up).then(|| self.view.snapshot(self.queued() as u64))
     }
 
     /// Says goodbye: queues a close alert (RFC 8446 §6.1) behind what is queued already.

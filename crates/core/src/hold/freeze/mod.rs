@@ -41,7 +41,7 @@ pub(crate) enum Outlook {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum FreezeState {
     Open,
     /// Senders are told to stop since then.
     Frozen(Instant),
@@ -53,7 +53,7 @@ enum State {
 #[derive(Debug)]
 pub(crate) struct Freezer {
     mode: Freeze,
-    state: State,
+    state: FreezeState,
     ask: Instant,
     planned: Planned,
     proxy_ack: ProxyAck,
@@ -67,7 +67,7 @@ impl Freezer {
     pub fn new(limits: Limits) -> Self {
         Self {
             mode: limits.freeze,
-            state: State::Open,
+            state: FreezeState::Open,
             ask: Instant::ZERO,
             planned: Planned::default(),
             proxy_ack: ProxyAck::new(limits),
@@ -102,23 +102,23 @@ impl Freezer {
             return false;
         }
         match (self.state, outlook) {
-            (State::Open, Outlook::Ending) => {
-                self.state = State::Frozen(now);
+            (FreezeState::Open, Outlook::Ending) => {
+                self.state = FreezeState::Frozen(now);
                 self.ask = now;
             }
-            (State::Frozen(_), Outlook::Fine) => return self.thaw(State::Open),
-            (State::Frozen(since), Outlook::Ending | Outlook::Unclear)
+            (FreezeState::Frozen(_), Outlook::Fine) => return self.thaw(FreezeState::Open),
+            (FreezeState::Frozen(since), Outlook::Ending | Outlook::Unclear)
                 if now.since(since) >= PATIENCE =>
             {
-                return self.thaw(State::Spent);
+                return self.thaw(FreezeState::Spent);
             }
-            (State::Spent, Outlook::Fine) => self.state = State::Open,
-            (State::Open | State::Spent, _) | (State::Frozen(_), _) => {}
+            (FreezeState::Spent, Outlook::Fine) => self.state = FreezeState::Open,
+            (FreezeState::Open | FreezeState::Spent, _) | (FreezeState::Frozen(_), _) => {}
         }
         false
     }
 
-    fn thaw(&mut self, state: State) -> bool {
+    fn thaw(&mut self, state: FreezeState) -> bool {
         self.state = state;
         self.planned.thaw(&mut self.out);
         true
@@ -137,7 +137,7 @@ impl Freezer {
         match self.mode {
             Freeze::Off => {}
             Freeze::Planned => {
-                self.thaw(State::Open);
+                self.thaw(FreezeState::Open);
             }
             Freeze::ProxyAck => self.proxy_ack.end(now, &mut self.out),
         }
@@ -151,8 +151,8 @@ impl Freezer {
     /// Since when they are.
     pub const fn frozen_since(&self) -> Option<Instant> {
         match self.state {
-            State::Frozen(since) => Some(since),
-            State::Open | State::Spent => None,
+            FreezeState::Frozen(since) => Some(since),
+            FreezeState::Open | FreezeState::Spent => None,
         }
     }
 
@@ -219,6 +219,6 @@ impl Freezer {
     pub fn abandon(&mut self) {
         self.proxy_ack.abandon(&mut self.out);
         self.planned.thaw(&mut self.out);
-        self.state = State::Open;
+        self.state = FreezeState::Open;
     }
 }

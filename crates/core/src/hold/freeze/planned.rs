@@ -15,12 +15,12 @@ pub(super) const FLOWS_MAX: usize = 4_096;
 /// The connections whose senders were told to stop, by the flow of the acknowledgements.
 #[derive(Debug, Default)]
 pub(super) struct Planned {
-    stopped: BTreeMap<FlowKey, Last>,
+    stopped: BTreeMap<FlowKey, LastAck>,
 }
 
 /// The newest acknowledgement of a connection, as the receiver meant it.
 #[derive(Debug)]
-struct Last {
+struct LastAck {
     template: Template,
     bare: Bare,
 }
@@ -48,7 +48,7 @@ impl Planned {
         let new = known.is_none();
         // One that comes late says nothing of the window any more.
         if known.is_none_or(|last| !before(segment.ack, last.bare.ack)) {
-            let last = Last {
+            let last = LastAck {
                 template: segment.template(&inner.data),
                 bare: Bare {
                     seq: segment.seq_end(),

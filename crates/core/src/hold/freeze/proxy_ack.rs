@@ -33,7 +33,7 @@ const RESEND_MAX: usize = 256;
 /// All connections that are followed, by the flow of the data.
 #[derive(Debug, Default)]
 pub(super) struct ProxyAck {
-    flows: BTreeMap<FlowKey, Flow>,
+    flows: BTreeMap<FlowKey, ProxiedFlow>,
     /// Bytes of packets kept in all of them.
     bytes: u64,
     /// When vanished ones were looked for last.
@@ -45,14 +45,14 @@ pub(super) struct ProxyAck {
 
 /// One direction of a connection: from a host on this side to one beyond the tunnel.
 #[derive(Debug)]
-struct Flow {
+struct ProxiedFlow {
     /// Shift of windows that each end's SYN said, once it was seen: the host's, the other's.
     shifts: [Option<Option<u8>>; 2],
     said: Said,
     /// The newest acknowledgement of the receiver.
-    last: Option<Last>,
+    last: Option<LastSegment>,
     /// What it has not acknowledged, from `start` to `next` without a hole.
-    kept: VecDeque<Kept>,
+    kept: VecDeque<HostPacket>,
     bytes: u64,
     start: u32,
     next: u32,
@@ -83,7 +83,7 @@ struct Said {
 }
 
 #[derive(Debug)]
-struct Last {
+struct LastSegment {
     template: Template,
     ack: u32,
     /// End of the receiver's window.
@@ -93,14 +93,14 @@ struct Last {
 
 /// A packet of the host's.
 #[derive(Debug)]
-struct Kept {
+struct HostPacket {
     end: u32,
     packet: Bytes,
     checksum_partial: bool,
     timestamp: Option<u32>,
 }
 
-impl Kept {
+impl HostPacket {
     /// The packet as the host would send it again now. The receiver may have seen the host's newest
     /// timestamp and would then drop an older one for ever (PAWS, RFC 7323 §5.3), and so what
     /// acknowledges too little of what it sent itself (RFC 5961 §5.2).
@@ -330,7 +330,7 @@ impl ProxyAck {
             return;
         }
         self.swept = now;
-        let vanished = |flow: &Flow| flow.is_idle(now) && !flow.kept.is_empty();
+        let vanished = |flow: &ProxiedFlow| flow.is_idle(now) && !flow.kept.is_empty();
         let gone = self.flows.iter().filter(|(_, flow)| vanished(flow));
         let gone: Vec<FlowKey> = gone.map(|(key, _)| *key).collect();
         gone.iter().for_each(|key| self.forget(key));
@@ -352,12 +352,15 @@ impl ProxyAck {
             };
             self.forget(&gone);
         }
-        let flow = self.flows.entry(key).or_insert_with(|| Flow::new(now));
+        let flow = self
+            .flows
+            .entry(key)
+            .or_insert_with(|| ProxiedFlow::new(now));
         flow.shifts[end] = Some(shift);
     }
 }
 
-impl Flow {
+impl ProxiedFlow {
     fn new(now: Instant) -> Self {
         Self {
             shifts: [None; 2],
@@ -421,7 +424,7 @@ impl Flow {
         }
         self.next = end;
         self.bytes += bytes;
-        self.kept.push_back(Kept {
+        self.kept.push_back(HostPacket {
             end,
             packet: Bytes::copy_from_slice(ip),
             checksum_partial,
@@ -448,7 +451,7 @@ impl Flow {
             self.wait = RESEND;
             self.delivering = self.delivering.map(|_| now);
         }
-        self.last = Some(Last {
+        self.last = Some(LastSegment {
             template: segment.template(ip),
             ack,
             edge: ack.wrapping_add(u32::from(segment.window) << shift),
@@ -470,7 +473,7 @@ impl Flow {
 
     /// Acknowledges all that is kept, if there is anything.
     fn promise(&mut self, out: &mut impl Extend<Bytes>) {
-        let reaches = |last: &Last| !before(last.ack, self.start);
+        let reaches = |last: &LastSegment| !before(last.ack, self.start);
         let whole = self.last.as_ref().is_some_and(reaches);
         if whole && !self.kept.is_empty() && self.shift().is_some() {
             self.promised = Some(self.next);

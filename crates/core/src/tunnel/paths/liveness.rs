@@ -30,7 +30,7 @@ pub enum PathState {
 
 /// What is known of a path's life.
 #[derive(Debug)]
-pub(in crate::tunnel) struct Liveness {
+pub(in crate::tunnel) struct PathLiveness {
     suspect_since: Option<Instant>,
     peer_suspect: Option<PeerSuspect>,
     /// When the last datagram of the peer came.
@@ -52,7 +52,7 @@ struct PeerSuspect {
     until: Instant,
 }
 
-impl Liveness {
+impl PathLiveness {
     pub const fn new(now: Instant) -> Self {
         Self {
             suspect_since: None,

@@ -17,7 +17,7 @@ use crate::repair::{Sent, SentLog};
 use crate::schedule::PathSet;
 use bytes::Bytes;
 use coding::{Budget, Coding};
-use liveness::Liveness;
+use liveness::PathLiveness;
 use ropewalk_types::{Duration, Instant, PATHS_MAX, PathId, PathSnapshot};
 use ropewalk_wire::{Stamp, Timestamp};
 
@@ -58,7 +58,7 @@ pub(super) struct Path {
     pub arrivals: PathArrivals,
     pub loss: LossEstimator,
     pub stats: PathStats,
-    pub liveness: Liveness,
+    pub liveness: PathLiveness,
     pub coding: Coding,
     /// Packets that came over this path after they had been given up, since the last report.
     pub late: u16,
@@ -84,7 +84,7 @@ impl Path {
             arrivals: PathArrivals::new(),
             loss: LossEstimator::new(),
             stats: PathStats::default(),
-            liveness: Liveness::new(now),
+            liveness: PathLiveness::new(now),
             coding: Coding::new(redundancy),
             late: 0,
             sent_log: SentLog::default(),

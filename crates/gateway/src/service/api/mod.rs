@@ -116,9 +116,9 @@ fn router(api: Api) -> Router {
         .route("/v1/paths", get(paths).post(set_path))
         .route("/v1/sites/reload", post(reload_sites))
         .route("/v1/reload", post(reload))
-        .fallback(|| async { Failure::new(StatusCode::NOT_FOUND, "there is no such page") })
+        .fallback(|| async { Refused::new(StatusCode::NOT_FOUND, "there is no such page") })
         .method_not_allowed_fallback(|| async {
-            Failure::new(
+            Refused::new(
                 StatusCode::METHOD_NOT_ALLOWED,
                 "this page does not take this method",
             )
@@ -131,7 +131,7 @@ async fn require_local_client(headers: HeaderMap, request: Request, next: Next) 
     // A web page of elsewhere may make a browser on this machine ask; browsers say so.
     if headers.contains_key(header::ORIGIN) {
         let why = "this API is not for web pages";
-        return Failure::new(StatusCode::FORBIDDEN, why).into_response();
+        return Refused::new(StatusCode::FORBIDDEN, why).into_response();
     }
     let host = headers
         .get(header::HOST)
@@ -145,18 +145,18 @@ async fn require_local_client(headers: HeaderMap, request: Request, next: Next) 
     if loopback || name.eq_ignore_ascii_case("localhost") {
         next.run(request).await
     } else {
-        Failure::new(StatusCode::FORBIDDEN, "use this API under localhost").into_response()
+        Refused::new(StatusCode::FORBIDDEN, "use this API under localhost").into_response()
     }
 }
 
 /// A refused request.
 #[derive(Debug)]
-struct Failure {
+struct Refused {
     status: StatusCode,
     reason: String,
 }
 
-impl Failure {
+impl Refused {
     fn new(status: StatusCode, reason: impl Into<String>) -> Self {
         Self {
             status,
@@ -165,20 +165,20 @@ impl Failure {
     }
 }
 
-impl IntoResponse for Failure {
+impl IntoResponse for Refused {
     fn into_response(self) -> Response {
         let failed = Failed { error: self.reason };
         (self.status, Json(failed)).into_response()
     }
 }
 
-impl From<JsonRejection> for Failure {
+impl From<JsonRejection> for Refused {
     fn from(rejection: JsonRejection) -> Self {
         Self::new(rejection.status(), rejection.body_text())
     }
 }
 
-type Answer<T> = Result<T, Failure>;
+type Answer<T> = Result<T, Refused>;
 
 /// Asks the engine and waits for its answer without blocking the runtime.
 async fn ask<T: Send + 'static>(
@@ -197,7 +197,7 @@ async fn ask<T: Send + 'static>(
             })
     });
     let answered = asked.await.unwrap_or_else(|error| Err(error.to_string()));
-    answered.map_err(|reason| Failure::new(StatusCode::SERVICE_UNAVAILABLE, reason))
+    answered.map_err(|reason| Refused::new(StatusCode::SERVICE_UNAVAILABLE, reason))
 }
 
 async fn health(State(api): State<Api>) -> Answer<Json<Done>> {
@@ -231,7 +231,7 @@ async fn set_scheduler(
         reply,
     };
     let changed = ask(&api, command).await?;
-    let changed = changed.map_err(|reason| Failure::new(StatusCode::NOT_FOUND, reason))?;
+    let changed = changed.map_err(|reason| Refused::new(StatusCode::NOT_FOUND, reason))?;
     tracing::info!(
         scheduler = request.kind.name(),
         changed,
@@ -251,7 +251,7 @@ async fn set_path(
     let Json(request) = body?;
     let wanted = request
         .wanted()
-        .map_err(|reason| Failure::new(StatusCode::UNPROCESSABLE_ENTITY, reason))?;
+        .map_err(|reason| Refused::new(StatusCode::UNPROCESSABLE_ENTITY, reason))?;
     let uplink = request.uplink.clone();
     let command = move |reply| Command::SetPath {
         uplink: request.uplink,
@@ -259,14 +259,14 @@ async fn set_path(
         reply,
     };
     let done = ask(&api, command).await?;
-    done.map_err(|reason| Failure::new(StatusCode::NOT_FOUND, reason))?;
+    done.map_err(|reason| Refused::new(StatusCode::NOT_FOUND, reason))?;
     tracing::info!(uplink, ?wanted, "use of an uplink changed by hand");
     Ok(Json(Done { ok: true }))
 }
 
 async fn reload_sites(State(api): State<Api>) -> Answer<Json<Reloaded>> {
     if !api.is_hub {
-        return Err(Failure::new(
+        return Err(Refused::new(
             StatusCode::CONFLICT,
             "this is a site: only hubs have sites",
         ));
@@ -282,7 +282,7 @@ async fn reload(State(api): State<Api>) -> Answer<Json<Reloaded>> {
         }
         Err(error) => {
             let reason = format!("nothing was changed: {error:#}");
-            Err(Failure::new(StatusCode::UNPROCESSABLE_ENTITY, reason))
+            Err(Refused::new(StatusCode::UNPROCESSABLE_ENTITY, reason))
         }
     }
 }
