@@ -13,150 +13,14 @@
 //! two rounds. Source: rates and rounds after BBR (Cardwell et al. 2016), the allowance after
 //! FAST TCP (Wei et al. 2006); docs/decisions/congestion-control.md has reasons and measurements.
 
+mod phases;
+mod tuning;
+
 use std::time::{Duration, Instant};
 
 use super::jitter::{DelaySpikes, DelayVariation};
-
-/// Packets in the first window (RFC 9002 §7.2 recommends ten).
-const INITIAL_PACKETS: u64 = 16;
-/// Smallest window in packets.
-const MIN_PACKETS: u64 = 4;
-/// Largest window in bytes: 20 Gbit/s over 100 ms.
-const WINDOW_MAX: u64 = 256 << 20;
-/// Rounds over which the largest delivery rate counts: a whole cycle of phases.
-const RATE_ROUNDS: usize = 12;
-/// Rounds that count while there is more delay than the guard allows.
-const RATE_ROUNDS_GUARDED: usize = 2;
-/// Weight of a drained round in the floor when it is below, and above.
-const FLOOR_DOWN: f64 = 0.5;
-const FLOOR_UP: f64 = 0.25;
-/// A round lasts at least this long,
-const ROUND_MIN: Duration = Duration::from_millis(5);
-/// and until this many packets are acknowledged,
-const ROUND_PACKETS_MIN: u64 = 16;
-/// but no longer than this on a slow path.
-const ROUND_MAX: Duration = Duration::from_millis(200);
-/// A round that lasts this many floors is over even when nothing sent in it was acknowledged.
-const ROUND_FLOORS: f64 = 1.5;
-/// A round lasts at least so many usual delay spikes of the delay: in less, jitter makes the rate.
-const ROUND_SPIKES: f64 = 5.0;
-/// Allowance as share of the floor, with bounds in seconds and a minimum in packets.
-const ALLOWANCE_SHARE: f64 = 0.25;
-const ALLOWANCE_MIN: f64 = 0.001;
-const ALLOWANCE_MAX: f64 = 0.006;
-const ALLOWANCE_PACKETS: f64 = 2.0;
-/// Parts of allowance and guard that jitter adds, in units of the mean change of the smallest RTT
-/// from round to round.
-const ALLOWANCE_JITTER: f64 = 3.0;
-/// The same in units of the usual delay spike, which the window allows for even while it drains: a delay spike
-/// holds acknowledgements up, and a window without room for that stands still.
-const ALLOWANCE_SPIKES: f64 = 0.5;
-const GUARD_JITTER: f64 = 3.0;
-/// What of a round's smallest RTT may be chance, in the same units.
-const NOISE_JITTER: f64 = 2.5;
-/// A round raises the sojourn time by this factor at most: a queue that grows is no longer path.
-const SOJOURN_GROWTH: f64 = 1.2;
-/// Standing queue, in seconds, that makes old rates count no more.
-const GUARD_MIN: f64 = 0.010;
-/// Most jitter in seconds that the guard allows for: what changes more is our own queue.
-const JITTER_MAX: f64 = 0.030;
-/// The same for its delay spikes.
-const SPIKES_MAX: f64 = 0.060;
-/// Growth of the rate that shows that the start is not over.
-const STARTUP_GROWTH: f64 = 1.25;
-/// Rounds without such growth that end the start, if there was more to send.
-const STARTUP_STALE_ROUNDS: u8 = 3;
-/// The same where the delay delay spikes by more than this, in seconds: there the rate of one round says
-/// little.
-const STARTUP_STALE_ROUNDS_LEAPING: u8 = 6;
-const STARTUP_SPIKE: f64 = 0.010;
-/// Rounds without growth and without more to send after which the window expects no more than twice
-/// the rate.
-const STARTUP_QUIET_ROUNDS: u8 = 3;
-/// Most window of the start, in products of rate and stay: twice for the doubling, and some.
-const STARTUP_GAIN: f64 = 4.0;
-/// Least rate it allows for, in bytes per second: over a long path the first windows of a flow would
-/// be spread over the whole round trip otherwise, and slow start takes that for a full path (RFC
-/// 9406 §4.2).
-const STARTUP_RATE: f64 = 500_000.0;
-/// The same after a round with a queue, and while nobody asks for more.
-const STARTUP_GAIN_CALM: f64 = 2.0;
-/// Longest stay that counts for it, in floors.
-const STARTUP_SOJOURN: f64 = 4.0;
-/// Standing queue, as share of the floor, that ends the start as soon as the rate does not grow, and
-/// how many times the delay's delay variation within rounds, and its largest delay spike, it must be.
-const STARTUP_QUEUE: f64 = 0.5;
-const STARTUP_VARIATION: f64 = 4.0;
-const STARTUP_SPIKES: f64 = 2.0;
-/// What a probe sends beyond the window: a share of the product, but in seconds at most.
-const PROBE_SHARE: f64 = 0.25;
-const PROBE_MAX: f64 = 0.010;
-/// Share of the product in flight while draining, normally and to look for a smaller floor.
-const DRAIN_GAIN: f64 = 0.95;
-const DRAIN_DEEP_GAIN: f64 = 0.7;
-/// The most of the product without its share for loss that a deep drain leaves in flight, so that
-/// no loss is of our making then.
-const DRAIN_BARE_GAIN: f64 = 0.9;
-/// Deep drains in a row at most, while each finds a smaller floor.
-const DRAIN_DEEP_MAX: u8 = 4;
-/// A floor smaller by this factor makes another deep drain worthwhile.
-const DRAIN_FOUND: f64 = 0.97;
-/// Rounds of a drain and of a deep one: the window falls in the first, the floor shows from the
-/// second on, and losses of the first are found in the second.
-const DRAIN_ROUNDS: u8 = 2;
-const DRAIN_DEEP_ROUNDS: u8 = 3;
-/// Time between deep drains, normally and while there is loss that no deep drain has shown.
-const DRAIN_DEEP_INTERVAL: Duration = Duration::from_secs(8);
-const DRAIN_DOUBT_INTERVAL: Duration = Duration::from_secs(3);
-/// A rate that grows by this share, and by more than chance lets it, without much of a queue says
-/// that there is capacity to spare; the window then grows by the next of these factors.
-const HUNGRY_GROWTH: f64 = 0.03;
-const HUNGRY_GAINS: [f64; 5] = [1.0, 1.15, 1.35, 1.6, 2.0];
-/// What growth a successful probe stands for, as index into the gains.
-const HUNGRY_PROBED: usize = 2;
-/// The same for the end of a long queue: what took the capacity away may have passed.
-const HUNGRY_RECOVERED: usize = 3;
-/// Rounds without growth that end the hunger: a larger window shows after one round trip.
-const HUNGRY_STALE: u8 = 2;
-/// A mean time in flight that is above the smallest RTT by this share of the floor, and by so many
-/// times what the delay varies, shows that bursts queue.
-const CLUMP_SHARE: f64 = 0.125;
-const CLUMP_VARIATION: f64 = 8.0;
-/// The same in seconds, where the floor is longer than this, for what only keeps the start from
-/// allowing for more than the doubling.
-const BURSTS: f64 = 0.010;
-const LONG_PATH: f64 = 0.080;
-/// Share of a round's bytes sent while more waited that makes it one whose rate means something.
-const WANTED_SHARE: f64 = 0.5;
-/// Rounds between a drain and the next probe.
-const CRUISE_ROUNDS: u8 = 8;
-/// Highest loss that is answered with a larger window; loss of drained rounds is believed in any
-/// case, beyond it only a little, since a window that is too large for a short queue loses too.
-const LOSS_MAX: f64 = 0.30;
-const LOSS_BELIEF: f64 = 0.02;
-/// Rounds after a long queue in which loss says nothing of the path.
-const CALM_ROUNDS: u8 = 2;
-/// Packets over which loss is averaged, in all rounds and in deeply drained ones.
-const LOSS_PACKETS: f64 = 256.0;
-const LOSS_PACKETS_DRAINED: f64 = 128.0;
-/// So many drained packets say something.
-const LOSS_PACKETS_KNOWN: f64 = 64.0;
-/// Loss is taken for ours when it exceeds that of drained rounds by this factor and share.
-const LOSS_FACTOR: f64 = 1.5;
-const LOSS_EXCESS: f64 = 0.003;
-/// Deviations that chance is allowed.
-const LOSS_CHANCE: f64 = 2.0;
-/// How much longer than an acknowledged packet a lost one counts as in flight.
-const LOST_SOJOURN: f64 = 1.55;
-/// What a congestion mark or loss of ours leaves of the allowance, what a round gives back, and
-/// the least that stays.
-const HEADROOM_CUT: f64 = 0.8;
-const HEADROOM_BACK: f64 = 0.02;
-const HEADROOM_MIN: f64 = 0.05;
-/// A window halved since delay began, and really that little in flight for this many rounds,
-/// without this much of the delay going: the delay is no queue of ours.
-const UNRESPONSIVE: f64 = 0.85;
-const UNRESPONSIVE_ROUNDS: u8 = 2;
+use phases::{BdpPhase, Seen};
+use tuning::*;
 
 /// What one batch of acknowledgements says, handed to our own algorithm.
 #[derive(Clone, Copy, Debug)]
@@ -176,30 +40,6 @@ pub(super) struct AckBatch {
     pub app_limited: bool,
     /// The pacer held something back at some moment.
     pub paced: bool,
-}
-
-/// What the window is doing; one round each unless said otherwise.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum BdpPhase {
-    /// Doubles every round trip until the rate stops growing or delay shows.
-    Startup {
-        best: f64,
-        stale: u8,
-        /// Rounds without growth in which the application had no more to send: they say nothing.
-        quiet: u8,
-        /// The last round showed a queue, standing or of bursts: only the doubling is allowed for.
-        full: bool,
-    },
-    /// Lets the queue run empty so that the floor is seen; a deep one also shows the loss that
-    /// stays when less is sent. `deep` counts the deep drains in a row, `round` the rounds of this
-    /// one, `before` is the floor at the beginning.
-    Drain { deep: u8, round: u8, before: f64 },
-    /// Stays, for the given number of rounds.
-    Cruise(u8),
-    /// Sends more.
-    Probe,
-    /// Waits for what the probe shows, compared with the rate before it.
-    Judge { before: f64 },
 }
 
 /// Sums over the current round.
@@ -231,24 +71,6 @@ impl Round {
             paced: false,
         }
     }
-}
-
-/// What the round that just ended showed.
-#[derive(Clone, Copy, Debug)]
-struct Seen {
-    now: Instant,
-    rate: f64,
-    floor: f64,
-    app_limited: bool,
-    /// Most of it was sent while more waited.
-    wanted: bool,
-    guarded: bool,
-    /// What was sent queued behind itself: its bursts were faster than the path.
-    clumped: bool,
-    /// Its bursts queued, if not for long: the path is not much faster than what they come to.
-    bursts: bool,
-    /// Standing queue in seconds.
-    queue: f64,
 }
 
 /// The beginning of a time of delay: smallest RTT and window then, and rounds since with no more
@@ -608,97 +430,6 @@ impl Bdp {
         }
     }
 
-    fn next_phase(&mut self, seen: &Seen) {
-        self.phase = match self.phase {
-            BdpPhase::Startup {
-                best, stale, quiet, ..
-            } => self.after_startup(seen, best, stale, quiet),
-            BdpPhase::Drain {
-                deep,
-                round,
-                before,
-            } if round + 1 < drain_rounds(deep) => BdpPhase::Drain {
-                deep,
-                round: round + 1,
-                before,
-            },
-            BdpPhase::Drain { deep, before, .. }
-                if (1..DRAIN_DEEP_MAX).contains(&deep)
-                    && seen.floor < before * DRAIN_FOUND - self.jitter.mean =>
-            {
-                BdpPhase::Drain {
-                    deep: deep + 1,
-                    round: 0,
-                    before: seen.floor,
-                }
-            }
-            BdpPhase::Drain { .. } => BdpPhase::Cruise(CRUISE_ROUNDS),
-            BdpPhase::Cruise(left) if self.hungry > 0 => BdpPhase::Cruise(left),
-            BdpPhase::Cruise(0) if !seen.guarded && !seen.app_limited => BdpPhase::Probe,
-            BdpPhase::Cruise(0) => self.drain(seen),
-            BdpPhase::Cruise(left) => BdpPhase::Cruise(left - 1),
-            BdpPhase::Probe => BdpPhase::Judge {
-                before: self.rate(),
-            },
-            BdpPhase::Judge { before } => self.after_probe(seen, before),
-        };
-    }
-
-    fn after_startup(&mut self, seen: &Seen, best: f64, stale: u8, quiet: u8) -> BdpPhase {
-        // Jitter looks like a queue, but lets the rate grow.
-        let spike = self.spikes.largest();
-        let noise = (STARTUP_VARIATION * self.variation.mean).max(STARTUP_SPIKES * spike);
-        let full = seen.guarded && seen.queue > (seen.floor * STARTUP_QUEUE).max(noise);
-        let stale_max = if spike > STARTUP_SPIKE {
-            STARTUP_STALE_ROUNDS_LEAPING
-        } else {
-            STARTUP_STALE_ROUNDS
-        };
-        let grew = seen.rate > best * STARTUP_GROWTH;
-        let (stale, quiet) = match (grew, seen.wanted || seen.guarded || seen.clumped) {
-            (true, _) => (0, 0),
-            (false, true) => (stale + 1, quiet),
-            (false, false) => (stale, quiet.saturating_add(1)),
-        };
-        if (full && !grew && self.spikes.known()) || stale >= stale_max {
-            self.deep_due = seen.now;
-            return self.drain(seen);
-        }
-        let best = if grew { seen.rate } else { best };
-        BdpPhase::Startup {
-            best,
-            stale,
-            quiet,
-            full: full || (seen.bursts && seen.floor > LONG_PATH),
-        }
-    }
-
-    fn after_probe(&mut self, seen: &Seen, before: f64) -> BdpPhase {
-        let expected = self.probe_extra(before) / (before * self.sojourn);
-        if seen.guarded || seen.rate < before * (1.0 + expected / 2.0) {
-            self.drain(seen)
-        } else {
-            (self.hungry, self.hungry_stale) = (HUNGRY_PROBED, 0);
-            BdpPhase::Cruise(CRUISE_ROUNDS)
-        }
-    }
-
-    fn drain(&mut self, seen: &Seen) -> BdpPhase {
-        let since = seen.now.saturating_duration_since(self.deep_last);
-        let known = self.loss_drained.packets >= LOSS_PACKETS_KNOWN;
-        let doubt = self.loss > self.believed() && (!known || since >= DRAIN_DOUBT_INTERVAL);
-        let deep = u8::from(doubt || seen.now >= self.deep_due);
-        if deep == 1 {
-            self.deep_last = seen.now;
-            self.deep_due = seen.now + DRAIN_DEEP_INTERVAL;
-        }
-        BdpPhase::Drain {
-            deep,
-            round: 0,
-            before: seen.floor,
-        }
-    }
-
     /// Loss up to this is the path's.
     fn believed(&self) -> f64 {
         self.loss_drained.at_most() * LOSS_FACTOR + LOSS_BELIEF
@@ -747,14 +478,5 @@ impl Bdp {
         };
         // One packet more, since the connection stops that much short of the window.
         self.window = (window + self.mtu).clamp(floor * self.mtu, WINDOW_MAX);
-    }
-}
-
-/// Rounds of a drain.
-const fn drain_rounds(deep: u8) -> u8 {
-    if deep > 0 {
-        DRAIN_DEEP_ROUNDS
-    } else {
-        DRAIN_ROUNDS
     }
 }
