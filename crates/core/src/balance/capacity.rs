@@ -12,6 +12,17 @@ use core::time::Duration;
 
 use ropewalk_types::{Instant, Rate};
 
+/// Idle seconds that tell the round trip anew.
+const IDLE_SECONDS: u32 = 3;
+/// A round trip this much above the shortest means a queue.
+const QUEUE_MIN: Duration = Duration::from_millis(15);
+/// Rates below say nothing about capacity, whatever the round trips do.
+const RATE_MIN: u64 = 200_000;
+/// How long it counts that an uplink was seen full.
+const FULL_VALID: Duration = Duration::from_secs(600);
+/// Weight of a new sample of a full uplink, of 8: two seconds or three to follow a change.
+const GAIN: u64 = 3;
+
 /// What was seen in one interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sample {
@@ -63,17 +74,6 @@ impl Base {
         }
     }
 }
-
-/// Idle seconds that tell the round trip anew.
-const IDLE_SECONDS: u32 = 3;
-/// A round trip this much above the shortest means a queue.
-const QUEUE_MIN: Duration = Duration::from_millis(15);
-/// Rates below say nothing about capacity, whatever the round trips do.
-const RATE_MIN: u64 = 200_000;
-/// How long it counts that an uplink was seen full.
-const FULL_VALID: Duration = Duration::from_secs(600);
-/// Weight of a new sample of a full uplink, of 8: two seconds or three to follow a change.
-const GAIN: u64 = 3;
 
 impl Capacity {
     /// Takes a sample that ends at `now`.

@@ -7,6 +7,9 @@ use ropewalk_types::Rate;
 
 use super::finish::{self, Load};
 
+/// A set weight counts as this many bits per second beside uplinks that follow their capacity.
+const BITS_PER_WEIGHT: u64 = 1_000_000;
+
 /// How new flows are shared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
@@ -92,9 +95,6 @@ pub struct Expected {
     /// Bytes of each.
     pub size_bytes: u64,
 }
-
-/// A set weight counts as this many bits per second beside uplinks that follow their capacity.
-const BITS_PER_WEIGHT: u64 = 1_000_000;
 
 /// The share of each candidate in the next new flows, in any unit; 0 for those that get none. When
 /// nothing is usable every candidate is taken to be: a probe may err, and there is nothing to lose.

@@ -3,14 +3,11 @@
 //! with the window that slides. The packets themselves are sent as well, so that without loss nothing
 //! waits for the end of a block.
 
-use super::encoder::{Coded, Covered, SPAN_MAX, combine};
+use super::encoder::{Coded, Covered, combine};
+use super::tuning::{BLOCK_PACKETS, SPAN_MAX};
 use bytes::Bytes;
 use ropewalk_types::Instant;
 use ropewalk_wire::{CODED_SEEDS, DATA_HEADER};
-
-/// Packets of a block. With a fifth lost it takes 19 repair symbols: the factor of 1.5 that the
-/// paper's buffers are laid out for.
-pub const BLOCK_PACKETS: usize = 40;
 
 /// The block of one path that is being filled.
 #[derive(Debug, Default)]

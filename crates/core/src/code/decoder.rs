@@ -3,26 +3,14 @@
 use super::Coded;
 use super::coefficient::coefficient;
 use super::symbol::{self, Check};
+use super::tuning::{
+    EQUATIONS_MAX, EXPECTED_INTERVALS, IDLE, PATIENCE_INTERVALS, PATIENCE_MAX, PATIENCE_MIN,
+    REMEMBERED, ROW_MAX, UNKNOWNS_MAX,
+};
 use bytes::Bytes;
 use ropewalk_gf256::{add_multiple, inverse, multiply, scale};
 use ropewalk_types::{Duration, Instant};
 use ropewalk_wire::DATA_HEADER;
-
-/// Packets remembered: longer than any repair symbol, and than the paths' delays differ.
-const REMEMBERED: usize = 1_024;
-/// Most equations under way, and most unknowns in one.
-pub const EQUATIONS_MAX: usize = 32;
-const UNKNOWNS_MAX: usize = 24;
-/// Most unknowns of an equation that elimination has made longer.
-pub const ROW_MAX: usize = 128;
-/// Time without repair symbols after which nothing is remembered.
-const IDLE: Duration = Duration::from_secs(10);
-/// Intervals between repair symbols that a gap waits before it is asked for, and the bounds of that.
-const PATIENCE_INTERVALS: f64 = 2.0;
-const PATIENCE_MIN: Duration = Duration::from_millis(2);
-const PATIENCE_MAX: Duration = Duration::from_millis(25);
-/// Intervals after a repair symbol until which another one is expected.
-const EXPECTED_INTERVALS: u32 = 4;
 
 /// What is known of one number.
 #[derive(Clone, Debug, Default)]

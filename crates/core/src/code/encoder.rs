@@ -3,28 +3,13 @@
 use super::WINDOW_PACKETS;
 use super::coefficient::coefficient;
 use super::symbol::{self, Check};
+use super::tuning::{
+    COVERINGS, DEBT_MAX, DUE_MAX, INTERVAL_MAX, SOONER, SPAN_MAX, WINDOW_MIN, WINDOW_TIME,
+};
 use bytes::Bytes;
 use ropewalk_types::{Duration, Instant};
 use ropewalk_wire::{CODED_SEEDS, DATA_HEADER};
 use std::collections::VecDeque;
-
-/// How long a packet stays in the window: by then it has been repaired on request.
-const WINDOW_TIME: Duration = Duration::from_millis(250);
-/// Repair symbols that cover each packet: what is still missing then has been asked for. More would cost
-/// time for every packet of a fast path.
-const COVERINGS: f64 = 8.0;
-/// Fewest packets in the window: a burst of losses and those around it.
-const WINDOW_MIN: f64 = 32.0;
-/// Repair symbols are clearly sooner than repairs when so many come in a round trip.
-const SOONER: f64 = 2.5;
-/// Numbers from the first to the last packet covered are fewer than this.
-pub(super) const SPAN_MAX: u16 = u8::MAX as u16;
-/// Longest time between two packets that says anything of the next ones.
-const INTERVAL_MAX: Duration = Duration::from_millis(100);
-/// Repair symbols that may be due at once: many packets are bound to a path in one go.
-const DUE_MAX: usize = 64;
-/// Repair symbols that a flow of single packets may have in advance of its share.
-const DEBT_MAX: f64 = 2.0;
 
 /// One repair symbol.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -15,13 +15,12 @@ mod decoder;
 mod encoder;
 mod sizing;
 mod symbol;
+mod tuning;
 
-pub use decoder::{Decoder, EQUATIONS_MAX, ROW_MAX};
+pub use decoder::Decoder;
 
-pub(crate) use block::BLOCK_PACKETS;
 pub use block::BlockEncoder;
 pub use encoder::{Coded, Encoder};
-pub use sizing::{REDUNDANCY_MAX, block_combinations, redundancy};
-
-/// Most packets one repair symbol covers.
-pub(crate) const WINDOW_PACKETS: usize = 128;
+pub use sizing::{block_combinations, redundancy};
+pub(crate) use tuning::{BLOCK_PACKETS, WINDOW_PACKETS};
+pub use tuning::{EQUATIONS_MAX, REDUNDANCY_MAX, ROW_MAX};

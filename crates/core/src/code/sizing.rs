@@ -1,19 +1,10 @@
 //! How many repair symbols packets need.
 
-use super::block::BLOCK_PACKETS;
+use super::BLOCK_PACKETS;
+use super::tuning::{
+    LOSS_MIN, PACKETS_MAX, REDUNDANCY_MAX, REPAIR_SYMBOLS_MAX, RESIDUAL, RESIDUAL_BLOCK,
+};
 use crate::estimate::Gilbert;
-
-/// Loss from which packets get repair symbols.
-const LOSS_MIN: f64 = 0.001;
-/// Share of blocks that may stay incomplete until they are repaired.
-const RESIDUAL: f64 = 0.001;
-const RESIDUAL_BLOCK: f64 = 0.01;
-/// Most repair symbols per packet.
-pub const REDUNDANCY_MAX: f64 = 0.5;
-/// Most packets looked at together.
-const PACKETS_MAX: f64 = 96.0;
-/// Most repair symbols considered.
-const REPAIR_SYMBOLS_MAX: usize = 96;
 
 /// Repair symbols per packet, `0.0..=0.5`, for a path that loses as `gilbert` says: as many as make up
 /// for the losses in all blocks of `packets` but one of a thousand, if that many are allowed.

@@ -9,12 +9,16 @@
 use ropewalk_gf256::add_multiple;
 use ropewalk_wire::DATA_HEADER;
 
-/// The check of a datagram.
-pub type Check = [u8; 4];
-
 const CHECK: usize = size_of::<Check>();
 /// Where a datagram carries its number on the path.
 const NUMBER: core::ops::Range<usize> = 1..3;
+const BLOCK: usize = 16;
+/// Odd numbers without pattern.
+const START: u64 = 0x9e37_79b9_7f4a_7c15;
+const FACTOR: u64 = 0xd6e8_feb8_6659_fd93;
+
+/// The check of a datagram.
+pub type Check = [u8; 4];
 
 /// Adds `factor` times the symbol of `datagram`, which has a whole header, to `to`.
 pub fn add(to: &mut Vec<u8>, factor: u8, datagram: &[u8], check: Check) {
@@ -79,11 +83,6 @@ fn fold(word: u64) -> u64 {
     let folded = (wide >> 64) as u64 ^ wide as u64;
     folded
 }
-
-const BLOCK: usize = 16;
-/// Odd numbers without pattern.
-const START: u64 = 0x9e37_79b9_7f4a_7c15;
-const FACTOR: u64 = 0xd6e8_feb8_6659_fd93;
 
 #[cfg(test)]
 mod tests {

@@ -15,6 +15,20 @@ pub use limits::{Freeze, Limits, Victim};
 
 use ropewalk_types::{Duration, Instant};
 
+// Trade-offs and figures: `docs/decisions/hold.md`. It measured the intervals of probes together
+// with the other rules, none of these constants by itself.
+
+/// How often an outage is rid of what has become too old. Longer: less work, old packets stay.
+const SWEEP: Duration = Duration::from_secs(1);
+/// Up to which silence which interval of probes is used: 37 kbit/s per path and direction in the
+/// first minute, 2 kbit/s in the next ones. Longer intervals: fewer bytes, later returns.
+const STEPS: [(Duration, Duration); 2] = [
+    (Duration::from_secs(60), Duration::from_millis(15)),
+    (Duration::from_secs(600), Duration::from_millis(250)),
+];
+/// The interval afterwards.
+const SLOWEST: Duration = Duration::from_secs(1);
+
 /// What a tunnel did in outages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HoldStats {
@@ -130,17 +144,6 @@ impl Probing {
             .map_or(SLOWEST, |(_, interval)| *interval)
     }
 }
-
-/// How often an outage is rid of what has become too old.
-const SWEEP: Duration = Duration::from_secs(1);
-/// Up to which silence which interval is used: 37 kbit/s per path and direction in the first
-/// minute, 2 kbit/s in the next ones.
-const STEPS: [(Duration, Duration); 2] = [
-    (Duration::from_secs(60), Duration::from_millis(15)),
-    (Duration::from_secs(600), Duration::from_millis(250)),
-];
-/// Afterwards.
-const SLOWEST: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {

@@ -7,6 +7,11 @@ pub(crate) use map::PathMap;
 use ropewalk_types::{Duration, Instant, PathId, Rate};
 use serde::{Deserialize, Serialize};
 
+/// What protection may cost on a metered path unless told, bytes per hour: rescues for several calls.
+pub const METERED_HOURLY: u64 = 20 << 20;
+/// Bytes that count as one slot where a rule speaks of packets.
+pub const SLOT_BYTES: u64 = 1_400;
+
 /// What the user said of a path.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PathConfig {
@@ -20,9 +25,6 @@ pub struct PathConfig {
     /// [`METERED_HOURLY`] on a metered path and any number on others.
     pub protection_hourly: Option<u64>,
 }
-
-/// What protection may cost on a metered path unless told, bytes per hour: rescues for several calls.
-pub const METERED_HOURLY: u64 = 20 << 20;
 
 impl PathConfig {
     /// Bytes per hour that protection may cost; `None` for any number.
@@ -66,9 +68,6 @@ pub struct PathView {
     /// Share of packets lost lately, `0.0..=1.0`.
     pub loss: f64,
 }
-
-/// Bytes that count as one slot where a rule speaks of packets.
-pub const SLOT_BYTES: u64 = 1_400;
 
 impl PathView {
     /// Whole slots the path takes now: `cwnd − inflight − queued` in packets, limited by pacing.

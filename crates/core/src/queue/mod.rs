@@ -16,6 +16,9 @@ use ropewalk_types::{Duration, Ecn, Instant, Rate};
 use ropewalk_wire::HEADROOM;
 use std::collections::VecDeque;
 
+// Figures: `docs/decisions/late-binding-and-codel.md` for the allowance for repairs. The other
+// constants were not measured by themselves.
+
 /// Fewest bytes the queue may hold, whatever the rate: a full super packet per direction fits.
 const LIMIT_BYTES_MIN: u64 = 256 * 1024;
 /// Most bytes the queue may hold.
@@ -35,6 +38,10 @@ const REPAIRS_MAX: Duration = Duration::from_millis(250);
 const QUANTUM: i64 = 1_514;
 /// A flow with more bytes than these is backlogged: more than one full packet waits.
 const BACKLOG_BYTES: u64 = 1_514;
+/// Packets dropped per look for the fattest flow. More: less work, more of one flow at once.
+const DROP_BATCH: usize = 64;
+/// The same of what is held.
+const HELD_DROP_BATCH: usize = 16;
 
 /// One inner packet on its way in.
 #[derive(Debug)]
@@ -509,11 +516,6 @@ impl IngressQueue {
         Some(packet)
     }
 }
-
-/// Packets dropped per look for the fattest flow.
-const DROP_BATCH: usize = 64;
-/// The same of what is held.
-const HELD_DROP_BATCH: usize = 16;
 
 #[cfg(test)]
 mod tests;

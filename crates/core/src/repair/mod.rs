@@ -13,8 +13,8 @@
 
 mod requests;
 mod sent;
+mod tuning;
 
-pub(crate) use requests::GAP_MAX;
 pub use requests::Requests;
-pub(crate) use sent::PACKETS_MAX;
 pub use sent::{Sent, SentLog};
+pub(crate) use tuning::{GAP_MAX, PACKETS_MAX};

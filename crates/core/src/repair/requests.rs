@@ -6,20 +6,11 @@
 //! Invariant: a number is named at most [`NAMINGS`] times; every list is bounded by [`GAP_MAX`] per
 //! path.
 
+use super::tuning::{ALLOWANCE_HALF_LIFE, ALLOWANCE_MAX, GAP_MAX, NAMINGS};
 use crate::estimate::RESTART_AFTER;
 use ropewalk_types::{Duration, Instant, PATHS_MAX, PathId};
 use ropewalk_wire::{NackRun, Stamp, Timestamp};
 use std::collections::VecDeque;
-
-/// A larger gap is a new start or a long outage: nobody waits for it any more.
-pub(crate) const GAP_MAX: u16 = 1_024;
-/// NACKs that name a number: a path that loses a fifth of its packets loses as many NACKs,
-/// and a number that is never heard of is a packet lost for good.
-const NAMINGS: u8 = 4;
-/// Most that a path is believed to disorder its packets by.
-const ALLOWANCE_MAX: Duration = Duration::from_millis(60);
-/// The allowance for disorder halves when it was not needed for this long.
-const ALLOWANCE_HALF_LIFE: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Copy, Debug)]
 struct Gap {

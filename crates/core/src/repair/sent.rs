@@ -1,18 +1,9 @@
 //! The ingress's side: what a path carried lately, by number.
 
+use super::tuning::{AGE_MAX, CLEAN_RATE_MAX, PACKETS_MAX, WANTED_FOR};
 use bytes::Bytes;
 use ropewalk_types::{Duration, Instant, PathId, Rate};
 use std::collections::VecDeque;
-
-/// Most datagrams remembered per path.
-pub(crate) const PACKETS_MAX: usize = 8_192;
-/// How long a datagram is remembered.
-const AGE_MAX: Duration = Duration::from_secs(1);
-/// How long a path that needed a repair is expected to need others.
-const WANTED_FOR: Duration = Duration::from_secs(60);
-/// Above this rate a path that has lost nothing lately remembers nothing: memory would be read
-/// and written for every packet in vain.
-const CLEAN_RATE_MAX: Rate = Rate::from_bits_per_sec(400_000_000);
 
 /// One datagram that may be sent again.
 #[derive(Clone, Debug)]

@@ -6,6 +6,9 @@ use ropewalk_types::{Duration, Instant, PathId};
 use ropewalk_wire::{Datagram, DeadlineNack};
 use std::collections::VecDeque;
 
+// Figures for rescues as a whole: `docs/decisions/rescue.md`. None of these constants was measured
+// by itself.
+
 /// Most packets kept.
 const KEPT_MAX: usize = 512;
 /// How long a packet is kept: nobody waits longer for one of a call.

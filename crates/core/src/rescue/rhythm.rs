@@ -4,6 +4,9 @@ use super::ASKED_MAX;
 use ropewalk_types::{Duration, Instant};
 use ropewalk_wire::{DataHeader, DeadlineNack, TIMESTAMP_UNIT_NANOS, Timestamp};
 
+// Figures for rescues as a whole: `docs/decisions/rescue.md`. None of these constants was measured
+// by itself. Larger margins: fewer needless rescues, later ones.
+
 /// Most flows whose rhythm is followed; the one that has been silent longest makes room.
 const FLOWS_MAX: usize = 64;
 /// Bounds of a rhythm: faster flows show their gaps themselves soon enough, in slower ones

@@ -33,6 +33,8 @@ use ropewalk_types::{Duration, Instant, PathId};
 
 /// Flow buckets of a tunnel: flows are hashed into them, as in FQ-CoDel (RFC 8290 §4.1.2).
 pub const FLOW_BUCKETS: usize = 4096;
+/// Shortest wait a decision names: an earlier instant would only be asked about again and again.
+const WAIT_MIN: Duration = Duration::from_micros(100);
 
 /// A set of paths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -165,9 +167,6 @@ fn by_srtt(a: &&PathView, b: &&PathView) -> Ordering {
 fn send(path: &PathView) -> Decision {
     Decision::Send(PathSet::one(path.id))
 }
-
-/// Shortest wait a decision names: an earlier instant would only be asked about again and again.
-const WAIT_MIN: Duration = Duration::from_micros(100);
 
 /// When to ask again: `at`, but no sooner than [`WAIT_MIN`] from now.
 fn wake_at(now: Instant, at: Instant) -> Instant {

@@ -3,16 +3,11 @@
 use super::Tunnel;
 use super::paths::{Path, Paths};
 use super::repair::RetransmitQueue;
+use super::tuning::{CHEAP, HALVES_MAX};
 use crate::code::{Coded, Decoder};
 use bytes::Bytes;
 use ropewalk_types::{Duration, Ecn, Instant, PATHS_MAX, PathId};
 use ropewalk_wire::{CodedHeader, DATA_HEADER, Datagram, Part, Stamp};
-
-/// Halves of repair symbols whose other half has not come yet.
-pub(super) const HALVES_MAX: usize = 64;
-
-/// Share of all capacity that the repair symbols of one path may cost in any case.
-const CHEAP: f64 = 0.01;
 
 impl RetransmitQueue {
     /// Takes in the repair symbols that are due. Those that cost more than little have to be worth it:

@@ -1,6 +1,7 @@
 //! Which packets go over several paths at once, besides those that the scheduler sends so.
 
 use super::paths::Paths;
+use super::tuning::{OPENINGS_CREDIT_MAX, OPENINGS_LOSS, OPENINGS_PER_SECOND, OPENINGS_SHARE};
 use crate::protect::Class;
 use crate::schedule::PathSet;
 use ropewalk_types::{Instant, PathId};
@@ -102,10 +103,3 @@ impl Openings {
         with
     }
 }
-
-/// Loss from which isolated packets are copied.
-const OPENINGS_LOSS: f64 = 0.005;
-/// What the copies may cost, of all bytes; in bytes per second in any case; and in bytes at once.
-const OPENINGS_SHARE: f64 = 0.02;
-const OPENINGS_PER_SECOND: f64 = 8_000.0;
-const OPENINGS_CREDIT_MAX: f64 = 64_000.0;

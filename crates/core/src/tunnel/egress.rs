@@ -3,16 +3,14 @@
 
 use super::code::Decoding;
 use super::fragment::Reassembly;
+use super::tuning::REPORT_INTERVAL;
 use super::{Tunnel, TunnelStats};
 use crate::queue::mark_ce;
 use crate::reorder::{Inner, Reorder};
 use crate::rescue::Rhythms;
 use bytes::{Buf, Bytes, BytesMut};
-use ropewalk_types::{Duration, Ecn, Instant, PathId};
+use ropewalk_types::{Ecn, Instant, PathId};
 use ropewalk_wire::{Control, DataHeader, Datagram, Stamp};
-
-/// How often the ingress hears what the egress saw, while anything arrives.
-pub(super) const REPORT_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Totals at the last report, to report differences.
 #[derive(Clone, Copy, Debug, Default)]

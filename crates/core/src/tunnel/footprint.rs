@@ -4,7 +4,7 @@
 //! `None`. Packets that are ready for [`Tunnel::poll_inner`](super::Tunnel::poll_inner) are not
 //! counted: the caller takes them after every batch.
 
-use super::{Tunnel, code, fragment, repair};
+use super::{Tunnel, tuning};
 use crate::hold::freeze;
 use crate::rescue::{Rescuer, Rhythms};
 use crate::{code as coding, queue, reorder, repair as repairs};
@@ -55,14 +55,14 @@ impl Footprint {
         Self {
             paths,
             queued: queue::LIMIT_PACKETS,
-            retransmit: repair::RETRANSMIT_MAX,
+            retransmit: tuning::RETRANSMIT_MAX,
             remembered: paths * repairs::PACKETS_MAX,
             combined: paths * (coding::WINDOW_PACKETS + coding::BLOCK_PACKETS),
             held: reorder::HELD_MAX,
             places: reorder::PLACES_MAX,
             missing: paths * 3 * repairs::GAP_MAX as usize,
-            partial: fragment::PARTIAL_MAX,
-            halves: code::HALVES_MAX,
+            partial: tuning::PARTIAL_MAX,
+            halves: tuning::HALVES_MAX,
             equations: paths * coding::EQUATIONS_MAX,
             unknowns: paths * coding::EQUATIONS_MAX * coding::ROW_MAX,
             rhythms: Rhythms::limit().0,

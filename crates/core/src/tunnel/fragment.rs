@@ -2,23 +2,12 @@
 //!
 //! Bounded in number and time; the oldest gives way. Pieces may come in any order and twice.
 
+use super::tuning::{LIFETIME, PARTIAL_BYTES_MAX, PARTIAL_MAX, PIECE_MIN, PIECES_MAX};
 use bytes::{Bytes, BytesMut};
 use core::ops::Range;
-use ropewalk_types::{Duration, Instant};
+use ropewalk_types::Instant;
 use ropewalk_wire::{DataHeader, Datagram, FRAGMENT_HEADER, FragmentHeader};
 use std::collections::{BTreeMap, VecDeque};
-
-/// Smallest piece worth a datagram; QUIC guarantees far more (RFC 9000 §14).
-pub(super) const PIECE_MIN: usize = 512;
-
-/// Inner packets under reassembly at once, and their bytes: what a fast path that loses takes in pieces
-/// within a round trip or two.
-pub(super) const PARTIAL_MAX: usize = 1_024;
-const PARTIAL_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// Pieces of one inner packet: 65,535 bytes in pieces of 1,400, each taken apart once more.
-const PIECES_MAX: usize = 256;
-/// How long a packet may stay incomplete.
-const LIFETIME: Duration = Duration::from_secs(1);
 
 /// Takes a packet or piece that was sent before apart into datagrams of at most `room` bytes, each with
 /// the header of the whole; nothing when it is neither, fits, or the pieces would be too small.

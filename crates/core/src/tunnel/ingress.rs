@@ -1,11 +1,13 @@
 //! The ingress: binds the heads of flows to paths, late, and writes their headers.
 
 use super::copies::{self, Openings};
-use super::fragment::PIECE_MIN;
 use super::load::FlowLoad;
 use super::paths::{Path, Paths};
 use super::repair::RetransmitQueue;
 use super::rescue;
+use super::tuning::{
+    FULL_AFTER, FULL_FOR, PIECE_MIN, RATE_INTERVAL, SPARSE_CREDIT_MAX, SUBTUNNEL_OVERHEAD,
+};
 use super::{Outgoing, TunnelStats};
 use crate::hold::Limits;
 use crate::path::PathView;
@@ -14,19 +16,9 @@ use crate::queue::{IngressQueue, Packet};
 use crate::rescue::Rescuer;
 use crate::schedule::{Decision, FLOW_BUCKETS, Head, PathSet, Scheduler};
 use bytes::{Buf, BytesMut};
-use ropewalk_types::{Duration, Instant, PathId};
+use ropewalk_types::{Instant, PathId};
 use ropewalk_wire::{DATA_HEADER, DataHeader, FRAGMENT_HEADER, FragmentHeader, HEADROOM, Stamp};
 use std::sync::Arc;
-
-/// Bytes of a sub-tunnel packet besides the datagram: QUIC header, frame header and tag.
-const SUBTUNNEL_OVERHEAD: u64 = 30;
-/// The paths are full when packets have waited for this long without a break.
-const FULL_AFTER: Duration = Duration::from_millis(100);
-/// For so long they count as full: what one flow of loss-based TCP leaves unused after it backed off it
-/// takes again, and repair symbols would only make it back off sooner.
-const FULL_FOR: Duration = Duration::from_secs(2);
-/// How often the queue's limits follow the paths' rates.
-const RATE_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Ingress side of a tunnel.
 #[derive(Debug)]
@@ -319,10 +311,6 @@ enum Turns {
     /// else, and behind it they would be silent for as long as it takes.
     Sparse,
 }
-
-/// What sparse flows may send before what a dead path carried, bytes: four full packets, and from then on as
-/// much as is sent of that.
-const SPARSE_CREDIT_MAX: u64 = 6_000;
 
 /// How a packet leaves.
 #[derive(Clone, Copy, Debug)]

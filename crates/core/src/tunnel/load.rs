@@ -1,8 +1,9 @@
 //! How much each flow sends: what it needs of order and protection follows from that.
 
+use super::tuning::{HEAVY_BYTES, LOAD_WINDOW_NANOS, OPENING_BYTES, SPARSE_BYTES};
 use ropewalk_types::Instant;
 
-/// How much a flow sends, in windows of [`LOAD_WINDOW`].
+/// How much a flow sends, in windows of [`LOAD_WINDOW_NANOS`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct FlowLoad {
     window: u32,
@@ -42,11 +43,3 @@ impl FlowLoad {
         self.before < SPARSE_BYTES && self.bytes < SPARSE_BYTES
     }
 }
-
-const LOAD_WINDOW_NANOS: u64 = 500_000_000;
-/// 4 Mbit/s over a window: above calls and video conferences, below downloads.
-const HEAVY_BYTES: u32 = 250_000;
-/// 1 Mbit/s: calls and games.
-const SPARSE_BYTES: u32 = 62_500;
-/// Two full packets: what opens a connection, with its first request.
-const OPENING_BYTES: u32 = 3_000;

@@ -18,6 +18,7 @@ mod paths;
 mod repair;
 mod report;
 mod rescue;
+mod tuning;
 
 pub use footprint::Footprint;
 pub use paths::{PathState, PathStats};
@@ -100,8 +101,6 @@ pub struct TunnelStats {
     pub protection_bytes: u64,
     /// Fragments dropped: incomplete in time, or contradictory.
     pub fragments_dropped: u64,
-    /// Datagrams that had been under way when all paths went down, and were too old afterwards.
-    pub held_old: u64,
     /// Outages of all paths.
     pub hold: HoldStats,
     /// The ingress queue.
@@ -373,7 +372,7 @@ impl Tunnel {
         stats.protection_bytes += self.ingress.retransmit.bytes;
         stats.hold.replayed = stats.queue.replayed;
         stats.hold.dropped_full = stats.queue.held_full;
-        stats.hold.dropped_old = stats.queue.held_old + self.stats.held_old;
+        stats.hold.dropped_old += stats.queue.held_old;
         stats.hold.stopped = self.freezer.stopped();
         stats.hold.proxy_ack_bytes = self.freezer.proxy_ack_bytes();
         stats.hold.resets = self.freezer.resets();

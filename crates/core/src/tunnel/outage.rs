@@ -5,20 +5,13 @@
 //! the outage swallowed: sending begins then, without waiting for an acknowledgement.
 
 use super::paths::{Path, Paths};
+use super::tuning::{AWAITED_SILENCE, HEARD_SILENCE, NACK_BYTES};
 use super::{Outgoing, Tunnel};
 use crate::hold::Turn;
 use crate::hold::freeze::Outlook;
 use bytes::{Bytes, BytesMut};
-use ropewalk_types::{Duration, Instant, PacketInfo, PathId};
+use ropewalk_types::{Instant, PacketInfo, PathId};
 use ropewalk_wire::{HEADROOM, NACK_RUNS_MAX, emit_nack};
-
-/// A sign of life after hearing nothing for this long means that a path that was silent both ways is
-/// back. In an outage both ends probe several times in that.
-const HEARD_SILENCE: Duration = Duration::from_millis(150);
-/// The same while its end is awaited: both ends send something every 15 ms.
-const AWAITED_SILENCE: Duration = Duration::from_millis(100);
-/// What a NACK counts as on its path.
-const QUESTION_BYTES: usize = 30;
 
 impl Paths {
     /// Whether no path is known to work; none at all is no path that works, either.
@@ -190,7 +183,7 @@ impl Tunnel {
                 continue;
             };
             let mut bytes = Vec::new();
-            emit_nack(path.stamp(now, QUESTION_BYTES), &runs, &mut bytes);
+            emit_nack(path.stamp(now, NACK_BYTES), &runs, &mut bytes);
             out.push(Outgoing {
                 path: id,
                 datagram: Bytes::from(bytes),

@@ -2,6 +2,11 @@
 //! here, ahead of everything that waits.
 
 use super::paths::Paths;
+use super::tuning::{
+    CODED_AGE_MAX, COPIES_MAX, COPY_SPACING_MAX, COPY_SPACING_MIN, COPY_SPACING_SHARE, ELSEWHERE,
+    NACK_BYTES, PATIENCE_MARGIN, PATIENCE_MAX, PATIENCE_ROUND_TRIPS, RETRANSMIT_MAX, SINGLE_LOSSES,
+    SINGLE_LOSSES_SHARED,
+};
 use super::{Outgoing, Tunnel, fragment};
 use crate::path::PathView;
 use crate::repair::Sent;
@@ -12,30 +17,6 @@ use ropewalk_wire::{
     DATA_HEADER, Datagram, DeadlineNack, NACK_RUNS_MAX, NackRun, emit_nack, nack_runs, restamp,
 };
 use std::collections::VecDeque;
-
-/// Most datagrams that wait for being sent again; beyond that the oldest is given up.
-pub(super) const RETRANSMIT_MAX: usize = 4_096;
-/// Most copies of what was lost.
-const COPIES_MAX: u8 = 3;
-/// Losses that call for no second copy, normally and while other flows use what a waiting one leaves.
-const SINGLE_LOSSES: u8 = 1;
-const SINGLE_LOSSES_SHARED: u8 = 3;
-/// Age at which a repair symbol is worth nothing any more.
-const CODED_AGE_MAX: Duration = Duration::from_millis(100);
-/// How much later it may arrive for taking another path than what was lost, or may be.
-const ELSEWHERE: Duration = Duration::from_millis(10);
-/// Longest that the egress waits for a repair.
-const PATIENCE_MAX: Duration = Duration::from_secs(1);
-/// Most round trips that a packet that was asked for is waited for: its repair may be lost, too.
-const PATIENCE_ROUND_TRIPS: u32 = 3;
-/// Delayed answers and a busy machine.
-const PATIENCE_MARGIN: Duration = Duration::from_millis(10);
-
-/// A further copy on the same path follows so much later, as share of its round trip: losses come
-/// in bursts.
-const COPY_SPACING_SHARE: u32 = 4;
-const COPY_SPACING_MIN: Duration = Duration::from_millis(2);
-const COPY_SPACING_MAX: Duration = Duration::from_millis(10);
 
 /// What goes ahead of everything that waits.
 #[derive(Debug)]
@@ -338,8 +319,8 @@ impl Tunnel {
             let Some(path) = self.paths.get_mut(id) else {
                 continue;
             };
-            let mut bytes = Vec::with_capacity(QUESTION_BYTES);
-            emit_nack(path.stamp(now, QUESTION_BYTES), &runs, &mut bytes);
+            let mut bytes = Vec::with_capacity(NACK_BYTES);
+            emit_nack(path.stamp(now, NACK_BYTES), &runs, &mut bytes);
             out.push(Outgoing {
                 path: id,
                 datagram: Bytes::from(bytes),
@@ -399,7 +380,7 @@ impl Tunnel {
         for sent in self.paths.doubtful.drain(..) {
             let tcp = || is_tcp(&sent.datagram);
             if now.since(sent.at) > self.ingress.limits.other_age_max && !tcp() {
-                self.stats.held_old += 1;
+                self.stats.hold.dropped_old += 1;
             } else {
                 self.ingress.retransmit.push_doubtful(sent);
             }
@@ -429,9 +410,6 @@ fn is_tcp(datagram: &Bytes) -> bool {
         _ => false,
     }
 }
-
-/// Room for a NACK of average length.
-const QUESTION_BYTES: usize = 30;
 
 #[cfg(test)]
 mod tests {

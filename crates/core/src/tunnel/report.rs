@@ -1,6 +1,7 @@
 //! Reports: what this egress saw goes to the peer's ingress, what the peer's egress saw comes here.
 
-use super::egress::{REPORT_INTERVAL, Reported};
+use super::egress::Reported;
+use super::tuning::REPORT_BYTES;
 use super::{Outgoing, Tunnel};
 use crate::estimate::{DelaySample, EgressFeedback, PathFeedback};
 use bytes::Bytes;
@@ -117,7 +118,3 @@ const fn wrap(us: i64) -> i32 {
 fn saturate(count: u64) -> u16 {
     u16::try_from(count).unwrap_or(u16::MAX)
 }
-
-/// What a report counts as on its path; the exact size hardly matters.
-const REPORT_BYTES: usize = 60;
-const _: () = assert!(REPORT_INTERVAL.as_millis() >= 10, "reports must stay rare");

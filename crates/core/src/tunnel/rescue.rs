@@ -1,19 +1,14 @@
 //! Rescue at work: NACKs of this egress go to the peer's ingress, and what the peer awaits leaves here.
 
 use super::paths::Paths;
+use super::tuning::{DEADLINE_NACK_BYTES, RTT_UNKNOWN, SAME_NACK};
 use super::{Outgoing, Tunnel};
 use crate::rescue::{DOUBT, Rescuer};
 use bytes::{Bytes, BytesMut};
-use ropewalk_types::{Duration, Instant, PathId};
+use ropewalk_types::{Instant, PathId};
 use ropewalk_wire::{
     DEADLINE_NACKS_MAX, DeadlineNack, deadline_nacks, emit_deadline_nack, restamp,
 };
-
-/// A deadline NACK travels on two paths. A second one within this time, plus the difference of the
-/// paths' delays, is the same NACK.
-const SAME_NACK: Duration = Duration::from_millis(6);
-/// Assumed while no path has shown its round trip.
-const RTT_UNKNOWN: Duration = Duration::from_millis(50);
 
 impl Tunnel {
     /// Appends a NACK for what is overdue, if anything is, on the two quickest paths.
@@ -32,8 +27,8 @@ impl Tunnel {
             let Some(path) = self.paths.get_mut(id) else {
                 continue;
             };
-            let mut bytes = Vec::with_capacity(QUESTION_BYTES);
-            emit_deadline_nack(path.stamp(now, QUESTION_BYTES), &packets, &mut bytes);
+            let mut bytes = Vec::with_capacity(DEADLINE_NACK_BYTES);
+            emit_deadline_nack(path.stamp(now, DEADLINE_NACK_BYTES), &packets, &mut bytes);
             out.push(Outgoing {
                 path: id,
                 datagram: Bytes::from(bytes),
@@ -106,6 +101,3 @@ pub(super) fn flush(
     }
     bytes
 }
-
-/// Room for a NACK of average length.
-const QUESTION_BYTES: usize = 14;

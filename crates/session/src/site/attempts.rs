@@ -5,11 +5,15 @@
 //! connection spoke again) may have the path at the hub: the connection in charge then takes a
 //! higher generation still and introduces itself once more.
 
+use super::tuning::{
+    ATTEMPT_INTERVAL, ATTEMPT_LIFETIME, ATTEMPTS_MAX, FALLBACK_AFTER, RECONNECT_AFTER,
+    RETURN_INTERVAL,
+};
 use std::net::SocketAddr;
 
 use ropewalk_core::tunnel::PathState;
 use ropewalk_transport::ConnectOptions;
-use ropewalk_types::{Duration, Instant, PathId};
+use ropewalk_types::{Instant, PathId};
 use ropewalk_wire::{Control, Hello, VERSION, emit_control};
 
 use super::path::SitePath;
@@ -17,19 +21,6 @@ use super::{HELLO_INTERVAL, Site};
 use crate::links::{LinkId, Links};
 use crate::peer::PeerPath;
 use crate::settings::udp_payload_max;
-
-/// A path silent for this long gets a new connection beside the old one.
-const RECONNECT_AFTER: Duration = Duration::from_millis(400);
-/// Time between connection attempts of one path.
-const ATTEMPT_INTERVAL: Duration = Duration::from_millis(250);
-/// An attempt that has not succeeded by then is given up.
-const ATTEMPT_LIFETIME: Duration = Duration::from_secs(4);
-/// QUIC attempts of one path under way at once.
-const ATTEMPTS_MAX: usize = 4;
-/// How long QUIC may fail before TLS over TCP is tried.
-const FALLBACK_AFTER: Duration = Duration::from_millis(1_000);
-/// While TLS carries a path: how often QUIC is tried.
-const RETURN_INTERVAL: Duration = Duration::from_secs(10);
 
 impl Site {
     /// Looks after one path: starts and ends attempts, repeats `Hello`.

@@ -8,10 +8,12 @@
 mod attempts;
 mod leaving;
 mod path;
+mod tuning;
 mod uplinks;
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
+use tuning::{HELLO_INTERVAL, INGRESS_FULL_BYTES, TICK, TICK_IDLE};
 
 use bytes::BytesMut;
 use ipnet::IpNet;
@@ -20,7 +22,7 @@ use ropewalk_core::reorder::Inner;
 use ropewalk_core::schedule::SchedulerKind;
 use ropewalk_core::tunnel::{PathState, Tunnel};
 use ropewalk_transport::{SocketId, TransportError};
-use ropewalk_types::{Duration, Instant, PATHS_MAX, PathId};
+use ropewalk_types::{Instant, PATHS_MAX, PathId};
 use ropewalk_wire::{Control, Datagram, VERSION, Welcome};
 
 use crate::command::Command;
@@ -31,16 +33,6 @@ use crate::session::{Event, Role, Session, sealed};
 use crate::settings::{Environment, SiteSettings};
 use crate::status::SessionStatus;
 use path::SitePath;
-
-/// How often silence, attempts and unanswered messages are looked at.
-const TICK: Duration = Duration::from_millis(100);
-/// The same while every path is up and nothing is outstanding.
-const TICK_IDLE: Duration = Duration::from_secs(1);
-/// How often an unanswered `Hello` is repeated.
-const HELLO_INTERVAL: Duration = Duration::from_millis(150);
-/// Bytes waiting at the ingress beyond which no more inner packets are welcome: the queue of the
-/// TUN interface then pushes back on local senders.
-const INGRESS_FULL_BYTES: u64 = 4 * 1024 * 1024;
 
 /// The role of a site.
 #[derive(Debug)]

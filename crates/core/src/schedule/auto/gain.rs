@@ -6,25 +6,11 @@
 //! flow leaves them for a while, longer each time.
 
 use super::trust::Backoff;
+use super::tuning::{
+    MAY_BRING_MORE, PAUSE_FORGIVEN_AFTER, PAUSE_MIN, REST, WATCH, WATCH_ROUND_TRIPS, WORTH_ONE_IN,
+};
 use crate::path::PathView;
 use ropewalk_types::{Duration, Instant, Rate};
-
-/// Part of a flow's bytes, one in so many, that the other paths must carry.
-const WORTH_ONE_IN: u64 = 8;
-/// A path of at least this share of the pinned path's rate may yet bring more.
-const MAY_BRING_MORE: u64 = 4;
-/// How long what striping brings is watched, beside [`ROUND_TRIPS`] ...
-const WATCH: Duration = Duration::from_secs(1);
-/// ... of the path, which need not have been used before and has to find its rate first.
-const ROUND_TRIPS: u32 = 12;
-/// How long a flow stays pinned at first.
-const PAUSE_MIN: Duration = Duration::from_secs(5);
-/// Striping that paid for this long ends the back-off.
-const FORGIVE_AFTER: Duration = Duration::from_secs(30);
-
-/// While nothing went away for this long, or one and a half round trips, the watch rests: it says
-/// nothing of the other path.
-const REST: Duration = Duration::from_millis(200);
 
 /// What striping brings one flow.
 #[derive(Clone, Copy, Debug, Default)]
@@ -64,11 +50,11 @@ impl Gain {
         }
         self.rests_at = now + REST.max(path.min_rtt * 3 / 2);
         self.away = self.away.saturating_add(bytes);
-        if self.watched >= WATCH + path.min_rtt * ROUND_TRIPS {
+        if self.watched >= WATCH + path.min_rtt * WATCH_ROUND_TRIPS {
             let rate = path.rate.max(Rate::from_transfer(path.cwnd, path.srtt));
             let sparse = rate.bits_per_sec() < self.pinned_rate.bits_per_sec() / MAY_BRING_MORE;
             if sparse && self.away < self.sent / WORTH_ONE_IN {
-                self.pause.fail(now, PAUSE_MIN, FORGIVE_AFTER);
+                self.pause.fail(now, PAUSE_MIN, PAUSE_FORGIVEN_AFTER);
             }
             self.forget();
         }

@@ -23,6 +23,7 @@
 mod gain;
 mod pinned_paths;
 mod trust;
+mod tuning;
 
 use super::order::crossing_margin;
 use super::room::{UnusedRoom, grace};
@@ -33,29 +34,10 @@ use gain::Gain;
 use pinned_paths::PinnedPaths;
 use ropewalk_types::{Duration, Instant, PathId};
 use trust::Trust;
-
-/// Waiting bytes that make a flow backlogged.
-const BACKLOG_BYTES: u64 = 6_000;
-/// How long a flow stays backlogged without reaching [`BACKLOG_BYTES`] again.
-const BACKLOG_HOLD: Duration = Duration::from_millis(300);
-/// Bytes from which a flow is worth striping however long its queue is.
-const ELEPHANT_BYTES: u64 = 128 * 1024;
-/// Largest difference of one-way delays over which a flow is striped.
-const SPREAD_MAX: Duration = Duration::from_millis(150);
-/// Difference of one-way delays that costs a flow nothing worth mentioning.
-const SPREAD_SMALL: Duration = Duration::from_millis(5);
-/// Loss that repairs make good without anyone noticing.
-const LOSS_SMALL: f64 = 0.001;
-/// How long a pinned path counts as full after a queue stood there.
-const FULL_HOLD: Duration = Duration::from_secs(2);
-/// Head start of the flow that is striped already over any other.
-const STRIPER_LEAD: Duration = Duration::from_millis(3);
-/// How long a flow counts as striped after its last packet away from pinned path.
-const STRIPER_FOR: Duration = Duration::from_millis(200);
-/// A lost packet of a sparse flow costs about this many round trips until it is made good.
-const LOSS_ROUND_TRIPS: f64 = 3.0;
-/// Most that a sparse flow's last path is preferred, so that near ties do not make it alternate.
-const TIE_MAX: Duration = Duration::from_millis(50);
+use tuning::{
+    BACKLOG_BYTES, BACKLOG_HOLD, ELEPHANT_BYTES, FULL_HOLD, LOSS_ROUND_TRIPS, LOSS_SMALL,
+    SPREAD_MAX, SPREAD_SMALL, STRIPER_FOR, STRIPER_LEAD, TIE_MAX,
+};
 
 #[derive(Clone, Copy, Debug, Default)]
 struct FlowState {

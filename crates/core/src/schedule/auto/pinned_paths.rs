@@ -6,26 +6,12 @@
 //! path; a flow moves only for a clear gain, and flows move one at a time. Invariant: residents
 //! count each backlogged flow at most once per epoch.
 
+use super::tuning::{
+    CHARGED_DELAYS, DEMAND_WEIGHT, EPOCH, HORIZON_BYTES_MAX, MOVE_AGAIN, MOVE_GAIN, MOVE_INTERVAL,
+    OVERFLOW,
+};
 use crate::path::{PathView, SLOT_BYTES};
 use ropewalk_types::{Duration, Instant, PATHS_MAX, PathId};
-
-/// Residents are those counted in the last whole epoch.
-const EPOCH: Duration = Duration::from_millis(200);
-/// Weight of one epoch in what the flows of a pinned path send, and the part of its rate that is too much.
-const DEMAND_WEIGHT: f64 = 0.25;
-const OVERFLOW: f64 = 1.05;
-/// Least time between two moves of any flows.
-const MOVE_INTERVAL: Duration = Duration::from_millis(100);
-/// Least time between two moves of one flow.
-const MOVE_AGAIN: Duration = Duration::from_secs(1);
-/// A move must make the cost smaller by this factor.
-const MOVE_GAIN: f64 = 1.3;
-/// Most bytes the future of a flow is credited with.
-const HORIZON_BYTES_MAX: u64 = 1_000_000;
-
-/// One-way delays that a flow's future is charged with: acknowledgements and whatever else it
-/// waits for.
-const ROUND_TRIPS: f64 = 2.0;
 
 /// Residents per path.
 #[derive(Debug)]
@@ -165,7 +151,7 @@ impl PinnedPaths {
             .min(sender_rate(residual(path.loss), path.srtt))
             .max(1.0);
         as_f64(bytes.clamp(SLOT_BYTES, HORIZON_BYTES_MAX)) * 8.0 / share
-            + path.owd_relative.as_secs_f64() * ROUND_TRIPS
+            + path.owd_relative.as_secs_f64() * CHARGED_DELAYS
     }
 
     /// Whether the loss of `path` leaves a flow striped over `pinned path` and `path` at least what

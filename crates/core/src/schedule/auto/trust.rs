@@ -2,38 +2,14 @@
 //!
 //! Invariant: at least one of the paths shown is open.
 
+use super::tuning::{
+    ASSESS_INTERVAL, BACKOFF_MAX, BACKOFF_MIN, COPIES_FOR_LAG, COPIES_FOR_LOSS, FORGIVE_AFTER,
+    FORGIVE_LOSS_AFTER, LAG_FINE, LAG_HIGH, LOSS_FINE, LOSS_HIGH, LOSS_LASTS, STALL_PACKETS,
+    STALL_SHARE,
+};
 use crate::estimate::EgressFeedback;
 use crate::path::PathView;
 use ropewalk_types::{Duration, Instant, PATHS_MAX, PathId};
-
-/// A path that loses more than this is excluded while another loses less than [`LOSS_FINE`].
-const LOSS_HIGH: f64 = 0.10;
-/// Loss must last this long to exclude a path: a window that was tried too large loses as much.
-const LOSS_LASTS: Duration = Duration::from_secs(1);
-/// Loss at which an excluded path is open again.
-const LOSS_FINE: f64 = 0.05;
-/// A path this much later than the fastest is excluded ...
-const LAG_HIGH: Duration = Duration::from_millis(300);
-/// ... until it is no later than this.
-const LAG_FINE: Duration = Duration::from_millis(200);
-/// Time between two looks at the paths.
-const ASSESS_INTERVAL: Duration = Duration::from_millis(20);
-/// Copies sent over an excluded path each time it is tried: some to measure loss, few to measure
-/// delay, for they queue like anything else.
-const COPIES_FOR_LOSS: u8 = 20;
-const COPIES_FOR_LAG: u8 = 4;
-/// First and longest time between two tries, and between two attempts at striping. The first is
-/// short: the queue of a cellular link whose rate fell is often gone at once.
-const BACKOFF_MIN: Duration = Duration::from_millis(200);
-const BACKOFF_MAX: Duration = Duration::from_secs(60);
-/// Striping, or a path that lagged, that went well for this long ends the back-off,
-const FORGIVE_AFTER: Duration = Duration::from_secs(2);
-/// and a path that lost packets: seconds pass until that shows again.
-const FORGIVE_LOSS_AFTER: Duration = Duration::from_secs(30);
-/// Share of packets late, or held until time ran out, that makes striping pause.
-const STALL_SHARE: f64 = 0.02;
-/// Packets on which that share rests.
-const STALL_PACKETS: u32 = 400;
 
 /// Why a path is not used.
 #[derive(Clone, Copy, Debug, PartialEq)]

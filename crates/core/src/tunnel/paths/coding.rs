@@ -1,18 +1,10 @@
 //! What a path is given ahead of losses: repair symbols, sized by what it loses, and the budget of
 //! a path that costs money.
 
+use super::super::tuning::{SIZED_FOR, UNKNOWN_RATE_MAX, UNKNOWN_REDUNDANCY, USUAL_BYTES};
 use crate::code::{BlockEncoder, Encoder, block_combinations, redundancy};
 use crate::estimate::LossEstimator;
-use ropewalk_types::{Duration, Instant, PathSnapshot, Rate};
-
-/// Repair symbols per packet of a path whose loss is not known yet, and the rate up to which it gets
-/// them.
-const UNKNOWN_REDUNDANCY: f64 = 0.05;
-const UNKNOWN_RATE_MAX: Rate = Rate::from_bits_per_sec(200_000_000);
-/// How long redundancy stays as it is, a little less than the interval of reports.
-const SIZED_FOR: Duration = Duration::from_millis(80);
-/// Bytes of a datagram of the usual size.
-const USUAL_BYTES: u64 = 1_400;
+use ropewalk_types::{Duration, Instant, PathSnapshot};
 
 /// The repair symbols of a path.
 #[derive(Debug)]

@@ -5,19 +5,9 @@
 //! direction. Suspicion is cheap and reversible: the scheduler merely looks elsewhere. Declaring a
 //! path dead, and building a new connection, is the gateway's part.
 
+use super::super::tuning::{DOUBT_MARGIN, PEER_SUSPECT, ROUNDING, SUSPECT_MARGIN, SUSPECT_MIN};
 use crate::hold::Probing;
 use ropewalk_types::{Duration, Instant, PathSnapshot};
-
-/// Shortest silence that makes a path suspect.
-const SUSPECT_MIN: Duration = Duration::from_millis(80);
-/// Allowance for the peer's delayed acknowledgements and a busy machine.
-const SUSPECT_MARGIN: Duration = Duration::from_millis(60);
-/// The same for the probe that asks before.
-const DOUBT_MARGIN: Duration = Duration::from_millis(30);
-/// How long a peer's word that a path is suspect holds without being repeated.
-const PEER_SUSPECT: Duration = Duration::from_millis(600);
-/// The judgement is "longer than": the timer goes off just after.
-const ROUNDING: Duration = Duration::from_micros(10);
 
 /// State of a path as the scheduler treats it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

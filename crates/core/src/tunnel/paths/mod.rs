@@ -10,6 +10,7 @@ mod views;
 
 pub use liveness::PathState;
 
+use super::tuning::{EXCUSED_FOR, TAIL};
 use crate::estimate::{LossEstimator, OneWayDelay, PathArrivals};
 use crate::path::{PathConfig, PathMap};
 use crate::protect::Protection;
@@ -20,12 +21,6 @@ use coding::{Budget, Coding};
 use liveness::PathLiveness;
 use ropewalk_types::{Duration, Instant, PATHS_MAX, PathId, PathSnapshot};
 use ropewalk_wire::{Stamp, Timestamp};
-
-/// So long after its return a path still has what it carried before.
-const EXCUSED_FOR: Duration = Duration::from_secs(1);
-/// A path that loses packets and has carried nothing more for this long is probed, so that the
-/// egress sees whether the newest packet was lost.
-const TAIL: Duration = Duration::from_millis(5);
 
 /// Counters and estimates of a path.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -1,15 +1,11 @@
 //! Probes: of idle paths, of silent ones, and behind the newest packet of a path that loses some.
 
+use super::super::tuning::{IDLE_TURNS, PROBE_BYTES};
 use super::Paths;
 use crate::tunnel::Outgoing;
 use bytes::Bytes;
 use ropewalk_types::{Instant, PathId};
 use ropewalk_wire::emit_probe;
-
-/// While a whole tunnel is idle, one of its paths is probed so many times per probe interval.
-const IDLE_TURNS: u32 = 4;
-/// Bytes of a probe datagram.
-const PROBE_BYTES: usize = 8;
 
 impl Paths {
     /// When an idle path is probed next, and which: one that has carried nothing for the interval;

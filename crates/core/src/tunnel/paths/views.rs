@@ -1,12 +1,10 @@
 //! What schedulers, queues and reports are told of the paths together.
 
+use super::super::tuning::SMALL_WINDOW;
 use super::{Path, Paths};
 use crate::path::PathView;
 use ropewalk_types::{Duration, Instant, PathId, PathSnapshot, Rate};
 use ropewalk_wire::DATA_HEADER;
-
-/// Bytes of a window that any path may be tried with.
-const SMALL_WINDOW: u64 = 16_000;
 
 impl Paths {
     /// The path with the shortest round trip, and the next one; usable ones first.

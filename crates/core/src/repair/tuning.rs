@@ -1,0 +1,26 @@
+//! Every constant of repairs on request: see `docs/decisions/repair.md`.
+//!
+//! Each comment says what the constant is, its unit, and what a larger value buys and costs. None
+//! of them was measured by itself.
+
+use ropewalk_types::{Duration, Rate};
+
+/// A larger gap in a path's numbers is a new start or a long outage: nobody waits for it.
+pub(crate) const GAP_MAX: u16 = 1_024;
+/// NACKs that name a number. More: a path that loses a fifth of its packets loses as many NACKs,
+/// and a number never heard of is a packet lost for good. Fewer: less reverse traffic.
+pub(super) const NAMINGS: u8 = 4;
+/// Most that a path is believed to disorder its packets by. Longer: fewer needless repairs, later
+/// repairs.
+pub(super) const ALLOWANCE_MAX: Duration = Duration::from_millis(60);
+/// The allowance for disorder halves when it was not needed for this long.
+pub(super) const ALLOWANCE_HALF_LIFE: Duration = Duration::from_secs(5);
+/// Most datagrams remembered per path. More: repairs on faster and longer paths, memory.
+pub(crate) const PACKETS_MAX: usize = 8_192;
+/// How long a datagram is remembered. Longer: the same.
+pub(super) const AGE_MAX: Duration = Duration::from_secs(1);
+/// How long a path that needed a repair is expected to need others.
+pub(super) const WANTED_FOR: Duration = Duration::from_secs(60);
+/// Above this rate a path that has lost nothing lately remembers nothing: memory would be read
+/// and written for every packet in vain. Larger: the first losses of a fast path are repaired.
+pub(super) const CLEAN_RATE_MAX: Rate = Rate::from_bits_per_sec(400_000_000);

@@ -1,0 +1,39 @@
+//! Every constant of a site.
+//!
+//! Each comment says what the constant is, its unit, and what a larger value buys and costs.
+//! "Measured" names the document with the figures. A constant without that word was not measured
+//! by itself.
+
+use ropewalk_types::Duration;
+
+// Connection attempts: see `docs/decisions/path-liveness.md`.
+
+/// A path silent for this long gets a new connection beside the old one. Longer: fewer handshakes
+/// for short silences, later returns after a restart of the hub.
+pub(super) const RECONNECT_AFTER: Duration = Duration::from_millis(400);
+/// Time between connection attempts of one path. Longer: fewer bytes on a dead path (5 kB/s now, by
+/// calculation), later returns. Measured: `docs/decisions/path-liveness.md`.
+pub(super) const ATTEMPT_INTERVAL: Duration = Duration::from_millis(250);
+/// An attempt that has not succeeded by then is given up. Longer than any round trip with a
+/// repetition.
+pub(super) const ATTEMPT_LIFETIME: Duration = Duration::from_secs(4);
+/// QUIC attempts of one path under way at once. More: the same bytes, more state.
+pub(super) const ATTEMPTS_MAX: usize = 4;
+/// How long QUIC may fail before TLS over TCP is tried. Longer: fewer paths on TCP for a passing
+/// fault, later tunnels where UDP is blocked.
+pub(super) const FALLBACK_AFTER: Duration = Duration::from_millis(1_000);
+/// While TLS carries a path: how often QUIC is tried.
+pub(super) const RETURN_INTERVAL: Duration = Duration::from_secs(10);
+
+// Turns.
+
+/// How often silence, attempts and unanswered messages are looked at. Longer: less work, later
+/// reactions by as much.
+pub(super) const TICK: Duration = Duration::from_millis(100);
+/// The same while every path is up and nothing is outstanding.
+pub(super) const TICK_IDLE: Duration = Duration::from_secs(1);
+/// How often an unanswered `Hello` is repeated.
+pub(super) const HELLO_INTERVAL: Duration = Duration::from_millis(150);
+/// Bytes waiting at the ingress beyond which no more inner packets are welcome: the queue of the
+/// TUN interface then pushes back on local senders. Larger: longer queues beside local bulk.
+pub(super) const INGRESS_FULL_BYTES: u64 = 4 * 1024 * 1024;
