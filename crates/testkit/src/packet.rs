@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use bytes::{Bytes, BytesMut};
-use ropewalk_types::Ecn;
+use ropewalk_types::{Ecn, source_of};
 use ropewalk_wire::HEADROOM;
 
 /// Bytes of an IPv4 and a UDP header.
@@ -78,9 +78,9 @@ pub fn inner(source: Ipv4Addr, destination: Ipv4Addr, number: u64, bytes: usize)
 /// The number in such a packet, and who sent it.
 #[must_use]
 pub fn read_inner(ip: &[u8]) -> Option<(IpAddr, u64)> {
-    let source: [u8; 4] = ip.get(12..16)?.try_into().ok()?;
+    let source = source_of(ip)?;
     let number = ip.get(IP_HEADER..IP_HEADER + 8)?.try_into().ok()?;
-    Some((IpAddr::from(source), u64::from_be_bytes(number)))
+    Some((source, u64::from_be_bytes(number)))
 }
 
 /// A UDP packet over IPv4 with this number in it: one flow per port.

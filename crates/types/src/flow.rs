@@ -1,4 +1,9 @@
 //! What the data path needs to know of an inner IP packet: its flow, its DSCP and ECN.
+//!
+//! [`PacketInfo`] is read once, where a packet enters. Whoever needs one field of a packet that was
+//! not read whole, as the egress does, has [`Ecn::of`], [`source_of`] and [`destination_of`].
+
+use core::net::IpAddr;
 
 /// ECN field of an IP header (RFC 3168 §5).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,6 +30,38 @@ impl Ecn {
             2 => Self::Ect0,
             _ => Self::Ce,
         }
+    }
+
+    /// The field of an IPv4 or IPv6 packet; `None` when it is neither.
+    #[must_use]
+    pub fn of(packet: &[u8]) -> Option<Self> {
+        let second = *packet.get(1)?;
+        match packet[0] >> 4 {
+            4 => Some(Self::from_bits(second)),
+            6 => Some(Self::from_bits(second >> 4)),
+            _ => None,
+        }
+    }
+}
+
+/// Source address of an IPv4 or IPv6 packet; `None` when it is neither or too short.
+#[must_use]
+pub fn source_of(packet: &[u8]) -> Option<IpAddr> {
+    address(packet, 12, 8)
+}
+
+/// Destination address of an IPv4 or IPv6 packet; `None` when it is neither or too short.
+#[must_use]
+pub fn destination_of(packet: &[u8]) -> Option<IpAddr> {
+    address(packet, 16, 24)
+}
+
+/// The address at offset `v4` or `v6` by the version of the packet.
+fn address(packet: &[u8], v4: usize, v6: usize) -> Option<IpAddr> {
+    match packet.first()? >> 4 {
+        4 => Some(IpAddr::from(*packet.get(v4..)?.first_chunk::<4>()?)),
+        6 => Some(IpAddr::from(*packet.get(v6..)?.first_chunk::<16>()?)),
+        _ => None,
     }
 }
 
@@ -88,6 +125,10 @@ impl FlowKey {
 pub struct PacketInfo {
     /// The flow it belongs to.
     pub flow: FlowKey,
+    /// Whether it is IPv6.
+    pub v6: bool,
+    /// Length that the IP header says, in bytes; what follows in the buffer is no part of the packet.
+    pub length: usize,
     /// Differentiated services codepoint, 0..=63.
     pub dscp: u8,
     /// ECN field of the inner header.
@@ -113,6 +154,16 @@ impl PacketInfo {
 }
 
 impl PacketInfo {
+    /// Destination address.
+    #[must_use]
+    pub fn destination(&self) -> IpAddr {
+        let octets = self.flow.destination;
+        match octets.last_chunk::<4>() {
+            Some(last) if !self.v6 => IpAddr::from(*last),
+            _ => IpAddr::from(octets),
+        }
+    }
+
     /// Whether it is TCP.
     #[must_use]
     pub const fn is_tcp(&self) -> bool {
@@ -172,6 +223,8 @@ fn parse_v4(packet: &[u8]) -> Option<PacketInfo> {
     }
     Some(PacketInfo {
         flow,
+        v6: false,
+        length: total,
         dscp: packet[1] >> 2,
         ecn: Ecn::from_bits(packet[1]),
         transport_offset: header,
@@ -202,6 +255,8 @@ fn parse_v6(packet: &[u8]) -> Option<PacketInfo> {
     let class = (packet[0] << 4) | (packet[1] >> 4);
     Some(PacketInfo {
         flow,
+        v6: true,
+        length: payload + 40,
         dscp: class >> 2,
         ecn: Ecn::from_bits(class),
         transport_offset: offset.min(packet.len()),
@@ -273,6 +328,25 @@ mod tests {
             (46, Ecn::Ect1, 20)
         );
         assert!(!info.fragment);
+    }
+
+    #[test]
+    fn single_fields_are_those_of_the_whole_packet() {
+        let mut v6 = vec![0u8; 48];
+        (v6[0], v6[1], v6[5], v6[6]) = (0x6b, 0x20, 8, 17);
+        v6[8..24].fill(0x11);
+        v6[24..40].fill(0x22);
+        for (packet, length) in [(udp_v4(4000), 28), (v6, 48)] {
+            let with_rest = [&packet[..], &[0; 5]].concat();
+            let info = PacketInfo::parse(&with_rest).expect("valid");
+            assert_eq!((info.length, info.v6), (length, length == 48));
+            assert_eq!(Ecn::of(&packet), Some(info.ecn));
+            assert_eq!(destination_of(&packet), Some(info.destination()));
+            assert_ne!(source_of(&packet), destination_of(&packet));
+        }
+        assert_eq!(source_of(&[0x45; 15]), None);
+        assert_eq!(destination_of(&[0x60; 39]), None);
+        assert_eq!((Ecn::of(&[]), Ecn::of(&[0x00, 3])), (None, None));
     }
 
     #[test]

@@ -14,7 +14,7 @@ mod registry;
 mod time;
 
 pub use core::time::Duration;
-pub use flow::{Ecn, FlowKey, PacketInfo, WITH_PORTS};
+pub use flow::{Ecn, FlowKey, PacketInfo, WITH_PORTS, destination_of, source_of};
 pub use names::{UnknownName, closest};
 pub use path::PathSnapshot;
 pub use random::Random;

@@ -208,12 +208,7 @@ impl Tunnel {
 /// packet, whatever the inner one says, and the sub-tunnel's congestion control has already
 /// answered the mark.
 fn congested(data: Bytes) -> Bytes {
-    let ecn = match data.first().map(|b| b >> 4) {
-        Some(4) => data.get(1).map(|b| b & 3),
-        Some(6) => data.get(1).map(|b| (b >> 4) & 3),
-        _ => None,
-    };
-    if !matches!(ecn, Some(1 | 2)) {
+    if !matches!(Ecn::of(&data), Some(Ecn::Ect0 | Ecn::Ect1)) {
         return data;
     }
     let mut marked = BytesMut::from(&data[..]);

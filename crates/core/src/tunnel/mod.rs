@@ -234,24 +234,38 @@ impl Tunnel {
 
     /// Takes an inner packet in: [`ropewalk_wire::HEADROOM`] free bytes, then one IP packet.
     pub fn handle_inner(&mut self, now: Instant, data: bytes::BytesMut, checksum_partial: bool) {
+        let ip = data.get(ropewalk_wire::HEADROOM..);
+        match ip.and_then(PacketInfo::parse) {
+            Some(info) => self.handle_parsed(now, data, checksum_partial, &info),
+            None => {
+                self.tick(now);
+                self.stats.invalid_inner += 1;
+            }
+        }
+    }
+
+    /// [`Self::handle_inner`] of a packet that the caller has read.
+    pub fn handle_parsed(
+        &mut self,
+        now: Instant,
+        data: bytes::BytesMut,
+        checksum_partial: bool,
+        info: &PacketInfo,
+    ) {
         self.tick(now);
-        let Some(ip) = data.get(ropewalk_wire::HEADROOM..) else {
-            self.stats.invalid_inner += 1;
-            return;
-        };
-        let Some(info) = PacketInfo::parse(ip) else {
-            self.stats.invalid_inner += 1;
-            return;
-        };
+        let ip = &data[ropewalk_wire::HEADROOM..];
         if ip.len() > usize::from(u16::MAX) {
             self.stats.invalid_inner += 1;
             return;
         }
         let outage = self.hold.is_outage();
-        if self.freezer.on_ingress(now, ip, checksum_partial, outage) == Taken::Answered {
+        let taken = self
+            .freezer
+            .on_ingress(now, ip, info, checksum_partial, outage);
+        if taken == Taken::Answered {
             return;
         }
-        self.enqueue(now, data, checksum_partial, &info);
+        self.enqueue(now, data, checksum_partial, info);
     }
 
     fn enqueue(

@@ -19,7 +19,7 @@ use ropewalk_core::reorder::Inner;
 use ropewalk_core::schedule::SchedulerKind;
 use ropewalk_core::tunnel::Tunnel;
 use ropewalk_transport::{KeyCheck, PublicKey, SocketId, TransportError};
-use ropewalk_types::{Duration, Instant, PathId, Random};
+use ropewalk_types::{Duration, Instant, PacketInfo, PathId, Random, source_of};
 use ropewalk_wire::{Control, Datagram, HEADROOM};
 use rustc_hash::FxHashMap;
 
@@ -31,7 +31,7 @@ use crate::ready::ReadySet;
 use crate::session::{Event, Role, Session, sealed};
 use crate::settings::{Environment, HubSettings, SiteEntry};
 use crate::status::SessionStatus;
-use addresses::{address, is_link_local};
+use addresses::is_link_local;
 
 /// How long a connection may stay without a `Hello`.
 const HELLO_WAIT: Duration = Duration::from_secs(5);
@@ -77,6 +77,8 @@ pub struct Hub {
     drained: usize,
     events: VecDeque<Event>,
     unroutable: u64,
+    /// What came from the interface and is no whole IP packet.
+    invalid_inner: u64,
     /// Packets that kernels send to their own link: router solicitations, multicast reports.
     link_local: u64,
     tick: Instant,
@@ -119,6 +121,7 @@ impl Hub {
             drained: 0,
             events: VecDeque::new(),
             unroutable: 0,
+            invalid_inner: 0,
             link_local: 0,
             tick: Instant::ZERO,
             settings,
@@ -341,12 +344,17 @@ impl sealed::Role for Hub {
     }
 
     fn on_inner(&mut self, now: Instant, data: BytesMut, checksum_partial: bool) {
-        let destination = data.get(HEADROOM..).and_then(|ip| address(ip, false));
-        let index = destination.and_then(|ip| self.site_of(ip));
+        let Some(info) = data.get(HEADROOM..).and_then(PacketInfo::parse) else {
+            self.invalid_inner += 1;
+            return;
+        };
+        let index = self.site_of(info.destination());
         match index.and_then(|index| Some((index, self.sites[index].as_mut()?))) {
             Some((index, site)) => {
                 self.ready.touch(index);
-                site.peer.tunnel.handle_inner(now, data, checksum_partial);
+                site.peer
+                    .tunnel
+                    .handle_parsed(now, data, checksum_partial, &info);
             }
             None if data.get(HEADROOM..).is_some_and(is_link_local) => self.link_local += 1,
             None => self.unroutable += 1,
@@ -371,7 +379,7 @@ impl sealed::Role for Hub {
         while let Some(&index) = self.ready.touched().get(self.drained) {
             if let Some(site) = &mut self.sites[index] {
                 while let Some(inner) = site.peer.tunnel.poll_inner() {
-                    if address(&inner.data, true).is_some_and(|ip| site.entry.owns(&ip)) {
+                    if source_of(&inner.data).is_some_and(|ip| site.entry.owns(&ip)) {
                         return Some(inner);
                     } else if is_link_local(&inner.data) {
                         self.link_local += 1;
@@ -473,6 +481,7 @@ impl sealed::Role for Hub {
                 });
             }
         }
+        *status.drops.entry("invalid_inner".into()).or_default() += self.invalid_inner;
         status.drops.insert("unroutable".into(), self.unroutable);
         status.drops.insert("link_local".into(), self.link_local);
         status.drops.insert("spoofed_source".into(), spoofed);

@@ -17,7 +17,7 @@ use bytes::Bytes;
 use planned::Planned;
 use proxy_ack::ProxyAck;
 pub(crate) use proxy_ack::Taken;
-use ropewalk_types::{Duration, Instant};
+use ropewalk_types::{Duration, Instant, PacketInfo};
 use std::collections::VecDeque;
 
 /// Most connections that are followed, in either way.
@@ -166,12 +166,19 @@ impl Freezer {
     }
 
     /// A packet of a host on this side.
-    pub fn on_ingress(&mut self, now: Instant, ip: &[u8], partial: bool, outage: bool) -> Taken {
+    pub fn on_ingress(
+        &mut self,
+        now: Instant,
+        ip: &[u8],
+        info: &PacketInfo,
+        partial: bool,
+        outage: bool,
+    ) -> Taken {
         if self.mode != Freeze::ProxyAck {
             return Taken::Goes;
         }
         self.proxy_ack
-            .on_ingress(now, ip, partial, outage, &mut self.out)
+            .on_ingress(now, ip, info, partial, outage, &mut self.out)
     }
 
     /// A packet for a host on this side.

@@ -11,7 +11,7 @@ use super::segment::{ACK, Bare, FIN, RST, SYN, Segment, Template, URG, before, w
 use crate::hold::Limits;
 use crate::reorder::Inner;
 use bytes::{Bytes, BytesMut};
-use ropewalk_types::{Duration, FlowKey, Instant};
+use ropewalk_types::{Duration, FlowKey, Instant, PacketInfo};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Most connections that are followed; others stop by themselves.
@@ -156,11 +156,12 @@ impl ProxyAck {
         &mut self,
         now: Instant,
         ip: &[u8],
+        info: &PacketInfo,
         checksum_partial: bool,
         outage: bool,
         out: &mut impl Extend<Bytes>,
     ) -> Taken {
-        let Some(segment) = Segment::parse(ip) else {
+        let Some(segment) = Segment::read(ip, info) else {
             return Taken::Goes;
         };
         if segment.has(RST) {

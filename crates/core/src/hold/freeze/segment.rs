@@ -25,6 +25,7 @@ const HOPS: u8 = 64;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Segment {
     pub flow: FlowKey,
+    v6: bool,
     pub seq: u32,
     pub ack: u32,
     pub flags: u8,
@@ -40,13 +41,15 @@ pub(super) struct Segment {
 impl Segment {
     /// Reads a packet; `None` when it is no whole TCP segment.
     pub fn parse(ip: &[u8]) -> Option<Self> {
-        let info = PacketInfo::parse(ip).filter(|info| info.is_tcp() && !info.fragment)?;
-        let length = usize::from(u16::from_be_bytes(match ip[0] >> 4 {
-            4 => [ip[2], ip[3]],
-            _ => [ip[4], ip[5]],
-        }));
-        let end = if ip[0] >> 4 == 4 { length } else { length + 40 };
-        let tcp = info.transport_offset;
+        Self::read(ip, &PacketInfo::parse(ip)?)
+    }
+
+    /// [`Self::parse`] of a packet whose IP header was read already.
+    pub fn read(ip: &[u8], info: &PacketInfo) -> Option<Self> {
+        if !info.is_tcp() || info.fragment {
+            return None;
+        }
+        let (tcp, end) = (info.transport_offset, info.length);
         let header = ip.get(tcp..end).filter(|rest| rest.len() >= HEADER)?;
         let data = tcp + usize::from(header[12] >> 4) * 4;
         if data < tcp + HEADER || data > end {
@@ -54,6 +57,7 @@ impl Segment {
         }
         Some(Self {
             flow: info.flow,
+            v6: info.v6,
             seq: be32(header, 4),
             ack: be32(header, 8),
             flags: header[13],
@@ -81,7 +85,7 @@ impl Segment {
 
     /// What another segment of the same sender begins with.
     pub fn template(&self, ip: &[u8]) -> Template {
-        let fixed = if ip[0] >> 4 == 4 { 20 } else { 40 };
+        let fixed = if self.v6 { 40 } else { 20 };
         let mut ports = [0; 4];
         ports.copy_from_slice(&ip[self.tcp..self.tcp + 4]);
         Template {

@@ -5,7 +5,6 @@ use super::segment::{ACK, Bare, FIN, RST, SYN, Segment, Template, before, write}
 use super::*;
 use crate::checksum;
 use proptest::prelude::*;
-use ropewalk_types::PacketInfo;
 
 const SEGMENT: usize = 50;
 const STREAM: usize = 2_000;
@@ -198,7 +197,10 @@ impl World {
 
     /// The host's packet goes into the tunnel.
     fn enter(&mut self, packet: Vec<u8>) {
-        let taken = self.freezer.on_ingress(self.now, &packet, false, self.down);
+        let info = PacketInfo::parse(&packet).expect("a packet");
+        let taken = self
+            .freezer
+            .on_ingress(self.now, &packet, &info, false, self.down);
         if taken == Taken::Goes {
             self.data.push(packet);
         }
@@ -646,9 +648,10 @@ fn a_host_that_does_not_believe_its_reset_is_reset_again() {
     // Its challenge says what it has really got; a reset must have that number (RFC 5961 §3.2).
     world.replied[2] = world.replied[2].wrapping_add(10);
     let challenge = world.segment(world.sent, 0);
+    let info = PacketInfo::parse(&challenge).expect("a packet");
     let taken = world
         .freezer
-        .on_ingress(world.now, &challenge, false, world.down);
+        .on_ingress(world.now, &challenge, &info, false, world.down);
     assert_eq!(taken, Taken::Answered);
     let written = world.freezer.poll().expect("a reset").data;
     let reset = Segment::parse(&written).expect("a segment");
