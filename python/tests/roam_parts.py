@@ -7,7 +7,7 @@ import threading
 from collections import Counter
 from pathlib import Path
 
-from ropewalk.sdn import events
+from ropewalk.sdn.openflow import events
 from ropewalk.sdn.openflow.program import Flow, FlowMod, Output, PacketOut, Program, apply
 from ropewalk.sdn.roam import config, frames, policy, program, state
 from ropewalk.sdn.roam.events import At, Event, Notice, Release

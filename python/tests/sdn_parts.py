@@ -6,9 +6,10 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
-from ropewalk.sdn import events, packets, resolution
+from ropewalk.sdn import packets, resolution
 from ropewalk.sdn.config import Config, read
-from ropewalk.sdn.events import Port
+from ropewalk.sdn.openflow import events
+from ropewalk.sdn.openflow.events import Port
 from ropewalk.sdn.openflow.program import (
     Flow,
     FlowMod,

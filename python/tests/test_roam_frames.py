@@ -10,8 +10,7 @@ from os_ken.ofproto import ofproto_v1_3 as of
 from os_ken.ofproto import ofproto_v1_3_parser as ofp
 from roam_parts import MAC, data_frame, tcp_checksum_right
 
-from ropewalk.sdn import events
-from ropewalk.sdn.openflow import codec
+from ropewalk.sdn.openflow import codec, events
 from ropewalk.sdn.openflow.program import Output, PacketOut
 from ropewalk.sdn.roam import agent, frames, notices
 

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from roam_parts import HOST_MAC, MAC, Network, configuration, data_frame, sequences
 
-from ropewalk.sdn import api, events
+from ropewalk.sdn import api
+from ropewalk.sdn.openflow import events
 from ropewalk.sdn.openflow.program import (
     CONTROLLER,
     IN_PORT,

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from roam_parts import HOST_MAC, MAC, PORTS, Network
 
-from ropewalk.sdn import events
+from ropewalk.sdn.openflow import events
 from ropewalk.sdn.openflow.program import FlowMod, Program, match
 from ropewalk.sdn.roam import frames, policy, program, silence
 from ropewalk.sdn.roam.events import At, Notice

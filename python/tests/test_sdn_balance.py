@@ -11,12 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sdn_parts import FakeSwitch, balance, gateway_mac
 
-from ropewalk.sdn import events, packets
+from ropewalk.sdn import packets
 from ropewalk.sdn.balance import selection
 from ropewalk.sdn.balance.capacity import FLOOR_BPS, Capacity, sampled
 from ropewalk.sdn.balance.policy import GENERATION_MAX, Balance
 from ropewalk.sdn.balance.program import SLOTS, slots
-from ropewalk.sdn.events import Counters
+from ropewalk.sdn.openflow import events
+from ropewalk.sdn.openflow.events import Counters
 from ropewalk.sdn.openflow.program import (
     CONTROLLER,
     HashToSlot,

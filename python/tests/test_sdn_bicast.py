@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from sdn_parts import APP_MAC, FakeSwitch, bicast, gateway_mac, uplink_mac
 
-from ropewalk.sdn import events
 from ropewalk.sdn.bicast.policy import Bicast
+from ropewalk.sdn.openflow import events
 from ropewalk.sdn.openflow.program import (
     Bucket,
     CheckLarger,

@@ -15,14 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sdn_parts import FakeSwitch, balance, bicast, uplink_mac, write
 
-from ropewalk.sdn import api, events, packets, status
+from ropewalk.sdn import api, packets, status
 from ropewalk.sdn.balance import probing, train, vps
 from ropewalk.sdn.balance.capacity import FLOOR_BPS, Capacity, probed, sampled
 from ropewalk.sdn.balance.policy import Balance
 from ropewalk.sdn.balance.probing import METHODS, Packet, Probing
 from ropewalk.sdn.config import Config
-from ropewalk.sdn.events import Counters
-from ropewalk.sdn.openflow import codec
+from ropewalk.sdn.openflow import codec, events
+from ropewalk.sdn.openflow.events import Counters
 from ropewalk.sdn.openflow.program import AskPortStatistics, Message, Output, PacketOut
 from ropewalk.sdn.reader import ConfigError
 

@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sdn_parts import FakeSwitch, balance, bicast
 
-from ropewalk.sdn import events, packets, resolution
+from ropewalk.sdn import packets, resolution
 from ropewalk.sdn.balance.policy import Balance
 from ropewalk.sdn.bicast.policy import Bicast
 from ropewalk.sdn.endpoint import Endpoint
-from ropewalk.sdn.openflow import codec
+from ropewalk.sdn.openflow import codec, events
 from ropewalk.sdn.openflow import switch as connection
 from ropewalk.sdn.openflow.program import Flow, FlowMod, Output, match
 from ropewalk.sdn.openflow.switches import Switches

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ropewalk.sdn.api import ApiError, ask
-from ropewalk.sdn.config import RANKS_MAX, Config, read
+from ropewalk.sdn.config import Config, read
 from ropewalk.sdn.openflow import roles
 from ropewalk.sdn.openflow.roles import BEACON_S, Ask, Role
 from ropewalk.sdn.testbed import balance
@@ -113,7 +113,7 @@ def test_the_first_in_rank_of_those_alive_becomes_the_only_master(
         for _ in range(data.draw(st.integers(0, 10))):
             net.step()
             assert len(net.masters()) <= 1
-    for _ in range(int(3 * roles.patience_s(RANKS_MAX) / BEACON_S)):
+    for _ in range(int(3 * roles.patience_s(roles.RANKS_MAX) / BEACON_S)):
         net.step()
         assert len(net.masters()) <= 1
     alive = sorted(net.roles, key=lambda who: net.ranks[who])

@@ -12,6 +12,7 @@ from pathlib import Path
 from ropewalk.sdn import endpoint, family, reader
 from ropewalk.sdn.endpoint import Endpoint
 from ropewalk.sdn.family import Family
+from ropewalk.sdn.openflow.roles import RANKS_MAX
 from ropewalk.sdn.reader import NAMESPACE_NAME_MAX, Table
 
 UPLINKS_MAX = 16
@@ -19,8 +20,6 @@ FLOWS_MAX = 15
 PROTOCOLS = {"tcp": 6, "udp": 17, "icmp": 1, "esp": 50, "gre": 47}
 KINDS = ("tcp", "quic", "udp", "icmp")
 CAPACITY_PROBES = ("none", "train", "vps")
-RANKS_MAX = 8
-"""Controllers of one switch."""
 _LOOPBACK = "127.0.0.1:6653"
 _RUN_DIRS = (Path("/run/openvswitch"), Path("/var/run/openvswitch"))
 """Open vSwitch's own; the second is what the first was called once."""

@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 
 from ropewalk.sdn import resolution
 from ropewalk.sdn.config import Config, Way
-from ropewalk.sdn.events import Port
+from ropewalk.sdn.openflow.events import Port
 from ropewalk.sdn.openflow.program import (
     CONTROLLER,
     IN_PORT,

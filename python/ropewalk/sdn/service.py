@@ -17,7 +17,7 @@ from ropewalk.sdn import tls as tls_files
 from ropewalk.sdn.balance.policy import Balance
 from ropewalk.sdn.bicast.policy import Bicast
 from ropewalk.sdn.config import Config, Tls
-from ropewalk.sdn.events import Connected, Disconnected, Event, PacketIn, Present, Tick
+from ropewalk.sdn.openflow.events import Connected, Disconnected, Event, PacketIn, Present, Tick
 from ropewalk.sdn.openflow.program import FlowMod, GroupMod, Message, PacketOut
 from ropewalk.sdn.openflow.switches import Switches
 from ropewalk.sdn.reader import ConfigError

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ropewalk.sdn.events import Counters
+from ropewalk.sdn.openflow.events import Counters
 
 WINDOW = 300
 """Samples, about one a second."""

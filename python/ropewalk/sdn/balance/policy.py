@@ -6,12 +6,13 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from ropewalk.sdn import events, family, packets, policy
+from ropewalk.sdn import family, packets, policy
 from ropewalk.sdn.balance import capacity, probing, program, selection
 from ropewalk.sdn.balance.capacity import Capacity
 from ropewalk.sdn.balance.probing import Probing
 from ropewalk.sdn.config import Config, Uplink, Way
-from ropewalk.sdn.events import Counters
+from ropewalk.sdn.openflow import events
+from ropewalk.sdn.openflow.events import Counters
 from ropewalk.sdn.openflow.program import (
     AskPortStatistics,
     Message,

@@ -5,9 +5,10 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, replace
 
-from ropewalk.sdn import events, packets, policy
+from ropewalk.sdn import packets, policy
 from ropewalk.sdn.bicast import program
 from ropewalk.sdn.config import Config
+from ropewalk.sdn.openflow import events
 from ropewalk.sdn.openflow.program import Message, Program, apply, difference
 from ropewalk.sdn.policy import Common
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from ropewalk.sdn.balance.program import zones
 from ropewalk.sdn.config import Config, Uplink
-from ropewalk.sdn.copies import loader
 from ropewalk.sdn.host import interfaces, ovs
 from ropewalk.sdn.host.changes import Step
 from ropewalk.sdn.host.commands import CommandError, inside, ip, rows
+from ropewalk.sdn.host.copies import loader
 
 _ROUTE_METRIC = "50"
 

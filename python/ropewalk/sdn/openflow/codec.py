@@ -18,8 +18,8 @@ from os_ken.ofproto import ofproto_v1_3 as of
 from os_ken.ofproto import ofproto_v1_3_parser as ofp
 from os_ken.ofproto.ofproto_protocol import ProtocolDesc
 
-from ropewalk.sdn.events import Confirmed, FlowRemoved, PacketIn, Port
 from ropewalk.sdn.openflow import framing, roles
+from ropewalk.sdn.openflow.events import Confirmed, FlowRemoved, PacketIn, Port
 from ropewalk.sdn.openflow.program import (
     CONTROLLER,
     COOKIE,

@@ -15,8 +15,8 @@ import struct
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from ropewalk.sdn.config import RANKS_MAX
-
+RANKS_MAX = 8
+"""Controllers of one switch."""
 BEACON_S = 0.3
 """Between a master's beacons."""
 SILENT_S = 1.2

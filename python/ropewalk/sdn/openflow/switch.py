@@ -21,7 +21,8 @@ from typing import Any, Protocol
 from os_ken.ofproto import ofproto_v1_3 as of
 from os_ken.ofproto import ofproto_v1_3_parser as ofp
 
-from ropewalk.sdn.events import (
+from ropewalk.sdn.openflow import codec, roles
+from ropewalk.sdn.openflow.events import (
     Connected,
     Counters,
     Event,
@@ -30,7 +31,6 @@ from ropewalk.sdn.events import (
     PortStatistics,
     Present,
 )
-from ropewalk.sdn.openflow import codec, roles
 from ropewalk.sdn.openflow.program import (
     GROUP_MAX,
     Flow,

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from ropewalk.sdn import endpoint
 from ropewalk.sdn.endpoint import Endpoint
-from ropewalk.sdn.events import Disconnected, Event
+from ropewalk.sdn.openflow.events import Disconnected, Event
 from ropewalk.sdn.openflow.program import Message
 from ropewalk.sdn.openflow.switch import SEND_SECONDS_MAX, BrokenError, Connection
 

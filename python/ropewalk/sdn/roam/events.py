@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ropewalk.sdn import events
+from ropewalk.sdn.openflow import events
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ropewalk.sdn import events, packets
+from ropewalk.sdn import packets
+from ropewalk.sdn.openflow import events
 from ropewalk.sdn.openflow.program import Output, PacketOut, Resubmit
 from ropewalk.sdn.roam import frames, program, ways
 from ropewalk.sdn.roam.state import Out, State, number

@@ -14,7 +14,7 @@ leaving and the removal of its flow. `bare` changes routes only.
 
 from __future__ import annotations
 
-from ropewalk.sdn import events
+from ropewalk.sdn.openflow import events
 from ropewalk.sdn.openflow.program import Program, difference
 from ropewalk.sdn.roam import frames, keeping, program, silence, ways, whereabouts
 from ropewalk.sdn.roam.buffers import Buffers

@@ -13,7 +13,7 @@ import time
 from collections import Counter, deque
 from typing import Any
 
-from ropewalk.sdn import events
+from ropewalk.sdn.openflow import events
 from ropewalk.sdn.openflow.program import Message
 from ropewalk.sdn.openflow.switches import Switches
 from ropewalk.sdn.roam import policy, program

@@ -9,7 +9,7 @@ been told by an access point, and hosts, stay.
 
 from __future__ import annotations
 
-from ropewalk.sdn import events
+from ropewalk.sdn.openflow import events
 from ropewalk.sdn.openflow.program import Program, difference
 from ropewalk.sdn.roam import stations, ways
 from ropewalk.sdn.roam.state import Heard, Out, State, number

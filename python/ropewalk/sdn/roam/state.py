@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from dataclasses import dataclass, field
 
-from ropewalk.sdn import events
+from ropewalk.sdn.openflow import events
 from ropewalk.sdn.openflow.program import Flow, Message
 from ropewalk.sdn.roam.buffers import Buffers
 from ropewalk.sdn.roam.config import Config, Switch

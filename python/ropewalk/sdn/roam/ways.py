@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ropewalk.sdn import events
+from ropewalk.sdn.openflow import events
 from ropewalk.sdn.openflow.program import Flow, FlowMod, Message, Meter, Program, difference
 from ropewalk.sdn.roam import program, stations, topology
 from ropewalk.sdn.roam.program import Ports, Way

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ropewalk.sdn import events
+from ropewalk.sdn.openflow import events
 from ropewalk.sdn.openflow.program import Confirm, PacketOut, Resubmit
 from ropewalk.sdn.roam import frames, program, silence, stations, ways
 from ropewalk.sdn.roam.state import Freeze, Handover, Heard, Out, State, View

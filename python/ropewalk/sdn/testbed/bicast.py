@@ -19,7 +19,7 @@ from typing import Any
 from ropewalk.plan import OvsBicast, Ping, Plan, Tcp
 from ropewalk.report import Report
 from ropewalk.sdn.config import Config
-from ropewalk.sdn.copies import loader
+from ropewalk.sdn.host.copies import loader
 from ropewalk.sdn.testbed import reports
 from ropewalk.sdn.testbed.links import EmulatedLink
 from ropewalk.sdn.testbed.machine import (
