@@ -169,7 +169,7 @@ class OvsBicast:
 class OvsBalance:
     """Open vSwitch that gives each new flow one of the paths; `ovs` only.
 
-    `case` is the load and what happens to it (`ropewalk/sdn/testbed/balance.py`), `decide` who
+    `case` is the load and what happens to it (`python/ovs_testbed/balance.py`), `decide` who
     chooses. Without `weights` the paths' shares follow what they are found to carry, with `probe`
     also while they carry nothing.
     """

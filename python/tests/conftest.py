@@ -11,6 +11,9 @@ from hypothesis import settings
 
 from ropewalk.lab.cli import main
 
+# For `ovs_testbed`. Last: `ropewalk` is the installed one, which has the native module.
+sys.path.append(str(Path(__file__).parent.parent))
+
 Lab = Callable[..., int]
 
 # The same cases on every machine, however busy it is.

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import tomllib
+from contextlib import AbstractContextManager, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
+from ovs_testbed import reports, roam_results
+from ovs_testbed.machine import SandboxError
 from ropewalk.lab.cell import Cell, Outcome, Results
 from ropewalk.lab.claims import Claim
 from ropewalk.lab.cli import main
 from ropewalk.lab.experiments import EXPERIMENTS, ON_SWITCHES, balance_ovs, bicast_ovs, roam_ovs
 from ropewalk.lab.experiments.options import Options
+from ropewalk.lab.ovs import balance, roam
+from ropewalk.lab.ovs.bicast import PACKETS, PROCESSOR
 from ropewalk.lab.runner import ovs
 from ropewalk.plan import Move, OvsBalance, OvsBicast, OvsRoam, Plan
 from ropewalk.report import Distribution, HandoverReport, Report
-from ropewalk.sdn.testbed import balance, reports, roam_plan, roam_results
-from ropewalk.sdn.testbed.bicast import PACKETS, PROCESSOR
-from ropewalk.sdn.testbed.machine import SandboxError
 
 GRID_S_MAX = 40 * 60
 QUICK_S_MAX = 3 * 60
@@ -179,7 +183,7 @@ def test_a_move_after_which_nothing_came_counts_with_the_time_it_had() -> None:
     rows = _by_name(roam_ovs.claims(Results((_outcome(cell, report),))))
     label = "grid, replay, new-reno, hops 3, delay 20"
     assert isinstance(cell.plan.carrier, OvsRoam)
-    had_s = roam_plan.settle_s(cell.plan.path[0].both, cell.plan.carrier, Move(2.0))
+    had_s = roam.settle_s(cell.plan.path[0].both, cell.plan.carrier, Move(2.0))
     idle = rows[f"{label}: idle beyond a round trip, worst move"]
     assert idle.measured == pytest.approx(1e3 * had_s - 120)
     assert idle.ok is False
@@ -201,9 +205,9 @@ def test_moves_are_read_from_what_both_ends_saw() -> None:
     (row,) = roam_results.handovers([moved], [11.012], sent, received)
     assert (row.rerouted_ms, row.sender_idle_ms, row.receiver_idle_ms) == (12.0, 50.0, 30.0)
     assert (row.window_before, row.window_after, row.retransmits) == (20, 20, 1)
-    assert roam_results.values(sent, received) == {roam_results.LOST: 0.0}
+    assert roam_results.values(sent, received) == {roam.LOST: 0.0}
     changed = {**received, "sha256": "b"}
-    assert roam_results.values(sent, changed) == {roam_results.LOST: 999.0}
+    assert roam_results.values(sent, changed) == {roam.LOST: 999.0}
     assert roam_results.download(sent, changed).flows[0].broken
     assert roam_results.values(sent, {})["hung (connections)"] == 1.0
 
@@ -237,23 +241,23 @@ class FakeBench:
         self.closed = True
 
 
+class FakeNetwork:
+    """A kind of network that needs nothing."""
+
+    needs = ()
+
+    def opened(self, links: Path) -> AbstractContextManager[FakeBench]:
+        return closing(FakeBench())
+
+
 @pytest.fixture
 def benches(monkeypatch: pytest.MonkeyPatch) -> list[FakeBench]:
     """The runner with fakes in the place of networks."""
-    monkeypatch.setattr(ovs.OvsRunner, "_checked", lambda *_: Path())
-    monkeypatch.setattr(ovs, "Sandbox", lambda _: _Nothing())
-    kinds = {kind: replace(row, make=lambda *_: FakeBench()) for kind, row in ovs._KINDS.items()}
-    monkeypatch.setattr(ovs, "_KINDS", kinds)
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr(ovs.OvsRunner, "_links", lambda *_: Path())
+    monkeypatch.setattr(ovs, "networks", lambda: {OvsRoam: FakeNetwork()})
     monkeypatch.setattr(FakeBench, "made", [])
     return FakeBench.made
-
-
-class _Nothing:
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *_: object) -> None:
-        pass
 
 
 def test_the_lab_runs_reports_and_resumes_them_on_one_network(
@@ -285,3 +289,69 @@ def test_without_the_switch_every_cell_is_skipped_with_the_reason(
     value = json.loads((tmp_path / "result.json").read_text())
     assert value["cells"]["skipped"] == len(balance_ovs.cells(Options("quick")))
     assert "not installed: ovs-not-there" in capsys.readouterr().out
+
+
+PROJECT = """[project]
+name = "{name}"
+"""
+LOADING = """\
+import ropewalk
+from ropewalk.lab.ovs import checkout
+from ropewalk.lab.runner import UnavailableError
+installed = ropewalk.__file__
+try:
+    print(checkout.load("networks").WHERE)
+except UnavailableError as error:
+    print(error)
+import ropewalk.sdn.api
+assert ropewalk.__file__ == installed
+assert ropewalk.sdn.api.__file__.startswith(installed.removesuffix("__init__.py"))
+"""
+
+
+def _loaded(here: Path) -> str:
+    """What a program that is started at a place finds of the testbed."""
+    command = [sys.executable, "-I", "-c", LOADING]
+    done = subprocess.run(command, cwd=here, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A checkout with a testbed, and with a package beside it that must not be taken."""
+    root = tmp_path / "checkout"
+    for name, text in (
+        ("ovs_testbed/__init__.py", ""),
+        ("ovs_testbed/networks.py", "from ropewalk.sdn import api\nWHERE = __file__\n"),
+        ("ropewalk/__init__.py", "raise AssertionError('not the installed package')\n"),
+    ):
+        file = root / "python" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    (root / "pyproject.toml").write_text(PROJECT.format(name="ropewalk"))
+    return root
+
+
+def test_the_testbed_and_nothing_else_is_taken_from_the_checkout_around(checkout: Path) -> None:
+    inner = checkout / "docs" / "deep"
+    inner.mkdir(parents=True)
+    (inner / "pyproject.toml").write_text("of another kind = [")
+    wanted = str(checkout / "python/ovs_testbed/networks.py")
+    assert (_loaded(checkout), _loaded(inner)) == (wanted, wanted)
+
+
+def test_without_a_checkout_the_runner_says_that_one_is_needed(
+    checkout: Path, tmp_path: Path
+) -> None:
+    outside = _loaded(tmp_path)
+    assert "need a checkout of the repository" in outside
+    assert f"{tmp_path} is in none; run from the checkout's root" in outside
+    (checkout / "pyproject.toml").write_text(PROJECT.format(name="another"))
+    assert "need a checkout" in _loaded(checkout)
+
+
+def test_a_checkout_of_another_release_is_refused_with_a_remedy(checkout: Path) -> None:
+    file = checkout / "python/ovs_testbed/networks.py"
+    file.write_text("from ropewalk.sdn.api import what_is_not_there\n")
+    assert "do not fit" in _loaded(checkout)
+    assert "pip install '.[lab,sdn]'" in _loaded(checkout)

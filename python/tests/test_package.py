@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from importlib.metadata import requires
+from importlib.metadata import files, requires
 
 LAB_ONLY = ("matplotlib", "numpy")
 # Stands in for an environment without the extra: what it does not find, nobody finds.
@@ -41,3 +41,10 @@ def test_the_simulator_says_which_extra_it_needs() -> None:
     done = without_lab("import ropewalk.sim")
     assert done.returncode == 1
     assert "'.[lab]'" in done.stderr
+
+
+def test_the_package_has_the_native_module_and_the_controller_and_no_testbed() -> None:
+    paths = [str(path) for path in files("ropewalk") or []]
+    assert any(path.startswith("ropewalk/_native") for path in paths)
+    assert {"ropewalk/sdn/service.py", "ropewalk/sdn/host/copies/copies.c"} <= set(paths)
+    assert [path for path in paths if "testbed" in path] == []

@@ -15,13 +15,12 @@ from pathlib import Path
 import pytest
 from roam_parts import Hostapd
 
+from ovs_testbed.machine import Sandbox, inside, run, stop, wait
+from ovs_testbed.roam import LOAD, MAC, NOTICES_PORT, Bench
+from ropewalk.lab.ovs import roam
 from ropewalk.plan import Link, Move, OvsRoam, Plan, Tcp
 from ropewalk.plan import Path as PlanPath
 from ropewalk.sdn.roam.events import Notice
-from ropewalk.sdn.testbed import roam_plan
-from ropewalk.sdn.testbed.machine import Sandbox, inside, run, stop, wait
-from ropewalk.sdn.testbed.roam import MAC, NOTICES_PORT, Bench
-from ropewalk.sdn.testbed.roam_results import LOST
 
 pytestmark = [
     pytest.mark.real,
@@ -64,11 +63,11 @@ def test_download_survives_a_move_with_segments_that_died(bench: Bench) -> None:
     carrier = OvsRoam("replay", 3, (Move(1.0, notice_ms=60),))
     link = Link(rate_mbit=20, delay_ms=0)
     plan = Plan(
-        "roam", roam_plan.duration_s(link, carrier), (PlanPath("link", link),), carrier, (Tcp(),)
+        "roam", roam.duration_s(link, carrier), (PlanPath("link", link),), carrier, (Tcp(),)
     )
     report = bench.run(plan)
     (move,) = report.handovers
-    assert (report.broken, report.values[LOST]) == (0, 0)
+    assert (report.broken, report.values[roam.LOST]) == (0, 0)
     assert report.values["released (counter)"] > 0
     assert move.rerouted_ms is not None and move.receiver_idle_ms is not None
     assert move.receiver_idle_ms < 500, "plain TCP waits for its next timeout"
@@ -102,12 +101,12 @@ def test_a_station_keeps_address_and_router_at_an_access_point_of_another_subnet
             inside(namespace, "sysctl", "-qw", "net.ipv4.ip_forward=1")
         link = Link(rate_mbit=20, delay_ms=0)
         carrier = OvsRoam("replay", 5, (Move(1.0, notice_ms=60),))
-        seconds = roam_plan.duration_s(link, carrier)
+        seconds = roam.duration_s(link, carrier)
         plan = Plan("roam", seconds, (PlanPath("link", link),), carrier, (Tcp(),))
         before = _through(near)
         report = bench.run(plan)
         (move,) = report.handovers
-        assert (report.broken, report.values[LOST]) == (0, 0)
+        assert (report.broken, report.values[roam.LOST]) == (0, 0)
         assert bench.where() == "ap2"
         assert report.values["released (counter)"] > 0
         assert move.receiver_idle_ms is not None and move.receiver_idle_ms < 500
@@ -192,8 +191,8 @@ def test_flood_of_unknown_senders_delays_no_handover_and_fills_no_memory(bench: 
     run("ip", "-n", bench.station, "link", "set", "wl3", "up")
     flood = subprocess.Popen(
         [
-            *("ip", "netns", "exec", bench.station, sys.executable, "-m"),
-            *("ropewalk.sdn.testbed.roam_load", "flood", "wl3"),
+            *("ip", "netns", "exec", bench.station, sys.executable),
+            *(LOAD, "flood", "wl3"),
             *(str(FLOOD_PER_S), str(FLOOD_S)),
         ],
         stdout=subprocess.PIPE,

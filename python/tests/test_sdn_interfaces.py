@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from ovs_testbed.links import veth
+from ovs_testbed.machine import Sandbox, SandboxError, inside, run, wait
 from ropewalk.sdn.host import interfaces
 from ropewalk.sdn.host.commands import CommandError
-from ropewalk.sdn.testbed.links import veth
-from ropewalk.sdn.testbed.machine import Sandbox, SandboxError, inside, run, wait
 
 pytestmark = [
     pytest.mark.real,

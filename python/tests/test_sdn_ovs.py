@@ -15,14 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from ropewalk.lab import programs
-from ropewalk.sdn import resolution
-from ropewalk.sdn.api import ask
-from ropewalk.sdn.config import Config
-from ropewalk.sdn.host import ovs
-from ropewalk.sdn.testbed import balance, bicast
-from ropewalk.sdn.testbed.links import veth
-from ropewalk.sdn.testbed.machine import (
+from ovs_testbed import balance, bicast
+from ovs_testbed.links import veth
+from ovs_testbed.machine import (
     Machine,
     Sandbox,
     SandboxError,
@@ -30,6 +25,12 @@ from ropewalk.sdn.testbed.machine import (
     stop,
     wait,
 )
+from ropewalk.lab import programs
+from ropewalk.lab.ovs.balance import CAPACITY
+from ropewalk.sdn import resolution
+from ropewalk.sdn.api import ask
+from ropewalk.sdn.config import Config
+from ropewalk.sdn.host import ovs
 
 pytestmark = [
     pytest.mark.real,
@@ -426,7 +427,7 @@ def test_trains_tell_what_idle_uplinks_carry() -> None:
             bench = balance.Bench(sandbox, weights=(), links=links, idle=idle)
             row = balance.probed(bench)
             assert bench.status()["counters"]["faults"] == 0
-        found += [row.get(f"{balance.CAPACITY}, {name}", 0.0) for name in ("u0", "u1")]
+        found += [row.get(f"{CAPACITY}, {name}", 0.0) for name in ("u0", "u1")]
         if statistics.median(found) == pytest.approx(1.0, abs=0.15):
             break
     assert statistics.median(found) == pytest.approx(1.0, abs=0.15), found

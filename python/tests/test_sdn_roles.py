@@ -16,12 +16,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ovs_testbed import balance
+from ovs_testbed.machine import Sandbox, stop, wait
+from ropewalk.lab.ovs.balance import WEIGHTS
 from ropewalk.sdn.api import ApiError, ask
 from ropewalk.sdn.config import Config, read
 from ropewalk.sdn.openflow import roles
 from ropewalk.sdn.openflow.roles import BEACON_S, Ask, Role
-from ropewalk.sdn.testbed import balance
-from ropewalk.sdn.testbed.machine import Sandbox, stop, wait
 
 STALE = 1 << 63
 
@@ -161,7 +162,7 @@ class Two(balance.Bench):
     def configure(
         self,
         decide: str,
-        weights: tuple[float, ...] = balance.WEIGHTS,
+        weights: tuple[float, ...] = WEIGHTS,
         rule: str = "weighted-round-robin",
         rate_mbit: float | None = None,
     ) -> Config:

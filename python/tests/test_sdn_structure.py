@@ -99,3 +99,13 @@ def test_no_two_children_of_the_package_use_each_other() -> None:
     assert {edge.user for edge in found} >= {"balance", "bicast", "openflow", "roam", "service"}
     around = cycle(found)
     assert not around, "\n".join(map(str, around))
+
+
+def test_the_package_uses_neither_a_testbed_nor_the_laboratory() -> None:
+    used = [
+        f"{name} imports {target}"
+        for name, package, tree in modules()
+        for target in imported(tree, package)
+        if f"{target}.".startswith("ropewalk.lab.") or "testbed" in target
+    ]
+    assert used == []

@@ -9,9 +9,9 @@ from ropewalk.lab.claims import Claim, Relation
 from ropewalk.lab.experiments import measures
 from ropewalk.lab.experiments.options import Options, expand
 from ropewalk.lab.figures import Figure, bars
+from ropewalk.lab.ovs import balance
 from ropewalk.lab.statistics import estimate
 from ropewalk.plan import Link, OvsBalance, OvsCase, OvsDecider, OvsProbe, Path, Plan
-from ropewalk.sdn.testbed import balance
 
 NAME = "balance-ovs"
 TITLE = "Flows over two uplinks, on Open vSwitch"

@@ -9,9 +9,9 @@ from ropewalk.lab.claims import Claim, claim, missing
 from ropewalk.lab.experiments import measures
 from ropewalk.lab.experiments.options import Options, expand
 from ropewalk.lab.figures import Bar, Figure, bars
+from ropewalk.lab.ovs.bicast import PACKETS, PROCESSOR
 from ropewalk.lab.statistics import Estimate, estimate, paired_ratio
 from ropewalk.plan import Congestion, Link, OvsBicast, OvsPolicy, Path, Ping, Plan, Tcp
-from ropewalk.sdn.testbed.bicast import PACKETS, PROCESSOR
 
 NAME = "bicast-ovs"
 TITLE = "Copies beneath OpenVPN over TCP, on Open vSwitch"

@@ -10,6 +10,7 @@ from ropewalk.lab.claims import Claim, claim
 from ropewalk.lab.experiments import measures
 from ropewalk.lab.experiments.options import Options, expand
 from ropewalk.lab.figures import Figure, bars, curves, dots
+from ropewalk.lab.ovs import roam
 from ropewalk.lab.statistics import estimate, paired_ratio
 from ropewalk.plan import (
     Congestion,
@@ -23,8 +24,6 @@ from ropewalk.plan import (
     Tcp,
 )
 from ropewalk.report import HandoverReport
-from ropewalk.sdn.testbed import roam_plan
-from ropewalk.sdn.testbed.roam_results import LOST
 
 NAME = "roam-ovs"
 TITLE = "A station that moves, on Open vSwitch"
@@ -130,7 +129,7 @@ def _case(
     carrier = OvsRoam(scheme, hops, tuple(moves), sack=not old, initial_window=1 if old else None)
     plan = Plan(
         name="/".join((NAME, *key)),
-        duration_s=roam_plan.duration_s(link, carrier),
+        duration_s=roam.duration_s(link, carrier),
         path=(Path("link", link),),
         carrier=carrier,
         traffic=(Tcp(congestion=congestion, window=PAPER_WINDOW if old else None),),
@@ -157,7 +156,7 @@ def _ends(found: Results, scheme: str) -> list[Claim]:
     late = "" if scheme in ("bare", "replay") else "; a late notice breaks it for good"
     reports = dict(enumerate(o.report for o in found.outcomes if o.report is not None))
     broken = {run: float(report.broken) for run, report in reports.items()}
-    lost = {run: report.values.get(LOST, 0.0) for run, report in reports.items()}
+    lost = {run: report.values.get(roam.LOST, 0.0) for run, report in reports.items()}
     target = 0.0 if scheme == "replay" else None
     note = f"mean over {len(reports)} downloads"
     return [
@@ -284,7 +283,7 @@ def _had_ms(outcome: Outcome, row: HandoverReport) -> float:
     plan = outcome.cell.plan
     assert isinstance(plan.carrier, OvsRoam), plan.carrier
     move = Move(row.gap_s, row.notice_ms)
-    return 1e3 * roam_plan.settle_s(plan.path[0].both, plan.carrier, move)
+    return 1e3 * roam.settle_s(plan.path[0].both, plan.carrier, move)
 
 
 def figures(results: Results) -> list[Figure]:

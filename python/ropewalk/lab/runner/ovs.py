@@ -1,4 +1,4 @@
-"""Runs on Open vSwitch: bridges, controllers and links in namespaces (`ropewalk.sdn.testbed`)."""
+"""Runs on Open vSwitch: bridges, controllers and links in namespaces (`ovs_testbed`)."""
 
 from __future__ import annotations
 
@@ -7,56 +7,59 @@ import importlib.util
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
 
 from ropewalk.lab import programs
 from ropewalk.lab.cell import Cell
+from ropewalk.lab.ovs import checkout
 from ropewalk.lab.runner import RunError, UnavailableError
-from ropewalk.plan import OvsBalance, OvsBicast, OvsRoam, Plan
+from ropewalk.plan import Plan
 from ropewalk.report import Report
 from ropewalk.sdn.api import ApiError
-from ropewalk.sdn.testbed import balance, bicast, roam
-from ropewalk.sdn.testbed.machine import Sandbox, SandboxError
 
 NEEDS = ("ovs-vswitchd", "ovsdb-server", "ovs-vsctl", "ovs-ofctl", "ip", "tc", "ethtool", "ss")
 """Programs of every network."""
 
 
 class Bench(Protocol):
-    """A network of `ropewalk.sdn.testbed`."""
+    """A network that has been made."""
 
     def run(self, plan: Plan) -> Report:
-        """One run; raises SandboxError when something does not come about."""
+        """One run; raises RunError when something does not come about."""
 
     def close(self) -> None:
-        """Ends what the sandbox does not end."""
+        """Ends what its network's end does not end."""
 
 
-@dataclass(frozen=True)
-class _Kind:
-    prefix: str
-    """Of namespaces; two of one prefix wait for each other."""
-    needs: tuple[str, ...]
-    make: Callable[[Sandbox, Path], Bench]
+class Network(Protocol):
+    """A kind of network of `ovs_testbed`."""
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Programs besides those of every network."""
+
+    def opened(self, links: Path) -> AbstractContextManager[Bench]:
+        """A network of its kind; raises RunError when it does not come about."""
 
 
 _FAILURES = (
-    *(SandboxError, ApiError, OSError, subprocess.SubprocessError),
+    *(RunError, ApiError, OSError, subprocess.SubprocessError),
     # What programs reported lacks something, or is no report at all.
     *(ValueError, LookupError),
 )
-_KINDS: dict[type, _Kind] = {
-    OvsBicast: _Kind("ropewalk-ovs-bicast-", bicast.NEEDS, bicast.Bench),
-    OvsBalance: _Kind(
-        "ropewalk-ovs-balance-",
-        balance.NEEDS,
-        lambda sandbox, links: balance.Bench(sandbox, links=links),
-    ),
-    OvsRoam: _Kind("ropewalk-ovs-roam-", roam.NEEDS, roam.Bench),
-}
+
+
+def networks() -> Mapping[type, Network]:
+    """The kinds of networks by what carries their traffic.
+
+    Raises:
+        UnavailableError: when they are not there.
+    """
+    found: Mapping[type, Network] = checkout.load("networks").NETWORKS
+    return found
 
 
 class OvsRunner:
@@ -89,21 +92,18 @@ class OvsRunner:
         if self._bench is not None and kind is self._kind:
             return self._bench
         self.close()
-        found = _KINDS.get(kind)
-        if found is None:
+        if os.geteuid() != 0:
+            raise UnavailableError("not root: network namespaces cannot be made")
+        network = networks().get(kind)
+        if network is None:
             raise UnavailableError(f"Open vSwitch does not carry {kind.__name__}")
-        links = self._checked(found)
-        sandbox = self._open.enter_context(Sandbox(found.prefix))
-        bench = found.make(sandbox, links)
-        self._open.callback(bench.close)
+        bench = self._open.enter_context(network.opened(self._links(network)))
         self._kind, self._bench = kind, bench
         return bench
 
-    def _checked(self, kind: _Kind) -> Path:
+    def _links(self, network: Network) -> Path:
         """The program that emulates links, when everything else is there, too."""
-        if os.geteuid() != 0:
-            raise UnavailableError("not root: network namespaces cannot be made")
-        absent = [name for name in (*NEEDS, *kind.needs) if shutil.which(name) is None]
+        absent = [name for name in (*NEEDS, *network.needs) if shutil.which(name) is None]
         if absent:
             raise UnavailableError(
                 f"not installed: {', '.join(absent)} (Debian: openvswitch-switch, ethtool, "

@@ -21,15 +21,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ropewalk.plan import Move, OvsRoam, Plan, Tcp
-from ropewalk.report import Report
-from ropewalk.sdn.api import ApiError, ask
-from ropewalk.sdn.roam.agent import counted
-from ropewalk.sdn.roam.events import Notice
-from ropewalk.sdn.roam.notices import written
-from ropewalk.sdn.testbed import reports, roam_plan, roam_results
-from ropewalk.sdn.testbed.links import EmulatedLink, limited, veth
-from ropewalk.sdn.testbed.machine import (
+from ovs_testbed import reports, roam_results
+from ovs_testbed.links import EmulatedLink, limited, veth
+from ovs_testbed.machine import (
     KERNEL_NAMES,
     Sandbox,
     SandboxError,
@@ -39,9 +33,16 @@ from ropewalk.sdn.testbed.machine import (
     stop,
     wait,
 )
-from ropewalk.sdn.testbed.roam_results import Moved
+from ovs_testbed.roam_results import Moved
+from ropewalk.lab.ovs import roam as times
+from ropewalk.plan import Move, OvsRoam, Plan, Tcp
+from ropewalk.report import Report
+from ropewalk.sdn.api import ApiError, ask
+from ropewalk.sdn.roam.agent import counted
+from ropewalk.sdn.roam.events import Notice
+from ropewalk.sdn.roam.notices import written
 
-NEEDS = ()
+NEEDS: tuple[str, ...] = ()
 """Programs besides those of every network."""
 HOPS = {2: "s1", 3: "s4", 5: "s6", 7: "s8"}
 """Where the correspondent hangs, by hops."""
@@ -58,7 +59,8 @@ _VETH_MBIT = 20.0
 """Of links without a program that emulates them."""
 _WINDOW_DEFAULT = 6_291_456
 _END_S = 40
-_LOAD = "ropewalk.sdn.testbed.roam_load"
+LOAD = str(Path(__file__).with_name("roam_load.py"))
+"""The program of both ends, of the station's radio and of notices."""
 
 
 class Bench:
@@ -138,7 +140,7 @@ class Bench:
         return self.net.run(*program, *words)
 
     def _start_radio(self) -> subprocess.Popen[str]:
-        command = ["ip", "netns", "exec", self.station, sys.executable, "-m", _LOAD, "radio"]
+        command = ["ip", "netns", "exec", self.station, sys.executable, LOAD, "radio"]
         return subprocess.Popen(
             [*command, MAC, "sta0"],
             stdin=subprocess.PIPE,
@@ -225,7 +227,7 @@ class Bench:
 
     def notice(self, notice: Notice) -> None:
         """Says what an access point's agent would."""
-        program = ["ip", "netns", "exec", self.net.namespace, sys.executable, "-m", _LOAD]
+        program = ["ip", "netns", "exec", self.net.namespace, sys.executable, LOAD]
         if self._teller is None or self._teller.poll() is not None:
             self._teller = subprocess.Popen(
                 [*program, "tell", str(NOTICES_PORT)],
@@ -253,7 +255,7 @@ class Bench:
         host = self._prepare(plan, carrier, flow)
         before = self.report()["counters"]
         with self._download(plan, host, flow) as (sender, receiver):
-            time.sleep(roam_plan.warm_s(plan.path[0].both, carrier))
+            time.sleep(times.warm_s(plan.path[0].both, carrier))
             moves = [self._move(plan, carrier, move) for move in carrier.moves]
             sent, _ = sender.communicate(timeout=plan.duration_s + _END_S)
             try:
@@ -296,7 +298,7 @@ class Bench:
 
     @contextlib.contextmanager
     def _download(self, plan: Plan, host: str, flow: Tcp) -> Iterator[Ends]:
-        python = [sys.executable, "-m", _LOAD]
+        python = [sys.executable, LOAD]
         receiver = self.sandbox.start(self.station, *python, "receive", str(_PORT), quiet=False)
         try:
             wait(lambda: listens(self.station, _PORT), "the receiver did not start")
@@ -316,13 +318,13 @@ class Bench:
         left_s = self._leave(move)
         time.sleep(max(0.0, left_s + move.gap_s - time.monotonic()))
         waited_s = self._waited_s()
-        self.at = self.at % roam_plan.ACCESS_POINTS + 1
+        self.at = self.at % times.ACCESS_POINTS + 1
         joined_s = self.air("join", self.at)
         time.sleep(1)
         waited_s = self._waited_s() - waited_s
-        settle_s = roam_plan.settle_s(link, carrier, move)
+        settle_s = times.settle_s(link, carrier, move)
         time.sleep(max(0.0, joined_s + settle_s - time.monotonic()))
-        rtts = [roam_plan.rtt_s(link, carrier.hops, number) for number in (former, self.at)]
+        rtts = [times.rtt_s(link, carrier.hops, number) for number in (former, self.at)]
         return Moved(move, min(rtts), max(rtts), left_s, joined_s, waited_s)
 
     def _leave(self, move: Move) -> float:

@@ -20,6 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
+from ropewalk.lab.runner import RunError
 from ropewalk.sdn.api import ApiError, ask
 from ropewalk.sdn.config import Config, read
 
@@ -33,7 +34,7 @@ KERNEL_NAMES = {"new-reno": "reno", "cubic": "cubic", "bbr": "bbr"}
 _SCHEMA = Path("/usr/share/openvswitch/vswitch.ovsschema")
 
 
-class SandboxError(Exception):
+class SandboxError(RunError):
     """Something could not be started; the message says what and why."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
-from ropewalk.sdn.testbed.machine import Sandbox, SandboxError, inside, run, wait
+from ovs_testbed.machine import Sandbox, SandboxError, inside, run, wait
 
 _ANSWER_S = 5.0
 

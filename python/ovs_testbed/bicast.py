@@ -16,13 +16,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ropewalk.plan import OvsBicast, Ping, Plan, Tcp
-from ropewalk.report import Report
-from ropewalk.sdn.config import Config
-from ropewalk.sdn.host.copies import loader
-from ropewalk.sdn.testbed import reports
-from ropewalk.sdn.testbed.links import EmulatedLink
-from ropewalk.sdn.testbed.machine import (
+from ovs_testbed import reports
+from ovs_testbed.links import EmulatedLink
+from ovs_testbed.machine import (
     KERNEL_NAMES,
     Machine,
     Sandbox,
@@ -33,7 +29,12 @@ from ropewalk.sdn.testbed.machine import (
     stop,
     wait,
 )
-from ropewalk.sdn.testbed.reports import report
+from ovs_testbed.reports import report
+from ropewalk.lab.ovs.bicast import PACKETS, PROCESSOR
+from ropewalk.plan import OvsBicast, Ping, Plan, Tcp
+from ropewalk.report import Report
+from ropewalk.sdn.config import Config
+from ropewalk.sdn.host.copies import loader
 
 NEEDS = ("openvpn", "iperf3", "openssl", "clang", "ping")
 """Programs besides those of every network."""
@@ -44,8 +45,6 @@ _TUNNEL = "ovpn0"
 _CLIENT_INNER, _SERVER_INNER = "10.8.0.2", "10.8.0.1"
 _CONTENT = "10.50.0.2"
 _IPERF_PORT = 5201
-PACKETS = "packets on the links for each that the ends sent"
-PROCESSOR = "processor time of both switches, of a core"
 ENDS = {"client": (1, 2), "server": (2, 1)}
 """The last number of addresses here and at the other end."""
 

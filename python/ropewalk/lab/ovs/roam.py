@@ -1,10 +1,12 @@
-"""How long a plan of moves takes, and how far the station is; pure, for experiments and testbed."""
+"""How long a plan of moves takes, how far the station is, and a value that runs of moves report."""
 
 from __future__ import annotations
 
 from ropewalk.plan import Link, Move, OvsRoam
 
 ACCESS_POINTS = 3
+LOST = "bytes lost or changed"
+"""Name of the value."""
 _WARM_S, _WARM_RTTS = 2.5, 6
 """The download's time before the station first leaves."""
 _SETTLE_S, _SETTLE_RTTS = 1.2, 3

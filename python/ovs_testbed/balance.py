@@ -19,14 +19,34 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ovs_testbed.links import EmulatedLink, limited, veth
+from ovs_testbed.machine import Sandbox, SandboxError, inside, listens, run, stop, wait
+from ovs_testbed.reports import report
+from ropewalk.lab.ovs.balance import (
+    ADDED,
+    ADDED_99,
+    AFTERWARDS,
+    BROKEN,
+    CAPACITY,
+    CHANGES,
+    CONNECTIONS,
+    DEAD,
+    ENDED,
+    FAILED,
+    LOST,
+    NEW_FLOWS,
+    NEW_FLOWS_PER_S,
+    NOTICED,
+    RATE,
+    SHARE,
+    WEIGHTS,
+    WENT_ON,
+)
 from ropewalk.plan import OvsBalance, Plan
 from ropewalk.report import Report
 from ropewalk.sdn.api import ask
 from ropewalk.sdn.balance.probing import ROUNDS
 from ropewalk.sdn.config import Config
-from ropewalk.sdn.testbed.links import EmulatedLink, limited, veth
-from ropewalk.sdn.testbed.machine import Sandbox, SandboxError, inside, listens, run, stop, wait
-from ropewalk.sdn.testbed.reports import report
 
 NEEDS = ("iperf3", "nft")
 """Programs besides those of every network."""
@@ -34,29 +54,10 @@ SERVER, SERVER_IPV6 = "192.0.2.1", "2001:db8:1::1"
 HOST = "10.98.0.2"
 PORT = 8080
 _LOAD = str(Path(__file__).with_name("load.py"))
-WEIGHTS = (3.0, 1.0)
-CONNECTIONS = 200
 SHARED_FLOWS = 1000
-NEW_FLOWS, NEW_FLOWS_PER_S = 5000, 500
 _IPERF_PORT = 5201
 _STREAMS = 8
 _FILL_S = 6
-
-# Values that are judged, by the names they have in reports.
-FAILED = "connections that failed"
-ADDED = "added by the decision, median, ms"
-ADDED_99 = "added by the decision, 99 %, ms"
-SHARE = "share of the first uplink"
-LOST = "flows without an answer"
-RATE = "new flows per s"
-BROKEN = "connections that broke"
-AFTERWARDS = "new connections afterwards, of 20"
-CHANGES = "flow changes of the new controller"
-NOTICED = "noticed after, s"
-ENDED = "TCP connections that ended as they should, of 4"
-WENT_ON = "UDP flows that went on, of 4"
-DEAD = "new connections over the dead uplink, of 20"
-CAPACITY = "capacity found by rate"
 DELAY_MS = 10.0
 """One way, of idle uplinks."""
 _PROBED_S = 60.0

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ovs_testbed import reports
+from ropewalk.lab.ovs.roam import LOST
 from ropewalk.plan import Move
 from ropewalk.report import HandoverReport, TrafficReport
-from ropewalk.sdn.testbed import reports
 
-LOST = "bytes lost or changed"
 _CONFIRMED_RTTS = 1.2
 """A window is read so long after the arrival: an acknowledgement has come round by then."""
 
