@@ -22,6 +22,7 @@ from typing import Any
 from ovs_testbed.links import EmulatedLink, limited, veth
 from ovs_testbed.machine import Sandbox, SandboxError, inside, listens, run, stop, wait
 from ovs_testbed.reports import report
+from ropewalk._native import ROUNDS
 from ropewalk.lab.ovs.balance import (
     ADDED,
     ADDED_99,
@@ -45,7 +46,6 @@ from ropewalk.lab.ovs.balance import (
 from ropewalk.plan import OvsBalance, Plan
 from ropewalk.report import Report
 from ropewalk.sdn.api import ask
-from ropewalk.sdn.balance.probing import ROUNDS
 from ropewalk.sdn.config import Config
 
 NEEDS = ("iperf3", "nft")

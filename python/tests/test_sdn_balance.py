@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sdn_parts import FakeSwitch, balance, gateway_mac
+from sdn_parts import FakeSwitch, balance, gateway_mac, write
 
+from ropewalk._native import PLACES, Capacity, places, shares
 from ropewalk.sdn import packets
-from ropewalk.sdn.balance import selection
-from ropewalk.sdn.balance.capacity import FLOOR_BPS, Capacity, sampled
+from ropewalk.sdn.balance.capacity import Meter, answered, sampled
 from ropewalk.sdn.balance.policy import GENERATION_MAX, Balance
 from ropewalk.sdn.balance.program import SLOTS, slots
 from ropewalk.sdn.openflow import events
@@ -217,55 +217,81 @@ def test_memory_of_decisions_is_bounded(switch: FakeSwitch) -> None:
     assert len(decisions.young) + len(decisions.old) <= 2 * GENERATION_MAX
 
 
-@given(
-    st.dictionaries(st.sampled_from("abcd"), st.floats(0.1, 100), min_size=1),
-    st.integers(1, 400),
-)
-def test_round_robin_is_never_a_flow_away_from_the_weights(
-    weights: dict[str, float], count: int
-) -> None:
-    credit: dict[str, float] = {}
-    counts = Counter[str]()
-    for _ in range(count):
-        credit, chosen = selection.weighted_round_robin(credit, weights)
-        counts[chosen] += 1
-    total = sum(weights.values())
-    for name, weight in weights.items():
-        assert abs(counts[name] - count * weight / total) < len(weights)
+def test_the_rules_are_those_of_the_compiled_module() -> None:
+    assert shares("weighted", [(30e6, 0), (10e6, 0)], 1, 0) == [30_000_000, 10_000_000]
+    table = places([3, 1], PLACES)
+    assert len(table) == PLACES
+    assert Counter(table) == {0: 3 * PLACES // 4, 1: PLACES // 4}
+    assert table[:4].count(1) == 1, "evenly mixed"
+    assert places([0, 0], PLACES) == []
+    with pytest.raises(ValueError, match="no mode"):
+        shares("fastest", [(1, 0)], 1, 0)
 
 
-def test_least_expected_finish_fills_links_in_proportion_to_their_rates() -> None:
-    rates = {"slow": 10e6, "fast": 30e6}
-    backlog: dict[str, float] = {}
-    counts = Counter[str]()
-    for _ in range(400):
-        backlog, chosen = selection.least_expected_finish(backlog, rates, {}, 50_000)
-        counts[chosen] += 1
-    assert counts["fast"] == pytest.approx(300, abs=2)
+def _finishing(tmp_path: Path, loads_mbit: dict[int, float]) -> Counter[int | None]:
+    """Where 400 flows go over uplinks of 30 and 10 Mbit/s that carry so much, by port."""
+    path = balance(tmp_path, 'rule = "least-expected-finish"\nflow_bytes = 50000').path
+    text = path.read_text().replace("weight = 3\n", "rate_mbit = 30\n")
+    config = write(tmp_path, text.replace("weight = 1\n", "rate_mbit = 10\n"))
+    switch = FakeSwitch(Balance(), config)
+    switch.run(1)
+    for second in range(2):
+        carried = {port: int(mbit * 1e6 / 8 * second) for port, mbit in loads_mbit.items()}
+        counters = {port: Counters(count, 0, 10.0 + second) for port, count in carried.items()}
+        switch.tell(events.PortStatistics(counters))
+    return Counter(_offer(switch, _tcp(1000 + number)) for number in range(400))
 
 
-def test_least_expected_finish_avoids_a_link_that_others_fill() -> None:
-    _, chosen = selection.least_expected_finish(
-        {}, {"a": 20e6, "b": 10e6}, {"a": 0.9, "b": 0.0}, 50_000
-    )
-    assert chosen == "b"
+def test_least_expected_finish_fills_links_in_proportion_to_their_rates(tmp_path: Path) -> None:
+    counts = _finishing(tmp_path, {2: 0, 3: 0})
+    assert counts[1] == pytest.approx(300, abs=2)
+    assert counts.total() == 400
 
 
-def test_backlogs_drain_at_the_rate() -> None:
-    assert selection.drained({"a": 1_000_000.0}, {"a": 8e6}, 0.25) == {"a": 750_000.0}
+def test_least_expected_finish_avoids_a_link_that_others_fill(tmp_path: Path) -> None:
+    # 30 Mbit/s in the last second are as much again: 75 flows' bytes.
+    assert _finishing(tmp_path, {2: 30, 3: 0})[1] == pytest.approx(300 - 75 / 4, abs=3)
 
 
-def test_capacity_is_the_highest_rate_seen_and_survives_counters_that_begin_anew() -> None:
-    capacity = sampled(Capacity(), Counters(0, 0, 10))
-    assert capacity.bps == FLOOR_BPS
-    capacity = sampled(capacity, Counters(1_000_000, 10, 11))
-    capacity = sampled(capacity, Counters(1_100_000, 2_000_010, 12))
-    assert capacity.bps == 16e6
-    assert sampled(capacity, Counters(0, 0, 13)).bps == 16e6
+def test_backlogs_drain_at_the_rate(tmp_path: Path) -> None:
+    path = balance(tmp_path, 'rule = "least-expected-finish"\nflow_bytes = 1000000').path
+    text = path.read_text().replace("weight = 3\n", "rate_mbit = 8\n")
+    switch = FakeSwitch(Balance(), write(tmp_path, text.replace("weight = 1\n", "rate_mbit = 8\n")))
+    switch.run(1)
+    assert [_offer(switch, _tcp(port)) for port in range(3)] == [1, 2, 1]
+    switch.run(0.5)
+    _offer(switch, _tcp(3))
+    assert switch.state.backlog == pytest.approx({"w0": 1.5e6, "w1": 1.5e6}, rel=0.05)
+    switch.run(60)
+    _offer(switch, _tcp(4))
+    assert sorted(switch.state.backlog.values()) == pytest.approx([0, 1e6])
+
+
+def _sampled(*samples: tuple[int, int, float]) -> Capacity:
+    meter = Meter()
+    for now, (received, sent, seconds) in enumerate(samples):
+        meter = sampled(meter, Counters(received, sent, seconds), float(now))
+    return meter.capacity
+
+
+def test_what_was_carried_is_the_highest_rate_and_survives_counters_that_begin_anew() -> None:
+    assert _sampled((0, 0, 10)).carried_bps == 0
+    samples = [(0, 0, 10.0), (1_000_000, 10, 11.0), (1_100_000, 2_000_010, 12.0)]
+    assert _sampled(*samples).carried_bps == 16e6
+    assert _sampled(*samples, (0, 0, 13)).carried_bps == 16e6
 
 
 def test_samples_that_follow_each_other_at_once_measure_no_burst() -> None:
-    capacity = sampled(Capacity(), Counters(0, 0, 10))
-    capacity = sampled(capacity, Counters(1_000_000, 0, 10.001))
-    assert capacity.bps == FLOOR_BPS
-    assert sampled(capacity, Counters(2_000_000, 0, 11)).bps == 16e6
+    samples = [(0, 0, 10.0), (1_000_000, 0, 10.001)]
+    assert _sampled(*samples).carried_bps == 0
+    assert _sampled(*samples, (2_000_000, 0, 11)).carried_bps == 16e6
+
+
+def test_an_uplink_is_full_when_its_probes_wait() -> None:
+    meter = Meter()
+    for second in range(4):
+        meter = answered(answered(meter, 0.02 if second < 2 else 0.1), 0.02 + second / 20)
+        meter = sampled(meter, Counters(second * 1_000_000, 0, 10.0 + second), float(second))
+    assert meter.capacity.is_full
+    assert meter.capacity.carried_bps == 8e6
+    assert meter.round_trips_s == ()

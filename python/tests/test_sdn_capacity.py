@@ -15,9 +15,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sdn_parts import FakeSwitch, balance, bicast, uplink_mac, write
 
+from ropewalk._native import (
+    ROUNDS,
+    assumed,
+    several_sizes,
+    several_sizes_rate,
+    train_rate,
+    train_sizes,
+)
 from ropewalk.sdn import api, packets, status
-from ropewalk.sdn.balance import probing, train, vps
-from ropewalk.sdn.balance.capacity import FLOOR_BPS, Capacity, probed, sampled
+from ropewalk.sdn.balance import probing
+from ropewalk.sdn.balance.capacity import Meter, estimated, probed, sampled
 from ropewalk.sdn.balance.policy import Balance
 from ropewalk.sdn.balance.probing import METHODS, Packet, Probing
 from ropewalk.sdn.config import Config
@@ -27,68 +35,23 @@ from ropewalk.sdn.openflow.program import AskPortStatistics, Message, Output, Pa
 from ropewalk.sdn.reader import ConfigError
 
 MBIT = 1e6
+PACKET_BYTES = train_sizes(None)[0]
 KEY = ("w0", 4)
-RATES = st.floats(0.05, 200).map(lambda mbit: mbit * MBIT)
 
 
 def _arrivals(bps: float, count: int) -> list[float]:
-    return [7.0 + number * 8 * train.PACKET_BYTES / bps for number in range(count)]
+    return [7.0 + number * 8 * PACKET_BYTES / bps for number in range(count)]
 
 
-@given(RATES, st.data())
-def test_a_train_tells_the_rate_through_jitter_loss_and_reordering(
-    bps: float, data: st.DataObject
-) -> None:
-    sent = train.packets(bps)
-    gap = 8 * train.PACKET_BYTES / bps
-    # Up to three packets' time: later ones then overtake earlier ones.
-    jitter = st.lists(st.floats(0, 3 * gap), min_size=sent, max_size=sent)
-    late = [at + more for at, more in zip(_arrivals(bps, sent), data.draw(jitter), strict=True)]
-    lost = data.draw(st.sets(st.integers(1, sent - 2), max_size=sent // 10))
-    kept = data.draw(st.permutations([at for n, at in enumerate(late) if n not in lost]))
-    found = train.rate(kept, sent)
-    assert found is not None
-    shortest, longest = (sent - 1 - 3) * gap, (sent - 1 + 3) * gap
-    bits = 8 * train.PACKET_BYTES * (len(kept) - 1)
-    assert bits / longest * 0.999 <= found <= bits / shortest * 1.001
-
-
-def test_a_train_with_holes_or_all_at_once_tells_nothing() -> None:
-    assert train.rate(_arrivals(MBIT, 17), 20) == pytest.approx(MBIT)
-    assert train.rate(_arrivals(MBIT, 16), 20) is None
-    assert train.rate([5.0] * 20, 20) is None
-    assert train.rate([], 20) is None
-    assert train.rate([1.0], 1) is None
-
-
-def test_trains_over_faster_links_are_longer_within_bounds() -> None:
-    assert train.packets(None) == train.packets(MBIT) == train.PACKETS_MIN
-    assert train.packets(50 * MBIT) == 53
-    assert train.packets(1e11) == train.PACKETS_MAX
-
-
-@given(RATES, st.floats(0, 1), st.integers(0, 4), st.randoms(use_true_random=False))
-def test_sizes_tell_the_rate_although_some_wait_and_some_are_lost(
-    bps: float, delay_s: float, lost: int, random: object
-) -> None:
-    assert hasattr(random, "shuffle")
-    round_trips = []
-    for size in vps.SIZES:
-        # Nearly two thirds of what is left wait behind something else.
-        waits = [0.0] * 6 + [n * 60 / size for n in range(1, vps.REPEATS - lost - 5)]
-        round_trips += [(size, delay_s + 2 * 8 * size / bps + wait) for wait in waits]
-    random.shuffle(round_trips)
-    assert vps.rate(round_trips) == pytest.approx(bps, rel=0.01)
-
-
-def test_few_answers_and_equal_times_of_all_sizes_tell_nothing() -> None:
-    all_of_them = [(size, size / 1e6) for size in vps.SIZES for _ in range(vps.REPEATS)]
-    assert vps.rate(all_of_them) == pytest.approx(16e6)
-    assert vps.rate(all_of_them[: 2 * vps.REPEATS]) is None, "two sizes"
-    assert vps.rate(all_of_them[::3]) is None, "seven of each"
-    assert vps.rate([(size, 0.009) for size, _ in all_of_them]) is None
-    assert vps.rate([(size, 0.1 - seconds) for size, seconds in all_of_them]) is None
-    assert vps.rate([]) is None
+def test_trains_and_sizes_tell_the_rate_by_the_compiled_rules() -> None:
+    assert train_rate(_arrivals(MBIT, 17)[::-1], 20) == pytest.approx(MBIT)
+    assert train_rate(_arrivals(MBIT, 16), 20) is None
+    assert train_rate([], 20) is None
+    assert train_rate([math.nan] * 20, 20) is None
+    assert [len(train_sizes(bps)) for bps in (None, MBIT, 50 * MBIT, math.inf)] == [20, 20, 53, 100]
+    round_trips = [(size, 0.02 + 2 * 8 * size / MBIT) for size in several_sizes()]
+    assert several_sizes_rate(round_trips) == pytest.approx(MBIT, rel=0.001)
+    assert several_sizes_rate([(size, 0.02) for size, _ in round_trips]) is None
 
 
 def _begun(method: str = "train", now: float = 50.0) -> tuple[Probing, list[Packet]]:
@@ -98,7 +61,7 @@ def _begun(method: str = "train", now: float = 50.0) -> tuple[Probing, list[Pack
 def test_answers_that_are_forged_repeated_or_short_are_ignored() -> None:
     begun, sent = _begun()
     assert [packet.number for packet in sent] == list(range(20))
-    token, size = sent[0].token, train.PACKET_BYTES
+    token, size = sent[0].token, PACKET_BYTES
     payload = sent[3].payload(28)
     assert len(payload) + 28 == size
     for key, data, length in (
@@ -134,8 +97,7 @@ def test_what_no_link_can_have_is_no_rate(bps: float) -> None:
         state, _ = probing.answered(state, KEY, packet.payload(28), packet.size, 50 + at)
     after, _ = probing.passed(state, [KEY], 100.0)
     assert after.round is None
-    assert after.records["w0"].rounds == 1
-    assert after.records["w0"].rates_bps == ()
+    assert after.records["w0"].rounds.rates_bps == []
 
 
 def test_a_round_ends_with_its_port() -> None:
@@ -149,10 +111,10 @@ def test_a_round_of_an_uplink_that_became_busy_says_nothing() -> None:
     for packet, at in zip(sent, _arrivals(MBIT, 20), strict=True):
         state, _ = probing.answered(state, KEY, packet.payload(28), packet.size, 50 + at)
     idle, _ = probing.passed(state, [KEY], 60.0)
-    assert idle.records["w0"].rates_bps == pytest.approx((MBIT,))
+    assert idle.records["w0"].rounds.rates_bps == pytest.approx([MBIT])
     busy, _ = probing.passed(state, [], 60.0)
     assert busy.round is None
-    assert busy.records["w0"].rates_bps == ()
+    assert busy.records["w0"].rounds.rates_bps == []
 
 
 @settings(max_examples=30, deadline=None)
@@ -187,7 +149,7 @@ def test_probing_is_bounded_whatever_is_answered(
         in_a_minute = sum(size for at, size in sent if begin <= at < begin + 59)
         # Two uplinks; what is left of a round that began before counts for its own minute.
         assert in_a_minute <= 2 * (probing.BYTES_PER_MINUTE + 70_000)
-    assert all(len(record.rates_bps) <= probing.ROUNDS for record in state.records.values())
+    assert all(len(record.rounds.rates_bps) <= ROUNDS for record in state.records.values())
 
 
 class Links(FakeSwitch):
@@ -280,7 +242,7 @@ def test_idle_uplinks_are_estimated_and_share_by_it(
     assert report["capacity_mbit"] == pytest.approx({"w0": 40, "w1": 10}, rel=0.02)
     assert report["capacity_source"] == {"w0": method, "w1": method}
     assert report["weights"] == pytest.approx({"w0": 40, "w1": 10}, rel=0.02)
-    assert {size for _, _, size in links.asked} <= {train.PACKET_BYTES, *vps.SIZES}
+    assert {size for _, _, size in links.asked} <= {PACKET_BYTES, *several_sizes()}
     # Never two at a time: they would disturb each other in the switch.
     began = [(at, port) for at, port, _ in links.asked]
     assert all(a == b or later - at > 0.01 for (at, a), (later, b) in pairwise(began))
@@ -315,11 +277,14 @@ def test_an_uplink_is_not_probed_while_it_is_busy_and_carried_more_counts(tmp_pa
     links.others_bps = {2: 3 * MBIT, 3: 0.02 * MBIT}
     links.run(20)
     assert {port for _, port, _ in links.asked} == {3}
-    assert links.report()["capacity_source"] == {"w0": "carried", "w1": "train"}
+    # What has carried 3 Mbit/s may carry more: who was never seen full counts as the fastest.
+    assert links.report()["capacity_source"] == {"w0": "assumed", "w1": "train"}
     links.others_bps[3] = 15 * MBIT
     links.run(3)
-    assert max(links.state.capacities["w1"].rates_bps) > 14 * MBIT
     assert links.report()["capacity_source"]["w1"] == "carried"
+    mbit = links.report()["capacity_mbit"]
+    assert mbit["w0"] == mbit["w1"]
+    assert all(isinstance(value, float) and value > 14 for value in mbit.values())
 
 
 def test_what_is_lost_makes_no_estimate_and_is_not_asked_for_ever(tmp_path: Path) -> None:
@@ -328,7 +293,7 @@ def test_what_is_lost_makes_no_estimate_and_is_not_asked_for_ever(tmp_path: Path
     links.run(120)
     assert links.report()["capacity_source"] == {"w0": "assumed", "w1": "train"}
     rounds = {at for at, port, _ in links.asked if port == 2}
-    assert len(rounds) == 2 * probing.ROUNDS
+    assert len(rounds) == 3 * ROUNDS
 
 
 def test_probing_goes_on_at_its_interval_and_begins_anew_with_a_new_link(tmp_path: Path) -> None:
@@ -336,7 +301,7 @@ def test_probing_goes_on_at_its_interval_and_begins_anew_with_a_new_link(tmp_pat
     links = Links(config, {2: 10 * MBIT, 3: MBIT})
     links.run(20)
     first = {at for at, _, _ in links.asked}
-    assert len(first) == probing.ROUNDS
+    assert len(first) == ROUNDS
     links.bps[2] = 20 * MBIT
     links.run(100)
     assert len({at for at, _, _ in links.asked} - first) == 3
@@ -349,7 +314,7 @@ def test_probing_goes_on_at_its_interval_and_begins_anew_with_a_new_link(tmp_pat
     assert links.report()["capacity_source"]["w0"] != "train"
     links.bps[2] = 5 * MBIT
     links.run(20)
-    assert links.state.capacities["w0"].probed_bps == pytest.approx(5 * MBIT, rel=0.02)
+    assert links.report()["capacity_mbit"]["w0"] == pytest.approx(5, rel=0.02)
 
 
 def test_a_switch_that_goes_ends_the_round(tmp_path: Path) -> None:
@@ -364,19 +329,15 @@ def test_a_switch_that_goes_ends_the_round(tmp_path: Path) -> None:
 
 
 def test_probes_of_the_capacity_are_nothing_that_was_carried() -> None:
-    capacity = sampled(Capacity(), Counters(0, 0, 10))
-    capacity = probed(capacity, 20_000, 24_000)
-    capacity = sampled(capacity, Counters(20_500, 24_100, 11))
-    assert capacity.rates_bps == (4_000,)
-    capacity = sampled(capacity, Counters(30_500, 24_100, 12))
-    assert capacity.rates_bps == (4_000, 80_000)
-    assert capacity.bps == FLOOR_BPS
+    meter = sampled(Meter(), Counters(0, 0, 10), 0)
+    meter = probed(meter, 20_000, 24_000)
+    meter = sampled(meter, Counters(20_500, 24_100, 11), 1)
+    assert meter.capacity.present_bps == 4_000
+    meter = sampled(meter, Counters(30_500, 24_100, 12), 2)
+    assert meter.capacity.present_bps == meter.capacity.carried_bps == 80_000
+    assert meter.is_idle
     # A slow link may be slower than what is assumed of one that nobody probed.
-    assert replace(capacity, probed_bps=2e5).bps == 2e5
-    assert replace(capacity, probed_bps=2e4).bps == 8e4
-    assert not replace(capacity, probed_bps=2e4).is_probed
-    # What liveness sends is no load, however slow the link is.
-    assert Capacity(rates_bps=(9e3, 9e3), probed_bps=1e5).is_idle
+    assert assumed([estimated(meter, 3e5).capacity]) == [3e5]
 
 
 def test_a_packet_says_when_it_was_read() -> None:

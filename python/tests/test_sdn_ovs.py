@@ -406,8 +406,8 @@ def test_least_expected_finish_leaves_a_link_that_a_download_fills(
     bench.restart(bench.configure("controller", rule="least-expected-finish", rate_mbit=10.0))
     end = (balance.SERVER, str(balance.PORT))
     load = bench.begin("flood", *end, "4")
-    wait(lambda: max(bench.status()["capacity_mbit"].values()) > 5, "no load was seen", 20)
-    rates = bench.status()["capacity_mbit"]
+    wait(lambda: max(bench.status()["load_mbit"].values()) > 5, "no load was seen", 20)
+    rates = bench.status()["load_mbit"]
     busy = max(rates, key=lambda name: rates[name])
     row = bench.load("connect", *end, "20")
     load.communicate(timeout=30)

@@ -42,6 +42,8 @@ pub struct Reading {
     pub known: bool,
     /// Whether it was not, but probed.
     pub estimated: bool,
+    /// Whether probing it disturbs nobody, and could find something new.
+    pub worth_probing: bool,
     /// What it carried in the last interval, in the direction that carries more.
     pub load: Rate,
     /// Median round trip of the probes of the last interval.
@@ -149,6 +151,7 @@ impl Gauge {
                 capacity,
                 known: estimate.is_known(),
                 estimated: estimate.is_estimated(),
+                worth_probing: estimate.is_worth_probing(),
                 load: estimate.load(),
                 rtt: of(member).and_then(|uplink| uplink.rtt),
                 bytes: of(member).map(|uplink| uplink.seen).unwrap_or_default(),

@@ -1,8 +1,8 @@
 //! Which ways out are usable: presence, answers to probes, captive portals.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
+use ropewalk_core::balance::liveness::SILENCE_MAX;
 use ropewalk_core::balance::{Liveness, State};
 use ropewalk_types::Instant;
 
@@ -13,14 +13,9 @@ use super::probe::{Prober, WayId};
 #[derive(Debug, Default)]
 pub struct Health {
     ways: BTreeMap<WayId, Known>,
-    /// When the time was last looked at.
-    looked: Option<Instant>,
     /// Whether a probe was ever answered.
     answered: bool,
 }
-
-/// Longest time between two looks at the time that is no stall of this program.
-const LOOK_MAX: Duration = Duration::from_millis(120);
 
 #[derive(Debug)]
 struct Known {
@@ -53,14 +48,14 @@ impl Health {
         self.ways.retain(|id, _| wanted.contains_key(id));
         for (id, present) in wanted {
             let known = self.ways.entry(id).or_insert_with(|| Known {
-                liveness: Liveness::new(now),
+                liveness: Liveness::new(now, SILENCE_MAX),
                 captive: false,
                 present: false,
                 asked: false,
                 deaths: 0,
             });
             if present && !known.present {
-                known.liveness = Liveness::new(now);
+                known.liveness = Liveness::new(now, SILENCE_MAX);
                 known.captive = false;
             }
             known.deaths += u64::from(known.present && !present);
@@ -114,16 +109,11 @@ impl Health {
         }
     }
 
-    /// Looks at the time. A program that gets no processor hears nothing: that is no silence.
+    /// Looks at the time.
     pub fn timeout(&mut self, now: Instant) {
-        let passed = self.looked.map_or(Duration::ZERO, |at| now.since(at));
-        self.looked = Some(now);
-        let stall = passed.saturating_sub(LOOK_MAX);
         for known in self.ways.values_mut() {
-            known.liveness.handle_stall(stall);
-        }
-        for known in self.ways.values_mut().filter(|k| k.present && k.asked) {
-            known.deaths += u64::from(known.liveness.handle_timeout(now));
+            let died = known.liveness.handle_timeout(now);
+            known.deaths += u64::from(died && known.present && known.asked);
         }
     }
 

@@ -34,8 +34,8 @@ use std::time::Duration;
 use anyhow::Context;
 use ropewalk_api::{BalanceStatus, RuleStatus, UplinkStatus};
 use ropewalk_config::BalanceConfig;
-use ropewalk_core::balance::Affinity;
 use ropewalk_core::balance::liveness::PROBE_INTERVAL;
+use ropewalk_core::balance::{Affinity, Answer as Echoed};
 use ropewalk_host::Changes;
 use ropewalk_io::netlink::{Interface, Watch};
 use ropewalk_io::nft;
@@ -320,7 +320,8 @@ impl Balance {
                     let now = self.now();
                     self.health.traffic(now, number);
                 }
-                self.prober.send();
+                let now = self.now();
+                self.prober.send(now);
             }
             Turn::Look => {
                 while let Ok(answer) = self.answers.try_recv() {
@@ -343,10 +344,16 @@ impl Balance {
     }
 
     fn take_answer(&mut self, answer: &Answer) {
-        if let Some(rtt) = self.prober.round_trip(answer) {
-            let now = self.now();
-            self.health.answer(now, answer.way);
-            self.gauge.round_trip(answer.way.0, rtt);
+        let known = match self.prober.take(answer, self.origin) {
+            Some(Echoed::RoundTrip(rtt)) => {
+                self.gauge.round_trip(answer.way.0, rtt);
+                true
+            }
+            Some(Echoed::Late) => true,
+            Some(Echoed::Unknown) | None => false,
+        };
+        if known {
+            self.health.answer(self.now(), answer.way);
         }
     }
 

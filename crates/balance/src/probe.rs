@@ -9,9 +9,11 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use ropewalk_core::balance::{self, Echoes};
 use ropewalk_io::icmp::{Echo, TOKEN_BYTES};
+use ropewalk_types::Instant;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::{TcpStream, UdpSocket};
@@ -24,8 +26,6 @@ use ropewalk_config::balance::{PortalUrl, ProbeConfig};
 
 /// Answers that may wait for the loop.
 const ANSWERS_MAX: usize = 256;
-/// Sequence numbers whose time of sending is remembered: ten seconds of probes.
-const PENDING: u16 = 64;
 /// Longest time a web server may take.
 const PORTAL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes of the answer that are read: the status line.
@@ -42,7 +42,7 @@ pub struct Answer {
     /// Sequence number of its request.
     sequence: u16,
     /// When it came.
-    at: Instant,
+    at: std::time::Instant,
 }
 
 /// Probes of all uplinks.
@@ -58,8 +58,7 @@ struct Probed {
     member: (String, u32),
     echo: Arc<Echo>,
     reader: JoinHandle<()>,
-    sequence: u16,
-    sent: BTreeMap<u16, Instant>,
+    echoes: Echoes,
 }
 
 impl Drop for Probed {
@@ -131,34 +130,27 @@ impl Prober {
             member: (member.name.clone(), member.ifindex),
             echo,
             reader,
-            sequence: 0,
-            sent: BTreeMap::new(),
+            echoes: Echoes::default(),
         })
     }
 
     /// Sends one probe over every way, each time to the next target.
-    pub fn send(&mut self) {
+    pub fn send(&mut self, now: Instant) {
         for ((_, family), probed) in &mut self.ways {
             let targets = &self.targets[*family as usize];
-            probed.sequence = probed.sequence.wrapping_add(1);
-            let target = targets[usize::from(probed.sequence) % targets.len()];
+            let sequence = probed.echoes.send(now);
+            let target = targets[usize::from(sequence) % targets.len()];
             // Silence is what counts, whatever the reason.
-            let _ = probed.echo.send(target, probed.sequence);
-            probed
-                .sent
-                .insert(probed.sequence % PENDING, Instant::now());
+            let _ = probed.echo.send(target, sequence);
         }
     }
 
-    /// The round trip of an answer; `None` when it is to nothing that was asked lately.
-    pub fn round_trip(&mut self, answer: &Answer) -> Option<Duration> {
+    /// What an answer says; `None` when its way is not probed any more. `clock` is when the caller's
+    /// instants began.
+    pub fn take(&mut self, answer: &Answer, clock: std::time::Instant) -> Option<balance::Answer> {
         let probed = self.ways.get_mut(&answer.way)?;
-        let age = probed.sequence.wrapping_sub(answer.sequence);
-        if age >= PENDING {
-            return None;
-        }
-        let sent = probed.sent.remove(&(answer.sequence % PENDING))?;
-        Some(answer.at.saturating_duration_since(sent))
+        let now = Instant::ZERO + answer.at.saturating_duration_since(clock);
+        Some(probed.echoes.handle_answer(now, answer.sequence))
     }
 }
 
@@ -167,7 +159,7 @@ async fn read(ready: UdpSocket, echo: Arc<Echo>, way: WayId, answers: mpsc::Send
     while ready.readable().await.is_ok() {
         // A failed reception, such as of an interface that went down, is silence too.
         if let Ok((_, sequence)) = ready.try_io(Interest::READABLE, || echo.receive()) {
-            let at = Instant::now();
+            let at = std::time::Instant::now();
             let answer = Answer { way, sequence, at };
             // A loop that is behind has newer answers to come.
             let _ = answers.try_send(answer);

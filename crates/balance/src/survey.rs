@@ -9,7 +9,8 @@ use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use ropewalk_core::balance::{train, vps};
+use ropewalk_core::balance::rounds::FIRST_PAUSE;
+use ropewalk_core::balance::{Pace, Rounds, train, vps};
 use ropewalk_io::icmp::{Echo, Echoed, TOKEN_BYTES};
 use ropewalk_types::{Instant, Rate};
 use tokio::sync::mpsc;
@@ -26,12 +27,6 @@ const INTERVAL: Duration = Duration::from_secs(300);
 const METERED_INTERVAL: Duration = Duration::from_secs(6 * 3_600);
 /// Series that make a first estimate where bytes cost.
 const METERED_FIRST: u32 = 3;
-/// How many times as many are tried, where some targets answer none.
-const TRIES: u32 = 3;
-/// Pause between the series of a first estimate: another uplink may be probed meanwhile.
-const FIRST_PAUSE: Duration = Duration::from_millis(500);
-/// An uplink that carries more is not idle.
-const IDLE_MAX: Rate = Rate::from_bits_per_sec(400_000);
 /// How long answers may take: those of a train over 0.2 Mbit/s.
 const PATIENCE: Duration = Duration::from_millis(1_500);
 /// Pause between the packets of different sizes, so that none waits for another.
@@ -53,32 +48,7 @@ pub struct Survey {
 #[derive(Debug)]
 struct Surveyed {
     line: Line,
-    estimates: train::Estimates,
-    /// Begun, and those of them that found a rate.
-    series: u32,
-    found: u32,
-    due: Instant,
-}
-
-impl Surveyed {
-    fn new(line: Line, now: Instant) -> Self {
-        Self {
-            line,
-            estimates: train::Estimates::default(),
-            series: 0,
-            found: 0,
-            due: now,
-        }
-    }
-
-    /// Takes the end of a series.
-    fn take(&mut self, now: Instant, rate: Option<Rate>, method: CapacityProbe) {
-        if let Some(rate) = rate {
-            self.found += 1;
-            self.estimates.push(rate);
-        }
-        self.due = now + pause(self.series, self.found, self.line.is_metered(), method);
-    }
+    rounds: Rounds,
 }
 
 /// The end of a series.
@@ -105,7 +75,7 @@ impl Survey {
     /// What probing found on an uplink.
     #[must_use]
     pub fn estimate(&self, number: u8) -> Option<Rate> {
-        self.uplinks.get(&number)?.estimates.median()
+        self.uplinks.get(&number)?.rounds.estimate()
     }
 
     /// The next series that has ended.
@@ -120,7 +90,8 @@ impl Survey {
         if let (Some(uplink), Some(method)) = (uplink, self.method)
             && uplink.line == done.line
         {
-            uplink.take(now, done.rate, method);
+            let pace = pace(uplink.line.is_metered(), method);
+            uplink.rounds.end(now, done.rate, pace);
         }
     }
 
@@ -140,25 +111,25 @@ impl Survey {
         }
         let due = members.iter().zip(readings).filter(|(member, reading)| {
             let uplink = self.uplinks.get(&member.number);
-            uplink.is_some_and(|uplink| uplink.due <= now)
+            uplink.is_some_and(|uplink| uplink.rounds.due() <= now)
                 && member.weight.is_none()
-                && !reading.known
-                && reading.load < IDLE_MAX
+                && reading.worth_probing
         });
         let due = due.filter_map(|(member, _)| Some((member, self.way(member, health)?)));
-        let next = due.min_by_key(|(member, _)| self.uplinks.get(&member.number).map(|u| u.due));
+        let next =
+            due.min_by_key(|(member, _)| self.uplinks.get(&member.number).map(|u| u.rounds.due()));
         let Some((member, family)) = next else { return };
         let Some(uplink) = self.uplinks.get_mut(&member.number) else {
             return;
         };
-        uplink.series += 1;
-        // Until it has ended.
-        uplink.due = now + INTERVAL;
+        let begun = uplink
+            .rounds
+            .begin(now, pace(uplink.line.is_metered(), method));
         let line = uplink.line.clone();
         let of_family = |ip: &&IpAddr| Family::of(**ip) == family;
         let targets: Vec<IpAddr> = self.targets.iter().filter(of_family).copied().collect();
         // Some answer with less than they were asked, or not as often.
-        let turn = usize::try_from(uplink.series).unwrap_or(0);
+        let turn = usize::try_from(begun).unwrap_or(0);
         let Some(&target) = targets.get(turn % targets.len().max(1)) else {
             return;
         };
@@ -183,7 +154,10 @@ impl Survey {
             let line = Line::of(member);
             self.uplinks
                 .entry(member.number)
-                .or_insert_with(|| Surveyed::new(line, now));
+                .or_insert_with(|| Surveyed {
+                    line,
+                    rounds: Rounds::new(now),
+                });
         }
     }
 
@@ -195,18 +169,16 @@ impl Survey {
     }
 }
 
-/// Time from the end of a series of an uplink to the next, after so many series of which so many found a
-/// rate.
-const fn pause(series: u32, found: u32, metered: bool, method: CapacityProbe) -> Duration {
-    let first = match method {
-        _ if metered => METERED_FIRST,
-        CapacityProbe::Train => train::FIRST as u32,
-        CapacityProbe::Vps => VPS_FIRST,
-    };
-    match metered {
-        _ if found < first && series < TRIES * first => FIRST_PAUSE,
-        false => INTERVAL,
-        true => METERED_INTERVAL,
+/// How often an uplink is probed.
+const fn pace(metered: bool, method: CapacityProbe) -> Pace {
+    Pace {
+        first: match method {
+            _ if metered => METERED_FIRST,
+            CapacityProbe::Train => train::FIRST as u32,
+            CapacityProbe::Vps => VPS_FIRST,
+        },
+        first_pause: FIRST_PAUSE,
+        interval: if metered { METERED_INTERVAL } else { INTERVAL },
     }
 }
 
@@ -226,7 +198,7 @@ fn series(
             let sizes = [train::PACKET_BYTES; train::PACKETS];
             let echoed = echo.series(target, &sizes, Duration::ZERO, PATIENCE)?;
             let arrivals: Vec<Duration> = echoed.iter().map(|echo| echo.arrived).collect();
-            Ok(train::rate(&arrivals))
+            Ok(train::rate(&arrivals, sizes.len()))
         }
         CapacityProbe::Vps => {
             let sizes = vps::SIZES.repeat(vps::REPEATS);
@@ -290,16 +262,15 @@ mod tests {
     #[test]
     fn metered_uplinks_are_probed_a_few_times_a_day() {
         let day = |metered, method| {
-            let (mut series, mut time) = (0, Duration::ZERO);
-            while time < Duration::from_secs(86_400) {
-                series += 1;
-                time += pause(series, series, metered, method);
+            let (mut rounds, mut series) = (Rounds::default(), 0_u32);
+            let pace = pace(metered, method);
+            while rounds.due() < Instant::from_millis(86_400_000) {
+                let now = rounds.due();
+                series = rounds.begin(now, pace);
+                rounds.end(now, Some(Rate::from_bits_per_sec(1)), pace);
             }
             series
         };
-        let after = |series, found| pause(series, found, true, CapacityProbe::Train);
-        assert_eq!(after(8, 2), FIRST_PAUSE, "some targets answer none");
-        assert_eq!(after(9, 2), METERED_INTERVAL, "none of them does");
         assert!(day(false, CapacityProbe::Train) > 250);
         for (method, bytes) in [
             (CapacityProbe::Train, train::PACKETS * train::PACKET_BYTES),

@@ -1,10 +1,12 @@
-//! The simulator for Python: the native module `ropewalk._native` of the package `ropewalk`.
+//! The simulator and the rules of balancing for Python: the native module `ropewalk._native` of the
+//! package `ropewalk`.
 //!
 //! Plans come in as TOML and reports go out as JSON, so that this module has no types of its own
 //! but those a scheduler in Python sees. Other Python threads go on while the simulator runs.
 
 #![forbid(unsafe_code)]
 
+mod balance;
 mod scheduler;
 
 use std::num::NonZeroUsize;
@@ -104,5 +106,18 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<PathView>()?;
     module.add_function(wrap_pyfunction!(version, module)?)?;
     module.add_function(wrap_pyfunction!(run_json, module)?)?;
-    module.add_function(wrap_pyfunction!(run_scheduler, module)?)
+    module.add_function(wrap_pyfunction!(run_scheduler, module)?)?;
+    module.add_class::<balance::Watch>()?;
+    module.add_class::<balance::Capacity>()?;
+    module.add_class::<balance::Rounds>()?;
+    module.add("PLACES", ropewalk_core::balance::SLOTS)?;
+    module.add("ROUNDS", ropewalk_core::balance::train::FIRST)?;
+    module.add_function(wrap_pyfunction!(balance::assumed, module)?)?;
+    module.add_function(wrap_pyfunction!(balance::train_sizes, module)?)?;
+    module.add_function(wrap_pyfunction!(balance::train_rate, module)?)?;
+    module.add_function(wrap_pyfunction!(balance::several_sizes, module)?)?;
+    module.add_function(wrap_pyfunction!(balance::several_sizes_rate, module)?)?;
+    module.add_function(wrap_pyfunction!(balance::shares, module)?)?;
+    module.add_function(wrap_pyfunction!(balance::places, module)?)?;
+    module.add_function(wrap_pyfunction!(balance::apportion, module)?)
 }

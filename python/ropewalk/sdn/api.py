@@ -253,15 +253,21 @@ def _samples(report: dict[str, Any]) -> Iterator[tuple[str, str, str, float]]:
             if uplink[what] is not None:
                 labels = _labels(uplink=uplink["name"], family=uplink["family"])
                 yield f"uplink_{what}", "gauge", labels, float(uplink[what])
-    for name, count in report.get("new_flows", {}).items():
-        yield "new_flows_total", "counter", _labels(uplink=name), count
-    for name, mbit in report.get("capacity_mbit", {}).items():
-        labels = _labels(uplink=name, source=report["capacity_source"][name])
-        yield "uplink_capacity_mbit", "gauge", labels, mbit
+    yield from _balancing(report)
     if "resets" in report:
         yield "resets_total", "counter", "", report["resets"]
     for name, count in report["counters"].items():
         yield f"{name}_total", "counter", "", count
+
+
+def _balancing(report: dict[str, Any]) -> Iterator[tuple[str, str, str, float]]:
+    for name, count in report.get("new_flows", {}).items():
+        yield "new_flows_total", "counter", _labels(uplink=name), count
+    for name, mbit in report.get("load_mbit", {}).items():
+        yield "uplink_load_mbit", "gauge", _labels(uplink=name), mbit
+    for name, mbit in report.get("capacity_mbit", {}).items():
+        labels = _labels(uplink=name, source=report["capacity_source"][name])
+        yield "uplink_capacity_mbit", "gauge", labels, mbit
 
 
 def _labels(**values: str) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
+from ropewalk._native import Watch
 from ropewalk.sdn import resolution
 from ropewalk.sdn.config import Config, Way
 from ropewalk.sdn.openflow.events import Port
@@ -27,8 +28,7 @@ from ropewalk.sdn.openflow.program import (
     Value,
     match,
 )
-from ropewalk.sdn.paths import liveness, neighbours
-from ropewalk.sdn.paths.liveness import Path
+from ropewalk.sdn.paths import neighbours
 from ropewalk.sdn.paths.neighbours import Key, Neighbour, Neighbours
 
 TICK_S = 0.05
@@ -36,6 +36,8 @@ TICK_S = 0.05
 GRACE_S = 3.0
 """After the switch has connected: how long neighbours and paths may take to be known before the
 program is changed without them."""
+NUMBER_MAX = 0xFFFF
+"""Of a probe; larger ones never left."""
 VIRTUAL_MAC = "02:72:6f:70:65:01"
 """Of the gateway that the application's host sees; locally administered."""
 RESOLUTION_BYTES = 128
@@ -59,7 +61,7 @@ class Common:
     installed: Program = field(default_factory=Program)
     ports: Mapping[str, Port] = field(default_factory=dict)
     neighbours: Neighbours = field(default_factory=Neighbours)
-    paths: Mapping[Key, Path] = field(default_factory=dict)
+    paths: Mapping[Key, Watch] = field(default_factory=dict)
     carrying: frozenset[Key] = frozenset()
     """The ways that the installed program uses."""
 
@@ -84,8 +86,9 @@ def begin(config: Config) -> Common:
 
 def connected(state: Common, ports: tuple[Port, ...], present: Program, now: float) -> Common:
     """The switch is there."""
+    probe = state.config.probe
     paths = {
-        way.key: state.paths.get(way.key) or Path(state.config.probe.down_after_s)
+        way.key: state.paths.get(way.key) or Watch(probe.interval_s, probe.down_after_s)
         for way in state.config.ways
     }
     state = replace(
@@ -94,7 +97,7 @@ def connected(state: Common, ports: tuple[Port, ...], present: Program, now: flo
         settled=False,
         installed=present,
         ports={port.name: port for port in ports},
-        paths=paths if state.config.probe.interval_s else {},
+        paths=paths if probe.interval_s else {},
         neighbours=neighbours.doubted(state.neighbours, *(port.name for port in ports)),
     )
     return follow_neighbours(state)
@@ -157,7 +160,7 @@ def _usable(state: Common, way: Way) -> bool:
         port is not None
         and port.live
         and state.neighbours.mac(way.key) is not None
-        and (path is None or path.alive)
+        and (path is None or path.usable)
     )
 
 
@@ -248,7 +251,7 @@ def passed(state: Common, now: float) -> tuple[Common, list[Message]]:
     """Time has passed: late probes are lost, neighbours are asked for again."""
     if state.connected_s is None:
         return state, []
-    paths = {name: liveness.passed(path, now) for name, path in state.paths.items()}
+    paths = {name: path.passed(now) for name, path in state.paths.items()}
     known, messages = neighbours.asked(state.neighbours, now)
     return replace(state, paths=paths, neighbours=known), messages
 
@@ -264,10 +267,9 @@ def due_probes(state: Common, now: float) -> tuple[Common, list[tuple[Way, Port,
         port = state.ports.get(way.uplink)
         mac = state.neighbours.mac(way.key)
         # Ticks are not exact: half a tick early is on time.
-        early = state.config.probe.interval_s - TICK_S / 2
-        if path is None or port is None or mac is None or now - path.sent_s < early:
+        if path is None or port is None or mac is None or not path.is_due(now + TICK_S / 2):
             continue
-        paths[way.key], number = liveness.probed(path, now)
+        paths[way.key], number = path.sent(now)
         due.append((way, port, mac, number))
     return replace(state, paths=paths), due
 
@@ -291,14 +293,20 @@ def resolved(
     return state, []
 
 
-def answered(state: Common, port: int, source: str, number: int, now: float) -> Common:
-    """A probe came back over a port from the peer that was probed."""
+def answered(
+    state: Common, port: int, source: str, number: int, now: float
+) -> tuple[Common, tuple[Way, float] | None]:
+    """A probe came back over a port from the peer that was probed.
+
+    Also the way and the round trip, seconds, where the answer tells one.
+    """
     way = way_of(state, port, source)
     path = state.paths.get(way.key) if way else None
-    if way is None or path is None:
-        return state
-    after = liveness.answered(path, number, now)
-    return replace(state, paths={**state.paths, way.key: after})
+    if way is None or path is None or number > NUMBER_MAX:
+        return state, None
+    path, rtt_s = path.answered(number, now)
+    state = replace(state, paths={**state.paths, way.key: path})
+    return state, None if rtt_s is None else (way, rtt_s)
 
 
 def way_of(state: Common, port: int, source: str) -> Way | None:
@@ -315,7 +323,7 @@ def heard(state: Common, way: Way, now: float) -> Common:
     path = state.paths.get(way.key)
     if path is None:
         return state
-    return replace(state, paths={**state.paths, way.key: liveness.heard(path, now)})
+    return replace(state, paths={**state.paths, way.key: path.heard(now)})
 
 
 def packet_out(data: bytes, port: int) -> PacketOut:
@@ -337,7 +345,7 @@ def report(state: Common, now: float) -> dict[str, object]:
                 "usable": way.key in state.carrying,
                 "port_live": bool(port and port.live),
                 "gateway_mac": state.neighbours.mac(way.key),
-                "probes_alive": path.alive if path else None,
+                "probes_alive": path.usable if path else None,
                 "rtt_ms": None if not path or path.rtt_s is None else round(path.rtt_s * 1e3, 3),
                 "loss": None if not path or path.loss is None else round(path.loss, 4),
             }

@@ -18,6 +18,8 @@ const IDLE_SECONDS: u32 = 3;
 const QUEUE_MIN: Duration = Duration::from_millis(15);
 /// Rates below say nothing about capacity, whatever the round trips do.
 const RATE_MIN: u64 = 200_000;
+/// An uplink that carries more is not idle.
+const IDLE_MAX: u64 = 400_000;
 /// How long it counts that an uplink was seen full.
 const FULL_VALID: Duration = Duration::from_secs(600);
 /// Weight of a new sample of a full uplink, of 8: two seconds or three to follow a change.
@@ -128,6 +130,12 @@ impl Capacity {
         self.full.is_some()
     }
 
+    /// Whether probing disturbs nobody, and could find something new.
+    #[must_use]
+    pub const fn is_worth_probing(&self) -> bool {
+        self.last < IDLE_MAX && !self.is_known()
+    }
+
     /// Rate of the last sample.
     #[must_use]
     pub const fn load(&self) -> Rate {
@@ -135,8 +143,8 @@ impl Capacity {
     }
 }
 
-/// What each uplink is taken to carry, at least `RATE_MIN`: the known capacities as they are, those that
-/// were probed by raised estimates, the others as the largest of all.
+/// What each uplink is taken to carry, at least 1 bit/s: the known capacities as they are, those that
+/// were probed by raised estimates, the others as the largest of all, at least `RATE_MIN`.
 #[must_use]
 pub fn assumed(uplinks: &[Capacity]) -> Vec<Rate> {
     let raised = raised(uplinks);
@@ -149,9 +157,8 @@ pub fn assumed(uplinks: &[Capacity]) -> Vec<Rate> {
         .collect();
     let seen = uplinks.iter().map(|uplink| uplink.rate);
     let most = own.iter().flatten().copied().chain(seen).max();
-    let rates = own
-        .iter()
-        .map(|own| own.or(most).unwrap_or(0).max(RATE_MIN));
+    let unknown = most.unwrap_or(0).max(RATE_MIN);
+    let rates = own.iter().map(|own| own.unwrap_or(unknown).max(1));
     rates.map(Rate::from_bits_per_sec).collect()
 }
 
@@ -249,6 +256,9 @@ mod tests {
         let idle = [probed(20, &[]), probed(5, &[]), Capacity::default()];
         assert!(idle[0].is_estimated() && !idle[2].is_estimated());
         assert_eq!(rates(&idle), [20, 5, 20], "unknown: as the fastest");
+        let mut slow = Capacity::default();
+        slow.set_estimate(Some(Rate::from_bits_per_sec(90_000)));
+        assert_eq!(assumed(&[slow])[0].bits_per_sec(), 90_000);
         let busy = probed(5, &[(0, 20), (8, 20)]);
         assert_eq!(rates(&[busy]), [8], "it did carry more");
         // A line that carries five times as much down as up; the other is taken to do so too.

@@ -14,13 +14,16 @@ use ropewalk_types::Instant;
 /// Time between probes of an uplink. Targets are asked in turn, so with three of them two may be
 /// silent without harm.
 pub const PROBE_INTERVAL: Duration = Duration::from_millis(150);
-/// Silence after which an uplink is dead; with the time to act on it, new connections wait for less
-/// than 1 s.
+/// Silence after which an uplink of `ropewalk balance` is dead. With the time to act, new connections
+/// wait for less than 1 s.
 pub const SILENCE_MAX: Duration = Duration::from_millis(700);
 /// How long traffic alone shows that an uplink works: a full uplink may lose several probes.
 pub const TRAFFIC_TRUST: Duration = Duration::from_millis(1_500);
 /// Answers in a row that bring a dead uplink back.
 pub const ANSWERS_TO_RETURN: u32 = 3;
+/// Longest time between two looks at the time that is no stall of the observer. More than two looks
+/// of each caller (every 50 ms).
+const LOOK_MAX: Duration = Duration::from_millis(120);
 
 /// What is known of an uplink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,16 +47,22 @@ pub struct Liveness {
     heard: Instant,
     /// When an answer came last, or watching began.
     answered: Instant,
+    /// When the time was last looked at, or watching began.
+    looked: Instant,
+    /// Silence after which the uplink is dead.
+    silence: Duration,
 }
 
 impl Liveness {
-    /// Begins to watch.
+    /// Begins to watch an uplink that is dead after so much silence.
     #[must_use]
-    pub const fn new(now: Instant) -> Self {
+    pub const fn new(now: Instant, silence: Duration) -> Self {
         Self {
             state: State::Unproven,
             heard: now,
             answered: now,
+            looked: now,
+            silence,
         }
     }
 
@@ -74,7 +83,7 @@ impl Liveness {
         let next = match self.state {
             State::Unproven | State::Alive => State::Alive,
             State::Dead { answers } => {
-                let answers = if now.since(self.heard) > SILENCE_MAX {
+                let answers = if now.since(self.heard) > self.silence {
                     1
                 } else {
                     answers + 1
@@ -101,18 +110,17 @@ impl Liveness {
         }
     }
 
-    /// Looks at the time; true when the uplink has died by it.
+    /// Looks at the time, at least twice in [`LOOK_MAX`]; true when the uplink has died by it. An
+    /// observer that was held up could not hear anything: that time is no silence.
     pub fn handle_timeout(&mut self, now: Instant) -> bool {
-        if self.is_usable() && now.since(self.heard) > SILENCE_MAX {
+        let stall = now.since(self.looked).saturating_sub(LOOK_MAX);
+        self.looked = now;
+        self.heard = (self.heard + stall).min(now);
+        if self.is_usable() && now.since(self.heard) > self.silence {
             self.state = State::Dead { answers: 0 };
             return true;
         }
         false
-    }
-
-    /// The observer itself was held up for `time`, in which it could not have heard anything.
-    pub fn handle_stall(&mut self, time: Duration) {
-        self.heard += time;
     }
 }
 
@@ -125,20 +133,32 @@ mod tests {
         Instant::from_millis(millis)
     }
 
+    /// Looks every 50 ms, up to and at `until`; true when the uplink died by that.
+    fn looked(uplink: &mut Liveness, from: u64, until: u64) -> bool {
+        let looks = (from..until).step_by(50).chain([until]);
+        looks.fold(false, |died, millis| {
+            died | uplink.handle_timeout(at(millis))
+        })
+    }
+
+    fn watched() -> Liveness {
+        Liveness::new(at(0), SILENCE_MAX)
+    }
+
     #[test]
     fn silence_kills_and_only_a_row_of_answers_revives() {
-        let mut uplink = Liveness::new(at(0));
+        let mut uplink = watched();
         assert!(uplink.is_usable(), "a new uplink is used at once");
-        assert!(!uplink.handle_timeout(at(700)));
+        assert!(!looked(&mut uplink, 0, 700));
         uplink.handle_answer(at(700));
+        assert!(!looked(&mut uplink, 700, 1_300));
         uplink.handle_traffic(at(1_300));
         assert!(
-            !uplink.handle_timeout(at(1_500)),
+            !looked(&mut uplink, 1_300, 2_000),
             "traffic is a sign of life"
         );
-        assert!(!uplink.handle_timeout(at(2_000)));
-        assert!(uplink.handle_timeout(at(2_001)));
-        assert!(!uplink.handle_timeout(at(3_000)), "told once");
+        assert!(looked(&mut uplink, 2_000, 2_001));
+        assert!(!looked(&mut uplink, 2_001, 3_000), "told once");
         uplink.handle_traffic(at(3_000));
         assert_eq!(uplink.state(), State::Dead { answers: 0 });
         assert!(!uplink.handle_answer(at(4_000)));
@@ -153,16 +173,17 @@ mod tests {
     }
 
     #[test]
-    fn a_deaf_observer_takes_nobody_for_dead() {
-        let mut uplink = Liveness::new(at(0));
-        uplink.handle_stall(Duration::from_millis(2_000));
-        assert!(!uplink.handle_timeout(at(2_700)));
-        assert!(uplink.handle_timeout(at(2_701)));
+    fn an_observer_that_was_held_up_takes_nobody_for_dead() {
+        let mut uplink = watched();
+        let stall = 2_000;
+        assert!(!looked(&mut uplink, 0, 100));
+        assert!(!looked(&mut uplink, 100 + stall, 100 + stall + 400));
+        assert!(looked(&mut uplink, 100 + stall + 400, 100 + stall + 700));
     }
 
     #[test]
     fn traffic_without_answers_is_trusted_for_a_while_only() {
-        let mut uplink = Liveness::new(at(0));
+        let mut uplink = watched();
         let died = (0..100).find(|step| {
             let now = at(step * 50);
             uplink.handle_traffic(now);
@@ -174,13 +195,13 @@ mod tests {
 
     #[test]
     fn answers_that_are_late_by_seconds_keep_an_uplink_alive() {
-        let mut uplink = Liveness::new(at(0));
+        let mut uplink = watched();
         uplink.handle_answer(at(100));
         // A queue that grows by two seconds while as many pass spreads the answers twice as far.
         for probe in 0..40 {
-            let arrives = at(100 + probe * 300);
-            assert!(!uplink.handle_timeout(arrives));
-            uplink.handle_answer(arrives);
+            let arrives = 100 + probe * 300;
+            assert!(!looked(&mut uplink, arrives.max(300) - 300, arrives));
+            uplink.handle_answer(at(arrives));
         }
         assert_eq!(uplink.state(), State::Alive);
     }
@@ -190,14 +211,14 @@ mod tests {
         fn an_uplink_is_never_dead_within_the_limit_of_a_sign_of_life(
             gaps in prop::collection::vec(0_u64..700, 1..100),
         ) {
-            let mut uplink = Liveness::new(at(0));
+            let mut uplink = watched();
             let mut now = 0;
             for gap in gaps {
+                prop_assert!(!looked(&mut uplink, now, now + gap));
                 now += gap;
-                prop_assert!(!uplink.handle_timeout(at(now)));
                 uplink.handle_answer(at(now));
             }
-            prop_assert!(uplink.handle_timeout(at(now + 701)));
+            prop_assert!(looked(&mut uplink, now, now + 701));
         }
     }
 }

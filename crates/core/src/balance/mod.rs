@@ -10,19 +10,25 @@
 
 pub mod affinity;
 pub mod capacity;
+pub mod echoes;
 pub mod fallback;
 pub mod finish;
 pub mod liveness;
 mod policy;
+pub mod rounds;
 pub mod smooth;
 pub mod train;
 pub mod vps;
+mod watch;
 
 pub use affinity::Affinity;
 pub use capacity::{Capacity, Sample};
+pub use echoes::{Answer, Echoes};
 pub use fallback::Fallback;
 pub use liveness::{Liveness, State};
 pub use policy::{Candidate, Expected, Mode, UnknownMode, shares};
+pub use rounds::{Pace, Rounds};
+pub use watch::Watch;
 
 /// Places in the table of the kernel: shares are exact to half a 256th.
 pub const SLOTS: usize = 256;

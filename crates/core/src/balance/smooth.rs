@@ -31,8 +31,10 @@ pub fn sequence(weights: &[u64], places: usize) -> Vec<usize> {
     (0..places).map(turn).collect()
 }
 
-/// How many of `places` each weight gets: by largest remainder, and at least one each.
-fn apportion(weights: &[u64], places: usize) -> Vec<i64> {
+/// How many of `places` each weight gets: by largest remainder, and at least one each. All 0 when all
+/// weights are 0 or there are fewer places than weights.
+#[must_use]
+pub fn apportion(weights: &[u64], places: usize) -> Vec<i64> {
     let sum: u128 = weights.iter().map(|&weight| u128::from(weight)).sum();
     let some = weights.iter().filter(|&&weight| weight > 0).count();
     if sum == 0 || some > places {

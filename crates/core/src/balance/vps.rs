@@ -1,7 +1,8 @@
 //! Variable packet size probing: what a way out carries, from how much longer large packets take
 //! than small ones. Kept to compare with [`super::train`].
 //!
-//! Of each size the shortest round trip counts, in which nothing waited. Each link on the way stores a
+//! Of each size the lower quartile of the round trips counts: over an idle way few packets wait. The
+//! published minimum is one lucky turn of the timers on the way, and scattered more. Each link on the way stores a
 //! packet before it sends it on, so a byte costs the sum of what it costs on every link, there and
 //! back. The estimate takes two equal links, one for each direction: it is too low by every further
 //! one, and says nothing where packets are sent in aggregates, as in Wi-Fi.
@@ -14,35 +15,37 @@ use std::collections::BTreeMap;
 
 use ropewalk_types::Rate;
 
+use super::train::plausible;
+
 /// Sizes that are sent, bytes with the IP header.
 pub const SIZES: [usize; 5] = [100, 375, 650, 925, 1_200];
 /// Times that each size is sent.
 pub const REPEATS: usize = 20;
 /// Sizes that must have been answered.
 const SIZES_MIN: usize = 3;
-/// Answers of each of them: with fewer the shortest was likely none without waiting.
+/// Answers of each of them: with fewer there was likely none without waiting.
 const ANSWERS_MIN: usize = REPEATS / 2;
 
 /// The rate from sizes and round trips; `None` when too few came back, or large packets were not slower.
 #[must_use]
 pub fn rate(round_trips: &[(usize, Duration)]) -> Option<Rate> {
-    let mut shortest: BTreeMap<usize, (usize, Duration)> = BTreeMap::new();
+    let mut times: BTreeMap<usize, Vec<Duration>> = BTreeMap::new();
     for &(bytes, time) in round_trips {
-        let (count, least) = shortest.entry(bytes).or_insert((0, time));
-        *count += 1;
-        *least = time.min(*least);
+        times.entry(bytes).or_default().push(time);
     }
-    shortest.retain(|_, (count, _)| *count >= ANSWERS_MIN);
-    if shortest.len() < SIZES_MIN {
+    times.retain(|_, all| all.len() >= ANSWERS_MIN);
+    if times.len() < SIZES_MIN {
         return None;
     }
-    let points = shortest
-        .iter()
-        .map(|(bytes, (_, time))| (*bytes as f64 * 8.0, time.as_secs_f64()));
+    let points = times.into_iter().map(|(bytes, mut all)| {
+        all.sort_unstable();
+        (bytes as f64 * 8.0, all[all.len() / 4].as_secs_f64())
+    });
     let seconds_per_bit = slope(&points.collect::<Vec<_>>());
     let bits_per_second = 2.0 / seconds_per_bit;
     let is_rate = seconds_per_bit > 0.0 && bits_per_second < u64::MAX as f64;
-    is_rate.then(|| Rate::from_bits_per_sec(bits_per_second as u64))
+    let rate = is_rate.then(|| Rate::from_bits_per_sec(bits_per_second as u64));
+    rate.and_then(plausible)
 }
 
 /// Of the line with the least squares.
@@ -59,11 +62,11 @@ fn slope(points: &[(f64, f64)]) -> f64 {
 mod tests {
     use super::*;
 
-    /// Round trips over links of these rates, there and back, with waiting in all but one of each size.
+    /// Round trips over links of these rates, there and back, with waiting in two thirds of each size.
     fn over(up_mbit: f64, down_mbit: f64) -> Vec<(usize, Duration)> {
         let one = |bytes: usize, turn: usize| {
             let micros = bytes as f64 * 8.0 * (1.0 / up_mbit + 1.0 / down_mbit);
-            let waiting = (turn * 7 % REPEATS) as f64 * 130.0;
+            let waiting = (turn * 7 % REPEATS).saturating_sub(6) as f64 * 130.0;
             (
                 bytes,
                 Duration::from_secs_f64((20_000.0 + micros + waiting) / 1e6),

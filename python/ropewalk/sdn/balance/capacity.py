@@ -1,82 +1,63 @@
-"""What an uplink carries, from the counters of its port: a lower bound, without any probe.
+"""What an uplink carries, from the counters of its port and the round trips of its probes.
 
-Pure. The estimate is the highest rate of the last `WINDOW` samples in either direction, or what
-probing found (`balance.probing`) where that is more. The packets of probing itself count for
-nothing: the port takes a train at once, however slow the link behind it is.
+Pure. The packets of probing the capacity count for nothing: the port takes a train at once, however
+slow the link behind it is.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from statistics import median
 
+from ropewalk._native import Capacity
 from ropewalk.sdn.openflow.events import Counters
 
-WINDOW = 300
-"""Samples, about one a second."""
 INTERVAL_S_MIN = 0.1
 """Between samples: shorter ones would measure bursts."""
-FLOOR_BPS = 1e6
-"""What a link is taken for that has not carried anything, and was not probed."""
-BUSY_SHARE = 0.05
-"""Of the estimate, or of `FLOOR_BPS` where that is more; what carries more is not idle."""
-QUIET_SAMPLES = 2
-"""Samples that must be idle before an uplink is probed."""
+ROUND_TRIPS_MAX = 32
+"""Of probes between two samples that are kept."""
 NOTHING = Counters(0, 0, 0.0)
 
 
 @dataclass(frozen=True)
-class Capacity:
-    """One uplink's samples."""
+class Meter:
+    """One uplink's counters, and what they say."""
 
+    capacity: Capacity = field(default_factory=Capacity)
     last: Counters | None = None
-    rates_bps: tuple[float, ...] = ()
-    probed_bps: float | None = None
-    """What probing found."""
     own: Counters = NOTHING
     """Bytes of probing since the last sample."""
-
-    @property
-    def bps(self) -> float:
-        """The estimate, bits a second."""
-        floor = FLOOR_BPS if self.probed_bps is None else self.probed_bps
-        return max(floor, self.carried_bps)
-
-    @property
-    def carried_bps(self) -> float:
-        """The highest rate of the samples."""
-        return max(self.rates_bps, default=0.0)
-
-    @property
-    def is_probed(self) -> bool:
-        """Whether the estimate is what probing found."""
-        return self.probed_bps is not None and self.probed_bps > self.carried_bps
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether there was next to nothing lately."""
-        last = self.rates_bps[-QUIET_SAMPLES:]
-        return len(last) == QUIET_SAMPLES and max(last) < BUSY_SHARE * max(FLOOR_BPS, self.bps)
-
-    @property
-    def present_bps(self) -> float:
-        """The rate of the last sample."""
-        return self.rates_bps[-1] if self.rates_bps else 0.0
+    round_trips_s: tuple[float, ...] = ()
+    """Since the last sample."""
+    is_idle: bool = False
+    """Whether probing would disturb nobody, and could find something new."""
 
 
-def probed(capacity: Capacity, received: int, sent: int) -> Capacity:
+def probed(meter: Meter, received: int, sent: int) -> Meter:
     """So many bytes of a probe passed the port."""
-    own = capacity.own
+    own = meter.own
     own = replace(own, received=own.received + received, sent=own.sent + sent)
-    return replace(capacity, own=own)
+    return replace(meter, own=own)
 
 
-def sampled(capacity: Capacity, counters: Counters) -> Capacity:
+def answered(meter: Meter, rtt_s: float) -> Meter:
+    """A probe of liveness was answered after so long."""
+    kept = (*meter.round_trips_s, rtt_s)[-ROUND_TRIPS_MAX:]
+    return replace(meter, round_trips_s=kept)
+
+
+def estimated(meter: Meter, bps: float | None) -> Meter:
+    """Probing has found a rate, or nothing."""
+    return replace(meter, capacity=meter.capacity.estimated(bps))
+
+
+def sampled(meter: Meter, counters: Counters, now: float) -> Meter:
     """Takes the port's counters; those that went back begin anew.
 
     Time is the switch's own: answers that waited in a queue would come at once.
     """
-    former = capacity.last
-    anew = replace(capacity, last=counters, own=NOTHING)
+    former = meter.last
+    anew = replace(meter, last=counters, own=NOTHING)
     if former is None:
         return anew
     received, sent = counters.received - former.received, counters.sent - former.sent
@@ -84,6 +65,8 @@ def sampled(capacity: Capacity, counters: Counters) -> Capacity:
     if min(received, sent) < 0 or seconds < 0:
         return anew
     if seconds < INTERVAL_S_MIN:
-        return capacity
-    carried = max(0, received - capacity.own.received, sent - capacity.own.sent)
-    return replace(anew, rates_bps=(*capacity.rates_bps, 8 * carried / seconds)[-WINDOW:])
+        return meter
+    carried = max(0, received - meter.own.received, sent - meter.own.sent)
+    rtt_s = median(meter.round_trips_s) if meter.round_trips_s else None
+    known = meter.capacity.sampled(now, carried, seconds, rtt_s)
+    return replace(anew, capacity=known, round_trips_s=(), is_idle=known.is_worth_probing)

@@ -6,9 +6,10 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from ropewalk._native import PLACES, Capacity, assumed, places, shares
 from ropewalk.sdn import family, packets, policy
-from ropewalk.sdn.balance import capacity, probing, program, selection
-from ropewalk.sdn.balance.capacity import Capacity
+from ropewalk.sdn.balance import capacity, probing, program
+from ropewalk.sdn.balance.capacity import Meter
 from ropewalk.sdn.balance.probing import Probing
 from ropewalk.sdn.config import Config, Uplink, Way
 from ropewalk.sdn.openflow import events
@@ -67,10 +68,12 @@ class State:
 
     common: Common
     decisions: Decisions = field(default_factory=Decisions)
-    credit: Mapping[str, float] = field(default_factory=dict)
+    turn: int = 0
+    """Flows that were shared out by the table of places."""
     backlog: Mapping[str, float] = field(default_factory=dict)
+    """Bytes that flows decided lately are expected to want still, at `backlog_s`."""
     backlog_s: float = 0.0
-    capacities: Mapping[str, Capacity] = field(default_factory=dict)
+    meters: Mapping[str, Meter] = field(default_factory=dict)
     asked_s: float = float("-inf")
     flows_by_uplink: Mapping[str, int] = field(default_factory=dict)
     resets: int = 0
@@ -93,7 +96,7 @@ class Balance:
             case events.PacketIn():
                 return self._packet(state, event, now)
             case events.PortStatistics(counters):
-                return self._sampled(state, counters), []
+                return self._sampled(state, counters, now), []
             case events.Connected(ports, present):
                 common = policy.connected(common, ports, present, now)
             case events.Disconnected():
@@ -112,33 +115,46 @@ class Balance:
 
     def report(self, state: State, now: float) -> dict[str, object]:
         """What people are told."""
+        rates = self._rates(state)
         return {
             **policy.report(state.common, now),
             "new_flows": dict(state.flows_by_uplink),
             "resets": state.resets,
             "weights": self._weights(state),
-            "capacity_mbit": {
-                name: round(value.bps / 1e6, 3) for name, value in state.capacities.items()
-            },
+            "capacity_mbit": {name: round(rates[name] / 1e6, 3) for name in state.meters},
             "capacity_source": {
-                name: self._source(state, value) for name, value in state.capacities.items()
+                name: self._source(state, name, rates[name]) for name in state.meters
             },
             "capacity_probed_mbit": self._rounds(state),
+            "load_mbit": {
+                name: round(meter.capacity.present_bps / 1e6, 3)
+                for name, meter in state.meters.items()
+            },
         }
 
     def _rounds(self, state: State) -> dict[str, list[float]]:
         """Rates of the last rounds of probing, Mbit/s, the oldest first."""
         records = state.probing.records if state.probing else {}
         return {
-            name: [round(rate / 1e6, 3) for rate in record.rates_bps]
+            name: [round(rate / 1e6, 3) for rate in record.rounds.rates_bps]
             for name, record in records.items()
         }
 
-    def _source(self, state: State, known: Capacity) -> str:
-        """Where an estimate is from: a method of probing, what was "carried", or "assumed"."""
-        if known.is_probed:
-            return state.common.config.probe.capacity
-        return "carried" if known.bps == known.carried_bps else "assumed"
+    def _source(self, state: State, name: str, bps: float) -> str:
+        """Where an estimate is from.
+
+        "given", "full" when the uplink was seen full, "carried", a method of probing, or "assumed".
+        """
+        known = self._meter(state, name).capacity
+        if self._uplink(state, name).rate_mbit:
+            return "given"
+        if known.is_full:
+            return "full"
+        record = state.probing.records.get(name) if state.probing else None
+        if bps == known.carried_bps:
+            return "carried"
+        probed = record is not None and record.rounds.estimate_bps is not None
+        return state.common.config.probe.capacity if probed else "assumed"
 
     def _packet(
         self, state: State, event: events.PacketIn, now: float
@@ -170,8 +186,13 @@ class Balance:
         if packet.target_port != _PROBE_ID or len(packet.payload) < _PROBE.size:
             return state, []
         (number,) = _PROBE.unpack_from(packet.payload)
-        common = policy.answered(state.common, event.port, packet.source, number, now)
-        return replace(state, common=common), []
+        common, told = policy.answered(state.common, event.port, packet.source, number, now)
+        state = replace(state, common=common)
+        if told is None:
+            return state, []
+        way, rtt_s = told
+        meter = capacity.answered(self._meter(state, way.uplink), rtt_s)
+        return replace(state, meters={**state.meters, way.uplink: meter}), []
 
     def _echoed(
         self, state: State, event: events.PacketIn, packet: packets.Ip, now: float
@@ -185,10 +206,10 @@ class Balance:
         probes, known = probing.answered(state.probing, way.key, packet.payload, size, arrived_s)
         if not known:
             return state, []
-        received = capacity.probed(self._capacity(state, way.uplink), event.bytes_all, 0)
+        received = capacity.probed(self._meter(state, way.uplink), event.bytes_all, 0)
         common = policy.heard(state.common, way, now)
-        capacities = {**state.capacities, way.uplink: received}
-        state = replace(state, common=common, capacities=capacities)
+        meters = {**state.meters, way.uplink: received}
+        state = replace(state, common=common, meters=meters)
         # At once, not with the next tick: a tick's work would be in the round trip.
         probes, leaving = probing.continued(probes, now)
         return self._leaving(replace(state, probing=probes), leaving)
@@ -200,11 +221,11 @@ class Balance:
         unchanged = former is not None and former.live == port.live and not gone
         if state.probing is None or not is_uplink or unchanged:
             return state
-        renewed = replace(self._capacity(state, port.name), probed_bps=None)
+        renewed = capacity.estimated(self._meter(state, port.name), None)
         return replace(
             state,
             probing=probing.changed(state.probing, port.name),
-            capacities={**state.capacities, port.name: renewed},
+            meters={**state.meters, port.name: renewed},
         )
 
     def _reset(
@@ -238,42 +259,62 @@ class Balance:
         assert balance is not None, "the configuration is of this mode"
         if balance.rule == "weighted-round-robin":
             weights = self._weights(state)
-            credit, name = selection.weighted_round_robin(
-                state.credit, {name: weights[name] for name in names}
-            )
-            return replace(state, credit=credit), name
-        rates = {name: self._rate(state, name) for name in names}
-        used = {name: self._capacity(state, name).present_bps / rates[name] for name in names}
-        backlog = selection.drained(state.backlog, rates, now - state.backlog_s)
-        backlog, name = selection.least_expected_finish(backlog, rates, used, balance.flow_bytes)
+            wanted = shares("weighted", [(weights[name] * 1e6, 0.0) for name in names], 1, 0)
+            place = places(wanted, PLACES)[state.turn % PLACES]
+            return replace(state, turn=state.turn + 1), names[place]
+        rates = self._rates(state)
+        # The controller sees every flow: what it has just given an uplink counts as well as what
+        # the uplink carries.
+        passed_s = now - state.backlog_s
+        backlog = {
+            name: max(0.0, left - rates[name] / 8 * passed_s)
+            for name, left in state.backlog.items()
+        }
+        loads = [
+            (rates[name], self._meter(state, name).capacity.present_bps + 8 * backlog.get(name, 0))
+            for name in names
+        ]
+        first = shares("least-finish", loads, 1, balance.flow_bytes)
+        name = names[first.index(max(first))]
+        backlog[name] = backlog.get(name, 0.0) + balance.flow_bytes
         return replace(state, backlog=backlog, backlog_s=now), name
 
     def _weights(self, state: State) -> dict[str, float]:
         """Given weights; without any, what is known of the capacities in Mbit/s."""
+        rates = self._rates(state)
         return {
-            uplink.name: uplink.weight or self._rate(state, uplink.name) / 1e6
+            uplink.name: uplink.weight or rates[uplink.name] / 1e6
             for uplink in state.common.config.uplinks
         }
 
-    def _rate(self, state: State, name: str) -> float:
-        uplink = self._uplink(state, name)
-        given = uplink.rate_mbit
-        return given * 1e6 if given else self._capacity(state, name).bps
+    def _rates(self, state: State) -> dict[str, float]:
+        """What each uplink is taken to carry, bits a second."""
+        uplinks = state.common.config.uplinks
+        known = [
+            Capacity().estimated(uplink.rate_mbit * 1e6)
+            if uplink.rate_mbit
+            else self._meter(state, uplink.name).capacity
+            for uplink in uplinks
+        ]
+        return {
+            uplink.name: uplink.rate_mbit * 1e6 if uplink.rate_mbit else bps
+            for uplink, bps in zip(uplinks, assumed(known), strict=True)
+        }
 
-    def _capacity(self, state: State, name: str) -> Capacity:
-        return state.capacities.get(name) or Capacity()
+    def _meter(self, state: State, name: str) -> Meter:
+        return state.meters.get(name) or Meter()
 
     def _uplink(self, state: State, name: str) -> Uplink:
         return next(uplink for uplink in state.common.config.uplinks if uplink.name == name)
 
-    def _sampled(self, state: State, counters: Mapping[int, Counters]) -> State:
-        capacities = dict(state.capacities)
+    def _sampled(self, state: State, counters: Mapping[int, Counters], now: float) -> State:
+        meters = dict(state.meters)
         for uplink in state.common.config.uplinks:
             port = state.common.ports.get(uplink.name)
             if port is not None and port.number in counters:
-                former = self._capacity(state, uplink.name)
-                capacities[uplink.name] = capacity.sampled(former, counters[port.number])
-        return replace(state, capacities=capacities)
+                former = self._meter(state, uplink.name)
+                meters[uplink.name] = capacity.sampled(former, counters[port.number], now)
+        return replace(state, meters=meters)
 
     def _tick(self, state: State, now: float) -> tuple[State, list[Message]]:
         common, messages = policy.passed(state.common, now)
@@ -296,17 +337,17 @@ class Balance:
         common = state.common
         if state.probing is None or common.connected_s is None:
             return state, []
-        idle = [way for way in self._asked(common) if self._capacity(state, way.uplink).is_idle]
+        idle = [way for way in self._asked(common) if self._meter(state, way.uplink).is_idle]
         probes, leaving = probing.passed(state.probing, [way.key for way in idle], now)
-        capacities = dict(state.capacities)
-        for name in probes.records:
-            known = self._capacity(state, name)
-            capacities[name] = replace(known, probed_bps=probes.estimate_bps(name))
-        return self._leaving(replace(state, probing=probes, capacities=capacities), leaving)
+        meters = dict(state.meters)
+        for name, record in probes.records.items():
+            found_bps = record.rounds.estimate_bps
+            meters[name] = capacity.estimated(self._meter(state, name), found_bps)
+        return self._leaving(replace(state, probing=probes, meters=meters), leaving)
 
     def _leaving(self, state: State, leaving: list[probing.Packet]) -> tuple[State, list[Message]]:
         """Probes of the capacity in their frames."""
-        common, capacities = state.common, dict(state.capacities)
+        common, meters = state.common, dict(state.meters)
         messages: list[Message] = []
         for packet in leaving:
             way = next(way for way in common.config.ways if way.key == packet.key)
@@ -318,9 +359,9 @@ class Balance:
                     (port.mac, mac), (way.ip, way.peer), _CAPACITY_ID, payload
                 )
                 messages.append(policy.packet_out(frame, port.number))
-                known = capacities.get(way.uplink) or Capacity()
-                capacities[way.uplink] = capacity.probed(known, 0, len(frame))
-        return replace(state, capacities=capacities), messages
+                known = meters.get(way.uplink) or Meter()
+                meters[way.uplink] = capacity.probed(known, 0, len(frame))
+        return replace(state, meters=meters), messages
 
     def _asked(self, common: Common) -> list[Way]:
         """The first usable way of each uplink whose capacity nobody has given."""

@@ -13,26 +13,23 @@ import hashlib
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import median
 
-from ropewalk.sdn.balance import train, vps
+from ropewalk._native import (
+    Rounds,
+    several_sizes,
+    several_sizes_rate,
+    train_rate,
+    train_sizes,
+)
 from ropewalk.sdn.paths.neighbours import Key
 
-ROUNDS = 5
-"""That are made at first; so many rates are remembered, and their median counts."""
-ROUNDS_MIN = 3
-"""Rates that make an estimate at least."""
 BYTES_PER_MINUTE = 550_000
 """For each uplink and direction, IP headers included; a round that would exceed it waits."""
 MINUTE_S = 60.0
-PAUSE_S = 1.0
-"""After a round, before the next one of the same uplink."""
 WAIT_S = 3.0
 """Silence that ends a round."""
 LOST_S = 1.0
 """After which the next packet leaves without the answer, where one leaves at a time."""
-BPS_MIN, BPS_MAX = 1e4, 1e11
-"""What else comes out is no rate of a link."""
 TOKEN_BYTES = 8
 HEADER = struct.Struct(f"!{TOKEN_BYTES}sH")
 """At the start of a probe's payload: token and number."""
@@ -42,7 +39,7 @@ HEADER = struct.Struct(f"!{TOKEN_BYTES}sH")
 class Method:
     """A way of probing."""
 
-    sizes: Callable[[float | None], tuple[int, ...]]
+    sizes: Callable[[float | None], Sequence[int]]
     """Bytes of each packet of a round with its IP header, by the rate that is known so far."""
     together: bool
     """Whether they leave back to back; otherwise each after the answer to the one before."""
@@ -61,14 +58,16 @@ class Answer:
 
 METHODS: Mapping[str, Method] = {
     "train": Method(
-        lambda known_bps: (train.PACKET_BYTES,) * train.packets(known_bps),
+        train_sizes,
         together=True,
-        rate=lambda answers, sent: train.rate([answer.arrived_s for answer in answers], sent),
+        rate=lambda answers, sent: train_rate([answer.arrived_s for answer in answers], sent),
     ),
     "vps": Method(
-        lambda _: vps.SIZES * vps.REPEATS,
+        lambda _: several_sizes(),
         together=False,
-        rate=lambda answers, _: vps.rate([(a.size, a.arrived_s - a.sent_s) for a in answers]),
+        rate=lambda answers, _: several_sizes_rate(
+            [(answer.size, answer.arrived_s - answer.sent_s) for answer in answers]
+        ),
     ),
 }
 """By the names in the configuration."""
@@ -106,10 +105,7 @@ class Round:
 class Record:
     """What is known of an uplink."""
 
-    rates_bps: tuple[float, ...] = ()
-    """The oldest first."""
-    rounds: int = 0
-    next_s: float = float("-inf")
+    rounds: Rounds = field(default_factory=lambda: Rounds(0.0))
     spent: tuple[tuple[float, int], ...] = ()
     """When rounds began, and their bytes: of the last minute."""
 
@@ -123,11 +119,6 @@ class Probing:
     """Between rounds after the first ones."""
     round: Round | None = None
     records: Mapping[str, Record] = field(default_factory=dict)
-
-    def estimate_bps(self, uplink: str) -> float | None:
-        """The median of the last rounds; None before there are enough."""
-        rates = self.records.get(uplink, Record()).rates_bps
-        return median(rates) if len(rates) >= ROUNDS_MIN else None
 
 
 def changed(probing: Probing, uplink: str) -> Probing:
@@ -162,10 +153,11 @@ def passed(probing: Probing, idle: Sequence[Key], now: float) -> tuple[Probing, 
         record = probing.records.get(key[0], Record())
         spent = tuple(row for row in record.spent if now - row[0] < MINUTE_S)
         room = BYTES_PER_MINUTE - sum(count for _, count in spent)
-        sizes = probing.method.sizes(median(record.rates_bps) if record.rates_bps else None)
-        if now < record.next_s or sum(sizes) > room:
+        sizes = tuple(probing.method.sizes(record.rounds.guess_bps))
+        if not record.rounds.is_due(now) or sum(sizes) > room:
             continue
-        record = replace(record, spent=(*spent, (now, sum(sizes))))
+        begun = record.rounds.begun(now, probing.interval_s)
+        record = Record(begun, (*spent, (now, sum(sizes))))
         probing = replace(probing, records={**probing.records, key[0]: record})
         return _sent(probing, Round(key, _token(key, now), sizes, now), now)
     return probing, []
@@ -234,14 +226,7 @@ def _concluded(probing: Probing, under_way: Round, now: float) -> Probing:
     uplink = under_way.key[0]
     record = probing.records.get(uplink, Record())
     found = probing.method.rate(list(under_way.answers.values()), len(under_way.sizes))
-    rates = record.rates_bps
-    if found is not None and BPS_MIN <= found <= BPS_MAX:
-        rates = (*rates, found)[-ROUNDS:]
-    rounds = record.rounds + 1
-    # Twice as many where some find nothing.
-    first = len(rates) < ROUNDS and rounds < 2 * ROUNDS
-    pause = PAUSE_S if first else probing.interval_s
-    record = replace(record, rates_bps=rates, rounds=rounds, next_s=now + pause)
+    record = replace(record, rounds=record.rounds.ended(now, found, probing.interval_s))
     return replace(probing, round=None, records={**probing.records, uplink: record})
 
 

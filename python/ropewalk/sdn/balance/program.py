@@ -12,6 +12,7 @@ host. Why not a group of type select: its hash leaves the ports of UDP away.
 
 from __future__ import annotations
 
+from ropewalk._native import apportion
 from ropewalk.sdn import policy
 from ropewalk.sdn.config import KINDS, Config, Host, Way
 from ropewalk.sdn.family import Family
@@ -227,15 +228,7 @@ def _select(
 
 
 def slots(weights: dict[str, float]) -> dict[str, int]:
-    """How many of the `SLOTS` each gets: in proportion to the weights, rounded so that the sum
-    fits (largest remainder), but one at least. There are fewer names than slots."""
-    total = sum(weights.values())
-    exact = {name: SLOTS * weight / total for name, weight in weights.items()}
-    shares = {name: max(1, int(share)) for name, share in exact.items()}
-    while sum(shares.values()) != SLOTS:
-        step = 1 if sum(shares.values()) < SLOTS else -1
-        # Who is furthest from what it should have; nobody is left without any.
-        changeable = [name for name, share in shares.items() if share + step >= 1]
-        name = max(changeable, key=lambda name: step * (exact[name] - shares[name]))
-        shares[name] += step
-    return shares
+    """How many of the `SLOTS` each gets: in proportion to the weights, but one at least. There are
+    fewer names than slots."""
+    shares = [max(1, round(weight * 1e6)) for weight in weights.values()]
+    return dict(zip(weights, apportion(shares, SLOTS), strict=True))

@@ -82,7 +82,8 @@ class Bicast:
         magic, number = _PROBE.unpack_from(packet.payload)
         if packet.protocol != packets.UDP or magic != _MAGIC:
             return common, []
-        return policy.answered(common, port, packet.source, number, now), []
+        common, _ = policy.answered(common, port, packet.source, number, now)
+        return common, []
 
     def _probes(self, common: Common, now: float) -> tuple[Common, list[Message]]:
         common, due = policy.due_probes(common, now)

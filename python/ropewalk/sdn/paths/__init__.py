@@ -1,2 +1,1 @@
-"""What is known of a path: its neighbour's address, whether it is alive, what it loses and
-carries."""
+"""The neighbours of a bridge's ports."""
