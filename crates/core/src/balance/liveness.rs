@@ -110,7 +110,7 @@ impl Liveness {
         }
     }
 
-    /// Looks at the time, at least twice in [`LOOK_MAX`]; true when the uplink has died by it. An
+    /// Looks at the time, every 50 ms or so; true when the uplink has died by it. An
     /// observer that was held up could not hear anything: that time is no silence.
     pub fn handle_timeout(&mut self, now: Instant) -> bool {
         let stall = now.since(self.looked).saturating_sub(LOOK_MAX);
