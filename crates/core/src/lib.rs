@@ -1,8 +1,8 @@
 //! The tunnel as a state machine without I/O: packets, time and path reports go in, datagrams
 //! bound to paths and ordered packets come out.
 //!
-//! Callers pass `now` and a seed; nothing here reads a clock, a socket, a file or a global
-//! random source, so that the same inputs give the same outputs in a gateway and a simulator.
+//! Callers pass `now` and a seed. Nothing here reads a clock, a socket, a file or a global random
+//! source. So the same inputs give the same outputs in a gateway and a simulator.
 
 #![forbid(unsafe_code)]
 

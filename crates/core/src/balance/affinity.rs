@@ -1,8 +1,9 @@
 //! When clients no longer keep to an uplink that they used for a site.
 //!
-//! Keeping to it saves logins. But who met an uplink while it was fast would stay on it after it became slow,
-//! and its pages with it, for as long as they go on being opened. So an uplink that has lost half of its
-//! capacity, and is slower than the mean, lets its clients choose anew, once per such fall.
+//! Keeping to it saves logins. But a client that met an uplink while it was fast would stay on it
+//! after it became slow, for as long as the client goes on opening pages. So an uplink that has
+//! lost half of its capacity, and is slower than the mean, lets its clients choose anew, once per
+//! such fall.
 //!
 //! Source: own measurement with pages over uplinks whose rates change (docs/decisions/balance.md).
 

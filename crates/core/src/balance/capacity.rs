@@ -1,10 +1,10 @@
 //! What an uplink can carry, from what it did carry.
 //!
 //! A second's rate is a lower bound of the capacity. While the uplink is full, which shows as round
-//! trips far above those without load, it is the capacity. An uplink that was never seen full has only
-//! the bound, and perhaps an estimate of probing it while it was idle ([`super::train`]).
-//! [`assumed`] errs on the high side: an uplink that gets too many flows becomes full and shows what it
-//! can do; one that gets too few shows nothing.
+//! trips far above those without load, it is the capacity. An uplink that was never seen full has
+//! only the bound, and perhaps an estimate from probing while it was idle ([`super::train`]).
+//! [`assumed`] errs on the high side. An uplink that gets too many flows becomes full and shows its
+//! capacity. One that gets too few shows nothing.
 //!
 //! Source: delivery rate with an application-limited flag, as in BBR, over interface counters.
 
@@ -143,8 +143,8 @@ impl Capacity {
     }
 }
 
-/// What each uplink is taken to carry, at least 1 bit/s: the known capacities as they are, those that
-/// were probed by raised estimates, the others as the largest of all, at least `RATE_MIN`.
+/// What each uplink is taken to carry, at least 1 bit/s. Known capacities count as they are, probed
+/// ones by raised estimates, the others as the largest of all and at least 200 kbit/s.
 #[must_use]
 pub fn assumed(uplinks: &[Capacity]) -> Vec<Rate> {
     let raised = raised(uplinks);

@@ -1,8 +1,8 @@
 //! When flows that may go beside a tunnel do so because its far end is not reached.
 //!
-//! Only a far end that is silent while uplinks work is a reason: in an outage of every uplink there
-//! is nowhere else to go, and the tunnel holds what is sent. Both ways a state must last before it
-//! counts, so that a tunnel that comes and goes does not scatter flows.
+//! Flows fall back only while the far end is silent and uplinks work. In an outage of every uplink
+//! the tunnel holds the packets, because they have nowhere else to go. Both states must last before
+//! they count, so that a tunnel that comes and goes does not scatter flows.
 //!
 //! Invariant: flows never fall back while the tunnel is up, nor while no uplink is usable.
 
@@ -10,8 +10,8 @@ use core::time::Duration;
 
 use ropewalk_types::Instant;
 
-/// How long the far end must be silent while an uplink works: longer than it takes to find that an
-/// uplink is dead, and than a tunnel needs to come back over one that returns.
+/// How long the far end must be silent while an uplink works. It takes less time to find that an
+/// uplink is dead, and less for a tunnel to come back over one that returns.
 pub const FALL_BACK_AFTER: Duration = Duration::from_secs(2);
 /// How long the tunnel must be up until new flows take it again.
 pub const RETURN_AFTER: Duration = Duration::from_secs(1);

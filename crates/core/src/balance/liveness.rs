@@ -1,11 +1,10 @@
 //! Whether an uplink leads anywhere, by the answers to its probes and by what arrives.
 //!
-//! What counts is silence, not the loss or delay of single probes: answers that come late because
-//! the uplink is full still come at the pace of the probes. Traffic that arrives is a sign of life
-//! too.
+//! Silence counts, not the loss or delay of single probes. A full uplink delays answers, but they
+//! still come at the pace of the probes. Traffic that arrives is a sign of life too.
 //!
-//! Invariant: a dead uplink needs [`ANSWERS_TO_RETURN`] answers, each soon after the one before,
-//! to come back; whatever else arrives does not bring it back.
+//! Invariant: a dead uplink comes back after [`ANSWERS_TO_RETURN`] answers, each soon after the one
+//! before. Other traffic does not bring it back.
 
 use core::time::Duration;
 

@@ -1,12 +1,13 @@
 //! Spreading flows over uplinks on the client alone: which uplink the next new flows take.
 //!
-//! Nothing here touches a packet. The caller measures (bytes, answers to probes), asks once a second
-//! for the [`shares`] of the uplinks, and turns them into a table of [`SLOTS`] places that the
-//! kernel walks through, one place for each new flow ([`smooth::sequence`]).
+//! Nothing here touches a packet. The caller measures bytes and answers to probes. Once a second it
+//! asks for the [`shares`] of the uplinks and turns them into a table of [`SLOTS`] places
+//! ([`smooth::sequence`]). The kernel, or the controller of a switch, takes one place for each new
+//! flow.
 //!
-//! Invariant: as long as any uplink is usable, some usable uplink has a share.
-//! Source: flow-based load balancing of multi-homed hosts by weighted round robin over link capacities;
-//! least expected finish is join-the-shortest-queue with unequal servers.
+//! Invariant: as long as any uplink is usable, some usable uplink has a share. Sources: flow-based
+//! load balancing of multi-homed hosts by weighted round robin over link capacities, and
+//! join-the-shortest-queue with unequal servers (least expected finish).
 
 pub mod affinity;
 pub mod capacity;

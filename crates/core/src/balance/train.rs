@@ -1,9 +1,9 @@
-//! What an idle way out carries, from packets that went out back to back: the slowest link spreads
-//! them, and they arrive as far apart as it takes to send one.
+//! What an idle way out carries, from packets that went out back to back. The slowest link spreads
+//! them: they arrive as far apart as that link takes to send one.
 //!
 //! An echo makes the way there and back, so the slower direction is measured. Other traffic between
-//! the packets makes the rate look lower, buckets of tokens make it look higher; so several trains
-//! are taken, and what was seen of a full uplink counts more ([`super::capacity`]).
+//! the packets makes the rate look lower, token buckets make it look higher. So several trains are
+//! taken, and the rate of an uplink that was seen full counts more ([`super::capacity`]).
 //!
 //! Source: packet dispersion, `C = (N - 1) L / (t_N - t_1)`; the median of several trains.
 
@@ -16,8 +16,9 @@ use ropewalk_types::Rate;
 pub const PACKETS: usize = 20;
 /// Packets of a train at most.
 pub const PACKETS_MAX: usize = 100;
-/// Time for which a long train keeps the link busy: far above the uneven work of a switch and its
-/// controller. 20 packets over 100 Mbit/s found 0.98 to 1.27 of the rate there, long trains 0.97 to 1.03.
+/// Time for which a long train keeps the link busy, far above the uneven work of a switch and its
+/// controller. There 20 packets over 100 Mbit/s found 0.98 to 1.27 of the rate, long trains 0.97 to
+/// 1.03.
 const SPREAD: Duration = Duration::from_millis(10);
 /// Bytes of each with its IP header: within the smallest MTU of IPv6.
 pub const PACKET_BYTES: usize = 1_200;

@@ -1,14 +1,14 @@
 //! Variable packet size probing: what a way out carries, from how much longer large packets take
 //! than small ones. Kept to compare with [`super::train`].
 //!
-//! Of each size the lower quartile of the round trips counts: over an idle way few packets wait. The
-//! published minimum is one lucky turn of the timers on the way, and scattered more. Each link on the way stores a
-//! packet before it sends it on, so a byte costs the sum of what it costs on every link, there and
-//! back. The estimate takes two equal links, one for each direction: it is too low by every further
-//! one, and says nothing where packets are sent in aggregates, as in Wi-Fi.
+//! For each size the lower quartile of the round trips counts: over an idle way few packets wait.
+//! The published minimum is one lucky turn of the timers on the way, and scattered more. Each link
+//! stores a packet before it sends it on. So a byte costs the sum of its costs on every link, there
+//! and back. The estimate takes two equal links, one for each direction. Every further link makes
+//! it too low. Where packets are sent in aggregates, as in Wi-Fi, it says nothing.
 //!
-//! Source: Al-Najjar, Pakzad, Layeghy, Portmann, "Link capacity estimation in SDN-based
-//! end-hosts", ICSPCS 2016; the sum over links as in Prasad et al. 2003.
+//! Sources: Al-Najjar, Pakzad, Layeghy, Portmann, "Link capacity estimation in SDN-based
+//! end-hosts", ICSPCS 2016, and Prasad et al. 2003 for the sum over links.
 
 use core::time::Duration;
 use std::collections::BTreeMap;

@@ -17,8 +17,8 @@ use ropewalk_wire::DATA_HEADER;
 struct Slot {
     number: u16,
     known: bool,
-    /// A copy, for the packet is a part of a block in which many were received; empty for what is
-    /// no packet and counts as zero.
+    /// A copy, because the packet is a part of a block in which many were received. Empty for bytes
+    /// that are not a packet and count as zero.
     packet: Vec<u8>,
     /// Of the packet, once it was needed: most never are.
     check: Option<Check>,
@@ -190,8 +190,8 @@ impl Decoder {
         self.equations.retain(|row| row.unknowns.len() <= ROW_MAX);
     }
 
-    /// Takes out what is solved. An answer that is no packet was an empty number, or nonsense, which
-    /// says nothing: some packet was of another connection.
+    /// Takes out what is solved. An answer that is not a packet was an empty number, or nonsense:
+    /// some packet was of another connection. It says nothing.
     fn settle(&mut self) {
         while let Some(at) = self.equations.iter().position(|e| e.unknowns.len() <= 1) {
             let equation = self.equations.swap_remove(at);

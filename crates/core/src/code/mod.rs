@@ -1,13 +1,13 @@
-//! Redundancy ahead of loss: a path that loses packets by itself gets coded datagrams, from which
-//! the egress recovers what was lost without asking, in a few milliseconds instead of a round trip.
+//! Redundancy ahead of loss: a path that loses packets by itself gets coded datagrams. From these
+//! the egress recovers lost packets without asking, in a few milliseconds instead of a round trip.
 //!
-//! The code is systematic and slides: packets travel as they are, and every now and then a linear
+//! The code is systematic and slides: packets travel as they are. Every now and then a linear
 //! repair symbol over GF(256) of the last packets of the path follows, by preference on another
-//! path (random linear codes with a sliding window as in RFC 8681, without its fixed sizes). What
-//! it cannot recover is repaired on request as before ([`crate::repair`]).
+//! path. (Random linear codes with a sliding window as in RFC 8681, without its fixed sizes.)
+//! Packets that the code cannot recover are repaired on request as before ([`crate::repair`]).
 //!
-//! Invariant: nothing waits for a coded datagram longer than a few of their intervals, and no
-//! wrong packet is ever passed on: a recovered one must parse, end where it says and fit its check.
+//! Invariants: nothing waits for a coded datagram longer than a few of their intervals. A wrong
+//! packet is never passed on: a recovered one must parse, end where it says and fit its check.
 
 mod block;
 mod coefficient;

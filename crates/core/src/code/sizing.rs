@@ -6,7 +6,7 @@ use super::tuning::{
 };
 use crate::estimate::Gilbert;
 
-/// Repair symbols per packet, `0.0..=0.5`, for a path that loses as `gilbert` says: as many as make up
+/// Repair symbols per packet, `0.0..=0.5`, for a path that loses as `gilbert` says. They make up
 /// for the losses in all blocks of `packets` but one of a thousand, if that many are allowed.
 #[must_use]
 pub fn redundancy(gilbert: Gilbert, packets: f64) -> f64 {
@@ -35,9 +35,9 @@ pub fn block_combinations(gilbert: Gilbert) -> usize {
     count.unwrap_or(BLOCK_PACKETS).min(BLOCK_PACKETS)
 }
 
-/// Fewest repair symbols that make up for the losses among `packets` packets and themselves with a
-/// chance of at most `residual` to fail, on a path that loses as `gilbert` says; `None` when there
-/// are not enough that do.
+/// Fewest repair symbols that make up for the losses among `packets` packets and themselves, on a
+/// path that loses as `gilbert` says. They fail with a chance of at most `residual`. `None` when
+/// even the most allowed do not suffice.
 ///
 /// The chance is that of more losses among all than there are repair symbols: exact for a block, and
 /// about right for a window that slides as far. Counted loss by loss along the two states of the

@@ -1,10 +1,10 @@
-//! What is combined: the check of a datagram, then the datagram as it was sent, with its length in
-//! the place of its number, which whoever decodes it knows.
+//! The bytes that are combined: the check of a datagram, then the datagram as it was sent. Its
+//! length takes the place of its number, which the decoder knows.
 //!
 //! The check tells whether an answer is what was sent. Numbers of a path start anew with each
-//! connection, and no repair symbol says of which it is: one of the connection before, that comes
-//! late or over another path, and packets of the next would give an answer that looks right
-//! wherever all these packets agree, in their length for one.
+//! connection, and a repair symbol does not name its connection. A late symbol of the former
+//! connection with packets of the next one would give an answer that looks right wherever all these
+//! packets agree, for example in their length.
 
 use ropewalk_gf256::add_multiple;
 use ropewalk_wire::DATA_HEADER;
@@ -33,8 +33,8 @@ pub fn add(to: &mut Vec<u8>, factor: u8, datagram: &[u8], check: Check) {
     add_multiple(&mut to[NUMBER.end..], factor, &datagram[NUMBER.end..]);
 }
 
-/// The datagram of a symbol, and its check; `None` when it is none: some packet was not what it
-/// seemed.
+/// The datagram of a symbol, and its check. `None` for bytes that are not a datagram: some packet
+/// was not what it seemed.
 pub fn datagram(mut symbol: Vec<u8>, number: u16) -> Option<(Vec<u8>, Check)> {
     let length = symbol.get(CHECK..)?.get(NUMBER)?;
     let length = usize::from(u16::from_be_bytes([length[0], length[1]]));

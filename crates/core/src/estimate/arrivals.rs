@@ -1,13 +1,13 @@
 //! The egress's counter of one path: what arrived, what is missing, how long it was under way.
 //!
-//! Every datagram of a path carries the path's own 16-bit sequence number. A number is called
-//! lost once it is [`REORDER_WINDOW`] numbers behind the highest, or at a report when it was
-//! missing already [`SETTLE_AFTER`] earlier, so that a slow path does not keep its losses to
-//! itself. Numbers that lead too far ([`JUMP_MAX`]) are no losses but a new start. What is missing
-//! because nothing at all came for a while ([`OUTAGE_SILENCE`]) is no loss either but an outage:
-//! path states deal with it, and a path that is back should not be judged by it.
+//! Every datagram of a path carries the path's own 16-bit sequence number. A number is called lost
+//! once it is [`REORDER_WINDOW`] numbers behind the highest. At a report it is called lost when it
+//! was missing already [`SETTLE_AFTER`] earlier, so that losses of a slow path are told too.
+//! Numbers that lead too far ([`JUMP_MAX`]) are a new start instead of losses. Numbers that are
+//! missing because the path was silent for a while ([`OUTAGE_SILENCE`]) belong to an outage: path
+//! states deal with it, and a path that is back should not be judged by it.
 //!
-//! Invariant: each sequence number counts at most once, as received or as lost; any sequence of
+//! Invariants: each sequence number counts at most once, as received or as lost. Any sequence of
 //! inputs is taken without a panic and in constant time per packet.
 
 use super::feedback::{DELAY_MODULUS_US, DelaySample, PathFeedback};

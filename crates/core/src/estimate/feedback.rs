@@ -1,7 +1,7 @@
 //! What the egress of a tunnel saw in one report period, as the ingress's estimators and scheduler
 //! use it. The tunnel fills these types from a report on the wire.
 //!
-//! Invariant: counts cover one period and never the same packet twice; delays are modulo
+//! Invariants: counts cover one period and never the same packet twice. Delays are modulo
 //! [`DELAY_MODULUS_US`], because the clocks of both ends share neither origin nor range.
 
 use ropewalk_types::{Duration, PathId};

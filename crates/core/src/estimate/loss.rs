@@ -1,15 +1,14 @@
 //! Loss ratio and burstiness of one path, from what the egress counted.
 //!
 //! The loss ratio covers the last [`WINDOW_SECS`] seconds, or further back until it rests on
-//! [`PACKETS_MIN`] packets. Burstiness follows the Gilbert model: `p` is the chance that a loss
-//! run begins at a packet after a received one, `r` the chance that a run ends at a packet, so
-//! the mean run is `1 / r`. Both are counted over up to [`HISTORY_SECS`] seconds; with fewer
-//! than [`RUNS_MIN`] runs `r` is drawn towards the prior of one half, in proportion to what is
-//! missing.
+//! [`PACKETS_MIN`] packets. Burstiness follows the Gilbert model. `p` is the chance that a loss run
+//! begins at a packet after a received one. `r` is the chance that a run ends at a packet, so the
+//! mean run is `1 / r`. Both are counted over up to [`HISTORY_SECS`] seconds; with fewer than
+//! [`RUNS_MIN`] runs `r` is drawn towards the prior of one half, in proportion to what is missing.
 //!
-//! Invariant: `loss`, `p` and `r` are within `0..=1` and `r` is above zero.
-//! Source: Gilbert, "Capacity of a burst-noise channel" (Bell System Technical Journal 39,
-//! 1960); counting of transitions as usual for the hidden-state-free case.
+//! Invariant: `loss`, `p` and `r` are within `0..=1` and `r` is above zero. Source: Gilbert,
+//! "Capacity of a burst-noise channel" (Bell System Technical Journal 39, 1960). Transitions are
+//! counted as usual for the case without hidden states.
 
 use super::feedback::PathFeedback;
 use ropewalk_types::Instant;
@@ -130,8 +129,8 @@ impl LossEstimator {
 
     /// Share lost in the last `LATELY_SECS` but the worst of these seconds, drawn towards zero
     /// while few packets tell, and no more than [`Self::loss_steady`]: for choosing paths. A path
-    /// that is hardly used must be given another chance, and the loss of a full queue at the start
-    /// of a transfer must not be held against it.
+    /// that is hardly used needs another chance. The loss of a full queue at the start of a
+    /// transfer must not count against it.
     #[must_use]
     pub fn loss_lately(&self, now: Instant) -> f64 {
         self.known_at(now).lately

@@ -1,4 +1,4 @@
-//! Estimators fed by the egress's reports: one-way delay, loss and burstiness; and the counter
+//! Estimators fed by the egress's reports: one-way delay, loss and burstiness. Also the counter
 //! with which the egress makes those reports.
 //!
 //! The egress counts per path ([`PathArrivals`]), its tunnel carries the counts back, and the

@@ -1,15 +1,15 @@
 //! One-way delays of the paths relative to each other.
 //!
 //! The egress reports receive time minus send time per path. The offset between the two clocks is
-//! the same on every path of a tunnel, so it cancels in differences: no synchronisation is
-//! needed. A path that carried traffic lately counts with its smoothed mean delay, queues
-//! included, which drain while nothing is under way on it; a quiet one with its minimum of the
+//! the same on every path of a tunnel, so it cancels in differences: no synchronisation is needed.
+//! A path that carried traffic lately counts with its smoothed mean delay, queues included. Its
+//! queues drain while nothing is under way on it, so a quiet path counts with its minimum of the
 //! last [`WINDOW_SECS`] seconds of traffic. Paths never measured count with half their round-trip
 //! time, placed beside the measured ones.
 //!
 //! Invariant: relative delays are at least zero, and zero for the fastest of the paths compared.
 //! Source: the relative form of the delay test in Sailer and Hähner, "HTMT: High-throughput
-//! multipath tunnelling for asymmetric paths", section IV, freed of round-trip times.
+//! multipath tunnelling for asymmetric paths", section IV, without round-trip times.
 
 use super::feedback::{EgressFeedback, PathFeedback, delay_difference_us};
 use crate::path::PathView;

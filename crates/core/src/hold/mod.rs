@@ -1,12 +1,12 @@
 //! Hold: what a tunnel keeps while none of its paths is up, and when it looks for one.
 //!
 //! An outage begins when every path is suspect by this side's own judgement, and ends with the
-//! first sign of life of any of them. In between nothing is bound to a path: inner packets wait in
-//! the ingress queue within [`Limits`], what was under way stays in the paths' logs, and every path
-//! is probed at `Probing`'s pace. A sender of TCP stops by itself after one window, so what is
-//! held is bounded by its window whatever the outage lasts; its retransmissions are held like any
-//! other packet, since only both copies tell it afterwards that its timeout was spurious (RFC
-//! 3522, RFC 5682). Invariant: held bytes and packets never exceed the limits.
+//! first sign of life of any of them. In between nothing is bound to a path. Inner packets wait in
+//! the ingress queue within [`Limits`]. Packets that were under way stay in the paths' logs. Every
+//! path is probed at `Probing`'s pace. A TCP sender stops by itself after one window, which bounds
+//! what is held, however long the outage lasts. Retransmissions are held like any other packet:
+//! only both copies tell the sender afterwards that its timeout was spurious (RFC 3522, RFC 5682).
+//! Invariant: held bytes and packets never exceed the limits.
 
 pub(crate) mod freeze;
 mod limits;
@@ -130,8 +130,8 @@ impl Hold {
     }
 }
 
-/// How often a silent path is probed while no other is up. A blackhole that ends gives no sign, so
-/// what a probe waits is what every flow waits; a probe is some 70 bytes on the wire.
+/// How often a silent path is probed while no other is up. The end of a blackhole is silent, so
+/// every flow waits as long as the next probe does. A probe is some 70 bytes on the wire.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Probing;
 

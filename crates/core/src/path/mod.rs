@@ -86,8 +86,9 @@ impl PathView {
         }
     }
 
-    /// Predicted arrival of `bytes` handed to this path at `now`, on a clock shared by all
-    /// paths of the tunnel: wait for credit, drain what is queued, then the relative delay.
+    /// Predicted arrival of `bytes` handed to this path at `now`, on a clock shared by all paths of
+    /// the tunnel. The sum of the wait for credit, the time to drain the queue, and the relative
+    /// delay.
     #[must_use]
     pub fn arrival(&self, now: Instant, bytes: u64) -> Instant {
         let wait = self.next_credit.map_or(Duration::ZERO, |at| at.since(now));

@@ -6,9 +6,9 @@ use ropewalk_types::{Duration, Instant};
 // ones: fuller paths under loss-based senders, longer waits behind a flow's own packets.
 
 /// Smallest acceptable standing delay. RFC 8289 §4.3 asks for 5 to 10 % of a round trip, which
-/// suits many flows that share one queue; here each has its own, sparse flows overtake, and a
-/// lone loss-based flow needs 0.4 of its round trip queued to keep paths full after it has
-/// backed off to 0.7 (RFC 9438 §4.6).
+/// suits many flows that share one queue. Here each flow has its own queue, and sparse flows
+/// overtake. A lone loss-based flow backs off to 0.7 (RFC 9438 §4.6). It needs 0.4 of its round
+/// trip queued to keep paths full then.
 pub const TARGET_MIN: Duration = Duration::from_millis(15);
 /// Largest target, for long paths and very slow ones.
 pub const TARGET_MAX: Duration = Duration::from_millis(60);

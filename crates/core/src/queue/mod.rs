@@ -1,9 +1,9 @@
 //! The ingress queue: the only place where inner packets wait.
 //!
-//! FQ-CoDel (RFC 8290) over [`FLOW_BUCKETS`] buckets, with late binding: a bucket's head can be
-//! looked at and left where it is while no path suits it, and other buckets go on. CoDel
-//! (RFC 8289) judges a packet only when it leaves. Invariant: `bytes` is the sum of the bytes in
-//! all buckets, and every bucket that holds packets is in exactly one of the two lists.
+//! FQ-CoDel (RFC 8290) over [`FLOW_BUCKETS`] buckets, with late binding. The head of a bucket can
+//! be looked at and left there while no path suits it. Other buckets go on. CoDel (RFC 8289) judges
+//! a packet only when it leaves. Invariant: `bytes` is the sum of the bytes in all buckets, and
+//! every bucket that holds packets is in exactly one of the two lists.
 
 mod codel;
 
@@ -29,9 +29,10 @@ const LIMIT_TIME: Duration = Duration::from_millis(250);
 pub(crate) const LIMIT_PACKETS: usize = 65_536;
 /// What CoDel's target allows for clumps, in variations of the round trip.
 const CLUMP_RTTVARS: u32 = 3;
-/// What they allow for repairs, in times that a repair adds to a round trip, and at most. What was lost is
-/// waited for again and again, so that the round trip of whoever sends is often several times the
-/// path's; a queue that suits the path's alone makes loss-based senders leave a tenth of it unused.
+/// What they allow for repairs, in times that a repair adds to a round trip, and at most. Lost
+/// packets are waited for again and again. So the round trip of a sender is often several times
+/// that of the path. A queue that suits the path alone makes loss-based senders leave a tenth of
+/// the path unused.
 const REPAIRS: u32 = 16;
 const REPAIRS_MAX: Duration = Duration::from_millis(250);
 /// Bytes a bucket may send per round (RFC 8290 §5.2.4: one MTU).
@@ -195,10 +196,10 @@ impl IngressQueue {
         }
     }
 
-    /// Follows the paths: the sum of their rates, their longest round trip and its largest
-    /// variation, and what repairs add to that decide CoDel's target and interval and the byte limit.
-    /// Where round trips vary, acknowledgements and so packets come in clumps, and a clump that waits
-    /// is no standing queue.
+    /// Follows the paths. The sum of their rates, their longest round trip with its largest
+    /// variation, and the time for repairs decide CoDel's target and interval and the byte limit.
+    /// Where round trips vary, acknowledgements and so packets come in clumps. A clump that waits
+    /// is not a standing queue.
     pub fn set_paths(&mut self, sum: Rate, rtt: Duration, rttvar: Duration, repair: Duration) {
         let repairs = (repair * REPAIRS).min(REPAIRS_MAX);
         self.limit_bytes = sum

@@ -1,8 +1,8 @@
 //! Order and copies of one flow bucket at the egress.
 //!
-//! Sequence numbers are 16 bits and compared modulo 2^16. Invariant: `next` is one past the
-//! newest number delivered or given up; for the [`SEEN_WINDOW`] numbers before it, `seen` says
-//! whether each was delivered; slot `k` of `held` is the packet `next + k`.
+//! Sequence numbers are 16 bits and compared modulo 2^16. Invariants: `next` is one past the newest
+//! number delivered or given up. For the [`SEEN_WINDOW`] numbers before it, `seen` says whether
+//! each was delivered. Slot `k` of `held` is the packet `next + k`.
 
 use super::Inner;
 use ropewalk_types::{Duration, Instant};
@@ -317,7 +317,7 @@ impl Flow {
         self.credit = self.credit.min(BURST);
     }
 
-    /// The same whatever its pace.
+    /// As [`is_active`](Self::is_active), at any pace.
     pub fn pop_next(&mut self) -> Option<Option<Inner>> {
         let slot = self.held.front_mut()?;
         let held = slot.take()?;

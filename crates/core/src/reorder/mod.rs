@@ -1,12 +1,12 @@
 //! The egress: removes copies and, for flows the ingress marks as spread over paths, restores order.
 //!
-//! A packet waits only for packets that may still come. Every path keeps its own order, so once
-//! each active path has delivered something bound later than a held packet, nothing before that
-//! packet is under way and it is released; a bounded time limits the rest. A long run that becomes
-//! due leaves paced, since receivers' buffers are short, and within 50 ms. A packet that
-//! comes after it was given up is passed on late, never lost. Invariant: a held packet is newer
-//! than everything delivered of its flow, and no sequence number is delivered twice within the
-//! window of [`SEEN_WINDOW`]. (Copy removal as in RFC 8655 §3.2.2.2, sequence numbers per flow.)
+//! A packet waits only for packets that may still come. Every path keeps its own order. So a held
+//! packet is released once each active path has delivered something bound later, because then
+//! nothing before the packet is under way. A bounded time limits the rest. A long run that becomes
+//! due leaves paced, because receivers' buffers are short, and within 50 ms. A packet that comes
+//! after it was given up is passed on late, never lost. Invariant: a held packet is newer than
+//! everything delivered of its flow, and no sequence number is delivered twice within the window of
+//! [`SEEN_WINDOW`]. (Copy removal as in RFC 8655 §3.2.2.2, sequence numbers per flow.)
 
 mod flow;
 
@@ -26,8 +26,8 @@ use std::collections::VecDeque;
 
 /// Longest time a packet is held, whatever the paths look like.
 pub const HOLD_MAX: Duration = Duration::from_millis(400);
-/// Added to the measured spread of one-way delays: what is not known to be lost is under way, and
-/// its path stalls at most this much longer than it is used to before it counts as suspect.
+/// Added to the measured spread of one-way delays. A packet that is not known to be lost is under
+/// way. Its path stalls at most this much longer than usual before the path counts as suspect.
 const HOLD_MARGIN: Duration = Duration::from_millis(100);
 /// Hold while fewer than two paths have delivered: their spread is not known yet.
 const HOLD_UNKNOWN: Duration = Duration::from_millis(300);
@@ -267,8 +267,8 @@ impl Reorder {
         (spread * 2 + HOLD_MARGIN).min(HOLD_MAX)
     }
 
-    /// Send time before which nothing is under way on any active path; unknown while fewer than
-    /// two have delivered, for then the packet may be on a path not heard yet.
+    /// Send time before which nothing is under way on any active path. The time is unknown while
+    /// fewer than two paths have delivered: the packet may be on a path not heard yet.
     fn horizon(&self) -> Option<Timestamp> {
         let mut active = self.paths.iter().filter(|p| p.heard.is_some());
         let first = active.next()?;

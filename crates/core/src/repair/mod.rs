@@ -1,15 +1,15 @@
-//! Repair of losses: the egress asks for the numbers a path lost, the ingress sends those datagrams
-//! once more over whichever path delivers first.
+//! Repair of losses: the egress asks for the numbers that a path lost. The ingress sends those
+//! datagrams once more, over the path that delivers first.
 //!
-//! Every datagram of a path carries the path's own number, so the egress sees a gap as soon as the
-//! next datagram arrives, one round trip before a sender could learn of it from missing
-//! acknowledgements. It names each number in several NACKs, for one may be lost on all its paths.
-//! What is sent again is a numbered datagram like any other: if it is lost, the same rule repairs it.
+//! Every datagram of a path carries the path's own number. So the egress sees a gap when the next
+//! datagram arrives, one round trip before missing acknowledgements could tell the sender. The
+//! egress names each number in several NACKs, because a NACK may be lost on all its paths. A
+//! datagram that is sent again has a number like any other, so the same rule repairs its loss.
 //! (Negative acknowledgements as in RFC 4585 §6.2.1, local recovery below TCP as in RFC 3366.)
 //!
-//! Invariant: a datagram is answered for at most once for every time it was lost, with one copy the
-//! first time, two the second and three after that: each on a path of its own, or, where there are
-//! fewer, a little later on the same.
+//! Invariant: each loss of a datagram is repaired at most once, the first with one copy, the second
+//! with two, later ones with three. Each copy has a path of its own. Where there are fewer paths,
+//! the other copies follow a little later on the same path.
 
 mod requests;
 mod sent;

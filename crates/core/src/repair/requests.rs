@@ -171,8 +171,8 @@ impl Requests {
             .min()
     }
 
-    /// Appends runs of all numbers that are missing, at most `max`, whatever was asked before: in an
-    /// outage nobody hears NACKs, and the first that is heard had better have them.
+    /// Appends runs of all numbers that are missing, at most `max`, also of those asked for before.
+    /// In an outage nobody hears NACKs, so the first that is heard should name them all.
     pub fn outstanding(&self, max: usize, runs: &mut Vec<NackRun>) {
         for (id, path) in (0..).zip(&self.paths) {
             let lists = path.asked.iter().chain(&path.repeated).chain(&path.waiting);

@@ -101,8 +101,8 @@ impl Rescuer {
     }
 
     /// The peer awaits this packet. Returns the path that seems to have lost it, and its number
-    /// there; `None` when it has not been sent yet, is too old, or was rescued less than `same` ago:
-    /// a NACK comes on two paths.
+    /// there. `None` when it has not been sent yet, is too old, or was rescued less than `same`
+    /// ago, because a NACK comes on two paths.
     pub fn ask(
         &mut self,
         now: Instant,

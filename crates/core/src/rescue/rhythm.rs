@@ -9,8 +9,8 @@ use ropewalk_wire::{DataHeader, DeadlineNack, TIMESTAMP_UNIT_NANOS, Timestamp};
 
 /// Most flows whose rhythm is followed; the one that has been silent longest makes room.
 const FLOWS_MAX: usize = 64;
-/// Bounds of a rhythm: faster flows show their gaps themselves soon enough, in slower ones
-/// a packet is no part of a stream.
+/// Bounds of a rhythm. Faster flows show their gaps themselves soon enough. In slower ones a packet
+/// does not belong to a stream.
 const INTERVAL_MIN: f64 = 0.004;
 const INTERVAL_MAX: f64 = 0.060;
 /// Packets that make a rhythm, and how much it may stray, as share of the interval.

@@ -1,11 +1,10 @@
 //! Active-backup: one path carries everything; the next one when it fails.
 //!
 //! Source: the handover scheduler of the MP-DCCP framework (Amend et al., "A framework for
-//! multiaccess support for unreliable internet traffic using multipath DCCP", LCN 2019): a full
-//! window does not spill over, only a path that is not usable is replaced. The order is that of
-//! the path identifiers.
-//! Addition: an earlier path that returns must have been usable for [`REVERT_AFTER`] before it
-//! takes over again, so that one that comes and goes does not take the traffic with it.
+//! multiaccess support for unreliable internet traffic using multipath DCCP", LCN 2019). A full
+//! window does not spill over. Only a path that is not usable is replaced. The order is that of the
+//! path identifiers. Addition: an earlier path that returns takes over after it has been usable for
+//! [`REVERT_AFTER`]. So a path that comes and goes does not take the traffic with it.
 
 use super::{Decision, Head, Policy, has_room, send};
 use crate::path::PathView;

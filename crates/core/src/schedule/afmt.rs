@@ -2,14 +2,14 @@
 //! product of buffer fill and round-trip time.
 //!
 //! Source: Sailer and Hähner, "An adaptive flow-aware packet scheduling algorithm for multipath
-//! tunnelling" (LCN 2019), in the form of its authors' public prototype: applicable are the path
-//! of the flow's last packet and every path with `srtt + δ ≥ srtt_last`, where `δ` is the time
-//! since that packet; of these the smallest `((fill² + packet) / rate) · srtt` wins. `fill` is
-//! what the send buffer of the sub-tunnel holds, unacknowledged bytes included.
+//! tunnelling" (LCN 2019), in the form of its authors' public prototype. Applicable are the path of
+//! the flow's last packet and every path with `srtt + δ ≥ srtt_last`, where `δ` is the time since
+//! that packet. The applicable path with the smallest `((fill² + packet) / rate) · srtt` wins.
+//! `fill` is what the send buffer of the sub-tunnel holds, unacknowledged bytes included.
 //!
-//! Deviation: as published there is no window gate and packets are lost where a send buffer
-//! overflows. Here a packet whose path is full waits for it at the ingress, at most one round trip
-//! of that path, so that no scheduler of the tunnel drops packets.
+//! Deviation: the published form lacks a window gate, and packets are lost where a send buffer
+//! overflows. Here a packet waits at the ingress for a full path, at most one round trip of that
+//! path. So the schedulers of the tunnel never drop packets.
 
 use super::{Decision, FLOW_BUCKETS, Head, Policy, has_room, send};
 use crate::path::PathView;

@@ -1,11 +1,11 @@
 //! BLEST: the fastest path; a slower one only while it will not block the fast one.
 //!
 //! Source: Ferlin, Alay, Mehani, Boreli, "BLEST: Blocking estimation-based MPTCP scheduler for
-//! heterogeneous networks" (IFIP Networking 2016), section III. When the fastest path is full,
-//! the bytes it could send during one round trip of the slower one are estimated, its window
-//! growing by a packet per round trip: `X = λ · Σ cwnd`. If they do not fit in the send window
-//! beside what the slower path then has in flight, nothing is sent. `λ` rises by 0.04 when
-//! blocking was seen in the last slow round trip, else falls by 0.01, within 1.0..=1.3.
+//! heterogeneous networks" (IFIP Networking 2016), section III. When the fastest path is full, the
+//! bytes it could send during one round trip of the slower one are estimated: `X = λ · Σ cwnd`. Its
+//! window grows by a packet per round trip. If they do not fit in the send window beside what the
+//! slower path then has in flight, nothing is sent. `λ` rises by 0.04 when blocking was seen in the
+//! last slow round trip, else falls by 0.01, within 1.0..=1.3.
 //!
 //! Deviation: a tunnel has no send window shared by its paths. In its place stands what the
 //! inner senders have under way: bytes in flight on all paths and bytes waiting at the ingress.

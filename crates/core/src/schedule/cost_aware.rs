@@ -1,11 +1,11 @@
 //! Cost-aware: paths that cost nothing first; metered ones when those cannot keep up.
 //!
 //! Source: the cheapest-path-first scheduler of the MP-DCCP framework (Amend et al., "A framework
-//! for multiaccess support for unreliable internet traffic using multipath DCCP", LCN 2019):
-//! highest priority with a free window, ties by the smaller round-trip time.
-//! Deviation: a path that is full for the moment is no reason to spend money, because a paced
-//! path is full most of the time. Metered paths are used only when what waits at the ingress would
-//! keep the others busy for longer than [`SPILL_DELAY`].
+//! for multiaccess support for unreliable internet traffic using multipath DCCP", LCN 2019). The
+//! path with the highest priority and a free window is next, ties by the smaller round-trip time.
+//! Deviation: a paced path is full most of the time, so a full path alone should not spend money.
+//! Metered paths are used only when the waiting packets would keep the others busy for longer than
+//! [`SPILL_DELAY`].
 
 use super::{Decision, Head, Policy, by_srtt, has_room, send};
 use crate::path::PathView;

@@ -1,12 +1,12 @@
 //! ECF: waits for the fast path when what waits completes earlier that way.
 //!
 //! Source: Lim, Nahum, Towsley, Gibbens, "ECF: An MPTCP path scheduler to manage heterogeneous
-//! paths" (CoNEXT 2017), algorithm 1. `f` is the path with the smallest round-trip time, `s` the
-//! one LowRTT would use while `f` is full, `k` the bytes that wait, `δ` the larger variation of
-//! both. Nothing is sent when sending `k` over `f` in windows beats one round trip of `s`,
-//! `srtt_f (max(k, cwnd_f) + cwnd_f) < cwnd_f (srtt_s + δ)(1 + β · waiting)`, and `s` is no
-//! match for two round trips of `f`, `srtt_s max(k, cwnd_s) ≥ cwnd_s (2 srtt_f + δ)`. `β = ¼`
-//! keeps the answer from flapping.
+//! paths" (CoNEXT 2017), algorithm 1. `f` is the path with the smallest round-trip time, and `s`
+//! the one LowRTT would use while `f` is full. `k` are the bytes that wait, `δ` is the larger
+//! variation of both. Nothing is sent when two conditions hold. Sending `k` over `f` in windows
+//! beats one round trip of `s`: `srtt_f (max(k, cwnd_f) + cwnd_f) < cwnd_f (srtt_s + δ)(1 + β ·
+//! waiting)`. And `s` takes at least two round trips of `f`: `srtt_s max(k, cwnd_s) ≥ cwnd_s (2
+//! srtt_f + δ)`. `β = ¼` keeps the answer from flapping.
 
 use super::{Decision, Head, Policy, fast_or_slow, send};
 use crate::path::PathView;

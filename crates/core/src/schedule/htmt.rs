@@ -2,25 +2,25 @@
 //!
 //! Source: Sailer and Hähner, "HTMT: High-throughput multipath tunnelling for asymmetric paths",
 //! section IV. Per flow the table keeps `A`, the predicted arrival of its newest packet. A path
-//! with room is applicable when it is the flow's last one (a path keeps its order) or when the
-//! packet would arrive by it no earlier than `A` plus a margin; once `A` has passed, nothing is
-//! left to overtake and every path with room is applicable. Of the applicable paths the one with
-//! the largest `ln(1 + free slots) / srtt` carries the packet, ties by the smaller `srtt`. With
-//! none the flow waits in its own queue until the last path has credit or the margin is met;
-//! other flows go on.
+//! with room is applicable in three cases: it is the flow's last one (a path keeps its order), the
+//! packet would arrive by it no earlier than `A` plus a margin, or `A` has passed, so that nothing
+//! is left to overtake. The applicable path with the largest `ln(1 + free slots) / srtt` carries
+//! the packet, ties by the smaller `srtt`. Without one the flow waits in its own queue until the
+//! last path has credit or the margin is met. Other flows go on.
 //!
-//! Deviations from the publication, each because the published form fails its own aim: predicted
-//! arrivals with relative one-way delays instead of round-trip times (which make the test twice
-//! too strict on symmetric paths and arbitrary on others); `A` instead of path and time, since
-//! the round-trip time changes after sending; `ln(1 + free)`, so that one free slot counts; only
-//! the flow concerned waits.
+//! Deviations from the publication, each because the published form fails its own aim:
+//! - Predicted arrivals take relative one-way delays. Round-trip times make the test twice too
+//!   strict on symmetric paths, and arbitrary on others.
+//! - `A` is kept instead of path and time, because the round-trip time changes after sending.
+//! - `ln(1 + free)` makes one free slot count.
+//! - Only the flow concerned waits.
 //!
-//! Two additions for backlogged flows, because with late binding a path in full use has no room
-//! at most moments. A flow whose path is full for the moment would move to any path with room,
-//! taking it from the flows there: so it moves only to room that has stayed unused for a while.
-//! And a flow on a slow path that always has room would stay there for ever, each packet renewing
-//! `A`, while a better path stands idle: so after twice that while it may overtake, and the egress
-//! puts this flow in order.
+//! Two additions for backlogged flows, because with late binding a path in full use is mostly full:
+//! - A flow whose path is full for the moment would move to any path with room, and take that room
+//!   from the flows there. So it moves only to room that has stayed unused for a while.
+//! - A flow on a slow path that always has room would stay there for ever, because each packet
+//!   renews `A`. A better path would stand idle. So after twice that while the flow may overtake,
+//!   and the egress puts it in order.
 
 use super::order::crossing_margin;
 use super::room::{UnusedRoom, grace, is_backlogged};
@@ -75,8 +75,8 @@ impl Htmt {
     }
 }
 
-/// Until when a packet of `flow` on `path` would overtake the newest one: past `A` nothing is
-/// left to overtake, whatever the margin.
+/// Until when a packet of `flow` on `path` would overtake the newest one. Past `A` nothing is left
+/// to overtake.
 fn overtakes_until(now: Instant, head: &Head, flow: &HtmtFlow, path: &PathView) -> Instant {
     let not_before = flow.newest_arrival + crossing_margin(path);
     let short = not_before.since(path.arrival(now, head.bytes));

@@ -1,21 +1,21 @@
-//! HTMT as its authors published and coded it, defects included, to be compared with.
+//! HTMT as its authors published and coded it, with its defects: for comparison.
 //!
 //! Source: Sailer and Hähner, "HTMT: High-throughput multipath tunnelling for asymmetric paths",
-//! section IV and algorithm 1, with what only their public prototype decides. Of the paths with
-//! a free slot, those with `srtt + δ ≥ srtt_last` are applicable; of several, the one with the
-//! largest `ln(free) / srtt` carries the packet; if there is none, everything waits.
+//! section IV and algorithm 1, with what only their public prototype decides. A path with a free
+//! slot is applicable when `srtt + δ ≥ srtt_last`. The applicable path with the largest `ln(free) /
+//! srtt` carries the packet. Without an applicable path everything waits.
 //!
 //! Defects kept on purpose:
-//! 1. `ln(1) = 0` and the search for the maximum starts at zero with a strict comparison: of
-//!    several applicable paths with one free slot each, none is chosen;
-//! 2. `δ` counts microseconds while `srtt` counts milliseconds, so that 20 µs pass for the 20 ms
-//!    between round trips of 50 and 70 ms, and the test for overtaking hardly ever fails;
-//! 3. when none is chosen, the flow's entry is overwritten with path −1, which reads back as the
-//!    last path of the list;
-//! 4. one packet that waits holds back every flow.
+//! 1. `ln(1) = 0`, and the search for the maximum starts at zero with a strict comparison. So none
+//!    is chosen from several applicable paths with one free slot each.
+//! 2. `δ` counts microseconds and `srtt` milliseconds. So 20 µs pass for the 20 ms between round
+//!    trips of 50 and 70 ms, and the test for overtaking seldom fails.
+//! 3. When none is chosen, the flow's entry is overwritten with path −1. It reads back as the last
+//!    path of the list.
+//! 4. One packet that waits holds back every flow.
 //!
-//! Deviation: with nothing in flight no credit would ever end the wait of defect 1; then the
-//! path with the smallest round-trip time is used.
+//! Deviation: with nothing in flight no credit would ever end the wait of defect 1. Then the path
+//! with the smallest round-trip time is used.
 
 use super::{Decision, FLOW_BUCKETS, Head, Policy, by_srtt, has_room, send};
 use crate::path::{PathView, SLOT_BYTES};

@@ -1,7 +1,7 @@
 //! Schedulers: which path carries the next packet. One file per algorithm, each with its source.
 //!
-//! A packet is bound to a path only when the path can take it (late binding): a scheduler is
-//! asked for the head packet of one flow at a time, and may tell that flow to wait.
+//! A packet is bound to a path only when the path can take it (late binding). A scheduler is asked
+//! for the head packet of one flow at a time, and may tell that flow to wait.
 
 mod active_backup;
 mod afmt;

@@ -1,11 +1,11 @@
 //! Which flows the egress has to put back in order.
 //!
-//! A flow needs it once one of its packets is sent over another path while an earlier one may
-//! still be under way. Predicted arrivals are not trusted here: they lag behind queues, marking
-//! a packet costs nothing at an egress that has no gap to wait for, and a packet that overtakes
-//! unmarked costs the flow a false loss. A packet counts as under way for a round trip of its
-//! path, which bounds its one-way delay. Invariant: a flow that stays on one path is never put
-//! in order, because a path keeps its order.
+//! A flow needs it once one of its packets is sent over another path while an earlier one may still
+//! be under way. Predicted arrivals are not trusted here, because they lag behind queues. A marked
+//! packet costs nothing at an egress without a gap to wait for. A packet that overtakes unmarked
+//! costs the flow a false loss. A packet counts as under way for a round trip of its path, which
+//! bounds its one-way delay. Invariant: a flow that stays on one path is never put in order,
+//! because a path keeps its order.
 
 use super::FLOW_BUCKETS;
 use crate::path::PathView;

@@ -6,9 +6,9 @@
 //! `T = wait · srtt + srtt / 2`, and the smallest `T` wins.
 //!
 //! Deviations: `wait` is not negative (otherwise the slowest idle path wins). As published, a
-//! packet is appended to the send queue of a full path; here packets are bound late, so it waits
-//! for that path at the ingress, where what waits counts as queued behind every full path: the
-//! same packets would be in front of it. The wait is bounded by a round trip of that path,
+//! packet is appended to the send queue of a full path. Here packets are bound late: the packet
+//! waits for that path at the ingress. Waiting packets count as queued behind every full path,
+//! because the same packets would be in front. The wait is bounded by a round trip of that path,
 //! because the publication leaves open what happens when the estimate does not come true.
 
 use super::{Decision, Head, Policy, has_room, send};

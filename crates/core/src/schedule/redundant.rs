@@ -1,8 +1,8 @@
 //! Redundant: a copy on every path that has room; the egress keeps the first.
 //!
-//! Source: the `redundant` schedulers of MPTCP and of the reference implementation of MP-DCCP
-//! (RFC 9897 describes the protocol): a path that is full at that moment gets no copy, so the
-//! fastest path alone sets the pace.
+//! Source: the `redundant` schedulers of MPTCP and of the reference implementation of MP-DCCP (RFC
+//! 9897 describes the protocol). A path that is full at that moment gets no copy, so the fastest
+//! path alone sets the pace.
 
 use super::{Decision, Head, PathSet, Policy, has_room};
 use crate::path::PathView;

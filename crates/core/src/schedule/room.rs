@@ -1,9 +1,10 @@
 //! Since when each path has had room that nobody used.
 //!
 //! With late binding a path that is in full use has room only for a moment. Room that stays is
-//! capacity about to be wasted, and the sign that the flows which use the path cannot fill it:
-//! only then is it worth moving another flow there. Invariant: a path that was just full has had
-//! no unused room; one that is used and still has room keeps it, whoever used it.
+//! capacity about to be wasted. It shows that the flows which use the path cannot fill it, and only
+//! then is it worth moving another flow there. Invariants: a path that was just full starts without
+//! unused room. A path that is used and still has room keeps that room, whichever flow used the
+//! path.
 
 use super::{Head, has_room};
 use crate::path::PathView;

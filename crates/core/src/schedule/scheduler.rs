@@ -1,9 +1,9 @@
 //! The dispatcher: one scheduler at a time per direction of a tunnel, exchangeable while
 //! packets flow.
 //!
-//! Invariant: whatever the algorithm, a packet that some path has room for is never made to
-//! wait without a wake-up time or a path whose credit ends the wait, and what the egress must put
-//! in order does not depend on the algorithm: it survives a switch.
+//! Invariants: a packet that some path has room for waits only with a wake-up time, or for a path
+//! whose credit ends the wait. The flows that the egress must put in order do not depend on the
+//! algorithm, so they survive a change of algorithm.
 
 use super::active_backup::ActiveBackup;
 use super::afmt::Afmt;

@@ -1,11 +1,10 @@
 //! Weighted round robin: bytes in proportion to a set weight or to the measured rate.
 //!
 //! Source: smooth weighted round robin with a byte deficit, after Shreedhar and Varghese,
-//! "Efficient fair queuing using deficit round robin" (SIGCOMM 1995), turned from queues to
-//! paths: each packet is an income shared by weight, the path that carries it pays its length,
-//! and the path with the largest balance is next.
-//! Deviation: a full path is passed over instead of waited for; its balance is bounded, so that
-//! it cannot come back for more than [`BALANCE_MAX`] in a row.
+//! "Efficient fair queuing using deficit round robin" (SIGCOMM 1995), for paths instead of queues.
+//! Each packet is an income shared by weight. The path that carries it pays its length. The path
+//! with the largest balance is next. Deviation: a full path is passed over instead of waited for.
+//! Its balance is bounded, so that it cannot come back for more than [`BALANCE_MAX`] in a row.
 
 use super::{Decision, Head, Policy, has_room, send};
 use crate::path::PathView;

@@ -45,8 +45,8 @@ impl RetransmitQueue {
         }
     }
 
-    /// Takes in one repair symbol. Of one that does not fit a datagram the second part is returned:
-    /// datagrams alike in length next to each other leave in one go.
+    /// Takes in one repair symbol. Returns the second part of a symbol that does not fit a
+    /// datagram: datagrams alike in length next to each other leave in one go.
     fn push(
         &mut self,
         now: Instant,

@@ -92,8 +92,8 @@ impl Tunnel {
         control
     }
 
-    /// The same for a datagram of a connection that `path` has left since: what it holds is
-    /// delivered, but its number and time say nothing of the path as it is now.
+    /// Takes a datagram of a connection that `path` has left since. Its packets are delivered, but
+    /// its number and time say nothing of the path as it is now.
     pub fn handle_straggler(
         &mut self,
         now: Instant,
@@ -204,9 +204,9 @@ impl Tunnel {
 
 /// An outer congestion mark goes into an inner packet that can carry it (RFC 6040 §4.2).
 ///
-/// One that cannot is passed on unmarked instead of dropped: QUIC sets ECT on every outer
-/// packet, whatever the inner one says, and the sub-tunnel's congestion control has already
-/// answered the mark.
+/// A packet that cannot carry the mark is passed on unmarked instead of dropped. QUIC sets ECT on
+/// every outer packet, also around inner packets without ECT, and the sub-tunnel's congestion
+/// control has already answered the mark.
 fn congested(data: Bytes) -> Bytes {
     if !matches!(Ecn::of(&data), Some(Ecn::Ect0 | Ecn::Ect1)) {
         return data;

@@ -9,8 +9,9 @@ use ropewalk_types::Instant;
 use ropewalk_wire::{DataHeader, Datagram, FRAGMENT_HEADER, FragmentHeader};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Takes a packet or piece that was sent before apart into datagrams of at most `room` bytes, each with
-/// the header of the whole; nothing when it is neither, fits, or the pieces would be too small.
+/// Takes a packet or piece that was sent before apart into datagrams of at most `room` bytes, each
+/// with the header of the whole. Appends nothing when it is neither, fits, or the pieces would be
+/// too small.
 pub(super) fn split(datagram: &Bytes, room: usize) -> Vec<Bytes> {
     if room < FRAGMENT_HEADER + PIECE_MIN || datagram.len() <= room {
         return Vec::new();
@@ -76,8 +77,8 @@ impl Partial {
     }
 }
 
-/// Incomplete packets. Invariant: `order` begins with the oldest of them, and has at most twice as many
-/// entries as there may be packets: those of packets that are complete stay for a while.
+/// Incomplete packets. Invariant: `order` begins with the oldest of them. It has at most twice as
+/// many entries as there may be packets, because entries of complete packets stay for a while.
 #[derive(Debug, Default)]
 pub(super) struct Reassembly {
     partial: BTreeMap<Key, Partial>,

@@ -307,8 +307,8 @@ impl Ingress {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Turns {
     All,
-    /// Those of calls and games, as far as their credit goes: what a dead path carried goes before all
-    /// else, and behind it they would be silent for as long as it takes.
+    /// Packets of calls and games, as far as their credit goes. Packets of a dead path go before
+    /// all else, and calls behind them would be silent for as long as that takes.
     Sparse,
 }
 

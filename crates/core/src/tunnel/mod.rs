@@ -1,10 +1,10 @@
 //! One tunnel between two gateways, both directions, as a state machine without I/O.
 //!
 //! Inner packets enter with [`Tunnel::handle_inner`], wait in the ingress queue until a path can
-//! take them, and leave with [`Tunnel::poll_transmit`]; datagrams of the peer enter with
-//! [`Tunnel::handle_datagram`] and leave in order with [`Tunnel::poll_inner`]. The caller keeps
-//! the transports: before each round it reports every path with [`Tunnel::update_path`].
-//! Invariant: a packet is either in the queue, handed to a path, or counted as dropped.
+//! take them, and leave with [`Tunnel::poll_transmit`]. Datagrams of the peer enter with
+//! [`Tunnel::handle_datagram`] and leave in order with [`Tunnel::poll_inner`]. The caller keeps the
+//! transports: before each round it reports every path with [`Tunnel::update_path`]. Invariant: a
+//! packet is either in the queue, handed to a path, or counted as dropped.
 
 mod code;
 mod copies;
@@ -42,8 +42,8 @@ use std::sync::Arc;
 pub struct TunnelConfig {
     /// Scheduler when sending.
     pub scheduler: SchedulerKind,
-    /// Sends a probe on a path that carried nothing for this long, and four times as often on one
-    /// path after the other while the whole tunnel is idle; `None` leaves that to the peer. One
+    /// Sends a probe on a path that carried nothing for this long. While the whole tunnel is idle,
+    /// one path after the other is probed four times as often. `None` leaves that to the peer. One
     /// side of a tunnel is enough: the other answers with a report.
     pub probe_interval: Option<Duration>,
     /// What is protected against loss, and how.

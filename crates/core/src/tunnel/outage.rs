@@ -1,8 +1,8 @@
 //! Outages of all paths: when one begins and ends, and what of before it is sent again.
 //!
-//! Both ends probe silent paths, and every probe says which number came last. The first probe of
-//! the peer is therefore the first sign of life, half a round trip after the return, and says what
-//! the outage swallowed: sending begins then, without waiting for an acknowledgement.
+//! Both ends probe silent paths, and every probe says which number came last. So the first probe of
+//! the peer is the first sign of life, half a round trip after the return. It also tells what the
+//! outage swallowed. Sending begins then, without waiting for an acknowledgement.
 
 use super::paths::{Path, Paths};
 use super::tuning::{AWAITED_SILENCE, HEARD_SILENCE, NACK_BYTES};
@@ -30,8 +30,8 @@ impl Paths {
     }
 
     /// A datagram of the peer came over a path. When no path works and nothing had come for a
-    /// while, that is the first sign that this one is back: the acknowledgement of a probe takes a
-    /// whole round trip, and the peer's probe half of one.
+    /// while, that is the first sign that this path is back. The acknowledgement of a probe takes a
+    /// whole round trip, the peer's probe half of one.
     ///
     /// While the announced end of the last path is awaited, since then, both ends probe it all the time. Once
     /// their probes have crossed, less silence means that it has ended and begun again; true then.
@@ -63,8 +63,8 @@ impl Paths {
         false
     }
 
-    /// The peer says which number it got last on a path. Where that path is in doubt, whatever was
-    /// sent after that one and a round trip ago is lost, and in flight no more.
+    /// The peer says which number it got last on a path. Where that path is in doubt, all that was
+    /// sent after that one and a round trip ago is lost, and no longer in flight.
     pub fn on_newest(&mut self, now: Instant, id: PathId, newest: u16) {
         let Some(path) = self.map.get_mut(id) else {
             return;
@@ -193,9 +193,9 @@ impl Tunnel {
         }
     }
 
-    /// A path on which everything in flight is lost, though its transport may not know yet: it
-    /// takes no place in the window any more. Poll before [`Tunnel::poll_transmit`] and report the
-    /// path again after it.
+    /// A path on which everything in flight is lost, though its transport may not know yet. The
+    /// lost bytes leave the window. Poll before [`Tunnel::poll_transmit`] and report the path again
+    /// after it.
     pub fn poll_declared_lost(&mut self) -> Option<PathId> {
         self.paths.poll_declared_lost()
     }
@@ -212,8 +212,8 @@ impl Tunnel {
         self.ingress.queue.held_bytes()
     }
 
-    /// The end of a path is near: both ends use it only while there is nothing else, until it has
-    /// been silent and come back, or `leaving` is taken back.
+    /// The end of a path is near. Both ends use it only as the last one, until it has been silent
+    /// and come back, or `leaving` is taken back.
     pub fn set_leaving(&mut self, id: PathId, leaving: bool) {
         self.paths.set_leaving(id, leaving);
     }

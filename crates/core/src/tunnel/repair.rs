@@ -299,8 +299,8 @@ fn send(
 }
 
 impl Tunnel {
-    /// Appends a NACK for what is missing, if anything is: on the quickest path, and on a
-    /// second one if there is one, for a NACK that is lost costs a round trip.
+    /// Appends a NACK for missing numbers, if there are any, on the quickest path and on a second
+    /// one if there is one. A lost NACK costs a round trip.
     pub(super) fn poll_requests(&mut self, now: Instant, out: &mut Vec<Outgoing>) {
         let requests = &mut self.egress.reorder.requests;
         if requests.poll_timeout().is_none_or(|at| at > now) {

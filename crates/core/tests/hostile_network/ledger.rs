@@ -43,8 +43,8 @@ impl Ledger {
         data
     }
 
-    /// A packet came out at `end`: it must be one that entered at the other, as it was but for a
-    /// congestion mark where it can carry one, and for the first time.
+    /// A packet came out at `end`. It must have entered at the other end, unchanged but for a
+    /// congestion mark where it can carry one, and it must come out for the first time.
     pub fn leave(&mut self, end: Side, packet: &[u8]) {
         assert!(
             packet.len() >= usize::from(LENGTH_MIN),

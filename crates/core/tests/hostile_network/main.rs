@@ -1,8 +1,8 @@
-//! Two tunnels, and between them a network that loses, repeats, delays and disorders whatever it
-//! likes while paths come and go.
+//! Two tunnels, and between them a network that loses, repeats, delays and disorders packets at
+//! random while paths come and go.
 //!
-//! The network carries datagrams of connections: a path that goes and comes again is another
-//! connection, as in a gateway, and what is under way on the old one arrives as a straggler.
+//! The network carries datagrams of connections. A path that goes and comes again is another
+//! connection, as in a gateway. Packets under way on the old one arrive as stragglers.
 
 mod hostile;
 mod ledger;

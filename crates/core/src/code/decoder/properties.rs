@@ -1,5 +1,5 @@
-//! Whatever part of the packets and repair symbols of a path comes, in whatever order, with those of
-//! another connection and with nonsense in between: what is recovered is what was sent.
+//! Recovered packets are packets that were sent. Any part of the packets and repair symbols of a
+//! path may come, in any order, with those of another connection and with nonsense in between.
 
 use super::super::{Encoder, WINDOW_PACKETS};
 use super::*;

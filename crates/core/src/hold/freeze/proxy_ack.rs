@@ -1,11 +1,12 @@
 //! Acknowledging for receivers that cannot be reached, and answering for it.
 //!
-//! Of every connection whose opening was seen, copies are kept of what this side's host sent and the
-//! other end has not acknowledged yet, without a hole and within [`Limits`]. In an outage that is
-//! acknowledged with a window of zero. It is then this side's to deliver: it is sent again until
-//! the receiver acknowledges it, and when nothing more is acknowledged for too long, or the tunnel
-//! ends, the sender is reset, for it has no other way to learn that its bytes are lost. Invariant:
-//! nothing is acknowledged that is not kept, and nothing that was is dropped without a reset.
+//! For every connection whose opening was seen, this side keeps copies of the bytes that its host
+//! sent and the other end has not acknowledged yet, without a hole and within [`Limits`]. In an
+//! outage this side acknowledges these bytes with a window of zero. Then it must deliver them: it
+//! sends them again until the receiver acknowledges them. When acknowledgements stay away for too
+//! long, or the tunnel ends, the sender is reset, because only a reset tells it that its bytes are
+//! lost. Invariant: only kept bytes are acknowledged, and acknowledged bytes are never dropped
+//! without a reset.
 
 use super::segment::{ACK, Bare, FIN, RST, SYN, Segment, Template, URG, before, write};
 use crate::hold::Limits;
@@ -102,8 +103,8 @@ struct HostPacket {
 
 impl HostPacket {
     /// The packet as the host would send it again now. The receiver may have seen the host's newest
-    /// timestamp and would then drop an older one for ever (PAWS, RFC 7323 §5.3), and so what
-    /// acknowledges too little of what it sent itself (RFC 5961 §5.2).
+    /// timestamp. Then it drops older ones for ever (PAWS, RFC 7323 §5.3). It also drops segments
+    /// that acknowledge too little of its own bytes (RFC 5961 §5.2).
     fn renewed(&self, said: Said) -> Bytes {
         let Some(segment) = Segment::parse(&self.packet) else {
             return self.packet.clone();
@@ -301,8 +302,8 @@ impl ProxyAck {
     }
 
     /// Gives a promise up and resets the host. A host that has got more than it acknowledged does
-    /// not believe a reset (RFC 5961 §3.2), so whatever it sends afterwards is answered with
-    /// another one.
+    /// not believe a reset (RFC 5961 §3.2). So each of its later segments is answered with another
+    /// reset.
     fn lose(&mut self, key: &FlowKey, out: &mut impl Extend<Bytes>) {
         let Some(flow) = self.flows.get_mut(key) else {
             return;

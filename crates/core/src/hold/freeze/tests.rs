@@ -1,5 +1,5 @@
-//! A host's TCP sender and its receiver, with a freezer between and a network that loses, delays and
-//! reorders: whatever the order of events, the stream arrives whole.
+//! A host's TCP sender and its receiver, with a freezer between and a network that loses, delays
+//! and reorders. In any order of events the stream arrives whole.
 
 use super::segment::{ACK, Bare, FIN, RST, SYN, Segment, Template, before, write};
 use super::*;

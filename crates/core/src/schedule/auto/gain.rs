@@ -1,7 +1,7 @@
 //! Whether striping a flow brings enough.
 //!
-//! Over paths that differ, or lose, a striped flow pays: its packets wait for each other, and it
-//! meets the losses and the jitter of every path it uses. What such paths carried of it is weighed
+//! A striped flow pays where paths differ or lose. Its packets wait for each other, and it meets
+//! the losses and the jitter of every path it uses. What such paths carried of it is weighed
 //! against all it sent. Where that is little, and they do not look as if they could carry more, the
 //! flow leaves them for a while, longer each time.
 

@@ -1,13 +1,13 @@
-//! `auto`: predicted arrival for sparse flows, a pinned path for each backlogged flow, several paths
-//! for one flow only where nothing else would fill them, and no path that does not pay.
+//! `auto`: predicted arrival for sparse flows, and a pinned path for each backlogged flow. One flow
+//! gets several paths only where nothing else would fill them, and no path that does not pay.
 //!
-//! - A **sparse** flow (no more than a few packets waiting) goes where its packet arrives first,
-//!   a path without credit included: waiting for the fast path's next credit is right whenever
-//!   that arrives earlier, the insight of Lim et al., "ECF" (CoNEXT 2017). A lossy path counts as
-//!   later by what a lost packet costs. The wait is bounded by what waiting can gain.
-//! - A **backlogged** flow has a pinned path and stays there, so that it neither overtakes itself
-//!   nor pays the delay of another path. Pinned paths are chosen, and now and then moved, so that what
-//!   each flow may expect of its path evens out (`pinned paths`).
+//! - A **sparse** flow has at most a few packets waiting. It goes where its packet arrives first,
+//!   also to a path without credit. Waiting for the fast path's next credit is right when the
+//!   packet arrives earlier that way (Lim et al., "ECF", CoNEXT 2017). A lossy path counts as later
+//!   by what a lost packet costs. The wait is bounded by what waiting can gain.
+//! - A **backlogged** flow stays on its pinned path, so that it neither overtakes itself nor pays
+//!   the delay of another path. Pinned paths are chosen so that each flow may expect as much of its
+//!   path as the others. Now and then a flow is moved for that (`pinned_paths`).
 //! - Room that stays unused is offered to a backlogged flow whose pinned path is full: it is then
 //!   **striped**, and the egress puts it in order. One flow is striped rather than many. Striping
 //!   must pay: the loss of the other path must not cost a loss-driven sender more than the path
@@ -345,8 +345,8 @@ impl Auto {
             .rate_or_window()
             .time_for(head.flow_backlog)
             .saturating_mul(residents);
-        // A burst that waits for the pacer is no reason to give a flow a longer round trip: only
-        // a queue that stands as long as that says that its pinned path is full.
+        // A burst that waits for the pacer should not give a flow a longer round trip. Only a queue
+        // that stands for that long says that its pinned path is full.
         let standing = flow
             .standing_since
             .is_some_and(|since| now.since(since) >= spread + pinned_path.srtt / 2);

@@ -1,10 +1,10 @@
 //! Which path each backlogged flow is pinned on.
 //!
-//! A flow's cost on a path is the time to move once more what it has moved so far, at the share
-//! it may expect there (the path's rate over its residents, capped by what a loss-driven sender
-//! reaches at the path's loss), plus the path's relative delay. A new flow takes the cheapest
-//! path; a flow moves only for a clear gain, and flows move one at a time. Invariant: residents
-//! count each backlogged flow at most once per epoch.
+//! A flow's cost on a path is the time to move once more the bytes it has moved so far, plus the
+//! path's relative delay. The flow moves them at the share it may expect there: the path's rate
+//! over its residents, capped by what a loss-driven sender reaches at the path's loss. A new flow
+//! takes the cheapest path; a flow moves only for a clear gain, and flows move one at a time.
+//! Invariant: residents count each backlogged flow at most once per epoch.
 
 use super::tuning::{
     CHARGED_DELAYS, DEMAND_WEIGHT, EPOCH, HORIZON_BYTES_MAX, MOVE_AGAIN, MOVE_GAIN, MOVE_INTERVAL,
@@ -154,8 +154,8 @@ impl PinnedPaths {
             + path.owd_relative.as_secs_f64() * CHARGED_DELAYS
     }
 
-    /// Whether the loss of `path` leaves a flow striped over `pinned path` and `path` at least what
-    /// both carry, or is no worse than that of `pinned path`.
+    /// Whether `path` is worth its loss for a flow striped over `pinned path` and `path`: the flow
+    /// keeps at least what both carry, or `path` loses at most as much as `pinned path`.
     pub(super) fn loss_allows(&self, pinned_path: &PathView, path: &PathView) -> bool {
         if path.loss <= pinned_path.loss * 1.5 + 1e-4 {
             return true;

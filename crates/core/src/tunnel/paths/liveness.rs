@@ -1,9 +1,9 @@
 //! Whether a path works, as far as its silence and the peer's word tell.
 //!
 //! A path is suspect while data has been under way on it for clearly longer than two round trips,
-//! a probe in between included, and nothing was acknowledged, or while the peer says so of its own
-//! direction. Suspicion is cheap and reversible: the scheduler merely looks elsewhere. Declaring a
-//! path dead, and building a new connection, is the gateway's part.
+//! with a probe in between, and without any acknowledgement. It is suspect, too, while the peer
+//! says so of its own direction. Suspicion is cheap and reversible: the scheduler merely looks
+//! elsewhere. Declaring a path dead, and building a new connection, is the gateway's part.
 
 use super::super::tuning::{DOUBT_MARGIN, PEER_SUSPECT, ROUNDING, SUSPECT_MARGIN, SUSPECT_MIN};
 use crate::hold::Probing;
@@ -134,8 +134,8 @@ impl PathLiveness {
         Some(s.silent_since?.max(self.excused_at))
     }
 
-    /// When the silence under way calls for a probe: once, and again and again while there is
-    /// no other path to look to.
+    /// When the silence under way calls for a probe: once, and again and again while this is the
+    /// only path.
     pub fn doubt_due(&self, s: &PathSnapshot, alone: bool) -> Option<Instant> {
         let since = s.silent_since?;
         if self.probed_at < since || self.probed_at == Instant::ZERO {
@@ -160,8 +160,8 @@ impl PathLiveness {
     }
 }
 
-/// Silence after which a probe asks for a sign of life: the last packet may have been lost,
-/// or nothing more be under way that the peer would answer (compare RFC 9002 §6.2).
+/// Silence after which a probe asks for a sign of life. The last packet may have been lost, or the
+/// peer has nothing more to answer (compare RFC 9002 §6.2).
 fn doubt(s: &PathSnapshot) -> Duration {
     s.srtt + 2 * s.rttvar + DOUBT_MARGIN
 }

@@ -351,8 +351,9 @@ impl Paths {
         Some(stats)
     }
 
-    /// The path a report should take: the one it is about if that is a single one, so that a probe
-    /// is answered where it came from and other paths stay idle; else the quickest that is up.
+    /// The path a report should take. A report about a single path takes that path: a probe is
+    /// answered where it came from, and other paths stay idle. Other reports take the quickest path
+    /// that is up.
     pub fn for_report(&self) -> Option<PathId> {
         let mut heard = self.iter().filter(|(_, path)| path.arrivals.any());
         if let (Some((id, path)), None) = (heard.next(), heard.next())

@@ -8,9 +8,9 @@ use ropewalk_types::{Instant, PathId};
 use ropewalk_wire::emit_probe;
 
 impl Paths {
-    /// When an idle path is probed next, and which: one that has carried nothing for the interval;
-    /// while the whole tunnel is idle the paths take turns, so that a peer that has gone is
-    /// noticed sooner than any one path would notice.
+    /// When an idle path is probed next, and which. A path is idle when it has carried nothing for
+    /// the interval. While the whole tunnel is idle the paths take turns. So a peer that has gone
+    /// is noticed sooner than by any one path.
     pub(super) fn idle_probe(&self) -> Option<(Instant, PathId)> {
         let interval = self.probe_interval?;
         let (id, oldest) = self.iter().min_by_key(|(_, path)| path.last_sent)?;
@@ -62,8 +62,8 @@ impl Paths {
         }
     }
 
-    /// Whether every path has fallen silent, by `now` or else by when it was last probed: there is
-    /// none to look to.
+    /// Whether every path has fallen silent, by `now` or else by when it was last probed. Then the
+    /// tunnel has only silent paths to look to.
     pub(super) fn none_certain(&self, now: Option<Instant>) -> bool {
         self.iter().all(|(_, path)| {
             let probed = path.liveness.probed(&path.snapshot);

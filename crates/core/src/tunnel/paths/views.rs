@@ -33,8 +33,8 @@ impl Paths {
         usable.map(|(_, path)| path.snapshot.min_rtt).min()
     }
 
-    /// The views the scheduler may choose from: paths that are up; when none is, all; standby
-    /// paths only when nothing else is left.
+    /// The views the scheduler may choose from: paths that are up, or all when none is. Standby
+    /// paths come only when nothing else is left.
     pub fn views(&mut self, now: Instant, views: &mut Vec<PathView>) {
         views.clear();
         let any_up = self.iter().any(|(_, p)| p.usable());
@@ -120,8 +120,8 @@ impl Paths {
     }
 }
 
-/// The measured rate, or what a small window per round trip would give: a path that carried a
-/// little for a while must not look too sparse to be given work again.
+/// The measured rate, or that of a small window per round trip. A path that carried little for a
+/// while must not look too slow to be given work again.
 fn rate_floor(snapshot: &PathSnapshot) -> Rate {
     if snapshot.rate == Rate::ZERO {
         return Rate::ZERO;
