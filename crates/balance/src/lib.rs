@@ -1,13 +1,13 @@
 //! Spreads flows over uplinks on this machine alone, without a hub.
 //!
-//! The kernel does all work per packet: the firewall table chooses an uplink for each new flow
-//! (`ruleset`), routing rules lead marked packets to the table of their uplink (`setup`). This
-//! program follows the interfaces (`members`), probes them (`probe`, `health`), measures them
-//! (`gauge`, `survey`), gives the table new places when shares change (`shares`), keeps it (`table`), and ends what hangs on a
-//! dead uplink (`terminate`).
+//! The kernel does all work per packet. The firewall table chooses an uplink for each new flow
+//! (`ruleset`). Routing rules lead marked packets to the table of their uplink (`setup`). This
+//! program follows the interfaces (`members`), probes them (`probe`, `health`) and measures them
+//! (`gauge`, `survey`). It gives the table new places when shares change (`shares`), keeps the
+//! table (`table`), and ends flows on a dead uplink (`terminate`).
 //!
-//! Invariant: the table holds what `apply` computed last from members, health and measurements;
-//! nothing else writes it, but for the addresses of names.
+//! Invariant: the table holds what `apply` computed last from members, health and measurements.
+//! Nothing else writes it, but for the addresses of names.
 
 mod doubts;
 mod gauge;
@@ -463,8 +463,8 @@ impl Balance {
         Ok(())
     }
 
-    /// Computes which ways are refused; returns those that were. While a family has no usable way
-    /// at all its flows go on waiting: they have nowhere else to go, and the outage may be short.
+    /// Computes which ways are refused; returns those that were. While no way of a family is
+    /// usable, its flows go on waiting: they have nowhere else to go, and the outage may be short.
     fn refuse(&mut self) -> BTreeSet<WayId> {
         let mut refused = BTreeSet::new();
         for family in FAMILIES {
@@ -493,8 +493,8 @@ impl Balance {
         names.collect()
     }
 
-    /// Ends the flows that have no way out without the rules, so that programs notice at once and
-    /// try again: those over other uplinks than that of the main route.
+    /// Ends the flows that lose their way out with the rules, so that programs notice at once and
+    /// try again. These are the flows over other uplinks than that of the main route.
     pub async fn leave(&mut self) {
         let stranded = members::stranded(&self.interfaces.borrow(), &self.members);
         if stranded.is_empty() {

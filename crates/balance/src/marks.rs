@@ -1,5 +1,5 @@
-//! Numbers of this role that other programs on the machine could use too: bits of packet marks, routing
-//! tables, places among the routing rules, the name of the firewall table.
+//! Numbers and names of this role that other programs on the machine could use too: bits of packet
+//! marks, routing tables, places among the routing rules, and the firewall table.
 
 /// Bits 24 to 28 of packet and connection marks say whether a flow is balanced, and its uplink.
 pub const KEY_MASK: u32 = 0x1f00_0000;
@@ -9,7 +9,7 @@ pub const BALANCED: u32 = 0x1000_0000;
 pub const OWN: u32 = 0x2000_0000;
 /// On connections that may go through the tunnel of a site only, under [`KEY_MASK`]: no uplink's.
 pub const TUNNEL_ONLY: u32 = 0x0100_0000;
-/// The same for those that a class with two ways has sent into the tunnel.
+/// Mark of connections that a class with two ways has sent into the tunnel.
 pub const TUNNEL_AUTO: u32 = 0x0200_0000;
 /// On connections that came out of the tunnel, under [`KEY_MASK`]: what answers goes back into it.
 pub const FROM_TUNNEL: u32 = 0x0300_0000;

@@ -1,8 +1,8 @@
 //! Addresses of the names in rules: looked up again and again, and put into sets of the firewall
 //! table.
 //!
-//! A flow counts as of a name when its destination is an address that the name had when this
-//! machine looked it up. Names that have other addresses elsewhere, and patterns, are not covered.
+//! A flow belongs to a name when its destination is an address that the name had when this machine
+//! looked it up. Names that have other addresses elsewhere, and patterns, are not covered.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

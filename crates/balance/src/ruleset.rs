@@ -4,12 +4,12 @@
 //! A packet of a known flow meets two rules at most. The first lets answers from the uplinks pass,
 //! which need no mark. By the second the connection's mark leads, through the map `restore`, to the
 //! chain that marks the packet for the routing rules. Only the first packet of a flow goes on to
-//! the rules of the configuration, to the sets that hold which client uses which uplink for which
-//! site, and at last to the table of places that `numgen` walks through. Address translation is by
-//! `snat`, not `masquerade`: with the latter the kernel forgets connections when the interface goes
-//! down, and nobody could tell the clients.
+//! the rules of the configuration. Then it meets the sets that hold which client uses which uplink
+//! for which site, and at last the table of places that `numgen` walks through. Address translation
+//! is by `snat`, not `masquerade`. With `masquerade` the kernel forgets connections when the
+//! interface goes down, and nobody could tell the clients.
 //!
-//! Invariant: [`frame`] and [`update`] may be carried out at any time again; they keep sets and
+//! Invariant: [`frame`] and [`update`] may be carried out again at any time. They keep sets and
 //! connections. The walk through the places begins anew with a new frame only. All is in one table
 //! and one transaction.
 

@@ -1,6 +1,6 @@
 //! What this role sets on the machine: the same list is shown by `--plan` and carried out.
 //!
-//! Invariant: whatever is set is recorded in [`Changes`] first, in an order that undoes forwarding
+//! Invariant: every change is recorded in [`Changes`] first, in an order that undoes forwarding
 //! before the firewall.
 
 use std::net::IpAddr;

@@ -5,8 +5,8 @@
 //! beside the tunnel has the mark of its uplink. One in the tunnel has a mark that leads to no
 //! uplink, so it follows the main table into the tunnel.
 //!
-//! Invariant: what has no mark of an uplink does not leave by an uplink as long as the main table
-//! leads it into the tunnel, and what has a mark of the tunnel never does.
+//! Invariants: packets without the mark of an uplink do not leave by an uplink as long as the main
+//! table leads them into the tunnel. Packets with a mark of the tunnel never do.
 
 use std::fmt::Write;
 
@@ -189,8 +189,8 @@ impl Balance {
         self.write()
     }
 
-    /// Sends new flows with two ways beside the tunnel, or into it again. What was under way into it
-    /// and is no open connection takes the new way with its next packet.
+    /// Sends new flows with two ways beside the tunnel, or into it again. Flows under way, but for
+    /// open connections, take the new way with their next packet.
     ///
     /// # Errors
     /// The firewall table cannot be changed.

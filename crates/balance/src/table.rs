@@ -1,4 +1,4 @@
-//! Keeps the firewall table as it has to be, whatever other programs do to it.
+//! Keeps the firewall table as it has to be, also when other programs change it.
 
 use ropewalk_io::nft;
 

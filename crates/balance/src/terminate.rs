@@ -2,10 +2,10 @@
 //!
 //! A TCP connection cannot move: its far end knows it by the address of the dead uplink. A socket
 //! of this machine is ended by the kernel. A client behind this machine may only be waiting for
-//! data, and would send nothing that the firewall could refuse: it gets a segment that it must
-//! answer, and the answer is refused with a reset that it believes. Everything that is no open TCP
-//! connection is forgotten: its next packet chooses a new uplink, which QUIC survives (RFC 9000 §9)
-//! and unanswered handshakes do too.
+//! data, so that the firewall has nothing to refuse. It gets a segment that it must answer, and the
+//! answer is refused with a reset that it believes. All flows but open TCP connections are
+//! forgotten: their next packets choose a new uplink. QUIC survives that (RFC 9000 §9), and so do
+//! unanswered handshakes.
 //!
 //! Invariant: only connections with the mark of the dead uplink and its addresses in the dead family
 //! are touched.
@@ -89,8 +89,8 @@ pub fn forget(way: &DeadWay) -> io::Result<usize> {
         .count())
 }
 
-/// Forgets connections of an earlier run whose mark means another uplink now: their address is none
-/// of the uplink's.
+/// Forgets connections of an earlier run whose mark means another uplink now, which has other
+/// addresses.
 ///
 /// # Errors
 /// The table of connections cannot be read.
@@ -110,8 +110,8 @@ pub fn forget_stale(members: &[Member]) -> io::Result<usize> {
         .count())
 }
 
-/// Forgets the flows with two ways that are in the tunnel of a site, but for open TCP connections:
-/// those live on when the hub is back, and could not move.
+/// Forgets the flows with two ways that are in the tunnel of a site. Open TCP connections stay:
+/// they could not move, and they live on when the hub is back.
 ///
 /// # Errors
 /// The table of connections cannot be read.

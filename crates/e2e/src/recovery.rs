@@ -1,5 +1,5 @@
-//! How soon traffic goes on after an event, on the kernel and in the simulator: the same events
-//! over the same link, the same stream both ways, the same measure.
+//! How soon traffic goes on after an event, on the kernel and in the simulator. Events, link,
+//! streams and measure are the same in both.
 
 use std::time::Duration;
 

@@ -112,8 +112,8 @@ fn both_ways_through_an_outage(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// Copies from custody must not acknowledge only what the host had got when they were made, or the
-/// other end takes them for an attack (RFC 5961 section 5.2).
+/// Kept copies must acknowledge what the host has got by now, not only what it had got when they
+/// were made. Otherwise the other end takes them for an attack (RFC 5961 section 5.2).
 #[test]
 fn custody_at_both_ends_of_a_connection_outlives_what_is_held() {
     if !ready() {

@@ -1,4 +1,4 @@
-//! A site behind a relay: both hops lose packets, die and come back; nothing stays behind.
+//! A site behind a relay: both hops lose packets, die and come back, and nothing stays behind.
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

@@ -1,6 +1,6 @@
 //! The private key of a gateway on disk.
 //!
-//! Invariant: the file is readable by its owner only, from the moment it exists; a looser one is
+//! Invariant: only its owner can read the file, from the moment it exists. A looser file is
 //! refused. Format: one line of base64, as `Identity` writes it.
 
 use std::io;

@@ -1,11 +1,11 @@
 //! The `ropewalk` program as a library: a tunnel over several uplinks, its command line and its
 //! service. `main` only calls [`cli::main`].
 //!
-//! [`engine`] moves packets on a thread of its own. Everything else is the control side: [`cli`]
-//! reads the command line, [`key_file`], [`sites`] and [`token`] read and write files, [`service`]
-//! runs a hub or a site around an engine, [`client`] talks to a running one.
+//! [`engine`] moves packets on a thread of its own. Everything else is the control side. [`cli`]
+//! reads the command line. [`key_file`], [`sites`] and [`token`] read and write files. [`service`]
+//! runs a hub or a site around an engine. [`client`] talks to a running one.
 //!
-//! What can stand alone has a crate: configuration files (`config`), changes to this machine
+//! Parts that can stand alone have crates: configuration files (`config`), changes to this machine
 //! (`host`), balancing without a hub (`balance`), `ropewalk demo` (`demo`), and the types of the
 //! API (`api`).
 

@@ -1,7 +1,7 @@
 //! Logs to standard error, and to a file when asked.
 //!
-//! Invariant: logging never stops or slows the gateway: a line that cannot be written (full disk,
-//! closed terminal) is dropped and counted, and the count is told when writing works again.
+//! Invariant: logging never stops or slows the gateway. A line that cannot be written (full disk,
+//! closed terminal) is dropped and counted. The count is told when writing works again.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -19,8 +19,7 @@ use ropewalk_config::common::{LogConfig, LogFormat};
 
 /// Starts logging for the rest of the process.
 ///
-/// # Errors
-/// The log file cannot be opened, or `RUST_LOG` is no filter.
+/// # Errors The log file cannot be opened, or `RUST_LOG` is not a filter.
 pub fn start(verbose: u8, format: Option<LogFormat>, config: &LogConfig) -> anyhow::Result<()> {
     let level = match verbose {
         0 => config.level.as_str(),

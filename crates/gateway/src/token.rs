@@ -16,7 +16,7 @@
 //! | (1 + n) each | length of the network, network as `address/prefix` |
 //! | 4 | start of the SHA-256 of all bytes before |
 //!
-//! Invariant: what is parsed has the checksum and nothing after it; the private key never appears
+//! Invariants: a parsed token has the checksum and nothing after it. The private key never appears
 //! in `Debug` or in an error.
 
 use std::fmt;
@@ -35,7 +35,8 @@ const PREFIX: &str = "ropewalk1.";
 /// What every token starts with.
 const FAMILY: &str = "ropewalk";
 const VERSION: u8 = 1;
-/// Of a token with networks: programs that know no relays say that they are too old for it.
+/// Version of a token with networks. Programs that do not know relays say that they are too old for
+/// it.
 const VERSION_RELAY: u8 = 2;
 /// Most networks in a token: one of each family.
 const NETWORKS_MAX: usize = 2;
@@ -60,7 +61,7 @@ pub struct Token {
     pub networks: Vec<IpNet>,
 }
 
-/// Why a text is no token.
+/// Why a text is not a token.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
     /// Something else altogether.

@@ -1,8 +1,8 @@
 //! The clock of the data path.
 //!
-//! `CLOCK_BOOTTIME` and not `CLOCK_MONOTONIC`: it goes on while the machine sleeps, so that after
-//! a laptop wakes every timer that passed meanwhile fires at once and dead paths are found within
-//! one probe instead of one full timeout. Neither is touched by steps of the wall clock.
+//! `CLOCK_BOOTTIME` and not `CLOCK_MONOTONIC`: it goes on while the machine sleeps. When a laptop
+//! wakes, every timer that passed meanwhile fires at once. Dead paths are found within one probe
+//! instead of one full timeout. Steps of the wall clock touch neither of the two.
 
 use std::time::Duration;
 

@@ -1,9 +1,9 @@
 //! Groups the inner packets of one batch into super packets for a TUN interface.
 //!
-//! Invariants: packets of one flow leave in the order they came; cutting a super packet as Linux
-//! does (tcp_gso_segment, udp_gso segmentation) gives back the packets it was made of. A flow has
-//! at most one open group; a packet of the flow that cannot join closes it, and groups leave in
-//! the order they were opened: that is why the order holds.
+//! Invariants: packets of one flow leave in the order they came. Cutting a super packet as Linux
+//! does (tcp_gso_segment, udp_gso segmentation) gives back the packets it was made of. The order
+//! holds because a flow has at most one open group. A packet of the flow that cannot join closes
+//! the group, and groups leave in the order they were opened.
 
 use crate::InnerPacket;
 use crate::headers::{FLAG_ACK, FLAG_ECE, FLAG_PSH, Plain, be16, be32};

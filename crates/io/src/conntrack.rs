@@ -27,7 +27,8 @@ use crate::netlink::socket::NetlinkSocket;
 pub struct Connection {
     /// Number of the transport protocol.
     pub protocol: u8,
-    /// Who opened it, as it wrote its address. The port is 0 for protocols without ports.
+    /// The address of the opener, as the opener wrote it. The port is 0 for protocols without
+    /// ports.
     pub source: SocketAddr,
     /// Where to, as the opener wrote it.
     pub destination: SocketAddr,

@@ -1,8 +1,8 @@
 //! Header fields of plain TCP and UDP packets, as splitting and coalescing need them.
 //!
-//! A packet is *plain* when nothing stands between its fixed IP header and TCP or UDP, it is no
-//! fragment and every length in it agrees with its size. Only plain packets are coalesced and
-//! may travel with a partial checksum; all others pass as they are.
+//! A packet is *plain* when TCP or UDP follows its fixed IP header at once, it is whole, and every
+//! length in it agrees with its size. Only plain packets are coalesced and may travel with a
+//! partial checksum. All others pass as they are.
 //!
 //! `PacketInfo` of `types` reads every packet and computes its flow. Offloads need neither: they
 //! refuse most packets after a few bytes, and want the place and the sum of headers instead.

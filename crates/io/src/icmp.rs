@@ -105,8 +105,8 @@ impl Echo {
         self.socket.send_to(&packet, &target.into()).map(drop)
     }
 
-    /// The next answer: who sent it and the sequence number of its request. Packets that are no answer
-    /// to this prober are skipped.
+    /// The next answer: who sent it and the sequence number of its request. Packets that do not
+    /// answer this prober are skipped.
     ///
     /// # Errors
     /// `WouldBlock` when there is none.
@@ -123,13 +123,14 @@ impl Echo {
         }
     }
 
-    /// Sends requests of these sizes (bytes with the IP header) one after the other, with pauses of `gap`,
-    /// and takes the answers until `patience` after the last; those of another size, or without a
-    /// time, are left out. Blocks. Meant for a socket of its own: other answers are dropped.
+    /// Sends requests of these sizes (bytes with the IP header) one after the other, with pauses of
+    /// `gap`. Takes the answers until `patience` after the last one. Answers of another size, or
+    /// without a time, are left out. Blocks. Meant for a socket of its own: other answers are
+    /// dropped.
     ///
-    /// # Errors
-    /// More than 1,024 requests, sizes that do not hold a request or are above 2,048, and what system calls
-    /// report, such as no route. What the interface has no room for is a request that is not answered.
+    /// # Errors More than 1,024 requests, sizes that do not hold a request or are above 2,048, and
+    /// what system calls report, such as no route. A request that the interface drops counts as not
+    /// answered.
     pub fn series(
         &self,
         target: IpAddr,

@@ -39,8 +39,8 @@ pub const HEADROOM: usize = 16;
 /// An inner packet read from a TUN interface.
 #[derive(Debug)]
 pub struct TunPacket {
-    /// [`HEADROOM`] bytes of no meaning, then exactly one IP packet, at most the MTU long
-    /// (longer only when the kernel handed over a packet it was not asked to segment).
+    /// [`HEADROOM`] arbitrary bytes, then exactly one IP packet, at most the MTU long. It is longer
+    /// only when the kernel handed over a packet that it was not asked to segment.
     pub data: BytesMut,
     /// The TCP or UDP checksum field holds no valid checksum: whoever delivers the packet
     /// completes it.

@@ -1,8 +1,8 @@
 //! Interfaces, addresses, routes and rules over rtnetlink (rtnetlink(7)).
 //!
-//! Every call opens a socket in the network namespace of the calling thread, waits for the
-//! kernel's answer and closes it: the control side calls rarely, and no runtime is needed.
-//! Changes are idempotent: what is already as wanted is success.
+//! Every call opens a socket in the network namespace of the calling thread, waits for the kernel's
+//! answer and closes the socket. The control side calls seldom, so a runtime is not needed. Changes
+//! are idempotent: what is already as wanted is success.
 
 mod change;
 pub(crate) mod socket;
@@ -48,7 +48,8 @@ pub struct Interface {
     pub carrier: bool,
     /// Is the loopback interface.
     pub loopback: bool,
-    /// Kind of a virtual interface: `tun`, `veth`, `bridge`, `wireguard`, …; `None` for hardware.
+    /// Kind of a virtual interface, such as `tun`, `veth`, `bridge` or `wireguard`; `None` for
+    /// hardware.
     pub kind: Option<String>,
     /// Addresses in the kernel's order.
     pub addresses: Vec<Address>,

@@ -1,7 +1,8 @@
 //! Work inside another network namespace.
 //!
-//! setns(2) moves only the calling thread, so the work runs on a thread of its own that ends with
-//! it: no caller is ever left in the wrong namespace. Descriptors made there stay bound to it.
+//! setns(2) moves only the calling thread. So the work runs on a thread of its own that ends with
+//! the work. A caller is never left in the wrong namespace. Descriptors made there stay bound to
+//! it.
 
 use std::fs::File;
 use std::io;
@@ -20,7 +21,7 @@ pub struct Namespace {
 /// Why a namespace could not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum NamespaceError {
-    /// There is no such namespace.
+    /// The namespace is missing.
     #[error("there is no network namespace {name} ({path} is missing): {remedy}")]
     Missing {
         /// As given.
@@ -52,8 +53,7 @@ impl Namespace {
     /// Opens a namespace: a name that `ip netns` lists, `pid:1234` for that of a process, `self`
     /// for the caller's own, or a path with a `/`.
     ///
-    /// # Errors
-    /// When there is none, or it may not be read.
+    /// # Errors The namespace is missing, or it may not be read.
     pub fn open(name: &str) -> Result<Self, NamespaceError> {
         let path = if name == "self" {
             PathBuf::from("/proc/thread-self/ns/net")
@@ -94,8 +94,8 @@ impl Namespace {
     pub fn anonymous() -> Result<Self, NamespaceError> {
         let name = "(unnamed)";
         let make = || {
-            // SAFETY: of what unshare(2) can take apart only the network namespace is; descriptors
-            // and memory stay shared, and the thread ends with this closure.
+            // SAFETY: unshare(2) takes apart only the network namespace. Descriptors and memory
+            // stay shared, and the thread ends with this closure.
             unsafe { unshare_unsafe(UnshareFlags::NEWNET) }?;
             File::open("/proc/thread-self/ns/net")
         };

@@ -1,7 +1,7 @@
 //! Firewall rules of a hub and a site, through the `nft` program (nft(8), libnftables-json(5)).
 //!
 //! Invariants: everything lies in one table of the caller's name, replaced or removed in one
-//! transaction; nothing else is touched. An `accept` here cannot overrule a `drop` in another
+//! transaction. Other tables are not touched. An `accept` here cannot overrule a `drop` in another
 //! table: a firewall of the machine's owner keeps the last word.
 
 use std::borrow::Cow;
@@ -73,10 +73,10 @@ pub enum NftError {
     BadName(String),
 }
 
-/// Replaces the table by the rules of a hub, in one transaction: packets of the pools pass between
-/// the TUN interface and the rest, or one other interface only that then carries nothing else, TCP
-/// handshakes over it get an MSS that fits, and, if asked for, packets from the pools leave with an
-/// address of this machine.
+/// Replaces the table by the rules of a hub, in one transaction. Packets of the pools pass between
+/// the TUN interface and the rest, or only one other interface, which then carries nothing else.
+/// TCP handshakes get an MSS that fits. If asked for, packets from the pools leave with an address
+/// of this machine.
 ///
 /// # Errors
 /// See [`NftError`].
@@ -97,7 +97,7 @@ pub fn apply_hub(nat: &HubNat) -> Result<(), NftError> {
     );
     if let Some(onward) = &nat.onward {
         check_name(onward)?;
-        // Whatever the addresses say: anybody near this machine can write those of a site.
+        // Addresses do not matter here: anybody near this machine can write those of a site.
         let (tun, onward) = (nat.tun.as_str(), onward.as_str());
         for (interface, partners) in [(tun, [tun, onward].as_slice()), (onward, &[tun])] {
             for (key, other) in [

@@ -1,8 +1,8 @@
 //! Memory for received packets: large blocks cut into packets, used again when all packets of a
 //! block are gone.
 //!
-//! Invariant: the pool holds at most [`PARKED_MAX`] blocks; memory beyond belongs to packets in
-//! use and is freed with them. In steady state no packet and no block is allocated.
+//! Invariant: the pool holds at most [`PARKED_MAX`] blocks. Memory beyond belongs to packets in use
+//! and is freed with them. In steady state nothing is allocated.
 
 use std::collections::VecDeque;
 

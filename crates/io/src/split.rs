@@ -179,8 +179,8 @@ impl Shape {
         }
     }
 
-    /// The field holds the sum of a pseudo-header that says the length of the super packet; the
-    /// rest of that pseudo-header cannot be computed from here (routing headers change it).
+    /// The field holds the sum of a pseudo-header with the length of the super packet. The rest of
+    /// that pseudo-header cannot be computed from here, because routing headers change it.
     fn complete_checksum(&self, segment: &mut [u8], whole: &[u8]) {
         let field = self.l4 + if self.tcp { 16 } else { 6 };
         let whole_len = low16((whole.len() - self.l4).min(0xffff));

@@ -139,8 +139,8 @@ pub(crate) fn receive(
         header.msg_control = controls[i].0.as_mut_ptr().cast();
         header.msg_controllen = CONTROL_BYTES as _;
     }
-    // SAFETY: every message points to a name, a control buffer and a vector of the lengths given,
-    // and the vector to spare capacity of a buffer; all outlive the call and are not aliased.
+    // SAFETY: every message points to a name, a control buffer and a vector of the lengths given.
+    // The vector points to spare capacity of a buffer. All outlive the call and are not aliased.
     let count = check(unsafe {
         libc::recvmmsg(
             socket.as_raw_fd(),
@@ -164,7 +164,7 @@ pub(crate) fn receive(
 
 /// Reads the name and the control messages the kernel wrote.
 fn describe(header: &libc::msghdr) -> Received {
-    // SAFETY: called for messages that `recvmmsg` filled: the name holds `msg_namelen` bytes of an
+    // SAFETY: called for messages that `recvmmsg` filled. The name holds `msg_namelen` bytes of an
     // address the kernel wrote, the control buffer `msg_controllen` bytes of control messages.
     unsafe {
         let mut storage = SockAddrStorage::zeroed();

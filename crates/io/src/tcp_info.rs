@@ -128,7 +128,7 @@ pub struct ConnectConfig {
     pub not_sent_low_water: Option<u32>,
 }
 
-/// Starts to connect without waiting: the stream is writable when it succeeded or failed;
+/// Starts to connect without waiting. The stream is writable when it succeeded or failed, and
 /// `take_error` tells which.
 ///
 /// # Errors

@@ -1,8 +1,12 @@
 //! TUN interface with segmentation offloads.
 //!
-//! Invariants: a packet enters the kernel at most once; packets of one flow keep their order; an
-//! offload the kernel refuses is given up for good with one log line, and its packets are sent
-//! without it. Source: Linux `Documentation/networking/tuntap.rst`, virtio 1.2 §5.1.6.
+//! Invariants:
+//! - A packet enters the kernel at most once.
+//! - Packets of one flow keep their order.
+//! - An offload that the kernel refuses is given up for good with one log line, and its packets are
+//!   sent without it.
+//!
+//! Source: Linux `Documentation/networking/tuntap.rst`, virtio 1.2 §5.1.6.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -76,7 +80,7 @@ pub struct SendReport {
     pub written: usize,
     /// System calls it took.
     pub calls: usize,
-    /// Inner packets that are no IPv4 or IPv6 packet.
+    /// Inner packets that are neither IPv4 nor IPv6.
     pub dropped_invalid: usize,
     /// Inner packets lost to a full queue or missing memory (`EAGAIN`, `ENOBUFS`, `ENOMEM`).
     pub dropped_full: usize,
@@ -249,7 +253,7 @@ impl Tun {
         Ok(received)
     }
 
-    /// Splits the first `length` bytes of the read buffer; `None` when they make no sense.
+    /// Splits the first `length` bytes of the read buffer; `None` when they are malformed.
     fn take_read(&mut self, length: usize, out: &mut Vec<TunPacket>) -> Option<usize> {
         let read = self.read_buffer.get_mut(..length)?;
         if !self.vnet {
@@ -381,7 +385,7 @@ impl Tun {
 /// Why a single packet was not written.
 #[derive(Clone, Copy)]
 enum Refusal {
-    /// It is no IP packet, or its partial checksum cannot be completed.
+    /// It is not an IP packet, or its partial checksum cannot be completed.
     Invalid,
     Kernel(Errno),
 }

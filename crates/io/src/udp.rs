@@ -1,8 +1,12 @@
 //! UDP socket with batches, segmentation offloads, ECN, DSCP and source addresses.
 //!
-//! Invariants: nothing the peer or the network sends is an error of the socket; a datagram is
-//! never fragmented; an offload the kernel refuses is given up for good with one log line, and
-//! its datagrams are sent without it. Source: Linux udp(7), ip(7), ipv6(7).
+//! Invariants:
+//! - Nothing the peer or the network sends is an error of the socket.
+//! - A datagram is never fragmented.
+//! - An offload that the kernel refuses is given up for good with one log line, and its datagrams
+//!   are sent without it.
+//!
+//! Source: Linux udp(7), ip(7), ipv6(7).
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};

@@ -130,7 +130,7 @@ fn dscp_reaches_the_outer_header() {
 }
 
 fn libc_msghdr(slices: &mut [std::io::IoSliceMut<'_>], control: &mut [u8]) -> libc::msghdr {
-    // SAFETY: all zeros are a valid header; `IoSliceMut` is an `iovec` by its documentation.
+    // SAFETY: all zeros are a valid header. `IoSliceMut` is an `iovec` by its documentation.
     let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
     header.msg_iov = slices.as_mut_ptr().cast();
     header.msg_iovlen = slices.len();

@@ -1,13 +1,13 @@
-//! What a gateway decides, without I/O: which paths a site has, how each of them gets and keeps a
-//! connection to the hub, what a hub makes of the connections of its sites, and what both tell
-//! each other.
+//! The decisions of a gateway, without I/O: which paths a site has, how each path gets and keeps a
+//! connection to the hub, how a hub treats the connections of its sites, and what both tell each
+//! other.
 //!
 //! One [`Session`] is one gateway: `Session<Site>` or `Session<Hub>`. It has no clock, socket,
 //! thread, file or random source. A driver passes time, bytes and random numbers in, and takes
 //! requests and bytes out. The engine of the gateway is one driver, a simulator another.
 //!
 //! # A turn of a driver
-//! 1. Input, all that is there: the `handle_…` methods. [`Session::handle_timeout`] when
+//! 1. All input that is there, by the `handle_…` methods, and [`Session::handle_timeout`] when
 //!    [`Session::poll_timeout`] is due.
 //! 2. [`Session::end_batch`], then [`Session::poll_inner`] until `None`.
 //! 3. [`Session::poll_request`] until `None`: sockets to open.
@@ -15,8 +15,8 @@
 //! 5. [`Session::poll_request`] again: sockets to close. [`Session::poll_event`] until `None`.
 //!
 //! # Invariants
-//! - The same inputs at the same times give the same outputs. Keys and nonces of the transports
-//!   are the exception; no decision depends on their values.
+//! - The same inputs at the same times give the same outputs. Keys and nonces of the transports are
+//!   the exception, and decisions do not depend on their values.
 //! - Nothing is allocated per packet beyond the buffers that come in, and nothing is locked. The shared tables
 //!   ([`SiteDirectory`], [`HubAddresses`]) are read once per handshake or connection attempt.
 //! - [`SocketId`] and [`StreamId`] are never used again after they were closed.

@@ -9,8 +9,8 @@ use crate::settings::{MTU_MAX, MTU_MIN};
 /// packets were all lost.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Follows the paths. Hosts remember a smaller MTU for minutes, so they are not told of a value that a path
-/// has only just found or takes for a moment: meanwhile the tunnel splits packets.
+/// Follows the paths. Hosts remember a smaller MTU for minutes. So they are not told of a value
+/// that a path has only just found or takes for a moment. Meanwhile the tunnel splits packets.
 #[derive(Debug)]
 pub(crate) struct InnerMtu {
     /// Configured, bytes: nothing is followed then.

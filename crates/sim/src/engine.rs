@@ -1,8 +1,8 @@
 //! The event queue: which component is to be looked at next.
 //!
 //! Every component (a link, a gateway, a flow) has one deadline. Invariant: deadlines come out in
-//! order of time, those of the same time in the order in which they were set, so that a run
-//! follows from its plan and seed alone.
+//! order of time, and equal ones in the order in which they were set. So a run follows from its
+//! plan and seed alone.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

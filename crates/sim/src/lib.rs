@@ -1,9 +1,9 @@
 //! A deterministic simulator: plans in, reports out, the real tunnel core in virtual time.
 //!
 //! Hosts with TCP, QUIC, pings and calls talk over emulated links, directly or through a tunnel
-//! made of two `ropewalk_core::tunnel::Tunnel`s. The same plan and seed give the same run on
-//! every machine: nothing reads a clock but to say how long the run took.
-//! What is modelled and what is not: `docs/simulator.md`.
+//! made of two `ropewalk_core::tunnel::Tunnel`s. A plan and a seed give the same run on every
+//! machine: clocks are read only to say how long the run took. What is modelled and what is not:
+//! `docs/simulator.md`.
 
 #![forbid(unsafe_code)]
 #![allow(

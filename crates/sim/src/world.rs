@@ -1,7 +1,7 @@
 //! One run: hosts, what joins them, and the events between them, in virtual time.
 //!
-//! Invariant: everything that happens at one instant is answered at that instant, in the order of
-//! the events; nothing depends on a clock, an address or a hash map's order.
+//! Invariants: everything that happens at one instant is answered at that instant, in the order of
+//! the events. Nothing depends on a clock, an address or a hash map's order.
 
 use crate::carrier::{Arrival, Carrier, Core};
 use crate::engine::EventQueue;

@@ -1,8 +1,8 @@
 //! Removes what this process made: on drop, on Ctrl-C, and what an earlier process left behind.
 //!
-//! Invariant: every namespace, child process and directory is registered before it is used and
-//! taken off the list by whoever removed it, so that one list always names everything to undo.
-//! Children are stopped before namespaces go, namespaces before directories.
+//! Invariant: every namespace, child process and directory is registered before it is used, and
+//! taken off the list when it is removed. So one list always names everything to undo. Children are
+//! stopped before namespaces go, namespaces before directories.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -21,8 +21,8 @@ struct Args {
 enum Command {
     /// Runs one plan once and reports. Several may run at the same time.
     ///
-    /// Exit code 0: done, 1: failed, 2: the plan cannot be used, 3: this machine lacks something
-    /// that the plan needs (standard error says what).
+    /// Exit codes: 0 for done, 1 for failed, 2 for a plan that cannot be used, 3 when this machine
+    /// lacks something that the plan needs (standard error says what).
     Run {
         /// The plan (TOML).
         plan: PathBuf,

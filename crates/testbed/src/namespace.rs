@@ -159,8 +159,8 @@ impl Namespace {
     }
 
     /// Lets neighbours on an interface stay known once they have answered. Links that swallow
-    /// everything swallow ARP too; on a real path that is seldom the hop to the next router, and
-    /// finding that again, which the kernel tries once a second, would be measured instead.
+    /// everything swallow ARP too. On a real path that link is seldom the hop to the next router.
+    /// Without this, a test would measure how the kernel looks for the router once a second.
     ///
     /// # Errors
     /// If there is no such interface.

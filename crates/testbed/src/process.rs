@@ -1,9 +1,10 @@
 //! Child processes that never outlive their maker: bounded runs and guarded background programs.
 //!
-//! Invariant: every child is in its own process group (Ctrl-C reaches only us, and we take it
-//! down in order), is registered for clean-up, and is killed by the kernel if this process dies
-//! (`setpriv --pdeathsig`, see prctl(2) PR_SET_PDEATHSIG). That signal follows the *thread* that
-//! forked, so all forking happens on one thread that lives as long as the process.
+//! Invariants: every child is in its own process group, so that Ctrl-C reaches only this process,
+//! which ends its children in order. Every child is registered for clean-up. The kernel kills it if
+//! this process dies (`setpriv --pdeathsig`, see prctl(2) PR_SET_PDEATHSIG). That signal follows
+//! the *thread* that forked, so all forking happens on one thread that lives as long as the
+//! process.
 
 use std::ffi::OsString;
 use std::fs::File;

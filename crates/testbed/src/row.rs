@@ -6,9 +6,10 @@
 //!                                             host1 ── access 1 ────┘
 //! ```
 //!
-//! Every gateway routes: without any tunnel, what a host sends goes on over the first link of each
-//! hop, and what the server answers comes back over the same. As in a [`Topology`](crate::Topology)
-//! every link has a subnet and a default route of its own, told apart by metric only.
+//! Every gateway routes. Without a tunnel, packets of a host go on over the first link of each hop,
+//! and the answers of the server come back over the same link. As in a
+//! [`Topology`](crate::Topology) every link has a subnet and a default route of its own, told apart
+//! by metric only.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;

@@ -7,9 +7,9 @@
 //! ```
 //!
 //! As in real life each uplink has its own subnet and a default route of its own, told apart by
-//! metric only: there is no source routing, and all uplinks lead to the hub's one address. The
-//! hub's namespace also is the network between: it forwards to the server, so that a download
-//! over one uplink without any tunnel can be measured in the same place.
+//! metric only. Source routing is off, and all uplinks lead to the hub's one address. The hub's
+//! namespace also is the network between: it forwards to the server. So a download over one uplink
+//! without a tunnel can be measured in the same place.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};

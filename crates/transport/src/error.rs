@@ -13,7 +13,7 @@ pub enum ParseKeyError {
     /// A character that base64 does not have, or wrong padding.
     #[error("not base64 (RFC 4648 §4): only A-Z a-z 0-9 + / and one '=' at the end")]
     Base64,
-    /// The bytes are no usable Ed25519 key.
+    /// The bytes are not a usable Ed25519 key.
     #[error("not an Ed25519 key: copy it again from `ropewalk key`")]
     NotAKey,
 }

@@ -1,7 +1,7 @@
 //! Ed25519 keys as identities: text form, generation, and the list check of a hub.
 //!
-//! Invariant: the private key leaves this module only through [`Identity::to_seed_base64`] and
-//! into the TLS library; `Debug` never shows it. Source: RFC 8032, RFC 8410.
+//! Invariant: the private key leaves this module only through [`Identity::to_seed_base64`] and into
+//! the TLS library. `Debug` never shows it. Source: RFC 8032, RFC 8410.
 
 use core::{fmt, str::FromStr};
 use std::sync::Arc;
@@ -82,8 +82,7 @@ pub struct Identity {
 impl Identity {
     /// A new key from the system's random source.
     ///
-    /// # Errors
-    /// When the system gives no random numbers.
+    /// # Errors The system does not give random numbers.
     pub fn generate() -> Result<Self, TransportError> {
         let mut seed = Zeroizing::new([0; KEY_BYTES]);
         aws_lc_rs::rand::fill(seed.as_mut_slice()).map_err(|_| TransportError::Random)?;

@@ -27,8 +27,8 @@ fn queue(bytes: u64) -> Change {
     }
 }
 
-/// A sender as the gateway is one: once a millisecond it hands over what the path says it takes,
-/// from a source that has data most of the time.
+/// A sender like the gateway. Once a millisecond it hands over as much as the path takes, from a
+/// source that has data most of the time.
 struct LateBound {
     random: Random,
     /// Mean time with data, milliseconds.

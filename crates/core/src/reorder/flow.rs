@@ -317,7 +317,7 @@ impl Flow {
         self.credit = self.credit.min(BURST);
     }
 
-    /// As [`is_active`](Self::is_active), at any pace.
+    /// Takes out the oldest slot at any pace: the packet, or `None` in it for a gap.
     pub fn pop_next(&mut self) -> Option<Option<Inner>> {
         let slot = self.held.front_mut()?;
         let held = slot.take()?;

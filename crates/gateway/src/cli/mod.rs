@@ -1,7 +1,7 @@
 //! The command line: one file per command.
 //!
-//! Invariant: results go to standard output, everything else to standard error; colours appear
-//! on a terminal only, and never with `NO_COLOR`.
+//! Invariants: results go to standard output, everything else to standard error. Colours appear on
+//! a terminal only, and never with `NO_COLOR`.
 
 mod balance;
 mod balance_status;

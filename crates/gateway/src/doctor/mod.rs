@@ -1,7 +1,7 @@
 //! Checks everything a gateway needs and says what to do about what is missing.
 //!
-//! Invariant: checks change nothing on this machine; only [`repair()`] does, and only with the lock
-//! that a running gateway holds.
+//! Invariant: checks change nothing on this machine. Only [`repair()`] does, with the lock that a
+//! running gateway holds.
 
 mod machine;
 mod probe;

@@ -83,7 +83,7 @@ pub fn tcp(device: Option<&str>, hub: SocketAddr) -> io::Result<Duration> {
 }
 
 fn probe_packet(ids: &[u8; 2 * ID_BYTES], payload: usize) -> Vec<u8> {
-    // Long header with the fixed bit; the rest of a packet of an unknown version has no form.
+    // Long header with the fixed bit. The rest of a packet of an unknown version is arbitrary.
     let mut packet = vec![0xc0];
     packet.extend_from_slice(&VERSION);
     for id in ids.chunks(ID_BYTES) {

@@ -15,8 +15,9 @@ use ropewalk_host::files::Lock;
 /// All roles, by the names of their files.
 const ROLES: [&str; 4] = ["site", "hub", "relay", "balance"];
 
-/// Undoes what a gateway that crashed left behind, or one that was to be started again and was not: the
-/// `given` one, else those of all roles that this machine has and that do not run. Appends to `done` what was.
+/// Undoes the changes that a gateway left behind when it crashed, or when it was not started again
+/// as planned. That is the `given` gateway, else those of all roles that this machine has and that
+/// do not run. Appends to `done` what was undone.
 ///
 /// # Errors
 /// The only gateway runs, nothing is found for a configuration that is not usable, or something

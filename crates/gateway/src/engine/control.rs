@@ -36,8 +36,8 @@ pub enum Command {
     },
     /// The sites that may connect changed (hub only).
     ReloadSites,
-    /// What comes from elsewhere may have this size, bytes: the interface takes it, whatever the
-    /// paths do, and the tunnel splits it.
+    /// Packets from elsewhere may have this size, bytes. The interface takes them with any paths,
+    /// and the tunnel splits them.
     MtuFloor(usize),
     /// Report the present state.
     Status(SyncSender<Status>),

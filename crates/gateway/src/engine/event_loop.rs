@@ -355,7 +355,7 @@ impl<R: Role> Engine<R> {
                 Err(TryRecvError::Empty) => return true,
             };
             let session = &mut self.session;
-            // Nobody waiting for an answer any more is no error.
+            // The caller may not wait for an answer any more.
             match command {
                 Command::Shutdown => return false,
                 Command::Status(reply) => {

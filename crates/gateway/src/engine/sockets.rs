@@ -346,7 +346,7 @@ impl Sockets {
         match over {
             Ok(more) => {
                 session.handle_stream_writable(id);
-                // What was left unread is no news to epoll: it tells only of changes.
+                // Epoll tells only of changes, so not of data that was left unread.
                 if more {
                     let data = epoll::EventData::new_u64(Ready::Stream(id).encode());
                     if let Err(error) = epoll::modify(&self.epoll, &stream.tcp, data, STREAM_FLAGS)

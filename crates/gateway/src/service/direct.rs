@@ -1,11 +1,11 @@
 //! What a site sends beside its tunnel: the classes whose flows go over one uplink each, always or
 //! while the hub is not reached.
 //!
-//! The firewall table and the spreading are those of `ropewalk balance`; this adds the tunnel to
-//! them: its interface, its addresses, and when flows fall back (`core::balance::fallback`).
+//! The firewall table and the spreading are those of `ropewalk balance`. This module adds the
+//! tunnel: its interface, its addresses, and when flows fall back (`core::balance::fallback`).
 //!
-//! Invariant: the routes into the tunnel stand from before the table is there until the site stops,
-//! so what is to go through the tunnel waits for it or is refused.
+//! Invariant: the routes into the tunnel are there before the table is, and stay until the site
+//! stops. So packets that are to go through the tunnel wait for it or are refused.
 
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -173,7 +173,7 @@ impl Direct {
             let site = answered.recv_timeout(STATUS_TIMEOUT);
             let site = site.context("the engine does not answer")?;
             let direct = Some(told.status());
-            // Nobody waiting any more is no error.
+            // The caller may not wait any more.
             reply.try_send(Status { direct, ..site }).ok();
             Ok(())
         }))
@@ -245,8 +245,8 @@ fn split(config: &SiteConfig) -> Option<Split> {
     })
 }
 
-/// Leads all routes into the tunnel, also those that it has no address for: the firewall table
-/// decides what becomes of them.
+/// Leads all routes into the tunnel, also those of a family without a tunnel address: the firewall
+/// table decides on their packets.
 fn lead(tun: &Tun, routes: &[IpNet]) -> anyhow::Result<()> {
     let ipv6 = tun.has_ipv6();
     tun.lead(routes.iter().filter(|route| ipv6 || route.addr().is_ipv4()))

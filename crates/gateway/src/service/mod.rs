@@ -3,8 +3,8 @@
 //! The engine has a thread of its own; this thread runs a small event loop for the API, signals,
 //! netlink and the engine's events.
 //!
-//! Invariant: one gateway per state directory (lock), and what was changed on this machine is
-//! undone on every way out: normally, on errors, and after a crash by the next start.
+//! Invariants: a state directory has one gateway (lock). Changes of this machine are undone on
+//! every way out: at a normal end, on errors, and after a crash by the next start.
 
 pub mod api;
 pub mod direct;
@@ -126,8 +126,8 @@ pub fn take_lock(state_dir: &Path, role: &str) -> anyhow::Result<files::Lock> {
     files::Lock::take(&lock_path(state_dir, role), &of_role(role), remedy)
 }
 
-/// Takes the right to spread connections in this network namespace: whoever spreads them owns its
-/// firewall table and routing rules, whatever the directory of its state.
+/// Takes the right to spread connections in this network namespace. One program at a time owns the
+/// namespace's firewall table and routing rules, also with another state directory.
 ///
 /// # Errors
 /// Something else spreads connections there.
@@ -400,8 +400,8 @@ impl Signals {
         }
     }
 
-    /// Whether it stops to be started again at once: so it was said, nobody has asked it to stop for good
-    /// since, and the configuration at `path` will do.
+    /// Whether it stops to be started again at once. A restart was asked for, nobody has asked for
+    /// an end since, and the configuration at `path` is usable.
     async fn is_restart(&mut self, path: &Path) -> bool {
         let stopped = tokio::select! {
             biased;

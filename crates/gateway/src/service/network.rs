@@ -1,7 +1,7 @@
 //! Sets up this machine around a running engine: addresses and routes of the TUN interface,
 //! forwarding, address translation.
 //!
-//! Invariant: whatever outlives the process is recorded in [`Changes`] first.
+//! Invariant: changes that outlive the process are recorded in [`Changes`] first.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -264,8 +264,8 @@ pub fn set_up_site(changes: &mut Changes, tun: &Tun) {
     }
 }
 
-/// The way of a relay's sites to the next hub: a routing table of their own, so that everything of
-/// theirs goes on through the tunnel and nothing of the relay's own does.
+/// The way of a relay's sites to the next hub. They have a routing table of their own, so that
+/// their packets go on through the tunnel and those of the relay itself do not.
 #[derive(Clone, Debug)]
 pub struct Onward {
     sites: Tun,

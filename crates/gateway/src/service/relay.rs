@@ -1,9 +1,9 @@
 //! The control side of a relay: a hub to its sites and a site of the next hub, in one process.
 //!
-//! Each side has its own engine and tunnel interface; the kernel forwards between them, counts
-//! hops and tells senders what is too big. Invariant: what comes from a site goes on to the next
-//! hub or to another site, never out of an interface of this machine; and what comes in by one goes
-//! into neither tunnel.
+//! Each side has its own engine and tunnel interface. The kernel forwards between them, counts hops
+//! and tells senders which packets are too big. Invariants: packets of a site go on to the next hub
+//! or to another site, never out of an interface of this machine. Packets that come in by such an
+//! interface go into neither tunnel.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -121,7 +121,7 @@ fn both(hub: Commands, site: Commands) -> Commands {
                 let onward = from_site.recv_timeout(SIDE_TIMEOUT);
                 let sites = sites.context("the side towards the sites does not answer")?;
                 let onward = onward.context("the side towards the hub does not answer")?;
-                // Nobody waiting any more is no error.
+                // The caller may not wait any more.
                 reply.try_send(merge(sites, onward)).ok();
             }
             Command::SetScheduler {

@@ -1,7 +1,7 @@
 //! Turns the hub's endpoints into addresses.
 //!
-//! Invariant: the order of the endpoints is kept and no address comes twice; endpoints that are
-//! addresses need no resolver.
+//! Invariants: the order of the endpoints is kept, and each address comes once. Endpoints that are
+//! addresses do not need the resolver.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;

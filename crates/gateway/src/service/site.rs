@@ -319,8 +319,8 @@ impl Site {
 
     fn warn_of_overlap(&self, addresses: &[IpNet]) {
         let interfaces = self.interfaces.borrow();
-        // A relay's sites have part of the hub's network, unless they are translated: such a tunnel
-        // is no other network.
+        // A relay's sites have part of the hub's network, unless they are translated. So such a
+        // tunnel is the same network.
         let own = |interface: &Interface| {
             self.config.common.owns(&interface.name)
                 || interface.kind.as_deref() == Some("tun")

@@ -165,7 +165,7 @@ async fn pass_on(
         let Some(sign) = said.and_then(|said| signal.sign(said)) else {
             continue;
         };
-        // The same again and again renews what is known, but not more often than need be.
+        // A repeated report renews what is known, but not more often than needed.
         let now = Instant::now();
         if last.is_some_and(|(known, at)| known == sign && now < at + RENEW) {
             continue;
@@ -185,7 +185,7 @@ async fn pass_on(
     }
 }
 
-/// Attaches to a control socket. An abstract name of its own leaves no file behind, whatever happens.
+/// Attaches to a control socket. An abstract name of its own never leaves a file behind.
 async fn attach(path: &Path, name: &str) -> io::Result<UnixDatagram> {
     let socket = bind(name)?;
     socket.connect(path)?;
@@ -203,7 +203,8 @@ async fn attach(path: &Path, name: &str) -> io::Result<UnixDatagram> {
     Ok(socket)
 }
 
-/// The same name each time, by which wpa_supplicant knows who is there already; another one where that is taken.
+/// Each time one name, by which wpa_supplicant knows who is there already. Where that name is
+/// taken, another one.
 fn bind(name: &str) -> io::Result<StdDatagram> {
     let own = format!("ropewalk-{}-{name}", std::process::id());
     let bind = |name: &str| StdDatagram::bind_addr(&SocketAddr::from_abstract_name(name)?);

@@ -1,7 +1,7 @@
 //! One netlink socket: a request out, its answers in.
 //!
 //! Invariant: a request ends with the kernel's acknowledgement, its end-of-dump mark, an error, or
-//! the time limit; answers to anything else are skipped.
+//! the time limit. Answers to anything else are skipped.
 
 use std::fmt::Debug;
 use std::io;

@@ -42,10 +42,9 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Calls `callback` on a thread of its own: at once with the present state, and after every
-    /// change of links, addresses and default routes with the new one, within 20 ms. It is not
-    /// called when nothing it can see changed. Interfaces are those of the namespace of the
-    /// calling thread.
+    /// Calls `callback` on a thread of its own: at once with the present state, and within 20 ms
+    /// after every change of links, addresses and default routes. It is not called when nothing it
+    /// can see changed. Interfaces are those of the namespace of the calling thread.
     ///
     /// # Errors
     /// The netlink socket or the thread could not be created.

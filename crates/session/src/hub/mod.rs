@@ -1,4 +1,5 @@
-//! The hub's role: one tunnel per site, told apart by key; inner addresses say which.
+//! The hub's role: one tunnel per site, told apart by key. Inner addresses say which tunnel a
+//! packet takes.
 //!
 //! A connection carries nothing until its site has introduced it with `Hello`. A site that has
 //! started anew shows by its session number: its tunnel begins afresh. What a site sends must

@@ -1,7 +1,7 @@
 //! The links of a gateway: QUIC connections and TLS connections over TCP behind one name, so that
 //! roles and tunnels need not care which it is.
 //!
-//! Invariant: a [`LinkId`] names one connection for its whole life and is never reused; after
+//! Invariants: a [`LinkId`] names one connection for its whole life and is never reused. After
 //! [`LinkEvent::Closed`], and after [`Links::close`], every call with it does nothing.
 
 mod stream;

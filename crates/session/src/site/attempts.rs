@@ -1,9 +1,9 @@
 //! The site's connection attempts: how a path gets the connection that carries it.
 //!
-//! The hub moves a path to whatever introduces itself with the highest generation. So an attempt
-//! that has sent its `Hello` and is given up all the same (another was quicker, or the old
-//! connection spoke again) may have the path at the hub: the connection in charge then takes a
-//! higher generation still and introduces itself once more.
+//! The hub moves a path to whatever introduces itself with the highest generation. An attempt that
+//! has sent its `Hello` may be given up all the same: another was quicker, or the old connection
+//! spoke again. Then the hub may have moved the path to that attempt. So the connection in charge
+//! takes a still higher generation and introduces itself once more.
 
 use super::tuning::{
     ATTEMPT_INTERVAL, ATTEMPT_LIFETIME, ATTEMPTS_MAX, FALLBACK_AFTER, RECONNECT_AFTER,

@@ -1,6 +1,6 @@
 //! A user who loads pages: objects with long-tailed numbers and sizes over a few connections.
 //!
-//! A page is a document, then its objects, over up to six TCP connections, each opened for the
+//! A page is a document, then its objects, over up to six TCP connections. Each is opened for the
 //! page with two round trips (TCP and TLS 1.3) and asked for one object after the other. The time
 //! until the last object is the page's load time. Client messages are repeated until answered.
 

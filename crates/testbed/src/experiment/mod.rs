@@ -1,7 +1,7 @@
 //! One experiment plan on the real kernel: namespaces, links, carrier, traffic; then the report.
 //!
-//! Everything is set up first; then all links begin anew together and the traffic starts: that
-//! instant is time zero of the plan for timed changes, traces, warm-up and series alike.
+//! Everything is set up first. Then all links begin anew together and the traffic starts. That
+//! instant is time zero of the plan for timed changes, traces, warm-up and series.
 
 mod carrier;
 mod counting;

@@ -348,9 +348,9 @@ impl Shared {
     }
 }
 
-/// Makes the kernel keep receive windows of a namespace to about `bytes`: half of the buffer that
-/// it allows a connection is window, the rest is for what packets cost besides (`tcp_adv_win_scale`,
-/// or what it measures since Linux 6.6).
+/// Makes the kernel keep receive windows of a namespace to about `bytes`. Half of the buffer of a
+/// connection is window, the rest is for the overhead of packets (`tcp_adv_win_scale`, or a
+/// measured share since Linux 6.6).
 fn limit_window(namespace: &Namespace, bytes: u32) -> Result<()> {
     let buffer = 2 * u64::from(bytes);
     let first = buffer.min(WINDOW_FIRST);

@@ -1,9 +1,10 @@
 //! How a delay varies by itself: what our own queue cannot have made.
 //!
-//! A queue of ours grows byte by byte and turns once, at its longest. [`Delay variation`] counts what goes
-//! up and down and up again, [`Delay spikes`] what rises faster than bytes can queue. A link that delays
-//! packets at random but keeps their order shows delay spikes without delay variation: one late packet holds all
-//! behind it up, and they come together, each a little less late than the one before.
+//! A queue of ours grows byte by byte and turns once, at its longest. [`Delay variation`] counts
+//! delay that goes up and down and up again. [`Delay spikes`] count delay that rises faster than
+//! bytes can queue. A link that delays packets at random but keeps their order shows delay spikes
+//! without delay variation. One late packet holds up all behind it. They come together, each a
+//! little less late than the one before.
 
 /// Weight of one observation in the mean.
 const JITTER_WEIGHT: f64 = 0.1;

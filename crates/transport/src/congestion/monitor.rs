@@ -1,9 +1,9 @@
 //! The wrapper around every congestion controller: counts what is in flight, samples delivery
 //! rate and RTT, and passes each event on.
 //!
-//! Invariant: records of sends are ordered by time; everything acknowledged or lost is taken out
-//! of them, so that "records left" means "something is out there".
-//! Source: delivery rate, Cheng et al., draft-cheng-iccrg-delivery-rate-estimation §2.
+//! Invariants: records of sends are ordered by time. Everything acknowledged or lost is taken out
+//! of them, so that "records left" means "something is out there". Source: delivery rate, Cheng et
+//! al., draft-cheng-iccrg-delivery-rate-estimation §2.
 
 use std::{
     any::Any,
@@ -81,7 +81,7 @@ pub(super) struct Monitor {
     first_sent: Instant,
     /// Until this much is delivered, samples are limited by the application.
     app_limited_until: u64,
-    /// Of the batch being read: newest record, packets, bytes, byte seconds, smallest RTT.
+    /// The batch being read: newest record, packets, bytes, byte seconds, smallest RTT.
     newest: Option<Record>,
     batch_packets: u32,
     batch_bytes: u64,
@@ -227,8 +227,8 @@ impl Monitor {
         }
     }
 
-    /// The RTT that the acknowledgement of a lone packet shows: the peer waits for more packets,
-    /// up to [`ACK_DELAY`], unless something of its own takes the acknowledgement along sooner.
+    /// The RTT that the acknowledgement of a lone packet shows. The peer waits for more packets, up
+    /// to [`ACK_DELAY`], unless a packet of its own takes the acknowledgement along sooner.
     fn without_delay(&self, rtt: Duration) -> Duration {
         let least = self
             .min_rtt
@@ -362,7 +362,7 @@ impl Controller for Monitor {
         self.state.subtract_in_flight(lost_bytes);
         self.state.found_lost(lost_bytes);
         if lost_bytes > 0 {
-            // Loss is found by time: whatever was sent up to then is acknowledged or lost.
+            // Loss is found by time: all that was sent up to then is acknowledged or lost.
             while self
                 .records
                 .front()

@@ -1,9 +1,9 @@
 //! What a controller tells the owner of its connection.
 //!
 //! `quinn-proto` owns the controller and shows it only as `&dyn Controller`, which cannot be
-//! downcast by reference; cloning it to look inside would allocate. The two sides therefore share
-//! relaxed atomics: on every common CPU a relaxed load or store is a plain one, and only one
-//! thread uses them, so nothing contends. Each value stands alone, so no ordering is needed.
+//! downcast by reference; cloning it to look inside would allocate. So the two sides share relaxed
+//! atomics. On every common CPU a relaxed load or store is a plain one. Only one thread uses them,
+//! so nothing contends. Each value stands alone, so no ordering is needed.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
@@ -163,13 +163,12 @@ impl PathState {
             .store(at.map_or(NONE, |at| self.nanos(at)), Relaxed);
     }
 
-    /// Everything in flight is lost, whatever the connection thinks: it takes no place in the
-    /// window any more.
+    /// Everything in flight is lost and leaves the window, though the connection may not know yet.
     pub(crate) fn declare_lost(&self) {
         self.declared_lost.store(self.in_flight(), Relaxed);
     }
 
-    /// Bytes in flight that take no place in the window.
+    /// Bytes in flight that do not count in the window.
     pub(super) fn declared_lost(&self) -> u64 {
         self.declared_lost.load(Relaxed)
     }
@@ -248,8 +247,8 @@ impl PathState {
     /// The report for the scheduler.
     pub(crate) fn snapshot(&self, sending: &Sending) -> PathSnapshot {
         let &Sending { srtt, mtu, .. } = sending;
-        // Both are too long by a delay of acknowledgements at times, QUIC's on idle paths, the
-        // other on busy ones: QUIC takes the delay off only if it knows the smallest RTT exactly.
+        // At times both are too long by a delay of acknowledgements: QUIC's on idle paths, the
+        // other on busy ones. QUIC takes the delay off only if it knows the smallest RTT exactly.
         let srtt = self.srtt().map_or(srtt, |own| own.min(srtt));
         let queued = self.queued();
         let declared_lost = self.declared_lost();

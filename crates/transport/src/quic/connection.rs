@@ -1,7 +1,7 @@
 //! One connection of an endpoint: the protocol machine and what is known of its path.
 //!
-//! Invariant: `queued` equals what the machine holds unsent; the path state learns of every
-//! packet that will be acknowledged, and of no other.
+//! Invariants: `queued` equals the bytes that the machine holds unsent. The path state learns of
+//! every packet that will be acknowledged, and only of those.
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -16,8 +16,8 @@ use crate::{
     credentials::ALERT_KEY_REFUSED,
 };
 
-/// What one queued datagram takes of the send buffer besides its bytes; close to what a packet
-/// adds to them, so the buffer's own count serves as bytes on the wire.
+/// What one queued datagram takes of the send buffer besides its bytes. A packet adds about as
+/// much, so the buffer's own count serves as bytes on the wire.
 const QUEUE_ITEM_BYTES: usize = size_of::<Bytes>();
 
 /// What the connection may count in flight and this side does not, such as probes of the MTU that

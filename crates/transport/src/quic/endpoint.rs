@@ -1,7 +1,7 @@
 //! The endpoint: routes datagrams to connections, bounds what strangers cost, merges timers.
 //!
-//! Invariant: a slot of the table belongs to the connection `quinn-proto` knows under the same
-//! index; the timer set holds each slot at most once and never later than its next timeout.
+//! Invariants: a slot of the table belongs to the connection that `quinn-proto` knows under the
+//! same index. The timer set holds each slot at most once and never later than its next timeout.
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -171,7 +171,7 @@ impl Endpoint {
             Ecn::Ect1 => Some(EcnCodepoint::Ect1),
             Ecn::Ce => Some(EcnCodepoint::Ce),
         };
-        // Handshake packets that come late or twice count for nothing and are no garbage.
+        // Handshake packets that come late or twice are ignored and do not count as garbage.
         let handshake = data.first().is_some_and(|first| first & LONG_HEADER != 0);
         let mut answer = Vec::new();
         match self
@@ -305,8 +305,8 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Takes everything in flight for lost: it takes no place in the window any more. The
-    /// connection finds the losses itself later, as acknowledgements come.
+    /// Takes everything in flight for lost, so that it leaves the window. The connection finds the
+    /// losses itself later, as acknowledgements come.
     pub fn declare_lost(&mut self, id: ConnectionId) {
         if let Some(slot) = self.slot_mut(id) {
             slot.state.declare_lost();

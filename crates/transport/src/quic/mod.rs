@@ -1,7 +1,7 @@
 //! QUIC connections with DATAGRAM frames (RFC 9221), one per path, behind one UDP endpoint.
 //!
-//! `quinn-proto` is the protocol; this adds pinned keys, bounds against floods, names that are
-//! never reused, one timer over all connections, and what schedulers must know of a path.
+//! `quinn-proto` is the protocol. This module adds pinned keys, bounds against floods, names that
+//! are never reused, one timer over all connections, and what schedulers must know of a path.
 //!
 //! Invariant: every connection whose state changed is in the dirty queue exactly once until it is
 //! taken out. Source: RFC 9000, RFC 9001, RFC 9002, RFC 9221, draft-ietf-quic-ack-frequency.

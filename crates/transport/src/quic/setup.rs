@@ -1,6 +1,6 @@
 //! How `quinn-proto` is configured, and why.
 //!
-//! Invariant: nothing here reads a clock; the time tokens carry is the caller's `now`.
+//! Invariant: nothing here reads a clock. The time that tokens carry is the caller's `now`.
 
 use std::{
     sync::{
@@ -25,16 +25,16 @@ use crate::{
     credentials,
 };
 
-/// Bytes of a connection identifier. Every datagram carries one, so it is short; six bytes leave
-/// a stranger no chance to collect the reset tokens of all identifiers by provoking resets (at
-/// the highest rate that would take ten thousand years), which four bytes would.
+/// Bytes of a connection identifier. Every datagram carries one, so it is short. With four bytes a
+/// stranger could collect the reset tokens of all identifiers by provoking resets. With six bytes
+/// that would take ten thousand years at the highest rate.
 const CONNECTION_ID_BYTES: usize = 6;
 /// Bytes queued for sending at most; the scheduler keeps it at two packets or a millisecond.
 pub(super) const SEND_BUFFER_BYTES: usize = 1 << 20;
 /// Bytes received and not read yet at most.
 const RECEIVE_BUFFER_BYTES: usize = 4 << 20;
-/// Assumed before the first sample; a third of it short of the RFC's 333 ms, so that a handshake
-/// whose first packet is lost takes half a second and not one.
+/// Assumed before the first sample. Less than half of the RFC's 333 ms: a handshake whose first packet is
+/// lost takes half a second instead of one.
 const INITIAL_RTT: Duration = Duration::from_millis(150);
 /// The peer acknowledges after this many packets,
 const ACK_PACKETS: u32 = 15;
@@ -46,8 +46,8 @@ const PACKET_THRESHOLD: u32 = 4_096;
 const TIME_THRESHOLD: f32 = 1.5;
 /// Path MTU discovery stops when the next step is smaller.
 const MTU_STEP_MIN: u16 = 10;
-/// Discovery starts again this long after large packets vanished; soon, since loss by chance and a full queue
-/// can look like a black hole, and a real one costs a probe each time.
+/// Discovery starts again this long after large packets vanished. The time is short, because random
+/// loss and a full queue can look like a black hole. A real one costs a probe each time.
 const BLACK_HOLE_COOLDOWN: Duration = Duration::from_millis(250);
 /// Resets are limited to one per this time.
 const RESET_INTERVAL: Duration = Duration::from_millis(2);

@@ -3,9 +3,9 @@
 //! Datagrams travel as frames: their length in two bytes, big-endian, then the bytes. An empty
 //! frame is the accepting side's word that it has verified the connecting side's key.
 //!
-//! Invariant: at most [`OUTPUT_QUEUE_MAX`] bytes wait to be sent and [`INPUT_QUEUE_MAX`] to be
-//! read, so that a packet is still bound late; after an error nothing more is delivered.
-//! Source: RFC 8446, RFC 7250.
+//! Invariants: at most [`OUTPUT_QUEUE_MAX`] bytes wait to be sent and [`INPUT_QUEUE_MAX`] to be
+//! read, so that a packet is still bound late. After an error nothing more is delivered. Source:
+//! RFC 8446, RFC 7250.
 
 mod frame;
 mod tcp;

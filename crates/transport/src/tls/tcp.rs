@@ -9,7 +9,7 @@ use super::DATAGRAM_MAX;
 /// Data that may wait for TCP, in time at the measured rate. More than on a QUIC path, since
 /// nobody is told when an acknowledgement opens TCP's window.
 const QUEUE_TIME: Duration = Duration::from_millis(4);
-/// The same at least and at most, in bytes.
+/// Its least and largest value, in bytes.
 const QUEUE_BYTES: (u64, u64) = (8 * 1024, 256 * 1024);
 
 /// What the kernel says of the TCP connection below (`TCP_INFO`).

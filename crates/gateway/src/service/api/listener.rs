@@ -1,7 +1,7 @@
 //! The sockets of the API: who may connect, and how many at a time.
 //!
-//! Invariant: the Unix socket is never open wider than it ends up, and at most as many
-//! connections are open as permits; further ones wait in the kernel's queue.
+//! Invariants: the Unix socket is never open wider than it ends up. At most as many connections are
+//! open as there are permits. Further ones wait in the kernel's queue.
 
 use std::fs;
 use std::io;

@@ -1,7 +1,7 @@
 //! What is known of every segment between the first unacknowledged and the newest.
 //!
-//! Invariant: `in_flight` counts the segments marked as out, `sacked` those marked as sacked;
-//! a segment is out, sacked, or lost and waiting to be sent again.
+//! Invariants: `in_flight` counts the segments marked as out, `sacked` those marked as sacked. A
+//! segment is out, sacked, or lost and waiting to be sent again.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};

@@ -1,7 +1,7 @@
 //! Bulk TCP by `iperf3`: the receiving end says every tenth of a second what came.
 //!
-//! An iperf3 program connects one stream after the other before it sends; when its clock begins is
-//! therefore taken from the receiving process, which begins to read bulk data then.
+//! An iperf3 program connects one stream after the other before it sends. So the start of its clock
+//! is taken from the receiving process, which begins to read bulk data then.
 
 use std::time::{Duration, Instant};
 

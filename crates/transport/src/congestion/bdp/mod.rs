@@ -1,17 +1,19 @@
 //! The default congestion control: the window follows the measured bandwidth-delay product.
 //!
-//! Window = rate × sojourn time × loss share + allowance. `rate` is the largest delivery rate of the last
-//! rounds; `sojourn` the mean time a packet is in flight, less the standing queue; the allowance the
-//! short standing queue that keeps the bottleneck busy and finds new capacity. The standing queue
-//! is the smallest RTT of a round less the floor, which is what rounds show after the window was
-//! drained on purpose: jitter moves both alike. By Little's law the window that fills a link is
-//! its rate times the mean time in flight, so jitter, delayed acknowledgements and the longer
-//! stay of lost packets are all accounted for.
+//! Window = rate × sojourn time × loss share + allowance. `rate` is the largest delivery rate of
+//! the last rounds. `sojourn` is the mean time a packet is in flight, less the standing queue. The
+//! allowance is the short standing queue that keeps the bottleneck busy and finds new capacity. The
+//! standing queue is the smallest RTT of a round less the floor, the RTT of rounds after the window
+//! was drained on purpose. Jitter moves both alike. By Little's law the window that fills a link is
+//! its rate times the mean time in flight. So jitter, delayed acknowledgements and the longer stay
+//! of lost packets are all accounted for.
 //!
-//! Invariant: loss alone never lowers the window below the product of rate and stay; delay beyond
-//! the guard makes old rates count no more, so that the window follows a falling capacity within
-//! two rounds. Source: rates and rounds after BBR (Cardwell et al. 2016), the allowance after
-//! FAST TCP (Wei et al. 2006); docs/decisions/congestion-control.md has reasons and measurements.
+//! Invariants: loss alone never lowers the window below the product of rate and sojourn time. Delay
+//! beyond the guard makes old rates void, so that the window follows a falling capacity within two
+//! rounds.
+//!
+//! Sources: BBR for rates and rounds (Cardwell et al. 2016), FAST TCP for the allowance (Wei et al.
+//! 2006). Reasons and measurements: docs/decisions/congestion-control.md.
 
 mod phases;
 mod tuning;
@@ -119,7 +121,7 @@ pub(super) struct Bdp {
     sojourn: f64,
     /// How much the smallest RTT goes up and down from round to round.
     jitter: DelayVariation,
-    /// The same from one batch of acknowledgements to the next: known within the first round.
+    /// From one batch of acknowledgements to the next, too: known within the first round.
     variation: DelayVariation,
     /// How far the delay delay spikes beyond what our own queue explains.
     spikes: DelaySpikes,
@@ -265,7 +267,7 @@ impl Bdp {
         self.update_loss(acked, lost);
         let before = self.rate();
         let guarded = queue > self.guard();
-        // Whoever makes a queue has filled the path, whatever it could not send for a moment.
+        // A sender that makes a queue has filled the path, though it could not send for a moment.
         let app_limited = round.app_limited && !guarded;
         self.update_rate(rate, app_limited);
         if guarded {
@@ -292,7 +294,7 @@ impl Bdp {
             now,
             rate,
             floor,
-            // Bursts that the pacer holds back ask for more, whatever the window leaves.
+            // Bursts that the pacer holds back ask for more, however much the window leaves.
             app_limited: app_limited && !round.paced,
             wanted: wanted && wanted_before,
             guarded,
@@ -361,7 +363,7 @@ impl Bdp {
         } else if above < -NOISE_JITTER * self.jitter.mean {
             self.floor += above * FLOOR_UP;
         }
-        // What jitter moves is no queue.
+        // Jitter does not make a queue.
         let noise = (NOISE_JITTER * self.jitter.mean).max(self.spikes.usual());
         let queue = (round.rtt_min - self.floor - noise).max(0.0);
         let sojourn = mean - queue;
@@ -370,7 +372,7 @@ impl Bdp {
         } else {
             self.sojourn += (sojourn.min(self.sojourn * SOJOURN_GROWTH) - self.sojourn) / 4.0;
         }
-        // On a slow path one packet more or less in the queue is no jitter.
+        // On a slow path one packet more or less in the queue does not count as jitter.
         let packet = self.packets(1.0) / self.rate().max(1.0);
         self.jitter.observe(round.rtt_min, packet);
         queue

@@ -21,7 +21,7 @@ pub(super) const WINDOW_MAX: u64 = 256 << 20;
 /// Rounds over which the largest delivery rate counts, a whole cycle of phases. Larger: steadier
 /// under jitter, slower when capacity falls.
 pub(super) const RATE_ROUNDS: usize = 12;
-/// The same while delay is beyond the guard. Larger: longer queues after capacity fell.
+/// While delay is beyond the guard. Larger: longer queues after capacity fell.
 pub(super) const RATE_ROUNDS_GUARDED: usize = 2;
 /// Least length of a round. Longer: a steadier rate, slower reactions on short paths.
 pub(super) const ROUND_MIN: Duration = Duration::from_millis(5);
@@ -98,8 +98,7 @@ pub(super) const STARTUP_GROWTH: f64 = 1.25;
 /// Rounds without such growth, though there was more to send, that end the start. More: the path
 /// is filled more surely, with a longer queue.
 pub(super) const STARTUP_STALE_ROUNDS: u8 = 3;
-/// The same where the delay rises by more than [`STARTUP_SPIKE`]: there the rate of one round
-/// says little.
+/// Where the delay rises by more than [`STARTUP_SPIKE`]: there the rate of one round says little.
 pub(super) const STARTUP_STALE_ROUNDS_SPIKES: u8 = 6;
 /// A delay spike of this length makes the start patient, seconds.
 pub(super) const STARTUP_SPIKE: f64 = 0.010;
@@ -108,8 +107,8 @@ pub(super) const STARTUP_QUIET_ROUNDS: u8 = 3;
 /// Most window, products of rate and sojourn time: the doubling, twice. Less ends slow starts of
 /// flows early, more fills queues.
 pub(super) const STARTUP_GAIN: f64 = 4.0;
-/// The same after a round with a queue, and while nobody asks for more: the doubling alone.
-/// Measured in `docs/decisions/auto.md`: "once bursts queue for 10 ms on a long path".
+/// After a round with a queue, and while nobody asks for more: the doubling alone. Measured in
+/// `docs/decisions/auto.md`: "once bursts queue for 10 ms on a long path".
 pub(super) const STARTUP_GAIN_CALM: f64 = 2.0;
 /// Least rate that the window allows for, bytes per second. Less would spread the first windows
 /// of a flow over a long round trip, which slow start takes for a full path (RFC 9406 §4.2).
@@ -142,9 +141,9 @@ pub(super) const PROBE_MAX: f64 = 0.010;
 pub(super) const CRUISE_ROUNDS: u8 = 8;
 /// Share of the product in flight in a usual drain. Less: the floor shows better, goodput falls.
 pub(super) const DRAIN_GAIN: f64 = 0.95;
-/// The same in a deep drain.
+/// In a deep drain.
 pub(super) const DRAIN_DEEP_GAIN: f64 = 0.7;
-/// The same in a deep drain, of the product without its share for loss: no loss is ours then.
+/// In a deep drain, of the product without its share for loss: then none of the loss is ours.
 pub(super) const DRAIN_BARE_GAIN: f64 = 0.9;
 /// Rounds of a usual drain: the window falls in the first, the floor shows in the second.
 pub(super) const DRAIN_ROUNDS: u8 = 2;
@@ -156,7 +155,7 @@ pub(super) const DRAIN_DEEP_MAX: u8 = 4;
 pub(super) const DRAIN_FOUND: f64 = 0.97;
 /// Time between deep drains. Longer: less goodput lost, a wrong floor lasts.
 pub(super) const DRAIN_DEEP_INTERVAL: Duration = Duration::from_secs(8);
-/// The same while there is loss that no deep drain has shown.
+/// While there is loss that a deep drain has not shown.
 pub(super) const DRAIN_DOUBT_INTERVAL: Duration = Duration::from_secs(3);
 
 // Hunger: capacity to spare.
@@ -184,7 +183,7 @@ pub(super) const LOSS_MAX: f64 = 0.30;
 pub(super) const LOSS_BELIEF: f64 = 0.02;
 /// Packets over which loss is averaged. More: steadier, slower.
 pub(super) const LOSS_PACKETS: f64 = 256.0;
-/// The same in deeply drained rounds.
+/// In deeply drained rounds.
 pub(super) const LOSS_PACKETS_DRAINED: f64 = 128.0;
 /// Drained packets that say something. Measured: "deep drains until 64 packets".
 pub(super) const LOSS_PACKETS_KNOWN: f64 = 64.0;
