@@ -8,9 +8,10 @@ from collections import Counter
 from pathlib import Path
 
 from ropewalk.sdn.openflow import events
+from ropewalk.sdn.openflow.events import At
 from ropewalk.sdn.openflow.program import Flow, FlowMod, Output, PacketOut, Program, apply
 from ropewalk.sdn.roam import config, frames, policy, program, state
-from ropewalk.sdn.roam.events import At, Event, Notice, Release
+from ropewalk.sdn.roam.events import Event, Notice, Release
 
 MAC = "02:00:00:00:00:64"
 HOST_MAC = "02:00:00:00:00:02"
@@ -130,9 +131,9 @@ class Network:
                 removed += self._changed(name, message)
             self.programs[name] = apply(self.programs[name], [message])
         self.sent += packets
+        asked = self.state.asked
         for told in removed:
             packets += self.tell(told)
-        asked, self.state.asked = self.state.asked, []
         for mac in asked:
             packets += self.tell(Release(mac))
         return packets

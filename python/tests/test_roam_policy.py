@@ -9,6 +9,7 @@ from roam_parts import HOST_MAC, MAC, Network, configuration, data_frame, sequen
 
 from ropewalk.sdn import api
 from ropewalk.sdn.openflow import events
+from ropewalk.sdn.openflow.events import At
 from ropewalk.sdn.openflow.program import (
     CONTROLLER,
     IN_PORT,
@@ -22,7 +23,7 @@ from ropewalk.sdn.reader import ConfigError
 from ropewalk.sdn.roam import config, frames, policy, program, topology
 from ropewalk.sdn.roam.buffers import Buffers
 from ropewalk.sdn.roam.config import Bounds, Link
-from ropewalk.sdn.roam.events import At, Notice
+from ropewalk.sdn.roam.events import Notice, Release
 from ropewalk.sdn.roam.state import report
 
 
@@ -149,6 +150,8 @@ def test_acknowledgement_that_waits_to_be_read_spares_a_repetition(network: Netw
     assert network.state.asked == [MAC]
     answer = data_frame(9000, 0, flags=0x10, acknowledged=1100, reverse=True)
     network.packet("ap1", program.ANSWER, answer)
+    assert network.state.asked == [], "asked once"
+    network.tell(Release(MAC))
     assert sequences(network.sent) == [1100]
 
 
@@ -156,7 +159,6 @@ def test_controller_that_is_behind_does_not_wait(network: Network) -> None:
     network.leave("ap1")
     network.packet("s1", program.FORWARD, data_frame(1000, 100))
     network.state, _ = policy.step(network.state, Notice("ap2", "air2", MAC, True), 1.0)
-    network.state.asked.clear()
     network.now = 1.0 + 2 * policy.RELEASE_S
     assert sequences(network.tell(events.Tick())) == [1000]
 

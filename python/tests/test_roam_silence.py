@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from roam_parts import HOST_MAC, MAC, PORTS, Network
 
 from ropewalk.sdn.openflow import events
+from ropewalk.sdn.openflow.events import At
 from ropewalk.sdn.openflow.program import FlowMod, Program, match
 from ropewalk.sdn.roam import frames, policy, program, silence
-from ropewalk.sdn.roam.events import At, Notice
+from ropewalk.sdn.roam.events import Notice
 from ropewalk.sdn.roam.silence import COUNT_S, QUIET_S, SILENT_S
 from ropewalk.sdn.roam.state import Heard
 

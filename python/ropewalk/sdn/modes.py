@@ -119,10 +119,22 @@ def fingerprint(config: AnyConfig) -> str:
 def controller(config: AnyConfig) -> Controller:
     """The controller; raises OSError when an address cannot be listened on."""
     # Imported here: os-ken takes a second, which the other commands do not need.
-    from ropewalk.sdn.roam.service import Service as RoamService
+    from ropewalk.sdn import bridge
+    from ropewalk.sdn.balance.policy import Balance
+    from ropewalk.sdn.bicast.policy import Bicast
+    from ropewalk.sdn.roam.controller import Controller as RoamController
     from ropewalk.sdn.service import Service
 
-    return RoamService(config) if isinstance(config, RoamConfig) else Service(config)
+    if isinstance(config, RoamConfig):
+        return RoamController(config)
+
+    def name_of(_: int) -> str:
+        return bridge.NAME
+
+    most = bridge.CONNECTIONS_MAX
+    if config.bicast:
+        return Service(bridge.Bridge(Bicast(), config), config.controller, name_of, most)
+    return Service(bridge.Bridge(Balance(), config), config.controller, name_of, most)
 
 
 def lines(report: dict[str, Any]) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a policy is: a pure function of state, event and time.
+"""What the policy of a bridge is: a pure function of state, event and time.
 
 Both modes share how ports, neighbours and paths are followed; what differs is the program they
 want.

@@ -108,3 +108,11 @@ Event = (
     | PortStatistics
     | Tick
 )
+
+
+@dataclass(frozen=True)
+class At:
+    """An event of one switch, of several that a controller has."""
+
+    switch: str
+    event: Event

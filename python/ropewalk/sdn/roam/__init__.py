@@ -2,6 +2,6 @@
 
 `stations` knows who is where, `topology` the shortest ways, `program` the flows of one switch,
 `buffers` the segments a station has not acknowledged, `policy` decides. `fabric`, `notices`,
-`agent` and `service` are the edge: switches, access points, clocks. Source of the published
+`agent` and `controller` are the edge: switches, access points, clocks. Source of the published
 modes: Singh et al., "Improving Performance of TCP for Wireless Network using SDN", ICDCN 2019.
 """

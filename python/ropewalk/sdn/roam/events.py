@@ -4,15 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ropewalk.sdn.openflow import events
-
-
-@dataclass(frozen=True)
-class At:
-    """An event of one switch."""
-
-    switch: str
-    event: events.Event
+from ropewalk.sdn.openflow.events import At, Tick
 
 
 @dataclass(frozen=True)
@@ -36,4 +28,5 @@ class Release:
     mac: str
 
 
-Event = At | Notice | Release | events.Tick
+Own = Notice | Release
+Event = At | Tick | Own

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from ropewalk.sdn import packets
+from ropewalk.sdn.contract import Out
 from ropewalk.sdn.openflow import events
 from ropewalk.sdn.openflow.program import Output, PacketOut, Resubmit
 from ropewalk.sdn.roam import frames, program, ways
-from ropewalk.sdn.roam.state import Out, State, number
+from ropewalk.sdn.roam.state import State, number
 
 
 def towards(

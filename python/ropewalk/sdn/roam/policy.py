@@ -14,13 +14,17 @@ leaving and the removal of its flow. `bare` changes routes only.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from ropewalk.sdn.contract import Out, Urgency
 from ropewalk.sdn.openflow import events
+from ropewalk.sdn.openflow.events import At
 from ropewalk.sdn.openflow.program import Program, difference
 from ropewalk.sdn.roam import frames, keeping, program, silence, ways, whereabouts
 from ropewalk.sdn.roam.buffers import Buffers
 from ropewalk.sdn.roam.config import Config
-from ropewalk.sdn.roam.events import At, Event, Notice, Release
-from ropewalk.sdn.roam.state import Out, State
+from ropewalk.sdn.roam.events import Event, Notice, Own, Release
+from ropewalk.sdn.roam.state import State, report
 from ropewalk.sdn.roam.stations import Place
 
 RELEASE_S = 0.05
@@ -31,6 +35,57 @@ UNKNOWN_S = 30.0
 """After a switch has connected: how long it keeps ways to stations not known yet."""
 
 
+TICK_S = 0.1
+CONTROL_MAX = 4096
+NEW_MAX = 512
+COPIES_MAX = 8192
+"""Events that wait, by their urgency: where stations are, packets of new senders, copies."""
+
+
+class Roam:
+    """The policy, as `service` runs it.
+
+    What changes where stations are goes before new senders, and those before copies: a flood of
+    packets delays no handover.
+    """
+
+    tick_s = TICK_S
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+
+    def begin(self) -> State:
+        """Nothing is known yet."""
+        return begin(self._config)
+
+    def step(self, state: State, event: Event, now: float) -> tuple[State, list[Out]]:
+        """The next state, and what to send."""
+        return step(state, event, now)
+
+    def asked(self, state: State) -> Sequence[Own]:
+        """Stations that are to get what was kept, behind the packets that wait already."""
+        return [Release(mac) for mac in state.asked]
+
+    def urgency(self, event: Event) -> Urgency:
+        """Where an event waits."""
+        match event:
+            case events.Tick():
+                return Urgency(0, 1)
+            case At(_, events.PacketIn(table=program.CLASSIFY)):
+                return Urgency(2, NEW_MAX)
+            case At(_, events.PacketIn()):
+                return Urgency(3, COPIES_MAX)
+            case Release():
+                # Behind the copies, whose acknowledgements say what need not be sent.
+                return Urgency(3, COPIES_MAX + 1)
+            case _:
+                return Urgency(1, CONTROL_MAX, waits=True)
+
+    def report(self, state: State, now: float) -> dict[str, object]:
+        """What people are told."""
+        return report(state, now)
+
+
 def begin(config: Config) -> State:
     """Nothing is known yet."""
     return State(config, Buffers(config.bounds))
@@ -38,6 +93,7 @@ def begin(config: Config) -> State:
 
 def step(state: State, event: Event, now: float) -> tuple[State, list[Out]]:
     """The next state, and what to send; `now` in seconds of a clock that never goes back."""
+    state.asked = []
     match event:
         case At(name, inner):
             return state, _at(state, name, inner, now)

@@ -9,10 +9,11 @@ been told by an access point, and hosts, stay.
 
 from __future__ import annotations
 
+from ropewalk.sdn.contract import Out
 from ropewalk.sdn.openflow import events
 from ropewalk.sdn.openflow.program import Program, difference
 from ropewalk.sdn.roam import stations, ways
-from ropewalk.sdn.roam.state import Heard, Out, State, number
+from ropewalk.sdn.roam.state import Heard, State, number
 from ropewalk.sdn.roam.stations import Place, Station
 
 SILENT_S = 300.0

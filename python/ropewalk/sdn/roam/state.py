@@ -9,7 +9,7 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 
 from ropewalk.sdn.openflow import events
-from ropewalk.sdn.openflow.program import Flow, Message
+from ropewalk.sdn.openflow.program import Flow
 from ropewalk.sdn.roam.buffers import Buffers
 from ropewalk.sdn.roam.config import Config, Switch
 from ropewalk.sdn.roam.program import Ports
@@ -17,8 +17,6 @@ from ropewalk.sdn.roam.stations import Place, Table
 
 HANDOVERS_MAX = 64
 """Arrivals that are reported."""
-Out = tuple[str, Message]
-"""A switch's name and what to send to it."""
 
 
 @dataclass
@@ -100,7 +98,7 @@ class State:
     due: dict[str, float] = field(default_factory=dict)
     """Stations whose `Release` is awaited, and since when."""
     asked: list[str] = field(default_factory=list)
-    """Those for which the caller is to give one, behind the packets that wait already."""
+    """Those for which the last step asks for one, behind the packets that wait already."""
 
 
 def number(state: State, place: Place) -> int | None:
@@ -138,7 +136,7 @@ def report(state: State, now: float) -> dict[str, object]:
                 "joined_s": round(handover.joined_s, 4),
                 "confirmed_s": handover.confirmed_s and round(handover.confirmed_s, 4),
             }
-            for _, handover in state.handovers
+            for _, handover in tuple(state.handovers)
         ],
         "kept_bytes": state.buffers.bytes,
         "counters": {**dict.fromkeys(COUNTERS, 0), **state.counters, **state.buffers.counters},

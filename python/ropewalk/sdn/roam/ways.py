@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ropewalk.sdn.contract import Out
 from ropewalk.sdn.openflow import events
 from ropewalk.sdn.openflow.program import Flow, FlowMod, Message, Meter, Program, difference
 from ropewalk.sdn.roam import program, stations, topology
 from ropewalk.sdn.roam.program import Ports, Way
-from ropewalk.sdn.roam.state import Heard, Out, State, View
+from ropewalk.sdn.roam.state import Heard, State, View
 from ropewalk.sdn.roam.stations import Place, Station
 
 

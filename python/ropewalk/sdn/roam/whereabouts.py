@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from ropewalk.sdn.contract import Out
 from ropewalk.sdn.openflow import events
 from ropewalk.sdn.openflow.program import Confirm, PacketOut, Resubmit
 from ropewalk.sdn.roam import frames, program, silence, stations, ways
-from ropewalk.sdn.roam.state import Freeze, Handover, Heard, Out, State, View
+from ropewalk.sdn.roam.state import Freeze, Handover, Heard, State, View
 from ropewalk.sdn.roam.stations import Place, Station
 
 NEW_BURST = 20
