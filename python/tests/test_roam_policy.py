@@ -147,10 +147,10 @@ def test_acknowledgement_that_waits_to_be_read_spares_a_repetition(network: Netw
     network.packet("ap1", program.COPY, data_frame(1100, 100))
     network.leave("ap1")
     network.state, _ = policy.step(network.state, Notice("ap2", "air2", MAC, True), 1.0)
-    assert network.state.asked == [MAC]
+    assert list(network.state.asked) == [MAC]
     answer = data_frame(9000, 0, flags=0x10, acknowledged=1100, reverse=True)
     network.packet("ap1", program.ANSWER, answer)
-    assert network.state.asked == [], "asked once"
+    assert list(network.state.asked) == [], "asked once"
     network.tell(Release(MAC))
     assert sequences(network.sent) == [1100]
 

@@ -1,8 +1,8 @@
 """What stations have not acknowledged: copies while they are there, everything while they are not.
 
 Invariants: the bytes and packets kept never exceed the bounds; of the same segment the first copy
-is kept. This is the one value of a policy's state that changes in place: a copy for each packet
-would cost more than forwarding it.
+is kept. This is the one value of a policy's state that changes in place, with the counters of
+packets that are kept and sent again: a copy for each packet would cost more than forwarding it.
 """
 
 from __future__ import annotations

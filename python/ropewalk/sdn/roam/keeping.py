@@ -7,7 +7,7 @@ from ropewalk.sdn.contract import Out
 from ropewalk.sdn.openflow import events
 from ropewalk.sdn.openflow.program import Output, PacketOut, Resubmit
 from ropewalk.sdn.roam import frames, program, ways
-from ropewalk.sdn.roam.state import State, number
+from ropewalk.sdn.roam.state import Freeze, State, number
 
 
 def towards(
@@ -30,13 +30,13 @@ def towards(
             return []
         # It was asked about, or copied elsewhere, before the station was here.
         state.buffers.add(mac, frame, segment, now, away=False)
-        state.counters["late"] += 1
+        state.buffers.counters["late"] += 1
         return [(station.place.switch, PacketOut(frame, (Output(port),)))]
     freeze = state.freezes.get(mac)
     if freeze and freeze.allowed is False:
         return []
     kept = state.buffers.add(mac, frame, segment, now, away=True)
-    state.counters["kept"] += kept
+    state.buffers.counters["kept"] += kept
     if state.config.scheme == "replay" or segment is None:
         return []
     if freeze and freeze.allowed is None:
@@ -49,7 +49,7 @@ def towards(
 def _zero_window(state: State, name: str, frame: bytes, segment: frames.Segment) -> list[Out]:
     if segment.flags & (packets.SYN | packets.RST) or not segment.flags & packets.ACK:
         return []
-    state.counters["zero_windows"] += 1
+    state.buffers.counters["zero_windows"] += 1
     answer = frames.zero_window(frame, segment)
     return [(name, PacketOut(answer, (Resubmit(program.FORWARD),)))]
 
@@ -65,7 +65,7 @@ def released(state: State, mac: str, now: float) -> list[Out]:
     found = state.buffers.released(mac, now)
     if state.config.scheme != "replay":
         state.buffers.forget(mac)
-    state.counters["released"] += len(found)
+    state.buffers.counters["released"] += len(found)
     return [(station.place.switch, PacketOut(frame, (Output(port),))) for frame in found]
 
 
@@ -78,9 +78,10 @@ def flow_removed(state: State, name: str, removed: events.FlowRemoved) -> list[O
         return []
     if name != station.place.switch or removed.table != program.FORWARD or len(fields) != 1:
         return []
-    freeze.allowed = removed.packets == freeze.counted
-    state.counters["freezes_allowed" if freeze.allowed else "freezes_denied"] += 1
-    if freeze.allowed:
+    allowed = removed.packets == freeze.counted
+    state.freezes[mac] = Freeze(freeze.counted, allowed)
+    state.counters["freezes_allowed" if allowed else "freezes_denied"] += 1
+    if allowed:
         return [
             answer
             for frame in state.buffers.released(station.mac, float("-inf"))

@@ -1,8 +1,9 @@
 """Decides where stations are, which flows that means, and what is kept and sent again.
 
 Decisions take the state, one event and the time and give the next state and messages; nothing
-here opens a socket or reads a clock. Where stations are is decided in `whereabouts`, who is
-forgotten in `silence`, which flows that means in `ways`, what is kept and sent again in `keeping`.
+here opens a socket or reads a clock. `step` copies what an event may change; the functions that it
+calls change that copy. Where stations are is decided in `whereabouts`, who is forgotten in
+`silence`, which flows that means in `ways`, what is kept and sent again in `keeping`.
 
 Modes: `replay` copies what goes to a station until the station acknowledges it, keeps what comes
 while it is away, and sends all of that in order when it is back; nothing is acknowledged in its
@@ -92,40 +93,50 @@ def begin(config: Config) -> State:
 
 
 def step(state: State, event: Event, now: float) -> tuple[State, list[Out]]:
-    """The next state, and what to send; `now` in seconds of a clock that never goes back."""
-    state.asked = []
+    """The next state, and what to send; `now` in seconds of a clock that never goes back.
+
+    `state` stays as it is, but for its buffers.
+    """
+    if state.asked:
+        state = state.shallow()
+        state.asked = ()
     match event:
+        case At(name, events.PacketIn() as packet):
+            return _packet(state, name, packet, now)
         case At(name, inner):
-            return state, _at(state, name, inner, now)
+            return _at(state, name, inner, now)
         case Notice():
-            return state, _noticed(state, event, now)
+            after = state.next()
+            return after, _noticed(after, event, now)
         case Release(mac):
-            return state, keeping.released(state, mac, now)
+            after = state.shallow()
+            after.due = {**state.due}
+            return after, keeping.released(after, mac, now)
         case events.Tick():
-            return state, _passed(state, now)
+            return _passed(state, now)
 
 
-def _at(state: State, name: str, event: events.Event, now: float) -> list[Out]:
+def _at(state: State, name: str, event: events.Event, now: float) -> tuple[State, list[Out]]:
+    """What a switch says besides packets."""
+    if isinstance(event, events.Confirmed):
+        return whereabouts.confirmed(state, name, event.number, now), []
+    after = state.next()
     match event:
-        case events.PacketIn():
-            return _packet(state, name, event, now)
         case events.Connected(ports, present):
-            return ways.connected(state, name, ports, present, now)
+            return after, ways.connected(after, name, ports, present, now)
         case events.Disconnected():
-            state.views.pop(name, None)
+            after.views.pop(name, None)
         case events.Present(present):
-            return ways.mended(state, name, present)
+            return after, ways.mended(after, name, present)
         case events.PortChanged(port, gone):
-            return _port_changed(state, name, port, gone, now)
+            return after, _port_changed(after, name, port, gone, now)
         case events.FlowRemoved(table=program.CLASSIFY):
-            return silence.counted(state, name, event, now)
+            return after, silence.counted(after, name, event, now)
         case events.FlowRemoved():
-            return keeping.flow_removed(state, name, event)
-        case events.Confirmed(number):
-            whereabouts.confirmed(state, name, number, now)
+            return after, keeping.flow_removed(after, name, event)
         case _:
             pass
-    return []
+    return after, []
 
 
 def _noticed(state: State, notice: Notice, now: float) -> list[Out]:
@@ -139,23 +150,25 @@ def _noticed(state: State, notice: Notice, now: float) -> list[Out]:
     return whereabouts.leave(state, notice.mac, notice.switch, notice.port, now, notice.packets)
 
 
-def _packet(state: State, name: str, packet: events.PacketIn, now: float) -> list[Out]:
+def _packet(
+    state: State, name: str, packet: events.PacketIn, now: float
+) -> tuple[State, list[Out]]:
+    """A packet: the next state is the former where nothing changes but the buffers."""
     view = state.views.get(name)
     found = frames.ends(packet.data)
     if view is None or found is None:
-        state.counters["packets_unread"] += 1
-        return []
+        return state.counted("packets_unread"), []
     source, target = found
     match packet.table:
         case program.COPY:
-            return keeping.towards(state, name, target, packet.data, now, copy=True)
+            return state, keeping.towards(state, name, target, packet.data, now, copy=True)
         case program.FORWARD:
-            return keeping.towards(state, name, target, packet.data, now, copy=False)
+            return state, keeping.towards(state, name, target, packet.data, now, copy=False)
         case program.ANSWER:
             segment = frames.parse(packet.data)
             if segment:
                 state.buffers.acknowledged(source, segment, now)
-            return []
+            return state, []
         case _:
             return whereabouts.seen(state, view, source, packet, now)
 
@@ -181,18 +194,33 @@ def _port_changed(state: State, name: str, port: events.Port, gone: bool, now: f
     return out
 
 
-def _passed(state: State, now: float) -> list[Out]:
+def _passed(state: State, now: float) -> tuple[State, list[Out]]:
+    """Time has passed: the next state is the former where nothing is due."""
     state.buffers.passed(now)
+    late = [mac for mac, since_s in state.due.items() if now - since_s > RELEASE_S]
+    stations = state.table.by_mac
+    away = [
+        station
+        for station in stations.values()
+        if not station.here and now - station.since_s > FORGET_S
+    ]
+    unknown = [
+        (name, mac)
+        for name, view in state.views.items()
+        if now - view.connected_s > UNKNOWN_S
+        for mac in view.flows
+        if mac not in stations
+    ]
+    if not (late or away or unknown or silence.is_due(state, now)):
+        return state, []
+    after = state.next()
     out: list[Out] = []
-    for mac in [mac for mac, since_s in state.due.items() if now - since_s > RELEASE_S]:
-        out += keeping.released(state, mac, now)
-    for station in list(state.table.by_mac.values()):
-        if not station.here and now - station.since_s > FORGET_S:
-            out += silence.forget(state, station)
-    out += silence.asked(state, now)
-    for name, view in state.views.items():
-        if now - view.connected_s > UNKNOWN_S:
-            for mac in [mac for mac in view.flows if mac not in state.table.by_mac]:
-                former = Program(view.flows.pop(mac))
-                out += [(name, message) for message in difference(former, Program())]
-    return out
+    for mac in late:
+        out += keeping.released(after, mac, now)
+    for station in away:
+        out += silence.forget(after, station)
+    out += silence.asked(after, now)
+    for name, mac in unknown:
+        former = Program(after.views[name].flows.pop(mac))
+        out += [(name, message) for message in difference(former, Program())]
+    return after, out

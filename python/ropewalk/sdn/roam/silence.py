@@ -9,6 +9,8 @@ been told by an access point, and hosts, stay.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ropewalk.sdn.contract import Out
 from ropewalk.sdn.openflow import events
 from ropewalk.sdn.openflow.program import Program, difference
@@ -40,11 +42,16 @@ def arrived(state: State, mac: str, former: Station | None, place: Place, now: f
     state.heard[mac] = Heard(now, again)
 
 
+def is_due(state: State, now: float) -> bool:
+    """Whether switches are to tell now what they have counted."""
+    return bool(state.rota) or now - state.round_s >= COUNT_S
+
+
 def asked(state: State, now: float) -> list[Out]:
     """Makes switches tell what they have counted, some stations at a time."""
+    if not is_due(state, now):
+        return []
     if not state.rota:
-        if now - state.round_s < COUNT_S:
-            return []
         state.round_s = now
         state.rota.extend(state.heard)
     out: list[Out] = []
@@ -107,7 +114,7 @@ def _displaced(state: State, found: list[Station], now: float) -> tuple[bool, li
         return False, []
     if not station.here:
         return True, forget(state, station)
-    heard.doubted = True
+    state.heard[station.mac] = replace(heard, doubted=True)
     return False, ways.recounted(state, station)
 
 

@@ -1,12 +1,13 @@
 """What the policy of roaming knows, and what it tells people of that.
 
-The state's tables are replaced, its buffers and counters change in place.
+A step never changes the state that it is given: it changes a copy, which is the next state. Only
+the buffers of kept packets are one value for all states.
 """
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from dataclasses import dataclass, field
+from collections import deque
+from dataclasses import dataclass, field, replace
 
 from ropewalk.sdn.openflow import events
 from ropewalk.sdn.openflow.program import Flow
@@ -33,8 +34,14 @@ class View:
     """Slots of stations whose meters are there."""
     edge_meters: int = 0
 
+    def copied(self) -> View:
+        """Another one with containers of its own."""
+        return replace(
+            self, by_name={**self.by_name}, flows={**self.flows}, metered={*self.metered}
+        )
 
-@dataclass
+
+@dataclass(frozen=True)
 class Freeze:
     """`zwa-adaptive`: a station's leaving. `allowed` is None until it is decided."""
 
@@ -46,12 +53,12 @@ COUNTERS = (
     *("joined", "left", "left_by_joining", "stale_events", "stale_frames", "frames_untrusted"),
     *("notices_elsewhere", "packets_elsewhere", "packets_unread", "mended"),
     *("stations_refused", "stations_forgotten", "kept", "released", "repeated", "overflowed"),
-    *("overwritten", "too_old", "late", "zero_windows"),
+    *("overwritten", "too_old", "late", "zero_windows", "freezes_allowed", "freezes_denied"),
 )
 """All that are counted: told from the beginning, so that who watches finds them."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Heard:
     """When a station that only frames have shown last spoke, as far as is known."""
 
@@ -62,19 +69,23 @@ class Heard:
     """Its room is wanted: it goes if it has said nothing when its switch tells."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Handover:
     """A station's arrival until every switch has confirmed the ways to it."""
 
     mac: str
     joined_s: float
-    waiting: set[str]
+    waiting: frozenset[str]
     confirmed_s: float | None = None
 
 
 @dataclass
 class State:
-    """Everything the policy knows."""
+    """Everything the policy knows.
+
+    What a step changes is a container of the next state's own (`next`), or one that replaces the
+    former (`shallow`).
+    """
 
     config: Config
     buffers: Buffers
@@ -89,16 +100,39 @@ class State:
     """Stations whose switches are still to tell in this round, which began at `round_s`."""
     round_s: float = 0.0
     credit: dict[tuple[str, str], tuple[float, float]] = field(default_factory=dict)
-    counters: Counter[str] = field(default_factory=Counter)
-    handovers: deque[tuple[int, Handover]] = field(
-        default_factory=lambda: deque(maxlen=HANDOVERS_MAX)
-    )
+    counters: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTERS, 0))
+    handovers: tuple[tuple[int, Handover], ...] = ()
     """The latest by number."""
     number: int = 0
     due: dict[str, float] = field(default_factory=dict)
     """Stations whose `Release` is awaited, and since when."""
-    asked: list[str] = field(default_factory=list)
+    asked: tuple[str, ...] = ()
     """Those for which the last step asks for one, behind the packets that wait already."""
+
+    def shallow(self) -> State:
+        """Another one with the same containers, for what replaces some of them."""
+        after = object.__new__(State)
+        # Per packet: `replace` takes five times as long.
+        after.__dict__.update(self.__dict__)
+        return after
+
+    def next(self) -> State:
+        """Another one with containers of its own, but for those that are only ever replaced."""
+        after = self.shallow()
+        after.views = {name: view.copied() for name, view in self.views.items()}
+        after.freezes = {**self.freezes}
+        after.heard = {**self.heard}
+        after.rota = self.rota.copy()
+        after.credit = {**self.credit}
+        after.counters = {**self.counters}
+        after.due = {**self.due}
+        return after
+
+    def counted(self, name: str) -> State:
+        """Another one that has counted one more."""
+        after = self.shallow()
+        after.counters = {**self.counters, name: self.counters[name] + 1}
+        return after
 
 
 def number(state: State, place: Place) -> int | None:
@@ -136,8 +170,8 @@ def report(state: State, now: float) -> dict[str, object]:
                 "joined_s": round(handover.joined_s, 4),
                 "confirmed_s": handover.confirmed_s and round(handover.confirmed_s, 4),
             }
-            for _, handover in tuple(state.handovers)
+            for _, handover in state.handovers
         ],
         "kept_bytes": state.buffers.bytes,
-        "counters": {**dict.fromkeys(COUNTERS, 0), **state.counters, **state.buffers.counters},
+        "counters": {**state.counters, **state.buffers.counters},
     }

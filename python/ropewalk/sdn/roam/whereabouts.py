@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ropewalk.sdn.contract import Out
 from ropewalk.sdn.openflow import events
 from ropewalk.sdn.openflow.program import Confirm, PacketOut, Resubmit
 from ropewalk.sdn.roam import frames, program, silence, stations, ways
-from ropewalk.sdn.roam.state import Freeze, Handover, Heard, State, View
+from ropewalk.sdn.roam.state import HANDOVERS_MAX, Freeze, Handover, Heard, State, View
 from ropewalk.sdn.roam.stations import Place, Station
 
 NEW_BURST = 20
@@ -44,7 +46,7 @@ def join(state: State, mac: str, place: Place, now: float, *, told: bool) -> lis
     changes = ways.installed(state, [station], first=place.switch)
     if former is not None and not place.fixed and (freeze is None or freeze.allowed):
         state.due[mac] = now
-        state.asked.append(mac)
+        state.asked = (*state.asked, mac)
     else:
         state.buffers.forget(mac)
     return out + changes + _confirm(state, station, now)
@@ -52,17 +54,21 @@ def join(state: State, mac: str, place: Place, now: float, *, told: bool) -> lis
 
 def _confirm(state: State, station: Station, now: float) -> list[Out]:
     state.number = state.number % 0x7FFF_FFFF + 1
-    state.handovers.append((state.number, Handover(station.mac, now, set(state.views))))
+    arrival = Handover(station.mac, now, frozenset(state.views))
+    state.handovers = (*state.handovers, (state.number, arrival))[-HANDOVERS_MAX:]
     return [(name, Confirm(state.number)) for name in state.views]
 
 
-def confirmed(state: State, name: str, number: int, now: float) -> None:
-    """A switch has done what was sent before a `Confirm`."""
-    for known, handover in state.handovers:
+def confirmed(state: State, name: str, number: int, now: float) -> State:
+    """A switch has done what was sent before a `Confirm`; the next state."""
+    for at, (known, handover) in enumerate(state.handovers):
         if known == number and name in handover.waiting:
-            handover.waiting.discard(name)
-            if not handover.waiting:
-                handover.confirmed_s = now
+            waiting = handover.waiting - {name}
+            told = replace(handover, waiting=waiting, confirmed_s=None if waiting else now)
+            after = state.shallow()
+            after.handovers = (*state.handovers[:at], (known, told), *state.handovers[at + 1 :])
+            return after
+    return state
 
 
 def leave(
@@ -83,42 +89,54 @@ def leave(
     return ways.installed(state, [table.by_mac[mac]], first=switch)
 
 
-def seen(state: State, view: View, mac: str, packet: events.PacketIn, now: float) -> list[Out]:
-    """A frame of a station that its switch asks about."""
+def seen(
+    state: State, view: View, mac: str, packet: events.PacketIn, now: float
+) -> tuple[State, list[Out]]:
+    """A frame of a station that its switch asks about: the next state, and what to send.
+
+    Tables are copied for whom the frame moves, and for nobody in a flood.
+    """
     port = next((p.name for p in view.by_name.values() if p.number == packet.port), "")
     fixed = port in view.config.hosts
     if not fixed and port not in view.config.access:
-        state.counters["packets_elsewhere"] += 1
-        return []
+        return state.counted("packets_elsewhere"), []
     place = Place(view.config.name, port, fixed)
     former = state.table.by_mac.get(mac)
     if not fixed and not state.config.frames:
-        state.counters["frames_untrusted"] += 1
-        return []
-    # The frame that showed it goes on as any other, past the flow that counts what it says later.
-    onward = (Resubmit(program.FORWARD), Resubmit(program.ANSWER))
-    again = (view.config.name, PacketOut(packet.data, onward, in_port=packet.port))
+        return state.counted("frames_untrusted"), []
     if former is not None and former.here and former.place == place:
         # It came before its flow was there.
-        return [again]
-    if not stations.may_move(state.table, mac, place, frames.announces(packet.data), now):
-        state.counters["stale_frames"] += 1
-        return []
-    if former is None and not _credit(state, place, now):
-        state.counters["stations_refused"] += 1
-        return []
+        return state, [_onward(view, packet)]
+    if former is None:
+        # First of all, because a flood consists of these.
+        state, may_be_new = _credit(state, place, now)
+        if not may_be_new:
+            return state, []
+    elif not stations.may_move(state.table, mac, place, frames.announces(packet.data), now):
+        return state.counted("stale_frames"), []
+    state = state.next()
     out = join(state, mac, place, now, told=False)
     address = frames.address(packet.data)
     if address and mac in state.table.by_mac:
         state.table = stations.addressed(state.table, mac, address)
-    return [*out, again]
+    return state, [*out, _onward(view, packet)]
 
 
-def _credit(state: State, place: Place, now: float) -> bool:
-    """Whether another station may be new at a port: a bucket that refills within ten seconds."""
+def _onward(view: View, packet: events.PacketIn) -> Out:
+    """The frame that showed a station goes on as any other, past the flow that counts what the
+    station says later."""
+    tables = (Resubmit(program.FORWARD), Resubmit(program.ANSWER))
+    return view.config.name, PacketOut(packet.data, tables, in_port=packet.port)
+
+
+def _credit(state: State, place: Place, now: float) -> tuple[State, bool]:
+    """The next state, and whether another station may be new at a port: a bucket that refills
+    within ten seconds. Who may not is counted."""
     key = (place.switch, place.port)
     had, at_s = state.credit.get(key, (float(NEW_BURST), now))
     had = min(float(NEW_BURST), had + (now - at_s) * NEW_BURST / 10)
+    enough = had >= 1
+    after = state.shallow() if enough else state.counted("stations_refused")
     # Who is refused takes nothing: the bucket would stay empty as long as a flood lasts.
-    state.credit[key] = (had - 1 if had >= 1 else had, now)
-    return had >= 1
+    after.credit = {**state.credit, key: (had - 1 if enough else had, now)}
+    return after, enough
