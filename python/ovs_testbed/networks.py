@@ -18,7 +18,7 @@ class Network:
     """A kind of network."""
 
     prefix: str
-    """Of namespaces; two of one prefix wait for each other."""
+    """The prefix of namespaces; two networks of one prefix wait for each other."""
     needs: tuple[str, ...]
     """Programs besides those of every network."""
     make: Callable[[Sandbox, Path], Bench]

@@ -60,7 +60,7 @@ _VETH_MBIT = 20.0
 _WINDOW_DEFAULT = 6_291_456
 _END_S = 40
 LOAD = str(Path(__file__).with_name("roam_load.py"))
-"""The program of both ends, of the station's radio and of notices."""
+"""The program that both ends, the station's radio and the sender of notices run."""
 
 
 class Bench:

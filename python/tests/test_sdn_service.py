@@ -52,7 +52,9 @@ class Recorder:
 
     tick_s = 0.01
 
-    def __init__(self) -> None:
+    def __init__(self, pause_s: float = 0.0) -> None:
+        self.pause_s = pause_s
+        """How long each step takes."""
         self.gate = threading.Event()
         self.told: list[Told[Later]] = []
 
@@ -64,6 +66,7 @@ class Recorder:
     ) -> tuple[tuple[Later, ...], list[Out]]:
         self.told.append(event)
         assert self.gate.wait(WAIT_S)
+        time.sleep(self.pause_s)
         if event == GONE:
             raise ValueError("a fault")
         return ((Later(1), Later(2)) if event == CONNECTED else ()), []
@@ -75,8 +78,10 @@ class Recorder:
         match event:
             case At(_, PacketIn()):
                 return Urgency(1, 3)
-            case Tick() | Later():
+            case Later():
                 return Urgency(1, 10)
+            case Tick():
+                return Urgency(2, 1)
             case _:
                 return Urgency(0, 1, waits=True)
 
@@ -136,13 +141,15 @@ def test_a_closed_inbox_lets_everybody_go() -> None:
 
 
 def test_one_tick_waits_behind_the_packets_that_came_before() -> None:
-    policy = Recorder()
+    policy = Recorder(pause_s=2 * Recorder.tick_s)
     with running(policy) as service:
         for _ in range(3):
             service._said("bridge", PACKET.event)
         policy.gate.set()
         wait(lambda: policy.told.count(Tick()) > 1)
+        counters = service.report()["counters"]
     assert policy.told[:5] == [PACKET] * 4 + [Tick()]
+    assert counters["events_dropped"] == 0, "there is room for one tick"
 
 
 def test_what_a_step_asks_for_comes_once_and_behind_the_packets_that_wait() -> None:

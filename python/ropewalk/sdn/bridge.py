@@ -12,7 +12,7 @@ from ropewalk.sdn.contract import Out, Told, Urgency
 from ropewalk.sdn.openflow.events import At, PacketIn, Tick
 
 NAME = "bridge"
-"""Of the one switch, whatever its datapath number."""
+"""The name of the one switch, whatever its datapath number."""
 CONNECTIONS_MAX = 8
 """At a time; all but one are strangers', or have been replaced and end."""
 CONTROL_MAX = 4096

@@ -28,14 +28,15 @@ class Urgency:
     """Where an event waits until the policy is told."""
 
     level: int
-    """Of the queue, from 0, which comes first, to `LEVELS` - 1."""
+    """The queue, from 0, which comes first, to `LEVELS` - 1."""
     bound: int
-    """Events in the queue for which there is no room for another one."""
+    """The most events in the queue."""
     waits: bool = False
     """Whether its sender waits for room; an event for which nobody waits is dropped and counted."""
 
 
 LEVELS = 4
+"""Queues of the service."""
 
 
 class Policy(Protocol[S, E]):

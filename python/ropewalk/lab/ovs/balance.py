@@ -1,7 +1,7 @@
 """Loads on two uplinks, and the names of the values that runs of them report."""
 
 WEIGHTS = (3.0, 1.0)
-"""Of the uplinks, where a case gives them weights."""
+"""The weights of the uplinks, where a case gives them weights."""
 CONNECTIONS = 200
 """TCP connections, one after the other, of the case `set-up`."""
 NEW_FLOWS, NEW_FLOWS_PER_S = 5000, 500
