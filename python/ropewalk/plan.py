@@ -25,7 +25,7 @@ OvsProbe: TypeAlias = Literal["none", "train", "vps"]
 OvsScheme: TypeAlias = Literal["bare", "zwa", "zwa-adaptive", "replay"]
 OvsHops: TypeAlias = Literal[2, 3, 5, 7]
 Protocol: TypeAlias = Literal["http/1.1", "h2", "h3"]
-"""Of pages, by the names of ALPN (RFC 7301)."""
+"""Protocols of pages, by the names of ALPN (RFC 7301)."""
 
 TUNNEL_OVERHEAD = (1426 - 52) / (1426 + 65)
 """Inner TCP payload by outer IP bytes of a full packet: `crates/plan/src/ceiling.rs`."""
@@ -315,7 +315,7 @@ class Plan:
     seed: int = 1
 
     def with_seed(self, seed: int) -> Plan:
-        """The same plan with another seed."""
+        """This plan with another seed."""
         return replace(self, seed=seed)
 
     def to_toml(self) -> str:

@@ -1,7 +1,7 @@
 //! What `ropewalk balance` is configured with: uplinks, rules, and how flows are shared.
 //!
-//! Invariant: every rule has a condition and a set of uplinks; names and networks that go into
-//! firewall rules are of a form that cannot be mistaken for anything else there.
+//! Invariant: every rule has a condition and a set of uplinks. Names and networks that go into
+//! firewall rules have a form that cannot be mistaken for anything else there.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -66,7 +66,7 @@ pub struct BalanceConfig {
 /// How uplinks are probed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProbeConfig {
-    /// Who is asked, in turn; the uplinks of a family without targets are always usable.
+    /// Addresses that are asked in turn. The uplinks of a family without targets are always usable.
     pub targets: Vec<IpAddr>,
     /// `http` URL that is answered with status 204 unless a captive portal is in between.
     pub portal: Option<PortalUrl>,
@@ -194,7 +194,7 @@ impl BalanceConfig {
     }
 }
 
-/// Reads how flows are shared; there are no uplinks and rules yet. `forward` is the default.
+/// Reads how flows are shared, without uplinks and rules yet. `forward` is the default.
 pub(super) fn read_sharing(
     section: &mut Section<'_>,
     common: Common,

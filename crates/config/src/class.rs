@@ -29,7 +29,7 @@ pub enum Via {
     /// Through the tunnel, or not at all.
     #[default]
     Tunnel,
-    /// Beside the tunnel, each over one uplink.
+    /// Flows go beside the tunnel, each over one uplink.
     Direct,
     /// Through the tunnel; new flows beside it while the hub is not reached though uplinks work.
     Auto,

@@ -68,7 +68,7 @@ pub struct Common {
 }
 
 impl Common {
-    /// The defaults of a role; the key file has no directory yet.
+    /// The defaults of a role. The name of the key file is still without a directory.
     #[must_use]
     pub fn new(role: &'static str) -> Self {
         Self {

@@ -1,7 +1,7 @@
 //! What a hub is configured with.
 //!
-//! Invariant: the pools are private ranges large enough for a hub and a site, one per family at
-//! most, and the hub has at least one pool and one UDP address to listen on.
+//! Invariant: the hub has at least one UDP address to listen on and at least one pool, at most one
+//! per family. The pools are private ranges large enough for a hub and a site.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
 //! Configuration files: what a hub, a site and a relay can be told, with defaults and checks.
 //!
-//! Invariant: a value that leaves this module has passed every check; the rest of the program
+//! Invariant: a value that leaves this module has passed every check. The rest of the program
 //! does not check again. Every problem names file, line, key and remedy. Keys of gateways are
 //! never in these files, only the path of the file that holds them.
 
@@ -81,8 +81,8 @@ impl Config {
         }
     }
 
-    /// Loads the file at `path`; its contents say which role it is for: only a site or a relay
-    /// names a hub, only a hub or a relay has a pool, and `[balance]` speaks for itself.
+    /// Loads the file at `path`. Its contents say which role it is for. Only a site or a relay
+    /// names a hub. Only a hub or a relay has a pool. A section `[balance]` means balancing.
     ///
     /// # Errors
     /// The file cannot be read, or its problems.

@@ -21,7 +21,7 @@ pub struct Problem {
     pub file: PathBuf,
     /// Line, counted from 1.
     pub line: usize,
-    /// Dotted key, empty when the text is no TOML.
+    /// Dotted key, empty when the text cannot be read as TOML.
     pub key: String,
     /// What is wrong.
     pub what: String,
@@ -108,7 +108,7 @@ impl Source<'_> {
             .count()
     }
 
-    /// Why the text is no TOML. A name that the file has twice is told with both places.
+    /// Why the text cannot be read as TOML. A name that is there twice is told with both places.
     fn no_toml(&self, error: &toml::de::Error) -> Problem {
         let span = error.span().unwrap_or(0..0);
         let problem = Problem {

@@ -1,6 +1,6 @@
 //! What a relay is configured with: a hub to its sites, and a site of the next hub.
 //!
-//! Invariant: both halves have interfaces and keys of their own and share everything else that a
+//! Invariant: each half has its own interfaces and keys. Both halves share everything else that a
 //! gateway has one of: name, state directory, API and log.
 
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! What a site is configured with.
 //!
-//! Invariant: a site has exactly one hub with a key and at least one endpoint; rules for uplinks
-//! are kept in the order of the file, because the first that matches counts.
+//! Invariant: a site has exactly one hub, with a key and at least one endpoint. Rules for uplinks
+//! keep the order of the file, because the first that matches counts.
 
 use std::path::Path;
 

@@ -1,6 +1,6 @@
 //! The commented configuration files that `hub --init`, `join` and `relay --join` write.
 //!
-//! Invariant: what is written is accepted by the parser; a test parses it back, also with every
+//! Invariant: the parser accepts what is written. A test parses it back, also with every
 //! commented key uncommented.
 
 use std::net::SocketAddr;

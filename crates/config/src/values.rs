@@ -76,7 +76,7 @@ pub fn parse_word(text: &str) -> Result<String, String> {
     parse_name(text).map_err(|_| format!("{text:?} is no group name"))
 }
 
-/// The words for a text that is no address with port.
+/// The words for a text that cannot be read as an address with a port.
 #[must_use]
 pub fn not_an_address(text: &str) -> String {
     format!("{text:?} is not an IP address with a port")

@@ -1,9 +1,9 @@
 //! `ropewalk demo`: the main job on one machine without any set-up.
 //!
 //! A site with two uplinks that behave like Wi-Fi and LTE on a walk, a hub and a server, all in
-//! network namespaces; real downloads, a call-like stream and pings over each uplink alone, over
-//! Multipath TCP and over Ropewalk; then one uplink is cut in the middle of a download and comes
-//! back. Every phase plays the same part of the same traces: it begins when the links have
+//! network namespaces. Real downloads, a call-like stream and pings run over each uplink alone,
+//! over Multipath TCP and over Ropewalk. Then one uplink is cut in the middle of a download and
+//! comes back. Every phase plays the same part of the same traces: it begins when the links have
 //! reached the same age. Nothing of it stays behind, also after Ctrl-C.
 
 mod chart;

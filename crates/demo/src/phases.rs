@@ -103,7 +103,7 @@ impl Stage {
         Ok((a.finish(samples.clone())?, b.finish(samples)?))
     }
 
-    /// Both uplinks with MPTCP; `None` if the kernel has none.
+    /// Both uplinks with MPTCP; `None` if the kernel lacks MPTCP.
     pub(super) fn mptcp(&self) -> Result<Option<Outcome>> {
         let topology = self.build("demo")?;
         if !topology.enable_mptcp()? {

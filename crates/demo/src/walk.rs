@@ -1,11 +1,15 @@
 //! Generates the two capacity traces that the demo carries.
 //!
-//! A walk of 60 s away from an access point and back. Wi-Fi: a raised cosine from 42 Mbit/s near
-//! the access point to 3 Mbit/s at the far end, with 10 % multiplicative noise, and 0.3 Mbit/s
-//! while behind a wall (seconds 26 and 27). LTE: 20 Mbit/s with a slow sine of 5 Mbit/s (period
-//! 17 s), an autoregressive fade (coefficient 0.7, innovations of 2 Mbit/s), and handovers to
-//! 1 Mbit/s in seconds 13 and 44. One value a second, from one seeded generator per trace. The
-//! two are never bad in the same second, as the shapes show and the test checks.
+//! A walk of 60 s away from an access point and back.
+//!
+//! Wi-Fi is a raised cosine from 42 Mbit/s near the access point to 3 Mbit/s at the far end, with
+//! 10 % multiplicative noise. Behind a wall (seconds 26 and 27) it has 0.3 Mbit/s.
+//!
+//! LTE is 20 Mbit/s with a slow sine of 5 Mbit/s (period 17 s) and an autoregressive fade
+//! (coefficient 0.7, innovations of 2 Mbit/s). Handovers take it to 1 Mbit/s in seconds 13 and 44.
+//!
+//! Each trace has one value a second, from a seeded generator of its own. The two are never bad in
+//! the same second, as the shapes show and the test checks.
 
 use ropewalk_types::Random;
 

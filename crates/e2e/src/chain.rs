@@ -68,8 +68,8 @@ impl Chain {
         })
     }
 
-    /// A site with a tunnel to the hub, one uplink of which is its tunnel to the relay (the first
-    /// of the gateways) and the other leads past it. That one is the slower: what needs to be
+    /// A site with a tunnel to the hub. One of its uplinks is its tunnel to the relay (the first
+    /// of the gateways). The other uplink leads past the relay and is slower. So what needs to be
     /// quick goes over the relay.
     ///
     /// # Errors

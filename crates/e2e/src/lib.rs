@@ -1,6 +1,6 @@
 //! Tests and benchmarks of the real programs in network namespaces.
 //!
-//! `make test` builds the programs before it runs these tests; by hand:
+//! `make test` builds the programs before it runs these tests. To do so by hand:
 //!
 //! ```text
 //! cargo build --release -p ropewalk-gateway -p ropewalk-linkem

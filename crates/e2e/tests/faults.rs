@@ -323,7 +323,7 @@ fn idle_tcp_connections_of_one_address_take_no_place_from_others() {
     lab.site
         .wait_for("path over TLS", PATIENCE, over_tls)
         .unwrap();
-    // Waiting for them, and for an idle tunnel over TLS, is no work.
+    // Waiting for them, and for an idle tunnel over TLS, takes no processor time.
     let processor = || {
         let gateways = [&lab.hub, &lab.site];
         gateways.map(|gateway| gateway.process().unwrap().cpu_seconds())

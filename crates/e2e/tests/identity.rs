@@ -1,4 +1,4 @@
-//! Who may connect, and as whom.
+//! A key decides who may connect, and as whom.
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use std::time::Duration;

@@ -310,7 +310,7 @@ fn beside<'a>(chain: &'a Chain, site: &Gateway, lan: &'a Namespace) -> Vec<Way<'
     ] {
         let (length, whole) = if v6 { (64, 128) } else { (24, 32) };
         let (site, of_hub) = (status.address(v6).unwrap(), of_hub.address(v6).unwrap());
-        // Of the relay's network, and of no site.
+        // An address of the relay's network that no site has.
         let free = match site {
             IpAddr::V4(ip) => IpAddr::from(Ipv4Addr::from_bits(ip.to_bits() + 1)),
             IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() + 1).into(),

@@ -1,4 +1,4 @@
-//! The tunnel carries traffic whole, over every path, whatever the scheduler.
+//! The tunnel carries traffic whole, over every path, with every scheduler.
 
 use std::time::Duration;
 

@@ -21,7 +21,7 @@ const SERVERS: [IpAddr; 2] = [IpAddr::V4(SERVER), IpAddr::V6(SERVER_V6)];
 /// Ports of classes that go direct, and either way; the others go through the tunnel.
 const DIRECT: u16 = 443;
 const AUTO: u16 = 8_443;
-/// Traffic class of packets with the codepoint EF, which go through the tunnel whatever their port.
+/// Traffic class of packets with the codepoint EF, which go through the tunnel with any port.
 const EF: u32 = 46 << 2;
 
 /// A site with a network behind it, and what goes beside its tunnel.
@@ -339,7 +339,7 @@ fn what_an_open_flow_in_the_tunnel_of_a_killed_site_sends_is_dropped() {
     let client = split.balanced.client();
     let open = |port| split.open(client, SERVERS[0], port).0;
     let mut streams: Vec<TcpStream> = [AUTO, PORT, DIRECT].into_iter().map(open).collect();
-    // And one that was opened from the other side, whose answers the site sends.
+    // Another was opened from the other side: the site sends its answers.
     let (site, hub) = (split.lab.topology.site(), split.lab.topology.hub());
     let inner = split.lab.site.status().unwrap().address(true).unwrap();
     let listener = site

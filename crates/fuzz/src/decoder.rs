@@ -14,8 +14,8 @@ const PACKET_MAX: usize = 200;
 const CODED_MAX: usize = 64;
 
 /// Takes the input for what an ingress sends and a network makes of it, operation by operation. As
-/// long as nothing was invented, what is recovered was sent; the decoder keeps within its bounds
-/// whatever comes.
+/// long as nothing was invented, what is recovered was sent. The decoder keeps within its bounds
+/// on every input.
 ///
 /// # Panics
 /// When it does not.
@@ -163,7 +163,7 @@ impl Path {
         self.decoder.on_coded(self.now, coded);
     }
 
-    /// Another connection: numbers start anew; the egress may not know yet.
+    /// Begins another connection. Numbers start anew, and the egress may not know yet.
     fn connect(&mut self, input: &mut Input<'_>) {
         let redundancy = self.encoder.redundancy();
         self.encoder = Encoder::default();

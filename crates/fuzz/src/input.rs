@@ -1,4 +1,4 @@
-//! The bytes of an input, read as numbers: whatever they are, they mean something.
+//! The bytes of an input, read as numbers. All bytes mean something.
 
 /// What is left of an input; zeros follow its end.
 pub struct Input<'a>(&'a [u8]);

@@ -1,5 +1,5 @@
-//! Datagrams: whatever bytes come, they parse or are refused; what parses is emitted as it came, and
-//! what is emitted parses as it was.
+//! Datagrams: all bytes parse or are refused. A datagram that parses is emitted as it came. A
+//! datagram that is emitted parses as it was.
 
 use crate::input::Input;
 use ropewalk_types::PATHS_MAX;

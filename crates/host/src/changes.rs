@@ -5,10 +5,11 @@
 //! them with the process. Changes of an earlier boot or another network namespace are gone and
 //! must not be undone again: the same settings may since have been made by somebody else.
 //!
-//! The nftables tables of a gateway that is restarted, or was killed, are taken over by the next: without
-//! them the kernel would not translate what still arrives for those behind this machine, and answer it
-//! with a reset. Not those of a site: it may wait for the name of its hub, and the table for flows beside
-//! the tunnel is wrong as soon as there is no tunnel.
+//! The next gateway takes over the nftables tables of a gateway that is restarted or was killed.
+//! Without them the kernel would not translate packets that still arrive for hosts behind this
+//! machine, and would answer them with a reset. The tables of a site are not taken over. A site
+//! may wait for the name of its hub, and its table for flows beside the tunnel is wrong as soon as
+//! the tunnel is gone.
 
 use std::fs;
 use std::net::IpAddr;
@@ -210,8 +211,8 @@ pub struct Changes {
 
 impl Changes {
     /// No changes yet; they will be listed in the file at `path`. What an earlier gateway left
-    /// there is undone first, but for nftables tables where it `keeps` them: those are replaced, or
-    /// removed when [`Self::settle`] finds that they were not.
+    /// there is undone first. With `keeps` nftables tables stay. They are replaced, or removed when
+    /// [`Self::settle`] finds that they were not.
     ///
     /// # Errors
     /// Left-overs cannot be undone.

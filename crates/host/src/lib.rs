@@ -1,7 +1,7 @@
 //! This machine, as gateways see and change it: which interfaces are uplinks, what was changed and
 //! how that is undone, files that survive a crash.
 //!
-//! Invariant: whatever outlives the process is recorded in [`Changes`] first.
+//! Invariant: every change that outlives the process is recorded in [`Changes`] first.
 
 #![forbid(unsafe_code)]
 

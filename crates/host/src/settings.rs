@@ -38,9 +38,9 @@ pub fn router_advertisement_keys() -> Vec<String> {
         .collect()
 }
 
-/// Lets answers of the hub in where the kernel would drop them: with the strict check of RFC 3704
-/// §2.2 it accepts a packet only on the interface that it would send to the sender by, and that
-/// is the tunnel or another uplink.
+/// Lets answers of the hub in where the kernel would drop them. With the strict check of RFC 3704
+/// §2.2 the kernel accepts a packet only on the interface by which it would send to the sender.
+/// That interface is the tunnel or another uplink.
 pub fn loosen_reverse_path(changes: &mut Changes, uplink: &str) {
     if !is_reverse_path_strict(uplink) {
         return;

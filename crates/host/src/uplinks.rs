@@ -1,7 +1,7 @@
 //! Which interfaces are uplinks, by what netlink says and what the configuration wants.
 //!
 //! Invariant: the same interfaces and rules give the same uplinks in the same order. Hot-plug,
-//! renames, new addresses and lost carriers all come through here: there is no other way in.
+//! renames, new addresses and lost carriers come in only through this module.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -31,9 +31,10 @@ const TUNNEL_KINDS: [&str; 12] = [
 
 /// The interfaces to use, by index; at most [`PATHS_MAX`].
 ///
-/// An interface is used when it is up with a carrier, is not this gateway's own `tun`, and has an
-/// address with a way to one of the hub's addresses: a default route, or the same network. A
-/// pattern in `include` waives the way (the route may be a narrow one) but not the address.
+/// An interface is used when three conditions hold. It is up with a carrier. It is not this
+/// gateway's own `tun`. It has an address with a way to one of the hub's addresses: a default
+/// route, or the same network. A pattern in `include` waives the way (the route may be a narrow
+/// one) but not the address.
 #[must_use]
 pub fn select(
     interfaces: &[Interface],

@@ -1,7 +1,7 @@
 //! The command line.
 //!
-//! Every setting of a direction comes as `--KEY`, `--KEY-up` and `--KEY-down` from one table, so
-//! that the command line, plan files and the control socket know the same keys.
+//! One table gives every setting of a direction as `--KEY`, `--KEY-up` and `--KEY-down`. So the
+//! command line, plan files and the control socket know the same keys.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};

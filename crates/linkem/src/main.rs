@@ -1,6 +1,6 @@
 //! `ropewalk-linkem`: the link model in real time between two network namespaces.
 //!
-//! Each end is an ordinary Ethernet interface (TAP); frames read at one end pass the model of
+//! Each end is an ordinary Ethernet interface (TAP). Frames read at one end pass the model of
 //! `ropewalk-netem` and are written at the other when their time has come. One thread carries
 //! both directions, so no lock is taken and the order of frames is that of the model.
 

@@ -40,7 +40,7 @@ pub(crate) struct Stats<'a> {
 }
 
 impl<'a> Stats<'a> {
-    /// Counters as of `now`.
+    /// Counters at the time `now`.
     pub(crate) fn collect(engine: &'a mut Engine, now: Instant) -> Self {
         engine.link_mut().advance(now);
         let engine = &*engine;

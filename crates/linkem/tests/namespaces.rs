@@ -389,7 +389,7 @@ fn names_and_sockets_in_use_are_refused_and_stale_sockets_replaced() {
 fn an_ordinary_user_is_told_to_be_root() {
     use std::os::unix::process::CommandExt;
     let pair = Pair::new();
-    // A copy that an ordinary user may read, whatever the permissions of the build directory.
+    // An ordinary user may read this copy under any permissions of the build directory.
     let copy = std::env::temp_dir().join(format!("ropewalk-linkem-test-{}", std::process::id()));
     std::fs::copy(PROGRAM, &copy).expect("copied");
     let [a, b] = &pair.names;

@@ -126,7 +126,7 @@ pub enum Carrier {
     },
     /// In-kernel MPTCP over all paths; not simulated.
     Mptcp,
-    /// `ropewalk balance` over all paths: each connection over one of them; not simulated.
+    /// `ropewalk balance` over all paths, each connection over one of them; not simulated.
     Balance(BalancePlan),
     /// A firewall rule that gives connections to all paths in turn; not simulated.
     RoundRobin,
@@ -169,7 +169,7 @@ pub struct TunnelPlan {
     /// Names of the paths to use; all unless given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paths: Option<Vec<String>>,
-    /// Kernel only: `freeze` of the section `[hold]`; the program's default unless given.
+    /// `freeze` of the section `[hold]`, kernel only; the program's default unless given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub freeze: Option<String>,
 }

@@ -20,7 +20,7 @@ pub struct Report {
     pub traffic: Vec<TrafficReport>,
     /// One per `[[path]]`, in order.
     pub paths: Vec<PathReport>,
-    /// Of the tunnel, if there was one.
+    /// The report of the tunnel, if there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tunnel: Option<TunnelReport>,
     /// Simulator: hash over every event, 16 hex digits.
@@ -54,7 +54,8 @@ pub struct TrafficReport {
     /// Bulk: one per connection.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub flows: Vec<FlowReport>,
-    /// Ping: round-trip times; call: one-way delays; web: page load times. Milliseconds.
+    /// Round-trip times of a ping, one-way delays of a call, page load times of the web.
+    /// Milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delay_ms: Option<Distribution>,
     /// Ping, call: packets sent in the counted time.
@@ -133,9 +134,9 @@ pub struct PathReport {
 pub struct TunnelReport {
     /// Inner packets delivered.
     pub delivered: u64,
-    /// Of them, not next in their flow's sequence when they came.
+    /// Delivered packets that were not next in their flow's sequence when they came.
     pub reordered: u64,
-    /// Of them, held for order.
+    /// Delivered packets that were held for order.
     pub held: u64,
     /// Holds ended by time.
     pub hold_timeouts: u64,
@@ -164,8 +165,8 @@ pub struct TunnelReport {
 }
 
 impl TunnelReport {
-    /// Of tunnels in a row, in the direction of the data: what the last delivered, the greatest
-    /// overhead of any, and of everything else the sum. `None` of nothing.
+    /// Reports tunnels in a row, in the direction of the data. The report has what the last tunnel
+    /// delivered, the greatest overhead of any, and the sum of everything else. `None` of nothing.
     #[must_use]
     pub fn of_hops(hops: &[Self]) -> Option<Self> {
         let last = hops.last()?;
@@ -197,7 +198,7 @@ pub fn overhead(protection_bytes: u64, data_bytes: u64) -> f64 {
 }
 
 impl Distribution {
-    /// Of these values; all zero when there is none.
+    /// The distribution of these values; all zero without values.
     #[must_use]
     pub fn of(values: &[f64]) -> Self {
         let mut sorted = values.to_vec();

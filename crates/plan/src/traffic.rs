@@ -53,12 +53,12 @@ pub enum Traffic {
         /// The payload is then checked byte by byte, and pauses are reported to the millisecond.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         window: Option<u32>,
-        /// `relay` and `chain` only: which gateway the host of the site's side is at; 1 is the
+        /// `relay` and `chain` only: the gateway that the host of the site's side is at. 1 is the
         /// site, 2 the next towards the server.
         #[serde(default = "one", skip_serializing_if = "is_one")]
         enter: u32,
-        /// `relay` and `chain` only: the link between that host and its gateway, the same both
-        /// ways; none unless given.
+        /// `relay` and `chain` only: the link between that host and its gateway, equal in both
+        /// directions. None unless given.
         #[serde(default, skip_serializing_if = "DirectionPlan::is_empty")]
         access: Box<DirectionPlan>,
     },

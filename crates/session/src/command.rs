@@ -53,7 +53,7 @@ pub enum Command {
     },
     /// The table of sites that may connect has changed (hub only).
     ReloadSites,
-    /// Packets from elsewhere may have this size, bytes: the interface takes it whatever the
-    /// paths take, and the tunnel splits the packets.
+    /// Packets from elsewhere may have this size, bytes. The interface takes them even where the
+    /// paths do not, and the tunnel splits them.
     MtuFloor(usize),
 }

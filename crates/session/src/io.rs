@@ -57,9 +57,9 @@ pub trait Sockets {
     /// Datagrams that cannot be sent are lost, as on the way.
     fn send_udp(&mut self, transmit: &Transmit, contents: &[u8]);
 
-    /// Writes to a TCP connection; the number of bytes taken. 0 means that there is no room, or no
-    /// connection yet: [`Session::handle_stream_writable`](crate::Session::handle_stream_writable)
-    /// follows when that has changed.
+    /// Writes to a TCP connection and returns the number of bytes taken. 0 means that room, or the
+    /// connection itself, is still missing. When that has changed,
+    /// [`Session::handle_stream_writable`](crate::Session::handle_stream_writable) follows.
     ///
     /// # Errors
     /// Why the connection is over, in words.

@@ -1,6 +1,6 @@
-//! The decisions of a gateway, without I/O: which paths a site has, how each path gets and keeps a
-//! connection to the hub, how a hub treats the connections of its sites, and what both tell each
-//! other.
+//! The decisions of a gateway, without I/O. A site decides which paths it has, and how each path
+//! gets and keeps a connection to the hub. A hub decides how it treats the connections of its
+//! sites. Both decide what they tell each other.
 //!
 //! One [`Session`] is one gateway: `Session<Site>` or `Session<Hub>`. It has no clock, socket,
 //! thread, file or random source. A driver passes time, bytes and random numbers in, and takes
@@ -34,6 +34,7 @@ mod session;
 mod settings;
 mod site;
 mod status;
+mod tuning;
 
 pub use command::{Command, Uplink};
 pub use hub::Hub;

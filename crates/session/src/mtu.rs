@@ -3,11 +3,7 @@
 use ropewalk_types::{Duration, Instant};
 
 use crate::settings::{MTU_MAX, MTU_MIN};
-
-/// A smaller MTU must last for this long before the interface gets it. A satellite path needs
-/// nearly this long to find out what it takes, and any path to find it again after its large
-/// packets were all lost.
-const PATIENCE: Duration = Duration::from_secs(20);
+use crate::tuning::MTU_PATIENCE;
 
 /// Follows the paths. Hosts remember a smaller MTU for minutes. So they are not told of a value
 /// that a path has only just found or takes for a moment. Meanwhile the tunnel splits packets.
@@ -18,7 +14,7 @@ pub(crate) struct InnerMtu {
     current: usize,
     /// Since when the paths take less than that.
     short_since: Option<Instant>,
-    /// Smallest value whatever the paths take, bytes.
+    /// Smallest value, bytes, even where the paths take less.
     floor: usize,
 }
 
@@ -51,7 +47,7 @@ impl InnerMtu {
         let mtu = paths?.max(self.floor).clamp(MTU_MIN, MTU_MAX);
         if mtu >= self.current {
             self.short_since = None;
-        } else if now.since(*self.short_since.get_or_insert(now)) < PATIENCE {
+        } else if now.since(*self.short_since.get_or_insert(now)) < MTU_PATIENCE {
             return None;
         }
         (mtu != self.current).then(|| {

@@ -12,16 +12,7 @@ use std::sync::Arc;
 use crate::io::Sockets;
 use crate::links::{LinkId, Links};
 use crate::settings::CommonSettings;
-
-/// Packets bound per round before they are handed to the sockets: enough for full segmented
-/// sends, few enough that reading goes on in between.
-const ROUND_PACKETS: usize = 64;
-/// Rounds per turn.
-const ROUNDS: usize = 4;
-/// A path idle for this long sends a probe (from the site's side).
-pub(crate) const PROBE_INTERVAL: Duration = Duration::from_secs(10);
-/// How long a replaced link is still read, for what is under way on it.
-const DRAIN: Duration = Duration::from_secs(2);
+use crate::tuning::{DRAIN, ROUND_PACKETS, ROUNDS};
 
 /// A path of a peer, with the link that carries it.
 #[derive(Debug)]

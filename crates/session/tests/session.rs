@@ -237,7 +237,7 @@ fn a_new_address_moves_the_connections_and_a_forgotten_nat_mapping_too() {
     world.run(SECOND);
     assert_eq!(world.transports_up(0), ["quic", "quic"]);
     assert_eq!(missing_at_hub(&world, 60), []);
-    // The same connections: nothing failed.
+    // These are the old connections: nothing failed.
     assert!(world.paths(0).iter().all(|path| path.last_error.is_none()));
 }
 

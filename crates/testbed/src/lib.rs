@@ -1,7 +1,7 @@
 //! Network namespaces, links and traffic for the demo, the tests and the benchmarks.
 //!
 //! A [`Topology`] is a site with several uplinks, a hub they all reach, and a server behind the
-//! hub. Whatever is made here is removed when its handle goes, on Ctrl-C, and by
+//! hub. Everything made here is removed when its handle goes, on Ctrl-C, and by
 //! [`remove_leftovers`] when the maker was killed. Traffic flows only between namespaces made
 //! here and is always bounded in time. Needs root and the programs named in [`programs`].
 

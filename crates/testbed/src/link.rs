@@ -144,7 +144,7 @@ impl LinkSpec {
         }
     }
 
-    /// The same link with random loss in both directions.
+    /// This link with random loss in both directions.
     #[must_use]
     pub fn with_loss(mut self, share: f64) -> Self {
         if let Self::Emulated { down, up, .. } = &mut self {
@@ -153,7 +153,7 @@ impl LinkSpec {
         self
     }
 
-    /// The same link with this queue in both directions, bytes.
+    /// This link with such a queue in both directions, bytes.
     #[must_use]
     pub fn with_queue(mut self, bytes: u64) -> Self {
         if let Self::Emulated { down, up, .. } = &mut self {
@@ -162,7 +162,7 @@ impl LinkSpec {
         self
     }
 
-    /// The same link with this MTU, bytes; a planned link keeps that of Ethernet.
+    /// This link with another MTU, bytes; a planned link keeps that of Ethernet.
     #[must_use]
     pub fn with_mtu(mut self, bytes: u32) -> Self {
         match &mut self {
@@ -172,7 +172,7 @@ impl LinkSpec {
         self
     }
 
-    /// The same link with another seed.
+    /// This link with another seed.
     #[must_use]
     pub fn with_seed(mut self, number: u64) -> Self {
         if let Self::Emulated { seed, .. } = &mut self {

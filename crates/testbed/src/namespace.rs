@@ -33,7 +33,7 @@ struct Inner {
 impl Namespace {
     /// Creates `rw-PURPOSE-PID-ROLE` (a number is added to the purpose if this process has
     /// already used the name) with loopback up and duplicate address detection off. TCP uses
-    /// CUBIC, as most machines do, or NewReno where the kernel has no other, unless programs choose.
+    /// CUBIC, as most machines do, or NewReno where the kernel lacks CUBIC, unless programs choose.
     ///
     /// # Errors
     /// Without the privilege (root) or the `ip` program.
@@ -54,7 +54,7 @@ impl Namespace {
         let namespace = Self(Arc::new(Inner { name, file, ticket }));
         namespace.ip("link set lo up")?;
         // Programs choose a control after they have connected. A connection that began with BBR, the
-        // default of some machines, would stay paced with whatever control follows.
+        // default of some machines, would stay paced with every control that follows.
         let control = |name| namespace.sysctl("net/ipv4/tcp_congestion_control", name);
         control("cubic").or_else(|_| control("reno"))?;
         if namespace.has_ipv6()? {

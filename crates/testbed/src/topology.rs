@@ -189,7 +189,7 @@ impl Topology {
         }
     }
 
-    /// Lets MPTCP connections from the site use every uplink. False if the kernel has none.
+    /// Lets MPTCP connections from the site use every uplink. False if the kernel lacks MPTCP.
     ///
     /// # Errors
     /// If the endpoints cannot be set.

@@ -1,4 +1,4 @@
-"""A cell: one plan, one seed, one runner. And what came of it."""
+"""A cell (one plan, one seed, one runner) and its outcome."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a cell: a report, or the reason why there is none."""
+    """The outcome of a cell: a report, or the reason why the report is missing."""
 
     cell: Cell
     status: Status
@@ -102,7 +102,7 @@ class Results:
         return bool(self.outcomes)
 
     def reasons(self) -> str:
-        """Why cells have no report, each reason once."""
+        """Why reports of cells are missing, each reason once."""
         reasons = dict.fromkeys(o.reason for o in self.outcomes if o.report is None)
         return "; ".join(reason for reason in reasons if reason)
 

@@ -48,7 +48,7 @@ def source(directory: Path) -> Source:
     commit = _output("git", "-C", str(directory), "rev-parse", "--short=12", "HEAD")
     if not commit:
         return Source(f"release {__version__}", False, f"release-{__version__}")
-    # The whole tree, whichever directory of it the programs are in.
+    # The state of the whole tree, not only of the programs' directory.
     status = _output("git", "-C", str(directory), "status", "--porcelain", ":/")
     if not status:
         return Source(commit, False, commit)
@@ -140,7 +140,7 @@ def _setting(name: str) -> str:
 
 
 def _offloads() -> dict[str, str] | str:
-    """Of the loopback interface: what new virtual interfaces of this kernel offer."""
+    """Offloads of the loopback interface: what new virtual interfaces of this kernel offer."""
     features = _output("ethtool", "-k", "lo")
     if not features:
         return "unknown: ethtool is not installed"

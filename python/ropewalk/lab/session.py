@@ -97,7 +97,7 @@ def begin(request: Request) -> Session:
 
 
 def run(request: Request, session: Session, tell: Callable[[Progress], None]) -> list[Claim]:
-    """Runs what has no result yet, and writes the report."""
+    """Runs the cells that are still without a result, and writes the report."""
     store = Store(request.out)
     store.begin(session)
     cells = plan_cells(session)

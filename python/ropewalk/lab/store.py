@@ -81,7 +81,7 @@ class Store:
             ) from error
 
     def load(self, cell: Cell, source: str) -> Outcome | None:
-        """The stored outcome of a cell; nothing if there is none, or it cannot be read."""
+        """The stored outcome of a cell; nothing if it is missing or cannot be read."""
         path = self._path(cell, source)
         try:
             value = json.loads(path.read_text())

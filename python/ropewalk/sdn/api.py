@@ -50,7 +50,7 @@ class Api:
         self.refused = 0
         """Connections beyond the bound."""
         self.broken = 0
-        """Requests that were none, or that ended before their answer did."""
+        """Input that was not a request, and requests that ended before their answer did."""
         self._report = report
         if "\0" in str(path):
             raise OSError(f"{path}: no path of a socket".replace("\0", "\\0"))
@@ -126,7 +126,7 @@ class _Server(socketserver.ThreadingMixIn, socketserver.BaseServer):
             self._room.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
-        """A client that goes is no fault of the controller's."""
+        """A client that goes is not the controller's fault."""
         _log.debug("a client of the API", exc_info=True)
         self.count_broken()
 
@@ -174,7 +174,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.send_error(500, "no report could be made; see the log")
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Answers with an error, and counts what was no request."""
+        """Answers with an error, and counts input that was not a request."""
         if code in _NO_REQUEST:
             self.server.count_broken()
         super().send_error(code, message, explain)
@@ -315,7 +315,7 @@ def _get(path: Path, target: str, deadline: float) -> tuple[int, bytes]:
         HTTPException, ValueError: when the answer is none, or too long.
     """
     with contextlib.closing(_Connection(path, deadline)) as connection:
-        # Who refuses does not read what it is asked: its answer is there all the same.
+        # A server that refuses does not read the request, but its answer is there.
         with contextlib.suppress(BrokenPipeError):
             connection.request("GET", target)
         connection.sock.settimeout(_left(deadline))

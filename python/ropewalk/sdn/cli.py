@@ -26,7 +26,7 @@ ENVIRONMENT = "ROPEWALK_SDN_CONFIG"
 DEFAULT = Path("/etc/ropewalk/sdn.toml")
 _CONFIG = f"default: ${ENVIRONMENT}, else {DEFAULT}"
 _WITHOUT_CONFIG = ("ap-agent", "completions")
-"""Commands that take `--config` as all do, and have no use for it."""
+"""Commands that take `--config` as all do, and do not use it."""
 
 _EPILOG = """\
 in short:
@@ -45,7 +45,7 @@ exit status:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit status."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # A file's name may be no text.
+        # A file's name may be bytes that are not text.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         options = _parser().parse_args(arguments)
@@ -109,7 +109,7 @@ def _warn(text: str) -> None:
 
 
 def _put(text: str, stream: TextIO | None) -> None:
-    """Prints at once. Who has closed our output has seen enough: that is how `status | head` ends.
+    """Prints at once. A reader that closed our output has seen enough: so ends `status | head`.
 
     Raises:
         OSError: when it cannot be written for another reason, as on a disk that is full.

@@ -81,7 +81,7 @@ class Host:
     address: str
     """With the length of its prefix."""
     far: str
-    """`bicast`: the other end's application; `balance`: the gateway the host sees."""
+    """The other end's application (`bicast`), or the gateway the host sees (`balance`)."""
 
     @property
     def ip(self) -> str:
@@ -115,7 +115,7 @@ class Way:
     gateway: str
     """The next hop."""
     peer: str
-    """`bicast`: the other end's address of this path; `balance`: who is probed."""
+    """The other end's address of this path (`bicast`), or the address probed (`balance`)."""
 
     @property
     def ip(self) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 _UNIX = "unix:"
 _PATH_BYTES_MAX = 107
-"""Of a socket's path (sockaddr_un without its end)."""
+"""Bytes of a socket's path (sockaddr_un without its end)."""
 _SECONDS_MAX = 5.0
 _PAUSE_S = 0.05
 
@@ -79,7 +79,7 @@ def listener(endpoint: Endpoint, backlog: int) -> socket.socket:
     try:
         return _listener(endpoint, backlog)
     except OSError as error:
-        # A path that is too long has no number of its own.
+        # The error for a path that is too long lacks a number.
         problem = error.strerror or error
         raise OSError(f"cannot listen on {endpoint}: {problem}; {_remedy(error)}") from error
 
@@ -110,7 +110,7 @@ def _listener(endpoint: Endpoint, backlog: int) -> socket.socket:
             os.fchmod(made.fileno(), 0o600)
             made.bind(str(endpoint.path))
             owner = endpoint.path.parent.stat()
-            # Of the socket, not of what its directory's owner may have put in its place by now.
+            # The socket's owner, not that of what others may have put in its place by now.
             os.chown(endpoint.path, owner.st_uid, owner.st_gid, follow_symlinks=False)
             made.listen(backlog)
     except OSError:

@@ -33,7 +33,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Ip:
-    """An IP packet of either family. Of ICMP the ports are type and identifier.
+    """An IP packet of either family. The ports of ICMP are type and identifier.
 
     A fragment without the transport header has no ports.
     """

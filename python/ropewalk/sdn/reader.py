@@ -18,7 +18,7 @@ INTERFACE_NAME_MAX = 15
 """Characters of an interface's name (IFNAMSIZ without its end)."""
 NAMESPACE_NAME_MAX = 255
 _NAME = re.compile(r"[A-Za-z0-9_.+@][A-Za-z0-9_.+@-]*")
-"""Of what commands take: no option, no path, no second word."""
+"""Form of the names that commands take: no option, no path, no second word."""
 
 
 def is_name(text: str) -> bool:
@@ -247,7 +247,7 @@ class Table:
         return self._families(key, default, lambda text: str(ip_address(text)), '"192.0.2.1"')
 
     def interfaces(self, key: str) -> dict[int, str]:
-        """The same with the lengths of their prefixes."""
+        """IP addresses by version, with the lengths of their prefixes."""
 
         def parse(text: str) -> str:
             if "/" not in text:

@@ -46,7 +46,7 @@ class Answer:
 
 
 def parse(frame: bytes) -> Question | Answer | None:
-    """A question or answer in its Ethernet frame; None for anything else, whatever the bytes."""
+    """A question or answer in its Ethernet frame; None for all other bytes."""
     if len(frame) < 14:
         return None
     (kind,) = struct.unpack_from("!H", frame, 12)
@@ -76,7 +76,7 @@ def answer(own_mac: str, own: str, asked: Question, *, router: bool = False) -> 
     flags = OVERRIDE | (ROUTER if router else 0)
     to, to_mac = asked.source, asked.mac
     if to == _UNSPECIFIED:
-        # Who asks whether an address is free has none yet (RFC 4861 §7.2.4).
+        # A host that asks whether an address is free is still without one (RFC 4861 §7.2.4).
         to, to_mac = _ALL_NODES, _ALL_NODES_MAC
     else:
         flags |= SOLICITED
@@ -135,7 +135,7 @@ def _neighbour(frame: bytes) -> Question | Answer | None:
     if body[0] == SOLICITATION:
         return Question(sender, packet.source, str(target))
     if body[0] == ADVERTISEMENT:
-        # Who answers a unicast question may leave the option away.
+        # The answer to a unicast question may leave the option away.
         told = options.get(TARGET_OPTION)
         known = _station(told) if told else sender
         return Answer(known, str(target)) if known else None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 class TlsError(Exception):
-    """A file that cannot be read or is none of its kind; the message names it."""
+    """A file that cannot be read or is not of its kind; the message names it."""
 
 
 def context(purpose: ssl.Purpose, key: Path, certificate: Path, authority: Path) -> ssl.SSLContext:

@@ -1,4 +1,5 @@
-//! What an idle tunnel over two paths costs: processor, traffic and memory; and memory under load.
+//! The processor time, traffic and memory of an idle tunnel over two paths, and its memory under
+//! load.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};

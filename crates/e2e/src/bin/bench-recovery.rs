@@ -1,5 +1,5 @@
-//! How soon traffic goes on after a restart of the hub, a block of UDP, an outage in one direction
-//! and an interface that comes back: the kernel beside the simulator.
+//! How soon traffic goes on after a fault: the kernel beside the simulator. The faults are a
+//! restart of the hub, a block of UDP, an outage in one direction and an interface that comes back.
 
 use std::process::ExitCode;
 use std::time::Duration;

@@ -77,7 +77,7 @@ impl Key {
         Ok(())
     }
 
-    /// The file of the key. Who `makes_first` may do so before there is a configuration.
+    /// The file of the key. With `makes_first` the key may be made before the configuration.
     fn path(&self, global: &Global, makes_first: bool) -> anyhow::Result<PathBuf> {
         if let Some(path) = &self.key_file {
             return Ok(path.clone());

@@ -11,7 +11,8 @@ use ropewalk_core::schedule::SchedulerKind;
 use ropewalk_types::{Instant, PathId};
 use ropewalk_wire::{Control, Hello, VERSION, Welcome, emit_control};
 
-use super::{Hub, HubSite, SITES_MAX};
+use super::tuning::SITES_MAX;
+use super::{Hub, HubSite};
 use crate::links::{LinkId, Links};
 use crate::peer::{Peer, PeerPath};
 use crate::settings::SiteEntry;

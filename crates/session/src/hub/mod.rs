@@ -8,6 +8,7 @@
 
 mod addresses;
 mod hello;
+mod tuning;
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -20,7 +21,7 @@ use ropewalk_core::reorder::Inner;
 use ropewalk_core::schedule::SchedulerKind;
 use ropewalk_core::tunnel::Tunnel;
 use ropewalk_transport::{KeyCheck, PublicKey, SocketId, TransportError};
-use ropewalk_types::{Duration, Instant, PacketInfo, PathId, Random, source_of};
+use ropewalk_types::{Instant, PacketInfo, PathId, Random, source_of};
 use ropewalk_wire::{Control, Datagram, HEADROOM};
 use rustc_hash::FxHashMap;
 
@@ -33,13 +34,7 @@ use crate::session::{Event, Role, Session, sealed};
 use crate::settings::{Environment, HubSettings, SiteEntry};
 use crate::status::SessionStatus;
 use addresses::is_link_local;
-
-/// How long a connection may stay without a `Hello`.
-const HELLO_WAIT: Duration = Duration::from_secs(5);
-/// How often connections without `Hello` are looked for.
-const TICK: Duration = Duration::from_secs(1);
-/// Most sites with a live tunnel.
-const SITES_MAX: usize = 4_096;
+use tuning::{HELLO_WAIT, TICK};
 
 /// A site that has said hello.
 #[derive(Debug)]
@@ -70,7 +65,7 @@ pub struct Hub {
     sites: Vec<Option<HubSite>>,
     by_key: FxHashMap<PublicKey, usize>,
     by_address: FxHashMap<IpAddr, usize>,
-    /// Networks behind relays: few, and looked through only for what is no site's own address.
+    /// Networks behind relays. They are few, and searched only for addresses that no site has.
     by_network: Vec<(IpNet, usize)>,
     pending: FxHashMap<LinkId, Pending>,
     ready: ReadySet,
@@ -78,7 +73,7 @@ pub struct Hub {
     drained: usize,
     events: VecDeque<Event>,
     unroutable: u64,
-    /// What came from the interface and is no whole IP packet.
+    /// Packets from the interface that are not whole IP packets.
     invalid_inner: u64,
     /// Packets that kernels send to their own link: router solicitations, multicast reports.
     link_local: u64,

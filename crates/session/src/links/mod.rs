@@ -6,6 +6,7 @@
 
 mod stream;
 mod streams;
+mod tuning;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -15,19 +16,16 @@ use ropewalk_transport::{
     CongestionControl, ConnectOptions, ConnectionId, Endpoint, EndpointConfig, Identity, KeyCheck,
     PublicKey, SocketId, TransportError,
 };
-use ropewalk_types::{Duration, Ecn, Instant, PathSnapshot};
+use ropewalk_types::{Ecn, Instant, PathSnapshot};
 
 use crate::io::{Request, Sockets, StreamId};
 use crate::settings::{Environment, UDP_PAYLOAD_MAX, UDP_PAYLOAD_MIN};
 use stream::Stream;
+use tuning::{GSO_SEGMENTS, IDLE_TIMEOUT};
 
-/// Datagrams in one segmented send; more makes the first ones wait for the last.
-const GSO_SEGMENTS: usize = 32;
 /// Bytes of one segmented send at most.
 const TRANSMIT_BYTES: usize = 65_507;
-/// A connection that hears nothing for this long ends. It has to outlive outages: the one that was
-/// there before is back within a round trip, a new one takes several.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
+
 /// Names a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LinkId {

@@ -5,20 +5,11 @@ use std::net::SocketAddr;
 use bytes::Bytes;
 use ropewalk_transport::tls::TlsPath;
 use ropewalk_transport::{Event, SendError};
-use ropewalk_types::{Duration, Instant, PathSnapshot};
+use ropewalk_types::{Instant, PathSnapshot};
 
 use super::LinkEvent;
+use super::tuning::{DATAGRAM_BYTES, HANDSHAKE, INFO_AGE, LOOK_MAX};
 use crate::io::{Sockets, StreamId};
-
-/// How long a TLS handshake may take, that of TCP before it included.
-const HANDSHAKE: Duration = Duration::from_secs(8);
-/// How old the kernel's view of a connection may be.
-const INFO_AGE: Duration = Duration::from_millis(2);
-/// A connection with bytes under way is looked at after this time at the latest: no event tells
-/// when acknowledgements have made room in the window.
-const LOOK_MAX: Duration = Duration::from_millis(20);
-/// Largest datagram put on a stream, bytes: about what a QUIC path of MTU 1,500 takes.
-const DATAGRAM_BYTES: usize = 1_430;
 
 /// A TLS connection over a TCP connection of the driver.
 #[derive(Debug)]

@@ -8,15 +8,9 @@ use ropewalk_transport::{PublicKey, TransportError};
 use ropewalk_types::Instant;
 
 use super::stream::Stream;
+use super::tuning::{HANDSHAKES_MAX, HANDSHAKES_PER_ADDRESS, STREAMS_MAX};
 use super::{LinkEvent, LinkId, Links};
 use crate::io::{Request, Sockets, StreamId};
-
-/// TCP connections that a hub keeps open at once, those in the handshake included.
-const STREAMS_MAX: usize = 1_024;
-/// TCP connections that a hub keeps open before the peer has proved its key.
-const HANDSHAKES_MAX: usize = 128;
-/// The same from one address, so that one address cannot keep all others out.
-const HANDSHAKES_PER_ADDRESS: usize = 8;
 
 impl Links {
     /// Starts a TLS connection to `remote` through `device`.

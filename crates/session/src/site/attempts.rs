@@ -1,7 +1,7 @@
 //! The site's connection attempts: how a path gets the connection that carries it.
 //!
-//! The hub moves a path to whatever introduces itself with the highest generation. An attempt that
-//! has sent its `Hello` may be given up all the same: another was quicker, or the old connection
+//! The hub moves a path to the connection that introduces itself with the highest generation. An
+//! attempt that has sent its `Hello` may still be given up: another was quicker, or the old one
 //! spoke again. Then the hub may have moved the path to that attempt. So the connection in charge
 //! takes a still higher generation and introduces itself once more.
 

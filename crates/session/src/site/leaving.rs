@@ -1,4 +1,4 @@
-//! Who says that a path will end, and how long that counts.
+//! Notices that a path will end: who gave them, and how long they count.
 
 use ropewalk_types::Instant;
 

@@ -1,8 +1,8 @@
-//! The site's role: one path per uplink, each kept connected to the hub by whatever works.
+//! The site's role: one path per uplink, each kept connected to the hub over QUIC or TLS.
 //!
 //! A path tries QUIC first. When that does not come up soon, TLS over TCP is tried beside it,
 //! and QUIC again from time to time while TLS carries the path. A path that has gone silent gets
-//! a new connection beside the old one: whichever answers first carries on. Every connection is
+//! a new connection beside the old one. The one that answers first carries on. Every connection is
 //! introduced with `Hello`, repeated until the hub's `Welcome`.
 
 mod attempts;
@@ -28,10 +28,11 @@ use ropewalk_wire::{Control, Datagram, VERSION, Welcome};
 use crate::command::Command;
 use crate::io::Sockets;
 use crate::links::{LinkEvent, LinkId, Links, Received};
-use crate::peer::{PROBE_INTERVAL, Peer};
+use crate::peer::Peer;
 use crate::session::{Event, Role, Session, sealed};
 use crate::settings::{Environment, SiteSettings};
 use crate::status::SessionStatus;
+use crate::tuning::PROBE_INTERVAL;
 use path::SitePath;
 
 /// The role of a site.
@@ -315,7 +316,7 @@ impl sealed::Role for Site {
         let (id, current) = match self.peer.path_of(link) {
             Some(carried) => carried,
             None => {
-                // The hub speaks on an attempt: that is the answer, whatever it says.
+                // Every message of the hub on an attempt counts as the answer.
                 let Some((id, index)) = self.attempt_of(link) else {
                     return;
                 };

@@ -30,7 +30,7 @@ pub(super) const RETURN_INTERVAL: Duration = Duration::from_secs(10);
 /// How often silence, attempts and unanswered messages are looked at. Longer: less work, later
 /// reactions by as much.
 pub(super) const TICK: Duration = Duration::from_millis(100);
-/// The same while every path is up and nothing is outstanding.
+/// Takes the place of [`TICK`] while every path is up and nothing is outstanding.
 pub(super) const TICK_IDLE: Duration = Duration::from_secs(1);
 /// How often an unanswered `Hello` is repeated.
 pub(super) const HELLO_INTERVAL: Duration = Duration::from_millis(150);

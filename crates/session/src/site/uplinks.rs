@@ -85,7 +85,7 @@ impl Site {
                 self.peer.tunnel.set_path_config(id, config);
             }
             if lost {
-                // The same connection from another address: the hub validates the new one.
+                // The connection goes on from another address, which the hub validates.
                 links.address_changed(carrier.link);
             }
         }

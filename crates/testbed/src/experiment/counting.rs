@@ -17,9 +17,9 @@ use crate::link::{Link, LinkCounters};
 #[derive(Debug, Default)]
 struct Snapshot {
     links: Vec<LinkCounters>,
-    /// Of each hop, at the hub's end and at the site's.
+    /// The tunnel of each hop, at the hub's end and at the site's.
     tunnels: Vec<[TunnelStatus; 2]>,
-    /// Of the whole machine.
+    /// Processor time of the whole machine.
     processor: ProcessorTime,
 }
 
@@ -107,8 +107,8 @@ impl ProcessorTime {
         text.map(|text| Self::parse(&text)).unwrap_or_default()
     }
 
-    /// The first line of `/proc/stat` (proc(5)): user, nice, system, idle, iowait, irq, softirq,
-    /// steal; what follows is contained in the first two.
+    /// The first line of `/proc/stat` (proc(5)) has user, nice, system, idle, iowait, irq, softirq
+    /// and steal. The values that follow are contained in the first two.
     fn parse(text: &str) -> Self {
         let line = text.lines().next().unwrap_or_default();
         let fields = line.split_whitespace().skip(1).take(8);

@@ -24,7 +24,7 @@ pub enum PlanFileError {
         /// Why.
         error: std::io::Error,
     },
-    /// It is no plan.
+    /// The file is not a plan.
     #[error("{}: {error}", file.display())]
     Wrong {
         /// The file.
@@ -62,7 +62,7 @@ impl PlanFile {
     /// Reads and checks a plan.
     ///
     /// # Errors
-    /// If the file cannot be read or is no plan.
+    /// If the file cannot be read or is not a plan.
     pub fn read(file: &Path) -> Result<Self, PlanFileError> {
         let unreadable = |error| PlanFileError::Unreadable {
             file: file.to_owned(),

@@ -1,4 +1,4 @@
-//! One experiment plan on the real kernel: namespaces, links, carrier, traffic; then the report.
+//! One experiment plan on the real kernel: namespaces, links, carrier, traffic and the report.
 //!
 //! Everything is set up first. Then all links begin anew together and the traffic starts. That
 //! instant is time zero of the plan for timed changes, traces, warm-up and series.
@@ -87,8 +87,7 @@ fn require_programs() -> Result<()> {
     programs::require(&[programs::IP, programs::NFT, programs::ETHTOOL])
 }
 
-/// Sets up what carries the traffic, sends it, and counts. Of the paths only those in use are
-/// reported here.
+/// Sets up what carries the traffic, sends it, and counts. Only paths in use are reported here.
 fn measure(plan: &Plan, options: &Options, ground: &Ground) -> Result<Report> {
     let carried = Carried::start(plan, options, ground)?;
     let window = Window::of(plan);
@@ -171,7 +170,7 @@ impl Window {
     }
 }
 
-/// The direction of the first bulk traffic; towards the site if there is none.
+/// The direction of the first bulk traffic; towards the site in a plan without bulk traffic.
 fn side(plan: &Plan) -> Side {
     let first = plan.traffic.iter().find_map(|traffic| match traffic {
         Traffic::Tcp { direction, .. } | Traffic::Quic { direction, .. } => Some(*direction),

@@ -43,8 +43,9 @@ struct Ready<'a> {
 /// carried towards the site since then.
 ///
 /// # Errors
-/// [`super::CannotRun`] if the machine lacks something; [`PlanFileError`] for gateways in a row and for
-/// traffic; a command that is not known; otherwise what failed, and where the logs are.
+/// [`super::CannotRun`] if the machine lacks something. [`PlanFileError`] for gateways in a row and
+/// for traffic. An unknown command is an error. All other errors say what failed, and where the
+/// logs are.
 pub fn set_up(
     file: &PlanFile,
     options: &Options,

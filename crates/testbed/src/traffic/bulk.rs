@@ -120,7 +120,7 @@ impl BulkSpec {
         }
     }
 
-    /// The same over MPTCP.
+    /// This transfer over MPTCP.
     #[must_use]
     pub fn over_mptcp(self) -> Self {
         Self {
@@ -138,7 +138,7 @@ impl BulkSpec {
         }
     }
 
-    /// The same with every connection filled from both its ends.
+    /// This transfer with every connection filled from both its ends.
     #[must_use]
     pub fn both_ways(self) -> Self {
         Self {

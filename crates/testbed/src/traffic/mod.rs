@@ -41,7 +41,7 @@ pub enum Direction {
 }
 
 impl Endpoints {
-    /// The same ends with the client bound to an interface.
+    /// These ends with the client bound to an interface.
     #[must_use]
     pub fn through(&self, device: &str) -> Self {
         Self {

@@ -6,15 +6,7 @@
 //! without delay variation. One late packet holds up all behind it. They come together, each a
 //! little less late than the one before.
 
-/// Weight of one observation in the mean.
-const JITTER_WEIGHT: f64 = 0.1;
-/// Rounds over which delay spikes count.
-const LEAP_ROUNDS: usize = 4;
-/// Seconds of a delay spike that say nothing: acknowledgements wait for one another.
-const LEAP_FREE: f64 = 0.005;
-
-/// What chance leaves of the mean when a delay must turn twice instead of once to count.
-const WOBBLE_TWICE: f64 = 0.47;
+use super::tuning::{JITTER_WEIGHT, SPIKE_FREE, SPIKE_ROUNDS, TURNED_TWICE};
 
 /// Mean of how much a delay goes up and down, in seconds. A queue that comes and goes turns once at
 /// its longest, so that only what turns twice in a row counts.
@@ -36,7 +28,7 @@ impl DelayVariation {
         let change = delay - last;
         let [last, before] = self.changes;
         let moved = if change * last < 0.0 && last * before < 0.0 {
-            change.abs().min(last.abs()).min(before.abs()) / WOBBLE_TWICE
+            change.abs().min(last.abs()).min(before.abs()) / TURNED_TWICE
         } else {
             0.0
         };
@@ -55,7 +47,7 @@ pub(super) struct DelaySpikes {
     last: Option<f64>,
     /// Largest of this round, and of the last ones, the latest first.
     round: f64,
-    rounds: [f64; LEAP_ROUNDS],
+    rounds: [f64; SPIKE_ROUNDS],
     seen: usize,
     largest: f64,
     usual: f64,
@@ -65,13 +57,13 @@ impl DelaySpikes {
     /// Takes in the delay of a batch, and how long its bytes occupy the path.
     pub(super) fn observe(&mut self, delay: f64, busy: f64) {
         if let Some(last) = self.last.replace(delay) {
-            self.round = self.round.max(delay - last - busy - LEAP_FREE);
+            self.round = self.round.max(delay - last - busy - SPIKE_FREE);
         }
     }
 
     /// A round is over.
     pub(super) fn end_round(&mut self) {
-        self.seen = (self.seen + 1).min(LEAP_ROUNDS);
+        self.seen = (self.seen + 1).min(SPIKE_ROUNDS);
         self.rounds.rotate_right(1);
         self.rounds[0] = core::mem::take(&mut self.round);
         let mut sorted = self.rounds;
@@ -81,7 +73,7 @@ impl DelaySpikes {
 
     /// Whether so many rounds are over that delay spikes would have shown.
     pub(super) const fn known(&self) -> bool {
-        self.seen == LEAP_ROUNDS
+        self.seen == SPIKE_ROUNDS
     }
 
     /// What the delay delay spikes by often, the second largest: one delay spike alone is an outage.

@@ -12,6 +12,7 @@ mod jitter;
 pub mod model;
 mod monitor;
 mod shared;
+mod tuning;
 
 use std::{sync::Arc, time::Instant};
 

@@ -21,22 +21,11 @@ use super::{
     PathState,
     bdp::{AckBatch, Bdp},
     filter::WindowedMin,
+    tuning::{
+        FORGET_AFTER, MIN_RTT_WINDOW, RATE_WINDOW_MIN, RATE_WINDOW_RTTS, RECORDS_MAX, WINDOW_SLACK,
+    },
 };
 use crate::quic::ACK_DELAY;
-
-/// Most batches of sent packets remembered; older ones are forgotten first.
-const RECORDS_MAX: usize = 16_384;
-/// Round trips over which the largest delivery rate counts.
-const RATE_WINDOW_RTTS: f64 = 10.0;
-/// Shortest window of the delivery rate.
-const RATE_WINDOW_MIN: Duration = Duration::from_millis(100);
-/// Time over which the smallest RTT counts.
-const MIN_RTT_WINDOW: Duration = Duration::from_secs(10);
-/// A record this much older than a loss would be found is forgotten.
-const FORGET_AFTER: Duration = Duration::from_millis(100);
-
-/// A window with less than this left is used up: the next packet may not fit.
-const WINDOW_SLACK: u64 = 3_000;
 
 /// The algorithm that decides the window.
 pub(super) enum Algorithm {

@@ -12,15 +12,10 @@ use std::{
 
 use ropewalk_types::{Duration, PathSnapshot, Rate};
 
+use super::tuning::{QUEUE_PACKETS, QUEUE_PACKETS_MAX, QUEUE_TIME};
+
 /// No instant.
 const NONE: u64 = u64::MAX;
-
-/// Packets that may wait behind a blocked path.
-const QUEUE_PACKETS: u64 = 2;
-/// Time's worth of the rate that may wait behind a path.
-const QUEUE_TIME: Duration = Duration::from_millis(1);
-/// Packets that may wait behind a very fast path.
-const QUEUE_PACKETS_MAX: u64 = 256;
 
 /// What the owner of a connection adds to a report of its path.
 pub(crate) struct Sending {

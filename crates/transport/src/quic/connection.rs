@@ -9,7 +9,10 @@ use bytes::Bytes;
 use quinn_proto::{Connection, ConnectionError, FrameStats, SendDatagramError, TransportErrorCode};
 use ropewalk_types::{Instant, PathSnapshot};
 
-use super::{ConnectionCounters, SocketId, setup::SEND_BUFFER_BYTES};
+use super::{
+    ConnectionCounters, SocketId,
+    tuning::{SEND_BUFFER_BYTES, URGENT_SLACK},
+};
 use crate::{
     CloseReason, PublicKey, SendError,
     congestion::{PathState, Sending},
@@ -19,10 +22,6 @@ use crate::{
 /// What one queued datagram takes of the send buffer besides its bytes. A packet adds about as
 /// much, so the buffer's own count serves as bytes on the wire.
 const QUEUE_ITEM_BYTES: usize = size_of::<Bytes>();
-
-/// What the connection may count in flight and this side does not, such as probes of the MTU that
-/// an outage swallowed, and a packet besides.
-const URGENT_SLACK: u64 = 64 << 10;
 
 /// How far a connection is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

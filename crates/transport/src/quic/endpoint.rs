@@ -20,6 +20,9 @@ use super::{
     SocketId, Transmit,
     connection::{Phase, Slot, close_reason},
     setup::{self, Clock},
+    tuning::{
+        CONNECTIONS_MAX, HANDSHAKE_TIME_MAX, HANDSHAKES_MAX, REASON_MAX, RETRY_ABOVE, STATELESS_MAX,
+    },
 };
 use crate::{
     CloseReason, CongestionControl, PublicKey, SendError, TransportError,
@@ -27,21 +30,8 @@ use crate::{
     credentials::{SERVER_NAME, key_of_spki},
 };
 
-/// Most connections of an endpoint.
-pub(super) const CONNECTIONS_MAX: usize = 4_096;
-/// Most handshakes in progress on the accepting side; more attempts are ignored.
-pub(super) const HANDSHAKES_MAX: u64 = 256;
-/// With this many handshakes of unproved addresses in progress, further ones must prove theirs
-/// with a Retry token first.
-pub(super) const RETRY_ABOVE: u64 = 8;
-/// A handshake that takes longer is given up.
-pub(super) const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(10);
-/// Answers without a connection that may wait to be sent; more are dropped.
-const STATELESS_MAX: usize = 64;
 /// Bit of the first byte of packets that belong to a handshake (RFC 9000 §17.2).
 const LONG_HEADER: u8 = 0x80;
-/// Longest reason in a close frame, bytes.
-const REASON_MAX: usize = 100;
 
 /// All QUIC connections of a gateway, over any number of UDP sockets.
 pub struct Endpoint {

@@ -9,6 +9,7 @@
 mod connection;
 mod endpoint;
 mod setup;
+mod tuning;
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -18,7 +19,7 @@ use crate::{CloseReason, CongestionControl, Identity, KeyCheck, PublicKey};
 
 pub(crate) use connection::{refused_here, refused_there};
 pub use endpoint::Endpoint;
-pub(crate) use setup::ACK_DELAY;
+pub(crate) use tuning::ACK_DELAY;
 
 /// How an endpoint behaves.
 #[derive(Clone)]

@@ -18,45 +18,19 @@ use quinn_proto::{
     crypto::rustls::{QuicClientConfig, QuicServerConfig},
 };
 
-use super::EndpointConfig;
+use super::{
+    EndpointConfig,
+    tuning::{
+        ACK_DELAY, ACK_PACKETS, BLACK_HOLE_COOLDOWN, CONNECTION_ID_BYTES, INCOMING_BUFFER_BYTES,
+        INCOMING_MAX, INITIAL_RTT, MTU_STEP_MIN, PACKET_THRESHOLD, RECEIVE_BUFFER_BYTES,
+        RESET_INTERVAL, RETRY_LIFETIME, SEND_BUFFER_BYTES, TIME_THRESHOLD,
+    },
+};
 use crate::{
     CongestionControl, PublicKey, TransportError,
     congestion::{Factory, PathState},
     credentials,
 };
-
-/// Bytes of a connection identifier. Every datagram carries one, so it is short. With four bytes a
-/// stranger could collect the reset tokens of all identifiers by provoking resets. With six bytes
-/// that would take ten thousand years at the highest rate.
-const CONNECTION_ID_BYTES: usize = 6;
-/// Bytes queued for sending at most; the scheduler keeps it at two packets or a millisecond.
-pub(super) const SEND_BUFFER_BYTES: usize = 1 << 20;
-/// Bytes received and not read yet at most.
-const RECEIVE_BUFFER_BYTES: usize = 4 << 20;
-/// Assumed before the first sample. Less than half of the RFC's 333 ms: a handshake whose first packet is
-/// lost takes half a second instead of one.
-const INITIAL_RTT: Duration = Duration::from_millis(150);
-/// The peer acknowledges after this many packets,
-const ACK_PACKETS: u32 = 15;
-/// or this time, whichever is sooner.
-pub(crate) const ACK_DELAY: Duration = Duration::from_millis(5);
-/// Loss is found by time only: jitter reorders, and nothing is retransmitted anyway.
-const PACKET_THRESHOLD: u32 = 4_096;
-/// RFC 9002 §6.1.2 recommends 9/8 and allows more where packets are reordered: jitter does that.
-const TIME_THRESHOLD: f32 = 1.5;
-/// Path MTU discovery stops when the next step is smaller.
-const MTU_STEP_MIN: u16 = 10;
-/// Discovery starts again this long after large packets vanished. The time is short, because random
-/// loss and a full queue can look like a black hole. A real one costs a probe each time.
-const BLACK_HOLE_COOLDOWN: Duration = Duration::from_millis(250);
-/// Resets are limited to one per this time.
-const RESET_INTERVAL: Duration = Duration::from_millis(2);
-/// Bytes held for handshakes not accepted yet: they are accepted or refused at once.
-const INCOMING_BUFFER_BYTES: u64 = 8 << 10;
-/// Handshakes not accepted yet.
-const INCOMING_MAX: usize = 16;
-/// Lifetime of a Retry token.
-const RETRY_LIFETIME: Duration = Duration::from_secs(15);
 
 /// The caller's time as a time of day: only differences matter.
 #[derive(Debug, Default)]

@@ -9,6 +9,7 @@
 
 mod frame;
 mod tcp;
+mod tuning;
 
 use std::{collections::VecDeque, io, sync::Arc};
 
@@ -21,6 +22,7 @@ use rustls::{
 
 pub use frame::DATAGRAM_MAX;
 pub use tcp::TcpInfo;
+pub use tuning::{INPUT_QUEUE_MAX, OUTPUT_MAX, OUTPUT_QUEUE_MAX};
 
 use crate::{
     CloseReason, Event, Identity, KeyCheck, PublicKey, SendError, TransportError,
@@ -29,15 +31,7 @@ use crate::{
 };
 use frame::Deframer;
 use tcp::TcpView;
-
-/// Most bytes one call of [`TlsPath::poll_output`] appends.
-pub const OUTPUT_MAX: usize = 64 * 1024;
-/// Bytes of frames that may wait to be encrypted.
-pub const OUTPUT_QUEUE_MAX: usize = 256 * 1024;
-/// Bytes of datagrams that may wait for [`TlsPath::receive`]; beyond it they are dropped.
-pub const INPUT_QUEUE_MAX: usize = 1024 * 1024;
-/// Bytes encrypted at once: a few records (RFC 8446 §5.1), so that little waits in encrypted form.
-const ENCRYPT_MAX: usize = 32 * 1024;
+use tuning::ENCRYPT_MAX;
 
 /// How far a path is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,13 +4,10 @@
 
 use ropewalk_types::{Duration, Instant, PathSnapshot, Rate};
 
-use super::DATAGRAM_MAX;
-
-/// Data that may wait for TCP, in time at the measured rate. More than on a QUIC path, since
-/// nobody is told when an acknowledgement opens TCP's window.
-const QUEUE_TIME: Duration = Duration::from_millis(4);
-/// Its least and largest value, in bytes.
-const QUEUE_BYTES: (u64, u64) = (8 * 1024, 256 * 1024);
+use super::{
+    DATAGRAM_MAX,
+    tuning::{QUEUE_BYTES, QUEUE_TIME},
+};
 
 /// What the kernel says of the TCP connection below (`TCP_INFO`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -19,12 +19,12 @@ from typing import Literal, TypeAlias
 FLOWS_MEAN = 42
 FLOWS_MAX = 281
 _FLOWS_SIGMA = 0.95
-"""Of the lognormal distribution: the largest of a hundred is then near the published one."""
+"""Sigma of the lognormal distribution: the largest of a hundred is then near the published one."""
 _FLOWS_MU = 3.305
 """Chosen for the published mean, the bounds included."""
 
 CONNECTIONS = 6
-"""Of HTTP/1.1 browsers to one origin."""
+"""Connections of HTTP/1.1 browsers to one origin."""
 _FULL_ORIGINS = 0.3
 """Share of the other origins that have enough objects for all six connections."""
 _OBJECTS_PER_FLOW = 2.0
@@ -77,7 +77,7 @@ class Page:
 
     @property
     def bytes(self) -> int:
-        """Of everything, without headers."""
+        """Bytes of everything, without headers."""
         return self.document + sum(thing.size for thing in self.objects)
 
     @property
@@ -118,7 +118,7 @@ def _page(number: int, flows: int, rng: random.Random) -> Page:
         left -= shares[origin]
     late = {origin for origin in shares if origin != own and rng.random() < _LATE}
     places = [origin for origin, share in shares.items() for _ in range(share)]
-    # What has no connection of its own shares those of origins that have all six, or of the page's.
+    # Objects without a connection of their own share those of origins with all six, or the page's.
     full = [origin for origin, share in shares.items() if share == CONNECTIONS] or [own]
     places += [rng.choice(full) for _ in range(round((_OBJECTS_PER_FLOW - 1) * flows))]
     objects = [_object(index, origin, own, late, rng) for index, origin in enumerate(places)]

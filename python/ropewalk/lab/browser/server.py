@@ -65,7 +65,7 @@ table ip origins {{
   }}
 }}
 """
-"""This Caddy answers from the main address of the machine, whichever was asked."""
+"""This Caddy answers from the main address of the machine, even when another was asked."""
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ def url(page: Page) -> str:
 
 
 def urls(page: Page) -> frozenset[str]:
-    """Of the document and all objects."""
+    """The addresses of the document and all objects."""
     return frozenset((url(page), *(_url(page, index) for index in range(len(page.objects)))))
 
 
@@ -108,13 +108,13 @@ def _content(page: Page, thing: Object, named: Sequence[int]) -> bytes:
 
 
 def _padding(begin: str, end: str, size: int) -> str:
-    """A comment of `size` characters; none where there is no room."""
+    """A comment of `size` characters; an empty text where a comment does not fit."""
     inner = size - len(begin) - len(end)
     return f"{begin}{'x' * inner}{end}" if inner >= 0 else ""
 
 
 def _image(size: int) -> bytes:
-    """A picture of one grey point with so many bytes: browsers stop reading what is no picture.
+    """A picture of one grey point with so many bytes: browsers read only real pictures to the end.
 
     What fills it comes before the point, in a private chunk that decoders pass over (PNG 4.7.2).
     """

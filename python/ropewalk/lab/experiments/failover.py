@@ -42,7 +42,7 @@ CARRIERS: dict[str, Carrier] = {"auto": Tunnel(), "direct-a": Direct("a"), "mptc
 SETTLE_SECONDS = 2
 """After a failure, until goodput counts as that of the remaining path."""
 BACK_SHARE = 0.9
-"""Of the goodput before the failure: what counts as being back."""
+"""Share of the goodput before the failure that counts as being back."""
 STALL_TARGET_SECONDS = 1.0
 DOWN_TARGET = 0.9
 BACK_TARGET_SECONDS = 3.0

@@ -151,7 +151,7 @@ def _cases(
         if profile.name in profiles
         for kind in traffic
         for carrier in carriers
-        # MPTCP has no QUIC.
+        # MPTCP does not carry QUIC.
         if not (carrier == "mptcp" and kind.startswith("quic"))
     ]
 

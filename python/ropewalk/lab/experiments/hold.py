@@ -69,7 +69,7 @@ def cells(options: Options) -> list[Cell]:
         for rtt in rtts
         for window in windows
     ]
-    # The simulated receiver has no window, and its connections no real timers.
+    # The simulated receiver is without a window, and its connections without real timers.
     return expand(options, NAME, plans, "kernel")
 
 

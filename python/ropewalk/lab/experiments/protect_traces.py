@@ -34,7 +34,7 @@ EXTRA_MAX = 0.60
 
 
 def cells(options: Options) -> list[Cell]:
-    """Bursts by delay; recordings by loss; every protection."""
+    """Bursts by delay and recordings by loss, with every protection."""
     duration = 20.0 if options.quick else 60.0
     protections = ("duplicate", "adaptive") if options.quick else PROTECTIONS
     delays = list(DELAYS)[:1] if options.quick else list(DELAYS)

@@ -55,7 +55,7 @@ USUAL_DELAY_MS = 20
 GAPS_S = (1.0, 2.0, 3.5, 6.0)
 FEW_GAPS_S = (1.0, 3.5)
 PAPER_GAPS_S = (1.0, 1.5, 2.0, 3.0, 6.0)
-"""Of its figures 6 and 7."""
+"""Gaps of the paper's figures 6 and 7."""
 LATE_MS = 100.0
 PROMPT_MS = 1.0
 """Of `zwa-adaptive`, which knows what was counted at the moment of leaving from a notice only."""
@@ -287,7 +287,7 @@ def _had_ms(outcome: Outcome, row: HandoverReport) -> float:
 
 
 def figures(results: Results) -> list[Figure]:
-    """Replay's worst moves by setting; idle by gap, as figure 8; throughput, as figure 7."""
+    """Replay's worst moves by setting. Idle time by gap, as figure 8. Throughput, as figure 7."""
     drawn = _worst(results)
     for hops in HOPS:
         where = ("new-reno", f"hops_{hops}", f"delay_{USUAL_DELAY_MS}")

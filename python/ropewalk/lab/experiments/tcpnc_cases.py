@@ -1,4 +1,4 @@
-"""The cases of `tcpnc`: both topologies of the paper, losses and carriers; and what is possible."""
+"""The cases of `tcpnc` (both topologies of the paper, losses, carriers), and what is possible."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SEGMENT = 1000
 PACKET = SEGMENT + 52
 """IPv4 and TCP with timestamps."""
 OUTER = PACKET + 65
-"""The same in a tunnel: `crates/plan/src/ceiling.rs`."""
+"""That packet in a tunnel: `crates/plan/src/ceiling.rs`."""
 QUEUE_PACKETS = 100
 HOP_MS = 10.0
 ACCESS_MS = 1.5 + 1.0
@@ -52,7 +52,7 @@ KINDS = ("alone", "bursts")
 
 END_TO_END = "end-to-end"
 PUBLISHED = "end-to-end as published"
-"""In ns-3 only: hosts with the settings of the paper; otherwise they are like Linux."""
+"""In ns-3 only: hosts with the settings of the paper. Without them hosts are like Linux."""
 TUNNELS: dict[str, Tunnel] = {
     "tunnel": Tunnel(),
     "code": Tunnel(protect_up="code"),

@@ -42,7 +42,7 @@ DIRECT_MBIT = 20.0
 
 
 def cells(options: Options) -> list[Cell]:
-    """The same cases on both; quick takes three profiles and the middle loss."""
+    """Equal cases on both; quick takes three profiles and the middle loss."""
     quick = options.quick
     cases = [
         ((profile.name, scheduler), _tunnel(profile, scheduler, quick))
@@ -92,7 +92,7 @@ def _direct(loss: float, delay_ms: float, control: Congestion, quick: bool) -> P
 
 
 def claims(results: Results) -> list[Claim]:
-    """One ratio a case: simulator by kernel; of NewReno and CUBIC also simulator by ns-3."""
+    """One ratio a case, simulator by kernel. NewReno and CUBIC also have simulator by ns-3."""
     rows = []
     for case, variant in _cases(results):
         kernel = results.where("kernel", case, variant)

@@ -10,7 +10,7 @@ LOST = "bytes lost or changed"
 _WARM_S, _WARM_RTTS = 2.5, 6
 """The download's time before the station first leaves."""
 _SETTLE_S, _SETTLE_RTTS = 1.2, 3
-"""And after each return."""
+"""The download's time after each return."""
 
 
 def rtt_s(link: Link, hops: int, access_point: int) -> float:

@@ -1,5 +1,7 @@
-"""Runs in ns-3 (`lab/ns3`): one TCP connection down one path, by `ropewalk-ns3`; several over
-paths in a row, by `ropewalk-ns3-chain` beside it.
+"""Runs in ns-3 (`lab/ns3`).
+
+`ropewalk-ns3` has one TCP connection down one path. `ropewalk-ns3-chain` beside it has several
+connections over paths in a row.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class Network(Protocol):
 
 _FAILURES = (
     *(RunError, ApiError, OSError, subprocess.SubprocessError),
-    # What programs reported lacks something, or is no report at all.
+    # A program's report lacks something, or is not a report at all.
     *(ValueError, LookupError),
 )
 
@@ -84,7 +84,7 @@ class OvsRunner:
         try:
             return self._prepared(type(plan.carrier)).run(plan)
         except _FAILURES as error:
-            # Whatever it left would disturb the next.
+            # Remains of this run would disturb the next.
             self.close()
             raise RunError(f"{type(error).__name__}: {error}") from error
 

@@ -1,4 +1,4 @@
-"""Child processes that end with the laboratory, whatever ends it."""
+"""Child processes that end with the laboratory, however it ends."""
 
 from __future__ import annotations
 

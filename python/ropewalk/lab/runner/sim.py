@@ -52,7 +52,7 @@ class NativeRunner:
         try:
             text = _native.run_json(cells[0].plan.to_toml(), seeds, 0, None)
         except ValueError as error:
-            # The same plan would fail the same way again.
+            # This plan would fail in this way again.
             raise UnavailableError(f"not simulated: {error}") from error
         return match_seeds(text, cells)
 

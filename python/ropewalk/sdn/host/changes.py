@@ -23,7 +23,7 @@ _GONE = (
     "File exists",
 )
 _GONE_SWITCH = ("no bridge named", "no port named", "no row")
-"""Of the switch's programs only this: a database that is away says `No such file`, too."""
+"""Only these of the switch's programs: a database that is away says `No such file`, too."""
 
 
 class ChangesError(Exception):
@@ -118,7 +118,7 @@ def is_of_this_boot(record: Record) -> bool:
 
 
 def make(path: Path, fingerprint: str, steps: list[Step]) -> None:
-    """Makes all changes, or none: what was made is undone when one fails or on Ctrl-C.
+    """Makes all changes. When one fails, or on Ctrl-C, the changes made so far are undone.
 
     Raises:
         CommandError: of the step that failed.

@@ -15,7 +15,7 @@ from ropewalk.sdn.host.changes import Step
 from ropewalk.sdn.host.commands import CommandError, rows, run
 
 ROUTES_MAX = 1_000
-"""Of an interface, which all have to be written down."""
+"""Routes of an interface, which all have to be written down."""
 _FOREVER = 0xFFFF_FFFF
 _BY_ITSELF = ("kernel_ra", "kernel_lo", "kernel_ll")
 """Origins of addresses that come again when IPv6 is switched on."""
@@ -192,7 +192,7 @@ def _route(words: Sequence[str], kernels_too: bool) -> list[str]:
 
 
 def _by_number(words: Sequence[str]) -> list[str]:
-    """A route that has its next hop by number needs no more, and takes none."""
+    """A route that has its next hop by number needs and takes nothing more."""
     end = words.index("nhid")
     named = [*words[:end], *words[end : end + 2]]
     for key in ("table", "proto", "metric"):

@@ -128,7 +128,7 @@ def _application(config: Config) -> list[Step]:
         Step(("ethtool", "-K", port, "gro", "off")),
     ]
     for host in application.hosts:
-        # Nobody else can have it: the veth pair has no other end but the bridge.
+        # Nobody else can have it: the only other end of the veth pair is at the bridge.
         checked = ["nodad"] if host.family.version == 6 else []
         add = ["addr", "add", host.address, "dev", interface, *checked]
         plan.append(Step(tuple(ip(namespace, *add))))

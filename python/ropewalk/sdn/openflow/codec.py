@@ -65,11 +65,11 @@ _NICIRA = 0x2320
 _CHECK_PKT_LARGER = 49
 _REGISTER_0 = 0x0001_0004
 _HASH_PORTS_TOO = 3
-"""NX_HASH_FIELDS_SYMMETRIC_L3L4_UDP, which os-ken has no name for."""
+"""NX_HASH_FIELDS_SYMMETRIC_L3L4_UDP, a name that os-ken lacks."""
 _MODULO = 0
 _WHOLE_REGISTER = 31
 _UNNAMED = {"nd_reserved": (0x1000 << 7 | 1, 4), "nd_options_type": (0x1000 << 7 | 2, 1)}
-"""Fields of Open vSwitch that os-ken has no names for: class and number, bytes."""
+"""Fields of Open vSwitch whose names os-ken lacks: class and number, bytes."""
 _NAMES = {f"field_{number}": (name, size) for name, (number, size) in _UNNAMED.items()}
 _PACKET_IN = struct.Struct("!IHBBQHH")
 _PACKET_OUT = struct.Struct("!BBHIIIH6xHHIH6x")
@@ -82,11 +82,11 @@ _COMMANDS = {"add": of.OFPGC_ADD, "modify": of.OFPGC_MODIFY, "delete": of.OFPGC_
 
 
 class DecodeError(Exception):
-    """Bytes that are no OpenFlow 1.3 message."""
+    """Bytes that are not an OpenFlow 1.3 message."""
 
 
 def decode(data: bytes) -> Any:
-    """One message of os-ken's classes. Of a greeting only that it is one is read.
+    """One message of os-ken's classes. A greeting is only recognised, its contents are not read.
 
     Raises:
         DecodeError: whatever is wrong with the bytes, and for types that are not read.
@@ -97,7 +97,7 @@ def decode(data: bytes) -> Any:
         message = framing.checked(data)
         version, kind, length, transaction = ofproto_parser.header(message)
         parsed = ofproto_parser.msg(_DESCRIPTION, version, kind, length, transaction, message)
-    # os-ken raises whatever its parsers stumble over, from IndexError to KeyError.
+    # os-ken raises all that its parsers stumble over, from IndexError to KeyError.
     except Exception as error:
         raise DecodeError(f"{type(error).__name__}: {error}") from error
     if parsed is None:
@@ -472,7 +472,7 @@ def _decode_track(action: Any) -> Action:
 
 
 def _decode_unknown(action: Any) -> Action:
-    # os-ken has no class for check_pkt_larger and hands over what follows the subtype, or the
+    # os-ken lacks a class for check_pkt_larger and hands over what follows the subtype, or the
     # subtype with it.
     subtype = getattr(action, "subtype", None)
     data = bytes(getattr(action, "data", b"") or b"")

@@ -14,7 +14,7 @@ COOKIE = 0x726F_7065_7761_6C6B
 """Marks this project's flows; all others in the bridge are left alone."""
 
 GROUP_MAX = 99
-"""Largest number of this project's groups, which have no cookie; others are left alone."""
+"""Largest number of this project's groups, which lack a cookie; others are left alone."""
 
 IN_PORT = 0xFFFF_FFF8
 CONTROLLER = 0xFFFF_FFFD

@@ -50,7 +50,7 @@ class Role:
     """When the last beacon of another was heard that keeps it from claiming."""
     master: bool = False
     generation: int | None = None
-    """Of the last claim, when the switch has told; 64 bits that may go round."""
+    """Number of the last claim, when the switch has told; 64 bits that may go round."""
     asked: bool = False
     """Whether it has been claimed with that number, without an answer so far."""
 

@@ -1,4 +1,4 @@
-"""The connection to one switch: one thread greets and reads; writes from any thread.
+"""The connection to one switch. One thread greets and reads, any thread writes.
 
 A malformed message is counted and skipped; the connection goes on as long as its framing holds.
 The end of a connection is seen when reading ends, and by unanswered echo requests.
@@ -59,7 +59,7 @@ _log = logging.getLogger(__name__)
 
 
 class Owner(Protocol):
-    """Who has connections: told of events, counts what is wrong."""
+    """The owner of connections: it is told of events and counts what is wrong."""
 
     malformed: int
     errors: int

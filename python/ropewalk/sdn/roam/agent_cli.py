@@ -55,7 +55,7 @@ def add(commands: Any) -> None:  # noqa: ANN401 - argparse names its type in pri
 
 
 def run(options: argparse.Namespace) -> int:
-    """Runs the agent until it is stopped, which is no failure; the exit status."""
+    """Runs the agent until it is stopped, which counts as success; the exit status."""
     files = (options.key, options.certificate, options.authority)
     if any(files) and not all(files):
         print("ap-agent: TLS needs --key, --certificate and --authority", file=sys.stderr)

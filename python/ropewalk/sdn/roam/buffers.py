@@ -20,7 +20,7 @@ FLOWS_MAX = 256
 OTHER_MAX = 256
 """Packets of a station other than TCP that are kept."""
 OTHER_AGE_S = 2.0
-"""What is not TCP is no use to its receiver later (RFC 9000 section 6.2: probes within seconds)."""
+"""Only TCP is of use to its receiver later (RFC 9000 section 6.2: probes within seconds)."""
 _OVERHEAD = 64
 
 
@@ -39,7 +39,7 @@ class Connection:
 
     acknowledged: int | None = None
     newest: int | None = None
-    """The newest timestamp the station has echoed: what it takes is no older (PAWS)."""
+    """The newest timestamp the station has echoed: it takes nothing older (PAWS)."""
     segments: deque[Kept] = field(default_factory=deque)
     seen: set[tuple[int, int]] = field(default_factory=set)
     used_s: float = 0.0

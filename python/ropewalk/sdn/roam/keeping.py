@@ -41,7 +41,7 @@ def towards(
         return []
     if freeze and freeze.allowed is None:
         return []
-    # What there was no room for is not acknowledged: its sender has to keep it.
+    # A segment that did not fit is not acknowledged: its sender has to keep it.
     held = state.buffers.holds(mac, segment)
     return _zero_window(state, name, frame, segment) if held else []
 

@@ -33,7 +33,7 @@ MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
 
 
 class NoticeError(ValueError):
-    """A line that is no notice; the message says why."""
+    """A line that is not a notice; the message says why."""
 
 
 def read(line: bytes) -> Notice | None:
@@ -193,7 +193,7 @@ class _Server(socketserver.ThreadingTCPServer):
             self.room.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
-        """A connection that ended is no fault of the controller's."""
+        """A connection that ended is not the controller's fault."""
 
 
 class _Handler(socketserver.StreamRequestHandler):

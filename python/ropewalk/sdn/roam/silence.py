@@ -1,6 +1,6 @@
-"""Who has fallen silent, and who has to go when there is no room.
+"""Which stations have fallen silent, and which have to go when room runs out.
 
-Of a station that only frames have shown nobody says that it has gone. Whether it still speaks is
+Nobody says that a station has gone which only frames have shown. Whether it still speaks is
 what its flow at its access port has counted: the flow is replaced by its like now and then, and
 the switch tells of the former one. No packet is asked about for that, so a flood at the port hides
 nobody. Who is to make room is asked about once more and goes only if it has said nothing; what has
@@ -119,7 +119,7 @@ def _displaced(state: State, found: list[Station], now: float) -> tuple[bool, li
 
 
 def _first(state: State, found: list[Station]) -> list[Station]:
-    """Who has said nothing since it came: made-up senders do not come back. All if there is none.
+    """Stations that were silent since they came, else all: made-up senders do not come back.
 
     While such are there, however young, the others stay.
     """

@@ -55,7 +55,7 @@ class Table:
 
 
 def joined(table: Table, mac: str, place: Place, now: float, told: bool, maximum: int) -> Table:
-    """A station is at a place; the same table when that is known, or there is no room."""
+    """A station is at a place; the same table when that is known, or the table is full."""
     former = table.by_mac.get(mac)
     if former and former.here and former.place == place:
         if told and not former.told:

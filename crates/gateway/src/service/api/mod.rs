@@ -12,10 +12,11 @@
 //! | `POST /v1/reload` | as SIGHUP: sites of a hub, rules for uplinks of a site |
 //! | `GET /metrics` | Prometheus text |
 //!
-//! Invariant: a bad request gets a 4xx with `{"error":…}`; connections, body sizes and waiting
+//! Invariant: a bad request gets a 4xx with `{"error":…}`. Connections, body sizes and waiting
 //! times are bounded. Access is by the mode of the socket. Over TCP the `Host` must be a loopback
-//! name, so that no web page can reach the API under a name of its own, and a body must be
-//! declared as JSON, which a web page cannot do across origins; what names an origin is refused.
+//! name, so that no web page can reach the API under a name of its own. Over TCP a body must be
+//! declared as JSON, which a web page cannot do across origins. A request that names an origin is
+//! refused.
 
 mod listener;
 #[cfg(test)]

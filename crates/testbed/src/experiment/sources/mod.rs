@@ -29,7 +29,7 @@ pub(super) struct Stage {
     pub(super) window: Window,
     /// Whether TCP connections are MPTCP.
     pub(super) mptcp: bool,
-    /// Of whatever traffic draws by chance.
+    /// Seed of all that traffic draws by chance.
     pub(super) seed: u64,
 }
 

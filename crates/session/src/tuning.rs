@@ -1,0 +1,22 @@
+//! Every constant of a peer and of the inner MTU; hub, site and links have tables of their own.
+//!
+//! Each comment says what the constant is, its unit, and what a larger value buys and costs. None
+//! of them was measured by itself.
+
+use ropewalk_types::Duration;
+
+/// A smaller MTU must last for this long before the interface gets it. A satellite path needs
+/// nearly this long to find out what it takes, and any path to find it again after its large
+/// packets were all lost. Longer: the tunnel splits packets for longer.
+pub(crate) const MTU_PATIENCE: Duration = Duration::from_secs(20);
+/// Packets bound per round before they are handed to the sockets: enough for full segmented
+/// sends, few enough that reading goes on in between.
+pub(crate) const ROUND_PACKETS: usize = 64;
+/// Rounds per turn. More: fewer turns, later reading.
+pub(crate) const ROUNDS: usize = 4;
+/// A path idle for this long sends a probe (from the site's side). Longer: fewer bytes on idle
+/// paths, older round-trip times.
+pub(crate) const PROBE_INTERVAL: Duration = Duration::from_secs(10);
+/// How long a replaced link is still read, for what is under way on it. Longer: more late packets
+/// arrive, links stay open.
+pub(crate) const DRAIN: Duration = Duration::from_secs(2);

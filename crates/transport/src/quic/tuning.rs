@@ -1,0 +1,74 @@
+//! Every constant of the QUIC connections that could be another.
+//!
+//! Each comment says what the constant is, its unit, and what a larger value buys and costs. The
+//! reasons are in `docs/decisions/transport.md`. None of them was measured by itself.
+
+use ropewalk_types::Duration;
+
+// Connections and what strangers cost.
+
+/// Most connections of an endpoint. More: larger hubs, more memory that strangers can take.
+pub(super) const CONNECTIONS_MAX: usize = 4_096;
+/// Most handshakes in progress on the accepting side; more attempts are ignored. More: a hub that
+/// starts again is sooner full, a flood costs more.
+pub(super) const HANDSHAKES_MAX: u64 = 256;
+/// With this many handshakes of unproved addresses in progress, further ones must prove theirs
+/// with a Retry token first. More: fewer round trips in a rush, more work for forged addresses.
+pub(super) const RETRY_ABOVE: u64 = 8;
+/// A handshake that takes longer is given up. Longer: slower paths connect, a flood holds slots
+/// for longer.
+pub(super) const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(10);
+/// Answers without a connection that may wait to be sent; more are dropped. More: fewer strangers
+/// repeat themselves, more memory.
+pub(super) const STATELESS_MAX: usize = 64;
+/// Longest reason in a close frame, bytes. Longer: more words, a larger last packet.
+pub(super) const REASON_MAX: usize = 100;
+/// Bytes of a connection identifier. Every datagram carries one, so it is short. With four bytes a
+/// stranger could collect the reset tokens of all identifiers by provoking resets. With six bytes
+/// that would take ten thousand years at the highest rate (by calculation).
+pub(super) const CONNECTION_ID_BYTES: usize = 6;
+/// Resets are limited to one per this time. Shorter: lost connections are found sooner, reset
+/// tokens are collected faster.
+pub(super) const RESET_INTERVAL: std::time::Duration = std::time::Duration::from_millis(2);
+/// Bytes held for handshakes not accepted yet: they are accepted or refused at once.
+pub(super) const INCOMING_BUFFER_BYTES: u64 = 8 << 10;
+/// Handshakes not accepted yet. More: the memory of [`INCOMING_BUFFER_BYTES`] for each.
+pub(super) const INCOMING_MAX: usize = 16;
+/// Lifetime of a Retry token. Longer: slower paths prove their address, old tokens stay of use.
+pub(super) const RETRY_LIFETIME: std::time::Duration = std::time::Duration::from_secs(15);
+
+// Buffers.
+
+/// Bytes queued for sending at most; the scheduler keeps it at two packets or a millisecond.
+pub(super) const SEND_BUFFER_BYTES: usize = 1 << 20;
+/// Bytes received and not read yet at most. More: a slow reader loses less, more memory.
+pub(super) const RECEIVE_BUFFER_BYTES: usize = 4 << 20;
+/// Bytes that the connection may count in flight and this side does not, such as probes of the MTU
+/// that an outage swallowed, and a packet besides. Less: what is urgent may have to wait.
+pub(super) const URGENT_SLACK: u64 = 64 << 10;
+
+// Loss and acknowledgements.
+
+/// Assumed before the first sample. Less than half of the RFC's 333 ms: a handshake whose first
+/// packet is lost takes half a second instead of one. Shorter: needless repetitions on long paths.
+pub(super) const INITIAL_RTT: std::time::Duration = std::time::Duration::from_millis(150);
+/// The peer acknowledges after this many packets. More: fewer bytes on the way back, later news.
+pub(super) const ACK_PACKETS: u32 = 15;
+/// The peer acknowledges after this time at the latest. Longer: fewer bytes on the way back, later
+/// news of loss.
+pub(crate) const ACK_DELAY: std::time::Duration = std::time::Duration::from_millis(5);
+/// Loss is found by time only: jitter reorders, and nothing is retransmitted anyway. Fewer packets
+/// would find loss sooner and take reordering for loss.
+pub(super) const PACKET_THRESHOLD: u32 = 4_096;
+/// Round trips after which a packet counts as lost. RFC 9002 §6.1.2 recommends 9/8 and allows more
+/// where packets are reordered: jitter does that. Larger: loss is found later.
+pub(super) const TIME_THRESHOLD: f32 = 1.5;
+
+// Path MTU.
+
+/// Path MTU discovery stops when the next step is smaller, bytes. Larger: fewer probes, packets
+/// that are less full.
+pub(super) const MTU_STEP_MIN: u16 = 10;
+/// Discovery starts again this long after large packets vanished. The time is short, because random
+/// loss and a full queue can look like a black hole. A real one costs a probe each time.
+pub(super) const BLACK_HOLE_COOLDOWN: std::time::Duration = std::time::Duration::from_millis(250);
