@@ -1,6 +1,6 @@
 //! The MTU of the interface with the inner packets: it follows what the paths take.
 
-use ropewalk_types::{Duration, Instant};
+use ropewalk_types::Instant;
 
 use crate::settings::{MTU_MAX, MTU_MIN};
 use crate::tuning::MTU_PATIENCE;
@@ -60,6 +60,7 @@ impl InnerMtu {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ropewalk_types::Duration;
 
     fn at(seconds: u64) -> Instant {
         Instant::ZERO + Duration::from_secs(seconds)
