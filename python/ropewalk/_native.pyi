@@ -200,7 +200,7 @@ def train_sizes(known_bps: float | None) -> list[int]:
     """Bytes of each packet of the next train, by what is known of the link."""
 
 def train_rate(arrivals_s: list[float], sent: int) -> float | None:
-    """The rate of a train; None when too few of `sent` were answered, or all at once."""
+    """The rate of a train; None when too few of `sent` were answered, or half of them at once."""
 
 def several_sizes() -> list[int]:
     """Bytes of each packet of a round of several sizes."""
