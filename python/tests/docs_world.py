@@ -11,6 +11,7 @@ import re
 import select
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -61,7 +62,8 @@ class Machine:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             env={
-                "PATH": f"{programs}:{os.environ['PATH']}",
+                # The programs of this Python environment, of which the package is installed.
+                "PATH": f"{programs}:{Path(sys.executable).parent}:{os.environ['PATH']}",
                 "HOME": str(files / "home"),
                 "LC_ALL": "C.UTF-8",
             },
@@ -78,8 +80,11 @@ class Machine:
         return int(children.split()[0])
 
     def run(self, command: str, seconds: float = 60.0) -> tuple[int, str]:
-        """The exit code of a command and what it wrote. A background command writes to a file."""
-        if command.rstrip().endswith("&"):
+        """The exit code of a command and what it wrote.
+
+        A background command writes to a file, its own or `background.log`.
+        """
+        if command.rstrip().endswith("&") and ">" not in command:
             command = f"{command.rstrip().removesuffix('&')} >>'{self.files}/background.log' 2>&1 &"
         assert self.shell.stdin is not None
         assert self.shell.stdout is not None

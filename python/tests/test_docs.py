@@ -21,7 +21,17 @@ ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = Path(os.environ.get("ROPEWALK_PROGRAMS", ROOT / "target/release")).resolve()
 OPERATIONS = "docs/operations.md"
 # What is done before the tests run: doing it again would only take time.
-DONE = ("make build", "make build && sudo install target/release/ropewalk /usr/local/bin/")
+DONE = (
+    "make build",
+    "make build && sudo install target/release/ropewalk /usr/local/bin/",
+    "python3 -m venv .venv",
+    ".venv/bin/pip install '.[lab]'",
+    ". .venv/bin/activate",
+)
+OPEN_VSWITCH = """
+mkdir -p /run/openvswitch /var/lib/openvswitch /var/log/openvswitch
+/usr/share/openvswitch/scripts/ovs-ctl start --system-id=random --no-mlockall >/dev/null 2>&1
+"""
 # How long a command that looks may show something else, seconds.
 PATIENCE_S = 15.0
 
@@ -42,17 +52,25 @@ class Page:
     before: tuple[str, ...] = ()
     # The site of operations.md joined its hub, and does not run.
     stopped: bool = False
+    # The commands run in the repository.
+    repository: bool = False
+    # Open vSwitch runs on the machine.
+    switch: bool = False
 
 
 PAGES = {
-    "README.md": Page(["box", "hub", "boat"]),
+    "README.md": Page(["box", "hub", "boat"], repository=True),
     OPERATIONS: Page(["hub", "boat"]),
     "docs/configuration.md": Page(["hub"]),
     "docs/hold.md": Page(["hub", "boat"], before=("hub", "boat")),
     "docs/via.md": Page(["hub", "boat"], before=("hub", "boat"), stopped=True),
     "docs/relays.md": Page(["hub", "harbour", "boat"], before=("hub",)),
     "docs/balance.md": Page(["boat"]),
-    "docs/simulator.md": Page(["box"]),
+    "docs/simulator.md": Page(["box"], repository=True),
+    "docs/lab.md": Page(["box"], repository=True),
+    "docs/linkem.md": Page(["box"]),
+    "docs/sdn.md": Page(["box"], switch=True),
+    "docs/sdn-roam.md": Page(["box"], switch=True),
 }
 
 
@@ -135,6 +153,11 @@ def play(world: World, todo: list[Step], token: str = "") -> None:
             answers(machine)
 
 
+def prepare(world: World, command: str) -> None:
+    status, output = world.machines["box"].run(command)
+    assert status == 0, output
+
+
 def answers(machine: Machine) -> None:
     """Waits until the gateway that was started last can be asked, as a reader would."""
     until = time.monotonic() + PATIENCE_S
@@ -181,8 +204,11 @@ def test_the_comparison_tells_other_words_names_and_columns_from_other_figures()
 @pytest.mark.parametrize(("world", "page"), [(page, page) for page in PAGES], indirect=["world"])
 def test_a_quick_start_runs_as_it_stands(world: World, page: str) -> None:
     needs = PAGES[page]
-    if "box" in needs.machines:
-        world.machines["box"].run(f"cd '{ROOT}'")
+    if needs.repository:
+        # With results of its own: those of earlier runs would be taken instead of running anew.
+        prepare(world, f"cd '{ROOT}' && mkdir -p out && mount -t tmpfs tmpfs out")
+    if needs.switch:
+        prepare(world, OPEN_VSWITCH)
     if needs.before:
         play(world, [step for step in steps(OPERATIONS) if step.machine in needs.before])
     if needs.stopped:

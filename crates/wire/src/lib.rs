@@ -36,9 +36,9 @@ const KIND_FRAGMENT: u8 = 2;
 const KIND_REPORT: u8 = 3;
 const KIND_PROBE: u8 = 4;
 const KIND_CONTROL: u8 = 5;
-const KIND_MISSING: u8 = 6;
+const KIND_NACK: u8 = 6;
 const KIND_CODED: u8 = 7;
-const KIND_AWAITED: u8 = 8;
+const KIND_DEADLINE_NACK: u8 = 8;
 
 const FLAG_CHECKSUM_PARTIAL: u8 = 1;
 const FLAG_ORDERED: u8 = 2;
@@ -271,7 +271,7 @@ pub fn emit_report(stamp: Stamp, report: &Report, out: &mut Vec<u8>) {
 
 /// Appends a NACK for missing numbers, at most [`NACK_RUNS_MAX`] runs.
 pub fn emit_nack(stamp: Stamp, runs: &[NackRun], out: &mut Vec<u8>) {
-    emit_stamped(KIND_MISSING, stamp, out);
+    emit_stamped(KIND_NACK, stamp, out);
     nack::emit(runs, out);
 }
 
@@ -282,7 +282,7 @@ pub fn nack_runs(payload: &[u8]) -> impl Iterator<Item = NackRun> {
 
 /// Appends a NACK for overdue packets of flows, at most [`DEADLINE_NACKS_MAX`].
 pub fn emit_deadline_nack(stamp: Stamp, packets: &[DeadlineNack], out: &mut Vec<u8>) {
-    emit_stamped(KIND_AWAITED, stamp, out);
+    emit_stamped(KIND_DEADLINE_NACK, stamp, out);
     deadline_nack::emit(packets, out);
 }
 
@@ -359,12 +359,12 @@ impl Datagram {
                     .map(|b| u16::from_be_bytes([b[0], b[1]])),
             }),
             KIND_CONTROL => Ok(Self::Control(Control::parse(&bytes[1..])?)),
-            KIND_MISSING => {
+            KIND_NACK => {
                 let stamp = parse_stamp(bytes)?;
                 nack::check(&bytes[STAMP..])?;
                 Ok(Self::Nack { stamp, at: STAMP })
             }
-            KIND_AWAITED => {
+            KIND_DEADLINE_NACK => {
                 let stamp = parse_stamp(bytes)?;
                 deadline_nack::check(&bytes[STAMP..])?;
                 Ok(Self::DeadlineNack { stamp, at: STAMP })
