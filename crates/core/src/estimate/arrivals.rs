@@ -11,21 +11,10 @@
 //! inputs is taken without a panic and in constant time per packet.
 
 use super::feedback::{DELAY_MODULUS_US, DelaySample, PathFeedback};
+use super::tuning::{
+    JUMP_MAX, OUTAGE_PACKETS, OUTAGE_SILENCE, REORDER_WINDOW, RESTART_AFTER, SETTLE_AFTER,
+};
 use ropewalk_types::{Duration, Instant, PathId};
-
-/// How far behind the highest number a packet may come without being called lost.
-pub const REORDER_WINDOW: u16 = 64;
-/// A larger step, forwards or backwards, is a new start.
-pub const JUMP_MAX: u16 = 8_192;
-/// This many numbers in a row from behind the window, none from ahead, are a new start as well:
-/// the peer counts from the beginning.
-pub const RESTART_AFTER: u8 = 8;
-/// A number missing for this long is called lost at the next report.
-pub const SETTLE_AFTER: Duration = Duration::from_millis(50);
-/// At least this many numbers missing in a row ...
-pub const OUTAGE_PACKETS: u16 = 8;
-/// ... with nothing received for this long are an outage.
-pub const OUTAGE_SILENCE: Duration = Duration::from_millis(150);
 
 const UNIT_NANOS: u64 = 16_000;
 const UNIT_US: i64 = 16;

@@ -1,6 +1,6 @@
 //! Loss ratio and burstiness of one path, from what the egress counted.
 //!
-//! The loss ratio covers the last [`WINDOW_SECS`] seconds, or further back until it rests on
+//! The loss ratio covers the last [`LOSS_WINDOW_SECS`] seconds, or further back until it rests on
 //! [`PACKETS_MIN`] packets. Burstiness follows the Gilbert model. `p` is the chance that a loss run
 //! begins at a packet after a received one. `r` is the chance that a run ends at a packet, so the
 //! mean run is `1 / r`. Both are counted over up to [`HISTORY_SECS`] seconds; with fewer than
@@ -11,28 +11,11 @@
 //! counted as usual for the case without hidden states.
 
 use super::feedback::PathFeedback;
+use super::tuning::{
+    BURST_MAX, END_PRIOR, HISTORY_SECS, LATELY_PRIOR, LATELY_SECS, LOSS_WINDOW_SECS, PACKETS_MIN,
+    RUNS_MIN, STEADY_PACKETS, STEADY_SECS,
+};
 use ropewalk_types::Instant;
-
-/// Seconds the loss ratio covers.
-pub const WINDOW_SECS: u64 = 10;
-/// Packets the loss ratio rests on at least, if there were as many within the history.
-pub const PACKETS_MIN: u64 = 1_000;
-/// Seconds of history.
-pub const HISTORY_SECS: u64 = 60;
-/// Loss runs from which burstiness is taken as measured.
-pub const RUNS_MIN: u64 = 30;
-/// Seconds that [`LossEstimator::loss_lately`] looks back.
-pub const LATELY_SECS: u64 = 4;
-/// Seconds that [`LossEstimator::loss_steady`] judges, and packets that make one of them count.
-const STEADY_SECS: usize = 3;
-const STEADY_PACKETS: u64 = 50;
-/// Packets without loss it adds.
-const LATELY_PRIOR: u64 = 100;
-
-/// Chance that a run ends, before anything is known.
-const END_PRIOR: f64 = 0.5;
-/// Longest mean run believed, in packets.
-const BURST_MAX: f64 = 1_000.0;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
@@ -212,10 +195,10 @@ impl LossEstimator {
         let (mut recent, mut all) = (Counts::default(), Counts::default());
         for age in 0..HISTORY_SECS.min(second + 1) {
             let counts = self.counts_at(second - age);
-            if age < WINDOW_SECS || recent.packets() < PACKETS_MIN {
+            if age < LOSS_WINDOW_SECS || recent.packets() < PACKETS_MIN {
                 recent.add(counts);
             }
-            if age < WINDOW_SECS || all.runs < RUNS_MIN {
+            if age < LOSS_WINDOW_SECS || all.runs < RUNS_MIN {
                 all.add(counts);
             }
         }

@@ -8,10 +8,12 @@ mod arrivals;
 mod feedback;
 mod loss;
 mod one_way_delay;
+mod tuning;
 
-pub use arrivals::{PathArrivals, RESTART_AFTER};
+pub use arrivals::PathArrivals;
 pub use feedback::{
     DELAY_MODULUS_US, DelaySample, EgressFeedback, PathFeedback, delay_difference_us,
 };
 pub use loss::{Gilbert, LossEstimator};
 pub use one_way_delay::OneWayDelay;
+pub use tuning::RESTART_AFTER;

@@ -4,7 +4,7 @@
 //! the same on every path of a tunnel, so it cancels in differences: no synchronisation is needed.
 //! A path that carried traffic lately counts with its smoothed mean delay, queues included. Its
 //! queues drain while nothing is under way on it, so a quiet path counts with its minimum of the
-//! last [`WINDOW_SECS`] seconds of traffic. Paths never measured count with half their round-trip
+//! last [`DELAY_WINDOW_SECS`] seconds of traffic. Paths never measured count with half their round-trip
 //! time, placed beside the measured ones.
 //!
 //! Invariant: relative delays are at least zero, and zero for the fastest of the paths compared.
@@ -12,22 +12,11 @@
 //! multipath tunnelling for asymmetric paths", section IV, without round-trip times.
 
 use super::feedback::{EgressFeedback, PathFeedback, delay_difference_us};
+use super::tuning::{CURRENT_MAX_AGE, DELAY_JUMP_US, DELAY_WINDOW_SECS, FOREIGN_FOR};
 use crate::path::PathView;
 use ropewalk_types::{Duration, Instant, PATHS_MAX, PathId};
 
-/// Seconds over which the minimum is kept.
-pub const WINDOW_SECS: u64 = 10;
-
-/// A mean older than this says nothing of the queue any more.
-const CURRENT_MAX_AGE: Duration = Duration::from_secs(1);
-
-/// How long a path is believed to share its queue with others, after a drain that was none.
-const FOREIGN_FOR: Duration = Duration::from_secs(10);
-
-/// A delay further than this from the last one is a clock that jumped: all history is void.
-const JUMP_US: i64 = 5_000_000;
-
-const SLOTS: usize = WINDOW_SECS as usize;
+const SLOTS: usize = DELAY_WINDOW_SECS as usize;
 
 #[derive(Clone, Copy, Debug)]
 struct PathDelay {
@@ -80,7 +69,7 @@ impl PathDelay {
         self.idle_at = self.idle_at.map(|_| now);
         self.reported_us = self.current_us;
         let second = now.as_nanos() / 1_000_000_000;
-        let slot = &mut self.minima[usize::try_from(second % WINDOW_SECS).unwrap_or(0)];
+        let slot = &mut self.minima[usize::try_from(second % DELAY_WINDOW_SECS).unwrap_or(0)];
         *slot = match *slot {
             Some((at, old)) if at == second => Some((at, old.min(min_us))),
             _ => Some((second, min_us)),
@@ -89,7 +78,7 @@ impl PathDelay {
             .minima
             .iter()
             .flatten()
-            .filter(|(at, _)| at + WINDOW_SECS > second);
+            .filter(|(at, _)| at + DELAY_WINDOW_SECS > second);
         self.base_us = live.map(|(_, delay)| *delay).min().unwrap_or(min_us);
     }
 }
@@ -125,7 +114,7 @@ impl OneWayDelay {
         let origin = *self.origin_us.get_or_insert(delay.min_us);
         let mut min_us = delay_difference_us(delay.min_us, origin);
         let queue_us = delay_difference_us(delay.mean_us, delay.min_us).max(0);
-        if self.paths[index].is_some_and(|old| (min_us - old.base_us).abs() > JUMP_US) {
+        if self.paths[index].is_some_and(|old| (min_us - old.base_us).abs() > DELAY_JUMP_US) {
             self.paths = [None; PATHS_MAX];
             self.origin_us = Some(delay.min_us);
             min_us = 0;

@@ -10,24 +10,12 @@
 
 pub(crate) mod freeze;
 mod limits;
+mod tuning;
 
 pub use limits::{Freeze, Limits, Victim};
 
 use ropewalk_types::{Duration, Instant};
-
-// Trade-offs and figures: `docs/decisions/hold.md`. It measured the intervals of probes together
-// with the other rules, none of these constants by itself.
-
-/// How often an outage is rid of what has become too old. Longer: less work, old packets stay.
-const SWEEP: Duration = Duration::from_secs(1);
-/// Up to which silence which interval of probes is used: 37 kbit/s per path and direction in the
-/// first minute, 2 kbit/s in the next ones. Longer intervals: fewer bytes, later returns.
-const STEPS: [(Duration, Duration); 2] = [
-    (Duration::from_secs(60), Duration::from_millis(15)),
-    (Duration::from_secs(600), Duration::from_millis(250)),
-];
-/// The interval afterwards.
-const SLOWEST: Duration = Duration::from_secs(1);
+use tuning::{SLOWEST, STEPS, SWEEP};
 
 /// What a tunnel did in outages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

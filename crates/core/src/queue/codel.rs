@@ -1,22 +1,7 @@
 //! CoDel, the control law of RFC 8289 §5, for one flow bucket.
 
+use super::tuning::BACKLOG_MIN;
 use ropewalk_types::{Duration, Instant};
-
-// Figures for target and interval together: `docs/decisions/late-binding-and-codel.md`. Larger
-// ones: fuller paths under loss-based senders, longer waits behind a flow's own packets.
-
-/// Smallest acceptable standing delay. RFC 8289 §4.3 asks for 5 to 10 % of a round trip, which
-/// suits many flows that share one queue. Here each flow has its own queue, and sparse flows
-/// overtake. A lone loss-based flow backs off to 0.7 (RFC 9438 §4.6). It needs 0.4 of its round
-/// trip queued to keep paths full then.
-pub const TARGET_MIN: Duration = Duration::from_millis(15);
-/// Largest target, for long paths and very slow ones.
-pub const TARGET_MAX: Duration = Duration::from_millis(60);
-/// Least time the delay must exceed the target before the first drop (RFC 8289 §4.2: a round
-/// trip of the flows), the tunnel's own included.
-pub const INTERVAL_MIN: Duration = Duration::from_millis(150);
-/// A backlog below one packet is never congestion (RFC 8289 §5.4).
-const BACKLOG_MIN: u64 = 1_514;
 
 /// What to do with a packet that leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

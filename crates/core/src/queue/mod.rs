@@ -6,6 +6,9 @@
 //! every bucket that holds packets is in exactly one of the two lists.
 
 mod codel;
+mod tuning;
+
+pub(crate) use tuning::LIMIT_PACKETS;
 
 use crate::checksum;
 use crate::hold::{Limits, Victim};
@@ -15,34 +18,10 @@ use codel::{CoDel, Verdict};
 use ropewalk_types::{Duration, Ecn, Instant, Rate};
 use ropewalk_wire::HEADROOM;
 use std::collections::VecDeque;
-
-// Figures: `docs/decisions/late-binding-and-codel.md` for the allowance for repairs. The other
-// constants were not measured by themselves.
-
-/// Fewest bytes the queue may hold, whatever the rate: a full super packet per direction fits.
-const LIMIT_BYTES_MIN: u64 = 256 * 1024;
-/// Most bytes the queue may hold.
-const LIMIT_BYTES_MAX: u64 = 64 * 1024 * 1024;
-/// Time's worth of the sum of path rates that may wait, before CoDel is even asked.
-const LIMIT_TIME: Duration = Duration::from_millis(250);
-/// Most packets in the queue.
-pub(crate) const LIMIT_PACKETS: usize = 65_536;
-/// What CoDel's target allows for clumps, in variations of the round trip.
-const CLUMP_RTTVARS: u32 = 3;
-/// What they allow for repairs, in times that a repair adds to a round trip, and at most. Lost
-/// packets are waited for again and again. So the round trip of a sender is often several times
-/// that of the path. A queue that suits the path alone makes loss-based senders leave a tenth of
-/// the path unused.
-const REPAIRS: u32 = 16;
-const REPAIRS_MAX: Duration = Duration::from_millis(250);
-/// Bytes a bucket may send per round (RFC 8290 §5.2.4: one MTU).
-const QUANTUM: i64 = 1_514;
-/// A flow with more bytes than these is backlogged: more than one full packet waits.
-const BACKLOG_BYTES: u64 = 1_514;
-/// Packets dropped per look for the fattest flow. More: less work, more of one flow at once.
-const DROP_BATCH: usize = 64;
-/// The same of what is held.
-const HELD_DROP_BATCH: usize = 16;
+use tuning::{
+    BACKLOG_BYTES, CLUMP_RTTVARS, DROP_BATCH, HELD_DROP_BATCH, INTERVAL_MIN, LIMIT_BYTES_MAX,
+    LIMIT_BYTES_MIN, LIMIT_TIME, QUANTUM, REPAIRS, REPAIRS_MAX, TARGET_MAX, TARGET_MIN,
+};
 
 /// One inner packet on its way in.
 #[derive(Debug)]
@@ -188,8 +167,8 @@ impl IngressQueue {
             bytes: 0,
             packets: 0,
             limit_bytes: LIMIT_BYTES_MIN,
-            target: codel::TARGET_MIN,
-            interval: codel::INTERVAL_MIN,
+            target: TARGET_MIN,
+            interval: INTERVAL_MIN,
             limits: Limits::default(),
             held: HeldBacklog::default(),
             stats: QueueStats::default(),
@@ -208,10 +187,10 @@ impl IngressQueue {
         // RFC 8289 §4.4: below a few Mbit/s even two packets take longer than the target.
         let two_packets = sum.time_for(2 * QUANTUM.unsigned_abs());
         let target = (rtt / 2).max(two_packets);
-        self.target = target.clamp(codel::TARGET_MIN, codel::TARGET_MAX)
-            + (rttvar * CLUMP_RTTVARS).min(codel::TARGET_MAX)
+        self.target = target.clamp(TARGET_MIN, TARGET_MAX)
+            + (rttvar * CLUMP_RTTVARS).min(TARGET_MAX)
             + repairs / 2;
-        self.interval = codel::INTERVAL_MIN.max(rtt + repairs + self.target);
+        self.interval = INTERVAL_MIN.max(rtt + repairs + self.target);
     }
 
     /// Sets the bounds of what is held in an outage.

@@ -5,32 +5,16 @@
 //! each was delivered. Slot `k` of `held` is the packet `next + k`.
 
 use super::Inner;
-use ropewalk_types::{Duration, Instant};
+use super::tuning::{
+    BURST, HOLD_WINDOW, IDLE, PACE, PACE_BEHIND_MAX, PACE_INTERVAL, PACKET_MIN, RUN_MAX,
+    SEEN_WINDOW,
+};
+use ropewalk_types::Instant;
 use ropewalk_wire::{DataHeader, Timestamp};
 use std::collections::VecDeque;
 
 // Figures for pacing as a whole: `docs/decisions/exit-order.md`. None of these constants was measured
 // by itself. Larger bursts and paces: sooner in order, more losses in small socket buffers.
-
-/// Numbers behind the newest within which copies are recognised.
-pub const SEEN_WINDOW: u16 = 1_024;
-/// Numbers ahead of the next one that may be held.
-pub const HOLD_WINDOW: u16 = 4_096;
-/// Bytes of a run that leave in each [`PACE_INTERVAL`] (and, with what was saved up, twice that at
-/// most at once) when a gap closes. Receivers of UDP on Linux buffer 208 KiB unless they ask for more
-/// (`net.core.rmem_default`), some 90 packets: a longer run would be lost there.
-const BURST: usize = 32 * 1024;
-/// What a packet counts at least: small ones take as much of such a buffer.
-const PACKET_MIN: usize = 768;
-/// While a run is paced, every byte that arrives lets this many leave.
-const PACE: usize = 2;
-const PACE_INTERVAL: Duration = Duration::from_millis(1);
-/// Most intervals that are made up for when nobody looked in time.
-const PACE_BEHIND_MAX: usize = 8;
-/// A run that lasts this long leaves whatever its pace.
-const RUN_MAX: Duration = Duration::from_millis(50);
-/// After this silence a jump in the numbers means losses long past, not disorder.
-const IDLE: Duration = Duration::from_millis(500);
 
 #[derive(Debug)]
 struct Held {

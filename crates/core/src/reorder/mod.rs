@@ -9,8 +9,10 @@
 //! [`SEEN_WINDOW`]. (Copy removal as in RFC 8655 §3.2.2.2, sequence numbers per flow.)
 
 mod flow;
+mod tuning;
 
-pub use flow::{HOLD_WINDOW, SEEN_WINDOW};
+pub(crate) use tuning::{HELD_MAX, PLACES_MAX};
+pub use tuning::{HOLD_MAX, HOLD_WINDOW, SEEN_WINDOW};
 
 use crate::repair::Requests;
 use crate::schedule::FLOW_BUCKETS;
@@ -19,25 +21,7 @@ use flow::{Arrival, Flow};
 use ropewalk_types::{Duration, Instant, PATHS_MAX, PathId};
 use ropewalk_wire::{DataHeader, Stamp, Timestamp};
 use std::collections::VecDeque;
-
-// Figures: `docs/decisions/exit-order.md` for the margin, `docs/decisions/auto.md` for the hold while
-// the spread is unknown. The others were not measured by themselves. Longer holds: less disorder,
-// later packets behind a gap.
-
-/// Longest time a packet is held, whatever the paths look like.
-pub const HOLD_MAX: Duration = Duration::from_millis(400);
-/// Added to the measured spread of one-way delays. A packet that is not known to be lost is under
-/// way. Its path stalls at most this much longer than usual before the path counts as suspect.
-const HOLD_MARGIN: Duration = Duration::from_millis(100);
-/// Hold while fewer than two paths have delivered: their spread is not known yet.
-const HOLD_UNKNOWN: Duration = Duration::from_millis(300);
-/// A path counts as active while it has delivered within this time.
-const ACTIVE: Duration = Duration::from_millis(300);
-/// Most packets held in all flows together.
-pub(crate) const HELD_MAX: usize = 16_384;
-/// Most places for them, kept or missing, in all flows together: a peer that leaves wide gaps in many
-/// flows costs some 15 MB.
-pub(crate) const PLACES_MAX: usize = 1 << 18;
+use tuning::{ACTIVE, HOLD_MARGIN, HOLD_UNKNOWN};
 
 /// A packet for the inner network.
 #[derive(Clone, Debug, PartialEq, Eq)]

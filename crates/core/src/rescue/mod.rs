@@ -13,9 +13,8 @@
 
 mod rescuer;
 mod rhythm;
+mod tuning;
 
-pub use rescuer::{DOUBT, Rescue, Rescuer};
+pub use rescuer::{Rescue, Rescuer};
 pub use rhythm::Rhythms;
-
-/// How often one packet is asked for, at most.
-const ASKED_MAX: u8 = 4;
+pub use tuning::DOUBT;

@@ -1,25 +1,10 @@
 //! The ingress's side: the last packets of flows that keep a rhythm, and those being rescued.
 
-use super::ASKED_MAX;
+use super::tuning::{AGE_MAX, APART, ASKED_MAX, KEPT_MAX, TIMES, UNDER_WAY_MAX};
 use bytes::Bytes;
 use ropewalk_types::{Duration, Instant, PathId};
 use ropewalk_wire::{Datagram, DeadlineNack};
 use std::collections::VecDeque;
-
-// Figures for rescues as a whole: `docs/decisions/rescue.md`. None of these constants was measured
-// by itself.
-
-/// Most packets kept.
-const KEPT_MAX: usize = 512;
-/// How long a packet is kept: nobody waits longer for one of a call.
-const AGE_MAX: Duration = Duration::from_millis(400);
-/// How often an asked packet is sent on each of two paths, and how far apart.
-const TIMES: u8 = 2;
-const APART: Duration = Duration::from_millis(2);
-/// Most packets being rescued at once.
-const UNDER_WAY_MAX: usize = 64;
-/// How long a path is in doubt after it lost such a packet.
-pub const DOUBT: Duration = Duration::from_millis(60);
 
 #[derive(Debug)]
 struct Kept {

@@ -1,33 +1,11 @@
 //! The egress's side: when the next packet of each flow is due, and what is overdue.
 
-use super::ASKED_MAX;
+use super::tuning::{
+    AGAIN_AFTER, ASKED_MAX, BEATS_MIN, FLOWS_MAX, GAP_AGE_MAX, GAPS_MAX, INTERVAL_MAX,
+    INTERVAL_MIN, MARGIN_MIN, MARGIN_STRAYS, STEP_MAX, STRAY_MAX,
+};
 use ropewalk_types::{Duration, Instant};
 use ropewalk_wire::{DataHeader, DeadlineNack, TIMESTAMP_UNIT_NANOS, Timestamp};
-
-// Figures for rescues as a whole: `docs/decisions/rescue.md`. None of these constants was measured
-// by itself. Larger margins: fewer needless rescues, later ones.
-
-/// Most flows whose rhythm is followed; the one that has been silent longest makes room.
-const FLOWS_MAX: usize = 64;
-/// Bounds of a rhythm. Faster flows show their gaps themselves soon enough. In slower ones a packet
-/// does not belong to a stream.
-const INTERVAL_MIN: f64 = 0.004;
-const INTERVAL_MAX: f64 = 0.060;
-/// Packets that make a rhythm, and how much it may stray, as share of the interval.
-const BEATS_MIN: u8 = 4;
-const STRAY_MAX: f64 = 0.35;
-/// How late a packet may be before it is overdue: at least this,
-const MARGIN_MIN: f64 = 0.004;
-/// and this many times what arrivals stray from the rhythm.
-const MARGIN_STRAYS: f64 = 3.0;
-/// A packet that was asked for is asked for again after the round trip and this.
-const AGAIN_AFTER: Duration = Duration::from_millis(8);
-/// Gaps of a flow that are looked after at once.
-const GAPS_MAX: usize = 8;
-/// A larger step in the numbers is a new start.
-const STEP_MAX: u16 = 32;
-/// A gap is worth nothing after that.
-const GAP_AGE_MAX: Duration = Duration::from_millis(150);
 
 #[derive(Clone, Copy, Debug)]
 struct RhythmGap {

@@ -6,12 +6,10 @@
 //! path identifiers. Addition: an earlier path that returns takes over after it has been usable for
 //! [`REVERT_AFTER`]. So a path that comes and goes does not take the traffic with it.
 
+use super::tuning::REVERT_AFTER;
 use super::{Decision, Head, Policy, has_room, send};
 use crate::path::PathView;
-use ropewalk_types::{Duration, Instant, PathId};
-
-/// How long an earlier path must have been usable before it takes over again.
-const REVERT_AFTER: Duration = Duration::from_secs(5);
+use ropewalk_types::{Instant, PathId};
 
 /// The active path, and since when an earlier one has been back.
 #[derive(Debug, Default)]

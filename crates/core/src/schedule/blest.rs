@@ -11,16 +11,11 @@
 //! inner senders have under way: bytes in flight on all paths and bytes waiting at the ingress.
 //! Blocking is seen as late packets or holds that timed out at the egress.
 
+use super::tuning::{LAMBDA_DOWN, LAMBDA_MAX, LAMBDA_MIN, LAMBDA_START, LAMBDA_UP};
 use super::{Decision, Head, Policy, fast_or_slow, send};
 use crate::estimate::EgressFeedback;
 use crate::path::{PathView, SLOT_BYTES};
 use ropewalk_types::Instant;
-
-const LAMBDA_START: f64 = 1.2;
-const LAMBDA_MIN: f64 = 1.0;
-const LAMBDA_MAX: f64 = 1.3;
-const LAMBDA_UP: f64 = 0.04;
-const LAMBDA_DOWN: f64 = 0.01;
 
 /// The correction factor and whether blocking was seen since it last changed.
 #[derive(Debug)]

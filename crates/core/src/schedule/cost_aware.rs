@@ -7,12 +7,10 @@
 //! Metered paths are used only when the waiting packets would keep the others busy for longer than
 //! [`SPILL_DELAY`].
 
+use super::tuning::SPILL_DELAY;
 use super::{Decision, Head, Policy, by_srtt, has_room, send};
 use crate::path::PathView;
-use ropewalk_types::{Duration, Instant, Rate};
-
-/// Waiting time at the ingress that is worth money.
-const SPILL_DELAY: Duration = Duration::from_millis(20);
+use ropewalk_types::{Instant, Rate};
 
 /// Whether the last decision had to use a metered path.
 #[derive(Debug, Default)]

@@ -8,12 +8,10 @@
 //! waiting)`. And `s` takes at least two round trips of `f`: `srtt_s max(k, cwnd_s) ≥ cwnd_s (2
 //! srtt_f + δ)`. `β = ¼` keeps the answer from flapping.
 
+use super::tuning::BETA;
 use super::{Decision, Head, Policy, fast_or_slow, send};
 use crate::path::PathView;
 use ropewalk_types::Instant;
-
-/// Hysteresis.
-const BETA: f64 = 0.25;
 
 /// Whether the last answer was to wait.
 #[derive(Debug, Default)]

@@ -24,7 +24,8 @@
 
 use super::order::crossing_margin;
 use super::room::{UnusedRoom, grace, is_backlogged};
-use super::{Decision, FLOW_BUCKETS, Head, Policy, WAIT_MIN, has_room, send, wake_at};
+use super::tuning::WAIT_MIN;
+use super::{Decision, FLOW_BUCKETS, Head, Policy, has_room, send, wake_at};
 use crate::path::{PathView, SLOT_BYTES};
 use ropewalk_types::{Instant, PathId};
 

@@ -21,20 +21,18 @@ mod redundant;
 mod room;
 mod round_robin;
 mod scheduler;
+mod tuning;
 mod weighted_round_robin;
 
 pub use ropewalk_types::SchedulerKind;
 pub use scheduler::Scheduler;
+pub use tuning::FLOW_BUCKETS;
 
 use crate::estimate::EgressFeedback;
 use crate::path::PathView;
 use core::cmp::Ordering;
-use ropewalk_types::{Duration, Instant, PathId};
-
-/// Flow buckets of a tunnel: flows are hashed into them, as in FQ-CoDel (RFC 8290 §4.1.2).
-pub const FLOW_BUCKETS: usize = 4096;
-/// Shortest wait a decision names: an earlier instant would only be asked about again and again.
-const WAIT_MIN: Duration = Duration::from_micros(100);
+use ropewalk_types::{Instant, PathId};
+use tuning::WAIT_MIN;
 
 /// A set of paths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -8,11 +8,9 @@
 //! because a path keeps its order.
 
 use super::FLOW_BUCKETS;
+use super::tuning::CROSSING_MARGIN_MIN;
 use crate::path::PathView;
 use ropewalk_types::{Duration, Instant, PathId};
-
-/// Predictions closer than this may come out the other way round.
-pub(super) const CROSSING_MARGIN_MIN: Duration = Duration::from_millis(1);
 
 /// How wrong the predicted arrival over `path` may be: its round-trip time variation.
 pub(super) fn crossing_margin(path: &PathView) -> Duration {

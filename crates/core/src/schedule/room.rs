@@ -6,13 +6,10 @@
 //! unused room. A path that is used and still has room keeps that room, whichever flow used the
 //! path.
 
+use super::tuning::{GRACE_MAX, GRACE_MIN};
 use super::{Head, has_room};
 use crate::path::PathView;
 use ropewalk_types::{Duration, Instant, PATHS_MAX, PathId};
-
-/// Bounds of the time left to a path's own flows to use its room.
-const GRACE_MIN: Duration = Duration::from_micros(500);
-const GRACE_MAX: Duration = Duration::from_millis(5);
 
 /// Start of the unused room per path.
 #[derive(Debug, Default)]

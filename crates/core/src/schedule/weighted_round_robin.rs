@@ -6,15 +6,10 @@
 //! with the largest balance is next. Deviation: a full path is passed over instead of waited for.
 //! Its balance is bounded, so that it cannot come back for more than [`BALANCE_MAX`] in a row.
 
+use super::tuning::{BALANCE_MAX, BITS_PER_SEC_PER_WEIGHT};
 use super::{Decision, Head, Policy, has_room, send};
 use crate::path::PathView;
 use ropewalk_types::{Instant, PATHS_MAX, PathId};
-
-/// Largest debt or credit of a path in bytes: about 45 full packets.
-const BALANCE_MAX: f64 = 64_000.0;
-
-/// A weight counts as this many bits per second where other paths follow their measured rate.
-const BITS_PER_SEC_PER_WEIGHT: f64 = 1e6;
 
 /// Balance per path, and the shares of the round the last decision was made in.
 #[derive(Debug, Default)]

@@ -11,21 +11,18 @@ mod segment;
 #[cfg(test)]
 mod tests;
 
+use crate::hold::tuning::{ASK, PATIENCE, PLANNED_FLOWS_MAX, PROXY_FLOWS_MAX};
 use crate::hold::{Freeze, Limits};
 use crate::reorder::Inner;
 use bytes::Bytes;
 use planned::Planned;
 use proxy_ack::ProxyAck;
 pub(crate) use proxy_ack::Taken;
-use ropewalk_types::{Duration, Instant, PacketInfo};
+use ropewalk_types::{Instant, PacketInfo};
 use std::collections::VecDeque;
 
 /// Most connections that are followed, in either way.
-pub(crate) const FLOWS_MAX: usize = planned::FLOWS_MAX + proxy_ack::FLOWS_MAX;
-/// A path whose end was announced and that has not gone by then stops nobody any more.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// How often a path is asked for a sign of life meanwhile: nothing else may be under way on it.
-const ASK: Duration = Duration::from_millis(15);
+pub(crate) const FLOWS_MAX: usize = PLANNED_FLOWS_MAX + PROXY_FLOWS_MAX;
 
 /// How the paths are, as far as freezing goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,13 +4,11 @@
 //! comes as the receiver scaled it and goes back as it was: its scale need not be known.
 
 use super::segment::{ACK, Bare, FIN, RST, SYN, Segment, Template, before, write};
+use crate::hold::tuning::PLANNED_FLOWS_MAX;
 use crate::reorder::Inner;
 use bytes::{Bytes, BytesMut};
 use ropewalk_types::FlowKey;
 use std::collections::BTreeMap;
-
-/// Most connections that are stopped at the same time; others stop by themselves.
-pub(super) const FLOWS_MAX: usize = 4_096;
 
 /// The connections whose senders were told to stop, by the flow of the acknowledgements.
 #[derive(Debug, Default)]
@@ -42,7 +40,7 @@ impl Planned {
             return false;
         }
         let known = self.stopped.get(&segment.flow);
-        if known.is_none() && self.stopped.len() >= FLOWS_MAX {
+        if known.is_none() && self.stopped.len() >= PLANNED_FLOWS_MAX {
             return false;
         }
         let new = known.is_none();

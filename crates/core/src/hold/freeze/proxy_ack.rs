@@ -10,26 +10,13 @@
 
 use super::segment::{ACK, Bare, FIN, RST, SYN, Segment, Template, URG, before, write};
 use crate::hold::Limits;
+use crate::hold::tuning::{
+    IDLE, KEPT_COST, PROXY_FLOWS_MAX, RESEND, RESEND_MAX, RESEND_WAIT_MAX, SWEEP_INTERVAL,
+};
 use crate::reorder::Inner;
 use bytes::{Bytes, BytesMut};
 use ropewalk_types::{Duration, FlowKey, Instant, PacketInfo};
 use std::collections::{BTreeMap, VecDeque};
-
-/// Most connections that are followed; others stop by themselves.
-pub(super) const FLOWS_MAX: usize = 1_024;
-/// What a packet counts for besides its bytes, so that small ones are bounded, too.
-const KEPT_COST: u64 = 128;
-/// A connection that says nothing for this long makes room for another.
-const IDLE: Duration = Duration::from_secs(300);
-/// How often connections are looked for whose receivers have vanished.
-const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
-/// How long the receiver's next acknowledgement is awaited before what it misses is sent again.
-const RESEND: Duration = Duration::from_millis(300);
-/// The longest such time: it doubles while nothing comes of it, for on a slow path the copies
-/// themselves may be what is waited for.
-const RESEND_WAIT_MAX: Duration = Duration::from_millis(4_800);
-/// Most packets of a connection that are sent again at once.
-const RESEND_MAX: usize = 256;
 
 /// All connections that are followed, by the flow of the data.
 #[derive(Debug, Default)]
@@ -347,7 +334,7 @@ impl ProxyAck {
         if again {
             self.forget(&key);
         }
-        if self.flows.len() >= FLOWS_MAX && !self.flows.contains_key(&key) {
+        if self.flows.len() >= PROXY_FLOWS_MAX && !self.flows.contains_key(&key) {
             let gone = self.flows.iter().find(|(_, flow)| flow.is_idle(now));
             let Some(gone) = gone.map(|(key, _)| *key) else {
                 return;

@@ -5,6 +5,7 @@ use super::segment::{ACK, Bare, FIN, RST, SYN, Segment, Template, before, write}
 use super::*;
 use crate::checksum;
 use proptest::prelude::*;
+use ropewalk_types::Duration;
 
 const SEGMENT: usize = 50;
 const STREAM: usize = 2_000;

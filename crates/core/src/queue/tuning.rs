@@ -1,0 +1,57 @@
+//! Every constant of the ingress queue: see `docs/decisions/late-binding-and-codel.md`.
+//!
+//! Each comment says what the constant is, its unit, and what a larger value buys and costs.
+//! That record measures target and interval together, and the allowance for repairs. No other
+//! constant was measured by itself.
+
+use ropewalk_types::Duration;
+
+// What the queue may hold.
+
+/// Fewest bytes, whatever the rate: a full super packet per direction fits. Larger: more bursts
+/// survive, slow paths may hold more.
+pub(super) const LIMIT_BYTES_MIN: u64 = 256 * 1024;
+/// Most bytes. Larger: faster paths stay full, memory.
+pub(super) const LIMIT_BYTES_MAX: u64 = 64 * 1024 * 1024;
+/// Time's worth of the sum of path rates that may wait, before `CoDel` is even asked. Longer: more
+/// bursts survive, longer waits.
+pub(super) const LIMIT_TIME: Duration = Duration::from_millis(250);
+/// Most packets. More: memory.
+pub(crate) const LIMIT_PACKETS: usize = 65_536;
+/// Packets dropped per look for the fattest flow. More: less work, more of one flow at once.
+pub(super) const DROP_BATCH: usize = 64;
+/// The same of what is held in an outage.
+pub(super) const HELD_DROP_BATCH: usize = 16;
+
+// The turns of flows.
+
+/// Bytes that a bucket may send per round (RFC 8290 §5.2.4: one MTU). Larger: fewer turns, longer
+/// waits for sparse flows.
+pub(super) const QUANTUM: i64 = 1_514;
+/// A flow with more bytes than these is backlogged: more than one full packet waits.
+pub(super) const BACKLOG_BYTES: u64 = 1_514;
+
+// CoDel. Larger targets and intervals: fuller paths under loss-based senders, longer waits behind a
+// flow's own packets.
+
+/// Smallest acceptable standing delay. RFC 8289 §4.3 asks for 5 to 10 % of a round trip, which
+/// suits many flows that share one queue. Here each flow has its own queue, and sparse flows
+/// overtake. A lone loss-based flow backs off to 0.7 (RFC 9438 §4.6). It needs 0.4 of its round
+/// trip queued to keep paths full then.
+pub(super) const TARGET_MIN: Duration = Duration::from_millis(15);
+/// Largest target, for long paths and very slow ones.
+pub(super) const TARGET_MAX: Duration = Duration::from_millis(60);
+/// Least time the delay must exceed the target before the first drop (RFC 8289 §4.2: a round trip
+/// of the flows), the tunnel's own included.
+pub(super) const INTERVAL_MIN: Duration = Duration::from_millis(150);
+/// A backlog below one packet is never congestion, bytes (RFC 8289 §5.4).
+pub(super) const BACKLOG_MIN: u64 = 1_514;
+/// What the target allows for clumps, in variations of the round trip.
+pub(super) const CLUMP_RTTVARS: u32 = 3;
+/// What target and interval allow for repairs, in times that a repair adds to a round trip. Lost
+/// packets are waited for again and again. So the round trip of a sender is often several times
+/// that of the path. A queue that suits the path alone makes loss-based senders leave a tenth of the
+/// path unused.
+pub(super) const REPAIRS: u32 = 16;
+/// Most that they allow for repairs.
+pub(super) const REPAIRS_MAX: Duration = Duration::from_millis(250);
