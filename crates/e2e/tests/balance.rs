@@ -16,7 +16,7 @@ use ropewalk_testbed::topology::{Cut, SERVER, SERVER_V6};
 use ropewalk_testbed::traffic::Endpoints;
 use ropewalk_testbed::traffic::bulk::{self, BulkSpec};
 use ropewalk_testbed::traffic::ping::{self, PingSpec};
-use ropewalk_testbed::{Balanced, LinkSpec, Namespace, TopologySpec};
+use ropewalk_testbed::{Balanced, LinkSpec, Namespace, TopologySpec, programs};
 use rustix::process::Signal;
 
 const COMMAND: Duration = Duration::from_secs(20);
@@ -176,6 +176,36 @@ fn the_machine_is_as_before_after_stop_interrupt_and_kill() {
     let repair = balanced.program(&["doctor", "--repair"]).unwrap();
     repair.success(COMMAND).unwrap();
     assert_eq!(state(site), before, "after kill -9 and repair");
+}
+
+#[test]
+fn a_second_balance_is_refused_also_with_a_state_directory_of_its_own() {
+    if !ready() {
+        return;
+    }
+    let (ground, balanced) = running("balsecond", 2, "[balance]\naffinity_minutes = 0\n");
+    let site = ground.topology.site();
+    let text = std::fs::read_to_string(balanced.config()).unwrap();
+    let own = text
+        .replace("/state\"", "/other\"")
+        .replace("api.sock", "other.sock");
+    assert_ne!(own, text);
+    let path = ground.topology.directory().join("other.toml");
+    std::fs::write(&path, own).unwrap();
+    for config in [balanced.config(), path] {
+        let second = site.program(programs::own("ropewalk").unwrap());
+        let second = second.args(["balance", "--config"]).arg(config);
+        let second = second.run(COMMAND).unwrap();
+        assert!(!second.status.success(), "two balance: {}", second.stderr);
+        let remedy = "only one at a time can balance on a machine";
+        assert!(second.stderr.contains(remedy), "{}", second.stderr);
+        assert!(!second.stderr.contains("state_dir"), "{}", second.stderr);
+    }
+    let counts = Balanced::count_at(site, SocketAddr::new(SERVERS[0], PORT), 8).unwrap();
+    assert!(
+        by_uplink(&ground, &counts).iter().all(|&n| n > 0),
+        "{counts:?}"
+    );
 }
 
 #[test]

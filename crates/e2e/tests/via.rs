@@ -31,6 +31,11 @@ struct Split {
 }
 
 fn spec(more: &str) -> GatewaySpec {
+    probing([SERVER.to_string(), SERVER_V6.to_string()], more)
+}
+
+/// A site whose uplinks are probed by asking these targets.
+fn probing(targets: [String; 2], more: &str) -> GatewaySpec {
     let class = |name: &str, port: u16, via: &str| {
         format!("[[class]]\nname = \"{name}\"\nports = [\"{port}\"]\nvia = \"{via}\"\n")
     };
@@ -38,7 +43,7 @@ fn spec(more: &str) -> GatewaySpec {
         more: format!(
             "[[class]]\nname = \"calls\"\ndscp = [\"ef\"]\nprotect = \"duplicate\"\n\
              {}{}protect = \"adaptive\"\n\
-             [probe]\ntargets = [\"{SERVER}\", \"{SERVER_V6}\"]\n\
+             [probe]\ntargets = {targets:?}\n\
              [direct]\naffinity_minutes = 0\nforward = true\n{more}",
             class("video", DIRECT, "direct"),
             class("mail", AUTO, "auto"),
@@ -48,15 +53,17 @@ fn spec(more: &str) -> GatewaySpec {
 }
 
 fn split(purpose: &str, uplinks: usize, more: &str) -> Split {
+    split_with(purpose, uplinks, &spec(more))
+}
+
+fn split_with(purpose: &str, uplinks: usize, spec: &GatewaySpec) -> Split {
     let links = vec![LinkSpec::unshaped(true); uplinks];
     let ground = Ground::new(&TopologySpec::new(purpose, links)).unwrap();
     let balanced = Balanced::new(&ground.topology).unwrap();
     for port in [DIRECT, AUTO] {
         balanced::listen(&ground.topology, port).unwrap();
     }
-    let lab = ground
-        .connect(&GatewaySpec::default(), &spec(more))
-        .unwrap();
+    let lab = ground.connect(&GatewaySpec::default(), spec).unwrap();
     Split { lab, balanced }
 }
 
@@ -326,6 +333,33 @@ fn with_a_dead_hub_auto_goes_direct_and_nothing_of_the_tunnel_leaves_beside_it()
         "datagrams were moved by the return"
     );
     assert_eq!(tap.seen(PORT), 0, "packets left beside the tunnel");
+}
+
+#[test]
+fn where_no_target_ever_answers_auto_goes_direct_by_the_silence_of_the_hub_alone() {
+    if !ready() {
+        return;
+    }
+    // Addresses for documentation, which nobody has (RFC 5737, RFC 3849).
+    let silent = ["192.0.2.77".to_owned(), "2001:db8:77::1".to_owned()];
+    let mut split = split_with("viablind", 1, &probing(silent, ""));
+    assert_eq!(
+        split.ways(split.balanced.client(), SERVERS[0], AUTO, 2),
+        [0, 2]
+    );
+    split.lab.hub.kill();
+    assert_eq!(split.wait_fallen_back(true).direct.unwrap().fallbacks, 1);
+    for from in split.sources() {
+        for server in SERVERS {
+            assert_eq!(split.ways(from, server, AUTO, 2), [2, 0], "to {server}");
+        }
+    }
+    split.lab.hub.start().unwrap();
+    split.wait_fallen_back(false);
+    assert_eq!(
+        split.ways(split.balanced.client(), SERVERS[0], AUTO, 2),
+        [0, 2]
+    );
 }
 
 #[test]

@@ -225,7 +225,9 @@ impl Balanced {
         })?
     }
 
-    fn config(&self) -> PathBuf {
+    /// Its configuration file.
+    #[must_use]
+    pub fn config(&self) -> PathBuf {
         self.directory.join("balance.toml")
     }
 }
