@@ -9,9 +9,10 @@ use ropewalk_types::{Instant, Rate};
 
 use super::members::{Line, Member};
 
-/// Round trips of an interval that are kept.
+/// Round trips of an interval that are kept: more than its probes bring. More: memory.
 const ROUND_TRIPS_MAX: usize = 32;
-/// Arriving bytes between two looks that are more than the chatter of neighbours: 200 kbit/s.
+/// Arriving bytes between two probes that are more than the chatter of neighbours: 200 kbit/s.
+/// More: chatter keeps fewer dead uplinks alive, slow traffic is not seen.
 const CHATTER_BYTES: u64 = 4_000;
 
 /// What is measured, by the number of the uplink.

@@ -58,18 +58,23 @@ pub use members::Family;
 pub use plan::{Plan, plan};
 pub use split::Split;
 
-/// How often silence is looked for.
+/// How often silence is looked for. Longer: less work, dead uplinks are found later. Twice this
+/// must stay below the `LOOK_MAX` of `core::balance::liveness`, or it counts as a stall.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
-/// How often weights follow the capacities.
+/// How often weights follow the capacities. Longer: steadier shares, less work, later to follow.
 const MEASURE_INTERVAL: Duration = Duration::from_secs(1);
-/// How often captive portals are looked for.
+/// How often captive portals are looked for. Longer: fewer bytes, portals are found and left later.
 const PORTAL_INTERVAL: Duration = Duration::from_secs(10);
-/// When clients are told again that their uplink is dead, and when the rest is forgotten.
+/// Pauses after which clients are told again that their uplink is dead: what tells them may be
+/// lost. Longer: surer on bad links, later ends.
 const TERMINATE_AGAIN: [Duration; 2] = [Duration::from_millis(250), Duration::from_millis(550)];
+/// How long after that the rest is forgotten. Longer: more clients that speak late are reset, what
+/// is left hangs for longer.
 const FORGET_AFTER: Duration = Duration::from_secs(2);
-/// How long a stop waits for clients to answer that they are told of the end: twice.
+/// How long a stop waits for clients to answer that they are told of the end: twice. Longer: more
+/// connections end at once, slower stops.
 const LEAVE: Duration = Duration::from_millis(400);
-/// Portal answers that may wait.
+/// Portal answers that may wait; one for each uplink and family is enough.
 const PORTALS_MAX: usize = 64;
 
 /// What the API reads, and what a reload brings.

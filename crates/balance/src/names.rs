@@ -14,13 +14,14 @@ use tokio::task::JoinHandle;
 use super::{ruleset, setup};
 use ropewalk_config::balance::Rule;
 
-/// How often names are looked up.
+/// How often names are looked up. Longer: fewer queries, later to follow names that move.
 const INTERVAL: Duration = Duration::from_secs(30);
-/// How soon again while a name of the rule was not found.
+/// How soon again while a name of the rule was not found. Longer: fewer queries, rules work later.
 const RETRY: Duration = Duration::from_secs(3);
-/// How long an address counts that is gone from the answers: clients keep it too.
+/// How long an address counts that is gone from the answers: clients keep it too. Longer: more
+/// flows of the name are covered, and more flows of others that have the address now.
 const KEPT: Duration = Duration::from_secs(3_600);
-/// Looked-up rules that may wait.
+/// Looked-up rules that may wait. More: memory.
 const FOUND_MAX: usize = 32;
 
 /// Addresses that were found for a rule.

@@ -24,9 +24,9 @@ use super::marks::{self, OWN};
 use super::members::{FAMILIES, Family, Member};
 use ropewalk_config::balance::{PortalUrl, ProbeConfig};
 
-/// Answers that may wait for the loop.
+/// Answers that may wait for the loop; others are dropped. More: memory.
 const ANSWERS_MAX: usize = 256;
-/// Longest time a web server may take.
+/// Longest time a web server may take. Longer: slow uplinks are looked at, later verdicts.
 const PORTAL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes of the answer that are read: the status line.
 const STATUS_LINE_BYTES: usize = 12;

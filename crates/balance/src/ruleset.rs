@@ -26,15 +26,18 @@ use super::split::Split;
 use super::text::{Chain, port_list, set};
 use ropewalk_config::balance::Rule;
 
-/// Most pairs of client and site that are remembered per uplink and family.
+/// Most pairs of client and site that are remembered per uplink and family; flows beyond that go
+/// without affinity. More: more clients keep their uplink, memory of the kernel.
 const AFFINITY_MAX: usize = 65_536;
-/// Most addresses of the names of a rule, per family.
+/// Most addresses of the names of a rule, per family; others do not follow the rule. More: memory
+/// of the kernel.
 const NAMES_MAX: usize = 4_096;
 /// The chain that every packet from elsewhere comes to first; never without rules.
 pub const ENTRANCE: &str = "arriving";
 /// Tells both ends that a TCP connection is over.
 const RESET: &str = "reject with tcp reset";
-/// How long the address of a name counts; it is looked up again long before.
+/// How long the address of a name counts in the firewall; it is looked up again long before.
+/// Longer: names keep their addresses while this program is held up, stale addresses stay.
 const NAMES_VALID: &str = "1h";
 
 /// What the table is made from.

@@ -179,7 +179,7 @@ pub fn settings(
 
 const FORWARD_IPV4: &str = "net.ipv4.ip_forward";
 
-/// What [`settings`] would change, in words.
+/// What [`settings()`] would change, in words.
 #[must_use]
 pub fn settings_lines(config: &BalanceConfig, members: &[Member]) -> Vec<String> {
     let mut wanted: Vec<(String, &str)> = Vec::new();

@@ -8,8 +8,10 @@ use super::ruleset::{self, Group};
 use ropewalk_config::BalanceConfig;
 
 /// New flows that are expected until the shares are computed again: those of opening one page.
+/// More: shares even out over longer, later to react.
 const FLOWS_EXPECTED: usize = 8;
-/// Places that may be wrong before the table is replaced: 1 % of a share.
+/// Places that may be wrong before the table is replaced: 1 % of a share. More: fewer changes of
+/// the firewall, shares are less exact.
 const TOLERANCE: usize = 3;
 
 /// The groups of all flows and of each rule. `usable` and `readings` are in the order of `members`.

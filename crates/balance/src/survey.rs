@@ -22,17 +22,23 @@ use super::members::{FAMILIES, Family, Line, Member};
 use ropewalk_config::balance::{CapacityProbe, ProbeConfig};
 
 /// How often an uplink is probed that has been: 7 MB a day in each direction, if it is always idle.
+/// Longer: fewer bytes, later to follow a line that changes.
 const INTERVAL: Duration = Duration::from_secs(300);
-/// The same where bytes cost: less than 0.2 MB a day in each direction.
+/// How often an uplink is probed where bytes cost: less than 0.2 MB a day in each direction.
+/// Longer: less money, later to follow.
 const METERED_INTERVAL: Duration = Duration::from_secs(6 * 3_600);
-/// Series that make a first estimate where bytes cost.
-const METERED_FIRST: u32 = 3;
-/// How long answers may take: those of a train over 0.2 Mbit/s.
+/// Series that make a first estimate where bytes cost: the fewest that make one. More: surer, more
+/// money.
+const METERED_FIRST: u32 = train::TRAINS_MIN as u32;
+/// How long answers may take: those of a train over 0.2 Mbit/s. Longer: slower uplinks are
+/// measured, each series takes longer where answers are lost.
 const PATIENCE: Duration = Duration::from_millis(1_500);
-/// Pause between the packets of different sizes, so that none waits for another.
+/// Pause between the packets of different sizes, so that none waits for another. Longer: slower
+/// uplinks are measured, longer series.
 const SIZES_GAP: Duration = Duration::from_millis(5);
-/// Series of the first estimate by sizes: each has enough packets for itself.
-const VPS_FIRST: u32 = 3;
+/// Series of the first estimate by sizes: the fewest that make one, for each has enough packets for
+/// itself. More: surer, later, more bytes.
+const VPS_FIRST: u32 = train::TRAINS_MIN as u32;
 
 /// What is known of the uplinks.
 #[derive(Debug)]

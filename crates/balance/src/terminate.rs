@@ -19,7 +19,8 @@ use ropewalk_io::{challenge, sock_diag};
 use super::marks::{self, BALANCED, KEY_MASK, OWN, TUNNEL_AUTO};
 use super::members::Member;
 
-/// Most connections ended at a time; others end by the refusal of what they send.
+/// Most connections ended at a time; others end by the refusal of what they send. More: more of
+/// those that only wait for data end at once, more work and memory.
 const CONNECTIONS_MAX: usize = 50_000;
 
 /// A way out that leads nowhere.

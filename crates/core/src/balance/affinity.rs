@@ -12,9 +12,11 @@ use std::collections::BTreeMap;
 
 use ropewalk_types::{Instant, Rate};
 
-/// An uplink has become slow when this is left of its capacity.
+/// An uplink has become slow when at most one part in so many is left of its capacity. Larger:
+/// fewer logins end, clients stay on a slower uplink.
 const LEFT_OF: u64 = 2;
-/// For how long it must have been: a second that began idle looks slow.
+/// For how long it must have been slow: a second that began idle looks slow. Longer: fewer logins
+/// end in vain, clients leave later.
 const SLOW_MIN: Duration = Duration::from_secs(3);
 
 /// What the uplinks carried when their clients chose them.

@@ -12,17 +12,23 @@ use core::time::Duration;
 
 use ropewalk_types::{Instant, Rate};
 
-/// Idle seconds that tell the round trip anew.
+/// Idle seconds in a row that tell the round trip without load anew. More: surer, later to follow a
+/// way that has become longer.
 const IDLE_SECONDS: u32 = 3;
-/// A round trip this much above the shortest means a queue.
+/// The uplink is full when a round trip exceeds the shortest by at least this. Longer: delay
+/// variation is taken for a full uplink less often, shallow queues go unseen.
 const QUEUE_MIN: Duration = Duration::from_millis(15);
-/// Rates below say nothing about capacity, whatever the round trips do.
+/// Bits per second. A lower rate says nothing about capacity, long round trips or not. Larger:
+/// chatter counts as load less often, slow uplinks are never seen full.
 const RATE_MIN: u64 = 200_000;
-/// An uplink that carries more is not idle.
+/// Bits per second. An uplink that carries more is not idle, and is not probed. Larger: more
+/// uplinks are probed, traffic makes their rates look lower.
 const IDLE_MAX: u64 = 400_000;
-/// How long it counts that an uplink was seen full.
+/// How long it counts that an uplink was seen full. Longer: fewer trains, later to follow a line
+/// that has become faster.
 const FULL_VALID: Duration = Duration::from_secs(600);
-/// Weight of a new sample of a full uplink, of 8: two seconds or three to follow a change.
+/// Weight of a new sample of a full uplink, of 8: two seconds or three to follow a change. Larger:
+/// sooner right, noisier.
 const GAIN: u64 = 3;
 
 /// What was seen in one interval.

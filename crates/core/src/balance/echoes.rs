@@ -8,15 +8,18 @@ use std::collections::VecDeque;
 
 use ropewalk_types::Instant;
 
-/// Probes over which loss is measured.
+/// Probes over which loss is measured. More: steadier, later to follow.
 const WINDOW: u32 = 100;
-/// Outcomes before which the loss is unknown.
+/// Outcomes before which the loss is unknown. More: surer, later.
 const OUTCOMES_MIN: u32 = WINDOW / 10;
-/// Age at which an unanswered probe counts as lost; its answer still tells the round trip.
+/// Age at which an unanswered probe counts as lost. Its answer still tells the round trip. Longer:
+/// fewer answers that full queues delay count as lost, losses show later.
 const LOST_AFTER: Duration = Duration::from_secs(2);
-/// Probes whose time of sending is remembered: ten seconds of those of `ropewalk balance`.
+/// Probes whose time of sending is remembered: ten seconds of those of `ropewalk balance`. More:
+/// longer round trips are known, memory.
 const REMEMBERED: usize = 64;
 /// How many probes back an answer is a sign of life: full queues delay answers by many seconds.
+/// More: an uplink with longer queues stays alive, an old answer may hide that the way is dead.
 const BELIEVED: u16 = 256;
 
 /// What an answer is.

@@ -10,10 +10,12 @@ use core::time::Duration;
 
 use ropewalk_types::Instant;
 
-/// How long the far end must be silent while an uplink works. It takes less time to find that an
-/// uplink is dead, and less for a tunnel to come back over one that returns.
+/// How long the far end must be silent while an uplink works. Less time is enough to find that an
+/// uplink is dead, and for a tunnel to come back over an uplink that returns. Longer: fewer flows
+/// are scattered, later service without the hub. Measured as a whole in `docs/decisions/via.md`.
 pub const FALL_BACK_AFTER: Duration = Duration::from_secs(2);
-/// How long the tunnel must be up until new flows take it again.
+/// How long the tunnel must be up until new flows take it again. Longer: fewer changes by a hub
+/// that comes and goes, later return. Measured as a whole in `docs/decisions/via.md`.
 pub const RETURN_AFTER: Duration = Duration::from_secs(1);
 
 /// Decides for one tunnel.

@@ -15,7 +15,8 @@ pub struct Load {
     pub capacity: Rate,
 }
 
-/// Most flows that are played ahead.
+/// Most flows that are played ahead. More: exacter shares where many flows are expected, more work
+/// per table.
 pub const FLOWS_MAX: usize = 4_096;
 
 /// How many of the next `count` flows of `size_bytes` each go to each uplink; uplinks without capacity

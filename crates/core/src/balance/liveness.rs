@@ -11,17 +11,21 @@ use core::time::Duration;
 use ropewalk_types::Instant;
 
 /// Time between probes of an uplink. Targets are asked in turn, so with three of them two may be
-/// silent without harm.
+/// silent without harm. Longer: fewer bytes, later to see that an uplink is dead or back.
 pub const PROBE_INTERVAL: Duration = Duration::from_millis(150);
-/// Silence after which an uplink of `ropewalk balance` is dead. With the time to act, new connections
-/// wait for less than 1 s.
+/// Silence after which an uplink of `ropewalk balance` is dead. With the time to act, new
+/// connections wait for less than 1 s. Longer: fewer false alarms, connections hang for longer.
+/// `docs/decisions/balance.md` has the times that clients see.
 pub const SILENCE_MAX: Duration = Duration::from_millis(700);
 /// How long traffic alone shows that an uplink works: a full uplink may lose several probes.
+/// Longer: fewer false alarms under load, traffic of one address family hides for longer that the
+/// other one is dead.
 pub const TRAFFIC_TRUST: Duration = Duration::from_millis(1_500);
-/// Answers in a row that bring a dead uplink back.
+/// Answers in a row that bring a dead uplink back. More: fewer flows take an uplink that comes and
+/// goes, later return.
 pub const ANSWERS_TO_RETURN: u32 = 3;
-/// Longest time between two looks at the time that is no stall of the observer. More than two looks
-/// of each caller (every 50 ms).
+/// Longest time between two looks at the time; in more time the observer was held up. It is longer
+/// than two looks of each caller, which looks every 50 ms. Longer: short stalls count as silence.
 const LOOK_MAX: Duration = Duration::from_millis(120);
 
 /// What is known of an uplink.

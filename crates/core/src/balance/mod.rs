@@ -31,7 +31,8 @@ pub use policy::{Candidate, Expected, Mode, UnknownMode, shares};
 pub use rounds::{Pace, Rounds};
 pub use watch::Watch;
 
-/// Places in the table of the kernel: shares are exact to half a 256th.
+/// Places in the table of the kernel: shares are exact to half a 256th. More: exacter shares, more
+/// work per table.
 pub const SLOTS: usize = 256;
 /// Most uplinks: their numbers have four bits of the packet mark.
 pub const UPLINKS_MAX: usize = 15;

@@ -8,6 +8,7 @@ use ropewalk_types::Rate;
 use super::finish::{self, Load};
 
 /// A set weight counts as this many bits per second beside uplinks that follow their capacity.
+/// Larger: uplinks with a weight get more of the flows.
 const BITS_PER_WEIGHT: u64 = 1_000_000;
 
 /// How new flows are shared.

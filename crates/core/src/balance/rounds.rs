@@ -8,10 +8,12 @@ use ropewalk_types::{Instant, Rate};
 
 use super::train::Estimates;
 
-/// How many times as many rounds are tried at first, where some targets answer none.
+/// Rounds that are tried at first, in multiples of those that an estimate needs: some targets
+/// answer none. More: an estimate is likelier, and costs more bytes.
 const TRIES: u32 = 3;
 
-/// Pause between the rounds of a first estimate: another uplink may be probed meanwhile.
+/// Pause between the rounds of a first estimate: another uplink may be probed meanwhile. Longer:
+/// less load in the first seconds, later estimates.
 pub const FIRST_PAUSE: Duration = Duration::from_millis(500);
 
 /// How often one uplink is probed.

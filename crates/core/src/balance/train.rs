@@ -15,24 +15,28 @@ use core::time::Duration;
 
 use ropewalk_types::Rate;
 
-/// Packets of a train at least: enough to even out the timer of a link, few enough for shallow queues.
+/// Fewest packets of a train: enough to even out the timer of a link, few enough for shallow
+/// queues. More: steadier rates, more bytes, and losses in shallow queues.
 pub const PACKETS: usize = 20;
-/// Packets of a train at most.
+/// Most packets of a train. More: fast links are measured better, more bytes at once.
 pub const PACKETS_MAX: usize = 100;
 /// Time for which a long train keeps the link busy, far above the uneven work of a switch and its
-/// controller. There 20 packets over 100 Mbit/s found 0.98 to 1.27 of the rate, long trains 0.97 to
-/// 1.03.
+/// controller. Longer: steadier rates, more bytes. Measured in `docs/decisions/sdn.md`: over 100
+/// Mbit/s 20 packets found 0.98 to 1.27 of the rate, long trains 0.97 to 1.03.
 const SPREAD: Duration = Duration::from_millis(10);
-/// Bytes of each with its IP header: within the smallest MTU of IPv6.
+/// Bytes of each packet with its IP header: within the smallest MTU of IPv6. More: steadier rates,
+/// more bytes.
 pub const PACKET_BYTES: usize = 1_200;
-/// Trains of a first estimate.
+/// Trains of a first estimate, and rates whose median counts. More: surer, later, more bytes.
 pub const FIRST: usize = 5;
-/// Trains that make an estimate at least.
-const TRAINS_MIN: usize = 3;
-/// Answers that make a rate, in percent of the packets sent: what is lost behind the slowest link makes
-/// that link look as much slower.
+/// Fewest trains, or rounds of sizes, that make an estimate. More: surer, later.
+pub const TRAINS_MIN: usize = 3;
+/// Fewest answers that make a rate, percent of the packets sent: losses behind the slowest link
+/// make that link look as much slower. Larger: fewer rates that are too low, no rate on paths that
+/// lose.
 const ANSWERED_MIN: usize = 85;
-/// Rates that a link can have, bits per second: 10 kbit/s to 100 Gbit/s.
+/// Rates that a link can have, bits per second: 10 kbit/s to 100 Gbit/s. Any other one is an error
+/// of the measurement.
 const PLAUSIBLE: RangeInclusive<u64> = 10_000..=100_000_000_000;
 
 /// Packets of the next train over a link of this rate, for an observer whose times are coarse: between

@@ -17,13 +17,15 @@ use ropewalk_types::Rate;
 
 use super::train::plausible;
 
-/// Sizes that are sent, bytes with the IP header.
+/// Sizes that are sent, bytes with the IP header. Further apart: surer slopes, above 1,280 bytes
+/// not every path takes them.
 pub const SIZES: [usize; 5] = [100, 375, 650, 925, 1_200];
-/// Times that each size is sent.
+/// Times that each size is sent. More: surer, more bytes, longer rounds.
 pub const REPEATS: usize = 20;
-/// Sizes that must have been answered.
+/// Fewest sizes that must have been answered. More: surer, fewer estimates on paths that lose.
 const SIZES_MIN: usize = 3;
-/// Answers of each of them: with fewer there was likely none without waiting.
+/// Fewest answers of each of them: with fewer there was likely none without waiting. More: surer,
+/// fewer estimates on paths that lose.
 const ANSWERS_MIN: usize = REPEATS / 2;
 
 /// The rate from sizes and round trips; `None` when too few came back, or large packets were not slower.

@@ -7,7 +7,8 @@ use ropewalk_types::Instant;
 use super::echoes::{Answer, Echoes};
 use super::liveness::{Liveness, State};
 
-/// Probes that must have left without an answer before a way is dead, for ways that are probed seldom.
+/// Probes that must have left without an answer before a way is dead, for ways that are probed
+/// seldom. More: fewer false alarms, later to notice.
 const SILENT_PROBES: u32 = 5;
 
 /// Watches one way out.
