@@ -36,7 +36,7 @@ struct Client {
     pending: Vec<u8>,
 }
 
-/// Clients served at a time; more are closed at once.
+/// Clients served at a time; more are closed at once. More: memory.
 const CLIENTS_MAX: usize = 8;
 /// Longest command in bytes.
 const LINE_BYTES_MAX: usize = 4_096;

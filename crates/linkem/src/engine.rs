@@ -34,16 +34,21 @@ pub(crate) struct Engine {
     paused: bool,
 }
 
-/// Frames read from one end before the other gets its turn.
+/// Frames read from one end before the other gets its turn. More: less work per frame, later frames
+/// of the other end.
 const READ_BATCH: usize = 64;
-/// Buffers kept for reuse; more are given back to the allocator.
+/// Buffers kept for reuse; more are given back to the allocator. More: fewer allocations on fast
+/// long links, memory.
 const SPARE_MAX: usize = 16_384;
 /// Room for the largest frame: MTU 65,521, Ethernet header and VLAN tag.
 const FRAME_BYTES_MAX: usize = 65_536;
 /// Shortest time from one wake-up to the next. On a busy link it makes one wake-up serve several
-/// frames, as interrupt coalescing of network cards does; a frame after a pause is not affected.
+/// frames, as interrupt coalescing of network cards does. A frame after a pause is not affected.
+/// Longer: less processor time, frames leave later. Measured in
+/// `docs/decisions/linkem-tap-one-thread.md`.
 const WAKE_INTERVAL: Duration = Duration::from_micros(50);
-/// Frames per pause from which on pausing is worth it.
+/// Frames per pause from which on pausing is worth it. More: fewer pauses on slow links. Measured
+/// in `docs/decisions/linkem-tap-one-thread.md`: pauses on slow links about doubled the cost.
 const GATHERED_MIN: u32 = 2;
 /// Longest sleep, so that an overflow of times cannot make the program hang.
 const SLEEP_MAX: Duration = Duration::from_secs(3_600);

@@ -93,7 +93,7 @@ pub(crate) fn prefer_punctuality() {
     let _ = rustix::process::setpriority_process(None, NICE);
 }
 
-/// Niceness of the thread that carries the link.
+/// Niceness of the thread that carries the link: the least that Linux has.
 const NICE: i32 = -20;
 
 fn print_line(value: &impl serde::Serialize) -> Result<()> {

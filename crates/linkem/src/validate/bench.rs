@@ -54,9 +54,11 @@ pub(super) struct Stream {
     pub(super) packets_per_second: f64,
 }
 
-/// From here on the settings hold; before, addresses are resolved over a plain wire.
+/// Time from which the settings hold; before, addresses are resolved over a plain wire. Longer:
+/// surer on a busy machine, longer runs.
 const SETTLED: Duration = Duration::from_millis(300);
-/// After this silence nothing more is expected.
+/// After this silence nothing more is expected. Longer: slower links are measured whole, longer
+/// runs.
 const SILENCE: Duration = Duration::from_millis(700);
 /// Socket buffer that holds every packet of a measurement.
 const RECEIVE_BUFFER_BYTES: usize = 64 << 20;
@@ -221,14 +223,14 @@ impl Bench {
     }
 }
 
-/// Time for the planned change to be carried out.
+/// Time for the planned change to be carried out. Longer: surer on a busy machine, longer runs.
 const MARGIN: Duration = Duration::from_millis(20);
 const UDP_HEADER_BYTES: usize = 8;
 /// With the timestamp option, which Linux uses by default.
 const TCP_HEADER_BYTES: usize = 32;
 /// Sequence and sending time.
 const STAMP_BYTES: usize = 12;
-/// Packets sent without a look at the clock.
+/// Packets due within this time leave together. Longer: less work, less even streams.
 const SLOT: Duration = Duration::from_millis(1);
 
 /// Sends packets at their times; several that are due within a slot leave together.
