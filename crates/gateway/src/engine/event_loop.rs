@@ -28,9 +28,10 @@ use ropewalk_api::Status;
 // The tunnel header is written into the bytes the TUN side leaves free.
 const _: () = assert!(ropewalk_io::HEADROOM == ropewalk_wire::HEADROOM);
 
-/// Batches read from the TUN interface before others get their turn.
+/// Batches read from the TUN interface before others get their turn. More: fewer turns, later
+/// reading of the sockets.
 const TUN_READS_PER_TURN: usize = 1;
-/// Descriptors reported per wait.
+/// Descriptors reported per wait. More: fewer waits, longer turns.
 const EVENTS: usize = 64;
 /// What the control side needs to know of the interface the engine opened.
 #[derive(Clone, Debug)]

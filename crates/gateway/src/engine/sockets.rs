@@ -18,9 +18,10 @@ use rustix::fd::{AsFd, OwnedFd};
 /// Datagrams read from one socket before they are worked off: few enough to stay in the
 /// processor's cache. One read may bring more, where the kernel joins them.
 const READ_DATAGRAMS: usize = 128;
-/// Bytes read from one TCP connection per turn.
+/// Bytes read from one TCP connection per turn. More: less work per byte, later turns of the
+/// others.
 const READ_BYTES: usize = 64 * 1024;
-/// TCP connections accepted per turn.
+/// TCP connections accepted per turn. More: sooner accepted, later turns of the others.
 const ACCEPTS: usize = 128;
 /// Bytes that may wait unsent in the kernel: more would be beyond the scheduler's reach.
 const NOT_SENT_MAX: u32 = 16 * 1024;

@@ -9,7 +9,6 @@
 
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use anyhow::Context;
 use ipnet::IpNet;
@@ -19,7 +18,7 @@ use ropewalk_io::netlink;
 use tokio::sync::mpsc;
 
 use super::network::Tun;
-use super::{Commands, take_lock, take_spreading};
+use super::{ANSWER_TIMEOUT, Commands, take_lock, take_spreading};
 use crate::engine::control::Command;
 use ropewalk_balance::status;
 use ropewalk_balance::{self as balance, Balance, Family, Plan, Shared, Split, Turn};
@@ -27,9 +26,6 @@ use ropewalk_config::class::Via;
 use ropewalk_config::{self as config, BalanceConfig, SiteConfig};
 use ropewalk_host::Changes;
 use ropewalk_host::files;
-
-/// How long the engine may take to say how it is.
-const STATUS_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What of a site goes beside its tunnel.
 pub(super) struct Direct {
@@ -170,7 +166,7 @@ impl Direct {
             };
             let (answer, answered) = sync_channel(1);
             (engine.0)(Command::Status(answer))?;
-            let site = answered.recv_timeout(STATUS_TIMEOUT);
+            let site = answered.recv_timeout(ANSWER_TIMEOUT);
             let site = site.context("the engine does not answer")?;
             let direct = Some(told.status());
             // The caller may not wait any more.

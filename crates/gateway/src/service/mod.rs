@@ -41,13 +41,17 @@ use ropewalk_config::{BalanceConfig, Config, HubConfig, RelayConfig, SiteConfig}
 use ropewalk_host::Changes;
 use ropewalk_host::files;
 
-/// Engine events that may wait for this thread.
+/// Engine events that may wait for this thread. More: memory.
 const EVENTS_MAX: usize = 1_024;
-/// How long a stopping engine may say goodbye.
+/// Longest time an engine may take to answer. Longer: surer on a busy machine, a client of an engine
+/// that hangs waits longer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long a stopping engine may say goodbye. Longer: peers are surer to hear it, slower stops.
 const STOP_TIMEOUT: Duration = Duration::from_secs(3);
-/// How long a stop for good may follow on one for a restart.
+/// How long a stop for good may follow on one for a restart. Longer: surer on a busy machine,
+/// slower restarts.
 const SECOND_SIGNAL: Duration = Duration::from_millis(20);
-/// Threads that wait for answers of the engine.
+/// Threads that wait for answers of the engine. More: more requests at a time, memory.
 const WAITING_THREADS_MAX: usize = 4;
 /// Bit of `CAP_NET_ADMIN` (capabilities(7)).
 const CAP_NET_ADMIN: u32 = 12;

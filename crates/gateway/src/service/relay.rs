@@ -8,22 +8,18 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
-use std::time::Duration;
 
 use anyhow::Context;
 
 use super::api::Reload;
 use super::hub::Hub;
 use super::site::{Relayed, Site};
-use super::{ApiSocket, Commands, Prepared, Signals, network, notify};
+use super::{ANSWER_TIMEOUT, ApiSocket, Commands, Prepared, Signals, network, notify};
 use crate::engine::control::Command;
 use crate::key_file;
 use ropewalk_api::{OnwardStatus, Status};
 use ropewalk_config::relay::NEXT_HUB;
 use ropewalk_config::{self as config, RelayConfig, SiteConfig};
-
-/// Longest time one side may take to answer.
-const SIDE_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(super) async fn run(
     mut prepared: Prepared,
@@ -117,8 +113,8 @@ fn both(hub: Commands, site: Commands) -> Commands {
                 let (answer_site, from_site) = sync_channel(1);
                 (hub.0)(Command::Status(answer_hub))?;
                 (site.0)(Command::Status(answer_site))?;
-                let sites = from_hub.recv_timeout(SIDE_TIMEOUT);
-                let onward = from_site.recv_timeout(SIDE_TIMEOUT);
+                let sites = from_hub.recv_timeout(ANSWER_TIMEOUT);
+                let onward = from_site.recv_timeout(ANSWER_TIMEOUT);
                 let sites = sites.context("the side towards the sites does not answer")?;
                 let onward = onward.context("the side towards the hub does not answer")?;
                 // The caller may not wait any more.
@@ -138,7 +134,7 @@ fn both(hub: Commands, site: Commands) -> Commands {
                         peer,
                         reply: answer,
                     })?;
-                    Ok(from.recv_timeout(SIDE_TIMEOUT)?)
+                    Ok(from.recv_timeout(ANSWER_TIMEOUT)?)
                 };
                 let result = match peer.as_deref() {
                     Some(NEXT_HUB) => set(&site, None)?,

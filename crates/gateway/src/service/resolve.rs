@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use ropewalk_config::values::HostPort;
 
-/// Longest time one name may take.
+/// Longest time one name may take. Longer: slow resolvers are heard, later starts with a dead one.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// Most addresses of a hub.
+/// Most addresses of a hub. More: a hub with many addresses is reached by any of them, dead ones
+/// cost attempts.
 const ADDRESSES_MAX: usize = 16;
 
 /// The addresses of `endpoints`, and what went wrong with the others.

@@ -37,9 +37,10 @@ use ropewalk_host::Changes;
 use ropewalk_host::settings;
 use ropewalk_host::uplinks::{changes, select, unmatched};
 
-/// How often the names of the hub are looked up while the tunnel is down.
+/// How often the names of the hub are looked up while the tunnel is down. Longer: fewer queries, a
+/// hub that moved is found later.
 const RESOLVE_INTERVAL: Duration = Duration::from_secs(15);
-/// How soon an unsuccessful first look-up is repeated.
+/// How soon an unsuccessful first look-up is repeated. Longer: fewer queries, later starts.
 const RESOLVE_RETRY: Duration = Duration::from_secs(2);
 
 /// A running site, or the side of a relay towards the next hub.

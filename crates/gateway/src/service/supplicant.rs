@@ -19,22 +19,29 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::engine::random_u64;
 
-/// How soon a socket that is not there is looked for again.
+/// How soon a socket that is not there is looked for again. Longer: less work, the first signs are
+/// missed.
 const RETRY: Duration = Duration::from_secs(2);
-/// Silence after which it is asked whether it is still there, and how long it may take to answer.
+/// Silence after which wpa_supplicant is asked whether it is still there. Longer: less work, later
+/// to find its successor.
 const SILENCE: Duration = Duration::from_secs(10);
+/// How long it may take to answer. Longer: surer on a busy machine, later to find its successor.
 const ANSWER: Duration = Duration::from_secs(2);
-/// How long a sign counts unless it is taken back: a roam is over by then, or has failed.
+/// How long a sign counts unless it is taken back: a roam is over by then, or has failed. Longer:
+/// slow roams are covered, a false sign keeps traffic away for longer.
 pub(super) const COUNTS: Duration = Duration::from_secs(10);
 /// Signal, dBm, at which frames arrive at the lowest rates if at all. Events say so only where
-/// wpa_supplicant watches the signal for reasons of its own (`bgscan`).
+/// wpa_supplicant watches the signal for reasons of its own (`bgscan`). Larger: sooner away, usable
+/// paths are left.
 const WEAK_DBM: i32 = -85;
-/// And at which it is not weak any more.
+/// Signal, dBm, at which it is not weak any more. Further above [`WEAK_DBM`]: fewer changes, later
+/// return.
 const GOOD_DBM: i32 = -80;
-/// How often the same sign is passed on.
+/// How often the same sign is passed on. Longer: less work, a sign may run out meanwhile.
 const RENEW: Duration = Duration::from_secs(1);
+/// Longest message that is read, bytes.
 const MESSAGE_MAX: usize = 4_096;
-/// Signs that may wait.
+/// Signs that may wait. More: memory.
 const SIGNS_MAX: usize = 64;
 
 /// What is told of an uplink.

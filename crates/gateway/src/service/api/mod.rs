@@ -26,7 +26,6 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
-use std::time::Duration;
 
 use anyhow::Context;
 use axum::extract::rejection::JsonRejection;
@@ -42,14 +41,13 @@ use ropewalk_api::{
 };
 use tokio::net::{TcpListener, UnixListener};
 
+use super::ANSWER_TIMEOUT;
 use crate::engine::control::Command;
 use listener::Bounded;
 
-/// Longest time the engine may take to answer.
-const ENGINE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Largest request body, bytes.
 const BODY_MAX: usize = 16 << 10;
-/// Most connections at a time, per listener.
+/// Most connections at a time, per listener; others wait. More: more clients at once, memory.
 const CONNECTIONS_MAX: usize = 32;
 
 /// Hands a command to the engine.
@@ -191,7 +189,7 @@ async fn ask<T: Send + 'static>(
         let (reply, answer) = sync_channel(1);
         commands(command(reply)).map_err(|error| error.to_string())?;
         answer
-            .recv_timeout(ENGINE_TIMEOUT)
+            .recv_timeout(ANSWER_TIMEOUT)
             .map_err(|error| match error {
                 RecvTimeoutError::Timeout => "the engine does not answer".to_owned(),
                 RecvTimeoutError::Disconnected => "the engine is stopping".to_owned(),

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
 
 use ropewalk_api::{Direction, PathUse, TunnelStatus};
 use ropewalk_core::schedule::SchedulerKind;
