@@ -20,6 +20,8 @@ pub mod uplinks;
 pub mod values;
 
 use std::fmt;
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use reader::Problems;
@@ -218,12 +220,17 @@ fn read_file(path: &Path) -> anyhow::Result<String> {
         let path = path.display();
         WrongUsage(format!("cannot read the configuration {path}: {error}"))
     };
-    let length = std::fs::metadata(path).map_err(unreadable)?.len();
-    if length > FILE_BYTES_MAX {
+    let mut bytes = Vec::new();
+    // Not by the length that the file claims: a device has none, and may never end.
+    File::open(path)
+        .and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes))
+        .map_err(unreadable)?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
         anyhow::bail!(WrongUsage(format!(
-            "{} has {length} bytes, more than {FILE_BYTES_MAX}: this is no configuration file",
+            "{} has more than {FILE_BYTES_MAX} bytes: this is no configuration file",
             path.display()
         )));
     }
-    Ok(std::fs::read_to_string(path).map_err(unreadable)?)
+    let not_text = |_| unreadable(std::io::Error::other("its text is not UTF-8"));
+    Ok(String::from_utf8(bytes).map_err(not_text)?)
 }

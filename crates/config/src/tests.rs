@@ -722,3 +722,20 @@ fn one_mistake_is_reported_once_with_a_remedy_that_costs_nothing() {
     assert_eq!(rule.0.len(), 1, "{rule}");
     assert_eq!(rule.0[0].key, "rule[1].ports");
 }
+
+#[test]
+fn what_is_no_text_of_a_sound_size_is_refused_without_reading_on() {
+    let directory = tempfile::tempdir().unwrap();
+    let binary = directory.path().join("binary.toml");
+    std::fs::write(&binary, [0xff, 0xfe]).unwrap();
+    // A device that never ends claims a length of 0 bytes.
+    for (path, problem) in [
+        (Path::new("/dev/zero"), "has more than 1048576 bytes"),
+        (binary.as_path(), "not UTF-8"),
+        (directory.path(), "directory"),
+    ] {
+        let error = Config::load(path).unwrap_err().to_string();
+        assert!(error.contains(problem), "{error}");
+        assert!(error.contains(&path.display().to_string()), "{error}");
+    }
+}

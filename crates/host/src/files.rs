@@ -80,9 +80,15 @@ pub fn create_directory(path: &Path) -> anyhow::Result<()> {
 /// Reads a file that holds a secret; one that others may read is refused.
 ///
 /// # Errors
-/// The file is missing, readable by others, or too large.
+/// The file is missing, is no file, or is readable by others or too large.
 pub fn read_secret(path: &Path) -> anyhow::Result<String> {
     let metadata = fs::metadata(path).with_context(|| format!("cannot read {}", path.display()))?;
+    if !metadata.is_file() {
+        bail!(
+            "{} should be a file that holds a private key, but is no file; move it away",
+            path.display()
+        );
+    }
     let mode = metadata.permissions().mode() & 0o7777;
     if mode & 0o077 != 0 {
         bail!(
@@ -213,6 +219,10 @@ mod tests {
             fs::set_permissions(&path, fs::Permissions::from_mode(bits)).unwrap();
             let error = read_secret(&path).unwrap_err().to_string();
             assert!(error.contains("chmod 600"), "{error}");
+        }
+        for no_file in [directory.path(), Path::new("/dev/null")] {
+            let error = read_secret(no_file).unwrap_err().to_string();
+            assert!(error.contains("is no file"), "{error}");
         }
     }
 

@@ -317,7 +317,9 @@ impl<R: Role> Engine<R> {
             match read {
                 Ok(0) => return Ok(false),
                 Ok(_) => {}
-                Err(error) => return Err(error).context("reading the TUN interface failed"),
+                Err(error) => return Err(error).context(
+                    "reading the TUN interface failed; something may have removed the interface",
+                ),
             }
         }
         Ok(true)
