@@ -6,8 +6,8 @@ use ropewalk_core::balance::liveness::SILENCE_MAX;
 use ropewalk_core::balance::{Liveness, State};
 use ropewalk_types::Instant;
 
-use super::members::{FAMILIES, Family, Member};
-use super::probe::{Prober, WayId};
+use super::members::{FAMILIES, Family, Member, WayId};
+use super::probe::Prober;
 
 /// What is known of every way.
 #[derive(Debug, Default)]

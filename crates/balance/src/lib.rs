@@ -46,8 +46,8 @@ use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use gauge::Gauge;
 use health::Health;
-use members::{FAMILIES, Member};
-use probe::{Answer, Prober, WayId};
+use members::{FAMILIES, Member, WayId};
+use probe::{Answer, Prober};
 use ruleset::Group;
 use setup::Setup;
 use survey::Survey;

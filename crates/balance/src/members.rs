@@ -11,7 +11,6 @@ use ropewalk_io::netlink::{DefaultRoute, Interface, TABLE_MAIN};
 use ropewalk_io::nft;
 
 use super::marks;
-use super::probe::WayId;
 use ropewalk_config::BalanceConfig;
 use ropewalk_host::uplinks;
 use ropewalk_session::Uplink;
@@ -27,6 +26,9 @@ pub enum Family {
     /// IPv6.
     V6,
 }
+
+/// Which way out: number of the uplink and family.
+pub type WayId = (u8, Family);
 
 impl Family {
     /// The family of an address.

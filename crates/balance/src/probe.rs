@@ -21,7 +21,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use super::marks::{self, OWN};
-use super::members::{FAMILIES, Family, Member};
+use super::members::{FAMILIES, Family, Member, WayId};
 use ropewalk_config::balance::{PortalUrl, ProbeConfig};
 
 /// Answers that may wait for the loop; others are dropped. More: memory.
@@ -30,9 +30,6 @@ const ANSWERS_MAX: usize = 256;
 const PORTAL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes of the answer that are read: the status line.
 const STATUS_LINE_BYTES: usize = 12;
-
-/// Which way out: number of the uplink and family.
-pub type WayId = (u8, Family);
 
 /// An echo that came back.
 #[derive(Clone, Copy, Debug)]

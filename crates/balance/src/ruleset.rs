@@ -20,8 +20,7 @@ use std::time::Duration;
 use ropewalk_core::balance::{SLOTS, UPLINKS_MAX};
 
 use super::marks::{BALANCED, KEY_MASK, OWN, TABLE, key};
-use super::members::{FAMILIES, Family, Member};
-use super::probe::WayId;
+use super::members::{FAMILIES, Family, Member, WayId};
 use super::split::Split;
 use super::text::{Chain, port_list, set};
 use ropewalk_config::balance::Rule;

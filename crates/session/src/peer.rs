@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use crate::io::Sockets;
 use crate::links::{LinkId, Links};
+use crate::session::Event;
 use crate::settings::CommonSettings;
 use crate::tuning::{DRAIN, ROUND_PACKETS, ROUNDS};
 
@@ -218,12 +219,17 @@ impl Peer {
         }
     }
 
-    /// Whether the tunnel went up (`Some(true)`) or down since the last call.
-    pub(crate) fn up_changed(&mut self) -> Option<bool> {
+    /// The event of a tunnel that went up or down since the last call.
+    pub(crate) fn up_or_down(&mut self) -> Option<Event> {
         let up = self.tunnel.any_up();
         (up != self.was_up).then(|| {
             self.was_up = up;
-            up
+            let peer = self.name.clone();
+            if up {
+                Event::TunnelUp { peer }
+            } else {
+                Event::TunnelDown { peer }
+            }
         })
     }
 

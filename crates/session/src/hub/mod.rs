@@ -403,14 +403,7 @@ impl sealed::Role for Hub {
             site.peer.pump(now, links, sockets);
             let (due, mtu) = (site.peer.poll_timeout(), site.peer.tunnel.payload_max());
             self.ready.settle(index, due, mtu);
-            if let Some(up) = site.peer.up_changed() {
-                let peer = site.entry.name.clone();
-                self.events.push_back(if up {
-                    Event::TunnelUp { peer }
-                } else {
-                    Event::TunnelDown { peer }
-                });
-            }
+            self.events.extend(site.peer.up_or_down());
         }
     }
 

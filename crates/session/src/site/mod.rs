@@ -361,14 +361,7 @@ impl sealed::Role for Site {
         if self.peer.any_suspect() {
             self.tick = self.tick.min(now + TICK);
         }
-        if let Some(up) = self.peer.up_changed() {
-            let peer = self.peer.name.clone();
-            self.events.push_back(if up {
-                Event::TunnelUp { peer }
-            } else {
-                Event::TunnelDown { peer }
-            });
-        }
+        self.events.extend(self.peer.up_or_down());
     }
 
     fn on_timeout(&mut self, now: Instant, links: &mut Links) {
