@@ -41,6 +41,13 @@ fn shortened(line: &str) -> String {
     format!("{head}{{ {} }}", counts.collect::<Vec<_>>().join(", "))
 }
 
+/// Whether a line of the script only makes room for what follows: it names a chain that gets its
+/// rules further down, or empties a part of the table.
+fn prepares(line: &str) -> bool {
+    let line = line.trim_start();
+    line.starts_with("flush ") || (line.starts_with("chain ") && line.ends_with("{  }"))
+}
+
 /// Elements of a map that are counted rather than listed.
 const ELEMENTS_MANY: usize = 64;
 
@@ -58,7 +65,8 @@ fn render(plan: &Plan, style: Style) -> String {
     section("uplinks", &plan.uplinks);
     section("kernel settings", &plan.settings);
     section("routing", &plan.routing);
-    let script: Vec<String> = plan.firewall.lines().map(shortened).collect();
+    let told = plan.firewall.lines().filter(|line| !prepares(line));
+    let script: Vec<String> = told.map(shortened).collect();
     section(&format!("firewall table {}", plan.table), &script);
     if !plan.doubts.is_empty() {
         let doubts: Vec<String> = plan.doubts.iter().map(ToString::to_string).collect();
@@ -83,6 +91,20 @@ mod tests {
             "flush".to_owned(),
         ] {
             assert_eq!(shortened(&line), line);
+        }
+    }
+
+    #[test]
+    fn lines_that_only_prepare_are_not_told() {
+        for line in ["\tchain refuse {  }", "flush chain inet t refuse"] {
+            assert!(prepares(line), "{line}");
+        }
+        for line in [
+            "\tchain refuse {",
+            "\tchain leaving { type route hook output priority mangle; }",
+            "\tset s { type ip saddr; }",
+        ] {
+            assert!(!prepares(line), "{line}");
         }
     }
 }
