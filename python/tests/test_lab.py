@@ -154,7 +154,7 @@ def test_the_report_is_one_file_that_loads_nothing(lab: Lab, tmp_path: Path) -> 
     charts = "".join(re.findall(r"<svg.*?</svg>", page, re.DOTALL))
     assert "var(--c1)" in charts
     assert not re.search(r"#[0-9a-f]{6}\b", charts.replace('href="#', ""))
-    for label in ("equal/auto", "crossed/direct-b", "unequal/htmt-as-published"):
+    for label in ("equal/auto", "crossed/direct-b", "unequal/htmt-prototype"):
         assert label in page
 
 

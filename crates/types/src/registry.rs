@@ -79,8 +79,8 @@ registry! {
     SchedulerKind, "scheduler":
     #[default]
     Auto = 0, "auto", "predicts arrival, keeps flows in order, drops paths that do not pay (default)";
-    Htmt = 1, "htmt", "flow-aware: one path per flow until that would make it wait";
-    HtmtAsPublished = 2, "htmt-as-published", "HTMT exactly as its authors published it, for comparison";
+    Htmt = 1, "htmt", "our redesign of HTMT: one path per flow until that would make it wait";
+    HtmtPrototype = 2, "htmt-prototype", "HTMT as its authors' prototype codes it, with its mixed units, for comparison";
     LowRtt = 3, "low-rtt", "the free path with the smallest round-trip time";
     Ecf = 4, "ecf", "earliest completion first: waits for the fast path when that is sooner";
     Blest = 5, "blest", "avoids paths that would block the others";
@@ -92,6 +92,7 @@ registry! {
     ActiveBackup = 11, "active-backup", "one path, the next one when it fails";
     CostAware = 12, "cost-aware", "unmetered paths first, metered ones when those are full";
     Priority = 13, "priority", "the first path, the next ones when it is full";
+    HtmtPaper = 14, "htmt-paper", "HTMT as its paper writes it, for comparison";
 }
 
 impl SchedulerKind {
@@ -150,7 +151,7 @@ mod tests {
         let expected = [
             (0, "auto"),
             (1, "htmt"),
-            (2, "htmt-as-published"),
+            (2, "htmt-prototype"),
             (3, "low-rtt"),
             (4, "ecf"),
             (5, "blest"),

@@ -10,7 +10,8 @@ mod blest;
 mod cost_aware;
 mod ecf;
 mod htmt;
-mod htmt_as_published;
+mod htmt_paper;
+mod htmt_prototype;
 #[cfg(test)]
 mod inputs;
 mod low_rtt;

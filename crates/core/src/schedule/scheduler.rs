@@ -12,7 +12,8 @@ use super::blest::Blest;
 use super::cost_aware::CostAware;
 use super::ecf::Ecf;
 use super::htmt::Htmt;
-use super::htmt_as_published::HtmtAsPublished;
+use super::htmt_paper::HtmtPaper;
+use super::htmt_prototype::HtmtPrototype;
 use super::low_rtt::LowRtt;
 use super::order::FlowOrder;
 use super::otias::Otias;
@@ -66,7 +67,8 @@ algorithms! {
     // Boxed: its state per path is much larger than the others'.
     Auto(Box<Auto>),
     Htmt(Htmt),
-    HtmtAsPublished(HtmtAsPublished),
+    HtmtPaper(HtmtPaper),
+    HtmtPrototype(HtmtPrototype),
     LowRtt(LowRtt),
     Ecf(Ecf),
     Blest(Blest),

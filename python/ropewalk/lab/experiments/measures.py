@@ -10,7 +10,8 @@ from ropewalk.lab.statistics import Estimate, estimate, paired_ratio
 SCHEDULERS = (
     "auto",
     "htmt",
-    "htmt-as-published",
+    "htmt-paper",
+    "htmt-prototype",
     "low-rtt",
     "ecf",
     "blest",

@@ -1,7 +1,7 @@
-//! HTMT as its authors published and coded it, with its defects: for comparison.
+//! HTMT as its authors' public prototype codes it, with its defects: for comparison.
 //!
-//! Source: Sailer and Hähner, "HTMT: High-throughput multipath tunnelling for asymmetric paths",
-//! section IV and algorithm 1, with what only their public prototype decides. A path with a free
+//! Source: the scheduler `afmt_noqueue_busy_wait` of the prototype `einsfroest` of Sailer and
+//! Hähner. `htmt_paper` is the rule as their paper writes it. A path with a free
 //! slot is applicable when `srtt + δ ≥ srtt_last`. The applicable path with the largest `ln(free) /
 //! srtt` carries the packet. Without an applicable path everything waits.
 //!
@@ -31,11 +31,11 @@ enum LastPath {
 
 /// Flow table: path and time of the newest packet.
 #[derive(Debug)]
-pub(super) struct HtmtAsPublished {
+pub(super) struct HtmtPrototype {
     flows: Box<[Option<(LastPath, Instant)>]>,
 }
 
-impl Default for HtmtAsPublished {
+impl Default for HtmtPrototype {
     fn default() -> Self {
         Self {
             flows: vec![None; FLOW_BUCKETS].into_boxed_slice(),
@@ -43,7 +43,7 @@ impl Default for HtmtAsPublished {
     }
 }
 
-impl HtmtAsPublished {
+impl HtmtPrototype {
     /// `srtt_last` in milliseconds and `δ` in microseconds, if the flow is in the table.
     fn last(&self, now: Instant, flow: u16, paths: &[PathView]) -> Option<(u128, u128)> {
         let (last, at) = (*self.flows.get(usize::from(flow))?)?;
@@ -55,7 +55,7 @@ impl HtmtAsPublished {
     }
 }
 
-impl Policy for HtmtAsPublished {
+impl Policy for HtmtPrototype {
     fn pick(&mut self, now: Instant, head: &Head, paths: &[PathView]) -> Decision {
         let last = self.last(now, head.flow, paths);
         let free = |path: &&PathView| slots(path) > 0 && has_room(path, head);
@@ -107,7 +107,7 @@ impl Policy for HtmtAsPublished {
     }
 
     fn reason(&self) -> String {
-        "largest ln(free slots)/RTT where the published test sees no overtaking".into()
+        "largest ln(free slots)/RTT where the prototype's test sees no overtaking".into()
     }
 }
 
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn the_largest_weight_wins_not_the_smallest_rtt() {
-        let mut htmt = HtmtAsPublished::default();
+        let mut htmt = HtmtPrototype::default();
         // ln 2 / 50 ms = 13.9, ln 9 / 70 ms = 31.4
         let paths = [view(0, 50, 2), view(1, 70, 9)];
         assert_eq!(htmt.pick(Instant::ZERO, &head(0), &paths), send(&paths[1]));
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn two_paths_with_one_slot_each_block_everything() {
-        let mut htmt = HtmtAsPublished::default();
+        let mut htmt = HtmtPrototype::default();
         let paths = [view(0, 50, 1), view(1, 70, 1)];
         assert_eq!(
             htmt.pick(Instant::ZERO, &head(0), &paths),
@@ -148,14 +148,14 @@ mod tests {
 
     #[test]
     fn one_path_with_one_slot_is_used() {
-        let mut htmt = HtmtAsPublished::default();
+        let mut htmt = HtmtPrototype::default();
         let paths = [view(0, 50, 1), view(1, 70, 0)];
         assert_eq!(htmt.pick(Instant::ZERO, &head(0), &paths), send(&paths[0]));
     }
 
     #[test]
     fn twenty_microseconds_pass_for_twenty_milliseconds() {
-        let mut htmt = HtmtAsPublished::default();
+        let mut htmt = HtmtPrototype::default();
         let paths = [view(0, 50, 9), view(1, 70, 0)];
         htmt.on_sent(Instant::ZERO, &head(0), &paths[1]);
         let wait = htmt.pick(Instant::from_nanos(19_000), &head(0), &paths);
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn nothing_in_flight_never_blocks() {
-        let mut htmt = HtmtAsPublished::default();
+        let mut htmt = HtmtPrototype::default();
         let mut paths = [view(0, 50, 1), view(1, 70, 1)];
         for path in &mut paths {
             (path.cwnd, path.in_flight) = (SLOT_BYTES, 0);
