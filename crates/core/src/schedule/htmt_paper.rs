@@ -102,10 +102,10 @@ mod tests {
     use super::*;
 
     fn waits_until(decision: Decision) -> Instant {
-        match decision {
-            Decision::WaitFlow(Some(at)) => at,
-            other => panic!("{other:?}"),
-        }
+        let Decision::WaitFlow(Some(at)) = decision else {
+            panic!("{decision:?}")
+        };
+        at
     }
 
     #[test]
