@@ -8,17 +8,21 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias
 
 from ropewalk.lab.cell import Results
-from ropewalk.lab.statistics import Estimate
+from ropewalk.lab.statistics import SEEDS_MIN, Estimate
 
 Relation: TypeAlias = Literal[">=", "<=", "within", "none"]
+Verdict: TypeAlias = Literal["ok", "not ok", "undecided", "no data", "no target"]
+
+VERDICTS: tuple[Verdict, ...] = ("not ok", "undecided", "no data", "ok", "no target")
+"""All, in the order in which reports show them: what needs a look comes first."""
+_SLACK = 0.0005
+"""Of the target. What counts is the figure that is shown: no verdict hangs on a digit that nobody
+sees."""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """One row of the claims table.
-
-    `ok` is `None` when nothing was measured or there is nothing to meet; the note says why.
-    """
+    """One row of the claims table. The note says why a claim has no data or too few."""
 
     name: str
     unit: str
@@ -28,15 +32,40 @@ class Claim:
     measured: float | None
     interval: tuple[float, float] | None
     seeds: int
-    ok: bool | None
     note: str = ""
     tolerance: float = 0.0
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether the whole 95 % interval meets the target, all of it misses, or neither.
+
+        Without an interval the answer is `undecided`, whatever the mean says.
+        """
+        if self.measured is None:
+            return "no data"
+        if self.target is None or self.relation == "none":
+            return "no target"
+        if self.interval is None:
+            return "undecided"
+        least, most = self._range()
+        low, high = self.interval
+        if least <= low and high <= most:
+            return "ok"
+        return "not ok" if high < least or low > most else "undecided"
+
+    @property
+    def mean_meets(self) -> bool | None:
+        """Whether the mean meets the target, whatever its interval; `None` without either."""
+        if self.measured is None or self.target is None or self.relation == "none":
+            return None
+        least, most = self._range()
+        return least <= self.measured <= most
 
     def to_json(self) -> dict[str, Any]:
         """The row as `result.json` has it."""
         row = asdict(self)
         row["interval"] = None if self.interval is None else list(self.interval)
-        return row
+        return {**row, "verdict": self.verdict, "mean_meets": self.mean_meets}
 
     def wanted(self) -> str:
         """The target as people read it."""
@@ -46,8 +75,14 @@ class Claim:
             return f"{number(self.target)} ± {number(self.tolerance)}"
         return f"{'≥' if self.relation == '>=' else '≤'} {number(self.target)}"
 
+    def found(self) -> str:
+        """The mean with its interval as people read them."""
+        if self.interval is None:
+            return number(self.measured)
+        return f"{number(self.measured)} ({number(self.interval[0])} to {number(self.interval[1])})"
+
     def margin(self) -> float:
-        """How far the target is met, relative to it: negative is missed, and least is worst."""
+        """How far the mean meets the target, relative to it: negative is missed, least is worst."""
         if self.measured is None:
             return -math.inf
         if self.target is None or self.relation == "none":
@@ -62,6 +97,21 @@ class Claim:
             case "within":
                 return self.tolerance / scale - abs(difference)
 
+    def _range(self) -> tuple[float, float]:
+        """Least and greatest value that meet the target."""
+        assert self.target is not None, self.name
+        slack = _SLACK * (abs(self.target) or 1.0)
+        match self.relation:
+            case ">=":
+                return self.target - slack, math.inf
+            case "<=":
+                return -math.inf, self.target + slack
+            case "within":
+                allowed = self.tolerance + slack
+                return self.target - allowed, self.target + allowed
+            case "none":
+                return -math.inf, math.inf
+
 
 def claim(
     name: str,
@@ -74,29 +124,25 @@ def claim(
     paper: float | None = None,
     note: str = "",
 ) -> Claim:
-    """Judges an estimate by its mean."""
-    mean = None if measured is None else measured.mean
+    """A claim on an estimate. Its verdict is by the interval, and says so where there is none."""
     interval = None
     if measured is not None and measured.low is not None and measured.high is not None:
         interval = (measured.low, measured.high)
-    row = Claim(
+    if measured is not None and target is not None and interval is None:
+        few = f"too few seeds for a verdict: {measured.count} of at least {SEEDS_MIN}"
+        note = f"{note}; {few}" if note else few
+    return Claim(
         name=name,
         unit=unit,
         paper=paper,
         relation="none" if target is None else relation,
         target=target,
-        measured=mean,
+        measured=None if measured is None else measured.mean,
         interval=interval,
         seeds=0 if measured is None else measured.count,
-        ok=None,
         note=note,
         tolerance=tolerance,
     )
-    if mean is None or target is None:
-        return row
-    # What counts is the figure that is shown: no verdict hangs on a digit nobody sees.
-    met = row.margin() >= -0.0005
-    return Claim(**{**asdict(row), "interval": interval, "ok": met})
 
 
 def missing(results: Results) -> str:
@@ -106,16 +152,14 @@ def missing(results: Results) -> str:
 
 
 def worst_first(claims: Iterable[Claim]) -> list[Claim]:
-    """Missed, then not measured, then met, then without target; in each the worst first."""
+    """By verdict in the order of `VERDICTS`; in each the worst mean first."""
+    return sorted(claims, key=lambda row: (VERDICTS.index(row.verdict), row.margin()))
 
-    def order(row: Claim) -> tuple[int, float]:
-        if row.ok is False:
-            return 0, row.margin()
-        if row.measured is None:
-            return 1, 0.0
-        return (2, row.margin()) if row.ok else (3, 0.0)
 
-    return sorted(claims, key=order)
+def tally(claims: Iterable[Claim]) -> dict[Verdict, int]:
+    """How many claims have each verdict, in the order of `VERDICTS`."""
+    found = [row.verdict for row in claims]
+    return {verdict: found.count(verdict) for verdict in VERDICTS}
 
 
 def number(value: float | None) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 from ropewalk import __version__
 from ropewalk.lab import session as sessions
 from ropewalk.lab.cell import RUNNERS, Cell, Runner
-from ropewalk.lab.claims import Claim, number
+from ropewalk.lab.claims import Claim, number, tally, worst_first
 from ropewalk.lab.experiments import EXPERIMENTS
 from ropewalk.lab.experiments.options import SEEDS, Options
 from ropewalk.lab.programs import ENVIRONMENT
@@ -45,7 +45,7 @@ interrupted?
   Run the same command again: finished cells are kept, as long as the source is the same.
 
 exit status:
-  0  every cell has a result     1  some have none, or with --strict a target was missed
+  0  every cell has a result     1  some have none, or with --strict a target is not `ok`
   2  wrong usage                 130  interrupted
 """
 
@@ -172,7 +172,9 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--programs", type=Path, metavar="DIR", help=f"directory of the programs (${ENVIRONMENT})"
     )
-    run.add_argument("--strict", action="store_true", help="exit with 1 when a target was missed")
+    run.add_argument(
+        "--strict", action="store_true", help="exit with 1 unless all targets are `ok`"
+    )
     _add_traces(run)
 
     report = commands.add_parser("report", help="write the report again from stored results")
@@ -247,8 +249,8 @@ def _run(options: argparse.Namespace) -> int:
     claims = sessions.run(request, session, printer.tell)
     printer.end()
     _summary(claims, request.out)
-    missed = any(row.ok is False for row in claims)
-    return 1 if printer.without_result or (options.strict and missed) else 0
+    unproven = any(row.verdict not in ("ok", "no target") for row in claims)
+    return 1 if printer.without_result or (options.strict and unproven) else 0
 
 
 def _report(options: argparse.Namespace) -> int:
@@ -259,15 +261,25 @@ def _report(options: argparse.Namespace) -> int:
 
 
 def _summary(claims: Sequence[Claim], directory: Path) -> None:
-    missed = [row for row in claims if row.ok is False]
-    unmeasured = [row for row in claims if row.measured is None]
-    for row in missed[:_SHOWN_MAX]:
-        print(f"missed: {row.name}: {number(row.measured)}, wanted {row.wanted()}")
-    if len(missed) > _SHOWN_MAX:
-        print(f"missed: … and {len(missed) - _SHOWN_MAX} more")
-    met = sum(row.ok is True for row in claims)
-    print(f"{met} targets met, {len(missed)} missed, {len(unmeasured)} not measured")
+    wanting = [row for row in worst_first(claims) if row.verdict == "not ok" or _leans_down(row)]
+    for row in wanting[:_SHOWN_MAX]:
+        print(f"{row.verdict}: {row.name}: {row.found()}, wanted {row.wanted()}")
+    if len(wanting) > _SHOWN_MAX:
+        print(f"… and {len(wanting) - _SHOWN_MAX} more")
+    counts = tally(claims)
+    undecided = f"{counts['undecided']} undecided"
+    if counts["undecided"]:
+        leaning = sum(row.verdict == "undecided" and row.mean_meets is True for row in claims)
+        undecided += f" (the mean meets {leaning})"
+    print(
+        f"targets: {counts['not ok']} not ok, {undecided}, {counts['no data']} without data, "
+        f"{counts['ok']} ok"
+    )
     print(f"report: {directory / 'report.html'}")
+
+
+def _leans_down(row: Claim) -> bool:
+    return row.verdict == "undecided" and row.mean_meets is False
 
 
 class Printer:

@@ -51,10 +51,18 @@ class Figure:
 
 @dataclass(frozen=True)
 class Bar:
-    """Height of a bar, and half the length of its confidence interval."""
+    """Height of a bar, and its confidence interval if it has one."""
 
     value: float
-    half: float = 0.0
+    interval: tuple[float, float] | None = None
+
+    @property
+    def error(self) -> tuple[float, float]:
+        """How far the interval reaches below and above the height."""
+        if self.interval is None:
+            return 0.0, 0.0
+        low, high = self.interval
+        return max(0.0, self.value - low), max(0.0, high - self.value)
 
 
 def bars(
@@ -80,7 +88,7 @@ def bars(
             [row - 0.42 + step * (index + 0.5) for row in rows],
             [bar.value for bar in found],
             height=step * 0.9,
-            xerr=[bar.half for bar in found] if any(bar.half for bar in found) else None,
+            xerr=_errors(found),
             error_kw={"ecolor": _INK, "elinewidth": 0.8},
             color=_SERIES[index % len(_SERIES)],
             label=name,
@@ -101,6 +109,13 @@ def bars(
     axes.set_xlabel(unit)
     axes.grid(axis="x")
     return _svg(canvas, axes)
+
+
+def _errors(found: Sequence[Bar]) -> list[list[float]] | None:
+    """As matplotlib wants them: all below, all above."""
+    if all(bar.interval is None for bar in found):
+        return None
+    return [[bar.error[0] for bar in found], [bar.error[1] for bar in found]]
 
 
 def dots(

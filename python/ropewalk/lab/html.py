@@ -11,7 +11,7 @@ from importlib.resources import files
 from typing import Any
 
 from ropewalk.lab.cell import Outcome, Results
-from ropewalk.lab.claims import Claim, number, worst_first
+from ropewalk.lab.claims import Claim, Verdict, number, tally, worst_first
 from ropewalk.lab.experiments import Experiment
 from ropewalk.lab.figures import Figure
 from ropewalk.lab.store import Session
@@ -19,6 +19,14 @@ from ropewalk.report import Report
 
 BUSY = 0.95
 """Above this share of busy processors, a kernel run may have measured the machine."""
+_CLASSES: dict[Verdict, str] = {
+    "not ok": "bad",
+    "undecided": "none",
+    "no data": "none",
+    "ok": "good",
+    "no target": "",
+}
+"""The classes of report.css by verdict."""
 
 
 def page(
@@ -58,9 +66,7 @@ def page(
 
 def _counts(claims: Sequence[Claim], outcomes: Sequence[Outcome]) -> str:
     judged = [
-        ("met", "good", sum(row.ok is True for row in claims)),
-        ("missed", "bad", sum(row.ok is False for row in claims)),
-        ("not measured", "none", sum(row.measured is None for row in claims)),
+        *((verdict, _CLASSES[verdict], count) for verdict, count in tally(claims).items()),
         ("cells with a result", "", sum(o.status == "ok" for o in outcomes)),
         ("cells without", "none", sum(o.status != "ok" for o in outcomes)),
     ]
@@ -95,11 +101,13 @@ def _claims(claims: Iterable[Claim]) -> str:
 
 
 def _verdict(row: Claim) -> str:
-    if row.measured is None:
-        return '<span class="none">no data</span>'
-    if row.ok is None:
+    verdict = row.verdict
+    if verdict == "no target":
         return ""
-    return '<span class="good">met</span>' if row.ok else '<span class="bad">missed</span>'
+    mean = ""
+    if verdict == "undecided":
+        mean = f'<br><span class="muted">mean {"meets" if row.mean_meets else "misses"}</span>'
+    return f'<span class="{_CLASSES[verdict]}">{verdict}</span>{mean}'
 
 
 def _figures(figures: Sequence[Figure]) -> str:

@@ -27,7 +27,7 @@ from ropewalk.lab.store import Session, Store
 from ropewalk.lab.trace import TracePair, discover
 from ropewalk.plan import Pages, capacity_mbit
 
-RESULT_FORMAT = 1
+RESULT_FORMAT = 2
 TOGETHER_MBIT_MAX = 120
 """Kernel runs over paths of more than this together go alone: traffic, links and gateways of a few
 hundred Mbit/s take a whole processor or two."""

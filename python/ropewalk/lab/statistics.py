@@ -1,15 +1,31 @@
-"""Means with their confidence intervals."""
+"""Means with their confidence intervals, by the bootstrap over seeds."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+from random import Random
+from statistics import NormalDist
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+SEEDS_MIN = 3
+"""Values, at least, for an interval. Two values say next to nothing of how far they stray."""
+RESAMPLES = 4_000
+"""Drawn from six values or more. More resamples steady the ends of intervals, and cost time."""
+_ALL_RESAMPLES_MAX = 5
+"""Up to so many values all resamples are taken: 3,125 of five."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean and its 95 % confidence interval; no interval of fewer than two values."""
+    """A mean and its 95 % confidence interval; no interval of fewer than `SEEDS_MIN` values."""
 
     mean: float
     low: float | None
@@ -18,15 +34,47 @@ class Estimate:
 
 
 def estimate(values: Sequence[float]) -> Estimate | None:
-    """Mean and interval by Student's t; nothing of nothing."""
+    """Mean and bootstrap interval; nothing of nothing. Equal values give equal intervals.
+
+    The interval is the expanded percentile interval of Hesterberg, "What Teachers Should Know
+    About the Bootstrap" (The American Statistician 69, 2015, section 4.1): the plain percentile
+    interval is too narrow for few values, by about the factor sqrt((n - 1) / n) and by what
+    Student's t has over the normal distribution. The tails that are cut off are made smaller by
+    both. Unlike Student's interval, it leans to the side to which the values stray, and never
+    leaves their range. Of three to five values it is nearly that range.
+    """
     if not values:
         return None
-    mean = math.fsum(values) / len(values)
-    if len(values) < 2:
-        return Estimate(mean, None, None, 1)
-    variance = math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
-    half = t_quantile(len(values) - 1) * math.sqrt(variance / len(values))
-    return Estimate(mean, mean - half, mean + half, len(values))
+    count = len(values)
+    mean = math.fsum(values) / count
+    if count < SEEDS_MIN:
+        return Estimate(mean, None, None, count)
+    low, high = _percentiles(values)
+    # Sums in another order may differ in their last digit.
+    return Estimate(mean, min(low, mean), max(high, mean), count)
+
+
+def _percentiles(values: Sequence[float]) -> tuple[float, float]:
+    import numpy as np
+
+    count = len(values)
+    means = np.asarray(values, dtype=float)[_resamples(count)].mean(axis=1)
+    tail = NormalDist().cdf(-t_quantile(count - 1) * math.sqrt(count / (count - 1)))
+    low = np.quantile(means, tail, method="lower")
+    high = np.quantile(means, 1 - tail, method="higher")
+    return float(low), float(high)
+
+
+@lru_cache(maxsize=64)
+def _resamples(count: int) -> NDArray[np.int32]:
+    """Resamples x values: which values each resample takes. The same for equal counts."""
+    import numpy as np
+
+    if count <= _ALL_RESAMPLES_MAX:
+        return np.array(list(product(range(count), repeat=count)), dtype=np.int32)
+    random = Random(count)
+    drawn = [[int(random.random() * count) for _ in range(count)] for _ in range(RESAMPLES)]
+    return np.array(drawn, dtype=np.int32)
 
 
 def paired_ratio(above: Mapping[int, float], below: Mapping[int, float]) -> Estimate | None:

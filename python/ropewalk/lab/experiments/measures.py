@@ -132,8 +132,10 @@ def bar(measured: Estimate | None, scale: float = 1.0) -> Bar | None:
     """An estimate as a bar."""
     if measured is None:
         return None
-    half = 0.0 if measured.high is None else measured.high - measured.mean
-    return Bar(measured.mean * scale, half * scale)
+    interval = None
+    if measured.low is not None and measured.high is not None:
+        interval = (measured.low * scale, measured.high * scale)
+    return Bar(measured.mean * scale, interval)
 
 
 def on(runner: Runner) -> str:

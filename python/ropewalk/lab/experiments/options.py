@@ -17,7 +17,7 @@ SEEDS: dict[tuple[Mode, Runner], int] = {
     ("full", "kernel"): 5,
     ("full", "sim"): 20,
     ("full", "ns3"): 10,
-    ("full", "ovs"): 1,
+    ("full", "ovs"): 5,
 }
 """Seeds unless the user says another number."""
 
