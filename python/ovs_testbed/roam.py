@@ -258,18 +258,14 @@ class Bench:
             time.sleep(times.warm_s(plan.path[0].both, carrier))
             moves = [self._move(plan, carrier, move) for move in carrier.moves]
             sent, _ = sender.communicate(timeout=plan.duration_s + _END_S)
-            try:
-                received, _ = receiver.communicate(timeout=5)
-            except subprocess.TimeoutExpired:
-                # Killed, it says nothing: the connection never ended for it.
-                received = ""
+            received = _said(receiver)
         known = self.report()
         counters = {
             f"{key} (counter)": float(value - before.get(key, 0))
             for key, value in known["counters"].items()
             if value != before.get(key, 0)
         }
-        ends = json.loads(sent), json.loads(received or "{}")
+        ends = json.loads(sent), json.loads(received)
         confirmed = [self._confirmed_s(known, move.joined_s) for move in moves]
         return reports.report(
             plan,
@@ -325,7 +321,8 @@ class Bench:
         settle_s = times.settle_s(link, carrier, move)
         time.sleep(max(0.0, joined_s + settle_s - time.monotonic()))
         rtts = [times.rtt_s(link, carrier.hops, number) for number in (former, self.at)]
-        return Moved(move, min(rtts), max(rtts), left_s, joined_s, waited_s)
+        until_s = time.monotonic()
+        return Moved(move, min(rtts), max(rtts), left_s, joined_s, waited_s, until_s)
 
     def _leave(self, move: Move) -> float:
         if not move.notice_ms:
@@ -350,6 +347,15 @@ class Bench:
 
 Ends = tuple[subprocess.Popen[Any], subprocess.Popen[Any]]
 """Sender and receiver."""
+
+
+def _said(receiver: subprocess.Popen[Any]) -> str:
+    """What the receiver reports, when its connection ended or when it never does."""
+    try:
+        return str(receiver.communicate(timeout=5)[0], "ascii")
+    except subprocess.TimeoutExpired:
+        receiver.terminate()
+        return str(receiver.communicate(timeout=5)[0], "ascii")
 
 
 def _run_delay_s(pid: int) -> float:

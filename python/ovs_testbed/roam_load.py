@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+import signal
 import socket
 import struct
 import subprocess
@@ -29,7 +30,8 @@ _BLOCK = 1 << 16
 
 
 def receive(port: int) -> dict[str, object]:
-    """Times are of CLOCK_MONOTONIC, which namespaces share."""
+    """Times are of CLOCK_MONOTONIC, which namespaces share; SIGTERM ends the wait for more."""
+    signal.signal(signal.SIGTERM, _give_up)
     digest, total = hashlib.sha256(), 0
     arrivals: list[tuple[float, int]] = []
     ended = "complete"
@@ -42,9 +44,15 @@ def receive(port: int) -> dict[str, object]:
                     digest.update(data)
                     arrivals.append((round(time.monotonic(), 4), total))
                 client.sendall(b"done")
+            except TimeoutError:
+                ended = "hung"
             except OSError as error:
                 ended = type(error).__name__
     return {"bytes": total, "sha256": digest.hexdigest(), "arrivals": arrivals, "ended": ended}
+
+
+def _give_up(*_: object) -> None:
+    raise TimeoutError
 
 
 def send(host: str, port: int, seconds: float, congestion: str) -> dict[str, object]:
@@ -74,9 +82,11 @@ def send(host: str, port: int, seconds: float, congestion: str) -> dict[str, obj
             ended = "hung"
         except OSError as error:
             ended = type(error).__name__
+        ended_s = time.monotonic()
         stop.set()
         sampler.join()
-    return {"bytes": total, "sha256": digest.hexdigest(), "samples": samples, "ended": ended}
+    found = {"bytes": total, "sha256": digest.hexdigest(), "samples": samples}
+    return {**found, "ended": ended, "ended_s": ended_s}
 
 
 def _sample(

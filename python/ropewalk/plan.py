@@ -196,7 +196,8 @@ class OvsRoam:
     """A station that moves between access points of eight switches during a download; `ovs` only.
 
     Every link is as the first path; `hops` are links between sender and station at first.
-    `initial_window` is the sender's, in segments.
+    `initial_window` is the sender's, in segments. `compared` gives the download as much time after
+    a return as those have whose sender waits for a timer: what is compared lasts equally long.
     """
 
     scheme: OvsScheme
@@ -204,6 +205,7 @@ class OvsRoam:
     moves: tuple[Move, ...]
     sack: bool = True
     initial_window: int | None = None
+    compared: bool = False
 
 
 Carrier: TypeAlias = (

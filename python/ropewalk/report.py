@@ -122,7 +122,8 @@ class HandoverReport:
     `rtt_ms` is the round trip of the empty links, over the shorter of the ways before and after.
     Windows are the sender's, in segments: when the station left, and a round trip after the first
     new acknowledgement. `waited_ms`: how long switch and controller, ready to run, had no processor
-    in the second after the arrival, all threads together.
+    in the second after the arrival, all threads together. `had_ms` is how long there was to come
+    back: until the next leaving, or until the sender gave up when it never came back at all.
     """
 
     gap_s: float
@@ -135,6 +136,7 @@ class HandoverReport:
     window_after: int
     retransmits: int
     waited_ms: float
+    had_ms: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -282,6 +284,7 @@ def _handover(reader: _Reader) -> HandoverReport:
         window_after=reader.integer("window_after"),
         retransmits=reader.integer("retransmits"),
         waited_ms=reader.number("waited_ms", 0.0),
+        had_ms=reader.number("had_ms", 0.0),
     )
 
 

@@ -30,9 +30,10 @@ def warm_s(link: Link, carrier: OvsRoam) -> float:
 def settle_s(link: Link, carrier: OvsRoam, move: Move) -> float:
     """Seconds between a return and what comes next.
 
-    A sender that waits for its timer may wait as long as the gap again.
+    A sender that waits for its timer may wait as long as the gap again. A published scheme has as
+    long as `bare`, with which it is compared.
     """
-    alone = carrier.scheme in ("bare", "zwa-adaptive")
+    alone = carrier.scheme != "replay" or carrier.compared
     rtts = _SETTLE_RTTS * rtt_s(link, carrier.hops, 2)
     return _SETTLE_S + rtts + (move.gap_s if alone else 0.0)
 

@@ -1,0 +1,131 @@
+"""What `roam-ovs` runs: one download for each case, while its station moves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+from typing import TypeAlias
+
+from ropewalk.lab.ovs import roam
+from ropewalk.plan import (
+    Congestion,
+    Link,
+    Move,
+    OvsHops,
+    OvsRoam,
+    OvsScheme,
+    Path,
+    Plan,
+    Tcp,
+)
+
+NAME = "roam-ovs"
+SCHEMES: tuple[OvsScheme, ...] = ("bare", "zwa", "zwa-adaptive", "replay")
+PUBLISHED: tuple[OvsScheme, ...] = ("zwa", "zwa-adaptive")
+"""The paper's algorithm 2 alone, and with its comparison of counters."""
+CONGESTIONS: tuple[Congestion, ...] = ("new-reno", "cubic", "bbr")
+HOPS: tuple[OvsHops, ...] = (2, 3, 5, 7)
+DELAYS_MS = (1, 20, 80)
+USUAL_DELAY_MS = 20
+GAPS_S = (1.5, 2.0, 3.5, 6.0)
+FEW_GAPS_S = (1.5, 3.5)
+PAPER_GAPS_S = (1.0, 1.5, 2.0, 3.0, 4.5, 6.0)
+"""Gaps of the paper's figures 6 (1 to 2 s) and 7 (1.5 to 6 s)."""
+LATE_MS = 100.0
+PROMPT_MS = 1.0
+"""Of `zwa-adaptive`, which knows what was counted at the moment of leaving from a notice only."""
+RATE_MBIT = 20.0
+QUEUE_PACKETS = 1000
+PAPER_WINDOW = 40_000
+WINDOWS = {"window_40k": PAPER_WINDOW, "window_4M": 4_000_000}
+"""Receivers' largest windows, bytes, by the name of their case."""
+
+Case: TypeAlias = tuple[tuple[str, ...], Plan]
+"""Part of the experiment, scheme, congestion control, hops, delay, and what else the part varies;
+and how it is run."""
+
+
+def full() -> list[Case]:
+    """`replay` everywhere; the others everywhere with one delay, and where the paper has them."""
+    return [*_replay(), *_windows(), *_others(), *_published()]
+
+
+def quick() -> list[Case]:
+    """Every claim once."""
+    both = [Move(1.5), Move(2.0, LATE_MS)]
+    reno: list[tuple[OvsHops, int]] = [(2, 20), (7, 20), (3, 1), (3, 80)]
+    return [
+        *(_case("grid", "replay", "new-reno", hops, delay, both) for hops, delay in reno),
+        *(_case("grid", "replay", control, 3, 20, both) for control in CONGESTIONS[1:]),
+        *(_paper(scheme, 2.0) for scheme in ("bare", "zwa-adaptive")),
+        _case("late", "zwa", "new-reno", 2, 80, [Move(2.0, LATE_MS)]),
+    ]
+
+
+def _replay() -> Iterator[Case]:
+    gaps = [Move(gap, LATE_MS * (number % 2)) for number, gap in enumerate(GAPS_S)]
+    for congestion, hops, delay in product(CONGESTIONS, HOPS, DELAYS_MS):
+        yield _case("grid", "replay", congestion, hops, delay, gaps)
+
+
+def _windows() -> Iterator[Case]:
+    """Windows that are not those of the grid, which Reno has small and the others large."""
+    moves = [Move(GAPS_S[0]), Move(GAPS_S[-1], LATE_MS)]
+    for congestion, hops, window in product(CONGESTIONS, HOPS[1:], WINDOWS):
+        yield _case(
+            "window", "replay", congestion, hops, USUAL_DELAY_MS, moves, window, WINDOWS[window]
+        )
+
+
+def _others() -> Iterator[Case]:
+    for scheme, congestion, hops in product(SCHEMES[:3], CONGESTIONS, HOPS):
+        gaps = GAPS_S if congestion == "new-reno" else FEW_GAPS_S
+        moves = [Move(gap, _notice_ms(scheme)) for gap in gaps]
+        yield _case("grid", scheme, congestion, hops, USUAL_DELAY_MS, moves)
+
+
+def _published() -> Iterator[Case]:
+    for scheme in SCHEMES:
+        yield from (_paper(scheme, gap) for gap in PAPER_GAPS_S)
+        yield _case("late", scheme, "new-reno", 2, 80, [Move(2.0, LATE_MS)])
+
+
+def _paper(scheme: OvsScheme, gap_s: float) -> Case:
+    """The setting of the paper's figures 6 and 7: a download for each time away."""
+    moves = [Move(gap_s, _notice_ms(scheme))]
+    return _case("paper", scheme, "new-reno", 2, 80, moves, f"gap_{gap_s:g}")
+
+
+def _notice_ms(scheme: str) -> float:
+    return PROMPT_MS if scheme == "zwa-adaptive" else 0.0
+
+
+def _case(
+    part: str,
+    scheme: OvsScheme,
+    congestion: Congestion,
+    hops: OvsHops,
+    delay_ms: int,
+    moves: Sequence[Move],
+    more: str = "",
+    window: int | None = None,
+) -> Case:
+    old = congestion == "new-reno"
+    key = (part, scheme, congestion, f"hops_{hops}", f"delay_{delay_ms}", *filter(None, [more]))
+    link = Link(rate_mbit=RATE_MBIT, delay_ms=delay_ms, queue_packets=QUEUE_PACKETS)
+    carrier = OvsRoam(
+        scheme,
+        hops,
+        tuple(moves),
+        sack=not old,
+        initial_window=1 if old else None,
+        compared=part == "paper",
+    )
+    plan = Plan(
+        name="/".join((NAME, *key)),
+        duration_s=roam.duration_s(link, carrier),
+        path=(Path("link", link),),
+        carrier=carrier,
+        traffic=(Tcp(congestion=congestion, window=window or (PAPER_WINDOW if old else None)),),
+    )
+    return key, plan
