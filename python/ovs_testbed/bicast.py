@@ -12,11 +12,11 @@ import json
 import re
 import subprocess
 import time
-from collections.abc import Iterator
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
-from ovs_testbed import reports
+from ovs_testbed import openvpn, reports
 from ovs_testbed.links import EmulatedLink
 from ovs_testbed.machine import (
     KERNEL_NAMES,
@@ -30,7 +30,14 @@ from ovs_testbed.machine import (
     wait,
 )
 from ovs_testbed.reports import report
-from ropewalk.lab.ovs.bicast import PACKETS, PROCESSOR
+from ropewalk.lab.ovs.bicast import (
+    BYTES,
+    PACKETS,
+    PROCESSOR,
+    SMALL_BYTES,
+    UNSENT,
+    UNSENT_MOST,
+)
 from ropewalk.plan import OvsBicast, Ping, Plan, Tcp
 from ropewalk.report import Report
 from ropewalk.sdn.config import Config
@@ -38,15 +45,21 @@ from ropewalk.sdn.host.copies import loader
 
 NEEDS = ("openvpn", "iperf3", "openssl", "clang", "ping")
 """Programs besides those of every network."""
-_TRAFFIC_S_MAX = 60
+_GRACE_S = 45
+"""For the last pings to come back, and for iperf3 to say what it measured."""
 _CONTENT_MBIT = 100
 _INTERFACE = "ropeapp0"
-_TUNNEL = "ovpn0"
-_CLIENT_INNER, _SERVER_INNER = "10.8.0.2", "10.8.0.1"
 _CONTENT = "10.50.0.2"
 _IPERF_PORT = 5201
 ENDS = {"client": (1, 2), "server": (2, 1)}
 """The last number of addresses here and at the other end."""
+_SELECTIVE = {
+    "bi-bicast-small": f"packet_bytes_max = {SMALL_BYTES}\n",
+    "bi-bicast-by-loss": 'when = "loss"\n',
+}
+"""What `[bicast]` has besides, by policy."""
+_AFRESH = ("bi-bicast-by-loss",)
+"""Their controllers begin anew with each run, so that they know no losses of the run before."""
 
 
 class Bench:
@@ -76,12 +89,13 @@ class Bench:
         inside(self.hosts["server"], "sysctl", "-qw", "net.ipv4.ip_forward=1")
         for end in ENDS:
             self.machines[end].command(self._configure(end, 1), "setup")
-        self.keys = {end: certificate(sandbox.directory, end) for end in ENDS}
+        self.keys = openvpn.Keys(sandbox.directory, tuple(ENDS))
 
-    def _configure(self, end: str, copies: int) -> Config:
+    def _configure(self, end: str, copies: int, selective: str = "") -> Config:
         text = configuration(end, ENDS[end], self.hosts[end], range(1, 3))
         return self.machines[end].configure(
-            f"{text}[probe]\ninterval_ms = 500\ndown_after_ms = 5000\n[bicast]\ncopies = {copies}\n"
+            f"{text}[probe]\ninterval_ms = {100 if selective else 500}\ndown_after_ms = 5000\n"
+            f"[bicast]\ncopies = {copies}\n{selective}"
         )
 
     def close(self) -> None:
@@ -95,7 +109,7 @@ class Bench:
         """
         carrier = plan.carrier
         assert isinstance(carrier, OvsBicast), carrier
-        if carrier.policy != self._policy:
+        if carrier.policy != self._policy or carrier.policy in _AFRESH:
             self._control(carrier.policy)
         for link, path in zip(self._links, plan.path, strict=True):
             both = path.both
@@ -105,25 +119,33 @@ class Bench:
         for end, (_, other) in ENDS.items():
             route = ["route", "replace", f"10.99.0.{other}", "dev", _INTERFACE]
             run("ip", "-n", self.hosts[end], *route, "congctl", control)
-        with self._vpn(carrier.tunnel_queue):
+        with openvpn.connected(self.sandbox, self.hosts, self.keys, carrier):
+            route = ["ip", "-n", self.hosts["client"], "route", "replace", "10.50.0.0/24"]
+            run(*route, "dev", openvpn.TUNNEL)
             for link, path in zip(self._links, plan.path, strict=True):
                 link.set("up", f"loss {path.up.loss or 0}")
                 link.set("down", f"loss {path.down.loss or 0}")
             before = self._counters()
             began = time.monotonic()
-            download, pings = self._traffic(plan)
+            with openvpn.Unsent(self.hosts["server"]) as waiting:
+                download, pings = self._traffic(plan)
             seconds = time.monotonic() - began
-            after = self._counters()
-        given, sent, cpu_s = (b - a for a, b in zip(before, after, strict=True))
+            used = self._counters() - before
         end = download["end"]
         goodput = end["sum_received"]["bits_per_second"] / 1e6
+        values = used.values(seconds)
+        if waiting.bytes:
+            values |= {
+                UNSENT: sum(waiting.bytes) / len(waiting.bytes) / 1000,
+                UNSENT_MOST: max(waiting.bytes) / 1000,
+            }
         return report(
             plan,
             (
                 reports.download(goodput, int(end["sum_sent"].get("retransmits", 0))),
                 reports.pings(ping_count(plan), pings),
             ),
-            values={PACKETS: sent / max(1.0, given), PROCESSOR: cpu_s / seconds},
+            values=values,
         )
 
     def _control(self, policy: str) -> None:
@@ -136,7 +158,8 @@ class Bench:
         for end in ENDS:
             both = policy.startswith("bi-")
             copies = 2 if both or (policy == "c-bicast" and end == "client") else 1
-            self.controllers.append(self.machines[end].control(self._configure(end, copies)))
+            config = self._configure(end, copies, _SELECTIVE.get(policy, ""))
+            self.controllers.append(self.machines[end].control(config))
             remove_copies(self.hosts[end], self.sandbox.directory, policy == "bi-bicast-removed")
         self._policy = policy
 
@@ -150,17 +173,20 @@ class Bench:
         # A server for each run: what the last one left in its queues would keep it busy.
         server = self.sandbox.start(self.content, "iperf3", "-s", "-1")
         wait(lambda: listens(self.content, _IPERF_PORT), "iperf3 did not start")
-        count = str(ping_count(plan))
-        asking = [*content, "ping", "-c", count, "-i", str(pings.interval_s), "-W", "20"]
-        loading = [*client, "iperf3", "-c", _CONTENT, "-R", "-t", str(round(plan.duration_s)), "-J"]
+        assert isinstance(plan.carrier, OvsBicast), plan.carrier
+        ahead_s = plan.carrier.ahead_s
+        asking = f"sleep {ahead_s}; exec ping -c {ping_count(plan)} -i {pings.interval_s} -W 20 "
+        asking += openvpn.CLIENT_INNER
+        loading = [*client, "iperf3", "-c", _CONTENT, "-R", "-J"]
+        loading += ["-t", str(round(ahead_s + plan.duration_s))]
         loading += ["-C", KERNEL_NAMES[flow.congestion]]
-        ping = subprocess.Popen([*asking, _CLIENT_INNER], stdout=subprocess.PIPE, text=True)
+        ping = subprocess.Popen([*content, "sh", "-c", asking], stdout=subprocess.PIPE, text=True)
         download = subprocess.Popen(loading, stdout=subprocess.PIPE, text=True)
         try:
-            text, _ = download.communicate(timeout=_TRAFFIC_S_MAX)
-            answers, _ = ping.communicate(timeout=_TRAFFIC_S_MAX)
+            text, _ = download.communicate(timeout=ahead_s + plan.duration_s + _GRACE_S)
+            answers, _ = ping.communicate(timeout=_GRACE_S)
         except subprocess.TimeoutExpired as error:
-            raise SandboxError(f"the traffic took longer than {_TRAFFIC_S_MAX} s") from error
+            raise SandboxError(f"the traffic took {_GRACE_S} s longer than planned") from error
         finally:
             for process in (ping, download, server):
                 stop(process)
@@ -169,43 +195,43 @@ class Bench:
             raise SandboxError(f"iperf3: {result.get('error', 'no result')}")
         return result, [float(time) for time in re.findall(r"time=([0-9.]+)", answers)]
 
-    @contextlib.contextmanager
-    def _vpn(self, queue: int | None) -> Iterator[None]:
-        ends = {
-            "server": "--proto tcp4-server --local 10.99.0.2 --lport 1194 --tls-server --dh none "
-            f"--ifconfig {_SERVER_INNER} {_CLIENT_INNER}",
-            "client": "--proto tcp4-client --remote 10.99.0.2 1194 --nobind --tls-client "
-            f"--ifconfig {_CLIENT_INNER} {_SERVER_INNER}",
-        }
-        started = []
-        try:
-            for end, arguments in ends.items():
-                other = "client" if end == "server" else "server"
-                certificate, key, _ = self.keys[end]
-                command = ["openvpn", "--dev", _TUNNEL, "--dev-type", "tun", "--disable-dco"]
-                command += ["--connect-retry", "1", "1", "--data-ciphers", "AES-256-GCM"]
-                command += ["--cert", certificate, "--key", key, "--verb", "3"]
-                command += [] if queue is None else ["--txqueuelen", str(queue)]
-                command += ["--peer-fingerprint", self.keys[other][2], *arguments.split()]
-                started.append(self.sandbox.start(self.hosts[end], *command, log=f"vpn-{end}.log"))
-            wait(lambda: _answers(self.hosts["client"]), "OpenVPN did not connect", 30)
-            route = ["ip", "-n", self.hosts["client"], "route", "replace", "10.50.0.0/24"]
-            run(*route, "dev", _TUNNEL)
-            yield
-        finally:
-            for process in started:
-                stop(process)
-
-    def _counters(self) -> tuple[float, float, float]:
-        """Packets the hosts gave to the switches, packets on the links, CPU seconds of switches."""
-        given = sum(_transmitted(self.hosts[end], _INTERFACE) for end in ENDS)
-        sent = sum(
+    def _counters(self) -> Counters:
+        given = [_transmitted(self.hosts[end], _INTERFACE) for end in ENDS]
+        sent = [
             _transmitted(machine.namespace, f"w{number}")
             for machine in self.machines.values()
             for number in range(2)
+        ]
+        return Counters(
+            given_packets=sum(packets for packets, _ in given),
+            given_bytes=sum(octets for _, octets in given),
+            sent_packets=sum(packets for packets, _ in sent),
+            sent_bytes=sum(octets for _, octets in sent),
+            cpu_s=sum(_cpu_s(machine) for machine in self.machines.values()),
         )
-        cpu = sum(_cpu_s(machine) for machine in self.machines.values())
-        return given, sent, cpu
+
+
+@dataclass(frozen=True)
+class Counters:
+    """What the hosts gave to the switches, what the links got, CPU seconds of both switches."""
+
+    given_packets: float
+    given_bytes: float
+    sent_packets: float
+    sent_bytes: float
+    cpu_s: float
+
+    def __sub__(self, before: Counters) -> Counters:
+        pairs = zip(astuple(self), astuple(before), strict=True)
+        return Counters(*(now - then for now, then in pairs))
+
+    def values(self, seconds: float) -> dict[str, float]:
+        """The cost of copies in a run of so many seconds."""
+        return {
+            PACKETS: self.sent_packets / max(1.0, self.given_packets),
+            BYTES: self.sent_bytes / max(1.0, self.given_bytes),
+            PROCESSOR: self.cpu_s / seconds,
+        }
 
 
 def configuration(
@@ -234,16 +260,6 @@ def configuration(
     )
 
 
-def certificate(directory: Path, name: str) -> tuple[str, str, str]:
-    """Makes a certificate; the files of it and of its key, and its fingerprint."""
-    file, key = f"{directory}/{name}.crt", f"{directory}/{name}.key"
-    request = ["openssl", "req", "-x509", "-newkey", "ec", "-nodes", "-days", "2"]
-    request += ["-pkeyopt", "ec_paramgen_curve:prime256v1", "-subj", f"/CN={name}"]
-    run(*request, "-keyout", key, "-out", file)
-    text = run("openssl", "x509", "-noout", "-fingerprint", "-sha256", "-in", file)
-    return file, key, text.strip().partition("=")[2]
-
-
 def remove_copies(namespace: str, directory: Path, on: bool) -> None:
     """Whether second copies are removed in front of the application."""
     with contextlib.suppress(SandboxError):
@@ -260,14 +276,11 @@ def ping_count(plan: Plan) -> int:
     return round((plan.duration_s - 1) / pings.interval_s)
 
 
-def _answers(namespace: str) -> bool:
-    inside(namespace, "ping", "-c1", "-W1", _SERVER_INNER)
-    return True
-
-
-def _transmitted(namespace: str, interface: str) -> float:
+def _transmitted(namespace: str, interface: str) -> tuple[int, int]:
+    """Packets and bytes."""
     text = run("ip", "-n", namespace, "-j", "-s", "link", "show", "dev", interface)
-    return float(json.loads(text)[0]["stats64"]["tx"]["packets"])
+    sent = json.loads(text)[0]["stats64"]["tx"]
+    return sent["packets"], sent["bytes"]
 
 
 def _cpu_s(machine: Machine) -> float:

@@ -16,7 +16,9 @@ import tomli_w
 
 Direction: TypeAlias = Literal["down", "up"]
 Congestion: TypeAlias = Literal["new-reno", "cubic", "bbr"]
-OvsPolicy: TypeAlias = Literal["unicast", "c-bicast", "bi-bicast", "bi-bicast-removed"]
+OvsPolicy: TypeAlias = Literal[
+    "unicast", "c-bicast", "bi-bicast", "bi-bicast-removed", "bi-bicast-small", "bi-bicast-by-loss"
+]
 OvsCase: TypeAlias = Literal[
     "set-up", "shares", "new-flows", "controller-killed", "uplink-dies", "capacity", "idle-capacity"
 ]
@@ -153,16 +155,26 @@ class Peer:
 
 @dataclass(frozen=True)
 class OvsBicast:
-    """OpenVPN over TCP above Open vSwitch that copies over all paths; `ovs` only.
+    """OpenVPN above Open vSwitch that copies over all paths; `ovs` only.
 
-    `policy` says which end copies: none, the client (`c-bicast`), both; and whether second copies
-    are removed in front of OpenVPN. `congestion` is that of OpenVPN's own connection, and
+    `policy` says which end copies: none, the client (`c-bicast`), both; and with both, whether
+    second copies are removed in front of OpenVPN, or only small packets are copied, or only while
+    the first path loses packets. `congestion` is that of OpenVPN's own connection, and
     `tunnel_queue` how many packets wait in front of it at most, unless it is OpenVPN's 500.
+    `send_buffer_bytes` is what OpenVPN's sockets may hold at first; Linux lets the 16 KiB that it
+    gives grow with the window. `multi_client` runs the server with `--mode server`. `sack` is
+    whether OpenVPN's connection has selective acknowledgements (RFC 2018) and RACK (RFC 8985). The
+    download begins `ahead_s` before the first ping.
     """
 
     policy: OvsPolicy
     congestion: Congestion
     tunnel_queue: int | None = None
+    protocol: Literal["tcp", "udp"] = "tcp"
+    send_buffer_bytes: int | None = None
+    multi_client: bool = False
+    sack: bool = True
+    ahead_s: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,13 @@ import subprocess
 import sys
 import tomllib
 from contextlib import AbstractContextManager, closing
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
-from ovs_testbed import reports, roam_results
+from ovs_testbed import openvpn, reports, roam_results
 from ovs_testbed.machine import SandboxError
 from ropewalk.lab.cell import Cell, Outcome, Results
 from ropewalk.lab.claims import Claim
@@ -28,7 +28,7 @@ from ropewalk.lab.experiments import (
 )
 from ropewalk.lab.experiments.options import Options
 from ropewalk.lab.ovs import balance, roam
-from ropewalk.lab.ovs.bicast import PACKETS, PROCESSOR
+from ropewalk.lab.ovs.bicast import BYTES, PACKETS, PROCESSOR
 from ropewalk.lab.runner import ovs
 from ropewalk.plan import Move, OvsBalance, OvsBicast, OvsRoam, Plan
 from ropewalk.report import Distribution, HandoverReport, Report
@@ -78,28 +78,27 @@ def _by_name(rows: list[Claim]) -> dict[str, Claim]:
     return {row.name: row for row in rows}
 
 
-def _bicast(
-    policy: str, seed: int, mbit: float, longest_ms: float, queues: str = "queue_1000"
-) -> Outcome:
+def _bicast(key: tuple[str, ...], seed: int, mbit: float, longest_ms: float) -> Outcome:
     cell = next(
         cell
         for cell in bicast_ovs.cells(Options("full", seeds=3))
-        if cell.key == ("5/5", "cubic", queues, policy) and cell.seed == seed
+        if cell.key == key and cell.seed == seed
     )
     traffic = (reports.download(mbit, 0), reports.pings(3, [longest_ms / 2, longest_ms]))
-    return _outcome(cell, reports.report(cell.plan, traffic, values={PACKETS: 2.0, PROCESSOR: 0.1}))
+    values = {PACKETS: 2.0, BYTES: 1.9, PROCESSOR: 0.1}
+    return _outcome(cell, reports.report(cell.plan, traffic, values=values))
 
 
 def test_copies_are_compared_with_unicast_of_the_same_seed() -> None:
     outcomes = (
-        _bicast("unicast", 1, 2.0, 2000),
-        _bicast("unicast", 2, 1.0, 4000),
-        _bicast("bi-bicast", 1, 8.0, 1000),
-        _bicast("bi-bicast", 2, 3.0, 1000),
-        _bicast("bi-bicast", 3, 99.0, 1),
+        _bicast(("sweep", "5/5", "unicast"), 1, 2.0, 2000),
+        _bicast(("sweep", "5/5", "unicast"), 2, 1.0, 4000),
+        _bicast(("sweep", "5/5", "bi-bicast"), 1, 8.0, 1000),
+        _bicast(("sweep", "5/5", "bi-bicast"), 2, 3.0, 1000),
+        _bicast(("sweep", "5/5", "bi-bicast"), 3, 99.0, 1),
     )
     rows = _by_name(bicast_ovs.claims(Results(outcomes)))
-    label = "5/5 % lost, cubic, 1000 packets: bi-bicast"
+    label = "5/5 % lost: bi-bicast"
     gain = rows[f"{label}, throughput by unicast's"]
     assert gain.measured == pytest.approx((4 + 3) / 2)
     assert (gain.mean_meets, gain.paper) == (True, 3.0)
@@ -108,24 +107,126 @@ def test_copies_are_compared_with_unicast_of_the_same_seed() -> None:
     assert longest.mean_meets is False
     assert longest.paper == pytest.approx(0.244, abs=0.001)
     assert rows[f"{label}, {PACKETS}"].measured == 2.0
+    own = rows["5/5 % lost: unicast, longest round trip"]
+    assert (own.measured, own.paper, own.target) == (3000, 10046, None)
 
 
-def test_a_short_queue_in_front_of_the_tunnel_is_compared_with_the_same_for_unicast() -> None:
-    short = "queue_1000_tunnel_50"
-    outcomes = (
-        _bicast("unicast", 1, 2.0, 2000),
-        _bicast("unicast", 1, 3.0, 600, short),
-        _bicast("bi-bicast", 1, 9.0, 150, short),
+def test_copies_from_the_client_are_judged_where_the_paper_judges_them() -> None:
+    outcomes = tuple(
+        _bicast(("sweep", loss, policy), 1, mbit, longest_ms)
+        for loss in ("5/0", "5/5")
+        for policy, mbit, longest_ms in (("unicast", 2.0, 1000), ("c-bicast", 2.1, 700))
     )
-    for outcome in outcomes:
-        assert isinstance(outcome.cell.plan.carrier, OvsBicast)
-        wanted = 50 if outcome.cell.key[2] == short else None
-        assert outcome.cell.plan.carrier.tunnel_queue == wanted
-    label = "5/5 % lost, cubic, 1000 packets, in front of OpenVPN 50 packets: bi-bicast"
     rows = _by_name(bicast_ovs.claims(Results(outcomes)))
-    longest = rows[f"{label}, longest round trip by unicast's"]
-    assert longest.measured == pytest.approx(0.25)
-    assert longest.target is None
+    label = "5/0 % lost: c-bicast"
+    gain = rows[f"{label}, throughput by unicast's"]
+    assert (gain.paper, gain.target, gain.mean_meets) == (1.08, 1.0, True)
+    for what in ("mean", "longest"):
+        row = rows[f"{label}, {what} round trip by unicast's"]
+        assert row.target == row.paper == pytest.approx(0.781, abs=0.001)
+    assert rows["5/5 % lost: c-bicast, longest round trip by unicast's"].target == 0.9
+    assert rows["5/5 % lost: c-bicast, throughput by unicast's"].target is None
+
+
+def test_absolute_round_trips_have_targets_only_with_the_long_buffer() -> None:
+    outcomes = tuple(
+        _bicast((arm, "5/10", "unicast"), 1, 1.3, longest_ms)
+        for arm, longest_ms in (("sweep", 4000), ("long", 15000))
+    )
+    rows = _by_name(bicast_ovs.claims(Results(outcomes)))
+    ours = rows["5/10 % lost: unicast, longest round trip"]
+    assert (ours.paper, ours.target) == (19591, None)
+    long = rows["long buffers, 5/10 % lost: unicast, longest round trip"]
+    assert (long.target, long.mean_meets) == (19591, True)
+    carrier = outcomes[1].cell.plan.carrier
+    assert isinstance(carrier, OvsBicast)
+    assert (carrier.send_buffer_bytes, carrier.ahead_s) == (4_194_304, 15.0)
+
+
+def test_one_unknown_of_the_paper_is_switched_at_a_time() -> None:
+    def differences(one: bicast_ovs.Setting, other: bicast_ovs.Setting) -> set[str]:
+        names = {field.name for field in fields(OvsBicast)}
+        found = {
+            name for name in names if getattr(one.carrier, name) != getattr(other.carrier, name)
+        }
+        beside = {field.name for field in fields(one)} - {"carrier"}
+        return found | {name for name in beside if getattr(one, name) != getattr(other, name)}
+
+    arms = bicast_ovs.BUFFERS
+    for name, setting in arms.items():
+        base = arms["long" if name.startswith("long") else "ours"]
+        # Thirty pings take longer when they are further apart.
+        assert len(differences(setting, base) - {"duration_s"}) == (setting is not base), name
+
+
+def test_selective_copies_are_judged_by_what_they_cost() -> None:
+    outcomes = tuple(
+        _bicast(("selective", loss, policy), 1, 2.0, 1000)
+        for loss in ("0/0", "5/5")
+        for policy in ("unicast", "bi-bicast", "bi-bicast-by-loss")
+    )
+    rows = _by_name(bicast_ovs.claims(Results(outcomes)))
+    cost = {
+        loss: rows[f"selective, {loss} % lost: bi-bicast-by-loss, {BYTES}"]
+        for loss in ("0/0", "5/5")
+    }
+    assert (cost["0/0"].measured, cost["0/0"].mean_meets) == (1.9, False)
+    assert cost["5/5"].target is None
+    label = "selective, 5/5 % lost: bi-bicast-by-loss"
+    assert rows[f"{label}, throughput by that of copies of everything"].mean_meets is True
+
+
+def test_copies_over_unequal_links_are_compared_with_the_better_link_alone() -> None:
+    far = "second has 40 ms"
+    outcomes = (
+        _bicast(("unequal", far, "unicast"), 1, 2.0, 1000),
+        _bicast(("unequal", far, "second alone"), 1, 0.5, 1000),
+        _bicast(("unequal", far, "bi-bicast"), 1, 5.0, 500),
+    )
+    first, alone, both = (outcome.cell.plan.path for outcome in outcomes)
+    assert first == both
+    assert (first[0].both.delay_ms, first[1].both.delay_ms) == (5, 40)
+    assert alone[0].both.delay_ms == 40, "unicast takes the first link"
+    rows = _by_name(bicast_ovs.claims(Results(outcomes)))
+    label = f"unequal links, {far}: bi-bicast, throughput by the better link's"
+    assert rows[label].measured == pytest.approx(2.5)
+
+
+def test_what_waits_in_a_socket_is_read_of_every_connection() -> None:
+    listening = "ESTAB 0 0 10.99.0.2:1194 10.99.0.1:40916\n"
+    assert openvpn.unsent("") == []
+    assert openvpn.unsent(f"{listening}\t cubic cwnd:3 unacked:3 notsent:23154 minrtt:10") == [
+        23154
+    ]
+    assert openvpn.unsent(f"{listening}\t cubic cwnd:3 minrtt:10") == [0]
+
+
+def test_openvpn_over_udp_and_over_tcp_have_the_same_links() -> None:
+    cells = EXPERIMENTS["openvpn"].cells(Options("full", seeds=1))
+    assert {cell.runner for cell in cells} == {"kernel", "ovs"}
+    paths = {cell.key[0]: cell.plan.path for cell in cells}
+    assert all(cell.plan.path == paths[cell.key[0]] for cell in cells)
+    outcomes = tuple(
+        _outcome(cell, reports.report(cell.plan, (reports.download(mbit, 0),)))
+        for cell in cells
+        for mbit in (4.0 if cell.key[1] == "openvpn-tcp" else 2.0,)
+    )
+    rows = _by_name(EXPERIMENTS["openvpn"].claims(Results(outcomes)))
+    row = rows["5 % lost (Open vSwitch): TCP ÷ UDP"]
+    assert (row.measured, row.target) == (2.0, 1.0)
+    assert rows["0 % lost (kernel): TCP ÷ UDP"].target is None
+
+
+def test_the_native_twin_has_the_links_of_the_runs_on_switches() -> None:
+    switched = {
+        cell.key[1]: cell.plan
+        for cell in bicast_ovs.cells(Options("full", seeds=1))
+        if cell.key[::2] == ("sweep", "unicast")
+    }
+    for cell in EXPERIMENTS["bicast-native"].cells(Options("full", seeds=1)):
+        same = switched[cell.key[0]]
+        assert (cell.plan.path, cell.plan.duration_s) == (same.path, same.duration_s)
+        assert cell.plan.traffic == same.traffic
 
 
 def _balance(case: str, values: dict[str, float], decide: str = "controller") -> Outcome:

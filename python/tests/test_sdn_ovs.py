@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from ovs_testbed import balance, bicast
+from ovs_testbed import balance, bicast, openvpn
 from ovs_testbed.links import veth
 from ovs_testbed.machine import (
     Machine,
@@ -284,7 +284,7 @@ def test_the_connection_can_be_by_tls_with_keys_of_both_ends(pair: Pair) -> None
     stop(pair.controllers["a"])
     keys = machine.directory
     for name in ("controller", "switch"):
-        bicast.certificate(keys, name)
+        openvpn.certificate(keys, name)
     tls = (
         f'[controller.tls]\nkey = "{keys}/controller.key"\ncertificate = "{keys}/controller.crt"\n'
         f'authority = "{keys}/all.crt"\nswitch_key = "{keys}/switch.key"\n'

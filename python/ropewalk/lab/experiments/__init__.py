@@ -20,6 +20,7 @@ from ropewalk.lab.experiments import (
     htmt,
     jump,
     loss,
+    openvpn,
     protect_traces,
     roam_ovs,
     tcpnc,
@@ -55,6 +56,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "failover": cast(Experiment, failover),
     "hold": cast(Experiment, hold),
     "loss": cast(Experiment, loss),
+    "openvpn": cast(Experiment, openvpn),
     "bicast-native": cast(Experiment, bicast_native),
     "bicast-ovs": cast(Experiment, bicast_ovs),
     "balance-ovs": cast(Experiment, balance_ovs),
@@ -70,4 +72,4 @@ EXPERIMENTS: dict[str, Experiment] = {
 }
 
 ON_SWITCHES = frozenset(("bicast-ovs", "balance-ovs", "roam-ovs"))
-"""Those whose runs are by this package, on Open vSwitch."""
+"""Those whose runs are all by this package, on Open vSwitch."""

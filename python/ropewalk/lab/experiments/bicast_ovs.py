@@ -2,222 +2,238 @@
 
 from __future__ import annotations
 
-from itertools import product
+from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from ropewalk.lab.cell import Cell, Results
-from ropewalk.lab.claims import Claim, claim, missing
+from ropewalk.lab.experiments import bicast_paper as paper
 from ropewalk.lab.experiments import measures
+from ropewalk.lab.experiments.bicast_claims import claims, longest, mean_rtt
+from ropewalk.lab.experiments.bicast_paper import HARD, QUOTED, SWEEP, Loss, written
 from ropewalk.lab.experiments.options import Options, expand
 from ropewalk.lab.figures import Bar, Figure, bars
-from ropewalk.lab.ovs.bicast import PACKETS, PROCESSOR
-from ropewalk.lab.statistics import Estimate, estimate, paired_ratio
-from ropewalk.plan import Congestion, Link, OvsBicast, OvsPolicy, Path, Ping, Plan, Tcp
+from ropewalk.lab.statistics import estimate
+from ropewalk.plan import OvsBicast, OvsPolicy, Path, Ping, Plan, Tcp
+
+__all__ = ["ABOUT", "ASSUMPTIONS", "TITLE", "cells", "claims", "figures"]
 
 NAME = "bicast-ovs"
 TITLE = "Copies beneath OpenVPN over TCP, on Open vSwitch"
 ABOUT = (
     "A download and 30 pings through OpenVPN over TCP; a switch at each end sends its packets over "
-    "one of two links that lose, or copies them over both, from the client alone or both ways, "
-    "second copies removed in front of OpenVPN or not."
+    "one of two links that lose, or copies them over both, from the client alone or both ways: all "
+    "packets, small ones, or only under loss; over equal and unequal links."
 )
 ASSUMPTIONS = (
     "Takeuchi et al., sections IV.A and IV.B. “RTT 10 ms” is taken as 5 ms each way on the two "
     "links, and the same on the link to the content server.",
-    "The paper does not say how long its queues were: 1,000 packets is the default of netem, 100 "
-    "stands for shorter ones. Targets are for 1,000.",
-    "The congestion control, of which the paper says nothing, is that of OpenVPN's connection and "
-    "of the download in it. Targets are for CUBIC, the default of Linux.",
-    "Rates, 10 Mbit/s, are those of the paper; so are 30 pings, here every half second.",
-    "With short queues in front of OpenVPN, unicast has them too; those settings have no target.",
+    "The paper's curves begin at 0 and end at 5 % upstream; the steps of 1 % between are ours.",
+    "The paper does not say how long its queues were: 1,000 packets is the default of netem.",
+    "The paper does not name the congestion control of OpenVPN's connection and of the download: "
+    "CUBIC, the default of Linux.",
+    "The paper does not say how far apart its 30 pings were, or how long the download ran: every "
+    "half second, 16 s. `buffers` switches one such unknown after the other.",
+    "Targets are the paper's own figures. Where the text gives a factor without the loss upstream, "
+    "the target is at 0 and at 5 %.",
+    "The text gives 3,133 and 2,447 ms as means at 5/0, and 1,720 ms as the mean of the same "
+    "setting. Both the mean and the longest round trip are compared with their ratio.",
+    "The paper gives no throughput in Mbit/s, only factors.",
     "Each link has random losses of its own, which go on from cell to cell.",
 )
 
-POLICIES: tuple[OvsPolicy, ...] = ("unicast", "c-bicast", "bi-bicast", "bi-bicast-removed")
-CONGESTIONS: tuple[Congestion, ...] = ("cubic", "new-reno", "bbr")
-LOSSES = tuple(product((0, 5), (0, 5, 10)))
-"""Percent upstream (client to server) and downstream."""
-HARD = ((5, 5), (5, 10))
-QUEUES = (1000, 100)
-"""Packets."""
-SHORT_TUNNEL_QUEUE = 50
-"""Packets in front of OpenVPN, where its own 500 are what a ping waits behind."""
-SHORT = f"queue_{QUEUES[0]}_tunnel_{SHORT_TUNNEL_QUEUE}"
-RATE_MBIT = 10
-DELAY_MS = 5.0
-DURATION_S = 16.0
+Cases: TypeAlias = list[tuple[tuple[str, ...], Plan]]
 
-GAIN_MIN = {(5, 5): 3.0, (5, 10): 5.0}
-"""Copies both ways: throughput by unicast's, at least."""
-GAIN_PAPER = {(5, 5): 3.0, (5, 10): 6.0}
-LONGEST_MAX = 0.25
-"""Copies both ways: longest round trip by unicast's, at most."""
-LONGEST_PAPER = {(5, 5): 2450 / 10046, (5, 10): 3925 / 19591}
-MEAN_RTT_PAPER_MS = {(0, 0): 1389.0, (0, 5): 6066.0, (0, 10): 11602.0, (5, 0): 1720.0}
-"""Of unicast."""
-CLIENT_GAIN_PAPER = 1.08
-"""Copies from the client: throughput by unicast's, at most."""
-CLIENT_LONGEST_PAPER = {(0, 5): 0.9, (5, 5): 0.9}
+POLICIES: tuple[OvsPolicy, ...] = ("unicast", "c-bicast", "bi-bicast")
+WITH_REMOVAL: tuple[OvsPolicy, ...] = ("unicast", "bi-bicast", "bi-bicast-removed")
+SELECTIVE: tuple[OvsPolicy, ...] = (
+    *("unicast", "bi-bicast", "bi-bicast-small", "bi-bicast-by-loss"),
+)
+CUBIC = OvsBicast("unicast", "cubic")
+SEND_BUFFER_BYTES = 4_194_304
+"""The most that Linux lets the buffer of a socket grow to, and that it keeps from then on."""
+AHEAD_S = 15.0
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a run has besides losses and policy."""
+
+    carrier: OvsBicast = CUBIC
+    queue_packets: int = paper.QUEUE_PACKETS
+    delay_ms: float = paper.DELAY_MS
+    duration_s: float = paper.DURATION_S
+    ping_s: float = paper.PING_S
+
+
+SETTINGS = {
+    "new-reno": Setting(replace(CUBIC, congestion="new-reno")),
+    "bbr": Setting(replace(CUBIC, congestion="bbr")),
+    "queue_100": Setting(queue_packets=100),
+    # OpenVPN's own 500 packets are what a ping waits behind under loss.
+    "tunnel_50": Setting(replace(CUBIC, tunnel_queue=50)),
+}
+LONG = Setting(
+    replace(CUBIC, send_buffer_bytes=SEND_BUFFER_BYTES, ahead_s=AHEAD_S),
+    duration_s=31.0,
+    ping_s=1.0,
+)
+"""A socket that may hold much from the start, and pings of a download that has filled it."""
+BUFFERS = {
+    "ours": Setting(),
+    # One thing more than `ours` ...
+    "ours, 31 s": Setting(duration_s=31.0, ping_s=1.0),
+    "ours, download ahead": Setting(replace(CUBIC, ahead_s=AHEAD_S)),
+    "ours, send buffer": Setting(replace(CUBIC, send_buffer_bytes=SEND_BUFFER_BYTES)),
+    "ours, 1000 in front": Setting(replace(CUBIC, tunnel_queue=1000)),
+    # ... all that matters, and one thing less or other.
+    "long": LONG,
+    "long, small send buffer": replace(LONG, carrier=replace(LONG.carrier, send_buffer_bytes=None)),
+    "long, queue of 100": replace(LONG, queue_packets=100),
+    "long, 10 ms each way": replace(LONG, delay_ms=10.0),
+    "long, no sack": replace(LONG, carrier=replace(LONG.carrier, sack=False)),
+    "long, new-reno": replace(LONG, carrier=replace(LONG.carrier, congestion="new-reno")),
+    "long, many clients": replace(LONG, carrier=replace(LONG.carrier, multi_client=True)),
+}
+BUFFER_LOSSES: tuple[Loss, ...] = ((0, 0), (0, 10))
+
+SLOW_MBIT, FAR_MS, BETTER = 5.0, 40.0, (1, 1)
+UNEQUAL: dict[str, Path] = {
+    "equal": paper.path("b", HARD[0]),
+    f"second has {SLOW_MBIT:g} Mbit/s": paper.path("b", HARD[0], rate_mbit=SLOW_MBIT),
+    f"second has {FAR_MS:g} ms": paper.path("b", HARD[0], delay_ms=FAR_MS),
+    f"second loses {BETTER[0]} %": paper.path("b", BETTER),
+}
+"""The second link; the first is always the paper's at 5/5."""
 
 
 def cells(options: Options) -> list[Cell]:
-    """Every policy in every setting; quick are those that have targets."""
-    congestions = CONGESTIONS[:1] if options.quick else CONGESTIONS
-    queues = QUEUES[:1] if options.quick else QUEUES
-    losses = HARD if options.quick else LOSSES
-    # Another policy means other controllers: settings change inside a policy.
-    cases: list[tuple[tuple[str, ...], Plan]] = []
-    for policy in POLICIES:
-        for congestion, queue, loss in product(congestions, queues, losses):
-            key = (f"{loss[0]}/{loss[1]}", congestion, f"queue_{queue}", policy)
-            cases.append((key, _plan(key, OvsBicast(policy, congestion), queue, loss)))
-        for loss in () if options.quick else HARD:
-            carrier = OvsBicast(policy, "cubic", SHORT_TUNNEL_QUEUE)
-            key = (f"{loss[0]}/{loss[1]}", "cubic", SHORT, policy)
-            cases.append((key, _plan(key, carrier, QUEUES[0], loss)))
-    return expand(options, NAME, cases, "ovs")
+    """Every arm; quick are the settings that the paper's main figures are of.
+
+    What has targets has all seeds; the rest of the sweep, other settings and the search for the
+    paper's buffers have one.
+    """
+    if options.quick:
+        return expand(options, NAME, _sweep(HARD), "ovs")
+    few = 1 if options.seeds is None else options.seeds
+    between = tuple(loss for loss in SWEEP if loss not in QUOTED)
+    return [
+        *expand(options, NAME, _sweep(QUOTED), "ovs"),
+        *expand(options, NAME, _published(), "ovs"),
+        *expand(options, NAME, _selective() + _unequal(), "ovs"),
+        *expand(options, NAME, _sweep(between), "ovs", few),
+        *expand(options, NAME, _settings(), "ovs", few),
+        *expand(options, NAME, _buffers(), "ovs", few),
+    ]
 
 
-def _plan(key: tuple[str, ...], carrier: OvsBicast, queue: int, loss: tuple[int, int]) -> Plan:
-    both = Link(rate_mbit=RATE_MBIT, delay_ms=DELAY_MS, queue_packets=queue)
-    up, down = (Link(loss=percent / 100 or None) for percent in loss)
-    return Plan(
+# Another policy means other controllers: losses and settings change inside a policy.
+
+
+def _sweep(losses: tuple[Loss, ...]) -> Cases:
+    return [
+        _case(("sweep", written(loss), policy), policy, loss, Setting())
+        for policy in POLICIES
+        for loss in losses
+    ]
+
+
+def _published() -> Cases:
+    """The setting that comes close to the paper's absolute round trips, with its own figures."""
+    return [
+        _case(("long", written(loss), policy), policy, loss, LONG)
+        for policy in POLICIES
+        for loss in QUOTED
+    ]
+
+
+def _settings() -> Cases:
+    return [
+        _case(("settings", name, written(loss), policy), policy, loss, setting)
+        for policy in WITH_REMOVAL
+        for name, setting in SETTINGS.items()
+        for loss in HARD
+    ]
+
+
+def _buffers() -> Cases:
+    return [
+        _case(("buffers", name, written(loss), "unicast"), "unicast", loss, setting)
+        for name, setting in BUFFERS.items()
+        for loss in BUFFER_LOSSES
+    ]
+
+
+def _selective() -> Cases:
+    return [
+        _case(("selective", written(loss), policy), policy, loss, Setting())
+        for policy in SELECTIVE
+        for loss in ((0, 0), *HARD)
+    ]
+
+
+def _unequal() -> Cases:
+    cases: Cases = []
+    for policy in WITH_REMOVAL:
+        for name, second in UNEQUAL.items():
+            key = ("unequal", name, policy)
+            _, plan = _case(key, policy, HARD[0], Setting())
+            cases.append((key, replace(plan, path=(plan.path[0], second))))
+    # The second link alone: what a user without copies would choose.
+    for name, second in UNEQUAL.items():
+        if name != "equal":
+            other = ("unequal", name, "second alone")
+            _, plan = _case(other, "unicast", HARD[0], Setting())
+            cases.append((other, replace(plan, path=(replace(second, name="a"), plan.path[1]))))
+    return cases
+
+
+def _case(
+    key: tuple[str, ...], policy: OvsPolicy, loss: Loss, setting: Setting
+) -> tuple[tuple[str, ...], Plan]:
+    carrier = replace(setting.carrier, policy=policy)
+    plan = Plan(
         name="/".join((NAME, *key)),
-        duration_s=DURATION_S,
-        path=tuple(Path(name, both, up=up, down=down) for name in ("a", "b")),
+        duration_s=setting.duration_s,
+        path=tuple(
+            paper.path(name, loss, setting.queue_packets, delay_ms=setting.delay_ms)
+            for name in ("a", "b")
+        ),
         carrier=carrier,
-        traffic=(Tcp(congestion=carrier.congestion), Ping(interval_s=0.5)),
+        traffic=(Tcp(congestion=carrier.congestion), Ping(interval_s=setting.ping_s)),
     )
-
-
-def claims(results: Results) -> list[Claim]:
-    """Gains over unicast of the same setting and seed, and what copies cost."""
-    rows = []
-    for loss, congestion, queue in dict.fromkeys(
-        outcome.cell.key[:3] for outcome in results.outcomes
-    ):
-        setting = (loss, congestion, queue)
-        alone = results.where("ovs", *setting, "unicast")
-        packets = queue.removeprefix("queue_").replace("_tunnel_", " packets, in front of OpenVPN ")
-        label = f"{loss} % lost, {congestion}, {packets} packets"
-        rows += _alone(alone, setting, label)
-        for policy in POLICIES[1:]:
-            found = results.where("ovs", *setting, policy)
-            if found.planned():
-                rows += _gains(found, alone, setting, f"{label}: {policy}")
-                rows += _costs(found, f"{label}: {policy}")
-    return rows
-
-
-def _alone(alone: Results, setting: tuple[str, ...], label: str) -> list[Claim]:
-    loss = _percent(setting[0])
-    usual = setting[1:] == ("cubic", f"queue_{QUEUES[0]}")
-    paper = MEAN_RTT_PAPER_MS.get(loss) if usual else None
-    mean = estimate(list(_rtt(alone, "mean").values()))
-    name = f"{label}: unicast, mean round trip"
-    return [claim(name, "ms", mean, paper=paper, note="" if mean else missing(alone))]
-
-
-def _gains(found: Results, alone: Results, setting: tuple[str, ...], label: str) -> list[Claim]:
-    loss, policy = _percent(setting[0]), label.rpartition(": ")[2]
-    usual = setting[1:] == ("cubic", f"queue_{QUEUES[0]}")
-    judged = usual and policy.startswith("bi-")
-    client = usual and policy == "c-bicast"
-    gain_paper = GAIN_PAPER.get(loss) if judged else CLIENT_GAIN_PAPER if client else None
-    longest_paper = (LONGEST_PAPER if judged else CLIENT_LONGEST_PAPER if client else {}).get(loss)
-    longest = paired_ratio(_rtt(found, "max"), _rtt(alone, "max"))
-    return [
-        measures.compare(
-            f"{label}, throughput by unicast's",
-            found,
-            alone,
-            GAIN_MIN.get(loss) if judged else None,
-            paper=gain_paper,
-        ),
-        claim(
-            f"{label}, longest round trip by unicast's",
-            "ratio",
-            longest,
-            relation="<=",
-            target=LONGEST_MAX if judged and loss in HARD else None,
-            paper=longest_paper,
-            note="" if longest else missing(found if alone.reports() else alone),
-        ),
-    ]
-
-
-def _costs(found: Results, label: str) -> list[Claim]:
-    return [
-        claim(f"{label}, {name}", "", estimate(values))
-        for name, values in (
-            (PACKETS, [r.values[PACKETS] for r in found.reports().values()]),
-            (
-                "processor time of both switches for each 10 Mbit/s, of a core",
-                [
-                    10 * r.values[PROCESSOR] / r.goodput_mbit
-                    for r in found.reports().values()
-                    if r.goodput_mbit > 0
-                ],
-            ),
-        )
-        if values
-    ]
-
-
-def _rtt(results: Results, which: str) -> dict[int, float]:
-    """Mean (`mean`) or longest (`max`) of the answered pings, ms, by seed."""
-    pings = {seed: report.ping() for seed, report in results.reports().items()}
-    return {
-        seed: float(getattr(ping.delay_ms, which))
-        for seed, ping in pings.items()
-        if ping is not None and ping.delay_ms
-    }
-
-
-def _percent(loss: str) -> tuple[int, int]:
-    up, _, down = loss.partition("/")
-    return int(up), int(down)
+    return key, plan
 
 
 def figures(results: Results) -> list[Figure]:
-    """Throughput and longest round trip by losses, for each congestion control and queue."""
+    """Figures 7 and 8: round trips and throughput by losses, ours and with the long buffer."""
     drawn = []
-    for congestion, queue in product(CONGESTIONS, QUEUES):
-        losses = [
-            f"{up}/{down}"
-            for up, down in LOSSES
-            if results.where("ovs", f"{up}/{down}", congestion, f"queue_{queue}").planned()
+    for arm, losses in (("sweep", SWEEP), ("long", QUOTED)):
+        labels = [
+            written(loss) for loss in losses if results.where("ovs", arm, written(loss)).planned()
         ]
-        if not losses:
+        if not labels:
             continue
-        usual = (congestion, queue) == ("cubic", QUEUES[0])
-        for title, unit, marks in (
-            ("Throughput by unicast's", "ratio", GAIN_PAPER),
-            ("Longest round trip by unicast's", "ratio", LONGEST_PAPER),
+        for title, unit, values, marks in (
+            ("Mean round trip", "ms", mean_rtt, paper.MEAN_RTT_MS),
+            ("Longest round trip", "ms", longest, paper.LONGEST_RTT_MS),
+            ("Throughput", "Mbit/s", measures.goodput, {}),
         ):
             series: dict[str, list[Bar | None]] = {
                 policy: [
                     measures.bar(
-                        _ratio(results, title, (loss, congestion, f"queue_{queue}"), policy)
+                        estimate(list(values(results.where("ovs", arm, label, policy)).values()))
                     )
-                    for loss in losses
+                    for label in labels
                 ]
-                for policy in POLICIES[1:]
+                for policy in POLICIES
             }
-            published = [marks.get(_percent(loss)) if usual else None for loss in losses]
+            published = [marks.get(("unicast", paper.read(label))) for label in labels]
             drawn.append(
                 Figure(
-                    f"{title}, {congestion}, queues of {queue} packets",
-                    "By the percentage lost up and down on each link; the paper's values, where "
-                    "it has them, are for copies both ways.",
-                    bars([f"{loss} %" for loss in losses], series, unit, published),
+                    f"{title}, {'buffers as Linux has them' if arm == 'sweep' else 'long buffers'}",
+                    "By the percentage lost up and down on each link. The marks are the paper's "
+                    "figures for unicast, where the text gives one.",
+                    bars([f"{label} %" for label in labels], series, unit, published),
                 )
             )
     return drawn
-
-
-def _ratio(results: Results, title: str, setting: tuple[str, ...], policy: str) -> Estimate | None:
-    found = results.where("ovs", *setting, policy)
-    alone = results.where("ovs", *setting, "unicast")
-    if title.startswith("Throughput"):
-        return paired_ratio(measures.goodput(found), measures.goodput(alone))
-    return paired_ratio(_rtt(found, "max"), _rtt(alone, "max"))
