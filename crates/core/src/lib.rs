@@ -7,7 +7,6 @@
 #![forbid(unsafe_code)]
 
 pub mod balance;
-mod checksum;
 pub mod code;
 pub mod estimate;
 pub mod hold;

@@ -14,7 +14,7 @@ use ropewalk_netem::{DirectionPlan, units};
 /// Joins two network namespaces with an emulated link.
 ///
 /// Makes an Ethernet interface in each namespace and carries frames between them: queue (tail
-/// drop), per-packet serialiser without burst allowance, loss, delay and jitter, per direction.
+/// drop or managed), per-packet serialiser without burst allowance, loss, delay and jitter, per direction.
 /// "Up" is from end A to end B, "down" from B to A. Rates count IP packets without the Ethernet
 /// header. ARP and IPv6 neighbour discovery pass through the link like everything else, loss
 /// included. When both interfaces are up, one line of JSON appears on standard output; SIGINT or
@@ -109,7 +109,8 @@ Examples:
 Commands of the control socket:
   set up|down|both KEY VALUE [KEY VALUE ...]   keys as in a plan: rate, trace, delay, jitter,
                                                reorder, loss, loss_burst, queue, queue_packets,
-                                               mtu, blackhole
+                                               mtu, blackhole, aqm, ecn, aqm_target,
+                                               aqm_interval, ce_threshold
   stats                                        counters so far
   restart                                      begin anew: time, traces, timed changes, randomness
                                                and counters; packets inside the link are lost
@@ -192,7 +193,7 @@ macro_rules! key {
     };
 }
 
-const KEYS: [Key; 11] = [
+const KEYS: [Key; 16] = [
     key!(
         "rate",
         "rate",
@@ -238,6 +239,36 @@ const KEYS: [Key; 11] = [
         "blackhole",
         "on|off",
         "Let everything vanish [default: off]"
+    ),
+    key!(
+        "aqm",
+        "aqm",
+        "KIND",
+        "Queue management: none, codel, fq-codel or pie [default: none]"
+    ),
+    key!(
+        "ecn",
+        "ecn",
+        "on|off",
+        "With --aqm: mark packets that can be marked instead of dropping them [default: off]"
+    ),
+    key!(
+        "aqm-target",
+        "aqm_target",
+        "TIME",
+        "Standing delay aimed at [default: 5ms, pie 15ms]"
+    ),
+    key!(
+        "aqm-interval",
+        "aqm_interval",
+        "TIME",
+        "Interval of codel and fq-codel [default: 100ms]"
+    ),
+    key!(
+        "ce-threshold",
+        "ce_threshold",
+        "TIME",
+        "Mark packets that waited longer and can be marked"
     ),
 ];
 

@@ -13,12 +13,13 @@ use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 
 use crate::end::{End, ip_len};
+use crate::frame::Frame;
 
 /// Both ends, the model between them and the clock.
 #[derive(Debug)]
 pub(crate) struct Engine {
     ends: [End; 2],
-    link: Link<Vec<u8>>,
+    link: Link<Frame>,
     /// What [`Self::restart`] begins with.
     config: LinkConfig,
     clock: Clock,
@@ -89,11 +90,11 @@ impl Engine {
         self.clock.now()
     }
 
-    pub(crate) fn link_mut(&mut self) -> &mut Link<Vec<u8>> {
+    pub(crate) fn link_mut(&mut self) -> &mut Link<Frame> {
         &mut self.link
     }
 
-    pub(crate) fn link(&self) -> &Link<Vec<u8>> {
+    pub(crate) fn link(&self) -> &Link<Frame> {
         &self.link
     }
 
@@ -142,7 +143,7 @@ impl Engine {
                 Side::Down => 0,
             };
             while let Some(frame) = self.link.poll(now, side) {
-                self.ends[to].write(&frame)?;
+                self.ends[to].write(&frame.0)?;
                 self.carried += 1;
                 self.recycle(frame);
             }
@@ -168,14 +169,14 @@ impl Engine {
             let mut frame = self.spare.pop().unwrap_or_default();
             frame.clear();
             frame.extend_from_slice(&self.scratch[..length]);
-            if let Err(refused) = self.link.enqueue(now, side, ip_len(length), frame) {
+            if let Err(refused) = self.link.enqueue(now, side, ip_len(length), Frame(frame)) {
                 self.recycle(refused.item);
             }
         }
         Ok(true)
     }
 
-    fn recycle(&mut self, frame: Vec<u8>) {
+    fn recycle(&mut self, Frame(frame): Frame) {
         if self.spare.len() < SPARE_MAX {
             self.spare.push(frame);
         }

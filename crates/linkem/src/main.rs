@@ -10,6 +10,7 @@ mod args;
 mod control;
 mod end;
 mod engine;
+mod frame;
 mod report;
 mod run;
 mod validate;

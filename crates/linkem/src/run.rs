@@ -82,6 +82,8 @@ fn configuration(args: &Args) -> Result<LinkConfig> {
         .down
         .with(&both)
         .with(&resolve("down", &settings.down)?);
+    config.up.check("up")?;
+    config.down.check("down")?;
     config.seed = args.seed.unwrap_or(config.seed);
     Ok(config)
 }

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::capacity::{Capacity, Serialiser};
 use crate::loss::{LossModel, LossProcess};
+use crate::queue::{Aqm, Carried, Fate, Queue};
 
 /// Queue limit in packets unless a plan says otherwise: Linux's default transmit queue length.
 pub const QUEUE_PACKETS_DEFAULT: u64 = 1_000;
@@ -41,6 +42,16 @@ pub struct DirectionConfig {
     pub mtu: Option<u64>,
     /// Whether everything that leaves the serialiser vanishes.
     pub blackhole: bool,
+    /// How the queue is managed.
+    pub aqm: Aqm,
+    /// Whether the management marks packets that can be marked, instead of dropping them.
+    pub ecn: bool,
+    /// Standing delay that the management aims at; that of its RFC unless given.
+    pub aqm_target: Option<Duration>,
+    /// CoDel's interval; that of its RFC unless given.
+    pub aqm_interval: Option<Duration>,
+    /// Packets that can be marked are, when they have waited for longer; also without management.
+    pub ce_threshold: Option<Duration>,
 }
 
 impl Default for DirectionConfig {
@@ -55,6 +66,11 @@ impl Default for DirectionConfig {
             queue_packets_max: Some(QUEUE_PACKETS_DEFAULT),
             mtu: None,
             blackhole: false,
+            aqm: Aqm::None,
+            ecn: false,
+            aqm_target: None,
+            aqm_interval: None,
+            ce_threshold: None,
         }
     }
 }
@@ -80,6 +96,16 @@ pub struct Change {
     pub mtu: Option<Option<u64>>,
     /// See [`DirectionConfig::blackhole`]; packets already on their way still arrive.
     pub blackhole: Option<bool>,
+    /// See [`DirectionConfig::aqm`]; packets already waiting stay, the new rule knows nothing yet.
+    pub aqm: Option<Aqm>,
+    /// See [`DirectionConfig::ecn`].
+    pub ecn: Option<bool>,
+    /// See [`DirectionConfig::aqm_target`].
+    pub aqm_target: Option<Option<Duration>>,
+    /// See [`DirectionConfig::aqm_interval`].
+    pub aqm_interval: Option<Option<Duration>>,
+    /// See [`DirectionConfig::ce_threshold`].
+    pub ce_threshold: Option<Option<Duration>>,
 }
 
 impl DirectionConfig {
@@ -105,6 +131,11 @@ impl DirectionConfig {
         set(&mut self.queue_packets_max, &change.queue_packets_max);
         set(&mut self.mtu, &change.mtu);
         set(&mut self.blackhole, &change.blackhole);
+        set(&mut self.aqm, &change.aqm);
+        set(&mut self.ecn, &change.ecn);
+        set(&mut self.aqm_target, &change.aqm_target);
+        set(&mut self.aqm_interval, &change.aqm_interval);
+        set(&mut self.ce_threshold, &change.ce_threshold);
     }
 }
 
@@ -121,6 +152,8 @@ pub enum DropReason {
     Blackhole,
     /// More than [`IN_FLIGHT_PACKETS_MAX`] packets were on their way.
     InFlight,
+    /// The queue's management.
+    Aqm,
 }
 
 /// What happened in one direction so far.
@@ -154,6 +187,10 @@ pub struct Counters {
     pub queued_bytes_peak: u64,
     /// Packets sent and not yet arrived.
     pub in_flight_packets: u64,
+    /// Packets dropped by the queue's management.
+    pub dropped_aqm: u64,
+    /// Packets marked "congestion experienced" by the queue, those that were marked before included.
+    pub marked: u64,
 }
 
 impl Counters {
@@ -165,6 +202,7 @@ impl Counters {
             + self.dropped_loss
             + self.dropped_blackhole
             + self.dropped_in_flight
+            + self.dropped_aqm
     }
 }
 
@@ -182,8 +220,7 @@ pub struct Refused<T> {
 pub struct Direction<T> {
     config: DirectionConfig,
     serialiser: Serialiser,
-    waiting: VecDeque<(u64, T)>,
-    waiting_bytes: u64,
+    queue: Queue<T>,
     in_service: Option<InService<T>>,
     /// Packets on their way whose arrival times ascend.
     ordered: VecDeque<Flying<T>>,
@@ -218,25 +255,25 @@ struct Flying<T> {
     item: T,
 }
 
-impl<T> Direction<T> {
+impl<T: Carried> Direction<T> {
     /// A direction that starts at [`Instant::ZERO`]; all randomness follows from `seed`.
     #[must_use]
     pub fn new(config: DirectionConfig, seed: u64) -> Self {
         let mut random = Random::new(seed);
         let serialiser = Serialiser::new(config.capacity.clone(), Instant::ZERO);
+        let (loss, jitter) = (random.fork(), random.fork());
         Self {
+            queue: Queue::new(config.aqm, random.fork()),
             config,
             serialiser,
-            waiting: VecDeque::new(),
-            waiting_bytes: 0,
             in_service: None,
             ordered: VecDeque::new(),
             unordered: BinaryHeap::new(),
             last_arrival: Instant::ZERO,
             sequence: 0,
-            loss: LossProcess::new(random.fork()),
+            loss: LossProcess::new(loss),
             lost_before: false,
-            jitter_random: random.fork(),
+            jitter_random: jitter,
             lost: VecDeque::new(),
             counters: Counters::default(),
             now: Instant::ZERO,
@@ -265,25 +302,26 @@ impl<T> Direction<T> {
             self.advance(now);
             return Ok(());
         }
-        let packets = self.waiting.len() as u64 + 1;
-        let full = self
-            .config
-            .queue_packets_max
-            .is_some_and(|max| packets > max)
-            || self
-                .config
-                .queue_bytes_max
-                .is_some_and(|max| self.waiting_bytes + bytes > max);
-        if full {
-            self.counters.dropped_queue += 1;
-            return Err(Refused {
-                reason: DropReason::Queue,
-                item,
-            });
+        match self.queue.push(self.now, bytes, item, &self.config) {
+            Ok(marked) => self.counters.marked += u64::from(marked),
+            Err(refused) => {
+                match refused.reason {
+                    DropReason::Aqm => self.counters.dropped_aqm += 1,
+                    DropReason::Queue
+                    | DropReason::Mtu
+                    | DropReason::Loss
+                    | DropReason::Blackhole
+                    | DropReason::InFlight => self.counters.dropped_queue += 1,
+                }
+                return Err(refused);
+            }
         }
-        self.waiting_bytes += bytes;
-        self.counters.queued_bytes_peak = self.counters.queued_bytes_peak.max(self.waiting_bytes);
-        self.waiting.push_back((bytes, item));
+        while let Some(victim) = self.queue.overflow(&self.config) {
+            self.counters.dropped_queue += 1;
+            self.keep_lost(victim);
+        }
+        let peak = &mut self.counters.queued_bytes_peak;
+        *peak = self.queue.bytes().max(*peak);
         Ok(())
     }
 
@@ -350,7 +388,11 @@ impl<T> Direction<T> {
     /// Carries out `change` at `now`; the packet being sent goes on with what is left of it.
     pub fn apply(&mut self, now: Instant, change: &Change) {
         self.advance(now);
+        let before = self.config.aqm;
         self.config.apply(change);
+        if self.config.aqm != before {
+            self.queue.manage(self.config.aqm);
+        }
         if let Some(capacity) = &change.capacity {
             let old = core::mem::replace(
                 &mut self.serialiser,
@@ -380,8 +422,8 @@ impl<T> Direction<T> {
             .as_ref()
             .map_or((0, 0), |service| (1, service.bytes));
         Counters {
-            queued_packets: self.waiting.len() as u64 + service_packets,
-            queued_bytes: self.waiting_bytes + service_bytes,
+            queued_packets: self.queue.packets() + service_packets,
+            queued_bytes: self.queue.bytes() + service_bytes,
             in_flight_packets: (self.ordered.len() + self.unordered.len()) as u64,
             ..self.counters
         }
@@ -396,9 +438,15 @@ impl<T> Direction<T> {
         {
             let finish = service.finish;
             self.depart(finish, service.bytes, service.item);
-            if let Some((bytes, item)) = self.waiting.pop_front() {
-                self.waiting_bytes -= bytes;
-                self.serve(finish, bytes, item);
+            while let Some(left) = self.queue.pop(finish, &self.config) {
+                if left.fate == Fate::Dropped {
+                    self.counters.dropped_aqm += 1;
+                    self.keep_lost(left.item);
+                    continue;
+                }
+                self.counters.marked += u64::from(left.fate == Fate::Marked);
+                self.serve(finish, left.bytes, left.item);
+                break;
             }
         }
     }

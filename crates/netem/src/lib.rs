@@ -1,6 +1,7 @@
 //! Sans-IO link model: queue, serialiser, loss, delay and jitter, per direction.
 //!
-//! A packet passes, in this order: the queue (tail drop by bytes and packets) → the serialiser
+//! A packet passes, in this order: the queue (tail drop by bytes and packets, or managed by CoDel,
+//! FQ-CoDel or PIE, which can mark instead of drop) → the serialiser
 //! (one packet after the other at the rate, or as a capacity trace allows; no burst allowance) →
 //! loss (a silent blackhole, then random loss) → delay with jitter. The caller passes the time;
 //! the same seed, plan and arrivals give the same result in real and in virtual time.
@@ -16,6 +17,7 @@ mod link;
 mod loss;
 mod mean;
 mod plan;
+mod queue;
 mod trace;
 pub mod units;
 
@@ -27,4 +29,5 @@ pub use direction::{
 pub use link::{Link, LinkConfig, Selector, Side, TimedChange};
 pub use loss::{GilbertElliott, LossModel};
 pub use plan::{ChangePlan, DirectionPlan, GilbertPlan, LinkPlan, PlanError};
+pub use queue::{Aqm, Carried};
 pub use trace::{CapacityTrace, OPPORTUNITY_BYTES, TraceError};

@@ -7,6 +7,7 @@ use ropewalk_types::{Duration, Instant, Random};
 use serde::{Deserialize, Serialize};
 
 use crate::direction::{Change, Counters, Direction, DirectionConfig, Refused};
+use crate::queue::Carried;
 
 /// One of the two directions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -80,7 +81,7 @@ pub struct Link<T> {
     changes_done: usize,
 }
 
-impl<T> Link<T> {
+impl<T: Carried> Link<T> {
     /// A link at rest.
     #[must_use]
     pub fn new(config: LinkConfig) -> Self {

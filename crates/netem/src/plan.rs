@@ -19,6 +19,7 @@
 
 use std::sync::Arc;
 
+use ropewalk_aqm::tuning;
 use ropewalk_types::{Duration, Rate};
 use serde::{Deserialize, Serialize};
 
@@ -26,6 +27,7 @@ use crate::capacity::Capacity;
 use crate::direction::{Change, DirectionConfig};
 use crate::link::{LinkConfig, TimedChange};
 use crate::loss::{GilbertElliott, LossModel};
+use crate::queue::Aqm;
 use crate::trace::CapacityTrace;
 use crate::units;
 
@@ -108,6 +110,21 @@ pub struct DirectionPlan {
     /// Whether everything vanishes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub blackhole: Option<bool>,
+    /// How the queue is managed: `none`, `codel`, `fq-codel` or `pie`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub aqm: Option<Aqm>,
+    /// Whether the management marks packets that can be marked, instead of dropping them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ecn: Option<bool>,
+    /// Standing delay that the management aims at, such as `5ms`; that of its RFC unless given.
+    #[serde(with = "duration_text", skip_serializing_if = "Option::is_none")]
+    pub aqm_target: Option<Duration>,
+    /// Interval of CoDel, such as `100ms`; that of its RFC unless given.
+    #[serde(with = "duration_text", skip_serializing_if = "Option::is_none")]
+    pub aqm_interval: Option<Duration>,
+    /// Packets that waited for longer are marked if they can be, such as `1ms`.
+    #[serde(with = "duration_text", skip_serializing_if = "Option::is_none")]
+    pub ce_threshold: Option<Duration>,
 }
 
 /// Parameters of the Gilbert-Elliott model.
@@ -177,6 +194,9 @@ impl LinkPlan {
         let direction = |change: &Change| DirectionConfig::default().with(&both).with(change);
         let up = direction(&self.up.resolve("up", &mut load)?);
         let down = direction(&self.down.resolve("down", &mut load)?);
+        up.check("up")?;
+        down.check("down")?;
+        let mut settings = [up.clone(), down.clone()];
         let mut changes = Vec::with_capacity(self.change.len());
         for (index, plan) in self.change.iter().enumerate() {
             let mut part = |name: &str, direction: &DirectionPlan| {
@@ -190,6 +210,15 @@ impl LinkPlan {
                 up: overlay(up),
                 down: overlay(down),
             });
+        }
+        changes.sort_by_key(|change| change.at);
+        for change in &changes {
+            let [up, down] = settings;
+            settings = [up.with(&change.up), down.with(&change.down)];
+            for (side, settings) in ["up", "down"].into_iter().zip(&settings) {
+                let at = units::format_duration(change.at);
+                settings.check(&format!("change at {at}, {side}"))?;
+            }
         }
         Ok(LinkConfig {
             seed: self.seed.unwrap_or(SEED_DEFAULT),
@@ -236,6 +265,15 @@ impl DirectionPlan {
             }
             "mtu" => self.mtu = Some(units::parse_bytes(value).map_err(unit)?),
             "blackhole" => self.blackhole = Some(units::parse_switch(value).map_err(unit)?),
+            "aqm" => self.aqm = Some(parse_aqm(value).map_err(fail)?),
+            "ecn" => self.ecn = Some(units::parse_switch(value).map_err(unit)?),
+            "aqm_target" => self.aqm_target = Some(units::parse_duration(value).map_err(unit)?),
+            "aqm_interval" => {
+                self.aqm_interval = Some(units::parse_duration(value).map_err(unit)?);
+            }
+            "ce_threshold" => {
+                self.ce_threshold = Some(units::parse_duration(value).map_err(unit)?);
+            }
             _ => return Err(fail(format!("unknown key; use one of {SETTABLE_KEYS}"))),
         }
         Ok(())
@@ -266,6 +304,11 @@ impl DirectionPlan {
             queue_packets_max,
             mtu: self.mtu,
             blackhole: self.blackhole,
+            aqm: self.aqm,
+            ecn: self.ecn,
+            aqm_target: self.aqm_target.map(Some),
+            aqm_interval: self.aqm_interval.map(Some),
+            ce_threshold: self.ce_threshold.map(Some),
         })
     }
 
@@ -326,6 +369,47 @@ impl DirectionPlan {
     }
 }
 
+impl DirectionConfig {
+    /// Checks that the settings of queue management fit together; `section` names them in errors.
+    ///
+    /// # Errors
+    /// With the first key that does nothing or cannot be used.
+    pub fn check(&self, section: &str) -> Result<(), PlanError> {
+        let fail = |key: &str, problem: &str| {
+            Err(PlanError::Setting {
+                key: format!("{section}.{key}"),
+                problem: problem.into(),
+            })
+        };
+        let codel = matches!(self.aqm, Aqm::CoDel | Aqm::FqCoDel);
+        if self.ecn && self.aqm == Aqm::None {
+            return fail(
+                "ecn",
+                "marks nothing by itself; give `aqm` or use `ce_threshold`",
+            );
+        }
+        if self.aqm_target.is_some() && self.aqm == Aqm::None {
+            return fail("aqm_target", "needs `aqm` beside it");
+        }
+        if self.aqm_interval.is_some() && !codel {
+            return fail(
+                "aqm_interval",
+                "is for `aqm` = \"codel\" and \"fq-codel\" only",
+            );
+        }
+        let target = self.aqm_target.unwrap_or(self.aqm.target());
+        if target.is_zero() && self.aqm != Aqm::None {
+            return fail("aqm_target", "use more than 0, such as \"5ms\"");
+        }
+        let interval = self.aqm_interval.unwrap_or(tuning::CODEL_INTERVAL);
+        if codel && target >= interval {
+            let problem = "the target must be shorter than `aqm_interval` (100ms unless given)";
+            return fail("aqm_target", problem);
+        }
+        Ok(())
+    }
+}
+
 impl Change {
     /// This change, with the settings that `other` gives instead.
     #[must_use]
@@ -340,6 +424,11 @@ impl Change {
             queue_packets_max: other.queue_packets_max.or(self.queue_packets_max),
             mtu: other.mtu.or(self.mtu),
             blackhole: other.blackhole.or(self.blackhole),
+            aqm: other.aqm.or(self.aqm),
+            ecn: other.ecn.or(self.ecn),
+            aqm_target: other.aqm_target.or(self.aqm_target),
+            aqm_interval: other.aqm_interval.or(self.aqm_interval),
+            ce_threshold: other.ce_threshold.or(self.ce_threshold),
         }
     }
 }
@@ -347,7 +436,15 @@ impl Change {
 /// Seed of a plan that gives none.
 const SEED_DEFAULT: u64 = 1;
 const SETTABLE_KEYS: &str = "rate, trace, delay, jitter, reorder, loss, loss_burst, queue, \
-     queue_packets, mtu, blackhole";
+     queue_packets, mtu, blackhole, aqm, ecn, aqm_target, aqm_interval, ce_threshold";
+
+fn parse_aqm(text: &str) -> Result<Aqm, String> {
+    let found = Aqm::ALL.into_iter().find(|(name, _)| *name == text.trim());
+    found.map(|(_, aqm)| aqm).ok_or_else(|| {
+        let names = Aqm::ALL.map(|(name, _)| name).join(", ");
+        format!("`{text}` manages no queue; write one of {names}")
+    })
+}
 
 fn parse_count(text: &str) -> Result<Option<u64>, units::UnitError> {
     if text.trim() == "unlimited" {

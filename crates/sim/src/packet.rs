@@ -3,6 +3,7 @@
 //! Invariant: what is written into an IP packet of the packet's length is read back unchanged.
 
 use bytes::BytesMut;
+use ropewalk_netem::Carried;
 use ropewalk_wire::HEADROOM;
 
 /// Blocks of an acknowledgement: three beside timestamps (RFC 2018 §3), and a duplicate's.
@@ -123,6 +124,12 @@ impl Ack {
     #[must_use]
     pub fn quic_bytes(&self) -> u32 {
         QUIC_HEADERS + 6 + 8 * u32::from(self.count)
+    }
+}
+
+impl Carried for Packet {
+    fn flow(&self) -> u64 {
+        u64::from(self.flow) << 16 | u64::from(self.use_count)
     }
 }
 

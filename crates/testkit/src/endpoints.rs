@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use ropewalk_netem::{Capacity, Change, DirectionConfig, LinkConfig, Selector, Side};
+use ropewalk_netem::{Capacity, Carried, Change, DirectionConfig, LinkConfig, Selector, Side};
 use ropewalk_transport::{
     CongestionControl, ConnectOptions, ConnectionId, Endpoint, EndpointConfig, Event, Identity,
     SocketId,
@@ -28,6 +28,16 @@ pub struct UdpDatagram {
     to: SocketAddr,
     ecn: Ecn,
     data: BytesMut,
+}
+
+impl Carried for UdpDatagram {
+    fn ecn(&self) -> Ecn {
+        self.ecn
+    }
+
+    fn mark_ce(&mut self) {
+        self.ecn = Ecn::Ce;
+    }
 }
 
 /// An endpoint, its address, and what it is to send.

@@ -3,13 +3,16 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use bytes::{Bytes, BytesMut};
-use ropewalk_types::{Ecn, source_of};
+use ropewalk_types::{Ecn, FlowKey, source_of};
 use ropewalk_wire::HEADROOM;
 
 /// Bytes of an IPv4 and a UDP header.
 const UDP_HEADERS: usize = 28;
 /// Bytes of an IPv4 and a TCP header with timestamps.
 const TCP_HEADERS: usize = 52;
+/// Protocol numbers.
+const TCP: u8 = 6;
+const UDP: u8 = 17;
 /// Bytes of an IPv4 header.
 const IP_HEADER: usize = 20;
 
@@ -45,6 +48,38 @@ impl Packet {
             Body::Udp(_, data) => UDP_HEADERS + data.len(),
             Body::TcpData(_, data) => TCP_HEADERS + data.len(),
             Body::TcpOpen | Body::TcpClose => TCP_HEADERS,
+        }
+    }
+
+    /// A hash of addresses, ports and protocol: one for each connection and direction.
+    #[must_use]
+    pub fn flow(&self) -> u64 {
+        let octets = |address: SocketAddr| match address.ip() {
+            IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+            IpAddr::V6(ip) => ip.octets(),
+        };
+        let key = FlowKey {
+            source: octets(self.from),
+            destination: octets(self.to),
+            ports: [self.from.port(), self.to.port()],
+            protocol: if self.is_udp() { UDP } else { TCP },
+        };
+        key.hash(0)
+    }
+
+    /// The ECN field of its IP header. TLS over TCP sets none.
+    #[must_use]
+    pub const fn ecn(&self) -> Ecn {
+        match self.body {
+            Body::Udp(ecn, _) => ecn,
+            Body::TcpOpen | Body::TcpData(..) | Body::TcpClose => Ecn::NotEct,
+        }
+    }
+
+    /// Sets that field to "congestion experienced".
+    pub const fn mark_ce(&mut self) {
+        if let Body::Udp(ecn, _) = &mut self.body {
+            *ecn = Ecn::Ce;
         }
     }
 

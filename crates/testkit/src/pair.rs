@@ -2,7 +2,7 @@
 //!
 //! Invariant: time only moves forward, to the next arrival or timer.
 
-use ropewalk_netem::{Change, Counters, Link, LinkConfig, Selector, Side};
+use ropewalk_netem::{Carried, Change, Counters, Link, LinkConfig, Selector, Side};
 use ropewalk_types::{Duration, Instant};
 
 /// Turns within one instant after which a machine counts as one that always wants another.
@@ -11,7 +11,7 @@ const TURNS_MAX: usize = 1_000;
 /// A sans-IO machine that speaks over links.
 pub trait Machine {
     /// What it sends.
-    type Packet;
+    type Packet: Carried;
 
     /// A packet has arrived over the link of this number.
     fn receive(&mut self, now: Instant, link: usize, packet: Self::Packet);

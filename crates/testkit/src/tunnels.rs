@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use ropewalk_core::path::{PathConfig, SLOT_BYTES};
 use ropewalk_core::tunnel::{Outgoing, Tunnel, TunnelConfig};
-use ropewalk_netem::{Capacity, DirectionConfig, LinkConfig};
+use ropewalk_netem::{Capacity, Carried, DirectionConfig, LinkConfig};
 use ropewalk_types::{Duration, Ecn, Instant, PathId, PathSnapshot, Rate};
 use ropewalk_wire::Datagram;
 
@@ -36,6 +36,16 @@ pub struct Message {
     /// Congestion mark.
     pub ecn: Ecn,
     body: Body,
+}
+
+impl Carried for Message {
+    fn ecn(&self) -> Ecn {
+        self.ecn
+    }
+
+    fn mark_ce(&mut self) {
+        self.ecn = Ecn::Ce;
+    }
 }
 
 #[derive(Clone, Debug)]

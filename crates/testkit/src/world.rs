@@ -13,14 +13,15 @@ use ropewalk_core::schedule::Policy;
 use ropewalk_core::schedule::SchedulerKind;
 use ropewalk_core::tunnel::Tunnel;
 use ropewalk_netem::{
-    Change, Counters, DirectionConfig, DropReason, Link, LinkConfig, Refused, Selector, Side,
+    Carried, Change, Counters, DirectionConfig, DropReason, Link, LinkConfig, Refused, Selector,
+    Side,
 };
 use ropewalk_session::{
     Command, CommonSettings, Environment, Hub, HubAddresses, HubSettings, Peer, Session, Site,
     SiteDirectory, SiteEntry, SiteSettings, Uplink,
 };
 use ropewalk_transport::{CongestionControl, Identity};
-use ropewalk_types::{Duration, Instant, Random};
+use ropewalk_types::{Duration, Ecn, Instant, Random};
 
 use crate::host::{Host, Outgoing};
 use crate::packet::{Packet, inner};
@@ -117,6 +118,20 @@ struct Way {
 struct Numbered {
     packet: Packet,
     digest: u64,
+}
+
+impl Carried for Numbered {
+    fn flow(&self) -> u64 {
+        self.packet.flow()
+    }
+
+    fn ecn(&self) -> Ecn {
+        self.packet.ecn()
+    }
+
+    fn mark_ce(&mut self) {
+        self.packet.mark_ce();
+    }
 }
 
 /// A site and its uplinks.

@@ -3,6 +3,7 @@
 //! [`PacketInfo`] is read once, where a packet enters. Whoever needs one field of a packet that was
 //! not read whole, as the egress does, has [`Ecn::of`], [`source_of`] and [`destination_of`].
 
+use crate::checksum;
 use core::net::IpAddr;
 
 /// ECN field of an IP header (RFC 3168 §5).
@@ -41,6 +42,20 @@ impl Ecn {
             6 => Some(Self::from_bits(second >> 4)),
             _ => None,
         }
+    }
+}
+
+/// Sets ECN to CE in an IPv4 or IPv6 header, keeping the IPv4 header checksum right (RFC 1624).
+pub fn mark_ce(ip: &mut [u8]) {
+    match ip.first().map(|b| b >> 4) {
+        Some(4) if ip.len() >= 20 => {
+            let old = u16::from_be_bytes([ip[0], ip[1]]);
+            ip[1] |= 3;
+            let new = u16::from_be_bytes([ip[0], ip[1]]);
+            checksum::update(&mut ip[10..12], old, new);
+        }
+        Some(6) if ip.len() >= 40 => ip[1] |= 0x30,
+        _ => {}
     }
 }
 

@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod checksum;
 mod flow;
 mod names;
 mod path;
@@ -14,7 +15,7 @@ mod registry;
 mod time;
 
 pub use core::time::Duration;
-pub use flow::{Ecn, FlowKey, PacketInfo, WITH_PORTS, destination_of, source_of};
+pub use flow::{Ecn, FlowKey, PacketInfo, WITH_PORTS, destination_of, mark_ce, source_of};
 pub use names::{UnknownName, closest};
 pub use path::PathSnapshot;
 pub use random::Random;

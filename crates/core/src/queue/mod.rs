@@ -5,16 +5,15 @@
 //! a packet only when it leaves. Invariant: `bytes` is the sum of the bytes in all buckets, and
 //! every bucket that holds packets is in exactly one of the two lists.
 
-mod codel;
 mod tuning;
 
 pub(crate) use tuning::LIMIT_PACKETS;
 
-use crate::checksum;
 use crate::hold::{Limits, Victim};
 use crate::schedule::FLOW_BUCKETS;
 use bytes::BytesMut;
-use codel::{CoDel, Verdict};
+use ropewalk_aqm::{CoDel, Verdict};
+pub use ropewalk_types::mark_ce;
 use ropewalk_types::{Duration, Ecn, Instant, Rate};
 use ropewalk_wire::HEADROOM;
 use std::collections::VecDeque;
@@ -64,20 +63,6 @@ impl Packet {
     fn mark_ce(&mut self) {
         mark_ce(&mut self.data[HEADROOM..]);
         self.ecn = Ecn::Ce;
-    }
-}
-
-/// Sets ECN to CE in an IPv4 or IPv6 header, keeping the IPv4 header checksum right (RFC 1624).
-pub fn mark_ce(ip: &mut [u8]) {
-    match ip.first().map(|b| b >> 4) {
-        Some(4) if ip.len() >= 20 => {
-            let old = u16::from_be_bytes([ip[0], ip[1]]);
-            ip[1] |= 3;
-            let new = u16::from_be_bytes([ip[0], ip[1]]);
-            checksum::update(&mut ip[10..12], old, new);
-        }
-        Some(6) if ip.len() >= 40 => ip[1] |= 0x30,
-        _ => {}
     }
 }
 
@@ -486,7 +471,7 @@ impl IngressQueue {
                 self.stats.marked += 1;
                 packet.mark_ce();
             }
-            Verdict::Congested => {
+            Verdict::Congested | Verdict::Drop => {
                 self.stats.dropped_codel += 1;
                 return None;
             }

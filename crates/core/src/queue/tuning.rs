@@ -44,8 +44,6 @@ pub(super) const TARGET_MAX: Duration = Duration::from_millis(60);
 /// Least time the delay must exceed the target before the first drop (RFC 8289 §4.2: a round trip
 /// of the flows), the tunnel's own included.
 pub(super) const INTERVAL_MIN: Duration = Duration::from_millis(150);
-/// A backlog below one packet is never congestion, bytes (RFC 8289 §5.4).
-pub(super) const BACKLOG_MIN: u64 = 1_514;
 /// What the target allows for clumps, in variations of the round trip.
 pub(super) const CLUMP_RTTVARS: u32 = 3;
 /// What target and interval allow for repairs, in times that a repair adds to a round trip. Lost

@@ -7,6 +7,7 @@ use ropewalk_types::Rate;
 
 use super::*;
 use crate::loss::GilbertElliott;
+use crate::queue::{Aqm, Carried};
 use crate::trace::CapacityTrace;
 
 fn us(micros: u64) -> Instant {
@@ -29,7 +30,7 @@ fn config() -> DirectionConfig {
 }
 
 /// Polls at every timeout until nothing is left; arrivals with their times.
-fn drain<T>(direction: &mut Direction<T>) -> Vec<(Instant, T)> {
+fn drain<T: Carried>(direction: &mut Direction<T>) -> Vec<(Instant, T)> {
     let mut arrivals = Vec::new();
     while let Some(at) = direction
         .poll_timeout()
@@ -303,7 +304,30 @@ fn any_loss() -> impl Strategy<Value = LossModel> {
     ]
 }
 
-fn any_change(reorder: bool) -> impl Strategy<Value = Change> {
+/// Settings of queue management; with `fair` also a queue for each flow.
+fn any_management(fair: bool) -> impl Strategy<Value = Change> {
+    let kinds = if fair { 4_usize } else { 3 };
+    let single = [Aqm::None, Aqm::CoDel, Aqm::Pie, Aqm::FqCoDel];
+    let millis = || proptest::option::of((1u64..100).prop_map(Duration::from_millis));
+    let kind = (0..kinds).prop_map(move |index| single[index]);
+    (
+        proptest::option::of(kind),
+        proptest::option::of(any::<bool>()),
+        proptest::option::of(millis()),
+        proptest::option::of(millis()),
+        proptest::option::of(millis()),
+    )
+        .prop_map(|(aqm, ecn, target, interval, threshold)| Change {
+            aqm,
+            ecn,
+            aqm_target: target,
+            aqm_interval: interval,
+            ce_threshold: threshold,
+            ..Change::default()
+        })
+}
+
+fn any_change(reorder: bool, fair: bool) -> impl Strategy<Value = Change> {
     let limit = || proptest::option::of(proptest::option::of(0u64..20_000));
     let millis = || proptest::option::of((0u64..200).prop_map(Duration::from_millis));
     (
@@ -317,9 +341,10 @@ fn any_change(reorder: bool) -> impl Strategy<Value = Change> {
         ),
         proptest::option::of(any::<bool>()),
         proptest::option::of(any::<bool>()),
+        any_management(fair),
     )
         .prop_map(
-            move |(capacity, (delay, jitter), loss, limits, blackhole, reordering)| Change {
+            move |(capacity, (delay, jitter), loss, limits, blackhole, reordering, aqm)| Change {
                 capacity,
                 delay,
                 jitter,
@@ -329,15 +354,16 @@ fn any_change(reorder: bool) -> impl Strategy<Value = Change> {
                 queue_packets_max: limits.1,
                 mtu: limits.2,
                 blackhole,
+                ..aqm
             },
         )
 }
 
-fn any_steps(reorder: bool) -> impl Strategy<Value = Vec<(u64, Step)>> {
+fn any_steps(reorder: bool, fair: bool) -> impl Strategy<Value = Vec<(u64, Step)>> {
     let step = prop_oneof![
         6 => (0usize..9_100).prop_map(Step::Enqueue),
         4 => Just(Step::Poll),
-        1 => any_change(reorder).prop_map(Step::Change),
+        1 => any_change(reorder, fair).prop_map(Step::Change),
     ];
     proptest::collection::vec((0u64..20_000, step), 0..200)
 }
@@ -345,11 +371,14 @@ fn any_steps(reorder: bool) -> impl Strategy<Value = Vec<(u64, Step)>> {
 /// Carries out the steps; arrivals with their times, and the final counters.
 fn run(steps: &[(u64, Step)], seed: u64) -> (Vec<(Instant, u64)>, Counters) {
     let mut direction = Direction::new(config(), seed);
-    let (mut now, mut arrivals) = (0, Vec::new());
-    for (number, (pause, step)) in (0u64..).zip(steps) {
+    let (mut now, mut arrivals, mut number) = (0, Vec::new(), 0);
+    for (pause, step) in steps {
         now += pause;
         match step {
-            Step::Enqueue(bytes) => drop(direction.enqueue(us(now), *bytes, number)),
+            Step::Enqueue(bytes) => {
+                let _refused = direction.enqueue(us(now), *bytes, number);
+                number += 1;
+            }
             Step::Poll => {
                 let due = direction.poll_timeout().is_some_and(|at| at <= us(now));
                 while let Some(item) = direction.poll(us(now)) {
@@ -370,26 +399,37 @@ fn run(steps: &[(u64, Step)], seed: u64) -> (Vec<(Instant, u64)>, Counters) {
 
 proptest! {
     #[test]
-    fn every_packet_is_delivered_dropped_or_inside(steps in any_steps(true), seed: u64) {
+    fn every_packet_is_delivered_dropped_or_inside(steps in any_steps(true, true), seed: u64) {
         let (arrivals, counters) = run(&steps, seed);
         prop_assert_eq!(arrivals.len() as u64, counters.delivered_packets);
     }
 
     #[test]
-    fn order_is_kept_whatever_changes(steps in any_steps(false), seed: u64) {
+    fn order_is_kept_whatever_changes(steps in any_steps(false, false), seed: u64) {
         let (arrivals, _) = run(&steps, seed);
         prop_assert!(arrivals.is_sorted());
         prop_assert!(arrivals.windows(2).all(|pair| pair[0].1 < pair[1].1));
     }
 
     #[test]
-    fn same_seed_and_steps_give_the_same_result(steps in any_steps(true), seed: u64) {
+    fn order_within_a_flow_is_kept_whatever_the_management(
+        steps in any_steps(false, true), seed: u64,
+    ) {
+        let (arrivals, _) = run(&steps, seed);
+        for flow in 0..5 {
+            let mut numbers = arrivals.iter().map(|(_, number)| *number);
+            prop_assert!(numbers.by_ref().filter(|n| n % 5 == flow).is_sorted());
+        }
+    }
+
+    #[test]
+    fn same_seed_and_steps_give_the_same_result(steps in any_steps(true, true), seed: u64) {
         prop_assert_eq!(run(&steps, seed), run(&steps, seed));
     }
 
     #[test]
     fn results_do_not_depend_on_how_often_the_caller_polls(
-        steps in any_steps(false), seed: u64,
+        steps in any_steps(false, true), seed: u64,
     ) {
         let mut often = Vec::new();
         for (pause, step) in &steps {
@@ -405,7 +445,10 @@ proptest! {
         let (a, b) = (run(&often, seed).1, run(&never, seed).1);
         let outcome = |c: Counters| {
             let left = c.delivered_packets + c.in_flight_packets;
-            (c.sent_bytes, left, c.dropped_queue, c.dropped_loss, c.queued_bytes)
+            (
+                (c.sent_bytes, left, c.dropped_queue, c.dropped_loss, c.queued_bytes),
+                (c.dropped_aqm, c.marked),
+            )
         };
         prop_assert_eq!(outcome(a), outcome(b));
     }

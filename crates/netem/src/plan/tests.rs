@@ -222,3 +222,58 @@ fn the_example_plans_are_valid() {
     }
     assert!(checked >= 5, "{checked}");
 }
+
+#[test]
+fn queue_management_is_read_per_direction_and_from_text() {
+    let config = resolve(
+        r#"
+        both = { rate = "16Mbit", aqm = "fq-codel", ecn = true, aqm_target = "10ms" }
+        up = { aqm = "pie" }
+        down = { aqm_interval = "200ms", ce_threshold = "1ms" }
+        "#,
+    )
+    .expect("valid");
+    assert_eq!((config.up.aqm, config.down.aqm), (Aqm::Pie, Aqm::FqCoDel));
+    assert!(config.up.ecn && config.down.ecn);
+    assert_eq!(config.up.aqm_target, Some(Duration::from_millis(10)));
+    assert_eq!(config.down.aqm_interval, Some(Duration::from_millis(200)));
+    assert_eq!(config.down.ce_threshold, Some(Duration::from_millis(1)));
+    let mut plan = DirectionPlan::default();
+    for (key, value) in [("aqm", "codel"), ("ecn", "on"), ("aqm_interval", "50ms")] {
+        plan.set(key, value).expect(key);
+    }
+    assert_eq!((plan.aqm, plan.ecn), (Some(Aqm::CoDel), Some(true)));
+    let error = plan.set("aqm", "red").expect_err("unknown").to_string();
+    assert!(error.contains("codel, fq-codel, pie"), "{error}");
+}
+
+#[test]
+fn queue_management_that_does_nothing_or_cannot_be_is_refused_by_its_key() {
+    for (plan, key) in [
+        ("both.ecn = true", "up.ecn"),
+        ("down.aqm_target = \"5ms\"", "down.aqm_target"),
+        (
+            "both = { aqm = \"pie\", aqm_interval = \"9ms\" }",
+            "up.aqm_interval",
+        ),
+        (
+            "up = { aqm = \"codel\", aqm_target = \"100ms\" }",
+            "up.aqm_target",
+        ),
+        (
+            "up = { aqm = \"pie\", aqm_target = \"0ms\" }",
+            "up.aqm_target",
+        ),
+        (
+            "both = { aqm = \"codel\", ecn = true }\n[[change]]\nat = \"2s\"\ndown.aqm = \"none\"",
+            "change at 2s, down.ecn",
+        ),
+    ] {
+        let error = resolve(plan).expect_err(plan).to_string();
+        assert!(error.starts_with(key), "{plan}: {error}");
+    }
+    let unknown = LinkPlan::parse("both.aqm = \"red\"")
+        .expect_err("unknown")
+        .to_string();
+    assert!(unknown.contains("fq-codel"), "{unknown}");
+}

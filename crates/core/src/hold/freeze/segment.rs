@@ -1,6 +1,6 @@
 //! TCP segments as freezing reads, changes and writes them (RFC 9293 §3.1, RFC 7323).
 
-use crate::checksum;
+use ropewalk_types::checksum;
 use ropewalk_types::{FlowKey, PacketInfo};
 
 /// Flags of a TCP header.

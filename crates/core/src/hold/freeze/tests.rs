@@ -3,9 +3,9 @@
 
 use super::segment::{ACK, Bare, FIN, RST, SYN, Segment, Template, before, write};
 use super::*;
-use crate::checksum;
 use proptest::prelude::*;
 use ropewalk_types::Duration;
+use ropewalk_types::checksum;
 
 const SEGMENT: usize = 50;
 const STREAM: usize = 2_000;
