@@ -10,7 +10,17 @@ from pathlib import Path
 import pytest
 
 from ropewalk.lab.cell import Cell, Mode, Outcome, Results
-from ropewalk.lab.experiments import EXPERIMENTS, failover, grid, htmt, tcpnc, tcpnc_cases, traces
+from ropewalk.lab.experiments import (
+    EXPERIMENTS,
+    failover,
+    formulas,
+    grid,
+    htmt,
+    tcpnc,
+    tcpnc_cases,
+    traces,
+    validate,
+)
 from ropewalk.lab.experiments.measures import SCHEDULERS
 from ropewalk.lab.experiments.options import Options
 from ropewalk.lab.provenance import Load
@@ -272,3 +282,39 @@ def test_a_report_names_the_key_that_is_wrong() -> None:
     bad = {"plan": "x", "runner": "sim", "seed": 1, "seconds": 1, "ceiling_mbit": 1}
     with pytest.raises(ReportError, match=r"report\.traffic\[0\]\.goodput_mbit"):
         parse({**bad, "traffic": [{"kind": "tcp", "goodput_mbit": "fast"}]})
+
+
+def test_the_simulator_has_to_be_near_ns3_where_the_kernel_is() -> None:
+    cells = validate.cells(Options("full"))
+    cases = {("loss 1.0%, 40 ms", "new-reno"): 3.1, ("loss 1.0%, 40 ms", "cubic"): 2.0}
+    kernel, sim = 3.0, 3.3
+    outcomes = tuple(
+        reported(cell, {"kernel": kernel, "sim": sim, "ns3": cases[key]}[cell.runner], 20.0)
+        for cell in cells
+        if (key := (cell.key[0], cell.key[1])) in cases
+    )
+    rows = {row.name: row for row in validate.claims(Results(outcomes))}
+    near = rows["loss 1.0%, 40 ms: new-reno, simulator ÷ ns-3"]
+    assert near.measured == pytest.approx(3.3 / 3.1)
+    assert near.verdict == "ok"
+    far = rows["loss 1.0%, 40 ms: cubic, simulator ÷ ns-3"]
+    assert far.measured == pytest.approx(3.3 / 2.0)
+    assert far.verdict == "no target"
+    assert rows["loss 1.0%, 40 ms: cubic, simulator ÷ kernel"].verdict == "ok"
+    count = next(row for name, row in rows.items() if name.startswith("NewReno and CUBIC: cases"))
+    assert (count.measured, count.note) == (2, "of 2 cases, by their means")
+    assert rows["loss 1.0%, 40 ms: new-reno, simulator ÷ Mathis"].measured == pytest.approx(
+        3.3 / 3.496, abs=0.001
+    )
+
+
+def test_formulas_give_the_windows_that_their_sources_list() -> None:
+    def window(mbit: float) -> float:
+        return mbit * 1e6 * 0.1 / 8 / 1460
+
+    assert window(formulas.mathis(1460, 0.1, 0.01)) == pytest.approx(12.25, abs=0.01)
+    assert window(formulas.cubic(1460, 0.1, 0.01)) == pytest.approx(12.25, abs=0.01)
+    assert window(formulas.cubic(1460, 0.1, 1e-5)) == pytest.approx(1054, abs=1)
+    # sqrt(2p / 3) = 0.1826 round trips, and timeouts of 0.3 s 0.0222 times.
+    share = formulas.padhye(1460, 0.1, 0.05) / formulas.mathis(1460, 0.1, 0.05)
+    assert share == pytest.approx(0.01826 / (0.01826 + 0.3 * 0.0222), abs=0.001)

@@ -47,7 +47,7 @@ def test_each_cell_gives_the_program_its_link_and_the_report_its_result(tmp_path
     cell = next(c for c in cells() if c.key == ("loss 2.0%, 100 ms", "cubic") and c.seed == 3)
     [report] = runner(tmp_path, f"echo \"$@\" > '{tmp_path}/log'; echo '{RESULT}'").run([cell])
     assert (tmp_path / "log").read_text().split() == [
-        "--rate=20.0", "--delay=50", "--loss=0.02", "--queue=250000", "--seconds=15.0",
+        "--rate=20.0", "--delay=50", "--loss=0.02", "--queue=250000", "--seconds=60.0",
         "--warmup=3.0", "--seed=3", "--congestion=cubic",
     ]  # fmt: skip
     assert (report.goodput_mbit, report.seed, report.runner) == (2.5, 3, "ns3")

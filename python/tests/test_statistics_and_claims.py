@@ -15,7 +15,13 @@ from ropewalk.lab.claims import (
     tally,
     worst_first,
 )
-from ropewalk.lab.statistics import Estimate, estimate, paired_ratio, t_quantile
+from ropewalk.lab.statistics import (
+    Estimate,
+    estimate,
+    paired_ratio,
+    ratio_of_means,
+    t_quantile,
+)
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
@@ -89,6 +95,18 @@ def test_ratios_pair_equal_seeds_and_leave_out_zero() -> None:
     assert found is not None
     assert (found.mean, found.count) == (2.5, 2)
     assert paired_ratio({1: 1.0}, {2: 1.0}) is None
+
+
+def test_means_of_runs_without_common_seeds_are_compared_by_all_of_them() -> None:
+    found = ratio_of_means([2.0] * 20, [0.9, 1.0, 1.1])
+    assert found is not None
+    assert found.mean == pytest.approx(2.0)
+    assert found.count == 3
+    assert (found.low, found.high) == pytest.approx((2.0 / 1.1, 2.0 / 0.9))
+    assert found == ratio_of_means([2.0] * 20, [0.9, 1.0, 1.1])
+    assert ratio_of_means([1.0], []) is None
+    assert ratio_of_means([1.0, 2.0], [0.0, 0.0]) is None
+    assert ratio_of_means([1.0, 2.0], [1.0, 1.0, 1.0]) == Estimate(1.5, None, None, 2)
 
 
 @pytest.mark.parametrize(

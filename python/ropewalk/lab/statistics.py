@@ -59,9 +59,16 @@ def _percentiles(values: Sequence[float]) -> tuple[float, float]:
 
     count = len(values)
     means = np.asarray(values, dtype=float)[_resamples(count)].mean(axis=1)
+    return _middle(means, count)
+
+
+def _middle(resampled: NDArray[np.float64], count: int) -> tuple[float, float]:
+    """The expanded percentile interval of figures that were resampled from `count` values."""
+    import numpy as np
+
     tail = NormalDist().cdf(-t_quantile(count - 1) * math.sqrt(count / (count - 1)))
-    low = np.quantile(means, tail, method="lower")
-    high = np.quantile(means, 1 - tail, method="higher")
+    low = np.quantile(resampled, tail, method="lower")
+    high = np.quantile(resampled, 1 - tail, method="higher")
     return float(low), float(high)
 
 
@@ -72,7 +79,14 @@ def _resamples(count: int) -> NDArray[np.int32]:
 
     if count <= _ALL_RESAMPLES_MAX:
         return np.array(list(product(range(count), repeat=count)), dtype=np.int32)
-    random = Random(count)
+    return _drawn(count, count)
+
+
+@lru_cache(maxsize=64)
+def _drawn(count: int, seed: int) -> NDArray[np.int32]:
+    import numpy as np
+
+    random = Random(seed)
     drawn = [[int(random.random() * count) for _ in range(count)] for _ in range(RESAMPLES)]
     return np.array(drawn, dtype=np.int32)
 
@@ -81,6 +95,29 @@ def paired_ratio(above: Mapping[int, float], below: Mapping[int, float]) -> Esti
     """Ratio of two measurements, seed by seed, over the seeds that have both."""
     seeds = sorted(above.keys() & below.keys())
     return estimate([above[seed] / below[seed] for seed in seeds if below[seed] > 0])
+
+
+def ratio_of_means(above: Sequence[float], below: Sequence[float]) -> Estimate | None:
+    """Ratio of the means of two measurements whose seeds have nothing in common.
+
+    Such are runs in the simulator and on the kernel: from one seed they draw different losses. Both
+    are resampled on their own. The interval is as wide as the smaller number of values asks for,
+    and `count` is this number.
+    """
+    import numpy as np
+
+    count = min(len(above), len(below))
+    if count == 0 or math.fsum(below) <= 0:
+        return None
+    mean = (math.fsum(above) / len(above)) / (math.fsum(below) / len(below))
+    if count < SEEDS_MIN:
+        return Estimate(mean, None, None, count)
+    # Two seeds, so that the resamples of both have nothing in common either.
+    over = np.asarray(above, dtype=float)[_drawn(len(above), 1)].mean(axis=1)
+    under = np.asarray(below, dtype=float)[_drawn(len(below), 2)].mean(axis=1)
+    usable = under > 0
+    low, high = _middle(over[usable] / under[usable], count)
+    return Estimate(mean, min(low, mean), max(high, mean), count)
 
 
 def t_quantile(freedom: int) -> float:
