@@ -177,9 +177,9 @@ class Machine:
         """Runs `ropewalk-sdn` here."""
         return self.run(*_program(config), *arguments)
 
-    def run(self, *command: str) -> str:
+    def run(self, *command: str, seconds: float = 30) -> str:
         """Runs a command here."""
-        return inside(self.namespace, *command)
+        return inside(self.namespace, *command, seconds=seconds)
 
     def control(self, config: Config) -> subprocess.Popen[Any]:
         """Starts the controller and waits until the program is installed."""
@@ -214,9 +214,9 @@ def run(*command: str, seconds: float = 30) -> str:
     return done.stdout
 
 
-def inside(namespace: str, *command: str) -> str:
+def inside(namespace: str, *command: str, seconds: float = 30) -> str:
     """Runs a command in a namespace."""
-    return run("ip", "netns", "exec", namespace, *command)
+    return run("ip", "netns", "exec", namespace, *command, seconds=seconds)
 
 
 def listens(namespace: str, port: int) -> bool:

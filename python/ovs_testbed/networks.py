@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ovs_testbed import balance, bicast, roam
+from ovs_testbed import balance, bicast, roam, roam_wifi
 from ovs_testbed.machine import Sandbox
 from ropewalk.lab.runner.ovs import Bench
-from ropewalk.plan import OvsBalance, OvsBicast, OvsRoam
+from ropewalk.plan import OvsBalance, OvsBicast, OvsRoam, OvsRoamWifi
 
 
 @dataclass(frozen=True)
@@ -45,4 +45,5 @@ NETWORKS: dict[type, Network] = {
         lambda sandbox, links: balance.Bench(sandbox, links=links),
     ),
     OvsRoam: Network("ropewalk-ovs-roam-", roam.NEEDS, roam.Bench),
+    OvsRoamWifi: Network("ropewalk-ovs-wifi-", roam_wifi.NEEDS, roam_wifi.Bench),
 }

@@ -59,6 +59,9 @@ _VETH_MBIT = 20.0
 """Of links without a program that emulates them."""
 _WINDOW_DEFAULT = 6_291_456
 _END_S = 40
+_COMMAND_S = 300.0
+"""For a command of `ropewalk-sdn`: `setup` starts 60 programs, which an emulated processor does in
+two minutes."""
 LOAD = str(Path(__file__).with_name("roam_load.py"))
 """The program that both ends, the station's radio and the sender of notices run."""
 
@@ -90,18 +93,23 @@ class Bench:
         for hops, switch in HOPS.items():
             self._link(f"{switch}-cn", f"{net}:{switch}-cn", f"{self.hosts[hops]}:eth0")
             self._host(self.hosts[hops], "eth0", f"10.0.0.{hops}", f"02:00:00:00:00:0{hops}")
-        run("ip", "-n", self.station, "link", "add", "sta0", "type", "bridge")
+        self._wire_air()
         self._host(self.station, "sta0", STATION, MAC)
+        for hops, namespace in self.hosts.items():
+            run("ip", "-n", namespace, "neigh", "replace", STATION, "lladdr", MAC, "dev", "eth0")
+            arguments = ["lladdr", f"02:00:00:00:00:0{hops}", "dev", "sta0"]
+            run("ip", "-n", self.station, "neigh", "replace", f"10.0.0.{hops}", *arguments)
+
+    def _wire_air(self) -> None:
+        """Makes the ports of access points to stations, `apN-air`, and the station's, `sta0`."""
+        net = self.net.namespace
+        run("ip", "-n", self.station, "link", "add", "sta0", "type", "bridge")
         for number in (1, 2, 3):
             pair = ["type", "veth", "peer", "name", f"wl{number}", "netns", self.station]
             run("ip", "-n", net, "link", "add", f"ap{number}-air", *pair)
             for namespace, name in ((self.station, f"wl{number}"), (net, f"ap{number}-air")):
                 inside(namespace, "ethtool", "-K", name, "tx", "off", "gro", "off")
             run("ip", "-n", net, "link", "set", f"ap{number}-air", "up")
-        for hops, namespace in self.hosts.items():
-            run("ip", "-n", namespace, "neigh", "replace", STATION, "lladdr", MAC, "dev", "eth0")
-            arguments = ["lladdr", f"02:00:00:00:00:0{hops}", "dev", "sta0"]
-            run("ip", "-n", self.station, "neigh", "replace", f"10.0.0.{hops}", *arguments)
 
     def _link(self, name: str, a: str, b: str) -> None:
         if self._links is not None:
@@ -137,7 +145,7 @@ class Bench:
     def command(self, *words: str) -> str:
         """Runs `ropewalk-sdn`."""
         program = [sys.executable, "-m", "ropewalk.sdn", "--config", str(self.config)]
-        return self.net.run(*program, *words)
+        return self.net.run(*program, *words, seconds=_COMMAND_S)
 
     def _start_radio(self) -> subprocess.Popen[str]:
         command = ["ip", "netns", "exec", self.station, sys.executable, LOAD, "radio"]

@@ -220,6 +220,15 @@ class OvsRoam:
     compared: bool = False
 
 
+@dataclass(frozen=True)
+class OvsRoamWifi(OvsRoam):
+    """`OvsRoam` over radios of 802.11, which the kernel emulates; `ovs` only.
+
+    The station leaves with a frame that says so. After a gap of 0 s it goes straight from one
+    access point to the next, as phones roam, and the former one is not told.
+    """
+
+
 Carrier: TypeAlias = (
     Direct
     | Tunnel
@@ -419,6 +428,7 @@ _OVS_KINDS: dict[type, str] = {
     OvsBicast: "ovs-bicast",
     OvsBalance: "ovs-balance",
     OvsRoam: "ovs-roam",
+    OvsRoamWifi: "ovs-roam-wifi",
 }
 _SUFFIXES = ("_mbit", "_bytes", "_ms", "_s")
 

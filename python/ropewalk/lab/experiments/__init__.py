@@ -23,6 +23,7 @@ from ropewalk.lab.experiments import (
     openvpn,
     protect_traces,
     roam_ovs,
+    roam_wifi,
     tcpnc,
     traces,
     validate,
@@ -61,6 +62,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "bicast-ovs": cast(Experiment, bicast_ovs),
     "balance-ovs": cast(Experiment, balance_ovs),
     "roam-ovs": cast(Experiment, roam_ovs),
+    "roam-wifi": cast(Experiment, roam_wifi),
     "jump": cast(Experiment, jump),
     "protect-traces": cast(Experiment, protect_traces),
     "balance-static": cast(Experiment, balance_static),
@@ -71,5 +73,5 @@ EXPERIMENTS: dict[str, Experiment] = {
     "validate": cast(Experiment, validate),
 }
 
-ON_SWITCHES = frozenset(("bicast-ovs", "balance-ovs", "roam-ovs"))
+ON_SWITCHES = frozenset(("bicast-ovs", "balance-ovs", "roam-ovs", "roam-wifi"))
 """Those whose runs are all by this package, on Open vSwitch."""
