@@ -14,6 +14,7 @@ from ropewalk.lab.cell import Outcome
 from ropewalk.lab.cli import main
 from ropewalk.lab.experiments import EXPERIMENTS
 from ropewalk.lab.experiments.options import Options
+from ropewalk.lab.papers import PAPERS
 from ropewalk.lab.store import Store
 
 FAILOVER_CELLS = 17
@@ -131,14 +132,60 @@ def test_what_this_machine_cannot_do_is_skipped_without_a_second_attempt(
     assert "not root" in (tmp_path / "out/report.html").read_text()
 
 
-def test_without_programs_every_cell_says_how_to_get_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_without_programs_nothing_is_written_over_and_the_message_says_how_to_get_them(
+    lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    empty, out = tmp_path / "empty", tmp_path / "out"
-    empty.mkdir()
-    arguments = ["run", "failover", "--kernel", "--programs", str(empty), "--out", str(out)]
-    assert main(arguments) == 1
-    assert "no program ropewalk-testbed" in (out / "report.html").read_text()
+    assert lab("failover", "--kernel") == 0
+    before = (tmp_path / "out/report.html").read_text()
+    (empty := tmp_path / "empty").mkdir()
+    arguments = ["run", "failover", "--kernel", "--programs", str(empty)]
+    assert main([*arguments, "--out", str(tmp_path / "out")]) == 2
+    assert "no program ropewalk-testbed" in capsys.readouterr().err
+    assert (tmp_path / "out/report.html").read_text() == before
+
+
+def test_short_runs_show_only_what_they_ran(lab: Lab, tmp_path: Path) -> None:
+    assert lab("loss", "--sim") == 0
+    page = (tmp_path / "out/report.html").read_text()
+    charts = "".join(re.findall(r"<svg.*?</svg>", page, re.DOTALL))
+    assert "5%" in charts
+    assert "10%" not in charts
+    assert "target" in charts
+    assert "published" not in page, "no claim has a published figure"
+    assert lab("htmt", "--sim", "--only", "/equal/") == 0
+    found = result(tmp_path)["claims"]
+    assert isinstance(found, list)
+    assert {row["name"].partition(":")[0] for row in found} == {"equal"}
+
+
+def test_one_page_has_all_papers_with_their_figures_beside_ours(
+    lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert lab("htmt", "--sim", "--seeds", "3") == 0
+    (tmp_path / "out").rename(tmp_path / "htmt")
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken/session.json").write_text("{")
+    capsys.readouterr()
+    assert main(["report", "--all", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    for paper in PAPERS:
+        assert f"{paper.key}: " in said
+    assert "missing: tcpnc" in said
+    page = (tmp_path / "papers.html").read_text()
+    assert "ropewalk-lab run tcpnc --full" in page
+    assert 'href="htmt/report.html"' in page
+    assert page.count("<svg") == 3
+    # The paper says 155 MB for LowRTT and 180 for HTMT; the fake gives all schedulers the same.
+    row = next(row for row in page.split("<tr>") if "unequal: htmt ÷ low-rtt" in row)
+    assert "1.16" in row
+    assert "1.00 to 1.00" in row
+
+
+def test_every_paper_names_experiments_that_there_are() -> None:
+    names = [name for paper in PAPERS for name in paper.experiments]
+    assert set(names) <= set(EXPERIMENTS)
+    assert len(set(names)) == len(names)
+    assert len(PAPERS) == 5
 
 
 def test_the_report_is_one_file_that_loads_nothing(lab: Lab, tmp_path: Path) -> None:
@@ -186,6 +233,7 @@ def test_the_simulator_runs_all_seeds_of_a_plan_in_one_call(
         (["run", "traces"], "--traces DIR"),
         (["run", "traces", "--traces", "/nonexistent"], "not a directory"),
         (["report", "/nonexistent"], "session.json"),
+        (["report", "--all", "/nonexistent"], "holds no results"),
     ],
 )
 def test_wrong_usage_says_what_to_do(

@@ -29,8 +29,8 @@ pub struct Report {
     /// Simulator: packets that hosts and gateways sent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub packets: Option<u64>,
-    /// Wall-clock seconds the run took.
-    #[serde(default)]
+    /// Wall-clock seconds the run took. Not in the JSON: equal runs give equal reports.
+    #[serde(skip)]
     pub wall_seconds: f64,
     /// Anything the reader should know, such as a connection that broke.
     #[serde(default)]

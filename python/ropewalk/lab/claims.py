@@ -15,6 +15,8 @@ Verdict: TypeAlias = Literal["ok", "not ok", "undecided", "no data", "no target"
 
 VERDICTS: tuple[Verdict, ...] = ("not ok", "undecided", "no data", "ok", "no target")
 """All, in the order in which reports show them: what needs a look comes first."""
+UNPLANNED = "not measured: these cells were not asked for"
+"""The note of a claim on cells that are not part of a session: such claims are left out."""
 _SLACK = 0.0005
 """Of the target. What counts is the figure that is shown: no verdict hangs on a digit that nobody
 sees."""
@@ -148,7 +150,7 @@ def claim(
 def missing(results: Results) -> str:
     """A note for a claim that could not be measured."""
     reasons = results.reasons()
-    return f"not measured: {reasons}" if reasons else "not measured: these cells were not run"
+    return f"not measured: {reasons}" if reasons else UNPLANNED
 
 
 def worst_first(claims: Iterable[Claim]) -> list[Claim]:

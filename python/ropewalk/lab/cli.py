@@ -14,12 +14,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ropewalk import __version__
+from ropewalk.lab import overview
 from ropewalk.lab import session as sessions
 from ropewalk.lab.cell import RUNNERS, Cell, Runner
 from ropewalk.lab.claims import Claim, number, tally, worst_first
 from ropewalk.lab.experiments import EXPERIMENTS
 from ropewalk.lab.experiments.options import SEEDS, Options
-from ropewalk.lab.programs import ENVIRONMENT
+from ropewalk.lab.programs import ENVIRONMENT, ProgramError
 from ropewalk.lab.store import Store, StoreError
 from ropewalk.lab.trace import TraceError, discover
 from ropewalk.report import HandoverReport, Report
@@ -76,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("\ninterrupted: run the same command again to go on", file=sys.stderr)
         return 130
-    except (UsageError, StoreError, TraceError, OSError) as error:
+    except (UsageError, StoreError, TraceError, ProgramError, OSError) as error:
         print(f"ropewalk-lab: {error}", file=sys.stderr)
         return 2
 
@@ -179,6 +180,11 @@ def _parser() -> argparse.ArgumentParser:
 
     report = commands.add_parser("report", help="write the report again from stored results")
     report.add_argument("directory", type=Path, metavar="DIR", help="what `run --out` wrote")
+    report.add_argument(
+        "--all",
+        action="store_true",
+        help="one page for the five papers, from the results of all experiments below DIR",
+    )
     return parser
 
 
@@ -254,9 +260,20 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _report(options: argparse.Namespace) -> int:
+    if options.all:
+        return _overview(options.directory)
     store = Store(options.directory)
     claims = sessions.write_report(store, store.session())
     _summary(claims, options.directory)
+    return 0
+
+
+def _overview(directory: Path) -> int:
+    for found in overview.write(directory):
+        published = [row for row, _ in found.published()]
+        missing = f"; missing: {', '.join(found.missing)}" if found.missing else ""
+        print(f"{found.paper.key}: {_counts(published)}{missing}")
+    print(f"report: {directory / overview.PAGE}")
     return 0
 
 
@@ -266,16 +283,19 @@ def _summary(claims: Sequence[Claim], directory: Path) -> None:
         print(f"{row.verdict}: {row.name}: {row.found()}, wanted {row.wanted()}")
     if len(wanting) > _SHOWN_MAX:
         print(f"… and {len(wanting) - _SHOWN_MAX} more")
-    counts = tally(claims)
-    undecided = f"{counts['undecided']} undecided"
-    if counts["undecided"]:
+    print(f"targets: {_counts(claims)}")
+    print(f"report: {directory / 'report.html'}")
+
+
+def _counts(claims: Sequence[Claim]) -> str:
+    found = tally(claims)
+    undecided = f"{found['undecided']} undecided"
+    if found["undecided"]:
         leaning = sum(row.verdict == "undecided" and row.mean_meets is True for row in claims)
         undecided += f" (the mean meets {leaning})"
-    print(
-        f"targets: {counts['not ok']} not ok, {undecided}, {counts['no data']} without data, "
-        f"{counts['ok']} ok"
+    return (
+        f"{found['not ok']} not ok, {undecided}, {found['no data']} without data, {found['ok']} ok"
     )
-    print(f"report: {directory / 'report.html'}")
 
 
 def _leans_down(row: Claim) -> bool:

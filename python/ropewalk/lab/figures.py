@@ -72,10 +72,21 @@ def bars(
     marks: Sequence[float | None] = (),
     marks_label: str = "paper",
 ) -> str:
-    """Groups of horizontal bars, one colour a series; `marks` are what a paper says of each group.
+    """Groups of horizontal bars, one colour a series; `marks` stand at one value of each group.
 
-    A bar that is `None` was not measured and stays away.
+    A bar that is `None` was not measured and stays away, and so does a group or a series without
+    any bar.
     """
+    shown = [
+        row for row in range(len(groups)) if any(_has(found, row) for found in series.values())
+    ]
+    groups = [groups[row] for row in shown]
+    marks = [marks[row] for row in shown] if marks else ()
+    series = {
+        name: [found[row] for row in shown]
+        for name, found in series.items()
+        if any(_has(found, row) for row in shown)
+    }
     height = 0.9 + sum(0.16 * len(series) + 0.16 for _ in groups)
     canvas, axes = _canvas(height)
     step = 0.84 / max(1, len(series))
@@ -111,6 +122,10 @@ def bars(
     return _svg(canvas, axes)
 
 
+def _has(values: Sequence[object], row: int) -> bool:
+    return row < len(values) and values[row] is not None
+
+
 def _errors(found: Sequence[Bar]) -> list[list[float]] | None:
     """As matplotlib wants them: all below, all above."""
     if all(bar.interval is None for bar in found):
@@ -124,7 +139,10 @@ def dots(
     unit: str,
     line: float | None = None,
 ) -> str:
-    """One row a case, one mark a series; `line` is the target."""
+    """One row a case, one mark a series; `line` is the target. Rows without a mark stay away."""
+    shown = [row for row in range(len(rows)) if any(_has(found, row) for found in series.values())]
+    rows = [rows[row] for row in shown]
+    series = {name: [found[row] for row in shown] for name, found in series.items()}
     canvas, axes = _canvas(0.9 + 0.24 * len(rows))
     for index, (name, values) in enumerate(series.items()):
         points = [(value, row) for row, value in enumerate(values) if value is not None]

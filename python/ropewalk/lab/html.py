@@ -5,7 +5,7 @@ The page holds its style and its charts; it loads nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from importlib.resources import files
 from typing import Any
@@ -37,16 +37,15 @@ def page(
     results: Results,
 ) -> str:
     """The page."""
-    style = files("ropewalk.lab").joinpath("report.css").read_text()
     body = [
         f"<h1>{escape(experiment.TITLE)}</h1>",
         f'<p class="muted">{escape(session.experiment)}, {session.mode}, '
         f"{escape(session.began)}, source {escape(session.source)}</p>",
         f"<p>{escape(experiment.ABOUT)}</p>",
-        _counts(claims, results.outcomes),
+        counts(tally(claims), results.outcomes),
         "<h2>Claims, the worst first</h2>",
-        _claims(worst_first(claims)),
-        _figures(figures),
+        claims_table(worst_first(claims)),
+        *([f"<h2>Figures</h2>{figures_of(figures)}"] if figures else []),
         _failures(results.outcomes),
         "<h2>Every cell</h2>",
         _cells(results.outcomes),
@@ -55,29 +54,39 @@ def page(
         "<h2>Where it comes from</h2>",
         _provenance(session),
     ]
+    return document(experiment.TITLE, body)
+
+
+def document(title: str, body: Sequence[str]) -> str:
+    """A whole page with the style of all pages of the laboratory."""
+    style = files("ropewalk.lab").joinpath("report.css").read_text()
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(experiment.TITLE)}</title>\n<style>\n{style}</style></head>\n<body>\n"
+        f"<title>{escape(title)}</title>\n<style>\n{style}</style></head>\n<body>\n"
         + "\n".join(body)
         + "\n</body></html>\n"
     )
 
 
-def _counts(claims: Sequence[Claim], outcomes: Sequence[Outcome]) -> str:
-    judged = [
-        *((verdict, _CLASSES[verdict], count) for verdict, count in tally(claims).items()),
-        ("cells with a result", "", sum(o.status == "ok" for o in outcomes)),
-        ("cells without", "none", sum(o.status != "ok" for o in outcomes)),
-    ]
-    items = (
+def counts(verdicts: Mapping[Verdict, int], outcomes: Sequence[Outcome] | None = None) -> str:
+    """How many claims have each verdict, and how many cells have a result."""
+    boxes = [(verdict, _CLASSES[verdict], count) for verdict, count in verdicts.items()]
+    items = [
         f'<li><b class="{kind if count else ""}">{count}</b>{escape(name)}</li>'
-        for name, kind, count in judged
-    )
+        for name, kind, count in boxes
+    ]
+    if outcomes is not None:
+        ok = sum(o.status == "ok" for o in outcomes)
+        lacking = len(outcomes) - ok
+        items.append(f"<li><b>{ok}</b>cells with a result</li>")
+        items.append(f'<li><b class="{"none" if lacking else ""}">{lacking}</b>cells without</li>')
     return f'<ul class="counts">{"".join(items)}</ul>'
 
 
-def _claims(claims: Iterable[Claim]) -> str:
+def claims_table(claims: Sequence[Claim]) -> str:
+    """The claims in their order. Without any published figure there is no column for them."""
+    published = any(row.paper is not None for row in claims)
     rows = []
     for row in claims:
         interval = ""
@@ -91,12 +100,16 @@ def _claims(claims: Iterable[Claim]) -> str:
                 _n(number(row.measured)),
                 _n(interval),
                 _n(row.wanted()),
-                _n(number(row.paper) if row.paper is not None else ""),
+                *([_n(number(row.paper) if row.paper is not None else "")] if published else []),
                 escape(row.unit),
                 _n(str(row.seeds)),
             ]
         )
-    head = ("", "claim", "measured", "95 % interval", "target", "published", "unit", "seeds")
+    head = [
+        *("", "claim", "measured", "95 % interval", "target"),
+        *(["published"] if published else []),
+        *("unit", "seeds"),
+    ]
     return _table(head, rows)
 
 
@@ -110,14 +123,14 @@ def _verdict(row: Claim) -> str:
     return f'<span class="{_CLASSES[verdict]}">{verdict}</span>{mean}'
 
 
-def _figures(figures: Sequence[Figure]) -> str:
-    parts = [
+def figures_of(figures: Sequence[Figure]) -> str:
+    """Charts with their titles and captions."""
+    return "\n".join(
         f"<figure><h3>{escape(figure.title)}</h3>"
         f'<div class="plot">{figure.svg}</div>'
         f"<figcaption>{escape(figure.caption)}</figcaption></figure>"
         for figure in figures
-    ]
-    return "<h2>Figures</h2>" + "\n".join(parts) if parts else ""
+    )
 
 
 def _failures(outcomes: Sequence[Outcome]) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ropewalk.lab import html, programs, provenance
 from ropewalk.lab.cell import Cell, Mode, Outcome, Results, Runner
-from ropewalk.lab.claims import Claim, worst_first
+from ropewalk.lab.claims import UNPLANNED, Claim, worst_first
 from ropewalk.lab.experiments import EXPERIMENTS, ON_SWITCHES
 from ropewalk.lab.experiments.options import Options
 from ropewalk.lab.runner import CellRunner, pool, sim
@@ -97,10 +97,15 @@ def begin(request: Request) -> Session:
 
 
 def run(request: Request, session: Session, tell: Callable[[Progress], None]) -> list[Claim]:
-    """Runs the cells that are still without a result, and writes the report."""
+    """Runs the cells that are still without a result, and writes the report.
+
+    Raises:
+        ProgramError: when no cell can run because programs are missing. What is stored stays.
+    """
+    cells = plan_cells(session)
+    _need_a_program(cells, request)
     store = Store(request.out)
     store.begin(session)
-    cells = plan_cells(session)
     stored = [store.load(cell, session.source) for cell in cells]
     kept = [outcome for outcome in stored if outcome is not None and outcome.status == "ok"]
     have = {outcome.cell.label for outcome in kept}
@@ -125,6 +130,30 @@ def run(request: Request, session: Session, tell: Callable[[Progress], None]) ->
         done += 1
         tell(Progress(outcome, done, len(cells)))
     return write_report(store, session)
+
+
+def _need_a_program(cells: list[Cell], request: Request) -> None:
+    """Raises if every cell lacks its program: a good report is not replaced by an empty one."""
+    problems = [_lacks(runner, request) for runner in dict.fromkeys(c.runner for c in cells)]
+    for problem in problems if all(problems) else ():
+        assert problem is not None
+        raise problem
+
+
+def _lacks(runner: Runner, request: Request) -> programs.ProgramError | None:
+    try:
+        match runner:
+            case "kernel":
+                programs.find(programs.TESTBED, request.programs)
+            case "ns3":
+                programs.find(programs.NS3, request.programs)
+            case "sim" if not sim.native_available():
+                programs.find(programs.SIMULATOR, request.programs)
+            case "sim" | "ovs":
+                pass
+    except programs.ProgramError as error:
+        return error
+    return None
 
 
 def runs_alone(cell: Cell) -> bool:
@@ -210,15 +239,31 @@ def _simulator(request: Request, children: Children) -> CellRunner:
         raise
 
 
+def stored_results(store: Store, session: Session) -> Results:
+    """Every cell of a session with its outcome; what never ran is `missing`.
+
+    Raises:
+        TraceError: when the recordings cannot be read.
+    """
+    return Results(
+        tuple(
+            store.load(cell, session.source) or Outcome(cell, "missing", reason="it was not run")
+            for cell in plan_cells(session)
+        )
+    )
+
+
+def judge(session: Session, results: Results) -> list[Claim]:
+    """The claims of a session, the worst first, without those whose cells were not asked for."""
+    claims = EXPERIMENTS[session.experiment].claims(results)
+    return worst_first(row for row in claims if row.note != UNPLANNED)
+
+
 def write_report(store: Store, session: Session) -> list[Claim]:
     """Judges what is stored, and writes result.json and report.html."""
-    outcomes = tuple(
-        store.load(cell, session.source) or Outcome(cell, "missing", reason="it was not run")
-        for cell in plan_cells(session)
-    )
-    results = Results(outcomes)
+    results = stored_results(store, session)
     experiment = EXPERIMENTS[session.experiment]
-    claims = worst_first(experiment.claims(results))
+    claims = judge(session, results)
     value = {
         "format": RESULT_FORMAT,
         "experiment": session.experiment,
@@ -227,7 +272,7 @@ def write_report(store: Store, session: Session) -> list[Claim]:
         "dirty": session.dirty,
         "began": session.began,
         "cells": {
-            status: sum(outcome.status == status for outcome in outcomes)
+            status: sum(outcome.status == status for outcome in results.outcomes)
             for status in ("ok", "failed", "skipped", "missing")
         },
         "claims": [row.to_json() for row in claims],

@@ -1,5 +1,6 @@
 //! The command line: plans in, tables or JSON out.
 
+mod summary;
 mod table;
 
 use clap::{Args, Parser, Subcommand};
@@ -163,6 +164,7 @@ fn print(reports: &[Report], json: bool) -> std::io::Result<()> {
         for report in reports {
             table::print(&mut out, report)?;
         }
+        summary::print(&mut out, reports)?;
     }
     out.flush()
 }

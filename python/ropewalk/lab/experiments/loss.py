@@ -138,12 +138,13 @@ def figures(results: Results) -> list[Figure]:
             drawn.append(
                 Figure(
                     f"One {congestion} flow over two lossy paths ({measures.on(runner)})",
-                    "Delivered of 20 Mbit/s. Black: what is asked for.",
+                    "Delivered of 20 Mbit/s. Black: the target of `auto`.",
                     bars(
                         [percent(loss) for loss in LOSSES],
                         series,
                         "Mbit/s",
                         [target(loss) * 2 * RATE_MBIT * TUNNEL_OVERHEAD for loss in LOSSES],
+                        "target",
                     ),
                 )
             )

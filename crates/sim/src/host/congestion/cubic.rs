@@ -134,7 +134,8 @@ impl Cubic {
         }
         #[expect(clippy::cast_precision_loss, reason = "an estimate")]
         let time = (now_ns - self.epoch_ns + self.delay_min_ns) as f64 / 1e9 - self.plateau;
-        let target = self.origin + C * time * time * time;
+        // Linux counts in whole segments: what is short of one is no distance from the plateau.
+        let target = self.origin + (C * time * time * time).trunc();
         let mut per = if target > cwnd {
             cwnd / (target - cwnd)
         } else {
