@@ -36,6 +36,7 @@ struct Settings {
     double warmupSeconds = 3.0;
     uint32_t seed = 1;
     std::string congestion = "cubic";
+    bool countOnce = false;
 };
 
 struct Counters {
@@ -57,6 +58,7 @@ Parse(int argc, char** argv)
     command.AddValue("warmup", "seconds at its start that do not count", s.warmupSeconds);
     command.AddValue("seed", "run number", s.seed);
     command.AddValue("congestion", "new-reno or cubic", s.congestion);
+    command.AddValue("count-once", "new-reno: CountsOnce, as Linux counts", s.countOnce);
     command.Parse(argc, argv);
     if (s.rateMbit <= 0 || s.delayMs < 0 || s.loss < 0 || s.loss > 1 || s.seed == 0) {
         throw std::invalid_argument("rate and seed above 0, delay from 0, loss from 0 to 1");
@@ -70,13 +72,48 @@ Parse(int argc, char** argv)
     return s;
 }
 
+// In ns-3 the acknowledgement that ends a recovery lets the window grow by all segments that it
+// covers, also by those that were acknowledged selectively before: by two or three segments after
+// each loss. Linux counts every segment once. Here that acknowledgement counts as one segment.
+class CountsOnce : public TcpLinuxReno
+{
+  public:
+    static TypeId GetTypeId()
+    {
+        static TypeId id =
+            TypeId("CountsOnce").SetParent<TcpLinuxReno>().AddConstructor<CountsOnce>();
+        return id;
+    }
+
+    void CongestionStateSet(Ptr<TcpSocketState> state,
+                            const TcpSocketState::TcpCongState_t next) override
+    {
+        m_recovered = next == TcpSocketState::CA_OPEN &&
+                      state->m_congState == TcpSocketState::CA_RECOVERY;
+    }
+
+    void IncreaseWindow(Ptr<TcpSocketState> state, uint32_t segments) override
+    {
+        TcpLinuxReno::IncreaseWindow(state, m_recovered ? 1 : segments);
+        m_recovered = false;
+    }
+
+    Ptr<TcpCongestionOps> Fork() override
+    {
+        return CopyObject<CountsOnce>(this);
+    }
+
+  private:
+    bool m_recovered = false;
+};
+
 // ns-3's TcpNewReno grows by half a segment per round trip under delayed acknowledgements;
 // TcpLinuxReno counts acknowledged segments as Linux does.
 TypeId
-Congestion(const std::string& name)
+Congestion(const std::string& name, bool countOnce)
 {
     if (name == "new-reno") {
-        return TcpLinuxReno::GetTypeId();
+        return countOnce ? CountsOnce::GetTypeId() : TcpLinuxReno::GetTypeId();
     }
     if (name == "cubic") {
         return TcpCubic::GetTypeId();
@@ -87,7 +124,8 @@ Congestion(const std::string& name)
 void
 BeLikeLinux(const Settings& s)
 {
-    Config::SetDefault("ns3::TcpL4Protocol::SocketType", TypeIdValue(Congestion(s.congestion)));
+    Config::SetDefault("ns3::TcpL4Protocol::SocketType",
+                       TypeIdValue(Congestion(s.congestion, s.countOnce)));
     Config::SetDefault("ns3::TcpL4Protocol::RecoveryType",
                        TypeIdValue(TcpPrrRecovery::GetTypeId()));
     Config::SetDefault("ns3::TcpSocket::SegmentSize", UintegerValue(PACKET_BYTES - HEADER_BYTES));

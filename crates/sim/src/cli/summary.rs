@@ -39,7 +39,9 @@ fn print_section(out: &mut impl Write, runs: &[Report], section: usize) -> Resul
         let mbit: Vec<f64> = traffic().map(|report| report.goodput_mbit).collect();
         write!(out, " {} Mbit/s", mean(&mbit))?;
     }
-    let delays: Vec<_> = traffic().filter_map(|report| report.delay_ms.as_ref()).collect();
+    let delays: Vec<_> = traffic()
+        .filter_map(|report| report.delay_ms.as_ref())
+        .collect();
     if !delays.is_empty() {
         let means: Vec<f64> = delays.iter().map(|delay| delay.mean).collect();
         let high: Vec<f64> = delays.iter().map(|delay| delay.p95).collect();
