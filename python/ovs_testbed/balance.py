@@ -34,12 +34,16 @@ from ropewalk.lab.ovs.balance import (
     DEAD,
     ENDED,
     FAILED,
+    FALL,
+    KEPT,
     LOST,
     NEW_FLOWS,
     NEW_FLOWS_PER_S,
     NOTICED,
     RATE,
+    RISE,
     SHARE,
+    STEP,
     WEIGHTS,
     WENT_ON,
 )
@@ -58,6 +62,12 @@ SHARED_FLOWS = 1000
 _IPERF_PORT = 5201
 _STREAMS = 8
 _FILL_S = 6
+_STEPS_S = 90
+_RIGHT = 0.15
+"""An estimate is right when it is within this part of the rate."""
+_SOON_S = 20.0
+"""In which an estimate must be right after a step, for the case to go on."""
+_AFTERWARDS_S = 8.0
 DELAY_MS = 10.0
 """One way, of idle uplinks."""
 _PROBED_S = 60.0
@@ -179,6 +189,7 @@ class Bench:
             "uplink-dies": _dies,
             "capacity": _capacity,
             "idle-capacity": _idle_capacity,
+            "capacity-steps": _steps,
         }
         return report(plan, values=cases[carrier.case](self, plan))
 
@@ -350,6 +361,52 @@ def _capacity(bench: Bench, plan: Plan) -> dict[str, float]:
         f"{CAPACITY}, {path.name}": found[path.name] / (path.both.rate_mbit or 1.0)
         for path in plan.path
     }
+
+
+def _steps(bench: Bench, plan: Plan) -> dict[str, float]:
+    """Downloads fill both uplinks while the first becomes slower by `STEP`, and fast again."""
+    rate_mbit = plan.path[0].both.rate_mbit or 0.0
+    try:
+        for number in range(2):
+            limited(f"{bench.network}:u{number}", rate_mbit)
+        server = bench.sandbox.start(bench.network, "iperf3", "-s", "-1")
+        wait(lambda: listens(bench.network, _IPERF_PORT), "iperf3 did not start")
+        download = ("iperf3", "-c", SERVER, "-R", "-P", str(_STREAMS), "-t", str(_STEPS_S))
+        client = bench.sandbox.start(bench.host, *download)
+        _right_after(bench, rate_mbit)
+        time.sleep(_FILL_S)
+        fall_s = _stepped(bench, rate_mbit / STEP)
+        time.sleep(_FILL_S)
+        rise_s = _stepped(bench, rate_mbit)
+        time.sleep(_FILL_S)
+        for process in (client, server):
+            stop(process)
+        end, least = time.monotonic() + _AFTERWARDS_S, rate_mbit
+        while time.monotonic() < end:
+            least = min(least, bench.status()["capacity_mbit"]["u0"])
+            time.sleep(0.1)
+    finally:
+        for number in range(2):
+            run("tc", "-n", bench.network, "qdisc", "del", "dev", f"u{number}", "root")
+    return {FALL: fall_s, RISE: rise_s, KEPT: least / rate_mbit}
+
+
+def _stepped(bench: Bench, rate_mbit: float) -> float:
+    """Gives the first uplink a rate; how many seconds its estimate is wrong."""
+    limited(f"{bench.network}:u0", rate_mbit)
+    return _right_after(bench, rate_mbit)
+
+
+def _right_after(bench: Bench, rate_mbit: float) -> float:
+    """Seconds until the estimate of the first uplink is right."""
+
+    def is_right() -> bool:
+        found: float = bench.status()["capacity_mbit"].get("u0", 0.0)
+        return abs(found / rate_mbit - 1) <= _RIGHT
+
+    began = time.monotonic()
+    wait(is_right, f"the estimate did not come near {rate_mbit:g} Mbit/s", _SOON_S)
+    return round(time.monotonic() - began, 2)
 
 
 def _idle_capacity(bench: Bench, plan: Plan) -> dict[str, float]:

@@ -41,8 +41,11 @@ class SandboxError(RunError):
 class Sandbox:
     """A set of namespaces and processes that share a prefix and a directory."""
 
-    def __init__(self, prefix: str) -> None:
+    def __init__(self, prefix: str, *, tied: bool = False) -> None:
+        """With `tied`, processes die with the thread that started them: for namespaces of others,
+        which a later sandbox does not look into."""
         self.prefix = prefix
+        self._tie = ("setpriv", "--pdeathsig", "KILL") if tied else ()
         self._namespaces: list[str] = []
         self._processes: list[subprocess.Popen[Any]] = []
         self._machines: list[Machine] = []
@@ -110,7 +113,7 @@ class Sandbox:
         if log:
             output = self._locks.enter_context((self.directory / log).open("ab"))
         process = subprocess.Popen(
-            ["ip", "netns", "exec", namespace, *command],
+            ["ip", "netns", "exec", namespace, *self._tie, *command],
             stdout=output,
             stderr=subprocess.STDOUT if quiet or log else None,
             stdin=subprocess.DEVNULL,

@@ -20,7 +20,15 @@ OvsPolicy: TypeAlias = Literal[
     "unicast", "c-bicast", "bi-bicast", "bi-bicast-removed", "bi-bicast-small", "bi-bicast-by-loss"
 ]
 OvsCase: TypeAlias = Literal[
-    "set-up", "shares", "new-flows", "controller-killed", "uplink-dies", "capacity", "idle-capacity"
+    "set-up",
+    "shares",
+    "new-flows",
+    "controller-killed",
+    "uplink-dies",
+    "capacity",
+    "idle-capacity",
+    "capacity-steps",
+    "pages",
 ]
 OvsDecider: TypeAlias = Literal["controller", "switch"]
 OvsProbe: TypeAlias = Literal["none", "train", "vps"]
@@ -183,13 +191,15 @@ class OvsBalance:
 
     `case` is the load and what happens to it (`python/ovs_testbed/balance.py`), `decide` who
     chooses. Without `weights` the paths' shares follow what they are found to carry, with `probe`
-    also while they carry nothing.
+    also while they carry nothing. The case `pages` is for pages in a browser, on the runner
+    `kernel`.
     """
 
     case: OvsCase
     decide: OvsDecider = "controller"
     weights: tuple[float, ...] = ()
     probe: OvsProbe = "none"
+    affinity_minutes: int = 0
 
 
 @dataclass(frozen=True)
@@ -303,13 +313,15 @@ class Web:
 class Pages:
     """Pages that a real browser loads, of which `ropewalk.lab.browser` knows; for no program.
 
-    `count` pages, each begun `every_s` after the one before or as soon as that is there. With
-    `video`, a film plays beside them; without any page, for the duration of the plan.
+    `count` pages, each begun `every_s` after the one before or as soon as that has been looked at.
+    All sizes are `scale` times those that are drawn. With `video`, a film plays beside them;
+    without any page, for the duration of the plan.
     """
 
     protocol: Protocol = "http/1.1"
     count: int = 60
     every_s: float = 0.0
+    scale: float = 1.0
     video: bool = False
 
 

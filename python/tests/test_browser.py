@@ -12,7 +12,7 @@ from statistics import fmean
 import pytest
 
 from ropewalk.lab import programs
-from ropewalk.lab.browser import chromium, server, site
+from ropewalk.lab.browser import chromium, server, site, switched
 from ropewalk.lab.browser.pages import FLOWS_MAX, FLOWS_MEAN, SITES, SIZE_MAX, Page, draw
 from ropewalk.lab.cell import Cell, Outcome, Results
 from ropewalk.lab.experiments import balance_dynamic, balance_static, balance_video
@@ -20,7 +20,7 @@ from ropewalk.lab.experiments import balance_pages as common
 from ropewalk.lab.experiments.options import Options
 from ropewalk.lab.runner import UnavailableError
 from ropewalk.lab.runner.browser import BrowserRunner
-from ropewalk.plan import Balance, Pages, Plan, Protocol
+from ropewalk.plan import Balance, OvsBalance, Pages, Plan, Protocol
 from ropewalk.report import PageLoad, Report, TrafficReport
 
 
@@ -119,7 +119,7 @@ def test_static_asks_for_nearly_half() -> None:
     claims = {row.name: row for row in balance_static.claims(results)}
     row = claims["http/1.1, balance against one uplink: reduction of the mean page load time"]
     assert row.measured == pytest.approx(0.46)
-    assert (row.target, row.mean_meets) == (0.45, True)
+    assert (row.target, row.mean_meets) == (0.42, True)
     assert row.paper == 0.37
     row = claims[
         "http/1.1, balance-no-affinity against one uplink: reduction of the mean page load time"
@@ -168,11 +168,13 @@ def test_the_walk_is_as_described(seed: int) -> None:
     assert len(plan["path"][0]["change"]) == balance_dynamic.WALKS * balance_dynamic.WALK_S
 
 
-def obstacle() -> str:
+def obstacle(carrier: Balance | OvsBalance) -> str:
     """Why a browser cannot run here; nothing if it can."""
     if os.geteuid() != 0:
         return "not root"
     try:
+        if isinstance(carrier, OvsBalance):
+            switched.programs()
         chromium.program()
         for protocol in ("http/1.1", "h3"):
             server.programs(protocol, mptcp=False)
@@ -183,16 +185,25 @@ def obstacle() -> str:
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("protocol", ["http/1.1", "h3"])
-def test_a_real_browser_loads_pages_over_both_uplinks(protocol: Protocol) -> None:
-    if why := obstacle():
+@pytest.mark.parametrize(
+    ("protocol", "carrier"),
+    [
+        ("http/1.1", Balance(affinity_minutes=0)),
+        ("h3", Balance(affinity_minutes=0)),
+        ("h3", OvsBalance("pages", probe="train")),
+    ],
+)
+def test_a_real_browser_loads_pages_over_both_uplinks(
+    protocol: Protocol, carrier: Balance | OvsBalance
+) -> None:
+    if why := obstacle(carrier):
         pytest.skip(why)
     link = replace(common.static_paths()[0].both, rate_mbit=20.0)
     plan = Plan(
         name="pages",
         duration_s=30.0,
         path=tuple(replace(path, both=link) for path in common.static_paths()),
-        carrier=Balance(affinity_minutes=0),
+        carrier=carrier,
         traffic=(Pages(protocol, 2, video=protocol == "h3"),),
         seed=4,
     )

@@ -13,6 +13,7 @@ from sdn_parts import FakeSwitch, balance, gateway_mac, write
 
 from ropewalk._native import PLACES, Capacity, places, shares
 from ropewalk.sdn import packets
+from ropewalk.sdn.balance.affinity import PAIRS_MAX, PAUSE_S
 from ropewalk.sdn.balance.capacity import Meter, answered, sampled
 from ropewalk.sdn.balance.policy import GENERATION_MAX, Balance
 from ropewalk.sdn.balance.program import SLOTS, slots
@@ -75,6 +76,67 @@ def test_a_repeated_first_packet_gets_the_same_uplink(switch: FakeSwitch) -> Non
     chosen = {port: _offer(switch, _tcp(port)) for port in range(2000, 2200)}
     assert {port: _offer(switch, _tcp(port)) for port in chosen} == chosen
     assert switch.policy.report(switch.state, switch.now)["new_flows"] == {"w0": 150, "w1": 50}
+
+
+def _to(target: str, port: int, to: int = 443) -> bytes:
+    """The first packet of a connection to a server."""
+    header = struct.pack("!HHIIBBHHH", port, to, 7, 9, 5 << 4, packets.SYN, 100, 0, 0)
+    return packets.framed(MACS, (ENDS[4][0], target), packets.TCP, header)
+
+
+@pytest.fixture
+def keeping(tmp_path: Path) -> FakeSwitch:
+    config = balance(tmp_path, "affinity_minutes = 10", weights=(1, 1))
+    switch = FakeSwitch(Balance(), config)
+    switch.run(1)
+    return switch
+
+
+def test_a_site_that_is_opened_is_kept_and_what_its_page_fetches_elsewhere_is_spread(
+    keeping: FakeSwitch,
+) -> None:
+    opened = _offer(keeping, _to("198.51.100.1", 1))
+    others = [_offer(keeping, _to(f"203.0.{net}.1", 100 + net)) for net in range(20)]
+    assert Counter(others) == {1: 10, 2: 10}
+    # The same network of 24 bits, at once and minutes later.
+    assert {_offer(keeping, _to("198.51.100.7", 2 + n)) for n in range(6)} == {opened}
+    keeping.run(300)
+    assert {_offer(keeping, _to("198.51.100.9", 20 + n)) for n in range(6)} == {opened}
+    again = [_offer(keeping, _to("203.0.7.1", 200 + n)) for n in range(20)]
+    assert Counter(again) == {1: 10, 2: 10}
+
+
+def test_a_second_site_after_a_pause_is_kept_and_other_ports_always(keeping: FakeSwitch) -> None:
+    for net in range(2):
+        first = _offer(keeping, _to(f"198.51.{net}.1", net))
+        keeping.run(PAUSE_S)
+        assert {_offer(keeping, _to(f"198.51.{net}.1", 10 + n)) for n in range(7)} == {first}
+        mail = _offer(keeping, _to(f"198.52.{net}.1", 100, 993))
+        assert {_offer(keeping, _to(f"198.52.{net}.1", 110 + n, 993)) for n in range(7)} == {mail}
+        keeping.run(PAUSE_S)
+
+
+def test_affinity_ends_with_its_time_and_with_its_uplink(keeping: FakeSwitch) -> None:
+    def offered(base: int) -> set[int | None]:
+        return {_offer(keeping, _to("198.51.100.1", base + n)) for n in range(8)}
+
+    (first,) = offered(0)
+    keeping.silent.add(1 + (first or 0))
+    keeping.run(3)
+    (second,) = offered(100)
+    assert second != first
+    keeping.silent.clear()
+    keeping.run(10)
+    assert offered(200) == {second}
+    keeping.run(601)
+    begun = {_offer(keeping, _to(f"198.51.{net}.1", 300 + net)) for net in range(2)}
+    assert begun == {1, 2}
+
+
+def test_what_is_remembered_of_sites_is_bounded(keeping: FakeSwitch) -> None:
+    for net in range(PAIRS_MAX + 50):
+        _offer(keeping, _to(f"10.{net // 256}.{net % 256}.1", net, 25))
+    assert len(keeping.state.affinity.uplinks) == PAIRS_MAX
 
 
 @VERSIONS

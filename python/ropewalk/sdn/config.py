@@ -184,6 +184,8 @@ class Balance:
     rule: str
     spread: tuple[str, ...]
     flow_bytes: int
+    affinity_minutes: int
+    """How long a client keeps its uplink to a site; 0 for not at all."""
     tcp_idle_s: int
     udp_idle_s: int
     icmp_idle_s: int
@@ -521,6 +523,7 @@ def _balance(table: Table) -> Balance:
         ),
         spread=table.texts("spread", KINDS, KINDS),
         flow_bytes=table.whole("flow_bytes", 50_000, 1, 1_000_000_000, "bytes"),
+        affinity_minutes=table.whole("affinity_minutes", 0, 0, 1_440, "minutes"),
         tcp_idle_s=table.whole("tcp_idle_s", 7_200, 10, 1_000_000, "s"),
         udp_idle_s=table.whole("udp_idle_s", 180, 1, 1_000_000, "s"),
         icmp_idle_s=table.whole("icmp_idle_s", 30, 1, 1_000_000, "s"),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import exp
 from statistics import NormalDist
@@ -47,6 +47,12 @@ SITES = 400
 """Other origins that pages share, such as those of fonts, counters and advertisements."""
 _POPULARITY = 0.9
 """Exponent of Zipf's law for how often each is used."""
+
+LOOK_S = 1.5
+"""How long people look at a page before they open the next: new connections pause meanwhile, by
+which `ropewalk balance` tells a site that is opened. Browsing is seldom faster."""
+KEPT = "opened sites that saw one address"
+"""A value of reports: the part of them."""
 
 Kind: TypeAlias = Literal["style", "script", "image"]
 
@@ -86,17 +92,27 @@ class Page:
         return frozenset((self.origin, *(thing.origin for thing in self.objects)))
 
 
-def draw(count: int, seed: int) -> list[Page]:
+def draw(count: int, seed: int, scale: float = 1.0) -> list[Page]:
     """`count` pages in the order in which they are visited.
 
     The numbers of connections are evenly spaced quantiles, so that few pages have the distribution
-    of many; sizes, origins and order are random.
+    of many; sizes, origins and order are random. All sizes are `scale` times those drawn.
     """
     rng = random.Random(seed)
     normal = NormalDist()
     flows = [_flows(normal.inv_cdf((index + 0.5) / count)) for index in range(count)]
     rng.shuffle(flows)
-    return [_page(number, wanted, rng) for number, wanted in enumerate(flows)]
+    pages = [_page(number, wanted, rng) for number, wanted in enumerate(flows)]
+    return [_scaled(page, scale) for page in pages]
+
+
+def _scaled(page: Page, scale: float) -> Page:
+    if scale == 1:
+        return page
+    objects = tuple(
+        replace(thing, size=max(SIZE_MIN, round(scale * thing.size))) for thing in page.objects
+    )
+    return replace(page, document=round(scale * page.document), objects=objects)
 
 
 def _flows(deviate: float) -> int:

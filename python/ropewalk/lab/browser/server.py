@@ -9,6 +9,7 @@ import base64
 import hashlib
 import subprocess
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +28,8 @@ pid {here}/nginx.pid;
 error_log {here}/nginx.log warn;
 events {{ worker_connections 4096; }}
 http {{
-  access_log off;
+  log_format ends '$remote_addr $server_addr';
+  access_log {here}/ends.log ends;
   sendfile on;
   tcp_nopush on;
   client_body_temp_path {here}/body;
@@ -115,6 +117,7 @@ class Server:
         if protocol == "h3":
             rules = _ONE_ADDRESS.format(network=place.network, address=place.address)
             run("ip", "netns", "exec", namespace, "nft", "-f", "-", text=rules)
+        self._ends = here / "ends.log"
         configuration = here / "server.conf"
         text = _CADDY if protocol == "h3" else _NGINX
         configuration.write_text(text.format(here=here, root=root))
@@ -130,6 +133,16 @@ class Server:
     def stop(self) -> None:
         """Ends it."""
         stop(self._process)
+
+    def clients(self) -> Mapping[str, frozenset[str]] | None:
+        """The addresses from which each address of the server was asked; None of HTTP/3."""
+        if not self._ends.exists():
+            return None
+        found: dict[str, set[str]] = {}
+        for line in self._ends.read_text().splitlines():
+            client, server = line.split()
+            found.setdefault(server, set()).add(client)
+        return {server: frozenset(clients) for server, clients in found.items()}
 
 
 def _wait(namespace: str, sockets: str, process: subprocess.Popen[bytes], log: Path) -> None:

@@ -2,7 +2,7 @@
 
 The next segment has the highest rate below `SAFETY` of what the last ones came at, while the
 buffer is not full (ISO/IEC 23009-1 leaves the rule to players). The figure is the rate of what was
-received, as the paper takes it from its switch.
+received. Where a switch carries the film, the rate is that of its flow statistics, as in the paper.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from ropewalk.lab.browser import site
 from ropewalk.lab.browser.chromium import Chromium
+from ropewalk.lab.browser.switched import Switch
 from ropewalk.lab.runner import RunError
 
 BUFFER_S = 20.0
@@ -60,14 +61,19 @@ class Watched:
     segments: int
     stalled_s: float
     failed: int
+    counted: int | None
+    """Bytes of frames by the switch's flow statistics, where a switch carries the film."""
 
 
 class Film:
     """A film that plays until the browser ends."""
 
-    def __init__(self, browser: Chromium) -> None:
+    def __init__(self, browser: Chromium, switch: Switch | None) -> None:
         """Begins to play."""
-        self._browser = browser
+        self._browser, self._switch = browser, switch
+        self._address = site.address(site.VIDEO)
+        if switch is not None:
+            switch.count(self._address)
         _, self._session = browser.open()
         browser.visit(self._session, f"https://{site.host(site.VIDEO)}/")
         arguments = json.dumps([site.FILM_RATES_MBIT, site.FILM_SEGMENT_S, BUFFER_S, SAFETY, _KEPT])
@@ -78,4 +84,7 @@ class Film:
         found = self._browser.evaluate(self._session, "globalThis.film")
         if not isinstance(found, dict) or not found["segments"]:
             raise RunError(f"the film did not play: {found}")
-        return Watched(found["bytes"], found["segments"], found["stalled"], found["failed"])
+        counted = None if self._switch is None else self._switch.counted(self._address)
+        return Watched(
+            found["bytes"], found["segments"], found["stalled"], found["failed"], counted
+        )

@@ -21,3 +21,9 @@ ENDED = "TCP connections that ended as they should, of 4"
 WENT_ON = "UDP flows that went on, of 4"
 DEAD = "new connections over the dead uplink, of 20"
 CAPACITY = "capacity found by rate"
+
+STEP = 4.0
+"""By which the capacity of the first uplink falls and rises again, of the case `capacity-steps`."""
+FALL = "estimate right again after a fall, s"
+RISE = "estimate right again after a rise, s"
+KEPT = "lowest estimate by rate after traffic has ended"

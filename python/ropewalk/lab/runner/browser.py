@@ -14,24 +14,24 @@ from statistics import fmean, quantiles
 from typing import Any
 
 from ropewalk import report as reports
-from ropewalk.lab.browser import chromium, site
+from ropewalk.lab.browser import chromium, site, switched
 from ropewalk.lab.browser.chromium import Chromium
 from ropewalk.lab.browser.ground import Ground
-from ropewalk.lab.browser.pages import Page, draw
+from ropewalk.lab.browser.pages import KEPT, LOOK_S, Page, draw
 from ropewalk.lab.browser.server import Certificate, Server, programs
+from ropewalk.lab.browser.switched import Switch
 from ropewalk.lab.browser.video import Film
 from ropewalk.lab.cell import Cell
 from ropewalk.lab.provenance import Load
 from ropewalk.lab.runner import RunError, UnavailableError
 from ropewalk.plan import Mptcp, Pages, Plan
 from ropewalk.report import PageLoad, Report
+from ropewalk.sdn.api import ApiError
 
 BUSY_MAX = 0.90
 """With a greater share of busy processors while pages load, a run measures the machine."""
 _OVERRUN = 6
 """A run that takes so many times as long as planned is given up."""
-_PAUSE_S = 0.1
-"""Between pages that follow each other at once."""
 _FILM_LEAD_S = 6.0
 """For the player to find its rate before the first page."""
 
@@ -75,7 +75,7 @@ class BrowserRunner:
         """One report for each cell."""
         try:
             return [self._run(cell.plan.with_seed(cell.seed)) for cell in cells]
-        except (OSError, subprocess.TimeoutExpired) as error:
+        except (ApiError, OSError, subprocess.TimeoutExpired) as error:
             raise RunError(str(error)) from error
 
     def _run(self, plan: Plan) -> Report:
@@ -85,11 +85,11 @@ class BrowserRunner:
             raise UnavailableError("MPTCP carries no HTTP/3")
         programs(traffic.protocol, mptcp)
         began = time.monotonic()
-        pages = draw(traffic.count, plan.seed) if traffic.count else []
+        pages = draw(traffic.count, plan.seed, traffic.scale) if traffic.count else []
         with ExitStack() as stack:
             own = stack.enter_context(tempfile.TemporaryDirectory(prefix="ropewalk-lab-"))
             file = Path(own, "plan.toml")
-            file.write_text(replace(plan, traffic=()).to_toml())
+            file.write_text(replace(switched.beneath(plan), traffic=()).to_toml())
             ground = Ground(self._testbed, file)
             stack.callback(ground.end)
             place = ground.place
@@ -100,9 +100,10 @@ class BrowserRunner:
             certificate = Certificate.make(here)
             server = Server(place, traffic.protocol, root, certificate)
             stack.callback(server.stop)
+            switch = stack.enter_context(switched.opened(plan, place.site))
             origins = {site.WARM_UP, site.VIDEO}.union(*(page.origins for page in pages))
             browser = Chromium(
-                place.site,
+                place.site if switch is None else switch.host,
                 traffic.protocol,
                 place.mptcp,
                 certificate.pin,
@@ -111,13 +112,20 @@ class BrowserRunner:
                 self._stopped,
             )
             stack.callback(browser.stop)
-            found = self._measure(plan, traffic, pages, ground, browser)
+            found = self._measure(plan, traffic, pages, ground, browser, switch)
+            found["values"] = _kept(pages, server)
         found["wall_seconds"] = time.monotonic() - began
         found["notes"] = [*place.notes, chromium.version(), *found["notes"]]
         return reports.parse(found)
 
     def _measure(
-        self, plan: Plan, traffic: Pages, pages: list[Page], ground: Ground, browser: Chromium
+        self,
+        plan: Plan,
+        traffic: Pages,
+        pages: list[Page],
+        ground: Ground,
+        browser: Chromium,
+        switch: Switch | None,
     ) -> dict[str, Any]:
         # What a browser does only once must not be in the first page.
         warm_up = f"https://{site.host(site.WARM_UP)}/"
@@ -125,7 +133,7 @@ class BrowserRunner:
             raise RunError(f"{warm_up} did not load within {chromium.LOAD_SECONDS:g} s")
         ground.begin()
         begin, busy = time.monotonic(), _Busy()
-        film = Film(browser) if traffic.video else None
+        film = Film(browser, switch) if traffic.video else None
         if film is not None:
             self._wait(begin + _FILM_LEAD_S)
         first, watched = time.monotonic(), film.watched() if film is not None else None
@@ -136,9 +144,13 @@ class BrowserRunner:
         if film is not None and watched is not None:
             seconds, last = time.monotonic() - first, film.watched()
             rate = (last.bytes - watched.bytes) * 8e-6 / seconds
+            if last.counted is not None and watched.counted is not None:
+                notes.append(f"film: {rate:.2f} Mbit/s at its player")
+                rate = (last.counted - watched.counted) * 8e-6 / seconds
             stalled = last.stalled_s - watched.stalled_s
             items.append({"kind": "video", "goodput_mbit": rate, "longest_stall_seconds": stalled})
             notes.append(f"film: stalled for {stalled:.1f} s in all, {last.failed} segments failed")
+        notes += switch.notes() if switch is not None else []
         notes.append(f"processors {busy.share:.0%} busy while pages were loading")
         if self._strict and busy.share > BUSY_MAX:
             raise RunError(f"void: processors {busy.share:.0%} busy while pages were loading")
@@ -166,7 +178,7 @@ class BrowserRunner:
         first = time.monotonic()
         for index, page in enumerate(pages):
             due = first + index * traffic.every_s
-            self._wait(max(due, time.monotonic() + _PAUSE_S))
+            self._wait(max(due, time.monotonic() + LOOK_S))
             if time.monotonic() - begin > _OVERRUN * plan.duration_s:
                 raise RunError(
                     f"{index} of {len(pages)} pages in {_OVERRUN} times the planned time"
@@ -203,6 +215,15 @@ def wanted(plan: Plan) -> Pages:
     (traffic,) = plan.traffic
     assert isinstance(traffic, Pages), traffic
     return traffic
+
+
+def _kept(pages: list[Page], server: Server) -> dict[str, float]:
+    """Which part of the sites that were opened saw one address of the client only."""
+    clients = server.clients()
+    if not pages or clients is None:
+        return {}
+    seen = [len(clients.get(site.address(page.origin), ())) for page in pages]
+    return {KEPT: sum(count == 1 for count in seen) / len(seen)}
 
 
 def _pages_report(loads: list[PageLoad]) -> dict[str, Any]:

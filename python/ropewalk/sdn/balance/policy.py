@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 
 from ropewalk._native import PLACES, Capacity, assumed, places, shares
 from ropewalk.sdn import family, packets, policy
-from ropewalk.sdn.balance import capacity, probing, program
+from ropewalk.sdn.balance import affinity, capacity, probing, program
+from ropewalk.sdn.balance.affinity import Affinity
 from ropewalk.sdn.balance.capacity import Meter
 from ropewalk.sdn.balance.probing import Probing
 from ropewalk.sdn.config import Config, Uplink, Way
@@ -76,6 +77,7 @@ class State:
     meters: Mapping[str, Meter] = field(default_factory=dict)
     asked_s: float = float("-inf")
     flows_by_uplink: Mapping[str, int] = field(default_factory=dict)
+    affinity: Affinity = field(default_factory=Affinity)
     resets: int = 0
     probing: Probing | None = None
 
@@ -246,13 +248,28 @@ class Balance:
             return state, []
         name = state.decisions.get(packet.flow)
         if name not in alive:
-            state, name = self._choose(state, alive, now)
+            state, name = self._kept(state, packet, alive, now)
             counts = {**state.flows_by_uplink, name: state.flows_by_uplink.get(name, 0) + 1}
             decisions = state.decisions.add(packet.flow, name, now)
             state = replace(state, decisions=decisions, flows_by_uplink=counts)
         number = state.common.config.number_of(name)
         take = (SetField("reg0", number), Resubmit(program.TAKE))
         return state, [PacketOut(data, take, port)]
+
+    def _kept(
+        self, state: State, packet: packets.Ip, names: list[str], now: float
+    ) -> tuple[State, str]:
+        """The uplink that the client keeps to the site, or one that is chosen."""
+        balance = state.common.config.balance
+        assert balance is not None, "the configuration is of this mode"
+        seconds = 60.0 * balance.affinity_minutes
+        if not seconds:
+            return self._choose(state, names, now)
+        name = affinity.uplink(state.affinity, packet, seconds, now)
+        if name is None or name not in names:
+            state, name = self._choose(state, names, now)
+        noted = affinity.noted(state.affinity, packet, name, seconds, now)
+        return replace(state, affinity=noted), name
 
     def _choose(self, state: State, names: list[str], now: float) -> tuple[State, str]:
         balance = state.common.config.balance
