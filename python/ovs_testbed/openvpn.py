@@ -55,6 +55,8 @@ def connected(
             command += [*keys.arguments(end, other), "--verb", "3"]
             if carrier.tunnel_queue is not None:
                 command += ["--txqueuelen", str(carrier.tunnel_queue)]
+            if carrier.send_limit_bytes is not None:
+                command += ["--sndbuf", str(carrier.send_limit_bytes)]
             command += _role(end, carrier, sandbox.directory)
             started.append(sandbox.start(hosts[end], *command, log=f"vpn-{end}.log"))
         wait(lambda: _answers(hosts["client"]), "OpenVPN did not connect", _CONNECT_S)

@@ -170,7 +170,8 @@ class OvsBicast:
     the first path loses packets. `congestion` is that of OpenVPN's own connection, and
     `tunnel_queue` how many packets wait in front of it at most, unless it is OpenVPN's 500.
     `send_buffer_bytes` is what OpenVPN's sockets may hold at first; Linux lets the 16 KiB that it
-    gives grow with the window. `multi_client` runs the server with `--mode server`. `sack` is
+    gives grow with the window. `send_limit_bytes` is OpenVPN's `--sndbuf`, which stops that.
+    `multi_client` runs the server with `--mode server`. `sack` is
     whether OpenVPN's connection has selective acknowledgements (RFC 2018) and RACK (RFC 8985). The
     download begins `ahead_s` before the first ping.
     """
@@ -180,6 +181,7 @@ class OvsBicast:
     tunnel_queue: int | None = None
     protocol: Literal["tcp", "udp"] = "tcp"
     send_buffer_bytes: int | None = None
+    send_limit_bytes: int | None = None
     multi_client: bool = False
     sack: bool = True
     ahead_s: float = 0.0
