@@ -23,6 +23,13 @@ class EmulatedLink:
         namespace = ends[0].partition(":")[0]
         sandbox.start(namespace, *command, *settings, "--exit-with-parent", log="links.log")
         wait(self._control.exists, f"the link {name} did not start")
+        # The socket is there before the interfaces have their addresses.
+        given = dict(zip(settings[::2], settings[1::2], strict=True))
+        addresses = [given.get(option, "") for option in ("--address-a", "--address-b")]
+        wait(
+            lambda: all(map(_is_up, ends, addresses)),
+            f"the link {name} has no addresses or is down",
+        )
 
     def set(self, direction: str, settings: str) -> None:
         """Changes `both`, `up` (from the first end) or `down`, such as "loss 5%".
@@ -37,6 +44,13 @@ class EmulatedLink:
             answer = control.makefile().readline()
         if '"error"' in answer:
             raise SandboxError(f"link {self.name}: {direction} {settings}: {answer}")
+
+
+def _is_up(end: str, address: str) -> bool:
+    """Whether `namespace:interface` is up, with an address if one is given."""
+    space, _, name = end.partition(":")
+    text = run("ip", "-n", space, "address", "show", "dev", name, "up")
+    return bool(text) and address in text
 
 
 def veth(a: str, b: str) -> None:

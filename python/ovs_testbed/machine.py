@@ -158,10 +158,15 @@ class Machine:
             f"--unixctl={here}/db.ctl",
         )
         wait(lambda: (here / "db.sock").exists(), "ovsdb-server did not start")
-        run("ovs-vsctl", f"--db={self.database}", "--no-wait", "init")
+        # The socket is there before the server listens.
+        wait(self._initialised, "ovsdb-server did not answer")
         switch = self._spawn("ovs-vswitchd", self.database, f"--unixctl={here}/switch.ctl")
         wait(lambda: (here / "switch.ctl").exists(), "ovs-vswitchd did not start")
         return switch
+
+    def _initialised(self) -> bool:
+        run("ovs-vsctl", f"--db={self.database}", "--no-wait", "init")
+        return True
 
     def _spawn(self, program: str, *arguments: str) -> subprocess.Popen[Any]:
         environment = ["env", f"OVS_RUNDIR={self.directory}", f"OVS_LOGDIR={self.directory}"]
