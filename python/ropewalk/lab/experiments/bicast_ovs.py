@@ -88,6 +88,7 @@ BUFFERS = {
     # ... all that matters, and one thing less or other.
     "long": LONG,
     "long, small send buffer": replace(LONG, carrier=replace(LONG.carrier, send_buffer_bytes=None)),
+    "long, not ahead": replace(LONG, carrier=replace(LONG.carrier, ahead_s=0.0)),
     "long, sndbuf 64 KiB": replace(LONG, carrier=replace(LONG.carrier, send_limit_bytes=65_536)),
     "long, queue of 100": replace(LONG, queue_packets=100),
     "long, 10 ms each way": replace(LONG, delay_ms=10.0),
