@@ -127,13 +127,21 @@ class Relay:
 
 @dataclass(frozen=True)
 class Chain:
-    """Paths in a row without any tunnel, from the site to the server.
+    """Paths in a row without any tunnel, from the site to the server."""
 
-    `hosts` is for ns-3 only: `published` gives them the settings of the TCP/NC paper.
+    hops: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class TcpNc:
+    """Sessions of TCP/NC in a row, as its authors publish it (`crates/tcpnc`).
+
+    `n` and `k` fix the coding; without them it follows the losses.
     """
 
     hops: tuple[str, ...]
-    hosts: Literal["published"] | None = None
+    n: int | None = None
+    k: int | None = None
 
 
 @dataclass(frozen=True)
@@ -246,6 +254,7 @@ Carrier: TypeAlias = (
     | Tunnel
     | Relay
     | Chain
+    | TcpNc
     | Mptcp
     | Balance
     | RoundRobin
@@ -260,9 +269,10 @@ Carrier: TypeAlias = (
 class Tcp:
     """Bulk TCP connections that always have something to send.
 
-    `segment` is the most data in a segment, bytes. With `Relay` and `Chain`, `enter` is the gateway
-    that the host of the site's side is at, from 1, and `access` its own link to it. `window`, for
-    the kernel only, is about the receiver's largest window in bytes; pauses are reported then.
+    `segment` is the most data in a segment, bytes. With `Relay`, `Chain` and `TcpNc`, `enter` is
+    the gateway that the host of the site's side is at, from 1, and `access` its own link to it;
+    `plain` hosts have no TCP options. `window`, for the kernel only, is about the receiver's
+    largest window in bytes; pauses are reported then.
     """
 
     flows: int = 1
@@ -271,6 +281,7 @@ class Tcp:
     start_s: float = 0.0
     segment: int | None = None
     window: int | None = None
+    plain: bool | None = None
     enter: int | None = None
     access: Link = Link()
 
@@ -403,7 +414,7 @@ def paths_used(plan: Plan) -> tuple[Path, ...]:
             return tuple(path for path in plan.path if path.name in names)
         case Relay(hops=hops):
             return tuple(path for path in plan.path if any(path.name in hop for hop in hops))
-        case Chain(hops=names):
+        case Chain(hops=names) | TcpNc(hops=names):
             return tuple(path for path in plan.path if path.name in names)
         case _:
             return plan.path
@@ -420,25 +431,19 @@ def _carrier(carrier: Carrier) -> dict[str, object]:
             return {"kind": "direct"}
         case Direct(path=path):
             return {"kind": "path", "path": path}
-        case Tunnel():
-            return {"kind": "tunnel", **_settings(carrier)}
-        case Relay():
-            return {"kind": "relay", **_settings(carrier)}
-        case Chain():
-            return {"kind": "chain", **_settings(carrier)}
-        case Mptcp():
-            return {"kind": "mptcp"}
-        case Balance():
-            return {"kind": "balance", **_settings(carrier)}
-        case RoundRobin():
-            return {"kind": "round-robin"}
-        case Peer(peer=peer):
-            return {"kind": "peer", "peer": peer}
         case _:
-            return {"kind": _OVS_KINDS[type(carrier)], **_settings(carrier)}
+            return {"kind": _CARRIER_KINDS[type(carrier)], **_settings(carrier)}
 
 
-_OVS_KINDS: dict[type, str] = {
+_CARRIER_KINDS: dict[type, str] = {
+    Tunnel: "tunnel",
+    Relay: "relay",
+    Chain: "chain",
+    TcpNc: "tcp-nc",
+    Mptcp: "mptcp",
+    Balance: "balance",
+    RoundRobin: "round-robin",
+    Peer: "peer",
     OvsBicast: "ovs-bicast",
     OvsBalance: "ovs-balance",
     OvsRoam: "ovs-roam",

@@ -98,6 +98,14 @@ class PathReport:
 
 
 @dataclass(frozen=True)
+class BufferReport:
+    """Packets in a buffer every half second: `link` and a path, or `send` and the path it feeds."""
+
+    name: str
+    packets: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class TunnelReport:
     """The receiving gateway."""
 
@@ -156,6 +164,8 @@ class Report:
     wall_seconds: float
     notes: tuple[str, ...]
     handovers: tuple[HandoverReport, ...] = ()
+    buffers: tuple[BufferReport, ...] = ()
+    """Simulator, gateways in a row only."""
     values: Mapping[str, float] = field(default_factory=dict)
     """What only this kind of run measures, by names that end in the unit."""
 
@@ -268,7 +278,15 @@ def parse(value: object) -> Report:
         wall_seconds=reader.number("wall_seconds", 0.0),
         notes=tuple(str(note) for note in reader.items("notes")),
         handovers=tuple(_handover(item) for item in reader.readers("handovers")),
+        buffers=tuple(_buffer(item) for item in reader.readers("buffers")),
         values=reader.numbers("values"),
+    )
+
+
+def _buffer(reader: _Reader) -> BufferReport:
+    return BufferReport(
+        name=reader.text("name"),
+        packets=tuple(int(count) for count in reader.items("packets")),
     )
 
 

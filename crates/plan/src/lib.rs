@@ -38,9 +38,10 @@ mod traffic;
 
 pub use ceiling::{INNER_HEADERS, OUTER_OVERHEAD, direct_ceiling, tunnel_ceiling};
 pub use report::{
-    Distribution, FlowReport, PathReport, Pause, Report, TrafficReport, TunnelReport, overhead,
+    BufferReport, Distribution, FlowReport, PathReport, Pause, Report, TrafficReport, TunnelReport,
+    overhead,
 };
-pub use row::{HOPS_MAX, RelayPlan};
+pub use row::{HOPS_MAX, RelayPlan, TcpNcPlan};
 pub use traffic::{Congestion, Direction, SEGMENT_MAX, Traffic};
 
 use std::collections::BTreeSet;
@@ -124,6 +125,8 @@ pub enum Carrier {
         /// Names of the paths, from the site to the server.
         hops: Vec<String>,
     },
+    /// Sessions of TCP/NC in a row, as its authors publish it: what one delivers enters the next.
+    TcpNc(TcpNcPlan),
     /// In-kernel MPTCP over all paths; not simulated.
     Mptcp,
     /// `ropewalk balance` over all paths, each connection over one of them; not simulated.
@@ -251,6 +254,10 @@ impl Plan {
                 paths.map(|path| (row::HOPS, path.as_str())).collect()
             }
             Carrier::Chain { hops } => hops.iter().map(|path| (row::HOPS, path.as_str())).collect(),
+            Carrier::TcpNc(tcp_nc) => {
+                let hops = tcp_nc.hops.iter();
+                hops.map(|path| (row::HOPS, path.as_str())).collect()
+            }
             Carrier::DirectFirst
             | Carrier::Mptcp
             | Carrier::Balance(_)

@@ -23,6 +23,9 @@ pub struct Report {
     /// The report of the tunnel, if there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tunnel: Option<TunnelReport>,
+    /// Simulator, gateways in a row: how full the buffers were in the direction of the data.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub buffers: Vec<BufferReport>,
     /// Simulator: hash over every event, 16 hex digits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trace_hash: Option<String>,
@@ -35,6 +38,15 @@ pub struct Report {
     /// Anything the reader should know, such as a connection that broke.
     #[serde(default)]
     pub notes: Vec<String>,
+}
+
+/// A buffer over time.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BufferReport {
+    /// `link` and the name of the path, or `send` and that of the path that it sends over.
+    pub name: String,
+    /// Packets in it every half second from the start of the plan.
+    pub packets: Vec<u32>,
 }
 
 /// Result of one `[[traffic]]` section.

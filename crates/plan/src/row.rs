@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use ropewalk_netem::{DirectionPlan, LinkPlan};
 use serde::{Deserialize, Serialize};
 
-use crate::{Carrier, Plan, PlanError, SEED_MASK, Traffic, TunnelPlan, fail};
+use crate::{Carrier, Direction, Plan, PlanError, SEED_MASK, Traffic, TunnelPlan, fail};
 
 /// Most hops of a relay or a chain.
 pub const HOPS_MAX: usize = 8;
@@ -24,6 +24,51 @@ pub struct RelayPlan {
     pub tunnel: TunnelPlan,
 }
 
+/// Sessions of TCP/NC in a row, one for each hop.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TcpNcPlan {
+    /// Names of the paths, from the site to the server.
+    pub hops: Vec<String>,
+    /// Packets of a coding window, 1 to 200; with `k`, instead of what the losses want.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub n: Option<u8>,
+    /// Combinations beyond them, 0 to 50.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub k: Option<u8>,
+}
+
+impl TcpNcPlan {
+    /// `n` and `k`, if both are fixed.
+    #[must_use]
+    pub fn fixed(&self) -> Option<(u8, u8)> {
+        self.n.zip(self.k)
+    }
+
+    fn check(&self, traffic: &[Traffic]) -> Result<(), PlanError> {
+        let down = |traffic: &Traffic| match traffic {
+            Traffic::Tcp { direction, .. } | Traffic::Quic { direction, .. } => {
+                *direction == Direction::Down
+            }
+            Traffic::Ping { .. } | Traffic::Call { .. } | Traffic::Web { .. } => false,
+        };
+        if let Some(index) = traffic.iter().position(down) {
+            let problem = "use \"up\": TCP/NC carries what leaves the site, and routes the answers";
+            return fail(&format!("traffic[{index}].direction"), problem.into());
+        }
+        if self.n.is_some() != self.k.is_some() {
+            return fail("carrier.n", "write `n` and `k`, or neither".into());
+        }
+        if self
+            .fixed()
+            .is_some_and(|(n, k)| n == 0 || n > 200 || k > 50)
+        {
+            return fail("carrier.n", "use 1 to 200, and `k` from 0 to 50".into());
+        }
+        Ok(())
+    }
+}
+
 impl Plan {
     /// Number of hops between site and server; 1 without any gateway between.
     #[must_use]
@@ -31,6 +76,7 @@ impl Plan {
         match &self.carrier {
             Carrier::Relay(relay) => relay.hops.len(),
             Carrier::Chain { hops } => hops.len(),
+            Carrier::TcpNc(tcp_nc) => tcp_nc.hops.len(),
             Carrier::DirectFirst
             | Carrier::Path { .. }
             | Carrier::Tunnel(_)
@@ -49,6 +95,15 @@ impl Traffic {
         match self {
             Self::Tcp { enter, .. } => *enter,
             Self::Quic { .. } | Self::Ping { .. } | Self::Call { .. } | Self::Web { .. } => 1,
+        }
+    }
+
+    /// Whether that host has no TCP options.
+    #[must_use]
+    pub const fn plain(&self) -> bool {
+        match self {
+            Self::Tcp { plain, .. } => *plain,
+            Self::Quic { .. } | Self::Ping { .. } | Self::Call { .. } | Self::Web { .. } => false,
         }
     }
 
@@ -98,6 +153,11 @@ pub(crate) fn check(plan: &Plan) -> Result<(), PlanError> {
                 .collect()
         }
         Carrier::Chain { hops } => hops.iter().map(|name| vec![name.as_str()]).collect(),
+        Carrier::TcpNc(tcp_nc) => {
+            tcp_nc.check(&plan.traffic)?;
+            let hops = tcp_nc.hops.iter();
+            hops.map(|name| vec![name.as_str()]).collect()
+        }
         Carrier::DirectFirst
         | Carrier::Path { .. }
         | Carrier::Tunnel(_)
@@ -130,10 +190,14 @@ fn check_without_hops(plan: &Plan) -> Result<(), PlanError> {
         for (key, given) in [
             ("enter", traffic.enter() != 1),
             ("access", traffic.access().is_some()),
+            ("plain", traffic.plain()),
         ] {
             if given {
                 let key = format!("traffic[{index}].{key}");
-                return fail(&key, "is for the carriers `relay` and `chain`".into());
+                return fail(
+                    &key,
+                    "is for the carriers `relay`, `chain` and `tcp-nc`".into(),
+                );
             }
         }
     }

@@ -131,6 +131,30 @@ fn tunnels_in_a_row_read_and_write_the_same() {
 }
 
 #[test]
+fn tcp_nc_in_a_row_reads_back_and_names_what_it_cannot_carry() {
+    let row = ROW
+        .replace("[[\"a\"], [\"b\", \"c\"]]", "[\"a\", \"c\"]")
+        .replace("relay", "tcp-nc")
+        .replace("tunnel = { scheduler = \"auto\" }", "n = 10\nk = 2");
+    let plain = "enter = 2\ndirection = \"up\"\ncongestion = \"new-reno\"\nplain = true";
+    let good = row.replace("enter = 2", plain);
+    let plan = Plan::parse(&good).unwrap();
+    assert_eq!(plan.hops(), 2);
+    assert!(plan.traffic[1].plain());
+    assert_eq!(Plan::parse(&plan.to_toml().unwrap()).unwrap(), plan);
+    for (text, key) in [
+        (row, "traffic[1].direction"),
+        (good.replace("k = 2", ""), "carrier.n"),
+        (good.replace("n = 10", "n = 0"), "carrier.n"),
+        (good.replace("new-reno", "bbr"), "traffic[1].plain"),
+        (good.replace("\"c\"]", "\"x\"]"), "carrier.hops"),
+    ] {
+        let error = Plan::parse(&text).unwrap_err();
+        assert!(error.to_string().contains(key), "{key}: {error}");
+    }
+}
+
+#[test]
 fn bad_rows_name_the_key() {
     let hops = "[[\"a\"], [\"b\", \"c\"]]";
     for (from, to, key) in [

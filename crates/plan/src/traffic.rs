@@ -53,11 +53,15 @@ pub enum Traffic {
         /// The payload is then checked byte by byte, and pauses are reported to the millisecond.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         window: Option<u32>,
-        /// `relay` and `chain` only: the gateway that the host of the site's side is at. 1 is the
+        /// `relay`, `chain` and `tcp-nc` only: hosts without TCP options, that is without selective
+        /// acknowledgements, timestamps and window scaling. For `new-reno` only. The simulator has the delayed acknowledgements of ns-3 then.
+        #[serde(default, skip_serializing_if = "is_false")]
+        plain: bool,
+        /// `relay`, `chain` and `tcp-nc` only: the gateway that the host of the site's side is at. 1 is the
         /// site, 2 the next towards the server.
         #[serde(default = "one", skip_serializing_if = "is_one")]
         enter: u32,
-        /// `relay` and `chain` only: the link between that host and its gateway, equal in both
+        /// `relay`, `chain` and `tcp-nc` only: the link between that host and its gateway, equal in both
         /// directions. None unless given.
         #[serde(default, skip_serializing_if = "DirectionPlan::is_empty")]
         access: Box<DirectionPlan>,
@@ -148,8 +152,13 @@ impl Traffic {
                 start,
                 segment,
                 window,
+                plain,
+                congestion,
                 ..
             } => {
+                if plain && congestion != Congestion::NewReno {
+                    return Err(("plain", "is for `congestion = \"new-reno\"` only".into()));
+                }
                 count("flows", flows, FLOWS_MAX)?;
                 if window.is_some_and(|bytes| !(WINDOW_MIN..=WINDOW_MAX).contains(&bytes)) {
                     return Err(("window", format!("use {WINDOW_MIN} to {WINDOW_MAX}")));
@@ -216,6 +225,14 @@ const fn one() -> u32 {
 )]
 const fn is_one(value: &u32) -> bool {
     *value == 1
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+const fn is_false(value: &bool) -> bool {
+    !*value
 }
 
 const fn three() -> u32 {

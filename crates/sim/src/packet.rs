@@ -170,11 +170,12 @@ impl Packet {
             Body::Ack(ack) => {
                 to.byte(1 | u8::from(ack.duplicate) << 3 | ack.count << 4);
                 to.word(ack.next);
-                to.word(ack.echo);
                 for &(start, end) in ack.blocks() {
                     to.word(start);
                     to.word(end);
                 }
+                // Last: an acknowledgement without timestamps has no room for it.
+                to.word(ack.echo);
             }
             Body::Ping(number) => to.tagged(2, number),
             Body::Pong(number) => to.tagged(3, number),
@@ -207,13 +208,13 @@ impl Packet {
             1 => {
                 let mut ack = Ack {
                     next: from.word()?,
-                    echo: from.word()?,
                     duplicate: tag & 8 != 0,
                     ..Ack::default()
                 };
                 for _ in 0..tag >> 4 {
                     ack.push((from.word()?, from.word()?));
                 }
+                ack.echo = from.word().unwrap_or(0);
                 Body::Ack(ack)
             }
             2 => Body::Ping(from.word()?),

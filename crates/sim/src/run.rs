@@ -3,6 +3,7 @@
 use crate::carrier::Carrier;
 use crate::carrier::direct::Direct;
 use crate::carrier::row::{Hop, Place, Row};
+use crate::carrier::tcp_nc::TcpNc;
 use crate::carrier::tunnel::{TunnelCarrier, TunnelSettings};
 use crate::events::Trace;
 use crate::host::tcp::LossDetection;
@@ -12,9 +13,10 @@ use crate::world::{Hosts, Snapshot, Span, World};
 use ropewalk_core::schedule::Policy;
 use ropewalk_netem::{Link, LinkConfig, LinkPlan, Side};
 use ropewalk_plan::{
-    self as plan, Direction, PathReport, Plan, PlanError, RelayPlan, Report, Traffic, TunnelPlan,
-    direct_ceiling, tunnel_ceiling,
+    self as plan, BufferReport, Direction, PathReport, Plan, PlanError, RelayPlan, Report,
+    TcpNcPlan, Traffic, TunnelPlan, direct_ceiling, tunnel_ceiling,
 };
+use ropewalk_tcpnc::Redundancy;
 use ropewalk_types::Random;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -23,6 +25,9 @@ use std::path::{Path, PathBuf};
 pub const DIRECT_MTU: u32 = 1_500;
 /// Largest inner packet of a tunnel over paths of that size, bytes.
 pub const TUNNEL_MTU: u32 = 1_426;
+
+/// Largest inner packet of TCP/NC over paths of that size, bytes.
+pub const TCP_NC_MTU: u32 = 1_452;
 
 /// Why a plan cannot be simulated.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -105,6 +110,7 @@ pub fn run_with(plan: &Plan, seed: u64, options: Options) -> Result<Report, SimE
         plan::Carrier::Tunnel(tunnel) => setup.run_tunnel(tunnel, options.policy)?,
         plan::Carrier::Relay(relay) => setup.run_relay(relay, options.policy.is_some())?,
         plan::Carrier::Chain { hops } => setup.run_chain(hops)?,
+        plan::Carrier::TcpNc(tcp_nc) => setup.run_tcp_nc(tcp_nc)?,
         plan::Carrier::Mptcp => return Err(not_simulated("mptcp")),
         plan::Carrier::Balance(_) => return Err(not_simulated("balance")),
         plan::Carrier::RoundRobin => return Err(not_simulated("round-robin")),
@@ -169,6 +175,7 @@ impl<'a> Setup<'a> {
             span: Span {
                 warmup_ns: nanos(plan.warmup),
                 end_ns: nanos(plan.duration),
+                watched: None,
             },
             links: links.collect::<Result<_, _>>()?,
             folder,
@@ -261,12 +268,29 @@ impl<'a> Setup<'a> {
         self.run_row(hops, DIRECT_MTU, ceiling)
     }
 
+    fn run_tcp_nc(self, tcp_nc: &TcpNcPlan) -> Result<Report, SimError> {
+        let fixed = tcp_nc.fixed().map(|(n, k)| Redundancy::Fixed { n, k });
+        let redundancy = fixed.unwrap_or_default();
+        let hop = |path: usize| {
+            let link = Link::new(self.links[path].clone());
+            Hop {
+                carrier: TcpNc::new(link, path, self.direction, redundancy),
+                paths: vec![path],
+            }
+        };
+        let hops = self.indices_of(&tcp_nc.hops)?.into_iter().map(hop);
+        let hops: Vec<_> = hops.collect();
+        let ceiling = direct_ceiling(self.narrowest_mbit(&hops));
+        self.run_row(hops, TCP_NC_MTU, ceiling)
+    }
+
     fn run_row<C: Carrier>(
-        self,
+        mut self,
         hops: Vec<Hop<C>>,
         mtu: u32,
         ceiling_mbit: f64,
     ) -> Result<Report, SimError> {
+        self.span.watched = Some(self.direction);
         let (mut access, mut places) = (Vec::new(), Vec::new());
         for (index, traffic) in self.plan.traffic.iter().enumerate() {
             let link = traffic.access_link(self.seed, index);
@@ -338,11 +362,45 @@ impl<'a> Setup<'a> {
             traffic: sections.map(|(i, s)| s.report(i, &world.flows)).collect(),
             paths: self.path_reports(&warm, &end),
             tunnel: world.carrier.tunnel_report(self.direction),
+            buffers: self.buffer_reports(&world.watched),
             trace_hash: Some(format!("{:016x}", world.core.trace.hash())),
             packets: Some(world.packets + world.carrier.packets()),
             wall_seconds: 0.0,
             notes,
         })
+    }
+
+    /// What was seen of buffers; only hops that have send buffers have looks at them.
+    fn buffer_reports(&self, looks: &[Vec<u32>]) -> Vec<BufferReport> {
+        let Some(first) = looks.first() else {
+            return Vec::new();
+        };
+        let links = self
+            .plan
+            .path
+            .iter()
+            .map(|path| format!("link {}", path.name));
+        let hops = match &self.plan.carrier {
+            plan::Carrier::TcpNc(tcp_nc) => tcp_nc.hops.as_slice(),
+            plan::Carrier::DirectFirst
+            | plan::Carrier::Path { .. }
+            | plan::Carrier::Tunnel(_)
+            | plan::Carrier::Relay(_)
+            | plan::Carrier::Chain { .. }
+            | plan::Carrier::Mptcp
+            | plan::Carrier::Balance(_)
+            | plan::Carrier::RoundRobin
+            | plan::Carrier::Peer { .. } => &[],
+        };
+        let names = links.chain(hops.iter().map(|path| format!("send {path}")));
+        let report = |(at, name): (usize, String)| BufferReport {
+            name,
+            packets: looks
+                .iter()
+                .filter_map(|look| look.get(at).copied())
+                .collect(),
+        };
+        names.take(first.len()).enumerate().map(report).collect()
     }
 
     fn path_reports(&self, warm: &Snapshot, end: &Snapshot) -> Vec<PathReport> {

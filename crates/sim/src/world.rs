@@ -21,10 +21,15 @@ pub struct Span {
     pub warmup_ns: u64,
     /// The run ends.
     pub end_ns: u64,
+    /// The direction in which buffers are looked at, if they are.
+    pub watched: Option<Side>,
 }
 
 /// How often the log looks at what schedulers say.
 const REASON_INTERVAL_NS: u64 = 10 * MS;
+
+/// How often buffers are looked at.
+const WATCH_INTERVAL_NS: u64 = 500 * MS;
 
 /// Counters of a path in both directions at one time.
 pub type Snapshot = Vec<[Counters; 2]>;
@@ -37,6 +42,8 @@ pub struct World<C> {
     pub sections: Vec<Section>,
     /// Packets hosts sent.
     pub packets: u64,
+    /// Packets in each link's queue, then in each gateway's send buffer, at every look.
+    pub watched: Vec<Vec<u32>>,
     span: Span,
     paths: usize,
     arrivals: Vec<Arrival>,
@@ -81,6 +88,7 @@ impl<C: Carrier> World<C> {
             flows,
             sections,
             packets: 0,
+            watched: Vec::new(),
             span,
             paths,
             arrivals: Vec::new(),
@@ -106,6 +114,7 @@ impl<C: Carrier> World<C> {
             if at_ns >= self.span.end_ns {
                 break;
             }
+            self.watch(at_ns);
             at_once = if at_ns == self.core.now_ns {
                 at_once + 1
             } else {
@@ -125,6 +134,27 @@ impl<C: Carrier> World<C> {
         self.core.now_ns = self.span.end_ns;
         let end = self.snapshot(self.span.end_ns);
         (warm.unwrap_or_else(|| end.clone()), end)
+    }
+
+    /// Looks at the buffers as often as is due by `at_ns`: since the last event nothing but links
+    /// has gone on.
+    fn watch(&mut self, at_ns: u64) {
+        let Some(side) = self.span.watched else {
+            return;
+        };
+        while self.watched.len() as u64 * WATCH_INTERVAL_NS <= at_ns {
+            let look_ns = self.watched.len() as u64 * WATCH_INTERVAL_NS;
+            let now = Instant::from_nanos(look_ns);
+            let queued = (0..self.paths)
+                .map(|path| self.carrier.counters(now, path, side).queued_packets)
+                .collect::<Vec<_>>();
+            let waiting = self.carrier.waiting_by_hop(side);
+            let all = queued
+                .into_iter()
+                .chain(waiting.into_iter().map(|n| n as u64));
+            let count = |packets: u64| u32::try_from(packets).unwrap_or(u32::MAX);
+            self.watched.push(all.map(count).collect());
+        }
     }
 
     fn step(&mut self, component: usize) {

@@ -228,6 +228,7 @@ fn row(carrier: &str) -> String {
 }
 
 const RELAY: &str = "kind = \"relay\"\nhops = [[\"a\"], [\"b\"]]";
+const TCP_NC: &str = "kind = \"tcp-nc\"\nhops = [\"a\", \"b\"]\nn = 10\nk = 3";
 const CHAIN: &str = "kind = \"chain\"\nhops = [\"a\", \"b\"]";
 
 #[test]
@@ -258,6 +259,43 @@ fn tunnels_in_a_row_deliver_over_every_hop_and_repeat_themselves() {
             assert!(tunnel.reason.contains("hop 2: "), "{tunnel:?}");
         }
     }
+}
+
+#[test]
+fn tcp_nc_in_a_row_masks_losses_from_hosts_without_options_and_repeats_itself() {
+    let both = [TCP_NC, CHAIN].map(|carrier| {
+        row(carrier)
+            .replace("direction = \"down\"", "direction = \"up\"")
+            .replace(
+                "segment = 1000",
+                "segment = 1000\ncongestion = \"new-reno\"\nplain = true",
+            )
+    });
+    let [coded, bare] = both.each_ref().map(|text| report(text));
+    assert_eq!(coded.trace_hash, report(&both[0]).trace_hash);
+    assert_eq!(coded.notes, Vec::<String>::new());
+    assert!(goodput(&coded) > 2.0 * goodput(&bare), "{coded:?} {bare:?}");
+    let plain = |report: &Report| report.traffic[1].goodput_mbit;
+    assert!(
+        plain(&coded) > 0.4 && plain(&bare) < 0.4,
+        "{coded:?} {bare:?}"
+    );
+    let names = coded.buffers.iter().map(|buffer| buffer.name.as_str());
+    assert!(names.eq(["link a", "link b", "send a", "send b"]));
+    assert!(
+        coded
+            .buffers
+            .iter()
+            .all(|buffer| buffer.packets.len() == 24)
+    );
+    assert!(
+        coded.buffers[2]
+            .packets
+            .iter()
+            .all(|&packets| packets <= 163)
+    );
+    let tunnel = coded.tunnel.expect("sessions");
+    assert!(tunnel.repair_symbols > 0 && tunnel.reason.contains("hop 2: n 10, k 3"));
 }
 
 #[test]

@@ -23,6 +23,7 @@ mod link;
 mod namespace;
 pub mod process;
 mod serial;
+mod tcp_nc;
 
 pub use balanced::Balanced;
 pub use branch::Branch;

@@ -39,6 +39,8 @@ pub struct HostSpec {
     pub gateway: usize,
     /// The link to it, the host at the site's end; one without any limit unless given.
     pub access: Option<LinkSpec>,
+    /// Whether its connections have no TCP options.
+    pub plain: bool,
 }
 
 /// The namespaces, links and addresses. Everything is removed on drop.
@@ -164,6 +166,18 @@ impl Row {
         ))
     }
 
+    /// Sends what comes from any host, over a link or out of the tunnel before, into `interface`.
+    /// The answers are routed beside it.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn lead_on_into(&self, gateway: usize, interface: &str) -> Result<()> {
+        self.gateways[gateway].ip(&format!(
+            "route replace default dev {interface} table {HOSTS_TABLE}\n\
+             rule add from {HOSTS}/16 lookup {HOSTS_TABLE} priority 4000\n"
+        ))
+    }
+
     fn join_server(&self) -> Result<()> {
         let last = &self.gateways[self.gateways.len() - 1];
         veth((last, "lan"), (&self.server, "wan"), SERVER_MTU)?;
@@ -204,6 +218,12 @@ impl Row {
 
     fn make_host(&self, purpose: &str, index: usize, spec: &HostSpec) -> Result<Host> {
         let namespace = Namespace::create(purpose, &format!("host{index}"))?;
+        if spec.plain {
+            // Whoever opens a connection decides which options it has.
+            for option in ["sack", "timestamps", "window_scaling"] {
+                namespace.sysctl(&format!("net/ipv4/tcp_{option}"), "0")?;
+            }
+        }
         let near = &self.gateways[spec.gateway];
         let (own, theirs) = (format!("net{index}"), format!("host{index}"));
         let ends = ((&namespace, own.as_str()), (near, theirs.as_str()));

@@ -3,6 +3,7 @@
 
 pub mod direct;
 pub mod row;
+pub mod tcp_nc;
 pub mod tunnel;
 
 use crate::engine::EventQueue;
@@ -63,6 +64,16 @@ pub trait Carrier {
 
     /// The tunnel's report on this direction, if there is one.
     fn tunnel_report(&self, direction: Side) -> Option<ropewalk_plan::TunnelReport>;
+
+    /// Inner packets in the send buffer of the gateway that sends in this direction, if it has one.
+    fn waiting(&self, _direction: Side) -> Option<usize> {
+        None
+    }
+
+    /// [`Self::waiting`] of each hop, in the direction of the data.
+    fn waiting_by_hop(&self, direction: Side) -> Vec<usize> {
+        self.waiting(direction).into_iter().collect()
+    }
 
     /// Packets that gateways sent.
     fn packets(&self) -> u64;

@@ -211,6 +211,12 @@ impl<C: Carrier> Carrier for Row<C> {
         TunnelReport::of_hops(&reports)
     }
 
+    fn waiting_by_hop(&self, direction: Side) -> Vec<usize> {
+        let hops = self.hops.iter();
+        hops.filter_map(|hop| hop.carrier.waiting(direction))
+            .collect()
+    }
+
     fn packets(&self) -> u64 {
         self.hops.iter().map(|hop| hop.carrier.packets()).sum()
     }

@@ -5,6 +5,7 @@
 
 pub mod congestion;
 pub mod pacing;
+pub mod plain;
 pub mod quic;
 pub mod ranges;
 pub mod rtt;

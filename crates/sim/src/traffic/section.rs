@@ -5,8 +5,8 @@ use super::probe::{Call, Ping};
 use super::side;
 use super::transfer::{Address, Protocol, Transfer};
 use super::web::User;
-use crate::host::quic;
 use crate::host::tcp::{LossDetection, Receiver, Sender, Settings};
+use crate::host::{plain, quic};
 use crate::packet::TCP_HEADERS;
 use crate::run::SimError;
 use crate::world::Span;
@@ -110,8 +110,16 @@ impl Section {
                 segment,
                 // The simulated receiver reads at once and has room for everything.
                 window: _,
+                plain,
                 ..
             } => {
+                if plain {
+                    let payload = segment.unwrap_or(u32::MAX).min(mtu - plain::HEADERS);
+                    let packet = payload + plain::HEADERS;
+                    let sender = Box::new(plain::Sender::new(packet));
+                    let protocol = Protocol::Plain(sender, plain::Receiver::default());
+                    return bulk(direction, start, protocol, packet);
+                }
                 let mtu = segment.map_or(mtu, |bytes| mtu.min(bytes + TCP_HEADERS));
                 let settings = Settings {
                     segment_bytes: Protocol::tcp_payload(mtu),

@@ -2,7 +2,7 @@
 
 use super::{Outbox, back};
 use crate::engine::NEVER;
-use crate::host::{SenderStats, quic, tcp};
+use crate::host::{SenderStats, plain, quic, tcp};
 use crate::packet::{Ack, Body, Packet, QUIC_HEADERS, TCP_HEADERS};
 use ropewalk_netem::Side;
 
@@ -14,6 +14,8 @@ const STREAM_HEADER: u32 = 8;
 pub enum Protocol {
     /// TCP.
     Tcp(Box<tcp::Sender>, tcp::Receiver),
+    /// TCP without options.
+    Plain(Box<plain::Sender>, plain::Receiver),
     /// QUIC.
     Quic(Box<quic::Sender>, quic::Receiver),
 }
@@ -61,6 +63,7 @@ impl Transfer {
     pub const fn bulk(address: Address, start_ns: u64, protocol: Protocol, mtu: u32) -> Self {
         let segment_bytes = match protocol {
             Protocol::Tcp(..) => Protocol::tcp_payload(mtu),
+            Protocol::Plain(..) => mtu - plain::HEADERS,
             Protocol::Quic(..) => Protocol::quic_payload(mtu),
         };
         Self {
@@ -83,6 +86,7 @@ impl Transfer {
     pub const fn delivered(&self) -> u32 {
         match &self.protocol {
             Protocol::Tcp(_, receiver) => receiver.delivered(),
+            Protocol::Plain(_, receiver) => receiver.delivered(),
             Protocol::Quic(_, receiver) => receiver.delivered(),
         }
     }
@@ -98,6 +102,7 @@ impl Transfer {
     pub const fn stats(&self) -> SenderStats {
         match &self.protocol {
             Protocol::Tcp(sender, _) => sender.stats(),
+            Protocol::Plain(sender, _) => sender.stats(),
             Protocol::Quic(sender, _) => sender.stats(),
         }
     }
@@ -107,6 +112,7 @@ impl Transfer {
     pub const fn cwnd(&self) -> u32 {
         match &self.protocol {
             Protocol::Tcp(sender, _) => sender.cwnd(),
+            Protocol::Plain(sender, _) => sender.cwnd(),
             Protocol::Quic(sender, _) => sender.cwnd(),
         }
     }
@@ -116,6 +122,7 @@ impl Transfer {
     pub fn due_ns(&self) -> u64 {
         let (sender, receiver) = match &self.protocol {
             Protocol::Tcp(sender, receiver) => (sender.due_ns(), receiver.due_ns()),
+            Protocol::Plain(sender, receiver) => (sender.due_ns(), receiver.due_ns()),
             Protocol::Quic(sender, receiver) => (sender.due_ns(), receiver.due_ns()),
         };
         let ends = sender.unwrap_or(NEVER).min(receiver.unwrap_or(NEVER));
@@ -126,6 +133,7 @@ impl Transfer {
     pub fn offer(&mut self, now_ns: u64, segments: u32, out: &mut Outbox) {
         match &mut self.protocol {
             Protocol::Tcp(sender, _) => sender.offer(now_ns, segments),
+            Protocol::Plain(sender, _) => sender.offer(segments),
             Protocol::Quic(sender, _) => sender.offer(segments),
         }
         self.pump(now_ns, out);
@@ -142,6 +150,10 @@ impl Transfer {
                 let ack = receiver.on_timer(now_ns);
                 let stamp = tcp::Sender::clock(now_ns);
                 (ack, sender.on_timer(now_ns).map(|segment| (segment, stamp)))
+            }
+            Protocol::Plain(sender, receiver) => {
+                sender.on_timer(now_ns);
+                (receiver.on_timer(now_ns), None)
             }
             Protocol::Quic(sender, receiver) => {
                 (receiver.on_timer(now_ns), sender.on_timer(now_ns))
@@ -165,6 +177,7 @@ impl Transfer {
             Body::Data { segment, stamp } => {
                 let ack = match &mut self.protocol {
                     Protocol::Tcp(_, receiver) => receiver.on_segment(now_ns, segment, stamp),
+                    Protocol::Plain(_, receiver) => receiver.on_segment(now_ns, segment),
                     Protocol::Quic(_, receiver) => receiver.on_packet(now_ns, segment, stamp),
                 };
                 if let Some(ack) = ack {
@@ -174,6 +187,7 @@ impl Transfer {
             Body::Ack(ack) => {
                 match &mut self.protocol {
                     Protocol::Tcp(sender, _) => sender.on_ack(now_ns, &ack),
+                    Protocol::Plain(sender, _) => sender.on_ack(now_ns, &ack),
                     Protocol::Quic(sender, _) => sender.on_ack(now_ns, &ack),
                 }
                 self.pump(now_ns, out);
@@ -187,6 +201,7 @@ impl Transfer {
         loop {
             let next = match &mut self.protocol {
                 Protocol::Tcp(sender, _) => sender.poll(now_ns).map(|segment| (segment, stamp)),
+                Protocol::Plain(sender, _) => sender.poll(now_ns).map(|segment| (segment, 0)),
                 Protocol::Quic(sender, _) => sender.poll(now_ns),
             };
             let Some((segment, stamp)) = next else { break };
@@ -202,6 +217,7 @@ impl Transfer {
     fn acknowledge(&self, ack: Ack, out: &mut Outbox) {
         let bytes = match &self.protocol {
             Protocol::Tcp(..) => ack.tcp_bytes(),
+            Protocol::Plain(..) => plain::HEADERS,
             Protocol::Quic(..) => ack.quic_bytes(),
         };
         out.push((back(self.address.data), self.packet(bytes, Body::Ack(ack))));
@@ -212,7 +228,7 @@ impl Transfer {
             flow: self.address.flow,
             use_count: self.address.use_count,
             bytes,
-            tcp: matches!(self.protocol, Protocol::Tcp(..)),
+            tcp: !matches!(self.protocol, Protocol::Quic(..)),
             body,
         }
     }

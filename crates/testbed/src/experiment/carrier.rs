@@ -10,9 +10,10 @@ use super::paths;
 use super::{CannotRun, Options};
 use crate::gateway::{self, Gateway, GatewaySpec};
 use crate::peers::{self, Joined, Peer, Tools};
+use crate::process::Process;
 use crate::row::Row;
 use crate::topology::Topology;
-use crate::{Balanced, turns};
+use crate::{Balanced, tcp_nc, turns};
 
 /// A carrier that works; stopped when dropped.
 #[derive(Debug)]
@@ -21,6 +22,8 @@ pub(super) enum Carried {
     Direct,
     /// Ropewalk tunnels over the hops between these gateways, that of the site first.
     Tunnels(Vec<Gateway>),
+    /// TCP/NC over the hops.
+    TcpNc(#[expect(dead_code, reason = "they run until dropped")] Vec<Process>),
     /// MPTCP over all links.
     Mptcp,
     /// `ropewalk balance` over all links.
@@ -42,6 +45,10 @@ impl Carried {
                 let gateways = relay_over(row, &relay.tunnel).context("no tunnel")?;
                 return Ok(Self::Tunnels(gateways));
             }
+            (Ground::Row(row), Carrier::TcpNc(plan)) => {
+                let programs = tcp_nc::join(row, plan).context("no TCP/NC")?;
+                return Ok(Self::TcpNc(programs));
+            }
             (Ground::Row(_), _) => return Ok(Self::Direct),
             (Ground::Uplinks(topology), _) => topology,
         };
@@ -49,6 +56,7 @@ impl Carried {
             Carrier::DirectFirst
             | Carrier::Path { .. }
             | Carrier::Relay(_)
+            | Carrier::TcpNc(_)
             | Carrier::Chain { .. } => Ok(Self::Direct),
             Carrier::Tunnel(tunnel) => {
                 let more = hold_section(tunnel)?;
@@ -86,9 +94,12 @@ impl Carried {
     pub(super) fn gateways(&self) -> &[Gateway] {
         match self {
             Self::Tunnels(gateways) => gateways,
-            Self::Direct | Self::Mptcp | Self::Balance(_) | Self::RoundRobin | Self::Peer(..) => {
-                &[]
-            }
+            Self::Direct
+            | Self::TcpNc(_)
+            | Self::Mptcp
+            | Self::Balance(_)
+            | Self::RoundRobin
+            | Self::Peer(..) => &[],
         }
     }
 
@@ -102,7 +113,11 @@ impl Carried {
         let release = kernel.release().to_string_lossy();
         let mut notes = vec![format!("Linux {release}")];
         match self {
-            Self::Direct | Self::Tunnels(_) | Self::Balance(_) | Self::RoundRobin => {}
+            Self::Direct
+            | Self::Tunnels(_)
+            | Self::TcpNc(_)
+            | Self::Balance(_)
+            | Self::RoundRobin => {}
             Self::Mptcp => {
                 notes.push("only TCP is carried by MPTCP; the rest takes path one".into())
             }
@@ -149,6 +164,7 @@ pub(super) fn require(plan: &Plan, options: &Options) -> Result<()> {
         | Carrier::Tunnel(_)
         | Carrier::Relay(_)
         | Carrier::Chain { .. }
+        | Carrier::TcpNc(_)
         | Carrier::Balance(_)
         | Carrier::RoundRobin
         | Carrier::Mptcp => Ok(()),

@@ -40,6 +40,7 @@ impl Ground {
             hosts.push(HostSpec {
                 gateway: traffic.enter() as usize - 1,
                 access: paths::access(file, index, seed)?,
+                plain: traffic.plain(),
             });
         }
         let purpose = "lab".into();
@@ -98,5 +99,8 @@ impl Ground {
 }
 
 const fn is_row(plan: &Plan) -> bool {
-    matches!(plan.carrier, Carrier::Relay(_) | Carrier::Chain { .. })
+    matches!(
+        plan.carrier,
+        Carrier::Relay(_) | Carrier::Chain { .. } | Carrier::TcpNc(_)
+    )
 }

@@ -1,7 +1,7 @@
 //! The paths of a plan: their links, which of them a carrier uses, and what they allow.
 
 use ropewalk_netem::{DirectionPlan, LinkConfig, LinkPlan, Side};
-use ropewalk_plan::{Carrier, PathReport, Plan, Report, direct_ceiling, tunnel_ceiling};
+use ropewalk_plan::{Carrier, PathReport, Plan, Report, TcpNcPlan, direct_ceiling, tunnel_ceiling};
 
 use super::file::{PlanFile, PlanFileError};
 use crate::link::LinkSpec;
@@ -91,7 +91,7 @@ pub(super) fn hops(plan: &Plan) -> Vec<Vec<usize>> {
                 .map(|hop| named(&|name| hop.iter().any(|n| n == name)))
                 .collect();
         }
-        Carrier::Chain { hops } => {
+        Carrier::Chain { hops } | Carrier::TcpNc(TcpNcPlan { hops, .. }) => {
             return hops.iter().map(|hop| named(&|name| name == hop)).collect();
         }
     };
@@ -123,6 +123,7 @@ pub(super) fn describe(
         Carrier::DirectFirst
         | Carrier::Path { .. }
         | Carrier::Chain { .. }
+        | Carrier::TcpNc(_)
         | Carrier::Mptcp
         | Carrier::Balance(_)
         | Carrier::RoundRobin

@@ -75,7 +75,10 @@ fn check(plan: &Plan) -> Result<(), PlanFileError> {
             problem: "leave it out: whoever sets the plan up makes the traffic",
         });
     }
-    if matches!(plan.carrier, Carrier::Relay(_) | Carrier::Chain { .. }) {
+    if matches!(
+        plan.carrier,
+        Carrier::Relay(_) | Carrier::Chain { .. } | Carrier::TcpNc(_)
+    ) {
         return Err(IN_A_ROW);
     }
     Ok(())

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ropewalk.plan import Carrier, Chain, Congestion, Link, Path, Plan, Relay, Tcp, Tunnel
+from ropewalk.plan import Carrier, Chain, Congestion, Link, Path, Plan, Relay, Tcp, TcpNc, Tunnel
 
 NAME = "tcpnc"
 
 SEGMENT = 1000
 PACKET = SEGMENT + 52
 """IPv4 and TCP with timestamps."""
+PACKET_PUBLISHED = SEGMENT + 40
+"""IPv4 and TCP without options."""
 OUTER = PACKET + 65
 """That packet in a tunnel: `crates/plan/src/ceiling.rs`."""
 QUEUE_PACKETS = 100
@@ -51,8 +53,15 @@ CONGESTIONS: tuple[Congestion, ...] = ("new-reno", "cubic", "bbr")
 KINDS = ("alone", "bursts")
 
 END_TO_END = "end-to-end"
+TCP_NC = "tcp-nc"
+"""The paper's system: a session of TCP/NC on each hop (`crates/tcpnc`)."""
+TWO_PATHS = "tunnel, two paths a hop"
+"""The tunnel, where each hop is two links of half its rate."""
 PUBLISHED = "end-to-end as published"
-"""In ns-3 only: hosts with the settings of the paper. Without them hosts are like Linux."""
+TCP_NC_PUBLISHED = "tcp-nc as published"
+TUNNEL_PUBLISHED = "tunnel, hosts as published"
+PLAIN = (PUBLISHED, TCP_NC_PUBLISHED, TUNNEL_PUBLISHED)
+"""Hosts with the settings of the paper, and NewReno. Elsewhere hosts are like Linux."""
 TUNNELS: dict[str, Tunnel] = {
     "tunnel": Tunnel(),
     "code": Tunnel(protect_up="code"),
@@ -61,12 +70,19 @@ TUNNELS: dict[str, Tunnel] = {
 """The tunnels to compare: each is one on every hop, with these settings of what the data meets."""
 CARRIERS: dict[str, Carrier] = {
     END_TO_END: Chain(("a", "b")),
-    PUBLISHED: Chain(("a", "b"), hosts="published"),
+    TCP_NC: TcpNc(("a", "b")),
+    TWO_PATHS: Relay((("a", "a2"), ("b", "b2"))),
+    PUBLISHED: Chain(("a", "b")),
+    TCP_NC_PUBLISHED: TcpNc(("a", "b")),
+    TUNNEL_PUBLISHED: Relay((("a",), ("b",))),
     **{name: Relay((("a",), ("b",)), tunnel) for name, tunnel in TUNNELS.items()},
 }
 EVERYWHERE = (END_TO_END, *TUNNELS)
-"""What simulator and kernel run."""
+"""What simulator and kernel run with every congestion control."""
+NEW_RENO = (TCP_NC, TWO_PATHS, *PLAIN)
+"""What they run with NewReno only, because the paper has no other; in bursts TCP/NC alone."""
 QUICK = (END_TO_END, "tunnel")
+QUICK_PLAIN = (PUBLISHED, TCP_NC_PUBLISHED)
 
 
 def lost(loss: float, kind: str) -> str:
@@ -80,13 +96,19 @@ def plan(
     """One case; the sources are on the site's side, so that data goes up."""
     burst = BURST if kind == "bursts" else None
     lossy = Link(loss=loss, loss_burst=burst) if loss else Link()
+    links = 2 if carrier == TWO_PATHS else 1
+    hops = [
+        (name + ("" if number == 1 else str(number)), rate / links)
+        for name, rate in zip("ab", case.hops, strict=True)
+        for number in range(1, links + 1)
+    ]
     return Plan(
         name=f"{NAME}/{case.name}/{lost(loss, kind)}/{carrier}/{congestion}",
         duration_s=20.0 if quick else 60.0,
         warmup_s=5.0 if quick else 10.0,
         path=tuple(
             Path(name, Link(rate, delay_ms=HOP_MS, queue_packets=QUEUE_PACKETS), up=lossy)
-            for name, rate in zip("ab", case.hops, strict=True)
+            for name, rate in hops
         ),
         carrier=CARRIERS[carrier],
         traffic=tuple(
@@ -94,6 +116,7 @@ def plan(
                 congestion=congestion,
                 direction="up",
                 segment=SEGMENT,
+                plain=True if carrier in PLAIN else None,
                 enter=enter,
                 access=Link(rate, delay_ms=ACCESS_MS, queue_packets=QUEUE_PACKETS),
             )

@@ -22,7 +22,6 @@ def arguments(cell: Cell) -> list[str]:
     segments = {flow.segment for flow in flows}
     if len(segments) != 1:
         raise UnavailableError("ns-3 needs the same `segment` for all traffic of a chain")
-    assert isinstance(plan.carrier, Chain), plan.carrier
     values = {
         "hops": ",".join(hops),
         "sources": ",".join(_source(flow) for flow in flows),
@@ -30,7 +29,7 @@ def arguments(cell: Cell) -> list[str]:
         "seconds": plan.duration_s,
         "warmup": plan.warmup_s,
         "seed": cell.seed,
-        "hosts": plan.carrier.hosts or "linux",
+        "hosts": "published" if any(flow.plain for flow in flows) else "linux",
     }
     return [f"--{name}={value}" for name, value in values.items()]
 
@@ -62,6 +61,7 @@ def _flow(traffic: object) -> Tcp:
         congestion="new-reno",
         direction="up",
         segment=traffic.segment,
+        plain=traffic.plain,
         enter=traffic.enter,
         access=traffic.access,
     )
