@@ -214,12 +214,24 @@ def test_tcpnc_asks_for_the_erasure_capacity_at_every_loss_and_compares_the_same
         "topology 2, case 2, 10% per link, tunnel: session 3 ÷ the better of the others (simulator)"
     ]
     assert row.measured == pytest.approx(0.8 / 0.7)
+    row = claims["topology 1, case 1, no loss: tcp-nc as published, all sessions (simulator)"]
+    assert (row.paper, row.target, row.mean_meets) == (2.77, 2.77, False)
+    third = "10% per link, tcp-nc as published: session 3 ÷ the better of the others (simulator)"
+    assert claims[f"topology 2, case 2, {third}"].measured == pytest.approx(2.0)
     drawn = tcpnc.figures(results)
-    assert [figure.title.split(",")[:2] for figure in drawn] == [
+    paper = [figure for figure in drawn if figure.title.startswith("Figure")]
+    assert [figure.title.split(":")[0] for figure in paper] == [
+        "Figure 7. topology 1, case 1",
+        "Figure 7. topology 2, case 2",
+        "Figure 8. Topology 1",
+        "Figure 8. Topology 2",
+    ]
+    ours = drawn[len(paper) :]
+    assert [figure.title.split(",")[:2] for figure in ours] == [
         ["topology 1", " case 1"],
         ["topology 2", " case 2"],
     ]
-    assert all("ns-3" in figure.svg for figure in drawn)
+    assert all("ns-3" in figure.svg for figure in ours)
 
 
 def test_failover_reads_stall_and_return_from_the_seconds() -> None:

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from ropewalk.lab.cell import Cell, Results, Runner
 from ropewalk.lab.claims import Claim
-from ropewalk.lab.experiments import measures
+from ropewalk.lab.experiments import measures, tcpnc_selection
 from ropewalk.lab.experiments.options import Options, expand
 from ropewalk.lab.experiments.tcpnc_cases import (
     BURST,
@@ -94,6 +94,7 @@ def cells(options: Options) -> list[Cell]:
     everywhere += runs(more, KINDS[0], ("new-reno",))
     if not options.quick:
         everywhere += runs((TCP_NC,), KINDS[1], ("new-reno",))
+        everywhere += tcpnc_selection.runs()
     return [
         *expand(options, NAME, everywhere, "kernel"),
         *expand(options, NAME, everywhere, "sim"),
@@ -103,7 +104,7 @@ def cells(options: Options) -> list[Cell]:
 
 def claims(results: Results) -> list[Claim]:
     """What the paper says of its own system and end to end, then what ours is held to."""
-    return [*papers_claims(results), *bounds(results)]
+    return [*papers_claims(results), *bounds(results), *tcpnc_selection.claims(results)]
 
 
 def figures(results: Results) -> list[Figure]:
