@@ -1,5 +1,5 @@
-//! Redundancy from observed losses: loss rate and burstiness of what was transmitted, a Gilbert
-//! model of them, and the least redundancy that decodes a coding window with the wanted chance.
+//! Redundancy from observed losses. The loss rate and the burstiness of what was transmitted make a
+//! Gilbert model. The redundancy is the least that decodes a coding window with the wanted chance.
 //!
 //! Source: Ha, Kumazoe and Tsuru, "TCP Network Coding with Adapting Parameters for Bursty and
 //! Time-Varying Loss" (IEICE Trans. Commun. E101-B, 2018) estimates loss rate and burstiness from

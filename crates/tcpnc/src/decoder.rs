@@ -2,10 +2,10 @@
 //! packet out.
 //!
 //! A packet is *seen* when some sum of what arrived begins with it (Sundararajan et al., "Network
-//! coding meets TCP", §III): one packet is seen for every combination that tells anything new, long
+//! coding meets TCP", §III). Every combination that tells anything new makes one packet seen, long
 //! before the packet itself is known. Combinations are of the first packets of a coding window, so
-//! the seen packets of a window are its first ones, but for chance: of 255 combinations about one
-//! skips a packet, which the next one fills in.
+//! the seen packets of a window are its first ones. By chance about one of 255 combinations skips a
+//! packet, which the next one fills in.
 
 use crate::tuning::{PACKET_MAX, WINDOW_MAX};
 use crate::wire::{Combination, LENGTH_BYTES, coefficient};

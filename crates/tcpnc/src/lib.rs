@@ -139,8 +139,8 @@ impl Endpoint {
         Ok(())
     }
 
-    /// The layer of network coding keeps from TCP what it need not know: acknowledgements of
-    /// combinations that were redundant are no duplicates.
+    /// An acknowledgement of a combination that told nothing new does not count as a duplicate: TCP
+    /// would take three of them for a loss.
     fn on_ack(&mut self, now: Instant, ack: &Ack) {
         if ack.transmission >= self.encoder.transmissions() {
             return;

@@ -1,4 +1,4 @@
-//! What comes out is what went in, in order, whatever is lost; and what the rules promise.
+//! Packets come out as they went in, in order, whatever the link loses. The rules keep what they promise.
 
 use super::*;
 use crate::adapt::Gilbert;

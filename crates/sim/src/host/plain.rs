@@ -1,6 +1,6 @@
 //! TCP without options, as the hosts of the TCP/NC paper have it: NewReno without selective
-//! acknowledgements, timestamps and window scaling; an acknowledgement for two segments or after
-//! 200 ms (the defaults of ns-3).
+//! acknowledgements, timestamps and window scaling. A receiver acknowledges two segments at once, or
+//! one after 200 ms. These are the defaults of ns-3.
 
 use super::SenderStats;
 use super::ranges::Ranges;
