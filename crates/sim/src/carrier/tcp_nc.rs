@@ -8,7 +8,7 @@ use crate::engine::NEVER;
 use crate::packet::Packet;
 use crate::traffic::back;
 use bytes::BytesMut;
-use ropewalk_netem::{Counters, Link, Refused, Side};
+use ropewalk_netem::{Carried, Counters, Link, Refused, Side};
 use ropewalk_plan::TunnelReport;
 use ropewalk_tcpnc::wire::IP_UDP;
 use ropewalk_tcpnc::{Endpoint, Redundancy, Stats};
@@ -22,6 +22,16 @@ pub enum Outer {
     Session(Vec<u8>),
     /// A packet beside the session.
     Routed(Packet),
+}
+
+impl Carried for Outer {
+    fn flow(&self) -> u64 {
+        match self {
+            // A session is one flow, whatever it carries.
+            Self::Session(_) => u64::MAX,
+            Self::Routed(packet) => packet.flow(),
+        }
+    }
 }
 
 impl Outer {
