@@ -63,7 +63,15 @@ class PathView:
 
     @property
     def rate_mbit(self) -> float:
-        """Measured rate, Mbit/s; 0 when unknown."""
+        """What the path could carry, Mbit/s: an estimate, also of a path that is idle.
+
+        The larger of `delivered_mbit` and the congestion window per smoothed round trip. The window
+        of a path that was never full is below what the path carries: to learn more, send more.
+        """
+
+    @property
+    def delivered_mbit(self) -> float:
+        """The rate lately delivered, Mbit/s: no more than was sent; 0 when unknown."""
 
     @property
     def loss(self) -> float:
@@ -72,10 +80,20 @@ class PathView:
 def version() -> str:
     """Version of the simulator."""
 
-def run_json(plan: str, seeds: list[int], threads: int, folder: str | None) -> str:
+def plan_seed(plan: str) -> int:
+    """The seed of a plan (TOML), 1 unless given.
+
+    Raises:
+        ValueError: when it is no plan; the message names the key.
+    """
+
+def run_json(
+    plan: str, seeds: list[int], threads: int, folder: str | None, histograms: bool
+) -> str:
     """Runs a plan (TOML) with each seed, on `threads` threads (0: one for each core).
 
-    Names of trace files start from `folder`. Returns a JSON array of reports in the order of the
+    Names of trace files start from `folder`. With `histograms` the reports have the delays of each
+    bulk flow as a histogram. Returns a JSON array of reports in the order of the
     seeds. Other Python threads go on meanwhile.
 
     Raises:
@@ -83,13 +101,34 @@ def run_json(plan: str, seeds: list[int], threads: int, folder: str | None) -> s
     """
 
 def run_scheduler(
-    plan: str, seeds: list[int], scheduler: Callable[[], object], folder: str | None
+    plan: str,
+    seeds: list[int],
+    scheduler: Callable[[], object],
+    folder: str | None,
+    histograms: bool,
 ) -> str:
     """As `run_json` on one thread, with a scheduler in Python, a new one for each seed.
 
     Raises:
-        ValueError: as `run_json`, and when the scheduler answers a path that is not there.
+        ValueError: as `run_json`, without a tunnel, and when the scheduler answers a path that is
+            not there.
+        TypeError: when the scheduler answers anything but a path, several, or None.
         Exception: what the scheduler raises.
+    """
+
+def run_recorded(
+    plan: str,
+    seed: int,
+    scheduler: Callable[[], object] | None,
+    outputs: tuple[str | None, str | None],
+    folder: str | None,
+    histograms: bool,
+) -> str:
+    """As `run_json` with one seed; writes events to a file and packets to a directory.
+
+    Raises:
+        ValueError: as `run_scheduler`.
+        OSError: when the file of events cannot be made.
     """
 
 PLACES: int

@@ -271,8 +271,8 @@ class Tcp:
 
     `segment` is the most data in a segment, bytes. With `Relay`, `Chain` and `TcpNc`, `enter` is
     the gateway that the host of the site's side is at, from 1, and `access` its own link to it;
-    `plain` hosts have no TCP options. `window`, for the kernel only, is about the receiver's
-    largest window in bytes; pauses are reported then.
+    `plain` hosts have no TCP options. `window` is about the receiver's largest window in bytes;
+    pauses are reported then.
     """
 
     flows: int = 1

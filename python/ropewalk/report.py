@@ -51,6 +51,10 @@ class FlowReport:
     retransmits: int
     broken: bool
     pauses: tuple[Pause, ...] = ()
+    delay_ms: Distribution | None = None
+    """One-way delays of its data packets; only the simulator knows them."""
+    delay_histogram_ms: tuple[tuple[float, int], ...] = ()
+    """Upper ends of bins in ms and numbers of packets, where asked for."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,8 @@ class TrafficReport:
     lost: int | None
     in_time: float | None
     pages: tuple[PageLoad, ...] = ()
+    ceiling_mbit: float | None = None
+    """Of bulk traffic: the part of the report's ceiling that is in its direction."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +101,8 @@ class PathReport:
     dropped: int
     lost: int
     capacity_mbit: float
+    delivered_bytes: int = 0
+    """What left the link; `bytes` were offered to it."""
 
 
 @dataclass(frozen=True)
@@ -307,7 +315,6 @@ def _handover(reader: _Reader) -> HandoverReport:
 
 
 def _traffic(reader: _Reader) -> TrafficReport:
-    delay = reader.reader("delay_ms")
     return TrafficReport(
         kind=reader.text("kind"),
         goodput_mbit=reader.number("goodput_mbit", 0.0),
@@ -322,10 +329,12 @@ def _traffic(reader: _Reader) -> TrafficReport:
                     Pause(pause.number("begin"), pause.number("end"))
                     for pause in flow.readers("pauses")
                 ),
+                _optional_distribution(flow),
+                tuple((float(end), int(n)) for end, n in flow.items("delay_histogram_ms")),
             )
             for flow in reader.readers("flows")
         ),
-        delay_ms=None if delay is None else _distribution(delay),
+        delay_ms=_optional_distribution(reader),
         sent=reader.optional_integer("sent"),
         lost=reader.optional_integer("lost"),
         in_time=reader.optional("in_time"),
@@ -341,7 +350,13 @@ def _traffic(reader: _Reader) -> TrafficReport:
             )
             for page in reader.readers("pages")
         ),
+        ceiling_mbit=reader.optional("ceiling_mbit"),
     )
+
+
+def _optional_distribution(reader: _Reader) -> Distribution | None:
+    delay = reader.reader("delay_ms")
+    return None if delay is None else _distribution(delay)
 
 
 def _distribution(reader: _Reader) -> Distribution:
@@ -358,6 +373,7 @@ def _path(reader: _Reader) -> PathReport:
         dropped=reader.integer("dropped"),
         lost=reader.integer("lost"),
         capacity_mbit=reader.number("capacity_mbit", 0.0),
+        delivered_bytes=reader.integer("delivered_bytes", 0),
     )
 
 

@@ -24,11 +24,19 @@ except ImportError as error:
     raise ImportError(f"{error}; install the package with its extra: '.[lab]'") from error
 
 from ropewalk import report as reports
-from ropewalk._native import Head, PathView, run_json, run_scheduler, version
+from ropewalk._native import (
+    Head,
+    PathView,
+    plan_seed,
+    run_json,
+    run_recorded,
+    run_scheduler,
+    version,
+)
 from ropewalk.plan import Plan, dumps
-from ropewalk.report import Report
+from ropewalk.report import Distribution, Report
 
-__all__ = ["Head", "PathView", "Results", "Scheduler", "run", "version"]
+__all__ = ["Head", "PathView", "Results", "Scheduler", "read_events", "run", "version"]
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -87,16 +95,37 @@ class Results:
         return np.array(rows, dtype=np.float64)
 
     def delay_ms(self, traffic: int) -> Floats:
-        """Delays of a ping, call or web section, ms: seeds × `DELAY_COLUMNS`.
+        """Delays of a section, ms: seeds × `DELAY_COLUMNS`.
 
-        Rows of seeds in which nothing came back are not numbers.
+        Round trips of a ping, one-way delays of a call and of the data packets of bulk traffic,
+        load times of pages. Rows of seeds in which nothing came back are not numbers.
         """
         delays = [report.traffic[traffic].delay_ms for report in self.reports]
+        return np.array([_row(delay) for delay in delays], dtype=np.float64)
+
+    def flows_delay_ms(self, traffic: int = 0) -> Floats:
+        """One-way delays of each bulk flow's data packets, ms: seeds × flows × `DELAY_COLUMNS`."""
         rows = [
-            [np.nan if delay is None else getattr(delay, column) for column in DELAY_COLUMNS]
-            for delay in delays
+            [_row(f.delay_ms) for f in report.traffic[traffic].flows] for report in self.reports
         ]
         return np.array(rows, dtype=np.float64)
+
+    def delay_histogram_ms(self, traffic: int = 0) -> Floats:
+        """Delays of all data packets of a bulk section in all seeds: bins × 2.
+
+        A bin is its upper end in ms, and how many packets are in it. Empty unless the runs were
+        made with `histograms=True`.
+        """
+        total: dict[float, int] = {}
+        for report in self.reports:
+            for flow in report.traffic[traffic].flows:
+                for end, packets in flow.delay_histogram_ms:
+                    total[end] = total.get(end, 0) + packets
+        return np.array(sorted(total.items()), dtype=np.float64).reshape(-1, 2)
+
+
+def _row(delay: Distribution | None) -> list[float]:
+    return [np.nan if delay is None else getattr(delay, column) for column in DELAY_COLUMNS]
 
 
 def run(
@@ -104,30 +133,66 @@ def run(
     seeds: int | Iterable[int] = 1,
     threads: int = 0,
     scheduler: Callable[[], Scheduler] | None = None,
+    histograms: bool = False,
+    events: str | Path | None = None,
+    pcap: str | Path | None = None,
 ) -> Results:
     """Runs a plan once for each seed.
 
     Args:
         plan: A `Plan`, its keys as a dictionary, its text as TOML, or the file it is in. A text
             of one line is taken for a file name.
-        seeds: That many seeds from 1 on, or the seeds themselves, each 0 or more.
+        seeds: That many seeds, the plan's and those after it, as `ropewalk-sim run --seeds`; or
+            the seeds themselves, each 0 or more.
         threads: Runs at the same time; 0 is one for each core. Has no part in the results.
         scheduler: Makes a scheduler for each run, to be asked instead of the plan's; a class will
-            do. Runs then go one after the other.
+            do. Runs then go one after the other. Only the carrier `Tunnel` asks one.
+        histograms: Whether `Results.delay_histogram_ms` has something.
+        events: File that gets an event for each packet, for `read_events`; one seed only.
+        pcap: Directory that gets the packets of each interface, for tcpdump; one seed only.
 
     Raises:
-        ValueError: When the plan cannot be run; the message names the key.
-        OSError: When the file cannot be read.
+        ValueError: When the plan cannot be run; the message names the key. Also when the scheduler
+            answers a path that is not there.
+        TypeError: When the scheduler answers anything but a path, several, or None.
+        OSError: When the file cannot be read, or that of events not be written.
     """
     text, folder = _read(plan)
-    numbers = list(range(1, seeds + 1)) if isinstance(seeds, int) else list(seeds)
+    if isinstance(seeds, int):
+        first = plan_seed(text)
+        numbers = list(range(first, first + seeds))
+    else:
+        numbers = list(seeds)
     if not numbers:
         raise ValueError("seeds: give at least one")
-    if scheduler is None:
-        found = run_json(text, numbers, threads, folder)
+    if events is not None or pcap is not None:
+        if len(numbers) != 1:
+            raise ValueError(f"events, pcap: give one seed, not {len(numbers)}")
+        outputs = (None if events is None else str(events), None if pcap is None else str(pcap))
+        found = run_recorded(text, numbers[0], scheduler, outputs, folder, histograms)
+    elif scheduler is None:
+        found = run_json(text, numbers, threads, folder, histograms)
     else:
-        found = run_scheduler(text, numbers, scheduler, folder)
+        found = run_scheduler(text, numbers, scheduler, folder, histograms)
     return Results(tuple(reports.parse(report) for report in json.loads(found)))
+
+
+EVENTS_SCHEMA = "ropewalk-sim-events"
+EVENTS_VERSION = 1
+
+
+def read_events(file: str | Path) -> Iterator[dict[str, Any]]:
+    """The events of a run, in the order of time; the page on the simulator lists their members.
+
+    Raises:
+        ValueError: When the file has no events, or those of another version.
+    """
+    with Path(file).open() as lines:
+        header = json.loads(next(lines, "{}"))
+        if (header.get("schema"), header.get("version")) != (EVENTS_SCHEMA, EVENTS_VERSION):
+            raise ValueError(f"{file}: not events of version {EVENTS_VERSION}; run the plan again")
+        for line in lines:
+            yield json.loads(line)
 
 
 def _read(plan: Plan | Mapping[str, Any] | str | Path) -> tuple[str, str | None]:

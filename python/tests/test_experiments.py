@@ -92,7 +92,7 @@ def test_cells_are_distinct_valid_and_always_the_same(
         plan = tomllib.loads(cell.plan.to_toml())
         assert cell.plan.warmup_s < cell.plan.duration_s
         assert 1 <= len(plan["path"]) <= 8
-        assert not (cell.runner == "sim" and plan["carrier"]["kind"] in ("mptcp", "peer"))
+        assert not (cell.runner == "sim" and plan["carrier"]["kind"] == "peer")
 
 
 @pytest.mark.parametrize("name", sorted(EXPERIMENTS))

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import os
 import runpy
+import subprocess
 import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path as File
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -14,7 +18,7 @@ import pytest
 pytest.importorskip("ropewalk._native", reason="the native module is not installed")
 
 from ropewalk import sim
-from ropewalk.plan import Direct, Link, Mptcp, Path, Ping, Plan, Tcp, Tunnel
+from ropewalk.plan import Carrier, Direct, Link, Mptcp, Path, Ping, Plan, RoundRobin, Tcp, Tunnel
 
 PATHS = (
     Path("a", Link(rate_mbit=16, delay_ms=10, queue_bytes=65536)),
@@ -22,7 +26,7 @@ PATHS = (
 )
 
 
-def plan(seconds: float = 4, carrier: Direct | Tunnel | Mptcp | None = None) -> Plan:
+def plan(seconds: float = 4, carrier: Carrier | None = None) -> Plan:
     traffic = (Tcp(flows=3), Ping())
     return Plan("x", seconds, PATHS, carrier or Tunnel(), traffic, warmup_s=1)
 
@@ -93,13 +97,69 @@ def test_a_wrong_plan_names_its_key() -> None:
     with pytest.raises(ValueError, match="warmup"):
         sim.run(Plan("x", 1, PATHS, warmup_s=2))
     with pytest.raises(ValueError, match=r"carrier\.kind"):
-        sim.run(plan(carrier=Mptcp()))
+        sim.run(plan(carrier=RoundRobin()))
     with pytest.raises(ValueError, match="seeds"):
         sim.run(plan(), seeds=0)
     with pytest.raises(ValueError, match="traffic"):
         sim.run({"name": "x", "traffic": object()})
     with pytest.raises(FileNotFoundError):
         sim.run("no-such-plan.toml")
+
+
+def test_seeds_are_those_of_the_command_line() -> None:
+    lossy = Plan(
+        "x", 2, (Path("a", Link(rate_mbit=8, delay_ms=10, loss=0.01)),), traffic=(Tcp(),), seed=9
+    )
+    assert sim.run(lossy).seeds.tolist() == [9]
+    both = sim.run(lossy, seeds=2)
+    assert both.seeds.tolist() == [9, 10]
+    program = File(os.environ.get("ROPEWALK_PROGRAMS", "target/release")) / "ropewalk-sim"
+    if not program.is_file():
+        pytest.skip(f"no program {program}")
+    done = subprocess.run(
+        [program, "run", "/dev/stdin", "--seeds", "2", "--json"],
+        input=lossy.to_toml(),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    found = json.loads(done.stdout)
+    assert [(r["seed"], r["trace_hash"]) for r in found] == [(r.seed, r.trace_hash) for r in both]
+
+
+def test_the_packets_of_a_download_have_delays_of_their_own() -> None:
+    results = sim.run(plan(), histograms=True)
+    delay = results[0].traffic[0].delay_ms
+    assert delay is not None
+    # The link's delay, and what may wait in its queue and in the tunnel's.
+    assert 10 <= delay.min < delay.p50 < delay.p99 <= delay.max < 1_000
+    assert results.flows_delay_ms().shape == (1, 3, len(sim.DELAY_COLUMNS))
+    bins = results.delay_histogram_ms()
+    assert bins[:, 1].sum() == delay.count
+    assert np.all(np.diff(bins[:, 0]) > 0)
+    below = np.interp(0.5, np.cumsum(bins[:, 1]) / delay.count, bins[:, 0])
+    assert below == pytest.approx(delay.p50, rel=0.02)
+    assert sim.run(plan()).delay_histogram_ms().shape == (0, 2)
+
+
+def test_events_show_where_each_packet_went_and_packets_are_in_files(tmp_path: File) -> None:
+    file = tmp_path / "events.jsonl"
+    report = sim.run(plan(seconds=2), scheduler=First, events=file, pcap=tmp_path / "pcap")[0]
+    events = list(sim.read_events(file))
+    data = [e for e in events if e["event"] == "tunnel_sent" and e["kind"] == "data"]
+    down = [e for e in data if e["direction"] == "down"]
+    assert len(down) > 500
+    # Copies that protect go over the other path.
+    assert sum(e["path"] == 0 for e in down) > 0.9 * len(down)
+    assert all(e["srtt_ms"] > 0 and e["queued"] >= 0 for e in down)
+    assert report.packets is not None
+    assert (tmp_path / "pcap/path-a-site.pcap").stat().st_size > 100_000
+    with pytest.raises(ValueError, match="one seed"):
+        sim.run(plan(), seeds=2, events=file)
+    (tmp_path / "old").write_text('{"schema": "ropewalk-sim-events", "version": 0}\n')
+    with pytest.raises(ValueError, match="version 1"):
+        list(sim.read_events(tmp_path / "old"))
 
 
 def test_other_threads_go_on_while_the_simulator_runs() -> None:
@@ -157,6 +217,61 @@ def test_what_a_scheduler_raises_comes_out_of_run() -> None:
         sim.run(plan(), scheduler=Elsewhere)
 
 
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (-1, r"answered path -1; usable now: \[0"),
+        (0.0, r"answered 0\.0 \(float\)"),
+        (True, r"answered True \(bool\)"),
+        ("a", r"answered 'a' \(str\)"),
+        ([0, "b"], r"answered \[0, 'b'\] \(list\)"),
+        (object, r"\(type\)"),
+    ],
+)
+def test_a_wrong_answer_is_named_with_what_to_do(answer: object, told: str) -> None:
+    class Wrong:
+        def pick(self, now: float, head: sim.Head, paths: Sequence[sim.PathView]) -> object:
+            return answer
+
+    with pytest.raises((TypeError, ValueError), match=told) as error:
+        sim.run(plan(), scheduler=Wrong)  # type: ignore[arg-type]
+    assert "None to wait" in str(error.value)
+
+
+def test_a_scheduler_that_never_sends_is_noted_and_one_without_a_tunnel_refused() -> None:
+    class Never:
+        def pick(self, now: float, head: sim.Head, paths: Sequence[sim.PathView]) -> None:
+            return None
+
+    notes = sim.run(plan(), scheduler=Never)[0].notes
+    assert any("never answered a path" in note for note in notes), notes
+    with pytest.raises(ValueError, match=r"carrier\.kind: a scheduler"):
+        sim.run(plan(carrier=Direct()), scheduler=Never)
+
+
+def test_the_rate_of_a_path_is_what_it_could_carry() -> None:
+    class Watching:
+        """Little goes over the second path, and its rate is asked for."""
+
+        seen: ClassVar[list[tuple[float, float]]] = []
+
+        def pick(self, now: float, head: sim.Head, paths: Sequence[sim.PathView]) -> int | None:
+            slow = next((path for path in paths if path.id == 1), None)
+            if slow is not None and now > 2:
+                self.seen.append((slow.rate_mbit, slow.delivered_mbit))
+            return 0 if head.flow_backlog < 40_000 else 1
+
+    sim.run(plan(), scheduler=Watching)
+    assert all(rate >= delivered for rate, delivered in Watching.seen)
+
+
+def test_mptcp_adds_the_paths_up() -> None:
+    report = sim.run(plan(seconds=10, carrier=Mptcp()))[0]
+    assert report.tunnel is None
+    assert 0.8 < report.goodput_mbit / report.ceiling_mbit <= 1.0
+    assert report.paths[1].delivered_bytes > report.paths[0].delivered_bytes / 4
+
+
 def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
     example = File(__file__).parents[1] / "examples/scheduler.py"
     assert len(example.read_text().splitlines()) <= 40
@@ -173,7 +288,8 @@ def test_the_stub_says_what_the_module_has() -> None:
     from ropewalk import _native
 
     stub = File(sim.__file__).with_name("_native.pyi").read_text()
-    for name in ("version", "run_json", "run_scheduler", "Head", "PathView"):
+    functions = ("version", "plan_seed", "run_json", "run_scheduler", "run_recorded")
+    for name in (*functions, "Head", "PathView"):
         assert hasattr(_native, name)
         assert f"def {name}(" in stub or f"class {name}:" in stub
     for kind in (_native.Head, _native.PathView):

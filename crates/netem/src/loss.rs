@@ -30,6 +30,18 @@ pub struct GilbertElliott {
     pub loss_bad: f64,
 }
 
+impl LossModel {
+    /// Share of packets lost in the long run.
+    #[must_use]
+    pub fn mean(&self) -> f64 {
+        match self {
+            Self::None => 0.0,
+            Self::Bernoulli(loss) => *loss,
+            Self::GilbertElliott(chain) => chain.mean_loss(),
+        }
+    }
+}
+
 impl GilbertElliott {
     /// The simple Gilbert model (everything lost in the bad state, nothing in the good one)
     /// with this mean loss and this mean number of consecutive losses.

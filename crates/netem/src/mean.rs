@@ -4,6 +4,7 @@ use ropewalk_types::{Duration, Instant};
 
 use crate::capacity::{Capacity, Serialiser};
 use crate::link::{LinkConfig, Side};
+use crate::loss::LossModel;
 
 impl LinkConfig {
     /// Mean capacity of one direction between two times after the start of the link, in bits of IP
@@ -12,6 +13,23 @@ impl LinkConfig {
     /// `None` when the direction is without limit at any of these times; 0 when `to <= from`.
     #[must_use]
     pub fn mean_capacity(&self, side: Side, from: Duration, to: Duration) -> Option<f64> {
+        self.mean(side, from, to, |_| 1.0)
+    }
+
+    /// As [`Self::mean_capacity`], less what is lost at random in the long run.
+    #[must_use]
+    pub fn mean_delivery(&self, side: Side, from: Duration, to: Duration) -> Option<f64> {
+        self.mean(side, from, to, |loss| 1.0 - loss.mean())
+    }
+
+    /// The mean of a share of the capacity that depends on the loss.
+    fn mean(
+        &self,
+        side: Side,
+        from: Duration,
+        to: Duration,
+        share: impl Fn(&LossModel) -> f64,
+    ) -> Option<f64> {
         let direction = match side {
             Side::Up => &self.up,
             Side::Down => &self.down,
@@ -21,7 +39,8 @@ impl LinkConfig {
         let mut serialiser = Serialiser::new(direction.capacity.clone(), Instant::ZERO);
         let mut unlimited = direction.capacity == Capacity::Unlimited;
         let mut blackhole = direction.blackhole;
-        let (mut begin, mut bytes) = (Duration::ZERO, 0);
+        let mut loss = direction.loss;
+        let (mut begin, mut bytes) = (Duration::ZERO, 0.0);
         let ends = changes.iter().map(|change| change.at).chain([to]);
         for (index, end) in ends.enumerate() {
             let (first, last) = (begin.max(from), end.min(to));
@@ -30,7 +49,9 @@ impl LinkConfig {
                     return None;
                 }
                 let (first, last) = (Instant::ZERO + first, Instant::ZERO + last);
-                bytes += serialiser.sent_between(first, last);
+                #[expect(clippy::cast_precision_loss, reason = "byte counts are below 2^53")]
+                let sent = serialiser.sent_between(first, last) as f64;
+                bytes += sent * share(&loss);
             }
             begin = end;
             let Some(change) = changes.get(index) else {
@@ -45,10 +66,10 @@ impl LinkConfig {
                 serialiser = Serialiser::new(capacity.clone(), Instant::ZERO + end);
             }
             blackhole = change.blackhole.unwrap_or(blackhole);
+            loss = change.loss.unwrap_or(loss);
         }
         let seconds = to.saturating_sub(from).as_secs_f64();
-        #[expect(clippy::cast_precision_loss, reason = "byte counts are below 2^53")]
-        let bits = bytes as f64 * 8.0;
+        let bits = bytes * 8.0;
         Some(if seconds > 0.0 { bits / seconds } else { 0.0 })
     }
 }
@@ -92,6 +113,20 @@ mod tests {
         near(mbit("down.trace = \"t\"", 3_500, 4_500), 4.0);
         let later = "down.rate = \"1Mbit\"\n[[change]]\nat = \"1s\"\ndown.trace = \"t\"\n";
         near(mbit(later, 0, 2_000), 4.5);
+    }
+
+    #[test]
+    fn what_is_lost_is_not_delivered() {
+        let plan = "both.rate = \"8Mbit\"\ndown.loss = \"25%\"\n\
+            [[change]]\nat = \"2s\"\ndown.gilbert = { p = 0.1, r = 0.1 }\n";
+        let config = LinkPlan::parse(plan)
+            .unwrap()
+            .resolve(|_| Ok(String::new()));
+        let config = config.unwrap();
+        for (side, wanted) in [(Side::Down, 5e6), (Side::Up, 8e6)] {
+            let found = config.mean_delivery(side, Duration::ZERO, Duration::from_secs(4));
+            near(found, wanted);
+        }
     }
 
     #[test]

@@ -1,4 +1,8 @@
-//! What a set of paths allows: capacity less headers.
+//! What a set of paths allows: capacity less what is lost and less headers.
+
+use ropewalk_netem::{LinkConfig, Side};
+
+use crate::{Carrier, Plan, Traffic, TrafficReport};
 
 /// IPv4 (20) and TCP with timestamps (32) in a packet of 1,500 bytes.
 pub const INNER_HEADERS: u32 = 52;
@@ -20,3 +24,44 @@ pub fn direct_ceiling(capacity_mbit: f64) -> f64 {
 pub fn tunnel_ceiling(capacity_mbit: f64) -> f64 {
     capacity_mbit * (INNER_MTU - f64::from(INNER_HEADERS)) / (INNER_MTU + f64::from(OUTER_OVERHEAD))
 }
+
+/// TCP payload in Mbit/s that the paths in use deliver in one direction in the counted time, the
+/// narrowest hop deciding; `links` are those of all paths. `None` where a path has no limit.
+#[must_use]
+pub fn ceiling_mbit(plan: &Plan, links: &[&LinkConfig], side: Side) -> Option<f64> {
+    let of = |&path: &usize| links[path].mean_delivery(side, plan.warmup, plan.duration);
+    let mut narrowest = f64::INFINITY;
+    for hop in plan.paths_by_hop() {
+        let bits: Option<f64> = hop.iter().map(of).sum();
+        narrowest = narrowest.min(bits? / 1e6);
+    }
+    Some(match plan.carrier {
+        Carrier::Tunnel(_) | Carrier::Relay(_) => tunnel_ceiling(narrowest),
+        Carrier::DirectFirst
+        | Carrier::Path { .. }
+        | Carrier::Chain { .. }
+        | Carrier::TcpNc(_)
+        | Carrier::Mptcp
+        | Carrier::Balance(_)
+        | Carrier::RoundRobin
+        | Carrier::Peer { .. } => direct_ceiling(narrowest),
+    })
+}
+
+/// Gives every bulk section the ceiling of its direction; their sum over the directions of the bulk
+/// traffic. `None` where a path in use has no limit.
+pub fn describe_ceilings(
+    plan: &Plan,
+    links: &[&LinkConfig],
+    traffic: &mut [TrafficReport],
+) -> Option<f64> {
+    for (section, report) in plan.traffic.iter().zip(traffic) {
+        let side = Traffic::bulk_side(section);
+        report.ceiling_mbit = side.and_then(|side| ceiling_mbit(plan, links, side));
+    }
+    let sides = plan.sides().into_iter();
+    sides.map(|side| ceiling_mbit(plan, links, side)).sum()
+}
+
+/// The note of a report without a ceiling.
+pub const NO_CEILING: &str = "a path in use has no rate limit: there is no ceiling";

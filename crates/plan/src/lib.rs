@@ -35,8 +35,12 @@ pub mod page;
 mod report;
 mod row;
 mod traffic;
+mod used;
 
-pub use ceiling::{INNER_HEADERS, OUTER_OVERHEAD, direct_ceiling, tunnel_ceiling};
+pub use ceiling::{
+    INNER_HEADERS, NO_CEILING, OUTER_OVERHEAD, ceiling_mbit, describe_ceilings, direct_ceiling,
+    tunnel_ceiling,
+};
 pub use report::{
     BufferReport, Distribution, FlowReport, PathReport, Pause, Report, TrafficReport, TunnelReport,
     overhead,
@@ -111,7 +115,7 @@ pub enum Carrier {
     #[default]
     #[serde(rename = "direct")]
     DirectFirst,
-    /// As [`Carrier::DirectFirst`], over the path of this name.
+    /// As `direct`, over the path of this name.
     Path {
         /// Name of the path.
         path: String,
@@ -127,7 +131,8 @@ pub enum Carrier {
     },
     /// Sessions of TCP/NC in a row, as its authors publish it: what one delivers enters the next.
     TcpNc(TcpNcPlan),
-    /// In-kernel MPTCP over all paths; not simulated.
+    /// MPTCP over all paths, as Linux has it. Only bulk TCP is carried: all else takes the first
+    /// path.
     Mptcp,
     /// `ropewalk balance` over all paths, each connection over one of them; not simulated.
     Balance(BalancePlan),
@@ -160,8 +165,13 @@ pub struct TunnelPlan {
     /// Name of the scheduler; the program's default unless given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scheduler: Option<String>,
-    /// Congestion control of the sub-tunnels; the program's default unless given.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Congestion control of the sub-tunnels; the program's default unless given. `new-reno`, as
+    /// traffic has it, is `newreno`.
+    #[serde(
+        default,
+        deserialize_with = "one_name",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub congestion: Option<String>,
     /// Protection of what the site sends, by name; the program's default unless given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -307,6 +317,18 @@ fn fail<T>(key: &str, problem: String) -> Result<T, PlanError> {
 
 const fn one() -> u64 {
     1
+}
+
+/// The name of a congestion control as configurations have it.
+fn one_name<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    let name = Option::<String>::deserialize(deserializer)?;
+    Ok(name.map(|name| {
+        if name == "new-reno" {
+            "newreno".into()
+        } else {
+            name
+        }
+    }))
 }
 
 /// Durations as text: `20s`, `150ms`.

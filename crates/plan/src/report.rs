@@ -13,8 +13,9 @@ pub struct Report {
     pub seed: u64,
     /// Seconds that were counted: the duration less the warm-up.
     pub seconds: f64,
-    /// What the paths in use allow one full-sized inner TCP stream, Mbit/s: the sum of the
-    /// capacities in the direction of the first bulk traffic, headers taken off.
+    /// What the paths in use allow full-sized inner TCP streams, Mbit/s: capacity less what is
+    /// lost and less headers, summed over paths and over the directions of the bulk traffic. 0
+    /// where a path in use has no limit.
     pub ceiling_mbit: f64,
     /// One per `[[traffic]]`, in order.
     pub traffic: Vec<TrafficReport>,
@@ -60,14 +61,17 @@ pub struct TrafficReport {
     /// Bulk: the same for each whole second of the plan, the warm-up included.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub series_mbit: Vec<f64>,
+    /// Bulk: the part of [`Report::ceiling_mbit`] that is in the direction of this traffic.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ceiling_mbit: Option<f64>,
     /// Bulk: longest time in the counted part in which no flow delivered anything, seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub longest_stall_seconds: Option<f64>,
     /// Bulk: one per connection.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub flows: Vec<FlowReport>,
-    /// Round-trip times of a ping, one-way delays of a call, page load times of the web.
-    /// Milliseconds.
+    /// Round-trip times of a ping, one-way delays of a call, page load times of the web, and of
+    /// bulk traffic the one-way delays of all its data packets (simulator only). Milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delay_ms: Option<Distribution>,
     /// Ping, call: packets sent in the counted time.
@@ -88,6 +92,13 @@ pub struct FlowReport {
     pub goodput_mbit: f64,
     /// Segments or packets sent again.
     pub retransmits: u64,
+    /// One-way delays of its data packets, from host to host, each retransmission by itself, ms:
+    /// mean, least and largest are exact, the others to half a percent. Simulator only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delay_ms: Option<Distribution>,
+    /// The same as a histogram, where asked for: upper ends of bins in ms, and numbers of packets.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub delay_histogram_ms: Vec<(f64, u64)>,
     /// Whether the connection broke.
     #[serde(default)]
     pub broken: bool,
@@ -130,13 +141,16 @@ pub struct Distribution {
 pub struct PathReport {
     /// Name in the plan.
     pub name: String,
-    /// IP bytes that entered the link in the counted time.
+    /// IP bytes offered to the link in the counted time, those that it dropped or lost included.
     pub bytes: u64,
+    /// IP bytes that left the link at its other end in the counted time.
+    #[serde(default)]
+    pub delivered_bytes: u64,
     /// Packets dropped by the full queue.
     pub dropped: u64,
     /// Packets lost at random.
     pub lost: u64,
-    /// Mean capacity over the counted time, Mbit/s of IP packets.
+    /// Mean capacity over the counted time, Mbit/s of IP packets; 0 without a limit.
     pub capacity_mbit: f64,
 }
 

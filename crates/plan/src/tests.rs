@@ -72,6 +72,58 @@ fn carriers_without_a_tunnel_read_and_write_the_same() {
 }
 
 #[test]
+fn new_reno_has_one_meaning_wherever_it_is_written() {
+    for name in ["newreno", "new-reno"] {
+        let text = PLAN
+            .replace("scheduler = \"auto\"", &format!("congestion = \"{name}\""))
+            .replace("\"bbr\"", &format!("\"{name}\""));
+        let plan = Plan::parse(&text).unwrap();
+        assert!(
+            matches!(&plan.carrier, Carrier::Tunnel(t) if t.congestion.as_deref() == Some("newreno"))
+        );
+        assert!(matches!(
+            plan.traffic[1],
+            Traffic::Quic {
+                congestion: Congestion::NewReno,
+                ..
+            }
+        ));
+    }
+}
+
+#[test]
+fn what_has_no_effect_is_said() {
+    assert_eq!(Plan::parse(PLAN).unwrap().warnings(), Vec::<String>::new());
+    for (from, to, told) in [
+        (
+            "at = \"10s\"",
+            "at = \"20s\"",
+            "path[1].change[0].at: after the end",
+        ),
+        (
+            "rate = \"8Mbit\", ",
+            "",
+            "path[1]: no `rate` or `trace` in either",
+        ),
+        (
+            "both = { rate = \"8Mbit\"",
+            "up = { rate = \"8Mbit\"",
+            "`trace` down",
+        ),
+    ] {
+        assert!(PLAN.contains(from), "{from}");
+        let warnings = Plan::parse(&PLAN.replace(from, to)).unwrap().warnings();
+        assert!(
+            matches!(&warnings[..], [one] if one.contains(told)),
+            "{told}: {warnings:?}"
+        );
+    }
+    let silent = &PLAN[..PLAN.find("[[traffic]]").unwrap()];
+    let warnings = Plan::parse(silent).unwrap().warnings();
+    assert!(warnings[0].starts_with("traffic: "), "{warnings:?}");
+}
+
+#[test]
 fn bad_plans_name_the_key() {
     for (from, to, key) in [
         ("name = \"b\"", "name = \"a\"", "path[1].name"),

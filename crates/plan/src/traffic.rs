@@ -19,7 +19,8 @@ pub enum Direction {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Congestion {
-    /// RFC 5681 and RFC 6582; `reno` on Linux.
+    /// RFC 5681 and RFC 6582; `reno` on Linux. Also read as `newreno`, its name in configurations.
+    #[serde(alias = "newreno")]
     NewReno,
     /// RFC 9438.
     #[default]
@@ -49,8 +50,9 @@ pub enum Traffic {
         /// Bytes of data in a segment at most, 100 to 1,448; what the carrier allows unless given.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         segment: Option<u32>,
-        /// Kernel only: the receiver's window is at most about so many bytes, 4,096 to 16,000,000.
-        /// The payload is then checked byte by byte, and pauses are reported to the millisecond.
+        /// The receiver's window is at most about so many bytes, 4,096 to 16,000,000; 6 MiB in the
+        /// simulator, and the kernel's own choice there, unless given. With a window, pauses are
+        /// reported to the millisecond, and the kernel compares the payload byte by byte.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         window: Option<u32>,
         /// `relay`, `chain` and `tcp-nc` only: hosts without TCP options, that is without selective

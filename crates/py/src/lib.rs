@@ -9,21 +9,30 @@
 mod balance;
 mod scheduler;
 
+use std::fs::File;
+use std::io::{BufWriter, Write};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use ropewalk_core::schedule::Policy;
 use ropewalk_plan::{Plan, Report};
 use ropewalk_sim::sweep::Job;
 use ropewalk_sim::{Options, SimError};
 
-use crate::scheduler::{Head, PathView, PythonScheduler};
+use crate::scheduler::{Head, PathView, PythonScheduler, Watch};
 
 /// Version of the simulator.
 #[pyfunction]
 const fn version() -> &'static str {
     env!("CARGO_PKG_VERSION")
+}
+
+/// The seed of a plan.
+#[pyfunction]
+fn plan_seed(plan: &str) -> PyResult<u64> {
+    parse(plan).map(|plan| plan.seed)
 }
 
 /// Runs a plan with each seed on `threads` threads (0: one for each core); a JSON array of reports.
@@ -34,12 +43,14 @@ fn run_json(
     seeds: Vec<u64>,
     threads: usize,
     folder: Option<PathBuf>,
+    histograms: bool,
 ) -> PyResult<String> {
     let plan = parse(plan)?;
     let job = |seed| Job {
         plan: plan.clone(),
         seed,
         folder: folder.clone(),
+        histograms,
     };
     let jobs: Vec<Job> = seeds.into_iter().map(job).collect();
     let threads = NonZeroUsize::new(threads);
@@ -56,6 +67,45 @@ fn run_json(
     to_json(&reports)
 }
 
+/// Runs a plan once and writes events and packets; `scheduler()` makes a scheduler, if given.
+#[pyfunction]
+fn run_recorded(
+    py: Python<'_>,
+    plan: &str,
+    seed: u64,
+    scheduler: Option<&Bound<'_, PyAny>>,
+    outputs: Outputs,
+    folder: Option<PathBuf>,
+    histograms: bool,
+) -> PyResult<String> {
+    let plan = parse(plan)?;
+    let made = scheduler.map(|scheduler| scheduler.call0()).transpose()?;
+    let made = made.map(|object| PythonScheduler::new(object.unbind()));
+    let (policy, watch) = made.unzip();
+    let (events, pcap) = outputs;
+    let events = events.map(|file| -> PyResult<Box<dyn Write + Send>> {
+        Ok(Box::new(BufWriter::new(File::create(file)?)))
+    });
+    let options = Options {
+        policy: policy.map(|policy| Box::new(policy) as Box<dyn Policy>),
+        events: events.transpose()?,
+        pcap,
+        folder,
+        histograms,
+        ..Options::default()
+    };
+    let report = py.detach(|| ropewalk_sim::run_with(&plan, seed, options));
+    if let Some(error) = watch.as_ref().and_then(Watch::error) {
+        return Err(error);
+    }
+    let mut report = report.map_err(wrong_plan)?;
+    report.notes.extend(watch.and_then(|watch| watch.note()));
+    to_json(&[report])
+}
+
+/// File of events and directory of packets.
+type Outputs = (Option<PathBuf>, Option<PathBuf>);
+
 /// Runs a plan with each seed, one after the other, `scheduler()` making a scheduler for each.
 #[pyfunction]
 fn run_scheduler(
@@ -64,21 +114,25 @@ fn run_scheduler(
     seeds: Vec<u64>,
     scheduler: &Bound<'_, PyAny>,
     folder: Option<PathBuf>,
+    histograms: bool,
 ) -> PyResult<String> {
     let plan = parse(plan)?;
     let mut reports = Vec::with_capacity(seeds.len());
     for seed in seeds {
-        let (policy, failure) = PythonScheduler::new(scheduler.call0()?.unbind());
+        let (policy, watch) = PythonScheduler::new(scheduler.call0()?.unbind());
         let options = Options {
             policy: Some(Box::new(policy)),
             folder: folder.clone(),
+            histograms,
             ..Options::default()
         };
         let report = py.detach(|| ropewalk_sim::run_with(&plan, seed, options));
-        if let Some(error) = failure.take() {
+        if let Some(error) = watch.error() {
             return Err(error);
         }
-        reports.push(report.map_err(wrong_plan)?);
+        let mut report = report.map_err(wrong_plan)?;
+        report.notes.extend(watch.note());
+        reports.push(report);
     }
     to_json(&reports)
 }
@@ -105,8 +159,10 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Head>()?;
     module.add_class::<PathView>()?;
     module.add_function(wrap_pyfunction!(version, module)?)?;
+    module.add_function(wrap_pyfunction!(plan_seed, module)?)?;
     module.add_function(wrap_pyfunction!(run_json, module)?)?;
     module.add_function(wrap_pyfunction!(run_scheduler, module)?)?;
+    module.add_function(wrap_pyfunction!(run_recorded, module)?)?;
     module.add_class::<balance::Watch>()?;
     module.add_class::<balance::Capacity>()?;
     module.add_class::<balance::Rounds>()?;

@@ -2,12 +2,12 @@
 
 use std::sync::{Arc, Mutex};
 
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::PyList;
+use pyo3::types::{PyBool, PyBytes, PyFloat, PyList, PyString};
 use ropewalk_core::path::PathView as View;
 use ropewalk_core::schedule::{Decision, Head as CoreHead, PathSet, Policy};
-use ropewalk_types::{Instant, PATHS_MAX, PathId};
+use ropewalk_types::{Instant, PATHS_MAX, PathId, Rate};
 
 /// The packet to place: the first of one flow's queue.
 #[pyclass(frozen, get_all)]
@@ -43,8 +43,11 @@ pub struct PathView {
     pub queued: u64,
     /// Bytes the path takes now.
     pub free: u64,
-    /// Measured rate, Mbit/s; 0 when unknown.
+    /// What the path could carry, Mbit/s: the larger of the rate lately delivered and the
+    /// congestion window per smoothed round trip.
     pub rate_mbit: f64,
+    /// The rate lately delivered, Mbit/s: no more than was sent; 0 when unknown.
+    pub delivered_mbit: f64,
     /// Share of packets lost lately, 0 to 1.
     pub loss: f64,
 }
@@ -62,19 +65,43 @@ impl PathView {
     }
 }
 
-/// The first exception a scheduler raised.
+/// What a scheduler did, for when the run is over.
 #[derive(Clone, Default)]
-pub struct Failure(Arc<Mutex<Option<PyErr>>>);
+pub struct Watch(Arc<Mutex<Seen>>);
 
-impl Failure {
-    /// Takes it out.
-    pub fn take(&self) -> Option<PyErr> {
-        self.0.lock().map_or(None, |mut error| error.take())
+/// The first exception it raised, how often it was asked, and whether it ever sent anything.
+#[derive(Default)]
+struct Seen {
+    error: Option<PyErr>,
+    asked: u64,
+    sent: bool,
+}
+
+impl Watch {
+    /// Takes the exception out.
+    pub fn error(&self) -> Option<PyErr> {
+        self.0.lock().map_or(None, |mut seen| seen.error.take())
     }
 
-    fn set(&self, error: PyErr) {
-        if let Ok(mut slot) = self.0.lock() {
-            slot.get_or_insert(error);
+    /// What the reader of a report should know.
+    #[must_use]
+    pub fn note(&self) -> Option<String> {
+        let seen = self.0.lock().ok()?;
+        (seen.asked > 0 && !seen.sent).then(|| {
+            format!(
+                "the scheduler was asked {} times and never answered a path with room: nothing was \
+                 sent. Answer the `id` of a path whose `free` is at least `head.bytes`",
+                seen.asked
+            )
+        })
+    }
+
+    fn see(&self, asked: u64, sent: bool, error: Option<PyErr>) {
+        if let Ok(mut seen) = self.0.lock() {
+            (seen.asked, seen.sent) = (asked, seen.sent || sent);
+            if let Some(error) = error {
+                seen.error.get_or_insert(error);
+            }
         }
     }
 }
@@ -82,27 +109,29 @@ impl Failure {
 /// Asks an object of Python's for every decision.
 pub struct PythonScheduler {
     object: Py<PyAny>,
-    failure: Failure,
+    watch: Watch,
     failed: bool,
-    picks: u32,
+    sent: bool,
+    picks: u64,
 }
 
 impl PythonScheduler {
-    /// Around `object`; the other part of the answer tells afterwards whether it raised.
-    pub fn new(object: Py<PyAny>) -> (Self, Failure) {
-        let failure = Failure::default();
+    /// Around `object`; the other part of the answer tells afterwards what it did.
+    pub fn new(object: Py<PyAny>) -> (Self, Watch) {
+        let watch = Watch::default();
         let scheduler = Self {
             object,
-            failure: failure.clone(),
+            watch: watch.clone(),
             failed: false,
+            sent: false,
             picks: 0,
         };
-        (scheduler, failure)
+        (scheduler, watch)
     }
 
     fn ask(&mut self, now: Instant, head: &CoreHead, paths: &[View]) -> PyResult<Decision> {
         Python::attach(|py| {
-            self.picks = self.picks.wrapping_add(1);
+            self.picks += 1;
             if self.picks.is_multiple_of(PICKS_BETWEEN_SIGNALS) {
                 py.check_signals()?;
             }
@@ -127,12 +156,18 @@ impl Policy for PythonScheduler {
         if self.failed {
             return Decision::WaitAll;
         }
-        self.ask(now, head, paths).unwrap_or_else(|error| {
-            // The run goes on without a packet to its end, which comes soon then.
-            self.failed = true;
-            self.failure.set(error);
-            Decision::WaitAll
-        })
+        match self.ask(now, head, paths) {
+            Ok(decision) => {
+                self.sent |= matches!(decision, Decision::Send(_));
+                decision
+            }
+            Err(error) => {
+                // The run goes on without a packet to its end, which comes soon then.
+                self.failed = true;
+                self.watch.see(self.picks, self.sent, Some(error));
+                Decision::WaitAll
+            }
+        }
     }
 
     fn reason(&self) -> String {
@@ -140,37 +175,66 @@ impl Policy for PythonScheduler {
     }
 }
 
+impl Drop for PythonScheduler {
+    fn drop(&mut self) {
+        self.watch.see(self.picks, self.sent, None);
+    }
+}
+
 /// Decisions between two looks at signals.
-const PICKS_BETWEEN_SIGNALS: u32 = 10_000;
+const PICKS_BETWEEN_SIGNALS: u64 = 10_000;
 
 /// The paths of an answer: one, several, or none to wait.
 fn chosen(answer: &Bound<'_, PyAny>, paths: &[View]) -> PyResult<Option<PathSet>> {
     if answer.is_none() {
         return Ok(None);
     }
-    if let Ok(id) = answer.extract::<u64>() {
+    if answer.is_instance_of::<PyBool>() || answer.is_instance_of::<PyFloat>() {
+        return Err(no_answer(answer, paths));
+    }
+    if let Ok(id) = answer.extract::<i64>() {
         return known(id, paths).map(|id| Some(PathSet::one(id)));
     }
+    let is_text = answer.is_instance_of::<PyString>() || answer.is_instance_of::<PyBytes>();
+    let Some(items) = answer.try_iter().ok().filter(|_| !is_text) else {
+        return Err(no_answer(answer, paths));
+    };
     let mut set = PathSet::EMPTY;
-    for (count, item) in answer.try_iter()?.enumerate() {
+    for (count, item) in items.enumerate() {
         if count >= PATHS_MAX {
             let problem = format!("pick() answered more than {PATHS_MAX} paths");
             return Err(PyValueError::new_err(problem));
         }
-        set = set.with(known(item?.extract()?, paths)?);
+        let item = item?;
+        let id = item.extract::<i64>();
+        let id = id.ok().filter(|_| !item.is_instance_of::<PyBool>());
+        set = set.with(known(id.ok_or_else(|| no_answer(answer, paths))?, paths)?);
     }
     Ok(Some(set))
 }
 
-fn known(id: u64, paths: &[View]) -> PyResult<PathId> {
-    let found = paths.iter().find(|path| u64::from(path.id.0) == id);
-    found.map(|path| path.id).ok_or_else(|| {
-        let shown: Vec<u8> = paths.iter().map(|path| path.id.0).collect();
-        PyValueError::new_err(format!(
-            "pick() answered path {id}; usable now: {shown:?}. Answer one of their ids, a list of \
-             them, or None to wait"
-        ))
-    })
+fn known(id: i64, paths: &[View]) -> PyResult<PathId> {
+    let found = paths.iter().find(|path| i64::from(path.id.0) == id);
+    let path = found.map(|path| path.id);
+    path.ok_or_else(|| PyValueError::new_err(wanted(&format!("path {id}"), paths)))
+}
+
+/// The error for what is neither a path, nor several, nor `None`.
+fn no_answer(answer: &Bound<'_, PyAny>, paths: &[View]) -> PyErr {
+    let shown = answer
+        .repr()
+        .map_or_else(|_| "?".into(), |text| text.to_string());
+    let kind = answer.get_type().name();
+    let kind = kind.map_or_else(|_| "?".into(), |name| name.to_string());
+    PyTypeError::new_err(wanted(&format!("{shown} ({kind})"), paths))
+}
+
+fn wanted(answer: &str, paths: &[View]) -> String {
+    let shown: Vec<u8> = paths.iter().map(|path| path.id.0).collect();
+    format!(
+        "pick() answered {answer}; usable now: {shown:?}. Answer one of their ids, a list of them \
+         to send copies, or None to wait"
+    )
 }
 
 impl From<&CoreHead> for Head {
@@ -190,6 +254,7 @@ impl From<&CoreHead> for Head {
 )]
 impl From<&View> for PathView {
     fn from(path: &View) -> Self {
+        let window = Rate::from_transfer(path.cwnd, path.srtt);
         Self {
             id: path.id.0,
             srtt: path.srtt.as_secs_f64(),
@@ -199,7 +264,8 @@ impl From<&View> for PathView {
             in_flight: path.in_flight,
             queued: path.queued,
             free: path.free,
-            rate_mbit: path.rate.bits_per_sec() as f64 / 1e6,
+            rate_mbit: path.rate.max(window).bits_per_sec() as f64 / 1e6,
+            delivered_mbit: path.rate.bits_per_sec() as f64 / 1e6,
             loss: path.loss,
         }
     }

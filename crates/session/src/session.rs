@@ -7,6 +7,7 @@ use bytes::BytesMut;
 use ipnet::IpNet;
 use ropewalk_core::reorder::Inner;
 use ropewalk_core::schedule::Policy;
+use ropewalk_core::tunnel::Observer;
 use ropewalk_transport::SocketId;
 use ropewalk_types::{Ecn, Instant};
 
@@ -211,6 +212,14 @@ impl<R: Role> Session<R> {
     pub fn set_policy(&mut self, peer: &str, policy: Box<dyn Policy>) {
         if let Some(tunnel) = self.role.tunnel_mut(peer) {
             tunnel.set_policy(policy);
+        }
+    }
+
+    /// Tells `observer` of every datagram between this gateway and a peer. An unknown peer changes
+    /// nothing.
+    pub fn observe(&mut self, peer: &str, observer: Box<dyn Observer>) {
+        if let Some(tunnel) = self.role.tunnel_mut(peer) {
+            tunnel.observe(observer);
         }
     }
 

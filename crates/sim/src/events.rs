@@ -1,12 +1,22 @@
 //! What happened in a run: a hash over all of it, and on demand a log of it.
 //!
-//! The log is a JSON text sequence (RFC 7464) in the manner of qlog: a header, then one event a
-//! record with its time in milliseconds.
+//! The log is JSON lines. The first line is the header: `schema`, `version`, plan, seed, and the
+//! names of the paths. Every other line is an event with `time` in seconds since the start of the
+//! plan and `event`. `docs/simulator.md` has the members of each. A reader ignores events and
+//! members that it does not know; a change that such a reader would misread gets the next version.
 
-use ropewalk_netem::DropReason;
+use crate::capture::Capture;
+use crate::carrier::observer::direction;
+use crate::packet::{Body, Packet};
+use ropewalk_netem::{DropReason, Side};
+use ropewalk_plan::Plan;
 use std::fmt;
 use std::io::Write;
 
+/// Name of the schema in the header of a log.
+pub const SCHEMA: &str = "ropewalk-sim-events";
+/// Version of the schema.
+pub const VERSION: u32 = 1;
 /// Odd constant of the hash, from the golden ratio.
 const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Stands in the hash where a drop has its reason, for packets lost on the way.
@@ -17,6 +27,8 @@ const LOST: u64 = 0x80;
 pub struct Trace {
     hash: u64,
     log: Option<Log>,
+    /// Files of packets, if they are wanted.
+    pub(crate) capture: Option<Box<Capture>>,
 }
 
 struct Log {
@@ -24,16 +36,59 @@ struct Log {
     error: Option<std::io::Error>,
 }
 
+/// What is on a link.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Item<'a> {
+    /// A host's packet.
+    Host(&'a Packet),
+    /// A gateway's: its number on the link in its direction, then its length, 32 bits each.
+    Outer(u64),
+    /// A datagram of a session of TCP/NC: its digest and its length.
+    Session(u64, usize),
+}
+
+/// A link by number of its path, and a direction.
+type Place = (usize, Side);
+
+impl Item<'_> {
+    fn digest(self) -> u64 {
+        match self {
+            Self::Host(packet) => packet.digest(),
+            Self::Outer(digest) | Self::Session(digest, _) => digest,
+        }
+    }
+
+    /// Members of a JSON object.
+    fn content(self) -> String {
+        match self {
+            Self::Host(packet) => format!(
+                "\"flow\":{},\"bytes\":{},{}",
+                packet.flow,
+                packet.bytes,
+                packet.body.content()
+            ),
+            Self::Outer(digest) => {
+                let (number, bytes) = (digest >> 32, digest & u64::from(u32::MAX));
+                format!("\"number\":{number},\"bytes\":{bytes}")
+            }
+            Self::Session(_, bytes) => format!("\"bytes\":{bytes}"),
+        }
+    }
+}
+
 impl Trace {
     /// A trace that also writes what happens to `sink`.
-    pub fn with_log(sink: Box<dyn Write + Send>, plan: &str, seed: u64) -> Self {
+    pub fn with_log(sink: Box<dyn Write + Send>, plan: &Plan, seed: u64) -> Self {
         let mut trace = Self {
             hash: 0,
             log: Some(Log { sink, error: None }),
+            capture: None,
         };
-        let title = serde_json::Value::from(plan);
+        let title = serde_json::Value::from(plan.name.as_str());
+        let paths: serde_json::Value = plan.path.iter().map(|path| path.name.as_str()).collect();
         trace.write(format_args!(
-            "{{\"qlog_format\":\"JSON-SEQ\",\"title\":{title},\"seed\":{seed},\"time_unit\":\"ms\"}}"
+            "{{\"schema\":\"{SCHEMA}\",\"version\":{VERSION},\"plan\":{title},\"seed\":{seed},\
+             \"paths\":{paths}}}"
         ));
         trace
     }
@@ -44,34 +99,74 @@ impl Trace {
         self.log.is_some()
     }
 
+    /// Whether anybody wants to know of packets of hosts.
+    #[must_use]
+    pub const fn notes(&self) -> bool {
+        self.log.is_some() || self.capture.is_some()
+    }
+
     /// A packet left a link.
-    pub fn delivered(&mut self, now_ns: u64, path: usize, digest: u64) {
-        self.mix(now_ns, path as u64, digest);
+    pub(crate) fn delivered(&mut self, now_ns: u64, (path, side): Place, item: Item<'_>) {
+        self.mix(now_ns, path as u64, item.digest());
+        if self.logs() {
+            self.link(now_ns, "link_delivered", (path, side), item, "");
+        }
     }
 
     /// A link refused a packet.
-    pub fn dropped(&mut self, now_ns: u64, path: usize, reason: DropReason, digest: u64) {
-        self.mix(now_ns, (path as u64) << 8 | (1 + reason as u64), digest);
+    pub(crate) fn dropped(
+        &mut self,
+        now_ns: u64,
+        (path, side): Place,
+        reason: DropReason,
+        item: Item<'_>,
+    ) {
+        let what = (path as u64) << 8 | (1 + reason as u64);
+        self.mix(now_ns, what, item.digest());
         if self.logs() {
-            let data = format_args!("\"path\":{path},\"reason\":\"{reason:?}\"");
-            self.event(now_ns, "packet_dropped", data);
+            let reason = format!("{reason:?}").to_lowercase();
+            self.link(now_ns, "link_dropped", (path, side), item, &reason);
         }
     }
 
     /// A link lost a packet on the way; noticed now.
-    pub fn lost(&mut self, now_ns: u64, path: usize, digest: u64) {
-        self.mix(now_ns, (path as u64) << 8 | LOST, digest);
+    pub(crate) fn lost(&mut self, now_ns: u64, (path, side): Place, item: Item<'_>) {
+        self.mix(now_ns, (path as u64) << 8 | LOST, item.digest());
         if self.logs() {
-            let data = format_args!("\"path\":{path},\"reason\":\"Loss\"");
-            self.event(now_ns, "packet_dropped", data);
+            self.link(now_ns, "link_dropped", (path, side), item, "loss");
         }
     }
 
+    fn link(&mut self, now_ns: u64, name: &str, (path, side): Place, item: Item<'_>, reason: &str) {
+        let (direction, content) = (direction(side), item.content());
+        let reason = match reason {
+            "" => String::new(),
+            reason => format!(",\"reason\":\"{reason}\""),
+        };
+        let data = format_args!("\"path\":{path},\"direction\":\"{direction}\",{content}{reason}");
+        self.event(now_ns, name, data);
+    }
+
+    /// A packet leaves its host, or is at the other one.
+    pub(crate) fn host(&mut self, now_ns: u64, leaves: bool, side: Side, packet: &Packet) {
+        let name = if leaves { "host_sent" } else { "host_received" };
+        let (direction, content) = (direction(side), Item::Host(packet).content());
+        let mut delay = String::new();
+        if let Body::Data { sent_ns, .. } = packet.body
+            && !leaves
+        {
+            let ms = now_ns.saturating_sub(sent_ns) as f64 / 1e6;
+            delay = format!(",\"delay_ms\":{ms}");
+        }
+        let data = format_args!("\"direction\":\"{direction}\",{content}{delay}");
+        self.event(now_ns, name, data);
+    }
+
     /// Writes one event; `data` are the members of its object.
-    pub fn event(&mut self, now_ns: u64, name: &str, data: fmt::Arguments<'_>) {
-        let time = now_ns as f64 / 1e6;
+    pub(crate) fn event(&mut self, now_ns: u64, name: &str, data: fmt::Arguments<'_>) {
+        let (seconds, nanos) = (now_ns / 1_000_000_000, now_ns % 1_000_000_000);
         self.write(format_args!(
-            "{{\"time\":{time},\"name\":\"{name}\",\"data\":{{{data}}}}}"
+            "{{\"time\":{seconds}.{nanos:09},\"event\":\"{name}\",{data}}}"
         ));
     }
 
@@ -81,10 +176,17 @@ impl Trace {
         self.hash ^ (self.hash >> 29)
     }
 
-    /// Ends the log; what went wrong with it, if anything did.
-    pub fn finish(&mut self) -> Option<std::io::Error> {
-        let mut log = self.log.take()?;
-        log.error.or_else(|| log.sink.flush().err())
+    /// Ends log and files; what went wrong with them, if anything did.
+    pub fn finish(&mut self) -> Vec<String> {
+        let mut notes = self
+            .capture
+            .take()
+            .map_or_else(Vec::new, |mut c| c.finish());
+        if let Some(mut log) = self.log.take() {
+            let error = log.error.or_else(|| log.sink.flush().err());
+            notes.extend(error.map(|error| format!("the log of events is incomplete: {error}")));
+        }
+        notes
     }
 
     fn mix(&mut self, now_ns: u64, what: u64, digest: u64) {
@@ -95,7 +197,7 @@ impl Trace {
     /// After an error nothing more is written.
     fn write(&mut self, record: fmt::Arguments<'_>) {
         if let Some(log) = self.log.as_mut().filter(|log| log.error.is_none()) {
-            log.error = writeln!(log.sink, "\u{1e}{record}").err();
+            log.error = writeln!(log.sink, "{record}").err();
         }
     }
 }

@@ -11,9 +11,10 @@
     reason = "times of an hour at most and counts of packets are exact in a double"
 )]
 
+mod capture;
 mod carrier;
 mod engine;
-mod events;
+pub mod events;
 mod host;
 mod packet;
 pub mod run;

@@ -31,6 +31,8 @@ pub struct Packet {
     pub flow: u16,
     /// Which use of the flow: web connections are used again.
     pub use_count: u16,
+    /// MPTCP: which subflow, and so which path; 0 otherwise.
+    pub subflow: u8,
     /// Length of the IP packet.
     pub bytes: u32,
     /// Whether it is a TCP segment; a UDP packet otherwise.
@@ -48,6 +50,8 @@ pub enum Body {
         segment: u32,
         /// QUIC: number of the packet. TCP: the sender's clock in ms.
         stamp: u32,
+        /// When this packet left its host; hosts do not read it, reports do.
+        sent_ns: u64,
     },
     /// An acknowledgement.
     Ack(Ack),
@@ -68,8 +72,9 @@ impl Body {
         match self {
             Self::Data { segment, .. } => format!("\"segment\":{segment}"),
             Self::Ack(ack) => format!(
-                "\"ack\":{},\"blocks\":{}",
+                "\"ack\":{},\"data_ack\":{},\"blocks\":{}",
                 ack.next,
+                ack.data_next,
                 serde_json::Value::from_iter(ack.blocks().iter().map(|b| vec![b.0, b.1]))
             ),
             Self::Ping(number) => format!("\"ping\":{number}"),
@@ -87,6 +92,8 @@ pub struct Ack {
     pub next: u32,
     /// TCP: clock of the segment that moved `next`.
     pub echo: u32,
+    /// MPTCP: the next segment of the data expected; 0 otherwise.
+    pub data_next: u32,
     /// Whether the first block is of a segment that came twice (RFC 2883).
     pub duplicate: bool,
     /// Blocks in use.
@@ -162,10 +169,15 @@ impl Packet {
             at: CONTENT,
         };
         match self.body {
-            Body::Data { segment, stamp } => {
+            Body::Data {
+                segment,
+                stamp,
+                sent_ns,
+            } => {
                 to.byte(0);
                 to.word(segment);
                 to.word(stamp);
+                to.double(sent_ns);
             }
             Body::Ack(ack) => {
                 to.byte(1 | u8::from(ack.duplicate) << 3 | ack.count << 4);
@@ -181,10 +193,7 @@ impl Packet {
             Body::Pong(number) => to.tagged(3, number),
             Body::Voice(sent_ns) => {
                 to.byte(4);
-                #[expect(clippy::cast_possible_truncation, reason = "both halves are written")]
-                let (high, low) = ((sent_ns >> 32) as u32, sent_ns as u32);
-                to.word(high);
-                to.word(low);
+                to.double(sent_ns);
             }
             Body::Request(segments) => to.tagged(5, segments),
         }
@@ -204,6 +213,7 @@ impl Packet {
             0 => Body::Data {
                 segment: from.word()?,
                 stamp: from.word()?,
+                sent_ns: from.double()?,
             },
             1 => {
                 let mut ack = Ack {
@@ -219,13 +229,14 @@ impl Packet {
             }
             2 => Body::Ping(from.word()?),
             3 => Body::Pong(from.word()?),
-            4 => Body::Voice(u64::from(from.word()?) << 32 | u64::from(from.word()?)),
+            4 => Body::Voice(from.double()?),
             5 => Body::Request(from.word()?),
             _ => return None,
         };
         Some(Self {
             flow,
             use_count,
+            subflow: 0,
             bytes: u32::try_from(ip.len()).ok()?,
             tcp: ip[9] == PROTOCOL_TCP,
             body,
@@ -236,7 +247,7 @@ impl Packet {
     #[must_use]
     pub fn digest(&self) -> u64 {
         let body = match self.body {
-            Body::Data { segment, stamp } => u64::from(segment) << 32 | u64::from(stamp),
+            Body::Data { segment, stamp, .. } => u64::from(segment) << 32 | u64::from(stamp),
             Body::Ack(ack) => u64::from(ack.next) << 8 | u64::from(ack.count) | 1 << 62,
             Body::Ping(n) | Body::Pong(n) | Body::Request(n) => u64::from(n) | 1 << 61,
             Body::Voice(sent_ns) => sent_ns,
@@ -269,6 +280,13 @@ impl Writer<'_> {
         self.at += 4;
     }
 
+    fn double(&mut self, value: u64) {
+        #[expect(clippy::cast_possible_truncation, reason = "both halves are written")]
+        let (high, low) = ((value >> 32) as u32, value as u32);
+        self.word(high);
+        self.word(low);
+    }
+
     fn tagged(&mut self, tag: u8, value: u32) {
         self.byte(tag);
         self.word(value);
@@ -285,6 +303,10 @@ impl Reader<'_> {
         let word = self.bytes.get(self.at..self.at + 4)?;
         self.at += 4;
         Some(u32::from_be_bytes([word[0], word[1], word[2], word[3]]))
+    }
+
+    fn double(&mut self) -> Option<u64> {
+        Some(u64::from(self.word()?) << 32 | u64::from(self.word()?))
     }
 }
 
@@ -309,7 +331,13 @@ mod tests {
         ack.push((90, 91));
         bodies.push((ack.quic_bytes(), Body::Ack(ack)));
         let (segment, stamp) = (u32::MAX, 5);
-        bodies.push((TCP_HEADERS + 1, Body::Data { segment, stamp }));
+        let sent_ns = 3 << 40 | 7;
+        let data = Body::Data {
+            segment,
+            stamp,
+            sent_ns,
+        };
+        bodies.push((TCP_HEADERS + 1, data));
         bodies.push((PING_BYTES, Body::Pong(3)));
         bodies.push((UDP_HEADERS + 32, Body::Voice(1 << 40 | 5)));
         for (bytes, body) in bodies {
@@ -319,6 +347,7 @@ mod tests {
                 let packet = Packet {
                     flow: 40_000,
                     use_count: 3,
+                    subflow: 0,
                     bytes,
                     tcp,
                     body,

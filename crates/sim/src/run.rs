@@ -1,20 +1,21 @@
 //! One plan, one seed: a report.
 
+use crate::capture::Capture;
 use crate::carrier::Carrier;
 use crate::carrier::direct::Direct;
+use crate::carrier::parallel::Parallel;
 use crate::carrier::row::{Hop, Place, Row};
 use crate::carrier::tcp_nc::TcpNc;
 use crate::carrier::tunnel::{TunnelCarrier, TunnelSettings};
 use crate::events::Trace;
 use crate::host::tcp::LossDetection;
 use crate::traffic::section::{Maker, Section, flow_count, nanos};
-use crate::traffic::side;
 use crate::world::{Hosts, Snapshot, Span, World};
 use ropewalk_core::schedule::Policy;
 use ropewalk_netem::{Link, LinkConfig, LinkPlan, Side};
 use ropewalk_plan::{
-    self as plan, BufferReport, Direction, PathReport, Plan, PlanError, RelayPlan, Report,
-    TcpNcPlan, Traffic, TunnelPlan, direct_ceiling, tunnel_ceiling,
+    self as plan, BufferReport, PathReport, Plan, PlanError, RelayPlan, Report, TcpNcPlan,
+    TunnelPlan,
 };
 use ropewalk_tcpnc::Redundancy;
 use ropewalk_types::Random;
@@ -43,6 +44,9 @@ pub enum SimError {
         /// What is wrong.
         error: ropewalk_netem::PlanError,
     },
+    /// A file cannot be written.
+    #[error("{0}")]
+    Output(String),
     /// The settings of a host's own link are wrong.
     #[error("traffic[{index}].access.{problem}")]
     Access {
@@ -75,8 +79,12 @@ pub struct Options {
     /// Bulk TCP senders take a segment for lost when so many beyond it are acknowledged (RFC 6675
     /// has three), instead of by time as Linux does (RFC 8985).
     pub duplicate_threshold: Option<u32>,
-    /// Where a log of everything that happens is written.
+    /// Whether the report has the delays of each bulk flow as a histogram.
+    pub histograms: bool,
+    /// Where a log of everything that happens is written: [`crate::events`].
     pub events: Option<Box<dyn Write + Send>>,
+    /// Directory that gets a file of packets for each interface.
+    pub pcap: Option<PathBuf>,
 }
 
 /// Runs `plan` with `seed`.
@@ -94,12 +102,19 @@ pub fn run(plan: &Plan, seed: u64) -> Result<Report, SimError> {
 pub fn run_with(plan: &Plan, seed: u64, options: Options) -> Result<Report, SimError> {
     let begun = std::time::Instant::now();
     refuse_kernel_only(plan)?;
+    refuse_scheduler(plan, options.policy.is_some())?;
     let mut setup = Setup::new(plan, seed, &options)?;
+    setup.histograms = options.histograms;
     if let Some(threshold) = options.duplicate_threshold {
         setup.detection = LossDetection::Duplicates(threshold);
     }
     if let Some(sink) = options.events {
-        setup.trace = Trace::with_log(sink, &plan.name, seed);
+        setup.trace = Trace::with_log(sink, plan, seed);
+    }
+    if let Some(directory) = options.pcap {
+        let names: Vec<&str> = plan.path.iter().map(|path| path.name.as_str()).collect();
+        let capture = Capture::create(&directory, &names).map_err(SimError::Output)?;
+        setup.trace.capture = Some(Box::new(capture));
     }
     let mut report = match &plan.carrier {
         plan::Carrier::DirectFirst => setup.run_direct(0)?,
@@ -108,10 +123,10 @@ pub fn run_with(plan: &Plan, seed: u64, options: Options) -> Result<Report, SimE
             setup.run_direct(index)?
         }
         plan::Carrier::Tunnel(tunnel) => setup.run_tunnel(tunnel, options.policy)?,
-        plan::Carrier::Relay(relay) => setup.run_relay(relay, options.policy.is_some())?,
+        plan::Carrier::Relay(relay) => setup.run_relay(relay)?,
         plan::Carrier::Chain { hops } => setup.run_chain(hops)?,
         plan::Carrier::TcpNc(tcp_nc) => setup.run_tcp_nc(tcp_nc)?,
-        plan::Carrier::Mptcp => return Err(not_simulated("mptcp")),
+        plan::Carrier::Mptcp => setup.run_mptcp()?,
         plan::Carrier::Balance(_) => return Err(not_simulated("balance")),
         plan::Carrier::RoundRobin => return Err(not_simulated("round-robin")),
         plan::Carrier::Peer { peer } => {
@@ -130,10 +145,34 @@ fn not_simulated(kind: &str) -> SimError {
     SimError::setting("carrier.kind", problem)
 }
 
+/// A scheduler of the caller's has nothing to decide without a tunnel.
+fn refuse_scheduler(plan: &Plan, given: bool) -> Result<(), SimError> {
+    if !given || matches!(plan.carrier, plan::Carrier::Tunnel(_)) {
+        return Ok(());
+    }
+    let problem =
+        "a scheduler from outside is for one tunnel; use `kind = \"tunnel\"`, or give none";
+    Err(SimError::setting("carrier.kind", problem.into()))
+}
+
 /// Simulated senders have no windows to be stopped with.
 fn refuse_kernel_only(plan: &Plan) -> Result<(), SimError> {
     let frozen = matches!(&plan.carrier, plan::Carrier::Tunnel(tunnel) if tunnel.freeze.is_some());
     let leaving = plan.path.iter().any(|path| !path.leaving.is_empty());
+    for (index, traffic) in plan.traffic.iter().enumerate() {
+        if let plan::Traffic::Tcp {
+            plain: true,
+            window: Some(_),
+            ..
+        } = traffic
+        {
+            let problem = "not simulated for `plain` hosts; run the plan in the kernel".into();
+            return Err(SimError::setting(
+                &format!("traffic[{index}].window"),
+                problem,
+            ));
+        }
+    }
     let key = match (frozen, leaving) {
         (true, _) => "carrier.freeze",
         (false, true) => "path.leaving",
@@ -153,6 +192,9 @@ struct Setup<'a> {
     folder: PathBuf,
     /// Direction of the first bulk traffic.
     direction: Side,
+    histograms: bool,
+    /// Paths of each bulk TCP connection under MPTCP, else 0.
+    subflows: usize,
     detection: LossDetection,
     trace: Trace,
 }
@@ -165,10 +207,6 @@ impl<'a> Setup<'a> {
             let link = path.link(seed, index).resolve(|name| load(&folder, name));
             link.map_err(|error| SimError::Path { index, error })
         });
-        let bulk = plan.traffic.iter().find_map(|traffic| match traffic {
-            Traffic::Tcp { direction, .. } | Traffic::Quic { direction, .. } => Some(*direction),
-            Traffic::Ping { .. } | Traffic::Call { .. } | Traffic::Web { .. } => None,
-        });
         Ok(Self {
             plan,
             seed,
@@ -179,7 +217,9 @@ impl<'a> Setup<'a> {
             },
             links: links.collect::<Result<_, _>>()?,
             folder,
-            direction: side(bulk.unwrap_or(Direction::Down)),
+            direction: plan.sides()[0],
+            histograms: false,
+            subflows: 0,
             detection: LossDetection::default(),
             trace: Trace::default(),
         })
@@ -194,18 +234,18 @@ impl<'a> Setup<'a> {
         names.iter().map(|name| self.index_of(name)).collect()
     }
 
-    /// Capacity of all these paths together in the direction of the data, Mbit/s.
-    fn sum_mbit(&self, paths: &[usize]) -> f64 {
-        let each = paths
-            .iter()
-            .map(|&path| self.capacity_mbit(path, self.direction));
-        each.sum()
-    }
-
     fn run_direct(self, path: usize) -> Result<Report, SimError> {
         let carrier = Direct::new(Link::new(self.links[path].clone()), path);
-        let ceiling = direct_ceiling(self.capacity_mbit(path, self.direction));
-        self.run(carrier, DIRECT_MTU, ceiling)
+        self.run(carrier, DIRECT_MTU)
+    }
+
+    /// TCP over all paths; everything else takes the first one.
+    fn run_mptcp(mut self) -> Result<Report, SimError> {
+        self.subflows = self.links.len();
+        let links = self.links.iter().cloned().enumerate();
+        let links = links.map(|(path, link)| Direct::new(Link::new(link), path));
+        let carrier = Parallel::new(links.collect());
+        self.run(carrier, DIRECT_MTU)
     }
 
     fn run_tunnel(
@@ -218,9 +258,8 @@ impl<'a> Setup<'a> {
             Some(names) => self.indices_of(names)?,
         };
         let settings = TunnelSettings::parse(tunnel, "carrier")?;
-        let ceiling = tunnel_ceiling(self.sum_mbit(&used));
         let carrier = self.tunnel(&settings, &used, 0, policy)?;
-        self.run(carrier, TUNNEL_MTU, ceiling)
+        self.run(carrier, TUNNEL_MTU)
     }
 
     /// The tunnel of a hop over these paths.
@@ -232,7 +271,9 @@ impl<'a> Setup<'a> {
         policy: Option<Box<dyn Policy>>,
     ) -> Result<TunnelCarrier, SimError> {
         let (links, seed) = self.hop(paths, hop);
-        TunnelCarrier::new(settings, links, seed, self.direction, policy)
+        let mut carrier = TunnelCarrier::new(settings, links, seed, self.direction, policy)?;
+        carrier.watch(&self.trace);
+        Ok(carrier)
     }
 
     /// Links and seed of a hop.
@@ -242,11 +283,7 @@ impl<'a> Setup<'a> {
         (links.collect(), seed)
     }
 
-    fn run_relay(self, relay: &RelayPlan, scheduled: bool) -> Result<Report, SimError> {
-        if scheduled {
-            let problem = "a scheduler from outside is for one tunnel, not for a `relay`".into();
-            return Err(SimError::setting("carrier.kind", problem));
-        }
+    fn run_relay(self, relay: &RelayPlan) -> Result<Report, SimError> {
         let settings = TunnelSettings::parse(&relay.tunnel, "carrier.tunnel")?;
         let mut hops = Vec::new();
         for (number, names) in relay.hops.iter().enumerate() {
@@ -254,8 +291,7 @@ impl<'a> Setup<'a> {
             let carrier = self.tunnel(&settings, &paths, number, None)?;
             hops.push(Hop { carrier, paths });
         }
-        let ceiling = tunnel_ceiling(self.narrowest_mbit(&hops));
-        self.run_row(hops, TUNNEL_MTU, ceiling)
+        self.run_row(hops, TUNNEL_MTU)
     }
 
     fn run_chain(self, names: &[String]) -> Result<Report, SimError> {
@@ -264,8 +300,7 @@ impl<'a> Setup<'a> {
             paths: vec![path],
         };
         let hops: Vec<_> = self.indices_of(names)?.into_iter().map(hop).collect();
-        let ceiling = direct_ceiling(self.narrowest_mbit(&hops));
-        self.run_row(hops, DIRECT_MTU, ceiling)
+        self.run_row(hops, DIRECT_MTU)
     }
 
     fn run_tcp_nc(self, tcp_nc: &TcpNcPlan) -> Result<Report, SimError> {
@@ -280,16 +315,10 @@ impl<'a> Setup<'a> {
         };
         let hops = self.indices_of(&tcp_nc.hops)?.into_iter().map(hop);
         let hops: Vec<_> = hops.collect();
-        let ceiling = direct_ceiling(self.narrowest_mbit(&hops));
-        self.run_row(hops, TCP_NC_MTU, ceiling)
+        self.run_row(hops, TCP_NC_MTU)
     }
 
-    fn run_row<C: Carrier>(
-        mut self,
-        hops: Vec<Hop<C>>,
-        mtu: u32,
-        ceiling_mbit: f64,
-    ) -> Result<Report, SimError> {
+    fn run_row<C: Carrier>(mut self, hops: Vec<Hop<C>>, mtu: u32) -> Result<Report, SimError> {
         self.span.watched = Some(self.direction);
         let (mut access, mut places) = (Vec::new(), Vec::new());
         for (index, traffic) in self.plan.traffic.iter().enumerate() {
@@ -306,7 +335,7 @@ impl<'a> Setup<'a> {
             access.extend(link.map(|link| Direct::new(Link::new(link), number)));
             places.extend((0..flow_count(traffic)).map(|_| place));
         }
-        self.run(Row::new(hops, access, places), mtu, ceiling_mbit)
+        self.run(Row::new(hops, access, places), mtu)
     }
 
     fn resolve_access(&self, link: &LinkPlan, index: usize) -> Result<LinkConfig, SimError> {
@@ -321,24 +350,14 @@ impl<'a> Setup<'a> {
             })
     }
 
-    /// Capacity of the narrowest hop in the direction of the data, Mbit/s.
-    fn narrowest_mbit<C>(&self, hops: &[Hop<C>]) -> f64 {
-        let each = hops.iter().map(|hop| self.sum_mbit(&hop.paths));
-        each.fold(f64::INFINITY, f64::min)
-    }
-
-    fn run<C: Carrier>(
-        mut self,
-        carrier: C,
-        mtu: u32,
-        ceiling_mbit: f64,
-    ) -> Result<Report, SimError> {
+    fn run<C: Carrier>(mut self, carrier: C, mtu: u32) -> Result<Report, SimError> {
         let mut random = Random::new(self.seed ^ HOST_SEED);
         let traffic = self.plan.traffic.iter();
         let sections: Vec<Section> = traffic.map(|t| Section::new(t, self.span)).collect();
         let mut maker = Maker {
             mtu,
             detection: self.detection,
+            subflows: self.subflows,
             random: &mut random,
         };
         let mut flows = Vec::new();
@@ -349,17 +368,23 @@ impl<'a> Setup<'a> {
         let hosts = Hosts { flows, sections };
         let mut world = World::new(carrier, hosts, self.span, self.links.len(), trace);
         let (warm, end) = world.run();
-        let mut notes = conservation_notes(&end);
-        let log_error = world.core.trace.finish();
-        notes.extend(log_error.map(|error| format!("the log of events is incomplete: {error}")));
+        let mut notes = self.plan.warnings();
+        notes.extend(conservation_notes(&end));
+        notes.extend(world.core.trace.finish());
         let sections = world.sections.iter().enumerate();
+        let mut traffic: Vec<_> = sections
+            .map(|(i, s)| s.report(i, &world.flows, self.histograms))
+            .collect();
+        let links: Vec<&LinkConfig> = self.links.iter().collect();
+        let ceiling_mbit = plan::describe_ceilings(self.plan, &links, &mut traffic);
+        notes.extend(ceiling_mbit.is_none().then(|| plan::NO_CEILING.into()));
         Ok(Report {
             plan: self.plan.name.clone(),
             runner: "sim".into(),
             seed: self.seed,
             seconds: (self.span.end_ns - self.span.warmup_ns) as f64 / 1e9,
-            ceiling_mbit,
-            traffic: sections.map(|(i, s)| s.report(i, &world.flows)).collect(),
+            ceiling_mbit: ceiling_mbit.unwrap_or_default(),
+            traffic,
             paths: self.path_reports(&warm, &end),
             tunnel: world.carrier.tunnel_report(self.direction),
             buffers: self.buffer_reports(&world.watched),
@@ -411,6 +436,7 @@ impl<'a> Setup<'a> {
             PathReport {
                 name: path.name.clone(),
                 bytes: after.sent_bytes - before.sent_bytes,
+                delivered_bytes: after.delivered_bytes - before.delivered_bytes,
                 dropped: after.dropped_queue - before.dropped_queue,
                 lost: (after.dropped_loss + after.dropped_blackhole)
                     - (before.dropped_loss + before.dropped_blackhole),
@@ -420,11 +446,11 @@ impl<'a> Setup<'a> {
         paths.map(report).collect()
     }
 
-    /// Mean capacity of a path over the counted time, Mbit/s; of one without a limit 10 Gbit/s.
+    /// Mean capacity of a path over the counted time, Mbit/s; 0 of one without a limit.
     fn capacity_mbit(&self, path: usize, direction: Side) -> f64 {
         let (from, to) = (self.plan.warmup, self.plan.duration);
         let mean = self.links[path].mean_capacity(direction, from, to);
-        mean.unwrap_or(UNLIMITED_BITS) / 1e6
+        mean.unwrap_or(0.0) / 1e6
     }
 }
 
@@ -453,8 +479,6 @@ fn conservation_notes(end: &Snapshot) -> Vec<String> {
     notes
 }
 
-/// What a link without a limit counts as, bits per second.
-const UNLIMITED_BITS: f64 = 1e10;
 /// Keeps the randomness of the gateways of different hops apart.
 const HOP_SEED: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Keeps the hosts' randomness apart from the links'.

@@ -16,6 +16,8 @@ pub struct Job {
     pub seed: u64,
     /// Folder that names of trace files start from.
     pub folder: Option<PathBuf>,
+    /// Whether the report has the delays of each bulk flow as a histogram.
+    pub histograms: bool,
 }
 
 /// Runs all jobs on up to `threads` threads (all cores if `None`); the results are in the order
@@ -38,6 +40,7 @@ pub fn sweep(
         } {
             let options = Options {
                 folder: job.folder.clone(),
+                histograms: job.histograms,
                 ..Options::default()
             };
             let result = run_with(&job.plan, job.seed, options);

@@ -3,7 +3,7 @@
 //! Invariants: everything that happens at one instant is answered at that instant, in the order of
 //! the events. Nothing depends on a clock, an address or a hash map's order.
 
-use crate::carrier::{Arrival, Carrier, Core};
+use crate::carrier::{Arrival, Carrier, Core, observer};
 use crate::engine::EventQueue;
 use crate::events::Trace;
 use crate::host::MS;
@@ -189,7 +189,7 @@ impl<C: Carrier> World<C> {
             if window != *known {
                 *known = window;
                 let data = format_args!("\"flow\":{index},\"cwnd\":{window}");
-                self.core.trace.event(now_ns, "metrics_updated", data);
+                self.core.trace.event(now_ns, "window", data);
             }
         }
         if now_ns < self.log.due_ns {
@@ -200,30 +200,31 @@ impl<C: Carrier> World<C> {
             let report = self.carrier.tunnel_report(direction);
             if let Some(report) = report.filter(|report| report.reason != *known) {
                 let text = serde_json::Value::from(report.reason.as_str());
-                let data = format_args!("\"direction\":\"{direction:?}\",\"reason\":{text}");
-                self.core.trace.event(now_ns, "scheduler_reason", data);
+                let direction = observer::direction(direction);
+                let data = format_args!("\"direction\":\"{direction}\",\"reason\":{text}");
+                self.core.trace.event(now_ns, "scheduler", data);
                 *known = report.reason;
             }
         }
     }
 
-    fn log_packet(&mut self, name: &str, direction: Side, packet: &Packet) {
-        let Packet {
-            flow, bytes, body, ..
-        } = packet;
-        let content = body.content();
-        let data = format_args!(
-            "\"flow\":{flow},\"direction\":\"{direction:?}\",\"bytes\":{bytes},{content}"
-        );
-        self.core.trace.event(self.core.now_ns, name, data);
+    /// A packet leaves its host, or is at the other one.
+    fn note(&mut self, leaves: bool, direction: Side, packet: &Packet) {
+        let now_ns = self.core.now_ns;
+        if let Some(capture) = &mut self.core.trace.capture {
+            capture.host(now_ns, direction, leaves, packet);
+        }
+        if self.core.trace.logs() {
+            self.core.trace.host(now_ns, leaves, direction, packet);
+        }
     }
 
     fn deliver(&mut self) {
         self.send();
         let mut arrivals = std::mem::take(&mut self.arrivals);
         for (direction, packet) in arrivals.drain(..) {
-            if self.core.trace.logs() {
-                self.log_packet("packet_received", direction, &packet);
+            if self.core.trace.notes() {
+                self.note(false, direction, &packet);
             }
             self.arrive(&packet);
             self.send();
@@ -258,8 +259,8 @@ impl<C: Carrier> World<C> {
         let mut outbox = std::mem::take(&mut self.outbox);
         for (direction, packet) in outbox.drain(..) {
             self.packets += 1;
-            if self.core.trace.logs() {
-                self.log_packet("packet_sent", direction, &packet);
+            if self.core.trace.notes() {
+                self.note(true, direction, &packet);
             }
             self.carrier.send(&mut self.core, direction, &packet);
         }

@@ -27,4 +27,4 @@ pub use host::Host;
 pub use packet::Packet;
 pub use pair::{Machine, Outbound, Pair};
 #[cfg(feature = "session")]
-pub use world::{End, Fate, HUB_INNER, HUB_TCP, HUB_UDP, Spec, World};
+pub use world::{End, Fate, HUB_INNER, HUB_TCP, HUB_UDP, Spec, Tap, World};

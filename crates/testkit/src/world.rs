@@ -11,7 +11,7 @@ use ropewalk_core::protect::Classes;
 use ropewalk_core::protect::Protection;
 use ropewalk_core::schedule::Policy;
 use ropewalk_core::schedule::SchedulerKind;
-use ropewalk_core::tunnel::Tunnel;
+use ropewalk_core::tunnel::{Observer, Tunnel};
 use ropewalk_netem::{
     Carried, Change, Counters, DirectionConfig, DropReason, Link, LinkConfig, Refused, Selector,
     Side,
@@ -64,6 +64,8 @@ pub struct Fate {
     pub at: Instant,
     /// Number of the uplink.
     pub uplink: usize,
+    /// Which way the packet went.
+    pub side: Side,
     /// Number of the packet on this link in its direction, and its length in bytes.
     pub digest: u64,
     /// What became of it.
@@ -79,6 +81,19 @@ pub enum End {
     Refused(DropReason),
     /// It was lost on the way.
     Lost,
+}
+
+/// An outer packet at an end of a link of the first site.
+#[derive(Clone, Debug)]
+pub struct Tap {
+    /// Number of the uplink.
+    pub uplink: usize,
+    /// Which way the packet goes.
+    pub side: Side,
+    /// Whether it is at the sender's end.
+    pub leaves: bool,
+    /// The packet.
+    pub packet: Packet,
 }
 
 impl Default for Spec {
@@ -165,6 +180,8 @@ pub struct World {
     touched: Vec<usize>,
     /// What became of packets, if that is recorded.
     fates: Option<Vec<Fate>>,
+    /// Packets at the ends of links, if they are kept.
+    taps: Option<Vec<Tap>>,
     sent: u64,
     out: Vec<Outgoing>,
 }
@@ -210,6 +227,7 @@ impl World {
             spec: spec.clone(),
             touched: Vec::new(),
             fates: None,
+            taps: None,
             sent: 0,
             out: Vec::new(),
         };
@@ -551,6 +569,27 @@ impl World {
         self.fates.iter_mut().flat_map(|fates| fates.drain(..))
     }
 
+    /// Keeps the outer packets of the first site from now on, for [`Self::take_taps`].
+    pub fn keep_taps(&mut self) {
+        self.taps = Some(Vec::new());
+    }
+
+    /// Outer packets at the ends of links since the last call, in order.
+    pub fn take_taps(&mut self) -> impl Iterator<Item = Tap> {
+        self.taps.iter_mut().flat_map(|taps| taps.drain(..))
+    }
+
+    /// Tells an observer of all datagrams of a gateway: of the site that sends up, or of the hub.
+    pub fn observe(&mut self, site: usize, side: Side, observer: Box<dyn Observer>) {
+        match side {
+            Side::Up => self.site_mut(site).session.observe("hub", observer),
+            Side::Down => {
+                let name = format!("site{site}");
+                self.hub_mut().session.observe(&name, observer);
+            }
+        }
+    }
+
     /// A policy of the caller's schedules what a site sends to the hub, or gets from it.
     pub fn set_policy(&mut self, site: usize, side: Side, policy: Box<dyn Policy>) {
         match side {
@@ -704,6 +743,7 @@ impl World {
                 fates.push(Fate {
                     at: self.now,
                     uplink,
+                    side,
                     digest,
                     end,
                 });
@@ -715,7 +755,27 @@ impl World {
                 note(item.digest, End::Delivered);
             }
         }
-        item.map(|item| item.packet)
+        let packet = item.map(|item| item.packet);
+        self.tap(site, uplink, side, false, packet.as_ref());
+        packet
+    }
+
+    fn tap(
+        &mut self,
+        site: usize,
+        uplink: usize,
+        side: Side,
+        leaves: bool,
+        packet: Option<&Packet>,
+    ) {
+        if let (Some(taps), Some(packet)) = (self.taps.as_mut().filter(|_| site == 0), packet) {
+            taps.push(Tap {
+                uplink,
+                side,
+                leaves,
+                packet: packet.clone(),
+            });
+        }
     }
 
     /// A whole turn of a component.
@@ -814,10 +874,11 @@ impl World {
     }
 
     fn enqueue(&mut self, site: usize, uplink: usize, side: Side, packet: Packet) {
-        let way = &mut self.places[site].ways[uplink];
-        if way.udp_blocked && packet.is_udp() {
+        if self.places[site].ways[uplink].udp_blocked && packet.is_udp() {
             return;
         }
+        self.tap(site, uplink, side, true, Some(&packet));
+        let way = &mut self.places[site].ways[uplink];
         self.sent += 1;
         let bytes = packet.ip_bytes();
         let number = &mut way.sent[side as usize];
@@ -831,6 +892,7 @@ impl World {
             fates.push(Fate {
                 at: self.now,
                 uplink,
+                side,
                 digest,
                 end: End::Refused(reason),
             });

@@ -78,6 +78,9 @@ impl Tunnel {
         data: Bytes,
     ) -> Option<Control> {
         self.tick(now);
+        if let Some(observer) = &mut self.observed.0 {
+            observer.on_received(now, path, &data);
+        }
         let datagram = self.parse(&data)?;
         let stamp = datagram.stamp();
         if let Some(stamp) = stamp {

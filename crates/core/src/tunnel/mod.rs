@@ -13,6 +13,7 @@ mod footprint;
 mod fragment;
 mod ingress;
 mod load;
+mod observe;
 mod outage;
 mod paths;
 mod repair;
@@ -21,6 +22,7 @@ mod rescue;
 mod tuning;
 
 pub use footprint::Footprint;
+pub use observe::Observer;
 pub use paths::{PathState, PathStats};
 
 use crate::hold::freeze::{Freezer, Taken};
@@ -33,6 +35,7 @@ use crate::schedule::{FLOW_BUCKETS, Policy, Scheduler, SchedulerKind};
 use bytes::Bytes;
 use egress::Egress;
 use ingress::Ingress;
+use observe::Observed;
 use paths::Paths;
 use ropewalk_types::{Duration, Instant, PacketInfo, PathId, PathSnapshot, Random};
 use std::sync::Arc;
@@ -120,6 +123,7 @@ pub struct Tunnel {
     flow_secret: u64,
     stats: TunnelStats,
     now: Instant,
+    observed: Observed,
 }
 
 impl Tunnel {
@@ -151,6 +155,7 @@ impl Tunnel {
             flow_secret: Random::new(seed).next_u64(),
             stats: TunnelStats::default(),
             now: Instant::ZERO,
+            observed: Observed::default(),
         }
     }
 
@@ -232,6 +237,11 @@ impl Tunnel {
         self.ingress.scheduler = Scheduler::with_policy(policy);
     }
 
+    /// Tells `observer` of every datagram from now on.
+    pub fn observe(&mut self, observer: Box<dyn Observer>) {
+        self.observed.0 = Some(observer);
+    }
+
     /// Takes an inner packet in: [`ropewalk_wire::HEADROOM`] free bytes, then one IP packet.
     pub fn handle_inner(&mut self, now: Instant, data: bytes::BytesMut, checksum_partial: bool) {
         let ip = data.get(ropewalk_wire::HEADROOM..);
@@ -299,6 +309,7 @@ impl Tunnel {
         self.follow_freeze(now);
         if self.hold.since().is_some() {
             self.poll_outage(now, out);
+            self.tell_sent(now, &out[before..]);
             return out.len() - before;
         }
         self.poll_requests(now, out);
@@ -307,7 +318,20 @@ impl Tunnel {
         self.paths.poll_probes(now, out);
         self.ingress
             .schedule(now, &mut self.paths, &mut self.stats, out, max);
+        self.tell_sent(now, &out[before..]);
         out.len() - before
+    }
+
+    fn tell_sent(&mut self, now: Instant, sent: &[Outgoing]) {
+        let Some(observer) = &mut self.observed.0 else {
+            return;
+        };
+        let backlog = self.ingress.queue.bytes();
+        for outgoing in sent {
+            if let Some(path) = self.paths.get(outgoing.path) {
+                observer.on_sent(now, outgoing, &path.snapshot, backlog);
+            }
+        }
     }
 
     /// The next inner packet, in order.

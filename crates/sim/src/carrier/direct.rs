@@ -2,6 +2,7 @@
 
 use super::{Arrival, Carrier, Core};
 use crate::engine::NEVER;
+use crate::events::Item;
 use crate::packet::Packet;
 use ropewalk_netem::{Counters, Link, Refused, Side};
 use ropewalk_types::Instant;
@@ -29,10 +30,14 @@ impl Carrier for Direct {
     fn send(&mut self, core: &mut Core, direction: Side, packet: &Packet) {
         let now = core.now();
         let bytes = packet.bytes as usize;
+        if let Some(capture) = &mut core.trace.capture {
+            capture.bare(core.now_ns, self.path, (direction, true), packet);
+        }
         let sent = self.link.enqueue(now, direction, bytes, *packet);
         if let Err(Refused { reason, item }) = sent {
+            let place = (self.path, direction);
             core.trace
-                .dropped(core.now_ns, self.path, reason, item.digest());
+                .dropped(core.now_ns, place, reason, Item::Host(&item));
         }
     }
 
@@ -40,12 +45,17 @@ impl Carrier for Direct {
         let now = core.now();
         for direction in Side::ALL {
             while let Some(packet) = self.link.poll(now, direction) {
+                let place = (self.path, direction);
                 core.trace
-                    .delivered(core.now_ns, self.path, packet.digest());
+                    .delivered(core.now_ns, place, Item::Host(&packet));
+                if let Some(capture) = &mut core.trace.capture {
+                    capture.bare(core.now_ns, self.path, (direction, false), &packet);
+                }
                 arrivals.push((direction, packet));
             }
             while let Some(packet) = self.link.poll_lost(direction) {
-                core.trace.lost(core.now_ns, self.path, packet.digest());
+                let place = (self.path, direction);
+                core.trace.lost(core.now_ns, place, Item::Host(&packet));
             }
         }
     }

@@ -2,6 +2,8 @@
 //! of either in a row.
 
 pub mod direct;
+pub mod observer;
+pub mod parallel;
 pub mod row;
 pub mod tcp_nc;
 pub mod tunnel;

@@ -5,6 +5,7 @@
 
 use super::{Arrival, Carrier, Core};
 use crate::engine::NEVER;
+use crate::events::Item;
 use crate::packet::Packet;
 use crate::traffic::back;
 use bytes::BytesMut;
@@ -35,6 +36,14 @@ impl Carried for Outer {
 }
 
 impl Outer {
+    /// What the trace is told.
+    fn item(&self) -> Item<'_> {
+        match self {
+            Self::Routed(packet) => Item::Host(packet),
+            Self::Session(datagram) => Item::Session(self.digest(), datagram.len() + IP_UDP),
+        }
+    }
+
     /// One number for the trace hash; of a datagram its length and its header.
     fn digest(&self) -> u64 {
         match self {
@@ -99,16 +108,17 @@ impl TcpNc {
     fn enqueue(&mut self, core: &mut Core, direction: Side, bytes: usize, outer: Outer) {
         let sent = self.link.enqueue(core.now(), direction, bytes, outer);
         if let Err(Refused { reason, item }) = sent {
-            core.trace
-                .dropped(core.now_ns, self.path, reason, item.digest());
+            let place = (self.path, direction);
+            core.trace.dropped(core.now_ns, place, reason, item.item());
         }
     }
 
     fn receive(&mut self, core: &mut Core, direction: Side, arrivals: &mut Vec<Arrival>) {
         let now = core.now();
         let receiver = usize::from(direction == self.direction);
+        let place = (self.path, direction);
         while let Some(outer) = self.link.poll(now, direction) {
-            core.trace.delivered(core.now_ns, self.path, outer.digest());
+            core.trace.delivered(core.now_ns, place, outer.item());
             let end = &mut self.ends[receiver];
             match outer {
                 Outer::Routed(packet) => arrivals.push((direction, packet)),
@@ -122,7 +132,7 @@ impl TcpNc {
             }
         }
         while let Some(outer) = self.link.poll_lost(direction) {
-            core.trace.lost(core.now_ns, self.path, outer.digest());
+            core.trace.lost(core.now_ns, place, outer.item());
         }
     }
 }

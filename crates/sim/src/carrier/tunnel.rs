@@ -5,8 +5,10 @@
 //! `prelude`. Keys are random, so the bytes of packets differ from run to run. Their number, sizes
 //! and times do not, and only those count for the trace hash.
 
+use super::observer::{Gateway, Told};
 use super::{Arrival, Carrier, Core};
 use crate::engine::NEVER;
+use crate::events::{Item, Trace};
 use crate::packet::Packet;
 use crate::run::SimError;
 use bytes::BytesMut;
@@ -92,6 +94,8 @@ pub struct TunnelCarrier {
     warm: [TunnelStats; 2],
     slab: BytesMut,
     sent_before: u64,
+    /// What the gateways do, if the log wants it.
+    told: Option<Told>,
 }
 
 impl TunnelCarrier {
@@ -162,19 +166,45 @@ impl TunnelCarrier {
             paths,
             warm: Default::default(),
             slab: BytesMut::new(),
+            told: None,
         })
     }
 
-    /// Writes into the trace what became of outer packets.
+    /// Keeps what the trace wants beyond the fate of packets.
+    pub fn watch(&mut self, trace: &Trace) {
+        if trace.capture.is_some() {
+            self.world.keep_taps();
+        }
+        if trace.logs() {
+            let told = Told::default();
+            for side in Side::ALL {
+                let gateway = Gateway::new(side, self.paths.clone(), told.clone());
+                self.world.observe(SITE, side, Box::new(gateway));
+            }
+            self.told = Some(told);
+        }
+    }
+
+    /// Writes into the trace what gateways did, and what became of outer packets.
     fn record(&mut self, core: &mut Core) {
+        if let Some(told) = &self.told {
+            told.log(&mut core.trace, core.now_ns);
+        }
+        if let Some(capture) = &mut core.trace.capture {
+            for tap in self.world.take_taps() {
+                let path = self.paths[tap.uplink];
+                capture.outer(core.now_ns, path, (tap.side, tap.leaves), &tap.packet);
+            }
+        }
         for fate in self.world.take_fates() {
-            let path = self.paths[fate.uplink];
+            let place = (self.paths[fate.uplink], fate.side);
+            let item = Item::Outer(fate.digest);
             match fate.end {
-                End::Delivered => core.trace.delivered(core.now_ns, path, fate.digest),
+                End::Delivered => core.trace.delivered(core.now_ns, place, item),
                 End::Refused(reason) => {
-                    core.trace.dropped(core.now_ns, path, reason, fate.digest);
+                    core.trace.dropped(core.now_ns, place, reason, item);
                 }
-                End::Lost => core.trace.lost(core.now_ns, path, fate.digest),
+                End::Lost => core.trace.lost(core.now_ns, place, item),
             }
         }
     }

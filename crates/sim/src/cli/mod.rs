@@ -41,7 +41,8 @@ enum Command {
         ropewalk-sim run plans/experiments/htmt-even.toml\n  \
         ropewalk-sim run plans/experiments/*.toml --seeds 20      twenty seeds each, on all cores\n  \
         ropewalk-sim run PLAN --json | jq .[0].traffic[0].goodput_mbit\n  \
-        ropewalk-sim run PLAN --events walk.sqlog                 every packet, as JSON text sequence")]
+        ropewalk-sim run PLAN --events events.jsonl               every packet, as JSON lines\n  \
+        ropewalk-sim run PLAN --pcap packets                      for tcpdump -r packets/host-site.pcap")]
     Run(RunArgs),
 }
 
@@ -62,9 +63,15 @@ struct RunArgs {
     /// Print a JSON array with a report for each run
     #[arg(long)]
     json: bool,
-    /// Write what happened to this file, as a JSON text sequence (RFC 7464); one run only
+    /// Add the delays of each bulk flow to the report, as histograms
+    #[arg(long, requires = "json")]
+    histograms: bool,
+    /// Write what happens to each packet to this file, as JSON lines; one run only
     #[arg(long, value_name = "FILE")]
     events: Option<PathBuf>,
+    /// Write the packets of each interface to files in this directory, for tcpdump; one run only
+    #[arg(long, value_name = "DIR")]
+    pcap: Option<PathBuf>,
 }
 
 /// What ended the program early, and its exit code.
@@ -94,12 +101,14 @@ fn run(args: &RunArgs) -> Result<(), Failure> {
                 plan: plan.clone(),
                 seed: first.wrapping_add(nth),
                 folder: file.parent().map(Path::to_owned),
+                histograms: args.histograms,
             });
         }
     }
-    let results = match &args.events {
-        Some(file) => vec![run_logged(&jobs, file)?],
-        None => run_all(&jobs, args.threads),
+    let results = if args.events.is_some() || args.pcap.is_some() {
+        vec![run_logged(&jobs, args)?]
+    } else {
+        run_all(&jobs, args.threads)
     };
     let mut reports = Vec::new();
     let mut first_failure = None;
@@ -140,16 +149,22 @@ fn run_all(jobs: &[Job], threads: Option<NonZeroUsize>) -> Vec<Result<Report, Si
     results
 }
 
-fn run_logged(jobs: &[Job], file: &Path) -> Result<Result<Report, SimError>, Failure> {
+fn run_logged(jobs: &[Job], args: &RunArgs) -> Result<Result<Report, SimError>, Failure> {
     let [job] = jobs else {
-        let problem = "--events takes one plan and one seed";
+        let problem = "--events and --pcap take one plan and one seed";
         return Err(Failure(PLAN_UNUSABLE, problem.into()));
     };
-    let sink = File::create(file)
-        .map_err(|error| Failure(FAILED, format!("cannot write {}: {error}", file.display())))?;
+    let events = args.events.as_ref().map(|file| {
+        let sink = File::create(file).map_err(|error| {
+            Failure(FAILED, format!("cannot write {}: {error}", file.display()))
+        })?;
+        Ok(Box::new(BufWriter::new(sink)) as Box<dyn Write + Send>)
+    });
     let options = Options {
         folder: job.folder.clone(),
-        events: Some(Box::new(BufWriter::new(sink))),
+        histograms: job.histograms,
+        events: events.transpose()?,
+        pcap: args.pcap.clone(),
         ..Options::default()
     };
     Ok(run_with(&job.plan, job.seed, options))

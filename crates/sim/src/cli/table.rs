@@ -12,14 +12,14 @@ pub fn print(out: &mut impl Write, report: &Report) -> Result<()> {
         report.seconds, report.ceiling_mbit
     )?;
     for traffic in &report.traffic {
-        print_traffic(out, traffic, report.ceiling_mbit)?;
+        print_traffic(out, traffic)?;
     }
     for path in &report.paths {
         writeln!(
             out,
             "  path {:8} {:10.2} MB of {:7.2} Mbit/s, {} dropped, {} lost",
             path.name,
-            path.bytes as f64 / 1e6,
+            path.delivered_bytes as f64 / 1e6,
             path.capacity_mbit,
             path.dropped,
             path.lost
@@ -58,23 +58,24 @@ pub fn print(out: &mut impl Write, report: &Report) -> Result<()> {
     )
 }
 
-fn print_traffic(out: &mut impl Write, traffic: &TrafficReport, ceiling: f64) -> Result<()> {
+fn print_traffic(out: &mut impl Write, traffic: &TrafficReport) -> Result<()> {
     write!(out, "  {:5}", traffic.kind)?;
     if !traffic.flows.is_empty() {
         let again: u64 = traffic.flows.iter().map(|flow| flow.retransmits).sum();
-        write!(
-            out,
-            " {:8.2} Mbit/s ({:.0} %), {} flows, {again} sent again",
-            traffic.goodput_mbit,
-            100.0 * traffic.goodput_mbit / ceiling,
-            traffic.flows.len()
-        )?;
+        write!(out, " {:8.2} Mbit/s", traffic.goodput_mbit)?;
+        if let Some(ceiling) = traffic.ceiling_mbit.filter(|ceiling| *ceiling > 0.0) {
+            write!(out, " ({:.0} %)", 100.0 * traffic.goodput_mbit / ceiling)?;
+        }
+        write!(out, ", {} flows, {again} sent again", traffic.flows.len())?;
+        if traffic.delay_ms.is_some() {
+            write!(out, "\n  one-way")?;
+        }
     }
     if let Some(delay) = &traffic.delay_ms {
         write!(
             out,
-            " mean {:.1} ms, median {:.1}, 95 % {:.1}, longest {:.1} of {}",
-            delay.mean, delay.p50, delay.p95, delay.max, delay.count
+            " mean {:.1} ms, median {:.1}, 95 % {:.1}, 99 % {:.1}, longest {:.1} of {}",
+            delay.mean, delay.p50, delay.p95, delay.p99, delay.max, delay.count
         )?;
     }
     if let Some(lost) = traffic.lost {

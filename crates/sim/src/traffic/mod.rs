@@ -1,6 +1,8 @@
 //! What hosts send: bulk transfers, pings, calls, web pages.
 
+pub mod delays;
 pub mod flow;
+pub mod multipath;
 pub mod probe;
 pub mod section;
 pub mod transfer;

@@ -82,6 +82,7 @@ impl Ping {
         Packet {
             flow: self.flow,
             use_count: 0,
+            subflow: 0,
             bytes: PING_BYTES,
             tcp: false,
             body,
@@ -151,6 +152,7 @@ impl Call {
             let packet = Packet {
                 flow: self.flow,
                 use_count: 0,
+                subflow: 0,
                 bytes: self.bytes,
                 tcp: false,
                 body: Body::Voice(now_ns),

@@ -1,12 +1,14 @@
 //! One `[[traffic]]` section of a plan: its flows, and what came of them.
 
+use super::delays::{Delays, Pauses};
 use super::flow::{Flow, Kind};
+use super::multipath::{Multipath, SIGNAL_BYTES};
 use super::probe::{Call, Ping};
 use super::side;
 use super::transfer::{Address, Protocol, Transfer};
 use super::web::User;
 use crate::host::tcp::{LossDetection, Receiver, Sender, Settings};
-use crate::host::{plain, quic};
+use crate::host::{RECEIVE_WINDOW_BYTES, plain, quic};
 use crate::packet::TCP_HEADERS;
 use crate::run::SimError;
 use crate::world::Span;
@@ -35,6 +37,8 @@ pub struct Maker<'a> {
     pub mtu: u32,
     /// How bulk TCP senders find losses.
     pub detection: LossDetection,
+    /// Paths of each bulk TCP connection, which is an MPTCP connection then; 0 of plain TCP.
+    pub subflows: usize,
     /// All randomness of hosts.
     pub random: &'a mut Random,
 }
@@ -84,7 +88,16 @@ impl Section {
             }
             let number = u16::try_from(flows.len()).unwrap_or(u16::MAX);
             let kind = self.make_flow(number, u64::from(nth) * STAGGER_NS, maker);
-            flows.push(Flow::new(kind, index));
+            let mut flow = Flow::new(kind, index);
+            let limited = matches!(
+                self.traffic,
+                Traffic::Tcp {
+                    window: Some(_),
+                    ..
+                }
+            );
+            flow.pauses = limited.then(Pauses::default);
+            flows.push(flow);
         }
         Ok(())
     }
@@ -92,59 +105,14 @@ impl Section {
     fn make_flow(&self, number: u16, later_ns: u64, maker: &mut Maker<'_>) -> Kind {
         let span = self.span;
         let mtu = maker.mtu;
-        let bulk = |direction, start, protocol, mtu| {
-            let address = Address {
-                flow: number,
-                use_count: 0,
-                data: side(direction),
-            };
-            let start_ns = nanos(start) + later_ns;
-            let transfer = Transfer::bulk(address, start_ns, protocol, mtu);
-            Kind::Transfer(Box::new(transfer))
-        };
         match self.traffic {
-            Traffic::Tcp {
-                congestion,
-                direction,
-                start,
-                segment,
-                // The simulated receiver reads at once and has room for everything.
-                window: _,
-                plain,
-                ..
-            } => {
-                if plain {
-                    let payload = segment.unwrap_or(u32::MAX).min(mtu - plain::HEADERS);
-                    let packet = payload + plain::HEADERS;
-                    let sender = Box::new(plain::Sender::new(packet));
-                    let protocol = Protocol::Plain(sender, plain::Receiver::default());
-                    return bulk(direction, start, protocol, packet);
-                }
-                let mtu = segment.map_or(mtu, |bytes| mtu.min(bytes + TCP_HEADERS));
-                let settings = Settings {
-                    segment_bytes: Protocol::tcp_payload(mtu),
-                    congestion,
-                    detection: maker.detection,
+            Traffic::Tcp { direction, .. } | Traffic::Quic { direction, .. } => {
+                let address = Address {
+                    flow: number,
+                    use_count: 0,
+                    data: side(direction),
                 };
-                let sender = Box::new(Sender::new(settings, maker.random.fork()));
-                let protocol = Protocol::Tcp(sender, Receiver::new());
-                bulk(direction, start, protocol, mtu)
-            }
-            Traffic::Quic {
-                congestion,
-                direction,
-                start,
-                packet_threshold,
-                ..
-            } => {
-                let settings = quic::Settings {
-                    segment_bytes: Protocol::quic_payload(mtu),
-                    congestion,
-                    packet_threshold,
-                };
-                let sender = Box::new(quic::Sender::new(settings, maker.random.fork()));
-                let protocol = Protocol::Quic(sender, quic::Receiver::default());
-                bulk(direction, start, protocol, mtu)
+                self.make_bulk(address, later_ns, maker)
             }
             Traffic::Ping { interval } => Kind::Ping(Box::new(Ping::new(
                 number,
@@ -171,23 +139,97 @@ impl Section {
         }
     }
 
-    /// What came of the section.
+    /// A bulk flow of TCP, MPTCP or QUIC.
+    fn make_bulk(&self, address: Address, later_ns: u64, maker: &mut Maker<'_>) -> Kind {
+        let mut mtu = maker.mtu;
+        let (protocol, start) = match self.traffic {
+            Traffic::Tcp {
+                congestion,
+                start,
+                segment,
+                window,
+                plain,
+                ..
+            } => {
+                let start_ns = nanos(start) + later_ns;
+                if plain {
+                    let payload = segment.unwrap_or(u32::MAX).min(mtu - plain::HEADERS);
+                    let packet = payload + plain::HEADERS;
+                    let sender = Box::new(plain::Sender::new(packet));
+                    let protocol = Protocol::Plain(sender, plain::Receiver::default());
+                    let transfer = Transfer::bulk(address, start_ns, protocol, packet);
+                    return Kind::Transfer(Box::new(transfer));
+                }
+                mtu = segment.map_or(mtu, |bytes| mtu.min(bytes + TCP_HEADERS));
+                let mut settings = Settings {
+                    segment_bytes: Protocol::tcp_payload(mtu),
+                    congestion,
+                    detection: maker.detection,
+                    window_bytes: window.map_or(RECEIVE_WINDOW_BYTES, u64::from),
+                };
+                if maker.subflows > 0 {
+                    settings.segment_bytes -= SIGNAL_BYTES;
+                    let (paths, random) = (maker.subflows, &mut *maker.random);
+                    let flow = Multipath::bulk(address, start_ns, settings, paths, random);
+                    return Kind::Multipath(Box::new(flow));
+                }
+                let sender = Box::new(Sender::new(settings, maker.random.fork()));
+                (Protocol::Tcp(sender, Receiver::new()), start)
+            }
+            Traffic::Quic {
+                congestion,
+                start,
+                packet_threshold,
+                ..
+            } => {
+                let settings = quic::Settings {
+                    segment_bytes: Protocol::quic_payload(mtu),
+                    congestion,
+                    packet_threshold,
+                };
+                let sender = Box::new(quic::Sender::new(settings, maker.random.fork()));
+                (Protocol::Quic(sender, quic::Receiver::default()), start)
+            }
+            Traffic::Ping { .. } | Traffic::Call { .. } | Traffic::Web { .. } => {
+                unreachable!("make_flow asks for bulk traffic only")
+            }
+        };
+        let transfer = Transfer::bulk(address, nanos(start) + later_ns, protocol, mtu);
+        Kind::Transfer(Box::new(transfer))
+    }
+
+    /// What came of the section; with the distributions of delays as histograms, if asked for.
     #[must_use]
-    pub fn report(&self, index: usize, flows: &[Flow]) -> TrafficReport {
+    pub fn report(&self, index: usize, flows: &[Flow], histograms: bool) -> TrafficReport {
         let seconds = (self.span.end_ns - self.span.warmup_ns) as f64 / 1e9;
         let mut report = TrafficReport {
             kind: self.traffic.kind().into(),
             ..TrafficReport::default()
         };
         let mut load_ms = Vec::new();
+        let mut delays = Delays::default();
         for flow in flows.iter().filter(|flow| flow.section() == index) {
             match &flow.kind {
-                Kind::Transfer(transfer) => report.flows.push(FlowReport {
-                    goodput_mbit: flow.counted_bytes() as f64 * 8e-6 / seconds,
-                    retransmits: transfer.stats().retransmits,
-                    broken: false,
-                    ..FlowReport::default()
-                }),
+                Kind::Transfer(_) | Kind::Multipath(_) => {
+                    delays.merge(&flow.delays);
+                    report.flows.push(FlowReport {
+                        goodput_mbit: flow.counted_bytes() as f64 * 8e-6 / seconds,
+                        retransmits: flow.sender_stats().map_or(0, |stats| stats.retransmits),
+                        delay_ms: flow.delays.distribution(),
+                        delay_histogram_ms: if histograms {
+                            flow.delays.histogram_ms()
+                        } else {
+                            Vec::new()
+                        },
+                        broken: false,
+                        pauses: flow
+                            .pauses
+                            .iter()
+                            .flat_map(Pauses::found)
+                            .copied()
+                            .collect(),
+                    });
+                }
                 Kind::Ping(ping) => {
                     let (sent, answered) = (ping.sent(), ping.rtt_ms.len() as u64);
                     report.sent = Some(sent);
@@ -202,6 +244,7 @@ impl Section {
             report.delay_ms = Some(Distribution::of(&load_ms));
         }
         if matches!(self.traffic, Traffic::Tcp { .. } | Traffic::Quic { .. }) {
+            report.delay_ms = delays.distribution();
             report.goodput_mbit = report.flows.iter().map(|flow| flow.goodput_mbit).sum();
             report.series_mbit = self.series.iter().map(|b| *b as f64 * 8e-6).collect();
             let open_ns = self.span.end_ns - self.last_ns;

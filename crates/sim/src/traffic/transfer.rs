@@ -163,7 +163,7 @@ impl Transfer {
             self.acknowledge(ack, out);
         }
         if let Some((segment, stamp)) = probe {
-            self.emit(segment, stamp, out);
+            self.emit(now_ns, segment, stamp, out);
         }
         self.pump(now_ns, out);
     }
@@ -174,7 +174,7 @@ impl Transfer {
             return;
         }
         match packet.body {
-            Body::Data { segment, stamp } => {
+            Body::Data { segment, stamp, .. } => {
                 let ack = match &mut self.protocol {
                     Protocol::Tcp(_, receiver) => receiver.on_segment(now_ns, segment, stamp),
                     Protocol::Plain(_, receiver) => receiver.on_segment(now_ns, segment),
@@ -205,12 +205,16 @@ impl Transfer {
                 Protocol::Quic(sender, _) => sender.poll(now_ns),
             };
             let Some((segment, stamp)) = next else { break };
-            self.emit(segment, stamp, out);
+            self.emit(now_ns, segment, stamp, out);
         }
     }
 
-    fn emit(&self, segment: u32, stamp: u32, out: &mut Outbox) {
-        let body = Body::Data { segment, stamp };
+    fn emit(&self, sent_ns: u64, segment: u32, stamp: u32, out: &mut Outbox) {
+        let body = Body::Data {
+            segment,
+            stamp,
+            sent_ns,
+        };
         out.push((self.address.data, self.packet(self.packet_bytes, body)));
     }
 
@@ -227,6 +231,7 @@ impl Transfer {
         Packet {
             flow: self.address.flow,
             use_count: self.address.use_count,
+            subflow: 0,
             bytes,
             tcp: !matches!(self.protocol, Protocol::Quic(..)),
             body,

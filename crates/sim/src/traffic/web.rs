@@ -7,8 +7,8 @@
 use super::Outbox;
 use super::transfer::{Address, Protocol, Transfer};
 use crate::engine::NEVER;
-use crate::host::MS;
 use crate::host::tcp::{LossDetection, Receiver, Sender, Settings};
+use crate::host::{MS, RECEIVE_WINDOW_BYTES};
 use crate::packet::{Body, Packet};
 use crate::world::Span;
 use ropewalk_netem::Side;
@@ -173,6 +173,7 @@ impl User {
             segment_bytes: Protocol::tcp_payload(self.mtu),
             congestion: Congestion::Cubic,
             detection: LossDetection::Rack,
+            window_bytes: RECEIVE_WINDOW_BYTES,
         };
         let sender = Sender::new(settings, self.random.fork());
         let number = u16::try_from(index).unwrap_or(0);
@@ -208,6 +209,7 @@ impl User {
         let packet = Packet {
             flow: self.flow,
             use_count: page * CONNECTIONS + u16::try_from(index).unwrap_or(0),
+            subflow: 0,
             bytes,
             tcp: true,
             body,

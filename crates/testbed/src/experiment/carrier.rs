@@ -6,7 +6,6 @@ use anyhow::{Context, Result, bail};
 use ropewalk_plan::{BalancePlan, Carrier, Plan, TunnelPlan};
 
 use super::ground::Ground;
-use super::paths;
 use super::{CannotRun, Options};
 use crate::gateway::{self, Gateway, GatewaySpec};
 use crate::peers::{self, Joined, Peer, Tools};
@@ -139,7 +138,7 @@ pub(super) fn announce(plan: &Plan, gateways: &[Gateway], begin: Instant) -> Res
     let Some(site) = gateways.first() else {
         return Ok(());
     };
-    let used = paths::hops(plan).into_iter().flatten().enumerate();
+    let used = plan.paths_by_hop().into_iter().flatten().enumerate();
     let times = |(uplink, path): (usize, usize)| {
         let leaving = plan.path[path].leaving.iter();
         leaving.map(move |at| (*at, uplink)).collect::<Vec<_>>()

@@ -153,6 +153,7 @@ const STOLEN_PERCENT_MAX: u64 = 2;
 pub(super) fn path(first: &Counters, last: &Counters) -> PathReport {
     PathReport {
         bytes: last.sent_bytes - first.sent_bytes,
+        delivered_bytes: last.delivered_bytes - first.delivered_bytes,
         dropped: last.dropped_queue - first.dropped_queue,
         lost: last.dropped_loss - first.dropped_loss,
         ..PathReport::default()

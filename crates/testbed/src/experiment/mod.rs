@@ -17,8 +17,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
-use ropewalk_netem::Side;
-use ropewalk_plan::{Direction, Plan, Report, Traffic};
+use ropewalk_plan::{Plan, Report};
 
 use crate::{programs, serial};
 use carrier::Carried;
@@ -59,7 +58,7 @@ pub fn run(file: &PlanFile, options: &Options) -> Result<Report> {
     carrier::require(plan, options)?;
     let seed = options.seed.unwrap_or(plan.seed);
     let links = paths::links(file, seed)?;
-    let hops = paths::hops(plan);
+    let hops = plan.paths_by_hop();
     let _shared = serial::shared()?;
     let began = Instant::now();
     let mut ground = Ground::build(file, &links, &hops, seed)?;
@@ -74,8 +73,7 @@ pub fn run(file: &PlanFile, options: &Options) -> Result<Report> {
     if options.keep_logs.is_some() {
         keep(&mut ground, options);
     }
-    let side = side(plan);
-    paths::describe(&mut report, plan, &links, &hops, side);
+    paths::describe(&mut report, plan, &links, &hops, plan.sides()[0]);
     report.seed = seed;
     drop(ground);
     report.wall_seconds = began.elapsed().as_secs_f64();
@@ -136,7 +134,7 @@ fn measure(plan: &Plan, options: &Options, ground: &Ground) -> Result<Report> {
         notes: carried.notes(),
         ..Report::default()
     };
-    counts.describe(&mut report, side(plan));
+    counts.describe(&mut report, plan.sides()[0]);
     for outcome in outcomes {
         report.traffic.push(outcome.report);
         report.notes.extend(outcome.notes);
@@ -167,18 +165,6 @@ impl Window {
 
     fn contains(self, at: Duration) -> bool {
         self.from <= at && at < self.to
-    }
-}
-
-/// The direction of the first bulk traffic; towards the site in a plan without bulk traffic.
-fn side(plan: &Plan) -> Side {
-    let first = plan.traffic.iter().find_map(|traffic| match traffic {
-        Traffic::Tcp { direction, .. } | Traffic::Quic { direction, .. } => Some(*direction),
-        Traffic::Ping { .. } | Traffic::Call { .. } | Traffic::Web { .. } => None,
-    });
-    match first.unwrap_or_default() {
-        Direction::Down => Side::Down,
-        Direction::Up => Side::Up,
     }
 }
 

@@ -1,7 +1,7 @@
 //! The paths of a plan: their links, which of them a carrier uses, and what they allow.
 
 use ropewalk_netem::{DirectionPlan, LinkConfig, LinkPlan, Side};
-use ropewalk_plan::{Carrier, PathReport, Plan, Report, TcpNcPlan, direct_ceiling, tunnel_ceiling};
+use ropewalk_plan::{NO_CEILING, PathReport, Plan, Report, describe_ceilings};
 
 use super::file::{PlanFile, PlanFileError};
 use crate::link::LinkSpec;
@@ -69,35 +69,6 @@ fn directions(plan: &mut LinkPlan) -> impl Iterator<Item = &mut DirectionPlan> {
         .chain(changes)
 }
 
-/// Places in the plan of the paths that its carrier uses, by hop; only their links are made.
-pub(super) fn hops(plan: &Plan) -> Vec<Vec<usize>> {
-    let all = 0..plan.path.len();
-    let named = |wanted: &dyn Fn(&str) -> bool| -> Vec<usize> {
-        let paths = plan.path.iter().enumerate();
-        let paths = paths.filter(|(_, path)| wanted(&path.name));
-        paths.map(|(index, _)| index).collect()
-    };
-    let one = match &plan.carrier {
-        Carrier::DirectFirst | Carrier::Peer { .. } => vec![0],
-        Carrier::Path { path } => named(&|name| name == path),
-        Carrier::Mptcp | Carrier::Balance(_) | Carrier::RoundRobin => all.collect(),
-        Carrier::Tunnel(tunnel) => match &tunnel.paths {
-            None => all.collect(),
-            Some(names) => named(&|name| names.iter().any(|n| n == name)),
-        },
-        Carrier::Relay(relay) => {
-            let hops = relay.hops.iter();
-            return hops
-                .map(|hop| named(&|name| hop.iter().any(|n| n == name)))
-                .collect();
-        }
-        Carrier::Chain { hops } | Carrier::TcpNc(TcpNcPlan { hops, .. }) => {
-            return hops.iter().map(|hop| named(&|name| name == hop)).collect();
-        }
-    };
-    vec![one]
-}
-
 /// Completes a report that has only the paths in use: names, capacities, ceiling.
 pub(super) fn describe(
     report: &mut Report,
@@ -118,33 +89,11 @@ pub(super) fn describe(
             ..counted[index].take().unwrap_or_default()
         });
     }
-    let ceiling = match plan.carrier {
-        Carrier::Tunnel(_) | Carrier::Relay(_) => tunnel_ceiling,
-        Carrier::DirectFirst
-        | Carrier::Path { .. }
-        | Carrier::Chain { .. }
-        | Carrier::TcpNc(_)
-        | Carrier::Mptcp
-        | Carrier::Balance(_)
-        | Carrier::RoundRobin
-        | Carrier::Peer { .. } => direct_ceiling,
-    };
-    // The narrowest hop decides; one without a limit has no capacity to add up.
-    let capacity = |hop: &Vec<usize>| -> Option<f64> {
-        let of = |&index: &usize| {
-            let config: &LinkConfig = &links[index].config;
-            config.mean_capacity(side, plan.warmup, plan.duration)
-        };
-        hop.iter().map(of).sum()
-    };
-    let each: Option<Vec<f64>> = hops.iter().map(capacity).collect();
-    match each {
-        Some(bits) => {
-            let narrowest = bits.into_iter().fold(f64::INFINITY, f64::min);
-            report.ceiling_mbit = ceiling(narrowest / 1e6);
-        }
-        None => report
-            .notes
-            .push("a path in use has no rate limit: there is no ceiling".into()),
-    }
+    let links: Vec<&LinkConfig> = links.iter().map(|link| &link.config).collect();
+    let ceiling = describe_ceilings(plan, &links, &mut report.traffic);
+    report.ceiling_mbit = ceiling.unwrap_or_default();
+    report
+        .notes
+        .extend(ceiling.is_none().then(|| NO_CEILING.into()));
+    report.notes.extend(plan.warnings());
 }

@@ -59,7 +59,7 @@ pub fn set_up(
     let seed = options.seed.unwrap_or(plan.seed);
     let links = paths::links(file, seed)?;
     let _shared = serial::shared()?;
-    let mut ground = Ground::build(file, &links, &paths::hops(plan), seed)?;
+    let mut ground = Ground::build(file, &links, &plan.paths_by_hop(), seed)?;
     let result = obey(file, options, &ground, input, &mut output);
     if options.keep_logs.is_some() {
         keep(&mut ground, options);
@@ -121,7 +121,7 @@ fn obey(
 
 /// What the paths in use carried towards the site since the plan's time began.
 fn counters(plan: &Plan, ground: &Ground) -> Result<Vec<PathReport>> {
-    let used = paths::hops(plan).into_iter().flatten();
+    let used = plan.paths_by_hop().into_iter().flatten();
     let report = |(index, link): (usize, &Link)| {
         Ok(PathReport {
             name: plan.path[index].name.clone(),

@@ -12,11 +12,11 @@ pub fn summary(report: &Report) -> String {
         report.plan, report.seed, report.seconds, report.ceiling_mbit
     );
     for traffic in &report.traffic {
-        let _ = writeln!(text, "  {:5} {}", traffic.kind, figures(traffic, report));
+        let _ = writeln!(text, "  {:5} {}", traffic.kind, figures(traffic));
     }
     for path in &report.paths {
         #[expect(clippy::cast_precision_loss, reason = "bytes of a run are below 2^53")]
-        let megabytes = path.bytes as f64 / 1e6;
+        let megabytes = path.delivered_bytes as f64 / 1e6;
         let _ = writeln!(
             text,
             "  path {}: {megabytes:.2} MB of {:.2} Mbit/s, {} dropped, {} lost",
@@ -41,12 +41,12 @@ pub fn summary(report: &Report) -> String {
     text
 }
 
-fn figures(traffic: &TrafficReport, report: &Report) -> String {
+fn figures(traffic: &TrafficReport) -> String {
     let mut text = String::new();
     if let Some(stall) = traffic.longest_stall_seconds {
         let _ = write!(text, "{:.2} Mbit/s", traffic.goodput_mbit);
-        if report.ceiling_mbit > 0.0 {
-            let share = traffic.goodput_mbit / report.ceiling_mbit * 100.0;
+        if let Some(ceiling) = traffic.ceiling_mbit.filter(|ceiling| *ceiling > 0.0) {
+            let share = traffic.goodput_mbit / ceiling * 100.0;
             let _ = write!(text, " ({share:.1} %)");
         }
         let _ = write!(text, ", longest stall {stall:.1} s");

@@ -13,18 +13,18 @@ from ropewalk.lab.experiments import formulas, grid, measures
 from ropewalk.lab.experiments.options import Options, expand
 from ropewalk.lab.figures import Figure, dots
 from ropewalk.lab.statistics import Estimate, estimate, ratio_of_means
-from ropewalk.plan import Congestion, Direct, Link, Ping, Plan, Tcp, Tunnel
+from ropewalk.plan import Congestion, Direct, Link, Mptcp, Ping, Plan, Tcp, Tunnel
 
 NAME = "validate"
 TITLE = "The simulator against the kernel and ns-3"
 ABOUT = (
-    "Schedulers in ten profiles of the grid, and congestion control by loss and delay, on both; "
-    "NewReno and CUBIC in ns-3 and by formula as well."
+    "Schedulers and MPTCP in ten profiles of the grid, and congestion control by loss and delay, "
+    "on both; NewReno and CUBIC in ns-3 and by formula as well."
 )
 ASSUMPTIONS = (
     "A cell agrees when the simulator's goodput is within 10 % of the kernel's, without a tunnel "
-    "within 15 %. The simulator, the kernel and ns-3 draw different losses from one seed. So a "
-    "ratio is that of the means, and seeds are not paired.",
+    "within 15 %. MPTCP is without a tunnel. The simulator, the kernel and ns-3 draw different "
+    "losses from one seed. So a ratio is that of the means, and seeds are not paired.",
     "Where the means of the kernel and of ns-3 are within 15 % of each other, the simulator has to "
     "be within 15 % of both. Elsewhere the kernel decides, and the ratio to ns-3 has no target.",
     "Without a tunnel, loss is in the direction of the data only. What ns-3 lacks of Linux's TCP "
@@ -39,6 +39,8 @@ PROFILES = (
     "dual_lte", "lte_geo",
 )  # fmt: skip
 SCHEDULERS = ("auto", "htmt", "low-rtt")
+MPTCP = {"mptcp-1": 1, "mptcp-5": 5}
+"""MPTCP with so many CUBIC connections."""
 CONTROLS: tuple[Congestion, ...] = get_args(Congestion)
 LOSSES = (0.0, 0.005, 0.01, 0.02, 0.05)
 DELAYS_MS = (5, 20, 50)
@@ -59,7 +61,7 @@ def cells(options: Options) -> list[Cell]:
         ((profile.name, scheduler), _tunnel(profile, scheduler, quick))
         for profile in grid.PROFILES
         if profile.name in (PROFILES[:1] + PROFILES[5:6] + PROFILES[7:8] if quick else PROFILES)
-        for scheduler in SCHEDULERS
+        for scheduler in (*SCHEDULERS, *MPTCP)
     ]
     direct: list[tuple[tuple[str, str], Plan]] = [
         ((_case(loss, delay), control), _direct(loss, delay, control, quick))
@@ -85,8 +87,8 @@ def _tunnel(profile: grid.Profile, scheduler: str, quick: bool) -> Plan:
         duration_s=8.0 if quick else 15.0,
         warmup_s=3.0,
         path=(profile.a.path("a"), profile.b.path("b")),
-        carrier=Tunnel(scheduler=scheduler),
-        traffic=(Tcp(flows=5), Ping()),
+        carrier=Mptcp() if scheduler in MPTCP else Tunnel(scheduler=scheduler),
+        traffic=(Tcp(flows=MPTCP.get(scheduler, 5)), Ping()),
     )
 
 

@@ -41,7 +41,7 @@ class Ns3Runner:
                 raise UnavailableError(f"no program {program}; build it with `lab/ns3/build`")
             found = self._found(program, ns3_chain.arguments(cell), cell)
             return _read(program, lambda: ns3_chain.report(cell, found()))
-        path, flow = _case(cell.plan)
+        path, flow = wanted(cell.plan)
         found = self._found(self._program, _arguments(cell, path, flow), cell)
         return _read(self._program, lambda: _report(cell, path, found()))
 
@@ -67,16 +67,19 @@ def _read(program: Path, report: Callable[[], Report]) -> Report:
         raise RunError(f"{program.name} wrote no usable result: {error}") from error
 
 
-def _case(plan: Plan) -> tuple[PlanPath, Tcp]:
-    """The path and the connection.
+def wanted(plan: Plan) -> tuple[PlanPath, Tcp]:
+    """The path and the connection that a plan asks for.
 
     Raises:
         UnavailableError: when the plan has anything else.
     """
     flows = [traffic for traffic in plan.traffic if isinstance(traffic, Tcp)]
-    one = len(flows) == 1 and flows[0].flows == 1 and flows[0].direction == "down"
-    if not isinstance(plan.carrier, Direct) or not one or flows[0].start_s > 0:
-        raise UnavailableError("ns-3 runs one TCP download over one path without a tunnel")
+    one = len(flows) == 1 and flows[0] == Tcp(congestion=flows[0].congestion)
+    if not isinstance(plan.carrier, Direct) or not one:
+        raise UnavailableError(
+            "ns-3 runs one TCP download from the start over one path without a tunnel, with the "
+            "usual segments and window"
+        )
     if flows[0].congestion == "bbr":
         raise UnavailableError("ns-3 is compared for NewReno and CUBIC only")
     path = paths_used(plan)[0]
@@ -85,8 +88,12 @@ def _case(plan: Plan) -> tuple[PlanPath, Tcp]:
     )
     if path.both != usual or path.down != Link(loss=path.down.loss) or path.up != Link():
         raise UnavailableError("ns-3 knows `both` with rate, delay and queue, and loss of `down`")
-    if path.change or None in (usual.rate_mbit, usual.delay_ms, usual.queue_bytes):
-        raise UnavailableError("ns-3 needs rate, delay and queue in bytes, and no change of them")
+    if (
+        path.change
+        or path.leaving_s
+        or None in (usual.rate_mbit, usual.delay_ms, usual.queue_bytes)
+    ):
+        raise UnavailableError("ns-3 needs rate, delay and queue in bytes")
     return path, flows[0]
 
 

@@ -50,7 +50,7 @@ class NativeRunner:
 
         seeds = [cell.seed for cell in cells]
         try:
-            text = _native.run_json(cells[0].plan.to_toml(), seeds, 0, None)
+            text = _native.run_json(cells[0].plan.to_toml(), seeds, 0, None, False)
         except ValueError as error:
             # This plan would fail in this way again.
             raise UnavailableError(f"not simulated: {error}") from error

@@ -5,7 +5,7 @@ use super::scoreboard::{APP_LIMITED, OUT, RETRANSMITTED, SACKED, Scoreboard, Seg
 use crate::host::congestion::{AckSample, Controller, RateSample, Window};
 use crate::host::pacing::Pacing;
 use crate::host::rtt::{RTO_MAX_NS, RTO_MIN_NS, Rtt};
-use crate::host::{MS, RECEIVE_WINDOW_BYTES, SenderStats};
+use crate::host::{MS, SenderStats};
 use crate::packet::{Ack, BLOCKS_MAX};
 use ropewalk_plan::Congestion;
 use ropewalk_types::Random;
@@ -36,6 +36,9 @@ pub struct Settings {
     pub congestion: Congestion,
     /// How losses are found.
     pub detection: LossDetection,
+    /// The receiver's window, bytes: [`RECEIVE_WINDOW_BYTES`](crate::host::RECEIVE_WINDOW_BYTES)
+    /// unless a plan says otherwise.
+    pub window_bytes: u64,
 }
 
 /// What a timer is for.
@@ -91,7 +94,7 @@ impl Sender {
     /// A sender with nothing to send.
     #[must_use]
     pub fn new(settings: Settings, random: Random) -> Self {
-        let window_max = RECEIVE_WINDOW_BYTES / u64::from(settings.segment_bytes);
+        let window_max = (settings.window_bytes / u64::from(settings.segment_bytes)).max(1);
         Self {
             board: Scoreboard::default(),
             rtt: Rtt::default(),
@@ -142,6 +145,33 @@ impl Sender {
     #[must_use]
     pub const fn cwnd(&self) -> u32 {
         self.window.cwnd
+    }
+
+    /// The first segment that is not acknowledged.
+    #[must_use]
+    pub const fn una(&self) -> u32 {
+        self.board.una
+    }
+
+    /// Segments offered and not acknowledged, sent or not.
+    #[must_use]
+    pub const fn queued(&self) -> u32 {
+        self.available - self.board.una
+    }
+
+    /// The rate that Linux would pace at, segments per second (`tcp_update_pacing_rate`).
+    #[must_use]
+    pub fn pacing_estimate(&self) -> f64 {
+        let slow_start = self.window.cwnd < self.window.ssthresh / 2;
+        let gain = if slow_start { 2.0 } else { 1.2 };
+        let rtt_ns = self.rtt.smoothed_or(MS) as f64;
+        gain * f64::from(self.window.cwnd) * 1e9 / rtt_ns
+    }
+
+    /// Retransmission timeout without backoff.
+    #[must_use]
+    pub fn timeout_ns(&self) -> u64 {
+        self.rtt.timeout_ns()
     }
 
     /// When [`Self::on_timer`] is wanted.

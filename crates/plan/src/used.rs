@@ -1,0 +1,109 @@
+//! What of a plan is used: paths by hop, directions of the data, and what has no effect.
+
+use ropewalk_netem::Side;
+
+use crate::{Carrier, Direction, PathPlan, Plan, TcpNcPlan, Traffic};
+
+impl Plan {
+    /// Places in the plan of the paths that its carrier uses, by hop from the site to the server.
+    #[must_use]
+    pub fn paths_by_hop(&self) -> Vec<Vec<usize>> {
+        let named = |wanted: &dyn Fn(&str) -> bool| -> Vec<usize> {
+            let paths = self.path.iter().enumerate();
+            let paths = paths.filter(|(_, path)| wanted(&path.name));
+            paths.map(|(index, _)| index).collect()
+        };
+        let any_of = |names: &[String]| named(&|name| names.iter().any(|n| n == name));
+        match &self.carrier {
+            Carrier::DirectFirst | Carrier::Peer { .. } => vec![vec![0]],
+            Carrier::Path { path } => vec![named(&|name| name == path)],
+            Carrier::Mptcp | Carrier::Balance(_) | Carrier::RoundRobin => {
+                vec![(0..self.path.len()).collect()]
+            }
+            Carrier::Tunnel(tunnel) => vec![match &tunnel.paths {
+                None => (0..self.path.len()).collect(),
+                Some(names) => any_of(names),
+            }],
+            Carrier::Relay(relay) => relay.hops.iter().map(|hop| any_of(hop)).collect(),
+            Carrier::Chain { hops } | Carrier::TcpNc(TcpNcPlan { hops, .. }) => {
+                let each = hops.iter();
+                each.map(|hop| named(&|name| name == hop)).collect()
+            }
+        }
+    }
+
+    /// Directions of the bulk traffic, each once; that of the first section comes first. Towards
+    /// the site in a plan without bulk traffic.
+    #[must_use]
+    pub fn sides(&self) -> Vec<Side> {
+        let mut sides = Vec::new();
+        for side in self.traffic.iter().filter_map(Traffic::bulk_side) {
+            if !sides.contains(&side) {
+                sides.push(side);
+            }
+        }
+        if sides.is_empty() {
+            sides.push(Side::Down);
+        }
+        sides
+    }
+
+    /// What a runner does that the author of the plan may not expect, in words; for notes.
+    #[must_use]
+    pub fn warnings(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        if self.traffic.is_empty() {
+            found.push("traffic: the plan sends nothing; add a [[traffic]] section".into());
+        }
+        let used = self.paths_by_hop().concat();
+        for (index, path) in self.path.iter().enumerate() {
+            for (nth, change) in path.change.iter().enumerate() {
+                if change.at >= self.duration {
+                    found.push(format!(
+                        "path[{index}].change[{nth}].at: after the end of the plan, without effect"
+                    ));
+                }
+            }
+            let (path, key) = (&self.path[index], format!("path[{index}]"));
+            if let Some(sides) = path.unlimited().filter(|_| used.contains(&index)) {
+                found.push(format!(
+                    "{key}: no `rate` or `trace` {sides}: `{}` is without limit there",
+                    path.name
+                ));
+            }
+        }
+        found
+    }
+}
+
+impl Traffic {
+    /// The direction of the data of bulk traffic.
+    #[must_use]
+    pub const fn bulk_side(&self) -> Option<Side> {
+        match self {
+            Self::Tcp { direction, .. } | Self::Quic { direction, .. } => Some(match direction {
+                Direction::Up => Side::Up,
+                Direction::Down => Side::Down,
+            }),
+            Self::Ping { .. } | Self::Call { .. } | Self::Web { .. } => None,
+        }
+    }
+}
+
+impl PathPlan {
+    /// In which directions nobody has said how much the path carries, in words. `unlimited` says so.
+    const fn unlimited(&self) -> Option<&'static str> {
+        let told = [&self.both, &self.up, &self.down];
+        let [both, up, down] = [
+            told[0].rate.is_some() || told[0].trace.is_some(),
+            told[1].rate.is_some() || told[1].trace.is_some(),
+            told[2].rate.is_some() || told[2].trace.is_some(),
+        ];
+        match (both || up, both || down) {
+            (true, true) => None,
+            (false, true) => Some("up"),
+            (true, false) => Some("down"),
+            (false, false) => Some("in either direction"),
+        }
+    }
+}
