@@ -180,6 +180,7 @@ class Bench:
         loading = [*client, "iperf3", "-c", _CONTENT, "-R", "-J"]
         loading += ["-t", str(round(ahead_s + plan.duration_s))]
         loading += ["-C", KERNEL_NAMES[flow.congestion]]
+        loading += ["-w", str(flow.window)] if flow.window is not None else []
         ping = subprocess.Popen([*content, "sh", "-c", asking], stdout=subprocess.PIPE, text=True)
         download = subprocess.Popen(loading, stdout=subprocess.PIPE, text=True)
         try:

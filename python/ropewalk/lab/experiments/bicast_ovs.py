@@ -63,6 +63,8 @@ class Setting:
     delay_ms: float = paper.DELAY_MS
     duration_s: float = paper.DURATION_S
     ping_s: float = paper.PING_S
+    window_bytes: int | None = None
+    """Of the buffers of both ends of the download."""
 
 
 SETTINGS = {
@@ -90,6 +92,7 @@ BUFFERS = {
     "long, small send buffer": replace(LONG, carrier=replace(LONG.carrier, send_buffer_bytes=None)),
     "long, not ahead": replace(LONG, carrier=replace(LONG.carrier, ahead_s=0.0)),
     "long, sndbuf 64 KiB": replace(LONG, carrier=replace(LONG.carrier, send_limit_bytes=65_536)),
+    "long, window of 256 KiB": replace(LONG, window_bytes=262_144),
     "long, queue of 100": replace(LONG, queue_packets=100),
     "long, 10 ms each way": replace(LONG, delay_ms=10.0),
     "long, no sack": replace(LONG, carrier=replace(LONG.carrier, sack=False)),
@@ -201,7 +204,10 @@ def _case(
             for name in ("a", "b")
         ),
         carrier=carrier,
-        traffic=(Tcp(congestion=carrier.congestion), Ping(interval_s=setting.ping_s)),
+        traffic=(
+            Tcp(congestion=carrier.congestion, window=setting.window_bytes),
+            Ping(interval_s=setting.ping_s),
+        ),
     )
     return key, plan
 
