@@ -153,9 +153,14 @@ def missing(results: Results) -> str:
     return f"not measured: {reasons}" if reasons else UNPLANNED
 
 
+def rank(row: Claim) -> tuple[int, float]:
+    """Orders claims by verdict as in `VERDICTS`, and in each the worst mean first."""
+    return VERDICTS.index(row.verdict), row.margin()
+
+
 def worst_first(claims: Iterable[Claim]) -> list[Claim]:
-    """By verdict in the order of `VERDICTS`; in each the worst mean first."""
-    return sorted(claims, key=lambda row: (VERDICTS.index(row.verdict), row.margin()))
+    """The claims in the order of `rank`."""
+    return sorted(claims, key=rank)
 
 
 def tally(claims: Iterable[Claim]) -> dict[Verdict, int]:

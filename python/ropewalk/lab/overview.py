@@ -9,7 +9,7 @@ from html import escape
 from pathlib import Path
 
 from ropewalk.lab import html
-from ropewalk.lab.claims import Claim, tally, worst_first
+from ropewalk.lab.claims import Claim, rank, tally
 from ropewalk.lab.experiments import EXPERIMENTS
 from ropewalk.lab.figures import Figure
 from ropewalk.lab.papers import PAPERS, Paper
@@ -43,9 +43,9 @@ class Found:
 
     def published(self) -> list[tuple[Claim, Stored]]:
         """The claims beside a figure of the paper, the worst first."""
-        rows = {id(row): stored for stored in self.stored for row in stored.claims}
-        ordered = worst_first(row for stored in self.stored for row in stored.claims)
-        return [(row, rows[id(row)]) for row in ordered if row.paper is not None]
+        rows = [(row, stored) for stored in self.stored for row in stored.claims]
+        published = [pair for pair in rows if pair[0].paper is not None]
+        return sorted(published, key=lambda pair: rank(pair[0]))
 
 
 def write(directory: Path) -> list[Found]:
@@ -81,11 +81,20 @@ def _of_paper(paper: Paper, sessions: Sequence[tuple[Path, Session]]) -> Found:
     for name in paper.experiments:
         mine = [found for found in sessions if found[1].experiment == name]
         # Short runs stand in only where there are no long ones.
-        chosen = [found for found in mine if found[1].mode == "full"] or mine[:1]
+        chosen = _newest([found for found in mine if found[1].mode == "full"]) or mine[:1]
         stored += [_read(*found) for found in chosen]
         if not chosen:
             missing.append(name)
     return Found(paper, tuple(stored), tuple(missing))
+
+
+def _newest(sessions: Sequence[tuple[Path, Session]]) -> list[tuple[Path, Session]]:
+    """The first of those that asked for the same."""
+    chosen: dict[tuple[object, ...], tuple[Path, Session]] = {}
+    for directory, session in sessions:
+        asked = (session.runners, session.only, session.traces)
+        chosen.setdefault(asked, (directory, session))
+    return list(chosen.values())
 
 
 def _read(directory: Path, session: Session) -> Stored:
