@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from ovs_testbed import reports, roam_results
+from ovs_testbed.hostapd import Hostapd
 from ovs_testbed.links import EmulatedLink, limited, veth
 from ovs_testbed.machine import (
     KERNEL_NAMES,
@@ -38,7 +39,7 @@ from ropewalk.lab.ovs import roam as times
 from ropewalk.plan import Move, OvsRoam, Plan, Tcp
 from ropewalk.report import Report
 from ropewalk.sdn.api import ApiError, ask
-from ropewalk.sdn.roam.agent import counted
+from ropewalk.sdn.roam.agent import counter
 from ropewalk.sdn.roam.events import Notice
 from ropewalk.sdn.roam.notices import written
 
@@ -47,6 +48,7 @@ NEEDS: tuple[str, ...] = ()
 HOPS = {2: "s1", 3: "s4", 5: "s6", 7: "s8"}
 """Where the correspondent hangs, by hops."""
 STATION = "10.0.0.100"
+STATION_6 = "fd00::100"
 MAC = "02:00:00:00:00:64"
 NOTICES_PORT = 6654
 _PORT = 5001
@@ -77,14 +79,17 @@ class Bench:
         self._links = links
         self._emulated: list[EmulatedLink] = []
         self.controller: subprocess.Popen[Any] | None = None
+        self.frames = True
+        """Whether the station's own frames say where it is, or the agents alone."""
         self._wire()
         self.config = self.net.directory / "roam.toml"
         self._write("replay")
         self.command("setup")
         self._radio = self._start_radio()
         self._teller: subprocess.Popen[bytes] | None = None
+        self._hostapds: dict[int, Hostapd] = {}
         self.at = 0
-        self._scheme = ""
+        self._controlled = ("", True)
 
     def _wire(self) -> None:
         net = self.net.namespace
@@ -125,6 +130,20 @@ class Bench:
         run("ip", "-n", namespace, "addr", "add", f"{address}/24", "dev", interface)
         inside(namespace, "ethtool", "-K", interface, "tx", "off")
 
+    def _six(self) -> None:
+        """Gives all ends IPv6 addresses of their own, once."""
+        ends = {namespace: ("eth0", f"fd00::{hops}") for hops, namespace in self.hosts.items()}
+        for namespace, (interface, address) in [*ends.items(), (self.station, ("sta0", STATION_6))]:
+            run("ip", "-n", namespace, "link", "set", interface, "addrgenmode", "none")
+            inside(namespace, "sysctl", "-qw", f"net.ipv6.conf.{interface}.disable_ipv6=0")
+            words = f"-6 addr replace {address}/64 dev {interface} nodad"
+            run("ip", "-n", namespace, *words.split())
+        for hops, namespace in self.hosts.items():
+            words = f"-6 neigh replace {STATION_6} lladdr {MAC} dev eth0"
+            run("ip", "-n", namespace, *words.split())
+            words = f"-6 neigh replace fd00::{hops} lladdr 02:00:00:00:00:0{hops} dev sta0"
+            run("ip", "-n", self.station, *words.split())
+
     def _write(self, scheme: str) -> None:
         net = self.net
         text = 'mode = "roam"\n'
@@ -140,6 +159,7 @@ class Bench:
         for a, b in _LINKS:
             text += f'[[link]]\na = "{a}:{a}-{b}"\nb = "{b}:{b}-{a}"\n'
         text += f'[roam]\nscheme = "{scheme}"\nnotices = "127.0.0.1:{NOTICES_PORT}"\n'
+        text += f"frames = {str(self.frames).lower()}\n"
         self.config.write_text(text)
 
     def command(self, *words: str) -> str:
@@ -157,8 +177,33 @@ class Bench:
             process_group=0,
         )
 
+    def agents(self) -> None:
+        """Starts an agent at each access point, once."""
+        if self._hostapds:
+            return
+        for number in range(1, times.ACCESS_POINTS + 1):
+            path = self.sandbox.directory / f"hostapd{number}"
+            self._hostapds[number] = Hostapd(path)
+            self.sandbox.start(
+                *(self.net.namespace, sys.executable, "-m", "ropewalk.sdn", "ap-agent"),
+                *("--hostapd", str(path), "--controller", f"127.0.0.1:{NOTICES_PORT}"),
+                *("--switch", f"ap{number}", "--port", f"ap{number}-air"),
+                *("--counters", f"unix:{self.net.directory}/ap{number}.mgmt"),
+                log="agents.log",
+            )
+        wait(
+            lambda: all(hostapd.attached for hostapd in self._hostapds.values()),
+            "the agents did not attach",
+        )
+
+    def say(self, number: int, event: str) -> None:
+        """Has an access point's hostapd say something of the station."""
+        self._hostapds[number].say(f"<3>AP-STA-{event} {MAC}")
+
     def close(self) -> None:
         """Ends the helpers; the sandbox ends the rest."""
+        for hostapd in self._hostapds.values():
+            hostapd.close()
         for helper in (self._radio, self._teller):
             if helper is not None:
                 stop(helper)
@@ -175,7 +220,7 @@ class Bench:
         return ask(self.net.directory / "api.sock")
 
     def control(self, scheme: str) -> None:
-        """Restarts the controller with a way to treat moves."""
+        """Restarts the controller with a way to treat moves; see `frames`, too."""
         if self.controller:
             stop(self.controller)
         if self._teller:
@@ -191,7 +236,7 @@ class Bench:
             self.air("leave", self.at)
             time.sleep(0.3)
         self.at = 0
-        self._scheme = scheme
+        self._controlled = (scheme, self.frames)
 
     def _connected(self) -> bool:
         try:
@@ -204,9 +249,15 @@ class Bench:
         if self.at and self.at != number:
             self.air("leave", self.at)
             time.sleep(0.2)
-        self.air("join", number)
-        self.at = number
+        self._join(number)
         self.seen(number)
+
+    def _join(self, number: int) -> float:
+        joined_s = self.air("join", number)
+        if not self.frames:
+            self.say(number, "CONNECTED")
+        self.at = number
+        return joined_s
 
     def seen(self, number: int) -> None:
         """Waits until the controller knows the station at an access point."""
@@ -224,14 +275,9 @@ class Bench:
         for link in self._emulated:
             link.set("both", settings)
 
-    def packets(self, number: int) -> int:
-        """What the station's flow at an access point has counted."""
-        text = self.net.run(
-            *("ovs-ofctl", "-O", "OpenFlow13", "dump-flows"),
-            f"unix:{self.net.directory}/ap{number}.mgmt",
-            f"table=1,dl_dst={MAC}",
-        )
-        return counted(text)
+    def given(self, number: int) -> tuple[int, int]:
+        """Packets and bytes that an access point has given the station, as its agent reads them."""
+        return counter(f"unix:{self.net.directory}/ap{number}.mgmt")(MAC)
 
     def notice(self, notice: Notice) -> None:
         """Says what an access point's agent would."""
@@ -258,11 +304,15 @@ class Bench:
         """
         carrier, (flow,) = plan.carrier, plan.traffic
         assert isinstance(carrier, OvsRoam) and isinstance(flow, Tcp), "what this network carries"
-        if carrier.scheme != self._scheme:
+        self.frames = not carrier.agents
+        if carrier.agents:
+            self.agents()
+        if (carrier.scheme, self.frames) != self._controlled:
             self.control(carrier.scheme)
         host = self._prepare(plan, carrier, flow)
         before = self.report()["counters"]
-        with self._download(plan, host, flow) as (sender, receiver):
+        address = STATION_6 if carrier.ipv6 else STATION
+        with self._download(plan, (host, address), flow) as (sender, receiver):
             time.sleep(times.warm_s(plan.path[0].both, carrier))
             moves = [self._move(plan, carrier, move) for move in carrier.moves]
             sent, _ = sender.communicate(timeout=plan.duration_s + _END_S)
@@ -291,24 +341,29 @@ class Bench:
         memory = f"net.ipv4.tcp_rmem=4096 {min(window, 131_072)} {window}"
         inside(self.station, "sysctl", "-qw", memory)
         initial = ["initcwnd", str(carrier.initial_window)] if carrier.initial_window else []
-        run("ip", "-n", host, "route", "replace", "10.0.0.0/24", "dev", "eth0", *initial)
+        if carrier.ipv6:
+            self._six()
+        for network in ["10.0.0.0/24", "fd00::/64"][: 1 + carrier.ipv6]:
+            run("ip", "-n", host, "route", "replace", network, "dev", "eth0", *initial)
         inside(host, "sysctl", "-qw", "net.ipv4.tcp_no_metrics_save=1")
         self.place(1)
         both = plan.path[0].both
         queue = f"queue_packets {both.queue_packets or 'unlimited'}"
-        self.links(f"rate {both.rate_mbit}Mbit delay {both.delay_ms}ms {queue}")
+        self.links(f"rate {both.rate_mbit}Mbit delay {both.delay_ms}ms loss 0 {queue}")
         inside(host, "ping", "-c", "1", "-W", "3", STATION)
+        self.links(f"loss {both.loss or 0}")
         return host
 
     @contextlib.contextmanager
-    def _download(self, plan: Plan, host: str, flow: Tcp) -> Iterator[Ends]:
-        python = [sys.executable, LOAD]
-        receiver = self.sandbox.start(self.station, *python, "receive", str(_PORT), quiet=False)
+    def _download(self, plan: Plan, way: tuple[str, str], flow: Tcp) -> Iterator[Ends]:
+        host, address = way
+        receive = [sys.executable, LOAD, "receive", address, str(_PORT)]
+        receiver = self.sandbox.start(self.station, *receive, quiet=False)
         try:
             wait(lambda: listens(self.station, _PORT), "the receiver did not start")
-            words = ["send", STATION, str(_PORT), str(plan.duration_s)]
+            send = [sys.executable, LOAD, "send", address, str(_PORT), str(plan.duration_s)]
             control = KERNEL_NAMES[flow.congestion]
-            sender = self.sandbox.start(host, *python, *words, control, quiet=False)
+            sender = self.sandbox.start(host, *send, control, quiet=False)
             try:
                 yield sender, receiver
             finally:
@@ -319,11 +374,10 @@ class Bench:
     def _move(self, plan: Plan, carrier: OvsRoam, move: Move) -> Moved:
         """Away from one access point, to the next after the gap, and the time to go on."""
         link, former = plan.path[0].both, self.at
-        left_s = self._leave(move)
+        left_s = self._told_leaving(move) if carrier.agents else self._leave(move)
         time.sleep(max(0.0, left_s + move.gap_s - time.monotonic()))
         waited_s = self._waited_s()
-        self.at = self.at % times.ACCESS_POINTS + 1
-        joined_s = self.air("join", self.at)
+        joined_s = self._join(self.at % times.ACCESS_POINTS + 1)
         time.sleep(1)
         waited_s = self._waited_s() - waited_s
         settle_s = times.settle_s(link, carrier, move)
@@ -335,10 +389,18 @@ class Bench:
     def _leave(self, move: Move) -> float:
         if not move.notice_ms:
             return self.air("leave", self.at)
-        name, packets = f"ap{self.at}", self.packets(self.at)
+        name, given = f"ap{self.at}", self.given(self.at)
         left_s = self.air("silent", self.at)
         time.sleep(move.notice_ms / 1e3)
-        self.notice(Notice(name, f"{name}-air", MAC, False, packets))
+        self.notice(Notice(name, f"{name}-air", MAC, False, *given))
+        return left_s
+
+    def _told_leaving(self, move: Move) -> float:
+        """The access point's hostapd says that the station has gone, late or never."""
+        left_s = self.air("silent", self.at)
+        if not move.lost:
+            time.sleep(move.notice_ms / 1e3)
+            self.say(self.at, "DISCONNECTED")
         return left_s
 
     def _waited_s(self) -> float:

@@ -1,6 +1,6 @@
 """The ends of one TCP connection, and a station's radio, for the network of `roam`.
 
-receive PORT                                 one connection: when how much came, its checksum
+receive HOST PORT                            one connection: when how much came, its checksum
 send HOST PORT SECONDS CONGESTION            one connection: what TCP_INFO said when, its checksum
 radio MAC BRIDGE                             commands on standard input: leave|silent|join PORT
 tell PORT                                    notices on standard input, to the controller
@@ -29,13 +29,13 @@ doubled through a gap of 6 s may take 14."""
 _BLOCK = 1 << 16
 
 
-def receive(port: int) -> dict[str, object]:
+def receive(host: str, port: int) -> dict[str, object]:
     """Times are of CLOCK_MONOTONIC, which namespaces share; SIGTERM ends the wait for more."""
     signal.signal(signal.SIGTERM, _give_up)
     digest, total = hashlib.sha256(), 0
     arrivals: list[tuple[float, int]] = []
     ended = "complete"
-    with socket.create_server(("0.0.0.0", port)) as listener:
+    with socket.create_server((host, port), family=_family(host)) as listener:
         client, _ = listener.accept()
         with client:
             try:
@@ -51,6 +51,10 @@ def receive(port: int) -> dict[str, object]:
     return {"bytes": total, "sha256": digest.hexdigest(), "arrivals": arrivals, "ended": ended}
 
 
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
 def _give_up(*_: object) -> None:
     raise TimeoutError
 
@@ -61,7 +65,7 @@ def send(host: str, port: int, seconds: float, congestion: str) -> dict[str, obj
     digest, total, ended = hashlib.sha256(), 0, "complete"
     samples: list[tuple[float, int, int, int, int]] = []
     stop = threading.Event()
-    with socket.socket() as client:
+    with socket.socket(_family(host)) as client:
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, congestion.encode())
         client.settimeout(END_S)
         client.connect((host, port))
@@ -161,8 +165,8 @@ def _ip(*words: str) -> None:
 def main(words: list[str]) -> None:
     """Runs what the words say and prints its report as JSON."""
     match words:
-        case ["receive", port]:
-            print(json.dumps(receive(int(port))))
+        case ["receive", host, port]:
+            print(json.dumps(receive(host, int(port))))
         case ["send", host, port, seconds, congestion]:
             print(json.dumps(send(host, int(port), float(seconds), congestion)))
         case ["radio", mac, bridge]:

@@ -216,11 +216,13 @@ class OvsBalance:
 class Move:
     """A station leaves its access point and joins the next after `gap_s`.
 
-    `notice_ms` is how long the controller is not told that it has left.
+    `notice_ms` is how long the controller is not told that it has left; when that notice is `lost`,
+    it learns so by the arrival.
     """
 
     gap_s: float
     notice_ms: float = 0.0
+    lost: bool = False
 
 
 @dataclass(frozen=True)
@@ -229,7 +231,9 @@ class OvsRoam:
 
     Every link is as the first path; `hops` are links between sender and station at first.
     `initial_window` is the sender's, in segments. `compared` gives the download as much time after
-    a return as those have whose sender waits for a timer: what is compared lasts equally long.
+    a return as those have whose sender waits for a timer: what is compared lasts equally long. With
+    `agents` only the agents at the access points say where the station is, by hostapd's events.
+    The download is over IPv4 unless `ipv6`.
     """
 
     scheme: OvsScheme
@@ -238,6 +242,8 @@ class OvsRoam:
     sack: bool = True
     initial_window: int | None = None
     compared: bool = False
+    agents: bool = False
+    ipv6: bool = False
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,11 @@
 """Parts of the tests of roaming: frames, a configuration, and switches that only remember."""
 
-import contextlib
 import socket
 import struct
-import threading
 from collections import Counter
 from pathlib import Path
 
+from ropewalk.sdn import packets
 from ropewalk.sdn.openflow import events
 from ropewalk.sdn.openflow.events import At
 from ropewalk.sdn.openflow.program import Flow, FlowMod, Output, PacketOut, Program, apply
@@ -47,8 +46,22 @@ def data_frame(
     return _mac(macs[1]) + _mac(macs[0]) + b"\x08\x00" + ip + tcp
 
 
+def over_ipv6(frame: bytes) -> bytes:
+    """The same segment between IPv6 addresses."""
+    tcp = frame[34:50] + bytes(2) + frame[52:]
+    ends = (packets.mac(frame[26:30]), packets.mac(frame[30:34]))
+    source, target = (f"fd00::{end.replace(':', '')[-4:]}" for end in ends)
+    checksum = packets.sum_of(packets.pseudo((source, target), 6, len(tcp)) + tcp)
+    tcp = tcp[:16] + struct.pack("!H", checksum) + tcp[18:]
+    macs = (packets.mac(frame[6:12]), packets.mac(frame[:6]))
+    return packets.framed(macs, (source, target), 6, tcp)
+
+
 def tcp_checksum_right(frame: bytes) -> bool:
     """Whether the receiver would take the segment (RFC 9293 section 3.1)."""
+    if frame[12:14] == b"\x86\xdd":
+        tcp = frame[54:]
+        return _sum(frame[22:54] + struct.pack("!II", len(tcp), 6) + tcp) == 0xFFFF
     total = int.from_bytes(frame[16:18])
     tcp = frame[34 : 14 + total]
     return _sum(frame[26:34] + struct.pack("!BBH", 0, 6, len(tcp)) + tcp) == 0xFFFF
@@ -187,9 +200,9 @@ class Network:
         """The access point says that the station has come."""
         return self.tell(Notice(name, port or f"air{name[-1]}", MAC, True))
 
-    def leave(self, name: str, packets: int = -1) -> list[tuple[str, PacketOut]]:
+    def leave(self, name: str, given: int = -1) -> list[tuple[str, PacketOut]]:
         """The access point says that it has gone."""
-        return self.tell(Notice(name, f"air{name[-1]}", MAC, False, packets))
+        return self.tell(Notice(name, f"air{name[-1]}", MAC, False, bytes=given))
 
     def host(self) -> None:
         """The host is seen."""
@@ -213,39 +226,3 @@ class Network:
 def sequences(packets: list[tuple[str, PacketOut]]) -> list[int]:
     """The sequence numbers of TCP segments among packets."""
     return [segment.sequence for _, packet in packets if (segment := frames.parse(packet.data))]
-
-
-class Hostapd:
-    """A control socket that answers and speaks as hostapd's; a `deaf` one only hears."""
-
-    def __init__(self, path: Path, *, deaf: bool = False) -> None:
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._socket.bind(str(path))
-        self._deaf = deaf
-        self.asked: list[bytes] = []
-        self.attached: list[str] = []
-        threading.Thread(target=self._answer, daemon=True).start()
-
-    def _answer(self) -> None:
-        answers = {b"ATTACH": b"OK\n", b"DETACH": b"OK\n", b"PING": b"PONG\n"}
-        while True:
-            try:
-                question, peer = self._socket.recvfrom(4096)
-            except OSError:
-                return
-            self.asked.append(question)
-            if self._deaf:
-                continue
-            with contextlib.suppress(OSError):
-                self._socket.sendto(answers.get(question, b"UNKNOWN COMMAND\n"), peer)
-            if question == b"ATTACH":
-                self.attached.append(peer)
-
-    def say(self, text: str) -> None:
-        """To all that are attached."""
-        for peer in self.attached:
-            self._socket.sendto(text.encode(), peer)
-
-    def close(self) -> None:
-        """Answers nobody any more."""
-        self._socket.close()

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from roam_parts import MAC, Hostapd
+from roam_parts import MAC
 from test_roam_notices import listening, wait
 
+from ovs_testbed.hostapd import Hostapd
 from ropewalk.sdn.roam.events import Notice
 
 END_S = 30

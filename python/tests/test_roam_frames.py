@@ -2,13 +2,14 @@
 
 import socket
 import struct
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from os_ken.ofproto import ofproto_v1_3 as of
 from os_ken.ofproto import ofproto_v1_3_parser as ofp
-from roam_parts import MAC, data_frame, tcp_checksum_right
+from roam_parts import MAC, data_frame, over_ipv6, tcp_checksum_right
 
 from ropewalk.sdn.openflow import codec, events
 from ropewalk.sdn.openflow.program import Output, PacketOut
@@ -20,7 +21,10 @@ FRAMES = st.one_of(
         lambda frame, at, value, keep: bytes(
             (frame[:at] + bytes([value]) + frame[at + 1 :])[:keep]
         ),
-        st.builds(data_frame, st.integers(0, 2**32 - 1), st.integers(0, 64)),
+        st.one_of(
+            st.builds(data_frame, st.integers(0, 2**32 - 1), st.integers(0, 64)),
+            st.builds(data_frame, st.integers(0, 2**32 - 1), st.integers(0, 64)).map(over_ipv6),
+        ),
         st.integers(0, 80),
         st.integers(0, 255),
         st.integers(0, 200),
@@ -39,11 +43,15 @@ def test_no_frame_raises(frame: bytes) -> None:
         frames.restamped(frame, segment, 7)
 
 
+FAMILIES = pytest.mark.parametrize("family", [bytes, over_ipv6], ids=["ipv4", "ipv6"])
+
+
+@FAMILIES
 @given(st.integers(0, 2**32 - 1), st.integers(0, 100), st.integers(0, 2**32 - 1), st.booleans())
 def test_restamped_frame_keeps_a_right_checksum(
-    sequence: int, length: int, stamp: int, odd: bool
+    family: Callable[[bytes], bytes], sequence: int, length: int, stamp: int, odd: bool
 ) -> None:
-    frame = data_frame(sequence, length, odd=odd)
+    frame = family(data_frame(sequence, length, odd=odd))
     segment = frames.parse(frame)
     assert segment and tcp_checksum_right(frame)
     changed = frames.restamped(frame, segment, stamp)
@@ -52,8 +60,9 @@ def test_restamped_frame_keeps_a_right_checksum(
     assert tcp_checksum_right(changed)
 
 
-def test_zero_window_answers_as_the_receiver_would() -> None:
-    frame = data_frame(1000, 50, stamp=77, echo=55)
+@FAMILIES
+def test_zero_window_answers_as_the_receiver_would(family: Callable[[bytes], bytes]) -> None:
+    frame = family(data_frame(1000, 50, stamp=77, echo=55))
     segment = frames.parse(frame)
     assert segment
     answer = frames.zero_window(frame, segment)
@@ -62,7 +71,18 @@ def test_zero_window_answers_as_the_receiver_would() -> None:
     assert frames.ends(answer) == (MAC, "02:00:00:00:00:02")
     assert (parsed.sequence, parsed.acknowledged, parsed.length) == (segment.acknowledged, 1050, 0)
     assert (parsed.stamp, parsed.echo) == (55, 77)
-    assert answer[14 + 20 + 14 : 14 + 20 + 16] == b"\0\0"
+    assert answer[parsed.tcp_at + 14 : parsed.tcp_at + 16] == b"\0\0", "a window of zero"
+
+
+def test_ipv6_segments_are_read_as_those_of_ipv4_and_extension_headers_are_not() -> None:
+    four = data_frame(1000, 50, stamp=77)
+    six = over_ipv6(four)
+    read = [frames.parse(frame) for frame in (four, six)]
+    assert read[0] and read[1]
+    assert [(s.sequence, s.length, s.stamp, s.flow[0][-2:]) for s in read if s] == [
+        (1000, 50, 77, read[0].flow[0][-2:])
+    ] * 2
+    assert frames.parse(six[:20] + bytes([60]) + six[21:]) is None
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,7 @@ def test_agent_keeps_what_it_heard_until_the_controller_is_there(tmp_path: Path)
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
         free.close()
-        ours = Agent(control, ("127.0.0.1", port), ("ap1", "wlan0"), count=lambda _: 7)
+        ours = Agent(control, ("127.0.0.1", port), ("ap1", "wlan0"), count=lambda _: (7, 900))
         runner = threading.Thread(target=ours.run, daemon=True)
         runner.start()
         question, peer = hostapd.recvfrom(100)
@@ -120,7 +120,7 @@ def test_agent_keeps_what_it_heard_until_the_controller_is_there(tmp_path: Path)
         heard: list[Notice] = []
         with listening(heard, port=port):
             wait(lambda: len(heard) == 2)
-            assert heard == [NOTICE, Notice("ap1", "wlan0", NOTICE.mac, False, 7)]
+            assert heard == [NOTICE, Notice("ap1", "wlan0", NOTICE.mac, False, 7, 900)]
             ours.stop()
             hostapd.sendto(b"<3>x", peer)
             runner.join(10)
@@ -132,5 +132,15 @@ def test_counter_of_a_flow_is_read() -> None:
         "NXST_FLOW reply\n cookie=0x1, table=1, n_packets=9, priority=350,in_port=1\n"
         " cookie=0x1, table=1, n_packets=42, n_bytes=1, priority=300,dl_dst=x actions=output:1\n"
     )
-    assert agent.counted(text) == 42
-    assert agent.counted("") == -1
+    assert agent.counted(text) == (None, (42, 1))
+    assert agent.counted(text.replace("=output", "=meter:10007,output")) == (10007, (42, 1))
+    assert agent.counted("") == (None, (-1, -1))
+
+
+def test_counter_of_a_meter_is_read() -> None:
+    text = (
+        "OFPST_METER reply (OF1.3) (xid=0x2):\nmeter:10007 flow_count:1 packet_in_count:43 "
+        "byte_in_count:5000 duration:0.5s bands:\n0: packet_count:0 byte_count:0\n"
+    )
+    assert agent.metered(text) == (43, 5000)
+    assert agent.metered("") == (-1, -1)

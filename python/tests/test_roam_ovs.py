@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from roam_parts import Hostapd
 
+from ovs_testbed.hostapd import Hostapd
 from ovs_testbed.machine import Sandbox, inside, run, stop, wait
 from ovs_testbed.roam import LOAD, MAC, NOTICES_PORT, Bench
 from ropewalk.lab.ovs import roam

@@ -156,10 +156,12 @@ def test_a_whole_visit_changes_no_former_state(tmp_path: Path) -> None:
     for name in PORTS:
         witness.tell(At(name, events.Confirmed(witness.state.number)))
     assert witness.state.handovers[-1][1].confirmed_s == witness.now
-    witness.tell(Notice("ap1", "air1", MAC, False, 7))
+    witness.tell(Notice("ap1", "air1", MAC, False, 7, 900))
     assert witness.state.freezes[MAC].allowed is None
-    gone = events.FlowRemoved(program.FORWARD, (("eth_dst", MAC),), 7, 0)
-    witness.tell(At("ap1", gone))
+    witness.now += 1
+    witness.tell(events.Tick())
+    number = program.COUNT_METERS + witness.state.table.by_mac[MAC].slot
+    witness.tell(At("ap1", events.MeterStatistics(number, 7, 900)))
     assert witness.state.freezes[MAC].allowed is True
     for number in range(2):
         witness.tell(_new(number))

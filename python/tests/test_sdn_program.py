@@ -149,6 +149,23 @@ def test_a_group_is_read_back_as_it_was_written(group: Group) -> None:
     assert codec.group(read) == group
 
 
+def _meter_reply(bands: int, missing: int = 0) -> bytes:
+    """What a switch says of a meter with so many bands; bytes of the last one may be missing."""
+    size = 40 + 16 * bands - missing
+    return _reply(9, struct.pack("!IH6xIQQII", 10_007, size, 1, 43, 5000, 9, 0) + bytes(size - 40))
+
+
+@pytest.mark.parametrize("bands", [0, 1, 2])
+def test_a_meters_counts_are_read(bands: int) -> None:
+    (row,) = codec.decode(_meter_reply(bands)).body
+    assert (row.meter_id, row.packet_in_count, row.byte_in_count) == (10_007, 43, 5000)
+
+
+def test_a_meter_with_half_a_band_is_refused() -> None:
+    with pytest.raises(codec.DecodeError):
+        codec.decode(_meter_reply(1, missing=8))
+
+
 def test_connection_tracking_in_a_bucket_is_refused_before_it_is_sent() -> None:
     group = Group(1, "select", (Bucket((Track(1, nat="10.0.0.1"),)),))
     with pytest.raises(ValueError, match="resubmit"):

@@ -37,8 +37,16 @@ PROMPT_MS = 1.0
 RATE_MBIT = 20.0
 QUEUE_PACKETS = 1000
 PAPER_WINDOW = 40_000
+NOTICES_MS = (0.0, 50.0, 200.0, 1000.0)
+"""How late hostapd says that the station has gone; besides, never."""
+LOSS = 0.02
+LOSSY_MOVES = 6
+"""Of each link, where segments are lost on their way; and how often the station leaves then."""
 WINDOWS = {"window_40k": PAPER_WINDOW, "window_4M": 4_000_000}
 """Receivers' largest windows, bytes, by the name of their case."""
+
+_BOTH = [Move(1.5), Move(2.0, LATE_MS)]
+"""Told at once, and late."""
 
 Case: TypeAlias = tuple[tuple[str, ...], Plan]
 """Part of the experiment, scheme, congestion control, hops, delay, and what else the part varies;
@@ -47,18 +55,19 @@ and how it is run."""
 
 def full() -> list[Case]:
     """`replay` everywhere; the others everywhere with one delay, and where the paper has them."""
-    return [*_replay(), *_windows(), *_others(), *_published()]
+    return [*_replay(), *_windows(), *_others(), *_published(), *_agents(), *_lossy(), *_six()]
 
 
 def quick() -> list[Case]:
     """Every claim once."""
-    both = [Move(1.5), Move(2.0, LATE_MS)]
     reno: list[tuple[OvsHops, int]] = [(2, 20), (7, 20), (3, 1), (3, 80)]
     return [
-        *(_case("grid", "replay", "new-reno", hops, delay, both) for hops, delay in reno),
-        *(_case("grid", "replay", control, 3, 20, both) for control in CONGESTIONS[1:]),
+        *(_case("grid", "replay", "new-reno", hops, delay, _BOTH) for hops, delay in reno),
+        *(_case("grid", "replay", control, 3, 20, _BOTH) for control in CONGESTIONS[1:]),
+        _case("ipv6", "replay", "cubic", 3, 20, _BOTH),
         *(_paper(scheme, 2.0) for scheme in ("bare", "zwa-adaptive")),
         _case("late", "zwa", "new-reno", 2, 80, [Move(2.0, LATE_MS)]),
+        *(_agent(scheme, Move(2.0, 200.0)) for scheme in ("replay", "zwa-adaptive")),
     ]
 
 
@@ -90,6 +99,30 @@ def _published() -> Iterator[Case]:
         yield _case("late", scheme, "new-reno", 2, 80, [Move(2.0, LATE_MS)])
 
 
+def _agents() -> Iterator[Case]:
+    """Agents at the access points tell; late, and not at all."""
+    moves = [*(Move(2.0, notice) for notice in NOTICES_MS), Move(2.0, lost=True)]
+    yield from (_agent(scheme, move) for scheme, move in product(SCHEMES, moves))
+
+
+def _agent(scheme: OvsScheme, move: Move) -> Case:
+    told = "lost" if move.lost else f"notice_{move.notice_ms:g}"
+    return _case("agent", scheme, "new-reno", 2, 80, [move], told)
+
+
+def _lossy() -> Iterator[Case]:
+    """Something is lost on its way at any time, and nothing between leaving and its notice."""
+    for scheme in SCHEMES:
+        moves = [Move(1.0, _notice_ms(scheme))] * LOSSY_MOVES
+        yield _case("lossy", scheme, "new-reno", 2, 80, moves)
+
+
+def _six() -> Iterator[Case]:
+    """Over IPv6."""
+    for congestion in CONGESTIONS:
+        yield _case("ipv6", "replay", congestion, 3, USUAL_DELAY_MS, _BOTH)
+
+
 def _paper(scheme: OvsScheme, gap_s: float) -> Case:
     """The setting of the paper's figures 6 and 7: a download for each time away."""
     moves = [Move(gap_s, _notice_ms(scheme))]
@@ -112,14 +145,17 @@ def _case(
 ) -> Case:
     old = congestion == "new-reno"
     key = (part, scheme, congestion, f"hops_{hops}", f"delay_{delay_ms}", *filter(None, [more]))
-    link = Link(rate_mbit=RATE_MBIT, delay_ms=delay_ms, queue_packets=QUEUE_PACKETS)
+    loss = LOSS if part == "lossy" else None
+    link = Link(rate_mbit=RATE_MBIT, delay_ms=delay_ms, queue_packets=QUEUE_PACKETS, loss=loss)
     carrier = OvsRoam(
         scheme,
         hops,
         tuple(moves),
         sack=not old,
         initial_window=1 if old else None,
-        compared=part == "paper",
+        compared=part in ("paper", "agent", "lossy"),
+        agents=part == "agent",
+        ipv6=part == "ipv6",
     )
     plan = Plan(
         name="/".join((NAME, *key)),

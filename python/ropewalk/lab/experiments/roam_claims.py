@@ -37,6 +37,8 @@ def claims(results: Results) -> list[Claim]:
     rows = []
     for scheme in SCHEMES:
         rows += _ends(results.where("ovs", None, scheme), scheme)
+    for part in results.keys(0):
+        rows += _late_moves(results.where("ovs", part, "replay"), part)
     for key in dict.fromkeys(outcome.cell.key for outcome in results.outcomes):
         found = results.where("ovs", *key)
         if key[1] == "replay":
@@ -84,6 +86,25 @@ def _ends(found: Results, scheme: str) -> list[Claim]:
             relation="<=",
             note=note,
         ),
+    ]
+
+
+def _late_moves(found: Results, part: str) -> list[Claim]:
+    """Over all moves of a part with replay: each counts."""
+    rows = [row for o in found.outcomes if o.report is not None for row in o.report.handovers]
+    late = [float(idle_ms(row) - row.rtt_ms > IDLE_MS_MAX) for row in rows]
+    if not found.planned():
+        return []
+    return [
+        measures.value(
+            f"{part}, replay: moves idle beyond a round trip and {IDLE_MS_MAX:g} ms",
+            "of all moves",
+            found,
+            dict(enumerate(late)),
+            0.0,
+            relation="<=",
+            note=f"{len(late)} moves",
+        )
     ]
 
 

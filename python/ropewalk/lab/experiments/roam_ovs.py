@@ -57,8 +57,9 @@ ASSUMPTIONS = (
 def cells(options: Options) -> list[Cell]:
     """Consecutive cells have the same scheme: another one means another controller."""
     cases = quick() if options.quick else full()
+    # The agents' cells have a controller of their own, too.
     order: dict[str, int] = {scheme: number for number, scheme in enumerate(SCHEMES)}
-    cases.sort(key=lambda case: order[case[0][1]])
+    cases.sort(key=lambda case: (order[case[0][1]], case[0][0] == "agent"))
     return expand(options, NAME, cases, "ovs")
 
 

@@ -24,6 +24,7 @@ from ropewalk.sdn.openflow.program import (
     CONTROLLER,
     COOKIE,
     Action,
+    AskMeterStatistics,
     AskPortStatistics,
     Bucket,
     CheckLarger,
@@ -305,6 +306,8 @@ def _message(message: Message) -> Any:
             )
         case AskPortStatistics():
             return ofp.OFPPortStatsRequest(_DESCRIPTION, 0, of.OFPP_ANY)
+        case AskMeterStatistics(number):
+            return ofp.OFPMeterStatsRequest(_DESCRIPTION, 0, number)
 
 
 def _meter_mod(meter: MeterMod) -> Any:

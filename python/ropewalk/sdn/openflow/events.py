@@ -93,6 +93,15 @@ class PortStatistics:
 
 
 @dataclass(frozen=True)
+class MeterStatistics:
+    """What a meter has been given since it was made, dropped or not."""
+
+    number: int
+    packets: int
+    bytes: int
+
+
+@dataclass(frozen=True)
 class Tick:
     """Time has passed."""
 
@@ -106,6 +115,7 @@ Event = (
     | FlowRemoved
     | Confirmed
     | PortStatistics
+    | MeterStatistics
     | Tick
 )
 

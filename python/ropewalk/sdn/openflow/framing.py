@@ -27,8 +27,8 @@ READ = {
 }
 """The messages that are read at all, with their least lengths in bytes; greetings apart."""
 
-_FLOWS, _PORT_STATISTICS, _GROUPS, _PORTS = 1, 4, 7, 13
-_PORT_STATISTICS_BYTES, _PORT_BYTES = 112, 64
+_FLOWS, _PORT_STATISTICS, _GROUPS, _METERS, _PORTS = 1, 4, 7, 9, 13
+_PORT_STATISTICS_BYTES, _METER_BYTES, _METER_BAND_BYTES, _PORT_BYTES = 112, 40, 16, 64
 _FLOW_BYTES, _GROUP_BYTES, _BUCKET_BYTES = 56, 8, 16
 _EXPERIMENTER = 0xFFFF
 _NICIRA = 0x2320
@@ -76,6 +76,10 @@ def _multipart(message: bytearray) -> None:
                 inside(message, position, position + length)
             case 4:
                 length = _PORT_STATISTICS_BYTES
+            case 9:
+                length = _length(message, position, len(message), _METER_BYTES, 4)
+                if (length - _METER_BYTES) % _METER_BAND_BYTES:
+                    raise FramingError("a meter's band cut short")
             case 13:
                 length = _PORT_BYTES
             case _:

@@ -221,13 +221,22 @@ class AskPortStatistics:
 
 
 @dataclass(frozen=True)
+class AskMeterStatistics:
+    """Asks for the counters of a meter."""
+
+    number: int
+
+
+@dataclass(frozen=True)
 class Confirm:
     """Asks for a `Confirmed` when all before is done; `number` is from 1 to 2^31-1."""
 
     number: int
 
 
-Message = FlowMod | GroupMod | MeterMod | PacketOut | AskPortStatistics | Confirm
+Message = (
+    FlowMod | GroupMod | MeterMod | PacketOut | AskPortStatistics | AskMeterStatistics | Confirm
+)
 
 
 def difference(present: Program, wanted: Program, *, add_only: bool = False) -> list[Message]:
@@ -280,7 +289,9 @@ def apply(present: Program, messages: list[Message]) -> Program:
                 groups.pop(group.number, None)
             case GroupMod(_, group):
                 groups[group.number] = group
-            case PacketOut() | AskPortStatistics() | MeterMod() | Confirm():
+            case PacketOut() | MeterMod() | Confirm():
+                pass
+            case AskPortStatistics() | AskMeterStatistics():
                 pass
     return Program(frozenset(flows.values()), frozenset(groups.values()))
 

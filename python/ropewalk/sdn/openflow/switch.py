@@ -26,6 +26,7 @@ from ropewalk.sdn.openflow.events import (
     Connected,
     Counters,
     Event,
+    MeterStatistics,
     PacketIn,
     PortChanged,
     PortStatistics,
@@ -318,6 +319,10 @@ class Connection:
                     for row in message.body
                 }
                 self._switch.told(self, PortStatistics(counters))
+            case ofp.OFPMeterStatsReply():
+                for row in message.body:
+                    count = (row.packet_in_count, row.byte_in_count)
+                    self._switch.told(self, MeterStatistics(row.meter_id, *count))
             case _:
                 pass
 

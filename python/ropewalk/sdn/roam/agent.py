@@ -48,27 +48,61 @@ def read(datagram: bytes) -> tuple[str, bool] | None:
     return found[2].lower(), found[1] == "CONNECTED"
 
 
-def counter(bridge: str) -> Callable[[str], int]:
-    """What a bridge's flow to a station has counted, for `zwa-adaptive`; -1 when unreadable."""
+NOTHING_READ = (-1, -1)
 
-    def count(mac: str) -> int:
+
+def counter(bridge: str, port: str = "") -> Callable[[str], tuple[int, int]]:
+    """What a bridge has given a station, packets and bytes, for `zwa-adaptive`; -1 when unreadable.
+
+    The count is that of the meter that the controller has put into the station's flow: the flow's
+    own is up to half a second late on Open vSwitch. Reading takes a while, in which the station is
+    gone already: what the switch sends out of the `port` meanwhile, to whomever, is taken off.
+    """
+
+    def count(mac: str) -> tuple[int, int]:
+        before = _sent(port)
         flows = f"table={program.FORWARD},dl_dst={mac}"
+        ofctl = ["ovs-ofctl", "-O", "OpenFlow13"]
         try:
-            return counted(run(["ovs-ofctl", "-O", "OpenFlow13", "dump-flows", bridge, flows]))
+            meter, found = counted(run([*ofctl, "dump-flows", bridge, flows]))
+            if meter is not None:
+                found = metered(run([*ofctl, "meter-stats", bridge, f"meter={meter}"]))
         except CommandError as error:
             _log.warning("the counter of %s: %s", mac, error)
-            return -1
+            return NOTHING_READ
+        if found == NOTHING_READ:
+            return found
+        meanwhile = [new - old for new, old in zip(_sent(port), before, strict=True)]
+        return max(0, found[0] - meanwhile[0]), max(0, found[1] - meanwhile[1])
 
     return count
 
 
-def counted(text: str) -> int:
-    """Packets of the forwarding flow in what `ovs-ofctl dump-flows` printed; -1 without it."""
+def _sent(port: str) -> tuple[int, int]:
+    """Packets and bytes that have left by an interface, zero for none that is here."""
+    directory = Path("/sys/class/net") / port / "statistics"
+    try:
+        packets, count = ((directory / f"tx_{name}").read_text() for name in ("packets", "bytes"))
+    except OSError:
+        return 0, 0
+    return int(packets), int(count)
+
+
+def counted(text: str) -> tuple[int | None, tuple[int, int]]:
+    """The meter of the forwarding flow, and packets and bytes that the flow itself has counted, in
+    what `ovs-ofctl dump-flows` printed."""
     for line in text.splitlines():
-        found = re.search(r"n_packets=(\d+)", line)
+        found = re.search(r"n_packets=(\d+), n_bytes=(\d+)", line)
         if found and f"priority={program.PRIORITY_TO}," in line:
-            return int(found[1])
-    return -1
+            meter = re.search(r"actions=meter:(\d+)", line)
+            return int(meter[1]) if meter else None, (int(found[1]), int(found[2]))
+    return None, NOTHING_READ
+
+
+def metered(text: str) -> tuple[int, int]:
+    """Packets and bytes that a meter was given, in what `ovs-ofctl meter-stats` printed."""
+    found = re.search(r"packet_in_count:(\d+) byte_in_count:(\d+)", text)
+    return (int(found[1]), int(found[2])) if found else NOTHING_READ
 
 
 class Hostapd:
@@ -140,7 +174,7 @@ class Agent:
         controller: tuple[str, int],
         place: tuple[str, str],
         tls: ssl.SSLContext | None = None,
-        count: Callable[[str], int] | None = None,
+        count: Callable[[str], tuple[int, int]] | None = None,
     ) -> None:
         self._control = control
         self._controller = controller
@@ -192,9 +226,9 @@ class Agent:
             self._stopped.wait(RETRY_S)
 
     def _heard(self, mac: str, joined: bool) -> None:
-        packets = self._count(mac) if self._count and not joined else -1
+        count = self._count(mac) if self._count and not joined else NOTHING_READ
         with self._ready:
-            self._waiting.append(Notice(*self._place, mac, joined, packets))
+            self._waiting.append(Notice(*self._place, mac, joined, *count))
             self._ready.notify_all()
 
     def _telling(self) -> None:

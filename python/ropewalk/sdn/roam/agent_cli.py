@@ -68,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
             print(f"ap-agent: {error}; mend --key, --certificate, --authority", file=sys.stderr)
             return 2
     place = (options.switch, options.port)
-    count = counter(options.counters) if options.counters else None
+    count = counter(options.counters, options.port) if options.counters else None
     try:
         return 0 if Agent(options.hostapd, options.controller, place, tls, count).run() else 1
     except KeyboardInterrupt:

@@ -21,6 +21,11 @@ OTHER_MAX = 256
 """Packets of a station other than TCP that are kept."""
 OTHER_AGE_S = 2.0
 """Only TCP is of use to its receiver later (RFC 9000 section 6.2: probes within seconds)."""
+REPLAY_FIRST = 10
+"""Segments that are sent again at once; as many as a sender begins with (RFC 6928)."""
+REPLAY_MAX = 256
+"""Segments under way to the station at most. More would overflow a short queue of the access
+point's, and fewer would leave fast air idle: 256 full segments in 5 ms are 600 Mbit/s."""
 _OVERHEAD = 64
 
 
@@ -51,8 +56,15 @@ class Store:
 
     connections: dict[Flow, Connection] = field(default_factory=dict)
     other: deque[tuple[float, bytes]] = field(default_factory=deque)
+    rest: deque[bytes] = field(default_factory=deque)
+    """What is still to be sent again, at the pace of the station's acknowledgements."""
     bytes: int = 0
     packets: int = 0
+    room: int = 0
+    """Segments that may be sent now."""
+    window: int = 0
+    went_on: bool = False
+    """Whether the station has acknowledged anything since the last tick."""
 
 
 class Buffers:
@@ -123,8 +135,14 @@ class Buffers:
         newest = connection.newest
         if segment.stamp is not None and (newest is None or frames.after(segment.echo, newest) > 0):
             connection.newest = segment.echo
+        taken = 0
         while connection.segments and self._done(connection, connection.segments[0]):
             self._drop(store, connection)
+            taken += 1
+        if store.rest and taken:
+            grown = min(REPLAY_MAX, store.window + taken)
+            store.room += taken + grown - store.window
+            store.window, store.went_on = grown, True
         if segment.flags & packets.RST:
             while connection.segments:
                 self._drop(store, connection)
@@ -153,6 +171,48 @@ class Buffers:
         found += [frame for at_s, frame in store.other if now - at_s <= OTHER_AGE_S]
         self._drop_other(store)
         return found
+
+    def begin(self, mac: str, now: float) -> list[bytes]:
+        """What to send first of `released`; the rest follows by `more`."""
+        found = self.released(mac, now)
+        store = self._stores.get(mac)
+        if store is None:
+            return found
+        store.rest = deque(found)
+        store.window = store.room = REPLAY_FIRST
+        store.went_on = True
+        return self.more(mac)
+
+    def more(self, mac: str) -> list[bytes]:
+        """What of the rest may be sent now: as in slow start, two segments for each that is
+        acknowledged, and one from `REPLAY_MAX` under way on."""
+        store = self._stores.get(mac)
+        found: list[bytes] = []
+        while store and store.rest and store.room > 0:
+            frame = store.rest.popleft()
+            if self._wanted(store, frame):
+                found.append(frame)
+                store.room -= 1
+        return found
+
+    def stalled(self) -> list[str]:
+        """Whose rest waits for an acknowledgement since the last tick: it may go on without."""
+        found = []
+        for mac, store in self._stores.items():
+            if store.rest and not store.went_on:
+                store.room = store.window = REPLAY_FIRST
+                found.append(mac)
+            store.went_on = False
+        return found
+
+    def _wanted(self, store: Store, frame: bytes) -> bool:
+        segment = frames.parse(frame)
+        connection = store.connections.get(segment.flow) if segment else None
+        known = connection.acknowledged if connection else None
+        # The last one asks for an acknowledgement, whatever is known.
+        if segment is None or known is None or not store.rest:
+            return True
+        return frames.after(segment.end, known) > 0
 
     def forget(self, mac: str) -> None:
         """Drops all of a station."""

@@ -11,7 +11,8 @@ from ropewalk.sdn.openflow.events import At, Tick
 class Notice:
     """An access point says that a station has come (`joined`) or gone.
 
-    `packets` is what its flow had counted when it went, -1 when that was not read.
+    `packets` and `bytes` are what had been given to it when it went, by its flow's meter or by the
+    flow itself; -1 when that was not read.
     """
 
     switch: str
@@ -19,6 +20,7 @@ class Notice:
     mac: str
     joined: bool
     packets: int = -1
+    bytes: int = -1
 
 
 @dataclass(frozen=True)

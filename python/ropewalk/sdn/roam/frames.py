@@ -1,15 +1,15 @@
 """TCP segments in Ethernet frames as far as replay and zero windows need them.
 
 Invariant: nothing here that takes a frame from a switch raises, whatever the bytes. Sources: RFC
-9293 (TCP), RFC 7323 (timestamps), RFC 1624 (checksum updates), RFC 5227 (gratuitous ARP), IEEE
-802.2 (XID).
+9293 (TCP), RFC 8200 (IPv6), RFC 7323 (timestamps), RFC 1624 (checksum updates), RFC 5227
+(gratuitous ARP), IEEE 802.2 (XID).
 """
 
 from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, ip_address
 
 from ropewalk.sdn import packets
 from ropewalk.sdn.packets import ACK, FIN, SYN
@@ -38,6 +38,8 @@ class Segment:
     echo: int
     stamp_at: int
     """Where the timestamp's value begins in the frame."""
+    tcp_at: int
+    """Where TCP's header begins in the frame."""
 
     @property
     def end(self) -> int:
@@ -51,17 +53,18 @@ def after(a: int, b: int) -> int:
 
 
 def parse(frame: bytes) -> Segment | None:
-    """The segment in a frame, perhaps cut short after TCP's options; None for anything else."""
-    if len(frame) < 54 or frame[12:14] != b"\x08\x00" or frame[14] >> 4 != 4 or frame[23] != 6:
+    """The segment in a frame, perhaps cut short after TCP's options; None for anything else.
+
+    An IPv6 packet with extension headers is none.
+    """
+    found = _ipv4(frame) if frame[12:14] == b"\x08\x00" else _ipv6(frame)
+    if found is None:
         return None
-    header = (frame[14] & 15) * 4
-    total = int.from_bytes(frame[16:18])
-    fragment = int.from_bytes(frame[20:22])
-    at = 14 + header
-    if header < 20 or fragment & 0x3FFF or len(frame) < at + 20:
+    at, size, (source, target) = found
+    if len(frame) < at + 20:
         return None
     offset = (frame[at + 12] >> 4) * 4
-    length = total - header - offset
+    length = size - offset
     if offset < 20 or length < 0 or len(frame) < at + offset:
         return None
     sequence, acknowledged = struct.unpack_from("!II", frame, at + 4)
@@ -69,8 +72,27 @@ def parse(frame: bytes) -> Segment | None:
     length += bool(flags & SYN) + bool(flags & FIN)
     stamp_at = _timestamp(frame, at + 20, at + offset)
     stamp, echo = struct.unpack_from("!II", frame, stamp_at) if stamp_at else (None, 0)
-    flow = (frame[26:30] + frame[at : at + 2], frame[30:34] + frame[at + 2 : at + 4])
-    return Segment(flow, sequence, acknowledged, flags, length, stamp, echo, stamp_at)
+    flow = (source + frame[at : at + 2], target + frame[at + 2 : at + 4])
+    return Segment(flow, sequence, acknowledged, flags, length, stamp, echo, stamp_at, at)
+
+
+def _ipv4(frame: bytes) -> tuple[int, int, tuple[bytes, bytes]] | None:
+    """Where TCP begins, how long it is, and both addresses."""
+    if len(frame) < 34 or frame[14] >> 4 != 4 or frame[23] != 6:
+        return None
+    header = (frame[14] & 15) * 4
+    fragment = int.from_bytes(frame[20:22])
+    if header < 20 or fragment & 0x3FFF:
+        return None
+    size = int.from_bytes(frame[16:18]) - header
+    return 14 + header, size, (frame[26:30], frame[30:34])
+
+
+def _ipv6(frame: bytes) -> tuple[int, int, tuple[bytes, bytes]] | None:
+    """As `_ipv4`."""
+    if len(frame) < 54 or frame[12:14] != b"\x86\xdd" or frame[14] >> 4 != 6 or frame[20] != 6:
+        return None
+    return 54, int.from_bytes(frame[18:20]), (frame[22:38], frame[38:54])
 
 
 def _timestamp(frame: bytes, at: int, end: int) -> int:
@@ -93,7 +115,7 @@ def restamped(frame: bytes, segment: Segment, stamp: int) -> bytes:
     """The frame with another timestamp value."""
     if segment.stamp is None or segment.stamp == stamp:
         return frame
-    tcp = 14 + (frame[14] & 15) * 4
+    tcp = segment.tcp_at
     checksum = int.from_bytes(frame[tcp + 16 : tcp + 18])
     new = struct.pack("!I", stamp)
     shift = (segment.stamp_at - tcp) % 2
@@ -121,7 +143,7 @@ def zero_window(frame: bytes, segment: Segment) -> bytes:
     acknowledged, its timestamp what the sender last saw (equal passes PAWS, RFC 7323 section 5.3).
     """
     (source, source_port), (target, target_port) = (
-        (str(IPv4Address(end[:4])), end[4:]) for end in (segment.flow[1], segment.flow[0])
+        (str(ip_address(end[:-2])), end[-2:]) for end in (segment.flow[1], segment.flow[0])
     )
     options = b""
     if segment.stamp is not None:

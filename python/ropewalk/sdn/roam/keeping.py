@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ropewalk.sdn import packets
 from ropewalk.sdn.contract import Out
 from ropewalk.sdn.openflow import events
-from ropewalk.sdn.openflow.program import Output, PacketOut, Resubmit
+from ropewalk.sdn.openflow.program import AskMeterStatistics, Output, PacketOut, Resubmit
 from ropewalk.sdn.roam import frames, program, ways
-from ropewalk.sdn.roam.state import Freeze, State, number
+from ropewalk.sdn.roam.state import State, number
+
+SETTLE_S = 0.02
+"""After a flow is removed Open vSwitch forwards by it until its datapath has been looked through.
+
+That takes some milliseconds. What is counted earlier says less than what was sent."""
 
 
 def towards(
@@ -62,24 +69,62 @@ def released(state: State, mac: str, now: float) -> list[Out]:
     port = number(state, station.place)
     if port is None:
         return []
+    if state.config.scheme == "replay":
+        return _sent(state, mac, state.buffers.begin(mac, now))
     found = state.buffers.released(mac, now)
-    if state.config.scheme != "replay":
-        state.buffers.forget(mac)
+    state.buffers.forget(mac)
+    return _sent(state, mac, found)
+
+
+def went_on(state: State, mac: str) -> list[Out]:
+    """What the station may get now that it has acknowledged something, or time has passed."""
+    station = state.table.by_mac.get(mac)
+    if station is None or not station.here:
+        return []
+    return _sent(state, mac, state.buffers.more(mac))
+
+
+def _sent(state: State, mac: str, found: list[bytes]) -> list[Out]:
+    station = state.table.by_mac[mac]
+    port = number(state, station.place)
+    if port is None:
+        return []
     state.buffers.counters["released"] += len(found)
     return [(station.place.switch, PacketOut(frame, (Output(port),))) for frame in found]
 
 
-def flow_removed(state: State, name: str, removed: events.FlowRemoved) -> list[Out]:
+def undecided(state: State, now: float) -> list[str]:
+    """`zwa-adaptive`: stations whose switch can tell by now what it had given them."""
+    return [
+        mac
+        for mac, freeze in state.freezes.items()
+        if freeze.allowed is None and not freeze.asked and now - freeze.since_s >= SETTLE_S
+    ]
+
+
+def asked(state: State, stations: list[str]) -> list[Out]:
+    """Asks what stations had been given by the removal of their flows."""
+    out: list[Out] = []
+    for mac in stations:
+        station = state.table.by_mac.get(mac)
+        if station is not None:
+            state.freezes[mac] = replace(state.freezes[mac], asked=True)
+            number = program.COUNT_METERS + station.slot
+            out.append((station.place.switch, AskMeterStatistics(number)))
+    return out
+
+
+def metered(state: State, name: str, counted: events.MeterStatistics) -> list[Out]:
     """`zwa-adaptive`: whether anything was sent to a station between its leaving and this."""
-    fields = dict(removed.match)
-    mac = str(fields.get("eth_dst"))
-    station, freeze = state.table.by_mac.get(mac), state.freezes.get(mac)
-    if station is None or freeze is None or freeze.allowed is not None:
+    slot = counted.number - program.COUNT_METERS
+    station = next((row for row in state.table.by_mac.values() if row.slot == slot), None)
+    freeze = state.freezes.get(station.mac) if station else None
+    if station is None or freeze is None or freeze.allowed is not None or not freeze.asked:
         return []
-    if name != station.place.switch or removed.table != program.FORWARD or len(fields) != 1:
+    if name != station.place.switch:
         return []
-    allowed = removed.packets == freeze.counted
-    state.freezes[mac] = Freeze(freeze.counted, allowed)
+    allowed = counted.bytes == freeze.given
+    state.freezes[station.mac] = replace(freeze, allowed=allowed)
     state.counters["freezes_allowed" if allowed else "freezes_denied"] += 1
     if allowed:
         return [

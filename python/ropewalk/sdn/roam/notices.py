@@ -2,9 +2,10 @@
 
     {"switch": "ap1", "port": "wlan0", "mac": "02:00:00:00:00:01", "joined": true}
 
-`packets`, when given, is what the station's flow had counted when it left. With TLS configured for
-the controller both ends need certificates of the same authority; without, the network between them
-has to be trusted as the switches' is. Each line is answered with `{"taken": true}` or an error.
+`packets` and `bytes`, when given, are what the station's flow had counted when it left. With TLS
+configured for the controller both ends need certificates of the same authority; without, the
+network between them has to be trusted as the switches' is. Each line is answered with
+`{"taken": true}` or an error.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def read(line: bytes) -> Notice | None:
     if not isinstance(value, dict):
         raise NoticeError("not an object")
     switch, port, mac = (value.get(key) for key in ("switch", "port", "mac"))
-    joined, packets = value.get("joined"), value.get("packets", -1)
+    joined = value.get("joined")
     if not isinstance(switch, str) or not NAME.fullmatch(switch):
         raise NoticeError("switch: no name")
     if not isinstance(port, str) or not NAME.fullmatch(port):
@@ -61,9 +62,15 @@ def read(line: bytes) -> Notice | None:
         raise NoticeError("mac: no station's address")
     if not isinstance(joined, bool):
         raise NoticeError("joined: neither true nor false")
-    if isinstance(packets, bool) or not isinstance(packets, int) or not -1 <= packets < 1 << 64:
-        raise NoticeError("packets: no count")
-    return Notice(switch, port, mac.lower(), joined, packets)
+    packets, count = (_count(value, key) for key in ("packets", "bytes"))
+    return Notice(switch, port, mac.lower(), joined, packets, count)
+
+
+def _count(value: dict[str, Any], key: str) -> int:
+    count = value.get(key, -1)
+    if isinstance(count, bool) or not isinstance(count, int) or not -1 <= count < 1 << 64:
+        raise NoticeError(f"{key}: no count")
+    return count
 
 
 def written(notice: Notice) -> bytes:
@@ -72,6 +79,8 @@ def written(notice: Notice) -> bytes:
     value |= {"mac": notice.mac, "joined": notice.joined}
     if notice.packets >= 0:
         value["packets"] = notice.packets
+    if notice.bytes >= 0:
+        value["bytes"] = notice.bytes
     return json.dumps(value).encode() + b"\n"
 
 

@@ -6,11 +6,12 @@ calls change that copy. Where stations are is decided in `whereabouts`, who is f
 `silence`, which flows that means in `ways`, what is kept and sent again in `keeping`.
 
 Modes: `replay` copies what goes to a station until the station acknowledges it, keeps what comes
-while it is away, and sends all of that in order when it is back; nothing is acknowledged in its
-name. `zwa` is Singh et al., Algorithms 1 and 2: what comes while the station is away is kept and
-acknowledged with a zero window, and sent once when it is back. `zwa-adaptive` is `zwa` only where
-a comparison of flow counters (section 2.2) shows that nothing was sent to the station between its
-leaving and the removal of its flow. `bare` changes routes only.
+while it is away, and sends all of that in order when it is back, at the pace of its
+acknowledgements; nothing is acknowledged in its name. `zwa` is Singh et al., Algorithms 1 and 2:
+what comes while the station is away is kept and acknowledged with a zero window, and sent once when
+it is back. `zwa-adaptive` is the paper's whole scheme: `zwa` only where a comparison of counted
+bytes (section 2.2) shows that nothing was sent to the station between its leaving and the removal
+of its flow. `bare` changes routes only.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ UNKNOWN_S = 30.0
 """After a switch has connected: how long it keeps ways to stations not known yet."""
 
 
-TICK_S = 0.1
+TICK_S = 0.05
 CONTROL_MAX = 4096
 NEW_MAX = 512
 COPIES_MAX = 8192
@@ -132,8 +133,8 @@ def _at(state: State, name: str, event: events.Event, now: float) -> tuple[State
             return after, _port_changed(after, name, port, gone, now)
         case events.FlowRemoved(table=program.CLASSIFY):
             return after, silence.counted(after, name, event, now)
-        case events.FlowRemoved():
-            return after, keeping.flow_removed(after, name, event)
+        case events.MeterStatistics():
+            return after, keeping.metered(after, name, event)
         case _:
             pass
     return after, []
@@ -147,7 +148,7 @@ def _noticed(state: State, notice: Notice, now: float) -> list[Out]:
     if notice.joined:
         place = Place(notice.switch, notice.port)
         return whereabouts.join(state, notice.mac, place, now, told=True)
-    return whereabouts.leave(state, notice.mac, notice.switch, notice.port, now, notice.packets)
+    return whereabouts.leave(state, notice.mac, notice.switch, notice.port, now, notice.bytes)
 
 
 def _packet(
@@ -168,7 +169,7 @@ def _packet(
             segment = frames.parse(packet.data)
             if segment:
                 state.buffers.acknowledged(source, segment, now)
-            return state, []
+            return state, keeping.went_on(state, source)
         case _:
             return whereabouts.seen(state, view, source, packet, now)
 
@@ -211,15 +212,17 @@ def _passed(state: State, now: float) -> tuple[State, list[Out]]:
         for mac in view.flows
         if mac not in stations
     ]
-    if not (late or away or unknown or silence.is_due(state, now)):
-        return state, []
+    undecided = keeping.undecided(state, now)
+    out = [row for mac in state.buffers.stalled() for row in keeping.went_on(state, mac)]
+    if not (late or away or unknown or undecided or silence.is_due(state, now)):
+        return state, out
     after = state.next()
-    out: list[Out] = []
     for mac in late:
         out += keeping.released(after, mac, now)
     for station in away:
         out += silence.forget(after, station)
     out += silence.asked(after, now)
+    out += keeping.asked(after, undecided)
     for name, mac in unknown:
         former = Program(after.views[name].flows.pop(mac))
         out += [(name, message) for message in difference(former, Program())]

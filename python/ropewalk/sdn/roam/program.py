@@ -31,9 +31,17 @@ WHOLE_PACKET = 0xFFFF
 """OFPCML_NO_BUFFER: the packet as it is."""
 STATION_METERS = 1000
 """Number of the first station's meter; ports have theirs below."""
+COUNT_METERS = 10_000
+"""Number of the meter that counts what the first station is given, for `zwa-adaptive`.
+
+Open vSwitch adds what its datapath has forwarded to a flow up to half a second later, and never to
+a flow that has been removed meanwhile. A meter is in the datapath itself."""
+_UNLIMITED_PER_S = 1_000_000
+"""Of a meter that only counts: more packets than such a switch forwards."""
 _BURST_S = 0.25
 _GROUP_BIT = ("01:00:00:00:00:00", "01:00:00:00:00:00")
-_TCP = {"eth_type": 0x0800, "ip_proto": 6}
+_TCP = ({"eth_type": 0x0800, "ip_proto": 6}, {"eth_type": 0x86DD, "ip_proto": 6})
+"""Over IPv4 and over IPv6."""
 _FROM_LINK, _ELSEWHERE, _NEW = 300, 150, 100
 _KNOWN = (200, 201)
 """Two, that one flow may take the place of the other without a gap."""
@@ -62,6 +70,8 @@ class Way:
     kept: bool
     """Whether the controller keeps what is for it: copies while it is here, all while away."""
     fixed: bool
+    counted: bool = False
+    """Whether a meter counts what it is given."""
 
 
 def base(ports: Ports) -> frozenset[Flow]:
@@ -91,6 +101,11 @@ def station_meter(slot: int, bounds: Bounds) -> MeterMod:
     return _meter(STATION_METERS + slot, bounds.copies_per_s)
 
 
+def count_meter(slot: int) -> MeterMod:
+    """The meter that counts what a station is given, and drops nothing."""
+    return _meter(COUNT_METERS + slot, _UNLIMITED_PER_S)
+
+
 def station(ports: Ports, way: Way) -> frozenset[Flow]:
     """The flows of one station."""
     ask = (Meter(STATION_METERS + way.slot), Output(CONTROLLER, WHOLE_PACKET))
@@ -110,15 +125,19 @@ def station(ports: Ports, way: Way) -> frozenset[Flow]:
             copied = (Resubmit(COPY),)
             onward += (Resubmit(ANSWER),)
             answer = (ask[0], Output(CONTROLLER, HEADERS_MAX))
-            flows.add(Flow(COPY, 100, match(eth_dst=way.mac, **_TCP), ask))
-            flows.add(Flow(ANSWER, 100, match(eth_src=way.mac, **_TCP), answer))
+            for tcp in _TCP:
+                flows.add(Flow(COPY, 100, match(eth_dst=way.mac, **tcp), ask))
+                flows.add(Flow(ANSWER, 100, match(eth_src=way.mac, **tcp), answer))
         flows.add(Flow(CLASSIFY, _KNOWN[0], match(in_port=way.at, eth_src=way.mac), onward))
     # A switch sends nothing back to where it came from unless told: what is still on its way to
     # where a station was has to turn round.
     back = match(in_port=way.out, eth_dst=way.mac)
     if way.at is None:
         flows.add(Flow(FORWARD, _BACK, back, (Output(IN_PORT),)))
-    flows.add(Flow(FORWARD, PRIORITY_TO, to, (Output(way.out), *copied)))
+    counts: tuple[Action, ...] = ()
+    if way.counted and way.at is not None:
+        counts = (Meter(COUNT_METERS + way.slot),)
+    flows.add(Flow(FORWARD, PRIORITY_TO, to, (*counts, Output(way.out), *copied)))
     return frozenset(flows)
 
 

@@ -43,10 +43,16 @@ class View:
 
 @dataclass(frozen=True)
 class Freeze:
-    """`zwa-adaptive`: a station's leaving. `allowed` is None until it is decided."""
+    """`zwa-adaptive`: a station's leaving. `allowed` is None until it is decided.
 
-    counted: int
+    `given` are the bytes that its access point had given it by then, `since_s` when that was told.
+    """
+
+    given: int
     allowed: bool | None
+    since_s: float
+    asked: bool = False
+    """Whether its switch has been asked what it had given by the removal of the flow."""
 
 
 COUNTERS = (

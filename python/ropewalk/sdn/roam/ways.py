@@ -60,7 +60,7 @@ def mended(state: State, name: str, present: Program) -> list[Out]:
         return []
     messages = difference(present, _wanted(view))
     state.counters["mended"] += len(messages)
-    return [(name, _telling(state, message)) for message in messages]
+    return [(name, _telling(message)) for message in messages]
 
 
 def _wanted(view: View) -> Program:
@@ -123,6 +123,8 @@ def installed(state: State, moved: Iterable[Station], first: str = "") -> list[O
             if station.slot not in view.metered:
                 view.metered.add(station.slot)
                 out.append((name, program.station_meter(station.slot, state.config.bounds)))
+                if state.config.scheme == "zwa-adaptive":
+                    out.append((name, program.count_meter(station.slot)))
             flows = program.station(view.ports, _way(state, view, station))
             turn = program.turn(view.flows.get(station.mac, frozenset()))
             out += _replaced(state, name, station.mac, program.turned(flows, turn))
@@ -144,18 +146,14 @@ def _replaced(state: State, name: str, mac: str, flows: frozenset[Flow]) -> list
     former = view.flows.get(mac, frozenset())
     view.flows[mac] = flows
     messages = difference(Program(former), Program(flows))
-    return [(name, _telling(state, message)) for message in messages]
+    return [(name, _telling(message)) for message in messages]
 
 
-def _telling(state: State, message: Message) -> Message:
-    """Asks for the counters of flows that count a station's frames; for `zwa-adaptive` also of
-    those that give a station its packets."""
+def _telling(message: Message) -> Message:
+    """Asks for the counters of flows that count a station's frames."""
     if not isinstance(message, FlowMod):
         return message
-    flow = message.flow
-    gives = flow.table == program.FORWARD and len(flow.match) == 1 and bool(flow.actions)
-    tell = program.counts(flow) or (gives and state.config.scheme == "zwa-adaptive")
-    return FlowMod(flow, message.remove, tell=tell)
+    return FlowMod(message.flow, message.remove, tell=program.counts(message.flow))
 
 
 def _way(state: State, view: View, station: Station) -> Way:
@@ -172,4 +170,5 @@ def _way(state: State, view: View, station: Station) -> Way:
     frozen = scheme in ("zwa", "zwa-adaptive") and not (freeze and freeze.allowed is False)
     # Copies are for replay alone; the published scheme keeps only what comes while it is away.
     kept = not place.fixed and (scheme == "replay" or (frozen and not station.here))
-    return Way(station.mac, station.slot, out, at, not station.here, kept, place.fixed)
+    counted = scheme == "zwa-adaptive" and not place.fixed
+    return Way(station.mac, station.slot, out, at, not station.here, kept, place.fixed, counted)

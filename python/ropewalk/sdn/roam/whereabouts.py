@@ -44,7 +44,7 @@ def join(state: State, mac: str, place: Place, now: float, *, told: bool) -> lis
     freeze = state.freezes.pop(mac, None)
     # Where the station is comes first, then the ways there.
     changes = ways.installed(state, [station], first=place.switch)
-    if former is not None and not place.fixed and (freeze is None or freeze.allowed):
+    if former is not None and not place.fixed and (freeze is None or freeze.allowed is not False):
         state.due[mac] = now
         state.asked = (*state.asked, mac)
     else:
@@ -71,10 +71,8 @@ def confirmed(state: State, name: str, number: int, now: float) -> State:
     return state
 
 
-def leave(
-    state: State, mac: str, switch: str, port: str, now: float, packets: int = -1
-) -> list[Out]:
-    """A station has left a port; `packets` is what its flow had counted, -1 when not known."""
+def leave(state: State, mac: str, switch: str, port: str, now: float, given: int = -1) -> list[Out]:
+    """A station has left a port; `given` are the bytes it had been given, -1 when not known."""
     table = stations.left(state.table, mac, switch, port, now)
     if table is state.table:
         state.counters["stale_events"] += 1
@@ -85,7 +83,7 @@ def leave(
         state.heard[mac] = Heard(now, state.heard[mac].again)
     if state.config.scheme == "zwa-adaptive":
         # Without a count from the moment of leaving nobody can tell what died.
-        state.freezes[mac] = Freeze(packets, None if packets >= 0 else False)
+        state.freezes[mac] = Freeze(given, None if given >= 0 else False, now)
     return ways.installed(state, [table.by_mac[mac]], first=switch)
 
 
