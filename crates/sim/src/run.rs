@@ -303,13 +303,14 @@ impl<'a> Setup<'a> {
         self.run_row(hops, DIRECT_MTU)
     }
 
+    /// Sessions carry what leaves the site, as on the kernel.
     fn run_tcp_nc(self, tcp_nc: &TcpNcPlan) -> Result<Report, SimError> {
         let fixed = tcp_nc.fixed().map(|(n, k)| Redundancy::Fixed { n, k });
         let redundancy = fixed.unwrap_or_default();
         let hop = |path: usize| {
             let link = Link::new(self.links[path].clone());
             Hop {
-                carrier: TcpNc::new(link, path, self.direction, redundancy),
+                carrier: TcpNc::new(link, path, Side::Up, redundancy),
                 paths: vec![path],
             }
         };

@@ -275,12 +275,9 @@ fn tcp_nc_in_a_row_masks_losses_from_hosts_without_options_and_repeats_itself() 
     let [coded, bare] = both.each_ref().map(|text| report(text));
     assert_eq!(coded.trace_hash, report(&both[0]).trace_hash);
     assert_eq!(coded.notes, Vec::<String>::new());
-    assert!(goodput(&coded) > 2.0 * goodput(&bare), "{coded:?} {bare:?}");
-    let plain = |report: &Report| report.traffic[1].goodput_mbit;
-    assert!(
-        plain(&coded) > 0.4 && plain(&bare) < 0.4,
-        "{coded:?} {bare:?}"
-    );
+    // The host without options, at the first gateway.
+    let [masked, felt] = [&coded, &bare].map(|report| report.traffic[1].goodput_mbit);
+    assert!(masked > 3.0 * felt && masked > 0.2, "{coded:?} {bare:?}");
     let names = coded.buffers.iter().map(|buffer| buffer.name.as_str());
     assert!(names.eq(["link a", "link b", "send a", "send b"]));
     assert!(
