@@ -6,6 +6,8 @@
 // first, a timeout of at least 200 ms, proportional rate reduction. docs/simulator.md says what it
 // has not.
 
+#include "counts_once.h"
+
 #include "ns3/applications-module.h"
 #include "ns3/core-module.h"
 #include "ns3/internet-module.h"
@@ -71,41 +73,6 @@ Parse(int argc, char** argv)
     }
     return s;
 }
-
-// In ns-3 the acknowledgement that ends a recovery lets the window grow by all segments that it
-// covers, also by those that were acknowledged selectively before: by two or three segments after
-// each loss. Linux counts every segment once. Here that acknowledgement counts as one segment.
-class CountsOnce : public TcpLinuxReno
-{
-  public:
-    static TypeId GetTypeId()
-    {
-        static TypeId id =
-            TypeId("CountsOnce").SetParent<TcpLinuxReno>().AddConstructor<CountsOnce>();
-        return id;
-    }
-
-    void CongestionStateSet(Ptr<TcpSocketState> state,
-                            const TcpSocketState::TcpCongState_t next) override
-    {
-        m_recovered = next == TcpSocketState::CA_OPEN &&
-                      state->m_congState == TcpSocketState::CA_RECOVERY;
-    }
-
-    void IncreaseWindow(Ptr<TcpSocketState> state, uint32_t segments) override
-    {
-        TcpLinuxReno::IncreaseWindow(state, m_recovered ? 1 : segments);
-        m_recovered = false;
-    }
-
-    Ptr<TcpCongestionOps> Fork() override
-    {
-        return CopyObject<CountsOnce>(this);
-    }
-
-  private:
-    bool m_recovered = false;
-};
 
 // ns-3's TcpNewReno grows by half a segment per round trip under delayed acknowledgements;
 // TcpLinuxReno counts acknowledged segments as Linux does.

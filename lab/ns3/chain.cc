@@ -6,6 +6,8 @@
 // TCP/NC tunnel in heterogeneous environments: NewReno as ns-3 has it, no window scaling, no
 // timestamps, an acknowledgement for two segments or after 200 ms; all else is ns-3's default.
 
+#include "counts_once.h"
+
 #include "ns3/applications-module.h"
 #include "ns3/core-module.h"
 #include "ns3/internet-module.h"
@@ -53,6 +55,7 @@ struct Settings {
     std::vector<Source> sources;
     uint32_t segment = 1000;
     bool published = false;
+    bool countOnce = false;
     double seconds = 60.0;
     double warmupSeconds = 10.0;
     uint32_t seed = 1;
@@ -112,6 +115,7 @@ Parse(int argc, char** argv)
     command.AddValue("hops", "rate in Mbit/s:delay in ms:loss:queue in packets,...", hops);
     command.AddValue("sources", "hop from 1:rate:delay with its sink's:queue,...", sources);
     command.AddValue("hosts", "linux, or published: as in the paper", hosts);
+    command.AddValue("count-once", "hosts like Linux: CountsOnce", s.countOnce);
     command.AddValue("segment", "bytes of data in a segment", s.segment);
     command.AddValue("seconds", "duration of the run", s.seconds);
     command.AddValue("warmup", "seconds at its start that do not count", s.warmupSeconds);
@@ -162,7 +166,9 @@ BeAsInThePaper(const Settings& s)
 void
 BeLikeLinux(const Settings& s)
 {
-    Config::SetDefault("ns3::TcpL4Protocol::SocketType", TypeIdValue(TcpLinuxReno::GetTypeId()));
+    Config::SetDefault("ns3::TcpL4Protocol::SocketType",
+                       TypeIdValue(s.countOnce ? CountsOnce::GetTypeId()
+                                               : TcpLinuxReno::GetTypeId()));
     Config::SetDefault("ns3::TcpL4Protocol::RecoveryType",
                        TypeIdValue(TcpPrrRecovery::GetTypeId()));
     Config::SetDefault("ns3::TcpSocket::SegmentSize", UintegerValue(s.segment));
