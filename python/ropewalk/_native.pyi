@@ -5,7 +5,7 @@ values do not change: what happens to one makes the next. Times are seconds of a
 goes back, rates bits a second.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 class Head:
     """The packet to place: the first of one flow's queue."""
@@ -133,6 +133,10 @@ def run_recorded(
 
 PLACES: int
 """Places of the table by which new flows are shared out: shares are exact to half a 256th."""
+PAUSE_S: float
+"""A web connection so long after a client's last one opens a site, seconds."""
+WEB_PORTS: list[int]
+"""Ports of the web, TCP and UDP."""
 ROUNDS: int
 """Rounds of probing that make a first estimate."""
 
@@ -185,8 +189,10 @@ class Capacity:
     """What an uplink carries, by its counters, its round trips, and probing."""
 
     def __init__(self) -> None: ...
-    def sampled(self, now: float, bytes: int, seconds: float, rtt_s: float | None) -> Capacity:
-        """Takes what was carried in the `seconds` up to now, and the probes' round trip."""
+    def sampled(
+        self, now: float, bytes: int, seconds: float, round_trips_s: Sequence[float]
+    ) -> Capacity:
+        """Takes what was carried in the `seconds` up to now, and the probes' round trips."""
 
     def estimated(self, bps: float | None) -> Capacity:
         """Takes what probing found; None for nothing."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sdn_parts import FakeSwitch, balance, gateway_mac, write
 
-from ropewalk._native import PLACES, Capacity, places, shares
+from ropewalk._native import PAUSE_S, PLACES, Capacity, places, shares
 from ropewalk.sdn import packets
-from ropewalk.sdn.balance.affinity import PAIRS_MAX, PAUSE_S
+from ropewalk.sdn.balance.affinity import PAIRS_MAX
 from ropewalk.sdn.balance.capacity import Meter, answered, sampled
 from ropewalk.sdn.balance.policy import GENERATION_MAX, Balance
 from ropewalk.sdn.balance.program import SLOTS, slots
@@ -357,3 +358,55 @@ def test_an_uplink_is_full_when_its_probes_wait() -> None:
     assert meter.capacity.is_full
     assert meter.capacity.carried_bps == 8e6
     assert meter.round_trips_s == ()
+
+
+STEP_S, PROBE_S, BASE_S, QUEUE_S_MAX = 0.01, 0.1, 0.02, 0.5
+
+
+def _followed(
+    seconds: float, capacity_mbit: Callable[[float], float], wanted_mbit: Callable[[float], float]
+) -> list[tuple[float, float]]:
+    """Time and estimate in Mbit/s after each sample of a link with a queue, in virtual time.
+
+    Flows send what they want; what the link does not carry waits, up to `QUEUE_S_MAX`.
+    """
+    meter, carried, queued = Meter(), 0.0, 0.0
+    found = []
+    for step in range(1, round(seconds / STEP_S) + 1):
+        now = step * STEP_S
+        rate = capacity_mbit(now) * 1e6 / 8
+        queued = min(queued + wanted_mbit(now) * 1e6 / 8 * STEP_S, QUEUE_S_MAX * rate + 1e4)
+        sent = min(queued, rate * STEP_S)
+        queued, carried = queued - sent, carried + sent
+        if step % round(PROBE_S / STEP_S) == 0:
+            meter = answered(meter, BASE_S + queued / rate)
+        if step % round(1 / STEP_S) == 0:
+            meter = sampled(meter, Counters(round(carried), 0, now), now)
+            found.append((now, meter.capacity.carried_bps / 1e6))
+    return found
+
+
+@pytest.mark.parametrize("phase_s", [0.01, 0.25, 0.5, 0.75, 0.99])
+def test_weights_follow_a_fall_to_a_quarter_within_three_seconds(phase_s: float) -> None:
+    fall_s, rise_s = 5 + phase_s, 15 + phase_s
+    found = _followed(
+        25, lambda now: 5.0 if fall_s <= now < rise_s else 20.0, lambda now: 100.0 if now > 1 else 0
+    )
+    fallen = [mbit for now, mbit in found if fall_s + 3 <= now < rise_s]
+    assert all(mbit == pytest.approx(5, rel=0.15) for mbit in fallen)
+    risen = [mbit for now, mbit in found if now >= rise_s + 6]
+    assert all(mbit == pytest.approx(20, rel=0.15) for mbit in risen)
+
+
+@pytest.mark.parametrize("phase_s", [0.01, 0.25, 0.5, 0.75, 0.99])
+def test_traffic_that_ends_or_comes_in_bursts_is_no_fall(phase_s: float) -> None:
+    def ended(now: float) -> float:
+        return 100 if 1 < now < 6 + phase_s else 0.2 + 0.3 * (now % 2 < 1)
+
+    def in_bursts(now: float) -> float:
+        # Each fills the link for half a second.
+        return 100 if 1 < now < 6 or (now + phase_s) % 1 < 0.1 else 0.1
+
+    for wanted_mbit in (ended, in_bursts):
+        found = _followed(16, lambda _: 20, wanted_mbit)
+        assert all(mbit == pytest.approx(20, rel=0.1) for now, mbit in found if now > 4)

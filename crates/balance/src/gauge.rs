@@ -124,6 +124,7 @@ impl Gauge {
                 .round_trips
                 .get(uplink.round_trips.len() / 2)
                 .copied();
+            let least_rtt = uplink.round_trips.first().copied();
             uplink.round_trips.clear();
             uplink.capacity.handle_sample(
                 now,
@@ -132,6 +133,7 @@ impl Gauge {
                     bytes: if down >= up { received } else { sent },
                     time,
                     rtt: uplink.rtt,
+                    least_rtt,
                 },
             );
         }

@@ -88,12 +88,17 @@ impl Capacity {
         Self(capacity::Capacity::default())
     }
 
-    fn sampled(&self, now: f64, bytes: u64, seconds: f64, rtt_s: Option<f64>) -> Self {
+    fn sampled(&self, now: f64, bytes: u64, seconds: f64, mut round_trips_s: Vec<f64>) -> Self {
         let mut next = self.clone();
+        round_trips_s.sort_unstable_by(f64::total_cmp);
         let sample = Sample {
             bytes,
             time: duration(seconds),
-            rtt: rtt_s.map(duration),
+            rtt: round_trips_s
+                .get(round_trips_s.len() / 2)
+                .copied()
+                .map(duration),
+            least_rtt: round_trips_s.first().copied().map(duration),
         };
         next.0.handle_sample(instant(now), sample);
         next

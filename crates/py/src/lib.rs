@@ -16,6 +16,7 @@ use std::path::PathBuf;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use ropewalk_core::balance::affinity;
 use ropewalk_core::schedule::Policy;
 use ropewalk_plan::{Plan, Report};
 use ropewalk_sim::sweep::Job;
@@ -167,6 +168,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<balance::Capacity>()?;
     module.add_class::<balance::Rounds>()?;
     module.add("PLACES", ropewalk_core::balance::SLOTS)?;
+    module.add("PAUSE_S", affinity::PAUSE.as_secs_f64())?;
+    module.add("WEB_PORTS", affinity::WEB_PORTS)?;
     module.add("ROUNDS", ropewalk_core::balance::train::FIRST)?;
     module.add_function(wrap_pyfunction!(balance::assumed, module)?)?;
     module.add_function(wrap_pyfunction!(balance::train_sizes, module)?)?;

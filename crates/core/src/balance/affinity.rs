@@ -1,4 +1,4 @@
-//! When clients no longer keep to an uplink that they used for a site.
+//! When clients keep to an uplink that they used for a site, and when no longer.
 //!
 //! Keeping to it saves logins. But a client that met an uplink while it was fast would stay on it
 //! after it became slow, for as long as the client goes on opening pages. So an uplink that has
@@ -12,6 +12,12 @@ use std::collections::BTreeMap;
 
 use ropewalk_types::{Instant, Rate};
 
+/// A connection of the web that a client opens so long after its last one opens a site; sooner ones
+/// fetch what a page is put together from. Longer: sites that a busy client opens are not kept.
+/// Shorter: what a page fetches late is kept, and pages come later.
+pub const PAUSE: Duration = Duration::from_secs(1);
+/// Ports of the web, TCP and UDP (RFC 9110 §4.2, RFC 9114 §3).
+pub const WEB_PORTS: [u16; 2] = [80, 443];
 /// An uplink has become slow when at most one part in so many is left of its capacity. Larger:
 /// fewer logins end, clients stay on a slower uplink.
 const LEFT_OF: u64 = 2;

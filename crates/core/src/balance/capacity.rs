@@ -27,9 +27,15 @@ const IDLE_MAX: u64 = 400_000;
 /// How long it counts that an uplink was seen full. Longer: fewer trains, later to follow a line
 /// that has become faster.
 const FULL_VALID: Duration = Duration::from_secs(600);
-/// Weight of a new sample of a full uplink, of 8: two seconds or three to follow a change. Larger:
-/// sooner right, noisier.
+/// Weight of a new sample of a full uplink, of 8: several seconds to follow a change. Larger: sooner
+/// right, noisier.
 const GAIN: u64 = 3;
+/// A fall to at most one part in so many is believed as it stands, once it was seen
+/// [`FALL_SECONDS`] in a row. Larger: fewer falls are followed at once, the estimate is calmer.
+const FALL_TO: u64 = 2;
+/// Samples of a second that must show a fall. More: surer. Three seconds are to be enough, and the
+/// fall began somewhere in a second.
+const FALL_SECONDS: u32 = 2;
 
 /// What was seen in one interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +46,8 @@ pub struct Sample {
     pub time: Duration,
     /// Median round trip of the probes, if any was answered.
     pub rtt: Option<Duration>,
+    /// Shortest round trip of the probes.
+    pub least_rtt: Option<Duration>,
 }
 
 /// The estimate of one uplink.
@@ -51,7 +59,16 @@ pub struct Capacity {
     /// Round trip when it was full last.
     full_rtt: Option<Duration>,
     last: u64,
+    fall: Option<Fall>,
     estimate: Option<u64>,
+}
+
+/// Samples in a row that show a fall.
+#[derive(Clone, Copy, Debug)]
+struct Fall {
+    /// The rate before.
+    from: u64,
+    seconds: u32,
 }
 
 /// The round trip without load: the shortest, and anew where the way has become longer, as after a
@@ -94,13 +111,10 @@ impl Capacity {
         }
         if queued && loaded {
             self.full_rtt = sample.rtt;
-            self.rate = if self.full.is_some() {
-                (self.rate * (8 - GAIN) + self.last * GAIN) / 8
-            } else {
-                self.last
-            };
+            self.follow(self.shown(sample));
             self.full = Some(now);
         } else {
+            self.fall = None;
             self.rate = self.rate.max(self.last);
             let stale = self.full.is_some_and(|at| now.since(at) > FULL_VALID);
             // It was not full: the way is longer than before.
@@ -110,6 +124,32 @@ impl Capacity {
             if stale || mistaken {
                 self.full = None;
             }
+        }
+    }
+
+    /// The capacity that a sample of a full uplink shows. A queue at every probe: what was carried.
+    /// A queue at half of the probes, as when traffic ends within the second: at most twice as much.
+    fn shown(&self, sample: Sample) -> u64 {
+        let throughout = sample
+            .least_rtt
+            .is_some_and(|rtt| self.base.is_exceeded_by(rtt));
+        let most = if throughout { 1 } else { 2 } * self.last;
+        self.rate.clamp(self.last, most)
+    }
+
+    /// Follows what is shown: slowly, but a lasting fall at once.
+    fn follow(&mut self, shown: u64) {
+        let former = self.fall.take();
+        let from = former.map_or(self.rate, |fall| fall.from);
+        if shown <= from / FALL_TO {
+            let seconds = former.map_or(0, |fall| fall.seconds) + 1;
+            self.fall = Some(Fall { from, seconds });
+        }
+        let is_lasting = self.fall.is_some_and(|fall| fall.seconds >= FALL_SECONDS);
+        if self.full.is_none() || is_lasting {
+            (self.rate, self.fall) = (shown, None);
+        } else {
+            self.rate = (self.rate * (8 - GAIN) + shown * GAIN) / 8;
         }
     }
 
@@ -189,6 +229,7 @@ mod tests {
             bytes: mbit * 125_000,
             time: Duration::from_secs(1),
             rtt: Some(Duration::from_millis(rtt_ms)),
+            least_rtt: Some(Duration::from_millis(rtt_ms)),
         }
     }
 
@@ -221,6 +262,52 @@ mod tests {
         samples.extend([(10, 120); 6]);
         let slower = fed(&samples);
         assert!((10..13).contains(&mbit(slower.rate())), "{slower:?}");
+    }
+
+    #[test]
+    fn a_fall_to_a_quarter_is_followed_within_three_seconds_wherever_it_begins() {
+        for tenth in 0..10 {
+            // The second in which it falls carries a part at either rate; two more make 3 s at most.
+            let mixed = 4 * tenth + 10 - tenth;
+            let samples = [
+                (0, 20),
+                (40, 90),
+                (40, 90),
+                (mixed, 200),
+                (10, 300),
+                (10, 300),
+            ];
+            let rate = mbit(fed(&samples).rate());
+            assert!((10..12).contains(&rate), "{tenth}: {rate}");
+        }
+    }
+
+    #[test]
+    fn traffic_that_ends_or_pauses_is_no_fall() {
+        let mut capacity = fed(&[(0, 20), (40, 90), (40, 90)]);
+        for second in 4..12 {
+            // A queue at most of the probes only: half of the second, and half of the capacity.
+            let partly = Sample {
+                least_rtt: Some(Duration::from_millis(20)),
+                ..sample(20, 90)
+            };
+            capacity.handle_sample(Instant::from_millis(second * 1_000), partly);
+        }
+        assert_eq!(mbit(capacity.rate()), 40);
+        let light = fed(&[(0, 20), (40, 90), (5, 20), (5, 21), (0, 20), (1, 20)]);
+        assert_eq!(mbit(light.rate()), 40);
+    }
+
+    #[test]
+    fn one_slow_second_is_no_lasting_fall() {
+        let rate = mbit(fed(&[(0, 20), (40, 90), (10, 90), (40, 90), (10, 90), (40, 90)]).rate());
+        assert!((28..40).contains(&rate), "{rate}");
+    }
+
+    #[test]
+    fn a_rise_that_is_carried_is_known_at_once() {
+        let risen = fed(&[(0, 20), (10, 90), (10, 90), (38, 20), (36, 20)]);
+        assert_eq!(mbit(risen.rate()), 38);
     }
 
     #[test]

@@ -1,8 +1,8 @@
 """Affinity: which client keeps its uplink to which site.
 
-Pure. A client keeps its uplink to a web site that it opens, by the first connection after a
-pause, and to everything that is not of the web. Connections that follow at once fetch what a page
-is put together from.
+Pure. The rule is that of `ropewalk balance` (`crates/balance/src/kept.rs`): a client keeps its
+uplink to a web site that it opens, by the first connection after a pause, and to everything that is
+not of the web. Connections that follow at once fetch what a page is put together from.
 """
 
 from __future__ import annotations
@@ -12,12 +12,9 @@ from dataclasses import dataclass, field, replace
 from ipaddress import ip_network
 from typing import TypeVar
 
+from ropewalk._native import PAUSE_S, WEB_PORTS
 from ropewalk.sdn import family, packets
 
-PAUSE_S = 1.0
-"""A web connection so long after its client's last one opens a site. Longer: sites that a busy
-client opens are not kept. Shorter: what a page fetches late is kept, and pages come later."""
-WEB_PORTS = (80, 443)
 PAIRS_MAX = 1024
 """Most pairs of client and site; the one that was used least lately goes. More: more sites are
 kept, each new flow takes longer."""

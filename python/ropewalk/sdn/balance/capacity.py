@@ -7,7 +7,6 @@ slow the link behind it is.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from statistics import median
 
 from ropewalk._native import Capacity
 from ropewalk.sdn.openflow.events import Counters
@@ -67,6 +66,5 @@ def sampled(meter: Meter, counters: Counters, now: float) -> Meter:
     if seconds < INTERVAL_S_MIN:
         return meter
     carried = max(0, received - meter.own.received, sent - meter.own.sent)
-    rtt_s = median(meter.round_trips_s) if meter.round_trips_s else None
-    known = meter.capacity.sampled(now, carried, seconds, rtt_s)
+    known = meter.capacity.sampled(now, carried, seconds, meter.round_trips_s)
     return replace(anew, capacity=known, round_trips_s=(), is_idle=known.is_worth_probing)
