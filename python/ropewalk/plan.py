@@ -155,6 +155,7 @@ class Balance:
 
     mode: str | None = None
     affinity_minutes: int | None = None
+    affinity_sites: str | None = None
 
 
 @dataclass(frozen=True)

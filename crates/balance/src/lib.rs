@@ -12,6 +12,7 @@
 mod doubts;
 mod gauge;
 mod health;
+mod kept;
 mod marks;
 mod members;
 mod names;

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::doubts::{Doubt, doubts};
 use super::gauge::Reading;
+use super::kept::Affinity;
 use super::ruleset::{self, View};
 use super::setup::{self, Setup};
 use super::{Split, marks, members, shares};
@@ -45,7 +46,10 @@ pub fn plan(config: &BalanceConfig, split: Option<&Split>) -> anyhow::Result<Pla
         refused: &BTreeSet::new(),
         members: &members,
         rules: &config.rules,
-        affinity: config.affinity,
+        affinity: Affinity {
+            time: config.affinity,
+            sites: config.kept,
+        },
         split,
     };
     Ok(Plan {

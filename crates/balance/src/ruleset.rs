@@ -15,19 +15,16 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
-use std::time::Duration;
 
 use ropewalk_core::balance::{SLOTS, UPLINKS_MAX};
 
+use super::kept::{self, Affinity};
 use super::marks::{BALANCED, KEY_MASK, OWN, TABLE, key};
 use super::members::{FAMILIES, Family, Member, WayId};
 use super::split::Split;
 use super::text::{Chain, port_list, set};
-use ropewalk_config::balance::Rule;
+use ropewalk_config::balance::{Kept, Rule};
 
-/// Most pairs of client and site that are remembered per uplink and family; flows beyond that go
-/// without affinity. More: more clients keep their uplink, memory of the kernel.
-const AFFINITY_MAX: usize = 65_536;
 /// Most addresses of the names of a rule, per family; others do not follow the rule. More: memory
 /// of the kernel.
 const NAMES_MAX: usize = 4_096;
@@ -50,8 +47,8 @@ pub struct View<'a> {
     pub rules: &'a [Rule],
     /// Which uplink comes at each place, for all flows and then for each rule.
     pub groups: Vec<Group>,
-    /// How long affinity lasts; zero for not at all.
-    pub affinity: Duration,
+    /// To which sites clients keep their uplinks.
+    pub affinity: Affinity,
     /// The tunnel that only some flows go beside; without it every flow is spread.
     pub split: Option<&'a Split>,
 }
@@ -131,12 +128,10 @@ pub fn update(view: &View<'_>) -> String {
         for family in FAMILIES {
             let name = format!("places{}_{index}", family.digit());
             let _ = writeln!(out, "flush map inet {TABLE} {name}");
-            let target = if has_affinity(view, index) {
-                format!("pick{}", family.digit())
-            } else {
-                "use".to_owned()
+            let kept = kept(view, index);
+            let pick = |(place, number): (usize, &u8)| {
+                format!("{place} : goto {}", kept::entry(kept, family, *number))
             };
-            let pick = |(place, number): (usize, &u8)| format!("{place} : goto {target}_{number}");
             let places = group.places[family as usize].iter().enumerate();
             elements(&mut out, &name, places.map(pick).collect());
         }
@@ -146,7 +141,7 @@ pub fn update(view: &View<'_>) -> String {
             // Clients of an uplink that gets no new flows are not to come back to it.
             let idle = |group: &Group| !group.places[family as usize].contains(&member.number);
             if view.groups.iter().all(idle) {
-                forget(&mut out, family, member.number);
+                kept::forget(&mut out, family, member.number);
             }
         }
     }
@@ -154,22 +149,6 @@ pub fn update(view: &View<'_>) -> String {
         split.update(&mut out);
     }
     out
-}
-
-/// Lets the clients of these uplinks choose anew for every site.
-#[must_use]
-pub fn let_go(numbers: &[u8]) -> String {
-    let mut out = String::new();
-    for number in numbers {
-        for family in FAMILIES {
-            forget(&mut out, family, *number);
-        }
-    }
-    out
-}
-
-fn forget(out: &mut String, family: Family, number: u8) {
-    let _ = writeln!(out, "flush set inet {TABLE} {}", sticky(family, number));
 }
 
 fn elements(out: &mut String, map: &str, elements: Vec<String>) {
@@ -194,17 +173,7 @@ pub fn names_update(rule: usize, addresses: &[std::net::IpAddr]) -> String {
 }
 
 fn declare_sets(out: &mut String, view: &View<'_>) {
-    let timeout = view.affinity.as_secs().max(1);
-    for member in view.members {
-        for family in FAMILIES {
-            let (name, ip) = (sticky(family, member.number), family.nft());
-            let _ = writeln!(
-                out,
-                "\tset {name} {{ typeof {ip} saddr . {ip} daddr; size {AFFINITY_MAX}; \
-                 flags dynamic,timeout; timeout {timeout}s; }}"
-            );
-        }
-    }
+    view.affinity.declare(out, view.members);
     for (index, rule) in view.rules.iter().enumerate() {
         if rule.domains.is_empty() {
             continue;
@@ -282,12 +251,7 @@ fn member_chains(member: &Member) -> Vec<Chain> {
         if let Some(way) = member.way(family) {
             leave.push(format!("snat {ip} to {}", way.address));
         }
-        let sticky = sticky(family, number);
-        let pick = vec![
-            format!("update @{sticky} {{ {} }}", site(family)),
-            format!("goto use_{number}"),
-        ];
-        out.push((format!("pick{digit}_{number}"), "", pick));
+        out.extend(kept::chains(family, number));
         let lost = vec![
             format!("meta nfproto ipv{digit} goto lost"),
             format!("goto mark_{number}"),
@@ -302,17 +266,10 @@ fn member_chains(member: &Member) -> Vec<Chain> {
 fn group_chain(view: &View<'_>, index: usize) -> Chain {
     let rule = index.checked_sub(1).and_then(|rule| view.rules.get(rule));
     let mut rules = Vec::new();
-    if has_affinity(view, index) {
+    if kept(view, index).is_some() {
         for family in FAMILIES {
-            for member in view.members.iter().filter(|m| allowed(rule, m)) {
-                rules.push(format!(
-                    "{} @{} goto pick{}_{}",
-                    site(family),
-                    sticky(family, member.number),
-                    family.digit(),
-                    member.number
-                ));
-            }
+            let some = view.members.iter().filter(|m| allowed(rule, m));
+            rules.extend(some.map(|member| kept::known(family, member.number)));
         }
     }
     for family in FAMILIES {
@@ -329,10 +286,10 @@ fn group_chain(view: &View<'_>, index: usize) -> Chain {
     (format!("group_{index}"), "", rules)
 }
 
-/// Whether clients of a group keep their uplinks.
-fn has_affinity(view: &View<'_>, group: usize) -> bool {
-    let rule = group.checked_sub(1).and_then(|rule| view.rules.get(rule));
-    !view.affinity.is_zero() && rule.is_none_or(|rule| rule.affinity)
+/// To which sites clients of a group keep their uplinks.
+fn kept(view: &View<'_>, group: usize) -> Option<Kept> {
+    view.affinity
+        .of(group.checked_sub(1).and_then(|rule| view.rules.get(rule)))
 }
 
 /// Whether flows of a rule may take an uplink; those of no rule may take any.
@@ -509,18 +466,6 @@ fn shared_conditions(rule: &Rule, ip: &str) -> String {
     line
 }
 
-/// Client and site: servers of one site are seldom farther apart than a /24, or a /48.
-const fn site(family: Family) -> &'static str {
-    match family {
-        Family::V4 => "ip saddr . ip daddr and 255.255.255.0",
-        Family::V6 => "ip6 saddr . ip6 daddr and ffff:ffff:ffff::",
-    }
-}
-
-fn sticky(family: Family, number: u8) -> String {
-    format!("clients{}_{number}", family.digit())
-}
-
 fn names(family: Family, rule: usize) -> String {
     format!("names{}_{}", family.digit(), rule + 1)
 }
@@ -564,7 +509,10 @@ mod tests {
             refused: &BTreeSet::from([(1, Family::V6), (2, Family::V4), (2, Family::V6)]),
             rules: &config.rules,
             groups: vec![group; 1 + config.rules.len()],
-            affinity: config.affinity,
+            affinity: Affinity {
+                time: config.affinity,
+                sites: config.kept,
+            },
             split: None,
         };
         check(&frame(&view), &update(&view));
@@ -603,7 +551,7 @@ mod tests {
     fn dead_ways_lead_to_refusal_and_their_clients_are_forgotten() {
         with_script("", |_, update| {
             assert!(update.contains("0x11000000 : goto lost6_1, 0x12000000 : goto lost"));
-            assert!(update.contains("{ 0 : goto pick4_1, 1 : goto pick4_2, 2 : goto pick4_1 }"));
+            assert!(update.contains("{ 0 : goto open4_1, 1 : goto open4_2, 2 : goto open4_1 }"));
             assert!(update.contains("flush set inet ropewalk_balance clients6_1\n"));
             assert!(!update.contains("clients4_1\n"), "{update}");
         });
@@ -612,7 +560,7 @@ mod tests {
     #[test]
     fn affinity_can_be_off_for_all_and_queries_follow_their_uplink() {
         with_script("[balance]\naffinity_minutes = 0\n", |script, update| {
-            assert!(!script.contains("@clients4_1 goto") && !update.contains(" : goto pick"));
+            assert!(!script.contains("@clients4_1 goto") && !update.contains(" : goto open"));
             assert!(update.contains("0 : goto use_1, 1 : goto use_2"));
             assert!(script.contains(
                 "== 0x12000000 meta l4proto { tcp, udp } th dport 53 dnat ip to 192.0.2.53"

@@ -2,6 +2,7 @@
 
 use ropewalk_io::nft;
 
+use super::kept::{self, Affinity};
 use super::ruleset::View;
 use super::{Balance, marks, names, ruleset, setup};
 use ropewalk_host::Changes;
@@ -13,7 +14,10 @@ impl Balance {
             refused: &self.refused,
             rules: &self.config.rules,
             groups: self.groups.clone(),
-            affinity: self.config.affinity,
+            affinity: Affinity {
+                time: self.config.affinity,
+                sites: self.config.kept,
+            },
             split: self.split.as_ref(),
         }
     }
@@ -91,7 +95,7 @@ impl Balance {
                 "uplink has become slow; clients choose anew"
             );
         }
-        if setup::firewall(&ruleset::let_go(&leaving)).is_err() {
+        if setup::firewall(&kept::let_go(&leaving)).is_err() {
             // Without the table there is nothing to let go; it is made anew.
             self.write()?;
         }

@@ -49,6 +49,8 @@ pub struct BalanceConfig {
     pub mode: Mode,
     /// How long a client keeps its uplink to a site after its last new flow; zero for not at all.
     pub affinity: Duration,
+    /// To which sites clients keep their uplinks, where no rule says something else.
+    pub kept: Kept,
     /// Whether to forward for a network behind this machine.
     pub forward: bool,
     /// Bytes that a new flow is expected to carry, for [`Mode::LeastFinish`].
@@ -111,6 +113,27 @@ pub struct UplinkExtra {
     pub dns: Vec<IpAddr>,
 }
 
+/// To which sites clients keep their uplinks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Kept {
+    /// To web sites that they open, not to those from which a page takes pictures and scripts; and to
+    /// everything that is not a web site.
+    #[default]
+    Opened,
+    /// To all.
+    All,
+}
+
+/// The choices with their names.
+const KEPT: [(Kept, &str); 2] = [(Kept::Opened, "opened"), (Kept::All, "all")];
+
+fn parse_kept(text: &str) -> Result<Kept, String> {
+    let found = KEPT.iter().find(|(_, name)| *name == text);
+    found
+        .map(|(kept, _)| *kept)
+        .ok_or_else(|| format!("there is no choice of sites {text:?}"))
+}
+
 /// Which new flows go over which uplinks.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Rule {
@@ -122,8 +145,8 @@ pub struct Rule {
     pub mode: Option<Mode>,
     /// Whether flows fail when none of the uplinks is usable, instead of taking another.
     pub strict: bool,
-    /// Whether a client keeps its uplink to a site.
-    pub affinity: bool,
+    /// Whether a client keeps its uplink to every site, or to none; `None` is as for other flows.
+    pub affinity: Option<bool>,
     /// Source networks; empty is any, as in all following lists.
     pub sources: Vec<IpNet>,
     /// Destination networks.
@@ -209,6 +232,9 @@ pub(super) fn read_sharing(
             .text("mode", &modes.join(", "), str::parse)
             .unwrap_or_default(),
         affinity: Duration::from_secs(60 * affinity.unwrap_or(AFFINITY_DEFAULT)),
+        kept: section
+            .text("affinity_sites", "\"opened\" or \"all\"", parse_kept)
+            .unwrap_or_default(),
         forward: section.boolean("forward").unwrap_or(forward),
         flow_bytes: flow_kib.unwrap_or(FLOW_KIB_DEFAULT) << 10,
         probe: ProbeConfig {
@@ -303,7 +329,7 @@ fn read_rule(section: &mut Section<'_>) -> Option<Rule> {
         uplinks: uplinks.unwrap_or_default(),
         mode: section.text("mode", "\"failover\"", str::parse),
         strict: section.boolean("strict").unwrap_or(false),
-        affinity: section.boolean("affinity").unwrap_or(true),
+        affinity: section.boolean("affinity"),
         sources,
         destinations,
         domains: domains.unwrap_or_default(),
@@ -406,6 +432,10 @@ mod tests {
         let config = parse(path, "[balance]\n").unwrap();
         assert_eq!(config.mode, Mode::Weighted);
         assert_eq!(config.affinity, Duration::from_secs(600));
+        assert_eq!(config.kept, Kept::Opened);
+        let all = parse(path, "[balance]\naffinity_sites = \"all\"\n").unwrap();
+        assert_eq!(all.kept, Kept::All);
+        assert!(parse(path, "[balance]\naffinity_sites = \"some\"\n").is_err());
         assert!(config.forward && config.rules.is_empty());
         assert_eq!(config.probe.targets.len(), 6);
         assert_eq!(config.probe.capacity, Some(CapacityProbe::Train));

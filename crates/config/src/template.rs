@@ -138,6 +138,7 @@ tcp_port = {tcp_port}
 # via = \"tunnel\"     # of what belongs to no class
 # mode = \"weighted\"   # or least-finish, cheapest, failover
 # affinity_minutes = 10
+# affinity_sites = \"opened\"
 # flow_kib = 100
 # Forward for a network behind this machine.
 # forward = false
@@ -242,6 +243,8 @@ pub fn balance() -> String {
 # mode = \"weighted\"
 # A client keeps its uplink to a site for so long after its last new connection; 0 switches this off.
 # affinity_minutes = 10
+# To which sites: those that it opens (opened), or also those that pages are put together from (all).
+# affinity_sites = \"opened\"
 # Forward for a network behind this machine.
 # forward = true
 # What a new connection is expected to carry, for least-finish.

@@ -11,7 +11,7 @@ use std::time::Duration;
 use ropewalk_api::UplinkStatus;
 use ropewalk_e2e::pushed::Pushed;
 use ropewalk_e2e::{Ground, machine_state as state, ready, whole};
-use ropewalk_testbed::balanced::PORT;
+use ropewalk_testbed::balanced::{PORT, listen};
 use ropewalk_testbed::topology::{Cut, SERVER, SERVER_V6};
 use ropewalk_testbed::traffic::Endpoints;
 use ropewalk_testbed::traffic::bulk::{self, BulkSpec};
@@ -530,6 +530,31 @@ fn a_client_keeps_its_uplink_to_a_site_until_that_dies() {
     let counts = Balanced::count(balanced.client(), SERVER.into(), 30).unwrap();
     assert_eq!(counts.len(), 1, "{counts:?}");
     assert_ne!(uplink(&ground, counts.keys().next().unwrap()), home);
+}
+
+#[test]
+fn a_web_site_that_is_opened_keeps_its_uplink_and_what_its_page_fetches_is_spread() {
+    if !ready() {
+        return;
+    }
+    let (ground, balanced) = running("balopened", 2, "");
+    ground.topology.give_server("198.18.0.0/16").unwrap();
+    listen(&ground.topology, 443).unwrap();
+    let uplinks = |site: u8| {
+        let address = SocketAddr::new(IpAddr::from([198, 18, site, 1]), 443);
+        let counts = Balanced::count_at(balanced.client(), address, 6).unwrap();
+        counts.into_keys().collect::<Vec<_>>()
+    };
+    let opened = uplinks(0);
+    assert_eq!(opened.len(), 1, "{opened:?}");
+    for site in 1..4 {
+        assert_eq!(uplinks(site).len(), 2, "fetched for the page: site {site}");
+    }
+    // Longer than the pause by which a site that is opened is told.
+    std::thread::sleep(Duration::from_millis(1_500));
+    let next = uplinks(4);
+    assert_eq!(next.len(), 1, "{next:?}");
+    assert_eq!(uplinks(0), opened);
 }
 
 #[test]

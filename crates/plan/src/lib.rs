@@ -156,6 +156,9 @@ pub struct BalancePlan {
     /// unless given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub affinity_minutes: Option<u32>,
+    /// To which sites, by name; the program's default unless given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub affinity_sites: Option<String>,
 }
 
 /// Settings of a Ropewalk tunnel, the same at both ends.

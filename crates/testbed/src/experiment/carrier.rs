@@ -227,6 +227,9 @@ fn balance_over(topology: &Topology, plan: &BalancePlan) -> Result<Balanced> {
     if let Some(minutes) = plan.affinity_minutes {
         section += &format!("affinity_minutes = {minutes}\n");
     }
+    if let Some(sites) = &plan.affinity_sites {
+        section += &format!("affinity_sites = {}\n", serde_json::to_string(sites)?);
+    }
     let mut balanced = Balanced::on_site(topology);
     balanced.configure(&section)?;
     let uplinks = topology.uplinks().len();

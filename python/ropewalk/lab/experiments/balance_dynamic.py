@@ -36,6 +36,7 @@ CARRIERS = {
     "lte": "b",
     "balance": "balance",
     "ovs-balance": "ovs-balance",
+    "balance-all-sites": "balance-all-sites",
     "balance-no-affinity": "balance-no-affinity",
     "least-finish": "least-finish",
     "round-robin": "round-robin",

@@ -39,6 +39,7 @@ CARRIERS: dict[str, Carrier] = {
     "b": Direct("b"),
     "balance": Balance(),
     "ovs-balance": OvsBalance("pages", probe="train"),
+    "balance-all-sites": Balance(affinity_sites="all"),
     "balance-no-affinity": Balance(affinity_minutes=0),
     "least-finish": Balance(mode="least-finish", affinity_minutes=0),
     "round-robin": RoundRobin(),
@@ -52,6 +53,7 @@ CARRIERS: dict[str, Carrier] = {
 BALANCED = (
     "balance",
     "ovs-balance",
+    "balance-all-sites",
     "balance-no-affinity",
     "least-finish",
     "round-robin",

@@ -19,7 +19,7 @@ ASSUMPTIONS = (
 )
 CARRIERS = (
     *("a", "b", "balance", "ovs-balance"),
-    *("balance-no-affinity", "round-robin", "tunnel"),
+    *("balance-all-sites", "balance-no-affinity", "round-robin", "tunnel"),
 )
 TARGET = 0.30
 PUBLISHED = 0.30
