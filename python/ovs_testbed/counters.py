@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import IO
 
 from ovs_testbed.links import veth
-from ovs_testbed.machine import Machine, Sandbox, inside, run, stop, wait
+from ovs_testbed.machine import Machine, Sandbox, SandboxError, inside, run, stop, wait
 
 BURST = 20
 TRIALS = 20
@@ -208,12 +208,15 @@ def measured(net: Counted, way: Way, trials: int) -> str:
 def removed(net: Counted, trials: int) -> str:
     """The count that a flow-removed message gives, and what the flow had forwarded."""
     lacks = []
-    monitored = f"unix:{net.directory}/br.mgmt"
+    program = f"env OVS_RUNDIR={net.directory} ovs-ofctl -O OpenFlow13 monitor"
+    target = f"unix:{net.directory}/br.mgmt"
     with subprocess.Popen(
-        ["ip", "netns", "exec", net.net.namespace, "ovs-ofctl", "-O", "OpenFlow13", "monitor",
-         monitored],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    ) as monitor:  # fmt: skip
+        # A length makes the switch send this connection what happens by itself.
+        [*program.split(), target, "65534"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as monitor:
         assert monitor.stdout
         time.sleep(0.3)
         for _ in range(trials):
@@ -236,6 +239,8 @@ def _removed(lines: IO[str]) -> int:
     text = ""
     while "FLOW_REMOVED" not in text:
         text = lines.readline()
+        if not text:
+            raise SandboxError("ovs-ofctl monitor has ended")
     return _number(r"pkts(\d+)", text)
 
 
