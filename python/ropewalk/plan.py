@@ -115,6 +115,9 @@ class Tunnel:
     protect_down: str | None = None
     paths: tuple[str, ...] | None = None
     freeze: Literal["off", "planned", "custody"] | None = None
+    order: Literal["on", "off"] | None = None
+    send_buffer: int | None = None
+    """Packets of each path's send buffer; packets are bound to a path late unless given."""
 
 
 @dataclass(frozen=True)
@@ -280,6 +283,8 @@ class Tcp:
     the gateway that the host of the site's side is at, from 1, and `access` its own link to it;
     `plain` hosts have no TCP options. `window` is about the receiver's largest window in bytes;
     pauses are reported then.
+    `duplicates`, for the simulator only: losses are found by so many segments that arrived
+    beyond, instead of by time.
     """
 
     flows: int = 1
@@ -289,6 +294,7 @@ class Tcp:
     segment: int | None = None
     window: int | None = None
     plain: bool | None = None
+    duplicates: int | None = None
     enter: int | None = None
     access: Link = Link()
 

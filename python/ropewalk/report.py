@@ -124,6 +124,7 @@ class TunnelReport:
     late: int
     duplicates: int
     entry_drops: int
+    buffer_drops: int
     recovered: int
     repairs: int
     combinations: int
@@ -386,6 +387,7 @@ def _tunnel(reader: _Reader) -> TunnelReport:
         late=reader.integer("late"),
         duplicates=reader.integer("duplicates"),
         entry_drops=reader.integer("entry_drops"),
+        buffer_drops=reader.integer("buffer_drops", 0),
         recovered=reader.integer("recovered", 0),
         repairs=reader.integer("repairs", 0),
         combinations=reader.integer("combinations", 0),

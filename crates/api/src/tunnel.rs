@@ -29,6 +29,7 @@ status! {
         queue_bytes: u64 => "queue_bytes", "Bytes waiting at the ingress.";
         queue_drops: u64 => "queue_drops_total", "Packets dropped at the ingress by FQ-CoDel or its limit.";
         queue_marks: u64 => "queue_marks_total", "Packets marked CE at the ingress.";
+        buffer_drops: u64 => "send_buffer_drops_total", "Packets that a full send buffer of a path dropped; only with send_buffer_packets.";
         reordered: u64 => "reordered_packets_total", "Packets that reached the egress out of order.";
         held: u64 => "held_packets_total", "Packets the egress held until their predecessors came.";
         hold_timeouts: u64 => "hold_timeouts_total", "Holds that ended by time.";

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use ropewalk_core::hold::Limits;
 use ropewalk_core::protect::Classes;
 use ropewalk_core::schedule::SchedulerKind;
+use ropewalk_core::tunnel::{Order, SendOptions};
 use ropewalk_transport::CongestionControl;
 
 use super::class::Via;
@@ -20,6 +21,8 @@ use ropewalk_session::{MTU_MAX, MTU_MIN};
 
 /// Largest log file that may be configured, MiB.
 const LOG_MIB_MAX: u64 = 100_000;
+/// Largest send buffer of a path that may be configured, packets.
+const SEND_BUFFER_MAX: u64 = ropewalk_core::tunnel::SEND_BUFFER_MAX as u64;
 /// Socket buffer when none is configured, bytes: 100 ms at 300 Mbit/s.
 const SOCKET_BUFFER_DEFAULT: u64 = 4 << 20;
 
@@ -55,6 +58,8 @@ pub struct Common {
     pub vias: Vec<Via>,
     /// What is kept while no path is up.
     pub hold: Limits,
+    /// What published systems do otherwise when sending.
+    pub send: SendOptions,
     /// Congestion control of paths that name none.
     pub congestion: CongestionControl,
     /// Inner MTU, if fixed.
@@ -86,6 +91,7 @@ impl Common {
             classes: Arc::default(),
             vias: Vec::new(),
             hold: Limits::default(),
+            send: SendOptions::default(),
             congestion: CongestionControl::default(),
             mtu: None,
             offload: true,
@@ -202,6 +208,8 @@ pub(super) fn read_tunnel(tunnel: &mut Section<'_>, common: Common) -> Common {
     let receive = tunnel.text("scheduler_receive", example, str::parse::<SchedulerKind>);
     let congestion = tunnel.text("congestion", "\"bdp\"", str::parse::<CongestionControl>);
     let mtu = tunnel.integer("mtu", MTU_MIN as u64..=MTU_MAX as u64);
+    let order = tunnel.text("order", "\"off\"", str::parse::<Order>);
+    let send_buffer = tunnel.integer("send_buffer_packets", 1..=SEND_BUFFER_MAX);
     let buffer = tunnel.integer("socket_buffer_bytes", 65_536..=(1 << 30));
     Common {
         interface: tunnel
@@ -210,6 +218,12 @@ pub(super) fn read_tunnel(tunnel: &mut Section<'_>, common: Common) -> Common {
         scheduler_send: send.or(both).unwrap_or(common.scheduler_send),
         scheduler_receive: receive.or(both).unwrap_or(common.scheduler_receive),
         congestion: congestion.unwrap_or(common.congestion),
+        send: SendOptions {
+            order: order.unwrap_or(common.send.order),
+            buffer_packets: send_buffer
+                .map(|packets| packets as usize)
+                .or(common.send.buffer_packets),
+        },
         mtu: mtu.map(|bytes| bytes as usize).or(common.mtu),
         offload: tunnel.boolean("offload").unwrap_or(common.offload),
         socket_buffer_bytes: buffer.map_or(common.socket_buffer_bytes, |bytes| bytes as usize),

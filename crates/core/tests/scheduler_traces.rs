@@ -31,6 +31,7 @@ fn run(scheduler: SchedulerKind) -> Pair<TunnelEnd> {
         probe_interval: None,
         classes: Classes::all(Protection::None).into(),
         hold: Default::default(),
+        send: Default::default(),
     };
     let mut paths = [PathSpec::new(8, 25), PathSpec::new(16, 35)];
     paths[0].reports[0].cwnd = 40_000;

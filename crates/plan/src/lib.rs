@@ -56,6 +56,8 @@ use serde::{Deserialize, Serialize};
 
 /// Most paths of a plan.
 pub const PATHS_MAX: usize = 8;
+/// Largest send buffer of a path, packets.
+pub const SEND_BUFFER_MAX: usize = 1_000;
 /// Longest plan.
 pub const DURATION_MAX: Duration = Duration::from_secs(3_600);
 
@@ -188,6 +190,26 @@ pub struct TunnelPlan {
     /// `freeze` of the section `[hold]`, kernel only; the program's default unless given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub freeze: Option<String>,
+    /// Whether the egress puts packets in order, `on` or `off`; on unless given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub order: Option<String>,
+    /// Packets that the send buffer of each path holds. Packets are then bound to a path when they
+    /// arrive, and a full buffer drops them. Late binding unless given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub send_buffer: Option<usize>,
+}
+
+impl TunnelPlan {
+    /// Checks what serde cannot; `section` is where in the plan the settings are.
+    fn check(&self, section: &str) -> Result<(), PlanError> {
+        match self.send_buffer {
+            Some(packets) if !(1..=SEND_BUFFER_MAX).contains(&packets) => fail(
+                &format!("{section}.send_buffer"),
+                format!("use 1 to {SEND_BUFFER_MAX} packets, or leave it out for late binding"),
+            ),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// A plan that cannot be used.
@@ -283,6 +305,9 @@ impl Plan {
                 let known = known.join(", ");
                 return fail(key, format!("there is no path `{name}`, only {known}"));
             }
+        }
+        if let Carrier::Tunnel(tunnel) = &self.carrier {
+            tunnel.check("carrier")?;
         }
         row::check(self)?;
         for (index, traffic) in self.traffic.iter().enumerate() {

@@ -173,6 +173,9 @@ pub struct TunnelReport {
     /// Packets dropped or marked by the ingress queue of the sending gateway.
     #[serde(rename = "entry_drops")]
     pub ingress_drops: u64,
+    /// Packets that a full send buffer of the sending gateway dropped.
+    #[serde(default)]
+    pub buffer_drops: u64,
     /// Packets recovered from combinations.
     #[serde(default)]
     pub recovered: u64,
@@ -207,6 +210,7 @@ impl TunnelReport {
             late: sum(|hop| hop.late),
             duplicates: sum(|hop| hop.duplicates),
             ingress_drops: sum(|hop| hop.ingress_drops),
+            buffer_drops: sum(|hop| hop.buffer_drops),
             recovered: sum(|hop| hop.recovered),
             repairs: sum(|hop| hop.repairs),
             repair_symbols: sum(|hop| hop.repair_symbols),

@@ -144,6 +144,7 @@ pub(crate) fn check(plan: &Plan) -> Result<(), PlanError> {
                 let problem = "leave it out: `hops` names the paths".into();
                 return fail("carrier.tunnel.paths", problem);
             }
+            relay.tunnel.check("carrier.tunnel")?;
             if relay.tunnel.freeze.is_some() {
                 let problem = "leave it out: only a single tunnel freezes senders in plans".into();
                 return fail("carrier.tunnel.freeze", problem);

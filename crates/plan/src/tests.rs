@@ -18,6 +18,8 @@ leaving = [ "9500ms", "12s" ]
 kind = "tunnel"
 scheduler = "auto"
 freeze = "planned"
+order = "off"
+send_buffer = 5
 paths = ["a", "b"]
 
 [[traffic]]
@@ -53,8 +55,7 @@ fn a_plan_reads_and_writes_the_same() {
 
 #[test]
 fn carriers_without_a_tunnel_read_and_write_the_same() {
-    let head =
-        "kind = \"tunnel\"\nscheduler = \"auto\"\nfreeze = \"planned\"\npaths = [\"a\", \"b\"]";
+    let head = "kind = \"tunnel\"\nscheduler = \"auto\"\nfreeze = \"planned\"\norder = \"off\"\nsend_buffer = 5\npaths = [\"a\", \"b\"]";
     // Only a tunnel can be told.
     let base = PLAN.replace("leaving = [ \"9500ms\", \"12s\" ]\n", "");
     assert!(base.contains(head) && base != PLAN);
@@ -130,6 +131,7 @@ fn bad_plans_name_the_key() {
         ("warmup = \"5s\"", "warmup = \"20s\"", "warmup"),
         ("[ \"9500ms\", \"12s\" ]", "[ \"soon\" ]", "duration"),
         ("[\"a\", \"b\"]", "[\"c\"]", "carrier.paths"),
+        ("send_buffer = 5", "send_buffer = 0", "carrier.send_buffer"),
         ("flows = 5", "flows = 0", "traffic[0].flows"),
         ("flows = 5", "flowz = 5", "flowz"),
         ("duration = \"20s\"", "duration = \"20\"", "duration"),

@@ -59,6 +59,10 @@ pub enum Traffic {
         /// acknowledgements, timestamps and window scaling. For `new-reno` only. The simulator has the delayed acknowledgements of ns-3 then.
         #[serde(default, skip_serializing_if = "is_false")]
         plain: bool,
+        /// Simulator only: a segment is lost once so many segments beyond have arrived (RFC 6675), 1 to
+        /// 100, instead of by time (RFC 8985).
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        duplicates: Option<u32>,
         /// `relay`, `chain` and `tcp-nc` only: the gateway that the host of the site's side is at. 1 is the
         /// site, 2 the next towards the server.
         #[serde(default = "one", skip_serializing_if = "is_one")]
@@ -156,12 +160,16 @@ impl Traffic {
                 window,
                 plain,
                 congestion,
+                duplicates,
                 ..
             } => {
                 if plain && congestion != Congestion::NewReno {
                     return Err(("plain", "is for `congestion = \"new-reno\"` only".into()));
                 }
                 count("flows", flows, FLOWS_MAX)?;
+                if let Some(segments) = duplicates {
+                    count("duplicates", segments, DUPLICATES_MAX)?;
+                }
                 if window.is_some_and(|bytes| !(WINDOW_MIN..=WINDOW_MAX).contains(&bytes)) {
                     return Err(("window", format!("use {WINDOW_MIN} to {WINDOW_MAX}")));
                 }
@@ -211,6 +219,8 @@ fn at_least(
 
 const FLOWS_MAX: u32 = 1_000;
 const SEGMENT_MIN: u32 = 100;
+/// Most segments beyond a lost one that its sender may wait for.
+const DUPLICATES_MAX: u32 = 100;
 /// Receive windows that the kernel can be made to keep to.
 const WINDOW_MIN: u32 = 4_096;
 const WINDOW_MAX: u32 = 16_000_000;

@@ -65,6 +65,7 @@ impl Peer {
             probe_interval,
             classes: Arc::clone(&common.classes),
             hold: common.hold,
+            send: common.send,
         };
         Self {
             name,
@@ -270,6 +271,7 @@ impl Peer {
             queue_bytes: self.tunnel.queue_bytes(),
             queue_drops: stats.queue.dropped_codel + stats.queue.dropped_full,
             queue_marks: stats.queue.marked,
+            buffer_drops: stats.buffer_drops,
             reordered: stats.reorder.reordered,
             held: stats.reorder.held,
             hold_timeouts: stats.reorder.hold_timeouts,

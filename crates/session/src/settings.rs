@@ -12,6 +12,7 @@ use ipnet::IpNet;
 use ropewalk_core::hold::Limits;
 use ropewalk_core::protect::Classes;
 use ropewalk_core::schedule::SchedulerKind;
+use ropewalk_core::tunnel::SendOptions;
 use ropewalk_transport::{CongestionControl, Identity, PublicKey};
 
 /// Smallest inner MTU that may be configured: IPv6 needs 1,280 bytes (RFC 8200 §5).
@@ -64,6 +65,8 @@ pub struct CommonSettings {
     pub classes: Arc<Classes>,
     /// What this gateway keeps for its peer while no path is up.
     pub hold: Limits,
+    /// What published systems do otherwise when sending.
+    pub send: SendOptions,
     /// Congestion control of paths that name none.
     pub congestion: CongestionControl,
     /// Inner MTU, [`MTU_MIN`]`..=`[`MTU_MAX`] bytes; `None` follows the paths.

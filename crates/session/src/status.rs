@@ -25,6 +25,7 @@ impl SessionStatus {
         let counts = [
             ("queue_codel", stats.queue.dropped_codel),
             ("queue_full", stats.queue.dropped_full),
+            ("send_buffer", stats.buffer_drops),
             ("malformed_datagrams", stats.malformed),
             ("invalid_inner", stats.invalid_inner),
             ("fragments", stats.fragments_dropped),

@@ -11,7 +11,7 @@ use ropewalk_core::protect::Classes;
 use ropewalk_core::protect::Protection;
 use ropewalk_core::schedule::Policy;
 use ropewalk_core::schedule::SchedulerKind;
-use ropewalk_core::tunnel::{Observer, Tunnel};
+use ropewalk_core::tunnel::{Observer, SendOptions, Tunnel};
 use ropewalk_netem::{
     Carried, Change, Counters, DirectionConfig, DropReason, Link, LinkConfig, Refused, Selector,
     Side,
@@ -55,6 +55,8 @@ pub struct Spec {
     pub congestion: CongestionControl,
     /// What sites and the hub protect, and how; the default classes unless given.
     pub protection: Option<[Protection; 2]>,
+    /// What published systems do otherwise when sending, at all gateways.
+    pub send: SendOptions,
 }
 
 /// What became of an outer packet on a link of the first site.
@@ -109,6 +111,7 @@ impl Default for Spec {
             scheduler: SchedulerKind::default(),
             congestion: CongestionControl::default(),
             protection: None,
+            send: SendOptions::default(),
         }
     }
 }
@@ -275,6 +278,7 @@ impl World {
             scheduler_receive: self.spec.scheduler,
             classes: Arc::new(classes.unwrap_or_default()),
             hold: Limits::default(),
+            send: self.spec.send,
             congestion: self.spec.congestion,
             mtu: None,
         }

@@ -59,6 +59,15 @@ impl Packet {
         self.data.len() <= HEADROOM
     }
 
+    /// The same packet once more.
+    #[must_use]
+    pub fn copy(&self) -> Self {
+        Self {
+            data: self.data.clone(),
+            ..*self
+        }
+    }
+
     /// Sets the ECN field of the inner header to "congestion experienced".
     fn mark_ce(&mut self) {
         mark_ce(&mut self.data[HEADROOM..]);

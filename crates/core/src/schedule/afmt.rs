@@ -7,7 +7,10 @@
 //! that packet. The applicable path with the smallest `((fill² + packet) / rate) · srtt` wins.
 //! `fill` is what the send buffer of the sub-tunnel holds, unacknowledged bytes included.
 //!
-//! Deviation: the published form lacks a window gate, and packets are lost where a send buffer
+//! In a tunnel with send buffers the rule is that of the authors' HTMT experiments: `fill` is what is
+//! not sent yet, and `rate` is the congestion window. A DCCP socket does not tell more.
+//!
+//! Deviation where packets are bound late: the published form lacks a window gate, and packets are lost where a send buffer
 //! overflows. Here a packet waits at the ingress for a full path, at most one round trip of that
 //! path. So the schedulers of the tunnel never drop packets.
 
@@ -31,18 +34,22 @@ struct AfmtFlow {
 #[derive(Debug)]
 pub(super) struct Afmt {
     flows: Box<[AfmtFlow]>,
+    /// The tunnel has send buffers.
+    buffered: bool,
 }
 
 impl Default for Afmt {
     fn default() -> Self {
         Self {
             flows: vec![AfmtFlow::default(); FLOW_BUCKETS].into_boxed_slice(),
+            buffered: false,
         }
     }
 }
 
 impl Policy for Afmt {
     fn pick(&mut self, now: Instant, head: &Head, paths: &[PathView]) -> Decision {
+        let buffered = self.buffered;
         let Some(flow) = self.flows.get_mut(usize::from(head.flow)) else {
             return Decision::WaitAll;
         };
@@ -56,8 +63,8 @@ impl Policy for Afmt {
             })
         };
         let by_cost = |a: &&PathView, b: &&PathView| {
-            cost(a, head)
-                .total_cmp(&cost(b, head))
+            cost(a, head, buffered)
+                .total_cmp(&cost(b, head, buffered))
                 .then(a.id.cmp(&b.id))
         };
         let Some(best) = paths.iter().filter(applicable).min_by(by_cost) else {
@@ -72,6 +79,11 @@ impl Policy for Afmt {
         }
         let room = paths.iter().filter(|path| has_room(path, head));
         room.min_by(by_cost).map_or(Decision::WaitAll, send)
+    }
+
+    fn fills_buffers(&mut self) -> bool {
+        self.buffered = true;
+        true
     }
 
     fn on_sent(&mut self, now: Instant, head: &Head, path: &PathView) {
@@ -106,9 +118,14 @@ impl Policy for Afmt {
     clippy::cast_precision_loss,
     reason = "byte counts and rates are far below 2^53"
 )]
-fn cost(path: &PathView, head: &Head) -> f64 {
-    let fill = (path.in_flight + path.queued) as f64;
-    let rate = path.rate_or_window().bits_per_sec().max(1) as f64;
+fn cost(path: &PathView, head: &Head, buffered: bool) -> f64 {
+    let (fill, rate) = if buffered {
+        (path.queued, path.cwnd)
+    } else {
+        let rate = path.rate_or_window().bits_per_sec();
+        (path.in_flight + path.queued, rate)
+    };
+    let (fill, rate) = (fill as f64, rate.max(1) as f64);
     let srtt = path.srtt.max(Duration::from_micros(1)).as_secs_f64();
     (fill * fill + head.bytes as f64) / rate * srtt
 }
@@ -150,5 +167,18 @@ mod tests {
         assert_eq!(first, Decision::WaitFlow(Some(Instant::from_millis(50))));
         let later = Instant::from_millis(50);
         assert_eq!(afmt.pick(later, &head(0), &paths), send(&paths[1]));
+    }
+
+    #[test]
+    fn with_send_buffers_only_what_is_not_sent_fills_them() {
+        let mut afmt = Afmt::default();
+        let mut paths = [view(0, 50, 0), view(1, 70, 9)];
+        assert!(afmt.fills_buffers());
+        for path in &mut paths {
+            path.free = u64::MAX;
+        }
+        assert_eq!(afmt.pick(Instant::ZERO, &head(0), &paths), send(&paths[0]));
+        paths[0].queued = 1_400;
+        assert_eq!(afmt.pick(Instant::ZERO, &head(0), &paths), send(&paths[1]));
     }
 }

@@ -67,6 +67,12 @@ impl PathSet {
         self.0 & (1 << id.0) != 0
     }
 
+    /// The paths of both sets.
+    #[must_use]
+    pub const fn union(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
     /// Whether the set is empty.
     #[must_use]
     pub const fn is_empty(self) -> bool {
@@ -120,6 +126,12 @@ pub enum Decision {
 pub trait Policy: Send {
     /// Where the head packet goes, or how long it waits. O(paths), no allocation.
     fn pick(&mut self, now: Instant, head: &Head, paths: &[PathView]) -> Decision;
+
+    /// The tunnel has send buffers ([`SendOptions`](crate::tunnel::SendOptions)). Answers whether
+    /// the published form binds packets to a path whose window is full, into its buffer.
+    fn fills_buffers(&mut self) -> bool {
+        false
+    }
 
     /// The packet was bound to `path`; called once per copy, the view as `pick` saw it.
     fn on_sent(&mut self, _now: Instant, _head: &Head, _path: &PathView) {}

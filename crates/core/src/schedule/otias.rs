@@ -47,6 +47,10 @@ impl Policy for Otias {
             .map_or(Decision::WaitAll, send)
     }
 
+    fn fills_buffers(&mut self) -> bool {
+        true
+    }
+
     fn on_sent(&mut self, _now: Instant, _head: &Head, path: &PathView) {
         if self.waiting.is_some_and(|(id, _)| id == path.id) {
             self.waiting = None;

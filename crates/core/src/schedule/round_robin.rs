@@ -23,6 +23,10 @@ impl Policy for RoundRobin {
             .map_or(Decision::WaitAll, send)
     }
 
+    fn fills_buffers(&mut self) -> bool {
+        true
+    }
+
     fn on_sent(&mut self, _now: Instant, _head: &Head, path: &PathView) {
         self.last = Some(path.id);
     }

@@ -135,6 +135,11 @@ impl Scheduler {
         dispatch!(&mut self.active, policy => policy.pick(now, head, paths))
     }
 
+    /// See [`Policy::fills_buffers`].
+    pub fn fills_buffers(&mut self) -> bool {
+        dispatch!(&mut self.active, policy => policy.fills_buffers())
+    }
+
     /// The packet was bound to `path`, the view being that shown to [`pick`](Self::pick); once
     /// per copy. Call it before asking [`must_order`](Self::must_order) for the packet.
     pub fn on_sent(&mut self, now: Instant, head: &Head, path: &PathView) {

@@ -1,10 +1,12 @@
 //! The ingress: binds the heads of flows to paths, late, and writes their headers.
 
+use super::buffers::SendBuffers;
 use super::copies::{self, Openings};
 use super::load::FlowLoad;
 use super::paths::{Path, Paths};
 use super::repair::RetransmitQueue;
 use super::rescue;
+use super::send_options::{Order, SendOptions};
 use super::tuning::{
     FULL_AFTER, FULL_FOR, PIECE_MIN, RATE_INTERVAL, SPARSE_CREDIT_MAX, SUBTUNNEL_OVERHEAD,
 };
@@ -24,6 +26,8 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(super) struct Ingress {
     pub queue: IngressQueue,
+    /// Used instead of the queue, if there are any.
+    pub buffers: Option<Box<SendBuffers>>,
     pub scheduler: Scheduler,
     /// What was lost and goes first.
     pub retransmit: RetransmitQueue,
@@ -33,9 +37,9 @@ pub(super) struct Ingress {
     pub rescuer: Rescuer,
     flow_seq: Vec<u16>,
     loads: Vec<FlowLoad>,
-    views: Vec<PathView>,
+    pub(super) views: Vec<PathView>,
     /// When a flow that was told to wait may be asked again.
-    wake: Option<Instant>,
+    pub(super) wake: Option<Instant>,
     rate_due: Instant,
     /// When nothing waited last.
     relaxed_at: Instant,
@@ -46,6 +50,8 @@ pub(super) struct Ingress {
     full_until: Instant,
     /// Bounds of what is held in an outage.
     pub limits: Limits,
+    /// Whether the egress is asked to keep packets in order.
+    order: Order,
 }
 
 impl Ingress {
@@ -54,11 +60,16 @@ impl Ingress {
         scheduler: Scheduler,
         classes: Arc<Classes>,
         limits: Limits,
+        send: SendOptions,
     ) -> Self {
         queue.set_hold_limits(limits);
         Self {
             queue,
+            buffers: send
+                .buffer_packets
+                .map(|max| Box::new(SendBuffers::new(max))),
             limits,
+            order: send.order,
             scheduler,
             classes,
             retransmit: RetransmitQueue::default(),
@@ -72,6 +83,27 @@ impl Ingress {
             full_until: Instant::ZERO,
             openings: Openings::default(),
             sparse_credit: SPARSE_CREDIT_MAX,
+        }
+    }
+
+    /// Takes a packet in.
+    pub fn push(&mut self, packet: Packet) {
+        match &mut self.buffers {
+            None => self.queue.push(packet),
+            Some(buffers) => buffers.push(packet),
+        }
+    }
+
+    /// Bytes of inner packets that wait.
+    pub fn waiting_bytes(&self) -> u64 {
+        self.queue.bytes() + self.buffers.as_ref().map_or(0, |buffers| buffers.bytes())
+    }
+
+    /// A path is gone for good.
+    pub fn on_path_removed(&mut self, path: PathId) {
+        self.scheduler.on_path_removed(path);
+        if let Some(buffers) = &mut self.buffers {
+            buffers.on_path_removed(path);
         }
     }
 
@@ -96,6 +128,11 @@ impl Ingress {
         max: usize,
     ) {
         self.wake = None;
+        if let Some(mut buffers) = self.buffers.take() {
+            self.schedule_buffered(now, &mut buffers, paths, stats, out, max);
+            self.buffers = Some(buffers);
+            return;
+        }
         if self.queue.packets() == 0 {
             self.relaxed_at = now;
         }
@@ -191,7 +228,7 @@ impl Ingress {
     }
 
     /// How a packet that leaves over the paths `set` is protected.
-    fn protect(
+    pub(super) fn protect(
         &mut self,
         now: Instant,
         packet: &Packet,
@@ -230,7 +267,7 @@ impl Ingress {
 
     /// Takes in the repair symbols that are due. Where packets wait for long, each takes the place of
     /// one.
-    fn encode(&mut self, now: Instant, paths: &mut Paths) {
+    pub(super) fn encode(&mut self, now: Instant, paths: &mut Paths) {
         if now.since(self.relaxed_at) >= FULL_AFTER {
             self.full_until = now + FULL_FOR;
         }
@@ -242,6 +279,53 @@ impl Ingress {
         now: Instant,
         packet: Packet,
         head: &Head,
+        how: Binding,
+        paths: &mut Paths,
+        out: &mut Vec<Outgoing>,
+    ) {
+        self.account(now, head, how.set, how.set);
+        let header = self.header(&packet, head, how);
+        Self::leave(now, &mut self.rescuer, (packet, header), how, paths, out);
+    }
+
+    /// The packet at the head was bound to the paths of `set`, and waits on those of `queued`.
+    pub(super) fn account(&mut self, now: Instant, head: &Head, set: PathSet, queued: PathSet) {
+        for id in set.iter() {
+            if let Some(view) = self.views.iter_mut().find(|v| v.id == id) {
+                self.scheduler.on_sent(now, head, view);
+                if queued.contains(id) {
+                    let bytes = head.bytes + DATA_HEADER as u64 + SUBTUNNEL_OVERHEAD;
+                    view.free = view.free.saturating_sub(bytes);
+                    view.queued += bytes;
+                }
+            }
+        }
+    }
+
+    /// The header of the next packet of a flow.
+    pub(super) fn header(&mut self, packet: &Packet, head: &Head, how: Binding) -> DataHeader {
+        let heavy = self.loads[usize::from(head.flow)].is_heavy();
+        let flow_seq = &mut self.flow_seq[usize::from(head.flow)];
+        let header = DataHeader {
+            stamp: Stamp::default(),
+            checksum_partial: packet.checksum_partial,
+            ordered: self.order == Order::On
+                && (self.scheduler.must_order(head.flow) || packet.in_order || heavy),
+            copy: how.set.len() > 1,
+            prompt: how.prompt,
+            flow: head.flow,
+            class: packet.class,
+            flow_seq: *flow_seq,
+        };
+        *flow_seq = flow_seq.wrapping_add(1);
+        header
+    }
+
+    /// Hands a packet over to the transports of its paths.
+    pub(super) fn leave(
+        now: Instant,
+        rescuer: &mut Rescuer,
+        (packet, header): (Packet, DataHeader),
         Binding {
             set,
             protection,
@@ -250,27 +334,6 @@ impl Ingress {
         paths: &mut Paths,
         out: &mut Vec<Outgoing>,
     ) {
-        for id in set.iter() {
-            if let Some(view) = self.views.iter_mut().find(|v| v.id == id) {
-                self.scheduler.on_sent(now, head, view);
-                let bytes = head.bytes + DATA_HEADER as u64 + SUBTUNNEL_OVERHEAD;
-                view.free = view.free.saturating_sub(bytes);
-                view.queued += bytes;
-            }
-        }
-        let heavy = self.loads[usize::from(head.flow)].is_heavy();
-        let flow_seq = &mut self.flow_seq[usize::from(head.flow)];
-        let header = DataHeader {
-            stamp: Stamp::default(),
-            checksum_partial: packet.checksum_partial,
-            ordered: self.scheduler.must_order(head.flow) || packet.in_order || heavy,
-            copy: set.len() > 1,
-            prompt,
-            flow: head.flow,
-            class: packet.class,
-            flow_seq: *flow_seq,
-        };
-        *flow_seq = flow_seq.wrapping_add(1);
         let dscp = packet.dscp;
         let mut data = packet.data;
         let mut targets = set.iter().peekable();
@@ -288,7 +351,7 @@ impl Ingress {
             let bound = out.len();
             let whole = emit(now, path, id, header, buffer, (dscp, protection), out);
             if prompt && let Some(first) = out.get(bound) {
-                self.rescuer.keep(now, id, first.datagram.clone(), dscp);
+                rescuer.keep(now, id, first.datagram.clone(), dscp);
             }
             // Of two copies one may be lost.
             if set.len() == 2
@@ -314,11 +377,18 @@ enum Turns {
 
 /// How a packet leaves.
 #[derive(Clone, Copy, Debug)]
-struct Binding {
-    set: PathSet,
+pub(super) struct Binding {
+    pub(super) set: PathSet,
     protection: Protection,
     /// The egress asks for it as soon as it is overdue.
     prompt: bool,
+}
+
+impl Binding {
+    /// The same over these paths.
+    pub(super) const fn only(self, set: PathSet) -> Self {
+        Self { set, ..self }
+    }
 }
 
 /// Writes the headers of one packet for one path, in pieces if the path takes no whole one.

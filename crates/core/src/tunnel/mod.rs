@@ -6,6 +6,7 @@
 //! transports: before each round it reports every path with [`Tunnel::update_path`]. Invariant: a
 //! packet is either in the queue, handed to a path, or counted as dropped.
 
+mod buffers;
 mod code;
 mod copies;
 mod egress;
@@ -19,11 +20,14 @@ mod paths;
 mod repair;
 mod report;
 mod rescue;
+mod send_options;
 mod tuning;
 
 pub use footprint::Footprint;
 pub use observe::Observer;
 pub use paths::{PathState, PathStats};
+pub use send_options::{Order, SendOptions};
+pub use tuning::SEND_BUFFER_MAX;
 
 use crate::hold::freeze::{Freezer, Taken};
 use crate::hold::{Hold, HoldStats, Limits};
@@ -53,6 +57,8 @@ pub struct TunnelConfig {
     pub classes: Arc<Classes>,
     /// What is kept while no path is up.
     pub hold: Limits,
+    /// What published systems do otherwise when sending.
+    pub send: SendOptions,
 }
 
 /// A datagram bound to a path.
@@ -104,6 +110,8 @@ pub struct TunnelStats {
     pub protection_bytes: u64,
     /// Fragments dropped: incomplete in time, or contradictory.
     pub fragments_dropped: u64,
+    /// Inner packets that a full send buffer dropped.
+    pub buffer_drops: u64,
     /// Outages of all paths.
     pub hold: HoldStats,
     /// The ingress queue.
@@ -148,6 +156,7 @@ impl Tunnel {
                 scheduler,
                 Arc::clone(&config.classes),
                 config.hold,
+                config.send,
             ),
             egress: Egress::new(),
             hold: Hold::default(),
@@ -171,7 +180,7 @@ impl Tunnel {
     pub fn remove_path(&mut self, now: Instant, id: PathId) {
         self.tick(now);
         if self.paths.remove(now, id) {
-            self.ingress.scheduler.on_path_removed(id);
+            self.ingress.on_path_removed(id);
             self.egress.reorder.on_path_removed(id);
             self.egress.decoding.on_path_removed(id);
             self.reinject(now);
@@ -287,7 +296,7 @@ impl Tunnel {
     ) {
         let ip = &data[ropewalk_wire::HEADROOM..];
         let flow = flow_bucket(info, self.flow_secret);
-        self.ingress.queue.push(crate::queue::Packet {
+        self.ingress.push(crate::queue::Packet {
             in_order: info.tcp_in_order(ip),
             tcp: info.is_tcp(),
             class: self.ingress.classes.of(info, ip.len()),
@@ -392,8 +401,8 @@ impl Tunnel {
 
     /// Bytes waiting at the ingress.
     #[must_use]
-    pub const fn queue_bytes(&self) -> u64 {
-        self.ingress.queue.bytes()
+    pub fn queue_bytes(&self) -> u64 {
+        self.ingress.waiting_bytes()
     }
 
     /// Counters since the start.
@@ -401,6 +410,10 @@ impl Tunnel {
     pub fn stats(&self) -> TunnelStats {
         let mut stats = self.stats;
         stats.queue = self.ingress.queue.stats();
+        if let Some(buffers) = &self.ingress.buffers {
+            stats.queue.dropped_full += buffers.arrivals_dropped;
+            stats.buffer_drops = buffers.dropped;
+        }
         stats.reorder = self.egress.reorder.stats();
         stats.repairs_sent = self.ingress.retransmit.sent;
         stats.repairs_dropped = self.ingress.retransmit.dropped;

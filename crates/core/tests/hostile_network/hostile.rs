@@ -179,6 +179,7 @@ impl World {
                 probe_interval: probes.then_some(Duration::from_secs(10)),
                 classes: Arc::new(classes()),
                 hold: Default::default(),
+                send: Default::default(),
             };
             let reports = weather.iter().map(Weather::report).collect();
             End {

@@ -1,6 +1,7 @@
 //! Two tunnels over emulated links: what they promise while paths lose, end and come back.
 
 mod outages;
+mod published;
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::{Deref, DerefMut, Range};
@@ -43,6 +44,7 @@ fn config(scheduler: SchedulerKind) -> TunnelConfig {
         probe_interval: None,
         classes: Default::default(),
         hold: Limits::default(),
+        send: Default::default(),
     }
 }
 

@@ -59,6 +59,7 @@ impl World {
             probe_interval: input.flag().then_some(Duration::from_secs(10)),
             classes: Arc::new(classes()),
             hold: Default::default(),
+            send: Default::default(),
         };
         let mut world = Self {
             now: Instant::from_millis(1),

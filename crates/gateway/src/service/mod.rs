@@ -234,6 +234,7 @@ fn session_settings(identity: Identity, common: &Common) -> CommonSettings {
         scheduler_receive: common.scheduler_receive,
         classes: Arc::clone(&common.classes),
         hold: common.hold,
+        send: common.send,
         congestion: common.congestion,
         mtu: common.mtu,
     }

@@ -15,7 +15,7 @@ use bytes::BytesMut;
 use ropewalk_core::protect::Protection;
 use ropewalk_core::queue::QueueStats;
 use ropewalk_core::schedule::{Policy, SchedulerKind};
-use ropewalk_core::tunnel::{Tunnel, TunnelStats};
+use ropewalk_core::tunnel::{Order, SendOptions, Tunnel, TunnelStats};
 use ropewalk_netem::{Counters, DirectionConfig, LinkConfig, Side};
 use ropewalk_plan::{TunnelPlan, TunnelReport};
 use ropewalk_testkit::{End, HUB_INNER, Spec, World};
@@ -47,6 +47,8 @@ pub struct TunnelSettings {
     pub congestion: CongestionControl,
     /// What the site and the hub protect, and how.
     pub protection: [Protection; 2],
+    /// What published systems do otherwise when sending.
+    pub send: SendOptions,
 }
 
 impl TunnelSettings {
@@ -60,7 +62,13 @@ impl TunnelSettings {
         let scheduler: Option<SchedulerKind> = named(section, "scheduler", &plan.scheduler)?;
         let congestion: Option<CongestionControl> = named(section, "congestion", &plan.congestion)?;
         let congestion = congestion.unwrap_or_default();
+        let order: Option<Order> = named(section, "order", &plan.order)?;
+        let send = SendOptions {
+            order: order.unwrap_or_default(),
+            buffer_packets: plan.send_buffer,
+        };
         Ok(Self {
+            send,
             scheduler: scheduler.unwrap_or_default(),
             congestion,
             protection: [
@@ -119,6 +127,7 @@ impl TunnelCarrier {
             scheduler: settings.scheduler,
             congestion: settings.congestion,
             protection: Some(settings.protection),
+            send: settings.send,
         });
         let delays = |link: &LinkConfig| [link.up.delay, link.down.delay];
         let only_delay = links.iter().map(|(_, link)| {
@@ -302,6 +311,7 @@ pub fn report_on(direction: Side, tunnels: [&Tunnel; 2], warm: &[TunnelStats; 2]
         late: since(reorder.late, reorder_before.late),
         duplicates: since(reorder.duplicates, reorder_before.duplicates),
         ingress_drops: since(drops(&queue), drops(&queue_before)),
+        buffer_drops: since(sent.buffer_drops, sent_before.buffer_drops),
         recovered: since(received.recovered, received_before.recovered),
         repairs: since(sent.repairs_sent, sent_before.repairs_sent),
         repair_symbols: since(sent.coded_sent, sent_before.coded_sent),

@@ -36,6 +36,9 @@ pub fn print(out: &mut impl Write, report: &Report) -> Result<()> {
             tunnel.late,
             tunnel.ingress_drops
         )?;
+        if tunnel.buffer_drops > 0 {
+            writeln!(out, "  send buffers: {} dropped", tunnel.buffer_drops)?;
+        }
         writeln!(
             out,
             "  protection: {} combinations sent, {} packets recovered, {} repaired; {:.1} % of the bytes",

@@ -149,6 +149,7 @@ impl Section {
                 segment,
                 window,
                 plain,
+                duplicates,
                 ..
             } => {
                 let start_ns = nanos(start) + later_ns;
@@ -164,7 +165,7 @@ impl Section {
                 let mut settings = Settings {
                     segment_bytes: Protocol::tcp_payload(mtu),
                     congestion,
-                    detection: maker.detection,
+                    detection: duplicates.map_or(maker.detection, LossDetection::Duplicates),
                     window_bytes: window.map_or(RECEIVE_WINDOW_BYTES, u64::from),
                 };
                 if maker.subflows > 0 {

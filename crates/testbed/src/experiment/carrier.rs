@@ -270,12 +270,16 @@ fn tunnel_sections(plan: &TunnelPlan) -> Result<[String; 2]> {
             ("scheduler", &plan.scheduler),
             ("congestion", &plan.congestion),
             ("protect", protect),
+            ("order", &plan.order),
         ];
         let mut section = String::new();
         for (key, value) in keys {
             if let Some(value) = value {
                 section += &format!("{key} = {}\n", serde_json::to_string(value)?);
             }
+        }
+        if let Some(packets) = plan.send_buffer {
+            section += &format!("send_buffer_packets = {packets}\n");
         }
         Ok(section)
     };

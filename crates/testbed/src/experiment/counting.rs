@@ -181,6 +181,7 @@ fn tunnel(first: &[TunnelStatus; 2], last: &[TunnelStatus; 2], side: Side) -> Tu
         late: received(|t| t.late),
         duplicates: received(|t| t.duplicates),
         ingress_drops: sent(|t| t.queue_drops + t.queue_marks),
+        buffer_drops: sent(|t| t.buffer_drops),
         recovered: received(|t| t.recovered),
         repairs: sent(|t| t.repairs_sent),
         repair_symbols: sent(|t| t.coded_sent),

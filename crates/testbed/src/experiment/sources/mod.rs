@@ -49,6 +49,11 @@ pub(super) trait Source: Send {
 
 /// Checks that the programs for this traffic are there.
 pub(super) fn require(plan: &Plan) -> Result<()> {
+    let simulated = |traffic: &Traffic| matches!(traffic, Traffic::Tcp { duplicates, .. } if duplicates.is_some());
+    if plan.traffic.iter().any(simulated) {
+        let problem = "traffic.duplicates is for the simulator: leave it out";
+        return Err(CannotRun(problem.into()).into());
+    }
     let needed: Vec<Requirement> = plan
         .traffic
         .iter()
