@@ -16,6 +16,7 @@ from ropewalk.lab.experiments import (
     formulas,
     grid,
     htmt,
+    htmt_cases,
     tcpnc,
     tcpnc_cases,
     traces,
@@ -123,6 +124,33 @@ def test_htmt_takes_half_of_the_round_trip_each_way() -> None:
     rates = [(path.both.rate_mbit, path.both.delay_ms) for path in plan.path]
     assert rates == [(16, 25), (8, 35)]
     assert all(path.both.queue_bytes == 128 * 1024 for path in plan.path)
+
+
+def test_the_papers_tunnel_restores_no_order_and_drops_where_send_buffers_are_full() -> None:
+    plan = htmt_cases.paper_plan(htmt_cases.TRIPLES[1], "otias", 70)
+    assert [(p.both.rate_mbit, p.both.queue_packets) for p in plan.path] == [
+        (16, 1000),
+        (8, 1000),
+        (8, 1000),
+    ]
+    carrier = tomllib.loads(plan.to_toml())["carrier"]
+    assert carrier == {
+        "kind": "tunnel",
+        "scheduler": "otias",
+        "congestion": "newreno",
+        "protect_up": "none",
+        "protect_down": "none",
+        "order": "off",
+        "send_buffer": 5,
+    }
+
+
+def test_each_switch_changes_one_thing_of_the_papers_tunnel() -> None:
+    base = htmt_cases.paper_plan(htmt_cases.PAIRS[0], "afmt", 70)
+    plans = {name: switch(base) for name, switch in htmt_cases.SWITCHES_BY_NAME.items()}
+    assert plans.pop(htmt_cases.BASE) == base
+    assert len(set(map(str, [base, *plans.values()]))) == len(plans) + 1
+    assert set(htmt_cases.SIMULATED_SWITCHES) <= plans.keys()
 
 
 def test_queues_of_the_grid_are_one_product_and_at_least_64_kib() -> None:

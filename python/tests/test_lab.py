@@ -197,7 +197,7 @@ def test_the_report_is_one_file_that_loads_nothing(lab: Lab, tmp_path: Path) -> 
     assert set(re.findall(r"url\((.)", page)) <= {"#"}
     assert "prefers-color-scheme: dark" in page
     assert 'name="viewport"' in page
-    assert page.count("<svg") == 3
+    assert page.count("<svg") == 9
     # Charts take their colours from the page.
     charts = "".join(re.findall(r"<svg.*?</svg>", page, re.DOTALL))
     assert "var(--c1)" in charts

@@ -1,0 +1,212 @@
+"""What `htmt` must show, and the words of its paper beside what it shows."""
+
+from __future__ import annotations
+
+from ropewalk.lab.cell import Results, Runner
+from ropewalk.lab.claims import Claim, claim, missing
+from ropewalk.lab.experiments import measures
+from ropewalk.lab.experiments.htmt_cases import (
+    ASYMMETRIC,
+    OTHERS,
+    OURS,
+    PAIRS,
+    PAPER,
+    PAPER_SCHEDULERS,
+    PAPER_SECONDS,
+    RULES,
+    SWITCHED,
+    SWITCHES,
+    SWITCHES_BY_NAME,
+    TRIPLES,
+    PathSet,
+)
+from ropewalk.lab.statistics import paired_ratio
+
+RATIO_TOLERANCE = 0.1
+"""The paper gives two digits of megabytes, and "roughly" or "about" with most."""
+FAIRNESS_TOLERANCE = 0.1
+"""Of Jain's index. The paper only says "comparably fair"."""
+
+
+def claims(results: Results) -> list[Claim]:
+    """Ratios, latency and fairness of the paper; the ceiling of ours; the switches."""
+    rows = []
+    for runner in results.runners():
+        for paths in (*PAIRS, *TRIPLES):
+            rows += _ratios(results, runner, paths)
+            rows += _latency(results, runner, paths)
+            rows += _fairness(results, runner, paths)
+        for pair in PAIRS:
+            rows += _ours(results, runner, pair)
+            rows += _switches(results, runner, pair)
+    return rows
+
+
+def megabytes(results: Results) -> dict[int, float]:
+    """Megabytes in the paper's 70 s, by seed."""
+    return {seed: rate / 8 * PAPER_SECONDS for seed, rate in measures.goodput(results).items()}
+
+
+def latency(results: Results) -> dict[int, float]:
+    """Mean round-trip time of pings beside the flows, ms, by seed."""
+    pings = {seed: report.ping() for seed, report in results.reports().items()}
+    return {seed: p.delay_ms.mean for seed, p in pings.items() if p is not None and p.delay_ms}
+
+
+def jain(results: Results) -> dict[int, float]:
+    """Jain's index of the flows' goodputs by seed, 1 where all are equal (RFC 5166, 2.6)."""
+    found = {}
+    for seed, report in results.reports().items():
+        bulk = report.bulk()
+        rates = [flow.goodput_mbit for flow in bulk.flows] if bulk is not None else []
+        squares = sum(rate * rate for rate in rates)
+        if squares > 0:
+            found[seed] = sum(rates) ** 2 / (len(rates) * squares)
+    return found
+
+
+def _ratios(results: Results, runner: Runner, paths: PathSet) -> list[Claim]:
+    """The paper's megabytes and ratios. Without a figure of the paper there is no target."""
+    rows = []
+    for rule in RULES:
+        above = results.where(runner, PAPER, paths.name, rule)
+        if not above.planned():
+            continue
+        rows.append(
+            measures.value(
+                f"paper's tunnel, {paths.name}: {rule}, MB in 70 s ({measures.on(runner)})",
+                "MB",
+                above,
+                megabytes(above),
+                None,
+                paper=paths.paper["htmt"],
+            )
+        )
+        for other in OTHERS:
+            below = results.where(runner, PAPER, paths.name, other)
+            said = paths.paper.get(other)
+            ratio = None if said is None else paths.paper["htmt"] / said
+            rows.append(
+                measures.compare(
+                    f"paper's tunnel, {paths.name}: {rule} ÷ {other} ({measures.on(runner)})",
+                    above,
+                    below,
+                    ratio,
+                    relation="within",
+                    paper=ratio,
+                    tolerance=RATIO_TOLERANCE,
+                    note="" if said is not None else "no figure in the paper",
+                )
+            )
+    return rows
+
+
+def _latency(results: Results, runner: Runner, paths: PathSet) -> list[Claim]:
+    """HTMT has the lowest mean round-trip time, and AFMT the highest."""
+    rows = []
+    for rule in RULES:
+        for other in OTHERS:
+            name = f"paper's tunnel, {paths.name}: round trips, {rule} ÷ {other}"
+            one = results.where(runner, PAPER, paths.name, rule)
+            two = results.where(runner, PAPER, paths.name, other)
+            rows += _delays(name, runner, one, two, "<=", "the paper: HTMT's are the lowest")
+    for other in PAPER_SCHEDULERS:
+        if other == "afmt":
+            continue
+        name = f"paper's tunnel, {paths.name}: round trips, afmt ÷ {other}"
+        one = results.where(runner, PAPER, paths.name, "afmt")
+        two = results.where(runner, PAPER, paths.name, other)
+        rows += _delays(name, runner, one, two, ">=", "the paper: AFMT's are the highest")
+    return rows
+
+
+def _delays(
+    name: str, runner: Runner, one: Results, two: Results, relation: str, note: str
+) -> list[Claim]:
+    if not one.planned() or not two.planned():
+        return []
+    ratio = paired_ratio(latency(one), latency(two))
+    if ratio is None:
+        note = missing(one if not one.reports() else two)
+    return [
+        claim(
+            f"{name} ({measures.on(runner)})",
+            "ratio",
+            ratio,
+            relation="<=" if relation == "<=" else ">=",
+            target=1.0,
+            note=note,
+        )
+    ]
+
+
+def _fairness(results: Results, runner: Runner, paths: PathSet) -> list[Claim]:
+    """All schedulers share the paths among the five flows about equally."""
+    rows = []
+    for scheduler in PAPER_SCHEDULERS:
+        found = results.where(runner, PAPER, paths.name, scheduler)
+        if not found.planned():
+            continue
+        rows.append(
+            measures.value(
+                f"paper's tunnel, {paths.name}: {scheduler}, Jain's index of five flows "
+                f"({measures.on(runner)})",
+                "index",
+                found,
+                jain(found),
+                1.0 - FAIRNESS_TOLERANCE,
+                note="the paper: comparably fair",
+            )
+        )
+    return rows
+
+
+def _ours(results: Results, runner: Runner, pair: PathSet) -> list[Claim]:
+    """Our tunnel reaches the ceiling, and carries what the paper's carries at least."""
+    rows = []
+    target = 0.96 if pair.name in ASYMMETRIC else 0.95
+    for name in ("auto", "htmt"):
+        found = results.where(runner, OURS, pair.name, name)
+        if not found.planned():
+            continue
+        rows.append(
+            measures.reach(
+                f"our tunnel, {pair.name}: {name} ÷ ceiling ({measures.on(runner)})", found, target
+            )
+        )
+        for rule in RULES:
+            other = results.where(runner, PAPER, pair.name, rule)
+            if other.planned():
+                rows.append(
+                    measures.compare(
+                        f"{pair.name}: {name} in our tunnel ÷ {rule} in the paper's "
+                        f"({measures.on(runner)})",
+                        found,
+                        other,
+                        1.0,
+                    )
+                )
+    return rows
+
+
+def _switches(results: Results, runner: Runner, pair: PathSet) -> list[Claim]:
+    """The ratio of HTMT to the others after each change alone; without target, but the paper's."""
+    rows = []
+    for switch in SWITCHES_BY_NAME:
+        for rule in RULES:
+            above = results.where(runner, SWITCHES, pair.name, rule, switch)
+            for other in (name for name in SWITCHED if name not in RULES):
+                below = results.where(runner, SWITCHES, pair.name, other, switch)
+                if not above.planned() or not below.planned():
+                    continue
+                said = pair.paper.get(other)
+                rows.append(
+                    measures.compare(
+                        f"{switch}, {pair.name}: {rule} ÷ {other} ({measures.on(runner)})",
+                        above,
+                        below,
+                        None,
+                        paper=None if said is None else pair.paper["htmt"] / said,
+                    )
+                )
+    return rows
