@@ -27,8 +27,8 @@ ASSUMPTIONS = (
     "over one link with its own protection.",
     "`unicast` and the way down of `one-way` are not protected at all: no repairs, either. Their "
     "egress still holds TCP back for lost packets, so under loss `unicast` is below `bare`.",
-    "`openvpn-tcp` is OpenVPN over one link without switches, with the congestion control that the "
-    "machine prefers: the notes name it. On Open vSwitch OpenVPN has CUBIC.",
+    "`openvpn-tcp` is OpenVPN over one link without switches. It has CUBIC there, as on "
+    "Open vSwitch.",
     "`adaptive` uses the sum of both links where the others use each for the same packets.",
 )
 

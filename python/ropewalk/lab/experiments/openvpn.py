@@ -22,9 +22,8 @@ ABOUT = (
 ASSUMPTIONS = (
     "Takeuchi et al., figure 1. The text gives neither figures nor the link: the one of its table "
     "III is taken, and the same loss in both directions.",
-    "On the kernel OpenVPN's own connection has the congestion control that the machine prefers: "
-    "the notes name it. On Open vSwitch it has CUBIC, and the download also crosses a link of 100 "
-    "Mbit/s, 5 ms each way.",
+    "OpenVPN's own connection has CUBIC. On Open vSwitch the download also crosses a link of 100 "
+    "Mbit/s, 5 ms each way, where nothing is lost.",
     "The text says that TCP has the advantage under loss, and that its throughput is stable. So "
     "with loss the targets are a ratio of 1 to UDP, and half of the throughput without loss.",
 )
