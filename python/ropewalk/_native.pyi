@@ -65,8 +65,8 @@ class PathView:
     def rate_mbit(self) -> float:
         """What the path could carry, Mbit/s: an estimate, also of a path that is idle.
 
-        The larger of `delivered_mbit` and the congestion window per smoothed round trip. The window
-        of a path that was never full is below what the path carries: to learn more, send more.
+        The larger of `delivered_mbit` and the congestion window per smoothed round trip. A path
+        that was not full in the last 10 s is not known: it counts as much as the fastest one.
         """
 
     @property

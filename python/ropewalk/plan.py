@@ -59,6 +59,8 @@ class Link:
 
     rate_mbit: float | None = None
     trace: str | None = None
+    trace_start: str | None = None
+    """Where in the recording the link begins: a time such as `30s`, or `seed` to draw it."""
     delay_ms: float | None = None
     jitter_ms: float | None = None
     reorder: bool | None = None

@@ -48,6 +48,7 @@ GILBERT = BARE.replace(
 
 
 SILENT = HEAD + A + B
+RECORDED = BARE.replace('rate = "8Mbit"', 'trace = "rate.csv"')
 JITTERY = BARE.replace("10ms", '10ms", jitter = "3ms')
 # Gateways' packets can be marked, those of hosts cannot.
 MANAGED = TUNNEL.replace('delay = "10ms"', 'delay = "10ms", aqm = "codel"')
@@ -110,6 +111,9 @@ CASES: dict[str, Case] = {
     "ChangePlan.down": Case(changed('at = "1s"'), changed('at = "1s", down.delay = "90ms"')),
     "DirectionPlan.rate": pair(BARE, "8Mbit", "7Mbit"),
     "DirectionPlan.trace": pair(BARE, 'rate = "8Mbit"', 'trace = "rate.csv"'),
+    "DirectionPlan.trace_start": pair(
+        RECORDED, 'trace = "rate.csv"', 'trace = "rate.csv", trace_start = "1s"'
+    ),
     "DirectionPlan.delay": pair(BARE, "10ms", "11ms"),
     "DirectionPlan.jitter": Case(*link('jitter = "3ms"')),
     "DirectionPlan.reorder": Case(*link("reorder = true", JITTERY)),
@@ -209,7 +213,7 @@ def test_every_key_has_a_case() -> None:
 
 @pytest.mark.parametrize("key", CASES)
 def test_the_simulator_obeys_or_refuses(key: str, tmp_path: File) -> None:
-    (tmp_path / "rate.csv").write_text("1,300000\n2,300000\n")
+    (tmp_path / "rate.csv").write_text("1,300000\n2,500000\n3,100000\n")
     case = CASES[key]
     if case.refused:
         with pytest.raises(ValueError, match=key.split(".")[-1] + r"|carrier\.kind"):

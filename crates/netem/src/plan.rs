@@ -20,7 +20,7 @@
 use std::sync::Arc;
 
 use ropewalk_aqm::tuning;
-use ropewalk_types::{Duration, Rate};
+use ropewalk_types::{Duration, Random, Rate};
 use serde::{Deserialize, Serialize};
 
 use crate::capacity::Capacity;
@@ -80,6 +80,10 @@ pub struct DirectionPlan {
     /// Capacity trace file; replaces a rate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trace: Option<String>,
+    /// With `trace`: where in the recording the link begins, such as `30s`. `seed` draws the place
+    /// from the seed, the same for both directions. The beginning unless given; a recording repeats.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trace_start: Option<String>,
     /// Propagation delay, such as `25ms`.
     #[serde(with = "duration_text", skip_serializing_if = "Option::is_none")]
     pub delay: Option<Duration>,
@@ -190,17 +194,19 @@ impl LinkPlan {
         &self,
         mut load: impl FnMut(&str) -> Result<String, String>,
     ) -> Result<LinkConfig, PlanError> {
-        let both = self.both.resolve("both", &mut load)?;
+        let seed = self.seed.unwrap_or(SEED_DEFAULT);
+        let both = self.both.seeded(seed).resolve("both", &mut load)?;
         let direction = |change: &Change| DirectionConfig::default().with(&both).with(change);
-        let up = direction(&self.up.resolve("up", &mut load)?);
-        let down = direction(&self.down.resolve("down", &mut load)?);
+        let up = direction(&self.up.seeded(seed).resolve("up", &mut load)?);
+        let down = direction(&self.down.seeded(seed).resolve("down", &mut load)?);
         up.check("up")?;
         down.check("down")?;
         let mut settings = [up.clone(), down.clone()];
         let mut changes = Vec::with_capacity(self.change.len());
         for (index, plan) in self.change.iter().enumerate() {
             let mut part = |name: &str, direction: &DirectionPlan| {
-                direction.resolve(&format!("change[{index}].{name}"), &mut load)
+                let section = format!("change[{index}].{name}");
+                direction.seeded(seed).resolve(&section, &mut load)
             };
             let both = part("both", &plan.both)?;
             let (up, down) = (part("up", &plan.up)?, part("down", &plan.down)?);
@@ -221,7 +227,7 @@ impl LinkPlan {
             }
         }
         Ok(LinkConfig {
-            seed: self.seed.unwrap_or(SEED_DEFAULT),
+            seed,
             up,
             down,
             changes,
@@ -234,6 +240,16 @@ impl DirectionPlan {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
+    }
+
+    /// The same with a place in the recording instead of [`FROM_SEED`].
+    fn seeded(&self, seed: u64) -> Self {
+        let mut plan = self.clone();
+        if plan.trace_start.as_deref() == Some(FROM_SEED) {
+            let place = Random::new(seed ^ TRACE_SEED).next_u64() % TRACE_PLACES_MS;
+            plan.trace_start = Some(format!("{place}ms"));
+        }
+        plan
     }
 
     /// Sets one key from text, as it would be written in a plan (without quotes).
@@ -323,6 +339,12 @@ impl DirectionPlan {
                 problem,
             })
         };
+        if self.trace.is_none() && self.trace_start.is_some() {
+            return Err(PlanError::Setting {
+                key: format!("{section}.trace_start"),
+                problem: "needs `trace` beside it".into(),
+            });
+        }
         match (&self.trace, self.rate) {
             (Some(_), Some(_)) => fail("give either `rate` or `trace`, not both".into()),
             (None, None) => Ok(None),
@@ -331,11 +353,25 @@ impl DirectionPlan {
             (Some(file), None) => match load(file) {
                 Err(problem) => fail(problem),
                 Ok(text) => match CapacityTrace::parse(file, &text) {
-                    Ok(trace) => Ok(Some(Capacity::Trace(Arc::new(trace)))),
+                    Ok(trace) => {
+                        let trace = trace.starting_at(self.trace_start(section)?);
+                        Ok(Some(Capacity::Trace(Arc::new(trace))))
+                    }
                     Err(error) => fail(error.to_string()),
                 },
             },
         }
+    }
+
+    fn trace_start(&self, section: &str) -> Result<Duration, PlanError> {
+        let parse = |text: &String| {
+            units::parse_duration(text).map_err(|error| PlanError::Setting {
+                key: format!("{section}.trace_start"),
+                problem: format!("{error}; or `{FROM_SEED}`, in a plan"),
+            })
+        };
+        let start = self.trace_start.as_ref().map(parse).transpose()?;
+        Ok(start.unwrap_or_default())
     }
 
     fn loss_model(&self, section: &str) -> Result<Option<LossModel>, PlanError> {
@@ -433,6 +469,12 @@ impl Change {
     }
 }
 
+/// Lets the seed say where in a recording a link begins.
+const FROM_SEED: &str = "seed";
+/// Places that the seed chooses from, milliseconds: far more than a recording has.
+const TRACE_PLACES_MS: u64 = 80_000_000;
+/// Keeps that choice apart from the link's other randomness.
+const TRACE_SEED: u64 = 0x7472_6163_6573;
 /// Seed of a plan that gives none.
 const SEED_DEFAULT: u64 = 1;
 const SETTABLE_KEYS: &str = "rate, trace, delay, jitter, reorder, loss, loss_burst, queue, \

@@ -41,6 +41,40 @@ pub struct TraceError {
 }
 
 impl CapacityTrace {
+    /// The same recording, begun at this place instead of its first one.
+    #[must_use]
+    pub fn starting_at(self, start: Duration) -> Self {
+        let period_ns = self.period_ns;
+        let nanos = start.as_nanos() % u128::from(period_ns);
+        let start_ns = u64::try_from(nanos).unwrap_or(0);
+        if start_ns == 0 {
+            return self;
+        }
+        let shape = match self.shape {
+            Shape::Rates(steps) => {
+                // The step under way comes first, and what of it is before the place comes last.
+                let under_way = steps.partition_point(|(at, _)| *at <= start_ns) - 1;
+                let (before, after) = steps.split_at(under_way);
+                let later = after
+                    .iter()
+                    .map(|&(at, rate)| (at.saturating_sub(start_ns), rate));
+                let mut turned: Vec<_> = later.collect();
+                let cut = after.first().filter(|(at, _)| *at < start_ns);
+                let earlier = before.iter().chain(cut);
+                turned.extend(earlier.map(|&(at, rate)| (at + period_ns - start_ns, rate)));
+                Shape::Rates(turned)
+            }
+            Shape::Opportunities(times) => {
+                let passed = times.partition_point(|at| *at <= start_ns);
+                let (before, after) = times.split_at(passed);
+                let later = after.iter().map(|at| at - start_ns);
+                let earlier = before.iter().map(|at| at + period_ns - start_ns);
+                Shape::Opportunities(later.chain(earlier).collect())
+            }
+        };
+        Self { shape, period_ns }
+    }
+
     /// Reads a trace in either format: lines with a comma are rates, others opportunities.
     ///
     /// `file` only names the text in errors. Blank lines and lines starting with `#` are skipped.
@@ -239,6 +273,31 @@ const MILLIS_MAX: u64 = 1_000_000_000;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_recording_begun_later_is_the_same_turned() {
+        let rates = CapacityTrace::parse("r", "1,100\n2,200\n3,300\n").unwrap();
+        let Shape::Rates(steps) = rates
+            .clone()
+            .starting_at(Duration::from_millis(4_500))
+            .shape
+        else {
+            panic!("rates")
+        };
+        let seen: Vec<_> = steps
+            .iter()
+            .map(|(at, rate)| (at / 1_000_000, rate.bits_per_sec() / 8))
+            .collect();
+        assert_eq!(seen, [(0, 200), (500, 300), (1_500, 100), (2_500, 200)]);
+        assert_eq!(rates.clone().starting_at(Duration::from_secs(6)), rates);
+        let chances = CapacityTrace::parse("o", "2\n5\n9\n").unwrap();
+        let Shape::Opportunities(times) = chances.starting_at(Duration::from_millis(5)).shape
+        else {
+            panic!("opportunities")
+        };
+        let seen: Vec<_> = times.iter().map(|at| at / 1_000_000).collect();
+        assert_eq!(seen, [4, 6, 9]);
+    }
 
     #[test]
     fn rates_hold_from_their_line_to_the_next_and_repeat() {

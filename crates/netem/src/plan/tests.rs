@@ -123,6 +123,36 @@ fn every_bad_plan_names_the_key_and_a_remedy() {
 }
 
 #[test]
+fn the_seed_says_where_a_recording_begins() {
+    let trace = "1,100\n2,200\n3,300\n4,400\n5,500\n";
+    let config = |seed: u64, start: &str| {
+        let text = format!("seed = {seed}\n[both]\ntrace = \"x\"\ntrace_start = \"{start}\"");
+        let plan = LinkPlan::parse(&text).expect("valid");
+        plan.resolve(|_| Ok(trace.into())).expect("resolved")
+    };
+    assert_eq!(config(1, "seed"), config(1, "seed"));
+    assert_eq!(config(1, "seed").up, config(1, "seed").down);
+    assert_ne!(config(1, "seed").up, config(2, "seed").up);
+    assert_eq!(config(1, "2s").up, config(7, "2s").up);
+    for (text, problem) in [
+        (
+            "[up]\ntrace_start = \"2s\"",
+            "up.trace_start: needs `trace`",
+        ),
+        (
+            "[up]\ntrace = \"x\"\ntrace_start = \"2\"",
+            "up.trace_start: ",
+        ),
+    ] {
+        let error = LinkPlan::parse(text)
+            .expect("valid")
+            .resolve(|_| Ok(trace.into()));
+        let error = error.expect_err("bad start").to_string();
+        assert!(error.starts_with(problem), "{error}");
+    }
+}
+
+#[test]
 fn trace_errors_name_key_file_and_line() {
     let plan = LinkPlan::parse("[up]\ntrace = \"walk.csv\"").expect("valid");
     let error = plan
