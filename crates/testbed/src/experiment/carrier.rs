@@ -121,11 +121,8 @@ impl Carried {
                 notes.push("only TCP is carried by MPTCP; the rest takes path one".into())
             }
             Self::Peer(name, _) => {
-                let own = "/proc/sys/net/ipv4/tcp_congestion_control";
-                let own = std::fs::read_to_string(own).unwrap_or_default();
                 notes.push(format!(
-                    "{name} uses the first path only; over TCP, with this machine's {}",
-                    own.trim()
+                    "{name} uses the first path only; over TCP, with CUBIC where Linux has it"
                 ));
             }
         }
