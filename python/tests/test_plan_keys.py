@@ -197,7 +197,7 @@ def reference() -> ModuleType:
 
 
 def report(plan: str, folder: File) -> dict[str, object]:
-    """What came of a plan, without how long that took."""
+    """What came of a plan."""
     found = json.loads(_native.run_json(plan, [_native.plan_seed(plan)], 1, str(folder), False))[0]
     found.pop("wall_seconds", None)
     assert isinstance(found, dict)
