@@ -16,6 +16,8 @@ import tomli_w
 
 Direction: TypeAlias = Literal["down", "up"]
 Congestion: TypeAlias = Literal["new-reno", "cubic", "bbr"]
+Aqm: TypeAlias = Literal["none", "codel", "fq-codel", "pie"]
+"""How the queue of a link is managed."""
 OvsPolicy: TypeAlias = Literal[
     "unicast", "c-bicast", "bi-bicast", "bi-bicast-removed", "bi-bicast-small", "bi-bicast-by-loss"
 ]
@@ -71,6 +73,11 @@ class Link:
     queue_packets: int | None = None
     mtu: int | None = None
     blackhole: bool | None = None
+    aqm: Aqm | None = None
+    ecn: bool | None = None
+    aqm_target_ms: float | None = None
+    aqm_interval_ms: float | None = None
+    ce_threshold_ms: float | None = None
 
 
 @dataclass(frozen=True)
@@ -94,10 +101,24 @@ class Path:
     change: tuple[Change, ...] = ()
     leaving_s: tuple[float, ...] = ()
     """When the site's tunnel is told that the path will end; kernel only."""
+    through: str | None = None
+    """The shared link that the path goes on over towards the hub."""
 
     def down_mbit(self) -> float | None:
         """Capacity towards the site, if it is a fixed rate."""
         return self.down.rate_mbit if self.down.rate_mbit is not None else self.both.rate_mbit
+
+
+@dataclass(frozen=True)
+class SharedLink:
+    """A link that paths, and other such links, go on over towards the hub."""
+
+    name: str
+    both: Link = Link()
+    up: Link = Link()
+    down: Link = Link()
+    change: tuple[Change, ...] = ()
+    through: str | None = None
 
 
 @dataclass(frozen=True)
@@ -287,6 +308,8 @@ class Tcp:
     pauses are reported then.
     `duplicates`, for the simulator only: losses are found by so many segments that arrived
     beyond, instead of by time.
+    `beside` names a path or a shared link: the connections go from hosts of their own at its site's
+    end to the server, beside the carrier. They stop at `until_s`, and use ECN with `ecn`.
     """
 
     flows: int = 1
@@ -299,6 +322,9 @@ class Tcp:
     duplicates: int | None = None
     enter: int | None = None
     access: Link = Link()
+    beside: str | None = None
+    until_s: float | None = None
+    ecn: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -376,6 +402,7 @@ class Plan:
     traffic: tuple[Traffic, ...] = ()
     warmup_s: float = 0.0
     seed: int = 1
+    link: tuple[SharedLink, ...] = ()
 
     def with_seed(self, seed: int) -> Plan:
         """This plan with another seed."""
@@ -394,6 +421,7 @@ class Plan:
                 "duration": _seconds(self.duration_s),
                 "warmup": _seconds(self.warmup_s),
                 "path": [_settings(path) for path in self.path],
+                **({"link": [_settings(link) for link in self.link]} if self.link else {}),
                 "carrier": _carrier(self.carrier),
                 "traffic": [
                     {"kind": _KINDS[type(traffic)], **_settings(traffic)}

@@ -22,6 +22,7 @@ from ropewalk.plan import (
     Quic,
     Relay,
     RoundRobin,
+    SharedLink,
     Tcp,
     Tunnel,
     Web,
@@ -152,3 +153,45 @@ def test_a_value_that_no_file_can_hold_is_refused_with_its_key() -> None:
         dumps({"name": "x", "traffic": object()})
     with pytest.raises(ValueError, match="seed: None"):
         dumps({"name": "x", "seed": None})
+
+
+def test_shared_links_queues_and_traffic_beside_the_carrier_are_written() -> None:
+    cell = Link(rate_mbit=20, aqm="fq-codel", ecn=True, aqm_target_ms=10, ce_threshold_ms=1)
+    plan = Plan(
+        "x",
+        9,
+        (Path("a", through="cell"),),
+        Tunnel(),
+        (Tcp(), Tcp(4, "bbr", beside="cell", start_s=1, until_s=5, ecn=True)),
+        link=(SharedLink("cell", down=cell, through="core"), SharedLink("core")),
+    )
+    found = read(plan)
+    assert found["path"] == [{"name": "a", "through": "cell"}]
+    assert found["link"] == [
+        {
+            "name": "cell",
+            "down": {
+                "rate": "20Mbit",
+                "aqm": "fq-codel",
+                "ecn": True,
+                "aqm_target": "10ms",
+                "ce_threshold": "1ms",
+            },
+            "through": "core",
+        },
+        {"name": "core"},
+    ]
+    assert found["traffic"] == [
+        {"kind": "tcp", "flows": 1, "congestion": "cubic", "direction": "down", "start": "0s"},
+        {
+            "kind": "tcp",
+            "flows": 4,
+            "congestion": "bbr",
+            "direction": "down",
+            "start": "1s",
+            "beside": "cell",
+            "until": "5s",
+            "ecn": True,
+        },
+    ]
+    assert "link" not in read(Plan("x", 9, PATHS))

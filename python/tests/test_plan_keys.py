@@ -47,6 +47,10 @@ GILBERT = BARE.replace(
 )
 
 
+SHARED = BARE.replace(SECOND, f'{SECOND}through = "cell"\n') + (
+    '[[link]]\nname = "cell"\nboth = { rate = "2Mbit", delay = "5ms" }\n'
+)
+SHARED_BY_A = SHARED.replace('name = "a"\n', 'name = "a"\nthrough = "cell"\n')
 SILENT = HEAD + A + B
 RECORDED = BARE.replace('rate = "8Mbit"', 'trace = "rate.csv"')
 JITTERY = BARE.replace("10ms", '10ms", jitter = "3ms')
@@ -151,6 +155,8 @@ CASES: dict[str, Case] = {
     "BalancePlan.affinity_minutes": with_line(BALANCE, "affinity_minutes = 5", refused=True),
     "RelayPlan.hops": pair(RELAY, '[["a"], ["b"]]', '[["b"], ["a"]]'),
     "TcpNcPlan.hops": pair(CODED, '["a", "b"]', '["b"]'),
+    "PathPlan.through": pair(SHARED, 'name = "a"\n', 'name = "a"\nthrough = "cell"\n'),
+    "Plan.link": pair(SHARED_BY_A, '"2Mbit"', '"1Mbit"'),
     "TcpNcPlan.n": pair(CODED, "n = 10", "n = 20"),
     "TcpNcPlan.k": pair(CODED, "k = 2", "k = 5"),
     "RelayPlan.tunnel": with_line(RELAY, 'tunnel = { congestion = "cubic" }'),
@@ -162,6 +168,11 @@ CASES: dict[str, Case] = {
     "Traffic, kind `tcp`.start": with_line(BARE, 'start = "1s"'),
     "Traffic, kind `tcp`.segment": with_line(BARE, "segment = 500"),
     "Traffic, kind `tcp`.window": with_line(BARE, "window = 6000"),
+    "Traffic, kind `tcp`.beside": with_line(BARE, 'beside = "b"'),
+    "Traffic, kind `tcp`.until": with_line(BARE, 'until = "1s"'),
+    "Traffic, kind `tcp`.ecn": with_line(
+        BARE.replace("KiB", 'KiB", ce_threshold = "5ms'), "ecn = true"
+    ),
     "Traffic, kind `tcp`.plain": pair(RENO_ROW, TCP, f"{TCP}plain = true\n"),
     "Traffic, kind `tcp`.enter": pair(ROW, TCP, f"{TCP}enter = 2\n"),
     "Traffic, kind `tcp`.access": pair(ROW, TCP, f'{TCP}access = {{ rate = "1Mbit" }}\n'),

@@ -16,6 +16,7 @@ mod direction;
 mod link;
 mod loss;
 mod mean;
+mod network;
 mod plan;
 mod queue;
 mod trace;
@@ -28,6 +29,7 @@ pub use direction::{
 };
 pub use link::{Link, LinkConfig, Selector, Side, TimedChange};
 pub use loss::{GilbertElliott, LossModel};
+pub use network::{Event, Fate, Network};
 pub use plan::{ChangePlan, DirectionPlan, GilbertPlan, LinkPlan, PlanError};
 pub use queue::{Aqm, Carried};
 pub use trace::{CapacityTrace, OPPORTUNITY_BYTES, TraceError};

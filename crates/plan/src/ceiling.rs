@@ -26,14 +26,14 @@ pub fn tunnel_ceiling(capacity_mbit: f64) -> f64 {
 }
 
 /// TCP payload in Mbit/s that the paths in use deliver in one direction in the counted time, the
-/// narrowest hop deciding; `links` are those of all paths. `None` where a path has no limit.
+/// narrowest hop deciding; `links` are all links, shared ones last. `None` where a path has no limit.
 #[must_use]
 pub fn ceiling_mbit(plan: &Plan, links: &[&LinkConfig], side: Side) -> Option<f64> {
-    let of = |&path: &usize| links[path].mean_delivery(side, plan.warmup, plan.duration);
+    let of = |link: usize| links[link].mean_delivery(side, plan.warmup, plan.duration);
     let mut narrowest = f64::INFINITY;
     for hop in plan.paths_by_hop() {
-        let bits: Option<f64> = hop.iter().map(of).sum();
-        narrowest = narrowest.min(bits? / 1e6);
+        let bits = plan.carried(&hop, of)?;
+        narrowest = narrowest.min(bits / 1e6);
     }
     Some(match plan.carrier {
         Carrier::Tunnel(_) | Carrier::Relay(_) => tunnel_ceiling(narrowest),
@@ -56,7 +56,7 @@ pub fn describe_ceilings(
     traffic: &mut [TrafficReport],
 ) -> Option<f64> {
     for (section, report) in plan.traffic.iter().zip(traffic) {
-        let side = Traffic::bulk_side(section);
+        let side = Traffic::bulk_side(section).filter(|_| section.beside().is_none());
         report.ceiling_mbit = side.and_then(|side| ceiling_mbit(plan, links, side));
     }
     let sides = plan.sides().into_iter();

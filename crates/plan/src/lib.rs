@@ -34,6 +34,7 @@ mod ceiling;
 pub mod page;
 mod report;
 mod row;
+mod shared;
 mod traffic;
 mod used;
 
@@ -46,6 +47,7 @@ pub use report::{
     overhead,
 };
 pub use row::{HOPS_MAX, RelayPlan, TcpNcPlan};
+pub use shared::{LINKS_MAX, SharedLink};
 pub use traffic::{Congestion, Direction, SEGMENT_MAX, Traffic};
 
 use std::collections::BTreeSet;
@@ -78,6 +80,9 @@ pub struct Plan {
     pub warmup: Duration,
     /// The paths between site and hub.
     pub path: Vec<PathPlan>,
+    /// Links that paths pass between themselves and the hub.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub link: Vec<SharedLink>,
     /// What carries the traffic.
     #[serde(default)]
     pub carrier: Carrier,
@@ -107,6 +112,9 @@ pub struct PathPlan {
     /// Kernel only: when the site's tunnel is told that the path will end soon.
     #[serde(default, with = "durations", skip_serializing_if = "Vec::is_empty")]
     pub leaving: Vec<Duration>,
+    /// Name of the `[[link]]` that the path goes on over towards the hub, if any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub through: Option<String>,
 }
 
 /// What carries the traffic between site and server.
@@ -310,6 +318,7 @@ impl Plan {
             tunnel.check("carrier")?;
         }
         row::check(self)?;
+        shared::check(self)?;
         for (index, traffic) in self.traffic.iter().enumerate() {
             traffic
                 .check(self.duration)
@@ -375,6 +384,28 @@ mod duration {
     ) -> Result<Duration, D::Error> {
         let text = String::deserialize(deserializer)?;
         units::parse_duration(&text).map_err(serde::de::Error::custom)
+    }
+}
+
+/// A duration as text, if there is one.
+mod optional_duration {
+    use super::*;
+
+    #[expect(clippy::ref_option, reason = "serde passes a reference")]
+    pub(super) fn serialize<S: serde::Serializer>(
+        value: &Option<Duration>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        match value {
+            Some(value) => super::duration::serialize(value, serializer),
+            None => serializer.serialize_none(),
+        }
+    }
+
+    pub(super) fn deserialize<'de, D: serde::Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<Duration>, D::Error> {
+        super::duration::deserialize(deserializer).map(Some)
     }
 }
 

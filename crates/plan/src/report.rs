@@ -21,6 +21,9 @@ pub struct Report {
     pub traffic: Vec<TrafficReport>,
     /// One per `[[path]]`, in order.
     pub paths: Vec<PathReport>,
+    /// One per `[[link]]`, in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub links: Vec<PathReport>,
     /// The report of the tunnel, if there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tunnel: Option<TunnelReport>,
@@ -136,7 +139,7 @@ pub struct Distribution {
     pub max: f64,
 }
 
-/// One path, in the direction of the first bulk traffic.
+/// One path or shared link, in the direction of the first bulk traffic.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PathReport {
     /// Name in the plan.
@@ -152,6 +155,20 @@ pub struct PathReport {
     pub lost: u64,
     /// Mean capacity over the counted time, Mbit/s of IP packets; 0 without a limit.
     pub capacity_mbit: f64,
+    /// Packets dropped by the queue's management.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub dropped_aqm: u64,
+    /// Packets that the queue marked "congestion experienced".
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub marked: u64,
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+const fn is_zero(value: &u64) -> bool {
+    *value == 0
 }
 
 /// The receiving gateway of the first bulk traffic, unless said otherwise; of tunnels in a row, see

@@ -288,3 +288,103 @@ fn a_report_survives_json() {
     let text = serde_json::to_string(&report).unwrap();
     assert_eq!(serde_json::from_str::<Report>(&text).unwrap(), report);
 }
+
+const SHARED: &str = r#"
+name = "shared"
+duration = "20s"
+
+[[path]]
+name = "a"
+through = "cell"
+both = { rate = "16Mbit" }
+[[path]]
+name = "b"
+through = "cell"
+both = { rate = "8Mbit" }
+[[path]]
+name = "c"
+both = { rate = "3Mbit" }
+
+[[link]]
+name = "cell"
+through = "backbone"
+down = { rate = "20Mbit", aqm = "fq-codel" }
+[[link]]
+name = "backbone"
+
+[carrier]
+kind = "tunnel"
+
+[[traffic]]
+kind = "tcp"
+direction = "up"
+beside = "cell"
+[[traffic]]
+kind = "tcp"
+ecn = true
+start = "1s"
+until = "9s"
+"#;
+
+#[test]
+fn shared_links_join_paths_and_have_seeds_of_their_own() {
+    let plan = Plan::parse(SHARED).unwrap();
+    assert_eq!(Plan::parse(&plan.to_toml().unwrap()).unwrap(), plan);
+    let through: Vec<_> = (0..plan.link_count()).map(|n| plan.through(n)).collect();
+    assert_eq!(through, [Some(3), Some(3), None, Some(4), None]);
+    let mut seeds: Vec<_> = (0..5).map(|n| plan.link_plan(n, 7).seed).collect();
+    seeds.dedup();
+    assert_eq!(seeds.len(), 5);
+    // The carrier's own traffic decides on the direction of the report.
+    assert_eq!(plan.sides(), [ropewalk_netem::Side::Down]);
+    let rates = [Some(16.0), Some(8.0), Some(3.0), Some(20.0), None];
+    assert_eq!(plan.carried(&[0, 1, 2], |n| rates[n]), Some(23.0));
+    assert_eq!(plan.carried(&[1, 2], |n| rates[n]), Some(11.0));
+    assert_eq!(plan.carried(&[0, 2], |_| None), None);
+}
+
+#[test]
+fn bad_shared_links_name_the_key() {
+    for (from, to, key) in [
+        ("name = \"backbone\"", "name = \"a\"", "link[1].name"),
+        (
+            "name = \"b\"\nthrough = \"cell\"",
+            "name = \"b\"\nthrough = \"cel\"",
+            "path[1].through",
+        ),
+        (
+            "name = \"c\"",
+            "name = \"c\"\nthrough = \"a\"",
+            "path[2].through",
+        ),
+        (
+            "name = \"backbone\"",
+            "name = \"backbone\"\nthrough = \"cell\"",
+            "link[0].through: `cell` leads in a circle",
+        ),
+        ("through = \"backbone\"\n", "", "link[1]: nothing passes"),
+        (
+            "beside = \"cell\"",
+            "beside = \"sell\"",
+            "traffic[0].beside",
+        ),
+        ("until = \"9s\"", "until = \"1s\"", "traffic[1].until"),
+        (
+            "kind = \"tunnel\"",
+            "kind = \"chain\"\nhops = [\"a\", \"b\"]",
+            "link: not for",
+        ),
+    ] {
+        assert!(SHARED.contains(from), "{from}");
+        let error = Plan::parse(&SHARED.replacen(from, to, 1))
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains(key), "{key}: {error}");
+    }
+    let none = SHARED.replace("[[link]]\nname = \"cell\"", "[[link]]\nname = \"sell\"");
+    let error = Plan::parse(&none).unwrap_err().to_string();
+    assert!(
+        error.contains("there is no link `cell`, only sell, backbone"),
+        "{error}"
+    );
+}

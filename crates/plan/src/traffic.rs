@@ -71,6 +71,20 @@ pub enum Traffic {
         /// directions. None unless given.
         #[serde(default, skip_serializing_if = "DirectionPlan::is_empty")]
         access: Box<DirectionPlan>,
+        /// Name of a path or link: the connections go from hosts of their own at the site's end of
+        /// that link to the server, beside the carrier. Through the carrier unless given.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        beside: Option<String>,
+        /// When it stops, after the start of the plan; at the plan's end unless given.
+        #[serde(
+            default,
+            with = "crate::optional_duration",
+            skip_serializing_if = "Option::is_none"
+        )]
+        until: Option<Duration>,
+        /// Whether the connections use ECN (RFC 3168).
+        #[serde(default, skip_serializing_if = "is_false")]
+        ecn: bool,
     },
     /// Bulk QUIC connections, as an HTTP/3 download: a packet counts as lost once a packet this
     /// many numbers later was acknowledged (RFC 9002 §6.1.1).
@@ -161,15 +175,24 @@ impl Traffic {
                 plain,
                 congestion,
                 duplicates,
+                until,
+                ecn,
                 ..
             } => {
                 if plain && congestion != Congestion::NewReno {
                     return Err(("plain", "is for `congestion = \"new-reno\"` only".into()));
                 }
+                if plain && ecn {
+                    return Err((
+                        "ecn",
+                        "hosts with `plain` have no options: leave it out".into(),
+                    ));
+                }
                 count("flows", flows, FLOWS_MAX)?;
                 if let Some(segments) = duplicates {
                     count("duplicates", segments, DUPLICATES_MAX)?;
                 }
+                check_until(start, until, duration)?;
                 if window.is_some_and(|bytes| !(WINDOW_MIN..=WINDOW_MAX).contains(&bytes)) {
                     return Err(("window", format!("use {WINDOW_MIN} to {WINDOW_MAX}")));
                 }
@@ -203,6 +226,17 @@ impl Traffic {
             }
         }
     }
+}
+
+fn check_until(
+    start: Duration,
+    until: Option<Duration>,
+    end: Duration,
+) -> Result<(), (&'static str, String)> {
+    if until.is_some_and(|until| until <= start || until > end) {
+        return Err(("until", "must be after `start` and within the plan".into()));
+    }
+    Ok(())
 }
 
 fn at_least(

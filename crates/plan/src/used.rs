@@ -32,12 +32,13 @@ impl Plan {
         }
     }
 
-    /// Directions of the bulk traffic, each once; that of the first section comes first. Towards
+    /// Directions of the bulk traffic behind the carrier, each once; that of the first section comes first. Towards
     /// the site in a plan without bulk traffic.
     #[must_use]
     pub fn sides(&self) -> Vec<Side> {
         let mut sides = Vec::new();
-        for side in self.traffic.iter().filter_map(Traffic::bulk_side) {
+        let behind = self.traffic.iter().filter(|t| t.beside().is_none());
+        for side in behind.filter_map(Traffic::bulk_side) {
             if !sides.contains(&side) {
                 sides.push(side);
             }
@@ -65,7 +66,10 @@ impl Plan {
                 }
             }
             let (path, key) = (&self.path[index], format!("path[{index}]"));
-            if let Some(sides) = path.unlimited().filter(|_| used.contains(&index)) {
+            if let Some(sides) = path
+                .unlimited()
+                .filter(|_| used.contains(&index) && path.through.is_none())
+            {
                 found.push(format!(
                     "{key}: no `rate` or `trace` {sides}: `{}` is without limit there",
                     path.name

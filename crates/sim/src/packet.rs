@@ -4,6 +4,7 @@
 
 use bytes::BytesMut;
 use ropewalk_netem::Carried;
+use ropewalk_types::Ecn;
 use ropewalk_wire::HEADROOM;
 
 /// Blocks of an acknowledgement: three beside timestamps (RFC 2018 §3), and a duplicate's.
@@ -23,6 +24,8 @@ const CONTENT: usize = 34;
 /// Where TCP says how long its header is, and its flags.
 const TCP_OFFSET: usize = 32;
 const TCP_ACK: u8 = 0x10;
+const TCP_ECE: u8 = 0x40;
+const TCP_CWR: u8 = 0x80;
 
 /// One packet between site and server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +40,10 @@ pub struct Packet {
     pub bytes: u32,
     /// Whether it is a TCP segment; a UDP packet otherwise.
     pub tcp: bool,
+    /// ECN field of its IP header.
+    pub ecn: Ecn,
+    /// TCP: the sender has reduced its window after a mark (RFC 3168 §6.1.2).
+    pub reduced: bool,
     /// What it says.
     pub body: Body,
 }
@@ -96,6 +103,8 @@ pub struct Ack {
     pub data_next: u32,
     /// Whether the first block is of a segment that came twice (RFC 2883).
     pub duplicate: bool,
+    /// TCP: a segment was marked on its way (RFC 3168 §6.1.3).
+    pub congested: bool,
     /// Blocks in use.
     pub count: u8,
     /// What came beyond `next`, newest first.
@@ -136,7 +145,16 @@ impl Ack {
 
 impl Carried for Packet {
     fn flow(&self) -> u64 {
-        u64::from(self.flow) << 16 | u64::from(self.use_count)
+        let use_of_flow = u64::from(self.flow) << 16 | u64::from(self.use_count);
+        use_of_flow.wrapping_mul(FLOW_MIX) >> 32
+    }
+
+    fn ecn(&self) -> Ecn {
+        self.ecn
+    }
+
+    fn mark_ce(&mut self) {
+        self.ecn = Ecn::Ce;
     }
 }
 
@@ -147,6 +165,7 @@ impl Packet {
         data.resize(HEADROOM + self.bytes as usize, 0);
         let ip = &mut data[HEADROOM..];
         ip[0] = 0x45;
+        ip[1] = self.ecn as u8;
         ip[2..4].copy_from_slice(&u16::try_from(self.bytes).unwrap_or(u16::MAX).to_be_bytes());
         ip[9] = if self.tcp { PROTOCOL_TCP } else { PROTOCOL_UDP };
         ip[20..22].copy_from_slice(&self.flow.to_be_bytes());
@@ -162,7 +181,7 @@ impl Packet {
             };
             let words = (header.saturating_sub(IPV4_HEADER) / 4).min(15);
             ip[TCP_OFFSET] = words.to_le_bytes()[0] << 4;
-            ip[TCP_OFFSET + 1] = TCP_ACK;
+            ip[TCP_OFFSET + 1] = TCP_ACK | self.flags();
         }
         let mut to = Writer {
             bytes: ip,
@@ -199,12 +218,20 @@ impl Packet {
         }
     }
 
+    /// The TCP flags of RFC 3168.
+    const fn flags(&self) -> u8 {
+        let congested = matches!(self.body, Body::Ack(ack) if ack.congested);
+        (if congested { TCP_ECE } else { 0 }) | (if self.reduced { TCP_CWR } else { 0 })
+    }
+
     /// Reads a packet back from its IPv4 bytes; `None` if it is none of ours.
     #[must_use]
     pub fn read(ip: &[u8]) -> Option<Self> {
         let flow = u16::from_be_bytes([*ip.get(20)?, *ip.get(21)?]);
         let use_count = u16::from_be_bytes([*ip.get(22)?, *ip.get(23)?]);
         let tag = *ip.get(CONTENT)?;
+        let tcp = ip[9] == PROTOCOL_TCP;
+        let flags = if tcp { ip[TCP_OFFSET + 1] } else { 0 };
         let mut from = Reader {
             bytes: ip,
             at: CONTENT + 1,
@@ -219,6 +246,7 @@ impl Packet {
                 let mut ack = Ack {
                     next: from.word()?,
                     duplicate: tag & 8 != 0,
+                    congested: flags & TCP_ECE != 0,
                     ..Ack::default()
                 };
                 for _ in 0..tag >> 4 {
@@ -238,7 +266,9 @@ impl Packet {
             use_count,
             subflow: 0,
             bytes: u32::try_from(ip.len()).ok()?,
-            tcp: ip[9] == PROTOCOL_TCP,
+            tcp,
+            ecn: Ecn::from_bits(ip[1]),
+            reduced: flags & TCP_CWR != 0,
             body,
         })
     }
@@ -256,6 +286,8 @@ impl Packet {
     }
 }
 
+/// Odd constant that spreads flows over buckets, from the golden ratio.
+const FLOW_MIX: u64 = 0x9e37_79b9_7f4a_7c15;
 const IPV4_HEADER: u32 = 20;
 const PROTOCOL_TCP: u8 = 6;
 const PROTOCOL_UDP: u8 = 17;
@@ -316,6 +348,28 @@ mod tests {
     use ropewalk_types::PacketInfo;
 
     #[test]
+    fn a_mark_is_told_in_the_flag_of_the_rfc() {
+        let ack = Ack {
+            congested: true,
+            ..Ack::default()
+        };
+        let packet = Packet {
+            flow: 1,
+            use_count: 0,
+            subflow: 0,
+            bytes: TCP_HEADERS,
+            tcp: true,
+            ecn: Ecn::NotEct,
+            reduced: false,
+            body: Body::Ack(ack),
+        };
+        let mut data = BytesMut::new();
+        packet.write(&mut data);
+        assert_eq!(data[HEADROOM + 33], TCP_ACK | TCP_ECE);
+        assert_eq!(Packet::read(&data[HEADROOM..]), Some(packet));
+    }
+
+    #[test]
     fn packets_survive_their_bytes_at_their_smallest_length() {
         let mut ack = Ack {
             next: 7,
@@ -350,12 +404,15 @@ mod tests {
                     subflow: 0,
                     bytes,
                     tcp,
+                    ecn: Ecn::Ect0,
+                    reduced: tcp,
                     body,
                 };
                 let mut data = BytesMut::new();
                 packet.write(&mut data);
                 let ip = &data[HEADROOM..];
                 assert_eq!(Packet::read(ip), Some(packet));
+                assert_eq!(Ecn::of(ip), Some(Ecn::Ect0));
                 let in_order = PacketInfo::parse(ip).unwrap().tcp_in_order(ip);
                 assert_eq!(in_order, tcp && !matches!(body, Body::Ack(_)), "{packet:?}");
             }

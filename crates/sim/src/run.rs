@@ -3,6 +3,7 @@
 use crate::capture::Capture;
 use crate::carrier::Carrier;
 use crate::carrier::direct::Direct;
+use crate::carrier::joint::{Joint, Links};
 use crate::carrier::parallel::Parallel;
 use crate::carrier::row::{Hop, Place, Row};
 use crate::carrier::tcp_nc::TcpNc;
@@ -47,6 +48,14 @@ pub enum SimError {
     /// A file cannot be written.
     #[error("{0}")]
     Output(String),
+    /// The settings of a shared link are wrong.
+    #[error("link[{index}].{error}")]
+    Link {
+        /// Which link.
+        index: usize,
+        /// What is wrong.
+        error: ropewalk_netem::PlanError,
+    },
     /// The settings of a host's own link are wrong.
     #[error("traffic[{index}].access.{problem}")]
     Access {
@@ -187,6 +196,7 @@ struct Setup<'a> {
     plan: &'a Plan,
     seed: u64,
     span: Span,
+    /// Those of paths, then shared ones.
     links: Vec<LinkConfig>,
     /// Where relative names of trace files start.
     folder: PathBuf,
@@ -203,9 +213,16 @@ impl<'a> Setup<'a> {
     fn new(plan: &'a Plan, seed: u64, options: &Options) -> Result<Self, SimError> {
         plan.check()?;
         let folder = options.folder.clone().unwrap_or_default();
-        let links = plan.path.iter().enumerate().map(|(index, path)| {
-            let link = path.link(seed, index).resolve(|name| load(&folder, name));
-            link.map_err(|error| SimError::Path { index, error })
+        let links = (0..plan.link_count()).map(|number| {
+            let link = plan.link_plan(number, seed);
+            let link = link.resolve(|name| load(&folder, name));
+            link.map_err(|error| match number.checked_sub(plan.path.len()) {
+                None => SimError::Path {
+                    index: number,
+                    error,
+                },
+                Some(index) => SimError::Link { index, error },
+            })
         });
         Ok(Self {
             plan,
@@ -234,7 +251,33 @@ impl<'a> Setup<'a> {
         names.iter().map(|name| self.index_of(name)).collect()
     }
 
+    /// All links, if some are shared or have hosts beside the carrier.
+    fn joint(&self) -> Result<Option<Links>, SimError> {
+        let mut beside = Vec::new();
+        for traffic in &self.plan.traffic {
+            let name = traffic.beside();
+            let link = name.and_then(|name| self.plan.link_number(name));
+            beside.extend((0..flow_count(traffic)).map(|_| link));
+        }
+        if self.plan.link.is_empty() && beside.iter().all(Option::is_none) {
+            return Ok(None);
+        }
+        if self.trace.capture.is_some() {
+            let problem = "--pcap: not for plans with shared links or traffic beside the carrier";
+            return Err(SimError::Output(problem.into()));
+        }
+        let through = (0..self.links.len()).map(|link| self.plan.through(link));
+        Ok(Some(Links {
+            links: self.links.clone(),
+            through: through.collect(),
+            beside,
+        }))
+    }
+
     fn run_direct(self, path: usize) -> Result<Report, SimError> {
+        if let Some(links) = self.joint()? {
+            return self.run(Joint::new(links, path), DIRECT_MTU);
+        }
         let carrier = Direct::new(Link::new(self.links[path].clone()), path);
         self.run(carrier, DIRECT_MTU)
     }
@@ -242,6 +285,12 @@ impl<'a> Setup<'a> {
     /// TCP over all paths; everything else takes the first one.
     fn run_mptcp(mut self) -> Result<Report, SimError> {
         self.subflows = self.links.len();
+        let ecn = |traffic: &plan::Traffic| matches!(traffic, plan::Traffic::Tcp { ecn: true, .. });
+        if self.joint()?.is_some() || self.plan.traffic.iter().any(ecn) {
+            let problem = "`mptcp` with shared links, traffic beside it or `ecn` is not simulated; \
+                           run the plan in the kernel";
+            return Err(SimError::setting("carrier.kind", problem.into()));
+        }
         let links = self.links.iter().cloned().enumerate();
         let links = links.map(|(path, link)| Direct::new(Link::new(link), path));
         let carrier = Parallel::new(links.collect());
@@ -254,11 +303,14 @@ impl<'a> Setup<'a> {
         policy: Option<Box<dyn Policy>>,
     ) -> Result<Report, SimError> {
         let used: Vec<usize> = match &tunnel.paths {
-            None => (0..self.links.len()).collect(),
+            None => (0..self.plan.path.len()).collect(),
             Some(names) => self.indices_of(names)?,
         };
         let settings = TunnelSettings::parse(tunnel, "carrier")?;
-        let carrier = self.tunnel(&settings, &used, 0, policy)?;
+        let mut carrier = self.tunnel(&settings, &used, 0, policy)?;
+        if let Some(links) = self.joint()? {
+            carrier = carrier.over_joint(links);
+        }
         self.run(carrier, TUNNEL_MTU)
     }
 
@@ -278,9 +330,21 @@ impl<'a> Setup<'a> {
 
     /// Links and seed of a hop.
     fn hop(&self, paths: &[usize], hop: usize) -> (Vec<(usize, LinkConfig)>, u64) {
-        let links = paths.iter().map(|&path| (path, self.links[path].clone()));
+        let links = paths.iter().map(|&path| (path, self.with_delays(path)));
         let seed = self.seed ^ (hop as u64).wrapping_mul(HOP_SEED);
         (links.collect(), seed)
+    }
+
+    /// The link of a path, with the delays of the links that it goes on over: the tunnel connects
+    /// over these.
+    fn with_delays(&self, path: usize) -> LinkConfig {
+        let mut link = self.links[path].clone();
+        for next in std::iter::successors(self.plan.through(path), |next| self.plan.through(*next))
+        {
+            link.up.delay += self.links[next].up.delay;
+            link.down.delay += self.links[next].down.delay;
+        }
+        link
     }
 
     fn run_relay(self, relay: &RelayPlan) -> Result<Report, SimError> {
@@ -387,6 +451,7 @@ impl<'a> Setup<'a> {
             ceiling_mbit: ceiling_mbit.unwrap_or_default(),
             traffic,
             paths: self.path_reports(&warm, &end),
+            links: self.link_reports(&warm, &end),
             tunnel: world.carrier.tunnel_report(self.direction),
             buffers: self.buffer_reports(&world.watched),
             trace_hash: Some(format!("{:016x}", world.core.trace.hash())),
@@ -430,24 +495,36 @@ impl<'a> Setup<'a> {
     }
 
     fn path_reports(&self, warm: &Snapshot, end: &Snapshot) -> Vec<PathReport> {
-        let side = usize::from(self.direction == Side::Down);
         let paths = self.plan.path.iter().enumerate();
-        let report = |(index, path): (usize, &plan::PathPlan)| {
-            let (before, after) = (warm[index][side], end[index][side]);
-            PathReport {
-                name: path.name.clone(),
-                bytes: after.sent_bytes - before.sent_bytes,
-                delivered_bytes: after.delivered_bytes - before.delivered_bytes,
-                dropped: after.dropped_queue - before.dropped_queue,
-                lost: (after.dropped_loss + after.dropped_blackhole)
-                    - (before.dropped_loss + before.dropped_blackhole),
-                capacity_mbit: self.capacity_mbit(index, self.direction),
-            }
-        };
+        let report =
+            |(number, path): (usize, &plan::PathPlan)| self.report(number, &path.name, warm, end);
         paths.map(report).collect()
     }
 
-    /// Mean capacity of a path over the counted time, Mbit/s; 0 of one without a limit.
+    fn link_reports(&self, warm: &Snapshot, end: &Snapshot) -> Vec<PathReport> {
+        let links = (self.plan.path.len()..).zip(&self.plan.link);
+        let report =
+            |(number, link): (usize, &plan::SharedLink)| self.report(number, &link.name, warm, end);
+        links.map(report).collect()
+    }
+
+    fn report(&self, number: usize, name: &str, warm: &Snapshot, end: &Snapshot) -> PathReport {
+        let side = usize::from(self.direction == Side::Down);
+        let (before, after) = (warm[number][side], end[number][side]);
+        PathReport {
+            name: name.to_owned(),
+            bytes: after.sent_bytes - before.sent_bytes,
+            delivered_bytes: after.delivered_bytes - before.delivered_bytes,
+            dropped: after.dropped_queue - before.dropped_queue,
+            lost: (after.dropped_loss + after.dropped_blackhole)
+                - (before.dropped_loss + before.dropped_blackhole),
+            capacity_mbit: self.capacity_mbit(number, self.direction),
+            dropped_aqm: after.dropped_aqm - before.dropped_aqm,
+            marked: after.marked - before.marked,
+        }
+    }
+
+    /// Mean capacity of a link over the counted time, Mbit/s; 0 of one without a limit.
     fn capacity_mbit(&self, path: usize, direction: Side) -> f64 {
         let (from, to) = (self.plan.warmup, self.plan.duration);
         let mean = self.links[path].mean_capacity(direction, from, to);

@@ -20,6 +20,8 @@ use crate::cleanup::{self, Resource, Ticket};
 use crate::link::{Link, LinkSpec};
 use crate::mptcp;
 use crate::namespace::{Namespace, address_command, veth};
+use crate::nodes::{NodeSpec, Nodes};
+
 use crate::traffic::Endpoints;
 
 /// What to build.
@@ -34,12 +36,20 @@ pub struct TopologySpec {
     /// Whether the server knows the way back to the uplinks, as the internet would. Without it
     /// only what the hub translates reaches the server.
     pub server_routes: bool,
+    /// Links that uplinks share.
+    pub nodes: Vec<NodeSpec>,
+    /// The shared link, by number, that each uplink goes on over; an uplink without an entry, or
+    /// with none, leads to the hub.
+    pub through: Vec<Option<usize>>,
+    /// The shared link, by number, at whose near end each host beside the site is.
+    pub hosts: Vec<usize>,
 }
 
 /// The namespaces, links and addresses. Everything is removed on drop.
 #[derive(Debug)]
 pub struct Topology {
     uplinks: Vec<Uplink>,
+    nodes: Nodes,
     site: Namespace,
     hub: Namespace,
     server: Namespace,
@@ -51,7 +61,7 @@ pub struct Topology {
 pub struct Uplink {
     /// Interface in the site: `up0`, `up1`, ….
     pub interface: String,
-    /// Interface at the other end, in the hub's namespace.
+    /// Interface at the other end: in the hub's namespace, or in that of a shared link's near end.
     pub far_interface: String,
     /// Site addresses, IPv4 and IPv6.
     pub addresses: [IpAddr; 2],
@@ -59,6 +69,8 @@ pub struct Uplink {
     pub gateways: [IpAddr; 2],
     /// The link.
     pub link: Link,
+    /// The namespace at the other end: the hub's, or that of a node.
+    far_end: Namespace,
     metric: u32,
 }
 
@@ -103,6 +115,9 @@ impl TopologySpec {
             uplinks,
             forwarding: true,
             server_routes: true,
+            nodes: Vec::new(),
+            through: Vec::new(),
+            hosts: Vec::new(),
         }
     }
 }
@@ -117,8 +132,16 @@ impl Topology {
         let site = Namespace::create(&spec.purpose, "site")?;
         let hub = Namespace::create(&spec.purpose, "hub")?;
         let server = Namespace::create(&spec.purpose, "server")?;
+        let nodes = Nodes::build(
+            &spec.purpose,
+            &spec.nodes,
+            &spec.hosts,
+            &hub,
+            &directory.path,
+        )?;
         let mut topology = Self {
             uplinks: Vec::new(),
+            nodes,
             site,
             hub,
             server,
@@ -126,7 +149,8 @@ impl Topology {
         };
         topology.join_server(spec)?;
         for (index, link) in (0..).zip(&spec.uplinks) {
-            let uplink = topology.make_uplink(index, link)?;
+            let through = spec.through.get(usize::from(index)).copied().flatten();
+            let uplink = topology.make_uplink(index, link, through)?;
             topology.uplinks.push(uplink);
         }
         Ok(topology)
@@ -154,6 +178,20 @@ impl Topology {
     #[must_use]
     pub fn uplinks(&self) -> &[Uplink] {
         &self.uplinks
+    }
+
+    /// The links that uplinks share, by number.
+    pub fn shared_links(&self) -> impl Iterator<Item = &Link> {
+        self.nodes.links()
+    }
+
+    /// Traffic over IPv4 between a host beside the site and the server.
+    #[must_use]
+    pub fn endpoints_beside(&self, host: usize) -> Endpoints {
+        Endpoints {
+            client: self.nodes.host(host).clone(),
+            ..self.endpoints()
+        }
     }
 
     /// Where programs log and keep their state.
@@ -221,7 +259,8 @@ impl Topology {
     /// # Errors
     /// If a command fails.
     pub fn cut(&self, uplink: usize, cut: Cut) -> Result<()> {
-        let (site, hub, uplink) = (&self.site, &self.hub, &self.uplinks[uplink]);
+        let (site, uplink) = (&self.site, &self.uplinks[uplink]);
+        let hub = &uplink.far_end;
         match cut {
             Cut::InterfaceDown => site.set_interface(&uplink.interface, false),
             Cut::AddressRemoved => site.ip(&format!("addr flush dev {}", uplink.interface)),
@@ -236,7 +275,8 @@ impl Topology {
     /// # Errors
     /// If a command fails.
     pub fn restore(&self, uplink: usize, cut: Cut) -> Result<()> {
-        let (site, hub, uplink) = (&self.site, &self.hub, &self.uplinks[uplink]);
+        let (site, uplink) = (&self.site, &self.uplinks[uplink]);
+        let hub = &uplink.far_end;
         match cut {
             Cut::Blackhole => uplink.set_blackhole(site, hub, false),
             Cut::HubDeaf => hub.set_deaf(&uplink.far_interface, false),
@@ -296,12 +336,13 @@ impl Topology {
         Ok(())
     }
 
-    fn make_uplink(&self, index: u8, spec: &LinkSpec) -> Result<Uplink> {
+    fn make_uplink(&self, index: u8, spec: &LinkSpec, through: Option<usize>) -> Result<Uplink> {
+        let far_end = through.map_or(&self.hub, |node| self.nodes.node(node));
         let (interface, far_interface) = (format!("up{index}"), format!("isp{index}"));
         let link = Link::create(
             spec,
             (&self.site, &interface),
-            (&self.hub, &far_interface),
+            (far_end, &far_interface),
             self.directory(),
         )?;
         let subnet = FIRST_SUBNET + index;
@@ -313,15 +354,19 @@ impl Topology {
             addresses: [v4(2), v6(2)],
             gateways: [v4(1), v6(1)],
             link,
+            far_end: far_end.clone(),
             metric: 100 + u32::from(index),
         };
         let mut far = address_command(uplink.gateways[0], 24, &uplink.far_interface);
         if self.hub.has_ipv6()? {
             far += &address_command(uplink.gateways[1], 64, &uplink.far_interface);
         }
-        self.hub.ip(&far)?;
+        far_end.ip(&far)?;
         self.site.remember_neighbours(&uplink.interface)?;
-        self.hub.remember_neighbours(&uplink.far_interface)?;
+        far_end.remember_neighbours(&uplink.far_interface)?;
+        if let Some(node) = through {
+            self.nodes.lead_back_to_uplink(node, subnet, &self.hub)?;
+        }
         uplink.configure(&self.site)?;
         Ok(uplink)
     }

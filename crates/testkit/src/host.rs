@@ -162,6 +162,8 @@ impl<R: Role> Host<R> {
                     self.session.handle_stream_closed(now, id, reason);
                 }
             }
+            // Packets of hosts beside the tunnel never come to a gateway.
+            Body::Plain(_) => {}
         }
     }
 

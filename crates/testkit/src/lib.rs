@@ -16,6 +16,8 @@
 pub mod endpoints;
 #[cfg(feature = "session")]
 mod host;
+#[cfg(feature = "session")]
+mod joint;
 pub mod packet;
 mod pair;
 pub mod tunnels;

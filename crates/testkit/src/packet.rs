@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use bytes::{Bytes, BytesMut};
-use ropewalk_types::{Ecn, FlowKey, source_of};
+use ropewalk_types::{Ecn, FlowKey, PacketInfo, mark_ce, source_of};
 use ropewalk_wire::HEADROOM;
 
 /// Bytes of an IPv4 and a UDP header.
@@ -38,9 +38,22 @@ pub enum Body {
     TcpData(u64, Bytes),
     /// The end of a TCP connection.
     TcpClose,
+    /// A whole IP packet of a host beside the tunnel.
+    Plain(BytesMut),
 }
 
 impl Packet {
+    /// An IP packet of a host beside the tunnel.
+    #[must_use]
+    pub const fn plain(ip: BytesMut) -> Self {
+        let nobody = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+        Self {
+            from: nobody,
+            to: nobody,
+            body: Body::Plain(ip),
+        }
+    }
+
     /// Length with IP header, bytes.
     #[must_use]
     pub fn ip_bytes(&self) -> usize {
@@ -48,12 +61,16 @@ impl Packet {
             Body::Udp(_, data) => UDP_HEADERS + data.len(),
             Body::TcpData(_, data) => TCP_HEADERS + data.len(),
             Body::TcpOpen | Body::TcpClose => TCP_HEADERS,
+            Body::Plain(ip) => ip.len(),
         }
     }
 
     /// A hash of addresses, ports and protocol: one for each connection and direction.
     #[must_use]
     pub fn flow(&self) -> u64 {
+        if let Body::Plain(ip) = &self.body {
+            return PacketInfo::parse(ip).map_or(0, |info| info.flow.hash(0));
+        }
         let octets = |address: SocketAddr| match address.ip() {
             IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
             IpAddr::V6(ip) => ip.octets(),
@@ -69,17 +86,20 @@ impl Packet {
 
     /// The ECN field of its IP header. TLS over TCP sets none.
     #[must_use]
-    pub const fn ecn(&self) -> Ecn {
-        match self.body {
-            Body::Udp(ecn, _) => ecn,
+    pub fn ecn(&self) -> Ecn {
+        match &self.body {
+            Body::Udp(ecn, _) => *ecn,
+            Body::Plain(ip) => Ecn::of(ip).unwrap_or_default(),
             Body::TcpOpen | Body::TcpData(..) | Body::TcpClose => Ecn::NotEct,
         }
     }
 
     /// Sets that field to "congestion experienced".
-    pub const fn mark_ce(&mut self) {
-        if let Body::Udp(ecn, _) = &mut self.body {
-            *ecn = Ecn::Ce;
+    pub fn mark_ce(&mut self) {
+        match &mut self.body {
+            Body::Udp(ecn, _) => *ecn = Ecn::Ce,
+            Body::Plain(ip) => mark_ce(ip),
+            Body::TcpOpen | Body::TcpData(..) | Body::TcpClose => {}
         }
     }
 

@@ -13,8 +13,8 @@ use ropewalk_core::schedule::Policy;
 use ropewalk_core::schedule::SchedulerKind;
 use ropewalk_core::tunnel::{Observer, SendOptions, Tunnel};
 use ropewalk_netem::{
-    Carried, Change, Counters, DirectionConfig, DropReason, Link, LinkConfig, Refused, Selector,
-    Side,
+    Carried, Change, Counters, DirectionConfig, DropReason, Link, LinkConfig, Network, Refused,
+    Selector, Side,
 };
 use ropewalk_session::{
     Command, CommonSettings, Environment, Hub, HubAddresses, HubSettings, Peer, Session, Site,
@@ -24,6 +24,7 @@ use ropewalk_transport::{CongestionControl, Identity};
 use ropewalk_types::{Duration, Ecn, Instant, Random};
 
 use crate::host::{Host, Outgoing};
+use crate::joint::Joint;
 use crate::packet::{Packet, inner};
 
 /// Where the hub listens for UDP.
@@ -133,9 +134,9 @@ struct Way {
 
 /// A packet with its digest.
 #[derive(Debug)]
-struct Numbered {
-    packet: Packet,
-    digest: u64,
+pub(crate) struct Numbered {
+    pub(crate) packet: Packet,
+    pub(crate) digest: u64,
 }
 
 impl Carried for Numbered {
@@ -185,6 +186,8 @@ pub struct World {
     fates: Option<Vec<Fate>>,
     /// Packets at the ends of links, if they are kept.
     taps: Option<Vec<Tap>>,
+    /// What is in place of the links of the first site's uplinks, if they share some.
+    joint: Option<Joint>,
     sent: u64,
     out: Vec<Outgoing>,
 }
@@ -231,6 +234,7 @@ impl World {
             touched: Vec::new(),
             fates: None,
             taps: None,
+            joint: None,
             sent: 0,
             out: Vec::new(),
         };
@@ -548,6 +552,41 @@ impl World {
         self.turn(1 + site);
     }
 
+    /// Puts links that the first site's uplinks share in place of their own. `entries` has the first
+    /// link of each uplink, then those of hosts beside the tunnel. The time of the links starts
+    /// now. What was under way is lost. See [`Network::new`].
+    pub fn join_links(
+        &mut self,
+        links: Vec<LinkConfig>,
+        through: &[Option<usize>],
+        entries: &[usize],
+    ) {
+        self.joint = Some(Joint::new(Network::new(links, through, entries), self.now));
+        self.turn(1);
+    }
+
+    /// Sends a packet of a host that is beside the tunnel over a route of [`Self::join_links`].
+    pub fn send_beside(&mut self, now: Instant, route: usize, side: Side, data: BytesMut) {
+        self.now = now.max(self.now);
+        if let Some(joint) = &mut self.joint {
+            joint.send(self.now, route, side, Packet::plain(data));
+        }
+        self.note_due(1);
+    }
+
+    /// Packets of such hosts that have come to the end of their way since the last call.
+    pub fn take_beside(&mut self, mut take: impl FnMut(Side, &[u8])) {
+        for (side, data) in self.joint.iter_mut().flat_map(Joint::take_beside) {
+            take(side, &data);
+        }
+    }
+
+    /// Counters of one of the links of [`Self::join_links`] as of `now`.
+    pub fn joint_counters(&mut self, now: Instant, link: usize, side: Side) -> Counters {
+        let joint = self.joint.as_mut();
+        joint.map_or_else(Counters::default, |joint| joint.counters(now, link, side))
+    }
+
     /// Whether nothing is under way on the links of a site.
     #[must_use]
     pub fn links_idle(&self, site: usize) -> bool {
@@ -656,7 +695,9 @@ impl World {
     #[must_use]
     pub fn has_released(&self, site: usize) -> bool {
         let host = self.places[site].host.as_ref();
-        self.hub.as_ref().is_some_and(Host::has_released) || host.is_some_and(Host::has_released)
+        self.hub.as_ref().is_some_and(Host::has_released)
+            || host.is_some_and(Host::has_released)
+            || self.joint.as_ref().is_some_and(Joint::has_beside)
     }
 
     /// The tunnels of a site and, if the site has said hello since the hub started, of the hub.
@@ -677,6 +718,9 @@ impl World {
     fn work(&mut self, component: usize) {
         let now = self.now;
         let mut ready = [self.timers[component] <= now, false];
+        if component == 1 {
+            self.empty_joint(&mut ready);
+        }
         if let Some(site) = component.checked_sub(1) {
             for index in 0..self.places[site].ways.len() {
                 ready[1] |= self.deliver_up(site, index);
@@ -703,31 +747,57 @@ impl World {
     fn deliver_up(&mut self, site: usize, uplink: usize) -> bool {
         let mut any = false;
         while let Some(packet) = self.arrived(site, uplink, Side::Up) {
-            if let Some(hub) = &mut self.hub {
-                let port = packet.to.port();
-                hub.receive(self.now, packet, port);
-                any = true;
-            }
+            any |= self.receive_at_hub(packet);
         }
         any
+    }
+
+    fn receive_at_hub(&mut self, packet: Packet) -> bool {
+        let Some(hub) = &mut self.hub else {
+            return false;
+        };
+        let port = packet.to.port();
+        hub.receive(self.now, packet, port);
+        true
+    }
+
+    /// Hands on what has come over links that uplinks share.
+    fn empty_joint(&mut self, ready: &mut [bool; 2]) {
+        while let Some(event) = self.joint.as_mut().and_then(|joint| joint.poll(self.now)) {
+            if let Some(fates) = &mut self.fates {
+                fates.push(event.fate);
+            }
+            match event.arrived {
+                Some((Side::Up, packet)) => ready[1] |= self.receive_at_hub(packet),
+                Some((Side::Down, packet)) => {
+                    ready[0] |= self.receive_at_site(0, event.fate.uplink, packet);
+                }
+                None => {}
+            }
+        }
     }
 
     /// The same for a site, if the packet is for an address and a port that it has now.
     fn deliver_down(&mut self, site: usize, uplink: usize) -> bool {
         let mut any = false;
         while let Some(packet) = self.arrived(site, uplink, Side::Down) {
-            let place = &mut self.places[site];
-            let way = &place.ways[uplink];
-            let mapped = way.mappings * NAT_STEP;
-            let here = way.uplink.addresses.contains(&packet.to.ip()) && way.present;
-            let port = packet.to.port().checked_sub(mapped);
-            let port = port.filter(|port| (SITE_PORT..SITE_PORT + NAT_STEP).contains(port));
-            if let (true, Some(port), Some(host)) = (here, port, &mut place.host) {
-                host.receive(self.now, packet, port);
-                any = true;
-            }
+            any |= self.receive_at_site(site, uplink, packet);
         }
         any
+    }
+
+    fn receive_at_site(&mut self, site: usize, uplink: usize, packet: Packet) -> bool {
+        let place = &mut self.places[site];
+        let way = &place.ways[uplink];
+        let mapped = way.mappings * NAT_STEP;
+        let here = way.uplink.addresses.contains(&packet.to.ip()) && way.present;
+        let port = packet.to.port().checked_sub(mapped);
+        let port = port.filter(|port| (SITE_PORT..SITE_PORT + NAT_STEP).contains(port));
+        let (true, Some(port), Some(host)) = (here, port, &mut place.host) else {
+            return false;
+        };
+        host.receive(self.now, packet, port);
+        true
     }
 
     fn touch(&mut self, component: usize) {
@@ -884,6 +954,10 @@ impl World {
         self.tap(site, uplink, side, true, Some(&packet));
         let way = &mut self.places[site].ways[uplink];
         self.sent += 1;
+        if let Some(joint) = self.joint.as_mut().filter(|_| site == 0) {
+            joint.send(self.now, uplink, side, packet);
+            return;
+        }
         let bytes = packet.ip_bytes();
         let number = &mut way.sent[side as usize];
         *number = number.wrapping_add(1);
@@ -906,7 +980,9 @@ impl World {
     fn note_due(&mut self, component: usize) {
         let ways = component.checked_sub(1).map(|site| &self.places[site].ways);
         let links = ways.into_iter().flatten().filter_map(Way::poll_timeout);
-        let at = links.chain([self.timers[component]]).min();
+        let joint = self.joint.as_ref().filter(|_| component == 1);
+        let joint = joint.and_then(Joint::poll_timeout);
+        let at = links.chain([self.timers[component]]).chain(joint).min();
         // What is due now was just looked at: the next look comes a little later.
         let soonest = self.now + Duration::from_nanos(1);
         let at = at.map_or(Instant::FAR_FUTURE, |at| at.max(soonest));

@@ -77,6 +77,11 @@ impl Writer {
 
     /// The packet of a gateway: the datagrams are real, also their encryption.
     pub fn outer(&mut self, packet: &Outer) -> &[u8] {
+        if let OuterBody::Plain(ip) = &packet.body {
+            self.ip.clear();
+            self.ip.extend_from_slice(ip);
+            return &self.ip;
+        }
         let address = |ip: IpAddr| match ip {
             IpAddr::V4(address) => address,
             IpAddr::V6(_) => Ipv4Addr::UNSPECIFIED,
@@ -85,7 +90,10 @@ impl Writer {
         let ports = [packet.from.port(), packet.to.port()];
         let (protocol, ecn) = match &packet.body {
             OuterBody::Udp(ecn, _) => (UDP, *ecn),
-            OuterBody::TcpOpen | OuterBody::TcpData(..) | OuterBody::TcpClose => (TCP, Ecn::NotEct),
+            OuterBody::TcpOpen
+            | OuterBody::TcpData(..)
+            | OuterBody::TcpClose
+            | OuterBody::Plain(_) => (TCP, Ecn::NotEct),
         };
         self.begin(packet.ip_bytes(), protocol, addresses, ecn as u8);
         self.put_ports(ports);
@@ -102,6 +110,7 @@ impl Writer {
                 self.tcp_header(FLAG_ACK, sequence, 1, 0, 0);
                 self.put(TCP_HEADERS as usize, data);
             }
+            OuterBody::Plain(_) => {}
         }
         if protocol == TCP {
             self.end_tcp(TCP_HEADERS as usize);
@@ -261,6 +270,8 @@ mod tests {
             subflow: 0,
             bytes: 1_052,
             tcp: true,
+            ecn: Ecn::NotEct,
+            reduced: false,
             body: Body::Data {
                 segment: 3,
                 stamp: 7,

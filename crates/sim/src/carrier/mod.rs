@@ -2,6 +2,7 @@
 //! of either in a row.
 
 pub mod direct;
+pub mod joint;
 pub mod observer;
 pub mod parallel;
 pub mod row;

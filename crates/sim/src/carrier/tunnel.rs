@@ -5,6 +5,7 @@
 //! `prelude`. Keys are random, so the bytes of packets differ from run to run. Their number, sizes
 //! and times do not, and only those count for the trace hash.
 
+use super::joint::Links;
 use super::observer::{Gateway, Told};
 use super::{Arrival, Carrier, Core};
 use crate::engine::NEVER;
@@ -104,6 +105,10 @@ pub struct TunnelCarrier {
     sent_before: u64,
     /// What the gateways do, if the log wants it.
     told: Option<Told>,
+    /// For each flow the route of a host beside the tunnel, if it has one.
+    beside: Vec<Option<usize>>,
+    /// Whether the links are those of [`Self::over_joint`].
+    joint: bool,
 }
 
 impl TunnelCarrier {
@@ -176,7 +181,26 @@ impl TunnelCarrier {
             warm: Default::default(),
             slab: BytesMut::new(),
             told: None,
+            beside: Vec::new(),
+            joint: false,
         })
+    }
+
+    /// Puts links that the paths share in place of the paths' own, with hosts beside the tunnel.
+    #[must_use]
+    pub fn over_joint(mut self, links: Links) -> Self {
+        // The routes of the uplinks come first, then one for each link that hosts enter.
+        let uplinks = self.paths.len();
+        let count = links.links.len();
+        let entries = self.paths.iter().copied().chain(0..count);
+        let entries: Vec<usize> = entries.collect();
+        self.world.join_links(links.links, &links.through, &entries);
+        let beside = links.beside.into_iter();
+        self.beside = beside.map(|link| link.map(|link| uplinks + link)).collect();
+        self.paths = entries;
+        self.joint = true;
+        let _before = self.world.take_fates().count();
+        self
     }
 
     /// Keeps what the trace wants beyond the fate of packets.
@@ -230,6 +254,13 @@ impl Carrier for TunnelCarrier {
             self.slab = BytesMut::with_capacity(SLAB_BYTES.max(length));
         }
         packet.write(&mut self.slab);
+        let route = self.beside.get(usize::from(packet.flow));
+        if let Some(&Some(route)) = route {
+            let data = self.slab.split().split_off(HEADROOM);
+            let now = core.now() + self.prelude;
+            self.world.send_beside(now, route, direction, data);
+            return;
+        }
         let (site, hub) = (World::inner_address(SITE).octets(), HUB_INNER.octets());
         let (source, destination) = match direction {
             Side::Up => (site, hub),
@@ -245,6 +276,9 @@ impl Carrier for TunnelCarrier {
     fn wake(&mut self, core: &mut Core, _component: usize, arrivals: &mut Vec<Arrival>) {
         self.world.run_to(core.now() + self.prelude);
         self.record(core);
+        self.world.take_beside(|direction, data| {
+            arrivals.extend(Packet::read(data).map(|packet| (direction, packet)));
+        });
         for direction in Side::ALL {
             self.world.take_released(SITE, direction, |data| {
                 arrivals.extend(Packet::read(&data).map(|packet| (direction, packet)));
@@ -271,6 +305,11 @@ impl Carrier for TunnelCarrier {
     }
 
     fn counters(&mut self, now: Instant, path: usize, direction: Side) -> Counters {
+        if self.joint {
+            return self
+                .world
+                .joint_counters(now + self.prelude, path, direction);
+        }
         let uplink = self.paths.iter().position(|&number| number == path);
         uplink.map_or_else(Counters::default, |uplink| {
             self.world

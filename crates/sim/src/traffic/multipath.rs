@@ -13,7 +13,7 @@ use crate::host::tcp::{Receiver, Sender, Settings};
 use crate::host::{RECEIVE_WINDOW_BYTES, SenderStats};
 use crate::packet::{Ack, Body, Packet, TCP_HEADERS};
 use crate::traffic::transfer::Address;
-use ropewalk_types::Random;
+use ropewalk_types::{Ecn, Random};
 use std::collections::VecDeque;
 
 /// Bytes that the data sequence signal takes in a packet with data: acknowledgement of 32 bits and
@@ -335,6 +335,8 @@ impl Multipath {
             subflow: u8::try_from(index).unwrap_or(u8::MAX),
             bytes,
             tcp: true,
+            ecn: Ecn::NotEct,
+            reduced: false,
             body,
         }
     }

@@ -4,6 +4,7 @@ use super::{Outbox, back};
 use crate::engine::NEVER;
 use crate::packet::{Body, PING_BYTES, Packet, UDP_HEADERS};
 use ropewalk_netem::Side;
+use ropewalk_types::Ecn;
 
 /// Echo requests from the site to the server.
 #[derive(Clone, Debug)]
@@ -85,6 +86,8 @@ impl Ping {
             subflow: 0,
             bytes: PING_BYTES,
             tcp: false,
+            ecn: Ecn::NotEct,
+            reduced: false,
             body,
         }
     }
@@ -155,6 +158,8 @@ impl Call {
                 subflow: 0,
                 bytes: self.bytes,
                 tcp: false,
+                ecn: Ecn::NotEct,
+                reduced: false,
                 body: Body::Voice(now_ns),
             };
             out.push((side, packet));

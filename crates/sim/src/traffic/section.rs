@@ -10,7 +10,7 @@ use super::web::User;
 use crate::host::tcp::{LossDetection, Receiver, Sender, Settings};
 use crate::host::{RECEIVE_WINDOW_BYTES, plain, quic};
 use crate::packet::TCP_HEADERS;
-use crate::run::SimError;
+use crate::run::{DIRECT_MTU, SimError};
 use crate::world::Span;
 use ropewalk_plan::{Distribution, FlowReport, Traffic, TrafficReport};
 use ropewalk_types::{Duration, Random};
@@ -130,8 +130,7 @@ impl Section {
                 span.end_ns,
             ))),
             Traffic::Web { objects, pause, .. } => {
-                let random = maker.random.fork();
-                let pause_ns = nanos(pause);
+                let (pause_ns, random) = (nanos(pause), maker.random.fork());
                 Kind::Web(Box::new(User::new(
                     number, mtu, objects, pause_ns, span, random,
                 )))
@@ -141,7 +140,7 @@ impl Section {
 
     /// A bulk flow of TCP, MPTCP or QUIC.
     fn make_bulk(&self, address: Address, later_ns: u64, maker: &mut Maker<'_>) -> Kind {
-        let mut mtu = maker.mtu;
+        let mut mtu = self.traffic.beside().map_or(maker.mtu, |_| DIRECT_MTU);
         let (protocol, start) = match self.traffic {
             Traffic::Tcp {
                 congestion,
@@ -150,22 +149,19 @@ impl Section {
                 window,
                 plain,
                 duplicates,
+                ecn,
                 ..
             } => {
                 let start_ns = nanos(start) + later_ns;
                 if plain {
-                    let payload = segment.unwrap_or(u32::MAX).min(mtu - plain::HEADERS);
-                    let packet = payload + plain::HEADERS;
-                    let sender = Box::new(plain::Sender::new(packet));
-                    let protocol = Protocol::Plain(sender, plain::Receiver::default());
-                    let transfer = Transfer::bulk(address, start_ns, protocol, packet);
-                    return Kind::Transfer(Box::new(transfer));
+                    return self.bulk(address, start_ns, without_options(segment, mtu));
                 }
                 mtu = segment.map_or(mtu, |bytes| mtu.min(bytes + TCP_HEADERS));
                 let mut settings = Settings {
                     segment_bytes: Protocol::tcp_payload(mtu),
                     congestion,
                     detection: duplicates.map_or(maker.detection, LossDetection::Duplicates),
+                    ecn,
                     window_bytes: window.map_or(RECEIVE_WINDOW_BYTES, u64::from),
                 };
                 if maker.subflows > 0 {
@@ -195,7 +191,15 @@ impl Section {
                 unreachable!("make_flow asks for bulk traffic only")
             }
         };
-        let transfer = Transfer::bulk(address, nanos(start) + later_ns, protocol, mtu);
+        self.bulk(address, nanos(start) + later_ns, (protocol, mtu))
+    }
+
+    /// A connection that always has something to send, in packets of the size beside its protocol.
+    fn bulk(&self, address: Address, start_ns: u64, (protocol, mtu): (Protocol, u32)) -> Kind {
+        let mut transfer = Transfer::bulk(address, start_ns, protocol, mtu);
+        if self.end_ns() < self.span.end_ns {
+            transfer.stop_at(self.end_ns());
+        }
         Kind::Transfer(Box::new(transfer))
     }
 
@@ -248,10 +252,24 @@ impl Section {
             report.delay_ms = delays.distribution();
             report.goodput_mbit = report.flows.iter().map(|flow| flow.goodput_mbit).sum();
             report.series_mbit = self.series.iter().map(|b| *b as f64 * 8e-6).collect();
-            let open_ns = self.span.end_ns - self.last_ns;
+            let open_ns = self.end_ns().saturating_sub(self.last_ns);
             report.longest_stall_seconds = Some(self.stall_ns.max(open_ns) as f64 / 1e9);
         }
         report
+    }
+
+    /// When the section stops.
+    fn end_ns(&self) -> u64 {
+        match self.traffic {
+            Traffic::Tcp {
+                until: Some(until), ..
+            } => nanos(until),
+            Traffic::Tcp { .. }
+            | Traffic::Quic { .. }
+            | Traffic::Ping { .. }
+            | Traffic::Call { .. }
+            | Traffic::Web { .. } => self.span.end_ns,
+        }
     }
 
     fn report_call(&self, call: &Call, report: &mut TrafficReport) {
@@ -266,6 +284,15 @@ impl Section {
         report.in_time = Some(in_time as f64 / call.sent.max(1) as f64);
         report.delay_ms = Some(Distribution::of(&call.delay_ms));
     }
+}
+
+/// Hosts without TCP options, with the length of their packets.
+fn without_options(segment: Option<u32>, mtu: u32) -> (Protocol, u32) {
+    let payload = segment.unwrap_or(u32::MAX).min(mtu - plain::HEADERS);
+    let packet = payload + plain::HEADERS;
+    let sender = Box::new(plain::Sender::new(packet));
+    let protocol = Protocol::Plain(sender, plain::Receiver::default());
+    (protocol, packet)
 }
 
 /// Flows of a section.

@@ -5,6 +5,7 @@ use crate::engine::NEVER;
 use crate::host::{SenderStats, plain, quic, tcp};
 use crate::packet::{Ack, Body, Packet, QUIC_HEADERS, TCP_HEADERS};
 use ropewalk_netem::Side;
+use ropewalk_types::Ecn;
 
 /// Header of a stream frame with offset and length (RFC 9000 §19.8).
 const STREAM_HEADER: u32 = 8;
@@ -54,6 +55,10 @@ pub struct Transfer {
     packet_bytes: u32,
     /// When a bulk connection starts; `NEVER` once it has.
     start_ns: u64,
+    /// When both ends stop; `NEVER` unless set.
+    until_ns: u64,
+    /// First segment that was never sent.
+    fresh_from: u32,
     protocol: Protocol,
 }
 
@@ -71,8 +76,15 @@ impl Transfer {
             segment_bytes,
             packet_bytes: mtu,
             start_ns,
+            until_ns: NEVER,
+            fresh_from: 0,
             protocol,
         }
+    }
+
+    /// Both ends give the connection up at that time: what is on its way is for nobody.
+    pub const fn stop_at(&mut self, until_ns: u64) {
+        self.until_ns = until_ns;
     }
 
     /// A connection that sends only what is offered.
@@ -126,7 +138,12 @@ impl Transfer {
             Protocol::Quic(sender, receiver) => (sender.due_ns(), receiver.due_ns()),
         };
         let ends = sender.unwrap_or(NEVER).min(receiver.unwrap_or(NEVER));
-        ends.min(self.start_ns)
+        let due_ns = ends.min(self.start_ns);
+        if due_ns < self.until_ns {
+            due_ns
+        } else {
+            NEVER
+        }
     }
 
     /// Offers so many segments more and sends what may go.
@@ -170,13 +187,16 @@ impl Transfer {
 
     /// A packet of this connection arrived.
     pub fn on_packet(&mut self, now_ns: u64, packet: &Packet, out: &mut Outbox) {
-        if packet.use_count != self.address.use_count {
+        if packet.use_count != self.address.use_count || now_ns >= self.until_ns {
             return;
         }
         match packet.body {
             Body::Data { segment, stamp, .. } => {
                 let ack = match &mut self.protocol {
-                    Protocol::Tcp(_, receiver) => receiver.on_segment(now_ns, segment, stamp),
+                    Protocol::Tcp(_, receiver) => {
+                        receiver.on_marks(packet.ecn == Ecn::Ce, packet.reduced);
+                        receiver.on_segment(now_ns, segment, stamp)
+                    }
                     Protocol::Plain(_, receiver) => receiver.on_segment(now_ns, segment),
                     Protocol::Quic(_, receiver) => receiver.on_packet(now_ns, segment, stamp),
                 };
@@ -209,13 +229,24 @@ impl Transfer {
         }
     }
 
-    fn emit(&self, sent_ns: u64, segment: u32, stamp: u32, out: &mut Outbox) {
+    fn emit(&mut self, sent_ns: u64, segment: u32, stamp: u32, out: &mut Outbox) {
         let body = Body::Data {
             segment,
             stamp,
             sent_ns,
         };
-        out.push((self.address.data, self.packet(self.packet_bytes, body)));
+        let mut packet = self.packet(self.packet_bytes, body);
+        let fresh = segment >= self.fresh_from;
+        self.fresh_from = self.fresh_from.max(segment + 1);
+        // RFC 3168 §6.1.5: what is sent again cannot be marked.
+        if let Protocol::Tcp(sender, _) = &mut self.protocol
+            && sender.ecn()
+            && fresh
+        {
+            packet.ecn = Ecn::Ect0;
+            packet.reduced = sender.take_reduced();
+        }
+        out.push((self.address.data, packet));
     }
 
     fn acknowledge(&self, ack: Ack, out: &mut Outbox) {
@@ -234,6 +265,8 @@ impl Transfer {
             subflow: 0,
             bytes,
             tcp: !matches!(self.protocol, Protocol::Quic(..)),
+            ecn: Ecn::NotEct,
+            reduced: false,
             body,
         }
     }

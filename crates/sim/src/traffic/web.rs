@@ -14,7 +14,7 @@ use crate::world::Span;
 use ropewalk_netem::Side;
 use ropewalk_plan::Congestion;
 use ropewalk_plan::page::{self, CONNECTIONS};
-use ropewalk_types::Random;
+use ropewalk_types::{Ecn, Random};
 
 /// Round trips before the first request: TCP, then TLS.
 const HANDSHAKES: u32 = 2;
@@ -174,6 +174,7 @@ impl User {
             congestion: Congestion::Cubic,
             detection: LossDetection::Rack,
             window_bytes: RECEIVE_WINDOW_BYTES,
+            ecn: false,
         };
         let sender = Sender::new(settings, self.random.fork());
         let number = u16::try_from(index).unwrap_or(0);
@@ -212,6 +213,8 @@ impl User {
             subflow: 0,
             bytes,
             tcp: true,
+            ecn: Ecn::NotEct,
+            reduced: false,
             body,
         };
         out.push((Side::Up, packet));

@@ -49,7 +49,7 @@ impl Carried {
                 return Ok(Self::TcpNc(programs));
             }
             (Ground::Row(_), _) => return Ok(Self::Direct),
-            (Ground::Uplinks(topology), _) => topology,
+            (Ground::Uplinks { topology, .. }, _) => topology,
         };
         match &plan.carrier {
             Carrier::DirectFirst

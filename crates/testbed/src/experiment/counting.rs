@@ -17,6 +17,7 @@ use crate::link::{Link, LinkCounters};
 #[derive(Debug, Default)]
 struct Snapshot {
     links: Vec<LinkCounters>,
+    shared: Vec<LinkCounters>,
     /// The tunnel of each hop, at the hub's end and at the site's.
     tunnels: Vec<[TunnelStatus; 2]>,
     /// Processor time of the whole machine.
@@ -66,6 +67,8 @@ impl Counts {
         };
         let pairs = self.first.links.iter().zip(&self.last.links);
         report.paths = pairs.map(|(a, b)| path(&pick(a), &pick(b))).collect();
+        let pairs = self.first.shared.iter().zip(&self.last.shared);
+        report.links = pairs.map(|(a, b)| path(&pick(a), &pick(b))).collect();
         let hops = self.first.tunnels.iter().zip(&self.last.tunnels);
         let mut hops: Vec<_> = hops
             .map(|(first, last)| tunnel(first, last, side))
@@ -85,6 +88,7 @@ impl Counts {
 impl Snapshot {
     fn take(carried: &Carried, ground: &Ground) -> Result<Self> {
         let links = ground.links().into_iter().map(Link::counters);
+        let shared = ground.shared_links().into_iter().map(Link::counters);
         let status = |gateway: &Gateway| Ok(gateway.status()?.tunnels);
         let gateways = carried.gateways().iter().map(status);
         let gateways = gateways.collect::<Result<Vec<_>>>()?;
@@ -95,6 +99,7 @@ impl Snapshot {
         };
         Ok(Self {
             links: links.collect::<Result<_>>()?,
+            shared: shared.collect::<Result<_>>()?,
             tunnels: gateways.windows(2).map(hop).collect(),
             processor: ProcessorTime::now(),
         })
@@ -156,6 +161,8 @@ pub(super) fn path(first: &Counters, last: &Counters) -> PathReport {
         delivered_bytes: last.delivered_bytes - first.delivered_bytes,
         dropped: last.dropped_queue - first.dropped_queue,
         lost: last.dropped_loss - first.dropped_loss,
+        dropped_aqm: last.dropped_aqm - first.dropped_aqm,
+        marked: last.marked - first.marked,
         ..PathReport::default()
     }
 }

@@ -40,6 +40,14 @@ pub enum PlanFileError {
         /// What is wrong.
         problem: String,
     },
+    /// A link that paths share cannot be made.
+    #[error("link `{link}`: {problem}")]
+    SharedLink {
+        /// Name of the link.
+        link: String,
+        /// What is wrong.
+        problem: String,
+    },
     /// The own link of a host cannot be made.
     #[error("traffic[{section}].access.{problem}")]
     Access {

@@ -97,7 +97,7 @@ fn measure(plan: &Plan, options: &Options, ground: &Ground) -> Result<Report> {
                 ends: ground.endpoints(index),
                 directory: ground.directory().to_owned(),
                 window,
-                mptcp: carried.is_mptcp(),
+                mptcp: carried.is_mptcp() && traffic.beside().is_none(),
                 seed: options.seed.unwrap_or(plan.seed),
             };
             sources::prepare(&stage, index, traffic).context(what)

@@ -19,16 +19,24 @@ impl PathLink {
     }
 }
 
-/// The links of all paths, traces found and checked.
+/// The links of all paths and those that they share, traces found and checked.
 pub(super) fn links(file: &PlanFile, seed: u64) -> Result<Vec<PathLink>, PlanFileError> {
-    let make = |index: usize| {
-        let path = &file.plan.path[index];
-        resolve(file, path.link(seed, index)).map_err(|problem| PlanFileError::Link {
-            path: path.name.clone(),
-            problem,
+    let plan = &file.plan;
+    let make = |number: usize| {
+        resolve(file, plan.link_plan(number, seed)).map_err(|problem| {
+            match number.checked_sub(plan.path.len()) {
+                None => PlanFileError::Link {
+                    path: plan.path[number].name.clone(),
+                    problem,
+                },
+                Some(shared) => PlanFileError::SharedLink {
+                    link: plan.link[shared].name.clone(),
+                    problem,
+                },
+            }
         })
     };
-    (0..file.plan.path.len()).map(make).collect()
+    (0..plan.link_count()).map(make).collect()
 }
 
 /// The own link of a section's host, if it has one.
@@ -77,17 +85,24 @@ pub(super) fn describe(
     hops: &[Vec<usize>],
     side: Side,
 ) {
-    let mut counted: Vec<Option<PathReport>> = vec![None; links.len()];
+    let mean = |number: usize| {
+        let config: &LinkConfig = &links[number].config;
+        config.mean_capacity(side, plan.warmup, plan.duration)
+    };
+    let mut counted: Vec<Option<PathReport>> = vec![None; plan.path.len()];
     for (&index, path) in hops.iter().flatten().zip(std::mem::take(&mut report.paths)) {
         counted[index] = Some(path);
     }
-    for (index, (path, link)) in plan.path.iter().zip(links).enumerate() {
-        let mean = link.config.mean_capacity(side, plan.warmup, plan.duration);
+    for (index, path) in plan.path.iter().enumerate() {
         report.paths.push(PathReport {
             name: path.name.clone(),
-            capacity_mbit: mean.unwrap_or(0.0) / 1e6,
+            capacity_mbit: mean(index).unwrap_or(0.0) / 1e6,
             ..counted[index].take().unwrap_or_default()
         });
+    }
+    for ((number, link), shared) in (plan.path.len()..).zip(&plan.link).zip(&mut report.links) {
+        shared.name.clone_from(&link.name);
+        shared.capacity_mbit = mean(number).unwrap_or(0.0) / 1e6;
     }
     let links: Vec<&LinkConfig> = links.iter().map(|link| &link.config).collect();
     let ceiling = describe_ceilings(plan, &links, &mut report.traffic);

@@ -65,11 +65,12 @@ impl AllSeries {
         longest.max(window.to.saturating_sub(last))
     }
 
-    /// The report of bulk traffic; `flows` brings what is known of each connection otherwise.
+    /// The report of bulk traffic that goes on in the time `active`; `flows` brings what is known
+    /// of each connection otherwise.
     pub(super) fn report(
         &self,
         kind: &str,
-        start: Duration,
+        active: Window,
         window: Window,
         mut flows: Vec<FlowReport>,
     ) -> TrafficReport {
@@ -85,8 +86,8 @@ impl AllSeries {
             flows.map(|flow| flow.mbit(from, from + second)).sum()
         });
         let counted = Window {
-            from: window.from.max(start),
-            to: window.to,
+            from: window.from.max(active.from),
+            to: window.to.min(active.to),
         };
         TrafficReport {
             kind: kind.into(),
@@ -129,7 +130,7 @@ mod tests {
             series(250, 500, &[62_500, 125_000, 0, 125_000]),
             series(250, 500, &[0, 62_500, 0, 0]),
         ]);
-        let report = all.report("tcp", ms(0), window(1_000, 2_000), Vec::new());
+        let report = all.report("tcp", window(0, 2_000), window(1_000, 2_000), Vec::new());
         assert!((report.flows[0].goodput_mbit - 1.0).abs() < 1e-9);
         assert!((report.flows[1].goodput_mbit - 0.25).abs() < 1e-9);
         assert!((report.goodput_mbit - 1.25).abs() < 1e-9);

@@ -91,7 +91,7 @@ fn obey(
     input: impl BufRead,
     output: &mut impl Write,
 ) -> Result<()> {
-    let Ground::Uplinks(topology) = ground else {
+    let Ground::Uplinks { topology, .. } = ground else {
         return Err(IN_A_ROW.into());
     };
     topology.give_server(NETWORK)?;

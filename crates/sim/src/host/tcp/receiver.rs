@@ -8,6 +8,8 @@ use crate::packet::Ack;
 const DELAY_NS: u64 = 40 * MS;
 /// Segments acknowledged one by one at the start of a connection (Linux quick acknowledgements).
 const QUICK_SEGMENTS: u32 = 16;
+/// Segments acknowledged one by one after the first mark (Linux).
+const QUICK_AFTER_MARK: u32 = 2;
 /// Blocks beside timestamps (RFC 2018 §3).
 const BLOCKS: usize = 3;
 
@@ -25,6 +27,8 @@ pub struct Receiver {
     due_ns: Option<u64>,
     /// A gap was open when the last acknowledgement left.
     gap: bool,
+    /// A segment came marked, and the sender has not said since that it has answered.
+    congested: bool,
 }
 
 impl Receiver {
@@ -47,6 +51,21 @@ impl Receiver {
     #[must_use]
     pub const fn due_ns(&self) -> Option<u64> {
         self.due_ns
+    }
+
+    /// Reads the marks of a segment before it is taken in: whether it came with "congestion
+    /// experienced", and whether the sender says that it has reduced its window (RFC 3168 §6.1.3).
+    pub fn on_marks(&mut self, experienced: bool, reduced: bool) {
+        if reduced {
+            self.congested = false;
+        }
+        if experienced {
+            if !self.congested {
+                // Linux `tcp_data_ecn_check`: the sender is told at once.
+                self.quick_left = self.quick_left.max(QUICK_AFTER_MARK);
+            }
+            self.congested = true;
+        }
     }
 
     /// Takes a segment in; the acknowledgement if one leaves at once.
@@ -113,6 +132,7 @@ impl Receiver {
             next: self.next,
             echo: self.echo,
             duplicate: duplicate.is_some(),
+            congested: self.congested,
             ..Ack::default()
         };
         if let Some(block) = duplicate {
@@ -148,5 +168,19 @@ mod tests {
         assert_eq!((ack.next, ack.count), (5, 0));
         let ack = receiver.on_segment(0, 3, 1).unwrap();
         assert!(ack.duplicate && ack.blocks() == [(3, 4)]);
+    }
+
+    #[test]
+    fn a_mark_is_echoed_until_the_sender_has_answered_it() {
+        let mut receiver = Receiver::new();
+        let mut echo = |segment, experienced, reduced| {
+            receiver.on_marks(experienced, reduced);
+            receiver.on_segment(0, segment, 1).unwrap().congested
+        };
+        assert!(!echo(0, false, false));
+        assert!(echo(1, true, false));
+        assert!(echo(2, false, false), "until the answer");
+        assert!(!echo(3, false, true));
+        assert!(echo(4, true, true), "a new mark beside the answer");
     }
 }

@@ -22,6 +22,8 @@ pub enum State {
     /// Nothing: there are none.
     #[default]
     Open,
+    /// Nothing is lost: the window comes down after a mark (RFC 3168 §6.1.2, Linux `TCP_CA_CWR`).
+    Marked,
     /// Repairs them while the window comes down.
     Recovery,
     /// Starts anew after a timeout.
@@ -86,7 +88,12 @@ impl Default for Recovery {
 impl Recovery {
     /// Whether losses are being repaired.
     pub fn repairing(&self) -> bool {
-        self.state != State::Open
+        matches!(self.state, State::Recovery | State::Loss)
+    }
+
+    /// Whether the window comes down in proportion to what arrives.
+    pub fn reducing(&self) -> bool {
+        matches!(self.state, State::Marked | State::Recovery)
     }
 
     /// A segment sent once that arrives below one that arrived before was overtaken.
@@ -226,6 +233,13 @@ impl Sender {
         }
         match self.recovery.state {
             State::Open => {}
+            // The answer has to reach the receiver, so something beyond the end has to be
+            // acknowledged.
+            State::Marked => {
+                if self.board.una > self.recovery.end {
+                    self.leave();
+                }
+            }
             State::Recovery | State::Loss => {
                 let over = self.board.una >= self.recovery.end;
                 if self.recovery.may_undo(ack, batch.advanced) {
@@ -239,28 +253,49 @@ impl Sender {
                 }
             }
         }
-        if batch.lost > 0 && self.recovery.state == State::Open {
+        if batch.lost > 0 && !self.recovery.repairing() {
             self.enter_recovery(prior_in_flight);
         }
     }
 
     pub(super) fn enter_recovery(&mut self, _prior_in_flight: u32) {
-        if self.recovery.state != State::Open {
-            return;
+        match self.recovery.state {
+            State::Recovery | State::Loss => return,
+            // The window comes down already.
+            State::Marked => {
+                self.recovery.state = State::Recovery;
+                self.recovery.end = self.board.next;
+            }
+            State::Open => {
+                self.remember();
+                self.begin_reduction(State::Recovery);
+            }
         }
-        self.remember();
-        self.window.ssthresh = self.controller.on_loss(&self.window);
-        self.recovery.state = State::Recovery;
-        self.recovery.end = self.board.next;
-        self.recovery.prior_cwnd = self.window.cwnd;
-        (self.recovery.delivered, self.recovery.sent) = (0, 0);
-        self.window.credit = 0;
         let recovery = &mut self.recovery;
         if recovery.persist > 0 {
             recovery.persist -= 1;
         } else {
             recovery.steps = 1;
         }
+    }
+
+    /// Answers a mark once per window; whether it did.
+    pub(super) fn answer_mark(&mut self) -> bool {
+        let answers = self.recovery.state == State::Open;
+        if answers {
+            self.recovery.undo = None;
+            self.begin_reduction(State::Marked);
+        }
+        answers
+    }
+
+    fn begin_reduction(&mut self, state: State) {
+        self.window.ssthresh = self.controller.on_loss(&self.window);
+        self.recovery.state = state;
+        self.recovery.end = self.board.next;
+        self.recovery.prior_cwnd = self.window.cwnd;
+        (self.recovery.delivered, self.recovery.sent) = (0, 0);
+        self.window.credit = 0;
     }
 
     fn remember(&mut self) {
@@ -307,7 +342,7 @@ impl Sender {
     }
 
     fn leave(&mut self) {
-        if self.recovery.state == State::Recovery && !self.controller.is_model_based() {
+        if self.recovery.reducing() && !self.controller.is_model_based() {
             self.window.cwnd = self.window.ssthresh;
         }
         self.recovery.state = State::Open;

@@ -1,6 +1,6 @@
 //! The sending side: what to send next, timers, and reading acknowledgements.
 
-use super::recovery::{Recovery, State};
+use super::recovery::Recovery;
 use super::scoreboard::{APP_LIMITED, OUT, RETRANSMITTED, SACKED, Scoreboard, Segment};
 use crate::host::congestion::{AckSample, Controller, RateSample, Window};
 use crate::host::pacing::Pacing;
@@ -39,6 +39,8 @@ pub struct Settings {
     /// The receiver's window, bytes: [`RECEIVE_WINDOW_BYTES`](crate::host::RECEIVE_WINDOW_BYTES)
     /// unless a plan says otherwise.
     pub window_bytes: u64,
+    /// Whether segments can be marked instead of lost (RFC 3168).
+    pub ecn: bool,
 }
 
 /// What a timer is for.
@@ -76,6 +78,9 @@ pub struct Sender {
     /// Blocks of the last acknowledgement, so that they are not walked through again.
     seen: [(u32, u32); BLOCKS_MAX],
     probe_sent: bool,
+    ecn: bool,
+    /// The next new segment says that the window was reduced.
+    tell_reduced: bool,
 }
 
 /// What an acknowledgement brought, while it is read.
@@ -118,7 +123,20 @@ impl Sender {
             last_sent_ns: 0,
             seen: [(0, 0); BLOCKS_MAX],
             probe_sent: false,
+            ecn: settings.ecn,
+            tell_reduced: false,
         }
+    }
+
+    /// Whether segments can be marked.
+    #[must_use]
+    pub const fn ecn(&self) -> bool {
+        self.ecn
+    }
+
+    /// Whether a new segment says that the window was reduced; one does for each reduction.
+    pub const fn take_reduced(&mut self) -> bool {
+        std::mem::replace(&mut self.tell_reduced, false)
     }
 
     /// Offers so many segments more.
@@ -291,6 +309,9 @@ impl Sender {
         let rate = self.rate_sample(&batch);
         self.find_losses(now_ns, &mut batch);
         self.change_state(now_ns, ack, &mut batch, prior_in_flight);
+        if ack.congested && self.ecn {
+            self.tell_reduced |= self.answer_mark();
+        }
         let sample = AckSample {
             now_ns,
             acked: batch.acked,
@@ -394,7 +415,7 @@ impl Sender {
     fn set_window(&mut self, sample: &AckSample, batch: &Batch) {
         let set = self.controller.on_every_ack(&mut self.window, sample);
         if !set {
-            if self.recovery.state == State::Recovery {
+            if self.recovery.reducing() {
                 self.reduce(batch);
             } else if batch.advanced {
                 // Linux `tcp_may_raise_cwnd`: only what arrives in order lets the window grow.
@@ -419,7 +440,7 @@ impl Sender {
         }
         self.arm_retransmit(now_ns);
         let probes = self.detection == LossDetection::Rack;
-        let quiet = self.recovery.state == State::Open && self.board.sacked == 0;
+        let quiet = !self.recovery.repairing() && self.board.sacked == 0;
         if probes && quiet && !self.probe_sent && self.rtt.smoothed_ns > 0 && self.backoff == 0 {
             // RFC 8985 §7.2.
             let mut probe_ns = 2 * self.rtt.smoothed_ns;

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use ropewalk_plan::{Plan, Traffic, TrafficReport};
 
-use super::{CannotRun, Window};
+use super::{CannotRun, PlanFileError, Window};
 use crate::programs::{self, Requirement};
 use crate::traffic::Endpoints;
 
@@ -47,12 +47,28 @@ pub(super) trait Source: Send {
     fn run(self: Box<Self>, begin: Instant) -> Result<Outcome>;
 }
 
-/// Checks that the programs for this traffic are there.
+/// Checks that the programs for this traffic are there, and that hosts need no two settings.
 pub(super) fn require(plan: &Plan) -> Result<()> {
     let simulated = |traffic: &Traffic| matches!(traffic, Traffic::Tcp { duplicates, .. } if duplicates.is_some());
     if plan.traffic.iter().any(simulated) {
         let problem = "traffic.duplicates is for the simulator: leave it out";
         return Err(CannotRun(problem.into()).into());
+    }
+    let mut site = plan.traffic.iter().filter_map(|traffic| match traffic {
+        Traffic::Tcp { ecn, .. } if plan.hops() == 1 && traffic.beside().is_none() => Some(*ecn),
+        Traffic::Tcp { .. }
+        | Traffic::Quic { .. }
+        | Traffic::Ping { .. }
+        | Traffic::Call { .. }
+        | Traffic::Web { .. } => None,
+    });
+    let first = site.next();
+    if site.any(|ecn| Some(ecn) != first) {
+        return Err(PlanFileError::SetUp {
+            key: "traffic.ecn",
+            problem: "the site is one host: give all its TCP the same setting",
+        }
+        .into());
     }
     let needed: Vec<Requirement> = plan
         .traffic
@@ -77,8 +93,14 @@ pub(super) fn prepare(stage: &Stage, index: usize, traffic: &Traffic) -> Result<
             start,
             segment,
             window,
+            until,
+            ecn,
             ..
         } => {
+            if ecn {
+                // Asks for it; others agree to it as they are (ip-sysctl(7)).
+                stage.ends.client.sysctl("net/ipv4/tcp_ecn", "1")?;
+            }
             let load = tcp::Load {
                 flows,
                 congestion,
@@ -86,6 +108,7 @@ pub(super) fn prepare(stage: &Stage, index: usize, traffic: &Traffic) -> Result<
                 start,
                 segment,
                 window,
+                until: until.unwrap_or(stage.window.to),
             };
             if stage.mptcp || window.is_some() {
                 Box::new(mptcp::Connections::prepare(stage, load))

@@ -33,7 +33,7 @@ impl Source for Connections {
     fn run(self: Box<Self>, begin: Instant) -> Result<Outcome> {
         let Self { stage, load } = *self;
         sleep_until(begin, load.start);
-        let left = stage.window.to.saturating_sub(begin.elapsed());
+        let left = load.until.saturating_sub(begin.elapsed());
         let spec = BulkSpec {
             flows: load.flows as usize,
             direction: match load.direction {
@@ -87,7 +87,7 @@ impl Source for Connections {
         );
         let series = AllSeries(series.collect());
         Ok(Outcome {
-            report: series.report("tcp", load.start, stage.window, flows),
+            report: series.report("tcp", load.active(), stage.window, flows),
             notes,
         })
     }

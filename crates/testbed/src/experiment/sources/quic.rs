@@ -11,6 +11,7 @@ use super::{Outcome, Source, Stage, sleep_until};
 use crate::process::{Process, Program};
 use crate::programs;
 
+use super::super::Window;
 use super::super::series::{AllSeries, Series};
 
 /// One `[[traffic]]` section of kind `quic`.
@@ -181,7 +182,11 @@ fn outcome(
         name_of(load.congestion),
         load.packet_threshold
     ));
-    let report = AllSeries(all).report("quic", load.start, stage.window, flows);
+    let active = Window {
+        from: load.start,
+        to: stage.window.to,
+    };
+    let report = AllSeries(all).report("quic", active, stage.window, flows);
     Outcome { report, notes }
 }
 

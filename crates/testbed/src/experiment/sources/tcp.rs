@@ -14,6 +14,7 @@ use super::{Outcome, Source, Stage, sleep_until};
 use crate::process::{Process, Program};
 use crate::traffic::iperf;
 
+use super::super::Window;
 use super::super::series::{AllSeries, Series};
 
 /// One `[[traffic]]` section of kind `tcp`.
@@ -27,6 +28,18 @@ pub(super) struct Load {
     pub(super) segment: Option<u32>,
     /// Bytes of the receiver's window at most.
     pub(super) window: Option<u32>,
+    /// When it stops.
+    pub(super) until: Duration,
+}
+
+impl Load {
+    /// The time in which it goes on.
+    pub(super) const fn active(&self) -> Window {
+        Window {
+            from: self.start,
+            to: self.until,
+        }
+    }
 }
 
 /// Servers that listen, and clients that will connect to them.
@@ -81,7 +94,7 @@ impl Pair {
             .args(["-B", &address])
             .start(&stage.directory, &format!("{name}-server"))?;
         // iperf3 takes whole seconds; what is beyond the plan's end is not counted.
-        let time = stage.window.to.saturating_sub(load.start);
+        let time = load.until.saturating_sub(load.start);
         let seconds = time.as_secs() + u64::from(time.subsec_nanos() > 0);
         let mut client = ends
             .client
@@ -123,12 +136,17 @@ impl Pair {
         sleep_until(begin, load.start);
         let mut client = client.start(&stage.directory, &format!("{name}-client"))?;
         let (receiver, end) = match load.direction {
-            Direction::Down => (client.pid(), begin + stage.window.to),
-            Direction::Up => (server.pid(), begin + stage.window.to),
+            Direction::Down => (client.pid(), begin + load.until),
+            Direction::Up => (server.pid(), begin + load.until),
         };
         let first_read = await_bulk_read(receiver, flows, end);
         let data_begin = first_read.saturating_duration_since(begin);
-        let limit = end + (data_begin.saturating_sub(load.start)) + END_GRACE;
+        // Others go on after a section that stops early, so it does not get time to say farewell.
+        let limit = if load.until < stage.window.to {
+            end
+        } else {
+            end + (data_begin.saturating_sub(load.start)) + END_GRACE
+        };
         let mut ended = client.wait(limit.saturating_duration_since(Instant::now()))?;
         if ended.is_none() {
             client.signal(Signal::INT);
@@ -257,7 +275,7 @@ fn outcome(results: Vec<Streams>, load: Load, stage: &Stage) -> Outcome {
         kernel_name(load.congestion),
         began.saturating_sub(load.start).as_secs_f64()
     ));
-    let report = AllSeries(all).report("tcp", load.start, stage.window, flows);
+    let report = AllSeries(all).report("tcp", load.active(), stage.window, flows);
     Outcome { report, notes }
 }
 

@@ -1,0 +1,165 @@
+//! Queue management, ECN, shared links and traffic beside the carrier.
+
+use ropewalk_plan::{Plan, Report};
+use ropewalk_sim::run;
+
+fn report(text: &str) -> Report {
+    let plan = Plan::parse(&format!("name = \"test\"\n{text}")).expect("a valid plan");
+    let report = run(&plan, plan.seed).expect("a plan that can be simulated");
+    assert_eq!(
+        report.notes,
+        Vec::<String>::new(),
+        "nothing is lost on the way"
+    );
+    report
+}
+
+/// One CUBIC connection and a ping over 20 Mbit/s, a round trip of 40 ms and four times the product
+/// of both as a queue; `queue` adds to the link and `tcp` to the connection.
+fn over_deep_queue(queue: &str, tcp: &str) -> Report {
+    report(&format!(
+        "duration = \"30s\"\nwarmup = \"10s\"\n[[path]]\nname = \"a\"\n\
+         both = {{ rate = \"20Mbit\", delay = \"20ms\", queue = \"400kB\", {queue} }}\n\
+         [[traffic]]\nkind = \"tcp\"\n{tcp}\n[[traffic]]\nkind = \"ping\""
+    ))
+}
+
+fn ping_ms(report: &Report) -> f64 {
+    report.traffic[1].delay_ms.expect("pings").p50
+}
+
+#[test]
+fn management_keeps_the_standing_queue_of_a_cubic_flow_near_its_target() {
+    let plain = over_deep_queue("", "");
+    assert!(ping_ms(&plain) > 140.0, "{} ms", ping_ms(&plain));
+    for (aqm, target_ms) in [("codel", 5.0), ("pie", 15.0)] {
+        for ecn in [false, true] {
+            let managed = over_deep_queue(
+                &format!("aqm = \"{aqm}\", ecn = {ecn}"),
+                &format!("ecn = {ecn}"),
+            );
+            let wait_ms = ping_ms(&managed) - 40.0;
+            let goodput = managed.traffic[0].goodput_mbit / managed.ceiling_mbit;
+            let path = &managed.paths[0];
+            assert!(
+                (target_ms * 0.2..target_ms * 2.0).contains(&wait_ms) && goodput > 0.85,
+                "{aqm} {ecn}: {wait_ms} ms, {goodput}"
+            );
+            assert_eq!(
+                (path.marked > 0, path.dropped_aqm > 0),
+                (ecn, !ecn),
+                "{path:?}"
+            );
+            let again = managed.traffic[0].flows[0].retransmits;
+            assert!(
+                !ecn || again == 0 || aqm == "pie",
+                "{aqm}: {again} sent again"
+            );
+        }
+    }
+}
+
+#[test]
+fn flows_with_a_queue_each_leave_a_ping_alone() {
+    let managed = over_deep_queue("aqm = \"fq-codel\"", "flows = 4");
+    assert!(ping_ms(&managed) < 43.0, "{} ms", ping_ms(&managed));
+}
+
+#[test]
+fn a_sender_without_ecn_and_one_with_bbr_are_told_nothing() {
+    for tcp in ["", "ecn = true\ncongestion = \"bbr\""] {
+        let step = over_deep_queue("ce_threshold = \"1ms\"", tcp);
+        assert_eq!(step.paths[0].marked > 0, tcp.contains("ecn"), "{tcp}");
+        assert!(
+            step.traffic[0].goodput_mbit > 0.9 * step.ceiling_mbit,
+            "{tcp}"
+        );
+    }
+}
+
+#[test]
+fn marks_come_through_a_tunnel_and_stand_in_for_losses() {
+    let managed = |ecn: bool| {
+        report(&format!(
+            "duration = \"20s\"\nwarmup = \"8s\"\n[[path]]\nname = \"a\"\n\
+             both = {{ rate = \"20Mbit\", delay = \"20ms\", queue = \"400kB\", \
+             ce_threshold = \"5ms\" }}\n[carrier]\nkind = \"tunnel\"\n\
+             [[traffic]]\nkind = \"tcp\"\necn = {ecn}"
+        ))
+    };
+    // The tunnel's own congestion control is marked either way; only hosts that can be told are.
+    for ecn in [false, true] {
+        let report = managed(ecn);
+        assert!(report.paths[0].marked > 0, "{:?}", report.paths);
+        assert!(report.traffic[0].goodput_mbit > 0.5 * report.ceiling_mbit);
+    }
+}
+
+/// Two paths through one link of 10 Mbit/s, with `carrier`, and `beside` beside it.
+fn shared(carrier: &str, beside: &str) -> Report {
+    report(&format!(
+        "duration = \"20s\"\nwarmup = \"5s\"\n\
+         [[path]]\nname = \"a\"\nthrough = \"cell\"\nboth = {{ rate = \"20Mbit\", delay = \"5ms\" }}\n\
+         [[path]]\nname = \"b\"\nthrough = \"cell\"\nboth = {{ rate = \"30Mbit\", delay = \"10ms\" }}\n\
+         [[link]]\nname = \"cell\"\nboth = {{ rate = \"10Mbit\", delay = \"10ms\", queue = \"100kB\", aqm = \"fq-codel\" }}\n\
+         [carrier]\n{carrier}\n[[traffic]]\nkind = \"tcp\"\n{beside}"
+    ))
+}
+
+#[test]
+fn a_shared_link_limits_all_its_paths_together() {
+    for carrier in ["kind = \"tunnel\"", "kind = \"path\"\npath = \"b\""] {
+        let report = shared(carrier, "");
+        let goodput = report.traffic[0].goodput_mbit;
+        assert!(
+            report.ceiling_mbit < 10.0,
+            "{carrier}: {}",
+            report.ceiling_mbit
+        );
+        let share = goodput / report.ceiling_mbit;
+        assert!((0.85..=1.01).contains(&share), "{carrier}: {share}");
+        let cell = &report.links[0];
+        assert_eq!(cell.name, "cell");
+        // What waits or is on its way at the edges of the counted time is one product.
+        let paths: u64 = report.paths.iter().map(|path| path.bytes).sum();
+        let passed = cell.bytes - (cell.dropped + cell.dropped_aqm) * 1_491;
+        assert!(paths.abs_diff(passed) < 400_000, "{paths} {passed}");
+    }
+}
+
+#[test]
+fn traffic_beside_the_carrier_shares_the_link_until_it_leaves() {
+    for carrier in ["kind = \"tunnel\"", "kind = \"direct\""] {
+        for place in ["cell", "a"] {
+            let beside = format!(
+                "[[traffic]]\nkind = \"tcp\"\nbeside = \"{place}\"\nstart = \"2s\"\nuntil = \"12s\""
+            );
+            let report = shared(carrier, &beside);
+            let series = |section: usize, seconds: std::ops::Range<usize>| -> f64 {
+                let count = seconds.len() as f64;
+                report.traffic[section].series_mbit[seconds]
+                    .iter()
+                    .sum::<f64>()
+                    / count
+            };
+            let during = (series(0, 6..12), series(1, 6..12));
+            let sum = during.0 + during.1;
+            assert!((8.0..10.0).contains(&sum), "{carrier} {place}: {during:?}");
+            assert!(
+                during.0 > 2.0 && during.1 > 2.0,
+                "{carrier} {place}: {during:?}"
+            );
+            assert!(series(1, 13..20) < 1e-9 && series(1, 0..2) < 1e-9);
+            assert!(series(0, 15..20) > 8.0, "{carrier} {place}");
+        }
+    }
+}
+
+#[test]
+fn equal_seeds_give_equal_runs_over_shared_links() {
+    let beside = "[[traffic]]\nkind = \"tcp\"\nbeside = \"b\"\nflows = 2";
+    let hash = |carrier| shared(carrier, beside).trace_hash;
+    for carrier in ["kind = \"tunnel\"", "kind = \"direct\""] {
+        assert_eq!(hash(carrier), hash(carrier));
+    }
+}
