@@ -175,7 +175,8 @@ def test_one_page_has_all_papers_with_their_figures_beside_ours(
     page = (tmp_path / "papers.html").read_text()
     assert "ropewalk-lab run tcpnc --full" in page
     assert 'href="htmt/report.html"' in page
-    assert page.count("<svg") == 3
+    charts = (tmp_path / "htmt/report.html").read_text().count("<svg")
+    assert page.count("<svg") == charts > 0
     # The paper says 155 MB for LowRTT and 180 for HTMT; the fake gives all schedulers the same.
     row = next(row for row in page.split("<tr>") if "unequal: htmt ÷ low-rtt" in row)
     assert "1.16" in row
