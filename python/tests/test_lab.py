@@ -177,10 +177,8 @@ def test_one_page_has_all_papers_with_their_figures_beside_ours(
     assert 'href="htmt/report.html"' in page
     charts = (tmp_path / "htmt/report.html").read_text().count("<svg")
     assert page.count("<svg") == charts > 0
-    # The paper says 155 MB for LowRTT and 180 for HTMT; the fake gives all schedulers the same.
-    row = next(row for row in page.split("<tr>") if "unequal: htmt ÷ low-rtt" in row)
-    assert "1.16" in row
-    assert "1.00 to 1.00" in row
+    # The paper has 180 MB for HTMT on the unequal pair; the column has it beside what was measured.
+    assert any("unequal" in row and ">180<" in row for row in page.split("<tr>"))
 
 
 def test_every_paper_names_experiments_that_there_are() -> None:
