@@ -66,7 +66,8 @@ class PathView:
         """What the path could carry, Mbit/s: an estimate, also of a path that is idle.
 
         The larger of `delivered_mbit` and the congestion window per smoothed round trip. A path
-        that was not full in the last 10 s is not known: it counts as much as the fastest one.
+        that had less than half of its window under way throughout the last 10 s is not known: it
+        counts as much as the fastest one.
         """
 
     @property

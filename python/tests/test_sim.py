@@ -9,6 +9,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path as File
 from typing import ClassVar
 
@@ -263,6 +264,35 @@ def test_the_rate_of_a_path_is_what_it_could_carry() -> None:
 
     sim.run(plan(), scheduler=Watching)
     assert all(rate >= delivered for rate, delivered in Watching.seen)
+
+
+def test_a_path_with_little_under_way_counts_as_much_as_the_fastest() -> None:
+    class Sparing:
+        """The second path gets three packets every 0.1 s: they fill its pacer, not its window."""
+
+        at: ClassVar[float] = 0.0
+        left: ClassVar[int] = 0
+        paced: ClassVar[int] = 0
+        seen: ClassVar[list[tuple[float, float]]] = []
+
+        def pick(self, now: float, head: sim.Head, paths: Sequence[sim.PathView]) -> int | None:
+            if len(paths) < 2:
+                return 0
+            if now > 2:
+                self.seen.append((paths[1].rate_mbit, max(path.rate_mbit for path in paths)))
+                Sparing.paced += paths[1].free < head.bytes
+            if now > Sparing.at + 0.1:
+                Sparing.at, Sparing.left = now, 3
+            if Sparing.left and head.bytes > 1000:
+                Sparing.left -= 1
+                return 1
+            return 0
+
+    # Queues that lose nothing: repairs of the first path's losses would fill the second.
+    deep = tuple(replace(path, both=replace(path.both, queue_bytes=1_000_000)) for path in PATHS)
+    sim.run(replace(plan(), path=deep), scheduler=Sparing)
+    assert Sparing.paced > 0
+    assert all(rate == fastest for rate, fastest in Sparing.seen)
 
 
 def test_mptcp_adds_the_paths_up() -> None:

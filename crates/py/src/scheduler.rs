@@ -44,8 +44,8 @@ pub struct PathView {
     /// Bytes the path takes now.
     pub free: u64,
     /// What the path could carry, Mbit/s: the larger of the rate lately delivered and the
-    /// congestion window per smoothed round trip. A path that was not full lately counts as much
-    /// as the fastest.
+    /// congestion window per smoothed round trip. A path without half of its window under
+    /// way lately counts as much as the fastest.
     pub rate_mbit: f64,
     /// The rate lately delivered, Mbit/s: no more than was sent; 0 when unknown.
     pub delivered_mbit: f64,
@@ -114,8 +114,8 @@ pub struct PythonScheduler {
     failed: bool,
     sent: bool,
     picks: u64,
-    /// When each path was full last, so that its rate says what it carries.
-    full_at: [Option<Instant>; PATHS_MAX],
+    /// When each path was filled last, so that its rate says what it carries.
+    filled_at: [Option<Instant>; PATHS_MAX],
 }
 
 impl PythonScheduler {
@@ -128,24 +128,26 @@ impl PythonScheduler {
             failed: false,
             sent: false,
             picks: 0,
-            full_at: [None; PATHS_MAX],
+            filled_at: [None; PATHS_MAX],
         };
         (scheduler, watch)
     }
 
     /// The paths as the scheduler sees them.
-    fn views(&mut self, now: Instant, head: &CoreHead, paths: &[View]) -> Vec<PathView> {
+    fn views(&mut self, now: Instant, paths: &[View]) -> Vec<PathView> {
         let mut views: Vec<_> = paths.iter().map(PathView::from).collect();
         let rates = views.iter().map(|view| view.rate_mbit);
         let fastest = rates.fold(0.0, f64::max);
         for (view, path) in views.iter_mut().zip(paths) {
-            let Some(full_at) = self.full_at.get_mut(usize::from(path.id.0)) else {
+            let Some(filled_at) = self.filled_at.get_mut(usize::from(path.id.0)) else {
                 continue;
             };
-            if path.free < head.bytes {
-                *full_at = Some(now);
+            // By the window alone: `free` is also small while the pacer spreads a few packets. From
+            // half a window under way on, the window follows what the path carries (RFC 7661, 4.1).
+            if path.in_flight.saturating_mul(2) >= path.cwnd {
+                *filled_at = Some(now);
             }
-            if full_at.is_none_or(|at| now.since(at) > FULL_LATELY) {
+            if filled_at.is_none_or(|at| now.since(at) > FILLED_LATELY) {
                 view.rate_mbit = fastest;
             }
         }
@@ -158,7 +160,7 @@ impl PythonScheduler {
             if self.picks.is_multiple_of(PICKS_BETWEEN_SIGNALS) {
                 py.check_signals()?;
             }
-            let views = PyList::new(py, self.views(now, head, paths))?;
+            let views = PyList::new(py, self.views(now, paths))?;
             let arguments = (seconds(now), Head::from(head), views);
             let answer = self.object.bind(py).call_method1("pick", arguments)?;
             let Some(set) = chosen(&answer, paths)? else {
@@ -204,9 +206,9 @@ impl Drop for PythonScheduler {
     }
 }
 
-/// How long the rate of a path that was full is taken for what it carries: shorter tries idle paths
-/// more often, longer misses that they got faster.
-const FULL_LATELY: Duration = Duration::from_secs(10);
+/// How long the rate of a path that was filled is taken for what it carries: shorter tries idle
+/// paths more often, longer misses that they got faster.
+const FILLED_LATELY: Duration = Duration::from_secs(10);
 /// Decisions between two looks at signals.
 const PICKS_BETWEEN_SIGNALS: u64 = 10_000;
 
