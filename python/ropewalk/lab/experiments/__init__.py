@@ -24,6 +24,7 @@ from ropewalk.lab.experiments import (
     protect_traces,
     roam_ovs,
     roam_wifi,
+    shared,
     tcpnc,
     traces,
     validate,
@@ -69,6 +70,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "balance-dynamic": cast(Experiment, balance_dynamic),
     "balance-quic": cast(Experiment, balance_quic),
     "balance-video": cast(Experiment, balance_video),
+    "shared": cast(Experiment, shared),
     "tcpnc": cast(Experiment, tcpnc),
     "validate": cast(Experiment, validate),
 }
