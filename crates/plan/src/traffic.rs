@@ -152,55 +152,8 @@ impl Traffic {
 
     /// Checks ranges; on failure the key and what to do.
     pub(crate) fn check(&self, duration: Duration) -> Result<(), (&'static str, String)> {
-        let count = |key, value: u32, max: u32| {
-            if (1..=max).contains(&value) {
-                Ok(())
-            } else {
-                Err((key, format!("use 1 to {max}")))
-            }
-        };
-        let begins = |start: Duration| {
-            if start < duration {
-                Ok(())
-            } else {
-                Err(("start", "must be before the end of the plan".into()))
-            }
-        };
         match *self {
-            Self::Tcp {
-                flows,
-                start,
-                segment,
-                window,
-                plain,
-                congestion,
-                duplicates,
-                until,
-                ecn,
-                ..
-            } => {
-                if plain && congestion != Congestion::NewReno {
-                    return Err(("plain", "is for `congestion = \"new-reno\"` only".into()));
-                }
-                if plain && ecn {
-                    return Err((
-                        "ecn",
-                        "hosts with `plain` have no options: leave it out".into(),
-                    ));
-                }
-                count("flows", flows, FLOWS_MAX)?;
-                if let Some(segments) = duplicates {
-                    count("duplicates", segments, DUPLICATES_MAX)?;
-                }
-                check_until(start, until, duration)?;
-                if window.is_some_and(|bytes| !(WINDOW_MIN..=WINDOW_MAX).contains(&bytes)) {
-                    return Err(("window", format!("use {WINDOW_MIN} to {WINDOW_MAX}")));
-                }
-                if segment.is_some_and(|bytes| !(SEGMENT_MIN..=SEGMENT_MAX).contains(&bytes)) {
-                    return Err(("segment", format!("use {SEGMENT_MIN} to {SEGMENT_MAX}")));
-                }
-                begins(start)
-            }
+            Self::Tcp { .. } => self.check_tcp(duration),
             Self::Quic {
                 flows,
                 start,
@@ -209,7 +162,7 @@ impl Traffic {
             } => {
                 count("flows", flows, FLOWS_MAX)?;
                 count("packet_threshold", packet_threshold, 1_000)?;
-                begins(start)
+                check_start(start, duration)
             }
             Self::Ping { interval } => at_least("interval", interval, Duration::from_millis(10)),
             Self::Call {
@@ -225,6 +178,61 @@ impl Traffic {
                 count("objects", objects, 1_000)
             }
         }
+    }
+
+    fn check_tcp(&self, duration: Duration) -> Result<(), (&'static str, String)> {
+        let Self::Tcp {
+            flows,
+            start,
+            segment,
+            window,
+            plain,
+            congestion,
+            duplicates,
+            until,
+            ecn,
+            ..
+        } = *self
+        else {
+            return Ok(());
+        };
+        if plain && congestion != Congestion::NewReno {
+            return Err(("plain", "is for `congestion = \"new-reno\"` only".into()));
+        }
+        if plain && ecn {
+            return Err((
+                "ecn",
+                "hosts with `plain` have no options: leave it out".into(),
+            ));
+        }
+        count("flows", flows, FLOWS_MAX)?;
+        if let Some(segments) = duplicates {
+            count("duplicates", segments, DUPLICATES_MAX)?;
+        }
+        check_until(start, until, duration)?;
+        if window.is_some_and(|bytes| !(WINDOW_MIN..=WINDOW_MAX).contains(&bytes)) {
+            return Err(("window", format!("use {WINDOW_MIN} to {WINDOW_MAX}")));
+        }
+        if segment.is_some_and(|bytes| !(SEGMENT_MIN..=SEGMENT_MAX).contains(&bytes)) {
+            return Err(("segment", format!("use {SEGMENT_MIN} to {SEGMENT_MAX}")));
+        }
+        check_start(start, duration)
+    }
+}
+
+fn count(key: &'static str, value: u32, max: u32) -> Result<(), (&'static str, String)> {
+    if (1..=max).contains(&value) {
+        Ok(())
+    } else {
+        Err((key, format!("use 1 to {max}")))
+    }
+}
+
+fn check_start(start: Duration, end: Duration) -> Result<(), (&'static str, String)> {
+    if start < end {
+        Ok(())
+    } else {
+        Err(("start", "must be before the end of the plan".into()))
     }
 }
 
