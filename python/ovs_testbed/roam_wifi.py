@@ -62,7 +62,12 @@ class Bench(roam.Bench):
         self._supplicant: Supplicant | None = None
         # First: without radios nothing else is of use.
         self._phys = _radios()
-        super().__init__(sandbox, links)
+        try:
+            super().__init__(sandbox, links)
+        # The next try loads them anew.
+        except BaseException:
+            _unload()
+            raise
 
     def _wire_air(self) -> None:
         places = [(self.net.namespace, f"ap{number}-air") for number in CHANNELS]
@@ -134,8 +139,7 @@ class Bench(roam.Bench):
         if self._supplicant:
             self._supplicant.close()
         super().close()
-        with contextlib.suppress(SandboxError):
-            run("modprobe", "-r", "mac80211_hwsim")
+        _unload()
 
 
 class Supplicant:
@@ -213,6 +217,11 @@ def _radios() -> list[tuple[str, str]]:
         ) from error
     wait(lambda: len(_listed()) == RADIOS, "the emulated radios did not come")
     return _listed()
+
+
+def _unload() -> None:
+    with contextlib.suppress(SandboxError):
+        run("modprobe", "-r", "mac80211_hwsim")
 
 
 def _listed() -> list[tuple[str, str]]:
