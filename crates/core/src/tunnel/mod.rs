@@ -335,7 +335,7 @@ impl Tunnel {
         let Some(observer) = &mut self.observed.0 else {
             return;
         };
-        let backlog = self.ingress.queue.bytes();
+        let backlog = self.ingress.waiting_bytes();
         for outgoing in sent {
             if let Some(path) = self.paths.get(outgoing.path) {
                 observer.on_sent(now, outgoing, &path.snapshot, backlog);
