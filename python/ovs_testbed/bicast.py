@@ -76,9 +76,7 @@ class Bench:
         self._links = []
         for number in range(2):
             client, server = (f"{self.machines[end].namespace}:w{number}" for end in ENDS)
-            # With one seed both would lose the same packets, since both carry the same.
-            seed = ("--seed", str(number + 1))
-            self._links.append(EmulatedLink(sandbox, links, f"w{number}", (client, server), *seed))
+            self._links.append(EmulatedLink(sandbox, links, f"w{number}", (client, server)))
         EmulatedLink(
             *(sandbox, links, "content"),
             (f"{self.hosts['server']}:content0", f"{self.content}:content0"),

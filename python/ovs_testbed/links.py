@@ -20,6 +20,7 @@ class EmulatedLink:
         self.name = name
         self._control = sandbox.directory / f"{name}.ctl"
         command = [str(program), "--a", ends[0], "--b", ends[1], "--control", str(self._control)]
+        command += ["--seed", str(sandbox.next_seed())]
         namespace = ends[0].partition(":")[0]
         sandbox.start(namespace, *command, *settings, "--exit-with-parent", log="links.log")
         wait(self._control.exists, f"the link {name} did not start")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import os
 import shutil
 import signal
@@ -31,6 +32,8 @@ MEASURING = Path(os.environ.get("ROPEWALK_TESTBED_LOCK", "/run/ropewalk-testbed.
 """Runs share it; what measures alone holds it (`crates/testbed/src/serial.rs`)."""
 KERNEL_NAMES = {"new-reno": "reno", "cubic": "cubic", "bbr": "bbr"}
 """What Linux calls a plan's congestion controls."""
+_SEEDS = 1000
+"""More than a network has links."""
 _SCHEMA = Path("/usr/share/openvswitch/vswitch.ovsschema")
 
 
@@ -41,10 +44,12 @@ class SandboxError(RunError):
 class Sandbox:
     """A set of namespaces and processes that share a prefix and a directory."""
 
-    def __init__(self, prefix: str, *, tied: bool = False) -> None:
-        """With `tied`, processes die with the thread that started them: for namespaces of others,
-        which a later sandbox does not look into."""
-        self.prefix = prefix
+    def __init__(self, prefix: str, *, number: int | None = None, tied: bool = False) -> None:
+        """`number` tells several at once with the same prefix apart. With `tied`, processes die
+        with the thread that started them: for namespaces of others, which a later sandbox does
+        not look into."""
+        self.prefix = prefix if number is None else f"{prefix}{number}-"
+        self._seeds = itertools.count(_SEEDS * (number or 0) + 1)
         self._tie = ("setpriv", "--pdeathsig", "KILL") if tied else ()
         self._namespaces: list[str] = []
         self._processes: list[subprocess.Popen[Any]] = []
@@ -92,6 +97,10 @@ class Sandbox:
             self._remove(name)
         shutil.rmtree(self.directory, ignore_errors=True)
         self._locks.close()
+
+    def next_seed(self) -> int:
+        """A seed for random losses: no two links, here and beside, lose the same packets."""
+        return next(self._seeds)
 
     def namespace(self, name: str) -> str:
         """A new namespace; its full name."""

@@ -18,20 +18,20 @@ class Network:
     """A kind of network."""
 
     prefix: str
-    """The prefix of namespaces; two networks of one prefix wait for each other."""
+    """The prefix of namespaces; two networks of one prefix and number wait for each other."""
     needs: tuple[str, ...]
     """Programs besides those of every network."""
     make: Callable[[Sandbox, Path], Bench]
 
     @contextlib.contextmanager
-    def opened(self, links: Path) -> Iterator[Bench]:
-        """A network of its kind; `links` is the program that emulates links.
+    def opened(self, links: Path, number: int) -> Iterator[Bench]:
+        """One of several networks of its kind; `links` is the program that emulates links.
 
         Raises:
             SandboxError: when something does not come about.
         """
         with (
-            Sandbox(self.prefix) as sandbox,
+            Sandbox(self.prefix, number=number) as sandbox,
             contextlib.closing(self.make(sandbox, links)) as bench,
         ):
             yield bench

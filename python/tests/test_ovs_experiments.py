@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 import tomllib
+from collections.abc import Callable
 from contextlib import AbstractContextManager, closing
 from dataclasses import fields, replace
 from pathlib import Path
@@ -29,7 +31,8 @@ from ropewalk.lab.experiments import (
 from ropewalk.lab.experiments.options import Options
 from ropewalk.lab.ovs import balance, roam
 from ropewalk.lab.ovs.bicast import BYTES, PACKETS, PROCESSOR
-from ropewalk.lab.runner import ovs
+from ropewalk.lab.runner import UnavailableError, ovs
+from ropewalk.lab.session import runs_alone
 from ropewalk.plan import Move, OvsBalance, OvsBicast, OvsRoam, Plan
 from ropewalk.report import Distribution, HandoverReport, Report
 
@@ -375,6 +378,7 @@ class FakeBench:
 
     broken = ""
     made: ClassVar[list[FakeBench]] = []
+    meanwhile: ClassVar[list[Callable[[], None]]] = []
 
     def __init__(self) -> None:
         self.made.append(self)
@@ -382,6 +386,8 @@ class FakeBench:
 
     def run(self, plan: Plan) -> Report:
         assert not self.closed
+        for act in self.meanwhile:
+            act()
         if self.broken and self.broken in plan.name:
             raise SandboxError("the link fell over")
         carrier = plan.carrier
@@ -398,7 +404,7 @@ class FakeNetwork:
 
     needs = ()
 
-    def opened(self, links: Path) -> AbstractContextManager[FakeBench]:
+    def opened(self, links: Path, number: int) -> AbstractContextManager[FakeBench]:
         return closing(FakeBench())
 
 
@@ -416,6 +422,7 @@ def test_the_lab_runs_reports_and_resumes_them_on_one_network(
     benches: list[FakeBench], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = ["run", "roam-ovs", "--quick", "--out", str(tmp_path), "--programs", str(tmp_path)]
+    run += ["--jobs", "1"]
     monkeypatch.setattr(FakeBench, "broken", "paper/zwa")
     assert main(run) == 1
     # A network on which something failed is not used again: two attempts, then what was left.
@@ -430,6 +437,48 @@ def test_the_lab_runs_reports_and_resumes_them_on_one_network(
     assert "sender idle 100" in page
     assert "idle beyond a round trip, worst move" in page
     assert main(["report", str(tmp_path)]) == 0
+
+
+def test_runs_go_together_on_networks_of_their_own(
+    benches: list[FakeBench], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together = threading.Barrier(3)
+    first = threading.local()
+
+    def wait() -> None:
+        # The first run of each of three threads waits until all three run.
+        if not getattr(first, "over", False):
+            first.over = True
+            together.wait(10)
+
+    monkeypatch.setattr(FakeBench, "meanwhile", [wait])
+    run = ["run", "roam-ovs", "--quick", "--out", str(tmp_path), "--programs", str(tmp_path)]
+    assert main([*run, "--jobs", "3"]) == 0
+    assert len(benches) == 3
+    assert all(bench.closed for bench in benches)
+
+
+def test_who_gives_up_takes_every_network_down(benches: list[FakeBench]) -> None:
+    cells = roam_ovs.cells(Options("quick"))
+    runners = ovs.OvsRunners(None, 2)
+    runners.run(cells[:1])
+    runners.stop()
+    assert [bench.closed for bench in benches] == [True]
+    with pytest.raises(UnavailableError, match="stopped"):
+        runners.run(cells[1:2])
+
+
+def test_controllers_under_load_and_radios_run_alone() -> None:
+    kinds = {
+        name: {runs_alone(cell) for cell in EXPERIMENTS[name].cells(Options("full"))}
+        for name in ("balance-ovs", "roam-wifi", "roam-ovs", "bicast-ovs")
+    }
+    assert kinds == {
+        "balance-ovs": {True},
+        "roam-wifi": {True},
+        "roam-ovs": {False},
+        "bicast-ovs": {False},
+    }
 
 
 def test_without_the_switch_every_cell_is_skipped_with_the_reason(

@@ -168,7 +168,7 @@ def _parser() -> argparse.ArgumentParser:
         type=_Whole(1, _JOBS_MAX),
         default=JOBS,
         metavar="N",
-        help=f"kernel runs at the same time ({JOBS}); fewer disturb each other less",
+        help=f"runs in real time at once ({JOBS}); fewer disturb each other less",
     )
     run.add_argument(
         "--programs", type=Path, metavar="DIR", help=f"directory of the programs (${ENVIRONMENT})"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -21,16 +21,19 @@ from ropewalk.lab.runner import CellRunner, pool, sim
 from ropewalk.lab.runner.browser import BrowserRunner
 from ropewalk.lab.runner.kernel import KernelRunner
 from ropewalk.lab.runner.ns3 import Ns3Runner
-from ropewalk.lab.runner.ovs import OvsRunner
+from ropewalk.lab.runner.ovs import OvsRunners
 from ropewalk.lab.runner.process import Children
 from ropewalk.lab.store import Session, Store
 from ropewalk.lab.trace import TracePair, discover
-from ropewalk.plan import Pages, capacity_mbit
+from ropewalk.plan import OvsBalance, OvsRoamWifi, Pages, capacity_mbit
 
 RESULT_FORMAT = 2
 TOGETHER_MBIT_MAX = 120
-"""Kernel runs over paths of more than this together go alone: traffic, links and gateways of a few
-hundred Mbit/s take a whole processor or two."""
+"""Runs in real time over paths of more than this together go alone: traffic, links and gateways of
+a few hundred Mbit/s take a whole processor or two."""
+ALONE = (OvsBalance, OvsRoamWifi)
+"""What else runs alone: times of a controller under load, and emulated radios, of which a machine
+has one set."""
 
 
 @dataclass(frozen=True)
@@ -114,14 +117,14 @@ def run(request: Request, session: Session, tell: Callable[[Progress], None]) ->
     todo = [cell for cell in cells if cell.label not in have]
     kernel = [cell for cell in todo if cell.runner == "kernel"]
     pages = [cell for cell in kernel if _has_pages(cell)]
-    rest = [cell for cell in kernel if not _has_pages(cell)]
-    together = [cell for cell in rest if not runs_alone(cell)]
-    alone = [cell for cell in rest if runs_alone(cell)]
+    together, alone = _apart(cell for cell in kernel if not _has_pages(cell))
+    switched_together, switched_alone = _apart(cell for cell in todo if cell.runner == "ovs")
     # The simulator takes every core: it must not disturb the clock of kernel runs.
     for outcome in chain(
         _on_kernel(together, request.jobs, request, children),
         _on_kernel(alone, 1, request, children),
-        _on_switches([cell for cell in todo if cell.runner == "ovs"], request),
+        _on_switches(switched_together, request.jobs, request),
+        _on_switches(switched_alone, 1, request),
         _in_browser(pages, request),
         _simulated([cell for cell in todo if cell.runner == "sim"], request, children),
         _in_ns3([cell for cell in todo if cell.runner == "ns3"], request, children),
@@ -157,8 +160,16 @@ def _lacks(runner: Runner, request: Request) -> programs.ProgramError | None:
 
 
 def runs_alone(cell: Cell) -> bool:
-    """Whether a kernel run needs the processors for itself."""
-    return capacity_mbit(cell.plan) > TOGETHER_MBIT_MAX
+    """Whether a run in real time needs the processors, or the radios, for itself."""
+    return isinstance(cell.plan.carrier, ALONE) or capacity_mbit(cell.plan) > TOGETHER_MBIT_MAX
+
+
+def _apart(cells: Iterable[Cell]) -> tuple[list[Cell], list[Cell]]:
+    """Those that run together with others, and those that run alone."""
+    both: tuple[list[Cell], list[Cell]] = ([], [])
+    for cell in cells:
+        both[runs_alone(cell)].append(cell)
+    return both
 
 
 def _has_pages(cell: Cell) -> bool:
@@ -193,10 +204,11 @@ def _on_kernel(
     return _with_program(programs.TESTBED, cells, request, go)
 
 
-def _on_switches(cells: list[Cell], request: Request) -> Iterator[Outcome]:
-    with closing(OvsRunner(request.programs)) as runner:
-        for cell in cells:
-            yield from pool.attempt([cell], runner)
+def _on_switches(cells: list[Cell], jobs: int, request: Request) -> Iterator[Outcome]:
+    if not cells:
+        return
+    with closing(OvsRunners(request.programs, jobs)) as runner:
+        yield from pool.run(pool.single(cells), runner, jobs, runner.stop)
 
 
 def _in_browser(cells: list[Cell], request: Request) -> Iterator[Outcome]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import queue
 import shutil
 import subprocess
+import threading
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -41,8 +43,8 @@ class Network(Protocol):
     def needs(self) -> tuple[str, ...]:
         """Programs besides those of every network."""
 
-    def opened(self, links: Path) -> AbstractContextManager[Bench]:
-        """A network of its kind; raises RunError when it does not come about."""
+    def opened(self, links: Path, number: int) -> AbstractContextManager[Bench]:
+        """One of several networks of its kind; raises RunError when it does not come about."""
 
 
 _FAILURES = (
@@ -62,15 +64,49 @@ def networks() -> Mapping[type, Network]:
     return found
 
 
-class OvsRunner:
-    """Runs one cell at a time; consecutive ones of a kind share a network.
+class OvsRunners:
+    """Runs as many cells at once as there are threads, each on a network of its own.
 
     `close` takes down what was set up; `contextlib.closing` does that also on Ctrl-C.
     """
 
-    def __init__(self, directory: Path | None) -> None:
-        """`directory`: where the programs are, as for `programs.find`."""
+    def __init__(self, directory: Path | None, jobs: int) -> None:
+        """`directory`: where the programs are, as for `programs.find`. `jobs`: threads, at most."""
+        self._all = [OvsRunner(directory, number) for number in range(jobs)]
+        # The one that ran last has its network already.
+        self._idle: queue.LifoQueue[OvsRunner] = queue.LifoQueue()
+        for runner in reversed(self._all):
+            self._idle.put(runner)
+        self._stopped = threading.Event()
+
+    def run(self, cells: Sequence[Cell]) -> list[Report]:
+        """One report for each cell."""
+        if self._stopped.is_set():
+            raise UnavailableError("stopped")
+        runner = self._idle.get()
+        try:
+            return runner.run(cells)
+        finally:
+            self._idle.put(runner)
+
+    def stop(self) -> None:
+        """Gives up: runs fail, since their networks go, and no new one begins."""
+        self._stopped.set()
+        self.close()
+
+    def close(self) -> None:
+        """Takes all networks down."""
+        for runner in self._all:
+            runner.close()
+
+
+class OvsRunner:
+    """Runs one cell at a time; consecutive ones of a kind share a network."""
+
+    def __init__(self, directory: Path | None, number: int = 0) -> None:
+        """`directory`: where the programs are. `number`: of its networks, among others at once."""
         self._directory = directory
+        self._number = number
         self._open = contextlib.ExitStack()
         self._kind: type | None = None
         self._bench: Bench | None = None
@@ -97,7 +133,7 @@ class OvsRunner:
         network = networks().get(kind)
         if network is None:
             raise UnavailableError(f"Open vSwitch does not carry {kind.__name__}")
-        bench = self._open.enter_context(network.opened(self._links(network)))
+        bench = self._open.enter_context(network.opened(self._links(network), self._number))
         self._kind, self._bench = kind, bench
         return bench
 
