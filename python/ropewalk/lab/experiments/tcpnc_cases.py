@@ -49,6 +49,9 @@ CASES = (
 QUICK_CASES = (CASES[0], CASES[4])
 LOSSES = (0.0, 0.02, 0.05, 0.10, 0.15, 0.20)
 QUICK_LOSSES = (0.0, 0.10)
+KERNEL_CASES = QUICK_CASES
+KERNEL_LOSSES = (0.0, 0.10, 0.20)
+"""Where our tunnel also runs on the kernel; the paper's system runs there everywhere."""
 CONGESTIONS: tuple[Congestion, ...] = ("new-reno", "cubic", "bbr")
 KINDS = ("alone", "bursts")
 
@@ -77,10 +80,11 @@ CARRIERS: dict[str, Carrier] = {
     TUNNEL_PUBLISHED: Relay((("a",), ("b",))),
     **{name: Relay((("a",), ("b",)), tunnel) for name, tunnel in TUNNELS.items()},
 }
+DEFAULT = "tunnel"
+"""What users get. A code chosen by hand is beside it, without targets."""
 EVERYWHERE = (END_TO_END, *TUNNELS)
-"""What simulator and kernel run with every congestion control."""
-NEW_RENO = (TCP_NC, TWO_PATHS, *PLAIN)
-"""What they run with NewReno only, because the paper has no other; in bursts TCP/NC alone."""
+"""What runs with every congestion control; the others with NewReno, because the paper has no other.
+"""
 QUICK = (END_TO_END, "tunnel")
 QUICK_PLAIN = (PUBLISHED, TCP_NC_PUBLISHED)
 

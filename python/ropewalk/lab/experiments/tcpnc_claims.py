@@ -8,6 +8,7 @@ from ropewalk.lab.experiments import measures
 from ropewalk.lab.experiments.tcpnc_cases import (
     CASES,
     CONGESTIONS,
+    DEFAULT,
     END_TO_END,
     KINDS,
     LOSSES,
@@ -25,8 +26,6 @@ from ropewalk.lab.experiments.tcpnc_cases import (
 TARGET = 0.90
 OVERHEAD_MAX = 0.03
 NS3_TOLERANCE = 0.15
-DEFAULT = "tunnel"
-"""What users get; the other tunnels are beside it, without targets."""
 PAPER_COST = 1 - 2.77 / 2.87
 """What the paper's tunnel takes from end to end in topology 1, case 1, without loss."""
 BESIDE = (TCP_NC, *TUNNELS, TWO_PATHS)
