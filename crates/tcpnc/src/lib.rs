@@ -3,7 +3,8 @@
 //!
 //! One session carries the IP packets of all hosts. TCP NewReno ([`new_reno`]) decides when a packet
 //! may leave. A layer of network coding below it ([`encoder`], [`decoder`]) sends `n + k`
-//! combinations for the `n` packets of a coding window, none of them a packet itself. The sink
+//! combinations over GF(256) for the `n` packets of a coding window, none of them a packet itself.
+//! The paper names no field, so that one is assumed. The sink
 //! acknowledges the oldest packet that is not *seen*, so that TCP does not notice losses that the
 //! combinations recover. The redundancy follows from the losses that the source observes
 //! ([`adapt`]). What no public source gives is marked as assumed in [`tuning`].

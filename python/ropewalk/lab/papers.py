@@ -40,7 +40,7 @@ PAPERS: tuple[Paper, ...] = (
         "Flow-based load balancing at a multi-homed host",
         "Al-Najjar, Layeghy and Portmann, flow-based load balancing of web and video traffic with "
         "OpenFlow",
-        ("balance-ovs", "balance-static", "balance-dynamic", "balance-quic", "balance-video"),
+        ("balance-static", "balance-dynamic", "balance-quic", "balance-video", "balance-ovs"),
     ),
     Paper(
         "tcpnc",

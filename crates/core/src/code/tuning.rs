@@ -30,8 +30,8 @@ pub(super) const DUE_MAX: usize = 64;
 /// Repair symbols that a flow of single packets may have in advance of its share. More: sooner
 /// for calls, more bytes.
 pub(super) const DEBT_MAX: f64 = 2.0;
-/// Packets of a block. With a fifth lost a block takes 19 repair symbols: the factor of 1.5 that
-/// the paper's buffers are laid out for.
+/// Packets of a block. With a fifth lost a block takes 19 repair symbols: nearly the factor of 1.5
+/// that the buffers of the TCP/NC tunnel are laid out for (Ha and Tsuru, §2.2).
 pub const BLOCK_PACKETS: usize = 40;
 
 // How many repair symbols.

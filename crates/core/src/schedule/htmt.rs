@@ -13,6 +13,8 @@
 //!   strict on symmetric paths, and arbitrary on others.
 //! - `A` is kept instead of path and time, because the round-trip time changes after sending.
 //! - `ln(1 + free)` makes one free slot count.
+//! - The flow's last path is always applicable: the published test is strict, and refuses that path
+//!   to two packets of one instant.
 //! - Only the flow concerned waits.
 //!
 //! Two additions for backlogged flows, because with late binding a path in full use is mostly full:

@@ -7,7 +7,8 @@
 //! ([`Policy::fills_buffers`](crate::schedule::Policy::fills_buffers)) is shown room on every path.
 //! A bound packet leaves at once while the window of its path is open. Otherwise the packet waits in
 //! the send buffer of the path, or is dropped if the buffer is full: so does a DCCP socket of Linux
-//! with `tx_qlen` packets, and so do the systems in the HTMT paper (section III and V).
+//! with `tx_qlen` packets, and so do OTIAS and AFMT in the HTMT paper (sections III and V).
+//! Binding on arrival is our reading of the authors' program; the paper does not describe it.
 //!
 //! Invariant: a buffer holds at most [`SendOptions::buffer_packets`](super::SendOptions) packets. A
 //! packet that the transport holds beyond the window counts. There is such a packet wherever the

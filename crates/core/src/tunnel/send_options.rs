@@ -6,7 +6,7 @@ use core::str::FromStr;
 /// Whether the egress of the peer puts what this side sends in order.
 ///
 /// `Off` leaves order to the receiver of each flow: nothing waits at the egress. Copies are removed
-/// in either case. HTMT's tunnel has no reordering at its exit (section IV of its paper).
+/// in either case. HTMT's tunnel has no reordering buffer at its exit (abstract of its paper).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {
     /// TCP data, heavy flows and flows over several paths are put in order.

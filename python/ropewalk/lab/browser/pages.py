@@ -1,9 +1,9 @@
-"""What pages consist of: drawn from a published distribution, the same for the same seed.
+"""What pages consist of: drawn from a distribution with published bounds, equal for equal seeds.
 
-Connections per page, from the paper on flow-based load balancing of web traffic with OpenFlow on
-multi-homed hosts (the 100 most visited sites, HTTP/1.1): 42 on average, with a long tail to 281;
-transfers of some hundred kilobytes at most, with few up to 5 MB. How these make a page is a model
-of ours, written down here.
+Connections per page, from section 4 of the paper on flow-based load balancing of web traffic with
+OpenFlow on multi-homed hosts (the 100 most visited sites, HTTP/1.1): 42 on average, with a long
+tail to 281; transfers of some hundred kilobytes at most, with few up to 5 MB. The distribution
+between is not in the text: lognormal here. How all this makes a page is a model of ours, too.
 """
 
 from __future__ import annotations

@@ -28,7 +28,10 @@ ASSUMPTIONS = (
     "processors carry browser, servers and links, and pages must not be limited by them. The pages "
     "have a quarter of their bytes, so that they take as long for these.",
     "A page is begun every 4 s, or when the one before is there, so that all carriers meet the "
-    "same walk; the paper loads pages one after the other and takes means over all loads.",
+    "same walk. The paper loads one page again and again for the whole walk, for each of 100 "
+    "sites.",
+    "The paper's weights follow its recording every second, so its controller knows the "
+    "capacities. Here the balancers find the capacities by themselves.",
     "20 ms round trip; 128 KiB of queue. Where Wi-Fi has no capacity its packets vanish.",
 )
 CARRIERS = {

@@ -32,8 +32,9 @@ ASSUMPTIONS = (
     "Uplinks are plain veth pairs, limited by a token bucket where a rate is to be found: eight "
     "downloads fill both.",
     "Idle uplinks, whose rate is found by probing, are emulated links of 10 ms one way: a token "
-    "bucket would let a train through at once. The paper's method is `vps`, packets of several "
-    "sizes; `train` is what the nftables data plane does.",
+    "bucket would let a train through at once. The paper refers to an earlier one of its authors "
+    "(ICSPCS 2016) for its probing, which is `vps`: packets of several sizes. `train` is what the "
+    "nftables data plane does.",
 )
 SHARE = balance.WEIGHTS[0] / sum(balance.WEIGHTS)
 RATES_MBIT = (2.0, 10.0, 50.0, 100.0)

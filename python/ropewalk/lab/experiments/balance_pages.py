@@ -61,8 +61,12 @@ BALANCED = (
 
 ASSUMPTIONS = (
     f"The published sites have changed since: pages are drawn anew, with {FLOWS_MEAN} connections "
-    "on average and up to 281, two objects a connection, 32 kB an object on average and 5 MB at "
-    "most (module `ropewalk.lab.browser.pages` has all of the model).",
+    "on average, up to 281, and transfers of 5 MB at most, as the paper counted them. Two objects "
+    "a connection, 32 kB an object on average, and all else are a model of ours (module "
+    "`ropewalk.lab.browser.pages`).",
+    "The paper names HTTP/1.1 for its count of connections, and no version for its page loads over "
+    "TCP. Its figures over TCP stand beside HTTP/1.1 here.",
+    "The paper loads each page ten times; here each seed loads its own pages once.",
     "Every origin has an address in a network of 24 bits of its own; a page has eleven on average, "
     "of which all but its own are shared with other pages, the popular ones by Zipf's law.",
     "TLS 1.3 everywhere; names are known to the browser, so that no query is measured.",
@@ -71,8 +75,9 @@ ASSUMPTIONS = (
     "On Open vSwitch the same links are the ports of the switch. The controller probes idle "
     "uplinks by trains, as `ropewalk balance` does, and the browser is behind the switch.",
     "The load time is that of Navigation Timing, from the start of the navigation to the end of "
-    "the load event. A page with missing objects, as when its uplink dies, is loaded again half "
-    "a second later, and all of that counts.",
+    "the load event; the paper begins with the first request, which comes later. A page with "
+    "missing objects, as when its uplink dies, is loaded again half a second later, and all of "
+    "that counts.",
 )
 
 

@@ -37,7 +37,9 @@ ASSUMPTIONS = (
     "the target is at 0 and at 5 %.",
     "The text gives 3,133 and 2,447 ms as means at 5/0, and 1,720 ms as the mean of the same "
     "setting. Both the mean and the longest round trip are compared with their ratio.",
-    "The paper gives no throughput in Mbit/s, only factors.",
+    "The paper's text gives no throughput in Mbit/s, only factors.",
+    "The paper has OpenVPN 2.5.1 on two machines, and links emulated by `tc`. Here one machine has "
+    "all, with the OpenVPN that is installed, and links by `ropewalk-linkem`.",
     "Each link has random losses of its own, which go on from cell to cell.",
 )
 

@@ -39,14 +39,17 @@ ABOUT = (
     "the paper's tunnel with one setting changed at a time."
 )
 ASSUMPTIONS = (
-    "The delays of the paper are round-trip times; each direction gets half.",
+    "The paper does not say whether its delays are one way or round trips. Round trips, as in the "
+    "authors' scripts: each direction gets half.",
     "The paper does not give the queue. Its tunnel gets netem's default, 1,000 packets, as in the "
     "authors' scripts; ours gets 128 KiB in each direction.",
     "The paper's tunnel has send buffers of 5 packets (tx_qlen) and an MTU of 1,419 bytes, as in "
     "the authors' scripts, which may be later than the figure.",
-    "NewReno of QUIC stands for CCID 2 of DCCP: it paces, and finds losses by time.",
-    "The paper does not say which sub-tunnels each figure used: two, as its bounds suggest. With "
-    "three there is no figure of the paper, so its figures for two stand beside them.",
+    "The paper does not name the congestion control of DCCP. CCID 2, as in the authors' scripts: "
+    "NewReno of QUIC stands for it, which paces, and finds losses by time.",
+    "The paper's figure has two paths. The paper speaks of three sub-channels, too, and shows no "
+    "figure with them, so its figures for two stand beside ours for three.",
+    "The paper's flows begin and end at the gateways of the tunnel; here hosts are behind them.",
     "Megabytes are scaled to the paper's 70 s where a run is shorter.",
     "The paper gives no interval and no number of runs: its ratios may differ by 0.1.",
     "Latency is that of pings beside the flows; the paper's is that of the flows.",

@@ -23,7 +23,7 @@ from ropewalk.lab.experiments.htmt_cases import (
 from ropewalk.lab.statistics import paired_ratio
 
 RATIO_TOLERANCE = 0.1
-"""The paper gives two digits of megabytes, and "roughly" or "about" with most."""
+"""The paper says "roughly" or "about" with half of its megabytes, which are rounded to five."""
 FAIRNESS_TOLERANCE = 0.1
 """Of Jain's index. The paper only says "comparably fair"."""
 

@@ -23,10 +23,10 @@ ABOUT = (
     "goes straight to the next access point."
 )
 ASSUMPTIONS = (
-    "Singh et al., section 3: Reno without SACK, an initial window of 1, a receiver's window of "
-    "40,000 bytes, 2 hops, links of 80 ms. Rates of 20 Mbit/s and queues of 1,000 packets are "
-    "taken here.",
-    "The emulated medium loses nothing. The paper's emulator computes losses by distance.",
+    "Singh et al., section 3: Reno without SACK, an initial window of 1, 2 hops, links of 80 ms. "
+    "The paper limits the sender's window to 40,000 bytes; here the receiver's window does that. "
+    "Rates of 20 Mbit/s and queues of 1,000 packets are taken here.",
+    "The emulated medium loses nothing. The paper does not say what its emulated medium lost.",
     "The guest's processor is emulated, at about a tenth of this machine's speed. So controller, "
     "switches and scans take longer than on hardware: absolute times are upper bounds, and only "
     "schemes of one run compare.",

@@ -53,14 +53,15 @@ ABOUT = (
     "through TCP/NC as published, and through a tunnel for each hop."
 )
 ASSUMPTIONS = (
-    "Loss of 0 to 20 % on each link between gateways, towards the sinks only: the paper's 0.2 is a "
-    "share. Bursts of four on average are not the paper's.",
+    "Loss of 0 to 20 % on each link between gateways, towards the sinks only. The paper writes 0 "
+    "to 0.2 % in section 3.1, and a greatest loss of 0.2 with a redundancy factor of 1.5 in "
+    "section 2.2: we read shares. Bursts of four on average are not the paper's.",
     "Segments of 1,000 bytes. Hosts as published have no TCP options: 1,040 bytes in a packet, 63 "
     "packets in a window. Other hosts have timestamps and window scaling, as Linux has them.",
-    "TCP/NC: a session for each hop; n = 20, and k for a chance of 97 % in a Gilbert model of the "
-    "last 500 combinations, up to R = 1.5. The first i packets of a coding window give combination "
-    "i, and the redundancy follows at its end. Answers are routed beside the sessions. "
-    "docs/decisions/tcpnc.md says what the paper says and what is assumed.",
+    "TCP/NC: a session for each hop; GF(256), n = 20, and k for a chance of 97 % in a Gilbert "
+    "model of the last 500 combinations, up to R = 1.5. The first i packets of a coding window "
+    "give combination i, and the redundancy follows at its end. Answers are routed beside the "
+    "sessions. docs/decisions/tcpnc.md says what the paper says and what is assumed.",
     "A sink's link of 1 ms counts with its source's of 1.5 ms; that link has the source's rate and "
     "room for 100 packets, as the links between gateways have.",
     "The paper gives no duration: 60 s, of which the first 10 do not count. All sessions start "

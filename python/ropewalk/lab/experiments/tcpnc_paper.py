@@ -55,7 +55,8 @@ CONGESTED: dict[str, dict[str, tuple[bool, bool]]] = {
         "topology 2, case 3": (False, False),
     },
 }
-"""Whether the paper says that packets pile up at the first and the second gateway (§3.2, §3.3)."""
+"""Whether the paper names congestion at the first and the second gateway (§3.2, §3.3). Where it is
+silent of a gateway, we read that as no congestion."""
 
 
 def claims(results: Results) -> list[Claim]:
@@ -248,7 +249,7 @@ def _congestion(results: Results, runner: Runner, case: Case) -> list[Claim]:
                     _mean_packets(found, f"link {path}"),
                     STANDING_PACKETS,
                     relation=">=" if congested else "<=",
-                    note=f"the paper: {'' if congested else 'no '}congestion there",
+                    note=f"the paper names {'' if congested else 'no '}congestion there",
                 )
             )
     return rows
