@@ -30,8 +30,8 @@ ASSUMPTIONS = (
     "A page is begun every 4 s, or when the one before is there, so that all carriers meet the "
     "same walk. The paper loads one page again and again for the whole walk, for each of 100 "
     "sites.",
-    "The paper's weights follow its recording every second, so its controller knows the "
-    "capacities. Here the balancers find the capacities by themselves.",
+    "The paper's weights follow its bandwidth data every second. We read that its controller was "
+    "given the capacities. Here the balancers find them by themselves.",
     "20 ms round trip; 128 KiB of queue. Where Wi-Fi has no capacity its packets vanish.",
 )
 CARRIERS = {
