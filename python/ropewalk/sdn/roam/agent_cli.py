@@ -48,7 +48,7 @@ def add(commands: Any) -> None:  # noqa: ANN401 - argparse names its type in pri
     parser.add_argument(
         "--counters",
         metavar="BRIDGE",
-        help="tells a leaving station's flow counter, too, which scheme zwa-adaptive compares",
+        help="tells how many bytes a leaving station was given, too: scheme zwa-adaptive compares",
     )
     for name in ("key", "certificate", "authority"):
         parser.add_argument(f"--{name}", type=Path, metavar="FILE", help="for TLS, all three")
