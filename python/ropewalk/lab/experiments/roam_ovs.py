@@ -49,6 +49,8 @@ ASSUMPTIONS = (
     "ways before and after.",
     "A notice of 100 ms, as the paper's emulation took: what is sent to the station until then "
     "dies at the access point it has left.",
+    "zwa-adaptive compares the bytes of a meter. The paper compares those of the flow, which Open "
+    "vSwitch counts late.",
     "Reno without SACK and with an initial window of 1, as published. The paper limits the "
     "sender's window to 40,000 bytes in figure 7; here the receiver's window does that, and with "
     "Reno in all cells. CUBIC and BBR are as Linux has them.",

@@ -11,7 +11,8 @@ acknowledgements; nothing is acknowledged in its name. `zwa` is Singh et al., Al
 what comes while the station is away is kept and acknowledged with a zero window, and sent once when
 it is back. `zwa-adaptive` is the paper's whole scheme: `zwa` only where a comparison of counted
 bytes (section 2.2) shows that nothing was sent to the station between its leaving and the removal
-of its flow. `bare` changes routes only.
+of its flow. A meter counts here, because counters of flows are late on Open vSwitch. `bare` changes
+routes only.
 """
 
 from __future__ import annotations
