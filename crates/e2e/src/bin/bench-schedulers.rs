@@ -52,7 +52,8 @@ struct Args {
     flows: usize,
 }
 
-/// Rate in Mbit/s and RTT in milliseconds of both paths, from the paper's section on results.
+/// Rate in Mbit/s and RTT in milliseconds of both paths, from the paper's section V. That its delays
+/// are round trips is in the authors' scripts only.
 const PAIRS: [[(f64, u64); 2]; 3] = [
     [(8.0, 50), (8.0, 50)],
     [(16.0, 50), (8.0, 70)],
