@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ropewalk.lab.cell import Cell, Mode, Outcome, Results
+from ropewalk.lab.cli import JOBS
 from ropewalk.lab.experiments import (
     EXPERIMENTS,
     failover,
@@ -149,9 +151,53 @@ def test_the_papers_tunnel_restores_no_order_and_drops_where_send_buffers_are_fu
 def test_each_switch_changes_one_thing_of_the_papers_tunnel() -> None:
     base = htmt_cases.paper_plan(htmt_cases.PAIRS[0], "afmt", 70)
     plans = {name: switch(base) for name, switch in htmt_cases.SWITCHES_BY_NAME.items()}
-    assert plans.pop(htmt_cases.BASE) == base
     assert len(set(map(str, [base, *plans.values()]))) == len(plans) + 1
     assert set(htmt_cases.SIMULATED_SWITCHES) <= plans.keys()
+
+
+def test_the_two_readings_of_htmts_tunnel_differ_only_in_where_packets_wait() -> None:
+    one, per_flow = htmt_cases.READINGS
+    # What fills send buffers waits for no slot, so one run stands for both readings.
+    assert set(one.schedulers) - set(per_flow.schedulers) == {"otias", "afmt", "round-robin"}
+    for name in per_flow.schedulers:
+        paper = tomllib.loads(htmt_cases.paper_plan(htmt_cases.PAIRS[1], name, 70).to_toml())
+        ours = tomllib.loads(htmt_cases.per_flow_plan(htmt_cases.PAIRS[1], name, 70).to_toml())
+        del paper["carrier"]["send_buffer"]
+        assert paper == ours
+
+
+def test_htmts_ratios_are_judged_within_each_reading_and_over_two_paths_only() -> None:
+    rates = {"htmt-prototype": 18.0, "low-rtt": 18.0, "otias": 15.0}
+    per_flow = {"htmt-prototype": 18.0, "low-rtt": 15.5}
+    cells = htmt.cells(Options("full", seeds=3, runners=("sim",)))
+    results = Results(
+        tuple(
+            reported(cell, (rates if arm == "paper" else per_flow)[scheduler], 22.0)
+            for cell in cells
+            for arm, paths, scheduler, *_ in [cell.key if len(cell.key) == 3 else ("", "", "")]
+            if arm.startswith("paper") and paths.startswith("unequal")
+            if scheduler in (rates if arm == "paper" else per_flow)
+        )
+    )
+    rows = {row.name: row for row in htmt.claims(results)}
+    ratio = "htmt-prototype ÷ low-rtt (simulator)"
+    assert rows[f"paper's tunnel, unequal: {ratio}"].verdict == "not ok"
+    judged = rows[f"paper's tunnel, a queue per flow, unequal: {ratio}"]
+    assert (judged.verdict, judged.paper) == ("ok", 180 / 155)
+    assert "a reading of ours" in judged.note
+    beside = rows[f"paper's tunnel, a queue per flow, unequal-3: {ratio}"]
+    assert (beside.verdict, beside.paper) == ("no target", 180 / 155)
+    otias = rows["paper's tunnel, a queue per flow, unequal: htmt-prototype ÷ otias (simulator)"]
+    assert otias.measured == pytest.approx(18 / 15)
+
+
+def test_a_full_run_of_htmt_on_the_kernel_ends_within_three_hours() -> None:
+    cells = htmt.cells(Options("full", runners=("kernel",)))
+    assert sum(cell.plan.duration_s for cell in cells) / JOBS < 3 * 3600
+    seeds = Counter(cell.key for cell in cells)
+    assert {seeds["paper", pair.name, "afmt"] for pair in htmt.PAIRS} == {5}
+    assert {seeds["ours", "equal", name] for name in ("auto", "mptcp")} == {5, 1}
+    assert not [key for key in seeds if key[1].endswith("-3")]
 
 
 def test_queues_of_the_grid_are_one_product_and_at_least_64_kib() -> None:

@@ -4,16 +4,21 @@ Paths" (Sailer and Hähner), in the paper's tunnel and in ours, and what makes t
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TypeAlias
+
 from ropewalk.lab.cell import Cell, Results, Runner
 from ropewalk.lab.experiments import measures
 from ropewalk.lab.experiments.htmt_cases import (
+    JUDGED,
     NAME,
     OUR_CARRIERS,
     OURS,
     PAIRS,
     PAPER,
-    PAPER_SCHEDULERS,
     PAPER_SECONDS,
+    PER_FLOW,
+    READINGS,
     RULES,
     SIMULATED_SWITCHES,
     SWITCHED,
@@ -21,7 +26,9 @@ from ropewalk.lab.experiments.htmt_cases import (
     SWITCHES_BY_NAME,
     TRIPLES,
     PathSet,
+    Reading,
     paper_plan,
+    per_flow_plan,
     plan,
 )
 from ropewalk.lab.experiments.htmt_claims import claims, latency, megabytes
@@ -35,8 +42,8 @@ __all__ = ["ABOUT", "ASSUMPTIONS", "PAIRS", "TITLE", "cells", "claims", "figures
 TITLE = "Throughput of schedulers over equal and unequal paths"
 ABOUT = (
     "5 CUBIC flows over three pairs of paths: six schedulers in a tunnel as the HTMT paper has it, "
-    "and 14 schedulers, single paths and MPTCP as users get them. `--full` adds a third path, and "
-    "the paper's tunnel with one setting changed at a time."
+    "in two readings, and 14 schedulers, single paths and MPTCP as users get them. `--full` adds a "
+    "third path in the simulator, and the paper's tunnel with one setting changed at a time."
 )
 ASSUMPTIONS = (
     "The paper does not say whether its delays are one way or round trips. Round trips, as in the "
@@ -45,10 +52,14 @@ ASSUMPTIONS = (
     "authors' scripts; ours gets 128 KiB in each direction.",
     "The paper's tunnel has send buffers of 5 packets (tx_qlen) and an MTU of 1,419 bytes, as in "
     "the authors' scripts, which may be later than the figure.",
+    "The paper does not say in what packets wait for a free slot. In the authors' program they "
+    "wait in one queue, and the paper's interfaces have pfifo_fast: arm `paper`. The arm "
+    "`paper-per-flow` is a reading of ours: a queue per flow.",
     "The paper does not name the congestion control of DCCP. CCID 2, as in the authors' scripts: "
     "NewReno of QUIC stands for it, which paces, and finds losses by time.",
     "The paper's figure has two paths. The paper speaks of three sub-channels, too, and shows no "
-    "figure with them, so its figures for two stand beside ours for three.",
+    "figure with them, so its figures for two stand beside ours for three, and are no targets.",
+    "On the kernel a case without target has one seed, and three sub-tunnels do not run.",
     "The paper's flows begin and end at the gateways of the tunnel; here hosts are behind them.",
     "Megabytes are scaled to the paper's 70 s where a run is shorter.",
     "The paper gives no interval and no number of runs: its ratios may differ by 0.1.",
@@ -57,29 +68,50 @@ ASSUMPTIONS = (
 QUICK_SECONDS, QUICK_WARMUP_SECONDS = 15.0, 3.0
 
 
+Runs: TypeAlias = list[tuple[tuple[str, ...], Plan]]
+
+
 def cells(options: Options) -> list[Cell]:
-    """Our arm, the paper's, and the switches; MPTCP on the kernel only."""
+    """Both readings of the paper's tunnel, our tunnel and the switches; MPTCP on the kernel only.
+
+    On the kernel a case without target has one seed, and three sub-tunnels do not run.
+    """
     seconds = QUICK_SECONDS if options.quick else float(PAPER_SECONDS)
     warmup = QUICK_WARMUP_SECONDS if options.quick else 0.0
-    ours = [
+    judged = _ours(JUDGED, seconds, warmup)
+    others = [name for name in OUR_CARRIERS if name not in JUDGED]
+    pairs, triples = _published(PAIRS, seconds), _published(TRIPLES, seconds)
+    switched = [] if options.quick else _switched(seconds)
+    real = [case for case in switched if case[0][-1] not in SIMULATED_SWITCHES]
+    simulated = [name for name in others if name != "mptcp"]
+    few = 1 if options.seeds is None else options.seeds
+    return [
+        *expand(options, NAME, [*judged, *pairs], "kernel"),
+        *expand(options, NAME, [*_ours(others, seconds, warmup), *real], "kernel", few),
+        *expand(options, NAME, [*judged, *_ours(simulated, seconds, warmup), *pairs], "sim"),
+        *expand(options, NAME, [*([] if options.quick else triples), *switched], "sim"),
+    ]
+
+
+def _ours(names: Iterable[str], seconds: float, warmup: float) -> Runs:
+    return [
         ((OURS, pair.name, name), plan(pair, name, seconds, warmup))
         for pair in PAIRS
-        for name in OUR_CARRIERS
+        for name in names
     ]
-    paper = [
-        ((PAPER, paths.name, name), paper_plan(paths, name, seconds))
-        for paths in (PAIRS if options.quick else (*PAIRS, *TRIPLES))
-        for name in PAPER_SCHEDULERS
-    ]
-    switched = [] if options.quick else _switched(seconds)
-    simulated = [case for case in ours if case[0][-1] != "mptcp"]
-    real = [case for case in switched if case[0][-1] not in SIMULATED_SWITCHES]
-    return expand(options, NAME, [*ours, *paper, *real], "kernel") + expand(
-        options, NAME, [*simulated, *paper, *switched], "sim"
-    )
 
 
-def _switched(seconds: float) -> list[tuple[tuple[str, ...], Plan]]:
+def _published(sets: Iterable[PathSet], seconds: float) -> Runs:
+    make = {PAPER: paper_plan, PER_FLOW: per_flow_plan}
+    return [
+        ((reading.arm, paths.name, name), make[reading.arm](paths, name, seconds))
+        for reading in READINGS
+        for paths in sets
+        for name in reading.schedulers
+    ]
+
+
+def _switched(seconds: float) -> Runs:
     return [
         ((SWITCHES, pair.name, scheduler, name), switch(paper_plan(pair, scheduler, seconds)))
         for pair in PAIRS
@@ -91,9 +123,10 @@ def _switched(seconds: float) -> list[tuple[tuple[str, ...], Plan]]:
 def figures(results: Results) -> list[Figure]:
     """Megabytes in 70 s and round trips in the paper's tunnel, and megabytes in ours."""
     drawn = []
-    for paths in (*PAIRS, *TRIPLES):
-        if any(results.where(r, PAPER, paths.name).planned() for r in results.runners()):
-            drawn += _paper_figures(results, paths)
+    for reading in READINGS:
+        for paths in (*PAIRS, *TRIPLES):
+            if any(results.where(r, reading.arm, paths.name).planned() for r in results.runners()):
+                drawn += _paper_figures(results, reading, paths)
     drawn += [_our_figure(results, pair) for pair in PAIRS]
     for runner in results.runners():
         drawn += [
@@ -108,26 +141,30 @@ def _switches_figure(results: Results, runner: Runner, pair: PathSet) -> Figure:
     series = {}
     for scheduler in SWITCHED:
         found = [
-            megabytes(results.where(runner, SWITCHES, pair.name, scheduler, name))
-            for name in SWITCHES_BY_NAME
+            results.where(runner, reading.arm_of(scheduler), pair.name, scheduler)
+            for reading in READINGS
+        ] + [
+            results.where(runner, SWITCHES, pair.name, scheduler, name) for name in SWITCHES_BY_NAME
         ]
-        series[scheduler] = [measures.bar(estimate(list(values.values()))) for values in found]
+        series[scheduler] = [measures.bar(estimate(list(megabytes(r).values()))) for r in found]
     return Figure(
         f"One change at a time, {pair.name} ({measures.on(runner)})",
         "Delivered in 70 s in the paper's tunnel, with the one change named beside the bars.",
-        bars(list(SWITCHES_BY_NAME), series, "MB"),
+        bars([*(r.words for r in READINGS), *SWITCHES_BY_NAME], series, "MB"),
     )
 
 
-def _paper_figures(results: Results, paths: PathSet) -> list[Figure]:
+def _paper_figures(results: Results, reading: Reading, paths: PathSet) -> list[Figure]:
     said = {**paths.paper, **dict.fromkeys(RULES, paths.paper["htmt"])}
     megabyte_bars, delay_bars = (
         {
             measures.on(runner): [
                 measures.bar(
-                    estimate(list(of(results.where(runner, PAPER, paths.name, name)).values()))
+                    estimate(
+                        list(of(results.where(runner, reading.arm, paths.name, name)).values())
+                    )
                 )
-                for name in PAPER_SCHEDULERS
+                for name in reading.schedulers
             ]
             for runner in results.runners()
         }
@@ -135,16 +172,20 @@ def _paper_figures(results: Results, paths: PathSet) -> list[Figure]:
     )
     return [
         Figure(
-            f"The paper's tunnel, {paths.name}: {paths.described}",
-            "Delivered in 70 s by five CUBIC flows. Black: as the paper says, where it does.",
+            f"The {reading.words}, {paths.name}: {paths.described}",
+            "Delivered in 70 s by five CUBIC flows. Black: as the paper says, where it does. "
+            f"Here {reading.source}.",
             bars(
-                PAPER_SCHEDULERS, megabyte_bars, "MB", [said.get(name) for name in PAPER_SCHEDULERS]
+                reading.schedulers,
+                megabyte_bars,
+                "MB",
+                [said.get(name) for name in reading.schedulers],
             ),
         ),
         Figure(
-            f"The paper's tunnel, {paths.name}: round trips",
+            f"The {reading.words}, {paths.name}: round trips",
             "Mean round-trip time of pings beside the flows. The paper gives no numbers.",
-            bars(PAPER_SCHEDULERS, delay_bars, "ms"),
+            bars(reading.schedulers, delay_bars, "ms"),
         ),
     ]
 

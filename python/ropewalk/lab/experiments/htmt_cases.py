@@ -15,7 +15,7 @@ from ropewalk.plan import Carrier, Direct, Link, Mptcp, Path, Ping, Plan, Tcp, T
 
 NAME = "htmt"
 PAPER_SECONDS = 70
-OURS, PAPER, SWITCHES = "ours", "paper", "switches"
+OURS, PAPER, PER_FLOW, SWITCHES = "ours", "paper", "paper-per-flow", "switches"
 """Arms: first places of the keys."""
 FLOWS = 5
 OUR_QUEUE_BYTES = 128 * 1024
@@ -57,6 +57,42 @@ OTHERS = ("low-rtt", "otias", "afmt", "round-robin")
 PAPER_SCHEDULERS = (*RULES, *OTHERS)
 SWITCHED = ("htmt-prototype", "htmt-paper", "low-rtt", "otias", "afmt")
 
+
+@dataclass(frozen=True)
+class Reading:
+    """In what packets wait before a sub-tunnel has a free slot. The paper does not say.
+
+    `schedulers` run in `arm`. OTIAS, AFMT and round robin fill send buffers, so nothing waits for a
+    slot, and their runs in the arm `paper` stand for both readings.
+    """
+
+    arm: str
+    words: str
+    schedulers: tuple[str, ...]
+    source: str
+
+    def arm_of(self, scheduler: str) -> str:
+        """The arm in which this scheduler runs."""
+        return self.arm if scheduler in self.schedulers else PAPER
+
+
+READINGS = (
+    Reading(
+        PAPER,
+        "paper's tunnel",
+        PAPER_SCHEDULERS,
+        "packets wait in one queue: the authors' program, and pfifo_fast in the paper",
+    ),
+    Reading(
+        PER_FLOW,
+        "paper's tunnel, a queue per flow",
+        (*RULES, "low-rtt"),
+        "packets wait in a queue per flow: a reading of ours, of which the paper says nothing",
+    ),
+)
+JUDGED = ("auto", "htmt")
+"""Carriers of our arm that have targets."""
+
 OUR_CARRIERS: dict[str, Carrier] = {
     **{name: Tunnel(scheduler=name) for name in measures.SCHEDULERS},
     "direct-a": Direct("a"),
@@ -66,10 +102,10 @@ OUR_CARRIERS: dict[str, Carrier] = {
 
 
 def published(scheduler: str) -> Tunnel:
-    """A tunnel as the paper has it.
+    """A tunnel as the authors' program has it.
 
-    NewReno as in CCID 2 of DCCP, no reordering at the exit, nothing sent again, and packets bound
-    on arrival to sub-tunnels with short send buffers.
+    NewReno as in CCID 2 of DCCP, no reordering at the exit, and nothing sent again. Packets wait in
+    one queue; schedulers that ask for no free slot put them into short send buffers.
     """
     return Tunnel(
         scheduler=scheduler,
@@ -93,6 +129,11 @@ def paper_plan(paths: PathSet, scheduler: str, duration_s: float) -> Plan:
     link = Link(queue_packets=PAPER_QUEUE_PACKETS)
     traffic = (Tcp(flows=FLOWS, segment=PAPER_SEGMENT), Ping())
     return _plan(paths, published(scheduler), link, traffic, duration_s, 0.0)
+
+
+def per_flow_plan(paths: PathSet, scheduler: str, duration_s: float) -> Plan:
+    """The paper's arm with a queue per flow (FQ-CoDel) before the sub-tunnels."""
+    return _tunnel(send_buffer=None)(paper_plan(paths, scheduler, duration_s))
 
 
 def _plan(
@@ -147,11 +188,8 @@ def _queue(size: int) -> Switch:
     return change
 
 
-BASE = "as the paper"
 SWITCHES_BY_NAME: dict[str, Switch] = {
-    BASE: lambda plan: plan,
     "order on": _tunnel(order="on"),
-    "late binding": _tunnel(send_buffer=None),
     "send buffer 50": _tunnel(send_buffer=50),
     "sub-tunnels cubic": _tunnel(congestion="cubic"),
     "sub-tunnels bdp": _tunnel(congestion="bdp"),
@@ -163,6 +201,6 @@ SWITCHES_BY_NAME: dict[str, Switch] = {
     "inner without RACK": _tcp(duplicates=3),
     "10 s warm-up": lambda plan: replace(plan, warmup_s=10.0),
 }
-"""Each changes one thing of the paper's arm."""
+"""Each changes one thing of the paper's arm. The arm `paper-per-flow` is one more such change."""
 SIMULATED_SWITCHES = ("inner without RACK",)
 """Not for the kernel."""
