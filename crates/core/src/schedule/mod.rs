@@ -127,11 +127,14 @@ pub trait Policy: Send {
     /// Where the head packet goes, or how long it waits. O(paths), no allocation.
     fn pick(&mut self, now: Instant, head: &Head, paths: &[PathView]) -> Decision;
 
-    /// The tunnel has send buffers ([`SendOptions`](crate::tunnel::SendOptions)). Answers whether
-    /// the published form binds packets to a path whose window is full, into its buffer.
-    fn fills_buffers(&mut self) -> bool {
+    /// Whether the published form binds packets to a path whose window is full, into its send
+    /// buffer, where a tunnel has such buffers.
+    fn fills_buffers(&self) -> bool {
         false
     }
+
+    /// The tunnel has send buffers ([`SendOptions`](crate::tunnel::SendOptions)).
+    fn on_send_buffers(&mut self) {}
 
     /// The packet was bound to `path`; called once per copy, the view as `pick` saw it.
     fn on_sent(&mut self, _now: Instant, _head: &Head, _path: &PathView) {}

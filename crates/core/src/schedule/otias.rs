@@ -47,7 +47,7 @@ impl Policy for Otias {
             .map_or(Decision::WaitAll, send)
     }
 
-    fn fills_buffers(&mut self) -> bool {
+    fn fills_buffers(&self) -> bool {
         true
     }
 

@@ -23,7 +23,7 @@ impl Policy for RoundRobin {
             .map_or(Decision::WaitAll, send)
     }
 
-    fn fills_buffers(&mut self) -> bool {
+    fn fills_buffers(&self) -> bool {
         true
     }
 

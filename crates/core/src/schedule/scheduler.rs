@@ -32,6 +32,8 @@ pub struct Scheduler {
     kind: SchedulerKind,
     active: Active,
     order: FlowOrder,
+    /// The tunnel has send buffers.
+    buffered: bool,
 }
 
 /// Declares the algorithms: one line for each scheduler, with the type that decides for it.
@@ -96,6 +98,7 @@ impl Scheduler {
             kind,
             active: Active::new(kind),
             order: FlowOrder::new(),
+            buffered: false,
         }
     }
 
@@ -107,6 +110,7 @@ impl Scheduler {
             kind: SchedulerKind::default(),
             active: Active::Custom(policy),
             order: FlowOrder::new(),
+            buffered: false,
         }
     }
 
@@ -123,7 +127,16 @@ impl Scheduler {
         if kind != self.kind || matches!(self.active, Active::Custom(_)) {
             self.kind = kind;
             self.active = Active::new(kind);
+            if self.buffered {
+                self.use_send_buffers();
+            }
         }
+    }
+
+    /// The tunnel has send buffers: tells this algorithm, and those that are chosen later.
+    pub fn use_send_buffers(&mut self) {
+        self.buffered = true;
+        dispatch!(&mut self.active, policy => policy.on_send_buffers());
     }
 
     /// Decides on the head packet of one flow. `paths` are the usable paths (standby ones only
@@ -136,8 +149,9 @@ impl Scheduler {
     }
 
     /// See [`Policy::fills_buffers`].
-    pub fn fills_buffers(&mut self) -> bool {
-        dispatch!(&mut self.active, policy => policy.fills_buffers())
+    #[must_use]
+    pub fn fills_buffers(&self) -> bool {
+        dispatch!(&self.active, policy => policy.fills_buffers())
     }
 
     /// The packet was bound to `path`, the view being that shown to [`pick`](Self::pick); once

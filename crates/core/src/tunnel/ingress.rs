@@ -57,12 +57,15 @@ pub(super) struct Ingress {
 impl Ingress {
     pub fn with(
         mut queue: IngressQueue,
-        scheduler: Scheduler,
+        mut scheduler: Scheduler,
         classes: Arc<Classes>,
         limits: Limits,
         send: SendOptions,
     ) -> Self {
         queue.set_hold_limits(limits);
+        if send.buffer_packets.is_some() {
+            scheduler.use_send_buffers();
+        }
         Self {
             queue,
             buffers: send
@@ -84,6 +87,14 @@ impl Ingress {
             openings: Openings::default(),
             sparse_credit: SPARSE_CREDIT_MAX,
         }
+    }
+
+    /// Uses another scheduler from the next packet on.
+    pub fn set_scheduler(&mut self, mut scheduler: Scheduler) {
+        if self.buffers.is_some() {
+            scheduler.use_send_buffers();
+        }
+        self.scheduler = scheduler;
     }
 
     /// Takes a packet in.

@@ -243,7 +243,7 @@ impl Tunnel {
 
     /// [`Self::set_scheduler`] with a scheduler of the caller's.
     pub fn set_policy(&mut self, policy: Box<dyn Policy>) {
-        self.ingress.scheduler = Scheduler::with_policy(policy);
+        self.ingress.set_scheduler(Scheduler::with_policy(policy));
     }
 
     /// Tells `observer` of every datagram from now on.
