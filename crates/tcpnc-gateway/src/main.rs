@@ -1,12 +1,13 @@
 //! `ropewalk-tcpnc`: one end of a TCP/NC session, between a TUN interface and a UDP socket.
 //!
 //! A baseline for measurements in network namespaces: datagrams are not encrypted, and whoever sends
-//! first is the peer. The rules are those of the crate `ropewalk-tcpnc`.
+//! the first good one is the peer. The rules are those of the crate `ropewalk-tcpnc`. A session
+//! begins without a handshake: who starts one end again has to start the other again, too.
 
 #![forbid(unsafe_code)]
 
 use std::io::ErrorKind;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
 use std::os::fd::AsFd;
 use std::process::ExitCode;
 
@@ -20,7 +21,9 @@ use ropewalk_tcpnc::tuning::PACKET_MAX;
 use ropewalk_tcpnc::{Endpoint, Redundancy};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
-/// One end of a TCP/NC session, for measurements: nothing is encrypted.
+/// One end of a TCP/NC session over IPv4, for measurements: nothing is encrypted.
+///
+/// A session begins without a handshake: who starts one end again has to start the other again, too.
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Args {
@@ -29,10 +32,10 @@ struct Args {
     interface: String,
     /// Waits for the peer at this address.
     #[arg(long, value_name = "ADDRESS:PORT", required_unless_present = "peer")]
-    listen: Option<SocketAddr>,
+    listen: Option<SocketAddrV4>,
     /// Sends to the peer at this address.
     #[arg(long, value_name = "ADDRESS:PORT", conflicts_with = "listen")]
-    peer: Option<SocketAddr>,
+    peer: Option<SocketAddrV4>,
     /// Packets of a coding window, instead of what the losses want.
     #[arg(long, requires = "k", value_parser = clap::value_parser!(u8).range(1..=200))]
     n: Option<u8>,
@@ -68,7 +71,7 @@ impl Gateway {
             // A packet is the unit of coding: the kernel must not join several.
             offload: false,
         })?;
-        let any = SocketAddr::from(([0, 0, 0, 0], 0));
+        let any = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
         let address = args.listen.unwrap_or(any);
         let socket = UdpSocket::bind(address).with_context(|| format!("cannot bind {address}"))?;
         socket.set_nonblocking(true)?;
@@ -76,7 +79,7 @@ impl Gateway {
         let gateway = Self {
             tun,
             socket,
-            peer: args.peer,
+            peer: args.peer.map(SocketAddr::V4),
             end: Endpoint::new(fixed.unwrap_or_default()),
             clock: Clock::new(),
         };
@@ -128,11 +131,13 @@ impl Gateway {
             let (length, from) = match self.socket.recv_from(&mut buffer) {
                 Ok(received) => received,
                 Err(error) if passes(&error) => return Ok(()),
-                Err(error) => return Err(error.into()),
+                Err(error) => return Err(error).context("cannot receive"),
             };
-            if *self.peer.get_or_insert(from) == from {
-                // Nonsense is dropped, as TCP drops it.
-                let _ = self.end.handle(self.clock.now(), &buffer[..length]);
+            // Nonsense is dropped, as TCP drops it, and makes nobody the peer.
+            if self.peer.is_none_or(|peer| peer == from)
+                && self.end.handle(self.clock.now(), &buffer[..length]).is_ok()
+            {
+                self.peer = Some(from);
             }
         }
         Ok(())
@@ -155,22 +160,27 @@ impl Gateway {
             let Some(peer) = self.peer else { continue };
             match self.socket.send_to(&datagram, peer) {
                 Ok(_) => {}
-                // A full socket drops, as a full link does.
+                // A full socket drops, as a full link does; so does a link that is down.
                 Err(error) if passes(&error) => {}
-                Err(error) => return Err(error.into()),
+                Err(error) => {
+                    return Err(error).with_context(|| format!("cannot send to {peer}"));
+                }
             }
         }
         Ok(())
     }
 }
 
-/// Errors of UDP that say nothing of the socket: nothing there, no room, or the peer is not up yet.
+/// Errors of UDP that pass: nothing there, no room, a link that is down, or a peer that is not up.
 fn passes(error: &std::io::Error) -> bool {
     matches!(
         error.kind(),
         ErrorKind::WouldBlock
             | ErrorKind::Interrupted
             | ErrorKind::ConnectionRefused
+            | ErrorKind::NetworkDown
+            | ErrorKind::NetworkUnreachable
+            | ErrorKind::HostUnreachable
             | ErrorKind::OutOfMemory
     )
 }
