@@ -27,6 +27,7 @@ def data_frame(
     acknowledged: int = 9000,
     reverse: bool = False,
     odd: bool = False,
+    selected: tuple[tuple[int, int], ...] = (),
 ) -> bytes:
     """A TCP segment from the host to the station, or back."""
     macs, ends, ports = (HOST_MAC, MAC), (HOST, STATION), (40000, 5001)
@@ -34,8 +35,12 @@ def data_frame(
         macs, ends, ports = macs[::-1], ends[::-1], ports[::-1]
     stamps = struct.pack("!BBII", 8, 10, stamp, echo)
     options = b"\x01" + stamps + b"\x01" if odd else b"\x01\x01" + stamps
+    if selected:
+        numbers = b"".join(struct.pack("!II", *block) for block in selected)
+        options += b"\x01\x01" + bytes((5, 2 + len(numbers))) + numbers
+    offset = (20 + len(options)) << 2
     tcp = struct.pack(
-        "!HHIIBBHHH", *ports, sequence % 2**32, acknowledged % 2**32, 8 << 4, flags, 500, 0, 0
+        "!HHIIBBHHH", *ports, sequence % 2**32, acknowledged % 2**32, offset, flags, 500, 0, 0
     )
     tcp += options + bytes(n % 251 for n in range(length))
     addresses = socket.inet_aton(ends[0]) + socket.inet_aton(ends[1])

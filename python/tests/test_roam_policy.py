@@ -114,10 +114,10 @@ def test_segments_over_ipv6_are_kept_and_acknowledged_alike(network: Network) ->
     [
         # Nothing is known of the station: older segments are made as new as the repetition.
         (None, [900, 900, 910]),
-        # The repetition takes the stamp of the first transmission behind it ...
-        (250, [300, 300, 910]),
-        # ... but none that the station has gone beyond.
-        (800, [800, 800, 910]),
+        # The repetition keeps its own, because its first transmission was lost.
+        (250, [900, 900, 910]),
+        # The station has gone beyond the repetition.
+        (905, [905, 905, 910]),
     ],
 )
 def test_stamps_never_fall_along_the_sequence(
@@ -421,9 +421,11 @@ def test_metrics_tell_stations_and_counters(network: Network) -> None:
     assert "# TYPE ropewalk_sdn_left_total counter\nropewalk_sdn_left_total 1\n" in text
 
 
-def _acknowledge(network: Network, acknowledged: int) -> list[int]:
+def _acknowledge(network: Network, acknowledged: int, *selected: tuple[int, int]) -> list[int]:
     """The station acknowledges; the sequence numbers that are sent to it for that."""
-    answer = data_frame(9000, 0, flags=0x10, acknowledged=acknowledged, reverse=True)
+    answer = data_frame(
+        9000, 0, flags=0x10, acknowledged=acknowledged, reverse=True, selected=selected
+    )
     return sequences(network.packet("ap2", program.ANSWER, answer))
 
 
@@ -446,6 +448,60 @@ def test_what_was_kept_is_sent_at_the_pace_of_the_stations_acknowledgements(
         assert len(sent) - taken <= REPLAY_MAX
     assert sent == numbers
     assert len(sent) - taken > REPLAY_MAX // 2, "it never got up to its pace"
+
+
+def test_segments_that_were_kept_out_of_order_do_not_slow_the_pace(network: Network) -> None:
+    """What is under way comes from the switch next to the sender first, then from the others."""
+    network.leave("ap1")
+    late = [1000 + 100 * number for number in range(40)]
+    early = [5000 + 100 * number for number in range(40)]
+    for name, numbers in (("s1", early), ("ap1", late)):
+        for sequence in numbers:
+            network.packet(name, program.FORWARD, data_frame(sequence, 100))
+    sent = sequences(network.join("ap2"))
+    while len(sent) < 80:
+        more = _acknowledge(network, sent[-1] + 100)
+        assert more
+        sent += more
+    assert sent == late + early
+
+
+def test_station_with_a_hole_sets_the_pace_by_what_it_selects(network: Network) -> None:
+    """The first segment was lost on its way, and nobody but its sender has that."""
+    for sequence in (900, 1200, 1300, 2500):
+        network.packet("ap1", program.COPY, data_frame(sequence, 100))
+    _acknowledge(network, 1000, (1200, 1400))
+    network.leave("ap1")
+    numbers = [1400 + 100 * number for number in range(60)]
+    for sequence in numbers:
+        network.packet("s1", program.FORWARD, data_frame(sequence, 100))
+    # What the station has selected is not sent again.
+    sent = sequences(network.join("ap2"))
+    assert sent == numbers[:REPLAY_FIRST]
+    # One answer for all: a receiver that gathers segments repeats itself once.
+    more = _acknowledge(network, 1000, (1200, 2400))
+    assert len(more) == 2 * REPLAY_FIRST
+    sent += more + _acknowledge(network, 1000, (1200, more[-1] + 100))
+    assert sent == numbers
+
+
+def test_station_without_selection_sets_the_pace_by_repeating_itself(network: Network) -> None:
+    network.leave("ap1")
+    for number in range(60):
+        network.packet("s1", program.FORWARD, data_frame(1100 + 100 * number, 100))
+    sent = len(sequences(network.join("ap2")))
+    for _ in range(REPLAY_FIRST):
+        sent += len(_acknowledge(network, 1000))
+    assert sent == 3 * REPLAY_FIRST
+
+
+def test_selection_that_makes_no_sense_drops_nothing(network: Network) -> None:
+    for number in range(4):
+        network.packet("ap1", program.COPY, data_frame(1000 + 100 * number, 100))
+    # Backwards, of parts of segments, and far away.
+    _acknowledge(network, 1000, (1400, 1000), (1050, 1190), (2**31 + 1000, 2**32 - 1))
+    network.leave("ap1")
+    assert sequences(network.join("ap2")) == [1000, 1100, 1200, 1300]
 
 
 def test_replay_goes_on_when_no_acknowledgement_is_seen_and_skips_what_the_station_has(

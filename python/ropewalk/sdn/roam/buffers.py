@@ -7,7 +7,9 @@ packets that are kept and sent again: a copy for each packet would cost more tha
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter, deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ropewalk.sdn import packets
@@ -36,16 +38,22 @@ class Kept:
     frame: bytes
     segment: Segment
     at_s: float
+    taken: bool = False
+    """Whether the station has said that it has the segment."""
 
 
 @dataclass(slots=True)
 class Connection:
-    """Segments of one direction of a TCP connection, in the order of their arrival."""
+    """Segments of one direction of a TCP connection, in the order of their sequence numbers.
+
+    They do not arrive in that order: what is under way to the station when it leaves comes from the
+    switches nearest to the sender first.
+    """
 
     acknowledged: int | None = None
     newest: int | None = None
     """The newest timestamp the station has echoed: it takes nothing older (PAWS)."""
-    segments: deque[Kept] = field(default_factory=deque)
+    segments: list[Kept] = field(default_factory=list)
     seen: set[tuple[int, int]] = field(default_factory=set)
     used_s: float = 0.0
 
@@ -56,8 +64,9 @@ class Store:
 
     connections: dict[Flow, Connection] = field(default_factory=dict)
     other: deque[tuple[float, bytes]] = field(default_factory=deque)
-    rest: deque[bytes] = field(default_factory=deque)
-    """What is still to be sent again, at the pace of the station's acknowledgements."""
+    rest: deque[tuple[bytes, Kept | None]] = field(default_factory=deque)
+    """Frames still to be sent again, at the pace of the station's acknowledgements; their segments
+    as they were kept, and None for what is not TCP."""
     bytes: int = 0
     packets: int = 0
     room: int = 0
@@ -135,50 +144,49 @@ class Buffers:
         newest = connection.newest
         if segment.stamp is not None and (newest is None or frames.after(segment.echo, newest) > 0):
             connection.newest = segment.echo
-        taken = 0
-        while connection.segments and self._done(connection, connection.segments[0]):
-            self._drop(store, connection)
-            taken += 1
+        taken = self._take(store, connection, segment)
+        if not taken and not segment.length:
+            # Behind a hole a station without SACK only repeats itself, for each segment it gets.
+            taken = 1
         if store.rest and taken:
             grown = min(REPLAY_MAX, store.window + taken)
             store.room += taken + grown - store.window
             store.window, store.went_on = grown, True
         if segment.flags & packets.RST:
-            while connection.segments:
-                self._drop(store, connection)
+            self._drop(store, connection, 0, len(connection.segments))
 
     def released(self, mac: str, now: float) -> list[bytes]:
         """What to send to the station now, each connection in the order of its sequence numbers.
 
         TCP segments stay until they are acknowledged. Timestamps never fall along the sequence
-        (PAWS, RFC 7323 section 5.3): where a repetition stands before older segments it takes the
-        least stamp behind it, but none older than the newest that the station has echoed. The
-        sender then sees by the echo that the first transmission arrived (RFC 3522). Without an
-        echo the older segments take the repetition's stamp.
+        (PAWS, RFC 7323 section 5.3): segments behind a repetition take its stamp. No stamp is made
+        older. A repetition is kept only where the first transmission was not, as when it was lost
+        on its way, and the sender must not take the echo for that of the first (RFC 3522).
         """
         store = self._stores.get(mac)
-        if store is None:
-            return []
-        found: list[bytes] = []
+        return [frame for frame, _ in self._pending(store, now)] if store else []
+
+    def _pending(self, store: Store, now: float) -> list[tuple[bytes, Kept | None]]:
+        found: list[tuple[bytes, Kept | None]] = []
         for connection in store.connections.values():
-            ordered = _ordered(connection)
-            for kept, stamp in zip(ordered, _stamps(ordered, connection.newest), strict=True):
-                found.append(
-                    kept.frame
-                    if stamp is None
-                    else frames.restamped(kept.frame, kept.segment, stamp)
-                )
-        found += [frame for at_s, frame in store.other if now - at_s <= OTHER_AGE_S]
+            newest = connection.newest
+            for kept in _needed(connection):
+                frame, stamp = kept.frame, kept.segment.stamp
+                if stamp is not None:
+                    if newest is None or frames.after(stamp, newest) > 0:
+                        newest = stamp
+                    frame = frames.restamped(frame, kept.segment, newest)
+                found.append((frame, kept))
+        found += [(frame, None) for at_s, frame in store.other if now - at_s <= OTHER_AGE_S]
         self._drop_other(store)
         return found
 
     def begin(self, mac: str, now: float) -> list[bytes]:
         """What to send first of `released`; the rest follows by `more`."""
-        found = self.released(mac, now)
         store = self._stores.get(mac)
         if store is None:
-            return found
-        store.rest = deque(found)
+            return []
+        store.rest = deque(self._pending(store, now))
         store.window = store.room = REPLAY_FIRST
         store.went_on = True
         return self.more(mac)
@@ -189,8 +197,9 @@ class Buffers:
         store = self._stores.get(mac)
         found: list[bytes] = []
         while store and store.rest and store.room > 0:
-            frame = store.rest.popleft()
-            if self._wanted(store, frame):
+            frame, kept = store.rest.popleft()
+            # The last one asks for an acknowledgement, whatever is known.
+            if kept is None or not kept.taken or not store.rest:
                 found.append(frame)
                 store.room -= 1
         return found
@@ -205,15 +214,6 @@ class Buffers:
             store.went_on = False
         return found
 
-    def _wanted(self, store: Store, frame: bytes) -> bool:
-        segment = frames.parse(frame)
-        connection = store.connections.get(segment.flow) if segment else None
-        known = connection.acknowledged if connection else None
-        # The last one asks for an acknowledgement, whatever is known.
-        if segment is None or known is None or not store.rest:
-            return True
-        return frames.after(segment.end, known) > 0
-
     def forget(self, mac: str) -> None:
         """Drops all of a station."""
         store = self._stores.pop(mac, None)
@@ -225,9 +225,9 @@ class Buffers:
         age_s = self._bounds.age_s
         for store in self._stores.values():
             for flow, connection in list(store.connections.items()):
-                while connection.segments and now - connection.segments[0].at_s > age_s:
-                    self._drop(store, connection)
-                    self.counters["too_old"] += 1
+                old = _leading(connection, lambda kept: now - kept.at_s > age_s)
+                self._drop(store, connection, 0, old)
+                self.counters["too_old"] += old
                 if not connection.segments and now - connection.used_s > self._bounds.age_s:
                     del store.connections[flow]
             while store.other and now - store.other[0][0] > OTHER_AGE_S:
@@ -255,9 +255,9 @@ class Buffers:
             if away or not connection.segments:
                 self.counters["overflowed"] += 1
                 return False
-            self._drop(store, connection)
+            self._drop(store, connection, 0, 1)
             self.counters["overwritten"] += 1
-        connection.segments.append(Kept(frame, segment, now))
+        _insert(connection, Kept(frame, segment, now))
         connection.seen.add((segment.sequence, segment.length))
         store.packets += 1
         store.bytes += size
@@ -272,17 +272,40 @@ class Buffers:
             and self.bytes + size <= bounds.all_bytes
         )
 
-    def _drop(self, store: Store, connection: Connection) -> None:
-        kept = connection.segments.popleft()
-        connection.seen.discard((kept.segment.sequence, kept.segment.length))
-        size = len(kept.frame) + _OVERHEAD
-        store.packets -= 1
-        store.bytes -= size
-        self.bytes -= size
+    def _take(self, store: Store, connection: Connection, answer: Segment) -> int:
+        """Drops what the station has, also above a hole (RFC 2018); how many segments that were.
 
-    def _done(self, connection: Connection, kept: Kept) -> bool:
+        A station may forget what it has selected. Its sender then still has that.
+        """
         known = connection.acknowledged
-        return known is not None and frames.after(kept.segment.end, known) <= 0
+        if known is None:
+            return 0
+        whole = _leading(connection, lambda kept: frames.after(kept.segment.end, known) <= 0)
+        taken = self._taken(store, connection, 0, whole)
+        for begin, end in answer.selected:
+            at, behind = _behind(connection, begin), _behind(connection, end)
+            while (
+                behind > at and frames.after(connection.segments[behind - 1].segment.end, end) > 0
+            ):
+                behind -= 1
+            taken += self._taken(store, connection, at, max(0, behind - at))
+        return taken
+
+    def _taken(self, store: Store, connection: Connection, at: int, count: int) -> int:
+        for kept in connection.segments[at : at + count]:
+            kept.taken = True
+        self._drop(store, connection, at, count)
+        return count
+
+    def _drop(self, store: Store, connection: Connection, at: int, count: int) -> None:
+        """Drops segments from one on."""
+        for kept in connection.segments[at : at + count]:
+            connection.seen.discard((kept.segment.sequence, kept.segment.length))
+            size = len(kept.frame) + _OVERHEAD
+            store.packets -= 1
+            store.bytes -= size
+            self.bytes -= size
+        del connection.segments[at : at + count]
 
     def _add_other(self, store: Store, frame: bytes, now: float) -> bool:
         if len(store.other) >= OTHER_MAX or self.bytes + len(frame) > self._bounds.all_bytes:
@@ -297,34 +320,36 @@ class Buffers:
         store.other.clear()
 
 
-def _ordered(connection: Connection) -> list[Kept]:
-    kept = list(connection.segments)
-    if not kept:
-        return []
-    first = kept[0].segment.sequence
-    kept.sort(key=lambda item: frames.after(item.segment.sequence, first))
-    known = connection.acknowledged
+def _insert(connection: Connection, kept: Kept) -> None:
+    """Behind the last as a rule, else where its sequence number belongs."""
+    segments, sequence = connection.segments, kept.segment.sequence
+    if not segments or frames.after(sequence, segments[-1].segment.sequence) >= 0:
+        segments.append(kept)
+    else:
+        segments.insert(_behind(connection, sequence), kept)
+
+
+def _behind(connection: Connection, sequence: int) -> int:
+    """How many segments begin before a sequence number."""
+    # Numbers go round: they are compared by how far they are from this one.
+    return bisect_left(
+        connection.segments,
+        0,
+        key=lambda kept: frames.after(kept.segment.sequence, sequence),
+    )
+
+
+def _leading(connection: Connection, goes: Callable[[Kept], bool]) -> int:
+    """How many of the first segments go."""
+    segments = connection.segments
+    return next((at for at, kept in enumerate(segments) if not goes(kept)), len(segments))
+
+
+def _needed(connection: Connection) -> list[Kept]:
+    kept, known = connection.segments, connection.acknowledged
     needed = [item for item in kept if known is None or frames.after(item.segment.end, known) > 0]
     # With nothing needed the last is sent, so that the station repeats its acknowledgement.
     return needed or kept[-1:]
-
-
-def _stamps(ordered: list[Kept], newest: int | None) -> list[int | None]:
-    """A timestamp for each, None for segments without any."""
-    stamps = [kept.segment.stamp for kept in ordered]
-    turn = newest is not None
-    order = range(len(stamps) - 1, -1, -1) if turn else range(len(stamps))
-    bound: int | None = None
-    for at in order:
-        stamp = stamps[at]
-        if stamp is None:
-            continue
-        if bound is None or (frames.after(stamp, bound) < 0) == turn:
-            bound = stamp
-        stamps[at] = bound
-        if newest is not None and frames.after(bound, newest) < 0:
-            stamps[at] = newest
-    return stamps
 
 
 def _empty(store: Store) -> bool:

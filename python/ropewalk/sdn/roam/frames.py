@@ -18,6 +18,7 @@ HALF = 1 << 31
 WHOLE = 1 << 32
 HEADERS_MAX = 14 + 60 + 60
 _TIMESTAMP = 8
+_SELECTED = 5
 _XID = 0xAF
 _POLL = 0x10
 
@@ -40,6 +41,9 @@ class Segment:
     """Where the timestamp's value begins in the frame."""
     tcp_at: int
     """Where TCP's header begins in the frame."""
+    selected: tuple[tuple[int, int], ...] = ()
+    """What the sender of the segment has got above a hole: first number, and the one after the last
+    (RFC 2018)."""
 
     @property
     def end(self) -> int:
@@ -70,10 +74,10 @@ def parse(frame: bytes) -> Segment | None:
     sequence, acknowledged = struct.unpack_from("!II", frame, at + 4)
     flags = frame[at + 13] & 0x3F
     length += bool(flags & SYN) + bool(flags & FIN)
-    stamp_at = _timestamp(frame, at + 20, at + offset)
+    stamp_at, selected = _options(frame, at + 20, at + offset)
     stamp, echo = struct.unpack_from("!II", frame, stamp_at) if stamp_at else (None, 0)
     flow = (source + frame[at : at + 2], target + frame[at + 2 : at + 4])
-    return Segment(flow, sequence, acknowledged, flags, length, stamp, echo, stamp_at, at)
+    return Segment(flow, sequence, acknowledged, flags, length, stamp, echo, stamp_at, at, selected)
 
 
 def _ipv4(frame: bytes) -> tuple[int, int, tuple[bytes, bytes]] | None:
@@ -95,20 +99,22 @@ def _ipv6(frame: bytes) -> tuple[int, int, tuple[bytes, bytes]] | None:
     return 54, int.from_bytes(frame[18:20]), (frame[22:38], frame[38:54])
 
 
-def _timestamp(frame: bytes, at: int, end: int) -> int:
-    while at < end:
-        kind = frame[at]
-        if kind == 0:
-            return 0
+def _options(frame: bytes, at: int, end: int) -> tuple[int, tuple[tuple[int, int], ...]]:
+    """Where the timestamp's value begins, 0 without any; and what is selected."""
+    stamp_at, selected = 0, b""
+    while at + 1 < end and frame[at]:
+        kind, length = frame[at], frame[at + 1]
         if kind == 1:
             at += 1
             continue
-        if at + 1 >= end or frame[at + 1] < 2:
-            return 0
-        if kind == _TIMESTAMP and frame[at + 1] == 10 and at + 10 <= end:
-            return at + 2
-        at += frame[at + 1]
-    return 0
+        if length < 2 or at + length > end:
+            break
+        if kind == _TIMESTAMP and length == 10:
+            stamp_at = stamp_at or at + 2
+        elif kind == _SELECTED and length % 8 == 2:
+            selected = frame[at + 2 : at + length]
+        at += length
+    return stamp_at, tuple(struct.iter_unpack("!II", selected)) if selected else ()
 
 
 def restamped(frame: bytes, segment: Segment, stamp: int) -> bytes:
