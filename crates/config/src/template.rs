@@ -354,9 +354,6 @@ fn common(interface: &str, role: &str) -> String {
 # redundancy_percent = 20  # example
 # Whether the other end puts packets of a flow in order; off leaves that to the receivers.
 # order = \"on\"
-# Packets that wait for each path before they are dropped, to compare with other tunnels; without
-# it, a packet is bound to a path when the path takes it.
-# send_buffer_packets = 5  # example
 # Inner MTU from 1280 to 9000; without it, the paths decide.
 # mtu = 1280  # example
 # offload = true

@@ -228,6 +228,12 @@ fn require_net_admin(role: &str) -> anyhow::Result<()> {
 }
 
 fn session_settings(identity: Identity, common: &Common) -> CommonSettings {
+    if let Some(packets) = common.send.buffer_packets {
+        tracing::warn!(
+            packets,
+            "send_buffer_packets is for experiments only: full buffers drop packets"
+        );
+    }
     CommonSettings {
         identity,
         scheduler_send: common.scheduler_send,
