@@ -199,8 +199,14 @@ SWITCHES_BY_NAME: dict[str, Switch] = {
     "inner new-reno": _tcp(congestion="new-reno"),
     "inner bbr": _tcp(congestion="bbr"),
     "inner without RACK": _tcp(duplicates=3),
+    "one flow": _tcp(flows=1),
+    "one flow, a queue per flow": lambda plan: _tcp(flows=1)(_tunnel(send_buffer=None)(plan)),
     "10 s warm-up": lambda plan: replace(plan, warmup_s=10.0),
 }
-"""Each changes one thing of the paper's arm. The arm `paper-per-flow` is one more such change."""
+"""Each changes one thing of the paper's arm. The arm `paper-per-flow` is one more such change.
+
+With one flow a queue per flow is one queue. So the pair of cases with one flow shows what else that
+arm changes: CoDel, and windows in bytes.
+"""
 SIMULATED_SWITCHES = ("inner without RACK",)
 """Not for the kernel."""
