@@ -1,15 +1,18 @@
 //! Active queue management: when a packet that waits is dropped or marked.
 //!
-//! Sans-IO rules without any queue: the caller has the queue and passes time, waits and random
-//! numbers. The ingress of a tunnel and the link model use the same code.
+//! Sans-IO rules: the caller passes time, waits and random numbers. CoDel and PIE judge the packets
+//! of the caller's queue; [`FlowQueues`] is a queue for each flow. The ingress of a tunnel and the
+//! link model use the same code.
 
 #![forbid(unsafe_code)]
 
 mod codel;
+mod flows;
 mod pie;
 pub mod tuning;
 
 pub use codel::CoDel;
+pub use flows::{Debt, FlowQueues, Queued};
 pub use pie::Pie;
 
 /// What to do with a packet.

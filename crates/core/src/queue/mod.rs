@@ -2,8 +2,8 @@
 //!
 //! FQ-CoDel (RFC 8290) over [`FLOW_BUCKETS`] buckets, with late binding. The head of a bucket can
 //! be looked at and left there while no path suits it. Other buckets go on. CoDel (RFC 8289) judges
-//! a packet only when it leaves. Invariant: `bytes` is the sum of the bytes in all buckets, and
-//! every bucket that holds packets is in exactly one of the two lists.
+//! a packet only when it leaves. The turns of buckets are those of `ropewalk-aqm`. Invariant: `bytes`
+//! is the sum of the bytes in all buckets.
 
 mod tuning;
 
@@ -12,14 +12,14 @@ pub(crate) use tuning::LIMIT_PACKETS;
 use crate::hold::{Limits, Victim};
 use crate::schedule::FLOW_BUCKETS;
 use bytes::BytesMut;
-use ropewalk_aqm::{CoDel, Verdict};
+use ropewalk_aqm::tuning::QUANTUM;
+use ropewalk_aqm::{Debt, FlowQueues, Queued, Verdict};
 pub use ropewalk_types::mark_ce;
 use ropewalk_types::{Duration, Ecn, Instant, Rate};
 use ropewalk_wire::HEADROOM;
-use std::collections::VecDeque;
 use tuning::{
     BACKLOG_BYTES, CLUMP_RTTVARS, DROP_BATCH, HELD_DROP_BATCH, INTERVAL_MIN, LIMIT_BYTES_MAX,
-    LIMIT_BYTES_MIN, LIMIT_TIME, QUANTUM, REPAIRS, REPAIRS_MAX, TARGET_MAX, TARGET_MIN,
+    LIMIT_BYTES_MIN, LIMIT_TIME, REPAIRS, REPAIRS_MAX, TARGET_MAX, TARGET_MIN,
 };
 
 /// One inner packet on its way in.
@@ -75,13 +75,10 @@ impl Packet {
     }
 }
 
-#[derive(Debug, Default)]
-struct Bucket {
-    packets: VecDeque<Packet>,
-    bytes: u64,
-    deficit: i64,
-    codel: CoDel,
-    listed: bool,
+impl Queued for Packet {
+    fn bytes(&self) -> u64 {
+        self.len() as u64
+    }
 }
 
 /// Counters of the queue.
@@ -108,13 +105,7 @@ pub struct QueueStats {
 /// The ingress queue of one tunnel.
 #[derive(Debug)]
 pub struct IngressQueue {
-    buckets: Vec<Bucket>,
-    /// Buckets that have just become active go first (RFC 8290 §4.2).
-    new: VecDeque<u16>,
-    old: VecDeque<u16>,
-    /// Set aside until the end of the round.
-    skipped_new: Vec<u16>,
-    skipped_old: Vec<u16>,
+    buckets: FlowQueues<Packet>,
     bytes: u64,
     packets: usize,
     limit_bytes: u64,
@@ -150,14 +141,8 @@ impl IngressQueue {
     /// An empty queue for paths of unknown rate.
     #[must_use]
     pub fn new() -> Self {
-        let mut buckets = Vec::new();
-        buckets.resize_with(FLOW_BUCKETS, Bucket::default);
         Self {
-            buckets,
-            new: VecDeque::new(),
-            old: VecDeque::new(),
-            skipped_new: Vec::new(),
-            skipped_old: Vec::new(),
+            buckets: FlowQueues::new(FLOW_BUCKETS, Debt::Forgiven),
             bytes: 0,
             packets: 0,
             limit_bytes: LIMIT_BYTES_MIN,
@@ -233,7 +218,7 @@ impl IngressQueue {
     /// Bytes waiting in one bucket.
     #[must_use]
     pub fn flow_bytes(&self, flow: u16) -> u64 {
-        self.buckets[usize::from(flow)].bytes
+        self.buckets.bytes(flow)
     }
 
     /// Counters since the start.
@@ -248,17 +233,10 @@ impl IngressQueue {
         if self.held.now {
             self.expire(packet.arrived, flow);
         }
-        let bucket = &mut self.buckets[usize::from(flow)];
         self.stats.enqueued += 1;
-        self.bytes += packet.len() as u64;
+        self.bytes += packet.bytes();
         self.packets += 1;
-        bucket.bytes += packet.len() as u64;
-        bucket.packets.push_back(packet);
-        if !bucket.listed {
-            bucket.listed = true;
-            bucket.deficit = QUANTUM;
-            self.new.push_back(flow);
-        }
+        self.buckets.push(flow, packet);
         if self.held.now {
             self.keep_limits(flow);
             return;
@@ -276,7 +254,7 @@ impl IngressQueue {
 
     /// Drops what has become too old at the front of a flow that gets a packet.
     fn expire(&mut self, now: Instant, flow: u16) {
-        while let Some(oldest) = self.buckets[usize::from(flow)].packets.front()
+        while let Some(oldest) = self.buckets.front(flow)
             && now.since(oldest.arrived) > self.limits.age_max(oldest.tcp)
         {
             self.take(flow, Victim::Oldest);
@@ -286,7 +264,7 @@ impl IngressQueue {
 
     /// Drops what has become too old in all flows, so that an outage that lasts costs no memory.
     pub fn expire_all(&mut self, now: Instant) {
-        let listed: Vec<u16> = self.new.iter().chain(&self.old).copied().collect();
+        let listed: Vec<u16> = self.buckets.listed().collect();
         for flow in listed {
             self.expire(now, flow);
         }
@@ -294,12 +272,11 @@ impl IngressQueue {
 
     /// Drops what is too much to be held; `flow` has just got a packet.
     fn keep_limits(&mut self, flow: u16) {
-        while self.buckets[usize::from(flow)].bytes > self.limits.flow_bytes_max {
+        while self.buckets.bytes(flow) > self.limits.flow_bytes_max {
             self.drop_held(flow);
         }
         while self.bytes > self.limits.bytes_max || self.packets > self.limits.packets_max {
-            let listed = self.new.iter().chain(&self.old);
-            let Some(&fattest) = listed.max_by_key(|&&f| self.buckets[usize::from(f)].bytes) else {
+            let Some(fattest) = self.buckets.fattest() else {
                 return;
             };
             // Several at once, so that a flood does not search the list for every packet.
@@ -310,7 +287,7 @@ impl IngressQueue {
     }
 
     fn drop_held(&mut self, flow: u16) {
-        let newest = self.buckets[usize::from(flow)].packets.back();
+        let newest = self.buckets.back(flow);
         let Some(tcp) = newest.map(|packet| packet.tcp) else {
             return;
         };
@@ -320,15 +297,12 @@ impl IngressQueue {
 
     /// Takes a packet out of a flow while everything is held.
     fn take(&mut self, flow: u16, victim: Victim) {
-        let bucket = &mut self.buckets[usize::from(flow)];
         let packet = match victim {
-            Victim::Newest => bucket.packets.pop_back(),
-            Victim::Oldest => bucket.packets.pop_front(),
+            Victim::Newest => self.buckets.pop_back(flow),
+            Victim::Oldest => self.buckets.pop_front(flow),
         };
         if let Some(packet) = packet {
-            let bytes = packet.len() as u64;
-            bucket.bytes -= bytes;
-            self.bytes -= bytes;
+            self.bytes -= packet.bytes();
             self.packets -= 1;
         }
     }
@@ -346,25 +320,21 @@ impl IngressQueue {
     }
 
     fn drop_from_fattest(&mut self) {
-        let listed = self.new.iter().chain(&self.old);
-        let Some(&fattest) = listed.max_by_key(|&&f| self.buckets[usize::from(f)].bytes) else {
+        let Some(fattest) = self.buckets.fattest() else {
             return;
         };
         // Many at once, so that a flood does not search the list for every packet.
-        let goal = self.buckets[usize::from(fattest)].bytes / 2;
+        let goal = self.buckets.bytes(fattest) / 2;
         for _ in 0..DROP_BATCH {
-            let bucket = &mut self.buckets[usize::from(fattest)];
-            let Some(packet) = bucket.packets.pop_front() else {
+            let Some(packet) = self.buckets.pop_front(fattest) else {
                 break;
             };
-            let bytes = packet.len() as u64;
-            bucket.bytes -= bytes;
+            let bytes = packet.bytes();
             self.bytes -= bytes;
             self.packets -= 1;
             self.stats.dropped_full += 1;
-            let left = bucket.bytes;
             self.release(packet.arrived, packet.arrived, bytes);
-            if left <= goal {
+            if self.buckets.bytes(fattest) <= goal {
                 break;
             }
         }
@@ -372,94 +342,54 @@ impl IngressQueue {
 
     /// The flow whose turn it is, if any packet waits.
     pub fn turn(&mut self) -> Option<u16> {
-        loop {
-            let from_new = !self.new.is_empty();
-            let list = if from_new {
-                &mut self.new
-            } else {
-                &mut self.old
-            };
-            let flow = *list.front()?;
-            let bucket = &mut self.buckets[usize::from(flow)];
-            if bucket.packets.is_empty() {
-                list.pop_front();
-                if from_new {
-                    // A flow cannot jump the queue by sending one packet at a time.
-                    self.old.push_back(flow);
-                } else {
-                    bucket.listed = false;
-                }
-            } else if bucket.deficit <= 0 {
-                bucket.deficit += QUANTUM;
-                list.pop_front();
-                self.old.push_back(flow);
-            } else {
-                return Some(flow);
-            }
-        }
+        self.buckets.turn()
     }
 
     /// How many flows have more than one full packet waiting, counted up to `max`.
     #[must_use]
     pub fn backlogged_flows(&self, max: usize) -> usize {
-        let flows = self.new.iter().chain(&self.old);
-        let backlogged = |flow: &&u16| self.buckets[usize::from(**flow)].bytes > BACKLOG_BYTES;
-        flows.filter(backlogged).take(max).count()
+        let backlogged = |flow: &u16| self.buckets.bytes(*flow) > BACKLOG_BYTES;
+        self.buckets.listed().filter(backlogged).take(max).count()
     }
 
     /// Sets the flow whose turn it is aside for this round, its credit kept: no path suits it now.
     /// It keeps its place, so that flows do not fall behind those just served.
     pub fn skip(&mut self) {
-        if let Some(flow) = self.new.pop_front() {
-            self.skipped_new.push(flow);
-        } else if let Some(flow) = self.old.pop_front() {
-            self.skipped_old.push(flow);
-        }
+        self.buckets.skip();
     }
 
     /// Ends a round: the flows skipped in it stand first again, in their order.
     pub fn end_round(&mut self) {
-        while let Some(flow) = self.skipped_new.pop() {
-            self.new.push_front(flow);
-        }
-        while let Some(flow) = self.skipped_old.pop() {
-            self.old.push_front(flow);
-        }
+        self.buckets.end_round();
     }
 
     /// Bytes of the head packet of `flow`, if one waits.
     #[must_use]
     pub fn head(&self, flow: u16) -> Option<usize> {
-        self.buckets[usize::from(flow)]
-            .packets
-            .front()
-            .map(Packet::len)
+        self.buckets.front(flow).map(Packet::len)
     }
 
     /// Whether the head packet of `flow` is TCP; false when none waits.
     #[must_use]
     pub fn is_head_tcp(&self, flow: u16) -> bool {
-        let head = self.buckets[usize::from(flow)].packets.front();
+        let head = self.buckets.front(flow);
         head.is_some_and(|packet| packet.tcp)
     }
 
     /// Takes the head packet of `flow` out, after CoDel has had its say. `None` when CoDel
     /// dropped it: ask for the turn again.
     pub fn pop(&mut self, now: Instant, flow: u16) -> Option<Packet> {
-        let bucket = &mut self.buckets[usize::from(flow)];
-        let mut packet = bucket.packets.pop_front()?;
-        let bytes = packet.len() as u64;
-        bucket.bytes -= bytes;
+        let mut packet = self.buckets.pop_front(flow)?;
+        let bytes = packet.bytes();
         self.bytes -= bytes;
         self.packets -= 1;
         let age = now.since(packet.arrived);
         if self.release(now, packet.arrived, bytes) {
-            let bucket = &mut self.buckets[usize::from(flow)];
             if age > self.limits.age_max(packet.tcp) {
                 self.stats.held_old += 1;
                 return None;
             }
-            bucket.deficit -= i64::try_from(bytes).unwrap_or(i64::MAX);
+            self.buckets.charge(flow, bytes);
             self.stats.replayed += 1;
             self.stats.dequeued += 1;
             return Some(packet);
@@ -470,11 +400,8 @@ impl IngressQueue {
         } else {
             now.since(packet.arrived.max(self.held.replayed))
         };
-        let bucket = &mut self.buckets[usize::from(flow)];
-        match bucket
-            .codel
-            .judge(now, sojourn, (self.target, self.interval), bucket.bytes)
-        {
+        let parameters = (self.target, self.interval);
+        match self.buckets.judge(now, flow, sojourn, parameters) {
             Verdict::Pass => {}
             Verdict::Congested if matches!(packet.ecn, Ecn::Ect0 | Ecn::Ect1) => {
                 self.stats.marked += 1;
@@ -485,7 +412,7 @@ impl IngressQueue {
                 return None;
             }
         }
-        bucket.deficit -= i64::try_from(bytes).unwrap_or(i64::MAX);
+        self.buckets.charge(flow, bytes);
         self.stats.dequeued += 1;
         Some(packet)
     }

@@ -23,11 +23,8 @@ pub(super) const DROP_BATCH: usize = 64;
 /// The same of what is held in an outage.
 pub(super) const HELD_DROP_BATCH: usize = 16;
 
-// The turns of flows.
+// The turns of flows: those of `ropewalk-aqm`.
 
-/// Bytes that a bucket may send per round (RFC 8290 §5.2.4: one MTU). Larger: fewer turns, longer
-/// waits for sparse flows.
-pub(super) const QUANTUM: i64 = 1_514;
 /// A flow with more bytes than these is backlogged: more than one full packet waits.
 pub(super) const BACKLOG_BYTES: u64 = 1_514;
 
