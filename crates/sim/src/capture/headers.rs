@@ -10,6 +10,7 @@ use crate::packet::{Ack, Body, Packet, TCP_HEADERS};
 use ropewalk_netem::Side;
 use ropewalk_testkit::packet::{Body as OuterBody, Packet as Outer};
 use ropewalk_types::Ecn;
+use ropewalk_types::checksum::{add, fold};
 use std::net::{IpAddr, Ipv4Addr};
 
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 255, 0, 1);
@@ -246,15 +247,9 @@ impl Writer {
     }
 }
 
-/// The checksum of RFC 1071 over parts of even length, and a last one of any.
+/// The internet checksum over parts of even length, and a last one of any.
 fn checksum(parts: &[&[u8]]) -> u16 {
-    let mut sum = 0_u32;
-    for pair in parts.iter().flat_map(|part| part.chunks(2)) {
-        let low = pair.get(1).copied().unwrap_or(0);
-        sum += u32::from(u16::from_be_bytes([pair[0], low]));
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    !u16::try_from(sum & 0xffff).unwrap_or(0)
+    !fold(parts.iter().fold(0, |sum, part| add(sum, part)))
 }
 
 #[cfg(test)]
