@@ -124,7 +124,10 @@ impl Gauge {
                 .round_trips
                 .get(uplink.round_trips.len() / 2)
                 .copied();
-            let least_rtt = uplink.round_trips.first().copied();
+            let low_rtt = uplink
+                .round_trips
+                .get(uplink.round_trips.len() / 4)
+                .copied();
             uplink.round_trips.clear();
             uplink.capacity.handle_sample(
                 now,
@@ -133,7 +136,7 @@ impl Gauge {
                     bytes: if down >= up { received } else { sent },
                     time,
                     rtt: uplink.rtt,
-                    least_rtt,
+                    low_rtt,
                 },
             );
         }

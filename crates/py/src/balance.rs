@@ -91,14 +91,12 @@ impl Capacity {
     fn sampled(&self, now: f64, bytes: u64, seconds: f64, mut round_trips_s: Vec<f64>) -> Self {
         let mut next = self.clone();
         round_trips_s.sort_unstable_by(f64::total_cmp);
+        let quantile = |place: usize| round_trips_s.get(place).copied().map(duration);
         let sample = Sample {
             bytes,
             time: duration(seconds),
-            rtt: round_trips_s
-                .get(round_trips_s.len() / 2)
-                .copied()
-                .map(duration),
-            least_rtt: round_trips_s.first().copied().map(duration),
+            rtt: quantile(round_trips_s.len() / 2),
+            low_rtt: quantile(round_trips_s.len() / 4),
         };
         next.0.handle_sample(instant(now), sample);
         next

@@ -27,15 +27,16 @@ const IDLE_MAX: u64 = 400_000;
 /// How long it counts that an uplink was seen full. Longer: fewer trains, later to follow a line
 /// that has become faster.
 const FULL_VALID: Duration = Duration::from_secs(600);
-/// Weight of a new sample of a full uplink, of 8: several seconds to follow a change. Larger: sooner
-/// right, noisier.
+/// Weight of a lower sample of a full uplink, of 8: several seconds to follow a slight fall. Larger:
+/// sooner right, noisier.
 const GAIN: u64 = 3;
-/// A fall to at most one part in so many is believed as it stands, once it was seen
-/// [`FALL_SECONDS`] in a row. Larger: fewer falls are followed at once, the estimate is calmer.
+/// A fall to at most one part in so many counts only when it was seen twice, and then as it stands.
+/// Larger: fewer falls are followed at once, and one slow second lowers the estimate by more.
 const FALL_TO: u64 = 2;
-/// Samples of a second that must show a fall. More: surer. Three seconds are to be enough, and the
-/// fall began somewhere in a second.
-const FALL_SECONDS: u32 = 2;
+/// The two sightings of a fall are at most so far apart: samples are of a second, and one of them may
+/// say nothing, as when connections wait for their retransmission timeouts (RFC 6298) and no queue is
+/// left. Longer: falls are found over more such seconds, two slow ones are sooner taken for a fall.
+const FALL_WITHIN: Duration = Duration::from_millis(2_500);
 
 /// What was seen in one interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,8 +47,8 @@ pub struct Sample {
     pub time: Duration,
     /// Median round trip of the probes, if any was answered.
     pub rtt: Option<Duration>,
-    /// Shortest round trip of the probes.
-    pub least_rtt: Option<Duration>,
+    /// Lower quartile of the probes' round trips.
+    pub low_rtt: Option<Duration>,
 }
 
 /// The estimate of one uplink.
@@ -63,12 +64,11 @@ pub struct Capacity {
     estimate: Option<u64>,
 }
 
-/// Samples in a row that show a fall.
+/// A fall that was seen once.
 #[derive(Clone, Copy, Debug)]
 struct Fall {
-    /// The rate before.
-    from: u64,
-    seconds: u32,
+    to: u64,
+    at: Instant,
 }
 
 /// The round trip without load: the shortest, and anew where the way has become longer, as after a
@@ -111,10 +111,11 @@ impl Capacity {
         }
         if queued && loaded {
             self.full_rtt = sample.rtt;
-            self.follow(self.shown(sample));
+            self.follow(now, self.shown(sample));
             self.full = Some(now);
         } else {
-            self.fall = None;
+            // Traffic that has ended or carries more shows no fall; less of it says nothing.
+            self.fall = self.fall.filter(|_| loaded && self.is_fall(self.last));
             self.rate = self.rate.max(self.last);
             let stale = self.full.is_some_and(|at| now.since(at) > FULL_VALID);
             // It was not full: the way is longer than before.
@@ -127,30 +128,35 @@ impl Capacity {
         }
     }
 
-    /// The capacity that a sample of a full uplink shows. A queue at every probe: what was carried.
-    /// A queue at half of the probes, as when traffic ends within the second: at most twice as much.
+    /// The capacity that a sample of a full uplink shows. A queue at three quarters of the probes: what
+    /// was carried. At half of them, as when traffic ends within the second: at most twice as much.
     fn shown(&self, sample: Sample) -> u64 {
         let throughout = sample
-            .least_rtt
+            .low_rtt
             .is_some_and(|rtt| self.base.is_exceeded_by(rtt));
         let most = if throughout { 1 } else { 2 } * self.last;
         self.rate.clamp(self.last, most)
     }
 
-    /// Follows what is shown: slowly, but a lasting fall at once.
-    fn follow(&mut self, shown: u64) {
+    /// Follows what is shown: at once what was carried, slowly what is less, and a lasting fall as it
+    /// stands.
+    fn follow(&mut self, now: Instant, shown: u64) {
         let former = self.fall.take();
-        let from = former.map_or(self.rate, |fall| fall.from);
-        if shown <= from / FALL_TO {
-            let seconds = former.map_or(0, |fall| fall.seconds) + 1;
-            self.fall = Some(Fall { from, seconds });
-        }
-        let is_lasting = self.fall.is_some_and(|fall| fall.seconds >= FALL_SECONDS);
-        if self.full.is_none() || is_lasting {
-            (self.rate, self.fall) = (shown, None);
-        } else {
-            self.rate = (self.rate * (8 - GAIN) + shown * GAIN) / 8;
-        }
+        let former = former.filter(|fall| now.since(fall.at) <= FALL_WITHIN);
+        self.rate = match former {
+            _ if shown >= self.rate => shown,
+            _ if !self.is_fall(self.last) => (self.rate * (8 - GAIN) + shown * GAIN) / 8,
+            // Where only some probes met a queue, less was shown than the other time.
+            Some(fall) => shown.min(fall.to),
+            None => {
+                self.fall = Some(Fall { to: shown, at: now });
+                self.rate
+            }
+        };
+    }
+
+    const fn is_fall(&self, bits: u64) -> bool {
+        bits <= self.rate / FALL_TO
     }
 
     /// Takes what probing found while the uplink was idle; `None` when it found nothing.
@@ -229,7 +235,7 @@ mod tests {
             bytes: mbit * 125_000,
             time: Duration::from_secs(1),
             rtt: Some(Duration::from_millis(rtt_ms)),
-            least_rtt: Some(Duration::from_millis(rtt_ms)),
+            low_rtt: Some(Duration::from_millis(rtt_ms)),
         }
     }
 
@@ -288,7 +294,7 @@ mod tests {
         for second in 4..12 {
             // A queue at most of the probes only: half of the second, and half of the capacity.
             let partly = Sample {
-                least_rtt: Some(Duration::from_millis(20)),
+                low_rtt: Some(Duration::from_millis(20)),
                 ..sample(20, 90)
             };
             capacity.handle_sample(Instant::from_millis(second * 1_000), partly);
@@ -299,15 +305,62 @@ mod tests {
     }
 
     #[test]
-    fn one_slow_second_is_no_lasting_fall() {
-        let rate = mbit(fed(&[(0, 20), (40, 90), (10, 90), (40, 90), (10, 90), (40, 90)]).rate());
-        assert!((28..40).contains(&rate), "{rate}");
+    fn a_second_that_says_nothing_neither_hides_a_fall_nor_makes_one() {
+        // Connections wait for their timeouts: little is carried, and no queue is left.
+        let waiting = (2, 21);
+        let before = [(0, 20), (40, 90), (40, 90)];
+        let fed_then = |after: &[(u64, u64)]| mbit(fed(&[&before[..], after].concat()).rate());
+        assert_eq!(fed_then(&[(10, 90), waiting, (10, 90)]), 10);
+        assert_eq!(fed_then(&[(10, 90), waiting, waiting, (10, 90)]), 40);
+        assert_eq!(
+            fed_then(&[(10, 90), (0, 20), (10, 90)]),
+            40,
+            "the traffic ended"
+        );
+        assert_eq!(
+            fed_then(&[(10, 90), (30, 21), (10, 90)]),
+            40,
+            "it is not slow"
+        );
+    }
+
+    #[test]
+    fn a_fall_is_found_whole_though_some_probes_met_no_queue() {
+        let partly = Sample {
+            low_rtt: Some(Duration::from_millis(20)),
+            ..sample(9, 90)
+        };
+        for samples in [[partly, sample(10, 90)], [sample(10, 90), partly]] {
+            let mut capacity = fed(&[(0, 20), (40, 90), (40, 90)]);
+            for (second, sample) in (4..).zip(samples) {
+                capacity.handle_sample(Instant::from_millis(second * 1_000), sample);
+            }
+            assert_eq!(mbit(capacity.rate()), 10);
+        }
+        // Twice at most what such a second carried: 22 is more than half of 40, and yet a fall.
+        let mut capacity = fed(&[(0, 20), (40, 90), (10, 90)]);
+        let eleven = Sample {
+            bytes: 11 * 125_000,
+            ..partly
+        };
+        capacity.handle_sample(Instant::from_millis(4_000), eleven);
+        assert_eq!(mbit(capacity.rate()), 10);
+    }
+
+    #[test]
+    fn single_slow_seconds_lower_nothing() {
+        let samples = [(0, 20), (40, 90), (10, 90), (40, 90), (10, 90), (40, 90)];
+        assert_eq!(mbit(fed(&samples).rate()), 40);
+        let slightly = mbit(fed(&[(0, 20), (40, 90), (30, 90)]).rate());
+        assert!((30..40).contains(&slightly), "{slightly}");
     }
 
     #[test]
     fn a_rise_that_is_carried_is_known_at_once() {
         let risen = fed(&[(0, 20), (10, 90), (10, 90), (38, 20), (36, 20)]);
         assert_eq!(mbit(risen.rate()), 38);
+        let full = fed(&[(0, 20), (10, 90), (10, 90), (30, 90), (40, 90)]);
+        assert_eq!(mbit(full.rate()), 40);
     }
 
     #[test]

@@ -34,6 +34,7 @@ DELAY_MS = 10.0
 QUEUE_BYTES = 256 * 1024
 """Half a second, as access links have: with less, bursts of new connections lose a third."""
 
+CEILING = "one-of-both"
 CARRIERS: dict[str, Carrier] = {
     "a": Direct("a"),
     "b": Direct("b"),
@@ -45,8 +46,12 @@ CARRIERS: dict[str, Carrier] = {
     "round-robin": RoundRobin(),
     "mptcp": Mptcp(),
     "tunnel": Tunnel(),
+    CEILING: Direct("a"),
 }
 """`a` and `b` are the uplinks alone, `round-robin` takes them in turn and knows nothing of them.
+
+`one-of-both` is one link with the rate of both, which no way of giving out connections beats: an
+uplink is never without work while the other one has more than it can do.
 
 `ovs-balance` is the paper's system, Open vSwitch with a controller, and has no affinity.
 """
@@ -88,7 +93,7 @@ def static_paths(rate_mbit: float = RATE_MBIT) -> tuple[Path, ...]:
 
 
 def static_seconds(pages: int, carrier: str, rate_mbit: float = RATE_MBIT) -> float:
-    """How long so many pages are expected to take over such uplinks."""
+    """How long so many pages are expected to take over uplinks of this rate."""
     rate = rate_mbit * (1 if carrier in ("a", "b") else 2)
     return max(30.0, pages * (PAGE_MBIT / rate + 1.0 + LOOK_S))
 
@@ -111,7 +116,7 @@ def static_cells(
             Plan(
                 name=f"{experiment}/{case}/{carrier}",
                 duration_s=static_seconds(count, carrier, rate_mbit),
-                path=static_paths(rate_mbit),
+                path=static_paths(rate_mbit * (2 if carrier == CEILING else 1)),
                 carrier=CARRIERS[carrier],
                 traffic=(Pages(protocol, count, video=video),),
             ),
