@@ -172,7 +172,7 @@ class TcpNc:
 
 @dataclass(frozen=True)
 class Mptcp:
-    """In-kernel MPTCP over all paths; kernel only."""
+    """MPTCP over all paths, as Linux has it; in the simulator without shared links and ECN."""
 
 
 @dataclass(frozen=True)

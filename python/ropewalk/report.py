@@ -94,7 +94,7 @@ class TrafficReport:
 
 @dataclass(frozen=True)
 class PathReport:
-    """One path, in the direction of the first bulk traffic."""
+    """One path or shared link, in the direction of the first bulk traffic."""
 
     name: str
     bytes: int
@@ -103,6 +103,10 @@ class PathReport:
     capacity_mbit: float
     delivered_bytes: int = 0
     """What left the link; `bytes` were offered to it."""
+    dropped_aqm: int = 0
+    """Packets that the queue's management dropped; `dropped` has those of the full queue."""
+    marked: int = 0
+    """Packets that the queue marked "congestion experienced"."""
 
 
 @dataclass(frozen=True)
@@ -177,6 +181,8 @@ class Report:
     """Simulator, gateways in a row only."""
     values: Mapping[str, float] = field(default_factory=dict)
     """What only this kind of run measures, by names that end in the unit."""
+    links: tuple[PathReport, ...] = ()
+    """One for each `[[link]]` of the plan."""
 
     def bulk(self) -> TrafficReport | None:
         """The first bulk traffic."""
@@ -289,6 +295,7 @@ def parse(value: object) -> Report:
         handovers=tuple(_handover(item) for item in reader.readers("handovers")),
         buffers=tuple(_buffer(item) for item in reader.readers("buffers")),
         values=reader.numbers("values"),
+        links=tuple(_path(item) for item in reader.readers("links")),
     )
 
 
@@ -375,6 +382,8 @@ def _path(reader: _Reader) -> PathReport:
         lost=reader.integer("lost"),
         capacity_mbit=reader.number("capacity_mbit", 0.0),
         delivered_bytes=reader.integer("delivered_bytes", 0),
+        dropped_aqm=reader.integer("dropped_aqm", 0),
+        marked=reader.integer("marked", 0),
     )
 
 

@@ -158,13 +158,9 @@ def run(
         OSError: When the file cannot be read, or that of events not be written.
     """
     text, folder = _read(plan)
-    if isinstance(seeds, int):
-        first = plan_seed(text)
-        numbers = list(range(first, first + seeds))
-    else:
-        numbers = list(seeds)
-    if not numbers:
-        raise ValueError("seeds: give at least one")
+    numbers = _seeds(seeds, text)
+    if threads < 0:
+        raise ValueError(f"threads: {threads} is less than 0, which is one for each core")
     if events is not None or pcap is not None:
         if len(numbers) != 1:
             raise ValueError(f"events, pcap: give one seed, not {len(numbers)}")
@@ -177,6 +173,8 @@ def run(
     return Results(tuple(reports.parse(report) for report in json.loads(found)))
 
 
+SEEDS_MAX = 1_000_000
+"""Runs of one call: a report takes some kilobytes of memory."""
 EVENTS_SCHEMA = "ropewalk-sim-events"
 EVENTS_VERSION = 1
 
@@ -193,6 +191,23 @@ def read_events(file: str | Path) -> Iterator[dict[str, Any]]:
             raise ValueError(f"{file}: not events of version {EVENTS_VERSION}; run the plan again")
         for line in lines:
             yield json.loads(line)
+
+
+def _seeds(seeds: int | Iterable[int], plan: str) -> list[int]:
+    """The seeds themselves, in their order."""
+    if isinstance(seeds, int):
+        if not 0 < seeds <= SEEDS_MAX:
+            raise ValueError(f"seeds: give 1 to {SEEDS_MAX}, not {seeds}")
+        first = plan_seed(plan)
+        numbers = list(range(first, first + seeds))
+    else:
+        numbers = list(seeds)
+    if not numbers:
+        raise ValueError("seeds: give at least one")
+    for number in numbers:
+        if not 0 <= number < 2**64:
+            raise ValueError(f"seeds: {number} is no seed: use 0 to 2^64 - 1")
+    return numbers
 
 
 def _read(plan: Plan | Mapping[str, Any] | str | Path) -> tuple[str, str | None]:

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -15,7 +22,7 @@ from ropewalk.lab.cli import main
 from ropewalk.lab.experiments import EXPERIMENTS
 from ropewalk.lab.experiments.options import Options
 from ropewalk.lab.papers import PAPERS
-from ropewalk.lab.store import Store
+from ropewalk.lab.store import Store, StoreError
 
 FAILOVER_CELLS = 17
 
@@ -132,6 +139,93 @@ def test_what_this_machine_cannot_do_is_skipped_without_a_second_attempt(
     assert "not root" in (tmp_path / "out/report.html").read_text()
 
 
+def test_a_full_disk_leaves_the_former_files_and_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(tmp_path)
+    store.write("result.json", "former")
+
+    def write_a_part(path: Path, text: str) -> int:
+        path.touch()
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_text", write_a_part)
+    with pytest.raises(StoreError, match=r"result\.json: No space left on device"):
+        store.write("result.json", "new")
+    assert [file.name for file in tmp_path.iterdir()] == ["result.json"]
+    assert (tmp_path / "result.json").read_text() == "former"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        '{"format": 0}',
+        '{"format": 1, "status": "ok", "report": null, "reason": ""}',
+        '{"format": 1, "status": "odd", "report": null, "reason": ""}',
+    ],
+)
+def test_a_cell_that_cannot_be_read_runs_again(text: str, tmp_path: Path) -> None:
+    cell = EXPERIMENTS["failover"].cells(Options("quick"))[0]
+    store = Store(tmp_path)
+    store.cells.mkdir()
+    store.save(Outcome(cell, "failed", reason="why", attempts=2), "source")
+    stored = store.load(cell, "source")
+    assert stored is not None
+    assert stored.reason == "why"
+    (file,) = store.cells.iterdir()
+    file.write_text(text)
+    assert store.load(cell, "source") is None
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [("experiment", "no experiment of this version"), ("mode", "cannot be read (mode gone")],
+)
+def test_a_session_of_another_version_is_named(
+    key: str, said: str, lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert lab("failover", "--kernel", "--only", "/1/") == 0
+    session = tmp_path / "out/session.json"
+    session.write_text(json.dumps({**json.loads(session.read_text()), key: "gone"}))
+    assert main(["report", str(tmp_path / "out")]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_what_reads_the_list_may_go() -> None:
+    reads, writes = os.pipe()
+    os.close(reads)
+    command = [sys.executable, "-m", "ropewalk.lab", "list"]
+    with os.fdopen(writes) as gone:
+        done = subprocess.run(
+            command, stdout=gone, stderr=subprocess.PIPE, text=True, timeout=60, check=False
+        )
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_children_end_when_the_laboratory_is_killed() -> None:
+    if shutil.which("setpriv") is None:
+        pytest.skip("no program setpriv")
+    # The child says who it is and goes on; whoever started it kills itself.
+    code = (
+        "import os, threading\n"
+        "from ropewalk.lab.runner.process import Children\n"
+        "threading.Timer(1, os.kill, (os.getpid(), 9)).start()\n"
+        "Children().run(['sh', '-c', 'echo $$ >&3; exec sleep 60'], 60)\n"
+    ).replace(">&3", ">/proc/$PPID/fd/1")
+    done = subprocess.run(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, timeout=60, check=False
+    )
+    child = int(done.stdout)
+    for _ in range(100):
+        if not Path(f"/proc/{child}").exists():
+            return
+        time.sleep(0.1)
+    os.kill(child, signal.SIGKILL)
+    pytest.fail("the child went on")
+
+
 def test_without_programs_nothing_is_written_over_and_the_message_says_how_to_get_them(
     lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -234,6 +328,12 @@ def test_the_simulator_runs_all_seeds_of_a_plan_in_one_call(
         (["run", "traces", "--traces", "/nonexistent"], "not a directory"),
         (["report", "/nonexistent"], "session.json"),
         (["report", "--all", "/nonexistent"], "holds no results"),
+        (
+            ["run", "loss", "--sim", "--only", "nothing"],
+            "there are 4, such as loss/0%/auto/cubic/sim",
+        ),
+        (["run", "bicast-ovs", "--sim"], "has no cell with --sim, only with --ovs"),
+        (["run", "loss", "--sim", "--out", __file__], "Not a directory; what is stored stays"),
     ],
 )
 def test_wrong_usage_says_what_to_do(

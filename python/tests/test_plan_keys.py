@@ -20,6 +20,7 @@ import pytest
 pytest.importorskip("ropewalk._native", reason="the native module is not installed")
 
 from ropewalk import _native
+from ropewalk import report as reports
 from ropewalk.lab.cell import Cell
 from ropewalk.lab.runner import UnavailableError, ns3, ns3_chain
 from ropewalk.plan import Chain, Change, Direct, Link, Path, Plan, Tcp
@@ -284,6 +285,15 @@ def test_a_chain_in_ns3_refuses_what_it_does_not_know(field: str) -> None:
     ns3_chain.arguments(Cell("x", ("x",), CHAIN, 1, "ns3"))
     with pytest.raises(UnavailableError):
         ns3_chain.arguments(Cell("x", ("x",), other(CHAIN, field), 1, "ns3"))
+
+
+def test_python_keeps_every_key_of_a_report() -> None:
+    module = reference()
+    for file, names in module.REPORTS:
+        for table in module.tables(file, names):
+            kept = {field.name for field in fields(getattr(reports, table.name))}
+            lost = {key.name for key in table.keys} - kept
+            assert not lost, f"ropewalk.report.{table.name} lacks {lost}"
 
 
 def test_the_reference_is_what_the_code_says() -> None:

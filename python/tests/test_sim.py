@@ -19,7 +19,19 @@ import pytest
 pytest.importorskip("ropewalk._native", reason="the native module is not installed")
 
 from ropewalk import sim
-from ropewalk.plan import Carrier, Direct, Link, Mptcp, Path, Ping, Plan, RoundRobin, Tcp, Tunnel
+from ropewalk.plan import (
+    Carrier,
+    Direct,
+    Link,
+    Mptcp,
+    Path,
+    Ping,
+    Plan,
+    RoundRobin,
+    SharedLink,
+    Tcp,
+    Tunnel,
+)
 
 PATHS = (
     Path("a", Link(rate_mbit=16, delay_ms=10, queue_bytes=65536)),
@@ -101,6 +113,11 @@ def test_a_wrong_plan_names_its_key() -> None:
         sim.run(plan(carrier=RoundRobin()))
     with pytest.raises(ValueError, match="seeds"):
         sim.run(plan(), seeds=0)
+    for seeds in (-1, 10**12, [-3], [2**64]):
+        with pytest.raises(ValueError, match="seeds"):
+            sim.run(plan(), seeds=seeds)
+    with pytest.raises(ValueError, match="threads"):
+        sim.run(plan(), threads=-1)
     with pytest.raises(ValueError, match="traffic"):
         sim.run({"name": "x", "traffic": object()})
     with pytest.raises(FileNotFoundError):
@@ -142,6 +159,18 @@ def test_the_packets_of_a_download_have_delays_of_their_own() -> None:
     below = np.interp(0.5, np.cumsum(bins[:, 1]) / delay.count, bins[:, 0])
     assert below == pytest.approx(delay.p50, rel=0.02)
     assert sim.run(plan()).delay_histogram_ms().shape == (0, 2)
+
+
+def test_counters_of_shared_links_and_their_queues_are_in_the_report() -> None:
+    cell = SharedLink("cell", Link(rate_mbit=8, delay_ms=20, aqm="fq-codel", ecn=True))
+    paths = (Path("a", Link(delay_ms=5), through="cell"), Path("b", through="cell"))
+    traffic = (Tcp(flows=4, ecn=True), Tcp(beside="cell"))
+    (report,) = sim.run(Plan("x", 4, paths, Tunnel(), traffic, link=(cell,)))
+    (link,) = report.links
+    assert link.name == "cell"
+    # The tunnel's packets can be marked; those of the connection beside are dropped.
+    assert link.marked > 0
+    assert link.dropped_aqm > 0
 
 
 def test_events_show_where_each_packet_went_and_packets_are_in_files(tmp_path: File) -> None:

@@ -11,6 +11,8 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 from ropewalk import __version__
@@ -21,7 +23,7 @@ from ropewalk.lab.claims import Claim, number, tally, worst_first
 from ropewalk.lab.experiments import EXPERIMENTS
 from ropewalk.lab.experiments.options import SEEDS, Options
 from ropewalk.lab.programs import ENVIRONMENT, ProgramError
-from ropewalk.lab.store import Store, StoreError
+from ropewalk.lab.store import Session, Store, StoreError
 from ropewalk.lab.trace import TraceError, discover
 from ropewalk.report import HandoverReport, Report
 
@@ -30,6 +32,9 @@ JOBS = 3
 _JOBS_MAX = 64
 _SEEDS_MAX = 1000
 _SHOWN_MAX = 20
+_LABELS_SHOWN = 3
+_NOBODY_READS = 141
+"""As a shell shows a program that SIGPIPE ended."""
 _SET_UP_SECONDS = 3
 
 _EPILOG = """\
@@ -77,6 +82,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("\ninterrupted: run the same command again to go on", file=sys.stderr)
         return 130
+    except BrokenPipeError:
+        # Whoever read the output has gone, as `head` does; the interpreter must not flush again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _NOBODY_READS
     except (UsageError, StoreError, TraceError, ProgramError, OSError) as error:
         print(f"ropewalk-lab: {error}", file=sys.stderr)
         return 2
@@ -216,6 +225,7 @@ def _list(options: argparse.Namespace) -> int:
                 f"    --{mode}: {len(real)} real runs{_about(minutes)}; "
                 f"{len(cells) - len(real)} simulated"
             )
+    sys.stdout.flush()
     return 0
 
 
@@ -250,7 +260,7 @@ def _run(options: argparse.Namespace) -> int:
         raise UsageError(f"traces needs --traces DIR or {TRACES_ENVIRONMENT}")
     session = sessions.begin(request)
     if not sessions.plan_cells(session):
-        raise UsageError("no cell matches: look at labels in a report, or leave --only away")
+        raise UsageError(_no_cell(session))
     printer = Printer()
     claims = sessions.run(request, session, printer.tell)
     printer.end()
@@ -259,11 +269,31 @@ def _run(options: argparse.Namespace) -> int:
     return 1 if printer.without_result or (options.strict and unproven) else 0
 
 
+def _no_cell(session: Session) -> str:
+    """Why nothing is to be run, and what could be asked for instead."""
+    here = sessions.plan_cells(replace(session, only=None))
+    if here:
+        labels = (cell.label.rpartition("/")[0] for cell in here)
+        shown = ", ".join(islice(dict.fromkeys(labels), _LABELS_SHOWN))
+        return f"no cell matches --only '{session.only}'; there are {len(here)}, such as {shown}"
+    everywhere = sessions.plan_cells(replace(session, only=None, runners=RUNNERS))
+    runners = " and ".join(f"--{name}" for name in dict.fromkeys(c.runner for c in everywhere))
+    asked = "".join(f"--{name}" for name in session.runners)
+    length = f"{session.experiment} --{session.mode}"
+    return f"{length} has no cell with {asked}, only with {runners}"
+
+
 def _report(options: argparse.Namespace) -> int:
     if options.all:
         return _overview(options.directory)
     store = Store(options.directory)
-    claims = sessions.write_report(store, store.session())
+    session = store.session()
+    if session.experiment not in EXPERIMENTS:
+        raise StoreError(
+            f"{options.directory} holds `{session.experiment}`, which is no experiment of this "
+            "version: use the version that ran it"
+        )
+    claims = sessions.write_report(store, session)
     _summary(claims, options.directory)
     return 0
 

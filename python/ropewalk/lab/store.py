@@ -8,17 +8,19 @@ OUT/report.html    everything, for people
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from ropewalk import report as reports
-from ropewalk.lab.cell import Cell, Mode, Outcome, Runner
+from ropewalk.lab.cell import RUNNERS, Cell, Mode, Outcome, Runner
 
 _FORMAT = 1
+_STORED = ("ok", "failed", "skipped")
 
 
 class StoreError(Exception):
@@ -48,6 +50,13 @@ def digest(cell: Cell, source: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
+def _cannot_write(path: Path, error: OSError) -> StoreError:
+    return StoreError(
+        f"cannot write {path}: {error.strerror}; what is stored stays: make room, or name another "
+        "directory with --out, and run the same command again"
+    )
+
+
 class Store:
     """The directory of one experiment's results."""
 
@@ -56,8 +65,15 @@ class Store:
         self.cells = directory / "cells"
 
     def begin(self, session: Session) -> None:
-        """Makes the directory and notes what was asked for."""
-        self.cells.mkdir(parents=True, exist_ok=True)
+        """Makes the directory and notes what was asked for.
+
+        Raises:
+            StoreError: when the directory cannot be written to.
+        """
+        try:
+            self.cells.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise _cannot_write(self.cells, error) from error
         self.write("session.json", json.dumps(asdict(session), indent=1))
 
     def session(self) -> Session:
@@ -69,7 +85,10 @@ class Store:
         path = self.directory / "session.json"
         try:
             value = json.loads(path.read_text())
-            return Session(**{**value, "runners": tuple(value["runners"])})
+            session = Session(**{**value, "runners": tuple(value["runners"])})
+            if session.mode not in get_args(Mode) or not set(session.runners) <= set(RUNNERS):
+                raise ValueError(f"mode {session.mode}, runners {session.runners}")
+            return session
         except FileNotFoundError as error:
             raise StoreError(
                 f"{self.directory} has no session.json: name the directory that "
@@ -88,6 +107,8 @@ class Store:
             if value["format"] != _FORMAT:
                 return None
             found = value["report"]
+            if value["status"] not in _STORED or (value["status"] == "ok") != (found is not None):
+                return None
             return Outcome(
                 cell=cell,
                 status=value["status"],
@@ -120,11 +141,20 @@ class Store:
         self.write(str(self._path(cell, source)), json.dumps(value, indent=1))
 
     def write(self, name: str, text: str) -> Path:
-        """Writes a file of this directory in one step."""
+        """Writes a file of this directory in one step.
+
+        Raises:
+            StoreError: when it cannot be written; the former file stays.
+        """
         path = self.directory / name
         beside = path.with_name(f".{path.name}.{os.getpid()}")
-        beside.write_text(text)
-        beside.replace(path)
+        try:
+            beside.write_text(text)
+            beside.replace(path)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                beside.unlink()
+            raise _cannot_write(path, error) from error
         return path
 
     def _path(self, cell: Cell, source: str) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import threading
 from collections.abc import Sequence
@@ -41,7 +42,14 @@ class Children:
                 raise RunError("stopped before it began")
             try:
                 child = subprocess.Popen(
-                    command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+                    [*_tie(), *command],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                    # Ctrl-C is for the laboratory, which asks its children to end, once. A second
+                    # one would end the programs with which a child removes its namespaces.
+                    process_group=0,
                 )
             except OSError as error:
                 raise RunError(f"{command[0]} could not be started: {error}") from error
@@ -63,6 +71,15 @@ class Children:
             running = list(self._running)
         for child in running:
             child.terminate()
+
+
+def _tie() -> tuple[str, ...]:
+    """What goes before a command so that it is asked to end when the laboratory is killed.
+
+    The kernel's signal (prctl(2), PR_SET_PDEATHSIG) follows the end of the thread that started the
+    child; that thread waits for the child here.
+    """
+    return ("setpriv", "--pdeathsig", "TERM") if shutil.which("setpriv") else ()
 
 
 def _stop(child: subprocess.Popen[str]) -> None:
