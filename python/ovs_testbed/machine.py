@@ -92,6 +92,10 @@ class Sandbox:
     ) -> None:
         """Ends processes, then namespaces, then files."""
         for process in reversed(self._processes):
+            # All begin to end before the first is waited for: some take seconds.
+            if process.poll() is None:
+                process.terminate()
+        for process in self._processes:
             stop(process)
         for name in self._namespaces:
             self._remove(name)
