@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -28,6 +29,8 @@ from ropewalk.sdn.config import Config, read
 START_S = 60.0
 """For programs to start and states to come about, on a machine that does other things too."""
 STOP_S = 5.0
+_LOOK_S = 0.2
+"""Between two looks at a lock that is taken."""
 MEASURING = Path(os.environ.get("ROPEWALK_TESTBED_LOCK", "/run/ropewalk-testbed.lock"))
 """Runs share it; what measures alone holds it (`crates/testbed/src/serial.rs`)."""
 KERNEL_NAMES = {"new-reno": "reno", "cubic": "cubic", "bbr": "bbr"}
@@ -44,10 +47,18 @@ class SandboxError(RunError):
 class Sandbox:
     """A set of namespaces and processes that share a prefix and a directory."""
 
-    def __init__(self, prefix: str, *, number: int | None = None, tied: bool = False) -> None:
-        """`number` tells several at once with the same prefix apart. With `tied`, processes die
-        with the thread that started them: for namespaces of others, which a later sandbox does
-        not look into."""
+    def __init__(
+        self,
+        prefix: str,
+        *,
+        number: int | None = None,
+        stopped: threading.Event | None = None,
+        tied: bool = False,
+    ) -> None:
+        """`number` tells several at once with the same prefix apart. `stopped` ends the wait for
+        its turn. With `tied`, processes die with the thread that started them: for namespaces of
+        others, which a later sandbox does not look into."""
+        self._stopped = stopped or threading.Event()
         self.prefix = prefix if number is None else f"{prefix}{number}-"
         self._seeds = itertools.count(_SEEDS * (number or 0) + 1)
         self._tie = ("setpriv", "--pdeathsig", "KILL") if tied else ()
@@ -82,7 +93,14 @@ class Sandbox:
             fcntl.flock(file, how | fcntl.LOCK_NB)
         except BlockingIOError:
             print(f"waiting until {path} is free", file=sys.stderr)
-            fcntl.flock(file, how)
+            self._wait_for(file, path, how)
+
+    def _wait_for(self, file: IO[str], path: Path, how: int) -> None:
+        while not self._stopped.wait(_LOOK_S):
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(file, how | fcntl.LOCK_NB)
+                return
+        raise SandboxError(f"stopped before {path} was free")
 
     def __exit__(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from typing import ClassVar
 
 import pytest
 
-from ovs_testbed import openvpn, reports, roam_results
+from ovs_testbed import machine, openvpn, reports, roam_results
 from ovs_testbed.machine import SandboxError
 from ropewalk.lab.cell import Cell, Outcome, Results
 from ropewalk.lab.claims import Claim
@@ -404,7 +405,9 @@ class FakeNetwork:
 
     needs = ()
 
-    def opened(self, links: Path, number: int) -> AbstractContextManager[FakeBench]:
+    def opened(
+        self, links: Path, number: int, stopped: threading.Event
+    ) -> AbstractContextManager[FakeBench]:
         return closing(FakeBench())
 
 
@@ -466,6 +469,18 @@ def test_who_gives_up_takes_every_network_down(benches: list[FakeBench]) -> None
     assert [bench.closed for bench in benches] == [True]
     with pytest.raises(UnavailableError, match="stopped"):
         runners.run(cells[1:2])
+
+
+def test_who_gives_up_waits_for_no_other_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "MEASURING", tmp_path / "lock")
+    stopped = threading.Event()
+    with (tmp_path / "lock").open("a") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        threading.Timer(0.3, stopped.set).start()
+        with pytest.raises(SandboxError, match="stopped before"):
+            machine.Sandbox("ropewalk-ovs-test-wait-", stopped=stopped).__enter__()
 
 
 def test_controllers_under_load_and_radios_run_alone() -> None:

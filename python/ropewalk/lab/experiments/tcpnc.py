@@ -22,6 +22,7 @@ from ropewalk.lab.experiments.tcpnc_cases import (
     KERNEL_CASES,
     KERNEL_LOSSES,
     KINDS,
+    LITERAL_LOSSES,
     LOSSES,
     NAME,
     PLAIN,
@@ -91,6 +92,7 @@ def cells(options: Options) -> list[Cell]:
         ]
     alone, every = _lossy(LOSSES, KINDS[:1]), _lossy(LOSSES, KINDS)
     papers = _runs(CASES, alone, PLAIN, ("new-reno",))
+    literal = _runs(CASES, _lossy(LITERAL_LOSSES, KINDS[:1]), QUICK_PLAIN, ("new-reno",))
     ours = [
         *_runs(CASES, every, (END_TO_END, DEFAULT), CONGESTIONS),
         *_runs(CASES, every, (TCP_NC,), ("new-reno",)),
@@ -104,7 +106,7 @@ def cells(options: Options) -> list[Cell]:
     few = 1 if options.seeds is None else options.seeds
     return [
         *expand(options, NAME, papers + real + tcpnc_selection.runs(), "kernel"),
-        *expand(options, NAME, papers + ours + tcpnc_selection.runs(), "sim"),
+        *expand(options, NAME, papers + literal + ours + tcpnc_selection.runs(), "sim"),
         *expand(options, NAME, by_hand, "sim", few),
         *expand(options, NAME, _runs(CASES, alone, (END_TO_END, PUBLISHED), ("new-reno",)), "ns3"),
     ]

@@ -48,6 +48,9 @@ CASES = (
 )
 QUICK_CASES = (CASES[0], CASES[4])
 LOSSES = (0.0, 0.02, 0.05, 0.10, 0.15, 0.20)
+LITERAL_LOSSES = (0.001, 0.002)
+"""What section 3.1 of the paper says to the letter, "0 to 0.2%"; section 2.2 says 0.2, with a
+redundancy factor of 1.5."""
 QUICK_LOSSES = (0.0, 0.10)
 KERNEL_CASES = QUICK_CASES
 KERNEL_LOSSES = (0.0, 0.10, 0.20)

@@ -44,8 +44,11 @@ class Network(Protocol):
     def needs(self) -> tuple[str, ...]:
         """Programs besides those of every network."""
 
-    def opened(self, links: Path, number: int) -> AbstractContextManager[Bench]:
-        """One of several networks of its kind; raises RunError when it does not come about."""
+    def opened(
+        self, links: Path, number: int, stopped: threading.Event
+    ) -> AbstractContextManager[Bench]:
+        """One of several networks of its kind; raises RunError when it does not come about, or
+        when `stopped` ends the wait for its turn."""
 
 
 _FAILURES = (
@@ -73,12 +76,12 @@ class OvsRunners:
 
     def __init__(self, directory: Path | None, jobs: int) -> None:
         """`directory`: where the programs are, as for `programs.find`. `jobs`: threads, at most."""
-        self._all = [OvsRunner(directory, number) for number in range(jobs)]
+        self._stopped = threading.Event()
+        self._all = [OvsRunner(directory, number, self._stopped) for number in range(jobs)]
         # The one that ran last has its network already.
         self._idle: queue.LifoQueue[OvsRunner] = queue.LifoQueue()
         for runner in reversed(self._all):
             self._idle.put(runner)
-        self._stopped = threading.Event()
 
     def run(self, cells: Sequence[Cell]) -> list[Report]:
         """One report for each cell."""
@@ -104,10 +107,12 @@ class OvsRunners:
 class OvsRunner:
     """Runs one cell at a time; consecutive ones of a kind share a network."""
 
-    def __init__(self, directory: Path | None, number: int = 0) -> None:
-        """`directory`: where the programs are. `number`: of its networks, among others at once."""
+    def __init__(self, directory: Path | None, number: int, stopped: threading.Event) -> None:
+        """`directory`: where the programs are. `number`: of its networks, among others at once.
+        `stopped`: nobody wants them any more."""
         self._directory = directory
         self._number = number
+        self._stopped = stopped
         self._open = contextlib.ExitStack()
         self._kind: type | None = None
         self._bench: Bench | None = None
@@ -134,8 +139,12 @@ class OvsRunner:
         network = networks().get(kind)
         if network is None:
             raise UnavailableError(f"Open vSwitch does not carry {kind.__name__}")
-        bench = self._open.enter_context(network.opened(self._links(network), self._number))
+        opening = network.opened(self._links(network), self._number, self._stopped)
+        bench = self._open.enter_context(opening)
         self._kind, self._bench = kind, bench
+        if self._stopped.is_set():
+            # Who stopped this closed what was there, and did not see this network.
+            raise RunError("stopped")
         return bench
 
     def _links(self, network: Network) -> Path:
