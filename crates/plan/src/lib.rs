@@ -210,6 +210,14 @@ pub struct TunnelPlan {
 impl TunnelPlan {
     /// Checks what serde cannot; `section` is where in the plan the settings are.
     fn check(&self, section: &str) -> Result<(), PlanError> {
+        if let Some(paths) = &self.paths {
+            let key = format!("{section}.paths");
+            if paths.is_empty() {
+                let problem = "name at least one path, or leave it out for all paths";
+                return fail(&key, problem.into());
+            }
+            refuse_twice(&key, paths.iter().map(String::as_str))?;
+        }
         match self.send_buffer {
             Some(packets) if !(1..=SEND_BUFFER_MAX).contains(&packets) => fail(
                 &format!("{section}.send_buffer"),
@@ -350,6 +358,17 @@ fn fail<T>(key: &str, problem: String) -> Result<T, PlanError> {
         key: key.into(),
         problem,
     })
+}
+
+/// A path carries one sub-tunnel or one hop.
+fn refuse_twice<'a>(key: &str, names: impl Iterator<Item = &'a str>) -> Result<(), PlanError> {
+    let mut seen = BTreeSet::new();
+    for name in names {
+        if !seen.insert(name) {
+            return fail(key, format!("the path `{name}` is named twice"));
+        }
+    }
+    Ok(())
 }
 
 const fn one() -> u64 {

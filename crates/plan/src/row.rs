@@ -1,11 +1,11 @@
 //! Carriers that are several hops in a row, and where traffic enters them.
 
-use std::collections::BTreeSet;
-
 use ropewalk_netem::{DirectionPlan, LinkPlan};
 use serde::{Deserialize, Serialize};
 
-use crate::{Carrier, Direction, Plan, PlanError, SEED_MASK, Traffic, TunnelPlan, fail};
+use crate::{
+    Carrier, Direction, Plan, PlanError, SEED_MASK, Traffic, TunnelPlan, fail, refuse_twice,
+};
 
 /// Most hops of a relay or a chain.
 pub const HOPS_MAX: usize = 8;
@@ -171,10 +171,7 @@ pub(crate) fn check(plan: &Plan) -> Result<(), PlanError> {
         let problem = format!("write 1 to {HOPS_MAX} hops, each with a path");
         return fail(HOPS, problem);
     }
-    let mut seen = BTreeSet::new();
-    if let Some(twice) = hops.iter().flatten().find(|name| !seen.insert(**name)) {
-        return fail(HOPS, format!("the path `{twice}` is named twice"));
-    }
+    refuse_twice(HOPS, hops.iter().flatten().copied())?;
     for (index, traffic) in plan.traffic.iter().enumerate() {
         let enter = traffic.enter();
         if enter == 0 || enter as usize > hops.len() {

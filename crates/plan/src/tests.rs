@@ -125,6 +125,20 @@ fn what_has_no_effect_is_said() {
 }
 
 #[test]
+fn a_tunnel_names_each_of_its_paths_once() {
+    for (paths, problem) in [
+        ("[]", "name at least one path"),
+        (r#"["a", "b", "a"]"#, "the path `a` is named twice"),
+    ] {
+        let text = PLAN.replace(r#"paths = ["a", "b"]"#, &format!("paths = {paths}"));
+        assert_ne!(text, PLAN);
+        let error = Plan::parse(&text).unwrap_err().to_string();
+        assert!(error.starts_with("carrier.paths: "), "{error}");
+        assert!(error.contains(problem), "{error}");
+    }
+}
+
+#[test]
 fn bad_plans_name_the_key() {
     for (from, to, key) in [
         ("name = \"b\"", "name = \"a\"", "path[1].name"),
