@@ -32,4 +32,4 @@ pub use loss::{GilbertElliott, LossModel};
 pub use network::{Event, Fate, Network};
 pub use plan::{ChangePlan, DirectionPlan, GilbertPlan, LinkPlan, PlanError};
 pub use queue::{Aqm, Carried};
-pub use trace::{CapacityTrace, OPPORTUNITY_BYTES, TraceError};
+pub use trace::{CapacityTrace, OPPORTUNITY_BYTES, TRACE_BYTES_MAX, TraceError, trace_text};

@@ -11,6 +11,8 @@ use ropewalk_types::{Duration, Rate};
 pub const OPPORTUNITY_BYTES: u64 = 1_504;
 /// Longest trace read, in lines.
 pub const LINES_MAX: usize = 4_000_000;
+/// Largest trace file that is worth reading, bytes: 64 of them for each line.
+pub const TRACE_BYTES_MAX: u64 = 64 * LINES_MAX as u64;
 
 /// A recorded capacity that repeats for ever.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,6 +40,19 @@ pub struct TraceError {
     pub line: usize,
     /// What is wrong and how to put it right.
     pub problem: String,
+}
+
+/// The bytes of a trace file as text.
+///
+/// # Errors
+/// With the line that has something else in it than UTF-8.
+pub fn trace_text(bytes: Vec<u8>) -> Result<String, String> {
+    String::from_utf8(bytes).map_err(|error| {
+        let good = error.utf8_error().valid_up_to();
+        let before = &error.as_bytes()[..good];
+        let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
+        format!("line {line}: no UTF-8 text; traces are lines of numbers")
+    })
 }
 
 impl CapacityTrace {
@@ -200,7 +215,11 @@ fn parse_rates<'a>(lines: impl Iterator<Item = (usize, &'a str)>) -> LineResult<
 
 fn parse_rate_line(line: usize, content: &str) -> LineResult<(f64, Rate)> {
     let wrong = || {
-        let problem = format!("`{content}` is not `second,bytes_per_second`, such as `12,1250000`");
+        let problem = if content.starts_with(|first: char| first.is_alphabetic() || first == '"') {
+            "numbers expected, such as `12,1250000`; a line of titles is not read".into()
+        } else {
+            format!("`{content}` is not `second,bytes_per_second`, such as `12,1250000`")
+        };
         (line, problem)
     };
     let (second, bytes) = content.split_once(',').ok_or_else(wrong)?;
@@ -320,6 +339,13 @@ mod tests {
     }
 
     #[test]
+    fn what_is_no_text_names_its_line() {
+        assert_eq!(trace_text(b"1,2\n".to_vec()).unwrap(), "1,2\n");
+        let error = trace_text(b"1,2\n2,\xff\n".to_vec()).unwrap_err();
+        assert!(error.starts_with("line 2: "), "{error}");
+    }
+
+    #[test]
     fn bad_traces_name_file_line_and_remedy() {
         let cases = [
             ("", 1, "empty"),
@@ -328,6 +354,7 @@ mod tests {
             ("1,100\n2\n", 2, "second,bytes_per_second"),
             ("1,-5\n", 1, "second,bytes_per_second"),
             ("1,inf\n", 1, "second,bytes_per_second"),
+            ("second,rate\n1,5\n", 1, "a line of titles is not read"),
             ("1,0\n2,0\n", 2, "blackhole"),
             ("1\n2,5\n", 2, "milliseconds"),
             ("7\n3\n", 2, "sort"),

@@ -32,6 +32,7 @@
 
 mod ceiling;
 pub mod page;
+mod recording;
 mod report;
 mod row;
 mod shared;
@@ -42,6 +43,7 @@ pub use ceiling::{
     INNER_HEADERS, NO_CEILING, OUTER_OVERHEAD, ceiling_mbit, describe_ceilings, direct_ceiling,
     tunnel_ceiling,
 };
+pub use recording::read_trace;
 pub use report::{
     BufferReport, Distribution, FlowReport, PathReport, Pause, Report, TrafficReport, TunnelReport,
     overhead,

@@ -163,6 +163,18 @@ pub struct PathReport {
     pub marked: u64,
 }
 
+impl PathReport {
+    /// What the queue's management did, to follow other figures in a line; empty if it did nothing.
+    #[must_use]
+    pub fn management(&self) -> String {
+        let dropped = (self.dropped_aqm, "dropped by the queue's management");
+        let did = [dropped, (self.marked, "marked")].into_iter();
+        let did = did.filter(|(count, _)| *count > 0);
+        did.map(|(count, what)| format!(", {count} {what}"))
+            .collect()
+    }
+}
+
 #[expect(
     clippy::trivially_copy_pass_by_ref,
     reason = "serde passes a reference"

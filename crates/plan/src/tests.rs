@@ -111,6 +111,11 @@ fn what_has_no_effect_is_said() {
             "up = { rate = \"8Mbit\"",
             "`trace` down",
         ),
+        (
+            "delay = \"35ms\"",
+            "delay = \"35ms\", reorder = true",
+            "path[1]: `reorder` without `jitter`",
+        ),
     ] {
         assert!(PLAN.contains(from), "{from}");
         let warnings = Plan::parse(&PLAN.replace(from, to)).unwrap().warnings();

@@ -1,6 +1,6 @@
 //! What of a plan is used: paths by hop, directions of the data, and what has no effect.
 
-use ropewalk_netem::Side;
+use ropewalk_netem::{ChangePlan, DirectionPlan, Side};
 
 use crate::{Carrier, Direction, PathPlan, Plan, TcpNcPlan, Traffic};
 
@@ -66,6 +66,9 @@ impl Plan {
                 }
             }
             let (path, key) = (&self.path[index], format!("path[{index}]"));
+            if reorders_in_vain([&path.both, &path.up, &path.down], &path.change) {
+                found.push(format!("{key}: {IN_VAIN}"));
+            }
             if let Some(sides) = path
                 .unlimited()
                 .filter(|_| used.contains(&index) && path.through.is_none())
@@ -76,8 +79,28 @@ impl Plan {
                 ));
             }
         }
+        for (index, link) in self.link.iter().enumerate() {
+            if reorders_in_vain([&link.both, &link.up, &link.down], &link.change) {
+                found.push(format!("link[{index}]: {IN_VAIN}"));
+            }
+        }
         found
     }
+}
+
+const IN_VAIN: &str =
+    "`reorder` without `jitter` has no effect: packets of one delay keep their order";
+
+/// Whether a link lets packets overtake each other, but none is ever delayed less than one before.
+fn reorders_in_vain(settings: [&DirectionPlan; 3], changes: &[ChangePlan]) -> bool {
+    let later = changes.iter();
+    let later = later.flat_map(|change| [&change.both, &change.up, &change.down]);
+    let mut all = settings.into_iter().chain(later);
+    let jitters = |plan: &DirectionPlan| plan.jitter.is_some_and(|jitter| !jitter.is_zero());
+    let reorders = all.clone().any(|plan| plan.reorder == Some(true));
+    let delays = changes.iter();
+    let mut delays = delays.flat_map(|change| [&change.both, &change.up, &change.down]);
+    reorders && !all.any(jitters) && delays.all(|change| change.delay.is_none())
 }
 
 impl Traffic {
