@@ -21,6 +21,7 @@ use rustix::process::Signal;
 
 use crate::cleanup::{self, Resource, Ticket};
 use crate::namespace::Namespace;
+use crate::programs;
 
 /// A program to run, in a namespace or here.
 #[derive(Clone, Debug)]
@@ -205,6 +206,7 @@ impl Program {
         command
             .args(&words[1..])
             .process_group(0)
+            .env("PATH", programs::search_path())
             .envs(self.environment.iter().cloned());
         command
     }

@@ -1,5 +1,7 @@
 //! Finds programs, and says which package to install when one is missing.
 
+use std::ffi::OsString;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
@@ -81,12 +83,29 @@ pub fn require(requirements: &[Requirement]) -> Result<()> {
 /// The first executable of this name in PATH, or where administration programs are kept.
 #[must_use]
 pub fn in_path(program: &str) -> Option<PathBuf> {
+    first_in(searched(), program)
+}
+
+/// The PATH for programs that are run: they are searched where [`in_path`] found them.
+#[must_use]
+pub fn search_path() -> OsString {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let fixed = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"].map(PathBuf::from);
-    std::env::split_paths(&path)
-        .chain(fixed)
-        .map(|d| d.join(program))
-        .find(|p| p.is_file())
+    std::env::join_paths(searched()).unwrap_or(path)
+}
+
+fn searched() -> Vec<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let fixed = ["/usr/sbin", "/sbin"].map(PathBuf::from);
+    std::env::split_paths(&path).chain(fixed).collect()
+}
+
+fn first_in(directories: Vec<PathBuf>, program: &str) -> Option<PathBuf> {
+    let executable = |file: &PathBuf| {
+        let found = file.metadata();
+        found.is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+    };
+    let files = directories.into_iter().map(|d| d.join(program));
+    files.into_iter().find(executable)
 }
 
 /// One of this project's programs: next to the running program, one folder up (tests run from
@@ -132,6 +151,18 @@ mod tests {
             "sudo"
         };
         assert!(error.contains(expected), "{error}");
+    }
+
+    #[test]
+    fn only_what_can_be_run_is_found() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("tool");
+        let found = || first_in(vec![directory.path().to_owned()], "tool");
+        assert_eq!(found(), None);
+        std::fs::write(&file, "").unwrap();
+        assert_eq!(found(), None);
+        std::fs::set_permissions(&file, PermissionsExt::from_mode(0o755)).unwrap();
+        assert_eq!(found(), Some(file.clone()));
     }
 
     #[test]

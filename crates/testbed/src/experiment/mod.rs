@@ -82,7 +82,8 @@ pub fn run(file: &PlanFile, options: &Options) -> Result<Report> {
 
 /// Checks for what every plan needs.
 fn require_programs() -> Result<()> {
-    programs::require(&[programs::IP, programs::NFT, programs::ETHTOOL])
+    let needed = [programs::IP, programs::NFT, programs::ETHTOOL];
+    programs::require(&needed).map_err(|error| CannotRun(error.to_string()).into())
 }
 
 /// Sets up what carries the traffic, sends it, and counts. Only paths in use are reported here.

@@ -1,5 +1,7 @@
 //! The paths of a plan: their links, which of them a carrier uses, and what they allow.
 
+use std::path::Path;
+
 use ropewalk_netem::{DirectionPlan, LinkConfig, LinkPlan, Side};
 use ropewalk_plan::{NO_CEILING, PathReport, Plan, Report, describe_ceilings};
 
@@ -62,9 +64,7 @@ fn resolve(file: &PlanFile, mut plan: LinkPlan) -> Result<PathLink, String> {
             *trace = absolute.to_string_lossy().into_owned();
         }
     }
-    let load = |trace: &str| {
-        std::fs::read_to_string(trace).map_err(|error| format!("cannot read {trace}: {error}"))
-    };
+    let load = |trace: &str| ropewalk_plan::read_trace(Path::new(trace));
     let config = plan.resolve(load).map_err(|error| error.to_string())?;
     Ok(PathLink { plan, config })
 }

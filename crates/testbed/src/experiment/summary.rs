@@ -14,13 +14,19 @@ pub fn summary(report: &Report) -> String {
     for traffic in &report.traffic {
         let _ = writeln!(text, "  {:5} {}", traffic.kind, figures(traffic));
     }
-    for path in &report.paths {
+    let paths = report.paths.iter().map(|path| ("path", path));
+    let links = report.links.iter().map(|link| ("link", link));
+    for (kind, path) in paths.chain(links) {
         #[expect(clippy::cast_precision_loss, reason = "bytes of a run are below 2^53")]
         let megabytes = path.delivered_bytes as f64 / 1e6;
         let _ = writeln!(
             text,
-            "  path {}: {megabytes:.2} MB of {:.2} Mbit/s, {} dropped, {} lost",
-            path.name, path.capacity_mbit, path.dropped, path.lost
+            "  {kind} {}: {megabytes:.2} MB of {:.2} Mbit/s, {} dropped, {} lost{}",
+            path.name,
+            path.capacity_mbit,
+            path.dropped,
+            path.lost,
+            path.management()
         );
     }
     if let Some(tunnel) = &report.tunnel {
@@ -65,4 +71,35 @@ fn figures(traffic: &TrafficReport) -> String {
         let _ = write!(text, ", {:.2} % in time", in_time * 100.0);
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ropewalk_plan::PathReport;
+
+    #[test]
+    fn shared_links_and_marks_have_their_place() {
+        let path = PathReport {
+            name: "a".into(),
+            dropped: 3,
+            ..PathReport::default()
+        };
+        let link = PathReport {
+            name: "cell".into(),
+            dropped_aqm: 4,
+            marked: 5,
+            ..PathReport::default()
+        };
+        let report = Report {
+            paths: vec![path],
+            links: vec![link],
+            ..Report::default()
+        };
+        let text = summary(&report);
+        assert!(text.contains("3 dropped, 0 lost\n"), "{text}");
+        assert!(text.contains("  link cell: 0.00 MB"), "{text}");
+        let managed = "0 lost, 4 dropped by the queue's management, 5 marked\n";
+        assert!(text.contains(managed), "{text}");
+    }
 }

@@ -266,7 +266,10 @@ fn outcome(results: Vec<Streams>, load: Load, stage: &Stage) -> Outcome {
                 .map_or(Duration::ZERO, |one| one.begin),
         );
         all.extend(streams.series);
-        notes.extend(streams.error.map(|error| format!("iperf3: {error}")));
+        let error = streams
+            .error
+            .filter(|error| is_news(error, load, stage.window));
+        notes.extend(error.map(|error| format!("iperf3: {error}")));
     }
     let retransmits: u64 = flows.iter().map(|flow| flow.retransmits).sum();
     notes.dedup();
@@ -277,6 +280,11 @@ fn outcome(results: Vec<Streams>, load: Load, stage: &Stage) -> Outcome {
     ));
     let report = AllSeries(all).report("tcp", load.active(), stage.window, flows);
     Outcome { report, notes }
+}
+
+/// Whether a reader should know of an error: a section with an `until` is always interrupted.
+fn is_news(error: &str, load: Load, window: Window) -> bool {
+    load.until >= window.to || !error.contains("interrupt")
 }
 
 /// When a process has begun to read bulk data, at the latest `end`.
@@ -335,6 +343,30 @@ const INTERRUPT_LIMIT: Duration = Duration::from_millis(1_500);
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_until_is_no_news() {
+        let window = Window {
+            from: Duration::ZERO,
+            to: Duration::from_secs(9),
+        };
+        let news = |error: &str, until: u64| {
+            let load = Load {
+                flows: 1,
+                congestion: Congestion::Cubic,
+                direction: Direction::Down,
+                start: Duration::ZERO,
+                segment: None,
+                window: None,
+                until: Duration::from_secs(until),
+            };
+            is_news(error, load, window)
+        };
+        let interrupted = "interrupt - the client has terminated";
+        assert!(!news(interrupted, 5));
+        assert!(news(interrupted, 9));
+        assert!(news("unable to connect", 5));
+    }
 
     #[test]
     fn series_come_from_the_receiver_and_begin_with_the_first_bytes() {
