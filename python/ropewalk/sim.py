@@ -155,7 +155,8 @@ def run(
         ValueError: When the plan cannot be run; the message names the key. Also when the scheduler
             answers a path that is not there.
         TypeError: When the scheduler answers anything but a path, several, or None.
-        OSError: When the file cannot be read, or that of events not be written.
+        OSError: When the file cannot be read, or events or packets cannot be written; the message
+            names the file.
     """
     text, folder = _read(plan)
     numbers = _seeds(seeds, text)

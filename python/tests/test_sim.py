@@ -192,6 +192,14 @@ def test_events_show_where_each_packet_went_and_packets_are_in_files(tmp_path: F
         list(sim.read_events(tmp_path / "old"))
 
 
+def test_output_that_cannot_be_written_is_named() -> None:
+    for name in ("/nonexist/x", "/dev/full"):
+        with pytest.raises(OSError, match=name):
+            sim.run(plan(seconds=2), events=name)
+    with pytest.raises(OSError, match="/dev/null/x"):
+        sim.run(plan(seconds=2), pcap="/dev/null/x")
+
+
 def test_other_threads_go_on_while_the_simulator_runs() -> None:
     ticks: list[float] = []
     done = threading.Event()

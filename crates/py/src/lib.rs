@@ -9,18 +9,17 @@
 mod balance;
 mod scheduler;
 
-use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::Write;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 use ropewalk_core::balance::affinity;
 use ropewalk_core::schedule::Policy;
 use ropewalk_plan::{Plan, Report};
 use ropewalk_sim::sweep::Job;
-use ropewalk_sim::{Options, SimError};
+use ropewalk_sim::{LogFile, Options, SimError};
 
 use crate::scheduler::{Head, PathView, PythonScheduler, Watch};
 
@@ -84,12 +83,10 @@ fn run_recorded(
     let made = made.map(|object| PythonScheduler::new(object.unbind()));
     let (policy, watch) = made.unzip();
     let (events, pcap) = outputs;
-    let events = events.map(|file| -> PyResult<Box<dyn Write + Send>> {
-        Ok(Box::new(BufWriter::new(File::create(file)?)))
-    });
+    let events = events.map(|file| Box::new(LogFile::new(file)) as Box<dyn Write + Send>);
     let options = Options {
         policy: policy.map(|policy| Box::new(policy) as Box<dyn Policy>),
-        events: events.transpose()?,
+        events,
         pcap,
         folder,
         histograms,
@@ -145,9 +142,12 @@ fn parse(plan: &str) -> PyResult<Plan> {
     Plan::parse(plan).map_err(|error| PyValueError::new_err(error.to_string()))
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "handed to map_err")]
 fn wrong_plan(error: SimError) -> PyErr {
-    PyValueError::new_err(error.to_string())
+    if let SimError::Output(problem) = error {
+        PyOSError::new_err(problem)
+    } else {
+        PyValueError::new_err(error.to_string())
+    }
 }
 
 fn to_json(reports: &[Report]) -> PyResult<String> {

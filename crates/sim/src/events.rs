@@ -78,7 +78,14 @@ impl Item<'_> {
 
 impl Trace {
     /// A trace that also writes what happens to `sink`.
-    pub fn with_log(sink: Box<dyn Write + Send>, plan: &Plan, seed: u64) -> Self {
+    ///
+    /// # Errors
+    /// When the header cannot be written.
+    pub fn with_log(
+        sink: Box<dyn Write + Send>,
+        plan: &Plan,
+        seed: u64,
+    ) -> Result<Self, std::io::Error> {
         let mut trace = Self {
             hash: 0,
             log: Some(Log { sink, error: None }),
@@ -90,7 +97,10 @@ impl Trace {
             "{{\"schema\":\"{SCHEMA}\",\"version\":{VERSION},\"plan\":{title},\"seed\":{seed},\
              \"paths\":{paths}}}"
         ));
-        trace
+        match trace.log.as_mut().and_then(|log| log.error.take()) {
+            Some(error) => Err(error),
+            None => Ok(trace),
+        }
     }
 
     /// Whether a log is kept.
@@ -176,17 +186,25 @@ impl Trace {
         self.hash ^ (self.hash >> 29)
     }
 
-    /// Ends log and files; what went wrong with them, if anything did.
-    pub fn finish(&mut self) -> Vec<String> {
-        let mut notes = self
+    /// Ends log and files.
+    ///
+    /// # Errors
+    /// What went wrong with them.
+    pub fn finish(&mut self) -> Result<(), String> {
+        let mut problems = self
             .capture
             .take()
             .map_or_else(Vec::new, |mut c| c.finish());
         if let Some(mut log) = self.log.take() {
             let error = log.error.or_else(|| log.sink.flush().err());
-            notes.extend(error.map(|error| format!("the log of events is incomplete: {error}")));
+            let told = |error| format!("the log of events is incomplete: {error}");
+            problems.extend(error.map(told));
         }
-        notes
+        if problems.is_empty() {
+            Ok(())
+        } else {
+            Err(problems.join("; "))
+        }
     }
 
     fn mix(&mut self, now_ns: u64, what: u64, digest: u64) {

@@ -11,16 +11,19 @@
     reason = "times of an hour at most and counts of packets are exact in a double"
 )]
 
+mod bounds;
 mod capture;
 mod carrier;
 mod engine;
 pub mod events;
 mod host;
+mod outputs;
 mod packet;
 pub mod run;
 pub mod sweep;
 mod traffic;
 mod world;
 
+pub use outputs::LogFile;
 pub use run::{Options, SimError, run, run_with};
 pub use sweep::sweep;

@@ -1,6 +1,6 @@
 //! One plan, one seed: a report.
 
-use crate::capture::Capture;
+use crate::bounds;
 use crate::carrier::Carrier;
 use crate::carrier::direct::Direct;
 use crate::carrier::joint::{Joint, Links};
@@ -8,8 +8,8 @@ use crate::carrier::parallel::Parallel;
 use crate::carrier::row::{Hop, Place, Row};
 use crate::carrier::tcp_nc::TcpNc;
 use crate::carrier::tunnel::{TunnelCarrier, TunnelSettings};
-use crate::events::Trace;
 use crate::host::tcp::LossDetection;
+use crate::outputs::Outputs;
 use crate::traffic::section::{Maker, Section, flow_count, nanos};
 use crate::world::{Hosts, Snapshot, Span, World};
 use ropewalk_core::schedule::Policy;
@@ -90,7 +90,8 @@ pub struct Options {
     pub duplicate_threshold: Option<u32>,
     /// Whether the report has the delays of each bulk flow as a histogram.
     pub histograms: bool,
-    /// Where a log of everything that happens is written: [`crate::events`].
+    /// Where a log of everything that happens is written: [`crate::events`]. A plan that is refused
+    /// writes nothing.
     pub events: Option<Box<dyn Write + Send>>,
     /// Directory that gets a file of packets for each interface.
     pub pcap: Option<PathBuf>,
@@ -107,7 +108,7 @@ pub fn run(plan: &Plan, seed: u64) -> Result<Report, SimError> {
 /// [`run`] with a scheduler of the caller's or trace files from another folder.
 ///
 /// # Errors
-/// As [`run`].
+/// As [`run`], and [`SimError::Output`] when events or packets cannot be written.
 pub fn run_with(plan: &Plan, seed: u64, options: Options) -> Result<Report, SimError> {
     let begun = std::time::Instant::now();
     refuse_kernel_only(plan)?;
@@ -117,14 +118,10 @@ pub fn run_with(plan: &Plan, seed: u64, options: Options) -> Result<Report, SimE
     if let Some(threshold) = options.duplicate_threshold {
         setup.detection = LossDetection::Duplicates(threshold);
     }
-    if let Some(sink) = options.events {
-        setup.trace = Trace::with_log(sink, plan, seed);
-    }
-    if let Some(directory) = options.pcap {
-        let names: Vec<&str> = plan.path.iter().map(|path| path.name.as_str()).collect();
-        let capture = Capture::create(&directory, &names).map_err(SimError::Output)?;
-        setup.trace.capture = Some(Box::new(capture));
-    }
+    setup.outputs = Outputs {
+        events: options.events,
+        pcap: options.pcap,
+    };
     let mut report = match &plan.carrier {
         plan::Carrier::DirectFirst => setup.run_direct(0)?,
         plan::Carrier::Path { path } => {
@@ -206,7 +203,7 @@ struct Setup<'a> {
     /// Paths of each bulk TCP connection under MPTCP, else 0.
     subflows: usize,
     detection: LossDetection,
-    trace: Trace,
+    outputs: Outputs,
 }
 
 impl<'a> Setup<'a> {
@@ -224,6 +221,8 @@ impl<'a> Setup<'a> {
                 Some(index) => SimError::Link { index, error },
             })
         });
+        let links = links.collect::<Result<Vec<_>, _>>()?;
+        bounds::check(plan, &links)?;
         Ok(Self {
             plan,
             seed,
@@ -232,13 +231,13 @@ impl<'a> Setup<'a> {
                 end_ns: nanos(plan.duration),
                 watched: None,
             },
-            links: links.collect::<Result<_, _>>()?,
+            links,
             folder,
             direction: plan.sides()[0],
             histograms: false,
             subflows: 0,
             detection: LossDetection::default(),
-            trace: Trace::default(),
+            outputs: Outputs::default(),
         })
     }
 
@@ -262,9 +261,9 @@ impl<'a> Setup<'a> {
         if self.plan.link.is_empty() && beside.iter().all(Option::is_none) {
             return Ok(None);
         }
-        if self.trace.capture.is_some() {
-            let problem = "--pcap: not for plans with shared links or traffic beside the carrier";
-            return Err(SimError::Output(problem.into()));
+        if self.outputs.pcap.is_some() {
+            let problem = "not for plans with shared links or traffic beside the carrier";
+            return Err(SimError::setting("--pcap", problem.into()));
         }
         let through = (0..self.links.len()).map(|link| self.plan.through(link));
         Ok(Some(Links {
@@ -324,7 +323,7 @@ impl<'a> Setup<'a> {
     ) -> Result<TunnelCarrier, SimError> {
         let (links, seed) = self.hop(paths, hop);
         let mut carrier = TunnelCarrier::new(settings, links, seed, self.direction, policy)?;
-        carrier.watch(&self.trace);
+        carrier.watch(&self.outputs);
         Ok(carrier)
     }
 
@@ -429,13 +428,14 @@ impl<'a> Setup<'a> {
         for (index, section) in sections.iter().enumerate() {
             section.make(index, &mut maker, &mut flows)?;
         }
-        let trace = std::mem::take(&mut self.trace);
+        // The plan has no error any more.
+        let trace = std::mem::take(&mut self.outputs).open(self.plan, self.seed)?;
         let hosts = Hosts { flows, sections };
         let mut world = World::new(carrier, hosts, self.span, self.links.len(), trace);
         let (warm, end) = world.run();
         let mut notes = self.plan.warnings();
         notes.extend(conservation_notes(&end));
-        notes.extend(world.core.trace.finish());
+        world.core.trace.finish().map_err(SimError::Output)?;
         let sections = world.sections.iter().enumerate();
         let mut traffic: Vec<_> = sections
             .map(|(i, s)| s.report(i, &world.flows, self.histograms))
@@ -534,9 +534,7 @@ impl<'a> Setup<'a> {
 
 /// The text of a trace file.
 fn load(folder: &Path, name: &str) -> Result<String, String> {
-    let file = folder.join(name);
-    std::fs::read_to_string(&file)
-        .map_err(|error| format!("cannot read {}: {error}", file.display()))
+    plan::read_trace(&folder.join(name))
 }
 
 /// Every packet that entered a link left it, was dropped, or is inside.

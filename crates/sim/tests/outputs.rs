@@ -2,9 +2,10 @@
 
 use ropewalk_plan::Plan;
 use ropewalk_sim::run::Options;
-use ropewalk_sim::{events, run, run_with};
+use ropewalk_sim::{LogFile, SimError, events, run, run_with};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 const PATHS: &str = r#"
@@ -161,4 +162,56 @@ fn packets_of_every_interface_are_in_files() {
         assert_eq!(b == 0, carrier == "direct", "{carrier}: {b} packets");
     }
     std::fs::remove_dir_all(&directory).expect("files of our own");
+}
+
+/// A directory of our own with the events of an earlier run in it.
+fn former(name: &str) -> (PathBuf, PathBuf) {
+    let directory = std::env::temp_dir().join(format!("ropewalk-{name}-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).expect("a directory");
+    let events = directory.join("events.jsonl");
+    std::fs::write(&events, "former").expect("a file");
+    (directory, events)
+}
+
+#[test]
+fn a_plan_that_is_refused_leaves_former_output_as_it_is() {
+    let (directory, events) = former("refused");
+    let missing = plan("kind = \"direct\"", "kind = \"tcp\"\nbeside = \"b\"");
+    let mut lacks_trace = plan("kind = \"tunnel\"", "kind = \"tcp\"");
+    lacks_trace.path[0].both.rate = None;
+    lacks_trace.path[0].both.trace = Some("not-there.csv".into());
+    let wrong = plan("kind = \"tunnel\"\nscheduler = \"no\"", "kind = \"tcp\"");
+    for plan in [missing, lacks_trace, wrong] {
+        let options = Options {
+            events: Some(Box::new(LogFile::new(events.clone()))),
+            pcap: Some(directory.join("packets")),
+            ..Options::default()
+        };
+        let error = run_with(&plan, 1, options).expect_err("refused");
+        assert!(!matches!(error, SimError::Output(_)), "{error}");
+        assert_eq!(std::fs::read(&events).expect("there"), b"former", "{error}");
+        assert!(!directory.join("packets").exists(), "{error}");
+    }
+    std::fs::remove_dir_all(&directory).expect("files of our own");
+}
+
+#[test]
+fn output_that_cannot_be_written_is_an_error_that_names_the_file() {
+    let plan = plan("kind = \"direct\"", "kind = \"ping\"");
+    let full = "/dev/full";
+    for (events, pcap, name) in [
+        (Some(full), None, full),
+        (Some("/nonexist/x"), None, "/nonexist/x"),
+        (None, Some("/dev/null/x"), "/dev/null/x"),
+    ] {
+        let events = events.map(|file| Box::new(LogFile::new(file.into())) as _);
+        let options = Options {
+            events,
+            pcap: pcap.map(Into::into),
+            ..Options::default()
+        };
+        let error = run_with(&plan, 1, options).expect_err("not written");
+        assert!(matches!(error, SimError::Output(_)), "{error}");
+        assert!(error.to_string().contains(name), "{error}");
+    }
 }

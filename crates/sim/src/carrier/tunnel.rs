@@ -9,7 +9,8 @@ use super::joint::Links;
 use super::observer::{Gateway, Told};
 use super::{Arrival, Carrier, Core};
 use crate::engine::NEVER;
-use crate::events::{Item, Trace};
+use crate::events::Item;
+use crate::outputs::Outputs;
 use crate::packet::Packet;
 use crate::run::SimError;
 use bytes::BytesMut;
@@ -203,12 +204,12 @@ impl TunnelCarrier {
         self
     }
 
-    /// Keeps what the trace wants beyond the fate of packets.
-    pub fn watch(&mut self, trace: &Trace) {
-        if trace.capture.is_some() {
+    /// Keeps what the outputs want beyond the fate of packets.
+    pub fn watch(&mut self, outputs: &Outputs) {
+        if outputs.pcap.is_some() {
             self.world.keep_taps();
         }
-        if trace.logs() {
+        if outputs.events.is_some() {
             let told = Told::default();
             for side in Side::ALL {
                 let gateway = Gateway::new(side, self.paths.clone(), told.clone());

@@ -5,9 +5,9 @@ mod table;
 
 use clap::{Args, Parser, Subcommand};
 use ropewalk_plan::{Plan, Report};
+use ropewalk_sim::LogFile;
 use ropewalk_sim::run::{Options, SimError, run_with};
 use ropewalk_sim::sweep::{Job, sweep};
-use std::fs::File;
 use std::io::{BufWriter, IsTerminal, Write};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -77,6 +77,16 @@ struct RunArgs {
 /// What ended the program early, and its exit code.
 struct Failure(u8, String);
 
+impl Failure {
+    fn of_run(plan: &str, error: &SimError) -> Self {
+        if let SimError::Output(problem) = error {
+            Self(FAILED, problem.clone())
+        } else {
+            Self(PLAN_UNUSABLE, format!("{plan}: {error}"))
+        }
+    }
+}
+
 /// Runs the program.
 pub fn main() -> ExitCode {
     let Command::Run(args) = Cli::parse().command;
@@ -116,7 +126,7 @@ fn run(args: &RunArgs) -> Result<(), Failure> {
         match result {
             Ok(report) => reports.push(report),
             Err(error) => {
-                first_failure.get_or_insert(Failure(PLAN_UNUSABLE, format!("{name}: {error}")));
+                first_failure.get_or_insert_with(|| Failure::of_run(name, &error));
             }
         }
     }
@@ -154,16 +164,11 @@ fn run_logged(jobs: &[Job], args: &RunArgs) -> Result<Result<Report, SimError>, 
         let problem = "--events and --pcap take one plan and one seed";
         return Err(Failure(PLAN_UNUSABLE, problem.into()));
     };
-    let events = args.events.as_ref().map(|file| {
-        let sink = File::create(file).map_err(|error| {
-            Failure(FAILED, format!("cannot write {}: {error}", file.display()))
-        })?;
-        Ok(Box::new(BufWriter::new(sink)) as Box<dyn Write + Send>)
-    });
+    let events = args.events.clone().map(LogFile::new);
     let options = Options {
         folder: job.folder.clone(),
         histograms: job.histograms,
-        events: events.transpose()?,
+        events: events.map(|file| Box::new(file) as Box<dyn Write + Send>),
         pcap: args.pcap.clone(),
         ..Options::default()
     };

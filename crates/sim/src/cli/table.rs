@@ -1,6 +1,6 @@
 //! A report for people.
 
-use ropewalk_plan::{Report, TrafficReport};
+use ropewalk_plan::{PathReport, Report, TrafficReport};
 use std::io::{Result, Write};
 
 /// Prints one run.
@@ -15,15 +15,10 @@ pub fn print(out: &mut impl Write, report: &Report) -> Result<()> {
         print_traffic(out, traffic)?;
     }
     for path in &report.paths {
-        writeln!(
-            out,
-            "  path {:8} {:10.2} MB of {:7.2} Mbit/s, {} dropped, {} lost",
-            path.name,
-            path.delivered_bytes as f64 / 1e6,
-            path.capacity_mbit,
-            path.dropped,
-            path.lost
-        )?;
+        print_path(out, "path", path)?;
+    }
+    for link in &report.links {
+        print_path(out, "link", link)?;
     }
     if let Some(tunnel) = &report.tunnel {
         writeln!(
@@ -61,6 +56,19 @@ pub fn print(out: &mut impl Write, report: &Report) -> Result<()> {
     )
 }
 
+fn print_path(out: &mut impl Write, kind: &str, path: &PathReport) -> Result<()> {
+    writeln!(
+        out,
+        "  {kind} {:8} {:10.2} MB of {:7.2} Mbit/s, {} dropped, {} lost{}",
+        path.name,
+        path.delivered_bytes as f64 / 1e6,
+        path.capacity_mbit,
+        path.dropped,
+        path.lost,
+        path.management()
+    )
+}
+
 fn print_traffic(out: &mut impl Write, traffic: &TrafficReport) -> Result<()> {
     write!(out, "  {:5}", traffic.kind)?;
     if !traffic.flows.is_empty() {
@@ -88,4 +96,29 @@ fn print_traffic(out: &mut impl Write, traffic: &TrafficReport) -> Result<()> {
         write!(out, ", {:.1} % in time", share * 100.0)?;
     }
     writeln!(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shared_links_and_marks_have_their_place() {
+        let link = PathReport {
+            name: "cell".into(),
+            dropped_aqm: 4,
+            marked: 5,
+            ..PathReport::default()
+        };
+        let report = Report {
+            links: vec![link],
+            ..Report::default()
+        };
+        let mut out = Vec::new();
+        print(&mut out, &report).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert!(text.contains("  link cell "), "{text}");
+        let managed = "0 lost, 4 dropped by the queue's management, 5 marked\n";
+        assert!(text.contains(managed), "{text}");
+    }
 }
