@@ -72,6 +72,9 @@ class Setting:
 SETTINGS = {
     "new-reno": Setting(replace(CUBIC, congestion="new-reno")),
     "bbr": Setting(replace(CUBIC, congestion="bbr")),
+    "no sack": Setting(replace(CUBIC, sack=False)),
+    # The paper's 10 ms may be meant for one way.
+    "10 ms each way": Setting(delay_ms=10.0),
     "queue_100": Setting(queue_packets=100),
     # OpenVPN's own 500 packets are what a ping waits behind under loss.
     "tunnel_50": Setting(replace(CUBIC, tunnel_queue=50)),
