@@ -291,7 +291,8 @@ def test_the_report_is_one_file_that_loads_nothing(lab: Lab, tmp_path: Path) -> 
     assert set(re.findall(r"url\((.)", page)) <= {"#"}
     assert "prefers-color-scheme: dark" in page
     assert 'name="viewport"' in page
-    assert page.count("<svg") == 9
+    # Three pairs: one chart of our tunnel, two of each reading of the paper's.
+    assert page.count("<svg") == 15
     # Charts take their colours from the page.
     charts = "".join(re.findall(r"<svg.*?</svg>", page, re.DOTALL))
     assert "var(--c1)" in charts
