@@ -43,6 +43,7 @@ CARRIERS: dict[str, Carrier] = {
     "balance-all-sites": Balance(affinity_sites="all"),
     "balance-no-affinity": Balance(affinity_minutes=0),
     "least-finish": Balance(mode="least-finish", affinity_minutes=0),
+    "least-finish-affinity": Balance(mode="least-finish"),
     "round-robin": RoundRobin(),
     "mptcp": Mptcp(),
     "tunnel": Tunnel(),
@@ -61,6 +62,7 @@ BALANCED = (
     "balance-all-sites",
     "balance-no-affinity",
     "least-finish",
+    "least-finish-affinity",
     "round-robin",
 )
 
