@@ -15,14 +15,13 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from ropewalk.lab.runner import RunError
+from ropewalk.lab.runner import STOPPED, RunError
 from ropewalk.sdn.api import ApiError, ask
 from ropewalk.sdn.config import Config, read
 
@@ -52,13 +51,11 @@ class Sandbox:
         prefix: str,
         *,
         number: int | None = None,
-        stopped: threading.Event | None = None,
         tied: bool = False,
     ) -> None:
-        """`number` tells several at once with the same prefix apart. `stopped` ends the wait for
-        its turn. With `tied`, processes die with the thread that started them: for namespaces of
-        others, which a later sandbox does not look into."""
-        self._stopped = stopped or threading.Event()
+        """`number` tells several at once with the same prefix apart. With `tied`, processes die
+        with the thread that started them: for namespaces of others, which a later sandbox does
+        not look into."""
         self.prefix = prefix if number is None else f"{prefix}{number}-"
         self._seeds = itertools.count(_SEEDS * (number or 0) + 1)
         self._tie = ("setpriv", "--pdeathsig", "KILL") if tied else ()
@@ -93,14 +90,7 @@ class Sandbox:
             fcntl.flock(file, how | fcntl.LOCK_NB)
         except BlockingIOError:
             print(f"waiting until {path} is free", file=sys.stderr)
-            self._wait_for(file, path, how)
-
-    def _wait_for(self, file: IO[str], path: Path, how: int) -> None:
-        while not self._stopped.wait(_LOOK_S):
-            with contextlib.suppress(BlockingIOError):
-                fcntl.flock(file, how | fcntl.LOCK_NB)
-                return
-        raise SandboxError(f"stopped before {path} was free")
+            _wait_for(file, path, how)
 
     def __exit__(
         self,
@@ -267,14 +257,15 @@ def wait(ready: Callable[[], bool], problem: str, seconds: float = START_S) -> N
     """Waits until `ready()` is true; what cannot be asked yet is not ready.
 
     Raises:
-        SandboxError: when that takes too long.
+        SandboxError: when that takes too long, or the user has given up.
     """
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         with contextlib.suppress(SandboxError, ApiError):
             if ready():
                 return
-        time.sleep(0.05)
+        if STOPPED.wait(0.05):
+            raise SandboxError("stopped")
     raise SandboxError(problem)
 
 
@@ -295,6 +286,14 @@ def _program(config: Config) -> list[str]:
 
 def _settled(config: Config) -> bool:
     return bool(ask(config.socket)["settled"])
+
+
+def _wait_for(file: IO[str], path: Path, how: int) -> None:
+    while not STOPPED.wait(_LOOK_S):
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(file, how | fcntl.LOCK_NB)
+            return
+    raise SandboxError(f"stopped before {path} was free")
 
 
 def _namespaces() -> list[str]:

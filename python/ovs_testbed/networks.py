@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,15 +24,14 @@ class Network:
     make: Callable[[Sandbox, Path], Bench]
 
     @contextlib.contextmanager
-    def opened(self, links: Path, number: int, stopped: threading.Event) -> Iterator[Bench]:
+    def opened(self, links: Path, number: int) -> Iterator[Bench]:
         """One of several networks of its kind; `links` is the program that emulates links.
-        `stopped` ends the wait for its turn.
 
         Raises:
             SandboxError: when something does not come about.
         """
         with (
-            Sandbox(self.prefix, number=number, stopped=stopped) as sandbox,
+            Sandbox(self.prefix, number=number) as sandbox,
             contextlib.closing(self.make(sandbox, links)) as bench,
         ):
             yield bench

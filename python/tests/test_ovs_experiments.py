@@ -32,7 +32,7 @@ from ropewalk.lab.experiments import (
 from ropewalk.lab.experiments.options import Options
 from ropewalk.lab.ovs import balance, roam
 from ropewalk.lab.ovs.bicast import BYTES, PACKETS, PROCESSOR
-from ropewalk.lab.runner import UnavailableError, ovs
+from ropewalk.lab.runner import STOPPED, UnavailableError, ovs
 from ropewalk.lab.session import runs_alone
 from ropewalk.plan import Move, OvsBalance, OvsBicast, OvsRoam, Plan
 from ropewalk.report import Distribution, HandoverReport, Report
@@ -405,9 +405,7 @@ class FakeNetwork:
 
     needs = ()
 
-    def opened(
-        self, links: Path, number: int, stopped: threading.Event
-    ) -> AbstractContextManager[FakeBench]:
+    def opened(self, links: Path, number: int) -> AbstractContextManager[FakeBench]:
         return closing(FakeBench())
 
 
@@ -469,18 +467,21 @@ def test_who_gives_up_takes_every_network_down(benches: list[FakeBench]) -> None
     assert [bench.closed for bench in benches] == [True]
     with pytest.raises(UnavailableError, match="stopped"):
         runners.run(cells[1:2])
+    runners.close()
+    assert not STOPPED.is_set()
 
 
-def test_who_gives_up_waits_for_no_other_session(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_gives_up_waits_for_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "MEASURING", tmp_path / "lock")
     stopped = threading.Event()
+    monkeypatch.setattr(machine, "STOPPED", stopped)
     with (tmp_path / "lock").open("a") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
         threading.Timer(0.3, stopped.set).start()
         with pytest.raises(SandboxError, match="stopped before"):
-            machine.Sandbox("ropewalk-ovs-test-wait-", stopped=stopped).__enter__()
+            machine.Sandbox("ropewalk-ovs-test-wait-").__enter__()
+    with pytest.raises(SandboxError, match="stopped"):
+        machine.wait(lambda: False, "it does not come about")
 
 
 def test_controllers_under_load_and_radios_run_alone() -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import Protocol
 
 from ropewalk.lab.cell import Cell
 from ropewalk.report import Report
 
+STOPPED = threading.Event()
+"""The user has given up: networks that are being made, and runs on them, wait for nothing more."""
 EXIT_PLAN_UNUSABLE = 2
 """What a program ends with when it cannot do this plan."""
 EXIT_CANNOT_RUN = 3

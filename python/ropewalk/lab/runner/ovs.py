@@ -8,7 +8,6 @@ import os
 import queue
 import shutil
 import subprocess
-import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -18,7 +17,7 @@ from typing import Protocol
 from ropewalk.lab import programs
 from ropewalk.lab.cell import Cell
 from ropewalk.lab.ovs import checkout
-from ropewalk.lab.runner import RunError, UnavailableError
+from ropewalk.lab.runner import STOPPED, RunError, UnavailableError
 from ropewalk.plan import Plan
 from ropewalk.report import Report
 from ropewalk.sdn.api import ApiError
@@ -44,11 +43,8 @@ class Network(Protocol):
     def needs(self) -> tuple[str, ...]:
         """Programs besides those of every network."""
 
-    def opened(
-        self, links: Path, number: int, stopped: threading.Event
-    ) -> AbstractContextManager[Bench]:
-        """One of several networks of its kind; raises RunError when it does not come about, or
-        when `stopped` ends the wait for its turn."""
+    def opened(self, links: Path, number: int) -> AbstractContextManager[Bench]:
+        """One of several networks of its kind; raises RunError when it does not come about."""
 
 
 _FAILURES = (
@@ -76,8 +72,7 @@ class OvsRunners:
 
     def __init__(self, directory: Path | None, jobs: int) -> None:
         """`directory`: where the programs are, as for `programs.find`. `jobs`: threads, at most."""
-        self._stopped = threading.Event()
-        self._all = [OvsRunner(directory, number, self._stopped) for number in range(jobs)]
+        self._all = [OvsRunner(directory, number) for number in range(jobs)]
         # The one that ran last has its network already.
         self._idle: queue.LifoQueue[OvsRunner] = queue.LifoQueue()
         for runner in reversed(self._all):
@@ -85,7 +80,7 @@ class OvsRunners:
 
     def run(self, cells: Sequence[Cell]) -> list[Report]:
         """One report for each cell."""
-        if self._stopped.is_set():
+        if STOPPED.is_set():
             raise UnavailableError("stopped")
         runner = self._idle.get()
         try:
@@ -94,12 +89,17 @@ class OvsRunners:
             self._idle.put(runner)
 
     def stop(self) -> None:
-        """Gives up: runs fail, since their networks go, and no new one begins."""
-        self._stopped.set()
-        self.close()
+        """Gives up: runs fail, since their networks go, and no new one begins until `close`."""
+        STOPPED.set()
+        self._take_down()
 
     def close(self) -> None:
-        """Takes all networks down, which lasts seconds for each."""
+        """Takes all networks down; no thread may run any more."""
+        self._take_down()
+        STOPPED.clear()
+
+    def _take_down(self) -> None:
+        # Each lasts seconds.
         with ThreadPoolExecutor(len(self._all)) as executor:
             list(executor.map(OvsRunner.close, self._all))
 
@@ -107,12 +107,10 @@ class OvsRunners:
 class OvsRunner:
     """Runs one cell at a time; consecutive ones of a kind share a network."""
 
-    def __init__(self, directory: Path | None, number: int, stopped: threading.Event) -> None:
-        """`directory`: where the programs are. `number`: of its networks, among others at once.
-        `stopped`: nobody wants them any more."""
+    def __init__(self, directory: Path | None, number: int) -> None:
+        """`directory`: where the programs are. `number`: of its networks, among others at once."""
         self._directory = directory
         self._number = number
-        self._stopped = stopped
         self._open = contextlib.ExitStack()
         self._kind: type | None = None
         self._bench: Bench | None = None
@@ -139,10 +137,10 @@ class OvsRunner:
         network = networks().get(kind)
         if network is None:
             raise UnavailableError(f"Open vSwitch does not carry {kind.__name__}")
-        opening = network.opened(self._links(network), self._number, self._stopped)
+        opening = network.opened(self._links(network), self._number)
         bench = self._open.enter_context(opening)
         self._kind, self._bench = kind, bench
-        if self._stopped.is_set():
+        if STOPPED.is_set():
             # Who stopped this closed what was there, and did not see this network.
             raise RunError("stopped")
         return bench
