@@ -325,18 +325,7 @@ impl FromArgMatches for Settings {
 
 /// Text of a trace file; a relative name counts from `directory`.
 pub(crate) fn load_trace(directory: &Path, file: &str) -> Result<String, String> {
-    let path = directory.join(file);
-    let name = path.display();
-    let unreadable = |error| format!("cannot read {name}: {error}; give a readable file");
-    // Asked before the file is opened: opening a pipe waits for its writer.
-    let found = path.metadata().map_err(unreadable)?;
-    if !found.is_file() || found.len() > ropewalk_netem::TRACE_BYTES_MAX {
-        return Err(format!(
-            "{name} is too large or no regular file; give a file of a trace"
-        ));
-    }
-    let bytes = std::fs::read(&path).map_err(unreadable)?;
-    ropewalk_netem::trace_text(bytes).map_err(|problem| format!("{name}, {problem}"))
+    ropewalk_plan::read_trace(&directory.join(file))
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Reads the files of capacity traces, for the runners.
+//! Reads the files of capacity traces, for the runners and for the emulated link.
 
 use std::fs::File;
 use std::io::Read;
