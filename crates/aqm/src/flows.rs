@@ -15,15 +15,6 @@ pub trait Queued {
     fn bytes(&self) -> u64;
 }
 
-/// What becomes of the bytes that a flow sent beyond its turn when the flow runs empty.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Debt {
-    /// The flow waits for one more turn before it can be new again (RFC 8290 §4.2, and Linux).
-    Kept,
-    /// The flow can be new again at once: short bursts of a flow overtake more often.
-    Forgiven,
-}
-
 #[derive(Debug)]
 struct Flow<T> {
     waiting: VecDeque<T>,
@@ -56,13 +47,12 @@ pub struct FlowQueues<T> {
     /// Set aside until the end of the round.
     skipped_new: Vec<u16>,
     skipped_old: Vec<u16>,
-    debt: Debt,
 }
 
 impl<T: Queued> FlowQueues<T> {
     /// So many empty queues.
     #[must_use]
-    pub fn new(flows: usize, debt: Debt) -> Self {
+    pub fn new(flows: usize) -> Self {
         let mut queues = Vec::new();
         queues.resize_with(flows, Flow::default);
         Self {
@@ -71,7 +61,6 @@ impl<T: Queued> FlowQueues<T> {
             old: VecDeque::new(),
             skipped_new: Vec::new(),
             skipped_old: Vec::new(),
-            debt,
         }
     }
 
@@ -98,12 +87,12 @@ impl<T: Queued> FlowQueues<T> {
             };
             let index = *list.front()?;
             let flow = &mut self.flows[usize::from(index)];
-            let empty = flow.waiting.is_empty();
-            if flow.deficit <= 0 && !(empty && self.debt == Debt::Forgiven) {
+            // A flow that ran empty in debt waits for its next turn, too, before it can be new.
+            if flow.deficit <= 0 {
                 flow.deficit += QUANTUM;
                 list.pop_front();
                 self.old.push_back(index);
-            } else if empty {
+            } else if flow.waiting.is_empty() {
                 list.pop_front();
                 if from_new {
                     // A flow cannot jump the queue by sending one packet at a time.
@@ -228,7 +217,7 @@ mod tests {
 
     #[test]
     fn backlogged_flows_get_equal_bytes_and_a_new_one_goes_first() {
-        let mut queues = FlowQueues::new(4, Debt::Kept);
+        let mut queues = FlowQueues::new(4);
         for _ in 0..20 {
             queues.push(1, 1_514);
             queues.push(2, 757);
@@ -247,29 +236,27 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_that_ran_empty_in_debt_is_new_at_once_only_where_that_is_forgiven() {
-        for (debt, order) in [(Debt::Kept, [1, 2, 1]), (Debt::Forgiven, [2, 1, 2])] {
-            let mut queues = FlowQueues::new(4, debt);
-            for (flow, packets) in [(1, 4), (2, 2)] {
-                (0..packets).for_each(|_| queues.push(flow, 1_514));
-            }
-            // Both are served twice, and owe; the second has nothing left.
-            for wanted in [1, 2, 1, 2] {
-                let flow = queues.turn().unwrap();
-                assert_eq!(flow, wanted);
-                queues.pop_front(flow);
-                queues.charge(flow, 1_514);
-            }
-            let _turn = queues.turn();
-            queues.push(2, 1_514);
-            queues.push(2, 1_514);
-            assert_eq!(drain(&mut queues)[..3], order, "{debt:?}");
+    fn a_flow_that_ran_empty_in_debt_is_not_new_at_once() {
+        let mut queues = FlowQueues::new(4);
+        for (flow, packets) in [(1, 4), (2, 2)] {
+            (0..packets).for_each(|_| queues.push(flow, 1_514));
         }
+        // Both are served twice, and owe; the second has nothing left.
+        for wanted in [1, 2, 1, 2] {
+            let flow = queues.turn().unwrap();
+            assert_eq!(flow, wanted);
+            queues.pop_front(flow);
+            queues.charge(flow, 1_514);
+        }
+        let _turn = queues.turn();
+        queues.push(2, 1_514);
+        queues.push(2, 1_514);
+        assert_eq!(drain(&mut queues)[..3], [1, 2, 1]);
     }
 
     #[test]
     fn flows_set_aside_come_back_in_their_order() {
-        let mut queues = FlowQueues::new(4, Debt::Kept);
+        let mut queues = FlowQueues::new(4);
         (0..3).for_each(|flow| queues.push(flow, 100 + u64::from(flow == 1)));
         assert_eq!(queues.fattest(), Some(1));
         queues.skip();

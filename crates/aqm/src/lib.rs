@@ -12,7 +12,7 @@ mod pie;
 pub mod tuning;
 
 pub use codel::CoDel;
-pub use flows::{Debt, FlowQueues, Queued};
+pub use flows::{FlowQueues, Queued};
 pub use pie::Pie;
 
 /// What to do with a packet.

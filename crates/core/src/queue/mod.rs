@@ -13,7 +13,7 @@ use crate::hold::{Limits, Victim};
 use crate::schedule::FLOW_BUCKETS;
 use bytes::BytesMut;
 use ropewalk_aqm::tuning::QUANTUM;
-use ropewalk_aqm::{Debt, FlowQueues, Queued, Verdict};
+use ropewalk_aqm::{FlowQueues, Queued, Verdict};
 pub use ropewalk_types::mark_ce;
 use ropewalk_types::{Duration, Ecn, Instant, Rate};
 use ropewalk_wire::HEADROOM;
@@ -142,7 +142,7 @@ impl IngressQueue {
     #[must_use]
     pub fn new() -> Self {
         Self {
-            buckets: FlowQueues::new(FLOW_BUCKETS, Debt::Forgiven),
+            buckets: FlowQueues::new(FLOW_BUCKETS),
             bytes: 0,
             packets: 0,
             limit_bytes: LIMIT_BYTES_MIN,

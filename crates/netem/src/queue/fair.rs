@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use ropewalk_aqm::tuning::FLOW_BUCKETS;
-use ropewalk_aqm::{Debt, FlowQueues, Queued, Verdict};
+use ropewalk_aqm::{FlowQueues, Queued, Verdict};
 use ropewalk_types::{Duration, Ecn, Instant};
 
 use super::{Carried, Waiting};
@@ -20,7 +20,7 @@ pub(super) struct Fair<T>(FlowQueues<Waiting<T>>);
 
 impl<T> Default for Fair<T> {
     fn default() -> Self {
-        Self(FlowQueues::new(FLOW_BUCKETS, Debt::Kept))
+        Self(FlowQueues::new(FLOW_BUCKETS))
     }
 }
 
