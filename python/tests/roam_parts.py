@@ -28,9 +28,10 @@ def data_frame(
     reverse: bool = False,
     odd: bool = False,
     selected: tuple[tuple[int, int], ...] = (),
+    port: int = 40000,
 ) -> bytes:
     """A TCP segment from the host to the station, or back."""
-    macs, ends, ports = (HOST_MAC, MAC), (HOST, STATION), (40000, 5001)
+    macs, ends, ports = (HOST_MAC, MAC), (HOST, STATION), (port, 5001)
     if reverse:
         macs, ends, ports = macs[::-1], ends[::-1], ports[::-1]
     stamps = struct.pack("!BBII", 8, 10, stamp, echo)

@@ -495,6 +495,31 @@ def test_station_without_selection_sets_the_pace_by_repeating_itself(network: Ne
     assert sent == 3 * REPLAY_FIRST
 
 
+def test_connection_that_the_station_gave_up_while_away_holds_up_no_other(
+    network: Network,
+) -> None:
+    network.leave("ap1")
+    dead = [1000 + 100 * number for number in range(500)]
+    live = [200_000 + 100 * number for number in range(60)]
+    for sequence in dead:
+        network.packet("s1", program.FORWARD, data_frame(sequence, 100, port=40001))
+    for sequence in live:
+        network.packet("s1", program.FORWARD, data_frame(sequence, 100))
+    sent = sequences(network.join("ap2"))
+    half = REPLAY_FIRST // 2
+    assert sorted(sent) == dead[:half] + live[:half]
+    # Without ACK, as a station answers what it has no connection for.
+    reset = data_frame(9000, 0, flags=0x04, acknowledged=0, reverse=True, port=40001)
+    for _ in range(half):
+        sent += sequences(network.packet("ap2", program.ANSWER, reset))
+    for _ in range(len(live)):
+        sent += _acknowledge(network, live[-1] + 100 if len(sent) > 100 else sent[-1] + 100)
+    assert [sequence for sequence in sent if sequence >= live[0]] == live
+    # The segments that were on their way to the dead one when it answered, and not one more.
+    assert len(sent) - len(live) == half
+    assert network.state.buffers.packets(MAC) == 0
+
+
 def test_selection_that_makes_no_sense_drops_nothing(network: Network) -> None:
     for number in range(4):
         network.packet("ap1", program.COPY, data_frame(1000 + 100 * number, 100))

@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 from ropewalk.sdn import packets
 from ropewalk.sdn.roam import frames
@@ -129,15 +130,22 @@ class Buffers:
         return not segment.length or (segment.sequence, segment.length) in connection.seen
 
     def acknowledged(self, mac: str, segment: Segment, now: float) -> None:
-        """The station has acknowledged all before `segment.acknowledged`."""
+        """The station has acknowledged all before `segment.acknowledged`, or has reset that."""
         store = self._stores.get(mac)
-        if store is None or not segment.flags & packets.ACK:
+        if store is None or not segment.flags & (packets.ACK | packets.RST):
             return
         flow = (segment.flow[1], segment.flow[0])
         connection = store.connections.get(flow)
         if connection is None:
             return
         connection.used_s = now
+        if segment.flags & packets.RST:
+            # Without ACK where the station knows the connection no more (RFC 9293 section 3.5.2).
+            if connection.segments:
+                self._drop(store, connection, 0, len(connection.segments))
+                store.rest = deque(row for row in store.rest if not _of(row, flow))
+            self._went_on(store, 1)
+            return
         known = connection.acknowledged
         if known is None or frames.after(segment.acknowledged, known) > 0:
             connection.acknowledged = segment.acknowledged
@@ -148,35 +156,31 @@ class Buffers:
         if not taken and not segment.length:
             # Behind a hole a station without SACK only repeats itself, for each segment it gets.
             taken = 1
+        self._went_on(store, taken)
+
+    def _went_on(self, store: Store, taken: int) -> None:
+        """The station has answered so many segments: there is room for as many, and as in slow
+        start for one more each."""
         if store.rest and taken:
             grown = min(REPLAY_MAX, store.window + taken)
             store.room += taken + grown - store.window
             store.window, store.went_on = grown, True
-        if segment.flags & packets.RST:
-            self._drop(store, connection, 0, len(connection.segments))
 
     def released(self, mac: str, now: float) -> list[bytes]:
         """What to send to the station now, each connection in the order of its sequence numbers.
 
-        TCP segments stay until they are acknowledged. Timestamps never fall along the sequence
-        (PAWS, RFC 7323 section 5.3): segments behind a repetition take its stamp. No stamp is made
-        older. A repetition is kept only where the first transmission was not, as when it was lost
+        Connections take turns: one that the station has given up meanwhile holds up no other. TCP
+        segments stay until they are acknowledged. Timestamps never fall along the sequence (PAWS,
+        RFC 7323 section 5.3): segments behind a repetition take its stamp. No stamp is made older.
+        A repetition is kept only where the first transmission was not, as when it was lost
         on its way, and the sender must not take the echo for that of the first (RFC 3522).
         """
         store = self._stores.get(mac)
         return [frame for frame, _ in self._pending(store, now)] if store else []
 
     def _pending(self, store: Store, now: float) -> list[tuple[bytes, Kept | None]]:
-        found: list[tuple[bytes, Kept | None]] = []
-        for connection in store.connections.values():
-            newest = connection.newest
-            for kept in _needed(connection):
-                frame, stamp = kept.frame, kept.segment.stamp
-                if stamp is not None:
-                    if newest is None or frames.after(stamp, newest) > 0:
-                        newest = stamp
-                    frame = frames.restamped(frame, kept.segment, newest)
-                found.append((frame, kept))
+        turns = zip_longest(*map(_stamped, store.connections.values()))
+        found = [sent for turn in turns for sent in turn if sent is not None]
         found += [(frame, None) for at_s, frame in store.other if now - at_s <= OTHER_AGE_S]
         self._drop_other(store)
         return found
@@ -343,6 +347,25 @@ def _leading(connection: Connection, goes: Callable[[Kept], bool]) -> int:
     """How many of the first segments go."""
     segments = connection.segments
     return next((at for at, kept in enumerate(segments) if not goes(kept)), len(segments))
+
+
+def _stamped(connection: Connection) -> list[tuple[bytes, Kept | None]]:
+    """What a connection still needs, with timestamps that do not fall."""
+    found: list[tuple[bytes, Kept | None]] = []
+    newest = connection.newest
+    for kept in _needed(connection):
+        frame, stamp = kept.frame, kept.segment.stamp
+        if stamp is not None:
+            if newest is None or frames.after(stamp, newest) > 0:
+                newest = stamp
+            frame = frames.restamped(frame, kept.segment, newest)
+        found.append((frame, kept))
+    return found
+
+
+def _of(row: tuple[bytes, Kept | None], flow: Flow) -> bool:
+    kept = row[1]
+    return kept is not None and kept.segment.flow == flow
 
 
 def _needed(connection: Connection) -> list[Kept]:
