@@ -19,6 +19,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 from ropewalk.sdn.roam import frames
 
@@ -27,6 +28,9 @@ END_S = 16.0
 """How long the sender waits for room, and for the receiver to have everything; a timer that has
 doubled through a gap of 6 s may take 14."""
 _BLOCK = 1 << 16
+FORWARDS_S = 5.0
+BR_STATE_FORWARDING = "3"
+"""include/uapi/linux/if_bridge.h."""
 
 
 def receive(host: str, port: int) -> dict[str, object]:
@@ -36,18 +40,18 @@ def receive(host: str, port: int) -> dict[str, object]:
     arrivals: list[tuple[float, int]] = []
     ended = "complete"
     with socket.create_server((host, port), family=_family(host)) as listener:
-        client, _ = listener.accept()
-        with client:
-            try:
+        try:
+            client, _ = listener.accept()
+            with client:
                 while data := client.recv(_BLOCK):
                     total += len(data)
                     digest.update(data)
                     arrivals.append((round(time.monotonic(), 4), total))
                 client.sendall(b"done")
-            except TimeoutError:
-                ended = "hung"
-            except OSError as error:
-                ended = type(error).__name__
+        except TimeoutError:
+            ended = "hung"
+        except OSError as error:
+            ended = type(error).__name__
     return {"bytes": total, "sha256": digest.hexdigest(), "arrivals": arrivals, "ended": ended}
 
 
@@ -128,11 +132,29 @@ def radio(mac: str, bridge: str) -> None:
             case _:
                 _ip("link", "set", interface, "master", bridge)
                 _ip("link", "set", interface, "up")
+                _forwards(interface)
+                # Behind the worker, which has the other end in the same turn: until then that end
+                # drops what it is given.
+                _ip("link", "set", interface, "up")
                 with socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as raw:
                     raw.bind((interface, 0))
                     at_s = time.monotonic()
                     raw.send(frames.xid(mac))
         print(at_s, flush=True)
+
+
+def _forwards(member: str) -> None:
+    """Waits until the bridge takes frames from its member.
+
+    A worker of the kernel sees to that after `up`. What comes earlier is lost, and no station says
+    that it is there before it can hear.
+    """
+    state = Path(f"/sys/class/net/{member}/brport/state")
+    until = time.monotonic() + FORWARDS_S
+    while state.read_text().strip() != BR_STATE_FORWARDING:
+        if time.monotonic() > until:
+            raise TimeoutError(f"{member} does not forward after {FORWARDS_S} s")
+        time.sleep(0.0002)
 
 
 def tell(port: int) -> None:
