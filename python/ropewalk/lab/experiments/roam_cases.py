@@ -78,9 +78,15 @@ def _replay() -> Iterator[Case]:
 
 
 def _windows() -> Iterator[Case]:
-    """Windows that are not those of the grid, which Reno has small and the others large."""
+    """Windows that are not those of the grid, which Reno has small and the others large.
+
+    Reno has no large one: without SACK it repairs one loss in a round trip, and does not recover
+    from what such a window loses in a deep queue, whether the station moves or not.
+    """
     moves = [Move(GAPS_S[0]), Move(GAPS_S[-1], LATE_MS)]
     for congestion, hops, window in product(CONGESTIONS, HOPS[1:], WINDOWS):
+        if congestion == "new-reno" and WINDOWS[window] > PAPER_WINDOW:
+            continue
         yield _case(
             "window", "replay", congestion, hops, USUAL_DELAY_MS, moves, window, WINDOWS[window]
         )
