@@ -324,6 +324,8 @@ class Bench:
             if value != before.get(key, 0)
         }
         ends = json.loads(sent), json.loads(received)
+        if ends[0]["ended"] == "complete" and ends[0]["ended_s"] < moves[-1].joined_s:
+            raise SandboxError("the download ended before its last move: the machine was too slow")
         confirmed = [self._confirmed_s(known, move.joined_s) for move in moves]
         return reports.report(
             plan,
