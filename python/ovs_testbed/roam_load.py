@@ -133,9 +133,6 @@ def radio(mac: str, bridge: str) -> None:
                 _ip("link", "set", interface, "master", bridge)
                 _ip("link", "set", interface, "up")
                 _forwards(interface)
-                # Behind the worker, which has the other end in the same turn: until then that end
-                # drops what it is given.
-                _ip("link", "set", interface, "up")
                 with socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as raw:
                     raw.bind((interface, 0))
                     at_s = time.monotonic()

@@ -512,8 +512,8 @@ def test_connection_that_the_station_gave_up_while_away_holds_up_no_other(
     reset = data_frame(9000, 0, flags=0x04, acknowledged=0, reverse=True, port=40001)
     for _ in range(half):
         sent += sequences(network.packet("ap2", program.ANSWER, reset))
-    for _ in range(len(live)):
-        sent += _acknowledge(network, live[-1] + 100 if len(sent) > 100 else sent[-1] + 100)
+    while more := _acknowledge(network, sent[-1] + 100):
+        sent += more
     assert [sequence for sequence in sent if sequence >= live[0]] == live
     # The segments that were on their way to the dead one when it answered, and not one more.
     assert len(sent) - len(live) == half

@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import zip_longest
+from operator import itemgetter
 
 from ropewalk.sdn import packets
 from ropewalk.sdn.roam import frames
@@ -130,7 +130,7 @@ class Buffers:
         return not segment.length or (segment.sequence, segment.length) in connection.seen
 
     def acknowledged(self, mac: str, segment: Segment, now: float) -> None:
-        """The station has acknowledged all before `segment.acknowledged`, or has reset that."""
+        """The station has acknowledged data, or reset the connection."""
         store = self._stores.get(mac)
         if store is None or not segment.flags & (packets.ACK | packets.RST):
             return
@@ -179,8 +179,9 @@ class Buffers:
         return [frame for frame, _ in self._pending(store, now)] if store else []
 
     def _pending(self, store: Store, now: float) -> list[tuple[bytes, Kept | None]]:
-        turns = zip_longest(*map(_stamped, store.connections.values()))
-        found = [sent for turn in turns for sent in turn if sent is not None]
+        turns = [pair for row in store.connections.values() for pair in enumerate(_stamped(row))]
+        turns.sort(key=itemgetter(0))
+        found: list[tuple[bytes, Kept | None]] = [sent for _, sent in turns]
         found += [(frame, None) for at_s, frame in store.other if now - at_s <= OTHER_AGE_S]
         self._drop_other(store)
         return found
