@@ -133,6 +133,17 @@ fn new_reno_follows_the_square_root_law() {
 }
 
 #[test]
+fn a_quic_connection_waits_for_its_receiver_on_a_long_fast_path() {
+    // 6 MiB in each round trip of 300 ms, where the path carries 300 Mbit/s.
+    let link = "both = { rate = \"300Mbit\", delay = \"150ms\", queue = \"16MiB\" }";
+    for congestion in ["cubic", "bbr"] {
+        let traffic = format!("kind = \"quic\"\ncongestion = \"{congestion}\"");
+        let mbit = goodput(&over_one_path(link, &traffic, 8));
+        assert!((80.0..168.0).contains(&mbit), "{congestion}: {mbit} Mbit/s");
+    }
+}
+
+#[test]
 fn cubic_and_bbr_fill_a_clean_link() {
     let link = "both = { rate = \"50Mbit\", delay = \"20ms\", queue = \"256KiB\" }";
     for congestion in ["cubic", "bbr"] {

@@ -142,7 +142,7 @@ impl Sender {
     /// When [`Self::on_timer`] is wanted.
     #[must_use]
     pub fn due_ns(&self) -> Option<u64> {
-        let something = self.content < self.available || !self.again.is_empty();
+        let something = self.has_new() || !self.again.is_empty();
         let paced = something && self.in_flight < self.window.cwnd;
         let paced_ns = paced.then_some(self.pacing.due_ns());
         [
@@ -153,6 +153,12 @@ impl Sender {
         .into_iter()
         .flatten()
         .min()
+    }
+
+    /// Whether there is data that the receiver has room for.
+    fn has_new(&self) -> bool {
+        let room = RECEIVE_WINDOW_BYTES / u64::from(self.settings.segment_bytes);
+        self.content < self.available && u64::from(self.content) < self.delivered + room
     }
 
     fn pacing_per_sec(&self) -> f64 {
@@ -172,13 +178,10 @@ impl Sender {
         if !self.pacing.allows(now_ns, per_sec) {
             return None;
         }
-        let window_max = RECEIVE_WINDOW_BYTES / u64::from(self.settings.segment_bytes);
         let content = if let Some(content) = self.again.pop_front() {
             self.stats.retransmits += 1;
             content
-        } else if self.content < self.available
-            && u64::from(self.content) < self.delivered + window_max
-        {
+        } else if self.has_new() {
             self.content += 1;
             self.content - 1
         } else {
