@@ -201,8 +201,10 @@ impl Peer {
     }
 
     fn refresh(&mut self, now: Instant, links: &mut Links, sockets: &mut impl Sockets) {
+        let flows = self.tunnel.waiting_flows();
         for (index, path) in self.paths.iter().enumerate() {
             let Some(path) = path else { continue };
+            links.set_waiting_flows(path.link, flows);
             if let Some(snapshot) = links.snapshot(now, path.link, sockets) {
                 #[expect(clippy::cast_possible_truncation, reason = "PATHS_MAX is 16")]
                 self.tunnel.update_path(now, PathId(index as u8), snapshot);

@@ -163,3 +163,42 @@ fn equal_seeds_give_equal_runs_over_shared_links() {
         assert_eq!(hash(carrier), hash(carrier));
     }
 }
+
+/// A tunnel with one CUBIC connection beside a bare one, over [`over_deep_queue`]'s link; the bare
+/// one stops after 40 of 60 s. The share of the tunnel until then, and pings of the last 10 s.
+fn beside_one_cubic(congestion: &str, seed: u64) -> (f64, f64) {
+    let text = |from: u32, to: u32| {
+        format!(
+            "seed = {seed}\nduration = \"{to}s\"\nwarmup = \"{from}s\"\n[[path]]\nname = \"a\"\n\
+             both = {{ rate = \"20Mbit\", delay = \"20ms\", jitter = \"0.2ms\", queue = \"400kB\" }}\n\
+             [carrier]\nkind = \"tunnel\"\npaths = [\"a\"]\ncongestion = \"{congestion}\"\n\
+             [[traffic]]\nkind = \"tcp\"\n[[traffic]]\nkind = \"ping\"\n\
+             [[traffic]]\nkind = \"tcp\"\nbeside = \"a\"\nuntil = \"40s\""
+        )
+    };
+    let together = report(&text(15, 40));
+    let [tunnel, _, bare] = &together.traffic[..] else {
+        panic!("three kinds of traffic");
+    };
+    let share = tunnel.goodput_mbit / (tunnel.goodput_mbit + bare.goodput_mbit);
+    (share, ping_ms(&report(&text(50, 60))))
+}
+
+#[test]
+fn a_tunnel_that_competes_holds_its_own_in_a_deep_queue_and_empties_it_when_alone() {
+    let seeds = 1..=4_u8;
+    let runs = |congestion| {
+        seeds
+            .clone()
+            .map(move |seed| beside_one_cubic(congestion, seed.into()))
+    };
+    let mean = |shares: &[f64]| shares.iter().sum::<f64>() / 4.0;
+    let (yielding, _): (Vec<_>, Vec<_>) = runs("bdp").unzip();
+    let (competing, pings): (Vec<_>, Vec<_>) = runs("bdp-shared").unzip();
+    assert!(mean(&yielding) < 0.2, "{yielding:?}");
+    assert!(
+        (0.3..0.8).contains(&mean(&competing)),
+        "an equal share is 0.5: {competing:?}"
+    );
+    assert!(pings.iter().all(|ms| *ms < 70.0), "{pings:?} ms of 40");
+}

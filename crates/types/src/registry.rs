@@ -108,6 +108,7 @@ registry! {
     Bbr = 2, "bbr", "BBR version 1";
     #[default]
     Bdp = 3, "bdp", "window from measured rate and delay, unmoved by random loss (default)";
+    BdpShared = 4, "bdp-shared", "bdp that holds its own on links that others fill: there it is CUBIC, once for each flow";
 }
 
 #[cfg(test)]
@@ -172,7 +173,8 @@ mod tests {
         let text = error.to_string();
         assert!(text.contains("did you mean round-robin"), "{text}");
         let text = "wire".parse::<CongestionControl>().unwrap_err().to_string();
-        let list = "unknown congestion control \"wire\"; there are newreno, cubic, bbr, bdp";
+        let list =
+            "unknown congestion control \"wire\"; there are newreno, cubic, bbr, bdp, bdp-shared";
         assert_eq!(text, list);
     }
 }

@@ -352,6 +352,17 @@ impl IngressQueue {
         self.buckets.listed().filter(backlogged).take(max).count()
     }
 
+    /// How many of the next `listed` flows have more than one full packet waiting.
+    #[must_use]
+    pub fn backlogged_of_next(&self, listed: usize) -> usize {
+        let backlogged = |flow: &u16| self.buckets.bytes(*flow) > BACKLOG_BYTES;
+        self.buckets
+            .listed()
+            .take(listed)
+            .filter(backlogged)
+            .count()
+    }
+
     /// Sets the flow whose turn it is aside for this round, its credit kept: no path suits it now.
     /// It keeps its place, so that flows do not fall behind those just served.
     pub fn skip(&mut self) {

@@ -27,6 +27,7 @@ pub use footprint::Footprint;
 pub use observe::Observer;
 pub use paths::{PathState, PathStats};
 pub use send_options::{Order, SendOptions};
+use tuning::FLOWS_COUNTED;
 pub use tuning::SEND_BUFFER_MAX;
 
 use crate::hold::freeze::{Freezer, Taken};
@@ -185,6 +186,13 @@ impl Tunnel {
             self.egress.decoding.on_path_removed(id);
             self.reinject(now);
         }
+    }
+
+    /// How many flows have more than one full packet waiting, of the next [`FLOWS_COUNTED`].
+    #[must_use]
+    #[expect(clippy::cast_possible_truncation, reason = "FLOWS_COUNTED is small")]
+    pub fn waiting_flows(&self) -> u8 {
+        self.ingress.queue.backlogged_of_next(FLOWS_COUNTED) as u8
     }
 
     /// Takes the transport's report of a path in. The path's state follows from it.

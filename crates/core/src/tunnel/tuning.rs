@@ -175,3 +175,6 @@ pub(super) const REPORT_BYTES: usize = 60;
 pub(super) const NACK_BYTES: usize = 30;
 /// Bytes of a deadline NACK of average length.
 pub(super) const DEADLINE_NACK_BYTES: usize = 14;
+/// Flows that are looked at to see how many wait. More: many thin flows hide fewer of those that
+/// wait, each round costs more.
+pub(super) const FLOWS_COUNTED: usize = 16;

@@ -310,6 +310,14 @@ impl Links {
         }
     }
 
+    /// Tells a link how many flows have data waiting for it. TLS shares by TCP's own rules.
+    #[inline]
+    pub(crate) fn set_waiting_flows(&mut self, id: LinkId, flows: u8) {
+        if let LinkId::Quic(connection) = id {
+            self.endpoint.set_waiting_flows(connection, flows);
+        }
+    }
+
     /// The transport's report on a link.
     #[inline]
     pub(crate) fn snapshot(

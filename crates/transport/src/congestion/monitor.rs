@@ -197,6 +197,7 @@ impl Monitor {
                 in_flight,
                 app_limited,
                 paced,
+                flows: self.state.take_waiting_flows(),
             });
         }
     }

@@ -6,7 +6,7 @@
 //! so nothing contends. Each value stands alone, so no ordering is needed.
 
 use std::{
-    sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed},
     time::Instant,
 };
 
@@ -46,6 +46,8 @@ pub(crate) struct PathState {
     srtt: AtomicU64,
     rttvar: AtomicU64,
     queued: AtomicU64,
+    /// Most flows with data waiting since this was last asked.
+    flows: AtomicU8,
     /// Something was queued since this was last asked.
     paced: AtomicBool,
     commit: AtomicBool,
@@ -67,6 +69,7 @@ impl PathState {
             srtt: AtomicU64::new(NONE),
             rttvar: AtomicU64::new(NONE),
             queued: AtomicU64::new(0),
+            flows: AtomicU8::new(0),
             paced: AtomicBool::new(false),
             commit: AtomicBool::new(false),
         }
@@ -125,6 +128,18 @@ impl PathState {
         if bytes > 0 {
             self.paced.store(true, Relaxed);
         }
+    }
+
+    /// How many flows have data waiting for the path.
+    pub(crate) fn set_waiting_flows(&self, flows: u8) {
+        if flows > self.flows.load(Relaxed) {
+            self.flows.store(flows, Relaxed);
+        }
+    }
+
+    /// Most flows that had data waiting since this was last asked.
+    pub(super) fn take_waiting_flows(&self) -> u8 {
+        self.flows.swap(0, Relaxed)
     }
 
     /// Whether anything was queued since this was last asked.

@@ -335,6 +335,13 @@ impl Endpoint {
         None
     }
 
+    /// How many flows have data waiting for the path: beside others the path stands for as many.
+    pub fn set_waiting_flows(&self, id: ConnectionId, flows: u8) {
+        if let Some(slot) = self.slot(id) {
+            slot.state.set_waiting_flows(flows);
+        }
+    }
+
     /// The state of the path, for the scheduler; `None` unless connected.
     #[must_use]
     pub fn snapshot(&self, _now: Instant, id: ConnectionId) -> Option<PathSnapshot> {

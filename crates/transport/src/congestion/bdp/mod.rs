@@ -10,17 +10,20 @@
 //!
 //! Invariants: loss alone never lowers the window below the product of rate and sojourn time. Delay
 //! beyond the guard makes old rates void, so that the window follows a falling capacity within two
-//! rounds.
+//! rounds. Delay that stays however small the window gets may be the company of others. Who competes has
+//! CUBIC's window then (`company`).
 //!
 //! Sources: BBR for rates and rounds (Cardwell et al. 2016), FAST TCP for the allowance (Wei et al.
 //! 2006). Reasons and measurements: docs/decisions/congestion-control.md.
 
+mod company;
 mod phases;
 mod tuning;
 
 use std::time::{Duration, Instant};
 
 use super::jitter::{DelaySpikes, DelayVariation};
+use company::{Company, CompanyRound};
 use phases::{BdpPhase, Seen};
 use tuning::*;
 
@@ -42,6 +45,8 @@ pub(super) struct AckBatch {
     pub app_limited: bool,
     /// The pacer held something back at some moment.
     pub paced: bool,
+    /// Most flows that had data waiting.
+    pub flows: u8,
 }
 
 /// Sums over the current round.
@@ -57,6 +62,8 @@ struct Round {
     /// Bytes acknowledged while the window was used up or something waited.
     wanted: u64,
     paced: bool,
+    flows: u8,
+    marks: u32,
 }
 
 impl Round {
@@ -71,6 +78,8 @@ impl Round {
             app_limited: false,
             wanted: 0,
             paced: false,
+            flows: 0,
+            marks: 0,
         }
     }
 }
@@ -140,6 +149,12 @@ pub(super) struct Bdp {
     deep_due: Instant,
     /// Since when delay is beyond the guard.
     guarded: Option<Guarded>,
+    /// Whether it competes with others who keep up a queue, or yields to them.
+    competes: bool,
+    /// Others keep up a queue, and it competes.
+    company: Option<Box<Company>>,
+    /// Flows with data waiting, smoothed downwards.
+    flows: f64,
     /// The last round was limited by what there was to send, and showed no queue.
     idle: bool,
     /// Most of the last round was sent while more waited.
@@ -175,8 +190,19 @@ impl Bdp {
             deep_last: now,
             deep_due: now,
             guarded: None,
+            competes: false,
+            company: None,
+            flows: 1.0,
             wanted: false,
             idle: false,
+        }
+    }
+
+    /// The same for links that others fill.
+    pub(super) fn shared(now: Instant, mtu: u16) -> Self {
+        Self {
+            competes: true,
+            ..Self::new(now, mtu)
         }
     }
 
@@ -197,6 +223,7 @@ impl Bdp {
     pub(super) fn on_congestion(&mut self, lost_bytes: u64) {
         self.round.lost += lost_bytes;
         if lost_bytes == 0 {
+            self.round.marks += 1;
             self.headroom = (self.headroom * HEADROOM_CUT).max(HEADROOM_MIN);
         }
     }
@@ -207,6 +234,7 @@ impl Bdp {
         self.round.rtt_min = self.round.rtt_min.min(batch.rtt_min.as_secs_f64());
         self.round.app_limited |= batch.app_limited;
         self.round.paced |= batch.paced;
+        self.round.flows = self.round.flows.max(batch.flows);
         if !batch.app_limited {
             self.round.wanted += batch.bytes;
         }
@@ -217,7 +245,9 @@ impl Bdp {
             let busy = batch.bytes as f64 / rate;
             self.spikes.observe(batch.rtt_min.as_secs_f64(), busy);
         }
-        if let BdpPhase::Startup { quiet, full, .. } = self.phase {
+        if let BdpPhase::Startup { quiet, full, .. } = self.phase
+            && self.company.is_none()
+        {
             let calm = full || quiet >= STARTUP_QUIET_ROUNDS;
             self.window = self.startup_window(if calm {
                 STARTUP_GAIN_CALM
@@ -227,7 +257,9 @@ impl Bdp {
         }
         let elapsed = batch.now.saturating_duration_since(self.round.start);
         let enough = self.round.acked >= ROUND_PACKETS_MIN * self.mtu || elapsed >= ROUND_MAX;
-        let patience = ROUND_MIN.as_secs_f64() + ROUND_FLOORS * self.floor;
+        let company = self.company.as_ref();
+        let path = company.map_or(self.floor, |company| company.stay());
+        let patience = ROUND_MIN.as_secs_f64() + ROUND_FLOORS * path;
         let over = batch.newest_sent >= self.round.start || elapsed.as_secs_f64() > patience;
         let steady = (ROUND_SPIKES * self.spikes.usual()).min(ROUND_MAX.as_secs_f64());
         if over && elapsed >= ROUND_MIN && elapsed.as_secs_f64() >= steady && enough {
@@ -262,6 +294,20 @@ impl Bdp {
         let rate = acked / acknowledging.max(sending).as_secs_f64();
         let mean = round.byte_seconds / acked;
         let obeyed = batch.in_flight <= self.window;
+        let flows = f64::from(round.flows).clamp(1.0, FLOWS_MAX);
+        self.flows = flows.max(self.flows + (flows - self.flows) * FLOWS_WEIGHT);
+        if self.company.is_some() {
+            let expected = (acked + lost) * self.loss_drained.at_most() * LOSS_FACTOR;
+            self.company_round(&CompanyRound {
+                now,
+                mean,
+                rtt_min: round.rtt_min,
+                rate,
+                lost: (lost - expected) / self.packets(1.0) + f64::from(round.marks),
+                app_limited: round.wanted as f64 <= WANTED_SHARE * acked,
+            });
+            return;
+        }
         let grew = rate > self.rate() * STARTUP_GROWTH;
         let queue = self.update_delay(mean, &round, obeyed, grew);
         self.update_loss(acked, lost);
@@ -273,7 +319,7 @@ impl Bdp {
         if guarded {
             self.calm = 0;
             self.forget_rates();
-            self.check_response(round.rtt_min, obeyed);
+            self.check_response(now, round.rtt_min, obeyed);
         } else {
             self.calm = self.calm.saturating_add(1);
             self.guarded = None;
@@ -415,8 +461,9 @@ impl Bdp {
         }
     }
 
-    /// Delay that does not shrink with the window is not our queue: the path has become longer.
-    fn check_response(&mut self, rtt_min: f64, obeyed: bool) {
+    /// Delay that does not shrink with the window is not our queue: others keep it up, or the path
+    /// has become longer. Who competes finds out by the window of company.
+    fn check_response(&mut self, now: Instant, rtt_min: f64, obeyed: bool) {
         let window = self.window;
         let begun = Guarded {
             rtt_min,
@@ -427,9 +474,45 @@ impl Bdp {
         guarded.obeyed = if obeyed { guarded.obeyed + 1 } else { 0 };
         let small = window * 2 <= guarded.window && guarded.obeyed >= UNRESPONSIVE_ROUNDS;
         if small && rtt_min > guarded.rtt_min * UNRESPONSIVE {
+            let window = guarded.window;
             self.guarded = None;
-            self.floor = rtt_min;
+            if self.competes {
+                let company = Company::new(now, self.mtu, window, self.flows, rtt_min);
+                self.company = Some(Box::new(company));
+            } else {
+                self.floor = rtt_min;
+            }
         }
+    }
+
+    fn company_round(&mut self, round: &CompanyRound) {
+        #[expect(clippy::cast_precision_loss, reason = "an estimate")]
+        let unused = round.rate * round.mean < IDLE_SHARE * self.window as f64;
+        let idle = unused && round.rtt_min <= self.floor + self.allowance();
+        self.floor = self.floor.min(round.rtt_min);
+        self.update_rate(round.rate, round.app_limited);
+        if let Some(company) = &mut self.company
+            && (company.end_round(round, self.flows) || idle)
+        {
+            self.company = None;
+            self.end_company(round);
+        }
+        self.set_window();
+    }
+
+    /// What is left of the delay is the path's; a deep drain shows it.
+    fn end_company(&mut self, round: &CompanyRound) {
+        (self.floor, self.sojourn) = (round.rtt_min, round.mean);
+        self.forget_rates();
+        self.calm = 0;
+        (self.hungry, self.hungry_stale) = (0, 0);
+        self.deep_last = round.now;
+        self.deep_due = round.now + DRAIN_DEEP_INTERVAL;
+        self.phase = BdpPhase::Drain {
+            deep: 1,
+            round: 0,
+            before: self.floor,
+        };
     }
 
     /// Loss up to this is the path's.
@@ -449,6 +532,10 @@ impl Bdp {
     }
 
     fn set_window(&mut self) {
+        if let Some(company) = &self.company {
+            self.window = company.window().clamp(MIN_PACKETS * self.mtu, WINDOW_MAX);
+            return;
+        }
         let rate = self.rate();
         let loss = self.loss.min(self.believed()).min(LOSS_MAX);
         let bare = rate * self.sojourn;

@@ -196,3 +196,31 @@ pub(super) const LOSS_CHANCE: f64 = 2.0;
 /// How much longer than an acknowledged packet a lost one counts as in flight, a factor.
 /// Measured: "factor 1.55 measured per path" gave 1.5.
 pub(super) const LOST_SOJOURN: f64 = 1.55;
+
+// Company: others keep up a queue.
+
+/// CUBIC's C, packets per second³ (RFC 9438 §5).
+pub(super) const CUBIC_C: f64 = 0.4;
+/// What CUBIC leaves of the window after a loss, share (RFC 9438 §4.6).
+pub(super) const CUBIC_BETA: f64 = 0.7;
+/// Most growth of the window in a round trip, a factor (RFC 9438 §4.4).
+pub(super) const CUBIC_GROWTH: f64 = 1.5;
+/// Rounds between two tests of our share of the queue. More: less goodput lost, those who left are
+/// noticed later.
+pub(super) const TEST_ROUNDS: u8 = 8;
+/// Share of the window that is used in a test. Less: a clearer answer, more goodput lost.
+pub(super) const TEST_GAIN: f64 = 0.75;
+/// Least decrease of what is in flight for a test to mean something, share.
+pub(super) const TEST_LEAST: f64 = 0.1;
+/// Share of the queue above which it is ours alone.
+pub(super) const ALONE_SHARE: f64 = 0.85;
+/// Tests in a row that must say so.
+pub(super) const TEST_ALONE: u8 = 2;
+/// With less than this share of the window in flight, and no queue, there is no company to compete
+/// with. Larger: who gives way to others for a moment takes them for gone.
+pub(super) const IDLE_SHARE: f64 = 0.25;
+/// Most connections that a path stands for. More: a fairer share for many flows, others suffer from
+/// a wrong count.
+pub(super) const FLOWS_MAX: f64 = 8.0;
+/// Weight of a round with fewer flows waiting: a flow that just gave way still counts.
+pub(super) const FLOWS_WEIGHT: f64 = 0.05;
