@@ -188,7 +188,7 @@ impl Tunnel {
         }
     }
 
-    /// How many flows have more than one full packet waiting, of the next [`FLOWS_COUNTED`].
+    /// How many flows have more than one full packet waiting, of those whose turn is next.
     #[must_use]
     #[expect(clippy::cast_possible_truncation, reason = "FLOWS_COUNTED is small")]
     pub fn waiting_flows(&self) -> u8 {
