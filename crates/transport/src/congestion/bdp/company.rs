@@ -124,7 +124,7 @@ impl Company {
         self.flows = flows;
     }
 
-    /// As many of the connections as packets are lost halve theirs, CUBIC's way.
+    /// As many of the connections as packets are lost cut their windows to [`CUBIC_BETA`].
     fn cut(&mut self, now: Instant, lost: f64) {
         let share = lost.min(self.flows) / self.flows;
         let each = self.window / self.mtu / self.flows;
