@@ -20,6 +20,8 @@ use crate::frame::Frame;
 pub(crate) struct Engine {
     ends: [End; 2],
     link: Link<Frame>,
+    /// The link before [`Self::restart`] and its clock, until what was inside has arrived.
+    before: Option<(Link<Frame>, Clock)>,
     /// What [`Self::restart`] begins with.
     config: LinkConfig,
     clock: Clock,
@@ -65,6 +67,7 @@ impl Engine {
         Self {
             ends: [a, b],
             link: Link::new(first),
+            before: None,
             config,
             clock: Clock::new(),
             spare: Vec::new(),
@@ -77,10 +80,12 @@ impl Engine {
         }
     }
 
-    /// Begins anew: time, traces, timed changes, randomness and counters. What is inside is lost.
+    /// Begins anew: time, traces, timed changes, randomness and counters. What is inside arrives as if
+    /// nothing had happened: a loss would end the slow start of a connection that is set up first.
     pub(crate) fn restart(&mut self) {
-        self.link = Link::new(self.config.clone());
-        self.clock = Clock::new();
+        let link = std::mem::replace(&mut self.link, Link::new(self.config.clone()));
+        let clock = std::mem::replace(&mut self.clock, Clock::new());
+        self.before = Some((link, clock));
         self.last_wake = Instant::ZERO;
         self.wake_ups = 0;
         (self.busy, self.paused) = (false, false);
@@ -122,10 +127,10 @@ impl Engine {
             if now >= deadline {
                 return Ok(false);
             }
-            let until = self
-                .link
-                .poll_timeout()
-                .map_or(deadline, |at| at.min(deadline));
+            let until = [self.link.poll_timeout(), self.before_timeout(now)]
+                .into_iter()
+                .flatten()
+                .fold(deadline, Instant::min);
             if until <= now {
                 continue;
             }
@@ -137,20 +142,40 @@ impl Engine {
 
     /// Writes every frame that has arrived by `now`.
     fn deliver(&mut self, now: Instant) -> Result<()> {
+        if let Some((mut link, clock)) = self.before.take() {
+            let then = clock.now();
+            for side in Side::ALL {
+                while let Some(frame) = link.poll(then, side) {
+                    self.write(side, frame)?;
+                }
+            }
+            self.before = link.poll_timeout().map(|_| (link, clock));
+        }
         for side in Side::ALL {
-            let to = match side {
-                Side::Up => 1,
-                Side::Down => 0,
-            };
             while let Some(frame) = self.link.poll(now, side) {
-                self.ends[to].write(&frame.0)?;
-                self.carried += 1;
-                self.recycle(frame);
+                self.write(side, frame)?;
             }
             while let Some(frame) = self.link.poll_lost(side) {
                 self.recycle(frame);
             }
         }
+        Ok(())
+    }
+
+    /// When [`Self::deliver`] may next have something of the link before.
+    fn before_timeout(&self, now: Instant) -> Option<Instant> {
+        let (link, clock) = self.before.as_ref()?;
+        Some(now + link.poll_timeout()?.since(clock.now()))
+    }
+
+    fn write(&mut self, side: Side, frame: Frame) -> Result<()> {
+        let to = match side {
+            Side::Up => 1,
+            Side::Down => 0,
+        };
+        self.ends[to].write(&frame.0)?;
+        self.carried += 1;
+        self.recycle(frame);
         Ok(())
     }
 

@@ -70,12 +70,14 @@ pub(super) struct Monitor {
     first_sent: Instant,
     /// Until this much is delivered, samples are limited by the application.
     app_limited_until: u64,
-    /// The batch being read: newest record, packets, bytes, byte seconds, smallest RTT.
+    /// The batch being read: newest record, packets, bytes, byte seconds, smallest RTT, and whether
+    /// the window was used up before it.
     newest: Option<Record>,
     batch_packets: u32,
     batch_bytes: u64,
     batch_byte_seconds: f64,
     batch_rtt_min: Duration,
+    batch_used_up: Option<bool>,
     /// Largest delivery rate, negated.
     rate: Option<WindowedMin>,
     min_rtt: Option<WindowedMin>,
@@ -102,6 +104,7 @@ impl Monitor {
             batch_bytes: 0,
             batch_byte_seconds: 0.0,
             batch_rtt_min: Duration::MAX,
+            batch_used_up: None,
             rate: None,
             min_rtt: None,
             srtt: 0.0,
@@ -163,6 +166,7 @@ impl Monitor {
         let byte_seconds = core::mem::take(&mut self.batch_byte_seconds);
         let rtt_min = core::mem::replace(&mut self.batch_rtt_min, Duration::MAX);
         if bytes == 0 {
+            self.batch_used_up = None;
             return;
         }
         let sample = self.rate_sample(now);
@@ -181,9 +185,10 @@ impl Monitor {
             .set_oldest_sent(self.records.front().map(|record| record.sent));
         // Little is ever queued here, by design: what tells is whether the window was used up
         // between two batches, or the pacer held something back.
-        let used_up = self.state.take_peak() + WINDOW_SLACK >= self.window();
+        let app_limited = !self.window_used_up() && self.state.queued() == 0;
+        self.batch_used_up = None;
+        self.state.end_peak();
         let paced = self.state.take_paced();
-        let app_limited = !used_up && self.state.queued() == 0;
         if app_limited {
             self.app_limited_until = self.delivered + in_flight;
         }
@@ -200,6 +205,18 @@ impl Monitor {
                 flows: self.state.take_waiting_flows(),
             });
         }
+    }
+
+    /// Whether a packet may not have fitted in the window since the last batch. That packet waits at
+    /// the scheduler, so the connection has none to send, and takes itself for limited by the
+    /// application (RFC 9002 §7.8).
+    fn window_used_up(&mut self) -> bool {
+        // The window may grow with each packet of the batch, so the first one decides.
+        let used_up = self
+            .batch_used_up
+            .unwrap_or_else(|| self.state.peak() + WINDOW_SLACK >= self.window());
+        self.batch_used_up = Some(used_up);
+        used_up
     }
 
     /// Takes out records that are acknowledged, and those whose packets the connection has given
@@ -320,6 +337,7 @@ impl Controller for Monitor {
         rtt: &RttEstimator,
     ) {
         self.acknowledge(now, sent, bytes);
+        let app_limited = app_limited && !self.window_used_up();
         if let Algorithm::Foreign(inner) = &mut self.inner {
             inner.on_ack(now, sent, bytes, app_limited, rtt);
         }
@@ -335,6 +353,7 @@ impl Controller for Monitor {
         self.settle();
         self.state.set_in_flight(in_flight);
         self.state.found_lost(0);
+        let app_limited = app_limited && !self.window_used_up();
         self.finish_batch(now, in_flight);
         if let Algorithm::Foreign(inner) = &mut self.inner {
             inner.on_end_acks(now, in_flight, app_limited, largest_packet_num_acked);

@@ -97,11 +97,14 @@ impl PathState {
         commit
     }
 
-    /// Most bytes in flight since this was last asked.
-    pub(super) fn take_peak(&self) -> u64 {
-        let peak = self.peak.load(Relaxed);
+    /// Most bytes in flight since [`Self::end_peak`].
+    pub(super) fn peak(&self) -> u64 {
+        self.peak.load(Relaxed)
+    }
+
+    /// Begins anew with [`Self::peak`].
+    pub(super) fn end_peak(&self) {
         self.peak.store(self.in_flight(), Relaxed);
-        peak
     }
 
     /// Bytes in flight.
