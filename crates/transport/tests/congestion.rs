@@ -275,6 +275,37 @@ fn an_application_that_sends_little_does_not_spoil_the_estimate() {
 }
 
 #[test]
+fn a_window_grows_when_the_sender_fills_it_and_queues_nothing_behind() {
+    let product = 10.0 * 1e6 / 8.0 * 0.05;
+    for kind in [NewReno, Cubic] {
+        let window = |fills: bool| {
+            let mut world = World::simple(10.0, Duration::from_millis(50));
+            world.up(kind);
+            for _ in 0..4_000 {
+                let now = world.now();
+                let path = world.site.snapshot(now);
+                let room = path.cwnd.saturating_sub(path.in_flight + path.queued);
+                let bytes = path.max_datagram;
+                let packets = if fills {
+                    room / (bytes as u64 + 56)
+                } else {
+                    u64::from(path.in_flight == 0)
+                };
+                for _ in 0..packets {
+                    world.site.send(&vec![7; bytes]);
+                }
+                world.run(Duration::from_millis(1));
+            }
+            let now = world.now();
+            world.site.snapshot(now).cwnd as f64 / product
+        };
+        let (filled, idle) = (window(true), window(false));
+        assert!(filled > 1.0, "{kind:?}: {filled:.2} of what the link holds");
+        assert!(idle < 0.25, "{kind:?}: {idle:.2} though never used up");
+    }
+}
+
+#[test]
 fn bdp_serves_a_late_bound_sender_with_pauses() {
     for (mbit, rtt_ms) in [(16.0, 50), (8.0, 70), (100.0, 20)] {
         for (busy_ms, idle_ms) in [(100, 0), (200, 10)] {
