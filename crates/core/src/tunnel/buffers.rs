@@ -11,14 +11,13 @@
 //! Binding on arrival is our reading of the authors' program; the paper does not describe it.
 //!
 //! Invariant: a buffer holds at most [`SendOptions::buffer_packets`](super::SendOptions) packets. A
-//! packet that the transport holds beyond the window counts. There is such a packet wherever the
-//! window is full, because a transport without a packet to send takes its path for idle.
+//! packet that the transport holds because the window has room for a part of the packet only counts.
 
 use super::ingress::{Binding, Ingress};
 use super::paths::Paths;
-use super::tuning::{ENTRY_PACKETS_MAX, WINDOW_OVERHANG};
+use super::tuning::ENTRY_PACKETS_MAX;
 use super::{Outgoing, TunnelStats, rescue};
-use crate::path::{PathMap, PathView};
+use crate::path::{PathMap, PathView, SLOT_BYTES};
 use crate::queue::Packet;
 use crate::schedule::{Decision, Head, PathSet};
 use ropewalk_types::{Instant, PathId};
@@ -102,9 +101,8 @@ impl SendBuffers {
     fn has_place(&self, view: &PathView) -> bool {
         let buffered = self.buffers.get(view.id);
         let buffered = buffered.map_or((0, 0), |buffer| (buffer.len(), bytes_of(buffer)));
-        let window = view.cwnd - WINDOW_OVERHANG;
-        let overhang = (view.in_flight + view.queued).saturating_sub(window + buffered.1);
-        buffered.0 as u64 + overhang.div_ceil(WINDOW_OVERHANG) < self.packets_max as u64
+        let overhang = (view.in_flight + view.queued).saturating_sub(view.cwnd + buffered.1);
+        buffered.0 as u64 + overhang.div_ceil(SLOT_BYTES) < self.packets_max as u64
     }
 
     /// Whether a packet may leave on the path of `view` before any other.
@@ -134,7 +132,7 @@ impl Ingress {
         self.encode(now, paths);
         paths.views(now, &mut self.views);
         self.retransmit.flush(now, &mut self.views, paths, out);
-        self.widen();
+        self.ignore_pacing();
         self.drain(now, buffers, paths, out);
         self.show_buffers(buffers);
         let before = out.len();
@@ -159,11 +157,9 @@ impl Ingress {
         self.retransmit.flush(now, &mut self.views, paths, out);
     }
 
-    /// Shows the windows as DCCP has them. They are whole packets, so a begun slot is a slot. What the
-    /// transport paces within the window is sent.
-    fn widen(&mut self) {
+    /// Shows what the transport paces within the window as sent.
+    fn ignore_pacing(&mut self) {
         for view in &mut self.views {
-            view.cwnd += WINDOW_OVERHANG;
             let paced = view.cwnd.saturating_sub(view.in_flight).min(view.queued);
             view.in_flight += paced;
             view.queued -= paced;

@@ -59,9 +59,6 @@ pub const SEND_BUFFER_MAX: usize = 1_000;
 /// Most packets that wait before a send buffer, as in the queue of a TUN interface of Linux
 /// (`TUN_READQ_SIZE`). More: longer delays, fewer drops.
 pub(super) const ENTRY_PACKETS_MAX: usize = 500;
-/// Bytes that the transport holds beyond its window, one packet: a transport without a packet to
-/// send takes its path for idle, and its window does not grow. The packet counts as buffered.
-pub(super) const WINDOW_OVERHANG: u64 = 1_500;
 
 // How much a flow sends.
 
