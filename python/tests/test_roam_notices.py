@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import socket
 import ssl
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from ovs_testbed.hostapd import Hostapd
 from ropewalk.sdn.config import Tls
 from ropewalk.sdn.endpoint import Endpoint
 from ropewalk.sdn.roam import agent
@@ -125,6 +127,33 @@ def test_agent_keeps_what_it_heard_until_the_controller_is_there(tmp_path: Path)
             hostapd.sendto(b"<3>x", peer)
             runner.join(10)
             assert not runner.is_alive()
+
+
+def test_agent_tells_a_controller_that_started_again_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent, "RETRY_S", 30)
+    control, peers = tmp_path / "hostapd", []
+    hostapd = Hostapd(control)
+    with socket.create_server(("127.0.0.1", 0)) as controller:
+        controller.settimeout(10)
+        ours = Agent(control, controller.getsockname(), ("ap1", "wlan0"))
+        runner = threading.Thread(target=ours.run, daemon=True)
+        runner.start()
+        wait(lambda: hostapd.attached)
+        for event in ("CONNECTED", "DISCONNECTED"):
+            # The controller answers once, and is gone before the next event.
+            hostapd.say(f"<3>AP-STA-{event} {NOTICE.mac}")
+            peer, _ = controller.accept()
+            with peer, peer.makefile("rwb") as lines:
+                peers.append(json.loads(lines.readline()))
+                lines.write(b'{"taken": true}\n')
+        assert [peer["joined"] for peer in peers] == [True, False]
+        ours.stop()
+        hostapd.say("<3>x")
+        runner.join(10)
+        assert not runner.is_alive()
+    hostapd.close()
 
 
 def test_counter_of_a_flow_is_read() -> None:

@@ -242,6 +242,7 @@ class Agent:
 
     def _tell(self) -> None:
         client: Client | None = None
+        answered = False
         while not self._stopped.is_set():
             with self._ready:
                 self._ready.wait_for(
@@ -258,8 +259,12 @@ class Agent:
                 if client:
                     client.close()
                 client = None
-                self._stopped.wait(RETRY_S)
+                # A controller that has started again is there at once, and a station waits for it.
+                if not answered:
+                    self._stopped.wait(RETRY_S)
+                answered = False
                 continue
+            answered = True
             with self._ready:
                 if notice is not None and self._waiting and self._waiting[0] is notice:
                     self._waiting.popleft()
