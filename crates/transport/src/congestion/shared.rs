@@ -268,9 +268,9 @@ impl PathState {
         let cwnd = sending.cwnd.saturating_sub(declared_lost);
         let in_flight = self.in_flight().saturating_sub(declared_lost);
         let rate = self.rate();
-        // Something must stay queued behind window and pacer, or the controller takes the path
-        // for idle and never grows the window; two packets or a millisecond are enough. With
-        // nothing queued the pacer takes its rate at once, and only then do packets wait.
+        // Something stays queued behind window and pacer, or a fast path would wait for the
+        // scheduler; two packets or a millisecond are enough. With nothing queued the pacer takes
+        // its rate at once, and only then do packets wait.
         let time = if queued == 0 {
             QUEUE_TIME * 5 / 4
         } else {
