@@ -275,6 +275,38 @@ def test_one_page_has_all_papers_with_their_figures_beside_ours(
     assert any("unequal" in row and ">180<" in row for row in page.split("<tr>"))
 
 
+def test_claims_that_were_kept_without_their_cells_are_on_the_page(
+    lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert lab("htmt", "--sim", "--seeds", "3") == 0
+    capsys.readouterr()
+    assert main(["report", "--all", str(tmp_path)]) == 0
+    whole = capsys.readouterr().out
+    for path in (tmp_path / "out/cells", tmp_path / "out/report.html"):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    assert main(["report", "--all", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == whole
+    page = (tmp_path / "papers.html").read_text()
+    assert any("unequal" in row and ">180<" in row for row in page.split("<tr>"))
+    assert "report.html" not in page
+    path = tmp_path / "out/result.json"
+    path.write_text(path.read_text().replace('"verdict": "not ok"', '"verdict": "ok"'))
+    assert main(["report", "--all", str(tmp_path)]) == 0
+    assert "cannot be read" in (tmp_path / "papers.html").read_text()
+
+
+def test_the_results_of_this_repository_are_on_the_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = Path(__file__).parents[2] / "lab/results"
+    shutil.copytree(kept, tmp_path / "results")
+    assert main(["report", "--all", str(tmp_path / "results")]) == 0
+    page = (tmp_path / "results/papers.html").read_text()
+    for path in kept.glob("*/session.json"):
+        assert f"source {json.loads(path.read_text())['source']}" in page, path
+    assert "cannot be read" not in page
+
+
 def test_every_paper_names_experiments_that_there_are() -> None:
     names = [name for paper in PAPERS for name in paper.experiments]
     assert set(names) <= set(EXPERIMENTS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, TypeAlias
 
 from ropewalk.lab.cell import Results
@@ -68,6 +68,23 @@ class Claim:
         row = asdict(self)
         row["interval"] = None if self.interval is None else list(self.interval)
         return {**row, "verdict": self.verdict, "mean_meets": self.mean_meets}
+
+    @classmethod
+    def from_json(cls, row: dict[str, Any]) -> Claim:
+        """The claim that `to_json` has written.
+
+        Raises:
+            TypeError, ValueError, KeyError: when the row is something else.
+        """
+        low_high = row["interval"]
+        interval = None if low_high is None else (float(low_high[0]), float(low_high[1]))
+        kept = {field.name: row[field.name] for field in fields(cls)}
+        found = cls(**{**kept, "interval": interval})
+        if found.verdict != row["verdict"]:
+            raise ValueError(
+                f"{found.name}: {row['verdict']}, where its figures give {found.verdict}"
+            )
+        return found
 
     def wanted(self) -> str:
         """The target as people read it."""

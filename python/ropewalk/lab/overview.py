@@ -13,7 +13,7 @@ from ropewalk.lab.claims import Claim, rank, tally
 from ropewalk.lab.experiments import EXPERIMENTS
 from ropewalk.lab.figures import Figure
 from ropewalk.lab.papers import PAPERS, Paper
-from ropewalk.lab.session import judge, stored_results
+from ropewalk.lab.session import REPORT, judge, stored_results, written_claims
 from ropewalk.lab.store import Session, Store, StoreError
 from ropewalk.lab.trace import TraceError
 
@@ -101,10 +101,10 @@ def _read(directory: Path, session: Session) -> Stored:
     try:
         results = stored_results(Store(directory), session)
     except TraceError as error:
-        return Stored(directory, session, problem=str(error))
+        return _judged(directory, session, str(error))
     ok = sum(outcome.status == "ok" for outcome in results.outcomes)
     if ok == 0:
-        return Stored(directory, session, problem="no cell of it has a result: run it again")
+        return _judged(directory, session)
     return Stored(
         directory=directory,
         session=session,
@@ -113,6 +113,15 @@ def _read(directory: Path, session: Session) -> Stored:
         cells=len(results.outcomes),
         cells_ok=ok,
     )
+
+
+def _judged(directory: Path, session: Session, problem: str = "") -> Stored:
+    """A session whose claims alone were kept. Without them `problem` says why it has no cells."""
+    try:
+        claims, cells = written_claims(Store(directory), session)
+    except StoreError as error:
+        return Stored(directory, session, problem=problem or str(error))
+    return Stored(directory, session, claims, (), sum(cells.values()), cells["ok"])
 
 
 def _page(found: Sequence[Found], directory: Path) -> str:
@@ -164,7 +173,9 @@ def _named(published: Sequence[tuple[Claim, Stored]]) -> list[Claim]:
 def _source(stored: Stored, directory: Path) -> str:
     """Where figures come from, with a link to the page of the experiment."""
     session = stored.session
-    link = escape(os.path.relpath(stored.directory / "report.html", directory))
+    name, report = escape(session.experiment), stored.directory / REPORT
+    if report.exists():
+        name = f'<a href="{escape(os.path.relpath(report, directory))}">{name}</a>'
     text = f"{session.mode}, {', '.join(session.runners)}, {session.began}, source {session.source}"
     if session.only:
         text += f", only “{session.only}”"
@@ -172,6 +183,5 @@ def _source(stored: Stored, directory: Path) -> str:
     state = stored.problem or f"{stored.cells_ok} cells" + f", {without} without" * bool(without)
     kind = "bad" if stored.problem else "none" if without or session.mode == "quick" else "muted"
     return (
-        f'<p class="muted"><a href="{link}">{escape(session.experiment)}</a>: {escape(text)}; '
-        f'<span class="{kind}">{escape(state)}</span></p>'
+        f'<p class="muted">{name}: {escape(text)}; <span class="{kind}">{escape(state)}</span></p>'
     )

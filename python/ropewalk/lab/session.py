@@ -23,10 +23,11 @@ from ropewalk.lab.runner.kernel import KernelRunner
 from ropewalk.lab.runner.ns3 import Ns3Runner
 from ropewalk.lab.runner.ovs import OvsRunners
 from ropewalk.lab.runner.process import Children
-from ropewalk.lab.store import Session, Store
+from ropewalk.lab.store import Session, Store, StoreError
 from ropewalk.lab.trace import TracePair, discover
 from ropewalk.plan import OvsBalance, OvsRoamWifi, Pages, capacity_mbit
 
+REPORT, RESULT = "report.html", "result.json"
 RESULT_FORMAT = 2
 TOGETHER_MBIT_MAX = 120
 """Runs in real time over paths of more than this together go alone: traffic, links and gateways of
@@ -271,6 +272,26 @@ def judge(session: Session, results: Results) -> list[Claim]:
     return worst_first(row for row in claims if row.note != UNPLANNED)
 
 
+def written_claims(store: Store, session: Session) -> tuple[tuple[Claim, ...], dict[str, int]]:
+    """What `result.json` says of a session: its claims, and how many cells had which status.
+
+    Raises:
+        StoreError: when there is no such file, or the file is of other results.
+    """
+    path = store.directory / RESULT
+    try:
+        value = json.loads(path.read_text())
+        written = (value["format"], value["experiment"], value["source"])
+        if written != (RESULT_FORMAT, session.experiment, session.source):
+            raise ValueError(f"format {written[0]}, {written[1]}, source {written[2]}")
+        cells = {str(status): int(count) for status, count in value["cells"].items()}
+        return tuple(map(Claim.from_json, value["claims"])), {"ok": 0, **cells}
+    except FileNotFoundError as error:
+        raise StoreError("no cell of it has a result: run it again") from error
+    except (ValueError, TypeError, KeyError, AttributeError, OSError) as error:
+        raise StoreError(f"{path} cannot be read ({error}): run the experiment again") from error
+
+
 def write_report(store: Store, session: Session) -> list[Claim]:
     """Judges what is stored, and writes result.json and report.html."""
     results = stored_results(store, session)
@@ -289,7 +310,7 @@ def write_report(store: Store, session: Session) -> list[Claim]:
         },
         "claims": [row.to_json() for row in claims],
     }
-    store.write("result.json", json.dumps(value, indent=1, allow_nan=False))
+    store.write(RESULT, json.dumps(value, indent=1, allow_nan=False))
     figures = experiment.figures(results)
-    store.write("report.html", html.page(session, experiment, claims, figures, results))
+    store.write(REPORT, html.page(session, experiment, claims, figures, results))
     return claims
