@@ -160,7 +160,7 @@ class Chain:
 
 @dataclass(frozen=True)
 class TcpNc:
-    """Sessions of TCP/NC in a row, as its authors publish it (`crates/tcpnc`).
+    """Sessions of TCP/NC in a row, as far as its authors publish it (`crates/tcpnc`).
 
     `n` and `k` fix the coding; without them it follows the losses.
     """

@@ -141,7 +141,7 @@ pub enum Carrier {
         /// Names of the paths, from the site to the server.
         hops: Vec<String>,
     },
-    /// Sessions of TCP/NC in a row, as its authors publish it: what one delivers enters the next.
+    /// Sessions of TCP/NC in a row, as far as its authors publish it: what one delivers enters the next.
     TcpNc(TcpNcPlan),
     /// MPTCP over all paths, as Linux has it. Only bulk TCP is carried: all else takes the first
     /// path.

@@ -1,4 +1,4 @@
-//! TCP/NC as its authors publish it: the tunnel between two gateways that Ropewalk is compared
+//! TCP/NC as far as its authors publish it: the tunnel between two gateways that Ropewalk is compared
 //! with. It is no part of the product.
 //!
 //! One session carries the IP packets of all hosts. TCP NewReno ([`new_reno`]) decides when a packet

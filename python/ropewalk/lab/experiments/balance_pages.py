@@ -68,7 +68,7 @@ BALANCED = (
 
 ASSUMPTIONS = (
     f"The published sites have changed since: pages are drawn anew, with {FLOWS_MEAN} connections "
-    "on average, up to 281, and transfers of 5 MB at most, as the paper counted them. Two objects "
+    "on average, up to 281, the most that the paper names, and no object above 5 MB. Two objects "
     "a connection, 32 kB an object on average, and all else are a model of ours (module "
     "`ropewalk.lab.browser.pages`).",
     "The paper names HTTP/1.1 for its count of connections, and no version for its page loads over "

@@ -121,7 +121,7 @@ def _switched(seconds: float) -> Runs:
 
 
 def figures(results: Results) -> list[Figure]:
-    """Megabytes in 70 s and round trips in the paper's tunnel, and megabytes in ours."""
+    """MiB in 70 s and round trips in the paper's tunnel, and MiB in ours."""
     drawn = []
     for reading in READINGS:
         for paths in (*PAIRS, *TRIPLES):
@@ -150,7 +150,7 @@ def _switches_figure(results: Results, runner: Runner, pair: PathSet) -> Figure:
     return Figure(
         f"One change at a time, {pair.name} ({measures.on(runner)})",
         "Delivered in 70 s in the paper's tunnel, with the one change named beside the bars.",
-        bars([*(r.words for r in READINGS), *SWITCHES_BY_NAME], series, "MB"),
+        bars([*(r.words for r in READINGS), *SWITCHES_BY_NAME], series, "MiB"),
     )
 
 
@@ -178,7 +178,7 @@ def _paper_figures(results: Results, reading: Reading, paths: PathSet) -> list[F
             bars(
                 reading.schedulers,
                 megabyte_bars,
-                "MB",
+                "MiB",
                 [said.get(name) for name in reading.schedulers],
             ),
         ),
@@ -204,5 +204,5 @@ def _our_figure(results: Results, pair: PathSet) -> Figure:
     return Figure(
         f"Our tunnel, {pair.name}: {pair.described}",
         "Delivered in 70 s by five CUBIC flows. Black: as the paper says of its tunnel.",
-        bars(list(OUR_CARRIERS), series, "MB", [said.get(name) for name in OUR_CARRIERS]),
+        bars(list(OUR_CARRIERS), series, "MiB", [said.get(name) for name in OUR_CARRIERS]),
     )

@@ -53,7 +53,10 @@ ASYMMETRIC = ("unequal", "crossed")
 
 RULES = ("htmt-paper", "htmt-prototype")
 """The rule as the paper writes it, and as the authors' program codes it."""
-OTHERS = ("low-rtt", "otias", "afmt", "round-robin")
+PUBLISHED = ("low-rtt", "otias", "afmt")
+"""What the paper compares with; round robin is not in it."""
+UNPUBLISHED = ("round-robin",)
+OTHERS = (*PUBLISHED, *UNPUBLISHED)
 PAPER_SCHEDULERS = (*RULES, *OTHERS)
 SWITCHED = ("htmt-prototype", "htmt-paper", "low-rtt", "otias", "afmt")
 
