@@ -20,8 +20,8 @@ use crate::frame::Frame;
 pub(crate) struct Engine {
     ends: [End; 2],
     link: Link<Frame>,
-    /// The link before [`Self::restart`] and its clock, until what was inside has arrived.
-    before: Option<(Link<Frame>, Clock)>,
+    /// The links before each [`Self::restart`] and their clocks, while something is inside.
+    before: Vec<(Link<Frame>, Clock)>,
     /// What [`Self::restart`] begins with.
     config: LinkConfig,
     clock: Clock,
@@ -67,7 +67,7 @@ impl Engine {
         Self {
             ends: [a, b],
             link: Link::new(first),
-            before: None,
+            before: Vec::new(),
             config,
             clock: Clock::new(),
             spare: Vec::new(),
@@ -80,12 +80,13 @@ impl Engine {
         }
     }
 
-    /// Begins anew: time, traces, timed changes, randomness and counters. What is inside arrives as if
-    /// nothing had happened: a loss would end the slow start of a connection that is set up first.
+    /// Begins anew: time, traces, timed changes, randomness and counters. What is inside still arrives
+    /// when it would have: a loss would end the slow start of a connection that is set up first. What
+    /// comes later does not wait for what is queued now, and may overtake it.
     pub(crate) fn restart(&mut self) {
         let link = std::mem::replace(&mut self.link, Link::new(self.config.clone()));
         let clock = std::mem::replace(&mut self.clock, Clock::new());
-        self.before = Some((link, clock));
+        self.before.push((link, clock));
         self.last_wake = Instant::ZERO;
         self.wake_ups = 0;
         (self.busy, self.paused) = (false, false);
@@ -127,9 +128,11 @@ impl Engine {
             if now >= deadline {
                 return Ok(false);
             }
-            let until = [self.link.poll_timeout(), self.before_timeout(now)]
+            let until = self
+                .link
+                .poll_timeout()
                 .into_iter()
-                .flatten()
+                .chain(self.before_timeout(now))
                 .fold(deadline, Instant::min);
             if until <= now {
                 continue;
@@ -142,14 +145,16 @@ impl Engine {
 
     /// Writes every frame that has arrived by `now`.
     fn deliver(&mut self, now: Instant) -> Result<()> {
-        if let Some((mut link, clock)) = self.before.take() {
+        for (mut link, clock) in std::mem::take(&mut self.before) {
             let then = clock.now();
             for side in Side::ALL {
                 while let Some(frame) = link.poll(then, side) {
                     self.write(side, frame)?;
                 }
             }
-            self.before = link.poll_timeout().map(|_| (link, clock));
+            if link.next_arrival().is_some() {
+                self.before.push((link, clock));
+            }
         }
         for side in Side::ALL {
             while let Some(frame) = self.link.poll(now, side) {
@@ -162,10 +167,16 @@ impl Engine {
         Ok(())
     }
 
-    /// When [`Self::deliver`] may next have something of the link before.
+    /// When [`Self::deliver`] may next have something of the links before.
     fn before_timeout(&self, now: Instant) -> Option<Instant> {
-        let (link, clock) = self.before.as_ref()?;
-        Some(now + link.poll_timeout()?.since(clock.now()))
+        let left = |(link, clock): &(Link<Frame>, Clock)| {
+            link.next_arrival().map(|at| at.since(clock.now()))
+        };
+        self.before
+            .iter()
+            .filter_map(left)
+            .min()
+            .map(|left| now + left)
     }
 
     fn write(&mut self, side: Side, frame: Frame) -> Result<()> {

@@ -131,8 +131,14 @@ impl<T: Carried> Link<T> {
             .changes
             .get(self.changes_done)
             .map(|change| Instant::ZERO + change.at);
+        self.next_arrival().into_iter().chain(change).min()
+    }
+
+    /// When [`Self::poll`] may next have something of what is inside now; `None` when nothing is.
+    #[must_use]
+    pub fn next_arrival(&self) -> Option<Instant> {
         let arrivals = self.directions.iter().filter_map(Direction::poll_timeout);
-        arrivals.chain(change).min()
+        arrivals.min()
     }
 
     /// Changes settings now; timed changes that follow still happen.

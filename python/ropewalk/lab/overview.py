@@ -121,7 +121,7 @@ def _judged(directory: Path, session: Session, problem: str = "") -> Stored:
         claims, cells = written_claims(Store(directory), session)
     except StoreError as error:
         return Stored(directory, session, problem=problem or str(error))
-    return Stored(directory, session, claims, (), sum(cells.values()), cells["ok"])
+    return Stored(directory, session, claims, (), sum(cells.values()), cells["ok"], problem)
 
 
 def _page(found: Sequence[Found], directory: Path) -> str:

@@ -281,9 +281,9 @@ def written_claims(store: Store, session: Session) -> tuple[tuple[Claim, ...], d
     path = store.directory / RESULT
     try:
         value = json.loads(path.read_text())
-        written = (value["format"], value["experiment"], value["source"])
-        if written != (RESULT_FORMAT, session.experiment, session.source):
-            raise ValueError(f"format {written[0]}, {written[1]}, source {written[2]}")
+        written = tuple(value[key] for key in ("format", "experiment", "source", "began"))
+        if written != (RESULT_FORMAT, session.experiment, session.source, session.began):
+            raise ValueError(f"{path.name} is of another run than session.json")
         cells = {str(status): int(count) for status, count in value["cells"].items()}
         return tuple(map(Claim.from_json, value["claims"])), {"ok": 0, **cells}
     except FileNotFoundError as error:

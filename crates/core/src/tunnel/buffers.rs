@@ -11,13 +11,13 @@
 //! Binding on arrival is our reading of the authors' program; the paper does not describe it.
 //!
 //! Invariant: a buffer holds at most [`SendOptions::buffer_packets`](super::SendOptions) packets. A
-//! packet that the transport holds because the window has room for a part of the packet only counts.
+//! packet that the transport holds because the window has room for only a part of it counts.
 
 use super::ingress::{Binding, Ingress};
 use super::paths::Paths;
 use super::tuning::ENTRY_PACKETS_MAX;
 use super::{Outgoing, TunnelStats, rescue};
-use crate::path::{PathMap, PathView, SLOT_BYTES};
+use crate::path::{PathMap, PathView};
 use crate::queue::Packet;
 use crate::schedule::{Decision, Head, PathSet};
 use ropewalk_types::{Instant, PathId};
@@ -102,7 +102,8 @@ impl SendBuffers {
         let buffered = self.buffers.get(view.id);
         let buffered = buffered.map_or((0, 0), |buffer| (buffer.len(), bytes_of(buffer)));
         let overhang = (view.in_flight + view.queued).saturating_sub(view.cwnd + buffered.1);
-        buffered.0 as u64 + overhang.div_ceil(SLOT_BYTES) < self.packets_max as u64
+        // A packet leaves while any of the window is left, so one at most is held beyond it.
+        buffered.0 + usize::from(overhang > 0) < self.packets_max
     }
 
     /// Whether a packet may leave on the path of `view` before any other.

@@ -50,6 +50,11 @@ impl ControllerFactory for Factory {
                 monitor::Algorithm::Bdp(Box::new(bdp::Bdp::shared(now, current_mtu)))
             }
         };
-        Box::new(monitor::Monitor::new(now, inner, self.state.clone()))
+        Box::new(monitor::Monitor::new(
+            now,
+            inner,
+            self.state.clone(),
+            current_mtu,
+        ))
     }
 }

@@ -42,7 +42,7 @@ impl ModelPath {
         let state = Arc::new(PathState::new(base));
         let at = base + Duration::from_nanos(now.as_nanos());
         let algorithm = Algorithm::Bdp(Box::new(Bdp::new(at, mtu)));
-        let monitor = Monitor::new(at, algorithm, state.clone());
+        let monitor = Monitor::new(at, algorithm, state.clone(), mtu);
         Self {
             base,
             monitor,

@@ -62,6 +62,7 @@ struct Record {
 pub(super) struct Monitor {
     inner: Algorithm,
     state: Arc<PathState>,
+    mtu: u16,
     records: VecDeque<Record>,
     /// Sent, but not known yet whether an acknowledgement will come.
     pending: Option<(Instant, u64)>,
@@ -77,7 +78,7 @@ pub(super) struct Monitor {
     batch_bytes: u64,
     batch_byte_seconds: f64,
     batch_rtt_min: Duration,
-    batch_used_up: Option<bool>,
+    batch_used_up: bool,
     /// Largest delivery rate, negated.
     rate: Option<WindowedMin>,
     min_rtt: Option<WindowedMin>,
@@ -86,13 +87,15 @@ pub(super) struct Monitor {
 }
 
 impl Monitor {
-    pub(super) fn new(now: Instant, inner: Algorithm, state: Arc<PathState>) -> Self {
+    pub(super) fn new(now: Instant, inner: Algorithm, state: Arc<PathState>, mtu: u16) -> Self {
         state.set_in_flight(0);
+        state.end_peak();
         state.set_silent_since(None);
         state.take_commit();
         Self {
             inner,
             state,
+            mtu,
             records: VecDeque::new(),
             pending: None,
             delivered: 0,
@@ -104,7 +107,7 @@ impl Monitor {
             batch_bytes: 0,
             batch_byte_seconds: 0.0,
             batch_rtt_min: Duration::MAX,
-            batch_used_up: None,
+            batch_used_up: false,
             rate: None,
             min_rtt: None,
             srtt: 0.0,
@@ -166,7 +169,6 @@ impl Monitor {
         let byte_seconds = core::mem::take(&mut self.batch_byte_seconds);
         let rtt_min = core::mem::replace(&mut self.batch_rtt_min, Duration::MAX);
         if bytes == 0 {
-            self.batch_used_up = None;
             return;
         }
         let sample = self.rate_sample(now);
@@ -185,8 +187,7 @@ impl Monitor {
             .set_oldest_sent(self.records.front().map(|record| record.sent));
         // Little is ever queued here, by design: what tells is whether the window was used up
         // between two batches, or the pacer held something back.
-        let app_limited = !self.window_used_up() && self.state.queued() == 0;
-        self.batch_used_up = None;
+        let app_limited = !self.batch_used_up && self.state.queued() == 0;
         self.state.end_peak();
         let paced = self.state.take_paced();
         if app_limited {
@@ -210,13 +211,9 @@ impl Monitor {
     /// Whether a packet may not have fitted in the window since the last batch. That packet waits at
     /// the scheduler, so the connection has none to send, and takes itself for limited by the
     /// application (RFC 9002 §7.8).
-    fn window_used_up(&mut self) -> bool {
-        // The window may grow with each packet of the batch, so the first one decides.
-        let used_up = self
-            .batch_used_up
-            .unwrap_or_else(|| self.state.peak() + WINDOW_SLACK >= self.window());
-        self.batch_used_up = Some(used_up);
-        used_up
+    fn window_used_up(&self) -> bool {
+        let slack = WINDOW_SLACK.max(2 * u64::from(self.mtu));
+        self.state.peak() + slack >= self.window()
     }
 
     /// Takes out records that are acknowledged, and those whose packets the connection has given
@@ -286,6 +283,10 @@ impl Monitor {
         self.delivered += bytes;
         self.delivered_at = now;
         let in_flight_for = now.saturating_duration_since(sent);
+        if self.batch_packets == 0 {
+            // The window may grow with each packet of the batch.
+            self.batch_used_up = self.window_used_up();
+        }
         self.batch_packets += 1;
         self.batch_bytes += bytes;
         #[expect(clippy::cast_precision_loss, reason = "an estimate")]
@@ -337,7 +338,7 @@ impl Controller for Monitor {
         rtt: &RttEstimator,
     ) {
         self.acknowledge(now, sent, bytes);
-        let app_limited = app_limited && !self.window_used_up();
+        let app_limited = app_limited && !self.batch_used_up;
         if let Algorithm::Foreign(inner) = &mut self.inner {
             inner.on_ack(now, sent, bytes, app_limited, rtt);
         }
@@ -353,7 +354,7 @@ impl Controller for Monitor {
         self.settle();
         self.state.set_in_flight(in_flight);
         self.state.found_lost(0);
-        let app_limited = app_limited && !self.window_used_up();
+        let app_limited = app_limited && !self.batch_used_up;
         self.finish_batch(now, in_flight);
         if let Algorithm::Foreign(inner) = &mut self.inner {
             inner.on_end_acks(now, in_flight, app_limited, largest_packet_num_acked);
@@ -398,6 +399,7 @@ impl Controller for Monitor {
     }
 
     fn on_mtu_update(&mut self, new_mtu: u16) {
+        self.mtu = new_mtu;
         match &mut self.inner {
             Algorithm::Foreign(inner) => inner.on_mtu_update(new_mtu),
             Algorithm::Bdp(inner) => inner.on_mtu_update(new_mtu),
@@ -424,6 +426,7 @@ impl Controller for Monitor {
             self.delivered_at,
             self.inner.clone_box(),
             self.state.clone(),
+            self.mtu,
         );
         (clone.rate, clone.min_rtt) = (self.rate, self.min_rtt);
         (clone.srtt, clone.rttvar) = (self.srtt, self.rttvar);

@@ -34,7 +34,8 @@ pub(super) const MIN_RTT_WINDOW: Duration = Duration::from_secs(10);
 /// A record this much older than a loss would be found is forgotten. Longer: more memory, fewer
 /// packets forgotten while they are still in flight.
 pub(super) const FORGET_AFTER: Duration = Duration::from_millis(100);
-/// A window with less than this left, bytes, is used up: the next packet may not fit.
+/// A window with less than this left, bytes, is used up: the next packet may not fit. Two packets if
+/// that is more.
 pub(super) const WINDOW_SLACK: u64 = 3_000;
 
 // What may wait behind a path. More: fuller paths, packets are bound to a path earlier.

@@ -114,7 +114,7 @@ def _costs(results: Results, runner: Runner, case: Case) -> list[Claim]:
                 relation="<=",
                 paper=PAPER_COST if published else None,
                 note=f"headers alone are {1 - PACKET / OUTER:.1%} of a busy link"
-                + "; the paper's figure is of its own tunnel" * published,
+                + ("; the paper's figure is of its own tunnel" if published else ""),
             )
         )
     return rows

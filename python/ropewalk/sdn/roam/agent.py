@@ -29,6 +29,8 @@ from ropewalk.sdn.roam.notices import Client, NoticeError
 REPLY_S = 2.0
 PING_S = 10.0
 RETRY_S = 1.0
+RETRY_FIRST_S = 0.05
+"""After a failed try beyond the first, which is made at once; it doubles up to `RETRY_S`."""
 WAITING_MAX = 1024
 DATAGRAM_BYTES_MAX = 4096
 _EVENT = re.compile(
@@ -242,7 +244,7 @@ class Agent:
 
     def _tell(self) -> None:
         client: Client | None = None
-        answered = False
+        pause = 0.0
         while not self._stopped.is_set():
             with self._ready:
                 self._ready.wait_for(
@@ -259,12 +261,11 @@ class Agent:
                 if client:
                     client.close()
                 client = None
-                # A controller that has started again is there at once, and a station waits for it.
-                if not answered:
-                    self._stopped.wait(RETRY_S)
-                answered = False
+                # A station waits, and a controller that has started again is soon there.
+                self._stopped.wait(pause)
+                pause = min(RETRY_S, max(RETRY_FIRST_S, 2 * pause))
                 continue
-            answered = True
+            pause = 0.0
             with self._ready:
                 if notice is not None and self._waiting and self._waiting[0] is notice:
                     self._waiting.popleft()
