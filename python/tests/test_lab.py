@@ -57,8 +57,9 @@ def test_result_has_the_documented_keys(lab: Lab, tmp_path: Path) -> None:
     assert lab("failover", "--kernel", "--seeds", "3") == 0
     found = result(tmp_path)
     assert set(found) == {
-        "format", "experiment", "mode", "source", "dirty", "began", "cells", "claims",
+        "format", "experiment", "mode", "source", "dirty", "began", "cells", "retried", "claims",
     }  # fmt: skip
+    assert found["retried"] == {}
     claims = found["claims"]
     assert isinstance(claims, list)
     assert claims

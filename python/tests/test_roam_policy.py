@@ -327,6 +327,21 @@ def test_unknown_senders_are_bounded_and_displace_no_station(tmp_path: Path) -> 
     assert network.counter("stations_refused") > 4000
 
 
+def test_packets_that_are_not_tcp_are_sent_to_the_last_one() -> None:
+    buffers = Buffers(Bounds())
+    sent = [bytes([number]) * 60 for number in range(100)]
+    assert all(buffers.add("a", frame, None, 0.0, away=True) for frame in sent)
+    found, now = buffers.begin("a", 0.0), 0.0
+    while len(found) < len(sent) and now < 10:
+        now += 0.1
+        buffers.passed(now)
+        for station in buffers.stalled():
+            found += buffers.more(station)
+    assert found == sent
+    buffers.passed(now + 0.1)
+    assert buffers.bytes == 0 and buffers.packets("a") == 0
+
+
 def test_buffers_keep_within_their_bounds() -> None:
     bounds = Bounds(station_bytes=10_000, station_packets=20, all_bytes=15_000)
     buffers = Buffers(bounds)

@@ -20,6 +20,7 @@ from ropewalk.lab.statistics import (
     estimate,
     paired_ratio,
     ratio_of_means,
+    share,
     t_quantile,
 )
 
@@ -91,10 +92,42 @@ def test_quantiles_fall_and_never_below_the_normal_one() -> None:
 
 
 def test_ratios_pair_equal_seeds_and_leave_out_zero() -> None:
-    found = paired_ratio({1: 2.0, 2: 6.0, 3: 1.0, 4: 1.0}, {1: 1.0, 2: 2.0, 4: 0.0})
-    assert found is not None
-    assert (found.mean, found.count) == (2.5, 2)
+    found = paired_ratio({1: 2.0, 2: 7.0, 3: 1.0}, {1: 1.0, 2: 2.0, 4: 1.0})
+    assert found == Estimate(3.0, None, None, 2)
     assert paired_ratio({1: 1.0}, {2: 1.0}) is None
+    assert paired_ratio({1: 1.0}, {1: 0.0}) is None
+
+
+def test_ratios_the_other_way_round_are_reciprocals() -> None:
+    one, two = (dict(enumerate(row)) for row in ([1.0, 3.0, 2.0], [3.0, 1.0, 2.5]))
+    there, back = paired_ratio(one, two), paired_ratio(two, one)
+    assert there is not None and there.low is not None and there.high is not None
+    assert back is not None
+    assert back.mean == pytest.approx(1 / there.mean)
+    assert (back.low, back.high) == pytest.approx((1 / there.high, 1 / there.low))
+
+
+def test_a_share_has_the_interval_of_clopper_and_pearson() -> None:
+    def rounded(seen: int, count: int) -> tuple[float, ...]:
+        found = share([run < seen for run in range(count)])
+        assert found is not None and found.low is not None and found.high is not None
+        return tuple(round(value, 3) for value in (found.mean, found.low, found.high))
+
+    # The two-sided intervals as tables have them; without any event the bound is one-sided.
+    assert rounded(1, 10) == (0.1, 0.003, 0.445)
+    assert rounded(10, 10) == (1.0, 0.692, 1.0)
+    assert rounded(0, 59) == (0.0, 0.0, 0.05)
+    assert share([]) is None
+
+
+@pytest.mark.parametrize(
+    ("events", "runs", "verdict"), [(0, 58, "undecided"), (0, 59, "ok"), (1, 500, "not ok")]
+)
+def test_what_must_never_happen_needs_many_runs_without_it(
+    events: int, runs: int, verdict: str
+) -> None:
+    found = share([run < events for run in range(runs)])
+    assert claim("x", "of runs", found, relation="never", target=0.05).verdict == verdict
 
 
 def test_means_of_runs_without_common_seeds_are_compared_by_all_of_them() -> None:

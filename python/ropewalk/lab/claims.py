@@ -10,7 +10,9 @@ from typing import Any, Literal, TypeAlias
 from ropewalk.lab.cell import Results
 from ropewalk.lab.statistics import SEEDS_MIN, Estimate
 
-Relation: TypeAlias = Literal[">=", "<=", "within", "none"]
+Relation: TypeAlias = Literal[">=", "<=", "within", "never", "none"]
+"""With `never`, the measured figure is the share of runs with an event that none may have; the
+interval must exclude the target, which is a share, too."""
 Verdict: TypeAlias = Literal["ok", "not ok", "undecided", "no data", "no target"]
 
 VERDICTS: tuple[Verdict, ...] = ("not ok", "undecided", "no data", "ok", "no target")
@@ -47,6 +49,8 @@ class Claim:
             return "no data"
         if self.target is None or self.relation == "none":
             return "no target"
+        if self.relation == "never" and self.measured > 0:
+            return "not ok"
         if self.interval is None:
             return "undecided"
         least, most = self._range()
@@ -60,6 +64,8 @@ class Claim:
         """Whether the mean meets the target, whatever its interval; `None` without either."""
         if self.measured is None or self.target is None or self.relation == "none":
             return None
+        if self.relation == "never":
+            return self.measured == 0
         least, most = self._range()
         return least <= self.measured <= most
 
@@ -87,6 +93,8 @@ class Claim:
             return ""
         if self.relation == "within":
             return f"{number(self.target)} ± {number(self.tolerance)}"
+        if self.relation == "never":
+            return f"none, and less than {number(self.target)} for sure"
         return f"{'≥' if self.relation == '>=' else '≤'} {number(self.target)}"
 
     def found(self) -> str:
@@ -106,7 +114,7 @@ class Claim:
         match self.relation:
             case ">=":
                 return difference
-            case "<=":
+            case "<=" | "never":
                 return -difference
             case "within":
                 return self.tolerance / scale - abs(difference)
@@ -118,7 +126,7 @@ class Claim:
         match self.relation:
             case ">=":
                 return self.target - slack, math.inf
-            case "<=":
+            case "<=" | "never":
                 return -math.inf, self.target + slack
             case "within":
                 allowed = self.tolerance + slack

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import ropewalk
 from ropewalk import __version__
 from ropewalk.lab import programs
 
@@ -44,10 +45,14 @@ class Source:
 
 
 def source(directory: Path) -> Source:
-    """The source around `directory`; outside any repository the version of this package."""
+    """The source around `directory`; outside any repository, what the files themselves are.
+
+    Programs that were built anew are another source then, too, and so is a changed package.
+    """
     commit = _output("git", "-C", str(directory), "rev-parse", "--short=12", "HEAD")
     if not commit:
-        return Source(f"release {__version__}", False, f"release-{__version__}")
+        digest = _digest(directory)
+        return Source(f"release {__version__}, {digest}", False, f"release-{__version__}-{digest}")
     # The state of the whole tree, not only of the programs' directory.
     status = _output("git", "-C", str(directory), "status", "--porcelain", ":/")
     if not status:
@@ -57,12 +62,26 @@ def source(directory: Path) -> Source:
     return Source(commit, True, f"{commit}-{digest}")
 
 
-def machine(directory: Path | None) -> dict[str, Any]:
+def _digest(directory: Path) -> str:
+    """Of the programs in `directory` and of this package's source."""
+    package = Path(ropewalk.__file__).parent
+    found = [*sorted(directory.glob("ropewalk*")), *sorted(package.rglob("*.py"))]
+    digest = hashlib.sha256()
+    for path in found:
+        if path.is_file():
+            digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()[:12]
+
+
+def machine(directory: Path | None, jobs: int) -> dict[str, Any]:
     """Versions and settings that hold for a whole session."""
     names = (programs.GATEWAY, programs.LINK, programs.TESTBED, programs.SIMULATOR)
     return {
-        "kernel": platform.release(),
-        "system": platform.platform(),
+        # Builders of kernels put names of theirs behind the version.
+        "kernel": ".".join(platform.release().split(".")[:2]),
+        "system": _system(),
+        "jobs": jobs,
+        "scheduling": _scheduling(),
         "cpu": _cpu_model(),
         "cpus": os.cpu_count(),
         "python": platform.python_version(),
@@ -73,6 +92,25 @@ def machine(directory: Path | None) -> dict[str, Any]:
         "settings": {name: _setting(name) for name in _SYSCTLS},
         "offloads": _offloads(),
     }
+
+
+def _system() -> str:
+    try:
+        return platform.freedesktop_os_release()["PRETTY_NAME"]
+    except (OSError, KeyError):
+        return platform.system()
+
+
+def _scheduling() -> str:
+    """How the kernel schedules what this program starts."""
+    policy = {
+        os.SCHED_OTHER: "normal",
+        os.SCHED_BATCH: "batch",
+        os.SCHED_IDLE: "idle",
+        os.SCHED_FIFO: "real time",
+        os.SCHED_RR: "real time, in turns",
+    }.get(os.sched_getscheduler(0), "unknown")
+    return f"{policy}, nice {os.getpriority(os.PRIO_PROCESS, 0)}"
 
 
 @dataclass(frozen=True)

@@ -95,7 +95,7 @@ def begin(request: Request) -> Session:
         traces=None if request.traces is None else str(request.traces.resolve()),
         source=source.identity,
         dirty=source.dirty,
-        machine=provenance.machine(request.programs),
+        machine=provenance.machine(request.programs, request.jobs),
         began=datetime.now(UTC).isoformat(timespec="seconds"),
     )
 
@@ -109,7 +109,7 @@ def run(request: Request, session: Session, tell: Callable[[Progress], None]) ->
     cells = plan_cells(session)
     _need_a_program(cells, request)
     store = Store(request.out)
-    store.begin(session)
+    session = store.begin(session)
     stored = [store.load(cell, session.source) for cell in cells]
     kept = [outcome for outcome in stored if outcome is not None and outcome.status == "ok"]
     have = {outcome.cell.label for outcome in kept}
@@ -307,6 +307,12 @@ def write_report(store: Store, session: Session) -> list[Claim]:
         "cells": {
             status: sum(outcome.status == status for outcome in results.outcomes)
             for status in ("ok", "failed", "skipped", "missing")
+        },
+        # Only the second attempt counts: what failed first is not hidden.
+        "retried": {
+            outcome.cell.label: outcome.reason
+            for outcome in results.outcomes
+            if outcome.attempts > 1
         },
         "claims": [row.to_json() for row in claims],
     }

@@ -41,6 +41,8 @@ class Session:
     dirty: bool
     machine: dict[str, Any]
     began: str
+    resumed: tuple[str, ...] = ()
+    """When the same command ran again with the same source: cells are from all these runs."""
 
 
 def digest(cell: Cell, source: str) -> str:
@@ -64,8 +66,8 @@ class Store:
         self.directory = directory
         self.cells = directory / "cells"
 
-    def begin(self, session: Session) -> None:
-        """Makes the directory and notes what was asked for.
+    def begin(self, session: Session) -> Session:
+        """Makes the directory and notes what was asked for; the session with its first beginning.
 
         Raises:
             StoreError: when the directory cannot be written to.
@@ -74,7 +76,19 @@ class Store:
             self.cells.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise _cannot_write(self.cells, error) from error
+        session = self._going_on(session)
         self.write("session.json", json.dumps(asdict(session), indent=1))
+        return session
+
+    def _going_on(self, session: Session) -> Session:
+        """The session, with the beginning of an earlier one that has the same source."""
+        try:
+            before = self.session()
+        except StoreError:
+            return session
+        if (before.experiment, before.source) != (session.experiment, session.source):
+            return session
+        return replace(session, began=before.began, resumed=(*before.resumed, session.began))
 
     def session(self) -> Session:
         """What was asked for.
@@ -85,7 +99,8 @@ class Store:
         path = self.directory / "session.json"
         try:
             value = json.loads(path.read_text())
-            session = Session(**{**value, "runners": tuple(value["runners"])})
+            tuples = {name: tuple(value.get(name, ())) for name in ("runners", "resumed")}
+            session = Session(**{**value, **tuples})
             if session.mode not in get_args(Mode) or not set(session.runners) <= set(RUNNERS):
                 raise ValueError(f"mode {session.mode}, runners {session.runners}")
             return session

@@ -131,7 +131,8 @@ def _latency(results: Results, runner: Runner, reading: Reading, paths: PathSet)
             two = results.where(runner, reading.arm_of(other), paths.name, other)
             rows += _delays(name, runner, one, two, "<=", "the paper: HTMT's are the lowest")
     for other in reading.schedulers:
-        if other in ("afmt", *UNPUBLISHED):
+        # HTMT beside AFMT stands above.
+        if other in ("afmt", *RULES, *UNPUBLISHED):
             continue
         name = f"{reading.words}, {paths.name}: round trips, afmt ÷ {other}"
         one = results.where(runner, reading.arm_of("afmt"), paths.name, "afmt")

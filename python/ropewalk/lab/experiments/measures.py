@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ropewalk.lab.cell import Results, Runner
 from ropewalk.lab.claims import Claim, Relation, claim, missing
 from ropewalk.lab.figures import Bar
-from ropewalk.lab.statistics import Estimate, estimate, paired_ratio
+from ropewalk.lab.statistics import Estimate, estimate, paired_ratio, share
 
 SCHEDULERS = (
     "auto",
@@ -110,6 +112,30 @@ def value(
     return claim(
         name, unit, measured, relation=relation, target=target, paper=paper, note=note,
         tolerance=tolerance,
+    )  # fmt: skip
+
+
+NEVER_SHARE_MAX = 0.05
+"""What must not happen is `ok` only after so many runs without it that it happens less often than
+this, with 95 % certainty: 59 of them."""
+
+
+def never(
+    name: str,
+    results: Results,
+    events: Sequence[bool],
+    *,
+    judged: bool = True,
+    paper: float | None = None,
+    note: str = "",
+) -> Claim:
+    """A claim that none of the runs, which are independent, has an event."""
+    found = share(events)
+    if found is None:
+        note = missing(results)
+    return claim(
+        name, "of runs", found, relation="never", target=NEVER_SHARE_MAX if judged else None,
+        paper=paper, note=note,
     )  # fmt: skip
 
 

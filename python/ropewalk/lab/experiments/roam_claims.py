@@ -58,52 +58,41 @@ def _ends(found: Results, scheme: str) -> list[Claim]:
     of plain TCP, and of the paper's complete scheme, which gives up rather than break one."""
     if not found.planned():
         return []
-    reports = dict(enumerate(o.report for o in found.outcomes if o.report is not None))
-    broken = {run: float(report.broken) for run, report in reports.items()}
-    lost = {run: report.values.get(roam.LOST, 0.0) for run, report in reports.items()}
-    note, paper = f"mean over {len(reports)} downloads", None
+    reports = [o.report for o in found.outcomes if o.report is not None]
+    broken = [report.broken > 0 for report in reports]
+    lost = [report.values.get(roam.LOST, 0.0) > 0 for report in reports]
+    note, paper = f"{len(reports)} downloads", None
     if scheme == "zwa":
         note += "; published: a few runs do not come back"
     if scheme == "zwa-adaptive":
         note, paper = f"{note}; published: never", 0.0
+    judged = scheme != "zwa"
     return [
-        measures.value(
+        measures.never(
             f"{scheme}: connections that broke or hung",
-            "",
-            found,
-            broken,
-            None if scheme == "zwa" else 0.0,
-            relation="<=",
-            paper=paper,
-            note=note,
+            found, broken, judged=judged, paper=paper, note=note,
         ),
-        measures.value(
-            f"{scheme}: bytes lost or changed",
-            "bytes",
-            found,
-            lost,
-            None if scheme == "zwa" else 0.0,
-            relation="<=",
-            note=note,
+        measures.never(
+            f"{scheme}: downloads with bytes lost or changed",
+            found, lost, judged=judged, note=note,
         ),
-    ]
+    ]  # fmt: skip
 
 
 def _late_moves(found: Results, part: str) -> list[Claim]:
-    """Over all moves of a part with replay: each counts."""
-    rows = [row for o in found.outcomes if o.report is not None for row in o.report.handovers]
-    late = [float(idle_ms(row) - row.rtt_ms > IDLE_MS_MAX) for row in rows]
+    """Over all downloads of a part with replay: moves of one download are not independent."""
     if not found.planned():
         return []
+    downloads = [o.report.handovers for o in found.outcomes if o.report is not None]
+    late = [sum(idle_ms(row) - row.rtt_ms > IDLE_MS_MAX for row in rows) for rows in downloads]
+    moves = sum(map(len, downloads))
     return [
-        measures.value(
-            f"{part}, replay: moves idle beyond a round trip and {IDLE_MS_MAX:g} ms",
-            "of all moves",
+        measures.never(
+            f"{part}, replay: downloads with a move idle beyond a round trip and "
+            f"{IDLE_MS_MAX:g} ms",
             found,
-            dict(enumerate(late)),
-            0.0,
-            relation="<=",
-            note=f"{len(late)} moves",
+            [count > 0 for count in late],
+            note=f"{sum(late)} of {moves} moves in {len(late)} downloads",
         )
     ]
 
@@ -161,6 +150,7 @@ def _interrupted(found: Results, key: tuple[str, ...]) -> list[Claim]:
                 INTERRUPTED_S if published else None,
                 relation="within",
                 tolerance=INTERRUPTED_S_AROUND,
+                paper=INTERRUPTED_S if published else None,
                 note="published: 3 to 5 s" if published else "",
             )
         ]

@@ -377,4 +377,4 @@ def _needed(connection: Connection) -> list[Kept]:
 
 
 def _empty(store: Store) -> bool:
-    return not store.connections and not store.other
+    return not (store.connections or store.other or store.rest)
