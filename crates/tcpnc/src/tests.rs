@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::adapt::Gilbert;
-use crate::wire::Combination;
+use crate::wire::{Ack, Combination, LENGTH_BYTES};
 use proptest::prelude::*;
 use ropewalk_types::{Duration, Random};
 
@@ -145,13 +145,46 @@ proptest! {
     }
 
     #[test]
-    fn datagrams_read_back_and_nonsense_does_no_harm(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
-        let mut end = Endpoint::new(Redundancy::Adaptive);
-        if end.handle(Instant::ZERO, &bytes).is_ok() {
-            let read = Datagram::read(&bytes).unwrap();
-            prop_assert_eq!(Datagram::read(&read.write()).unwrap(), read);
+    fn datagrams_read_back_and_changed_ones_do_no_harm(
+        datagram in datagram(),
+        changes in proptest::collection::vec((0_usize..100, any::<u8>()), 0..4),
+        length in 0_usize..100,
+    ) {
+        let mut bytes = datagram.write();
+        prop_assert_eq!(Datagram::read(&bytes), Ok(datagram));
+        for (at, byte) in changes {
+            if let Some(place) = bytes.get_mut(at) {
+                *place = byte;
+            }
         }
+        bytes.truncate(length.max(1));
+        let mut end = Endpoint::new(Redundancy::Adaptive);
+        let handled = end.handle(Instant::ZERO, &bytes).is_ok();
+        prop_assert_eq!(handled, Datagram::read(&bytes).is_ok());
     }
+}
+
+/// Any datagram that an endpoint may write.
+fn datagram() -> impl Strategy<Value = Datagram> {
+    let symbol = proptest::collection::vec(any::<u8>(), LENGTH_BYTES + 1..80);
+    let combination = (any::<(u32, u32, u16)>(), 1_u8.., symbol);
+    let combination = combination.prop_map(|((transmission, base, seed), count, symbol)| {
+        Datagram::Combination(Combination {
+            transmission,
+            base,
+            count,
+            seed,
+            symbol,
+        })
+    });
+    let ack = any::<(u32, u32, bool)>().prop_map(|(next, transmission, innovative)| {
+        Datagram::Ack(Ack {
+            next,
+            transmission,
+            innovative,
+        })
+    });
+    prop_oneof![combination, ack]
 }
 
 #[test]

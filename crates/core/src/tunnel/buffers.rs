@@ -13,7 +13,7 @@
 //! Invariant: a buffer holds at most [`SendOptions::buffer_packets`](super::SendOptions) packets. A
 //! packet that the transport holds because the window has room for only a part of it counts.
 
-use super::ingress::{Binding, Ingress};
+use super::ingress::{Binding, Ingress, outer_bytes};
 use super::paths::Paths;
 use super::tuning::ENTRY_PACKETS_MAX;
 use super::{Outgoing, TunnelStats, rescue};
@@ -66,6 +66,11 @@ impl SendBuffers {
         }
         self.arrivals_bytes += packet.len() as u64;
         self.arrivals.push_back(packet);
+    }
+
+    /// Whether nothing waits, bound or not.
+    fn is_empty(&self) -> bool {
+        self.arrivals.is_empty() && self.buffers.iter().all(|(_, buffer)| buffer.is_empty())
     }
 
     /// Bytes of inner packets that wait, bound or not.
@@ -129,6 +134,9 @@ impl Ingress {
         out: &mut Vec<Outgoing>,
         max: usize,
     ) {
+        if buffers.is_empty() {
+            self.relaxed_at = now;
+        }
         stats.protection_bytes += rescue::flush(now, &mut self.rescuer, paths, out);
         self.encode(now, paths);
         paths.views(now, &mut self.views);
@@ -152,7 +160,11 @@ impl Ingress {
             stats.tx_packets += 1;
             stats.tx_bytes += head.bytes;
             let how = self.protect(now, &packet, set, paths);
-            self.put(now, buffers, (packet, head, how), paths, out);
+            let bound = self.put(now, buffers, (packet, head, how), paths, out);
+            stats.count_bound(head.bytes, bound);
+        }
+        if buffers.is_empty() {
+            self.relaxed_at = now;
         }
         self.encode(now, paths);
         self.retransmit.flush(now, &mut self.views, paths, out);
@@ -182,7 +194,7 @@ impl Ingress {
             while view.in_flight + view.queued < view.cwnd
                 && let Some(bound) = buffer.pop_front()
             {
-                view.in_flight += bound.packet.len() as u64;
+                view.in_flight += outer_bytes(bound.packet.len() as u64);
                 Self::leave(
                     now,
                     &mut self.rescuer,
@@ -210,7 +222,8 @@ impl Ingress {
         }
     }
 
-    /// Sends a bound packet, puts the packet into send buffers, or drops the packet.
+    /// Sends a bound packet, puts the packet into send buffers, or drops the packet. Returns over how many
+    /// paths it leaves.
     fn put(
         &mut self,
         now: Instant,
@@ -218,7 +231,7 @@ impl Ingress {
         (packet, head, how): (Packet, Head, Binding),
         paths: &mut Paths,
         out: &mut Vec<Outgoing>,
-    ) {
+    ) -> usize {
         let (mut open, mut buffered) = (PathSet::EMPTY, PathSet::EMPTY);
         for view in self.views.iter().filter(|view| how.set.contains(view.id)) {
             if buffers.is_open(view) {
@@ -232,11 +245,13 @@ impl Ingress {
         // The scheduler has decided, whatever the buffer does; only a packet that stays is queued.
         self.account(now, &head, how.set, buffered);
         for view in self.views.iter_mut().filter(|view| open.contains(view.id)) {
-            view.in_flight += head.bytes;
-            view.free = view.free.saturating_sub(head.bytes);
+            let bytes = outer_bytes(head.bytes);
+            view.in_flight += bytes;
+            view.free = view.free.saturating_sub(bytes);
         }
-        if open.union(buffered).is_empty() {
-            return;
+        let leaves = open.union(buffered).len();
+        if leaves == 0 {
+            return 0;
         }
         let header = self.header(&packet, &head, how);
         for id in buffered.iter() {
@@ -254,5 +269,6 @@ impl Ingress {
             let how = how.only(open);
             Self::leave(now, &mut self.rescuer, (packet, header), how, paths, out);
         }
+        leaves
     }
 }

@@ -42,7 +42,7 @@ pub(super) struct Ingress {
     pub(super) wake: Option<Instant>,
     rate_due: Instant,
     /// When nothing waited last.
-    relaxed_at: Instant,
+    pub(super) relaxed_at: Instant,
     openings: Openings,
     /// What sparse flows may send before what a dead path carried, bytes.
     sparse_credit: u64,
@@ -214,9 +214,7 @@ impl Ingress {
                         stats.tx_packets += 1;
                         stats.tx_bytes += bytes as u64;
                         let how = self.protect(now, &packet, set, paths);
-                        let datagram = (bytes + DATA_HEADER) as u64;
-                        stats.data_bytes += datagram;
-                        stats.protection_bytes += datagram * (how.set.len() as u64 - 1);
+                        stats.count_bound(bytes as u64, how.set.len());
                         self.bind(now, packet, &head, how, paths, out);
                     }
                 }
@@ -305,7 +303,7 @@ impl Ingress {
             if let Some(view) = self.views.iter_mut().find(|v| v.id == id) {
                 self.scheduler.on_sent(now, head, view);
                 if queued.contains(id) {
-                    let bytes = head.bytes + DATA_HEADER as u64 + SUBTUNNEL_OVERHEAD;
+                    let bytes = outer_bytes(head.bytes);
                     view.free = view.free.saturating_sub(bytes);
                     view.queued += bytes;
                 }
@@ -375,6 +373,11 @@ impl Ingress {
             }
         }
     }
+}
+
+/// Bytes of a path's window that an inner packet of `bytes` takes.
+pub(super) const fn outer_bytes(bytes: u64) -> u64 {
+    bytes + DATA_HEADER as u64 + SUBTUNNEL_OVERHEAD
 }
 
 /// Whose packets are bound.

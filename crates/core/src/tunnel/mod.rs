@@ -121,6 +121,15 @@ pub struct TunnelStats {
     pub reorder: ReorderStats,
 }
 
+impl TunnelStats {
+    /// An inner packet of `bytes` was bound to so many paths, at least one: all but one are copies.
+    fn count_bound(&mut self, bytes: u64, paths: usize) {
+        let datagram = bytes + ropewalk_wire::DATA_HEADER as u64;
+        self.data_bytes += datagram;
+        self.protection_bytes += datagram * (paths as u64 - 1);
+    }
+}
+
 /// One tunnel.
 #[derive(Debug)]
 pub struct Tunnel {

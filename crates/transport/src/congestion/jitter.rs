@@ -1,7 +1,7 @@
 //! How a delay varies by itself: what our own queue cannot have made.
 //!
-//! A queue of ours grows byte by byte and turns once, at its longest. [`Delay variation`] counts
-//! delay that goes up and down and up again. [`Delay spikes`] count delay that rises faster than
+//! A queue of ours grows byte by byte and turns once, at its longest. [`DelayVariation`] counts
+//! delay that goes up and down and up again. [`DelaySpikes`] counts delay that rises faster than
 //! bytes can queue. A link that delays packets at random but keeps their order shows delay spikes
 //! without delay variation. One late packet holds up all behind it. They come together, each a
 //! little less late than the one before.
@@ -76,7 +76,7 @@ impl DelaySpikes {
         self.seen == SPIKE_ROUNDS
     }
 
-    /// What the delay delay spikes by often, the second largest: one delay spike alone is an outage.
+    /// By how much the delay often spikes, the second largest: one delay spike alone is an outage.
     pub(super) const fn usual(&self) -> f64 {
         self.usual
     }

@@ -132,7 +132,7 @@ pub(super) struct Bdp {
     jitter: DelayVariation,
     /// From one batch of acknowledgements to the next, too: known within the first round.
     variation: DelayVariation,
-    /// How far the delay delay spikes beyond what our own queue explains.
+    /// How far the delay spikes beyond what our own queue explains.
     spikes: DelaySpikes,
     /// Share of packets lost, in all rounds and in deeply drained ones.
     loss: f64,

@@ -72,7 +72,7 @@ impl Bdp {
                     before: seen.floor,
                 }
             }
-            BdpPhase::Drain { .. } => BdpPhase::Cruise(CRUISE_ROUNDS),
+            BdpPhase::Drain { .. } => BdpPhase::Cruise(CRUISE_ROUNDS - 1),
             BdpPhase::Cruise(left) if self.hungry > 0 => BdpPhase::Cruise(left),
             BdpPhase::Cruise(0) if !seen.guarded && !seen.app_limited => BdpPhase::Probe,
             BdpPhase::Cruise(0) => self.drain(seen),
@@ -119,7 +119,7 @@ impl Bdp {
             self.drain(seen)
         } else {
             (self.hungry, self.hungry_stale) = (HUNGRY_PROBED, 0);
-            BdpPhase::Cruise(CRUISE_ROUNDS)
+            BdpPhase::Cruise(CRUISE_ROUNDS - 1)
         }
     }
 

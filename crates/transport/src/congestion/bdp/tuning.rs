@@ -18,7 +18,7 @@ pub(super) const WINDOW_MAX: u64 = 256 << 20;
 
 // Rounds.
 
-/// Rounds over which the largest delivery rate counts, a whole cycle of phases. Larger: steadier
+/// Rounds over which the largest delivery rate counts, nearly a whole cycle of phases. Larger: steadier
 /// under jitter, slower when capacity falls.
 pub(super) const RATE_ROUNDS: usize = 12;
 /// While delay is beyond the guard. Larger: longer queues after capacity fell.
@@ -138,7 +138,7 @@ pub(super) const PROBE_SHARE: f64 = 0.25;
 /// Most that a probe sends beyond the window, seconds.
 pub(super) const PROBE_MAX: f64 = 0.010;
 /// Rounds between a drain and the next probe. More: less disturbance, slower growth.
-pub(super) const CRUISE_ROUNDS: u8 = 8;
+pub(super) const CRUISE_ROUNDS: u8 = 9;
 /// Share of the product in flight in a usual drain. Less: the floor shows better, goodput falls.
 pub(super) const DRAIN_GAIN: f64 = 0.95;
 /// In a deep drain.
