@@ -18,7 +18,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use ropewalk_testbed::{programs, remove_leftovers};
+use ropewalk_testbed::{ProcessorTime, programs, remove_leftovers};
 
 use phases::Stage;
 use report::Report;
@@ -63,7 +63,13 @@ pub fn run(args: DemoArgs) -> Result<ExitCode> {
     remove_leftovers();
     let scratch = tempfile::tempdir().context("cannot make a temporary directory")?;
     let stage = Stage::new(&args, scratch.path())?;
+    let before = ProcessorTime::now();
     let report = measure(&stage)?;
+    let processors = ProcessorTime::now().since(before);
+    if processors.is_busy() {
+        // Links and programs that wait for processors are slow, whatever carries the traffic.
+        eprintln!("{}; run the demo on an idle machine", processors.note());
+    }
     if args.json {
         println!("{}", serde_json::to_string(&report.summary())?);
     } else {

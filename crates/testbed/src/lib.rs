@@ -23,6 +23,7 @@ mod link;
 mod namespace;
 mod nodes;
 pub mod process;
+mod processor;
 mod serial;
 mod tcp_nc;
 
@@ -33,6 +34,7 @@ pub use link::{Capacity, Link, LinkCounters, LinkSpec, Shape};
 pub use namespace::{Namespace, veth};
 pub use nodes::NodeSpec;
 pub use process::{Finished, Process, Program, STOP_LIMIT, cpu_seconds, softirq_cpu_seconds};
+pub use processor::ProcessorTime;
 pub use row::{HostSpec, Row, RowSpec};
 pub use serial::{Serial, serial, shared};
 pub use topology::{Topology, TopologySpec};

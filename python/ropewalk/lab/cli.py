@@ -301,8 +301,10 @@ def _report(options: argparse.Namespace) -> int:
 def _overview(directory: Path) -> int:
     for found in overview.write(directory):
         published = [row for row, _ in found.published()]
+        others = [row for row, _ in found.others()]
         missing = f"; missing: {', '.join(found.missing)}" if found.missing else ""
-        print(f"{found.paper.key}: {_counts(published)}{missing}")
+        print(f"{found.paper.key}: published figures: {_counts(published)}{missing}")
+        print(f"{found.paper.key}: other claims: {_counts(others)}")
     print(f"report: {directory / overview.PAGE}")
     return 0
 

@@ -47,6 +47,13 @@ class Found:
         published = [pair for pair in rows if pair[0].paper is not None]
         return sorted(published, key=lambda pair: rank(pair[0]))
 
+    def others(self) -> list[tuple[Claim, Stored]]:
+        """The claims of which the paper has no figure: what it says in words, and our own."""
+        rows = [(row, stored) for stored in self.stored for row in stored.claims]
+        return sorted(
+            (pair for pair in rows if pair[0].paper is None), key=lambda pair: rank(pair[0])
+        )
+
 
 def write(directory: Path) -> list[Found]:
     """Reads every session below `directory` and writes its `papers.html`.
@@ -153,6 +160,15 @@ def _section(found: Found, directory: Path) -> list[str]:
         parts.append(html.claims_table(_named(published)))
     else:
         parts.append('<p class="muted">No figure of the paper has a measured one beside it.</p>')
+    others = found.others()
+    if others:
+        counts = html.counts(tally(row for row, _ in others))
+        table = html.claims_table(_named(others))
+        parts += [
+            "<p>What the paper says in words only, and what we ask besides:</p>",
+            counts,
+            f"<details><summary>{len(others)} claims</summary>{table}</details>",
+        ]
     for stored in found.stored:
         if stored.figures:
             name = escape(f"{stored.session.experiment}, {', '.join(stored.session.runners)}")

@@ -6,6 +6,7 @@ import hashlib
 import os
 import platform
 import subprocess
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -65,7 +66,16 @@ def source(directory: Path) -> Source:
 def _digest(directory: Path) -> str:
     """Of the programs in `directory` and of this package's source."""
     package = Path(ropewalk.__file__).parent
-    found = [*sorted(directory.glob("ropewalk*")), *sorted(package.rglob("*.py"))]
+    return digest_of([*sorted(directory.glob("ropewalk*")), *sorted(package.rglob("*.py"))])
+
+
+def native() -> str:
+    """The state of the native module: it may have been built from another source than programs."""
+    return digest_of(sorted(Path(ropewalk.__file__).parent.glob("_native*.so")))
+
+
+def digest_of(found: Iterable[Path]) -> str:
+    """A short digest of what these files contain."""
     digest = hashlib.sha256()
     for path in found:
         if path.is_file():

@@ -86,6 +86,9 @@ def begin(request: Request) -> Session:
         # There this package does the runs.
         program = Path(__file__)
     source = provenance.source(program.parent if program is not None else Path.cwd())
+    identity = source.identity
+    if "sim" in request.runners and sim.native_available():
+        identity += f"-native-{provenance.native()}"
     return Session(
         experiment=request.experiment,
         mode=request.mode,
@@ -93,7 +96,7 @@ def begin(request: Request) -> Session:
         runners=request.runners,
         only=request.only,
         traces=None if request.traces is None else str(request.traces.resolve()),
-        source=source.identity,
+        source=identity,
         dirty=source.dirty,
         machine=provenance.machine(request.programs, request.jobs),
         began=datetime.now(UTC).isoformat(timespec="seconds"),
