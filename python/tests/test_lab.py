@@ -310,6 +310,19 @@ def test_the_results_of_this_repository_are_on_the_page(
     assert '; <span class="bad">' not in page, "a session has no claims"
 
 
+def test_a_report_without_cells_leaves_what_was_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = Path(__file__).parents[2] / "lab/results/balance-ovs-steps"
+    here = tmp_path / "steps"
+    shutil.copytree(kept, here)
+    assert main(["report", str(here)]) == 2
+    assert f"`ropewalk-lab report --all {here}` shows the claims" in capsys.readouterr().err
+    assert {file.name for file in here.iterdir()} == {"session.json", "result.json"}
+    assert (here / "result.json").read_bytes() == (kept / "result.json").read_bytes()
+    assert main(["report", "--all", str(here)]) == 0
+
+
 def test_every_paper_names_experiments_that_there_are() -> None:
     names = [name for paper in PAPERS for name in paper.experiments]
     assert set(names) <= set(EXPERIMENTS)

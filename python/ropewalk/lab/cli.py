@@ -293,7 +293,7 @@ def _report(options: argparse.Namespace) -> int:
             f"{options.directory} holds `{session.experiment}`, which is no experiment of this "
             "version: use the version that ran it"
         )
-    claims = sessions.write_report(store, session)
+    claims = sessions.report_again(store, session)
     _summary(claims, options.directory)
     return 0
 

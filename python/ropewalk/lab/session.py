@@ -136,7 +136,7 @@ def run(request: Request, session: Session, tell: Callable[[Progress], None]) ->
         store.save(outcome, session.source)
         done += 1
         tell(Progress(outcome, done, len(cells)))
-    return write_report(store, session)
+    return _write(store, session, stored_results(store, session))
 
 
 def _need_a_program(cells: list[Cell], request: Request) -> None:
@@ -295,9 +295,24 @@ def written_claims(store: Store, session: Session) -> tuple[tuple[Claim, ...], d
         raise StoreError(f"{path} cannot be read ({error}): run the experiment again") from error
 
 
-def write_report(store: Store, session: Session) -> list[Claim]:
-    """Judges what is stored, and writes result.json and report.html."""
+def report_again(store: Store, session: Session) -> list[Claim]:
+    """Judges what is stored, and writes result.json and report.html anew.
+
+    Raises:
+        StoreError: when no cell has a result. Then nothing is written: the claims that are there
+            may be all that was kept.
+    """
     results = stored_results(store, session)
+    if not any(outcome.status == "ok" for outcome in results.outcomes):
+        raise StoreError(
+            f"none of the {len(results.outcomes)} cells of {store.directory} has a result, so "
+            f"nothing is written. `ropewalk-lab report --all {store.directory}` shows the claims "
+            f"that were kept in {RESULT}; `ropewalk-lab run {session.experiment}` makes new cells"
+        )
+    return _write(store, session, results)
+
+
+def _write(store: Store, session: Session, results: Results) -> list[Claim]:
     experiment = EXPERIMENTS[session.experiment]
     claims = judge(session, results)
     value = {
