@@ -7,6 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+NUMBER_MAX = 2.0**64
+"""No figure of a report is greater. Sums and squares of such figures are finite."""
+
 
 class ReportError(ValueError):
     """A report that cannot be read; the message names the key."""
@@ -226,11 +229,13 @@ class _Reader:
 
     def optional(self, key: str) -> float | None:
         value = self._value.get(key)
-        if value is None:
-            return None
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ReportError(f"{self._where}.{key}: not a number")
-        return value
+        return None if value is None else _figure(value, f"{self._where}.{key}")
+
+    def amount(self, key: str, default: float | None = None) -> float:
+        return _amount(self.number(key, default), f"{self._where}.{key}")
+
+    def figures(self, key: str) -> list[float]:
+        return [_figure(item, f"{self._where}.{key}") for item in self.items(key)]
 
     def integer(self, key: str, default: int | None = 0) -> int:
         return int(self.number(key, default))
@@ -271,6 +276,21 @@ class _Reader:
         return self._value.get(key, False) is True
 
 
+def _figure(value: object, where: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ReportError(f"{where}: not a number")
+    # Not a number is in no order with any.
+    if not abs(value) <= NUMBER_MAX:
+        raise ReportError(f"{where}: not finite, or too large")
+    return value
+
+
+def _amount(value: float, where: str) -> float:
+    if value < 0:
+        raise ReportError(f"{where}: less than nothing")
+    return value
+
+
 def parse(value: object) -> Report:
     """Reads one report.
 
@@ -283,8 +303,8 @@ def parse(value: object) -> Report:
         plan=reader.text("plan"),
         runner=reader.text("runner"),
         seed=reader.integer("seed", None),
-        seconds=reader.number("seconds"),
-        ceiling_mbit=reader.number("ceiling_mbit"),
+        seconds=reader.amount("seconds"),
+        ceiling_mbit=reader.amount("ceiling_mbit"),
         traffic=tuple(_traffic(item) for item in reader.readers("traffic")),
         paths=tuple(_path(item) for item in reader.readers("paths")),
         tunnel=None if tunnel is None else _tunnel(tunnel),
@@ -302,7 +322,7 @@ def parse(value: object) -> Report:
 def _buffer(reader: _Reader) -> BufferReport:
     return BufferReport(
         name=reader.text("name"),
-        packets=tuple(int(count) for count in reader.items("packets")),
+        packets=tuple(int(count) for count in reader.figures("packets")),
     )
 
 
@@ -325,12 +345,12 @@ def _handover(reader: _Reader) -> HandoverReport:
 def _traffic(reader: _Reader) -> TrafficReport:
     return TrafficReport(
         kind=reader.text("kind"),
-        goodput_mbit=reader.number("goodput_mbit", 0.0),
-        series_mbit=tuple(float(value) for value in reader.items("series_mbit")),
+        goodput_mbit=reader.amount("goodput_mbit", 0.0),
+        series_mbit=tuple(float(value) for value in reader.figures("series_mbit")),
         longest_stall_seconds=reader.optional("longest_stall_seconds"),
         flows=tuple(
             FlowReport(
-                flow.number("goodput_mbit"),
+                flow.amount("goodput_mbit"),
                 flow.integer("retransmits"),
                 flow.truth("broken"),
                 tuple(
@@ -338,7 +358,7 @@ def _traffic(reader: _Reader) -> TrafficReport:
                     for pause in flow.readers("pauses")
                 ),
                 _optional_distribution(flow),
-                tuple((float(end), int(n)) for end, n in flow.items("delay_histogram_ms")),
+                _histogram(flow),
             )
             for flow in reader.readers("flows")
         ),
@@ -360,6 +380,14 @@ def _traffic(reader: _Reader) -> TrafficReport:
         ),
         ceiling_mbit=reader.optional("ceiling_mbit"),
     )
+
+
+def _histogram(reader: _Reader) -> tuple[tuple[float, int], ...]:
+    where = "delay_histogram_ms"
+    bins = reader.items(where)
+    if not all(isinstance(row, list | tuple) and len(row) == 2 for row in bins):
+        raise ReportError(f"{where}: not pairs of a bin's end and a number of packets")
+    return tuple((_figure(end, where), int(_figure(count, where))) for end, count in bins)
 
 
 def _optional_distribution(reader: _Reader) -> Distribution | None:

@@ -22,7 +22,7 @@ from ropewalk.lab.cli import main
 from ropewalk.lab.experiments import EXPERIMENTS
 from ropewalk.lab.experiments.options import Options
 from ropewalk.lab.papers import PAPERS
-from ropewalk.lab.store import Store, StoreError
+from ropewalk.lab.store import Store, StoreError, digest
 
 FAILOVER_CELLS = 17
 
@@ -178,6 +178,59 @@ def test_a_cell_that_cannot_be_read_runs_again(text: str, tmp_path: Path) -> Non
     (file,) = store.cells.iterdir()
     file.write_text(text)
     assert store.load(cell, "source") is None
+
+
+DEEP = "[" * 100_000
+
+
+@pytest.mark.parametrize(
+    ("key", "written"),
+    [
+        ("reason", "5"),
+        ("attempts", '"x"'),
+        ("attempts", "-1"),
+        ("provenance", "null"),
+        ("provenance", "[]"),
+        ("provenance", DEEP),
+        ("provenance", '{"cpu_busy": "x"}'),
+        ("provenance", '{"cpu_busy": NaN}'),
+        ("seed", "99"),
+        ("plan", '"another"'),
+        ("cell", "null"),
+        ("ceiling_mbit", "-5"),
+        ("goodput_mbit", "-5"),
+        ("goodput_mbit", "NaN"),
+        ("goodput_mbit", "Infinity"),
+        ("goodput_mbit", "1" + "0" * 400),
+        ("series_mbit", '["nan"]'),
+    ],
+)
+def test_a_cell_with_a_wrong_value_has_no_result_and_runs_again(
+    key: str, written: str, lab: Lab, tmp_path: Path
+) -> None:
+    assert lab("loss", "--sim") == 0
+    file = min((tmp_path / "out/cells").iterdir())
+    value = json.loads(file.read_text())
+    for place in (value, value["report"], *value["report"]["traffic"]):
+        if key in place:
+            place[key] = "HERE"
+    file.write_text(json.dumps(value).replace('"HERE"', written))
+    assert main(["report", str(tmp_path / "out")]) == 0
+    assert result(tmp_path)["cells"] == {"ok": 3, "failed": 0, "skipped": 0, "missing": 1}
+    assert lab("loss", "--sim") == 0
+    assert result(tmp_path)["cells"] == {"ok": 4, "failed": 0, "skipped": 0, "missing": 0}
+
+
+def test_the_file_of_another_cell_does_not_count(tmp_path: Path) -> None:
+    wanted, other = EXPERIMENTS["failover"].cells(Options("quick"))[:2]
+    store = Store(tmp_path)
+    store.cells.mkdir()
+    for cell in (wanted, other):
+        store.save(Outcome(cell, "failed", reason="why", attempts=2), "source")
+    file = store.cells / f"{digest(wanted, 'source')}.json"
+    file.write_bytes((store.cells / f"{digest(other, 'source')}.json").read_bytes())
+    assert store.load(wanted, "source") is None
+    assert store.load(other, "source") is not None
 
 
 @pytest.mark.parametrize(

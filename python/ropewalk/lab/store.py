@@ -21,6 +21,8 @@ from ropewalk.lab.cell import RUNNERS, Cell, Mode, Outcome, Runner
 
 _FORMAT = 1
 _STORED = ("ok", "failed", "skipped")
+_UNREADABLE = (OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError)
+"""What a file that this program did not write may raise."""
 
 
 class StoreError(Exception):
@@ -50,6 +52,40 @@ def digest(cell: Cell, source: str) -> str:
     plan = replace(cell.plan, name=cell.label).with_seed(cell.seed).to_toml()
     text = "\0".join((plan, cell.runner, cell.inputs, source))
     return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
+def _identity(cell: Cell) -> dict[str, Any]:
+    """What a cell's file says of the cell that it is of."""
+    return {
+        "cell": {
+            "experiment": cell.experiment,
+            "key": list(cell.key),
+            "seed": cell.seed,
+            "runner": cell.runner,
+        },
+        "plan": cell.plan.with_seed(cell.seed).to_toml(),
+    }
+
+
+def _outcome(cell: Cell, value: dict[str, Any]) -> Outcome:
+    """The outcome in a cell's file.
+
+    Raises:
+        ValueError, KeyError, TypeError: when the file holds anything else.
+    """
+    status, found = value["status"], value["report"]
+    if status not in _STORED or (status == "ok") != (found is not None):
+        raise ValueError(f"status {status}")
+    report = None if found is None else reports.parse(found)
+    if report is not None and report.seed != cell.seed:
+        raise ValueError(f"seed {report.seed}")
+    reason, attempts, provenance = (value[key] for key in ("reason", "attempts", "provenance"))
+    if not isinstance(reason, str) or not isinstance(provenance, dict):
+        raise TypeError("reason or provenance")
+    for number in (attempts, provenance.get("cpu_busy", 0.0)):
+        if isinstance(number, bool) or not 0 <= number <= reports.NUMBER_MAX:
+            raise ValueError(f"{number} is no number of attempts, or no share of the processors")
+    return Outcome(cell, status, report, reason, attempts, provenance)
 
 
 def _cannot_write(path: Path, error: OSError) -> StoreError:
@@ -115,24 +151,15 @@ class Store:
             ) from error
 
     def load(self, cell: Cell, source: str) -> Outcome | None:
-        """The stored outcome of a cell; nothing if it is missing or cannot be read."""
+        """The stored outcome of a cell; nothing if no file of it can be read."""
         path = self._path(cell, source)
         try:
             value = json.loads(path.read_text())
-            if value["format"] != _FORMAT:
+            wanted = (_FORMAT, *_identity(cell).values())
+            if (value["format"], value["cell"], value["plan"]) != wanted:
                 return None
-            found = value["report"]
-            if value["status"] not in _STORED or (value["status"] == "ok") != (found is not None):
-                return None
-            return Outcome(
-                cell=cell,
-                status=value["status"],
-                report=None if found is None else reports.parse(found),
-                reason=value["reason"],
-                attempts=value["attempts"],
-                provenance=value["provenance"],
-            )
-        except (OSError, ValueError, KeyError, TypeError):
+            return _outcome(cell, value)
+        except _UNREADABLE:
             return None
 
     def save(self, outcome: Outcome, source: str) -> None:
@@ -140,13 +167,7 @@ class Store:
         cell = outcome.cell
         value = {
             "format": _FORMAT,
-            "cell": {
-                "experiment": cell.experiment,
-                "key": cell.key,
-                "seed": cell.seed,
-                "runner": cell.runner,
-            },
-            "plan": cell.plan.with_seed(cell.seed).to_toml(),
+            **_identity(cell),
             "status": outcome.status,
             "reason": outcome.reason,
             "attempts": outcome.attempts,
