@@ -376,6 +376,90 @@ def test_a_report_without_cells_leaves_what_was_kept(
     assert main(["report", "--all", str(here)]) == 0
 
 
+def _put(place: Path, name: str, key: str, written: str) -> None:
+    """Changes a key of one of the two files of a session; without a key, the whole file."""
+    file = place / f"{name}.json"
+    value = json.loads(file.read_text())
+    if key == "is a directory":
+        file.unlink()
+        file.mkdir()
+        return
+    if name == "result" and key in value["claims"][0]:
+        value["claims"][0][key] = "HERE"
+    else:
+        value[key] = "HERE"
+    file.write_text(json.dumps(value).replace('"HERE"', written) if key else written)
+
+
+def _page_with(changed: tuple[str, str, str], directory: Path) -> str:
+    """The page of two kept results, of which one is changed."""
+    kept = Path(__file__).parents[2] / "lab/results"
+    for name in ("balance-ovs-steps", "bicast-ovs"):
+        shutil.copytree(kept / name, directory / name)
+    _put(directory / "balance-ovs-steps", *changed)
+    assert main(["report", "--all", str(directory)]) == 0
+    return (directory / "papers.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("key", "written"),
+    [
+        ("", DEEP),
+        ("", "[]"),
+        ("is a directory", ""),
+        ("seeds", '"x"'),
+        ("seeds", "true"),
+        ("seeds", "10000000"),
+        ("only", '"("'),
+        ("only", '"a{99999999999999999999}"'),
+        ("traces", "5"),
+        ("traces", '"\\u0000"'),
+        ("source", "5"),
+        ("began", "5"),
+        ("runners", "5"),
+        ("runners", "[[]]"),
+        ("machine", "[]"),
+        ("resumed", "[5]"),
+    ],
+)
+def test_a_session_that_cannot_be_read_is_left_out_of_the_page(
+    key: str, written: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = _page_with(("session", key, written), tmp_path)
+    assert "source b4804b62d56d" in page
+    assert "source b8d413122d32" not in page
+    capsys.readouterr()
+    assert main(["report", str(tmp_path / "balance-ovs-steps")]) == 2
+    assert "session.json cannot be read" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("key", "written"),
+    [
+        ("", DEEP),
+        ("is a directory", ""),
+        ("cells", '{"ok": Infinity}'),
+        ("cells", "[]"),
+        ("claims", "[5]"),
+        ("interval", "[1]"),
+        ("interval", '["a", "b"]'),
+        ("paper", '"x"'),
+        ("target", "NaN"),
+        ("measured", "1" + "0" * 400),
+        ("relation", '"=="'),
+        ("tolerance", "null"),
+        ("seeds", "1.5"),
+        ("note", "5"),
+    ],
+)
+def test_a_result_that_cannot_be_read_is_named_on_the_page(
+    key: str, written: str, tmp_path: Path
+) -> None:
+    page = _page_with(("result", key, written), tmp_path)
+    assert "source b4804b62d56d" in page
+    assert "balance-ovs-steps/result.json cannot be read" in page
+
+
 def test_every_paper_names_experiments_that_there_are() -> None:
     names = [name for paper in PAPERS for name in paper.experiments]
     assert set(names) <= set(EXPERIMENTS)
@@ -424,7 +508,9 @@ def test_the_simulator_runs_all_seeds_of_a_plan_in_one_call(
     [
         (["run", "failover", "--only", "nothing-like-it"], "no cell matches"),
         (["run", "failover", "--only", "("], "no regular expression"),
+        (["run", "failover", "--only", "a{99999999999999999999}"], "no regular expression"),
         (["run", "failover", "--seeds", "0"], "from 1 to"),
+        (["run", "failover", "--seeds", "10000000"], "from 1 to"),
         (["run", "nosuch"], "invalid choice"),
         (["run", "traces"], "--traces DIR"),
         (["run", "traces", "--traces", "/nonexistent"], "not a directory"),

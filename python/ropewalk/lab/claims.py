@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 from ropewalk.lab.cell import Results
 from ropewalk.lab.statistics import SEEDS_MIN, Estimate
+from ropewalk.report import NUMBER_MAX
 
 Relation: TypeAlias = Literal[">=", "<=", "within", "never", "none"]
 """With `never`, the measured figure is the share of runs with an event that none may have; the
@@ -82,8 +83,18 @@ class Claim:
         Raises:
             TypeError, ValueError, KeyError: when the row is something else.
         """
-        low_high = row["interval"]
-        interval = None if low_high is None else (float(low_high[0]), float(low_high[1]))
+        interval = row["interval"]
+        if interval is not None:
+            low, high = map(_figure, interval)
+            interval = (low, high)
+        for key in ("paper", "target", "measured"):
+            if row[key] is not None:
+                _figure(row[key])
+        _figure(row["tolerance"])
+        if not all(isinstance(row[key], str) for key in ("name", "unit", "note")):
+            raise TypeError("a name, unit or note is no text")
+        if row["relation"] not in get_args(Relation) or type(row["seeds"]) is not int:
+            raise ValueError(f"relation {row['relation']}, seeds {row['seeds']}")
         kept = {field.name: row[field.name] for field in fields(cls)}
         return cls(**{**kept, "interval": interval})
 
@@ -133,6 +144,15 @@ class Claim:
                 return self.target - allowed, self.target + allowed
             case "none":
                 return -math.inf, math.inf
+
+
+def _figure(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{value!r} is no number")
+    # What is not a number is in no order with any.
+    if not abs(value) <= NUMBER_MAX:
+        raise ValueError(f"{value} is not finite, or too large")
+    return float(value)
 
 
 def claim(

@@ -6,7 +6,6 @@ import argparse
 import importlib.util
 import math
 import os
-import re
 import signal
 import sys
 import time
@@ -21,16 +20,15 @@ from ropewalk.lab import session as sessions
 from ropewalk.lab.cell import RUNNERS, Cell, Runner
 from ropewalk.lab.claims import Claim, number, tally, worst_first
 from ropewalk.lab.experiments import EXPERIMENTS
-from ropewalk.lab.experiments.options import SEEDS, Options
+from ropewalk.lab.experiments.options import SEEDS, SEEDS_MAX, Options
 from ropewalk.lab.programs import ENVIRONMENT, ProgramError
-from ropewalk.lab.store import Session, Store, StoreError
+from ropewalk.lab.store import Session, Store, StoreError, pattern
 from ropewalk.lab.trace import TraceError, discover
 from ropewalk.report import HandoverReport, Report
 
 TRACES_ENVIRONMENT = "ROPEWALK_TRACES"
 JOBS = 3
 _JOBS_MAX = 64
-_SEEDS_MAX = 1000
 _SHOWN_MAX = 20
 _LABELS_SHOWN = 3
 _NOBODY_READS = 141
@@ -158,7 +156,7 @@ def _parser() -> argparse.ArgumentParser:
         help="Open vSwitch only (for `bicast-ovs`, `balance-ovs` and `roam-ovs`; as root)",
     )
     run.add_argument(
-        "--seeds", type=_Whole(1, _SEEDS_MAX), metavar="N", help="seeds for each case; " + _seeds()
+        "--seeds", type=_Whole(1, SEEDS_MAX), metavar="N", help="seeds for each case; " + _seeds()
     )
     run.add_argument(
         "--only",
@@ -441,7 +439,6 @@ class _Whole:
 
 def _pattern(text: str) -> str:
     try:
-        re.compile(text)
-    except re.error as error:
-        raise argparse.ArgumentTypeError(f"`{text}` is no regular expression: {error}") from error
-    return text
+        return pattern(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error

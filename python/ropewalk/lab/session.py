@@ -23,7 +23,7 @@ from ropewalk.lab.runner.kernel import KernelRunner
 from ropewalk.lab.runner.ns3 import Ns3Runner
 from ropewalk.lab.runner.ovs import OvsRunners
 from ropewalk.lab.runner.process import Children
-from ropewalk.lab.store import Session, Store, StoreError
+from ropewalk.lab.store import UNREADABLE, Session, Store, StoreError
 from ropewalk.lab.trace import TracePair, discover
 from ropewalk.plan import OvsBalance, OvsRoamWifi, Pages, capacity_mbit
 
@@ -287,11 +287,13 @@ def written_claims(store: Store, session: Session) -> tuple[tuple[Claim, ...], d
         written = tuple(value[key] for key in ("format", "experiment", "source", "began"))
         if written != (RESULT_FORMAT, session.experiment, session.source, session.began):
             raise ValueError(f"{path.name} is of another run than session.json")
-        cells = {str(status): int(count) for status, count in value["cells"].items()}
-        return tuple(map(Claim.from_json, value["claims"])), {"ok": 0, **cells}
+        cells = {"ok": 0, **value["cells"]}
+        if not all(type(count) is int and count >= 0 for count in cells.values()):
+            raise ValueError(f"cells: {cells}")
+        return tuple(map(Claim.from_json, value["claims"])), cells
     except FileNotFoundError as error:
         raise StoreError("no cell of it has a result: run it again") from error
-    except (ValueError, TypeError, KeyError, AttributeError, OSError) as error:
+    except UNREADABLE as error:
         raise StoreError(f"{path} cannot be read ({error}): run the experiment again") from error
 
 

@@ -12,16 +12,18 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
 from ropewalk import report as reports
 from ropewalk.lab.cell import RUNNERS, Cell, Mode, Outcome, Runner
+from ropewalk.lab.experiments.options import SEEDS_MAX
 
 _FORMAT = 1
 _STORED = ("ok", "failed", "skipped")
-_UNREADABLE = (OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError)
+UNREADABLE = (OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError)
 """What a file that this program did not write may raise."""
 
 
@@ -45,6 +47,45 @@ class Session:
     began: str
     resumed: tuple[str, ...] = ()
     """When the same command ran again with the same source: cells are from all these runs."""
+
+
+def pattern(text: str) -> str:
+    """A regular expression, as `--only` takes it.
+
+    Raises:
+        ValueError: when it is none.
+    """
+    try:
+        re.compile(text)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ValueError(f"`{text}` is no regular expression: {error}") from error
+    return text
+
+
+def _check_session(value: dict[str, Any]) -> None:
+    """Raises ValueError, TypeError or KeyError when a key of `session.json` is of another kind."""
+    kinds: dict[str, type] = {
+        **dict.fromkeys(("experiment", "mode", "source", "began"), str),
+        **{"runners": list, "dirty": bool, "machine": dict},
+    }
+    for key, kind in kinds.items():
+        if not isinstance(value[key], kind):
+            raise TypeError(f"{key}: {value[key]!r}")
+    for key in ("only", "traces"):
+        if not isinstance(value[key], str | None) or "\0" in (value[key] or ""):
+            raise TypeError(f"{key}: {value[key]!r}")
+    if value["only"] is not None:
+        pattern(value["only"])
+    seeds = value["seeds"]
+    if seeds is not None and (type(seeds) is not int or not 1 <= seeds <= SEEDS_MAX):
+        raise ValueError(f"seeds: {seeds!r}, which is no number from 1 to {SEEDS_MAX}")
+    resumed = value.get("resumed", [])
+    if not isinstance(resumed, list) or not all(isinstance(began, str) for began in resumed):
+        raise TypeError(f"resumed: {resumed!r}")
+    if value["mode"] not in get_args(Mode):
+        raise ValueError(f"mode {value['mode']}")
+    if not all(runner in RUNNERS for runner in value["runners"]):
+        raise ValueError(f"runners {value['runners']}")
 
 
 def digest(cell: Cell, source: str) -> str:
@@ -130,22 +171,22 @@ class Store:
         """What was asked for.
 
         Raises:
-            StoreError: when nothing ever ran here.
+            StoreError: when nothing ever ran here, or `session.json` is not what a run has written.
         """
         path = self.directory / "session.json"
         try:
             value = json.loads(path.read_text())
+            if not isinstance(value, dict):
+                raise TypeError("no object")
+            _check_session(value)
             tuples = {name: tuple(value.get(name, ())) for name in ("runners", "resumed")}
-            session = Session(**{**value, **tuples})
-            if session.mode not in get_args(Mode) or not set(session.runners) <= set(RUNNERS):
-                raise ValueError(f"mode {session.mode}, runners {session.runners}")
-            return session
+            return Session(**{**value, **tuples})
         except FileNotFoundError as error:
             raise StoreError(
                 f"{self.directory} has no session.json: name the directory that "
                 "`ropewalk-lab run --out` wrote"
             ) from error
-        except (ValueError, TypeError, KeyError) as error:
+        except UNREADABLE as error:
             raise StoreError(
                 f"{path} cannot be read ({error}): run the experiment again"
             ) from error
@@ -159,7 +200,7 @@ class Store:
             if (value["format"], value["cell"], value["plan"]) != wanted:
                 return None
             return _outcome(cell, value)
-        except _UNREADABLE:
+        except UNREADABLE:
             return None
 
     def save(self, outcome: Outcome, source: str) -> None:

@@ -20,6 +20,8 @@ SEEDS: dict[tuple[Mode, Runner], int] = {
     ("full", "ovs"): 5,
 }
 """Seeds unless the user says another number."""
+SEEDS_MAX = 1000
+"""That a user may ask for. `grid --full` then has two million cells, which take about 1 GB."""
 
 
 @dataclass(frozen=True)
