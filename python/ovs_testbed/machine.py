@@ -1,7 +1,7 @@
 """Machines for experiments and tests: a network namespace with an Open vSwitch of its own.
 
-Everything a `Sandbox` starts or makes ends with it, also on Ctrl-C. What an earlier one of the same
-name left after `kill -9` is removed at the start of the next.
+Everything a `Sandbox` starts or makes ends with it, also on Ctrl-C. What is left after `kill -9` is
+removed at the start of the next one of the same name, or of the next session of the laboratory.
 """
 
 from __future__ import annotations
@@ -9,9 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import itertools
-import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -21,7 +19,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from ropewalk.lab.runner import STOPPED, RunError
+from ropewalk.lab.runner import STOPPED, RunError, leftovers
+from ropewalk.lab.runner.process import tie
 from ropewalk.sdn.api import ApiError, ask
 from ropewalk.sdn.config import Config, read
 
@@ -30,8 +29,6 @@ START_S = 60.0
 STOP_S = 5.0
 _LOOK_S = 0.2
 """Between two looks at a lock that is taken."""
-MEASURING = Path(os.environ.get("ROPEWALK_TESTBED_LOCK", "/run/ropewalk-testbed.lock"))
-"""Runs share it; what measures alone holds it (`crates/testbed/src/serial.rs`)."""
 KERNEL_NAMES = {"new-reno": "reno", "cubic": "cubic", "bbr": "bbr"}
 """What Linux calls a plan's congestion controls."""
 _SEEDS = 1000
@@ -54,15 +51,15 @@ class Sandbox:
         tied: bool = False,
     ) -> None:
         """`number` tells several at once with the same prefix apart. With `tied`, processes die
-        with the thread that started them: for namespaces of others, which a later sandbox does
-        not look into."""
+        with the thread that started them, so also when this program is killed."""
         self.prefix = prefix if number is None else f"{prefix}{number}-"
         self._seeds = itertools.count(_SEEDS * (number or 0) + 1)
-        self._tie = ("setpriv", "--pdeathsig", "KILL") if tied else ()
+        self._tie = tie("KILL") if tied else ()
         self._namespaces: list[str] = []
         self._processes: list[subprocess.Popen[Any]] = []
         self._machines: list[Machine] = []
         self._locks = contextlib.ExitStack()
+        self._owned: IO[str] | None = None
         self.directory = Path()
 
     def __enter__(self) -> Sandbox:
@@ -71,14 +68,15 @@ class Sandbox:
         Raises:
             SandboxError: when this process may not do that.
         """
-        self._lock(MEASURING, fcntl.LOCK_SH)
-        self._lock(MEASURING.with_name(f"{self.prefix}testbed.lock"), fcntl.LOCK_EX)
+        self._lock(leftovers.MEASURING, fcntl.LOCK_SH)
+        self._lock(leftovers.own_lock(self.prefix), fcntl.LOCK_EX)
         for name in _namespaces():
             if name.startswith(self.prefix):
-                self._remove(name)
+                leftovers.remove_namespace(name)
         for left in Path(tempfile.gettempdir()).glob(f"{self.prefix}*"):
             shutil.rmtree(left, ignore_errors=True)
-        self.directory = Path(tempfile.mkdtemp(prefix=self.prefix))
+        self.directory, file = leftovers.make(self.prefix)
+        self._owned = self._locks.enter_context(file)
         return self
 
     def _lock(self, path: Path, how: int) -> None:
@@ -106,7 +104,7 @@ class Sandbox:
         for process in self._processes:
             stop(process)
         for name in self._namespaces:
-            self._remove(name)
+            leftovers.remove_namespace(name)
         shutil.rmtree(self.directory, ignore_errors=True)
         self._locks.close()
 
@@ -117,6 +115,8 @@ class Sandbox:
     def namespace(self, name: str) -> str:
         """A new namespace; its full name."""
         full = self.prefix + name
+        assert self._owned is not None, "entered"
+        print(full, file=self._owned, flush=True)
         run("ip", "netns", "add", full)
         self._namespaces.append(full)
         run("ip", "-n", full, "link", "set", "lo", "up")
@@ -147,14 +147,6 @@ class Sandbox:
     def machine(self, name: str) -> Machine:
         """A namespace with its own switch."""
         return Machine(self, self.namespace(name))
-
-    def _remove(self, name: str) -> None:
-        with contextlib.suppress(SandboxError):
-            for text in run("ip", "netns", "pids", name).split():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(int(text), signal.SIGKILL)
-        with contextlib.suppress(SandboxError):
-            run("ip", "netns", "del", name)
 
 
 class Machine:

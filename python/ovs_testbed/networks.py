@@ -31,7 +31,7 @@ class Network:
             SandboxError: when something does not come about.
         """
         with (
-            Sandbox(self.prefix, number=number) as sandbox,
+            Sandbox(self.prefix, number=number, tied=True) as sandbox,
             contextlib.closing(self.make(sandbox, links)) as bench,
         ):
             yield bench

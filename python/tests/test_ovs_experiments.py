@@ -32,7 +32,7 @@ from ropewalk.lab.experiments import (
 from ropewalk.lab.experiments.options import Options
 from ropewalk.lab.ovs import balance, roam
 from ropewalk.lab.ovs.bicast import BYTES, PACKETS, PROCESSOR
-from ropewalk.lab.runner import STOPPED, UnavailableError, ovs
+from ropewalk.lab.runner import STOPPED, UnavailableError, leftovers, ovs
 from ropewalk.lab.session import runs_alone
 from ropewalk.plan import Move, OvsBalance, OvsBicast, OvsRoam, Plan
 from ropewalk.report import Distribution, HandoverReport, Report
@@ -472,7 +472,7 @@ def test_who_gives_up_takes_every_network_down(benches: list[FakeBench]) -> None
 
 
 def test_who_gives_up_waits_for_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "MEASURING", tmp_path / "lock")
+    monkeypatch.setattr(leftovers, "MEASURING", tmp_path / "lock")
     stopped = threading.Event()
     monkeypatch.setattr(machine, "STOPPED", stopped)
     with (tmp_path / "lock").open("a") as other:

@@ -17,7 +17,7 @@ from ropewalk.lab.cell import Cell, Mode, Outcome, Results, Runner
 from ropewalk.lab.claims import UNPLANNED, Claim, worst_first
 from ropewalk.lab.experiments import EXPERIMENTS, ON_SWITCHES
 from ropewalk.lab.experiments.options import Options
-from ropewalk.lab.runner import CellRunner, pool, sim
+from ropewalk.lab.runner import CellRunner, leftovers, pool, sim
 from ropewalk.lab.runner.browser import BrowserRunner
 from ropewalk.lab.runner.kernel import KernelRunner
 from ropewalk.lab.runner.ns3 import Ns3Runner
@@ -111,6 +111,7 @@ def run(request: Request, session: Session, tell: Callable[[Progress], None]) ->
     """
     cells = plan_cells(session)
     _need_a_program(cells, request)
+    leftovers.sweep()
     store = Store(request.out)
     session = store.begin(session)
     stored = [store.load(cell, session.source) for cell in cells]

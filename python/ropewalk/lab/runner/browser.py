@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import Sequence
@@ -23,7 +22,7 @@ from ropewalk.lab.browser.switched import Switch
 from ropewalk.lab.browser.video import Film
 from ropewalk.lab.cell import Cell
 from ropewalk.lab.provenance import Load
-from ropewalk.lab.runner import RunError, UnavailableError
+from ropewalk.lab.runner import RunError, UnavailableError, leftovers
 from ropewalk.plan import Mptcp, Pages, Plan
 from ropewalk.report import PageLoad, Report
 from ropewalk.sdn.api import ApiError
@@ -87,8 +86,7 @@ class BrowserRunner:
         began = time.monotonic()
         pages = draw(traffic.count, plan.seed, traffic.scale) if traffic.count else []
         with ExitStack() as stack:
-            own = stack.enter_context(tempfile.TemporaryDirectory(prefix="ropewalk-lab-"))
-            file = Path(own, "plan.toml")
+            file = stack.enter_context(leftovers.scratch()) / "plan.toml"
             file.write_text(replace(switched.beneath(plan), traffic=()).to_toml())
             ground = Ground(self._testbed, file)
             stack.callback(ground.end)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,13 @@ from pathlib import Path
 from ropewalk import report as reports
 from ropewalk.lab.cell import Cell
 from ropewalk.lab.provenance import Load
-from ropewalk.lab.runner import EXIT_CANNOT_RUN, EXIT_PLAN_UNUSABLE, RunError, UnavailableError
+from ropewalk.lab.runner import (
+    EXIT_CANNOT_RUN,
+    EXIT_PLAN_UNUSABLE,
+    RunError,
+    UnavailableError,
+    leftovers,
+)
 from ropewalk.lab.runner.process import Children, last_lines
 from ropewalk.report import Report
 
@@ -51,8 +56,8 @@ class KernelRunner:
         return replace(report, notes=(*report.notes, note))
 
     def _run(self, cell: Cell) -> Report:
-        with tempfile.TemporaryDirectory(prefix="ropewalk-lab-") as directory:
-            plan = Path(directory, "plan.toml")
+        with leftovers.scratch() as directory:
+            plan = directory / "plan.toml"
             plan.write_text(cell.plan.with_seed(cell.seed).to_toml())
             command = [str(self._program), "run", str(plan), "--seed", str(cell.seed), "--json"]
             done = self._children.run(command, 2 * cell.plan.duration_s + _SET_UP_SECONDS)

@@ -42,7 +42,7 @@ class Children:
                 raise RunError("stopped before it began")
             try:
                 child = subprocess.Popen(
-                    [*_tie(), *command],
+                    [*tie("TERM"), *command],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
@@ -73,13 +73,13 @@ class Children:
             child.terminate()
 
 
-def _tie() -> tuple[str, ...]:
-    """What goes before a command so that it is asked to end when the laboratory is killed.
+def tie(sent: str) -> tuple[str, ...]:
+    """What goes before a command so that it gets a signal when the laboratory is killed.
 
     The kernel's signal (prctl(2), PR_SET_PDEATHSIG) follows the end of the thread that started the
-    child; that thread waits for the child here.
+    child. That thread waits for the child, or lasts as long as the cells that need the child.
     """
-    return ("setpriv", "--pdeathsig", "TERM") if shutil.which("setpriv") else ()
+    return ("setpriv", "--pdeathsig", sent) if shutil.which("setpriv") else ()
 
 
 def _stop(child: subprocess.Popen[str]) -> None:

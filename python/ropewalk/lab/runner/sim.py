@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from ropewalk import report as reports
 from ropewalk.lab.cell import Cell
-from ropewalk.lab.runner import EXIT_CANNOT_RUN, EXIT_PLAN_UNUSABLE, RunError, UnavailableError
+from ropewalk.lab.runner import (
+    EXIT_CANNOT_RUN,
+    EXIT_PLAN_UNUSABLE,
+    RunError,
+    UnavailableError,
+    leftovers,
+)
 from ropewalk.lab.runner.process import Children, last_lines
 from ropewalk.report import Report
 
@@ -27,8 +32,8 @@ class ProgramRunner:
     def run(self, cells: Sequence[Cell]) -> list[Report]:
         """One report for each cell; their seeds are consecutive."""
         plan = cells[0].plan.with_seed(cells[0].seed)
-        with tempfile.TemporaryDirectory(prefix="ropewalk-lab-") as directory:
-            file = Path(directory, "plan.toml")
+        with leftovers.scratch() as directory:
+            file = directory / "plan.toml"
             file.write_text(plan.to_toml())
             command = [str(self._program), "run", str(file), "--seeds", str(len(cells)), "--json"]
             limit = _START_SECONDS + _SECONDS_PER_SIMULATED * plan.duration_s * len(cells)
