@@ -354,13 +354,41 @@ def test_traces_pair_up_and_know_when_both_are_at_zero(pairs: tuple[TracePair, .
     assert cell.inputs == recorded.digest
 
 
-def test_a_trace_that_cannot_be_read_names_its_line(tmp_path: Path) -> None:
-    (tmp_path / "1_1_wifi.csv").write_text("1,100\n2,many\n")
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("1,100\n2,many\n", "line 2: could not convert"),
+        ("# seconds\n1,nan\n", "line 2: `1,nan` is out of range"),
+        ("nan,1\n", "line 1: `nan,1` is out of range"),
+        ("1,1e300\n", "line 1: `1,1e300` is out of range"),
+        ("1,5\n1e400,5\n", "line 2: `1e400,5` is out of range"),
+        ("1,-5\n", "line 1: `1,-5` is out of range"),
+        ("1,5\n3,5\n2,5\n", "line 3: 2 follows 3; sort"),
+        ("1,5\n1,5\n", "line 2: 1 follows 1; sort"),
+        ("1,5\n7\n", "line 2: one number a line"),
+        ("1,2,3\n", "line 1: one number a line"),
+        ("5\n4\n", "line 2: 4 follows 5; sort"),
+        ("0.5\n", "line 1: `0.5` is not a time in whole milliseconds"),
+        ("inf\n", "line 1: `inf` is out of range"),
+        ("", ": it has no capacity"),
+        ("0\n", ": it has no capacity"),
+        ("1,0\n", ": it has no capacity"),
+    ],
+)
+def test_a_trace_that_cannot_be_read_names_its_line(text: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "1_1_wifi.csv").write_text(text)
     (tmp_path / "1_1_cellular.csv").write_text("1,100\n")
-    with pytest.raises(TraceError, match=r"1_1_wifi\.csv, line 2"):
+    with pytest.raises(TraceError, match=rf"1_1_wifi\.csv(, )?{re.escape(said)}"):
         discover(tmp_path)
     with pytest.raises(TraceError, match="no pair of traces"):
         discover(tmp_path / "nothing")
+
+
+def test_opportunities_may_come_together(tmp_path: Path) -> None:
+    for name in ("x.down", "x.up", "y.down", "y.up"):
+        (tmp_path / name).write_text("0\n5\n5\n1000\n")
+    (pair,) = discover(tmp_path)
+    assert (pair.seconds, pair.both_zero(0, 1)) == (1, 0.995)
 
 
 def test_a_report_names_the_key_that_is_wrong() -> None:

@@ -11,6 +11,9 @@ OPPORTUNITY_BYTES = 1504
 _GAP_MIN_SECONDS = 0.1
 """Opportunities further apart than this make a time without capacity."""
 
+_MOST = {1: (1e9,), 2: (1e6, 1e11)}
+"""The greatest milliseconds; the greatest second and bytes per second, as in `crates/netem`."""
+
 Interval = tuple[float, float]
 
 
@@ -81,10 +84,10 @@ def discover(directory: Path) -> list[TracePair]:
 
 
 def read(file: Path) -> Trace:
-    """Reads `second,bytes per second` or Mahimahi's milliseconds.
+    """Reads `second,bytes per second` or Mahimahi's milliseconds, as the simulator does.
 
     Raises:
-        TraceError: when a line is neither.
+        TraceError: when a line is neither, times go backwards, or there is no capacity.
     """
     rows: list[list[float]] = []
     try:
@@ -95,14 +98,30 @@ def read(file: Path) -> Trace:
         if not line.strip() or line.startswith("#"):
             continue
         try:
-            rows.append([float(cell) for cell in line.split(",")])
+            rows.append(_row(line, rows))
         except ValueError as error:
             raise TraceError(f"{file}, line {number}: {error}") from error
-    if not rows or len({len(row) for row in rows}) != 1 or len(rows[0]) not in (1, 2):
-        raise TraceError(f"{file}: one number a line, or `second,bytes per second` on every line")
+    if not rows or rows[-1] == [0] or not any(row[-1] for row in rows):
+        raise TraceError(f"{file}: it has no capacity at any time")
     if len(rows[0]) == 2:
         return _rates(str(file.resolve()), rows)
     return _opportunities(str(file.resolve()), [row[0] / 1000 for row in rows])
+
+
+def _row(line: str, before: list[list[float]]) -> list[float]:
+    """The figures in a line; raises ValueError when they do not fit those before."""
+    row = [float(cell) for cell in line.split(",")]
+    if len(row) not in (1, 2) or (before and len(row) != len(before[0])):
+        raise ValueError("one number a line, or `second,bytes per second` on every line")
+    # What is not a number is in no range.
+    if not all(0 <= value <= most for value, most in zip(row, _MOST[len(row)], strict=True)):
+        raise ValueError(f"`{line.strip()}` is out of range")
+    if len(row) == 1 and not row[0].is_integer():
+        raise ValueError(f"`{line.strip()}` is not a time in whole milliseconds")
+    # Several opportunities may be at the same time.
+    if before and (row[0] < before[-1][0] or (row[0] == before[-1][0] and len(row) == 2)):
+        raise ValueError(f"{row[0]:g} follows {before[-1][0]:g}; sort the lines by time")
+    return row
 
 
 def _rates(file: str, rows: list[list[float]]) -> Trace:
