@@ -293,7 +293,7 @@ class Bench:
         self._teller.stdin.write(written(notice))
         self._teller.stdin.flush()
         answer = self._teller.stdout.readline()
-        if b"taken" not in answer:
+        if b'"taken": true' not in answer:
             raise SandboxError(f"a notice was refused: {answer!r}")
 
     def run(self, plan: Plan) -> Report:

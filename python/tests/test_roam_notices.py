@@ -10,17 +10,20 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from roam_parts import configuration
 
 from ovs_testbed.hostapd import Hostapd
 from ropewalk.sdn.config import Tls
 from ropewalk.sdn.endpoint import Endpoint
 from ropewalk.sdn.roam import agent
 from ropewalk.sdn.roam.agent import Agent
+from ropewalk.sdn.roam.controller import Controller
 from ropewalk.sdn.roam.events import Notice
-from ropewalk.sdn.roam.notices import Client, NoticeError, Notices
+from ropewalk.sdn.roam.notices import Client, NoticeError, Notices, written
 from ropewalk.sdn.service import context
 
 NOTICE = Notice("ap1", "wlan0", "02:00:00:00:00:01", True)
@@ -30,7 +33,11 @@ NOTICE = Notice("ap1", "wlan0", "02:00:00:00:00:01", True)
 def listening(
     heard: list[Notice], tls: ssl.SSLContext | None = None, port: int = 0
 ) -> Iterator[Notices]:
-    server = Notices(Endpoint("127.0.0.1", port), heard.append, tls)
+    def tell(notice: Notice) -> str:
+        heard.append(notice)
+        return ""
+
+    server = Notices(Endpoint("127.0.0.1", port), tell, tls)
     try:
         yield server
     finally:
@@ -56,6 +63,48 @@ def test_notice_arrives_and_a_wrong_one_is_refused_by_reason() -> None:
         client.close()
         assert heard == [NOTICE]
         assert server.malformed == 1
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"mac": "00:00:00:00:00:00"}, "mac: no station's address"),
+        ({"mac": "01:00:5e:00:00:01"}, "mac: no station's address"),
+        ({"mac": "zz:00:00:00:00:01"}, "mac: no station's address"),
+        ({"jioned": True}, "jioned: no key of a notice"),
+    ],
+)
+def test_a_line_that_is_no_notice_is_refused(changed: dict[str, object], said: str) -> None:
+    heard: list[Notice] = []
+    with listening(heard) as server:
+        line = json.dumps({**json.loads(written(NOTICE)), **changed}).encode()
+        assert server.line(line) == {"error": said}
+        assert server.line(written(NOTICE)) == {"taken": True}
+        assert server.line(b"\n") == {"taken": False}
+        assert server.malformed == 1
+    assert heard == [NOTICE]
+
+
+def test_a_notice_of_a_place_that_is_not_configured_is_not_taken_and_is_counted(
+    tmp_path: Path,
+) -> None:
+    here = Endpoint("127.0.0.1", 0)
+    config = configuration(tmp_path)
+    listen = replace(config.controller, listen=here)
+    controller = Controller(replace(config, notices=here, controller=listen))
+    runner = threading.Thread(target=controller.run, daemon=True)
+    runner.start()
+    assert controller.notices is not None
+    client = Client(("127.0.0.1", controller.notices.port))
+    for switch, port in (("ap9", "air1"), ("ap1", "up")):
+        with pytest.raises(NoticeError, match=f"{switch} {port}: no access port"):
+            client.tell(Notice(switch, port, NOTICE.mac, True))
+    client.tell(Notice("ap1", "air1", NOTICE.mac, True))
+    wait(lambda: controller.report()["counters"]["notices_elsewhere"] == 2)
+    client.close()
+    controller.stop()
+    runner.join(10)
+    assert not runner.is_alive()
 
 
 @pytest.mark.parametrize("answer", ["5", "[]", "[" * 10_000, "no JSON"])

@@ -77,6 +77,11 @@ class Config:
         """The switch of a name."""
         return next((switch for switch in self.switches if switch.name == name), None)
 
+    def has_access(self, name: str, port: str) -> bool:
+        """Whether stations may be at this port of the switch of this name."""
+        switch = self.switch(name)
+        return switch is not None and port in switch.access
+
 
 def read(path: Path) -> Config:
     """Reads and checks a file.

@@ -24,6 +24,7 @@ class Controller:
     def __init__(self, config: Config) -> None:
         """Raises OSError when an address cannot be listened on, ConfigError when TLS's files do
         not fit."""
+        self._config = config
         names = {switch.datapath: switch.name for switch in config.switches}
         self.service: Service[State, Own] = Service(
             Roam(config), config.controller, names.get, len(names) + _SPARE
@@ -56,6 +57,10 @@ class Controller:
             report["counters"]["malformed_notices"] = self.notices.malformed
         return report
 
-    def _noticed(self, notice: Notice) -> None:
+    def _noticed(self, notice: Notice) -> str:
+        """Passes it on, also to be counted; why it is not taken, if so."""
         _log.info("%s", notice)
         self.service.put(notice)
+        if self._config.has_access(notice.switch, notice.port):
+            return ""
+        return f"{notice.switch} {notice.port}: no access port of the controller's configuration"

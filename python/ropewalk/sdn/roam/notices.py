@@ -4,8 +4,9 @@
 
 `packets` and `bytes`, when given, are what the station's flow had counted when it left. With TLS
 configured for the controller both ends need certificates of the same authority; without, the
-network between them has to be trusted as the switches' is. Each line is answered with
-`{"taken": true}` or an error.
+network between them has to be trusted as the switches' is. Each line is answered: by
+`{"taken": true}`, by `{"taken": false}` with a `reason` when the place is no access port of the
+configuration and without one for an empty line, or by an `error` when the line is no notice.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ HANDSHAKE_S = 5.0
 """With TLS: in which who connects has to show who it is, for it holds an agent's place."""
 NAME = re.compile(r"[A-Za-z0-9_.@-]{1,64}")
 MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
+_NOBODY = "00:00:00:00:00:00"
+_KEYS = ("switch", "port", "mac", "joined", "packets", "bytes")
 
 
 class NoticeError(ValueError):
@@ -52,13 +55,18 @@ def read(line: bytes) -> Notice | None:
         raise NoticeError(f"not JSON: {error}") from error
     if not isinstance(value, dict):
         raise NoticeError("not an object")
+    unknown = next((key for key in value if key not in _KEYS), None)
+    if unknown is not None:
+        raise NoticeError(f"{unknown[: LINE_BYTES_MAX // 8]}: no key of a notice")
     switch, port, mac = (value.get(key) for key in ("switch", "port", "mac"))
     joined = value.get("joined")
     if not isinstance(switch, str) or not NAME.fullmatch(switch):
         raise NoticeError("switch: no name")
     if not isinstance(port, str) or not NAME.fullmatch(port):
         raise NoticeError("port: no name")
-    if not isinstance(mac, str) or not MAC.fullmatch(mac.lower()) or int(mac[:2], 16) & 1:
+    if not isinstance(mac, str) or not MAC.fullmatch(mac.lower()):
+        raise NoticeError("mac: no station's address")
+    if int(mac[:2], 16) & 1 or mac == _NOBODY:
         raise NoticeError("mac: no station's address")
     if not isinstance(joined, bool):
         raise NoticeError("joined: neither true nor false")
@@ -90,10 +98,12 @@ class Notices:
     def __init__(
         self,
         address: Endpoint,
-        tell: Callable[[Notice], None],
+        tell: Callable[[Notice], str],
         tls: ssl.SSLContext | None,
     ) -> None:
-        """Raises OSError when the address cannot be listened on."""
+        """`tell` gives a reason when it does not take a notice, and nothing else.
+
+        Raises OSError when the address cannot be listened on."""
         self.malformed = 0
         self._tell = tell
         self._server = _Server(address, self, tls)
@@ -116,9 +126,10 @@ class Notices:
         except NoticeError as error:
             self.malformed += 1
             return {"error": str(error)}
-        if notice is not None:
-            self._tell(notice)
-        return {"taken": notice is not None}
+        if notice is None:
+            return {"taken": False}
+        reason = self._tell(notice)
+        return {"taken": False, "reason": reason} if reason else {"taken": True}
 
 
 class Client:
@@ -157,8 +168,9 @@ class Client:
             raise ValueError("the controller's answer is nested too deep") from error
         if not isinstance(answer, dict):
             raise ValueError("the controller's answer is no object")
-        if "error" in answer:
-            raise NoticeError(str(answer["error"]))
+        for key in ("error", "reason"):
+            if key in answer:
+                raise NoticeError(str(answer[key]))
 
     def close(self) -> None:
         """Ends it."""

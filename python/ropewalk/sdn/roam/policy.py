@@ -142,8 +142,7 @@ def _at(state: State, name: str, event: events.Event, now: float) -> tuple[State
 
 
 def _noticed(state: State, notice: Notice, now: float) -> list[Out]:
-    switch = state.config.switch(notice.switch)
-    if switch is None or notice.port not in switch.access:
+    if not state.config.has_access(notice.switch, notice.port):
         state.counters["notices_elsewhere"] += 1
         return []
     if notice.joined:
