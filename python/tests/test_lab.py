@@ -363,6 +363,18 @@ def test_the_results_of_this_repository_are_on_the_page(
     assert '; <span class="bad">' not in page, "a session has no claims"
 
 
+def test_the_docs_list_the_results_of_this_repository() -> None:
+    root = Path(__file__).parents[2]
+    text = (root / "docs/lab.md").read_text()
+    table = text[text.index("**Kept runs.**") : text.index("### Terms")]
+    listed = re.findall(r"^\| `([^`]+)` \| `([^`]+)` \|", table, re.MULTILINE)
+    kept = [
+        (path.parent.name, json.loads(path.read_text())["experiment"])
+        for path in sorted(root.glob("lab/results/*/session.json"))
+    ]
+    assert listed == kept
+
+
 def test_a_report_without_cells_leaves_what_was_kept(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
