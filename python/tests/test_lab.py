@@ -217,6 +217,7 @@ def test_a_cell_with_a_wrong_value_has_no_result_and_runs_again(
     file.write_text(json.dumps(value).replace('"HERE"', written))
     assert main(["report", str(tmp_path / "out")]) == 0
     assert result(tmp_path)["cells"] == {"ok": 3, "failed": 0, "skipped": 0, "missing": 1}
+    assert f"cells/{file.name} cannot be read" in (tmp_path / "out/report.html").read_text()
     assert lab("loss", "--sim") == 0
     assert result(tmp_path)["cells"] == {"ok": 4, "failed": 0, "skipped": 0, "missing": 0}
 

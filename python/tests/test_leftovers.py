@@ -5,6 +5,8 @@ Directories and locks are the test's own, so that other runs on this machine are
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import shutil
 import signal
@@ -12,11 +14,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from conftest import Lab
 
+from ovs_testbed import networks
 from ropewalk.lab.runner import leftovers
 
 PYTHON = Path(__file__).parent.parent
@@ -127,6 +131,23 @@ def test_a_killed_networks_programs_end_and_the_rest_goes_with_the_next_sweep(
     finally:
         kill(process)
         leftovers.remove_namespace(f"{PREFIX}a")
+
+
+def test_every_network_of_the_laboratory_ends_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+
+    def sandbox(_: str, *, number: int, tied: bool) -> contextlib.nullcontext[int]:
+        asked.append(tied)
+        return contextlib.nullcontext(number)
+
+    monkeypatch.setattr(networks, "Sandbox", sandbox)
+    for network in networks.NETWORKS.values():
+        empty = replace(network, make=lambda *_: io.BytesIO())  # type: ignore[arg-type]
+        with empty.opened(tmp_path, 0):
+            pass
+    assert asked == [True] * len(networks.NETWORKS)
 
 
 @needs_root

@@ -264,7 +264,7 @@ def stored_results(store: Store, session: Session) -> Results:
     """
     return Results(
         tuple(
-            store.load(cell, session.source) or Outcome(cell, "missing", reason="it was not run")
+            store.load(cell, session.source) or store.missing(cell, session.source)
             for cell in plan_cells(session)
         )
     )

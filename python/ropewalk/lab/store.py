@@ -203,6 +203,13 @@ class Store:
         except UNREADABLE:
             return None
 
+    def missing(self, cell: Cell, source: str) -> Outcome:
+        """The outcome of a cell that `load` does not find."""
+        path = self._path(cell, source)
+        unusable = f"cells/{path.name} cannot be read, or is of another cell"
+        reason = unusable if path.exists() else "it was not run"
+        return Outcome(cell, "missing", reason=reason)
+
     def save(self, outcome: Outcome, source: str) -> None:
         """Writes an outcome; a crash leaves the old file or the new one, never half of one."""
         cell = outcome.cell
