@@ -34,7 +34,7 @@ struct Args {
     #[arg(long, value_name = "ADDRESS:PORT", required_unless_present = "peer")]
     listen: Option<SocketAddrV4>,
     /// Sends to the peer at this address.
-    #[arg(long, value_name = "ADDRESS:PORT", conflicts_with = "listen")]
+    #[arg(long, value_name = "ADDRESS:PORT", conflicts_with = "listen", value_parser = peer)]
     peer: Option<SocketAddrV4>,
     /// Packets of a coding window, instead of what the losses want.
     #[arg(long, requires = "k", value_parser = clap::value_parser!(u8).range(1..=200))]
@@ -42,6 +42,17 @@ struct Args {
     /// Combinations beyond them.
     #[arg(long, requires = "n", value_parser = clap::value_parser!(u8).range(0..=50))]
     k: Option<u8>,
+}
+
+/// An address to which datagrams can be sent.
+fn peer(text: &str) -> Result<SocketAddrV4, String> {
+    let address: SocketAddrV4 = text
+        .parse()
+        .map_err(|_| "no IPv4 address with a port, such as 192.0.2.1:4790".to_string())?;
+    if address.port() == 0 {
+        return Err("nothing can be sent to port 0".into());
+    }
+    Ok(address)
 }
 
 fn main() -> ExitCode {
@@ -189,3 +200,15 @@ fn passes(error: &std::io::Error) -> bool {
 const BATCH_MAX: usize = 64;
 /// More than a path of 1,500 bytes carries.
 const DATAGRAM_MAX: usize = 2_048;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_has_an_address_and_a_port() {
+        assert!(peer("127.0.0.1:4790").is_ok());
+        assert!(peer("127.0.0.1:0").unwrap_err().contains("port 0"));
+        assert!(peer("here").unwrap_err().contains("192.0.2.1:4790"));
+    }
+}

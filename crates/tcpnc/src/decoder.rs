@@ -46,6 +46,8 @@ struct Window {
     rows: BTreeMap<usize, Row>,
     /// Packets delivered.
     delivered: usize,
+    /// Packets that one of its combinations has, at most.
+    count: u8,
 }
 
 impl Window {
@@ -138,12 +140,24 @@ impl Decoder {
         } = combination;
         // The sender's window reaches no further than this.
         let furthest = self.unseen().saturating_add(WINDOW_MAX);
-        if base < self.first || base > furthest || symbol.len() > PACKET_MAX + LENGTH_BYTES {
+        if base < self.first
+            || base > furthest.min(u32::MAX - 256)
+            || symbol.len() > PACKET_MAX + LENGTH_BYTES
+        {
+            return false;
+        }
+        // Windows of an honest sender do not overlap. Those of another could be without number.
+        let before = self.windows.range(..base).next_back();
+        let behind = self.windows.range(base + 1..).next();
+        if before.is_some_and(|(first, window)| first + u32::from(window.count) > base)
+            || behind.is_some_and(|(next, _)| base + u32::from(count) > *next)
+        {
             return false;
         }
         let coefficients = (0..count).map(|place| coefficient(seed, place)).collect();
         let sum = symbol;
         let window = self.windows.entry(base).or_default();
+        window.count = window.count.max(count);
         let new = window.insert(Row { coefficients, sum });
         if new {
             self.deliver();

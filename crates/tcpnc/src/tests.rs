@@ -188,6 +188,22 @@ fn datagram() -> impl Strategy<Value = Datagram> {
 }
 
 #[test]
+fn windows_that_overlap_are_refused_and_keep_no_memory() {
+    let mut decoder = Decoder::default();
+    let taken = (0..12_000).filter(|&base| {
+        decoder.on_combination(Combination {
+            transmission: base,
+            base,
+            count: 255,
+            seed: 1,
+            symbol: vec![7; 1_000],
+        })
+    });
+    assert_eq!(taken.count(), 1, "all others begin within the first");
+    assert_eq!(decoder.unseen(), 1);
+}
+
+#[test]
 fn a_recoverable_loss_is_seen_at_once_and_decoded_at_the_end_of_the_window() {
     let sent = packets(4, 1);
     let mut encoder = Encoder::default();

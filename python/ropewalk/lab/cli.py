@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 
 from ropewalk import __version__
-from ropewalk.lab import overview
+from ropewalk.lab import overview, provenance
 from ropewalk.lab import session as sessions
 from ropewalk.lab.cell import RUNNERS, Cell, Runner
 from ropewalk.lab.claims import Claim, number, tally, worst_first
@@ -256,6 +256,12 @@ def _run(options: argparse.Namespace) -> int:
     )
     if request.experiment == "traces" and request.traces is None:
         raise UsageError(f"traces needs --traces DIR or {TRACES_ENVIRONMENT}")
+    if provenance.is_real_time():
+        print(
+            "ropewalk-lab: real-time priority makes programs wait for each other's turns of 100 ms: "
+            "do not trust runs on the kernel; `nice -n -15` lets them go first without that",
+            file=sys.stderr,
+        )
     session = sessions.begin(request)
     if not sessions.plan_cells(session):
         raise UsageError(_no_cell(session))

@@ -111,6 +111,11 @@ def _system() -> str:
         return platform.system()
 
 
+def is_real_time() -> bool:
+    """Whether what this program starts has real-time priority."""
+    return os.sched_getscheduler(0) in (os.SCHED_FIFO, os.SCHED_RR)
+
+
 def _scheduling() -> str:
     """How the kernel schedules what this program starts."""
     policy = {
