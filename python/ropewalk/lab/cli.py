@@ -258,7 +258,7 @@ def _run(options: argparse.Namespace) -> int:
         raise UsageError(f"traces needs --traces DIR or {TRACES_ENVIRONMENT}")
     if provenance.is_real_time():
         print(
-            "ropewalk-lab: real-time priority makes programs wait for each other's turns of 100 ms: "
+            "ropewalk-lab: real-time priority makes programs wait for turns of 100 ms of others: "
             "do not trust runs on the kernel; `nice -n -15` lets them go first without that",
             file=sys.stderr,
         )
