@@ -2,7 +2,7 @@
 //!
 //! Invariant: one flow may not be allowed more than all together.
 
-use ropewalk_core::hold::{Freeze, Limits};
+use ropewalk_core::hold::Limits;
 use ropewalk_types::Duration;
 
 use super::reader::Section;
@@ -21,7 +21,7 @@ pub(super) fn read(hold: &mut Section<'_>) -> Limits {
         .map(|mib| mib << 20);
     let tcp = hold.integer("tcp_seconds_max", 0..=SECONDS_MAX);
     let other = hold.integer("other_seconds_max", 0..=SECONDS_MAX);
-    let freeze = hold.text("freeze", "\"planned\"", parse_freeze);
+    let freeze = hold.text("freeze", "\"planned\"", str::parse);
     let bytes_max = bytes.unwrap_or(default.bytes_max);
     if flow.is_some_and(|flow| flow > bytes_max) {
         hold.reject(
@@ -37,17 +37,5 @@ pub(super) fn read(hold: &mut Section<'_>) -> Limits {
         other_age_max: other.map_or(default.other_age_max, Duration::from_secs),
         freeze: freeze.unwrap_or(default.freeze),
         ..default
-    }
-}
-
-/// What senders of TCP are told, by its name.
-fn parse_freeze(name: &str) -> Result<Freeze, String> {
-    match name {
-        "off" => Ok(Freeze::Off),
-        "planned" => Ok(Freeze::Planned),
-        "custody" => Ok(Freeze::ProxyAck),
-        _ => Err(format!(
-            "{name:?} is no way to freeze senders: there are \"off\", \"planned\" and \"custody\""
-        )),
     }
 }

@@ -31,6 +31,7 @@
 #![forbid(unsafe_code)]
 
 mod ceiling;
+mod names;
 pub mod page;
 mod recording;
 mod report;
@@ -125,7 +126,7 @@ pub struct PathPlan {
 pub enum Carrier {
     /// The path itself, without any tunnel: the first one unless named.
     #[default]
-    #[serde(rename = "direct")]
+    #[serde(rename = "direct", deserialize_with = "no_settings")]
     DirectFirst,
     /// As `direct`, over the path of this name.
     Path {
@@ -145,10 +146,12 @@ pub enum Carrier {
     TcpNc(TcpNcPlan),
     /// MPTCP over all paths, as Linux has it. Only bulk TCP is carried: all else takes the first
     /// path.
+    #[serde(deserialize_with = "no_settings")]
     Mptcp,
     /// `ropewalk balance` over all paths, each connection over one of them; not simulated.
     Balance(BalancePlan),
     /// A firewall rule that gives connections to all paths in turn; not simulated.
+    #[serde(deserialize_with = "no_settings")]
     RoundRobin,
     /// Another program, by its name in the lab; not simulated.
     Peer {
@@ -220,6 +223,7 @@ impl TunnelPlan {
             }
             refuse_twice(&key, paths.iter().map(String::as_str))?;
         }
+        names::check_tunnel(self, section)?;
         match self.send_buffer {
             Some(packets) if !(1..=SEND_BUFFER_MAX).contains(&packets) => fail(
                 &format!("{section}.send_buffer"),
@@ -283,12 +287,6 @@ impl Plan {
                     "give every path a name of its own".into(),
                 );
             }
-            if !path.leaving.is_empty() && !matches!(self.carrier, Carrier::Tunnel(_)) {
-                return fail(
-                    &format!("path[{index}].leaving"),
-                    "only a single tunnel can be told: use carrier.kind = \"tunnel\"".into(),
-                );
-            }
         }
         if self.duration.is_zero() || self.duration > DURATION_MAX {
             return fail("duration", "use more than 0 and at most 60min".into());
@@ -296,6 +294,7 @@ impl Plan {
         if self.warmup >= self.duration {
             return fail("warmup", "must be shorter than `duration`".into());
         }
+        self.check_leaving()?;
         let named: Vec<(&str, &str)> = match &self.carrier {
             Carrier::Path { path } => vec![("carrier.path", path)],
             Carrier::Tunnel(tunnel) => {
@@ -327,12 +326,30 @@ impl Plan {
         if let Carrier::Tunnel(tunnel) = &self.carrier {
             tunnel.check("carrier")?;
         }
+        if let Carrier::Balance(balance) = &self.carrier {
+            names::check_balance(balance)?;
+        }
         row::check(self)?;
         shared::check(self)?;
         for (index, traffic) in self.traffic.iter().enumerate() {
             traffic
                 .check(self.duration)
                 .or_else(|(key, problem)| fail(&format!("traffic[{index}].{key}"), problem))?;
+        }
+        Ok(())
+    }
+
+    /// Somebody can be told that a path will end, and while the plan lasts.
+    fn check_leaving(&self) -> Result<(), PlanError> {
+        for (index, path) in self.path.iter().enumerate() {
+            let key = format!("path[{index}].leaving");
+            if !path.leaving.is_empty() && !matches!(self.carrier, Carrier::Tunnel(_)) {
+                let problem = "only a single tunnel can be told: use carrier.kind = \"tunnel\"";
+                return fail(&key, problem.into());
+            }
+            if path.leaving.iter().any(|at| *at >= self.duration) {
+                return fail(&key, "must be before the end of the plan".into());
+            }
         }
         Ok(())
     }
@@ -375,6 +392,14 @@ fn refuse_twice<'a>(key: &str, names: impl Iterator<Item = &'a str>) -> Result<(
 
 const fn one() -> u64 {
     1
+}
+
+/// Refuses keys beside `kind`: serde ignores them in variants without fields.
+fn no_settings<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<(), D::Error> {
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct NoSettings {}
+    NoSettings::deserialize(deserializer).map(|NoSettings {}| ())
 }
 
 /// The name of a congestion control as configurations have it.

@@ -73,6 +73,63 @@ fn carriers_without_a_tunnel_read_and_write_the_same() {
 }
 
 #[test]
+fn a_carrier_without_settings_refuses_keys() {
+    let plan = |carrier: &str| {
+        Plan::parse(&format!(
+            "name = \"x\"\nduration = \"1s\"\n[[path]]\nname = \"a\"\n[carrier]\n{carrier}"
+        ))
+    };
+    for (kind, key) in [
+        ("direct", "path = \"a\""),
+        ("direct", "foo = 1"),
+        ("mptcp", "paths = [\"a\"]"),
+        ("round-robin", "foo = 1"),
+    ] {
+        let kind = format!("kind = \"{kind}\"\n");
+        assert!(plan(&kind).is_ok(), "{kind}");
+        let error = plan(&format!("{kind}{key}")).unwrap_err().to_string();
+        let name = key.split(' ').next().unwrap();
+        assert!(error.contains(&format!("`{name}`")), "{error}");
+    }
+}
+
+#[test]
+fn names_that_the_programs_do_not_know_are_refused_with_their_key() {
+    for (key, bad) in [
+        ("scheduler", "fastest-ever"),
+        ("congestion", "soon"),
+        ("protect_up", "armour"),
+        ("protect_down", "armour"),
+        ("order", "maybe"),
+        ("freeze", "deep"),
+    ] {
+        let line = format!("{key} = \"{bad}\"");
+        let relay = ROW.replace("scheduler = \"auto\"", &line);
+        let head = "scheduler = \"auto\"\nfreeze = \"planned\"\norder = \"off\"";
+        assert!(PLAN.contains(head));
+        let tunnel = PLAN.replace(head, &line);
+        for (section, text) in [("carrier", tunnel), ("carrier.tunnel", relay)] {
+            let error = Plan::parse(&text).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("{section}.{key}: ")), "{error}");
+            assert!(error.contains(&format!("\"{bad}\"")), "{error}");
+        }
+    }
+    for (key, bad, told) in [
+        ("mode", "\"best\"", "least-finish"),
+        ("affinity_sites", "\"none\"", "opened"),
+        ("affinity_minutes", "4294967295", "1440"),
+    ] {
+        let error = Plan::parse(&format!(
+            "name = \"x\"\nduration = \"1s\"\n[[path]]\nname = \"a\"\n[carrier]\nkind = \"balance\"\n\
+             {key} = {bad}"
+        ));
+        let error = error.unwrap_err().to_string();
+        assert!(error.starts_with(&format!("carrier.{key}: ")), "{error}");
+        assert!(error.contains(told), "{error}");
+    }
+}
+
+#[test]
 fn new_reno_has_one_meaning_wherever_it_is_written() {
     for name in ["newreno", "new-reno"] {
         let text = PLAN
@@ -149,6 +206,7 @@ fn bad_plans_name_the_key() {
         ("name = \"b\"", "name = \"a\"", "path[1].name"),
         ("warmup = \"5s\"", "warmup = \"20s\"", "warmup"),
         ("[ \"9500ms\", \"12s\" ]", "[ \"soon\" ]", "duration"),
+        ("\"12s\" ]", "\"20s\" ]", "path[1].leaving"),
         ("[\"a\", \"b\"]", "[\"c\"]", "carrier.paths"),
         ("send_buffer = 5", "send_buffer = 0", "carrier.send_buffer"),
         ("flows = 5", "flows = 0", "traffic[0].flows"),

@@ -1,5 +1,7 @@
 //! How much is held, for how long, what goes when that is too much, and what senders are told.
 
+use core::str::FromStr;
+
 use ropewalk_types::Duration;
 
 /// Bounds of what is held in one direction of one tunnel.
@@ -33,6 +35,21 @@ pub enum Freeze {
     /// Performance of TCP for Wireless Network using SDN", ICDCN 2019, section 2.2. What was
     /// acknowledged exists here only until the receiver acknowledges it.
     ProxyAck,
+}
+
+impl FromStr for Freeze {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        match name {
+            "off" => Ok(Self::Off),
+            "planned" => Ok(Self::Planned),
+            "custody" => Ok(Self::ProxyAck),
+            _ => Err(format!(
+                "{name:?} is no way to freeze senders: there are \"off\", \"planned\" and \"custody\""
+            )),
+        }
+    }
 }
 
 /// Which packet of a flow makes room.
