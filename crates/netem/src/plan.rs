@@ -381,6 +381,10 @@ impl DirectionPlan {
                 problem: problem.into(),
             })
         };
+        let unusable = |burst: f64| !burst.is_finite() || burst < 1.0;
+        if self.loss_burst.is_some_and(unusable) {
+            return fail("loss_burst", "use at least 1 packet");
+        }
         match (self.loss, self.loss_burst, self.gilbert) {
             (None, None, None) => Ok(None),
             (Some(0.0), _, None) => Ok(Some(LossModel::None)),
@@ -389,8 +393,7 @@ impl DirectionPlan {
                 Some(chain) => Ok(Some(LossModel::GilbertElliott(chain))),
                 None => fail(
                     "loss_burst",
-                    "no such loss process; use at least 1 packet, a loss below 100%, and longer \
-                     bursts for a high loss",
+                    "no such loss process; use a loss below 100%, and longer bursts for a high loss",
                 ),
             },
             (None, Some(_), None) => fail("loss_burst", "needs `loss` beside it"),

@@ -85,6 +85,16 @@ fn every_bad_plan_names_the_key_and_a_remedy() {
             "longer",
         ),
         (
+            "[up]\nloss = 0\nloss_burst = -4",
+            "up.loss_burst",
+            "at least 1",
+        ),
+        (
+            "[up]\nloss = 0\nloss_burst = nan",
+            "up.loss_burst",
+            "at least 1",
+        ),
+        (
             "[down]\nloss = \"1%\"\ngilbert = { p = \"1%\", r = \"25%\" }",
             "down.gilbert",
             "either",
