@@ -32,7 +32,7 @@ from ropewalk.lab.runner.kernel import KernelRunner
 from ropewalk.lab.runner.process import Children
 from ropewalk.lab.session import plan_cells
 from ropewalk.lab.store import Session
-from ropewalk.lab.trace import TraceError, TracePair, discover
+from ropewalk.lab.trace import TraceError, TracePair, discover, read
 from ropewalk.plan import TUNNEL_OVERHEAD
 from ropewalk.report import Report, ReportError, TrafficReport, parse
 
@@ -49,6 +49,18 @@ def pairs(tmp_path: Path) -> tuple[TracePair, ...]:
         times = [t for t in range(0, 20_000, 10) if not 5000 < t < 6000]
         (tmp_path / name).write_text("".join(f"{t}\n" for t in times))
     return tuple(discover(tmp_path))
+
+
+def test_the_last_line_of_a_recording_lasts_as_long_as_the_one_before(tmp_path: Path) -> None:
+    for text, seconds, zeros in (
+        ("1,9000\n", 1.0, ()),
+        ("1,9000\n3,9000\n8,0\n", 12.0, ((7.0, 12.0),)),
+        ("0,9000\n0.5,0\n", 1.0, ((0.5, 1.0),)),
+    ):
+        file = tmp_path / "t.csv"
+        file.write_text(text)
+        trace = read(file)
+        assert (trace.seconds, trace.zeros) == (seconds, zeros)
 
 
 def reported(cell: Cell, goodput: float, ceiling: float, series: tuple[float, ...] = ()) -> Outcome:

@@ -1,7 +1,7 @@
 //! Capacity traces: how much a recorded link could carry at which time.
 //!
-//! Two formats. *Rates*: lines `second,bytes per second`; line `k` holds from `k - 1` to `k`
-//! seconds when the first line is second 1. *Opportunities* (Winstein et al., NSDI 2013, as
+//! Two formats. *Rates*: lines `second,bytes per second`; each holds until the next, the last as
+//! long as the one before it, and a lone line a second. *Opportunities* (Winstein et al., NSDI 2013, as
 //! played by Mahimahi): each line is a time in milliseconds at which [`OPPORTUNITY_BYTES`] can
 //! be delivered. Both repeat for ever. Invariant: a trace has a positive period and capacity.
 
@@ -181,9 +181,11 @@ type LineResult<T> = Result<T, (usize, String)>;
 fn parse_rates<'a>(lines: impl Iterator<Item = (usize, &'a str)>) -> LineResult<CapacityTrace> {
     let mut rates: Vec<(u64, Rate)> = Vec::new();
     let (mut first_second, mut before, mut line) = (0.0, f64::NEG_INFINITY, 0);
+    let mut some = false;
     for (at, content) in lines {
         line = at;
-        let (second, rate) = parse_rate_line(at, content)?;
+        let (second, bytes) = parse_rate_line(at, content)?;
+        some |= bytes > 0.0;
         if rates.is_empty() {
             first_second = second;
         } else if second <= before {
@@ -191,7 +193,7 @@ fn parse_rates<'a>(lines: impl Iterator<Item = (usize, &'a str)>) -> LineResult<
             return Err((at, problem));
         }
         before = second;
-        rates.push((seconds_to_nanos(second - first_second), rate));
+        rates.push((seconds_to_nanos(second - first_second), rate_of(bytes)));
     }
     // The last line lasts as long as the one before it; a lone line lasts a second.
     let last = rates.last().map_or(0, |(at, _)| *at);
@@ -205,15 +207,17 @@ fn parse_rates<'a>(lines: impl Iterator<Item = (usize, &'a str)>) -> LineResult<
         period_ns: last + step,
     };
     if trace.period_bytes() == 0 {
-        return Err((
-            line,
-            "the trace never has any capacity; use `blackhole` for that".into(),
-        ));
+        let problem = if some {
+            "the trace carries less than a byte before it repeats; give it more, or more time"
+        } else {
+            "the trace never has any capacity; use `blackhole` for that"
+        };
+        return Err((line, problem.into()));
     }
     Ok(trace)
 }
 
-fn parse_rate_line(line: usize, content: &str) -> LineResult<(f64, Rate)> {
+fn parse_rate_line(line: usize, content: &str) -> LineResult<(f64, f64)> {
     let wrong = || {
         let problem = if content.starts_with(|first: char| first.is_alphabetic() || first == '"') {
             "numbers expected, such as `12,1250000`; a line of titles is not read".into()
@@ -228,13 +232,16 @@ fn parse_rate_line(line: usize, content: &str) -> LineResult<(f64, Rate)> {
     if !(0.0..=SECONDS_MAX).contains(&second) || !(0.0..=BYTES_PER_SECOND_MAX).contains(&bytes) {
         return Err(wrong());
     }
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "range checked above"
-    )]
-    let bits = (bytes * 8.0).round() as u64;
-    Ok((second, Rate::from_bits_per_sec(bits)))
+    Ok((second, bytes))
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "callers pass 0..=BYTES_PER_SECOND_MAX"
+)]
+fn rate_of(bytes_per_second: f64) -> Rate {
+    Rate::from_bits_per_sec((bytes_per_second * 8.0).round() as u64)
 }
 
 #[expect(
@@ -324,6 +331,10 @@ mod tests {
         assert_eq!(trace.period(), Duration::from_secs(3));
         assert_eq!(trace.period_bytes(), 1_500);
         assert_eq!(trace.mean_rate(), Rate::from_bits_per_sec(4_000));
+        for (text, seconds) in [("1,1000\n", 1), ("1,1000\n3,1000\n8,0\n", 12)] {
+            let trace = CapacityTrace::parse("t.csv", text).expect("valid");
+            assert_eq!(trace.period(), Duration::from_secs(seconds));
+        }
     }
 
     #[test]
@@ -356,6 +367,8 @@ mod tests {
             ("1,inf\n", 1, "second,bytes_per_second"),
             ("second,rate\n1,5\n", 1, "a line of titles is not read"),
             ("1,0\n2,0\n", 2, "blackhole"),
+            ("1,0.4\n", 1, "less than a byte"),
+            ("0,500000\n1e-10,500000\n", 2, "less than a byte"),
             ("1\n2,5\n", 2, "milliseconds"),
             ("7\n3\n", 2, "sort"),
             ("0\n0\n", 2, "above 0 ms"),

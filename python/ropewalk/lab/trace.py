@@ -126,7 +126,9 @@ def _row(line: str, before: list[list[float]]) -> list[float]:
 
 def _rates(file: str, rows: list[list[float]]) -> Trace:
     first = rows[0][0]
-    times = [row[0] - first for row in rows] + [rows[-1][0] - first + 1]
+    # The last line lasts as long as the one before it; a lone line lasts a second.
+    last = rows[-1][0] - rows[-2][0] if len(rows) > 1 else 1.0
+    times = [row[0] - first for row in rows] + [rows[-1][0] - first + last]
     zeros: list[Interval] = []
     for (_, rate), begin, end in zip(rows, times, times[1:], strict=False):
         # Less than one full packet a second is nothing to a tunnel.
