@@ -18,7 +18,7 @@ use ropewalk_core::protect::Protection;
 use ropewalk_core::queue::QueueStats;
 use ropewalk_core::schedule::{Policy, SchedulerKind};
 use ropewalk_core::tunnel::{Order, SendOptions, Tunnel, TunnelStats};
-use ropewalk_netem::{Counters, DirectionConfig, LinkConfig, Side};
+use ropewalk_netem::{Counters, DirectionConfig, LinkConfig, Side, units};
 use ropewalk_plan::{TunnelPlan, TunnelReport};
 use ropewalk_testkit::{End, HUB_INNER, Spec, World};
 use ropewalk_transport::CongestionControl;
@@ -32,6 +32,9 @@ const PRELUDE_ROUND_TRIPS: u32 = 16;
 const PRELUDE_MIN: Duration = Duration::from_secs(1);
 /// Packets of the prelude are given this long to arrive.
 const PRELUDE_DRAIN: Duration = Duration::from_secs(2);
+/// Sessions give up a handshake that takes this long. Over longer round trips the prelude would be
+/// simulated for hours, and nothing connects.
+const ROUND_TRIP_MAX: Duration = Duration::from_secs(8);
 /// The only site of the world.
 const SITE: usize = 0;
 /// Where an IPv4 header has source and destination.
@@ -94,6 +97,16 @@ fn named<T: FromStr<Err: Display>>(
     name.as_ref().map(parse).transpose()
 }
 
+/// The path whose round trip is the longest keeps the tunnel from coming up.
+fn too_far((round_trip, path): (Duration, usize)) -> SimError {
+    let problem = format!(
+        "the tunnel does not come up before the run, with a round trip of {} here; use a shorter \
+         delay",
+        units::format_duration(round_trip)
+    );
+    SimError::setting(&format!("path[{path}].delay"), problem)
+}
+
 /// A site, a hub and the links between them.
 #[derive(Debug)]
 pub struct TunnelCarrier {
@@ -117,7 +130,7 @@ impl TunnelCarrier {
     /// `ingress`.
     ///
     /// # Errors
-    /// With the key, when not every path connects.
+    /// With the path, when not every path connects.
     pub fn new(
         settings: &TunnelSettings,
         links: Vec<(usize, LinkConfig)>,
@@ -149,22 +162,22 @@ impl TunnelCarrier {
             }
         });
         world.replace_links(SITE, only_delay);
-        let round_trips = links.iter().map(|(_, link)| {
+        let round_trips = links.iter().map(|(path, link)| {
             let [up, down] = delays(link);
-            up + down
+            (up + down, *path)
         });
         let longest = round_trips.max().unwrap_or_default();
-        world.run(PRELUDE_MIN + longest * PRELUDE_ROUND_TRIPS);
+        if longest.0 > ROUND_TRIP_MAX {
+            return Err(too_far(longest));
+        }
+        world.run(PRELUDE_MIN + longest.0 * PRELUDE_ROUND_TRIPS);
         let latest = world.now() + PRELUDE_DRAIN;
         while !world.links_idle(SITE) && world.now() < latest {
             world.run(Duration::from_millis(1));
         }
-        let transports = world.transports_up(SITE);
-        if transports.iter().filter(|up| *up != "tls").count() < links.len() {
-            let problem = format!(
-                "not every path connects before the run, only {transports:?}; use shorter delays"
-            );
-            return Err(SimError::setting("carrier.transport", problem));
+        let up = world.transports_up(SITE);
+        if up.iter().filter(|up| *up != "tls").count() < links.len() {
+            return Err(too_far(longest));
         }
         if let Some(policy) = policy {
             world.set_policy(SITE, ingress, policy);
@@ -368,5 +381,27 @@ const fn since(after: u64, before: u64) -> u64 {
     match after.checked_sub(before) {
         Some(grown) => grown,
         None => after,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::run;
+    use ropewalk_plan::Plan;
+
+    #[test]
+    fn a_path_that_is_too_long_for_a_tunnel_is_named_at_once() {
+        for delay in ["1s", "10s", "60min"] {
+            let plan = format!(
+                "name = \"x\"\nduration = \"1s\"\n[[path]]\nname = \"a\"\n[[path]]\nname = \"b\"\n\
+                 both.delay = \"{delay}\"\n[carrier]\nkind = \"tunnel\""
+            );
+            let plan = Plan::parse(&plan).expect("a plan");
+            let error = run(&plan, 1).expect_err("too long").to_string();
+            assert!(
+                error.starts_with("path[1].delay: the tunnel does not"),
+                "{error}"
+            );
+        }
     }
 }
