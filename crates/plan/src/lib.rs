@@ -37,6 +37,7 @@ mod recording;
 mod report;
 mod row;
 mod shared;
+mod syntax;
 mod traffic;
 mod used;
 
@@ -237,10 +238,10 @@ impl TunnelPlan {
 /// A plan that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
-    /// Not TOML, an unknown key, or a value that cannot be read.
+    /// Not TOML, or a key that is unknown or missing.
     #[error("{0}")]
     Syntax(String),
-    /// Keys that do not fit together.
+    /// A value that cannot be read, or keys that do not fit together.
     #[error("{key}: {problem}")]
     Setting {
         /// The key, such as `path[1].name`.
@@ -257,8 +258,7 @@ impl Plan {
     /// On text that is not TOML, unknown keys, unreadable values and settings that do not fit
     /// together. Link settings are checked when a runner resolves them.
     pub fn parse(text: &str) -> Result<Self, PlanError> {
-        let plan: Self = toml::from_str(text)
-            .map_err(|error| PlanError::Syntax(error.to_string().trim().into()))?;
+        let plan: Self = toml::from_str(text).map_err(|error| syntax::explain(text, &error))?;
         plan.check()?;
         Ok(plan)
     }

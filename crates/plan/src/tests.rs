@@ -201,6 +201,69 @@ fn a_tunnel_names_each_of_its_paths_once() {
 }
 
 #[test]
+fn a_value_that_cannot_be_read_is_named_with_its_place() {
+    for (from, to, told) in [
+        ("name = \"uneven\"", "name = 3", "name: "),
+        (
+            "warmup = \"5s\"",
+            "warmup = \"soon\"",
+            "warmup: `soon` is not",
+        ),
+        (
+            "rate = \"8Mbit\"",
+            "rate = \"fast\"",
+            "path[1].both.rate: `fast` is not",
+        ),
+        (
+            "at = \"10s\"",
+            "at = \"soon\"",
+            "path[1].change[0].at: `soon`",
+        ),
+        ("\"12s\" ]", "\"soon\" ]", "path[1].leaving[1]: `soon`"),
+        (
+            "send_buffer = 5",
+            "send_buffer = -5",
+            "carrier.send_buffer: ",
+        ),
+        (
+            "kind = \"tunnel\"",
+            "kind = \"tunel\"",
+            "carrier.kind: unknown",
+        ),
+        (
+            "kind = \"ping\"",
+            "kind = \"pong\"",
+            "traffic[2].kind: unknown",
+        ),
+        (
+            "flows = 5",
+            "start = \"1s\"\nuntil = \"soon\"",
+            "traffic[0].until: `soon` is not",
+        ),
+        (
+            "flows = 5",
+            "start = \"soon\"\nuntil = \"2s\"",
+            "traffic[0].start: `soon` is not",
+        ),
+        (
+            "flows = 5",
+            "access = { rate = \"1Mbit\", delay = \"soon\" }",
+            "traffic[0].access.delay: `soon` is not",
+        ),
+        (
+            "congestion = \"bbr\"",
+            "congestion = \"bbx\"",
+            "traffic[1].congestion: unknown variant `bbx`",
+        ),
+    ] {
+        assert!(PLAN.contains(from), "{from}");
+        let error = Plan::parse(&PLAN.replace(from, to)).unwrap_err();
+        let error = error.to_string();
+        assert!(error.starts_with(told), "{told}: {error}");
+    }
+}
+
+#[test]
 fn bad_plans_name_the_key() {
     for (from, to, key) in [
         ("name = \"b\"", "name = \"a\"", "path[1].name"),
