@@ -324,8 +324,7 @@ fn send(
         longest_gap: Duration::ZERO,
     };
     let mut next = Instant::now();
-    while !stop.load(Ordering::Relaxed) && sent.count < PACKETS_MAX {
-        std::thread::sleep(next.saturating_duration_since(Instant::now()));
+    while sent.count < PACKETS_MAX && sleep_until(next, stop) {
         next += interval;
         let now = begin.elapsed();
         packet[..8].copy_from_slice(&sent.count.to_be_bytes());
@@ -340,6 +339,19 @@ fn send(
         sent.count += 1;
     }
     Ok(sent)
+}
+
+/// Sleeps until `time`; false if the stream is stopped before.
+fn sleep_until(time: Instant, stop: &AtomicBool) -> bool {
+    while !stop.load(Ordering::Relaxed) {
+        let left = time.saturating_duration_since(Instant::now());
+        if left <= STOP_CHECK {
+            std::thread::sleep(left);
+            return !stop.load(Ordering::Relaxed);
+        }
+        std::thread::sleep(STOP_CHECK);
+    }
+    false
 }
 
 fn receive(
@@ -391,6 +403,8 @@ pub const OPEN_LIMIT: Duration = Duration::from_secs(10);
 /// How long to wait for stragglers after the last packet.
 pub const DRAIN: Duration = Duration::from_millis(700);
 
+/// How soon a sender between two packets sees that the stream is stopped. Longer: slower ends.
+const STOP_CHECK: Duration = Duration::from_millis(100);
 const HEADER_BYTES: usize = 16;
 /// Shorter than any probe packet, so the two cannot be confused.
 const HELLO: &[u8] = b"hello";
@@ -411,6 +425,22 @@ mod tests {
             sent,
             arrived,
         }
+    }
+
+    #[test]
+    fn a_sender_between_two_packets_sees_that_it_is_stopped() {
+        let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+        let target = socket.local_addr().expect("an address");
+        let (begin, stop) = (Instant::now(), AtomicBool::new(false));
+        let interval = Duration::from_secs(15);
+        let sent = std::thread::scope(|scope| {
+            let sender = scope.spawn(|| send(&socket, Some(target), begin, interval, 64, &stop));
+            std::thread::sleep(Duration::from_millis(300));
+            stop.store(true, Ordering::Relaxed);
+            sender.join().expect("no panic").expect("it sent")
+        });
+        assert_eq!(sent.count, 1);
+        assert!(begin.elapsed() < Duration::from_secs(5));
     }
 
     #[test]
