@@ -163,7 +163,8 @@ impl Balanced {
     /// Waits until `check` holds of the uplinks.
     ///
     /// # Errors
-    /// If it does not within some seconds; the message holds the state and the log.
+    /// If it does not within some seconds, or the program has ended; the message holds the states and
+    /// the last line of the log.
     pub fn wait_for(&self, what: &str, check: impl Fn(&[UplinkStatus]) -> bool) -> Result<()> {
         let end = Instant::now() + PATIENCE;
         loop {
@@ -171,13 +172,16 @@ impl Balanced {
             if status.as_ref().is_ok_and(|all| check(all)) {
                 return Ok(());
             }
+            let last = || self.process.as_ref().map(Process::last_line);
+            if self.process.as_ref().is_some_and(Process::has_ended) {
+                bail!("ropewalk balance ended: {}", last().unwrap_or_default());
+            }
             if Instant::now() > end {
-                let log = self
-                    .process
-                    .as_ref()
-                    .map(Process::log_tail)
-                    .unwrap_or_default();
-                bail!("no {what} within {PATIENCE:?}: {status:?}\n{log}");
+                bail!(
+                    "no {what} within {PATIENCE:?}: {}\n{}",
+                    describe(&status),
+                    last().unwrap_or_default()
+                );
             }
             std::thread::sleep(Duration::from_millis(50));
         }
@@ -229,6 +233,15 @@ impl Balanced {
     #[must_use]
     pub fn config(&self) -> PathBuf {
         self.directory.join("balance.toml")
+    }
+}
+
+/// The states of the uplinks, or why they are not known.
+fn describe(status: &Result<Vec<UplinkStatus>>) -> String {
+    let state = |uplink: &UplinkStatus| format!("{} {}", uplink.uplink, uplink.state_ipv4);
+    match status {
+        Ok(uplinks) => uplinks.iter().map(state).collect::<Vec<_>>().join(", "),
+        Err(error) => format!("{error:#}"),
     }
 }
 

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use ropewalk_api::Status;
+use ropewalk_api::{PathStatus, Status};
 use rustix::process::Signal;
 
 use crate::namespace::Namespace;
@@ -305,7 +305,8 @@ impl Gateway {
     /// Waits until the state is as wanted.
     ///
     /// # Errors
-    /// After `limit`: the message holds the last state and the end of the log.
+    /// After `limit`, and if the program has ended: the message holds the states of the paths and the
+    /// end of the log.
     pub fn wait_for(
         &self,
         what: &str,
@@ -320,15 +321,16 @@ impl Gateway {
             {
                 return Ok(status.clone());
             }
+            let log = || self.process.as_ref().map(Process::log_tail);
+            if self.process.as_ref().is_some_and(Process::has_ended) {
+                bail!("{} ended:\n{}", self.name, log().unwrap_or_default());
+            }
             if Instant::now() > end {
-                let log = self
-                    .process
-                    .as_ref()
-                    .map(Process::log_tail)
-                    .unwrap_or_default();
                 bail!(
-                    "{}: no {what} within {limit:?}: {status:?}\n{log}",
-                    self.name
+                    "{}: no {what} within {limit:?}: {}\n{}",
+                    self.name,
+                    describe(&status),
+                    log().unwrap_or_default()
                 );
             }
             std::thread::sleep(Duration::from_millis(50));
@@ -343,6 +345,19 @@ impl Gateway {
         self.wait_for(&format!("{count} paths up"), limit, |s| {
             s.paths_up() == count
         })
+    }
+}
+
+/// The states of the paths, or why they are not known.
+fn describe(status: &Result<Status>) -> String {
+    match status {
+        Ok(status) => {
+            let paths = status.tunnels.iter().flat_map(|tunnel| &tunnel.paths);
+            let state = |path: &PathStatus| format!("{} {}", path.uplink, path.state);
+            let states: Vec<String> = paths.map(state).collect();
+            format!("paths: {}", states.join(", "))
+        }
+        Err(error) => format!("{error:#}"),
     }
 }
 
@@ -393,6 +408,25 @@ const COMMAND_LIMIT: Duration = Duration::from_secs(20);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ropewalk_api::TunnelStatus;
+
+    #[test]
+    fn a_state_is_told_by_its_paths_alone() {
+        let path = |uplink: &str, state: &str| PathStatus {
+            uplink: uplink.into(),
+            state: state.into(),
+            ..PathStatus::default()
+        };
+        let tunnel = TunnelStatus {
+            paths: vec![path("up0", "up"), path("up1", "connecting")],
+            ..TunnelStatus::default()
+        };
+        let status = Status {
+            tunnels: vec![tunnel],
+            ..Status::default()
+        };
+        assert_eq!(describe(&Ok(status)), "paths: up0 up, up1 connecting");
+    }
 
     #[test]
     fn a_section_ends_where_the_next_begins() {

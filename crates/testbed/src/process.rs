@@ -17,7 +17,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, waitid};
 
 use crate::cleanup::{self, Resource, Ticket};
 use crate::namespace::Namespace;
@@ -244,6 +244,17 @@ impl Process {
         matches!(self.child.try_wait(), Ok(None))
     }
 
+    /// Whether it has ended; whoever waits for it still can.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        // An error means that it was waited for already.
+        !matches!(
+            waitid(WaitId::Pid(Pid::from_child(&self.child)), look),
+            Ok(None)
+        )
+    }
+
     /// Waits for the end; `None` when it still runs after `limit`.
     ///
     /// # Errors
@@ -296,6 +307,17 @@ impl Process {
         let log = self.log();
         let lines: Vec<&str> = log.lines().collect();
         lines[lines.len().saturating_sub(TAIL_LINES)..].join("\n")
+    }
+
+    /// The last line of standard error that says something.
+    #[must_use]
+    pub fn last_line(&self) -> String {
+        let log = self.log();
+        let mut lines = log.lines().rev().map(str::trim);
+        lines
+            .find(|line| !line.is_empty())
+            .unwrap_or_default()
+            .to_owned()
     }
 
     /// Waits until it has written a whole first line to standard output.
@@ -481,6 +503,21 @@ mod tests {
             .run(Duration::from_millis(50))
             .unwrap_err();
         assert!(error.to_string().contains("did not end within"), "{error}");
+    }
+
+    #[test]
+    fn an_ended_process_is_known_and_can_still_be_waited_for() {
+        let directory = tempfile::tempdir().unwrap();
+        let program = Program::new("sh").args(["-c", "echo first >&2; echo last >&2; echo >&2"]);
+        let mut process = program.start(directory.path(), "sh").unwrap();
+        let end = Instant::now() + Duration::from_secs(20);
+        while !process.has_ended() && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert!(process.has_ended() && process.has_ended());
+        assert_eq!(process.last_line(), "last");
+        assert!(process.wait(Duration::ZERO).unwrap().is_some());
+        assert!(process.has_ended());
     }
 
     #[test]
