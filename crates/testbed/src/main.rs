@@ -107,16 +107,26 @@ fn end(result: anyhow::Result<()>) -> ExitCode {
 fn set_up(plan: &Path, options: &Options) -> anyhow::Result<()> {
     let (input, output) = (std::io::stdin().lock(), std::io::stdout().lock());
     experiment::set_up(&PlanFile::read(plan)?, options, input, output)
+        .map_err(|error| in_file(plan, error))
 }
 
 fn run(plan: &Path, options: &Options, json: bool) -> anyhow::Result<()> {
-    let report = experiment::run(&PlanFile::read(plan)?, options)?;
+    let report = experiment::run(&PlanFile::read(plan)?, options);
+    let report = report.map_err(|error| in_file(plan, error))?;
     if json {
         println!("{}", serde_json::to_string(&report)?);
     } else {
         print!("{}", experiment::summary(&report));
     }
     Ok(())
+}
+
+/// The error with the file, if it is one of the plan and does not name the file yet.
+fn in_file(plan: &Path, error: anyhow::Error) -> anyhow::Error {
+    match error.downcast_ref::<PlanFileError>() {
+        Some(fault) if !fault.names_file() => error.context(plan.display().to_string()),
+        Some(_) | None => error,
+    }
 }
 
 fn exit_code(error: &anyhow::Error) -> ExitCode {
@@ -126,5 +136,28 @@ fn exit_code(error: &anyhow::Error) -> ExitCode {
         ExitCode::from(3)
     } else {
         ExitCode::FAILURE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_of_the_plan_names_the_file_once_and_stays_one() {
+        let plan = Path::new("p.toml");
+        let fault = PlanFileError::Link {
+            path: "a".into(),
+            problem: "both.trace: none".into(),
+        };
+        let error = in_file(plan, fault.into());
+        assert_eq!(format!("{error:#}"), "p.toml: path `a`: both.trace: none");
+        assert_eq!(exit_code(&error), ExitCode::from(2));
+        let unreadable = PlanFileError::Unreadable {
+            file: plan.into(),
+            error: std::io::ErrorKind::NotFound.into(),
+        };
+        let told = format!("{:#}", in_file(plan, unreadable.into()));
+        assert_eq!(told.matches("p.toml").count(), 1, "{told}");
     }
 }

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use ropewalk_plan::{BalancePlan, Carrier, Plan, TunnelPlan};
 
 use super::ground::Ground;
-use super::{CannotRun, Options};
+use super::{CannotRun, Options, PlanFileError};
 use crate::gateway::{self, Gateway, GatewaySpec};
 use crate::peers::{self, Joined, Peer, Tools};
 use crate::process::Process;
@@ -241,7 +241,8 @@ fn find_peer(name: &str, options: &Options) -> Result<(&'static dyn Peer, Tools)
     };
     let Some(peer) = peers::find(name) else {
         let known = peers::all().map(Peer::name).join(", ");
-        return Err(CannotRun(format!("there is no peer `{name}`, only {known}")).into());
+        let problem = format!("there is no peer `{name}`, only {known}");
+        return Err(PlanFileError::setting("carrier.peer", &problem).into());
     };
     match peer.obstacle(&tools) {
         Some(obstacle) => Err(CannotRun(format!("peer {name}: {obstacle}")).into()),
@@ -281,4 +282,20 @@ fn tunnel_sections(plan: &TunnelPlan) -> Result<[String; 2]> {
         Ok(section)
     };
     Ok([section(&plan.protect_down)?, section(&plan.protect_up)?])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_peer_is_a_fault_of_the_plan() {
+        let error = find_peer("pigeon", &Options::default()).expect_err("unknown");
+        let error = error.downcast::<PlanFileError>().expect("of the plan");
+        let told = error.to_string();
+        assert!(
+            told.starts_with("carrier.peer: there is no peer `pigeon`"),
+            "{told}"
+        );
+    }
 }

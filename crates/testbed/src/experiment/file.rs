@@ -56,14 +56,36 @@ pub enum PlanFileError {
         /// Which key, and what is wrong.
         problem: String,
     },
-    /// It cannot be set up without traffic.
+    /// The kernel, or a plan without traffic, cannot have this setting.
     #[error("{key}: {problem}")]
-    SetUp {
+    Setting {
         /// The key.
-        key: &'static str,
+        key: String,
         /// What is wrong and what to do.
-        problem: &'static str,
+        problem: String,
     },
+}
+
+impl PlanFileError {
+    /// A key that cannot be used, and what to do.
+    pub(super) fn setting(key: &str, problem: &str) -> Self {
+        Self::Setting {
+            key: key.into(),
+            problem: problem.into(),
+        }
+    }
+
+    /// Whether the message names the file.
+    #[must_use]
+    pub const fn names_file(&self) -> bool {
+        match self {
+            Self::Unreadable { .. } | Self::Wrong { .. } => true,
+            Self::Link { .. }
+            | Self::SharedLink { .. }
+            | Self::Access { .. }
+            | Self::Setting { .. } => false,
+        }
+    }
 }
 
 impl PlanFile {

@@ -94,8 +94,9 @@ impl Layout {
             spec.uplinks.push(LinkSpec::unshaped(false));
             spec.through.push(Some(node));
         }
-        for link in beside {
-            let node = link.map(|link| node_of.get(&link).copied().ok_or(NOT_USED));
+        for (section, link) in beside.into_iter().enumerate() {
+            let node = link.map(|link| node_of.get(&link).copied());
+            let node = node.map(|node| node.ok_or_else(|| not_used(section)));
             let node = node.transpose()?;
             layout.hosts.push(node.map(|_| spec.hosts.len()));
             spec.hosts.extend(node);
@@ -210,7 +211,7 @@ const fn is_row(plan: &Plan) -> bool {
     )
 }
 
-const NOT_USED: PlanFileError = PlanFileError::SetUp {
-    key: "traffic.beside",
-    problem: "name a link, or a path that the carrier uses: no other path is made",
-};
+fn not_used(section: usize) -> PlanFileError {
+    let problem = "name a link, or a path that the carrier uses: no other path is made";
+    PlanFileError::setting(&format!("traffic[{section}].beside"), problem)
+}

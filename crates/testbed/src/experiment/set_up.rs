@@ -70,16 +70,14 @@ pub fn set_up(
 /// Checks what only `run` can do.
 fn check(plan: &Plan) -> Result<(), PlanFileError> {
     if !plan.traffic.is_empty() {
-        return Err(PlanFileError::SetUp {
-            key: "traffic",
-            problem: "leave it out: whoever sets the plan up makes the traffic",
-        });
+        let problem = "leave it out: whoever sets the plan up makes the traffic";
+        return Err(PlanFileError::setting("traffic", problem));
     }
     if matches!(
         plan.carrier,
         Carrier::Relay(_) | Carrier::Chain { .. } | Carrier::TcpNc(_)
     ) {
-        return Err(IN_A_ROW);
+        return Err(in_a_row());
     }
     Ok(())
 }
@@ -92,7 +90,7 @@ fn obey(
     output: &mut impl Write,
 ) -> Result<()> {
     let Ground::Uplinks { topology, .. } = ground else {
-        return Err(IN_A_ROW.into());
+        return Err(in_a_row().into());
     };
     topology.give_server(NETWORK)?;
     let carried = Carried::start(&file.plan, options, ground)?;
@@ -136,9 +134,10 @@ fn answer(output: &mut impl Write, value: &impl Serialize) -> Result<()> {
     Ok(output.flush()?)
 }
 
-const IN_A_ROW: PlanFileError = PlanFileError::SetUp {
-    key: "carrier.kind",
-    problem: "gateways in a row have hosts for their traffic only: use `run`",
-};
+fn in_a_row() -> PlanFileError {
+    let problem = "gateways in a row have hosts for their traffic only: use `run`";
+    PlanFileError::setting("carrier.kind", problem)
+}
+
 /// Where many servers are that are one (RFC 2544: for benchmarks).
 const NETWORK: &str = "198.18.0.0/15";

@@ -47,29 +47,9 @@ pub(super) trait Source: Send {
     fn run(self: Box<Self>, begin: Instant) -> Result<Outcome>;
 }
 
-/// Checks that the programs for this traffic are there, and that hosts need no two settings.
+/// Checks that the kernel can make this traffic, and that the programs for it are there.
 pub(super) fn require(plan: &Plan) -> Result<()> {
-    let simulated = |traffic: &Traffic| matches!(traffic, Traffic::Tcp { duplicates, .. } if duplicates.is_some());
-    if plan.traffic.iter().any(simulated) {
-        let problem = "traffic.duplicates is for the simulator: leave it out";
-        return Err(CannotRun(problem.into()).into());
-    }
-    let mut site = plan.traffic.iter().filter_map(|traffic| match traffic {
-        Traffic::Tcp { ecn, .. } if plan.hops() == 1 && traffic.beside().is_none() => Some(*ecn),
-        Traffic::Tcp { .. }
-        | Traffic::Quic { .. }
-        | Traffic::Ping { .. }
-        | Traffic::Call { .. }
-        | Traffic::Web { .. } => None,
-    });
-    let first = site.next();
-    if site.any(|ecn| Some(ecn) != first) {
-        return Err(PlanFileError::SetUp {
-            key: "traffic.ecn",
-            problem: "the site is one host: give all its TCP the same setting",
-        }
-        .into());
-    }
+    check(plan)?;
     let needed: Vec<Requirement> = plan
         .traffic
         .iter()
@@ -81,6 +61,31 @@ pub(super) fn require(plan: &Plan) -> Result<()> {
         })
         .collect();
     programs::require(&needed).map_err(|error| CannotRun(error.to_string()).into())
+}
+
+/// Checks for keys of the simulator, and that hosts need no two settings.
+fn check(plan: &Plan) -> Result<(), PlanFileError> {
+    let mut first = None;
+    for (index, traffic) in plan.traffic.iter().enumerate() {
+        let Traffic::Tcp {
+            duplicates, ecn, ..
+        } = traffic
+        else {
+            continue;
+        };
+        if duplicates.is_some() {
+            let key = format!("traffic[{index}].duplicates");
+            let problem = "is for the simulator: leave it out";
+            return Err(PlanFileError::setting(&key, problem));
+        }
+        let at_site = plan.hops() == 1 && traffic.beside().is_none();
+        if at_site && *first.get_or_insert(*ecn) != *ecn {
+            let key = format!("traffic[{index}].ecn");
+            let problem = "the site is one host: give all its TCP the same setting";
+            return Err(PlanFileError::setting(&key, problem));
+        }
+    }
+    Ok(())
 }
 
 /// Prepares the traffic of one section, which is number `index`.
@@ -149,4 +154,26 @@ pub(super) fn prepare(stage: &Stage, index: usize, traffic: &Traffic) -> Result<
 /// Sleeps until a time of the plan.
 fn sleep_until(begin: Instant, time: Duration) {
     std::thread::sleep((begin + time).saturating_duration_since(Instant::now()));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_kernel_cannot_have_is_refused_with_key_and_index() {
+        let plan = |second: &str| {
+            let text = format!(
+                "name = \"x\"\nduration = \"1s\"\n[[path]]\nname = \"a\"\n\
+                 [[traffic]]\nkind = \"tcp\"\n[[traffic]]\nkind = \"tcp\"\n{second}"
+            );
+            Plan::parse(&text).expect("a plan")
+        };
+        assert!(check(&plan("")).is_ok());
+        for (line, key) in [("duplicates = 3", "duplicates"), ("ecn = true", "ecn")] {
+            let error = check(&plan(line)).expect_err(key).to_string();
+            assert!(error.starts_with(&format!("traffic[1].{key}: ")), "{error}");
+        }
+        assert!(check(&plan("ecn = true\nbeside = \"a\"")).is_ok());
+    }
 }
