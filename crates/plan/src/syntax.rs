@@ -54,8 +54,12 @@ fn narrow(value: Value, fails: &dyn Fn(Value) -> bool) -> String {
                 };
                 return format!(".{name}{}", narrow(value, &with));
             }
-            let about_kind = rest.contains_key(KIND);
-            about_kind.then(|| format!(".{KIND}")).unwrap_or_default()
+            // No other key is wrong.
+            if rest.contains_key(KIND) {
+                format!(".{KIND}")
+            } else {
+                String::new()
+            }
         }
         Value::Array(values) => {
             let alone = |value: &Value| fails(Value::Array(vec![value.clone()]));

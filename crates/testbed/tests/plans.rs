@@ -308,7 +308,7 @@ fn clean_removes_what_a_killed_run_left_and_nothing_else() {
 }
 
 #[test]
-fn bad_plans_and_missing_peers_have_their_own_exit_codes() {
+fn bad_plans_have_their_own_exit_code() {
     if !ready() {
         return;
     }
@@ -321,12 +321,28 @@ fn bad_plans_and_missing_peers_have_their_own_exit_codes() {
     assert_eq!(exit, Some(2), "{errors}");
     assert!(errors.contains("`c`"), "{errors}");
     let (exit, errors) = code(&["[carrier]\nkind = \"peer\"\npeer = \"pigeon\"\n"]);
-    assert_eq!(exit, Some(3), "{errors}");
+    assert_eq!(exit, Some(2), "{errors}");
+    assert!(errors.contains("carrier.peer: "), "{errors}");
     assert!(errors.contains("openvpn-udp"), "{errors}");
+    for (carrier, key) in [
+        (
+            "kind = \"tunnel\"\nscheduler = \"best-ever\"\n",
+            "scheduler",
+        ),
+        ("kind = \"balance\"\nmode = \"best-ever\"\n", "mode"),
+    ] {
+        let (exit, errors) = code(&["[carrier]\n", carrier]);
+        assert_eq!(exit, Some(2), "{errors}");
+        assert!(
+            errors.contains(&format!(".toml: carrier.{key}: ")),
+            "{errors}"
+        );
+    }
     let trace = "[[path]]\nname = \"c\"\nboth.trace = \"nowhere.csv\"\n";
     let (exit, errors) = code(&[trace]);
     assert_eq!(exit, Some(2), "{errors}");
     assert!(errors.contains("nowhere.csv"), "{errors}");
+    assert!(errors.contains(".toml: path `c`: "), "{errors}");
     let chain = "[carrier]\nkind = \"chain\"\nhops = [\"a\"]\n";
     let (exit, errors) = code(&[chain, TCP, "access.loss_burst = 4\n"]);
     assert_eq!(exit, Some(2), "{errors}");
