@@ -87,7 +87,7 @@ def begin(request: Request) -> Session:
         program = Path(__file__)
     source = provenance.source(program.parent if program is not None else Path.cwd())
     identity = source.identity
-    if "sim" in request.runners and sim.native_available():
+    if "sim" in request.runners and simulator is None and sim.native_available():
         identity += f"-native-{provenance.native()}"
     return Session(
         experiment=request.experiment,
