@@ -161,7 +161,9 @@ impl Ingress {
             stats.tx_bytes += head.bytes;
             let how = self.protect(now, &packet, set, paths);
             let bound = self.put(now, buffers, (packet, head, how), paths, out);
-            stats.count_bound(head.bytes, bound);
+            if bound > 0 {
+                stats.count_bound(head.bytes, bound);
+            }
         }
         if buffers.is_empty() {
             self.relaxed_at = now;
