@@ -9,12 +9,14 @@
 mod coded;
 mod control;
 mod deadline_nack;
+mod headers;
 mod nack;
 mod report;
 
 pub use coded::{CODED_SEEDS, CodedHeader, Part};
 pub use control::{Control, Hello, Welcome};
 pub use deadline_nack::{DEADLINE_NACKS_MAX, DeadlineNack};
+pub use headers::{HEADER_NOTICES_MAX, HeaderNotice, Headers};
 pub use nack::{NACK_RUNS_MAX, NackRun};
 pub use report::{PathReport, Report};
 
@@ -39,6 +41,9 @@ const KIND_CONTROL: u8 = 5;
 const KIND_NACK: u8 = 6;
 const KIND_CODED: u8 = 7;
 const KIND_DEADLINE_NACK: u8 = 8;
+const KIND_COMPRESSED: u8 = 9;
+const KIND_HEADERS: u8 = 10;
+const KIND_HEADER_NOTICES: u8 = 11;
 
 const FLAG_CHECKSUM_PARTIAL: u8 = 1;
 const FLAG_ORDERED: u8 = 2;
@@ -118,6 +123,8 @@ pub struct DataHeader {
     pub copy: bool,
     /// The egress asks for packets of this flow as soon as they are overdue.
     pub prompt: bool,
+    /// The headers of the inner packet are compressed. Never of a fragment.
+    pub compressed: bool,
     /// Flow bucket, `0..4096`.
     pub flow: u16,
     /// Service class, `0..16`.
@@ -184,6 +191,22 @@ pub enum Datagram {
         /// Where they start.
         at: usize,
     },
+    /// Headers of a flow for the egress to know, see [`Headers`].
+    Headers {
+        /// Path sequence and time.
+        stamp: Stamp,
+        /// Flow and numbers.
+        headers: Headers,
+        /// Where the headers start.
+        at: usize,
+    },
+    /// What the egress knows of such headers; see [`header_notices`].
+    HeaderNotices {
+        /// Path sequence and time.
+        stamp: Stamp,
+        /// Where they start.
+        at: usize,
+    },
     /// A repair symbol of packets, or a part of one, follows at `at`.
     Coded {
         /// Its header.
@@ -196,7 +219,12 @@ pub enum Datagram {
 impl DataHeader {
     /// Writes the header of a whole packet.
     pub fn emit(&self, out: &mut [u8; DATA_HEADER]) {
-        self.emit_kind(KIND_DATA, out);
+        let kind = if self.compressed {
+            KIND_COMPRESSED
+        } else {
+            KIND_DATA
+        };
+        self.emit_kind(kind, out);
     }
 
     /// Writes the header of a fragment.
@@ -232,6 +260,7 @@ impl DataHeader {
             ordered: flags & FLAG_ORDERED != 0,
             copy: flags & FLAG_COPY != 0,
             prompt: flags & FLAG_PROMPT != 0,
+            compressed: bytes[0] >> 4 == KIND_COMPRESSED,
             flow: flow & FLOW_MASK,
             class: (flow >> 12) as u8,
             flow_seq: u16::from_be_bytes([bytes[8], bytes[9]]),
@@ -291,6 +320,24 @@ pub fn deadline_nacks(payload: &[u8]) -> impl Iterator<Item = DeadlineNack> {
     deadline_nack::parse(payload)
 }
 
+/// Appends headers of a flow for the egress to know.
+pub fn emit_headers(stamp: Stamp, headers: &Headers, inner: &[u8], out: &mut Vec<u8>) {
+    emit_stamped(KIND_HEADERS, stamp, out);
+    headers.emit(out);
+    out.extend_from_slice(inner);
+}
+
+/// Appends what the egress knows of headers, at most [`HEADER_NOTICES_MAX`].
+pub fn emit_header_notices(stamp: Stamp, notices: &[HeaderNotice], out: &mut Vec<u8>) {
+    emit_stamped(KIND_HEADER_NOTICES, stamp, out);
+    headers::emit_notices(notices, out);
+}
+
+/// What the payload of a [`Datagram::HeaderNotices`] says.
+pub fn header_notices(payload: &[u8]) -> impl Iterator<Item = HeaderNotice> {
+    headers::parse_notices(payload)
+}
+
 /// Makes `datagram`, a packet or fragment sent before or a repair symbol of them, ready to be sent: new
 /// number and time, and `copy` where the first sending may have arrived.
 ///
@@ -298,7 +345,12 @@ pub fn deadline_nacks(payload: &[u8]) -> impl Iterator<Item = DeadlineNack> {
 /// When it is none of these.
 pub fn restamp(datagram: &mut [u8], stamp: Stamp, copy: bool) -> Result<(), WireError> {
     let kind = datagram.first().map_or(0, |first| first >> 4);
-    if datagram.len() < DATA_HEADER || !matches!(kind, KIND_DATA | KIND_FRAGMENT | KIND_CODED) {
+    if datagram.len() < DATA_HEADER
+        || !matches!(
+            kind,
+            KIND_DATA | KIND_COMPRESSED | KIND_FRAGMENT | KIND_CODED
+        )
+    {
         return Err(WireError::Invalid);
     }
     emit_stamp(stamp, datagram);
@@ -329,7 +381,9 @@ impl Datagram {
             Self::Report { stamp, .. }
             | Self::Probe { stamp, .. }
             | Self::Nack { stamp, .. }
-            | Self::DeadlineNack { stamp, .. } => Some(*stamp),
+            | Self::DeadlineNack { stamp, .. }
+            | Self::Headers { stamp, .. }
+            | Self::HeaderNotices { stamp, .. } => Some(*stamp),
             Self::Coded { header, .. } => Some(header.stamp),
             Self::Control(_) => None,
         }
@@ -342,7 +396,7 @@ impl Datagram {
     pub fn parse(bytes: &[u8]) -> Result<Self, WireError> {
         let first = *bytes.first().ok_or(WireError::Truncated)?;
         match first >> 4 {
-            KIND_DATA => Ok(Self::Data {
+            KIND_DATA | KIND_COMPRESSED => Ok(Self::Data {
                 header: DataHeader::parse(bytes)?,
                 at: DATA_HEADER,
             }),
@@ -368,6 +422,17 @@ impl Datagram {
                 let stamp = parse_stamp(bytes)?;
                 deadline_nack::check(&bytes[STAMP..])?;
                 Ok(Self::DeadlineNack { stamp, at: STAMP })
+            }
+            KIND_HEADERS => {
+                let stamp = parse_stamp(bytes)?;
+                let (headers, length) = Headers::parse(&bytes[STAMP..])?;
+                let at = STAMP + length;
+                Ok(Self::Headers { stamp, headers, at })
+            }
+            KIND_HEADER_NOTICES => {
+                let stamp = parse_stamp(bytes)?;
+                headers::check_notices(&bytes[STAMP..])?;
+                Ok(Self::HeaderNotices { stamp, at: STAMP })
             }
             KIND_CODED => Ok(Self::Coded {
                 header: CodedHeader::parse(bytes)?,

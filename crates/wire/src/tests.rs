@@ -11,6 +11,7 @@ fn header() -> DataHeader {
         ordered: true,
         copy: false,
         prompt: false,
+        compressed: false,
         flow: 0x0abc,
         class: 5,
         flow_seq: 77,
@@ -28,6 +29,44 @@ fn data_round_trip() {
             at: DATA_HEADER
         })
     );
+}
+
+#[test]
+fn headers_and_what_is_known_of_them_round_trip() {
+    for rtp_step in [None, Some(160)] {
+        let headers = Headers {
+            flow: 0x0abc,
+            flow_seq: 7,
+            id: 9,
+            rtp_step,
+        };
+        let mut bytes = Vec::new();
+        emit_headers(header().stamp, &headers, b"inner", &mut bytes);
+        let stamp = header().stamp;
+        let at = bytes.len() - 5;
+        assert_eq!(
+            Datagram::parse(&bytes),
+            Ok(Datagram::Headers { stamp, headers, at })
+        );
+        for cut in 0..at {
+            assert!(Datagram::parse(&bytes[..cut]).is_err(), "{cut}");
+        }
+    }
+    let notices: Vec<HeaderNotice> = (0..64)
+        .map(|n| HeaderNotice {
+            flow: 4_095 - n,
+            id: 3,
+            known: n % 3 == 0,
+        })
+        .collect();
+    let mut bytes = Vec::new();
+    emit_header_notices(header().stamp, &notices, &mut bytes);
+    let Ok(Datagram::HeaderNotices { at, .. }) = Datagram::parse(&bytes) else {
+        panic!("notices are read");
+    };
+    assert_eq!(header_notices(&bytes[at..]).collect::<Vec<_>>(), notices);
+    bytes.push(0);
+    assert_eq!(Datagram::parse(&bytes), Err(WireError::Invalid));
 }
 
 #[test]
