@@ -139,6 +139,7 @@ class Tunnel:
     paths: tuple[str, ...] | None = None
     freeze: Literal["off", "planned", "custody"] | None = None
     order: Literal["on", "off"] | None = None
+    compress_headers: bool | None = None
     send_buffer: int | None = None
     """Packets of each path's send buffer; packets are bound to a path late unless given."""
 

@@ -209,6 +209,7 @@ pub(super) fn read_tunnel(tunnel: &mut Section<'_>, common: Common) -> Common {
     let congestion = tunnel.text("congestion", "\"bdp\"", str::parse::<CongestionControl>);
     let mtu = tunnel.integer("mtu", MTU_MIN as u64..=MTU_MAX as u64);
     let order = tunnel.text("order", "\"off\"", str::parse::<Order>);
+    let compress = tunnel.boolean("compress_headers");
     let send_buffer = tunnel.integer("send_buffer_packets", 1..=SEND_BUFFER_MAX);
     let buffer = tunnel.integer("socket_buffer_bytes", 65_536..=(1 << 30));
     Common {
@@ -223,6 +224,7 @@ pub(super) fn read_tunnel(tunnel: &mut Section<'_>, common: Common) -> Common {
             buffer_packets: send_buffer
                 .map(|packets| packets as usize)
                 .or(common.send.buffer_packets),
+            compress_headers: compress.unwrap_or(common.send.compress_headers),
         },
         mtu: mtu.map(|bytes| bytes as usize).or(common.mtu),
         offload: tunnel.boolean("offload").unwrap_or(common.offload),

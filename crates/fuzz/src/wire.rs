@@ -4,9 +4,10 @@
 use crate::input::Input;
 use ropewalk_types::PATHS_MAX;
 use ropewalk_wire::{
-    Control, DATA_HEADER, DEADLINE_NACKS_MAX, Datagram, DeadlineNack, FRAGMENT_HEADER, Hello,
-    NACK_RUNS_MAX, NackRun, PathReport, Report, Stamp, Timestamp, Welcome, deadline_nacks,
-    emit_control, emit_deadline_nack, emit_nack, emit_probe, emit_report, nack_runs, restamp,
+    Control, DATA_HEADER, DEADLINE_NACKS_MAX, Datagram, DeadlineNack, FRAGMENT_HEADER,
+    HEADER_NOTICES_MAX, HeaderNotice, Hello, NACK_RUNS_MAX, NackRun, PathReport, Report, Stamp,
+    Timestamp, Welcome, deadline_nacks, emit_control, emit_deadline_nack, emit_header_notices,
+    emit_headers, emit_nack, emit_probe, emit_report, header_notices, nack_runs, restamp,
 };
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -84,6 +85,18 @@ fn again(data: &[u8], datagram: &Datagram) {
             assert_eq!(data[1..], out[1..]);
             assert!(packets.len() <= DEADLINE_NACKS_MAX);
             assert!(packets.iter().all(|packet| packet.flow < FLOWS));
+        }
+        Datagram::Headers { stamp, headers, at } => {
+            emit_headers(*stamp, headers, &data[*at..], &mut out);
+            assert_eq!(data[1..], out[1..]);
+            assert!(headers.flow < FLOWS);
+        }
+        Datagram::HeaderNotices { stamp, at } => {
+            let notices: Vec<HeaderNotice> = header_notices(&data[*at..]).collect();
+            emit_header_notices(*stamp, &notices, &mut out);
+            assert_eq!(data[1..], out[1..]);
+            assert!(notices.len() <= HEADER_NOTICES_MAX);
+            assert!(notices.iter().all(|notice| notice.flow < FLOWS));
         }
         Datagram::Control(message) => control(message),
     }

@@ -27,6 +27,7 @@ impl SessionStatus {
             ("queue_full", stats.queue.dropped_full),
             ("send_buffer", stats.buffer_drops),
             ("malformed_datagrams", stats.malformed),
+            ("headers_unknown", stats.headers_unknown),
             ("invalid_inner", stats.invalid_inner),
             ("fragments", stats.fragments_dropped),
             ("duplicates", stats.reorder.duplicates),

@@ -257,6 +257,26 @@ fn quic_runs_through_the_tunnel_and_another_seed_is_reported() {
 }
 
 #[test]
+fn compressed_headers_leave_more_of_the_paths_to_a_download_of_the_kernel() {
+    if !ready() {
+        return;
+    }
+    let runs = [false, true].map(|compress| {
+        let setting = format!("compress_headers = {compress}\n");
+        let plan = PlanFile::new(&[TUNNEL, &setting, TCP]);
+        let found = report(plan.start());
+        let carried: u64 = found.paths.iter().map(|path| path.bytes).sum();
+        carried as f64 * 8e-6 / found.seconds / found.traffic[0].goodput_mbit
+    });
+    let [plain, compressed] = runs;
+    // Of 1,491 bytes that an inner packet of 1,426 takes on a path, 41 are its headers' at least.
+    assert!(
+        compressed < 0.985 * plain,
+        "bytes on the paths by bytes of the download: {plain:.3}, compressed {compressed:.3}"
+    );
+}
+
+#[test]
 fn pages_load_through_the_tunnel() {
     if !ready() {
         return;

@@ -114,6 +114,14 @@ impl Requests {
         path.newest = stamp.sent_at;
     }
 
+    /// The datagram with this number came, and cannot be read: it is asked for like one that is missing.
+    pub fn on_unreadable(&mut self, now: Instant, path: PathId, seq: u16) {
+        let path = self.paths.get_mut(path.index());
+        if let Some(path) = path.filter(|path| path.next.is_some()) {
+            path.found(now, seq, 1);
+        }
+    }
+
     /// Forgets a path: its numbers start anew.
     pub fn on_path_removed(&mut self, path: PathId) {
         if let Some(path) = self.paths.get_mut(path.index()) {

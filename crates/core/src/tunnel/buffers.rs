@@ -137,10 +137,12 @@ impl Ingress {
         if buffers.is_empty() {
             self.relaxed_at = now;
         }
-        stats.protection_bytes += rescue::flush(now, &mut self.rescuer, paths, out);
+        stats.protection_bytes +=
+            rescue::flush(now, &mut self.rescuer, self.compressor.as_ref(), paths, out);
         self.encode(now, paths);
         paths.views(now, &mut self.views);
-        self.retransmit.flush(now, &mut self.views, paths, out);
+        self.retransmit
+            .flush(now, &mut self.views, self.compressor.as_ref(), paths, out);
         self.ignore_pacing();
         self.drain(now, buffers, paths, out);
         self.show_buffers(buffers);
@@ -169,7 +171,8 @@ impl Ingress {
             self.relaxed_at = now;
         }
         self.encode(now, paths);
-        self.retransmit.flush(now, &mut self.views, paths, out);
+        self.retransmit
+            .flush(now, &mut self.views, self.compressor.as_ref(), paths, out);
     }
 
     /// Shows what the transport paces within the window as sent.
@@ -189,22 +192,17 @@ impl Ingress {
         paths: &mut Paths,
         out: &mut Vec<Outgoing>,
     ) {
-        for view in &mut self.views {
-            let Some(buffer) = buffers.buffers.get_mut(view.id) else {
+        for index in 0..self.views.len() {
+            let id = self.views[index].id;
+            let Some(buffer) = buffers.buffers.get_mut(id) else {
                 continue;
             };
-            while view.in_flight + view.queued < view.cwnd
+            while let view = &mut self.views[index]
+                && view.in_flight + view.queued < view.cwnd
                 && let Some(bound) = buffer.pop_front()
             {
                 view.in_flight += outer_bytes(bound.packet.len() as u64);
-                Self::leave(
-                    now,
-                    &mut self.rescuer,
-                    (bound.packet, bound.header),
-                    bound.how,
-                    paths,
-                    out,
-                );
+                self.leave(now, (bound.packet, bound.header), bound.how, paths, out);
             }
         }
     }
@@ -269,7 +267,7 @@ impl Ingress {
         }
         if !open.is_empty() {
             let how = how.only(open);
-            Self::leave(now, &mut self.rescuer, (packet, header), how, paths, out);
+            self.leave(now, (packet, header), how, paths, out);
         }
         leaves
     }

@@ -3,6 +3,7 @@
 
 use super::code::Decoding;
 use super::fragment::Reassembly;
+use super::headers::Expanding;
 use super::tuning::REPORT_INTERVAL;
 use super::{Tunnel, TunnelStats};
 use crate::queue::mark_ce;
@@ -25,6 +26,7 @@ pub(super) struct Egress {
     pub reorder: Reorder,
     pub fragments: Reassembly,
     pub decoding: Decoding,
+    pub expanding: Expanding,
     pub rhythms: Rhythms,
     /// Start of the report period under way; `None` while nothing arrived.
     pub period_start: Option<Instant>,
@@ -37,6 +39,7 @@ impl Egress {
             reorder,
             fragments: Reassembly::default(),
             decoding: Decoding::default(),
+            expanding: Expanding::default(),
             rhythms: Rhythms::default(),
             period_start: None,
             reported: Reported::default(),
@@ -149,6 +152,10 @@ impl Tunnel {
             }
             Datagram::Nack { at, .. } => self.handle_missing(now, &data[at..]),
             Datagram::DeadlineNack { at, .. } => self.handle_awaited(now, &data[at..]),
+            Datagram::Headers { headers, at, .. } => {
+                self.handle_headers(now, &headers, &data[at..])
+            }
+            Datagram::HeaderNotices { at, .. } => self.handle_header_notices(&data[at..]),
             Datagram::Coded { header, at } => self.handle_coded(now, &header, data.slice(at..)),
             Datagram::Control(control) => return Some(control),
         }
@@ -185,6 +192,14 @@ impl Tunnel {
         data: Bytes,
     ) {
         self.egress.period_start.get_or_insert(now);
+        let data = if header.compressed {
+            match self.expanded(now, path, header, &data) {
+                Some(inner) => inner,
+                None => return,
+            }
+        } else {
+            data
+        };
         if header.prompt {
             self.egress.rhythms.on_packet(now, header);
         }

@@ -2,6 +2,7 @@
 
 use super::buffers::SendBuffers;
 use super::copies::{self, Openings};
+use super::headers;
 use super::load::FlowLoad;
 use super::paths::{Path, Paths};
 use super::repair::RetransmitQueue;
@@ -18,6 +19,7 @@ use crate::queue::{IngressQueue, Packet};
 use crate::rescue::Rescuer;
 use crate::schedule::{Decision, FLOW_BUCKETS, Head, PathSet, Scheduler};
 use bytes::{Buf, BytesMut};
+use ropewalk_headers::Compressor;
 use ropewalk_types::{Instant, PathId};
 use ropewalk_wire::{DATA_HEADER, DataHeader, FRAGMENT_HEADER, FragmentHeader, HEADROOM, Stamp};
 use std::sync::Arc;
@@ -35,6 +37,10 @@ pub(super) struct Ingress {
     pub classes: Arc<Classes>,
     /// What sparse flows sent last, and what of it is awaited.
     pub rescuer: Rescuer,
+    /// `None` when headers travel in full.
+    pub compressor: Option<Compressor>,
+    /// Bytes that were not sent.
+    pub headers_saved: u64,
     flow_seq: Vec<u16>,
     loads: Vec<FlowLoad>,
     pub(super) views: Vec<PathView>,
@@ -77,6 +83,8 @@ impl Ingress {
             classes,
             retransmit: RetransmitQueue::default(),
             rescuer: Rescuer::default(),
+            compressor: send.compress_headers.then(Compressor::default),
+            headers_saved: 0,
             flow_seq: vec![0; FLOW_BUCKETS],
             loads: vec![FlowLoad::default(); FLOW_BUCKETS],
             views: Vec::new(),
@@ -147,7 +155,8 @@ impl Ingress {
         if self.queue.packets() == 0 {
             self.relaxed_at = now;
         }
-        stats.protection_bytes += rescue::flush(now, &mut self.rescuer, paths, out);
+        stats.protection_bytes +=
+            rescue::flush(now, &mut self.rescuer, self.compressor.as_ref(), paths, out);
         self.encode(now, paths);
         if self.queue.packets() == 0 && self.retransmit.is_empty() {
             return;
@@ -167,7 +176,8 @@ impl Ingress {
             bound = self.bind_waiting(now, paths, stats, out, max, Turns::Sparse);
         }
         let before = self.retransmit.bytes;
-        self.retransmit.flush(now, &mut self.views, paths, out);
+        self.retransmit
+            .flush(now, &mut self.views, self.compressor.as_ref(), paths, out);
         self.sparse_credit =
             (self.sparse_credit + self.retransmit.bytes - before).min(SPARSE_CREDIT_MAX);
         self.bind_waiting(now, paths, stats, out, max - bound, Turns::All);
@@ -175,7 +185,8 @@ impl Ingress {
             self.relaxed_at = now;
         }
         self.encode(now, paths);
-        self.retransmit.flush(now, &mut self.views, paths, out);
+        self.retransmit
+            .flush(now, &mut self.views, self.compressor.as_ref(), paths, out);
     }
 
     /// Binds up to `max` packets of the queue for which there is room; returns how many.
@@ -294,7 +305,7 @@ impl Ingress {
     ) {
         self.account(now, head, how.set, how.set);
         let header = self.header(&packet, head, how);
-        Self::leave(now, &mut self.rescuer, (packet, header), how, paths, out);
+        self.leave(now, (packet, header), how, paths, out);
     }
 
     /// The packet at the head was bound to the paths of `set`, and waits on those of `queued`.
@@ -322,6 +333,7 @@ impl Ingress {
                 && (self.scheduler.must_order(head.flow) || packet.in_order || heavy),
             copy: how.set.len() > 1,
             prompt: how.prompt,
+            compressed: false,
             flow: head.flow,
             class: packet.class,
             flow_seq: *flow_seq,
@@ -332,9 +344,9 @@ impl Ingress {
 
     /// Hands a packet over to the transports of its paths.
     pub(super) fn leave(
+        &mut self,
         now: Instant,
-        rescuer: &mut Rescuer,
-        (packet, header): (Packet, DataHeader),
+        (packet, mut header): (Packet, DataHeader),
         Binding {
             set,
             protection,
@@ -345,6 +357,14 @@ impl Ingress {
     ) {
         let dscp = packet.dscp;
         let mut data = packet.data;
+        if let Some(compressor) = &mut self.compressor {
+            let room = set.iter().filter_map(|id| paths.get(id));
+            let room = room.map(|path| path.snapshot.max_datagram).min();
+            let room = room.unwrap_or(0).saturating_sub(DATA_HEADER);
+            let saved = headers::compress(now, compressor, &header, &mut data, HEADROOM, room);
+            header.compressed = saved > 0;
+            self.headers_saved += saved as u64;
+        }
         let mut targets = set.iter().peekable();
         let mut first_copy = None;
         while let Some(id) = targets.next() {
@@ -360,7 +380,7 @@ impl Ingress {
             let bound = out.len();
             let whole = emit(now, path, id, header, buffer, (dscp, protection), out);
             if prompt && let Some(first) = out.get(bound) {
-                rescuer.keep(now, id, first.datagram.clone(), dscp);
+                self.rescuer.keep(now, id, first.datagram.clone(), dscp);
             }
             // Of two copies one may be lost.
             if set.len() == 2

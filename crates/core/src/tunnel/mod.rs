@@ -12,6 +12,7 @@ mod copies;
 mod egress;
 mod footprint;
 mod fragment;
+mod headers;
 mod ingress;
 mod load;
 mod observe;
@@ -88,6 +89,10 @@ pub struct TunnelStats {
     pub rx_bytes: u64,
     /// Datagrams that did not parse.
     pub malformed: u64,
+    /// Packets of the peer whose headers could not be restored: the reference is not known.
+    pub headers_unknown: u64,
+    /// Bytes that compressed headers saved, each packet once.
+    pub headers_saved: u64,
     /// Inner packets that were not IP or too long.
     pub invalid_inner: u64,
     /// Datagrams the peer missed, or may have missed, and that were sent again.
@@ -222,6 +227,9 @@ impl Tunnel {
     /// forgotten.
     pub fn reset_exit(&mut self) {
         self.egress = Egress::new();
+        if let Some(compressor) = &mut self.ingress.compressor {
+            compressor.reset();
+        }
     }
 
     /// Asks every path for a sign of life: the peer may have started anew.
@@ -340,6 +348,7 @@ impl Tunnel {
         }
         self.poll_requests(now, out);
         self.poll_awaited(now, out);
+        self.poll_headers(now, out);
         self.poll_report(now, out);
         self.paths.poll_probes(now, out);
         self.ingress
@@ -381,6 +390,7 @@ impl Tunnel {
         let sends = [
             self.egress.poll_ask_timeout(),
             self.ingress.poll_timeout(),
+            self.headers_due(),
             report,
             self.freezer.poll_timeout(),
         ];
@@ -437,6 +447,7 @@ impl Tunnel {
         stats.coded_sent = self.ingress.retransmit.coded;
         stats.rescues_asked = self.egress.rhythms.asked();
         stats.rescued = self.ingress.rescuer.rescued;
+        stats.headers_saved = self.ingress.headers_saved;
         stats.protection_bytes += self.ingress.retransmit.bytes;
         stats.hold.replayed = stats.queue.replayed;
         stats.hold.dropped_full = stats.queue.held_full;

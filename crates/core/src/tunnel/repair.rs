@@ -1,6 +1,7 @@
 //! Repairs: NACKs of this egress go to the peer's ingress, answers to the peer's NACKs leave
 //! here, ahead of everything that waits.
 
+use super::headers;
 use super::paths::Paths;
 use super::tuning::{
     CODED_AGE_MAX, COPIES_MAX, COPY_SPACING_MAX, COPY_SPACING_MIN, COPY_SPACING_SHARE, ELSEWHERE,
@@ -12,6 +13,7 @@ use crate::path::PathView;
 use crate::repair::Sent;
 use crate::schedule::PathSet;
 use bytes::{Bytes, BytesMut};
+use ropewalk_headers::Compressor;
 use ropewalk_types::{Duration, Instant, PacketInfo, PathId};
 use ropewalk_wire::{
     DATA_HEADER, Datagram, DeadlineNack, NACK_RUNS_MAX, NackRun, emit_nack, nack_runs, restamp,
@@ -177,6 +179,7 @@ impl RetransmitQueue {
         &mut self,
         now: Instant,
         views: &mut [PathView],
+        compressor: Option<&Compressor>,
         paths: &mut Paths,
         out: &mut Vec<Outgoing>,
     ) {
@@ -186,6 +189,10 @@ impl RetransmitQueue {
         }
         let most = views.iter().map(room).max().unwrap_or(0);
         while let Some(next) = self.waiting.front_mut() {
+            let full = compressor.and_then(|c| headers::in_full(c, &next.sent.datagram, most));
+            if let Some(full) = full {
+                next.sent.datagram = full;
+            }
             // A path that loses may be taken for one that takes less for a while.
             let pieces = match next.what {
                 What::RepairSymbol(_) => Vec::new(),
@@ -378,7 +385,7 @@ impl Tunnel {
         }
         self.paths.collect_undelivered();
         for sent in self.paths.doubtful.drain(..) {
-            let tcp = || is_tcp(&sent.datagram);
+            let tcp = || is_tcp(self.ingress.compressor.as_ref(), &sent.datagram);
             if now.since(sent.at) > self.ingress.limits.other_age_max && !tcp() {
                 self.stats.hold.dropped_old += 1;
             } else {
@@ -402,8 +409,11 @@ impl Tunnel {
 }
 
 /// Whether a datagram carries a TCP segment; of fragments nobody knows, and TCP does not make any.
-fn is_tcp(datagram: &Bytes) -> bool {
+fn is_tcp(compressor: Option<&Compressor>, datagram: &Bytes) -> bool {
     match Datagram::parse(datagram) {
+        Ok(Datagram::Data { header, at }) if header.compressed => {
+            compressor.is_some_and(|compressor| compressor.is_tcp(header.flow, &datagram[at..]))
+        }
         Ok(Datagram::Data { at, .. }) => {
             PacketInfo::parse(&datagram[at..]).is_some_and(|info| info.is_tcp())
         }

@@ -1,10 +1,12 @@
 //! Rescue at work: NACKs of this egress go to the peer's ingress, and what the peer awaits leaves here.
 
+use super::headers;
 use super::paths::Paths;
 use super::tuning::{DEADLINE_NACK_BYTES, RTT_UNKNOWN, SAME_NACK};
 use super::{Outgoing, Tunnel};
 use crate::rescue::{DOUBT, Rescuer};
 use bytes::{Bytes, BytesMut};
+use ropewalk_headers::Compressor;
 use ropewalk_types::{Instant, PathId};
 use ropewalk_wire::{
     DEADLINE_NACKS_MAX, DeadlineNack, deadline_nacks, emit_deadline_nack, restamp,
@@ -70,11 +72,16 @@ impl Tunnel {
 pub(super) fn flush(
     now: Instant,
     rescuer: &mut Rescuer,
+    compressor: Option<&Compressor>,
     paths: &mut Paths,
     out: &mut Vec<Outgoing>,
 ) -> u64 {
     let mut bytes = 0;
-    while let Some(rescue) = rescuer.poll(now) {
+    while let Some(mut rescue) = rescuer.poll(now) {
+        let full = compressor.and_then(|c| headers::in_full(c, &rescue.datagram, usize::MAX));
+        if let Some(full) = full {
+            rescue.datagram = full;
+        }
         let mut repair = rescue.first;
         for id in paths.quickest_two().into_iter().flatten() {
             let Some(path) = paths.get_mut(id) else {

@@ -52,6 +52,14 @@ pub(super) const RATE_INTERVAL: Duration = Duration::from_millis(10);
 /// calls recover sooner, the other flows later. Measured: `docs/decisions/path-liveness.md`.
 pub(super) const SPARSE_CREDIT_MAX: u64 = 6_000;
 
+// Header compression.
+
+/// Memory that packets with full headers share, bytes. Larger: fewer allocations, and a packet that waits
+/// keeps more memory.
+pub(super) const EXPANDED_CHUNK: usize = 64 << 10;
+/// What an announcement of headers, or an answer, has at most as a rule, bytes.
+pub(super) const HEADERS_BYTES: usize = 96;
+
 // Send buffers, for experiments with published schedulers.
 
 /// Largest send buffer of a path that may be asked for, packets. More: longer queues.

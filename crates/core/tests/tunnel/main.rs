@@ -1,5 +1,6 @@
 //! Two tunnels over emulated links: what they promise while paths lose, end and come back.
 
+mod headers;
 mod outages;
 mod published;
 

@@ -19,6 +19,7 @@ fn sending(scheduler: SchedulerKind, send: SendOptions) -> [TunnelConfig; 2] {
 const UNORDERED: SendOptions = SendOptions {
     order: Order::Off,
     buffer_packets: None,
+    compress_headers: false,
 };
 
 /// A hundred TCP segments over both paths in turn; their numbers as they came.
@@ -70,6 +71,7 @@ fn burst(scheduler: SchedulerKind, packets: u32) -> (usize, u64, u64) {
     let send = SendOptions {
         order: Order::Off,
         buffer_packets: Some(5),
+        ..SendOptions::default()
     };
     let mut paths = [PathSpec::new(8, 25), PathSpec::new(8, 35)];
     for path in &mut paths {

@@ -27,6 +27,7 @@ pub fn packets(now: Instant, input: &mut Input<'_>) -> Vec<Bytes> {
         ordered: marks & 2 != 0,
         copy: marks & 4 != 0,
         prompt: marks & 16 != 0,
+        compressed: marks & 128 != 0,
         flow: input.u16() % 4_096,
         class: marks >> 4,
         flow_seq: input.u16(),

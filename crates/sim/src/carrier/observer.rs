@@ -114,6 +114,8 @@ fn describe(datagram: &Bytes) -> String {
         Datagram::Control(_) => "control",
         Datagram::Nack { .. } => "nack",
         Datagram::DeadlineNack { .. } => "deadline_nack",
+        Datagram::Headers { .. } => "headers",
+        Datagram::HeaderNotices { .. } => "header_notices",
         Datagram::Coded { .. } => "repair_symbol",
     };
     let mut text = format!(",\"kind\":\"{kind}\",\"bytes\":{}", datagram.len());

@@ -71,6 +71,8 @@ impl TunnelSettings {
         let send = SendOptions {
             order: order.unwrap_or_default(),
             buffer_packets: plan.send_buffer,
+            // Simulated hosts send no real headers of TCP.
+            compress_headers: false,
         };
         Ok(Self {
             send,

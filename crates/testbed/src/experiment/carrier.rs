@@ -276,6 +276,9 @@ fn tunnel_sections(plan: &TunnelPlan) -> Result<[String; 2]> {
                 section += &format!("{key} = {}\n", serde_json::to_string(value)?);
             }
         }
+        if let Some(compress) = plan.compress_headers {
+            section += &format!("compress_headers = {compress}\n");
+        }
         if let Some(packets) = plan.send_buffer {
             section += &format!("send_buffer_packets = {packets}\n");
         }

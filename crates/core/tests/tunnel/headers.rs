@@ -1,0 +1,122 @@
+//! Compressed headers over paths that lose, copy and end: what goes in comes out, byte for byte.
+
+use std::collections::BTreeMap;
+
+use super::{World, config, uneven};
+use bytes::{Bytes, BytesMut};
+use ropewalk_core::schedule::SchedulerKind;
+use ropewalk_core::tunnel::{SendOptions, TunnelConfig};
+use ropewalk_types::{Duration, checksum};
+use ropewalk_wire::HEADROOM;
+
+const PAYLOAD: usize = 900;
+
+/// A packet of a download: TCP with timestamps, and a number in its payload.
+fn segment(number: u32) -> BytesMut {
+    let mut data = BytesMut::zeroed(HEADROOM + 52 + PAYLOAD);
+    let ip = &mut data[HEADROOM..];
+    let length = (52 + PAYLOAD) as u16;
+    ip[0] = 0x45;
+    ip[2..4].copy_from_slice(&length.to_be_bytes());
+    ip[4..6].copy_from_slice(&(number as u16).to_be_bytes());
+    (ip[6], ip[8], ip[9]) = (0x40, 64, 6);
+    ip[12..20].copy_from_slice(&[10, 0, 0, 1, 10, 0, 0, 2]);
+    let sum = !checksum::fold(checksum::add(0, &ip[..20]));
+    ip[10..12].copy_from_slice(&sum.to_be_bytes());
+    ip[20..24].copy_from_slice(&[1, 187, 200, 0]);
+    ip[24..28].copy_from_slice(&(number * PAYLOAD as u32).to_be_bytes());
+    ip[32..34].copy_from_slice(&[0x80, 16]);
+    // An advertised window and a checksum that nobody computed: both travel.
+    ip[34..38].copy_from_slice(&[1, 2, 3, number as u8]);
+    ip[40..44].copy_from_slice(&[1, 1, 8, 10]);
+    ip[44..48].copy_from_slice(&number.to_be_bytes());
+    ip[48..52].copy_from_slice(&(number / 3).to_be_bytes());
+    ip[52..56].copy_from_slice(&number.to_be_bytes());
+    data
+}
+
+fn number(ip: &[u8]) -> u32 {
+    u32::from_be_bytes([ip[52], ip[53], ip[54], ip[55]])
+}
+
+fn compressing(scheduler: SchedulerKind) -> [TunnelConfig; 2] {
+    let send = SendOptions {
+        compress_headers: true,
+        ..SendOptions::default()
+    };
+    let one = TunnelConfig {
+        send,
+        ..config(scheduler)
+    };
+    [one.clone(), one]
+}
+
+/// Lets segments enter, and checks all that arrive; returns how many did, each once.
+fn carry(world: &mut World, sent: &mut BTreeMap<u32, Bytes>, count: u32) -> usize {
+    let first = sent.len() as u32;
+    for n in first..first + count {
+        let data = segment(n);
+        sent.insert(n, data.clone().freeze().slice(HEADROOM..));
+        world.enter(data);
+        world.run(Duration::from_millis(2));
+    }
+    world.run(Duration::from_secs(2));
+    let mut seen = BTreeMap::new();
+    for (_, data) in &world.hub.delivered {
+        let number = number(data);
+        assert_eq!(Some(data), sent.get(&number), "segment {number} changed");
+        assert!(seen.insert(number, ()).is_none(), "segment {number} twice");
+    }
+    seen.len()
+}
+
+#[test]
+fn headers_shrink_over_paths_that_lose() {
+    for kind in [
+        SchedulerKind::Auto,
+        SchedulerKind::Redundant,
+        SchedulerKind::RoundRobin,
+    ] {
+        let mut world = World::with(compressing(kind), 1, &uneven());
+        world.lose(0.05);
+        let mut sent = BTreeMap::new();
+        let arrived = carry(&mut world, &mut sent, 2_000);
+        let (site, hub) = (world.site.tunnel.stats(), world.hub.tunnel.stats());
+        assert!(arrived > 1_980, "{kind:?}: {arrived} of 2,000");
+        assert_eq!((hub.headers_unknown, hub.malformed), (0, 0), "{kind:?}");
+        let saved = site.headers_saved as f64 / 2_000.0;
+        assert!(saved > 35.0, "{kind:?}: {saved} bytes of each packet");
+    }
+}
+
+#[test]
+fn headers_travel_in_full_unless_both_ends_know_them() {
+    let mut world = World::with(
+        [config(SchedulerKind::Auto), config(SchedulerKind::Auto)],
+        1,
+        &uneven(),
+    );
+    let mut sent = BTreeMap::new();
+    assert_eq!(carry(&mut world, &mut sent, 100), 100);
+    assert_eq!(world.site.tunnel.stats().headers_saved, 0);
+}
+
+#[test]
+fn a_peer_that_starts_anew_is_told_again() {
+    let mut world = World::with(compressing(SchedulerKind::Auto), 1, &uneven());
+    let mut sent = BTreeMap::new();
+    assert_eq!(carry(&mut world, &mut sent, 500), 500);
+    let saved = world.site.tunnel.stats().headers_saved;
+    // Its egress has forgotten all, and nobody has noticed: what comes is asked for again, in full.
+    world.hub.tunnel.reset_exit();
+    let arrived = carry(&mut world, &mut sent, 500);
+    let hub = world.hub.tunnel.stats();
+    assert!(hub.headers_unknown > 0, "it was told nothing");
+    assert!(
+        arrived > 980,
+        "{arrived} of 1,000, {} unknown",
+        hub.headers_unknown
+    );
+    let again = world.site.tunnel.stats().headers_saved - saved;
+    assert!(again > 15_000, "{again} bytes saved after it started anew");
+}
