@@ -23,6 +23,14 @@ fn plan(text: &str) -> Plan {
     Plan::parse(&format!("name = \"test\"\n{text}")).expect("a valid plan")
 }
 
+/// Why a plan is refused, when it is read or before it runs.
+fn refusal(text: &str) -> String {
+    match Plan::parse(&format!("name = \"test\"\n{text}")) {
+        Err(error) => error.to_string(),
+        Ok(plan) => run(&plan, 1).expect_err("not simulated").to_string(),
+    }
+}
+
 fn report(text: &str) -> Report {
     let plan = plan(text);
     run(&plan, plan.seed).expect("a plan that can be simulated")
@@ -371,16 +379,14 @@ fn plans_that_cannot_be_simulated_name_the_key() {
             "carrier.congestion",
         ),
     ] {
-        let plan = plan(&format!("{rest}[carrier]\n{carrier}"));
-        let error = run(&plan, 1).expect_err("not simulated").to_string();
+        let error = refusal(&format!("{rest}[carrier]\n{carrier}"));
         assert!(error.contains(key), "{key}: {error}");
     }
     for (setting, key) in [
         ("loss_burst = 4", "path[0].both.loss_burst"),
         ("trace = \"none.csv\", loss = \"1%\"", "path[0].both.trace"),
     ] {
-        let plan = plan(&rest.replacen("rate = \"16Mbit\"", setting, 1));
-        let error = run(&plan, 1).expect_err("a bad link").to_string();
+        let error = refusal(&rest.replacen("rate = \"16Mbit\"", setting, 1));
         assert!(error.contains(key), "{key}: {error}");
     }
     for (from, to, key) in [
@@ -400,8 +406,7 @@ fn plans_that_cannot_be_simulated_name_the_key() {
             "carrier.tunnel.protect_up",
         ),
     ] {
-        let plan = plan(&row(RELAY).replacen(from, to, 1));
-        let error = run(&plan, 1).expect_err("a bad row").to_string();
+        let error = refusal(&row(RELAY).replacen(from, to, 1));
         assert!(error.contains(key), "{key}: {error}");
     }
 }

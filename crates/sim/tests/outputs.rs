@@ -1,6 +1,6 @@
 //! What a run writes beside its report: events, packets, delays.
 
-use ropewalk_plan::Plan;
+use ropewalk_plan::{Carrier, Plan};
 use ropewalk_sim::run::Options;
 use ropewalk_sim::{LogFile, SimError, events, run, run_with};
 use serde_json::Value;
@@ -180,7 +180,11 @@ fn a_plan_that_is_refused_leaves_former_output_as_it_is() {
     let mut lacks_trace = plan("kind = \"tunnel\"", "kind = \"tcp\"");
     lacks_trace.path[0].both.rate = None;
     lacks_trace.path[0].both.trace = Some("not-there.csv".into());
-    let wrong = plan("kind = \"tunnel\"\nscheduler = \"no\"", "kind = \"tcp\"");
+    // As from a program that makes its plan by itself: one that is read says so at once.
+    let mut wrong = plan("kind = \"tunnel\"", "kind = \"tcp\"");
+    if let Carrier::Tunnel(tunnel) = &mut wrong.carrier {
+        tunnel.scheduler = Some("no".into());
+    }
     for plan in [missing, lacks_trace, wrong] {
         let options = Options {
             events: Some(Box::new(LogFile::new(events.clone()))),
