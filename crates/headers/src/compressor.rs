@@ -217,7 +217,9 @@ impl Compressor {
         }
         place.watch_rtp(&layout, packet);
         let is_quiet = self.quiet_until.is_some_and(|until| now < until);
-        if !is_quiet && place.renew(now, &layout, packet, flow_seq) {
+        // A bucket that was confirmed stays in the list until the next announcement.
+        if !is_quiet && place.renew(now, &layout, packet, flow_seq) && !self.pending.contains(&flow)
+        {
             self.pending.push(flow);
         }
         let (id, encoded) = encoded?;
@@ -280,6 +282,12 @@ impl Compressor {
     pub fn poll_timeout(&self) -> Option<Instant> {
         let due = |bucket: &u16| self.flows.get(*bucket)?.pending.map(|waiting| waiting.due);
         self.pending.iter().filter_map(due).min()
+    }
+
+    /// Buckets that are looked at for announcements.
+    #[cfg(test)]
+    pub(crate) const fn waiting(&self) -> usize {
+        self.pending.len()
     }
 
     /// Takes in what the egress of the peer says of a reference.

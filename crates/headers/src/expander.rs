@@ -55,8 +55,9 @@ impl Expander {
             known.used = now;
             let place = &mut known.references[usize::from(id) % REFERENCES];
             match place {
-                // Said again, or a late copy: what is known stays known.
-                Some((have, _)) if *have == id => {}
+                Some((have, known)) if *have == id && **known == reference => {}
+                // Also with the same number: a flow that lost its place at the compressor and comes
+                // back counts from 0 again.
                 _ => *place = Some((id, Box::new(reference))),
             }
             self.notify(HeaderNotice {

@@ -193,12 +193,15 @@ impl Ends {
     /// Carries announcements there and notices back; each is lost with this chance.
     fn tell(&mut self, loss: f64, random: &mut Random) {
         let (now, expander) = (self.now, &mut self.expander);
-        self.compressor.announce(now, |headers, bytes| {
-            if !random.chance(loss) {
-                let learned = expander.learn(now, headers, bytes);
-                learned.expect("what is announced can be learned");
-            }
-        });
+        // As a tunnel does: only when something is due.
+        if self.compressor.poll_timeout().is_some_and(|at| at <= now) {
+            self.compressor.announce(now, |headers, bytes| {
+                if !random.chance(loss) {
+                    let learned = expander.learn(now, headers, bytes);
+                    learned.expect("what is announced can be learned");
+                }
+            });
+        }
         for notice in self.expander.take_notices() {
             if !random.chance(loss) {
                 self.compressor.on_notice(notice);
@@ -316,6 +319,33 @@ fn a_notice_that_a_reference_is_unknown_ends_its_use() {
     });
     assert!(!ends.compress(&host.packet(&[1; 700], false), false).1);
     ends.settle(&mut host, &[1; 700]);
+}
+
+#[test]
+fn a_number_that_is_given_again_means_the_newest_headers() {
+    let mut random = Random::new(9);
+    let mut ends = Ends::default();
+    ends.settle(&mut Host::new(false, Kind::Udp, &mut random), &[1; 300]);
+    // The ingress has lost the place of the bucket, and another flow begins there.
+    ends.compressor = Compressor::default();
+    let mut other = Host::new(false, Kind::Tcp, &mut random);
+    ends.settle(&mut other, &[2; 300]);
+}
+
+#[test]
+fn references_that_wear_out_do_not_pile_up() {
+    let mut host = Host::new(false, Kind::Tcp, &mut Random::new(9));
+    let mut ends = Ends::default();
+    for round in 0..50 {
+        ends.settle(&mut host, &[1; 300]);
+        // Too far for any distance: a newer reference is wanted.
+        host.seq = host.seq.wrapping_add(1 << 30);
+        ends.now += Duration::from_secs(1);
+        for _ in 0..40 {
+            ends.settle(&mut host, &[1; 300]);
+        }
+        assert!(ends.compressor.waiting() <= 1, "round {round}");
+    }
 }
 
 #[test]
@@ -443,7 +473,8 @@ proptest! {
                 }
             }
         }
-        prop_assert!(loss > 0.1 || compressed_count > 100, "{compressed_count} of 600");
+        // With losses an announcement may be lost three times.
+        prop_assert!(loss > 0.01 || compressed_count > 100, "{compressed_count} of 600");
     }
 
     #[test]
