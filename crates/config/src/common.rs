@@ -225,6 +225,7 @@ pub(super) fn read_tunnel(tunnel: &mut Section<'_>, common: Common) -> Common {
                 .map(|packets| packets as usize)
                 .or(common.send.buffer_packets),
             compress_headers: compress.unwrap_or(common.send.compress_headers),
+            ..common.send
         },
         mtu: mtu.map(|bytes| bytes as usize).or(common.mtu),
         offload: tunnel.boolean("offload").unwrap_or(common.offload),

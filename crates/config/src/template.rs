@@ -354,7 +354,7 @@ fn common(interface: &str, role: &str) -> String {
 # redundancy_percent = 20  # example
 # Whether the other end puts packets of a flow in order; off leaves that to the receivers.
 # order = \"on\"
-# Inner MTU from 1280 to 9000; without it, the paths decide.
+# Inner MTU from 1280 to 9000; without it 1500, or more where all paths take more.
 # mtu = 1280  # example
 # offload = true
 # socket_buffer_bytes = 4194304

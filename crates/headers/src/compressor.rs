@@ -3,10 +3,10 @@
 use crate::ExpandError;
 use crate::layout::{Layout, RTP_HEADER, Upper, be16, be32};
 use crate::places::Places;
-use crate::reference::{Reference, is_rtp};
+use crate::reference::{Encoded, Reference, is_rtp};
 use crate::tuning::{
-    FORGET, IDLE, MISSES_MAX, PACKETS_BEFORE, QUIET, REFERENCES, RENEW_MIN, REPEAT_FIRST, RETRY,
-    TAKEOVER, TRIES_MAX, UNANSWERED_MAX,
+    COMPRESSED_TCP, FORGET, IDLE, MISSES_MAX, PACKETS_BEFORE, QUIET, REFERENCES, RENEW_MIN,
+    REPEAT_FIRST, RETRY, TAKEOVER, TRIES_MAX, UNANSWERED_MAX,
 };
 use bytes::BytesMut;
 use ropewalk_types::Instant;
@@ -212,7 +212,11 @@ impl Compressor {
         });
         place.used = now;
         place.packets = place.packets.saturating_add(1);
-        if place.current.is_some() && encoded.as_ref().is_none_or(|(_, encoded)| encoded.missed) {
+        let is_long = |encoded: &Encoded| {
+            let tcp = layout.upper == Upper::Tcp;
+            encoded.missed || tcp && 1 + encoded.bytes().len() > COMPRESSED_TCP
+        };
+        if place.current.is_some() && encoded.as_ref().is_none_or(|(_, e)| is_long(e)) {
             place.missed += 1;
         }
         place.watch_rtp(&layout, packet);

@@ -1,4 +1,4 @@
-//! Compression of inner headers.
+//! Compression of inner headers, and the size of TCP's segments that follows from it.
 //!
 //! A *reference* is the headers of one packet of a flow, which the egress has confirmed to know.
 //! Packets of that flow travel as differences from it. A packet can be read however many others
@@ -17,10 +17,12 @@ mod expander;
 mod layout;
 mod places;
 mod reference;
+mod segments;
 mod tuning;
 
 pub use compressor::Compressor;
 pub use expander::Expander;
+pub use segments::{PacketSizes, limit_segments};
 
 use thiserror::Error;
 

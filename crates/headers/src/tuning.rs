@@ -7,8 +7,8 @@ use ropewalk_types::Duration;
 /// Packets of a flow before its headers are announced. More: flows of few packets announce
 /// nothing, and the others travel in full for longer.
 pub(crate) const PACKETS_BEFORE: u32 = 3;
-/// Fields that had to be written before a newer reference is announced, packets. More: fewer
-/// announcements, longer headers.
+/// Packets with a field that had to be written, or with more than [`COMPRESSED_TCP`] bytes, before a
+/// newer reference is announced. More: fewer announcements, longer headers.
 pub(crate) const MISSES_MAX: u32 = 16;
 /// Least time between two references of a flow. Longer: fewer announcements. With
 /// [`REFERENCES`], it also bounds how long a packet under way can be read: 1.4 s at least.
@@ -48,3 +48,6 @@ pub(crate) const PLACES_TRIED: usize = 8;
 /// Payload whose checksum is computed at both ends instead of sent, bytes. Larger: two bytes less
 /// for larger packets, for the work of reading them twice.
 pub(crate) const CHECKED_MAX: usize = 128;
+/// What is left of the headers of a full TCP segment as a rule, bytes. Larger: more segments with long
+/// headers fit whole, all segments carry less.
+pub(crate) const COMPRESSED_TCP: usize = 11;

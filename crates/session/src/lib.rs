@@ -46,8 +46,8 @@ pub use ropewalk_transport::tls::TcpInfo;
 pub use ropewalk_transport::{SocketId, Transmit};
 pub use session::{Event, Role, Session};
 pub use settings::{
-    CommonSettings, Environment, HubAddresses, HubSettings, MTU_MAX, MTU_MIN, SiteDirectory,
-    SiteEntry, SiteSettings, UDP_PAYLOAD_MAX, UDP_PAYLOAD_MIN, udp_payload_max,
+    CommonSettings, Environment, HubAddresses, HubSettings, MTU_DEFAULT, MTU_MAX, MTU_MIN,
+    SiteDirectory, SiteEntry, SiteSettings, UDP_PAYLOAD_MAX, UDP_PAYLOAD_MIN, udp_payload_max,
 };
 pub use site::Site;
 pub use status::SessionStatus;

@@ -3,7 +3,7 @@
 use ropewalk_api::{PathStatus, TunnelStatus};
 use ropewalk_core::path::PathConfig;
 use ropewalk_core::schedule::SchedulerKind;
-use ropewalk_core::tunnel::{Outgoing, PathState, Tunnel, TunnelConfig};
+use ropewalk_core::tunnel::{Outgoing, PathState, SendOptions, Tunnel, TunnelConfig};
 use ropewalk_transport::{CongestionControl, PublicKey};
 use ropewalk_types::{Duration, Instant, PATHS_MAX, PathId};
 use ropewalk_wire::{Control, emit_control};
@@ -65,7 +65,10 @@ impl Peer {
             probe_interval,
             classes: Arc::clone(&common.classes),
             hold: common.hold,
-            send: common.send,
+            send: SendOptions {
+                inner_mtu: common.mtu,
+                ..common.send
+            },
         };
         Self {
             name,

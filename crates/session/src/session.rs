@@ -263,7 +263,7 @@ impl<R: Role> Session<R> {
         self.links.flush_all(now, sockets);
         // A write can find out that a connection is over.
         self.link_events(now);
-        if let Some(mtu) = self.mtu.follow(now, self.role.mtu()) {
+        if let Some(mtu) = self.mtu.follow(self.role.mtu()) {
             tracing::debug!(mtu, "inner MTU follows the paths");
             self.role.events().push_back(Event::MtuChanged(mtu));
         }

@@ -17,6 +17,9 @@ use ropewalk_transport::{CongestionControl, Identity, PublicKey};
 
 /// Smallest inner MTU that may be configured: IPv6 needs 1,280 bytes (RFC 8200 §5).
 pub const MTU_MIN: usize = 1_280;
+/// Inner MTU unless another one is configured or paths take more, bytes: that of Ethernet, which hosts
+/// expect.
+pub const MTU_DEFAULT: usize = 1_500;
 /// Largest inner MTU that may be configured, bytes.
 pub const MTU_MAX: usize = 9_000;
 /// Smallest UDP payload that every path must take, bytes (RFC 9000 §14).
@@ -69,7 +72,8 @@ pub struct CommonSettings {
     pub send: SendOptions,
     /// Congestion control of paths that name none.
     pub congestion: CongestionControl,
-    /// Inner MTU, [`MTU_MIN`]`..=`[`MTU_MAX`] bytes; `None` follows the paths.
+    /// Inner MTU, [`MTU_MIN`]`..=`[`MTU_MAX`] bytes; `None` is [`MTU_DEFAULT`], or more where the paths take
+    /// more.
     pub mtu: Option<usize>,
 }
 

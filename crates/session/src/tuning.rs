@@ -1,14 +1,10 @@
-//! Every constant of a peer and of the inner MTU; hub, site and links have tables of their own.
+//! Every constant of a peer; hub, site and links have tables of their own.
 //!
 //! Each comment says what the constant is, its unit, and what a larger value buys and costs. None
 //! of them was measured by itself.
 
 use ropewalk_types::Duration;
 
-/// A smaller MTU must last for this long before the interface gets it. A satellite path needs
-/// nearly this long to find out what it takes, and any path to find it again after its large
-/// packets were all lost. Longer: the tunnel splits packets for longer.
-pub(crate) const MTU_PATIENCE: Duration = Duration::from_secs(20);
 /// Packets bound per round before they are handed to the sockets: enough for full segmented
 /// sends, few enough that reading goes on in between.
 pub(crate) const ROUND_PACKETS: usize = 64;

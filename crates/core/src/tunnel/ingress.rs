@@ -37,6 +37,8 @@ pub(super) struct Ingress {
     pub classes: Arc<Classes>,
     /// What sparse flows sent last, and what of it is awaited.
     pub rescuer: Rescuer,
+    /// The inner MTU where one is configured, bytes.
+    pub inner_mtu: Option<usize>,
     /// `None` when headers travel in full.
     pub compressor: Option<Compressor>,
     /// Bytes that were not sent.
@@ -83,6 +85,7 @@ impl Ingress {
             classes,
             retransmit: RetransmitQueue::default(),
             rescuer: Rescuer::default(),
+            inner_mtu: send.inner_mtu,
             compressor: send.compress_headers.then(Compressor::default),
             headers_saved: 0,
             flow_seq: vec![0; FLOW_BUCKETS],

@@ -43,6 +43,7 @@ use egress::Egress;
 use ingress::Ingress;
 use observe::Observed;
 use paths::Paths;
+use ropewalk_headers::{PacketSizes, limit_segments};
 use ropewalk_types::{Duration, Instant, PacketInfo, PathId, PathSnapshot, Random};
 use std::sync::Arc;
 
@@ -292,16 +293,25 @@ impl Tunnel {
     pub fn handle_parsed(
         &mut self,
         now: Instant,
-        data: bytes::BytesMut,
+        mut data: bytes::BytesMut,
         checksum_partial: bool,
         info: &PacketInfo,
     ) {
         self.tick(now);
-        let ip = &data[ropewalk_wire::HEADROOM..];
+        let ip = &mut data[ropewalk_wire::HEADROOM..];
         if ip.len() > usize::from(u16::MAX) {
             self.stats.invalid_inner += 1;
             return;
         }
+        if info.is_tcp() {
+            let sizes = PacketSizes {
+                whole: self.paths.whole().unwrap_or(usize::MAX),
+                most: self.ingress.inner_mtu.unwrap_or(usize::MAX),
+                compressed: self.ingress.compressor.is_some(),
+            };
+            limit_segments(ip, sizes, checksum_partial);
+        }
+        let ip = &*ip;
         let outage = self.hold.is_outage();
         let taken = self
             .freezer
@@ -467,10 +477,11 @@ impl Tunnel {
         self.paths.stats(self.now, id)
     }
 
-    /// Largest inner packet every usable path takes whole; the smallest of the paths' sizes.
+    /// Largest inner packet that the paths take whole, bytes; `None` before the first path. A size that the
+    /// paths take for a moment only does not count.
     #[must_use]
-    pub fn payload_max(&self) -> Option<usize> {
-        self.paths.payload_max()
+    pub const fn whole_max(&self) -> Option<usize> {
+        self.paths.whole()
     }
 
     fn tick(&mut self, now: Instant) {

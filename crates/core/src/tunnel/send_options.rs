@@ -52,6 +52,8 @@ impl FromStr for Order {
 pub struct SendOptions {
     /// Whether the egress puts packets in order.
     pub order: Order,
+    /// The inner MTU, bytes, where one is configured: TCP is told of segments that fit.
+    pub inner_mtu: Option<usize>,
     /// Inner headers are compressed, once the egress of the peer confirms to know them.
     pub compress_headers: bool,
     /// Packets that the send buffer of each path holds, at least 1; `None` binds packets late.

@@ -52,6 +52,13 @@ pub(super) const RATE_INTERVAL: Duration = Duration::from_millis(10);
 /// calls recover sooner, the other flows later. Measured: `docs/decisions/path-liveness.md`.
 pub(super) const SPARSE_CREDIT_MAX: u64 = 6_000;
 
+// Sizes of inner packets.
+
+/// How long the paths must take only smaller packets whole before new connections are told. A
+/// satellite path needs seconds to find its MTU, and burst losses hide a path's for that long. Longer: after
+/// a real change, new connections have packets in pieces for longer.
+pub(super) const SHRINK_AFTER: Duration = Duration::from_secs(20);
+
 // Header compression.
 
 /// Memory that packets with full headers share, bytes. Larger: fewer allocations, and a packet that waits

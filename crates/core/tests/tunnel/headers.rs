@@ -6,16 +6,20 @@ use super::{World, config, uneven};
 use bytes::{Bytes, BytesMut};
 use ropewalk_core::schedule::SchedulerKind;
 use ropewalk_core::tunnel::{SendOptions, TunnelConfig};
-use ropewalk_types::{Duration, checksum};
+use ropewalk_types::{Duration, PathId, checksum};
 use ropewalk_wire::HEADROOM;
 
 const PAYLOAD: usize = 900;
 
 /// A packet of a download: TCP with timestamps, and a number in its payload.
 fn segment(number: u32) -> BytesMut {
-    let mut data = BytesMut::zeroed(HEADROOM + 52 + PAYLOAD);
+    sized_segment(number, PAYLOAD)
+}
+
+fn sized_segment(number: u32, payload: usize) -> BytesMut {
+    let mut data = BytesMut::zeroed(HEADROOM + 52 + payload);
     let ip = &mut data[HEADROOM..];
-    let length = (52 + PAYLOAD) as u16;
+    let length = (52 + payload) as u16;
     ip[0] = 0x45;
     ip[2..4].copy_from_slice(&length.to_be_bytes());
     ip[4..6].copy_from_slice(&(number as u16).to_be_bytes());
@@ -24,13 +28,13 @@ fn segment(number: u32) -> BytesMut {
     let sum = !checksum::fold(checksum::add(0, &ip[..20]));
     ip[10..12].copy_from_slice(&sum.to_be_bytes());
     ip[20..24].copy_from_slice(&[1, 187, 200, 0]);
-    ip[24..28].copy_from_slice(&(number * PAYLOAD as u32).to_be_bytes());
+    ip[24..28].copy_from_slice(&(number * payload as u32).to_be_bytes());
     ip[32..34].copy_from_slice(&[0x80, 16]);
     // An advertised window and a checksum that nobody computed: both travel.
     ip[34..38].copy_from_slice(&[1, 2, 3, number as u8]);
     ip[40..44].copy_from_slice(&[1, 1, 8, 10]);
     ip[44..48].copy_from_slice(&number.to_be_bytes());
-    ip[48..52].copy_from_slice(&(number / 3).to_be_bytes());
+    ip[48..52].copy_from_slice(&number.wrapping_sub(20).to_be_bytes());
     ip[52..56].copy_from_slice(&number.to_be_bytes());
     data
 }
@@ -119,4 +123,60 @@ fn a_peer_that_starts_anew_is_told_again() {
     );
     let again = world.site.tunnel.stats().headers_saved - saved;
     assert!(again > 15_000, "{again} bytes saved after it started anew");
+}
+
+/// The handshake of the server in whose direction the segments go: MSS 1,460 and timestamps.
+fn handshake() -> BytesMut {
+    let mut data = sized_segment(0, 4);
+    let ip = &mut data[HEADROOM..];
+    ip[32..34].copy_from_slice(&[0x90, 2]);
+    ip[40..56].copy_from_slice(&[2, 4, 5, 0xb4, 1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 0]);
+    data
+}
+
+#[test]
+fn full_segments_of_a_connection_fit_a_datagram_each() {
+    for compress_headers in [false, true] {
+        let send = SendOptions {
+            compress_headers,
+            ..SendOptions::default()
+        };
+        let one = TunnelConfig {
+            send,
+            ..config(SchedulerKind::Auto)
+        };
+        let mut world = World::with([one.clone(), one], 1, &uneven());
+        world.run(Duration::from_millis(100));
+        world.enter(handshake());
+        world.run(Duration::from_millis(100));
+        let told = &world.hub.delivered[0].1;
+        let size = usize::from(u16::from_be_bytes([told[42], told[43]]));
+        let whole = world.site.tunnel.whole_max().expect("a path");
+        let expected = if compress_headers { 1 } else { -40_i32 };
+        assert_eq!(size as i32 - whole as i32, expected);
+        let before = world.site.tunnel.stats().data_bytes;
+        let pieces = |world: &World| -> u64 {
+            let stats = [0, 1].map(|id| world.site.tunnel.path_stats(PathId(id)));
+            stats.into_iter().flatten().map(|s| s.tx_datagrams).sum()
+        };
+        let first = pieces(&world);
+        for number in 1..=1_000 {
+            world.enter(sized_segment(number, size - 12));
+            world.run(Duration::from_millis(2));
+        }
+        world.run(Duration::from_secs(1));
+        assert_eq!(world.hub.delivered.len(), 1_001);
+        let (bytes, datagrams) = (
+            world.site.tunnel.stats().data_bytes - before,
+            pieces(&world) - first,
+        );
+        eprintln!(
+            "saved {} whole {whole}",
+            world.site.tunnel.stats().headers_saved
+        );
+        eprintln!("{compress_headers}: {size} bytes, {datagrams} datagrams, {bytes} bytes");
+        // A few packets travel in pieces until the peer knows the headers; then there are reports and
+        // announcements.
+        assert!(datagrams < 1_100, "{datagrams} datagrams for 1,000 packets");
+    }
 }

@@ -18,6 +18,7 @@ fn sending(scheduler: SchedulerKind, send: SendOptions) -> [TunnelConfig; 2] {
 
 const UNORDERED: SendOptions = SendOptions {
     order: Order::Off,
+    inner_mtu: None,
     buffer_packets: None,
     compress_headers: false,
 };

@@ -152,8 +152,8 @@ fn nft() -> Check {
         _ => Check::warn(
             name,
             "the program nft is missing",
-            "install nftables: a hub needs it for address translation, a site that forwards for \
-             others to clamp the MSS",
+            "install nftables: a hub needs it for address translation, a site for classes beside the \
+             tunnel",
         ),
     }
 }

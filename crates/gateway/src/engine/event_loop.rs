@@ -12,7 +12,7 @@ use ropewalk_io::clock::Clock;
 use ropewalk_io::tun::{SendReport, Tun, TunConfig};
 use ropewalk_io::{InnerPacket, TunPacket};
 use ropewalk_session::{
-    self as session, CommonSettings, Environment, Event, MTU_MIN, Role, Session,
+    self as session, CommonSettings, Environment, Event, MTU_DEFAULT, Role, Session,
 };
 use ropewalk_transport::TransportError;
 use ropewalk_types::Instant;
@@ -116,7 +116,7 @@ pub(super) fn start<R: Role + Send + 'static>(
 ) -> anyhow::Result<EngineHandle> {
     let tun = Tun::open(&TunConfig {
         name: host.tun_name.clone(),
-        mtu: common.mtu.unwrap_or(MTU_MIN),
+        mtu: common.mtu.unwrap_or(MTU_DEFAULT),
         offload: host.offload,
     })?;
     let clock = Clock::new();

@@ -249,21 +249,6 @@ pub fn hub_nat(tun: &Tun, config: &HubConfig) -> HubNat {
     }
 }
 
-/// Clamps the MSS of connections that a site forwards. Without `nft` they still work, by path MTU
-/// discovery.
-pub fn set_up_site(changes: &mut Changes, tun: &Tun) {
-    let table = tun.table();
-    let done = changes
-        .table(&table)
-        .and_then(|()| Ok(nft::apply_site_clamp(&table, &tun.name)?));
-    if let Err(error) = done {
-        tracing::info!(
-            error = format!("{error:#}"),
-            "the MSS of forwarded connections is not clamped"
-        );
-    }
-}
-
 /// The way of a relay's sites to the next hub. They have a routing table of their own, so that
 /// their packets go on through the tunnel and those of the relay itself do not.
 #[derive(Clone, Debug)]

@@ -145,7 +145,6 @@ impl Site {
             .context("the site cannot start")?;
         let engine = RunningEngine::new(handle);
         engine.tun.configure(&[])?;
-        network::set_up_site(changes, &engine.tun);
         let direct = Direct::start(&config, &engine.tun, changes).await?;
         let (notify_interfaces, interfaces) = watch::channel(Vec::new());
         let watching = Watch::start(Box::new(move |list| {

@@ -1,12 +1,13 @@
 //! The paths of a tunnel: one [`Path`] each, and what concerns them all.
 //!
 //! [`liveness`] judges silence, [`probes`] asks, [`coding`] sizes repair symbols, [`views`] is what
-//! schedulers and queues are told.
+//! schedulers and queues are told, [`whole`] is which packets fit.
 
 mod coding;
 mod liveness;
 mod probes;
 mod views;
+mod whole;
 
 pub use liveness::PathState;
 
@@ -21,6 +22,7 @@ use coding::{Budget, Coding};
 use liveness::PathLiveness;
 use ropewalk_types::{Duration, Instant, PATHS_MAX, PathId, PathSnapshot};
 use ropewalk_wire::{Stamp, Timestamp};
+use whole::Whole;
 
 /// Counters and estimates of a path.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -203,6 +205,7 @@ pub(super) struct Paths {
     pub doubtful: Vec<Sent>,
     /// Paths on which everything in flight is lost.
     pub declared_lost: PathSet,
+    whole: Whole,
     probe_interval: Option<Duration>,
     redundancy: Option<f64>,
 }
@@ -215,6 +218,7 @@ impl Paths {
             state_changed: false,
             doubtful: Vec::new(),
             declared_lost: PathSet::default(),
+            whole: Whole::default(),
             probe_interval,
             redundancy,
         }
@@ -262,6 +266,7 @@ impl Paths {
         if let Some(path) = self.map.get_mut(id) {
             path.snapshot = snapshot;
             self.state_changed |= path.judge(now);
+            self.follow_sizes(now);
         }
     }
 

@@ -111,13 +111,6 @@ impl Paths {
             .max()
             .unwrap_or_default()
     }
-
-    pub fn payload_max(&self) -> Option<usize> {
-        let usable = self.iter().filter(|(_, p)| p.usable());
-        usable
-            .map(|(_, p)| p.snapshot.max_datagram.saturating_sub(DATA_HEADER))
-            .min()
-    }
 }
 
 /// The measured rate, or that of a small window per round trip. A path that carried little for a
