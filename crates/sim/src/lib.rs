@@ -16,6 +16,7 @@ mod capture;
 mod carrier;
 mod engine;
 pub mod events;
+mod headers;
 mod host;
 mod outputs;
 mod packet;

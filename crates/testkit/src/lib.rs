@@ -29,4 +29,4 @@ pub use host::Host;
 pub use packet::Packet;
 pub use pair::{Machine, Outbound, Pair};
 #[cfg(feature = "session")]
-pub use world::{End, Fate, HUB_INNER, HUB_TCP, HUB_UDP, Spec, Tap, World};
+pub use world::{End, Fate, HUB_INNER, HUB_TCP, HUB_UDP, SITE_HOSTS, Spec, Tap, World};

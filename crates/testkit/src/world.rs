@@ -34,6 +34,8 @@ pub const HUB_TCP: SocketAddr = SocketAddr::new(IpAddr::V4(HUB_IP), 443);
 const HUB_IP: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 1);
 /// The hub's inner address.
 pub const HUB_INNER: Ipv4Addr = Ipv4Addr::new(10, 255, 0, 1);
+/// The network of the first site's hosts, if it has any.
+pub const SITE_HOSTS: &str = "10.254.0.0/16";
 /// Ports that a NAT mapping adds; one mapping never meets another.
 const NAT_STEP: u16 = 4_000;
 /// First port of a site's own sockets.
@@ -58,6 +60,8 @@ pub struct Spec {
     pub protection: Option<[Protection; 2]>,
     /// What published systems do otherwise when sending, at all gateways.
     pub send: SendOptions,
+    /// The first site has hosts behind it, in [`SITE_HOSTS`].
+    pub hosts: bool,
 }
 
 /// What became of an outer packet on a link of the first site.
@@ -113,6 +117,7 @@ impl Default for Spec {
             congestion: CongestionControl::default(),
             protection: None,
             send: SendOptions::default(),
+            hosts: false,
         }
     }
 }
@@ -215,7 +220,10 @@ impl World {
             name: format!("site{site}"),
             key: place.identity.public_key(),
             addresses: vec![Self::inner_address(site).into()],
-            networks: Vec::new(),
+            networks: (spec.hosts && site == 0)
+                .then(|| SITE_HOSTS.parse().expect("a network"))
+                .into_iter()
+                .collect(),
             enabled: true,
         });
         let mut world = Self {

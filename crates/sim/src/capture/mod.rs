@@ -4,10 +4,10 @@
 //! LINKTYPE_RAW: every record begins with an IP header. Times begin at zero, with the plan. At most
 //! [`KEPT_MAX`] bytes of a packet are kept; the record says how long the packet was.
 
-mod headers;
+mod outer;
 
-use crate::packet::Packet;
-use headers::Writer;
+use crate::headers::Headers;
+use crate::packet::{Packet, UDP_HEADERS};
 use ropewalk_netem::Side;
 use ropewalk_testkit::packet::Packet as Outer;
 use std::fs::File;
@@ -27,7 +27,9 @@ pub struct Capture {
     hosts: [Interface; 2],
     /// The ends of each path, at the site and at the hub or server.
     paths: Vec<[Interface; 2]>,
-    writer: Writer,
+    headers: Headers,
+    /// The packet that is being written.
+    ip: Vec<u8>,
 }
 
 struct Interface {
@@ -66,14 +68,15 @@ impl Capture {
                 .iter()
                 .map(|name| both(name))
                 .collect::<Result<_, _>>()?,
-            writer: Writer::default(),
+            headers: Headers::default(),
+            ip: Vec::new(),
         })
     }
 
     /// A host's packet at its host (`leaves`) or at the other one.
     pub fn host(&mut self, now_ns: u64, direction: Side, leaves: bool, packet: &Packet) {
-        let ip = self.writer.inner(now_ns, direction, packet);
-        self.hosts[end(direction, leaves)].record(now_ns, ip, packet.bytes as usize);
+        self.write(now_ns, direction, packet);
+        self.hosts[end(direction, leaves)].record(now_ns, &self.ip, packet.bytes as usize);
     }
 
     /// A host's packet at an end of a path without a tunnel. Links beside the paths have no file.
@@ -84,9 +87,9 @@ impl Capture {
         (direction, leaves): (Side, bool),
         packet: &Packet,
     ) {
+        self.write(now_ns, direction, packet);
         if let Some(ends) = self.paths.get_mut(path) {
-            let ip = self.writer.inner(now_ns, direction, packet);
-            ends[end(direction, leaves)].record(now_ns, ip, packet.bytes as usize);
+            ends[end(direction, leaves)].record(now_ns, &self.ip, packet.bytes as usize);
         }
     }
 
@@ -99,9 +102,17 @@ impl Capture {
         packet: &Outer,
     ) {
         if let Some(ends) = self.paths.get_mut(path) {
-            let ip = self.writer.outer(packet);
-            ends[end(direction, leaves)].record(now_ns, ip, packet.ip_bytes());
+            outer::write(packet, &mut self.ip);
+            ends[end(direction, leaves)].record(now_ns, &self.ip, packet.ip_bytes());
         }
+    }
+
+    /// The bytes of a host's packet, as tunnels have them.
+    fn write(&mut self, now_ns: u64, direction: Side, packet: &Packet) {
+        self.ip.clear();
+        self.ip
+            .resize((packet.bytes as usize).max(UDP_HEADERS as usize), 0);
+        self.headers.fill(now_ns, direction, packet, &mut self.ip);
     }
 
     /// Ends all files; what went wrong with them.

@@ -1,9 +1,10 @@
 //! Tells the log of events which datagram a gateway bound to which path, and why.
 
 use crate::events::Trace;
-use crate::packet::Packet;
-use bytes::Bytes;
+use crate::headers::Headers;
+use bytes::{Bytes, BytesMut};
 use ropewalk_core::tunnel::{Observer, Outgoing};
+use ropewalk_headers::Expander;
 use ropewalk_netem::Side;
 use ropewalk_types::{Duration, Instant, PathId, PathSnapshot};
 use ropewalk_wire::{DataHeader, Datagram};
@@ -35,16 +36,21 @@ pub struct Gateway {
     told: Told,
     /// The newest number of each flow bucket: older ones are sent again.
     newest: BTreeMap<u16, u16>,
+    /// What it sends and what it receives, up and down.
+    seen: [Expander; 2],
+    hosts: Headers,
 }
 
 impl Gateway {
     /// The gateway that sends in this direction.
-    pub const fn new(side: Side, paths: Vec<usize>, told: Told) -> Self {
+    pub fn new(side: Side, paths: Vec<usize>, told: Told) -> Self {
         Self {
             side,
             paths,
             told,
             newest: BTreeMap::new(),
+            seen: Default::default(),
+            hosts: Headers::default(),
         }
     }
 
@@ -56,6 +62,36 @@ impl Gateway {
         if let Ok(mut events) = self.told.0.lock() {
             events.push((name, data));
         }
+    }
+
+    /// What a datagram in this direction is, as further members of a JSON object.
+    fn describe(&mut self, now: Instant, side: Side, datagram: &Bytes) -> String {
+        let Ok(parsed) = Datagram::parse(datagram) else {
+            return ",\"kind\":\"malformed\"".into();
+        };
+        let mut text = members(&parsed, datagram.len());
+        let seen = &mut self.seen[usize::from(side == Side::Down)];
+        let inner = match &parsed {
+            Datagram::Data { header, at } => whole(now, seen, header, &datagram[*at..]),
+            Datagram::Headers { headers, at, .. } => {
+                // The tunnel counts what it cannot read.
+                let _ = seen.learn(now, headers, &datagram[*at..]);
+                None
+            }
+            Datagram::Fragment { .. }
+            | Datagram::Report { .. }
+            | Datagram::Probe { .. }
+            | Datagram::Control(_)
+            | Datagram::Nack { .. }
+            | Datagram::DeadlineNack { .. }
+            | Datagram::HeaderNotices { .. }
+            | Datagram::Coded { .. } => None,
+        };
+        if let Some(packet) = inner.and_then(|inner| self.hosts.read(&inner)) {
+            let (flow, content) = (packet.flow, packet.body.content());
+            let _ = write!(text, ",\"flow\":{flow},{content}");
+        }
+        text
     }
 
     /// Whether the packet was sent before; the newest number is kept.
@@ -70,8 +106,8 @@ impl Gateway {
 }
 
 impl Observer for Gateway {
-    fn on_sent(&mut self, _now: Instant, sent: &Outgoing, path: &PathSnapshot, backlog: u64) {
-        let mut rest = describe(&sent.datagram);
+    fn on_sent(&mut self, now: Instant, sent: &Outgoing, path: &PathSnapshot, backlog: u64) {
+        let mut rest = self.describe(now, self.side, &sent.datagram);
         if let Ok(Datagram::Data { header, .. }) = Datagram::parse(&sent.datagram)
             && self.is_again(&header)
         {
@@ -92,21 +128,36 @@ impl Observer for Gateway {
         self.tell("tunnel_sent", self.side, sent.path, &rest);
     }
 
-    fn on_received(&mut self, _now: Instant, path: PathId, datagram: &Bytes) {
+    fn on_received(&mut self, now: Instant, path: PathId, datagram: &Bytes) {
         let from = match self.side {
             Side::Up => Side::Down,
             Side::Down => Side::Up,
         };
-        self.tell("tunnel_received", from, path, &describe(datagram));
+        let rest = self.describe(now, from, datagram);
+        self.tell("tunnel_received", from, path, &rest);
     }
 }
 
-/// What a datagram is, as further members of a JSON object.
-fn describe(datagram: &Bytes) -> String {
-    let Ok(parsed) = Datagram::parse(datagram) else {
-        return ",\"kind\":\"malformed\"".into();
-    };
-    let kind = match &parsed {
+/// The inner packet with its headers, if they are known.
+fn whole(now: Instant, seen: &mut Expander, header: &DataHeader, inner: &[u8]) -> Option<BytesMut> {
+    if !header.compressed {
+        return Some(BytesMut::from(inner));
+    }
+    let &DataHeader {
+        flow,
+        flow_seq,
+        checksum_partial,
+        ..
+    } = header;
+    let mut full = BytesMut::new();
+    seen.expand(now, flow, flow_seq, checksum_partial, inner, &mut full)
+        .ok()?;
+    Some(full)
+}
+
+/// The members that tell of a datagram of this length itself.
+fn members(parsed: &Datagram, length: usize) -> String {
+    let kind = match parsed {
         Datagram::Data { .. } => "data",
         Datagram::Fragment { .. } => "fragment",
         Datagram::Report { .. } => "report",
@@ -118,23 +169,17 @@ fn describe(datagram: &Bytes) -> String {
         Datagram::HeaderNotices { .. } => "header_notices",
         Datagram::Coded { .. } => "repair_symbol",
     };
-    let mut text = format!(",\"kind\":\"{kind}\",\"bytes\":{}", datagram.len());
+    let mut text = format!(",\"kind\":\"{kind}\",\"bytes\":{length}");
     if let Some(stamp) = parsed.stamp() {
         let _ = write!(text, ",\"path_seq\":{}", stamp.path_seq);
     }
-    if let Datagram::Data { header, .. } | Datagram::Fragment { header, .. } = &parsed {
+    if let Datagram::Data { header, .. } | Datagram::Fragment { header, .. } = parsed {
         let DataHeader { flow, flow_seq, .. } = header;
         let _ = write!(
             text,
             ",\"bucket\":{flow},\"flow_seq\":{flow_seq},\"copy\":{}",
             header.copy
         );
-    }
-    if let Datagram::Data { at, .. } = parsed
-        && let Some(packet) = datagram.get(at..).and_then(Packet::read)
-    {
-        let (flow, content) = (packet.flow, packet.body.content());
-        let _ = write!(text, ",\"flow\":{flow},{content}");
     }
     text
 }

@@ -6,6 +6,7 @@
 use super::{Arrival, Carrier, Core};
 use crate::engine::NEVER;
 use crate::events::Item;
+use crate::headers::Headers;
 use crate::packet::Packet;
 use crate::traffic::back;
 use bytes::BytesMut;
@@ -70,6 +71,7 @@ pub struct TcpNc {
     /// The source's gateway and the sink's.
     ends: [Endpoint; 2],
     warm: [Stats; 2],
+    headers: Headers,
     buffer: BytesMut,
     packets: u64,
 }
@@ -84,6 +86,7 @@ impl TcpNc {
             direction,
             ends: [Endpoint::new(redundancy), Endpoint::new(redundancy)],
             warm: [Stats::default(); 2],
+            headers: Headers::default(),
             buffer: BytesMut::new(),
             packets: 0,
         }
@@ -128,7 +131,9 @@ impl TcpNc {
                 }
             }
             while let Some(packet) = end.poll_packet() {
-                arrivals.extend(Packet::read(&packet).map(|packet| (direction, packet)));
+                let packet = self.headers.read(&packet);
+                debug_assert!(packet.is_some(), "what went in comes out");
+                arrivals.extend(packet.map(|packet| (direction, packet)));
             }
         }
         while let Some(outer) = self.link.poll_lost(direction) {
@@ -148,7 +153,8 @@ impl Carrier for TcpNc {
             self.enqueue(core, direction, bytes, Outer::Routed(*packet));
             return;
         }
-        packet.write(&mut self.buffer);
+        self.headers
+            .write(core.now_ns, direction, packet, &mut self.buffer);
         let data = &self.buffer[HEADROOM..];
         self.ends[0].offer(core.now(), data);
         self.transmit(core);

@@ -10,6 +10,7 @@ use super::observer::{Gateway, Told};
 use super::{Arrival, Carrier, Core};
 use crate::engine::NEVER;
 use crate::events::Item;
+use crate::headers::Headers;
 use crate::outputs::Outputs;
 use crate::packet::Packet;
 use crate::run::SimError;
@@ -20,7 +21,7 @@ use ropewalk_core::schedule::{Policy, SchedulerKind};
 use ropewalk_core::tunnel::{Order, SendOptions, Tunnel, TunnelStats};
 use ropewalk_netem::{Counters, DirectionConfig, LinkConfig, Side, units};
 use ropewalk_plan::{TunnelPlan, TunnelReport};
-use ropewalk_testkit::{End, HUB_INNER, Spec, World};
+use ropewalk_testkit::{End, Spec, World};
 use ropewalk_transport::CongestionControl;
 use ropewalk_types::{Duration, Instant};
 use ropewalk_wire::HEADROOM;
@@ -37,9 +38,6 @@ const PRELUDE_DRAIN: Duration = Duration::from_secs(2);
 const ROUND_TRIP_MAX: Duration = Duration::from_secs(8);
 /// The only site of the world.
 const SITE: usize = 0;
-/// Where an IPv4 header has source and destination.
-const SOURCE: usize = HEADROOM + 12;
-const DESTINATION: usize = HEADROOM + 16;
 /// Inner packets are cut from slabs of this size, bytes.
 const SLAB_BYTES: usize = 64 * 1024;
 
@@ -71,7 +69,6 @@ impl TunnelSettings {
         let send = SendOptions {
             order: order.unwrap_or_default(),
             buffer_packets: plan.send_buffer,
-            // Simulated hosts send no real headers of TCP.
             compress_headers: false,
         };
         Ok(Self {
@@ -117,6 +114,7 @@ pub struct TunnelCarrier {
     /// Numbers of the paths in the plan, by uplink.
     paths: Vec<usize>,
     warm: [TunnelStats; 2],
+    headers: Headers,
     slab: BytesMut,
     sent_before: u64,
     /// What the gateways do, if the log wants it.
@@ -149,6 +147,7 @@ impl TunnelCarrier {
             congestion: settings.congestion,
             protection: Some(settings.protection),
             send: settings.send,
+            hosts: true,
         });
         let delays = |link: &LinkConfig| [link.up.delay, link.down.delay];
         let only_delay = links.iter().map(|(_, link)| {
@@ -195,6 +194,7 @@ impl TunnelCarrier {
             world,
             paths,
             warm: Default::default(),
+            headers: Headers::default(),
             slab: BytesMut::new(),
             told: None,
             beside: Vec::new(),
@@ -269,7 +269,8 @@ impl Carrier for TunnelCarrier {
         if self.slab.capacity() < length {
             self.slab = BytesMut::with_capacity(SLAB_BYTES.max(length));
         }
-        packet.write(&mut self.slab);
+        self.headers
+            .write(core.now_ns, direction, packet, &mut self.slab);
         let route = self.beside.get(usize::from(packet.flow));
         if let Some(&Some(route)) = route {
             let data = self.slab.split().split_off(HEADROOM);
@@ -277,13 +278,6 @@ impl Carrier for TunnelCarrier {
             self.world.send_beside(now, route, direction, data);
             return;
         }
-        let (site, hub) = (World::inner_address(SITE).octets(), HUB_INNER.octets());
-        let (source, destination) = match direction {
-            Side::Up => (site, hub),
-            Side::Down => (hub, site),
-        };
-        self.slab[SOURCE..SOURCE + 4].copy_from_slice(&source);
-        self.slab[DESTINATION..DESTINATION + 4].copy_from_slice(&destination);
         let data = self.slab.split();
         self.world
             .offer(core.now() + self.prelude, SITE, direction, data);
@@ -292,13 +286,15 @@ impl Carrier for TunnelCarrier {
     fn wake(&mut self, core: &mut Core, _component: usize, arrivals: &mut Vec<Arrival>) {
         self.world.run_to(core.now() + self.prelude);
         self.record(core);
-        self.world.take_beside(|direction, data| {
-            arrivals.extend(Packet::read(data).map(|packet| (direction, packet)));
-        });
+        let mut arrive = |direction, data: &[u8]| {
+            let packet = self.headers.read(data);
+            debug_assert!(packet.is_some(), "what hosts sent comes out");
+            arrivals.extend(packet.map(|packet| (direction, packet)));
+        };
+        self.world.take_beside(&mut arrive);
         for direction in Side::ALL {
-            self.world.take_released(SITE, direction, |data| {
-                arrivals.extend(Packet::read(&data).map(|packet| (direction, packet)));
-            });
+            self.world
+                .take_released(SITE, direction, |data| arrive(direction, &data));
         }
     }
 

@@ -11,7 +11,7 @@ use crate::engine::NEVER;
 use crate::host::ranges::Ranges;
 use crate::host::tcp::{Receiver, Sender, Settings};
 use crate::host::{RECEIVE_WINDOW_BYTES, SenderStats};
-use crate::packet::{Ack, Body, Packet, TCP_HEADERS};
+use crate::packet::{Ack, Body, Packet, TCP_HEADERS, Upper};
 use crate::traffic::transfer::Address;
 use ropewalk_types::{Ecn, Random};
 use std::collections::VecDeque;
@@ -48,6 +48,8 @@ struct Subflow {
     seen: u32,
     silent: u32,
     stale: bool,
+    /// Clock of the newest acknowledgement.
+    echo: u32,
 }
 
 /// A connection.
@@ -92,6 +94,7 @@ impl Multipath {
             seen: 0,
             silent: 0,
             stale: false,
+            echo: 0,
         };
         Self {
             address,
@@ -152,7 +155,7 @@ impl Multipath {
         self.started |= now_ns >= self.start_ns;
         for index in 0..self.subflows.len() {
             if let Some(ack) = self.subflows[index].receiver.on_timer(now_ns) {
-                self.acknowledge(index, ack, out);
+                self.acknowledge(now_ns, index, ack, out);
             }
             if let Some(segment) = self.subflows[index].sender.on_timer(now_ns) {
                 self.emit(now_ns, index, segment, out);
@@ -186,11 +189,12 @@ impl Multipath {
                     self.expected = end;
                 }
                 if let Some(ack) = ack {
-                    self.acknowledge(index, ack, out);
+                    self.acknowledge(now_ns, index, ack, out);
                 }
             }
             Body::Ack(ack) => {
                 flow.sender.on_ack(now_ns, &ack);
+                flow.echo = flow.echo.max(ack.stamp);
                 (flow.stale, flow.silent) = (false, 0);
                 while flow.mapped_from < flow.sender.una() {
                     flow.mapped.pop_front();
@@ -202,7 +206,7 @@ impl Multipath {
                 }
                 self.pump(now_ns, out);
             }
-            Body::Ping(_) | Body::Pong(_) | Body::Voice(_) | Body::Request(_) => {}
+            Body::Ping(_) | Body::Pong(_) | Body::Voice { .. } | Body::Request(_) => {}
         }
     }
 
@@ -314,13 +318,15 @@ impl Multipath {
         let body = Body::Data {
             segment,
             stamp: Sender::clock(now_ns),
+            echo: self.subflows[index].echo,
             sent_ns: now_ns,
         };
         let bytes = self.segment_bytes + TCP_HEADERS + SIGNAL_BYTES;
         out.push((self.address.data, self.packet(index, bytes, body)));
     }
 
-    fn acknowledge(&self, index: usize, mut ack: Ack, out: &mut Outbox) {
+    fn acknowledge(&self, now_ns: u64, index: usize, mut ack: Ack, out: &mut Outbox) {
+        ack.stamp = Sender::clock(now_ns);
         ack.count = ack.count.min(BLOCKS);
         ack.data_next = self.expected;
         let bytes = ack.tcp_bytes() + ACK_SIGNAL_BYTES;
@@ -334,7 +340,7 @@ impl Multipath {
             use_count: self.address.use_count,
             subflow: u8::try_from(index).unwrap_or(u8::MAX),
             bytes,
-            tcp: true,
+            upper: Upper::Tcp,
             ecn: Ecn::NotEct,
             reduced: false,
             body,

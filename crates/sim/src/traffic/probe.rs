@@ -2,7 +2,7 @@
 
 use super::{Outbox, back};
 use crate::engine::NEVER;
-use crate::packet::{Body, PING_BYTES, Packet, UDP_HEADERS};
+use crate::packet::{Body, PING_BYTES, Packet, UDP_HEADERS, Upper};
 use ropewalk_netem::Side;
 use ropewalk_types::Ecn;
 
@@ -75,7 +75,7 @@ impl Ping {
                     self.rtt_ms.push((now_ns - sent_ns) as f64 / 1e6);
                 }
             }
-            Body::Data { .. } | Body::Ack(_) | Body::Voice(_) | Body::Request(_) => {}
+            Body::Data { .. } | Body::Ack(_) | Body::Voice { .. } | Body::Request(_) => {}
         }
     }
 
@@ -85,7 +85,7 @@ impl Ping {
             use_count: 0,
             subflow: 0,
             bytes: PING_BYTES,
-            tcp: false,
+            upper: Upper::Echo,
             ecn: Ecn::NotEct,
             reduced: false,
             body,
@@ -105,6 +105,8 @@ pub struct Call {
     warmup_ns: u64,
     end_ns: u64,
     next_ns: u64,
+    /// Of the next packets, as RTP counts them.
+    number: u16,
     /// Packets sent in the counted time, both ways, but for its last half second.
     pub sent: u64,
     /// One-way delays of the counted ones that arrived, ms.
@@ -128,6 +130,7 @@ impl Call {
             warmup_ns,
             end_ns,
             next_ns: 0,
+            number: 0,
             sent: 0,
             delay_ms: Vec::new(),
         }
@@ -157,13 +160,17 @@ impl Call {
                 use_count: 0,
                 subflow: 0,
                 bytes: self.bytes,
-                tcp: false,
+                upper: Upper::Udp,
                 ecn: Ecn::NotEct,
                 reduced: false,
-                body: Body::Voice(now_ns),
+                body: Body::Voice {
+                    number: self.number,
+                    sent_ns: now_ns,
+                },
             };
             out.push((side, packet));
         }
+        self.number = self.number.wrapping_add(1);
     }
 
     /// Whether packets sent then are counted.
@@ -179,7 +186,7 @@ impl Call {
 
     /// A packet arrived.
     pub fn on_packet(&mut self, now_ns: u64, packet: &Packet) {
-        if let Body::Voice(sent_ns) = packet.body
+        if let Body::Voice { sent_ns, .. } = packet.body
             && self.counts(sent_ns)
         {
             self.delay_ms

@@ -3,7 +3,7 @@
 use super::{Outbox, back};
 use crate::engine::NEVER;
 use crate::host::{SenderStats, plain, quic, tcp};
-use crate::packet::{Ack, Body, Packet, QUIC_HEADERS, TCP_HEADERS};
+use crate::packet::{Ack, Body, Packet, QUIC_HEADERS, TCP_HEADERS, Upper};
 use ropewalk_netem::Side;
 use ropewalk_types::Ecn;
 
@@ -59,6 +59,8 @@ pub struct Transfer {
     until_ns: u64,
     /// First segment that was never sent.
     fresh_from: u32,
+    /// TCP: clock of the newest acknowledgement.
+    echo: u32,
     protocol: Protocol,
 }
 
@@ -78,6 +80,7 @@ impl Transfer {
             start_ns,
             until_ns: NEVER,
             fresh_from: 0,
+            echo: 0,
             protocol,
         }
     }
@@ -177,7 +180,7 @@ impl Transfer {
             }
         };
         if let Some(ack) = ack {
-            self.acknowledge(ack, out);
+            self.acknowledge(now_ns, ack, out);
         }
         if let Some((segment, stamp)) = probe {
             self.emit(now_ns, segment, stamp, out);
@@ -201,18 +204,22 @@ impl Transfer {
                     Protocol::Quic(_, receiver) => receiver.on_packet(now_ns, segment, stamp),
                 };
                 if let Some(ack) = ack {
-                    self.acknowledge(ack, out);
+                    self.acknowledge(now_ns, ack, out);
                 }
             }
             Body::Ack(ack) => {
                 match &mut self.protocol {
-                    Protocol::Tcp(sender, _) => sender.on_ack(now_ns, &ack),
+                    Protocol::Tcp(sender, _) => {
+                        // RFC 7323 §4.3, rule 2: an older one was overtaken.
+                        self.echo = self.echo.max(ack.stamp);
+                        sender.on_ack(now_ns, &ack);
+                    }
                     Protocol::Plain(sender, _) => sender.on_ack(now_ns, &ack),
                     Protocol::Quic(sender, _) => sender.on_ack(now_ns, &ack),
                 }
                 self.pump(now_ns, out);
             }
-            Body::Ping(_) | Body::Pong(_) | Body::Voice(_) | Body::Request(_) => {}
+            Body::Ping(_) | Body::Pong(_) | Body::Voice { .. } | Body::Request(_) => {}
         }
     }
 
@@ -233,6 +240,7 @@ impl Transfer {
         let body = Body::Data {
             segment,
             stamp,
+            echo: self.echo,
             sent_ns,
         };
         let mut packet = self.packet(self.packet_bytes, body);
@@ -249,9 +257,12 @@ impl Transfer {
         out.push((self.address.data, packet));
     }
 
-    fn acknowledge(&self, ack: Ack, out: &mut Outbox) {
+    fn acknowledge(&self, now_ns: u64, mut ack: Ack, out: &mut Outbox) {
         let bytes = match &self.protocol {
-            Protocol::Tcp(..) => ack.tcp_bytes(),
+            Protocol::Tcp(..) => {
+                ack.stamp = tcp::Sender::clock(now_ns);
+                ack.tcp_bytes()
+            }
             Protocol::Plain(..) => plain::HEADERS,
             Protocol::Quic(..) => ack.quic_bytes(),
         };
@@ -264,7 +275,11 @@ impl Transfer {
             use_count: self.address.use_count,
             subflow: 0,
             bytes,
-            tcp: !matches!(self.protocol, Protocol::Quic(..)),
+            upper: match self.protocol {
+                Protocol::Tcp(..) => Upper::Tcp,
+                Protocol::Plain(..) => Upper::PlainTcp,
+                Protocol::Quic(..) => Upper::Udp,
+            },
             ecn: Ecn::NotEct,
             reduced: false,
             body,

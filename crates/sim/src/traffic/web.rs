@@ -7,9 +7,10 @@
 use super::Outbox;
 use super::transfer::{Address, Protocol, Transfer};
 use crate::engine::NEVER;
+use crate::headers::USES;
 use crate::host::tcp::{LossDetection, Receiver, Sender, Settings};
 use crate::host::{MS, RECEIVE_WINDOW_BYTES};
-use crate::packet::{Body, Packet};
+use crate::packet::{Body, Packet, Upper};
 use crate::world::Span;
 use ropewalk_netem::Side;
 use ropewalk_plan::Congestion;
@@ -144,12 +145,12 @@ impl User {
                     self.check_object(index, now_ns, out);
                 }
             }
-            Body::Voice(_) => {}
+            Body::Voice { .. } => {}
         }
     }
 
     fn page_number(&self) -> u16 {
-        self.page % (u16::MAX / CONNECTIONS)
+        self.page % (USES / CONNECTIONS)
     }
 
     fn begin_page(&mut self, now_ns: u64, out: &mut Outbox) {
@@ -212,7 +213,7 @@ impl User {
             use_count: page * CONNECTIONS + u16::try_from(index).unwrap_or(0),
             subflow: 0,
             bytes,
-            tcp: true,
+            upper: Upper::Tcp,
             ecn: Ecn::NotEct,
             reduced: false,
             body,
