@@ -207,7 +207,7 @@ pub struct TunnelPlan {
     /// Whether the egress puts packets in order, `on` or `off`; on unless given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub order: Option<String>,
-    /// Whether both ends compress inner headers, kernel only; the program's default unless given.
+    /// Whether both ends compress inner headers; the program's default unless given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compress_headers: Option<bool>,
     /// Packets that the send buffer of each path holds. Packets are then bound to a path when they

@@ -179,15 +179,10 @@ fn refuse_kernel_only(plan: &Plan) -> Result<(), SimError> {
             ));
         }
     }
-    // Simulated hosts send no real headers of TCP.
-    let asked = Some(true);
-    let compresses = matches!(&plan.carrier, plan::Carrier::Tunnel(tunnel) if tunnel.compress_headers == asked)
-        || matches!(&plan.carrier, plan::Carrier::Relay(relay) if relay.tunnel.compress_headers == asked);
-    let key = match (frozen, leaving, compresses) {
-        (true, ..) => "carrier.freeze",
-        (false, true, _) => "path.leaving",
-        (false, false, true) => "carrier.compress_headers",
-        (false, false, false) => return Ok(()),
+    let key = match (frozen, leaving) {
+        (true, _) => "carrier.freeze",
+        (false, true) => "path.leaving",
+        (false, false) => return Ok(()),
     };
     let problem = "not simulated; run the plan in the kernel";
     Err(SimError::setting(key, problem.into()))

@@ -232,6 +232,68 @@ fn pages_load_and_calls_are_in_time_beside_a_download_through_the_tunnel() {
     assert_eq!((ping.sent, ping.lost), (Some(180), Some(0)));
 }
 
+/// Bytes that paths carried towards the receiver for each byte of bulk data.
+fn bytes_for_a_byte(report: &Report) -> f64 {
+    let carried: u64 = report.paths.iter().map(|path| path.delivered_bytes).sum();
+    carried as f64 * 8e-6 / report.traffic[0].goodput_mbit / report.seconds
+}
+
+#[test]
+fn compressed_headers_save_what_they_are_long_and_a_seed_decides_the_trace() {
+    for segment in [500, 1_374] {
+        let download = |compress: &str| {
+            report(&format!(
+                "duration = \"12s\"\nwarmup = \"2s\"\n{TWO_PATHS}\n\
+                 [[traffic]]\nkind = \"tcp\"\nsegment = {segment}\n\
+                 [carrier]\nkind = \"tunnel\"\n{compress}"
+            ))
+        };
+        let full = download("compress_headers = false");
+        let compressed = download("compress_headers = true");
+        assert_eq!(
+            compressed.trace_hash,
+            download("compress_headers = true").trace_hash
+        );
+        // 52 bytes are 8 to 11 then, with the number of the reference.
+        let saved = bytes_for_a_byte(&full) - bytes_for_a_byte(&compressed);
+        let bytes = saved * f64::from(segment);
+        assert!((39.0..46.0).contains(&bytes), "{segment}: {bytes}");
+        assert!(goodput(&compressed) > goodput(&full), "{segment}");
+    }
+}
+
+#[test]
+fn calls_pages_and_rows_of_tunnels_work_with_compressed_headers() {
+    let mixed = format!(
+        "[[traffic]]\nkind = \"tcp\"\necn = true\n[[traffic]]\nkind = \"quic\"\n\
+         [[traffic]]\nkind = \"call\"\n[[traffic]]\nkind = \"web\"\n[[traffic]]\nkind = \"ping\"\n\
+         [carrier]\nkind = \"tunnel\"\n{COMPRESS}"
+    );
+    let paths = TWO_PATHS.replace("queue", "loss = \"1%\", jitter = \"3ms\", queue");
+    let mixed = report(&format!("duration = \"20s\"\n{paths}\n{mixed}"));
+    let [tcp, quic, call, web, ping] = &mixed.traffic[..] else {
+        panic!("five sections")
+    };
+    assert!(tcp.goodput_mbit > 1.0 && quic.goodput_mbit > 1.0);
+    assert!(call.in_time.expect("a call") > 0.9);
+    assert!(web.delay_ms.expect("pages").count >= 2);
+    assert!(ping.lost < Some(10));
+    assert_eq!(mixed.notes, Vec::<String>::new());
+    let relay = |compress: bool| {
+        let carrier = format!("{RELAY}\ntunnel.compress_headers = {compress}");
+        report(&row(&carrier))
+    };
+    let (full, compressed) = (relay(false), relay(true));
+    assert_ne!(full.trace_hash, compressed.trace_hash);
+    // 5 % of the uploads is lost, but not the same packets.
+    for (with, without) in compressed.traffic.iter().zip(&full.traffic).take(3) {
+        assert!(with.goodput_mbit > 0.8 * without.goodput_mbit, "{with:?}");
+    }
+}
+
+/// In the section of a tunnel.
+const COMPRESS: &str = "compress_headers = true";
+
 /// Two hops with loss towards the server, three hosts; the third is at the second gateway.
 fn row(carrier: &str) -> String {
     format!(

@@ -114,6 +114,33 @@ fn the_log_shows_the_way_of_every_packet() {
 }
 
 #[test]
+fn the_log_knows_packets_whose_headers_are_compressed() {
+    let lines = log(&plan(
+        "kind = \"tunnel\"\ncompress_headers = true",
+        "kind = \"tcp\"",
+    ));
+    let mut count = BTreeMap::<(&str, &str), usize>::new();
+    for line in lines.iter().filter(|line| line["kind"] == "data") {
+        let content = if line["direction"] == "down" {
+            "segment"
+        } else {
+            "ack"
+        };
+        assert!(line["flow"] == 0 && line[content].is_u64(), "{line}");
+        let event = line["event"].as_str().expect("a name");
+        *count.entry((event, content)).or_default() += 1;
+    }
+    assert_eq!(
+        count.len(),
+        4,
+        "sent and received, data and acknowledgements"
+    );
+    assert!(count.values().all(|&count| count > 200), "{count:?}");
+    let announced = lines.iter().any(|line| line["kind"] == "headers");
+    assert!(announced, "nothing was compressed");
+}
+
+#[test]
 fn a_log_without_a_tunnel_has_the_delay_of_every_packet_of_data() {
     let lines = log(&plan("kind = \"direct\"", "kind = \"quic\""));
     let received = lines.iter().filter(|line| line["event"] == "host_received");

@@ -69,7 +69,9 @@ impl TunnelSettings {
         let send = SendOptions {
             order: order.unwrap_or_default(),
             buffer_packets: plan.send_buffer,
-            compress_headers: false,
+            compress_headers: plan
+                .compress_headers
+                .unwrap_or(SendOptions::default().compress_headers),
         };
         Ok(Self {
             send,
