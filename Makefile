@@ -24,7 +24,7 @@ check: ## formatting, lints, documentation and libraries
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc $(PROFILE) --workspace --no-deps
 	@./scripts/packages docs
 	@./scripts/docs
-	target/tools/bin/cargo-machete
+	target/tools/bin/cargo-machete crates fuzz
 	target/tools/bin/cargo-deny --locked check licenses bans sources
 
 docs: ## the documentation as a site, in target/site
