@@ -80,12 +80,10 @@ impl Datagrams<'_> {
     ///
     /// Not necessarily the maximum size of received datagrams.
     pub fn max_size(&self) -> Option<usize> {
-        // We use the conservative overhead bound for any packet number, reducing the budget by at
-        // most 3 bytes, so that PN size fluctuations don't cause users sending maximum-size
-        // datagrams to suffer avoidable packet loss.
-        let max_size = self.conn.path.current_mtu() as usize
-            - self.conn.predict_1rtt_overhead(None)
-            - Datagram::SIZE_BOUND;
+        // A frame that fills its packet is a type and the datagram. Should the packet number need
+        // more than two bytes, the largest datagrams wait: see `Connection::poll_transmit`.
+        let max_size =
+            self.conn.path.current_mtu() as usize - self.conn.predict_1rtt_overhead(None) - 1;
         let limit = self
             .conn
             .peer_params
@@ -207,15 +205,25 @@ impl DatagramState {
             None => return false,
         };
 
-        if buf.len() + datagram.size(true) > max_size {
-            // Future work: we could be more clever about cramming small datagrams into
-            // mostly-full packets when a larger one is queued first
-            self.outgoing.push_front(datagram);
-            return false;
+        let length = buf.len() + datagram.size(true) <= max_size;
+        if !length {
+            let Some(start) = max_size
+                .checked_sub(datagram.size(false))
+                .filter(|&start| start >= buf.len())
+            else {
+                // Future work: we could be more clever about cramming small datagrams into
+                // mostly-full packets when a larger one is queued first
+                self.outgoing.push_front(datagram);
+                return false;
+            };
+            // Without a length the frame reaches to the end of the packet. PADDING before it makes
+            // it end at `max_size`, so that nothing can follow.
+            buf.resize(start, 0);
         }
 
         trace!(len = datagram.data.len(), "DATAGRAM");
-        datagram.encode(true, buf);
+        datagram.encode(length, buf);
+        debug_assert!(length || buf.len() == max_size);
         true
     }
 
@@ -254,7 +262,9 @@ impl DatagramBuffer {
     }
 
     pub(super) fn can_send_1rtt(&self, max_size: usize) -> bool {
-        self.queue.front().is_some_and(|x| x.size(true) <= max_size)
+        self.queue
+            .front()
+            .is_some_and(|x| x.size(false) <= max_size)
     }
 
     pub(super) fn is_empty(&self) -> bool {

@@ -23,7 +23,7 @@ use crate::{
     coding::BufMutExt,
     config::{ServerConfig, TransportConfig},
     crypto::{self, KeyPair, Keys, PacketKey},
-    frame::{self, Close, Datagram, FrameStruct, NewConnectionId, NewToken},
+    frame::{self, Close, FrameStruct, NewConnectionId, NewToken},
     packet::{
         FixedLengthConnectionIdParser, Header, InitialHeader, InitialPacket, LongType, Packet,
         PacketNumber, PartialDecode, SpaceId,
@@ -513,6 +513,18 @@ impl Connection {
                 .should_send_ack_frequency(self.path.rtt.get(), config, &self.peer_params)
                 && self.highest_space == SpaceId::Data
                 && self.peer_supports_ack_frequency();
+        }
+
+        // `Datagrams::max_size` leaves room for a packet number of two bytes. While the next one
+        // needs more, the largest datagrams wait for an ACK. Make sure that one will come.
+        if self.path.in_flight.ack_eliciting == 0
+            && self.spaces[SpaceId::Data].crypto.is_some()
+            && !self.datagrams.outgoing.is_empty()
+        {
+            let pn = self.packet_number_filter.peek(&self.spaces[SpaceId::Data]);
+            let frame_space = segment_size.saturating_sub(self.predict_1rtt_overhead(Some(pn)));
+            self.spaces[SpaceId::Data].ping_pending |=
+                !self.datagrams.outgoing.can_send_1rtt(frame_space);
         }
 
         // Reserving capacity can provide more capacity than we asked for. However, we are not
@@ -3234,7 +3246,12 @@ impl Connection {
         }
 
         // PATH_CHALLENGE
-        if buf.len() + 9 < max_size && space_id == SpaceId::Data {
+        // The largest datagrams have no room beside it: one packet of 16 is enough then.
+        let room = max_size.saturating_sub(buf.len());
+        let crowds_out = self.datagrams.outgoing.can_send_1rtt(room)
+            && !self.datagrams.outgoing.can_send_1rtt(room.saturating_sub(9));
+        let due = self.path.challenge_pending || !crowds_out || pn % 16 == 0;
+        if buf.len() + 9 < max_size && space_id == SpaceId::Data && due {
             // Transmit challenges with every outgoing frame on an unvalidated path
             if let Some(token) = self.path.challenge {
                 // But only send a packet solely for that purpose at most once
@@ -3349,7 +3366,7 @@ impl Connection {
 
         // DATAGRAM
         let mut sent_datagrams = false;
-        while buf.len() + Datagram::SIZE_BOUND < max_size && space_id == SpaceId::Data {
+        while space_id == SpaceId::Data {
             match self.datagrams.write(buf, max_size) {
                 true => {
                     sent_datagrams = true;
@@ -3767,8 +3784,8 @@ impl Connection {
                 self.spaces[SpaceId::Data].largest_acked_packet.unwrap_or(0),
             )
             .len(),
-            // Upper bound
-            None => 4,
+            // Upper bound with fewer than 32,768 packets since the largest acknowledged one
+            None => 2,
         };
 
         // 1 byte for flags

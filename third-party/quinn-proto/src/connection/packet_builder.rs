@@ -196,9 +196,13 @@ impl PacketBuilder {
         // The datagram might already have a larger minimum size than the caller is requesting, if
         // e.g. we're coalescing packets and have populated more than `min_size` bytes with packets
         // already.
+        // Never more than `max_size`: a DATAGRAM frame without a length may end there.
         self.min_size = Ord::max(
             self.min_size,
-            self.datagram_start + (min_size as usize) - self.tag_len,
+            Ord::min(
+                self.datagram_start + (min_size as usize) - self.tag_len,
+                self.max_size,
+            ),
         );
     }
 
