@@ -39,7 +39,7 @@ OvsHops: TypeAlias = Literal[2, 3, 5, 7]
 Protocol: TypeAlias = Literal["http/1.1", "h2", "h3"]
 """Protocols of pages, by the names of ALPN (RFC 7301)."""
 
-TUNNEL_OVERHEAD = (1426 - 52) / (1426 + 65)
+TUNNEL_OVERHEAD = (1500 - 64 - 11) / 1500
 """Inner TCP payload by outer IP bytes of a full packet: `crates/plan/src/ceiling.rs`."""
 DIRECT_OVERHEAD = (1500 - 52) / 1500
 """TCP payload by IP bytes of a full packet of 1,500 bytes."""

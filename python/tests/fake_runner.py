@@ -104,9 +104,9 @@ def capacity(plan: dict[str, Any]) -> float:
         case "chain":
             used, share = carrier["hops"][:1], 1448 / 1500
         case "relay":
-            used, share = carrier["hops"][0], 1374 / 1491
+            used, share = carrier["hops"][0], 1425 / 1500
         case _:
-            used, share = carrier.get("paths", names), 1374 / 1491
+            used, share = carrier.get("paths", names), 1425 / 1500
     rates = {path["name"]: number(path["both"].get("rate", "10Mbit")) for path in plan["path"]}
     return share * sum(rates[name] for name in used)
 

@@ -6,12 +6,15 @@ use crate::{Carrier, Plan, Traffic, TrafficReport};
 
 /// IPv4 (20) and TCP with timestamps (32) in a packet of 1,500 bytes.
 pub const INNER_HEADERS: u32 = 52;
-/// From an inner to an outer IPv4 packet; `docs/wire.md` has the parts.
-pub const OUTER_OVERHEAD: u32 = 65;
+/// From an inner packet to the longest outer IPv4 packet; `docs/wire.md` has the parts.
+pub const OUTER_OVERHEAD: u32 = 64;
+/// What is left of [`INNER_HEADERS`] in a full packet when they are compressed, at most as a rule.
+pub const COMPRESSED_HEADERS: u32 = 11;
+
+/// The same of the headers of a large UDP packet.
+pub const COMPRESSED_UDP: u32 = 6;
 
 const MTU: f64 = 1_500.0;
-/// Inner MTU of a path of MTU 1,500: what remains of the longest outer packet (1,491 bytes).
-const INNER_MTU: f64 = 1_426.0;
 
 /// TCP payload in Mbit/s that plain TCP gets of `capacity_mbit` of IP packets.
 #[must_use]
@@ -19,10 +22,16 @@ pub fn direct_ceiling(capacity_mbit: f64) -> f64 {
     capacity_mbit * (MTU - f64::from(INNER_HEADERS)) / MTU
 }
 
-/// TCP payload in Mbit/s that TCP in a tunnel gets of `capacity_mbit` of outer IP packets.
+/// TCP payload in Mbit/s that TCP in a tunnel gets of `capacity_mbit` of outer IP packets, with its
+/// headers compressed or in full.
 #[must_use]
-pub fn tunnel_ceiling(capacity_mbit: f64) -> f64 {
-    capacity_mbit * (INNER_MTU - f64::from(INNER_HEADERS)) / (INNER_MTU + f64::from(OUTER_OVERHEAD))
+pub fn tunnel_ceiling(capacity_mbit: f64, compressed: bool) -> f64 {
+    let headers = if compressed {
+        COMPRESSED_HEADERS
+    } else {
+        INNER_HEADERS
+    };
+    capacity_mbit * (MTU - f64::from(OUTER_OVERHEAD + headers)) / MTU
 }
 
 /// TCP payload in Mbit/s that the paths in use deliver in one direction in the counted time, the
@@ -35,8 +44,9 @@ pub fn ceiling_mbit(plan: &Plan, links: &[&LinkConfig], side: Side) -> Option<f6
         let bits = plan.carried(&hop, of)?;
         narrowest = narrowest.min(bits / 1e6);
     }
-    Some(match plan.carrier {
-        Carrier::Tunnel(_) | Carrier::Relay(_) => tunnel_ceiling(narrowest),
+    Some(match &plan.carrier {
+        Carrier::Tunnel(tunnel) => tunnel_ceiling(narrowest, tunnel.compresses()),
+        Carrier::Relay(relay) => tunnel_ceiling(narrowest, relay.tunnel.compresses()),
         Carrier::DirectFirst
         | Carrier::Path { .. }
         | Carrier::Chain { .. }

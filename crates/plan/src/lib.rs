@@ -42,8 +42,8 @@ mod traffic;
 mod used;
 
 pub use ceiling::{
-    INNER_HEADERS, NO_CEILING, OUTER_OVERHEAD, ceiling_mbit, describe_ceilings, direct_ceiling,
-    tunnel_ceiling,
+    COMPRESSED_HEADERS, COMPRESSED_UDP, INNER_HEADERS, NO_CEILING, OUTER_OVERHEAD, ceiling_mbit,
+    describe_ceilings, direct_ceiling, tunnel_ceiling,
 };
 pub use recording::read_trace;
 pub use report::{
@@ -217,6 +217,12 @@ pub struct TunnelPlan {
 }
 
 impl TunnelPlan {
+    /// Whether headers are compressed: unless the plan says otherwise.
+    #[must_use]
+    pub fn compresses(&self) -> bool {
+        self.compress_headers.unwrap_or(true)
+    }
+
     /// Checks what serde cannot; `section` is where in the plan the settings are.
     fn check(&self, section: &str) -> Result<(), PlanError> {
         if let Some(paths) = &self.paths {

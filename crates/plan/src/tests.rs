@@ -399,7 +399,8 @@ fn paths_of_one_plan_have_different_randomness_and_seeds_do_too() {
 #[test]
 fn ceilings_take_headers_off() {
     assert!((direct_ceiling(100.0) - 96.533).abs() < 0.01);
-    assert!((tunnel_ceiling(100.0) - 92.153).abs() < 0.01);
+    assert!((tunnel_ceiling(100.0, true) - 95.0).abs() < 0.01);
+    assert!((tunnel_ceiling(100.0, false) - 92.267).abs() < 0.01);
 }
 
 #[test]

@@ -29,6 +29,7 @@ impl SessionStatus {
             ("malformed_datagrams", stats.malformed),
             ("headers_unknown", stats.headers_unknown),
             ("invalid_inner", stats.invalid_inner),
+            ("too_big", stats.too_big),
             ("fragments", stats.fragments_dropped),
             ("duplicates", stats.reorder.duplicates),
         ];

@@ -28,6 +28,8 @@ pub struct Packet {
     pub bytes: u32,
     /// What its IP header carries.
     pub upper: Upper,
+    /// TCP with options: clock of its host in ms; 0 otherwise.
+    pub clock: u32,
     /// ECN field of its IP header.
     pub ecn: Ecn,
     /// TCP: the sender has reduced its window after a mark (RFC 3168 §6.1.2).
@@ -78,7 +80,7 @@ pub enum Body {
     Data {
         /// Which segment of the stream.
         segment: u32,
-        /// QUIC: number of the packet. TCP: the sender's clock in ms.
+        /// QUIC: number of the packet. TCP: the sender's clock, [`Packet::clock`].
         stamp: u32,
         /// TCP: clock of the newest acknowledgement that the sender has; 0 otherwise.
         echo: u32,
@@ -127,8 +129,6 @@ impl Body {
 pub struct Ack {
     /// TCP: the next segment expected.
     pub next: u32,
-    /// TCP: the receiver's clock in ms; 0 otherwise.
-    pub stamp: u32,
     /// TCP: clock of the segment that moved `next`. QUIC: for how long it was held, µs.
     pub echo: u32,
     /// MPTCP: the next segment of the data expected; 0 otherwise.
@@ -203,6 +203,9 @@ impl Packet {
         body ^ (u64::from(self.flow) << 48) ^ (u64::from(self.bytes) << 32)
     }
 }
+
+// Packets are copied several times on their way: 72 bytes cost a simulation without a tunnel 10 %.
+const _: () = assert!(size_of::<Packet>() <= 64);
 
 /// Odd constant that spreads flows over buckets, from the golden ratio.
 const FLOW_MIX: u64 = 0x9e37_79b9_7f4a_7c15;

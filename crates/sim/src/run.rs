@@ -8,28 +8,64 @@ use crate::carrier::parallel::Parallel;
 use crate::carrier::row::{Hop, Place, Row};
 use crate::carrier::tcp_nc::TcpNc;
 use crate::carrier::tunnel::{TunnelCarrier, TunnelSettings};
+use crate::host::plain;
 use crate::host::tcp::LossDetection;
 use crate::outputs::Outputs;
+use crate::packet::{TCP_HEADERS, UDP_HEADERS};
 use crate::traffic::section::{Maker, Section, flow_count, nanos};
 use crate::world::{Hosts, Snapshot, Span, World};
 use ropewalk_core::schedule::Policy;
 use ropewalk_netem::{Link, LinkConfig, LinkPlan, Side};
 use ropewalk_plan::{
-    self as plan, BufferReport, PathReport, Plan, PlanError, RelayPlan, Report, TcpNcPlan,
-    TunnelPlan,
+    self as plan, BufferReport, COMPRESSED_HEADERS, COMPRESSED_UDP, OUTER_OVERHEAD, PathReport,
+    Plan, PlanError, RelayPlan, Report, TcpNcPlan, TunnelPlan,
 };
 use ropewalk_tcpnc::Redundancy;
 use ropewalk_types::Random;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// Largest IP packet of hosts without a tunnel, bytes.
-pub const DIRECT_MTU: u32 = 1_500;
-/// Largest inner packet of a tunnel over paths of that size, bytes.
-pub const TUNNEL_MTU: u32 = 1_426;
+/// Largest IP packets of hosts, bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Largest {
+    /// TCP with timestamps.
+    pub tcp: u32,
+    /// TCP without options.
+    pub plain_tcp: u32,
+    /// UDP.
+    pub udp: u32,
+}
 
-/// Largest inner packet of TCP/NC over paths of that size, bytes.
-pub const TCP_NC_MTU: u32 = 1_452;
+impl Largest {
+    /// All packets up to this size.
+    const fn all(bytes: u32) -> Self {
+        Self {
+            tcp: bytes,
+            plain_tcp: bytes,
+            udp: bytes,
+        }
+    }
+
+    /// What hosts send into a tunnel over paths that take packets of 1,500 bytes: handshakes tell TCP of
+    /// segments that fit whole, and QUIC has found what fits.
+    const fn in_tunnel(compressed: bool) -> Self {
+        let whole = DIRECT.tcp - OUTER_OVERHEAD;
+        if !compressed {
+            return Self::all(whole);
+        }
+        let payload = whole - COMPRESSED_HEADERS;
+        Self {
+            tcp: payload + TCP_HEADERS,
+            plain_tcp: payload + plain::HEADERS,
+            udp: whole + UDP_HEADERS - COMPRESSED_UDP,
+        }
+    }
+}
+
+/// Hosts without a tunnel.
+pub const DIRECT: Largest = Largest::all(1_500);
+/// Hosts of TCP/NC over paths that take packets of 1,500 bytes.
+const TCP_NC: Largest = Largest::all(1_452);
 
 /// Why a plan cannot be simulated.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -275,10 +311,10 @@ impl<'a> Setup<'a> {
 
     fn run_direct(self, path: usize) -> Result<Report, SimError> {
         if let Some(links) = self.joint()? {
-            return self.run(Joint::new(links, path), DIRECT_MTU);
+            return self.run(Joint::new(links, path), DIRECT);
         }
         let carrier = Direct::new(Link::new(self.links[path].clone()), path);
-        self.run(carrier, DIRECT_MTU)
+        self.run(carrier, DIRECT)
     }
 
     /// TCP over all paths; everything else takes the first one.
@@ -293,7 +329,7 @@ impl<'a> Setup<'a> {
         let links = self.links.iter().cloned().enumerate();
         let links = links.map(|(path, link)| Direct::new(Link::new(link), path));
         let carrier = Parallel::new(links.collect());
-        self.run(carrier, DIRECT_MTU)
+        self.run(carrier, DIRECT)
     }
 
     fn run_tunnel(
@@ -310,7 +346,7 @@ impl<'a> Setup<'a> {
         if let Some(links) = self.joint()? {
             carrier = carrier.over_joint(links);
         }
-        self.run(carrier, TUNNEL_MTU)
+        self.run(carrier, Largest::in_tunnel(settings.send.compress_headers))
     }
 
     /// The tunnel of a hop over these paths.
@@ -354,7 +390,7 @@ impl<'a> Setup<'a> {
             let carrier = self.tunnel(&settings, &paths, number, None)?;
             hops.push(Hop { carrier, paths });
         }
-        self.run_row(hops, TUNNEL_MTU)
+        self.run_row(hops, Largest::in_tunnel(settings.send.compress_headers))
     }
 
     fn run_chain(self, names: &[String]) -> Result<Report, SimError> {
@@ -363,7 +399,7 @@ impl<'a> Setup<'a> {
             paths: vec![path],
         };
         let hops: Vec<_> = self.indices_of(names)?.into_iter().map(hop).collect();
-        self.run_row(hops, DIRECT_MTU)
+        self.run_row(hops, DIRECT)
     }
 
     /// Sessions carry what leaves the site, as on the kernel.
@@ -379,10 +415,14 @@ impl<'a> Setup<'a> {
         };
         let hops = self.indices_of(&tcp_nc.hops)?.into_iter().map(hop);
         let hops: Vec<_> = hops.collect();
-        self.run_row(hops, TCP_NC_MTU)
+        self.run_row(hops, TCP_NC)
     }
 
-    fn run_row<C: Carrier>(mut self, hops: Vec<Hop<C>>, mtu: u32) -> Result<Report, SimError> {
+    fn run_row<C: Carrier>(
+        mut self,
+        hops: Vec<Hop<C>>,
+        largest: Largest,
+    ) -> Result<Report, SimError> {
         self.span.watched = Some(self.direction);
         let (mut access, mut places) = (Vec::new(), Vec::new());
         for (index, traffic) in self.plan.traffic.iter().enumerate() {
@@ -399,7 +439,7 @@ impl<'a> Setup<'a> {
             access.extend(link.map(|link| Direct::new(Link::new(link), number)));
             places.extend((0..flow_count(traffic)).map(|_| place));
         }
-        self.run(Row::new(hops, access, places), mtu)
+        self.run(Row::new(hops, access, places), largest)
     }
 
     fn resolve_access(&self, link: &LinkPlan, index: usize) -> Result<LinkConfig, SimError> {
@@ -414,12 +454,12 @@ impl<'a> Setup<'a> {
             })
     }
 
-    fn run<C: Carrier>(mut self, carrier: C, mtu: u32) -> Result<Report, SimError> {
+    fn run<C: Carrier>(mut self, carrier: C, largest: Largest) -> Result<Report, SimError> {
         let mut random = Random::new(self.seed ^ HOST_SEED);
         let traffic = self.plan.traffic.iter();
         let sections: Vec<Section> = traffic.map(|t| Section::new(t, self.span)).collect();
         let mut maker = Maker {
-            mtu,
+            largest,
             detection: self.detection,
             subflows: self.subflows,
             random: &mut random,

@@ -22,6 +22,7 @@ mod repair;
 mod report;
 mod rescue;
 mod send_options;
+mod too_big;
 mod tuning;
 
 pub use footprint::Footprint;
@@ -46,6 +47,7 @@ use paths::Paths;
 use ropewalk_headers::{PacketSizes, limit_segments};
 use ropewalk_types::{Duration, Instant, PacketInfo, PathId, PathSnapshot, Random};
 use std::sync::Arc;
+use too_big::TooBig;
 
 /// Settings of one side of a tunnel.
 #[derive(Clone, Debug)]
@@ -96,6 +98,8 @@ pub struct TunnelStats {
     pub headers_saved: u64,
     /// Inner packets that were not IP or too long.
     pub invalid_inner: u64,
+    /// UDP packets that do not fit a datagram and forbid fragments.
+    pub too_big: u64,
     /// Datagrams the peer missed, or may have missed, and that were sent again.
     pub repairs_sent: u64,
     /// Datagrams that should have been sent again and were not: too many waited, or no path takes
@@ -144,6 +148,7 @@ pub struct Tunnel {
     egress: Egress,
     hold: Hold,
     freezer: Freezer,
+    too_big: TooBig,
     flow_secret: u64,
     stats: TunnelStats,
     now: Instant,
@@ -177,6 +182,7 @@ impl Tunnel {
             egress: Egress::new(),
             hold: Hold::default(),
             freezer: Freezer::new(config.hold),
+            too_big: TooBig::default(),
             flow_secret: Random::new(seed).next_u64(),
             stats: TunnelStats::default(),
             now: Instant::ZERO,
@@ -312,6 +318,10 @@ impl Tunnel {
             limit_segments(ip, sizes, checksum_partial);
         }
         let ip = &*ip;
+        let (whole, compressed) = (self.paths.whole(), self.ingress.compressor.is_some());
+        if self.too_big.refuses(now, ip, info, whole, compressed) {
+            return;
+        }
         let outage = self.hold.is_outage();
         let taken = self
             .freezer
@@ -381,7 +391,7 @@ impl Tunnel {
 
     /// The next inner packet, in order.
     pub fn poll_inner(&mut self) -> Option<Inner> {
-        if let Some(written) = self.freezer.poll() {
+        if let Some(written) = self.freezer.poll().or_else(|| self.too_big.poll()) {
             return Some(written);
         }
         let mut inner = self.egress.reorder.poll()?;
@@ -410,7 +420,7 @@ impl Tunnel {
             sends.filter(|_| !self.paths.all_down()),
             self.paths.poll_timeout(),
             self.hold.poll_timeout(),
-            self.freezer.is_waiting().then_some(self.now),
+            (self.freezer.is_waiting() || self.too_big.is_waiting()).then_some(self.now),
         ]
         .into_iter()
         .flatten()
@@ -458,6 +468,7 @@ impl Tunnel {
         stats.rescues_asked = self.egress.rhythms.asked();
         stats.rescued = self.ingress.rescuer.rescued;
         stats.headers_saved = self.ingress.headers_saved;
+        stats.too_big = self.too_big.refused;
         stats.protection_bytes += self.ingress.retransmit.bytes;
         stats.hold.replayed = stats.queue.replayed;
         stats.hold.dropped_full = stats.queue.held_full;

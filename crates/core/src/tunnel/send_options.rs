@@ -48,7 +48,7 @@ impl FromStr for Order {
 }
 
 /// How one side sends.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendOptions {
     /// Whether the egress puts packets in order.
     pub order: Order,
@@ -58,4 +58,15 @@ pub struct SendOptions {
     pub compress_headers: bool,
     /// Packets that the send buffer of each path holds, at least 1; `None` binds packets late.
     pub buffer_packets: Option<usize>,
+}
+
+impl Default for SendOptions {
+    fn default() -> Self {
+        Self {
+            order: Order::default(),
+            inner_mtu: None,
+            compress_headers: true,
+            buffer_packets: None,
+        }
+    }
 }

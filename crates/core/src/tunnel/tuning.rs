@@ -59,6 +59,17 @@ pub(super) const SPARSE_CREDIT_MAX: u64 = 6_000;
 /// a real change, new connections have packets in pieces for longer.
 pub(super) const SHRINK_AFTER: Duration = Duration::from_secs(20);
 
+/// What is left of the headers of a large UDP packet when they are compressed, bytes: with a checksum
+/// and a number of IPv4. Larger: fewer packets leave in pieces, all are smaller.
+pub(super) const COMPRESSED_UDP: usize = 6;
+/// Smallest MTU that may be told to a host with IPv6, bytes (RFC 8200 §5).
+pub(super) const IPV6_MTU_MIN: usize = 1_280;
+/// Least time between two answers to packets that are too big. Longer: fewer packets in a flood, later
+/// answers to some of many hosts.
+pub(super) const ANSWER_INTERVAL: Duration = Duration::from_millis(10);
+/// Answers that wait to be delivered.
+pub(super) const ANSWERS_MAX: usize = 16;
+
 // Header compression.
 
 /// Memory that packets with full headers share, bytes. Larger: fewer allocations, and a packet that waits

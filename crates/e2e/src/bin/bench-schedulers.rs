@@ -191,7 +191,7 @@ fn run(
             }
         }
         scheduler => {
-            row.ceiling_mbit = tunnel_ceiling(sum);
+            row.ceiling_mbit = tunnel_ceiling(sum, true);
             let tunnel = format!("scheduler = \"{scheduler}\"\n{}", args.tunnel);
             let gateway = GatewaySpec {
                 tunnel,

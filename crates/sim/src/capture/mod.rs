@@ -75,7 +75,7 @@ impl Capture {
 
     /// A host's packet at its host (`leaves`) or at the other one.
     pub fn host(&mut self, now_ns: u64, direction: Side, leaves: bool, packet: &Packet) {
-        self.write(now_ns, direction, packet);
+        self.write(direction, packet);
         self.hosts[end(direction, leaves)].record(now_ns, &self.ip, packet.bytes as usize);
     }
 
@@ -87,7 +87,7 @@ impl Capture {
         (direction, leaves): (Side, bool),
         packet: &Packet,
     ) {
-        self.write(now_ns, direction, packet);
+        self.write(direction, packet);
         if let Some(ends) = self.paths.get_mut(path) {
             ends[end(direction, leaves)].record(now_ns, &self.ip, packet.bytes as usize);
         }
@@ -108,11 +108,11 @@ impl Capture {
     }
 
     /// The bytes of a host's packet, as tunnels have them.
-    fn write(&mut self, now_ns: u64, direction: Side, packet: &Packet) {
+    fn write(&mut self, direction: Side, packet: &Packet) {
         self.ip.clear();
         self.ip
             .resize((packet.bytes as usize).max(UDP_HEADERS as usize), 0);
-        self.headers.fill(now_ns, direction, packet, &mut self.ip);
+        self.headers.fill(direction, packet, &mut self.ip);
     }
 
     /// Ends all files; what went wrong with them.

@@ -153,8 +153,7 @@ impl Carrier for TcpNc {
             self.enqueue(core, direction, bytes, Outer::Routed(*packet));
             return;
         }
-        self.headers
-            .write(core.now_ns, direction, packet, &mut self.buffer);
+        self.headers.write(direction, packet, &mut self.buffer);
         let data = &self.buffer[HEADROOM..];
         self.ends[0].offer(core.now(), data);
         self.transmit(core);

@@ -69,9 +69,8 @@ impl TunnelSettings {
         let send = SendOptions {
             order: order.unwrap_or_default(),
             buffer_packets: plan.send_buffer,
-            compress_headers: plan
-                .compress_headers
-                .unwrap_or(SendOptions::default().compress_headers),
+            compress_headers: plan.compresses(),
+            ..SendOptions::default()
         };
         Ok(Self {
             send,
@@ -271,8 +270,7 @@ impl Carrier for TunnelCarrier {
         if self.slab.capacity() < length {
             self.slab = BytesMut::with_capacity(SLAB_BYTES.max(length));
         }
-        self.headers
-            .write(core.now_ns, direction, packet, &mut self.slab);
+        self.headers.write(direction, packet, &mut self.slab);
         let route = self.beside.get(usize::from(packet.flow));
         if let Some(&Some(route)) = route {
             let data = self.slab.split().split_off(HEADROOM);

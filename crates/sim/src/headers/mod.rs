@@ -98,16 +98,15 @@ impl Stream {
 }
 
 impl Headers {
-    /// Writes a packet behind free bytes for the tunnel's header. `now_ns` is the clock of what has
-    /// no timestamp of its own.
-    pub fn write(&mut self, now_ns: u64, direction: Side, packet: &Packet, data: &mut BytesMut) {
+    /// Writes a packet behind free bytes for the tunnel's header.
+    pub fn write(&mut self, direction: Side, packet: &Packet, data: &mut BytesMut) {
         data.clear();
         data.resize(HEADROOM + packet.bytes as usize, 0);
-        self.fill(now_ns, direction, packet, &mut data[HEADROOM..]);
+        self.fill(direction, packet, &mut data[HEADROOM..]);
     }
 
     /// Writes a packet into zeros of its length, at least headers of IP and UDP.
-    pub fn fill(&mut self, now_ns: u64, direction: Side, packet: &Packet, ip: &mut [u8]) {
+    pub fn fill(&mut self, direction: Side, packet: &Packet, ip: &mut [u8]) {
         let length = packet.bytes as usize;
         let site = Ipv4Addr::from(FIRST_SITE + u32::from(packet.flow));
         let addresses = in_direction(direction, site, SERVER);
@@ -118,7 +117,7 @@ impl Headers {
             (Upper::Tcp | Upper::PlainTcp, _) => {
                 ip.ports(in_direction(direction, client, TCP_PORT));
                 let stream = self.stream(packet.flow);
-                tcp(now_ns, stream, packet, &mut ip)
+                tcp(stream, packet, &mut ip)
             }
             (Upper::Udp, &Body::Voice { number, sent_ns }) => {
                 ip.ports(in_direction(direction, client, CALL_PORT));
@@ -165,6 +164,7 @@ impl Headers {
             subflow: 0,
             bytes: u32::try_from(ip.len()).ok()?,
             upper: Upper::Udp,
+            clock: 0,
             ecn: Ecn::from_bits(head[1]),
             reduced: false,
             body: Body::Ping(0),
@@ -209,7 +209,7 @@ impl Headers {
         };
         packet.reduced = flags & FLAG_CWR != 0;
         let mut stamps = Reader(options.strip_prefix(&TIMESTAMPS).unwrap_or_default());
-        let stamp = stamps.word().unwrap_or(0);
+        packet.clock = stamps.word().unwrap_or(0);
         let echo = stamps.word().unwrap_or(0);
         let mut places = Reader(&header[4..]);
         let (sequence, acknowledgement) = (places.word()?, places.word()?);
@@ -219,7 +219,6 @@ impl Headers {
         } else if content.is_empty() {
             let mut ack = Ack {
                 next: stream.segment(acknowledgement)?,
-                stamp,
                 echo,
                 congested: flags & FLAG_ECE != 0,
                 ..Ack::default()
@@ -232,7 +231,7 @@ impl Headers {
             stream.note(stream.payload, segment);
             Body::Data {
                 segment,
-                stamp,
+                stamp: packet.clock,
                 echo,
                 sent_ns: Reader(content).double()?,
             }
@@ -250,9 +249,9 @@ const fn in_direction<T: Copy>(direction: Side, site: T, server: T) -> [T; 2] {
 }
 
 /// Header and content behind the ports; where they end.
-fn tcp(now_ns: u64, stream: &mut Stream, packet: &Packet, ip: &mut Ipv4<'_>) -> usize {
+fn tcp(stream: &mut Stream, packet: &Packet, ip: &mut Ipv4<'_>) -> usize {
     let has_options = packet.upper == Upper::Tcp;
-    let stamps = |stamp, echo| has_options.then_some([stamp, echo]);
+    let stamps = |echo| has_options.then_some([packet.clock, echo]);
     let reduced = if packet.reduced { FLAG_CWR } else { 0 };
     let mut header = Tcp {
         flags: FLAG_ACK | reduced,
@@ -263,21 +262,21 @@ fn tcp(now_ns: u64, stream: &mut Stream, packet: &Packet, ip: &mut Ipv4<'_>) -> 
     match packet.body {
         Body::Data {
             segment,
-            stamp,
             echo,
             sent_ns,
+            ..
         } => {
             let payload = packet.bytes.saturating_sub(packet.upper.header_bytes());
             stream.note(payload, segment);
             header.sequence = stream.place(segment);
-            header.stamps = stamps(stamp, echo);
+            header.stamps = stamps(echo);
             let at = ip.tcp(&header, [].into_iter());
             ip.put(at, &sent_ns.to_be_bytes())
         }
         Body::Ack(ack) => {
             header.flags |= if ack.congested { FLAG_ECE } else { 0 };
             header.acknowledgement = stream.place(ack.next);
-            header.stamps = stamps(ack.stamp, ack.echo);
+            header.stamps = stamps(ack.echo);
             let blocks = &ack.blocks()[..ack.blocks().len().min(TCP_BLOCKS)];
             let places = |block: &(u32, u32)| [stream.place(block.0), stream.place(block.1)];
             ip.tcp(&header, blocks.iter().map(places))
@@ -294,9 +293,7 @@ fn tcp(now_ns: u64, stream: &mut Stream, packet: &Packet, ip: &mut Ipv4<'_>) -> 
             } else {
                 header.flags |= FLAG_PUSH;
             }
-            #[expect(clippy::cast_possible_truncation, reason = "the clock wraps")]
-            let clock = (now_ns / 1_000_000) as u32;
-            header.stamps = stamps(clock, 0);
+            header.stamps = stamps(0);
             let at = ip.tcp(&header, [].into_iter());
             ip.put(at, Content::of(&packet.body).bytes())
         }

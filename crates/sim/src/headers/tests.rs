@@ -14,6 +14,11 @@ fn packet(upper: Upper, bytes: u32, body: Body) -> Packet {
         subflow: 0,
         bytes,
         upper,
+        clock: match (upper, body) {
+            (Upper::Tcp, Body::Data { stamp, .. }) => stamp,
+            (Upper::Tcp, _) => 8,
+            (Upper::PlainTcp | Upper::Udp | Upper::Echo, _) => 0,
+        },
         ecn: Ecn::NotEct,
         reduced: false,
         body,
@@ -32,7 +37,7 @@ fn data(segment: u32, stamp: u32, echo: u32) -> Body {
 /// The bytes of a packet.
 fn bytes(headers: &mut Headers, direction: Side, packet: &Packet) -> Vec<u8> {
     let mut data = BytesMut::new();
-    headers.write(5_000_000, direction, packet, &mut data);
+    headers.write(direction, packet, &mut data);
     data[HEADROOM..].to_vec()
 }
 
@@ -73,7 +78,6 @@ fn headers_say_what_the_values_mean() {
     assert_eq!(ip[48..52], 5_u32.to_be_bytes());
     let mut ack = Ack {
         next: 2,
-        stamp: 8,
         echo: 9,
         ..Ack::default()
     };
@@ -209,11 +213,10 @@ const SEGMENTS: u32 = (1 << 31) / ropewalk_plan::SEGMENT_MAX - 1_000;
 /// Blocks beyond `next`, apart from each other, and on demand a duplicate before them.
 fn any_ack(most: usize) -> impl Strategy<Value = Ack> {
     let gaps = prop::collection::vec((1u32..50, 1u32..50), 0..=most);
-    let rest = (0u32..SEGMENTS, any::<[u32; 2]>(), any::<bool>(), 0u8..3);
-    (rest, gaps).prop_map(move |((next, [stamp, echo], congested, twice), gaps)| {
+    let rest = (0u32..SEGMENTS, any::<u32>(), any::<bool>(), 0u8..3);
+    (rest, gaps).prop_map(move |((next, echo, congested, twice), gaps)| {
         let mut ack = Ack {
             next,
-            stamp,
             echo,
             congested,
             ..Ack::default()
@@ -251,8 +254,10 @@ fn any_tcp() -> impl Strategy<Value = Packet> {
             packet(Upper::Tcp, TCP_HEADERS + payload, body)
         },
     );
-    let acks =
-        any_ack(TCP_BLOCKS).prop_map(|ack| packet(Upper::Tcp, ack.tcp_bytes(), Body::Ack(ack)));
+    let acks = (any_ack(TCP_BLOCKS), any::<u32>()).prop_map(|(ack, clock)| Packet {
+        clock,
+        ..packet(Upper::Tcp, ack.tcp_bytes(), Body::Ack(ack))
+    });
     let messages =
         (any_message(), 300u32..600).prop_map(|(body, bytes)| packet(Upper::Tcp, bytes, body));
     prop_oneof![segments, acks, messages]
@@ -269,7 +274,7 @@ fn any_message() -> impl Strategy<Value = Body> {
 /// The same without options: what they say is zero.
 fn any_plain() -> impl Strategy<Value = Packet> {
     any_tcp().prop_map(|mut packet| {
-        packet.upper = Upper::PlainTcp;
+        (packet.upper, packet.clock) = (Upper::PlainTcp, 0);
         match &mut packet.body {
             Body::Data { stamp, echo, .. } => (*stamp, *echo) = (0, 0),
             Body::Ack(ack) => {
@@ -299,7 +304,6 @@ fn any_udp() -> impl Strategy<Value = Packet> {
         });
     let acks = any_ack(BLOCKS_MAX).prop_map(|ack| {
         let ack = Ack {
-            stamp: 0,
             congested: false,
             ..ack
         };

@@ -194,7 +194,7 @@ impl Multipath {
             }
             Body::Ack(ack) => {
                 flow.sender.on_ack(now_ns, &ack);
-                flow.echo = flow.echo.max(ack.stamp);
+                flow.echo = flow.echo.max(packet.clock);
                 (flow.stale, flow.silent) = (false, 0);
                 while flow.mapped_from < flow.sender.una() {
                     flow.mapped.pop_front();
@@ -322,25 +322,25 @@ impl Multipath {
             sent_ns: now_ns,
         };
         let bytes = self.segment_bytes + TCP_HEADERS + SIGNAL_BYTES;
-        out.push((self.address.data, self.packet(index, bytes, body)));
+        out.push((self.address.data, self.packet(now_ns, index, bytes, body)));
     }
 
     fn acknowledge(&self, now_ns: u64, index: usize, mut ack: Ack, out: &mut Outbox) {
-        ack.stamp = Sender::clock(now_ns);
         ack.count = ack.count.min(BLOCKS);
         ack.data_next = self.expected;
         let bytes = ack.tcp_bytes() + ACK_SIGNAL_BYTES;
-        let packet = self.packet(index, bytes, Body::Ack(ack));
+        let packet = self.packet(now_ns, index, bytes, Body::Ack(ack));
         out.push((back(self.address.data), packet));
     }
 
-    fn packet(&self, index: usize, bytes: u32, body: Body) -> Packet {
+    fn packet(&self, now_ns: u64, index: usize, bytes: u32, body: Body) -> Packet {
         Packet {
             flow: self.address.flow,
             use_count: self.address.use_count,
             subflow: u8::try_from(index).unwrap_or(u8::MAX),
             bytes,
             upper: Upper::Tcp,
+            clock: Sender::clock(now_ns),
             ecn: Ecn::NotEct,
             reduced: false,
             body,

@@ -86,6 +86,7 @@ impl Ping {
             subflow: 0,
             bytes: PING_BYTES,
             upper: Upper::Echo,
+            clock: 0,
             ecn: Ecn::NotEct,
             reduced: false,
             body,
@@ -161,6 +162,7 @@ impl Call {
                 subflow: 0,
                 bytes: self.bytes,
                 upper: Upper::Udp,
+                clock: 0,
                 ecn: Ecn::NotEct,
                 reduced: false,
                 body: Body::Voice {

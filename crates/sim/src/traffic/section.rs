@@ -10,7 +10,7 @@ use super::web::User;
 use crate::host::tcp::{LossDetection, Receiver, Sender, Settings};
 use crate::host::{RECEIVE_WINDOW_BYTES, plain, quic};
 use crate::packet::TCP_HEADERS;
-use crate::run::{DIRECT_MTU, SimError};
+use crate::run::{DIRECT, Largest, SimError};
 use crate::world::Span;
 use ropewalk_plan::{Distribution, FlowReport, Traffic, TrafficReport};
 use ropewalk_types::{Duration, Random};
@@ -33,8 +33,8 @@ pub struct Section {
 
 /// What flows are made from.
 pub struct Maker<'a> {
-    /// Largest IP packet of hosts.
-    pub mtu: u32,
+    /// Largest IP packets of hosts.
+    pub largest: Largest,
     /// How bulk TCP senders find losses.
     pub detection: LossDetection,
     /// Paths of each bulk TCP connection, which is an MPTCP connection then; 0 of plain TCP.
@@ -104,7 +104,6 @@ impl Section {
 
     fn make_flow(&self, number: u16, later_ns: u64, maker: &mut Maker<'_>) -> Kind {
         let span = self.span;
-        let mtu = maker.mtu;
         match self.traffic {
             Traffic::Tcp { direction, .. } | Traffic::Quic { direction, .. } => {
                 let address = Address {
@@ -132,7 +131,12 @@ impl Section {
             Traffic::Web { objects, pause, .. } => {
                 let (pause_ns, random) = (nanos(pause), maker.random.fork());
                 Kind::Web(Box::new(User::new(
-                    number, mtu, objects, pause_ns, span, random,
+                    number,
+                    maker.largest.tcp,
+                    objects,
+                    pause_ns,
+                    span,
+                    random,
                 )))
             }
         }
@@ -140,8 +144,8 @@ impl Section {
 
     /// A bulk flow of TCP, MPTCP or QUIC.
     fn make_bulk(&self, address: Address, later_ns: u64, maker: &mut Maker<'_>) -> Kind {
-        let mut mtu = self.traffic.beside().map_or(maker.mtu, |_| DIRECT_MTU);
-        let (protocol, start) = match self.traffic {
+        let largest = self.traffic.beside().map_or(maker.largest, |_| DIRECT);
+        let (protocol, start, mtu) = match self.traffic {
             Traffic::Tcp {
                 congestion,
                 start,
@@ -154,9 +158,9 @@ impl Section {
             } => {
                 let start_ns = nanos(start) + later_ns;
                 if plain {
-                    return self.bulk(address, start_ns, without_options(segment, mtu));
+                    return self.bulk(address, start_ns, without_options(segment, largest));
                 }
-                mtu = segment.map_or(mtu, |bytes| mtu.min(bytes + TCP_HEADERS));
+                let mtu = segment.map_or(largest.tcp, |bytes| largest.tcp.min(bytes + TCP_HEADERS));
                 let mut settings = Settings {
                     segment_bytes: Protocol::tcp_payload(mtu),
                     congestion,
@@ -171,7 +175,7 @@ impl Section {
                     return Kind::Multipath(Box::new(flow));
                 }
                 let sender = Box::new(Sender::new(settings, maker.random.fork()));
-                (Protocol::Tcp(sender, Receiver::new()), start)
+                (Protocol::Tcp(sender, Receiver::new()), start, mtu)
             }
             Traffic::Quic {
                 congestion,
@@ -180,12 +184,16 @@ impl Section {
                 ..
             } => {
                 let settings = quic::Settings {
-                    segment_bytes: Protocol::quic_payload(mtu),
+                    segment_bytes: Protocol::quic_payload(largest.udp),
                     congestion,
                     packet_threshold,
                 };
                 let sender = Box::new(quic::Sender::new(settings, maker.random.fork()));
-                (Protocol::Quic(sender, quic::Receiver::default()), start)
+                (
+                    Protocol::Quic(sender, quic::Receiver::default()),
+                    start,
+                    largest.udp,
+                )
             }
             Traffic::Ping { .. } | Traffic::Call { .. } | Traffic::Web { .. } => {
                 unreachable!("make_flow asks for bulk traffic only")
@@ -287,8 +295,10 @@ impl Section {
 }
 
 /// Hosts without TCP options, with the length of their packets.
-fn without_options(segment: Option<u32>, mtu: u32) -> (Protocol, u32) {
-    let payload = segment.unwrap_or(u32::MAX).min(mtu - plain::HEADERS);
+fn without_options(segment: Option<u32>, largest: Largest) -> (Protocol, u32) {
+    let payload = segment
+        .unwrap_or(u32::MAX)
+        .min(largest.plain_tcp - plain::HEADERS);
     let packet = payload + plain::HEADERS;
     let sender = Box::new(plain::Sender::new(packet));
     let protocol = Protocol::Plain(sender, plain::Receiver::default());

@@ -211,7 +211,7 @@ impl Transfer {
                 match &mut self.protocol {
                     Protocol::Tcp(sender, _) => {
                         // RFC 7323 §4.3, rule 2: an older one was overtaken.
-                        self.echo = self.echo.max(ack.stamp);
+                        self.echo = self.echo.max(packet.clock);
                         sender.on_ack(now_ns, &ack);
                     }
                     Protocol::Plain(sender, _) => sender.on_ack(now_ns, &ack),
@@ -243,7 +243,7 @@ impl Transfer {
             echo: self.echo,
             sent_ns,
         };
-        let mut packet = self.packet(self.packet_bytes, body);
+        let mut packet = self.packet(sent_ns, self.packet_bytes, body);
         let fresh = segment >= self.fresh_from;
         self.fresh_from = self.fresh_from.max(segment + 1);
         // RFC 3168 §6.1.5: what is sent again cannot be marked.
@@ -257,29 +257,29 @@ impl Transfer {
         out.push((self.address.data, packet));
     }
 
-    fn acknowledge(&self, now_ns: u64, mut ack: Ack, out: &mut Outbox) {
+    fn acknowledge(&self, now_ns: u64, ack: Ack, out: &mut Outbox) {
         let bytes = match &self.protocol {
-            Protocol::Tcp(..) => {
-                ack.stamp = tcp::Sender::clock(now_ns);
-                ack.tcp_bytes()
-            }
+            Protocol::Tcp(..) => ack.tcp_bytes(),
             Protocol::Plain(..) => plain::HEADERS,
             Protocol::Quic(..) => ack.quic_bytes(),
         };
-        out.push((back(self.address.data), self.packet(bytes, Body::Ack(ack))));
+        let packet = self.packet(now_ns, bytes, Body::Ack(ack));
+        out.push((back(self.address.data), packet));
     }
 
-    const fn packet(&self, bytes: u32, body: Body) -> Packet {
+    fn packet(&self, now_ns: u64, bytes: u32, body: Body) -> Packet {
+        let (upper, clock) = match self.protocol {
+            Protocol::Tcp(..) => (Upper::Tcp, tcp::Sender::clock(now_ns)),
+            Protocol::Plain(..) => (Upper::PlainTcp, 0),
+            Protocol::Quic(..) => (Upper::Udp, 0),
+        };
         Packet {
             flow: self.address.flow,
             use_count: self.address.use_count,
             subflow: 0,
             bytes,
-            upper: match self.protocol {
-                Protocol::Tcp(..) => Upper::Tcp,
-                Protocol::Plain(..) => Upper::PlainTcp,
-                Protocol::Quic(..) => Upper::Udp,
-            },
+            upper,
+            clock,
             ecn: Ecn::NotEct,
             reduced: false,
             body,

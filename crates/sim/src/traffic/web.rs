@@ -122,6 +122,7 @@ impl User {
             Body::Ping(number) => out.push((
                 Side::Down,
                 Packet {
+                    clock: Sender::clock(now_ns),
                     body: Body::Pong(number),
                     ..*packet
                 },
@@ -214,6 +215,7 @@ impl User {
             subflow: 0,
             bytes,
             upper: Upper::Tcp,
+            clock: Sender::clock(now_ns),
             ecn: Ecn::NotEct,
             reduced: false,
             body,
