@@ -3,7 +3,7 @@
 use crate::ExpandError;
 use crate::layout::{Layout, RTP_HEADER, Upper, be16, be32};
 use crate::places::Places;
-use crate::reference::{Encoded, Reference, is_rtp};
+use crate::reference::{Encoded, IDS, Reference, id_of, is_rtp};
 use crate::tuning::{
     COMPRESSED_TCP, FORGET, IDLE, MISSES_MAX, PACKETS_BEFORE, QUIET, REFERENCES, RENEW_MIN,
     REPEAT_FIRST, RETRY, TAKEOVER, TRIES_MAX, UNANSWERED_MAX,
@@ -136,7 +136,7 @@ impl Flow {
             return false;
         };
         let id = self.next;
-        self.next = id.wrapping_add(1);
+        self.next = (id + 1) % IDS;
         // The place of the oldest reference. Of the one in use, only if nothing was confirmed since.
         let place = usize::from(id) % REFERENCES;
         if self.references[place].as_ref().map(|old| old.id) == self.current {
@@ -205,18 +205,15 @@ impl Compressor {
         }
         let encoded = current.filter(|_| matches).map(|known| {
             let reference = &known.reference;
-            (
-                known.id,
-                reference.encode(packet, &layout, flow_seq, partial),
-            )
+            reference.encode(known.id, packet, &layout, flow_seq, partial)
         });
         place.used = now;
         place.packets = place.packets.saturating_add(1);
         let is_long = |encoded: &Encoded| {
             let tcp = layout.upper == Upper::Tcp;
-            encoded.missed || tcp && 1 + encoded.bytes().len() > COMPRESSED_TCP
+            encoded.missed || tcp && encoded.bytes().len() > COMPRESSED_TCP
         };
-        if place.current.is_some() && encoded.as_ref().is_none_or(|(_, e)| is_long(e)) {
+        if place.current.is_some() && encoded.as_ref().is_none_or(is_long) {
             place.missed += 1;
         }
         place.watch_rtp(&layout, packet);
@@ -226,13 +223,12 @@ impl Compressor {
         {
             self.pending.push(flow);
         }
-        let (id, encoded) = encoded?;
-        let start = encoded.headers.checked_sub(1 + encoded.bytes().len())?;
+        let encoded = encoded?;
+        let start = encoded.headers.checked_sub(encoded.bytes().len())?;
         if start == 0 || packet.len() - start > room {
             return None;
         }
-        packet[start] = id;
-        packet[start + 1..encoded.headers].copy_from_slice(encoded.bytes());
+        packet[start..encoded.headers].copy_from_slice(encoded.bytes());
         Some(start)
     }
 
@@ -348,7 +344,7 @@ impl Compressor {
     }
 
     fn known(&self, flow: u16, compressed: &[u8]) -> Option<&Known> {
-        self.flows.get(flow)?.known(*compressed.first()?)
+        self.flows.get(flow)?.known(id_of(compressed)?)
     }
 
     /// Appends the packet with full headers that this one, which was compressed here, stands for.
@@ -364,8 +360,6 @@ impl Compressor {
         out: &mut BytesMut,
     ) -> Result<(), ExpandError> {
         let known = self.known(flow, compressed).ok_or(ExpandError::Unknown)?;
-        known
-            .reference
-            .decode(&compressed[1..], flow_seq, partial, out)
+        known.reference.decode(compressed, flow_seq, partial, out)
     }
 }

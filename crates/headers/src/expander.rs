@@ -2,7 +2,7 @@
 
 use crate::ExpandError;
 use crate::places::Places;
-use crate::reference::Reference;
+use crate::reference::{IDS, Reference, id_of};
 use crate::tuning::{IDLE_AT_EXPANDER, REFERENCES};
 use bytes::BytesMut;
 use ropewalk_types::Instant;
@@ -39,6 +39,9 @@ impl Expander {
             rtp_step,
         } = *headers;
         let reference = Reference::new(bytes, flow_seq, rtp_step).ok_or(ExpandError::Invalid)?;
+        if id >= IDS {
+            return Err(ExpandError::Invalid);
+        }
         if self.flows.get(flow).is_none() {
             let known = Known {
                 references: Default::default(),
@@ -84,14 +87,14 @@ impl Expander {
         compressed: &[u8],
         out: &mut BytesMut,
     ) -> Result<(), ExpandError> {
-        let (&id, encoded) = compressed.split_first().ok_or(ExpandError::Invalid)?;
+        let id = id_of(compressed).ok_or(ExpandError::Invalid)?;
         let known = self.flows.get_mut(flow).and_then(|known| {
             known.used = now;
             known.references[usize::from(id) % REFERENCES].as_ref()
         });
         match known {
             Some((have, reference)) if *have == id => {
-                reference.decode(encoded, flow_seq, partial, out)
+                reference.decode(compressed, flow_seq, partial, out)
             }
             _ => {
                 self.notify(HeaderNotice {

@@ -15,10 +15,15 @@ use bytes::{BufMut, BytesMut};
 /// Longest headers of a reference: IPv6 and TCP with timestamps. UDP and RTP are shorter.
 pub(crate) const REFERENCE_MAX: usize = IPV6 + 20 + TIMESTAMP_OPTIONS;
 
-/// Longest encoding of one packet's headers: both masks and every field written out, with 40 bytes
+/// Longest encoding of one packet's headers: the reference's number, both masks and every field written out, with 40 bytes
 /// of options.
-pub(crate) const ENCODED_MAX: usize = 2 + 1 + 2 + 2 + 4 + 4 + 1 + 2 + 1 + 40;
+pub(crate) const ENCODED_MAX: usize = 1 + 2 + 1 + 2 + 2 + 4 + 4 + 1 + 2 + 1 + 40;
 
+/// References are numbered modulo this.
+pub(crate) const IDS: u8 = 128;
+/// Beside the reference's number: of UDP or an echo, no mask follows, since nothing differs and the checksum
+/// is right.
+const AS_EXPECTED: u8 = 128;
 /// First mask: the number of an IPv4 packet.
 const ID: u8 = 0b11;
 const ID_COUNTS: u8 = 0;
@@ -56,6 +61,11 @@ const FAR_3: u8 = 2;
 /// Timestamps: their distance in 1 or 2 bytes.
 const NEAR_1: u8 = 1;
 const NEAR_2: u8 = 2;
+
+/// The number of the reference that a compressed packet needs.
+pub(crate) fn id_of(compressed: &[u8]) -> Option<u8> {
+    Some(compressed.first()? % IDS)
+}
 
 /// Headers of one packet of a flow that both ends know.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -202,14 +212,23 @@ impl Reference {
 
     /// The headers of a packet that [`Self::matches`], as differences from the reference. `partial`
     /// says that its checksum is that of the pseudo-header.
-    pub fn encode(&self, packet: &[u8], layout: &Layout, flow_seq: u16, partial: bool) -> Encoded {
+    ///
+    /// `id` is the number of this reference.
+    pub fn encode(
+        &self,
+        id: u8,
+        packet: &[u8],
+        layout: &Layout,
+        flow_seq: u16,
+        partial: bool,
+    ) -> Encoded {
         let known = &self.headers;
         let since = flow_seq.wrapping_sub(self.flow_seq);
         let rtp = self.rtp_step.map_or(0, |_| RTP_HEADER);
         let mut out = Encoded::new(layout.len + rtp);
         let masks = if layout.upper == Upper::Tcp { 2 } else { 1 };
         let (mut first, mut second) = (0, 0);
-        out.len = masks;
+        out.len = 1 + masks;
         if traffic_class(known) != traffic_class(packet) {
             first |= CLASS;
             out.put(&[traffic_class(packet)]);
@@ -258,9 +277,13 @@ impl Reference {
                 }
             }
         }
-        out.bytes[0] = first;
+        out.bytes[0] = id;
+        out.bytes[1] = first;
         if masks == 2 {
-            out.bytes[1] = second;
+            out.bytes[2] = second;
+        } else if first == SUM_RIGHT && out.len == 2 {
+            out.bytes[0] |= AS_EXPECTED;
+            out.len = 1;
         }
         out
     }
@@ -360,22 +383,23 @@ impl Reference {
     /// Appends the packet whose headers were [`Self::encode`]d, followed by its payload, to `out`.
     pub fn decode(
         &self,
-        encoded: &[u8],
+        compressed: &[u8],
         flow_seq: u16,
         partial: bool,
         out: &mut BytesMut,
     ) -> Result<(), ExpandError> {
-        let mut left = Fields(encoded);
+        let mut left = Fields(compressed);
+        let as_expected = left.byte()? & AS_EXPECTED != 0;
         let since = flow_seq.wrapping_sub(self.flow_seq);
         let mut headers = [0; HEADERS_MAX];
         let known = self.headers();
         headers[..known.len()].copy_from_slice(known);
         let mut layout = self.layout;
-        let first = left.byte()?;
-        let second = if layout.upper == Upper::Tcp {
-            left.byte()?
-        } else {
-            0
+        let first = if as_expected { SUM_RIGHT } else { left.byte()? };
+        let second = match (layout.upper, as_expected) {
+            (Upper::Tcp, true) => return Err(ExpandError::Invalid),
+            (Upper::Tcp, false) => left.byte()?,
+            _ => 0,
         };
         self.decode_ip(first, since, &mut headers, &mut left)?;
         let sum = if first & SUM_RIGHT == 0 {

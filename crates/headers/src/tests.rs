@@ -247,9 +247,30 @@ fn headers_shrink_to_a_few_bytes() {
     // A bare acknowledgement's checksum is computed at both ends.
     assert_eq!(encoded(Kind::Tcp, false, 0), 1 + 2 + 1 + 1);
     assert_eq!(encoded(Kind::Udp, false, 1_200), 1 + 1 + 2);
-    // A call with 20 bytes of voice: 60 bytes become 22.
-    assert_eq!(encoded(Kind::Rtp, false, 20), 1 + 1);
-    assert_eq!(encoded(Kind::Echo, true, 56), 1 + 1);
+    // A call with 20 bytes of voice: 60 bytes become 21. All is as expected, so no mask follows.
+    assert_eq!(encoded(Kind::Rtp, false, 20), 1);
+    assert_eq!(encoded(Kind::Echo, true, 56), 1);
+}
+
+#[test]
+fn tcp_without_masks_and_numbers_out_of_range_are_refused() {
+    let mut host = Host::new(false, Kind::Tcp, &mut Random::new(4));
+    let mut ends = Ends::default();
+    let mut sent = ends.settle(&mut host, &[5; 100]);
+    sent[0] |= 128;
+    let mut out = BytesMut::new();
+    let now = ends.now;
+    let expanded = ends.expander.expand(now, FLOW, 0, false, &sent, &mut out);
+    assert_eq!((expanded, out.len()), (Err(ExpandError::Invalid), 0));
+    let packet = host.packet(&[], false);
+    let headers = Headers {
+        flow: FLOW,
+        flow_seq: 0,
+        id: 128,
+        rtp_step: None,
+    };
+    let learned = ends.expander.learn(now, &headers, &packet);
+    assert_eq!(learned, Err(ExpandError::Invalid));
 }
 
 #[test]
