@@ -119,7 +119,12 @@ impl Flow {
     fn renew(&mut self, now: Instant, layout: &Layout, packet: &[u8], flow_seq: u16) -> bool {
         let is_first = self.current.is_none() && self.packets >= PACKETS_BEFORE;
         let is_worn = self.current.is_some() && self.missed >= MISSES_MAX;
-        if self.pending.is_some() || now < self.renew_at || !(is_first || is_worn) {
+        // Against a reference with selective acknowledgements, timestamps are written out.
+        let had_timestamps = self
+            .current()
+            .is_some_and(|k| k.reference.layout.timestamps);
+        let is_odd = had_timestamps && !layout.timestamps;
+        if self.pending.is_some() || now < self.renew_at || is_odd || !(is_first || is_worn) {
             return false;
         }
         if is_worn && matches!(self.current(), Some(known) if known.reference.rtp_step().is_some())
@@ -210,8 +215,8 @@ impl Compressor {
         place.used = now;
         place.packets = place.packets.saturating_add(1);
         let is_long = |encoded: &Encoded| {
-            let tcp = layout.upper == Upper::Tcp;
-            encoded.missed || tcp && encoded.bytes().len() > COMPRESSED_TCP
+            let segment = layout.upper == Upper::Tcp && packet.len() > layout.len;
+            encoded.missed || segment && encoded.bytes().len() > COMPRESSED_TCP
         };
         if place.current.is_some() && encoded.as_ref().is_none_or(is_long) {
             place.missed += 1;

@@ -2,6 +2,7 @@
 
 use crate::layout::{IPV4, IPV6, TCP, be16, put16};
 use crate::tuning::COMPRESSED_TCP;
+use bytes::{Bytes, BytesMut};
 use ropewalk_types::checksum;
 
 const TCP_FIXED: usize = 20;
@@ -11,6 +12,10 @@ const END: u8 = 0;
 const NO_OPERATION: u8 = 1;
 const MAXIMUM_SEGMENT_SIZE: u8 = 2;
 const TIMESTAMPS: u8 = 8;
+/// RFC 2385, RFC 5925 and RFC 8684.
+const MD5: u8 = 19;
+const AUTHENTICATION: u8 = 29;
+const MPTCP: u8 = 30;
 /// Bytes of timestamps and the padding before them in a segment.
 const TIMESTAMP_OPTIONS: usize = 12;
 /// What every host takes (RFC 9293 §3.7.1), bytes: no handshake is told less.
@@ -31,7 +36,7 @@ impl PacketSizes {
     /// Maximum segment size of a connection: payload and options.
     fn segment(self, found: &Handshake) -> u16 {
         let headers = found.tcp + TCP_FIXED;
-        let whole = if self.compressed {
+        let whole = if self.compressed && !found.has_long_options {
             // Options are compressed away, but count as part of a segment.
             let options = if found.timestamps {
                 TIMESTAMP_OPTIONS
@@ -49,32 +54,33 @@ impl PacketSizes {
     }
 }
 
-/// Lowers the maximum segment size in a TCP handshake (option MSS, RFC 9293 §3.7.1), so that full
-/// segments towards its sender fit `sizes`. A smaller size stays, and so does every packet that is no
+/// A TCP handshake with a smaller maximum segment size (option MSS, RFC 9293 §3.7.1), so that full
+/// segments of its receiver fit `sizes`. `None` when the size fits, and for every packet that is no
 /// handshake or says no size. `partial` says that the kernel completes the checksum later.
-pub fn limit_segments(packet: &mut [u8], sizes: PacketSizes, partial: bool) {
-    let Some(found) = Handshake::of(packet) else {
-        return;
-    };
+///
+/// Handshakes with TCP-AO (RFC 5925) stay: their options are authenticated.
+#[must_use]
+pub fn limit_segments(packet: &[u8], sizes: PacketSizes, partial: bool) -> Option<Bytes> {
+    let found = Handshake::of(packet)?;
     let size = sizes.segment(&found);
     let old = be16(packet, found.size_at);
     if size >= old {
-        return;
+        return None;
     }
     // Words of the checksum begin at even offsets from TCP's header.
     let odd = (found.size_at - found.tcp) % 2;
     let words = found.size_at - odd..found.size_at + 2 + odd;
-    let before: [u16; 2] = [be16(packet, words.start), be16(packet, words.end - 2)];
-    put16(packet, found.size_at, size);
-    if partial {
-        return;
+    let mut limited = BytesMut::from(packet);
+    put16(&mut limited, found.size_at, size);
+    if !partial {
+        let field = found.tcp + 16..found.tcp + 18;
+        let ends = [words.start, words.end - 2];
+        for &at in &ends[..=odd] {
+            let (before, after) = (be16(packet, at), be16(&limited, at));
+            checksum::update(&mut limited[field.clone()], before, after);
+        }
     }
-    let after: [u16; 2] = [be16(packet, words.start), be16(packet, words.end - 2)];
-    let field = found.tcp + 16..found.tcp + 18;
-    checksum::update(&mut packet[field.clone()], before[0], after[0]);
-    if odd == 1 {
-        checksum::update(&mut packet[field], before[1], after[1]);
-    }
+    Some(limited.freeze())
 }
 
 /// Where a handshake says what.
@@ -85,6 +91,8 @@ struct Handshake {
     size_at: usize,
     /// Whether it offers timestamps.
     timestamps: bool,
+    /// Whether segments will have options that are not compressed away.
+    has_long_options: bool,
 }
 
 impl Handshake {
@@ -103,7 +111,8 @@ impl Handshake {
         }
         let length = usize::from(header[12] >> 4) * 4;
         let options = header.get(TCP_FIXED..length)?;
-        let (mut at, mut size, mut timestamps) = (0, None, false);
+        let (mut at, mut size) = (0, None);
+        let (mut timestamps, mut has_long_options) = (false, false);
         while let Some(&kind) = options.get(at) {
             let length = match kind {
                 END => break,
@@ -113,6 +122,8 @@ impl Handshake {
             match (kind, length) {
                 (MAXIMUM_SEGMENT_SIZE, 4) if at + 4 <= options.len() => size = Some(at + 2),
                 (TIMESTAMPS, 10) => timestamps = true,
+                (MD5 | MPTCP, _) => has_long_options = true,
+                (AUTHENTICATION, _) => return None,
                 _ => {}
             }
             at += length;
@@ -121,6 +132,7 @@ impl Handshake {
             tcp,
             size_at: tcp + TCP_FIXED + size?,
             timestamps,
+            has_long_options,
         })
     }
 }
@@ -138,6 +150,14 @@ mod tests {
             whole,
             most: 1_500,
             compressed,
+        }
+    }
+
+    /// What comes out of [`limit_segments`], changed or not.
+    fn limit(packet: &mut Vec<u8>, sizes: PacketSizes, partial: bool) {
+        if let Some(limited) = limit_segments(packet, sizes, partial) {
+            assert_eq!(limited.len(), packet.len());
+            *packet = limited.into();
         }
     }
 
@@ -177,7 +197,7 @@ mod tests {
         let with = |v6, offer: &[u8], compressed| {
             let options = [&MSS_1460[..], offer].concat();
             let mut packet = handshake(v6, SYN, &options);
-            limit_segments(&mut packet, sizes(1_400, compressed), false);
+            limit(&mut packet, sizes(1_400, compressed), false);
             assert!(is_right(&packet, v6));
             usize::from(size(&packet, v6, 0))
         };
@@ -191,6 +211,17 @@ mod tests {
     }
 
     #[test]
+    fn options_that_stay_long_have_room_and_authenticated_ones_stay() {
+        let mptcp = [&MSS_1460[..], &OFFER, &[30, 4, 0, 0]].concat();
+        let mut packet = handshake(false, SYN, &mptcp);
+        limit(&mut packet, sizes(1_400, true), false);
+        assert_eq!(size(&packet, false, 0), 1_360);
+        let authenticated = [&MSS_1460[..], &[29, 4, 1, 1]].concat();
+        let packet = handshake(false, SYN, &authenticated);
+        assert_eq!(limit_segments(&packet, sizes(1_000, true), false), None);
+    }
+
+    #[test]
     fn packets_are_never_larger_than_the_mtu() {
         let options = [&MSS_1460[..], &OFFER].concat();
         for (compressed, expected) in [(false, 1_260), (true, 1_260)] {
@@ -199,7 +230,7 @@ mod tests {
                 most: 1_300,
                 ..sizes(1_400, compressed)
             };
-            limit_segments(&mut packet, sizes, false);
+            limit(&mut packet, sizes, false);
             assert_eq!(size(&packet, false, 0), expected);
         }
     }
@@ -208,7 +239,7 @@ mod tests {
     fn what_is_smaller_or_no_handshake_stays() {
         let untouched = |packet: Vec<u8>, whole| {
             let mut after = packet.clone();
-            limit_segments(&mut after, sizes(whole, false), false);
+            limit(&mut after, sizes(whole, false), false);
             packet == after
         };
         assert!(untouched(handshake(false, SYN, &MSS_1460), 1_500));
@@ -221,7 +252,7 @@ mod tests {
         udp[6] = 17;
         assert!(untouched(udp, 1_000));
         let mut tiny = handshake(false, SYN, &MSS_1460);
-        limit_segments(&mut tiny, sizes(100, false), false);
+        limit(&mut tiny, sizes(100, false), false);
         assert_eq!(usize::from(size(&tiny, false, 0)), SEGMENT_MIN);
     }
 
@@ -229,7 +260,7 @@ mod tests {
     fn a_checksum_that_the_kernel_completes_stays() {
         let mut packet = handshake(true, SYN | 0x10, &MSS_1460);
         let sum = be16(&packet, IPV6 + 16);
-        limit_segments(&mut packet, sizes(1_000, false), true);
+        limit(&mut packet, sizes(1_000, false), true);
         assert_eq!(be16(&packet, IPV6 + 16), sum);
         assert_eq!(size(&packet, true, 0), 940);
     }
@@ -250,7 +281,7 @@ mod tests {
                 packet[9] = TCP;
                 packet[6] = if first == 0x60 { TCP } else { 0 };
             }
-            limit_segments(&mut packet, sizes(whole, compressed), false);
+            limit(&mut packet, sizes(whole, compressed), false);
             prop_assert_eq!(packet.len(), length);
         }
 
@@ -260,7 +291,7 @@ mod tests {
         ) {
             let options = [&vec![NO_OPERATION; before][..], &MSS_1460, &OFFER].concat();
             let mut packet = handshake(v6, SYN, &options);
-            limit_segments(&mut packet, sizes(whole, compressed), false);
+            limit(&mut packet, sizes(whole, compressed), false);
             prop_assert!(is_right(&packet, v6));
             prop_assert!(size(&packet, v6, before) < 1_460);
         }

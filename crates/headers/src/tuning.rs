@@ -36,7 +36,7 @@ pub(crate) const TAKEOVER: Duration = Duration::from_secs(1);
 /// References kept of each bucket: the newest ones. More: memory, and packets under way for
 /// longer can be read. A power of two.
 pub(crate) const REFERENCES: usize = 8;
-/// Flows of one tunnel and direction whose headers are compressed. More: up to 450 bytes each.
+/// Flows of one tunnel and direction whose headers are compressed. More: about 1 kB each, at either end.
 pub(crate) const FLOWS_MAX: usize = 1_024;
 /// A flow that was silent for this long gives its place up to others at the compressor. Longer: more
 /// flows travel in full while there are many.

@@ -10,10 +10,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::process::{Command, Stdio};
 
 use nftables::batch::Batch;
-use nftables::expr::{Expression, Meta, MetaKey, NamedExpression, Payload, PayloadField, Prefix};
+use nftables::expr::{
+    Expression, Meta, MetaKey, NamedExpression, Payload, PayloadField, Prefix, RT, RTKey, TcpOption,
+};
 use nftables::helper::{self, NftablesError};
 use nftables::schema::{Chain, NfListObject, Rule, Table};
-use nftables::stmt::{Match, NAT, NATFamily, Operator, Statement};
+use nftables::stmt::{Mangle, Match, NAT, NATFamily, Operator, Statement};
 use nftables::types::{NfChainPolicy, NfChainType, NfFamily, NfHook};
 
 use netlink_packet_netfilter::nftables::{
@@ -26,7 +28,7 @@ use netlink_sys::protocols::NETLINK_NETFILTER;
 
 use crate::netlink::socket::NetlinkSocket;
 
-/// What a hub needs: forwarding and address translation.
+/// What a hub needs: forwarding, address translation and MSS clamping.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HubNat {
     /// Name of the nftables table (family `inet`) that holds all of it.
@@ -124,6 +126,8 @@ pub fn apply_hub(nat: &HubNat) -> Result<(), NftError> {
         table.rule("forward", from);
         table.rule("forward", to);
     }
+    // Interfaces beyond the tunnel may take less than the tunnel.
+    table.clamp();
     if nat.translation != Translation::None && !pools.is_empty() {
         table.chain(
             "translate",
@@ -303,7 +307,8 @@ pub fn is_name(name: &str) -> bool {
     check_name(name).is_ok()
 }
 
-/// Chain priorities as nft(8) names them: `filter`, `srcnat`.
+/// Chain priorities as nft(8) names them: `mangle`, `filter`, `srcnat`.
+const PRIORITY_MANGLE: i32 = -150;
 const PRIORITY_FILTER: i32 = 0;
 const PRIORITY_SOURCE_NAT: i32 = 100;
 
@@ -354,6 +359,35 @@ impl<'a> NewTable<'a> {
 
     fn interface(&self, key: MetaKey, op: Operator) -> Statement<'a> {
         named(key, op, self.tun)
+    }
+
+    /// `rt mtu` is the smaller MSS of the routes there and back, so one rule per direction does.
+    fn clamp(&mut self) {
+        self.chain(
+            "clamp",
+            NfChainType::Filter,
+            NfHook::Forward,
+            PRIORITY_MANGLE,
+        );
+        for key in [MetaKey::Iifname, MetaKey::Oifname] {
+            let is_handshake = Statement::Match(Match {
+                left: field("tcp", "flags"),
+                right: Expression::String("syn".into()),
+                op: Operator::IN,
+            });
+            let set = Statement::Mangle(Mangle {
+                key: Expression::Named(NamedExpression::TcpOption(TcpOption {
+                    name: "maxseg".into(),
+                    field: Some("size".into()),
+                })),
+                value: Expression::Named(NamedExpression::RT(RT {
+                    key: RTKey::MTU,
+                    family: None,
+                })),
+            });
+            let rule = vec![self.interface(key, Operator::EQ), is_handshake, set];
+            self.rule("clamp", rule);
+        }
     }
 
     fn apply(self) -> Result<(), NftError> {

@@ -366,6 +366,11 @@ fn hub_rules_come_as_one_table_and_leave_nothing() {
 /// Checks the rules of a hub: `translations` are the statements for the two pools.
 fn assert_hub_rules(rules: &str, onward: bool, translations: [&str; 2]) {
     assert_eq!(rules.matches("table").count(), 1, "{rules}");
+    assert_eq!(
+        rules.matches("maxseg size set rt mtu").count(),
+        2,
+        "{rules}"
+    );
     assert_eq!(rules.matches("accept\n").count(), 4, "{rules}");
     for refused in [
         r#"iifname "rope0" oifname != "rope0" oifname != "rope1" drop"#,

@@ -82,6 +82,12 @@ impl Peer {
         }
     }
 
+    /// Largest inner packet that its paths take whole, bytes; `None` while none is up.
+    #[must_use]
+    pub(crate) fn whole_max(&self) -> Option<usize> {
+        self.tunnel.any_up().then(|| self.tunnel.whole_max())
+    }
+
     /// Its name: of a site the one the hub has for it, of a hub `hub`.
     #[must_use]
     pub fn name(&self) -> &str {

@@ -18,7 +18,7 @@ struct Entry {
     touched: bool,
     /// When its timers want to be looked at.
     due: Instant,
-    /// Largest inner packet its paths take whole; 0 without a path.
+    /// Largest inner packet its paths take whole; 0 while none is up.
     mtu: usize,
 }
 

@@ -29,8 +29,8 @@ pub use footprint::Footprint;
 pub use observe::Observer;
 pub use paths::{PathState, PathStats};
 pub use send_options::{Order, SendOptions};
-use tuning::FLOWS_COUNTED;
 pub use tuning::SEND_BUFFER_MAX;
+use tuning::{FLOWS_COUNTED, INNER_MTU_USUAL};
 
 use crate::hold::freeze::{Freezer, Taken};
 use crate::hold::{Hold, HoldStats, Limits};
@@ -299,27 +299,22 @@ impl Tunnel {
     pub fn handle_parsed(
         &mut self,
         now: Instant,
-        mut data: bytes::BytesMut,
+        data: bytes::BytesMut,
         checksum_partial: bool,
         info: &PacketInfo,
     ) {
         self.tick(now);
-        let ip = &mut data[ropewalk_wire::HEADROOM..];
+        let ip = &data[ropewalk_wire::HEADROOM..];
         if ip.len() > usize::from(u16::MAX) {
             self.stats.invalid_inner += 1;
             return;
         }
-        if info.is_tcp() {
-            let sizes = PacketSizes {
-                whole: self.paths.whole().unwrap_or(usize::MAX),
-                most: self.ingress.inner_mtu.unwrap_or(usize::MAX),
-                compressed: self.ingress.compressor.is_some(),
-            };
-            limit_segments(ip, sizes, checksum_partial);
-        }
-        let ip = &*ip;
+        let flow = flow_bucket(info, self.flow_secret);
         let (whole, compressed) = (self.paths.whole(), self.ingress.compressor.is_some());
-        if self.too_big.refuses(now, ip, info, whole, compressed) {
+        if self
+            .too_big
+            .refuses(now, ip, (info, flow), whole, compressed)
+        {
             return;
         }
         let outage = self.hold.is_outage();
@@ -396,9 +391,23 @@ impl Tunnel {
         }
         let mut inner = self.egress.reorder.poll()?;
         self.freezer.on_egress(self.now, &mut inner);
+        self.limit_segments(&mut inner);
         self.stats.rx_packets += 1;
         self.stats.rx_bytes += inner.data.len() as u64;
         Some(inner)
+    }
+
+    /// Tells the host that gets this handshake of segments that fit: their packets leave here.
+    fn limit_segments(&self, inner: &mut Inner) {
+        let whole = self.paths.whole();
+        let sizes = PacketSizes {
+            whole,
+            most: self.ingress.inner_mtu.unwrap_or(whole.max(INNER_MTU_USUAL)),
+            compressed: self.ingress.compressor.is_some(),
+        };
+        if let Some(limited) = limit_segments(&inner.data, sizes, inner.checksum_partial) {
+            inner.data = limited;
+        }
     }
 
     /// When [`Tunnel::handle_timeout`] is wanted, if nothing else happens before.
@@ -488,10 +497,10 @@ impl Tunnel {
         self.paths.stats(self.now, id)
     }
 
-    /// Largest inner packet that the paths take whole, bytes; `None` before the first path. A size that the
-    /// paths take for a moment only does not count.
+    /// Largest inner packet that the paths take whole, bytes. A size that the paths take for a moment only
+    /// does not count.
     #[must_use]
-    pub const fn whole_max(&self) -> Option<usize> {
+    pub const fn whole_max(&self) -> usize {
         self.paths.whole()
     }
 

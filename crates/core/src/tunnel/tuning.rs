@@ -54,6 +54,12 @@ pub(super) const SPARSE_CREDIT_MAX: u64 = 6_000;
 
 // Sizes of inner packets.
 
+/// Largest inner packet that a path of MTU 1,500 takes whole, bytes (`docs/wire.md`): assumed until the paths
+/// are known.
+pub(super) const WHOLE_USUAL: usize = 1_436;
+/// Inner MTU unless one is configured or the paths take more, bytes: that of Ethernet.
+pub(super) const INNER_MTU_USUAL: usize = 1_500;
+
 /// How long the paths must take only smaller packets whole before new connections are told. A
 /// satellite path needs seconds to find its MTU, and burst losses hide a path's for that long. Longer: after
 /// a real change, new connections have packets in pieces for longer.
@@ -62,8 +68,17 @@ pub(super) const SHRINK_AFTER: Duration = Duration::from_secs(20);
 /// What is left of the headers of a large UDP packet when they are compressed, bytes: with a checksum
 /// and a number of IPv4. Larger: fewer packets leave in pieces, all are smaller.
 pub(super) const COMPRESSED_UDP: usize = 6;
-/// Smallest MTU that may be told to a host with IPv6, bytes (RFC 8200 §5).
-pub(super) const IPV6_MTU_MIN: usize = 1_280;
+/// Smallest MTU that is told to a host, bytes: each link of IPv6 has it (RFC 8200 §5), and QUIC's first packets fit
+/// it (RFC 9000 §14).
+pub(super) const MTU_TOLD_MIN: usize = 1_280;
+/// Packets of a flow that are refused before the rest passes in pieces: a sender that finds its packet size has
+/// needed fewer. More: senders that ignore answers lose more.
+pub(super) const REFUSALS_MAX: u8 = 16;
+/// A flow that sent no such packet for this long is refused anew. Longer: fewer losses of senders that ignore answers;
+/// QUIC looks for a larger size every 10 minutes, and would find pieces.
+pub(super) const REFUSALS_FORGOTTEN: Duration = Duration::from_secs(60);
+/// Flows whose refusals are counted. Beyond that the counts begin anew.
+pub(super) const REFUSED_FLOWS_MAX: usize = 256;
 /// Least time between two answers to packets that are too big. Longer: fewer packets in a flood, later
 /// answers to some of many hosts.
 pub(super) const ANSWER_INTERVAL: Duration = Duration::from_millis(10);

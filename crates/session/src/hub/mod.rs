@@ -401,7 +401,7 @@ impl sealed::Role for Hub {
                 continue;
             };
             site.peer.pump(now, links, sockets);
-            let (due, mtu) = (site.peer.poll_timeout(), site.peer.tunnel.whole_max());
+            let (due, mtu) = (site.peer.poll_timeout(), site.peer.whole_max());
             self.ready.settle(index, due, mtu);
             self.events.extend(site.peer.up_or_down());
         }

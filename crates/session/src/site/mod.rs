@@ -402,7 +402,7 @@ impl sealed::Role for Site {
     }
 
     fn mtu(&self) -> Option<usize> {
-        self.peer.tunnel.whole_max()
+        self.peer.whole_max()
     }
 
     fn status(&self, links: &Links, status: &mut SessionStatus) {

@@ -78,6 +78,12 @@ impl Gateway {
                 let _ = seen.learn(now, headers, &datagram[*at..]);
                 None
             }
+            // The front of a packet in pieces has its headers; the rest of its content is zeros.
+            Datagram::Fragment { fragment, at, .. } if fragment.offset == 0 => {
+                let mut front = BytesMut::from(&datagram[*at..]);
+                front.resize(usize::from(fragment.total), 0);
+                Some(front)
+            }
             Datagram::Fragment { .. }
             | Datagram::Report { .. }
             | Datagram::Probe { .. }

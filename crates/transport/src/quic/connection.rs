@@ -125,6 +125,8 @@ impl Slot {
     /// Sends a small datagram although the window is full. What is queued leaves before it.
     pub(super) fn send_urgent(&mut self, datagram: Bytes) -> Result<(), SendError> {
         self.send(datagram)?;
+        // Should large datagrams wait for an acknowledgement, a PING goes before them.
+        self.conn.ping();
         self.state.let_through(URGENT_SLACK);
         Ok(())
     }

@@ -1236,6 +1236,7 @@ impl Connection {
                     debug!("path validation failed");
                     if let Some((_, prev)) = self.prev_path.take() {
                         self.path = prev;
+                        self.datagrams().drop_oversized();
                     }
                     self.path.challenge = None;
                     self.path.challenge_pending = false;
@@ -3246,11 +3247,12 @@ impl Connection {
         }
 
         // PATH_CHALLENGE
-        // The largest datagrams have no room beside it: one packet of 16 is enough then.
+        // The largest datagrams have no room beside it: one packet of 4 has one then.
         let room = max_size.saturating_sub(buf.len());
-        let crowds_out = self.datagrams.outgoing.can_send_1rtt(room)
+        let crowds_out = self.path.challenge.is_some()
+            && self.datagrams.outgoing.can_send_1rtt(room)
             && !self.datagrams.outgoing.can_send_1rtt(room.saturating_sub(9));
-        let due = self.path.challenge_pending || !crowds_out || pn % 16 == 0;
+        let due = self.path.challenge_pending || !crowds_out || pn % 4 == 0;
         if buf.len() + 9 < max_size && space_id == SpaceId::Data && due {
             // Transmit challenges with every outgoing frame on an unvalidated path
             if let Some(token) = self.path.challenge {
@@ -3437,6 +3439,8 @@ impl Connection {
             && sent.largest_acked.is_none()
             && self.next_bundled_ack_time.is_some_and(|time| time <= now)
             && space.pending_acks.can_send_with_other_frames()
+            // The shortest ACK has 5 bytes: full packets have no room for one.
+            && buf.len() + 5 <= max_size
         {
             Self::try_populate_acks(
                 now,

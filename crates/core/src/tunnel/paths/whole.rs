@@ -1,30 +1,40 @@
 //! The largest inner packet that the paths take whole, as connections should be told.
 
 use super::Paths;
-use crate::tunnel::tuning::SHRINK_AFTER;
+use crate::tunnel::tuning::{SHRINK_AFTER, WHOLE_USUAL};
 use ropewalk_types::Instant;
 use ropewalk_wire::DATA_HEADER;
 
-/// Follows the paths. A connection keeps the size of its segments for as long as it lives. So a
-/// connection is not told of a size that a path has only just found, or takes for a moment: its
-/// packets leave in pieces meanwhile.
-#[derive(Debug, Default)]
+/// Follows the paths. A connection keeps the size of its segments for as long as it lives. So a smaller
+/// size counts only when it has lasted: paths begin with small packets, and lose large ones for a
+/// moment. Packets that do not fit leave in pieces meanwhile.
+#[derive(Debug)]
 pub(super) struct Whole {
-    current: Option<usize>,
+    current: usize,
     /// Since when the paths take less than that.
     short_since: Option<Instant>,
+}
+
+impl Default for Whole {
+    /// What most paths take, until these say otherwise.
+    fn default() -> Self {
+        Self {
+            current: WHOLE_USUAL,
+            short_since: None,
+        }
+    }
 }
 
 impl Whole {
     /// The paths take packets of at most `now_taken` bytes whole; `None` without a usable path.
     fn follow(&mut self, now: Instant, now_taken: Option<usize>) {
         let Some(bytes) = now_taken else { return };
-        if self.current.is_none_or(|current| bytes >= current) {
+        if bytes >= self.current {
             self.short_since = None;
         } else if now.since(*self.short_since.get_or_insert(now)) < SHRINK_AFTER {
             return;
         }
-        self.current = Some(bytes);
+        self.current = bytes;
     }
 }
 
@@ -45,8 +55,8 @@ impl Paths {
     }
 
     /// Largest inner packet that the paths take whole, bytes: a larger size counts at once, a smaller
-    /// one when it has lasted. `None` before the first path.
-    pub const fn whole(&self) -> Option<usize> {
+    /// one when it has lasted.
+    pub const fn whole(&self) -> usize {
         self.whole.current
     }
 }
@@ -63,13 +73,14 @@ mod tests {
             whole.follow(Instant::ZERO + Duration::from_secs(seconds), bytes);
             whole.current
         };
-        assert_eq!(at(0, None), None);
-        assert_eq!(at(0, Some(1_435)), Some(1_435));
-        assert_eq!(at(1, Some(1_300)), Some(1_435));
-        assert_eq!(at(15, Some(1_435)), Some(1_435));
-        assert_eq!(at(16, Some(1_300)), Some(1_435), "the wait begins anew");
-        assert_eq!(at(17, None), Some(1_435));
-        assert_eq!(at(35, Some(1_300)), Some(1_435));
-        assert_eq!(at(36, Some(1_300)), Some(1_300));
+        assert_eq!(at(0, None), WHOLE_USUAL);
+        assert_eq!(at(0, Some(1_200)), WHOLE_USUAL, "a path has only begun");
+        assert_eq!(at(1, Some(8_900)), 8_900);
+        assert_eq!(at(2, Some(1_300)), 8_900);
+        assert_eq!(at(15, Some(8_900)), 8_900);
+        assert_eq!(at(16, Some(1_300)), 8_900, "the wait begins anew");
+        assert_eq!(at(17, None), 8_900);
+        assert_eq!(at(35, Some(1_300)), 8_900);
+        assert_eq!(at(36, Some(1_300)), 1_300);
     }
 }
