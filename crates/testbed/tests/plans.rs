@@ -269,7 +269,7 @@ fn compressed_headers_leave_more_of_the_paths_to_a_download_of_the_kernel() {
         carried as f64 * 8e-6 / found.seconds / found.traffic[0].goodput_mbit
     });
     let [plain, compressed] = runs;
-    // Of 1,491 bytes that an inner packet of 1,426 takes on a path, 41 are its headers' at least.
+    // Of 1,500 bytes of a full packet on a path, 41 are headers that compression takes away.
     assert!(
         compressed < 0.985 * plain,
         "bytes on the paths by bytes of the download: {plain:.3}, compressed {compressed:.3}"

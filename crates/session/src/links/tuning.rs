@@ -24,9 +24,9 @@ pub(super) const INFO_AGE: Duration = Duration::from_millis(2);
 /// A connection with bytes under way is looked at after this time at the latest: no event tells
 /// when acknowledgements have made room in the window. Longer: fewer wake-ups, later sends.
 pub(super) const LOOK_MAX: Duration = Duration::from_millis(20);
-/// Largest datagram put on a stream, bytes: about what a QUIC path of MTU 1,500 takes. Larger:
+/// Largest datagram put on a stream, bytes: what a QUIC path of MTU 1,500 takes. Larger:
 /// fewer frames, packets that a QUIC path would have to split.
-pub(super) const DATAGRAM_BYTES: usize = 1_430;
+pub(super) const DATAGRAM_BYTES: usize = 1_446;
 /// TCP connections that a hub keeps open at once, those in the handshake included. More: more
 /// sites over TCP, more memory that strangers can take.
 pub(super) const STREAMS_MAX: usize = 1_024;
