@@ -157,7 +157,7 @@ CASES: dict[str, Case] = {
     "RelayPlan.hops": pair(RELAY, '[["a"], ["b"]]', '[["b"], ["a"]]'),
     "BalancePlan.affinity_sites": with_line(BALANCE, 'affinity_sites = "all"', refused=True),
     "TunnelPlan.order": with_line(TUNNEL, 'order = "off"'),
-    "TunnelPlan.compress_headers": with_line(TUNNEL, "compress_headers = true"),
+    "TunnelPlan.compress_headers": with_line(TUNNEL, "compress_headers = false"),
     "TunnelPlan.send_buffer": with_line(TUNNEL, "send_buffer = 5"),
     "Traffic, kind `tcp`.duplicates": with_line(LOSSY, "duplicates = 3"),
     "TcpNcPlan.hops": pair(CODED, '["a", "b"]', '["b"]'),
