@@ -26,8 +26,8 @@ pub(crate) const IDS: u8 = 128;
 const AS_EXPECTED: u8 = 128;
 /// First mask: the number of an IPv4 packet.
 const ID: u8 = 0b11;
-const ID_COUNTS: u8 = 0;
-const ID_SAME: u8 = 1;
+const ID_EXPECTED: u8 = 0;
+const ID_OTHERWISE: u8 = 1;
 const ID_WRITTEN: u8 = 2;
 /// First mask: the checksum above IP is what it ought to be, and left out.
 const SUM_RIGHT: u8 = 1 << 2;
@@ -61,6 +61,17 @@ const FAR_3: u8 = 2;
 /// Timestamps: their distance in 1 or 2 bytes.
 const NEAR_1: u8 = 1;
 const NEAR_2: u8 = 2;
+
+/// The number of IPv4 that is expected of a packet, and the next best guess. The number counts packets, or
+/// stays: at 0 if fragments are forbidden (RFC 6864 §4.1), so that is expected where the reference has 0.
+const fn ids(before: u16, since: u16) -> [u16; 2] {
+    let counted = before.wrapping_add(since);
+    if before == 0 {
+        [before, counted]
+    } else {
+        [counted, before]
+    }
+}
 
 /// The number of the reference that a compressed packet needs.
 pub(crate) fn id_of(compressed: &[u8]) -> Option<u8> {
@@ -234,15 +245,16 @@ impl Reference {
             out.put(&[traffic_class(packet)]);
         }
         if !layout.v6 {
-            let (id, before) = (be16(packet, 4), be16(known, 4));
-            if id != before.wrapping_add(since) {
-                if id == before {
-                    first |= ID_SAME;
-                } else {
-                    first |= ID_WRITTEN;
-                    out.put(&id.to_be_bytes());
-                    out.missed = true;
-                }
+            let id = be16(packet, 4);
+            let [expected, otherwise] = ids(be16(known, 4), since);
+            if id == expected {
+                first |= ID_EXPECTED;
+            } else if id == otherwise {
+                first |= ID_OTHERWISE;
+            } else {
+                first |= ID_WRITTEN;
+                out.put(&id.to_be_bytes());
+                out.missed = true;
             }
         }
         let (headers, payload) = packet.split_at(layout.len);
@@ -459,10 +471,10 @@ impl Reference {
                 Err(ExpandError::Invalid)
             };
         }
-        let before = be16(&self.headers, 4);
+        let [expected, otherwise] = ids(be16(&self.headers, 4), since);
         let id = match mask & ID {
-            ID_COUNTS => before.wrapping_add(since),
-            ID_SAME => before,
+            ID_EXPECTED => expected,
+            ID_OTHERWISE => otherwise,
             ID_WRITTEN => left.u16()?,
             _ => return Err(ExpandError::Invalid),
         };

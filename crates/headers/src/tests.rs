@@ -17,6 +17,8 @@ struct Host {
     v6: bool,
     kind: Kind,
     id: u16,
+    /// Whether the number of IPv4 counts packets.
+    counts: bool,
     seq: u32,
     ack: u32,
     window: u16,
@@ -43,6 +45,7 @@ impl Host {
             v6,
             kind,
             id: word(any()) as u16,
+            counts: true,
             seq: word(any()),
             ack: word(any()),
             window: word(any()) as u16,
@@ -147,7 +150,7 @@ impl Host {
 
     /// The next packet is of another moment.
     fn go_on(&mut self, payload: usize) {
-        self.id = self.id.wrapping_add(1);
+        self.id = self.id.wrapping_add(u16::from(self.counts));
         match self.kind {
             Kind::Tcp => self.seq = self.seq.wrapping_add(payload as u32),
             Kind::Udp | Kind::Rtp | Kind::Echo => self.seq = self.seq.wrapping_add(1),
@@ -230,7 +233,10 @@ impl Ends {
 
 /// Bytes that stand for the headers of a settled flow's packet.
 fn encoded(kind: Kind, v6: bool, payload: usize) -> usize {
-    let mut host = Host::new(v6, kind, &mut Random::new(3));
+    encoded_of(Host::new(v6, kind, &mut Random::new(3)), payload)
+}
+
+fn encoded_of(mut host: Host, payload: usize) -> usize {
     let mut ends = Ends::default();
     let payload = vec![5; payload];
     for _ in 0..5 {
@@ -250,6 +256,10 @@ fn headers_shrink_to_a_few_bytes() {
     // A call with 20 bytes of voice: 60 bytes become 21. All is as expected, so no mask follows.
     assert_eq!(encoded(Kind::Rtp, false, 20), 1);
     assert_eq!(encoded(Kind::Echo, true, 56), 1);
+    // Hosts that forbid fragments may leave the number of IPv4 at 0.
+    let mut host = Host::new(false, Kind::Rtp, &mut Random::new(3));
+    (host.id, host.counts) = (0, false);
+    assert_eq!(encoded_of(host, 20), 1);
 }
 
 #[test]
