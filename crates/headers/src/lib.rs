@@ -23,6 +23,7 @@ mod tuning;
 pub use compressor::Compressor;
 pub use expander::Expander;
 pub use segments::{PacketSizes, limit_segments};
+pub use tuning::{COMPRESSED_TCP, COMPRESSED_UDP};
 
 use thiserror::Error;
 

@@ -50,4 +50,7 @@ pub(crate) const PLACES_TRIED: usize = 8;
 pub(crate) const CHECKED_MAX: usize = 128;
 /// What is left of the headers of a full TCP segment as a rule, bytes. Larger: more segments with long
 /// headers fit whole, all segments carry less.
-pub(crate) const COMPRESSED_TCP: usize = 11;
+pub const COMPRESSED_TCP: usize = 11;
+/// What is left of the headers of a large UDP packet when they are compressed, bytes: with a checksum
+/// and a number of IPv4. Larger: fewer packets leave in pieces, all are smaller.
+pub const COMPRESSED_UDP: usize = 6;

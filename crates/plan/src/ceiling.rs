@@ -9,10 +9,9 @@ pub const INNER_HEADERS: u32 = 52;
 /// From an inner packet to the longest outer IPv4 packet; `docs/wire.md` has the parts.
 pub const OUTER_OVERHEAD: u32 = 64;
 /// What is left of [`INNER_HEADERS`] in a full packet when they are compressed, at most as a rule.
-pub const COMPRESSED_HEADERS: u32 = 11;
-
+pub const COMPRESSED_HEADERS: u32 = ropewalk_headers::COMPRESSED_TCP as u32;
 /// The same of the headers of a large UDP packet.
-pub const COMPRESSED_UDP: u32 = 6;
+pub const COMPRESSED_UDP: u32 = ropewalk_headers::COMPRESSED_UDP as u32;
 
 const MTU: f64 = 1_500.0;
 

@@ -12,14 +12,13 @@ use ipnet::IpNet;
 use ropewalk_core::hold::Limits;
 use ropewalk_core::protect::Classes;
 use ropewalk_core::schedule::SchedulerKind;
-use ropewalk_core::tunnel::SendOptions;
+use ropewalk_core::tunnel::{INNER_MTU_USUAL, SendOptions};
 use ropewalk_transport::{CongestionControl, Identity, PublicKey};
 
 /// Smallest inner MTU that may be configured: IPv6 needs 1,280 bytes (RFC 8200 §5).
 pub const MTU_MIN: usize = 1_280;
-/// Inner MTU unless another one is configured or paths take more, bytes: that of Ethernet, which hosts
-/// expect.
-pub const MTU_DEFAULT: usize = 1_500;
+/// Inner MTU unless another one is configured or paths take more, bytes.
+pub const MTU_DEFAULT: usize = INNER_MTU_USUAL;
 /// Largest inner MTU that may be configured, bytes.
 pub const MTU_MAX: usize = 9_000;
 /// Smallest UDP payload that every path must take, bytes (RFC 9000 §14).

@@ -6,12 +6,13 @@
 //! of segments that fit.
 
 use super::tuning::{
-    ANSWER_INTERVAL, ANSWERS_MAX, COMPRESSED_UDP, MTU_TOLD_MIN, REFUSALS_FORGOTTEN, REFUSALS_MAX,
+    ANSWER_INTERVAL, ANSWERS_MAX, MTU_TOLD_MIN, REFUSALS_FORGOTTEN, REFUSALS_MAX,
     REFUSED_FLOWS_MAX,
 };
 use crate::reorder::Inner;
 use etherparse::icmpv4::DestUnreachableHeader;
 use etherparse::{Icmpv4Type, Icmpv6Type, PacketBuilder};
+use ropewalk_headers::COMPRESSED_UDP;
 use ropewalk_types::{Instant, PacketInfo, destination_of, source_of};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;

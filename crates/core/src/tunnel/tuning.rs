@@ -57,17 +57,13 @@ pub(super) const SPARSE_CREDIT_MAX: u64 = 6_000;
 /// Largest inner packet that a path of MTU 1,500 takes whole, bytes (`docs/wire.md`): assumed until the paths
 /// are known.
 pub(super) const WHOLE_USUAL: usize = 1_436;
-/// Inner MTU unless one is configured or the paths take more, bytes: that of Ethernet.
-pub(super) const INNER_MTU_USUAL: usize = 1_500;
+/// Inner MTU unless one is configured or the paths take more, bytes: that of Ethernet, which hosts expect.
+pub const INNER_MTU_USUAL: usize = 1_500;
 
 /// How long the paths must take only smaller packets whole before new connections are told. A
 /// satellite path needs seconds to find its MTU, and burst losses hide a path's for that long. Longer: after
 /// a real change, new connections have packets in pieces for longer.
 pub(super) const SHRINK_AFTER: Duration = Duration::from_secs(20);
-
-/// What is left of the headers of a large UDP packet when they are compressed, bytes: with a checksum
-/// and a number of IPv4. Larger: fewer packets leave in pieces, all are smaller.
-pub(super) const COMPRESSED_UDP: usize = 6;
 /// Smallest MTU that is told to a host, bytes: each link of IPv6 has it (RFC 8200 §5), and QUIC's first packets fit
 /// it (RFC 9000 §14).
 pub(super) const MTU_TOLD_MIN: usize = 1_280;
