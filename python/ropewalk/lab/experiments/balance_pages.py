@@ -26,7 +26,8 @@ from ropewalk.plan import (
     Tunnel,
 )
 
-PAGES, QUICK_PAGES = 60, 4
+PAGES, QUICK_PAGES = 20, 4
+"""Over five seeds as many pages as the paper has sites."""
 PAGE_MBIT = 21.0
 """A page on average, for how long a run is expected to take."""
 RATE_MBIT = 4.0
