@@ -392,8 +392,8 @@ def test_a_trace_that_cannot_be_read_names_its_line(text: str, said: str, tmp_pa
     (tmp_path / "1_1_cellular.csv").write_text("1,100\n")
     with pytest.raises(TraceError, match=rf"1_1_wifi\.csv(, )?{re.escape(said)}"):
         discover(tmp_path)
-    with pytest.raises(TraceError, match="no pair of traces"):
-        discover(tmp_path / "nothing")
+    with pytest.raises(TraceError, match="no recordings for it: put P_T_wifi"):
+        find(tmp_path / "nothing").need("balance-dynamic", tmp_path)
 
 
 def test_opportunities_may_come_together(tmp_path: Path) -> None:

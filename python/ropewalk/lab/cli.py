@@ -23,7 +23,7 @@ from ropewalk.lab.experiments import EXPERIMENTS
 from ropewalk.lab.experiments.options import SEEDS, SEEDS_MAX, Options
 from ropewalk.lab.programs import ENVIRONMENT, ProgramError
 from ropewalk.lab.store import Session, Store, StoreError, pattern
-from ropewalk.lab.trace import TraceError, discover
+from ropewalk.lab.trace import Recordings, TraceError, find
 from ropewalk.report import HandoverReport, Report
 
 TRACES_ENVIRONMENT = "ROPEWALK_TRACES"
@@ -202,21 +202,25 @@ def _add_traces(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="recordings for the experiments `traces`, `protect-traces` and "
         f"`balance-dynamic` (${TRACES_ENVIRONMENT}): P_T_wifi.csv with P_T_cellular.csv, or "
-        "Mahimahi's NAME.down with NAME.up",
+        "Mahimahi's NAME.down with NAME.up; for `radio` WINDOW_NETWORK.csv of two or more networks",
     )
 
 
 def _list(options: argparse.Namespace) -> int:
     directory = _traces(options.traces)
-    pairs = tuple(discover(directory)) if directory is not None else ()
+    recordings = find(directory) if directory is not None else Recordings()
     for name, experiment in EXPERIMENTS.items():
         print(f"{name}: {experiment.TITLE}")
         print(f"    {experiment.ABOUT}")
-        if name == "traces" and not pairs:
+        if (name == "traces" and not recordings.pairs) or (
+            name == "radio" and not recordings.windows
+        ):
             print("    needs --traces DIR")
             continue
         for mode in ("quick", "full"):
-            cells = experiment.cells(Options(mode, traces=pairs))
+            cells = experiment.cells(
+                Options(mode, traces=recordings.pairs, windows=recordings.windows)
+            )
             real = [cell for cell in cells if cell.runner in ("kernel", "ovs")]
             minutes = sum(_wall_seconds(cell) for cell in real) / 60
             print(
@@ -254,8 +258,8 @@ def _run(options: argparse.Namespace) -> int:
         jobs=options.jobs,
         out=options.out or Path("out/lab", f"{options.experiment}-{options.mode}"),
     )
-    if request.experiment == "traces" and request.traces is None:
-        raise UsageError(f"traces needs --traces DIR or {TRACES_ENVIRONMENT}")
+    if request.experiment in ("traces", "radio") and request.traces is None:
+        raise UsageError(f"{request.experiment} needs --traces DIR or {TRACES_ENVIRONMENT}")
     if provenance.is_real_time():
         print(
             "ropewalk-lab: real-time priority makes programs wait for turns of 100 ms of others: "

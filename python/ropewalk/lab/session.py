@@ -24,7 +24,7 @@ from ropewalk.lab.runner.ns3 import Ns3Runner
 from ropewalk.lab.runner.ovs import OvsRunners
 from ropewalk.lab.runner.process import Children
 from ropewalk.lab.store import UNREADABLE, Session, Store, StoreError
-from ropewalk.lab.trace import TracePair, discover
+from ropewalk.lab.trace import Recordings, find
 from ropewalk.plan import OvsBalance, OvsRoamWifi, Pages, capacity_mbit
 
 REPORT, RESULT = "report.html", "result.json"
@@ -67,10 +67,14 @@ def plan_cells(session: Session) -> list[Cell]:
     Raises:
         TraceError: when the recordings cannot be read.
     """
-    pairs: tuple[TracePair, ...] = ()
+    recordings = Recordings()
     if session.traces is not None:
-        pairs = tuple(discover(Path(session.traces)))
-    options = Options(session.mode, session.seeds, session.runners, pairs)
+        directory = Path(session.traces)
+        recordings = find(directory)
+        recordings.need(session.experiment, directory)
+    options = Options(
+        session.mode, session.seeds, session.runners, recordings.pairs, recordings.windows
+    )
     cells = EXPERIMENTS[session.experiment].cells(options)
     if session.only is None:
         return cells

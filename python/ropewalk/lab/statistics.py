@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 from random import Random
-from statistics import NormalDist
+from statistics import NormalDist, median
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -112,6 +112,20 @@ def paired_ratio(above: Mapping[int, float], below: Mapping[int, float]) -> Esti
     usable = sums > 0
     low, high = _middle(over[drawn].sum(axis=1)[usable] / sums[usable], len(seeds))
     return Estimate(mean, min(low, mean), max(high, mean), len(seeds))
+
+
+def median_estimate(values: Sequence[float]) -> Estimate | None:
+    """Median and bootstrap interval, as `estimate` has them for the mean."""
+    import numpy as np
+
+    if not values:
+        return None
+    count = len(values)
+    middle = median(values)
+    if count < SEEDS_MIN:
+        return Estimate(middle, None, None, count)
+    low, high = _middle(np.median(np.asarray(values, float)[_resamples(count)], axis=1), count)
+    return Estimate(middle, min(low, middle), max(high, middle), count)
 
 
 def ratio_of_means(above: Sequence[float], below: Sequence[float]) -> Estimate | None:

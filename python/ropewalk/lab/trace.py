@@ -1,9 +1,11 @@
-"""Recorded capacities: finds pairs of them in a directory, and when both are at zero."""
+"""Recorded capacities: finds those recorded together, and when all are at zero."""
 
 from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +16,13 @@ _GAP_MIN_SECONDS = 0.1
 _MOST = {1: (1e9,), 2: (1e6, 1e11)}
 """The greatest milliseconds; the greatest second and bytes per second, as in `crates/netem`."""
 
+_PAIRS_WANTED = (
+    "put P_T_wifi.csv beside P_T_cellular.csv, or NAME.down beside NAME.up for two recordings"
+)
+_WINDOWS_WANTED = (
+    "put WINDOW_NETWORK.csv of two or more networks with the same WINDOW in one directory"
+)
+
 Interval = tuple[float, float]
 
 
@@ -21,13 +30,18 @@ class TraceError(ValueError):
     """A trace that cannot be used; the message names file and line."""
 
 
+class NoCapacityError(TraceError):
+    """A trace without capacity at any time."""
+
+
 @dataclass(frozen=True)
 class Trace:
-    """One recorded capacity: its file, its length, and the times without any."""
+    """One recorded capacity: its file, its length, the times without any, and its mean."""
 
     file: str
     seconds: float
     zeros: tuple[Interval, ...]
+    mean_mbit: float
 
 
 @dataclass(frozen=True)
@@ -48,12 +62,89 @@ class TracePair:
 
     def both_zero(self, begin: float, end: float) -> float:
         """The longest time between `begin` and `end` in which neither path has capacity down."""
-        longest = 0.0
-        for a_begin, a_end in self.a_down.zeros:
-            for b_begin, b_end in self.b_down.zeros:
-                length = min(a_end, b_end, end) - max(a_begin, b_begin, begin)
-                longest = max(longest, length)
-        return longest
+        return all_zero((self.a_down, self.b_down), begin, end)
+
+
+@dataclass(frozen=True)
+class Window:
+    """What several networks carried at the same time and place, in one direction.
+
+    `networks` are in order of their names; those without capacity at any time are left out.
+    """
+
+    name: str
+    networks: tuple[tuple[str, Trace], ...]
+    digest: str
+
+    @property
+    def seconds(self) -> float:
+        """How long all are recorded."""
+        return min(trace.seconds for _, trace in self.networks)
+
+
+def all_zero(traces: Sequence[Trace], begin: float, end: float) -> float:
+    """The longest time between `begin` and `end` in which none of the traces has capacity."""
+    common: list[Interval] = [(begin, end)]
+    for trace in traces:
+        overlaps = (
+            (max(zero[0], other[0]), min(zero[1], other[1]))
+            for zero in trace.zeros
+            for other in common
+        )
+        common = [(first, last) for first, last in overlaps if first < last]
+    return max((last - first for first, last in common), default=0.0)
+
+
+@dataclass(frozen=True)
+class Recordings:
+    """What a directory has."""
+
+    pairs: tuple[TracePair, ...] = ()
+    windows: tuple[Window, ...] = ()
+
+    def need(self, experiment: str, directory: Path) -> None:
+        """Raises TraceError when there is nothing, or not what the experiment is about."""
+        missing = [
+            how
+            for found, of, how in (
+                (self.pairs, "traces", _PAIRS_WANTED),
+                (self.windows, "radio", _WINDOWS_WANTED),
+            )
+            if not found and (experiment == of or not (self.pairs or self.windows))
+        ]
+        if missing:
+            raise TraceError(f"{directory} has no recordings for it: {', or '.join(missing)}")
+
+
+def find(directory: Path) -> Recordings:
+    """All recordings in a directory and in the directories in it.
+
+    Raises:
+        TraceError: when one cannot be read.
+    """
+    return Recordings(tuple(discover(directory)), tuple(windows(directory)))
+
+
+def windows(directory: Path) -> list[Window]:
+    """Every group of recordings `WINDOW_NETWORK.csv` of one directory with equal `WINDOW`.
+
+    Groups with fewer than two networks that have capacity are left out.
+
+    Raises:
+        TraceError: when a recording cannot be read.
+    """
+    groups: dict[Path, list[Path]] = {}
+    for file in sorted(directory.rglob("*_*.csv"), key=_natural):
+        groups.setdefault(file.with_name(file.stem.rpartition("_")[0]), []).append(file)
+    found = []
+    for group, files in groups.items():
+        networks = []
+        for file in files if len(files) > 1 else ():
+            with suppress(NoCapacityError):
+                networks.append((file.stem.rpartition("_")[2], read(file)))
+        if len(networks) > 1:
+            found.append(Window(group.name, tuple(networks), _digest(files)))
+    return found
 
 
 def discover(directory: Path) -> list[TracePair]:
@@ -63,7 +154,7 @@ def discover(directory: Path) -> list[TracePair]:
     Mahimahi recordings `NAME.down` with `NAME.up`.
 
     Raises:
-        TraceError: when there is none, or one cannot be read.
+        TraceError: when one cannot be read.
     """
     pairs = []
     for wifi in sorted(directory.rglob("*_wifi.csv"), key=_natural):
@@ -75,11 +166,6 @@ def discover(directory: Path) -> list[TracePair]:
     for first, second in zip(recordings[::2], recordings[1::2], strict=False):
         files = (first, first.with_suffix(".up"), second, second.with_suffix(".up"))
         pairs.append(_pair(f"{first.stem}+{second.stem}", files))
-    if not pairs:
-        raise TraceError(
-            f"{directory} has no pair of traces: put P_T_wifi.csv beside P_T_cellular.csv, "
-            "or NAME.down beside NAME.up for two recordings"
-        )
     return pairs
 
 
@@ -102,7 +188,7 @@ def read(file: Path) -> Trace:
         except ValueError as error:
             raise TraceError(f"{file}, line {number}: {error}") from error
     if not rows or rows[-1] == [0] or not any(row[-1] for row in rows):
-        raise TraceError(f"{file}: it has no capacity at any time")
+        raise NoCapacityError(f"{file}: it has no capacity at any time")
     if len(rows[0]) == 2:
         return _rates(str(file.resolve()), rows)
     return _opportunities(str(file.resolve()), [row[0] / 1000 for row in rows])
@@ -130,24 +216,30 @@ def _rates(file: str, rows: list[list[float]]) -> Trace:
     last = rows[-1][0] - rows[-2][0] if len(rows) > 1 else 1.0
     times = [row[0] - first for row in rows] + [rows[-1][0] - first + last]
     zeros: list[Interval] = []
+    carried = 0.0
     for (_, rate), begin, end in zip(rows, times, times[1:], strict=False):
+        carried += rate * (end - begin)
         # Less than one full packet a second is nothing to a tunnel.
         if rate >= OPPORTUNITY_BYTES:
             continue
         joins = zeros and zeros[-1][1] == begin
         zeros.append((zeros.pop()[0] if joins else begin, end))
-    return Trace(file, times[-1], tuple(zeros))
+    return Trace(file, times[-1], tuple(zeros), carried * 8e-6 / times[-1])
 
 
 def _opportunities(file: str, times: list[float]) -> Trace:
     gaps = zip([0.0, *times], times, strict=False)
-    return Trace(file, times[-1], tuple(gap for gap in gaps if gap[1] - gap[0] > _GAP_MIN_SECONDS))
+    zeros = tuple(gap for gap in gaps if gap[1] - gap[0] > _GAP_MIN_SECONDS)
+    return Trace(file, times[-1], zeros, len(times) * OPPORTUNITY_BYTES * 8e-6 / times[-1])
 
 
 def _pair(name: str, files: tuple[Path, Path, Path, Path]) -> TracePair:
-    digest = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
     a_down, a_up, b_down, b_up = (read(file) for file in files)
-    return TracePair(name, a_down, a_up, b_down, b_up, digest)
+    return TracePair(name, a_down, a_up, b_down, b_up, _digest(files))
+
+
+def _digest(files: Sequence[Path]) -> str:
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
 
 
 def _natural(path: Path) -> list[int | str]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ropewalk.lab.cell import RUNNERS, Cell, Mode, Runner
-from ropewalk.lab.trace import TracePair
+from ropewalk.lab.trace import TracePair, Window
 from ropewalk.plan import Plan
 
 SEEDS: dict[tuple[Mode, Runner], int] = {
@@ -32,6 +32,7 @@ class Options:
     seeds: int | None = None
     runners: tuple[Runner, ...] = RUNNERS
     traces: tuple[TracePair, ...] = ()
+    windows: tuple[Window, ...] = ()
 
     @property
     def quick(self) -> bool:
