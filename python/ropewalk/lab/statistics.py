@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 from random import Random
-from statistics import NormalDist, median
+from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -114,18 +114,21 @@ def paired_ratio(above: Mapping[int, float], below: Mapping[int, float]) -> Esti
     return Estimate(mean, min(low, mean), max(high, mean), len(seeds))
 
 
-def median_estimate(values: Sequence[float]) -> Estimate | None:
-    """Median and bootstrap interval, as `estimate` has them for the mean."""
+def quantile_estimate(values: Sequence[float], part: float) -> Estimate | None:
+    """The value below which this part (0 to 1) of the values lies, and its bootstrap interval, as
+    `estimate` has them for the mean. Between two values it is interpolated.
+    """
     import numpy as np
 
     if not values:
         return None
     count = len(values)
-    middle = median(values)
+    found = float(np.quantile(values, part))
     if count < SEEDS_MIN:
-        return Estimate(middle, None, None, count)
-    low, high = _middle(np.median(np.asarray(values, float)[_resamples(count)], axis=1), count)
-    return Estimate(middle, min(low, middle), max(high, middle), count)
+        return Estimate(found, None, None, count)
+    resampled = np.asarray(values, dtype=float)[_resamples(count)]
+    low, high = _middle(np.quantile(resampled, part, axis=1), count)
+    return Estimate(found, min(low, found), max(high, found), count)
 
 
 def ratio_of_means(above: Sequence[float], below: Sequence[float]) -> Estimate | None:

@@ -15,6 +15,7 @@ from ropewalk.lab.experiments import (
     bicast_native,
     bicast_ovs,
     failover,
+    first_seconds,
     grid,
     hold,
     htmt,
@@ -55,6 +56,7 @@ class Experiment(Protocol):
 EXPERIMENTS: dict[str, Experiment] = {
     "htmt": cast(Experiment, htmt),
     "grid": cast(Experiment, grid),
+    "first-seconds": cast(Experiment, first_seconds),
     "traces": cast(Experiment, traces),
     "radio": cast(Experiment, radio),
     "failover": cast(Experiment, failover),

@@ -9,7 +9,7 @@ from ropewalk.lab.claims import Claim, claim
 from ropewalk.lab.experiments import measures
 from ropewalk.lab.experiments.options import Options, expand
 from ropewalk.lab.figures import Figure, bars
-from ropewalk.lab.statistics import estimate, median_estimate
+from ropewalk.lab.statistics import estimate, quantile_estimate
 from ropewalk.lab.trace import Trace, Window, all_zero
 from ropewalk.plan import Call, Carrier, Direct, Link, Path, Plan, Quic, Tcp, Traffic, Tunnel
 
@@ -159,7 +159,7 @@ def _bulk_claims(results: Results, runner: Runner, how: str, kind: str) -> list[
     return [
         measures.never(
             f"{where}: windows below the best network alone", of,
-            [gain < 1.0 for gain in gains.values()], note=_extreme(gains, min),
+            [gain < 1.0 for gain in gains.values()], note=_worst(gains),
         ),
         _median(f"{where}: tunnel ÷ best network alone, median window", "ratio", gains, None),
         _median(
@@ -169,7 +169,7 @@ def _bulk_claims(results: Results, runner: Runner, how: str, kind: str) -> list[
         measures.never(
             f"{where}: stalls {STALL_EXTRA_SECONDS:g} s longer than no network has capacity", of,
             [stall > STALL_EXTRA_SECONDS for stall in stalls.values()],
-            note=_extreme(stalls, max),
+            note=_worst(stalls, largest=True),
         ),
     ]  # fmt: skip
 
@@ -190,7 +190,7 @@ def _call_claims(results: Results, runner: Runner, how: str) -> list[Claim]:
     return [
         measures.never(
             f"{where}: windows with fewer packets in time than the best network alone", of, worse,
-            note=_extreme(differences, min),
+            note=_worst(differences),
         ),
         _median(f"{where}: packets in time, median window", "of them", tunnel, None),
         _median(f"{where}: the same of the best network alone", "of them", best, None),
@@ -204,14 +204,14 @@ def _in_time(results: Results) -> dict[int, float]:
 
 
 def _median(name: str, unit: str, values: dict[str, float], target: float | None) -> Claim:
-    found = median_estimate(list(values.values()))
-    return claim(name, unit, found, target=target, note=_extreme(values, min))
+    found = quantile_estimate(list(values.values()), 0.5)
+    return claim(name, unit, found, target=target, note=_worst(values))
 
 
-def _extreme(values: dict[str, float], which: type[min] | type[max]) -> str:
+def _worst(values: dict[str, float], *, largest: bool = False) -> str:
     if not values:
         return ""
-    window = which(values, key=values.__getitem__)
+    window = (max if largest else min)(values, key=lambda one: values[one])
     return f"worst: {values[window]:.3f} in window {window}"
 
 
