@@ -239,6 +239,27 @@ fn bytes_for_a_byte(report: &Report) -> f64 {
 }
 
 #[test]
+fn a_new_download_starts_as_over_the_better_path_alone_beside_a_far_or_a_thin_path() {
+    let paths = |other: &str| {
+        format!(
+            "duration = \"2s\"\nwarmup = \"0s\"\n[[path]]\nname = \"a\"\n\
+             both = {{ rate = \"50Mbit\", delay = \"20ms\", queue = \"256KiB\" }}\n\
+             [[path]]\nname = \"b\"\nboth = {{ {other} }}\n[[traffic]]\nkind = \"tcp\"\n"
+        )
+    };
+    for other in [
+        "rate = \"50Mbit\", delay = \"70ms\", queue = \"900KiB\"",
+        "rate = \"5Mbit\", delay = \"20ms\", queue = \"64KiB\"",
+    ] {
+        let alone = goodput(&report(&paths(other)));
+        let plan = plan(&format!("{}[carrier]\nkind = \"tunnel\"\n", paths(other)));
+        let seeds = (1..=5).map(|seed| goodput(&run(&plan, seed).unwrap()));
+        let mean = seeds.sum::<f64>() / 5.0;
+        assert!(mean >= 0.98 * alone, "{other}: {mean} of {alone}");
+    }
+}
+
+#[test]
 fn compressed_headers_save_what_they_are_long_and_a_seed_decides_the_trace() {
     for segment in [500, 1_374] {
         let download = |compress: &str| {

@@ -65,6 +65,11 @@ pub trait Controller: Send + Sync {
     /// Number of ack-eliciting bytes that may be in flight
     fn window(&self) -> u64;
 
+    /// Number of bytes that pacing spreads over a round trip, before its factor of 1.25
+    fn pacing_window(&self) -> u64 {
+        self.window()
+    }
+
     /// Retrieve implementation-specific metrics used to populate `qlog` traces when they are enabled
     fn metrics(&self) -> ControllerMetrics {
         ControllerMetrics {

@@ -45,11 +45,44 @@ pub struct Gilbert {
     pub r: f64,
 }
 
+/// What was counted in a second.
+#[derive(Clone, Copy, Debug)]
+struct Second {
+    number: u64,
+    all: Counts,
+    /// The part of it that crossed the path while no queue stood there.
+    calm: Counts,
+}
+
+impl Second {
+    const fn new(number: u64) -> Self {
+        let empty = Counts {
+            received: 0,
+            lost: 0,
+            runs: 0,
+        };
+        Self {
+            number,
+            all: empty,
+            calm: empty,
+        }
+    }
+
+    /// What tells of the path itself: what a full queue drops does not, unless a queue always stands.
+    const fn telling(&self) -> Counts {
+        if self.calm.packets() >= STEADY_PACKETS {
+            self.calm
+        } else {
+            self.all
+        }
+    }
+}
+
 /// Loss of one path in one direction.
 #[derive(Clone, Debug)]
 pub struct LossEstimator {
     /// Counts per second, with the second they belong to.
-    seconds: [(u64, Counts); HISTORY_SECS as usize],
+    seconds: [Second; HISTORY_SECS as usize],
     loss: f64,
     gilbert: Gilbert,
     /// Answers that hold within a second, while nothing new is reported: schedulers ask often.
@@ -74,13 +107,8 @@ impl LossEstimator {
     /// Nothing lost yet.
     #[must_use]
     pub const fn new() -> Self {
-        let empty = Counts {
-            received: 0,
-            lost: 0,
-            runs: 0,
-        };
         Self {
-            seconds: [(0, empty); HISTORY_SECS as usize],
+            seconds: [Second::new(0); HISTORY_SECS as usize],
             loss: 0.0,
             gilbert: Gilbert {
                 p: 0.0,
@@ -94,18 +122,22 @@ impl LossEstimator {
         }
     }
 
-    /// Takes the egress's counts of one period in.
-    pub fn on_feedback(&mut self, now: Instant, feedback: &PathFeedback) {
+    /// Takes the egress's counts of one period in. `calm` says that no queue stood on the path then.
+    pub fn on_feedback(&mut self, now: Instant, feedback: &PathFeedback, calm: bool) {
         let second = now.as_nanos() / 1_000_000_000;
         let slot = &mut self.seconds[slot_of(second)];
-        if slot.0 != second {
-            *slot = (second, Counts::default());
+        if slot.number != second {
+            *slot = Second::new(second);
         }
-        slot.1.add(Counts {
+        let counts = Counts {
             received: u64::from(feedback.received_packets),
             lost: u64::from(feedback.lost_packets),
             runs: u64::from(feedback.loss_runs.min(feedback.lost_packets)),
-        });
+        };
+        slot.all.add(counts);
+        if calm {
+            slot.calm.add(counts);
+        }
         self.recount(second);
         self.known = self.know(second);
     }
@@ -149,7 +181,7 @@ impl LossEstimator {
         let mut lately = Counts::default();
         let mut worst = Counts::default();
         for age in 0..LATELY_SECS.min(second + 1) {
-            let counts = self.counts_at(second - age);
+            let counts = self.at(second - age).telling();
             lately.add(counts);
             if counts.lost > worst.lost {
                 worst = counts;
@@ -165,7 +197,7 @@ impl LossEstimator {
 
     fn steady(&self, second: u64) -> Option<f64> {
         let ages = 0..HISTORY_SECS.min(second + 1);
-        let counts = ages.map(|age| self.counts_at(second - age));
+        let counts = ages.map(|age| self.at(second - age).telling());
         let enough = counts.filter(|counts| counts.packets() >= STEADY_PACKETS);
         let mut losses = [0.0; STEADY_SECS];
         let mut known = 0;
@@ -182,19 +214,19 @@ impl LossEstimator {
     }
 
     /// What was counted in that second; nothing, if its slot has been taken by another.
-    fn counts_at(&self, second: u64) -> Counts {
-        let (at, counts) = self.seconds[slot_of(second)];
-        if at == second {
-            counts
+    fn at(&self, second: u64) -> Second {
+        let kept = self.seconds[slot_of(second)];
+        if kept.number == second {
+            kept
         } else {
-            Counts::default()
+            Second::new(second)
         }
     }
 
     fn recount(&mut self, second: u64) {
         let (mut recent, mut all) = (Counts::default(), Counts::default());
         for age in 0..HISTORY_SECS.min(second + 1) {
-            let counts = self.counts_at(second - age);
+            let counts = self.at(second - age).all;
             if age < LOSS_WINDOW_SECS || recent.packets() < PACKETS_MIN {
                 recent.add(counts);
             }
@@ -288,7 +320,7 @@ mod tests {
                 egress.on_packet(now, seq, number * 62, 1_000);
             }
             if number % 100 == 99 {
-                estimator.on_feedback(now, &egress.take(PathId(0)));
+                estimator.on_feedback(now, &egress.take(PathId(0)), true);
             }
         }
         estimator
@@ -336,7 +368,7 @@ mod tests {
     fn few_runs_stay_near_the_prior() {
         let mut estimator = LossEstimator::new();
         assert!((estimator.mean_burst() - 2.0).abs() < 1e-9);
-        estimator.on_feedback(Instant::ZERO, &counted(1_000, 12, 3));
+        estimator.on_feedback(Instant::ZERO, &counted(1_000, 12, 3), true);
         // 3 of 30 runs: a tenth of 0.25, nine tenths of 0.5.
         assert!(
             (estimator.gilbert().r - 0.475).abs() < 1e-9,
@@ -350,16 +382,16 @@ mod tests {
     fn old_losses_are_forgotten_once_newer_packets_suffice() {
         let mut estimator = LossEstimator::new();
         let mut now = Instant::ZERO;
-        estimator.on_feedback(now, &counted(500, 500, 100));
+        estimator.on_feedback(now, &counted(500, 500, 100), true);
         assert!((estimator.loss() - 0.5).abs() < 1e-9);
         for _ in 0..11 {
             now += Duration::from_secs(1);
-            estimator.on_feedback(now, &counted(50, 0, 0));
+            estimator.on_feedback(now, &counted(50, 0, 0), true);
         }
         assert!(estimator.loss() > 0.2, "550 packets are too few to forget");
         for _ in 0..10 {
             now += Duration::from_secs(1);
-            estimator.on_feedback(now, &counted(1_000, 0, 0));
+            estimator.on_feedback(now, &counted(1_000, 0, 0), true);
         }
         assert!(estimator.loss() == 0.0, "{}", estimator.loss());
     }
@@ -367,7 +399,7 @@ mod tests {
     #[test]
     fn senseless_counts_stay_within_range() {
         let mut estimator = LossEstimator::new();
-        estimator.on_feedback(Instant::FAR_FUTURE, &counted(0, 5, 900));
+        estimator.on_feedback(Instant::FAR_FUTURE, &counted(0, 5, 900), true);
         let Gilbert { p, r } = estimator.gilbert();
         assert!((0.0..=1.0).contains(&p) && r > 0.0 && r <= 1.0, "{p} {r}");
         assert!((estimator.loss() - 1.0).abs() < 1e-9);
@@ -382,10 +414,33 @@ mod tests {
             loss_runs: 50,
             ..PathFeedback::default()
         };
-        loss.on_feedback(Instant::from_millis(500), &report);
+        loss.on_feedback(Instant::from_millis(500), &report, true);
         let lately = |ms| loss.loss_lately(Instant::from_millis(ms));
         assert!((0.08..0.11).contains(&lately(1_000)), "{}", lately(1_000));
         assert!(lately(6_000) == 0.0, "{}", lately(6_000));
+    }
+
+    #[test]
+    fn what_a_full_queue_drops_does_not_count_against_a_path_unless_a_queue_always_stands() {
+        let report = |lost_packets| PathFeedback {
+            received_packets: 100 - lost_packets,
+            lost_packets,
+            loss_runs: lost_packets.min(1),
+            ..PathFeedback::default()
+        };
+        let mut sometimes = LossEstimator::new();
+        let mut always = LossEstimator::new();
+        for tenth in 0..30 {
+            let now = Instant::from_millis(tenth * 100);
+            let full = tenth % 3 > 0;
+            sometimes.on_feedback(now, &report(if full { 20 } else { 1 }), !full);
+            always.on_feedback(now, &report(20), false);
+        }
+        let lately = sometimes.loss_lately(Instant::from_millis(2_900));
+        assert!(lately < 0.011, "{lately}");
+        let lately = always.loss_lately(Instant::from_millis(2_900));
+        assert!((0.18..=0.2).contains(&lately), "{lately}");
+        assert!(sometimes.loss() > 0.1, "protection counts every loss");
     }
 
     #[test]
@@ -400,8 +455,12 @@ mod tests {
                 loss_runs: lost_packets.min(1),
                 ..PathFeedback::default()
             };
-            burst.on_feedback(now, &report(if (10..15).contains(&tenth) { 80 } else { 0 }));
-            lasting.on_feedback(now, &report(25));
+            burst.on_feedback(
+                now,
+                &report(if (10..15).contains(&tenth) { 80 } else { 0 }),
+                true,
+            );
+            lasting.on_feedback(now, &report(25), true);
         }
         let now = Instant::from_millis(2_900);
         assert!(burst.loss_lately(now) < 0.01, "{}", burst.loss_lately(now));

@@ -6,7 +6,7 @@
 
 use super::Inner;
 use super::tuning::{
-    BURST, HOLD_WINDOW, IDLE, PACE, PACE_BEHIND_MAX, PACE_INTERVAL, PACKET_MIN, RUN_MAX,
+    BEGINNING, BURST, HOLD_WINDOW, IDLE, PACE, PACE_BEHIND_MAX, PACE_INTERVAL, PACKET_MIN, RUN_MAX,
     SEEN_WINDOW,
 };
 use ropewalk_types::Instant;
@@ -60,6 +60,8 @@ pub struct Flow {
     held_count: usize,
     /// Place of the oldest held packet, while any is held: a gap may be thousands long.
     oldest: usize,
+    /// The last packet that arrived was the first one, or the first after a pause.
+    pub begins: bool,
     /// In the egress's list of flows that hold packets.
     pub listed: bool,
     /// Bytes of a run that may leave now.
@@ -90,15 +92,20 @@ impl Flow {
     pub fn arrival(&mut self, now: Instant, header: &DataHeader) -> Arrival {
         let idle = !self.started || (!self.holds() && now.since(self.last) > IDLE);
         self.last = now;
+        self.begins = idle;
         let ahead = header.flow_seq.wrapping_sub(self.next);
-        if ahead == 0 && self.started {
+        if !self.started && ahead >= BEGINNING {
+            return self.restart(header.flow_seq);
+        }
+        self.started = true;
+        if ahead == 0 {
             if self.is_due() {
                 return Arrival::Duplicate;
             }
             self.deliver_next();
             return Arrival::Next;
         }
-        if ahead >= 0x8000 && self.started {
+        if ahead >= 0x8000 {
             let behind = !ahead; // next − 1 − seq
             if behind >= SEEN_WINDOW {
                 // Unknown that far back. Only what was sent in copies can be a copy.
@@ -114,7 +121,7 @@ impl Flow {
             self.seen.set(header.flow_seq, true);
             return Arrival::Late;
         }
-        if idle {
+        if idle && ahead >= BEGINNING {
             return self.restart(header.flow_seq);
         }
         if ahead < HOLD_WINDOW {

@@ -21,7 +21,7 @@ use flow::{Arrival, Flow};
 use ropewalk_types::{Duration, Instant, PATHS_MAX, PathId};
 use ropewalk_wire::{DataHeader, Stamp, Timestamp};
 use std::collections::VecDeque;
-use tuning::{ACTIVE, HOLD_MARGIN, HOLD_UNKNOWN};
+use tuning::{ACTIVE, HOLD_BEGINNING, HOLD_MARGIN, HOLD_UNKNOWN};
 
 /// A packet for the inner network.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -204,8 +204,14 @@ impl Reorder {
     }
 
     fn hold(&mut self, now: Instant, header: &DataHeader, inner: Inner) {
-        let deadline = now + self.hold_time();
+        let longest = self.hold_time();
         let flow = &mut self.flows[usize::from(header.flow)];
+        let deadline = now
+            + longest.min(if flow.begins {
+                HOLD_BEGINNING
+            } else {
+                HOLD_MAX
+            });
         let bytes = inner.data.len();
         if !core::mem::replace(&mut flow.listed, true) {
             self.holding.push(header.flow);

@@ -1,3 +1,4 @@
+use super::tuning::BEGINNING;
 use super::*;
 use proptest::prelude::*;
 use ropewalk_wire::Stamp;
@@ -41,8 +42,18 @@ impl Egress {
     }
 }
 
-fn egress() -> Egress {
+fn new_egress() -> Egress {
     Egress(Reorder::new())
+}
+
+/// An egress that has delivered number 0.
+fn egress() -> Egress {
+    let mut egress = new_egress();
+    egress
+        .0
+        .on_packet(Instant::ZERO, &header(0, 0, true), inner(0));
+    assert_eq!(egress.taken(), [0]);
+    egress
 }
 
 #[test]
@@ -311,13 +322,30 @@ fn too_many_held_packets_are_released_once_each() {
 fn a_jump_after_silence_is_no_disorder() {
     let mut egress = egress();
     egress.arrive(100, 0, 1, 90);
-    assert_eq!(egress.arrive(5_000, 0, 9, 4_990), [9]);
-    assert_eq!(egress.arrive(5_001, 0, 10, 4_991), [10]);
+    let after = 1 + BEGINNING + 1;
+    assert_eq!(egress.arrive(5_000, 0, after, 4_990), [after]);
+    assert_eq!(egress.arrive(5_001, 0, after + 1, 4_991), [after + 1]);
+}
+
+#[test]
+fn the_first_packets_are_put_in_order_and_so_are_the_first_after_a_pause() {
+    let mut egress = new_egress();
+    assert_eq!(egress.arrive(100, 1, 2, 60), [0u16; 0]);
+    assert_eq!(egress.arrive(105, 0, 0, 60), [0]);
+    assert_eq!(egress.arrive(106, 0, 1, 60), [1, 2]);
+    assert_eq!(egress.arrive(5_000, 1, 4, 4_960), [0u16; 0]);
+    assert_eq!(egress.arrive(5_020, 0, 3, 4_960), [3, 4]);
+    assert_eq!(egress.arrive(9_000, 1, 6, 8_960), [0u16; 0]);
+    assert_eq!(
+        egress.0.poll_timeout(),
+        Some(Instant::from_millis(9_000) + HOLD_BEGINNING),
+        "5 may have been lost long ago"
+    );
 }
 
 #[test]
 fn numbers_wrap() {
-    let mut egress = egress();
+    let mut egress = new_egress();
     assert_eq!(egress.arrive(1, 0, 0xffff, 0), [0xffff]);
     assert_eq!(egress.arrive(2, 0, 0, 1), [0]);
     assert_eq!(egress.arrive(3, 0, 0xffff, 1), [0u16; 0]);
@@ -333,7 +361,7 @@ proptest! {
         copies in proptest::collection::vec(0u16..100, 0..30),
         ordered in any::<bool>(),
     ) {
-        let mut egress = egress();
+        let mut egress = new_egress();
         let mut out = Vec::new();
         let mut now = Instant::ZERO;
         for seq in order.into_iter().chain(copies) {

@@ -29,8 +29,8 @@ pub use footprint::Footprint;
 pub use observe::Observer;
 pub use paths::{PathState, PathStats};
 pub use send_options::{Order, SendOptions};
-pub use tuning::{INNER_MTU_USUAL, SEND_BUFFER_MAX};
 use tuning::FLOWS_COUNTED;
+pub use tuning::{INNER_MTU_USUAL, SEND_BUFFER_MAX};
 
 use crate::hold::freeze::{Freezer, Taken};
 use crate::hold::{Hold, HoldStats, Limits};

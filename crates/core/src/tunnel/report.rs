@@ -97,7 +97,8 @@ impl Tunnel {
                 delay,
                 late_packets: u32::from(seen.late),
             };
-            path.loss.on_feedback(now, &feedback_of_path);
+            let calm = path.is_calm(now);
+            path.loss.on_feedback(now, &feedback_of_path, calm);
             path.protect(now);
             feedback.paths.push(feedback_of_path);
         }

@@ -6,8 +6,7 @@
 //! of segments that fit.
 
 use super::tuning::{
-    ANSWER_INTERVAL, ANSWERS_MAX, MTU_TOLD_MIN, REFUSALS_FORGOTTEN, REFUSALS_MAX,
-    REFUSED_FLOWS_MAX,
+    ANSWER_INTERVAL, ANSWERS_MAX, MTU_TOLD_MIN, REFUSALS_FORGOTTEN, REFUSALS_MAX, REFUSED_FLOWS_MAX,
 };
 use crate::reorder::Inner;
 use etherparse::icmpv4::DestUnreachableHeader;

@@ -40,6 +40,12 @@ pub(super) const AWAITED_SILENCE: Duration = Duration::from_millis(100);
 
 /// Least window with which any path may be tried, bytes. Larger: more copies of trials.
 pub(super) const SMALL_WINDOW: u64 = 16_000;
+/// A queue stands on a path whose smoothed round trip is longer than the smallest one by this much,
+/// and by [`QUEUE_STANDS_SHARE`]: what is lost then tells of the queue, not of the path. Larger:
+/// queues that are too full count as lossy paths.
+pub(super) const QUEUE_STANDS: Duration = Duration::from_millis(10);
+/// Part of the smallest round trip, one in so many.
+pub(super) const QUEUE_STANDS_SHARE: u32 = 4;
 /// Packets must wait this long without a break before the paths are full. Longer: repair symbols
 /// compete with packets for longer.
 pub(super) const FULL_AFTER: Duration = Duration::from_millis(100);
@@ -101,9 +107,11 @@ pub(super) const ENTRY_PACKETS_MAX: usize = 500;
 
 /// Window in which a flow's bytes are counted, nanoseconds. Longer: steadier, slower.
 pub(super) const LOAD_WINDOW_NANOS: u64 = 500_000_000;
-/// Bytes in a window that make a flow heavy, 4 Mbit/s: above calls and video conferences, below
-/// downloads. Larger: more flows pass without waiting for order.
-pub(super) const HEAVY_BYTES: u32 = 250_000;
+/// Bytes in a window that make a flow heavy, 2.4 Mbit/s: above calls and most video conferences, below
+/// downloads. Larger: more flows pass without waiting for order, and downloads over QUIC that
+/// lose packets stay below it, since each repair comes out of order. Measured:
+/// `docs/decisions/exit-order.md`.
+pub(super) const HEAVY_BYTES: u32 = 150_000;
 /// Bytes in a window below which a flow is sparse, 1 Mbit/s: calls and games. Larger: more
 /// deadline NACKs.
 pub(super) const SPARSE_BYTES: u32 = 62_500;

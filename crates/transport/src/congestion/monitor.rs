@@ -414,6 +414,14 @@ impl Controller for Monitor {
         self.state.effective_window(window)
     }
 
+    fn pacing_window(&self) -> u64 {
+        let burst = match &self.inner {
+            Algorithm::Bdp(inner) => inner.pacing_gain(),
+            Algorithm::Foreign(_) => 1,
+        };
+        self.window().saturating_mul(burst)
+    }
+
     fn metrics(&self) -> ControllerMetrics {
         let mut metrics = ControllerMetrics::default();
         metrics.congestion_window = self.window();

@@ -32,11 +32,11 @@ use crate::estimate::EgressFeedback;
 use crate::path::PathView;
 use gain::Gain;
 use pinned_paths::PinnedPaths;
-use ropewalk_types::{Duration, Instant, PathId};
+use ropewalk_types::{Duration, Instant, PathId, Rate};
 use trust::Trust;
 use tuning::{
     BACKLOG_BYTES, BACKLOG_HOLD, ELEPHANT_BYTES, FULL_HOLD, LOSS_ROUND_TRIPS, LOSS_SMALL,
-    SPREAD_MAX, SPREAD_SMALL, STRIPER_FOR, STRIPER_LEAD, TIE_MAX,
+    SPREAD_MAX, SPREAD_SMALL, STRIPER_FOR, STRIPER_LEAD, TIE_MAX, UNPROVEN_BYTES,
 };
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -330,7 +330,7 @@ impl Auto {
         flow: &mut FlowState,
     ) -> bool {
         let spread = path.owd_relative.saturating_sub(pinned_path.owd_relative);
-        if spread > SPREAD_MAX || self.trust.striping_paused(now) {
+        if spread > SPREAD_MAX || self.trust.striping_paused(now) || !proven(path) {
             return false;
         }
         let differ = path.min_rtt.saturating_sub(pinned_path.min_rtt) / 2;
@@ -341,8 +341,10 @@ impl Auto {
             return false;
         }
         let residents = u32::from(self.pinned_paths.residents(pinned_path.id).max(1));
+        // What a path has carried so far is no bound while it is young.
         let drain = pinned_path
-            .rate_or_window()
+            .rate
+            .max(Rate::from_transfer(pinned_path.cwnd, pinned_path.srtt))
             .time_for(head.flow_backlog)
             .saturating_mul(residents);
         // A burst that waits for the pacer should not give a flow a longer round trip. Only a queue
@@ -352,13 +354,13 @@ impl Auto {
             .is_some_and(|since| now.since(since) >= spread + pinned_path.srtt / 2);
         // What a flow is striped over takes away the queue that was the reason to.
         let overflows = now < flow.full_until && self.pinned_paths.overflows(pinned_path);
-        if standing || overflows {
+        if standing && drain >= spread / 2 || overflows {
             flow.full_until = now + FULL_HOLD;
         }
         // What delays vary by themselves a flow meets on one path, too.
         let small = SPREAD_SMALL.max(pinned_path.rttvar).max(path.rttvar);
         let full = spread <= small || now < flow.full_until;
-        full && (flow.bytes >= ELEPHANT_BYTES || drain > spread)
+        full && (flow.bytes >= ELEPHANT_BYTES || drain > spread.max(pinned_path.srtt / 8))
             && self.pinned_paths.loss_allows(pinned_path, path)
     }
 
@@ -378,6 +380,12 @@ impl Auto {
             .filter(|path| has_room(path, head) && self.trust.wants_copy(now, path.id));
         Decision::Send(tried.fold(set, |set: PathSet, path| set.with(path.id)))
     }
+}
+
+/// Whether no more is under way on the path than twice what it has carried in a round trip: a path
+/// finds its rate by doubling, as any transfer does.
+fn proven(path: &PathView) -> bool {
+    path.in_flight <= (2 * path.rate.bytes_in(path.srtt)).max(UNPROVEN_BYTES)
 }
 
 /// When a packet of a sparse flow may be expected at the egress, losses included.

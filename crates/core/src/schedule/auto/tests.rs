@@ -136,6 +136,23 @@ fn a_flow_is_striped_at_once_over_a_path_that_is_as_fast() {
 }
 
 #[test]
+fn a_path_that_has_carried_little_gets_no_more_of_a_striped_flow_than_twice_that() {
+    let mut auto = Auto::default();
+    let mut paths = [view(0, 50, 0), view(1, 50, 9)];
+    // 5,000 bytes in a round trip: less than what any path may be tried with.
+    paths[1].rate = Rate::from_bits_per_sec(800_000);
+    paths[1].in_flight = UNPROVEN_BYTES;
+    assert_eq!(sent(&mut auto, NOW, &bulk(1), &paths), PathId(1));
+    paths[1].in_flight = UNPROVEN_BYTES + 1;
+    assert!(matches!(
+        auto.pick(NOW, &bulk(1), &paths),
+        Decision::WaitFlow(_)
+    ));
+    paths[1].rate = Rate::from_bits_per_sec(8_000_000);
+    assert_eq!(sent(&mut auto, NOW, &bulk(1), &paths), PathId(1));
+}
+
+#[test]
 fn a_flow_is_striped_over_a_path_whose_losses_are_repaired() {
     let mut auto = Auto::default();
     let mut paths = pair([9, 9]);

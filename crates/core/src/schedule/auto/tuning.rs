@@ -22,6 +22,9 @@ pub(super) const SPREAD_MAX: Duration = Duration::from_millis(150);
 pub(super) const SPREAD_SMALL: Duration = Duration::from_millis(5);
 /// Loss that repairs make good without anyone noticing, share.
 pub(super) const LOSS_SMALL: f64 = 0.001;
+/// What may be under way on a path that has carried nothing yet, bytes, before more of a striped flow
+/// goes there. Larger: a second path helps sooner, a thin one makes the flow wait.
+pub(super) const UNPROVEN_BYTES: u64 = 16_000;
 /// How long a pinned path counts as full after a queue stood there. Measured: "striping when a
 /// queue has stood".
 pub(super) const FULL_HOLD: Duration = Duration::from_secs(2);

@@ -11,7 +11,7 @@ mod whole;
 
 pub use liveness::PathState;
 
-use super::tuning::{EXCUSED_FOR, TAIL};
+use super::tuning::{EXCUSED_FOR, QUEUE_STANDS, QUEUE_STANDS_SHARE, TAIL};
 use crate::estimate::{LossEstimator, OneWayDelay, PathArrivals};
 use crate::path::{PathConfig, PathMap};
 use crate::protect::Protection;
@@ -69,6 +69,8 @@ pub(super) struct Path {
     tail_due: Option<Instant>,
     next_seq: u16,
     last_sent: Instant,
+    /// When a queue was last seen to stand on it.
+    queued_at: Option<Instant>,
     /// A probe is wanted whatever the path has carried.
     asked: bool,
 }
@@ -90,6 +92,7 @@ impl Path {
             tail_due: None,
             next_seq: 0,
             last_sent: now,
+            queued_at: None,
             asked: false,
         };
         path.protect(now);
@@ -117,6 +120,20 @@ impl Path {
     /// Whether the peer had better not use it.
     pub const fn unwanted(&self) -> bool {
         self.suspect() || self.is_leaving()
+    }
+
+    /// Notes whether a queue stands on the path.
+    fn watch_queue(&mut self, now: Instant) {
+        let s = &self.snapshot;
+        if s.srtt.saturating_sub(s.min_rtt) > QUEUE_STANDS.max(s.min_rtt / QUEUE_STANDS_SHARE) {
+            self.queued_at = Some(now);
+        }
+    }
+
+    /// Whether no queue has stood on the path for as long as a report may be behind.
+    pub fn is_calm(&self, now: Instant) -> bool {
+        self.queued_at
+            .is_none_or(|at| now.since(at) > self.snapshot.srtt)
     }
 
     /// Whether it has been silent for long enough to be doubted.
@@ -265,6 +282,7 @@ impl Paths {
     pub fn update(&mut self, now: Instant, id: PathId, snapshot: PathSnapshot) {
         if let Some(path) = self.map.get_mut(id) {
             path.snapshot = snapshot;
+            path.watch_queue(now);
             self.state_changed |= path.judge(now);
             self.follow_sizes(now);
         }

@@ -210,6 +210,14 @@ impl Bdp {
         self.window
     }
 
+    /// How many windows pacing lets through in a round trip.
+    pub(super) const fn pacing_gain(&self) -> u64 {
+        match self.phase {
+            BdpPhase::Startup { .. } if self.company.is_none() => STARTUP_PACING,
+            _ => 1,
+        }
+    }
+
     pub(super) const fn initial_window(&self) -> u64 {
         INITIAL_PACKETS * self.mtu
     }
@@ -249,7 +257,9 @@ impl Bdp {
             && self.company.is_none()
         {
             let calm = full || quiet >= STARTUP_QUIET_ROUNDS;
-            self.window = self.startup_window(if calm {
+            self.window = self.startup_window(if self.queue_shows() {
+                STARTUP_GAIN_QUEUE
+            } else if calm {
                 STARTUP_GAIN_CALM
             } else {
                 STARTUP_GAIN
@@ -265,6 +275,13 @@ impl Bdp {
         if over && elapsed >= ROUND_MIN && elapsed.as_secs_f64() >= steady && enough {
             self.end_round(batch);
         }
+    }
+
+    /// Whether all of this round so far waited in a queue (HyStart++, RFC 9406 §4.2).
+    fn queue_shows(&self) -> bool {
+        let noise = (NOISE_JITTER * self.jitter.mean).max(self.spikes.usual());
+        let most = (self.floor * STARTUP_DELAY_SHARE).max(STARTUP_DELAY_MIN) + noise;
+        self.round.acked >= STARTUP_SAMPLES * self.mtu && self.round.rtt_min > self.floor + most
     }
 
     /// What the rates seen so far justify: short bursts may use up a window of any size and say
@@ -347,6 +364,7 @@ impl Bdp {
             clumped: mean - round.rtt_min > noise.max(CLUMP_SHARE * floor),
             bursts: mean - round.rtt_min > noise.max(BURSTS),
             queue,
+            lost: lost / (acked + lost),
         });
         self.idle = app_limited;
         self.set_window();

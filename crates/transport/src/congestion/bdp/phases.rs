@@ -45,6 +45,8 @@ pub(super) struct Seen {
     pub bursts: bool,
     /// Standing queue in seconds.
     pub queue: f64,
+    /// Share of packets lost.
+    pub lost: f64,
 }
 
 impl Bdp {
@@ -100,7 +102,8 @@ impl Bdp {
             (false, true) => (stale + 1, quiet),
             (false, false) => (stale, quiet.saturating_add(1)),
         };
-        if (full && !grew && self.spikes.known()) || stale >= stale_max {
+        let overflowed = seen.lost > STARTUP_LOSS && seen.queue > 0.0;
+        if (full && !grew && self.spikes.known()) || stale >= stale_max || overflowed {
             self.deep_due = seen.now;
             return self.drain(seen);
         }

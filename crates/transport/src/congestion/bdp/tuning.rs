@@ -110,6 +110,20 @@ pub(super) const STARTUP_GAIN: f64 = 4.0;
 /// After a round with a queue, and while nobody asks for more: the doubling alone. Measured in
 /// `docs/decisions/auto.md`: "once bursts queue for 10 ms on a long path".
 pub(super) const STARTUP_GAIN_CALM: f64 = 2.0;
+/// Loss that ends the start together with a queue, share. Smaller: paths that lose by themselves find
+/// their rate later.
+pub(super) const STARTUP_LOSS: f64 = 0.1;
+/// Windows that pacing lets through in a round trip at the start. The transfers inside begin with bursts
+/// of their own, and take what spreads these for a queue. Larger: longer bursts into short queues.
+pub(super) const STARTUP_PACING: u64 = 8;
+/// While all of a round so far waited in a queue.
+pub(super) const STARTUP_GAIN_QUEUE: f64 = 1.5;
+/// Such a queue, share of the floor, and seconds at least. Larger: longer queues at the start. As
+/// RFC 9406 §4.3 has them.
+pub(super) const STARTUP_DELAY_SHARE: f64 = 0.125;
+pub(super) const STARTUP_DELAY_MIN: f64 = 0.004;
+/// Packets that tell of it (RFC 9406 §4.3).
+pub(super) const STARTUP_SAMPLES: u64 = 8;
 /// Least rate that the window allows for, bytes per second. Less would spread the first windows
 /// of a flow over a long round trip, which slow start takes for a full path (RFC 9406 §4.2).
 pub(super) const STARTUP_RATE: f64 = 500_000.0;
