@@ -32,7 +32,16 @@ from ropewalk.lab.runner.kernel import KernelRunner
 from ropewalk.lab.runner.process import Children
 from ropewalk.lab.session import plan_cells
 from ropewalk.lab.store import Session
-from ropewalk.lab.trace import TraceError, TracePair, discover, read
+from ropewalk.lab.trace import (
+    Recordings,
+    TraceError,
+    TracePair,
+    all_zero,
+    discover,
+    find,
+    read,
+    windows,
+)
 from ropewalk.plan import TUNNEL_OVERHEAD
 from ropewalk.report import Report, ReportError, TrafficReport, parse
 
@@ -49,6 +58,39 @@ def pairs(tmp_path: Path) -> tuple[TracePair, ...]:
         times = [t for t in range(0, 20_000, 10) if not 5000 < t < 6000]
         (tmp_path / name).write_text("".join(f"{t}\n" for t in times))
     return tuple(discover(tmp_path))
+
+
+@pytest.fixture
+def recordings(pairs: tuple[TracePair, ...], tmp_path: Path) -> Recordings:
+    """The same, which are also two networks recorded together."""
+    found = find(tmp_path)
+    assert found.pairs == pairs
+    return found
+
+
+def test_recordings_of_one_window_belong_together_and_a_dead_network_is_left_out(
+    tmp_path: Path,
+) -> None:
+    for name, rates in {
+        "9_sat": "9000,9000,9000,0",
+        "9_lte": "9000,9000,0,0",
+        "9_dead": "0,0,0,0",
+        "10_lte": "9000,0,0,9000",
+        "10_dsl": "0,0,9000,9000",
+        "11_lte": "9000,9000,9000,9000",
+    }.items():
+        lines = (f"{second},{rate}\n" for second, rate in enumerate(rates.split(","), 1))
+        (tmp_path / f"{name}.csv").write_text("".join(lines))
+    nine, ten = windows(tmp_path)
+    assert [name for name, _ in nine.networks] == ["lte", "sat"]
+    assert [name for name, _ in ten.networks] == ["dsl", "lte"]
+    assert all_zero([trace for _, trace in nine.networks], 0, 10) == 1
+    assert all_zero([trace for _, trace in nine.networks], 3.5, 10) == 0.5
+    assert all_zero([trace for _, trace in ten.networks], 0, 10) == 1
+    assert nine.networks[1][1].mean_mbit == pytest.approx(3 * 9000 * 8e-6 / 4)
+    find(tmp_path).need("radio", tmp_path)
+    with pytest.raises(TraceError, match="put P_T_wifi"):
+        find(tmp_path).need("traces", tmp_path)
 
 
 def test_the_last_line_of_a_recording_lasts_as_long_as_the_one_before(tmp_path: Path) -> None:
@@ -96,9 +138,9 @@ def test_a_kernel_run_that_the_host_disturbed_is_done_again_whatever_it_measured
 @pytest.mark.parametrize("name", sorted(EXPERIMENTS))
 @pytest.mark.parametrize("mode", ["quick", "full"])
 def test_cells_are_distinct_valid_and_always_the_same(
-    name: str, mode: Mode, pairs: tuple[TracePair, ...]
+    name: str, mode: Mode, recordings: Recordings
 ) -> None:
-    options = Options(mode, seeds=2, traces=pairs)
+    options = Options(mode, seeds=2, traces=recordings.pairs, windows=recordings.windows)
     cells = EXPERIMENTS[name].cells(options)
     assert cells == EXPERIMENTS[name].cells(options)
     labels = [cell.label for cell in cells]
@@ -113,10 +155,11 @@ def test_cells_are_distinct_valid_and_always_the_same(
 
 @pytest.mark.parametrize("name", sorted(EXPERIMENTS))
 def test_claims_without_any_result_are_unmeasured_and_say_why(
-    name: str, pairs: tuple[TracePair, ...]
+    name: str, recordings: Recordings
 ) -> None:
     experiment = EXPERIMENTS[name]
-    cells = experiment.cells(Options("quick", traces=pairs))
+    options = Options("quick", traces=recordings.pairs, windows=recordings.windows)
+    cells = experiment.cells(options)
     results = Results(tuple(Outcome(cell, "failed", reason="it rained") for cell in cells))
     claims = experiment.claims(results)
     assert claims
@@ -339,7 +382,7 @@ def test_failover_reads_stall_and_return_from_the_seconds() -> None:
     assert share.measured == pytest.approx(70 / (80 * TUNNEL_OVERHEAD))
 
 
-@pytest.mark.parametrize("experiment", ["traces", "protect-traces"])
+@pytest.mark.parametrize("experiment", ["traces", "protect-traces", "radio"])
 def test_recordings_given_reach_the_experiments_that_use_them(
     experiment: str, pairs: tuple[TracePair, ...], tmp_path: Path
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import combinations
 
 from ropewalk.lab.cell import Cell, Results, Runner
-from ropewalk.lab.claims import Claim, claim
+from ropewalk.lab.claims import Claim, claim, missing
 from ropewalk.lab.experiments import measures
 from ropewalk.lab.experiments.options import Options, expand
 from ropewalk.lab.figures import Figure, bars
@@ -159,17 +159,17 @@ def _bulk_claims(results: Results, runner: Runner, how: str, kind: str) -> list[
     return [
         measures.never(
             f"{where}: windows below the best network alone", of,
-            [gain < 1.0 for gain in gains.values()], note=_worst(gains),
+            [gain < 1.0 for gain in gains.values()], note=_worst(gains) or missing(of),
         ),
-        _median(f"{where}: tunnel ÷ best network alone, median window", "ratio", gains, None),
+        _median(f"{where}: tunnel ÷ best network alone, median window", "ratio", of, gains, None),
         _median(
-            f"{where}: tunnel ÷ ceiling of all, median window", "of ceiling", reached,
+            f"{where}: tunnel ÷ ceiling of all, median window", "of ceiling", of, reached,
             REACHED if how in ("2", "4") else None,
         ),
         measures.never(
             f"{where}: stalls {STALL_EXTRA_SECONDS:g} s longer than no network has capacity", of,
             [stall > STALL_EXTRA_SECONDS for stall in stalls.values()],
-            note=_worst(stalls, largest=True),
+            note=_worst(stalls, largest=True) or missing(of),
         ),
     ]  # fmt: skip
 
@@ -190,10 +190,10 @@ def _call_claims(results: Results, runner: Runner, how: str) -> list[Claim]:
     return [
         measures.never(
             f"{where}: windows with fewer packets in time than the best network alone", of, worse,
-            note=_worst(differences),
+            note=_worst(differences) or missing(of),
         ),
-        _median(f"{where}: packets in time, median window", "of them", tunnel, None),
-        _median(f"{where}: the same of the best network alone", "of them", best, None),
+        _median(f"{where}: packets in time, median window", "of them", of, tunnel, None),
+        _median(f"{where}: the same of the best network alone", "of them", of, best, None),
     ]  # fmt: skip
 
 
@@ -203,9 +203,11 @@ def _in_time(results: Results) -> dict[int, float]:
     return {seed: call.in_time for seed, call in calls.items() if call.in_time is not None}
 
 
-def _median(name: str, unit: str, values: dict[str, float], target: float | None) -> Claim:
+def _median(
+    name: str, unit: str, of: Results, values: dict[str, float], target: float | None
+) -> Claim:
     found = quantile_estimate(list(values.values()), 0.5)
-    return claim(name, unit, found, target=target, note=_worst(values))
+    return claim(name, unit, found, target=target, note=_worst(values) or missing(of))
 
 
 def _worst(values: dict[str, float], *, largest: bool = False) -> str:

@@ -212,9 +212,10 @@ impl Bdp {
 
     /// How many windows pacing lets through in a round trip.
     pub(super) const fn pacing_gain(&self) -> u64 {
-        match self.phase {
-            BdpPhase::Startup { .. } if self.company.is_none() => STARTUP_PACING,
-            _ => 1,
+        if matches!(self.phase, BdpPhase::Startup { .. }) && self.company.is_none() {
+            STARTUP_PACING
+        } else {
+            1
         }
     }
 
