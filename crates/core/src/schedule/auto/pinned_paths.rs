@@ -7,8 +7,8 @@
 //! Invariant: residents count each backlogged flow at most once per epoch.
 
 use super::tuning::{
-    CHARGED_DELAYS, DEMAND_WEIGHT, EPOCH, HORIZON_BYTES_MAX, MOVE_AGAIN, MOVE_GAIN, MOVE_INTERVAL,
-    OVERFLOW,
+    ALIKE, CHARGED_DELAYS, DEMAND_WEIGHT, EPOCH, HORIZON_BYTES_MAX, MOVE_AGAIN, MOVE_GAIN,
+    MOVE_INTERVAL, OVERFLOW,
 };
 use crate::path::{PathView, SLOT_BYTES};
 use ropewalk_types::{Duration, Instant, PATHS_MAX, PathId};
@@ -116,7 +116,14 @@ impl PinnedPaths {
         paths: impl Iterator<Item = &'a PathView>,
     ) -> Option<&'a PathView> {
         let cost = |path: &PathView| self.cost(bytes, path, old.is_some_and(|o| o.id == path.id));
-        paths.min_by(|a, b| cost(a).total_cmp(&cost(b)).then(a.id.cmp(&b.id)))
+        // Paths that have carried nothing differ by chance only: then the first one is taken.
+        paths.reduce(|first, path| {
+            if cost(path) * ALIKE < cost(first) {
+                path
+            } else {
+                first
+            }
+        })
     }
 
     /// Whether a flow that moved last at `moved_at` may move now.

@@ -136,6 +136,16 @@ fn a_flow_is_striped_at_once_over_a_path_that_is_as_fast() {
 }
 
 #[test]
+fn of_paths_that_are_alike_the_first_is_taken() {
+    let mut auto = Auto::default();
+    let mut paths = [view(0, 50, 9), view(1, 50, 9)];
+    paths[0].owd_relative = Duration::from_micros(400);
+    assert_eq!(sent(&mut auto, NOW, &bulk(1), &paths), PathId(0));
+    paths[0].owd_relative = Duration::from_millis(40);
+    assert_eq!(sent(&mut auto, NOW, &bulk(2), &paths), PathId(1));
+}
+
+#[test]
 fn a_path_that_has_carried_little_gets_no_more_of_a_striped_flow_than_twice_that() {
     let mut auto = Auto::default();
     let mut paths = [view(0, 50, 0), view(1, 50, 9)];

@@ -72,6 +72,9 @@ pub(super) const OVERFLOW: f64 = 1.05;
 pub(super) const MOVE_INTERVAL: Duration = Duration::from_millis(100);
 /// Least time between two moves of one flow. Longer: less reordering, worse balance.
 pub(super) const MOVE_AGAIN: Duration = Duration::from_secs(1);
+/// Costs that differ by less than this factor are alike. Larger: the first of several paths is taken more
+/// often than the best.
+pub(super) const ALIKE: f64 = 1.1;
 /// A move must make the cost smaller by this factor. Larger: the same.
 pub(super) const MOVE_GAIN: f64 = 1.3;
 /// Most bytes the future of a flow is credited with. Larger: rates count more than delays.
