@@ -70,7 +70,7 @@ def plan_cells(session: Session) -> list[Cell]:
     recordings = Recordings()
     if session.traces is not None:
         directory = Path(session.traces)
-        recordings = find(directory)
+        recordings = find(directory, session.experiment)
         recordings.need(session.experiment, directory)
     options = Options(
         session.mode, session.seeds, session.runners, recordings.pairs, recordings.windows

@@ -103,26 +103,23 @@ class Recordings:
     windows: tuple[Window, ...] = ()
 
     def need(self, experiment: str, directory: Path) -> None:
-        """Raises TraceError when there is nothing, or not what the experiment is about."""
-        missing = [
-            how
-            for found, of, how in (
-                (self.pairs, "traces", _PAIRS_WANTED),
-                (self.windows, "radio", _WINDOWS_WANTED),
-            )
-            if not found and (experiment == of or not (self.pairs or self.windows))
-        ]
-        if missing:
-            raise TraceError(f"{directory} has no recordings for it: {', or '.join(missing)}")
+        """Raises TraceError when there is not what the experiment is about."""
+        radio = experiment == "radio"
+        if not (self.windows if radio else self.pairs):
+            how = _WINDOWS_WANTED if radio else _PAIRS_WANTED
+            raise TraceError(f"{directory} has no recordings for it: {how}")
 
 
-def find(directory: Path) -> Recordings:
-    """All recordings in a directory and in the directories in it.
+def find(directory: Path, experiment: str | None = None) -> Recordings:
+    """The recordings for an experiment, or all, in a directory and in the directories in it.
+
+    Only `radio` reads files of any names, so only `radio` trips over files of something else.
 
     Raises:
         TraceError: when one cannot be read.
     """
-    return Recordings(tuple(discover(directory)), tuple(windows(directory)))
+    pairs = () if experiment == "radio" else tuple(discover(directory))
+    return Recordings(pairs, tuple(windows(directory)) if experiment in (None, "radio") else ())
 
 
 def windows(directory: Path) -> list[Window]:

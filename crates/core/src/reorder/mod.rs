@@ -204,14 +204,12 @@ impl Reorder {
     }
 
     fn hold(&mut self, now: Instant, header: &DataHeader, inner: Inner) {
-        let longest = self.hold_time();
+        let mut longest = self.hold_time();
         let flow = &mut self.flows[usize::from(header.flow)];
-        let deadline = now
-            + longest.min(if flow.begins {
-                HOLD_BEGINNING
-            } else {
-                HOLD_MAX
-            });
+        if flow.begins {
+            longest = longest.min(HOLD_BEGINNING);
+        }
+        let deadline = now + longest;
         let bytes = inner.data.len();
         if !core::mem::replace(&mut flow.listed, true) {
             self.holding.push(header.flow);

@@ -26,9 +26,10 @@ pub(super) const IDLE: Duration = Duration::from_millis(500);
 
 /// A jump by fewer numbers is disorder all the same: the first packets of a transfer may take several
 /// paths, and a sender that sees them out of order starts slowly. Larger: when the last packets
-/// before a pause were lost, more flows wait after the pause. Measured: `docs/decisions/auto.md`.
+/// before a pause were lost, more flows wait after the pause. Measured: `docs/decisions/exit-order.md`.
 pub(super) const BEGINNING: u16 = 64;
-/// Hold of the first packet after a pause.
+/// Longest hold of the first packet after a pause. Shorter: the first packets over uneven paths come out of
+/// order.
 pub(super) const HOLD_BEGINNING: Duration = Duration::from_millis(100);
 
 // What is remembered.

@@ -40,9 +40,8 @@ pub(super) const AWAITED_SILENCE: Duration = Duration::from_millis(100);
 
 /// Least window with which any path may be tried, bytes. Larger: more copies of trials.
 pub(super) const SMALL_WINDOW: u64 = 16_000;
-/// A queue stands on a path whose smoothed round trip is longer than the smallest one by this much,
-/// and by [`QUEUE_STANDS_SHARE`]: what is lost then tells of the queue, not of the path. Larger:
-/// queues that are too full count as lossy paths.
+/// A queue stands on a path while the smoothed round trip exceeds the smallest one by this time and by
+/// [`QUEUE_STANDS_SHARE`]. Losses are the queue's then. Larger: overflowing queues count as lossy paths.
 pub(super) const QUEUE_STANDS: Duration = Duration::from_millis(10);
 /// Part of the smallest round trip, one in so many.
 pub(super) const QUEUE_STANDS_SHARE: u32 = 4;

@@ -110,7 +110,11 @@ def _claims(
         ("MPTCP", "mptcp", 0.5, "median", None),
     ):
         values = ratios(results, runner, profile, carrier, seconds)
-        note = "" if values else missing(results.where(runner, profile))
+        of = results.where(runner, profile, carrier)
+        if of.reports():
+            # Then a path alone is missing.
+            of = results.where(runner, profile, "direct-a")
+        note = "" if values else missing(of)
         found = quantile_estimate(values, part)
         rows.append(
             claim(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from itertools import combinations
+from statistics import fmean
 
 from ropewalk.lab.cell import Cell, Results, Runner
 from ropewalk.lab.claims import Claim, claim, missing
 from ropewalk.lab.experiments import measures
 from ropewalk.lab.experiments.options import Options, expand
+from ropewalk.lab.experiments.protect_traces import in_time
 from ropewalk.lab.figures import Figure, bars
 from ropewalk.lab.statistics import estimate, quantile_estimate
 from ropewalk.lab.trace import Trace, Window, all_zero
@@ -178,15 +180,16 @@ def _call_claims(results: Results, runner: Runner, how: str) -> list[Claim]:
     where = f"{how} networks, call beside a download ({measures.on(runner)})"
     tunnel, best = {}, {}
     for window, found in _of(results, runner, how, CALL).items():
-        tunnel[window] = measures.mean(_in_time(found))
-        alone = [
-            measures.mean(_in_time(results.where(runner, window, ALONE, CALL, name)))
+        tunnel[window] = measures.mean(in_time(found))
+        shares = [
+            in_time(results.where(runner, window, ALONE, CALL, name)).values()
             for name in found.outcomes[0].cell.key[3].split("+")
         ]
-        best[window] = max(alone)
+        if all(shares):
+            best[window] = max(fmean(one) for one in shares)
     of = results.where(runner, None, how, CALL)
-    worse = [best[window] > share for window, share in tunnel.items()]
-    differences = {window: share - best[window] for window, share in tunnel.items()}
+    differences = {window: tunnel[window] - share for window, share in best.items()}
+    worse = [difference < 0 for difference in differences.values()]
     return [
         measures.never(
             f"{where}: windows with fewer packets in time than the best network alone", of, worse,
@@ -195,12 +198,6 @@ def _call_claims(results: Results, runner: Runner, how: str) -> list[Claim]:
         _median(f"{where}: packets in time, median window", "of them", of, tunnel, None),
         _median(f"{where}: the same of the best network alone", "of them", of, best, None),
     ]  # fmt: skip
-
-
-def _in_time(results: Results) -> dict[int, float]:
-    """Share of the call's packets that came before their deadline, by seed."""
-    calls = {seed: report.traffic[0] for seed, report in results.reports().items()}
-    return {seed: call.in_time for seed, call in calls.items() if call.in_time is not None}
 
 
 def _median(

@@ -35,8 +35,9 @@ use pinned_paths::PinnedPaths;
 use ropewalk_types::{Duration, Instant, PathId, Rate};
 use trust::Trust;
 use tuning::{
-    BACKLOG_BYTES, BACKLOG_HOLD, ELEPHANT_BYTES, FULL_HOLD, LOSS_ROUND_TRIPS, LOSS_SMALL,
-    SPREAD_MAX, SPREAD_SMALL, STRIPER_FOR, STRIPER_LEAD, TIE_MAX, UNPROVEN_BYTES,
+    BACKLOG_BYTES, BACKLOG_HOLD, DRAINS_SHARE, ELEPHANT_BYTES, FULL_HOLD, LOSS_ROUND_TRIPS,
+    LOSS_SMALL, PROVEN, SPREAD_MAX, SPREAD_SMALL, STRIPER_FOR, STRIPER_LEAD, TIE_MAX,
+    UNPROVEN_BYTES, YOUNG_QUEUE_SHARE,
 };
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -354,13 +355,14 @@ impl Auto {
             .is_some_and(|since| now.since(since) >= spread + pinned_path.srtt / 2);
         // What a flow is striped over takes away the queue that was the reason to.
         let overflows = now < flow.full_until && self.pinned_paths.overflows(pinned_path);
-        if standing && drain >= spread / 2 || overflows {
+        if standing && drain >= spread / DRAINS_SHARE || overflows {
             flow.full_until = now + FULL_HOLD;
         }
         // What delays vary by themselves a flow meets on one path, too.
         let small = SPREAD_SMALL.max(pinned_path.rttvar).max(path.rttvar);
         let full = spread <= small || now < flow.full_until;
-        full && (flow.bytes >= ELEPHANT_BYTES || drain > spread.max(pinned_path.srtt / 8))
+        full && (flow.bytes >= ELEPHANT_BYTES
+            || drain > spread.max(pinned_path.srtt / YOUNG_QUEUE_SHARE))
             && self.pinned_paths.loss_allows(pinned_path, path)
     }
 
@@ -385,7 +387,7 @@ impl Auto {
 /// Whether no more is under way on the path than twice what it has carried in a round trip: a path
 /// finds its rate by doubling, as any transfer does.
 fn proven(path: &PathView) -> bool {
-    path.in_flight <= (2 * path.rate.bytes_in(path.srtt)).max(UNPROVEN_BYTES)
+    path.in_flight <= (PROVEN * path.rate.bytes_in(path.srtt)).max(UNPROVEN_BYTES)
 }
 
 /// When a packet of a sparse flow may be expected at the egress, losses included.

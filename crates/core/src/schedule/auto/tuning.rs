@@ -22,6 +22,15 @@ pub(super) const SPREAD_MAX: Duration = Duration::from_millis(150);
 pub(super) const SPREAD_SMALL: Duration = Duration::from_millis(5);
 /// Loss that repairs make good without anyone noticing, share.
 pub(super) const LOSS_SMALL: f64 = 0.001;
+/// Part of a round trip, one in so many, that the queue of a flow below [`ELEPHANT_BYTES`] must take to
+/// drain before the flow is striped. Measured: "young flows stripe only behind a queue".
+pub(super) const YOUNG_QUEUE_SHARE: u32 = 8;
+/// Part of the difference of delays, one in so many, that a standing queue must take to drain before its
+/// pinned path counts as full. Measured: "a queue must take half of the difference".
+pub(super) const DRAINS_SHARE: u32 = 2;
+/// How many times what a path has carried in a round trip may be under way there before it gets more of a
+/// striped flow. Measured: "at most twice what a path has carried".
+pub(super) const PROVEN: u64 = 2;
 /// What may be under way on a path that has carried nothing yet, bytes, before more of a striped flow
 /// goes there. Larger: a second path helps sooner, a thin one makes the flow wait.
 pub(super) const UNPROVEN_BYTES: u64 = 16_000;

@@ -119,7 +119,7 @@ pub(super) const STARTUP_PACING: u64 = 8;
 /// While all of a round so far waited in a queue.
 pub(super) const STARTUP_GAIN_QUEUE: f64 = 1.5;
 /// Such a queue, share of the floor, and seconds at least. Larger: longer queues at the start. As
-/// RFC 9406 §4.3 has them.
+/// RFC 9406 §4.3 has them, without its upper bound of 16 ms.
 pub(super) const STARTUP_DELAY_SHARE: f64 = 0.125;
 pub(super) const STARTUP_DELAY_MIN: f64 = 0.004;
 /// Packets that tell of it (RFC 9406 §4.3).
