@@ -326,7 +326,7 @@ const UPLINKS: &str = "[uplinks]
 # metered = true      # costs by the byte: scheduler cost-aware uses it last
 # standby = true      # carries traffic only while nothing else works
 # weight = 3          # fixed share under weighted-round-robin, 1 to 1000
-# congestion = \"bdp\"  # newreno, cubic, bbr, bdp or bdp-shared
+# congestion = \"bdp\"  # newreno, cubic, bbr or bdp
 ";
 
 fn public(endpoints: &[HostPort], example: &str) -> String {

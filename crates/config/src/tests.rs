@@ -101,7 +101,7 @@ const BROKEN_HUBS: &[(&str, &[&str])] = &[
         "[tunnel]\ncongestion = \"vegas\"",
         &[
             "hub.toml:4: tunnel.congestion:",
-            "there are newreno, cubic, bbr, bdp, bdp-shared",
+            "there are newreno, cubic, bbr, bdp",
         ],
     ),
     (

@@ -99,7 +99,7 @@ fn a_tunnel_repeats_itself_and_comes_near_the_sum_of_its_paths() {
 
 #[test]
 fn a_tunnel_offers_every_congestion_control() {
-    for congestion in ["newreno", "cubic", "bbr", "bdp", "bdp-shared"] {
+    for congestion in ["newreno", "cubic", "bbr", "bdp"] {
         let tunnel = plan(&format!(
             "duration = \"6s\"\nwarmup = \"2s\"\n{TWO_PATHS}\n[carrier]\nkind = \"tunnel\"\n\
              congestion = \"{congestion}\"\n[[traffic]]\nkind = \"tcp\"\nflows = 3"

@@ -107,8 +107,7 @@ registry! {
     Cubic = 1, "cubic", "RFC 9438";
     Bbr = 2, "bbr", "BBR version 1";
     #[default]
-    Bdp = 3, "bdp", "window from measured rate and delay, unmoved by random loss (default)";
-    BdpShared = 4, "bdp-shared", "bdp that holds its own on links that others fill: there it is CUBIC, once for each flow";
+    Bdp = 3, "bdp", "window from measured rate and delay, unmoved by random loss; CUBIC, once for each flow, where others fill the queue (default)";
 }
 
 #[cfg(test)]
@@ -173,8 +172,7 @@ mod tests {
         let text = error.to_string();
         assert!(text.contains("did you mean round-robin"), "{text}");
         let text = "wire".parse::<CongestionControl>().unwrap_err().to_string();
-        let list =
-            "unknown congestion control \"wire\"; there are newreno, cubic, bbr, bdp, bdp-shared";
+        let list = "unknown congestion control \"wire\"; there are newreno, cubic, bbr, bdp";
         assert_eq!(text, list);
     }
 }

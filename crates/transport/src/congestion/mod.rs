@@ -46,9 +46,6 @@ impl ControllerFactory for Factory {
             CongestionControl::Bdp => {
                 monitor::Algorithm::Bdp(Box::new(bdp::Bdp::new(now, current_mtu)))
             }
-            CongestionControl::BdpShared => {
-                monitor::Algorithm::Bdp(Box::new(bdp::Bdp::shared(now, current_mtu)))
-            }
         };
         Box::new(monitor::Monitor::new(
             now,

@@ -394,7 +394,7 @@ impl Controller for Monitor {
             Algorithm::Foreign(inner) => {
                 inner.on_congestion_event(now, sent, is_persistent_congestion, lost_bytes);
             }
-            Algorithm::Bdp(inner) => inner.on_congestion(lost_bytes),
+            Algorithm::Bdp(inner) => inner.on_congestion(sent, lost_bytes),
         }
     }
 

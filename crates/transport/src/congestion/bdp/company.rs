@@ -21,8 +21,25 @@ pub(super) struct CompanyRound {
     pub rate: f64,
     /// Packets lost beyond what the path loses by itself.
     pub lost: f64,
+    /// Delay that may be chance or an allowance, seconds.
+    pub noise: f64,
     /// The sender had no more to send.
     pub app_limited: bool,
+}
+
+/// What company begins with.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Start {
+    pub now: Instant,
+    /// Bytes.
+    pub mtu: f64,
+    /// Connections that the path stands for.
+    pub flows: f64,
+    /// Bytes in flight, and the mean time in flight in seconds.
+    pub in_flight: f64,
+    pub stay: f64,
+    /// Time in flight without a queue, as far as known, seconds.
+    pub bare: f64,
 }
 
 /// Where a test of our share of the queue stands.
@@ -52,31 +69,57 @@ pub(super) struct Company {
     /// Losses of this round were sent before the last cut.
     recovering: bool,
     test: Test,
+    /// Bytes in flight before the first test, until it is over.
+    first: Option<f64>,
     /// Means of time in flight and of bytes in flight between tests.
     stay: f64,
     in_flight: f64,
+    /// Shortest time in flight seen, mean of a round, seconds.
+    bare: f64,
+    /// Packets lost since the last test.
+    lost: f64,
+    /// Tests in a row that end it.
+    tests: u8,
     /// Tests in a row that found nobody else.
     alone: u8,
 }
 
 impl Company {
-    pub(super) fn new(now: Instant, mtu: u64, window: u64, flows: f64, stay: f64) -> Self {
-        #[expect(clippy::cast_precision_loss, reason = "estimates")]
-        let (mtu, window) = (mtu as f64, window as f64);
-        let each = window / mtu / flows;
+    /// Delay has stayed although less is in flight. A test comes first: the path may have become
+    /// slower. If that finds company, the window is `reached` bytes, what was in flight before the
+    /// others came.
+    pub(super) fn by_delay(start: &Start, reached: f64) -> Self {
         Self {
-            mtu,
-            flows,
+            test: Test::Low(0),
+            first: Some(start.in_flight),
+            ..Self::new(start, reached, TEST_ALONE)
+        }
+    }
+
+    /// A queue overflows that we do not fill: one of the connections gives way at once.
+    pub(super) fn by_losses(start: &Start) -> Self {
+        Self::new(start, start.in_flight * CUBIC_BETA, TEST_ALONE_LOSSES)
+    }
+
+    fn new(start: &Start, window: f64, tests: u8) -> Self {
+        let each = window / start.mtu / start.flows;
+        Self {
+            mtu: start.mtu,
+            flows: start.flows,
             window,
             largest: each,
             friendly: each,
-            epoch: now,
+            epoch: start.now,
             begin: each,
-            last: now,
+            last: start.now,
             recovering: false,
             test: Test::Between(0),
-            stay,
-            in_flight: 0.0,
+            first: None,
+            stay: start.stay,
+            in_flight: start.in_flight,
+            bare: start.bare,
+            lost: 0.0,
+            tests,
             alone: 0,
         }
     }
@@ -97,7 +140,7 @@ impl Company {
             Test::Between(_) => 1.0,
             Test::Low(_) => TEST_GAIN,
         };
-        (self.window * gain) as u64
+        (self.first.unwrap_or(self.window) * gain) as u64
     }
 
     /// Takes a round in; answers whether the others have gone.
@@ -112,7 +155,7 @@ impl Company {
         }
         self.last = round.now;
         self.test(round);
-        self.alone >= TEST_ALONE
+        self.alone >= self.tests
     }
 
     /// More or fewer connections, and the same window and curve for all together.
@@ -171,6 +214,8 @@ impl Company {
     }
 
     fn test(&mut self, round: &CompanyRound) {
+        self.bare = self.bare.min(round.mean);
+        self.lost += round.lost.max(0.0);
         let in_flight = round.rate * round.mean;
         self.test = match self.test {
             Test::Between(rounds) => {
@@ -188,18 +233,29 @@ impl Company {
             }
             Test::Low(0) => Test::Low(1),
             Test::Low(_) => {
-                let fewer = 1.0 - in_flight / self.in_flight;
-                let shorter = 1.0 - round.mean / self.stay;
-                if fewer > TEST_LEAST {
-                    let share = (shorter / fewer).clamp(0.0, 1.5);
-                    self.alone = if share > ALONE_SHARE {
-                        self.alone + 1
-                    } else {
-                        0
-                    };
+                let left = in_flight / self.in_flight;
+                if left < 1.0 - TEST_LEAST {
+                    self.judge(round, left);
                 }
+                self.lost = 0.0;
                 Test::Between(0)
             }
         };
+    }
+
+    /// What a test showed, with this share of the bytes in flight left.
+    fn judge(&mut self, round: &CompanyRound, left: f64) {
+        let quiet = self.lost < 0.5 && self.stay - self.bare < round.noise;
+        // Alone, delay shrinks with what is in flight, down to that of an empty queue.
+        let alone = (self.stay * left).max(self.bare);
+        let share = (self.stay - round.mean) / (self.stay - alone).max(f64::MIN_POSITIVE);
+        self.alone = if !(quiet || share > ALONE_SHARE) {
+            0
+        } else if self.first.is_some() {
+            self.tests
+        } else {
+            self.alone + 1
+        };
+        self.first = None;
     }
 }

@@ -17,13 +17,15 @@
 //! 2006). Reasons and measurements: docs/decisions/congestion-control.md.
 
 mod company;
+mod overflow;
 mod phases;
 mod tuning;
 
 use std::time::{Duration, Instant};
 
 use super::jitter::{DelaySpikes, DelayVariation};
-use company::{Company, CompanyRound};
+use company::{Company, CompanyRound, Start};
+use overflow::LossRanks;
 use phases::{BdpPhase, Seen};
 use tuning::*;
 
@@ -84,13 +86,13 @@ impl Round {
     }
 }
 
-/// The beginning of a time of delay: smallest RTT and window then, and rounds since with no more
-/// in flight than the window.
+/// The beginning of a time of delay: smallest RTT and bytes in flight then, and how many rounds in
+/// a row had clearly less in flight.
 #[derive(Clone, Copy, Debug)]
 struct Guarded {
     rtt_min: f64,
-    window: u64,
-    obeyed: u8,
+    in_flight: f64,
+    fewer: u8,
 }
 
 /// Share of packets lost while the window was drained deeply, over the last packets of such rounds.
@@ -149,10 +151,12 @@ pub(super) struct Bdp {
     deep_due: Instant,
     /// Since when delay is beyond the guard.
     guarded: Option<Guarded>,
-    /// Whether it competes with others who keep up a queue, or yields to them.
-    competes: bool,
-    /// Others keep up a queue, and it competes.
+    /// Others fill the queue too.
     company: Option<Box<Company>>,
+    /// How losses rank by delay while nothing of ours grows.
+    losses: LossRanks,
+    /// Most bytes in flight lately, mean of a round.
+    reached: f64,
     /// Flows with data waiting, smoothed downwards.
     flows: f64,
     /// The last round was limited by what there was to send, and showed no queue.
@@ -190,19 +194,12 @@ impl Bdp {
             deep_last: now,
             deep_due: now,
             guarded: None,
-            competes: false,
             company: None,
+            losses: LossRanks::new(now),
+            reached: 0.0,
             flows: 1.0,
             wanted: false,
             idle: false,
-        }
-    }
-
-    /// The same for links that others fill.
-    pub(super) fn shared(now: Instant, mtu: u16) -> Self {
-        Self {
-            competes: true,
-            ..Self::new(now, mtu)
         }
     }
 
@@ -228,9 +225,13 @@ impl Bdp {
         self.window = self.window.max(MIN_PACKETS * self.mtu);
     }
 
-    /// Loss counts towards the round; a mark (no bytes lost) takes some of the allowance away.
-    pub(super) fn on_congestion(&mut self, lost_bytes: u64) {
+    /// Loss counts towards the round; a mark (no bytes lost) takes some of the allowance away. The
+    /// last one of the lost packets was sent at `sent`.
+    pub(super) fn on_congestion(&mut self, sent: Instant, lost_bytes: u64) {
         self.round.lost += lost_bytes;
+        if lost_bytes > 0 && (self.company.is_some() || self.steady()) {
+            self.losses.lost(sent);
+        }
         if lost_bytes == 0 {
             self.round.marks += 1;
             self.headroom = (self.headroom * HEADROOM_CUT).max(HEADROOM_MIN);
@@ -247,6 +248,9 @@ impl Bdp {
         if !batch.app_limited {
             self.round.wanted += batch.bytes;
         }
+        let rtt_min = batch.rtt_min.as_secs_f32();
+        self.losses
+            .acknowledged(rtt_min, batch.bytes, batch.newest_sent);
         self.variation.observe(batch.rtt_min.as_secs_f64(), 0.0);
         let rate = self.rate();
         if rate > 0.0 {
@@ -275,6 +279,15 @@ impl Bdp {
         let steady = (ROUND_SPIKES * self.spikes.usual()).min(ROUND_MAX.as_secs_f64());
         if over && elapsed >= ROUND_MIN && elapsed.as_secs_f64() >= steady && enough {
             self.end_round(batch);
+        }
+    }
+
+    /// Nothing of ours has grown for two rounds: a queue that overflows is not our doing.
+    const fn steady(&self) -> bool {
+        match self.phase {
+            BdpPhase::Cruise(left) => self.hungry == 0 && left + 2 < CRUISE_ROUNDS,
+            BdpPhase::Drain { round, .. } => round > 0,
+            BdpPhase::Startup { .. } | BdpPhase::Probe | BdpPhase::Judge { .. } => false,
         }
     }
 
@@ -314,14 +327,22 @@ impl Bdp {
         let obeyed = batch.in_flight <= self.window;
         let flows = f64::from(round.flows).clamp(1.0, FLOWS_MAX);
         self.flows = flows.max(self.flows + (flows - self.flows) * FLOWS_WEIGHT);
+        self.losses.end_round();
+        let decay = (-acknowledging.as_secs_f64() / REACHED_SECONDS).exp();
+        self.reached = (self.reached * decay).max(rate * mean);
         if self.company.is_some() {
-            let expected = (acked + lost) * self.loss_drained.at_most() * LOSS_FACTOR;
+            let expected = if self.losses.overflow() {
+                0.0
+            } else {
+                (acked + lost) * self.loss_drained.at_most() * LOSS_FACTOR
+            };
             self.company_round(&CompanyRound {
                 now,
                 mean,
                 rtt_min: round.rtt_min,
                 rate,
                 lost: (lost - expected) / self.packets(1.0) + f64::from(round.marks),
+                noise: self.allowance_share() + self.swing(),
                 app_limited: round.wanted as f64 <= WANTED_SHARE * acked,
             });
             return;
@@ -337,7 +358,7 @@ impl Bdp {
         if guarded {
             self.calm = 0;
             self.forget_rates();
-            self.check_response(now, round.rtt_min, obeyed);
+            self.check_response(now, round.rtt_min, rate, mean);
         } else {
             self.calm = self.calm.saturating_add(1);
             self.guarded = None;
@@ -368,6 +389,14 @@ impl Bdp {
             lost: lost / (acked + lost),
         });
         self.idle = app_limited;
+        // Where packets overtake each other, late ones look lost.
+        if self.spikes.usual() > OVERFLOW_SPIKE {
+            self.losses.forget();
+        }
+        if self.company.is_none() && self.steady() && self.losses.overflow() {
+            let start = self.start_of_company(now, rate, mean);
+            self.company = Some(Box::new(Company::by_losses(&start)));
+        }
         self.set_window();
     }
 
@@ -448,10 +477,14 @@ impl Bdp {
         (ALLOWANCE_JITTER * self.jitter.mean).max(ALLOWANCE_SPIKES * self.spikes.usual())
     }
 
+    /// Seconds of standing queue that are fine where nothing jitters.
+    fn allowance_share(&self) -> f64 {
+        (self.floor * ALLOWANCE_SHARE).clamp(ALLOWANCE_MIN, ALLOWANCE_MAX)
+    }
+
     /// Seconds of standing queue that are fine.
     fn allowance(&self) -> f64 {
-        let share = (self.floor * ALLOWANCE_SHARE).clamp(ALLOWANCE_MIN, ALLOWANCE_MAX);
-        (share + self.swing()) * self.headroom
+        (self.allowance_share() + self.swing()) * self.headroom
     }
 
     /// Seconds of standing queue that are too much.
@@ -480,27 +513,36 @@ impl Bdp {
         }
     }
 
-    /// Delay that does not shrink with the window is not our queue: others keep it up, or the path
-    /// has become longer. Who competes finds out by the window of company.
-    fn check_response(&mut self, now: Instant, rtt_min: f64, obeyed: bool) {
-        let window = self.window;
-        let begun = Guarded {
+    /// Delay that stays although less is in flight is not our queue: others keep it up, or the path
+    /// has become slower or longer. The first test of company tells which.
+    fn check_response(&mut self, now: Instant, rtt_min: f64, rate: f64, mean: f64) {
+        let in_flight = rate * mean;
+        let guarded = self.guarded.get_or_insert(Guarded {
             rtt_min,
-            window,
-            obeyed: 0,
+            in_flight,
+            fewer: 0,
+        });
+        guarded.fewer = if in_flight <= guarded.in_flight * UNRESPONSIVE_FEWER {
+            guarded.fewer + 1
+        } else {
+            0
         };
-        let guarded = self.guarded.get_or_insert(begun);
-        guarded.obeyed = if obeyed { guarded.obeyed + 1 } else { 0 };
-        let small = window * 2 <= guarded.window && guarded.obeyed >= UNRESPONSIVE_ROUNDS;
-        if small && rtt_min > guarded.rtt_min * UNRESPONSIVE {
-            let window = guarded.window;
+        let stays = rtt_min > guarded.rtt_min * UNRESPONSIVE;
+        if stays && guarded.fewer >= UNRESPONSIVE_ROUNDS {
             self.guarded = None;
-            if self.competes {
-                let company = Company::new(now, self.mtu, window, self.flows, rtt_min);
-                self.company = Some(Box::new(company));
-            } else {
-                self.floor = rtt_min;
-            }
+            let start = self.start_of_company(now, rate, mean);
+            self.company = Some(Box::new(Company::by_delay(&start, self.reached)));
+        }
+    }
+
+    fn start_of_company(&self, now: Instant, rate: f64, mean: f64) -> Start {
+        Start {
+            now,
+            mtu: self.packets(1.0),
+            flows: self.flows,
+            in_flight: rate * mean,
+            stay: mean,
+            bare: self.sojourn,
         }
     }
 
@@ -514,6 +556,7 @@ impl Bdp {
             && (company.end_round(round, self.flows) || idle)
         {
             self.company = None;
+            self.losses.forget();
             self.end_company(round);
         }
         self.set_window();

@@ -84,9 +84,13 @@ pub(super) const GUARD_JITTER: f64 = 3.0;
 pub(super) const JITTER_MAX: f64 = 0.030;
 /// Largest usual delay spike that the guard allows for, seconds.
 pub(super) const SPIKES_MAX: f64 = 0.060;
-/// Delay that keeps this share of itself although the window has halved is the path's.
+/// Delay of which this share stays although less is in flight does not answer to us. Larger: a path
+/// that has become slower less often counts as company.
 pub(super) const UNRESPONSIVE: f64 = 0.85;
-/// Rounds with really that little in flight before that is believed.
+/// Share of the bytes in flight that counts as less. Larger: company is noticed before it has taken
+/// much, and slower paths are tested more often. Measured: "less in flight".
+pub(super) const UNRESPONSIVE_FEWER: f64 = 0.85;
+/// Rounds in a row with really that little in flight before delay counts as not answering.
 pub(super) const UNRESPONSIVE_ROUNDS: u8 = 2;
 /// Rounds after a long queue in which loss says nothing of the path.
 pub(super) const CALM_ROUNDS: u8 = 2;
@@ -238,3 +242,21 @@ pub(super) const IDLE_SHARE: f64 = 0.25;
 pub(super) const FLOWS_MAX: f64 = 8.0;
 /// Weight of a round with fewer flows waiting: a flow that just gave way still counts.
 pub(super) const FLOWS_WEIGHT: f64 = 0.05;
+/// Tests in a row that must say so where losses, not delay, told of company: our share of a short
+/// queue is hard to see. More: those who left are noticed later. Measured: "three tests".
+pub(super) const TEST_ALONE_LOSSES: u8 = 3;
+/// How long what was in flight counts as what we had before the others came, seconds. Larger: more
+/// of it comes back at once.
+pub(super) const REACHED_SECONDS: f64 = 10.0;
+/// Batches of acknowledgements whose delays count as recent, 5 ms each at least. More: a slower swing
+/// of a queue is seen whole, more memory.
+pub(super) const OVERFLOW_BATCHES: usize = 64;
+/// Rounds with losses over which ranks are averaged. More: a weaker sign is enough, a change of
+/// the path shows later.
+pub(super) const OVERFLOW_ROUNDS: f32 = 64.0;
+/// Deviations of chance by which ranks must exceed their middle. Smaller: company at short queues is
+/// noticed sooner, and more bursts of our own count as company. Measured: "three deviations".
+pub(super) const OVERFLOW_DEVIATIONS: f32 = 4.0;
+/// Usual delay spike up to which ranks say something, seconds. Larger: packets that come late by
+/// reordering count as losses of a full queue. Measured: "losses where delay spikes".
+pub(super) const OVERFLOW_SPIKE: f64 = 0.002;
