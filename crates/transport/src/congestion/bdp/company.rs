@@ -234,8 +234,9 @@ impl Company {
             Test::Low(0) => Test::Low(1),
             Test::Low(_) => {
                 let left = in_flight / self.in_flight;
+                let first = self.first.take().is_some();
                 if left < 1.0 - TEST_LEAST {
-                    self.judge(round, left);
+                    self.judge(round, left, first);
                 }
                 self.lost = 0.0;
                 Test::Between(0)
@@ -243,19 +244,19 @@ impl Company {
         };
     }
 
-    /// What a test showed, with this share of the bytes in flight left.
-    fn judge(&mut self, round: &CompanyRound, left: f64) {
+    /// What a test showed, with this share of the bytes in flight left. Without company the first one
+    /// is enough.
+    fn judge(&mut self, round: &CompanyRound, left: f64, first: bool) {
         let quiet = self.lost < 0.5 && self.stay - self.bare < round.noise;
         // Alone, delay shrinks with what is in flight, down to that of an empty queue.
         let alone = (self.stay * left).max(self.bare);
         let share = (self.stay - round.mean) / (self.stay - alone).max(f64::MIN_POSITIVE);
         self.alone = if !(quiet || share > ALONE_SHARE) {
             0
-        } else if self.first.is_some() {
+        } else if first {
             self.tests
         } else {
             self.alone + 1
         };
-        self.first = None;
     }
 }
