@@ -480,42 +480,50 @@ def test_the_simulator_has_to_be_near_ns3_where_the_kernel_is() -> None:
 
 def test_bare_connections_share_the_link_of_the_tunnel() -> None:
     cells = shared.cells(Options("full", seeds=1, runners=("sim",)))
-    assert len(cells) == 36
+    # Five links, three queues, three kinds of company, one flow and four, two arms; nine managed.
+    assert len(cells) == 5 * 3 * 3 * 2 * 2 + 9 * 2
     assert len(shared.cells(Options("quick", runners=("sim",)))) == 4
     keys = {cell.key: tomllib.loads(cell.plan.to_toml()) for cell in cells}
-    deep = keys["fq-codel", "4 BDP", "4 CUBIC", "auto"]
+    deep = keys["20 Mbit/s, 40 ms", "fq-codel", "4 BDP", "4 CUBIC", "1 flow", "auto"]
     assert deep["path"][0]["both"]["queue"] == 400_000
     assert deep["path"][0]["both"]["aqm"] == "fq-codel"
     assert [(t["flows"], t.get("beside")) for t in deep["traffic"]] == [(1, None), (4, "a")]
-    bare = keys["drop-tail", "0.5 BDP", "1 BBR", "bare"]
+    bare = keys["50 Mbit/s, 80 ms", "drop-tail", "0.5 BDP", "1 BBR", "4 flows", "bare"]
     assert bare["carrier"] == {"kind": "path", "path": "a"}
+    assert bare["path"][0]["both"]["queue"] == 250_000
+    assert bare["path"][0]["both"]["delay"] == "40ms"
     assert "aqm" not in bare["path"][0]["both"]
+    assert [t["flows"] for t in bare["traffic"]] == [4, 1]
 
 
 @pytest.mark.parametrize(("simulated", "verdict"), [(2.4, "ok"), (2.6, "not ok")])
-def test_shares_have_no_target_and_the_simulator_has_to_be_near_the_kernel(
+def test_shares_are_fair_and_the_simulator_has_to_be_near_the_kernel(
     simulated: float, verdict: str
 ) -> None:
-    case = ("drop-tail", "4 BDP", "1 CUBIC")
+    case = ("20 Mbit/s, 40 ms", "drop-tail", "4 BDP", "1 CUBIC", "1 flow")
     cells = shared.cells(Options("quick", seeds=3, runners=("sim", "kernel")))
     inside = {("sim", "auto"): simulated, ("kernel", "auto"): 2.0}
     outcomes = []
-    for cell in (cell for cell in cells if cell.key[:3] == case):
-        first = inside.get((cell.runner, cell.key[3]), 10.0)
+    for cell in (cell for cell in cells if cell.key[:5] == case):
+        # Without a tunnel the connection has more than an equal share.
+        first = inside.get((cell.runner, cell.key[5]), 12.0)
         outcome = reported(cell, first, 20.0)
         assert outcome.report is not None
         beside = replace(outcome.report.traffic[0], goodput_mbit=20.0 - first)
         traffic = (outcome.report.traffic[0], beside)
         outcomes.append(replace(outcome, report=replace(outcome.report, traffic=traffic)))
     rows = {row.name: row for row in shared.claims(Results(tuple(outcomes)))}
-    where = "drop-tail, queue of 4 BDP, beside 1 CUBIC"
-    tunnel = rows[f"{where} (kernel): share of the tunnel"]
+    where = "20 Mbit/s, 40 ms, drop-tail, queue of 4 BDP, 1 flow beside 1 CUBIC"
+    tunnel = rows[f"{where} (kernel): share of auto"]
     assert tunnel.measured == pytest.approx(0.1)
     assert tunnel.verdict == "no target"
     assert tunnel.note == "an equal share is 0.5"
-    ratio = rows[f"{where} (kernel): share of the tunnel ÷ share without it"]
-    assert ratio.measured == pytest.approx(0.2)
-    assert ratio.verdict == "no target"
+    least = rows[f"{where} (kernel): share of auto ÷ smallest fair share"]
+    assert least.measured == pytest.approx(0.1 / 0.5)
+    assert least.verdict == "not ok"
+    most = rows[f"{where} (kernel): share of auto ÷ largest fair share"]
+    assert most.measured == pytest.approx(0.1 / 0.6)
+    assert most.verdict == "ok"
     agreement = "share in the simulator ÷ share on the kernel"
     assert rows[f"{where}: auto, {agreement}"].measured == pytest.approx(simulated / 2)
     assert rows[f"{where}: auto, {agreement}"].verdict == verdict

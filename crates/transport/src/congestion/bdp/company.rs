@@ -69,8 +69,13 @@ pub(super) struct Company {
     /// Losses of this round were sent before the last cut.
     recovering: bool,
     test: Test,
-    /// Bytes in flight before the first test, until it is over.
-    first: Option<f64>,
+    /// Delivery rate of the last rounds, bytes per second.
+    usual: f64,
+    /// Tests bite although the senders inside use less than the window. Each costs these senders
+    /// some of their share, so there must be a reason: the rate has leapt as if others had left.
+    thorough: bool,
+    /// The next test is the first one, and decides alone.
+    first: bool,
     /// Means of time in flight and of bytes in flight between tests.
     stay: f64,
     in_flight: f64,
@@ -91,7 +96,8 @@ impl Company {
     pub(super) fn by_delay(start: &Start, reached: f64) -> Self {
         Self {
             test: Test::Low(0),
-            first: Some(start.in_flight),
+            first: true,
+            thorough: true,
             ..Self::new(start, reached, TEST_ALONE)
         }
     }
@@ -114,7 +120,9 @@ impl Company {
             last: start.now,
             recovering: false,
             test: Test::Between(0),
-            first: None,
+            first: false,
+            thorough: false,
+            usual: start.in_flight / start.stay,
             stay: start.stay,
             in_flight: start.in_flight,
             bare: start.bare,
@@ -136,11 +144,12 @@ impl Company {
         reason = "positive"
     )]
     pub(super) fn window(&self) -> u64 {
-        let gain = match self.test {
-            Test::Between(_) => 1.0,
-            Test::Low(_) => TEST_GAIN,
+        let window = match self.test {
+            Test::Between(_) => self.window,
+            Test::Low(_) if self.thorough => self.window.min(self.in_flight) * TEST_GAIN,
+            Test::Low(_) => self.window * TEST_GAIN,
         };
-        (self.first.unwrap_or(self.window) * gain) as u64
+        window as u64
     }
 
     /// Takes a round in; answers whether the others have gone.
@@ -219,6 +228,8 @@ impl Company {
         let in_flight = round.rate * round.mean;
         self.test = match self.test {
             Test::Between(rounds) => {
+                self.thorough |= round.rate > self.usual * LEFT_GROWTH;
+                self.usual += (round.rate - self.usual) * LEFT_WEIGHT;
                 if rounds == 0 {
                     (self.stay, self.in_flight) = (round.mean, in_flight);
                 } else {
@@ -234,7 +245,7 @@ impl Company {
             Test::Low(0) => Test::Low(1),
             Test::Low(_) => {
                 let left = in_flight / self.in_flight;
-                let first = self.first.take().is_some();
+                let first = core::mem::take(&mut self.first);
                 if left < 1.0 - TEST_LEAST {
                     self.judge(round, left, first);
                 }
@@ -252,6 +263,7 @@ impl Company {
         let alone = (self.stay * left).max(self.bare);
         let share = (self.stay - round.mean) / (self.stay - alone).max(f64::MIN_POSITIVE);
         self.alone = if !(quiet || share > ALONE_SHARE) {
+            self.thorough = false;
             0
         } else if first {
             self.tests

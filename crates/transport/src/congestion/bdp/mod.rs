@@ -325,23 +325,14 @@ impl Bdp {
         let rate = acked / acknowledging.max(sending).as_secs_f64();
         let mean = round.byte_seconds / acked;
         let obeyed = batch.in_flight <= self.window;
-        let flows = f64::from(round.flows).clamp(1.0, FLOWS_MAX);
-        self.flows = flows.max(self.flows + (flows - self.flows) * FLOWS_WEIGHT);
-        self.losses.end_round();
-        let decay = (-acknowledging.as_secs_f64() / REACHED_SECONDS).exp();
-        self.reached = (self.reached * decay).max(rate * mean);
+        self.remember(&round, acknowledging, rate * mean);
         if self.company.is_some() {
-            let expected = if self.losses.overflow() {
-                0.0
-            } else {
-                (acked + lost) * self.loss_drained.at_most() * LOSS_FACTOR
-            };
             self.company_round(&CompanyRound {
                 now,
                 mean,
                 rtt_min: round.rtt_min,
                 rate,
-                lost: (lost - expected) / self.packets(1.0) + f64::from(round.marks),
+                lost: self.unexpected(acked, lost) + f64::from(round.marks),
                 noise: self.allowance_share() + self.swing(),
                 app_limited: round.wanted as f64 <= WANTED_SHARE * acked,
             });
@@ -389,6 +380,32 @@ impl Bdp {
             lost: lost / (acked + lost),
         });
         self.idle = app_limited;
+        self.check_losses(now, rate, mean);
+        self.set_window();
+    }
+
+    /// What counts for company, from every round: flows, what was in flight, ranks of losses.
+    fn remember(&mut self, round: &Round, took: Duration, in_flight: f64) {
+        let flows = f64::from(round.flows).clamp(1.0, FLOWS_MAX);
+        self.flows = flows.max(self.flows + (flows - self.flows) * FLOWS_WEIGHT);
+        let decay = (-took.as_secs_f64() / REACHED_SECONDS).exp();
+        self.reached = (self.reached * decay).max(in_flight);
+        self.losses.end_round();
+    }
+
+    /// Packets lost beyond what the path loses by itself, of these bytes. Where the queue overflows,
+    /// deep drains do not tell what the path loses.
+    fn unexpected(&self, acked: f64, lost: f64) -> f64 {
+        let expected = if self.losses.overflow() {
+            0.0
+        } else {
+            (acked + lost) * self.loss_drained.at_most() * LOSS_FACTOR
+        };
+        (lost - expected) / self.packets(1.0)
+    }
+
+    /// Losses of a full queue that we do not fill are company.
+    fn check_losses(&mut self, now: Instant, rate: f64, mean: f64) {
         // Where packets overtake each other, late ones look lost.
         if self.spikes.usual() > OVERFLOW_SPIKE {
             self.losses.forget();
@@ -397,7 +414,6 @@ impl Bdp {
             let start = self.start_of_company(now, rate, mean);
             self.company = Some(Box::new(Company::by_losses(&start)));
         }
-        self.set_window();
     }
 
     fn update_loss(&mut self, acked: f64, lost: f64) {

@@ -226,7 +226,7 @@ pub(super) const CUBIC_GROWTH: f64 = 1.5;
 /// Rounds between two tests of our share of the queue. More: less goodput lost, those who left are
 /// noticed later.
 pub(super) const TEST_ROUNDS: u8 = 8;
-/// Share of the window that is used in a test. Less: a clearer answer, more goodput lost.
+/// Share of what was in flight that is used in a test. Less: a clearer answer, more goodput lost.
 pub(super) const TEST_GAIN: f64 = 0.75;
 /// Least decrease of what is in flight for a test to mean something, share.
 pub(super) const TEST_LEAST: f64 = 0.1;
@@ -260,3 +260,8 @@ pub(super) const OVERFLOW_DEVIATIONS: f32 = 4.0;
 /// Usual delay spike up to which ranks say something, seconds. Larger: packets that come late by
 /// reordering count as losses of a full queue. Measured: "losses where delay spikes".
 pub(super) const OVERFLOW_SPIKE: f64 = 0.002;
+/// Leap of the rate, a factor, after which the others may have left. Smaller: tests that cost the
+/// senders inside some of their share come for less.
+pub(super) const LEFT_GROWTH: f64 = 1.25;
+/// Weight of a round in the rate that the leap is measured against.
+pub(super) const LEFT_WEIGHT: f64 = 0.0625;
