@@ -79,8 +79,9 @@ pub(super) struct Company {
     /// Means of time in flight and of bytes in flight between tests.
     stay: f64,
     in_flight: f64,
-    /// Shortest time in flight seen, mean of a round, seconds.
+    /// Shortest time in flight, mean of a round, seconds: seen at all, and since company began.
     bare: f64,
+    shortest: f64,
     /// Packets lost since the last test.
     lost: f64,
     /// Tests in a row that end it.
@@ -102,9 +103,18 @@ impl Company {
         }
     }
 
-    /// A queue overflows that we do not fill: one of the connections gives way at once.
-    pub(super) fn by_losses(start: &Start) -> Self {
-        Self::new(start, start.in_flight * CUBIC_BETA, TEST_ALONE_LOSSES)
+    /// A queue overflows that we do not fill: the window gives way at once, from `window` bytes.
+    pub(super) fn by_losses(start: &Start, window: f64) -> Self {
+        Self::new(start, window * CUBIC_BETA, TEST_ALONE_LOSSES)
+    }
+
+    /// Another packet size, and the same window for all together.
+    pub(super) fn set_mtu(&mut self, mtu: f64) {
+        let factor = self.mtu / mtu;
+        self.largest *= factor;
+        self.friendly *= factor;
+        self.begin *= factor;
+        self.mtu = mtu;
     }
 
     fn new(start: &Start, window: f64, tests: u8) -> Self {
@@ -126,6 +136,7 @@ impl Company {
             stay: start.stay,
             in_flight: start.in_flight,
             bare: start.bare,
+            shortest: start.stay,
             lost: 0.0,
             tests,
             alone: 0,
@@ -186,7 +197,10 @@ impl Company {
         } else {
             each
         };
-        self.window *= 1.0 - (1.0 - CUBIC_BETA) * share;
+        let left = self.window * (1.0 - (1.0 - CUBIC_BETA) * share);
+        #[expect(clippy::cast_precision_loss, reason = "a bound")]
+        let least = MIN_PACKETS as f64 * self.mtu;
+        self.window = left.max(least);
         let each = self.window / self.mtu / self.flows;
         self.friendly = each;
         (self.begin, self.epoch) = (each, now);
@@ -223,7 +237,7 @@ impl Company {
     }
 
     fn test(&mut self, round: &CompanyRound) {
-        self.bare = self.bare.min(round.mean);
+        self.shortest = self.shortest.min(round.mean);
         self.lost += round.lost.max(0.0);
         let in_flight = round.rate * round.mean;
         self.test = match self.test {
@@ -244,11 +258,8 @@ impl Company {
             }
             Test::Low(0) => Test::Low(1),
             Test::Low(_) => {
-                let left = in_flight / self.in_flight;
-                let first = core::mem::take(&mut self.first);
-                if left < 1.0 - TEST_LEAST {
-                    self.judge(round, left, first);
-                }
+                self.judge(round, in_flight / self.in_flight);
+                self.bare = self.bare.min(self.shortest);
                 self.lost = 0.0;
                 Test::Between(0)
             }
@@ -257,18 +268,30 @@ impl Company {
 
     /// What a test showed, with this share of the bytes in flight left. Without company the first one
     /// is enough.
-    fn judge(&mut self, round: &CompanyRound, left: f64, first: bool) {
-        let quiet = self.lost < 0.5 && self.stay - self.bare < round.noise;
-        // Alone, delay shrinks with what is in flight, down to that of an empty queue.
-        let alone = (self.stay * left).max(self.bare);
-        let share = (self.stay - round.mean) / (self.stay - alone).max(f64::MIN_POSITIVE);
-        self.alone = if !(quiet || share > ALONE_SHARE) {
+    fn judge(&mut self, round: &CompanyRound, left: f64) {
+        let first = core::mem::take(&mut self.first);
+        // Who hardly sends cannot shorten a queue. A path that has become longer has none above the
+        // shortest delay since then.
+        let idle = self.in_flight < IDLE_SHARE * self.window;
+        let bare = if idle { self.shortest } else { self.bare };
+        let quiet = self.lost < 0.5 && self.stay - bare < round.noise;
+        let bit = left < 1.0 - TEST_LEAST;
+        if (quiet && (bit || idle)) || (bit && self.share(round.mean, left) > ALONE_SHARE) {
+            self.alone = if first { self.tests } else { self.alone + 1 };
+        } else if bit {
+            self.alone = 0;
             self.thorough = false;
-            0
-        } else if first {
-            self.tests
-        } else {
-            self.alone + 1
-        };
+            self.usual = self.usual.max(self.in_flight / self.stay);
+        }
+    }
+
+    /// Our share of the queue. Alone, delay shrinks with what is in flight, down to that of an empty
+    /// queue; a delay that was never so short tells nothing of an empty queue.
+    fn share(&self, mean: f64, left: f64) -> f64 {
+        let mut alone = self.stay * left;
+        if self.bare < mean {
+            alone = alone.max(self.bare);
+        }
+        (self.stay - mean) / (self.stay - alone).max(f64::MIN_POSITIVE)
     }
 }

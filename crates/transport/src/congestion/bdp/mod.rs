@@ -8,10 +8,10 @@
 //! its rate times the mean time in flight. So jitter, delayed acknowledgements and the longer stay
 //! of lost packets are all accounted for.
 //!
-//! Invariants: loss alone never lowers the window below the product of rate and sojourn time. Delay
+//! Invariants: random loss never lowers the window below the product of rate and sojourn time. Delay
 //! beyond the guard makes old rates void, so that the window follows a falling capacity within two
-//! rounds. Delay that stays however small the window gets may be the company of others. Who competes has
-//! CUBIC's window then (`company`).
+//! rounds. Delay that stays although less is in flight, and losses of a full queue that we do not
+//! fill, are the company of others: then the window is CUBIC's (`company`, `overflow`).
 //!
 //! Sources: BBR for rates and rounds (Cardwell et al. 2016), FAST TCP for the allowance (Wei et al.
 //! 2006). Reasons and measurements: docs/decisions/congestion-control.md.
@@ -86,11 +86,11 @@ impl Round {
     }
 }
 
-/// The beginning of a time of delay: smallest RTT and bytes in flight then, and how many rounds in
-/// a row had clearly less in flight.
+/// The beginning of a time of delay: mean time and bytes in flight then, and how many rounds in a
+/// row had clearly less in flight.
 #[derive(Clone, Copy, Debug)]
 struct Guarded {
-    rtt_min: f64,
+    mean: f64,
     in_flight: f64,
     fewer: u8,
 }
@@ -223,6 +223,10 @@ impl Bdp {
     pub(super) fn on_mtu_update(&mut self, mtu: u16) {
         self.mtu = u64::from(mtu);
         self.window = self.window.max(MIN_PACKETS * self.mtu);
+        let packet = self.packets(1.0);
+        if let Some(company) = &mut self.company {
+            company.set_mtu(packet);
+        }
     }
 
     /// Loss counts towards the round; a mark (no bytes lost) takes some of the allowance away. The
@@ -349,7 +353,7 @@ impl Bdp {
         if guarded {
             self.calm = 0;
             self.forget_rates();
-            self.check_response(now, round.rtt_min, rate, mean);
+            self.check_response(now, rate, mean);
         } else {
             self.calm = self.calm.saturating_add(1);
             self.guarded = None;
@@ -380,7 +384,9 @@ impl Bdp {
             lost: lost / (acked + lost),
         });
         self.idle = app_limited;
-        self.check_losses(now, rate, mean);
+        if lost > 0.0 {
+            self.check_losses(now, rate, mean);
+        }
         self.set_window();
     }
 
@@ -406,13 +412,18 @@ impl Bdp {
 
     /// Losses of a full queue that we do not fill are company.
     fn check_losses(&mut self, now: Instant, rate: f64, mean: f64) {
-        // Where packets overtake each other, late ones look lost.
-        if self.spikes.usual() > OVERFLOW_SPIKE {
-            self.losses.forget();
-        }
+        self.forget_late();
         if self.company.is_none() && self.steady() && self.losses.overflow() {
             let start = self.start_of_company(now, rate, mean);
-            self.company = Some(Box::new(Company::by_losses(&start)));
+            let window = start.in_flight.max(self.rate() * self.sojourn);
+            self.company = Some(Box::new(Company::by_losses(&start, window)));
+        }
+    }
+
+    /// Where packets overtake each other, late ones look lost.
+    const fn forget_late(&mut self) {
+        if self.spikes.usual() > OVERFLOW_SPIKE {
+            self.losses.forget();
         }
     }
 
@@ -531,23 +542,24 @@ impl Bdp {
 
     /// Delay that stays although less is in flight is not our queue: others keep it up, or the path
     /// has become slower or longer. The first test of company tells which.
-    fn check_response(&mut self, now: Instant, rtt_min: f64, rate: f64, mean: f64) {
+    fn check_response(&mut self, now: Instant, rate: f64, mean: f64) {
         let in_flight = rate * mean;
         let guarded = self.guarded.get_or_insert(Guarded {
-            rtt_min,
+            mean,
             in_flight,
             fewer: 0,
         });
         guarded.fewer = if in_flight <= guarded.in_flight * UNRESPONSIVE_FEWER {
-            guarded.fewer + 1
+            guarded.fewer.saturating_add(1)
         } else {
             0
         };
-        let stays = rtt_min > guarded.rtt_min * UNRESPONSIVE;
+        let stays = mean > guarded.mean * UNRESPONSIVE;
         if stays && guarded.fewer >= UNRESPONSIVE_ROUNDS {
             self.guarded = None;
             let start = self.start_of_company(now, rate, mean);
-            self.company = Some(Box::new(Company::by_delay(&start, self.reached)));
+            let reached = self.reached.max(INITIAL_PACKETS as f64 * start.mtu);
+            self.company = Some(Box::new(Company::by_delay(&start, reached)));
         }
     }
 
@@ -567,6 +579,8 @@ impl Bdp {
         let unused = round.rate * round.mean < IDLE_SHARE * self.window as f64;
         let idle = unused && round.rtt_min <= self.floor + self.allowance();
         self.floor = self.floor.min(round.rtt_min);
+        self.spikes.end_round();
+        self.forget_late();
         self.update_rate(round.rate, round.app_limited);
         if let Some(company) = &mut self.company
             && (company.end_round(round, self.flows) || idle)
@@ -583,6 +597,7 @@ impl Bdp {
         (self.floor, self.sojourn) = (round.rtt_min, round.mean);
         self.forget_rates();
         self.calm = 0;
+        self.headroom = 1.0;
         (self.hungry, self.hungry_stale) = (0, 0);
         self.deep_last = round.now;
         self.deep_due = round.now + DRAIN_DEEP_INTERVAL;
