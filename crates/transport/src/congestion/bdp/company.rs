@@ -35,8 +35,9 @@ pub(super) struct Start {
     pub mtu: f64,
     /// Connections that the path stands for.
     pub flows: f64,
-    /// Bytes in flight, and the mean time in flight in seconds.
-    pub in_flight: f64,
+    /// Delivery rate, bytes per second.
+    pub rate: f64,
+    /// Mean time in flight, seconds.
     pub stay: f64,
     /// Time in flight without a queue, as far as known, seconds.
     pub bare: f64,
@@ -71,8 +72,9 @@ pub(super) struct Company {
     test: Test,
     /// Delivery rate of the last rounds, bytes per second.
     usual: f64,
-    /// Tests bite although the senders inside use less than the window. Each costs these senders
-    /// some of their share, so there must be a reason: the rate has leapt as if others had left.
+    /// Tests are by what is in flight, not by the window: the senders inside may use less than the
+    /// window. Such a test costs these senders some of their share. So there must be a reason: the
+    /// rate has leapt as if others had left.
     thorough: bool,
     /// The next test is the first one, and decides alone.
     first: bool,
@@ -88,6 +90,13 @@ pub(super) struct Company {
     tests: u8,
     /// Tests in a row that found nobody else.
     alone: u8,
+}
+
+impl Start {
+    /// Bytes in flight, by Little's law.
+    pub(super) fn in_flight(&self) -> f64 {
+        self.rate * self.stay
+    }
 }
 
 impl Company {
@@ -110,10 +119,7 @@ impl Company {
 
     /// Another packet size, and the same window for all together.
     pub(super) fn set_mtu(&mut self, mtu: f64) {
-        let factor = self.mtu / mtu;
-        self.largest *= factor;
-        self.friendly *= factor;
-        self.begin *= factor;
+        self.rescale(self.mtu / mtu);
         self.mtu = mtu;
     }
 
@@ -132,9 +138,9 @@ impl Company {
             test: Test::Between(0),
             first: false,
             thorough: false,
-            usual: start.in_flight / start.stay,
+            usual: start.rate,
             stay: start.stay,
-            in_flight: start.in_flight,
+            in_flight: start.in_flight(),
             bare: start.bare,
             shortest: start.stay,
             lost: 0.0,
@@ -180,11 +186,15 @@ impl Company {
 
     /// More or fewer connections, and the same window and curve for all together.
     fn set_flows(&mut self, flows: f64) {
-        let factor = self.flows / flows;
+        self.rescale(self.flows / flows);
+        self.flows = flows;
+    }
+
+    /// Multiplies what is counted in packets of one connection.
+    fn rescale(&mut self, factor: f64) {
         self.largest *= factor;
         self.friendly *= factor;
         self.begin *= factor;
-        self.flows = flows;
     }
 
     /// As many of the connections as packets are lost cut their windows to [`CUBIC_BETA`].
@@ -270,8 +280,8 @@ impl Company {
     /// is enough.
     fn judge(&mut self, round: &CompanyRound, left: f64) {
         let first = core::mem::take(&mut self.first);
-        // Who hardly sends cannot shorten a queue. A path that has become longer has none above the
-        // shortest delay since then.
+        // A sender that hardly sends cannot shorten a queue. For such a sender the shortest delay
+        // since company began is the path's, which may have become longer.
         let idle = self.in_flight < IDLE_SHARE * self.window;
         let bare = if idle { self.shortest } else { self.bare };
         let quiet = self.lost < 0.5 && self.stay - bare < round.noise;

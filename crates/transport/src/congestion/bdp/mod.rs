@@ -153,7 +153,7 @@ pub(super) struct Bdp {
     guarded: Option<Guarded>,
     /// Others fill the queue too.
     company: Option<Box<Company>>,
-    /// How losses rank by delay while nothing of ours grows.
+    /// How losses rank by delay: in company all, before it those while nothing of ours grows.
     losses: LossRanks,
     /// Most bytes in flight lately, mean of a round.
     reached: f64,
@@ -397,6 +397,10 @@ impl Bdp {
         let decay = (-took.as_secs_f64() / REACHED_SECONDS).exp();
         self.reached = (self.reached * decay).max(in_flight);
         self.losses.end_round();
+        // Where packets overtake each other, late ones look lost.
+        if self.spikes.usual() > OVERFLOW_SPIKE {
+            self.losses.forget();
+        }
     }
 
     /// Packets lost beyond what the path loses by itself, of these bytes. Where the queue overflows,
@@ -412,18 +416,10 @@ impl Bdp {
 
     /// Losses of a full queue that we do not fill are company.
     fn check_losses(&mut self, now: Instant, rate: f64, mean: f64) {
-        self.forget_late();
         if self.company.is_none() && self.steady() && self.losses.overflow() {
             let start = self.start_of_company(now, rate, mean);
-            let window = start.in_flight.max(self.rate() * self.sojourn);
+            let window = start.in_flight().max(self.rate() * self.sojourn);
             self.company = Some(Box::new(Company::by_losses(&start, window)));
-        }
-    }
-
-    /// Where packets overtake each other, late ones look lost.
-    const fn forget_late(&mut self) {
-        if self.spikes.usual() > OVERFLOW_SPIKE {
-            self.losses.forget();
         }
     }
 
@@ -568,7 +564,7 @@ impl Bdp {
             now,
             mtu: self.packets(1.0),
             flows: self.flows,
-            in_flight: rate * mean,
+            rate,
             stay: mean,
             bare: self.sojourn,
         }
@@ -580,7 +576,6 @@ impl Bdp {
         let idle = unused && round.rtt_min <= self.floor + self.allowance();
         self.floor = self.floor.min(round.rtt_min);
         self.spikes.end_round();
-        self.forget_late();
         self.update_rate(round.rate, round.app_limited);
         if let Some(company) = &mut self.company
             && (company.end_round(round, self.flows) || idle)

@@ -226,7 +226,7 @@ pub(super) const CUBIC_GROWTH: f64 = 1.5;
 /// Rounds between two tests of our share of the queue. More: less goodput lost, those who left are
 /// noticed later.
 pub(super) const TEST_ROUNDS: u8 = 8;
-/// Share of what was in flight that is used in a test. Less: a clearer answer, more goodput lost.
+/// Share of the window, or of what was in flight, that is used in a test. Less: a clearer answer, more goodput lost.
 pub(super) const TEST_GAIN: f64 = 0.75;
 /// Least decrease of what is in flight for a test to mean something, share.
 pub(super) const TEST_LEAST: f64 = 0.1;
