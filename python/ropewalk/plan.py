@@ -310,7 +310,8 @@ class Tcp:
     `duplicates`, for the simulator only: losses are found by so many segments that arrived
     beyond, instead of by time.
     `beside` names a path or a shared link: the connections go from hosts of their own at its site's
-    end to the server, beside the carrier. They stop at `until_s`, and use ECN with `ecn`.
+    end to the server, beside the carrier. With `tunnel`, a site of their own has a tunnel over that
+    link to the carrier's hub. They stop at `until_s`, and use ECN with `ecn`.
     """
 
     flows: int = 1
@@ -324,6 +325,7 @@ class Tcp:
     enter: int | None = None
     access: Link = Link()
     beside: str | None = None
+    tunnel: bool | None = None
     until_s: float | None = None
     ecn: bool | None = None
 

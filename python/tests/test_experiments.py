@@ -480,9 +480,10 @@ def test_the_simulator_has_to_be_near_ns3_where_the_kernel_is() -> None:
 
 def test_bare_connections_share_the_link_of_the_tunnel() -> None:
     cells = shared.cells(Options("full", seeds=1, runners=("sim",)))
-    # Five links, three queues, three kinds of company, one flow and four, two arms; nine managed.
-    assert len(cells) == 5 * 3 * 3 * 2 * 2 + 9 * 2
-    assert len(shared.cells(Options("quick", runners=("sim",)))) == 4
+    # Five links, three queues, three kinds of company, one flow and four, two arms; nine managed;
+    # two tunnels on five links with three queues.
+    assert len(cells) == 5 * 3 * 3 * 2 * 2 + 9 * 2 + 5 * 3 * 2
+    assert len(shared.cells(Options("quick", runners=("sim",)))) == 5
     keys = {cell.key: tomllib.loads(cell.plan.to_toml()) for cell in cells}
     deep = keys["20 Mbit/s, 40 ms", "fq-codel", "4 BDP", "4 CUBIC", "1 flow", "auto"]
     assert deep["path"][0]["both"]["queue"] == 400_000
@@ -494,6 +495,26 @@ def test_bare_connections_share_the_link_of_the_tunnel() -> None:
     assert bare["path"][0]["both"]["delay"] == "40ms"
     assert "aqm" not in bare["path"][0]["both"]
     assert [t["flows"] for t in bare["traffic"]] == [4, 1]
+    two = keys["10 Mbit/s, 80 ms", "drop-tail", "1 BDP", "1 tunnel", "4 flows", "auto"]
+    assert [(t["flows"], t.get("tunnel")) for t in two["traffic"]] == [(4, None), (4, True)]
+
+
+def test_two_tunnels_share_evenly_by_jains_index() -> None:
+    cells = shared.cells(Options("quick", seeds=3, runners=("sim",)))
+    outcomes = []
+    for cell in (cell for cell in cells if cell.key[3] == "1 tunnel"):
+        outcome = reported(cell, 12.0, 20.0)
+        assert outcome.report is not None
+        second = replace(outcome.report.traffic[0], goodput_mbit=6.0)
+        traffic = (outcome.report.traffic[0], second)
+        outcomes.append(replace(outcome, report=replace(outcome.report, traffic=traffic)))
+    (row,) = [row for row in shared.claims(Results(tuple(outcomes))) if "Jain" in row.name]
+    assert row.name == (
+        "20 Mbit/s, 40 ms, drop-tail, queue of 1 BDP, 1 flow beside 1 tunnel (simulator): "
+        "Jain's index"
+    )
+    assert row.measured == pytest.approx(18**2 / (2 * (144 + 36)))
+    assert (row.verdict, row.target) == ("not ok", 0.95)
 
 
 @pytest.mark.parametrize(("simulated", "verdict"), [(2.4, "ok"), (2.6, "not ok")])

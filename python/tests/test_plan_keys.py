@@ -175,6 +175,9 @@ CASES: dict[str, Case] = {
     "Traffic, kind `tcp`.segment": with_line(BARE, "segment = 500"),
     "Traffic, kind `tcp`.window": with_line(BARE, "window = 6000"),
     "Traffic, kind `tcp`.beside": with_line(BARE, 'beside = "b"'),
+    "Traffic, kind `tcp`.tunnel": with_line(
+        TUNNEL + '[[traffic]]\nkind = "tcp"\nbeside = "b"\n', "tunnel = true"
+    ),
     "Traffic, kind `tcp`.until": with_line(BARE, 'until = "1s"'),
     "Traffic, kind `tcp`.ecn": with_line(
         BARE.replace("KiB", 'KiB", ce_threshold = "5ms'), "ecn = true"

@@ -46,6 +46,12 @@ impl Traffic {
             Self::Quic { .. } | Self::Ping { .. } | Self::Call { .. } | Self::Web { .. } => None,
         }
     }
+
+    /// Whether these hosts beside the carrier have a tunnel of their own.
+    #[must_use]
+    pub const fn has_own_tunnel(&self) -> bool {
+        matches!(self, Self::Tcp { tunnel: true, .. })
+    }
 }
 
 impl Plan {
@@ -207,6 +213,15 @@ fn check_beside(plan: &Plan) -> Result<(), PlanError> {
             let problem = format!("there is no path or link `{name}`");
             return fail(&format!("traffic[{index}].beside"), problem);
         }
+    }
+    let alone = |traffic: &Traffic| {
+        traffic.has_own_tunnel()
+            && (traffic.beside().is_none() || !matches!(plan.carrier, Carrier::Tunnel(_)))
+    };
+    if let Some(index) = plan.traffic.iter().position(alone) {
+        let problem = "only with `beside` and the carrier `tunnel`: hosts at a link get a site of \
+                       their own, whose hub is the carrier's";
+        return fail(&format!("traffic[{index}].tunnel"), problem.into());
     }
     let in_a_row = matches!(
         plan.carrier,

@@ -510,6 +510,12 @@ fn bad_shared_links_name_the_key() {
             "traffic[0].beside",
         ),
         ("until = \"9s\"", "until = \"1s\"", "traffic[1].until"),
+        ("ecn = true", "tunnel = true", "traffic[1].tunnel"),
+        (
+            "kind = \"tunnel\"\n\n[[traffic]]\n",
+            "kind = \"direct\"\n\n[[traffic]]\ntunnel = true\n",
+            "traffic[0].tunnel",
+        ),
         (
             "kind = \"tunnel\"",
             "kind = \"chain\"\nhops = [\"a\", \"b\"]",

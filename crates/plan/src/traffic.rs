@@ -75,6 +75,10 @@ pub enum Traffic {
         /// that link to the server, beside the carrier. Through the carrier unless given.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         beside: Option<String>,
+        /// With `beside` and the carrier `tunnel` only: the hosts are behind a site of their own at that
+        /// end, whose tunnel goes over that link to the same hub, with the carrier's settings.
+        #[serde(default, skip_serializing_if = "is_false")]
+        tunnel: bool,
         /// When it stops, after the start of the plan; at the plan's end unless given.
         #[serde(
             default,

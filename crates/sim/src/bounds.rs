@@ -42,11 +42,8 @@ pub fn check(plan: &Plan, links: &[LinkConfig]) -> Result<(), SimError> {
             .is_some_and(|access| access.rate.is_some() || access.trace.is_some());
         if let Some(side) = side.filter(|_| !limited) {
             let tunnel = matches!(plan.carrier, Carrier::Tunnel(_) | Carrier::Relay(_));
-            let limit = if tunnel && traffic.beside().is_none() {
-                TUNNEL
-            } else {
-                DIRECT
-            };
+            let inside = traffic.beside().is_none() || traffic.has_own_tunnel();
+            let limit = if tunnel && inside { TUNNEL } else { DIRECT };
             check_way(plan, links, side, &hops(plan, traffic), limit)?;
         }
     }

@@ -3,7 +3,7 @@
 use crate::bounds;
 use crate::carrier::Carrier;
 use crate::carrier::direct::Direct;
-use crate::carrier::joint::{Joint, Links};
+use crate::carrier::joint::{Joint, Links, Neighbour};
 use crate::carrier::parallel::Parallel;
 use crate::carrier::row::{Hop, Place, Row};
 use crate::carrier::tcp_nc::TcpNc;
@@ -292,9 +292,10 @@ impl<'a> Setup<'a> {
         for traffic in &self.plan.traffic {
             let name = traffic.beside();
             let link = name.and_then(|name| self.plan.link_number(name));
+            let link = link.filter(|_| !traffic.has_own_tunnel());
             beside.extend((0..flow_count(traffic)).map(|_| link));
         }
-        if self.plan.link.is_empty() && beside.iter().all(Option::is_none) {
+        if self.plan.link.is_empty() && self.plan.traffic.iter().all(|t| t.beside().is_none()) {
             return Ok(None);
         }
         if self.outputs.pcap.is_some() {
@@ -342,7 +343,7 @@ impl<'a> Setup<'a> {
             Some(names) => self.indices_of(names)?,
         };
         let settings = TunnelSettings::parse(tunnel, "carrier")?;
-        let mut carrier = self.tunnel(&settings, &used, 0, policy)?;
+        let mut carrier = self.tunnel(&settings, &used, 0, (self.neighbours(), policy))?;
         if let Some(links) = self.joint()? {
             carrier = carrier.over_joint(links);
         }
@@ -355,12 +356,32 @@ impl<'a> Setup<'a> {
         settings: &TunnelSettings,
         paths: &[usize],
         hop: usize,
-        policy: Option<Box<dyn Policy>>,
+        (neighbours, policy): (Vec<Neighbour>, Option<Box<dyn Policy>>),
     ) -> Result<TunnelCarrier, SimError> {
         let (links, seed) = self.hop(paths, hop);
-        let mut carrier = TunnelCarrier::new(settings, links, seed, self.direction, policy)?;
+        let policy = (self.direction, policy);
+        let mut carrier = TunnelCarrier::new(settings, links, neighbours, seed, policy)?;
         carrier.watch(&self.outputs);
         Ok(carrier)
+    }
+
+    /// The sites of traffic that has tunnels of its own.
+    fn neighbours(&self) -> Vec<Neighbour> {
+        let mut found = Vec::new();
+        let mut first = 0_u16;
+        for traffic in &self.plan.traffic {
+            let count = u16::try_from(flow_count(traffic)).unwrap_or(u16::MAX);
+            let flows = first..first.saturating_add(count);
+            first = flows.end;
+            let entry = traffic
+                .beside()
+                .and_then(|name| self.plan.link_number(name));
+            if let Some(entry) = entry.filter(|_| traffic.has_own_tunnel()) {
+                let link = self.with_delays(entry);
+                found.push(Neighbour { entry, link, flows });
+            }
+        }
+        found
     }
 
     /// Links and seed of a hop.
@@ -387,7 +408,7 @@ impl<'a> Setup<'a> {
         let mut hops = Vec::new();
         for (number, names) in relay.hops.iter().enumerate() {
             let paths = self.indices_of(names)?;
-            let carrier = self.tunnel(&settings, &paths, number, None)?;
+            let carrier = self.tunnel(&settings, &paths, number, (Vec::new(), None))?;
             hops.push(Hop { carrier, paths });
         }
         self.run_row(hops, Largest::in_tunnel(settings.send.compress_headers))

@@ -156,12 +156,27 @@ fn traffic_beside_the_carrier_shares_the_link_until_it_leaves() {
 }
 
 #[test]
+fn hosts_with_a_tunnel_of_their_own_share_a_link_with_the_carrier() {
+    for place in ["cell", "a"] {
+        let beside = format!("[[traffic]]\nkind = \"tcp\"\nbeside = \"{place}\"\ntunnel = true");
+        let report = shared("kind = \"tunnel\"", &beside);
+        let [first, second] = [0, 1].map(|section| report.traffic[section].goodput_mbit);
+        assert!((8.0..9.6).contains(&(first + second)), "{first} {second}");
+        assert!(first > 3.0 && second > 3.0, "{place}: {first} {second}");
+    }
+}
+
+#[test]
 fn equal_seeds_give_equal_runs_over_shared_links() {
     let beside = "[[traffic]]\nkind = \"tcp\"\nbeside = \"b\"\nflows = 2";
-    let hash = |carrier| shared(carrier, beside).trace_hash;
+    let hash = |carrier, beside: &str| shared(carrier, beside).trace_hash;
     for carrier in ["kind = \"tunnel\"", "kind = \"direct\""] {
-        assert_eq!(hash(carrier), hash(carrier));
+        assert_eq!(hash(carrier, beside), hash(carrier, beside));
     }
+    let tunnel = format!("{beside}\ntunnel = true");
+    let carrier = "kind = \"tunnel\"";
+    assert_eq!(hash(carrier, &tunnel), hash(carrier, &tunnel));
+    assert_ne!(hash(carrier, &tunnel), hash(carrier, beside));
 }
 
 /// A tunnel with one CUBIC connection beside bare ones over one link, which stop after 40 of 70 s.

@@ -171,11 +171,11 @@ impl Nodes {
         let host = Namespace::create(purpose, &format!("beside{index}"))?;
         let near = self.node(node);
         let theirs = format!("host{index}");
-        veth((&host, "net"), (near, &theirs), SERVER_MTU)?;
+        veth((&host, HOST_INTERFACE), (near, &theirs), SERVER_MTU)?;
         let gateway = v4(SubnetKind::Host, index, 1);
         host.ip(&format!(
             "{}route add default via {gateway}\n",
-            address_command(v4(SubnetKind::Host, index, 2).into(), 24, "net")
+            address_command(v4(SubnetKind::Host, index, 2).into(), 24, HOST_INTERFACE)
         ))?;
         near.ip(&address_command(gateway.into(), 24, &theirs))?;
         self.lead_back(node, SubnetKind::Host, index, hub)?;
@@ -225,3 +225,5 @@ fn v6(kind: SubnetKind, number: usize, host: u16) -> Ipv6Addr {
 }
 
 const FIRST_NODE: usize = 100;
+/// The only interface of a host beside the site.
+pub(crate) const HOST_INTERFACE: &str = "net";

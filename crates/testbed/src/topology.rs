@@ -185,11 +185,17 @@ impl Topology {
         self.nodes.links()
     }
 
+    /// A host beside the site; its only interface is `net`.
+    #[must_use]
+    pub fn host_beside(&self, host: usize) -> &Namespace {
+        self.nodes.host(host)
+    }
+
     /// Traffic over IPv4 between a host beside the site and the server.
     #[must_use]
     pub fn endpoints_beside(&self, host: usize) -> Endpoints {
         Endpoints {
-            client: self.nodes.host(host).clone(),
+            client: self.host_beside(host).clone(),
             ..self.endpoints()
         }
     }

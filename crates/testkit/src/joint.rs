@@ -1,4 +1,4 @@
-//! Links that a site's uplinks share, and the packets of hosts beside the tunnel on them.
+//! Links that uplinks share, and the packets of hosts beside the tunnels on them.
 
 use bytes::BytesMut;
 use ropewalk_netem::{self as netem, Counters, Network, Side};
@@ -11,6 +11,8 @@ use crate::world::{End, Fate, Numbered};
 #[derive(Debug)]
 pub(crate) struct Joint {
     network: Network<Numbered>,
+    /// The site and the uplink of each route, in order; routes beyond are of hosts.
+    ends: Vec<(usize, usize)>,
     /// When the links started.
     epoch: Instant,
     /// Packets that entered.
@@ -28,9 +30,14 @@ pub(crate) struct Event {
 }
 
 impl Joint {
-    pub(crate) const fn new(network: Network<Numbered>, epoch: Instant) -> Self {
+    pub(crate) const fn new(
+        network: Network<Numbered>,
+        ends: Vec<(usize, usize)>,
+        epoch: Instant,
+    ) -> Self {
         Self {
             network,
+            ends,
             epoch,
             sent: 0,
             beside: Vec::new(),
@@ -43,6 +50,24 @@ impl Joint {
         let digest = u64::from(self.sent) << 32 | bytes as u64;
         let item = Numbered { packet, digest };
         self.network.send(self.time(now), route, side, bytes, item);
+    }
+
+    /// Sends a packet of a tunnel over the route of this site's uplink.
+    pub(crate) fn send_from(
+        &mut self,
+        end: (usize, usize),
+        now: Instant,
+        side: Side,
+        packet: Packet,
+    ) {
+        if let Some(route) = self.ends.iter().position(|known| *known == end) {
+            self.send(now, route, side, packet);
+        }
+    }
+
+    /// The site and the uplink of a route.
+    pub(crate) fn end(&self, route: usize) -> Option<(usize, usize)> {
+        self.ends.get(route).copied()
     }
 
     /// What left by `now`; packets of hosts beside the tunnel are kept.

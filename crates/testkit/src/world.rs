@@ -62,6 +62,8 @@ pub struct Spec {
     pub send: SendOptions,
     /// The first site has hosts behind it, in [`SITE_HOSTS`].
     pub hosts: bool,
+    /// Further sites with one uplink each, numbered after the others: the addresses of their hosts.
+    pub neighbours: Vec<Vec<IpAddr>>,
 }
 
 /// What became of an outer packet on a link of the first site.
@@ -118,6 +120,23 @@ impl Default for Spec {
             protection: None,
             send: SendOptions::default(),
             hosts: false,
+            neighbours: Vec::new(),
+        }
+    }
+}
+
+impl Spec {
+    /// Number of uplinks of each site.
+    fn uplinks(&self) -> impl Iterator<Item = usize> {
+        let sites = std::iter::repeat_n(self.uplinks, self.sites);
+        sites.chain(self.neighbours.iter().map(|_| 1))
+    }
+
+    /// Inner addresses of a site.
+    fn addresses(&self, site: usize) -> Vec<IpAddr> {
+        match site.checked_sub(self.sites) {
+            None => vec![World::inner_address(site).into()],
+            Some(neighbour) => self.neighbours[neighbour].clone(),
         }
     }
 }
@@ -206,12 +225,13 @@ impl World {
     pub fn new(spec: &Spec) -> Self {
         let mut random = Random::new(spec.seed);
         let hub_identity = identity(&mut random);
-        let places: Vec<Place> = (0..spec.sites)
-            .map(|site| Place {
+        let places: Vec<Place> = (0..)
+            .zip(spec.uplinks())
+            .map(|(site, uplinks)| Place {
                 host: None,
                 identity: identity(&mut random),
                 starts: 0,
-                ways: (0..spec.uplinks)
+                ways: (0..uplinks)
                     .map(|uplink| Way::new(spec, site, uplink, random.next_u64()))
                     .collect(),
             })
@@ -219,7 +239,7 @@ impl World {
         let entries = places.iter().enumerate().map(|(site, place)| SiteEntry {
             name: format!("site{site}"),
             key: place.identity.public_key(),
-            addresses: vec![Self::inner_address(site).into()],
+            addresses: spec.addresses(site),
             networks: (spec.hosts && site == 0)
                 .then(|| SITE_HOSTS.parse().expect("a network"))
                 .into_iter()
@@ -247,7 +267,7 @@ impl World {
             out: Vec::new(),
         };
         world.start_hub();
-        for site in 0..spec.sites {
+        for site in 0..world.places.len() {
             world.start_site(site);
         }
         world
@@ -560,16 +580,20 @@ impl World {
         self.turn(1 + site);
     }
 
-    /// Puts links that the first site's uplinks share in place of their own. `entries` has the first
-    /// link of each uplink, then those of hosts beside the tunnel. The time of the links starts
-    /// now. What was under way is lost. See [`Network::new`].
+    /// Puts links that the uplinks of all sites share in place of their own. `entries` has the first
+    /// link of each uplink, site by site, then those of hosts beside the tunnels. The time of the
+    /// links starts now. What was under way is lost. See [`Network::new`].
     pub fn join_links(
         &mut self,
         links: Vec<LinkConfig>,
         through: &[Option<usize>],
         entries: &[usize],
     ) {
-        self.joint = Some(Joint::new(Network::new(links, through, entries), self.now));
+        let places = self.places.iter().enumerate();
+        let ends =
+            places.flat_map(|(site, place)| (0..place.ways.len()).map(move |way| (site, way)));
+        let network = Network::new(links, through, entries);
+        self.joint = Some(Joint::new(network, ends.collect(), self.now));
         self.turn(1);
     }
 
@@ -727,7 +751,9 @@ impl World {
         let now = self.now;
         let mut ready = [self.timers[component] <= now, false];
         if component == 1 {
-            self.empty_joint(&mut ready);
+            for other in self.empty_joint(&mut ready) {
+                self.serve(other);
+            }
         }
         if let Some(site) = component.checked_sub(1) {
             for index in 0..self.places[site].ways.len() {
@@ -740,15 +766,20 @@ impl World {
             .zip(ready)
             .filter(|(_, ready)| *ready)
         {
-            self.take_in(component);
-            // Whoever drives the world answers first: one turn serves input and answers.
-            if self.fates.is_some() {
-                self.touch(component);
-            } else {
-                self.settle(component);
-            }
+            self.serve(component);
         }
         self.note_due(component);
+    }
+
+    /// Gives a component that got something, or whose timers are due, its turn.
+    fn serve(&mut self, component: usize) {
+        self.take_in(component);
+        // Whoever drives the world answers first: one turn serves input and answers.
+        if self.fates.is_some() {
+            self.touch(component);
+        } else {
+            self.settle(component);
+        }
     }
 
     /// Hands the hub what has arrived over an uplink; whether there was anything.
@@ -769,8 +800,10 @@ impl World {
         true
     }
 
-    /// Hands on what has come over links that uplinks share.
-    fn empty_joint(&mut self, ready: &mut [bool; 2]) {
+    /// Hands on what has come over links that uplinks share: whether the first site and the hub got
+    /// something, and which other sites did.
+    fn empty_joint(&mut self, ready: &mut [bool; 2]) -> BTreeSet<usize> {
+        let mut others = BTreeSet::new();
         while let Some(event) = self.joint.as_mut().and_then(|joint| joint.poll(self.now)) {
             if let Some(fates) = &mut self.fates {
                 fates.push(event.fate);
@@ -778,11 +811,21 @@ impl World {
             match event.arrived {
                 Some((Side::Up, packet)) => ready[1] |= self.receive_at_hub(packet),
                 Some((Side::Down, packet)) => {
-                    ready[0] |= self.receive_at_site(0, event.fate.uplink, packet);
+                    let joint = self.joint.as_ref();
+                    let Some((site, uplink)) = joint.and_then(|j| j.end(event.fate.uplink)) else {
+                        continue;
+                    };
+                    let got = self.receive_at_site(site, uplink, packet);
+                    if site == 0 {
+                        ready[0] |= got;
+                    } else if got {
+                        others.insert(1 + site);
+                    }
                 }
                 None => {}
             }
         }
+        others
     }
 
     /// The same for a site, if the packet is for an address and a port that it has now.
@@ -962,8 +1005,11 @@ impl World {
         self.tap(site, uplink, side, true, Some(&packet));
         let way = &mut self.places[site].ways[uplink];
         self.sent += 1;
-        if let Some(joint) = self.joint.as_mut().filter(|_| site == 0) {
-            joint.send(self.now, uplink, side, packet);
+        if let Some(joint) = &mut self.joint {
+            joint.send_from((site, uplink), self.now, side, packet);
+            if site > 0 {
+                self.note_due(1);
+            }
             return;
         }
         let bytes = packet.ip_bytes();

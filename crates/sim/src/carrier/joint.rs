@@ -6,6 +6,7 @@ use crate::events::Item;
 use crate::packet::Packet;
 use ropewalk_netem::{Counters, Event, Fate, LinkConfig, Network, Side};
 use ropewalk_types::Instant;
+use std::ops::Range;
 
 /// The links of a plan, numbered as the plan numbers them, and who enters where.
 #[derive(Clone, Debug, Default)]
@@ -16,6 +17,17 @@ pub struct Links {
     pub through: Vec<Option<usize>>,
     /// For each flow the link that it enters beside the carrier, if it does.
     pub beside: Vec<Option<usize>>,
+}
+
+/// A site beside the carrier, whose tunnel has one uplink.
+#[derive(Clone, Debug)]
+pub struct Neighbour {
+    /// Number of the link that the uplink enters.
+    pub entry: usize,
+    /// That link, with the delays of those that it goes on over.
+    pub link: LinkConfig,
+    /// The flows of its hosts.
+    pub flows: Range<u16>,
 }
 
 /// The links at work.

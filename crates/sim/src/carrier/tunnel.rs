@@ -5,12 +5,12 @@
 //! `prelude`. Keys are random, so the bytes of packets differ from run to run. Their number, sizes
 //! and times do not, and only those count for the trace hash.
 
-use super::joint::Links;
+use super::joint::{Links, Neighbour};
 use super::observer::{Gateway, Told};
 use super::{Arrival, Carrier, Core};
 use crate::engine::NEVER;
 use crate::events::Item;
-use crate::headers::Headers;
+use crate::headers::{Headers, site_address};
 use crate::outputs::Outputs;
 use crate::packet::Packet;
 use crate::run::SimError;
@@ -36,7 +36,7 @@ const PRELUDE_DRAIN: Duration = Duration::from_secs(2);
 /// Sessions give up a handshake that takes this long. Over longer round trips the prelude would be
 /// simulated for hours, and nothing connects.
 const ROUND_TRIP_MAX: Duration = Duration::from_secs(8);
-/// The only site of the world.
+/// The site whose tunnel is the carrier; its neighbours come after it.
 const SITE: usize = 0;
 /// Inner packets are cut from slabs of this size, bytes.
 const SLAB_BYTES: usize = 64 * 1024;
@@ -97,6 +97,20 @@ fn named<T: FromStr<Err: Display>>(
     name.as_ref().map(parse).transpose()
 }
 
+/// The delays of a link, without anything else.
+fn only_delay(link: &LinkConfig) -> LinkConfig {
+    let direction = |delay| DirectionConfig {
+        delay,
+        ..DirectionConfig::default()
+    };
+    LinkConfig {
+        seed: 0,
+        up: direction(link.up.delay),
+        down: direction(link.down.delay),
+        changes: Vec::new(),
+    }
+}
+
 /// The path whose round trip is the longest keeps the tunnel from coming up.
 fn too_far((round_trip, path): (Duration, usize)) -> SimError {
     let problem = format!(
@@ -122,23 +136,26 @@ pub struct TunnelCarrier {
     told: Option<Told>,
     /// For each flow the route of a host beside the tunnel, if it has one.
     beside: Vec<Option<usize>>,
+    /// Sites of their own beside the tunnel.
+    neighbours: Vec<Neighbour>,
     /// Whether the links are those of [`Self::over_joint`].
     joint: bool,
 }
 
 impl TunnelCarrier {
-    /// A tunnel over these paths, connected. `policy` schedules the gateway that sends towards
-    /// `ingress`.
+    /// A tunnel over these paths and those of its neighbours, connected. `policy` schedules the
+    /// gateway that sends towards `ingress`. Neighbours need [`Self::over_joint`].
     ///
     /// # Errors
     /// With the path, when not every path connects.
     pub fn new(
         settings: &TunnelSettings,
         links: Vec<(usize, LinkConfig)>,
+        neighbours: Vec<Neighbour>,
         seed: u64,
-        ingress: Side,
-        policy: Option<Box<dyn Policy>>,
+        (ingress, policy): (Side, Option<Box<dyn Policy>>),
     ) -> Result<Self, SimError> {
+        let addresses = |near: &Neighbour| near.flows.clone().map(|f| site_address(f).into());
         let mut world = World::new(&Spec {
             seed,
             sites: 1,
@@ -149,36 +166,28 @@ impl TunnelCarrier {
             protection: Some(settings.protection),
             send: settings.send,
             hosts: true,
+            neighbours: neighbours.iter().map(|n| addresses(n).collect()).collect(),
         });
-        let delays = |link: &LinkConfig| [link.up.delay, link.down.delay];
-        let only_delay = links.iter().map(|(_, link)| {
-            let [up, down] = delays(link).map(|delay| DirectionConfig {
-                delay,
-                ..DirectionConfig::default()
-            });
-            LinkConfig {
-                seed: 0,
-                up,
-                down,
-                changes: Vec::new(),
-            }
-        });
-        world.replace_links(SITE, only_delay);
-        let round_trips = links.iter().map(|(path, link)| {
-            let [up, down] = delays(link);
-            (up + down, *path)
-        });
+        world.replace_links(SITE, links.iter().map(|(_, link)| only_delay(link)));
+        for (site, neighbour) in (SITE + 1..).zip(&neighbours) {
+            world.replace_links(site, [only_delay(&neighbour.link)]);
+        }
+        let own = links.iter().map(|(path, link)| (*path, link));
+        let all = own.chain(neighbours.iter().map(|near| (near.entry, &near.link)));
+        let round_trips = all.map(|(path, link)| (link.up.delay + link.down.delay, path));
         let longest = round_trips.max().unwrap_or_default();
         if longest.0 > ROUND_TRIP_MAX {
             return Err(too_far(longest));
         }
         world.run(PRELUDE_MIN + longest.0 * PRELUDE_ROUND_TRIPS);
         let latest = world.now() + PRELUDE_DRAIN;
-        while !world.links_idle(SITE) && world.now() < latest {
+        let sites = SITE..=neighbours.len();
+        let idle = |world: &World| sites.clone().all(|site| world.links_idle(site));
+        while !idle(&world) && world.now() < latest {
             world.run(Duration::from_millis(1));
         }
-        let up = world.transports_up(SITE);
-        if up.iter().filter(|up| *up != "tls").count() < links.len() {
+        let up = sites.clone().flat_map(|site| world.transports_up(site));
+        if up.filter(|up| up != "tls").count() < links.len() + neighbours.len() {
             return Err(too_far(longest));
         }
         if let Some(policy) = policy {
@@ -199,6 +208,7 @@ impl TunnelCarrier {
             slab: BytesMut::new(),
             told: None,
             beside: Vec::new(),
+            neighbours,
             joint: false,
         })
     }
@@ -207,9 +217,10 @@ impl TunnelCarrier {
     #[must_use]
     pub fn over_joint(mut self, links: Links) -> Self {
         // The routes of the uplinks come first, then one for each link that hosts enter.
-        let uplinks = self.paths.len();
+        let uplinks = self.paths.len() + self.neighbours.len();
         let count = links.links.len();
-        let entries = self.paths.iter().copied().chain(0..count);
+        let near = self.neighbours.iter().map(|near| near.entry);
+        let entries = self.paths.iter().copied().chain(near).chain(0..count);
         let entries: Vec<usize> = entries.collect();
         self.world.join_links(links.links, &links.through, &entries);
         let beside = links.beside.into_iter();
@@ -279,8 +290,11 @@ impl Carrier for TunnelCarrier {
             return;
         }
         let data = self.slab.split();
+        let near = |near: &Neighbour| near.flows.contains(&packet.flow);
+        let site = self.neighbours.iter().position(near);
+        let site = site.map_or(SITE, |neighbour| SITE + 1 + neighbour);
         self.world
-            .offer(core.now() + self.prelude, SITE, direction, data);
+            .offer(core.now() + self.prelude, site, direction, data);
     }
 
     fn wake(&mut self, core: &mut Core, _component: usize, arrivals: &mut Vec<Arrival>) {
@@ -292,9 +306,11 @@ impl Carrier for TunnelCarrier {
             arrivals.extend(packet.map(|packet| (direction, packet)));
         };
         self.world.take_beside(&mut arrive);
-        for direction in Side::ALL {
+        self.world
+            .take_released(SITE, Side::Up, |data| arrive(Side::Up, &data));
+        for site in SITE..=self.neighbours.len() {
             self.world
-                .take_released(SITE, direction, |data| arrive(direction, &data));
+                .take_released(site, Side::Down, |data| arrive(Side::Down, &data));
         }
     }
 
@@ -305,7 +321,8 @@ impl Carrier for TunnelCarrier {
         self.world.settle_touched();
         self.record(core);
         // What was let through just now is taken at this instant, too.
-        let due_ns = if self.world.has_released(SITE) {
+        let mut sites = SITE..=self.neighbours.len();
+        let due_ns = if sites.any(|site| self.world.has_released(site)) {
             core.now_ns
         } else {
             let due = self.world.next_due();

@@ -97,6 +97,11 @@ impl Stream {
     }
 }
 
+/// The address of a flow's host at the site's end.
+pub fn site_address(flow: u16) -> Ipv4Addr {
+    Ipv4Addr::from(FIRST_SITE + u32::from(flow))
+}
+
 impl Headers {
     /// Writes a packet behind free bytes for the tunnel's header.
     pub fn write(&mut self, direction: Side, packet: &Packet, data: &mut BytesMut) {
@@ -108,7 +113,7 @@ impl Headers {
     /// Writes a packet into zeros of its length, at least headers of IP and UDP.
     pub fn fill(&mut self, direction: Side, packet: &Packet, ip: &mut [u8]) {
         let length = packet.bytes as usize;
-        let site = Ipv4Addr::from(FIRST_SITE + u32::from(packet.flow));
+        let site = site_address(packet.flow);
         let addresses = in_direction(direction, site, SERVER);
         let protocol = packet.upper.protocol();
         let mut ip = Ipv4::new(ip, length, protocol, addresses, packet.ecn as u8);

@@ -144,7 +144,8 @@ impl Section {
 
     /// A bulk flow of TCP, MPTCP or QUIC.
     fn make_bulk(&self, address: Address, later_ns: u64, maker: &mut Maker<'_>) -> Kind {
-        let largest = self.traffic.beside().map_or(maker.largest, |_| DIRECT);
+        let bare = self.traffic.beside().is_some() && !self.traffic.has_own_tunnel();
+        let largest = if bare { DIRECT } else { maker.largest };
         let (protocol, start, mtu) = match self.traffic {
             Traffic::Tcp {
                 congestion,

@@ -8,6 +8,7 @@ use ropewalk_plan::{BalancePlan, Carrier, Plan, TunnelPlan};
 use super::ground::Ground;
 use super::{CannotRun, Options, PlanFileError};
 use crate::gateway::{self, Gateway, GatewaySpec};
+use crate::nodes::HOST_INTERFACE;
 use crate::peers::{self, Joined, Peer, Tools};
 use crate::process::Process;
 use crate::row::Row;
@@ -21,6 +22,11 @@ pub(super) enum Carried {
     Direct,
     /// Ropewalk tunnels over the hops between these gateways, that of the site first.
     Tunnels(Vec<Gateway>),
+    /// The same with further sites beside the first, of hosts that have a tunnel of their own.
+    Neighbours(
+        Vec<Gateway>,
+        #[expect(dead_code, reason = "they run until dropped")] Vec<Gateway>,
+    ),
     /// TCP/NC over the hops.
     TcpNc(#[expect(dead_code, reason = "they run until dropped")] Vec<Process>),
     /// MPTCP over all links.
@@ -65,8 +71,14 @@ impl Carried {
                     ..GatewaySpec::default()
                 });
                 let gateways = gateway::connect(topology, &hub, &site);
-                let (hub, site) = gateways.context("no tunnel")?;
-                Ok(Self::Tunnels(vec![site, hub]))
+                let (hub, running) = gateways.context("no tunnel")?;
+                let near = neighbours(plan, ground, &hub, &site).context("no tunnel beside")?;
+                let pair = vec![running, hub];
+                Ok(if near.is_empty() {
+                    Self::Tunnels(pair)
+                } else {
+                    Self::Neighbours(pair, near)
+                })
             }
             Carrier::Mptcp => {
                 if !topology.enable_mptcp()? {
@@ -92,7 +104,7 @@ impl Carried {
     /// The gateways of tunnels, that of the site first.
     pub(super) fn gateways(&self) -> &[Gateway] {
         match self {
-            Self::Tunnels(gateways) => gateways,
+            Self::Tunnels(gateways) | Self::Neighbours(gateways, _) => gateways,
             Self::Direct
             | Self::TcpNc(_)
             | Self::Mptcp
@@ -114,6 +126,7 @@ impl Carried {
         match self {
             Self::Direct
             | Self::Tunnels(_)
+            | Self::Neighbours(..)
             | Self::TcpNc(_)
             | Self::Balance(_)
             | Self::RoundRobin => {}
@@ -171,6 +184,33 @@ pub(super) fn require(plan: &Plan, options: &Options) -> Result<()> {
 const UP_LIMIT: Duration = Duration::from_secs(20);
 /// The tunnel interface of a site, and of a relay towards the hub.
 const ONWARD_INTERFACE: &str = "ropewalk0";
+
+/// The sites of traffic that has tunnels of its own, running and joined to the hub.
+fn neighbours(
+    plan: &Plan,
+    ground: &Ground,
+    hub: &Gateway,
+    like: &GatewaySpec,
+) -> Result<Vec<Gateway>> {
+    let spec = GatewaySpec {
+        uplinks: format!("include = [\"{HOST_INTERFACE}\"]"),
+        ..like.clone()
+    };
+    let mut sites = Vec::new();
+    for (section, traffic) in plan.traffic.iter().enumerate() {
+        let hosts = ground.hosts_beside(section);
+        let Some(namespace) = hosts.filter(|_| traffic.has_own_tunnel()) else {
+            continue;
+        };
+        let name = format!("beside{section}");
+        let token = hub.invite(&name)?;
+        let mut site = Gateway::site(namespace, ground.directory(), &name, &token, &spec)?;
+        site.start()?;
+        site.wait_paths(1, UP_LIMIT)?;
+        sites.push(site);
+    }
+    Ok(sites)
+}
 
 /// Hub, relays and site of a row, running and joined over every link; the site comes first.
 fn relay_over(row: &Row, plan: &TunnelPlan) -> Result<Vec<Gateway>> {

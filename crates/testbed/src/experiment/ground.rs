@@ -9,6 +9,7 @@ use ropewalk_plan::{Carrier, Plan};
 use super::file::{PlanFile, PlanFileError};
 use super::paths::{self, PathLink};
 use crate::link::{Link, LinkSpec};
+use crate::namespace::Namespace;
 use crate::nodes::NodeSpec;
 use crate::row::{HostSpec, Row, RowSpec};
 use crate::topology::{Topology, TopologySpec};
@@ -184,6 +185,17 @@ impl Ground {
                 Some(None) | None => topology.endpoints(),
             },
             Self::Row(row) => row.endpoints(section),
+        }
+    }
+
+    /// The namespace of the hosts of a section that is beside the carrier.
+    pub(super) fn hosts_beside(&self, section: usize) -> Option<&Namespace> {
+        match self {
+            Self::Uplinks { topology, layout } => {
+                let host = layout.hosts.get(section).copied().flatten()?;
+                Some(topology.host_beside(host))
+            }
+            Self::Row(_) => None,
         }
     }
 

@@ -14,11 +14,11 @@ from ropewalk.lab.statistics import estimate, paired_ratio, ratio_of_means
 from ropewalk.plan import Aqm, Carrier, Direct, Link, Path, Plan, Tcp, Tunnel
 
 NAME = "shared"
-TITLE = "A tunnel beside bare connections on one link"
+TITLE = "A tunnel beside others on one link"
 ABOUT = (
     "One CUBIC connection or four in a tunnel over one link, beside connections of other hosts on "
     "that link; the same connections without the tunnel in its place. By rate, round trip, queue "
-    "and its management."
+    "and its management. And two tunnels beside each other."
 )
 ASSUMPTIONS = (
     "The share is the goodput of the connections in the tunnel, or of the bare ones in its place, "
@@ -53,6 +53,10 @@ BESIDE = {
 }
 INSIDE = {"1 flow": 1, "4 flows": 4}
 """CUBIC connections in the tunnel."""
+SECOND = "1 tunnel"
+"""What is beside a tunnel that meets another one, with as many connections in each."""
+JAIN = 0.95
+"""Jain's index of the goodput of two tunnels: 1 if both have the same, 0.5 if one has all."""
 ARMS: dict[str, Carrier] = {
     "auto": Tunnel(scheduler="auto", paths=("a",)),
     "bare": Direct("a"),
@@ -82,10 +86,21 @@ def cases(*, quick: bool) -> list[Case]:
     ]
 
 
+def pairs(*, quick: bool) -> list[Case]:
+    """Two tunnels: a short case, or all queues of all links without management."""
+    links = list(LINKS)[:1] if quick else LINKS
+    queues = QUICK_QUEUES[:1] if quick else QUEUES
+    inside = list(INSIDE)[:1] if quick else INSIDE
+    return [
+        (link, "drop-tail", queue, SECOND, flows)
+        for link, queue, flows in product(links, queues, inside)
+    ]
+
+
 def cells(options: Options) -> list[Cell]:
     """Every case with every arm."""
     quick = options.quick
-    keys = product(cases(quick=quick), ARMS)
+    keys = [*product(cases(quick=quick), ARMS), *product(pairs(quick=quick), ["auto"])]
     named = [((*case, arm), plan(case, arm, quick=quick)) for case, arm in keys]
     return [
         cell for runner in options.plan_runners for cell in expand(options, NAME, named, runner)
@@ -110,8 +125,14 @@ def plan(case: Case, arm: str, *, quick: bool = False) -> Plan:
         warmup_s=5.0 if quick else 15.0,
         path=(Path("a", shared),),
         carrier=ARMS[arm],
-        traffic=(Tcp(flows=INSIDE[inside], congestion="cubic"), BESIDE[beside]),
+        traffic=(Tcp(flows=INSIDE[inside], congestion="cubic"), _beside(beside, inside)),
     )
+
+
+def _beside(beside: str, inside: str) -> Tcp:
+    if beside == SECOND:
+        return Tcp(flows=INSIDE[inside], congestion="cubic", beside="a", tunnel=True)
+    return BESIDE[beside]
 
 
 def share(results: Results) -> dict[int, float]:
@@ -122,6 +143,17 @@ def share(results: Results) -> dict[int, float]:
         for seed, report in reports.items()
         if report.goodput_mbit > 0
     }
+
+
+def evenness(results: Results) -> dict[int, float]:
+    """Jain's index of the goodput of both sections, 0.5 to 1, by seed (Jain et al. 1984)."""
+    found = {}
+    for seed, report in results.reports().items():
+        rates = [section.goodput_mbit for section in report.traffic]
+        squares = sum(rate * rate for rate in rates)
+        if squares > 0:
+            found[seed] = sum(rates) ** 2 / (len(rates) * squares)
+    return found
 
 
 def equal_share(beside: str, inside: str) -> float:
@@ -141,6 +173,11 @@ def claims(results: Results) -> list[Claim]:
             for arm in ARMS
             if all(results.where(runner, *case, arm).planned() for runner in ("kernel", "sim"))
         ]
+    for case, runner in product(pairs(quick=False), results.runners()):
+        found = results.where(runner, *case, "auto")
+        if found.planned():
+            name = f"{_named(case)} ({measures.on(runner)}): Jain's index"
+            rows.append(measures.value(name, "", found, evenness(found), JAIN))
     return rows
 
 
