@@ -271,3 +271,30 @@ fn what_no_longer_fits_a_smaller_path_leaves_the_queue() {
     world.run(Duration::from_secs(1));
     assert!(world.hub.received > before + 1_000);
 }
+
+#[test]
+fn a_queue_that_overflows_is_no_smaller_path() {
+    for congestion in [BDP, CongestionControl::Cubic] {
+        let mut world = World::simple(100.0, Duration::from_millis(20));
+        world.change_up(&Change {
+            queue_bytes_max: Some(Some(100_000)),
+            ..Change::default()
+        });
+        world.up(congestion);
+        world.run(Duration::from_secs(3));
+        world.site.saturate = LARGEST - 4;
+        let id = world.site.id.unwrap();
+        for second in 0..20 {
+            world.set_rate_up(if second % 2 == 0 { 100.0 } else { 25.0 });
+            // Few packets are as large as they may be. What is lost later is nearly as large.
+            if second % 2 == 0 {
+                world.site.send(&[1; LARGEST]);
+            }
+            for _ in 0..100 {
+                world.run(Duration::from_millis(10));
+                assert_eq!(world.site.endpoint.mtu(id), UDP_MAX, "second {second}");
+            }
+        }
+        assert!(world.counters(0, Side::Up).dropped_queue > 500);
+    }
+}

@@ -403,13 +403,13 @@ impl BlackHoleDetector {
     }
 
     fn on_non_probe_acked(&mut self, pn: u64, len: u16) {
-        if len < self.acked_mtu {
+        if len.saturating_add(SIZE_VARIATION) < self.acked_mtu {
             // We've already seen a larger packet since the most recent suspicious loss burst;
             // nothing to do.
             return;
         }
-        if len == self.acked_mtu {
-            // Another delivery of the largest size seen since the most recent suspicious loss
+        if len <= self.acked_mtu {
+            // Another delivery of about the largest size seen since the most recent suspicious loss
             // burst. It doesn't raise `acked_mtu`, but loss bursts that precede it cannot be
             // explained by an MTU reduction either, so remember it as the newest such delivery.
             self.largest_post_loss_packet = self.largest_post_loss_packet.max(pn);
@@ -420,7 +420,7 @@ impl BlackHoleDetector {
         self.largest_post_loss_packet = pn;
         // Loss bursts packets smaller than this are retroactively deemed non-suspicious.
         self.suspicious_loss_bursts
-            .retain(|burst| burst.smallest_packet_size > len);
+            .retain(|burst| burst.smallest_packet_size > len.saturating_add(SIZE_VARIATION));
     }
 
     fn on_non_probe_lost(&mut self, pn: u64, len: u16) {
@@ -464,7 +464,7 @@ impl BlackHoleDetector {
         // transmitted packet, it is not suspicious.
         if burst.smallest_packet_size <= self.min_mtu
             || (burst.latest_non_probe < self.largest_post_loss_packet
-                && burst.smallest_packet_size <= self.acked_mtu)
+                && burst.smallest_packet_size <= self.acked_mtu.saturating_add(SIZE_VARIATION))
         {
             return;
         }
@@ -526,6 +526,9 @@ struct CurrentLossBurst {
 const MAX_PROBE_RETRANSMITS: usize = 3;
 /// Maximum number of suspicious loss bursts that will not trigger black hole detection
 const BLACK_HOLE_THRESHOLD: usize = 3;
+/// By how many bytes the sizes of full packets may differ without telling of another MTU. MTUs differ
+/// by 8 bytes (PPPoE) or more
+const SIZE_VARIATION: u16 = 7;
 
 #[cfg(test)]
 mod tests {
