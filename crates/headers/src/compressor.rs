@@ -5,8 +5,8 @@ use crate::layout::{Layout, RTP_HEADER, Upper, be16, be32};
 use crate::places::Places;
 use crate::reference::{Encoded, IDS, Reference, id_of, is_rtp};
 use crate::tuning::{
-    COMPRESSED_TCP, FORGET, IDLE, MISSES_MAX, PACKETS_BEFORE, QUIET, REFERENCES, RENEW_MIN,
-    REPEAT_FIRST, RETRY, TAKEOVER, TRIES_MAX, UNANSWERED_MAX,
+    COMPRESSED_TCP, FORGET, IDLE, MISSES_MAX, PACKETS_BEFORE, PACKETS_BEHIND, QUIET, REFERENCES,
+    RENEW_MIN, RENEW_MIN_FAST, REPEAT_FIRST, RETRY, TAKEOVER, TRIES_MAX, UNANSWERED_MAX,
 };
 use bytes::BytesMut;
 use ropewalk_types::Instant;
@@ -118,7 +118,10 @@ impl Flow {
     /// Makes this packet's headers the next reference.
     fn renew(&mut self, now: Instant, layout: &Layout, packet: &[u8], flow_seq: u16) -> bool {
         let is_first = self.current.is_none() && self.packets >= PACKETS_BEFORE;
-        let is_worn = self.current.is_some() && self.missed >= MISSES_MAX;
+        let is_old =
+            |known: &Known| flow_seq.wrapping_sub(known.reference.flow_seq()) >= PACKETS_BEHIND;
+        let is_old = self.current().is_some_and(is_old);
+        let is_worn = self.current.is_some() && (self.missed >= MISSES_MAX || is_old);
         // Against a reference with selective acknowledgements, timestamps are written out.
         let had_timestamps = self
             .current()
@@ -152,7 +155,7 @@ impl Flow {
             confirmed: false,
             reference: Box::new(reference),
         });
-        self.renew_at = now + RENEW_MIN;
+        self.renew_at = now + if is_old { RENEW_MIN_FAST } else { RENEW_MIN };
         self.pending = Some(Pending {
             id,
             due: now,

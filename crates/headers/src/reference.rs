@@ -55,7 +55,7 @@ const OPTIONS: u8 = 1 << 7;
 /// How a number of 32 bits is written.
 const SAME: u8 = 0;
 const WRITTEN: u8 = 3;
-/// Sequence numbers: their distance from the reference in 2 or 3 bytes.
+/// Sequence numbers: their distance from what is expected in 2 or 3 bytes.
 const FAR_2: u8 = 1;
 const FAR_3: u8 = 2;
 /// Timestamps: their distance in 1 or 2 bytes.
@@ -125,8 +125,8 @@ impl Encoded {
     }
 
     /// A sequence number or acknowledgement; returns how it is written.
-    fn put_far(&mut self, value: u32, reference: u32) -> u8 {
-        match value.wrapping_sub(reference) {
+    fn put_far(&mut self, value: u32, expected: Expected) -> u8 {
+        match expected.distance(value) {
             0 => SAME,
             far @ 1..=0xffff => {
                 self.put_low(far, 2);
@@ -142,6 +142,38 @@ impl Encoded {
                 WRITTEN
             }
         }
+    }
+}
+
+/// What a sequence number or acknowledgement is expected to be.
+#[derive(Clone, Copy, Debug)]
+struct Expected {
+    value: u32,
+    /// Whether it may be less as well as more.
+    either_way: bool,
+}
+
+impl Expected {
+    /// How far a number is from it: 0 if it is the same, and as small as its distance, either way, makes
+    /// possible.
+    const fn distance(self, value: u32) -> u32 {
+        let ahead = value.wrapping_sub(self.value);
+        if self.either_way {
+            // The lowest bit says which way: 1 ahead is 2, 1 behind is 1.
+            (ahead << 1) ^ if ahead >> 31 == 0 { 0 } else { u32::MAX }
+        } else {
+            ahead
+        }
+    }
+
+    /// The number at this distance.
+    const fn at(self, distance: u32) -> u32 {
+        let ahead = if self.either_way {
+            (distance >> 1) ^ if distance & 1 == 0 { 0 } else { u32::MAX }
+        } else {
+            distance
+        };
+        self.value.wrapping_add(ahead)
     }
 }
 
@@ -183,6 +215,36 @@ impl Reference {
 
     pub const fn rtp_step(&self) -> Option<u32> {
         self.rtp_step
+    }
+
+    /// The sequence number that is expected of a packet with so many bytes of payload, this many packets
+    /// after the reference. A transfer sends segments of one length, and each packet goes on where
+    /// the last one ended.
+    fn expected_seq(&self, since: u16, payload: usize) -> Expected {
+        let (known, layout) = (&self.headers, &self.layout);
+        let total = if layout.v6 {
+            usize::from(be16(known, 4)) + IPV6
+        } else {
+            usize::from(be16(known, 2))
+        };
+        let either_way = payload > 0 && layout.len + payload == total;
+        let grown = if either_way {
+            u32::from(since).wrapping_mul(u32::try_from(payload).unwrap_or(0))
+        } else {
+            0
+        };
+        Expected {
+            value: be32(known, layout.l4 + 4).wrapping_add(grown),
+            either_way,
+        }
+    }
+
+    /// The acknowledgement that is expected of a packet.
+    fn expected_ack(&self) -> Expected {
+        Expected {
+            value: be32(&self.headers, self.layout.l4 + 8),
+            either_way: false,
+        }
     }
 
     /// Whether a packet is of the same flow, and what the reference takes for constant is so.
@@ -268,11 +330,9 @@ impl Reference {
         let l4 = layout.l4;
         match layout.upper {
             Upper::Tcp => {
-                let far = |at| (be32(packet, l4 + at), be32(known, l4 + at));
-                let (seq, known_seq) = far(4);
-                first |= out.put_far(seq, known_seq) << SEQ_AT;
-                let (ack, known_ack) = far(8);
-                first |= out.put_far(ack, known_ack) << ACK_AT;
+                let (seq, ack) = (be32(packet, l4 + 4), be32(packet, l4 + 8));
+                first |= out.put_far(seq, self.expected_seq(since, payload.len())) << SEQ_AT;
+                first |= out.put_far(ack, self.expected_ack()) << ACK_AT;
                 second = self.encode_tcp(packet, layout, &mut out);
             }
             Upper::Udp => {
@@ -423,11 +483,12 @@ impl Reference {
         let mut rtp = 0;
         match layout.upper {
             Upper::Tcp => {
-                let seq = left.far(first >> SEQ_AT & 3, be32(known, l4 + 4))?;
-                put32(&mut headers, l4 + 4, seq);
-                let ack = left.far(first >> ACK_AT & 3, be32(known, l4 + 8))?;
-                put32(&mut headers, l4 + 8, ack);
+                let seq = left.far(first >> SEQ_AT & 3)?;
+                let ack = left.far(first >> ACK_AT & 3)?;
+                put32(&mut headers, l4 + 8, ack.of(self.expected_ack()));
                 layout = self.decode_tcp(second, &mut headers, &mut left)?;
+                let expected = self.expected_seq(since, left.0.len());
+                put32(&mut headers, l4 + 4, seq.of(expected));
             }
             Upper::Udp => match self.rtp_step {
                 None if first & (RTP_SEQ | RTP_TIME | RTP_MARK | 0x80) == 0 => {}
@@ -625,12 +686,27 @@ impl<'a> Fields<'a> {
     }
 
     /// A sequence number or acknowledgement.
-    fn far(&mut self, how: u8, known: u32) -> Result<u32, ExpandError> {
-        match how {
-            SAME => Ok(known),
-            FAR_2 => Ok(known.wrapping_add(self.low(2)?)),
-            FAR_3 => Ok(known.wrapping_add(self.low(3)?)),
-            _ => self.low(4),
+    fn far(&mut self, how: u8) -> Result<Far, ExpandError> {
+        Ok(match how {
+            SAME => Far::At(0),
+            FAR_2 => Far::At(self.low(2)?),
+            FAR_3 => Far::At(self.low(3)?),
+            _ => Far::Written(self.low(4)?),
+        })
+    }
+}
+
+/// A sequence number or acknowledgement: its distance from what is expected, or itself.
+enum Far {
+    At(u32),
+    Written(u32),
+}
+
+impl Far {
+    const fn of(self, expected: Expected) -> u32 {
+        match self {
+            Self::At(distance) => expected.at(distance),
+            Self::Written(value) => value,
         }
     }
 }
@@ -674,4 +750,24 @@ fn set_lengths(headers: &mut [u8], layout: &Layout, total: usize) -> Result<(), 
 /// Whether the payload of UDP looks like RTP without extension, padding and sources (RFC 3550 §5.1).
 pub(crate) fn is_rtp(payload: &[u8]) -> bool {
     payload.len() >= RTP_HEADER && payload[0] == 0x80
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_number_is_found_by_its_distance(value: u32, expected: u32, either_way: bool) {
+            let expected = Expected { value: expected, either_way };
+            prop_assert_eq!(expected.at(expected.distance(value)), value);
+        }
+
+        #[test]
+        fn near_numbers_have_small_distances(ahead in -0x8000_i32..0x8000, expected: u32) {
+            let near = Expected { value: expected, either_way: true };
+            prop_assert!(near.distance(expected.wrapping_add_signed(ahead)) <= 0xffff);
+        }
+    }
 }

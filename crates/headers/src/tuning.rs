@@ -10,9 +10,16 @@ pub(crate) const PACKETS_BEFORE: u32 = 3;
 /// Packets with a field that had to be written, or with more than [`COMPRESSED_TCP`] bytes, before a
 /// newer reference is announced. More: fewer announcements, longer headers.
 pub(crate) const MISSES_MAX: u32 = 16;
+/// Packets since the reference after which a newer one is announced. Packets are numbered modulo 65,536,
+/// and the announcement takes a round trip. More: fewer announcements; on fast and long paths segments
+/// are expected to begin elsewhere, and travel in pieces.
+pub(crate) const PACKETS_BEHIND: u16 = 32_768;
 /// Least time between two references of a flow. Longer: fewer announcements. With
 /// [`REFERENCES`], it also bounds how long a packet under way can be read: 1.4 s at least.
 pub(crate) const RENEW_MIN: Duration = Duration::from_millis(200);
+/// The same for flows that have sent [`PACKETS_BEHIND`] packets meanwhile. Shorter: faster flows keep their
+/// references, and packets under way can be read for a shorter time: 0.35 s at least.
+pub(crate) const RENEW_MIN_FAST: Duration = Duration::from_millis(50);
 /// How long after an announcement it is repeated, at first; doubles each time. Longer: less work
 /// on long paths, full headers for longer after a loss.
 pub(crate) const REPEAT_FIRST: Duration = Duration::from_millis(150);
