@@ -19,6 +19,7 @@ from ropewalk.lab.experiments import (
     grid,
     htmt,
     htmt_cases,
+    mqvpn,
     shared,
     tcpnc,
     tcpnc_cases,
@@ -549,6 +550,24 @@ def test_shares_are_fair_and_the_simulator_has_to_be_near_the_kernel(
     assert rows[f"{where}: auto, {agreement}"].measured == pytest.approx(simulated / 2)
     assert rows[f"{where}: auto, {agreement}"].verdict == verdict
     assert rows[f"{where}: bare, {agreement}"].verdict == "ok"
+
+
+def test_mqvpn_runs_beside_the_default_on_the_kernel_and_its_best_setting_counts() -> None:
+    cells = mqvpn.cells(Options("full", seeds=1))
+    # Sixteen pairs; QUIC without the TCP lane, one TCP flow and five with it.
+    assert len(cells) == 16 * (5 + 6 + 6)
+    assert mqvpn.cells(Options("full", runners=("sim",))) == []
+    cells = mqvpn.cells(Options("quick", seeds=3))
+    assert len(cells) == 3 * 2 * 5
+    rates = {"direct-a": 40.0, "direct-b": 41.0, "auto": 80.0, "mqvpn": 90.0, "mqvpn-minrtt": 60.0}
+    outcomes = tuple(reported(cell, rates[cell.key[1]], 100.0) for cell in cells)
+    rows = {row.name: row for row in mqvpn.claims(Results(outcomes))}
+    best = rows["baseline, quic-bbr-1: auto ÷ the best of mqvpn"]
+    assert best.measured == pytest.approx(80 / 90)
+    assert (best.verdict, best.target) == ("not ok", 0.95)
+    assert rows["loss_2, quic-bbr-1: mqvpn-minrtt"].measured == pytest.approx(60)
+    (figure,) = mqvpn.figures(Results(outcomes))
+    assert "quic-bbr-1" in figure.title
 
 
 def test_formulas_give_the_windows_that_their_sources_list() -> None:

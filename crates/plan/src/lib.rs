@@ -53,6 +53,7 @@ pub use report::{
 pub use row::{HOPS_MAX, RelayPlan, TcpNcPlan};
 pub use shared::{LINKS_MAX, SharedLink};
 pub use traffic::{Congestion, Direction, SEGMENT_MAX, Traffic};
+pub use used::MULTIPATH_PEERS;
 
 use std::collections::BTreeSet;
 

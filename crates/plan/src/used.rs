@@ -4,6 +4,9 @@ use ropewalk_netem::{ChangePlan, DirectionPlan, Side};
 
 use crate::{Carrier, Direction, PathPlan, Plan, TcpNcPlan, Traffic};
 
+/// Peers that use all paths; the others use the first.
+pub const MULTIPATH_PEERS: [&str; 3] = ["mqvpn", "mqvpn-minrtt", "mqvpn-hybrid"];
+
 impl Plan {
     /// Places in the plan of the paths that its carrier uses, by hop from the site to the server.
     #[must_use]
@@ -15,6 +18,9 @@ impl Plan {
         };
         let any_of = |names: &[String]| named(&|name| names.iter().any(|n| n == name));
         match &self.carrier {
+            Carrier::Peer { peer } if MULTIPATH_PEERS.contains(&peer.as_str()) => {
+                vec![(0..self.path.len()).collect()]
+            }
             Carrier::DirectFirst | Carrier::Peer { .. } => vec![vec![0]],
             Carrier::Path { path } => vec![named(&|name| name == path)],
             Carrier::Mptcp | Carrier::Balance(_) | Carrier::RoundRobin => {

@@ -38,6 +38,9 @@ enum Command {
         /// The wireguard-go program, for plans with that peer; found in PATH otherwise.
         #[arg(long, value_name = "PATH", env = "ROPEWALK_WIREGUARD_GO")]
         wireguard_go: Option<PathBuf>,
+        /// The mqvpn program, for plans with that peer; found in PATH otherwise.
+        #[arg(long, value_name = "PATH", env = "ROPEWALK_MQVPN")]
+        mqvpn: Option<PathBuf>,
     },
     /// Sets a plan up for a program that makes the traffic itself.
     ///
@@ -70,11 +73,13 @@ fn main() -> ExitCode {
             json,
             keep_logs,
             wireguard_go,
+            mqvpn,
         } => {
             let options = Options {
                 seed,
                 keep_logs,
                 wireguard_go,
+                mqvpn,
             };
             end(run(&plan, &options, json))
         }

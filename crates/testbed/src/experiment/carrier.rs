@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use ropewalk_plan::{BalancePlan, Carrier, Plan, TunnelPlan};
+use ropewalk_plan::{BalancePlan, Carrier, MULTIPATH_PEERS, Plan, TunnelPlan};
 
 use super::ground::Ground;
 use super::{CannotRun, Options, PlanFileError};
@@ -35,7 +35,7 @@ pub(super) enum Carried {
     Balance(#[expect(dead_code, reason = "it runs until dropped")] Box<Balanced>),
     /// A firewall rule that takes the links in turn.
     RoundRobin,
-    /// Another program over the only link of the topology.
+    /// Another program over the links of the topology.
     Peer(
         &'static str,
         #[expect(dead_code, reason = "it runs until dropped")] Box<Joined>,
@@ -133,6 +133,7 @@ impl Carried {
             Self::Mptcp => {
                 notes.push("only TCP is carried by MPTCP; the rest takes path one".into())
             }
+            Self::Peer(name, _) if MULTIPATH_PEERS.contains(name) => {}
             Self::Peer(name, _) => {
                 notes.push(format!(
                     "{name} uses the first path only; over TCP, with CUBIC where Linux has it"
@@ -278,6 +279,7 @@ fn balance_over(topology: &Topology, plan: &BalancePlan) -> Result<Balanced> {
 fn find_peer(name: &str, options: &Options) -> Result<(&'static dyn Peer, Tools)> {
     let tools = Tools {
         wireguard_go: options.wireguard_go.clone(),
+        mqvpn: options.mqvpn.clone(),
     };
     let Some(peer) = peers::find(name) else {
         let known = peers::all().map(Peer::name).join(", ");

@@ -37,6 +37,8 @@ pub struct Options {
     pub keep_logs: Option<PathBuf>,
     /// The `wireguard-go` program; found in PATH unless given.
     pub wireguard_go: Option<PathBuf>,
+    /// The `mqvpn` program; found in PATH unless given.
+    pub mqvpn: Option<PathBuf>,
 }
 
 /// This machine lacks what the plan needs; nothing is wrong with the plan.

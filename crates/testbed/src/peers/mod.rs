@@ -3,6 +3,7 @@
 //! A peer joins site and hub over one uplink and gives both an inner address. All traffic to the
 //! server then takes the peer's interface; the hub forwards it as it does without any tunnel.
 
+mod mqvpn;
 mod openvpn;
 mod wireguard_go;
 
@@ -14,6 +15,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::namespace::Namespace;
 use crate::process::Process;
+use crate::programs;
 use crate::topology::{SERVER, Topology};
 use crate::traffic::ping::{self, PingSpec};
 
@@ -25,8 +27,8 @@ pub trait Peer: std::fmt::Debug + Sync {
     /// Why it cannot run on this machine, in words; `None` if it can.
     fn obstacle(&self, tools: &Tools) -> Option<String>;
 
-    /// Starts both ends. The site reaches the hub at [`crate::topology::HUB`] over its only
-    /// uplink; the inner addresses are [`SITE_INNER`] and [`HUB_INNER`].
+    /// Starts both ends. The site reaches the hub at [`crate::topology::HUB`] over each uplink, of which
+    /// there is one for peers that are not among [`ropewalk_plan::MULTIPATH_PEERS`]; the inner addresses are [`SITE_INNER`] and [`HUB_INNER`].
     ///
     /// # Errors
     /// If an end does not start.
@@ -38,6 +40,8 @@ pub trait Peer: std::fmt::Debug + Sync {
 pub struct Tools {
     /// `wireguard-go`.
     pub wireguard_go: Option<PathBuf>,
+    /// `mqvpn`.
+    pub mqvpn: Option<PathBuf>,
 }
 
 /// Where a peer runs.
@@ -47,6 +51,8 @@ pub struct Ground<'a> {
     pub site: &'a Namespace,
     /// The hub's namespace.
     pub hub: &'a Namespace,
+    /// The site's interfaces.
+    pub uplinks: &'a [&'a str],
     /// For keys, configurations and logs.
     pub directory: &'a Path,
     /// Programs that the user named.
@@ -66,11 +72,14 @@ pub struct Joined {
 
 /// Every peer.
 #[must_use]
-pub fn all() -> [&'static dyn Peer; 3] {
+pub fn all() -> [&'static dyn Peer; 6] {
     [
         &openvpn::OpenVpn::UDP,
         &openvpn::OpenVpn::TCP,
         &wireguard_go::WireguardGo,
+        &mqvpn::Mqvpn::DEFAULT,
+        &mqvpn::Mqvpn::MIN_RTT,
+        &mqvpn::Mqvpn::HYBRID,
     ]
 }
 
@@ -85,9 +94,12 @@ pub fn find(name: &str) -> Option<&'static dyn Peer> {
 /// # Errors
 /// If an end does not start or nothing passes within [`UP_LIMIT`]; the message holds both logs.
 pub fn join(peer: &dyn Peer, topology: &Topology, tools: &Tools) -> Result<Joined> {
+    let uplinks = topology.uplinks().iter();
+    let uplinks: Vec<&str> = uplinks.map(|uplink| uplink.interface.as_str()).collect();
     let ground = Ground {
         site: topology.site(),
         hub: topology.hub(),
+        uplinks: &uplinks,
         directory: topology.directory(),
         tools,
     };
@@ -112,6 +124,14 @@ pub fn join(peer: &dyn Peer, topology: &Topology, tools: &Tools) -> Result<Joine
     let route = format!("route add {SERVER}/32 via {HUB_INNER} dev {device}\n");
     ground.site.ip(&route).context("no route into the tunnel")?;
     Ok(joined)
+}
+
+/// The program that the user named, or the one of this name in PATH.
+fn program(named: Option<&PathBuf>, name: &str) -> Option<PathBuf> {
+    match named {
+        Some(path) => path.is_file().then(|| path.clone()),
+        None => programs::in_path(name),
+    }
 }
 
 /// Waits until a tunnel's interface exists.

@@ -86,14 +86,15 @@ fn common(namespace: &Namespace, own: &Certificate, other: &Certificate) -> Prog
         .args(["--peer-fingerprint", &other.fingerprint])
 }
 
-struct Certificate {
-    certificate: PathBuf,
-    key: PathBuf,
+/// A self-signed certificate.
+pub(super) struct Certificate {
+    pub(super) certificate: PathBuf,
+    pub(super) key: PathBuf,
     fingerprint: String,
 }
 
 impl Certificate {
-    fn make(directory: &Path, name: &str) -> Result<Self> {
+    pub(super) fn make(directory: &Path, name: &str) -> Result<Self> {
         let certificate = directory.join(format!("{name}.crt"));
         let key = directory.join(format!("{name}.key"));
         Program::new("openssl")
@@ -124,7 +125,7 @@ const OPENVPN: Requirement = Requirement {
     program: "openvpn",
     package: "openvpn",
 };
-const OPENSSL: Requirement = Requirement {
+pub(super) const OPENSSL: Requirement = Requirement {
     program: "openssl",
     package: "openssl",
 };

@@ -73,12 +73,8 @@ impl Peer for WireguardGo {
     }
 }
 
-/// The program that the user named, or the one in PATH.
 fn program(tools: &Tools) -> Option<PathBuf> {
-    match &tools.wireguard_go {
-        Some(path) => path.is_file().then(|| path.clone()),
-        None => programs::in_path("wireguard-go"),
-    }
+    super::program(tools.wireguard_go.as_ref(), "wireguard-go")
 }
 
 struct KeyPair {
