@@ -555,11 +555,12 @@ def test_shares_are_fair_and_the_simulator_has_to_be_near_the_kernel(
 def test_mqvpn_runs_beside_the_default_on_the_kernel_and_its_best_setting_counts() -> None:
     cells = mqvpn.cells(Options("full", seeds=1))
     # Sixteen pairs; QUIC without the TCP lane, one TCP flow and five with it.
-    assert len(cells) == 16 * (5 + 6 + 6)
+    assert len(cells) == 16 * (7 + 8 + 8)
     assert mqvpn.cells(Options("full", runners=("sim",))) == []
     cells = mqvpn.cells(Options("quick", seeds=3))
-    assert len(cells) == 3 * 2 * 5
+    assert len(cells) == 3 * 2 * 7
     rates = {"direct-a": 40.0, "direct-b": 41.0, "auto": 80.0, "mqvpn": 90.0, "mqvpn-minrtt": 60.0}
+    rates |= {"mqvpn-reorder": 70.0, "mqvpn-minrtt-reorder": 71.0}
     outcomes = tuple(reported(cell, rates[cell.key[1]], 100.0) for cell in cells)
     rows = {row.name: row for row in mqvpn.claims(Results(outcomes))}
     best = rows["baseline, quic-bbr-1: auto ÷ the best of mqvpn"]

@@ -5,8 +5,8 @@ use crate::layout::{Layout, RTP_HEADER, Upper, be16, be32};
 use crate::places::Places;
 use crate::reference::{Encoded, IDS, Reference, id_of, is_rtp};
 use crate::tuning::{
-    COMPRESSED_TCP, FORGET, IDLE, MISSES_MAX, PACKETS_BEFORE, PACKETS_BEHIND, QUIET, REFERENCES,
-    RENEW_MIN, RENEW_MIN_FAST, REPEAT_FIRST, RETRY, TAKEOVER, TRIES_MAX, UNANSWERED_MAX,
+    COMPRESSED_TCP, FORGET, IDLE, MISSES_MAX, PACKETS_BEFORE, QUIET, REFERENCES, RENEW_MIN,
+    RENEW_MIN_FAST, REPEAT_FIRST, RETRY, TAKEOVER, TRIES_MAX, UNANSWERED_MAX,
 };
 use bytes::BytesMut;
 use ropewalk_types::Instant;
@@ -118,10 +118,11 @@ impl Flow {
     /// Makes this packet's headers the next reference.
     fn renew(&mut self, now: Instant, layout: &Layout, packet: &[u8], flow_seq: u16) -> bool {
         let is_first = self.current.is_none() && self.packets >= PACKETS_BEFORE;
-        let is_old =
-            |known: &Known| flow_seq.wrapping_sub(known.reference.flow_seq()) >= PACKETS_BEHIND;
-        let is_old = self.current().is_some_and(is_old);
-        let is_worn = self.current.is_some() && (self.missed >= MISSES_MAX || is_old);
+        let is_old = self
+            .current()
+            .is_some_and(|known| known.reference.is_old(layout, packet, flow_seq));
+        let has_missed = self.missed >= MISSES_MAX;
+        let is_worn = self.current.is_some() && (has_missed || is_old);
         // Against a reference with selective acknowledgements, timestamps are written out.
         let had_timestamps = self
             .current()
@@ -130,7 +131,8 @@ impl Flow {
         if self.pending.is_some() || now < self.renew_at || is_odd || !(is_first || is_worn) {
             return false;
         }
-        if is_worn && matches!(self.current(), Some(known) if known.reference.rtp_step().is_some())
+        if has_missed
+            && matches!(self.current(), Some(known) if known.reference.rtp_step().is_some())
         {
             self.rtp = Rtp::No;
         }

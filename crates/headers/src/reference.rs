@@ -9,7 +9,7 @@ use crate::layout::{
     HEADERS_MAX, IPV4, IPV6, Layout, PSH, RTP_HEADER, TIMESTAMP_OPTIONS, Upper, be16, be32,
     ipv4_checksum, put16, put32,
 };
-use crate::tuning::CHECKED_MAX;
+use crate::tuning::{CHECKED_MAX, PACKETS_BEFORE_REFERENCE, PACKETS_BEHIND, PACKETS_BEHIND_ANY};
 use bytes::{BufMut, BytesMut};
 
 /// Longest headers of a reference: IPv6 and TCP with timestamps. UDP and RTP are shorter.
@@ -217,24 +217,47 @@ impl Reference {
         self.rtp_step
     }
 
-    /// The sequence number that is expected of a packet with so many bytes of payload, this many packets
-    /// after the reference. A transfer sends segments of one length, and each packet goes on where
-    /// the last one ended.
-    fn expected_seq(&self, since: u16, payload: usize) -> Expected {
-        let (known, layout) = (&self.headers, &self.layout);
-        let total = if layout.v6 {
-            usize::from(be16(known, 4)) + IPV6
+    /// Bytes of payload of the packet that had the headers, as their length field says.
+    fn payload(&self) -> usize {
+        let total = if self.layout.v6 {
+            usize::from(be16(&self.headers, 4)) + IPV6
         } else {
-            usize::from(be16(known, 2))
+            usize::from(be16(&self.headers, 2))
         };
-        let either_way = payload > 0 && layout.len + payload == total;
+        total.saturating_sub(self.layout.len)
+    }
+
+    /// How many packets of its bucket after the reference's a packet comes, or before if negative.
+    fn packets_since(&self, flow_seq: u16) -> i32 {
+        let since = flow_seq.wrapping_sub(self.flow_seq);
+        let before = since.wrapping_neg();
+        if (1..PACKETS_BEFORE_REFERENCE).contains(&before) {
+            -i32::from(before)
+        } else {
+            i32::from(since)
+        }
+    }
+
+    /// Whether a packet comes so long after the reference's that its headers had better be the next
+    /// reference.
+    pub fn is_old(&self, layout: &Layout, packet: &[u8], flow_seq: u16) -> bool {
+        let since = self.packets_since(flow_seq);
+        let is_alike = || packet.len() - layout.len == self.payload();
+        since >= PACKETS_BEHIND_ANY || since >= PACKETS_BEHIND && is_alike()
+    }
+
+    /// The sequence number that is expected of a packet with so many bytes of payload. A transfer sends segments
+    /// of one length, and each packet goes on where the last one ended.
+    fn expected_seq(&self, flow_seq: u16, payload: usize) -> Expected {
+        let either_way = payload > 0 && payload == self.payload();
         let grown = if either_way {
-            u32::from(since).wrapping_mul(u32::try_from(payload).unwrap_or(0))
+            let payload = i32::try_from(payload).unwrap_or(0);
+            self.packets_since(flow_seq).wrapping_mul(payload)
         } else {
             0
         };
         Expected {
-            value: be32(known, layout.l4 + 4).wrapping_add(grown),
+            value: be32(&self.headers, self.layout.l4 + 4).wrapping_add_signed(grown),
             either_way,
         }
     }
@@ -331,7 +354,7 @@ impl Reference {
         match layout.upper {
             Upper::Tcp => {
                 let (seq, ack) = (be32(packet, l4 + 4), be32(packet, l4 + 8));
-                first |= out.put_far(seq, self.expected_seq(since, payload.len())) << SEQ_AT;
+                first |= out.put_far(seq, self.expected_seq(flow_seq, payload.len())) << SEQ_AT;
                 first |= out.put_far(ack, self.expected_ack()) << ACK_AT;
                 second = self.encode_tcp(packet, layout, &mut out);
             }
@@ -487,7 +510,7 @@ impl Reference {
                 let ack = left.far(first >> ACK_AT & 3)?;
                 put32(&mut headers, l4 + 8, ack.of(self.expected_ack()));
                 layout = self.decode_tcp(second, &mut headers, &mut left)?;
-                let expected = self.expected_seq(since, left.0.len());
+                let expected = self.expected_seq(flow_seq, left.0.len());
                 put32(&mut headers, l4 + 4, seq.of(expected));
             }
             Upper::Udp => match self.rtp_step {

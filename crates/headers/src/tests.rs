@@ -1,6 +1,7 @@
 //! What goes in comes out, whatever is lost.
 
 use crate::layout::{Layout, ipv4_checksum, put16, put32};
+use crate::reference::id_of;
 use crate::tuning::{COMPRESSED_TCP, FORGET, QUIET, RETRY, TRIES_MAX, UNANSWERED_MAX};
 use crate::{Compressor, ExpandError, Expander};
 use bytes::BytesMut;
@@ -299,6 +300,37 @@ fn a_fast_transfer_keeps_short_headers_beyond_all_numbers() {
 }
 
 #[test]
+fn a_call_stays_compressed_beyond_all_numbers() {
+    let mut host = Host::new(false, Kind::Rtp, &mut Random::new(8));
+    let mut ends = Ends::default();
+    for _ in 0..70_000 {
+        let sent = ends.settle(&mut host, &[5; 20]);
+        assert!(sent.len() <= 22, "{} bytes for 20", sent.len());
+    }
+}
+
+#[test]
+fn packets_numbered_before_the_reference_are_near_it_and_need_no_newer_one() {
+    let mut host = Host::new(false, Kind::Tcp, &mut Random::new(9));
+    let mut ends = Ends::default();
+    for _ in 0..5 {
+        ends.settle(&mut host, &[5; 1_400]);
+    }
+    let first = ends.settle(&mut host, &[5; 1_400]);
+    ends.now += Duration::from_secs(1);
+    ends.flow_seq = ends.flow_seq.wrapping_sub(40);
+    host.seq = host.seq.wrapping_sub(40 * 1_400);
+    host.id = host.id.wrapping_sub(40);
+    for _ in 0..30 {
+        // `settle` tells at once: an announcement would have been answered, and the reference be another.
+        let sent = ends.settle(&mut host, &[5; 1_400]);
+        assert!(sent.len() - 1_400 <= 9, "as expected");
+        assert_eq!(id_of(&sent), id_of(&first));
+        assert!(ends.compressor.poll_timeout().is_none(), "no announcement");
+    }
+}
+
+#[test]
 fn a_segment_sent_again_and_one_behind_a_gap_have_short_headers() {
     for ahead in [-700, -1, 1, 700_i32] {
         let mut host = Host::new(false, Kind::Tcp, &mut Random::new(7));
@@ -506,12 +538,25 @@ proptest! {
     ) {
         let mut random = Random::new(seed);
         let mut host = Host::new(v6, kind, &mut random);
-        let mut ends = Ends::default();
+        // Sequence numbers of the bucket, and now and then those of TCP, begin anew within the flow.
+        let mut ends = Ends {
+            flow_seq: (random.next_u64() % 900) as u16 + 64_600,
+            ..Ends::default()
+        };
+        if random.chance(0.3) {
+            host.seq = 0_u32.wrapping_sub(100_000);
+        }
         let mut flying: Vec<Flying> = Vec::new();
         let mut compressed_count = 0;
         for _ in 0..600 {
             let below = |random: &mut Random, n: u64| random.next_u64() % n;
-            let payload = vec![seed as u8; below(&mut random, 1_300) as usize];
+            let length = match below(&mut random, 4) {
+                0 => below(&mut random, 1_300) as usize,
+                1 => [0, 1_200][below(&mut random, 2) as usize],
+                // As in a transfer.
+                _ => 1_200,
+            };
+            let payload = vec![seed as u8; length];
             match below(&mut random, 40) {
                 0 => host.seq = host.seq.wrapping_sub(5_000),
                 1 => host.seq = host.seq.wrapping_add(20 << 20),

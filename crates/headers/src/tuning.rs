@@ -13,7 +13,13 @@ pub(crate) const MISSES_MAX: u32 = 16;
 /// Packets since the reference after which a newer one is announced. Packets are numbered modulo 65,536,
 /// and the announcement takes a round trip. More: fewer announcements; on fast and long paths segments
 /// are expected to begin elsewhere, and travel in pieces.
-pub(crate) const PACKETS_BEHIND: u16 = 32_768;
+pub(crate) const PACKETS_BEHIND: i32 = 32_768;
+/// Packets since the reference after which any packet's headers do for a newer one. Until then, those of a
+/// segment as long as the reference's are waited for: such a reference predicts sequence numbers.
+pub(crate) const PACKETS_BEHIND_ANY: i32 = 49_152;
+/// A packet may be numbered before the reference by fewer than this many packets: send buffers reorder them.
+/// More: fewer packets after the reference can be told from those before.
+pub(crate) const PACKETS_BEFORE_REFERENCE: u16 = 4_096;
 /// Least time between two references of a flow. Longer: fewer announcements. With
 /// [`REFERENCES`], it also bounds how long a packet under way can be read: 1.4 s at least.
 pub(crate) const RENEW_MIN: Duration = Duration::from_millis(200);

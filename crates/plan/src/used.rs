@@ -5,7 +5,13 @@ use ropewalk_netem::{ChangePlan, DirectionPlan, Side};
 use crate::{Carrier, Direction, PathPlan, Plan, TcpNcPlan, Traffic};
 
 /// Peers that use all paths; the others use the first.
-pub const MULTIPATH_PEERS: [&str; 3] = ["mqvpn", "mqvpn-minrtt", "mqvpn-hybrid"];
+pub const MULTIPATH_PEERS: [&str; 5] = [
+    "mqvpn",
+    "mqvpn-minrtt",
+    "mqvpn-reorder",
+    "mqvpn-minrtt-reorder",
+    "mqvpn-hybrid",
+];
 
 impl Plan {
     /// Places in the plan of the paths that its carrier uses, by hop from the site to the server.

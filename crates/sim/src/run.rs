@@ -360,6 +360,7 @@ impl<'a> Setup<'a> {
     ) -> Result<TunnelCarrier, SimError> {
         let (links, seed) = self.hop(paths, hop);
         let policy = (self.direction, policy);
+        let seed = (seed, self.plan.path.len());
         let mut carrier = TunnelCarrier::new(settings, links, neighbours, seed, policy)?;
         carrier.watch(&self.outputs);
         Ok(carrier)

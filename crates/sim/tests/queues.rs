@@ -157,6 +157,10 @@ fn traffic_beside_the_carrier_shares_the_link_until_it_leaves() {
 
 #[test]
 fn hosts_with_a_tunnel_of_their_own_share_a_link_with_the_carrier() {
+    // Two neighbours at one place have a site each.
+    let two = "[[traffic]]\nkind = \"tcp\"\nbeside = \"a\"\ntunnel = true\n";
+    let three = shared("kind = \"tunnel\"", &two.repeat(2));
+    assert!(three.traffic.iter().all(|t| t.goodput_mbit > 1.5));
     for place in ["cell", "a"] {
         let beside = format!("[[traffic]]\nkind = \"tcp\"\nbeside = \"{place}\"\ntunnel = true");
         let report = shared("kind = \"tunnel\"", &beside);

@@ -279,11 +279,11 @@ impl World {
         self.now
     }
 
-    /// The inner address of a site.
+    /// The inner address of a site, which none of the hosts in [`SITE_HOSTS`] has.
     #[must_use]
     pub fn inner_address(site: usize) -> Ipv4Addr {
         let [high, low] = u16::try_from(site + 2).unwrap_or(u16::MAX).to_be_bytes();
-        Ipv4Addr::new(10, 254, high, low)
+        Ipv4Addr::new(10, 253, high, low)
     }
 
     fn environment(&mut self, session: u64) -> Environment {

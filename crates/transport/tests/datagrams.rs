@@ -298,3 +298,38 @@ fn a_queue_that_overflows_is_no_smaller_path() {
         assert!(world.counters(0, Side::Up).dropped_queue > 500);
     }
 }
+
+#[test]
+fn a_path_that_takes_a_few_bytes_less_is_found_out() {
+    for less in [4, 8, 20] {
+        let mut world = world();
+        let id = world.site.id.unwrap();
+        let site = world.site.endpoint.mtu(id);
+        // Packets of many sizes, some of which pass: the largest that still fits among them.
+        let sizes = [
+            LARGEST,
+            LARGEST - 1,
+            LARGEST - 3,
+            LARGEST - less,
+            LARGEST - 30,
+        ];
+        let send = |world: &mut World| {
+            for n in 0..3_000 {
+                let room = world.site.snapshot(world.now()).max_datagram;
+                world.site.send(&vec![1; sizes[n % sizes.len()].min(room)]);
+                world.run(Duration::from_millis(1));
+            }
+            world.site.endpoint.mtu(id)
+        };
+        assert_eq!(send(&mut world), site);
+        world.change_up(&Change {
+            mtu: Some(Some(1_500 - less as u64)),
+            ..Change::default()
+        });
+        let mtu = send(&mut world);
+        assert!(
+            mtu <= UDP_MAX - less && mtu > 1_400,
+            "{less} bytes less: {mtu}"
+        );
+    }
+}

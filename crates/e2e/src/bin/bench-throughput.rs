@@ -208,6 +208,7 @@ fn run(args: &Args, system: System, seconds: u32, udp: bool, row: &mut Row) -> R
         System::WireguardGo => {
             let tools = Tools {
                 wireguard_go: args.wireguard_go.clone(),
+                ..Tools::default()
             };
             let peer = peers::find("wireguard-go").context("the testbed knows it")?;
             let joined = peers::join(peer, &ground.topology, &tools)?;

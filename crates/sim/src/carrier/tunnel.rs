@@ -111,14 +111,18 @@ fn only_delay(link: &LinkConfig) -> LinkConfig {
     }
 }
 
-/// The path whose round trip is the longest keeps the tunnel from coming up.
-fn too_far((round_trip, path): (Duration, usize)) -> SimError {
+/// The path or link, of these many paths, whose round trip is the longest keeps the tunnel from coming up.
+fn too_far((round_trip, place): (Duration, usize), paths: usize) -> SimError {
     let problem = format!(
         "the tunnel does not come up before the run, with a round trip of {} here; use a shorter \
          delay",
         units::format_duration(round_trip)
     );
-    SimError::setting(&format!("path[{path}].delay"), problem)
+    let key = match place.checked_sub(paths) {
+        None => format!("path[{place}].delay"),
+        Some(link) => format!("link[{link}].delay"),
+    };
+    SimError::setting(&key, problem)
 }
 
 /// A site, a hub and the links between them.
@@ -144,7 +148,8 @@ pub struct TunnelCarrier {
 
 impl TunnelCarrier {
     /// A tunnel over these paths and those of its neighbours, connected. `policy` schedules the
-    /// gateway that sends towards `ingress`. Neighbours need [`Self::over_joint`].
+    /// gateway that sends towards `ingress`. Neighbours need [`Self::over_joint`]. The plan has
+    /// `plan_paths` paths; the numbers beyond are shared links.
     ///
     /// # Errors
     /// With the path, when not every path connects.
@@ -152,7 +157,7 @@ impl TunnelCarrier {
         settings: &TunnelSettings,
         links: Vec<(usize, LinkConfig)>,
         neighbours: Vec<Neighbour>,
-        seed: u64,
+        (seed, plan_paths): (u64, usize),
         (ingress, policy): (Side, Option<Box<dyn Policy>>),
     ) -> Result<Self, SimError> {
         let addresses = |near: &Neighbour| near.flows.clone().map(|f| site_address(f).into());
@@ -177,7 +182,7 @@ impl TunnelCarrier {
         let round_trips = all.map(|(path, link)| (link.up.delay + link.down.delay, path));
         let longest = round_trips.max().unwrap_or_default();
         if longest.0 > ROUND_TRIP_MAX {
-            return Err(too_far(longest));
+            return Err(too_far(longest, plan_paths));
         }
         world.run(PRELUDE_MIN + longest.0 * PRELUDE_ROUND_TRIPS);
         let latest = world.now() + PRELUDE_DRAIN;
@@ -188,7 +193,7 @@ impl TunnelCarrier {
         }
         let up = sites.clone().flat_map(|site| world.transports_up(site));
         if up.filter(|up| up != "tls").count() < links.len() + neighbours.len() {
-            return Err(too_far(longest));
+            return Err(too_far(longest, plan_paths));
         }
         if let Some(policy) = policy {
             world.set_policy(SITE, ingress, policy);
@@ -290,9 +295,7 @@ impl Carrier for TunnelCarrier {
             return;
         }
         let data = self.slab.split();
-        let near = |near: &Neighbour| near.flows.contains(&packet.flow);
-        let site = self.neighbours.iter().position(near);
-        let site = site.map_or(SITE, |neighbour| SITE + 1 + neighbour);
+        let site = site_of(&self.neighbours, packet.flow);
         self.world
             .offer(core.now() + self.prelude, site, direction, data);
     }
@@ -300,17 +303,26 @@ impl Carrier for TunnelCarrier {
     fn wake(&mut self, core: &mut Core, _component: usize, arrivals: &mut Vec<Arrival>) {
         self.world.run_to(core.now() + self.prelude);
         self.record(core);
-        let mut arrive = |direction, data: &[u8]| {
+        let mut arrive = |direction, data: &[u8], site: Option<usize>| {
             let packet = self.headers.read(data);
             debug_assert!(packet.is_some(), "what hosts sent comes out");
-            arrivals.extend(packet.map(|packet| (direction, packet)));
+            let Some(packet) = packet else { return };
+            let own = site.is_none_or(|site| site_of(&self.neighbours, packet.flow) == site);
+            assert!(
+                own,
+                "flow {} came out at another site's tunnel",
+                packet.flow
+            );
+            arrivals.push((direction, packet));
         };
-        self.world.take_beside(&mut arrive);
         self.world
-            .take_released(SITE, Side::Up, |data| arrive(Side::Up, &data));
+            .take_beside(|direction, data| arrive(direction, data, None));
+        self.world
+            .take_released(SITE, Side::Up, |data| arrive(Side::Up, &data, None));
         for site in SITE..=self.neighbours.len() {
-            self.world
-                .take_released(site, Side::Down, |data| arrive(Side::Down, &data));
+            self.world.take_released(site, Side::Down, |data| {
+                arrive(Side::Down, &data, Some(site));
+            });
         }
     }
 
@@ -359,6 +371,14 @@ impl Carrier for TunnelCarrier {
     fn packets(&self) -> u64 {
         self.world.sent() - self.sent_before
     }
+}
+
+/// The site that a flow's hosts are behind.
+fn site_of(neighbours: &[Neighbour], flow: u16) -> usize {
+    let near = neighbours
+        .iter()
+        .position(|near| near.flows.contains(&flow));
+    near.map_or(SITE, |neighbour| SITE + 1 + neighbour)
 }
 
 /// The report on a direction of a tunnel whose ends are these, of site and hub; `warm` is what

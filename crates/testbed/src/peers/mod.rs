@@ -1,6 +1,6 @@
 //! Other tunnels to compare with, each behind one small trait. `docs/peers.md` says how to add one.
 //!
-//! A peer joins site and hub over one uplink and gives both an inner address. All traffic to the
+//! A peer joins site and hub over one uplink or all, and gives both an inner address. All traffic to the
 //! server then takes the peer's interface; the hub forwards it as it does without any tunnel.
 
 mod mqvpn;
@@ -72,13 +72,15 @@ pub struct Joined {
 
 /// Every peer.
 #[must_use]
-pub fn all() -> [&'static dyn Peer; 6] {
+pub fn all() -> [&'static dyn Peer; 8] {
     [
         &openvpn::OpenVpn::UDP,
         &openvpn::OpenVpn::TCP,
         &wireguard_go::WireguardGo,
         &mqvpn::Mqvpn::DEFAULT,
         &mqvpn::Mqvpn::MIN_RTT,
+        &mqvpn::Mqvpn::REORDER,
+        &mqvpn::Mqvpn::MIN_RTT_REORDER,
         &mqvpn::Mqvpn::HYBRID,
     ]
 }

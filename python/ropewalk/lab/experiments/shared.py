@@ -28,6 +28,8 @@ ASSUMPTIONS = (
     "CUBIC beside BBR is far from an equal share. The tunnel is asked for at least 0.6 times the "
     "smaller and at most 1.6 times the larger of the two.",
     "All connections begin together and send towards the site. 45 s count after 15 s.",
+    "Two tunnels share evenly from a Jain's index of 0.95 on: one has up to 1.6 times as much as "
+    "the other.",
     "Simulator and kernel agree where the ratio of their mean shares is within 0.8 to 1.25, "
     "written as 1.025 ± 0.225.",
     "The link's delay jitters by 0.2 ms, without reordering. Without any chance the drops of a "

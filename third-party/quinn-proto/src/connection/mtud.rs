@@ -369,12 +369,11 @@ struct BlackHoleDetector {
     suspicious_loss_bursts: Vec<LossBurst>,
     /// Loss burst currently being aggregated, if any
     current_loss_burst: Option<CurrentLossBurst>,
-    /// Packet number of the biggest packet larger than `min_mtu` which we've received
-    /// acknowledgment of more recently than any suspicious loss burst, if any
-    largest_post_loss_packet: u64,
-    /// The maximum of `min_mtu` and the size of `largest_post_loss_packet`, or exactly `min_mtu` if
-    /// no larger packets have been received since the most recent loss burst.
-    acked_mtu: u16,
+    /// Size of the largest packet acknowledged lately, or `min_mtu`
+    largest_acked: u16,
+    /// For each of the largest sizes, `largest_acked` first and a byte less each, the newest packet of
+    /// that size that was acknowledged. Zero if there was none. Full packets differ by a few bytes
+    newest_acked: [u64; SIZES],
     /// The UDP payload size guaranteed to be supported by the network
     min_mtu: u16,
 }
@@ -384,8 +383,8 @@ impl BlackHoleDetector {
         Self {
             suspicious_loss_bursts: Vec::with_capacity(BLACK_HOLE_THRESHOLD + 1),
             current_loss_burst: None,
-            largest_post_loss_packet: 0,
-            acked_mtu: min_mtu,
+            largest_acked: min_mtu,
+            newest_acked: [0; SIZES],
             min_mtu,
         }
     }
@@ -395,32 +394,49 @@ impl BlackHoleDetector {
         // suspicious. At most one MTU probe is in flight at a time, so we don't need to worry about
         // reordering between them.
         self.suspicious_loss_bursts.clear();
-        self.acked_mtu = len;
-        // This might go backwards, but that's okay: a successful ACK means we haven't yet judged a
-        // more recently sent packet lost, and we just want to track the largest packet that's been
-        // successfully delivered more recently than a loss.
-        self.largest_post_loss_packet = pn;
+        self.note_acked(pn, len);
     }
 
     fn on_non_probe_acked(&mut self, pn: u64, len: u16) {
-        if len.saturating_add(SIZE_VARIATION) < self.acked_mtu {
-            // We've already seen a larger packet since the most recent suspicious loss burst;
-            // nothing to do.
-            return;
+        self.note_acked(pn, len);
+        // Loss bursts of smaller packets sent before this one are retroactively deemed
+        // non-suspicious.
+        if !self.suspicious_loss_bursts.is_empty() {
+            self.suspicious_loss_bursts
+                .retain(|burst| burst.smallest_packet_size > len || burst.latest_non_probe > pn);
         }
-        if len <= self.acked_mtu {
-            // Another delivery of about the largest size seen since the most recent suspicious loss
-            // burst. It doesn't raise `acked_mtu`, but loss bursts that precede it cannot be
-            // explained by an MTU reduction either, so remember it as the newest such delivery.
-            self.largest_post_loss_packet = self.largest_post_loss_packet.max(pn);
-            return;
+    }
+
+    /// Remembers that a packet of this size arrived
+    fn note_acked(&mut self, pn: u64, len: u16) {
+        let below = usize::from(self.largest_acked.saturating_sub(len));
+        let is_largest = len > self.largest_acked;
+        let is_stale = below >= SIZES && {
+            let newest = self.newest_acked.iter().copied().max().unwrap_or(0);
+            pn > newest.saturating_add(STALE_AFTER)
+        };
+        if is_largest || is_stale {
+            let grown = usize::from(len.saturating_sub(self.largest_acked));
+            if is_largest && grown < SIZES {
+                self.newest_acked.copy_within(..SIZES - grown, grown);
+                self.newest_acked[..grown].fill(0);
+            } else {
+                self.newest_acked.fill(0);
+            }
+            self.largest_acked = len;
+            self.newest_acked[0] = pn;
+        } else if let Some(newest) = self.newest_acked.get_mut(below) {
+            *newest = pn.max(*newest);
         }
-        self.acked_mtu = len;
-        // This might go backwards, but that's okay as described in `on_probe_acked`.
-        self.largest_post_loss_packet = pn;
-        // Loss bursts packets smaller than this are retroactively deemed non-suspicious.
-        self.suspicious_loss_bursts
-            .retain(|burst| burst.smallest_packet_size > len.saturating_add(SIZE_VARIATION));
+    }
+
+    /// Whether a packet of this size or a larger one, sent after `pn`, arrived
+    fn is_acked_since(&self, pn: u64, size: u16) -> bool {
+        let Some(below) = self.largest_acked.checked_sub(size) else {
+            return false;
+        };
+        let end = SIZES.min(usize::from(below) + 1);
+        self.newest_acked[..end].iter().any(|&newest| newest > pn)
     }
 
     fn on_non_probe_lost(&mut self, pn: u64, len: u16) {
@@ -451,6 +467,8 @@ impl BlackHoleDetector {
         }
 
         self.suspicious_loss_bursts.clear();
+        self.largest_acked = self.min_mtu;
+        self.newest_acked.fill(0);
 
         true
     }
@@ -460,27 +478,18 @@ impl BlackHoleDetector {
         let Some(burst) = self.current_loss_burst.take() else {
             return;
         };
-        // If a loss burst contains a packet smaller than the minimum MTU or a more recently
-        // transmitted packet, it is not suspicious.
+        // If a loss burst contains a packet smaller than the minimum MTU, or a packet as large and sent
+        // later arrived, it is not suspicious.
         if burst.smallest_packet_size <= self.min_mtu
-            || (burst.latest_non_probe < self.largest_post_loss_packet
-                && burst.smallest_packet_size <= self.acked_mtu.saturating_add(SIZE_VARIATION))
+            || self.is_acked_since(burst.latest_non_probe, burst.smallest_packet_size)
         {
             return;
         }
         // The loss burst is now deemed suspicious.
 
-        // A suspicious loss burst more recent than `largest_post_loss_packet` invalidates it. This
-        // makes `acked_mtu` a conservative approximation. Ideally we'd update `safe_mtu` and
-        // `largest_post_loss_packet` to describe the largest acknowledged packet sent later than
-        // this burst, but that would require tracking the size of an unpredictable number of
-        // recently acknowledged packets, and erring on the side of false positives is safe.
-        if burst.latest_non_probe > self.largest_post_loss_packet {
-            self.acked_mtu = self.min_mtu;
-        }
-
         let burst = LossBurst {
             smallest_packet_size: burst.smallest_packet_size,
+            latest_non_probe: burst.latest_non_probe,
         };
 
         if self.suspicious_loss_bursts.len() <= BLACK_HOLE_THRESHOLD {
@@ -513,6 +522,7 @@ impl BlackHoleDetector {
 #[derive(Copy, Clone)]
 struct LossBurst {
     smallest_packet_size: u16,
+    latest_non_probe: u64,
 }
 
 #[derive(Copy, Clone)]
@@ -526,9 +536,10 @@ struct CurrentLossBurst {
 const MAX_PROBE_RETRANSMITS: usize = 3;
 /// Maximum number of suspicious loss bursts that will not trigger black hole detection
 const BLACK_HOLE_THRESHOLD: usize = 3;
-/// By how many bytes the sizes of full packets may differ without telling of another MTU. MTUs differ
-/// by 8 bytes (PPPoE) or more
-const SIZE_VARIATION: u16 = 7;
+/// Sizes of packets that are told apart. Full packets with datagrams differ by up to 7 bytes
+const SIZES: usize = 8;
+/// Packets after the last one of the largest sizes after which smaller ones count as the largest
+const STALE_AFTER: u64 = 256;
 
 #[cfg(test)]
 mod tests {
