@@ -243,7 +243,7 @@ def figures(results: Results) -> list[Figure]:
     rows = [profile.name for profile in PROFILES]
     for runner in results.runners():
         series = {
-            kind: [_gain(results, runner, profile.name, kind) for profile in PROFILES]
+            kind: [gain(results, runner, profile.name, "auto", kind) for profile in PROFILES]
             for kind in TRAFFIC
         }
         drawn.append(
@@ -267,11 +267,12 @@ def figures(results: Results) -> list[Figure]:
     return drawn
 
 
-def _gain(results: Results, runner: Runner, profile: str, kind: str) -> float | None:
-    auto = results.where(runner, profile, "auto", kind)
+def gain(results: Results, runner: Runner, profile: str, carrier: str, kind: str) -> float | None:
+    """Goodput of a carrier by that of the better path without a tunnel."""
+    found = results.where(runner, profile, carrier, kind)
     outside = measures.best(
         results.where(runner, profile, "direct-a", kind),
         results.where(runner, profile, "direct-b", kind),
     )
-    ratio = paired_ratio(measures.goodput(auto), measures.goodput(outside))
+    ratio = paired_ratio(measures.goodput(found), measures.goodput(outside))
     return None if ratio is None else ratio.mean

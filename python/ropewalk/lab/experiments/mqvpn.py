@@ -7,7 +7,6 @@ from ropewalk.lab.claims import Claim
 from ropewalk.lab.experiments import grid, measures
 from ropewalk.lab.experiments.options import Options, expand
 from ropewalk.lab.figures import Figure, dots
-from ropewalk.lab.statistics import paired_ratio
 from ropewalk.plan import Carrier, Direct, Peer, Ping, Plan, Tunnel
 
 NAME = "mqvpn"
@@ -113,7 +112,7 @@ def figures(results: Results) -> list[Figure]:
     drawn = []
     for kind in TRAFFIC:
         series = {
-            carrier: [_gain(results, name, carrier, kind) for name in names]
+            carrier: [grid.gain(results, "kernel", name, carrier, kind) for name in names]
             for carrier in ("auto", *PEERS)
         }
         if any(gain is not None for gains in series.values() for gain in gains):
@@ -125,12 +124,3 @@ def figures(results: Results) -> list[Figure]:
                 )
             )
     return drawn
-
-
-def _gain(results: Results, profile: str, carrier: str, kind: str) -> float | None:
-    def case(name: str) -> Results:
-        return results.where("kernel", profile, name, kind)
-
-    outside = measures.best(case("direct-a"), case("direct-b"))
-    ratio = paired_ratio(measures.goodput(case(carrier)), measures.goodput(outside))
-    return None if ratio is None else ratio.mean
