@@ -1,10 +1,10 @@
 //! Redundancy from observed losses. The loss rate and the burstiness of what was transmitted make a
 //! Gilbert model. The redundancy is the least that decodes a coding window with the wanted chance.
 //!
-//! Source: Ha, Kumazoe and Tsuru, "TCP Network Coding with Adapting Parameters for Bursty and
-//! Time-Varying Loss" (IEICE Trans. Commun. E101-B, 2018) estimates loss rate and burstiness from
-//! transmitted packets, and takes the parameters from the chance of a recoverable transmission. Its
-//! abstract says no more; the counting below is ours.
+//! The paper on the tunnel takes both from transmitted packets, and the parameters from a model of the
+//! losses (§2.1). That model is Gilbert's in its source: Ha, Kumazoe and Tsuru, "TCP Network Coding
+//! with Adapting Parameters for Bursty and Time-Varying Loss" (IEICE Trans. Commun. E101-B, 2018). We
+//! know the abstract only; the counting below is ours.
 
 use crate::tuning::{OBSERVED, OBSERVED_MIN, REDUNDANCY_MAX, SUCCESS_MIN, WINDOW_PACKETS};
 use std::collections::VecDeque;

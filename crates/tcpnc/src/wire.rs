@@ -1,7 +1,7 @@
 //! The datagram: what TCP and the layer of network coding say, without IP and UDP.
 //!
-//! In an IP packet with UDP, a datagram is exactly as long as the paper's segment would be: IPv4 has
-//! 20 bytes, TCP without options 20, and network coding 8. The paper does not give the last number.
+//! In an IP packet with UDP, a datagram is as long as a segment with IPv4 (20 bytes), TCP without options
+//! (20) and network coding (8). The paper does not give the last number: 8 is assumed.
 //! It contains the length of the packet. Fields of TCP's header that one session needs not are zero.
 
 use thiserror::Error;

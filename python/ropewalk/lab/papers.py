@@ -38,8 +38,8 @@ PAPERS: tuple[Paper, ...] = (
     Paper(
         "flow-balancing",
         "Flow-based load balancing at a multi-homed host",
-        "Al-Najjar, Layeghy and Portmann, flow-based load balancing of web and video traffic with "
-        "OpenFlow",
+        "AlNajjar, Portmann, Layeghy and Indulska, “Flow-level Load Balancing of HTTP Traffic "
+        "using OpenFlow”, Journal of Telecommunications and the Digital Economy 6(4), 2018",
         ("balance-static", "balance-dynamic", "balance-quic", "balance-video", "balance-ovs"),
     ),
     Paper(

@@ -1,7 +1,7 @@
 //! Repair symbols of disjoint blocks of packets, for comparison with the window that slides.
 //! TCP/NC codes disjoint blocks, too, and sends combinations only (Ha and Tsuru, "On the
 //! characteristics of TCP/NC tunneling in heterogeneous environments", §2.1). Here the packets
-//! themselves are sent as well, so that without loss nothing waits for the end of a block.
+//! themselves are sent as well, so that a loss delays only what is behind it.
 
 use super::encoder::{Coded, Covered, combine};
 use super::tuning::{BLOCK_PACKETS, SPAN_MAX};

@@ -1,7 +1,8 @@
 //! One hop of TCP/NC: two ends of a session (`crates/tcpnc`), and the link between them.
 //!
 //! The session carries what goes in the direction of the data. What comes back is routed beside the
-//! session: the paper's gateways take data packets only, and are routers for all else (§2.2).
+//! session: the paper's gateways take "data packets" into the session (§2.2), and we read that as
+//! packets that are no acknowledgements.
 
 use super::{Arrival, Carrier, Core};
 use crate::engine::NEVER;

@@ -1,6 +1,6 @@
-//! TCP without options, as the hosts of the TCP/NC paper have it: NewReno without selective
-//! acknowledgements, timestamps and window scaling. A receiver acknowledges two segments at once, or
-//! one after 200 ms. These are the defaults of ns-3.
+//! TCP without options, for the hosts of the TCP/NC paper: NewReno with neither timestamps nor window
+//! scaling. That they have no selective acknowledgements either is our assumption. A receiver
+//! acknowledges two segments at once, or one after 200 ms, as ns-3 does by default.
 
 use super::SenderStats;
 use super::ranges::Ranges;

@@ -22,7 +22,7 @@ ABOUT = (
 )
 STEPS_MBIT = 20.0
 ASSUMPTIONS = (
-    "The paper on flow balancing (Al-Najjar et al.) gives page load times of sites as they were, "
+    "The paper on flow balancing (AlNajjar et al.) gives page load times of sites as they were, "
     "and no set-up delay or share: nothing here has a published value. Its page loads are the "
     "carrier `ovs-balance` of `balance-static`, `-dynamic`, `-quic` and `-video`.",
     "“Added” is a connection's set-up less an exchange over the same connection.",

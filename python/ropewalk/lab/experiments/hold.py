@@ -23,7 +23,7 @@ ASSUMPTIONS = (
     "new byte; it counts from the time in the plan, so what starting takes is in it.",
     "All gaps follow each other in one run, with time to recover in between.",
     "A window of 40 kB is the receiver's largest; Singh et al. limit the sender's window to so "
-    "much. 4 MB is more than the path needs.",
+    "much for their figure 7. 4 MB is more than the path needs.",
     "`planned` is told of every gap three round trips and 100 ms ahead; `custody` is not told.",
     "Every byte of the stream is compared with what was sent: one that is lost, repeated or moved "
     "makes the connection count as broken.",

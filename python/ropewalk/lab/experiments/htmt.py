@@ -41,15 +41,16 @@ __all__ = ["ABOUT", "ASSUMPTIONS", "PAIRS", "TITLE", "cells", "claims", "figures
 
 TITLE = "Throughput of schedulers over equal and unequal paths"
 ABOUT = (
-    "5 CUBIC flows over three pairs of paths: six schedulers in a tunnel as the HTMT paper has it, "
-    "in two readings, and 14 schedulers, single paths and MPTCP as users get them. `--full` adds a "
-    "third path in the simulator, and the paper's tunnel with one setting changed at a time."
+    "5 CUBIC flows over three pairs of paths: six schedulers in one reading of the HTMT paper's "
+    "tunnel, three of them in a second, and 14 schedulers, single paths and MPTCP as users get "
+    "them. `--full` adds a third path in the simulator, and the paper's tunnel with one setting "
+    "changed at a time."
 )
 ASSUMPTIONS = (
     "The paper does not say whether its delays are one way or round trips. Round trips, as in the "
     "authors' scripts: each direction gets half.",
-    "The paper does not give the queue. Its tunnel gets netem's default, 1,000 packets, as in the "
-    "authors' scripts; ours gets 128 KiB in each direction.",
+    "The paper does not give the length of the queue. Its tunnel gets netem's default, 1,000 "
+    "packets, as in the authors' scripts; ours gets 128 KiB in each direction.",
     "The paper's tunnel has send buffers of 5 packets (tx_qlen) and an MTU of 1,419 bytes, as in "
     "the authors' scripts, which may be later than the figure.",
     "The paper does not say in what packets wait for a free slot. In the authors' program they "
@@ -62,7 +63,7 @@ ASSUMPTIONS = (
     "On the kernel a case without target has one seed, and three sub-tunnels do not run.",
     "The paper's flows begin and end at the gateways of the tunnel; here hosts are behind them.",
     "Megabytes are scaled to the paper's 70 s where a run is shorter.",
-    "The paper gives no interval and no number of runs: its ratios may differ by 0.1.",
+    "The paper's text gives no interval and no number of runs: its ratios may differ by 0.1.",
     "Latency is that of pings beside the flows; the paper's is that of the flows.",
 )
 QUICK_SECONDS, QUICK_WARMUP_SECONDS = 15.0, 3.0

@@ -24,7 +24,7 @@ PAPER_QUEUE_PACKETS = 1_000
 PAPER_SEGMENT = 1_419 - 52
 """Bytes of TCP data in a packet of 1,419 bytes, the MTU of the authors' tunnel interface."""
 PAPER_SEND_BUFFER = 5
-"""Packets: `tx_qlen` of DCCP, at its default, in the authors' scripts."""
+"""Packets: `tx_qlen` of DCCP. The authors' scripts set Linux's default, or nothing."""
 
 
 @dataclass(frozen=True)

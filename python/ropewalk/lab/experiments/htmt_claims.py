@@ -98,13 +98,15 @@ def _ratios(results: Results, runner: Runner, reading: Reading, paths: PathSet) 
             below = results.where(runner, reading.arm_of(other), paths.name, other)
             said = paths.paper.get(other)
             ratio = None if said is None else paths.paper["htmt"] / said
+            # Of unequal pairs the paper says of OTIAS and AFMT that HTMT is noticeably better.
+            better = said is None and other in PUBLISHED and paths in PAIRS
             rows.append(
                 measures.compare(
                     f"{reading.words}, {paths.name}: {rule} ÷ {other} ({measures.on(runner)})",
                     above,
                     below,
-                    ratio if paths in PAIRS else None,
-                    relation="within",
+                    1.0 if better else ratio if paths in PAIRS else None,
+                    relation=">=" if better else "within",
                     paper=ratio,
                     tolerance=RATIO_TOLERANCE,
                     note=_about(reading, paths, other),
@@ -114,22 +116,25 @@ def _ratios(results: Results, runner: Runner, reading: Reading, paths: PathSet) 
 
 
 def _about(reading: Reading, paths: PathSet, other: str) -> str:
+    if other not in paths.paper and other in PUBLISHED:
+        return f"the paper: noticeably better, without a figure; {reading.source}"
     if other not in paths.paper:
-        return f"no figure in the paper; {reading.source}"
+        return f"not in the paper; {reading.source}"
     if paths not in PAIRS:
         return f"the paper's figure is of two sub-tunnels; {reading.source}"
     return reading.source
 
 
 def _latency(results: Results, runner: Runner, reading: Reading, paths: PathSet) -> list[Claim]:
-    """HTMT has the lowest latency of flows, and AFMT the highest; the paper gives no numbers."""
+    """HTMT's flows have a "lower" latency on average, which we read as the lowest, and AFMT's the
+    highest; the paper gives no numbers."""
     rows = []
     for rule in RULES:
         for other in PUBLISHED:
             name = f"{reading.words}, {paths.name}: round trips, {rule} ÷ {other}"
             one = results.where(runner, reading.arm, paths.name, rule)
             two = results.where(runner, reading.arm_of(other), paths.name, other)
-            rows += _delays(name, runner, one, two, "<=", "the paper: HTMT's are the lowest")
+            rows += _delays(name, runner, one, two, "<=", "the paper: HTMT's are lower")
     for other in reading.schedulers:
         # HTMT beside AFMT stands above.
         if other in ("afmt", *RULES, *UNPUBLISHED):

@@ -61,11 +61,12 @@ def _ends(found: Results, scheme: str) -> list[Claim]:
     reports = [o.report for o in found.outcomes if o.report is not None]
     broken = [report.broken > 0 for report in reports]
     lost = [report.values.get(roam.LOST, 0.0) > 0 for report in reports]
-    note, paper = f"{len(reports)} downloads", None
+    downloads = f"{len(reports)} downloads"
+    note, paper = downloads, None
     if scheme == "zwa":
         note += "; published: a few runs do not come back"
     if scheme == "zwa-adaptive":
-        note, paper = f"{note}; published: never", 0.0
+        note, paper = f"{note}; published: never reset", 0.0
     judged = scheme != "zwa"
     return [
         measures.never(
@@ -74,7 +75,7 @@ def _ends(found: Results, scheme: str) -> list[Claim]:
         ),
         measures.never(
             f"{scheme}: downloads with bytes lost or changed",
-            found, lost, judged=judged, note=note,
+            found, lost, judged=judged, note=downloads,
         ),
     ]  # fmt: skip
 
@@ -151,7 +152,7 @@ def _interrupted(found: Results, key: tuple[str, ...]) -> list[Claim]:
                 relation="within",
                 tolerance=INTERRUPTED_S_AROUND,
                 paper=INTERRUPTED_S if published else None,
-                note="published: 3 to 5 s" if published else "",
+                note="published: 3 to 5 s, 4 is the middle" if published else "",
             )
         ]
     trips = {seed: report.handovers[0].rtt_ms for seed, report in found.reports().items()}

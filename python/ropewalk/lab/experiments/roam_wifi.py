@@ -24,7 +24,8 @@ ABOUT = (
 )
 ASSUMPTIONS = (
     "Singh et al., section 3: Reno without SACK, an initial window of 1, 2 hops, links of 80 ms. "
-    "The paper limits the sender's window to 40,000 bytes; here the receiver's window does that. "
+    "The paper limits the sender's window to 40,000 bytes for figure 7, and gives no window for "
+    "figure 6; here the receiver's window does that, always. "
     "Rates of 20 Mbit/s and queues of 1,000 packets are taken here.",
     "The emulated medium loses nothing. The paper does not say what its emulated medium lost.",
     "The guest's processor is emulated, at about a tenth of this machine's speed. So controller, "

@@ -54,7 +54,8 @@ redundancy factor of 1.5."""
 QUICK_LOSSES = (0.0, 0.10)
 KERNEL_CASES = QUICK_CASES
 KERNEL_LOSSES = (0.0, 0.10, 0.20)
-"""Where our tunnel also runs on the kernel; the paper's system runs there everywhere."""
+"""Where our tunnel runs on the kernel with hosts like Linux. With hosts as published it runs there
+in all cases, as the paper's system does."""
 CONGESTIONS: tuple[Congestion, ...] = ("new-reno", "cubic", "bbr")
 KINDS = ("alone", "bursts")
 
@@ -67,7 +68,8 @@ PUBLISHED = "end-to-end as published"
 TCP_NC_PUBLISHED = "tcp-nc as published"
 TUNNEL_PUBLISHED = "tunnel, hosts as published"
 PLAIN = (PUBLISHED, TCP_NC_PUBLISHED, TUNNEL_PUBLISHED)
-"""Hosts with the settings of the paper, and NewReno. Elsewhere hosts are like Linux."""
+"""Hosts with the settings of the paper, and NewReno; that they have no SACK is assumed. Elsewhere
+hosts are like Linux."""
 TUNNELS: dict[str, Tunnel] = {
     "tunnel": Tunnel(),
     "code": Tunnel(protect_up="code"),

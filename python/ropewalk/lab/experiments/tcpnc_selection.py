@@ -1,4 +1,6 @@
-"""Gateways chosen by measured loss, which the TCP/NC paper leaves to future work.
+"""Two paths between gateways, and the better gateway by measured loss.
+
+The TCP/NC paper leaves "adaptive gateway selection" and several paths to future work.
 
 A site reaches the last gateway over one of two middle gateways, and both middle gateways only
 route. A path is one of them with both its hops: 2 Mbit/s, 20 ms one way, and the loss of two hops.

@@ -7,12 +7,12 @@ calls change that copy. Where stations are is decided in `whereabouts`, who is f
 
 Modes: `replay` copies what goes to a station until the station acknowledges it, keeps what comes
 while it is away, and sends all of that in order when it is back, at the pace of its
-acknowledgements; nothing is acknowledged in its name. `zwa` is Singh et al., Algorithms 1 and 2:
-what comes while the station is away is kept and acknowledged with a zero window, and sent once when
-it is back. `zwa-adaptive` is the paper's whole scheme: `zwa` only where a comparison of counted
-bytes (section 2.2) shows that nothing was sent to the station between its leaving and the removal
-of its flow. A meter counts here, because counters of flows are late on Open vSwitch. `bare` changes
-routes only.
+acknowledgements; nothing is acknowledged in its name. `zwa` follows Singh et al., Algorithms 1 and
+2: what comes while the station is away is kept and acknowledged with a zero window, and sent once
+when it is back. Unlike Algorithm 2 it answers repeated segments and probes, too. `zwa-adaptive` is
+the paper's whole scheme: `zwa` only where a comparison of counted bytes (section 2.2) shows that
+nothing was sent to the station between its leaving and the removal of its flow. A meter counts
+here, because counters of flows are late on Open vSwitch. `bare` changes routes only.
 """
 
 from __future__ import annotations
