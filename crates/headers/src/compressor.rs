@@ -370,6 +370,8 @@ impl Compressor {
         out: &mut BytesMut,
     ) -> Result<(), ExpandError> {
         let known = self.known(flow, compressed).ok_or(ExpandError::Unknown)?;
-        known.reference.decode(compressed, flow_seq, partial, out)
+        let payload = known.reference.decode(compressed, flow_seq, partial, out)?;
+        out.extend_from_slice(&compressed[payload..]);
+        Ok(())
     }
 }

@@ -72,8 +72,8 @@ impl Expander {
         Ok(())
     }
 
-    /// Appends the packet that `compressed` stands for to `out`. `flow`, `flow_seq` and `partial`
-    /// are as the datagram's header says.
+    /// Appends the headers of the packet that `compressed` stands for to `out`. `flow`, `flow_seq` and
+    /// `partial` are as the datagram's header says. Returns where in `compressed` the payload begins.
     ///
     /// # Errors
     /// [`ExpandError::Unknown`] when the reference is not known: a [`HeaderNotice`] says so.
@@ -86,7 +86,7 @@ impl Expander {
         partial: bool,
         compressed: &[u8],
         out: &mut BytesMut,
-    ) -> Result<(), ExpandError> {
+    ) -> Result<usize, ExpandError> {
         let id = id_of(compressed).ok_or(ExpandError::Invalid)?;
         let known = self.flows.get_mut(flow).and_then(|known| {
             known.used = now;

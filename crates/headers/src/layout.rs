@@ -29,6 +29,8 @@ const SYN: u8 = 2;
 const RST: u8 = 4;
 pub(crate) const PSH: u8 = 8;
 const URG: u8 = 32;
+/// Flags of segments that are never compressed.
+pub(crate) const RARE_FLAGS: u8 = SYN | RST | URG;
 
 /// The protocol above IP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,7 +81,7 @@ impl Layout {
         let above = &bytes[l4..];
         let (upper, above_len) = match protocol {
             TCP if above.len() >= TCP_FIXED => {
-                let rare = above[13] & (SYN | RST | URG) != 0 || be16(above, 18) != 0;
+                let rare = above[13] & RARE_FLAGS != 0 || be16(above, 18) != 0;
                 let len = usize::from(above[12] >> 4) * 4;
                 if rare || len < TCP_FIXED {
                     return None;
@@ -136,17 +138,21 @@ impl Layout {
         sum + (length >> 16) + (length & 0xffff)
     }
 
-    /// The checksum that `headers` and `payload` ought to have: complete, or of the pseudo-header alone as
-    /// kernels expect it of packets whose checksum they are to complete.
-    pub fn checksum(&self, headers: &[u8], payload: &[u8], partial: bool) -> u16 {
-        let pseudo = self.pseudo_header(headers, headers.len() + payload.len());
+    /// The checksum that `headers` and the two parts of the payload ought to have: complete, or of the
+    /// pseudo-header alone as kernels expect it of packets whose checksum they are to complete. The first part
+    /// has an even length, unless it is all.
+    pub fn checksum(&self, headers: &[u8], payload: [&[u8]; 2], partial: bool) -> u16 {
+        let [first, second] = payload;
+        let total = headers.len() + first.len() + second.len();
+        let pseudo = self.pseudo_header(headers, total);
         if partial {
             return checksum::fold(pseudo);
         }
         let at = self.checksum_at();
         let sum = checksum::add(pseudo, &headers[self.l4..at]);
         let sum = checksum::add(sum, &headers[at + 2..]);
-        let sum = !checksum::fold(checksum::add(sum, payload));
+        let sum = checksum::add(checksum::add(sum, first), second);
+        let sum = !checksum::fold(sum);
         // RFC 768: a computed checksum of zero is sent as all ones.
         if sum == 0 && self.upper == Upper::Udp {
             0xffff

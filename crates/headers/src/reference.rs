@@ -6,8 +6,8 @@
 
 use crate::ExpandError;
 use crate::layout::{
-    HEADERS_MAX, IPV4, IPV6, Layout, PSH, RTP_HEADER, TIMESTAMP_OPTIONS, Upper, be16, be32,
-    ipv4_checksum, put16, put32,
+    HEADERS_MAX, IPV4, IPV6, Layout, PSH, RARE_FLAGS, RTP_HEADER, TIMESTAMP_OPTIONS, Upper, be16,
+    be32, ipv4_checksum, put16, put32,
 };
 use crate::tuning::{CHECKED_MAX, PACKETS_BEFORE_REFERENCE, PACKETS_BEHIND, PACKETS_BEHIND_ANY};
 use bytes::{BufMut, BytesMut};
@@ -345,7 +345,7 @@ impl Reference {
         let (headers, payload) = packet.split_at(layout.len);
         let sum = be16(packet, layout.checksum_at());
         let checked = partial || payload.len() <= CHECKED_MAX;
-        if checked && sum == layout.checksum(headers, payload, partial) {
+        if checked && sum == layout.checksum(headers, [payload, &[]], partial) {
             first |= SUM_RIGHT;
         } else {
             out.put(&sum.to_be_bytes());
@@ -475,14 +475,15 @@ impl Reference {
         mask
     }
 
-    /// Appends the packet whose headers were [`Self::encode`]d, followed by its payload, to `out`.
+    /// Appends the headers that were [`Self::encode`]d to `out`. Returns where in `compressed` the payload
+    /// begins. On an error nothing is appended.
     pub fn decode(
         &self,
         compressed: &[u8],
         flow_seq: u16,
         partial: bool,
         out: &mut BytesMut,
-    ) -> Result<(), ExpandError> {
+    ) -> Result<usize, ExpandError> {
         let mut left = Fields(compressed);
         let as_expected = left.byte()? & AS_EXPECTED != 0;
         let since = flow_seq.wrapping_sub(self.flow_seq);
@@ -534,7 +535,8 @@ impl Reference {
                 put16(&mut headers, l4 + 6, seq);
             }
         }
-        append(&mut headers, &layout, rtp, sum, partial, left.0, out)
+        append(&mut headers, &layout, rtp, sum, partial, left.0, out)?;
+        Ok(compressed.len() - left.0.len())
     }
 
     /// Traffic class and, of IPv4, the number.
@@ -580,6 +582,10 @@ impl Reference {
             FLAGS_WRITTEN => left.byte()?,
             _ => return Err(ExpandError::Invalid),
         };
+        // Such segments are never compressed ([`Layout::of_headers`]).
+        if headers[l4 + 13] & RARE_FLAGS != 0 {
+            return Err(ExpandError::Invalid);
+        }
         if mask & WINDOW != 0 {
             let window = left.u16()?;
             put16(headers, l4 + 14, window);
@@ -655,8 +661,8 @@ impl Reference {
     }
 }
 
-/// Appends a packet with these headers, `rtp` bytes of RTP among them, and makes lengths and sums right. The
-/// checksum above IP is `sum`, or what it ought to be.
+/// Appends the headers of a packet with this payload, `rtp` bytes of RTP among them, and makes lengths and sums
+/// right. The checksum above IP is `sum`, or what it ought to be.
 fn append(
     headers: &mut [u8; HEADERS_MAX],
     layout: &Layout,
@@ -671,16 +677,12 @@ fn append(
         return Err(ExpandError::Invalid);
     }
     set_lengths(headers, layout, total)?;
-    let start = out.len();
-    out.reserve(total);
-    out.put_slice(&headers[..layout.len + rtp]);
-    out.put_slice(payload);
-    let packet = &mut out[start..];
     let sum = sum.unwrap_or_else(|| {
-        let (headers, payload) = packet.split_at(layout.len);
-        layout.checksum(headers, payload, partial)
+        let (headers, rtp) = headers[..layout.len + rtp].split_at(layout.len);
+        layout.checksum(headers, [rtp, payload], partial)
     });
-    put16(packet, layout.checksum_at(), sum);
+    put16(headers, layout.checksum_at(), sum);
+    out.put_slice(&headers[..layout.len + rtp]);
     Ok(())
 }
 

@@ -144,7 +144,7 @@ impl Host {
         }
         let layout = Layout::of_headers(&packet).expect("a packet that can be compressed");
         let (headers, payload) = packet.split_at(layout.len);
-        let sum = layout.checksum(headers, payload, partial);
+        let sum = layout.checksum(headers, [payload, &[]], partial);
         put16(&mut packet, layout.checksum_at(), sum);
         packet
     }
@@ -189,8 +189,9 @@ impl Ends {
         partial: bool,
     ) -> Result<Vec<u8>, ExpandError> {
         let mut out = BytesMut::new();
-        self.expander
-            .expand(self.now, FLOW, flow_seq, partial, sent, &mut out)?;
+        let expander = &mut self.expander;
+        let payload = expander.expand(self.now, FLOW, flow_seq, partial, sent, &mut out)?;
+        out.extend_from_slice(&sent[payload..]);
         Ok(out.to_vec())
     }
 

@@ -94,10 +94,7 @@ impl Pump {
                     if data.len() > HEADROOM {
                         let checksum_partial = data[0] != 0;
                         data.advance(HEADROOM);
-                        to_tun.push(InnerPacket {
-                            data: data.freeze(),
-                            checksum_partial,
-                        });
+                        to_tun.push(InnerPacket::whole(data.freeze(), checksum_partial));
                     }
                 }
                 self.tun.send_batch(&mut to_tun)?;

@@ -76,15 +76,15 @@ impl Coalescer {
     }
 
     fn place(&mut self, packets: &[InnerPacket], index: usize, allowed: Allowed) {
-        let packet: &[u8] = &packets[index].data;
-        let plain = Plain::parse(packet);
+        let packet = &packets[index];
+        let plain = packet.plain();
         let Some(headers) = plain else {
             // A fragment or an oddity may belong to any flow.
             self.open_len = 0;
             self.start(packets, index, None);
             return;
         };
-        let found = self.find(packets, packet, headers);
+        let found = self.find(packets, packet.front(), headers);
         let coalescible = can_coalesce(packet, headers, allowed);
         if let Some(slot) = found {
             let group = self.open[slot];
@@ -98,7 +98,7 @@ impl Coalescer {
         }
         self.start(packets, index, plain);
         // A packet with PSH is the last of its super packet.
-        if coalescible && !pushes(packet, headers) {
+        if coalescible && !pushes(packet.front(), headers) {
             if self.open_len == OPEN_MAX {
                 self.close(0);
             }
@@ -111,7 +111,7 @@ impl Coalescer {
         self.groups.push(Group {
             first: index,
             count: 1,
-            total: packets[index].data.len(),
+            total: packets[index].len(),
             push: false,
             plain,
             last: index,
@@ -132,7 +132,7 @@ impl Coalescer {
             group.plain.is_some_and(|first| {
                 first.v6 == headers.v6
                     && first.tcp == headers.tcp
-                    && first.flow(&packets[group.first].data) == flow
+                    && first.flow(packets[group.first].front()) == flow
             })
         })
     }
@@ -146,17 +146,22 @@ impl Coalescer {
         headers: Plain,
     ) -> bool {
         let group = &mut self.groups[group];
-        let first: &[u8] = &packets[group.first].data;
-        let packet: &[u8] = &packets[index].data;
+        let (first, packet) = (&packets[group.first], &packets[index]);
         let payload = packet.len() - headers.header_len;
         let segment = first.len() - headers.header_len.min(first.len());
         let fits = group.plain == Some(headers)
             && group.count < SEGMENTS_MAX
             && payload <= segment
             && group.total + payload <= SUPER_BYTES_MAX
-            && same_ip(first, packet, headers, group.count)
-            && (!headers.tcp || same_tcp(first, packet, headers, group.count * segment));
-        if !fits || !packets[index].checksum_partial && !headers.checksum_ok(packet) {
+            && same_ip(first.front(), packet.front(), headers, group.count)
+            && (!headers.tcp
+                || same_tcp(
+                    first.front(),
+                    packet.front(),
+                    headers,
+                    group.count * segment,
+                ));
+        if !fits || !packet.checksum_partial && !headers.checksum_ok(packet) {
             return false;
         }
         // The first packet is looked at only now: most packets never meet a second one.
@@ -168,7 +173,7 @@ impl Coalescer {
         group.last = index;
         group.count += 1;
         group.total += payload;
-        group.push = pushes(packet, headers);
+        group.push = pushes(packet.front(), headers);
         true
     }
 
@@ -177,13 +182,13 @@ impl Coalescer {
         &self,
         packets: &[InnerPacket],
         group: usize,
-        packet: &[u8],
+        packet: &InnerPacket,
         headers: Plain,
     ) -> bool {
         let group = &self.groups[group];
         group.push
             || group.count == SEGMENTS_MAX
-            || packet.len() < packets[group.first].data.len()
+            || packet.len() < packets[group.first].len()
             || packet.len() < headers.header_len
     }
 }
@@ -193,7 +198,7 @@ fn pushes(packet: &[u8], headers: Plain) -> bool {
 }
 
 /// Whether the packet may be part of a super packet at all.
-fn can_coalesce(packet: &[u8], headers: Plain, allowed: Allowed) -> bool {
+fn can_coalesce(packet: &InnerPacket, headers: Plain, allowed: Allowed) -> bool {
     if packet.len() == headers.header_len {
         return false;
     }
@@ -201,7 +206,7 @@ fn can_coalesce(packet: &[u8], headers: Plain, allowed: Allowed) -> bool {
         return allowed.udp;
     }
     // CWR belongs to the first segment only; SYN, FIN, RST and URG are not worth the trouble.
-    let flags = packet[headers.l4 + 13];
+    let flags = packet.front()[headers.l4 + 13];
     allowed.tcp && flags & FLAG_ACK != 0 && flags & !(FLAG_ACK | FLAG_PSH | FLAG_ECE) == 0
 }
 

@@ -1,6 +1,7 @@
 //! Headers of what is written to a TUN interface: virtio header and a copy of the packet's own
 //! headers, with lengths and checksum as the kernel expects them. Payloads are not touched.
 
+use crate::InnerPacket;
 use crate::coalesce::Group;
 use crate::headers::{self, PLAIN_HEADER_MAX, Plain};
 use crate::virtio::{
@@ -9,21 +10,20 @@ use crate::virtio::{
 
 /// Headers of a single packet that came with a partial checksum. The kernel completes it when
 /// `offload` is set, otherwise it is complete here.
-pub(crate) fn completed(packet: &[u8], plain: Plain, offload: bool) -> Scratch {
-    let (header, payload) = packet.split_at(plain.header_len);
-    let mut scratch = Scratch::new(header);
+pub(crate) fn completed(packet: &InnerPacket, plain: Plain, offload: bool) -> Scratch {
+    let mut scratch = Scratch::new(&packet.front()[..plain.header_len]);
     if offload {
         plain.set_pseudo_checksum(scratch.header(), packet.len());
         scratch.vnet(checksum_header(plain));
     } else {
-        plain.set_full_checksum(scratch.header(), payload);
+        plain.set_full_checksum(scratch.header(), packet.payload(plain.header_len));
     }
     scratch
 }
 
 /// Headers of the super packet that `group`, which begins with `first`, becomes.
-pub(crate) fn super_packet(first: &[u8], group: &Group, plain: Plain) -> Scratch {
-    let mut scratch = Scratch::new(&first[..plain.header_len]);
+pub(crate) fn super_packet(first: &InnerPacket, group: &Group, plain: Plain) -> Scratch {
+    let mut scratch = Scratch::new(&first.front()[..plain.header_len]);
     let header = scratch.header();
     plain.set_length(header, group.total);
     if group.push {

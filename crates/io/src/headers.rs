@@ -7,7 +7,7 @@
 //! `PacketInfo` of `types` reads every packet and computes its flow. Offloads need neither: they
 //! refuse most packets after a few bytes, and want the place and the sum of headers instead.
 
-use crate::checksum;
+use crate::{InnerPacket, checksum};
 
 pub(crate) const TCP: u8 = 6;
 pub(crate) const UDP: u8 = 17;
@@ -33,31 +33,32 @@ pub(crate) struct Plain {
 }
 
 impl Plain {
-    /// `None` when the packet is not plain.
-    pub(crate) fn parse(packet: &[u8]) -> Option<Self> {
-        let (v6, l4, protocol) = match packet.first()? {
-            0x45 if packet.len() >= 20 => {
-                let fragment = be16(packet, 6) & 0x3fff != 0;
-                if fragment || usize::from(be16(packet, 2)) != packet.len() {
+    /// `None` when the packet of `total` bytes that begins with `front` is not plain, or its headers go
+    /// beyond `front`.
+    pub(crate) fn parse(front: &[u8], total: usize) -> Option<Self> {
+        let (v6, l4, protocol) = match front.first()? {
+            0x45 if front.len() >= 20 => {
+                let fragment = be16(front, 6) & 0x3fff != 0;
+                if fragment || usize::from(be16(front, 2)) != total {
                     return None;
                 }
-                (false, 20, packet[9])
+                (false, 20, front[9])
             }
-            0x60..=0x6f if packet.len() >= 40 => {
-                if usize::from(be16(packet, 4)) + 40 != packet.len() {
+            0x60..=0x6f if front.len() >= 40 => {
+                if usize::from(be16(front, 4)) + 40 != total {
                     return None;
                 }
-                (true, 40, packet[6])
+                (true, 40, front[6])
             }
             _ => return None,
         };
-        let rest = packet.len() - l4;
+        let rest = front.len() - l4;
         let header_len = match protocol {
-            TCP if rest >= 20 => l4 + usize::from(packet[l4 + 12] >> 4) * 4,
-            UDP if rest >= 8 && usize::from(be16(packet, l4 + 4)) == rest => l4 + 8,
+            TCP if rest >= 20 => l4 + usize::from(front[l4 + 12] >> 4) * 4,
+            UDP if rest >= 8 && usize::from(be16(front, l4 + 4)) == total - l4 => l4 + 8,
             _ => return None,
         };
-        let sound = header_len <= packet.len() && (protocol == UDP || header_len >= l4 + 20);
+        let sound = header_len <= front.len() && (protocol == UDP || header_len >= l4 + 20);
         sound.then_some(Self {
             v6,
             tcp: protocol == TCP,
@@ -113,10 +114,10 @@ impl Plain {
     }
 
     /// Whether the checksum in the packet is right. A UDP packet without one is not.
-    pub(crate) fn checksum_ok(&self, packet: &[u8]) -> bool {
-        let (header, payload) = packet.split_at(self.header_len);
-        let absent = !self.tcp && be16(packet, self.l4 + 6) == 0;
-        !absent && checksum::fold(self.sum(header, payload)) == 0xffff
+    pub(crate) fn checksum_ok(&self, packet: &InnerPacket) -> bool {
+        let (front, payload) = (packet.front(), packet.payload(self.header_len));
+        let absent = !self.tcp && be16(front, self.l4 + 6) == 0;
+        !absent && checksum::fold(self.sum(&front[..self.header_len], payload)) == 0xffff
     }
 
     /// Sum over pseudo-header, TCP or UDP header and payload. Header lengths are even.

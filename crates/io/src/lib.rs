@@ -47,10 +47,55 @@ pub struct TunPacket {
     pub checksum_partial: bool,
 }
 
+impl InnerPacket {
+    /// A packet in one piece.
+    #[must_use]
+    pub const fn whole(data: Bytes, checksum_partial: bool) -> Self {
+        Self {
+            head: Bytes::new(),
+            data,
+            checksum_partial,
+        }
+    }
+
+    /// The first bytes, with all headers.
+    pub(crate) fn front(&self) -> &[u8] {
+        if self.head.is_empty() {
+            &self.data
+        } else {
+            &self.head
+        }
+    }
+
+    /// Bytes of the packet.
+    pub(crate) fn len(&self) -> usize {
+        self.head.len() + self.data.len()
+    }
+
+    /// What follows headers of this length.
+    pub(crate) fn payload(&self, header_len: usize) -> &[u8] {
+        if self.head.is_empty() {
+            &self.data[header_len..]
+        } else {
+            debug_assert_eq!(self.head.len(), header_len);
+            &self.data
+        }
+    }
+
+    /// Where the headers of a plain packet are. A packet in two pieces is plain only if its first piece
+    /// has all headers and nothing else.
+    pub(crate) fn plain(&self) -> Option<headers::Plain> {
+        let plain = headers::Plain::parse(self.front(), self.len())?;
+        (self.head.is_empty() || self.head.len() == plain.header_len).then_some(plain)
+    }
+}
+
 /// An inner packet on its way to a TUN interface.
 #[derive(Debug, Clone)]
 pub struct InnerPacket {
-    /// Exactly one IP packet.
+    /// The headers of IP and TCP, all of them and nothing else, if they are apart; empty otherwise.
+    pub head: Bytes,
+    /// Exactly one IP packet, or its payload behind `head`.
     pub data: Bytes,
     /// The TCP or UDP checksum field holds no valid checksum; [`tun::Tun::send_batch`] completes it
     /// or lets the kernel do so.

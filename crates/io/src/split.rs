@@ -61,7 +61,7 @@ pub(crate) fn split(
 fn leave_partial(vnet: &VnetHeader, packet: &mut [u8]) -> Result<bool, BadSuperPacket> {
     let start = usize::from(vnet.checksum_start);
     let field = start + usize::from(vnet.checksum_offset);
-    if let Some(plain) = Plain::parse(packet)
+    if let Some(plain) = Plain::parse(packet, packet.len())
         && start == plain.l4
         && usize::from(vnet.checksum_offset) == plain.checksum_offset()
     {

@@ -337,19 +337,19 @@ impl Tun {
 
     /// Writes one packet, whose headers are `plain` if it is a plain one.
     fn write_one(&self, packet: &InnerPacket, plain: Option<Plain>) -> Result<(), Refusal> {
-        let data: &[u8] = &packet.data;
-        if !matches!(data.first().map(|b| b >> 4), Some(4 | 6)) {
+        if !matches!(packet.front().first().map(|b| b >> 4), Some(4 | 6)) {
             return Err(Refusal::Invalid);
         }
         if !packet.checksum_partial {
             let header = VnetHeader::default().to_bytes();
             let header = if self.vnet { &header[..] } else { &[] };
-            return Ok(self.write(&[IoSlice::new(header), IoSlice::new(data)])?);
+            let pieces = [header, &packet.head, &packet.data];
+            return Ok(self.write(&pieces.map(IoSlice::new))?);
         }
         // Only plain packets may come with a partial checksum.
         let plain = plain.ok_or(Refusal::Invalid)?;
-        let scratch = emit::completed(data, plain, self.offloads.checksum);
-        let payload = IoSlice::new(&data[plain.header_len..]);
+        let scratch = emit::completed(packet, plain, self.offloads.checksum);
+        let payload = IoSlice::new(packet.payload(plain.header_len));
         Ok(self.write(&[IoSlice::new(scratch.bytes(self.vnet)), payload])?)
     }
 
@@ -361,12 +361,12 @@ impl Tun {
         group: &Group,
         plain: Plain,
     ) -> Result<(), Errno> {
-        let scratch = emit::super_packet(&packets[group.first].data, group, plain);
+        let scratch = emit::super_packet(&packets[group.first], group, plain);
         let mut slices = [IoSlice::new(&[]); 1 + coalesce::SEGMENTS_MAX];
         slices[0] = IoSlice::new(scratch.bytes(true));
         let mut index = group.first;
         for slice in &mut slices[1..=group.count] {
-            *slice = IoSlice::new(&packets[index].data[plain.header_len..]);
+            *slice = IoSlice::new(packets[index].payload(plain.header_len));
             index = coalescer.after(index);
         }
         self.write(&slices[..=group.count])

@@ -81,10 +81,13 @@ fn forward(from: &mut Tun, to: &mut Tun) -> usize {
                 "{} bytes exceed the MTU",
                 packet.data.len()
             );
-            InnerPacket {
-                data: packet.data.freeze(),
-                checksum_partial: packet.checksum_partial,
+            let mut inner = InnerPacket::whole(packet.data.freeze(), packet.checksum_partial);
+            // As segments come whose headers were restored apart from their payload.
+            if inner.data.len() >= 40 && inner.data[0] == 0x45 && inner.data[9] == 6 {
+                let headers = 20 + usize::from(inner.data[32] >> 4) * 4;
+                inner.head = inner.data.split_to(headers);
             }
+            inner
         })
         .collect();
     to.send_batch(&mut inner).expect("write");
@@ -278,18 +281,9 @@ fn writing_counts_what_the_kernel_does_not_take_and_keeps_offloads() {
     );
     namespace.run("ip link set down0 up");
     let mut packets: Vec<_> = (0..10u32).map(segment).collect();
-    packets.push(InnerPacket {
-        data: Bytes::from_static(b"\x00junk"),
-        checksum_partial: false,
-    });
-    packets.push(InnerPacket {
-        data: Bytes::from_static(&[0x45; 40]),
-        checksum_partial: true,
-    });
-    packets.push(InnerPacket {
-        data: Bytes::new(),
-        checksum_partial: false,
-    });
+    packets.push(InnerPacket::whole(Bytes::from_static(b"\x00junk"), false));
+    packets.push(InnerPacket::whole(Bytes::from_static(&[0x45; 40]), true));
+    packets.push(InnerPacket::whole(Bytes::new(), false));
     let report = tun.send_batch(&mut packets).expect("the interface exists");
     assert_eq!(
         (report.written, report.calls, report.dropped_invalid),
@@ -308,10 +302,7 @@ fn segment(index: u32) -> InnerPacket {
     p[12..20].copy_from_slice(&[10, 99, 0, 2, 10, 99, 0, 1]);
     p[24..28].copy_from_slice(&(index * 1000).to_be_bytes());
     (p[32], p[33]) = (0x50, 0x10);
-    InnerPacket {
-        data: p.into(),
-        checksum_partial: true,
-    }
+    InnerPacket::whole(p.into(), true)
 }
 
 #[test]

@@ -157,10 +157,7 @@ impl Gateway {
     fn deliver(&mut self) -> Result<()> {
         let mut packets = Vec::new();
         while let Some(packet) = self.end.poll_packet() {
-            packets.push(InnerPacket {
-                data: Bytes::from(packet),
-                checksum_partial: false,
-            });
+            packets.push(InnerPacket::whole(Bytes::from(packet), false));
         }
         self.tun.send_batch(&mut packets)?;
         Ok(())

@@ -265,7 +265,8 @@ impl<R: Role> Host<R> {
 
     fn drain(&mut self, now: Instant) {
         self.session.end_batch(now);
-        while let Some(inner) = self.session.poll_inner() {
+        while let Some(mut inner) = self.session.poll_inner() {
+            inner.join();
             if let Some(released) = &mut self.released {
                 released.push(inner.data);
             } else if let Some((source, number)) = read_inner(&inner.data) {

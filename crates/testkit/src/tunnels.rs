@@ -311,7 +311,8 @@ impl Machine for TunnelEnd {
             }
             self.pump(now, out);
             self.tunnel.end_batch(now);
-            while let Some(inner) = self.tunnel.poll_inner() {
+            while let Some(mut inner) = self.tunnel.poll_inner() {
+                inner.join();
                 self.delivered.push((now, inner.data));
             }
             let footprint = self.tunnel.footprint();

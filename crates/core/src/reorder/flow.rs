@@ -24,6 +24,9 @@ struct Held {
     deadline: Instant,
 }
 
+// `PLACES_MAX` says how much memory all places take.
+const _: () = assert!(size_of::<Option<Held>>() <= 88);
+
 /// Which of the last [`SEEN_WINDOW`] numbers were delivered: a ring of bits by number.
 #[derive(Debug, Default)]
 struct Seen([u64; SEEN_WINDOW as usize / 64]);
@@ -280,7 +283,7 @@ impl Flow {
         };
         // What was passed on before costs nothing.
         let bytes = held.inner.as_ref();
-        let bytes = bytes.map_or(0, |inner| inner.data.len().max(PACKET_MIN));
+        let bytes = bytes.map_or(0, |inner| inner.bytes().max(PACKET_MIN));
         if bytes > self.credit {
             let since = *self.run_since.get_or_insert(now);
             if now < self.paced_until && now.since(since) < RUN_MAX {

@@ -16,7 +16,7 @@ pub use tuning::{HOLD_MAX, HOLD_WINDOW, SEEN_WINDOW};
 
 use crate::repair::Requests;
 use crate::schedule::FLOW_BUCKETS;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use flow::{Arrival, Flow};
 use ropewalk_types::{Duration, Instant, PATHS_MAX, PathId};
 use ropewalk_wire::{DataHeader, Stamp, Timestamp};
@@ -26,10 +26,59 @@ use tuning::{ACTIVE, HOLD_BEGINNING, HOLD_MARGIN, HOLD_UNKNOWN};
 /// A packet for the inner network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inner {
-    /// One IP packet.
+    /// The headers of IP and TCP, if they were restored apart from the rest; empty otherwise.
+    pub head: Bytes,
+    /// One IP packet, or what follows `head`.
     pub data: Bytes,
     /// The upper-layer checksum holds only the pseudo-header sum.
     pub checksum_partial: bool,
+}
+
+impl Inner {
+    /// A packet in one piece.
+    #[must_use]
+    pub const fn whole(data: Bytes, checksum_partial: bool) -> Self {
+        Self {
+            head: Bytes::new(),
+            data,
+            checksum_partial,
+        }
+    }
+
+    /// The packet's first bytes, with all of its headers.
+    #[must_use]
+    pub fn front(&self) -> &[u8] {
+        if self.head.is_empty() {
+            &self.data
+        } else {
+            &self.head
+        }
+    }
+
+    /// The piece of memory that [`Self::front`] is.
+    pub(crate) fn front_mut(&mut self) -> &mut Bytes {
+        if self.head.is_empty() {
+            &mut self.data
+        } else {
+            &mut self.head
+        }
+    }
+
+    /// Bytes of the packet.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.head.len() + self.data.len()
+    }
+
+    /// Puts the packet into one piece, all of it in `data`.
+    pub fn join(&mut self) {
+        if !self.head.is_empty() {
+            let mut joined = BytesMut::with_capacity(self.bytes());
+            joined.extend_from_slice(&self.head);
+            joined.extend_from_slice(&self.data);
+            (self.head, self.data) = (Bytes::new(), joined.freeze());
+        }
+    }
 }
 
 /// Counters of the egress.
@@ -210,7 +259,7 @@ impl Reorder {
             longest = longest.min(HOLD_BEGINNING);
         }
         let deadline = now + longest;
-        let bytes = inner.data.len();
+        let bytes = inner.bytes();
         if !core::mem::replace(&mut flow.listed, true) {
             self.holding.push(header.flow);
         }

@@ -17,10 +17,7 @@ fn header(seq: u16, sent_ms: u64, ordered: bool) -> DataHeader {
 }
 
 fn inner(seq: u16) -> Inner {
-    Inner {
-        data: Bytes::copy_from_slice(&seq.to_be_bytes()),
-        checksum_partial: false,
-    }
+    Inner::whole(Bytes::copy_from_slice(&seq.to_be_bytes()), false)
 }
 
 struct Egress(Reorder);
@@ -185,10 +182,7 @@ fn a_jump_in_the_numbers_does_not_wait_for_a_run_that_is_paced() {
     egress.arrive(100, 0, 1, 90);
     let now = Instant::from_millis(101);
     for seq in 3..503 {
-        let inner = Inner {
-            data: vec![0; 1_400].into(),
-            checksum_partial: false,
-        };
+        let inner = Inner::whole(vec![0; 1_400].into(), false);
         egress.0.on_packet(now, &header(seq, 91, true), inner);
     }
     egress.0.on_packet(now, &header(2, 91, true), inner(2));
@@ -202,10 +196,10 @@ fn a_jump_in_the_numbers_does_not_wait_for_a_run_that_is_paced() {
 
 /// A packet of 1,400 bytes that tells its number.
 fn large(seq: u16) -> Inner {
-    Inner {
-        data: [seq.to_be_bytes().to_vec(), vec![0; 1_398]].concat().into(),
-        checksum_partial: false,
-    }
+    Inner::whole(
+        [seq.to_be_bytes().to_vec(), vec![0; 1_398]].concat().into(),
+        false,
+    )
 }
 
 #[test]
@@ -241,10 +235,7 @@ fn a_run_ends_in_time_whatever_its_size() {
     egress.arrive(100, 0, 1, 90);
     let now = Instant::from_millis(101);
     for seq in 3..4_003 {
-        let huge = Inner {
-            data: vec![0; 60_000].into(),
-            checksum_partial: false,
-        };
+        let huge = Inner::whole(vec![0; 60_000].into(), false);
         egress.0.on_packet(now, &header(seq, 91, true), huge);
     }
     egress.0.on_packet(now, &header(2, 91, true), inner(2));

@@ -192,26 +192,20 @@ impl Tunnel {
         data: Bytes,
     ) {
         self.egress.period_start.get_or_insert(now);
-        let data = if header.compressed {
+        let mut inner = if header.compressed {
             match self.expanded(now, path, header, &data) {
                 Some(inner) => inner,
                 None => return,
             }
         } else {
-            data
+            Inner::whole(data, header.checksum_partial)
         };
         if header.prompt {
             self.egress.rhythms.on_packet(now, header);
         }
-        let data = if outer == Ecn::Ce {
-            congested(data)
-        } else {
-            data
-        };
-        let inner = Inner {
-            data,
-            checksum_partial: header.checksum_partial,
-        };
+        if outer == Ecn::Ce {
+            mark(&mut inner);
+        }
         if self.egress.reorder.on_packet(now, header, inner)
             && let Some(path) = self.paths.get_mut(path)
         {
@@ -225,11 +219,11 @@ impl Tunnel {
 /// A packet that cannot carry the mark is passed on unmarked instead of dropped. QUIC sets ECT on
 /// every outer packet, also around inner packets without ECT, and the sub-tunnel's congestion
 /// control has already answered the mark.
-fn congested(data: Bytes) -> Bytes {
-    if !matches!(Ecn::of(&data), Some(Ecn::Ect0 | Ecn::Ect1)) {
-        return data;
+fn mark(inner: &mut Inner) {
+    if !matches!(Ecn::of(inner.front()), Some(Ecn::Ect0 | Ecn::Ect1)) {
+        return;
     }
-    let mut marked = BytesMut::from(&data[..]);
+    let mut marked = BytesMut::from(inner.front());
     mark_ce(&mut marked);
-    marked.freeze()
+    *inner.front_mut() = marked.freeze();
 }

@@ -1,13 +1,17 @@
 //! Header compression at work: headers are announced and confirmed here, and packets get theirs back.
 
-use super::tuning::{EXPANDED_CHUNK, HEADERS_BYTES};
+use super::tuning::{APART_MIN, EXPANDED_CHUNK, HEADERS_BYTES};
 use super::{Outgoing, Tunnel};
+use crate::reorder::Inner;
 use bytes::{Buf, Bytes, BytesMut};
 use ropewalk_headers::{Compressor, ExpandError, Expander, HEADERS_MAX};
 use ropewalk_types::{Instant, PathId};
 use ropewalk_wire::{
     DATA_HEADER, DataHeader, Datagram, Stamp, emit_header_notices, emit_headers, header_notices,
 };
+
+/// The protocol number of TCP.
+const TCP: u8 = 6;
 
 /// The egress's side, with memory for packets with full headers.
 #[derive(Debug, Default)]
@@ -21,15 +25,15 @@ impl Expanding {
         &mut self,
         now: Instant,
         header: &DataHeader,
-        compressed: &[u8],
-    ) -> Result<Bytes, ExpandError> {
+        compressed: &Bytes,
+    ) -> Result<Inner, ExpandError> {
         let most = compressed.len() + HEADERS_MAX;
         if self.chunk.capacity() < most {
             // One allocation for many packets; the memory is freed with the last of them.
             self.chunk = BytesMut::with_capacity(most.max(EXPANDED_CHUNK));
         }
         let partial = header.checksum_partial;
-        self.expander.expand(
+        let payload = self.expander.expand(
             now,
             header.flow,
             header.flow_seq,
@@ -37,7 +41,24 @@ impl Expanding {
             compressed,
             &mut self.chunk,
         )?;
-        Ok(self.chunk.split().freeze())
+        // Large payloads are TCP's as a rule, and stay where they are.
+        if compressed.len() - payload >= APART_MIN && has_tcp_headers_only(&self.chunk) {
+            return Ok(Inner {
+                head: self.chunk.split().freeze(),
+                data: compressed.slice(payload..),
+                checksum_partial: partial,
+            });
+        }
+        self.chunk.extend_from_slice(&compressed[payload..]);
+        Ok(Inner::whole(self.chunk.split().freeze(), partial))
+    }
+}
+
+/// Whether these are the headers of a TCP segment and nothing else.
+fn has_tcp_headers_only(headers: &[u8]) -> bool {
+    match headers.first().map(|first| first >> 4) {
+        Some(4) => headers.get(9) == Some(&TCP),
+        _ => headers.get(6) == Some(&TCP),
     }
 }
 
@@ -115,8 +136,8 @@ impl Tunnel {
         now: Instant,
         path: PathId,
         header: &DataHeader,
-        compressed: &[u8],
-    ) -> Option<Bytes> {
+        compressed: &Bytes,
+    ) -> Option<Inner> {
         match self.egress.expanding.expand(now, header, compressed) {
             Ok(inner) => Some(inner),
             Err(ExpandError::Unknown) => {

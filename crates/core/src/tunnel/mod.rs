@@ -393,12 +393,16 @@ impl Tunnel {
         self.freezer.on_egress(self.now, &mut inner);
         self.limit_segments(&mut inner);
         self.stats.rx_packets += 1;
-        self.stats.rx_bytes += inner.data.len() as u64;
+        self.stats.rx_bytes += inner.bytes() as u64;
         Some(inner)
     }
 
     /// Tells the host that gets this handshake of segments that fit: their packets leave here.
     fn limit_segments(&self, inner: &mut Inner) {
+        // Handshakes come with full headers, in one piece.
+        if !inner.head.is_empty() {
+            return;
+        }
         let whole = self.paths.whole();
         let sizes = PacketSizes {
             whole,

@@ -129,10 +129,7 @@ fn answer(ip: &[u8], v6: bool, fits: usize) -> Option<Inner> {
             .write(&mut data, quoted)
     };
     written.ok()?;
-    Some(Inner {
-        data: data.into(),
-        checksum_partial: false,
-    })
+    Some(Inner::whole(data.into(), false))
 }
 
 #[cfg(test)]

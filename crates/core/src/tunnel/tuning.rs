@@ -88,6 +88,10 @@ pub(super) const ANSWERS_MAX: usize = 16;
 
 // Header compression.
 
+/// Payload that stays where it arrived when its headers are restored, bytes: a guess between acknowledgements
+/// and full segments. Smaller: less is copied, and small packets go through two pieces of memory. A packet
+/// that waits keeps what arrived with it in memory, as a packet with full headers does.
+pub(super) const APART_MIN: usize = 256;
 /// Memory that packets with full headers share, bytes. Larger: fewer allocations, and a packet that waits
 /// keeps more memory.
 pub(super) const EXPANDED_CHUNK: usize = 64 << 10;

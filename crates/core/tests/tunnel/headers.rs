@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use super::{World, config, uneven};
 use bytes::{Bytes, BytesMut};
+use ropewalk_core::reorder::Inner;
 use ropewalk_core::schedule::SchedulerKind;
 use ropewalk_core::tunnel::{SendOptions, TunnelConfig};
-use ropewalk_types::{Duration, PathId, checksum};
+use ropewalk_types::{Duration, Ecn, PathId, checksum};
 use ropewalk_wire::HEADROOM;
 
 const PAYLOAD: usize = 900;
@@ -127,6 +128,51 @@ fn a_peer_that_starts_anew_is_told_again() {
     );
     let again = world.site.tunnel.stats().headers_saved - saved;
     assert!(again > 15_000, "{again} bytes saved after it started anew");
+}
+
+/// Gives a segment of so much payload to the site's tunnel, and what leaves to the hub's, marked as the
+/// outer packet is.
+fn cross(world: &mut World, data: BytesMut, outer: Ecn) -> Inner {
+    let now = world.now();
+    let report = world.site.paths[0].report.clone();
+    world.site.tunnel.update_path(now, PathId(0), report);
+    world.site.tunnel.handle_inner(now, data, false);
+    let mut out = Vec::new();
+    world.site.tunnel.poll_transmit(now, &mut out, 10);
+    for sent in out {
+        let (path, datagram) = (sent.path, sent.datagram);
+        world.hub.tunnel.handle_datagram(now, path, outer, datagram);
+    }
+    world.hub.tunnel.end_batch(now);
+    world.hub.tunnel.poll_inner().expect("delivered")
+}
+
+/// Large payloads are not copied when their headers are restored, and marks go to the headers alone.
+#[test]
+fn restored_headers_of_large_segments_are_apart_and_take_marks() {
+    let mut world = World::with(compressing(SchedulerKind::Auto), 1, &uneven());
+    let mut sent = BTreeMap::new();
+    assert_eq!(carry(&mut world, &mut sent, 500), 500);
+    for (payload, is_apart) in [(255, false), (256, true), (900, true)] {
+        let mut data = sized_segment(500, payload);
+        let ip = &mut data[HEADROOM..];
+        ip[1] |= 2;
+        ip[10..12].fill(0);
+        let sum = !checksum::fold(checksum::add(0, &ip[..20]));
+        ip[10..12].copy_from_slice(&sum.to_be_bytes());
+        let given = data.clone().freeze().slice(HEADROOM..);
+        let saved = world.site.tunnel.stats().headers_saved;
+        let mut got = cross(&mut world, data, Ecn::Ce);
+        assert!(
+            world.site.tunnel.stats().headers_saved > saved,
+            "compressed"
+        );
+        assert_eq!(got.head.is_empty(), !is_apart, "{payload} bytes of payload");
+        assert_eq!(got.front()[1] & 3, 3, "marked");
+        got.join();
+        assert_eq!(checksum::fold(checksum::add(0, &got.data[..20])), 0xffff);
+        assert_eq!(got.data[20..], given[20..]);
+    }
 }
 
 /// The handshake of the server in whose direction the segments go: MSS 1,460 and timestamps.

@@ -330,6 +330,7 @@ impl<R: Role> Engine<R> {
         self.session.end_batch(now);
         while let Some(inner) = self.session.poll_inner() {
             self.to_tun.push(InnerPacket {
+                head: inner.head,
                 data: inner.data,
                 checksum_partial: inner.checksum_partial,
             });

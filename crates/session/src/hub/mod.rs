@@ -375,9 +375,9 @@ impl sealed::Role for Hub {
         while let Some(&index) = self.ready.touched().get(self.drained) {
             if let Some(site) = &mut self.sites[index] {
                 while let Some(inner) = site.peer.tunnel.poll_inner() {
-                    if source_of(&inner.data).is_some_and(|ip| site.entry.owns(&ip)) {
+                    if source_of(inner.front()).is_some_and(|ip| site.entry.owns(&ip)) {
                         return Some(inner);
-                    } else if is_link_local(&inner.data) {
+                    } else if is_link_local(inner.front()) {
                         self.link_local += 1;
                     } else {
                         site.spoofed += 1;

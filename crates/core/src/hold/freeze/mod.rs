@@ -183,10 +183,14 @@ impl Freezer {
         match self.mode {
             Freeze::Off => {}
             Freeze::Planned if self.is_frozen() => {
+                inner.join();
                 self.stopped += u64::from(self.planned.on_egress(inner));
             }
             Freeze::Planned => {}
-            Freeze::ProxyAck => self.proxy_ack.on_egress(now, inner),
+            Freeze::ProxyAck => {
+                inner.join();
+                self.proxy_ack.on_egress(now, inner);
+            }
         }
     }
 
@@ -198,10 +202,7 @@ impl Freezer {
     /// The next packet written here for a host on this side.
     pub fn poll(&mut self) -> Option<Inner> {
         let data = self.out.pop_front()?;
-        Some(Inner {
-            data,
-            checksum_partial: false,
-        })
+        Some(Inner::whole(data, false))
     }
 
     /// When [`Self::handle_timeout`] or [`Self::follow`] is wanted, while there is a path.

@@ -210,10 +210,7 @@ impl World {
 
     /// A packet comes out of it.
     fn leave(&mut self, packet: Vec<u8>) -> Bytes {
-        let mut inner = Inner {
-            data: Bytes::from(packet),
-            checksum_partial: false,
-        };
+        let mut inner = Inner::whole(Bytes::from(packet), false);
         self.freezer.on_egress(self.now, &mut inner);
         inner.data
     }
