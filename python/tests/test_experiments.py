@@ -245,6 +245,8 @@ def test_htmts_ratios_are_judged_within_each_reading_and_over_two_paths_only() -
     assert (beside.verdict, beside.paper) == ("no target", 180 / 155)
     otias = rows["paper's tunnel, a queue per flow, unequal: htmt-prototype ÷ otias (simulator)"]
     assert otias.measured == pytest.approx(18 / 15)
+    # Without a figure the paper's "noticeably better" is judged.
+    assert (otias.relation, otias.target, otias.verdict) == (">=", 1.05, "ok")
 
 
 def test_a_full_run_of_htmt_on_the_kernel_ends_within_three_hours() -> None:
@@ -353,6 +355,13 @@ def test_tcpnc_asks_for_the_erasure_capacity_at_every_loss_and_compares_the_same
     assert row.measured == pytest.approx(0.8 / 0.7)
     row = claims["topology 1, case 1, no loss: tcp-nc as published, all sessions (simulator)"]
     assert (row.paper, row.target, row.mean_meets) == (2.77, 2.77, False)
+    even = "10% per link: evenness of the sessions (Jain), {} (simulator)"
+    assert claims[f"topology 1, case 1, {even.format('tcp-nc as published')}"].mean_meets is False
+    row = claims[f"topology 2, case 2, {even.format('tcp-nc ÷ end to end')}"]
+    assert (row.relation, row.measured, row.mean_meets) == ("within", pytest.approx(1.0), True)
+    dropped = "no loss, after the warm-up: packets dropped at link buffers, end to end (simulator)"
+    assert claims[f"topology 1, case 1, {dropped}"].mean_meets is False
+    assert claims[f"topology 2, case 2, {dropped}"].mean_meets is True
     third = "10% per link, tcp-nc as published: session 3 ÷ the better of the others (simulator)"
     assert claims[f"topology 2, case 2, {third}"].measured == pytest.approx(2.0)
     drawn = tcpnc.figures(results)

@@ -29,6 +29,9 @@ from ropewalk.lab.statistics import paired_ratio
 
 RATIO_TOLERANCE = 0.1
 """The paper says "roughly" or "about" with five of its eight megabytes, all rounded to five."""
+NOTICEABLE = 1.05
+"""Ratio from which HTMT is "noticeably better" than OTIAS and AFMT on unequal pairs, as we read
+that."""
 MEBI = 1.048576
 """Megabytes of iperf, which the paper used, have 2²⁰ bytes."""
 FAIRNESS_TOLERANCE = 0.1
@@ -105,10 +108,10 @@ def _ratios(results: Results, runner: Runner, reading: Reading, paths: PathSet) 
                     f"{reading.words}, {paths.name}: {rule} ÷ {other} ({measures.on(runner)})",
                     above,
                     below,
-                    1.0 if better else ratio if paths in PAIRS else None,
+                    NOTICEABLE if better else ratio if paths in PAIRS else None,
                     relation=">=" if better else "within",
                     paper=ratio,
-                    tolerance=RATIO_TOLERANCE,
+                    tolerance=0.0 if better else RATIO_TOLERANCE,
                     note=_about(reading, paths, other),
                 )
             )
