@@ -53,19 +53,35 @@ type Key = (u16, u16);
 #[derive(Debug)]
 struct Partial {
     data: BytesMut,
-    /// Start and length of each piece that came.
-    pieces: Vec<(u16, u16)>,
+    /// The bytes that came: ranges that do not touch.
+    came: Vec<Range<usize>>,
     deadline: Instant,
 }
 
 impl Partial {
     /// What is there already of the bytes from `start` to `end`.
     fn overlaps(&self, start: usize, end: usize) -> impl Iterator<Item = Range<usize>> {
-        let ranges = self.pieces.iter().map(move |&(at, len)| {
-            let at = usize::from(at);
-            at.max(start)..(at + usize::from(len)).min(end)
-        });
+        let ranges = self.came.iter();
+        let ranges = ranges.map(move |range| range.start.max(start)..range.end.min(end));
         ranges.filter(|range| !range.is_empty())
+    }
+
+    /// Takes a piece in. Copies of a packet may be cut at other places, because each path has its own room.
+    fn fill(&mut self, mut start: usize, piece: &[u8]) {
+        let mut end = start + piece.len();
+        self.data[start..end].copy_from_slice(piece);
+        self.came.retain(|range| {
+            let apart = range.end < start || end < range.start;
+            if !apart {
+                (start, end) = (start.min(range.start), end.max(range.end));
+            }
+            apart
+        });
+        self.came.push(start..end);
+    }
+
+    fn is_complete(&self) -> bool {
+        matches!(&self.came[..], [all] if *all == (0..self.data.len()))
     }
 
     /// Whether a piece cannot be of this packet.
@@ -118,22 +134,12 @@ impl Reassembly {
             self.begin(key, total, now + LIFETIME);
         }
         let partial = self.partial.get_mut(&key)?;
-        let length = u16::try_from(piece.len()).ok()?;
-        if partial.pieces.len() == PIECES_MAX {
+        if partial.came.len() == PIECES_MAX {
             self.dropped += 1;
             return None;
         }
-        if partial.overlaps(start, end).next().is_some() {
-            return None;
-        }
-        partial.data[start..end].copy_from_slice(piece);
-        partial.pieces.push((fragment.offset, length));
-        let have: usize = partial
-            .pieces
-            .iter()
-            .map(|&(_, len)| usize::from(len))
-            .sum();
-        if have < total {
+        partial.fill(start, piece);
+        if !partial.is_complete() {
             return None;
         }
         let complete = self.remove(key);
@@ -157,7 +163,7 @@ impl Reassembly {
         self.order.push_back((deadline, key));
         let partial = Partial {
             data: BytesMut::zeroed(total),
-            pieces: Vec::new(),
+            came: Vec::new(),
             deadline,
         };
         self.partial.insert(key, partial);
@@ -249,6 +255,33 @@ mod tests {
         }
         assert_eq!(complete, [Bytes::from(inner)]);
     }
+
+    #[test]
+    fn copies_that_are_cut_at_other_places_complete_each_other() {
+        let inner: Vec<u8> = (0..1_477_u32).map(|n| n.to_le_bytes()[0]).collect();
+        // Paths have room for 1,440 and for 1,400 bytes. Of the pieces of each copy one is lost.
+        for (one, other) in [(0..1_400, 1_440..1_477), (1_400..1_477, 0..1_440)] {
+            let mut reassembly = Reassembly::default();
+            let mut insert = |range: &Range<usize>| {
+                let fragment = FragmentHeader {
+                    offset: u16::try_from(range.start).expect("fits"),
+                    total: 1_477,
+                };
+                let header = DataHeader::default();
+                reassembly.insert(Instant::ZERO, &header, fragment, &inner[range.clone()])
+            };
+            let complete = (insert(&one), insert(&other));
+            // What lacks is sent again: the piece that overlaps both.
+            let again = if one.start == 0 {
+                1_400..1_477
+            } else {
+                0..1_400
+            };
+            let complete = complete.1.or_else(|| insert(&again));
+            assert_eq!(complete, Some(Bytes::from(inner.clone())), "{one:?}");
+        }
+    }
+
     #[test]
     fn a_later_packet_with_the_number_of_one_that_never_completed_is_not_mixed_with_it() {
         let mut reassembly = Reassembly::default();

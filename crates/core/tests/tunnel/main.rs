@@ -408,6 +408,29 @@ fn a_call_does_not_wait_behind_what_a_dead_path_carried() {
     );
 }
 
+/// Paths of different families have room for different sizes, so the copies of a packet are cut at
+/// different places.
+#[test]
+fn copies_in_different_pieces_over_paths_that_lose_all_arrive() {
+    let mut specs = even();
+    for (spec, room) in specs.iter_mut().zip([1_440, 1_400]) {
+        for report in &mut spec.reports {
+            report.max_datagram = room;
+        }
+    }
+    let mut pair = World::new(SchedulerKind::Redundant, 1, &specs);
+    pair.lose(0.08);
+    for _ in 0..1_000 {
+        pair.offer_segment(1_477);
+        pair.run(Duration::from_millis(5));
+    }
+    pair.run(Duration::from_secs(2));
+    let mut got = pair.numbers();
+    got.sort_unstable();
+    got.dedup();
+    assert!(got.len() >= 998, "{} of 1,000", got.len());
+}
+
 #[test]
 fn a_packet_larger_than_the_path_is_fragmented_and_rejoined() {
     let mut path = PathSpec::new(16, 25);
