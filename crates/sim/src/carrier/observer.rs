@@ -156,8 +156,10 @@ fn whole(now: Instant, seen: &mut Expander, header: &DataHeader, inner: &[u8]) -
         ..
     } = header;
     let mut full = BytesMut::new();
-    seen.expand(now, flow, flow_seq, checksum_partial, inner, &mut full)
+    let payload = seen
+        .expand(now, flow, flow_seq, checksum_partial, inner, &mut full)
         .ok()?;
+    full.extend_from_slice(&inner[payload..]);
     Some(full)
 }
 
