@@ -50,12 +50,16 @@ pub(super) fn split(datagram: &Bytes, room: usize) -> Vec<Bytes> {
 /// Flow bucket and number in it of an inner packet.
 type Key = (u16, u16);
 
+/// When a packet is given up, its key and its serial number.
+type Begun = (Instant, Key, u64);
+
 #[derive(Debug)]
 struct Partial {
     data: BytesMut,
     /// The bytes that came: ranges that do not touch.
     came: Vec<Range<usize>>,
-    deadline: Instant,
+    /// Tells packets with the same key apart.
+    serial: u64,
 }
 
 impl Partial {
@@ -80,6 +84,12 @@ impl Partial {
         self.came.push(start..end);
     }
 
+    /// Whether these bytes meet any that came, so that they add no range.
+    fn touches(&self, start: usize, end: usize) -> bool {
+        let mut ranges = self.came.iter();
+        ranges.any(|range| range.start <= end && start <= range.end)
+    }
+
     fn is_complete(&self) -> bool {
         matches!(&self.came[..], [all] if *all == (0..self.data.len()))
     }
@@ -98,7 +108,8 @@ impl Partial {
 #[derive(Debug, Default)]
 pub(super) struct Reassembly {
     partial: BTreeMap<Key, Partial>,
-    order: VecDeque<(Instant, Key)>,
+    order: VecDeque<Begun>,
+    begun: u64,
     /// Of all packets, complete.
     bytes: usize,
     dropped: u64,
@@ -134,7 +145,7 @@ impl Reassembly {
             self.begin(key, total, now + LIFETIME);
         }
         let partial = self.partial.get_mut(&key)?;
-        if partial.came.len() == PIECES_MAX {
+        if partial.came.len() == PIECES_MAX && !partial.touches(start, end) {
             self.dropped += 1;
             return None;
         }
@@ -149,7 +160,7 @@ impl Reassembly {
 
     fn begin(&mut self, key: Key, total: usize, deadline: Instant) {
         while self.partial.len() >= PARTIAL_MAX || self.bytes + total > PARTIAL_BYTES_MAX {
-            let Some((_, oldest)) = self.order.pop_front() else {
+            let Some((_, oldest, _)) = self.order.pop_front() else {
                 break;
             };
             self.dropped += u64::from(self.remove(oldest).is_some());
@@ -160,11 +171,12 @@ impl Reassembly {
             self.order.retain(|entry| is_live(partial, entry));
         }
         self.bytes += total;
-        self.order.push_back((deadline, key));
+        self.begun += 1;
+        self.order.push_back((deadline, key, self.begun));
         let partial = Partial {
             data: BytesMut::zeroed(total),
             came: Vec::new(),
-            deadline,
+            serial: self.begun,
         };
         self.partial.insert(key, partial);
     }
@@ -190,13 +202,13 @@ impl Reassembly {
     }
 
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.order.front().map(|&(deadline, _)| deadline)
+        self.order.front().map(|&(deadline, ..)| deadline)
     }
 
     /// Gives up what is too old; returns how many packets or pieces were dropped since the last
     /// call.
     pub fn expire(&mut self, now: Instant) -> u64 {
-        while let Some(&(deadline, key)) = self.order.front()
+        while let Some(&(deadline, key, _)) = self.order.front()
             && deadline <= now
         {
             self.order.pop_front();
@@ -209,8 +221,8 @@ impl Reassembly {
 
 /// Whether an entry of the order is that of an incomplete packet, and not of an earlier one with the same
 /// number.
-fn is_live(partial: &BTreeMap<Key, Partial>, &(deadline, key): &(Instant, Key)) -> bool {
-    partial.get(&key).is_some_and(|p| p.deadline == deadline)
+fn is_live(partial: &BTreeMap<Key, Partial>, &(_, key, serial): &Begun) -> bool {
+    partial.get(&key).is_some_and(|p| p.serial == serial)
 }
 
 #[cfg(test)]
@@ -280,6 +292,44 @@ mod tests {
             let complete = complete.1.or_else(|| insert(&again));
             assert_eq!(complete, Some(Bytes::from(inner.clone())), "{one:?}");
         }
+    }
+
+    #[test]
+    fn packets_that_replace_each_other_within_one_batch_leave_nothing_behind() {
+        let mut reassembly = Reassembly::default();
+        for batch in 0..200 {
+            let now = Instant::from_millis(batch);
+            for byte in 0..64 {
+                let header = DataHeader {
+                    flow_seq: u16::try_from(batch).expect("few"),
+                    ..DataHeader::default()
+                };
+                let fragment = FragmentHeader {
+                    offset: 0,
+                    total: 1_000,
+                };
+                let none = reassembly.insert(now, &header, fragment, &[byte % 2; 10]);
+                assert_eq!(none, None);
+            }
+        }
+        assert!(reassembly.order.len() <= 2 * PARTIAL_MAX);
+        assert_eq!(reassembly.len(), 200);
+    }
+
+    #[test]
+    fn the_last_piece_is_taken_in_however_many_there_are() {
+        let mut reassembly = Reassembly::default();
+        let mut insert = |offset: usize, piece: &[u8]| {
+            let fragment = FragmentHeader {
+                offset: u16::try_from(offset).expect("fits"),
+                total: 1_400,
+            };
+            reassembly.insert(Instant::ZERO, &DataHeader::default(), fragment, piece)
+        };
+        for number in 0..PIECES_MAX {
+            assert_eq!(insert(number * 4, &[7]), None);
+        }
+        assert_eq!(insert(0, &[7; 1_400]), Some(vec![7; 1_400].into()));
     }
 
     #[test]
