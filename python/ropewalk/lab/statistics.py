@@ -154,6 +154,15 @@ def ratio_of_means(above: Sequence[float], below: Sequence[float]) -> Estimate |
     return Estimate(mean, min(low, mean), max(high, mean), count)
 
 
+def jain(values: Sequence[float]) -> float | None:
+    """Jain's index: 1 where all have the same, 1 / n where one of n has all (RFC 5166, 2.6).
+
+    None where nobody has anything.
+    """
+    squares = sum(value * value for value in values)
+    return sum(values) ** 2 / (len(values) * squares) if squares > 0 else None
+
+
 def share(events: Sequence[bool]) -> Estimate | None:
     """Share of independent runs with an event, and its exact 95 % interval; nothing of nothing.
 

@@ -25,7 +25,7 @@ from ropewalk.lab.experiments.htmt_cases import (
     PathSet,
     Reading,
 )
-from ropewalk.lab.statistics import paired_ratio
+from ropewalk.lab.statistics import jain, paired_ratio
 
 RATIO_TOLERANCE = 0.1
 """The paper says "roughly" or "about" with five of its eight megabytes, all rounded to five."""
@@ -64,16 +64,15 @@ def latency(results: Results) -> dict[int, float]:
     return {seed: p.delay_ms.mean for seed, p in pings.items() if p is not None and p.delay_ms}
 
 
-def jain(results: Results) -> dict[int, float]:
-    """Jain's index of the flows' goodputs by seed, 1 where all are equal (RFC 5166, 2.6)."""
-    found = {}
-    for seed, report in results.reports().items():
-        bulk = report.bulk()
-        rates = [flow.goodput_mbit for flow in bulk.flows] if bulk is not None else []
-        squares = sum(rate * rate for rate in rates)
-        if squares > 0:
-            found[seed] = sum(rates) ** 2 / (len(rates) * squares)
-    return found
+def evenness(results: Results) -> dict[int, float]:
+    """Jain's index of the flows' goodputs, by seed."""
+    bulks = {seed: report.bulk() for seed, report in results.reports().items()}
+    found = {
+        seed: jain([flow.goodput_mbit for flow in bulk.flows])
+        for seed, bulk in bulks.items()
+        if bulk is not None
+    }
+    return {seed: index for seed, index in found.items() if index is not None}
 
 
 def _ratios(results: Results, runner: Runner, reading: Reading, paths: PathSet) -> list[Claim]:
@@ -184,7 +183,7 @@ def _fairness(results: Results, runner: Runner, reading: Reading, paths: PathSet
                 f"({measures.on(runner)})",
                 "index",
                 found,
-                jain(found),
+                evenness(found),
                 1.0 - FAIRNESS_TOLERANCE,
                 note="the paper: comparably fair",
             )

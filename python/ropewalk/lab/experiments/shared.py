@@ -10,7 +10,7 @@ from ropewalk.lab.claims import Claim, Relation, claim, missing
 from ropewalk.lab.experiments import measures
 from ropewalk.lab.experiments.options import Options, expand
 from ropewalk.lab.figures import Bar, Figure, bars
-from ropewalk.lab.statistics import estimate, paired_ratio, ratio_of_means
+from ropewalk.lab.statistics import estimate, jain, paired_ratio, ratio_of_means
 from ropewalk.plan import Aqm, Carrier, Direct, Link, Path, Plan, Tcp, Tunnel
 
 NAME = "shared"
@@ -148,14 +148,12 @@ def share(results: Results) -> dict[int, float]:
 
 
 def evenness(results: Results) -> dict[int, float]:
-    """Jain's index of the goodput of both sections, 0.5 to 1, by seed (Jain et al. 1984)."""
-    found = {}
-    for seed, report in results.reports().items():
-        rates = [section.goodput_mbit for section in report.traffic]
-        squares = sum(rate * rate for rate in rates)
-        if squares > 0:
-            found[seed] = sum(rates) ** 2 / (len(rates) * squares)
-    return found
+    """Jain's index of the goodput of both sections, 0.5 to 1, by seed."""
+    found = {
+        seed: jain([section.goodput_mbit for section in report.traffic])
+        for seed, report in results.reports().items()
+    }
+    return {seed: index for seed, index in found.items() if index is not None}
 
 
 def equal_share(beside: str, inside: str) -> float:

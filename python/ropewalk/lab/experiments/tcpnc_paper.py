@@ -24,6 +24,7 @@ from ropewalk.lab.experiments.tcpnc_cases import (
     Case,
     lost,
 )
+from ropewalk.lab.statistics import jain
 
 PAPER_MBIT = {PUBLISHED: 2.87, TCP_NC_PUBLISHED: 2.77}
 """All sessions of topology 1, case 1, without loss (section 3.2)."""
@@ -108,12 +109,20 @@ def _totals(results: Results, runner: Runner, name: str) -> list[Claim]:
     ]
 
 
+def _both(
+    results: Results, runner: Runner, case: Case, loss: float = 0.0
+) -> tuple[Results, Results]:
+    """End to end and TCP/NC, hosts as published."""
+    where = (case.name, lost(loss, "alone"))
+    bare, coded = (
+        results.where(runner, *where, name, "new-reno") for name in (PUBLISHED, TCP_NC_PUBLISHED)
+    )
+    return bare, coded
+
+
 def _cost(results: Results, runner: Runner, case: Case) -> list[Claim]:
     """Topology 1, no loss: what the tunnel takes from end to end."""
-    bare, coded = (
-        results.where(runner, case.name, "0%", name, "new-reno")
-        for name in (PUBLISHED, TCP_NC_PUBLISHED)
-    )
+    bare, coded = _both(results, runner, case)
     if case.topology != 1 or not bare.planned() or not coded.planned():
         return []
     without = measures.goodput(bare)
@@ -180,10 +189,7 @@ def _order(results: Results, runner: Runner, case: Case) -> list[Claim]:
         ]
     if case != CASES[0]:
         return []
-    bare, coded = (
-        results.where(runner, case.name, "0%", name, "new-reno")
-        for name in (PUBLISHED, TCP_NC_PUBLISHED)
-    )
+    bare, coded = _both(results, runner, case)
     if not bare.planned() or not coded.planned():
         return []
     return [
@@ -328,13 +334,11 @@ def _fairness(results: Results, runner: Runner, case: Case) -> list[Claim]:
     rows = []
     for loss in LOSSES:
         key = (case.name, lost(loss, "alone"))
-        bare, coded = (
-            results.where(runner, *key, name, "new-reno") for name in (PUBLISHED, TCP_NC_PUBLISHED)
-        )
+        bare, coded = _both(results, runner, case, loss)
         if not bare.planned() or not coded.planned() or (case.topology == 1 and not loss):
             continue
         begin = f"{', '.join(key)} per link: evenness of the sessions (Jain)"
-        end_to_end, tunnel = by_session(bare, _jain), by_session(coded, _jain)
+        end_to_end, tunnel = by_session(bare, jain), by_session(coded, jain)
         judged = FAIR_MIN if case.topology == 1 else None
         rows += [
             measures.value(
@@ -363,20 +367,11 @@ def _fairness(results: Results, runner: Runner, case: Case) -> list[Claim]:
     return rows
 
 
-def _jain(mbit: tuple[float, ...]) -> float | None:
-    """Jain, Chiu and Hawe (1984): 1 when all have the same, 1 / n when one has all."""
-    squares = sum(value * value for value in mbit)
-    return sum(mbit) ** 2 / (len(mbit) * squares) if squares else None
-
-
 def _drops(results: Results, runner: Runner, case: Case) -> list[Claim]:
     """Where packets are dropped without loss: topology 1, case 1, and topology 2, case 2."""
     if runner != "sim" or case.name not in ("topology 1, case 1", "topology 2, case 2"):
         return []
-    bare, coded = (
-        results.where(runner, case.name, "0%", name, "new-reno")
-        for name in (PUBLISHED, TCP_NC_PUBLISHED)
-    )
+    bare, coded = _both(results, runner, case)
     if not bare.planned() or not coded.planned():
         return []
     begin = f"{case.name}, no loss, after the warm-up: packets dropped"
