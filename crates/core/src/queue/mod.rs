@@ -102,6 +102,19 @@ pub struct QueueStats {
     pub held_old: u64,
 }
 
+/// The longest delays of the usable paths.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Delays {
+    /// Smallest round trip of a path.
+    pub rtt: Duration,
+    /// What its round trip now is longer: a standing queue.
+    pub queued: Duration,
+    /// Variation of a path's round trip.
+    pub rttvar: Duration,
+    /// What repairs add to a round trip.
+    pub repair: Duration,
+}
+
 /// The ingress queue of one tunnel.
 #[derive(Debug)]
 pub struct IngressQueue {
@@ -154,22 +167,23 @@ impl IngressQueue {
         }
     }
 
-    /// Follows the paths. The sum of their rates, their longest round trip with its largest
-    /// variation, and the time for repairs decide CoDel's target and interval and the byte limit.
-    /// Where round trips vary, acknowledgements and so packets come in clumps. A clump that waits
-    /// is not a standing queue.
-    pub fn set_paths(&mut self, sum: Rate, rtt: Duration, rttvar: Duration, repair: Duration) {
-        let repairs = (repair * REPAIRS).min(REPAIRS_MAX);
+    /// Follows the paths. The sum of their rates and their [`Delays`] decide CoDel's target and
+    /// interval and the byte limit. Where round trips vary, acknowledgements and so packets come in
+    /// clumps. A clump that waits is not a standing queue. Where others fill a path's queue, a
+    /// sender's round trip is that of the full queue.
+    pub fn set_paths(&mut self, sum: Rate, delays: Delays) {
+        let repairs = (delays.repair * REPAIRS).min(REPAIRS_MAX);
         self.limit_bytes = sum
             .bytes_in(LIMIT_TIME + repairs)
             .clamp(LIMIT_BYTES_MIN, LIMIT_BYTES_MAX);
         // RFC 8289 §4.4: below a few Mbit/s even two packets take longer than the target.
         let two_packets = sum.time_for(2 * QUANTUM.unsigned_abs());
-        let target = (rtt / 2).max(two_packets);
+        let target = (delays.rtt / 2).max(two_packets);
         self.target = target.clamp(TARGET_MIN, TARGET_MAX)
-            + (rttvar * CLUMP_RTTVARS).min(TARGET_MAX)
-            + repairs / 2;
-        self.interval = INTERVAL_MIN.max(rtt + repairs + self.target);
+            + (delays.rttvar * CLUMP_RTTVARS).min(TARGET_MAX)
+            + repairs / 2
+            + delays.queued / 2;
+        self.interval = INTERVAL_MIN.max(delays.rtt + delays.queued + repairs + self.target);
     }
 
     /// Sets the bounds of what is held in an outage.

@@ -115,6 +115,30 @@ fn a_standing_queue_is_dropped_from_or_marked() {
 }
 
 #[test]
+fn a_wait_behind_a_queue_of_others_is_not_dropped_for() {
+    // 300 ms of others' packets wait at the bottleneck. For 400 ms our own window is a quarter
+    // smaller, so 100 ms of packets wait here.
+    for (queued, dropped) in [(0, true), (300, false)] {
+        let mut queue = IngressQueue::new();
+        let delays = Delays {
+            rtt: Duration::from_millis(80),
+            queued: Duration::from_millis(queued),
+            ..Delays::default()
+        };
+        queue.set_paths(Rate::from_bits_per_sec(10_000_000), delays);
+        for ms in 0..400 {
+            queue.push(packet(1, 1_000, Instant::from_millis(ms)));
+            if ms >= 100 {
+                let flow = queue.turn().expect("100 ms wait");
+                queue.pop(Instant::from_millis(ms), flow);
+            }
+        }
+        let stats = queue.stats();
+        assert_eq!(stats.dropped_codel > 0, dropped, "{stats:?}");
+    }
+}
+
+#[test]
 fn a_short_burst_passes_untouched() {
     let mut queue = IngressQueue::new();
     for _ in 0..20 {

@@ -166,12 +166,8 @@ impl Ingress {
         }
         if now >= self.rate_due {
             self.rate_due = now + RATE_INTERVAL;
-            self.queue.set_paths(
-                paths.rate(),
-                paths.rtt_max(),
-                paths.rttvar_max(),
-                paths.repair_max(now),
-            );
+            self.queue
+                .set_paths(paths.rate(), paths.longest_delays(now));
         }
         paths.views(now, &mut self.views);
         let mut bound = 0;

@@ -3,6 +3,7 @@
 use super::super::tuning::SMALL_WINDOW;
 use super::{Path, Paths};
 use crate::path::PathView;
+use crate::queue::Delays;
 use ropewalk_types::{Duration, Instant, PathId, PathSnapshot, Rate};
 use ropewalk_wire::DATA_HEADER;
 
@@ -79,37 +80,21 @@ impl Paths {
         })
     }
 
-    /// Longest of the usable paths' smallest round trips.
-    pub fn rtt_max(&self) -> Duration {
+    /// The longest delays of usable paths. A repair adds a round trip where there is nearly always
+    /// something missing.
+    pub fn longest_delays(&self, now: Instant) -> Delays {
         let usable = self.iter().filter(|(_, p)| p.usable());
-        usable
-            .map(|(_, p)| p.snapshot.min_rtt)
-            .max()
-            .unwrap_or_default()
-    }
-
-    /// Longest time that repairs add to what crosses a usable path: a round trip where there is
-    /// nearly always something missing.
-    pub fn repair_max(&self, now: Instant) -> Duration {
-        let usable = self.iter().filter(|(_, p)| p.usable());
-        let repair = |path: &Path| {
+        usable.fold(Delays::default(), |longest, (_, path)| {
+            let s = &path.snapshot;
             let loss = path.loss.loss_steady(now).unwrap_or(0.0);
-            let missing = (loss * path.coding.packets_per_round_trip(&path.snapshot)).min(1.0);
-            path.snapshot.min_rtt.mul_f64(missing)
-        };
-        usable
-            .map(|(_, path)| repair(path))
-            .max()
-            .unwrap_or_default()
-    }
-
-    /// Largest variation of the usable paths' round trips.
-    pub fn rttvar_max(&self) -> Duration {
-        let usable = self.iter().filter(|(_, p)| p.usable());
-        usable
-            .map(|(_, p)| p.snapshot.rttvar)
-            .max()
-            .unwrap_or_default()
+            let missing = (loss * path.coding.packets_per_round_trip(s)).min(1.0);
+            Delays {
+                rtt: longest.rtt.max(s.min_rtt),
+                queued: longest.queued.max(s.srtt.saturating_sub(s.min_rtt)),
+                rttvar: longest.rttvar.max(s.rttvar),
+                repair: longest.repair.max(s.min_rtt.mul_f64(missing)),
+            }
+        })
     }
 }
 

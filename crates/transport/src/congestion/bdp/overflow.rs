@@ -153,9 +153,18 @@ mod tests {
     }
 
     #[test]
+    fn a_weak_sign_is_enough_when_it_lasts() {
+        // Three of four losses come at any delay, one while the queue is longest.
+        let at = |round| if round % 4 == 0 { 16 } else { round * 7 % 32 };
+        assert!(!after_losses(at, 60).overflow());
+        let ranks = after_losses(at, 250);
+        assert!(ranks.overflow(), "{}", ranks.mean);
+    }
+
+    #[test]
     fn losses_at_any_delay_or_at_the_shortest_are_none() {
         for at in [|round| round * 7 % 32, |_| 1_u64] {
-            let ranks = after_losses(at, 200);
+            let ranks = after_losses(at, 1_000);
             assert!(!ranks.overflow(), "{}", ranks.mean);
             assert!(ranks.mean < 0.6, "{}", ranks.mean);
         }

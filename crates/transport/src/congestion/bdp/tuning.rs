@@ -253,7 +253,7 @@ pub(super) const REACHED_SECONDS: f64 = 10.0;
 pub(super) const OVERFLOW_BATCHES: usize = 64;
 /// Rounds with losses over which ranks are averaged. More: a weaker sign is enough, a change of
 /// the path shows later.
-pub(super) const OVERFLOW_ROUNDS: f32 = 64.0;
+pub(super) const OVERFLOW_ROUNDS: f32 = 256.0;
 /// Deviations of chance by which ranks must exceed their middle. Smaller: company at short queues is
 /// noticed sooner, and more bursts of our own count as company. Measured: "three deviations".
 pub(super) const OVERFLOW_DEVIATIONS: f32 = 4.0;
