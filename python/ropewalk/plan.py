@@ -138,6 +138,7 @@ class Tunnel:
     protect_down: str | None = None
     paths: tuple[str, ...] | None = None
     freeze: Literal["off", "planned", "custody"] | None = None
+    accelerate: bool | None = None
     order: Literal["on", "off"] | None = None
     compress_headers: bool | None = None
     send_buffer: int | None = None

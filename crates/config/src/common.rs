@@ -210,6 +210,7 @@ pub(super) fn read_tunnel(tunnel: &mut Section<'_>, common: Common) -> Common {
     let mtu = tunnel.integer("mtu", MTU_MIN as u64..=MTU_MAX as u64);
     let order = tunnel.text("order", "\"off\"", str::parse::<Order>);
     let compress = tunnel.boolean("compress_headers");
+    let accelerate = tunnel.boolean("accelerate");
     let send_buffer = tunnel.integer("send_buffer_packets", 1..=SEND_BUFFER_MAX);
     let buffer = tunnel.integer("socket_buffer_bytes", 65_536..=(1 << 30));
     Common {
@@ -225,6 +226,7 @@ pub(super) fn read_tunnel(tunnel: &mut Section<'_>, common: Common) -> Common {
                 .map(|packets| packets as usize)
                 .or(common.send.buffer_packets),
             compress_headers: compress.unwrap_or(common.send.compress_headers),
+            accelerate: accelerate.unwrap_or(common.send.accelerate),
             ..common.send
         },
         mtu: mtu.map(|bytes| bytes as usize).or(common.mtu),

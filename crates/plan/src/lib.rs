@@ -205,6 +205,10 @@ pub struct TunnelPlan {
     /// `freeze` of the section `[hold]`, kernel only; the program's default unless given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub freeze: Option<String>,
+    /// Whether both ends acknowledge TCP for the receiver, kernel only; the program's default unless
+    /// given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accelerate: Option<bool>,
     /// Whether the egress puts packets in order, `on` or `off`; on unless given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub order: Option<String>,

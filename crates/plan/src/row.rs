@@ -145,9 +145,15 @@ pub(crate) fn check(plan: &Plan) -> Result<(), PlanError> {
                 return fail("carrier.tunnel.paths", problem);
             }
             relay.tunnel.check("carrier.tunnel")?;
-            if relay.tunnel.freeze.is_some() {
-                let problem = "leave it out: only a single tunnel freezes senders in plans".into();
-                return fail("carrier.tunnel.freeze", problem);
+            let (freeze, accelerate) = (&relay.tunnel.freeze, relay.tunnel.accelerate);
+            for (key, given) in [
+                ("freeze", freeze.is_some()),
+                ("accelerate", accelerate.is_some()),
+            ] {
+                if given {
+                    let problem = "leave it out: only a single tunnel does so in plans".into();
+                    return fail(&format!("carrier.tunnel.{key}"), problem);
+                }
             }
             let hops = relay.hops.iter();
             hops.map(|hop| hop.iter().map(String::as_str).collect())

@@ -200,6 +200,10 @@ fn refuse_scheduler(plan: &Plan, given: bool) -> Result<(), SimError> {
 /// Simulated senders have no windows to be stopped with.
 fn refuse_kernel_only(plan: &Plan) -> Result<(), SimError> {
     let frozen = matches!(&plan.carrier, plan::Carrier::Tunnel(tunnel) if tunnel.freeze.is_some());
+    let accelerated = matches!(
+        &plan.carrier,
+        plan::Carrier::Tunnel(tunnel) if tunnel.accelerate == Some(true)
+    );
     let leaving = plan.path.iter().any(|path| !path.leaving.is_empty());
     for (index, traffic) in plan.traffic.iter().enumerate() {
         if let plan::Traffic::Tcp {
@@ -215,10 +219,11 @@ fn refuse_kernel_only(plan: &Plan) -> Result<(), SimError> {
             ));
         }
     }
-    let key = match (frozen, leaving) {
-        (true, _) => "carrier.freeze",
-        (false, true) => "path.leaving",
-        (false, false) => return Ok(()),
+    let key = match (frozen, accelerated, leaving) {
+        (true, _, _) => "carrier.freeze",
+        (_, true, _) => "carrier.accelerate",
+        (_, _, true) => "path.leaving",
+        (false, false, false) => return Ok(()),
     };
     let problem = "not simulated; run the plan in the kernel";
     Err(SimError::setting(key, problem.into()))

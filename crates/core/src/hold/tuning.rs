@@ -47,5 +47,19 @@ pub(super) const RESEND: Duration = Duration::from_millis(300);
 /// The longest such time: it doubles while nothing comes of it, for on a slow path the copies
 /// themselves may be what is waited for.
 pub(super) const RESEND_WAIT_MAX: Duration = Duration::from_millis(4_800);
-/// Most packets of a connection that are sent again at once. More: sooner done, longer bursts.
+/// Most packets of a connection that are sent again at once: after an outage. Otherwise one, then twice
+/// as many each time. More: sooner done, longer bursts.
 pub(super) const RESEND_MAX: usize = 256;
+
+// Acceleration: TCP proxy acknowledgement at all times.
+
+/// How much a flow may have waiting at the ingress, in time at the rate of all paths, shared by the
+/// flows that wait. Longer: paths stay full when they become faster, a longer wait for what a
+/// connection sends next.
+pub(crate) const ACCELERATE_TIME: Duration = Duration::from_millis(100);
+/// The least of that, bytes: while rates are unknown. More: faster first round trips, longer waits
+/// on slow paths.
+pub(crate) const ACCELERATE_BYTES_MIN: u64 = 64 * 1024;
+/// Bytes by which a window must have grown to be worth an acknowledgement of its own: two segments
+/// (RFC 9293 §3.8.6.2.2).
+pub(super) const WINDOW_STEP: u32 = 2 * 1_448;

@@ -9,7 +9,7 @@ mod tuning;
 
 pub(crate) use tuning::LIMIT_PACKETS;
 
-use crate::hold::{Limits, Victim};
+use crate::hold::{ACCELERATE_BYTES_MIN, ACCELERATE_TIME, Limits, Victim};
 use crate::schedule::FLOW_BUCKETS;
 use bytes::BytesMut;
 use ropewalk_aqm::tuning::QUANTUM;
@@ -19,7 +19,7 @@ use ropewalk_types::{Duration, Ecn, Instant, Rate};
 use ropewalk_wire::HEADROOM;
 use tuning::{
     BACKLOG_BYTES, CLUMP_RTTVARS, DROP_BATCH, HELD_DROP_BATCH, INTERVAL_MIN, LIMIT_BYTES_MAX,
-    LIMIT_BYTES_MIN, LIMIT_TIME, REPAIRS, REPAIRS_MAX, TARGET_MAX, TARGET_MIN,
+    LIMIT_BYTES_MIN, LIMIT_TIME, REPAIRS, REPAIRS_MAX, SHARES_MAX, TARGET_MAX, TARGET_MIN,
 };
 
 /// One inner packet on its way in.
@@ -36,6 +36,8 @@ pub struct Packet {
     pub in_order: bool,
     /// It is TCP, which repairs its losses itself.
     pub tcp: bool,
+    /// Its sender was told that it has arrived: a drop tells the sender nothing.
+    pub promised: bool,
     /// Service class.
     pub class: u8,
     /// ECN field of the inner header.
@@ -122,6 +124,8 @@ pub struct IngressQueue {
     bytes: u64,
     packets: usize,
     limit_bytes: u64,
+    /// Bytes that all flows together should have waiting whose senders are acknowledged here.
+    share_bytes: u64,
     target: Duration,
     interval: Duration,
     /// Bounds of what is held in an outage.
@@ -159,6 +163,7 @@ impl IngressQueue {
             bytes: 0,
             packets: 0,
             limit_bytes: LIMIT_BYTES_MIN,
+            share_bytes: ACCELERATE_BYTES_MIN,
             target: TARGET_MIN,
             interval: INTERVAL_MIN,
             limits: Limits::default(),
@@ -176,6 +181,7 @@ impl IngressQueue {
         self.limit_bytes = sum
             .bytes_in(LIMIT_TIME + repairs)
             .clamp(LIMIT_BYTES_MIN, LIMIT_BYTES_MAX);
+        self.share_bytes = sum.bytes_in(ACCELERATE_TIME);
         // RFC 8289 §4.4: below a few Mbit/s even two packets take longer than the target.
         let two_packets = sum.time_for(2 * QUANTUM.unsigned_abs());
         let target = (delays.rtt / 2).max(two_packets);
@@ -233,6 +239,15 @@ impl IngressQueue {
     #[must_use]
     pub fn flow_bytes(&self, flow: u16) -> u64 {
         self.buckets.bytes(flow)
+    }
+
+    /// Bytes that a flow may still have waiting whose sender is slowed by this queue: its share of
+    /// [`ACCELERATE_TIME`].
+    #[must_use]
+    pub fn flow_room(&self, flow: u16) -> u64 {
+        let flows = self.backlogged_flows(SHARES_MAX).max(1) as u64;
+        let share = (self.share_bytes / flows).max(ACCELERATE_BYTES_MIN);
+        share.saturating_sub(self.flow_bytes(flow))
     }
 
     /// Counters since the start.
@@ -420,7 +435,7 @@ impl IngressQueue {
             return Some(packet);
         }
         // Those behind held ones are not to blame for their wait.
-        let sojourn = if self.held.bytes > 0 {
+        let sojourn = if self.held.bytes > 0 || packet.promised {
             Duration::ZERO
         } else {
             now.since(packet.arrived.max(self.held.replayed))

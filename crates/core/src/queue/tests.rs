@@ -4,6 +4,7 @@ fn packet(flow: u16, bytes: usize, arrived: Instant) -> Packet {
     let mut data = BytesMut::zeroed(HEADROOM + bytes);
     data[HEADROOM] = 0x45;
     Packet {
+        promised: false,
         tcp: false,
         class: 0,
         in_order: false,

@@ -25,6 +25,9 @@ pub(super) const HELD_DROP_BATCH: usize = 16;
 
 // The turns of flows: those of `ropewalk-aqm`.
 
+/// Most flows among which what may wait is shared, where senders are acknowledged here. More:
+/// shorter waits beside many flows, more to count.
+pub(super) const SHARES_MAX: usize = 16;
 /// A flow with more bytes than these is backlogged: more than one full packet waits.
 pub(super) const BACKLOG_BYTES: u64 = 1_514;
 

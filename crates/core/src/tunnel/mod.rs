@@ -181,7 +181,7 @@ impl Tunnel {
             ),
             egress: Egress::new(),
             hold: Hold::default(),
-            freezer: Freezer::new(config.hold),
+            freezer: Freezer::new(config.hold, config.send.accelerate),
             too_big: TooBig::default(),
             flow_secret: Random::new(seed).next_u64(),
             stats: TunnelStats::default(),
@@ -320,11 +320,10 @@ impl Tunnel {
         let outage = self.hold.is_outage();
         let taken = self
             .freezer
-            .on_ingress(now, ip, info, checksum_partial, outage);
-        if taken == Taken::Answered {
-            return;
+            .on_ingress(now, (ip, flow), info, checksum_partial, outage);
+        if taken != Taken::Answered {
+            self.enqueue(now, data, checksum_partial, info, taken == Taken::Kept);
         }
-        self.enqueue(now, data, checksum_partial, info);
     }
 
     fn enqueue(
@@ -333,12 +332,14 @@ impl Tunnel {
         data: bytes::BytesMut,
         checksum_partial: bool,
         info: &PacketInfo,
+        promised: bool,
     ) {
         let ip = &data[ropewalk_wire::HEADROOM..];
         let flow = flow_bucket(info, self.flow_secret);
         self.ingress.push(crate::queue::Packet {
             in_order: info.tcp_in_order(ip),
             tcp: info.is_tcp(),
+            promised,
             class: self.ingress.classes.of(info, ip.len()),
             data,
             flow,
@@ -361,6 +362,7 @@ impl Tunnel {
             self.tell_sent(now, &out[before..]);
             return out.len() - before;
         }
+        self.freezer.settle(now, |bucket| self.ingress.room(bucket));
         self.poll_requests(now, out);
         self.poll_awaited(now, out);
         self.poll_headers(now, out);
@@ -389,12 +391,17 @@ impl Tunnel {
         if let Some(written) = self.freezer.poll().or_else(|| self.too_big.poll()) {
             return Some(written);
         }
-        let mut inner = self.egress.reorder.poll()?;
-        self.freezer.on_egress(self.now, &mut inner);
-        self.limit_segments(&mut inner);
-        self.stats.rx_packets += 1;
-        self.stats.rx_bytes += inner.bytes() as u64;
-        Some(inner)
+        loop {
+            let mut inner = self.egress.reorder.poll()?;
+            let room = |bucket| self.ingress.room(bucket);
+            let says = self.freezer.on_egress(self.now, &mut inner, room);
+            self.stats.rx_packets += 1;
+            self.stats.rx_bytes += inner.bytes() as u64;
+            if says {
+                self.limit_segments(&mut inner);
+                return Some(inner);
+            }
+        }
     }
 
     /// Tells the host that gets this handshake of segments that fit: their packets leave here.

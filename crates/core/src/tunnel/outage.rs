@@ -155,7 +155,8 @@ impl Tunnel {
             };
             let mut data = BytesMut::zeroed(HEADROOM);
             data.extend_from_slice(&packet);
-            self.enqueue(now, data, checksum_partial, &info);
+            let promised = self.freezer.accelerates();
+            self.enqueue(now, data, checksum_partial, &info, promised);
         }
     }
 

@@ -56,6 +56,9 @@ pub struct SendOptions {
     pub inner_mtu: Option<usize>,
     /// Inner headers are compressed, once the egress of the peer confirms to know them.
     pub compress_headers: bool,
+    /// Senders of TCP are acknowledged here at all times, in the receiver's name. This side then
+    /// answers for the delivery.
+    pub accelerate: bool,
     /// Packets that the send buffer of each path holds, at least 1; `None` binds packets late.
     pub buffer_packets: Option<usize>,
 }
@@ -66,6 +69,7 @@ impl Default for SendOptions {
             order: Order::default(),
             inner_mtu: None,
             compress_headers: true,
+            accelerate: false,
             buffer_packets: None,
         }
     }

@@ -21,6 +21,7 @@ const UNORDERED: SendOptions = SendOptions {
     inner_mtu: None,
     buffer_packets: None,
     compress_headers: false,
+    accelerate: false,
 };
 
 /// A hundred TCP segments over both paths in turn; their numbers as they came.

@@ -318,8 +318,14 @@ fn tunnel_sections(plan: &TunnelPlan) -> Result<[String; 2]> {
                 section += &format!("{key} = {}\n", serde_json::to_string(value)?);
             }
         }
-        if let Some(compress) = plan.compress_headers {
-            section += &format!("compress_headers = {compress}\n");
+        let switches = [
+            ("compress_headers", plan.compress_headers),
+            ("accelerate", plan.accelerate),
+        ];
+        for (key, value) in switches {
+            if let Some(value) = value {
+                section += &format!("{key} = {value}\n");
+            }
         }
         if let Some(packets) = plan.send_buffer {
             section += &format!("send_buffer_packets = {packets}\n");

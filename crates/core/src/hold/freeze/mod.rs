@@ -61,16 +61,26 @@ pub(crate) struct Freezer {
 }
 
 impl Freezer {
-    pub fn new(limits: Limits) -> Self {
+    /// With `accelerate` senders are acknowledged at all times, which implies [`Freeze::ProxyAck`].
+    pub fn new(limits: Limits, accelerate: bool) -> Self {
         Self {
-            mode: limits.freeze,
+            mode: if accelerate {
+                Freeze::ProxyAck
+            } else {
+                limits.freeze
+            },
             state: FreezeState::Open,
             ask: Instant::ZERO,
             planned: Planned::default(),
-            proxy_ack: ProxyAck::new(limits),
+            proxy_ack: ProxyAck::new(limits, accelerate),
             out: VecDeque::new(),
             stopped: 0,
         }
+    }
+
+    /// Whether senders are acknowledged at all times.
+    pub const fn accelerates(&self) -> bool {
+        self.proxy_ack.accelerate
     }
 
     /// Times that a connection's sender was told to stop.
@@ -166,7 +176,7 @@ impl Freezer {
     pub fn on_ingress(
         &mut self,
         now: Instant,
-        ip: &[u8],
+        (ip, bucket): (&[u8], u16),
         info: &PacketInfo,
         partial: bool,
         outage: bool,
@@ -175,11 +185,22 @@ impl Freezer {
             return Taken::Goes;
         }
         self.proxy_ack
-            .on_ingress(now, ip, info, partial, outage, &mut self.out)
+            .on_ingress(now, (ip, bucket), info, partial, outage, &mut self.out)
     }
 
-    /// A packet for a host on this side.
-    pub fn on_egress(&mut self, now: Instant, inner: &mut Inner) {
+    /// Acknowledges what came, if that is asked for at all times.
+    pub fn settle(&mut self, now: Instant, room: impl Fn(u16) -> u64) {
+        self.proxy_ack.settle(now, room, &mut self.out);
+    }
+
+    /// A packet for a host on this side; false when the host need not get it. `room` has the
+    /// bytes that a bucket may still take at the ingress.
+    pub fn on_egress(
+        &mut self,
+        now: Instant,
+        inner: &mut Inner,
+        room: impl Fn(u16) -> u64,
+    ) -> bool {
         match self.mode {
             Freeze::Off => {}
             Freeze::Planned if self.is_frozen() => {
@@ -189,9 +210,10 @@ impl Freezer {
             Freeze::Planned => {}
             Freeze::ProxyAck => {
                 inner.join();
-                self.proxy_ack.on_egress(now, inner);
+                return self.proxy_ack.on_egress(now, inner, room);
             }
         }
+        true
     }
 
     /// Whether [`Self::poll`] has something.

@@ -7,11 +7,16 @@
 //! long, or the tunnel ends, the sender is reset, because only a reset tells it that its bytes are
 //! lost. Invariant: only kept bytes are acknowledged, and acknowledged bytes are never dropped
 //! without a reset.
+//!
+//! With acceleration this side acknowledges at all times. The window that the host is told is then
+//! what is left of the receiver's window, and no more than may wait at the ingress. So the host is
+//! slowed by this side's queue instead of by losses and long round trips.
 
 use super::segment::{ACK, Bare, FIN, RST, SYN, Segment, Template, URG, before, write};
 use crate::hold::Limits;
 use crate::hold::tuning::{
     IDLE, KEPT_COST, PROXY_FLOWS_MAX, RESEND, RESEND_MAX, RESEND_WAIT_MAX, SWEEP_INTERVAL,
+    WINDOW_STEP,
 };
 use crate::reorder::Inner;
 use bytes::{Bytes, BytesMut};
@@ -27,6 +32,10 @@ pub(super) struct ProxyAck {
     /// When vanished ones were looked for last.
     swept: Instant,
     limits: Limits,
+    /// Hosts are acknowledged at all times, not in outages only.
+    pub accelerate: bool,
+    /// Connections whose hosts may be owed an acknowledgement or a larger window.
+    busy: Vec<FlowKey>,
     /// Connections reset since the start.
     pub resets: u64,
 }
@@ -53,6 +62,17 @@ struct ProxiedFlow {
     /// When the receiver last acknowledged more or the path came back, while a promise is to be
     /// kept and there is a path.
     delivering: Option<Instant>,
+    /// Bucket of the flow at the ingress.
+    bucket: u16,
+    /// The flow is in [`ProxyAck::busy`].
+    busy: bool,
+    /// The host was told last that it may send up to here.
+    offered: Option<u32>,
+    /// From here to the receiver's acknowledgement and back, smoothed, and its variation (RFC 6298).
+    round_trip: Option<(Duration, Duration)>,
+    /// Packets that are sent again at once, and the end of what was kept when that began.
+    burst: usize,
+    recovery: Option<u32>,
     /// What was promised is lost: the host is told so until it believes it.
     lost: bool,
     /// Whether the host, and the other end, has ended its direction.
@@ -86,6 +106,8 @@ struct HostPacket {
     packet: Bytes,
     checksum_partial: bool,
     timestamp: Option<u32>,
+    /// When it came; `None` once it was sent again.
+    came: Option<Instant>,
 }
 
 impl HostPacket {
@@ -111,14 +133,17 @@ impl HostPacket {
 pub(crate) enum Taken {
     /// It goes its way.
     Goes,
+    /// So does it, and its bytes are or will be acknowledged here.
+    Kept,
     /// It only asked what was answered here.
     Answered,
 }
 
 impl ProxyAck {
-    pub fn new(limits: Limits) -> Self {
+    pub fn new(limits: Limits, accelerate: bool) -> Self {
         Self {
             limits,
+            accelerate,
             ..Self::default()
         }
     }
@@ -143,7 +168,7 @@ impl ProxyAck {
     pub fn on_ingress(
         &mut self,
         now: Instant,
-        ip: &[u8],
+        (ip, bucket): (&[u8], u16),
         info: &PacketInfo,
         checksum_partial: bool,
         outage: bool,
@@ -177,10 +202,22 @@ impl ProxyAck {
         }
         let room = room.min(self.limits.flow_bytes_max.saturating_sub(flow.bytes));
         self.bytes -= flow.bytes;
-        flow.keep(&segment, ip, checksum_partial, room);
+        let kept = flow.keep(now, &segment, ip, checksum_partial, room);
         self.bytes += flow.bytes;
         if !outage {
-            return Taken::Goes;
+            let promises = self.accelerate && (kept || flow.is_behind(&segment));
+            if promises {
+                flow.bucket = bucket;
+                if !core::mem::replace(&mut flow.busy, true) {
+                    self.busy.push(segment.flow);
+                }
+            }
+            return match (promises, kept) {
+                (true, true) => Taken::Kept,
+                // What was acknowledged already: a probe of the window, or a copy that came late.
+                (true, false) => Taken::Answered,
+                (false, _) => Taken::Goes,
+            };
         }
         let was = flow.promised;
         flow.promise(out);
@@ -189,10 +226,16 @@ impl ProxyAck {
         if asks { Taken::Answered } else { Taken::Goes }
     }
 
-    /// A packet for a host on this side.
-    pub fn on_egress(&mut self, now: Instant, inner: &mut Inner) {
+    /// A packet for a host on this side; false when it says nothing that the host does not know.
+    /// `room` has the bytes that a bucket may still take at the ingress.
+    pub fn on_egress(
+        &mut self,
+        now: Instant,
+        inner: &mut Inner,
+        room: impl Fn(u16) -> u64,
+    ) -> bool {
         let Some(segment) = Segment::parse(&inner.data) else {
-            return;
+            return true;
         };
         let key = segment.flow.reversed();
         if segment.has(RST) {
@@ -200,47 +243,89 @@ impl ProxyAck {
             if known.is_some_and(|flow| flow.ends_by(&segment)) {
                 self.forget(&key);
             }
-            return;
+            return true;
         }
         if segment.has(SYN) {
             self.open(now, key, 1, segment.window_shift(&inner.data));
         }
         let Some(flow) = self.flows.get_mut(&key).filter(|_| segment.has(ACK)) else {
-            return;
+            return true;
         };
         flow.touched = now;
         flow.finished[1] |= segment.has(FIN);
         self.bytes -= flow.bytes;
         flow.acknowledged(now, &segment, &inner.data);
         self.bytes += flow.bytes;
-        let Some(to) = flow.promised else {
-            if flow.is_over() {
-                self.forget(&key);
+        let accelerates = self.accelerate && !segment.has(SYN) && flow.last.is_some();
+        let promised = flow.promised;
+        if promised.is_none() && flow.is_over() {
+            self.forget(&key);
+            return true;
+        }
+        let (to, window) = match promised {
+            _ if accelerates => {
+                let to = promised.unwrap_or(segment.ack);
+                let edge = flow.edge(to, room(flow.bucket));
+                let bare = segment.len() == 0 && !segment.has(FIN);
+                if promised.is_some() && bare && !flow.is_worth_telling(edge) {
+                    return false;
+                }
+                flow.offered = Some(edge);
+                (to, flow.field(to, edge))
             }
-            return;
+            Some(to) => (to, flow.window(to)),
+            None => return true,
         };
         let mut changed = BytesMut::from(&inner.data[..]);
-        segment.set_ack(&mut changed, to, inner.checksum_partial);
-        segment.set_window(&mut changed, flow.window(to), inner.checksum_partial);
+        if promised.is_some() {
+            segment.set_ack(&mut changed, to, inner.checksum_partial);
+        }
+        segment.set_window(&mut changed, window, inner.checksum_partial);
         inner.data = changed.freeze();
+        true
+    }
+
+    /// Acknowledges what came since the last call, and tells hosts of windows that have opened.
+    pub fn settle(
+        &mut self,
+        now: Instant,
+        room: impl Fn(u16) -> u64,
+        out: &mut impl Extend<Bytes>,
+    ) {
+        let flows = &mut self.flows;
+        self.busy.retain(|key| {
+            let Some(flow) = flows.get_mut(key) else {
+                return false;
+            };
+            flow.settle(now, room(flow.bucket), out);
+            flow.busy = flow.promised.is_some();
+            flow.busy
+        });
     }
 
     /// Every path is down: acknowledges all that is kept.
     pub fn begin(&mut self, out: &mut impl Extend<Bytes>) {
         for flow in self.flows.values_mut() {
             flow.delivering = None;
+            flow.offered = None;
+            // How long an acknowledgement takes now says nothing of the path.
+            flow.kept.iter_mut().for_each(|kept| kept.came = None);
             flow.promise(out);
         }
     }
 
     /// A path is back: lets the senders go on, behind what was promised.
     pub fn end(&mut self, now: Instant, out: &mut impl Extend<Bytes>) {
-        for flow in self.flows.values_mut() {
+        for (key, flow) in &mut self.flows {
             let Some(to) = flow.promised else { continue };
-            flow.progress = now;
-            flow.wait = RESEND;
-            flow.delivering = Some(now);
-            out.extend(flow.word(to, flow.window(to), 0));
+            flow.deliver(now);
+            // All that was under way is lost.
+            (flow.burst, flow.recovery) = (RESEND_MAX, Some(to));
+            if !self.accelerate {
+                out.extend(flow.word(to, flow.window(to), 0));
+            } else if !core::mem::replace(&mut flow.busy, true) {
+                self.busy.push(*key);
+            }
         }
     }
 
@@ -265,13 +350,21 @@ impl ProxyAck {
             };
             if now >= since + self.limits.tcp_age_max {
                 late.push(*key);
-            } else if now >= flow.progress + flow.wait {
-                flow.progress = now;
-                flow.wait = (flow.wait * 2).min(RESEND_WAIT_MAX);
-                let promised = flow.kept.iter().filter(|kept| !before(to, kept.end));
-                let first = promised.take(RESEND_MAX);
-                let said = flow.said;
-                again.extend(first.map(|kept| (kept.renewed(said), kept.checksum_partial)));
+                continue;
+            }
+            if now < flow.progress + flow.wait {
+                continue;
+            }
+            flow.progress = now;
+            flow.wait = (flow.wait * 2).min(RESEND_WAIT_MAX);
+            flow.recovery.get_or_insert(flow.next);
+            let most = flow.burst;
+            flow.burst = (most * 2).min(RESEND_MAX);
+            let said = flow.said;
+            let promised = flow.kept.iter_mut().filter(|kept| !before(to, kept.end));
+            for kept in promised.take(most) {
+                kept.came = None;
+                again.push((kept.renewed(said), kept.checksum_partial));
             }
         }
         for key in late {
@@ -363,6 +456,12 @@ impl ProxiedFlow {
             progress: now,
             wait: RESEND,
             delivering: None,
+            bucket: 0,
+            busy: false,
+            offered: None,
+            round_trip: None,
+            burst: 1,
+            recovery: None,
             lost: false,
             finished: [false; 2],
             touched: now,
@@ -394,18 +493,25 @@ impl ProxiedFlow {
         }
     }
 
-    /// Keeps a segment, if `room` is left for it. Behind a hole everything begins anew, unless something
-    /// is promised.
-    fn keep(&mut self, segment: &Segment, ip: &[u8], checksum_partial: bool, room: u64) {
+    /// Keeps a segment, if `room` is left for it; answers whether it did. Behind a hole everything
+    /// begins anew, unless something is promised.
+    fn keep(
+        &mut self,
+        now: Instant,
+        segment: &Segment,
+        ip: &[u8],
+        checksum_partial: bool,
+        room: u64,
+    ) -> bool {
         let bytes = ip.len() as u64 + KEPT_COST;
         let end = segment.seq_end();
         let plain = segment.len() > 0 && !segment.has(FIN | URG);
         if self.last.is_none() || !plain || !before(self.next, end) || bytes > room {
-            return;
+            return false;
         }
         if before(self.next, segment.seq) {
             if self.promised.is_some() {
-                return;
+                return false;
             }
             self.kept.clear();
             self.bytes = 0;
@@ -418,7 +524,19 @@ impl ProxiedFlow {
             packet: Bytes::copy_from_slice(ip),
             checksum_partial,
             timestamp: segment.timestamps(ip).map(|(value, _)| value),
+            came: Some(now),
         });
+        true
+    }
+
+    /// Whether a segment of the host's says only what was acknowledged here: it comes again, or
+    /// asks for the window (RFC 9293 §3.8.6.1).
+    fn is_behind(&self, segment: &Segment) -> bool {
+        let plain = !segment.has(FIN | URG);
+        self.promised.is_some_and(|to| match segment.len() {
+            0 => before(segment.seq, to),
+            _ => plain && !before(to, segment.seq_end()),
+        })
     }
 
     /// Takes an acknowledgement of the receiver in: what it has got need not be kept any more.
@@ -435,20 +553,31 @@ impl ProxiedFlow {
         if known.is_some_and(|known| before(ack, known)) {
             return;
         }
+        let edge = ack.wrapping_add(u32::from(segment.window) << shift);
         if known != Some(ack) {
             self.progress = now;
-            self.wait = RESEND;
             self.delivering = self.delivering.map(|_| now);
+            if self.recovery.is_some_and(|to| !before(ack, to)) {
+                (self.burst, self.recovery) = (1, None);
+            }
         }
         self.last = Some(LastSegment {
             template: segment.template(ip),
             ack,
-            edge: ack.wrapping_add(u32::from(segment.window) << shift),
+            edge,
             timestamp: segment.timestamps(ip).map(|(value, _)| value),
         });
+        let mut came = None;
         while let Some(first) = self.kept.front().filter(|first| !before(ack, first.end)) {
             self.bytes -= first.packet.len() as u64 + KEPT_COST;
+            came = first.came;
             self.kept.pop_front();
+        }
+        if let Some(came) = came {
+            self.took(now.since(came));
+        }
+        if known != Some(ack) {
+            self.wait = self.patience();
         }
         if self.kept.is_empty() && (known.is_none() || before(self.next, ack)) {
             self.start = ack;
@@ -460,11 +589,98 @@ impl ProxiedFlow {
         }
     }
 
-    /// Acknowledges all that is kept, if there is anything.
-    fn promise(&mut self, out: &mut impl Extend<Bytes>) {
+    /// An acknowledgement of the receiver took so long (RFC 6298 §2).
+    fn took(&mut self, time: Duration) {
+        self.round_trip = Some(
+            self.round_trip
+                .map_or((time, time / 2), |(smooth, variation)| {
+                    let error = time.max(smooth) - time.min(smooth);
+                    ((smooth * 7 + time) / 8, (variation * 3 + error) / 4)
+                }),
+        );
+    }
+
+    /// How long the next acknowledgement of the receiver is awaited.
+    fn patience(&self) -> Duration {
+        let (smooth, variation) = self.round_trip.unwrap_or_default();
+        (smooth + variation * 4).clamp(RESEND, RESEND_WAIT_MAX)
+    }
+
+    /// What is promised is on its way from now on.
+    fn deliver(&mut self, now: Instant) {
+        self.progress = now;
+        self.wait = self.patience();
+        self.delivering = Some(now);
+    }
+
+    /// Whether what is kept follows on what the receiver has.
+    fn is_whole(&self) -> bool {
         let reaches = |last: &LastSegment| !before(last.ack, self.start);
         let whole = self.last.as_ref().is_some_and(reaches);
-        if whole && !self.kept.is_empty() && self.shift().is_some() {
+        whole && !self.kept.is_empty() && self.shift().is_some()
+    }
+
+    /// Acknowledges what is kept, or only tells of a larger window if it is worth it.
+    fn settle(&mut self, now: Instant, room: u64, out: &mut impl Extend<Bytes>) {
+        if !self.is_whole() {
+            return;
+        }
+        let to = self.next;
+        let new = self.promised != Some(to);
+        self.promised = Some(to);
+        if self.delivering.is_none() {
+            self.deliver(now);
+        }
+        let edge = self.edge(to, room);
+        if new || self.is_worth_telling(edge) {
+            self.offered = Some(edge);
+            out.extend(self.word(to, self.field(to, edge), 0));
+        }
+    }
+
+    /// Up to where the host may send when it was acknowledged `to`: what is left of the receiver's
+    /// window, and no more than `room` bytes. What was offered once stays.
+    fn edge(&self, to: u32, room: u64) -> u32 {
+        let receiver = self.last.as_ref().map_or(to, |last| last.edge);
+        let left = if before(to, receiver) {
+            receiver.wrapping_sub(to)
+        } else {
+            0
+        };
+        let shift = self.shift().unwrap_or(0);
+        let most = u32::from(u16::MAX) << shift;
+        let left = left.min(most).min(u32::try_from(room).unwrap_or(most));
+        let edge = to.wrapping_add(left >> shift << shift);
+        self.offered
+            .filter(|offered| before(edge, *offered))
+            .unwrap_or(edge)
+    }
+
+    /// Whether an edge is so far beyond what was offered last that the host should know (RFC 9293
+    /// §3.8.6.2.2).
+    fn is_worth_telling(&self, edge: u32) -> bool {
+        let whole = self
+            .last
+            .as_ref()
+            .map_or(0, |last| last.edge.wrapping_sub(last.ack));
+        let step = WINDOW_STEP.min(whole / 2).max(1);
+        self.offered
+            .is_none_or(|offered| edge.wrapping_sub(offered) >= step)
+    }
+
+    /// The window field for an edge.
+    fn field(&self, to: u32, edge: u32) -> u16 {
+        let left = if before(to, edge) {
+            edge.wrapping_sub(to) >> self.shift().unwrap_or(0)
+        } else {
+            0
+        };
+        u16::try_from(left).unwrap_or(u16::MAX)
+    }
+
+    /// Acknowledges all that is kept, if there is anything.
+    fn promise(&mut self, out: &mut impl Extend<Bytes>) {
+        if self.is_whole() {
             self.promised = Some(self.next);
             out.extend(self.word(self.next, 0, 0));
         }
@@ -472,13 +688,9 @@ impl ProxiedFlow {
 
     /// What is left of the receiver's window behind `to`, as its window field says it.
     fn window(&self, to: u32) -> u16 {
-        let Some(last) = &self.last else { return 0 };
-        let left = if before(to, last.edge) {
-            last.edge.wrapping_sub(to) >> self.shift().unwrap_or(0)
-        } else {
-            0
-        };
-        u16::try_from(left).unwrap_or(u16::MAX)
+        self.last
+            .as_ref()
+            .map_or(0, |last| self.field(to, last.edge))
     }
 
     /// A segment to the host in the receiver's name.
