@@ -19,13 +19,17 @@ const SOON: Duration = Duration::from_secs(1);
 const BY_TIMER: Duration = Duration::from_secs(3);
 
 fn lab(purpose: &str, freeze: &str) -> Result<Lab> {
-    let link = LinkSpec::steady(20.0, Duration::from_millis(20));
     let spec = GatewaySpec {
         more: format!("[hold]\nfreeze = \"{freeze}\"\n"),
         ..GatewaySpec::default()
     };
+    connected(purpose, &spec)
+}
+
+fn connected(purpose: &str, spec: &GatewaySpec) -> Result<Lab> {
+    let link = LinkSpec::steady(20.0, Duration::from_millis(20));
     let ground = Ground::new(&TopologySpec::new(purpose, vec![link]))?;
-    ground.connect(&spec, &spec)
+    ground.connect(spec, spec)
 }
 
 /// Two connections through an outage of 3 s: they go on soon after it, whole, and were stopped in it.
@@ -82,6 +86,27 @@ fn custody_loses_no_byte_either_way() {
     }
     for direction in [Direction::Download, Direction::Upload] {
         through_an_outage(&lab("custody", "custody").unwrap(), direction, false).unwrap();
+    }
+}
+
+#[test]
+fn accelerated_senders_lose_no_byte_either_way() {
+    if !ready() {
+        return;
+    }
+    for direction in [Direction::Download, Direction::Upload] {
+        let spec = GatewaySpec {
+            tunnel: "accelerate = true\n".into(),
+            ..GatewaySpec::default()
+        };
+        let lab = connected("accelerate", &spec).unwrap();
+        through_an_outage(&lab, direction, false).unwrap();
+        let sending = match direction {
+            Direction::Download => &lab.hub,
+            Direction::Upload => &lab.site,
+        };
+        let accelerated = sending.status().unwrap().tunnels[0].accelerated;
+        assert!(accelerated >= 2, "{}", lab.explain());
     }
 }
 

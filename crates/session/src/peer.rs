@@ -311,6 +311,8 @@ impl Peer {
             freeze_stopped: stats.hold.stopped,
             freeze_bytes: stats.hold.proxy_ack_bytes,
             freeze_resets: stats.hold.resets,
+            accelerated: stats.hold.accelerated,
+            accelerate_resent: stats.hold.resent,
             paths: self.path_statuses(links),
         }
     }

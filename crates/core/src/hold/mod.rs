@@ -39,6 +39,10 @@ pub struct HoldStats {
     /// TCP connections reset because what was acknowledged for their receivers was not delivered in
     /// time.
     pub resets: u64,
+    /// TCP connections whose senders were acknowledged here while a path was up.
+    pub accelerated: u64,
+    /// Segments sent again of what was acknowledged here.
+    pub resent: u64,
 }
 
 /// Whether the tunnel is in an outage, and since when.

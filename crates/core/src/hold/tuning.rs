@@ -63,3 +63,9 @@ pub(crate) const ACCELERATE_BYTES_MIN: u64 = 64 * 1024;
 /// Bytes by which a window must have grown to be worth an acknowledgement of its own: two segments
 /// (RFC 9293 §3.8.6.2.2).
 pub(super) const WINDOW_STEP: u32 = 2 * 1_448;
+/// How often lost packets are looked for while the receiver tells of some. Longer: less work, later
+/// repairs.
+pub(super) const LOOK_INTERVAL: Duration = Duration::from_millis(10);
+/// Part of the round trip by which packets may overtake each other (RFC 8985 §6.2 has a quarter).
+/// Larger: fewer needless copies, later repairs.
+pub(super) const REORDERING: u32 = 4;

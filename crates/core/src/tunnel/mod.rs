@@ -496,6 +496,8 @@ impl Tunnel {
         stats.hold.stopped = self.freezer.stopped();
         stats.hold.proxy_ack_bytes = self.freezer.proxy_ack_bytes();
         stats.hold.resets = self.freezer.resets();
+        stats.hold.accelerated = self.freezer.accelerated();
+        stats.hold.resent = self.freezer.resent();
         self.hold.count(self.now, &mut stats.hold);
         stats.recovered = self.egress.decoding.recovered;
         stats.repairs_asked = self.egress.reorder.requests.asked();

@@ -18,7 +18,8 @@ NAME = "first-seconds"
 TITLE = "The first seconds of one download"
 ABOUT = (
     "One CUBIC flow over the 16 pairs of paths of `grid`, counted from its first packet for 2, 6, "
-    "12 and 60 s; the tunnel and MPTCP against the better path without a tunnel."
+    "12 and 60 s; the tunnel and MPTCP against the better path without a tunnel. On the kernel "
+    "also a tunnel that accelerates."
 )
 ASSUMPTIONS = (
     "The paths are those of `grid`.",
@@ -32,8 +33,11 @@ CARRIERS: dict[str, Carrier] = {
     "direct-a": Direct("a"),
     "direct-b": Direct("b"),
     "auto": Tunnel(),
+    "accelerate": Tunnel(accelerate=True),
     "mptcp": Mptcp(),
 }
+KERNEL_ONLY = ("accelerate",)
+"""Carriers that are not simulated."""
 MEDIAN, LOW = 0.98, 0.90
 """Of the better path: the median over seeds, and the 5th percentile."""
 LOW_PART = 0.05
@@ -42,13 +46,19 @@ LOW_PART = 0.05
 def cells(options: Options) -> list[Cell]:
     """Every carrier over every pair; a run of the greatest length has the shorter ones in it."""
     seconds = max(QUICK_LENGTHS if options.quick else LENGTHS)
-    cases = [
-        ((profile.name, carrier), plan(profile, carrier, float(seconds)))
+    return [
+        cell
+        for runner in options.plan_runners
+        for cell in expand(options, NAME, _cases(runner, float(seconds)), runner)
+    ]
+
+
+def _cases(runner: Runner, seconds: float) -> list[tuple[tuple[str, str], Plan]]:
+    return [
+        ((profile.name, carrier), plan(profile, carrier, seconds))
         for profile in PROFILES
         for carrier in CARRIERS
-    ]
-    return [
-        cell for runner in options.plan_runners for cell in expand(options, NAME, cases, runner)
+        if runner == "kernel" or carrier not in KERNEL_ONLY
     ]
 
 
@@ -107,8 +117,12 @@ def _claims(
     for name, carrier, part, said, target in (
         ("tunnel", "auto", 0.5, "median", MEDIAN),
         ("tunnel", "auto", LOW_PART, "5th percentile", LOW),
+        ("accelerated tunnel", "accelerate", 0.5, "median", None),
+        ("accelerated tunnel", "accelerate", LOW_PART, "5th percentile", None),
         ("MPTCP", "mptcp", 0.5, "median", None),
     ):
+        if runner != "kernel" and carrier in KERNEL_ONLY:
+            continue
         values = ratios(results, runner, profile, carrier, seconds)
         of = results.where(runner, profile, carrier)
         if of.reports():
@@ -129,7 +143,7 @@ def figures(results: Results) -> list[Figure]:
     drawn = []
     for runner in results.runners():
         rows = list(results.where(runner).keys(0))
-        for carrier in ("auto", "mptcp"):
+        for carrier in ("auto", "accelerate", "mptcp"):
             series: dict[str, Sequence[float | None]] = {}
             for seconds in LENGTHS:
                 found = [ratios(results, runner, row, carrier, seconds) for row in rows]

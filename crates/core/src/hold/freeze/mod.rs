@@ -103,6 +103,16 @@ impl Freezer {
         self.proxy_ack.resets
     }
 
+    /// Connections whose senders were acknowledged at all times.
+    pub const fn accelerated(&self) -> u64 {
+        self.proxy_ack.accelerated
+    }
+
+    /// Segments sent again of what was acknowledged here.
+    pub const fn resent(&self) -> u64 {
+        self.proxy_ack.resent
+    }
+
     /// Follows the paths; true when the senders that were stopped are let go.
     pub fn follow(&mut self, now: Instant, outlook: Outlook) -> bool {
         if self.mode != Freeze::Planned {

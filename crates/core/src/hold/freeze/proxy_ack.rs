@@ -15,8 +15,8 @@
 use super::segment::{ACK, Bare, FIN, RST, SYN, Segment, Template, URG, before, write};
 use crate::hold::Limits;
 use crate::hold::tuning::{
-    IDLE, KEPT_COST, PROXY_FLOWS_MAX, RESEND, RESEND_MAX, RESEND_WAIT_MAX, SWEEP_INTERVAL,
-    WINDOW_STEP,
+    IDLE, KEPT_COST, LOOK_INTERVAL, PROXY_FLOWS_MAX, REORDERING, RESEND, RESEND_MAX,
+    RESEND_WAIT_MAX, SWEEP_INTERVAL, WINDOW_STEP,
 };
 use crate::reorder::Inner;
 use bytes::{Bytes, BytesMut};
@@ -36,8 +36,10 @@ pub(super) struct ProxyAck {
     pub accelerate: bool,
     /// Connections whose hosts may be owed an acknowledgement or a larger window.
     busy: Vec<FlowKey>,
-    /// Connections reset since the start.
+    /// Connections reset, connections accelerated, and segments sent again since the start.
     pub resets: u64,
+    pub accelerated: u64,
+    pub resent: u64,
 }
 
 /// One direction of a connection: from a host on this side to one beyond the tunnel.
@@ -66,13 +68,20 @@ struct ProxiedFlow {
     bucket: u16,
     /// The flow is in [`ProxyAck::busy`].
     busy: bool,
+    /// The flow is in [`ProxyAck::accelerated`].
+    counted: bool,
     /// The host was told last that it may send up to here.
     offered: Option<u32>,
     /// From here to the receiver's acknowledgement and back, smoothed, and its variation (RFC 6298).
     round_trip: Option<(Duration, Duration)>,
-    /// Packets that are sent again at once, and the end of what was kept when that began.
+    /// Packets that are sent again at once when nothing comes any more, and the end of what was kept
+    /// when that began.
     burst: usize,
     recovery: Option<u32>,
+    /// When the newest packet was sent of which the receiver said that it has it.
+    newest: Option<Instant>,
+    /// When lost packets are to be looked for.
+    look: Option<Instant>,
     /// What was promised is lost: the host is told so until it believes it.
     lost: bool,
     /// Whether the host, and the other end, has ended its direction.
@@ -106,8 +115,12 @@ struct HostPacket {
     packet: Bytes,
     checksum_partial: bool,
     timestamp: Option<u32>,
-    /// When it came; `None` once it was sent again.
-    came: Option<Instant>,
+    /// When it was sent last: when it came, unless it was sent again.
+    sent: Instant,
+    /// It was sent once, and the path was up all the time.
+    timed: bool,
+    /// The receiver has it, and misses something before it.
+    selected: bool,
 }
 
 impl HostPacket {
@@ -207,6 +220,7 @@ impl ProxyAck {
         if !outage {
             let promises = self.accelerate && (kept || flow.is_behind(&segment));
             if promises {
+                self.accelerated += u64::from(!core::mem::replace(&mut flow.counted, true));
                 flow.bucket = bucket;
                 if !core::mem::replace(&mut flow.busy, true) {
                     self.busy.push(segment.flow);
@@ -309,7 +323,7 @@ impl ProxyAck {
             flow.delivering = None;
             flow.offered = None;
             // How long an acknowledgement takes now says nothing of the path.
-            flow.kept.iter_mut().for_each(|kept| kept.came = None);
+            flow.kept.iter_mut().for_each(|kept| kept.timed = false);
             flow.promise(out);
         }
     }
@@ -333,7 +347,11 @@ impl ProxyAck {
     pub fn poll_timeout(&self) -> Option<Instant> {
         let flows = self.flows.values();
         let due = flows.filter(|flow| flow.delivering.is_some() && flow.promised.is_some());
-        due.map(|flow| flow.progress + flow.wait).min()
+        due.map(|flow| {
+            let silence = flow.progress + flow.wait;
+            flow.look.map_or(silence, |look| silence.min(look))
+        })
+        .min()
     }
 
     /// Appends what receivers still miss of what was promised, and resets what lasts too long.
@@ -344,6 +362,7 @@ impl ProxyAck {
         again: &mut Vec<(Bytes, bool)>,
     ) {
         let mut late = Vec::new();
+        let before_these = again.len();
         for (key, flow) in &mut self.flows {
             let (Some(since), Some(to)) = (flow.delivering, flow.promised) else {
                 continue;
@@ -352,21 +371,32 @@ impl ProxyAck {
                 late.push(*key);
                 continue;
             }
-            if now < flow.progress + flow.wait {
-                continue;
+            let lost = flow.look.take_if(|look| *look <= now);
+            let lost = lost
+                .and(flow.newest)
+                .map(|newest| (newest, flow.reordering()));
+            let silent = now >= flow.progress + flow.wait;
+            let mut most = 0;
+            if silent {
+                flow.progress = now;
+                flow.wait = (flow.wait * 2).min(RESEND_WAIT_MAX);
+                flow.recovery.get_or_insert(flow.next);
+                most = flow.burst;
+                flow.burst = (most * 2).min(RESEND_MAX);
             }
-            flow.progress = now;
-            flow.wait = (flow.wait * 2).min(RESEND_WAIT_MAX);
-            flow.recovery.get_or_insert(flow.next);
-            let most = flow.burst;
-            flow.burst = (most * 2).min(RESEND_MAX);
             let said = flow.said;
             let promised = flow.kept.iter_mut().filter(|kept| !before(to, kept.end));
-            for kept in promised.take(most) {
-                kept.came = None;
-                again.push((kept.renewed(said), kept.checksum_partial));
+            let missing = promised.filter(|kept| !kept.selected);
+            for (nth, kept) in missing.take(RESEND_MAX).enumerate() {
+                // RFC 8985 §6.2: lost is what was sent well before something that has arrived.
+                let overtaken = lost.is_some_and(|(newest, by)| kept.sent + by < newest);
+                if nth < most || overtaken {
+                    (kept.sent, kept.timed) = (now, false);
+                    again.push((kept.renewed(said), kept.checksum_partial));
+                }
             }
         }
+        self.resent += (again.len() - before_these) as u64;
         for key in late {
             self.lose(&key, out);
         }
@@ -458,10 +488,13 @@ impl ProxiedFlow {
             delivering: None,
             bucket: 0,
             busy: false,
+            counted: false,
             offered: None,
             round_trip: None,
             burst: 1,
             recovery: None,
+            newest: None,
+            look: None,
             lost: false,
             finished: [false; 2],
             touched: now,
@@ -524,7 +557,9 @@ impl ProxiedFlow {
             packet: Bytes::copy_from_slice(ip),
             checksum_partial,
             timestamp: segment.timestamps(ip).map(|(value, _)| value),
-            came: Some(now),
+            sent: now,
+            timed: true,
+            selected: false,
         });
         true
     }
@@ -570,11 +605,15 @@ impl ProxiedFlow {
         let mut came = None;
         while let Some(first) = self.kept.front().filter(|first| !before(ack, first.end)) {
             self.bytes -= first.packet.len() as u64 + KEPT_COST;
-            came = first.came;
+            came = first.timed.then_some(first.sent);
+            self.newest = self.newest.max(Some(first.sent));
             self.kept.pop_front();
         }
         if let Some(came) = came {
             self.took(now.since(came));
+        }
+        for block in segment.blocks(ip) {
+            self.select(now, block);
         }
         if known != Some(ack) {
             self.wait = self.patience();
@@ -587,6 +626,27 @@ impl ProxiedFlow {
             self.promised = None;
             self.delivering = None;
         }
+    }
+
+    /// The receiver has what lies between two numbers, and misses something before it.
+    fn select(&mut self, now: Instant, (from, to): (u32, u32)) {
+        let first = self.kept.partition_point(|kept| !before(from, kept.end));
+        for kept in self.kept.range_mut(first..) {
+            if before(to, kept.end) {
+                break;
+            }
+            if !core::mem::replace(&mut kept.selected, true) {
+                self.newest = self.newest.max(Some(kept.sent));
+                self.look.get_or_insert(now + LOOK_INTERVAL);
+            }
+        }
+    }
+
+    /// By how much packets may overtake each other without one being lost.
+    fn reordering(&self) -> Duration {
+        self.round_trip
+            .map_or(RESEND, |(smooth, _)| smooth / REORDERING)
+            .max(LOOK_INTERVAL)
     }
 
     /// An acknowledgement of the receiver took so long (RFC 6298 §2).

@@ -106,6 +106,14 @@ impl Segment {
         Some((be32(ip, at + 2), be32(ip, at + 6)))
     }
 
+    /// Blocks that its sender has got beyond its acknowledgement: from and to (RFC 2018 §3).
+    pub fn blocks(&self, ip: &[u8]) -> impl Iterator<Item = (u32, u32)> {
+        let at = self.option(ip, OPTION_SACK, 10);
+        let blocks = at.map_or(&[][..], |at| &ip[at + 2..at + usize::from(ip[at + 1])]);
+        let blocks = blocks.chunks_exact(8);
+        blocks.map(|block| (be32(block, 0), be32(block, 4)))
+    }
+
     /// Changes the window; `partial` when the checksum is only that of the pseudo-header.
     pub fn set_window(&self, ip: &mut [u8], window: u16, partial: bool) {
         self.set_word(ip, self.tcp + 14, window, partial);

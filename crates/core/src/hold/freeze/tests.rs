@@ -580,6 +580,87 @@ fn custody_acknowledges_what_it_keeps_and_nothing_behind_a_hole() {
     assert!(promised > 0);
 }
 
+/// A sender that is acknowledged here at all times, with `segments` under way.
+fn accelerated(segments: usize) -> World {
+    let mut world = World::with(Limits::default(), true, false);
+    for _ in 0..segments {
+        world.step(Event::Send);
+    }
+    world
+}
+
+#[test]
+fn an_accelerated_sender_knows_at_once_and_may_send_what_the_ingress_takes() {
+    let world = accelerated(1);
+    assert_eq!((world.una, world.got.len()), (SEGMENT, 0));
+    assert_eq!(world.freezer.accelerated(), 1);
+    // The receiver's window is 800 from its last acknowledgement, 750 from this one.
+    let offered = world.window;
+    assert!(offered as u64 <= ROOM && offered > 350, "{offered}");
+    // Nothing is promised beyond what the receiver allows.
+    let mut world = accelerated(40);
+    assert!(world.una <= WINDOW as usize, "{}", world.una);
+    world.finish();
+    assert_eq!((world.got.len(), world.una), (STREAM, STREAM));
+}
+
+#[test]
+fn only_what_the_receiver_misses_is_sent_again_before_the_timer() {
+    let mut world = accelerated(8);
+    world.step(Event::Wait(20));
+    for _ in 0..6 {
+        world.step(Event::Send);
+    }
+    assert!(world.data.len() > 8, "{}", world.data.len());
+    let lost = world.data.remove(2);
+    // The last one is still under way: it is not older than what has arrived.
+    world.data.pop();
+    // The receiver says what it has beyond the hole.
+    for nth in 0..world.data.len() {
+        let packet = world.data[nth].clone();
+        world.peer_gets(&packet);
+        let end = World::host_seq(3 * SEGMENT + nth.saturating_sub(1) * SEGMENT);
+        if nth >= 2 {
+            let plain = world.acks.pop().expect("an answer");
+            world
+                .acks
+                .push(selective(&plain, World::host_seq(3 * SEGMENT), end));
+        }
+    }
+    world.data.clear();
+    world.step(Event::Wait(20));
+    while !world.acks.is_empty() {
+        world.step(Event::DeliverAck(0));
+    }
+    world.step(Event::Wait(10));
+    let again: Vec<u32> = world
+        .data
+        .iter()
+        .filter_map(|packet| Segment::parse(packet).map(|segment| segment.seq))
+        .collect();
+    let lost = Segment::parse(&lost).expect("a segment").seq;
+    assert_eq!(again, vec![lost]);
+    assert_eq!(world.freezer.resent(), 1);
+}
+
+/// An acknowledgement with a block of a selective one. Its checksum is made anew.
+fn selective(plain: &[u8], from: u32, to: u32) -> Vec<u8> {
+    let mut ip = plain.to_vec();
+    ip.extend_from_slice(&[1, 1, 5, 10]);
+    ip.extend_from_slice(&from.to_be_bytes());
+    ip.extend_from_slice(&to.to_be_bytes());
+    ip[32] += 0x30;
+    let length = (ip.len() as u16).to_be_bytes();
+    ip[2..4].copy_from_slice(&length);
+    ip[10..12].fill(0);
+    let sum = checksum::fold(checksum::add(0, &ip[..20]));
+    ip[10..12].copy_from_slice(&(!sum).to_be_bytes());
+    ip[36..38].fill(0);
+    let sum = !tcp_sum(&ip);
+    ip[36..38].copy_from_slice(&sum.to_be_bytes());
+    ip
+}
+
 #[test]
 fn copies_acknowledge_what_the_host_has_got_since() {
     let mut world = under_way(Freeze::ProxyAck, 4);
