@@ -57,7 +57,7 @@ status! {
         freeze_bytes: u64 => "freeze_bytes", "Bytes kept that were acknowledged for receivers, or may be, and not delivered yet.";
         freeze_resets: u64 => "freeze_resets_total", "TCP connections reset because acknowledged bytes were not delivered in time.";
         accelerated: u64 => "accelerated_total", "TCP connections whose senders were acknowledged here while a path was up.";
-        accelerate_resent: u64 => "accelerate_resent_total", "TCP segments sent again of what was acknowledged here.";
+        freeze_resent: u64 => "freeze_resent_total", "TCP segments sent again of what was acknowledged here.";
         /// The paths.
         paths: Vec<PathStatus>;
     }
@@ -137,7 +137,7 @@ mod tests {
         reordered held hold_timeouts duplicates late repairs_asked repairs_sent \
         repairs_dropped coded_sent recovered rescues_asked rescued data_bytes \
         protection_bytes down_s outages outage_s hold_bytes replayed hold_dropped_full \
-        hold_dropped_old freeze_stopped freeze_bytes freeze_resets accelerated accelerate_resent paths";
+        hold_dropped_old freeze_stopped freeze_bytes freeze_resets accelerated freeze_resent paths";
     const PATH_KEYS: &str = "id uplink state transport local remote standby metered congestion rtt_ms \
         rtt_min_ms owd_relative_ms rate_mbit loss loss_burst cwnd in_flight mtu \
         tx_bytes rx_bytes failures last_error";
@@ -151,7 +151,7 @@ mod tests {
         recovered_total outages_total outage_seconds_total hold_bytes \
         hold_replayed_packets_total hold_dropped_full_total hold_dropped_old_total \
         freeze_stopped_total freeze_bytes freeze_resets_total accelerated_total \
-        accelerate_resent_total paths paths_up";
+        freeze_resent_total paths paths_up";
     const PATH_METRICS: &str = "up rtt_seconds rtt_min_seconds owd_relative_seconds \
         delivery_rate_bytes_per_second loss_ratio loss_burst_packets \
         congestion_window_bytes in_flight_bytes mtu_bytes transmit_bytes_total \

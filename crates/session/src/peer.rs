@@ -312,7 +312,7 @@ impl Peer {
             freeze_bytes: stats.hold.proxy_ack_bytes,
             freeze_resets: stats.hold.resets,
             accelerated: stats.hold.accelerated,
-            accelerate_resent: stats.hold.resent,
+            freeze_resent: stats.hold.resent,
             paths: self.path_statuses(links),
         }
     }

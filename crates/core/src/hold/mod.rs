@@ -12,8 +12,6 @@ pub(crate) mod freeze;
 mod limits;
 mod tuning;
 
-pub(crate) use tuning::{ACCELERATE_BYTES_MIN, ACCELERATE_TIME};
-
 pub use limits::{Freeze, Limits, Victim};
 
 use ropewalk_types::{Duration, Instant};

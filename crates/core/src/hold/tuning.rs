@@ -1,8 +1,8 @@
 //! Every constant of hold and freeze: see `docs/decisions/hold.md`.
 //!
 //! Each comment says what the constant is, its unit, and what a larger value buys and costs.
-//! That record measures the intervals of probes together with the other rules. No constant was
-//! measured by itself.
+//! That record measures the intervals of probes together with the other rules, and
+//! `docs/decisions/accelerate.md` the constants of acceleration. No other one was measured by itself.
 
 use ropewalk_types::Duration;
 
@@ -36,6 +36,8 @@ pub(super) const ASK: Duration = Duration::from_millis(15);
 pub(super) const PROXY_FLOWS_MAX: usize = 1_024;
 /// What a kept packet counts for besides its bytes, so that small ones are bounded, too.
 pub(super) const KEPT_COST: u64 = 128;
+/// Packets for which memory stays when none is kept. More: fewer allocations, memory.
+pub(super) const KEPT_SPARE: usize = 64;
 /// A connection that says nothing for this long makes room for another.
 pub(super) const IDLE: Duration = Duration::from_secs(300);
 /// How often connections are looked for whose receivers have vanished. Longer: less work, memory
@@ -47,25 +49,18 @@ pub(super) const RESEND: Duration = Duration::from_millis(300);
 /// The longest such time: it doubles while nothing comes of it, for on a slow path the copies
 /// themselves may be what is waited for.
 pub(super) const RESEND_WAIT_MAX: Duration = Duration::from_millis(4_800);
-/// Most packets of a connection that are sent again at once: after an outage. Otherwise one, then twice
-/// as many each time. More: sooner done, longer bursts.
+/// Most packets of a connection that are sent again at once. After silence without an outage it is one,
+/// then twice as many each time. More: sooner done, longer bursts.
 pub(super) const RESEND_MAX: usize = 256;
 
 // Acceleration: TCP proxy acknowledgement at all times.
 
-/// How much a flow may have waiting at the ingress, in time at the rate of all paths, shared by the
-/// flows that wait. Longer: paths stay full when they become faster, a longer wait for what a
-/// connection sends next.
-pub(crate) const ACCELERATE_TIME: Duration = Duration::from_millis(100);
-/// The least of that, bytes: while rates are unknown. More: faster first round trips, longer waits
-/// on slow paths.
-pub(crate) const ACCELERATE_BYTES_MIN: u64 = 64 * 1024;
 /// Bytes by which a window must have grown to be worth an acknowledgement of its own: two segments
-/// (RFC 9293 §3.8.6.2.2).
+/// (RFC 9293 §3.8.6.2.2). More: fewer acknowledgements, hosts that wait.
 pub(super) const WINDOW_STEP: u32 = 2 * 1_448;
 /// How often lost packets are looked for while the receiver tells of some. Longer: less work, later
 /// repairs.
 pub(super) const LOOK_INTERVAL: Duration = Duration::from_millis(10);
-/// Part of the round trip by which packets may overtake each other (RFC 8985 §6.2 has a quarter).
-/// Larger: fewer needless copies, later repairs.
+/// The round trip by this is what packets may overtake each other by (RFC 8985 §6.2 has a quarter).
+/// Larger: earlier repairs, more needless copies.
 pub(super) const REORDERING: u32 = 4;

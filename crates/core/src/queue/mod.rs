@@ -9,7 +9,7 @@ mod tuning;
 
 pub(crate) use tuning::LIMIT_PACKETS;
 
-use crate::hold::{ACCELERATE_BYTES_MIN, ACCELERATE_TIME, Limits, Victim};
+use crate::hold::{Limits, Victim};
 use crate::schedule::FLOW_BUCKETS;
 use bytes::BytesMut;
 use ropewalk_aqm::tuning::QUANTUM;
@@ -18,8 +18,9 @@ pub use ropewalk_types::mark_ce;
 use ropewalk_types::{Duration, Ecn, Instant, Rate};
 use ropewalk_wire::HEADROOM;
 use tuning::{
-    BACKLOG_BYTES, CLUMP_RTTVARS, DROP_BATCH, HELD_DROP_BATCH, INTERVAL_MIN, LIMIT_BYTES_MAX,
-    LIMIT_BYTES_MIN, LIMIT_TIME, REPAIRS, REPAIRS_MAX, SHARES_MAX, TARGET_MAX, TARGET_MIN,
+    ACCELERATE_BYTES_MIN, ACCELERATE_TIME, BACKLOG_BYTES, CLUMP_RTTVARS, DROP_BATCH,
+    HELD_DROP_BATCH, INTERVAL_MIN, LIMIT_BYTES_MAX, LIMIT_BYTES_MIN, LIMIT_TIME, QUEUED_MAX,
+    REPAIRS, REPAIRS_MAX, SHARE_BYTES_MIN, SHARES_MAX, TARGET_MAX, TARGET_MIN,
 };
 
 /// One inner packet on its way in.
@@ -36,7 +37,7 @@ pub struct Packet {
     pub in_order: bool,
     /// It is TCP, which repairs its losses itself.
     pub tcp: bool,
-    /// Its sender was told that it has arrived: a drop tells the sender nothing.
+    /// It is kept here, and its sender is told that it has arrived: a drop tells the sender nothing.
     pub promised: bool,
     /// Service class.
     pub class: u8,
@@ -109,8 +110,10 @@ pub struct QueueStats {
 pub struct Delays {
     /// Smallest round trip of a path.
     pub rtt: Duration,
-    /// What its round trip now is longer: a standing queue.
+    /// Standing queue of a path: by how much its round trip is longer than its smallest one.
     pub queued: Duration,
+    /// Smoothed round trip of a path, queue included.
+    pub srtt: Duration,
     /// Variation of a path's round trip.
     pub rttvar: Duration,
     /// What repairs add to a round trip.
@@ -181,15 +184,16 @@ impl IngressQueue {
         self.limit_bytes = sum
             .bytes_in(LIMIT_TIME + repairs)
             .clamp(LIMIT_BYTES_MIN, LIMIT_BYTES_MAX);
-        self.share_bytes = sum.bytes_in(ACCELERATE_TIME);
+        self.share_bytes = sum.bytes_in(ACCELERATE_TIME).max(ACCELERATE_BYTES_MIN);
         // RFC 8289 §4.4: below a few Mbit/s even two packets take longer than the target.
         let two_packets = sum.time_for(2 * QUANTUM.unsigned_abs());
         let target = (delays.rtt / 2).max(two_packets);
         self.target = target.clamp(TARGET_MIN, TARGET_MAX)
             + (delays.rttvar * CLUMP_RTTVARS).min(TARGET_MAX)
             + repairs / 2
-            + delays.queued / 2;
-        self.interval = INTERVAL_MIN.max(delays.rtt + delays.queued + repairs + self.target);
+            + delays.queued.min(QUEUED_MAX) / 2;
+        let round_trip = delays.srtt.min(delays.rtt + QUEUED_MAX).max(delays.rtt);
+        self.interval = INTERVAL_MIN.max(round_trip + repairs + self.target);
     }
 
     /// Sets the bounds of what is held in an outage.
@@ -241,13 +245,12 @@ impl IngressQueue {
         self.buckets.bytes(flow)
     }
 
-    /// Bytes that a flow may still have waiting whose sender is slowed by this queue: its share of
-    /// [`ACCELERATE_TIME`].
+    /// Bytes that a flow should have waiting whose sender is slowed by this queue: its share of what
+    /// all may have waiting.
     #[must_use]
-    pub fn flow_room(&self, flow: u16) -> u64 {
+    pub fn flow_share(&self) -> u64 {
         let flows = self.backlogged_flows(SHARES_MAX).max(1) as u64;
-        let share = (self.share_bytes / flows).max(ACCELERATE_BYTES_MIN);
-        share.saturating_sub(self.flow_bytes(flow))
+        (self.share_bytes / flows).max(SHARE_BYTES_MIN)
     }
 
     /// Counters since the start.

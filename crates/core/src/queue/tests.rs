@@ -124,6 +124,7 @@ fn a_wait_behind_a_queue_of_others_is_not_dropped_for() {
         let delays = Delays {
             rtt: Duration::from_millis(80),
             queued: Duration::from_millis(queued),
+            srtt: Duration::from_millis(80 + queued),
             ..Delays::default()
         };
         queue.set_paths(Rate::from_bits_per_sec(10_000_000), delays);

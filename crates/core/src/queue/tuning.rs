@@ -25,6 +25,15 @@ pub(super) const HELD_DROP_BATCH: usize = 16;
 
 // The turns of flows: those of `ropewalk-aqm`.
 
+/// How much may wait of senders that are acknowledged here, in time at the rate of all paths, shared
+/// by the flows that wait. Longer: paths stay full when they become faster, a longer wait for what
+/// a connection sends next.
+pub(super) const ACCELERATE_TIME: Duration = Duration::from_millis(100);
+/// The least of that, bytes: while rates are unknown. More: faster first round trips, longer waits
+/// on slow paths.
+pub(super) const ACCELERATE_BYTES_MIN: u64 = 64 * 1024;
+/// The least share of a flow, bytes: five full segments. More: steadier flows, longer waits.
+pub(super) const SHARE_BYTES_MIN: u64 = 8 * 1024;
 /// Most flows among which what may wait is shared, where senders are acknowledged here. More:
 /// shorter waits beside many flows, more to count.
 pub(super) const SHARES_MAX: usize = 16;
@@ -44,6 +53,9 @@ pub(super) const TARGET_MAX: Duration = Duration::from_millis(60);
 /// Least time the delay must exceed the target before the first drop (RFC 8289 §4.2: a round trip
 /// of the flows), the tunnel's own included.
 pub(super) const INTERVAL_MIN: Duration = Duration::from_millis(150);
+/// Longest standing queue of a path that target and interval allow for. Longer: flows that compete in
+/// deeper queues keep their share, longer waits behind a flow's own packets.
+pub(super) const QUEUED_MAX: Duration = Duration::from_secs(1);
 /// What the target allows for clumps, in variations of the round trip.
 pub(super) const CLUMP_RTTVARS: u32 = 3;
 /// What target and interval allow for repairs, in times that a repair adds to a round trip. Lost

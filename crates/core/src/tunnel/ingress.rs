@@ -121,11 +121,6 @@ impl Ingress {
         self.queue.bytes() + self.buffers.as_ref().map_or(0, |buffers| buffers.bytes())
     }
 
-    /// Bytes that a flow bucket may still take, where senders are acknowledged here.
-    pub fn room(&self, bucket: u16) -> u64 {
-        self.queue.flow_room(bucket)
-    }
-
     /// A path is gone for good.
     pub fn on_path_removed(&mut self, path: PathId) {
         self.scheduler.on_path_removed(path);

@@ -362,7 +362,11 @@ impl Tunnel {
             self.tell_sent(now, &out[before..]);
             return out.len() - before;
         }
-        self.freezer.settle(now, |bucket| self.ingress.room(bucket));
+        if self.freezer.settles() {
+            let queue = &self.ingress.queue;
+            self.freezer
+                .settle(now, queue.flow_share(), |bucket| queue.flow_bytes(bucket));
+        }
         self.poll_requests(now, out);
         self.poll_awaited(now, out);
         self.poll_headers(now, out);
@@ -393,8 +397,8 @@ impl Tunnel {
         }
         loop {
             let mut inner = self.egress.reorder.poll()?;
-            let room = |bucket| self.ingress.room(bucket);
-            let says = self.freezer.on_egress(self.now, &mut inner, room);
+            let waiting = |bucket| self.ingress.queue.flow_bytes(bucket);
+            let says = self.freezer.on_egress(self.now, &mut inner, waiting);
             self.stats.rx_packets += 1;
             self.stats.rx_bytes += inner.bytes() as u64;
             if says {

@@ -155,8 +155,7 @@ impl Tunnel {
             };
             let mut data = BytesMut::zeroed(HEADROOM);
             data.extend_from_slice(&packet);
-            let promised = self.freezer.accelerates();
-            self.enqueue(now, data, checksum_partial, &info, promised);
+            self.enqueue(now, data, checksum_partial, &info, true);
         }
     }
 

@@ -139,7 +139,7 @@ def _claims(
 
 
 def figures(results: Results) -> list[Figure]:
-    """The median of every pair, by length, for the tunnel and for MPTCP."""
+    """The median of every pair, by length, for the tunnels and for MPTCP."""
     drawn = []
     for runner in results.runners():
         rows = list(results.where(runner).keys(0))

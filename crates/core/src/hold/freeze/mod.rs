@@ -1,4 +1,5 @@
-//! Freeze: senders of TCP on this side are stopped with windows of zero, and let go again.
+//! Freeze: senders of TCP on this side are stopped with windows of zero, and let go again. Or they are
+//! acknowledged here at all times: acceleration.
 //!
 //! What is known of connections is only looked at while it is needed: with [`Freeze::Planned`]
 //! from the announcement to the return, with [`Freeze::ProxyAck`] always. What is written for hosts
@@ -78,9 +79,9 @@ impl Freezer {
         }
     }
 
-    /// Whether senders are acknowledged at all times.
-    pub const fn accelerates(&self) -> bool {
-        self.proxy_ack.accelerate
+    /// Whether [`Self::settle`] may have something to do.
+    pub const fn settles(&self) -> bool {
+        self.proxy_ack.is_busy()
     }
 
     /// Times that a connection's sender was told to stop.
@@ -199,17 +200,18 @@ impl Freezer {
     }
 
     /// Acknowledges what came, if that is asked for at all times.
-    pub fn settle(&mut self, now: Instant, room: impl Fn(u16) -> u64) {
-        self.proxy_ack.settle(now, room, &mut self.out);
+    /// `waiting` has the bytes of a bucket at the ingress, of which it should have `share` at most.
+    pub fn settle(&mut self, now: Instant, share: u64, waiting: impl Fn(u16) -> u64) {
+        self.proxy_ack.settle(now, share, waiting, &mut self.out);
     }
 
-    /// A packet for a host on this side; false when the host need not get it. `room` has the
-    /// bytes that a bucket may still take at the ingress.
+    /// A packet for a host on this side; false when the host need not get it. `waiting` has
+    /// the bytes of a bucket at the ingress.
     pub fn on_egress(
         &mut self,
         now: Instant,
         inner: &mut Inner,
-        room: impl Fn(u16) -> u64,
+        waiting: impl Fn(u16) -> u64,
     ) -> bool {
         match self.mode {
             Freeze::Off => {}
@@ -220,7 +222,7 @@ impl Freezer {
             Freeze::Planned => {}
             Freeze::ProxyAck => {
                 inner.join();
-                return self.proxy_ack.on_egress(now, inner, room);
+                return self.proxy_ack.on_egress(now, inner, waiting);
             }
         }
         true

@@ -1,4 +1,4 @@
-//! Acknowledging for receivers that cannot be reached, and answering for it.
+//! Acknowledging for receivers, and answering for it: in outages, or at all times.
 //!
 //! For every connection whose opening was seen, this side keeps copies of the bytes that its host
 //! sent and the other end has not acknowledged yet, without a hole and within [`Limits`]. In an
@@ -15,7 +15,7 @@
 use super::segment::{ACK, Bare, FIN, RST, SYN, Segment, Template, URG, before, write};
 use crate::hold::Limits;
 use crate::hold::tuning::{
-    IDLE, KEPT_COST, LOOK_INTERVAL, PROXY_FLOWS_MAX, REORDERING, RESEND, RESEND_MAX,
+    IDLE, KEPT_COST, KEPT_SPARE, LOOK_INTERVAL, PROXY_FLOWS_MAX, REORDERING, RESEND, RESEND_MAX,
     RESEND_WAIT_MAX, SWEEP_INTERVAL, WINDOW_STEP,
 };
 use crate::reorder::Inner;
@@ -33,7 +33,9 @@ pub(super) struct ProxyAck {
     swept: Instant,
     limits: Limits,
     /// Hosts are acknowledged at all times, not in outages only.
-    pub accelerate: bool,
+    accelerate: bool,
+    /// Bytes that each of them may have waiting at the ingress.
+    share: u64,
     /// Connections whose hosts may be owed an acknowledgement or a larger window.
     busy: Vec<FlowKey>,
     /// Connections reset, connections accelerated, and segments sent again since the start.
@@ -45,6 +47,9 @@ pub(super) struct ProxyAck {
 /// One direction of a connection: from a host on this side to one beyond the tunnel.
 #[derive(Debug)]
 struct ProxiedFlow {
+    /// First sequence number of the host, and the end of what it has sent.
+    opened: Option<u32>,
+    sent: Option<u32>,
     /// Shift of windows that each end's SYN said, once it was seen: the host's, the other's.
     shifts: [Option<Option<u8>>; 2],
     said: Said,
@@ -70,6 +75,8 @@ struct ProxiedFlow {
     busy: bool,
     /// The flow is in [`ProxyAck::accelerated`].
     counted: bool,
+    /// The host's newest segment with data is kept, so the host is slowed by what it is offered.
+    keeps: bool,
     /// The host was told last that it may send up to here.
     offered: Option<u32>,
     /// From here to the receiver's acknowledgement and back, smoothed, and its variation (RFC 6298).
@@ -78,8 +85,8 @@ struct ProxiedFlow {
     /// when that began.
     burst: usize,
     recovery: Option<u32>,
-    /// When the newest packet was sent of which the receiver said that it has it.
-    newest: Option<Instant>,
+    /// When the newest packet was sent of which the receiver said that it has it, and its end.
+    newest: Option<(Instant, u32)>,
     /// When lost packets are to be looked for.
     look: Option<Instant>,
     /// What was promised is lost: the host is told so until it believes it.
@@ -111,6 +118,7 @@ struct LastSegment {
 /// A packet of the host's.
 #[derive(Debug)]
 struct HostPacket {
+    from: u32,
     end: u32,
     packet: Bytes,
     checksum_partial: bool,
@@ -124,6 +132,27 @@ struct HostPacket {
 }
 
 impl HostPacket {
+    /// The newer one of `newest` and of this packet, which has arrived. Sooner than a round trip after
+    /// the packet was sent again, an earlier copy has (RFC 8985 §6.2, step 2).
+    fn newer(
+        &self,
+        newest: Option<(Instant, u32)>,
+        now: Instant,
+        round_trip: Option<(Duration, Duration)>,
+    ) -> Option<(Instant, u32)> {
+        let copy =
+            !self.timed && round_trip.is_none_or(|(smooth, _)| now.since(self.sent) < smooth);
+        if copy || newest.is_some_and(|newest| !self.is_after(newest)) {
+            return newest;
+        }
+        Some((self.sent, self.end))
+    }
+
+    /// Whether the packet was sent after another one; those that came together left in order.
+    fn is_after(&self, (sent, end): (Instant, u32)) -> bool {
+        self.sent > sent || self.sent == sent && before(end, self.end)
+    }
+
     /// The packet as the host would send it again now. The receiver may have seen the host's newest
     /// timestamp. Then it drops older ones for ever (PAWS, RFC 7323 §5.3). It also drops segments
     /// that acknowledge too little of its own bytes (RFC 5961 §5.2).
@@ -195,7 +224,7 @@ impl ProxyAck {
             return Taken::Goes;
         }
         if segment.has(SYN) {
-            self.open(now, segment.flow, 0, segment.window_shift(ip));
+            self.open(now, segment.flow, 0, segment.seq, (&segment, ip));
             return Taken::Goes;
         }
         let room = self.limits.bytes_max.saturating_sub(self.bytes);
@@ -204,6 +233,10 @@ impl ProxyAck {
         };
         flow.touched = now;
         flow.finished[0] |= segment.has(FIN);
+        flow.sent = flow.sent.map(|sent| match segment.all_end() {
+            end if before(sent, end) => end,
+            _ => sent,
+        });
         flow.said = Said {
             ack: segment.ack,
             window: segment.window,
@@ -226,10 +259,15 @@ impl ProxyAck {
                     self.busy.push(segment.flow);
                 }
             }
+            flow.keeps = kept || flow.keeps && segment.len() == 0;
             return match (promises, kept) {
                 (true, true) => Taken::Kept,
-                // What was acknowledged already: a probe of the window, or a copy that came late.
-                (true, false) => Taken::Answered,
+                // What was acknowledged already: a probe of the window, or a copy because the
+                // acknowledgement was lost.
+                (true, false) => {
+                    out.extend(flow.again());
+                    Taken::Answered
+                }
                 (false, _) => Taken::Goes,
             };
         }
@@ -241,12 +279,12 @@ impl ProxyAck {
     }
 
     /// A packet for a host on this side; false when it says nothing that the host does not know.
-    /// `room` has the bytes that a bucket may still take at the ingress.
+    /// `waiting` has the bytes of a bucket at the ingress.
     pub fn on_egress(
         &mut self,
         now: Instant,
         inner: &mut Inner,
-        room: impl Fn(u16) -> u64,
+        waiting: impl Fn(u16) -> u64,
     ) -> bool {
         let Some(segment) = Segment::parse(&inner.data) else {
             return true;
@@ -260,7 +298,8 @@ impl ProxyAck {
             return true;
         }
         if segment.has(SYN) {
-            self.open(now, key, 1, segment.window_shift(&inner.data));
+            let opened = segment.ack.wrapping_sub(1);
+            self.open(now, key, 1, opened, (&segment, &inner.data));
         }
         let Some(flow) = self.flows.get_mut(&key).filter(|_| segment.has(ACK)) else {
             return true;
@@ -270,18 +309,25 @@ impl ProxyAck {
         self.bytes -= flow.bytes;
         flow.acknowledged(now, &segment, &inner.data);
         self.bytes += flow.bytes;
-        let accelerates = self.accelerate && !segment.has(SYN) && flow.last.is_some();
         let promised = flow.promised;
         if promised.is_none() && flow.is_over() {
             self.forget(&key);
             return true;
         }
+        let known = flow.shift().is_some() && !segment.has(SYN);
+        let accelerates = self.accelerate && known && (flow.keeps || promised.is_some());
         let (to, window) = match promised {
             _ if accelerates => {
                 let to = promised.unwrap_or(segment.ack);
-                let edge = flow.edge(to, room(flow.bucket));
+                // Nobody would tell the host of a window that opens while nothing is promised.
+                let least = if promised.is_some() { 0 } else { WINDOW_STEP };
+                let room = self.share.saturating_sub(waiting(flow.bucket));
+                let room = flow.room(room, self.bytes, self.limits);
+                let edge = flow.edge(to, room.max(u64::from(least)));
+                // Old numbers ask the host something.
                 let bare = segment.len() == 0 && !segment.has(FIN);
-                if promised.is_some() && bare && !flow.is_worth_telling(edge) {
+                let asks = before(segment.seq, flow.said.ack);
+                if promised.is_some() && bare && !asks && !flow.is_worth_telling(edge) {
                     return false;
                 }
                 flow.offered = Some(edge);
@@ -299,19 +345,29 @@ impl ProxyAck {
         true
     }
 
+    /// Whether a host may be owed an acknowledgement or a larger window.
+    pub const fn is_busy(&self) -> bool {
+        !self.busy.is_empty()
+    }
+
     /// Acknowledges what came since the last call, and tells hosts of windows that have opened.
+    /// `waiting` has the bytes of a bucket at the ingress, of which it should have `share` at most.
     pub fn settle(
         &mut self,
         now: Instant,
-        room: impl Fn(u16) -> u64,
+        share: u64,
+        waiting: impl Fn(u16) -> u64,
         out: &mut impl Extend<Bytes>,
     ) {
-        let flows = &mut self.flows;
+        self.share = share;
+        let (flows, bytes, limits) = (&mut self.flows, self.bytes, self.limits);
         self.busy.retain(|key| {
             let Some(flow) = flows.get_mut(key) else {
                 return false;
             };
-            flow.settle(now, room(flow.bucket), out);
+            let room = share.saturating_sub(waiting(flow.bucket));
+            let room = flow.room(room, bytes, limits);
+            flow.settle(now, room, out);
             flow.busy = flow.promised.is_some();
             flow.busy
         });
@@ -371,28 +427,32 @@ impl ProxyAck {
                 late.push(*key);
                 continue;
             }
-            let lost = flow.look.take_if(|look| *look <= now);
-            let lost = lost
-                .and(flow.newest)
-                .map(|newest| (newest, flow.reordering()));
-            let silent = now >= flow.progress + flow.wait;
+            let lost = flow.look.take_if(|look| *look <= now).and(flow.newest);
+            let overdue = flow.overdue();
             let mut most = 0;
-            if silent {
-                flow.progress = now;
+            if now >= flow.progress + flow.wait {
                 flow.wait = (flow.wait * 2).min(RESEND_WAIT_MAX);
                 flow.recovery.get_or_insert(flow.next);
                 most = flow.burst;
                 flow.burst = (most * 2).min(RESEND_MAX);
+                // A receiver may drop what it had selected (RFC 2018 §8).
+                if flow.kept.front().is_some_and(|first| first.selected) {
+                    flow.kept.iter_mut().for_each(|kept| kept.selected = false);
+                }
             }
             let said = flow.said;
             let promised = flow.kept.iter_mut().filter(|kept| !before(to, kept.end));
             let missing = promised.filter(|kept| !kept.selected);
             for (nth, kept) in missing.take(RESEND_MAX).enumerate() {
-                // RFC 8985 §6.2: lost is what was sent well before something that has arrived.
-                let overtaken = lost.is_some_and(|(newest, by)| kept.sent + by < newest);
-                if nth < most || overtaken {
+                // Something that was sent later has arrived.
+                let overtaken = lost.is_some_and(|newest| !kept.is_after(newest));
+                if nth < most || overtaken && now >= kept.sent + overdue {
                     (kept.sent, kept.timed) = (now, false);
+                    flow.progress = now;
                     again.push((kept.renewed(said), kept.checksum_partial));
+                } else if overtaken {
+                    let look = kept.sent + overdue;
+                    flow.look = Some(flow.look.map_or(look, |next| next.min(look)));
                 }
             }
         }
@@ -448,12 +508,27 @@ impl ProxyAck {
         gone.iter().for_each(|key| self.forget(key));
     }
 
-    /// One end opens a connection: what it says of its windows.
-    fn open(&mut self, now: Instant, key: FlowKey, end: usize, shift: Option<u8>) {
+    /// One end opens a connection whose host begins with the number `opened`: what it says of its
+    /// windows.
+    fn open(
+        &mut self,
+        now: Instant,
+        key: FlowKey,
+        end: usize,
+        opened: u32,
+        (syn, ip): (&Segment, &[u8]),
+    ) {
         self.sweep(now);
-        let known = self.flows.get(&key);
-        // Ports may be used again, but not while something is promised.
-        let again = known.is_some_and(|flow| flow.last.is_some() && flow.promised.is_none());
+        if syn.is_bound(ip) {
+            self.forget(&key);
+            return;
+        }
+        // Ports may be used again. A host that opens another connection has none of the promise. The
+        // other end may only seem to open one while something is promised.
+        let again = self.flows.get(&key).is_some_and(|flow| {
+            let other = flow.last.is_some() && flow.opened != Some(opened);
+            other && (end == 0 || flow.promised.is_none())
+        });
         if again {
             self.forget(&key);
         }
@@ -468,13 +543,19 @@ impl ProxyAck {
             .flows
             .entry(key)
             .or_insert_with(|| ProxiedFlow::new(now));
-        flow.shifts[end] = Some(shift);
+        flow.shifts[end] = Some(syn.window_shift(ip));
+        if end == 0 {
+            flow.opened = Some(opened);
+            flow.sent = Some(syn.all_end());
+        }
     }
 }
 
 impl ProxiedFlow {
     fn new(now: Instant) -> Self {
         Self {
+            opened: None,
+            sent: None,
             shifts: [None; 2],
             said: Said::default(),
             last: None,
@@ -489,6 +570,7 @@ impl ProxiedFlow {
             bucket: 0,
             busy: false,
             counted: false,
+            keeps: false,
             offered: None,
             round_trip: None,
             burst: 1,
@@ -539,7 +621,14 @@ impl ProxiedFlow {
         let bytes = ip.len() as u64 + KEPT_COST;
         let end = segment.seq_end();
         let plain = segment.len() > 0 && !segment.has(FIN | URG);
-        if self.last.is_none() || !plain || !before(self.next, end) || bytes > room {
+        let Some(last) = &self.last else {
+            return false;
+        };
+        // What probes a window is not wanted yet.
+        let offered = self.offered.filter(|offered| before(last.edge, *offered));
+        let known = self.shift().is_some();
+        let probes = self.offered.is_some() && before(offered.unwrap_or(last.edge), end);
+        if !plain || !known || probes || !before(self.next, end) || bytes > room {
             return false;
         }
         if before(self.next, segment.seq) {
@@ -553,6 +642,7 @@ impl ProxiedFlow {
         self.next = end;
         self.bytes += bytes;
         self.kept.push_back(HostPacket {
+            from: segment.seq,
             end,
             packet: Bytes::copy_from_slice(ip),
             checksum_partial,
@@ -585,7 +675,8 @@ impl ProxiedFlow {
         let Some(shift) = shift else { return };
         let ack = segment.ack;
         let known = self.last.as_ref().map(|last| last.ack);
-        if known.is_some_and(|known| before(ack, known)) {
+        let beyond = self.sent.is_some_and(|sent| before(sent, ack));
+        if beyond || known.is_some_and(|known| before(ack, known)) {
             return;
         }
         let edge = ack.wrapping_add(u32::from(segment.window) << shift);
@@ -595,6 +686,10 @@ impl ProxiedFlow {
             if self.recovery.is_some_and(|to| !before(ack, to)) {
                 (self.burst, self.recovery) = (1, None);
             }
+        }
+        // A receiver that is there and has no room is waited for.
+        if segment.window == 0 {
+            self.delivering = self.delivering.map(|_| now);
         }
         self.last = Some(LastSegment {
             template: segment.template(ip),
@@ -606,8 +701,12 @@ impl ProxiedFlow {
         while let Some(first) = self.kept.front().filter(|first| !before(ack, first.end)) {
             self.bytes -= first.packet.len() as u64 + KEPT_COST;
             came = first.timed.then_some(first.sent);
-            self.newest = self.newest.max(Some(first.sent));
+            self.newest = first.newer(self.newest, now, self.round_trip);
             self.kept.pop_front();
+        }
+        // The start stays near: numbers wrap after 4 GiB.
+        if before(self.start, ack) {
+            self.start = ack;
         }
         if let Some(came) = came {
             self.took(now.since(came));
@@ -617,6 +716,9 @@ impl ProxiedFlow {
         }
         if known != Some(ack) {
             self.wait = self.patience();
+        }
+        if self.kept.is_empty() {
+            self.kept.shrink_to(KEPT_SPARE);
         }
         if self.kept.is_empty() && (known.is_none() || before(self.next, ack)) {
             self.start = ack;
@@ -635,17 +737,21 @@ impl ProxiedFlow {
             if before(to, kept.end) {
                 break;
             }
+            if before(kept.from, from) {
+                continue;
+            }
             if !core::mem::replace(&mut kept.selected, true) {
-                self.newest = self.newest.max(Some(kept.sent));
+                self.newest = kept.newer(self.newest, now, self.round_trip);
                 self.look.get_or_insert(now + LOOK_INTERVAL);
             }
         }
     }
 
-    /// By how much packets may overtake each other without one being lost.
-    fn reordering(&self) -> Duration {
+    /// How long after it was sent a packet is lost that others overtook: a round trip, and what
+    /// packets may overtake each other by (RFC 8985 §6.2, step 5).
+    fn overdue(&self) -> Duration {
         self.round_trip
-            .map_or(RESEND, |(smooth, _)| smooth / REORDERING)
+            .map_or(RESEND, |(smooth, _)| smooth + smooth / REORDERING)
             .max(LOOK_INTERVAL)
     }
 
@@ -698,6 +804,15 @@ impl ProxiedFlow {
         }
     }
 
+    /// What the host may send beyond what is kept: what waits must fit at the ingress, and what is
+    /// kept must fit in the limits with what it costs besides. Half is left to other connections.
+    fn room(&self, ingress: u64, kept: u64, limits: Limits) -> u64 {
+        let flow = limits.flow_bytes_max.saturating_sub(self.bytes);
+        let all = limits.bytes_max.saturating_sub(kept) / 2;
+        let left = flow.min(all);
+        ingress.min(left - left / 8)
+    }
+
     /// Up to where the host may send when it was acknowledged `to`: what is left of the receiver's
     /// window, and no more than `room` bytes. What was offered once stays.
     fn edge(&self, to: u32, room: u64) -> u32 {
@@ -726,6 +841,12 @@ impl ProxiedFlow {
         let step = WINDOW_STEP.min(whole / 2).max(1);
         self.offered
             .is_none_or(|offered| edge.wrapping_sub(offered) >= step)
+    }
+
+    /// What the host was told last, once more.
+    fn again(&self) -> Option<Bytes> {
+        let to = self.promised?;
+        self.word(to, self.field(to, self.offered.unwrap_or(to)), 0)
     }
 
     /// The window field for an edge.

@@ -16,6 +16,9 @@ const OPTION_NOP: u8 = 1;
 const OPTION_WINDOW_SCALE: u8 = 3;
 const OPTION_SACK: u8 = 5;
 const OPTION_TIMESTAMPS: u8 = 8;
+/// Options that bind a segment to what its sender wrote: the signatures of RFC 2385 and RFC 5925,
+/// and Multipath TCP (RFC 8684), which acknowledges in an option.
+const OPTIONS_BOUND: [u8; 3] = [19, 29, 30];
 /// Largest shift of windows that counts (RFC 7323 §2.3).
 const SHIFT_MAX: u8 = 14;
 /// Hop limit of what is written here.
@@ -98,6 +101,18 @@ impl Segment {
     pub fn window_shift(&self, ip: &[u8]) -> Option<u8> {
         let at = self.option(ip, OPTION_WINDOW_SCALE, 3)?;
         Some(ip[at + 2].min(SHIFT_MAX))
+    }
+
+    /// Whether nobody may acknowledge in the name of its sender.
+    pub fn is_bound(&self, ip: &[u8]) -> bool {
+        let bound = |option: &u8| self.option(ip, *option, 2).is_some();
+        OPTIONS_BOUND.iter().any(bound)
+    }
+
+    /// The sequence number after everything in it, SYN and FIN included.
+    pub const fn all_end(&self) -> u32 {
+        let flags = self.has(SYN) as u32 + self.has(FIN) as u32;
+        self.seq_end().wrapping_add(flags)
     }
 
     /// Timestamp value and echo.

@@ -1,6 +1,8 @@
 //! A host's TCP sender and its receiver, with a freezer between and a network that loses, delays
 //! and reorders. In any order of events the stream arrives whole.
 
+mod hostile;
+
 use super::segment::{ACK, Bare, FIN, RST, SYN, Segment, Template, before, write};
 use super::*;
 use proptest::prelude::*;
@@ -208,7 +210,13 @@ impl World {
             self.data.push(packet);
         }
         if !self.down {
-            self.freezer.settle(self.now, |_| ROOM);
+            // Now and then others fill the bucket.
+            let share = if self.now.as_nanos().is_multiple_of(3) {
+                0
+            } else {
+                ROOM
+            };
+            self.freezer.settle(self.now, share, |_| 0);
         }
         self.hear();
     }
@@ -216,7 +224,7 @@ impl World {
     /// A packet comes out of it, if it says anything.
     fn leave(&mut self, packet: Vec<u8>) -> Option<Bytes> {
         let mut inner = Inner::whole(Bytes::from(packet), false);
-        let says = self.freezer.on_egress(self.now, &mut inner, |_| ROOM);
+        let says = self.freezer.on_egress(self.now, &mut inner, |_| 0);
         says.then_some(inner.data)
     }
 
@@ -356,7 +364,13 @@ impl World {
             flags: 0,
             timestamps: Some((1, 1)),
         };
-        let answer = self.peer.packet(bare, data);
+        let mut answer = self.peer.packet(bare, data);
+        // What it has beyond a hole, once it has more than one segment there.
+        let early = self.early.range(self.got.len() + 1..).next();
+        if let Some((&at, early)) = early.filter(|_| data.is_empty() && !self.peer.v6) {
+            let end = at + early.len();
+            answer = selective(&answer, Self::host_seq(at), Self::host_seq(end));
+        }
         self.acks.push(answer);
     }
 

@@ -90,6 +90,7 @@ impl Paths {
             let missing = (loss * path.coding.packets_per_round_trip(s)).min(1.0);
             Delays {
                 rtt: longest.rtt.max(s.min_rtt),
+                srtt: longest.srtt.max(s.srtt),
                 queued: longest.queued.max(s.srtt.saturating_sub(s.min_rtt)),
                 rttvar: longest.rttvar.max(s.rttvar),
                 repair: longest.repair.max(s.min_rtt.mul_f64(missing)),
