@@ -52,6 +52,13 @@ SHARED = BARE.replace(SECOND, f'{SECOND}through = "cell"\n') + (
     '[[link]]\nname = "cell"\nboth = { rate = "2Mbit", delay = "5ms" }\n'
 )
 SHARED_BY_A = SHARED.replace('name = "a"\n', 'name = "a"\nthrough = "cell"\n')
+# Others fill the queue of the shared link, so that the tunnel competes.
+COUPLED = (
+    SHARED_BY_A.replace('duration = "2s"', 'duration = "4s"').replace(
+        'rate = "2Mbit", delay = "5ms"', 'rate = "8Mbit", delay = "5ms", queue = "64KiB"'
+    )
+    + '[[traffic]]\nkind = "tcp"\nflows = 4\nbeside = "cell"\n[carrier]\nkind = "tunnel"\n'
+)
 SILENT = HEAD + A + B
 RECORDED = BARE.replace('rate = "8Mbit"', 'trace = "rate.csv"')
 JITTERY = BARE.replace("10ms", '10ms", jitter = "3ms')
@@ -158,6 +165,8 @@ CASES: dict[str, Case] = {
     "BalancePlan.affinity_sites": with_line(BALANCE, 'affinity_sites = "all"', refused=True),
     "TunnelPlan.order": with_line(TUNNEL, 'order = "off"'),
     "TunnelPlan.compress_headers": with_line(TUNNEL, "compress_headers = false"),
+    "TunnelPlan.accelerate": with_line(TUNNEL, "accelerate = true", refused=True),
+    "TunnelPlan.coupled": with_line(COUPLED, "coupled = true"),
     "TunnelPlan.send_buffer": with_line(TUNNEL, "send_buffer = 5"),
     "Traffic, kind `tcp`.duplicates": with_line(LOSSY, "duplicates = 3"),
     "TcpNcPlan.hops": pair(CODED, '["a", "b"]', '["b"]'),

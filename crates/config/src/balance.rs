@@ -289,6 +289,7 @@ fn read_mark(section: &mut Section<'_>) -> Option<(UplinkMark, UplinkExtra)> {
         pattern: pattern?,
         standby,
         metered,
+        bottleneck: None,
         weight: weight.and_then(|weight| u16::try_from(weight).ok()),
         congestion: None,
         protection_hourly: None,

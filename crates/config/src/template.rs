@@ -326,6 +326,7 @@ const UPLINKS: &str = "[uplinks]
 # metered = true      # costs by the byte: scheduler cost-aware uses it last
 # standby = true      # carries traffic only while nothing else works
 # weight = 3          # fixed share under weighted-round-robin, 1 to 1000
+# bottleneck = 1      # shares a bottleneck with the uplinks of the same number, 1 to 15
 # congestion = \"bdp\"  # newreno, cubic, bbr or bdp
 ";
 

@@ -235,7 +235,7 @@ fn sound_site_file_is_read_as_written() {
         "name = \"boat\"\nkey_file = \"/k\"\n{}",
         site_text(
             "tcp_fallback = false\n[network]\nroutes = []\n[tunnel]\nscheduler = \"htmt\"\n\
-             scheduler_receive = \"ecf\"\n[[uplink]]\nmatch = \"wwan*\"\nmetered = true\n\
+             scheduler_receive = \"ecf\"\n[[uplink]]\nmatch = \"wwan*\"\nmetered = true\nbottleneck = 2\n\
              congestion = \"bbr\"\nweight = 5\n"
         )
     );
@@ -251,8 +251,8 @@ fn sound_site_file_is_read_as_written() {
     let mark = &config.uplinks.marks[0];
     assert!(mark.metered && !mark.standby && mark.pattern.matches("wwan0"));
     assert_eq!(
-        (mark.weight, mark.congestion),
-        (Some(5), Some(CongestionControl::Bbr))
+        (mark.weight, mark.congestion, mark.bottleneck),
+        (Some(5), Some(CongestionControl::Bbr), Some(2))
     );
 }
 

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use ropewalk_core::path::BOTTLENECK_MAX;
 use ropewalk_transport::CongestionControl;
 
 use super::reader::Section;
@@ -37,6 +38,8 @@ pub struct UplinkMark {
     pub standby: bool,
     /// Costs money by the byte.
     pub metered: bool,
+    /// Number of the bottleneck that these uplinks share with others of the same number.
+    pub bottleneck: Option<u8>,
     /// Fixed share under weighted round robin.
     pub weight: Option<u16>,
     /// Congestion control.
@@ -132,10 +135,12 @@ fn read_mark(uplink: &mut Section<'_>) -> Option<UplinkMark> {
     let pattern = uplink.text("match", "\"wwan*\"", str::parse);
     let pattern = uplink.require("match", pattern, "write match = \"wwan*\"");
     let weight = uplink.integer("weight", 1..=1_000);
+    let bottleneck = uplink.integer("bottleneck", 1..=u64::from(BOTTLENECK_MAX));
     let mark = UplinkMark {
         pattern: pattern.clone().unwrap_or_else(|| Pattern("*".to_owned())),
         standby: uplink.boolean("standby").unwrap_or(false),
         metered: uplink.boolean("metered").unwrap_or(false),
+        bottleneck: bottleneck.and_then(|number| u8::try_from(number).ok()),
         weight: weight.and_then(|weight| u16::try_from(weight).ok()),
         congestion: uplink.text("congestion", "\"bdp\"", str::parse),
         protection_hourly: uplink

@@ -145,6 +145,7 @@ fn hello(input: &mut Input<'_>) -> Control {
         generation: input.u32(),
         standby: input.flag(),
         metered: input.flag(),
+        bottleneck: Some(input.u8() & 0x0f).filter(|number| *number > 0),
         scheduler: input.u8(),
         weight: input.u16(),
         name: String::new(),

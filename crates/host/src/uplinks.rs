@@ -80,6 +80,7 @@ fn uplink(
         mtu: interface.mtu,
         standby: mark.is_some_and(|mark| mark.standby),
         metered: mark.is_some_and(|mark| mark.metered),
+        bottleneck: mark.and_then(|mark| mark.bottleneck),
         weight: mark.and_then(|mark| mark.weight),
         protection_hourly: mark.and_then(|mark| mark.protection_hourly),
         congestion: mark.and_then(|mark| mark.congestion),

@@ -215,6 +215,9 @@ pub struct TunnelPlan {
     /// Whether both ends compress inner headers; the program's default unless given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compress_headers: Option<bool>,
+    /// Whether both ends take all paths for paths through one bottleneck; no unless given.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub coupled: bool,
     /// Packets that the send buffer of each path holds. Packets are then bound to a path when they
     /// arrive, and a full buffer drops them. Late binding unless given.
     #[serde(default, skip_serializing_if = "Option::is_none")]

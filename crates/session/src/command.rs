@@ -22,6 +22,9 @@ pub struct Uplink {
     pub standby: bool,
     /// Costs money by the byte.
     pub metered: bool,
+    /// Number of the bottleneck that the uplink shares with others that have the same number, 1 to
+    /// [`ropewalk_core::path::BOTTLENECK_MAX`].
+    pub bottleneck: Option<u8>,
     /// Fixed share under weighted round robin.
     pub weight: Option<u16>,
     /// Bytes per hour that protection may cost; `None` is what the core takes for such an uplink.

@@ -4,7 +4,7 @@ use ropewalk_api::{PathStatus, TunnelStatus};
 use ropewalk_core::path::PathConfig;
 use ropewalk_core::schedule::SchedulerKind;
 use ropewalk_core::tunnel::{Outgoing, PathState, SendOptions, Tunnel, TunnelConfig};
-use ropewalk_transport::{CongestionControl, PublicKey};
+use ropewalk_transport::{CongestionControl, FLOW_PARTS, PublicKey};
 use ropewalk_types::{Duration, Instant, PATHS_MAX, PathId};
 use ropewalk_wire::{Control, emit_control};
 use std::sync::Arc;
@@ -209,11 +209,22 @@ impl Peer {
         self.refresh(now, links, sockets);
     }
 
+    /// How many paths pass this bottleneck, this one included. Together they stand for each flow once.
+    fn sharing(&self, bottleneck: Option<u8>) -> u8 {
+        let Some(bottleneck) = bottleneck else {
+            return 1;
+        };
+        let same = |path: &&PeerPath| path.config.bottleneck == Some(bottleneck);
+        let count = self.paths.iter().flatten().filter(same).count();
+        u8::try_from(count).unwrap_or(u8::MAX).max(1)
+    }
+
     fn refresh(&mut self, now: Instant, links: &mut Links, sockets: &mut impl Sockets) {
         let flows = self.tunnel.waiting_flows();
         for (index, path) in self.paths.iter().enumerate() {
             let Some(path) = path else { continue };
-            links.set_waiting_flows(path.link, flows);
+            let sharing = self.sharing(path.config.bottleneck);
+            links.set_waiting_flows(path.link, flows.max(1) * FLOW_PARTS / sharing);
             if let Some(snapshot) = links.snapshot(now, path.link, sockets) {
                 #[expect(clippy::cast_possible_truncation, reason = "PATHS_MAX is 16")]
                 self.tunnel.update_path(now, PathId(index as u8), snapshot);

@@ -232,3 +232,33 @@ fn a_tunnel_leaves_others_their_share_of_a_short_queue() {
     );
     assert!(pings.iter().all(|ms| *ms < 35.0), "{pings:?} ms of 20");
 }
+
+/// Share of four connections in a tunnel over `paths` paths through one link of 20 Mbit/s, beside four
+/// bare ones.
+fn share(paths: usize, coupled: bool) -> f64 {
+    let path = |nth: usize| {
+        format!("[[path]]\nname = \"p{nth}\"\nthrough = \"cell\"\nboth = {{ delay = \"1ms\" }}\n")
+    };
+    let paths: String = (0..paths).map(path).collect();
+    let tcp = "[[traffic]]\nkind = \"tcp\"\nflows = 4\ncongestion = \"cubic\"\ndirection = \"up\"";
+    let report = report(&format!(
+        "duration = \"30s\"\nwarmup = \"10s\"\n{paths}\
+         [[link]]\nname = \"cell\"\n\
+         both = {{ rate = \"20Mbit\", delay = \"19ms\", jitter = \"0.2ms\", queue = \"100kB\" }}\n\
+         [carrier]\nkind = \"tunnel\"\ncoupled = {coupled}\n{tcp}\n{tcp}\nbeside = \"cell\""
+    ));
+    let all: f64 = report
+        .traffic
+        .iter()
+        .map(|section| section.goodput_mbit)
+        .sum();
+    report.traffic[0].goodput_mbit / all
+}
+
+#[test]
+fn coupled_paths_through_one_link_take_the_share_of_one() {
+    let (one, two, coupled) = (share(1, false), share(2, false), share(2, true));
+    assert!(two > one + 0.06, "{one} {two}");
+    assert!(coupled < two - 0.06, "{two} {coupled}");
+    assert!((coupled - one).abs() < 0.08, "{one} {coupled}");
+}

@@ -60,6 +60,8 @@ pub struct Spec {
     pub protection: Option<[Protection; 2]>,
     /// What published systems do otherwise when sending, at all gateways.
     pub send: SendOptions,
+    /// All uplinks of a site share a bottleneck, as sites are told.
+    pub coupled: bool,
     /// The first site has hosts behind it, in [`SITE_HOSTS`].
     pub hosts: bool,
     /// Further sites with one uplink each, numbered after the others: the addresses of their hosts.
@@ -119,6 +121,7 @@ impl Default for Spec {
             congestion: CongestionControl::default(),
             protection: None,
             send: SendOptions::default(),
+            coupled: false,
             hosts: false,
             neighbours: Vec::new(),
         }
@@ -1064,6 +1067,7 @@ impl Way {
                 mtu: 1_500,
                 standby: false,
                 metered: false,
+                bottleneck: spec.coupled.then_some(1),
                 weight: None,
                 protection_hourly: None,
                 congestion: None,

@@ -13,7 +13,7 @@ mod keys;
 mod quic;
 pub mod tls;
 
-pub use congestion::CongestionControl;
+pub use congestion::{CongestionControl, FLOW_PARTS};
 pub use error::{CloseReason, ParseKeyError, SendError, TransportError};
 pub use keys::{Identity, KeyCheck, PublicKey};
 pub use quic::{

@@ -29,6 +29,8 @@ pub struct Hello {
     pub standby: bool,
     /// Metered mark.
     pub metered: bool,
+    /// Number of the bottleneck that the path shares with others, 1 to 15.
+    pub bottleneck: Option<u8>,
     /// Scheduler the hub shall use towards the site; `0xff` leaves it to the hub.
     pub scheduler: u8,
     /// Weight under weighted round robin; 0 follows the measured rate.
@@ -102,6 +104,8 @@ const RELEASE: u8 = 7;
 
 const STANDBY: u8 = 1;
 const METERED: u8 = 2;
+/// Where the number of the bottleneck begins, 0 for none, and its bits.
+const BOTTLENECK: (u8, u8) = (2, 0x0f);
 
 impl Control {
     pub(crate) fn emit(&self, out: &mut Vec<u8>) {
@@ -148,7 +152,10 @@ impl Hello {
         out.extend_from_slice(&self.session.to_be_bytes());
         out.push(self.path);
         out.extend_from_slice(&self.generation.to_be_bytes());
-        out.push((u8::from(self.standby) * STANDBY) | (u8::from(self.metered) * METERED));
+        let (shift, bits) = BOTTLENECK;
+        let bottleneck = self.bottleneck.unwrap_or(0) & bits;
+        let marks = (u8::from(self.standby) * STANDBY) | (u8::from(self.metered) * METERED);
+        out.push(marks | bottleneck << shift);
         out.push(self.scheduler);
         out.extend_from_slice(&self.weight.to_be_bytes());
         emit_text(&self.name, NAME_MAX, out);
@@ -169,6 +176,7 @@ impl Hello {
             generation,
             standby: marks & STANDBY != 0,
             metered: marks & METERED != 0,
+            bottleneck: Some(marks >> BOTTLENECK.0 & BOTTLENECK.1).filter(|number| *number > 0),
             scheduler,
             weight,
             name,

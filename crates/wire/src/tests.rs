@@ -213,6 +213,7 @@ fn messages_between_gateways_round_trip() {
             generation: 4,
             standby: true,
             metered: false,
+            bottleneck: Some(15),
             scheduler: 0xff,
             weight: 10,
             name: "wlan0 ü".into(),

@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 
 /// What protection may cost on a metered path unless told, bytes per hour: rescues for several calls.
 pub const METERED_HOURLY: u64 = 20 << 20;
+/// Most bottlenecks that are told apart: four bits of a message say which.
+pub const BOTTLENECK_MAX: u8 = 15;
 /// Bytes that count as one slot where a rule speaks of packets.
 pub const SLOT_BYTES: u64 = 1_400;
 
@@ -19,6 +21,9 @@ pub struct PathConfig {
     pub standby: bool,
     /// Costs money by the byte: `cost-aware` uses it last.
     pub metered: bool,
+    /// Number of the bottleneck that the path shares with others of the same number, 1 to
+    /// [`BOTTLENECK_MAX`].
+    pub bottleneck: Option<u8>,
     /// Share under weighted round robin, 1..=1000; `None` follows the measured rate.
     pub weight: Option<u16>,
     /// Bytes per hour that copies, repair symbols and rescues may cost on this path; `None` is

@@ -293,6 +293,7 @@ fn config(input: &mut Input<'_>) -> PathConfig {
     PathConfig {
         standby: marks & 1 != 0,
         metered: marks & 2 != 0,
+        bottleneck: (marks & 16 != 0).then_some(1),
         weight: (marks & 4 != 0).then(|| 1 + u16::from(marks)),
         protection_hourly: (marks & 8 != 0).then(|| u64::from(marks) << 10),
     }

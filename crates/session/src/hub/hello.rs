@@ -98,6 +98,7 @@ impl Hub {
         let config = PathConfig {
             standby: hello.standby,
             metered: hello.metered,
+            bottleneck: hello.bottleneck,
             weight: (hello.weight > 0).then_some(hello.weight),
             protection_hourly: None,
         };

@@ -310,7 +310,7 @@ impl Links {
         }
     }
 
-    /// Tells a link how many flows have data waiting for it. TLS shares by TCP's own rules.
+    /// Tells a link how many flows have data waiting for it, in parts. TLS shares by TCP's own rules.
     #[inline]
     pub(crate) fn set_waiting_flows(&mut self, id: LinkId, flows: u8) {
         if let LinkId::Quic(connection) = id {

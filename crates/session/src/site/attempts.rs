@@ -211,6 +211,7 @@ impl Site {
             generation,
             standby: path.uplink.standby,
             metered: path.uplink.metered,
+            bottleneck: path.uplink.bottleneck,
             scheduler: self.peer.scheduler_receive.code(),
             weight: path.uplink.weight.unwrap_or(0),
             name: path.uplink.name.clone(),

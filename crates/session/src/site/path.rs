@@ -66,6 +66,7 @@ impl SitePath {
         PathConfig {
             standby: self.uplink.standby,
             metered: self.uplink.metered,
+            bottleneck: self.uplink.bottleneck,
             weight: self.uplink.weight,
             protection_hourly: self.uplink.protection_hourly,
         }

@@ -66,6 +66,7 @@ impl Site {
             (
                 u.standby,
                 u.metered,
+                u.bottleneck,
                 u.weight,
                 u.protection_hourly,
                 u.name.clone(),

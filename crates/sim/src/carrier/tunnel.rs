@@ -52,6 +52,8 @@ pub struct TunnelSettings {
     pub protection: [Protection; 2],
     /// What published systems do otherwise when sending.
     pub send: SendOptions,
+    /// All paths count as paths through one bottleneck.
+    pub coupled: bool,
 }
 
 impl TunnelSettings {
@@ -74,6 +76,7 @@ impl TunnelSettings {
         };
         Ok(Self {
             send,
+            coupled: plan.coupled,
             scheduler: scheduler.unwrap_or_default(),
             congestion,
             protection: [
@@ -170,6 +173,7 @@ impl TunnelCarrier {
             congestion: settings.congestion,
             protection: Some(settings.protection),
             send: settings.send,
+            coupled: settings.coupled,
             hosts: true,
             neighbours: neighbours.iter().map(|n| addresses(n).collect()).collect(),
         });

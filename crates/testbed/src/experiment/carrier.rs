@@ -65,11 +65,14 @@ impl Carried {
             | Carrier::Chain { .. } => Ok(Self::Direct),
             Carrier::Tunnel(tunnel) => {
                 let more = hold_section(tunnel)?;
-                let [hub, site] = tunnel_sections(tunnel)?.map(|tunnel| GatewaySpec {
+                let [hub, mut site] = tunnel_sections(tunnel)?.map(|tunnel| GatewaySpec {
                     tunnel,
                     more: more.clone(),
                     ..GatewaySpec::default()
                 });
+                if tunnel.coupled {
+                    site.more += "[[uplink]]\nmatch = \"*\"\nbottleneck = 1\n";
+                }
                 let gateways = gateway::connect(topology, &hub, &site);
                 let (hub, running) = gateways.context("no tunnel")?;
                 let near = neighbours(plan, ground, &hub, &site).context("no tunnel beside")?;

@@ -21,6 +21,9 @@ use quinn_proto::congestion::{
 };
 
 pub use ropewalk_types::CongestionControl;
+
+/// Parts that a flow is counted in: paths that share a bottleneck stand for a part of each flow.
+pub const FLOW_PARTS: u8 = 16;
 pub(crate) use shared::{PathState, Sending};
 
 /// Builds the controllers of one connection, all of which publish into the same state.

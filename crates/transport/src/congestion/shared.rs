@@ -133,7 +133,7 @@ impl PathState {
         }
     }
 
-    /// How many flows have data waiting for the path.
+    /// How many flows have data waiting for the path, in parts of [`FLOW_PARTS`].
     pub(crate) fn set_waiting_flows(&self, flows: u8) {
         if flows > self.flows.load(Relaxed) {
             self.flows.store(flows, Relaxed);

@@ -335,7 +335,10 @@ impl Endpoint {
         None
     }
 
-    /// How many flows have data waiting for the path: beside others the path stands for as many.
+    /// How many flows have data waiting for the path, in parts of [`FLOW_PARTS`]: beside others the
+    /// path stands for as many.
+    ///
+    /// [`FLOW_PARTS`]: crate::FLOW_PARTS
     pub fn set_waiting_flows(&self, id: ConnectionId, flows: u8) {
         if let Some(slot) = self.slot(id) {
             slot.state.set_waiting_flows(flows);

@@ -23,6 +23,7 @@ mod tuning;
 
 use std::time::{Duration, Instant};
 
+use super::FLOW_PARTS;
 use super::jitter::{DelaySpikes, DelayVariation};
 use company::{Company, CompanyRound, Start};
 use overflow::LossRanks;
@@ -47,7 +48,7 @@ pub(super) struct AckBatch {
     pub app_limited: bool,
     /// The pacer held something back at some moment.
     pub paced: bool,
-    /// Most flows that had data waiting.
+    /// Most flows that had data waiting, in parts of [`FLOW_PARTS`].
     pub flows: u8,
 }
 
@@ -392,7 +393,11 @@ impl Bdp {
 
     /// What counts for company, from every round: flows, what was in flight, ranks of losses.
     fn remember(&mut self, round: &Round, took: Duration, in_flight: f64) {
-        let flows = f64::from(round.flows).clamp(1.0, FLOWS_MAX);
+        let flows = match round.flows {
+            // Nobody has counted yet.
+            0 => 1.0,
+            parts => (f64::from(parts) / f64::from(FLOW_PARTS)).min(FLOWS_MAX),
+        };
         self.flows = flows.max(self.flows + (flows - self.flows) * FLOWS_WEIGHT);
         let decay = (-took.as_secs_f64() / REACHED_SECONDS).exp();
         self.reached = (self.reached * decay).max(in_flight);
