@@ -141,7 +141,7 @@ class Tunnel:
     accelerate: bool | None = None
     order: Literal["on", "off"] | None = None
     compress_headers: bool | None = None
-    coupled: bool = False
+    coupled: bool | None = None
     """All paths count as paths through one bottleneck."""
     send_buffer: int | None = None
     """Packets of each path's send buffer; packets are bound to a path late unless given."""
