@@ -14,7 +14,9 @@ use std::time::{Duration, Instant};
 
 use bytes::{Buf, BytesMut};
 use ropewalk_io::tun::{Tun, TunConfig};
-use ropewalk_io::udp::{RecvMeta, SEGMENTS_MAX, UDP_PAYLOAD_MAX, UdpConfig, UdpSocket};
+use ropewalk_io::udp::{
+    RecvMeta, SEGMENTS_MAX, UDP_PAYLOAD_MAX, UdpConfig, UdpReceiver, UdpSocket,
+};
 use ropewalk_io::{HEADROOM, InnerPacket, TunPacket, netlink};
 use ropewalk_types::Ecn;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -73,6 +75,7 @@ impl Pump {
         let mut from_tun: Vec<TunPacket> = Vec::new();
         let mut from_udp: Vec<(RecvMeta, BytesMut)> = Vec::new();
         let mut to_tun: Vec<InnerPacket> = Vec::new();
+        let mut receiver = UdpReceiver::default();
         while Instant::now() < end {
             {
                 let mut ready = [
@@ -89,7 +92,7 @@ impl Pump {
                 self.send(&from_tun);
                 from_tun.clear();
             }
-            if self.udp.recv_batch(&mut from_udp)? > 0 {
+            if self.udp.recv_batch(&mut receiver, &mut from_udp)? > 0 {
                 for (_, mut data) in from_udp.drain(..) {
                     if data.len() > HEADROOM {
                         let checksum_partial = data[0] != 0;

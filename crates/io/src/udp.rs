@@ -71,9 +71,35 @@ pub struct UdpSocket {
     v6: bool,
     max_segments: usize,
     counters: UdpCounters,
+}
+
+/// Memory into which datagrams are received. Sockets that are read in turn can share it.
+#[derive(Debug)]
+pub struct UdpReceiver {
     slots: [BytesMut; SLOTS],
     received: Vec<Received>,
     pool: Pool,
+}
+
+impl Default for UdpReceiver {
+    fn default() -> Self {
+        Self {
+            slots: std::array::from_fn(|_| BytesMut::new()),
+            received: Vec::with_capacity(SLOTS),
+            pool: Pool::new(POOL_BLOCK_BYTES),
+        }
+    }
+}
+
+impl UdpReceiver {
+    /// Gives every slot room for the largest buffer.
+    fn refill(&mut self) {
+        for slot in &mut self.slots {
+            if slot.capacity() < SLOT_BYTES {
+                *slot = self.pool.exchange(std::mem::take(slot));
+            }
+        }
+    }
 }
 
 /// Largest UDP payload over IPv4: 65,535 less 20 bytes of IP and 8 bytes of UDP header.
@@ -117,9 +143,6 @@ impl UdpSocket {
             socket,
             v6,
             counters: UdpCounters::default(),
-            slots: std::array::from_fn(|_| BytesMut::new()),
-            received: Vec::with_capacity(SLOTS),
-            pool: Pool::new(POOL_BLOCK_BYTES),
         })
     }
 
@@ -145,21 +168,25 @@ impl UdpSocket {
         self.counters
     }
 
-    /// Appends waiting datagrams to `out`, one entry each, in order of arrival; returns how many.
-    /// Zero means nothing waits. One call is one system call that fills a few buffers: call again
+    /// Receives waiting datagrams into `receiver` and appends them to `out`, one entry each, in order
+    /// of arrival; returns how many. Zero means nothing waits. One call is one system call that fills a few buffers: call again
     /// until zero, or wait (level-triggered).
     ///
     /// # Errors
     /// The socket is broken. Errors that ICMP reported are counted instead.
-    pub fn recv_batch(&mut self, out: &mut Vec<(RecvMeta, BytesMut)>) -> io::Result<usize> {
+    pub fn recv_batch(
+        &mut self,
+        receiver: &mut UdpReceiver,
+        out: &mut Vec<(RecvMeta, BytesMut)>,
+    ) -> io::Result<usize> {
         let before = out.len();
         // Every buffer may be bad: then there may be more behind them, and zero would be a lie.
         for _ in 0..RECV_TRIES_MAX {
-            if !self.fill()? {
+            if !self.fill(receiver)? {
                 break;
             }
-            for (index, received) in self.received.iter().enumerate() {
-                let mut buffer = self.slots[index].split();
+            for (index, received) in receiver.received.iter().enumerate() {
+                let mut buffer = receiver.slots[index].split();
                 if received.truncated {
                     self.counters.truncated += 1;
                     continue;
@@ -186,15 +213,11 @@ impl UdpSocket {
     }
 
     /// Fills the slots; false when nothing waits.
-    fn fill(&mut self) -> io::Result<bool> {
-        for slot in &mut self.slots {
-            if slot.capacity() < SLOT_BYTES {
-                *slot = self.pool.exchange(std::mem::take(slot));
-            }
-        }
+    fn fill(&mut self, into: &mut UdpReceiver) -> io::Result<bool> {
+        into.refill();
         for _ in 0..ICMP_ERRORS_MAX {
-            self.received.clear();
-            match sys::receive(self.socket.as_fd(), &mut self.slots, &mut self.received) {
+            into.received.clear();
+            match sys::receive(self.socket.as_fd(), &mut into.slots, &mut into.received) {
                 Ok(()) => return Ok(true),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(false),
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
@@ -447,9 +470,9 @@ mod tests {
         sender
             .send(to, None, Ecn::Ect0, 0, &contents, Some(1000))
             .expect("sent");
-        let mut got = Vec::new();
+        let (mut into, mut got) = (UdpReceiver::default(), Vec::new());
         while got.len() < 3 {
-            receiver.recv_batch(&mut got).expect("received");
+            receiver.recv_batch(&mut into, &mut got).expect("received");
         }
         assert_eq!(
             got.iter().map(|(_, d)| d.len()).collect::<Vec<_>>(),

@@ -12,7 +12,7 @@ use std::time::Duration;
 use bytes::{Buf, Bytes};
 use common::{Namespace, privileged, wait_for};
 use ropewalk_io::tun::{Tun, TunConfig, TunCounters, TunError};
-use ropewalk_io::udp::{UdpConfig, UdpSocket};
+use ropewalk_io::udp::{UdpConfig, UdpReceiver, UdpSocket};
 use ropewalk_io::{HEADROOM, InnerPacket};
 use ropewalk_types::Ecn;
 
@@ -183,21 +183,21 @@ fn segmented_udp_arrives_datagram_by_datagram() {
             let mut receiver = bind(&b, to);
             let destination = receiver.local_addr().expect("bound");
             let contents = pattern(1000 * 40 + 77);
-            let mut got = Vec::new();
+            let (mut into, mut got) = (UdpReceiver::default(), Vec::new());
             // The kernel drops what is sent before it has activated the interfaces, which it does
             // some time after they are up.
             wait_for("the interfaces", || {
                 sender
                     .send(destination, None, Ecn::Ect0, 0, READY, None)
                     .expect("sent");
-                receiver.recv_batch(&mut got).expect("received");
+                receiver.recv_batch(&mut into, &mut got).expect("received");
                 (!got.is_empty()).then_some(())
             });
             sender
                 .send(destination, None, Ecn::Ect0, 0, &contents, Some(1000))
                 .expect("sent");
             wait_for("41 datagrams", || {
-                receiver.recv_batch(&mut got).expect("received");
+                receiver.recv_batch(&mut into, &mut got).expect("received");
                 got.retain(|(_, data)| *data != READY);
                 (got.len() >= 41).then_some(())
             });

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use bytes::BytesMut;
 use common::{Namespace, code, privileged, wait_for};
-use ropewalk_io::udp::{RecvMeta, UDP_PAYLOAD_MAX, UdpConfig, UdpSocket};
+use ropewalk_io::udp::{RecvMeta, UDP_PAYLOAD_MAX, UdpConfig, UdpReceiver, UdpSocket};
 use ropewalk_types::Ecn;
 
 fn config(bind: &str) -> UdpConfig {
@@ -23,9 +23,11 @@ fn bind(address: &str) -> UdpSocket {
 }
 
 fn receive(socket: &mut UdpSocket, count: usize) -> Vec<(RecvMeta, BytesMut)> {
-    let mut out = Vec::new();
+    let (mut receiver, mut out) = (UdpReceiver::default(), Vec::new());
     wait_for("datagrams", || {
-        socket.recv_batch(&mut out).expect("received");
+        socket
+            .recv_batch(&mut receiver, &mut out)
+            .expect("received");
         (out.len() >= count).then_some(())
     });
     assert_eq!(out.len(), count);
@@ -214,7 +216,8 @@ fn a_closed_port_disturbs_nothing() {
         socket
             .send(closed, None, Ecn::NotEct, 0, b"knock", None)
             .expect("sent");
-        assert_eq!(socket.recv_batch(&mut Vec::new()).expect("no error"), 0);
+        let read = socket.recv_batch(&mut UdpReceiver::default(), &mut Vec::new());
+        assert_eq!(read.expect("no error"), 0);
     }
 }
 

@@ -9,7 +9,7 @@ use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
-use ropewalk_io::udp::{RecvMeta, UdpConfig, UdpSocket};
+use ropewalk_io::udp::{RecvMeta, UdpConfig, UdpReceiver, UdpSocket};
 use ropewalk_types::Ecn;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -49,6 +49,7 @@ pub fn udp(
     let mut ids = [0; 2 * ID_BYTES];
     aws_lc_rs::rand::fill(&mut ids).map_err(|_| io::Error::other("no random numbers"))?;
     let packet = probe_packet(&ids, payload);
+    let mut receiver = UdpReceiver::default();
     for _ in 0..TRIES {
         let sent = Instant::now();
         socket.send(hub, None, Ecn::NotEct, 0, &packet, None)?;
@@ -57,7 +58,7 @@ pub fn udp(
                 break;
             }
             let mut received: Vec<(RecvMeta, BytesMut)> = Vec::new();
-            socket.recv_batch(&mut received)?;
+            socket.recv_batch(&mut receiver, &mut received)?;
             if received.iter().any(|(_, bytes)| is_answer(bytes, &ids)) {
                 return Ok(Some(sent.elapsed()));
             }

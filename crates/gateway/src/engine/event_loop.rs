@@ -8,6 +8,7 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
 
 use anyhow::Context;
+use ropewalk_driver::{self as driver, Owner, Ready, SocketOptions, Sockets};
 use ropewalk_io::clock::Clock;
 use ropewalk_io::tun::{SendReport, Tun, TunConfig};
 use ropewalk_io::{InnerPacket, TunPacket};
@@ -22,7 +23,6 @@ use rustix::fd::OwnedFd;
 use super::control::Command;
 use super::random_u64;
 use super::settings::{EngineEvent, EventSink, HostSettings};
-use super::sockets::{Ready, Sockets};
 use ropewalk_api::Status;
 
 // The tunnel header is written into the bytes the TUN side leaves free.
@@ -33,6 +33,12 @@ const _: () = assert!(ropewalk_io::HEADROOM == ropewalk_wire::HEADROOM);
 const TUN_READS_PER_TURN: usize = 1;
 /// Descriptors reported per wait. More: fewer waits, longer turns.
 const EVENTS: usize = 64;
+/// The only session of an engine.
+const SESSION: Owner = Owner(0);
+/// Descriptors of the engine itself, as [`Ready::Own`] has them.
+const TUN: u32 = 0;
+const WAKE: u32 = 1;
+
 /// What the control side needs to know of the interface the engine opened.
 #[derive(Clone, Debug)]
 pub struct EngineInfo {
@@ -123,15 +129,10 @@ pub(super) fn start<R: Role + Send + 'static>(
     let epoll = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
     let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
     let add = |fd: rustix::fd::BorrowedFd<'_>, ready: Ready| {
-        epoll::add(
-            &epoll,
-            fd,
-            epoll::EventData::new_u64(ready.encode()),
-            epoll::EventFlags::IN,
-        )
+        epoll::add(&epoll, fd, user_data(ready), epoll::EventFlags::IN)
     };
-    add(rustix::fd::AsFd::as_fd(&tun), Ready::Tun)?;
-    add(rustix::fd::AsFd::as_fd(&*wake), Ready::Wake)?;
+    add(rustix::fd::AsFd::as_fd(&tun), Ready::Own(TUN))?;
+    add(rustix::fd::AsFd::as_fd(&*wake), Ready::Own(WAKE))?;
     let mut session = session(&Environment {
         base: clock.to_std(Instant::ZERO),
         segmentation: host.offload,
@@ -140,8 +141,12 @@ pub(super) fn start<R: Role + Send + 'static>(
         tunnels: random_u64()?,
         transport: None,
     })?;
-    let mut sockets = Sockets::new(Arc::clone(&epoll), host.socket_buffer_bytes);
-    sockets.serve_all(&mut session)?;
+    let options = SocketOptions {
+        buffer_bytes: host.socket_buffer_bytes,
+        devices: true,
+    };
+    let mut sockets = Sockets::new(Arc::clone(&epoll), options);
+    sockets.of(SESSION).serve_all(&mut session)?;
     let info = EngineInfo {
         interface: tun.name().to_owned(),
         ifindex: tun.ifindex(),
@@ -194,7 +199,7 @@ impl<R: Role> Engine<R> {
     fn run(mut self) -> anyhow::Result<()> {
         let result = self.turns();
         let now = self.clock.now();
-        self.session.shutdown(now, &mut self.sockets);
+        self.session.shutdown(now, &mut self.sockets.of(SESSION));
         // Hosts whose connections cannot go on are told so.
         self.write_tun(now);
         let error = result.as_ref().err().map(|e| format!("{e:#}"));
@@ -227,17 +232,15 @@ impl<R: Role> Engine<R> {
             let now = self.clock.now();
             for event in &events {
                 let data = event.data;
-                match Ready::decode(data.u64()) {
-                    Ready::Tun => tun_ready = true,
-                    Ready::Wake => {
+                match driver::Event::decode(data.u64()).ready {
+                    Ready::Own(TUN) => tun_ready = true,
+                    Ready::Own(_) => {
                         let mut counter = [0; 8];
                         rustix::io::read(&*self.wake, &mut counter).ok();
                     }
-                    Ready::Udp(socket) => self.sockets.read_udp(now, socket, &mut self.session),
-                    Ready::Stream(stream) => {
-                        self.sockets.read_stream(now, stream, &mut self.session);
+                    ready @ (Ready::Udp(_) | Ready::Stream(_) | Ready::Listener(_)) => {
+                        self.sockets.of(SESSION).read(now, ready, &mut self.session);
                     }
-                    Ready::Listener(index) => self.sockets.accept(now, index, &mut self.session),
                 }
             }
             if !self.commands(now) {
@@ -248,9 +251,9 @@ impl<R: Role> Engine<R> {
                 tun_ready = self.read_tun(now)?;
             }
             self.write_tun(now);
-            self.sockets.serve(now, &mut self.session);
-            self.session.pump(now, &mut self.sockets);
-            self.sockets.serve(now, &mut self.session);
+            self.sockets.of(SESSION).serve(now, &mut self.session);
+            self.session.pump(now, &mut self.sockets.of(SESSION));
+            self.sockets.of(SESSION).serve(now, &mut self.session);
             self.session_events();
         }
     }
@@ -266,7 +269,7 @@ impl<R: Role> Engine<R> {
             } else {
                 epoll::EventFlags::empty()
             };
-            let data = epoll::EventData::new_u64(Ready::Tun.encode());
+            let data = user_data(Ready::Own(TUN));
             epoll::modify(&self.epoll, &self.tun, data, flags)
                 .context("cannot wait for the TUN interface")?;
         }
@@ -445,6 +448,11 @@ impl<R: Role> Engine<R> {
             .extend(counts.iter().map(|&(name, n)| (name.to_owned(), n)));
         status
     }
+}
+
+const fn user_data(ready: Ready) -> epoll::EventData {
+    let owner = SESSION;
+    epoll::EventData::new_u64(driver::Event { owner, ready }.encode())
 }
 
 /// Nobody waits for the answer.

@@ -1,13 +1,12 @@
 //! The engine: one thread that owns the TUN interface and the sockets, and drives a session.
 //!
-//! `event_loop` waits, reads and gives everybody a turn; `sockets` does what the session asks for. Everything
-//! that decides is in the session. The control side talks to the thread with
+//! `event_loop` waits, reads and gives everybody a turn. The crate `driver` does what the session
+//! asks for. Everything that decides is in the session. The control side talks to the thread with
 //! [`control::Command`]. No lock is taken per packet.
 
 pub mod control;
 mod event_loop;
 pub mod settings;
-mod sockets;
 
 pub use event_loop::EngineHandle;
 

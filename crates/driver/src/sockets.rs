@@ -1,4 +1,4 @@
-//! The sockets of an engine: what its session asks for, opened, read and written.
+//! What sessions ask for: sockets, opened, read and written.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -8,12 +8,14 @@ use anyhow::Context;
 use bytes::BytesMut;
 use ropewalk_io::tcp;
 use ropewalk_io::tcp_info::{self, ConnectConfig};
-use ropewalk_io::udp::{RecvMeta, UdpConfig, UdpSocket};
+use ropewalk_io::udp::{RecvMeta, UdpConfig, UdpReceiver, UdpSocket};
 use ropewalk_session::{Request, Role, Session, SocketId, StreamId, TcpInfo, Transmit};
 use ropewalk_types::Instant;
 use rustc_hash::FxHashMap;
 use rustix::event::epoll;
 use rustix::fd::{AsFd, OwnedFd};
+
+use crate::event::{Event, Owner, Ready};
 
 /// Datagrams read from one socket before they are worked off: few enough to stay in the
 /// processor's cache. One read may bring more, where the kernel joins them.
@@ -29,46 +31,6 @@ const NOT_SENT_MAX: u32 = 16 * 1024;
 const STREAM_FLAGS: epoll::EventFlags = epoll::EventFlags::IN
     .union(epoll::EventFlags::OUT)
     .union(epoll::EventFlags::ET);
-
-/// What epoll says is ready; encoded in the event's user data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ready {
-    /// The TUN interface.
-    Tun,
-    /// The control side woke the loop.
-    Wake,
-    /// A UDP socket.
-    Udp(SocketId),
-    /// A TCP connection.
-    Stream(StreamId),
-    /// A listening TCP socket.
-    Listener(u32),
-}
-
-impl Ready {
-    /// As epoll user data.
-    pub const fn encode(self) -> u64 {
-        match self {
-            Self::Tun => 0,
-            Self::Wake => 1,
-            Self::Udp(SocketId(i)) => 2 << 32 | i as u64,
-            Self::Stream(StreamId(i)) => 3 << 32 | i as u64,
-            Self::Listener(i) => 4 << 32 | i as u64,
-        }
-    }
-
-    /// From epoll user data.
-    #[expect(clippy::cast_possible_truncation, reason = "the low half is the index")]
-    pub const fn decode(data: u64) -> Self {
-        match data >> 32 {
-            2 => Self::Udp(SocketId(data as u32)),
-            3 => Self::Stream(StreamId(data as u32)),
-            4 => Self::Listener(data as u32),
-            _ if data == 0 => Self::Tun,
-            _ => Self::Wake,
-        }
-    }
-}
 
 /// A request that could not be served.
 #[derive(Debug)]
@@ -86,7 +48,7 @@ enum Failed {
 
 /// Counted drops of the sockets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct SocketDrops {
+pub struct SocketDrops {
     /// Datagrams the socket had no room for.
     pub full: u64,
     /// Datagrams the network stack refused: no route, or the address is gone.
@@ -106,40 +68,73 @@ impl Stream {
     }
 }
 
-/// All sockets of an engine.
+/// The sockets of all sessions of one thread. [`Self::of`] gives those of one session.
 #[derive(Debug)]
-pub(super) struct Sockets {
+pub struct Sockets {
     epoll: Arc<OwnedFd>,
-    udp: FxHashMap<SocketId, UdpSocket>,
-    streams: FxHashMap<StreamId, Stream>,
+    udp: FxHashMap<(Owner, SocketId), UdpSocket>,
+    streams: FxHashMap<(Owner, StreamId), Stream>,
     listeners: Vec<TcpListener>,
-    buffer_bytes: usize,
+    options: SocketOptions,
+    receiver: UdpReceiver,
     arrivals: Vec<(RecvMeta, BytesMut)>,
     read: Vec<u8>,
     drops: SocketDrops,
 }
 
+/// The sockets of one session.
+#[derive(Debug)]
+pub struct SocketsOf<'a> {
+    all: &'a mut Sockets,
+    owner: Owner,
+}
+
+/// How sockets are opened.
+#[derive(Clone, Copy, Debug)]
+pub struct SocketOptions {
+    /// Send and receive buffer of each UDP socket, bytes.
+    pub buffer_bytes: usize,
+    /// Whether sockets are bound to the interface that the session names.
+    pub devices: bool,
+}
+
 impl Sockets {
-    /// No sockets yet. Those to come are registered with `epoll`; the buffers of UDP sockets get
-    /// `buffer_bytes` each.
-    pub fn new(epoll: Arc<OwnedFd>, buffer_bytes: usize) -> Self {
+    /// No sockets yet. Those to come are registered with `epoll`, with [`Event::encode`] as user
+    /// data.
+    #[must_use]
+    pub fn new(epoll: Arc<OwnedFd>, options: SocketOptions) -> Self {
         Self {
             epoll,
             udp: FxHashMap::default(),
             streams: FxHashMap::default(),
             listeners: Vec::new(),
-            buffer_bytes,
+            options,
+            receiver: UdpReceiver::default(),
             arrivals: Vec::new(),
             read: vec![0; READ_BYTES],
             drops: SocketDrops::default(),
         }
     }
 
-    /// Counted drops.
+    /// Counted drops of all sessions.
+    #[must_use]
     pub const fn drops(&self) -> SocketDrops {
         self.drops
     }
 
+    /// Number of open UDP sockets and TCP connections.
+    #[must_use]
+    pub fn open(&self) -> usize {
+        self.udp.len() + self.streams.len()
+    }
+
+    /// The sockets of this session.
+    pub const fn of(&mut self, owner: Owner) -> SocketsOf<'_> {
+        SocketsOf { all: self, owner }
+    }
+}
+
+impl SocketsOf<'_> {
     /// Does what the session asks for, and tells it what failed.
     pub fn serve<R: Role>(&mut self, now: Instant, session: &mut Session<R>) {
         while let Some(request) = session.poll_request() {
@@ -185,7 +180,7 @@ impl Sockets {
                 session.handle_socket_opened(socket, local);
             }
             Request::CloseUdp { socket } => {
-                self.udp.remove(&socket);
+                self.all.udp.remove(&(self.owner, socket));
             }
             Request::ListenTcp { address } => {
                 self.listen_tcp(address).map_err(|error| Failure {
@@ -206,10 +201,17 @@ impl Sockets {
                 session.handle_stream_opened(stream, local);
             }
             Request::CloseTcp { stream } => {
-                self.streams.remove(&stream);
+                self.all.streams.remove(&(self.owner, stream));
             }
         }
         Ok(())
+    }
+
+    const fn event(&self, ready: Ready) -> Event {
+        Event {
+            owner: self.owner,
+            ready,
+        }
     }
 
     fn register(
@@ -218,8 +220,8 @@ impl Sockets {
         ready: Ready,
         flags: epoll::EventFlags,
     ) -> anyhow::Result<()> {
-        let data = epoll::EventData::new_u64(ready.encode());
-        Ok(epoll::add(&self.epoll, fd, data, flags)?)
+        let data = epoll::EventData::new_u64(self.event(ready).encode());
+        Ok(epoll::add(&self.all.epoll, fd, data, flags)?)
     }
 
     fn open_udp(
@@ -228,27 +230,29 @@ impl Sockets {
         bind: SocketAddr,
         device: Option<String>,
     ) -> anyhow::Result<SocketAddr> {
+        let options = self.all.options;
+        let device = device.filter(|_| options.devices);
         let on = device.as_ref().map(|d| format!(" on {d}"));
         let on = on.unwrap_or_default();
         let udp = UdpSocket::bind(&UdpConfig {
             bind,
             device,
-            recv_buffer: self.buffer_bytes,
-            send_buffer: self.buffer_bytes,
+            recv_buffer: options.buffer_bytes,
+            send_buffer: options.buffer_bytes,
         })
         .with_context(|| format!("cannot open UDP socket {bind}{on}"))?;
         self.register(&udp, Ready::Udp(socket), epoll::EventFlags::IN)?;
         let local = udp.local_addr()?;
-        self.udp.insert(socket, udp);
+        self.all.udp.insert((self.owner, socket), udp);
         Ok(local)
     }
 
     fn listen_tcp(&mut self, address: SocketAddr) -> anyhow::Result<()> {
         let what = || format!("cannot listen on TCP {address}");
         let listener = tcp::listen(address).with_context(what)?;
-        let index = u32::try_from(self.listeners.len())?;
+        let index = u32::try_from(self.all.listeners.len())?;
         self.register(&listener, Ready::Listener(index), epoll::EventFlags::IN)?;
-        self.listeners.push(listener);
+        self.all.listeners.push(listener);
         Ok(())
     }
 
@@ -261,7 +265,7 @@ impl Sockets {
         let what = format!("cannot connect to TCP {remote} on {device}");
         let tcp = tcp_info::connect(&ConnectConfig {
             destination: remote,
-            device: Some(device),
+            device: self.all.options.devices.then_some(device),
             source: None,
             congestion: Some("bbr".into()),
             not_sent_low_water: Some(NOT_SENT_MAX),
@@ -281,14 +285,26 @@ impl Sockets {
         // A delayed small packet helps nobody here.
         tcp.set_nodelay(true).ok();
         self.register(&tcp, Ready::Stream(id), STREAM_FLAGS)?;
-        self.streams.insert(id, Stream { tcp, remote });
+        self.all
+            .streams
+            .insert((self.owner, id), Stream { tcp, remote });
         Ok(())
     }
 
+    /// Reads what is ready, up to a bound. Descriptors of the driver itself are not read here.
+    pub fn read<R: Role>(&mut self, now: Instant, ready: Ready, session: &mut Session<R>) {
+        match ready {
+            Ready::Own(_) => {}
+            Ready::Udp(socket) => self.read_udp(now, socket, session),
+            Ready::Stream(stream) => self.read_stream(now, stream, session),
+            Ready::Listener(index) => self.accept(now, index, session),
+        }
+    }
+
     /// Accepts what waits at a listening socket.
-    pub fn accept<R: Role>(&mut self, now: Instant, index: u32, session: &mut Session<R>) {
+    fn accept<R: Role>(&mut self, now: Instant, index: u32, session: &mut Session<R>) {
         for _ in 0..ACCEPTS {
-            let Some(listener) = self.listeners.get(index as usize) else {
+            let Some(listener) = self.all.listeners.get(index as usize) else {
                 return;
             };
             let Ok((tcp, remote)) = listener.accept() else {
@@ -311,14 +327,20 @@ impl Sockets {
     }
 
     /// Reads what waits at a UDP socket, up to a bound.
-    pub fn read_udp<R: Role>(&mut self, now: Instant, id: SocketId, session: &mut Session<R>) {
-        let Some(udp) = self.udp.get_mut(&id) else {
+    fn read_udp<R: Role>(&mut self, now: Instant, id: SocketId, session: &mut Session<R>) {
+        let Sockets {
+            udp,
+            receiver,
+            arrivals,
+            ..
+        } = &mut *self.all;
+        let Some(udp) = udp.get_mut(&(self.owner, id)) else {
             return;
         };
         let mut left = READ_DATAGRAMS;
         while left > 0 {
-            let read = udp.recv_batch(&mut self.arrivals);
-            for (meta, data) in self.arrivals.drain(..) {
+            let read = udp.recv_batch(receiver, arrivals);
+            for (meta, data) in arrivals.drain(..) {
                 session.handle_udp(now, id, meta.remote, meta.local_ip, meta.ecn, data);
             }
             match read {
@@ -333,14 +355,21 @@ impl Sockets {
     }
 
     /// Reads a TCP connection that is ready, up to a bound, and says that it may be written.
-    pub fn read_stream<R: Role>(&mut self, now: Instant, id: StreamId, session: &mut Session<R>) {
-        let Some(stream) = self.streams.get_mut(&id) else {
+    fn read_stream<R: Role>(&mut self, now: Instant, id: StreamId, session: &mut Session<R>) {
+        let event = self.event(Ready::Stream(id));
+        let Sockets {
+            streams,
+            read,
+            epoll,
+            ..
+        } = &mut *self.all;
+        let Some(stream) = streams.get_mut(&(self.owner, id)) else {
             return;
         };
         let over = if let Ok(Some(error)) = stream.tcp.take_error() {
             Err(stream.failed(&error))
         } else {
-            read_stream(stream, &mut self.read, |bytes| {
+            read_stream(stream, read, |bytes| {
                 session.handle_stream_data(now, id, bytes);
             })
         };
@@ -349,16 +378,15 @@ impl Sockets {
                 session.handle_stream_writable(id);
                 // Epoll tells only of changes, so not of data that was left unread.
                 if more {
-                    let data = epoll::EventData::new_u64(Ready::Stream(id).encode());
-                    if let Err(error) = epoll::modify(&self.epoll, &stream.tcp, data, STREAM_FLAGS)
-                    {
+                    let data = epoll::EventData::new_u64(event.encode());
+                    if let Err(error) = epoll::modify(epoll, &stream.tcp, data, STREAM_FLAGS) {
                         tracing::warn!(%error, "cannot wait for a TCP connection");
                     }
                 }
             }
             Err(reason) => {
                 session.handle_stream_closed(now, id, reason);
-                self.streams.remove(&id);
+                self.all.streams.remove(&(self.owner, id));
             }
         }
     }
@@ -389,10 +417,10 @@ fn read_stream(
     Ok(true)
 }
 
-impl ropewalk_session::Sockets for Sockets {
+impl ropewalk_session::Sockets for SocketsOf<'_> {
     fn send_udp(&mut self, transmit: &Transmit, contents: &[u8]) {
-        let Some(udp) = self.udp.get_mut(&transmit.socket) else {
-            self.drops.unreachable += 1;
+        let Some(udp) = self.all.udp.get_mut(&(self.owner, transmit.socket)) else {
+            self.all.drops.unreachable += 1;
             return;
         };
         let sent = udp.send(
@@ -405,13 +433,13 @@ impl ropewalk_session::Sockets for Sockets {
         );
         match sent.map_err(|e| e.kind()) {
             Ok(()) => {}
-            Err(io::ErrorKind::WouldBlock) => self.drops.full += 1,
-            Err(_) => self.drops.unreachable += 1,
+            Err(io::ErrorKind::WouldBlock) => self.all.drops.full += 1,
+            Err(_) => self.all.drops.unreachable += 1,
         }
     }
 
     fn write_stream(&mut self, id: StreamId, bytes: &[u8]) -> Result<usize, String> {
-        let Some(stream) = self.streams.get_mut(&id) else {
+        let Some(stream) = self.all.streams.get_mut(&(self.owner, id)) else {
             // Asked for, and not opened yet.
             return Ok(0);
         };
@@ -435,7 +463,7 @@ impl ropewalk_session::Sockets for Sockets {
     }
 
     fn stream_info(&mut self, id: StreamId) -> Option<TcpInfo> {
-        let info = tcp_info::tcp_info(&self.streams.get(&id)?.tcp).ok()?;
+        let info = tcp_info::tcp_info(&self.all.streams.get(&(self.owner, id))?.tcp).ok()?;
         Some(TcpInfo {
             srtt: info.srtt,
             rttvar: info.rttvar,
