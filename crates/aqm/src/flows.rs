@@ -6,7 +6,7 @@
 
 use crate::tuning::QUANTUM;
 use crate::{CoDel, Verdict};
-use ropewalk_types::{Duration, Instant};
+use ropewalk_types::{Buckets, Duration, Instant};
 use std::collections::VecDeque;
 
 /// What waits in a flow.
@@ -41,7 +41,7 @@ impl<T> Default for Flow<T> {
 /// Invariant: a flow that has packets is in exactly one of the lists.
 #[derive(Debug)]
 pub struct FlowQueues<T> {
-    flows: Vec<Flow<T>>,
+    flows: Buckets<Flow<T>>,
     new: VecDeque<u16>,
     old: VecDeque<u16>,
     /// Set aside until the end of the round.
@@ -53,10 +53,8 @@ impl<T: Queued> FlowQueues<T> {
     /// So many empty queues.
     #[must_use]
     pub fn new(flows: usize) -> Self {
-        let mut queues = Vec::new();
-        queues.resize_with(flows, Flow::default);
         Self {
-            flows: queues,
+            flows: Buckets::new(flows),
             new: VecDeque::new(),
             old: VecDeque::new(),
             skipped_new: Vec::new(),
@@ -66,7 +64,7 @@ impl<T: Queued> FlowQueues<T> {
 
     /// Takes a packet in at the end of its flow.
     pub fn push(&mut self, flow: u16, packet: T) {
-        let queue = &mut self.flows[usize::from(flow)];
+        let queue = &mut self.flows[flow];
         queue.bytes += packet.bytes();
         queue.waiting.push_back(packet);
         if !queue.listed {
@@ -86,7 +84,7 @@ impl<T: Queued> FlowQueues<T> {
                 &mut self.old
             };
             let index = *list.front()?;
-            let flow = &mut self.flows[usize::from(index)];
+            let flow = &mut self.flows[index];
             // A flow that ran empty in debt waits for its next turn, too, before it can be new.
             if flow.deficit <= 0 {
                 flow.deficit += QUANTUM;
@@ -108,7 +106,7 @@ impl<T: Queued> FlowQueues<T> {
 
     /// Counts bytes that left as part of the flow's turn. A packet that is dropped is not charged.
     pub fn charge(&mut self, flow: u16, bytes: u64) {
-        self.flows[usize::from(flow)].deficit -= i64::try_from(bytes).unwrap_or(i64::MAX);
+        self.flows[flow].deficit -= i64::try_from(bytes).unwrap_or(i64::MAX);
     }
 
     /// CoDel's verdict on a packet that has just left the flow and waited for `sojourn`.
@@ -119,7 +117,7 @@ impl<T: Queued> FlowQueues<T> {
         sojourn: Duration,
         parameters: (Duration, Duration),
     ) -> Verdict {
-        let flow = &mut self.flows[usize::from(flow)];
+        let flow = &mut self.flows[flow];
         flow.codel.judge(now, sojourn, parameters, flow.bytes)
     }
 
@@ -142,6 +140,18 @@ impl<T: Queued> FlowQueues<T> {
         }
     }
 
+    /// Gives the memory of flows back in which nothing waits.
+    pub fn forget(&mut self) {
+        // Flows that ran empty leave the lists.
+        let _turn = self.turn();
+        self.flows
+            .forget(|flow| flow.waiting.is_empty() && !flow.listed);
+        if self.new.is_empty() && self.old.is_empty() {
+            self.new = VecDeque::new();
+            self.old = VecDeque::new();
+        }
+    }
+
     /// The flows that have their turns, new ones first. One of them may have run empty.
     pub fn listed(&self) -> impl Iterator<Item = u16> {
         self.new.iter().chain(&self.old).copied()
@@ -157,24 +167,24 @@ impl<T: Queued> FlowQueues<T> {
     /// Bytes that wait in a flow.
     #[must_use]
     pub fn bytes(&self, flow: u16) -> u64 {
-        self.flows[usize::from(flow)].bytes
+        self.flows[flow].bytes
     }
 
     /// The oldest packet of a flow.
     #[must_use]
     pub fn front(&self, flow: u16) -> Option<&T> {
-        self.flows[usize::from(flow)].waiting.front()
+        self.flows[flow].waiting.front()
     }
 
     /// The newest packet of a flow.
     #[must_use]
     pub fn back(&self, flow: u16) -> Option<&T> {
-        self.flows[usize::from(flow)].waiting.back()
+        self.flows[flow].waiting.back()
     }
 
     /// Takes the oldest packet of a flow out.
     pub fn pop_front(&mut self, flow: u16) -> Option<T> {
-        let flow = &mut self.flows[usize::from(flow)];
+        let flow = &mut self.flows[flow];
         let packet = flow.waiting.pop_front()?;
         flow.bytes -= packet.bytes();
         Some(packet)
@@ -182,7 +192,7 @@ impl<T: Queued> FlowQueues<T> {
 
     /// Takes the newest packet of a flow out.
     pub fn pop_back(&mut self, flow: u16) -> Option<T> {
-        let flow = &mut self.flows[usize::from(flow)];
+        let flow = &mut self.flows[flow];
         let packet = flow.waiting.pop_back()?;
         flow.bytes -= packet.bytes();
         Some(packet)
@@ -190,7 +200,7 @@ impl<T: Queued> FlowQueues<T> {
 
     /// Everything that waits, flow by flow.
     pub fn into_packets(self) -> impl Iterator<Item = T> {
-        self.flows.into_iter().flat_map(|flow| flow.waiting)
+        self.flows.into_values().flat_map(|flow| flow.waiting)
     }
 }
 
@@ -252,6 +262,21 @@ mod tests {
         queues.push(2, 1_514);
         queues.push(2, 1_514);
         assert_eq!(drain(&mut queues)[..3], [1, 2, 1]);
+    }
+
+    #[test]
+    fn flows_that_ran_empty_give_their_memory_back() {
+        let mut queues = FlowQueues::new(400);
+        (0..400).for_each(|flow| queues.push(flow, 100));
+        queues.forget();
+        assert_eq!(queues.flows.allocated(), 400);
+        assert_eq!(drain(&mut queues).len(), 400);
+        queues.push(17, 100);
+        queues.forget();
+        assert_eq!(queues.flows.allocated(), 16, "one page");
+        assert_eq!(drain(&mut queues), [17]);
+        queues.forget();
+        assert_eq!(queues.flows.allocated(), 0);
     }
 
     #[test]

@@ -5,8 +5,8 @@ use crate::layout::{Layout, RTP_HEADER, Upper, be16, be32};
 use crate::places::Places;
 use crate::reference::{Encoded, IDS, Reference, id_of, is_rtp};
 use crate::tuning::{
-    COMPRESSED_TCP, FORGET, IDLE, MISSES_MAX, PACKETS_BEFORE, QUIET, REFERENCES, RENEW_MIN,
-    RENEW_MIN_FAST, REPEAT_FIRST, RETRY, TAKEOVER, TRIES_MAX, UNANSWERED_MAX,
+    COMPRESSED_TCP, FORGET, GIVE_BACK, IDLE, MISSES_MAX, PACKETS_BEFORE, QUIET, REFERENCES,
+    RENEW_MIN, RENEW_MIN_FAST, REPEAT_FIRST, RETRY, TAKEOVER, TRIES_MAX, UNANSWERED_MAX,
 };
 use bytes::BytesMut;
 use ropewalk_types::Instant;
@@ -180,6 +180,13 @@ pub struct Compressor {
 }
 
 impl Compressor {
+    /// Gives the memory of flows back that have been silent for long.
+    pub fn forget(&mut self, now: Instant) {
+        self.flows.forget(now, GIVE_BACK, |flow| flow.used);
+        let flows = &self.flows;
+        self.pending.retain(|&flow| flows.get(flow).is_some());
+    }
+
     /// Compresses the headers of a packet in place, if the egress can read the result and the result has at most
     /// `room` bytes. Returns how many bytes at the front of `packet` are no longer part of the result.
     ///

@@ -3,7 +3,7 @@
 use crate::ExpandError;
 use crate::places::Places;
 use crate::reference::{IDS, Reference, id_of};
-use crate::tuning::{IDLE_AT_EXPANDER, REFERENCES};
+use crate::tuning::{GIVE_BACK, IDLE_AT_EXPANDER, REFERENCES};
 use bytes::BytesMut;
 use ropewalk_types::Instant;
 use ropewalk_wire::{HEADER_NOTICES_MAX, HeaderNotice, Headers};
@@ -22,6 +22,11 @@ pub struct Expander {
 }
 
 impl Expander {
+    /// Gives the memory of flows back that have been silent for long.
+    pub fn forget(&mut self, now: Instant) {
+        self.flows.forget(now, GIVE_BACK, |known| known.used);
+    }
+
     /// Learns headers that the peer announces. Answers with a [`HeaderNotice`], unless there is no room.
     ///
     /// # Errors

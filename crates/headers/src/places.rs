@@ -42,6 +42,26 @@ impl<T> Places<T> {
             .map(|(bucket, value)| (*bucket, value))
     }
 
+    /// Frees the places of buckets that were used last, as `used` says, more than `idle` ago, and
+    /// gives their memory back.
+    pub fn forget(&mut self, now: Instant, idle: Duration, used: impl Fn(&T) -> Instant) {
+        let before = self.places.len();
+        self.places
+            .retain(|(_, value)| now.since(used(value)) <= idle);
+        if self.places.len() == before {
+            return;
+        }
+        self.places.shrink_to_fit();
+        self.of_bucket.fill(0);
+        for (place, (bucket, _)) in (1..).zip(&self.places) {
+            self.of_bucket[usize::from(*bucket)] = place;
+        }
+        if self.places.is_empty() {
+            self.of_bucket = Vec::new();
+        }
+        self.next = 0;
+    }
+
     /// Gives `value` the place of `bucket`, which has none, if one is free or its owner was used
     /// last, as `used` says, more than `idle` ago.
     #[expect(
@@ -76,5 +96,30 @@ impl<T> Places<T> {
             }
         }
         false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn forgotten_buckets_leave_the_others_where_they_are_found() {
+        let at = Instant::from_millis;
+        let idle = Duration::from_millis(10);
+        let mut places = Places::default();
+        for bucket in 0..20u16 {
+            let used = at(u64::from(bucket % 2) * 15);
+            assert!(places.insert(at(0), bucket * 7, used, idle, |used| *used));
+        }
+        places.forget(at(20), idle, |used| *used);
+        for bucket in 0..20u16 {
+            let found = places.get(bucket * 7).copied();
+            assert_eq!(found, (bucket % 2 == 1).then_some(at(15)));
+        }
+        assert!(places.insert(at(21), 0, at(21), idle, |used| *used));
+        assert_eq!(places.get(0), Some(&at(21)));
+        places.forget(at(99), idle, |used| *used);
+        assert!(places.get(7).is_none() && places.of_bucket.capacity() == 0);
     }
 }

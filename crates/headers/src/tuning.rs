@@ -56,6 +56,9 @@ pub(crate) const FLOWS_MAX: usize = 1_024;
 pub(crate) const IDLE: Duration = Duration::from_secs(10);
 /// The same at the expander. It must be longer by all that packets may be under way.
 pub(crate) const IDLE_AT_EXPANDER: Duration = Duration::from_secs(60);
+/// A flow that was silent for this long gives its memory back, at either end. It must be longer than
+/// [`IDLE_AT_EXPANDER`]. Longer: memory stays for longer after many flows.
+pub(crate) const GIVE_BACK: Duration = Duration::from_secs(120);
 /// Places looked at for one that is free. More: work per new flow.
 pub(crate) const PLACES_TRIED: usize = 8;
 /// Payload whose checksum is computed at both ends instead of sent, bytes. Larger: two bytes less

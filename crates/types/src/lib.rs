@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+mod buckets;
 pub mod checksum;
 mod flow;
 mod names;
@@ -14,6 +15,7 @@ mod rate;
 mod registry;
 mod time;
 
+pub use buckets::Buckets;
 pub use core::time::Duration;
 pub use flow::{Ecn, FlowKey, PacketInfo, WITH_PORTS, destination_of, mark_ce, source_of};
 pub use names::{UnknownName, closest};

@@ -146,6 +146,15 @@ impl Encoder {
         self.interval
     }
 
+    /// Forgets what is too old to be covered.
+    pub fn forget_old(&mut self, now: Instant) {
+        self.window
+            .retain(|packet| now.since(packet.at) <= WINDOW_TIME);
+        if self.window.is_empty() {
+            self.window = VecDeque::new();
+        }
+    }
+
     /// Whether a repair symbol is due.
     #[must_use]
     pub fn is_due(&self) -> bool {

@@ -6,8 +6,8 @@
 
 use super::Inner;
 use super::tuning::{
-    BEGINNING, BURST, HOLD_WINDOW, IDLE, PACE, PACE_BEHIND_MAX, PACE_INTERVAL, PACKET_MIN, RUN_MAX,
-    SEEN_WINDOW,
+    BEGINNING, BURST, FORGOTTEN, HOLD_WINDOW, IDLE, PACE, PACE_BEHIND_MAX, PACE_INTERVAL,
+    PACKET_MIN, RUN_MAX, SEEN_WINDOW,
 };
 use ropewalk_types::Instant;
 use ropewalk_wire::{DataHeader, Timestamp};
@@ -91,6 +91,11 @@ pub enum Arrival {
 }
 
 impl Flow {
+    /// Whether nothing of it is worth its memory.
+    pub fn is_forgettable(&self, now: Instant) -> bool {
+        !self.holds() && !self.listed && now.since(self.last) > FORGOTTEN
+    }
+
     /// Classifies a packet and notes it, unless it is ahead or beyond.
     pub fn arrival(&mut self, now: Instant, header: &DataHeader) -> Arrival {
         let idle = !self.started || (!self.holds() && now.since(self.last) > IDLE);

@@ -18,7 +18,7 @@ use crate::repair::Requests;
 use crate::schedule::FLOW_BUCKETS;
 use bytes::{Bytes, BytesMut};
 use flow::{Arrival, Flow};
-use ropewalk_types::{Duration, Instant, PATHS_MAX, PathId};
+use ropewalk_types::{Buckets, Duration, Instant, PATHS_MAX, PathId};
 use ropewalk_wire::{DataHeader, Stamp, Timestamp};
 use std::collections::VecDeque;
 use tuning::{ACTIVE, HOLD_BEGINNING, HOLD_MARGIN, HOLD_UNKNOWN};
@@ -111,7 +111,7 @@ struct PathClock {
 /// The egress side of one tunnel.
 #[derive(Debug)]
 pub struct Reorder {
-    flows: Vec<Flow>,
+    flows: Buckets<Flow>,
     /// Flows that hold packets.
     holding: Vec<u16>,
     held: usize,
@@ -134,10 +134,8 @@ impl Reorder {
     /// An egress that has seen nothing.
     #[must_use]
     pub fn new() -> Self {
-        let mut flows = Vec::new();
-        flows.resize_with(FLOW_BUCKETS, Flow::default);
         Self {
-            flows,
+            flows: Buckets::new(FLOW_BUCKETS),
             holding: Vec::new(),
             held: 0,
             places: 0,
@@ -145,6 +143,22 @@ impl Reorder {
             paths: Default::default(),
             requests: Requests::default(),
             stats: ReorderStats::default(),
+        }
+    }
+
+    /// Gives the memory of flows back that have been idle for long. Their next packet begins anew.
+    pub fn forget_idle(&mut self, now: Instant) {
+        let mut places = 0;
+        self.flows.forget(|flow| flow.is_forgettable(now));
+        for flow in self.flows.iter_mut() {
+            if !flow.holds() {
+                flow.shrink();
+            }
+            places += flow.places();
+        }
+        self.places = places;
+        if self.ready.is_empty() {
+            self.ready = VecDeque::new();
         }
     }
 
@@ -195,7 +209,7 @@ impl Reorder {
             Arrival::Next => {
                 self.ready.push_back(inner);
                 self.stats.delivered += 1;
-                if self.flows[usize::from(header.flow)].holds() {
+                if self.flows[header.flow].holds() {
                     self.release_run(now, header.flow);
                 }
                 false
@@ -218,7 +232,7 @@ impl Reorder {
             }
             Arrival::Ahead | Arrival::Beyond => {
                 self.stats.reordered += 1;
-                self.flows[usize::from(header.flow)].skip_to(header.flow_seq);
+                self.flows[header.flow].skip_to(header.flow_seq);
                 self.ready.push_back(inner);
                 self.stats.delivered += 1;
                 false
@@ -227,12 +241,12 @@ impl Reorder {
     }
 
     fn arrival(&mut self, now: Instant, header: &DataHeader) -> Arrival {
-        self.flows[usize::from(header.flow)].arrival(now, header)
+        self.flows[header.flow].arrival(now, header)
     }
 
     /// Whether there may be memory for this packet's place; flows that hold nothing give theirs back.
     fn make_places(&mut self, header: &DataHeader) -> bool {
-        let flow = &self.flows[usize::from(header.flow)];
+        let flow = &self.flows[header.flow];
         let more = flow.places_with(header) - flow.places();
         if self.places + more > PLACES_MAX {
             for flow in self.flows.iter_mut().filter(|flow| !flow.holds()) {
@@ -240,7 +254,7 @@ impl Reorder {
                 flow.shrink();
             }
         }
-        let flow = &self.flows[usize::from(header.flow)];
+        let flow = &self.flows[header.flow];
         self.places + flow.places_with(header) - flow.places() <= PLACES_MAX
     }
 
@@ -254,7 +268,7 @@ impl Reorder {
 
     fn hold(&mut self, now: Instant, header: &DataHeader, inner: Inner) {
         let mut longest = self.hold_time();
-        let flow = &mut self.flows[usize::from(header.flow)];
+        let flow = &mut self.flows[header.flow];
         if flow.begins {
             longest = longest.min(HOLD_BEGINNING);
         }
@@ -347,13 +361,13 @@ impl Reorder {
                     break;
                 }
                 if let Some(until) = self.requests.worth_waiting(sent_at).filter(|at| *at > now) {
-                    self.flows[usize::from(flow)].wait_until(until);
+                    self.flows[flow].wait_until(until);
                     break;
                 }
                 if !overtaken {
                     self.stats.hold_timeouts += 1;
                 }
-                self.flows[usize::from(flow)].give_up_gap();
+                self.flows[flow].give_up_gap();
                 self.release_run(now, flow);
             }
         }
@@ -363,7 +377,7 @@ impl Reorder {
     fn forget_idle_holders(&mut self) {
         let flows = &mut self.flows;
         self.holding.retain(|&flow| {
-            let flow = &mut flows[usize::from(flow)];
+            let flow = &mut flows[flow];
             flow.listed = flow.holds();
             flow.listed
         });
@@ -371,26 +385,26 @@ impl Reorder {
 
     /// Send time and deadline of the packet of `flow` that waits behind missing ones.
     fn gap(&self, flow: u16) -> Option<(Timestamp, Instant)> {
-        let flow = &self.flows[usize::from(flow)];
+        let flow = &self.flows[flow];
         flow.first_held().filter(|_| !flow.is_due())
     }
 
     fn release_run(&mut self, now: Instant, flow: u16) {
-        while let Some(place) = self.flows[usize::from(flow)].pop_due(now) {
+        while let Some(place) = self.flows[flow].pop_due(now) {
             self.released(place);
         }
     }
 
     /// Releases what is next in order, whatever its pace.
     fn release_whole_run(&mut self, flow: u16) {
-        while let Some(place) = self.flows[usize::from(flow)].pop_next() {
+        while let Some(place) = self.flows[flow].pop_next() {
             self.released(place);
         }
     }
 
     fn release_all(&mut self, flow: u16) {
-        while self.flows[usize::from(flow)].holds() {
-            self.flows[usize::from(flow)].give_up_gap();
+        while self.flows[flow].holds() {
+            self.flows[flow].give_up_gap();
             self.release_whole_run(flow);
         }
     }
@@ -412,9 +426,7 @@ impl Reorder {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let holds = self.holding.iter();
-        holds
-            .filter_map(|&f| self.flows[usize::from(f)].next_release())
-            .min()
+        holds.filter_map(|&f| self.flows[f].next_release()).min()
     }
 
     /// The spread of one-way delays in use for holds, for `status`.

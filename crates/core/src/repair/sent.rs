@@ -135,6 +135,14 @@ impl SentLog {
         }
     }
 
+    /// Forgets what is too old, and gives the memory back if nothing is left.
+    pub fn give_back(&mut self, now: Instant) {
+        self.forget_old(now);
+        if self.packets.is_empty() {
+            self.packets = VecDeque::new();
+        }
+    }
+
     fn forget_first(&mut self) {
         self.packets.pop_front();
         self.first = self.first.wrapping_add(1);

@@ -78,6 +78,14 @@ impl Rescuer {
         });
     }
 
+    /// Forgets what is too old.
+    pub fn forget_old(&mut self, now: Instant) {
+        self.kept.retain(|kept| now.since(kept.at) <= AGE_MAX);
+        if self.kept.is_empty() {
+            self.kept = VecDeque::new();
+        }
+    }
+
     /// Whether this packet is kept: otherwise it can only be repaired.
     #[must_use]
     pub fn knows(&self, flow: u16, flow_seq: u16) -> bool {

@@ -148,8 +148,18 @@ pub trait Policy: Send {
     /// `path` is gone for good: its identifier may be given to another one.
     fn on_path_removed(&mut self, _path: PathId) {}
 
+    /// Gives the memory of flows back that have been idle for long.
+    fn forget_idle(&mut self, _now: Instant) {}
+
     /// What the algorithm does at present, and why, in words.
     fn reason(&self) -> String;
+}
+
+/// The bucket of a flow, whatever its number.
+#[inline]
+#[expect(clippy::cast_possible_truncation, reason = "there are fewer than 2^16")]
+const fn bucket(flow: u16) -> u16 {
+    flow % FLOW_BUCKETS as u16
 }
 
 /// Whether `path` takes the packet now.

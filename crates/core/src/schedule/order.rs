@@ -7,10 +7,10 @@
 //! bounds its one-way delay. Invariant: a flow that stays on one path is never put in order,
 //! because a path keeps its order.
 
-use super::FLOW_BUCKETS;
 use super::tuning::CROSSING_MARGIN_MIN;
+use super::{FLOW_BUCKETS, bucket};
 use crate::path::PathView;
-use ropewalk_types::{Duration, Instant, PathId};
+use ropewalk_types::{Buckets, Duration, Instant, PathId};
 
 /// How wrong the predicted arrival over `path` may be: its round-trip time variation.
 pub(super) fn crossing_margin(path: &PathView) -> Duration {
@@ -28,24 +28,22 @@ struct OrderedFlow {
     ordered_until: Instant,
 }
 
-/// Per-flow record of where packets went; allocated once.
+/// Per-flow record of where packets went.
 #[derive(Debug)]
 pub(super) struct FlowOrder {
-    flows: Box<[OrderedFlow]>,
+    flows: Buckets<OrderedFlow>,
 }
 
 impl FlowOrder {
     pub(super) fn new() -> Self {
         Self {
-            flows: vec![OrderedFlow::default(); FLOW_BUCKETS].into_boxed_slice(),
+            flows: Buckets::new(FLOW_BUCKETS),
         }
     }
 
     /// A packet of `flow` was bound to `path`.
     pub(super) fn on_sent(&mut self, now: Instant, flow: u16, path: &PathView) {
-        let Some(state) = self.flows.get_mut(usize::from(flow)) else {
-            return;
-        };
+        let state = &mut self.flows[bucket(flow)];
         let switched = state.last.is_some_and(|last| last != path.id);
         let crosses = switched && now < state.under_way_until;
         let lands = now + path.srtt + crossing_margin(path);
@@ -58,14 +56,19 @@ impl FlowOrder {
 
     /// Whether the newest packet of `flow` belongs to a stretch that may arrive out of order.
     pub(super) fn must_order(&self, flow: u16) -> bool {
+        let state = &self.flows[bucket(flow)];
+        state.sent_at < state.ordered_until
+    }
+
+    /// Gives the memory of flows back that have nothing under way.
+    pub(super) fn forget_idle(&mut self, now: Instant) {
         self.flows
-            .get(usize::from(flow))
-            .is_some_and(|state| state.sent_at < state.ordered_until)
+            .forget(|state| state.under_way_until < now && state.ordered_until < now);
     }
 
     /// The identifier may be given to another path: forget that flows used it.
     pub(super) fn on_path_removed(&mut self, path: PathId) {
-        for state in &mut self.flows {
+        for state in self.flows.iter_mut() {
             if state.last == Some(path) {
                 state.last = None;
             }

@@ -177,6 +177,12 @@ impl Scheduler {
         dispatch!(&mut self.active, policy => policy.on_path_removed(path));
     }
 
+    /// Gives the memory of flows back that have been idle for long.
+    pub fn forget_idle(&mut self, now: Instant) {
+        self.order.forget_idle(now);
+        dispatch!(&mut self.active, policy => policy.forget_idle(now));
+    }
+
     /// Whether the egress should put the packet of `flow` just given to [`on_sent`](Self::on_sent)
     /// in order: the flow was lately spread over paths whose arrivals may cross.
     #[must_use]

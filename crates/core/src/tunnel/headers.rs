@@ -21,6 +21,11 @@ pub(super) struct Expanding {
 }
 
 impl Expanding {
+    /// Gives the memory of flows back that have been silent for long.
+    pub fn forget(&mut self, now: Instant) {
+        self.expander.forget(now);
+    }
+
     fn expand(
         &mut self,
         now: Instant,

@@ -20,7 +20,7 @@ use crate::rescue::Rescuer;
 use crate::schedule::{Decision, FLOW_BUCKETS, Head, PathSet, Scheduler};
 use bytes::{Buf, BytesMut};
 use ropewalk_headers::Compressor;
-use ropewalk_types::{Instant, PathId};
+use ropewalk_types::{Buckets, Instant, PathId};
 use ropewalk_wire::{DATA_HEADER, DataHeader, FRAGMENT_HEADER, FragmentHeader, HEADROOM, Stamp};
 use std::sync::Arc;
 
@@ -43,8 +43,8 @@ pub(super) struct Ingress {
     pub compressor: Option<Compressor>,
     /// Bytes that were not sent.
     pub headers_saved: u64,
-    flow_seq: Vec<u16>,
-    loads: Vec<FlowLoad>,
+    flow_seq: Buckets<u16>,
+    loads: Buckets<FlowLoad>,
     pub(super) views: Vec<PathView>,
     /// When a flow that was told to wait may be asked again.
     pub(super) wake: Option<Instant>,
@@ -88,8 +88,8 @@ impl Ingress {
             inner_mtu: send.inner_mtu,
             compressor: send.compress_headers.then(Compressor::default),
             headers_saved: 0,
-            flow_seq: vec![0; FLOW_BUCKETS],
-            loads: vec![FlowLoad::default(); FLOW_BUCKETS],
+            flow_seq: Buckets::new(FLOW_BUCKETS),
+            loads: Buckets::new(FLOW_BUCKETS),
             views: Vec::new(),
             wake: None,
             rate_due: Instant::ZERO,
@@ -106,6 +106,17 @@ impl Ingress {
             scheduler.use_send_buffers();
         }
         self.scheduler = scheduler;
+    }
+
+    /// Gives the memory of flows back that have been idle for long.
+    pub fn give_back(&mut self, now: Instant) {
+        self.queue.forget_idle();
+        self.scheduler.forget_idle(now);
+        self.loads.forget(|load| load.is_over(now));
+        self.rescuer.forget_old(now);
+        if let Some(compressor) = &mut self.compressor {
+            compressor.forget(now);
+        }
     }
 
     /// Takes a packet in.
@@ -242,7 +253,7 @@ impl Ingress {
     /// Whether the head packet of `flow` goes before what a dead path carried. TCP does not: what it lacks
     /// may be there.
     fn goes_first(&self, flow: u16, bytes: usize) -> bool {
-        let is_thin = self.loads[usize::from(flow)].is_thin();
+        let is_thin = self.loads[flow].is_thin();
         is_thin && !self.queue.is_head_tcp(flow) && bytes as u64 <= self.sparse_credit
     }
 
@@ -255,7 +266,7 @@ impl Ingress {
         paths: &mut Paths,
     ) -> Binding {
         let bytes = packet.len();
-        let load = &mut self.loads[usize::from(packet.flow)];
+        let load = &mut self.loads[packet.flow];
         load.count(now, bytes as u64);
         self.openings.earn(now, bytes);
         let class = self.classes.get(packet.class);
@@ -323,8 +334,8 @@ impl Ingress {
 
     /// The header of the next packet of a flow.
     pub(super) fn header(&mut self, packet: &Packet, head: &Head, how: Binding) -> DataHeader {
-        let heavy = self.loads[usize::from(head.flow)].is_heavy();
-        let flow_seq = &mut self.flow_seq[usize::from(head.flow)];
+        let heavy = self.loads[head.flow].is_heavy();
+        let flow_seq = &mut self.flow_seq[head.flow];
         let header = DataHeader {
             stamp: Stamp::default(),
             checksum_partial: packet.checksum_partial,

@@ -28,6 +28,11 @@ impl FlowLoad {
         self.bytes = self.bytes.saturating_add(bytes as u32);
     }
 
+    /// Whether nothing of what was counted matters any more.
+    pub const fn is_over(&self, now: Instant) -> bool {
+        now.as_nanos() / LOAD_WINDOW_NANOS > self.window as u64 + 1
+    }
+
     /// Whether the flow sends so much that a packet out of order costs it more than waiting for order.
     pub const fn is_heavy(&self) -> bool {
         self.before >= HEAVY_BYTES || self.bytes >= HEAVY_BYTES

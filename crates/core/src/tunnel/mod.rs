@@ -21,6 +21,7 @@ mod paths;
 mod repair;
 mod report;
 mod rescue;
+mod rest;
 mod send_options;
 mod too_big;
 mod tuning;
@@ -44,6 +45,7 @@ use egress::Egress;
 use ingress::Ingress;
 use observe::Observed;
 use paths::Paths;
+use rest::Rest;
 use ropewalk_headers::{PacketSizes, limit_segments};
 use ropewalk_types::{Duration, Instant, PacketInfo, PathId, PathSnapshot, Random};
 use std::sync::Arc;
@@ -153,6 +155,7 @@ pub struct Tunnel {
     stats: TunnelStats,
     now: Instant,
     observed: Observed,
+    rest: Rest,
 }
 
 impl Tunnel {
@@ -187,6 +190,7 @@ impl Tunnel {
             stats: TunnelStats::default(),
             now: Instant::ZERO,
             observed: Observed::default(),
+            rest: Rest::default(),
         }
     }
 
@@ -336,6 +340,7 @@ impl Tunnel {
     ) {
         let ip = &data[ropewalk_wire::HEADROOM..];
         let flow = flow_bucket(info, self.flow_secret);
+        self.rest.busy(now);
         self.ingress.push(crate::queue::Packet {
             in_order: info.tcp_in_order(ip),
             tcp: info.is_tcp(),
@@ -401,6 +406,7 @@ impl Tunnel {
             let says = self.freezer.on_egress(self.now, &mut inner, waiting);
             self.stats.rx_packets += 1;
             self.stats.rx_bytes += inner.bytes() as u64;
+            self.rest.busy(self.now);
             if says {
                 self.limit_segments(&mut inner);
                 return Some(inner);
@@ -444,6 +450,7 @@ impl Tunnel {
             sends.filter(|_| !self.paths.all_down()),
             self.paths.poll_timeout(),
             self.hold.poll_timeout(),
+            self.rest.due().filter(|_| !self.paths.all_down()),
             (self.freezer.is_waiting() || self.too_big.is_waiting()).then_some(self.now),
         ]
         .into_iter()
@@ -462,6 +469,7 @@ impl Tunnel {
         self.paths.handle_timeout(now);
         self.resend_promised(now);
         self.reinject(now);
+        self.give_back(now);
     }
 
     /// The time of the last call.

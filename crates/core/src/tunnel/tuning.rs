@@ -57,6 +57,15 @@ pub(super) const RATE_INTERVAL: Duration = Duration::from_millis(10);
 /// calls recover sooner, the other flows later. Measured: `docs/decisions/path-liveness.md`.
 pub(super) const SPARSE_CREDIT_MAX: u64 = 6_000;
 
+// Memory.
+
+/// How often memory is given back while there is traffic, and how long after it. It must be longer than
+/// a packet is under way. Longer: less work, memory stays for longer after traffic.
+pub(super) const GIVE_BACK_INTERVAL: Duration = Duration::from_secs(30);
+
+/// Looks after the last traffic: by then even headers of idle flows are forgotten.
+pub(super) const GIVE_BACK_LOOKS: u8 = 5;
+
 // Sizes of inner packets.
 
 /// Largest inner packet that a path of MTU 1,500 takes whole, bytes (`docs/wire.md`): assumed until the paths

@@ -27,12 +27,12 @@ mod tuning;
 
 use super::order::crossing_margin;
 use super::room::{UnusedRoom, grace};
-use super::{Decision, FLOW_BUCKETS, Head, PathSet, Policy, has_room, send, wake_at};
+use super::{Decision, FLOW_BUCKETS, Head, PathSet, Policy, bucket, has_room, send, wake_at};
 use crate::estimate::EgressFeedback;
 use crate::path::PathView;
 use gain::Gain;
 use pinned_paths::PinnedPaths;
-use ropewalk_types::{Duration, Instant, PathId, Rate};
+use ropewalk_types::{Buckets, Duration, Instant, PathId, Rate};
 use trust::Trust;
 use tuning::{
     BACKLOG_BYTES, BACKLOG_HOLD, DRAINS_SHARE, ELEPHANT_BYTES, FULL_HOLD, LOSS_ROUND_TRIPS,
@@ -65,7 +65,7 @@ struct FlowState {
 /// State per flow and per path.
 #[derive(Debug)]
 pub(super) struct Auto {
-    flows: Box<[FlowState]>,
+    flows: Buckets<FlowState>,
     room: UnusedRoom,
     pinned_paths: PinnedPaths,
     trust: Trust,
@@ -78,7 +78,7 @@ pub(super) struct Auto {
 impl Default for Auto {
     fn default() -> Self {
         Self {
-            flows: vec![FlowState::default(); FLOW_BUCKETS].into_boxed_slice(),
+            flows: Buckets::new(FLOW_BUCKETS),
             room: UnusedRoom::default(),
             pinned_paths: PinnedPaths::default(),
             trust: Trust::default(),
@@ -90,7 +90,7 @@ impl Default for Auto {
 
 impl Policy for Auto {
     fn pick(&mut self, now: Instant, head: &Head, paths: &[PathView]) -> Decision {
-        let index = usize::from(head.flow) % FLOW_BUCKETS;
+        let index = bucket(head.flow);
         self.room.observe(now, head, paths);
         self.trust.assess(now, paths);
         self.pinned_paths.roll(now);
@@ -125,7 +125,7 @@ impl Policy for Auto {
             return self.trust.copy_sent(path.id); // a copy: the flow does not depend on it
         }
         self.room.used(head, path);
-        let flow = &mut self.flows[usize::from(head.flow) % FLOW_BUCKETS];
+        let flow = &mut self.flows[bucket(head.flow)];
         flow.last = Some(path.id);
         flow.newest_arrival = flow.newest_arrival.max(path.arrival(now, head.bytes));
         flow.waiting_since = None;
@@ -148,18 +148,25 @@ impl Policy for Auto {
     }
 
     fn on_flow_idle(&mut self, flow: u16) {
-        if let Some(flow) = self.flows.get_mut(usize::from(flow)) {
-            flow.waiting_since = None;
-        }
+        self.flows[bucket(flow)].waiting_since = None;
     }
 
     fn on_path_removed(&mut self, path: PathId) {
-        for flow in &mut self.flows {
+        for flow in self.flows.iter_mut() {
             flow.last = flow.last.filter(|last| *last != path);
             flow.pinned_path = flow.pinned_path.filter(|pinned_path| *pinned_path != path);
         }
         self.pinned_paths.on_path_removed(path);
         self.trust.on_path_removed(path);
+    }
+
+    fn forget_idle(&mut self, now: Instant) {
+        self.flows.forget(|flow| {
+            flow.backlogged_until < now
+                && flow.waiting_since.is_none()
+                && flow.newest_arrival < now
+                && flow.gain.worth_it(now)
+        });
     }
 
     fn reason(&self) -> String {

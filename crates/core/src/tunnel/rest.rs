@@ -1,0 +1,57 @@
+//! Memory that is given back after traffic.
+//!
+//! Tables of a tunnel grow with the flows that use it. While there is traffic, and once after it, what
+//! has been idle for long is let go, so that a tunnel that rests costs little. In an outage nothing
+//! is given back: what waits then means more.
+
+use super::Tunnel;
+use super::tuning::{GIVE_BACK_INTERVAL, GIVE_BACK_LOOKS};
+use ropewalk_types::Instant;
+
+/// When memory is given back next.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Rest {
+    due: Option<Instant>,
+    /// Packets in both directions at the last look, and looks since these came.
+    packets: u64,
+    looks: u8,
+}
+
+impl Rest {
+    pub const fn due(&self) -> Option<Instant> {
+        self.due
+    }
+
+    /// There is traffic.
+    #[inline]
+    pub fn busy(&mut self, now: Instant) {
+        if self.due.is_none() {
+            self.due = Some(now + GIVE_BACK_INTERVAL);
+        }
+    }
+}
+
+impl Tunnel {
+    /// Gives memory back, if it is time to.
+    pub(super) fn give_back(&mut self, now: Instant) {
+        if self.rest.due.is_none_or(|due| due > now) || self.paths.all_down() {
+            return;
+        }
+        let packets = self.stats.tx_packets + self.stats.rx_packets;
+        self.rest.looks += 1;
+        if packets != self.rest.packets {
+            (self.rest.packets, self.rest.looks) = (packets, 0);
+        }
+        let again = self.rest.looks < GIVE_BACK_LOOKS;
+        self.rest.due = again.then_some(now + GIVE_BACK_INTERVAL);
+        self.ingress.give_back(now);
+        let egress = &mut self.egress;
+        egress.reorder.forget_idle(now);
+        egress.decoding.forget_idle(now);
+        egress.expanding.forget(now);
+        for (_, path) in self.paths.iter_mut() {
+            path.sent_log.give_back(now);
+            path.coding.encoder.forget_old(now);
+        }
+    }
+}
