@@ -19,10 +19,7 @@ use ropewalk_config::reader::{Problems, Section, read};
 use ropewalk_config::relay::NEXT_HUB;
 use ropewalk_config::values::parse_name;
 use ropewalk_host::files;
-use ropewalk_session::SiteEntry;
-
-/// Most sites of one hub.
-pub const SITES_MAX: usize = 10_000;
+use ropewalk_session::{SITES_MAX, SiteEntry};
 
 const HEADER: &str = "# Sites of this hub. Written by `ropewalk invite`; after an edit by hand run
 # `ropewalk invite --reload`. There are no secrets in this file.

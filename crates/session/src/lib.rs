@@ -28,6 +28,7 @@ mod hub;
 mod io;
 mod links;
 mod mtu;
+mod pace;
 mod peer;
 mod ready;
 mod session;
@@ -37,7 +38,7 @@ mod status;
 mod tuning;
 
 pub use command::{Command, Uplink};
-pub use hub::Hub;
+pub use hub::{Hub, SITES_MAX};
 pub use io::{Request, Sockets, StreamId};
 pub use links::{LinkId, Links};
 pub use peer::Peer;

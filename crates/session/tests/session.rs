@@ -155,6 +155,25 @@ fn a_restarted_hub_is_found_within_a_second_under_traffic() {
 }
 
 #[test]
+fn a_key_that_starts_again_and_again_is_slowed_and_gets_in_when_it_stays() {
+    let mut world = connected();
+    let session = |world: &World| world.hub().session.role().starts();
+    let before = session(&world);
+    for _ in 0..100 {
+        world.kill_site(0);
+        world.start_site(0);
+        world.run(ms(100));
+    }
+    // Ten seconds at one start per second, and the burst.
+    let started = session(&world) - before;
+    assert!((4..=15).contains(&started), "{started} starts");
+    world.run_until(3 * SECOND, |w| w.transports_up(0) == ["quic", "quic"]);
+    chat(&mut world, 0..10);
+    world.run(ms(50));
+    assert_eq!(missing_at_hub(&world, 10), []);
+}
+
+#[test]
 fn an_idle_site_finds_a_restarted_hub_within_twenty_seconds() {
     let mut world = connected();
     world.run(60 * SECOND);

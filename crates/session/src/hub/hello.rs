@@ -11,9 +11,10 @@ use ropewalk_core::schedule::SchedulerKind;
 use ropewalk_types::{Instant, PathId};
 use ropewalk_wire::{Control, Hello, VERSION, Welcome, emit_control};
 
-use super::tuning::SITES_MAX;
+use super::tuning::{RESTART_INTERVAL, RESTARTS, SITES_MAX};
 use super::{Hub, HubSite};
 use crate::links::{LinkId, Links};
+use crate::pace::Pace;
 use crate::peer::{Peer, PeerPath};
 use crate::settings::SiteEntry;
 
@@ -43,6 +44,10 @@ impl Hub {
         let Some(site) = self.sites[index].as_mut() else {
             return;
         };
+        if site.session != hello.session && !site.restarts.allows(now, RESTART_INTERVAL, RESTARTS) {
+            // The site says it again if it means it.
+            return;
+        }
         if site.session != hello.session {
             if site.session != 0 && site.peer.tunnel.any_up() {
                 tracing::warn!(
@@ -51,6 +56,7 @@ impl Hub {
                 );
             }
             tracing::info!(site = entry.name, "site connected");
+            self.starts += 1;
             site.peer.close_all(now, links, "the site has started anew");
             let scheduler = site.peer.tunnel.scheduler();
             let (name, seed) = (entry.name.clone(), self.random.next_u64());
@@ -188,6 +194,7 @@ impl Hub {
             peer: Peer::new(name, entry.key, scheduler, common, None, seed),
             entry: Arc::clone(entry),
             session,
+            restarts: Pace::default(),
             fixed_scheduler: false,
             spoofed: 0,
         });

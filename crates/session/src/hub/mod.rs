@@ -28,13 +28,15 @@ use rustc_hash::FxHashMap;
 use crate::command::Command;
 use crate::io::Sockets;
 use crate::links::{LinkEvent, LinkId, Links, Received};
+use crate::pace::Pace;
 use crate::peer::Peer;
 use crate::ready::ReadySet;
 use crate::session::{Event, Role, Session, sealed};
 use crate::settings::{Environment, HubSettings, SiteEntry};
 use crate::status::SessionStatus;
 use addresses::is_link_local;
-use tuning::{HELLO_WAIT, TICK};
+pub use tuning::SITES_MAX;
+use tuning::{HELLO_WAIT, LINKS_PER_KEY, TICK};
 
 /// A site that has said hello.
 #[derive(Debug)]
@@ -43,6 +45,8 @@ struct HubSite {
     peer: Peer,
     /// The site's number of this start; 0 after its goodbye.
     session: u64,
+    /// How often it may start anew.
+    restarts: Pace,
     /// Scheduler fixed by the operator of the hub; the site's wish does not count then.
     fixed_scheduler: bool,
     spoofed: u64,
@@ -68,10 +72,13 @@ pub struct Hub {
     /// Networks behind relays. They are few, and searched only for addresses that no site has.
     by_network: Vec<(IpNet, usize)>,
     pending: FxHashMap<LinkId, Pending>,
+    /// Number of connections of each key that has any.
+    links_of: FxHashMap<PublicKey, u32>,
     ready: ReadySet,
     /// How many of the touched sites have given their inner packets in this turn.
     drained: usize,
     events: VecDeque<Event>,
+    starts: u64,
     unroutable: u64,
     /// Packets from the interface that are not whole IP packets.
     invalid_inner: u64,
@@ -113,15 +120,23 @@ impl Hub {
             by_address: FxHashMap::default(),
             by_network: Vec::new(),
             pending: FxHashMap::default(),
+            links_of: FxHashMap::default(),
             ready: ReadySet::default(),
             drained: 0,
             events: VecDeque::new(),
+            starts: 0,
             unroutable: 0,
             invalid_inner: 0,
             link_local: 0,
             tick: Instant::ZERO,
             settings,
         }
+    }
+
+    /// How often a site has begun a tunnel anew since the hub started.
+    #[must_use]
+    pub const fn starts(&self) -> u64 {
+        self.starts
     }
 
     /// The sites that have said hello since the hub started.
@@ -148,13 +163,60 @@ impl Hub {
         self.by_key.remove(&site.entry.key);
         self.by_address.retain(|_, &mut i| i != index);
         self.by_network.retain(|&(_, i)| i != index);
-        for (link, pending) in &self.pending {
-            if pending.site == Some(index) {
-                links.close(now, *link, why);
+        self.close_pending(now, links, why, |pending| pending.site == Some(index));
+    }
+
+    /// Closes the connections that `over` says.
+    fn close_pending(
+        &mut self,
+        now: Instant,
+        links: &mut Links,
+        why: &str,
+        over: impl Fn(&Pending) -> bool,
+    ) {
+        let over = self.pending.iter().filter(|(_, pending)| over(pending));
+        let over: Vec<LinkId> = over.map(|(link, _)| *link).collect();
+        for link in over {
+            links.close(now, link, why);
+            self.forget(link);
+        }
+    }
+
+    /// A connection is over; what was known of it.
+    fn forget(&mut self, link: LinkId) -> Option<Pending> {
+        let pending = self.pending.remove(&link)?;
+        if let Some(count) = self.links_of.get_mut(&pending.key) {
+            *count -= 1;
+            if *count == 0 {
+                self.links_of.remove(&pending.key);
             }
         }
-        self.pending
-            .retain(|_, pending| pending.site != Some(index));
+        Some(pending)
+    }
+
+    /// Closes the oldest connection of a key that carries no path, if the key has as many as it may.
+    fn make_room(&mut self, now: Instant, links: &mut Links, key: &PublicKey) {
+        if self.links_of.get(key).is_none_or(|&n| n < LINKS_PER_KEY) {
+            return;
+        }
+        let carries = |link: LinkId, pending: &Pending| {
+            let site = pending.site.and_then(|index| self.sites[index].as_ref());
+            let path = site.and_then(|site| site.peer.path_of(link));
+            path.is_some_and(|(_, current)| current)
+        };
+        let spare = self
+            .pending
+            .iter()
+            .filter(|(link, pending)| pending.key == *key && !carries(**link, pending));
+        let oldest = spare.min_by_key(|(link, pending)| (pending.since, **link));
+        if let Some(link) = oldest.map(|(link, _)| *link) {
+            links.close(now, link, "too many connections of this key");
+            if let Some(index) = self.forget(link).and_then(|pending| pending.site)
+                && let Some(site) = &mut self.sites[index]
+            {
+                site.peer.on_link_closed(now, link);
+            }
+        }
     }
 
     fn reload(&mut self, now: Instant, links: &mut Links) {
@@ -281,9 +343,11 @@ impl sealed::Role for Hub {
         tracing::error!(reason, "the hub does not listen on one of its addresses");
     }
 
-    fn on_link(&mut self, now: Instant, _links: &mut Links, link: LinkId, event: LinkEvent) {
+    fn on_link(&mut self, now: Instant, links: &mut Links, link: LinkId, event: LinkEvent) {
         match event {
             LinkEvent::Connected { peer } => {
+                self.make_room(now, links, &peer);
+                *self.links_of.entry(peer).or_default() += 1;
                 self.pending.insert(
                     link,
                     Pending {
@@ -295,8 +359,7 @@ impl sealed::Role for Hub {
                 self.tick = self.tick.min(now + TICK);
             }
             LinkEvent::Closed { reason } => {
-                let pending = self.pending.remove(&link);
-                let index = pending.and_then(|pending| pending.site);
+                let index = self.forget(link).and_then(|pending| pending.site);
                 if let Some(site) = index.and_then(|index| self.sites[index].as_mut())
                     && site.peer.on_link_closed(now, link).is_some()
                 {
@@ -419,10 +482,7 @@ impl sealed::Role for Hub {
             return;
         }
         let mute = |g: &Pending| g.site.is_none() && now.since(g.since) > HELLO_WAIT;
-        for (link, _) in self.pending.iter().filter(|(_, g)| mute(g)) {
-            links.close(now, *link, "no hello");
-        }
-        self.pending.retain(|_, pending| !mute(pending));
+        self.close_pending(now, links, "no hello", mute);
         let waiting = self.pending.values().any(|pending| pending.site.is_none());
         self.tick = if waiting {
             now + TICK

@@ -10,5 +10,13 @@ use ropewalk_types::Duration;
 pub(super) const HELLO_WAIT: Duration = Duration::from_secs(5);
 /// How often connections without `Hello` are looked for. Longer: less work, later ends by as much.
 pub(super) const TICK: Duration = Duration::from_secs(1);
-/// Most sites with a live tunnel. More: larger hubs, more memory.
-pub(super) const SITES_MAX: usize = 4_096;
+/// Most sites of a hub. More: larger hubs, more memory.
+pub const SITES_MAX: usize = 10_000;
+/// Most connections of one key: two for each of the most paths a site can have. More: a site that roams
+/// often waits less for old ones to end, one key takes more memory.
+pub(super) const LINKS_PER_KEY: u32 = 32;
+/// Starts of one site are answered once in this time on average. Longer: a site that restarts again and
+/// again waits, one that pretends to costs less.
+pub(super) const RESTART_INTERVAL: Duration = Duration::from_secs(1);
+/// And this often in a row.
+pub(super) const RESTARTS: u32 = 4;

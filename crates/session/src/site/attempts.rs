@@ -6,14 +6,14 @@
 //! takes a still higher generation and introduces itself once more.
 
 use super::tuning::{
-    ATTEMPT_INTERVAL, ATTEMPT_LIFETIME, ATTEMPTS_MAX, FALLBACK_AFTER, RECONNECT_AFTER,
-    RETURN_INTERVAL,
+    ATTEMPT_INTERVAL, ATTEMPT_INTERVAL_MAX, ATTEMPT_JITTER, ATTEMPT_LIFETIME, ATTEMPTS_MAX,
+    ATTEMPTS_QUICK, FALLBACK_AFTER, RECONNECT_AFTER, RETURN_INTERVAL,
 };
 use std::net::SocketAddr;
 
 use ropewalk_core::tunnel::PathState;
 use ropewalk_transport::ConnectOptions;
-use ropewalk_types::{Instant, PathId};
+use ropewalk_types::{Duration, Instant, PathId};
 use ropewalk_wire::{Control, Hello, VERSION, emit_control};
 
 use super::path::SitePath;
@@ -21,6 +21,13 @@ use super::{HELLO_INTERVAL, Site};
 use crate::links::{LinkId, Links};
 use crate::peer::PeerPath;
 use crate::settings::udp_payload_max;
+
+/// Time between an attempt and the next one, of so many in a row; `chance` is 0 to 1.
+fn interval(tries: u32, chance: f64) -> Duration {
+    let doublings = tries.saturating_sub(ATTEMPTS_QUICK).min(8);
+    let usual = (ATTEMPT_INTERVAL * (1 << doublings)).min(ATTEMPT_INTERVAL_MAX);
+    usual.mul_f64(1.0 + ATTEMPT_JITTER * (2.0 * chance - 1.0))
+}
 
 impl Site {
     /// Looks after one path: starts and ends attempts, repeats `Hello`.
@@ -59,12 +66,15 @@ impl Site {
             path.quic_wanted = None;
         }
         if silent {
-            path.next_attempt = path.next_attempt.min(now + ATTEMPT_INTERVAL);
+            path.next_attempt = path.next_attempt.min(now + ATTEMPT_INTERVAL_MAX);
+        } else {
+            path.tries = 0;
         }
         if (silent || on_tls) && path.next_attempt <= now {
             path.next_attempt = now
                 + if silent {
-                    ATTEMPT_INTERVAL
+                    path.tries = path.tries.saturating_add(1);
+                    interval(path.tries, self.random.unit())
                 } else {
                     RETURN_INTERVAL
                 };
@@ -292,5 +302,20 @@ impl Site {
         path.unanswered = true;
         path.hello_due = now;
         self.tick = now;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attempts_become_rarer_up_to_a_bound_and_differ_by_chance() {
+        let middle = |tries| interval(tries, 0.5);
+        assert_eq!(middle(1), ATTEMPT_INTERVAL);
+        assert_eq!(middle(ATTEMPTS_QUICK), ATTEMPT_INTERVAL);
+        assert_eq!(middle(ATTEMPTS_QUICK + 1), ATTEMPT_INTERVAL * 2);
+        assert_eq!(middle(u32::MAX), ATTEMPT_INTERVAL_MAX);
+        assert!(interval(1, 0.0) < middle(1) && middle(1) < interval(1, 1.0));
     }
 }

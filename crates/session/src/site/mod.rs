@@ -22,7 +22,7 @@ use ropewalk_core::reorder::Inner;
 use ropewalk_core::schedule::SchedulerKind;
 use ropewalk_core::tunnel::{PathState, Tunnel};
 use ropewalk_transport::{SocketId, TransportError};
-use ropewalk_types::{Instant, PATHS_MAX, PathId};
+use ropewalk_types::{Instant, PATHS_MAX, PathId, Random};
 use ropewalk_wire::{Control, Datagram, VERSION, Welcome};
 
 use crate::command::Command;
@@ -42,6 +42,7 @@ pub struct Site {
     peer: Peer,
     paths: [Option<SitePath>; PATHS_MAX],
     session: u64,
+    random: Random,
     hub_session: Option<u64>,
     assigned: Option<(Vec<IpNet>, Vec<IpAddr>)>,
     /// Scheduler asked of the hub and not confirmed.
@@ -82,6 +83,7 @@ impl Site {
             peer,
             paths: Default::default(),
             session: environment.session,
+            random: Random::new(environment.tunnels ^ environment.session),
             hub_session: None,
             assigned: None,
             scheduler_wanted: None,

@@ -33,6 +33,8 @@ pub(super) struct SitePath {
     pub(super) unanswered: bool,
     pub(super) hello_due: Instant,
     pub(super) next_attempt: Instant,
+    /// Attempts in a row since the path fell silent.
+    pub(super) tries: u32,
     /// What was said of its end.
     pub(super) leaving: Leaving,
     /// Since when QUIC has been wanted and not had.
@@ -54,6 +56,7 @@ impl SitePath {
             unanswered: false,
             hello_due: now,
             next_attempt: now,
+            tries: 0,
             leaving: Leaving::default(),
             quic_wanted: None,
             address: 0,

@@ -11,9 +11,18 @@ use ropewalk_types::Duration;
 /// A path silent for this long gets a new connection beside the old one. Longer: fewer handshakes
 /// for short silences, later returns after a restart of the hub.
 pub(super) const RECONNECT_AFTER: Duration = Duration::from_millis(400);
-/// Time between connection attempts of one path. Longer: fewer bytes on a dead path (5 kB/s now, by
-/// calculation), later returns. Measured: `docs/decisions/path-liveness.md`.
+/// Time between the first connection attempts of a silent path. Longer: fewer bytes on a dead path, later
+/// returns. Measured: `docs/decisions/path-liveness.md`.
 pub(super) const ATTEMPT_INTERVAL: Duration = Duration::from_millis(250);
+/// Attempts at that interval. The interval then doubles with each one. More: sooner back after
+/// longer outages; a hub that starts again meets more attempts at once.
+pub(super) const ATTEMPTS_QUICK: u32 = 8;
+/// Longest interval. Longer: a hub that starts again meets fewer attempts, links that return after a
+/// long time are found later.
+pub(super) const ATTEMPT_INTERVAL_MAX: Duration = Duration::from_secs(1);
+/// By how much an interval may be longer or shorter by chance, share: sites that lost the hub
+/// together do not come back together. More: the same.
+pub(super) const ATTEMPT_JITTER: f64 = 0.25;
 /// An attempt that has not succeeded by then is given up. Longer than any round trip with a
 /// repetition.
 pub(super) const ATTEMPT_LIFETIME: Duration = Duration::from_secs(4);

@@ -11,6 +11,7 @@ use ropewalk_types::{Instant, PathSnapshot};
 
 use super::{
     ConnectionCounters, SocketId,
+    handshakes::Ticket,
     tuning::{SEND_BUFFER_BYTES, URGENT_SLACK},
 };
 use crate::{
@@ -46,8 +47,8 @@ pub(super) struct Slot {
     pub peer: Option<PublicKey>,
     /// Whether this side accepted it.
     pub accepted: bool,
-    /// Whether the address was proved by a Retry token.
-    pub validated: bool,
+    /// Its place among the handshakes of the accepting side, until the handshake is over.
+    pub ticket: Option<Ticket>,
     /// Socket through which it sends.
     pub socket: SocketId,
     /// Codepoint of the packets it sends now.
@@ -78,7 +79,7 @@ impl Slot {
             phase: Phase::Handshaking,
             peer: None,
             accepted: false,
-            validated: false,
+            ticket: None,
             dirty: false,
             listed: false,
             timer: None,

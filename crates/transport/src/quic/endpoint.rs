@@ -19,10 +19,9 @@ use super::{
     ConnectOptions, ConnectionCounters, ConnectionId, EndpointConfig, EndpointStats, Event,
     SocketId, Transmit,
     connection::{Phase, Slot, close_reason},
+    handshakes::{Admission, Handshakes, Source},
     setup::{self, Clock},
-    tuning::{
-        CONNECTIONS_MAX, HANDSHAKE_TIME_MAX, HANDSHAKES_MAX, REASON_MAX, RETRY_ABOVE, STATELESS_MAX,
-    },
+    tuning::{CONNECTIONS_MAX, HANDSHAKE_TIME_MAX, REASON_MAX, RETRY_ABOVE, STATELESS_MAX},
 };
 use crate::{
     CloseReason, CongestionControl, PublicKey, SendError, TransportError,
@@ -46,8 +45,10 @@ pub struct Endpoint {
     events: VecDeque<(ConnectionId, Event)>,
     stateless: VecDeque<(Transmit, Vec<u8>)>,
     timers: BTreeSet<(Instant, u32)>,
+    /// Handshakes that this side has begun, and when they have taken too long.
     deadlines: VecDeque<(Instant, ConnectionId)>,
-    unvalidated: u64,
+    /// Those that others have begun.
+    handshakes: Handshakes,
     stats: EndpointStats,
 }
 
@@ -75,7 +76,7 @@ impl Endpoint {
             stateless: VecDeque::new(),
             timers: BTreeSet::new(),
             deadlines: VecDeque::new(),
-            unvalidated: 0,
+            handshakes: Handshakes::default(),
             stats: EndpointStats::default(),
         })
     }
@@ -136,7 +137,8 @@ impl Endpoint {
                 | ConnectError::NoDefaultClientConfig
                 | ConnectError::UnsupportedVersion => TransportError::Tls(error.to_string()),
             })?;
-        let id = self.insert(now, handle, Slot::new(conn, state, options.socket));
+        let id = self.insert(handle, Slot::new(conn, state, options.socket));
+        self.deadlines.push_back((now + HANDSHAKE_TIME_MAX, id));
         self.process(id);
         Ok(id)
     }
@@ -204,24 +206,30 @@ impl Endpoint {
         socket: SocketId,
         incoming: Incoming,
     ) -> Option<ConnectionId> {
-        let Some(server) = &self.server else {
+        let Some(mut server) = self.server.clone() else {
             self.inner.ignore(incoming);
             return None;
         };
         let validated = incoming.remote_address_validated();
+        let source = Source::of(incoming.remote_address().ip());
         let full = self.inner.open_connections() >= CONNECTIONS_MAX;
-        if self.stats.handshakes_open >= HANDSHAKES_MAX || full {
+        let admission = self.handshakes.admit(source);
+        if admission == Admission::Refused || full {
             self.stats.handshakes_refused += 1;
             self.inner.ignore(incoming);
             return None;
         }
         let mut answer = Vec::new();
-        if !validated && self.unvalidated >= RETRY_ABOVE {
+        if !validated && self.handshakes.unproved() >= RETRY_ABOVE {
             if let Ok(transmit) = self.inner.retry(incoming, &mut answer) {
                 self.stats.retries_sent += 1;
                 self.push_stateless(socket, &transmit, answer);
             }
             return None;
+        }
+        if let Admission::Instead(other) = admission {
+            self.stats.handshakes_refused += 1;
+            self.give_up_handshake(other);
         }
         let state = Arc::new(PathState::new(self.config.base));
         let transport = setup::transport(
@@ -230,7 +238,6 @@ impl Endpoint {
             self.config.mtu_max,
             state.clone(),
         );
-        let mut server = server.clone();
         server.transport_config(Arc::new(transport));
         let at = self.to_std(now);
         match self
@@ -238,11 +245,10 @@ impl Endpoint {
             .accept(incoming, at, &mut answer, Some(Arc::new(server)))
         {
             Ok((handle, conn)) => {
-                let id = self.insert(now, handle, Slot::new(conn, state, socket));
-                self.stats.handshakes_open += 1;
-                self.unvalidated += u64::from(!validated);
+                let id = self.insert(handle, Slot::new(conn, state, socket));
+                let ticket = self.handshakes.begin(now, id, source, validated);
                 if let Some(slot) = self.slot_mut(id) {
-                    (slot.accepted, slot.validated) = (true, validated);
+                    (slot.accepted, slot.ticket) = (true, Some(ticket));
                 }
                 self.process(id);
                 Some(id)
@@ -363,6 +369,7 @@ impl Endpoint {
             self.deadlines.pop_front();
         }
         let deadline = self.deadlines.front().map(|&(at, _)| at);
+        let deadline = deadline.into_iter().chain(self.handshakes.deadline()).min();
         // Timers mostly move later, which only the head of the set needs to know.
         while let Some(&(at, index)) = self.timers.first() {
             let slot = self.slots.get_mut(index as usize).and_then(Option::as_mut);
@@ -407,6 +414,9 @@ impl Endpoint {
                 break;
             }
             self.deadlines.pop_front();
+            self.give_up_handshake(id);
+        }
+        while let Some(id) = self.handshakes.take_overdue(now) {
             self.give_up_handshake(id);
         }
     }
@@ -518,6 +528,7 @@ impl Endpoint {
     pub fn stats(&self) -> EndpointStats {
         EndpointStats {
             connections: self.inner.open_connections() as u64,
+            handshakes_open: self.handshakes.len() as u64,
             ..self.stats
         }
     }
@@ -544,7 +555,7 @@ impl Endpoint {
         (slot.generation == id.generation).then_some(slot)
     }
 
-    fn insert(&mut self, now: Instant, handle: ConnectionHandle, mut slot: Slot) -> ConnectionId {
+    fn insert(&mut self, handle: ConnectionHandle, mut slot: Slot) -> ConnectionId {
         self.generation = self.generation.wrapping_add(1);
         let id = ConnectionId {
             slot: index(handle),
@@ -555,7 +566,6 @@ impl Endpoint {
         }
         slot.generation = self.generation;
         self.slots[handle.0] = Some(slot);
-        self.deadlines.push_back((now + HANDSHAKE_TIME_MAX, id));
         id
     }
 
@@ -563,8 +573,14 @@ impl Endpoint {
         let Some(place) = self.slots.get_mut(id.slot as usize) else {
             return;
         };
-        if let Some(timer) = place.take().and_then(|slot| slot.timer) {
+        let Some(slot) = place.take() else {
+            return;
+        };
+        if let Some(timer) = slot.timer {
             self.timers.remove(&(timer, id.slot));
+        }
+        if let Some(ticket) = slot.ticket {
+            self.handshakes.end(ticket);
         }
     }
 
@@ -667,11 +683,9 @@ impl Endpoint {
     }
 
     fn end_handshake(&mut self, id: ConnectionId) {
-        let Some(slot) = self.slot(id) else { return };
-        if slot.accepted && slot.phase == Phase::Handshaking {
-            let validated = slot.validated;
-            self.stats.handshakes_open -= 1;
-            self.unvalidated -= u64::from(!validated);
+        let ticket = self.slot_mut(id).and_then(|slot| slot.ticket.take());
+        if let Some(ticket) = ticket {
+            self.handshakes.end(ticket);
         }
     }
 

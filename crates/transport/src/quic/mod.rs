@@ -8,6 +8,7 @@
 
 mod connection;
 mod endpoint;
+mod handshakes;
 mod setup;
 mod tuning;
 

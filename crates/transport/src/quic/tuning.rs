@@ -7,16 +7,19 @@ use ropewalk_types::Duration;
 
 // Connections and what strangers cost.
 
-/// Most connections of an endpoint. More: larger hubs, more memory that strangers can take.
-pub(super) const CONNECTIONS_MAX: usize = 4_096;
-/// Most handshakes in progress on the accepting side; more attempts are ignored. More: a hub that
-/// starts again is sooner full, a flood costs more.
-pub(super) const HANDSHAKES_MAX: u64 = 256;
+/// Most connections of an endpoint: those of 10,000 sites with a few paths each, and old ones that are
+/// not closed yet. More: larger hubs, more memory that many keys can take.
+pub(super) const CONNECTIONS_MAX: usize = 65_536;
+/// Most handshakes in progress on the accepting side; then those from the source with most of them
+/// give way. More: a hub that starts again has its sites sooner, a flood costs more memory.
+pub(super) const HANDSHAKES_MAX: usize = 1_024;
 /// With this many handshakes of unproved addresses in progress, further ones must prove theirs
 /// with a Retry token first. More: fewer round trips in a rush, more work for forged addresses.
-pub(super) const RETRY_ABOVE: u64 = 8;
-/// A handshake that takes longer is given up. Longer: slower paths connect, a flood holds slots
-/// for longer.
+pub(super) const RETRY_ABOVE: usize = 8;
+/// A handshake that somebody else has begun is given up after this time. Longer: slower paths connect, a
+/// flood holds places for longer.
+pub(super) const ACCEPT_TIME_MAX: Duration = Duration::from_secs(3);
+/// The same for one that this side has begun. Longer: slower paths connect.
 pub(super) const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(10);
 /// Answers without a connection that may wait to be sent; more are dropped. More: fewer strangers
 /// repeat themselves, more memory.
