@@ -3,7 +3,7 @@
 //! `make test` builds the programs before it runs these tests. To do so by hand:
 //!
 //! ```text
-//! cargo build --release -p ropewalk-gateway -p ropewalk-linkem
+//! cargo build --release -p ropewalk-gateway -p ropewalk-linkem -p ropewalk-swarm
 //! cargo test --release -p ropewalk-e2e -- --test-threads=1
 //! ```
 //!

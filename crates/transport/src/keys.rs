@@ -6,6 +6,7 @@
 use core::{fmt, str::FromStr};
 use std::sync::Arc;
 
+use aws_lc_rs::hkdf;
 use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair};
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
@@ -18,6 +19,8 @@ pub type KeyCheck = Arc<dyn Fn(&PublicKey) -> bool + Send + Sync>;
 
 /// Bytes of an Ed25519 public key and of a seed.
 const KEY_BYTES: usize = 32;
+/// Tells derived keys from other uses of a seed.
+const DERIVED: &[u8] = b"ropewalk derived key";
 /// Characters of a key in base64.
 const KEY_CHARS: usize = 44;
 
@@ -122,6 +125,22 @@ impl Identity {
         Zeroizing::new(STANDARD.encode(self.seed.as_slice()))
     }
 
+    /// The key with this number of those that follow from this one (RFC 5869). Who knows a derived
+    /// key learns nothing of this key or of the others.
+    ///
+    /// # Errors
+    /// When the bytes are refused as a key.
+    pub fn derived(&self, number: u32) -> Result<Self, ParseKeyError> {
+        let secret = hkdf::Salt::new(hkdf::HKDF_SHA256, DERIVED).extract(self.seed.as_slice());
+        let mut seed = Zeroizing::new([0; KEY_BYTES]);
+        let number = number.to_be_bytes();
+        secret
+            .expand(&[&number], hkdf::HKDF_SHA256)
+            .and_then(|key| key.fill(seed.as_mut_slice()))
+            .map_err(|_| ParseKeyError::NotAKey)?;
+        Self::from_seed(*seed)
+    }
+
     /// The seed, for the TLS library and for keys derived from it.
     pub(crate) fn seed(&self) -> &[u8; KEY_BYTES] {
         &self.seed
@@ -184,6 +203,15 @@ mod tests {
         assert_eq!(again.public_key(), a.public_key());
         let key: PublicKey = a.public_key().to_string().parse().unwrap();
         assert_eq!(key, a.public_key());
+    }
+
+    #[test]
+    fn derived_keys_differ_and_come_again() {
+        let identity = Identity::from_seed_base64(SEED).unwrap();
+        let key = |number| identity.derived(number).unwrap().public_key();
+        assert_eq!(key(7), key(7));
+        assert_ne!(key(7), key(8));
+        assert_ne!(key(0), identity.public_key());
     }
 
     #[test]

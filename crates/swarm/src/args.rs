@@ -1,0 +1,106 @@
+//! The command line.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args as ClapArgs, Parser, Subcommand};
+use ipnet::Ipv4Net;
+use ropewalk_transport::PublicKey;
+
+use crate::tuning::{PACKET_MAX, PACKET_MIN, PATHS, SITES};
+
+/// Loads a hub with thousands of sites from one process.
+///
+/// First `sites` writes the list of sites for the hub, then `run` connects them:
+///
+///   ropewalk-swarm sites --secret swarm.key --count 1000 > /var/lib/ropewalk/sites.toml
+///   ropewalk-swarm run --secret swarm.key --count 1000 --hub 192.0.2.1:4443 --hub-key KEY
+#[derive(Debug, Parser)]
+#[command(version, max_term_width = 100, verbatim_doc_comment)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Prints the sites as the list that a hub reads, and makes the secret if there is none.
+    Sites(Sites),
+    /// Connects the sites, keeps them busy for a time, and reports how the hub served them.
+    Run(Run),
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Common {
+    /// File with the secret from which the keys of all sites follow.
+    #[arg(long, value_name = "FILE", default_value = "swarm.key")]
+    pub(crate) secret: PathBuf,
+    /// Number of sites.
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(SITES))]
+    pub(crate) count: u32,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Sites {
+    #[command(flatten)]
+    pub(crate) common: Common,
+    /// Network of the sites' inner addresses: that of the hub's `pool_v4`. The hub has the first address.
+    #[arg(long, value_name = "NETWORK", default_value = "10.104.0.0/16")]
+    pub(crate) pool: Ipv4Net,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Run {
+    #[command(flatten)]
+    pub(crate) common: Common,
+    /// The hub.
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub(crate) hub: SocketAddr,
+    /// The hub's public key, as `ropewalk key show` prints it.
+    #[arg(long, value_name = "KEY")]
+    pub(crate) hub_key: PublicKey,
+    /// Paths of each site, each with a UDP socket of its own.
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(PATHS))]
+    pub(crate) paths: u32,
+    /// Sites begin to connect evenly over this time, seconds. 0: all at once.
+    #[arg(long, value_name = "S", default_value = "10", value_parser = seconds)]
+    pub(crate) join_over: Duration,
+    /// How long the swarm goes on after the last site has begun, seconds.
+    #[arg(long, value_name = "S", default_value = "30", value_parser = seconds)]
+    pub(crate) seconds: Duration,
+    /// Pings of each site in a second, once it is connected. 0: idle sites.
+    #[arg(long, value_name = "RATE", default_value_t = 0.1, value_parser = rate)]
+    pub(crate) pings: f64,
+    /// Bytes of a ping, with its IP header.
+    #[arg(long, value_name = "B", default_value_t = 84, value_parser = clap::value_parser!(u16).range(PACKET_MIN..=PACKET_MAX))]
+    pub(crate) bytes: u16,
+    /// Process of the hub on this machine, for its processor time and memory.
+    #[arg(long, value_name = "PID")]
+    pub(crate) hub_pid: Option<u32>,
+    /// Seed of all choices.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Prints the report as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// No progress on standard error.
+    #[arg(long)]
+    pub(crate) quiet: bool,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let value: f64 = text.parse().map_err(|_| "not a number of seconds")?;
+    if !(0.0..=86_400.0).contains(&value) {
+        return Err("must be 0 to 86400 seconds".into());
+    }
+    Ok(Duration::from_secs_f64(value))
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    let value: f64 = text.parse().map_err(|_| "not a number")?;
+    if !(0.0..=100_000.0).contains(&value) {
+        return Err("must be 0 to 100000 per second".into());
+    }
+    Ok(value)
+}

@@ -1,0 +1,35 @@
+//! `ropewalk-swarm`: thousands of sites in one process, to load a hub.
+//!
+//! Each site is the `session` of a real site, over real UDP sockets. Only the TUN interface is
+//! missing: a site makes its inner packets itself. These are pings of the hub's inner address,
+//! which the hub's kernel answers. So a swarm loads anyone's hub without anything else on it.
+
+#![forbid(unsafe_code)]
+
+mod args;
+mod fleet;
+mod ping;
+mod process;
+mod report;
+mod roster;
+mod site;
+mod tuning;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    let args = args::Args::parse();
+    let result = match &args.command {
+        args::Command::Sites(sites) => roster::print(sites),
+        args::Command::Run(run) => fleet::run(run),
+    };
+    match result {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("ropewalk-swarm: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
