@@ -69,6 +69,7 @@ PAGES = {
     "docs/simulator.md": Page(["box"], repository=True),
     "docs/lab.md": Page(["box"], repository=True),
     "docs/linkem.md": Page(["box"]),
+    "docs/swarm.md": Page(["hub"]),
     "docs/sdn.md": Page(["box"], switch=True),
     "docs/sdn-roam.md": Page(["box"], switch=True),
 }

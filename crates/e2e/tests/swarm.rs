@@ -79,14 +79,76 @@ fn every_site_of_a_swarm_connects_and_its_pings_are_answered() {
     assert_eq!(report["joined"], 60, "{report:#}");
     assert_eq!(report["paths_up"], 120, "{report:#}");
     assert_eq!(report["downs"], 0, "{report:#}");
-    let number = |name: &str| report[name].as_f64().unwrap();
+    let number = |name: &str| report["pings"][name].as_f64().unwrap();
     // The last ones are still under way at the end.
-    assert!(number("pings") > 60.0 * 4.0 * 4.0, "{report:#}");
-    assert!(number("answered") > 0.95 * number("pings"), "{report:#}");
+    assert!(number("sent") > 60.0 * 4.0 * 4.0, "{report:#}");
+    assert!(number("answered") > 0.95 * number("sent"), "{report:#}");
     assert!(
         report["hub"]["resident_mb"].as_f64().unwrap() > 1.0,
         "{report:#}"
     );
+}
+
+#[test]
+fn a_host_that_misbehaves_harms_no_site_of_the_hub() {
+    if !ready() {
+        return;
+    }
+    let ground = Ground::new(&TopologySpec::new("swarm", two_links())).unwrap();
+    let (hub, secret) = hub(&ground);
+    let key = key_of(&hub);
+    let pid = hub.process().unwrap().pid().to_string();
+    for behaviour in [
+        "mute",
+        "hellos",
+        "connections",
+        "questions",
+        "gaps",
+        "combinations",
+        "pieces",
+    ] {
+        let report = swarm(
+            &ground,
+            &[
+                "run",
+                "--secret",
+                &secret,
+                "--count",
+                "20",
+                "--hub",
+                "127.0.0.1:4443",
+                "--hub-key",
+                &key,
+                "--join-over",
+                "0.5",
+                "--seconds",
+                "6",
+                "--pings",
+                "20",
+                "--hostile",
+                behaviour,
+                "--hub-pid",
+                &pid,
+                "--json",
+                "--quiet",
+            ],
+        );
+        let report: Value = serde_json::from_str(&report.success().unwrap()).unwrap();
+        assert_eq!(report["joined"], 20, "{report:#}");
+        assert_eq!(report["downs"], 0, "{report:#}");
+        let hostile = &report["hostile"];
+        assert!(hostile["times"].as_u64().unwrap() > 100, "{report:#}");
+        assert!(
+            hostile["late_join_ms"].as_f64().unwrap() < 2_000.0,
+            "{report:#}"
+        );
+        let pings = &report["pings_hostile"];
+        let (sent, answered) = (&pings["sent"], &pings["answered"]);
+        let share = answered.as_f64().unwrap() / sent.as_f64().unwrap();
+        assert!(share > 0.9, "{report:#}");
+        let resident = report["hub"]["resident_mb"].as_f64().unwrap();
+        assert!(resident < 300.0, "{report:#}");
+    }
 }
 
 #[test]

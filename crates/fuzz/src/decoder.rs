@@ -83,7 +83,7 @@ impl Path {
             9 => self.connect(input),
             10 => self
                 .encoder
-                .on_repair(self.next.wrapping_sub(u16::from(input.u8()))),
+                .on_repair(self.next.wrapping_sub(u16::from(input.u8())), 1),
             11 => self.now += Duration::from_micros(u64::from(input.u16()) * 10),
             _ => self.encoder.set_redundancy(f64::from(input.u8()) / 400.0),
         }

@@ -8,6 +8,7 @@ use clap::{Args as ClapArgs, Parser, Subcommand};
 use ipnet::Ipv4Net;
 use ropewalk_transport::PublicKey;
 
+use crate::hostile::Behaviour;
 use crate::tuning::{PACKET_MAX, PACKET_MIN, PATHS, SITES};
 
 /// Loads a hub with thousands of sites from one process.
@@ -75,6 +76,14 @@ pub(crate) struct Run {
     /// Bytes of a ping, with its IP header.
     #[arg(long, value_name = "B", default_value_t = 84, value_parser = clap::value_parser!(u16).range(PACKET_MIN..=PACKET_MAX))]
     pub(crate) bytes: u16,
+    /// Beside the sites, a host that misbehaves: from the middle of the time on, and the last site begins
+    /// 2 s after it. The report then has the time before and the time with it. Behaviours of a site
+    /// use the key after those of the sites: let the hub know one site more.
+    #[arg(long, value_name = "BEHAVIOUR")]
+    pub(crate) hostile: Option<Behaviour>,
+    /// How often it misbehaves, times in a second.
+    #[arg(long, value_name = "RATE", value_parser = rate, requires = "hostile")]
+    pub(crate) hostile_rate: Option<f64>,
     /// Process of the hub on this machine, for its processor time and memory.
     #[arg(long, value_name = "PID")]
     pub(crate) hub_pid: Option<u32>,

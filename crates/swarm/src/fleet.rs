@@ -4,9 +4,10 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use ropewalk_driver::{Event, Owner, SocketOptions, Sockets};
 use ropewalk_io::clock::Clock;
 use ropewalk_session::{Environment, HubAddresses};
@@ -17,11 +18,12 @@ use rustix::fd::OwnedFd;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::args::Run;
+use crate::hostile::{self, Behaviour, Target, usual_rate};
 use crate::process::{Usage, usage};
-use crate::report::{HubUsage, Report};
+use crate::report::{Hostile, HubUsage, Report};
 use crate::roster;
 use crate::site::{Setting, SwarmSite, local_address};
-use crate::tuning::{EVENTS, OTHER_FILES, SOCKET_BYTES};
+use crate::tuning::{EVENTS, LATE, OTHER_FILES, SOCKET_BYTES};
 
 /// Exit code when some site did not connect.
 const NOT_ALL: u8 = 3;
@@ -40,8 +42,22 @@ pub(crate) fn run(args: &Run) -> anyhow::Result<ExitCode> {
     allow_files(u64::from(args.common.count) * u64::from(args.paths) + OTHER_FILES)?;
     let mut fleet = Fleet::new(args)?;
     let hub = args.hub_pid.map(usage).transpose()?;
-    fleet.run(args, &stop)?;
-    let report = fleet.report(args, hub)?;
+    let enemy = Enemy::new(args, &fleet.secret)?;
+    let misbehaved = std::thread::scope(|scope| {
+        let hostile = enemy.as_ref().map(|enemy| scope.spawn(|| enemy.run()));
+        let result = fleet.run(args, &stop, enemy.as_ref());
+        if let Some(enemy) = &enemy {
+            enemy.end();
+        }
+        let hostile = hostile.map(std::thread::ScopedJoinHandle::join);
+        result?;
+        match hostile {
+            Some(Ok(count)) => count.map(Some),
+            Some(Err(_)) => bail!("the hostile host panicked"),
+            None => Ok(None),
+        }
+    })?;
+    let report = fleet.report(args, hub, misbehaved)?;
     if args.json {
         println!("{}", serde_json::to_string_pretty(&report)?);
     } else {
@@ -69,6 +85,55 @@ fn allow_files(wanted: u64) -> anyhow::Result<()> {
     setrlimit(Resource::Nofile, raised).with_context(|| {
         format!("{wanted} files are needed, one for each path: raise the limit with `ulimit -n {wanted}`")
     })
+}
+
+/// A host that misbehaves, and its thread's orders.
+struct Enemy {
+    behaviour: Behaviour,
+    target: Target,
+    begin: Barrier,
+    stop: AtomicBool,
+    begun: AtomicBool,
+    count: AtomicU64,
+}
+
+impl Enemy {
+    fn new(args: &Run, secret: &Identity) -> anyhow::Result<Option<Self>> {
+        let Some(behaviour) = args.hostile else {
+            return Ok(None);
+        };
+        Ok(Some(Self {
+            behaviour,
+            target: Target {
+                hub: args.hub,
+                hub_key: args.hub_key,
+                identity: secret.derived(args.common.count)?,
+                rate: args.hostile_rate.unwrap_or_else(|| usual_rate(behaviour)),
+            },
+            begin: Barrier::new(2),
+            stop: AtomicBool::new(false),
+            begun: AtomicBool::new(false),
+            count: AtomicU64::new(0),
+        }))
+    }
+
+    /// Waits, misbehaves until the end, and says how often.
+    fn run(&self) -> anyhow::Result<u64> {
+        self.begin.wait();
+        hostile::run(self.behaviour, &self.target, &self.stop, &self.count)?;
+        Ok(self.count.load(Ordering::Relaxed))
+    }
+
+    fn begin(&self) {
+        if !self.begun.swap(true, Ordering::Relaxed) {
+            self.begin.wait();
+        }
+    }
+
+    fn end(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.begin();
+    }
 }
 
 struct Fleet {
@@ -112,6 +177,7 @@ impl Fleet {
                 paths: args.paths,
                 interval: (args.pings > 0.0).then(|| Duration::from_secs_f64(1.0 / args.pings)),
                 bytes: args.bytes,
+                phase: 0,
             },
             secret,
             random: Random::new(args.seed),
@@ -125,8 +191,10 @@ impl Fleet {
         })
     }
 
-    fn run(&mut self, args: &Run, stop: &AtomicBool) -> anyhow::Result<()> {
-        let count = args.common.count;
+    fn run(&mut self, args: &Run, stop: &AtomicBool, enemy: Option<&Enemy>) -> anyhow::Result<()> {
+        // The last site begins late if there is an enemy.
+        let count = args.common.count - u32::from(enemy.is_some());
+        let mut late = None;
         let between = args.join_over / count;
         let mut events = Vec::with_capacity(EVENTS);
         let mut progress = Instant::ZERO;
@@ -141,12 +209,23 @@ impl Fleet {
             if begun < count && now >= Instant::ZERO + between * begun {
                 self.start_site(now)?;
             }
-            if begun + 1 >= count && end.is_none() && self.sites.len() as u32 == count {
+            if end.is_none() && self.sites.len() as u32 == count {
                 end = Some(now + args.seconds);
                 self.hub = match args.hub_pid {
                     Some(pid) => Some((now, usage(pid)?)),
                     None => None,
                 };
+            }
+            if let (Some(enemy), Some(end)) = (enemy, end) {
+                let begin = end - args.seconds / 2;
+                if now >= begin && self.setting.phase == 0 {
+                    self.setting.phase = 1;
+                    enemy.begin();
+                    late = Some(now + LATE);
+                }
+                if late.take_if(|at| *at <= now).is_some() {
+                    self.start_site(now)?;
+                }
             }
             if !args.quiet && now >= progress {
                 progress = now + PROGRESS;
@@ -248,7 +327,12 @@ impl Fleet {
         );
     }
 
-    fn report(&self, args: &Run, before: Option<Usage>) -> anyhow::Result<Report> {
+    fn report(
+        &self,
+        args: &Run,
+        before: Option<Usage>,
+        misbehaved: Option<u64>,
+    ) -> anyhow::Result<Report> {
         let after = args.hub_pid.map(usage).transpose()?;
         let hub = match (before, self.hub, after) {
             (Some(start), Some((since, begun)), Some(after)) => Some(HubUsage {
@@ -260,6 +344,20 @@ impl Fleet {
             _ => None,
         };
         let seen = self.sites.iter().map(|site| (&site.seen, site.paths_up()));
-        Ok(Report::new(args.common.count, args.paths, seen, hub))
+        let mut report = Report::new(args.common.count, args.paths, seen, hub);
+        if let Some(times) = misbehaved {
+            let late = self.sites.get(args.common.count as usize - 1);
+            report.hostile = Some(Hostile {
+                behaviour: args
+                    .hostile
+                    .map_or_else(String::new, |behaviour| behaviour.to_string()),
+                times,
+                seconds: args.seconds.as_secs_f64() / 2.0,
+                late_join_ms: late
+                    .and_then(|site| site.seen.whole)
+                    .map(|took| took.as_secs_f64() * 1e3),
+            });
+        }
+        Ok(report)
     }
 }

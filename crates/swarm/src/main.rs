@@ -8,6 +8,7 @@
 
 mod args;
 mod fleet;
+mod hostile;
 mod ping;
 mod process;
 mod report;

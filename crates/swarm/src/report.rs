@@ -52,6 +52,28 @@ pub(crate) struct HubUsage {
     pub(crate) resident_start_mb: f64,
 }
 
+/// Pings of all sites.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub(crate) struct Pings {
+    pub(crate) sent: u64,
+    pub(crate) answered: usize,
+    pub(crate) ms: Option<Spread>,
+    /// Bytes of answers.
+    pub(crate) answered_bytes: u64,
+}
+
+/// A host that misbehaved.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Hostile {
+    pub(crate) behaviour: String,
+    /// How often.
+    pub(crate) times: u64,
+    /// For how long, which is also how long it was quiet before.
+    pub(crate) seconds: f64,
+    /// From the begin of a site that came meanwhile to its last path, milliseconds.
+    pub(crate) late_join_ms: Option<f64>,
+}
+
 /// What a swarm found.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Report {
@@ -65,11 +87,11 @@ pub(crate) struct Report {
     pub(crate) whole_ms: Option<Spread>,
     /// Times that a tunnel went down.
     pub(crate) downs: u64,
-    pub(crate) pings: u64,
-    pub(crate) answered: usize,
-    pub(crate) ping_ms: Option<Spread>,
-    /// Bytes of answers.
-    pub(crate) answered_bytes: u64,
+    /// Before hostile hosts begin; all of it if there are none.
+    pub(crate) pings: Pings,
+    /// With them.
+    pub(crate) pings_hostile: Option<Pings>,
+    pub(crate) hostile: Option<Hostile>,
     pub(crate) hub: Option<HubUsage>,
 }
 
@@ -81,7 +103,9 @@ impl Report {
         seen: impl Iterator<Item = (&'a Seen, u32)>,
         hub: Option<HubUsage>,
     ) -> Self {
-        let (mut join, mut whole, mut trips) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut join, mut whole) = (Vec::new(), Vec::new());
+        let mut trips = [Vec::new(), Vec::new()];
+        let mut pings = [Pings::default(); 2];
         let mut report = Self {
             sites,
             paths,
@@ -90,27 +114,42 @@ impl Report {
             join_ms: None,
             whole_ms: None,
             downs: 0,
-            pings: 0,
-            answered: 0,
-            ping_ms: None,
-            answered_bytes: 0,
+            pings: Pings::default(),
+            pings_hostile: None,
+            hostile: None,
             hub,
         };
         for (one, up) in seen {
             join.extend(one.joined.map(|took| took.as_secs_f64() * 1e3));
             whole.extend(one.whole.map(|took| took.as_secs_f64() * 1e3));
-            trips.extend(one.round_trips.iter().map(|&us| f64::from(us) / 1e3));
+            for ((all, pings), one) in trips.iter_mut().zip(&mut pings).zip(&one.phases) {
+                all.extend(one.round_trips.iter().map(|&us| f64::from(us) / 1e3));
+                pings.sent += one.sent;
+                pings.answered_bytes += one.answered_bytes;
+            }
             report.paths_up += up;
             report.downs += one.downs;
-            report.pings += one.pings;
-            report.answered_bytes += one.answered_bytes;
         }
         report.joined = join.len();
-        report.answered = trips.len();
         report.join_ms = Spread::of(join);
         report.whole_ms = Spread::of(whole);
-        report.ping_ms = Spread::of(trips);
+        for (pings, trips) in pings.iter_mut().zip(trips) {
+            pings.answered = trips.len();
+            pings.ms = Spread::of(trips);
+        }
+        report.pings = pings[0];
+        report.pings_hostile = (pings[1].sent > 0).then_some(pings[1]);
         report
+    }
+}
+
+impl fmt::Display for Pings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {} answered", self.answered, self.sent)?;
+        if let Some(took) = self.ms {
+            write!(f, ", {took}")?;
+        }
+        Ok(())
     }
 }
 
@@ -129,9 +168,20 @@ impl fmt::Display for Report {
             writeln!(f, "          all paths:  {took}")?;
         }
         writeln!(f, "downs     {} times a tunnel went down", self.downs)?;
-        writeln!(f, "pings     {} of {} answered", self.answered, self.pings)?;
-        if let Some(took) = self.ping_ms {
-            writeln!(f, "          {took}")?;
+        writeln!(f, "pings     {}", self.pings)?;
+        if let (Some(hostile), Some(pings)) = (&self.hostile, &self.pings_hostile) {
+            let Hostile {
+                behaviour,
+                times,
+                seconds,
+                late_join_ms,
+            } = hostile;
+            writeln!(f, "hostile   {behaviour}: {times} times in {seconds} s")?;
+            writeln!(f, "          pings: {pings}")?;
+            match late_join_ms {
+                Some(took) => writeln!(f, "          a site that came meanwhile: {took:.1} ms"),
+                None => writeln!(f, "          a site that came meanwhile did not connect"),
+            }?;
         }
         if let Some(hub) = self.hub {
             writeln!(

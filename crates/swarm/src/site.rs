@@ -25,6 +25,8 @@ pub(crate) struct Setting {
     pub(crate) interval: Option<Duration>,
     /// Bytes of a ping.
     pub(crate) bytes: u16,
+    /// 1 once hostile hosts have begun.
+    pub(crate) phase: usize,
 }
 
 /// What a site has seen.
@@ -35,8 +37,15 @@ pub(crate) struct Seen {
     pub(crate) whole: Option<Duration>,
     /// Times its tunnel went down.
     pub(crate) downs: u64,
-    /// Pings sent, and bytes of those that were answered.
-    pub(crate) pings: u64,
+    /// Pings before hostile hosts begin, and with them.
+    pub(crate) phases: [Pings; 2],
+}
+
+/// What a site has seen of its pings.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Pings {
+    pub(crate) sent: u64,
+    /// Bytes of answers.
     pub(crate) answered_bytes: u64,
     /// How long answers took, microseconds.
     pub(crate) round_trips: Vec<u32>,
@@ -128,8 +137,9 @@ impl SwarmSite {
         while let Some(inner) = self.session.poll_inner() {
             if let Some(took) = ping::answered(now, inner.front()) {
                 let micros = u32::try_from(took.as_micros()).unwrap_or(u32::MAX);
-                self.seen.round_trips.push(micros);
-                self.seen.answered_bytes += inner.front().len() as u64;
+                let pings = &mut self.seen.phases[setting.phase];
+                pings.round_trips.push(micros);
+                pings.answered_bytes += inner.front().len() as u64;
             }
         }
         let mut sockets = sockets.of(self.owner);
@@ -164,7 +174,7 @@ impl SwarmSite {
         self.number = self.number.wrapping_add(1);
         let request = ping::request(now, from, to, self.number, setting.bytes);
         self.session.handle_inner(now, request, false);
-        self.seen.pings += 1;
+        self.seen.phases[setting.phase].sent += 1;
         // A process that lags does not make up for it in one burst.
         self.next_ping = Some((due + interval).max(now));
     }

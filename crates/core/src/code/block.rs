@@ -50,9 +50,10 @@ impl BlockEncoder {
         }
     }
 
-    /// The peer asked for this number: it gets the packet by itself.
-    pub fn on_repair(&mut self, number: u16) {
-        self.block.retain(|covered| covered.number != number);
+    /// The peer asked for `count` numbers from `first` on: it gets these packets by themselves.
+    pub fn on_repair(&mut self, first: u16, count: u16) {
+        self.block
+            .retain(|covered| covered.number.wrapping_sub(first) >= count);
     }
 
     /// Nothing followed the last packets: the block ends here.

@@ -215,17 +215,11 @@ impl Encoder {
         }
     }
 
-    /// The peer asked for this number: it gets the packet by itself, and repair symbols that still
-    /// covered it would be solved no sooner for that.
-    pub fn on_repair(&mut self, number: u16) {
-        let within = |first: &Covered, last: &Covered| {
-            number.wrapping_sub(first.number) <= last.number.wrapping_sub(first.number)
-        };
-        if let (Some(first), Some(last)) = (self.window.front(), self.window.back())
-            && within(first, last)
-        {
-            self.window.retain(|covered| covered.number != number);
-        }
+    /// The peer asked for `count` numbers from `first` on: it gets these packets by themselves, and
+    /// repair symbols that still covered them would be solved no sooner for that.
+    pub fn on_repair(&mut self, first: u16, count: u16) {
+        self.window
+            .retain(|covered| covered.number.wrapping_sub(first) >= count);
     }
 
     /// Nothing followed the last packets: they are covered now, if the budget allows it.

@@ -68,6 +68,22 @@ impl SentLog {
         }
     }
 
+    /// Those of `count` numbers from `first` on that there is a place for. A question may name many more
+    /// than were sent.
+    pub fn among(&self, first: u16, count: u16) -> impl Iterator<Item = u16> + use<> {
+        let places = u16::try_from(self.packets.len()).unwrap_or(u16::MAX);
+        let ahead = first.wrapping_sub(self.first);
+        let before = self.first.wrapping_sub(first);
+        let (from, count) = if ahead < places {
+            (first, count.min(places - ahead))
+        } else if before < count {
+            (self.first, (count - before).min(places))
+        } else {
+            (first, 0)
+        };
+        (0..count).map(move |n| from.wrapping_add(n))
+    }
+
     /// Whether the datagram with the number `seq` is remembered: it has not been asked for.
     #[must_use]
     pub fn has(&self, seq: u16) -> bool {
@@ -170,6 +186,23 @@ mod tests {
 
     fn datagram(n: u16) -> Bytes {
         Bytes::copy_from_slice(&n.to_be_bytes())
+    }
+
+    #[test]
+    fn a_question_is_looked_up_only_where_there_is_something() {
+        let mut log = SentLog::default();
+        for n in [65_533u16, 65_534, 65_535, 0, 1, 2] {
+            log.keep(n, sent(Instant::ZERO, n));
+        }
+        for first in [0u16, 1, 2, 3, 900, 40_000, 65_400, 65_532, 65_533, 65_535] {
+            for count in [1u16, 2, 3, 10, 255] {
+                let all = (0..count).map(|n| first.wrapping_add(n));
+                let expected: Vec<u16> = all.filter(|n| log.has(*n)).collect();
+                let among: Vec<u16> = log.among(first, count).collect();
+                assert_eq!(among, expected, "{count} from {first}");
+            }
+        }
+        assert_eq!(SentLog::default().among(0, 255).count(), 0);
     }
 
     #[test]

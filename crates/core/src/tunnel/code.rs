@@ -118,13 +118,6 @@ impl Decoding {
         })
     }
 
-    /// Gives the memory of paths back over which no repair symbols come any more.
-    pub fn forget_idle(&mut self, now: Instant) {
-        for decoder in &mut self.paths {
-            decoder.take_if(|decoder| decoder.is_idle(now));
-        }
-    }
-
     /// The numbers of this path start anew.
     pub fn on_path_removed(&mut self, path: PathId) {
         self.paths[path.index()] = None;

@@ -342,14 +342,15 @@ impl Tunnel {
         let shared = self.ingress.is_shared(now);
         let mut prompt = Vec::new();
         for NackRun { path, first, count } in nack_runs(payload) {
-            let id = PathId(path);
-            for number in (0..u16::from(count)).map(|n| first.wrapping_add(n)) {
-                let Some(path) = self.paths.wants_repair(now, id) else {
-                    break;
-                };
-                path.coding.encoder.on_repair(number);
-                path.coding.blocks.on_repair(number);
-                let Some(sent) = path.sent_log.take(number) else {
+            let (id, count) = (PathId(path), u16::from(count));
+            let Some(path) = self.paths.wants_repair(now, id) else {
+                continue;
+            };
+            path.coding.encoder.on_repair(first, count);
+            path.coding.blocks.on_repair(first, count);
+            for number in path.sent_log.among(first, count) {
+                let path = self.paths.get_mut(id);
+                let Some(sent) = path.and_then(|path| path.sent_log.take(number)) else {
                     continue;
                 };
                 // Of several copies one may be lost.

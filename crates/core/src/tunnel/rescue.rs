@@ -63,7 +63,7 @@ impl Tunnel {
             path.doubt_until = now + DOUBT;
             // Once is enough.
             path.sent_log.take(number);
-            path.coding.encoder.on_repair(number);
+            path.coding.encoder.on_repair(number, 1);
         }
     }
 }

@@ -47,7 +47,6 @@ impl Tunnel {
         self.ingress.give_back(now);
         let egress = &mut self.egress;
         egress.reorder.forget_idle(now);
-        egress.decoding.forget_idle(now);
         egress.expanding.forget(now);
         for (_, path) in self.paths.iter_mut() {
             path.sent_log.give_back(now);

@@ -1,0 +1,359 @@
+//! Hosts that misbehave beside the sites: what a hub has to bear from strangers, and from a site
+//! that it knows.
+//!
+//! Each behaviour runs on a thread of its own, so that it takes no time from the sites. It speaks
+//! through the transport of the sites, but sends what no site would.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use anyhow::Context;
+use bytes::{Bytes, BytesMut};
+use clap::ValueEnum;
+use ropewalk_io::clock::Clock;
+use ropewalk_transport::{
+    CongestionControl, ConnectionId, Endpoint, EndpointConfig, Event, Identity, PublicKey, SocketId,
+};
+use ropewalk_types::{Ecn, Instant};
+use ropewalk_wire::{
+    CodedHeader, Control, DATA_HEADER, DataHeader, Datagram, FRAGMENT_HEADER, FragmentHeader,
+    Hello, NACK_RUNS_MAX, NackRun, Part, Stamp, Timestamp, VERSION, emit_control, emit_nack,
+};
+
+use crate::tuning::{HOSTILE_CONNECTIONS_MAX, HOSTILE_PAUSE};
+
+/// How a host misbehaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Behaviour {
+    /// A stranger that begins handshakes, proves its address, and then falls silent.
+    Mute,
+    /// A site that says hello with a new number each time.
+    Hellos,
+    /// A site that opens connections and keeps them all.
+    Connections,
+    /// A site that asks for thousands of packets to be sent again, again and again.
+    Questions,
+    /// A site whose packets leave gaps in all 4,096 flow buckets.
+    Gaps,
+    /// A site whose repair symbols combine 255 packets that the hub knows.
+    Combinations,
+    /// A site that sends first pieces of large packets, and no others.
+    Pieces,
+}
+
+impl fmt::Display for Behaviour {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(
+            self.to_possible_value()
+                .as_ref()
+                .map_or("", |v| v.get_name()),
+        )
+    }
+}
+
+/// What a hostile host needs.
+#[derive(Clone, Debug)]
+pub(crate) struct Target {
+    pub(crate) hub: SocketAddr,
+    pub(crate) hub_key: PublicKey,
+    /// The key of a site that the hub knows. Strangers do not use it.
+    pub(crate) identity: Identity,
+    /// Times in a second that it misbehaves.
+    pub(crate) rate: f64,
+}
+
+/// Misbehaves until told to stop, and counts how often.
+///
+/// # Errors
+/// The socket cannot be used.
+pub(crate) fn run(
+    behaviour: Behaviour,
+    target: &Target,
+    stop: &AtomicBool,
+    count: &AtomicU64,
+) -> anyhow::Result<()> {
+    let mut host = Host::new(behaviour, target)?;
+    let started = host.clock.now();
+    let mut done: u64 = 0;
+    while !stop.load(Ordering::Relaxed) {
+        let now = host.clock.now();
+        host.hear(now)?;
+        let due = now.since(started).as_secs_f64() * target.rate;
+        // A host that may not misbehave yet does not make up for it.
+        while (done as f64) < due {
+            done += 1;
+            if host.misbehave(now, done)? {
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        host.flush(now);
+        std::thread::sleep(HOSTILE_PAUSE);
+    }
+    Ok(())
+}
+
+struct Host<'a> {
+    behaviour: Behaviour,
+    target: &'a Target,
+    clock: Clock,
+    socket: UdpSocket,
+    endpoint: Endpoint,
+    connections: Vec<ConnectionId>,
+    /// The first connection is up and has said hello.
+    up: Option<ConnectionId>,
+    /// Inner address of the site, as the hub says.
+    address: Ipv4Addr,
+    path_seq: u16,
+    buffer: Vec<u8>,
+}
+
+impl<'a> Host<'a> {
+    fn new(behaviour: Behaviour, target: &'a Target) -> anyhow::Result<Self> {
+        let clock = Clock::new();
+        let any = if target.hub.is_ipv4() {
+            "0.0.0.0:0"
+        } else {
+            "[::]:0"
+        };
+        let socket = UdpSocket::bind(any).context("a hostile host has no socket")?;
+        socket.set_nonblocking(true)?;
+        let identity = match behaviour {
+            Behaviour::Mute => Identity::generate()?,
+            Behaviour::Hellos
+            | Behaviour::Connections
+            | Behaviour::Questions
+            | Behaviour::Gaps
+            | Behaviour::Combinations
+            | Behaviour::Pieces => target.identity.clone(),
+        };
+        let mut config = EndpointConfig::new(identity, clock.to_std(Instant::ZERO));
+        config.gso_segments_max = 1;
+        let mut host = Self {
+            behaviour,
+            target,
+            socket,
+            endpoint: Endpoint::new(config)?,
+            connections: Vec::new(),
+            up: None,
+            address: Ipv4Addr::UNSPECIFIED,
+            path_seq: 0,
+            buffer: Vec::new(),
+            clock,
+        };
+        if behaviour != Behaviour::Mute {
+            host.connect(Instant::ZERO)?;
+        }
+        Ok(host)
+    }
+
+    fn connect(&mut self, now: Instant) -> anyhow::Result<()> {
+        let Target { hub, hub_key, .. } = *self.target;
+        let control = CongestionControl::default();
+        let connection = self.endpoint.connect(now, hub, hub_key, control)?;
+        self.connections.push(connection);
+        Ok(())
+    }
+
+    fn hear(&mut self, now: Instant) -> anyhow::Result<()> {
+        let mut bytes = [0; 2_048];
+        while let Ok((length, from)) = self.socket.recv_from(&mut bytes) {
+            // Of a Retry packet (RFC 9000 §17.2.5) all bits above the lowest four are known.
+            let is_retry = bytes[0] & 0xf0 == 0xf0;
+            if self.behaviour == Behaviour::Mute && !is_retry {
+                continue;
+            }
+            let data = BytesMut::from(&bytes[..length]);
+            let socket = SocketId::default();
+            let on = self
+                .endpoint
+                .handle_udp(now, socket, from, None, Ecn::NotEct, data);
+            while let Some(data) = on.and_then(|id| self.endpoint.receive(id)) {
+                if let Ok(Datagram::Control(Control::Welcome(welcome))) = Datagram::parse(&data) {
+                    let v4 = welcome.addresses.iter().find_map(|&(ip, _)| match ip {
+                        IpAddr::V4(address) => Some(address),
+                        IpAddr::V6(_) => None,
+                    });
+                    self.address = v4.unwrap_or(self.address);
+                }
+            }
+        }
+        self.endpoint.handle_timeout(now);
+        while let Some((id, event)) = self.endpoint.poll_event() {
+            match event {
+                Event::Connected { .. } if self.up.is_none() => {
+                    self.up = Some(id);
+                    self.hello(1);
+                }
+                Event::Connected { .. } => {}
+                Event::Closed { .. } => {
+                    self.connections.retain(|one| *one != id);
+                    if self.up == Some(id) {
+                        self.up = None;
+                    }
+                }
+            }
+        }
+        // What closes it does not end it.
+        if self.connections.is_empty() && self.behaviour != Behaviour::Mute {
+            self.connect(now)?;
+        }
+        Ok(())
+    }
+
+    fn hello(&mut self, session: u64) {
+        let mut bytes = Vec::new();
+        let hello = Hello {
+            version: VERSION,
+            session,
+            path: 0,
+            generation: 1,
+            standby: false,
+            metered: false,
+            bottleneck: None,
+            scheduler: 0,
+            weight: 0,
+            name: "path0".into(),
+        };
+        emit_control(&Control::Hello(hello), &mut bytes);
+        self.send(bytes);
+    }
+
+    fn send(&mut self, bytes: Vec<u8>) -> bool {
+        let up = self.up;
+        up.is_some_and(|id| self.endpoint.send(id, Bytes::from(bytes)).is_ok())
+    }
+
+    fn stamp(&mut self, now: Instant, step: u16) -> Stamp {
+        self.path_seq = self.path_seq.wrapping_add(step);
+        Stamp {
+            path_seq: self.path_seq,
+            sent_at: Timestamp::from_instant(now),
+        }
+    }
+
+    /// Does it once; whether that was possible.
+    fn misbehave(&mut self, now: Instant, number: u64) -> anyhow::Result<bool> {
+        let low = (number & 0xffff) as u16;
+        match self.behaviour {
+            Behaviour::Mute => {
+                // What hangs is this host's own concern: it forgets the oldest.
+                if self.connections.len() >= HOSTILE_CONNECTIONS_MAX {
+                    let oldest = self.connections.remove(0);
+                    self.endpoint.close(now, oldest, "");
+                }
+                self.connect(now)?;
+                Ok(true)
+            }
+            Behaviour::Connections => {
+                if self.connections.len() >= HOSTILE_CONNECTIONS_MAX {
+                    return Ok(false);
+                }
+                self.connect(now)?;
+                Ok(true)
+            }
+            Behaviour::Hellos => {
+                let up = self.up.is_some();
+                self.hello(1 + number);
+                Ok(up)
+            }
+            Behaviour::Questions => {
+                let runs: Vec<NackRun> = (0..NACK_RUNS_MAX as u16)
+                    .map(|run| NackRun {
+                        path: 0,
+                        first: low.wrapping_add(run * 255),
+                        count: 255,
+                    })
+                    .collect();
+                let mut bytes = Vec::new();
+                emit_nack(self.stamp(now, 1), &runs, &mut bytes);
+                Ok(self.send(bytes))
+            }
+            Behaviour::Gaps => {
+                let header = DataHeader {
+                    stamp: self.stamp(now, 2),
+                    ordered: true,
+                    flow: low % 4_096,
+                    flow_seq: ((number / 4_096) as u16).wrapping_mul(2),
+                    ..DataHeader::default()
+                };
+                let bytes = self.data(&header, 28);
+                Ok(self.send(bytes))
+            }
+            Behaviour::Combinations => Ok(self.combine(now, low)),
+            Behaviour::Pieces => {
+                let header = DataHeader {
+                    stamp: self.stamp(now, 1),
+                    flow: low % 4_096,
+                    flow_seq: low,
+                    ..DataHeader::default()
+                };
+                let mut front = [0; FRAGMENT_HEADER];
+                let piece = FragmentHeader {
+                    offset: 0,
+                    total: 65_535,
+                };
+                header.emit_fragment(&piece, &mut front);
+                Ok(self.send([&front[..], &[0; 1_000]].concat()))
+            }
+        }
+    }
+
+    /// An inner packet of this site that goes nowhere.
+    fn data(&self, header: &DataHeader, length: u16) -> Vec<u8> {
+        let mut front = [0; DATA_HEADER];
+        header.emit(&mut front);
+        let mut ip = vec![0; usize::from(length)];
+        (ip[0], ip[8], ip[9]) = (0x45, 1, 253);
+        ip[2..4].copy_from_slice(&length.to_be_bytes());
+        ip[12..16].copy_from_slice(&self.address.octets());
+        ip[16..20].copy_from_slice(&[192, 0, 2, 1]);
+        [&front[..], &ip].concat()
+    }
+
+    /// A large packet and a symbol of all packets before it.
+    fn combine(&mut self, now: Instant, low: u16) -> bool {
+        let header = DataHeader {
+            stamp: self.stamp(now, 1),
+            flow_seq: low,
+            ..DataHeader::default()
+        };
+        let bytes = self.data(&header, 1_200);
+        let sent = self.send(bytes);
+        let mut bytes = Vec::new();
+        let coded = CodedHeader {
+            stamp: self.stamp(now, 1),
+            path: 0,
+            first: self.path_seq.wrapping_sub(510),
+            count: 255,
+            seed: (low % 64) as u8,
+            part: Part::Whole,
+        };
+        coded.emit(&mut bytes);
+        bytes.extend_from_slice(&[0xff; 32 + 1]);
+        self.send(bytes) && sent
+    }
+
+    fn flush(&mut self, now: Instant) {
+        while let Some(id) = self.endpoint.poll_dirty() {
+            while self
+                .endpoint
+                .poll_transmit(now, id, &mut self.buffer)
+                .is_some()
+            {
+                // What does not fit is lost, as on the way.
+                self.socket.send_to(&self.buffer, self.target.hub).ok();
+            }
+        }
+    }
+}
+
+/// The rate at which a behaviour is tried unless another is given, times in a second.
+pub(crate) const fn usual_rate(behaviour: Behaviour) -> f64 {
+    match behaviour {
+        Behaviour::Mute => 200.0,
+        Behaviour::Connections => 100.0,
+        Behaviour::Hellos | Behaviour::Questions => 1_000.0,
+        Behaviour::Gaps | Behaviour::Combinations | Behaviour::Pieces => 2_000.0,
+    }
+}
