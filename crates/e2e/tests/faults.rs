@@ -309,7 +309,7 @@ fn idle_tcp_connections_of_one_address_take_no_place_from_others() {
     let lab = Lab::new("idle-tcp", two_links()).unwrap();
     let target = SocketAddr::new(HUB.into(), TCP_PORT);
     let connect = || {
-        let connections = (0..40).map(|_| TcpStream::connect_timeout(&target, PATIENCE));
+        let connections = (0..200).map(|_| TcpStream::connect_timeout(&target, PATIENCE));
         connections.collect::<std::io::Result<Vec<TcpStream>>>()
     };
     // They never say a word, and come from one address of the site's.

@@ -8,7 +8,7 @@ use ropewalk_transport::{Event, SendError};
 use ropewalk_types::{Instant, PathSnapshot};
 
 use super::LinkEvent;
-use super::tuning::{DATAGRAM_BYTES, HANDSHAKE, INFO_AGE, LOOK_MAX};
+use super::tuning::{DATAGRAM_BYTES, INFO_AGE, LOOK_MAX};
 use crate::io::{Sockets, StreamId};
 
 /// A TLS connection over a TCP connection of the driver.
@@ -34,7 +34,7 @@ pub(super) struct Stream {
 
 impl Stream {
     pub fn new(
-        now: Instant,
+        deadline: Instant,
         tls: TlsPath,
         remote: SocketAddr,
         local: Option<SocketAddr>,
@@ -44,7 +44,7 @@ impl Stream {
             remote,
             local,
             pending: Vec::new(),
-            deadline: Some(now + HANDSHAKE),
+            deadline: Some(deadline),
             info_at: None,
             look_at: None,
             ended: false,

@@ -1,14 +1,15 @@
 //! The links over TCP: made, accepted within bounds, fed and ended.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use bytes::Bytes;
 use ropewalk_transport::tls::TlsPath;
-use ropewalk_transport::{PublicKey, TransportError};
+use ropewalk_transport::{PublicKey, Source, TransportError};
 use ropewalk_types::Instant;
 
 use super::stream::Stream;
-use super::tuning::{HANDSHAKES_MAX, HANDSHAKES_PER_ADDRESS, STREAMS_MAX};
+use super::tuning::{ACCEPT_HANDSHAKE, HANDSHAKE, HANDSHAKES_MAX, STREAMS_MAX};
 use super::{LinkEvent, LinkId, Links};
 use crate::io::{Request, Sockets, StreamId};
 
@@ -25,7 +26,7 @@ impl Links {
         key: PublicKey,
     ) -> Result<LinkId, TransportError> {
         let tls = TlsPath::client(&self.identity, key)?;
-        let stream = self.add_stream(Stream::new(now, tls, remote, None));
+        let stream = self.add_stream(Stream::new(now + HANDSHAKE, tls, remote, None));
         self.requests.push_back(Request::ConnectTcp {
             stream,
             device: device.to_owned(),
@@ -42,25 +43,52 @@ impl Links {
         local: Option<SocketAddr>,
     ) -> Option<StreamId> {
         let allowed = self.allowed.clone()?;
-        let (mut open, mut handshakes, mut from_there) = (0, 0, 0);
-        for stream in self.streams.values().filter(|s| !s.has_ended()) {
-            let handshake = stream.is_handshaking();
-            open += 1;
-            handshakes += usize::from(handshake);
-            from_there += usize::from(handshake && stream.remote.ip() == remote.ip());
-        }
-        let full = open >= STREAMS_MAX || handshakes >= HANDSHAKES_MAX;
-        if full || from_there >= HANDSHAKES_PER_ADDRESS {
+        let open = self.streams.values().filter(|s| !s.has_ended()).count();
+        if open >= STREAMS_MAX || !self.make_handshake_room(Source::of(remote.ip())) {
             self.streams_refused += 1;
             return None;
         }
         match TlsPath::server(&self.identity, allowed) {
-            Ok(tls) => Some(self.add_stream(Stream::new(now, tls, remote, local))),
+            Ok(tls) => {
+                let stream = Stream::new(now + ACCEPT_HANDSHAKE, tls, remote, local);
+                Some(self.add_stream(stream))
+            }
             Err(error) => {
                 tracing::debug!(%remote, %error, "TCP connection dropped");
                 None
             }
         }
+    }
+
+    /// Whether a handshake from `source` may begin. While all places are taken, it takes that of the
+    /// oldest one from the source with most of them, if it has fewer itself.
+    fn make_handshake_room(&mut self, source: Source) -> bool {
+        let mut by_source = BTreeMap::new();
+        let handshaking = |(&id, stream): (&StreamId, &Box<Stream>)| {
+            let counts = !stream.has_ended() && stream.is_handshaking();
+            counts.then(|| (id, Source::of(stream.remote.ip())))
+        };
+        let mut count = 0;
+        for (_, from) in self.streams.iter().filter_map(handshaking) {
+            count += 1;
+            *by_source.entry(from).or_insert(0_usize) += 1;
+        }
+        if count < HANDSHAKES_MAX {
+            return true;
+        }
+        let mine = by_source.get(&source).copied().unwrap_or(0);
+        let most = by_source.values().copied().max().unwrap_or(0);
+        if mine + 1 >= most {
+            return false;
+        }
+        // The oldest have the smallest names.
+        let heavy = |(_, from): &(StreamId, Source)| by_source.get(from) == Some(&most);
+        let oldest = self.streams.iter().filter_map(handshaking).find(heavy);
+        if let Some((id, _)) = oldest {
+            self.streams_refused += 1;
+            self.fail(id, "others waited for the place".into());
+        }
+        oldest.is_some()
     }
 
     fn add_stream(&mut self, stream: Box<Stream>) -> StreamId {

@@ -16,9 +16,12 @@ pub(super) const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
 
 // TLS over TCP.
 
-/// How long a TLS handshake may take, that of TCP before it included. Longer: slower paths connect,
-/// strangers hold connections for longer.
+/// How long a TLS handshake may take that this side has begun, that of TCP before it included. Longer:
+/// slower paths connect.
 pub(super) const HANDSHAKE: Duration = Duration::from_secs(8);
+/// The same for one that somebody else has begun, once TCP is connected. Longer: slower paths connect,
+/// strangers hold places for longer.
+pub(super) const ACCEPT_HANDSHAKE: Duration = Duration::from_secs(3);
 /// How old the kernel's view of a connection may be. Longer: fewer system calls, staler windows.
 pub(super) const INFO_AGE: Duration = Duration::from_millis(2);
 /// A connection with bytes under way is looked at after this time at the latest: no event tells
@@ -30,9 +33,7 @@ pub(super) const DATAGRAM_BYTES: usize = 1_446;
 /// TCP connections that a hub keeps open at once, those in the handshake included. More: more
 /// sites over TCP, more memory that strangers can take.
 pub(super) const STREAMS_MAX: usize = 1_024;
-/// TCP connections that a hub keeps open before the peer has proved its key. More: more sites
-/// connect at once, more memory that strangers can take.
+/// TCP connections that a hub keeps open before the peer has proved its key; then those from the
+/// source with most of them give way. More: more sites connect at once, more memory that strangers can
+/// take.
 pub(super) const HANDSHAKES_MAX: usize = 128;
-/// Unproved TCP connections from one address, so that one address cannot keep all others out.
-/// More: more sites behind one address connect at once.
-pub(super) const HANDSHAKES_PER_ADDRESS: usize = 8;

@@ -17,11 +17,13 @@ use rustc_hash::FxHashMap;
 use super::ConnectionId;
 use super::tuning::{ACCEPT_TIME_MAX, HANDSHAKES_MAX};
 
-/// Where handshakes come from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Source(IpAddr);
+/// Where handshakes come from: an IPv4 address, or an IPv6 network of 64 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Source(IpAddr);
 
 impl Source {
+    /// The source of a host with this address.
+    #[must_use]
     pub fn of(address: IpAddr) -> Self {
         match address.to_canonical() {
             IpAddr::V4(address) => Self(address.into()),
