@@ -137,6 +137,7 @@ fn a_host_that_misbehaves_harms_no_site_of_the_hub() {
         assert_eq!(report["joined"], 20, "{report:#}");
         assert_eq!(report["downs"], 0, "{report:#}");
         let hostile = &report["hostile"];
+        // Counted only once the hub has welcomed a host that pretends to be a site.
         assert!(hostile["times"].as_u64().unwrap() > 100, "{report:#}");
         assert!(
             hostile["late_join_ms"].as_f64().unwrap() < 2_000.0,

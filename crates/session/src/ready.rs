@@ -4,6 +4,8 @@
 //!
 //! Invariant: a site that is touched is in the list exactly once until it is settled.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use ropewalk_types::Instant;
 
 /// Sites by their index at the hub.
@@ -11,28 +13,26 @@ use ropewalk_types::Instant;
 pub(crate) struct ReadySet {
     touched: Vec<usize>,
     entries: Vec<Entry>,
+    /// The timers of all entries.
+    due: BTreeSet<(Instant, usize)>,
+    /// How many sites have each size.
+    mtus: BTreeMap<usize, usize>,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Entry {
     touched: bool,
     /// When its timers want to be looked at.
-    due: Instant,
-    /// Largest inner packet its paths take whole; 0 while none is up.
-    mtu: usize,
+    due: Option<Instant>,
+    /// Largest inner packet its paths take whole, while one is up.
+    mtu: Option<usize>,
 }
-
-const NOTHING: Entry = Entry {
-    touched: false,
-    due: Instant::FAR_FUTURE,
-    mtu: 0,
-};
 
 impl ReadySet {
     /// Something happened to a site.
     pub fn touch(&mut self, site: usize) {
         if site >= self.entries.len() {
-            self.entries.resize(site + 1, NOTHING);
+            self.entries.resize(site + 1, Entry::default());
         }
         let entry = &mut self.entries[site];
         if !entry.touched {
@@ -43,8 +43,9 @@ impl ReadySet {
 
     /// Touches every site whose timers are due.
     pub fn touch_due(&mut self, now: Instant) {
-        for (site, entry) in self.entries.iter_mut().enumerate() {
-            if entry.due <= now && !entry.touched {
+        for &(_, site) in self.due.range(..=(now, usize::MAX)) {
+            let entry = &mut self.entries[site];
+            if !entry.touched {
                 entry.touched = true;
                 self.touched.push(site);
             }
@@ -66,24 +67,42 @@ impl ReadySet {
 
     /// A site has been looked at: what it wants next.
     pub fn settle(&mut self, site: usize, due: Option<Instant>, mtu: Option<usize>) {
-        if let Some(entry) = self.entries.get_mut(site) {
-            entry.due = due.unwrap_or(Instant::FAR_FUTURE);
-            entry.mtu = mtu.unwrap_or(0);
+        let Some(entry) = self.entries.get_mut(site) else {
+            return;
+        };
+        if entry.due != due {
+            if let Some(old) = entry.due {
+                self.due.remove(&(old, site));
+            }
+            self.due.extend(due.map(|at| (at, site)));
+            entry.due = due;
+        }
+        if entry.mtu != mtu {
+            if let Some(old) = entry.mtu
+                && let Some(count) = self.mtus.get_mut(&old)
+            {
+                *count -= 1;
+                if *count == 0 {
+                    self.mtus.remove(&old);
+                }
+            }
+            if let Some(new) = mtu {
+                *self.mtus.entry(new).or_default() += 1;
+            }
+            entry.mtu = mtu;
         }
     }
 
     /// When the first site wants its timers looked at.
     #[must_use]
     pub fn due(&self) -> Option<Instant> {
-        let due = self.entries.iter().map(|entry| entry.due).min();
-        due.filter(|at| *at != Instant::FAR_FUTURE)
+        self.due.first().map(|&(at, _)| at)
     }
 
     /// The largest inner packet that any site takes whole.
     #[must_use]
     pub fn mtu(&self) -> Option<usize> {
-        let mtu = self.entries.iter().map(|entry| entry.mtu).max();
-        mtu.filter(|mtu| *mtu > 0)
+        self.mtus.last_key_value().map(|(&mtu, _)| mtu)
     }
 }
 
@@ -99,6 +118,8 @@ mod tests {
         assert_eq!(ready.touched(), [3]);
         assert_eq!(ready.next(), Some(3));
         ready.settle(3, Some(Instant::from_millis(5)), Some(1_400));
+        ready.touch(1);
+        assert_eq!(ready.next(), Some(1));
         ready.settle(1, None, Some(1_280));
         assert_eq!(ready.next(), None);
         assert_eq!(ready.due(), Some(Instant::from_millis(5)));

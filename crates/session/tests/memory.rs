@@ -105,6 +105,15 @@ fn an_idle_site_costs_the_hub_little_and_no_more_after_traffic() {
         return drop(profiler);
     }
     let after = hub_bytes(&mut world);
-    eprintln!("{idle} bytes for each idle site, {after} after traffic");
     assert!(after < BYTES_MAX + 20_000, "{after} bytes for each site");
+
+    let mut world = connected();
+    browse(&mut world);
+    for site in 0..SITES {
+        world.kill_site(site);
+    }
+    world.run(Duration::from_secs(1_100));
+    let gone = hub_bytes(&mut world);
+    eprintln!("{idle} bytes for each idle site, {after} after traffic, {gone} when it has gone");
+    assert!(gone < BYTES_MAX, "{gone} bytes for each site");
 }

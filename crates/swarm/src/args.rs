@@ -46,7 +46,7 @@ pub(crate) struct Common {
 pub(crate) struct Sites {
     #[command(flatten)]
     pub(crate) common: Common,
-    /// Network of the sites' inner addresses: that of the hub's `pool_v4`. The hub has the first address.
+    /// Network of the sites' inner addresses: that of the hub's `[pool] ipv4`. The hub has the first address.
     #[arg(long, value_name = "NETWORK", default_value = "10.104.0.0/16")]
     pub(crate) pool: Ipv4Net,
 }

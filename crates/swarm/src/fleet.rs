@@ -23,7 +23,7 @@ use crate::process::{Usage, usage};
 use crate::report::{Hostile, HubUsage, Report};
 use crate::roster;
 use crate::site::{Setting, SwarmSite, local_address};
-use crate::tuning::{EVENTS, LATE, OTHER_FILES, SOCKET_BYTES};
+use crate::tuning::{EVENTS, HOSTILE_LEAST, LATE, OTHER_FILES, SOCKET_BYTES};
 
 /// Exit code when some site did not connect.
 const NOT_ALL: u8 = 3;
@@ -35,6 +35,12 @@ const PROGRESS: Duration = Duration::from_secs(1);
 /// # Errors
 /// The secret is not there, the sockets cannot be opened, or the hub's process is not there.
 pub(crate) fn run(args: &Run) -> anyhow::Result<ExitCode> {
+    if args.hostile.is_some() && (args.common.count < 2 || args.seconds < HOSTILE_LEAST) {
+        bail!(
+            "--hostile needs two sites, and {} s: the last site comes late",
+            HOSTILE_LEAST.as_secs()
+        );
+    }
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
@@ -45,10 +51,9 @@ pub(crate) fn run(args: &Run) -> anyhow::Result<ExitCode> {
     let enemy = Enemy::new(args, &fleet.secret)?;
     let misbehaved = std::thread::scope(|scope| {
         let hostile = enemy.as_ref().map(|enemy| scope.spawn(|| enemy.run()));
+        let ends = enemy.as_ref().map(Ends);
         let result = fleet.run(args, &stop, enemy.as_ref());
-        if let Some(enemy) = &enemy {
-            enemy.end();
-        }
+        drop(ends);
         let hostile = hostile.map(std::thread::ScopedJoinHandle::join);
         result?;
         match hostile {
@@ -133,6 +138,15 @@ impl Enemy {
     fn end(&self) {
         self.stop.store(true, Ordering::Relaxed);
         self.begin();
+    }
+}
+
+/// Ends the thread of an enemy whatever happens here.
+struct Ends<'a>(&'a Enemy);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.end();
     }
 }
 

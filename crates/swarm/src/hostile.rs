@@ -15,13 +15,15 @@ use ropewalk_io::clock::Clock;
 use ropewalk_transport::{
     CongestionControl, ConnectionId, Endpoint, EndpointConfig, Event, Identity, PublicKey, SocketId,
 };
-use ropewalk_types::{Ecn, Instant};
+use ropewalk_types::{Ecn, Instant, Random};
 use ropewalk_wire::{
     CodedHeader, Control, DATA_HEADER, DataHeader, Datagram, FRAGMENT_HEADER, FragmentHeader,
-    Hello, NACK_RUNS_MAX, NackRun, Part, Stamp, Timestamp, VERSION, emit_control, emit_nack,
+    HEADROOM, Hello, NACK_RUNS_MAX, NackRun, Part, Stamp, Timestamp, VERSION, emit_control,
+    emit_nack,
 };
 
-use crate::tuning::{HOSTILE_CONNECTIONS_MAX, HOSTILE_PAUSE};
+use crate::ping;
+use crate::tuning::{HELLO_INTERVAL, HOSTILE_CONNECTIONS_MAX, HOSTILE_PAUSE};
 
 /// How a host misbehaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -102,8 +104,15 @@ struct Host<'a> {
     connections: Vec<ConnectionId>,
     /// The first connection is up and has said hello.
     up: Option<ConnectionId>,
+    /// The hub has answered the hello.
+    welcome: bool,
+    /// This start, and when the hello is repeated.
+    session: u64,
+    hello_due: Instant,
     /// Inner address of the site, as the hub says.
     address: Ipv4Addr,
+    /// And of the hub.
+    hub: Ipv4Addr,
     path_seq: u16,
     buffer: Vec<u8>,
 }
@@ -136,7 +145,11 @@ impl<'a> Host<'a> {
             endpoint: Endpoint::new(config)?,
             connections: Vec::new(),
             up: None,
+            welcome: false,
+            session: Random::new(seed()?).next_u64().max(1),
+            hello_due: Instant::ZERO,
             address: Ipv4Addr::UNSPECIFIED,
+            hub: Ipv4Addr::UNSPECIFIED,
             path_seq: 0,
             buffer: Vec::new(),
             clock,
@@ -170,11 +183,15 @@ impl<'a> Host<'a> {
                 .handle_udp(now, socket, from, None, Ecn::NotEct, data);
             while let Some(data) = on.and_then(|id| self.endpoint.receive(id)) {
                 if let Ok(Datagram::Control(Control::Welcome(welcome))) = Datagram::parse(&data) {
-                    let v4 = welcome.addresses.iter().find_map(|&(ip, _)| match ip {
+                    let v4 = |ip: IpAddr| match ip {
                         IpAddr::V4(address) => Some(address),
                         IpAddr::V6(_) => None,
-                    });
-                    self.address = v4.unwrap_or(self.address);
+                    };
+                    let ours = welcome.addresses.iter().find_map(|(ip, _)| v4(*ip));
+                    let hub = welcome.hub_addresses.iter().find_map(|ip| v4(*ip));
+                    self.address = ours.unwrap_or(self.address);
+                    self.hub = hub.unwrap_or(self.hub);
+                    self.welcome = true;
                 }
             }
         }
@@ -183,7 +200,7 @@ impl<'a> Host<'a> {
             match event {
                 Event::Connected { .. } if self.up.is_none() => {
                     self.up = Some(id);
-                    self.hello(1);
+                    self.welcome = false;
                 }
                 Event::Connected { .. } => {}
                 Event::Closed { .. } => {
@@ -193,6 +210,10 @@ impl<'a> Host<'a> {
                     }
                 }
             }
+        }
+        if self.up.is_some() && !self.welcome && self.hello_due <= now {
+            self.hello_due = now + HELLO_INTERVAL;
+            self.hello(self.session);
         }
         // What closes it does not end it.
         if self.connections.is_empty() && self.behaviour != Behaviour::Mute {
@@ -207,7 +228,7 @@ impl<'a> Host<'a> {
             version: VERSION,
             session,
             path: 0,
-            generation: 1,
+            generation: generation(),
             standby: false,
             metered: false,
             bottleneck: None,
@@ -235,6 +256,10 @@ impl<'a> Host<'a> {
     /// Does it once; whether that was possible.
     fn misbehave(&mut self, now: Instant, number: u64) -> anyhow::Result<bool> {
         let low = (number & 0xffff) as u16;
+        let stranger = matches!(self.behaviour, Behaviour::Mute | Behaviour::Connections);
+        if !stranger && !self.welcome {
+            return Ok(false);
+        }
         match self.behaviour {
             Behaviour::Mute => {
                 // What hangs is this host's own concern: it forgets the oldest.
@@ -257,18 +282,7 @@ impl<'a> Host<'a> {
                 self.hello(1 + number);
                 Ok(up)
             }
-            Behaviour::Questions => {
-                let runs: Vec<NackRun> = (0..NACK_RUNS_MAX as u16)
-                    .map(|run| NackRun {
-                        path: 0,
-                        first: low.wrapping_add(run * 255),
-                        count: 255,
-                    })
-                    .collect();
-                let mut bytes = Vec::new();
-                emit_nack(self.stamp(now, 1), &runs, &mut bytes);
-                Ok(self.send(bytes))
-            }
+            Behaviour::Questions => Ok(self.ask(now, low)),
             Behaviour::Gaps => {
                 let header = DataHeader {
                     stamp: self.stamp(now, 2),
@@ -311,6 +325,30 @@ impl<'a> Host<'a> {
         [&front[..], &ip].concat()
     }
 
+    /// Pings the hub, and asks for all of its answers again.
+    fn ask(&mut self, now: Instant, low: u16) -> bool {
+        // The answers to pings are what there is to ask for.
+        let ping = ping::request(now, self.address, self.hub, low, 1_200);
+        let header = DataHeader {
+            stamp: self.stamp(now, 1),
+            flow_seq: low,
+            ..DataHeader::default()
+        };
+        let mut front = [0; DATA_HEADER];
+        header.emit(&mut front);
+        let sent = self.send([&front[..], &ping[HEADROOM..]].concat());
+        let runs: Vec<NackRun> = (0..NACK_RUNS_MAX as u16)
+            .map(|run| NackRun {
+                path: 0,
+                first: low.wrapping_sub(255 * (run % 4)),
+                count: 255,
+            })
+            .collect();
+        let mut bytes = Vec::new();
+        emit_nack(self.stamp(now, 1), &runs, &mut bytes);
+        self.send(bytes) && sent
+    }
+
     /// A large packet and a symbol of all packets before it.
     fn combine(&mut self, now: Instant, low: u16) -> bool {
         let header = DataHeader {
@@ -346,6 +384,19 @@ impl<'a> Host<'a> {
             }
         }
     }
+}
+
+/// A number that differs from start to start.
+fn seed() -> anyhow::Result<u64> {
+    let key = Identity::generate()?.public_key();
+    let bytes = key.as_bytes().first_chunk().copied().unwrap_or_default();
+    Ok(u64::from_ne_bytes(bytes))
+}
+
+/// Newer than that of any host before: the seconds of the clock.
+fn generation() -> u32 {
+    let since = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
+    u32::try_from(since.as_secs()).unwrap_or(u32::MAX)
 }
 
 /// The rate at which a behaviour is tried unless another is given, times in a second.

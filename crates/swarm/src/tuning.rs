@@ -18,9 +18,13 @@ pub(crate) const SOCKET_BYTES: usize = 256 << 10;
 pub(crate) const EVENTS: usize = 256;
 /// Connections that a hostile host has at most. More: more memory here.
 pub(crate) const HOSTILE_CONNECTIONS_MAX: usize = 2_000;
+/// How often a hostile host repeats a hello that nobody answered.
+pub(crate) const HELLO_INTERVAL: Duration = Duration::from_millis(150);
 /// How often a hostile host looks at its socket. Longer: fewer turns, burstier packets.
 pub(crate) const HOSTILE_PAUSE: Duration = Duration::from_millis(1);
 /// How long after the hostile hosts the last site begins.
 pub(crate) const LATE: Duration = Duration::from_secs(2);
+/// Least time with hostile hosts: the late site needs some of the second half.
+pub(crate) const HOSTILE_LEAST: Duration = Duration::from_secs(6);
 /// Descriptors besides the sockets.
 pub(crate) const OTHER_FILES: u64 = 64;

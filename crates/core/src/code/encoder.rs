@@ -218,8 +218,10 @@ impl Encoder {
     /// The peer asked for `count` numbers from `first` on: it gets these packets by themselves, and
     /// repair symbols that still covered them would be solved no sooner for that.
     pub fn on_repair(&mut self, first: u16, count: u16) {
-        self.window
-            .retain(|covered| covered.number.wrapping_sub(first) >= count);
+        let asked = |covered: &Covered| covered.number.wrapping_sub(first) < count;
+        if self.window.iter().any(asked) {
+            self.window.retain(|covered| !asked(covered));
+        }
     }
 
     /// Nothing followed the last packets: they are covered now, if the budget allows it.

@@ -96,13 +96,14 @@ impl Flow {
         !self.holds() && !self.listed && now.since(self.last) > FORGOTTEN
     }
 
-    /// Classifies a packet and notes it, unless it is ahead or beyond.
-    pub fn arrival(&mut self, now: Instant, header: &DataHeader) -> Arrival {
+    /// Classifies a packet and notes it, unless it is ahead or beyond. `again` says that the bucket has
+    /// carried packets before: a flow that was forgotten begins with whatever comes.
+    pub fn arrival(&mut self, now: Instant, header: &DataHeader, again: bool) -> Arrival {
         let idle = !self.started || (!self.holds() && now.since(self.last) > IDLE);
         self.last = now;
         self.begins = idle;
         let ahead = header.flow_seq.wrapping_sub(self.next);
-        if !self.started && ahead >= BEGINNING {
+        if !self.started && (again || ahead >= BEGINNING) {
             return self.restart(header.flow_seq);
         }
         self.started = true;

@@ -112,6 +112,8 @@ struct PathClock {
 #[derive(Debug)]
 pub struct Reorder {
     flows: Buckets<Flow>,
+    /// A bit for each flow bucket that has ever carried a packet.
+    started: Box<[u64; FLOW_BUCKETS / 64]>,
     /// Flows that hold packets.
     holding: Vec<u16>,
     held: usize,
@@ -136,6 +138,7 @@ impl Reorder {
     pub fn new() -> Self {
         Self {
             flows: Buckets::new(FLOW_BUCKETS),
+            started: Box::new([0; FLOW_BUCKETS / 64]),
             holding: Vec::new(),
             held: 0,
             places: 0,
@@ -241,7 +244,10 @@ impl Reorder {
     }
 
     fn arrival(&mut self, now: Instant, header: &DataHeader) -> Arrival {
-        self.flows[header.flow].arrival(now, header)
+        let (word, bit) = (usize::from(header.flow / 64), 1 << (header.flow % 64));
+        let again = self.started[word] & bit != 0;
+        self.started[word] |= bit;
+        self.flows[header.flow].arrival(now, header, again)
     }
 
     /// Whether there may be memory for this packet's place; flows that hold nothing give theirs back.

@@ -409,6 +409,24 @@ fn wide_gaps_in_many_flows_take_bounded_memory_and_lose_nothing() {
 }
 
 #[test]
+fn a_forgotten_flow_begins_with_whatever_comes() {
+    let mut egress = new_egress();
+    for seq in 0..5 {
+        assert_eq!(egress.arrive(100, 0, seq, 90), [seq]);
+    }
+    egress.0.forget_idle(Instant::from_millis(200));
+    assert!(egress.0.flows.allocated() > 0, "not idle for long");
+    egress.0.forget_idle(Instant::from_millis(61_000));
+    assert_eq!(egress.0.flows.allocated(), 0);
+    assert_eq!(
+        egress.arrive(62_000, 0, 5, 61_990),
+        [5],
+        "nothing to wait for"
+    );
+    assert_eq!(egress.arrive(62_001, 0, 6, 61_991), [6]);
+}
+
+#[test]
 fn a_flow_is_listed_once_however_often_it_begins_to_hold() {
     let mut egress = egress();
     egress.arrive(100, 0, 1, 90);

@@ -27,6 +27,7 @@ pub(super) const IDLE: Duration = Duration::from_millis(500);
 /// A flow that was silent for this long gives its memory back. What comes then begins anew, so packets
 /// of before must not be under way any more. Longer: memory stays for longer after many flows.
 pub(super) const FORGOTTEN: Duration = Duration::from_secs(60);
+
 /// A jump by fewer numbers is disorder all the same: the first packets of a transfer may take several
 /// paths, and a sender that sees them out of order starts slowly. Larger: when the last packets
 /// before a pause were lost, more flows wait after the pause. Measured: `docs/decisions/exit-order.md`.

@@ -450,7 +450,7 @@ impl Tunnel {
             sends.filter(|_| !self.paths.all_down()),
             self.paths.poll_timeout(),
             self.hold.poll_timeout(),
-            self.rest.due().filter(|_| !self.paths.all_down()),
+            self.give_back_due(),
             (self.freezer.is_waiting() || self.too_big.is_waiting()).then_some(self.now),
         ]
         .into_iter()

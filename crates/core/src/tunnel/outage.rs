@@ -110,6 +110,7 @@ impl Tunnel {
             // Before the first path is up nothing is lost that ever worked.
             Some(Turn::Down) => {}
             Some(Turn::Back(since)) => {
+                self.rest.postpone(now);
                 self.ingress.queue.replay(now);
                 self.freezer.on_back(now);
                 self.reinject(now);

@@ -341,6 +341,9 @@ impl Tunnel {
     pub(super) fn handle_missing(&mut self, now: Instant, payload: &[u8]) {
         let shared = self.ingress.is_shared(now);
         let mut prompt = Vec::new();
+        // Runs may overlap: a message costs no more than what there is to answer.
+        let places = self.paths.iter().map(|(_, path)| path.sent_log.len());
+        let mut left: usize = places.sum();
         for NackRun { path, first, count } in nack_runs(payload) {
             let (id, count) = (PathId(path), u16::from(count));
             let Some(path) = self.paths.wants_repair(now, id) else {
@@ -348,7 +351,8 @@ impl Tunnel {
             };
             path.coding.encoder.on_repair(first, count);
             path.coding.blocks.on_repair(first, count);
-            for number in path.sent_log.among(first, count) {
+            for number in path.sent_log.among(first, count).take(left) {
+                left -= 1;
                 let path = self.paths.get_mut(id);
                 let Some(sent) = path.and_then(|path| path.sent_log.take(number)) else {
                     continue;

@@ -2,10 +2,10 @@
 //!
 //! Tables of a tunnel grow with the flows that use it. While there is traffic, and once after it, what
 //! has been idle for long is let go, so that a tunnel that rests costs little. In an outage nothing
-//! is given back: what waits then means more.
+//! is given back, but when it has lasted for longer than anything is held.
 
 use super::Tunnel;
-use super::tuning::{GIVE_BACK_INTERVAL, GIVE_BACK_LOOKS};
+use super::tuning::{GIVE_BACK_INTERVAL, GIVE_BACK_LOOKS, GONE_AFTER};
 use ropewalk_types::Instant;
 
 /// When memory is given back next.
@@ -18,8 +18,9 @@ pub(super) struct Rest {
 }
 
 impl Rest {
-    pub const fn due(&self) -> Option<Instant> {
-        self.due
+    /// An outage is over.
+    pub fn postpone(&mut self, now: Instant) {
+        self.due = self.due.map(|due| due.max(now + GIVE_BACK_INTERVAL));
     }
 
     /// There is traffic.
@@ -32,13 +33,23 @@ impl Rest {
 }
 
 impl Tunnel {
+    /// When memory may be given back. What waits in an outage, or was under way before it, is needed
+    /// after it, unless that lasts for longer than anything is held.
+    pub(super) fn give_back_due(&self) -> Option<Instant> {
+        let due = self.rest.due?;
+        match self.hold.since() {
+            Some(since) => Some(due.max(since + GONE_AFTER)),
+            None => (!self.paths.all_down()).then_some(due),
+        }
+    }
+
     /// Gives memory back, if it is time to.
     pub(super) fn give_back(&mut self, now: Instant) {
-        if self.rest.due.is_none_or(|due| due > now) || self.paths.all_down() {
+        if self.give_back_due().is_none_or(|due| due > now) {
             return;
         }
         let packets = self.stats.tx_packets + self.stats.rx_packets;
-        self.rest.looks += 1;
+        self.rest.looks = self.rest.looks.saturating_add(1);
         if packets != self.rest.packets {
             (self.rest.packets, self.rest.looks) = (packets, 0);
         }

@@ -63,6 +63,9 @@ pub(super) const SPARSE_CREDIT_MAX: u64 = 6_000;
 /// a packet is under way. Longer: less work, memory stays for longer after traffic.
 pub(super) const GIVE_BACK_INTERVAL: Duration = Duration::from_secs(30);
 
+/// After an outage of this length memory is given back all the same: the peer may never come back. It must
+/// be longer than anything can be held. Longer: sites that left keep memory of the hub for longer.
+pub(super) const GONE_AFTER: Duration = Duration::from_secs(900);
 /// Looks after the last traffic: by then even headers of idle flows are forgotten.
 pub(super) const GIVE_BACK_LOOKS: u8 = 5;
 

@@ -11,7 +11,7 @@ use ropewalk_core::schedule::SchedulerKind;
 use ropewalk_types::{Instant, PathId};
 use ropewalk_wire::{Control, Hello, VERSION, Welcome, emit_control};
 
-use super::tuning::{RESTART_INTERVAL, RESTARTS, SITES_MAX};
+use super::tuning::{MOVE_INTERVAL, MOVES, RESTART_INTERVAL, RESTARTS, SITES_MAX};
 use super::{Hub, HubSite};
 use crate::links::{LinkId, Links};
 use crate::pace::Pace;
@@ -37,9 +37,6 @@ impl Hub {
             links.close(now, link, "the hub serves as many sites as it can");
             return;
         };
-        if let Some(pending) = self.pending.get_mut(&link) {
-            pending.site = Some(index);
-        }
         self.ready.touch(index);
         let Some(site) = self.sites[index].as_mut() else {
             return;
@@ -47,6 +44,9 @@ impl Hub {
         if site.session != hello.session && !site.restarts.allows(now, RESTART_INTERVAL, RESTARTS) {
             // The site says it again if it means it.
             return;
+        }
+        if let Some(pending) = self.pending.get_mut(&link) {
+            pending.site = Some(index);
         }
         if site.session != hello.session {
             if site.session != 0 && site.peer.tunnel.any_up() {
@@ -118,6 +118,8 @@ impl Hub {
             // A newer connection carries the path. The site may have had this one's welcome
             // meanwhile and given the newer one up: then it says so, a round trip later.
             Some(path) if path.generation >= hello.generation => return false,
+            // The site says it again if it means it.
+            _ if !site.moves.allows(now, MOVE_INTERVAL, MOVES) => return false,
             _ => {
                 let name = hello.name.clone();
                 tracing::info!(
@@ -195,6 +197,7 @@ impl Hub {
             entry: Arc::clone(entry),
             session,
             restarts: Pace::default(),
+            moves: Pace::default(),
             fixed_scheduler: false,
             spoofed: 0,
         });

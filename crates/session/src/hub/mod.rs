@@ -47,6 +47,8 @@ struct HubSite {
     session: u64,
     /// How often it may start anew.
     restarts: Pace,
+    /// How often its paths may move to other connections.
+    moves: Pace,
     /// Scheduler fixed by the operator of the hub; the site's wish does not count then.
     fixed_scheduler: bool,
     spoofed: u64,
@@ -72,8 +74,9 @@ pub struct Hub {
     /// Networks behind relays. They are few, and searched only for addresses that no site has.
     by_network: Vec<(IpNet, usize)>,
     pending: FxHashMap<LinkId, Pending>,
-    /// Number of connections of each key that has any.
-    links_of: FxHashMap<PublicKey, u32>,
+    /// The connections of each key that has any, the oldest first; at most [`LINKS_PER_KEY`], and one
+    /// more for a moment.
+    links_of: FxHashMap<PublicKey, Vec<LinkId>>,
     ready: ReadySet,
     /// How many of the touched sites have given their inner packets in this turn.
     drained: usize,
@@ -178,16 +181,16 @@ impl Hub {
         let over: Vec<LinkId> = over.map(|(link, _)| *link).collect();
         for link in over {
             links.close(now, link, why);
-            self.forget(link);
+            self.forget_link(link);
         }
     }
 
     /// A connection is over; what was known of it.
-    fn forget(&mut self, link: LinkId) -> Option<Pending> {
+    fn forget_link(&mut self, link: LinkId) -> Option<Pending> {
         let pending = self.pending.remove(&link)?;
-        if let Some(count) = self.links_of.get_mut(&pending.key) {
-            *count -= 1;
-            if *count == 0 {
+        if let Some(links) = self.links_of.get_mut(&pending.key) {
+            links.retain(|one| *one != link);
+            if links.is_empty() {
                 self.links_of.remove(&pending.key);
             }
         }
@@ -196,22 +199,23 @@ impl Hub {
 
     /// Closes the oldest connection of a key that carries no path, if the key has as many as it may.
     fn make_room(&mut self, now: Instant, links: &mut Links, key: &PublicKey) {
-        if self.links_of.get(key).is_none_or(|&n| n < LINKS_PER_KEY) {
+        let Some(of_key) = self
+            .links_of
+            .get(key)
+            .filter(|of| of.len() >= LINKS_PER_KEY)
+        else {
             return;
-        }
-        let carries = |link: LinkId, pending: &Pending| {
-            let site = pending.site.and_then(|index| self.sites[index].as_ref());
+        };
+        let carries = |link: LinkId| {
+            let site = self.pending.get(&link).and_then(|pending| pending.site);
+            let site = site.and_then(|index| self.sites[index].as_ref());
             let path = site.and_then(|site| site.peer.path_of(link));
             path.is_some_and(|(_, current)| current)
         };
-        let spare = self
-            .pending
-            .iter()
-            .filter(|(link, pending)| pending.key == *key && !carries(**link, pending));
-        let oldest = spare.min_by_key(|(link, pending)| (pending.since, **link));
-        if let Some(link) = oldest.map(|(link, _)| *link) {
+        let oldest = of_key.iter().copied().find(|link| !carries(*link));
+        if let Some(link) = oldest {
             links.close(now, link, "too many connections of this key");
-            if let Some(index) = self.forget(link).and_then(|pending| pending.site)
+            if let Some(index) = self.forget_link(link).and_then(|pending| pending.site)
                 && let Some(site) = &mut self.sites[index]
             {
                 site.peer.on_link_closed(now, link);
@@ -347,7 +351,7 @@ impl sealed::Role for Hub {
         match event {
             LinkEvent::Connected { peer } => {
                 self.make_room(now, links, &peer);
-                *self.links_of.entry(peer).or_default() += 1;
+                self.links_of.entry(peer).or_default().push(link);
                 self.pending.insert(
                     link,
                     Pending {
@@ -359,7 +363,7 @@ impl sealed::Role for Hub {
                 self.tick = self.tick.min(now + TICK);
             }
             LinkEvent::Closed { reason } => {
-                let index = self.forget(link).and_then(|pending| pending.site);
+                let index = self.forget_link(link).and_then(|pending| pending.site);
                 if let Some(site) = index.and_then(|index| self.sites[index].as_mut())
                     && site.peer.on_link_closed(now, link).is_some()
                 {

@@ -14,9 +14,14 @@ pub(super) const TICK: Duration = Duration::from_secs(1);
 pub const SITES_MAX: usize = 10_000;
 /// Most connections of one key: two for each of the most paths a site can have. More: a site that roams
 /// often waits less for old ones to end, one key takes more memory.
-pub(super) const LINKS_PER_KEY: u32 = 32;
+pub(super) const LINKS_PER_KEY: usize = 32;
 /// Starts of one site are answered once in this time on average. Longer: a site that restarts again and
 /// again waits, one that pretends to costs less.
 pub(super) const RESTART_INTERVAL: Duration = Duration::from_secs(1);
 /// And this often in a row.
 pub(super) const RESTARTS: u32 = 4;
+/// A path of one site moves to another connection once in this time on average. Longer: sites whose paths
+/// flap wait, one that pretends to costs less.
+pub(super) const MOVE_INTERVAL: Duration = Duration::from_millis(100);
+/// And this often in a row: twice for each path a site can have.
+pub(super) const MOVES: u32 = 32;

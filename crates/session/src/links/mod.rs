@@ -355,6 +355,9 @@ impl Links {
                 if let Some(stream) = self.stream_mut(id) {
                     stream.close();
                     self.mark_dirty(id);
+                    let reason = reason.to_owned();
+                    let event = LinkEvent::Closed { reason };
+                    self.events.push_back((LinkId::Tls(id), event));
                 }
             }
         }

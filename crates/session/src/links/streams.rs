@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use bytes::Bytes;
 use ropewalk_transport::tls::TlsPath;
-use ropewalk_transport::{PublicKey, Source, TransportError};
+use ropewalk_transport::{PublicKey, Source, TransportError, may_take};
 use ropewalk_types::Instant;
 
 use super::stream::Stream;
@@ -64,27 +64,26 @@ impl Links {
     /// oldest one from the source with most of them, if it has fewer itself.
     fn make_handshake_room(&mut self, source: Source) -> bool {
         let mut by_source = BTreeMap::new();
-        let handshaking = |(&id, stream): (&StreamId, &Box<Stream>)| {
-            let counts = !stream.has_ended() && stream.is_handshaking();
-            counts.then(|| (id, Source::of(stream.remote.ip())))
-        };
-        let mut count = 0;
-        for (_, from) in self.streams.iter().filter_map(handshaking) {
-            count += 1;
-            *by_source.entry(from).or_insert(0_usize) += 1;
+        // The oldest have the smallest names.
+        let mut handshaking = Vec::new();
+        for (&id, stream) in &self.streams {
+            if !stream.has_ended() && stream.is_handshaking() {
+                let from = Source::of(stream.remote.ip());
+                handshaking.push((id, from));
+                *by_source.entry(from).or_insert(0_usize) += 1;
+            }
         }
-        if count < HANDSHAKES_MAX {
+        if handshaking.len() < HANDSHAKES_MAX {
             return true;
         }
         let mine = by_source.get(&source).copied().unwrap_or(0);
         let most = by_source.values().copied().max().unwrap_or(0);
-        if mine + 1 >= most {
+        if !may_take(mine, most) {
             return false;
         }
-        // The oldest have the smallest names.
-        let heavy = |(_, from): &(StreamId, Source)| by_source.get(from) == Some(&most);
-        let oldest = self.streams.iter().filter_map(handshaking).find(heavy);
-        if let Some((id, _)) = oldest {
+        let heavy = |(_, from): &&(StreamId, Source)| by_source.get(from) == Some(&most);
+        let oldest = handshaking.iter().find(heavy);
+        if let Some(&(id, _)) = oldest {
             self.streams_refused += 1;
             self.fail(id, "others waited for the place".into());
         }

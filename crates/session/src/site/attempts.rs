@@ -65,10 +65,10 @@ impl Site {
         } else if !silent {
             path.quic_wanted = None;
         }
-        if silent {
-            path.next_attempt = path.next_attempt.min(now + ATTEMPT_INTERVAL_MAX);
-        } else {
+        if !silent {
             path.tries = 0;
+        } else if path.tries == 0 {
+            path.next_attempt = path.next_attempt.min(now + ATTEMPT_INTERVAL);
         }
         if (silent || on_tls) && path.next_attempt <= now {
             path.next_attempt = now

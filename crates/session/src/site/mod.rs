@@ -306,7 +306,7 @@ impl sealed::Role for Site {
                     tracing::info!(uplink = path.uplink.name, reason, "path down");
                     path.failures += 1;
                     path.last_error = Some(reason);
-                    path.next_attempt = now;
+                    (path.next_attempt, path.tries) = (now, 0);
                 }
             }
         }

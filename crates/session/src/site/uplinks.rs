@@ -73,7 +73,7 @@ impl Site {
             )
         };
         let renewed = marks(&old) != marks(&path.uplink);
-        path.next_attempt = now;
+        (path.next_attempt, path.tries) = (now, 0);
         if renewed {
             path.unanswered = true;
             path.hello_due = now;
@@ -166,7 +166,7 @@ impl Site {
         if wanted == PathUse::Enabled {
             if let Some(path) = &mut self.paths[index] {
                 path.enabled = true;
-                path.next_attempt = now;
+                (path.next_attempt, path.tries) = (now, 0);
             }
         } else {
             self.disabled.push(uplink.to_owned());

@@ -206,11 +206,20 @@ impl Endpoint {
         socket: SocketId,
         incoming: Incoming,
     ) -> Option<ConnectionId> {
-        let Some(mut server) = self.server.clone() else {
+        let Some(server) = &self.server else {
             self.inner.ignore(incoming);
             return None;
         };
         let validated = incoming.remote_address_validated();
+        let mut answer = Vec::new();
+        // Forged addresses get no further, and cost nobody a place.
+        if !validated && self.handshakes.unproved() >= RETRY_ABOVE {
+            if let Ok(transmit) = self.inner.retry(incoming, &mut answer) {
+                self.stats.retries_sent += 1;
+                self.push_stateless(socket, &transmit, answer);
+            }
+            return None;
+        }
         let source = Source::of(incoming.remote_address().ip());
         let full = self.inner.open_connections() >= CONNECTIONS_MAX;
         let admission = self.handshakes.admit(source);
@@ -219,18 +228,7 @@ impl Endpoint {
             self.inner.ignore(incoming);
             return None;
         }
-        let mut answer = Vec::new();
-        if !validated && self.handshakes.unproved() >= RETRY_ABOVE {
-            if let Ok(transmit) = self.inner.retry(incoming, &mut answer) {
-                self.stats.retries_sent += 1;
-                self.push_stateless(socket, &transmit, answer);
-            }
-            return None;
-        }
-        if let Admission::Instead(other) = admission {
-            self.stats.handshakes_refused += 1;
-            self.give_up_handshake(other);
-        }
+        let mut server = server.clone();
         let state = Arc::new(PathState::new(self.config.base));
         let transport = setup::transport(
             &self.config,
@@ -245,6 +243,9 @@ impl Endpoint {
             .accept(incoming, at, &mut answer, Some(Arc::new(server)))
         {
             Ok((handle, conn)) => {
+                if let Admission::Instead(other) = admission {
+                    self.give_up_handshake(other);
+                }
                 let id = self.insert(handle, Slot::new(conn, state, socket));
                 let ticket = self.handshakes.begin(now, id, source, validated);
                 if let Some(slot) = self.slot_mut(id) {
@@ -427,8 +428,12 @@ impl Endpoint {
     }
 
     fn give_up_handshake(&mut self, id: ConnectionId) {
-        if self.is_handshaking(id) {
+        let handshaking = self.is_handshaking(id);
+        if handshaking {
             self.closed(id, CloseReason::TimedOut);
+        }
+        // One that was refused keeps its place until its last packets are gone.
+        if handshaking || self.slot(id).is_some_and(|slot| slot.ticket.is_some()) {
             self.inner
                 .handle_event(ConnectionHandle(id.slot as usize), EndpointEvent::drained());
             self.remove(id);
@@ -690,7 +695,6 @@ impl Endpoint {
     }
 
     fn closed(&mut self, id: ConnectionId, reason: CloseReason) {
-        self.end_handshake(id);
         let Some(slot) = self.slot_mut(id).filter(|slot| slot.phase != Phase::Closed) else {
             return;
         };

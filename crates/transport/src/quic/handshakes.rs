@@ -3,8 +3,9 @@
 //!
 //! Strangers may begin handshakes, and may leave them unfinished. So the number is bounded, and the
 //! places are shared by where handshakes come from. While all places are taken, a handshake from a
-//! source with few takes the place of the oldest one from the source with most. A source is an IPv4
-//! address or an IPv6 network of 64 bits, which is what one subscriber has.
+//! source with few takes the place of the oldest one from the source with most. So does one from a
+//! source that has none: a handshake that goes on lasts a few round trips, so the oldest one hangs
+//! most likely. A source is an IPv4 address or an IPv6 network of 64 bits.
 //!
 //! Invariant: the counts of `by_source` are those of `open`.
 
@@ -59,6 +60,12 @@ pub(super) enum Admission {
     Refused,
 }
 
+/// Whether a source with `mine` handshakes may take a place of one with `most`.
+#[must_use]
+pub const fn may_take(mine: usize, most: usize) -> bool {
+    mine == 0 || mine + 1 < most
+}
+
 /// All handshakes of the accepting side.
 #[derive(Debug, Default)]
 pub(super) struct Handshakes {
@@ -88,7 +95,7 @@ impl Handshakes {
         }
         let mine = self.by_source.get(&source).copied().unwrap_or(0);
         let most = self.by_source.values().copied().max().unwrap_or(0);
-        if mine + 1 >= most {
+        if !may_take(mine, most) {
             return Admission::Refused;
         }
         let heavy = |open: &&Open| self.by_source.get(&open.source) == Some(&most);
@@ -195,6 +202,21 @@ mod tests {
             (0, HANDSHAKES_MAX - 1)
         );
         assert_eq!(handshakes.admit(flood), Admission::Room);
+    }
+
+    #[test]
+    fn many_sources_with_one_handshake_each_keep_no_newcomer_out() {
+        let mut handshakes = Handshakes::default();
+        let now = Instant::from_millis(1);
+        for n in 0..u32::try_from(HANDSHAKES_MAX).unwrap() {
+            let from = Source::of(IpAddr::from([10, 0, (n / 256) as u8, (n % 256) as u8]));
+            handshakes.begin(now, id(n), from, true);
+        }
+        assert_eq!(
+            handshakes.admit(source("192.0.2.1")),
+            Admission::Instead(id(0))
+        );
+        assert_eq!(handshakes.admit(source("10.0.0.7")), Admission::Refused);
     }
 
     #[test]

@@ -20,7 +20,7 @@ use crate::{CloseReason, CongestionControl, Identity, KeyCheck, PublicKey};
 
 pub(crate) use connection::{refused_here, refused_there};
 pub use endpoint::Endpoint;
-pub use handshakes::Source;
+pub use handshakes::{Source, may_take};
 pub(crate) use tuning::ACK_DELAY;
 
 /// How an endpoint behaves.
