@@ -309,8 +309,15 @@ fn idle_tcp_connections_of_one_address_take_no_place_from_others() {
     let lab = Lab::new("idle-tcp", two_links()).unwrap();
     let target = SocketAddr::new(HUB.into(), TCP_PORT);
     let connect = || {
-        let connections = (0..200).map(|_| TcpStream::connect_timeout(&target, PATIENCE));
-        connections.collect::<std::io::Result<Vec<TcpStream>>>()
+        let some = || {
+            let connections = (0..40).map(|_| TcpStream::connect_timeout(&target, PATIENCE));
+            connections.collect::<std::io::Result<Vec<TcpStream>>>()
+        };
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..8).map(|_| scope.spawn(some)).collect();
+            let done = threads.into_iter().map(|thread| thread.join().unwrap());
+            done.collect::<std::io::Result<Vec<_>>>()
+        })
     };
     // They never say a word, and come from one address of the site's.
     let idle = lab.topology.site().enter(connect).unwrap().unwrap();

@@ -87,7 +87,7 @@ pub(crate) struct Run {
     /// Process of the hub on this machine, for its processor time and memory.
     #[arg(long, value_name = "PID")]
     pub(crate) hub_pid: Option<u32>,
-    /// Seed of all choices.
+    /// Seed of all choices but keys and numbers of starts.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
     /// Prints the report as JSON.

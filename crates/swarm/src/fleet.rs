@@ -269,7 +269,7 @@ impl Fleet {
             base: self.clock.to_std(Instant::ZERO),
             segmentation: true,
             udp_payload_max: 1_472,
-            session: self.random.next_u64().max(1),
+            session: roster::start_number()?.max(1),
             tunnels: self.random.next_u64(),
             transport: None,
         };

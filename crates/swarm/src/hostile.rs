@@ -15,7 +15,7 @@ use ropewalk_io::clock::Clock;
 use ropewalk_transport::{
     CongestionControl, ConnectionId, Endpoint, EndpointConfig, Event, Identity, PublicKey, SocketId,
 };
-use ropewalk_types::{Ecn, Instant, Random};
+use ropewalk_types::{Ecn, Instant};
 use ropewalk_wire::{
     CodedHeader, Control, DATA_HEADER, DataHeader, Datagram, FRAGMENT_HEADER, FragmentHeader,
     HEADROOM, Hello, NACK_RUNS_MAX, NackRun, Part, Stamp, Timestamp, VERSION, emit_control,
@@ -23,6 +23,7 @@ use ropewalk_wire::{
 };
 
 use crate::ping;
+use crate::roster;
 use crate::tuning::{HELLO_INTERVAL, HOSTILE_CONNECTIONS_MAX, HOSTILE_PAUSE};
 
 /// How a host misbehaves.
@@ -146,7 +147,7 @@ impl<'a> Host<'a> {
             connections: Vec::new(),
             up: None,
             welcome: false,
-            session: Random::new(seed()?).next_u64().max(1),
+            session: roster::start_number()?.max(1),
             hello_due: Instant::ZERO,
             address: Ipv4Addr::UNSPECIFIED,
             hub: Ipv4Addr::UNSPECIFIED,
@@ -384,13 +385,6 @@ impl<'a> Host<'a> {
             }
         }
     }
-}
-
-/// A number that differs from start to start.
-fn seed() -> anyhow::Result<u64> {
-    let key = Identity::generate()?.public_key();
-    let bytes = key.as_bytes().first_chunk().copied().unwrap_or_default();
-    Ok(u64::from_ne_bytes(bytes))
 }
 
 /// Newer than that of any host before: the seconds of the clock.

@@ -25,6 +25,17 @@ pub(crate) fn secret(path: &Path) -> anyhow::Result<Identity> {
         .with_context(|| format!("{} holds no secret of a swarm", path.display()))
 }
 
+/// A number that differs from start to start: a hub tells the starts of a site by such numbers, and a
+/// new start counts its packets anew.
+///
+/// # Errors
+/// The system gives no random numbers.
+pub(crate) fn start_number() -> anyhow::Result<u64> {
+    let key = Identity::generate()?.public_key();
+    let bytes = key.as_bytes().first_chunk().copied().unwrap_or_default();
+    Ok(u64::from_ne_bytes(bytes))
+}
+
 /// Prints the list of sites for the hub.
 ///
 /// # Errors
