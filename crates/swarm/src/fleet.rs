@@ -37,7 +37,7 @@ const PROGRESS: Duration = Duration::from_secs(1);
 pub(crate) fn run(args: &Run) -> anyhow::Result<ExitCode> {
     if args.hostile.is_some() && (args.common.count < 2 || args.seconds < HOSTILE_LEAST) {
         bail!(
-            "--hostile needs two sites, and {} s: the last site comes late",
+            "--hostile needs --count 2 and --seconds {} at least: the last site comes late",
             HOSTILE_LEAST.as_secs()
         );
     }
@@ -68,13 +68,27 @@ pub(crate) fn run(args: &Run) -> anyhow::Result<ExitCode> {
     } else {
         print!("{report}");
     }
-    Ok(
-        if report.joined == fleet.sites.len() && !fleet.sites.is_empty() {
-            ExitCode::SUCCESS
-        } else {
-            ExitCode::from(NOT_ALL)
-        },
-    )
+    let idle = report.hostile.as_ref().is_some_and(|one| one.times == 0);
+    if report.joined == 0 {
+        eprintln!(
+            "ropewalk-swarm: no site connected. Does a hub listen on UDP {}? Is --hub-key its key \
+             (`ropewalk key show`)? Has the hub read the list of `ropewalk-swarm sites`, made with this \
+             secret (`kill -HUP`)?",
+            args.hub
+        );
+    } else if idle {
+        eprintln!(
+            "ropewalk-swarm: the hub never let the hostile host in: make the list with --count {}, \
+             and let the hub read it (`kill -HUP`)",
+            args.common.count + 1
+        );
+    }
+    let all = report.joined == fleet.sites.len() && !fleet.sites.is_empty();
+    Ok(if all && !idle {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(NOT_ALL)
+    })
 }
 
 /// Lets the process have so many files.
@@ -243,7 +257,7 @@ impl Fleet {
             }
             if !args.quiet && now >= progress {
                 progress = now + PROGRESS;
-                self.show(count);
+                self.show(args.common.count);
             }
             let next = (begun < count).then(|| Instant::ZERO + between * (begun + 1));
             self.wait(
@@ -317,7 +331,11 @@ impl Fleet {
     fn wait(&self, events: &mut Vec<epoll::Event>, latest: Option<Instant>) -> anyhow::Result<()> {
         let timer = self.timers.peek().map(|&Reverse((at, _))| at);
         let wait = timer.into_iter().chain(latest).min();
-        let wait = wait.map(|at| at.since(self.clock.now()));
+        // A site that has just begun has its first turn at once.
+        let wait = wait.map(|at| match self.touched.is_empty() {
+            true => at.since(self.clock.now()),
+            false => Duration::ZERO,
+        });
         let timeout = wait.map(|wait| Timespec {
             tv_sec: i64::try_from(wait.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: i64::from(wait.subsec_nanos()),
