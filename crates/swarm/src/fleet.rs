@@ -260,10 +260,11 @@ impl Fleet {
                 self.show(args.common.count);
             }
             let next = (begun < count).then(|| Instant::ZERO + between * (begun + 1));
-            self.wait(
-                &mut events,
-                next.into_iter().chain(end).chain([progress]).min(),
-            )?;
+            let middle = end.filter(|_| enemy.is_some() && self.setting.phase == 0);
+            let middle = middle.map(|end| end - args.seconds / 2);
+            let shown = (!args.quiet).then_some(progress);
+            let latest = [next, end, middle, late, shown];
+            self.wait(&mut events, latest.into_iter().flatten().min())?;
             now = self.clock.now();
             for event in &events {
                 let Event { owner, ready } = Event::decode(event.data.u64());
