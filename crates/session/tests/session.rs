@@ -340,6 +340,37 @@ fn five_hundred_sites_are_back_soon_after_their_hub_restarts() {
 }
 
 #[test]
+fn five_hundred_sites_are_back_soon_over_a_long_round_trip_too() {
+    let mut world = World::new(&Spec {
+        sites: 500,
+        link: DirectionConfig {
+            delay: ms(300),
+            ..DirectionConfig::default()
+        },
+        ..Spec::default()
+    });
+    let up_at_hub = |w: &World| {
+        let tunnels = w.hub().session.status().tunnels;
+        let paths = tunnels.iter().flat_map(|t| &t.paths);
+        paths.filter(|path| path.state == "up").count()
+    };
+    world.run(5 * SECOND);
+    assert_eq!(up_at_hub(&world), 1_000);
+    world.kill_hub();
+    world.run(SECOND);
+    world.start_hub();
+    for site in 0..500 {
+        world.send_up(site, 0, 1);
+    }
+    world.run(8 * SECOND);
+    assert_eq!(up_at_hub(&world), 1_000);
+    // Three attempts of each path begin before its first answer can have come. Each repeats its first
+    // packet, so there are about 10,000, and nearly 50,000 if attempts went on beside an answered one.
+    let retries = world.hub().session.status().drops["retries_sent"];
+    assert!(retries < 15_000, "{retries} first packets of 1,000 paths");
+}
+
+#[test]
 fn the_same_seed_gives_the_same_run() {
     let run = || {
         let mut world = connected();

@@ -4,10 +4,14 @@
 //! attempt that has sent its `Hello` may still be given up: another was quicker, or the old one
 //! spoke again. Then the hub may have moved the path to that attempt. So the connection in charge
 //! takes a still higher generation and introduces itself once more.
+//!
+//! While an attempt over QUIC gets answers from the hub, nothing younger is begun beside that
+//! attempt: on a long path a younger one could not be done sooner.
 
 use super::tuning::{
-    ATTEMPT_INTERVAL, ATTEMPT_INTERVAL_MAX, ATTEMPT_JITTER, ATTEMPT_LIFETIME, ATTEMPTS_MAX,
-    ATTEMPTS_QUICK, FALLBACK_AFTER, RECONNECT_AFTER, RETURN_INTERVAL,
+    ANSWER_SLACK, ANSWERS_LATE, ATTEMPT_INTERVAL, ATTEMPT_INTERVAL_MAX, ATTEMPT_JITTER,
+    ATTEMPT_LIFETIME, ATTEMPTS_MAX, ATTEMPTS_QUICK, FALLBACK_AFTER, RECONNECT_AFTER,
+    RETURN_INTERVAL,
 };
 use std::net::SocketAddr;
 
@@ -16,7 +20,7 @@ use ropewalk_transport::ConnectOptions;
 use ropewalk_types::{Duration, Instant, PathId};
 use ropewalk_wire::{Control, Hello, VERSION, emit_control};
 
-use super::path::SitePath;
+use super::path::{Attempt, SitePath};
 use super::{HELLO_INTERVAL, Site};
 use crate::links::{LinkId, Links};
 use crate::peer::PeerPath;
@@ -57,6 +61,7 @@ impl Site {
         if outranked {
             self.outrank(now, id);
         }
+        let answered = self.keep_answered(now, links, id);
         let Some(path) = &mut self.paths[id.index()] else {
             return;
         };
@@ -70,7 +75,7 @@ impl Site {
         } else if path.tries == 0 {
             path.next_attempt = path.next_attempt.min(now + ATTEMPT_INTERVAL);
         }
-        if (silent || on_tls) && path.next_attempt <= now {
+        if (silent || on_tls) && path.next_attempt <= now && !answered {
             path.next_attempt = now
                 + if silent {
                     path.tries = path.tries.saturating_add(1);
@@ -88,10 +93,31 @@ impl Site {
             .quic_wanted
             .is_some_and(|at| now.since(at) > FALLBACK_AFTER);
         let lost_tls = silent && on_tls;
-        if fallback && (overdue || lost_tls) && !path.attempts.iter().any(|a| a.tls) {
+        if fallback && ((overdue && !answered) || lost_tls) && !path.attempts.iter().any(|a| a.tls)
+        {
             self.attempt_tls(now, links, id);
         }
         self.repeat_hello(now, links, id);
+    }
+
+    /// Ends the attempts that are younger than one that the hub is answering; whether there is one.
+    fn keep_answered(&mut self, now: Instant, links: &mut Links, id: PathId) -> bool {
+        let Some(path) = &mut self.paths[id.index()] else {
+            return false;
+        };
+        for attempt in path.attempts.iter_mut().filter(|a| !a.tls) {
+            attempt.note_received(now, links.outer_counters(attempt.link).received_bytes);
+        }
+        let mut answered = false;
+        path.attempts.retain(|attempt| {
+            let keep = attempt.tls || attempt.connected || !answered;
+            if !keep {
+                links.close(now, attempt.link, "the hub answers an older attempt");
+            }
+            answered |= attempt.is_answered(now);
+            keep
+        });
+        answered
     }
 
     pub(super) fn hub_address(&self, path: &SitePath) -> Option<SocketAddr> {
@@ -305,9 +331,44 @@ impl Site {
     }
 }
 
+impl Attempt {
+    /// Notes how many bytes have come in over it.
+    fn note_received(&mut self, now: Instant, bytes: u64) {
+        if bytes > self.received {
+            self.received = bytes;
+            let first = self.answered.map_or(now, |(first, _)| first);
+            self.answered = Some((first, now));
+        }
+    }
+
+    /// Whether the hub has answered, and the next answer is not late yet.
+    fn is_answered(&self, now: Instant) -> bool {
+        self.answered.is_some_and(|(first, last)| {
+            let usual = first.since(self.started) + ANSWER_SLACK;
+            now.since(last) < usual.mul_f64(ANSWERS_LATE)
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::io::StreamId;
+
+    #[test]
+    fn an_attempt_counts_as_answered_until_the_next_answer_is_late() {
+        let at = |ms| Instant::ZERO + Duration::from_millis(ms);
+        let mut attempt = Attempt::new(LinkId::Tls(StreamId(0)), 1, at(0), false);
+        attempt.note_received(at(100), 0);
+        assert!(!attempt.is_answered(at(100)), "nothing has come");
+        attempt.note_received(at(600), 1_200);
+        assert!(attempt.is_answered(at(600)) && attempt.is_answered(at(1_800)));
+        assert!(!attempt.is_answered(at(2_000)), "twice 600 ms and a little");
+        attempt.note_received(at(2_100), 1_200);
+        assert!(!attempt.is_answered(at(2_100)), "nothing new has come");
+        attempt.note_received(at(2_200), 1_300);
+        assert!(attempt.is_answered(at(3_400)), "600 ms stay the measure");
+    }
 
     #[test]
     fn attempts_become_rarer_up_to_a_bound_and_differ_by_chance() {

@@ -18,6 +18,24 @@ pub(super) struct Attempt {
     pub(super) started: Instant,
     pub(super) connected: bool,
     pub(super) tls: bool,
+    /// Bytes that came in.
+    pub(super) received: u64,
+    /// When the first and the last of them came, as far as somebody looked.
+    pub(super) answered: Option<(Instant, Instant)>,
+}
+
+impl Attempt {
+    pub(super) const fn new(link: LinkId, generation: u32, started: Instant, tls: bool) -> Self {
+        Self {
+            link,
+            generation,
+            started,
+            connected: false,
+            tls,
+            received: 0,
+            answered: None,
+        }
+    }
 }
 
 /// One path, connected or not.
@@ -84,13 +102,7 @@ impl SitePath {
 
     pub(super) fn add_attempt(&mut self, now: Instant, link: LinkId, tls: bool) {
         let generation = self.next_generation();
-        self.attempts.push(Attempt {
-            link,
-            generation,
-            started: now,
-            connected: false,
-            tls,
-        });
+        self.attempts.push(Attempt::new(link, generation, now, tls));
     }
 
     /// Generations rise with every connection and every claim of the path.

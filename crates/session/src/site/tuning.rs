@@ -28,6 +28,13 @@ pub(super) const ATTEMPT_JITTER: f64 = 0.25;
 pub(super) const ATTEMPT_LIFETIME: Duration = Duration::from_secs(4);
 /// QUIC attempts of one path under way at once. More: the same bytes, more state.
 pub(super) const ATTEMPTS_MAX: usize = 4;
+/// While the hub answers an attempt, no younger one is begun. The next answer is late after this many
+/// times the time of the first one. More: fewer handshakes that nobody needs, later new attempts on
+/// links that lose packets. Measured: `docs/decisions/hub.md`.
+pub(super) const ANSWERS_LATE: f64 = 2.0;
+/// Added to the time of the first answer: what the handshake costs the hub under load, and that a site
+/// looks every [`TICK`]. Longer: the same.
+pub(super) const ANSWER_SLACK: Duration = Duration::from_millis(50);
 /// How long QUIC may fail before TLS over TCP is tried. Longer: fewer paths on TCP for a passing
 /// fault, later tunnels where UDP is blocked.
 pub(super) const FALLBACK_AFTER: Duration = Duration::from_millis(1_000);
