@@ -5,7 +5,9 @@
 
 use std::fmt::Write;
 
-use crate::{BalanceStatus, DirectStatus, PathStatus, Status, TunnelStatus, UplinkStatus};
+use crate::{
+    BalanceStatus, DirectStatus, PathStatus, Status, TunnelStatus, UplinkStatus, WorkerStatus,
+};
 
 /// Content type of the text.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -46,6 +48,7 @@ pub fn render(status: &Status) -> String {
             *count as f64,
         );
     }
+    workers(&mut out, &status.workers);
     match &status.balance {
         Some(balance) => uplinks(&mut out, balance),
         None => {
@@ -58,6 +61,39 @@ pub fn render(status: &Status) -> String {
         uplinks(&mut out, &beside.spread);
     }
     out
+}
+
+fn workers(out: &mut String, workers: &[WorkerStatus]) {
+    type Value = fn(&WorkerStatus) -> f64;
+    let metrics: [(&str, &str, Value); 5] = [
+        ("sites", "Listed sites that a worker serves.", |w| {
+            w.sites as f64
+        }),
+        ("paths_up", "Paths of these sites that are up.", |w| {
+            w.paths_up as f64
+        }),
+        ("cpu_seconds_total", "Processor time of a worker.", |w| {
+            w.cpu_s
+        }),
+        (
+            "handed_over_total",
+            "Inner packets that went to the worker that serves their site.",
+            |w| w.handed_over as f64,
+        ),
+        (
+            "handover_drops_total",
+            "Inner packets lost on this way.",
+            |w| w.handover_drops as f64,
+        ),
+    ];
+    for (name, help, value) in metrics.iter().filter(|_| !workers.is_empty()) {
+        let name = format!("ropewalk_worker_{name}");
+        head(out, &name, help);
+        for worker in workers {
+            let number = worker.worker.to_string();
+            sample(out, &name, &[("worker", &number)], value(worker));
+        }
+    }
 }
 
 fn direct(out: &mut String, direct: &DirectStatus) {
@@ -195,6 +231,12 @@ mod tests {
         };
         let status = Status {
             role: "site".to_owned(),
+            workers: vec![WorkerStatus {
+                worker: 3,
+                sites: 5,
+                cpu_s: 1.5,
+                ..WorkerStatus::default()
+            }],
             drops: [("garbage".to_owned(), 4)].into(),
             tunnels: vec![TunnelStatus {
                 peer: "hub".to_owned(),
@@ -240,6 +282,8 @@ mod tests {
             "uplink=\"w\\\"0\\\\\",transport=\"\"} 0.025\n",
             "ropewalk_path_delivery_rate_bytes_per_second{peer=\"hub\"",
             "ropewalk_tunnel_paths_up{peer=\"hub\"} 1\n",
+            "ropewalk_worker_sites{worker=\"3\"} 5\n",
+            "ropewalk_worker_cpu_seconds_total{worker=\"3\"} 1.5\n",
             "ropewalk_direct_fallen_back 1\n",
             "ropewalk_direct_class{class=\"mail\",via=\"auto\",family=\"ipv4\"} 1\n",
             "ropewalk_direct_class{class=\"mail\",via=\"auto\",family=\"ipv6\"} 0\n",

@@ -35,10 +35,30 @@ pub struct Status {
     /// Of a site that sends some flows beside its tunnel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub direct: Option<DirectStatus>,
+    /// The threads of a hub that has several; each serves a part of the sites.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub workers: Vec<WorkerStatus>,
     /// One entry per peer: the hub of a site, the known sites of a hub, both of a relay.
     pub tunnels: Vec<TunnelStatus>,
     /// Counted drops and refusals by reason, over all tunnels and the sockets.
     pub drops: BTreeMap<String, u64>,
+}
+
+/// A thread of a hub.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct WorkerStatus {
+    /// Its number, from 0.
+    pub worker: usize,
+    /// Listed sites that it serves.
+    pub sites: usize,
+    /// Paths of them that are up.
+    pub paths_up: usize,
+    /// Processor time since the start, seconds.
+    pub cpu_s: f64,
+    /// Inner packets that came in here and went to the worker that serves their site.
+    pub handed_over: u64,
+    /// Inner packets that were lost on this way: the other worker was busy.
+    pub handover_drops: u64,
 }
 
 /// A relay's side towards the next hub.

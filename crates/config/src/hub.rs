@@ -18,6 +18,8 @@ pub const UDP_PORT: u16 = 4443;
 pub const TCP_PORT: u16 = 443;
 /// Most addresses a hub may listen on, per protocol.
 const LISTEN_MAX: usize = 16;
+/// Most workers: an identifier of a connection has room for so many.
+pub const WORKERS_MAX: u64 = 64;
 /// Most endpoints in a token.
 pub const ENDPOINTS_MAX: usize = 8;
 /// Longest IPv4 pool prefix: four addresses, two of them usable.
@@ -49,6 +51,8 @@ pub struct HubConfig {
     pub masquerade: bool,
     /// File of the known sites.
     pub sites_file: PathBuf,
+    /// Threads that move packets, 1 to [`WORKERS_MAX`]; `None` leaves the number to the program.
+    pub workers: Option<usize>,
     /// The interface of the tunnel to the next hub, where this is the side of a relay towards its
     /// sites.
     pub onward: Option<String>,
@@ -117,7 +121,9 @@ pub fn parse(path: &Path, text: &str) -> Result<HubConfig, Problems> {
             (forward, masquerade)
         });
         let sites_file = root.text("sites_file", "\"/var/lib/ropewalk/sites.toml\"", parse_path);
+        let workers = read_workers(root);
         HubConfig {
+            workers,
             sites_file: sites_file.unwrap_or_else(|| common.state_dir.join("sites.toml")),
             common,
             listen,
@@ -130,6 +136,11 @@ pub fn parse(path: &Path, text: &str) -> Result<HubConfig, Problems> {
             onward: None,
         }
     })
+}
+
+pub(super) fn read_workers(root: &mut Section<'_>) -> Option<usize> {
+    let workers = root.integer_or_auto("workers", 1..=WORKERS_MAX);
+    workers.and_then(|count| usize::try_from(count).ok())
 }
 
 type Listen = (Vec<SocketAddr>, Vec<SocketAddr>, Vec<HostPort>);

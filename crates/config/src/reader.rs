@@ -311,6 +311,19 @@ impl<'t> Section<'t> {
         number
     }
 
+    /// [`Self::integer`] of a key that may also be the text `auto`, which is as if the key were absent.
+    pub fn integer_or_auto(
+        &mut self,
+        key: &'static str,
+        range: RangeInclusive<u64>,
+    ) -> Option<u64> {
+        let value = self.value(key)?;
+        if value.get_ref().as_str() == Some("auto") {
+            return None;
+        }
+        self.integer(key, range)
+    }
+
     /// Reports a missing key.
     pub fn require<T>(&self, key: &str, value: Option<T>, remedy: &str) -> Option<T> {
         let present = self.find(key).is_some();

@@ -52,6 +52,7 @@ pub fn parse(path: &Path, text: &str) -> Result<RelayConfig, Problems> {
             "\"/var/lib/ropewalk/relay-sites.toml\"",
             parse_path,
         );
+        let workers = hub::read_workers(root);
         let mut uplinks = uplinks::read(root);
         // What comes out of one tunnel must not become the carrier of the other.
         uplinks.exclude.extend(own_pattern(&common));
@@ -64,6 +65,7 @@ pub fn parse(path: &Path, text: &str) -> Result<RelayConfig, Problems> {
         let partner = |interface: &String| (!masquerade).then(|| interface.clone());
         Some(RelayConfig {
             hub: HubConfig {
+                workers,
                 sites_file: sites_file.unwrap_or_else(|| common.state_dir.join(SITES_FILE)),
                 listen,
                 tcp_listen,

@@ -70,6 +70,8 @@ name = \"hub\"
 # key_file = \"/etc/ropewalk/hub.key\"
 {STATE_DIR}
 # sites_file = \"/var/lib/ropewalk/sites.toml\"
+# Threads that move packets: a number, or \"auto\": one per processor, on machines with at least four.
+# workers = \"auto\"
 
 [listen]
 # UDP addresses for the tunnel, and TCP addresses for sites whose network blocks UDP.
@@ -176,6 +178,7 @@ name = \"{name}\"
 # key_file = \"/etc/ropewalk/relay.key\"
 {STATE_DIR}
 # sites_file = \"/var/lib/ropewalk/relay-sites.toml\"
+# workers = \"auto\"
 
 [hub]
 # The next hub, or the next relay, and this relay's key there.

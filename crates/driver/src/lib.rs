@@ -10,4 +10,4 @@ mod event;
 mod sockets;
 
 pub use event::{Event, OWNERS_MAX, Owner, Ready};
-pub use sockets::{SocketDrops, SocketOptions, Sockets, SocketsOf};
+pub use sockets::{MovedStream, SocketDrops, SocketOptions, Sockets, SocketsOf};

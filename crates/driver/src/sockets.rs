@@ -2,14 +2,15 @@
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
 
 use anyhow::Context;
 use bytes::BytesMut;
 use ropewalk_io::tcp;
 use ropewalk_io::tcp_info::{self, ConnectConfig};
-use ropewalk_io::udp::{RecvMeta, UdpConfig, UdpReceiver, UdpSocket};
-use ropewalk_session::{Request, Role, Session, SocketId, StreamId, TcpInfo, Transmit};
+use ropewalk_io::udp::{RecvMeta, UdpConfig, UdpGroup, UdpReceiver, UdpSocket};
+use ropewalk_session::{
+    Moved, Request, Role, Session, Slice, SocketId, StreamId, TcpInfo, Transmit,
+};
 use ropewalk_types::Instant;
 use rustc_hash::FxHashMap;
 use rustix::event::epoll;
@@ -62,6 +63,15 @@ struct Stream {
     remote: SocketAddr,
 }
 
+/// An accepted TCP connection on its way to another worker of a hub.
+#[derive(Debug)]
+pub struct MovedStream {
+    /// Index of the worker.
+    pub worker: usize,
+    stream: Stream,
+    link: Moved,
+}
+
 impl Stream {
     fn failed(&self, error: &io::Error) -> String {
         format!("TCP connection to {}: {error}", self.remote)
@@ -71,7 +81,7 @@ impl Stream {
 /// The sockets of all sessions of one thread. [`Self::of`] gives those of one session.
 #[derive(Debug)]
 pub struct Sockets {
-    epoll: Arc<OwnedFd>,
+    epoll: OwnedFd,
     udp: FxHashMap<(Owner, SocketId), UdpSocket>,
     streams: FxHashMap<(Owner, StreamId), Stream>,
     listeners: Vec<TcpListener>,
@@ -80,6 +90,7 @@ pub struct Sockets {
     arrivals: Vec<(RecvMeta, BytesMut)>,
     read: Vec<u8>,
     drops: SocketDrops,
+    moved: Vec<MovedStream>,
 }
 
 /// The sockets of one session.
@@ -96,13 +107,15 @@ pub struct SocketOptions {
     pub buffer_bytes: usize,
     /// Whether sockets are bound to the interface that the session names.
     pub devices: bool,
+    /// Which worker of a hub opens them: several share each address.
+    pub slice: Slice,
 }
 
 impl Sockets {
     /// No sockets yet. Those to come are registered with `epoll`, with [`Event::encode`] as user
     /// data.
     #[must_use]
-    pub fn new(epoll: Arc<OwnedFd>, options: SocketOptions) -> Self {
+    pub fn new(epoll: OwnedFd, options: SocketOptions) -> Self {
         Self {
             epoll,
             udp: FxHashMap::default(),
@@ -113,13 +126,25 @@ impl Sockets {
             arrivals: Vec::new(),
             read: vec![0; READ_BYTES],
             drops: SocketDrops::default(),
+            moved: Vec::new(),
         }
+    }
+
+    /// The event queue, for descriptors of the driver's own.
+    #[must_use]
+    pub const fn epoll(&self) -> &OwnedFd {
+        &self.epoll
     }
 
     /// Counted drops of all sessions.
     #[must_use]
     pub const fn drops(&self) -> SocketDrops {
         self.drops
+    }
+
+    /// TCP connections that other workers are to take over with [`SocketsOf::adopt`].
+    pub fn take_moved(&mut self) -> impl Iterator<Item = MovedStream> {
+        self.moved.drain(..)
     }
 
     /// Number of open UDP sockets and TCP connections.
@@ -200,11 +225,34 @@ impl SocketsOf<'_> {
                 })?;
                 session.handle_stream_opened(stream, local);
             }
+            Request::MoveTcp { stream, worker } => {
+                let link = session.take_moved(stream);
+                let key = (self.owner, stream);
+                if let (Some(link), Some(stream)) = (link, self.all.streams.remove(&key)) {
+                    epoll::delete(&self.all.epoll, &stream.tcp).ok();
+                    self.all.moved.push(MovedStream {
+                        worker,
+                        stream,
+                        link,
+                    });
+                }
+            }
             Request::CloseTcp { stream } => {
                 self.all.streams.remove(&(self.owner, stream));
             }
         }
         Ok(())
+    }
+
+    /// Takes over a TCP connection from another worker.
+    pub fn adopt<R: Role>(&mut self, now: Instant, moved: MovedStream, session: &mut Session<R>) {
+        let Stream { tcp, remote } = moved.stream;
+        let Some(stream) = session.handle_moved(now, moved.link) else {
+            return;
+        };
+        if let Err(error) = self.add_stream(stream, tcp, remote) {
+            session.handle_stream_closed(now, stream, format!("{error:#}"));
+        }
     }
 
     const fn event(&self, ready: Ready) -> Event {
@@ -239,6 +287,7 @@ impl SocketsOf<'_> {
             device,
             recv_buffer: options.buffer_bytes,
             send_buffer: options.buffer_bytes,
+            group: group(options.slice),
         })
         .with_context(|| format!("cannot open UDP socket {bind}{on}"))?;
         self.register(&udp, Ready::Udp(socket), epoll::EventFlags::IN)?;
@@ -390,6 +439,13 @@ impl SocketsOf<'_> {
             }
         }
     }
+}
+
+/// The sockets of all workers at one address, where there are several.
+fn group(slice: Slice) -> Option<UdpGroup> {
+    let (index, count) = (u8::try_from(slice.index()), u8::try_from(slice.count()));
+    let (index, count) = (index.ok()?, count.ok()?);
+    (count > 1).then_some(UdpGroup { index, count })
 }
 
 /// Reads a turn's worth; whether more may wait.

@@ -42,6 +42,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         device: None,
         recv_buffer: 4 << 20,
         send_buffer: 4 << 20,
+        group: None,
     })?;
     let mut pump = Pump {
         tun,

@@ -361,6 +361,70 @@ pub(crate) fn read_option(
     Ok(usize::try_from(length).unwrap_or(0).min(value.len()))
 }
 
+/// Attaches a program to the sockets bound to one address that chooses among `count` of them by the first
+/// byte of the destination identifier of a QUIC packet (RFC 8999 §5): its lower six bits, modulo `count`.
+/// A packet that is too short goes to the first one.
+pub(crate) fn steer_by_identifier(socket: BorrowedFd<'_>, count: u8) -> io::Result<()> {
+    let step = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter {
+        code: u16::try_from(code).unwrap_or(0),
+        jt,
+        jf,
+        k,
+    };
+    let load = libc::BPF_LD | libc::BPF_B | libc::BPF_ABS;
+    let mut steps = [
+        step(load, 0, 0, 0),
+        step(
+            libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K,
+            0,
+            2,
+            LONG_HEADER,
+        ),
+        step(load, 0, 0, LONG_IDENTIFIER_AT),
+        step(libc::BPF_JMP | libc::BPF_JA, 0, 0, 1),
+        step(load, 0, 0, SHORT_IDENTIFIER_AT),
+        step(
+            libc::BPF_ALU | libc::BPF_AND | libc::BPF_K,
+            0,
+            0,
+            GROUP_MASK,
+        ),
+        step(
+            libc::BPF_ALU | libc::BPF_MOD | libc::BPF_K,
+            0,
+            0,
+            count.max(1).into(),
+        ),
+        step(libc::BPF_RET | BPF_A, 0, 0, 0),
+    ];
+    let program = libc::sock_fprog {
+        len: u16::try_from(steps.len()).unwrap_or(0),
+        filter: steps.as_mut_ptr(),
+    };
+    // SAFETY: the kernel reads one `sock_fprog` and the steps it points to, all alive until then.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_ATTACH_REUSEPORT_CBPF,
+            (&raw const program).cast(),
+            socklen(mem::size_of::<libc::sock_fprog>()),
+        )
+    };
+    check(result).map(drop)
+}
+
+/// Bit of the first byte of packets with a long header (RFC 8999 §5.1).
+const LONG_HEADER: u32 = 0x80;
+/// Where the destination identifier begins there: after first byte, version and length.
+const LONG_IDENTIFIER_AT: u32 = 6;
+/// The same in packets with a short header (RFC 8999 §5.2).
+const SHORT_IDENTIFIER_AT: u32 = 1;
+/// Bits of the identifier's first byte that count.
+const GROUP_MASK: u32 = 0x3f;
+/// Return what the accumulator has (linux/filter.h).
+const BPF_A: u32 = 0x10;
+
 fn socklen(length: usize) -> libc::socklen_t {
     libc::socklen_t::try_from(length).unwrap_or(libc::socklen_t::MAX)
 }

@@ -144,6 +144,32 @@ impl Tun {
     /// # Errors
     /// See [`TunError`].
     pub fn open(config: &TunConfig) -> Result<Self, TunError> {
+        Self::open_queue(config, 0)
+    }
+
+    /// [`Self::open`] with several queues, each of which can be read and written by another thread. The
+    /// kernel puts a flow into the queue that last wrote a packet of it; the first packet of a flow may
+    /// come in any.
+    ///
+    /// # Errors
+    /// See [`TunError`].
+    pub fn open_queues(config: &TunConfig, count: usize) -> Result<Vec<Self>, TunError> {
+        if count <= 1 {
+            return Ok(vec![Self::open(config)?]);
+        }
+        let first = Self::open_queue(config, libc::IFF_MULTI_QUEUE)?;
+        let config = TunConfig {
+            name: first.name.clone(),
+            ..config.clone()
+        };
+        let mut queues = vec![first];
+        for _ in 1..count {
+            queues.push(Self::open_queue(&config, libc::IFF_MULTI_QUEUE)?);
+        }
+        Ok(queues)
+    }
+
+    fn open_queue(config: &TunConfig, more: libc::c_int) -> Result<Self, TunError> {
         check_name(&config.name)?;
         let fail = |step| {
             let name = config.name.clone();
@@ -163,7 +189,7 @@ impl Tun {
         let name = sys::tun_set_interface(
             fd.as_fd(),
             &config.name,
-            libc::IFF_TUN | libc::IFF_NO_PI | vnet,
+            libc::IFF_TUN | libc::IFF_NO_PI | vnet | more,
         )
         .map_err(|e| match e.raw_os_error() {
             Some(libc::EPERM) => TunError::NotPermitted(config.name.clone()),

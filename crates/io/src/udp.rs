@@ -32,6 +32,18 @@ pub struct UdpConfig {
     pub recv_buffer: usize,
     /// Send buffer in bytes; the same.
     pub send_buffer: usize,
+    /// The socket is one of several at its address.
+    pub group: Option<UdpGroup>,
+}
+
+/// A socket of several that are bound to one address in one process. The kernel gives a QUIC packet to the
+/// one that the first byte of the packet's destination identifier names: the lower six bits, modulo `count`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UdpGroup {
+    /// Which of them it is. They have to be bound in this order, and none may be closed before the others.
+    pub index: u8,
+    /// How many they are, 1..=64.
+    pub count: u8,
 }
 
 /// What is known of a received datagram besides its contents.
@@ -137,7 +149,25 @@ impl UdpSocket {
         set_buffer(&socket, Buffer::Receive, config.recv_buffer)?;
         set_buffer(&socket, Buffer::Send, config.send_buffer)?;
         set_options(&socket, v6)?;
+        if let Some(group) = config.group {
+            if group.index == 0 {
+                // Sockets of a group do not notice that another process has the address.
+                let alone = Socket::new(
+                    Domain::for_address(config.bind),
+                    Type::DGRAM,
+                    Some(Protocol::UDP),
+                )?;
+                if v6 {
+                    alone.set_only_v6(true)?;
+                }
+                alone.bind(&config.bind.into())?;
+            }
+            socket.set_reuse_port(true)?;
+        }
         socket.bind(&config.bind.into())?;
+        if let Some(group) = config.group {
+            sys::steer_by_identifier(socket.as_fd(), group.count)?;
+        }
         Ok(Self {
             max_segments: probe_offload(&socket),
             socket,
@@ -456,6 +486,7 @@ mod tests {
             device: None,
             recv_buffer: 1 << 20,
             send_buffer: 1 << 20,
+            group: None,
         };
         UdpSocket::bind(&config).expect("bound")
     }

@@ -219,6 +219,7 @@ fn bind(namespace: &Namespace, ip: &'static str) -> UdpSocket {
         device: None,
         recv_buffer: 1 << 20,
         send_buffer: 1 << 20,
+        group: None,
     };
     namespace
         .enter(move || UdpSocket::bind(&config))

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use bytes::BytesMut;
 use common::{Namespace, code, privileged, wait_for};
-use ropewalk_io::udp::{RecvMeta, UDP_PAYLOAD_MAX, UdpConfig, UdpReceiver, UdpSocket};
+use ropewalk_io::udp::{RecvMeta, UDP_PAYLOAD_MAX, UdpConfig, UdpGroup, UdpReceiver, UdpSocket};
 use ropewalk_types::Ecn;
 
 fn config(bind: &str) -> UdpConfig {
@@ -15,6 +15,7 @@ fn config(bind: &str) -> UdpConfig {
         device: None,
         recv_buffer: 1 << 20,
         send_buffer: 1 << 20,
+        group: None,
     }
 }
 
@@ -32,6 +33,58 @@ fn receive(socket: &mut UdpSocket, count: usize) -> Vec<(RecvMeta, BytesMut)> {
     });
     assert_eq!(out.len(), count);
     out
+}
+
+#[test]
+fn sockets_of_a_group_get_the_packets_whose_identifier_names_them() {
+    const COUNT: u8 = 3;
+    for any in ["127.0.0.1", "::1"] {
+        let ip: IpAddr = any.parse().expect("address");
+        let mut port = 0;
+        let mut group = Vec::new();
+        for index in 0..COUNT {
+            let socket = UdpSocket::bind(&UdpConfig {
+                bind: (ip, port).into(),
+                group: Some(UdpGroup {
+                    index,
+                    count: COUNT,
+                }),
+                ..config("127.0.0.1:0")
+            });
+            let socket = socket.expect("bound");
+            port = socket.local_addr().expect("bound").port();
+            group.push(socket);
+        }
+        let mut client = bind(&SocketAddr::new(ip, 0).to_string());
+        for byte in [0, 1, 2, 3, 62, 63, 64, 65, 200, 255] {
+            // A long header has first byte, version and length before the identifier.
+            let long = [0xc0, 0, 0, 0, 1, 16, byte, 9, 9];
+            let short = [0x40, byte, 9, 9];
+            for packet in [&long[..], &short[..]] {
+                client
+                    .send((ip, port).into(), None, Ecn::NotEct, 0, packet, None)
+                    .expect("sent");
+                let named = usize::from(byte % 64 % COUNT);
+                let (_, data) = receive(&mut group[named], 1).remove(0);
+                assert_eq!(&data[..], packet);
+            }
+        }
+        // What is too short for an identifier is for the first one.
+        client
+            .send((ip, port).into(), None, Ecn::NotEct, 0, &[0xc0], None)
+            .expect("sent");
+        receive(&mut group[0], 1);
+        // Another program that begins such a group is told that the address is taken.
+        let other = UdpSocket::bind(&UdpConfig {
+            bind: (ip, port).into(),
+            group: Some(UdpGroup {
+                index: 0,
+                count: COUNT,
+            }),
+            ..config("127.0.0.1:0")
+        });
+        assert_eq!(code(other), Some(libc::EADDRINUSE));
+    }
 }
 
 #[test]

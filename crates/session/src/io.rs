@@ -44,6 +44,14 @@ pub enum Request {
         /// Where to.
         remote: SocketAddr,
     },
+    /// Hand an accepted TCP connection to another worker of this hub, with what
+    /// [`Session::take_moved`](crate::Session::take_moved) gives.
+    MoveTcp {
+        /// Which.
+        stream: StreamId,
+        /// Index of the worker.
+        worker: usize,
+    },
     /// Close a TCP connection. The driver may have closed it already.
     CloseTcp {
         /// Which.

@@ -40,12 +40,12 @@ mod tuning;
 pub use command::{Command, Uplink};
 pub use hub::{Hub, SITES_MAX};
 pub use io::{Request, Sockets, StreamId};
-pub use links::{LinkId, Links};
+pub use links::{LinkId, Links, Moved};
 pub use peer::Peer;
 pub use ropewalk_core::reorder::Inner;
 pub use ropewalk_transport::tls::TcpInfo;
-pub use ropewalk_transport::{SocketId, Transmit};
-pub use session::{Event, Role, Session};
+pub use ropewalk_transport::{GROUPS, Slice, SocketId, Transmit, group_of};
+pub use session::{Elsewhere, Event, Role, Session};
 pub use settings::{
     CommonSettings, Environment, HubAddresses, HubSettings, MTU_DEFAULT, MTU_MAX, MTU_MIN,
     SiteDirectory, SiteEntry, SiteSettings, UDP_PAYLOAD_MAX, UDP_PAYLOAD_MIN, udp_payload_max,

@@ -13,7 +13,7 @@ use ropewalk_types::{Ecn, Instant};
 
 use crate::command::Command;
 use crate::io::{Request, Sockets, StreamId};
-use crate::links::{LinkEvent, LinkId, Links, Received};
+use crate::links::{LinkEvent, LinkId, Links, Moved, Received};
 use crate::mtu::InnerMtu;
 use crate::status::SessionStatus;
 
@@ -41,14 +41,25 @@ pub enum Event {
     MtuChanged(usize),
 }
 
+/// An inner packet for a site that another worker of this hub serves.
+#[derive(Debug)]
+pub struct Elsewhere {
+    /// Index of the worker.
+    pub worker: usize,
+    /// As [`Session::handle_inner`] got it.
+    pub data: BytesMut,
+    /// The same.
+    pub checksum_partial: bool,
+}
+
 /// What a site and a hub do differently. Implemented by [`Site`](crate::Site) and
 /// [`Hub`](crate::Hub) only.
 pub trait Role: sealed::Role {}
 
 pub(crate) mod sealed {
     use super::{
-        Command, Event, Inner, Instant, LinkEvent, LinkId, Links, Received, SessionStatus,
-        SocketId, Sockets, VecDeque,
+        Command, Elsewhere, Event, Inner, Instant, LinkEvent, LinkId, Links, Received,
+        SessionStatus, SocketId, Sockets, VecDeque,
     };
     use bytes::BytesMut;
     use ropewalk_core::tunnel::Tunnel;
@@ -76,6 +87,10 @@ pub(crate) mod sealed {
         fn on_datagram(&mut self, now: Instant, links: &mut Links, received: Received);
         /// An inner packet came in.
         fn on_inner(&mut self, now: Instant, data: BytesMut, checksum_partial: bool);
+        /// The next inner packet for another worker.
+        fn poll_elsewhere(&mut self) -> Option<Elsewhere> {
+            None
+        }
         /// Whether more inner packets are welcome.
         fn takes_inner(&self) -> bool;
         /// All of a batch is in.
@@ -193,6 +208,26 @@ impl<R: Role> Session<R> {
     /// `checksum_partial` says that its transport checksum is still to be computed.
     pub fn handle_inner(&mut self, now: Instant, data: BytesMut, checksum_partial: bool) {
         self.role.on_inner(now, data, checksum_partial);
+    }
+
+    /// The next inner packet of those that came in for sites of other workers. Call until `None`
+    /// after [`Self::handle_inner`], at the latest at the end of a batch.
+    pub fn poll_elsewhere(&mut self) -> Option<Elsewhere> {
+        self.role.poll_elsewhere()
+    }
+
+    /// What goes to the other worker with a TCP connection that is to be moved.
+    pub fn take_moved(&mut self, stream: StreamId) -> Option<Moved> {
+        self.links.take_moved(stream)
+    }
+
+    /// Takes over a TCP connection from another worker. Its name from now on; `None` when the
+    /// driver has to close it.
+    pub fn handle_moved(&mut self, now: Instant, moved: Moved) -> Option<StreamId> {
+        let stream = self.links.adopt(moved)?;
+        self.link_events(now);
+        self.receive(now, LinkId::Tls(stream), Ecn::NotEct);
+        Some(stream)
     }
 
     /// Does what the control side asks; the number of tunnels or paths that it concerned.

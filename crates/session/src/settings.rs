@@ -13,7 +13,7 @@ use ropewalk_core::hold::Limits;
 use ropewalk_core::protect::Classes;
 use ropewalk_core::schedule::SchedulerKind;
 use ropewalk_core::tunnel::{INNER_MTU_USUAL, SendOptions};
-use ropewalk_transport::{CongestionControl, Identity, PublicKey};
+use ropewalk_transport::{CongestionControl, Identity, PublicKey, Slice};
 
 /// Smallest inner MTU that may be configured: IPv6 needs 1,280 bytes (RFC 8200 §5).
 pub const MTU_MIN: usize = 1_280;
@@ -52,6 +52,8 @@ pub struct Environment {
     pub tunnels: u64,
     /// Seed of connection identifiers; `None` lets the cryptographic library choose them.
     pub transport: Option<[u8; 32]>,
+    /// Which of a hub's sites this session serves: other workers serve the others.
+    pub slice: Slice,
 }
 
 /// What both roles have in common.

@@ -10,11 +10,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use anyhow::{Context, bail};
 use ropewalk_driver::{Event, Owner, SocketOptions, Sockets};
 use ropewalk_io::clock::Clock;
-use ropewalk_session::{Environment, HubAddresses};
+use ropewalk_session::{Environment, HubAddresses, Slice};
 use ropewalk_transport::Identity;
 use ropewalk_types::{Duration, Instant, Random};
 use rustix::event::{Timespec, epoll};
-use rustix::fd::OwnedFd;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::args::Run;
@@ -166,7 +165,6 @@ impl Drop for Ends<'_> {
 
 struct Fleet {
     clock: Clock,
-    epoll: Arc<OwnedFd>,
     sockets: Sockets,
     setting: Setting,
     secret: Identity,
@@ -187,17 +185,17 @@ struct Fleet {
 impl Fleet {
     fn new(args: &Run) -> anyhow::Result<Self> {
         let secret = roster::secret(&args.common.secret)?;
-        let epoll = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let options = SocketOptions {
             buffer_bytes: SOCKET_BYTES,
             devices: false,
+            slice: Slice::WHOLE,
         };
         let local = local_address(args.hub)
             .with_context(|| format!("the hub's address {} is not reached", args.hub))?;
         Ok(Self {
             clock: Clock::new(),
-            sockets: Sockets::new(Arc::clone(&epoll), options),
-            epoll,
+            sockets: Sockets::new(epoll, options),
             setting: Setting {
                 hub: Arc::new(HubAddresses::new(&[args.hub])),
                 hub_key: args.hub_key,
@@ -287,6 +285,7 @@ impl Fleet {
             session: roster::start_number()?.max(1),
             tunnels: self.random.next_u64(),
             transport: None,
+            slice: Slice::WHOLE,
         };
         let identity = self.secret.derived(index)?;
         let site = SwarmSite::start(now, Owner(index), identity, &self.setting, &environment)?;
@@ -343,7 +342,7 @@ impl Fleet {
         });
         events.clear();
         let spare = rustix::buffer::spare_capacity(events);
-        match epoll::wait(&self.epoll, spare, timeout.as_ref()) {
+        match epoll::wait(self.sockets.epoll(), spare, timeout.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(error) => Err(error).context("waiting for events failed"),
         }

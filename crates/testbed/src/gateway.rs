@@ -20,6 +20,8 @@ use crate::{cleanup, programs};
 /// What of a gateway's configuration differs from the defaults.
 #[derive(Clone, Debug, Default)]
 pub struct GatewaySpec {
+    /// Lines of a hub before the first section, such as `workers = 2`.
+    pub root: String,
     /// Lines for the `[tunnel]` section, such as `scheduler = "htmt"`.
     pub tunnel: String,
     /// Lines for the `[network]` section.
@@ -61,9 +63,10 @@ impl Gateway {
     pub fn hub(namespace: &Namespace, directory: &Path, spec: &GatewaySpec) -> Result<Self> {
         let gateway = Self::new("hub", "hub", namespace, directory)?;
         let mut text = gateway.paths();
+        text += &spec.root;
         let _ = write!(
             text,
-            "[listen]\n\
+            "\n[listen]\n\
              udp = [\"0.0.0.0:{UDP_PORT}\", \"[::]:{UDP_PORT}\"]\n\
              tcp = [\"0.0.0.0:{TCP_PORT}\", \"[::]:{TCP_PORT}\"]\n\
              public = [\"{HUB}:{UDP_PORT}\", \"[{HUB_V6}]:{UDP_PORT}\"]\n\

@@ -332,6 +332,8 @@ impl<R: Role> Host<R> {
                         body: Body::TcpOpen,
                     });
                 }
+                // One worker serves all sites here.
+                Request::MoveTcp { stream, .. } => drop(self.tcp.remove(&stream)),
                 Request::CloseTcp { stream } => {
                     if let Some(tcp) = self.tcp.remove(&stream) {
                         self.out.push(Outgoing {

@@ -18,7 +18,7 @@ use ropewalk_netem::{
 };
 use ropewalk_session::{
     Command, CommonSettings, Environment, Hub, HubAddresses, HubSettings, Peer, Session, Site,
-    SiteDirectory, SiteEntry, SiteSettings, Uplink,
+    SiteDirectory, SiteEntry, SiteSettings, Slice, Uplink,
 };
 use ropewalk_transport::{CongestionControl, Identity};
 use ropewalk_types::{Duration, Ecn, Instant, Random};
@@ -299,6 +299,7 @@ impl World {
             session,
             tunnels: self.random.next_u64(),
             transport: Some(seed),
+            slice: Slice::WHOLE,
         }
     }
 

@@ -175,11 +175,12 @@ fn none_of_the_packets_of_a_fresh_connection_is_garbage() {
     }
 }
 
-/// First packets of `count` sites, each from its own address, never answered.
-fn flood(hub: &mut Endpoint, now: Instant, count: u16) {
+/// First packets of `count` sites, each from its own address, never answered. The sites take `hub_key`
+/// for the key of the hub.
+fn flood(hub: &mut Endpoint, now: Instant, count: u16, hub_key: u8) {
     for port in 1..=count {
         let mut site = Endpoint::new(config((port % 200 + 10) as u8)).unwrap();
-        let key = identity(2).public_key();
+        let key = identity(hub_key).public_key();
         let id = site
             .connect(now, "198.51.100.1:443".parse().unwrap(), key, BDP)
             .unwrap();
@@ -201,7 +202,7 @@ fn flood(hub: &mut Endpoint, now: Instant, count: u16) {
 fn a_flood_of_handshakes_is_answered_with_retry_and_a_site_still_gets_in() {
     let mut world = world();
     let now = world.now();
-    flood(&mut world.hub.endpoint, now, 100);
+    flood(&mut world.hub.endpoint, now, 100, 2);
     let stats = world.hub.endpoint.stats();
     assert!(stats.handshakes_open <= 8, "{stats:?}");
     assert!(stats.retries_sent >= 90, "{stats:?}");
@@ -215,6 +216,18 @@ fn a_flood_of_handshakes_is_answered_with_retry_and_a_site_still_gets_in() {
         (0, 1),
         "{stats:?}"
     );
+}
+
+#[test]
+fn a_busy_hub_does_not_answer_who_does_not_know_its_key() {
+    let mut world = world();
+    let now = world.now();
+    flood(&mut world.hub.endpoint, now, 100, 3);
+    let stats = world.hub.endpoint.stats();
+    assert_eq!(stats.handshakes_open, 8, "{stats:?}");
+    assert_eq!((stats.strangers_ignored, stats.retries_sent), (92, 0));
+    world.up(BDP);
+    assert!(world.hub.endpoint.stats().retries_sent > 0);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use super::Global;
 use super::output::{self, Colour, Style, Table};
 use crate::client::Client;
 use crate::exit::{self, NotRunning};
-use ropewalk_api::{PathStatus, Status, TunnelStatus};
+use ropewalk_api::{PathStatus, Status, TunnelStatus, WorkerStatus};
 
 const EXAMPLES: &str = "Examples:
   ropewalk status                a table of tunnels and paths
@@ -108,6 +108,21 @@ pub fn paths(status: &Status) -> String {
     }
 }
 
+/// One line for all workers of a hub that has several.
+fn workers(workers: &[WorkerStatus]) -> String {
+    if workers.is_empty() {
+        return String::new();
+    }
+    let one = |worker: &WorkerStatus| {
+        format!(
+            "{}: {} sites, {} paths up",
+            worker.worker, worker.sites, worker.paths_up,
+        )
+    };
+    let all: Vec<_> = workers.iter().map(one).collect();
+    format!("workers {}\n", all.join("; "))
+}
+
 fn render(status: &Status, style: Style) -> String {
     if let Some(balance) = &status.balance {
         return super::balance_status::render(status, balance, style);
@@ -135,6 +150,7 @@ fn render(status: &Status, style: Style) -> String {
             onward.public_key,
         ));
     }
+    out.push_str(&workers(&status.workers));
     for tunnel in &status.tunnels {
         out.push('\n');
         out.push_str(&tunnel_head(tunnel, style));

@@ -131,6 +131,7 @@ fn udp_offload() -> Vec<Check> {
         device: None,
         recv_buffer: PROBE_BUFFER,
         send_buffer: PROBE_BUFFER,
+        group: None,
     };
     vec![match UdpSocket::bind(&config) {
         Ok(socket) if socket.max_segments() > 1 => Check::ok(

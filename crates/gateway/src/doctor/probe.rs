@@ -45,6 +45,7 @@ pub fn udp(
         device: device.map(str::to_owned),
         recv_buffer: BUFFER_BYTES,
         send_buffer: BUFFER_BYTES,
+        group: None,
     })?;
     let mut ids = [0; 2 * ID_BYTES];
     aws_lc_rs::rand::fill(&mut ids).map_err(|_| io::Error::other("no random numbers"))?;

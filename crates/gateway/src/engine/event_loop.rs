@@ -23,7 +23,8 @@ use rustix::fd::OwnedFd;
 use super::control::Command;
 use super::random_u64;
 use super::settings::{EngineEvent, EventSink, HostSettings};
-use ropewalk_api::Status;
+use super::workers::Colleagues;
+use ropewalk_api::{Status, WorkerStatus};
 
 // The tunnel header is written into the bytes the TUN side leaves free.
 const _: () = assert!(ropewalk_io::HEADROOM == ropewalk_wire::HEADROOM);
@@ -31,6 +32,9 @@ const _: () = assert!(ropewalk_io::HEADROOM == ropewalk_wire::HEADROOM);
 /// Batches read from the TUN interface before others get their turn. More: fewer turns, later
 /// reading of the sockets.
 const TUN_READS_PER_TURN: usize = 1;
+/// Packets of other workers taken before others get their turn. More: fewer turns, later reading of the
+/// sockets.
+const MAILS_PER_TURN: usize = 192;
 /// Descriptors reported per wait. More: fewer waits, longer turns.
 const EVENTS: usize = 64;
 /// The only session of an engine.
@@ -113,74 +117,70 @@ impl CommandSender {
     }
 }
 
-/// Sets everything up and starts the thread. `session` makes the session that the engine drives.
+/// Sets everything up and starts a thread for each of `workers`. `session` makes the session that a
+/// worker drives.
 pub(super) fn start<R: Role + Send + 'static>(
     host: &HostSettings,
     common: &CommonSettings,
-    events: EventSink,
-    session: impl FnOnce(&Environment) -> Result<Session<R>, TransportError>,
-) -> anyhow::Result<EngineHandle> {
-    let tun = Tun::open(&TunConfig {
+    events: &EventSink,
+    workers: usize,
+    mut session: impl FnMut(&Environment) -> Result<Session<R>, TransportError>,
+) -> anyhow::Result<Vec<EngineHandle>> {
+    let tun = TunConfig {
         name: host.tun_name.clone(),
         mtu: common.mtu.unwrap_or(MTU_DEFAULT),
         offload: host.offload,
-    })?;
+    };
+    let queues = Tun::open_queues(&tun, workers)?;
     let clock = Clock::new();
-    let epoll = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
-    let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-    let add = |fd: rustix::fd::BorrowedFd<'_>, ready: Ready| {
-        epoll::add(&epoll, fd, user_data(ready), epoll::EventFlags::IN)
-    };
-    add(rustix::fd::AsFd::as_fd(&tun), Ready::Own(TUN))?;
-    add(rustix::fd::AsFd::as_fd(&*wake), Ready::Own(WAKE))?;
-    let mut session = session(&Environment {
-        base: clock.to_std(Instant::ZERO),
-        segmentation: host.offload,
-        udp_payload_max: super::udp_payload_max_here(),
-        session: random_u64()?.max(1),
-        tunnels: random_u64()?,
-        transport: None,
-    })?;
-    let options = SocketOptions {
-        buffer_bytes: host.socket_buffer_bytes,
-        devices: true,
-    };
-    let mut sockets = Sockets::new(Arc::clone(&epoll), options);
-    sockets.of(SESSION).serve_all(&mut session)?;
-    let info = EngineInfo {
-        interface: tun.name().to_owned(),
-        ifindex: tun.ifindex(),
-    };
-    let (commands, inbox) = channel();
-    let engine = Engine {
-        clock,
-        epoll,
-        wake: Arc::clone(&wake),
-        tun,
-        sockets,
-        session,
-        inbox,
-        events,
-        public_key: common.identity.public_key().to_string(),
-        from_tun: Vec::new(),
-        to_tun: Vec::new(),
-        tun_report: SendReport::default(),
-        tun_watched: true,
-    };
-    let thread = std::thread::Builder::new()
-        .name("engine".into())
-        .spawn(move || engine.run())?;
-    Ok(EngineHandle {
-        commands,
-        wake,
-        thread,
-        info,
-    })
+    let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+    let wake = queues.iter().map(|_| Ok(Arc::new(eventfd(0, flags)?)));
+    let wake: Vec<_> = wake.collect::<anyhow::Result<_>>()?;
+    let colleagues = Colleagues::new(&wake)?;
+    // All sockets are open before the first packet is read, and in the order of the workers.
+    let mut engines = Vec::new();
+    for ((tun, wake), colleagues) in queues.into_iter().zip(wake).zip(colleagues) {
+        let session = session(&Environment {
+            base: clock.to_std(Instant::ZERO),
+            segmentation: host.offload,
+            udp_payload_max: super::udp_payload_max_here(),
+            session: random_u64()?.max(1),
+            tunnels: random_u64()?,
+            transport: None,
+            slice: colleagues.slice(),
+        })?;
+        let (commands, inbox) = channel();
+        let mut engine = Engine {
+            clock,
+            sockets: Sockets::new(
+                epoll::create(epoll::CreateFlags::CLOEXEC)?,
+                SocketOptions {
+                    buffer_bytes: host.socket_buffer_bytes,
+                    devices: true,
+                    slice: colleagues.slice(),
+                },
+            ),
+            wake,
+            tun,
+            session,
+            inbox,
+            events: events.clone(),
+            public_key: common.identity.public_key().to_string(),
+            from_tun: Vec::new(),
+            to_tun: Vec::new(),
+            tun_report: SendReport::default(),
+            tun_watched: true,
+            colleagues,
+        };
+        engine.open()?;
+        engines.push((engine, commands));
+    }
+    let spawn = |(engine, commands)| Engine::spawn(engine, commands);
+    engines.into_iter().map(spawn).collect()
 }
 
 struct Engine<R: Role> {
     clock: Clock,
-    epoll: Arc<OwnedFd>,
     wake: Arc<OwnedFd>,
     tun: Tun,
     sockets: Sockets,
@@ -193,9 +193,43 @@ struct Engine<R: Role> {
     tun_report: SendReport,
     /// Whether the event queue tells when the TUN interface is readable.
     tun_watched: bool,
+    /// The other workers.
+    colleagues: Colleagues,
 }
 
-impl<R: Role> Engine<R> {
+impl<R: Role + Send + 'static> Engine<R> {
+    /// Opens the sockets that the session asks for at the start, and waits for descriptors.
+    fn open(&mut self) -> anyhow::Result<()> {
+        let add = |fd: rustix::fd::BorrowedFd<'_>, ready: Ready| {
+            epoll::add(
+                self.sockets.epoll(),
+                fd,
+                user_data(ready),
+                epoll::EventFlags::IN,
+            )
+        };
+        add(rustix::fd::AsFd::as_fd(&self.tun), Ready::Own(TUN))?;
+        add(rustix::fd::AsFd::as_fd(&*self.wake), Ready::Own(WAKE))?;
+        self.sockets.of(SESSION).serve_all(&mut self.session)
+    }
+
+    fn spawn(self, commands: Sender<Command>) -> anyhow::Result<EngineHandle> {
+        let info = EngineInfo {
+            interface: self.tun.name().to_owned(),
+            ifindex: self.tun.ifindex(),
+        };
+        let wake = Arc::clone(&self.wake);
+        let thread = std::thread::Builder::new()
+            .name(format!("engine-{}", self.colleagues.slice().index()))
+            .spawn(move || self.run())?;
+        Ok(EngineHandle {
+            commands,
+            wake,
+            thread,
+            info,
+        })
+    }
+
     fn run(mut self) -> anyhow::Result<()> {
         let result = self.turns();
         let now = self.clock.now();
@@ -222,7 +256,7 @@ impl<R: Role> Engine<R> {
             };
             events.clear();
             match epoll::wait(
-                &self.epoll,
+                self.sockets.epoll(),
                 rustix::buffer::spare_capacity(&mut events),
                 timeout.as_ref(),
             ) {
@@ -247,6 +281,7 @@ impl<R: Role> Engine<R> {
                 return Ok(());
             }
             self.session.handle_timeout(now);
+            self.read_mailbox(now);
             if tun_ready && self.session.takes_inner() {
                 tun_ready = self.read_tun(now)?;
             }
@@ -254,6 +289,7 @@ impl<R: Role> Engine<R> {
             self.sockets.of(SESSION).serve(now, &mut self.session);
             self.session.pump(now, &mut self.sockets.of(SESSION));
             self.sockets.of(SESSION).serve(now, &mut self.session);
+            self.hand_over();
             self.session_events();
         }
     }
@@ -270,7 +306,7 @@ impl<R: Role> Engine<R> {
                 epoll::EventFlags::empty()
             };
             let data = user_data(Ready::Own(TUN));
-            epoll::modify(&self.epoll, &self.tun, data, flags)
+            epoll::modify(self.sockets.epoll(), &self.tun, data, flags)
                 .context("cannot wait for the TUN interface")?;
         }
         Ok(())
@@ -298,6 +334,7 @@ impl<R: Role> Engine<R> {
                 Event::TunnelUp { peer } => EngineEvent::TunnelUp { peer },
                 Event::TunnelDown { peer } => EngineEvent::TunnelDown { peer },
                 Event::MtuChanged(mtu) => {
+                    let mtu = self.colleagues.agree_on_mtu(mtu);
                     if let Err(error) = self.tun.set_mtu(mtu) {
                         tracing::warn!(%error, mtu, "cannot set the MTU of the TUN interface");
                         continue;
@@ -307,6 +344,35 @@ impl<R: Role> Engine<R> {
             };
             self.events.send(event);
         }
+    }
+
+    /// Takes what other workers have handed over.
+    fn read_mailbox(&mut self, now: Instant) {
+        for _ in 0..MAILS_PER_TURN {
+            let Some((data, checksum_partial)) = self.colleagues.next_packet() else {
+                break;
+            };
+            self.session.handle_inner(now, data, checksum_partial);
+        }
+        while self.session.poll_elsewhere().is_some() {
+            self.colleagues.count_astray();
+        }
+        while let Some(moved) = self.colleagues.next_stream() {
+            self.sockets
+                .of(SESSION)
+                .adopt(now, moved, &mut self.session);
+        }
+    }
+
+    /// Hands over what belongs to other workers.
+    fn hand_over(&mut self) {
+        while let Some(packet) = self.session.poll_elsewhere() {
+            self.colleagues.hand_over(packet);
+        }
+        for moved in self.sockets.take_moved() {
+            self.colleagues.move_stream(moved);
+        }
+        self.colleagues.wake();
     }
 
     /// Reads batches of inner packets; whether more may wait.
@@ -435,6 +501,19 @@ impl<R: Role> Engine<R> {
             drops: session.drops,
             ..Status::default()
         };
+        let slice = self.colleagues.slice();
+        if slice.count() > 1 {
+            let (handed_over, handover_drops) = self.colleagues.counters();
+            let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+            status.workers = vec![WorkerStatus {
+                worker: slice.index(),
+                sites: status.tunnels.len(),
+                paths_up: status.paths_up(),
+                cpu_s: cpu.tv_sec as f64 + cpu.tv_nsec as f64 / 1e9,
+                handed_over,
+                handover_drops,
+            }];
+        }
         let sockets = self.sockets.drops();
         let counts = [
             ("tun_invalid", self.tun_report.dropped_invalid as u64),

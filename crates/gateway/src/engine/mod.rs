@@ -1,4 +1,5 @@
-//! The engine: one thread that owns the TUN interface and the sockets, and drives a session.
+//! The engine: a thread that owns the TUN interface and the sockets, and drives a session. A hub may have
+//! several, its workers, each with a queue of the interface, sockets and a slice of the sites.
 //!
 //! `event_loop` waits, reads and gives everybody a turn. The crate `driver` does what the session
 //! asks for. Everything that decides is in the session. The control side talks to the thread with
@@ -7,8 +8,10 @@
 pub mod control;
 mod event_loop;
 pub mod settings;
+mod workers;
 
-pub use event_loop::EngineHandle;
+pub use event_loop::{CommandSender, EngineHandle};
+pub use ropewalk_session::GROUPS;
 
 use ropewalk_session::{HubSettings, Session, SiteSettings, UDP_PAYLOAD_MAX, udp_payload_max};
 use settings::{EventSink, HostSettings};
@@ -20,26 +23,28 @@ use settings::{EventSink, HostSettings};
 pub fn start_site(
     host: &HostSettings,
     settings: SiteSettings,
-    events: EventSink,
-) -> anyhow::Result<EngineHandle> {
+    events: &EventSink,
+) -> anyhow::Result<Vec<EngineHandle>> {
     let common = settings.common.clone();
-    event_loop::start(host, &common, events, |environment| {
-        Session::site(settings, environment)
+    event_loop::start(host, &common, events, 1, |environment| {
+        Session::site(settings.clone(), environment)
     })
 }
 
-/// Opens the TUN interface and the listening sockets, and starts the engine of a hub.
+/// Opens the TUN interface and the listening sockets, and starts the workers of a hub, `1..=`
+/// [`GROUPS`].
 ///
 /// # Errors
 /// When the interface, a listening socket, the event queue or the session cannot be set up.
 pub fn start_hub(
     host: &HostSettings,
     settings: HubSettings,
-    events: EventSink,
-) -> anyhow::Result<EngineHandle> {
+    events: &EventSink,
+    workers: usize,
+) -> anyhow::Result<Vec<EngineHandle>> {
     let common = settings.common.clone();
-    event_loop::start(host, &common, events, |environment| {
-        Session::hub(settings, environment)
+    event_loop::start(host, &common, events, workers, |environment| {
+        Session::hub(settings.clone(), environment)
     })
 }
 

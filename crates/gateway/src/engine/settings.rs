@@ -1,6 +1,7 @@
 //! What the control side hands to the engine when it starts, and what the engine tells back.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use ipnet::IpNet;
 
@@ -45,13 +46,14 @@ pub enum EngineEvent {
 }
 
 /// Takes the engine's events. Called on the engine thread: it must not block.
-pub struct EventSink(Box<dyn Fn(EngineEvent) + Send>);
+#[derive(Clone)]
+pub struct EventSink(Arc<dyn Fn(EngineEvent) + Send + Sync>);
 
 impl EventSink {
     /// A sink that calls `on_event`.
     #[must_use]
-    pub fn new(on_event: impl Fn(EngineEvent) + Send + 'static) -> Self {
-        Self(Box::new(on_event))
+    pub fn new(on_event: impl Fn(EngineEvent) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(on_event))
     }
 
     /// Passes `event` on.

@@ -1,5 +1,6 @@
 //! The control side of a hub.
 
+use std::num::NonZero;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -17,10 +18,14 @@ use super::{
 };
 use crate::engine::control::Command;
 use crate::engine::settings::EngineEvent;
-use crate::engine::start_hub;
+use crate::engine::{GROUPS, start_hub};
 use crate::sites::Sites;
 use ropewalk_config::HubConfig;
 use ropewalk_host::Changes;
+
+/// From this many processors on a hub has a worker for each. With fewer a worker would take them from the
+/// kernel's share of the work, which is about as large. Not measured.
+const MANY_PROCESSORS: usize = 4;
 
 /// A running hub, or the side of a relay towards its sites.
 pub(super) struct Hub {
@@ -86,9 +91,10 @@ impl Hub {
             addresses: config.own_addresses(),
             sites: Arc::clone(&directory),
         };
-        let handle = start_hub(&host_settings(&config.common), settings, sink)
+        let workers = worker_count(config.workers);
+        let handles = start_hub(&host_settings(&config.common), settings, &sink, workers)
             .context("the hub cannot start")?;
-        let engine = RunningEngine::new(handle);
+        let engine = RunningEngine::new(handles)?;
         // Before the interface is up: on a machine that forwards already, what sites send at once
         // would leave untranslated, and open connections of theirs be reset.
         network::set_up_hub(changes, &engine.tun, config)?;
@@ -132,6 +138,18 @@ impl Hub {
             }
         }
     }
+}
+
+/// How many threads move packets: one for each processor, or one where there are few of them.
+fn worker_count(wanted: Option<usize>) -> usize {
+    let most = usize::from(GROUPS);
+    let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
+    let usual = if processors < MANY_PROCESSORS {
+        1
+    } else {
+        processors
+    };
+    wanted.unwrap_or(usual).clamp(1, most)
 }
 
 fn reload(

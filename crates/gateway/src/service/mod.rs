@@ -17,6 +17,7 @@ mod hub;
 mod relay;
 mod site;
 mod supplicant;
+mod workers;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -267,7 +268,8 @@ fn event_channel() -> (EventSink, mpsc::Receiver<EngineEvent>) {
 /// A running engine; stops it when dropped.
 #[derive(Debug)]
 struct RunningEngine {
-    handle: Option<EngineHandle>,
+    /// One per worker.
+    handles: Vec<EngineHandle>,
     tun: Tun,
     commands: Commands,
 }
@@ -292,17 +294,22 @@ impl Commands {
 }
 
 impl RunningEngine {
-    fn new(handle: EngineHandle) -> Self {
+    fn new(handles: Vec<EngineHandle>) -> anyhow::Result<Self> {
+        let info = handles.first().context("no engine")?.info();
         let tun = Tun {
-            name: handle.info().interface.clone(),
-            ifindex: handle.info().ifindex,
+            name: info.interface.clone(),
+            ifindex: info.ifindex,
         };
-        let sender = handle.sender();
-        Self {
-            handle: Some(handle),
+        let commands = |handle: &EngineHandle| {
+            let sender = handle.sender();
+            Commands(Arc::new(move |command| sender.send(command)))
+        };
+        let commands = workers::together(handles.iter().map(commands).collect());
+        Ok(Self {
+            handles,
             tun,
-            commands: Commands(Arc::new(move |command| sender.send(command))),
-        }
+            commands,
+        })
     }
 
     fn send(&self, command: Command) {
@@ -314,11 +321,16 @@ impl RunningEngine {
     /// # Errors
     /// What made the engine fail.
     async fn stop(mut self) -> anyhow::Result<()> {
-        let Some(handle) = self.handle.take() else {
-            return Ok(());
-        };
-        let _ = handle.send(Command::Shutdown);
-        let ended = tokio::task::spawn_blocking(move || handle.join());
+        let handles = std::mem::take(&mut self.handles);
+        for handle in &handles {
+            let _ = handle.send(Command::Shutdown);
+        }
+        let ended = tokio::task::spawn_blocking(move || {
+            let results = handles.into_iter().map(EngineHandle::join);
+            // All of them end before the first error counts.
+            let results: Vec<_> = results.collect();
+            results.into_iter().collect::<anyhow::Result<()>>()
+        });
         match tokio::time::timeout(STOP_TIMEOUT, ended).await {
             Ok(Ok(result)) => result.context("the engine failed"),
             Ok(Err(error)) => Err(error).context("the engine failed"),
@@ -332,8 +344,10 @@ impl RunningEngine {
 
 impl Drop for RunningEngine {
     fn drop(&mut self) {
-        if let Some(handle) = self.handle.take() {
+        for handle in &self.handles {
             let _ = handle.send(Command::Shutdown);
+        }
+        for handle in self.handles.drain(..) {
             let _ = handle.join();
         }
     }

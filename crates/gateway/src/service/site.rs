@@ -141,9 +141,9 @@ impl Site {
         if !settings.ipv6 {
             tracing::warn!("this machine has no IPv6: the tunnel carries IPv4 only");
         }
-        let handle = start_site(&host_settings(&config.common), settings, sink)
+        let handle = start_site(&host_settings(&config.common), settings, &sink)
             .context("the site cannot start")?;
-        let engine = RunningEngine::new(handle);
+        let engine = RunningEngine::new(handle)?;
         engine.tun.configure(&[])?;
         let direct = Direct::start(&config, &engine.tun, changes).await?;
         let (notify_interfaces, interfaces) = watch::channel(Vec::new());

@@ -7,6 +7,7 @@
 //! the networks of its sites: packets to them go to it, and may come from it.
 
 mod addresses;
+mod elsewhere;
 mod hello;
 mod tuning;
 
@@ -31,10 +32,11 @@ use crate::links::{LinkEvent, LinkId, Links, Received};
 use crate::pace::Pace;
 use crate::peer::Peer;
 use crate::ready::ReadySet;
-use crate::session::{Event, Role, Session, sealed};
+use crate::session::{Elsewhere, Event, Role, Session, sealed};
 use crate::settings::{Environment, HubSettings, SiteEntry};
 use crate::status::SessionStatus;
 use addresses::is_link_local;
+use elsewhere::Others;
 pub use tuning::SITES_MAX;
 use tuning::{HELLO_WAIT, LINKS_PER_KEY, TICK};
 
@@ -73,6 +75,9 @@ pub struct Hub {
     by_address: FxHashMap<IpAddr, usize>,
     /// Networks behind relays. They are few, and searched only for addresses that no site has.
     by_network: Vec<(IpNet, usize)>,
+    /// The sites of other workers, and packets for them.
+    others: Others,
+    elsewhere: VecDeque<Elsewhere>,
     pending: FxHashMap<LinkId, Pending>,
     /// The connections of each key that has any, the oldest first; at most [`LINKS_PER_KEY`], and one
     /// more for a moment.
@@ -105,8 +110,11 @@ impl Session<Hub> {
         for &address in &settings.listen {
             links.open_udp(address, None);
         }
-        for &address in &settings.tcp_listen {
-            links.listen_tls(address);
+        // One worker accepts for all.
+        if environment.slice.index() == 0 {
+            for &address in &settings.tcp_listen {
+                links.listen_tls(address);
+            }
         }
         let mtu = common.mtu;
         Ok(Self::with(links, Hub::new(settings, environment), mtu))
@@ -122,6 +130,8 @@ impl Hub {
             by_key: FxHashMap::default(),
             by_address: FxHashMap::default(),
             by_network: Vec::new(),
+            others: Others::new(environment.slice, &settings),
+            elsewhere: VecDeque::new(),
             pending: FxHashMap::default(),
             links_of: FxHashMap::default(),
             ready: ReadySet::default(),
@@ -224,6 +234,7 @@ impl Hub {
     }
 
     fn reload(&mut self, now: Instant, links: &mut Links) {
+        self.others = Others::new(self.others.slice(), &self.settings);
         for index in 0..self.sites.len() {
             let Some(site) = &self.sites[index] else {
                 continue;
@@ -350,6 +361,13 @@ impl sealed::Role for Hub {
     fn on_link(&mut self, now: Instant, links: &mut Links, link: LinkId, event: LinkEvent) {
         match event {
             LinkEvent::Connected { peer } => {
+                let worker = self.others.worker_of(&peer);
+                if let LinkId::Tls(stream) = link
+                    && worker != self.others.slice().index()
+                {
+                    links.move_stream(stream, peer, worker);
+                    return;
+                }
                 self.make_room(now, links, &peer);
                 self.links_of.entry(peer).or_default().push(link);
                 self.pending.insert(
@@ -420,8 +438,19 @@ impl sealed::Role for Hub {
                     .handle_parsed(now, data, checksum_partial, &info);
             }
             None if data.get(HEADROOM..).is_some_and(is_link_local) => self.link_local += 1,
-            None => self.unroutable += 1,
+            None => match self.others.find(info.destination()) {
+                Some(worker) => self.elsewhere.push_back(Elsewhere {
+                    worker,
+                    data,
+                    checksum_partial,
+                }),
+                None => self.unroutable += 1,
+            },
         }
+    }
+
+    fn poll_elsewhere(&mut self) -> Option<Elsewhere> {
+        self.elsewhere.pop_front()
     }
 
     fn takes_inner(&self) -> bool {
@@ -525,7 +554,8 @@ impl sealed::Role for Hub {
         }
         // Sites that have not connected yet are listed too.
         for entry in self.settings.sites.all() {
-            if !self.by_key.contains_key(&entry.key) {
+            let mine = self.others.worker_of(&entry.key) == self.others.slice().index();
+            if mine && !self.by_key.contains_key(&entry.key) {
                 status.tunnels.push(TunnelStatus {
                     peer: entry.name.clone(),
                     peer_key: entry.key.to_string(),

@@ -10,17 +10,19 @@ mod tuning;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use ropewalk_transport::{
     CongestionControl, ConnectOptions, ConnectionId, Endpoint, EndpointConfig, Identity, KeyCheck,
-    PublicKey, SocketId, TransportError,
+    PublicKey, SocketId, TransportError, group_of,
 };
 use ropewalk_types::{Ecn, Instant, PathSnapshot};
 
 use crate::io::{Request, Sockets, StreamId};
 use crate::settings::{Environment, UDP_PAYLOAD_MAX, UDP_PAYLOAD_MIN};
 use stream::Stream;
+pub use streams::Moved;
 use tuning::{GSO_SEGMENTS, IDLE_TIMEOUT};
 
 /// Bytes of one segmented send at most.
@@ -89,6 +91,8 @@ pub struct Links {
     allowed: Option<KeyCheck>,
     endpoint: Endpoint,
     streams: BTreeMap<StreamId, Box<Stream>>,
+    /// On their way to another worker.
+    moving: BTreeMap<StreamId, Moved>,
     /// Streams to be flushed, each once.
     dirty: VecDeque<StreamId>,
     /// Events of streams; those of connections wait in the endpoint.
@@ -117,7 +121,13 @@ impl Links {
         environment: &Environment,
     ) -> Result<Self, TransportError> {
         let mut config = EndpointConfig::new(identity.clone(), environment.base);
-        config.allowed.clone_from(&allowed);
+        config.slice = environment.slice;
+        // A first packet comes to the worker that its identifier names. Somebody who names another
+        // worker than that of the own key gets no further.
+        let (slice, hub) = (environment.slice, identity.public_key());
+        config.allowed = allowed.clone().map(|allowed| -> KeyCheck {
+            Arc::new(move |key| slice.serves(group_of(&hub, key)) && allowed(key))
+        });
         config.congestion = congestion;
         config.gso_segments_max = if environment.segmentation {
             GSO_SEGMENTS
@@ -134,6 +144,7 @@ impl Links {
             allowed,
             endpoint: Endpoint::new(config)?,
             streams: BTreeMap::new(),
+            moving: BTreeMap::new(),
             dirty: VecDeque::new(),
             events: VecDeque::new(),
             requests: VecDeque::new(),
@@ -441,13 +452,14 @@ impl Links {
     }
 
     /// Counted drops and refusals, by reason.
-    pub(crate) fn drops(&self) -> [(&'static str, u64); 7] {
+    pub(crate) fn drops(&self) -> [(&'static str, u64); 8] {
         let endpoint = self.endpoint.stats();
         [
             ("link_refused", self.refused),
             ("streams_refused", self.streams_refused),
             ("garbage_datagrams", endpoint.garbage_datagrams),
             ("keys_refused", endpoint.keys_refused),
+            ("strangers_ignored", endpoint.strangers_ignored),
             ("retries_sent", endpoint.retries_sent),
             ("handshakes_refused", endpoint.handshakes_refused),
             ("handshakes_failed", endpoint.handshakes_failed),

@@ -13,6 +13,13 @@ use super::tuning::{ACCEPT_HANDSHAKE, HANDSHAKE, HANDSHAKES_MAX, STREAMS_MAX};
 use super::{LinkEvent, LinkId, Links};
 use crate::io::{Request, Sockets, StreamId};
 
+/// A connection over TCP whose peer another worker of the hub serves, without its socket.
+#[derive(Debug)]
+pub struct Moved {
+    stream: Box<Stream>,
+    peer: PublicKey,
+}
+
 impl Links {
     /// Starts a TLS connection to `remote` through `device`.
     ///
@@ -58,6 +65,34 @@ impl Links {
                 None
             }
         }
+    }
+
+    /// Lets go of a connection whose peer another worker serves.
+    pub(crate) fn move_stream(&mut self, id: StreamId, peer: PublicKey, worker: usize) {
+        if let Some(stream) = self.streams.remove(&id) {
+            self.moving.insert(id, Moved { stream, peer });
+            let request = Request::MoveTcp { stream: id, worker };
+            self.requests.push_back(request);
+        }
+    }
+
+    /// What the driver hands to the other worker.
+    pub(crate) fn take_moved(&mut self, id: StreamId) -> Option<Moved> {
+        self.moving.remove(&id)
+    }
+
+    /// Takes over a connection from another worker; `None` when there are too many.
+    pub(crate) fn adopt(&mut self, moved: Moved) -> Option<StreamId> {
+        if self.streams.len() >= STREAMS_MAX {
+            self.streams_refused += 1;
+            return None;
+        }
+        let Moved { mut stream, peer } = moved;
+        stream.dirty = false;
+        let id = self.add_stream(stream);
+        let connected = LinkEvent::Connected { peer };
+        self.events.push_back((LinkId::Tls(id), connected));
+        Some(id)
     }
 
     /// Whether a handshake from `source` may begin. While all places are taken, it takes that of the

@@ -20,6 +20,7 @@ use super::{
     SocketId, Transmit,
     connection::{Phase, Slot, close_reason},
     handshakes::{Admission, Handshakes, Source},
+    mark::Marks,
     setup::{self, Clock},
     tuning::{CONNECTIONS_MAX, HANDSHAKE_TIME_MAX, REASON_MAX, RETRY_ABOVE, STATELESS_MAX},
 };
@@ -38,6 +39,8 @@ pub struct Endpoint {
     inner: quinn_proto::Endpoint,
     server: Option<quinn_proto::ServerConfig>,
     clock: Arc<Clock>,
+    /// What first packets to this side must have while it is busy.
+    marks: Marks,
     slots: Vec<Option<Slot>>,
     generation: u32,
     attempts: u64,
@@ -64,6 +67,7 @@ impl Endpoint {
         let inner =
             quinn_proto::Endpoint::new(endpoint_config, server.clone().map(Arc::new), true, None);
         Ok(Self {
+            marks: Marks::new(&config.identity.public_key()),
             config,
             inner,
             server,
@@ -214,6 +218,11 @@ impl Endpoint {
         let mut answer = Vec::new();
         // Forged addresses get no further, and cost nobody a place.
         if !validated && self.handshakes.unproved() >= RETRY_ABOVE {
+            if !self.marks.has_mark(incoming.orig_dst_cid()) {
+                self.stats.strangers_ignored += 1;
+                self.inner.ignore(incoming);
+                return None;
+            }
             if let Ok(transmit) = self.inner.retry(incoming, &mut answer) {
                 self.stats.retries_sent += 1;
                 self.push_stateless(socket, &transmit, answer);

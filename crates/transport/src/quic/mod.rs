@@ -9,6 +9,7 @@
 mod connection;
 mod endpoint;
 mod handshakes;
+mod mark;
 mod setup;
 mod tuning;
 
@@ -21,6 +22,7 @@ use crate::{CloseReason, CongestionControl, Identity, KeyCheck, PublicKey};
 pub(crate) use connection::{refused_here, refused_there};
 pub use endpoint::Endpoint;
 pub use handshakes::{Source, may_take};
+pub use mark::{GROUPS, Slice, group_of};
 pub(crate) use tuning::ACK_DELAY;
 
 /// How an endpoint behaves.
@@ -45,6 +47,8 @@ pub struct EndpointConfig {
     pub keep_alive: Option<Duration>,
     /// Largest UDP payload in bytes that path MTU discovery tries, `1200..=65_000`.
     pub mtu_max: u16,
+    /// Which sites this side serves, if it accepts connections.
+    pub slice: Slice,
 }
 
 impl EndpointConfig {
@@ -61,6 +65,7 @@ impl EndpointConfig {
             idle_timeout: Duration::from_secs(30),
             keep_alive: Some(Duration::from_secs(5)),
             mtu_max: 1_472,
+            slice: Slice::WHOLE,
         }
     }
 }
@@ -130,6 +135,8 @@ pub struct EndpointStats {
     pub garbage_datagrams: u64,
     /// Handshakes that ended because the peer's key is not on the list.
     pub keys_refused: u64,
+    /// First packets without the mark of this side's key, which got no answer while this side was busy.
+    pub strangers_ignored: u64,
     /// Retry packets sent (RFC 9000 §8.1.2).
     pub retries_sent: u64,
     /// Connection attempts refused because a bound was reached.

@@ -20,6 +20,7 @@ use quinn_proto::{
 
 use super::{
     EndpointConfig,
+    mark::{Marks, Slice, group_of},
     tuning::{
         ACK_DELAY, ACK_PACKETS, BLACK_HOLE_COOLDOWN, CONNECTION_ID_BYTES, INCOMING_BUFFER_BYTES,
         INCOMING_MAX, INITIAL_RTT, MTU_STEP_MIN, PACKET_THRESHOLD, RECEIVE_BUFFER_BYTES,
@@ -45,6 +46,28 @@ impl Clock {
 impl TimeSource for Clock {
     fn now(&self) -> SystemTime {
         UNIX_EPOCH + Duration::from_nanos(self.0.load(Relaxed))
+    }
+}
+
+/// Connection identifiers whose first byte names the worker that gave them out.
+struct Ids<G> {
+    random: G,
+    slice: Slice,
+}
+
+impl<G: ConnectionIdGenerator> ConnectionIdGenerator for Ids<G> {
+    fn generate_cid(&mut self) -> ConnectionId {
+        let mut id = self.random.generate_cid();
+        id[0] = self.slice.tag(id[0]);
+        id
+    }
+
+    fn cid_len(&self) -> usize {
+        self.random.cid_len()
+    }
+
+    fn cid_lifetime(&self) -> Option<Duration> {
+        self.random.cid_lifetime()
     }
 }
 
@@ -96,14 +119,21 @@ pub(super) fn endpoint(
     // stateless reset that it has lost their connections (RFC 9000 §10.3).
     let secret = hmac::Key::new(hmac::HMAC_SHA256, config.identity.seed());
     let reset = hmac::sign(&secret, b"ropewalk stateless reset");
+    let slice = config.slice;
     let mut endpoint = quinn_proto::EndpointConfig::new(Arc::new(hmac::Key::new(
         hmac::HMAC_SHA256,
         reset.as_ref(),
     )));
     let seed = config.seed;
     endpoint.cid_generator(move || match seed {
-        Some(seed) => Box::new(SeededIds(random(seed))),
-        None => Box::new(RandomConnectionIdGenerator::new(CONNECTION_ID_BYTES)),
+        Some(seed) => Box::new(Ids {
+            random: SeededIds(random(seed)),
+            slice,
+        }),
+        None => Box::new(Ids {
+            random: RandomConnectionIdGenerator::new(CONNECTION_ID_BYTES),
+            slice,
+        }),
     });
     endpoint
         .max_udp_payload_size(config.mtu_max)
@@ -159,14 +189,27 @@ pub(super) fn client(
     client
         .transport_config(Arc::new(transport))
         .token_store(Arc::new(NoneTokenStore));
-    if let Some(seed) = config.seed {
-        let mut bytes = [0; 16];
-        let mut random = random(seed);
-        bytes[..8].copy_from_slice(&(random.next_u64() ^ attempt).to_le_bytes());
-        bytes[8..].copy_from_slice(&random.next_u64().to_le_bytes());
-        client.initial_dst_cid_provider(Arc::new(move || ConnectionId::new(&bytes)));
-    }
+    let first = first_id(config, &peer_key, attempt)?;
+    client.initial_dst_cid_provider(Arc::new(move || first));
     Ok(client)
+}
+
+/// The first identifier of a connection to `hub`.
+fn first_id(
+    config: &EndpointConfig,
+    hub: &PublicKey,
+    attempt: u64,
+) -> Result<ConnectionId, TransportError> {
+    let mut bytes = [0; 8];
+    match config.seed {
+        Some(seed) => {
+            let word = random(seed).next_u64() ^ attempt;
+            bytes = ropewalk_types::Random::new(word).next_u64().to_le_bytes();
+        }
+        None => aws_lc_rs::rand::fill(&mut bytes).map_err(|_| TransportError::Random)?,
+    }
+    let group = group_of(hub, &config.identity.public_key());
+    Ok(Marks::new(hub).first_id(group, bytes))
 }
 
 /// Transport parameters of one connection.

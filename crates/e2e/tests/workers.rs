@@ -1,0 +1,113 @@
+//! A hub with several workers: each serves a part of the sites, with sockets and a queue of its own.
+
+use std::time::Duration;
+
+use ropewalk_api::Status;
+use ropewalk_e2e::{Ground, Lab, ready, two_links, whole};
+use ropewalk_testbed::TopologySpec;
+use ropewalk_testbed::gateway::{Gateway, GatewaySpec};
+use ropewalk_testbed::traffic::Direction;
+use ropewalk_testbed::traffic::bulk::{Amount, Bulk, BulkSpec};
+use ropewalk_testbed::traffic::ping::{self, PingSpec};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// So many that a site is seldom at the first one, which accepts for all.
+const WORKERS: usize = 16;
+
+fn lab(purpose: &str) -> Lab {
+    let ground = Ground::new(&TopologySpec::new(purpose, two_links())).unwrap();
+    let hub = GatewaySpec {
+        root: format!("workers = {WORKERS}\n"),
+        ..GatewaySpec::default()
+    };
+    ground.connect(&hub, &GatewaySpec::default()).unwrap()
+}
+
+fn all_over(transport: &'static str) -> impl Fn(&Status) -> bool {
+    move |status| status.paths_up() == 2 && status.paths().all(|path| path.transport == transport)
+}
+
+/// The worker that has the paths of the only site.
+fn at_worker(hub: &Gateway) -> usize {
+    let workers = hub.status().unwrap().workers;
+    assert_eq!(workers.len(), WORKERS);
+    let mut busy = workers.iter().filter(|worker| worker.paths_up > 0);
+    let one = busy.next().unwrap();
+    assert_eq!((one.paths_up, one.sites), (2, 1), "{workers:?}");
+    assert!(busy.next().is_none(), "{workers:?}");
+    one.worker
+}
+
+#[test]
+fn every_path_of_a_site_is_at_one_worker_over_quic_and_tls_and_after_a_restart() {
+    if !ready() {
+        return;
+    }
+    let mut lab = lab("workers");
+    lab.site
+        .wait_for("QUIC on both paths", PATIENCE, all_over("quic"))
+        .unwrap();
+    let worker = at_worker(&lab.hub);
+    for direction in [Direction::Download, Direction::Upload] {
+        lab.transfer(direction, 4, 2_000_000, LIMIT).unwrap();
+    }
+    let amount = Amount::Bytes {
+        bytes: 8_000_000,
+        limit: LIMIT,
+    };
+    let spec = BulkSpec {
+        amount,
+        ..BulkSpec::download(3, LIMIT)
+    };
+    let bulk = Bulk::start(&lab.topology.endpoints(), &spec).unwrap();
+    std::thread::sleep(Duration::from_secs(1));
+    lab.topology.block_udp(true).unwrap();
+    lab.site
+        .wait_for("TLS on both paths", PATIENCE, all_over("tls"))
+        .unwrap();
+    whole(bulk.finish().unwrap()).unwrap();
+    assert_eq!(at_worker(&lab.hub), worker);
+    lab.topology.block_udp(false).unwrap();
+    lab.site
+        .wait_for("QUIC on both paths again", 2 * LIMIT, all_over("quic"))
+        .unwrap();
+    // Killed, it leaves no socket that serves nobody.
+    lab.hub.kill();
+    lab.hub.start().unwrap();
+    lab.hub.wait_paths(2, PATIENCE).unwrap();
+    assert_eq!(at_worker(&lab.hub), worker);
+    lab.transfer(Direction::Download, 4, 2_000_000, LIMIT)
+        .unwrap();
+    lab.transfer(Direction::Upload, 4, 2_000_000, LIMIT)
+        .unwrap();
+}
+
+#[test]
+fn packets_of_new_flows_find_the_worker_of_their_site() {
+    if !ready() {
+        return;
+    }
+    let lab = lab("newflows");
+    lab.site.wait_paths(2, PATIENCE).unwrap();
+    // The first packet of a flow towards the site comes in at any of the queues.
+    for v6 in [false, true] {
+        let site = lab.site.status().unwrap().address(v6).unwrap();
+        for _ in 0..20 {
+            // Each run has an identifier of its own, so it is a new flow.
+            let spec = PingSpec {
+                count: 1,
+                ..PingSpec::new(site)
+            };
+            let report = ping::run(lab.topology.hub(), &spec).unwrap();
+            assert_eq!(report.received, 1);
+        }
+    }
+    let status = lab.hub.status().unwrap();
+    let sum = |value: fn(&ropewalk_api::WorkerStatus) -> u64| -> u64 {
+        status.workers.iter().map(value).sum()
+    };
+    let (handed, lost) = (sum(|w| w.handed_over), sum(|w| w.handover_drops));
+    assert!(handed > 20 && lost == 0, "{:?}", status.workers);
+}
