@@ -2,11 +2,13 @@
 
 use std::net::Ipv4Addr;
 
+use bytes::Bytes;
 use ropewalk_api::PathUse;
+use ropewalk_core::tunnel::{Observer, Outgoing};
 use ropewalk_netem::{DirectionConfig, LossModel, Selector};
 use ropewalk_session::{Command, Event};
 use ropewalk_testkit::{Spec, World};
-use ropewalk_types::Duration;
+use ropewalk_types::{Duration, Instant, PathId, PathSnapshot};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -368,6 +370,66 @@ fn five_hundred_sites_are_back_soon_over_a_long_round_trip_too() {
     // packet, so there are about 10,000, and nearly 50,000 if attempts went on beside an answered one.
     let retries = world.hub().session.status().drops["retries_sent"];
     assert!(retries < 15_000, "{retries} first packets of 1,000 paths");
+}
+
+/// Panics when the hub has got or sent so many datagrams of a site.
+struct Faulty {
+    received: u32,
+    sent: u32,
+}
+
+impl Observer for Faulty {
+    fn on_sent(&mut self, _: Instant, _: &Outgoing, _: &PathSnapshot, _: u64) {
+        self.sent -= 1;
+        assert!(self.sent > 0, "an error in the sending side of one tunnel");
+    }
+
+    fn on_received(&mut self, _: Instant, _: PathId, _: &Bytes) {
+        self.received -= 1;
+        assert!(
+            self.received > 0,
+            "an error in the receiving side of one tunnel"
+        );
+    }
+}
+
+#[test]
+fn a_panic_in_the_work_for_one_site_costs_nobody_else_anything() {
+    let mut world = World::new(&Spec {
+        sites: 3,
+        ..Spec::default()
+    });
+    world.run(SECOND);
+    let mut number = 0;
+    let mut talk = |world: &mut World, tenths: u64| {
+        for _ in 0..tenths * 10 {
+            for site in 0..3 {
+                world.send_up(site, number, 1);
+                world.send_down(site, number, 1);
+            }
+            number += 1;
+            world.run(ms(10));
+        }
+        number
+    };
+    talk(&mut world, 5);
+    for (count, [received, sent]) in [(1, [100, 9_999]), (2, [9_999, 100])] {
+        let faulty = Faulty { received, sent };
+        world.hub_mut().session.observe("site0", Box::new(faulty));
+        talk(&mut world, 20);
+        let status = world.hub().session.status();
+        assert_eq!(status.drops["internal_errors"], count);
+        assert!(status.tunnels.iter().all(|tunnel| tunnel.up));
+        assert_eq!(world.transports_up(0), ["quic", "quic"], "it is back");
+    }
+    let end = talk(&mut world, 5);
+    world.run(SECOND);
+    for site in 1..3 {
+        let from = World::inner_address(site);
+        let at_hub = world.hub().delivered.iter().filter(|d| d.1 == from);
+        assert_eq!(at_hub.count() as u64, end, "site {site}");
+        assert_eq!(world.site(site).delivered.len() as u64, end, "site {site}");
+    }
 }
 
 #[test]

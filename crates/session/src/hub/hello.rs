@@ -64,7 +64,7 @@ impl Hub {
             site.peer = Peer::new(name, entry.key, scheduler, common, None, seed);
             site.session = hello.session;
         }
-        if hello.version != VERSION {
+        if hello.version != VERSION && site.may_log(now) {
             tracing::warn!(
                 site = entry.name,
                 version = hello.version,
@@ -122,12 +122,14 @@ impl Hub {
             _ if !site.moves.allows(now, MOVE_INTERVAL, MOVES) => return false,
             _ => {
                 let name = hello.name.clone();
-                tracing::info!(
-                    site = site.entry.name,
-                    path = name,
-                    transport = link.transport(),
-                    "path up"
-                );
+                if site.may_log(now) {
+                    tracing::info!(
+                        site = site.entry.name,
+                        path = name,
+                        transport = link.transport(),
+                        "path up"
+                    );
+                }
                 let generation = hello.generation;
                 site.peer.set_path(
                     now,
@@ -197,6 +199,8 @@ impl Hub {
             entry: Arc::clone(entry),
             session,
             restarts: Pace::default(),
+            lines: Pace::default(),
+            lines_left_out: 0,
             moves: Pace::default(),
             fixed_scheduler: false,
             spoofed: 0,

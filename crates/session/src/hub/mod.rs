@@ -8,6 +8,7 @@
 
 mod addresses;
 mod elsewhere;
+mod guard;
 mod hello;
 mod tuning;
 
@@ -37,8 +38,9 @@ use crate::settings::{Environment, HubSettings, SiteEntry};
 use crate::status::SessionStatus;
 use addresses::is_link_local;
 use elsewhere::Others;
+use guard::guarded;
 pub use tuning::SITES_MAX;
-use tuning::{HELLO_WAIT, LINKS_PER_KEY, TICK};
+use tuning::{HELLO_WAIT, LINE_INTERVAL, LINES, LINKS_PER_KEY, TICK};
 
 /// A site that has said hello.
 #[derive(Debug)]
@@ -51,9 +53,22 @@ struct HubSite {
     restarts: Pace,
     /// How often its paths may move to other connections.
     moves: Pace,
+    /// How often it may cause lines in the log.
+    lines: Pace,
+    /// Lines that it would have caused beyond that.
+    lines_left_out: u64,
     /// Scheduler fixed by the operator of the hub; the site's wish does not count then.
     fixed_scheduler: bool,
     spoofed: u64,
+}
+
+impl HubSite {
+    /// Whether it may cause another line in the log.
+    fn may_log(&mut self, now: Instant) -> bool {
+        let may = self.lines.allows(now, LINE_INTERVAL, LINES);
+        self.lines_left_out += u64::from(!may);
+        may
+    }
 }
 
 /// A connection of a known key, and the site that it has said hello for.
@@ -87,6 +102,10 @@ pub struct Hub {
     drained: usize,
     events: VecDeque<Event>,
     starts: u64,
+    /// Sites whose work panicked, to be dropped at the next opportunity.
+    failed: Vec<usize>,
+    /// How often that happened.
+    panics: u64,
     unroutable: u64,
     /// Packets from the interface that are not whole IP packets.
     invalid_inner: u64,
@@ -138,6 +157,8 @@ impl Hub {
             drained: 0,
             events: VecDeque::new(),
             starts: 0,
+            failed: Vec::new(),
+            panics: 0,
             unroutable: 0,
             invalid_inner: 0,
             link_local: 0,
@@ -172,11 +193,29 @@ impl Hub {
         };
         tracing::info!(site = site.entry.name, why, "site dropped");
         self.ready.settle(index, None, None);
-        site.peer.close_all(now, links, why);
         self.by_key.remove(&site.entry.key);
         self.by_address.retain(|_, &mut i| i != index);
         self.by_network.retain(|&(_, i)| i != index);
+        // The site may be here because of a panic, so its state may be anything.
+        guarded(|| {
+            site.peer.close_all(now, links, why);
+            drop(site);
+        });
         self.close_pending(now, links, why, |pending| pending.site == Some(index));
+    }
+
+    /// Drops the sites whose work has panicked. They connect again.
+    fn drop_failed(&mut self, now: Instant, links: &mut Links) {
+        while let Some(index) = self.failed.pop() {
+            if let Some(site) = &self.sites[index] {
+                self.panics += 1;
+                tracing::error!(
+                    site = site.entry.name,
+                    "the program failed in the work for this site; please report the panic above"
+                );
+                self.drop_site(now, links, index, "internal error");
+            }
+        }
     }
 
     /// Closes the connections that `over` says.
@@ -309,9 +348,11 @@ impl Hub {
                 }
             }
             Control::Goodbye => {
-                tracing::info!(site = site.entry.name, "site says goodbye");
                 site.peer.close_all(now, links, "goodbye");
                 site.session = 0;
+                if site.may_log(now) {
+                    tracing::info!(site = site.entry.name, "site says goodbye");
+                }
             }
             Control::Release { name } => {
                 tracing::debug!(site = site.entry.name, release = name, "the site's program");
@@ -319,6 +360,36 @@ impl Hub {
                 site.peer.send_control(links, &Control::Release { name });
             }
             Control::Hello(_) | Control::Welcome(_) => {}
+        }
+    }
+
+    fn take_datagram(&mut self, now: Instant, links: &mut Links, received: Received) {
+        let link = received.link;
+        let Some(pending) = self.pending.get(&link) else {
+            return;
+        };
+        if ropewalk_wire::is_control(&received.data)
+            && let Ok(Datagram::Control(Control::Hello(hello))) = Datagram::parse(&received.data)
+        {
+            self.on_hello(now, links, link, &hello);
+            return;
+        }
+        let Some(index) = pending.site else { return };
+        self.ready.touch(index);
+        let Some(site) = self.sites[index].as_mut() else {
+            return;
+        };
+        let Some((id, current)) = site.peer.path_of(link) else {
+            return;
+        };
+        let tunnel = &mut site.peer.tunnel;
+        let control = if current {
+            tunnel.handle_datagram(now, id, received.ecn, received.data)
+        } else {
+            tunnel.handle_straggler(now, id, received.ecn, received.data)
+        };
+        if let Some(control) = control {
+            self.on_control(now, links, index, control);
         }
     }
 }
@@ -382,13 +453,13 @@ impl sealed::Role for Hub {
             }
             LinkEvent::Closed { reason } => {
                 let index = self.forget_link(link).and_then(|pending| pending.site);
-                if let Some(site) = index.and_then(|index| self.sites[index].as_mut())
+                let Some(index) = index else { return };
+                self.ready.touch(index);
+                if let Some(site) = &mut self.sites[index]
                     && site.peer.on_link_closed(now, link).is_some()
+                    && site.may_log(now)
                 {
                     tracing::info!(site = site.entry.name, reason, "path down");
-                }
-                if let Some(index) = index {
-                    self.ready.touch(index);
                 }
             }
         }
@@ -396,31 +467,10 @@ impl sealed::Role for Hub {
 
     fn on_datagram(&mut self, now: Instant, links: &mut Links, received: Received) {
         let link = received.link;
-        let Some(pending) = self.pending.get(&link) else {
-            return;
-        };
-        if ropewalk_wire::is_control(&received.data)
-            && let Ok(Datagram::Control(Control::Hello(hello))) = Datagram::parse(&received.data)
-        {
-            self.on_hello(now, links, link, &hello);
-            return;
-        }
-        let Some(index) = pending.site else { return };
-        self.ready.touch(index);
-        let Some(site) = self.sites[index].as_mut() else {
-            return;
-        };
-        let Some((id, current)) = site.peer.path_of(link) else {
-            return;
-        };
-        let tunnel = &mut site.peer.tunnel;
-        let control = if current {
-            tunnel.handle_datagram(now, id, received.ecn, received.data)
-        } else {
-            tunnel.handle_straggler(now, id, received.ecn, received.data)
-        };
-        if let Some(control) = control {
-            self.on_control(now, links, index, control);
+        if guarded(|| self.take_datagram(now, links, received)).is_none() {
+            let site = self.pending.get(&link).and_then(|pending| pending.site);
+            self.failed.extend(site);
+            self.drop_failed(now, links);
         }
     }
 
@@ -433,9 +483,10 @@ impl sealed::Role for Hub {
         match index.and_then(|index| Some((index, self.sites[index].as_mut()?))) {
             Some((index, site)) => {
                 self.ready.touch(index);
-                site.peer
-                    .tunnel
-                    .handle_parsed(now, data, checksum_partial, &info);
+                let tunnel = &mut site.peer.tunnel;
+                if guarded(|| tunnel.handle_parsed(now, data, checksum_partial, &info)).is_none() {
+                    self.failed.push(index);
+                }
             }
             None if data.get(HEADROOM..).is_some_and(is_link_local) => self.link_local += 1,
             None => match self.others.find(info.destination()) {
@@ -461,8 +512,10 @@ impl sealed::Role for Hub {
     fn end_batch(&mut self, now: Instant) {
         self.drained = 0;
         for &index in self.ready.touched() {
-            if let Some(site) = &mut self.sites[index] {
-                site.peer.tunnel.end_batch(now);
+            if let Some(site) = &mut self.sites[index]
+                && guarded(|| site.peer.tunnel.end_batch(now)).is_none()
+            {
+                self.failed.push(index);
             }
         }
     }
@@ -470,7 +523,12 @@ impl sealed::Role for Hub {
     fn poll_inner(&mut self) -> Option<Inner> {
         while let Some(&index) = self.ready.touched().get(self.drained) {
             if let Some(site) = &mut self.sites[index] {
-                while let Some(inner) = site.peer.tunnel.poll_inner() {
+                loop {
+                    let Some(next) = guarded(|| site.peer.tunnel.poll_inner()) else {
+                        self.failed.push(index);
+                        break;
+                    };
+                    let Some(inner) = next else { break };
                     if source_of(inner.front()).is_some_and(|ip| site.entry.owns(&ip)) {
                         return Some(inner);
                     } else if is_link_local(inner.front()) {
@@ -492,11 +550,16 @@ impl sealed::Role for Hub {
                 self.ready.touch(index);
             }
         }
+        self.drop_failed(now, links);
         while let Some(index) = self.ready.next() {
             let Some(site) = &mut self.sites[index] else {
                 continue;
             };
-            site.peer.pump(now, links, sockets);
+            if guarded(|| site.peer.pump(now, links, sockets)).is_none() {
+                self.failed.push(index);
+                self.drop_failed(now, links);
+                continue;
+            }
             let (due, mtu) = (site.peer.poll_timeout(), site.peer.whole_max());
             self.ready.settle(index, due, mtu);
             self.events.extend(site.peer.up_or_down());
@@ -506,11 +569,17 @@ impl sealed::Role for Hub {
     fn on_timeout(&mut self, now: Instant, links: &mut Links) {
         self.ready.touch_due(now);
         for &index in self.ready.touched() {
-            if let Some(site) = &mut self.sites[index] {
-                site.peer.tunnel.handle_timeout(now);
-                site.peer.close_drained(now, links);
+            if let Some(site) = &mut self.sites[index]
+                && guarded(|| {
+                    site.peer.tunnel.handle_timeout(now);
+                    site.peer.close_drained(now, links);
+                })
+                .is_none()
+            {
+                self.failed.push(index);
             }
         }
+        self.drop_failed(now, links);
         if self.tick > now {
             return;
         }
@@ -544,12 +613,13 @@ impl sealed::Role for Hub {
             .iter()
             .map(ToString::to_string)
             .collect();
-        let mut spoofed = 0;
+        let (mut spoofed, mut lines_left_out) = (0, 0);
         for site in self.sites.iter().flatten() {
             let mut tunnel = site.peer.status(links);
             tunnel.peer_addresses = site.entry.places();
             status.add_tunnel_drops(&site.peer.tunnel);
             spoofed += site.spoofed;
+            lines_left_out += site.lines_left_out;
             status.tunnels.push(tunnel);
         }
         // Sites that have not connected yet are listed too.
@@ -565,6 +635,8 @@ impl sealed::Role for Hub {
             }
         }
         *status.drops.entry("invalid_inner".into()).or_default() += self.invalid_inner;
+        status.drops.insert("internal_errors".into(), self.panics);
+        status.drops.insert("log_lines".into(), lines_left_out);
         status.drops.insert("unroutable".into(), self.unroutable);
         status.drops.insert("link_local".into(), self.link_local);
         status.drops.insert("spoofed_source".into(), spoofed);

@@ -20,6 +20,11 @@ pub(super) const LINKS_PER_KEY: usize = 32;
 pub(super) const RESTART_INTERVAL: Duration = Duration::from_secs(1);
 /// And this often in a row.
 pub(super) const RESTARTS: u32 = 4;
+/// A site causes a line in the log once in this time on average. Longer: a shorter log, of which one site
+/// fills less.
+pub(super) const LINE_INTERVAL: Duration = Duration::from_secs(1);
+/// And this often in a row: a line for the start, the end and every path of a site, and a few besides.
+pub(super) const LINES: u32 = 40;
 /// A path of one site moves to another connection once in this time on average. Longer: sites whose paths
 /// flap wait, one that pretends to costs less.
 pub(super) const MOVE_INTERVAL: Duration = Duration::from_millis(100);
