@@ -148,8 +148,8 @@ impl Tun {
     }
 
     /// [`Self::open`] with several queues, each of which can be read and written by another thread. The
-    /// kernel puts a flow into the queue that last wrote a packet of it; the first packet of a flow may
-    /// come in any.
+    /// kernel puts a packet into the queue that wrote a packet of the same flow in the last three seconds; other
+    /// packets may come in any. Unlike [`Self::open`] it never attaches to an interface that is there.
     ///
     /// # Errors
     /// See [`TunError`].
@@ -157,7 +157,8 @@ impl Tun {
         if count <= 1 {
             return Ok(vec![Self::open(config)?]);
         }
-        let first = Self::open_queue(config, libc::IFF_MULTI_QUEUE)?;
+        // Without the second flag it would become a queue of another program's interface.
+        let first = Self::open_queue(config, libc::IFF_MULTI_QUEUE | libc::IFF_TUN_EXCL)?;
         let config = TunConfig {
             name: first.name.clone(),
             ..config.clone()

@@ -331,6 +331,24 @@ fn impossible_interfaces_are_refused_with_a_reason() {
     assert!(matches!(open("held0", 1420), Err(TunError::NameTaken(_))));
     assert!(matches!(open("lo", 1420), Err(TunError::NameTaken(_))));
     assert!(matches!(open("wide0", 1 << 20), Err(TunError::Io { .. })));
+    let queues = |name: &str| {
+        let config = TunConfig {
+            name: name.to_owned(),
+            mtu: 1420,
+            offload: true,
+        };
+        namespace.enter(move || Tun::open_queues(&config, 3))
+    };
+    let several = queues("wide%d").expect("opens");
+    let name = several[0].name().to_owned();
+    assert_eq!(name, "wide0");
+    assert!(several.iter().all(|queue| queue.name() == name));
+    // A second program does not become a queue of the first one's interface.
+    for taken in [name.as_str(), "held0"] {
+        assert!(matches!(queues(taken), Err(TunError::NameTaken(_))));
+        assert!(matches!(open(taken, 1420), Err(TunError::NameTaken(_))));
+    }
+    drop(several);
     drop(held);
     // A program that another test starts has all handles for a moment.
     let mut looks = (0..100).map(|_| {

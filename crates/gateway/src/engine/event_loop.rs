@@ -179,6 +179,18 @@ pub(super) fn start<R: Role + Send + 'static>(
     engines.into_iter().map(spawn).collect()
 }
 
+/// Tells the control side when the thread panics: other workers may go on, and the hub has to end.
+struct PanicNotice(EventSink);
+
+impl Drop for PanicNotice {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let error = Some("an engine thread panicked".to_owned());
+            self.0.send(EngineEvent::Stopped { error });
+        }
+    }
+}
+
 struct Engine<R: Role> {
     clock: Clock,
     wake: Arc<OwnedFd>,
@@ -221,7 +233,10 @@ impl<R: Role + Send + 'static> Engine<R> {
         let wake = Arc::clone(&self.wake);
         let thread = std::thread::Builder::new()
             .name(format!("engine-{}", self.colleagues.slice().index()))
-            .spawn(move || self.run())?;
+            .spawn(move || {
+                let _notice = PanicNotice(self.events.clone());
+                self.run()
+            })?;
         Ok(EngineHandle {
             commands,
             wake,
@@ -243,10 +258,10 @@ impl<R: Role + Send + 'static> Engine<R> {
 
     fn turns(&mut self) -> anyhow::Result<()> {
         let mut events = Vec::with_capacity(EVENTS);
-        let mut tun_ready = false;
+        let (mut tun_ready, mut more_mail) = (false, false);
         loop {
             self.watch_tun()?;
-            let timeout = if tun_ready && self.session.takes_inner() {
+            let timeout = if more_mail || (tun_ready && self.session.takes_inner()) {
                 Some(Timespec {
                     tv_sec: 0,
                     tv_nsec: 0,
@@ -281,7 +296,7 @@ impl<R: Role + Send + 'static> Engine<R> {
                 return Ok(());
             }
             self.session.handle_timeout(now);
-            self.read_mailbox(now);
+            more_mail = self.read_mailbox(now);
             if tun_ready && self.session.takes_inner() {
                 tun_ready = self.read_tun(now)?;
             }
@@ -334,24 +349,27 @@ impl<R: Role + Send + 'static> Engine<R> {
                 Event::TunnelUp { peer } => EngineEvent::TunnelUp { peer },
                 Event::TunnelDown { peer } => EngineEvent::TunnelDown { peer },
                 Event::MtuChanged(mtu) => {
-                    let mtu = self.colleagues.agree_on_mtu(mtu);
-                    if let Err(error) = self.tun.set_mtu(mtu) {
-                        tracing::warn!(%error, mtu, "cannot set the MTU of the TUN interface");
-                        continue;
+                    let set = |mtu| self.tun.set_mtu(mtu).map(|()| mtu);
+                    match self.colleagues.agree_on_mtu(mtu, set) {
+                        Ok(mtu) => EngineEvent::MtuChanged(mtu),
+                        Err(error) => {
+                            tracing::warn!(%error, mtu, "cannot set the MTU of the TUN interface");
+                            continue;
+                        }
                     }
-                    EngineEvent::MtuChanged(mtu)
                 }
             };
             self.events.send(event);
         }
     }
 
-    /// Takes what other workers have handed over.
-    fn read_mailbox(&mut self, now: Instant) {
-        for _ in 0..MAILS_PER_TURN {
-            let Some((data, checksum_partial)) = self.colleagues.next_packet() else {
-                break;
-            };
+    /// Takes what other workers have handed over; whether more may wait.
+    fn read_mailbox(&mut self, now: Instant) -> bool {
+        let mut left = MAILS_PER_TURN;
+        while left > 0
+            && let Some((data, checksum_partial)) = self.colleagues.next_packet()
+        {
+            left -= 1;
             self.session.handle_inner(now, data, checksum_partial);
         }
         while self.session.poll_elsewhere().is_some() {
@@ -362,6 +380,7 @@ impl<R: Role + Send + 'static> Engine<R> {
                 .of(SESSION)
                 .adopt(now, moved, &mut self.session);
         }
+        left == 0
     }
 
     /// Hands over what belongs to other workers.

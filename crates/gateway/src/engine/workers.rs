@@ -1,13 +1,12 @@
 //! What the workers of one hub hand to each other.
 //!
 //! Each worker has its own sockets, sites and queue of the TUN interface, and a mailbox for what came in
-//! at the wrong worker: inner packets of flows that the kernel has not seen yet, and accepted TCP
-//! connections. Invariants: a mailbox holds a bounded number of packets, and nobody waits for a full
+//! at the wrong worker: accepted TCP connections, and inner packets of flows of which the kernel does not
+//! know the queue (`docs/decisions/hub.md` says when). Invariants: a mailbox holds a bounded number of packets, and nobody waits for a full
 //! one: its packets are dropped and counted. What came from a mailbox is not handed on again.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::BytesMut;
 use ropewalk_driver::MovedStream;
@@ -40,8 +39,8 @@ pub(super) struct Colleagues {
     mailbox: Mailbox,
     /// By index; also its own.
     all: Arc<[Address]>,
-    /// Inner MTU that each of them wants, bytes.
-    mtus: Arc<[AtomicUsize]>,
+    /// Inner MTU that each of them wants, bytes; rarely locked.
+    mtus: Arc<Mutex<Vec<usize>>>,
     /// Whom to wake at the end of a batch.
     to_wake: Vec<bool>,
     handed_over: u64,
@@ -54,7 +53,7 @@ impl Colleagues {
         let count = u8::try_from(wake.len())?;
         let (addresses, mailboxes): (Vec<_>, Vec<_>) = wake.iter().map(post).unzip();
         let all: Arc<[Address]> = addresses.into();
-        let mtus: Arc<[AtomicUsize]> = wake.iter().map(|_| AtomicUsize::new(0)).collect();
+        let mtus = Arc::new(Mutex::new(vec![0; wake.len()]));
         let workers = mailboxes.into_iter().zip(0..).map(|(mailbox, index)| {
             let slice =
                 Slice::new(index, count).ok_or_else(|| anyhow::anyhow!("{count} workers"))?;
@@ -100,7 +99,8 @@ impl Colleagues {
         }
     }
 
-    /// Counts a packet that came from another worker and belongs to a third.
+    /// Counts a packet that came from another worker and belongs to a third: the list of sites has just
+    /// changed.
     pub(super) const fn count_astray(&mut self) {
         self.dropped += 1;
     }
@@ -135,11 +135,12 @@ impl Colleagues {
         self.mailbox.streams.try_recv().ok()
     }
 
-    /// Says which inner MTU this worker wants, bytes. The answer is what suits all.
-    pub(super) fn agree_on_mtu(&self, mtu: usize) -> usize {
-        self.mtus[self.slice.index()].store(mtu, Relaxed);
-        let wanted = self.mtus.iter().map(|mtu| mtu.load(Relaxed));
-        wanted.max().unwrap_or(mtu)
+    /// Says which inner MTU this worker wants, bytes, and sets the MTU that suits all. Nobody else sets
+    /// another one meanwhile.
+    pub(super) fn agree_on_mtu<T>(&self, mtu: usize, set: impl FnOnce(usize) -> T) -> T {
+        let mut mtus = self.mtus.lock().unwrap_or_else(PoisonError::into_inner);
+        mtus[self.slice.index()] = mtu;
+        set(mtus.iter().copied().max().unwrap_or(mtu))
     }
 }
 
@@ -156,4 +157,73 @@ fn post(wake: &Arc<OwnedFd>) -> (Address, Mailbox) {
         streams: streams_in,
     };
     (address, mailbox)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::event::{EventfdFlags, eventfd};
+
+    fn packet(worker: usize) -> Elsewhere {
+        Elsewhere {
+            worker,
+            data: BytesMut::from(&b"packet"[..]),
+            checksum_partial: true,
+        }
+    }
+
+    fn three() -> Vec<Colleagues> {
+        let wake = (0..3).map(|_| Arc::new(eventfd(0, EventfdFlags::NONBLOCK).unwrap()));
+        Colleagues::new(&wake.collect::<Vec<_>>()).unwrap()
+    }
+
+    #[test]
+    fn a_full_mailbox_drops_and_nobody_waits() {
+        let mut workers = three();
+        for _ in 0..PACKETS_MAX + 5 {
+            workers[0].hand_over(packet(2));
+        }
+        workers[0].hand_over(packet(3));
+        assert_eq!(workers[0].counters(), (PACKETS_MAX as u64, 6));
+        let got = std::iter::from_fn(|| workers[2].next_packet());
+        assert!(
+            got.inspect(|(data, partial)| assert!(*partial && &data[..] == b"packet"))
+                .count()
+                == PACKETS_MAX
+        );
+        assert!(workers[1].next_packet().is_none());
+        workers[0].hand_over(packet(2));
+        assert!(workers[2].next_packet().is_some());
+    }
+
+    #[test]
+    fn only_those_who_were_handed_something_wake_and_once() {
+        let mut workers = three();
+        workers[0].hand_over(packet(2));
+        workers[0].hand_over(packet(2));
+        workers[0].wake();
+        workers[0].wake();
+        let woken: Vec<u64> = (0..3)
+            .map(|index| {
+                let mut counter = [0; 8];
+                let read = rustix::io::read(&*workers[0].all[index].wake, &mut counter);
+                read.map_or(0, |_| u64::from_ne_bytes(counter))
+            })
+            .collect();
+        assert_eq!(woken, [0, 0, 1]);
+    }
+
+    #[test]
+    fn the_largest_mtu_that_anybody_wants_now_is_set() {
+        let workers = three();
+        let wants = [
+            (0, 1_400, 1_400),
+            (1, 8_000, 8_000),
+            (2, 1_500, 8_000),
+            (1, 1_450, 1_500),
+        ];
+        for (worker, wanted, all) in wants {
+            assert_eq!(workers[worker].agree_on_mtu(wanted, |mtu| mtu), all);
+        }
+    }
 }

@@ -147,7 +147,8 @@ fn worker_count(wanted: Option<usize>) -> usize {
     let usual = if processors < MANY_PROCESSORS {
         1
     } else {
-        processors
+        // With more of them some would have two groups of sites and others one.
+        processors.min(most / 2)
     };
     wanted.unwrap_or(usual).clamp(1, most)
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::Instant;
 
 use anyhow::Context;
 use ropewalk_api::Status;
@@ -62,8 +63,10 @@ fn ask<T>(
         Ok(answer)
     };
     let answers: Vec<_> = workers.iter().map(ask_one).collect::<anyhow::Result<_>>()?;
+    let deadline = Instant::now() + ANSWER_TIMEOUT;
     let wait = |(index, answer): (usize, &Receiver<T>)| {
-        let answer = answer.recv_timeout(ANSWER_TIMEOUT);
+        let left = deadline.saturating_duration_since(Instant::now());
+        let answer = answer.recv_timeout(left);
         answer.with_context(|| format!("worker {index} does not answer"))
     };
     answers.iter().enumerate().map(wait).collect()
@@ -93,6 +96,11 @@ fn merge(states: Vec<Status>) -> Status {
             *all.drops.entry(reason).or_default() += count;
         }
         all.mtu = all.mtu.max(state.mtu);
+        for offload in state.offloads {
+            if !all.offloads.contains(&offload) {
+                all.offloads.push(offload);
+            }
+        }
         all.tunnels.extend(state.tunnels);
         all.workers.extend(state.workers);
     }

@@ -42,6 +42,10 @@ use guard::guarded;
 pub use tuning::SITES_MAX;
 use tuning::{HELLO_WAIT, LINE_INTERVAL, LINES, LINKS_PER_KEY, TICK};
 
+/// What a site is told whose QUIC connection names another worker than that of its key.
+const ELSEWHERE: &str =
+    "another worker of the hub serves this site: update the program of the site";
+
 /// A site that has said hello.
 #[derive(Debug)]
 struct HubSite {
@@ -433,10 +437,12 @@ impl sealed::Role for Hub {
         match event {
             LinkEvent::Connected { peer } => {
                 let worker = self.others.worker_of(&peer);
-                if let LinkId::Tls(stream) = link
-                    && worker != self.others.slice().index()
-                {
-                    links.move_stream(stream, peer, worker);
+                if worker != self.others.slice().index() {
+                    match link {
+                        LinkId::Tls(stream) => links.move_stream(stream, peer, worker),
+                        // Its first identifier named another group than that of its key.
+                        LinkId::Quic(_) => links.close(now, link, ELSEWHERE),
+                    }
                     return;
                 }
                 self.make_room(now, links, &peer);

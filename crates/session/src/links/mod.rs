@@ -10,12 +10,11 @@ mod tuning;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use ropewalk_transport::{
     CongestionControl, ConnectOptions, ConnectionId, Endpoint, EndpointConfig, Identity, KeyCheck,
-    PublicKey, SocketId, TransportError, group_of,
+    PublicKey, SocketId, TransportError,
 };
 use ropewalk_types::{Ecn, Instant, PathSnapshot};
 
@@ -122,12 +121,7 @@ impl Links {
     ) -> Result<Self, TransportError> {
         let mut config = EndpointConfig::new(identity.clone(), environment.base);
         config.slice = environment.slice;
-        // A first packet comes to the worker that its identifier names. Somebody who names another
-        // worker than that of the own key gets no further.
-        let (slice, hub) = (environment.slice, identity.public_key());
-        config.allowed = allowed.clone().map(|allowed| -> KeyCheck {
-            Arc::new(move |key| slice.serves(group_of(&hub, key)) && allowed(key))
-        });
+        config.allowed.clone_from(&allowed);
         config.congestion = congestion;
         config.gso_segments_max = if environment.segmentation {
             GSO_SEGMENTS

@@ -69,6 +69,9 @@ impl Links {
 
     /// Lets go of a connection whose peer another worker serves.
     pub(crate) fn move_stream(&mut self, id: StreamId, peer: PublicKey, worker: usize) {
+        if self.stream(id).is_none() {
+            return;
+        }
         if let Some(stream) = self.streams.remove(&id) {
             self.moving.insert(id, Moved { stream, peer });
             let request = Request::MoveTcp { stream: id, worker };
@@ -83,7 +86,8 @@ impl Links {
 
     /// Takes over a connection from another worker; `None` when there are too many.
     pub(crate) fn adopt(&mut self, moved: Moved) -> Option<StreamId> {
-        if self.streams.len() >= STREAMS_MAX {
+        let open = self.streams.values().filter(|s| !s.has_ended()).count();
+        if open >= STREAMS_MAX {
             self.streams_refused += 1;
             return None;
         }
@@ -135,6 +139,12 @@ impl Links {
 
     /// Takes bytes of a TCP connection in.
     pub(crate) fn handle_stream_data(&mut self, id: StreamId, bytes: &[u8]) {
+        // The driver may have read more before it learns that the connection moves.
+        if let Some(moved) = self.moving.get_mut(&id) {
+            // An error comes again with the next bytes, at the other worker.
+            moved.stream.handle_data(bytes).ok();
+            return;
+        }
         let Some(stream) = self.streams.get_mut(&id).filter(|s| !s.has_ended()) else {
             return;
         };

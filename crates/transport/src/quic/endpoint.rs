@@ -214,6 +214,14 @@ impl Endpoint {
             self.inner.ignore(incoming);
             return None;
         };
+        // While the sockets of a hub's workers are being opened, a packet may come to the wrong one. The site
+        // repeats the packet.
+        let first = incoming.orig_dst_cid().first().copied();
+        if !first.is_some_and(|byte| self.config.slice.serves(byte)) {
+            self.stats.strangers_ignored += 1;
+            self.inner.ignore(incoming);
+            return None;
+        }
         let validated = incoming.remote_address_validated();
         let mut answer = Vec::new();
         // Forged addresses get no further, and cost nobody a place.

@@ -6,11 +6,11 @@
 //! identifier of a connection is the site's choice, so it names the site's group, which follows from the
 //! keys of both sides. Hence all paths of a site meet at one worker, whatever address they come from.
 //!
-//! The first identifier also has a mark: a code over its other bytes under the hub's public key, as
-//! the first code of a WireGuard handshake. Only who knows that key can make it. While a hub is busy with
-//! handshakes, a first packet without the mark gets no answer: strangers that flood are told apart before
-//! TLS begins. At other times it gets one, so that a site with a wrong key of the hub learns of that.
-//! Whoever sees a first packet can repeat its mark.
+//! The first identifier also has a mark: a code over its other bytes under the hub's public key, like mac1 of
+//! WireGuard. Somebody without that key cannot make the mark. While a hub is busy with handshakes, a first
+//! packet without the mark gets no answer: strangers that flood are told apart before TLS begins. At other
+//! times such a packet gets an answer, so that a site with a wrong key of the hub learns of that. Somebody
+//! who sees a first packet can repeat its mark.
 
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use aws_lc_rs::{digest, hmac};
@@ -70,9 +70,14 @@ impl Slice {
         self.worker_of(group) == self.index as usize
     }
 
-    /// The first byte of an identifier that this worker gives out: two bits stay as they are.
+    /// The first byte of an identifier that this worker gives out: as random as possible.
     pub(super) const fn tag(self, random: u8) -> u8 {
-        tag(self.index, random)
+        let low = random % GROUPS;
+        let mut named = low - low % self.count + self.index;
+        if named >= GROUPS {
+            named -= self.count;
+        }
+        tag(named, random)
     }
 }
 

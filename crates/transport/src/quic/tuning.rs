@@ -28,7 +28,8 @@ pub(super) const STATELESS_MAX: usize = 64;
 pub(super) const REASON_MAX: usize = 100;
 /// Bytes of a connection identifier. Every datagram carries one, so it is short. With four bytes a
 /// stranger could collect the reset tokens of all identifiers by provoking resets. With six bytes
-/// that would take ten thousand years at the highest rate (by calculation).
+/// that would take ten thousand years at the highest rate (by calculation), and with several workers, which
+/// are named in up to six bits, as much less.
 pub(super) const CONNECTION_ID_BYTES: usize = 6;
 /// Resets are limited to one per this time. Shorter: lost connections are found sooner, reset
 /// tokens are collected faster.
