@@ -221,6 +221,31 @@ mod tests {
     use crate::WayStatus;
 
     #[test]
+    fn workers_have_metrics_where_there_are_several() {
+        let worker = WorkerStatus {
+            worker: 3,
+            sites: 5,
+            cpu_s: 1.5,
+            ..WorkerStatus::default()
+        };
+        let mut status = Status {
+            workers: vec![worker],
+            ..Status::default()
+        };
+        let text = render(&status);
+        for sample in [
+            "# TYPE ropewalk_worker_cpu_seconds_total counter\n",
+            "ropewalk_worker_cpu_seconds_total{worker=\"3\"} 1.5\n",
+            "# TYPE ropewalk_worker_sites gauge\n",
+            "ropewalk_worker_sites{worker=\"3\"} 5\n",
+        ] {
+            assert!(text.contains(sample), "{sample} is not in\n{text}");
+        }
+        status.workers.clear();
+        assert!(!render(&status).contains("ropewalk_worker"));
+    }
+
+    #[test]
     fn every_sample_has_help_and_type_and_base_units() {
         let path = PathStatus {
             uplink: "w\"0\\".to_owned(),
@@ -231,12 +256,6 @@ mod tests {
         };
         let status = Status {
             role: "site".to_owned(),
-            workers: vec![WorkerStatus {
-                worker: 3,
-                sites: 5,
-                cpu_s: 1.5,
-                ..WorkerStatus::default()
-            }],
             drops: [("garbage".to_owned(), 4)].into(),
             tunnels: vec![TunnelStatus {
                 peer: "hub".to_owned(),
@@ -282,8 +301,6 @@ mod tests {
             "uplink=\"w\\\"0\\\\\",transport=\"\"} 0.025\n",
             "ropewalk_path_delivery_rate_bytes_per_second{peer=\"hub\"",
             "ropewalk_tunnel_paths_up{peer=\"hub\"} 1\n",
-            "ropewalk_worker_sites{worker=\"3\"} 5\n",
-            "ropewalk_worker_cpu_seconds_total{worker=\"3\"} 1.5\n",
             "ropewalk_direct_fallen_back 1\n",
             "ropewalk_direct_class{class=\"mail\",via=\"auto\",family=\"ipv4\"} 1\n",
             "ropewalk_direct_class{class=\"mail\",via=\"auto\",family=\"ipv6\"} 0\n",
