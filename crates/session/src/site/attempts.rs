@@ -105,7 +105,8 @@ impl Site {
         let Some(path) = &mut self.paths[id.index()] else {
             return false;
         };
-        for attempt in path.attempts.iter_mut().filter(|a| !a.tls) {
+        // What comes later may be acknowledgements of a Hello that the hub ignores.
+        for attempt in path.attempts.iter_mut().filter(|a| !a.tls && !a.connected) {
             attempt.note_received(now, links.outer_counters(attempt.link).received_bytes);
         }
         let mut answered = false;
@@ -114,7 +115,7 @@ impl Site {
             if !keep {
                 links.close(now, attempt.link, "the hub answers an older attempt");
             }
-            answered |= attempt.is_answered(now);
+            answered |= !attempt.tls && attempt.is_answered(now);
             keep
         });
         answered
@@ -332,6 +333,13 @@ impl Site {
 }
 
 impl Attempt {
+    /// The connection is up, and the hub's welcome may take as long as its first answer.
+    pub(super) fn note_connected(&mut self, now: Instant) {
+        self.connected = true;
+        let first = self.answered.map_or(now, |(first, _)| first);
+        self.answered = Some((first, now));
+    }
+
     /// Notes how many bytes have come in over it.
     fn note_received(&mut self, now: Instant, bytes: u64) {
         if bytes > self.received {

@@ -41,6 +41,8 @@ pub struct Site {
     settings: SiteSettings,
     peer: Peer,
     paths: [Option<SitePath>; PATHS_MAX],
+    /// The last generation of the path that had each number before.
+    generations: [u32; PATHS_MAX],
     session: u64,
     random: Random,
     hub_session: Option<u64>,
@@ -82,6 +84,7 @@ impl Site {
         Self {
             peer,
             paths: Default::default(),
+            generations: [0; PATHS_MAX],
             session: environment.session,
             random: Random::new(environment.tunnels ^ environment.session),
             hub_session: None,
@@ -287,7 +290,7 @@ impl sealed::Role for Site {
                     links.close(now, attempt.link, "not needed any more");
                     return;
                 }
-                path.attempts[index].connected = true;
+                path.attempts[index].note_connected(now);
                 tracing::debug!(uplink = path.uplink.name, "connected, saying hello");
                 let generation = path.attempts[index].generation;
                 path.hello_due = now + HELLO_INTERVAL;

@@ -20,7 +20,7 @@ pub(super) struct Attempt {
     pub(super) tls: bool,
     /// Bytes that came in.
     pub(super) received: u64,
-    /// When the first and the last of them came, as far as somebody looked.
+    /// When the first and the last of them came before the connection was up, as far as somebody looked.
     pub(super) answered: Option<(Instant, Instant)>,
 }
 
@@ -64,13 +64,14 @@ pub(super) struct SitePath {
 }
 
 impl SitePath {
-    pub(super) fn new(now: Instant, uplink: Uplink, enabled: bool) -> Self {
+    /// `generation` is the last one of the path with this number before: the hub may still know that path.
+    pub(super) fn new(now: Instant, uplink: Uplink, enabled: bool, generation: u32) -> Self {
         Self {
             uplink,
             enabled,
             sockets: [None; 2],
             attempts: Vec::new(),
-            generation: 0,
+            generation,
             unanswered: false,
             hello_due: now,
             next_attempt: now,

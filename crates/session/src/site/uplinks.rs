@@ -34,7 +34,8 @@ impl Site {
             } else if let Some(index) = self.paths.iter().position(Option::is_none) {
                 tracing::info!(uplink = uplink.name, "uplink found");
                 let enabled = !self.disabled.contains(&uplink.name);
-                self.paths[index] = Some(SitePath::new(now, uplink, enabled));
+                let path = SitePath::new(now, uplink, enabled, self.generations[index]);
+                self.paths[index] = Some(path);
             } else {
                 tracing::warn!(
                     uplink = uplink.name,
@@ -105,6 +106,7 @@ impl Site {
             // After the goodbyes, which leave with the next flush.
             links.close_udp(socket);
         }
+        self.generations[id.index()] = path.generation;
         let gone = Control::PathGone {
             path: id.0,
             generation: path.generation,
@@ -173,10 +175,9 @@ impl Site {
             let Some(path) = &self.paths[index] else {
                 return Ok(());
             };
-            let (uplink, generation) = (path.uplink.clone(), path.generation);
+            let uplink = path.uplink.clone();
             self.drop_path(now, links, id, "disabled");
-            let mut path = SitePath::new(now, uplink, false);
-            path.generation = generation;
+            let path = SitePath::new(now, uplink, false, self.generations[index]);
             self.paths[index] = Some(path);
         }
         self.tick = now;
