@@ -19,7 +19,7 @@ use ropewalk_config::reader::{Problems, Section, read};
 use ropewalk_config::relay::NEXT_HUB;
 use ropewalk_config::values::parse_name;
 use ropewalk_host::files;
-use ropewalk_session::{SITES_MAX, SiteEntry};
+use ropewalk_session::{SITES_MAX, SiteEntry, WEIGHT_MAX};
 
 const HEADER: &str = "# Sites of this hub. Written by `ropewalk invite`; after an edit by hand run
 # `ropewalk invite --reload`. There are no secrets in this file.
@@ -44,6 +44,35 @@ pub struct Site {
     pub networks: Vec<IpNet>,
     /// Whether the site may connect.
     pub enabled: bool,
+    /// Its part of a busy hub, beside 1 of each other site.
+    #[serde(skip_serializing_if = "is_usual")]
+    pub weight: u32,
+    /// Most that it may send and receive, Mbit/s each.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rate_mbit: Option<u32>,
+}
+
+/// Weight of a site unless the file names another.
+const WEIGHT: u32 = 1;
+/// Largest bound of a site, Mbit/s. More than any hub carries.
+pub const RATE_MAX: u32 = 100_000;
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for it")]
+const fn is_usual(weight: &u32) -> bool {
+    *weight == WEIGHT
+}
+
+/// What `invite` asks for beside a name and a key.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Terms {
+    /// A site of this name gets the new key and keeps its addresses.
+    pub replace: bool,
+    /// The site also gets networks for sites of its own.
+    pub relay: bool,
+    /// Its weight, if given.
+    pub weight: Option<u32>,
+    /// Its bound, Mbit/s, if given.
+    pub rate_mbit: Option<u32>,
 }
 
 impl Site {
@@ -61,6 +90,8 @@ impl Site {
             addresses: self.addresses().collect(),
             networks: self.networks.clone(),
             enabled: self.enabled,
+            weight: self.weight,
+            rate: self.rate_mbit.map(|mbit| u64::from(mbit) * 1_000_000),
         }
     }
 }
@@ -127,8 +158,7 @@ impl Sites {
         entries
     }
 
-    /// Adds a site and gives it addresses. With `replace`, a site of this name gets the new key
-    /// and keeps its addresses. A `relay` also gets networks for sites of its own.
+    /// Adds a site and gives it addresses, by these terms.
     ///
     /// # Errors
     /// The name or key is taken, or the pool is used up.
@@ -137,8 +167,9 @@ impl Sites {
         hub: &HubConfig,
         name: &str,
         key: PublicKey,
-        (replace, relay): (bool, bool),
+        terms: Terms,
     ) -> anyhow::Result<Site> {
+        let Terms { replace, relay, .. } = terms;
         if let Some(other) = self
             .sites
             .iter()
@@ -165,6 +196,8 @@ impl Sites {
             }
             site.key = key;
             site.enabled = true;
+            site.weight = terms.weight.unwrap_or(site.weight);
+            site.rate_mbit = terms.rate_mbit.or(site.rate_mbit);
             let mut site = site.clone();
             if relay && site.networks.is_empty() {
                 site.networks = self.free_networks(hub)?;
@@ -188,6 +221,8 @@ impl Sites {
             ipv6: self.free_address(hub, hub.pool_v6)?,
             networks,
             enabled: true,
+            weight: terms.weight.unwrap_or(WEIGHT),
+            rate_mbit: terms.rate_mbit,
         };
         self.insert(site.clone());
         Ok(site)
@@ -362,6 +397,8 @@ fn parse_site(site: &mut Section<'_>, hub: &HubConfig) -> Option<Site> {
         );
     }
     let enabled = site.boolean("enabled").unwrap_or(true);
+    let weight = site.integer("weight", 1..=u64::from(WEIGHT_MAX));
+    let rate = site.integer("rate_mbit", 1..=u64::from(RATE_MAX));
     Some(Site {
         name: name?,
         key: key?,
@@ -369,6 +406,8 @@ fn parse_site(site: &mut Section<'_>, hub: &HubConfig) -> Option<Site> {
         ipv6,
         networks: networks.unwrap_or_default(),
         enabled,
+        weight: weight.and_then(|w| w.try_into().ok()).unwrap_or(WEIGHT),
+        rate_mbit: rate.and_then(|r| r.try_into().ok()),
     })
 }
 
@@ -432,6 +471,18 @@ fn reject_overlaps(section: &Section<'_>, site: &Site, own: &[IpAddr], earlier: 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const REPLACE: Terms = Terms {
+        replace: true,
+        relay: false,
+        weight: None,
+        rate_mbit: None,
+    };
+    const RELAY: Terms = Terms {
+        replace: false,
+        relay: true,
+        ..REPLACE
+    };
     use ropewalk_config::hub;
     use ropewalk_transport::Identity;
 
@@ -453,7 +504,7 @@ mod tests {
         );
         for (number, name) in [(1, "boat"), (2, "van")] {
             Sites::edit(&hub, |sites| {
-                sites.add(&hub, name, key(number), (false, false))
+                sites.add(&hub, name, key(number), Terms::default())
             })
             .unwrap();
         }
@@ -469,16 +520,16 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let hub = config(directory.path(), "ipv4 = \"10.9.0.0/16\"");
         let mut sites = Sites::default();
-        let first = sites.add(&hub, "boat", key(1), (false, false)).unwrap();
+        let first = sites.add(&hub, "boat", key(1), Terms::default()).unwrap();
         let error = sites
-            .add(&hub, "boat", key(2), (false, false))
+            .add(&hub, "boat", key(2), Terms::default())
             .unwrap_err()
             .to_string();
         assert!(error.contains("--replace"), "{error}");
-        let second = sites.add(&hub, "boat", key(2), (true, false)).unwrap();
+        let second = sites.add(&hub, "boat", key(2), REPLACE).unwrap();
         assert_eq!((second.ipv4, second.key), (first.ipv4, key(2)));
         assert!(
-            sites.add(&hub, "van", key(2), (false, false)).is_err(),
+            sites.add(&hub, "van", key(2), Terms::default()).is_err(),
             "one key for two sites"
         );
         assert_eq!(sites.revoke("boat").unwrap().key, key(2));
@@ -500,10 +551,7 @@ mod tests {
         );
         let relays = [(1, "a"), (2, "b")];
         for (number, name) in relays {
-            Sites::edit(&hub, |sites| {
-                sites.add(&hub, name, key(number), (false, true))
-            })
-            .unwrap();
+            Sites::edit(&hub, |sites| sites.add(&hub, name, key(number), RELAY)).unwrap();
         }
         let mut sites = Sites::load(&hub).unwrap();
         let places: Vec<_> = sites
@@ -533,7 +581,12 @@ mod tests {
         // the broadcast is one.
         let mut count = 0;
         while sites
-            .add(&hub, &format!("s{count}"), key(10 + count), (false, false))
+            .add(
+                &hub,
+                &format!("s{count}"),
+                key(10 + count),
+                Terms::default(),
+            )
             .is_ok()
         {
             count += 1;
@@ -546,14 +599,24 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let hub = config(directory.path(), "ipv4 = \"10.9.0.0/28\"");
         let mut sites = Sites::default();
-        let first = sites.add(&hub, "a", key(1), (false, false)).unwrap();
+        let first = sites.add(&hub, "a", key(1), Terms::default()).unwrap();
         assert!(first.networks.is_empty());
-        let second = sites.add(&hub, "a", key(2), (true, true)).unwrap();
+        let second = sites
+            .add(
+                &hub,
+                "a",
+                key(2),
+                Terms {
+                    replace: true,
+                    ..RELAY
+                },
+            )
+            .unwrap();
         assert_eq!(second.ipv4, first.ipv4);
         assert_eq!(second.networks, ["10.9.0.12/30".parse::<IpNet>().unwrap()]);
         assert_eq!(sites.all(), [second]);
         let small = config(directory.path(), "ipv4 = \"10.9.0.0/29\"");
-        let error = Sites::default().add(&small, "a", key(1), (false, true));
+        let error = Sites::default().add(&small, "a", key(1), RELAY);
         let error = error.unwrap_err().to_string();
         assert!(error.contains("too small"), "{error}");
     }
@@ -563,9 +626,9 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let hub = config(directory.path(), "ipv4 = \"10.9.0.0/30\"");
         let mut sites = Sites::default();
-        sites.add(&hub, "a", key(1), (false, false)).unwrap();
+        sites.add(&hub, "a", key(1), Terms::default()).unwrap();
         let error = sites
-            .add(&hub, "b", key(2), (false, false))
+            .add(&hub, "b", key(2), Terms::default())
             .unwrap_err()
             .to_string();
         assert!(error.contains("10.9.0.0/30 is taken"), "{error}");

@@ -185,6 +185,28 @@ impl UdpSocket {
         address.ok_or_else(|| io::Error::other("the socket has no IP address"))
     }
 
+    /// Part of the receive buffer that is filled, 0 to 1; 0 where the kernel does not say.
+    #[must_use]
+    pub fn backlog(&self) -> f64 {
+        // `struct sk_meminfo` (linux/sock_diag.h): 32-bit values, of which the first is what is used and the
+        // second what may be.
+        let mut info = [0; 36];
+        let read = sys::read_option(
+            self.socket.as_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_MEMINFO,
+            &mut info,
+        );
+        let value = |at: usize| {
+            let bytes: Option<[u8; 4]> = info.get(at..at + 4)?.try_into().ok();
+            bytes.map(u32::from_ne_bytes)
+        };
+        match (read, value(0), value(4)) {
+            (Ok(8..), Some(used), Some(limit)) if limit > 0 => f64::from(used) / f64::from(limit),
+            _ => 0.0,
+        }
+    }
+
     /// Largest `contents.len() / segment_size` (rounded up) that [`Self::send`] takes; 1 without
     /// segmentation offload.
     #[must_use]

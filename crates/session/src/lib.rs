@@ -9,6 +9,7 @@
 //! # A turn of a driver
 //! 1. All input that is there, by the `handle_…` methods, and [`Session::handle_timeout`] when
 //!    [`Session::poll_timeout`] is due.
+//!    Where more waits at the sockets than a turn can take, the driver says so with [`Session::fall_behind`].
 //! 2. [`Session::end_batch`], then [`Session::poll_inner`] until `None`.
 //! 3. [`Session::poll_request`] until `None`: sockets to open.
 //! 4. [`Session::pump`]: packets and bytes to send.
@@ -25,11 +26,13 @@
 
 mod command;
 mod hub;
+mod intake;
 mod io;
 mod links;
 mod mtu;
 mod pace;
 mod peer;
+mod rate;
 mod ready;
 mod session;
 mod settings;
@@ -48,7 +51,8 @@ pub use ropewalk_transport::{GROUPS, Slice, SocketId, Transmit, group_of};
 pub use session::{Elsewhere, Event, Role, Session};
 pub use settings::{
     CommonSettings, Environment, HubAddresses, HubSettings, MTU_DEFAULT, MTU_MAX, MTU_MIN,
-    SiteDirectory, SiteEntry, SiteSettings, UDP_PAYLOAD_MAX, UDP_PAYLOAD_MIN, udp_payload_max,
+    SiteDirectory, SiteEntry, SiteSettings, UDP_PAYLOAD_MAX, UDP_PAYLOAD_MIN, WEIGHT_MAX,
+    udp_payload_max,
 };
 pub use site::Site;
 pub use status::SessionStatus;

@@ -11,9 +11,10 @@ use std::sync::Arc;
 
 use crate::io::Sockets;
 use crate::links::{LinkId, Links};
+use crate::rate::Bucket;
 use crate::session::Event;
 use crate::settings::CommonSettings;
-use crate::tuning::{DRAIN, ROUND_PACKETS, ROUNDS};
+use crate::tuning::{DRAIN, RATE_BURST, ROUND_PACKETS};
 
 /// A path of a peer, with the link that carries it.
 #[derive(Debug)]
@@ -47,6 +48,9 @@ pub struct Peer {
     pub(crate) scheduler_receive: SchedulerKind,
     out: Vec<Outgoing>,
     was_up: bool,
+    /// Most bits per second towards the peer.
+    rate: Option<u64>,
+    bucket: Bucket,
 }
 
 impl Peer {
@@ -79,6 +83,8 @@ impl Peer {
             scheduler_receive: scheduler,
             out: Vec::new(),
             was_up: false,
+            rate: None,
+            bucket: Bucket::default(),
         }
     }
 
@@ -98,6 +104,11 @@ impl Peer {
     #[must_use]
     pub const fn tunnel(&self) -> &Tunnel {
         &self.tunnel
+    }
+
+    /// Bounds what goes to the peer, bits per second.
+    pub(crate) const fn set_rate(&mut self, rate: Option<u64>) {
+        self.rate = rate;
     }
 
     /// Puts a path on a link. The link it was on before is read a little longer, then closed.
@@ -176,9 +187,17 @@ impl Peer {
         }
     }
 
-    /// Moves packets from the ingress queue to the links while they take any.
-    pub(crate) fn pump(&mut self, now: Instant, links: &mut Links, sockets: &mut impl Sockets) {
-        for _ in 0..ROUNDS {
+    /// Moves packets from the ingress queue to the links, for so many rounds and while the links take any. The
+    /// number of packets, and whether more could go.
+    pub(crate) fn pump(
+        &mut self,
+        now: Instant,
+        links: &mut Links,
+        sockets: &mut impl Sockets,
+        rounds: usize,
+    ) -> (usize, bool) {
+        let (mut sent, mut more) = (0, false);
+        for _ in 0..rounds {
             while let Some(id) = self.tunnel.poll_declared_lost() {
                 if let Some(path) = &self.paths[id.index()] {
                     links.declare_lost(path.link);
@@ -187,12 +206,14 @@ impl Peer {
                 }
             }
             self.refresh(now, links, sockets);
-            let bound = self.tunnel.poll_transmit(now, &mut self.out, ROUND_PACKETS);
+            let max = self.round_packets(now);
+            let bound = self.tunnel.poll_transmit(now, &mut self.out, max);
             for outgoing in self.out.drain(..) {
                 let Some(path) = &self.paths[outgoing.path.index()] else {
                     continue;
                 };
                 let (link, datagram) = (path.link, outgoing.datagram);
+                self.bucket.charge(now, datagram.len());
                 if outgoing.urgent {
                     links.queue_urgent(link, datagram);
                 } else {
@@ -202,11 +223,27 @@ impl Peer {
             for path in self.paths.iter().flatten() {
                 links.flush(now, path.link, sockets);
             }
-            if bound == 0 {
+            sent += bound;
+            more = bound > 0;
+            if !more {
                 break;
             }
         }
         self.refresh(now, links, sockets);
+        (sent, more)
+    }
+
+    /// How many packets may be bound now: as many as its rate lets through in one burst.
+    fn round_packets(&mut self, now: Instant) -> usize {
+        let Some(rate) = self.rate else {
+            return ROUND_PACKETS;
+        };
+        self.bucket.set_rate(now, rate);
+        if self.bucket.due(now, RATE_BURST).is_some() {
+            return 0;
+        }
+        let bytes = rate as f64 / 8.0 * RATE_BURST.as_secs_f64();
+        ((bytes / 1_500.0) as usize + 1).min(ROUND_PACKETS)
     }
 
     /// How many paths pass this bottleneck, this one included. Together they stand for each flow once.
@@ -268,7 +305,11 @@ impl Peer {
     #[must_use]
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         let drained = self.draining.iter().map(|d| d.2).min();
-        [self.tunnel.poll_timeout(), drained]
+        let waits = self.rate.is_some() && self.tunnel.queue_bytes() > 0;
+        let paced = waits
+            .then(|| self.bucket.due(self.tunnel.now(), RATE_BURST))
+            .flatten();
+        [self.tunnel.poll_timeout(), drained, paced]
             .into_iter()
             .flatten()
             .min()

@@ -4,14 +4,15 @@
 //!
 //! Invariant: a site that is touched is in the list exactly once until it is settled.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use ropewalk_types::Instant;
 
 /// Sites by their index at the hub.
 #[derive(Debug, Default)]
 pub(crate) struct ReadySet {
-    touched: Vec<usize>,
+    /// The longest untreated first.
+    touched: VecDeque<usize>,
     entries: Vec<Entry>,
     /// The timers of all entries.
     due: BTreeSet<(Instant, usize)>,
@@ -37,7 +38,7 @@ impl ReadySet {
         let entry = &mut self.entries[site];
         if !entry.touched {
             entry.touched = true;
-            self.touched.push(site);
+            self.touched.push_back(site);
         }
     }
 
@@ -47,20 +48,20 @@ impl ReadySet {
             let entry = &mut self.entries[site];
             if !entry.touched {
                 entry.touched = true;
-                self.touched.push(site);
+                self.touched.push_back(site);
             }
         }
     }
 
     /// The sites touched since they were last settled.
     #[must_use]
-    pub fn touched(&self) -> &[usize] {
+    pub const fn touched(&self) -> &VecDeque<usize> {
         &self.touched
     }
 
     /// Takes one touched site off the list, to be looked at and settled.
     pub fn next(&mut self) -> Option<usize> {
-        let site = self.touched.pop()?;
+        let site = self.touched.pop_front()?;
         self.entries[site].touched = false;
         Some(site)
     }
@@ -115,7 +116,7 @@ mod tests {
         let mut ready = ReadySet::default();
         ready.touch(3);
         ready.touch(3);
-        assert_eq!(ready.touched(), [3]);
+        assert_eq!(ready.touched(), &[3]);
         assert_eq!(ready.next(), Some(3));
         ready.settle(3, Some(Instant::from_millis(5)), Some(1_400));
         ready.touch(1);

@@ -12,10 +12,12 @@ use ropewalk_transport::SocketId;
 use ropewalk_types::{Ecn, Instant};
 
 use crate::command::Command;
+use crate::intake::{Arrival, Intake, Sender, Share};
 use crate::io::{Request, Sockets, StreamId};
 use crate::links::{LinkEvent, LinkId, Links, Moved, Received};
 use crate::mtu::InnerMtu;
 use crate::status::SessionStatus;
+use crate::tuning::WORK_DATAGRAMS;
 
 /// What a session tells the control side.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,8 +60,8 @@ pub trait Role: sealed::Role {}
 
 pub(crate) mod sealed {
     use super::{
-        Command, Elsewhere, Event, Inner, Instant, LinkEvent, LinkId, Links, Received,
-        SessionStatus, SocketId, Sockets, VecDeque,
+        Command, Elsewhere, Event, Inner, Instant, LinkEvent, LinkId, Links, Received, Sender,
+        SessionStatus, Share, SocketId, Sockets, VecDeque,
     };
     use bytes::BytesMut;
     use ropewalk_core::tunnel::Tunnel;
@@ -83,6 +85,22 @@ pub(crate) mod sealed {
             socket: SocketId,
             reason: String,
         );
+        /// Whose datagrams come over a link, and what share of the work is theirs.
+        fn share(&self, _link: Option<LinkId>) -> Share {
+            Share {
+                sender: Sender::Site(0),
+                weight: 1,
+                rate: None,
+            }
+        }
+        /// Whether the rate of any sender is bounded.
+        fn is_paced(&self) -> bool {
+            false
+        }
+        /// The next sender that is gone.
+        fn poll_gone(&mut self) -> Option<Sender> {
+            None
+        }
         /// A datagram came in.
         fn on_datagram(&mut self, now: Instant, links: &mut Links, received: Received);
         /// An inner packet came in.
@@ -122,6 +140,9 @@ pub struct Session<R> {
     links: Links,
     role: R,
     mtu: InnerMtu,
+    intake: Intake,
+    /// Whether more waits at the sockets than can be worked off in a turn.
+    behind: bool,
 }
 
 impl<R: Role> Session<R> {
@@ -130,6 +151,8 @@ impl<R: Role> Session<R> {
             links,
             role,
             mtu: InnerMtu::new(mtu),
+            intake: Intake::default(),
+            behind: false,
         }
     }
 
@@ -161,6 +184,45 @@ impl<R: Role> Session<R> {
         ecn: Ecn,
         data: BytesMut,
     ) {
+        let arrival = Arrival {
+            socket,
+            remote,
+            local_ip,
+            ecn,
+            data,
+        };
+        if !self.behind && !self.role.is_paced() {
+            self.take(now, arrival);
+            return;
+        }
+        let share = self.role.share(self.links.link_of(&arrival.data));
+        if self.behind {
+            self.intake.push(now, share, arrival);
+        } else if let Some(arrival) = self.intake.pass(now, share, arrival) {
+            self.take(now, arrival);
+        }
+    }
+
+    /// Says that more datagrams wait at the sockets than this gateway can work off in time. Until it can again,
+    /// datagrams wait here, and each sender has its turn. The driver may read more datagrams in a turn meanwhile.
+    pub const fn fall_behind(&mut self) {
+        self.behind = true;
+    }
+
+    /// Whether datagrams wait for the turn of their sender.
+    #[must_use]
+    pub const fn is_behind(&self) -> bool {
+        self.behind
+    }
+
+    fn take(&mut self, now: Instant, arrival: Arrival) {
+        let Arrival {
+            socket,
+            remote,
+            local_ip,
+            ecn,
+            data,
+        } = arrival;
         let link = self
             .links
             .handle_udp(now, socket, remote, local_ip, ecn, data);
@@ -168,6 +230,20 @@ impl<R: Role> Session<R> {
         if let Some(link) = link {
             self.receive(now, link, ecn);
         }
+    }
+
+    /// Works off datagrams that wait, up to a bound.
+    fn work(&mut self, now: Instant) {
+        while let Some(sender) = self.role.poll_gone() {
+            self.intake.forget(sender);
+        }
+        for _ in 0..WORK_DATAGRAMS {
+            let Some(arrival) = self.intake.next(now) else {
+                break;
+            };
+            self.take(now, arrival);
+        }
+        self.behind &= !self.intake.is_empty();
     }
 
     /// Somebody at `remote` has connected by TCP. The name of the connection; `None` when the
@@ -271,6 +347,7 @@ impl<R: Role> Session<R> {
 
     /// All input of a turn is in: lets packets through that wait for nothing else.
     pub fn end_batch(&mut self, now: Instant) {
+        self.work(now);
         self.role.end_batch(now);
     }
 
@@ -312,7 +389,8 @@ impl<R: Role> Session<R> {
     /// When [`Self::handle_timeout`] is wanted, if no input comes before.
     pub fn poll_timeout(&mut self) -> Option<Instant> {
         let links = self.links.poll_timeout();
-        links.into_iter().chain(self.role.poll_timeout()).min()
+        let others = [self.role.poll_timeout(), self.intake.due()];
+        links.into_iter().chain(others.into_iter().flatten()).min()
     }
 
     /// MTU of the interface with the inner packets, bytes.
@@ -329,6 +407,7 @@ impl<R: Role> Session<R> {
         status
             .drops
             .extend(drops.map(|(name, count)| (name.to_owned(), count)));
+        status.drops.insert("intake".into(), self.intake.dropped());
         self.role.status(&self.links, &mut status);
         status
     }

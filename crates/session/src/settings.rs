@@ -124,9 +124,26 @@ pub struct SiteEntry {
     pub networks: Vec<IpNet>,
     /// A disabled site keeps its addresses but may not connect.
     pub enabled: bool,
+    /// Turns at a busy hub beside those of other sites, 1..=[`WEIGHT_MAX`].
+    pub weight: u32,
+    /// Most bits per second in each direction, UDP payload; `None` is without bound.
+    pub rate: Option<u64>,
 }
 
+/// Largest weight of a site.
+pub const WEIGHT_MAX: u32 = 100;
+
 impl SiteEntry {
+    /// Whether `other` is the same site at the same place, whatever its share.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        let share = |entry: &Self| Self {
+            weight: 1,
+            rate: None,
+            ..entry.clone()
+        };
+        share(self) == share(other)
+    }
+
     /// Whether packets to and from `ip` are this site's.
     #[must_use]
     pub fn owns(&self, ip: &IpAddr) -> bool {

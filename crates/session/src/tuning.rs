@@ -5,10 +5,30 @@
 
 use ropewalk_types::Duration;
 
+/// Datagrams that are worked off in a turn while datagrams wait. More: fewer turns, later packets in the other
+/// direction.
+pub(crate) const WORK_DATAGRAMS: usize = 256;
+/// Datagrams of a site of weight 1 that are worked off in a row beside other sites. More: less work for each, as
+/// packets of one flow stay together; later turns of the others.
+pub(crate) const QUANTUM: u32 = 16;
+/// Work that a datagram of a stranger counts for, in datagrams of a site: most are handshakes, with signatures.
+/// More: sites suffer less from strangers, new sites wait longer beside strangers.
+pub(crate) const STRANGER_WORK: u32 = 16;
+/// Bytes of all datagrams that wait for their turn. More: fewer losses in a burst, older datagrams.
+pub(crate) const INTAKE_BYTES: usize = 4 * 1024 * 1024;
+/// What a datagram that waits takes of them besides its own bytes.
+pub(crate) const INTAKE_ITEM_BYTES: usize = 128;
+/// How much longer than at once the bytes of a site may take that wait behind its rate. Longer: fewer losses of
+/// senders that fill queues, later packets of the others.
+pub(crate) const RATE_DELAY: Duration = Duration::from_millis(100);
+/// How much a site may send in a row after a pause, in time at its rate. Longer: larger batches, and bursts that
+/// exceed the rate.
+pub(crate) const RATE_BURST: Duration = Duration::from_millis(4);
+
 /// Packets bound per round before they are handed to the sockets: enough for full segmented
 /// sends, few enough that reading goes on in between.
 pub(crate) const ROUND_PACKETS: usize = 64;
-/// Rounds per turn. More: fewer turns, later reading.
+/// Rounds per turn, of all sites together. More: fewer turns, later reading.
 pub(crate) const ROUNDS: usize = 4;
 /// A path idle for this long sends a probe (from the site's side). Longer: fewer bytes on idle
 /// paths, older round-trip times.

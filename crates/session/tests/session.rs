@@ -39,6 +39,48 @@ fn missing_at_hub(world: &World, end: u64) -> Vec<u64> {
 }
 
 #[test]
+fn a_rate_bounds_a_site_in_both_directions_and_no_other_site() {
+    let mut world = World::new(&Spec {
+        sites: 2,
+        ..Spec::default()
+    });
+    let up = |w: &World| (0..2).all(|site| w.transports_up(site).len() == 2);
+    world.run_until(SECOND, up);
+    let rate = 4_000_000;
+    world.set_share(0, 1, Some(rate));
+    // 8 Mbit/s in each direction of each site for 5 s, in packets of 500 bytes.
+    let count = 10_000;
+    for step in 0..500 {
+        for site in 0..2 {
+            world.send_up(site, step * 20, 20);
+            world.send_down(site, step * 20, 20);
+        }
+        world.run(ms(10));
+    }
+    let at_hub = |site: usize| {
+        let of = |d: &&(Instant, _, u64)| d.1 == World::inner_address(site);
+        world.hub().delivered.iter().filter(of).count() as u64
+    };
+    let at_site = |site: usize| world.site(site).delivered.len() as u64;
+    let bound = rate * 5 / 8 / 500;
+    for (way, [slow, other]) in [
+        ("up", [at_hub(0), at_hub(1)]),
+        ("down", [at_site(0), at_site(1)]),
+    ] {
+        assert!(
+            (bound * 3 / 4..=bound).contains(&slow),
+            "{way}: {slow} of at most {bound}"
+        );
+        assert!(other >= count - 20, "{way}: {other} of {count}");
+    }
+    let events = &world.site(0).events;
+    let down = events
+        .iter()
+        .any(|(_, event)| matches!(event, Event::TunnelDown { .. }));
+    assert!(!down, "the tunnel goes on with the new rate");
+}
+
+#[test]
 fn a_site_connects_every_uplink_and_learns_its_address() {
     let mut world = World::new(&Spec::default());
     let took = world.run_until(SECOND, |w| w.transports_up(0).len() == 2);

@@ -248,6 +248,8 @@ impl World {
                 .into_iter()
                 .collect(),
             enabled: true,
+            weight: 1,
+            rate: None,
         });
         let mut world = Self {
             now: Instant::ZERO,
@@ -447,6 +449,25 @@ impl World {
     pub fn transports_up(&self, site: usize) -> Vec<String> {
         let up = self.paths(site).into_iter().filter(|p| p.state == "up");
         up.map(|p| p.transport).collect()
+    }
+
+    /// Gives a site another share of the hub, which reads its list of sites anew.
+    pub fn set_share(&mut self, site: usize, weight: u32, rate: Option<u64>) {
+        let mut entries = self.directory.all();
+        for entry in &mut entries {
+            if entry.name == format!("site{site}") {
+                let entry = Arc::make_mut(entry);
+                (entry.weight, entry.rate) = (weight, rate);
+            }
+        }
+        let entries = entries.into_iter().map(Arc::unwrap_or_clone);
+        self.directory.replace(entries.collect());
+        let now = self.now;
+        if let Some(hub) = &mut self.hub {
+            let reload = ropewalk_session::Command::ReloadSites;
+            hub.session.handle_command(now, reload).ok();
+        }
+        self.turn(0);
     }
 
     /// Sends inner packets from a site to the hub's inner address, with numbers from `first` on.

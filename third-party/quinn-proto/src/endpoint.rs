@@ -144,6 +144,19 @@ impl Endpoint {
         None
     }
 
+    /// The connection that a datagram with a short header names, without any work on the datagram.
+    ///
+    /// `None` for packets of a handshake and for unknown identifiers.
+    pub fn connection_of(&self, data: &[u8]) -> Option<ConnectionHandle> {
+        let (first, rest) = data.split_first()?;
+        let len = self.local_cid_generator.cid_len();
+        if first & 0x80 != 0 || len == 0 || rest.len() < len {
+            return None;
+        }
+        let cid = ConnectionId::new(&rest[..len]);
+        self.index.connection_ids.get(&cid).copied()
+    }
+
     /// Process an incoming UDP datagram
     pub fn handle(
         &mut self,

@@ -157,6 +157,8 @@ impl World {
                 addresses: vec![inner.into()],
                 networks: Vec::new(),
                 enabled: true,
+                weight: 1,
+                rate: None,
             };
             let settings = SiteSettings {
                 common: common(identity),

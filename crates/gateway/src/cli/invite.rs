@@ -6,13 +6,14 @@ use anyhow::{Context, bail};
 use clap::Args;
 use ropewalk_api::Reloaded;
 use ropewalk_io::netlink::{self, Interface};
+use ropewalk_session::WEIGHT_MAX;
 use ropewalk_transport::{Identity, PublicKey};
 
 use super::output::{self, Colour, Style, Table};
 use super::{Global, status};
 use crate::client::Client;
 use crate::key_file;
-use crate::sites::{Site, Sites};
+use crate::sites::{RATE_MAX, Site, Sites, Terms};
 use crate::token::Token;
 use ropewalk_config::WrongUsage;
 use ropewalk_config::hub::ENDPOINTS_MAX;
@@ -25,6 +26,7 @@ const EXAMPLES: &str = "Examples:
   ropewalk invite boat --replace                new key for a site; the old one stops working
   ropewalk invite boat --public-key KEY         the site made its key with `ropewalk key generate`
   ropewalk invite harbour --relay               a relay: other sites reach this hub through it
+  ropewalk invite farm --rate 20                at most 20 Mbit/s to the site and 20 from it
   ropewalk invite --list
   ropewalk invite --revoke boat
 
@@ -33,7 +35,15 @@ as you would a password, use it once, and revoke it if it got lost. With --publi
 holds no secret. A running hub takes the change over at once.";
 
 /// Options that only make sense with a name.
-const INVITING: [&str; 5] = ["name", "endpoint", "relay", "replace", "public_key"];
+const INVITING: [&str; 7] = [
+    "name",
+    "endpoint",
+    "relay",
+    "replace",
+    "public_key",
+    "rate",
+    "weight",
+];
 
 /// Invite a site: print the token that `ropewalk join` takes
 #[derive(Debug, Args)]
@@ -54,6 +64,12 @@ pub struct Invite {
     /// Public key that the site made itself
     #[arg(long, value_name = "KEY")]
     public_key: Option<PublicKey>,
+    /// Most that the site may send and receive, Mbit/s each, 1 to 100,000
+    #[arg(long, value_name = "MBIT", value_parser = clap::value_parser!(u32).range(1..=i64::from(RATE_MAX)))]
+    rate: Option<u32>,
+    /// Turns of the site while the hub has too much to do, beside 1 of each other site, 1 to 100
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(WEIGHT_MAX)))]
+    weight: Option<u32>,
     /// List the sites
     #[arg(long, conflicts_with_all = INVITING)]
     list: bool,
@@ -118,8 +134,13 @@ impl Invite {
         if key == hub_key {
             bail!("this is the hub's own key; make one on the site with `ropewalk key generate`");
         }
-        let how = (self.replace, self.relay);
-        let site = Sites::edit(hub, |sites| sites.add(hub, &name, key, how))?;
+        let terms = Terms {
+            replace: self.replace,
+            relay: self.relay,
+            weight: self.weight,
+            rate_mbit: self.rate,
+        };
+        let site = Sites::edit(hub, |sites| sites.add(hub, &name, key, terms))?;
         let addresses: Vec<_> = site.addresses().map(|ip| ip.to_string()).collect();
         output::note(&format!(
             "site {name} has {} behind this {}",
@@ -171,7 +192,16 @@ fn list(hub: &HubConfig) -> anyhow::Result<()> {
         output::note("no sites yet; `ropewalk invite NAME` makes one");
         return Ok(());
     }
-    let mut table = Table::new(&["SITE", "IPV4", "IPV6", "NETWORKS", "ENABLED", "PUBLIC KEY"]);
+    let mut table = Table::new(&[
+        "SITE",
+        "IPV4",
+        "IPV6",
+        "NETWORKS",
+        "WEIGHT",
+        "MBIT/S",
+        "ENABLED",
+        "PUBLIC KEY",
+    ]);
     for site in sites.all() {
         let address = |ip: Option<IpAddr>| ip.map_or_else(|| "-".to_owned(), |ip| ip.to_string());
         let enabled = if site.enabled {
@@ -184,6 +214,11 @@ fn list(hub: &HubConfig) -> anyhow::Result<()> {
             (address(site.ipv4), None),
             (address(site.ipv6), None),
             (networks(site), None),
+            (site.weight.to_string(), None),
+            (
+                site.rate_mbit.map_or("-".to_owned(), |r| r.to_string()),
+                None,
+            ),
             (enabled.0.to_owned(), Some(enabled.1)),
             (site.key.to_string(), None),
         ]);

@@ -84,6 +84,8 @@ mod tests {
             addresses: vec![IpAddr::from([10, 0, 0, number])],
             networks: vec![IpNet::new([10, 1, number, 0].into(), 24).unwrap()],
             enabled: true,
+            weight: 1,
+            rate: None,
         };
         let sites = SiteDirectory::new((1..100).map(entry).collect());
         for count in [1, 2, 5, GROUPS] {

@@ -16,6 +16,7 @@ use super::{Hub, HubSite};
 use crate::links::{LinkId, Links};
 use crate::pace::Pace;
 use crate::peer::{Peer, PeerPath};
+use crate::rate::Bucket;
 use crate::settings::SiteEntry;
 
 impl Hub {
@@ -194,8 +195,11 @@ impl Hub {
         let scheduler = self.settings.common.scheduler_send;
         let (name, seed) = (entry.name.clone(), self.random.next_u64());
         let common = &self.settings.common;
+        let mut peer = Peer::new(name, entry.key, scheduler, common, None, seed);
+        peer.set_rate(entry.rate);
+        self.paced |= entry.rate.is_some();
         self.sites[index] = Some(HubSite {
-            peer: Peer::new(name, entry.key, scheduler, common, None, seed),
+            peer,
             entry: Arc::clone(entry),
             session,
             restarts: Pace::default(),
@@ -204,6 +208,8 @@ impl Hub {
             moves: Pace::default(),
             fixed_scheduler: false,
             spoofed: 0,
+            over_tls: Bucket::default(),
+            over_rate: 0,
         });
         tracing::info!(site = entry.name, "site connected");
         self.by_key.insert(entry.key, index);

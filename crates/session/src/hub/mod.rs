@@ -28,14 +28,17 @@ use ropewalk_wire::{Control, Datagram, HEADROOM};
 use rustc_hash::FxHashMap;
 
 use crate::command::Command;
+use crate::intake::{Sender, Share};
 use crate::io::Sockets;
 use crate::links::{LinkEvent, LinkId, Links, Received};
 use crate::pace::Pace;
 use crate::peer::Peer;
+use crate::rate::Bucket;
 use crate::ready::ReadySet;
 use crate::session::{Elsewhere, Event, Role, Session, sealed};
 use crate::settings::{Environment, HubSettings, SiteEntry};
 use crate::status::SessionStatus;
+use crate::tuning::{RATE_DELAY, ROUND_PACKETS, ROUNDS};
 use addresses::is_link_local;
 use elsewhere::Others;
 use guard::guarded;
@@ -64,6 +67,10 @@ struct HubSite {
     /// Scheduler fixed by the operator of the hub; the site's wish does not count then.
     fixed_scheduler: bool,
     spoofed: u64,
+    /// What it sends over TLS, where its rate is bounded: nothing can wait there.
+    over_tls: Bucket,
+    /// Datagrams beyond that.
+    over_rate: u64,
 }
 
 impl HubSite {
@@ -102,6 +109,10 @@ pub struct Hub {
     /// more for a moment.
     links_of: FxHashMap<PublicKey, Vec<LinkId>>,
     ready: ReadySet,
+    /// Sites that are gone, for what waits of them.
+    gone: Vec<usize>,
+    /// Whether the rate of any site is bounded.
+    paced: bool,
     /// How many of the touched sites have given their inner packets in this turn.
     drained: usize,
     events: VecDeque<Event>,
@@ -158,6 +169,8 @@ impl Hub {
             pending: FxHashMap::default(),
             links_of: FxHashMap::default(),
             ready: ReadySet::default(),
+            gone: Vec::new(),
+            paced: false,
             drained: 0,
             events: VecDeque::new(),
             starts: 0,
@@ -197,6 +210,7 @@ impl Hub {
         };
         tracing::info!(site = site.entry.name, why, "site dropped");
         self.ready.settle(index, None, None);
+        self.gone.push(index);
         self.by_key.remove(&site.entry.key);
         self.by_address.retain(|_, &mut i| i != index);
         self.by_network.retain(|&(_, i)| i != index);
@@ -278,16 +292,19 @@ impl Hub {
 
     fn reload(&mut self, now: Instant, links: &mut Links) {
         self.others = Others::new(self.others.slice(), &self.settings);
+        let sites = self.settings.sites.all();
+        self.paced = sites.iter().any(|site| site.rate.is_some());
         for index in 0..self.sites.len() {
-            let Some(site) = &self.sites[index] else {
+            let Some(site) = &mut self.sites[index] else {
                 continue;
             };
             let entry = self.settings.sites.find(&site.entry.key);
-            if entry
-                .as_ref()
-                .is_none_or(|e| !e.enabled || **e != *site.entry)
-            {
-                self.drop_site(now, links, index, "the hub's list of sites changed");
+            match entry.filter(|entry| entry.enabled && entry.is_same(&site.entry)) {
+                Some(entry) => {
+                    site.peer.set_rate(entry.rate);
+                    site.entry = entry;
+                }
+                None => self.drop_site(now, links, index, "the hub's list of sites changed"),
             }
         }
     }
@@ -386,6 +403,14 @@ impl Hub {
         let Some((id, current)) = site.peer.path_of(link) else {
             return;
         };
+        if let (Some(rate), LinkId::Tls(_)) = (site.entry.rate, link)
+            && !site
+                .over_tls
+                .takes(now, rate, RATE_DELAY, received.data.len())
+        {
+            site.over_rate += 1;
+            return;
+        }
         let tunnel = &mut site.peer.tunnel;
         let control = if current {
             tunnel.handle_datagram(now, id, received.ecn, received.data)
@@ -469,6 +494,31 @@ impl sealed::Role for Hub {
                 }
             }
         }
+    }
+
+    fn share(&self, link: Option<LinkId>) -> Share {
+        let site = link.and_then(|link| self.pending.get(&link)?.site);
+        let site = site.and_then(|index| Some((index, self.sites[index].as_ref()?)));
+        site.map_or(
+            Share {
+                sender: Sender::Stranger,
+                weight: 1,
+                rate: None,
+            },
+            |(index, site)| Share {
+                sender: Sender::Site(index),
+                weight: site.entry.weight,
+                rate: site.entry.rate,
+            },
+        )
+    }
+
+    fn is_paced(&self) -> bool {
+        self.paced
+    }
+
+    fn poll_gone(&mut self) -> Option<Sender> {
+        self.gone.pop().map(Sender::Site)
     }
 
     fn on_datagram(&mut self, now: Instant, links: &mut Links, received: Received) {
@@ -557,18 +607,33 @@ impl sealed::Role for Hub {
             }
         }
         self.drop_failed(now, links);
-        while let Some(index) = self.ready.next() {
+        let mut left = ROUNDS * ROUND_PACKETS;
+        while left > 0
+            && let Some(index) = self.ready.next()
+        {
+            let alone = self.ready.touched().is_empty();
             let Some(site) = &mut self.sites[index] else {
                 continue;
             };
-            if guarded(|| site.peer.pump(now, links, sockets)).is_none() {
+            // A site has all rounds of a turn if no other has anything to do.
+            let rounds = if alone {
+                ROUNDS
+            } else {
+                site.entry.weight as usize
+            };
+            let pumped = guarded(|| site.peer.pump(now, links, sockets, rounds));
+            let Some((sent, more)) = pumped else {
                 self.failed.push(index);
                 self.drop_failed(now, links);
                 continue;
-            }
+            };
+            left = left.saturating_sub(sent);
             let (due, mtu) = (site.peer.poll_timeout(), site.peer.whole_max());
             self.ready.settle(index, due, mtu);
             self.events.extend(site.peer.up_or_down());
+            if more {
+                self.ready.touch(index);
+            }
         }
     }
 
@@ -600,7 +665,9 @@ impl sealed::Role for Hub {
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        [self.ready.due(), Some(self.tick)]
+        // Sites whose turn has not come.
+        let now = (!self.ready.touched().is_empty()).then_some(Instant::ZERO);
+        [now, self.ready.due(), Some(self.tick)]
             .into_iter()
             .flatten()
             .min()
@@ -619,12 +686,13 @@ impl sealed::Role for Hub {
             .iter()
             .map(ToString::to_string)
             .collect();
-        let (mut spoofed, mut lines_left_out) = (0, 0);
+        let (mut spoofed, mut lines_left_out, mut over_rate) = (0, 0, 0);
         for site in self.sites.iter().flatten() {
             let mut tunnel = site.peer.status(links);
             tunnel.peer_addresses = site.entry.places();
             status.add_tunnel_drops(&site.peer.tunnel);
             spoofed += site.spoofed;
+            over_rate += site.over_rate;
             lines_left_out += site.lines_left_out;
             status.tunnels.push(tunnel);
         }
@@ -643,6 +711,7 @@ impl sealed::Role for Hub {
         *status.drops.entry("invalid_inner".into()).or_default() += self.invalid_inner;
         status.drops.insert("internal_errors".into(), self.panics);
         status.drops.insert("log_lines".into(), lines_left_out);
+        status.drops.insert("over_rate".into(), over_rate);
         status.drops.insert("unroutable".into(), self.unroutable);
         status.drops.insert("link_local".into(), self.link_local);
         status.drops.insert("spoofed_source".into(), spoofed);

@@ -200,6 +200,11 @@ impl Links {
         Ok(LinkId::Quic(connection))
     }
 
+    /// The link that a UDP datagram names, without any work on the datagram.
+    pub(crate) fn link_of(&self, data: &[u8]) -> Option<LinkId> {
+        self.endpoint.connection_of(data).map(LinkId::Quic)
+    }
+
     /// Takes one UDP datagram in; the link it belonged to. Drain [`Self::receive`] of that link
     /// before the next call, so that the ECN mark belongs to the right inner packets.
     #[inline]

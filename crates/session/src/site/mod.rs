@@ -32,7 +32,7 @@ use crate::peer::Peer;
 use crate::session::{Event, Role, Session, sealed};
 use crate::settings::{Environment, SiteSettings};
 use crate::status::SessionStatus;
-use crate::tuning::PROBE_INTERVAL;
+use crate::tuning::{PROBE_INTERVAL, ROUNDS};
 use path::SitePath;
 
 /// The role of a site.
@@ -362,7 +362,7 @@ impl sealed::Role for Site {
     }
 
     fn pump(&mut self, now: Instant, links: &mut Links, sockets: &mut impl Sockets) {
-        self.peer.pump(now, links, sockets);
+        self.peer.pump(now, links, sockets, ROUNDS);
         if self.peer.any_suspect() {
             self.tick = self.tick.min(now + TICK);
         }

@@ -147,6 +147,18 @@ impl Endpoint {
         Ok(id)
     }
 
+    /// The connection that a UDP datagram names, without any work on the datagram; `None` for
+    /// packets of handshakes and for unknown identifiers.
+    #[must_use]
+    pub fn connection_of(&self, data: &[u8]) -> Option<ConnectionId> {
+        let handle = self.inner.connection_of(data)?;
+        let slot = self.slots.get(handle.0)?.as_ref()?;
+        Some(ConnectionId {
+            slot: index(handle),
+            generation: slot.generation,
+        })
+    }
+
     /// Takes one UDP datagram in that arrived at `socket`; answers the connection it belonged to. Drain
     /// [`Self::receive`] of that connection before the next call, so that arrival time and
     /// outer ECN belong to the right inner packets.
