@@ -4,6 +4,7 @@
 //! per family. The pools are private ranges large enough for a hub and a site.
 
 use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use ipnet::IpNet;
@@ -53,6 +54,8 @@ pub struct HubConfig {
     pub sites_file: PathBuf,
     /// Threads that move packets, 1 to [`WORKERS_MAX`]; `None` leaves the number to the program.
     pub workers: Option<usize>,
+    /// Memory for packets of all sites, 10⁶ bytes; `None` leaves that to the program.
+    pub memory_mb: Option<u64>,
     /// The interface of the tunnel to the next hub, where this is the side of a relay towards its
     /// sites.
     pub onward: Option<String>,
@@ -122,8 +125,10 @@ pub fn parse(path: &Path, text: &str) -> Result<HubConfig, Problems> {
         });
         let sites_file = root.text("sites_file", "\"/var/lib/ropewalk/sites.toml\"", parse_path);
         let workers = read_workers(root);
+        let memory_mb = root.integer_or_auto("memory_mb", MEMORY_MB);
         HubConfig {
             workers,
+            memory_mb,
             sites_file: sites_file.unwrap_or_else(|| common.state_dir.join("sites.toml")),
             common,
             listen,
@@ -142,6 +147,9 @@ pub(super) fn read_workers(root: &mut Section<'_>) -> Option<usize> {
     let workers = root.integer_or_auto("workers", 1..=WORKERS_MAX);
     workers.and_then(|count| usize::try_from(count).ok())
 }
+
+/// What `memory_mb` may be. Less would not hold the bursts of a few sites.
+pub(super) const MEMORY_MB: RangeInclusive<u64> = 16..=1_000_000;
 
 type Listen = (Vec<SocketAddr>, Vec<SocketAddr>, Vec<HostPort>);
 

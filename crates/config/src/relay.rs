@@ -53,6 +53,7 @@ pub fn parse(path: &Path, text: &str) -> Result<RelayConfig, Problems> {
             parse_path,
         );
         let workers = hub::read_workers(root);
+        let memory_mb = root.integer_or_auto("memory_mb", hub::MEMORY_MB);
         let mut uplinks = uplinks::read(root);
         // What comes out of one tunnel must not become the carrier of the other.
         uplinks.exclude.extend(own_pattern(&common));
@@ -66,6 +67,7 @@ pub fn parse(path: &Path, text: &str) -> Result<RelayConfig, Problems> {
         Some(RelayConfig {
             hub: HubConfig {
                 workers,
+                memory_mb,
                 sites_file: sites_file.unwrap_or_else(|| common.state_dir.join(SITES_FILE)),
                 listen,
                 tcp_listen,

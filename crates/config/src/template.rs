@@ -72,6 +72,8 @@ name = \"hub\"
 # sites_file = \"/var/lib/ropewalk/sites.toml\"
 # Threads that move packets: a number, or \"auto\": one per processor, on machines with at least four.
 # workers = \"auto\"
+# Memory for packets that wait, in MB: a number, or \"auto\": a quarter of what this machine has.
+# memory_mb = \"auto\"
 
 [listen]
 # UDP addresses for the tunnel, and TCP addresses for sites whose network blocks UDP.
@@ -179,6 +181,7 @@ name = \"{name}\"
 {STATE_DIR}
 # sites_file = \"/var/lib/ropewalk/relay-sites.toml\"
 # workers = \"auto\"
+# memory_mb = \"auto\"
 
 [hub]
 # The next hub, or the next relay, and this relay's key there.

@@ -7,6 +7,7 @@
 
 pub mod changes;
 pub mod files;
+pub mod memory;
 pub mod settings;
 pub mod uplinks;
 

@@ -401,7 +401,7 @@ mod tests {
                         seen[of] = number;
                     }
                 }
-                _ if (random.next_u64() % 100) == 0 => intake.forget(sender),
+                _ if random.next_u64().is_multiple_of(100) => intake.forget(sender),
                 _ => now += Duration::from_micros(random.next_u64() % 2_000),
             }
             let bytes: usize = intake.queues.values().map(|queue| queue.bytes).sum();

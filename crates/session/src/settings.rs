@@ -109,6 +109,9 @@ pub struct HubSettings {
     pub addresses: Vec<IpNet>,
     /// The sites that may connect.
     pub sites: Arc<SiteDirectory>,
+    /// Memory for packets that wait for sites or are remembered, bytes. Each site may take as much as is left,
+    /// times its weight.
+    pub memory: u64,
 }
 
 /// A site the hub knows.

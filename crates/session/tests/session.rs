@@ -81,6 +81,58 @@ fn a_rate_bounds_a_site_in_both_directions_and_no_other_site() {
 }
 
 #[test]
+fn sites_in_an_outage_leave_memory_of_the_hub_for_the_others() {
+    let memory = 4_000_000;
+    let mut world = World::new(&Spec {
+        sites: 12,
+        hub_memory: memory,
+        ..Spec::default()
+    });
+    let up = |w: &World| (0..12).all(|site| w.transports_up(site).len() == 2);
+    world.run_until(5 * SECOND, up);
+    for site in 0..10 {
+        for uplink in 0..2 {
+            world.set_dead(site, uplink, Selector::Both, true);
+        }
+    }
+    world.send_down(0, 0, 1);
+    world.run(2 * SECOND);
+    // 2.5 MB for each of ten sites that are away. They may hold 4 MB together.
+    for step in 0..100 {
+        for site in 0..10 {
+            world.send_down(site, step * 50, 50);
+        }
+        world.send_down(11, step, 1);
+        world.run(ms(10));
+    }
+    world.run(ms(100));
+    let held = |w: &World| -> u64 {
+        let peers = w.hub().session.role().peers();
+        peers.map(|peer| peer.tunnel().memory()).sum()
+    };
+    let all = held(&world);
+    assert!(
+        (memory * 3 / 4..=memory).contains(&all),
+        "{all} of {memory} bytes"
+    );
+    let shares: Vec<u64> = (world.hub().session.role().peers())
+        .map(|peer| peer.tunnel().held_bytes())
+        .filter(|held| *held > 0)
+        .collect();
+    let (least, most) = (shares.iter().min(), shares.iter().max());
+    assert_eq!(shares.len(), 10, "all ten are away");
+    assert!(
+        least.zip(most).is_some_and(|(a, b)| 2 * a > *b),
+        "{shares:?}"
+    );
+    assert_eq!(
+        world.site(11).delivered.len(),
+        100,
+        "of a site that is there"
+    );
+}
+
+#[test]
 fn a_site_connects_every_uplink_and_learns_its_address() {
     let mut world = World::new(&Spec::default());
     let took = world.run_until(SECOND, |w| w.transports_up(0).len() == 2);

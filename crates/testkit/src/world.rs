@@ -64,6 +64,8 @@ pub struct Spec {
     pub coupled: bool,
     /// The first site has hosts behind it, in [`SITE_HOSTS`].
     pub hosts: bool,
+    /// Memory of the hub for packets, bytes.
+    pub hub_memory: u64,
     /// Further sites with one uplink each, numbered after the others: the addresses of their hosts.
     pub neighbours: Vec<Vec<IpAddr>>,
 }
@@ -123,6 +125,7 @@ impl Default for Spec {
             send: SendOptions::default(),
             coupled: false,
             hosts: false,
+            hub_memory: 1 << 30,
             neighbours: Vec::new(),
         }
     }
@@ -335,6 +338,7 @@ impl World {
             tcp_listen: vec![HUB_TCP],
             addresses: vec![(IpAddr::V4(HUB_INNER)).into()],
             sites: Arc::clone(&self.directory),
+            memory: self.spec.hub_memory,
         };
         let session = Session::hub(settings, &environment).expect("a valid key");
         let mut host = Host::new(session, 0);

@@ -19,8 +19,9 @@ use ropewalk_types::{Duration, Ecn, Instant, Rate};
 use ropewalk_wire::HEADROOM;
 use tuning::{
     ACCELERATE_BYTES_MIN, ACCELERATE_TIME, BACKLOG_BYTES, CLUMP_RTTVARS, DROP_BATCH,
-    HELD_DROP_BATCH, INTERVAL_MIN, LIMIT_BYTES_MAX, LIMIT_BYTES_MIN, LIMIT_TIME, QUEUED_MAX,
-    REPAIRS, REPAIRS_MAX, SHARE_BYTES_MIN, SHARES_MAX, TARGET_MAX, TARGET_MIN,
+    HELD_DROP_BATCH, INTERVAL_MIN, LIMIT_BYTES_MAX, LIMIT_BYTES_MIN, LIMIT_TIME, PACKET_CHARGE,
+    QUEUED_MAX, REPAIRS, REPAIRS_MAX, ROOM_MIN, SHARE_BYTES_MIN, SHARES_MAX, TARGET_MAX,
+    TARGET_MIN,
 };
 
 /// One inner packet on its way in.
@@ -126,6 +127,8 @@ pub struct IngressQueue {
     buckets: FlowQueues<Packet>,
     bytes: u64,
     packets: usize,
+    /// Most memory that may be taken, bytes.
+    room: u64,
     limit_bytes: u64,
     /// Bytes that all flows together should have waiting whose senders are acknowledged here.
     share_bytes: u64,
@@ -170,6 +173,7 @@ impl IngressQueue {
             buckets: FlowQueues::new(FLOW_BUCKETS),
             bytes: 0,
             packets: 0,
+            room: u64::MAX,
             limit_bytes: LIMIT_BYTES_MIN,
             share_bytes: ACCELERATE_BYTES_MIN,
             target: TARGET_MIN,
@@ -204,6 +208,18 @@ impl IngressQueue {
     /// Sets the bounds of what is held in an outage.
     pub const fn set_hold_limits(&mut self, limits: Limits) {
         self.limits = limits;
+    }
+
+    /// Bounds the memory that all packets take from now on, bytes; 32 KiB are always allowed. What is beyond goes
+    /// when the next packet comes.
+    pub fn set_room(&mut self, bytes: u64) {
+        self.room = bytes.max(ROOM_MIN);
+    }
+
+    /// Memory that the packets take, bytes.
+    #[must_use]
+    pub const fn memory(&self) -> u64 {
+        self.bytes + self.packets as u64 * PACKET_CHARGE
     }
 
     /// An outage begins: what waits and what comes is held.
@@ -284,7 +300,10 @@ impl IngressQueue {
         } else {
             0
         };
-        while self.bytes > self.limit_bytes + held || self.packets > LIMIT_PACKETS {
+        while self.bytes > self.limit_bytes + held
+            || self.packets > LIMIT_PACKETS
+            || self.memory() > self.room
+        {
             self.drop_from_fattest();
         }
     }
@@ -312,7 +331,10 @@ impl IngressQueue {
         while self.buckets.bytes(flow) > self.limits.flow_bytes_max {
             self.drop_held(flow);
         }
-        while self.bytes > self.limits.bytes_max || self.packets > self.limits.packets_max {
+        while self.bytes > self.limits.bytes_max
+            || self.packets > self.limits.packets_max
+            || self.memory() > self.room
+        {
             let Some(fattest) = self.buckets.fattest() else {
                 return;
             };

@@ -18,6 +18,11 @@ pub(super) const LIMIT_BYTES_MAX: u64 = 64 * 1024 * 1024;
 pub(super) const LIMIT_TIME: Duration = Duration::from_millis(250);
 /// Most packets. More: memory.
 pub(crate) const LIMIT_PACKETS: usize = 65_536;
+/// What a packet takes besides its bytes: the free bytes in front, its entry, and what the allocator rounds up.
+pub(super) const PACKET_CHARGE: u64 = 128;
+/// Least room that a tunnel has however little memory is left, bytes: about 20 full packets. More: tunnels beside
+/// those that fill the memory stay faster, many of them take more than there is.
+pub(super) const ROOM_MIN: u64 = 32 * 1024;
 /// Packets dropped per look for the fattest flow. More: less work, more of one flow at once.
 pub(super) const DROP_BATCH: usize = 64;
 /// The same of what is held in an outage.

@@ -30,7 +30,7 @@ pub use footprint::Footprint;
 pub use observe::Observer;
 pub use paths::{PathState, PathStats};
 pub use send_options::{Order, SendOptions};
-use tuning::FLOWS_COUNTED;
+use tuning::{FLOWS_COUNTED, USUAL_BYTES};
 pub use tuning::{INNER_MTU_USUAL, SEND_BUFFER_MAX};
 
 use crate::hold::freeze::{Freezer, Taken};
@@ -338,6 +338,12 @@ impl Tunnel {
         info: &PacketInfo,
         promised: bool,
     ) {
+        // What is held for long must not keep the large block in memory that it came in.
+        let data = if self.hold.is_outage() {
+            bytes::BytesMut::from(&data[..])
+        } else {
+            data
+        };
         let ip = &data[ropewalk_wire::HEADROOM..];
         let flow = flow_bucket(info, self.flow_secret);
         self.rest.busy(now);
@@ -353,6 +359,18 @@ impl Tunnel {
             dscp: info.dscp,
             arrived: now,
         });
+    }
+
+    /// Bounds the memory of packets that wait from now on, bytes; 32 KiB are always allowed.
+    pub fn set_room(&mut self, bytes: u64) {
+        self.ingress.queue.set_room(bytes);
+    }
+
+    /// Memory that packets take which wait here or are remembered, bytes.
+    #[must_use]
+    pub fn memory(&self) -> u64 {
+        let remembered: usize = self.paths.iter().map(|(_, path)| path.sent_log.len()).sum();
+        self.ingress.queue.memory() + remembered as u64 * USUAL_BYTES
     }
 
     /// Binds waiting packets to paths that have room, and appends what is due besides (reports,

@@ -183,6 +183,7 @@ impl World {
             tcp_listen: Vec::new(),
             addresses: vec!["10.9.0.1/24".parse()?],
             sites: Arc::new(SiteDirectory::new(vec![first_entry, second_entry])),
+            memory: 1 << 30,
         };
         let mut world = Self {
             hub: Session::hub(settings, &environment)?,

@@ -21,11 +21,14 @@ use crate::engine::settings::EngineEvent;
 use crate::engine::{GROUPS, start_hub};
 use crate::sites::Sites;
 use ropewalk_config::HubConfig;
-use ropewalk_host::Changes;
+use ropewalk_host::{Changes, memory};
 
 /// From this many processors on a hub has a worker for each. With fewer a worker would take them from the
 /// kernel's share of the work, which is about as large. Not measured.
 const MANY_PROCESSORS: usize = 4;
+/// Part of the memory that packets of sites may take, one in so many, unless configured. Fewer: more memory for
+/// outages of many sites, less for all else on the machine. Not measured.
+const MEMORY_PART: u64 = 4;
 
 /// A running hub, or the side of a relay towards its sites.
 pub(super) struct Hub {
@@ -83,6 +86,7 @@ impl Hub {
         let config = &network::usable(config)?;
         let ipv6 = config.pool_v6.is_some();
         let directory = Arc::new(SiteDirectory::new(sites.entries(ipv6)));
+        let workers = worker_count(config.workers);
         let (sink, events) = event_channel();
         let settings = HubSettings {
             common: session_settings(identity.clone(), &config.common),
@@ -90,8 +94,8 @@ impl Hub {
             tcp_listen: config.tcp_listen.clone(),
             addresses: config.own_addresses(),
             sites: Arc::clone(&directory),
+            memory: memory_of_each(config.memory_mb, workers),
         };
-        let workers = worker_count(config.workers);
         let handles = start_hub(&host_settings(&config.common), settings, &sink, workers)
             .context("the hub cannot start")?;
         let engine = RunningEngine::new(handles)?;
@@ -151,6 +155,12 @@ fn worker_count(wanted: Option<usize>) -> usize {
         processors.min(most / 2)
     };
     wanted.unwrap_or(usual).clamp(1, most)
+}
+
+/// Memory for packets of each worker, bytes.
+fn memory_of_each(wanted_mb: Option<u64>, workers: usize) -> u64 {
+    let usual = memory::of_process() / MEMORY_PART;
+    wanted_mb.map_or(usual, |mb| mb * 1_000_000) / workers as u64
 }
 
 fn reload(

@@ -208,6 +208,7 @@ impl Hub {
             moves: Pace::default(),
             fixed_scheduler: false,
             spoofed: 0,
+            memory: 0,
             over_tls: Bucket::default(),
             over_rate: 0,
         });

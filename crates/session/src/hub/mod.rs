@@ -67,6 +67,8 @@ struct HubSite {
     /// Scheduler fixed by the operator of the hub; the site's wish does not count then.
     fixed_scheduler: bool,
     spoofed: u64,
+    /// Memory of its packets when it was looked at last, bytes.
+    memory: u64,
     /// What it sends over TLS, where its rate is bounded: nothing can wait there.
     over_tls: Bucket,
     /// Datagrams beyond that.
@@ -109,6 +111,8 @@ pub struct Hub {
     /// more for a moment.
     links_of: FxHashMap<PublicKey, Vec<LinkId>>,
     ready: ReadySet,
+    /// Sum of the memory of all sites, bytes.
+    memory: u64,
     /// Sites that are gone, for what waits of them.
     gone: Vec<usize>,
     /// Whether the rate of any site is bounded.
@@ -169,6 +173,7 @@ impl Hub {
             pending: FxHashMap::default(),
             links_of: FxHashMap::default(),
             ready: ReadySet::default(),
+            memory: 0,
             gone: Vec::new(),
             paced: false,
             drained: 0,
@@ -211,6 +216,7 @@ impl Hub {
         tracing::info!(site = site.entry.name, why, "site dropped");
         self.ready.settle(index, None, None);
         self.gone.push(index);
+        self.memory -= site.memory;
         self.by_key.remove(&site.entry.key);
         self.by_address.retain(|_, &mut i| i != index);
         self.by_network.retain(|&(_, i)| i != index);
@@ -540,6 +546,10 @@ impl sealed::Role for Hub {
             Some((index, site)) => {
                 self.ready.touch(index);
                 let tunnel = &mut site.peer.tunnel;
+                // As in Choudhury and Hahne, "Dynamic Queue Length Thresholds", 1998: the bound of all falls
+                // as memory fills, and some is always left for a site that had none.
+                let left = self.settings.memory.saturating_sub(self.memory);
+                tunnel.set_room(left * u64::from(site.entry.weight));
                 if guarded(|| tunnel.handle_parsed(now, data, checksum_partial, &info)).is_none() {
                     self.failed.push(index);
                 }
@@ -630,6 +640,9 @@ impl sealed::Role for Hub {
             left = left.saturating_sub(sent);
             let (due, mtu) = (site.peer.poll_timeout(), site.peer.whole_max());
             self.ready.settle(index, due, mtu);
+            let memory = site.peer.tunnel.memory();
+            self.memory = self.memory - site.memory + memory;
+            site.memory = memory;
             self.events.extend(site.peer.up_or_down());
             if more {
                 self.ready.touch(index);

@@ -175,6 +175,7 @@ impl TunnelCarrier {
             send: settings.send,
             coupled: settings.coupled,
             hosts: true,
+            hub_memory: u64::MAX,
             neighbours: neighbours.iter().map(|n| addresses(n).collect()).collect(),
         });
         world.replace_links(SITE, links.iter().map(|(_, link)| only_delay(link)));
