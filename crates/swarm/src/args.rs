@@ -71,7 +71,7 @@ pub(crate) struct Run {
     /// How long the swarm goes on after the last site has begun, seconds.
     #[arg(long, value_name = "S", default_value = "30", value_parser = seconds)]
     pub(crate) seconds: Duration,
-    /// Pings of each site in a second, once it is connected. 0: idle sites.
+    /// Pings of each site in a second, once it is connected. 0: none.
     #[arg(long, value_name = "RATE", default_value_t = 0.1, value_parser = rate)]
     pub(crate) pings: f64,
     /// Bytes of a ping, with its IP header.

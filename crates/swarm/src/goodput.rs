@@ -53,7 +53,7 @@ impl fmt::Display for Goodput {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{:.1} Mbit/s each way, {} of {} packets answered; per site: least {:.2}, median {:.2} Mbit/s, \
+            "{:.2} Mbit/s each way, {} of {} packets answered; per site: least {:.2}, median {:.2} Mbit/s, \
              Jain's index {:.3}",
             self.mbit,
             self.answered,

@@ -302,7 +302,7 @@ mod tests {
         let goodput = report.goodput.expect("traffic");
         assert!((goodput.mbit - 8.0).abs() < 1e-9 && (goodput.jain - 1.0).abs() < 1e-9);
         assert!((report.goodput_ratio().expect("both") - 0.5).abs() < 1e-9);
-        assert!(report.to_string().contains("traffic   bulk: 8.0 Mbit/s"));
+        assert!(report.to_string().contains("traffic   bulk: 8.00 Mbit/s"));
     }
 
     #[test]
