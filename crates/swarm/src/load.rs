@@ -109,6 +109,9 @@ impl Load {
         if due > now || !self.may_leave() {
             return None;
         }
+        if self.profile == Profile::Web && self.left == WEB_PACKETS {
+            self.window.rest();
+        }
         self.number = self.number.wrapping_add(1);
         if self.has_window() {
             self.window.on_sent(now, self.number);
@@ -223,6 +226,10 @@ mod tests {
     fn pages_are_whole_and_far_apart() {
         let sent = packets(&mut load(Profile::Web, None), 60_000, true);
         assert_eq!(sent % u64::from(WEB_PACKETS), 0);
+        let mut page = load(Profile::Web, None);
+        let begins = page.poll_timeout(at(0)).expect("a page");
+        let first = std::iter::from_fn(|| page.take(begins)).count();
+        assert_eq!(first, WINDOW_FIRST as usize, "a page waits for answers");
         let pages = sent / u64::from(WEB_PACKETS);
         assert!((8..=40).contains(&pages), "{pages} pages in 60 s");
     }

@@ -1,6 +1,6 @@
 //! How many packets of a site may be without an answer: a window as that of TCP.
 //!
-//! Sources: growth and halving as RFC 5681; a packet is lost when one that was sent clearly later is
+//! Sources: growth, halving and pauses as RFC 5681; a packet is lost when one that was sent clearly later is
 //! answered, as RFC 8985. Nothing is sent again.
 
 use std::collections::VecDeque;
@@ -109,6 +109,11 @@ impl Window {
         Some(self.flights.front()?.sent + WINDOW_PATIENCE)
     }
 
+    /// There was a pause: what the window was says little now (RFC 5681 §4.1).
+    pub(crate) const fn rest(&mut self) {
+        self.size = self.size.min(WINDOW_FIRST);
+    }
+
     /// Forgets what is under way, as a new connection.
     pub(crate) fn reset(&mut self) {
         let flights = std::mem::take(&mut self.flights);
@@ -166,6 +171,8 @@ mod tests {
         }
         assert_eq!(window.unanswered, 2 * first);
         assert!(window.on_answer(5), "a late answer, or one of nobody");
+        window.rest();
+        assert_eq!(window.size, WINDOW_FIRST);
     }
 
     #[test]
