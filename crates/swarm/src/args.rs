@@ -10,7 +10,7 @@ use ropewalk_transport::PublicKey;
 
 use crate::hostile::Behaviour;
 use crate::load::Profile;
-use crate::tuning::{PACKET_MAX, PACKET_MIN, PATHS, RATE, SITES};
+use crate::tuning::{PACKET_MAX, PACKET_MIN, PATHS, RATE, SITES, WINDOW, WINDOW_USUAL};
 
 /// Loads a hub with thousands of sites from one process.
 ///
@@ -86,6 +86,10 @@ pub(crate) struct Run {
     /// program, whichever is slower: then compare only runs on the same machine.
     #[arg(long, value_name = "MBIT/S", value_parser = mbit)]
     pub(crate) rate: Option<f64>,
+    /// Packets without an answer that each site has at most with `--traffic bulk` or `web`. Fewer: shorter
+    /// queues where the sites saturate the hub, and slower over long round trips.
+    #[arg(long, value_name = "PACKETS", default_value_t = WINDOW_USUAL, value_parser = clap::value_parser!(u16).range(WINDOW))]
+    pub(crate) window: u16,
     /// On average every so many seconds each site moves one of its paths to another UDP port. One of three
     /// ways by chance: `nat`, only the hub can notice; `address`, the site is told that its
     /// address has changed; `uplink`, the interface goes and another one comes. The report has

@@ -15,7 +15,7 @@ use rustix::event::{Timespec, epoll};
 
 use crate::args::Run;
 use crate::enemy::Enemy;
-use crate::load;
+use crate::load::{self, Traffic};
 use crate::ping::Requests;
 use crate::process::{Usage, usage};
 use crate::report::{Asked, Hostile, HubUsage, Report};
@@ -81,8 +81,11 @@ impl Fleet {
                 last_absence: Instant::FAR_FUTURE,
             },
             habits: Habits {
-                profile: args.traffic,
-                load_interval: args.rate.map(load::interval),
+                traffic: Traffic {
+                    profile: args.traffic,
+                    interval: args.rate.map(load::interval),
+                    window: args.window,
+                },
                 roam: args.roam,
                 vanish: args.vanish,
             },

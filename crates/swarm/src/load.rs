@@ -10,7 +10,7 @@ use ropewalk_types::{Duration, Instant, Random};
 
 use crate::chance;
 use crate::tuning::{
-    CATCH_UP, FULL_BYTES, PACE, VOICE_BYTES, VOICE_INTERVAL, WEB_PACKETS, WEB_PAUSE,
+    CATCH_UP, FULL_BYTES, PACE, VOICE_BYTES, VOICE_INTERVAL, WEB_PACKETS, WEB_PAUSE, WINDOW_USUAL,
 };
 use crate::window::Window;
 
@@ -43,6 +43,25 @@ pub(crate) fn interval(mbit: f64) -> Duration {
     Duration::from_secs_f64(f64::from(FULL_BYTES) * 8.0 / (mbit * 1e6))
 }
 
+/// What is asked of the sites.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Traffic {
+    pub(crate) profile: Profile,
+    /// Least time between two packets of bulk.
+    pub(crate) interval: Option<Duration>,
+    /// Packets without an answer that each site has at most.
+    pub(crate) window: u16,
+}
+
+impl Traffic {
+    /// None at all.
+    pub(crate) const NONE: Self = Self {
+        profile: Profile::None,
+        interval: None,
+        window: WINDOW_USUAL,
+    };
+}
+
 /// The traffic of one site.
 #[derive(Clone, Debug)]
 pub(crate) struct Load {
@@ -59,8 +78,13 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// Traffic that has not begun. `interval` is the least time between two packets of bulk.
-    pub(crate) const fn new(profile: Profile, interval: Option<Duration>, random: Random) -> Self {
+    /// Traffic that has not begun.
+    pub(crate) fn new(kind: Traffic, random: Random) -> Self {
+        let Traffic {
+            profile,
+            interval,
+            window,
+        } = kind;
         let interval = match profile {
             Profile::Voice => Some(VOICE_INTERVAL),
             Profile::None | Profile::Bulk | Profile::Web => interval,
@@ -68,7 +92,7 @@ impl Load {
         Self {
             profile,
             interval,
-            window: Window::new(),
+            window: Window::new(f64::from(window)),
             random,
             number: 0,
             next: None,
@@ -187,8 +211,16 @@ mod tests {
         sent
     }
 
+    fn traffic(profile: Profile, interval: Option<Duration>) -> Traffic {
+        Traffic {
+            profile,
+            interval,
+            ..Traffic::NONE
+        }
+    }
+
     fn load(profile: Profile, interval: Option<Duration>) -> Load {
-        let mut load = Load::new(profile, interval, Random::new(3));
+        let mut load = Load::new(traffic(profile, interval), Random::new(3));
         load.start(at(0));
         load
     }
@@ -236,13 +268,13 @@ mod tests {
 
     #[test]
     fn nothing_leaves_without_a_tunnel() {
-        let mut load = Load::new(Profile::Bulk, None, Random::new(1));
+        let mut load = Load::new(traffic(Profile::Bulk, None), Random::new(1));
         assert_eq!((load.take(at(1)), load.poll_timeout(at(1))), (None, None));
         load.start(at(1));
         assert!(load.take(at(1)).is_some());
         load.stop();
         assert_eq!((load.take(at(2)), load.poll_timeout(at(2))), (None, None));
-        let mut none = Load::new(Profile::None, None, Random::new(1));
+        let mut none = Load::new(Traffic::NONE, Random::new(1));
         none.start(at(1));
         assert_eq!(none.take(at(9)), None);
     }

@@ -13,7 +13,7 @@ use ropewalk_transport::{CongestionControl, Identity, PublicKey};
 use ropewalk_types::{Duration, Instant, PATHS_MAX, PathId, Random};
 
 use crate::absence::Absence;
-use crate::load::{Load, Profile};
+use crate::load::{Load, Traffic};
 use crate::ping::{self, Ends, Kind, Requests};
 use crate::roam::{Move, Roam};
 use crate::roster;
@@ -45,9 +45,7 @@ pub(crate) struct Setting {
 /// What one site does.
 #[derive(Clone, Debug)]
 pub(crate) struct Habits {
-    pub(crate) profile: Profile,
-    /// Least time between two packets of bulk.
-    pub(crate) load_interval: Option<Duration>,
+    pub(crate) traffic: Traffic,
     /// Average time between two moves, and until it vanishes.
     pub(crate) roam: Option<Duration>,
     pub(crate) vanish: Option<Duration>,
@@ -56,8 +54,7 @@ pub(crate) struct Habits {
 impl Habits {
     /// Of a site that only pings.
     pub(crate) const QUIET: Self = Self {
-        profile: Profile::None,
-        load_interval: None,
+        traffic: Traffic::NONE,
         roam: None,
         vanish: None,
     };
@@ -118,7 +115,7 @@ impl SwarmSite {
             ends: None,
             next_ping: None,
             number: 0,
-            load: Load::new(habits.profile, habits.load_interval, random.fork()),
+            load: Load::new(habits.traffic, random.fork()),
             roam: Roam::new(habits.roam, random.fork()),
             absence: Absence::new(habits.vanish, random.fork()),
             random,

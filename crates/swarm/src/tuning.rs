@@ -47,11 +47,15 @@ pub(crate) const WEB_PACKETS: u32 = 72;
 pub(crate) const WEB_PAUSE: Duration = Duration::from_secs(3);
 /// Mbit/s that may be asked of a site.
 pub(crate) const RATE: core::ops::RangeInclusive<f64> = 0.01..=10_000.0;
-/// Packets under way of a new window, as RFC 6928; the fewest, as RFC 5681; and the most. More at
-/// most: faster over long round trips, longer queues in the hub.
+/// Packets under way of a new window, as RFC 6928, and the fewest, as RFC 5681.
 pub(crate) const WINDOW_FIRST: f64 = 10.0;
 pub(crate) const WINDOW_LEAST: f64 = 2.0;
-pub(crate) const WINDOW_MAX: f64 = 1_024.0;
+/// Packets that may be under way at most: what may be asked for, and unless asked. More: faster over long
+/// round trips. Where the sites saturate the hub: longer queues, and more time until they share alike.
+/// Measured with 50 sites that saturate a hub over loopback, one run of 8 s each: Jain's index was 1.00
+/// with 32 packets, 0.94 with 64, 0.80 with 128 and 0.67 with 256.
+pub(crate) const WINDOW: core::ops::RangeInclusive<i64> = 2..=16_384;
+pub(crate) const WINDOW_USUAL: u16 = 64;
 /// A packet is lost when one that was sent so much later is answered. Longer: losses are noticed
 /// later, two paths may differ by more.
 pub(crate) const WINDOW_REORDERING: Duration = Duration::from_millis(20);

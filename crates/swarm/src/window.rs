@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use ropewalk_types::Instant;
 
-use crate::tuning::{WINDOW_FIRST, WINDOW_LEAST, WINDOW_MAX, WINDOW_PATIENCE, WINDOW_REORDERING};
+use crate::tuning::{WINDOW_FIRST, WINDOW_LEAST, WINDOW_PATIENCE, WINDOW_REORDERING};
 
 /// Packets under way, oldest first, and how many may be.
 #[derive(Clone, Debug)]
@@ -17,6 +17,7 @@ pub(crate) struct Window {
     first: u16,
     unanswered: usize,
     size: f64,
+    most: f64,
     threshold: f64,
     /// What was sent before does not shrink the window again.
     shrunk: Instant,
@@ -29,20 +30,22 @@ struct Flight {
 }
 
 impl Window {
-    /// An empty one that begins small.
-    pub(crate) const fn new() -> Self {
+    /// An empty one that begins small, and never has more than so many packets.
+    pub(crate) const fn new(most: f64) -> Self {
         Self {
             flights: VecDeque::new(),
             first: 0,
             unanswered: 0,
-            size: WINDOW_FIRST,
-            threshold: WINDOW_MAX,
+            size: WINDOW_FIRST.min(most),
+            most,
+            threshold: most,
             shrunk: Instant::ZERO,
         }
     }
 
     /// Whether one more may leave.
     pub(crate) fn is_open(&self) -> bool {
+        // Numbers have 16 bits.
         ((self.unanswered + 1) as f64) <= self.size
             && self.flights.len() < usize::from(u16::MAX / 2)
     }
@@ -78,7 +81,7 @@ impl Window {
             } else {
                 1.0 / self.size
             };
-            self.size = (self.size + step).min(WINDOW_MAX);
+            self.size = (self.size + step).min(self.most);
         }
         while let Some(&oldest) = self.flights.front() {
             if !oldest.answered && oldest.sent + WINDOW_REORDERING >= sent {
@@ -119,7 +122,7 @@ impl Window {
         let flights = std::mem::take(&mut self.flights);
         *self = Self {
             flights,
-            ..Self::new()
+            ..Self::new(self.most)
         };
         self.flights.clear();
     }
@@ -161,7 +164,7 @@ mod tests {
 
     #[test]
     fn answers_open_the_window_and_it_doubles_in_a_round_trip() {
-        let (mut window, mut number) = (Window::new(), u16::MAX - 4);
+        let (mut window, mut number) = (Window::new(256.0), u16::MAX - 4);
         let first = fill(&mut window, at(0), &mut number);
         assert_eq!(first, WINDOW_FIRST as usize);
         assert!(!window.is_open());
@@ -177,7 +180,7 @@ mod tests {
 
     #[test]
     fn a_packet_is_lost_when_one_sent_clearly_later_is_answered() {
-        let mut window = Window::new();
+        let mut window = Window::new(256.0);
         for number in 0..10 {
             window.on_sent(at(u64::from(number) * 10), number);
         }
@@ -198,7 +201,7 @@ mod tests {
 
     #[test]
     fn silence_empties_the_window() {
-        let (mut window, mut number) = (Window::new(), 0);
+        let (mut window, mut number) = (Window::new(256.0), 0);
         fill(&mut window, at(0), &mut number);
         let due = window.poll_timeout().expect("something is under way");
         window.on_timeout(due - Duration::from_millis(1));
