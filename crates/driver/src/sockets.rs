@@ -250,6 +250,33 @@ impl SocketsOf<'_> {
         Ok(())
     }
 
+    /// Puts a new UDP socket in the place of this one: same address, another port. To the peer that is a NAT
+    /// that maps the socket anew, and the session learns of it only for its status.
+    ///
+    /// # Errors
+    /// There is no such socket, or the new one cannot be opened. Then the old one stays.
+    pub fn rebind<R: Role>(
+        &mut self,
+        socket: SocketId,
+        device: Option<String>,
+        session: &mut Session<R>,
+    ) -> anyhow::Result<SocketAddr> {
+        let old = self.all.udp.get(&(self.owner, socket));
+        let mut bind = old.context("there is no such socket")?.local_addr()?;
+        bind.set_port(0);
+        // The old one is still open: so the kernel gives another port.
+        let local = self.open_udp(socket, bind, device)?;
+        session.handle_socket_opened(socket, local);
+        Ok(local)
+    }
+
+    /// Closes all sockets and TCP connections of the session, without a word to anybody.
+    pub fn close_all(&mut self) {
+        let owner = self.owner;
+        self.all.udp.retain(|(whose, _), _| *whose != owner);
+        self.all.streams.retain(|(whose, _), _| *whose != owner);
+    }
+
     /// Takes over a TCP connection from another worker.
     pub fn adopt<R: Role>(&mut self, now: Instant, moved: MovedStream, session: &mut Session<R>) {
         let Stream { tcp, remote } = moved.stream;

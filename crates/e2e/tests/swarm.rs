@@ -230,3 +230,62 @@ fn a_swarm_says_why_it_cannot_begin() {
     );
     assert!(Path::new(&secret).exists());
 }
+
+#[test]
+fn sites_that_push_roam_and_vanish_all_come_back() {
+    if !ready() {
+        return;
+    }
+    let ground = Ground::new(&TopologySpec::new("swarm", two_links())).unwrap();
+    let (hub, secret) = hub(&ground);
+    let key = key_of(&hub);
+    let report = swarm(
+        &ground,
+        &[
+            "run",
+            "--secret",
+            &secret,
+            "--count",
+            "8",
+            "--hub",
+            "127.0.0.1:4443",
+            "--hub-key",
+            &key,
+            "--join-over",
+            "0.5",
+            "--seconds",
+            "14",
+            "--pings",
+            "20",
+            "--traffic",
+            "bulk",
+            "--rate",
+            "2",
+            "--roam",
+            "4",
+            "--vanish",
+            "10",
+            "--json",
+            "--quiet",
+        ],
+    );
+    let report: Value = serde_json::from_str(&report.success().unwrap()).unwrap();
+    assert_eq!(report["joined"], 8, "{report:#}");
+    assert_eq!(report["paths_up"], 16, "{report:#}");
+    let goodput = &report["goodput"];
+    // 16 Mbit/s if nobody was ever away.
+    assert!(goodput["mbit"].as_f64().unwrap() > 4.0, "{report:#}");
+    assert!(
+        goodput["site_least_mbit"].as_f64().unwrap() > 0.0,
+        "{report:#}"
+    );
+    let vanish = &report["vanish"];
+    assert!(vanish["vanished"].as_u64().unwrap() > 0, "{report:#}");
+    assert_eq!(vanish["vanished"], vanish["back"], "{report:#}");
+    let moves = report["roam"].as_array().unwrap();
+    let sum = |name: &str| -> u64 { moves.iter().map(|one| one[name].as_u64().unwrap()).sum() };
+    assert!(sum("moves") > 5, "{report:#}");
+    // Those that a site made just before it vanished are not answered.
+    assert!(2 * sum("answered") > sum("moves"), "{report:#}");
+    assert_eq!(report["not_moved"], 0, "{report:#}");
+}

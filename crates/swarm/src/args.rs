@@ -9,7 +9,8 @@ use ipnet::Ipv4Net;
 use ropewalk_transport::PublicKey;
 
 use crate::hostile::Behaviour;
-use crate::tuning::{PACKET_MAX, PACKET_MIN, PATHS, SITES};
+use crate::load::Profile;
+use crate::tuning::{PACKET_MAX, PACKET_MIN, PATHS, RATE, SITES, WINDOW, WINDOW_USUAL};
 
 /// Loads a hub with thousands of sites from one process.
 ///
@@ -70,12 +71,35 @@ pub(crate) struct Run {
     /// How long the swarm goes on after the last site has begun, seconds.
     #[arg(long, value_name = "S", default_value = "30", value_parser = seconds)]
     pub(crate) seconds: Duration,
-    /// Pings of each site in a second, once it is connected. 0: idle sites.
+    /// Pings of each site in a second, once it is connected. 0: none.
     #[arg(long, value_name = "RATE", default_value_t = 0.1, value_parser = rate)]
     pub(crate) pings: f64,
     /// Bytes of a ping, with its IP header.
     #[arg(long, value_name = "B", default_value_t = 84, value_parser = clap::value_parser!(u16).range(PACKET_MIN..=PACKET_MAX))]
     pub(crate) bytes: u16,
+    /// What each site does besides its pings. The packets are pings too, so the hub needs no other program,
+    /// and every byte crosses the tunnel in both directions. The report has the goodput: what was
+    /// answered, of all sites and per site, from 1 s after the last site has begun.
+    #[arg(long, value_name = "PROFILE", default_value_t)]
+    pub(crate) traffic: Profile,
+    /// Most that each site sends with `--traffic bulk`, Mbit/s. Unless given the sites saturate the hub or this
+    /// program, whichever is slower: then compare only runs on the same machine.
+    #[arg(long, value_name = "MBIT/S", value_parser = mbit)]
+    pub(crate) rate: Option<f64>,
+    /// Packets without an answer that each site has at most with `--traffic bulk` or `web`. Fewer: shorter
+    /// queues where the sites saturate the hub, and slower over long round trips.
+    #[arg(long, value_name = "PACKETS", default_value_t = WINDOW_USUAL, value_parser = clap::value_parser!(u16).range(WINDOW))]
+    pub(crate) window: u16,
+    /// On average every so many seconds each site moves one of its paths to another UDP port. One of three
+    /// ways by chance: `nat`, only the hub can notice; `address`, the site is told that its
+    /// address has changed; `uplink`, the interface goes and another one comes. The report has
+    /// the longest time without an answer around a move, so ping often: `--pings 20`.
+    #[arg(long, value_name = "S", value_parser = average)]
+    pub(crate) roam: Option<Duration>,
+    /// On average after so many seconds each site vanishes without a goodbye, and starts anew 1 to 4 s later.
+    /// Nobody vanishes in the last 6 s of `--seconds`, so that all can come back.
+    #[arg(long, value_name = "S", value_parser = average)]
+    pub(crate) vanish: Option<Duration>,
     /// Beside the sites, a host that misbehaves: from the middle of the time on, and the last site begins
     /// 2 s after it. The report then has the time before and the time with it. Behaviours of a site
     /// use the key after those of the sites: let the hub know one site more.
@@ -104,6 +128,22 @@ fn seconds(text: &str) -> Result<Duration, String> {
         return Err("must be 0 to 86400 seconds".into());
     }
     Ok(Duration::from_secs_f64(value))
+}
+
+fn average(text: &str) -> Result<Duration, String> {
+    let value = seconds(text)?;
+    if value < Duration::from_secs(1) {
+        return Err("must be 1 to 86400 seconds".into());
+    }
+    Ok(value)
+}
+
+fn mbit(text: &str) -> Result<f64, String> {
+    let value: f64 = text.parse().map_err(|_| "not a number of Mbit/s")?;
+    if !RATE.contains(&value) {
+        return Err(format!("must be {} to {} Mbit/s", RATE.start(), RATE.end()));
+    }
+    Ok(value)
 }
 
 fn rate(text: &str) -> Result<f64, String> {

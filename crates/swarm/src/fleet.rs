@@ -2,174 +2,40 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::Barrier;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use ropewalk_driver::{Event, Owner, SocketOptions, Sockets};
 use ropewalk_io::clock::Clock;
-use ropewalk_session::{Environment, HubAddresses, Slice};
+use ropewalk_session::{HubAddresses, Slice};
 use ropewalk_transport::Identity;
 use ropewalk_types::{Duration, Instant, Random};
 use rustix::event::{Timespec, epoll};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::args::Run;
-use crate::hostile::{self, Behaviour, Target, usual_rate};
+use crate::enemy::Enemy;
+use crate::load::{self, Traffic};
+use crate::ping::Requests;
 use crate::process::{Usage, usage};
-use crate::report::{Hostile, HubUsage, Report};
+use crate::report::{Asked, Hostile, HubUsage, Report};
 use crate::roster;
-use crate::site::{Setting, SwarmSite, local_address};
-use crate::tuning::{EVENTS, HOSTILE_LEAST, LATE, OTHER_FILES, SOCKET_BYTES};
+use crate::site::{Habits, Setting, SwarmSite, local_address};
+use crate::tuning::{ALL_PRESENT, EVENTS, LATE, SETTLE, SOCKET_BYTES};
 
-/// Exit code when some site did not connect.
-const NOT_ALL: u8 = 3;
 /// How often progress is shown.
 const PROGRESS: Duration = Duration::from_secs(1);
 
-/// Connects the sites, keeps them busy, and reports.
-///
-/// # Errors
-/// The secret is not there, the sockets cannot be opened, or the hub's process is not there.
-pub(crate) fn run(args: &Run) -> anyhow::Result<ExitCode> {
-    if args.hostile.is_some() && (args.common.count < 2 || args.seconds < HOSTILE_LEAST) {
-        bail!(
-            "--hostile needs --count 2 and --seconds {} at least: the last site comes late",
-            HOSTILE_LEAST.as_secs()
-        );
-    }
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        signal_hook::flag::register(signal, Arc::clone(&stop))?;
-    }
-    allow_files(u64::from(args.common.count) * u64::from(args.paths) + OTHER_FILES)?;
-    let mut fleet = Fleet::new(args)?;
-    let hub = args.hub_pid.map(usage).transpose()?;
-    let enemy = Enemy::new(args, &fleet.secret)?;
-    let misbehaved = std::thread::scope(|scope| {
-        let hostile = enemy.as_ref().map(|enemy| scope.spawn(|| enemy.run()));
-        let ends = enemy.as_ref().map(Ends);
-        let result = fleet.run(args, &stop, enemy.as_ref());
-        drop(ends);
-        let hostile = hostile.map(std::thread::ScopedJoinHandle::join);
-        result?;
-        match hostile {
-            Some(Ok(count)) => count.map(Some),
-            Some(Err(_)) => bail!("the hostile host panicked"),
-            None => Ok(None),
-        }
-    })?;
-    let report = fleet.report(args, hub, misbehaved)?;
-    if args.json {
-        println!("{}", serde_json::to_string_pretty(&report)?);
-    } else {
-        print!("{report}");
-    }
-    let idle = report.hostile.as_ref().is_some_and(|one| one.times == 0);
-    if report.joined == 0 {
-        eprintln!(
-            "ropewalk-swarm: no site connected. Does a hub listen on UDP {}? Is --hub-key its key \
-             (`ropewalk key show`)? Has the hub read the list of `ropewalk-swarm sites`, made with this \
-             secret (`kill -HUP`)?",
-            args.hub
-        );
-    } else if idle {
-        eprintln!(
-            "ropewalk-swarm: the hub never let the hostile host in: make the list with --count {}, \
-             and let the hub read it (`kill -HUP`)",
-            args.common.count + 1
-        );
-    }
-    let all = report.joined == fleet.sites.len() && !fleet.sites.is_empty();
-    Ok(if all && !idle {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::from(NOT_ALL)
-    })
-}
-
-/// Lets the process have so many files.
-fn allow_files(wanted: u64) -> anyhow::Result<()> {
-    let limit = getrlimit(Resource::Nofile);
-    if limit.current.is_none_or(|current| current >= wanted) {
-        return Ok(());
-    }
-    let raised = Rlimit {
-        current: Some(wanted),
-        maximum: limit.maximum.map(|maximum| maximum.max(wanted)),
-    };
-    setrlimit(Resource::Nofile, raised).with_context(|| {
-        format!("{wanted} files are needed, one for each path: raise the limit with `ulimit -n {wanted}`")
-    })
-}
-
-/// A host that misbehaves, and its thread's orders.
-struct Enemy {
-    behaviour: Behaviour,
-    target: Target,
-    begin: Barrier,
-    stop: AtomicBool,
-    begun: AtomicBool,
-    count: AtomicU64,
-}
-
-impl Enemy {
-    fn new(args: &Run, secret: &Identity) -> anyhow::Result<Option<Self>> {
-        let Some(behaviour) = args.hostile else {
-            return Ok(None);
-        };
-        Ok(Some(Self {
-            behaviour,
-            target: Target {
-                hub: args.hub,
-                hub_key: args.hub_key,
-                identity: secret.derived(args.common.count)?,
-                rate: args.hostile_rate.unwrap_or_else(|| usual_rate(behaviour)),
-            },
-            begin: Barrier::new(2),
-            stop: AtomicBool::new(false),
-            begun: AtomicBool::new(false),
-            count: AtomicU64::new(0),
-        }))
-    }
-
-    /// Waits, misbehaves until the end, and says how often.
-    fn run(&self) -> anyhow::Result<u64> {
-        self.begin.wait();
-        hostile::run(self.behaviour, &self.target, &self.stop, &self.count)?;
-        Ok(self.count.load(Ordering::Relaxed))
-    }
-
-    fn begin(&self) {
-        if !self.begun.swap(true, Ordering::Relaxed) {
-            self.begin.wait();
-        }
-    }
-
-    fn end(&self) {
-        self.stop.store(true, Ordering::Relaxed);
-        self.begin();
-    }
-}
-
-/// Ends the thread of an enemy whatever happens here.
-struct Ends<'a>(&'a Enemy);
-
-impl Drop for Ends<'_> {
-    fn drop(&mut self) {
-        self.0.end();
-    }
-}
-
-struct Fleet {
+/// All sites, and what they share.
+pub(crate) struct Fleet {
     clock: Clock,
     sockets: Sockets,
     setting: Setting,
-    secret: Identity,
+    habits: Habits,
+    requests: Requests,
+    pub(crate) secret: Identity,
     random: Random,
-    sites: Vec<SwarmSite>,
+    pub(crate) sites: Vec<SwarmSite>,
     /// When each site is due, as its last turn said.
     due: Vec<Option<Instant>>,
     /// The same in order, with what has changed since.
@@ -179,11 +45,17 @@ struct Fleet {
     is_touched: Vec<bool>,
     /// Usage of the hub when the last site had begun.
     hub: Option<(Instant, Usage)>,
+    /// Since when traffic has counted, without hostile hosts and with them.
+    counting: [Option<Instant>; 2],
     stopped: Instant,
 }
 
 impl Fleet {
-    fn new(args: &Run) -> anyhow::Result<Self> {
+    /// No sites yet.
+    ///
+    /// # Errors
+    /// The secret is not there, or the hub cannot be reached from here.
+    pub(crate) fn new(args: &Run) -> anyhow::Result<Self> {
         let secret = roster::secret(&args.common.secret)?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let options = SocketOptions {
@@ -193,18 +65,32 @@ impl Fleet {
         };
         let local = local_address(args.hub)
             .with_context(|| format!("the hub's address {} is not reached", args.hub))?;
+        let clock = Clock::new();
         Ok(Self {
-            clock: Clock::new(),
             sockets: Sockets::new(epoll, options),
             setting: Setting {
                 hub: Arc::new(HubAddresses::new(&[args.hub])),
                 hub_key: args.hub_key,
+                base: clock.to_std(Instant::ZERO),
                 local,
                 paths: args.paths,
                 interval: (args.pings > 0.0).then(|| Duration::from_secs_f64(1.0 / args.pings)),
                 bytes: args.bytes,
                 phase: 0,
+                counts: false,
+                last_absence: Instant::FAR_FUTURE,
             },
+            habits: Habits {
+                traffic: Traffic {
+                    profile: args.traffic,
+                    interval: args.rate.map(load::interval),
+                    window: args.window,
+                },
+                roam: args.roam,
+                vanish: args.vanish,
+            },
+            requests: Requests::new(),
+            clock,
             secret,
             random: Random::new(args.seed),
             sites: Vec::new(),
@@ -213,11 +99,21 @@ impl Fleet {
             touched: Vec::new(),
             is_touched: Vec::new(),
             hub: None,
+            counting: [None; 2],
             stopped: Instant::ZERO,
         })
     }
 
-    fn run(&mut self, args: &Run, stop: &AtomicBool, enemy: Option<&Enemy>) -> anyhow::Result<()> {
+    /// Begins the sites, and goes on until the end or until told to stop.
+    ///
+    /// # Errors
+    /// A site cannot begin, or the hub's process is gone.
+    pub(crate) fn run(
+        &mut self,
+        args: &Run,
+        stop: &AtomicBool,
+        enemy: Option<&Enemy>,
+    ) -> anyhow::Result<()> {
         // The last site begins late if there is an enemy.
         let count = args.common.count - u32::from(enemy.is_some());
         let mut late = None;
@@ -233,14 +129,11 @@ impl Fleet {
             }
             let begun = u32::try_from(self.sites.len()).unwrap_or(u32::MAX);
             if begun < count && now >= Instant::ZERO + between * begun {
-                self.start_site(now)?;
+                self.start_site(now, &self.habits.clone())?;
             }
             if end.is_none() && self.sites.len() as u32 == count {
                 end = Some(now + args.seconds);
-                self.hub = match args.hub_pid {
-                    Some(pid) => Some((now, usage(pid)?)),
-                    None => None,
-                };
+                self.all_begun(now, args)?;
             }
             if let (Some(enemy), Some(end)) = (enemy, end) {
                 let begin = end - args.seconds / 2;
@@ -250,8 +143,12 @@ impl Fleet {
                     late = Some(now + LATE);
                 }
                 if late.take_if(|at| *at <= now).is_some() {
-                    self.start_site(now)?;
+                    self.start_site(now, &Habits::QUIET)?;
                 }
+            }
+            if let Some(end) = end {
+                let settled = end - args.seconds + SETTLE.min(args.seconds / 4);
+                self.count(now, settled);
             }
             if !args.quiet && now >= progress {
                 progress = now + PROGRESS;
@@ -272,23 +169,33 @@ impl Fleet {
                 }
             }
             self.touch_due(now);
-            self.turns(now);
+            self.turns(now)?;
         }
     }
 
-    fn start_site(&mut self, now: Instant) -> anyhow::Result<()> {
-        let index = u32::try_from(self.sites.len())?;
-        let environment = Environment {
-            base: self.clock.to_std(Instant::ZERO),
-            segmentation: true,
-            udp_payload_max: 1_472,
-            session: roster::start_number()?.max(1),
-            tunnels: self.random.next_u64(),
-            transport: None,
-            slice: Slice::WHOLE,
+    /// The last site but a late one has begun.
+    fn all_begun(&mut self, now: Instant, args: &Run) -> anyhow::Result<()> {
+        self.setting.last_absence = now + args.seconds - ALL_PRESENT.min(args.seconds);
+        self.hub = match args.hub_pid {
+            Some(pid) => Some((now, usage(pid)?)),
+            None => None,
         };
+        Ok(())
+    }
+
+    /// Counts traffic once it has settled.
+    fn count(&mut self, now: Instant, settled: Instant) {
+        if now >= settled {
+            self.setting.counts = true;
+            self.counting[self.setting.phase].get_or_insert(now);
+        }
+    }
+
+    fn start_site(&mut self, now: Instant, habits: &Habits) -> anyhow::Result<()> {
+        let index = u32::try_from(self.sites.len())?;
         let identity = self.secret.derived(index)?;
-        let site = SwarmSite::start(now, Owner(index), identity, &self.setting, &environment)?;
+        let random = self.random.fork();
+        let site = SwarmSite::start(now, Owner(index), identity, habits, random, &self.setting)?;
         self.sites.push(site);
         self.due.push(None);
         self.is_touched.push(false);
@@ -314,11 +221,11 @@ impl Fleet {
         }
     }
 
-    fn turns(&mut self, now: Instant) {
+    fn turns(&mut self, now: Instant) -> anyhow::Result<()> {
         for index in core::mem::take(&mut self.touched) {
             self.is_touched[index as usize] = false;
             let site = &mut self.sites[index as usize];
-            let due = site.turn(now, &self.setting, &mut self.sockets);
+            let due = site.turn(now, &self.setting, &mut self.sockets, &mut self.requests)?;
             if due != self.due[index as usize]
                 && let Some(at) = due
             {
@@ -326,6 +233,7 @@ impl Fleet {
             }
             self.due[index as usize] = due;
         }
+        Ok(())
     }
 
     fn wait(&self, events: &mut Vec<epoll::Event>, latest: Option<Instant>) -> anyhow::Result<()> {
@@ -349,7 +257,7 @@ impl Fleet {
     }
 
     fn show(&self, count: u32) {
-        let joined = self.sites.iter().filter(|site| site.seen.joined.is_some());
+        let joined = self.sites.iter().filter(|site| site.seen.is_joined());
         let paths: u32 = self.sites.iter().map(SwarmSite::paths_up).sum();
         eprintln!(
             "{:6.1} s  {} of {count} sites begun, {} connected, {paths} paths up",
@@ -359,8 +267,12 @@ impl Fleet {
         );
     }
 
-    fn report(
-        &self,
+    /// What the sites have seen.
+    ///
+    /// # Errors
+    /// The hub's process is gone.
+    pub(crate) fn report(
+        &mut self,
         args: &Run,
         before: Option<Usage>,
         misbehaved: Option<u64>,
@@ -375,19 +287,34 @@ impl Fleet {
             }),
             _ => None,
         };
+        for site in &mut self.sites {
+            site.end(self.stopped);
+        }
+        let [before, with] = self.counting;
+        let counted = [
+            before.map(|since| with.unwrap_or(self.stopped).since(since)),
+            with.map(|since| self.stopped.since(since)),
+        ];
+        let asked = Asked {
+            sites: args.common.count,
+            paths: args.paths,
+            traffic: args.traffic,
+            late: args.hostile.is_some(),
+            counted: counted.map(Option::unwrap_or_default),
+        };
         let seen = self.sites.iter().map(|site| (&site.seen, site.paths_up()));
-        let mut report = Report::new(args.common.count, args.paths, seen, hub);
+        let mut report = Report::new(&asked, seen, hub);
         if let Some(times) = misbehaved {
             let late = self.sites.get(args.common.count as usize - 1);
+            let late = late.and_then(|site| site.seen.starts.first()?.whole);
             report.hostile = Some(Hostile {
                 behaviour: args
                     .hostile
                     .map_or_else(String::new, |behaviour| behaviour.to_string()),
                 times,
                 seconds: args.seconds.as_secs_f64() / 2.0,
-                late_join_ms: late
-                    .and_then(|site| site.seen.whole)
-                    .map(|took| took.as_secs_f64() * 1e3),
+                late_join_ms: late.map(|took| took.as_secs_f64() * 1e3),
+                goodput_ratio: report.goodput_ratio(),
             });
         }
         Ok(report)

@@ -22,7 +22,7 @@ use ropewalk_wire::{
     emit_nack,
 };
 
-use crate::ping;
+use crate::ping::{Ends, Kind, Requests};
 use crate::roster;
 use crate::tuning::{HELLO_INTERVAL, HOSTILE_CONNECTIONS_MAX, HOSTILE_PAUSE};
 
@@ -115,6 +115,7 @@ struct Host<'a> {
     /// And of the hub.
     hub: Ipv4Addr,
     path_seq: u16,
+    requests: Requests,
     buffer: Vec<u8>,
 }
 
@@ -152,6 +153,7 @@ impl<'a> Host<'a> {
             address: Ipv4Addr::UNSPECIFIED,
             hub: Ipv4Addr::UNSPECIFIED,
             path_seq: 0,
+            requests: Requests::new(),
             buffer: Vec::new(),
             clock,
         };
@@ -329,7 +331,11 @@ impl<'a> Host<'a> {
     /// Pings the hub, and asks for all of its answers again.
     fn ask(&mut self, now: Instant, low: u16) -> bool {
         // The answers to pings are what there is to ask for.
-        let ping = ping::request(now, self.address, self.hub, low, 1_200);
+        let ends = Ends {
+            from: self.address,
+            to: self.hub,
+        };
+        let ping = self.requests.make(now, Kind::Ping, ends, low, 1_200);
         let header = DataHeader {
             stamp: self.stamp(now, 1),
             flow_seq: low,

@@ -1,10 +1,14 @@
 //! What a swarm found, for people and as JSON.
 
-use std::fmt;
+mod text;
 
+use ropewalk_types::Duration;
 use serde::Serialize;
 
-use crate::site::Seen;
+use crate::goodput::Goodput;
+use crate::load::Profile;
+use crate::roam::{Move, Moved};
+use crate::seen::{Loaded, Seen, Start};
 
 /// Smallest, middle, 99th percentile and largest of some times, milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
@@ -27,16 +31,6 @@ impl Spread {
             p99: at(99),
             most,
         })
-    }
-}
-
-impl fmt::Display for Spread {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "median {:.1}, 99th percentile {:.1}, longest {:.1} ms",
-            self.median, self.p99, self.most
-        )
     }
 }
 
@@ -72,6 +66,69 @@ pub(crate) struct Hostile {
     pub(crate) seconds: f64,
     /// From the begin of a site that came meanwhile to its last path, milliseconds.
     pub(crate) late_join_ms: Option<f64>,
+    /// Goodput of the sites with that host by that before.
+    pub(crate) goodput_ratio: Option<f64>,
+}
+
+/// Moves of one kind.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(crate) struct Moves {
+    pub(crate) how: Move,
+    pub(crate) moves: usize,
+    /// Moves after which a ping was answered.
+    pub(crate) answered: usize,
+    /// From a move until a ping that was sent after it was answered, milliseconds.
+    pub(crate) answered_ms: Option<Spread>,
+    /// Longest time without an answer around each move, milliseconds.
+    pub(crate) gap_ms: Option<Spread>,
+    /// Times a tunnel went down.
+    pub(crate) downs: u32,
+}
+
+impl Moves {
+    /// Of this kind, of all; `None` if there are none.
+    fn of(how: Move, all: &[Moved]) -> Option<Self> {
+        let moved = || all.iter().filter(|moved| moved.how == how);
+        let answered: Vec<_> = moved().filter_map(|moved| moved.answered).collect();
+        Some(Self {
+            how,
+            moves: moved().count(),
+            answered: answered.len(),
+            answered_ms: Spread::of(answered.into_iter().map(ms).collect()),
+            gap_ms: Some(Spread::of(moved().map(|moved| ms(moved.gap)).collect())?),
+            downs: moved().map(|moved| moved.downs).sum(),
+        })
+    }
+}
+
+/// Sites that vanished.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub(crate) struct Vanish {
+    pub(crate) vanished: u64,
+    /// Times that one was connected again.
+    pub(crate) back: usize,
+    /// From the new start to the first path, and to the last one, milliseconds.
+    pub(crate) join_ms: Option<Spread>,
+    pub(crate) whole_ms: Option<Spread>,
+}
+
+impl Vanish {
+    /// Times that a site was not connected again.
+    pub(crate) const fn not_back(&self) -> u64 {
+        self.vanished.saturating_sub(self.back as u64)
+    }
+}
+
+/// What was asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked {
+    pub(crate) sites: u32,
+    pub(crate) paths: u32,
+    pub(crate) traffic: Profile,
+    /// Whether the last site came late, without traffic.
+    pub(crate) late: bool,
+    /// For how long traffic counted, without hostile hosts and with them.
+    pub(crate) counted: [Duration; 2],
 }
 
 /// What a swarm found.
@@ -91,6 +148,14 @@ pub(crate) struct Report {
     pub(crate) pings: Pings,
     /// With them.
     pub(crate) pings_hostile: Option<Pings>,
+    /// What the sites did besides, and what came back of it: the same times, without the first second.
+    pub(crate) traffic: Option<String>,
+    pub(crate) goodput: Option<Goodput>,
+    pub(crate) goodput_hostile: Option<Goodput>,
+    /// Moves by kind, and moves that could not be made.
+    pub(crate) roam: Vec<Moves>,
+    pub(crate) not_moved: u64,
+    pub(crate) vanish: Option<Vanish>,
     pub(crate) hostile: Option<Hostile>,
     pub(crate) hub: Option<HubUsage>,
 }
@@ -98,103 +163,93 @@ pub(crate) struct Report {
 impl Report {
     /// Of what all sites have seen, each with its paths that are up.
     pub(crate) fn new<'a>(
-        sites: u32,
-        paths: u32,
+        asked: &Asked,
         seen: impl Iterator<Item = (&'a Seen, u32)>,
         hub: Option<HubUsage>,
     ) -> Self {
-        let (mut join, mut whole) = (Vec::new(), Vec::new());
-        let mut trips = [Vec::new(), Vec::new()];
-        let mut pings = [Pings::default(); 2];
-        let mut report = Self {
-            sites,
-            paths,
-            joined: 0,
-            paths_up: 0,
-            join_ms: None,
-            whole_ms: None,
-            downs: 0,
-            pings: Pings::default(),
-            pings_hostile: None,
+        let seen: Vec<_> = seen.collect();
+        let firsts = || seen.iter().filter_map(|(one, _)| one.starts.first());
+        let again = || seen.iter().flat_map(|(one, _)| one.starts.iter().skip(1));
+        let moved: Vec<_> = seen
+            .iter()
+            .flat_map(|(one, _)| &one.moved)
+            .copied()
+            .collect();
+        let vanished = seen.iter().map(|(one, _)| one.vanished).sum();
+        let [pings, with] =
+            [0, 1].map(|phase| Pings::of(seen.iter().map(|(one, _)| &one.pings[phase])));
+        let busy = seen
+            .len()
+            .min(asked.sites as usize - usize::from(asked.late));
+        let [goodput, goodput_hostile] = [0, 1].map(|phase| {
+            let loads: Vec<Loaded> = seen[..busy]
+                .iter()
+                .map(|(one, _)| one.load[phase])
+                .collect();
+            Goodput::of(&loads, asked.counted[phase]).filter(|_| asked.traffic != Profile::None)
+        });
+        Self {
+            sites: asked.sites,
+            paths: asked.paths,
+            joined: firsts().filter(|start| start.joined.is_some()).count(),
+            paths_up: seen.iter().map(|(_, up)| up).sum(),
+            join_ms: times(firsts(), |start| start.joined),
+            whole_ms: times(firsts(), |start| start.whole),
+            downs: seen.iter().map(|(one, _)| one.downs).sum(),
+            pings,
+            pings_hostile: (with.sent > 0).then_some(with),
+            traffic: (asked.traffic != Profile::None).then(|| asked.traffic.to_string()),
+            goodput,
+            goodput_hostile,
+            roam: Move::ALL
+                .into_iter()
+                .filter_map(|how| Moves::of(how, &moved))
+                .collect(),
+            not_moved: seen.iter().map(|(one, _)| one.not_moved).sum(),
+            vanish: (vanished > 0).then(|| Vanish {
+                vanished,
+                back: again().filter(|start| start.joined.is_some()).count(),
+                join_ms: times(again(), |start| start.joined),
+                whole_ms: times(again(), |start| start.whole),
+            }),
             hostile: None,
             hub,
-        };
-        for (one, up) in seen {
-            join.extend(one.joined.map(|took| took.as_secs_f64() * 1e3));
-            whole.extend(one.whole.map(|took| took.as_secs_f64() * 1e3));
-            for ((all, pings), one) in trips.iter_mut().zip(&mut pings).zip(&one.phases) {
-                all.extend(one.round_trips.iter().map(|&us| f64::from(us) / 1e3));
-                pings.sent += one.sent;
-                pings.answered_bytes += one.answered_bytes;
-            }
-            report.paths_up += up;
-            report.downs += one.downs;
         }
-        report.joined = join.len();
-        report.join_ms = Spread::of(join);
-        report.whole_ms = Spread::of(whole);
-        for (pings, trips) in pings.iter_mut().zip(trips) {
-            pings.answered = trips.len();
-            pings.ms = Spread::of(trips);
-        }
-        report.pings = pings[0];
-        report.pings_hostile = (pings[1].sent > 0).then_some(pings[1]);
-        report
+    }
+
+    /// Goodput with hostile hosts by goodput before.
+    pub(crate) fn goodput_ratio(&self) -> Option<f64> {
+        let (before, with) = (self.goodput?.mbit, self.goodput_hostile?.mbit);
+        (before > 0.0).then(|| with / before)
     }
 }
 
-impl fmt::Display for Pings {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} of {} answered", self.answered, self.sent)?;
-        if let Some(took) = self.ms {
-            write!(f, ", {took}")?;
+impl Pings {
+    /// Of all sites.
+    fn of<'a>(seen: impl Iterator<Item = &'a crate::seen::Pings>) -> Self {
+        let mut pings = Self::default();
+        let mut trips = Vec::new();
+        for one in seen {
+            trips.extend(one.round_trips.iter().map(|&us| f64::from(us) / 1e3));
+            pings.sent += one.sent;
+            pings.answered_bytes += one.answered_bytes;
         }
-        Ok(())
+        pings.answered = trips.len();
+        pings.ms = Spread::of(trips);
+        pings
     }
 }
 
-impl fmt::Display for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let all = self.sites * self.paths;
-        writeln!(
-            f,
-            "sites     {} of {} connected, {} of {all} paths up at the end",
-            self.joined, self.sites, self.paths_up
-        )?;
-        if let Some(took) = self.join_ms {
-            writeln!(f, "join      first path: {took}")?;
-        }
-        if let Some(took) = self.whole_ms {
-            writeln!(f, "          all paths:  {took}")?;
-        }
-        writeln!(f, "downs     {} times a tunnel went down", self.downs)?;
-        writeln!(f, "pings     {}", self.pings)?;
-        if let (Some(hostile), Some(pings)) = (&self.hostile, &self.pings_hostile) {
-            let Hostile {
-                behaviour,
-                times,
-                seconds,
-                late_join_ms,
-            } = hostile;
-            writeln!(f, "hostile   {behaviour}: {times} times in {seconds} s")?;
-            writeln!(f, "          pings: {pings}")?;
-            match late_join_ms {
-                Some(took) => writeln!(f, "          a site that came meanwhile: {took:.1} ms"),
-                None => writeln!(f, "          a site that came meanwhile did not connect"),
-            }?;
-        }
-        if let Some(hub) = self.hub {
-            writeln!(
-                f,
-                "hub       {:.1} s of processor time to join, then {:.1} % of one core; {:.1} MB of memory, {:.1} before",
-                hub.join_cpu_s,
-                hub.cpu_share * 100.0,
-                hub.resident_mb,
-                hub.resident_start_mb
-            )?;
-        }
-        Ok(())
-    }
+fn ms(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
+/// The spread of some time of each start that came so far.
+fn times<'a>(
+    starts: impl Iterator<Item = &'a Start>,
+    time: impl Fn(&Start) -> Option<Duration>,
+) -> Option<Spread> {
+    Spread::of(starts.filter_map(time).map(ms).collect())
 }
 
 #[cfg(test)]
@@ -212,5 +267,71 @@ mod tests {
         };
         assert_eq!(spread, expected);
         assert_eq!(Spread::of(Vec::new()), None);
+    }
+    fn seen(mbit: u64) -> Seen {
+        let load = Loaded {
+            sent: 10,
+            answered: 9,
+            answered_bytes: mbit * 125_000,
+        };
+        let start = Start {
+            joined: Some(Duration::from_millis(2)),
+            whole: Some(Duration::from_millis(3)),
+        };
+        Seen {
+            starts: vec![start],
+            load: [load; 2],
+            ..Seen::default()
+        }
+    }
+
+    fn report(seen: &[Seen], late: bool) -> Report {
+        let asked = Asked {
+            sites: seen.len() as u32,
+            paths: 2,
+            traffic: Profile::Bulk,
+            late,
+            counted: [Duration::from_secs(1), Duration::from_secs(2)],
+        };
+        Report::new(&asked, seen.iter().map(|one| (one, 2)), None)
+    }
+
+    #[test]
+    fn goodput_before_and_with_a_host_is_of_the_sites_that_were_there_before() {
+        let report = report(&[seen(4), seen(4), seen(0)], true);
+        let goodput = report.goodput.expect("traffic");
+        assert!((goodput.mbit - 8.0).abs() < 1e-9 && (goodput.jain - 1.0).abs() < 1e-9);
+        assert!((report.goodput_ratio().expect("both") - 0.5).abs() < 1e-9);
+        assert!(report.to_string().contains("traffic   bulk: 8.00 Mbit/s"));
+    }
+
+    #[test]
+    fn absences_and_moves_are_told_apart_from_the_first_start() {
+        let mut one = seen(1);
+        one.vanished = 2;
+        one.starts.push(one.starts[0]);
+        one.starts.push(Start::default());
+        let moved = |how, answered: Option<u64>| Moved {
+            how,
+            answered: answered.map(Duration::from_millis),
+            gap: Duration::from_millis(50),
+            downs: 1,
+        };
+        one.moved = vec![moved(Move::Nat, Some(7)), moved(Move::Nat, None)];
+        let report = report(&[one], false);
+        assert_eq!(report.joined, 1);
+        let vanish = report.vanish.expect("two absences");
+        assert_eq!((vanish.vanished, vanish.back, vanish.not_back()), (2, 1, 1));
+        let [moves] = report.roam.as_slice() else {
+            panic!("one kind of moves");
+        };
+        assert_eq!((moves.moves, moves.answered, moves.downs), (2, 1, 2));
+        assert_eq!(moves.gap_ms.expect("gaps").most, 50.0);
+        let text = report.to_string();
+        assert!(text.contains("roam      nat: 2 moves"), "{text}");
+        assert!(
+            text.contains("vanish    2 times a site vanished, 1 times"),
+            "{text}"
+        );
     }
 }

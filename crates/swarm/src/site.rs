@@ -6,18 +6,27 @@ use std::sync::Arc;
 use ropewalk_core::tunnel::PathState;
 use ropewalk_driver::{Owner, Ready, Sockets};
 use ropewalk_session::{
-    Command, CommonSettings, Environment, Event, HubAddresses, Session, Site, SiteSettings, Uplink,
+    Command, CommonSettings, Environment, Event, HubAddresses, Session, Site, SiteSettings, Slice,
+    Uplink,
 };
 use ropewalk_transport::{CongestionControl, Identity, PublicKey};
-use ropewalk_types::{Duration, Instant, PATHS_MAX, PathId};
+use ropewalk_types::{Duration, Instant, PATHS_MAX, PathId, Random};
 
-use crate::ping;
+use crate::absence::Absence;
+use crate::load::{Load, Traffic};
+use crate::ping::{self, Ends, Kind, Requests};
+use crate::roam::{Move, Roam};
+use crate::roster;
+use crate::seen::{Seen, Start};
+use crate::tuning::TURN_PACKETS;
 
 /// What all sites have in common.
 #[derive(Debug)]
 pub(crate) struct Setting {
     pub(crate) hub: Arc<HubAddresses>,
     pub(crate) hub_key: PublicKey,
+    /// The system's instant at which the clock of the swarm began.
+    pub(crate) base: std::time::Instant,
     /// Addresses of this machine that paths may use.
     pub(crate) local: IpAddr,
     pub(crate) paths: u32,
@@ -27,38 +36,47 @@ pub(crate) struct Setting {
     pub(crate) bytes: u16,
     /// 1 once hostile hosts have begun.
     pub(crate) phase: usize,
+    /// Whether traffic counts.
+    pub(crate) counts: bool,
+    /// Nobody vanishes after that.
+    pub(crate) last_absence: Instant,
 }
 
-/// What a site has seen.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Seen {
-    /// How long after its start its first path was up, and all of them.
-    pub(crate) joined: Option<Duration>,
-    pub(crate) whole: Option<Duration>,
-    /// Times its tunnel went down.
-    pub(crate) downs: u64,
-    /// Pings before hostile hosts begin, and with them.
-    pub(crate) phases: [Pings; 2],
+/// What one site does.
+#[derive(Clone, Debug)]
+pub(crate) struct Habits {
+    pub(crate) traffic: Traffic,
+    /// Average time between two moves, and until it vanishes.
+    pub(crate) roam: Option<Duration>,
+    pub(crate) vanish: Option<Duration>,
 }
 
-/// What a site has seen of its pings.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Pings {
-    pub(crate) sent: u64,
-    /// Bytes of answers.
-    pub(crate) answered_bytes: u64,
-    /// How long answers took, microseconds.
-    pub(crate) round_trips: Vec<u32>,
+impl Habits {
+    /// Of a site that only pings.
+    pub(crate) const QUIET: Self = Self {
+        traffic: Traffic::NONE,
+        roam: None,
+        vanish: None,
+    };
 }
 
 /// One site.
 pub(crate) struct SwarmSite {
     owner: Owner,
-    session: Session<Site>,
+    identity: Identity,
+    random: Random,
+    /// None while the site has vanished.
+    session: Option<Session<Site>>,
     started: Instant,
-    address: Option<(Ipv4Addr, Ipv4Addr)>,
+    uplinks: Vec<Uplink>,
+    /// Which address its uplinks got last.
+    addresses: u32,
+    ends: Option<Ends>,
     next_ping: Option<Instant>,
     number: u16,
+    load: Load,
+    roam: Roam,
+    absence: Absence,
     pub(crate) seen: Seen,
 }
 
@@ -71,12 +89,56 @@ impl SwarmSite {
         now: Instant,
         owner: Owner,
         identity: Identity,
+        habits: &Habits,
+        mut random: Random,
         setting: &Setting,
-        environment: &Environment,
     ) -> anyhow::Result<Self> {
+        let uplinks = (0..setting.paths).map(|path| Uplink {
+            name: format!("path{path}"),
+            ifindex: path + 1,
+            addresses: vec![setting.local, other_address(0)],
+            mtu: 1_500,
+            standby: false,
+            metered: false,
+            bottleneck: None,
+            weight: None,
+            protection_hourly: None,
+            congestion: None,
+        });
+        let mut site = Self {
+            owner,
+            identity,
+            session: None,
+            started: now,
+            uplinks: uplinks.collect(),
+            addresses: 0,
+            ends: None,
+            next_ping: None,
+            number: 0,
+            load: Load::new(habits.traffic, random.fork()),
+            roam: Roam::new(habits.roam, random.fork()),
+            absence: Absence::new(habits.vanish, random.fork()),
+            random,
+            seen: Seen::default(),
+        };
+        site.connect(now, setting)?;
+        Ok(site)
+    }
+
+    /// Starts, for the first time or anew.
+    fn connect(&mut self, now: Instant, setting: &Setting) -> anyhow::Result<()> {
+        let environment = Environment {
+            base: setting.base,
+            segmentation: true,
+            udp_payload_max: 1_472,
+            session: roster::start_number()?.max(1),
+            tunnels: self.random.next_u64(),
+            transport: None,
+            slice: Slice::WHOLE,
+        };
         let settings = SiteSettings {
             common: CommonSettings {
-                identity,
+                identity: self.identity.clone(),
                 scheduler_send: Default::default(),
                 scheduler_receive: Default::default(),
                 classes: Arc::default(),
@@ -91,96 +153,214 @@ impl SwarmSite {
             udp_blocked_fallback: false,
             ipv6: false,
         };
-        let mut session = Session::site(settings, environment)?;
-        let uplinks = (0..setting.paths).map(|path| Uplink {
-            name: format!("path{path}"),
-            ifindex: path + 1,
-            addresses: vec![setting.local],
-            mtu: 1_500,
-            standby: false,
-            metered: false,
-            bottleneck: None,
-            weight: None,
-            protection_hourly: None,
-            congestion: None,
-        });
-        let command = Command::Uplinks(uplinks.collect());
+        let mut session = Session::site(settings, &environment)?;
         session
-            .handle_command(now, command)
+            .handle_command(now, Command::Uplinks(self.uplinks.clone()))
             .map_err(anyhow::Error::msg)?;
-        Ok(Self {
-            owner,
-            session,
-            started: now,
-            address: None,
-            next_ping: None,
-            number: 0,
-            seen: Seen::default(),
-        })
+        self.session = Some(session);
+        self.started = now;
+        self.seen.starts.push(Start::default());
+        Ok(())
     }
 
     /// Reads what is ready.
     pub(crate) fn read(&mut self, now: Instant, ready: Ready, sockets: &mut Sockets) {
-        sockets.of(self.owner).read(now, ready, &mut self.session);
+        if let Some(session) = &mut self.session {
+            sockets.of(self.owner).read(now, ready, session);
+        }
     }
 
     /// Takes a turn: timers, pings, packets; returns when the next one is due.
+    ///
+    /// # Errors
+    /// A site that comes back cannot start.
     pub(crate) fn turn(
         &mut self,
         now: Instant,
         setting: &Setting,
         sockets: &mut Sockets,
-    ) -> Option<Instant> {
-        self.session.handle_timeout(now);
-        self.ping(now, setting);
-        self.session.end_batch(now);
-        while let Some(inner) = self.session.poll_inner() {
-            if let Some(took) = ping::answered(now, inner.front()) {
-                let micros = u32::try_from(took.as_micros()).unwrap_or(u32::MAX);
-                let pings = &mut self.seen.phases[setting.phase];
-                pings.round_trips.push(micros);
-                pings.answered_bytes += inner.front().len() as u64;
-            }
+        requests: &mut Requests,
+    ) -> anyhow::Result<Option<Instant>> {
+        if self.absence.vanishes(now, setting.last_absence) {
+            self.vanish(now, sockets);
         }
-        let mut sockets = sockets.of(self.owner);
-        sockets.serve(now, &mut self.session);
-        self.session.pump(now, &mut sockets);
-        sockets.serve(now, &mut self.session);
+        if self.absence.returns(now) {
+            self.connect(now, setting)?;
+        }
+        let Some(session) = &mut self.session else {
+            return Ok(self.absence.poll_timeout());
+        };
+        session.handle_timeout(now);
+        session.end_batch(now);
+        self.answers(now, setting);
+        self.move_path(now, setting, sockets);
+        self.ping(now, setting, requests);
+        let full = self.send(now, setting, requests);
+        if let Some(session) = &mut self.session {
+            session.end_batch(now);
+            let mut sockets = sockets.of(self.owner);
+            sockets.serve(now, session);
+            session.pump(now, &mut sockets);
+            sockets.serve(now, session);
+        }
         self.events(now, setting);
-        if self.seen.whole.is_none() && self.paths_up() == setting.paths {
-            self.seen.whole = Some(now.since(self.started));
-        }
-        let session = self.session.poll_timeout();
-        session.into_iter().chain(self.next_ping).min()
+        self.look(now, setting);
+        let session = self.session.as_mut().and_then(Session::poll_timeout);
+        // What finds the tunnel full waits for acknowledgements.
+        let load = self.load.poll_timeout(now).filter(|_| !full);
+        let due = [
+            session,
+            self.next_ping.filter(|_| self.ends.is_some()),
+            load,
+            self.roam.poll_timeout(),
+            self.absence.poll_timeout(),
+        ];
+        Ok(due.into_iter().flatten().min())
     }
 
     /// Number of paths that work.
     pub(crate) fn paths_up(&self) -> u32 {
-        let tunnel = self.session.role().peer().tunnel();
+        let Some(session) = &self.session else {
+            return 0;
+        };
+        let tunnel = session.role().peer().tunnel();
         let ids = (0..PATHS_MAX).filter_map(|index| u8::try_from(index).ok());
         let up = ids.filter(|&id| tunnel.path_state(PathId(id)) == Some(PathState::Up));
         u32::try_from(up.count()).unwrap_or(u32::MAX)
     }
 
-    fn ping(&mut self, now: Instant, setting: &Setting) {
-        let (Some(due), Some(interval), Some((from, to))) =
-            (self.next_ping, setting.interval, self.address)
-        else {
+    /// The swarm ends: a move that is still watched counts as far as it has come.
+    pub(crate) fn end(&mut self, now: Instant) {
+        self.seen.moved.extend(self.roam.end(now));
+    }
+
+    /// What the hub has answered.
+    fn answers(&mut self, now: Instant, setting: &Setting) {
+        let Some(session) = &mut self.session else {
+            return;
+        };
+        while let Some(inner) = session.poll_inner() {
+            let Some(answer) = ping::answer(inner.front()) else {
+                continue;
+            };
+            match answer.kind {
+                Kind::Ping => {
+                    let took = now.since(answer.sent).as_micros();
+                    let pings = &mut self.seen.pings[setting.phase];
+                    pings
+                        .round_trips
+                        .push(u32::try_from(took).unwrap_or(u32::MAX));
+                    pings.answered_bytes += inner.bytes() as u64;
+                    self.roam.on_answer(now, answer.sent);
+                }
+                Kind::Load => {
+                    if self.load.on_answer(answer.number) && setting.counts {
+                        let load = &mut self.seen.load[setting.phase];
+                        load.answered += 1;
+                        load.answered_bytes += inner.bytes() as u64;
+                    }
+                }
+            }
+        }
+    }
+
+    fn ping(&mut self, now: Instant, setting: &Setting, requests: &mut Requests) {
+        let (Some(due), Some(interval), Some(ends), Some(session)) = (
+            self.next_ping,
+            setting.interval,
+            self.ends,
+            &mut self.session,
+        ) else {
             return;
         };
         if due > now {
             return;
         }
         self.number = self.number.wrapping_add(1);
-        let request = ping::request(now, from, to, self.number, setting.bytes);
-        self.session.handle_inner(now, request, false);
-        self.seen.phases[setting.phase].sent += 1;
+        let request = requests.make(now, Kind::Ping, ends, self.number, setting.bytes);
+        session.handle_inner(now, request, false);
+        self.seen.pings[setting.phase].sent += 1;
         // A process that lags does not make up for it in one burst.
         self.next_ping = Some((due + interval).max(now));
     }
 
+    /// Sends the traffic that is due; whether the tunnel takes none now.
+    fn send(&mut self, now: Instant, setting: &Setting, requests: &mut Requests) -> bool {
+        self.load.on_timeout(now);
+        let (Some(ends), Some(session)) = (self.ends, &mut self.session) else {
+            return true;
+        };
+        for _ in 0..TURN_PACKETS {
+            if !session.takes_inner() {
+                return true;
+            }
+            let Some(number) = self.load.take(now) else {
+                return false;
+            };
+            let bytes = self.load.bytes();
+            let request = requests.make(now, Kind::Load, ends, number, bytes);
+            session.handle_inner(now, request, false);
+            if setting.counts {
+                self.seen.load[setting.phase].sent += 1;
+            }
+        }
+        false
+    }
+
+    /// Moves a path if that is due.
+    fn move_path(&mut self, now: Instant, setting: &Setting, sockets: &mut Sockets) {
+        self.seen.moved.extend(self.roam.take_moved(now));
+        let Some(session) = &mut self.session else {
+            return;
+        };
+        let Some((how, path)) = self.roam.take(now, self.uplinks.len()) else {
+            return;
+        };
+        let uplink = &mut self.uplinks[path];
+        let moved = match how {
+            Move::Nat | Move::Address => {
+                session.role().socket(&uplink.name).is_some_and(|socket| {
+                    let mut sockets = sockets.of(self.owner);
+                    sockets.rebind(socket, None, session).is_ok()
+                })
+            }
+            Move::Uplink => {
+                // An interface that is plugged in again has another index.
+                uplink.ifindex += setting.paths;
+                true
+            }
+        };
+        if moved && how == Move::Address {
+            self.addresses = self.addresses.wrapping_add(1);
+            uplink.addresses = vec![setting.local, other_address(self.addresses)];
+        }
+        let told = how == Move::Nat
+            || session
+                .handle_command(now, Command::Uplinks(self.uplinks.clone()))
+                .is_ok();
+        if moved && told {
+            self.roam.watch(now, how);
+        } else {
+            self.seen.not_moved += 1;
+        }
+    }
+
+    /// Is gone without a goodbye.
+    fn vanish(&mut self, now: Instant, sockets: &mut Sockets) {
+        self.seen.moved.extend(self.roam.end(now));
+        self.session = None;
+        sockets.of(self.owner).close_all();
+        (self.ends, self.next_ping) = (None, None);
+        self.load.stop();
+        self.roam.stop();
+        self.seen.vanished += 1;
+    }
+
     fn events(&mut self, now: Instant, setting: &Setting) {
-        while let Some(event) = self.session.poll_event() {
+        let Some(session) = &mut self.session else {
+            return;
+        };
+        while let Some(event) = session.poll_event() {
             match event {
                 Event::Assigned {
                     addresses,
@@ -188,20 +368,44 @@ impl SwarmSite {
                 } => {
                     let ours = addresses.iter().find_map(|net| v4(net.addr()));
                     let hub = hub_addresses.iter().copied().find_map(v4);
-                    self.address = ours.zip(hub);
+                    self.ends = ours.zip(hub).map(|(from, to)| Ends { from, to });
                 }
                 Event::TunnelUp { .. } => {
-                    self.seen.joined.get_or_insert(now.since(self.started));
+                    if let Some(start) = self.seen.starts.last_mut()
+                        && start.joined.is_none()
+                    {
+                        start.joined = Some(now.since(self.started));
+                        self.load.start(now);
+                    }
                     // Spread by the time it took to connect.
                     self.next_ping = setting.interval.map(|_| now);
                 }
                 Event::TunnelDown { .. } => {
                     self.seen.downs += 1;
+                    self.roam.on_down();
                 }
                 Event::MtuChanged(_) => {}
             }
         }
     }
+
+    /// Notes when all paths are up for the first time.
+    fn look(&mut self, now: Instant, setting: &Setting) {
+        let waits = |start: &Start| start.whole.is_none();
+        if self.seen.starts.last().is_some_and(waits) && self.paths_up() == setting.paths {
+            if let Some(start) = self.seen.starts.last_mut() {
+                start.whole = Some(now.since(self.started));
+            }
+            self.roam.start(now);
+            self.absence.start(now);
+        }
+    }
+}
+
+/// An address that an uplink had and will not have again: of those for documents (RFC 5737).
+fn other_address(number: u32) -> IpAddr {
+    let [.., last] = number.to_be_bytes();
+    Ipv4Addr::new(192, 0, 2, last).into()
 }
 
 fn v4(address: IpAddr) -> Option<Ipv4Addr> {

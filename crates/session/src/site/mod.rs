@@ -104,6 +104,14 @@ impl Site {
         &self.peer
     }
 
+    /// The UDP socket of the path over this uplink, if it has one.
+    #[must_use]
+    pub fn socket(&self, uplink: &str) -> Option<SocketId> {
+        let mut paths = self.paths.iter().flatten();
+        let path = paths.find(|path| path.uplink.name == uplink)?;
+        path.sockets.iter().flatten().next().copied()
+    }
+
     #[expect(clippy::cast_possible_truncation, reason = "PATHS_MAX is 16")]
     fn ids(&self) -> Vec<PathId> {
         let used = self.paths.iter().enumerate().filter(|(_, p)| p.is_some());

@@ -1,0 +1,115 @@
+//! A site's sockets on the kernel: what its peer sees of them.
+
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ropewalk_driver::{Owner, SocketOptions, Sockets};
+use ropewalk_session::{
+    Command, CommonSettings, Environment, HubAddresses, Session, Site, SiteSettings, Slice, Uplink,
+};
+use ropewalk_transport::{CongestionControl, Identity};
+use ropewalk_types::Instant;
+use rustix::event::epoll;
+
+const UPLINK: &str = "eth0";
+
+/// A site with one uplink that looks for its hub at this address.
+fn site(hub: SocketAddr) -> Session<Site> {
+    let settings = SiteSettings {
+        common: CommonSettings {
+            identity: Identity::generate().expect("random numbers"),
+            scheduler_send: Default::default(),
+            scheduler_receive: Default::default(),
+            classes: Arc::default(),
+            hold: Default::default(),
+            send: Default::default(),
+            congestion: CongestionControl::default(),
+            mtu: None,
+        },
+        hub_key: Identity::generate().expect("random numbers").public_key(),
+        hub_addresses: Arc::new(HubAddresses::new(&[hub])),
+        tcp_port: 0,
+        udp_blocked_fallback: false,
+        ipv6: false,
+    };
+    let environment = Environment {
+        base: std::time::Instant::now(),
+        segmentation: true,
+        udp_payload_max: 1_472,
+        session: 1,
+        tunnels: 1,
+        transport: None,
+        slice: Slice::WHOLE,
+    };
+    let mut site = Session::site(settings, &environment).expect("a key");
+    let uplink = Uplink {
+        name: UPLINK.into(),
+        ifindex: 1,
+        addresses: vec![Ipv4Addr::LOCALHOST.into()],
+        mtu: 1_500,
+        standby: false,
+        metered: false,
+        bottleneck: None,
+        weight: None,
+        protection_hourly: None,
+        congestion: None,
+    };
+    let command = Command::Uplinks(vec![uplink]);
+    site.handle_command(Instant::ZERO, command)
+        .expect("a site has uplinks");
+    site
+}
+
+/// Lets the site do what is due, and returns the port from which the hub hears it.
+fn heard(site: &mut Session<Site>, now: Instant, sockets: &mut Sockets, hub: &UdpSocket) -> u16 {
+    site.handle_timeout(now);
+    site.end_batch(now);
+    let mut sockets = sockets.of(Owner(0));
+    sockets.serve(now, site);
+    site.pump(now, &mut sockets);
+    sockets.serve(now, site);
+    let mut port = 0;
+    let mut bytes = [0; 2_000];
+    while let Ok((_, from)) = hub.recv_from(&mut bytes) {
+        port = from.port();
+    }
+    port
+}
+
+#[test]
+fn a_socket_that_is_bound_anew_is_another_port_to_the_hub_and_the_same_to_the_site() {
+    let hub = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback");
+    hub.set_read_timeout(Some(Duration::from_millis(200)))
+        .expect("a socket");
+    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).expect("epoll");
+    let options = SocketOptions {
+        buffer_bytes: 64 << 10,
+        devices: false,
+        slice: Slice::WHOLE,
+    };
+    let mut sockets = Sockets::new(epoll, options);
+    let mut site = site(hub.local_addr().expect("bound"));
+    assert_eq!(
+        site.role().socket(UPLINK),
+        None,
+        "nothing was asked for yet"
+    );
+    let before = heard(&mut site, Instant::ZERO, &mut sockets, &hub);
+    let socket = site.role().socket(UPLINK).expect("one socket per path");
+    assert_eq!(site.role().socket("wlan0"), None);
+    let mut ours = sockets.of(Owner(0));
+    let local = ours.rebind(socket, None, &mut site).expect("a free port");
+    assert_ne!(local.port(), before);
+    // The first packet is repeated, as nobody answers.
+    let later = Instant::from_millis(3_000);
+    assert_eq!(heard(&mut site, later, &mut sockets, &hub), local.port());
+    assert_eq!(site.role().socket(UPLINK), Some(socket));
+    assert_eq!(sockets.open(), 1, "the old one is closed");
+    let mut others = sockets.of(Owner(1));
+    assert!(others.rebind(socket, None, &mut site).is_err());
+    others.close_all();
+    assert_eq!(sockets.open(), 1, "those of others stay");
+    sockets.of(Owner(0)).close_all();
+    assert_eq!(sockets.open(), 0);
+}
