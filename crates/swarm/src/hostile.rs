@@ -24,7 +24,7 @@ use ropewalk_wire::{
 
 use crate::ping::{Ends, Kind, Requests};
 use crate::roster;
-use crate::tuning::{HELLO_INTERVAL, HOSTILE_CONNECTIONS_MAX, HOSTILE_PAUSE};
+use crate::tuning::{FLOOD_BYTES, HELLO_INTERVAL, HOSTILE_CONNECTIONS_MAX, HOSTILE_PAUSE};
 
 /// How a host misbehaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -43,6 +43,8 @@ pub(crate) enum Behaviour {
     Combinations,
     /// A site that sends first pieces of large packets, and no others.
     Pieces,
+    /// A site that sends one full packet again and again, whatever the path carries.
+    Flood,
 }
 
 impl fmt::Display for Behaviour {
@@ -117,6 +119,8 @@ struct Host<'a> {
     path_seq: u16,
     requests: Requests,
     buffer: Vec<u8>,
+    /// The sealed packet of a flood.
+    sealed: Vec<u8>,
 }
 
 impl<'a> Host<'a> {
@@ -136,7 +140,8 @@ impl<'a> Host<'a> {
             | Behaviour::Questions
             | Behaviour::Gaps
             | Behaviour::Combinations
-            | Behaviour::Pieces => target.identity.clone(),
+            | Behaviour::Pieces
+            | Behaviour::Flood => target.identity.clone(),
         };
         let mut config = EndpointConfig::new(identity, clock.to_std(Instant::ZERO));
         config.gso_segments_max = 1;
@@ -155,6 +160,7 @@ impl<'a> Host<'a> {
             path_seq: 0,
             requests: Requests::new(),
             buffer: Vec::new(),
+            sealed: Vec::new(),
             clock,
         };
         if behaviour != Behaviour::Mute {
@@ -313,6 +319,7 @@ impl<'a> Host<'a> {
                 header.emit_fragment(&piece, &mut front);
                 Ok(self.send([&front[..], &[0; 1_000]].concat()))
             }
+            Behaviour::Flood => Ok(self.flood(now)),
         }
     }
 
@@ -379,6 +386,21 @@ impl<'a> Host<'a> {
         self.send(bytes) && sent
     }
 
+    /// Sends a sealed packet once more. The hub decrypts it to see that it has come before.
+    fn flood(&mut self, now: Instant) -> bool {
+        if self.sealed.is_empty() {
+            let header = DataHeader {
+                stamp: self.stamp(now, 1),
+                ..DataHeader::default()
+            };
+            let bytes = self.data(&header, FLOOD_BYTES);
+            self.send(bytes);
+            self.flush(now);
+            return false;
+        }
+        self.socket.send_to(&self.sealed, self.target.hub).is_ok()
+    }
+
     fn flush(&mut self, now: Instant) {
         while let Some(id) = self.endpoint.poll_dirty() {
             while self
@@ -386,6 +408,9 @@ impl<'a> Host<'a> {
                 .poll_transmit(now, id, &mut self.buffer)
                 .is_some()
             {
+                if self.buffer.len() >= usize::from(FLOOD_BYTES) {
+                    self.sealed.clone_from(&self.buffer);
+                }
                 // What does not fit is lost, as on the way.
                 self.socket.send_to(&self.buffer, self.target.hub).ok();
             }
@@ -406,5 +431,6 @@ pub(crate) const fn usual_rate(behaviour: Behaviour) -> f64 {
         Behaviour::Connections => 100.0,
         Behaviour::Hellos | Behaviour::Questions => 1_000.0,
         Behaviour::Gaps | Behaviour::Combinations | Behaviour::Pieces => 2_000.0,
+        Behaviour::Flood => 50_000.0,
     }
 }

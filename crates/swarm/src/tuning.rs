@@ -20,6 +20,8 @@ pub(crate) const EVENTS: usize = 256;
 pub(crate) const HOSTILE_CONNECTIONS_MAX: usize = 2_000;
 /// How often a hostile host repeats a hello that nobody answered.
 pub(crate) const HELLO_INTERVAL: Duration = Duration::from_millis(150);
+/// Bytes of a packet of a flood, with its IP header: what fits every path.
+pub(crate) const FLOOD_BYTES: u16 = 1_100;
 /// How often a hostile host looks at its socket. Longer: fewer turns, burstier packets.
 pub(crate) const HOSTILE_PAUSE: Duration = Duration::from_millis(1);
 /// How long after the hostile hosts the last site begins.
