@@ -21,7 +21,7 @@ use crate::process::{Usage, usage};
 use crate::report::{Asked, Hostile, HubUsage, Report};
 use crate::roster;
 use crate::site::{Habits, Setting, SwarmSite, local_address};
-use crate::tuning::{ALL_PRESENT, EVENTS, LATE, SETTLE, SOCKET_BYTES};
+use crate::tuning::{ALL_PRESENT, EVENTS, LATE, MOVE_WATCHED, SETTLE, SOCKET_BYTES};
 
 /// How often progress is shown.
 const PROGRESS: Duration = Duration::from_secs(1);
@@ -78,6 +78,7 @@ impl Fleet {
                 bytes: args.bytes,
                 phase: 0,
                 counts: false,
+                last_move: Instant::FAR_FUTURE,
                 last_absence: Instant::FAR_FUTURE,
             },
             habits: Habits {
@@ -175,6 +176,7 @@ impl Fleet {
 
     /// The last site but a late one has begun.
     fn all_begun(&mut self, now: Instant, args: &Run) -> anyhow::Result<()> {
+        self.setting.last_move = now + args.seconds - MOVE_WATCHED.min(args.seconds);
         self.setting.last_absence = now + args.seconds - ALL_PRESENT.min(args.seconds);
         self.hub = match args.hub_pid {
             Some(pid) => Some((now, usage(pid)?)),

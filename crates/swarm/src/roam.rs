@@ -76,9 +76,19 @@ impl Roam {
         (self.next, self.last_answer, self.watched) = (None, None, None);
     }
 
-    /// How a path moves now, and which of so many, if one does.
-    pub(crate) fn take(&mut self, now: Instant, paths: usize) -> Option<(Move, usize)> {
+    /// How a path moves now, and which of so many, if one does. None moves after `last`, so that all moves
+    /// can be watched.
+    pub(crate) fn take(
+        &mut self,
+        now: Instant,
+        paths: usize,
+        last: Instant,
+    ) -> Option<(Move, usize)> {
         if self.next? > now || self.watched.is_some() {
+            return None;
+        }
+        if now > last {
+            self.next = None;
             return None;
         }
         self.plan(now);
@@ -150,6 +160,8 @@ impl Roam {
 mod tests {
     use super::*;
 
+    const NEVER: Instant = Instant::FAR_FUTURE;
+
     fn at(ms: u64) -> Instant {
         Instant::from_millis(ms)
     }
@@ -158,9 +170,9 @@ mod tests {
     fn moves_follow_from_the_seed_and_come_as_often_as_asked() {
         let moves = |seed| {
             let mut roam = Roam::new(Some(Duration::from_secs(2)), Random::new(seed));
-            assert_eq!(roam.take(at(9_000), 2), None, "there is no tunnel");
+            assert_eq!(roam.take(at(9_000), 2, NEVER), None, "there is no tunnel");
             roam.start(at(0));
-            let moves = (0..200_000).filter_map(|ms| Some((ms, roam.take(at(ms), 2)?)));
+            let moves = (0..200_000).filter_map(|ms| Some((ms, roam.take(at(ms), 2, NEVER)?)));
             moves.collect::<Vec<_>>()
         };
         let some = moves(1);
@@ -170,9 +182,16 @@ mod tests {
         for how in Move::ALL {
             assert!(some.iter().any(|(_, (one, _))| *one == how), "{how:?}");
         }
+        let mut late = Roam::new(Some(Duration::from_secs(2)), Random::new(1));
+        late.start(at(0));
+        assert_eq!(late.take(at(90_000), 2, at(80_000)), None);
+        assert_eq!(late.poll_timeout(), None, "no more moves");
         let mut never = Roam::new(None, Random::new(1));
         never.start(at(0));
-        assert_eq!((never.poll_timeout(), never.take(at(9), 2)), (None, None));
+        assert_eq!(
+            (never.poll_timeout(), never.take(at(9), 2, NEVER)),
+            (None, None)
+        );
     }
 
     #[test]
@@ -181,7 +200,7 @@ mod tests {
         roam.start(at(0));
         roam.on_answer(at(90), at(89));
         roam.watch(at(100), Move::Nat);
-        assert_eq!(roam.take(at(60_000), 2), None, "one at a time");
+        assert_eq!(roam.take(at(60_000), 2, NEVER), None, "one at a time");
         roam.on_answer(at(101), at(99));
         roam.on_down();
         roam.on_answer(at(350), at(340));

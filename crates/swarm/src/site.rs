@@ -38,6 +38,8 @@ pub(crate) struct Setting {
     pub(crate) phase: usize,
     /// Whether traffic counts.
     pub(crate) counts: bool,
+    /// No path moves after that.
+    pub(crate) last_move: Instant,
     /// Nobody vanishes after that.
     pub(crate) last_absence: Instant,
 }
@@ -313,7 +315,7 @@ impl SwarmSite {
         let Some(session) = &mut self.session else {
             return;
         };
-        let Some((how, path)) = self.roam.take(now, self.uplinks.len()) else {
+        let Some((how, path)) = self.roam.take(now, self.uplinks.len(), setting.last_move) else {
             return;
         };
         let uplink = &mut self.uplinks[path];
