@@ -144,6 +144,11 @@ impl Endpoint {
         None
     }
 
+    /// The handle that the next connection gets
+    pub fn next_handle(&self) -> ConnectionHandle {
+        ConnectionHandle(self.connections.vacant_key())
+    }
+
     /// Process an incoming UDP datagram
     pub fn handle(
         &mut self,
