@@ -7,7 +7,9 @@ mod decoder;
 mod feedback;
 mod input;
 mod wire;
+pub mod work;
 
 pub use decoder::decoder;
 pub use feedback::feedback;
 pub use wire::wire;
+pub use work::work;

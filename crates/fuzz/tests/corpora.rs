@@ -1,7 +1,10 @@
 //! Every input that is kept for the fuzzers, once more.
 
-use ropewalk_fuzz::{decoder, feedback, wire};
+use ropewalk_fuzz::{decoder, feedback, wire, work};
 use std::path::Path;
+
+#[global_allocator]
+static ALLOCATOR: ropewalk_tally::Counting = ropewalk_tally::Counting;
 
 /// Fewest inputs that a corpus is believed to consist of, and most.
 const INPUTS: core::ops::RangeInclusive<usize> = 20..=70;
@@ -40,4 +43,9 @@ fn the_decoder_still_recovers_only_what_was_sent_within_its_bounds() {
 #[test]
 fn a_tunnel_still_keeps_its_bounds_whatever_its_peer_says() {
     replay("feedback", feedback);
+}
+
+#[test]
+fn the_bytes_of_a_peer_still_cost_a_tunnel_what_they_may_cost() {
+    replay("work", work);
 }

@@ -70,6 +70,8 @@ pub enum CloseReason {
     Local,
     /// The protocol failed.
     Transport(String),
+    /// This side's program panicked in the work of the connection.
+    Internal,
 }
 
 impl fmt::Display for CloseReason {
@@ -84,6 +86,7 @@ impl fmt::Display for CloseReason {
             Self::KeyRejected(why) => write!(f, "key refused: {why}"),
             Self::Local => f.write_str("closed by this side"),
             Self::Transport(why) => write!(f, "protocol error: {why}"),
+            Self::Internal => f.write_str("internal error: please report the panic in the log"),
         }
     }
 }

@@ -13,6 +13,7 @@ mod path;
 mod random;
 mod rate;
 mod registry;
+mod steps;
 mod time;
 
 pub use buckets::Buckets;
@@ -23,6 +24,7 @@ pub use path::PathSnapshot;
 pub use random::Random;
 pub use rate::Rate;
 pub use registry::{CongestionControl, SchedulerKind};
+pub use steps::{count_steps, steps};
 pub use time::Instant;
 
 use serde::{Deserialize, Serialize};

@@ -157,6 +157,11 @@ impl Endpoint {
         self.index.connection_ids.get(&cid).copied()
     }
 
+    /// The handle that the next connection gets
+    pub fn next_handle(&self) -> ConnectionHandle {
+        ConnectionHandle(self.connections.vacant_key())
+    }
+
     /// Process an incoming UDP datagram
     pub fn handle(
         &mut self,

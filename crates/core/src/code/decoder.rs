@@ -9,8 +9,11 @@ use super::tuning::{
 };
 use bytes::Bytes;
 use ropewalk_gf256::{add_multiple, inverse, multiply, scale};
-use ropewalk_types::{Duration, Instant};
+use ropewalk_types::{Duration, Instant, count_steps};
 use ropewalk_wire::DATA_HEADER;
+
+/// Bytes that the processor works through at once.
+const SIMD: usize = 16;
 
 /// What is known of one number.
 #[derive(Clone, Debug, Default)]
@@ -32,10 +35,12 @@ impl Slot {
     }
 }
 
-/// Sum of unknown packets, each with its factor; the first factor is one and its packet is in no
+/// Sum of unknown packets, each with its factor. The factor of the pivot is one, and its packet is in no
 /// other equation.
 #[derive(Debug)]
 struct Equation {
+    pivot: u16,
+    /// In order of their numbers: rows get long, and each step goes through two of them.
     unknowns: Vec<(u16, u8)>,
     sum: Vec<u8>,
 }
@@ -46,6 +51,8 @@ pub struct Decoder {
     slots: Vec<Slot>,
     equations: Vec<Equation>,
     recovered: Vec<(u16, Vec<u8>)>,
+    /// Memory for a row that is being made.
+    row: Vec<(u16, u8)>,
     last_coded: Instant,
     interval: Duration,
 }
@@ -58,6 +65,7 @@ impl Decoder {
             slots: vec![Slot::default(); REMEMBERED],
             equations: Vec::new(),
             recovered: Vec::new(),
+            row: Vec::new(),
             last_coded: now,
             interval: PATIENCE_MAX,
         }
@@ -103,6 +111,7 @@ impl Decoder {
         self.interval = (self.interval * 7 + interval) / 8;
         self.last_coded = now;
         let mut equation = Equation {
+            pivot: coded.first,
             unknowns: Vec::new(),
             sum: std::mem::take(&mut coded.symbol),
         };
@@ -110,6 +119,11 @@ impl Decoder {
             let factor = coefficient(coded.seed, number);
             let slot = &mut self.slots[slot_of(number)];
             if slot.known && slot.number == number {
+                // A symbol is as long as the longest packet in it. Otherwise a few bytes would cost the work
+                // of all these packets.
+                if equation.sum.len() < symbol::bytes(&slot.packet) {
+                    return;
+                }
                 let check = *slot
                     .check
                     .get_or_insert_with(|| symbol::check(&slot.packet));
@@ -120,6 +134,7 @@ impl Decoder {
                 return;
             }
         }
+        equation.unknowns.sort_unstable();
         self.insert(equation);
         self.settle();
     }
@@ -133,7 +148,7 @@ impl Decoder {
     fn learn(&mut self, number: u16, packet: &[u8]) {
         self.forget_before(number);
         let mut check = None;
-        let concerned = |equation: &Equation| equation.unknowns.iter().any(|u| u.0 == number);
+        let concerned = |equation: &Equation| equation.find(number).is_some();
         let mut n = 0;
         let mut again = Vec::new();
         while n < self.equations.len() {
@@ -144,7 +159,7 @@ impl Decoder {
             }
         }
         for mut equation in again {
-            if let Some(at) = equation.unknowns.iter().position(|u| u.0 == number) {
+            if let Some(at) = equation.find(number) {
                 let (_, factor) = equation.unknowns.remove(at);
                 let check = *check.get_or_insert_with(|| symbol::check(packet));
                 equation.remove(factor, packet, check);
@@ -160,6 +175,7 @@ impl Decoder {
         let near = |unknown: u16| usize::from(number.wrapping_sub(unknown)) < REMEMBERED;
         let ahead = |unknown: u16| usize::from(unknown.wrapping_sub(number)) < REMEMBERED;
         self.equations.retain(|equation| {
+            count_steps(equation.unknowns.len());
             let mut unknowns = equation.unknowns.iter();
             unknowns.all(|&(unknown, _)| near(unknown) || ahead(unknown))
         });
@@ -168,18 +184,18 @@ impl Decoder {
     /// Takes an equation in: Gauss-Jordan elimination.
     fn insert(&mut self, mut equation: Equation) {
         for known in &self.equations {
-            let pivot = known.unknowns[0].0;
-            if let Some(&(_, factor)) = equation.unknowns.iter().find(|u| u.0 == pivot) {
-                equation.add(known, factor);
+            if let Some(factor) = equation.factor(known.pivot) {
+                equation.add(known, factor, &mut self.row);
             }
         }
         let Some(&(pivot, factor)) = equation.unknowns.first() else {
             return; // it says nothing new
         };
+        equation.pivot = pivot;
         equation.scale(inverse(factor));
         for other in &mut self.equations {
-            if let Some(&(_, factor)) = other.unknowns.iter().find(|u| u.0 == pivot) {
-                other.add(&equation, factor);
+            if let Some(factor) = other.factor(pivot) {
+                other.add(&equation, factor, &mut self.row);
             }
         }
         if self.equations.len() == EQUATIONS_MAX {
@@ -213,22 +229,37 @@ impl Equation {
     /// Takes a packet that is known, or nothing, out.
     fn remove(&mut self, factor: u8, packet: &[u8], check: Check) {
         if !packet.is_empty() {
+            count_steps(packet.len() / SIMD);
             symbol::add(&mut self.sum, factor, packet, check);
         }
     }
 
-    /// Adds `factor` times `other`.
-    fn add(&mut self, other: &Self, factor: u8) {
+    /// The place of a number among the unknowns.
+    fn find(&self, number: u16) -> Option<usize> {
+        self.unknowns.binary_search_by_key(&number, |u| u.0).ok()
+    }
+
+    fn factor(&self, number: u16) -> Option<u8> {
+        Some(self.unknowns[self.find(number)?].1)
+    }
+
+    /// Adds `factor` times `other`. The new row is made in `row`, and the old one left there.
+    fn add(&mut self, other: &Self, factor: u8, row: &mut Vec<(u16, u8)>) {
+        count_steps(self.unknowns.len() + other.unknowns.len() + other.sum.len() / SIMD);
+        row.clear();
+        let mut own = self.unknowns.iter().copied().peekable();
         for &(number, coefficient) in &other.unknowns {
-            let product = multiply(coefficient, factor);
-            match self.unknowns.iter().position(|u| u.0 == number) {
-                Some(at) if self.unknowns[at].1 == product => {
-                    self.unknowns.remove(at);
-                }
-                Some(at) => self.unknowns[at].1 ^= product,
-                None => self.unknowns.push((number, product)),
+            while let Some(before) = own.next_if(|u| u.0 < number) {
+                row.push(before);
+            }
+            let mine = own.next_if(|u| u.0 == number).map_or(0, |u| u.1);
+            let sum = mine ^ multiply(coefficient, factor);
+            if sum != 0 {
+                row.push((number, sum));
             }
         }
+        row.extend(own);
+        std::mem::swap(&mut self.unknowns, row);
         if self.sum.len() < other.sum.len() {
             self.sum.resize(other.sum.len(), 0);
         }

@@ -20,6 +20,15 @@ const FACTOR: u64 = 0xd6e8_feb8_6659_fd93;
 /// The check of a datagram.
 pub type Check = [u8; 4];
 
+/// Bytes of the symbol of `datagram`; 0 of one that is empty and counts as zero.
+pub const fn bytes(datagram: &[u8]) -> usize {
+    if datagram.is_empty() {
+        0
+    } else {
+        CHECK + datagram.len()
+    }
+}
+
 /// Adds `factor` times the symbol of `datagram`, which has a whole header, to `to`.
 pub fn add(to: &mut Vec<u8>, factor: u8, datagram: &[u8], check: Check) {
     if to.len() < CHECK + datagram.len() {

@@ -9,7 +9,7 @@ use super::tuning::{
     BEGINNING, BURST, FORGOTTEN, HOLD_WINDOW, IDLE, PACE, PACE_BEHIND_MAX, PACE_INTERVAL,
     PACKET_MIN, RUN_MAX, SEEN_WINDOW,
 };
-use ropewalk_types::Instant;
+use ropewalk_types::{Instant, count_steps};
 use ropewalk_wire::{DataHeader, Timestamp};
 use std::collections::VecDeque;
 
@@ -197,6 +197,7 @@ impl Flow {
         let slot = usize::from(header.flow_seq.wrapping_sub(self.next));
         if self.held.len() <= slot {
             let missing = (slot + 1).next_power_of_two() - self.held.len();
+            count_steps(missing);
             self.held.reserve_exact(missing);
             self.held.resize_with(slot + 1, || None);
         }
@@ -274,6 +275,7 @@ impl Flow {
     /// Counts everything before the oldest held packet as missing.
     pub fn give_up_gap(&mut self) {
         while self.held_count > 0 && matches!(self.held.front(), Some(None)) {
+            count_steps(1);
             self.pop_place();
             self.seen.set(self.next, false);
             self.next = self.next.wrapping_add(1);
@@ -328,6 +330,7 @@ impl Flow {
             self.end_run();
         } else {
             self.oldest = self.held.iter().position(Option::is_some).unwrap_or(0);
+            count_steps(self.oldest);
         }
         Some(held.inner)
     }

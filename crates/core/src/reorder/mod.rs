@@ -18,10 +18,13 @@ use crate::repair::Requests;
 use crate::schedule::FLOW_BUCKETS;
 use bytes::{Bytes, BytesMut};
 use flow::{Arrival, Flow};
-use ropewalk_types::{Buckets, Duration, Instant, PATHS_MAX, PathId};
+use ropewalk_types::{Buckets, Duration, Instant, PATHS_MAX, PathId, count_steps};
 use ropewalk_wire::{DataHeader, Stamp, Timestamp};
 use std::collections::VecDeque;
-use tuning::{ACTIVE, HOLD_BEGINNING, HOLD_MARGIN, HOLD_UNKNOWN};
+use tuning::{
+    ACTIVE, EXACT_FLOWS, HOLD_BEGINNING, HOLD_MARGIN, HOLD_UNKNOWN, LOOK_FLOW, LOOK_INTERVAL,
+    LOOK_STEPS,
+};
 
 /// A packet for the inner network.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -116,9 +119,15 @@ pub struct Reorder {
     started: Box<[u64; FLOW_BUCKETS / 64]>,
     /// Flows that hold packets.
     holding: Vec<u16>,
+    /// Where in `holding` the next look begins: at the first, unless they are too many for one look.
+    next_look: usize,
+    /// When flows are looked at again that are too many for one look.
+    look_at: Instant,
     held: usize,
     /// Places there is memory for, in all flows together.
     places: usize,
+    /// When memory that flows need no more may be looked for again.
+    sweep_at: Instant,
     ready: VecDeque<Inner>,
     paths: [PathClock; PATHS_MAX],
     /// What is missing and asked for: worth waiting for a little longer.
@@ -140,8 +149,11 @@ impl Reorder {
             flows: Buckets::new(FLOW_BUCKETS),
             started: Box::new([0; FLOW_BUCKETS / 64]),
             holding: Vec::new(),
+            next_look: 0,
+            look_at: Instant::ZERO,
             held: 0,
             places: 0,
+            sweep_at: Instant::ZERO,
             ready: VecDeque::new(),
             paths: Default::default(),
             requests: Requests::default(),
@@ -199,12 +211,12 @@ impl Reorder {
     /// it came after it had been given up.
     pub fn on_packet(&mut self, now: Instant, header: &DataHeader, inner: Inner) -> bool {
         let mut arrival = self.arrival(now, header);
-        if self.no_room_for(header, arrival) {
+        if self.no_room_for(now, header, arrival) {
             // What waits for its pace only leaves first, then what waits for missing packets.
             self.release_whole_run(header.flow);
             arrival = self.arrival(now, header);
         }
-        if self.no_room_for(header, arrival) {
+        if self.no_room_for(now, header, arrival) {
             self.release_all(header.flow);
             arrival = self.arrival(now, header);
         }
@@ -228,7 +240,7 @@ impl Reorder {
                 self.ready.push_back(inner);
                 true
             }
-            arrival if !self.no_room_for(header, arrival) => {
+            arrival if !self.no_room_for(now, header, arrival) => {
                 self.stats.reordered += 1;
                 self.hold(now, header, inner);
                 false
@@ -251,10 +263,12 @@ impl Reorder {
     }
 
     /// Whether there may be memory for this packet's place; flows that hold nothing give theirs back.
-    fn make_places(&mut self, header: &DataHeader) -> bool {
+    fn make_places(&mut self, now: Instant, header: &DataHeader) -> bool {
         let flow = &self.flows[header.flow];
         let more = flow.places_with(header) - flow.places();
-        if self.places + more > PLACES_MAX {
+        if self.places + more > PLACES_MAX && self.sweep_at <= now {
+            self.sweep_at = now + LOOK_INTERVAL;
+            count_steps(FLOW_BUCKETS * LOOK_FLOW);
             for flow in self.flows.iter_mut().filter(|flow| !flow.holds()) {
                 self.places -= flow.places();
                 flow.shrink();
@@ -264,9 +278,9 @@ impl Reorder {
         self.places + flow.places_with(header) - flow.places() <= PLACES_MAX
     }
 
-    fn no_room_for(&mut self, header: &DataHeader, arrival: Arrival) -> bool {
+    fn no_room_for(&mut self, now: Instant, header: &DataHeader, arrival: Arrival) -> bool {
         match arrival {
-            Arrival::Ahead => self.held >= HELD_MAX || !self.make_places(header),
+            Arrival::Ahead => self.held >= HELD_MAX || !self.make_places(now, header),
             Arrival::Beyond => true,
             Arrival::Next | Arrival::Duplicate | Arrival::Late => false,
         }
@@ -349,7 +363,8 @@ impl Reorder {
     /// Releases what need not wait any longer. Call it once per batch of datagrams and when
     /// [`Reorder::poll_timeout`] is due.
     pub fn release_due(&mut self, now: Instant) {
-        if self.holding.is_empty() {
+        // What is left of a look waits for the next one, however many datagrams come before.
+        if self.holding.is_empty() || self.next_look > 0 && now < self.look_at {
             return;
         }
         for path in &mut self.paths {
@@ -358,26 +373,52 @@ impl Reorder {
             }
         }
         let horizon = self.horizon();
-        for i in 0..self.holding.len() {
-            let flow = self.holding[i];
-            self.release_run(now, flow);
-            while let Some((sent_at, deadline)) = self.gap(flow) {
-                let overtaken = horizon.is_some_and(|h| h.distance(sent_at) > 0);
-                if !overtaken && deadline > now {
-                    break;
-                }
-                if let Some(until) = self.requests.worth_waiting(sent_at).filter(|at| *at > now) {
-                    self.flows[flow].wait_until(until);
-                    break;
-                }
-                if !overtaken {
-                    self.stats.hold_timeouts += 1;
-                }
-                self.flows[flow].give_up_gap();
-                self.release_run(now, flow);
+        let mut steps = 0;
+        while let Some(&flow) = self.holding.get(self.next_look) {
+            if steps >= LOOK_STEPS || !self.look_at(now, flow, horizon, &mut steps) {
+                break;
             }
+            self.next_look += 1;
+            steps += LOOK_FLOW;
         }
-        self.forget_idle_holders();
+        count_steps(steps);
+        if self.next_look >= self.holding.len() {
+            self.next_look = 0;
+            self.forget_idle_holders();
+        }
+        self.look_at = now + LOOK_INTERVAL;
+    }
+
+    /// Releases what need not wait any longer of one flow. False when that takes more steps than a look may
+    /// have.
+    fn look_at(
+        &mut self,
+        now: Instant,
+        flow: u16,
+        horizon: Option<Timestamp>,
+        steps: &mut usize,
+    ) -> bool {
+        self.release_run(now, flow);
+        while let Some((sent_at, deadline)) = self.gap(flow) {
+            let overtaken = horizon.is_some_and(|h| h.distance(sent_at) > 0);
+            if !overtaken && deadline > now {
+                break;
+            }
+            if *steps >= LOOK_STEPS {
+                return false;
+            }
+            let until = self.requests.worth_waiting(sent_at, steps);
+            if let Some(until) = until.filter(|at| *at > now) {
+                self.flows[flow].wait_until(until);
+                break;
+            }
+            if !overtaken {
+                self.stats.hold_timeouts += 1;
+            }
+            self.flows[flow].give_up_gap();
+            self.release_run(now, flow);
+        }
+        true
     }
 
     fn forget_idle_holders(&mut self) {
@@ -431,6 +472,10 @@ impl Reorder {
     /// When the oldest hold ends.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
+        if self.holding.len() > EXACT_FLOWS || self.next_look > 0 {
+            return Some(self.look_at);
+        }
+        count_steps(self.holding.len());
         let holds = self.holding.iter();
         holds.filter_map(|&f| self.flows[f].next_release()).min()
     }

@@ -49,6 +49,21 @@ pub(crate) const HELD_MAX: usize = 16_384;
 /// many flows costs some 23 MB.
 pub(crate) const PLACES_MAX: usize = 1 << 18;
 
+// Work, because a peer decides how many flows hold packets and how many numbers are missing.
+
+/// Steps of one look at the flows that hold packets: a flow counts [`LOOK_FLOW`], a missing number 1. A look
+/// that needs more goes on [`LOOK_INTERVAL`] later. More: flows behind many others are released sooner, a
+/// look takes longer.
+pub(super) const LOOK_STEPS: usize = 1 << 14;
+/// Steps that a flow counts: its state is in several places of memory.
+pub(super) const LOOK_FLOW: usize = 16;
+/// So many holding flows are asked each time when the next one is due. While there are more, they are looked
+/// at every [`LOOK_INTERVAL`]. More: exact times, more work for each question.
+pub(super) const EXACT_FLOWS: usize = 512;
+/// How often flows are looked at that are too many for one look, and how often memory is looked for that
+/// flows do not need any more. Longer: less work, later releases and fewer places.
+pub(super) const LOOK_INTERVAL: Duration = Duration::from_millis(1);
+
 // How a run of packets leaves when a gap closes.
 
 /// Bytes of a run that leave in each [`PACE_INTERVAL`] (and, with what was saved up, twice that at

@@ -8,7 +8,7 @@
 
 use super::tuning::{ALLOWANCE_HALF_LIFE, ALLOWANCE_MAX, GAP_MAX, NAMINGS};
 use crate::estimate::RESTART_AFTER;
-use ropewalk_types::{Duration, Instant, PATHS_MAX, PathId};
+use ropewalk_types::{Duration, Instant, PATHS_MAX, PathId, count_steps};
 use ropewalk_wire::{NackRun, Stamp, Timestamp};
 use std::collections::VecDeque;
 
@@ -135,6 +135,7 @@ impl Requests {
             return;
         };
         for list in [&mut path.waiting, &mut path.repeated, &mut path.asked] {
+            count_steps(list.len());
             list.retain(|gap| gap.seq != seq);
         }
     }
@@ -148,15 +149,23 @@ impl Requests {
     }
 
     /// Until when a packet sent before `sent_at` may still come by repair; `None` when it is not
-    /// known to be missing on any path.
+    /// known to be missing on any path. Adds the missing numbers that were looked at to `steps`.
     #[must_use]
-    pub fn worth_waiting(&self, sent_at: Timestamp) -> Option<Instant> {
-        let before = |gap: &&Gap| sent_at.distance(gap.sent_after) >= 0;
+    pub fn worth_waiting(&self, sent_at: Timestamp, steps: &mut usize) -> Option<Instant> {
+        let mut before = |gap: &&Gap| {
+            *steps += 1;
+            sent_at.distance(gap.sent_after) >= 0
+        };
         self.paths
             .iter()
             .flat_map(|path| {
-                let waiting = path.waiting.iter().rev().find(before);
-                let asked = path.asked.iter().chain(&path.repeated).rev().find(before);
+                let waiting = path.waiting.iter().rev().find(&mut before);
+                let asked = path
+                    .asked
+                    .iter()
+                    .chain(&path.repeated)
+                    .rev()
+                    .find(&mut before);
                 let asked = asked.map(|gap| gap.found + self.patience);
                 let waiting = waiting.map(|gap| path.due(gap) + self.patience);
                 [asked, waiting]
@@ -196,6 +205,7 @@ impl Requests {
     pub fn poll(&mut self, now: Instant, max: usize, runs: &mut Vec<NackRun>) {
         for (id, path) in (0..).zip(&mut self.paths) {
             path.forget_old(now, self.patience);
+            count_steps(path.waiting.len() + path.repeated.len());
             while let Some(&gap) = path.waiting.front().filter(|gap| path.due(gap) <= now) {
                 if !name(id, gap.seq, max, runs) {
                     return;
@@ -267,6 +277,7 @@ impl PathGaps {
     }
 
     fn found(&mut self, now: Instant, first: u16, count: u16) {
+        count_steps(usize::from(count));
         for n in 0..count {
             self.waiting.push_back(Gap {
                 seq: first.wrapping_add(n),
@@ -304,7 +315,10 @@ impl PathGaps {
 
     /// Whether a number below the highest was missing: the path had only disordered it.
     fn came_after_all(&mut self, now: Instant, seq: u16) -> bool {
-        let of = |gap: &Gap| gap.seq == seq;
+        let of = |gap: &Gap| {
+            count_steps(1);
+            gap.seq == seq
+        };
         if let Some(at) = self.waiting.iter().position(of) {
             self.waiting.remove(at);
         } else if let Some(gap) = take(&mut self.repeated, of).or_else(|| take(&mut self.asked, of))
@@ -422,9 +436,9 @@ mod tests {
         requests.on_datagram(at(30), PathId(0), stamp(0, 10));
         requests.on_datagram(at(31), PathId(0), stamp(2, 12));
         ask(&mut requests, at(31));
-        assert_eq!(requests.worth_waiting(time(12)), Some(at(91)));
-        assert_eq!(requests.worth_waiting(time(9)), None);
+        assert_eq!(requests.worth_waiting(time(12), &mut 0), Some(at(91)));
+        assert_eq!(requests.worth_waiting(time(9), &mut 0), None);
         ask(&mut requests, at(92));
-        assert_eq!(requests.worth_waiting(time(12)), None);
+        assert_eq!(requests.worth_waiting(time(12), &mut 0), None);
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Bounded in number and time; the oldest gives way. Pieces may come in any order and twice.
 
-use super::tuning::{LIFETIME, PARTIAL_BYTES_MAX, PARTIAL_MAX, PIECE_MIN, PIECES_MAX};
+use super::tuning::{AHEAD, LIFETIME, PARTIAL_BYTES_MAX, PARTIAL_MAX, PIECE_MIN, PIECES_MAX};
 use bytes::{Bytes, BytesMut};
 use core::ops::Range;
 use ropewalk_types::Instant;
@@ -53,53 +53,106 @@ type Key = (u16, u16);
 /// When a packet is given up, its key and its serial number.
 type Begun = (Instant, Key, u64);
 
+/// Bytes of a packet that belong together: where they begin, and what they are.
+type Run = (usize, BytesMut);
+
+/// A packet of which pieces have come. Invariant: runs are in order and do not overlap. Memory is taken for what
+/// came, and not for what a piece says of the length of the whole: it may be a lie.
 #[derive(Debug)]
 struct Partial {
-    data: BytesMut,
-    /// The bytes that came: ranges that do not touch.
-    came: Vec<Range<usize>>,
+    total: usize,
+    runs: Vec<Run>,
+    /// Bytes of all runs.
+    came: usize,
     /// Tells packets with the same key apart.
     serial: u64,
 }
 
 impl Partial {
     /// What is there already of the bytes from `start` to `end`.
-    fn overlaps(&self, start: usize, end: usize) -> impl Iterator<Item = Range<usize>> {
-        let ranges = self.came.iter();
-        let ranges = ranges.map(move |range| range.start.max(start)..range.end.min(end));
-        ranges.filter(|range| !range.is_empty())
+    fn overlaps(&self, start: usize, end: usize) -> impl Iterator<Item = (usize, &[u8])> {
+        let first = self
+            .runs
+            .partition_point(|(at, run)| at + run.len() <= start);
+        let runs = self.runs[first..]
+            .iter()
+            .take_while(move |(at, _)| *at < end);
+        runs.map(move |(at, run)| {
+            let from = start.max(*at);
+            (from, &run[from - at..(end - at).min(run.len())])
+        })
     }
 
-    /// Takes a piece in. Copies of a packet may be cut at other places, because each path has its own room.
-    fn fill(&mut self, mut start: usize, piece: &[u8]) {
-        let mut end = start + piece.len();
-        self.data[start..end].copy_from_slice(piece);
-        self.came.retain(|range| {
-            let apart = range.end < start || end < range.start;
-            if !apart {
-                (start, end) = (start.min(range.start), end.max(range.end));
+    /// The ranges from `start` to `end` that have not come.
+    fn missing(&self, start: usize, end: usize) -> Vec<Range<usize>> {
+        let mut missing = Vec::new();
+        let mut from = start;
+        for (at, run) in self.overlaps(start, end) {
+            if from < at {
+                missing.push(from..at);
             }
-            apart
-        });
-        self.came.push(start..end);
+            from = at + run.len();
+        }
+        if from < end {
+            missing.push(from..end);
+        }
+        missing
     }
 
-    /// Whether these bytes meet any that came, so that they add no range.
-    fn touches(&self, start: usize, end: usize) -> bool {
-        let mut ranges = self.came.iter();
-        ranges.any(|range| range.start <= end && start <= range.end)
+    /// Takes what is new of a piece in, unless there are too many runs; whether it did. Copies of a packet may
+    /// be cut at other places, because each path has its own room.
+    fn fill(&mut self, start: usize, piece: &[u8]) -> bool {
+        let missing = self.missing(start, start + piece.len());
+        // The last piece is taken in however many there are.
+        let new: usize = missing.iter().map(ExactSizeIterator::len).sum();
+        let completes = self.came + new == self.total;
+        if self.runs.len() + missing.len() > PIECES_MAX && !completes {
+            return false;
+        }
+        for range in missing {
+            self.add(range.start, &piece[range.start - start..range.end - start]);
+        }
+        true
+    }
+
+    /// Adds bytes that are new.
+    fn add(&mut self, start: usize, bytes: &[u8]) {
+        self.came += bytes.len();
+        let after = self.runs.partition_point(|(at, _)| *at < start);
+        let before = after.checked_sub(1).map(|before| &mut self.runs[before]);
+        if let Some((at, run)) = before
+            && *at + run.len() == start
+        {
+            run.extend_from_slice(bytes);
+            return;
+        }
+        // Pieces of a packet mostly come in order.
+        let next = self.runs.get(after).map_or(self.total, |(at, _)| *at);
+        let mut run = BytesMut::with_capacity((next - start).min(AHEAD * bytes.len()));
+        run.extend_from_slice(bytes);
+        self.runs.insert(after, (start, run));
     }
 
     fn is_complete(&self) -> bool {
-        matches!(&self.came[..], [all] if *all == (0..self.data.len()))
+        self.came == self.total
+    }
+
+    /// The packet, once it is complete.
+    fn join(self) -> Bytes {
+        let mut runs = self.runs.into_iter();
+        let Some((_, mut whole)) = runs.next() else {
+            return Bytes::new();
+        };
+        for (_, run) in runs {
+            whole.extend_from_slice(&run);
+        }
+        whole.freeze()
     }
 
     /// Whether a piece cannot be of this packet.
     fn contradicts(&self, total: usize, start: usize, piece: &[u8]) -> bool {
-        let differs = |range: Range<usize>| {
-            self.data[range.clone()] != piece[range.start - start..range.end - start]
-        };
-        self.data.len() != total || self.overlaps(start, start + piece.len()).any(differs)
+        let differs = |(at, have): (usize, &[u8])| *have != piece[at - start..][..have.len()];
+        self.total != total || self.overlaps(start, start + piece.len()).any(differs)
     }
 }
 
@@ -145,17 +198,16 @@ impl Reassembly {
             self.begin(key, total, now + LIFETIME);
         }
         let partial = self.partial.get_mut(&key)?;
-        if partial.came.len() == PIECES_MAX && !partial.touches(start, end) {
+        if !partial.fill(start, piece) {
             self.dropped += 1;
             return None;
         }
-        partial.fill(start, piece);
         if !partial.is_complete() {
             return None;
         }
         let complete = self.remove(key);
         self.tidy();
-        complete
+        complete.map(Partial::join)
     }
 
     fn begin(&mut self, key: Key, total: usize, deadline: Instant) {
@@ -174,17 +226,18 @@ impl Reassembly {
         self.begun += 1;
         self.order.push_back((deadline, key, self.begun));
         let partial = Partial {
-            data: BytesMut::zeroed(total),
-            came: Vec::new(),
+            total,
+            runs: Vec::new(),
+            came: 0,
             serial: self.begun,
         };
         self.partial.insert(key, partial);
     }
 
-    fn remove(&mut self, key: Key) -> Option<Bytes> {
+    fn remove(&mut self, key: Key) -> Option<Partial> {
         let partial = self.partial.remove(&key)?;
-        self.bytes -= partial.data.len();
-        Some(partial.data.freeze())
+        self.bytes -= partial.total;
+        Some(partial)
     }
 
     /// Lets `order` begin with a packet that is still incomplete.

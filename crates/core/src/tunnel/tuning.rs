@@ -211,10 +211,13 @@ pub(super) const PIECE_MIN: usize = 512;
 /// Inner packets under reassembly at once: what a fast path that loses takes in pieces within a
 /// round trip or two.
 pub(super) const PARTIAL_MAX: usize = 1_024;
-/// Their bytes.
+/// Their bytes, complete.
 pub(super) const PARTIAL_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Pieces of one inner packet: 65,535 bytes in pieces of 1,400, each taken apart once more.
 pub(super) const PIECES_MAX: usize = 256;
+/// Memory for a piece and those that follow it, in multiples of the piece. More: fewer allocations where many
+/// pieces follow, more memory for a packet that says it is longer than it is.
+pub(super) const AHEAD: usize = 4;
 /// How long a packet may stay incomplete. Longer: more memory for packets that are lost anyway.
 pub(super) const LIFETIME: Duration = Duration::from_secs(1);
 

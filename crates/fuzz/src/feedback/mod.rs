@@ -1,7 +1,7 @@
 //! A tunnel whose peer says anything: datagrams, reports, NACKs and repair symbols of all kinds,
 //! while time passes and paths come and go.
 
-mod datagram;
+pub(crate) mod datagram;
 
 use crate::input::Input;
 use bytes::{Bytes, BytesMut};
@@ -269,13 +269,13 @@ fn path(input: &mut Input<'_>) -> PathId {
     PathId(input.u8() % PATHS)
 }
 
-fn kind(input: &mut Input<'_>) -> SchedulerKind {
+pub(crate) fn kind(input: &mut Input<'_>) -> SchedulerKind {
     let kinds = SchedulerKind::ALL;
     kinds[usize::from(input.u8()) % kinds.len()]
 }
 
 /// A class for each protection, by codepoint.
-fn classes() -> Classes {
+pub(crate) fn classes() -> Classes {
     let class = |(dscp, protection): (u8, Protection)| Class {
         rule: Rule {
             dscp: vec![dscp],

@@ -722,7 +722,7 @@ impl sealed::Role for Hub {
             }
         }
         *status.drops.entry("invalid_inner".into()).or_default() += self.invalid_inner;
-        status.drops.insert("internal_errors".into(), self.panics);
+        *status.drops.entry("internal_errors".into()).or_default() += self.panics;
         status.drops.insert("log_lines".into(), lines_left_out);
         status.drops.insert("over_rate".into(), over_rate);
         status.drops.insert("unroutable".into(), self.unroutable);

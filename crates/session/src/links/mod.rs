@@ -451,7 +451,7 @@ impl Links {
     }
 
     /// Counted drops and refusals, by reason.
-    pub(crate) fn drops(&self) -> [(&'static str, u64); 8] {
+    pub(crate) fn drops(&self) -> [(&'static str, u64); 9] {
         let endpoint = self.endpoint.stats();
         [
             ("link_refused", self.refused),
@@ -462,6 +462,7 @@ impl Links {
             ("retries_sent", endpoint.retries_sent),
             ("handshakes_refused", endpoint.handshakes_refused),
             ("handshakes_failed", endpoint.handshakes_failed),
+            ("internal_errors", endpoint.internal_errors),
         ]
     }
 }

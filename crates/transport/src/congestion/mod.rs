@@ -12,6 +12,8 @@ mod jitter;
 pub mod model;
 mod monitor;
 mod shared;
+#[cfg(test)]
+pub(crate) mod trap;
 mod tuning;
 
 use std::{sync::Arc, time::Instant};
@@ -50,11 +52,17 @@ impl ControllerFactory for Factory {
                 monitor::Algorithm::Bdp(Box::new(bdp::Bdp::new(now, current_mtu)))
             }
         };
-        Box::new(monitor::Monitor::new(
+        let monitor = Box::new(monitor::Monitor::new(
             now,
             inner,
             self.state.clone(),
             current_mtu,
-        ))
+        ));
+        #[cfg(test)]
+        let monitor = Box::new(trap::Trap {
+            inner: monitor,
+            state: self.state.clone(),
+        });
+        monitor
     }
 }

@@ -51,6 +51,9 @@ pub(crate) struct PathState {
     /// Something was queued since this was last asked.
     paced: AtomicBool,
     commit: AtomicBool,
+    /// Lets the controller panic.
+    #[cfg(test)]
+    pub(crate) fuse: super::trap::Fuse,
 }
 
 impl PathState {
@@ -72,6 +75,8 @@ impl PathState {
             flows: AtomicU8::new(0),
             paced: AtomicBool::new(false),
             commit: AtomicBool::new(false),
+            #[cfg(test)]
+            fuse: super::trap::Fuse::default(),
         }
     }
 

@@ -3,6 +3,8 @@
 //! Invariants: a slot of the table belongs to the connection that `quinn-proto` knows under the
 //! same index. The timer set holds each slot at most once and never later than its next timeout.
 
+mod guard;
+
 use std::{
     collections::{BTreeSet, VecDeque},
     net::{IpAddr, SocketAddr},
@@ -15,6 +17,7 @@ use quinn_proto::{
 };
 use ropewalk_types::{Duration, Ecn, Instant, PathSnapshot};
 
+use self::guard::{AtWork, caught};
 use super::{
     ConnectOptions, ConnectionCounters, ConnectionId, EndpointConfig, EndpointStats, Event,
     SocketId, Transmit,
@@ -143,7 +146,7 @@ impl Endpoint {
             })?;
         let id = self.insert(handle, Slot::new(conn, state, options.socket));
         self.deadlines.push_back((now + HANDSHAKE_TIME_MAX, id));
-        self.process(id);
+        self.guarded(id, |this| this.process(id));
         Ok(id)
     }
 
@@ -172,6 +175,25 @@ impl Endpoint {
         data: BytesMut,
     ) -> Option<ConnectionId> {
         self.clock.set(now);
+        let mut at_work = AtWork::Tables;
+        let took = caught(|| self.take_in(now, socket, remote, local_ip, ecn, data, &mut at_work));
+        took.unwrap_or_else(|| {
+            self.give_up(at_work);
+            None
+        })
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "those of `handle_udp`, and one")]
+    fn take_in(
+        &mut self,
+        now: Instant,
+        socket: SocketId,
+        remote: SocketAddr,
+        local_ip: Option<IpAddr>,
+        ecn: Ecn,
+        data: BytesMut,
+        at_work: &mut AtWork,
+    ) -> Option<ConnectionId> {
         let at = self.to_std(now);
         let ecn = match ecn {
             Ecn::NotEct => None,
@@ -194,13 +216,16 @@ impl Endpoint {
                 self.push_stateless(socket, &transmit, answer);
                 None
             }
-            Some(DatagramEvent::NewConnection(incoming)) => self.accept(now, socket, incoming),
+            Some(DatagramEvent::NewConnection(incoming)) => {
+                self.accept(now, socket, incoming, at_work)
+            }
             Some(DatagramEvent::ConnectionEvent(handle, event)) => {
                 let slot = self.slots.get_mut(handle.0)?.as_mut()?;
                 let id = ConnectionId {
                     slot: index(handle),
                     generation: slot.generation,
                 };
+                *at_work = AtWork::Known(id);
                 slot.conn.handle_event(event);
                 if self.process(id) {
                     return Some(id);
@@ -221,6 +246,7 @@ impl Endpoint {
         now: Instant,
         socket: SocketId,
         incoming: Incoming,
+        at_work: &mut AtWork,
     ) -> Option<ConnectionId> {
         let Some(server) = &self.server else {
             self.inner.ignore(incoming);
@@ -267,6 +293,7 @@ impl Endpoint {
         );
         server.transport_config(Arc::new(transport));
         let at = self.to_std(now);
+        *at_work = self.at_new();
         match self
             .inner
             .accept(incoming, at, &mut answer, Some(Arc::new(server)))
@@ -276,6 +303,7 @@ impl Endpoint {
                     self.give_up_handshake(other);
                 }
                 let id = self.insert(handle, Slot::new(conn, state, socket));
+                *at_work = AtWork::Known(id);
                 let ticket = self.handshakes.begin(now, id, source, validated);
                 if let Some(slot) = self.slot_mut(id) {
                     (slot.accepted, slot.ticket) = (true, Some(ticket));
@@ -352,6 +380,11 @@ impl Endpoint {
         id: ConnectionId,
         buf: &mut Vec<u8>,
     ) -> Option<Transmit> {
+        self.guarded(id, |this| this.transmit(now, id, buf))
+            .flatten()
+    }
+
+    fn transmit(&mut self, now: Instant, id: ConnectionId, buf: &mut Vec<u8>) -> Option<Transmit> {
         buf.clear();
         let at = self.to_std(now);
         let segments_max = self.config.gso_segments_max;
@@ -432,12 +465,16 @@ impl Endpoint {
                 continue;
             };
             slot.timer = None;
-            slot.conn.handle_timeout(at);
             let id = ConnectionId {
                 slot: index,
                 generation: slot.generation,
             };
-            self.process(id);
+            self.guarded(id, |this| {
+                if let Some(slot) = this.slot_mut(id) {
+                    slot.conn.handle_timeout(at);
+                }
+                this.process(id);
+            });
         }
         while let Some(&(deadline, id)) = self.deadlines.front() {
             if deadline > now {
@@ -520,28 +557,28 @@ impl Endpoint {
     /// Closes with a reason the peer sees, at most 100 bytes of it.
     pub fn close(&mut self, now: Instant, id: ConnectionId, reason: &str) {
         let at = self.to_std(now);
-        let Some(slot) = self.slot_mut(id).filter(|slot| slot.phase != Phase::Closed) else {
-            return;
-        };
         let cut = (0..=REASON_MAX.min(reason.len()))
             .rev()
             .find(|&at| reason.is_char_boundary(at));
-        let reason = &reason[..cut.unwrap_or(0)];
-        slot.conn.close(
-            at,
-            VarInt::from_u32(0),
-            Bytes::copy_from_slice(reason.as_bytes()),
-        );
-        self.closed(id, CloseReason::Local);
-        self.process(id);
+        let reason = Bytes::copy_from_slice(&reason.as_bytes()[..cut.unwrap_or(0)]);
+        self.guarded(id, |this| {
+            let open = this.slot_mut(id).filter(|slot| slot.phase != Phase::Closed);
+            if let Some(slot) = open {
+                slot.conn.close(at, VarInt::from_u32(0), reason);
+                this.closed(id, CloseReason::Local);
+                this.process(id);
+            }
+        });
     }
 
     /// Says that this side's address changed, so that the path is used from there at once.
     pub fn address_changed(&mut self, id: ConnectionId) {
-        if let Some(slot) = self.slot_mut(id).filter(|slot| slot.phase == Phase::Up) {
-            slot.conn.local_address_changed();
-            self.process(id);
-        }
+        self.guarded(id, |this| {
+            if let Some(slot) = this.slot_mut(id).filter(|slot| slot.phase == Phase::Up) {
+                slot.conn.local_address_changed();
+                this.process(id);
+            }
+        });
     }
 
     /// The present address of the peer.
@@ -736,6 +773,7 @@ impl Endpoint {
                 CloseReason::TimedOut
                 | CloseReason::Reset
                 | CloseReason::PeerClosed(_)
+                | CloseReason::Internal
                 | CloseReason::Transport(_) => self.stats.handshakes_failed += 1,
             }
             return;

@@ -143,6 +143,8 @@ pub struct EndpointStats {
     pub handshakes_refused: u64,
     /// Handshakes that failed for another reason.
     pub handshakes_failed: u64,
+    /// Panics in the work of one connection, which ended that connection or dropped its first packet.
+    pub internal_errors: u64,
     /// Handshakes in progress as the accepting side now.
     pub handshakes_open: u64,
     /// Connections now, in any state.

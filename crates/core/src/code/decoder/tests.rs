@@ -1,7 +1,7 @@
 use super::super::{Encoder, redundancy};
 use super::*;
 use crate::estimate::Gilbert;
-use ropewalk_types::Random;
+use ropewalk_types::{Random, steps};
 
 fn packet(random: &mut Random, number: u16) -> Bytes {
     let length = 20 + (random.next_u64() % 1_400) as usize;
@@ -207,4 +207,53 @@ fn a_combination_of_the_connection_before_and_packets_of_the_next_give_nothing()
     assert_eq!(decoder.poll(), None);
     decoder.on_datagram(2, Some(&next[2]));
     assert_eq!((decoder.poll(), decoder.kept()), (None, (0, 0)));
+}
+
+#[test]
+fn a_symbol_that_is_shorter_than_a_packet_in_it_is_dropped_before_any_work() {
+    let mut decoder = Decoder::new(Instant::ZERO);
+    let packet: Bytes = vec![7; 1_400].into();
+    for number in 0..255 {
+        decoder.on_datagram(number, Some(&packet));
+    }
+    let mut coded = Coded {
+        first: 0,
+        count: 255,
+        seed: 1,
+        combined: vec![0xff; 32],
+        symbol: vec![1; 8],
+    };
+    let before = steps();
+    decoder.on_coded(Instant::ZERO, coded.clone());
+    assert_eq!(steps() - before, 0);
+    // One that is long enough takes all the packets in it.
+    coded.symbol = vec![1; symbol::bytes(&packet)];
+    decoder.on_coded(Instant::ZERO, coded);
+    assert!(!cfg!(debug_assertions) || steps() - before > 255 * 1_400 / 32);
+}
+
+#[test]
+fn a_symbol_costs_little_however_dense_the_equations_are() {
+    let mut decoder = Decoder::new(Instant::ZERO);
+    let mut random = Random::new(1);
+    let mut most = 0;
+    for n in 0..2_000 {
+        let mut combined = vec![0; 19];
+        for _ in 0..UNKNOWNS_MAX {
+            let place = random.next_u64() % 150;
+            combined[(place / 8) as usize] |= 1 << (place % 8);
+        }
+        let coded = Coded {
+            first: 0,
+            count: 150,
+            seed: n as u8,
+            combined,
+            symbol: vec![1; 8],
+        };
+        let before = steps();
+        decoder.on_coded(Instant::ZERO, coded);
+        most = most.max(steps() - before);
+    }
+    // An equation goes through 24 others, and 32 through it, with 2 * 128 unknowns each.
+    assert!(most <= 56 * 260, "{most} steps");
 }
