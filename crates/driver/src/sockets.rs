@@ -424,22 +424,26 @@ impl SocketsOf<'_> {
         } else {
             READ_DATAGRAMS
         };
-        while left > 0 {
-            let read = udp.recv_batch(receiver, arrivals);
-            for (meta, data) in arrivals.drain(..) {
-                session.handle_udp(now, id, meta.remote, meta.local_ip, meta.ecn, data);
-            }
-            match read {
-                Ok(0) => return,
-                Ok(count) => left = left.saturating_sub(count),
-                Err(error) => {
-                    tracing::warn!(%error, "reading a UDP socket failed");
-                    return;
+        loop {
+            while left > 0 {
+                let read = udp.recv_batch(receiver, arrivals);
+                for (meta, data) in arrivals.drain(..) {
+                    session.handle_udp(now, id, meta.remote, meta.local_ip, meta.ecn, data);
+                }
+                match read {
+                    Ok(0) => return,
+                    Ok(count) => left = left.saturating_sub(count),
+                    Err(error) => {
+                        tracing::warn!(%error, "reading a UDP socket failed");
+                        return;
+                    }
                 }
             }
-        }
-        if !session.is_behind() && udp.backlog() > BEHIND {
+            if session.is_behind() || udp.backlog() <= BEHIND {
+                return;
+            }
             session.fall_behind();
+            left = READ_DATAGRAMS_BEHIND;
         }
     }
 
