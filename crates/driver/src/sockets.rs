@@ -25,8 +25,8 @@ const READ_DATAGRAMS: usize = 128;
 /// hit all sites; datagrams leave the processor's cache.
 const READ_DATAGRAMS_BEHIND: usize = 1_024;
 /// Part of a receive buffer that is filled when the session counts as behind. More: the sites of a busy hub have
-/// their turns later; less: bursts count.
-const BEHIND: f64 = 0.25;
+/// their turns later; less: bursts count. The kernel gives room back in lumps of up to a quarter.
+const BEHIND: f64 = 0.5;
 /// Bytes read from one TCP connection per turn. More: less work per byte, later turns of the
 /// others.
 const READ_BYTES: usize = 64 * 1024;

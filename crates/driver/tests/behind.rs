@@ -48,7 +48,7 @@ fn looked_at(hub: &Session<Hub>) -> u64 {
 }
 
 #[test]
-fn what_a_socket_holds_beyond_a_quarter_waits_for_its_turn() {
+fn what_a_socket_holds_beyond_half_of_its_room_waits_for_its_turn() {
     let port = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback");
     let listen = port.local_addr().expect("bound");
     drop(port);
@@ -80,17 +80,17 @@ fn what_a_socket_holds_beyond_a_quarter_waits_for_its_turn() {
     assert_eq!(looked_at(&hub), 100);
 
     // A datagram takes about 2,300 bytes of the buffer of twice 2 MiB.
-    send(1_000);
-    assert!(turn(&mut hub), "half of the buffer is filled");
+    send(1_500);
+    assert!(turn(&mut hub), "most of the buffer is filled");
     assert!(hub.is_behind(), "more wait than fit one turn");
     let first = looked_at(&hub);
-    assert!((101..1_100).contains(&first), "{first} after one turn");
+    assert!((101..1_600).contains(&first), "{first} after one turn");
     assert_eq!(hub.poll_timeout(), Some(Instant::ZERO), "there is work");
 
     for _ in 0..20 {
         turn(&mut hub);
     }
-    assert_eq!(looked_at(&hub), 1_100, "all had their turn");
+    assert_eq!(looked_at(&hub), 1_600, "all had their turn");
     assert!(!hub.is_behind(), "the hub has caught up");
     assert_eq!(hub.status().drops["intake"], 0);
 }

@@ -83,6 +83,11 @@ impl Intake {
         self.bytes == 0
     }
 
+    /// Whether a datagram waits for its turn only.
+    pub fn has_turns(&self) -> bool {
+        !self.turns.is_empty()
+    }
+
     /// Datagrams dropped because their sender had too many waiting.
     pub const fn dropped(&self) -> u64 {
         self.dropped
@@ -99,20 +104,27 @@ impl Intake {
 
     /// Gives the datagram back if it has to wait neither for others of its sender nor for its rate.
     pub fn pass(&mut self, now: Instant, share: Share, arrival: Arrival) -> Option<Arrival> {
-        let Some(rate) = share.rate else {
-            return Some(arrival);
-        };
-        let queue = self.queues.entry(share.sender).or_default();
-        let bucket = queue.bucket.get_or_insert_default();
-        if queue.waiting.is_empty() && bucket.takes(now, rate, RATE_BURST, arrival.data.len()) {
-            return Some(arrival);
+        let waits = self.queues.get(&share.sender);
+        let waits = waits.is_some_and(|queue| !queue.waiting.is_empty());
+        match share.rate {
+            None if !waits => return Some(arrival),
+            Some(rate) if !waits => {
+                let queue = self.queues.entry(share.sender).or_default();
+                let bucket = queue.bucket.get_or_insert_default();
+                if bucket.takes(now, rate, RATE_BURST, arrival.data.len()) {
+                    return Some(arrival);
+                }
+            }
+            None | Some(_) => {}
         }
         self.push(now, share, arrival);
         None
     }
 
     /// Lets a datagram wait. The longest queue loses its oldest datagrams when all together have too many bytes.
-    pub fn push(&mut self, now: Instant, share: Share, arrival: Arrival) {
+    pub fn push(&mut self, now: Instant, share: Share, mut arrival: Arrival) {
+        // What waits must not keep the large block in memory that it came in.
+        arrival.data = BytesMut::from(&arrival.data[..]);
         let queue = self.queues.entry(share.sender).or_default();
         queue.weight = share.weight.max(1);
         match share.rate {

@@ -53,6 +53,12 @@ impl ReadySet {
         }
     }
 
+    /// The sites whose timers are due.
+    pub fn are_due(&self, now: Instant) -> impl Iterator<Item = usize> {
+        let due = self.due.range(..=(now, usize::MAX));
+        due.map(|&(_, site)| site)
+    }
+
     /// The sites touched since they were last settled.
     #[must_use]
     pub const fn touched(&self) -> &VecDeque<usize> {

@@ -191,10 +191,11 @@ impl<R: Role> Session<R> {
             ecn,
             data,
         };
-        if !self.behind && !self.role.is_paced() {
+        if !self.behind && !self.role.is_paced() && self.intake.is_empty() {
             self.take(now, arrival);
             return;
         }
+        self.forget_gone();
         let share = self.role.share(self.links.link_of(&arrival.data));
         if self.behind {
             self.intake.push(now, share, arrival);
@@ -234,16 +235,20 @@ impl<R: Role> Session<R> {
 
     /// Works off datagrams that wait, up to a bound.
     fn work(&mut self, now: Instant) {
-        while let Some(sender) = self.role.poll_gone() {
-            self.intake.forget(sender);
-        }
+        self.forget_gone();
         for _ in 0..WORK_DATAGRAMS {
             let Some(arrival) = self.intake.next(now) else {
                 break;
             };
             self.take(now, arrival);
         }
-        self.behind &= !self.intake.is_empty();
+        self.behind &= self.intake.has_turns();
+    }
+
+    fn forget_gone(&mut self) {
+        while let Some(sender) = self.role.poll_gone() {
+            self.intake.forget(sender);
+        }
     }
 
     /// Somebody at `remote` has connected by TCP. The name of the connection; `None` when the
@@ -336,6 +341,8 @@ impl<R: Role> Session<R> {
 
     /// Lets timers go off that are due.
     pub fn handle_timeout(&mut self, now: Instant) {
+        // An acknowledgement that waits here must not count as missing.
+        self.work(now);
         if self.links.poll_timeout().is_some_and(|at| at <= now) {
             self.links.handle_timeout(now);
             self.link_events(now);

@@ -109,8 +109,7 @@ pub struct HubSettings {
     pub addresses: Vec<IpNet>,
     /// The sites that may connect.
     pub sites: Arc<SiteDirectory>,
-    /// Memory for packets that wait for sites or are remembered, bytes. Each site may take as much as is left,
-    /// times its weight.
+    /// Memory for packets that wait for sites, bytes. Each site may take as much as is left, times its weight.
     pub memory: u64,
 }
 
@@ -129,7 +128,7 @@ pub struct SiteEntry {
     pub enabled: bool,
     /// Turns at a busy hub beside those of other sites, 1..=[`WEIGHT_MAX`].
     pub weight: u32,
-    /// Most bits per second in each direction, UDP payload; `None` is without bound.
+    /// Most bits per second in each direction, in datagrams of the tunnel; `None` is without bound.
     pub rate: Option<u64>,
 }
 

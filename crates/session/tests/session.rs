@@ -73,6 +73,55 @@ fn a_rate_bounds_a_site_in_both_directions_and_no_other_site() {
         );
         assert!(other >= count - 20, "{way}: {other} of {count}");
     }
+    // Who starts anew has the same bound.
+    world.kill_site(0);
+    world.start_site(0);
+    world.run_until(SECOND, |w| w.transports_up(0).len() == 2);
+    for step in 0..100 {
+        world.send_down(0, step * 20, 20);
+        world.run(ms(10));
+    }
+    let again = world.site(0).delivered.len() as u64;
+    assert!(
+        again <= rate / 8 / 500,
+        "{again} in a second after the restart"
+    );
+}
+
+#[test]
+fn a_hub_that_is_behind_takes_everything_in_by_turns() {
+    let mut world = World::new(&Spec {
+        sites: 2,
+        ..Spec::default()
+    });
+    let up = |w: &World| (0..2).all(|site| w.transports_up(site).len() == 2);
+    world.run_until(SECOND, up);
+    world.set_share(1, 4, Some(50_000_000));
+    for step in 0..200 {
+        for site in 0..2 {
+            world.send_up(site, step * 20, 20);
+        }
+        for _ in 0..10 {
+            world.let_hub_fall_behind();
+            world.run(ms(1));
+        }
+    }
+    world.run(ms(200));
+    for site in 0..2 {
+        let of = |d: &&(Instant, _, u64)| d.1 == World::inner_address(site);
+        let numbers = world.hub().delivered.iter().filter(of).map(|d| d.2);
+        assert!(numbers.eq(0..4_000), "all packets of site {site}, in order");
+    }
+    assert_eq!(world.hub().session.status().drops["intake"], 0);
+}
+
+#[test]
+fn a_rate_that_changes_ends_no_tunnel() {
+    let mut world = connected();
+    for rate in [Some(1_000_000), Some(8_000_000), None] {
+        world.set_share(0, 3, rate);
+        chat(&mut world, 0..20);
+    }
     let events = &world.site(0).events;
     let down = events
         .iter()

@@ -474,6 +474,13 @@ impl World {
         self.turn(0);
     }
 
+    /// Tells the hub that more waits at its sockets than it can work off.
+    pub fn let_hub_fall_behind(&mut self) {
+        if let Some(hub) = &mut self.hub {
+            hub.session.fall_behind();
+        }
+    }
+
     /// Sends inner packets from a site to the hub's inner address, with numbers from `first` on.
     pub fn send_up(&mut self, site: usize, first: u64, count: u64) {
         let now = self.now;

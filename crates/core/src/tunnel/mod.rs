@@ -30,7 +30,7 @@ pub use footprint::Footprint;
 pub use observe::Observer;
 pub use paths::{PathState, PathStats};
 pub use send_options::{Order, SendOptions};
-use tuning::{FLOWS_COUNTED, USUAL_BYTES};
+use tuning::FLOWS_COUNTED;
 pub use tuning::{INNER_MTU_USUAL, SEND_BUFFER_MAX};
 
 use crate::hold::freeze::{Freezer, Taken};
@@ -366,11 +366,10 @@ impl Tunnel {
         self.ingress.queue.set_room(bytes);
     }
 
-    /// Memory that packets take which wait here or are remembered, bytes.
+    /// Memory that packets take which wait here, bytes.
     #[must_use]
-    pub fn memory(&self) -> u64 {
-        let remembered: usize = self.paths.iter().map(|(_, path)| path.sent_log.len()).sum();
-        self.ingress.queue.memory() + remembered as u64 * USUAL_BYTES
+    pub const fn memory(&self) -> u64 {
+        self.ingress.queue.memory()
     }
 
     /// Binds waiting packets to paths that have room, and appends what is due besides (reports,

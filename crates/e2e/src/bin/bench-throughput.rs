@@ -282,11 +282,12 @@ fn costed(ends: &Endpoints, pids: &[u32], spec: &IperfSpec) -> Result<Costed> {
     })
 }
 
-/// Raises the offered rate until more than 1 % is lost twice in a row.
+/// Raises the offered rate in steps of a quarter until more than 1 % is lost twice in a row, and then from the
+/// best rate in steps of a twentieth.
 fn highest_packet_rate(ends: &Endpoints) -> Result<f64> {
-    let (mut offered, mut best) = (20_000.0, 0.0);
+    let (mut offered, mut best, mut step) = (20_000.0, 0.0, 1.25);
     let mut refused = 0;
-    while refused < 2 && offered < 2_000_000.0 {
+    while offered < 2_000_000.0 {
         let rate_mbit = offered * UDP_BYTES as f64 * 8.0 / 1e6;
         let load = Load::Udp {
             rate_mbit,
@@ -301,9 +302,16 @@ fn highest_packet_rate(ends: &Endpoints) -> Result<f64> {
         if report.loss < 0.01 && report.packets_per_second > best {
             best = report.packets_per_second;
             refused = 0;
-            offered *= 1.25;
-        } else {
-            refused += 1;
+            offered *= step;
+            continue;
+        }
+        refused += 1;
+        if refused == 2 {
+            if step < 1.1 {
+                break;
+            }
+            (refused, step) = (0, 1.05);
+            offered = best * step;
         }
     }
     Ok(best)

@@ -63,6 +63,7 @@ impl Hub {
             let (name, seed) = (entry.name.clone(), self.random.next_u64());
             let common = &self.settings.common;
             site.peer = Peer::new(name, entry.key, scheduler, common, None, seed);
+            site.peer.set_rate(site.entry.rate);
             site.session = hello.session;
         }
         if hello.version != VERSION && site.may_log(now) {

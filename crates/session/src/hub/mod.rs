@@ -410,6 +410,7 @@ impl Hub {
             return;
         };
         if let (Some(rate), LinkId::Tls(_)) = (site.entry.rate, link)
+            && !ropewalk_wire::is_control(&received.data)
             && !site
                 .over_tls
                 .takes(now, rate, RATE_DELAY, received.data.len())
@@ -549,7 +550,7 @@ impl sealed::Role for Hub {
                 // As in Choudhury and Hahne, "Dynamic Queue Length Thresholds", 1998: the bound of all falls
                 // as memory fills, and some is always left for a site that had none.
                 let left = self.settings.memory.saturating_sub(self.memory);
-                tunnel.set_room(left * u64::from(site.entry.weight));
+                tunnel.set_room(left.saturating_mul(site.entry.weight.into()));
                 if guarded(|| tunnel.handle_parsed(now, data, checksum_partial, &info)).is_none() {
                     self.failed.push(index);
                 }
@@ -631,6 +632,7 @@ impl sealed::Role for Hub {
             } else {
                 site.entry.weight as usize
             };
+            let rounds = rounds.min(left.div_ceil(ROUND_PACKETS));
             let pumped = guarded(|| site.peer.pump(now, links, sockets, rounds));
             let Some((sent, more)) = pumped else {
                 self.failed.push(index);
@@ -652,7 +654,7 @@ impl sealed::Role for Hub {
 
     fn on_timeout(&mut self, now: Instant, links: &mut Links) {
         self.ready.touch_due(now);
-        for &index in self.ready.touched() {
+        for index in self.ready.are_due(now) {
             if let Some(site) = &mut self.sites[index]
                 && guarded(|| {
                     site.peer.tunnel.handle_timeout(now);
