@@ -143,6 +143,8 @@ pub struct Session<R> {
     intake: Intake,
     /// Whether more waits at the sockets than can be worked off in a turn.
     behind: bool,
+    /// What may still be worked off in this turn, in datagrams.
+    work_left: usize,
 }
 
 impl<R: Role> Session<R> {
@@ -153,6 +155,7 @@ impl<R: Role> Session<R> {
             mtu: InnerMtu::new(mtu),
             intake: Intake::default(),
             behind: false,
+            work_left: WORK_DATAGRAMS,
         }
     }
 
@@ -236,10 +239,10 @@ impl<R: Role> Session<R> {
     /// Works off datagrams that wait, up to a bound.
     fn work(&mut self, now: Instant) {
         self.forget_gone();
-        for _ in 0..WORK_DATAGRAMS {
-            let Some(arrival) = self.intake.next(now) else {
-                break;
-            };
+        while self.work_left > 0
+            && let Some(arrival) = self.intake.next(now)
+        {
+            self.work_left -= 1;
             self.take(now, arrival);
         }
         self.behind &= self.intake.has_turns();
@@ -355,6 +358,7 @@ impl<R: Role> Session<R> {
     /// All input of a turn is in: lets packets through that wait for nothing else.
     pub fn end_batch(&mut self, now: Instant) {
         self.work(now);
+        self.work_left = WORK_DATAGRAMS;
         self.role.end_batch(now);
     }
 
