@@ -27,7 +27,11 @@ fn the_table_has_what_a_tree_has() {
                 (first + random.next_u64() % (next - first + 3)).saturating_sub(1)
             };
             // Long times of sending and of acknowledgement by turns.
-            let sends = random.chance(if next / 700 % 2 == 0 { 0.9 } else { 0.2 });
+            let sends = random.chance(if (next / 700).is_multiple_of(2) {
+                0.9
+            } else {
+                0.2
+            });
             if sends {
                 next += 1 + u64::from(random.chance(0.02));
                 table.insert(next, next);
