@@ -48,7 +48,6 @@ pub(super) struct DelaySpikes {
     /// Largest of this round, and of the last ones, the latest first.
     round: f64,
     rounds: [f64; SPIKE_ROUNDS],
-    seen: usize,
     largest: f64,
     usual: f64,
 }
@@ -63,17 +62,11 @@ impl DelaySpikes {
 
     /// A round is over.
     pub(super) fn end_round(&mut self) {
-        self.seen = (self.seen + 1).min(SPIKE_ROUNDS);
         self.rounds.rotate_right(1);
         self.rounds[0] = core::mem::take(&mut self.round);
         let mut sorted = self.rounds;
         sorted.sort_by(|a, b| b.total_cmp(a));
         [self.largest, self.usual] = [sorted[0], sorted[1]];
-    }
-
-    /// Whether so many rounds are over that delay spikes would have shown.
-    pub(super) const fn known(&self) -> bool {
-        self.seen == SPIKE_ROUNDS
     }
 
     /// By how much the delay often spikes, the second largest: one delay spike alone is an outage.

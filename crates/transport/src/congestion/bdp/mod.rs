@@ -311,10 +311,8 @@ impl Bdp {
         reason = "clamped"
     )]
     fn startup_window(&self, gain: f64) -> u64 {
-        // Bursts queue behind each other: their stay says less than the smallest one.
-        let sojourn = self.sojourn.min(STARTUP_SOJOURN * self.floor);
         let rate = (self.rate() * gain).max(STARTUP_RATE);
-        let justified = (rate * sojourn).clamp(0.0, 1e12) as u64;
+        let justified = (rate * self.sojourn).clamp(0.0, 1e12) as u64;
         justified.clamp(2 * self.initial_window(), WINDOW_MAX)
     }
 
@@ -436,7 +434,7 @@ impl Bdp {
             if matches!(
                 self.phase,
                 BdpPhase::Drain {
-                    deep: 1..,
+                    deep: true,
                     round: 2..,
                     ..
                 }
@@ -602,9 +600,8 @@ impl Bdp {
         self.deep_last = round.now;
         self.deep_due = round.now + DRAIN_DEEP_INTERVAL;
         self.phase = BdpPhase::Drain {
-            deep: 1,
+            deep: true,
             round: 0,
-            before: self.floor,
         };
     }
 
@@ -637,10 +634,10 @@ impl Bdp {
         let allowance = allowance.max(self.packets(ALLOWANCE_PACKETS));
         let window = match self.phase {
             BdpPhase::Startup { .. } => return,
-            BdpPhase::Drain { deep: 0, .. } => {
+            BdpPhase::Drain { deep: false, .. } => {
                 product * DRAIN_GAIN + rate * ALLOWANCE_SPIKES * self.spikes.usual()
             }
-            BdpPhase::Drain { .. } => (product * DRAIN_DEEP_GAIN).min(bare * DRAIN_BARE_GAIN),
+            BdpPhase::Drain { .. } => product * DRAIN_DEEP_GAIN,
             BdpPhase::Cruise(_) => product * HUNGRY_GAINS[self.hungry] + allowance,
             BdpPhase::Judge { .. } => product + allowance,
             BdpPhase::Probe => product + allowance + self.probe_extra(rate),

@@ -18,9 +18,8 @@ pub(super) enum BdpPhase {
         full: bool,
     },
     /// Lets the queue run empty so that the floor is seen; a deep one also shows the loss that
-    /// stays when less is sent. `deep` counts the deep drains in a row, `round` the rounds of this
-    /// one, `before` is the floor at the beginning.
-    Drain { deep: u8, round: u8, before: f64 },
+    /// stays when less is sent. `round` counts the rounds of this one.
+    Drain { deep: bool, round: u8 },
     /// Stays, for the given number of rounds.
     Cruise(u8),
     /// Sends more.
@@ -55,25 +54,10 @@ impl Bdp {
             BdpPhase::Startup {
                 best, stale, quiet, ..
             } => self.after_startup(seen, best, stale, quiet),
-            BdpPhase::Drain {
-                deep,
-                round,
-                before,
-            } if round + 1 < drain_rounds(deep) => BdpPhase::Drain {
+            BdpPhase::Drain { deep, round } if round + 1 < drain_rounds(deep) => BdpPhase::Drain {
                 deep,
                 round: round + 1,
-                before,
             },
-            BdpPhase::Drain { deep, before, .. }
-                if (1..DRAIN_DEEP_MAX).contains(&deep)
-                    && seen.floor < before * DRAIN_FOUND - self.jitter.mean =>
-            {
-                BdpPhase::Drain {
-                    deep: deep + 1,
-                    round: 0,
-                    before: seen.floor,
-                }
-            }
             BdpPhase::Drain { .. } => BdpPhase::Cruise(CRUISE_ROUNDS - 1),
             BdpPhase::Cruise(left) if self.hungry > 0 => BdpPhase::Cruise(left),
             BdpPhase::Cruise(0) if !seen.guarded && !seen.app_limited => BdpPhase::Probe,
@@ -103,7 +87,7 @@ impl Bdp {
             (false, false) => (stale, quiet.saturating_add(1)),
         };
         let overflowed = seen.lost > STARTUP_LOSS && seen.queue > 0.0;
-        if (full && !grew && self.spikes.known()) || stale >= stale_max || overflowed {
+        if (full && !grew) || stale >= stale_max || overflowed {
             self.deep_due = seen.now;
             return self.drain(seen);
         }
@@ -130,22 +114,18 @@ impl Bdp {
         let since = seen.now.saturating_duration_since(self.deep_last);
         let known = self.loss_drained.packets >= LOSS_PACKETS_KNOWN;
         let doubt = self.loss > self.believed() && (!known || since >= DRAIN_DOUBT_INTERVAL);
-        let deep = u8::from(doubt || seen.now >= self.deep_due);
-        if deep == 1 {
+        let deep = doubt || seen.now >= self.deep_due;
+        if deep {
             self.deep_last = seen.now;
             self.deep_due = seen.now + DRAIN_DEEP_INTERVAL;
         }
-        BdpPhase::Drain {
-            deep,
-            round: 0,
-            before: seen.floor,
-        }
+        BdpPhase::Drain { deep, round: 0 }
     }
 }
 
 /// Rounds of a drain.
-const fn drain_rounds(deep: u8) -> u8 {
-    if deep > 0 {
+const fn drain_rounds(deep: bool) -> u8 {
+    if deep {
         DRAIN_DEEP_ROUNDS
     } else {
         DRAIN_ROUNDS

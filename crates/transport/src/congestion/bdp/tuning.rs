@@ -131,8 +131,6 @@ pub(super) const STARTUP_SAMPLES: u64 = 8;
 /// Least rate that the window allows for, bytes per second. Less would spread the first windows
 /// of a flow over a long round trip, which slow start takes for a full path (RFC 9406 §4.2).
 pub(super) const STARTUP_RATE: f64 = 500_000.0;
-/// Longest sojourn time that counts for the window, floors.
-pub(super) const STARTUP_SOJOURN: f64 = 4.0;
 /// Standing queue that ends the start as soon as the rate does not grow, share of the floor.
 pub(super) const STARTUP_QUEUE: f64 = 0.5;
 /// That queue must also exceed so many delay variations within rounds,
@@ -161,16 +159,10 @@ pub(super) const CRUISE_ROUNDS: u8 = 9;
 pub(super) const DRAIN_GAIN: f64 = 0.95;
 /// In a deep drain.
 pub(super) const DRAIN_DEEP_GAIN: f64 = 0.7;
-/// In a deep drain, of the product without its share for loss: then none of the loss is ours.
-pub(super) const DRAIN_BARE_GAIN: f64 = 0.9;
 /// Rounds of a usual drain: the window falls in the first, the floor shows in the second.
 pub(super) const DRAIN_ROUNDS: u8 = 2;
 /// Rounds of a deep drain: losses of the first are found in the second.
 pub(super) const DRAIN_DEEP_ROUNDS: u8 = 3;
-/// Deep drains in a row at most, while each finds a smaller floor.
-pub(super) const DRAIN_DEEP_MAX: u8 = 4;
-/// A floor smaller by this factor makes another deep drain worthwhile.
-pub(super) const DRAIN_FOUND: f64 = 0.97;
 /// Time between deep drains. Longer: less goodput lost, a wrong floor lasts.
 pub(super) const DRAIN_DEEP_INTERVAL: Duration = Duration::from_secs(8);
 /// While there is loss that a deep drain has not shown.
