@@ -3,6 +3,9 @@
 //! Sequence numbers are 16 bits and compared modulo 2^16. Invariants: `next` is one past the newest
 //! number delivered or given up. For the [`SEEN_WINDOW`] numbers before it, `seen` says whether
 //! each was delivered. Slot `k` of `held` is the packet `next + k`.
+//!
+//! A packet that comes more than 2^15 numbers late looks as if it were ahead. Its send time tells: it was
+//! sent before packets that were delivered a quarter of all numbers ago.
 
 use super::Inner;
 use super::tuning::{
@@ -26,6 +29,9 @@ struct Held {
 
 // `PLACES_MAX` says how much memory all places take.
 const _: () = assert!(size_of::<Option<Held>>() <= 88);
+
+/// A quarter of all sequence numbers.
+const QUARTER: u16 = 1 << 14;
 
 /// Which of the last [`SEEN_WINDOW`] numbers were delivered: a ring of bits by number.
 #[derive(Debug, Default)]
@@ -59,6 +65,10 @@ pub struct Flow {
     next: u16,
     seen: Seen,
     last: Instant,
+    /// `next` divided by a quarter of all numbers.
+    quarter: u16,
+    /// When the first packet in order of the quarter before that one, and of that one, was sent and came.
+    firsts: [Option<(Timestamp, Instant)>; 2],
     held: VecDeque<Option<Held>>,
     held_count: usize,
     /// Place of the oldest held packet, while any is held: a gap may be thousands long.
@@ -90,6 +100,16 @@ pub enum Arrival {
     Beyond,
 }
 
+/// A packet from so far back that nobody knows whether it was delivered. Only what was sent in copies can
+/// be a copy.
+const fn unknown(header: &DataHeader) -> Arrival {
+    if header.copy {
+        Arrival::Duplicate
+    } else {
+        Arrival::Late
+    }
+}
+
 impl Flow {
     /// Whether nothing of it is worth its memory.
     pub fn is_forgettable(&self, now: Instant) -> bool {
@@ -104,24 +124,23 @@ impl Flow {
         self.begins = idle;
         let ahead = header.flow_seq.wrapping_sub(self.next);
         if !self.started && (again || ahead >= BEGINNING) {
-            return self.restart(header.flow_seq);
+            return self.restart(header);
         }
         self.started = true;
         if ahead == 0 {
             if self.is_due() {
                 return Arrival::Duplicate;
             }
-            self.deliver_next();
+            self.deliver_next(header.stamp.sent_at);
             return Arrival::Next;
         }
         if ahead >= 0x8000 {
             let behind = !ahead; // next − 1 − seq
             if behind >= SEEN_WINDOW {
-                // Unknown that far back. Only what was sent in copies can be a copy.
-                return match (idle, header.copy) {
-                    (true, _) => self.restart(header.flow_seq),
-                    (false, true) => Arrival::Duplicate,
-                    (false, false) => Arrival::Late,
+                return if idle {
+                    self.restart(header)
+                } else {
+                    unknown(header)
                 };
             }
             if self.seen.get(header.flow_seq) {
@@ -130,8 +149,11 @@ impl Flow {
             self.seen.set(header.flow_seq, true);
             return Arrival::Late;
         }
+        if self.is_old(now, header.stamp.sent_at) {
+            return unknown(header);
+        }
         if idle && ahead >= BEGINNING {
-            return self.restart(header.flow_seq);
+            return self.restart(header);
         }
         if ahead < HOLD_WINDOW {
             Arrival::Ahead
@@ -140,20 +162,34 @@ impl Flow {
         }
     }
 
-    fn restart(&mut self, seq: u16) -> Arrival {
+    fn restart(&mut self, header: &DataHeader) -> Arrival {
         if self.started {
-            self.advance_to(seq);
+            self.advance_to(header.flow_seq);
         } else {
             self.started = true;
-            self.next = seq;
+            self.next = header.flow_seq;
             // What came before the first packet we saw may still come: it is late, not a copy.
             self.seen = Seen::default();
         }
-        self.deliver_next();
+        self.deliver_next(header.stamp.sent_at);
         Arrival::Next
     }
 
-    fn deliver_next(&mut self) {
+    /// Whether a packet was sent before those delivered a quarter of all numbers ago.
+    fn is_old(&self, now: Instant, sent_at: Timestamp) -> bool {
+        // Beyond FORGOTTEN the difference of two timestamps may have another sign.
+        self.firsts[0]
+            .is_some_and(|(first, came)| now.since(came) < FORGOTTEN && sent_at.distance(first) < 0)
+    }
+
+    fn deliver_next(&mut self, sent_at: Timestamp) {
+        let quarter = self.next / QUARTER;
+        if quarter != self.quarter || self.firsts[1].is_none() {
+            let follows = quarter == (self.quarter + 1) % (u16::MAX / QUARTER + 1);
+            let before = self.firsts[1].filter(|_| follows);
+            self.firsts = [before, Some((sent_at, self.last))];
+            self.quarter = quarter;
+        }
         self.seen.set(self.next, true);
         self.next = self.next.wrapping_add(1);
         if !self.held.is_empty() {
@@ -180,10 +216,10 @@ impl Flow {
         self.held.clear();
     }
 
-    /// Delivers `seq` at once, giving up what is missing before it. Nothing may be held.
-    pub fn skip_to(&mut self, seq: u16) {
-        self.advance_to(seq);
-        self.deliver_next();
+    /// Delivers this packet at once, giving up what is missing before it. Nothing may be held.
+    pub fn skip_to(&mut self, header: &DataHeader) {
+        self.advance_to(header.flow_seq);
+        self.deliver_next(header.stamp.sent_at);
     }
 
     /// Whether any packet is held.
@@ -324,7 +360,7 @@ impl Flow {
         let slot = self.held.front_mut()?;
         let held = slot.take()?;
         self.held_count -= 1;
-        self.deliver_next();
+        self.deliver_next(held.sent_at);
         if self.held_count == 0 {
             self.held.clear();
             self.end_run();

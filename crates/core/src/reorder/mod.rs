@@ -247,7 +247,7 @@ impl Reorder {
             }
             Arrival::Ahead | Arrival::Beyond => {
                 self.stats.reordered += 1;
-                self.flows[header.flow].skip_to(header.flow_seq);
+                self.flows[header.flow].skip_to(header);
                 self.ready.push_back(inner);
                 self.stats.delivered += 1;
                 false

@@ -107,6 +107,47 @@ fn a_hold_ends_by_time_when_the_other_path_is_silent() {
     assert_eq!(egress.0.poll_timeout(), None);
 }
 
+/// Ten packets are sent each millisecond. One path brings some of them later than half of all numbers take.
+#[test]
+fn a_path_that_lags_by_more_than_half_of_the_numbers_takes_no_place_of_others() {
+    const LAG: u32 = 40_000;
+    let mut egress = egress();
+    let mut arrive = |at: u32, path: u8, number: u32| {
+        let sent = Instant::from_nanos(u64::from(number) * 100_000);
+        let now = Instant::from_nanos(u64::from(at) * 100_000) + Duration::from_millis(10);
+        let stamp = Stamp {
+            path_seq: 0,
+            sent_at: Timestamp::from_instant(sent),
+        };
+        let header = DataHeader {
+            stamp,
+            ..header(number as u16, 0, true)
+        };
+        let data = Bytes::copy_from_slice(&number.to_be_bytes());
+        egress.0.on_path_heard(now, PathId(path), stamp);
+        egress.0.on_packet(now, &header, Inner::whole(data, false));
+        egress.0.release_due(now);
+        std::iter::from_fn(|| egress.0.poll())
+            .map(|i| u32::from_be_bytes(i.data[..].try_into().expect("four bytes")))
+            .collect::<Vec<_>>()
+    };
+    let mut out = Vec::new();
+    for number in 1..100_000 {
+        if !(1_000..1_500).contains(&number) {
+            out.extend(arrive(number, 0, number));
+        }
+        let late = number.wrapping_sub(LAG);
+        if (1_000..1_500).contains(&late) {
+            out.extend(arrive(number, 1, late));
+        }
+    }
+    assert_eq!(out.len(), 99_999, "each packet comes out once");
+    let newest: Vec<u32> = out.iter().copied().filter(|n| *n >= 50_000).collect();
+    assert!(newest.is_sorted(), "late ones disturb no order");
+    out.sort_unstable();
+    assert!(out.iter().copied().eq(1..100_000));
+}
+
 #[test]
 fn unordered_flows_are_never_held() {
     let mut egress = egress();
