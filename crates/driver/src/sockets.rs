@@ -24,9 +24,6 @@ const READ_DATAGRAMS: usize = 128;
 /// The same while datagrams wait for the turn of their site. More: fewer losses in the kernel, where they
 /// hit all sites; datagrams leave the processor's cache.
 const READ_DATAGRAMS_BEHIND: usize = 1_024;
-/// Part of a receive buffer that is filled when the session counts as behind. More: the sites of a busy hub have
-/// their turns later; less: bursts count. The kernel gives room back in lumps of up to a quarter.
-const BEHIND: f64 = 0.5;
 /// Bytes read from one TCP connection per turn. More: less work per byte, later turns of the
 /// others.
 const READ_BYTES: usize = 64 * 1024;
@@ -439,10 +436,13 @@ impl SocketsOf<'_> {
                     }
                 }
             }
-            if session.is_behind() || udp.backlog() <= BEHIND {
+            if session.is_behind() {
                 return;
             }
-            session.fall_behind();
+            session.handle_backlog(udp.backlog());
+            if !session.is_behind() {
+                return;
+            }
             left = READ_DATAGRAMS_BEHIND;
         }
     }

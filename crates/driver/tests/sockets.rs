@@ -1,48 +1,29 @@
 //! A site's sockets on the kernel: what its peer sees of them.
 
+mod common;
+
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ropewalk_driver::{Owner, SocketOptions, Sockets};
-use ropewalk_session::{
-    Command, CommonSettings, Environment, HubAddresses, Session, Site, SiteSettings, Slice, Uplink,
-};
-use ropewalk_transport::{CongestionControl, Identity};
+use common::{environment, identity, loopback};
+use ropewalk_driver::{Owner, Sockets};
+use ropewalk_session::{Command, HubAddresses, Session, Site, SiteSettings, Uplink};
 use ropewalk_types::Instant;
-use rustix::event::epoll;
 
 const UPLINK: &str = "eth0";
 
 /// A site with one uplink that looks for its hub at this address.
 fn site(hub: SocketAddr) -> Session<Site> {
     let settings = SiteSettings {
-        common: CommonSettings {
-            identity: Identity::generate().expect("random numbers"),
-            scheduler_send: Default::default(),
-            scheduler_receive: Default::default(),
-            classes: Arc::default(),
-            hold: Default::default(),
-            send: Default::default(),
-            congestion: CongestionControl::default(),
-            mtu: None,
-        },
-        hub_key: Identity::generate().expect("random numbers").public_key(),
+        common: common::common(identity()),
+        hub_key: identity().public_key(),
         hub_addresses: Arc::new(HubAddresses::new(&[hub])),
         tcp_port: 0,
         udp_blocked_fallback: false,
         ipv6: false,
     };
-    let environment = Environment {
-        base: std::time::Instant::now(),
-        segmentation: true,
-        udp_payload_max: 1_472,
-        session: 1,
-        tunnels: 1,
-        transport: None,
-        slice: Slice::WHOLE,
-    };
-    let mut site = Session::site(settings, &environment).expect("a key");
+    let mut site = Session::site(settings, &environment()).expect("a key");
     let uplink = Uplink {
         name: UPLINK.into(),
         ifindex: 1,
@@ -79,16 +60,10 @@ fn heard(site: &mut Session<Site>, now: Instant, sockets: &mut Sockets, hub: &Ud
 
 #[test]
 fn a_socket_that_is_bound_anew_is_another_port_to_the_hub_and_the_same_to_the_site() {
-    let hub = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback");
+    let hub = loopback();
     hub.set_read_timeout(Some(Duration::from_millis(200)))
         .expect("a socket");
-    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).expect("epoll");
-    let options = SocketOptions {
-        buffer_bytes: 64 << 10,
-        devices: false,
-        slice: Slice::WHOLE,
-    };
-    let mut sockets = Sockets::new(epoll, options);
+    let mut sockets = common::sockets(64 << 10);
     let mut site = site(hub.local_addr().expect("bound"));
     assert_eq!(
         site.role().socket(UPLINK),

@@ -543,6 +543,37 @@ mod tests {
     }
 
     #[test]
+    fn rate_and_weight_of_an_invitation_last_until_others_are_given() {
+        let directory = tempfile::tempdir().unwrap();
+        let hub = config(directory.path(), "ipv4 = \"10.9.0.0/16\"");
+        let invite = |number, terms: Terms| {
+            Sites::edit(&hub, |sites| sites.add(&hub, "boat", key(number), terms)).unwrap();
+            let site = Sites::load(&hub).unwrap().all()[0].clone();
+            assert_eq!(
+                site.entry().rate,
+                site.rate_mbit.map(|rate| u64::from(rate) * 1_000_000)
+            );
+            assert_eq!(site.entry().weight, site.weight);
+            (site.weight, site.rate_mbit)
+        };
+        let given = |weight, rate_mbit| Terms {
+            weight,
+            rate_mbit,
+            ..REPLACE
+        };
+        let first = Terms {
+            replace: false,
+            ..given(None, Some(20))
+        };
+        assert_eq!(invite(1, first), (1, Some(20)));
+        assert_eq!(invite(2, REPLACE), (1, Some(20)), "a new key");
+        assert_eq!(invite(3, given(Some(4), None)), (4, Some(20)));
+        assert_eq!(invite(4, given(None, Some(100_000))), (4, Some(100_000)));
+        assert_eq!(invite(5, REPLACE), (4, Some(100_000)));
+        assert_eq!(invite(6, given(Some(1), Some(1))), (1, Some(1)));
+    }
+
+    #[test]
     fn relays_get_networks_from_the_end_of_the_pools_and_sites_none_of_theirs() {
         let directory = tempfile::tempdir().unwrap();
         let hub = config(
@@ -677,6 +708,14 @@ mod tests {
             (
                 site("a", 1, "10.9.0.2") + "networks = [\"10.8.0.0/28\"]\n",
                 "10.8.0.0/28 is in no pool",
+            ),
+            (
+                site("a", 1, "10.9.0.2") + "weight = 0\n",
+                ":5: site[1].weight: 0 is out of range",
+            ),
+            (
+                site("a", 1, "10.9.0.2") + "rate_mbit = 100001\n",
+                ":5: site[1].rate_mbit: 100001 is out of range",
             ),
             (
                 site("a", 1, "10.9.0.2")

@@ -15,7 +15,8 @@ use rustc_hash::FxHashMap;
 
 use crate::rate::Bucket;
 use crate::tuning::{
-    INTAKE_BYTES, INTAKE_ITEM_BYTES, QUANTUM, RATE_BURST, RATE_DELAY, STRANGER_WORK,
+    INTAKE_BYTES, INTAKE_ITEM_BYTES, QUANTUM, RATE_BURST, RATE_BYTES_MAX, RATE_BYTES_MIN,
+    RATE_DELAY, STRANGER_WORK,
 };
 
 /// A datagram and where it came from, as [`Session::handle_udp`](crate::Session::handle_udp) takes them.
@@ -195,6 +196,9 @@ impl Intake {
                 self.paced.remove(&(at, sender));
             }
             self.turns.retain(|one| *one != sender);
+            if queue.bucket.is_none() {
+                self.queues.remove(&sender);
+            }
         }
     }
 
@@ -257,7 +261,7 @@ impl Intake {
 /// Bytes that may wait behind a rate in bits per second.
 fn rate_bytes(rate: u64) -> usize {
     let bytes = rate as f64 / 8.0 * RATE_DELAY.as_secs_f64();
-    (bytes as usize).clamp(16 * 1_500, INTAKE_BYTES / 4)
+    (bytes as usize).clamp(RATE_BYTES_MIN, RATE_BYTES_MAX)
 }
 
 #[cfg(test)]
@@ -388,10 +392,11 @@ mod tests {
     fn each_sender_keeps_its_order_whatever_happens() {
         let mut random = Random::new(7);
         let mut intake = Intake::default();
-        let (mut sent, mut seen) = ([0_u32; 6], [0_u32; 6]);
+        // So many that a queue of one long datagram can be the longest.
+        let (mut sent, mut seen) = ([0_u32; 128], [0_u32; 128]);
         let mut now = NOW;
         for _ in 0..50_000 {
-            let of = (random.next_u64() % 6) as u8;
+            let of = (random.next_u64() % 128) as u8;
             let sender = if of == 0 {
                 Sender::Stranger
             } else {
@@ -401,7 +406,8 @@ mod tests {
             match random.next_u64() % 10 {
                 0..5 => {
                     sent[usize::from(of)] += 1;
-                    let size = 5 + (random.next_u64() % 1_400) as usize;
+                    let size =
+                        5 + (random.next_u64() % [1_400, 65_000][usize::from(of % 2)]) as usize;
                     let arrival = arrival(of, sent[usize::from(of)], size);
                     intake.push(now, share(sender, u32::from(of) + 1, rate), arrival);
                 }
@@ -423,6 +429,8 @@ mod tests {
                 .values()
                 .filter(|queue| !queue.waiting.is_empty());
             assert_eq!(waiting.count(), intake.turns.len() + intake.paced.len());
+            let mut idle = intake.queues.values().filter(|q| q.waiting.is_empty());
+            assert!(idle.all(|queue| queue.bucket.is_some()));
         }
         while let Some(due) = intake.due() {
             now = now.max(due);

@@ -9,7 +9,7 @@
 //! # A turn of a driver
 //! 1. All input that is there, by the `handle_…` methods, and [`Session::handle_timeout`] when
 //!    [`Session::poll_timeout`] is due.
-//!    Where more waits at the sockets than a turn can take, the driver says so with [`Session::fall_behind`].
+//!    Where more waits at the sockets than a turn can take, the driver says so with [`Session::handle_backlog`].
 //! 2. [`Session::end_batch`], then [`Session::poll_inner`] until `None`.
 //! 3. [`Session::poll_request`] until `None`: sockets to open.
 //! 4. [`Session::pump`]: packets and bytes to send.
@@ -18,7 +18,8 @@
 //! # Invariants
 //! - The same inputs at the same times give the same outputs. Keys and nonces of the transports are
 //!   the exception, and decisions do not depend on their values.
-//! - Nothing is allocated per packet beyond the buffers that come in, and nothing is locked. The shared tables
+//! - Nothing is allocated per packet beyond the buffers that come in, and nothing is locked. Datagrams that wait
+//!   for their turn or their rate, and inner packets that wait in an outage, are copied. The shared tables
 //!   ([`SiteDirectory`], [`HubAddresses`]) are read once per handshake or connection attempt.
 //! - [`SocketId`] and [`StreamId`] are never used again after they were closed.
 

@@ -17,7 +17,7 @@ use crate::io::{Request, Sockets, StreamId};
 use crate::links::{LinkEvent, LinkId, Links, Moved, Received};
 use crate::mtu::InnerMtu;
 use crate::status::SessionStatus;
-use crate::tuning::WORK_DATAGRAMS;
+use crate::tuning::{BEHIND, WORK_DATAGRAMS};
 
 /// What a session tells the control side.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -207,10 +207,11 @@ impl<R: Role> Session<R> {
         }
     }
 
-    /// Says that more datagrams wait at the sockets than this gateway can work off in time. Until it can again,
-    /// datagrams wait here, and each sender has its turn. The driver may read more datagrams in a turn meanwhile.
-    pub const fn fall_behind(&mut self) {
-        self.behind = true;
+    /// Says which part of the receive buffer of a socket is filled, 0 to 1, while more waits there than the driver
+    /// reads in a turn. From a bound on the gateway is behind: datagrams wait here until all have been worked off,
+    /// and each sender has its turn. The driver may read more datagrams in a turn meanwhile.
+    pub fn handle_backlog(&mut self, filled: f64) {
+        self.behind |= filled > BEHIND;
     }
 
     /// Whether datagrams wait for the turn of their sender.

@@ -18,9 +18,17 @@ pub(crate) const STRANGER_WORK: u32 = 16;
 pub(crate) const INTAKE_BYTES: usize = 4 * 1024 * 1024;
 /// What a datagram that waits takes of them besides its own bytes.
 pub(crate) const INTAKE_ITEM_BYTES: usize = 128;
+/// Part of a receive buffer that is filled when a gateway counts as behind. More: the sites of a busy hub have
+/// their turns later; less: bursts count. The kernel gives room back in lumps of up to a quarter.
+pub(crate) const BEHIND: f64 = 0.5;
 /// How much longer than at once the bytes of a site may take that wait behind its rate. Longer: fewer losses of
 /// senders that fill queues, later packets of the others.
 pub(crate) const RATE_DELAY: Duration = Duration::from_millis(100);
+/// Bytes that may wait behind a rate however small: 16 full packets. More: slow sites lose less of a burst, and
+/// wait longer behind one.
+pub(crate) const RATE_BYTES_MIN: usize = 16 * 1_500;
+/// Bytes that may wait behind a rate however large. More: fewer losses of fast sites, less room for the others.
+pub(crate) const RATE_BYTES_MAX: usize = INTAKE_BYTES / 4;
 /// How much a site may send in a row after a pause, in time at its rate. Longer: larger batches, and bursts that
 /// exceed the rate.
 pub(crate) const RATE_BURST: Duration = Duration::from_millis(4);

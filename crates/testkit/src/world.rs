@@ -477,7 +477,7 @@ impl World {
     /// Tells the hub that more waits at its sockets than it can work off.
     pub fn let_hub_fall_behind(&mut self) {
         if let Some(hub) = &mut self.hub {
-            hub.session.fall_behind();
+            hub.session.handle_backlog(1.0);
         }
     }
 
