@@ -2,15 +2,16 @@
 //! Varghese, SIGCOMM 1995): one site that sends more than a hub can work off delays and loses its own datagrams
 //! only.
 //!
-//! Invariants: a queue is listed in `turns` exactly while it holds datagrams that its rate lets through, and in
-//! `paced` while it holds datagrams that its rate holds back. `bytes` is the sum over all queues.
+//! Invariants: a queue is listed in `turns` exactly while it holds datagrams that its rate lets through, in
+//! `paced` while it holds datagrams that its rate holds back, and in `sizes` while it holds any. `bytes` is the sum
+//! over all queues. Nothing here looks through the queues.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 
 use bytes::BytesMut;
 use ropewalk_transport::SocketId;
-use ropewalk_types::{Ecn, Instant};
+use ropewalk_types::{Ecn, Instant, count_steps};
 use rustc_hash::FxHashMap;
 
 use crate::rate::Bucket;
@@ -63,16 +64,31 @@ struct Queue {
     credit: u32,
     weight: u32,
     bucket: Option<Bucket>,
-    /// When the rate lets the next datagram through, while the queue is in `paced`.
-    paced: Option<Instant>,
+    /// Where the queue is listed, while it holds datagrams.
+    place: Option<Place>,
+    /// Its size class in `sizes`, while it holds datagrams.
+    size: Option<u32>,
+}
+
+/// Where a queue is listed.
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    /// In `turns`, by this number.
+    Turn(u64),
+    /// In `paced`, as its rate lets the next datagram through then.
+    Paced(Instant),
 }
 
 /// The datagrams of all senders.
 #[derive(Debug, Default)]
 pub(crate) struct Intake {
     queues: FxHashMap<Sender, Queue>,
-    turns: VecDeque<Sender>,
+    /// Whose turn it is, by numbers that grow.
+    turns: BTreeMap<u64, Sender>,
+    turns_given: u64,
     paced: BTreeSet<(Instant, Sender)>,
+    /// The queues by the logarithm of their bytes for their weight, which rarely changes.
+    sizes: BTreeSet<(u32, Sender)>,
     bytes: usize,
     /// Datagrams dropped because their sender had too many waiting.
     dropped: u64,
@@ -122,7 +138,8 @@ impl Intake {
         None
     }
 
-    /// Lets a datagram wait. The longest queue loses its oldest datagrams when all together have too many bytes.
+    /// Lets a datagram wait. One of the longest queues loses its oldest datagrams when all together have too many
+    /// bytes.
     pub fn push(&mut self, now: Instant, share: Share, mut arrival: Arrival) {
         // What waits must not keep the large block in memory that it came in.
         arrival.data = BytesMut::from(&arrival.data[..]);
@@ -134,19 +151,14 @@ impl Intake {
         }
         self.bytes += arrival.bytes();
         queue.bytes += arrival.bytes();
-        let first = queue.waiting.is_empty();
         queue.waiting.push_back(arrival);
         let limit = share.rate.map(rate_bytes);
-        while let Some(limit) = limit
-            && queue.bytes > limit
-            && queue.waiting.len() > 1
-            && let Some(oldest) = queue.waiting.pop_front()
-        {
-            queue.bytes -= oldest.bytes();
-            self.bytes -= oldest.bytes();
+        while limit.is_some_and(|limit| queue.bytes > limit) && queue.waiting.len() > 1 {
+            self.bytes -= queue.drop_oldest();
             self.dropped += 1;
         }
-        if first {
+        queue.list_size(share.sender, &mut self.sizes);
+        if queue.place.is_none() {
             self.list(now, share.sender);
         }
         if self.bytes > INTAKE_BYTES {
@@ -159,46 +171,56 @@ impl Intake {
         let Some(queue) = self.queues.get_mut(&sender) else {
             return;
         };
-        match queue
-            .bucket
-            .as_ref()
-            .and_then(|bucket| bucket.due(now, RATE_BURST))
-        {
-            Some(at) => {
-                queue.paced = Some(at);
-                self.paced.insert((at, sender));
-            }
-            None => {
-                queue.credit = QUANTUM * queue.weight;
-                self.turns.push_back(sender);
-            }
+        let bucket = queue.bucket.as_ref();
+        if let Some(at) = bucket.and_then(|bucket| bucket.due(now, RATE_BURST)) {
+            queue.place = Some(Place::Paced(at));
+            self.paced.insert((at, sender));
+        } else {
+            self.turns_given += 1;
+            queue.credit = QUANTUM * queue.weight;
+            queue.place = Some(Place::Turn(self.turns_given));
+            self.turns.insert(self.turns_given, sender);
         }
     }
 
-    /// Halves the queue with most bytes for its weight.
+    /// A queue is to be listed elsewhere, or nowhere.
+    fn unlist(&mut self, sender: Sender) {
+        let queue = self.queues.get_mut(&sender);
+        match queue.and_then(|queue| queue.place.take()) {
+            Some(Place::Turn(number)) => {
+                self.turns.remove(&number);
+            }
+            Some(Place::Paced(at)) => {
+                self.paced.remove(&(at, sender));
+            }
+            None => {}
+        }
+    }
+
+    /// Halves a queue that has at least half as many bytes for its weight as any.
     fn shorten_longest(&mut self) {
-        let longest = self
-            .queues
-            .iter_mut()
-            .max_by_key(|(sender, queue)| (queue.bytes / queue.weight.max(1) as usize, **sender));
-        let Some((&sender, queue)) = longest else {
+        let Some(&(_, sender)) = self.sizes.last() else {
+            return;
+        };
+        let Some(queue) = self.queues.get_mut(&sender) else {
             return;
         };
         for _ in 0..queue.waiting.len().div_ceil(2) {
-            if let Some(oldest) = queue.waiting.pop_front() {
-                queue.bytes -= oldest.bytes();
-                self.bytes -= oldest.bytes();
-                self.dropped += 1;
-            }
+            self.bytes -= queue.drop_oldest();
+            self.dropped += 1;
         }
+        queue.list_size(sender, &mut self.sizes);
         if queue.waiting.is_empty() {
-            if let Some(at) = queue.paced.take() {
-                self.paced.remove(&(at, sender));
-            }
-            self.turns.retain(|one| *one != sender);
-            if queue.bucket.is_none() {
-                self.queues.remove(&sender);
-            }
+            self.unlist(sender);
+            self.forget_idle(sender);
+        }
+    }
+
+    /// A queue in which nothing waits goes, unless its bucket remembers what its sender has had.
+    fn forget_idle(&mut self, sender: Sender) {
+        let queue = self.queues.get(&sender);
+        if queue.is_some_and(|queue| queue.waiting.is_empty() && queue.bucket.is_none()) {
+            self.queues.remove(&sender);
         }
     }
 
@@ -207,18 +229,17 @@ impl Intake {
         while let Some(&(at, sender)) = self.paced.first()
             && at <= now
         {
-            self.paced.pop_first();
-            if let Some(queue) = self.queues.get_mut(&sender) {
-                queue.paced = None;
-                queue.credit = QUANTUM * queue.weight;
-                self.turns.push_back(sender);
-            }
+            count_steps(1);
+            self.unlist(sender);
+            self.list(now, sender);
         }
-        let &sender = self.turns.front()?;
+        count_steps(1);
+        let (_, &sender) = self.turns.first_key_value()?;
         let queue = self.queues.get_mut(&sender)?;
         let arrival = queue.waiting.pop_front()?;
         queue.bytes -= arrival.bytes();
         self.bytes -= arrival.bytes();
+        queue.list_size(sender, &mut self.sizes);
         if let Some(bucket) = &mut queue.bucket {
             bucket.charge(now, arrival.data.len());
         }
@@ -227,18 +248,13 @@ impl Intake {
             Sender::Stranger => STRANGER_WORK,
         };
         queue.credit = queue.credit.saturating_sub(work);
-        let held_back = queue
-            .bucket
-            .as_ref()
-            .is_some_and(|b| b.due(now, RATE_BURST).is_some());
+        let bucket = queue.bucket.as_ref();
+        let held_back = bucket.is_some_and(|bucket| bucket.due(now, RATE_BURST).is_some());
         if queue.waiting.is_empty() {
-            self.turns.pop_front();
-            // A bucket remembers what its sender has had.
-            if queue.bucket.is_none() {
-                self.queues.remove(&sender);
-            }
+            self.unlist(sender);
+            self.forget_idle(sender);
         } else if held_back || queue.credit == 0 {
-            self.turns.pop_front();
+            self.unlist(sender);
             self.list(now, sender);
         }
         Some(arrival)
@@ -246,15 +262,36 @@ impl Intake {
 
     /// A sender is gone.
     pub fn forget(&mut self, sender: Sender) {
-        let Some(queue) = self.queues.remove(&sender) else {
-            return;
-        };
-        self.bytes -= queue.bytes;
-        if let Some(at) = queue.paced {
-            self.paced.remove(&(at, sender));
-        } else if !queue.waiting.is_empty() {
-            self.turns.retain(|one| *one != sender);
+        self.unlist(sender);
+        if let Some(queue) = self.queues.remove(&sender) {
+            self.bytes -= queue.bytes;
+            if let Some(size) = queue.size {
+                self.sizes.remove(&(size, sender));
+            }
         }
+    }
+}
+
+impl Queue {
+    /// Drops the oldest datagram; its bytes.
+    fn drop_oldest(&mut self) -> usize {
+        count_steps(1);
+        let bytes = self.waiting.pop_front().map_or(0, |oldest| oldest.bytes());
+        self.bytes -= bytes;
+        bytes
+    }
+
+    /// Lists the queue by its size now.
+    fn list_size(&mut self, sender: Sender, sizes: &mut BTreeSet<(u32, Sender)>) {
+        let size = (self.bytes / self.weight.max(1) as usize).max(1).ilog2();
+        let size = (!self.waiting.is_empty()).then_some(size);
+        if size == self.size {
+            return;
+        }
+        if let Some(old) = std::mem::replace(&mut self.size, size) {
+            sizes.remove(&(old, sender));
+        }
+        sizes.extend(size.map(|size| (size, sender)));
     }
 }
 
@@ -267,7 +304,7 @@ fn rate_bytes(rate: u64) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ropewalk_types::{Duration, Random};
+    use ropewalk_types::{Duration, Random, steps};
 
     const NOW: Instant = Instant::from_millis(1_000);
 
@@ -358,6 +395,29 @@ mod tests {
     }
 
     #[test]
+    fn what_a_full_intake_costs_does_not_grow_with_the_number_of_senders() {
+        for senders in [2, 16_000] {
+            let mut intake = Intake::default();
+            let before = steps();
+            let count = 40_000;
+            for number in 0..count {
+                let of = Sender::Site(number as usize % senders);
+                intake.push(NOW, share(of, 1, None), arrival(1, number, 300));
+                assert!(intake.bytes <= INTAKE_BYTES);
+            }
+            let dropped = intake.dropped();
+            assert!(dropped > 10_000, "{dropped} were dropped");
+            let left = std::iter::from_fn(|| intake.next(NOW)).count() as u64;
+            assert_eq!(left + dropped, u64::from(count));
+            let cost = steps() - before;
+            assert!(
+                cost < 2 * u64::from(count),
+                "{cost} steps of {senders} senders"
+            );
+        }
+    }
+
+    #[test]
     fn a_rate_holds_one_sender_back_and_no_other() {
         let mut intake = Intake::default();
         let slow = share(Sender::Site(1), 1, Some(8_000_000));
@@ -428,7 +488,9 @@ mod tests {
                 .queues
                 .values()
                 .filter(|queue| !queue.waiting.is_empty());
-            assert_eq!(waiting.count(), intake.turns.len() + intake.paced.len());
+            let waiting = waiting.count();
+            assert_eq!(waiting, intake.turns.len() + intake.paced.len());
+            assert_eq!(waiting, intake.sizes.len());
             let mut idle = intake.queues.values().filter(|q| q.waiting.is_empty());
             assert!(idle.all(|queue| queue.bucket.is_some()));
         }

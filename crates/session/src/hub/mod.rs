@@ -43,7 +43,7 @@ use addresses::is_link_local;
 use elsewhere::Others;
 use guard::guarded;
 pub use tuning::SITES_MAX;
-use tuning::{HELLO_WAIT, LINE_INTERVAL, LINES, LINKS_PER_KEY, TICK};
+use tuning::{DUE_AGAIN, HELLO_WAIT, LINE_INTERVAL, LINES, LINKS_PER_KEY, TICK};
 
 /// What a site is told whose QUIC connection names another worker than that of its key.
 const ELSEWHERE: &str =
@@ -117,8 +117,6 @@ pub struct Hub {
     gone: Vec<usize>,
     /// Whether the rate of any site is bounded.
     paced: bool,
-    /// How many of the touched sites have given their inner packets in this turn.
-    drained: usize,
     events: VecDeque<Event>,
     starts: u64,
     /// Sites whose work panicked, to be dropped at the next opportunity.
@@ -176,7 +174,6 @@ impl Hub {
             memory: 0,
             gone: Vec::new(),
             paced: false,
-            drained: 0,
             events: VecDeque::new(),
             starts: 0,
             failed: Vec::new(),
@@ -577,8 +574,7 @@ impl sealed::Role for Hub {
     }
 
     fn end_batch(&mut self, now: Instant) {
-        self.drained = 0;
-        for &index in self.ready.touched() {
+        for index in self.ready.inbound() {
             if let Some(site) = &mut self.sites[index]
                 && guarded(|| site.peer.tunnel.end_batch(now)).is_none()
             {
@@ -588,7 +584,7 @@ impl sealed::Role for Hub {
     }
 
     fn poll_inner(&mut self) -> Option<Inner> {
-        while let Some(&index) = self.ready.touched().get(self.drained) {
+        while let Some(index) = self.ready.first_inbound() {
             if let Some(site) = &mut self.sites[index] {
                 loop {
                     let Some(next) = guarded(|| site.peer.tunnel.poll_inner()) else {
@@ -605,7 +601,7 @@ impl sealed::Role for Hub {
                     }
                 }
             }
-            self.drained += 1;
+            self.ready.end_inbound();
         }
         None
     }
@@ -614,15 +610,15 @@ impl sealed::Role for Hub {
         // An acknowledgement, too, makes room for more.
         for link in links.active() {
             if let Some(index) = self.pending.get(&link).and_then(|pending| pending.site) {
-                self.ready.touch(index);
+                self.ready.touch_outbound(index);
             }
         }
         self.drop_failed(now, links);
         let mut left = ROUNDS * ROUND_PACKETS;
         while left > 0
-            && let Some(index) = self.ready.next()
+            && let Some(index) = self.ready.next_outbound()
         {
-            let alone = self.ready.touched().is_empty();
+            let alone = !self.ready.has_outbound();
             let Some(site) = &mut self.sites[index] else {
                 continue;
             };
@@ -647,23 +643,28 @@ impl sealed::Role for Hub {
             site.memory = memory;
             self.events.extend(site.peer.up_or_down());
             if more {
-                self.ready.touch(index);
+                self.ready.touch_outbound(index);
             }
         }
     }
 
     fn on_timeout(&mut self, now: Instant, links: &mut Links) {
-        self.ready.touch_due(now);
-        for index in self.ready.are_due(now) {
-            if let Some(site) = &mut self.sites[index]
-                && guarded(|| {
-                    site.peer.tunnel.handle_timeout(now);
-                    site.peer.close_drained(now, links);
-                })
-                .is_none()
-            {
+        while let Some(index) = self.ready.next_due(now) {
+            let Some(site) = &mut self.sites[index] else {
+                continue;
+            };
+            let due = guarded(|| {
+                site.peer.tunnel.handle_timeout(now);
+                site.peer.close_drained(now, links);
+                site.peer.poll_timeout()
+            });
+            let Some(due) = due else {
                 self.failed.push(index);
-            }
+                continue;
+            };
+            // What is still due is to be sent, and the site may have to wait for its turn to send.
+            self.ready
+                .set_due(index, due.map(|at| at.max(now + DUE_AGAIN)));
         }
         self.drop_failed(now, links);
         if self.tick > now {
@@ -681,7 +682,7 @@ impl sealed::Role for Hub {
 
     fn poll_timeout(&self) -> Option<Instant> {
         // Sites whose turn has not come.
-        let now = (!self.ready.touched().is_empty()).then_some(Instant::ZERO);
+        let now = self.ready.has_outbound().then_some(Instant::ZERO);
         [now, self.ready.due(), Some(self.tick)]
             .into_iter()
             .flatten()

@@ -10,6 +10,9 @@ use ropewalk_types::Duration;
 pub(super) const HELLO_WAIT: Duration = Duration::from_secs(5);
 /// How often connections without `Hello` are looked for. Longer: less work, later ends by as much.
 pub(super) const TICK: Duration = Duration::from_secs(1);
+/// The timers of a site that waits for its turn to send are looked at once in this time. Longer: less work of a hub
+/// with many such sites, later packets from them to hosts.
+pub(super) const DUE_AGAIN: Duration = Duration::from_millis(20);
 /// Most sites of a hub. More: larger hubs, more memory.
 pub const SITES_MAX: usize = 10_000;
 /// Most connections of one key: two for each of the most paths a site can have. More: a site that roams

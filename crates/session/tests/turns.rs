@@ -1,0 +1,93 @@
+//! What a turn of a hub costs while many sites wait for theirs: steps of loops, counted.
+
+use ropewalk_core::schedule::SchedulerKind;
+use ropewalk_netem::Side;
+use ropewalk_testkit::packet::inner;
+use ropewalk_testkit::{HUB_INNER, Spec, World};
+use ropewalk_types::{Duration, steps};
+
+/// Sites of the small world; the large one has four times as many.
+const SITES: usize = 100;
+
+/// A hub whose sites have one path each.
+fn connected(sites: usize) -> World {
+    let mut world = World::new(&Spec {
+        sites,
+        uplinks: 1,
+        scheduler: SchedulerKind::RoundRobin,
+        ..Spec::default()
+    });
+    world.run_until(Duration::from_secs(5), |w| {
+        (0..sites).all(|site| w.transports_up(site).len() == 1)
+    });
+    world.run(Duration::from_secs(1));
+    world
+}
+
+/// Steps of each of so many turns of the hub, one after the other at the same instant.
+fn turns(world: &mut World, count: usize) -> Vec<u64> {
+    let turn = |_| {
+        let before = steps();
+        world.touch_hub();
+        steps() - before
+    };
+    (0..count).map(turn).collect()
+}
+
+/// Steps of turns of a hub that has packets for all of its sites.
+fn sending(sites: usize) -> Vec<u64> {
+    let mut world = connected(sites);
+    for site in 0..sites {
+        for number in 0..20 {
+            let packet = inner(HUB_INNER, World::inner_address(site), number, 500);
+            let now = world.now();
+            world.offer(now, site, Side::Down, packet);
+        }
+    }
+    // The packets of all sites come in the first one.
+    let first = turns(&mut world, 1)[0];
+    assert!(first > 100, "the meter works");
+    let costs = turns(&mut world, 2);
+    let sent = world.hub().session.role().peers();
+    let sent = sent.filter(|peer| peer.tunnel().stats().tx_packets > 0);
+    let sent = sent.count();
+    assert!(sent < SITES, "{sent} sites had their turn: that is all");
+    costs
+}
+
+/// Steps of turns of a hub that holds packets of all of its sites back behind their rates.
+fn receiving(sites: usize) -> Vec<u64> {
+    let mut world = connected(sites);
+    for site in 0..sites {
+        world.set_share(site, 1, Some(100_000));
+    }
+    for site in 0..sites {
+        for number in 0..20 {
+            let packet = inner(World::inner_address(site), HUB_INNER, number, 500);
+            let now = world.now();
+            world.offer(now, site, Side::Up, packet);
+        }
+    }
+    world.settle_touched();
+    world.run(Duration::from_millis(11));
+    let costs = turns(&mut world, 3);
+    let got = world.hub().delivered.len();
+    assert!(got < 10 * sites, "{got}: most packets wait");
+    costs
+}
+
+#[test]
+fn a_turn_costs_its_work_however_many_sites_wait() {
+    for (what, costs) in [
+        ("sending", [SITES, 4 * SITES].map(sending)),
+        ("receiving", [SITES, 4 * SITES].map(receiving)),
+    ] {
+        eprintln!("{what}: {costs:?} steps");
+        let [few, many] = costs.map(|costs| costs.into_iter().max().unwrap_or(0));
+        assert!(
+            many <= few + few / 2 + 10,
+            "{what}: {few} steps in a turn beside {SITES} sites, {many} beside {}",
+            4 * SITES
+        );
+    }
+}
