@@ -24,8 +24,7 @@ const READ_DATAGRAMS: usize = 128;
 /// The same while datagrams wait for the turn of their site. More: fewer losses in the kernel, where they
 /// hit all sites; datagrams leave the processor's cache.
 const READ_DATAGRAMS_BEHIND: usize = 1_024;
-/// Bytes read from one TCP connection per turn. More: less work per byte, later turns of the
-/// others.
+/// Bytes read from a TCP connection at once. More: fewer system calls, more memory.
 const READ_BYTES: usize = 64 * 1024;
 /// TCP connections accepted per turn. More: sooner accepted, later turns of the others.
 const ACCEPTS: usize = 128;
@@ -375,7 +374,7 @@ impl SocketsOf<'_> {
         match ready {
             Ready::Own(_) => {}
             Ready::Udp(socket) => self.read_udp(now, socket, session),
-            Ready::Stream(stream) => self.read_stream(now, stream, session),
+            Ready::Stream(stream) => self.stream_ready(now, stream, session),
             Ready::Listener(index) => self.accept(now, index, session),
         }
     }
@@ -447,39 +446,39 @@ impl SocketsOf<'_> {
         }
     }
 
-    /// Reads a TCP connection that is ready, up to a bound, and says that it may be written.
-    fn read_stream<R: Role>(&mut self, now: Instant, id: StreamId, session: &mut Session<R>) {
-        let event = self.event(Ready::Stream(id));
-        let Sockets {
-            streams,
-            read,
-            epoll,
-            ..
-        } = &mut *self.all;
-        let Some(stream) = streams.get_mut(&(self.owner, id)) else {
+    /// A TCP connection is ready: the session learns that, and says when it is read.
+    fn stream_ready<R: Role>(&mut self, now: Instant, id: StreamId, session: &mut Session<R>) {
+        let Some(stream) = self.all.streams.get(&(self.owner, id)) else {
             return;
         };
-        let over = if let Ok(Some(error)) = stream.tcp.take_error() {
-            Err(stream.failed(&error))
-        } else {
-            read_stream(stream, read, |bytes| {
+        if let Ok(Some(error)) = stream.tcp.take_error() {
+            let reason = stream.failed(&error);
+            self.all.streams.remove(&(self.owner, id));
+            session.handle_stream_closed(now, id, reason);
+            return;
+        }
+        session.handle_stream_writable(id);
+        session.handle_stream_readable(now, id);
+    }
+
+    /// Reads the TCP connections whose turn it is. Comes after all other input of a turn.
+    pub fn read_streams<R: Role>(&mut self, now: Instant, session: &mut Session<R>) {
+        while let Some((id, bytes)) = session.poll_stream(now) {
+            let Sockets { streams, read, .. } = &mut *self.all;
+            let Some(stream) = streams.get_mut(&(self.owner, id)) else {
+                continue;
+            };
+            let result = read_stream(stream, read, bytes, |bytes| {
                 session.handle_stream_data(now, id, bytes);
-            })
-        };
-        match over {
-            Ok(more) => {
-                session.handle_stream_writable(id);
+            });
+            match result {
                 // Epoll tells only of changes, so not of data that was left unread.
-                if more {
-                    let data = epoll::EventData::new_u64(event.encode());
-                    if let Err(error) = epoll::modify(epoll, &stream.tcp, data, STREAM_FLAGS) {
-                        tracing::warn!(%error, "cannot wait for a TCP connection");
-                    }
+                Ok(true) => session.handle_stream_readable(now, id),
+                Ok(false) => {}
+                Err(reason) => {
+                    session.handle_stream_closed(now, id, reason);
+                    self.all.streams.remove(&(self.owner, id));
                 }
-            }
-            Err(reason) => {
-                session.handle_stream_closed(now, id, reason);
-                self.all.streams.remove(&(self.owner, id));
             }
         }
     }
@@ -492,21 +491,22 @@ fn group(slice: Slice) -> Option<UdpGroup> {
     (count > 1).then_some(UdpGroup { index, count })
 }
 
-/// Reads a turn's worth; whether more may wait.
+/// Reads so many bytes at most; whether more may wait.
 ///
 /// # Errors
 /// Why the connection is over, in words.
 fn read_stream(
     stream: &mut Stream,
     buffer: &mut [u8],
+    mut left: usize,
     mut take: impl FnMut(&[u8]),
 ) -> Result<bool, String> {
-    let mut left = READ_BYTES;
     while left > 0 {
-        match stream.tcp.read(buffer) {
+        let room = left.min(buffer.len());
+        match stream.tcp.read(&mut buffer[..room]) {
             Ok(0) => return Err("the peer closed the TCP connection".into()),
             Ok(count) => {
-                left = left.saturating_sub(count);
+                left -= count;
                 take(&buffer[..count]);
             }
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(false),

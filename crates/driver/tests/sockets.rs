@@ -2,16 +2,14 @@
 
 mod common;
 
-use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{environment, identity, loopback};
+use common::{UPLINK, environment, identity, loopback};
 use ropewalk_driver::{Owner, Sockets};
-use ropewalk_session::{Command, HubAddresses, Session, Site, SiteSettings, Uplink};
+use ropewalk_session::{Command, HubAddresses, Session, Site, SiteSettings};
 use ropewalk_types::Instant;
-
-const UPLINK: &str = "eth0";
 
 /// A site with one uplink that looks for its hub at this address.
 fn site(hub: SocketAddr) -> Session<Site> {
@@ -24,19 +22,7 @@ fn site(hub: SocketAddr) -> Session<Site> {
         ipv6: false,
     };
     let mut site = Session::site(settings, &environment()).expect("a key");
-    let uplink = Uplink {
-        name: UPLINK.into(),
-        ifindex: 1,
-        addresses: vec![Ipv4Addr::LOCALHOST.into()],
-        mtu: 1_500,
-        standby: false,
-        metered: false,
-        bottleneck: None,
-        weight: None,
-        protection_hourly: None,
-        congestion: None,
-    };
-    let command = Command::Uplinks(vec![uplink]);
+    let command = Command::Uplinks(vec![common::uplink()]);
     site.handle_command(Instant::ZERO, command)
         .expect("a site has uplinks");
     site

@@ -1,10 +1,11 @@
-//! Datagrams that wait for their turn. Deficit round robin over the sites that sent them (Shreedhar and
-//! Varghese, SIGCOMM 1995): one site that sends more than a hub can work off delays and loses its own datagrams
-//! only.
+//! Datagrams, and TCP connections with unread bytes, that wait for their turn. Deficit round robin over the sites
+//! that sent them (Shreedhar and Varghese, SIGCOMM 1995): one site that sends more than a hub can work off delays
+//! and loses its own datagrams only. What is not read from a TCP connection stays in the kernel, and pushes back
+//! on the sender.
 //!
-//! Invariants: a queue is listed in `turns` exactly while it holds datagrams that its rate lets through, in
-//! `paced` while it holds datagrams that its rate holds back, and in `sizes` while it holds any. `bytes` is the sum
-//! over all queues. Nothing here looks through the queues.
+//! Invariants: a queue is listed in `turns` exactly while something in it waits for its turn only, in `paced` while
+//! its rate holds it back, and in `sizes` while it holds datagrams. `bytes` is the sum over all queues. Nothing here
+//! looks through the queues.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -14,10 +15,11 @@ use ropewalk_transport::SocketId;
 use ropewalk_types::{Ecn, Instant, count_steps};
 use rustc_hash::FxHashMap;
 
+use crate::io::StreamId;
 use crate::rate::Bucket;
 use crate::tuning::{
     INTAKE_BYTES, INTAKE_ITEM_BYTES, QUANTUM, RATE_BURST, RATE_BYTES_MAX, RATE_BYTES_MIN,
-    RATE_DELAY, STRANGER_WORK,
+    RATE_DELAY, STRANGER_WORK, STREAM_BYTES, STREAM_BYTES_ALONE, STREAM_BYTES_WORK,
 };
 
 /// A datagram and where it came from, as [`Session::handle_udp`](crate::Session::handle_udp) takes them.
@@ -56,15 +58,28 @@ pub struct Share {
     pub rate: Option<u64>,
 }
 
+/// What may be worked off now.
+#[derive(Debug)]
+pub(crate) enum Work {
+    /// A datagram.
+    Datagram(Arrival),
+    /// So many bytes at most of a TCP connection.
+    Stream(StreamId, usize),
+}
+
 #[derive(Debug, Default)]
 struct Queue {
     waiting: VecDeque<Arrival>,
     bytes: usize,
+    /// TCP connections with unread bytes.
+    streams: VecDeque<StreamId>,
+    /// Whether one of them comes before the next datagram: once in each turn.
+    stream_first: bool,
     /// Work that it may still cause in this turn, in datagrams of a site.
     credit: u32,
     weight: u32,
     bucket: Option<Bucket>,
-    /// Where the queue is listed, while it holds datagrams.
+    /// Where the queue is listed, while anything waits.
     place: Option<Place>,
     /// Its size class in `sizes`, while it holds datagrams.
     size: Option<u32>,
@@ -122,7 +137,7 @@ impl Intake {
     /// Gives the datagram back if it has to wait neither for others of its sender nor for its rate.
     pub fn pass(&mut self, now: Instant, share: Share, arrival: Arrival) -> Option<Arrival> {
         let waits = self.queues.get(&share.sender);
-        let waits = waits.is_some_and(|queue| !queue.waiting.is_empty());
+        let waits = waits.is_some_and(|queue| !queue.is_idle());
         match share.rate {
             None if !waits => return Some(arrival),
             Some(rate) if !waits => {
@@ -143,12 +158,7 @@ impl Intake {
     pub fn push(&mut self, now: Instant, share: Share, mut arrival: Arrival) {
         // What waits must not keep the large block in memory that it came in.
         arrival.data = BytesMut::from(&arrival.data[..]);
-        let queue = self.queues.entry(share.sender).or_default();
-        queue.weight = share.weight.max(1);
-        match share.rate {
-            Some(rate) => queue.bucket.get_or_insert_default().set_rate(now, rate),
-            None => queue.bucket = None,
-        }
+        let queue = Self::queue(&mut self.queues, now, share);
         self.bytes += arrival.bytes();
         queue.bytes += arrival.bytes();
         queue.waiting.push_back(arrival);
@@ -166,7 +176,34 @@ impl Intake {
         }
     }
 
-    /// Puts a queue that has datagrams where it belongs.
+    /// Lets a TCP connection wait that has unread bytes. It must not wait already.
+    pub fn push_stream(&mut self, now: Instant, share: Share, stream: StreamId) {
+        let queue = Self::queue(&mut self.queues, now, share);
+        queue.streams.push_back(stream);
+        if queue.place.is_none() {
+            self.list(now, share.sender);
+        }
+    }
+
+    /// Counts bytes that were read from a TCP connection of a sender.
+    pub fn charge(&mut self, now: Instant, sender: Sender, bytes: usize) {
+        let queue = self.queues.get_mut(&sender);
+        if let Some(bucket) = queue.and_then(|queue| queue.bucket.as_mut()) {
+            bucket.charge(now, bytes);
+        }
+    }
+
+    fn queue(queues: &mut FxHashMap<Sender, Queue>, now: Instant, share: Share) -> &mut Queue {
+        let queue = queues.entry(share.sender).or_default();
+        queue.weight = share.weight.max(1);
+        match share.rate {
+            Some(rate) => queue.bucket.get_or_insert_default().set_rate(now, rate),
+            None => queue.bucket = None,
+        }
+        queue
+    }
+
+    /// Puts a queue in which something waits where it belongs.
     fn list(&mut self, now: Instant, sender: Sender) {
         let Some(queue) = self.queues.get_mut(&sender) else {
             return;
@@ -178,6 +215,7 @@ impl Intake {
         } else {
             self.turns_given += 1;
             queue.credit = QUANTUM * queue.weight;
+            queue.stream_first = true;
             queue.place = Some(Place::Turn(self.turns_given));
             self.turns.insert(self.turns_given, sender);
         }
@@ -210,7 +248,7 @@ impl Intake {
             self.dropped += 1;
         }
         queue.list_size(sender, &mut self.sizes);
-        if queue.waiting.is_empty() {
+        if queue.is_idle() {
             self.unlist(sender);
             self.forget_idle(sender);
         }
@@ -219,13 +257,13 @@ impl Intake {
     /// A queue in which nothing waits goes, unless its bucket remembers what its sender has had.
     fn forget_idle(&mut self, sender: Sender) {
         let queue = self.queues.get(&sender);
-        if queue.is_some_and(|queue| queue.waiting.is_empty() && queue.bucket.is_none()) {
+        if queue.is_some_and(|queue| queue.is_idle() && queue.bucket.is_none()) {
             self.queues.remove(&sender);
         }
     }
 
-    /// The next datagram whose turn it is.
-    pub fn next(&mut self, now: Instant) -> Option<Arrival> {
+    /// The next one whose turn it is.
+    pub fn next(&mut self, now: Instant) -> Option<Work> {
         while let Some(&(at, sender)) = self.paced.first()
             && at <= now
         {
@@ -235,29 +273,29 @@ impl Intake {
         }
         count_steps(1);
         let (_, &sender) = self.turns.first_key_value()?;
+        let alone = self.turns.len() == 1;
         let queue = self.queues.get_mut(&sender)?;
-        let arrival = queue.waiting.pop_front()?;
-        queue.bytes -= arrival.bytes();
-        self.bytes -= arrival.bytes();
-        queue.list_size(sender, &mut self.sizes);
-        if let Some(bucket) = &mut queue.bucket {
-            bucket.charge(now, arrival.data.len());
+        let next = queue.next(now, alone)?;
+        if let Work::Datagram(arrival) = &next {
+            self.bytes -= arrival.bytes();
+            queue.list_size(sender, &mut self.sizes);
         }
-        let work = match sender {
-            Sender::Site(_) => 1,
-            Sender::Stranger => STRANGER_WORK,
+        let work = match (sender, &next) {
+            (Sender::Stranger, _) => STRANGER_WORK,
+            (Sender::Site(_), Work::Datagram(_)) => 1,
+            (Sender::Site(_), Work::Stream(..)) => STREAM_WORK,
         };
         queue.credit = queue.credit.saturating_sub(work);
         let bucket = queue.bucket.as_ref();
         let held_back = bucket.is_some_and(|bucket| bucket.due(now, RATE_BURST).is_some());
-        if queue.waiting.is_empty() {
+        if queue.is_idle() {
             self.unlist(sender);
             self.forget_idle(sender);
         } else if held_back || queue.credit == 0 {
             self.unlist(sender);
             self.list(now, sender);
         }
-        Some(arrival)
+        Some(next)
     }
 
     /// A sender is gone.
@@ -273,6 +311,31 @@ impl Intake {
 }
 
 impl Queue {
+    fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.streams.is_empty()
+    }
+
+    /// Takes the next one out.
+    fn next(&mut self, now: Instant, alone: bool) -> Option<Work> {
+        if (self.stream_first || self.waiting.is_empty())
+            && let Some(stream) = self.streams.pop_front()
+        {
+            self.stream_first = false;
+            let bytes = if alone {
+                STREAM_BYTES_ALONE
+            } else {
+                STREAM_BYTES
+            };
+            return Some(Work::Stream(stream, bytes));
+        }
+        let arrival = self.waiting.pop_front()?;
+        self.bytes -= arrival.bytes();
+        if let Some(bucket) = &mut self.bucket {
+            bucket.charge(now, arrival.data.len());
+        }
+        Some(Work::Datagram(arrival))
+    }
+
     /// Drops the oldest datagram; its bytes.
     fn drop_oldest(&mut self) -> usize {
         count_steps(1);
@@ -294,6 +357,10 @@ impl Queue {
         sizes.extend(size.map(|size| (size, sender)));
     }
 }
+
+/// What reading from a TCP connection counts for in a turn, in datagrams of a site.
+#[expect(clippy::cast_possible_truncation, reason = "both are small")]
+const STREAM_WORK: u32 = STREAM_BYTES.div_ceil(STREAM_BYTES_WORK) as u32;
 
 /// Bytes that may wait behind a rate in bits per second.
 fn rate_bytes(rate: u64) -> usize {
@@ -330,9 +397,17 @@ mod tests {
         }
     }
 
+    /// The next one, which is a datagram.
+    fn next(intake: &mut Intake, now: Instant) -> Option<Arrival> {
+        match intake.next(now)? {
+            Work::Datagram(arrival) => Some(arrival),
+            Work::Stream(..) => panic!("nobody has one"),
+        }
+    }
+
     fn senders(intake: &mut Intake, now: Instant, count: usize) -> Vec<u8> {
-        let next = |_| intake.next(now).map(|arrival| arrival.data[0]);
-        (0..count).map_while(next).collect()
+        let first = |_| next(intake, now).map(|arrival| arrival.data[0]);
+        (0..count).map_while(first).collect()
     }
 
     #[test]
@@ -407,7 +482,7 @@ mod tests {
             }
             let dropped = intake.dropped();
             assert!(dropped > 10_000, "{dropped} were dropped");
-            let left = std::iter::from_fn(|| intake.next(NOW)).count() as u64;
+            let left = std::iter::from_fn(|| next(&mut intake, NOW)).count() as u64;
             assert_eq!(left + dropped, u64::from(count));
             let cost = steps() - before;
             assert!(
@@ -415,6 +490,60 @@ mod tests {
                 "{cost} steps of {senders} senders"
             );
         }
+    }
+
+    #[test]
+    fn a_connection_over_tcp_has_turns_beside_datagrams_and_all_of_them_alone() {
+        let mut intake = Intake::default();
+        let (tcp, udp) = (Sender::Site(1), Sender::Site(2));
+        let (mut read, mut datagrams) = (0, 0);
+        intake.push_stream(NOW, share(tcp, 1, None), StreamId(7));
+        for number in 0..2_000 {
+            intake.push(NOW, share(udp, 1, None), arrival(2, number, 1_400));
+        }
+        while datagrams < 1_600 {
+            match intake.next(NOW) {
+                Some(Work::Datagram(_)) => datagrams += 1,
+                Some(Work::Stream(stream, bytes)) => {
+                    read += bytes;
+                    // Whatever is read, more comes.
+                    intake.push_stream(NOW, share(tcp, 1, None), stream);
+                }
+                None => panic!("there is more"),
+            }
+        }
+        let worth = read / STREAM_BYTES_WORK;
+        assert!(
+            (1_000..=1_800).contains(&worth),
+            "{worth} beside {datagrams}"
+        );
+        intake.forget(udp);
+        let next = intake.next(NOW);
+        assert!(matches!(
+            next,
+            Some(Work::Stream(StreamId(7), STREAM_BYTES_ALONE))
+        ));
+        assert!(!intake.has_turns());
+    }
+
+    #[test]
+    fn bytes_over_tcp_count_for_the_rate() {
+        let mut intake = Intake::default();
+        let slow = share(Sender::Site(1), 1, Some(8_000_000));
+        let mut read = 0;
+        for step in 0..2_000_u32 {
+            let now = NOW + Duration::from_millis(1) * step;
+            if step % 100 == 0 && !intake.has_turns() && intake.due().is_none() {
+                intake.push_stream(now, slow, StreamId(7));
+            }
+            while let Some(Work::Stream(stream, bytes)) = intake.next(now) {
+                read += bytes;
+                intake.charge(now, Sender::Site(1), bytes);
+                intake.push_stream(now, slow, stream);
+            }
+        }
+        // 8 Mbit/s for 2 s, and one reading more.
+        assert!((1_990_000..2_070_000).contains(&read), "{read}");
     }
 
     #[test]
@@ -435,7 +564,7 @@ mod tests {
                 arrival(2, step, 1_000),
             );
             fast += usize::from(passed.is_some());
-            while let Some(arrival) = intake.next(now) {
+            while let Some(arrival) = next(&mut intake, now) {
                 slow_bytes += arrival.data.len();
             }
         }
@@ -454,6 +583,7 @@ mod tests {
         let mut intake = Intake::default();
         // So many that a queue of one long datagram can be the longest.
         let (mut sent, mut seen) = ([0_u32; 128], [0_u32; 128]);
+        let mut streams = BTreeSet::new();
         let mut now = NOW;
         for _ in 0..50_000 {
             let of = (random.next_u64() % 128) as u8;
@@ -471,33 +601,49 @@ mod tests {
                     let arrival = arrival(of, sent[usize::from(of)], size);
                     intake.push(now, share(sender, u32::from(of) + 1, rate), arrival);
                 }
-                5..9 => {
-                    if let Some(arrival) = intake.next(now) {
+                5..9 => match intake.next(now) {
+                    Some(Work::Datagram(arrival)) => {
                         let of = usize::from(arrival.data[0]);
                         let number = u32::from_be_bytes(arrival.data[1..5].try_into().unwrap());
                         assert!(number > seen[of], "{number} after {}", seen[of]);
                         seen[of] = number;
                     }
+                    Some(Work::Stream(stream, _)) => {
+                        assert!(streams.remove(&stream), "it waited once");
+                        intake.charge(now, sender, 1_000);
+                    }
+                    None => {}
+                },
+                _ if random.next_u64().is_multiple_of(100) => {
+                    intake.forget(sender);
+                    streams.retain(|StreamId(stream)| *stream != u32::from(of));
                 }
-                _ if random.next_u64().is_multiple_of(100) => intake.forget(sender),
+                _ if random.next_u64().is_multiple_of(4) => {
+                    let stream = StreamId(of.into());
+                    if streams.insert(stream) {
+                        intake.push_stream(now, share(sender, u32::from(of) + 1, rate), stream);
+                    }
+                }
                 _ => now += Duration::from_micros(random.next_u64() % 2_000),
             }
             let bytes: usize = intake.queues.values().map(|queue| queue.bytes).sum();
             assert_eq!(bytes, intake.bytes);
-            let waiting = intake
-                .queues
-                .values()
-                .filter(|queue| !queue.waiting.is_empty());
-            let waiting = waiting.count();
-            assert_eq!(waiting, intake.turns.len() + intake.paced.len());
-            assert_eq!(waiting, intake.sizes.len());
-            let mut idle = intake.queues.values().filter(|q| q.waiting.is_empty());
+            let queues = || intake.queues.values();
+            let busy = queues().filter(|queue| !queue.is_idle()).count();
+            assert_eq!(busy, intake.turns.len() + intake.paced.len());
+            let waiting = queues().filter(|queue| !queue.waiting.is_empty());
+            assert_eq!(waiting.count(), intake.sizes.len());
+            let waiting = queues().map(|queue| queue.streams.len());
+            assert_eq!(waiting.sum::<usize>(), streams.len());
+            let mut idle = queues().filter(|queue| queue.is_idle());
             assert!(idle.all(|queue| queue.bucket.is_some()));
         }
         while let Some(due) = intake.due() {
             now = now.max(due);
-            assert!(intake.next(now).is_some());
+            if let Some(Work::Stream(stream, _)) = intake.next(now) {
+                assert!(streams.remove(&stream));
+            }
         }
-        assert!(intake.is_empty());
+        assert!(intake.is_empty() && streams.is_empty());
     }
 }

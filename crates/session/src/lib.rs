@@ -10,6 +10,7 @@
 //! 1. All input that is there, by the `handle_…` methods, and [`Session::handle_timeout`] when
 //!    [`Session::poll_timeout`] is due.
 //!    Where more waits at the sockets than a turn can take, the driver says so with [`Session::handle_backlog`].
+//!    Then [`Session::poll_stream`] until `None`: TCP connections to be read.
 //! 2. [`Session::end_batch`], then [`Session::poll_inner`] until `None`.
 //! 3. [`Session::poll_request`] until `None`: sockets to open.
 //! 4. [`Session::pump`]: packets and bytes to send.

@@ -12,12 +12,12 @@ use ropewalk_transport::SocketId;
 use ropewalk_types::{Ecn, Instant};
 
 use crate::command::Command;
-use crate::intake::{Arrival, Intake, Sender, Share};
+use crate::intake::{Arrival, Intake, Sender, Share, Work};
 use crate::io::{Request, Sockets, StreamId};
 use crate::links::{LinkEvent, LinkId, Links, Moved, Received};
 use crate::mtu::InnerMtu;
 use crate::status::SessionStatus;
-use crate::tuning::{BEHIND, WORK_DATAGRAMS};
+use crate::tuning::{BEHIND, STREAM_BYTES_WORK, WORK_DATAGRAMS};
 
 /// What a session tells the control side.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -145,6 +145,8 @@ pub struct Session<R> {
     behind: bool,
     /// What may still be worked off in this turn, in datagrams.
     work_left: usize,
+    /// TCP connections to be read now, and how many bytes at most.
+    readable: VecDeque<(StreamId, usize)>,
 }
 
 impl<R: Role> Session<R> {
@@ -156,6 +158,7 @@ impl<R: Role> Session<R> {
             intake: Intake::default(),
             behind: false,
             work_left: WORK_DATAGRAMS,
+            readable: VecDeque::new(),
         }
     }
 
@@ -237,14 +240,23 @@ impl<R: Role> Session<R> {
         }
     }
 
-    /// Works off datagrams that wait, up to a bound.
+    /// Works off what waits, up to a bound.
     fn work(&mut self, now: Instant) {
         self.forget_gone();
         while self.work_left > 0
-            && let Some(arrival) = self.intake.next(now)
+            && let Some(work) = self.intake.next(now)
         {
-            self.work_left -= 1;
-            self.take(now, arrival);
+            match work {
+                Work::Datagram(arrival) => {
+                    self.work_left -= 1;
+                    self.take(now, arrival);
+                }
+                Work::Stream(stream, bytes) => {
+                    let work = bytes.div_ceil(STREAM_BYTES_WORK);
+                    self.work_left = self.work_left.saturating_sub(work);
+                    self.readable.push_back((stream, bytes));
+                }
+            }
         }
         self.behind &= self.intake.has_turns();
     }
@@ -276,8 +288,36 @@ impl<R: Role> Session<R> {
         self.links.handle_stream_writable(stream);
     }
 
-    /// Takes bytes in that arrived on a TCP connection. Anything at all may be in them.
+    /// A TCP connection may have bytes to be read. The driver leaves them in the kernel, where they push back on the
+    /// sender, until [`Self::poll_stream`] names the connection.
+    pub fn handle_stream_readable(&mut self, now: Instant, stream: StreamId) {
+        if self.links.await_turn(stream) {
+            self.forget_gone();
+            let share = self.role.share(Some(LinkId::Tls(stream)));
+            self.intake.push_stream(now, share, stream);
+        }
+    }
+
+    /// The next TCP connection whose turn it is, and how many bytes of it may be read, at most 64 KiB. Where that many
+    /// are there, [`Self::handle_stream_readable`] follows. Call until `None`, after all other input.
+    pub fn poll_stream(&mut self, now: Instant) -> Option<(StreamId, usize)> {
+        loop {
+            if self.readable.is_empty() {
+                self.work(now);
+            }
+            let (stream, bytes) = self.readable.pop_front()?;
+            if self.links.has_turn(stream) {
+                return Some((stream, bytes));
+            }
+        }
+    }
+
+    /// Takes bytes in that were read from a TCP connection. Anything at all may be in them.
     pub fn handle_stream_data(&mut self, now: Instant, stream: StreamId, bytes: &[u8]) {
+        if self.role.is_paced() {
+            let share = self.role.share(Some(LinkId::Tls(stream)));
+            self.intake.charge(now, share.sender, bytes.len());
+        }
         self.links.handle_stream_data(stream, bytes);
         self.link_events(now);
         self.receive(now, LinkId::Tls(stream), Ecn::NotEct);
@@ -401,7 +441,8 @@ impl<R: Role> Session<R> {
     /// When [`Self::handle_timeout`] is wanted, if no input comes before.
     pub fn poll_timeout(&mut self) -> Option<Instant> {
         let links = self.links.poll_timeout();
-        let others = [self.role.poll_timeout(), self.intake.due()];
+        let readable = (!self.readable.is_empty()).then_some(Instant::ZERO);
+        let others = [self.role.poll_timeout(), self.intake.due(), readable];
         links.into_iter().chain(others.into_iter().flatten()).min()
     }
 

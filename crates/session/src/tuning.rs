@@ -14,6 +14,14 @@ pub(crate) const QUANTUM: u32 = 16;
 /// Work that a datagram of a stranger counts for, in datagrams of a site: most are handshakes, with signatures.
 /// More: sites suffer less from strangers, new sites wait longer beside strangers.
 pub(crate) const STRANGER_WORK: u32 = 16;
+/// Bytes that may be read from a TCP connection in a turn of its sender, beside other senders. More: less work per
+/// byte, later turns of the others.
+pub(crate) const STREAM_BYTES: usize = 16 * 1024;
+/// The same while no other sender waits.
+pub(crate) const STREAM_BYTES_ALONE: usize = 64 * 1024;
+/// Bytes of a TCP connection that are as much work as a datagram: those of a full one. More: sites over TCP get more
+/// of a busy hub.
+pub(crate) const STREAM_BYTES_WORK: usize = 1_400;
 /// Bytes of all datagrams that wait for their turn. More: fewer losses in a burst, older datagrams.
 pub(crate) const INTAKE_BYTES: usize = 4 * 1024 * 1024;
 /// What a datagram that waits takes of them besides its own bytes.

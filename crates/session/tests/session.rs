@@ -89,6 +89,38 @@ fn a_rate_bounds_a_site_in_both_directions_and_no_other_site() {
 }
 
 #[test]
+fn a_rate_delays_what_comes_over_tls_and_drops_nothing() {
+    let mut world = World::new(&Spec {
+        uplinks: 1,
+        ..Spec::default()
+    });
+    world.block_udp(0, 0, true);
+    world.run_until(3 * SECOND, |w| w.transports_up(0) == ["tls"]);
+    let rate = 4_000_000;
+    world.set_share(0, 1, Some(rate));
+    let start = world.now();
+    // 5 Mbit/s for 2 s, in packets of 500 bytes.
+    let count = 2_500;
+    for step in 0..200 {
+        world.send_up(0, step * 25 / 2, if step % 2 == 0 { 12 } else { 13 });
+        world.run(ms(10));
+    }
+    let got = world.hub().delivered.len() as u64;
+    let most = rate * 2 / 8 / 500;
+    assert!(
+        (most * 3 / 4..=most).contains(&got),
+        "{got} of at most {most}"
+    );
+    world.run(2 * SECOND);
+    let numbers = world.hub().delivered.iter().map(|d| d.2);
+    assert!(numbers.eq(0..count), "all packets came, in order");
+    let took = world.hub().delivered[count as usize - 1].0.since(start);
+    assert!(took > 5 * SECOND / 2, "the last one after {took:?}");
+    let drops = &world.hub().session.status().drops;
+    assert_eq!(drops["intake"], 0);
+}
+
+#[test]
 fn a_hub_that_is_behind_takes_everything_in_by_turns() {
     let mut world = World::new(&Spec {
         sites: 2,

@@ -35,6 +35,8 @@ struct Tcp {
     sent: u64,
     received: u64,
     room: usize,
+    /// What the session has not read yet: stands for the buffer of the kernel.
+    unread: BytesMut,
 }
 
 /// A gateway.
@@ -151,13 +153,16 @@ impl<R: Role> Host<R> {
                 };
                 if let Some(tcp) = self.tcp.get_mut(&id).filter(|tcp| tcp.received == at) {
                     tcp.received += data.len() as u64;
-                    self.session.handle_stream_data(now, id, &data);
+                    tcp.unread.extend_from_slice(&data);
                     self.session.handle_stream_writable(id);
+                    self.session.handle_stream_readable(now, id);
                 }
             }
             Body::TcpClose => {
                 if let Some(id) = self.stream(from, port) {
-                    self.tcp.remove(&id);
+                    if let Some(tcp) = self.tcp.remove(&id) {
+                        self.session.handle_stream_data(now, id, &tcp.unread);
+                    }
                     let reason = "the peer closed the TCP connection".to_owned();
                     self.session.handle_stream_closed(now, id, reason);
                 }
@@ -201,6 +206,7 @@ impl<R: Role> Host<R> {
                 sent: 0,
                 received: 0,
                 room: 0,
+                unread: BytesMut::new(),
             };
             self.tcp.insert(id, tcp);
             Body::TcpOpen
@@ -227,7 +233,23 @@ impl<R: Role> Host<R> {
         if due {
             self.session.handle_timeout(now);
         }
+        self.read_streams(now);
         self.drain(now);
+    }
+
+    /// Gives the session the bytes of the TCP connections whose turn it is.
+    fn read_streams(&mut self, now: Instant) {
+        while let Some((id, bytes)) = self.session.poll_stream(now) {
+            let Some(tcp) = self.tcp.get_mut(&id) else {
+                continue;
+            };
+            let more = tcp.unread.len() > bytes;
+            let data = tcp.unread.split_to(bytes.min(tcp.unread.len()));
+            self.session.handle_stream_data(now, id, &data);
+            if more {
+                self.session.handle_stream_readable(now, id);
+            }
+        }
     }
 
     /// The second half of a turn: everything that may leave does.
@@ -323,6 +345,7 @@ impl<R: Role> Host<R> {
                         sent: 0,
                         received: 0,
                         room: 0,
+                        unread: BytesMut::new(),
                     };
                     self.tcp.insert(stream, tcp);
                     self.out.push(Outgoing {

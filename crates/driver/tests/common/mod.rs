@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 
 use ropewalk_driver::{SocketOptions, Sockets};
-use ropewalk_session::{CommonSettings, Environment, Hub, HubSettings, Session, Slice};
+use ropewalk_session::{CommonSettings, Environment, Hub, HubSettings, Session, Slice, Uplink};
 use ropewalk_transport::{CongestionControl, Identity};
 use rustix::event::epoll;
 
@@ -63,6 +63,25 @@ pub fn sockets(buffer_bytes: usize) -> Sockets {
         slice: Slice::WHOLE,
     };
     Sockets::new(epoll, options)
+}
+
+/// Name of the only uplink of a site.
+pub const UPLINK: &str = "eth0";
+
+/// An uplink on loopback.
+pub fn uplink() -> Uplink {
+    Uplink {
+        name: UPLINK.into(),
+        ifindex: 1,
+        addresses: vec![Ipv4Addr::LOCALHOST.into()],
+        mtu: 1_500,
+        standby: false,
+        metered: false,
+        bottleneck: None,
+        weight: None,
+        protection_hourly: None,
+        congestion: None,
+    }
 }
 
 /// A UDP socket of the test.

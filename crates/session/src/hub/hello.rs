@@ -16,7 +16,6 @@ use super::{Hub, HubSite};
 use crate::links::{LinkId, Links};
 use crate::pace::Pace;
 use crate::peer::{Peer, PeerPath};
-use crate::rate::Bucket;
 use crate::settings::SiteEntry;
 
 impl Hub {
@@ -210,8 +209,6 @@ impl Hub {
             fixed_scheduler: false,
             spoofed: 0,
             memory: 0,
-            over_tls: Bucket::default(),
-            over_rate: 0,
         });
         tracing::info!(site = entry.name, "site connected");
         self.by_key.insert(entry.key, index);

@@ -33,12 +33,11 @@ use crate::io::Sockets;
 use crate::links::{LinkEvent, LinkId, Links, Received};
 use crate::pace::Pace;
 use crate::peer::Peer;
-use crate::rate::Bucket;
 use crate::ready::ReadySet;
 use crate::session::{Elsewhere, Event, Role, Session, sealed};
 use crate::settings::{Environment, HubSettings, SiteEntry};
 use crate::status::SessionStatus;
-use crate::tuning::{RATE_DELAY, ROUND_PACKETS, ROUNDS};
+use crate::tuning::{ROUND_PACKETS, ROUNDS};
 use addresses::is_link_local;
 use elsewhere::Others;
 use guard::guarded;
@@ -69,10 +68,6 @@ struct HubSite {
     spoofed: u64,
     /// Memory of its packets when it was looked at last, bytes.
     memory: u64,
-    /// What it sends over TLS, where its rate is bounded: nothing can wait there.
-    over_tls: Bucket,
-    /// Datagrams beyond that.
-    over_rate: u64,
 }
 
 impl HubSite {
@@ -406,15 +401,6 @@ impl Hub {
         let Some((id, current)) = site.peer.path_of(link) else {
             return;
         };
-        if let (Some(rate), LinkId::Tls(_)) = (site.entry.rate, link)
-            && !ropewalk_wire::is_control(&received.data)
-            && !site
-                .over_tls
-                .takes(now, rate, RATE_DELAY, received.data.len())
-        {
-            site.over_rate += 1;
-            return;
-        }
         let tunnel = &mut site.peer.tunnel;
         let control = if current {
             tunnel.handle_datagram(now, id, received.ecn, received.data)
@@ -702,13 +688,12 @@ impl sealed::Role for Hub {
             .iter()
             .map(ToString::to_string)
             .collect();
-        let (mut spoofed, mut lines_left_out, mut over_rate) = (0, 0, 0);
+        let (mut spoofed, mut lines_left_out) = (0, 0);
         for site in self.sites.iter().flatten() {
             let mut tunnel = site.peer.status(links);
             tunnel.peer_addresses = site.entry.places();
             status.add_tunnel_drops(&site.peer.tunnel);
             spoofed += site.spoofed;
-            over_rate += site.over_rate;
             lines_left_out += site.lines_left_out;
             status.tunnels.push(tunnel);
         }
@@ -727,7 +712,6 @@ impl sealed::Role for Hub {
         *status.drops.entry("invalid_inner".into()).or_default() += self.invalid_inner;
         *status.drops.entry("internal_errors".into()).or_default() += self.panics;
         status.drops.insert("log_lines".into(), lines_left_out);
-        status.drops.insert("over_rate".into(), over_rate);
         status.drops.insert("unroutable".into(), self.unroutable);
         status.drops.insert("link_local".into(), self.link_local);
         status.drops.insert("spoofed_source".into(), spoofed);

@@ -8,7 +8,7 @@ mod stream;
 mod streams;
 mod tuning;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 
 use bytes::{Bytes, BytesMut};
@@ -90,6 +90,8 @@ pub struct Links {
     allowed: Option<KeyCheck>,
     endpoint: Endpoint,
     streams: BTreeMap<StreamId, Box<Stream>>,
+    /// Timers of streams, each once at most and never later than it is.
+    timers: BTreeSet<(Instant, StreamId)>,
     /// On their way to another worker.
     moving: BTreeMap<StreamId, Moved>,
     /// Streams to be flushed, each once.
@@ -138,6 +140,7 @@ impl Links {
             allowed,
             endpoint: Endpoint::new(config)?,
             streams: BTreeMap::new(),
+            timers: BTreeSet::new(),
             moving: BTreeMap::new(),
             dirty: VecDeque::new(),
             events: VecDeque::new(),
@@ -338,7 +341,11 @@ impl Links {
     ) -> Option<PathSnapshot> {
         match id {
             LinkId::Quic(connection) => self.endpoint.snapshot(now, connection),
-            LinkId::Tls(id) => self.stream_mut(id)?.snapshot(now, id, sockets),
+            LinkId::Tls(id) => {
+                let snapshot = self.stream_mut(id)?.snapshot(now, id, sockets);
+                self.note_timer(id);
+                snapshot
+            }
         }
     }
 
@@ -427,7 +434,7 @@ impl Links {
 
     /// When [`Self::handle_timeout`] is wanted.
     pub(crate) fn poll_timeout(&mut self) -> Option<Instant> {
-        let streams = self.streams.values().filter_map(|s| s.poll_timeout()).min();
+        let streams = self.streams_due();
         self.endpoint
             .poll_timeout()
             .into_iter()
@@ -438,16 +445,7 @@ impl Links {
     /// Lets timers of connections and streams go off.
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
         self.endpoint.handle_timeout(now);
-        let due = |stream: &Stream| stream.poll_timeout().is_some_and(|at| at <= now);
-        let due = self.streams.iter().filter(|(_, stream)| due(stream));
-        let due: Vec<StreamId> = due.map(|(&id, _)| id).collect();
-        for id in due {
-            match self.streams.get_mut(&id).map(|s| s.handle_timeout(now)) {
-                Some(Ok(true)) => self.mark_dirty(id),
-                Some(Err(reason)) => self.fail(id, reason),
-                Some(Ok(false)) | None => {}
-            }
-        }
+        self.handle_streams_timeout(now);
     }
 
     /// Counted drops and refusals, by reason.

@@ -28,6 +28,10 @@ pub(super) struct Stream {
     ended: bool,
     /// Whether it waits to be flushed.
     pub dirty: bool,
+    /// Whether it waits for its turn to be read.
+    pub awaits_turn: bool,
+    /// Where it stands among the timers.
+    pub timer: Option<Instant>,
     pub sent_bytes: u64,
     pub received_bytes: u64,
 }
@@ -49,6 +53,8 @@ impl Stream {
             look_at: None,
             ended: false,
             dirty: false,
+            awaits_turn: false,
+            timer: None,
             sent_bytes: 0,
             received_bytes: 0,
         })

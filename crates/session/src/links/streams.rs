@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use bytes::Bytes;
 use ropewalk_transport::tls::TlsPath;
 use ropewalk_transport::{PublicKey, Source, TransportError, may_take};
-use ropewalk_types::Instant;
+use ropewalk_types::{Instant, count_steps};
 
 use super::stream::Stream;
 use super::tuning::{ACCEPT_HANDSHAKE, HANDSHAKE, HANDSHAKES_MAX, STREAMS_MAX};
@@ -93,6 +93,8 @@ impl Links {
         }
         let Moved { mut stream, peer } = moved;
         stream.dirty = false;
+        stream.awaits_turn = false;
+        stream.timer = None;
         let id = self.add_stream(stream);
         let connected = LinkEvent::Connected { peer };
         self.events.push_back((LinkId::Tls(id), connected));
@@ -133,8 +135,74 @@ impl Links {
         let id = StreamId(self.next_stream);
         self.next_stream = self.next_stream.wrapping_add(1);
         self.streams.insert(id, stream);
+        self.note_timer(id);
         self.mark_dirty(id);
         id
+    }
+
+    /// Lists the timer of a stream again after it may have become earlier.
+    pub(super) fn note_timer(&mut self, id: StreamId) {
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return;
+        };
+        let Some(at) = stream.poll_timeout() else {
+            return;
+        };
+        if stream.timer.is_none_or(|old| at < old) {
+            if let Some(old) = stream.timer.replace(at) {
+                self.timers.remove(&(old, id));
+            }
+            self.timers.insert((at, id));
+        }
+    }
+
+    /// When the first timer of a stream is due. Timers mostly move later, which only the head needs to know.
+    pub(super) fn streams_due(&mut self) -> Option<Instant> {
+        while let Some(&(at, id)) = self.timers.first() {
+            count_steps(1);
+            let stream = self.streams.get_mut(&id);
+            let actual = stream.and_then(|stream| {
+                stream.timer = stream.poll_timeout();
+                stream.timer
+            });
+            if actual == Some(at) {
+                return Some(at);
+            }
+            self.timers.pop_first();
+            self.timers.extend(actual.map(|at| (at, id)));
+        }
+        None
+    }
+
+    /// Lets the timers of streams go off.
+    pub(super) fn handle_streams_timeout(&mut self, now: Instant) {
+        while self.streams_due().is_some_and(|at| at <= now) {
+            let Some((_, id)) = self.timers.pop_first() else {
+                return;
+            };
+            let Some(stream) = self.streams.get_mut(&id) else {
+                continue;
+            };
+            stream.timer = None;
+            match stream.handle_timeout(now) {
+                Ok(true) => self.mark_dirty(id),
+                Ok(false) => {}
+                Err(reason) => self.fail(id, reason),
+            }
+            self.note_timer(id);
+        }
+    }
+
+    /// Whether a stream is to wait for its turn to be read, and did not yet.
+    pub(crate) fn await_turn(&mut self, id: StreamId) -> bool {
+        let stream = self.stream_mut(id);
+        stream.is_some_and(|stream| !std::mem::replace(&mut stream.awaits_turn, true))
+    }
+
+    /// A stream has its turn; false when it is over.
+    pub(crate) fn has_turn(&mut self, id: StreamId) -> bool {
+        let stream = self.stream_mut(id);
+        stream.is_some_and(|stream| std::mem::take(&mut stream.awaits_turn))
     }
 
     /// Takes bytes of a TCP connection in.
