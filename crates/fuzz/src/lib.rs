@@ -5,11 +5,13 @@
 
 mod decoder;
 mod feedback;
+pub mod hub;
 mod input;
 mod wire;
 pub mod work;
 
 pub use decoder::decoder;
 pub use feedback::feedback;
+pub use hub::hub;
 pub use wire::wire;
 pub use work::work;

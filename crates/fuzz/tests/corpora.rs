@@ -1,6 +1,6 @@
 //! Every input that is kept for the fuzzers, once more.
 
-use ropewalk_fuzz::{decoder, feedback, wire, work};
+use ropewalk_fuzz::{decoder, feedback, hub, wire, work};
 use std::path::Path;
 
 #[global_allocator]
@@ -48,4 +48,9 @@ fn a_tunnel_still_keeps_its_bounds_whatever_its_peer_says() {
 #[test]
 fn the_bytes_of_a_peer_still_cost_a_tunnel_what_they_may_cost() {
     replay("work", work);
+}
+
+#[test]
+fn the_bytes_of_peers_still_cost_a_hub_what_they_may_cost() {
+    replay("hub", hub);
 }

@@ -2,7 +2,7 @@
 //! instructions of 12 bytes each, most of which make many datagrams, so that short inputs make long attacks.
 
 mod bounds;
-mod datagrams;
+pub(crate) mod datagrams;
 mod meter;
 
 pub use bounds::Cost;
@@ -37,7 +37,7 @@ pub struct Instruction {
 }
 
 impl Instruction {
-    fn read(input: &mut Input<'_>) -> Self {
+    pub(crate) fn read(input: &mut Input<'_>) -> Self {
         Self {
             kind: input.u8(),
             count: input.u8(),

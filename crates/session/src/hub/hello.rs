@@ -4,12 +4,11 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use ipnet::IpNet;
 use ropewalk_core::path::PathConfig;
 use ropewalk_core::schedule::SchedulerKind;
-use ropewalk_types::{Instant, PathId};
-use ropewalk_wire::{Control, Hello, VERSION, Welcome, emit_control};
+use ropewalk_types::{Instant, PathId, count_steps};
+use ropewalk_wire::{Control, Hello, VERSION, Welcome};
 
 use super::tuning::{MOVE_INTERVAL, MOVES, RESTART_INTERVAL, RESTARTS, SITES_MAX};
 use super::{Hub, HubSite};
@@ -74,7 +73,10 @@ impl Hub {
             );
         }
         let wish = SchedulerKind::from_code(hello.scheduler);
-        if let Some(kind) = wish.filter(|_| !site.fixed_scheduler) {
+        if let Some(kind) = wish
+            && !site.fixed_scheduler
+            && site.may_schedule(now, kind)
+        {
             site.peer.tunnel.set_scheduler(kind);
         }
         let congestion = self.settings.common.congestion;
@@ -171,9 +173,7 @@ impl Hub {
                 .collect(),
             hub_addresses: self.settings.addresses.iter().map(IpNet::addr).collect(),
         });
-        let mut bytes = Vec::new();
-        emit_control(&welcome, &mut bytes);
-        links.queue(link, Bytes::from(bytes));
+        links.queue_control(link, &welcome);
     }
 
     /// The slot of a site, made on its first visit.
@@ -187,6 +187,7 @@ impl Hub {
         let index = self
             .sites
             .iter()
+            .inspect(|_| count_steps(1))
             .position(Option::is_none)
             .unwrap_or_else(|| {
                 self.sites.push(None);
@@ -203,6 +204,7 @@ impl Hub {
             entry: Arc::clone(entry),
             session,
             restarts: Pace::default(),
+            schedulers: Pace::default(),
             lines: Pace::default(),
             lines_left_out: 0,
             moves: Pace::default(),

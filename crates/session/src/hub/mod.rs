@@ -23,7 +23,7 @@ use ropewalk_core::reorder::Inner;
 use ropewalk_core::schedule::SchedulerKind;
 use ropewalk_core::tunnel::Tunnel;
 use ropewalk_transport::{KeyCheck, PublicKey, SocketId, TransportError};
-use ropewalk_types::{Instant, PacketInfo, PathId, Random, source_of};
+use ropewalk_types::{Instant, PacketInfo, PathId, Random, count_steps, source_of};
 use ropewalk_wire::{Control, Datagram, HEADROOM};
 use rustc_hash::FxHashMap;
 
@@ -42,7 +42,10 @@ use addresses::is_link_local;
 use elsewhere::Others;
 use guard::guarded;
 pub use tuning::SITES_MAX;
-use tuning::{DUE_AGAIN, HELLO_WAIT, LINE_INTERVAL, LINES, LINKS_PER_KEY, TICK};
+use tuning::{
+    DUE_AGAIN, HELLO_WAIT, LINE_INTERVAL, LINES, LINKS_PER_KEY, SCHEDULER_INTERVAL, SCHEDULERS,
+    TICK,
+};
 
 /// What a site is told whose QUIC connection names another worker than that of its key.
 const ELSEWHERE: &str =
@@ -59,6 +62,8 @@ struct HubSite {
     restarts: Pace,
     /// How often its paths may move to other connections.
     moves: Pace,
+    /// How often its wish may change how the hub schedules what goes to it.
+    schedulers: Pace,
     /// How often it may cause lines in the log.
     lines: Pace,
     /// Lines that it would have caused beyond that.
@@ -71,6 +76,12 @@ struct HubSite {
 }
 
 impl HubSite {
+    /// Whether this scheduler may be used on the wish of the site: one that is in use already always may.
+    fn may_schedule(&mut self, now: Instant, kind: SchedulerKind) -> bool {
+        kind == self.peer.tunnel.scheduler()
+            || self.schedulers.allows(now, SCHEDULER_INTERVAL, SCHEDULERS)
+    }
+
     /// Whether it may cause another line in the log.
     fn may_log(&mut self, now: Instant) -> bool {
         let may = self.lines.allows(now, LINE_INTERVAL, LINES);
@@ -242,6 +253,7 @@ impl Hub {
         why: &str,
         over: impl Fn(&Pending) -> bool,
     ) {
+        count_steps(self.pending.len());
         let over = self.pending.iter().filter(|(_, pending)| over(pending));
         let over: Vec<LinkId> = over.map(|(link, _)| *link).collect();
         for link in over {
@@ -271,6 +283,7 @@ impl Hub {
         else {
             return;
         };
+        count_steps(of_key.len());
         let carries = |link: LinkId| {
             let site = self.pending.get(&link).and_then(|pending| pending.site);
             let site = site.and_then(|index| self.sites[index].as_ref());
@@ -339,7 +352,16 @@ impl Hub {
         }
     }
 
-    fn on_control(&mut self, now: Instant, links: &mut Links, index: usize, control: Control) {
+    /// A message of a site that came over a link. The answer goes over the same link: one over each would be many for
+    /// one.
+    fn on_control(
+        &mut self,
+        now: Instant,
+        links: &mut Links,
+        index: usize,
+        link: LinkId,
+        control: Control,
+    ) {
         let Some(site) = self.sites[index].as_mut() else {
             return;
         };
@@ -354,12 +376,15 @@ impl Hub {
             }
             Control::Scheduler { kind } => {
                 if let Some(kind) = SchedulerKind::from_code(kind) {
+                    if !site.may_schedule(now, kind) {
+                        // The site says it again if it means it.
+                        return;
+                    }
                     site.peer.tunnel.set_scheduler(kind);
                     site.fixed_scheduler = false;
                 }
                 let kind = site.peer.tunnel.scheduler().code();
-                site.peer
-                    .send_control(links, &Control::SchedulerIs { kind });
+                links.queue_control(link, &Control::SchedulerIs { kind });
             }
             Control::SchedulerIs { kind } => {
                 if let Some(kind) = SchedulerKind::from_code(kind) {
@@ -376,7 +401,7 @@ impl Hub {
             Control::Release { name } => {
                 tracing::debug!(site = site.entry.name, release = name, "the site's program");
                 let name = env!("CARGO_PKG_VERSION").to_owned();
-                site.peer.send_control(links, &Control::Release { name });
+                links.queue_control(link, &Control::Release { name });
             }
             Control::Hello(_) | Control::Welcome(_) => {}
         }
@@ -408,7 +433,7 @@ impl Hub {
             tunnel.handle_straggler(now, id, received.ecn, received.data)
         };
         if let Some(control) = control {
-            self.on_control(now, links, index, control);
+            self.on_control(now, links, index, link, control);
         }
     }
 }

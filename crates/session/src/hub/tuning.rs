@@ -28,6 +28,11 @@ pub(super) const RESTARTS: u32 = 4;
 pub(super) const LINE_INTERVAL: Duration = Duration::from_secs(1);
 /// And this often in a row: a line for the start, the end and every path of a site, and a few besides.
 pub(super) const LINES: u32 = 40;
+/// The scheduler towards a site changes on its wish once in this time on average, as each change costs tables. Longer:
+/// a user who tries schedulers waits, a site that changes again and again costs less.
+pub(super) const SCHEDULER_INTERVAL: Duration = Duration::from_millis(100);
+/// And this often in a row.
+pub(super) const SCHEDULERS: u32 = 10;
 /// A path of one site moves to another connection once in this time on average. Longer: sites whose paths
 /// flap wait, one that pretends to costs less.
 pub(super) const MOVE_INTERVAL: Duration = Duration::from_millis(100);

@@ -17,6 +17,7 @@ use ropewalk_transport::{
     PublicKey, SocketId, TransportError,
 };
 use ropewalk_types::{Ecn, Instant, PathSnapshot};
+use ropewalk_wire::{Control, emit_control};
 
 use crate::io::{Request, Sockets, StreamId};
 use crate::settings::{Environment, UDP_PAYLOAD_MAX, UDP_PAYLOAD_MIN};
@@ -264,6 +265,13 @@ impl Links {
             LinkId::Tls(stream) => self.queue_on_stream(stream, datagram),
         };
         self.refused += u64::from(!sent);
+    }
+
+    /// [`Self::queue`] for a message between gateways.
+    pub(crate) fn queue_control(&mut self, id: LinkId, control: &Control) {
+        let mut bytes = Vec::new();
+        emit_control(control, &mut bytes);
+        self.queue(id, Bytes::from(bytes));
     }
 
     /// [`Self::queue`] for a small datagram that has to leave although the window is full. Over
