@@ -15,6 +15,7 @@ mod bounds;
 mod capture;
 mod carrier;
 mod engine;
+pub mod chaos;
 pub mod events;
 mod headers;
 mod host;

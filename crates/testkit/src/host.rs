@@ -11,30 +11,16 @@ use ropewalk_session::{
 use ropewalk_types::{Duration, Ecn, Instant};
 
 use crate::packet::{Body, Packet, read_inner};
+use crate::stream::Tcp;
 
-/// Bytes that a TCP connection takes per turn: stands for the buffer of the kernel.
-const TCP_ROOM: usize = 64 * 1024;
-/// Largest TCP payload of a packet, bytes.
-const TCP_SEGMENT: usize = 1_400;
+/// Window of a TCP connection as sessions are told it, bytes.
+const TCP_WINDOW: u64 = 64 * 1024;
 
 /// A UDP socket, by the interface it is bound to.
 #[derive(Clone, Debug)]
 struct Udp {
     device: Option<Arc<str>>,
     port: u16,
-}
-
-/// One end of a TCP connection. Segments keep their order: the links of a world do not reorder
-/// them, and one that is lost ends the connection's progress as a dead path does.
-#[derive(Clone, Debug)]
-struct Tcp {
-    device: Option<Arc<str>>,
-    port: u16,
-    remote: SocketAddr,
-    connected: bool,
-    sent: u64,
-    received: u64,
-    room: usize,
 }
 
 /// A gateway.
@@ -67,6 +53,7 @@ pub(crate) struct Outgoing {
 
 /// The sockets as the session sees them while it pumps.
 struct Pumping<'a> {
+    now: Instant,
     udp: &'a BTreeMap<SocketId, Udp>,
     tcp: &'a mut BTreeMap<StreamId, Tcp>,
     out: &'a mut Vec<Outgoing>,
@@ -91,25 +78,14 @@ impl Sockets for Pumping<'_> {
         let Some(tcp) = self.tcp.get_mut(&stream).filter(|tcp| tcp.connected) else {
             return Ok(0);
         };
-        let taken = bytes.len().min(tcp.room);
-        tcp.room -= taken;
-        for segment in bytes[..taken].chunks(TCP_SEGMENT) {
-            self.out.push(Outgoing {
-                device: tcp.device.clone(),
-                port: tcp.port,
-                to: tcp.remote,
-                body: Body::TcpData(tcp.sent, Bytes::copy_from_slice(segment)),
-            });
-            tcp.sent += segment.len() as u64;
-        }
-        Ok(taken)
+        Ok(tcp.write(self.now, bytes, self.out))
     }
 
     fn stream_info(&mut self, stream: StreamId) -> Option<TcpInfo> {
         self.tcp.get(&stream).map(|_| TcpInfo {
             srtt: Duration::from_millis(20),
             min_rtt: Duration::from_millis(20),
-            cwnd_bytes: TCP_ROOM as u64,
+            cwnd_bytes: TCP_WINDOW,
             ..TcpInfo::default()
         })
     }
@@ -139,19 +115,40 @@ impl<R: Role> Host<R> {
         self.udp.len()
     }
 
-    /// A packet arrived at a port of this gateway; `local` is where it was sent to.
-    pub(crate) fn receive(&mut self, now: Instant, packet: Packet, port: u16) {
+    /// How many TCP connections are open.
+    #[must_use]
+    pub fn tcp_connections(&self) -> usize {
+        self.tcp.len()
+    }
+
+    /// A packet arrived at a port of this gateway, over the interface `device` of a site.
+    pub(crate) fn receive(
+        &mut self,
+        now: Instant,
+        packet: Packet,
+        port: u16,
+        device: Option<&str>,
+    ) {
         let (from, to) = (packet.from, packet.to);
         match packet.body {
             Body::Udp(ecn, data) => self.receive_udp(now, (from, to), port, ecn, data),
             Body::TcpOpen => self.receive_open(now, (from, to), port),
             Body::TcpData(at, data) => {
-                let Some(id) = self.stream(from, port) else {
+                let Some(id) = self.known_stream(from, port, device) else {
                     return;
                 };
-                if let Some(tcp) = self.tcp.get_mut(&id).filter(|tcp| tcp.received == at) {
-                    tcp.received += data.len() as u64;
+                let tcp = self.tcp.get_mut(&id).expect("it is known");
+                for data in tcp.on_data(at, data, &mut self.out) {
                     self.session.handle_stream_data(now, id, &data);
+                }
+                self.session.handle_stream_writable(id);
+            }
+            Body::TcpAck(place) => {
+                let Some(id) = self.known_stream(from, port, device) else {
+                    return;
+                };
+                let tcp = self.tcp.get_mut(&id).expect("it is known");
+                if tcp.on_ack(now, place, &mut self.out) {
                     self.session.handle_stream_writable(id);
                 }
             }
@@ -185,23 +182,19 @@ impl<R: Role> Host<R> {
 
     fn receive_open(&mut self, now: Instant, (from, to): (SocketAddr, SocketAddr), port: u16) {
         if let Some(id) = self.stream(from, port) {
-            if let Some(tcp) = self.tcp.get_mut(&id) {
-                tcp.connected = true;
+            let tcp = self.tcp.get_mut(&id).expect("it is known");
+            if tcp.device.is_none() {
+                // Its first answer was lost.
+                self.out.push(tcp.packet(Body::TcpOpen));
+            } else if !tcp.connected {
+                tcp.opened();
+                self.session.handle_stream_writable(id);
             }
-            self.session.handle_stream_writable(id);
             return;
         }
         let accepted = self.session.handle_accepted(now, from, Some(to));
         let body = if let Some(id) = accepted {
-            let tcp = Tcp {
-                device: None,
-                port,
-                remote: from,
-                connected: true,
-                sent: 0,
-                received: 0,
-                room: 0,
-            };
+            let tcp = Tcp::new(None, port, from, true);
             self.tcp.insert(id, tcp);
             Body::TcpOpen
         } else {
@@ -213,6 +206,21 @@ impl<R: Role> Host<R> {
             to: from,
             body,
         });
+    }
+
+    /// The connection of a packet. Whoever sends on one that is not known is told so.
+    fn known_stream(
+        &mut self,
+        remote: SocketAddr,
+        port: u16,
+        device: Option<&str>,
+    ) -> Option<StreamId> {
+        let known = self.stream(remote, port);
+        if known.is_none() {
+            let unknown = Tcp::new(device.map(Arc::from), port, remote, false);
+            self.out.push(unknown.packet(Body::TcpClose));
+        }
+        known
     }
 
     fn stream(&self, remote: SocketAddr, port: u16) -> Option<StreamId> {
@@ -234,11 +242,12 @@ impl<R: Role> Host<R> {
     pub(crate) fn pump(&mut self, now: Instant) {
         self.serve(now);
         for tcp in self.tcp.values_mut() {
-            tcp.room = TCP_ROOM;
+            tcp.on_timeout(now, &mut self.out);
         }
         self.session.pump(
             now,
             &mut Pumping {
+                now,
                 udp: &self.udp,
                 tcp: &mut self.tcp,
                 out: &mut self.out,
@@ -252,15 +261,25 @@ impl<R: Role> Host<R> {
 
     /// Says goodbye, as a gateway that is stopped.
     pub(crate) fn shutdown(&mut self, now: Instant) {
+        self.serve(now);
         self.session.shutdown(
             now,
             &mut Pumping {
+                now,
                 udp: &self.udp,
                 tcp: &mut self.tcp,
                 out: &mut self.out,
             },
         );
+        self.serve(now);
         self.drain(now);
+    }
+
+    /// When the next turn is wanted, if no input comes before.
+    pub(crate) fn poll_timeout(&mut self) -> Option<Instant> {
+        let streams = self.tcp.values().map(Tcp::due);
+        let streams = streams.filter(|due| *due != Instant::FAR_FUTURE);
+        streams.chain(self.session.poll_timeout()).min()
     }
 
     fn drain(&mut self, now: Instant) {
@@ -315,34 +334,15 @@ impl<R: Role> Host<R> {
                 } => {
                     let port = self.port();
                     let device: Arc<str> = device.into();
-                    let tcp = Tcp {
-                        device: Some(Arc::clone(&device)),
-                        port,
-                        remote,
-                        connected: false,
-                        sent: 0,
-                        received: 0,
-                        room: 0,
-                    };
+                    let mut tcp = Tcp::new(Some(device), port, remote, false);
+                    tcp.open(now, &mut self.out);
                     self.tcp.insert(stream, tcp);
-                    self.out.push(Outgoing {
-                        device: Some(device),
-                        port,
-                        to: remote,
-                        body: Body::TcpOpen,
-                    });
                 }
                 // One worker serves all sites here.
                 Request::MoveTcp { stream, .. } => drop(self.tcp.remove(&stream)),
                 Request::CloseTcp { stream } => {
-                    if let Some(tcp) = self.tcp.remove(&stream) {
-                        self.out.push(Outgoing {
-                            device: tcp.device,
-                            port: tcp.port,
-                            to: tcp.remote,
-                            body: Body::TcpClose,
-                        });
-                    }
+                    let tcp = self.tcp.remove(&stream);
+                    self.out.extend(tcp.map(|tcp| tcp.packet(Body::TcpClose)));
                 }
             }
         }

@@ -92,7 +92,11 @@ impl Joint {
                 self.beside.push((side, data));
                 None
             }
-            Body::Udp(..) | Body::TcpOpen | Body::TcpData(..) | Body::TcpClose => {
+            Body::Udp(..)
+            | Body::TcpOpen
+            | Body::TcpData(..)
+            | Body::TcpAck(_)
+            | Body::TcpClose => {
                 Some((side, packet))
             }
         });
