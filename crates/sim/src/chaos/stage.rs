@@ -43,7 +43,7 @@ struct Stage<'a> {
     hub_stopped: u32,
     hub_asleep_until: Instant,
     behind: u32,
-    /// When each site may lose what it carries.
+    /// Of each site: packets sent in these times may get lost, or come twice, because an end began anew.
     excused: Vec<Vec<(Instant, Instant)>>,
     /// Counted drops of each site that were seen, and what the counters said last.
     drops: Vec<(u64, [u64; 2])>,
@@ -335,9 +335,9 @@ impl<'a> Stage<'a> {
                     let mixed = self.outcome.digest ^ digest ^ now.as_nanos();
                     self.outcome.digest = mixed.wrapping_mul(0x100_0000_01b3).rotate_left(5);
                 }
-                Err(wrong) => {
+                Err((wrong, sent)) => {
                     let rule = if wrong == TWICE { "twice" } else { "isolation" };
-                    if rule == "twice" && self.is_excused(owner.unwrap_or(0), now) {
+                    if rule == "twice" && self.is_excused(owner.unwrap_or(0), sent) {
                         continue;
                     }
                     let place = at_site.map_or("the hub".into(), |site| format!("site {site}"));
@@ -351,17 +351,30 @@ impl<'a> Stage<'a> {
 
     // Events.
 
-    /// Whether the site or the hub has ended or begun lately. Then an end does not know what came.
-    fn is_excused(&self, site: usize, at: Instant) -> bool {
+    /// Whether a packet may get lost or come twice: the site or the hub has ended or begun since, or lately.
+    fn is_excused(&self, site: usize, sent: Instant) -> bool {
         let mut excused = self.excused[site].iter();
-        excused.any(|(from, until)| *from <= at && at <= *until)
+        excused.any(|(from, until)| *from <= sent && sent <= *until)
     }
 
-    fn excuse(&mut self, site: usize, lasts: Duration) {
+    fn excuse(&mut self, site: usize) {
         let now = self.world.now();
         let from = Instant::ZERO + now.since(Instant::ZERO + LOST_BEFORE);
-        let until = now + lasts + bound(self.story, site);
-        self.excused[site].push((from, until));
+        self.excused[site].push((from, Instant::FAR_FUTURE));
+    }
+
+    /// An end that has begun anew is found: what is sent from now on is safe.
+    fn settle_excuses(&mut self) {
+        let now = self.world.now();
+        for site in 0..self.traffic.len() {
+            let up = self.world.tunnels(site).map(|end| end.is_some_and(|t| t.any_up()));
+            let wanted = &self.wanted[site];
+            if up == [true; 2] && wanted.stopped + wanted.revoked + self.hub_stopped == 0 {
+                let open = self.excused[site].iter_mut();
+                open.filter(|(_, until)| *until == Instant::FAR_FUTURE)
+                    .for_each(|(_, until)| *until = now);
+            }
+        }
     }
 
     fn begin(&mut self, what: &What, lasts: Duration) {
@@ -386,7 +399,7 @@ impl<'a> Stage<'a> {
                 self.world.block_udp(site, uplink, true);
             }
             What::RestartSite { site, clean } => {
-                self.excuse(site, lasts);
+                self.excuse(site);
                 self.wanted[site].stopped += 1;
                 if clean {
                     self.world.stop_site(site);
@@ -395,7 +408,7 @@ impl<'a> Stage<'a> {
                 }
             }
             What::RestartHub { clean } => {
-                (0..self.wanted.len()).for_each(|site| self.excuse(site, lasts));
+                (0..self.wanted.len()).for_each(|site| self.excuse(site));
                 self.hub_stopped += 1;
                 if clean {
                     self.world.stop_hub();
@@ -413,7 +426,7 @@ impl<'a> Stage<'a> {
                 *asleep = until.max(*asleep);
             }
             What::Revoke(site) => {
-                self.excuse(site, lasts);
+                self.excuse(site);
                 self.wanted[site].revoked += 1;
                 self.world.set_enabled(site, false);
             }
@@ -545,6 +558,7 @@ impl<'a> Stage<'a> {
         if self.behind > 0 {
             self.world.let_hub_fall_behind();
         }
+        self.settle_excuses();
         let mut memory = 0;
         for site in 0..self.traffic.len() {
             let tunnels = self.world.tunnels(site);

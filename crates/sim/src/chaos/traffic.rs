@@ -50,11 +50,11 @@ pub struct Traffic {
     headers: Headers,
 }
 
-/// What is wrong with a packet that came.
-pub type Wrong = &'static str;
+/// What is wrong with a packet that came, and when it was sent.
+pub type Wrong = (&'static str, Instant);
 
 /// A packet came again.
-pub const TWICE: Wrong = "it came twice";
+pub const TWICE: &str = "it came twice";
 
 /// Addresses of a site.
 pub fn addresses(site: usize) -> Vec<IpAddr> {
@@ -144,13 +144,13 @@ impl Traffic {
         ip: &[u8],
         out: &mut Outbox,
     ) -> Result<u64, Wrong> {
-        let packet = self.headers.read(ip).ok_or("its headers are none of ours")?;
+        let packet = self.headers.read(ip).ok_or(("its headers are none of ours", now))?;
         if packet.flow / FLOWS != self.site {
-            return Err("it is of another site");
+            return Err(("it is of another site", now));
         }
         let index = usize::from(packet.flow % FLOWS);
         let Some(flow) = self.numbered.get_mut(index) else {
-            let stream = self.streams.get_mut(index - 4).ok_or("its flow is unknown")?;
+            let stream = self.streams.get_mut(index - 4).ok_or(("its flow is unknown", now))?;
             stream.on_packet(now.as_nanos(), &packet, out);
             return Ok(packet.digest());
         };
@@ -162,21 +162,21 @@ impl Traffic {
             | Body::Pong(_)
             | Body::Ack(_)
             | Body::Voice { .. }
-            | Body::Request(_) => return Err("its content has changed"),
+            | Body::Request(_) => return Err(("its content has changed", now)),
         };
         if number & SPOOFED != 0 {
-            return Err("another site sent it");
+            return Err(("another site sent it", now));
         }
         if side != flow.side {
-            return Err("it came back");
+            return Err(("it came back", now));
         }
         if packet.bytes != NUMBERED_BYTES {
-            return Err("its length has changed");
+            return Err(("its length has changed", now));
         }
-        let count = flow.came.get_mut(number as usize).ok_or("nobody sent it")?;
+        let count = flow.came.get_mut(number as usize).ok_or(("nobody sent it", now))?;
         *count = count.saturating_add(1);
         if *count > 1 {
-            return Err(TWICE);
+            return Err((TWICE, flow.sent[number as usize].unwrap_or(now)));
         }
         if number < flow.newest {
             flow.late.push(now);

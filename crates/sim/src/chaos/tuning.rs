@@ -55,7 +55,7 @@ pub(super) const STREAMS_TIME: Duration = Duration::from_secs(125);
 /// What is under way when a gateway ends is gone. Packets sent so long before do not count.
 pub(super) const LOST_BEFORE: Duration = Duration::from_secs(62);
 /// Connections that are not needed any more are gone after this time: [idle timeout, 90 s, and what drains].
-pub(super) const LINKS_TIME: Duration = Duration::from_secs(100);
+pub(super) const LINKS_TIME: Duration = Duration::from_secs(300);
 /// Turns of all gateways in [`LOOK`] that need no reason.
 pub(super) const TURNS_FREE: u64 = 400;
 /// Turns for each packet that is sent or offered.
