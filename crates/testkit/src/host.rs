@@ -8,13 +8,11 @@ use bytes::{Bytes, BytesMut};
 use ropewalk_session::{
     Event, Request, Role, Session, SocketId, Sockets, StreamId, TcpInfo, Transmit,
 };
-use ropewalk_types::{Duration, Ecn, Instant};
+use ropewalk_types::{Ecn, Instant};
 
 use crate::packet::{Body, Packet, read_inner};
 use crate::stream::Tcp;
 
-/// Window of a TCP connection as sessions are told it, bytes.
-const TCP_WINDOW: u64 = 64 * 1024;
 
 /// A UDP socket, by the interface it is bound to.
 #[derive(Clone, Debug)]
@@ -82,12 +80,7 @@ impl Sockets for Pumping<'_> {
     }
 
     fn stream_info(&mut self, stream: StreamId) -> Option<TcpInfo> {
-        self.tcp.get(&stream).map(|_| TcpInfo {
-            srtt: Duration::from_millis(20),
-            min_rtt: Duration::from_millis(20),
-            cwnd_bytes: TCP_WINDOW,
-            ..TcpInfo::default()
-        })
+        self.tcp.get(&stream).map(|tcp| tcp.info(self.now))
     }
 }
 

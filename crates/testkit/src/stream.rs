@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use ropewalk_session::TcpInfo;
 use ropewalk_types::{Duration, Instant};
 
 use crate::host::Outgoing;
@@ -20,8 +21,19 @@ const SEGMENT: usize = 1_400;
 /// The first and the longest time without an acknowledgement until a packet is sent again.
 const WAIT_MIN: Duration = Duration::from_millis(400);
 const WAIT_MAX: Duration = Duration::from_secs(8);
+/// Round-trip time before the first one is measured.
+const RTT_UNKNOWN: Duration = Duration::from_millis(100);
 /// Acknowledgements of the same place that stand for a loss (RFC 5681 §3.2).
 const DUPLICATES: u32 = 3;
+
+/// A packet that is not acknowledged yet.
+#[derive(Clone, Debug)]
+struct Segment {
+    at: u64,
+    data: Bytes,
+    /// When it was sent; `None` once it was sent again (RFC 6298 §3).
+    sent: Option<Instant>,
+}
 
 /// One end of a connection.
 #[derive(Clone, Debug)]
@@ -31,8 +43,12 @@ pub(crate) struct Tcp {
     pub remote: SocketAddr,
     pub connected: bool,
     sent: u64,
-    unacknowledged: VecDeque<(u64, Bytes)>,
+    unacknowledged: VecDeque<Segment>,
     unacknowledged_bytes: usize,
+    srtt: Duration,
+    rttvar: Duration,
+    min_rtt: Duration,
+    acknowledged_at: Instant,
     duplicates: u32,
     received: u64,
     early: BTreeMap<u64, Bytes>,
@@ -50,6 +66,10 @@ impl Tcp {
             sent: 0,
             unacknowledged: VecDeque::new(),
             unacknowledged_bytes: 0,
+            srtt: RTT_UNKNOWN,
+            rttvar: RTT_UNKNOWN / 2,
+            min_rtt: RTT_UNKNOWN,
+            acknowledged_at: Instant::ZERO,
             duplicates: 0,
             received: 0,
             early: BTreeMap::new(),
@@ -87,7 +107,11 @@ impl Tcp {
         for segment in bytes[..taken].chunks(SEGMENT) {
             let data = Bytes::copy_from_slice(segment);
             out.push(self.packet(Body::TcpData(self.sent, data.clone())));
-            self.unacknowledged.push_back((self.sent, data));
+            self.unacknowledged.push_back(Segment {
+                at: self.sent,
+                data,
+                sent: Some(now),
+            });
             self.sent += segment.len() as u64;
         }
         self.unacknowledged_bytes += taken;
@@ -115,10 +139,15 @@ impl Tcp {
     pub fn on_ack(&mut self, now: Instant, place: u64, out: &mut Vec<Outgoing>) -> bool {
         let full = self.unacknowledged_bytes >= BUFFER;
         let before = self.unacknowledged.len();
-        while self.unacknowledged.front().is_some_and(|(at, _)| *at < place) {
-            let (_, data) = self.unacknowledged.pop_front().expect("there is a front");
-            self.unacknowledged_bytes -= data.len();
+        let mut sent = None;
+        while let Some(segment) = self.unacknowledged.pop_front_if(|segment| segment.at < place) {
+            self.unacknowledged_bytes -= segment.data.len();
+            sent = segment.sent;
         }
+        if let Some(sent) = sent {
+            self.measure(now.since(sent));
+        }
+        self.acknowledged_at = now;
         if self.unacknowledged.len() < before {
             (self.duplicates, self.wait) = (0, WAIT_MIN);
             self.due = now + self.wait;
@@ -154,8 +183,35 @@ impl Tcp {
         }
     }
 
-    fn repeat(&self, out: &mut Vec<Outgoing>) {
-        let first = self.unacknowledged.front();
-        out.extend(first.map(|(at, data)| self.packet(Body::TcpData(*at, data.clone()))));
+    fn repeat(&mut self, out: &mut Vec<Outgoing>) {
+        let Some(first) = self.unacknowledged.front_mut() else {
+            return;
+        };
+        first.sent = None;
+        let body = Body::TcpData(first.at, first.data.clone());
+        out.push(self.packet(body));
+    }
+
+    /// A round trip took so long (RFC 6298 §2).
+    fn measure(&mut self, rtt: Duration) {
+        if self.min_rtt == RTT_UNKNOWN {
+            (self.srtt, self.rttvar, self.min_rtt) = (rtt, rtt / 2, rtt);
+        }
+        self.rttvar = (self.rttvar * 3 + self.srtt.abs_diff(rtt)) / 4;
+        self.srtt = (self.srtt * 7 + rtt) / 8;
+        self.min_rtt = self.min_rtt.min(rtt);
+    }
+
+    /// What the kernel tells of the connection. All that was taken is under way.
+    pub fn info(&self, now: Instant) -> TcpInfo {
+        TcpInfo {
+            srtt: self.srtt,
+            rttvar: self.rttvar,
+            min_rtt: self.min_rtt,
+            cwnd_bytes: BUFFER as u64,
+            in_flight_bytes: self.unacknowledged_bytes as u64,
+            last_ack_age: now.since(self.acknowledged_at),
+            ..TcpInfo::default()
+        }
     }
 }

@@ -699,6 +699,8 @@ impl<'a> Stage<'a> {
                     let Some(sent) = sent.filter(|_| *came == 0) else { continue };
                     if !self.is_excused(site, sent) {
                         missing += 1;
+                        let since = sent.since(Instant::ZERO).as_secs_f64();
+                        self.tell(&format!("site {site}, flow {index}: {number} of {since:.3} s is missing"));
                         first.get_or_insert((index, number, sent));
                     }
                 }
