@@ -92,7 +92,11 @@ impl Requests {
             return;
         };
         let seq = stamp.path_seq;
-        let ahead = seq.wrapping_sub(path.next.unwrap_or(seq));
+        if path.next.is_none() {
+            // Numbers begin at zero: the first packets of a path may be lost like others.
+            path.newest = stamp.sent_at;
+        }
+        let ahead = seq.wrapping_sub(path.next.unwrap_or(0));
         if ahead == 0 {
             path.next = Some(seq.wrapping_add(1));
         } else if ahead <= GAP_MAX {
