@@ -14,8 +14,8 @@
 mod bounds;
 mod capture;
 mod carrier;
-mod engine;
 pub mod chaos;
+mod engine;
 pub mod events;
 mod headers;
 mod host;

@@ -13,7 +13,6 @@ use ropewalk_types::{Ecn, Instant};
 use crate::packet::{Body, Packet, read_inner};
 use crate::stream::Tcp;
 
-
 /// A UDP socket, by the interface it is bound to.
 #[derive(Clone, Debug)]
 struct Udp {
@@ -34,6 +33,8 @@ pub struct Host<R> {
     pub events: Vec<(Instant, Event)>,
     udp: BTreeMap<SocketId, Udp>,
     tcp: BTreeMap<StreamId, Tcp>,
+    /// Connections that this side has closed: the other side is told again, for a while.
+    closing: Vec<Tcp>,
     /// Devices whose sockets cannot be opened.
     pub broken: Vec<String>,
     next_port: u16,
@@ -96,6 +97,7 @@ impl<R: Role> Host<R> {
             events: Vec::new(),
             udp: BTreeMap::new(),
             tcp: BTreeMap::new(),
+            closing: Vec::new(),
             broken: Vec::new(),
             next_port: first_port,
             out: Vec::new(),
@@ -237,6 +239,10 @@ impl<R: Role> Host<R> {
         for tcp in self.tcp.values_mut() {
             tcp.on_timeout(now, &mut self.out);
         }
+        for tcp in &mut self.closing {
+            tcp.on_timeout(now, &mut self.out);
+        }
+        self.closing.retain(|tcp| tcp.due() != Instant::FAR_FUTURE);
         self.session.pump(
             now,
             &mut Pumping {
@@ -270,7 +276,7 @@ impl<R: Role> Host<R> {
 
     /// When the next turn is wanted, if no input comes before.
     pub(crate) fn poll_timeout(&mut self) -> Option<Instant> {
-        let streams = self.tcp.values().map(Tcp::due);
+        let streams = self.tcp.values().chain(&self.closing).map(Tcp::due);
         let streams = streams.filter(|due| *due != Instant::FAR_FUTURE);
         streams.chain(self.session.poll_timeout()).min()
     }
@@ -334,8 +340,10 @@ impl<R: Role> Host<R> {
                 // One worker serves all sites here.
                 Request::MoveTcp { stream, .. } => drop(self.tcp.remove(&stream)),
                 Request::CloseTcp { stream } => {
-                    let tcp = self.tcp.remove(&stream);
-                    self.out.extend(tcp.map(|tcp| tcp.packet(Body::TcpClose)));
+                    if let Some(mut tcp) = self.tcp.remove(&stream) {
+                        tcp.close(now, &mut self.out);
+                        self.closing.push(tcp);
+                    }
                 }
             }
         }

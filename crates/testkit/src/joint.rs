@@ -96,9 +96,7 @@ impl Joint {
             | Body::TcpOpen
             | Body::TcpData(..)
             | Body::TcpAck(_)
-            | Body::TcpClose => {
-                Some((side, packet))
-            }
+            | Body::TcpClose => Some((side, packet)),
         });
         Some(Event { fate, arrived })
     }

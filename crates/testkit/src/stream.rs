@@ -23,6 +23,8 @@ const WAIT_MIN: Duration = Duration::from_millis(400);
 const WAIT_MAX: Duration = Duration::from_secs(8);
 /// Round-trip time before the first one is measured.
 const RTT_UNKNOWN: Duration = Duration::from_millis(100);
+/// How often the other end is told again that this one is closed: for half a minute.
+const CLOSES: u32 = 8;
 /// Acknowledgements of the same place that stand for a loss (RFC 5681 §3.2).
 const DUPLICATES: u32 = 3;
 
@@ -33,6 +35,8 @@ struct Segment {
     data: Bytes,
     /// When it was sent; `None` once it was sent again (RFC 6298 §3).
     sent: Option<Instant>,
+    /// It was sent again since the last loss.
+    repeated: bool,
 }
 
 /// One end of a connection.
@@ -50,10 +54,14 @@ pub(crate) struct Tcp {
     min_rtt: Duration,
     acknowledged_at: Instant,
     duplicates: u32,
+    /// Everything before this place was sent before the last loss.
+    recover: u64,
     received: u64,
     early: BTreeMap<u64, Bytes>,
     wait: Duration,
     due: Instant,
+    /// How often the other end is still told that this one is closed.
+    closes: u32,
 }
 
 impl Tcp {
@@ -71,10 +79,12 @@ impl Tcp {
             min_rtt: RTT_UNKNOWN,
             acknowledged_at: Instant::ZERO,
             duplicates: 0,
+            recover: 0,
             received: 0,
             early: BTreeMap::new(),
             wait: WAIT_MIN,
             due: Instant::FAR_FUTURE,
+            closes: 0,
         }
     }
 
@@ -91,6 +101,13 @@ impl Tcp {
     /// Asks the other end to open the connection, and again until it has.
     pub fn open(&mut self, now: Instant, out: &mut Vec<Outgoing>) {
         out.push(self.packet(Body::TcpOpen));
+        self.due = now + self.wait;
+    }
+
+    /// Tells the other end that this one is closed, and again for some time.
+    pub fn close(&mut self, now: Instant, out: &mut Vec<Outgoing>) {
+        (self.closes, self.wait) = (CLOSES, WAIT_MIN);
+        out.push(self.packet(Body::TcpClose));
         self.due = now + self.wait;
     }
 
@@ -111,6 +128,7 @@ impl Tcp {
                 at: self.sent,
                 data,
                 sent: Some(now),
+                repeated: false,
             });
             self.sent += segment.len() as u64;
         }
@@ -140,7 +158,10 @@ impl Tcp {
         let full = self.unacknowledged_bytes >= BUFFER;
         let before = self.unacknowledged.len();
         let mut sent = None;
-        while let Some(segment) = self.unacknowledged.pop_front_if(|segment| segment.at < place) {
+        while let Some(segment) = self
+            .unacknowledged
+            .pop_front_if(|segment| segment.at < place)
+        {
             self.unacknowledged_bytes -= segment.data.len();
             sent = segment.sent;
         }
@@ -151,10 +172,15 @@ impl Tcp {
         if self.unacknowledged.len() < before {
             (self.duplicates, self.wait) = (0, WAIT_MIN);
             self.due = now + self.wait;
+            if place < self.recover {
+                // What was sent with the lost one is lost, too: twice as much after each round trip.
+                self.repeat(2, out);
+            }
         } else {
             self.duplicates += 1;
             if self.duplicates == DUPLICATES {
-                self.repeat(out);
+                self.recover = self.sent;
+                self.repeat(1, out);
             }
         }
         if self.unacknowledged.is_empty() {
@@ -176,20 +202,35 @@ impl Tcp {
         self.wait = (self.wait * 2).min(WAIT_MAX);
         self.due = now + self.wait;
         self.duplicates = 0;
-        if self.connected {
-            self.repeat(out);
+        if self.closes > 0 {
+            self.closes -= 1;
+            out.push(self.packet(Body::TcpClose));
+            if self.closes == 0 {
+                self.due = Instant::FAR_FUTURE;
+            }
+        } else if self.connected {
+            self.recover = self.sent;
+            let again = self.unacknowledged.iter_mut();
+            again.for_each(|segment| segment.repeated = false);
+            self.repeat(1, out);
         } else {
             out.push(self.packet(Body::TcpOpen));
         }
     }
 
-    fn repeat(&mut self, out: &mut Vec<Outgoing>) {
-        let Some(first) = self.unacknowledged.front_mut() else {
-            return;
-        };
-        first.sent = None;
-        let body = Body::TcpData(first.at, first.data.clone());
-        out.push(self.packet(body));
+    /// Sends the oldest of those again that were not since the last loss.
+    fn repeat(&mut self, count: usize, out: &mut Vec<Outgoing>) {
+        let recover = self.recover;
+        let lost = self.unacknowledged.iter_mut();
+        let lost = lost.filter(|segment| segment.at < recover && !segment.repeated);
+        let again: Vec<Body> = lost
+            .take(count)
+            .map(|segment| {
+                (segment.sent, segment.repeated) = (None, true);
+                Body::TcpData(segment.at, segment.data.clone())
+            })
+            .collect();
+        out.extend(again.into_iter().map(|body| self.packet(body)));
     }
 
     /// A round trip took so long (RFC 6298 §2).

@@ -667,7 +667,9 @@ impl World {
         let Some(host) = &mut self.places[site].host else {
             return;
         };
-        let told = host.session.handle_command(self.now, Command::Uplinks(uplinks));
+        let told = host
+            .session
+            .handle_command(self.now, Command::Uplinks(uplinks));
         debug_assert!(told.is_ok());
         self.turn(1 + site);
     }
@@ -909,7 +911,10 @@ impl World {
     /// something or whose timers are due.
     fn work(&mut self, component: usize) {
         let now = self.now;
-        let mut ready = [self.timers[component] <= now && !self.sleeps(component), false];
+        let mut ready = [
+            self.timers[component] <= now && !self.sleeps(component),
+            false,
+        ];
         if component == 1 {
             for other in self.empty_joint(&mut ready) {
                 self.serve(other);
@@ -1165,7 +1170,9 @@ impl World {
             body: outgoing.body,
         };
         let Some(&(site, uplink)) = self.routes.get(&packet.to.ip()) else {
-            self.strays.iter_mut().for_each(|kept| kept.push(packet.clone()));
+            self.strays
+                .iter_mut()
+                .for_each(|kept| kept.push(packet.clone()));
             return None;
         };
         self.enqueue(site, uplink, Side::Down, packet);

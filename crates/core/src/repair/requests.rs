@@ -414,6 +414,17 @@ mod tests {
     }
 
     #[test]
+    fn the_first_packets_of_a_path_are_missed_like_others() {
+        let mut requests = Requests::default();
+        let at = Instant::from_millis;
+        requests.on_datagram(at(0), PathId(0), stamp(3, 0));
+        assert_eq!(ask(&mut requests, at(0)), [(0, 0, 3)]);
+        requests.on_path_removed(PathId(0));
+        requests.on_datagram(at(1), PathId(0), stamp(0, 1));
+        assert_eq!(ask(&mut requests, at(1)), []);
+    }
+
+    #[test]
     fn a_wild_jump_asks_for_nothing() {
         let mut requests = Requests::default();
         for seq in [5, 20_000, 20_001, 5, 6] {

@@ -22,11 +22,9 @@ pub fn write(packet: &Packet, ip: &mut Vec<u8>) {
     });
     let (protocol, ecn) = match &packet.body {
         Body::Udp(ecn, _) => (UDP, *ecn),
-        Body::TcpOpen
-        | Body::TcpData(..)
-        | Body::TcpAck(_)
-        | Body::TcpClose
-        | Body::Plain(_) => (TCP, Ecn::NotEct),
+        Body::TcpOpen | Body::TcpData(..) | Body::TcpAck(_) | Body::TcpClose | Body::Plain(_) => {
+            (TCP, Ecn::NotEct)
+        }
     };
     let mut ip = Ipv4::new(ip, length, protocol, addresses, ecn as u8);
     ip.ports([packet.from.port(), packet.to.port()]);

@@ -5,6 +5,7 @@
 //!
 //! Invariant: what a seed gives follows from the seed alone.
 
+mod hostile;
 mod stage;
 mod story;
 mod traffic;
@@ -86,7 +87,11 @@ pub fn shrink(seed: u64, without: &[usize], how: Play) -> Vec<usize> {
         outcome.violation.map(|violation| violation.rule)
     };
     let broken = rule(&without);
-    let numbers: Vec<usize> = Story::new(seed, &without).events.iter().map(|e| e.0).collect();
+    let numbers: Vec<usize> = Story::new(seed, &without)
+        .events
+        .iter()
+        .map(|e| e.0)
+        .collect();
     // The last events first: a story without them is shorter.
     for number in numbers.into_iter().rev() {
         without.push(number);

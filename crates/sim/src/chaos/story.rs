@@ -127,7 +127,9 @@ impl Story {
             scheduler,
             gentle,
             hostile,
-            events: events.filter(|(number, _)| !without.contains(number)).collect(),
+            events: events
+                .filter(|(number, _)| !without.contains(number))
+                .collect(),
             sites,
         }
     }
@@ -136,7 +138,9 @@ impl Story {
     #[must_use]
     pub fn last(&self) -> Instant {
         let ends = self.events.iter().map(|(_, event)| event.at + event.lasts);
-        ends.max().unwrap_or(Instant::ZERO).max(Instant::ZERO + START)
+        ends.max()
+            .unwrap_or(Instant::ZERO)
+            .max(Instant::ZERO + START)
     }
 }
 
@@ -184,9 +188,18 @@ fn event(
     let uplink = below(random, sites[site].len());
     let mut seconds = |least, most| Duration::from_secs_f64(between(random, least, most));
     let (cut, outage) = (seconds(0.1, 60.0), seconds(0.1, HOLD_MAX));
-    let (short, long, moment) = (seconds(0.5, 20.0), seconds(5.0, LONG_MAX), seconds(0.01, 2.0));
+    let (short, long, moment) = (
+        seconds(0.5, 20.0),
+        seconds(5.0, LONG_MAX),
+        seconds(0.01, 2.0),
+    );
     let nothing = Duration::ZERO;
-    let sides = [Selector::Both, Selector::Both, Selector::One(Side::Up), Selector::One(Side::Down)];
+    let sides = [
+        Selector::Both,
+        Selector::Both,
+        Selector::One(Side::Up),
+        Selector::One(Side::Down),
+    ];
     let (chance, clean) = (random.unit(), random.chance(0.5));
     let hub = random.chance(0.3);
     let (what, lasts) = match (chance * 100.0) as u32 {

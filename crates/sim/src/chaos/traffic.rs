@@ -59,7 +59,9 @@ pub const TWICE: &str = "it came twice";
 /// Addresses of a site.
 pub fn addresses(site: usize) -> Vec<IpAddr> {
     let first = number(site) * FLOWS;
-    (first..first + FLOWS).map(|flow| site_address(flow).into()).collect()
+    (first..first + FLOWS)
+        .map(|flow| site_address(flow).into())
+        .collect()
 }
 
 fn number(site: usize) -> u16 {
@@ -69,7 +71,12 @@ fn number(site: usize) -> u16 {
 impl Traffic {
     /// Nothing was sent yet.
     pub fn new(site: usize, random: &mut Random) -> Self {
-        let numbered = [(Side::Up, true), (Side::Down, true), (Side::Up, false), (Side::Down, false)];
+        let numbered = [
+            (Side::Up, true),
+            (Side::Down, true),
+            (Side::Up, false),
+            (Side::Down, false),
+        ];
         let numbered = numbered.map(|(side, tcp)| Numbered {
             side,
             tcp,
@@ -89,7 +96,11 @@ impl Traffic {
             };
             let sender = Box::new(tcp::Sender::new(settings, random.fork()));
             let protocol = Protocol::Tcp(sender, tcp::Receiver::new());
-            let address = Address { flow, use_count: 0, data };
+            let address = Address {
+                flow,
+                use_count: 0,
+                data,
+            };
             Transfer::on_demand(address, protocol, MTU)
         });
         Self {
@@ -144,13 +155,19 @@ impl Traffic {
         ip: &[u8],
         out: &mut Outbox,
     ) -> Result<u64, Wrong> {
-        let packet = self.headers.read(ip).ok_or(("its headers are none of ours", now))?;
+        let packet = self
+            .headers
+            .read(ip)
+            .ok_or(("its headers are none of ours", now))?;
         if packet.flow / FLOWS != self.site {
             return Err(("it is of another site", now));
         }
         let index = usize::from(packet.flow % FLOWS);
         let Some(flow) = self.numbered.get_mut(index) else {
-            let stream = self.streams.get_mut(index - 4).ok_or(("its flow is unknown", now))?;
+            let stream = self
+                .streams
+                .get_mut(index - 4)
+                .ok_or(("its flow is unknown", now))?;
             stream.on_packet(now.as_nanos(), &packet, out);
             return Ok(packet.digest());
         };
@@ -173,7 +190,10 @@ impl Traffic {
         if packet.bytes != NUMBERED_BYTES {
             return Err(("its length has changed", now));
         }
-        let count = flow.came.get_mut(number as usize).ok_or(("nobody sent it", now))?;
+        let count = flow
+            .came
+            .get_mut(number as usize)
+            .ok_or(("nobody sent it", now))?;
         *count = count.saturating_add(1);
         if *count > 1 {
             return Err((TWICE, flow.sent[number as usize].unwrap_or(now)));

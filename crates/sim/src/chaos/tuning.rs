@@ -37,6 +37,15 @@ pub(super) const MTU: u32 = 1_300;
 /// Time between two packets with the source of another site.
 pub(super) const SPOOF_INTERVAL: Duration = Duration::from_millis(700);
 
+// The hostile site.
+
+/// Time between two attacks: 50 packets and up to 150 datagrams in a second.
+pub(super) const HOSTILE_INTERVAL: Duration = Duration::from_millis(20);
+/// Datagrams, and packets, of another site that it keeps.
+pub(super) const HOSTILE_KEPT: usize = 64;
+/// Most bytes of what it makes longer.
+pub(super) const HOSTILE_BYTES: usize = 1_100;
+
 // Bounds: `docs/chaos.md` derives them.
 
 /// A tunnel works again after so many round trips and this time.
@@ -54,6 +63,8 @@ pub(super) const PROBATION_SHARE: f64 = 0.8;
 pub(super) const STREAMS_TIME: Duration = Duration::from_secs(125);
 /// What is under way when a gateway ends is gone. Packets sent so long before do not count.
 pub(super) const LOST_BEFORE: Duration = Duration::from_secs(62);
+/// And so long after both ends are up again: the hub's welcome may be lost, and packets overtake it.
+pub(super) const SETTLE: Duration = Duration::from_secs(2);
 /// Connections that are not needed any more are gone after this time: [idle timeout, 90 s, and what drains].
 pub(super) const LINKS_TIME: Duration = Duration::from_secs(300);
 /// Turns of all gateways in [`LOOK`] that need no reason.
@@ -62,6 +73,8 @@ pub(super) const TURNS_FREE: u64 = 400;
 pub(super) const TURNS_EACH: u64 = 6;
 /// Bytes by which the hub may exceed its memory: what a turn takes in before it is counted.
 pub(super) const MEMORY_SLACK: u64 = 256 * 1_024;
+/// Bytes that may stay taken after all has ended: what libraries keep for the thread.
+pub(super) const LEAK_MAX: i64 = 256 * 1_024;
 /// How often all is looked at.
 pub(super) const LOOK: Duration = Duration::from_millis(100);
 /// Looks at the world without time passing, after which it counts as spinning.

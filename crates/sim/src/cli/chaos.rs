@@ -48,7 +48,10 @@ pub fn run(args: &ChaosArgs) -> Result<(), Failure> {
     let started = std::time::Instant::now();
     let mut played = play_all(args);
     played.sort_by_key(|played| played.seed);
-    let failed: Vec<&Played> = played.iter().filter(|p| p.outcome.violation.is_some()).collect();
+    let failed: Vec<&Played> = played
+        .iter()
+        .filter(|p| p.outcome.violation.is_some())
+        .collect();
     let sum = |of: fn(&Outcome) -> u64| played.iter().map(|p| of(&p.outcome)).sum::<u64>();
     let (seconds, delivered) = (sum(|o| o.seconds), sum(|o| o.delivered));
     let mut out = std::io::stdout().lock();
@@ -78,7 +81,10 @@ pub fn run(args: &ChaosArgs) -> Result<(), Failure> {
     if failed.is_empty() {
         return Ok(());
     }
-    Err(Failure(FAILED, format!("{} of {} seeds failed", failed.len(), played.len())))
+    Err(Failure(
+        FAILED,
+        format!("{} of {} seeds failed", failed.len(), played.len()),
+    ))
 }
 
 fn sum_digest(played: &[Played]) -> u64 {
@@ -133,15 +139,26 @@ fn play_all(args: &ChaosArgs) -> Vec<Played> {
             scope.spawn(work);
         }
     });
-    done.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)
+    done.into_inner()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 fn play_one(args: &ChaosArgs, seed: u64) -> Played {
-    let how = Play { verbose: args.verbose, live: None };
+    let how = Play {
+        verbose: args.verbose,
+        live: None,
+    };
     let outcome = play(&Story::new(seed, &args.without), how);
-    let mut played = Played { seed, outcome, without: args.without.clone() };
+    let mut played = Played {
+        seed,
+        outcome,
+        without: args.without.clone(),
+    };
     if played.outcome.violation.is_some() && !args.whole {
-        let quiet = Play { verbose: false, ..how };
+        let quiet = Play {
+            verbose: false,
+            ..how
+        };
         played.without = shrink(seed, &args.without, quiet);
         let again = play(&Story::new(seed, &played.without), quiet);
         played.outcome.violation = again.violation.or(played.outcome.violation);
