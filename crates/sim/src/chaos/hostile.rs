@@ -83,9 +83,10 @@ impl Hostile {
         Box::new(Ear(Arc::clone(&self.datagrams)))
     }
 
-    /// Sees a packet of another site.
+    /// Sees a packet of another site that has arrived.
     pub fn see(&mut self, tap: Tap) {
-        if tap.leaves && tap.packet.is_udp() {
+        // What did not arrive would be no repetition: it could end an outage.
+        if !tap.leaves && tap.packet.is_udp() {
             keep(&mut self.packets, tap.packet);
         }
     }
