@@ -465,6 +465,12 @@ impl<R: Role> Session<R> {
         status
     }
 
+    /// Connections over QUIC and TCP there is state for, those that are ending included.
+    #[must_use]
+    pub fn links(&self) -> usize {
+        self.links.count()
+    }
+
     /// Says goodbye to peers and closes every link. [`Self::end_batch`] and [`Self::poll_inner`] afterwards
     /// give what hosts are to be told.
     pub fn shutdown(&mut self, now: Instant, sockets: &mut impl Sockets) {

@@ -412,6 +412,72 @@ fn with_udp_blocked_every_path_comes_up_over_tls_and_returns_to_quic_after_the_b
 }
 
 #[test]
+fn what_the_only_path_carried_before_udp_was_blocked_comes_over_tls() {
+    let mut world = World::new(&Spec {
+        uplinks: 1,
+        ..Spec::default()
+    });
+    world.run_until(SECOND, |w| w.transports_up(0) == ["quic"]);
+    chat(&mut world, 0..20);
+    world.block_udp(0, 0, true);
+    chat(&mut world, 20..320);
+    world.run(ms(500));
+    assert_eq!(world.transports_up(0), ["tls"]);
+    assert_eq!(missing_at_hub(&world, 320), []);
+}
+
+#[test]
+fn what_a_path_with_a_long_round_trip_carried_before_an_outage_comes_after_it() {
+    let link = DirectionConfig {
+        delay: ms(150),
+        ..DirectionConfig::default()
+    };
+    let mut world = World::new(&Spec {
+        uplinks: 1,
+        link,
+        ..Spec::default()
+    });
+    world.run_until(2 * SECOND, |w| w.transports_up(0) == ["quic"]);
+    chat(&mut world, 0..100);
+    world.set_dead(0, 0, Selector::Both, true);
+    chat(&mut world, 100..220);
+    world.set_dead(0, 0, Selector::Both, false);
+    chat(&mut world, 220..320);
+    world.run(SECOND);
+    assert_eq!(missing_at_hub(&world, 320), []);
+}
+
+#[test]
+fn what_overtakes_the_first_welcome_does_not_come_twice() {
+    let mut early = 0;
+    for seed in 0..30 {
+        let link = DirectionConfig {
+            delay: ms(20),
+            jitter: ms(10),
+            reorder: true,
+            ..DirectionConfig::default()
+        };
+        let mut world = World::new(&Spec {
+            seed,
+            link,
+            ..Spec::default()
+        });
+        for number in 0..400 {
+            world.send_down(0, number, 1);
+            world.run(ms(1));
+            early += usize::from(number == 150) * world.site(0).delivered.len();
+        }
+        world.run(SECOND);
+        let mut numbers: Vec<u64> = world.site(0).delivered.iter().map(|d| d.2).collect();
+        let all = numbers.len();
+        numbers.sort_unstable();
+        numbers.dedup();
+        assert_eq!(numbers.len(), all, "seed {seed}");
+    }
+    assert!(early > 100, "packets come while paths come up: {early}");
+}
+
+#[test]
 fn udp_blocked_in_mid_flight_on_one_uplink_changes_only_that_path() {
     let mut world = connected();
     chat(&mut world, 0..20);

@@ -14,6 +14,7 @@
 mod bounds;
 mod capture;
 mod carrier;
+pub mod chaos;
 mod engine;
 pub mod events;
 mod headers;

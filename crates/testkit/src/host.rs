@@ -8,35 +8,16 @@ use bytes::{Bytes, BytesMut};
 use ropewalk_session::{
     Event, Request, Role, Session, SocketId, Sockets, StreamId, TcpInfo, Transmit,
 };
-use ropewalk_types::{Duration, Ecn, Instant};
+use ropewalk_types::{Ecn, Instant};
 
 use crate::packet::{Body, Packet, read_inner};
-
-/// Bytes that a TCP connection takes per turn: stands for the buffer of the kernel.
-const TCP_ROOM: usize = 64 * 1024;
-/// Largest TCP payload of a packet, bytes.
-const TCP_SEGMENT: usize = 1_400;
+use crate::stream::Tcp;
 
 /// A UDP socket, by the interface it is bound to.
 #[derive(Clone, Debug)]
 struct Udp {
     device: Option<Arc<str>>,
     port: u16,
-}
-
-/// One end of a TCP connection. Segments keep their order: the links of a world do not reorder
-/// them, and one that is lost ends the connection's progress as a dead path does.
-#[derive(Clone, Debug)]
-struct Tcp {
-    device: Option<Arc<str>>,
-    port: u16,
-    remote: SocketAddr,
-    connected: bool,
-    sent: u64,
-    received: u64,
-    room: usize,
-    /// What the session has not read yet: stands for the buffer of the kernel.
-    unread: BytesMut,
 }
 
 /// A gateway.
@@ -52,6 +33,8 @@ pub struct Host<R> {
     pub events: Vec<(Instant, Event)>,
     udp: BTreeMap<SocketId, Udp>,
     tcp: BTreeMap<StreamId, Tcp>,
+    /// Connections that this side has closed: the other side is told again, for a while.
+    closing: Vec<Tcp>,
     /// Devices whose sockets cannot be opened.
     pub broken: Vec<String>,
     next_port: u16,
@@ -69,6 +52,7 @@ pub(crate) struct Outgoing {
 
 /// The sockets as the session sees them while it pumps.
 struct Pumping<'a> {
+    now: Instant,
     udp: &'a BTreeMap<SocketId, Udp>,
     tcp: &'a mut BTreeMap<StreamId, Tcp>,
     out: &'a mut Vec<Outgoing>,
@@ -93,27 +77,11 @@ impl Sockets for Pumping<'_> {
         let Some(tcp) = self.tcp.get_mut(&stream).filter(|tcp| tcp.connected) else {
             return Ok(0);
         };
-        let taken = bytes.len().min(tcp.room);
-        tcp.room -= taken;
-        for segment in bytes[..taken].chunks(TCP_SEGMENT) {
-            self.out.push(Outgoing {
-                device: tcp.device.clone(),
-                port: tcp.port,
-                to: tcp.remote,
-                body: Body::TcpData(tcp.sent, Bytes::copy_from_slice(segment)),
-            });
-            tcp.sent += segment.len() as u64;
-        }
-        Ok(taken)
+        Ok(tcp.write(self.now, bytes, self.out))
     }
 
     fn stream_info(&mut self, stream: StreamId) -> Option<TcpInfo> {
-        self.tcp.get(&stream).map(|_| TcpInfo {
-            srtt: Duration::from_millis(20),
-            min_rtt: Duration::from_millis(20),
-            cwnd_bytes: TCP_ROOM as u64,
-            ..TcpInfo::default()
-        })
+        self.tcp.get(&stream).map(|tcp| tcp.info(self.now))
     }
 }
 
@@ -129,6 +97,7 @@ impl<R: Role> Host<R> {
             events: Vec::new(),
             udp: BTreeMap::new(),
             tcp: BTreeMap::new(),
+            closing: Vec::new(),
             broken: Vec::new(),
             next_port: first_port,
             out: Vec::new(),
@@ -141,21 +110,41 @@ impl<R: Role> Host<R> {
         self.udp.len()
     }
 
-    /// A packet arrived at a port of this gateway; `local` is where it was sent to.
-    pub(crate) fn receive(&mut self, now: Instant, packet: Packet, port: u16) {
+    /// How many TCP connections are open.
+    #[must_use]
+    pub fn tcp_connections(&self) -> usize {
+        self.tcp.len()
+    }
+
+    /// A packet arrived at a port of this gateway, over the interface `device` of a site.
+    pub(crate) fn receive(
+        &mut self,
+        now: Instant,
+        packet: Packet,
+        port: u16,
+        device: Option<&str>,
+    ) {
         let (from, to) = (packet.from, packet.to);
         match packet.body {
             Body::Udp(ecn, data) => self.receive_udp(now, (from, to), port, ecn, data),
             Body::TcpOpen => self.receive_open(now, (from, to), port),
             Body::TcpData(at, data) => {
-                let Some(id) = self.stream(from, port) else {
+                let Some(id) = self.known_stream(from, port, device) else {
                     return;
                 };
-                if let Some(tcp) = self.tcp.get_mut(&id).filter(|tcp| tcp.received == at) {
-                    tcp.received += data.len() as u64;
-                    tcp.unread.extend_from_slice(&data);
+                let tcp = self.tcp.get_mut(&id).expect("it is known");
+                if tcp.on_data(at, data, &mut self.out) {
                     self.session.handle_stream_writable(id);
                     self.session.handle_stream_readable(now, id);
+                }
+            }
+            Body::TcpAck(place) => {
+                let Some(id) = self.known_stream(from, port, device) else {
+                    return;
+                };
+                let tcp = self.tcp.get_mut(&id).expect("it is known");
+                if tcp.on_ack(now, place, &mut self.out) {
+                    self.session.handle_stream_writable(id);
                 }
             }
             Body::TcpClose => {
@@ -190,24 +179,19 @@ impl<R: Role> Host<R> {
 
     fn receive_open(&mut self, now: Instant, (from, to): (SocketAddr, SocketAddr), port: u16) {
         if let Some(id) = self.stream(from, port) {
-            if let Some(tcp) = self.tcp.get_mut(&id) {
-                tcp.connected = true;
+            let tcp = self.tcp.get_mut(&id).expect("it is known");
+            if tcp.device.is_none() {
+                // Its first answer was lost.
+                self.out.push(tcp.packet(Body::TcpOpen));
+            } else if !tcp.connected {
+                tcp.opened();
+                self.session.handle_stream_writable(id);
             }
-            self.session.handle_stream_writable(id);
             return;
         }
         let accepted = self.session.handle_accepted(now, from, Some(to));
         let body = if let Some(id) = accepted {
-            let tcp = Tcp {
-                device: None,
-                port,
-                remote: from,
-                connected: true,
-                sent: 0,
-                received: 0,
-                room: 0,
-                unread: BytesMut::new(),
-            };
+            let tcp = Tcp::new(None, port, from, true);
             self.tcp.insert(id, tcp);
             Body::TcpOpen
         } else {
@@ -219,6 +203,21 @@ impl<R: Role> Host<R> {
             to: from,
             body,
         });
+    }
+
+    /// The connection of a packet. Whoever sends on one that is not known is told so.
+    fn known_stream(
+        &mut self,
+        remote: SocketAddr,
+        port: u16,
+        device: Option<&str>,
+    ) -> Option<StreamId> {
+        let known = self.stream(remote, port);
+        if known.is_none() {
+            let unknown = Tcp::new(device.map(Arc::from), port, remote, false);
+            self.out.push(unknown.packet(Body::TcpClose));
+        }
+        known
     }
 
     fn stream(&self, remote: SocketAddr, port: u16) -> Option<StreamId> {
@@ -256,11 +255,16 @@ impl<R: Role> Host<R> {
     pub(crate) fn pump(&mut self, now: Instant) {
         self.serve(now);
         for tcp in self.tcp.values_mut() {
-            tcp.room = TCP_ROOM;
+            tcp.on_timeout(now, &mut self.out);
         }
+        for tcp in &mut self.closing {
+            tcp.on_timeout(now, &mut self.out);
+        }
+        self.closing.retain(|tcp| tcp.due() != Instant::FAR_FUTURE);
         self.session.pump(
             now,
             &mut Pumping {
+                now,
                 udp: &self.udp,
                 tcp: &mut self.tcp,
                 out: &mut self.out,
@@ -274,15 +278,25 @@ impl<R: Role> Host<R> {
 
     /// Says goodbye, as a gateway that is stopped.
     pub(crate) fn shutdown(&mut self, now: Instant) {
+        self.serve(now);
         self.session.shutdown(
             now,
             &mut Pumping {
+                now,
                 udp: &self.udp,
                 tcp: &mut self.tcp,
                 out: &mut self.out,
             },
         );
+        self.serve(now);
         self.drain(now);
+    }
+
+    /// When the next turn is wanted, if no input comes before.
+    pub(crate) fn poll_timeout(&mut self) -> Option<Instant> {
+        let streams = self.tcp.values().chain(&self.closing).map(Tcp::due);
+        let streams = streams.filter(|due| *due != Instant::FAR_FUTURE);
+        streams.chain(self.session.poll_timeout()).min()
     }
 
     fn drain(&mut self, now: Instant) {
@@ -337,34 +351,16 @@ impl<R: Role> Host<R> {
                 } => {
                     let port = self.port();
                     let device: Arc<str> = device.into();
-                    let tcp = Tcp {
-                        device: Some(Arc::clone(&device)),
-                        port,
-                        remote,
-                        connected: false,
-                        sent: 0,
-                        received: 0,
-                        room: 0,
-                        unread: BytesMut::new(),
-                    };
+                    let mut tcp = Tcp::new(Some(device), port, remote, false);
+                    tcp.open(now, &mut self.out);
                     self.tcp.insert(stream, tcp);
-                    self.out.push(Outgoing {
-                        device: Some(device),
-                        port,
-                        to: remote,
-                        body: Body::TcpOpen,
-                    });
                 }
                 // One worker serves all sites here.
                 Request::MoveTcp { stream, .. } => drop(self.tcp.remove(&stream)),
                 Request::CloseTcp { stream } => {
-                    if let Some(tcp) = self.tcp.remove(&stream) {
-                        self.out.push(Outgoing {
-                            device: tcp.device,
-                            port: tcp.port,
-                            to: tcp.remote,
-                            body: Body::TcpClose,
-                        });
+                    if let Some(mut tcp) = self.tcp.remove(&stream) {
+                        tcp.close(now, &mut self.out);
+                        self.closing.push(tcp);
                     }
                 }
             }

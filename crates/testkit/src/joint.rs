@@ -92,9 +92,11 @@ impl Joint {
                 self.beside.push((side, data));
                 None
             }
-            Body::Udp(..) | Body::TcpOpen | Body::TcpData(..) | Body::TcpClose => {
-                Some((side, packet))
-            }
+            Body::Udp(..)
+            | Body::TcpOpen
+            | Body::TcpData(..)
+            | Body::TcpAck(_)
+            | Body::TcpClose => Some((side, packet)),
         });
         Some(Event { fate, arrived })
     }

@@ -20,6 +20,8 @@ mod host;
 mod joint;
 pub mod packet;
 mod pair;
+#[cfg(feature = "session")]
+mod stream;
 pub mod tunnels;
 #[cfg(feature = "session")]
 mod world;
@@ -29,4 +31,4 @@ pub use host::Host;
 pub use packet::Packet;
 pub use pair::{Machine, Outbound, Pair};
 #[cfg(feature = "session")]
-pub use world::{End, Fate, HUB_INNER, HUB_TCP, HUB_UDP, SITE_HOSTS, Spec, Tap, World};
+pub use world::{End, Fate, HUB_INNER, HUB_TCP, HUB_UDP, Neighbour, SITE_HOSTS, Spec, Tap, World};

@@ -36,6 +36,8 @@ pub enum Body {
     TcpOpen,
     /// Bytes of a TCP connection, from this place in the stream on.
     TcpData(u64, Bytes),
+    /// Everything before this place in the stream of a TCP connection has come.
+    TcpAck(u64),
     /// The end of a TCP connection.
     TcpClose,
     /// A whole IP packet of a host beside the tunnel.
@@ -60,7 +62,7 @@ impl Packet {
         match &self.body {
             Body::Udp(_, data) => UDP_HEADERS + data.len(),
             Body::TcpData(_, data) => TCP_HEADERS + data.len(),
-            Body::TcpOpen | Body::TcpClose => TCP_HEADERS,
+            Body::TcpOpen | Body::TcpAck(_) | Body::TcpClose => TCP_HEADERS,
             Body::Plain(ip) => ip.len(),
         }
     }
@@ -90,7 +92,7 @@ impl Packet {
         match &self.body {
             Body::Udp(ecn, _) => *ecn,
             Body::Plain(ip) => Ecn::of(ip).unwrap_or_default(),
-            Body::TcpOpen | Body::TcpData(..) | Body::TcpClose => Ecn::NotEct,
+            Body::TcpOpen | Body::TcpData(..) | Body::TcpAck(_) | Body::TcpClose => Ecn::NotEct,
         }
     }
 
@@ -99,7 +101,7 @@ impl Packet {
         match &mut self.body {
             Body::Udp(ecn, _) => *ecn = Ecn::Ce,
             Body::Plain(ip) => mark_ce(ip),
-            Body::TcpOpen | Body::TcpData(..) | Body::TcpClose => {}
+            Body::TcpOpen | Body::TcpData(..) | Body::TcpAck(_) | Body::TcpClose => {}
         }
     }
 

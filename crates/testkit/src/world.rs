@@ -38,6 +38,8 @@ pub const HUB_INNER: Ipv4Addr = Ipv4Addr::new(10, 255, 0, 1);
 pub const SITE_HOSTS: &str = "10.254.0.0/16";
 /// Ports that a NAT mapping adds; one mapping never meets another.
 const NAT_STEP: u16 = 4_000;
+/// Tells the chance of copies from that of all else, so that a world without copies is as it was.
+const COPYING: u64 = 0x636f_7079;
 /// First port of a site's own sockets.
 const SITE_PORT: u16 = 10_000;
 
@@ -66,8 +68,17 @@ pub struct Spec {
     pub hosts: bool,
     /// Memory of the hub for packets, bytes.
     pub hub_memory: u64,
-    /// Further sites with one uplink each, numbered after the others: the addresses of their hosts.
-    pub neighbours: Vec<Vec<IpAddr>>,
+    /// Further sites, numbered after the others.
+    pub neighbours: Vec<Neighbour>,
+}
+
+/// A site with addresses of its own choice.
+#[derive(Clone, Debug)]
+pub struct Neighbour {
+    /// The addresses of its hosts.
+    pub addresses: Vec<IpAddr>,
+    /// Number of its uplinks, up to 200.
+    pub uplinks: usize,
 }
 
 /// What became of an outer packet on a link of the first site.
@@ -135,14 +146,14 @@ impl Spec {
     /// Number of uplinks of each site.
     fn uplinks(&self) -> impl Iterator<Item = usize> {
         let sites = std::iter::repeat_n(self.uplinks, self.sites);
-        sites.chain(self.neighbours.iter().map(|_| 1))
+        sites.chain(self.neighbours.iter().map(|near| near.uplinks))
     }
 
     /// Inner addresses of a site.
     fn addresses(&self, site: usize) -> Vec<IpAddr> {
         match site.checked_sub(self.sites) {
             None => vec![World::inner_address(site).into()],
-            Some(neighbour) => self.neighbours[neighbour].clone(),
+            Some(neighbour) => self.neighbours[neighbour].addresses.clone(),
         }
     }
 }
@@ -160,6 +171,8 @@ struct Way {
     mappings: u16,
     udp_blocked: bool,
     present: bool,
+    /// Share of packets that arrive twice, in both directions.
+    copies: f64,
 }
 
 /// A packet with its digest.
@@ -218,7 +231,14 @@ pub struct World {
     taps: Option<Vec<Tap>>,
     /// What is in place of the links of the first site's uplinks, if they share some.
     joint: Option<Joint>,
+    /// Until when each component stands still.
+    asleep: Vec<Instant>,
+    /// Decides which packets arrive twice.
+    copying: Random,
+    /// Packets to addresses of nobody, if they are kept.
+    strays: Option<Vec<Packet>>,
     sent: u64,
+    turns: u64,
     out: Vec<Outgoing>,
 }
 
@@ -254,6 +274,7 @@ impl World {
             weight: 1,
             rate: None,
         });
+        let count = places.len();
         let mut world = Self {
             now: Instant::ZERO,
             base: std::time::Instant::now(),
@@ -271,7 +292,11 @@ impl World {
             fates: None,
             taps: None,
             joint: None,
+            asleep: vec![Instant::ZERO; 1 + count],
+            copying: Random::new(spec.seed ^ COPYING),
+            strays: None,
             sent: 0,
+            turns: 0,
             out: Vec::new(),
         };
         world.start_hub();
@@ -388,13 +413,53 @@ impl World {
         self.turn(1 + site);
     }
 
-    /// Stops a site as a signal does: it says goodbye.
-    pub fn stop_site(&mut self, site: usize) {
+    /// Stops a site as a signal does: it says goodbye. How many UDP sockets and TCP connections it then has
+    /// open.
+    pub fn stop_site(&mut self, site: usize) -> [usize; 2] {
+        let mut left = [0; 2];
         if let Some(host) = &mut self.places[site].host {
             host.shutdown(self.now);
+            left = [host.udp_sockets(), host.tcp_connections()];
         }
         self.send_out(1 + site);
         self.kill_site(site);
+        left
+    }
+
+    /// Stops the hub in the same way.
+    pub fn stop_hub(&mut self) -> [usize; 2] {
+        let mut left = [0; 2];
+        if let Some(hub) = &mut self.hub {
+            hub.shutdown(self.now);
+            left = [hub.udp_sockets(), hub.tcp_connections()];
+        }
+        self.send_out(0);
+        self.kill_hub();
+        left
+    }
+
+    /// Whether a site runs.
+    #[must_use]
+    pub fn site_runs(&self, site: usize) -> bool {
+        self.places[site].host.is_some()
+    }
+
+    /// Whether the hub runs.
+    #[must_use]
+    pub const fn hub_runs(&self) -> bool {
+        self.hub.is_some()
+    }
+
+    /// Lets a gateway stand still until then, as a suspended machine: of site `site`, or the hub. What comes
+    /// meanwhile is lost, and its timers are late. Its clock goes on.
+    pub fn suspend(&mut self, site: Option<usize>, until: Instant) {
+        let component = site.map_or(0, |site| 1 + site);
+        self.asleep[component] = until.max(self.asleep[component]);
+        self.note_due(component);
+    }
+
+    fn sleeps(&self, component: usize) -> bool {
+        self.asleep[component] > self.now
     }
 
     /// The hub.
@@ -457,11 +522,14 @@ impl World {
 
     /// Gives a site another share of the hub, which reads its list of sites anew.
     pub fn set_share(&mut self, site: usize, weight: u32, rate: Option<u64>) {
+        self.change_entry(site, |entry| (entry.weight, entry.rate) = (weight, rate));
+    }
+
+    fn change_entry(&mut self, site: usize, change: impl Fn(&mut SiteEntry)) {
         let mut entries = self.directory.all();
         for entry in &mut entries {
             if entry.name == format!("site{site}") {
-                let entry = Arc::make_mut(entry);
-                (entry.weight, entry.rate) = (weight, rate);
+                change(Arc::make_mut(entry));
             }
         }
         let entries = entries.into_iter().map(Arc::unwrap_or_clone);
@@ -472,6 +540,11 @@ impl World {
             hub.session.handle_command(now, reload).ok();
         }
         self.turn(0);
+    }
+
+    /// Lets a site in, or shuts it out, at the hub, which reads its list of sites anew.
+    pub fn set_enabled(&mut self, site: usize, enabled: bool) {
+        self.change_entry(site, |entry| entry.enabled = enabled);
     }
 
     /// Tells the hub that more waits at its sockets than it can work off.
@@ -527,6 +600,47 @@ impl World {
         self.places[site].ways[uplink].udp_blocked = blocked;
     }
 
+    /// Lets this share of the packets on an uplink arrive twice.
+    pub fn set_copies(&mut self, site: usize, uplink: usize, share: f64) {
+        self.places[site].ways[uplink].copies = share;
+    }
+
+    /// The key pair of a site.
+    #[must_use]
+    pub fn identity(&self, site: usize) -> &Identity {
+        &self.places[site].identity
+    }
+
+    /// The key pair of the hub.
+    #[must_use]
+    pub const fn hub_identity(&self) -> &Identity {
+        &self.hub_identity
+    }
+
+    /// Somebody beside the sites sends a packet to the hub.
+    pub fn inject(&mut self, packet: Packet) {
+        if self.receive_at_hub(packet) {
+            self.serve(0);
+        }
+    }
+
+    /// Somebody sends a packet to an uplink of a site.
+    pub fn inject_at_site(&mut self, site: usize, uplink: usize, packet: Packet) {
+        if self.receive_at_site(site, uplink, packet) {
+            self.serve(1 + site);
+        }
+    }
+
+    /// Keeps packets of the hub to addresses that no site has, for [`Self::take_strays`].
+    pub fn keep_strays(&mut self) {
+        self.strays = Some(Vec::new());
+    }
+
+    /// These packets since the last call, in order.
+    pub fn take_strays(&mut self) -> impl Iterator<Item = Packet> {
+        self.strays.iter_mut().flat_map(|strays| strays.drain(..))
+    }
+
     /// A NAT on the uplink forgets its mappings: packets leave from other ports from now on, and
     /// those to the old ports get lost.
     pub fn rebind(&mut self, site: usize, uplink: usize) {
@@ -549,11 +663,13 @@ impl World {
     fn tell_uplinks(&mut self, site: usize) {
         let ways = self.places[site].ways.iter().filter(|way| way.present);
         let uplinks = ways.map(|way| way.uplink.clone()).collect();
-        let now = self.now;
-        let told = self
-            .site_mut(site)
+        // A site that does not run is told when it starts.
+        let Some(host) = &mut self.places[site].host else {
+            return;
+        };
+        let told = host
             .session
-            .handle_command(now, Command::Uplinks(uplinks));
+            .handle_command(self.now, Command::Uplinks(uplinks));
         debug_assert!(told.is_ok());
         self.turn(1 + site);
     }
@@ -675,6 +791,12 @@ impl World {
         self.sent
     }
 
+    /// Turns that gateways had.
+    #[must_use]
+    pub const fn turns(&self) -> u64 {
+        self.turns
+    }
+
     /// What became of outer packets since the last call, in order.
     pub fn take_fates(&mut self) -> impl Iterator<Item = Fate> {
         self.fates.iter_mut().flat_map(|fates| fates.drain(..))
@@ -713,13 +835,17 @@ impl World {
     }
 
     /// Hands an inner packet of a host to the gateway of a site, or to the hub. The gateway gets
-    /// its turn with [`Self::settle_touched`]. A gateway that does not run loses the packet.
+    /// its turn with [`Self::settle_touched`]. A gateway that does not run,
+    /// or stands still, loses the packet.
     pub fn offer(&mut self, now: Instant, site: usize, side: Side, data: BytesMut) {
         self.now = now.max(self.now);
         let component = match side {
             Side::Up => 1 + site,
             Side::Down => 0,
         };
+        if self.sleeps(component) {
+            return;
+        }
         match (component.checked_sub(1), &mut self.hub) {
             (Some(site), _) => {
                 if let Some(host) = &mut self.places[site].host {
@@ -785,7 +911,10 @@ impl World {
     /// something or whose timers are due.
     fn work(&mut self, component: usize) {
         let now = self.now;
-        let mut ready = [self.timers[component] <= now, false];
+        let mut ready = [
+            self.timers[component] <= now && !self.sleeps(component),
+            false,
+        ];
         if component == 1 {
             for other in self.empty_joint(&mut ready) {
                 self.serve(other);
@@ -828,11 +957,12 @@ impl World {
     }
 
     fn receive_at_hub(&mut self, packet: Packet) -> bool {
-        let Some(hub) = &mut self.hub else {
+        let asleep = self.sleeps(0);
+        let Some(hub) = self.hub.as_mut().filter(|_| !asleep) else {
             return false;
         };
         let port = packet.to.port();
-        hub.receive(self.now, packet, port);
+        hub.receive(self.now, packet, port, None);
         true
     }
 
@@ -874,6 +1004,9 @@ impl World {
     }
 
     fn receive_at_site(&mut self, site: usize, uplink: usize, packet: Packet) -> bool {
+        if self.sleeps(1 + site) {
+            return false;
+        }
         let place = &mut self.places[site];
         let way = &place.ways[uplink];
         let mapped = way.mappings * NAT_STEP;
@@ -883,7 +1016,7 @@ impl World {
         let (true, Some(port), Some(host)) = (here, port, &mut place.host) else {
             return false;
         };
-        host.receive(self.now, packet, port);
+        host.receive(self.now, packet, port, Some(&way.uplink.name));
         true
     }
 
@@ -947,6 +1080,9 @@ impl World {
 
     /// All input of a component's turn is in.
     fn take_in(&mut self, component: usize) {
+        if self.sleeps(component) {
+            return;
+        }
         let (now, due) = (self.now, self.timers[component] <= self.now);
         match (component.checked_sub(1), &mut self.hub) {
             (Some(site), _) => {
@@ -961,15 +1097,19 @@ impl World {
 
     /// The rest of a component's turn, and what follows from it.
     fn settle(&mut self, component: usize) {
+        if self.sleeps(component) {
+            return;
+        }
+        self.turns += 1;
         let now = self.now;
         let timer = match (component.checked_sub(1), &mut self.hub) {
             (Some(site), _) => self.places[site].host.as_mut().and_then(|host| {
                 host.pump(now);
-                host.session.poll_timeout()
+                host.poll_timeout()
             }),
             (None, Some(hub)) => {
                 hub.pump(now);
-                hub.session.poll_timeout()
+                hub.poll_timeout()
             }
             (None, None) => None,
         };
@@ -1029,7 +1169,12 @@ impl World {
             to: outgoing.to,
             body: outgoing.body,
         };
-        let (site, uplink) = *self.routes.get(&packet.to.ip())?;
+        let Some(&(site, uplink)) = self.routes.get(&packet.to.ip()) else {
+            self.strays
+                .iter_mut()
+                .for_each(|kept| kept.push(packet.clone()));
+            return None;
+        };
         self.enqueue(site, uplink, Side::Down, packet);
         Some(site)
     }
@@ -1039,6 +1184,14 @@ impl World {
             return;
         }
         self.tap(site, uplink, side, true, Some(&packet));
+        let copies = self.places[site].ways[uplink].copies;
+        if self.copying.chance(copies) {
+            self.put(site, uplink, side, packet.clone());
+        }
+        self.put(site, uplink, side, packet);
+    }
+
+    fn put(&mut self, site: usize, uplink: usize, side: Side, packet: Packet) {
         let way = &mut self.places[site].ways[uplink];
         self.sent += 1;
         if let Some(joint) = &mut self.joint {
@@ -1072,7 +1225,8 @@ impl World {
         let links = ways.into_iter().flatten().filter_map(Way::poll_timeout);
         let joint = self.joint.as_ref().filter(|_| component == 1);
         let joint = joint.and_then(Joint::poll_timeout);
-        let at = links.chain([self.timers[component]]).chain(joint).min();
+        let timer = self.timers[component].max(self.asleep[component]);
+        let at = links.chain([timer]).chain(joint).min();
         // What is due now was just looked at: the next look comes a little later.
         let soonest = self.now + Duration::from_nanos(1);
         let at = at.map_or(Instant::FAR_FUTURE, |at| at.max(soonest));
@@ -1116,6 +1270,7 @@ impl Way {
             mappings: 0,
             udp_blocked: false,
             present: true,
+            copies: 0.0,
         }
     }
 

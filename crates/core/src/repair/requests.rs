@@ -92,7 +92,11 @@ impl Requests {
             return;
         };
         let seq = stamp.path_seq;
-        let ahead = seq.wrapping_sub(path.next.unwrap_or(seq));
+        if path.next.is_none() {
+            // Numbers begin at zero: the first packets of a path may be lost like others.
+            path.newest = stamp.sent_at;
+        }
+        let ahead = seq.wrapping_sub(path.next.unwrap_or(0));
         if ahead == 0 {
             path.next = Some(seq.wrapping_add(1));
         } else if ahead <= GAP_MAX {
@@ -407,6 +411,17 @@ mod tests {
         assert_eq!(requests.poll_timeout(), Some(at(11)));
         requests.on_datagram(at(9), PathId(0), stamp(3, 0));
         assert_eq!(ask(&mut requests, at(20)), []);
+    }
+
+    #[test]
+    fn the_first_packets_of_a_path_are_missed_like_others() {
+        let mut requests = Requests::default();
+        let at = Instant::from_millis;
+        requests.on_datagram(at(0), PathId(0), stamp(3, 0));
+        assert_eq!(ask(&mut requests, at(0)), [(0, 0, 3)]);
+        requests.on_path_removed(PathId(0));
+        requests.on_datagram(at(1), PathId(0), stamp(0, 1));
+        assert_eq!(ask(&mut requests, at(1)), []);
     }
 
     #[test]

@@ -17,8 +17,9 @@ pub(super) const ALLOWANCE_MAX: Duration = Duration::from_millis(60);
 pub(super) const ALLOWANCE_HALF_LIFE: Duration = Duration::from_secs(5);
 /// Most datagrams remembered per path. More: repairs on faster and longer paths, memory.
 pub(crate) const PACKETS_MAX: usize = 8_192;
-/// How long a datagram is remembered. Longer: the same.
-pub(super) const AGE_MAX: Duration = Duration::from_secs(1);
+/// How long a datagram is remembered: longer than a path of a long round trip takes to become suspect, and a
+/// question about it to come. Longer: the same.
+pub(super) const AGE_MAX: Duration = Duration::from_secs(3);
 /// How long a path that needed a repair is expected to need others.
 pub(super) const WANTED_FOR: Duration = Duration::from_secs(60);
 /// Above this rate a path that has lost nothing lately remembers nothing: memory would be read

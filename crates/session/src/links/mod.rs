@@ -388,6 +388,12 @@ impl Links {
         }
     }
 
+    /// How many there are, those that are ending included.
+    pub(crate) fn count(&self) -> usize {
+        let connections = usize::try_from(self.endpoint.stats().connections);
+        connections.unwrap_or(usize::MAX) + self.streams.len()
+    }
+
     /// The local address or route of a link changed under it.
     pub(crate) fn address_changed(&mut self, id: LinkId) {
         if let LinkId::Quic(connection) = id {

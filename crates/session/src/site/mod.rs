@@ -122,8 +122,10 @@ impl Site {
         if welcome.session != self.session {
             return;
         }
-        if self.hub_session.replace(welcome.hub_session) != Some(welcome.hub_session) {
-            // A hub that has started anew counts its packets from zero again.
+        let before = self.hub_session.replace(welcome.hub_session);
+        if before.is_some_and(|before| before != welcome.hub_session) {
+            // A hub that has started anew counts its packets from zero again. Packets that overtook its first
+            // welcome are known, so that their copies are.
             self.peer.tunnel.reset_exit();
             // Its other connections are gone as well: better to be told so now.
             self.peer.tunnel.ask_all_paths();

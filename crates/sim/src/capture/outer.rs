@@ -22,30 +22,31 @@ pub fn write(packet: &Packet, ip: &mut Vec<u8>) {
     });
     let (protocol, ecn) = match &packet.body {
         Body::Udp(ecn, _) => (UDP, *ecn),
-        Body::TcpOpen | Body::TcpData(..) | Body::TcpClose | Body::Plain(_) => (TCP, Ecn::NotEct),
+        Body::TcpOpen | Body::TcpData(..) | Body::TcpAck(_) | Body::TcpClose | Body::Plain(_) => {
+            (TCP, Ecn::NotEct)
+        }
     };
     let mut ip = Ipv4::new(ip, length, protocol, addresses, ecn as u8);
     ip.ports([packet.from.port(), packet.to.port()]);
-    let (flags, sequence, data) = match &packet.body {
+    #[expect(clippy::cast_possible_truncation, reason = "sequence numbers wrap")]
+    let wire = |place: u64| (place as u32).wrapping_add(1);
+    let (flags, sequence, acknowledgement, data) = match &packet.body {
         Body::Udp(_, data) => {
             // The checksum stays zero: not computed (RFC 768).
             ip.udp();
             ip.put(IP_HEADER + UDP_HEADER, data);
             return;
         }
-        Body::TcpOpen => (FLAG_SYN, 0, None),
-        Body::TcpClose => (FLAG_FIN | FLAG_ACK, 0, None),
-        Body::TcpData(place, data) => {
-            #[expect(clippy::cast_possible_truncation, reason = "sequence numbers wrap")]
-            let sequence = (*place as u32).wrapping_add(1);
-            (FLAG_ACK, sequence, Some(data))
-        }
+        Body::TcpOpen => (FLAG_SYN, 0, 0, None),
+        Body::TcpClose => (FLAG_FIN | FLAG_ACK, 0, 0, None),
+        Body::TcpData(place, data) => (FLAG_ACK, wire(*place), 1, Some(data)),
+        Body::TcpAck(place) => (FLAG_ACK, 1, wire(*place), None),
         Body::Plain(_) => return,
     };
     let header = Tcp {
         flags,
         sequence,
-        acknowledgement: u32::from(data.is_some()),
+        acknowledgement,
         stamps: Some([0, 0]),
     };
     let at = ip.tcp(&header, [].into_iter());

@@ -163,7 +163,10 @@ impl TunnelCarrier {
         (seed, plan_paths): (u64, usize),
         (ingress, policy): (Side, Option<Box<dyn Policy>>),
     ) -> Result<Self, SimError> {
-        let addresses = |near: &Neighbour| near.flows.clone().map(|f| site_address(f).into());
+        let beside = |near: &Neighbour| ropewalk_testkit::Neighbour {
+            addresses: near.flows.clone().map(|f| site_address(f).into()).collect(),
+            uplinks: 1,
+        };
         let mut world = World::new(&Spec {
             seed,
             sites: 1,
@@ -176,7 +179,7 @@ impl TunnelCarrier {
             coupled: settings.coupled,
             hosts: true,
             hub_memory: u64::MAX,
-            neighbours: neighbours.iter().map(|n| addresses(n).collect()).collect(),
+            neighbours: neighbours.iter().map(beside).collect(),
         });
         world.replace_links(SITE, links.iter().map(|(_, link)| only_delay(link)));
         for (site, neighbour) in (SITE + 1..).zip(&neighbours) {

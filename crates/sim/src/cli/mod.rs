@@ -1,5 +1,6 @@
 //! The command line: plans in, tables or JSON out.
 
+mod chaos;
 mod summary;
 mod table;
 
@@ -44,6 +45,11 @@ enum Command {
         ropewalk-sim run PLAN --events events.jsonl               every packet, as JSON lines\n  \
         ropewalk-sim run PLAN --pcap packets                      for tcpdump -r packets/host-site.pcap")]
     Run(RunArgs),
+    /// Plays what happens to a hub and its sites by chance, and looks whether rules hold
+    #[command(after_help = "Examples:\n  \
+        ropewalk-sim chaos --seeds 1000              a thousand stories, on all cores\n  \
+        ropewalk-sim chaos --seed 7 --verbose        one story, told")]
+    Chaos(chaos::ChaosArgs),
 }
 
 #[derive(Args)]
@@ -89,8 +95,11 @@ impl Failure {
 
 /// Runs the program.
 pub fn main() -> ExitCode {
-    let Command::Run(args) = Cli::parse().command;
-    match run(&args) {
+    let done = match Cli::parse().command {
+        Command::Run(args) => run(&args),
+        Command::Chaos(args) => chaos::run(&args),
+    };
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure(code, problem)) => {
             eprintln!("ropewalk-sim: {problem}");

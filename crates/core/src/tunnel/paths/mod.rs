@@ -253,9 +253,12 @@ impl Paths {
         let Some(mut path) = self.map.remove(id) else {
             return false;
         };
-        let unacknowledged = now - path.snapshot.srtt - path.snapshot.rttvar;
+        // What was sent a round trip before a silence began was acknowledged last.
+        let silent = path.snapshot.silent_since.unwrap_or(now);
+        let unacknowledged = silent - path.snapshot.srtt - path.snapshot.rttvar;
+        let undelivered = path.liveness.undelivered.unwrap_or(now);
         self.doubtful
-            .extend(path.sent_log.take_since(unacknowledged));
+            .extend(path.sent_log.take_since(unacknowledged.min(undelivered)));
         true
     }
 

@@ -1,0 +1,905 @@
+//! Plays a story: moves the world from event to event, lets hosts talk, and looks whether rules hold.
+
+use bytes::BytesMut;
+use ropewalk_api::{Direction, PathUse};
+use ropewalk_netem::{LinkConfig, Selector, Side};
+use ropewalk_session::Command;
+use ropewalk_testkit::{HUB_UDP, Neighbour, Packet, Spec, World};
+use ropewalk_types::{Duration, Instant, Random, SchedulerKind};
+use std::net::Ipv4Addr;
+
+use super::hostile::Hostile;
+use super::story::{Story, What};
+use super::traffic::{TWICE, Traffic, addresses};
+use super::tuning::{
+    HOSTILE_INTERVAL, LEAK_MAX, LINKS_TIME, LOOK, LOST_BEFORE, MEMORY_SLACK, NUMBERED_INTERVAL,
+    OFFER_INTERVAL, OFFER_SEGMENTS, PATHS_TIME, PROBATION, PROBATION_SHARE, RETURN_ROUND_TRIPS,
+    RETURN_TIME, RETURN_TIME_LOSSY, SETTLE, SPOOF_INTERVAL, STEPS_MAX, STREAMS_TIME, TURNS_EACH,
+    TURNS_FREE,
+};
+use super::{Outcome, Play, Violation};
+use crate::traffic::Outbox;
+
+type Held<T = ()> = Result<T, Violation>;
+
+/// What of a site is wanted; counts, since events may meet.
+#[derive(Clone, Debug, Default)]
+struct Wanted {
+    cut: Vec<[u32; 2]>,
+    unplugged: Vec<u32>,
+    blocked: Vec<u32>,
+    disabled: Vec<u32>,
+    leaving: Vec<u32>,
+    stopped: u32,
+    revoked: u32,
+    asleep_until: Instant,
+}
+
+struct Stage<'a> {
+    story: &'a Story,
+    how: Play,
+    world: World,
+    hostile: Option<Hostile>,
+    traffic: Vec<Traffic>,
+    wanted: Vec<Wanted>,
+    hub_stopped: u32,
+    hub_asleep_until: Instant,
+    behind: u32,
+    /// Of each site: packets sent in these times may get lost, or come twice, because an end began anew.
+    excused: Vec<Vec<(Instant, Instant)>>,
+    /// Counted drops of each site that were seen, and what the counters said last.
+    drops: Vec<(u64, [u64; 2])>,
+    talking: bool,
+    readdressed: u16,
+    outcome: Outcome,
+    outbox: Outbox,
+    slab: BytesMut,
+    due: Due,
+    offered: u64,
+    looked: (u64, u64, u64),
+}
+
+/// When things are due that come again and again.
+struct Due {
+    numbered: Instant,
+    offer: Instant,
+    spoof: Instant,
+    hostile: Instant,
+    look: Instant,
+}
+
+/// Plays it.
+pub fn play(story: &Story, how: Play) -> Outcome {
+    let before = how.live.map(|live| live());
+    let mut stage = Stage::new(story, how);
+    if let Err(violation) = stage.run() {
+        stage.outcome.violation = Some(violation);
+    }
+    stage.outcome.sent = stage.world.sent();
+    stage.outcome.seconds = stage.world.now().since(Instant::ZERO).as_secs();
+    let mut outcome = std::mem::take(&mut stage.outcome);
+    let at = stage.world.now();
+    drop(stage);
+    let after = how.live.map(|live| live());
+    if let (Some(before), Some(after), None) = (before, after, &outcome.violation)
+        && after > before + LEAK_MAX
+    {
+        let what = format!("{} bytes of memory stay taken", after - before);
+        outcome.violation = Some(Violation {
+            at,
+            rule: "leftovers",
+            what,
+        });
+    }
+    outcome
+}
+
+impl<'a> Stage<'a> {
+    fn new(story: &'a Story, how: Play) -> Self {
+        let mut random = Random::new(story.seed ^ 1);
+        let uplinks = story.sites.iter().map(Vec::len);
+        let uplinks = uplinks.chain(story.hostile.then_some(1));
+        let neighbours = uplinks.enumerate().map(|(site, uplinks)| Neighbour {
+            addresses: addresses(site),
+            uplinks,
+        });
+        let mut world = World::new(&Spec {
+            seed: story.seed,
+            sites: 0,
+            scheduler: story.scheduler,
+            hub_memory: story.hub_memory,
+            neighbours: neighbours.collect(),
+            ..Spec::default()
+        });
+        world.keep_packets();
+        let count = story.sites.len();
+        let hostile = story.hostile.then(|| {
+            world.kill_site(count);
+            world.keep_taps();
+            world.keep_strays();
+            let hub = world.hub_identity().public_key();
+            Hostile::new(world.identity(count).clone(), hub, random.fork())
+        });
+        for (site, paths) in story.sites.iter().enumerate() {
+            let links = paths.iter().map(|path| LinkConfig {
+                seed: random.next_u64(),
+                up: path.clone(),
+                down: path.clone(),
+                changes: Vec::new(),
+            });
+            world.replace_links(site, links);
+            for uplink in 0..paths.len() {
+                world.set_copies(site, uplink, story.copies);
+            }
+        }
+        let wanted = story.sites.iter().map(|paths| Wanted {
+            cut: vec![[0; 2]; paths.len()],
+            unplugged: vec![0; paths.len()],
+            blocked: vec![0; paths.len()],
+            disabled: vec![0; paths.len()],
+            leaving: vec![0; paths.len()],
+            ..Wanted::default()
+        });
+        let now = Instant::ZERO;
+        Self {
+            story,
+            how,
+            traffic: (0..count)
+                .map(|site| Traffic::new(site, &mut random))
+                .collect(),
+            wanted: wanted.collect(),
+            hub_stopped: 0,
+            hub_asleep_until: now,
+            behind: 0,
+            excused: vec![Vec::new(); count],
+            drops: vec![(0, [0; 2]); count],
+            talking: true,
+            readdressed: 0,
+            outcome: Outcome::default(),
+            outbox: Outbox::new(),
+            slab: BytesMut::new(),
+            due: Due {
+                numbered: now,
+                offer: now,
+                spoof: now,
+                hostile: now,
+                look: now,
+            },
+            offered: 0,
+            looked: (0, 0, 0),
+            hostile,
+            world,
+        }
+    }
+
+    fn run(&mut self) -> Held {
+        let story = self.story;
+        self.tell(&format!(
+            "{} sites, scheduler {}, gentle: {}",
+            story.sites.len(),
+            story.scheduler,
+            story.gentle
+        ));
+        for (site, paths) in story.sites.iter().enumerate() {
+            for path in paths {
+                self.tell(&format!("site {site}: {path:?}"));
+            }
+        }
+        // What happens, in order; `true` begins it.
+        let mut happens: Vec<(Instant, usize, bool)> = Vec::new();
+        for (index, (_, event)) in self.story.events.iter().enumerate() {
+            happens.push((event.at, index, true));
+            happens.push((event.at + event.lasts, index, false));
+        }
+        happens.sort_by_key(|(at, index, begins)| (*at, *index, !begins));
+        for (at, index, begins) in happens {
+            self.run_to(at)?;
+            let (number, event) = &self.story.events[index];
+            if begins {
+                self.tell(&format!("event {number}: {event}"));
+                self.begin(&event.what, event.lasts);
+            } else {
+                self.tell(&format!("event {number} is over"));
+                self.end(&event.what);
+            }
+            self.settle()?;
+        }
+        self.tell("everything is over");
+        let last = self.story.last();
+        self.returns(last)?;
+        self.streams_end(last)?;
+        self.what_was_lost()?;
+        self.leftovers()
+    }
+
+    fn tell(&self, what: &str) {
+        if self.how.verbose {
+            let now = self.world.now().since(Instant::ZERO).as_secs_f64();
+            eprintln!("{now:9.3} {what}");
+        }
+    }
+
+    fn broken<T>(&self, rule: &'static str, what: String) -> Held<T> {
+        let at = self.world.now();
+        Err(Violation { at, rule, what })
+    }
+
+    // Time.
+
+    /// Lets time pass until then.
+    fn run_to(&mut self, end: Instant) -> Held {
+        let (mut last, mut steps) = (self.world.now(), 0);
+        loop {
+            let mut next = self.due.look;
+            if self.talking {
+                next = next
+                    .min(self.due.numbered)
+                    .min(self.due.offer)
+                    .min(self.due.spoof);
+            }
+            if self.hostile.is_some() {
+                next = next.min(self.due.hostile);
+            }
+            let streams = self.traffic.iter().flat_map(|traffic| &traffic.streams);
+            let streams = streams
+                .map(|stream| Instant::from_nanos(stream.due_ns()))
+                .min();
+            let world = self.world.next_due();
+            let next = streams.into_iter().chain(world).chain([next]).min();
+            let next = next.unwrap_or(end).max(self.world.now());
+            if next > end {
+                self.world.run_to(end);
+                return self.settle();
+            }
+            self.world.run_to(next);
+            if next > last + Duration::from_micros(1) {
+                (last, steps) = (next, 0);
+            }
+            steps += 1;
+            if steps > STEPS_MAX {
+                return self.broken("spin", format!("{steps} turns without time passing"));
+            }
+            self.hosts(next);
+            if self.due.hostile <= next {
+                self.due.hostile = next + HOSTILE_INTERVAL;
+                self.attack(next);
+            }
+            self.settle()?;
+            if self.due.look <= next {
+                self.due.look = next + LOOK;
+                self.look()?;
+            }
+        }
+    }
+
+    /// Everything of this instant is answered.
+    fn settle(&mut self) -> Held {
+        loop {
+            self.take_released()?;
+            self.send();
+            self.world.settle_touched();
+            let mut sites = 0..self.story.sites.len();
+            if !sites.any(|site| self.world.has_released(site)) {
+                let _fates = self.world.take_fates().count();
+                return Ok(());
+            }
+        }
+    }
+
+    // Hosts.
+
+    /// Hosts send what is due.
+    fn hosts(&mut self, now: Instant) {
+        if self.talking && self.due.numbered <= now {
+            self.due.numbered = now + NUMBERED_INTERVAL;
+            for site in 0..self.traffic.len() {
+                for flow in 0..self.traffic[site].numbered.len() {
+                    self.send_numbered(now, site, flow);
+                }
+            }
+        }
+        if self.talking && self.due.offer <= now {
+            self.due.offer = now + OFFER_INTERVAL;
+            for site in 0..self.traffic.len() {
+                self.traffic[site].offered += OFFER_SEGMENTS;
+                for stream in &mut self.traffic[site].streams {
+                    stream.offer(now.as_nanos(), OFFER_SEGMENTS, &mut self.outbox);
+                }
+                self.send();
+            }
+        }
+        if self.talking && self.due.spoof <= now {
+            self.due.spoof = now + SPOOF_INTERVAL;
+            let count = self.traffic.len();
+            for site in 0..count {
+                let victim = (site + 1) % count;
+                if victim != site {
+                    self.traffic[site].spoofed(now, victim, &mut self.slab);
+                    self.offer(now, site, Side::Up);
+                }
+            }
+        }
+        for site in 0..self.traffic.len() {
+            for stream in &mut self.traffic[site].streams {
+                if stream.due_ns() <= now.as_nanos() {
+                    stream.on_timer(now.as_nanos(), &mut self.outbox);
+                }
+            }
+        }
+        self.send();
+    }
+
+    /// The hostile site does something.
+    fn attack(&mut self, now: Instant) {
+        let Some(hostile) = &mut self.hostile else {
+            return;
+        };
+        self.world.take_taps().for_each(|tap| hostile.see(tap));
+        let heard: Vec<Packet> = self.world.take_strays().collect();
+        heard
+            .into_iter()
+            .for_each(|packet| hostile.hear(now, packet));
+        if self.world.site_runs(0) {
+            self.world.observe(0, Side::Up, hostile.ear());
+        }
+        for packet in hostile.act(now) {
+            if packet.to == HUB_UDP {
+                self.world.inject(packet);
+            } else {
+                self.world.inject_at_site(0, 0, packet);
+            }
+        }
+    }
+
+    fn send_numbered(&mut self, now: Instant, site: usize, flow: usize) {
+        let side = self.traffic[site].numbered[flow].side;
+        let taken = match side {
+            Side::Up => self.wanted[site].stopped == 0 && self.wanted[site].asleep_until <= now,
+            Side::Down => {
+                self.hub_stopped == 0
+                    && self.hub_asleep_until <= now
+                    && self.world.tunnels(site)[1].is_some()
+            }
+        };
+        self.traffic[site].next_numbered(now, flow, &mut self.slab);
+        self.traffic[site].note_sent(now, flow, taken);
+        self.offer(now, site, side);
+    }
+
+    fn offer(&mut self, now: Instant, site: usize, side: Side) {
+        self.offered += 1;
+        let data = std::mem::take(&mut self.slab);
+        self.world.offer(now, site, side, data);
+    }
+
+    /// Sends what streams have to say.
+    fn send(&mut self) {
+        let now = self.world.now();
+        let mut outbox = std::mem::take(&mut self.outbox);
+        for (side, packet) in outbox.drain(..) {
+            let site = usize::from(packet.flow / super::traffic::FLOWS);
+            self.traffic[site].write(side, &packet, &mut self.slab);
+            self.offer(now, site, side);
+        }
+        self.outbox = outbox;
+    }
+
+    /// Takes what gateways let through.
+    fn take_released(&mut self) -> Held {
+        let mut came: Vec<(Option<usize>, bytes::Bytes)> = Vec::new();
+        self.world
+            .take_released(0, Side::Up, |data| came.push((None, data)));
+        for site in 0..self.traffic.len() {
+            self.world
+                .take_released(site, Side::Down, |data| came.push((Some(site), data)));
+        }
+        let now = self.world.now();
+        for (at_site, data) in came {
+            let owner = at_site.or_else(|| Traffic::owner(&data));
+            if self.hostile.is_some() && owner == Some(self.traffic.len()) {
+                // The hostile site may say what it likes in its own name.
+                continue;
+            }
+            let Some(traffic) = owner.and_then(|site| self.traffic.get_mut(site)) else {
+                return self.broken("isolation", format!("a packet of nobody came: {data:x?}"));
+            };
+            let side = if at_site.is_some() {
+                Side::Down
+            } else {
+                Side::Up
+            };
+            match traffic.came(now, side, &data, &mut self.outbox) {
+                Ok(digest) => {
+                    self.outcome.delivered += 1;
+                    let mixed = self.outcome.digest ^ digest ^ now.as_nanos();
+                    self.outcome.digest = mixed.wrapping_mul(0x100_0000_01b3).rotate_left(5);
+                }
+                Err((wrong, sent)) => {
+                    let rule = if wrong == TWICE { "twice" } else { "isolation" };
+                    if rule == "twice" && self.is_excused(owner.unwrap_or(0), sent) {
+                        continue;
+                    }
+                    let place = at_site.map_or("the hub".into(), |site| format!("site {site}"));
+                    let head = &data[..data.len().min(60)];
+                    return self.broken(rule, format!("at {place}: {wrong}: {head:x?}"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    // Events.
+
+    /// Whether a packet may get lost or come twice: the site or the hub has ended or begun since, or lately.
+    fn is_excused(&self, site: usize, sent: Instant) -> bool {
+        let mut excused = self.excused[site].iter();
+        excused.any(|(from, until)| *from <= sent && sent <= *until)
+    }
+
+    fn excuse(&mut self, site: usize) {
+        let now = self.world.now();
+        let from = Instant::ZERO + now.since(Instant::ZERO + LOST_BEFORE);
+        self.excused[site].push((from, Instant::FAR_FUTURE));
+    }
+
+    /// An end that has begun anew is found: what is sent from now on is safe.
+    fn settle_excuses(&mut self) {
+        let now = self.world.now();
+        for site in 0..self.traffic.len() {
+            let up = self
+                .world
+                .tunnels(site)
+                .map(|end| end.is_some_and(|t| t.any_up()));
+            let wanted = &self.wanted[site];
+            if up == [true; 2] && wanted.stopped + wanted.revoked + self.hub_stopped == 0 {
+                let open = self.excused[site].iter_mut();
+                open.filter(|(_, until)| *until == Instant::FAR_FUTURE)
+                    .for_each(|(_, until)| *until = now + SETTLE);
+            }
+        }
+    }
+
+    fn begin(&mut self, what: &What, lasts: Duration) {
+        let now = self.world.now();
+        match *what {
+            What::Cut(site, uplink, sides) => self.cut(site, uplink, sides, true),
+            What::Outage(site) => self.outage(site, true),
+            What::OutageOfAll => (0..self.wanted.len()).for_each(|site| self.outage(site, true)),
+            What::Rebind(site, uplink) => self.world.rebind(site, uplink),
+            What::Readdress(site, uplink) => {
+                self.readdressed += 1;
+                let [high, low] = self.readdressed.to_be_bytes();
+                let address = Ipv4Addr::new(100, 77, high, low);
+                self.world.readdress(site, uplink, address);
+            }
+            What::Unplug(site, uplink) => {
+                self.wanted[site].unplugged[uplink] += 1;
+                self.plug(site, uplink);
+            }
+            What::BlockUdp(site, uplink) => {
+                self.wanted[site].blocked[uplink] += 1;
+                self.world.block_udp(site, uplink, true);
+            }
+            What::RestartSite { site, clean } => {
+                self.excuse(site);
+                self.wanted[site].stopped += 1;
+                if clean {
+                    self.world.stop_site(site);
+                } else {
+                    self.world.kill_site(site);
+                }
+            }
+            What::RestartHub { clean } => {
+                (0..self.wanted.len()).for_each(|site| self.excuse(site));
+                self.hub_stopped += 1;
+                if clean {
+                    self.world.stop_hub();
+                } else {
+                    self.world.kill_hub();
+                }
+            }
+            What::Suspend(site) => {
+                let until = now + lasts;
+                self.world.suspend(site, until);
+                let asleep = match site {
+                    Some(site) => &mut self.wanted[site].asleep_until,
+                    None => &mut self.hub_asleep_until,
+                };
+                *asleep = until.max(*asleep);
+            }
+            What::Revoke(site) => {
+                self.excuse(site);
+                self.wanted[site].revoked += 1;
+                self.world.set_enabled(site, false);
+            }
+            What::Share(site, weight, rate) => self.world.set_share(site, weight, rate),
+            What::Scheduler(site, kind) => self.set_scheduler(site, kind),
+            What::Disable(site, uplink) => {
+                self.wanted[site].disabled[uplink] += 1;
+                self.use_path(site, uplink);
+            }
+            What::Leaving(site, uplink) => {
+                self.wanted[site].leaving[uplink] += 1;
+                self.leave(site, uplink, PathUse::Leaving(Some(lasts)));
+            }
+            What::Behind => self.behind += 1,
+        }
+    }
+
+    fn end(&mut self, what: &What) {
+        match *what {
+            What::Cut(site, uplink, sides) => self.cut(site, uplink, sides, false),
+            What::Outage(site) => self.outage(site, false),
+            What::OutageOfAll => (0..self.wanted.len()).for_each(|site| self.outage(site, false)),
+            What::Unplug(site, uplink) => {
+                self.wanted[site].unplugged[uplink] -= 1;
+                self.plug(site, uplink);
+            }
+            What::BlockUdp(site, uplink) => {
+                self.wanted[site].blocked[uplink] -= 1;
+                let blocked = self.wanted[site].blocked[uplink] > 0;
+                self.world.block_udp(site, uplink, blocked);
+            }
+            What::RestartSite { site, .. } => {
+                self.wanted[site].stopped -= 1;
+                if self.wanted[site].stopped == 0 {
+                    self.world.start_site(site);
+                    (0..self.story.sites[site].len()).for_each(|uplink| {
+                        self.use_path(site, uplink);
+                    });
+                }
+            }
+            What::RestartHub { .. } => {
+                self.hub_stopped -= 1;
+                if self.hub_stopped == 0 {
+                    self.world.start_hub();
+                }
+            }
+            What::Revoke(site) => {
+                self.wanted[site].revoked -= 1;
+                let enabled = self.wanted[site].revoked == 0;
+                self.world.set_enabled(site, enabled);
+            }
+            What::Share(site, ..) => self.world.set_share(site, 1, None),
+            What::Disable(site, uplink) => {
+                self.wanted[site].disabled[uplink] -= 1;
+                self.use_path(site, uplink);
+            }
+            What::Leaving(site, uplink) => {
+                self.wanted[site].leaving[uplink] -= 1;
+                if self.wanted[site].leaving[uplink] == 0 {
+                    self.leave(site, uplink, PathUse::Returning);
+                }
+            }
+            What::Behind => self.behind -= 1,
+            What::Rebind(..) | What::Readdress(..) | What::Suspend(_) | What::Scheduler(..) => {}
+        }
+    }
+
+    fn cut(&mut self, site: usize, uplink: usize, sides: Selector, dead: bool) {
+        let counts = &mut self.wanted[site].cut[uplink];
+        for (index, side) in [Selector::One(Side::Up), Selector::One(Side::Down)]
+            .into_iter()
+            .enumerate()
+        {
+            if sides == Selector::Both || sides == side {
+                counts[index] = if dead {
+                    counts[index] + 1
+                } else {
+                    counts[index] - 1
+                };
+            }
+        }
+        let [up, down] = *counts;
+        self.world
+            .set_dead(site, uplink, Selector::One(Side::Up), up > 0);
+        self.world
+            .set_dead(site, uplink, Selector::One(Side::Down), down > 0);
+    }
+
+    fn outage(&mut self, site: usize, dead: bool) {
+        for uplink in 0..self.story.sites[site].len() {
+            self.cut(site, uplink, Selector::Both, dead);
+        }
+    }
+
+    fn plug(&mut self, site: usize, uplink: usize) {
+        let present = self.wanted[site].unplugged[uplink] == 0;
+        self.world.set_present(site, uplink, present);
+        self.use_path(site, uplink);
+    }
+
+    fn use_path(&mut self, site: usize, uplink: usize) {
+        let disabled = self.wanted[site].disabled[uplink] > 0;
+        let wanted = if disabled {
+            PathUse::Disabled
+        } else {
+            PathUse::Enabled
+        };
+        self.leave(site, uplink, wanted);
+    }
+
+    fn leave(&mut self, site: usize, uplink: usize, wanted: PathUse) {
+        if self.wanted[site].stopped > 0 {
+            return;
+        }
+        let (now, uplink) = (self.world.now(), format!("up{uplink}"));
+        let command = Command::SetPath { uplink, wanted };
+        // A path that is unplugged, or not up, is not changed: the site says so.
+        let _refused = self
+            .world
+            .site_mut(site)
+            .session
+            .handle_command(now, command);
+        self.world.touch_site(site);
+    }
+
+    fn set_scheduler(&mut self, site: Option<usize>, kind: SchedulerKind) {
+        let now = self.world.now();
+        let command = Command::SetScheduler {
+            direction: Direction::Both,
+            kind,
+            peer: None,
+        };
+        match site {
+            Some(site) if self.wanted[site].stopped == 0 => {
+                let _done = self
+                    .world
+                    .site_mut(site)
+                    .session
+                    .handle_command(now, command);
+                self.world.touch_site(site);
+            }
+            None if self.hub_stopped == 0 => {
+                let _done = self.world.hub_mut().session.handle_command(now, command);
+                self.world.touch_hub();
+            }
+            Some(_) | None => {}
+        }
+    }
+
+    // Rules.
+
+    /// What holds at any time.
+    fn look(&mut self) -> Held {
+        if self.behind > 0 {
+            self.world.let_hub_fall_behind();
+        }
+        self.settle_excuses();
+        let mut memory = 0;
+        for site in 0..self.traffic.len() {
+            let tunnels = self.world.tunnels(site);
+            let mut counts = [0; 2];
+            for ((end, tunnel), count) in ["site", "hub"].into_iter().zip(tunnels).zip(&mut counts)
+            {
+                let Some(tunnel) = tunnel else { continue };
+                if let Some(excess) = tunnel.footprint().excess() {
+                    let footprint = tunnel.footprint();
+                    let what =
+                        format!("site {site}, at the {end}: too many {excess}: {footprint:?}");
+                    return self.broken("memory", what);
+                }
+                memory += if end == "hub" { tunnel.memory() } else { 0 };
+                let stats = tunnel.stats();
+                *count = stats.queue.dropped_codel
+                    + stats.queue.dropped_full
+                    + stats.buffer_drops
+                    + stats.hold.dropped_full
+                    + stats.hold.dropped_old;
+            }
+            let (seen, last) = &mut self.drops[site];
+            for (count, last) in counts.into_iter().zip(last) {
+                *seen += count.saturating_sub(*last);
+                *last = count;
+            }
+        }
+        if memory > self.story.hub_memory + MEMORY_SLACK {
+            let most = self.story.hub_memory;
+            return self.broken("memory", format!("the hub has {memory} of {most} bytes"));
+        }
+        let now = (self.world.turns(), self.world.sent(), self.offered);
+        let before = std::mem::replace(&mut self.looked, now);
+        let turns = now.0 - before.0;
+        let reasons = (now.1 - before.1) + (now.2 - before.2);
+        if turns > TURNS_FREE + TURNS_EACH * reasons {
+            let what = format!("{turns} turns for {reasons} packets within {LOOK:?}");
+            return self.broken("spin", what);
+        }
+        self.errors()
+    }
+
+    /// No work panicked.
+    fn errors(&self) -> Held {
+        let mut found = Vec::new();
+        if self.world.hub_runs() {
+            found.push((
+                "the hub".to_owned(),
+                self.world.hub().session.status().drops,
+            ));
+        }
+        for site in 0..self.traffic.len() {
+            if self.world.site_runs(site) {
+                let drops = self.world.site(site).session.status().drops;
+                found.push((format!("site {site}"), drops));
+            }
+        }
+        for (place, drops) in found {
+            if drops.get("internal_errors").is_some_and(|count| *count > 0) {
+                return self.broken("internal errors", place);
+            }
+        }
+        Ok(())
+    }
+
+    /// Tunnels and paths come back, and numbered packets get through.
+    fn returns(&mut self, last: Instant) -> Held {
+        let count = self.traffic.len();
+        let mut bounds: Vec<(Duration, usize)> = (0..count)
+            .map(|site| (bound(self.story, site), site))
+            .collect();
+        bounds.sort_unstable();
+        for (after, site) in bounds.iter().copied() {
+            self.run_to(last + after)?;
+            let up = self
+                .world
+                .tunnels(site)
+                .map(|end| end.is_some_and(|t| t.any_up()));
+            if up != [true; 2] {
+                let what = format!("site {site} has no tunnel after {after:?}: {up:?}");
+                return self.broken("return", what);
+            }
+        }
+        for (after, site) in bounds.iter().copied() {
+            let after = after + PATHS_TIME;
+            self.run_to(last + after)?;
+            let paths = self.world.paths(site);
+            let down = paths.iter().find(|path| path.state != "up");
+            if let Some(path) = down {
+                let what = format!("site {site}: a path is not up after {after:?}: {path:?}");
+                return self.broken("return", what);
+            }
+        }
+        let from = self.world.now();
+        self.run_to(from + PROBATION)?;
+        let until = self.world.now();
+        self.talking = false;
+        self.run_to(until + Duration::from_secs(5))?;
+        for (site, traffic) in self.traffic.iter().enumerate() {
+            for (index, flow) in traffic.numbered.iter().enumerate() {
+                let sent = flow.sent.iter().zip(&flow.came);
+                let counted = sent.filter(|(at, _)| at.is_some_and(|at| at > from && at < until));
+                let came: Vec<bool> = counted.map(|(_, came)| *came > 0).collect();
+                let share = came.iter().filter(|came| **came).count() as f64 / came.len() as f64;
+                let least = if self.story.gentle {
+                    1.0
+                } else {
+                    PROBATION_SHARE
+                };
+                if !(share >= least) {
+                    let what = format!("site {site}, flow {index}: {share:.3} of packets come");
+                    return self.broken("return", what);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// TCP has delivered everything.
+    fn streams_end(&mut self, last: Instant) -> Held {
+        let end = last + STREAMS_TIME;
+        loop {
+            let mut behind = None;
+            for (site, traffic) in self.traffic.iter().enumerate() {
+                for (index, stream) in traffic.streams.iter().enumerate() {
+                    if stream.delivered() < traffic.offered {
+                        behind = Some((site, index, stream.delivered(), traffic.offered));
+                    }
+                }
+            }
+            let Some((site, index, delivered, offered)) = behind else {
+                return Ok(());
+            };
+            if self.world.now() >= end {
+                let what =
+                    format!("site {site}, stream {index}: {delivered} of {offered} segments");
+                return self.broken("stream", what);
+            }
+            self.run_to(self.world.now() + Duration::from_secs(1))?;
+        }
+    }
+
+    /// Numbered TCP segments came, and in order, where nothing excuses their loss.
+    fn what_was_lost(&mut self) -> Held {
+        if !self.story.gentle {
+            return Ok(());
+        }
+        for (site, traffic) in self.traffic.iter().enumerate() {
+            let (mut missing, mut first) = (0, None);
+            for (index, flow) in traffic
+                .numbered
+                .iter()
+                .enumerate()
+                .filter(|(_, flow)| flow.tcp)
+            {
+                for (number, (sent, came)) in flow.sent.iter().zip(&flow.came).enumerate() {
+                    let Some(sent) = sent.filter(|_| *came == 0) else {
+                        continue;
+                    };
+                    if !self.is_excused(site, sent) {
+                        missing += 1;
+                        let since = sent.since(Instant::ZERO).as_secs_f64();
+                        self.tell(&format!(
+                            "site {site}, flow {index}: {number} of {since:.3} s is missing"
+                        ));
+                        first.get_or_insert((index, number, sent));
+                    }
+                }
+            }
+            if missing > self.drops[site].0 {
+                let what = format!(
+                    "site {site}: {missing} segments, {} drops: {first:?}",
+                    self.drops[site].0
+                );
+                return self.broken("loss", what);
+            }
+        }
+        Ok(())
+    }
+
+    /// Links that nobody needs are closed, and at the end all are.
+    fn leftovers(&mut self) -> Held {
+        self.run_to(self.world.now() + LINKS_TIME)?;
+        let mut all = 0;
+        for site in 0..self.traffic.len() {
+            let host = self.world.site(site);
+            let paths = self.story.sites[site].len();
+            let has = [
+                host.session.links(),
+                host.udp_sockets() + host.tcp_connections(),
+            ];
+            all += paths;
+            if has != [paths; 2] {
+                let what = format!("site {site} has {has:?} links and sockets for {paths} paths");
+                return self.broken("leftovers", what);
+            }
+        }
+        let hub = self.world.hub();
+        let has = [hub.session.links(), hub.tcp_connections()];
+        // The hostile site keeps connections.
+        if self.hostile.is_none() && has[0] != all {
+            return self.broken(
+                "leftovers",
+                format!("the hub has {has:?} links for {all} paths"),
+            );
+        }
+        for site in 0..self.traffic.len() {
+            let left = self.world.stop_site(site);
+            if left[1] > 0 {
+                return self.broken("leftovers", format!("site {site} leaves {left:?} open"));
+            }
+        }
+        // A goodbye may be lost. Then the hub closes what is idle.
+        self.run_to(self.world.now() + LINKS_TIME)?;
+        let links = self.world.hub().session.links();
+        let left = self.world.stop_hub();
+        if links > 0 && self.hostile.is_none() || left[1] > 0 {
+            return self.broken(
+                "leftovers",
+                format!("the hub has {links} links, leaves {left:?}"),
+            );
+        }
+        Ok(())
+    }
+}
+
+/// A tunnel works again within this time.
+fn bound(story: &Story, site: usize) -> Duration {
+    let paths = story.sites[site].iter();
+    let round_trip = paths.map(|path| 2 * path.delay + 4 * path.jitter).max();
+    let lossy = if story.gentle {
+        Duration::ZERO
+    } else {
+        RETURN_TIME_LOSSY
+    };
+    RETURN_TIME + lossy + round_trip.unwrap_or_default() * RETURN_ROUND_TRIPS
+}

@@ -1,0 +1,81 @@
+//! Every constant of chaos. Each comment says what the constant is, its unit, and what a larger value buys and
+//! costs. None of them was measured by itself.
+
+use ropewalk_types::Duration;
+
+// Stories. More of each: more is tried, and a seed takes longer.
+
+/// Most sites.
+pub(super) const SITES_MAX: usize = 6;
+/// Most paths of a site.
+pub(super) const UPLINKS_MAX: usize = 4;
+/// Least and most events.
+pub(super) const EVENTS: (usize, usize) = (5, 20);
+/// Least and most time in which events begin, seconds.
+pub(super) const SPAN: (f64, f64) = (5.0, 60.0);
+/// Nothing happens before: tunnels come up for the first time.
+pub(super) const START: Duration = Duration::from_secs(3);
+/// Longest outage after which all TCP segments still come, seconds. It is shorter than the hold of 60 s
+/// ([`ropewalk_core::hold::Limits`]), because two outages may meet.
+pub(super) const HOLD_MAX: f64 = 25.0;
+/// Longest outage and longest pause of a machine, seconds: longer than the hold.
+pub(super) const LONG_MAX: f64 = 100.0;
+/// Packets that wait at a link at most.
+pub(super) const QUEUE_PACKETS: u64 = 200;
+
+// Traffic of each site.
+
+/// Time between two numbered packets of a flow. Shorter: more is checked, and a seed takes longer.
+pub(super) const NUMBERED_INTERVAL: Duration = Duration::from_millis(50);
+/// Bytes of a numbered packet.
+pub(super) const NUMBERED_BYTES: u32 = 300;
+/// Time between two times that a TCP sender gets something to send, and how much, segments.
+pub(super) const OFFER_INTERVAL: Duration = Duration::from_millis(500);
+pub(super) const OFFER_SEGMENTS: u32 = 15;
+/// Largest packets of TCP, bytes.
+pub(super) const MTU: u32 = 1_300;
+/// Time between two packets with the source of another site.
+pub(super) const SPOOF_INTERVAL: Duration = Duration::from_millis(700);
+
+// The hostile site.
+
+/// Time between two attacks: 50 packets and up to 150 datagrams in a second.
+pub(super) const HOSTILE_INTERVAL: Duration = Duration::from_millis(20);
+/// Datagrams, and packets, of another site that it keeps.
+pub(super) const HOSTILE_KEPT: usize = 64;
+/// Most bytes of what it makes longer.
+pub(super) const HOSTILE_BYTES: usize = 1_100;
+
+// Bounds: `docs/chaos.md` derives them.
+
+/// A tunnel works again after so many round trips and this time.
+pub(super) const RETURN_ROUND_TRIPS: u32 = 8;
+pub(super) const RETURN_TIME: Duration = Duration::from_millis(4_000);
+/// More on links that lose packets: an attempt may be lost, and the next one too.
+pub(super) const RETURN_TIME_LOSSY: Duration = Duration::from_secs(6);
+/// Every path works again after so much more: an idle one is asked every 10 s.
+pub(super) const PATHS_TIME: Duration = Duration::from_millis(12_500);
+/// Numbered packets are counted for so long after that.
+pub(super) const PROBATION: Duration = Duration::from_secs(3);
+/// Share of numbered packets that come on links that lose packets.
+pub(super) const PROBATION_SHARE: f64 = 0.8;
+/// TCP of hosts is done so long after that: its timer may have doubled up to 120 s.
+pub(super) const STREAMS_TIME: Duration = Duration::from_secs(125);
+/// What is under way when a gateway ends is gone. Packets sent so long before do not count.
+pub(super) const LOST_BEFORE: Duration = Duration::from_secs(62);
+/// And so long after both ends are up again: the hub's welcome may be lost, and packets overtake it.
+pub(super) const SETTLE: Duration = Duration::from_secs(2);
+/// Connections that are not needed any more are gone after this time: [idle timeout, 90 s, and what drains].
+pub(super) const LINKS_TIME: Duration = Duration::from_secs(300);
+/// Turns of all gateways in [`LOOK`] that need no reason.
+pub(super) const TURNS_FREE: u64 = 400;
+/// Turns for each packet that is sent or offered.
+pub(super) const TURNS_EACH: u64 = 6;
+/// Bytes by which the hub may exceed its memory: what a turn takes in before it is counted.
+pub(super) const MEMORY_SLACK: u64 = 256 * 1_024;
+/// Bytes that may stay taken after all has ended: what libraries keep for the thread.
+pub(super) const LEAK_MAX: i64 = 256 * 1_024;
+/// How often all is looked at.
+pub(super) const LOOK: Duration = Duration::from_millis(100);
+/// Looks at the world without time passing, after which it counts as spinning.
+pub(super) const STEPS_MAX: u32 = 50_000;
