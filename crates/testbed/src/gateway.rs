@@ -79,11 +79,11 @@ impl Gateway {
         Ok(gateway)
     }
 
-    /// Joins a site to a hub by its token, then sets the paths of the configuration that `join`
+    /// Joins a site to a running hub by its token, then sets the paths of the configuration that `join`
     /// wrote; nothing runs yet.
     ///
     /// # Errors
-    /// If `ropewalk join` refuses the token.
+    /// If `ropewalk join` refuses the token, or the hub does.
     pub fn site(
         namespace: &Namespace,
         directory: &Path,
@@ -93,7 +93,9 @@ impl Gateway {
     ) -> Result<Self> {
         let gateway = Self::new("site", name, namespace, directory)?;
         gateway
-            .run(&["join", token])?
+            .program(&["join"])?
+            .input(token)
+            .run(COMMAND_LIMIT)?
             .success()
             .context("ropewalk join failed")?;
         let joined = std::fs::read_to_string(&gateway.config)?;
@@ -106,12 +108,12 @@ impl Gateway {
         Ok(gateway)
     }
 
-    /// Makes a relay to a hub by its token ([`Gateway::invite_relay`]), then sets the paths of the
+    /// Makes a relay to a running hub by its token ([`Gateway::invite_relay`]), then sets the paths of the
     /// configuration that `relay --join` wrote; nothing runs yet. Its sites reach it at the
     /// addresses `public`, as [`Branch::relay`](crate::Branch::relay) has them.
     ///
     /// # Errors
-    /// If `ropewalk relay` refuses the token.
+    /// If `ropewalk relay` refuses the token, or the hub does.
     pub fn relay(
         namespace: &Namespace,
         directory: &Path,
@@ -120,7 +122,7 @@ impl Gateway {
         spec: &GatewaySpec,
     ) -> Result<Self> {
         let gateway = Self::new("relay", name, namespace, directory)?;
-        let mut program = gateway.program(&["relay", "--join", token])?;
+        let mut program = gateway.program(&["relay", "--join"])?.input(token);
         for address in public {
             let endpoint = std::net::SocketAddr::new(*address, UDP_PORT);
             program = program.args(["--public", &endpoint.to_string()]);
@@ -406,7 +408,7 @@ pub const READY_LIMIT: Duration = Duration::from_secs(10);
 /// Longest time paths may take to come up.
 pub const UP_LIMIT: Duration = Duration::from_secs(15);
 /// Longest time of one command.
-const COMMAND_LIMIT: Duration = Duration::from_secs(20);
+const COMMAND_LIMIT: Duration = Duration::from_secs(40);
 
 #[cfg(test)]
 mod tests {

@@ -304,7 +304,9 @@ impl<R: Role> Host<R> {
                 }
                 // Whoever connects to a port finds somebody there.
                 Request::ListenTcp { .. } => {}
-                Request::ConnectTcp { stream, device, .. } if self.broken.contains(&device) => {
+                Request::ConnectTcp { stream, device, .. }
+                    if device.iter().any(|device| self.broken.contains(device)) =>
+                {
                     let reason = "no such device".to_owned();
                     self.session.handle_stream_closed(now, stream, reason);
                 }
@@ -314,9 +316,9 @@ impl<R: Role> Host<R> {
                     remote,
                 } => {
                     let port = self.port();
-                    let device: Arc<str> = device.into();
+                    let device: Option<Arc<str>> = device.map(Arc::from);
                     let tcp = Tcp {
-                        device: Some(Arc::clone(&device)),
+                        device: device.clone(),
                         port,
                         remote,
                         connected: false,
@@ -326,7 +328,7 @@ impl<R: Role> Host<R> {
                     };
                     self.tcp.insert(stream, tcp);
                     self.out.push(Outgoing {
-                        device: Some(device),
+                        device,
                         port,
                         to: remote,
                         body: Body::TcpOpen,

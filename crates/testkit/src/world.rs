@@ -474,6 +474,22 @@ impl World {
         self.turn(0);
     }
 
+    /// Makes the key of a site one of an invitation: the hub knows no such site any more.
+    pub fn only_invite(&mut self, site: usize) {
+        let key = self.places[site].identity.public_key();
+        let entries = self.directory.all().into_iter();
+        let others = entries.filter(|entry| entry.key != key);
+        self.directory
+            .replace(others.map(Arc::unwrap_or_clone).collect());
+        self.directory.set_invitations([key]);
+        let now = self.now;
+        if let Some(hub) = &mut self.hub {
+            let reload = ropewalk_session::Command::ReloadSites;
+            hub.session.handle_command(now, reload).ok();
+        }
+        self.turn(0);
+    }
+
     /// Tells the hub that more waits at its sockets than it can work off.
     pub fn let_hub_fall_behind(&mut self) {
         if let Some(hub) = &mut self.hub {

@@ -146,7 +146,9 @@ fn both(hub: Commands, site: Commands) -> Commands {
                 };
                 reply.try_send(result).ok();
             }
-            Command::ReloadSites | Command::MtuFloor(_) => (hub.0)(command)?,
+            Command::ReloadSites | Command::Enrolled { .. } | Command::MtuFloor(_) => {
+                (hub.0)(command)?;
+            }
             Command::SetPath { .. } | Command::Uplinks(_) => (site.0)(command)?,
             Command::Shutdown => {
                 (hub.0)(Command::Shutdown)?;
@@ -210,6 +212,7 @@ mod tests {
                 Command::Uplinks(_)
                 | Command::SetPath { .. }
                 | Command::ReloadSites
+                | Command::Enrolled { .. }
                 | Command::MtuFloor(_)
                 | Command::Shutdown => {}
             }
