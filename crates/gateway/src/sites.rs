@@ -18,6 +18,7 @@ use serde::Serialize;
 use crate::service::network::overlap;
 pub use invitation::{Credential, Invitation, Joined, Refusal, Time, fingerprint};
 use ropewalk_config::HubConfig;
+use ropewalk_config::egress::{self, Allowed};
 use ropewalk_config::reader::{Problems, Section, read};
 use ropewalk_config::relay::NEXT_HUB;
 use ropewalk_config::values::parse_name;
@@ -54,6 +55,10 @@ pub struct Site {
     /// Most that it may send and receive, Mbit/s each.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate_mbit: Option<u32>,
+    /// What the site may reach beside the internet and the hub's inner addresses; `None` is what the
+    /// configuration of the hub says for all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allow: Option<Vec<Allowed>>,
     /// The invitation by which it joins or has joined.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub invitation: Option<Invitation>,
@@ -70,7 +75,7 @@ const fn is_usual(weight: &u32) -> bool {
 }
 
 /// What `invite` asks for beside a name and a key.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Terms {
     /// A site of this name gets the new key and keeps its addresses.
     pub replace: bool,
@@ -80,12 +85,20 @@ pub struct Terms {
     pub weight: Option<u32>,
     /// Its bound, Mbit/s, if given.
     pub rate_mbit: Option<u32>,
+    /// What it may reach, if given.
+    pub allow: Option<Vec<Allowed>>,
 }
 
 impl Site {
     /// The addresses, IPv4 first.
     pub fn addresses(&self) -> impl Iterator<Item = IpAddr> {
         self.ipv4.into_iter().chain(self.ipv6)
+    }
+
+    /// Addresses and networks, as networks.
+    pub fn places(&self) -> impl Iterator<Item = IpNet> {
+        let addresses = self.addresses().map(IpNet::from);
+        addresses.chain(self.networks.iter().copied())
     }
 
     /// The form the engine takes; `None` before the site has a key.
@@ -223,6 +236,7 @@ impl Sites {
             site.enabled = true;
             site.weight = terms.weight.unwrap_or(site.weight);
             site.rate_mbit = terms.rate_mbit.or(site.rate_mbit);
+            site.allow = terms.allow.or_else(|| site.allow.take());
             let mut site = site.clone();
             if relay && site.networks.is_empty() {
                 site.networks = self.free_networks(hub)?;
@@ -249,10 +263,23 @@ impl Sites {
             enabled: true,
             weight: terms.weight.unwrap_or(WEIGHT),
             rate_mbit: terms.rate_mbit,
+            allow: terms.allow,
         };
         site.take(credential);
         self.insert(site.clone());
         Ok(site)
+    }
+
+    /// The networks that an entry of `allow` stands for: none for a site that is not known.
+    #[must_use]
+    pub fn resolve(&self, allowed: &Allowed) -> Vec<IpNet> {
+        match allowed {
+            Allowed::Net(net) => vec![*net],
+            Allowed::Site(name) => {
+                let site = self.sites.iter().find(|site| site.name == *name);
+                site.into_iter().flat_map(Site::places).collect()
+            }
+        }
     }
 
     fn insert(&mut self, site: Site) {
@@ -424,6 +451,7 @@ fn parse_site(site: &mut Section<'_>, hub: &HubConfig) -> Option<Site> {
     let enabled = site.boolean("enabled").unwrap_or(true);
     let weight = site.integer("weight", 1..=u64::from(WEIGHT_MAX));
     let rate = site.integer("rate_mbit", 1..=u64::from(RATE_MAX));
+    let allow = egress::read(site);
     if key_missing {
         return None;
     }
@@ -437,6 +465,7 @@ fn parse_site(site: &mut Section<'_>, hub: &HubConfig) -> Option<Site> {
         enabled,
         weight: weight.and_then(|w| w.try_into().ok()).unwrap_or(WEIGHT),
         rate_mbit: rate.and_then(|r| r.try_into().ok()),
+        allow,
     })
 }
 
@@ -524,6 +553,7 @@ mod tests {
         relay: false,
         weight: None,
         rate_mbit: None,
+        allow: None,
     };
     const RELAY: Terms = Terms {
         replace: false,

@@ -330,6 +330,7 @@ fn hub_rules_come_as_one_table_and_leave_nothing() {
         pool_v4: Some(("10.200.0.0".parse().expect("address"), 16)),
         pool_v6: Some(("fd20::".parse().expect("address"), 48)),
         translation,
+        egress: None,
         onward: onward.map(str::to_owned),
     };
     let own = ["10.9.0.2", "fd09::2"].map(|own| own.parse().expect("address"));

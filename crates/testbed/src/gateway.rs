@@ -26,6 +26,9 @@ pub struct GatewaySpec {
     pub tunnel: String,
     /// Lines for the `[network]` section.
     pub network: String,
+    /// Lines for the `[egress]` section of a hub or relay; empty lets sites reach everything, as servers of
+    /// tests stand in networks of the hub.
+    pub egress: String,
     /// Lines for the `[uplinks]` section of a site or relay; empty takes `up*`.
     pub uplinks: String,
     /// Further sections, such as `[[uplink]]`.
@@ -44,6 +47,16 @@ pub struct Gateway {
 }
 
 impl GatewaySpec {
+    fn egress(&self) -> String {
+        let default = "allow = [\"0.0.0.0/0\", \"::/0\"]";
+        let lines = if self.egress.is_empty() {
+            default
+        } else {
+            &self.egress
+        };
+        format!("[egress]\n{lines}\n")
+    }
+
     fn uplinks(&self) -> String {
         let default = "include = [\"up*\"]";
         let lines = if self.uplinks.is_empty() {
@@ -74,6 +87,7 @@ impl Gateway {
              [network]\n{}\n",
             spec.network
         );
+        text += &spec.egress();
         text += &gateway.sections(spec);
         std::fs::write(&gateway.config, text)?;
         Ok(gateway)
@@ -138,6 +152,7 @@ impl Gateway {
                 .with_context(|| format!("relay --join wrote no [{name}] section"))?;
         }
         text += &format!("{}\n", spec.network);
+        text += &spec.egress();
         text += &gateway.sections(spec);
         text += &spec.uplinks();
         std::fs::write(&gateway.config, text)?;

@@ -22,6 +22,7 @@ use crate::key_file;
 use crate::sites::{Credential, Invitation, RATE_MAX, Site, Sites, Terms, Time};
 use crate::token::{Secret, Token};
 use ropewalk_config::WrongUsage;
+use ropewalk_config::egress::{ALLOW_MAX, Allowed};
 use ropewalk_config::hub::ENDPOINTS_MAX;
 use ropewalk_config::values::{HostPort, parse_name};
 use ropewalk_config::{self as config, HubConfig};
@@ -37,6 +38,8 @@ const EXAMPLES: &str = "Examples:
   ropewalk invite boat --public-key KEY         the site made its key with `ropewalk key generate`
   ropewalk invite harbour --relay               a relay: other sites reach this hub through it
   ropewalk invite farm --rate 20                at most 20 Mbit/s to the site and 20 from it
+  ropewalk invite office --allow 10.1.0.0/16 --allow site:farm
+                                                reaches this network and this site beside the internet
   ropewalk invite --list
   ropewalk invite --revoke boat
 
@@ -51,7 +54,8 @@ const VALID: &str = "24h";
 const VALID_MAX: Duration = Duration::from_secs(366 * 24 * 3_600);
 
 /// Options that only make sense with a name.
-const INVITING: [&str; 10] = [
+const INVITING: [&str; 11] = [
+    "allow",
     "name",
     "valid",
     "qr",
@@ -98,6 +102,10 @@ pub struct Invite {
     /// Turns of the site while the hub has too much to do, beside 1 of each other site, 1 to 100
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(WEIGHT_MAX)))]
     weight: Option<u32>,
+    /// What the site may reach beside the internet and the hub: a network, an address or site:NAME;
+    /// may be given several times, in place of `allow` in the configuration of the hub
+    #[arg(long, value_name = "WHAT")]
+    allow: Vec<Allowed>,
     /// List the sites
     #[arg(long, conflicts_with_all = INVITING)]
     list: bool,
@@ -160,6 +168,9 @@ impl Invite {
                 file.display()
             );
         }
+        if self.allow.len() > ALLOW_MAX {
+            return Err(WrongUsage(format!("--allow comes {ALLOW_MAX} times at most")).into());
+        }
         let ends = Time::now().after(self.valid);
         let ends = ends.context("the end of the token is beyond the calendar")?;
         let (secret, credential) = if let Some(key) = self.public_key {
@@ -174,6 +185,7 @@ impl Invite {
             relay: self.relay,
             weight: self.weight,
             rate_mbit: self.rate,
+            allow: (!self.allow.is_empty()).then_some(self.allow),
         };
         let site = Sites::edit(hub, |sites| sites.add(hub, &name, credential, terms))?;
         describe(hub, &site, &endpoints);
@@ -286,6 +298,7 @@ fn list(hub: &HubConfig) -> anyhow::Result<()> {
         "NETWORKS",
         "WEIGHT",
         "MBIT/S",
+        "ALLOW",
         "ENABLED",
         "PUBLIC KEY",
         "INVITATION",
@@ -307,6 +320,7 @@ fn list(hub: &HubConfig) -> anyhow::Result<()> {
                 site.rate_mbit.map_or("-".to_owned(), |r| r.to_string()),
                 None,
             ),
+            (allow(site), None),
             (enabled.0.to_owned(), Some(enabled.1)),
             (site.key.map_or("-".to_owned(), |key| key.to_string()), None),
             invitation(site, now),
@@ -314,6 +328,18 @@ fn list(hub: &HubConfig) -> anyhow::Result<()> {
     }
     output::print(&table.render(Style::of_stdout(), ""))?;
     Ok(())
+}
+
+/// What the site may reach; `-` is what the configuration of the hub says.
+fn allow(site: &Site) -> String {
+    let Some(allow) = &site.allow else {
+        return "-".to_owned();
+    };
+    if allow.is_empty() {
+        return "nothing".to_owned();
+    }
+    let list: Vec<_> = allow.iter().map(ToString::to_string).collect();
+    list.join(" ")
 }
 
 /// Whether and until when a site may join, or when it has.

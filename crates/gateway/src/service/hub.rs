@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use ropewalk_io::netlink;
-use ropewalk_io::nft::HubNat;
 use ropewalk_session::{HubSettings, SiteDirectory};
 use ropewalk_transport::{Identity, PublicKey};
 use tokio::sync::mpsc;
 
 use super::api::Reload;
+use super::network::Firewall;
 use super::{
     ApiSocket, Asked, Prepared, RunningEngine, Signals, event_channel, host_settings, network,
     notify, reload_and_log, session_settings,
@@ -37,7 +37,7 @@ pub(super) struct Hub {
     /// Lets invited sites join.
     enrol: Enrol,
     /// The firewall rules.
-    pub(super) nat: HubNat,
+    pub(super) firewall: Arc<Firewall>,
     /// Sites known at the start.
     pub(super) sites: usize,
     events: mpsc::Receiver<EngineEvent>,
@@ -104,12 +104,22 @@ impl Hub {
         let engine = RunningEngine::new(handles)?;
         // Before the interface is up: on a machine that forwards already, what sites send at once
         // would leave untranslated, and open connections of theirs be reset.
-        network::set_up_hub(changes, &engine.tun, config)?;
+        let mut nat = network::hub_nat(&engine.tun, config);
+        let interfaces = netlink::snapshot().context("cannot list the networks of this machine")?;
+        nat.egress = Some(network::egress(config, &sites, &interfaces));
+        network::set_up_hub(changes, &nat, config)?;
+        let firewall = Arc::new(Firewall::new(nat, config.forward));
         engine.tun.configure(&config.own_addresses())?;
         Ok(Self {
             enrol: enrol(&engine, identity.public_key(), configured, ipv6, &directory),
-            reload: reload(&engine, configured.clone(), ipv6, directory),
-            nat: network::hub_nat(&engine.tun, config),
+            reload: reload(
+                &engine,
+                configured,
+                config,
+                Arc::clone(&firewall),
+                directory,
+            ),
+            firewall,
             sites: sites.all().len(),
             engine,
             events,
@@ -172,15 +182,25 @@ fn memory_of_each(wanted_mb: Option<u64>, workers: usize) -> u64 {
     wanted_mb.map_or(usual, |mb| mb * 1_000_000) / workers as u64
 }
 
+/// `usable` is what this machine can carry out of `configured`.
 fn reload(
     engine: &RunningEngine,
-    config: HubConfig,
-    ipv6: bool,
+    configured: &HubConfig,
+    usable: &HubConfig,
+    firewall: Arc<Firewall>,
     directory: Arc<SiteDirectory>,
 ) -> Reload {
     let commands = engine.commands.clone();
+    let (configured, usable) = (configured.clone(), usable.clone());
+    let ipv6 = usable.pool_v6.is_some();
     Arc::new(move || {
-        let sites = Sites::load(&config)?;
+        let sites = Sites::load(&configured)?;
+        // Before a new site can send.
+        let interfaces = netlink::snapshot().context("cannot list the networks of this machine")?;
+        let egress = network::egress(&usable, &sites, &interfaces);
+        firewall
+            .change(|nat| nat.egress = Some(egress))
+            .context("cannot renew the rules of what sites may reach")?;
         take_over(&directory, &sites, ipv6);
         (commands.0)(Command::ReloadSites)?;
         Ok(format!("{} sites", sites.all().len()))
