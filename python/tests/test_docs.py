@@ -39,7 +39,10 @@ PROMPT = re.compile(r"^(?:root@(?P<machine>\w+)#|\$) (?P<command>.*)$")
 BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SHELL_BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 HEADING = re.compile(r"^## Quick start$", re.MULTILINE)
-INVITATION = re.compile(r"^(ropewalk1\.\S+)$", re.MULTILINE)
+INVITATION = re.compile(r"^(ropewalk2\.\S+)$", re.MULTILINE)
+# A command that asks for the token, and what it shows at a terminal.
+ASKS = re.compile(r"^ropewalk (?:join|relay --join)(?: --|$)")
+PROMPT_FOR_TOKEN = "token (not shown):"
 GATEWAY = re.compile(r"^ropewalk (hub|up|relay|balance) &$")
 
 
@@ -136,11 +139,14 @@ def play(world: World, todo: list[Step], token: str = "") -> None:
         if step.command in DONE:
             continue
         machine = world.machines[step.machine]
-        command = step.command.replace("TOKEN", token)
+        command, expected_lines = step.command, step.shown
+        if ASKS.match(command):
+            assert expected_lines[0] == PROMPT_FOR_TOKEN
+            command, expected_lines = f"echo '{token}' | {command}", expected_lines[1:]
         until = time.monotonic() + PATIENCE_S
         while True:
             status, output = machine.run(command)
-            right = status == 0 and re.fullmatch(pattern(step.shown), output)
+            right = status == 0 and re.fullmatch(pattern(expected_lines), output)
             if right or not LOOKS.match(command) or time.monotonic() > until:
                 break
             time.sleep(0.3)

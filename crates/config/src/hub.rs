@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use ipnet::IpNet;
 
 use super::common::{self, Common, RoleDefaults};
+use super::egress::{self, Allowed};
 use super::reader::{Problems, Section, read};
 use super::values::{HostPort, not_an_address, parse_path};
 
@@ -50,6 +51,9 @@ pub struct HubConfig {
     pub forward: bool,
     /// Whether their addresses are translated to the hub's.
     pub masquerade: bool,
+    /// What sites may reach beside the internet and the hub's inner addresses, unless their entries
+    /// say something else.
+    pub allow: Vec<Allowed>,
     /// File of the known sites.
     pub sites_file: PathBuf,
     /// Threads that move packets, 1 to [`WORKERS_MAX`]; `None` leaves the number to the program.
@@ -123,6 +127,7 @@ pub fn parse(path: &Path, text: &str) -> Result<HubConfig, Problems> {
             }
             (forward, masquerade)
         });
+        let allow = root.section("egress", egress::read).unwrap_or_default();
         let sites_file = root.text("sites_file", "\"/var/lib/ropewalk/sites.toml\"", parse_path);
         let workers = read_workers(root);
         let memory_mb = root.integer_or_auto("memory_mb", MEMORY_MB);
@@ -138,6 +143,7 @@ pub fn parse(path: &Path, text: &str) -> Result<HubConfig, Problems> {
             pool_v6,
             forward,
             masquerade,
+            allow,
             onward: None,
         }
     })

@@ -8,6 +8,7 @@ pub mod balance;
 pub mod class;
 pub mod common;
 pub mod direct;
+pub mod egress;
 mod hold;
 pub mod hub;
 pub mod reader;

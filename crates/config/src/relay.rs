@@ -6,6 +6,7 @@
 use std::path::Path;
 
 use super::common::{self, Common, RoleDefaults};
+use super::egress;
 use super::hub::{self, HubConfig};
 use super::reader::{Problems, Section, read};
 use super::site::{self, SiteConfig};
@@ -47,6 +48,7 @@ pub fn parse(path: &Path, text: &str) -> Result<RelayConfig, Problems> {
         let (listen, tcp_listen, public) = root.section("listen", hub::read_listen);
         let (pool_v4, pool_v6) = root.section("pool", hub::read_pools);
         let masquerade = root.section("network", |network| network.boolean("masquerade"));
+        let allow = root.section("egress", egress::read).unwrap_or_default();
         let sites_file = root.text(
             "sites_file",
             "\"/var/lib/ropewalk/relay-sites.toml\"",
@@ -76,6 +78,7 @@ pub fn parse(path: &Path, text: &str) -> Result<RelayConfig, Problems> {
                 pool_v6,
                 forward: true,
                 masquerade,
+                allow,
                 onward: Some(onward.interface.clone()),
                 common: Common {
                     partner: partner(&onward.interface),

@@ -71,7 +71,7 @@ pub fn parse(path: &Path, text: &str) -> Result<SiteConfig, Problems> {
 pub(super) type NextHub = (PublicKey, Vec<HostPort>, u16, bool);
 
 pub(super) fn read_hub(hub: &mut Section<'_>) -> Option<NextHub> {
-    let remedy = "run `ropewalk join TOKEN`, which writes this file";
+    let remedy = "run `ropewalk join`, which writes this file";
     let key = hub.text(
         "key",
         "the 44 characters that `ropewalk key` shows on the hub",

@@ -93,6 +93,11 @@ ipv6 = \"{v6}\"
 # Let the sites reach the internet through this hub, with its addresses (nftables).
 # forward = true
 # masquerade = true
+
+[egress]
+# What sites reach beside the internet and the inner addresses of this hub: private networks, the
+# networks and services of this machine, other sites.
+# allow = [\"10.1.0.0/16\", \"site:farm\"] # example
 {common}",
         listen = list(&values.listen),
         tcp = list(&values.tcp_listen),
@@ -210,6 +215,11 @@ tcp = {tcp}
 # Translate the sites' addresses to that of this relay at the hub. Then nobody behind the hub can
 # open connections to them.
 {masquerade}
+
+[egress]
+# What sites reach beside the next hub and the inner addresses of this relay: the services of this
+# machine, other sites of this relay. The next hub has its own rules.
+# allow = [\"site:farm\"] # example
 
 {UPLINKS}
 # The tunnel to the hub, where it is to differ from [tunnel].

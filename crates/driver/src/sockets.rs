@@ -337,13 +337,16 @@ impl SocketsOf<'_> {
     fn connect_tcp(
         &mut self,
         stream: StreamId,
-        device: String,
+        device: Option<String>,
         remote: SocketAddr,
     ) -> anyhow::Result<SocketAddr> {
-        let what = format!("cannot connect to TCP {remote} on {device}");
+        let device = device.filter(|_| self.all.options.devices);
+        let on = device.as_ref().map(|d| format!(" on {d}"));
+        let on = on.unwrap_or_default();
+        let what = format!("cannot connect to TCP {remote}{on}");
         let tcp = tcp_info::connect(&ConnectConfig {
             destination: remote,
-            device: self.all.options.devices.then_some(device),
+            device,
             source: None,
             congestion: Some("bbr".into()),
             not_sent_low_water: Some(NOT_SENT_MAX),

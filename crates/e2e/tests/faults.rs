@@ -41,9 +41,9 @@ fn joined(ground: &Ground) -> (Gateway, Gateway) {
     let mut hub = hub_of(ground);
     hub.start().unwrap();
     let token = hub.invite("site").unwrap();
-    hub.stop();
     let (site, directory) = (ground.topology.site(), ground.topology.directory());
     let site = Gateway::site(site, directory, "site", &token, &GatewaySpec::default()).unwrap();
+    hub.stop();
     (hub, site)
 }
 

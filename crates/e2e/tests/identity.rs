@@ -93,13 +93,13 @@ fn a_site_refuses_a_hub_with_another_key() {
     let mut hub = Gateway::hub(ground.topology.hub(), directory, &spec).unwrap();
     hub.start().unwrap();
     let token = hub.invite("site").unwrap();
+    let site_namespace = ground.topology.site();
+    let mut site = Gateway::site(site_namespace, directory, "site", &token, &spec).unwrap();
     hub.stop();
     let key = hub.directory().join("hub.key");
     std::fs::remove_file(&key).unwrap();
     hub.start().unwrap();
     assert!(key.exists(), "the hub made no new key");
-    let site_namespace = ground.topology.site();
-    let mut site = Gateway::site(site_namespace, directory, "site", &token, &spec).unwrap();
     site.start().unwrap();
     stays_down(&site);
     let log = site.process().unwrap().log();
@@ -142,8 +142,8 @@ fn a_hub_that_is_started_later_is_found() {
     let mut hub = Gateway::hub(ground.topology.hub(), directory, &spec).unwrap();
     hub.start().unwrap();
     let token = hub.invite("site").unwrap();
-    hub.stop();
     let mut site = Gateway::site(ground.topology.site(), directory, "site", &token, &spec).unwrap();
+    hub.stop();
     site.start().unwrap();
     stays_down(&site);
     assert!(site.is_running(), "a site must wait for its hub");

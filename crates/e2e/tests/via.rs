@@ -414,8 +414,8 @@ fn before_the_hub_has_answered_only_direct_flows_leave() {
     let mut hub = Gateway::hub(topology.hub(), directory, &GatewaySpec::default()).unwrap();
     hub.start().unwrap();
     let token = hub.invite("site").unwrap();
-    hub.kill();
     let mut site = Gateway::site(topology.site(), directory, "site", &token, &spec("")).unwrap();
+    hub.kill();
     site.start().unwrap();
     for from in [topology.site(), balanced.client()] {
         for server in SERVERS {

@@ -19,7 +19,7 @@ pub fn load(path: &Path) -> anyhow::Result<Identity> {
     let text = files::read_secret(path).map_err(|error| {
         match error.downcast_ref::<io::Error>().map(io::Error::kind) {
             Some(io::ErrorKind::NotFound) => anyhow::anyhow!(
-                "there is no key {}; run `ropewalk join TOKEN` on a site, `ropewalk hub --init` \
+                "there is no key {}; run `ropewalk join` on a site, `ropewalk hub --init` \
                  on a hub, or `ropewalk key generate`",
                 path.display()
             ),

@@ -13,6 +13,7 @@ pub mod cli;
 pub mod client;
 pub mod doctor;
 pub mod engine;
+pub mod enrolment;
 pub mod exit;
 pub mod key_file;
 mod logging;

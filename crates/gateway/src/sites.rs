@@ -2,7 +2,9 @@
 //!
 //! Invariant: names, keys, addresses and networks are unique and overlap nowhere, and each is in
 //! its pool and not the hub's. The file is replaced as a whole, under a lock, so that `invite` and a running hub
-//! never see half of it. It holds public keys only.
+//! never see half of it. It holds public keys only, and is readable by its owner only.
+
+mod invitation;
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -14,7 +16,9 @@ use ropewalk_transport::PublicKey;
 use serde::Serialize;
 
 use crate::service::network::overlap;
+pub use invitation::{Credential, Invitation, Joined, Refusal, Time, fingerprint};
 use ropewalk_config::HubConfig;
+use ropewalk_config::egress::{self, Allowed};
 use ropewalk_config::reader::{Problems, Section, read};
 use ropewalk_config::relay::NEXT_HUB;
 use ropewalk_config::values::parse_name;
@@ -31,8 +35,9 @@ const HEADER: &str = "# Sites of this hub. Written by `ropewalk invite`; after a
 pub struct Site {
     /// Unique name.
     pub name: String,
-    /// Public key.
-    pub key: PublicKey,
+    /// Public key; an invited site has none before it has joined.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<PublicKey>,
     /// Inner IPv4 address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ipv4: Option<IpAddr>,
@@ -50,6 +55,13 @@ pub struct Site {
     /// Most that it may send and receive, Mbit/s each.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate_mbit: Option<u32>,
+    /// What the site may reach beside the internet and the hub's inner addresses; `None` is what the
+    /// configuration of the hub says for all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allow: Option<Vec<Allowed>>,
+    /// The invitation by which it joins or has joined.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub invitation: Option<Invitation>,
 }
 
 /// Weight of a site unless the file names another.
@@ -63,7 +75,7 @@ const fn is_usual(weight: &u32) -> bool {
 }
 
 /// What `invite` asks for beside a name and a key.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Terms {
     /// A site of this name gets the new key and keeps its addresses.
     pub replace: bool,
@@ -73,6 +85,8 @@ pub struct Terms {
     pub weight: Option<u32>,
     /// Its bound, Mbit/s, if given.
     pub rate_mbit: Option<u32>,
+    /// What it may reach, if given.
+    pub allow: Option<Vec<Allowed>>,
 }
 
 impl Site {
@@ -81,18 +95,31 @@ impl Site {
         self.ipv4.into_iter().chain(self.ipv6)
     }
 
-    /// The form the engine takes.
+    /// Addresses and networks, as networks.
+    pub fn places(&self) -> impl Iterator<Item = IpNet> {
+        let addresses = self.addresses().map(IpNet::from);
+        addresses.chain(self.networks.iter().copied())
+    }
+
+    /// The form the engine takes; `None` before the site has a key.
     #[must_use]
-    pub fn entry(&self) -> SiteEntry {
-        SiteEntry {
+    pub fn entry(&self) -> Option<SiteEntry> {
+        Some(SiteEntry {
             name: self.name.clone(),
-            key: self.key,
+            key: self.key?,
             addresses: self.addresses().collect(),
             networks: self.networks.clone(),
             enabled: self.enabled,
             weight: self.weight,
             rate: self.rate_mbit.map(|mbit| u64::from(mbit) * 1_000_000),
-        }
+        })
+    }
+
+    fn take(&mut self, credential: Credential) {
+        (self.key, self.invitation) = match credential {
+            Credential::Key(key) => (Some(key), None),
+            Credential::Invitation(invitation) => (None, Some(invitation)),
+        };
     }
 }
 
@@ -123,7 +150,7 @@ impl Sites {
     }
 
     /// Changes the sites file under its lock: `change` gets the present sites, and what it leaves
-    /// is written.
+    /// is written, if it is something else.
     ///
     /// # Errors
     /// As [`Self::load`], what `change` returns, or the file cannot be written.
@@ -133,10 +160,14 @@ impl Sites {
     ) -> anyhow::Result<T> {
         let path = &hub.sites_file;
         let _lock = files::Lock::wait(&path.with_extension("lock"))?;
-        let mut sites = Self::load(hub)?;
+        let before = Self::load(hub)?;
+        let mut sites = before.clone();
         let value = change(&mut sites)?;
+        if sites == before && path.exists() {
+            return Ok(value);
+        }
         let text = format!("{HEADER}{}", toml::to_string(&sites)?);
-        files::write_atomically(path, text.as_bytes(), files::PUBLIC, true)
+        files::write_atomically(path, text.as_bytes(), files::SECRET, true)
             .with_context(|| format!("cannot write {}", path.display()))?;
         Ok(value)
     }
@@ -150,7 +181,7 @@ impl Sites {
     /// The sites in the form the engine takes; without `ipv6` they have IPv4 addresses only.
     #[must_use]
     pub fn entries(&self, ipv6: bool) -> Vec<SiteEntry> {
-        let mut entries: Vec<_> = self.sites.iter().map(Site::entry).collect();
+        let mut entries: Vec<_> = self.sites.iter().filter_map(Site::entry).collect();
         for entry in &mut entries {
             entry.addresses.retain(|ip| ipv6 || ip.is_ipv4());
             entry.networks.retain(|net| ipv6 || net.addr().is_ipv4());
@@ -166,15 +197,16 @@ impl Sites {
         &mut self,
         hub: &HubConfig,
         name: &str,
-        key: PublicKey,
+        credential: impl Into<Credential>,
         terms: Terms,
     ) -> anyhow::Result<Site> {
         let Terms { replace, relay, .. } = terms;
-        if let Some(other) = self
-            .sites
-            .iter()
-            .find(|site| site.key == key && site.name != name)
-        {
+        let credential = credential.into();
+        let owned = |site: &&Site| match &credential {
+            Credential::Key(key) => site.key == Some(*key),
+            Credential::Invitation(_) => false,
+        };
+        if let Some(other) = self.sites.iter().filter(owned).find(|s| s.name != name) {
             bail!(
                 "site {} has this key already; every site needs its own",
                 other.name
@@ -188,16 +220,23 @@ impl Sites {
             );
         }
         if let Some(site) = self.sites.iter_mut().find(|site| site.name == name) {
+            if !replace && site.key.is_none() {
+                bail!(
+                    "site {name} is invited already; use --replace to make a new invitation (the \
+                     present one stops working), or choose another name"
+                );
+            }
             if !replace {
                 bail!(
                     "there is a site {name} already; use --replace to give it a new key (its \
                      present one stops working), or choose another name"
                 );
             }
-            site.key = key;
+            site.take(credential);
             site.enabled = true;
             site.weight = terms.weight.unwrap_or(site.weight);
             site.rate_mbit = terms.rate_mbit.or(site.rate_mbit);
+            site.allow = terms.allow.or_else(|| site.allow.take());
             let mut site = site.clone();
             if relay && site.networks.is_empty() {
                 site.networks = self.free_networks(hub)?;
@@ -214,18 +253,33 @@ impl Sites {
         } else {
             Vec::new()
         };
-        let site = Site {
+        let mut site = Site {
             name: name.to_owned(),
-            key,
+            key: None,
+            invitation: None,
             ipv4: self.free_address(hub, hub.pool_v4)?,
             ipv6: self.free_address(hub, hub.pool_v6)?,
             networks,
             enabled: true,
             weight: terms.weight.unwrap_or(WEIGHT),
             rate_mbit: terms.rate_mbit,
+            allow: terms.allow,
         };
+        site.take(credential);
         self.insert(site.clone());
         Ok(site)
+    }
+
+    /// The networks that an entry of `allow` stands for: none for a site that is not known.
+    #[must_use]
+    pub fn resolve(&self, allowed: &Allowed) -> Vec<IpNet> {
+        match allowed {
+            Allowed::Net(net) => vec![*net],
+            Allowed::Site(name) => {
+                let site = self.sites.iter().find(|site| site.name == *name);
+                site.into_iter().flat_map(Site::places).collect()
+            }
+        }
     }
 
     fn insert(&mut self, site: Site) {
@@ -354,12 +408,10 @@ fn parse_site(site: &mut Section<'_>, hub: &HubConfig) -> Option<Site> {
         let what = format!("{NEXT_HUB} is what a relay calls its next hub");
         site.reject("name", &what, "give the site another name");
     }
-    let key = site.text(
-        "key",
-        "the 44 characters of a public key",
-        str::parse::<PublicKey>,
-    );
-    let key = site.require("key", key, remedy);
+    let example = "the 44 characters of a public key";
+    let key = site.text("key", example, str::parse::<PublicKey>);
+    let invitation = parse_invitation(site, remedy);
+    let key_missing = !site.has("invitation") && site.require("key", key, remedy).is_none();
     let mut address = |name: &'static str, pool: Option<IpNet>| {
         site.text(name, "an address of the hub's pool", |text| {
             let ip: IpAddr = text
@@ -399,16 +451,35 @@ fn parse_site(site: &mut Section<'_>, hub: &HubConfig) -> Option<Site> {
     let enabled = site.boolean("enabled").unwrap_or(true);
     let weight = site.integer("weight", 1..=u64::from(WEIGHT_MAX));
     let rate = site.integer("rate_mbit", 1..=u64::from(RATE_MAX));
+    let allow = egress::read(site);
+    if key_missing {
+        return None;
+    }
     Some(Site {
         name: name?,
-        key: key?,
+        key,
+        invitation,
         ipv4,
         ipv6,
         networks: networks.unwrap_or_default(),
         enabled,
         weight: weight.and_then(|w| w.try_into().ok()).unwrap_or(WEIGHT),
         rate_mbit: rate.and_then(|r| r.try_into().ok()),
+        allow,
     })
+}
+
+fn parse_invitation(site: &mut Section<'_>, remedy: &str) -> Option<Invitation> {
+    let example = "the 44 characters of a public key";
+    let time = "\"2026-01-31T12:00:00Z\"";
+    let key = site.text("invitation", example, str::parse::<PublicKey>);
+    let ends = site.text("invitation_ends", time, str::parse::<Time>);
+    let at = site.text("joined", time, str::parse::<Time>);
+    let joined_key = site.text("joined_key", example, str::parse::<PublicKey>);
+    let key = key?;
+    let ends = site.require("invitation_ends", ends, remedy)?;
+    let joined = at.zip(joined_key).map(|(at, key)| Joined { at, key });
+    Some(Invitation { key, ends, joined })
 }
 
 fn reject_doubles(section: &Section<'_>, site: &Site, own: &[IpAddr], seen: &mut HashSet<String>) {
@@ -419,7 +490,12 @@ fn reject_doubles(section: &Section<'_>, site: &Site, own: &[IpAddr], seen: &mut
         }
     };
     check("name", site.name.clone());
-    check("key", site.key.to_string());
+    if let Some(key) = site.key {
+        check("key", key.to_string());
+    }
+    if let Some(invitation) = &site.invitation {
+        check("invitation", invitation.key.to_string());
+    }
     for ip in site.addresses() {
         check(if ip.is_ipv4() { "ipv4" } else { "ipv6" }, ip.to_string());
     }
@@ -477,6 +553,7 @@ mod tests {
         relay: false,
         weight: None,
         rate_mbit: None,
+        allow: None,
     };
     const RELAY: Terms = Terms {
         replace: false,
@@ -527,12 +604,12 @@ mod tests {
             .to_string();
         assert!(error.contains("--replace"), "{error}");
         let second = sites.add(&hub, "boat", key(2), REPLACE).unwrap();
-        assert_eq!((second.ipv4, second.key), (first.ipv4, key(2)));
+        assert_eq!((second.ipv4, second.key), (first.ipv4, Some(key(2))));
         assert!(
             sites.add(&hub, "van", key(2), Terms::default()).is_err(),
             "one key for two sites"
         );
-        assert_eq!(sites.revoke("boat").unwrap().key, key(2));
+        assert_eq!(sites.revoke("boat").unwrap().key, Some(key(2)));
         assert!(
             sites
                 .revoke("boat")
@@ -757,5 +834,116 @@ mod tests {
         let error = problem(&relay, site(NEXT_HUB, "")).unwrap();
         let part = "sites.toml:2: site[1].name: hub is what a relay calls its next hub; give the site another";
         assert!(error.contains(part), "{error}");
+    }
+
+    fn at(text: &str) -> Time {
+        text.parse().unwrap()
+    }
+
+    /// A hub that has invited a boat until noon.
+    fn invited(directory: &Path) -> (HubConfig, Sites) {
+        let hub = config(directory, "ipv4 = \"10.9.0.0/16\"");
+        let mut sites = Sites::default();
+        let invitation = Invitation::new(key(100), at("2026-01-31T12:00:00Z"));
+        let invitation = Credential::Invitation(invitation);
+        let terms = Terms {
+            rate_mbit: Some(20),
+            ..Terms::default()
+        };
+        sites.add(&hub, "boat", invitation, terms).unwrap();
+        (hub, sites)
+    }
+
+    #[test]
+    fn an_invitation_is_used_once_and_again_only_by_the_same_key() {
+        let directory = tempfile::tempdir().unwrap();
+        let (_, mut sites) = invited(directory.path());
+        assert!(sites.entries(true).is_empty(), "nobody has joined");
+        let early = at("2026-01-31T11:00:00Z");
+        let late = at("2026-01-31T13:00:00Z");
+        let first = sites.enrol(&key(0), &key(100), key(1), early);
+        let (site, new) = first.map(|(site, new)| (site.clone(), new)).unwrap();
+        assert!(new && site.key == Some(key(1)) && site.rate_mbit == Some(20));
+        assert_eq!(sites.entries(true)[0].key, key(1));
+        let again = sites.enrol(&key(0), &key(100), key(1), late);
+        assert!(
+            !again.unwrap().1,
+            "the answer was lost, the key is the same"
+        );
+        let second = sites.enrol(&key(0), &key(100), key(2), early).unwrap_err();
+        let words = second.to_string();
+        let by = fingerprint(&key(1));
+        let expected = format!("used on 2026-01-31 11:00:00 UTC by key {by}");
+        assert!(words.contains(&expected), "{words}");
+        assert!(words.len() <= ropewalk_wire::REASON_MAX, "{}", words.len());
+        assert_eq!(sites.entries(true)[0].key, key(1));
+    }
+
+    #[test]
+    fn who_is_late_or_comes_with_another_key_is_refused_in_words() {
+        let directory = tempfile::tempdir().unwrap();
+        let (hub, mut sites) = invited(directory.path());
+        sites.add(&hub, "van", key(3), Terms::default()).unwrap();
+        let (early, noon) = (at("2026-01-31T11:59:59Z"), at("2026-01-31T12:00:00Z"));
+        let mut refused = |invitation, key, now| {
+            let refusal = sites
+                .enrol(&self::key(0), &invitation, key, now)
+                .map(|_| ());
+            refusal.unwrap_err().to_string()
+        };
+        let ended = refused(key(100), key(1), noon);
+        assert!(
+            ended.contains("ended on 2026-01-31 12:00:00 UTC"),
+            "{ended}"
+        );
+        assert!(refused(key(101), key(1), early).contains("revoked"));
+        assert!(refused(key(100), key(3), early).contains("site van"));
+        assert!(refused(key(100), key(0), early).contains("the hub"));
+        sites.sites[0].enabled = false;
+        let disabled = sites.enrol(&key(0), &key(100), key(1), early).unwrap_err();
+        assert_eq!(disabled, Refusal::Disabled("boat".to_owned()));
+    }
+
+    #[test]
+    fn invitations_survive_the_file_which_only_its_owner_can_read() {
+        use std::os::unix::fs::PermissionsExt;
+        let directory = tempfile::tempdir().unwrap();
+        let (hub, mut sites) = invited(directory.path());
+        let write = |wanted: &Sites| {
+            Sites::edit(&hub, |sites| {
+                sites.clone_from(wanted);
+                Ok(())
+            })
+            .unwrap();
+        };
+        write(&sites);
+        assert_eq!(Sites::load(&hub).unwrap(), sites);
+        let now = at("2026-01-31T11:00:00Z");
+        sites.enrol(&key(0), &key(100), key(1), now).unwrap();
+        write(&sites);
+        assert_eq!(Sites::load(&hub).unwrap(), sites);
+        assert_eq!(sites.invitations().collect::<Vec<_>>(), [key(100)]);
+        let mode = std::fs::metadata(&hub.sites_file).unwrap().permissions();
+        assert_eq!(mode.mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_new_invitation_ends_the_former_one_and_the_key() {
+        let directory = tempfile::tempdir().unwrap();
+        let (hub, mut sites) = invited(directory.path());
+        let (now, ends) = (at("2026-01-31T11:00:00Z"), at("2026-02-01T00:00:00Z"));
+        let again = |number| Credential::Invitation(Invitation::new(key(number), ends));
+        let error = sites.add(&hub, "boat", again(101), Terms::default());
+        assert!(error.unwrap_err().to_string().contains("invited already"));
+        sites.enrol(&key(0), &key(100), key(1), now).unwrap();
+        sites.add(&hub, "boat", again(101), REPLACE).unwrap();
+        assert!(sites.entries(true).is_empty());
+        let former = sites.enrol(&key(0), &key(100), key(1), now).unwrap_err();
+        assert_eq!(former, Refusal::Revoked);
+        let state = |sites: &Sites, now| sites.all()[0].invitation.as_ref().unwrap().state(now);
+        assert_eq!(state(&sites, now), "open until 2026-02-01 00:00:00 UTC");
+        assert_eq!(state(&sites, ends), "ended 2026-02-01 00:00:00 UTC");
+        sites.enrol(&key(0), &key(101), key(2), now).unwrap();
+        assert!(state(&sites, ends).starts_with("used 2026-01-31 11:00:00 UTC by "));
     }
 }

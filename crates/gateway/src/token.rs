@@ -1,55 +1,103 @@
 //! The one line that makes a machine a site: what `invite` prints and `join` reads.
 //!
-//! Text form: `ropewalk1.` and base64url without padding (RFC 4648 §5) of
+//! Text form: `ropewalk2.` and base64url without padding (RFC 4648 §5) of
 //!
 //! | bytes | contents |
 //! |---|---|
-//! | 1 | version: 1, or 2 for a relay |
-//! | 1 | 1 when a private key follows, else 0 |
+//! | 1 | version: 3 |
+//! | 1 | 1 when a secret follows, else 0 |
 //! | 32 | the hub's public key |
-//! | 32 | the site's private key, if so |
+//! | 16 | the one-time secret, if so |
 //! | 2 | the hub's TCP port, big endian |
 //! | 1 + n | length of the site's name, name |
 //! | 1 | number of endpoints |
 //! | (1 + n) each | length of the endpoint, endpoint as `host:port` |
-//! | 1 | version 2: number of networks that the hub routes to the relay |
+//! | 1 | number of networks that the hub routes to the site, if it is a relay |
 //! | (1 + n) each | length of the network, network as `address/prefix` |
 //! | 4 | start of the SHA-256 of all bytes before |
 //!
-//! Invariants: a parsed token has the checksum and nothing after it. The private key never appears
-//! in `Debug` or in an error.
+//! Invariants: a parsed token has the checksum and nothing after it. A token holds no key but the
+//! hub's public one. The secret never appears in `Debug` or in an error.
 
 use std::fmt;
 
+use anyhow::Context;
 use aws_lc_rs::digest::{SHA256, digest};
+use aws_lc_rs::hkdf;
 use base64::Engine;
-use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ipnet::IpNet;
 use ropewalk_transport::{Identity, PublicKey};
+use zeroize::Zeroizing;
 
 use ropewalk_config::hub::ENDPOINTS_MAX;
 use ropewalk_config::values::{HostPort, parse_name};
 
 /// What every token of this version starts with.
-const PREFIX: &str = "ropewalk1.";
+const PREFIX: &str = "ropewalk2.";
+/// What tokens started with that held a private key.
+const FORMER: &str = "ropewalk1.";
 /// What every token starts with.
 const FAMILY: &str = "ropewalk";
-const VERSION: u8 = 1;
-/// Version of a token with networks. Programs that do not know relays say that they are too old for
-/// it.
-const VERSION_RELAY: u8 = 2;
+const VERSION: u8 = 3;
+/// Bytes of a secret: as hard to guess as a key of AES-128. More: longer tokens.
+const SECRET_BYTES: usize = 16;
+/// Tells keys of invitations from other uses of a secret.
+const DERIVED: &[u8] = b"ropewalk invitation";
 /// Most networks in a token: one of each family.
 const NETWORKS_MAX: usize = 2;
 const CHECKSUM_BYTES: usize = 4;
 /// Longest token that is looked at, characters.
 const CHARS_MAX: usize = 4_096;
 
+/// What proves that a site is the one that the hub has invited.
+///
+/// A key pair follows from the secret and the hub's public key (RFC 5869). The hub keeps only the public
+/// half. The site proves the secret by a handshake with the key pair.
+#[derive(Clone)]
+pub struct Secret(Zeroizing<[u8; SECRET_BYTES]>);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret")
+    }
+}
+
+impl Secret {
+    /// A new one from the system's random source.
+    ///
+    /// # Errors
+    /// The system does not give random numbers.
+    pub fn generate() -> anyhow::Result<Self> {
+        let mut bytes = Zeroizing::new([0; SECRET_BYTES]);
+        aws_lc_rs::rand::fill(bytes.as_mut_slice())
+            .ok()
+            .context("the system gives no random numbers")?;
+        Ok(Self(bytes))
+    }
+
+    /// The key pair that enrols the site at this hub.
+    ///
+    /// # Errors
+    /// When the bytes are refused as a key.
+    pub fn identity(&self, hub: &PublicKey) -> anyhow::Result<Identity> {
+        let salt = hkdf::Salt::new(hkdf::HKDF_SHA256, DERIVED);
+        let mut seed = Zeroizing::new([0; 32]);
+        salt.extract(self.0.as_slice())
+            .expand(&[hub.as_bytes()], hkdf::HKDF_SHA256)
+            .and_then(|key| key.fill(seed.as_mut_slice()))
+            .ok()
+            .context("no key follows from the secret")?;
+        Ok(Identity::from_seed(*seed)?)
+    }
+}
+
 /// Everything a site must know to reach its hub.
 pub struct Token {
     /// The hub's public key.
     pub hub_key: PublicKey,
-    /// The site's key pair, unless the site made its own.
-    pub identity: Option<Identity>,
+    /// The one-time secret, unless the hub has the site's key already.
+    pub secret: Option<Secret>,
     /// The hub's TCP port for TLS.
     pub tcp_port: u16,
     /// The site's name.
@@ -72,28 +120,26 @@ pub enum TokenError {
     /// A newer version.
     #[error("this token was made by a newer version of Ropewalk; update this machine")]
     Version,
+    /// One of those that held a private key.
+    #[error(
+        "this token was made by an older version of Ropewalk, and may hold a private key; update the \
+         hub, and make a new token there with `ropewalk invite NAME --replace`"
+    )]
+    Former,
     /// Cut or changed on the way.
     #[error("the token is damaged ({0}); copy the whole line again, without spaces or line breaks")]
     Damaged(&'static str),
 }
 
 impl Token {
-    /// The text form. It is a secret when it holds a private key.
+    /// The text form. It is a secret when it holds one.
     #[must_use]
-    pub fn encode(&self) -> String {
+    pub fn encode(&self) -> Zeroizing<String> {
         let networks = &self.networks[..self.networks.len().min(NETWORKS_MAX)];
-        let version = if networks.is_empty() {
-            VERSION
-        } else {
-            VERSION_RELAY
-        };
-        let mut bytes = vec![version, u8::from(self.identity.is_some())];
+        let mut bytes = Zeroizing::new(vec![VERSION, u8::from(self.secret.is_some())]);
         bytes.extend_from_slice(self.hub_key.as_bytes());
-        if let Some(identity) = &self.identity {
-            let seed = STANDARD
-                .decode(identity.to_seed_base64().as_bytes())
-                .unwrap_or_default();
-            bytes.extend_from_slice(&seed);
+        if let Some(secret) = &self.secret {
+            bytes.extend_from_slice(secret.0.as_slice());
         }
         bytes.extend_from_slice(&self.tcp_port.to_be_bytes());
         put_text(&mut bytes, &self.name);
@@ -102,15 +148,14 @@ impl Token {
         for endpoint in endpoints {
             put_text(&mut bytes, &endpoint.to_string());
         }
-        if version == VERSION_RELAY {
-            bytes.push(u8::try_from(networks.len()).unwrap_or(u8::MAX));
-            for network in networks {
-                put_text(&mut bytes, &network.to_string());
-            }
+        bytes.push(u8::try_from(networks.len()).unwrap_or(u8::MAX));
+        for network in networks {
+            put_text(&mut bytes, &network.to_string());
         }
         let checksum = digest(&SHA256, &bytes);
         bytes.extend_from_slice(&checksum.as_ref()[..CHECKSUM_BYTES]);
-        format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(bytes))
+        let text = Zeroizing::new(URL_SAFE_NO_PAD.encode(&*bytes));
+        Zeroizing::new(format!("{PREFIX}{}", *text))
     }
 
     /// Reads the text form; white space around it is ignored.
@@ -119,6 +164,9 @@ impl Token {
     /// See [`TokenError`].
     pub fn decode(text: &str) -> Result<Self, TokenError> {
         let text = text.trim();
+        if text.starts_with(FORMER) {
+            return Err(TokenError::Former);
+        }
         let Some(encoded) = text.strip_prefix(PREFIX) else {
             let newer = text.strip_prefix(FAMILY).is_some_and(|rest| {
                 rest.split_once('.')
@@ -136,6 +184,7 @@ impl Token {
         let bytes = URL_SAFE_NO_PAD
             .decode(encoded)
             .map_err(|_| TokenError::Damaged("a character that does not belong there"))?;
+        let bytes = Zeroizing::new(bytes);
         let (body, checksum) = bytes
             .split_last_chunk::<CHECKSUM_BYTES>()
             .ok_or(TokenError::Damaged("too short"))?;
@@ -158,14 +207,13 @@ impl fmt::Debug for Token {
 fn parse_body(body: &[u8]) -> Result<Token, TokenError> {
     let mut rest = body;
     let version = take::<1>(&mut rest)?[0];
-    if ![VERSION, VERSION_RELAY].contains(&version) {
+    if version != VERSION {
         return Err(TokenError::Version);
     }
-    let has_seed = take::<1>(&mut rest)?[0] == 1;
+    let has_secret = take::<1>(&mut rest)?[0] == 1;
     let hub_key = PublicKey::from_bytes(take(&mut rest)?);
-    let identity = if has_seed {
-        let seed = take(&mut rest)?;
-        Some(Identity::from_seed(seed).map_err(|_| TokenError::Damaged("no key"))?)
+    let secret = if has_secret {
+        Some(Secret(Zeroizing::new(take(&mut rest)?)))
     } else {
         None
     };
@@ -180,17 +228,13 @@ fn parse_body(body: &[u8]) -> Result<Token, TokenError> {
         let endpoint = take_text(&mut rest)?.parse();
         endpoints.push(endpoint.map_err(|_| TokenError::Damaged("no endpoint"))?);
     }
-    let networks = if version == VERSION_RELAY {
-        take_networks(&mut rest)?
-    } else {
-        Vec::new()
-    };
+    let networks = take_networks(&mut rest)?;
     if !rest.is_empty() {
         return Err(TokenError::Damaged("too long"));
     }
     Ok(Token {
         hub_key,
-        identity,
+        secret,
         tcp_port,
         name,
         endpoints,
@@ -198,7 +242,7 @@ fn parse_body(body: &[u8]) -> Result<Token, TokenError> {
     })
 }
 
-/// The networks of a relay: one, or one of each family.
+/// The networks of a relay: one, or one of each family; none of a plain site.
 fn take_networks(rest: &mut &[u8]) -> Result<Vec<IpNet>, TokenError> {
     let count = usize::from(take::<1>(rest)?[0]);
     let mut networks: Vec<IpNet> = Vec::new();
@@ -212,9 +256,6 @@ fn take_networks(rest: &mut &[u8]) -> Result<Vec<IpNet>, TokenError> {
             return Err(TokenError::Damaged("no network"));
         }
         networks.push(network);
-    }
-    if networks.is_empty() {
-        return Err(TokenError::Damaged("no networks"));
     }
     Ok(networks)
 }
@@ -248,10 +289,10 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn token(with_key: bool) -> Token {
+    fn token(with_secret: bool) -> Token {
         Token {
             hub_key: Identity::from_seed([7; 32]).unwrap().public_key(),
-            identity: with_key.then(|| Identity::from_seed([9; 32]).unwrap()),
+            secret: with_secret.then(|| Secret(Zeroizing::new([9; SECRET_BYTES]))),
             tcp_port: 443,
             name: "boat".to_owned(),
             endpoints: vec![
@@ -264,48 +305,47 @@ mod tests {
 
     #[test]
     fn token_survives_encoding() {
-        for with_key in [true, false] {
-            let sent = token(with_key);
+        for with_secret in [true, false] {
+            let sent = token(with_secret);
             let text = sent.encode();
             assert!(!text.contains(char::is_whitespace));
-            let got = Token::decode(&format!("  {text}\n")).unwrap();
+            let got = Token::decode(&format!("  {}\n", *text)).unwrap();
             assert_eq!(got.hub_key, sent.hub_key);
-            assert_eq!(got.identity.is_some(), with_key);
-            let public = |token: &Token| token.identity.as_ref().map(Identity::public_key);
-            assert_eq!(public(&got), public(&sent));
+            let bytes = |token: &Token| token.secret.as_ref().map(|secret| *secret.0);
+            assert_eq!(bytes(&got), bytes(&sent));
             assert_eq!((got.tcp_port, got.name), (443, "boat".to_owned()));
             assert_eq!(got.endpoints, sent.endpoints);
         }
     }
 
     #[test]
-    fn networks_of_a_relay_survive_and_a_plain_token_is_as_before() {
+    fn networks_of_a_relay_survive() {
         let networks: Vec<IpNet> = ["10.9.0.192/26", "fd00:9::/96"]
             .map(|text| text.parse().unwrap())
             .to_vec();
         for networks in [networks.clone(), networks[..1].to_vec(), Vec::new()] {
             let mut sent = token(true);
             sent.networks.clone_from(&networks);
-            let text = sent.encode();
-            let first = URL_SAFE_NO_PAD.decode(&text[PREFIX.len()..]).unwrap()[0];
-            assert_eq!(first, if networks.is_empty() { 1 } else { 2 });
-            assert_eq!(Token::decode(&text).unwrap().networks, networks);
+            assert_eq!(Token::decode(&sent.encode()).unwrap().networks, networks);
         }
     }
 
     #[test]
-    fn every_changed_or_cut_character_is_noticed() {
+    fn any_other_byte_in_any_place_is_noticed() {
         let text = token(true).encode();
-        for index in PREFIX.len()..text.len() {
+        for index in 0..text.len() {
             assert!(Token::decode(&text[..index]).is_err(), "cut at {index}");
-            let mut changed = text.clone().into_bytes();
-            changed[index] = if changed[index] == b'A' { b'B' } else { b'A' };
-            let changed = String::from_utf8(changed).unwrap();
-            let result = Token::decode(&changed);
-            assert!(
-                matches!(result, Err(TokenError::Damaged(_))),
-                "changed at {index}"
-            );
+            for byte in 0..=127 {
+                let mut changed = text.as_bytes().to_vec();
+                if changed[index] == byte {
+                    continue;
+                }
+                changed[index] = byte;
+                let changed = String::from_utf8(changed).unwrap();
+                // White space around a token belongs to no token: then it is one that was cut.
+                let error = Token::decode(&changed).expect_err("a damaged token");
+                assert!(error.to_string().contains("token"), "{error}");
+            }
         }
     }
 
@@ -314,24 +354,40 @@ mod tests {
         assert_eq!(Token::decode("hello").unwrap_err(), TokenError::NotAToken);
         assert_eq!(Token::decode("").unwrap_err(), TokenError::NotAToken);
         assert_eq!(
-            Token::decode("ropewalk2.AAAA").unwrap_err(),
+            Token::decode("ropewalk3.AAAA").unwrap_err(),
             TokenError::Version
         );
+        let former = Token::decode("ropewalk1.AQFdbW9R").unwrap_err();
+        assert_eq!(former, TokenError::Former);
+        assert!(former.to_string().contains("ropewalk invite NAME"));
     }
 
     #[test]
-    fn private_key_is_in_no_debug_output() {
+    fn a_secret_gives_each_hub_another_key_and_the_same_again() {
+        let hub = |number| Identity::from_seed([number; 32]).unwrap().public_key();
+        let key = |secret: u8, number| {
+            let secret = Secret(Zeroizing::new([secret; SECRET_BYTES]));
+            secret.identity(&hub(number)).unwrap().public_key()
+        };
+        assert_eq!(key(1, 1), key(1, 1));
+        assert_ne!(key(1, 1), key(1, 2));
+        assert_ne!(key(1, 1), key(2, 1));
+        let (a, b) = (Secret::generate().unwrap(), Secret::generate().unwrap());
+        assert_ne!(a.0, b.0);
+    }
+
+    #[test]
+    fn the_secret_is_in_no_debug_output() {
         let shown = format!("{:?}", token(true));
-        let seed = token(true).identity.unwrap().to_seed_base64();
         assert!(
-            !shown.contains(seed.as_str()) && !shown.contains("[9, 9"),
+            !shown.contains("[9, 9") && !shown.contains("CQkJ"),
             "{shown}"
         );
     }
 
     proptest! {
         #[test]
-        fn any_text_is_refused_or_read_without_panic(text in "ropewalk1\\.[A-Za-z0-9_-]{0,300}") {
+        fn any_text_is_refused_or_read_without_panic(text in "ropewalk2\\.[A-Za-z0-9_-]{0,300}") {
             let _ = Token::decode(&text);
         }
 

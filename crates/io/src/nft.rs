@@ -11,12 +11,15 @@ use std::process::{Command, Stdio};
 
 use nftables::batch::Batch;
 use nftables::expr::{
-    Expression, Meta, MetaKey, NamedExpression, Payload, PayloadField, Prefix, RT, RTKey, TcpOption,
+    CT, Expression, Meta, MetaKey, NamedExpression, Payload, PayloadField, Prefix, RT, RTKey,
+    TcpOption,
 };
 use nftables::helper::{self, NftablesError};
 use nftables::schema::{Chain, NfListObject, Rule, Table};
-use nftables::stmt::{Mangle, Match, NAT, NATFamily, Operator, Statement};
-use nftables::types::{NfChainPolicy, NfChainType, NfFamily, NfHook};
+use nftables::stmt::{
+    JumpTarget, Mangle, Match, NAT, NATFamily, Operator, Reject, RejectType, Statement,
+};
+use nftables::types::{NfChainPolicy, NfChainType, NfFamily, NfHook, RejectCode};
 
 use netlink_packet_netfilter::nftables::{
     ChainAttribute, ChainMessage, NfTablesMessage, TableAttribute, TableMessage,
@@ -41,9 +44,31 @@ pub struct HubNat {
     pub pool_v6: Option<(Ipv6Addr, u8)>,
     /// Whether and how to translate the sites' addresses.
     pub translation: Translation,
+    /// What sites may reach; `None` is everything.
+    pub egress: Option<Egress>,
     /// The only other interface that packets of the sites may come from and leave by, and nobody
     /// else's; `None` is any.
     pub onward: Option<String>,
+}
+
+/// A network: its first address and the length of its prefix, bits.
+pub type Net = (IpAddr, u8);
+
+/// What sites may reach. What was opened stays open: rules are for new connections only.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Egress {
+    /// This machine's addresses that sites reach.
+    pub own: Vec<IpAddr>,
+    /// UDP ports of this machine that sites reach at any of its addresses.
+    pub udp_ports: Vec<u16>,
+    /// The same of TCP.
+    pub tcp_ports: Vec<u16>,
+    /// Networks that sites do not reach unless they are allowed.
+    pub closed: Vec<Net>,
+    /// What sites may reach of these networks, and of this machine's addresses.
+    pub allowed: Vec<Net>,
+    /// The same of sites for which `allowed` does not count: their networks, and what they may reach.
+    pub exceptions: Vec<(Vec<Net>, Vec<Net>)>,
 }
 
 /// What addresses the packets of sites leave with.
@@ -75,7 +100,7 @@ pub enum NftError {
 
 /// Replaces the table by the rules of a hub, in one transaction. Packets of the pools pass between
 /// the TUN interface and the rest, or only one other interface, which then carries nothing else.
-/// TCP handshakes get an MSS that fits. If asked for, packets from the pools leave with an address
+/// Sites reach what [`Egress`] says. TCP handshakes get an MSS that fits. If asked for, packets from the pools leave with an address
 /// of this machine.
 ///
 /// # Errors
@@ -111,6 +136,9 @@ pub fn apply_hub(nat: &HubNat) -> Result<(), NftError> {
                 table.rule("forward", elsewhere);
             }
         }
+    }
+    if let Some(egress) = &nat.egress {
+        table.egress(egress);
     }
     for (ip, prefix) in &pools {
         let from = vec![
@@ -357,6 +385,80 @@ impl<'a> NewTable<'a> {
         }));
     }
 
+    /// Rules for new connections of sites to others and to this machine.
+    fn egress(&mut self, egress: &Egress) {
+        for chain in [CLOSED, EGRESS] {
+            self.batch.add(NfListObject::Chain(Chain {
+                family: NfFamily::INet,
+                table: self.name.into(),
+                name: chain.into(),
+                newname: None,
+                handle: None,
+                _type: None,
+                hook: None,
+                prio: None,
+                dev: None,
+                policy: None,
+            }));
+        }
+        for (ip, prefix) in &egress.closed {
+            self.rule(CLOSED, vec![address("daddr", *ip, *prefix), reject()]);
+        }
+        let target = || JumpTarget {
+            target: CLOSED.into(),
+        };
+        for (sites, allowed) in &egress.exceptions {
+            for (site, site_prefix) in sites {
+                let from = || address("saddr", *site, *site_prefix);
+                let same_family = |net: &&Net| net.0.is_ipv4() == site.is_ipv4();
+                for (ip, prefix) in allowed.iter().filter(same_family) {
+                    let to = address("daddr", *ip, *prefix);
+                    self.rule(EGRESS, vec![from(), to, Statement::Accept(None)]);
+                }
+                self.rule(EGRESS, vec![from(), Statement::Goto(target())]);
+            }
+        }
+        for (ip, prefix) in &egress.allowed {
+            let to = address("daddr", *ip, *prefix);
+            self.rule(EGRESS, vec![to, Statement::Accept(None)]);
+        }
+        self.rule(EGRESS, vec![Statement::Goto(target())]);
+        self.chain("input", NfChainType::Filter, NfHook::Input, PRIORITY_FILTER);
+        for chain in ["forward", "input"] {
+            let from_site = self.interface(MetaKey::Iifname, Operator::EQ);
+            self.rule(chain, vec![from_site, open(), Statement::Accept(None)]);
+        }
+        for ip in &egress.own {
+            let prefix = if ip.is_ipv4() { 32 } else { 128 };
+            self.input(address("daddr", *ip, prefix));
+        }
+        for (protocol, ports) in [("udp", &egress.udp_ports), ("tcp", &egress.tcp_ports)] {
+            for port in ports {
+                self.input(Statement::Match(Match {
+                    left: field(protocol, "dport"),
+                    right: Expression::Number((*port).into()),
+                    op: Operator::EQ,
+                }));
+            }
+        }
+        for chain in ["forward", "input"] {
+            let from_site = self.interface(MetaKey::Iifname, Operator::EQ);
+            let egress = JumpTarget {
+                target: EGRESS.into(),
+            };
+            self.rule(chain, vec![from_site, Statement::Jump(egress)]);
+        }
+        let from_site = self.interface(MetaKey::Iifname, Operator::EQ);
+        self.rule("input", vec![from_site, reject()]);
+    }
+
+    /// Lets packets of sites to this machine in.
+    fn input(&mut self, which: Statement<'a>) {
+        let from_site = self.interface(MetaKey::Iifname, Operator::EQ);
+        let rule = vec![from_site, which, Statement::Accept(None)];
+        self.rule("input", rule);
+    }
+
     fn interface(&self, key: MetaKey, op: Operator) -> Statement<'a> {
         named(key, op, self.tun)
     }
@@ -393,6 +495,31 @@ impl<'a> NewTable<'a> {
     fn apply(self) -> Result<(), NftError> {
         run(self.batch)
     }
+}
+
+/// Chain of what sites may reach.
+const EGRESS: &str = "egress";
+/// Chain of what they do not reach otherwise.
+const CLOSED: &str = "closed";
+
+/// Whether a packet belongs to a connection that was let through, or tells of an error of one.
+fn open() -> Statement<'static> {
+    let state = |name: &'static str| Expression::String(name.into());
+    Statement::Match(Match {
+        left: Expression::Named(NamedExpression::CT(CT {
+            key: "state".into(),
+            family: None,
+            dir: None,
+        })),
+        right: Expression::List(vec![state("established"), state("related")]),
+        op: Operator::IN,
+    })
+}
+
+/// Tells the sender that somebody forbids it (RFC 1812 §5.2.7.1, RFC 4443 §3.1).
+fn reject() -> Statement<'static> {
+    let code = Some(RejectCode::AdminProhibited);
+    Statement::Reject(Some(Reject::new(Some(RejectType::ICMPX), code)))
 }
 
 /// Whether a packet's interface has this name.

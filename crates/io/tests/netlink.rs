@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, channel};
 
 use common::{Namespace, PATIENCE, privileged};
 use ropewalk_io::netlink::{self, Interface, NetlinkError, RouteSpec, RuleSpec, Watch};
-use ropewalk_io::nft::{self, HubNat, Translation};
+use ropewalk_io::nft::{self, Egress, HubNat, Translation};
 use ropewalk_io::sysctl;
 use ropewalk_io::tun::{Tun, TunConfig};
 
@@ -330,6 +330,7 @@ fn hub_rules_come_as_one_table_and_leave_nothing() {
         pool_v4: Some(("10.200.0.0".parse().expect("address"), 16)),
         pool_v6: Some(("fd20::".parse().expect("address"), 48)),
         translation,
+        egress: None,
         onward: onward.map(str::to_owned),
     };
     let own = ["10.9.0.2", "fd09::2"].map(|own| own.parse().expect("address"));
@@ -360,6 +361,96 @@ fn hub_rules_come_as_one_table_and_leave_nothing() {
             .enter(|| nft::remove("ropewalk-test"))
             .expect("removed");
     }
+    assert_eq!(namespace.run("nft list ruleset").trim(), "");
+}
+
+/// Rules of each kind.
+fn with_egress() -> HubNat {
+    let net = |text: &str, prefix| (ip(text), prefix);
+    HubNat {
+        table: "ropewalk-test".into(),
+        tun: "rope0".into(),
+        pool_v4: Some(("10.200.0.0".parse().expect("address"), 16)),
+        pool_v6: None,
+        translation: Translation::None,
+        egress: Some(Egress {
+            own: vec![ip("10.200.0.1")],
+            udp_ports: vec![4_443],
+            tcp_ports: vec![443],
+            closed: vec![net("10.0.0.0", 8), net("fe80::", 10)],
+            allowed: vec![net("10.1.0.0", 16)],
+            exceptions: vec![(
+                vec![net("10.200.0.2", 32), net("fd20::2", 128)],
+                vec![net("10.200.0.3", 32)],
+            )],
+        }),
+        onward: None,
+    }
+}
+
+#[test]
+fn egress_rules_begin_with_open_connections_and_end_with_what_is_closed() {
+    if !privileged() {
+        return;
+    }
+    let namespace = Namespace::new();
+    let nat = with_egress();
+    namespace
+        .enter(move || nft::apply_hub(&nat))
+        .expect("applied");
+    let rules = namespace.run("nft list ruleset");
+    let from_site = "iifname \"rope0\"";
+    let expected = [
+        (
+            "closed",
+            vec![
+                "ip daddr 10.0.0.0/8 reject with icmpx admin-prohibited".to_owned(),
+                "ip6 daddr fe80::/10 reject with icmpx admin-prohibited".to_owned(),
+            ],
+        ),
+        (
+            "egress",
+            vec![
+                "ip saddr 10.200.0.2 ip daddr 10.200.0.3 accept".to_owned(),
+                "ip saddr 10.200.0.2 goto closed".to_owned(),
+                "ip6 saddr fd20::2 goto closed".to_owned(),
+                "ip daddr 10.1.0.0/16 accept".to_owned(),
+                "goto closed".to_owned(),
+            ],
+        ),
+        (
+            "input",
+            vec![
+                format!("{from_site} ct state established,related accept"),
+                format!("{from_site} ip daddr 10.200.0.1 accept"),
+                format!("{from_site} udp dport 4443 accept"),
+                format!("{from_site} tcp dport 443 accept"),
+                format!("{from_site} jump egress"),
+                format!("{from_site} reject with icmpx admin-prohibited"),
+            ],
+        ),
+        (
+            "forward",
+            vec![
+                format!("{from_site} ct state established,related accept"),
+                format!("{from_site} jump egress"),
+                format!("{from_site} ip saddr 10.200.0.0/16 accept"),
+                "oifname \"rope0\" ip daddr 10.200.0.0/16 accept".to_owned(),
+            ],
+        ),
+    ];
+    for (chain, expected) in expected {
+        let start = rules.find(&format!("chain {chain} {{")).expect(chain);
+        let body = rules[start..].lines().skip(1).map(str::trim);
+        let found: Vec<_> = body
+            .take_while(|line| *line != "}")
+            .filter(|line| !line.starts_with("type "))
+            .collect();
+        assert_eq!(found, expected, "{chain} in\n{rules}");
+    }
+    namespace
+        .enter(|| nft::remove("ropewalk-test"))
+        .expect("removed");
     assert_eq!(namespace.run("nft list ruleset").trim(), "");
 }
 

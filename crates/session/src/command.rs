@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use ropewalk_api::{Direction, PathUse};
 use ropewalk_core::schedule::SchedulerKind;
-use ropewalk_transport::CongestionControl;
+use ropewalk_transport::{CongestionControl, PublicKey};
 use serde::{Deserialize, Serialize};
 
 /// One uplink as the netlink watch sees it and the configuration marks it.
@@ -56,6 +56,16 @@ pub enum Command {
     },
     /// The table of sites that may connect has changed (hub only).
     ReloadSites,
+    /// What became of an enrolment that [`Event::Enrol`](crate::Event::Enrol) asked for (hub only).
+    /// The answer is the number of connections that are told.
+    Enrolled {
+        /// Key of the invitation.
+        invitation: PublicKey,
+        /// Key of the site.
+        key: PublicKey,
+        /// Why not; `None` when the site may connect with its key now.
+        refused: Option<String>,
+    },
     /// Packets from elsewhere may have this size, bytes. The interface takes them even where the
     /// paths do not, and the tunnel splits them.
     MtuFloor(usize),

@@ -40,7 +40,7 @@ pub enum Request {
         /// Its name from now on.
         stream: StreamId,
         /// Interface it is bound to.
-        device: String,
+        device: Option<String>,
         /// Where to.
         remote: SocketAddr,
     },

@@ -2,7 +2,8 @@
 //! gets and keeps a connection to the hub. A hub decides how it treats the connections of its
 //! sites. Both decide what they tell each other.
 //!
-//! One [`Session`] is one gateway: `Session<Site>` or `Session<Hub>`. It has no clock, socket,
+//! One [`Session`] is one gateway: `Session<Site>` or `Session<Hub>`. `Session<Joining>` makes a
+//! machine a site, once. A session has no clock, socket,
 //! thread, file or random source. A driver passes time, bytes and random numbers in, and takes
 //! requests and bytes out. The engine of the gateway is one driver, a simulator another.
 //!
@@ -30,6 +31,7 @@ mod command;
 mod hub;
 mod intake;
 mod io;
+mod joining;
 mod links;
 mod mtu;
 mod pace;
@@ -45,6 +47,7 @@ mod tuning;
 pub use command::{Command, Uplink};
 pub use hub::{Hub, SITES_MAX};
 pub use io::{Request, Sockets, StreamId};
+pub use joining::{Joining, Outcome};
 pub use links::{LinkId, Links, Moved};
 pub use peer::Peer;
 pub use ropewalk_core::reorder::Inner;
@@ -52,8 +55,8 @@ pub use ropewalk_transport::tls::TcpInfo;
 pub use ropewalk_transport::{GROUPS, Slice, SocketId, Transmit, group_of};
 pub use session::{Elsewhere, Event, Role, Session};
 pub use settings::{
-    CommonSettings, Environment, HubAddresses, HubSettings, MTU_DEFAULT, MTU_MAX, MTU_MIN,
-    SiteDirectory, SiteEntry, SiteSettings, UDP_PAYLOAD_MAX, UDP_PAYLOAD_MIN, WEIGHT_MAX,
+    CommonSettings, Environment, HubAddresses, HubSettings, JoinSettings, MTU_DEFAULT, MTU_MAX,
+    MTU_MIN, SiteDirectory, SiteEntry, SiteSettings, UDP_PAYLOAD_MAX, UDP_PAYLOAD_MIN, WEIGHT_MAX,
     udp_payload_max,
 };
 pub use site::Site;

@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use ropewalk_core::reorder::Inner;
 use ropewalk_core::schedule::Policy;
 use ropewalk_core::tunnel::Observer;
-use ropewalk_transport::SocketId;
+use ropewalk_transport::{PublicKey, SocketId};
 use ropewalk_types::{Ecn, Instant};
 
 use crate::command::Command;
@@ -41,6 +41,14 @@ pub enum Event {
     },
     /// The interface with the inner packets should have this MTU, bytes.
     MtuChanged(usize),
+    /// The holder of an invitation wants to be the invited site (hub only).
+    /// [`Command::Enrolled`] is the answer.
+    Enrol {
+        /// Key of the invitation, which the holder has proved to have.
+        invitation: PublicKey,
+        /// Key that the site made.
+        key: PublicKey,
+    },
 }
 
 /// An inner packet for a site that another worker of this hub serves.
@@ -54,8 +62,8 @@ pub struct Elsewhere {
     pub checksum_partial: bool,
 }
 
-/// What a site and a hub do differently. Implemented by [`Site`](crate::Site) and
-/// [`Hub`](crate::Hub) only.
+/// What gateways do differently. Implemented by [`Site`](crate::Site), [`Hub`](crate::Hub) and
+/// [`Joining`](crate::Joining) only.
 pub trait Role: sealed::Role {}
 
 pub(crate) mod sealed {

@@ -4,7 +4,7 @@
 //! documents. The tables [`SiteDirectory`] and [`HubAddresses`] are shared with the control side;
 //! a session reads them once per handshake or connection attempt, never per packet.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -113,6 +113,23 @@ pub struct HubSettings {
     pub memory: u64,
 }
 
+/// What a machine is given that is to become a site.
+#[derive(Clone, Debug)]
+pub struct JoinSettings {
+    /// Key pair that follows from the secret of the invitation.
+    pub invitation: Identity,
+    /// The hub's public key: the only one accepted.
+    pub hub_key: PublicKey,
+    /// Public key that the site has made.
+    pub key: PublicKey,
+    /// Where the hub's UDP port is reached; never empty.
+    pub hub_addresses: Vec<SocketAddr>,
+    /// TCP port at the same addresses for TLS, where UDP is blocked.
+    pub tcp_port: u16,
+    /// Interfaces to try, each for all addresses; `None` leaves the choice to the routing table.
+    pub devices: Vec<Option<String>>,
+}
+
 /// A site the hub knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SiteEntry {
@@ -165,6 +182,7 @@ impl SiteEntry {
 #[derive(Debug, Default)]
 pub struct SiteDirectory {
     by_key: RwLock<Arc<HashMap<PublicKey, Arc<SiteEntry>>>>,
+    invitations: RwLock<HashSet<PublicKey>>,
 }
 
 impl SiteDirectory {
@@ -203,6 +221,25 @@ impl SiteDirectory {
             .map(|site| (site.key, Arc::new(site)))
             .collect();
         *self.by_key.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(map);
+    }
+
+    /// Puts these keys of invitations in place of those that were known. Who holds one may enrol, and
+    /// do nothing else.
+    pub fn set_invitations(&self, keys: impl IntoIterator<Item = PublicKey>) {
+        let keys = keys.into_iter().collect();
+        *self
+            .invitations
+            .write()
+            .unwrap_or_else(PoisonError::into_inner) = keys;
+    }
+
+    /// Whether this is the key of an invitation: open, used or ended.
+    #[must_use]
+    pub fn is_invitation(&self, key: &PublicKey) -> bool {
+        self.invitations
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .contains(key)
     }
 }
 

@@ -39,6 +39,30 @@ fn missing_at_hub(world: &World, end: u64) -> Vec<u64> {
 }
 
 #[test]
+fn the_key_of_an_invitation_opens_no_tunnel() {
+    let mut world = World::new(&Spec {
+        sites: 2,
+        ..Spec::default()
+    });
+    world.run_until(SECOND, |w| w.transports_up(1).len() == 2);
+    world.only_invite(0);
+    for _ in 0..100 {
+        world.send_up(0, 0, 1);
+        world.run(ms(100));
+    }
+    assert_eq!(world.transports_up(0), [""; 0]);
+    let from_it = |d: &&(Instant, _, u64)| d.1 == World::inner_address(0);
+    assert_eq!(world.hub().delivered.iter().filter(from_it).count(), 0);
+    let status = world.hub().session.status();
+    assert_eq!(
+        status.drops["keys_refused"], 0,
+        "the handshake is let through"
+    );
+    assert_eq!(status.tunnels.len(), 1, "the hub knows the other site only");
+    assert_eq!(world.transports_up(1), ["quic", "quic"]);
+}
+
+#[test]
 fn a_rate_bounds_a_site_in_both_directions_and_no_other_site() {
     let mut world = World::new(&Spec {
         sites: 2,
@@ -228,7 +252,10 @@ fn a_site_connects_every_uplink_and_learns_its_address() {
         .iter()
         .find_map(|(_, event)| match event {
             Event::Assigned { addresses, .. } => Some(addresses.clone()),
-            Event::TunnelUp { .. } | Event::TunnelDown { .. } | Event::MtuChanged(_) => None,
+            Event::TunnelUp { .. }
+            | Event::TunnelDown { .. }
+            | Event::MtuChanged(_)
+            | Event::Enrol { .. } => None,
         });
     let address = assigned.expect("the hub says which address")[0].addr();
     assert_eq!(address, World::inner_address(0));

@@ -26,6 +26,9 @@ pub struct GatewaySpec {
     pub tunnel: String,
     /// Lines for the `[network]` section.
     pub network: String,
+    /// Lines for the `[egress]` section of a hub or relay; empty lets sites reach everything, as servers of
+    /// tests stand in networks of the hub.
+    pub egress: String,
     /// Lines for the `[uplinks]` section of a site or relay; empty takes `up*`.
     pub uplinks: String,
     /// Further sections, such as `[[uplink]]`.
@@ -44,6 +47,16 @@ pub struct Gateway {
 }
 
 impl GatewaySpec {
+    fn egress(&self) -> String {
+        let default = "allow = [\"0.0.0.0/0\", \"::/0\"]";
+        let lines = if self.egress.is_empty() {
+            default
+        } else {
+            &self.egress
+        };
+        format!("[egress]\n{lines}\n")
+    }
+
     fn uplinks(&self) -> String {
         let default = "include = [\"up*\"]";
         let lines = if self.uplinks.is_empty() {
@@ -74,16 +87,17 @@ impl Gateway {
              [network]\n{}\n",
             spec.network
         );
+        text += &spec.egress();
         text += &gateway.sections(spec);
         std::fs::write(&gateway.config, text)?;
         Ok(gateway)
     }
 
-    /// Joins a site to a hub by its token, then sets the paths of the configuration that `join`
+    /// Joins a site to a running hub by its token, then sets the paths of the configuration that `join`
     /// wrote; nothing runs yet.
     ///
     /// # Errors
-    /// If `ropewalk join` refuses the token.
+    /// If `ropewalk join` refuses the token, or the hub does.
     pub fn site(
         namespace: &Namespace,
         directory: &Path,
@@ -93,7 +107,9 @@ impl Gateway {
     ) -> Result<Self> {
         let gateway = Self::new("site", name, namespace, directory)?;
         gateway
-            .run(&["join", token])?
+            .program(&["join"])?
+            .input(token)
+            .run(COMMAND_LIMIT)?
             .success()
             .context("ropewalk join failed")?;
         let joined = std::fs::read_to_string(&gateway.config)?;
@@ -106,12 +122,12 @@ impl Gateway {
         Ok(gateway)
     }
 
-    /// Makes a relay to a hub by its token ([`Gateway::invite_relay`]), then sets the paths of the
+    /// Makes a relay to a running hub by its token ([`Gateway::invite_relay`]), then sets the paths of the
     /// configuration that `relay --join` wrote; nothing runs yet. Its sites reach it at the
     /// addresses `public`, as [`Branch::relay`](crate::Branch::relay) has them.
     ///
     /// # Errors
-    /// If `ropewalk relay` refuses the token.
+    /// If `ropewalk relay` refuses the token, or the hub does.
     pub fn relay(
         namespace: &Namespace,
         directory: &Path,
@@ -120,7 +136,7 @@ impl Gateway {
         spec: &GatewaySpec,
     ) -> Result<Self> {
         let gateway = Self::new("relay", name, namespace, directory)?;
-        let mut program = gateway.program(&["relay", "--join", token])?;
+        let mut program = gateway.program(&["relay", "--join"])?.input(token);
         for address in public {
             let endpoint = std::net::SocketAddr::new(*address, UDP_PORT);
             program = program.args(["--public", &endpoint.to_string()]);
@@ -136,6 +152,7 @@ impl Gateway {
                 .with_context(|| format!("relay --join wrote no [{name}] section"))?;
         }
         text += &format!("{}\n", spec.network);
+        text += &spec.egress();
         text += &gateway.sections(spec);
         text += &spec.uplinks();
         std::fs::write(&gateway.config, text)?;
@@ -406,7 +423,7 @@ pub const READY_LIMIT: Duration = Duration::from_secs(10);
 /// Longest time paths may take to come up.
 pub const UP_LIMIT: Duration = Duration::from_secs(15);
 /// Longest time of one command.
-const COMMAND_LIMIT: Duration = Duration::from_secs(20);
+const COMMAND_LIMIT: Duration = Duration::from_secs(40);
 
 #[cfg(test)]
 mod tests {

@@ -180,7 +180,7 @@ impl<R: Role> Host<R> {
     fn receive_open(&mut self, now: Instant, (from, to): (SocketAddr, SocketAddr), port: u16) {
         if let Some(id) = self.stream(from, port) {
             let tcp = self.tcp.get_mut(&id).expect("it is known");
-            if tcp.device.is_none() {
+            if tcp.accepted {
                 // Its first answer was lost.
                 self.out.push(tcp.packet(Body::TcpOpen));
             } else if !tcp.connected {
@@ -340,7 +340,9 @@ impl<R: Role> Host<R> {
                 }
                 // Whoever connects to a port finds somebody there.
                 Request::ListenTcp { .. } => {}
-                Request::ConnectTcp { stream, device, .. } if self.broken.contains(&device) => {
+                Request::ConnectTcp { stream, device, .. }
+                    if device.iter().any(|device| self.broken.contains(device)) =>
+                {
                     let reason = "no such device".to_owned();
                     self.session.handle_stream_closed(now, stream, reason);
                 }
@@ -350,8 +352,7 @@ impl<R: Role> Host<R> {
                     remote,
                 } => {
                     let port = self.port();
-                    let device: Arc<str> = device.into();
-                    let mut tcp = Tcp::new(Some(device), port, remote, false);
+                    let mut tcp = Tcp::new(device.map(Arc::from), port, remote, false);
                     tcp.open(now, &mut self.out);
                     self.tcp.insert(stream, tcp);
                 }

@@ -46,6 +46,8 @@ pub(crate) struct Tcp {
     pub port: u16,
     pub remote: SocketAddr,
     pub connected: bool,
+    /// The other end has opened the connection.
+    pub accepted: bool,
     sent: u64,
     unacknowledged: VecDeque<Segment>,
     unacknowledged_bytes: usize,
@@ -73,6 +75,7 @@ impl Tcp {
             port,
             remote,
             connected,
+            accepted: connected,
             sent: 0,
             unacknowledged: VecDeque::new(),
             unacknowledged_bytes: 0,

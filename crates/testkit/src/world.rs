@@ -534,6 +534,10 @@ impl World {
         }
         let entries = entries.into_iter().map(Arc::unwrap_or_clone);
         self.directory.replace(entries.collect());
+        self.reload_sites();
+    }
+
+    fn reload_sites(&mut self) {
         let now = self.now;
         if let Some(hub) = &mut self.hub {
             let reload = ropewalk_session::Command::ReloadSites;
@@ -545,6 +549,17 @@ impl World {
     /// Lets a site in, or shuts it out, at the hub, which reads its list of sites anew.
     pub fn set_enabled(&mut self, site: usize, enabled: bool) {
         self.change_entry(site, |entry| entry.enabled = enabled);
+    }
+
+    /// Makes the key of a site one of an invitation: the hub knows no such site any more.
+    pub fn only_invite(&mut self, site: usize) {
+        let key = self.places[site].identity.public_key();
+        let entries = self.directory.all().into_iter();
+        let others = entries.filter(|entry| entry.key != key);
+        self.directory
+            .replace(others.map(Arc::unwrap_or_clone).collect());
+        self.directory.set_invitations([key]);
+        self.reload_sites();
     }
 
     /// Tells the hub that more waits at its sockets than it can work off.

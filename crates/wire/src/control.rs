@@ -11,6 +11,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 pub const NAME_MAX: usize = 64;
 /// Longest name of a release, in bytes.
 pub const RELEASE_MAX: usize = 32;
+/// Longest reason of a refused enrolment, in bytes.
+pub const REASON_MAX: usize = 200;
 /// Most addresses in a [`Welcome`].
 pub const ADDRESSES_MAX: usize = 8;
 
@@ -92,6 +94,17 @@ pub enum Control {
         /// Such as `0.1.0`; at most 32 bytes.
         name: String,
     },
+    /// Site to hub on a connection with the key of an invitation: the invited site has this key from
+    /// now on.
+    Enrol {
+        /// Ed25519 public key of the site.
+        key: [u8; 32],
+    },
+    /// Hub to site, the answer to every [`Control::Enrol`].
+    Enrolled {
+        /// Why not, for people, at most [`REASON_MAX`] bytes; empty when the hub has recorded the key.
+        refused: String,
+    },
 }
 
 const HELLO: u8 = 1;
@@ -101,6 +114,8 @@ const SCHEDULER: u8 = 4;
 const SCHEDULER_IS: u8 = 5;
 const GOODBYE: u8 = 6;
 const RELEASE: u8 = 7;
+const ENROL: u8 = 8;
+const ENROLLED: u8 = 9;
 
 const STANDBY: u8 = 1;
 const METERED: u8 = 2;
@@ -123,6 +138,14 @@ impl Control {
                 out.push(RELEASE);
                 emit_text(name, RELEASE_MAX, out);
             }
+            Self::Enrol { key } => {
+                out.push(ENROL);
+                out.extend_from_slice(key);
+            }
+            Self::Enrolled { refused } => {
+                out.push(ENROLLED);
+                emit_text(refused, REASON_MAX, out);
+            }
         }
     }
 
@@ -140,6 +163,10 @@ impl Control {
             GOODBYE => Self::Goodbye,
             RELEASE => Self::Release {
                 name: parse_text(&mut r, RELEASE_MAX)?,
+            },
+            ENROL => Self::Enrol { key: r.array()? },
+            ENROLLED => Self::Enrolled {
+                refused: parse_text(&mut r, REASON_MAX)?,
             },
             _ => return Err(WireError::UnknownKind),
         })

@@ -241,6 +241,13 @@ fn messages_between_gateways_round_trip() {
         Control::Release {
             name: "0.1.0".into(),
         },
+        Control::Enrol { key: [7; 32] },
+        Control::Enrolled {
+            refused: String::new(),
+        },
+        Control::Enrolled {
+            refused: "used already".into(),
+        },
     ];
     for message in messages {
         bytes.clear();

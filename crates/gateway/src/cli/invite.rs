@@ -1,42 +1,65 @@
 //! `ropewalk invite`: makes, lists and revokes the sites of a hub.
 
+use std::io::{self, IsTerminal};
 use std::net::{IpAddr, Ipv4Addr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Args;
+use qrcode::render::unicode::Dense1x2;
+use qrcode::{EcLevel, QrCode};
 use ropewalk_api::Reloaded;
 use ropewalk_io::netlink::{self, Interface};
 use ropewalk_session::WEIGHT_MAX;
-use ropewalk_transport::{Identity, PublicKey};
+use ropewalk_transport::PublicKey;
+use zeroize::Zeroizing;
 
 use super::output::{self, Colour, Style, Table};
 use super::{Global, status};
 use crate::client::Client;
 use crate::key_file;
-use crate::sites::{RATE_MAX, Site, Sites, Terms};
-use crate::token::Token;
+use crate::sites::{Credential, Invitation, RATE_MAX, Site, Sites, Terms, Time};
+use crate::token::{Secret, Token};
 use ropewalk_config::WrongUsage;
+use ropewalk_config::egress::{ALLOW_MAX, Allowed};
 use ropewalk_config::hub::ENDPOINTS_MAX;
 use ropewalk_config::values::{HostPort, parse_name};
 use ropewalk_config::{self as config, HubConfig};
+use ropewalk_host::files;
 
 const EXAMPLES: &str = "Examples:
   ropewalk invite boat                          new site, token on standard output
+  ropewalk invite boat --valid 15m              the token is good for 15 minutes, not 24 hours
+  ropewalk invite boat --qr                     also as a QR code
+  ropewalk invite boat --output boat.token      into a file that only its owner can read
   ropewalk invite boat --endpoint vpn.example.org:4443
   ropewalk invite boat --replace                new key for a site; the old one stops working
   ropewalk invite boat --public-key KEY         the site made its key with `ropewalk key generate`
   ropewalk invite harbour --relay               a relay: other sites reach this hub through it
   ropewalk invite farm --rate 20                at most 20 Mbit/s to the site and 20 from it
+  ropewalk invite office --allow 10.1.0.0/16 --allow site:farm
+                                                reaches this network and this site beside the internet
   ropewalk invite --list
   ropewalk invite --revoke boat
 
-The token holds the site's private key: whoever has it can connect as that site. Hand it over
-as you would a password, use it once, and revoke it if it got lost. With --public-key the token
-holds no secret. A running hub takes the change over at once.";
+The token holds a secret that is good for one site, once, until its end by the clock of the hub:
+whoever joins with the token first is that site. Hand it over as you would a password, and revoke
+it if it got lost. The site makes its own key. With --public-key the token holds no secret. A
+running hub takes the change over at once; the hub must run when the site joins.";
+
+/// How long a token is good for unless --valid says otherwise.
+const VALID: &str = "24h";
+/// Longest time that a token may be good for: 366 days.
+const VALID_MAX: Duration = Duration::from_secs(366 * 24 * 3_600);
 
 /// Options that only make sense with a name.
-const INVITING: [&str; 7] = [
+const INVITING: [&str; 11] = [
+    "allow",
     "name",
+    "valid",
+    "qr",
+    "output",
     "endpoint",
     "relay",
     "replace",
@@ -61,15 +84,28 @@ pub struct Invite {
     /// Give an existing site a new key; it keeps its addresses
     #[arg(long)]
     replace: bool,
-    /// Public key that the site made itself
-    #[arg(long, value_name = "KEY")]
+    /// Public key that the site made itself: the token then holds no secret and has no end
+    #[arg(long, value_name = "KEY", conflicts_with = "valid")]
     public_key: Option<PublicKey>,
+    /// How long the token is good for, such as 15m, 24h or 7d
+    #[arg(long, value_name = "TIME", default_value = VALID, value_parser = parse_valid)]
+    valid: Duration,
+    /// Show the token as a QR code on standard error too; usual at a terminal
+    #[arg(long)]
+    qr: bool,
+    /// Write the token to a new file of mode 0600 instead of standard output
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
     /// Most that the site may send and receive, Mbit/s each, 1 to 100,000
     #[arg(long, value_name = "MBIT", value_parser = clap::value_parser!(u32).range(1..=i64::from(RATE_MAX)))]
     rate: Option<u32>,
     /// Turns of the site while the hub has too much to do, beside 1 of each other site, 1 to 100
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(WEIGHT_MAX)))]
     weight: Option<u32>,
+    /// What the site may reach beside the internet and the hub: a network, an address or site:NAME;
+    /// may be given several times, in place of `allow` in the configuration of the hub
+    #[arg(long, value_name = "WHAT")]
+    allow: Vec<Allowed>,
     /// List the sites
     #[arg(long, conflicts_with_all = INVITING)]
     list: bool,
@@ -94,7 +130,7 @@ impl Invite {
         if !path.exists() {
             bail!(
                 "{} is missing: this machine is no hub yet; run `ropewalk hub --init` first, or \
-                 `ropewalk relay --join TOKEN` for a relay",
+                 `ropewalk relay --join` for a relay",
                 path.display()
             );
         }
@@ -120,70 +156,132 @@ impl Invite {
             .ok_or_else(|| WrongUsage("give the site a name".to_owned()))?;
         let hub_key = key_file::load(&hub.common.key_file)?.public_key();
         let endpoints = endpoints(hub, self.endpoint)?;
-        let identity = match self.public_key {
-            Some(_) => None,
-            None => Some(Identity::generate()?),
-        };
-        let key = self
-            .public_key
-            .or(identity.as_ref().map(Identity::public_key));
-        let key = key.context("no key was made")?;
         if hub.is_relay() && name == config::relay::NEXT_HUB {
             bail!("{name} is what a relay calls its next hub; choose another name for the site");
         }
-        if key == hub_key {
+        if self.public_key == Some(hub_key) {
             bail!("this is the hub's own key; make one on the site with `ropewalk key generate`");
         }
+        if let Some(file) = self.output.as_deref().filter(|file| file.exists()) {
+            bail!(
+                "{} exists and is not overwritten; name another file, or remove it",
+                file.display()
+            );
+        }
+        if self.allow.len() > ALLOW_MAX {
+            return Err(WrongUsage(format!("--allow comes {ALLOW_MAX} times at most")).into());
+        }
+        let ends = Time::now().after(self.valid);
+        let ends = ends.context("the end of the token is beyond the calendar")?;
+        let (secret, credential) = if let Some(key) = self.public_key {
+            (None, Credential::Key(key))
+        } else {
+            let secret = Secret::generate()?;
+            let invitation = Invitation::new(secret.identity(&hub_key)?.public_key(), ends);
+            (Some(secret), Credential::Invitation(invitation))
+        };
         let terms = Terms {
             replace: self.replace,
             relay: self.relay,
             weight: self.weight,
             rate_mbit: self.rate,
+            allow: (!self.allow.is_empty()).then_some(self.allow),
         };
-        let site = Sites::edit(hub, |sites| sites.add(hub, &name, key, terms))?;
-        let addresses: Vec<_> = site.addresses().map(|ip| ip.to_string()).collect();
-        output::note(&format!(
-            "site {name} has {} behind this {}",
-            addresses.join(" and "),
-            hub.common.role
-        ));
-        let networks: Vec<_> = site.networks.iter().map(ToString::to_string).collect();
-        if !networks.is_empty() {
-            let networks = networks.join(" and ");
-            output::note(&format!("its own sites get addresses of {networks}"));
-        }
-        let (joining, join) = if networks.is_empty() {
-            ("site", "ropewalk join TOKEN")
-        } else {
-            ("relay", "ropewalk relay --join TOKEN")
-        };
-        for endpoint in &endpoints {
-            output::note(&format!(
-                "it will look for this {} at {endpoint}",
-                hub.common.role
-            ));
-        }
+        let site = Sites::edit(hub, |sites| sites.add(hub, &name, credential, terms))?;
+        describe(hub, &site, &endpoints);
         tell_running_hub(global, hub)?;
-        if identity.is_some() {
-            output::note(&format!(
-                "the next line is a secret, shown only now; on the {joining} run: {join}"
-            ));
-        } else {
-            output::note(&format!(
-                "this token holds no secret; on the {joining} run: {join}"
-            ));
-        }
         let token = Token {
             hub_key,
-            identity,
+            secret,
             tcp_port: hub.tcp_port(),
             name,
             endpoints,
             networks: site.networks,
         };
-        output::print(&format!("{}\n", token.encode()))?;
-        Ok(())
+        hand_out(&token, ends, self.output.as_deref(), self.qr)
     }
+}
+
+/// Says where the site will be, and where it will look for the hub.
+fn describe(hub: &HubConfig, site: &Site, endpoints: &[HostPort]) {
+    let role = hub.common.role;
+    let addresses: Vec<_> = site.addresses().map(|ip| ip.to_string()).collect();
+    let addresses = addresses.join(" and ");
+    output::note(&format!(
+        "site {} has {addresses} behind this {role}",
+        site.name
+    ));
+    if !site.networks.is_empty() {
+        let networks: Vec<_> = site.networks.iter().map(ToString::to_string).collect();
+        let networks = networks.join(" and ");
+        output::note(&format!("its own sites get addresses of {networks}"));
+    }
+    for endpoint in endpoints {
+        output::note(&format!("it will look for this {role} at {endpoint}"));
+    }
+}
+
+/// Prints the token, or writes it to a file, and says what to do with it.
+fn hand_out(token: &Token, ends: Time, file: Option<&Path>, qr: bool) -> anyhow::Result<()> {
+    let text = token.encode();
+    let line = Zeroizing::new(format!("{}\n", *text));
+    if let Some(file) = file {
+        let written = files::write_atomically(file, line.as_bytes(), files::SECRET, false);
+        written.with_context(|| {
+            format!(
+                "the site is invited, but {} cannot be written; invite it again with --replace",
+                file.display()
+            )
+        })?;
+    }
+    let (joining, command) = if token.networks.is_empty() {
+        ("site", "ropewalk join")
+    } else {
+        ("relay", "ropewalk relay --join")
+    };
+    let what = file.map_or("the next line".to_owned(), |file| {
+        file.display().to_string()
+    });
+    let command = file.map_or(command.to_owned(), |file| {
+        format!("{command} {}", file.display())
+    });
+    if token.secret.is_some() {
+        output::note(&format!(
+            "{what} is a secret for one {joining}, once, until {ends}; on the {joining} run: {command}"
+        ));
+    } else {
+        output::note(&format!(
+            "{what} holds no secret; on the {joining} run: {command}"
+        ));
+    }
+    // Where only one of them is a terminal, the token goes into a file or a pipe.
+    let at_terminal = io::stdout().is_terminal() && io::stderr().is_terminal();
+    if qr || (at_terminal && file.is_none()) {
+        output::note(&qr_code(&text)?);
+    }
+    if file.is_none() {
+        output::print(&line)?;
+    }
+    Ok(())
+}
+
+/// Text that a camera reads from a terminal, dark or light.
+fn qr_code(text: &str) -> anyhow::Result<String> {
+    let code = QrCode::with_error_correction_level(text, EcLevel::L);
+    let code = code.context("the token does not fit a QR code")?;
+    Ok(code
+        .render::<Dense1x2>()
+        .dark_color(Dense1x2::Light)
+        .light_color(Dense1x2::Dark)
+        .build())
+}
+
+fn parse_valid(text: &str) -> Result<Duration, String> {
+    let valid = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    if valid < Duration::from_secs(1) || valid > VALID_MAX {
+        return Err("a token is good for 1s to 366d".to_owned());
+    }
+    Ok(valid)
 }
 
 fn list(hub: &HubConfig) -> anyhow::Result<()> {
@@ -192,6 +290,7 @@ fn list(hub: &HubConfig) -> anyhow::Result<()> {
         output::note("no sites yet; `ropewalk invite NAME` makes one");
         return Ok(());
     }
+    let now = Time::now();
     let mut table = Table::new(&[
         "SITE",
         "IPV4",
@@ -199,8 +298,10 @@ fn list(hub: &HubConfig) -> anyhow::Result<()> {
         "NETWORKS",
         "WEIGHT",
         "MBIT/S",
+        "ALLOW",
         "ENABLED",
         "PUBLIC KEY",
+        "INVITATION",
     ]);
     for site in sites.all() {
         let address = |ip: Option<IpAddr>| ip.map_or_else(|| "-".to_owned(), |ip| ip.to_string());
@@ -219,12 +320,35 @@ fn list(hub: &HubConfig) -> anyhow::Result<()> {
                 site.rate_mbit.map_or("-".to_owned(), |r| r.to_string()),
                 None,
             ),
+            (allow(site), None),
             (enabled.0.to_owned(), Some(enabled.1)),
-            (site.key.to_string(), None),
+            (site.key.map_or("-".to_owned(), |key| key.to_string()), None),
+            invitation(site, now),
         ]);
     }
     output::print(&table.render(Style::of_stdout(), ""))?;
     Ok(())
+}
+
+/// What the site may reach; `-` is what the configuration of the hub says.
+fn allow(site: &Site) -> String {
+    let Some(allow) = &site.allow else {
+        return "-".to_owned();
+    };
+    if allow.is_empty() {
+        return "nothing".to_owned();
+    }
+    let list: Vec<_> = allow.iter().map(ToString::to_string).collect();
+    list.join(" ")
+}
+
+/// Whether and until when a site may join, or when it has.
+fn invitation(site: &Site, now: Time) -> (String, Option<Colour>) {
+    let Some(invitation) = &site.invitation else {
+        return ("-".to_owned(), None);
+    };
+    let waits = invitation.joined.is_none().then_some(Colour::Yellow);
+    (invitation.state(now), waits)
 }
 
 /// The networks of a relay.
@@ -245,7 +369,7 @@ fn tell_running_hub(global: &Global, hub: &HubConfig) -> anyhow::Result<()> {
         Err(error) if status::is_not_running(&error) => {
             let role = hub.common.role;
             output::note(&format!(
-                "the {role} is not running; it will know when it starts"
+                "the {role} is not running; start it before the site joins"
             ));
         }
         Err(error) => {
@@ -383,6 +507,25 @@ mod tests {
             ("[2001:db8::1]:4443".to_owned(), true),
         ];
         assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn a_token_is_good_for_a_time_with_a_unit() {
+        assert_eq!(parse_valid("15m"), Ok(Duration::from_secs(900)));
+        assert_eq!(parse_valid(VALID), Ok(Duration::from_secs(86_400)));
+        for wrong in ["15", "0s", "2y", "soon", "-1h"] {
+            assert!(parse_valid(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_qr_code_is_square_and_has_its_quiet_zone() {
+        let code = qr_code(&"x".repeat(150)).unwrap();
+        let lines: Vec<_> = code.lines().collect();
+        let width = lines[0].chars().count();
+        assert!(lines.iter().all(|line| line.chars().count() == width));
+        assert_eq!(lines.len(), width.div_ceil(2));
+        assert!(width <= 80, "{width} columns");
     }
 
     #[test]

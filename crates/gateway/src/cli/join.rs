@@ -1,93 +1,79 @@
 //! `ropewalk join`: makes this machine a site.
+//!
+//! Invariant: whenever the program ends in between, the same command with the same token goes on from
+//! there. The new key has a file of its own, named after the invitation, until all else is done.
 
-use std::io::Read;
-use std::path::Path;
+use std::io::{self, IsTerminal, Read};
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use clap::Args;
+use ropewalk_transport::Identity;
+use zeroize::Zeroizing;
 
 use super::{Global, output};
+use crate::enrolment::{self, Refused};
 use crate::key_file;
-use crate::token::Token;
+use crate::token::{Secret, Token, TokenError};
 use ropewalk_config as config;
 use ropewalk_config::WrongUsage;
 use ropewalk_config::template::{self, SiteTemplate};
 use ropewalk_host::files;
 
 const EXAMPLES: &str = "Examples:
-  ropewalk join ropewalk1.AQHk…        then `ropewalk up`, or with the Debian package
-                                       `systemctl enable --now ropewalk-site`
-  ssh hub ropewalk invite boat | ropewalk join -
-                                       keeps the token out of the shell's history
-  ropewalk join TOKEN --config ./site.toml
+  ropewalk join                        asks for the token; then `ropewalk up`, or with the Debian
+                                       package `systemctl enable --now ropewalk-site`
+  ropewalk join boat.token             reads the token from a file
+  ssh hub ropewalk invite boat | ropewalk join
+                                       reads the token from standard input
+  ropewalk join boat.token --config ./site.toml
                                        key and configuration somewhere else
 
-Writes the configuration (readable by all) and the private key beside it (readable by its owner
-only). Existing ones are kept unless you say --force.";
+Makes the site's key (readable by its owner only), gives the public half to the hub, and writes the
+configuration (readable by all). The hub must run. Existing files are kept unless you say --force.
+A join that was interrupted is repeated with the same token on the same machine.";
 
-/// Join a hub: write key and configuration from a token
+/// Join a hub with a token: make a key, tell the hub, write the configuration
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Join {
-    /// The line that `ropewalk invite` printed; `-` reads it from standard input
-    token: String,
+    /// File with the line that `ropewalk invite` printed; `-` is standard input. Without it standard
+    /// input is read, or you are asked. The line itself works too, but others see it
+    #[arg(value_name = "FILE")]
+    token: Option<String>,
     /// Replace an existing key and configuration; the former ones are kept as *.bak
     #[arg(long)]
     force: bool,
 }
 
-/// Longest input that is read from standard input, bytes.
+/// Longest input that is read, bytes.
 const INPUT_MAX: u64 = 8_192;
 
 impl Join {
-    /// Writes key and configuration.
+    /// Enrols this machine, and writes key and configuration.
     ///
     /// # Errors
-    /// The token is damaged, or the machine is a site already.
+    /// The token is damaged, the hub refuses or does not answer, or the machine is a site already.
     pub fn run(self, global: &Global) -> anyhow::Result<()> {
         let path = global
             .config
             .as_deref()
             .unwrap_or_else(|| Path::new(config::SITE_CONFIG));
-        let token = read_token(self.token)?;
+        let token = read_token(self.token.as_deref())?;
         if !token.networks.is_empty() {
             return Err(WrongUsage(
-                "this token is for a relay: run `ropewalk relay --join TOKEN`".to_owned(),
+                "this token is for a relay: run `ropewalk relay --join`".to_owned(),
             )
             .into());
         }
-        let parent = path.parent().unwrap_or_else(|| Path::new("."));
-        let key_path = parent.join("site.key");
-        let makes_key = token.identity.is_some();
-        let written = [Some(path), makes_key.then_some(key_path.as_path())];
-        let occupied = || written.into_iter().flatten().filter(|file| file.exists());
-        for existing in occupied() {
-            if !self.force {
-                bail!(
-                    "{} exists: this machine is a site already; say --force to replace it (the \
-                     former file is kept), or give another --config",
-                    existing.display()
-                );
-            }
-        }
-        if !makes_key {
-            check_own_key(&key_path)?;
-        }
-        for existing in occupied() {
-            keep_former(existing)?;
-        }
-        if let Some(identity) = &token.identity {
-            key_file::create(&key_path, identity)?;
-        }
+        let entry = Entry::begin(&token, path, "site.key", "site", self.force)?;
         let config = template::site(&SiteTemplate {
             name: token.name.clone(),
             hub_key: token.hub_key,
             endpoints: token.endpoints.clone(),
             tcp_port: token.tcp_port,
         });
-        files::create_parent(path)?;
-        files::write_atomically(path, config.as_bytes(), files::PUBLIC, false)
-            .with_context(|| format!("cannot write {}", path.display()))?;
+        entry.finish(&token, &config)?;
         // The unit reads the file in its usual place.
         let unit = if global.config.is_none() {
             ", or with the Debian package `systemctl enable --now ropewalk-site`"
@@ -106,31 +92,150 @@ impl Join {
     }
 }
 
-/// The token in `given`, or on standard input when that is `-`.
-pub(super) fn read_token(given: String) -> anyhow::Result<Token> {
-    let text = if given == "-" {
-        let mut text = String::new();
-        std::io::stdin().take(INPUT_MAX).read_to_string(&mut text)?;
-        text
-    } else {
-        given
+/// The token: in the file `given`, on standard input when that is `-`, or `given` itself. Without
+/// `given` from standard input, or asked for at a terminal.
+pub(super) fn read_token(given: Option<&str>) -> anyhow::Result<Token> {
+    let wrong = |error: TokenError| WrongUsage(error.to_string()).into();
+    let text = match given {
+        None if io::stdin().is_terminal() => {
+            let asked = rpassword::prompt_password("token (not shown): ");
+            Zeroizing::new(asked.context("cannot ask for the token")?)
+        }
+        None | Some("-") => read_all(io::stdin())?,
+        Some(given) => match Token::decode(given) {
+            Err(TokenError::NotAToken) => {
+                let file = std::fs::File::open(given);
+                read_all(file.with_context(|| format!("no token, and no file: {given}"))?)?
+            }
+            Err(error) => return Err(wrong(error)),
+            Ok(token) => {
+                output::note(
+                    "warning: a token on the command line is seen in `ps` and kept in the history \
+                     of the shell; `ropewalk join` without it asks",
+                );
+                return Ok(token);
+            }
+        },
     };
-    Ok(Token::decode(&text).map_err(|error| WrongUsage(error.to_string()))?)
+    Token::decode(&text).map_err(wrong)
 }
 
-/// Looks for the key that a token without one is for.
-pub(super) fn check_own_key(path: &Path) -> anyhow::Result<()> {
-    let identity =
-        key_file::load(path).context("this token holds no key, and this machine has none")?;
-    output::note(&format!(
-        "using the key of this machine, {}",
-        identity.public_key()
-    ));
-    Ok(())
+fn read_all(input: impl Read) -> anyhow::Result<Zeroizing<String>> {
+    let mut text = Zeroizing::new(String::new());
+    let read = input.take(INPUT_MAX).read_to_string(&mut text);
+    read.context("the token cannot be read")?;
+    Ok(text)
+}
+
+/// A machine on its way to be a site, or a relay.
+#[derive(Debug)]
+pub(super) struct Entry<'a> {
+    config: &'a Path,
+    key: PathBuf,
+    /// What proves the invitation, and where the new key is until the end.
+    invited: Option<(Secret, PathBuf)>,
+}
+
+impl<'a> Entry<'a> {
+    /// Looks for what would be overwritten, and for the key that a token without a secret is for.
+    /// Changes nothing.
+    ///
+    /// # Errors
+    /// The machine is such a gateway already, or has no key.
+    pub(super) fn begin(
+        token: &Token,
+        config: &'a Path,
+        key: &str,
+        role: &str,
+        force: bool,
+    ) -> anyhow::Result<Self> {
+        let key = config.with_file_name(key);
+        let invited = match &token.secret {
+            Some(secret) => {
+                let invitation = secret.identity(&token.hub_key)?.public_key();
+                let file = pending_file(&key, invitation.as_bytes());
+                Some((secret.clone(), file))
+            }
+            None => None,
+        };
+        let written = [Some(config), invited.as_ref().map(|_| key.as_path())];
+        let existing = written.into_iter().flatten().find(|file| file.exists());
+        let goes_on = invited.as_ref().is_some_and(|(_, file)| file.exists());
+        if let Some(existing) = existing.filter(|_| !force && !goes_on) {
+            bail!(
+                "{} exists: this machine is a {role} already; say --force to replace it (the \
+                 former file is kept), or give another --config",
+                existing.display()
+            );
+        }
+        if invited.is_none() {
+            let identity = key_file::load(&key)
+                .context("this token holds no secret, and this machine has no key")?;
+            output::note(&format!(
+                "using the key of this machine, {}",
+                identity.public_key()
+            ));
+        }
+        Ok(Self {
+            config,
+            key,
+            invited,
+        })
+    }
+
+    /// Enrols at the hub, and writes the configuration and the key.
+    ///
+    /// # Errors
+    /// The hub refuses or does not answer, or a file cannot be written.
+    pub(super) fn finish(self, token: &Token, config: &str) -> anyhow::Result<()> {
+        if let Some((secret, pending)) = &self.invited {
+            let identity = pending_key(pending)?;
+            if let Err(error) = enrolment::enrol(token, secret, identity.public_key()) {
+                if error.is::<Refused>() {
+                    // Nobody will ever know this key.
+                    std::fs::remove_file(pending).ok();
+                }
+                return Err(error);
+            }
+        }
+        let same = |text: String| text == config;
+        if self.config.exists() && !std::fs::read_to_string(self.config).is_ok_and(same) {
+            keep_former(self.config)?;
+        }
+        files::create_parent(self.config)?;
+        if !self.config.exists() {
+            files::write_atomically(self.config, config.as_bytes(), files::PUBLIC, false)
+                .with_context(|| format!("cannot write {}", self.config.display()))?;
+        }
+        if let Some((_, pending)) = &self.invited {
+            if self.key.exists() {
+                keep_former(&self.key)?;
+            }
+            std::fs::rename(pending, &self.key)
+                .with_context(|| format!("cannot write {}", self.key.display()))?;
+        }
+        Ok(())
+    }
+}
+
+/// Where the key waits that joins by this invitation.
+fn pending_file(key: &Path, invitation: &[u8; 32]) -> PathBuf {
+    let [a, b, c, d, ..] = invitation;
+    let mut name = key.as_os_str().to_owned();
+    name.push(format!(".joining-{a:02x}{b:02x}{c:02x}{d:02x}"));
+    name.into()
+}
+
+fn pending_key(path: &Path) -> anyhow::Result<Identity> {
+    let (identity, new) = key_file::load_or_create(path)?;
+    if !new {
+        output::note("going on with the key of the join that was interrupted");
+    }
+    Ok(identity)
 }
 
 /// Moves a file that is to be replaced out of the way.
-pub(super) fn keep_former(path: &Path) -> anyhow::Result<()> {
+fn keep_former(path: &Path) -> anyhow::Result<()> {
     let mut name = path.as_os_str().to_owned();
     name.push(".bak");
     std::fs::rename(path, &name).with_context(|| format!("cannot move {} away", path.display()))

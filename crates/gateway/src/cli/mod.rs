@@ -36,11 +36,11 @@ const EXAMPLES: &str = "Examples:
     ropewalk hub                      run it
     ropewalk invite boat              print a token for the site \"boat\"
   On the machine with several uplinks (the site):
-    ropewalk join TOKEN               write key and configuration
+    ropewalk join                     ask for the token, make a key, write the configuration
     ropewalk up                       run it
     ropewalk status                   what each path does
   On a machine between them, if there is one (a relay):
-    ropewalk relay --join TOKEN       write keys and configuration; the hub invites with --relay
+    ropewalk relay --join             write keys and configuration; the hub invites with --relay
     ropewalk relay                    run it; it invites its sites as a hub does
   On a machine with several uplinks and no hub anywhere:
     ropewalk balance --plan           list what would be changed

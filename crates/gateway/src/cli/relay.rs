@@ -1,11 +1,11 @@
 //! `ropewalk relay`: runs a relay, and prepares one from a token of the next hub.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use clap::Args;
 
-use super::join::{check_own_key, keep_former, read_token};
+use super::join::{Entry, read_token};
 use super::{Global, hub, output};
 use crate::token::Token;
 use crate::{key_file, logging, service};
@@ -13,20 +13,19 @@ use ropewalk_config as config;
 use ropewalk_config::WrongUsage;
 use ropewalk_config::template::{self, RelayTemplate, SiteTemplate};
 use ropewalk_config::values::HostPort;
-use ropewalk_host::files;
 
 const EXAMPLES: &str = "Examples:
   On the hub:
     ropewalk invite harbour --relay    print a token for the relay \"harbour\"
   On the relay:
-    ropewalk relay --join TOKEN --public relay.example.org:4443
-                                       write keys and configuration, start nothing
+    ropewalk relay --join --public relay.example.org:4443
+                                       ask for the token, write keys and configuration
     ropewalk relay                     run it
     ropewalk invite boat               print a token for a site behind the relay
     systemctl enable --now ropewalk-relay
                                        always, with the Debian package
   On the site:
-    ropewalk join TOKEN                as with a hub
+    ropewalk join                      as with a hub
 
 A relay is a hub to its sites and a site of the next hub. What the paths of one side lose is
 recovered here and protected anew for the other. The sites keep their addresses up to the hub,
@@ -40,10 +39,10 @@ and firewall tables are removed again. SIGHUP reads the sites and the rules for 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Relay {
-    /// Write keys and configuration from the line that `ropewalk invite NAME --relay` printed on
-    /// the next hub, and stop there; `-` reads it from standard input
-    #[arg(long, value_name = "TOKEN")]
-    join: Option<String>,
+    /// Join the next hub with the line that `ropewalk invite NAME --relay` printed there, and stop:
+    /// from a file, from standard input, or asked for, as `ropewalk join`
+    #[arg(long, value_name = "FILE", num_args = 0..=1)]
+    join: Option<Option<String>>,
     /// Where sites reach this relay, for a new configuration; may be given several times
     #[arg(long, value_name = "HOST:PORT", requires = "join")]
     public: Vec<HostPort>,
@@ -64,7 +63,7 @@ impl Relay {
             .as_deref()
             .unwrap_or_else(|| Path::new(config::RELAY_CONFIG));
         if let Some(token) = self.join {
-            let token = read_token(token)?;
+            let token = read_token(token.as_deref())?;
             prepare(path, &token, self.public, self.force)?;
             let option = global.config_option();
             output::note(&format!(
@@ -76,7 +75,7 @@ impl Relay {
             if path.exists() {
                 "the configuration is not usable".to_owned()
             } else {
-                "this machine is no relay yet; run `ropewalk relay --join TOKEN` with the token \
+                "this machine is no relay yet; run `ropewalk relay --join` with the token \
                  that `ropewalk invite NAME --relay` printed on the hub"
                     .to_owned()
             }
@@ -92,33 +91,11 @@ fn prepare(path: &Path, token: &Token, public: Vec<HostPort>, force: bool) -> an
         let max = config::hub::ENDPOINTS_MAX;
         return Err(WrongUsage(format!("a token holds {max} endpoints at most")).into());
     }
-    let hub_key: PathBuf = path.with_file_name("relay-hub.key");
     let sites_key = path.with_file_name("relay.key");
-    let makes_key = token.identity.is_some();
-    let written = [Some(path), makes_key.then_some(hub_key.as_path())];
-    let occupied = || written.into_iter().flatten().filter(|file| file.exists());
-    for existing in occupied() {
-        if !force {
-            bail!(
-                "{} exists: this machine is a relay already; say --force to replace it (the \
-                 former file is kept), or give another --config",
-                existing.display()
-            );
-        }
-    }
-    // Before anything is moved: what fails must leave a working relay as it is.
-    if !makes_key {
-        check_own_key(&hub_key)?;
-    }
+    // Before anything is changed: what fails must leave a working relay as it is.
+    let entry = Entry::begin(token, path, "relay-hub.key", "relay", force)?;
     if sites_key.exists() {
         key_file::load(&sites_key).context("the key for sites is not usable")?;
-    }
-    for existing in occupied() {
-        keep_former(existing)?;
-    }
-    files::create_parent(path)?;
-    if let Some(identity) = &token.identity {
-        key_file::create(&hub_key, identity)?;
     }
     let routed = !token.networks.is_empty();
     let pools = if routed {
@@ -144,8 +121,7 @@ fn prepare(path: &Path, token: &Token, public: Vec<HostPort>, force: bool) -> an
         pools,
         routed,
     });
-    files::write_atomically(path, text.as_bytes(), files::PUBLIC, false)
-        .with_context(|| format!("cannot write {}", path.display()))?;
+    entry.finish(token, &text)?;
     output::note(&format!("wrote {}", path.display()));
     let config = config::load_relay(path).context("the configuration is not usable")?;
     let (identity, new) = key_file::load_or_create(&config.hub.common.key_file)?;

@@ -16,7 +16,7 @@ const EXAMPLES: &str = "Examples:
   ropewalk up --plan                       list what is changed for flows beside the tunnel
   systemctl enable --now ropewalk-site     always, with the Debian package
 
-The file is written by `ropewalk join TOKEN`. Stop with Ctrl-C; everything that was set
+The file is written by `ropewalk join`. Stop with Ctrl-C; everything that was set
 (interface, addresses, routes, firewall table) is removed again. SIGHUP reads the rules for
 uplinks from the file again.
 
@@ -50,7 +50,7 @@ impl Up {
             if path.exists() {
                 "the configuration is not usable".to_owned()
             } else {
-                "this machine is no site yet; run `ropewalk join TOKEN` with the token that \
+                "this machine is no site yet; run `ropewalk join` with the token that \
                  `ropewalk invite NAME` printed on the hub"
                     .to_owned()
             }

@@ -135,8 +135,8 @@ fn left_overs_of_others(path: &Path) -> Vec<Check> {
 
 fn missing(path: &Path, named: bool) -> Check {
     let (name, path) = ("configuration", path.display());
-    let write = "`ropewalk join TOKEN` on a site, `ropewalk hub --init` on a hub, `ropewalk relay \
-                 --join TOKEN` on a relay, or `ropewalk balance --init` where there is no hub";
+    let write = "`ropewalk join` on a site, `ropewalk hub --init` on a hub, `ropewalk relay \
+                 --join` on a relay, or `ropewalk balance --init` where there is no hub";
     if named {
         let remedy = format!("correct --config, or write the file with it and {write}");
         return Check::fail(name, format!("{path} is missing"), remedy);

@@ -8,6 +8,7 @@ use std::sync::mpsc::SyncSender;
 use ropewalk_api::{Direction, PathUse, Status};
 use ropewalk_core::schedule::SchedulerKind;
 pub use ropewalk_session::Uplink;
+use ropewalk_transport::PublicKey;
 
 /// A request to the engine.
 #[derive(Debug)]
@@ -36,6 +37,15 @@ pub enum Command {
     },
     /// The sites that may connect changed (hub only).
     ReloadSites,
+    /// What became of an enrolment (hub only).
+    Enrolled {
+        /// Key of the invitation.
+        invitation: PublicKey,
+        /// Key of the site.
+        key: PublicKey,
+        /// Why not, if so.
+        refused: Option<String>,
+    },
     /// Packets from elsewhere may have this size, bytes. The interface takes them with any paths,
     /// and the tunnel splits them.
     MtuFloor(usize),

@@ -351,6 +351,7 @@ impl<R: Role + Send + 'static> Engine<R> {
                 },
                 Event::TunnelUp { peer } => EngineEvent::TunnelUp { peer },
                 Event::TunnelDown { peer } => EngineEvent::TunnelDown { peer },
+                Event::Enrol { invitation, key } => EngineEvent::Enrol { invitation, key },
                 Event::MtuChanged(mtu) => {
                     let set = |mtu| self.tun.set_mtu(mtu).map(|()| mtu);
                     match self.colleagues.agree_on_mtu(mtu, set) {
@@ -483,6 +484,20 @@ impl<R: Role + Send + 'static> Engine<R> {
                 }
                 Command::ReloadSites => {
                     told(session.handle_command(now, session::Command::ReloadSites));
+                }
+                Command::Enrolled {
+                    invitation,
+                    key,
+                    refused,
+                } => {
+                    told(session.handle_command(
+                        now,
+                        session::Command::Enrolled {
+                            invitation,
+                            key,
+                            refused,
+                        },
+                    ));
                 }
                 Command::MtuFloor(bytes) => {
                     told(session.handle_command(now, session::Command::MtuFloor(bytes)));

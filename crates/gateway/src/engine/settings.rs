@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
+use ropewalk_transport::PublicKey;
 
 /// What an engine needs besides what its session is given.
 #[derive(Clone, Debug)]
@@ -38,6 +39,14 @@ pub enum EngineEvent {
     },
     /// The MTU of the TUN interface, in bytes, should be this now; the engine has set it.
     MtuChanged(usize),
+    /// The holder of an invitation wants to be the invited site (hub only).
+    /// [`Command::Enrolled`](super::control::Command::Enrolled) is the answer.
+    Enrol {
+        /// Key of the invitation.
+        invitation: PublicKey,
+        /// Key that the site made.
+        key: PublicKey,
+    },
     /// The engine thread ends; the last event.
     Stopped {
         /// Why, when nobody asked for it.

@@ -98,6 +98,7 @@ fn answer_commands(shared: Arc<Mutex<Shared>>) -> CommandSink {
             Command::SetPath { reply, .. } => drop(reply.send(no_tunnel().map(drop::<usize>))),
             Command::Uplinks(_)
             | Command::ReloadSites
+            | Command::Enrolled { .. }
             | Command::MtuFloor(_)
             | Command::Shutdown => bail!("this gateway has no tunnel"),
         }

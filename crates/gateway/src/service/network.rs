@@ -4,14 +4,17 @@
 //! Invariant: changes that outlive the process are recorded in [`Changes`] first.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, bail};
 use ipnet::IpNet;
 use ropewalk_io::netlink::{self, Interface, RouteSpec};
-use ropewalk_io::nft::{self, HubNat, Translation};
+use ropewalk_io::nft::{self, Egress, HubNat, Net, Translation};
 use ropewalk_io::sysctl;
 
+use crate::sites::Sites;
 use ropewalk_config::HubConfig;
+use ropewalk_config::egress::Allowed;
 use ropewalk_host::{Changes, settings};
 
 /// Start of the names of nftables tables; the TUN interface's name follows.
@@ -207,13 +210,12 @@ pub fn usable(config: &HubConfig) -> anyhow::Result<HubConfig> {
 ///
 /// # Errors
 /// Not permitted, or `nft` is missing or refuses.
-pub fn set_up_hub(changes: &mut Changes, tun: &Tun, config: &HubConfig) -> anyhow::Result<()> {
+pub fn set_up_hub(changes: &mut Changes, nat: &HubNat, config: &HubConfig) -> anyhow::Result<()> {
     if !config.forward {
         return Ok(());
     }
-    let nat = hub_nat(tun, config);
     changes.table(&nat.table)?;
-    nft::apply_hub(&nat).context(
+    nft::apply_hub(nat).context(
         "cannot set up address translation; install nftables, or set forward = false in [network]",
     )?;
     // Last, and so undone first: nothing is forwarded that the rules have not seen.
@@ -245,7 +247,108 @@ pub fn hub_nat(tun: &Tun, config: &HubConfig) -> HubNat {
         } else {
             Translation::None
         },
+        egress: None,
         onward: config.onward.clone(),
+    }
+}
+
+/// Networks that sites do not reach through a hub unless they are allowed: those that lead to
+/// somebody's own machines (RFC 1918, RFC 6598, RFC 4193), to a link (RFC 3927, RFC 4291 §2.5.6), to
+/// this machine, and to the services of a provider for its own machines.
+const CLOSED: [&str; 13] = [
+    "10.0.0.0/8",
+    "100.64.0.0/10",
+    "127.0.0.0/8",
+    "168.63.129.16/32",
+    "169.254.0.0/16",
+    "172.16.0.0/12",
+    "192.0.0.0/24",
+    "192.168.0.0/16",
+    "::1/128",
+    "::ffff:0:0/96",
+    "fc00::/7",
+    "fe80::/10",
+    "fec0::/10",
+];
+
+/// What the sites of a hub may reach, by its configuration, its list of sites and the networks of this
+/// machine. A relay closes its own sites to one another, and leaves the rest to the next hub.
+#[must_use]
+pub fn egress(config: &HubConfig, sites: &Sites, interfaces: &[Interface]) -> Egress {
+    let pools = config.pool_v4.into_iter().chain(config.pool_v6);
+    let mut closed: Vec<IpNet> = pools.collect();
+    if !config.is_relay() {
+        closed.extend(CLOSED.iter().filter_map(|net| net.parse::<IpNet>().ok()));
+        let own = |interface: &Interface| config.common.owns(&interface.name);
+        closed.extend(networks(interfaces, own).into_iter().map(|(_, net)| net));
+    }
+    let (ipv4, ipv6) = (config.pool_v4.is_some(), config.pool_v6.is_some());
+    closed.retain(|net| if net.addr().is_ipv4() { ipv4 } else { ipv6 });
+    closed.sort();
+    closed.dedup();
+    let resolve = |allowed: &Allowed| {
+        let found = sites.resolve(allowed);
+        if found.is_empty() {
+            tracing::warn!(%allowed, "`allow` names a site that this hub does not know");
+        }
+        found
+    };
+    let nets = |allowed: &[Allowed]| -> Vec<Net> {
+        let found = allowed.iter().flat_map(resolve);
+        found.map(|net| (net.addr(), net.prefix_len())).collect()
+    };
+    let special = sites.all().iter().filter_map(|site| {
+        let places = site.places().map(|net| (net.addr(), net.prefix_len()));
+        Some((places.collect(), nets(site.allow.as_deref()?)))
+    });
+    let ports = |addresses: &[SocketAddr]| {
+        let mut ports: Vec<u16> = addresses.iter().map(SocketAddr::port).collect();
+        ports.sort_unstable();
+        ports.dedup();
+        ports
+    };
+    Egress {
+        own: config.own_addresses().iter().map(IpNet::addr).collect(),
+        udp_ports: ports(&config.listen),
+        tcp_ports: ports(&config.tcp_listen),
+        closed: closed
+            .iter()
+            .map(|net| (net.addr(), net.prefix_len()))
+            .collect(),
+        allowed: nets(&config.allow),
+        exceptions: special.collect(),
+    }
+}
+
+/// The firewall rules of a running hub. Whoever changes a part renews all of them.
+#[derive(Debug)]
+pub struct Firewall {
+    nat: Mutex<HubNat>,
+    /// Whether there are rules at all.
+    forward: bool,
+}
+
+impl Firewall {
+    /// The rules that [`set_up_hub`] has applied.
+    #[must_use]
+    pub fn new(nat: HubNat, forward: bool) -> Self {
+        let nat = Mutex::new(nat);
+        Self { nat, forward }
+    }
+
+    /// Changes the rules, if that makes a difference.
+    ///
+    /// # Errors
+    /// Not permitted, or `nft` refuses. The former rules stay.
+    pub fn change(&self, change: impl FnOnce(&mut HubNat)) -> anyhow::Result<()> {
+        let mut nat = self.nat.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut wanted = nat.clone();
+        change(&mut wanted);
+        if self.forward && wanted != *nat {
+            nft::apply_hub(&wanted)?;
+        }
+        *nat = wanted;
+        Ok(())
     }
 }
 
@@ -257,7 +360,7 @@ pub struct Onward {
     hub: Tun,
     pools: Vec<IpNet>,
     /// The rules to renew when the addresses change to which sites are translated.
-    nat: Option<HubNat>,
+    firewall: Option<Arc<Firewall>>,
 }
 
 /// Place of a relay's rules: before those of the main table, behind that of local addresses.
@@ -267,7 +370,7 @@ const RELAY_PRIORITY: u32 = 5_000;
 const RELAY_TABLE: u32 = 0x5257_0000;
 
 impl Onward {
-    /// From the `pools` of the sites behind `sites` to the hub behind `hub`; `nat` has the rules
+    /// From the `pools` of the sites behind `sites` to the hub behind `hub`; `firewall` has the rules
     /// of the side towards the sites if it translates them.
     ///
     /// # Errors
@@ -277,13 +380,13 @@ impl Onward {
         sites: &Tun,
         hub: &Tun,
         pools: Vec<IpNet>,
-        nat: Option<HubNat>,
+        firewall: Option<Arc<Firewall>>,
     ) -> anyhow::Result<Self> {
         let onward = Self {
             sites: sites.clone(),
             hub: hub.clone(),
             pools,
-            nat,
+            firewall,
         };
         // Routes first: a rule whose table is empty lets packets fall through to the main one.
         onward.add_routes()?;
@@ -299,14 +402,14 @@ impl Onward {
     /// Not permitted, or the kernel or `nft` refuses.
     pub fn set_addresses(&self, addresses: &[IpNet]) -> anyhow::Result<()> {
         self.add_routes()?;
-        let Some(nat) = &self.nat else { return Ok(()) };
+        let Some(firewall) = &self.firewall else {
+            return Ok(());
+        };
         // To an address by its value: the kernel keeps such connections when the relay ends, and
         // the tunnel interface with it. Masquerading until now has dropped what could not leave.
-        let nat = HubNat {
-            translation: Translation::To(addresses.iter().map(IpNet::addr).collect()),
-            ..nat.clone()
-        };
-        nft::apply_hub(&nat).context("cannot translate the sites to the relay's addresses")
+        let own = addresses.iter().map(IpNet::addr).collect();
+        let changed = firewall.change(|nat| nat.translation = Translation::To(own));
+        changed.context("cannot translate the sites to the relay's addresses")
     }
 
     const fn table(&self) -> u32 {
@@ -368,10 +471,9 @@ mod tests {
         assert_eq!(halves("10.0.0.0/8"), ["10.0.0.0/8"]);
     }
 
-    #[test]
-    fn overlapping_pool_is_refused_with_interface_and_network() {
-        let interface = Interface {
-            name: "eth0".to_owned(),
+    fn interface(name: &str, ip: &str, prefix: u8) -> Interface {
+        Interface {
+            name: name.to_owned(),
             index: 2,
             mtu: 1_500,
             up: true,
@@ -379,8 +481,8 @@ mod tests {
             loopback: false,
             kind: None,
             addresses: vec![netlink::Address {
-                ip: "10.201.16.9".parse().unwrap(),
-                prefix: 24,
+                ip: ip.parse().unwrap(),
+                prefix,
                 temporary: false,
                 deprecated: false,
                 tentative: false,
@@ -388,8 +490,48 @@ mod tests {
             default_route_v4: true,
             default_route_v6: false,
             default_routes: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn sites_of_a_hub_do_not_reach_its_networks_and_those_of_a_relay_only_not_each_other() {
+        let path = std::path::Path::new("hub.toml");
+        let text =
+            "[pool]\nipv4 = \"100.99.0.0/16\"\n[egress]\nallow = [\"10.1.0.0/16\", \"site:x\"]\n";
+        let mut config = ropewalk_config::hub::parse(path, text).unwrap();
+        let interfaces = [
+            interface("eth0", "198.51.100.7", 24),
+            interface("ropehub0", "100.99.0.1", 16),
+        ];
+        let shown = |config: &HubConfig| {
+            let egress = egress(config, &Sites::default(), &interfaces);
+            assert_eq!(egress.own, ["100.99.0.1".parse::<IpAddr>().unwrap()]);
+            assert_eq!(
+                (egress.udp_ports, egress.tcp_ports),
+                (vec![4_443], vec![443])
+            );
+            assert_eq!(egress.allowed, [("10.1.0.0".parse().unwrap(), 16)]);
+            let text = |(ip, prefix): &Net| format!("{ip}/{prefix}");
+            egress.closed.iter().map(text).collect::<Vec<_>>()
         };
-        let interfaces = [interface];
+        let closed = shown(&config);
+        for net in [
+            "10.0.0.0/8",
+            "100.99.0.0/16",
+            "169.254.0.0/16",
+            "198.51.100.0/24",
+        ] {
+            assert!(closed.iter().any(|one| one == net), "{net}: {closed:?}");
+        }
+        // Without IPv6 the rules have none.
+        assert!(!closed.iter().any(|net| net.contains(':')), "{closed:?}");
+        config.onward = Some("ropewalk0".to_owned());
+        assert_eq!(shown(&config), ["100.99.0.0/16"]);
+    }
+
+    #[test]
+    fn overlapping_pool_is_refused_with_interface_and_network() {
+        let interfaces = [interface("eth0", "10.201.16.9", 24)];
         let check =
             |pool: &str| check_pools(&interfaces, |_| false, &[("ipv4", pool.parse().unwrap())]);
         check("10.202.0.0/16").unwrap();

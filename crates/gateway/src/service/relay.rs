@@ -50,8 +50,9 @@ pub(super) async fn run(
     let (sites_tun, hub_tun) = (&hub.engine.tun, &site.engine.tun);
     let pool_v6 = config.hub.pool_v6.filter(|_| sites_tun.has_ipv6());
     let pools: Vec<_> = config.hub.pool_v4.into_iter().chain(pool_v6).collect();
-    let nat = config.hub.masquerade.then(|| hub.nat.clone());
-    let onward = network::Onward::new(changes, sites_tun, hub_tun, pools.clone(), nat)?;
+    let masquerade = config.hub.masquerade;
+    let firewall = masquerade.then(|| Arc::clone(&hub.firewall));
+    let onward = network::Onward::new(changes, sites_tun, hub_tun, pools.clone(), firewall)?;
     changes.settle();
     site.relay(Relayed {
         onward,
@@ -146,7 +147,9 @@ fn both(hub: Commands, site: Commands) -> Commands {
                 };
                 reply.try_send(result).ok();
             }
-            Command::ReloadSites | Command::MtuFloor(_) => (hub.0)(command)?,
+            Command::ReloadSites | Command::Enrolled { .. } | Command::MtuFloor(_) => {
+                (hub.0)(command)?;
+            }
             Command::SetPath { .. } | Command::Uplinks(_) => (site.0)(command)?,
             Command::Shutdown => {
                 (hub.0)(Command::Shutdown)?;
@@ -210,6 +213,7 @@ mod tests {
                 Command::Uplinks(_)
                 | Command::SetPath { .. }
                 | Command::ReloadSites
+                | Command::Enrolled { .. }
                 | Command::MtuFloor(_)
                 | Command::Shutdown => {}
             }

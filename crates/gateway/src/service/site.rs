@@ -270,7 +270,7 @@ impl Site {
                 tracing::info!(?addresses, hub = ?hub_addresses, "the hub assigned addresses");
                 self.assign(&addresses)?;
             }
-            EngineEvent::Stopped { .. } => {}
+            EngineEvent::Enrol { .. } | EngineEvent::Stopped { .. } => {}
         }
         Ok(())
     }

@@ -37,6 +37,16 @@ pub(super) fn together(mut workers: Vec<Commands>) -> Commands {
                 reply.try_send(sum(answers)).ok();
             }
             Command::ReloadSites => send_all(&workers, || Command::ReloadSites)?,
+            // The others have no such connection.
+            Command::Enrolled {
+                invitation,
+                key,
+                refused,
+            } => send_all(&workers, || Command::Enrolled {
+                invitation,
+                key,
+                refused: refused.clone(),
+            })?,
             Command::MtuFloor(bytes) => send_all(&workers, || Command::MtuFloor(bytes))?,
             Command::Shutdown => send_all(&workers, || Command::Shutdown)?,
             // The first one says that a hub has no uplinks.
@@ -149,6 +159,7 @@ mod tests {
                 Command::Uplinks(_)
                 | Command::SetPath { .. }
                 | Command::ReloadSites
+                | Command::Enrolled { .. }
                 | Command::MtuFloor(_)
                 | Command::Shutdown => {}
             }

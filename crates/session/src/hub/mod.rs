@@ -8,6 +8,7 @@
 
 mod addresses;
 mod elsewhere;
+mod enrolment;
 mod guard;
 mod hello;
 mod tuning;
@@ -96,6 +97,8 @@ struct Pending {
     key: PublicKey,
     since: Instant,
     site: Option<usize>,
+    /// The key that it wants to enrol, while the control side decides.
+    enrolling: Option<PublicKey>,
 }
 
 /// The role of a hub.
@@ -116,6 +119,8 @@ pub struct Hub {
     /// The connections of each key that has any, the oldest first; at most [`LINKS_PER_KEY`], and one
     /// more for a moment.
     links_of: FxHashMap<PublicKey, Vec<LinkId>>,
+    /// How often somebody may enrol.
+    enrolments: Pace,
     ready: ReadySet,
     /// Sum of the memory of all sites, bytes.
     memory: u64,
@@ -144,8 +149,9 @@ impl Session<Hub> {
     /// When the TLS library refuses the key.
     pub fn hub(settings: HubSettings, environment: &Environment) -> Result<Self, TransportError> {
         let sites = Arc::clone(&settings.sites);
-        let allowed: KeyCheck =
-            Arc::new(move |key| sites.find(key).is_some_and(|site| site.enabled));
+        let allowed: KeyCheck = Arc::new(move |key| {
+            sites.find(key).is_some_and(|site| site.enabled) || sites.is_invitation(key)
+        });
         let common = &settings.common;
         let identity = common.identity.clone();
         let mut links = Links::new(identity, Some(allowed), common.congestion, environment)?;
@@ -176,6 +182,7 @@ impl Hub {
             elsewhere: VecDeque::new(),
             pending: FxHashMap::default(),
             links_of: FxHashMap::default(),
+            enrolments: Pace::default(),
             ready: ReadySet::default(),
             memory: 0,
             gone: Vec::new(),
@@ -403,7 +410,10 @@ impl Hub {
                 let name = env!("CARGO_PKG_VERSION").to_owned();
                 links.queue_control(link, &Control::Release { name });
             }
-            Control::Hello(_) | Control::Welcome(_) => {}
+            Control::Hello(_)
+            | Control::Welcome(_)
+            | Control::Enrol { .. }
+            | Control::Enrolled { .. } => {}
         }
     }
 
@@ -412,13 +422,21 @@ impl Hub {
         let Some(pending) = self.pending.get(&link) else {
             return;
         };
-        if ropewalk_wire::is_control(&received.data)
-            && let Ok(Datagram::Control(Control::Hello(hello))) = Datagram::parse(&received.data)
-        {
-            self.on_hello(now, links, link, &hello);
-            return;
+        let site = pending.site;
+        if ropewalk_wire::is_control(&received.data) {
+            match Datagram::parse(&received.data) {
+                Ok(Datagram::Control(Control::Hello(hello))) => {
+                    self.on_hello(now, links, link, &hello);
+                    return;
+                }
+                Ok(Datagram::Control(Control::Enrol { key })) => {
+                    self.on_enrol(now, link, PublicKey::from_bytes(key));
+                    return;
+                }
+                _ => {}
+            }
         }
-        let Some(index) = pending.site else { return };
+        let Some(index) = site else { return };
         self.ready.touch(index);
         let Some(site) = self.sites[index].as_mut() else {
             return;
@@ -457,6 +475,11 @@ impl sealed::Role for Hub {
                 self.reload(now, links);
                 Ok(self.settings.sites.all().len())
             }
+            Command::Enrolled {
+                invitation,
+                key,
+                refused,
+            } => Ok(self.enrolled(links, &invitation, key, refused.as_deref())),
             Command::SetPath { .. } | Command::Uplinks(_) | Command::MtuFloor(_) => {
                 Err("a hub has no uplinks of its own: do this at the site".into())
             }
@@ -493,6 +516,7 @@ impl sealed::Role for Hub {
                         key: peer,
                         since: now,
                         site: None,
+                        enrolling: None,
                     },
                 );
                 self.tick = self.tick.min(now + TICK);

@@ -38,3 +38,8 @@ pub(super) const SCHEDULERS: u32 = 10;
 pub(super) const MOVE_INTERVAL: Duration = Duration::from_millis(100);
 /// And this often in a row: twice for each path a site can have.
 pub(super) const MOVES: u32 = 32;
+/// Enrolments reach the control side once in this time on average: each costs a look into the sites file.
+/// Longer: many sites that join at once wait, the holder of an invitation costs less.
+pub(super) const ENROL_INTERVAL: Duration = Duration::from_millis(50);
+/// And this often in a row.
+pub(super) const ENROLS: u32 = 16;

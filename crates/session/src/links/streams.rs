@@ -21,14 +21,14 @@ pub struct Moved {
 }
 
 impl Links {
-    /// Starts a TLS connection to `remote` through `device`.
+    /// Starts a TLS connection to `remote`, through `device` if given.
     ///
     /// # Errors
     /// When TLS refuses the key.
     pub(crate) fn connect_tls(
         &mut self,
         now: Instant,
-        device: &str,
+        device: Option<&str>,
         remote: SocketAddr,
         key: PublicKey,
     ) -> Result<LinkId, TransportError> {
@@ -36,7 +36,7 @@ impl Links {
         let stream = self.add_stream(Stream::new(now + HANDSHAKE, tls, remote, None));
         self.requests.push_back(Request::ConnectTcp {
             stream,
-            device: device.to_owned(),
+            device: device.map(str::to_owned),
             remote,
         });
         Ok(LinkId::Tls(stream))

@@ -188,7 +188,8 @@ impl Site {
             return;
         };
         let remote = SocketAddr::new(remote.ip(), self.settings.tcp_port);
-        let started = links.connect_tls(now, &path.uplink.name, remote, self.settings.hub_key);
+        let device = Some(path.uplink.name.as_str());
+        let started = links.connect_tls(now, device, remote, self.settings.hub_key);
         match (started, &mut self.paths[id.index()]) {
             (Ok(link), Some(path)) => {
                 tracing::debug!(uplink = path.uplink.name, %remote, "TLS connection attempted");

@@ -187,7 +187,11 @@ impl Site {
                 }
             }
             Control::Goodbye => tracing::info!("the hub says goodbye"),
-            Control::Hello(_) | Control::PathGone { .. } | Control::Scheduler { .. } => {}
+            Control::Hello(_)
+            | Control::PathGone { .. }
+            | Control::Scheduler { .. }
+            | Control::Enrol { .. }
+            | Control::Enrolled { .. } => {}
         }
     }
 
@@ -249,7 +253,9 @@ impl sealed::Role for Site {
                 self.set_path(now, links, &uplink, wanted)?;
                 Ok(1)
             }
-            Command::ReloadSites | Command::MtuFloor(_) => Err("a site has no sites".into()),
+            Command::ReloadSites | Command::Enrolled { .. } | Command::MtuFloor(_) => {
+                Err("a site has no sites".into())
+            }
         }
     }
 

@@ -251,6 +251,9 @@ pub(super) fn close_reason(error: ConnectionError, connecting: bool) -> CloseRea
     }
 }
 
+/// What a reason ends with when the accepting side does not know the key of the connecting side.
+pub const KEY_UNKNOWN: &str = "the peer does not know this key: add it there";
+
 pub(crate) const fn refused_here(connecting: bool) -> &'static str {
     if connecting {
         "the peer's key is not the expected one: check its address and key"
@@ -261,7 +264,7 @@ pub(crate) const fn refused_here(connecting: bool) -> &'static str {
 
 pub(crate) const fn refused_there(connecting: bool) -> &'static str {
     if connecting {
-        "the peer does not know this key: add it there"
+        KEY_UNKNOWN
     } else {
         "the peer expects another key: give it the key of this gateway"
     }

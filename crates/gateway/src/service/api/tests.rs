@@ -122,6 +122,7 @@ fn answering(commands: Receiver<Command>) {
             Command::Uplinks(_)
             | Command::MtuFloor(_)
             | Command::ReloadSites
+            | Command::Enrolled { .. }
             | Command::Shutdown => {}
         }
     }

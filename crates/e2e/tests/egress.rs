@@ -1,0 +1,183 @@
+//! What sites reach through a hub, by default and by `allow`.
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::time::Duration;
+
+use ropewalk_e2e::{Ground, ready};
+use ropewalk_testbed::gateway::{Gateway, GatewaySpec, TCP_PORT};
+use ropewalk_testbed::topology::{HUB, HUB_V6, SERVER, SERVER_V6};
+use ropewalk_testbed::traffic::ping::{self, PingSpec};
+use ropewalk_testbed::{LinkSpec, Namespace, TopologySpec, veth};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+const TUNNEL: &str = "ropewalk0";
+/// Hosts behind the server: in the internet, in private networks, and where clouds keep metadata.
+const INTERNET: [&str; 2] = ["192.0.2.1", "2001:db8:99::1"];
+const PRIVATE: [&str; 2] = ["10.1.0.7", "fd55::7"];
+const METADATA: [&str; 2] = ["169.254.169.254", "fd00:ec2::254"];
+
+/// A hub, two sites, and hosts behind the hub.
+struct Scene {
+    boat: Gateway,
+    farm: Gateway,
+    hub: Gateway,
+    second: Namespace,
+    ground: Ground,
+}
+
+impl Scene {
+    /// With these lines in `[egress]` of the hub.
+    fn new(purpose: &str, egress: &str) -> Self {
+        let ground = Ground::new(&TopologySpec::new(purpose, vec![LinkSpec::unshaped(true)]));
+        let ground = ground.unwrap();
+        let topology = &ground.topology;
+        for [v4, v6] in [INTERNET, PRIVATE, METADATA] {
+            let addresses = format!("addr add {v4}/32 dev lo\naddr add {v6}/128 dev lo\n");
+            topology.server().ip(&addresses).unwrap();
+            let routes = format!("route add {v4} via {SERVER}\nroute add {v6} via {SERVER_V6}\n");
+            topology.hub().ip(&routes).unwrap();
+        }
+        let second = Namespace::create("second", "site").unwrap();
+        veth((&second, "up0"), (topology.hub(), "isp9"), 1_500).unwrap();
+        let there =
+            "addr add 192.168.99.2/24 dev up0\nroute add default via 192.168.99.1 dev up0\n";
+        second.ip(there).unwrap();
+        topology
+            .hub()
+            .ip("addr add 192.168.99.1/24 dev isp9\n")
+            .unwrap();
+        let (directory, spec) = (topology.directory(), GatewaySpec::default());
+        let hub = GatewaySpec {
+            egress: egress.to_owned(),
+            ..spec.clone()
+        };
+        let mut hub = Gateway::hub(topology.hub(), directory, &hub).unwrap();
+        hub.start().unwrap();
+        let site = |namespace: &Namespace, name: &str| {
+            let token = hub.invite(name).unwrap();
+            let mut site = Gateway::site(namespace, directory, name, &token, &spec).unwrap();
+            site.start().unwrap();
+            site.wait_paths(1, PATIENCE).unwrap();
+            site
+        };
+        let (boat, farm) = (site(topology.site(), "boat"), site(&second, "farm"));
+        Self {
+            boat,
+            farm,
+            hub,
+            second,
+            ground,
+        }
+    }
+
+    /// Sets `allow` of the boat alone, as an operator does.
+    fn allow(&self, allow: &str) {
+        let path = self.hub.directory().join("state/sites.toml");
+        let text = std::fs::read_to_string(&path).unwrap();
+        let kept = text.lines().filter(|line| !line.starts_with("allow"));
+        let with = |line: &str| match line {
+            "name = \"boat\"" => format!("{line}\nallow = {allow}\n"),
+            line => format!("{line}\n"),
+        };
+        std::fs::write(&path, kept.map(with).collect::<String>()).unwrap();
+        let reload = self.hub.run(&["invite", "--reload"]).unwrap();
+        reload.success().unwrap();
+    }
+
+    /// What the boat reaches through its tunnel, of all that there is, in both families or in none.
+    fn reached(&self) -> Vec<&'static str> {
+        let [of_hub, of_farm] = [&self.hub, &self.farm].map(|gateway| {
+            let status = gateway.status().unwrap();
+            [false, true].map(|v6| status.address(v6).unwrap())
+        });
+        let parsed = |pair: [&str; 2]| pair.map(|text| text.parse::<IpAddr>().unwrap());
+        let targets = [
+            ("internet", parsed(INTERNET)),
+            ("hub", of_hub),
+            ("hub outside", [HUB.into(), HUB_V6.into()]),
+            ("connected", [SERVER.into(), SERVER_V6.into()]),
+            ("private", parsed(PRIVATE)),
+            ("metadata", parsed(METADATA)),
+            ("farm", of_farm),
+        ];
+        let boat = self.ground.topology.site();
+        let reached = targets.iter().filter(|(name, pair)| {
+            let answered = pair.map(|target| answers(boat, target, Some(TUNNEL)));
+            assert_eq!(answered[0], answered[1], "{name}: IPv4 and IPv6 differ");
+            answered[0]
+        });
+        reached.map(|(name, _)| *name).collect()
+    }
+}
+
+fn answers(from: &Namespace, target: IpAddr, device: Option<&str>) -> bool {
+    let spec = PingSpec {
+        count: 2,
+        device: device.map(str::to_owned),
+        ..PingSpec::new(target)
+    };
+    ping::run(from, &spec).unwrap().received > 0
+}
+
+#[test]
+fn a_site_reaches_the_internet_and_the_hub_and_what_it_is_allowed() {
+    if !ready() {
+        return;
+    }
+    let scene = Scene::new("egress", "allow = []");
+    let usual = ["internet", "hub"];
+    assert_eq!(scene.reached(), usual);
+    // Whoever is behind the hub may still open connections to sites.
+    let boat = scene.boat.status().unwrap();
+    let server = scene.ground.topology.server();
+    for v6 in [false, true] {
+        assert!(answers(server, boat.address(v6).unwrap(), None));
+    }
+    // A second tunnel may lead to the hub through the first.
+    let hub = SocketAddr::new(HUB.into(), TCP_PORT);
+    let connected = scene
+        .ground
+        .topology
+        .site()
+        .enter(move || TcpStream::connect_timeout(&hub, PATIENCE));
+    connected.unwrap().unwrap();
+    scene.allow("[\"10.1.0.0/16\", \"fd55::/16\"]");
+    assert_eq!(scene.reached(), ["internet", "hub", "private"]);
+    scene.allow("[\"site:farm\"]");
+    assert_eq!(scene.reached(), ["internet", "hub", "farm"]);
+    for v6 in [false, true] {
+        let boat = boat.address(v6).unwrap();
+        assert!(
+            !answers(&scene.second, boat, Some(TUNNEL)),
+            "the farm opens a connection"
+        );
+    }
+    scene.allow(&format!(
+        "[\"{HUB}\", \"{HUB_V6}\", \"{SERVER}\", \"{SERVER_V6}\"]"
+    ));
+    let reached = ["internet", "hub", "hub outside", "connected"];
+    assert_eq!(scene.reached(), reached);
+    scene.allow("[\"site:nobody\"]");
+    assert_eq!(scene.reached(), usual);
+}
+
+#[test]
+fn what_the_hub_allows_counts_for_sites_that_say_nothing() {
+    if !ready() {
+        return;
+    }
+    let scene = Scene::new("egressall", "allow = [\"0.0.0.0/0\", \"::/0\"]");
+    let all = [
+        "internet",
+        "hub",
+        "hub outside",
+        "connected",
+        "private",
+        "metadata",
+        "farm",
+    ];
+    assert_eq!(scene.reached(), all);
+    scene.allow("[]");
+    assert_eq!(scene.reached(), ["internet", "hub"]);
+}

@@ -1,0 +1,169 @@
+//! Enrols a machine at a hub over the network: drives a `Session<Joining>` until the hub answers.
+//!
+//! Invariant: the caller has the site's key on disk before. So an answer that is lost, or a program
+//! that ends in between, only costs another run.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use ropewalk_driver::{Event, Owner, SocketOptions, Sockets};
+use ropewalk_io::netlink;
+use ropewalk_session::{Environment, JoinSettings, Joining, Outcome, Session, Slice};
+use ropewalk_transport::PublicKey;
+use ropewalk_types::Instant;
+use rustix::event::{Timespec, epoll};
+
+use crate::engine::random_u64;
+use crate::exit::NotRunning;
+use crate::service::resolve::resolve;
+use crate::token::{Secret, Token};
+
+/// How long the hub may take to answer. Longer: surer on bad links, later words where the hub is down.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Interfaces that are tried beside the routing table's choice. More: more ways, more attempts at once.
+const DEVICES_MAX: usize = 4;
+/// Send and receive buffer of each socket, bytes: a handshake needs little.
+const BUFFER_BYTES: usize = 1 << 16;
+/// Largest UDP payload: what every path takes, bytes (RFC 9000 §14).
+const UDP_PAYLOAD: u16 = 1_200;
+/// Events taken from the kernel at once.
+const EVENTS: usize = 64;
+/// The only session here.
+const SESSION: Owner = Owner(0);
+
+/// Says at the hub that the invited site has this key.
+///
+/// # Errors
+/// The hub refuses, in its words, or does not answer in time.
+pub fn enrol(token: &Token, secret: &Secret, key: PublicKey) -> anyhow::Result<()> {
+    let settings = JoinSettings {
+        invitation: secret.identity(&token.hub_key)?,
+        hub_key: token.hub_key,
+        key,
+        hub_addresses: addresses(token)?,
+        tcp_port: token.tcp_port,
+        devices: devices(),
+    };
+    let base = std::time::Instant::now();
+    let mut session = Session::joining(
+        settings,
+        &Environment {
+            base,
+            segmentation: false,
+            udp_payload_max: UDP_PAYLOAD,
+            session: random_u64()?.max(1),
+            tunnels: random_u64()?,
+            transport: None,
+            slice: Slice::WHOLE,
+        },
+    )?;
+    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    let mut sockets = Sockets::new(
+        epoll,
+        SocketOptions {
+            buffer_bytes: BUFFER_BYTES,
+            devices: true,
+            slice: Slice::WHOLE,
+        },
+    );
+    let outcome = drive(base, &mut session, &mut sockets)?;
+    let now = Instant::ZERO + base.elapsed();
+    session.shutdown(now, &mut sockets.of(SESSION));
+    match outcome {
+        Some(Outcome::Enrolled) => Ok(()),
+        Some(Outcome::Refused(reason)) => bail!(Refused(format!("the hub refuses: {reason}"))),
+        Some(Outcome::Unknown) => bail!(Refused(
+            "the hub does not know this invitation: it was revoked, or a later one has taken its \
+             place; ask for a new one"
+                .to_owned()
+        )),
+        None => {
+            let problems = session.role().problems().iter();
+            let problems: Vec<_> = problems.map(|(way, why)| format!("{way}: {why}")).collect();
+            Err(NotRunning(format!(
+                "no answer from the hub within {} s ({}); check that the hub runs and that its UDP \
+                 and TCP ports are open, then run the same command again",
+                PATIENCE.as_secs(),
+                problems.join("; ")
+            ))
+            .into())
+        }
+    }
+}
+
+/// The hub has refused for good: a repetition changes nothing.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Refused(String);
+
+/// Takes turns until there is an outcome or no patience left.
+fn drive(
+    base: std::time::Instant,
+    session: &mut Session<Joining>,
+    sockets: &mut Sockets,
+) -> anyhow::Result<Option<Outcome>> {
+    let end = Instant::ZERO + PATIENCE;
+    let mut events = Vec::with_capacity(EVENTS);
+    loop {
+        let now = Instant::ZERO + base.elapsed();
+        session.handle_timeout(now);
+        session.end_batch(now);
+        sockets.of(SESSION).serve(now, session);
+        session.pump(now, &mut sockets.of(SESSION));
+        sockets.of(SESSION).serve(now, session);
+        if let Some(outcome) = session.role().outcome() {
+            return Ok(Some(outcome.clone()));
+        }
+        if now >= end {
+            return Ok(None);
+        }
+        let wait = session.poll_timeout().unwrap_or(end).min(end).since(now);
+        let timeout = Timespec {
+            tv_sec: i64::try_from(wait.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(wait.subsec_nanos()),
+        };
+        events.clear();
+        let spare = rustix::buffer::spare_capacity(&mut events);
+        match epoll::wait(sockets.epoll(), spare, Some(&timeout)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error).context("waiting for the hub failed"),
+        }
+        let now = Instant::ZERO + base.elapsed();
+        for event in &events {
+            let data = event.data;
+            let ready = Event::decode(data.u64()).ready;
+            sockets.of(SESSION).read(now, ready, session);
+        }
+    }
+}
+
+fn addresses(token: &Token) -> anyhow::Result<Vec<SocketAddr>> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let (addresses, failures) = runtime.block_on(resolve(&token.endpoints));
+    if addresses.is_empty() {
+        bail!(
+            "the hub's address is not found ({}); check the network and run the same command again",
+            failures.join("; ")
+        );
+    }
+    Ok(addresses)
+}
+
+/// What the routing table says, and each interface with a default route where there are several.
+fn devices() -> Vec<Option<String>> {
+    let interfaces = netlink::snapshot().unwrap_or_default();
+    let usable = interfaces
+        .into_iter()
+        .filter(|i| i.up && !i.loopback && (i.default_route_v4 || i.default_route_v6));
+    let names: Vec<_> = usable.map(|i| Some(i.name)).take(DEVICES_MAX).collect();
+    let several = names.into_iter();
+    let several = if several.len() > 1 {
+        several
+    } else {
+        Vec::new().into_iter()
+    };
+    std::iter::once(None).chain(several).collect()
+}

@@ -1,0 +1,200 @@
+//! Invitations: who may become which site, until when, and who has.
+//!
+//! Invariants: an invitation is used once. The same key may come again, as its first answer may have
+//! been lost. Only the hub's clock counts. The file holds the public half of the invitation's key,
+//! from which nobody finds the secret.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::{Duration, SystemTime};
+
+use ropewalk_transport::PublicKey;
+use serde::{Serialize, Serializer};
+
+use super::{Site, Sites};
+
+/// A second of the calendar, in UTC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Time(SystemTime);
+
+impl Time {
+    /// Now, by the clock of this machine.
+    #[must_use]
+    pub fn now() -> Self {
+        Self(SystemTime::now())
+    }
+
+    /// So much later; `None` beyond what the calendar holds.
+    #[must_use]
+    pub fn after(self, duration: Duration) -> Option<Self> {
+        self.0.checked_add(duration).map(Self)
+    }
+}
+
+impl fmt::Display for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = humantime::format_rfc3339_seconds(self.0).to_string();
+        write!(f, "{} UTC", text.trim_end_matches('Z').replace('T', " "))
+    }
+}
+
+impl FromStr for Time {
+    type Err = humantime::TimestampError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        humantime::parse_rfc3339(text).map(Self)
+    }
+}
+
+impl Serialize for Time {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&humantime::format_rfc3339_seconds(self.0))
+    }
+}
+
+/// An invitation as the file has it, in the entry of its site.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Invitation {
+    /// Public half of the key that follows from the secret.
+    #[serde(rename = "invitation")]
+    pub key: PublicKey,
+    /// End of the invitation.
+    #[serde(rename = "invitation_ends")]
+    pub ends: Time,
+    /// Who has used it.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub joined: Option<Joined>,
+}
+
+/// The use of an invitation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Joined {
+    /// When.
+    #[serde(rename = "joined")]
+    pub at: Time,
+    /// By this key.
+    #[serde(rename = "joined_key")]
+    pub key: PublicKey,
+}
+
+impl Invitation {
+    /// An open one.
+    #[must_use]
+    pub const fn new(key: PublicKey, ends: Time) -> Self {
+        Self {
+            key,
+            ends,
+            joined: None,
+        }
+    }
+
+    /// Its state in words.
+    #[must_use]
+    pub fn state(&self, now: Time) -> String {
+        match &self.joined {
+            Some(Joined { at, key }) => format!("used {at} by {}", fingerprint(key)),
+            None if now >= self.ends => format!("ended {}", self.ends),
+            None => format!("open until {}", self.ends),
+        }
+    }
+}
+
+/// The first characters of a key: enough to tell keys of sites apart.
+#[must_use]
+pub fn fingerprint(key: &PublicKey) -> String {
+    key.to_string().chars().take(8).collect()
+}
+
+/// How a site proves who it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Credential {
+    /// By the key that it has made.
+    Key(PublicKey),
+    /// By an invitation, and then by the key that it says.
+    Invitation(Invitation),
+}
+
+impl From<PublicKey> for Credential {
+    fn from(key: PublicKey) -> Self {
+        Self::Key(key)
+    }
+}
+
+/// Why an enrolment is refused, in words for the site.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// Revoked a moment ago.
+    #[error("the hub has revoked this invitation: ask for a new one")]
+    Revoked,
+    /// The site is disabled.
+    #[error("site {0} is disabled at the hub: ask its operator")]
+    Disabled(String),
+    /// By another key.
+    #[error("this invitation was used on {at} by key {}: ask for a new one", fingerprint(.key))]
+    Used {
+        /// When.
+        at: Time,
+        /// By which.
+        key: PublicKey,
+    },
+    /// Too late.
+    #[error("this invitation ended on {0}: ask for a new one")]
+    Ended(Time),
+    /// The key is that of another site, or the hub's.
+    #[error("this machine's key belongs to {0}: every site needs a key of its own")]
+    KeyTaken(String),
+}
+
+impl Sites {
+    /// Gives the invited site this key. The entry of the site, and whether it is new.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn enrol(
+        &mut self,
+        hub: &PublicKey,
+        invitation: &PublicKey,
+        key: PublicKey,
+        now: Time,
+    ) -> Result<(&Site, bool), Refusal> {
+        let of_invitation =
+            |site: &Site| site.invitation.as_ref().map(|own| own.key) == Some(*invitation);
+        let index = self.sites.iter().position(of_invitation);
+        let index = index.ok_or(Refusal::Revoked)?;
+        let others = self.sites.iter().filter(|site| !of_invitation(site));
+        let owner = others.into_iter().find(|site| site.key == Some(key));
+        let owner = owner.map(|site| format!("site {}", site.name));
+        let owner = owner.or_else(|| (key == *hub).then(|| "the hub".to_owned()));
+        let site = &mut self.sites[index];
+        let Some(own) = &mut site.invitation else {
+            return Err(Refusal::Revoked);
+        };
+        if !site.enabled {
+            return Err(Refusal::Disabled(site.name.clone()));
+        }
+        if let Some(Joined { at, key: by }) = own.joined {
+            if by == key && site.key == Some(key) {
+                return Ok((&self.sites[index], false));
+            }
+            return Err(Refusal::Used { at, key: by });
+        }
+        if now >= own.ends {
+            return Err(Refusal::Ended(own.ends));
+        }
+        if let Some(owner) = owner {
+            return Err(Refusal::KeyTaken(owner));
+        }
+        own.joined = Some(Joined { at: now, key });
+        site.key = Some(key);
+        Ok((&self.sites[index], true))
+    }
+
+    /// The keys of all invitations: open, used and ended.
+    pub fn invitations(&self) -> impl Iterator<Item = PublicKey> {
+        let invitations = self
+            .sites
+            .iter()
+            .filter_map(|site| site.invitation.as_ref());
+        invitations.map(|invitation| invitation.key)
+    }
+}
