@@ -261,7 +261,8 @@ impl Peer {
         for (index, path) in self.paths.iter().enumerate() {
             let Some(path) = path else { continue };
             let sharing = self.sharing(path.config.bottleneck);
-            links.set_waiting_flows(path.link, flows.max(1) * FLOW_PARTS / sharing);
+            let parts = flows.max(1).saturating_mul(FLOW_PARTS) / sharing;
+            links.set_waiting_flows(path.link, parts);
             if let Some(snapshot) = links.snapshot(now, path.link, sockets) {
                 #[expect(clippy::cast_possible_truncation, reason = "PATHS_MAX is 16")]
                 self.tunnel.update_path(now, PathId(index as u8), snapshot);

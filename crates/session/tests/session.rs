@@ -5,10 +5,12 @@ use std::net::Ipv4Addr;
 use bytes::Bytes;
 use ropewalk_api::PathUse;
 use ropewalk_core::tunnel::{Observer, Outgoing};
-use ropewalk_netem::{DirectionConfig, LossModel, Selector};
+use ropewalk_netem::{DirectionConfig, LossModel, Selector, Side};
 use ropewalk_session::{Command, Event};
-use ropewalk_testkit::{Spec, World};
+use ropewalk_testkit::packet::udp;
+use ropewalk_testkit::{HUB_INNER, Spec, World};
 use ropewalk_types::{Duration, Instant, PathId, PathSnapshot};
+use ropewalk_wire::HEADROOM;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -718,6 +720,26 @@ fn the_same_seed_gives_the_same_run() {
         )
     };
     assert_eq!(run(), run());
+}
+
+#[test]
+fn many_flows_that_wait_are_counted_without_overflow() {
+    let mut world = connected();
+    for port in 0..20 {
+        for number in 0..20 {
+            let mut data = udp(number, port, 1_200);
+            let ip = &mut data[HEADROOM..];
+            ip[12..16].copy_from_slice(&HUB_INNER.octets());
+            ip[16..20].copy_from_slice(&World::inner_address(0).octets());
+            let now = world.now();
+            world.offer(now, 0, Side::Down, data);
+        }
+    }
+    world.settle_touched();
+    world.run(SECOND);
+    assert_eq!(world.hub().session.status().drops["internal_errors"], 0);
+    let got = world.site(0).delivered.len();
+    assert!(got > 200, "{got} packets came");
 }
 
 #[test]
