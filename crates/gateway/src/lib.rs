@@ -17,6 +17,7 @@ pub mod enrolment;
 pub mod exit;
 pub mod key_file;
 mod logging;
+mod panics;
 pub mod service;
 pub mod sites;
 pub mod token;

@@ -47,7 +47,9 @@ pub fn start(verbose: u8, format: Option<LogFormat>, config: &LogConfig) -> anyh
         LogFormat::Text => builder.with_target(false).try_init(),
         LogFormat::Json => builder.json().flatten_event(true).try_init(),
     };
-    result.map_err(|error| anyhow::anyhow!("logging runs already: {error}"))
+    result.map_err(|error| anyhow::anyhow!("logging runs already: {error}"))?;
+    crate::panics::limit_messages();
+    Ok(())
 }
 
 struct Output {

@@ -191,6 +191,12 @@ impl Drop for PanicNotice {
     }
 }
 
+/// Does the work of an engine's thread.
+pub(crate) fn with_notice<T>(events: &EventSink, work: impl FnOnce() -> T) -> T {
+    let _notice = PanicNotice(events.clone());
+    work()
+}
+
 struct Engine<R: Role> {
     clock: Clock,
     wake: Arc<OwnedFd>,
@@ -234,8 +240,8 @@ impl<R: Role + Send + 'static> Engine<R> {
         let thread = std::thread::Builder::new()
             .name(format!("engine-{}", self.colleagues.slice().index()))
             .spawn(move || {
-                let _notice = PanicNotice(self.events.clone());
-                self.run()
+                let events = self.events.clone();
+                with_notice(&events, || self.run())
             })?;
         Ok(EngineHandle {
             commands,

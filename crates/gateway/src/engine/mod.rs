@@ -10,6 +10,8 @@ mod event_loop;
 pub mod settings;
 mod workers;
 
+#[cfg(test)]
+pub(crate) use event_loop::with_notice;
 pub use event_loop::{CommandSender, EngineHandle};
 pub use ropewalk_session::GROUPS;
 

@@ -258,8 +258,16 @@ fn host_settings(common: &Common) -> HostSettings {
 fn event_channel() -> (EventSink, mpsc::Receiver<EngineEvent>) {
     let (sender, receiver) = mpsc::channel(EVENTS_MAX);
     let sink = EventSink::new(move |event| {
-        if let Err(error) = sender.try_send(event) {
-            tracing::warn!(%error, "an event of the engine was lost");
+        let sent = if matches!(event, EngineEvent::Stopped { .. }) {
+            // The last word of a thread: it can wait, and a hub without one of its workers must end.
+            sender
+                .blocking_send(event)
+                .map_err(|error| error.to_string())
+        } else {
+            sender.try_send(event).map_err(|error| error.to_string())
+        };
+        if let Err(error) = sent {
+            tracing::warn!(error, "an event of the engine was lost");
         }
     });
     (sink, receiver)
@@ -444,5 +452,35 @@ fn reload_and_log(reload: &Reload) {
         Err(error) => {
             tracing::error!(error = format!("{error:#}"), "nothing was reloaded");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::with_notice;
+
+    #[test]
+    fn a_worker_that_panics_is_heard_of_even_when_nobody_keeps_up_with_events() {
+        let (sink, mut events) = event_channel();
+        for _ in 0..EVENTS_MAX + 5 {
+            sink.send(EngineEvent::TunnelUp { peer: "a".into() });
+        }
+        let worker = std::thread::spawn(move || with_notice(&sink, || panic!("as the test wants")));
+        // Whoever drops the event is done by then.
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        for _ in 0..EVENTS_MAX {
+            assert!(matches!(
+                events.blocking_recv(),
+                Some(EngineEvent::TunnelUp { .. })
+            ));
+        }
+        let last = events.blocking_recv();
+        assert!(
+            matches!(last, Some(EngineEvent::Stopped { error: Some(_) })),
+            "{last:?}: the hub ends with an error"
+        );
+        assert!(worker.join().is_err());
+        assert!(events.blocking_recv().is_none());
     }
 }

@@ -11,6 +11,8 @@ mod elsewhere;
 mod enrolment;
 mod guard;
 mod hello;
+#[cfg(test)]
+mod tests;
 mod tuning;
 
 use std::collections::VecDeque;
@@ -134,6 +136,10 @@ pub struct Hub {
     failed: Vec<usize>,
     /// How often that happened.
     panics: u64,
+    /// How often that may cause lines in the log: a site that is dropped and comes back begins its own count anew.
+    panic_lines: Pace,
+    /// Lines that were left out because of that.
+    panic_lines_left_out: u64,
     unroutable: u64,
     /// Packets from the interface that are not whole IP packets.
     invalid_inner: u64,
@@ -191,6 +197,8 @@ impl Hub {
             starts: 0,
             failed: Vec::new(),
             panics: 0,
+            panic_lines: Pace::default(),
+            panic_lines_left_out: 0,
             unroutable: 0,
             invalid_inner: 0,
             link_local: 0,
@@ -243,10 +251,14 @@ impl Hub {
         while let Some(index) = self.failed.pop() {
             if let Some(site) = &self.sites[index] {
                 self.panics += 1;
-                tracing::error!(
-                    site = site.entry.name,
-                    "the program failed in the work for this site; please report the panic above"
-                );
+                if self.panic_lines.allows(now, LINE_INTERVAL, LINES) {
+                    tracing::error!(
+                        site = site.entry.name,
+                        "the program failed in the work for this site; please report the panic above"
+                    );
+                } else {
+                    self.panic_lines_left_out += 1;
+                }
                 self.drop_site(now, links, index, "internal error");
             }
         }
@@ -737,7 +749,7 @@ impl sealed::Role for Hub {
             .iter()
             .map(ToString::to_string)
             .collect();
-        let (mut spoofed, mut lines_left_out) = (0, 0);
+        let (mut spoofed, mut lines_left_out) = (0, self.panic_lines_left_out);
         for site in self.sites.iter().flatten() {
             let mut tunnel = site.peer.status(links);
             tunnel.peer_addresses = site.entry.places();
