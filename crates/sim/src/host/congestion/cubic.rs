@@ -132,8 +132,10 @@ impl Cubic {
                 self.origin = self.window_max;
             }
         }
+        // Several pauses in one round trip may have moved the epoch ahead of the clock (Linux: `cubictcp_cwnd_event`).
+        let since = now_ns.saturating_sub(self.epoch_ns);
         #[expect(clippy::cast_precision_loss, reason = "an estimate")]
-        let time = (now_ns - self.epoch_ns + self.delay_min_ns) as f64 / 1e9 - self.plateau;
+        let time = (since + self.delay_min_ns) as f64 / 1e9 - self.plateau;
         // Whole segments, as Linux: small windows grow sooner. Fractions gave 0.95 of the kernel's
         // goodput over 12 lossy links, and whole segments 0.97 (docs/measurements.md).
         let target = self.origin + (C * time * time * time).trunc();
