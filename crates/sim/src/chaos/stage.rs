@@ -280,7 +280,7 @@ impl<'a> Stage<'a> {
             self.world.settle_touched();
             let mut sites = 0..self.story.sites.len();
             if !sites.any(|site| self.world.has_released(site)) {
-                let _fates = self.world.take_fates().count();
+                let _fates = self.world.take_fates().count() + self.world.take_taps().count();
                 return Ok(());
             }
         }
@@ -848,6 +848,7 @@ impl<'a> Stage<'a> {
 
     /// Links that nobody needs are closed, and at the end all are.
     fn leftovers(&mut self) -> Held {
+        self.hostile = None;
         self.run_to(self.world.now() + LINKS_TIME)?;
         let mut all = 0;
         for site in 0..self.traffic.len() {
@@ -865,8 +866,7 @@ impl<'a> Stage<'a> {
         }
         let hub = self.world.hub();
         let has = [hub.session.links(), hub.tcp_connections()];
-        // The hostile site keeps connections.
-        if self.hostile.is_none() && has[0] != all {
+        if has[0] != all {
             return self.broken(
                 "leftovers",
                 format!("the hub has {has:?} links for {all} paths"),
@@ -882,7 +882,7 @@ impl<'a> Stage<'a> {
         self.run_to(self.world.now() + LINKS_TIME)?;
         let links = self.world.hub().session.links();
         let left = self.world.stop_hub();
-        if links > 0 && self.hostile.is_none() || left[1] > 0 {
+        if links > 0 || left[1] > 0 {
             return self.broken(
                 "leftovers",
                 format!("the hub has {links} links, leaves {left:?}"),

@@ -4,6 +4,7 @@
 //! Numbered TCP segments have nobody who sends them again: what does not come was lost by the tunnel.
 
 use bytes::BytesMut;
+use ropewalk_core::reorder::SEEN_WINDOW;
 use ropewalk_netem::Side;
 use ropewalk_plan::Congestion;
 use ropewalk_types::{Ecn, Instant, Random, source_of};
@@ -195,7 +196,8 @@ impl Traffic {
             .get_mut(number as usize)
             .ok_or(("nobody sent it", now))?;
         *count = count.saturating_add(1);
-        if *count > 1 {
+        // Copies are known among so many numbers of a flow, not beyond.
+        if *count > 1 && flow.newest.saturating_sub(number) < u32::from(SEEN_WINDOW) {
             return Err((TWICE, flow.sent[number as usize].unwrap_or(now)));
         }
         if number < flow.newest {
