@@ -414,6 +414,39 @@ fn a_restarted_site_begins_a_tunnel_of_its_own() {
 }
 
 #[test]
+fn what_the_hub_sends_to_a_site_that_was_shut_out_and_let_in_again_comes() {
+    // So many flows that some have the place of another after the return.
+    const FLOWS: u16 = 600;
+    let mut world = connected();
+    let mut send = |world: &mut World, numbers: std::ops::Range<u32>| {
+        for number in numbers {
+            for port in 0..FLOWS {
+                let mut data = udp(number, port, 60);
+                let addresses = [HUB_INNER, World::inner_address(0)].map(|ip| ip.octets());
+                data[HEADROOM + 12..HEADROOM + 20].copy_from_slice(&addresses.concat());
+                let now = world.now();
+                world.offer(now, 0, Side::Down, data);
+            }
+            world.settle_touched();
+            world.run(ms(50));
+        }
+    };
+    send(&mut world, 0..20);
+    world.set_enabled(0, false);
+    world.run(SECOND);
+    world.set_enabled(0, true);
+    world.run_until(5 * SECOND, |w| {
+        let peers = w.hub().session.role().peers();
+        peers.filter(|peer| peer.tunnel().any_up()).count() == 1 && w.transports_up(0).len() == 2
+    });
+    world.run(SECOND);
+    let before = world.site(0).delivered.len();
+    send(&mut world, 20..21);
+    world.run(SECOND);
+    assert_eq!(world.site(0).delivered.len() - before, FLOWS.into());
+}
+
+#[test]
 fn a_site_that_says_goodbye_is_gone_at_once() {
     let mut world = connected();
     world.stop_site(0);

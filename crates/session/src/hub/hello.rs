@@ -161,7 +161,7 @@ impl Hub {
         let welcome = Control::Welcome(Welcome {
             version: VERSION,
             session: site.session,
-            hub_session: self.session,
+            hub_session: site.hub_session,
             path: hello.path,
             generation: hello.generation,
             scheduler: site.peer.tunnel.scheduler().code(),
@@ -199,10 +199,12 @@ impl Hub {
         let mut peer = Peer::new(name, entry.key, scheduler, common, None, seed);
         peer.set_rate(entry.rate);
         self.paced |= entry.rate.is_some();
+        self.admissions += 1;
         self.sites[index] = Some(HubSite {
             peer,
             entry: Arc::clone(entry),
             session,
+            hub_session: self.session.wrapping_add(self.admissions),
             restarts: Pace::default(),
             schedulers: Pace::default(),
             lines: Pace::default(),

@@ -61,6 +61,9 @@ struct HubSite {
     peer: Peer,
     /// The site's number of this start; 0 after its goodbye.
     session: u64,
+    /// What the site is told as the number of this start of the hub. A site that was dropped gets another one
+    /// when it comes back, since the numbers of its packets begin anew.
+    hub_session: u64,
     /// How often it may start anew.
     restarts: Pace,
     /// How often its paths may move to other connections.
@@ -132,6 +135,8 @@ pub struct Hub {
     paced: bool,
     events: VecDeque<Event>,
     starts: u64,
+    /// How often a site was let in that the hub did not know.
+    admissions: u64,
     /// Sites whose work panicked, to be dropped at the next opportunity.
     failed: Vec<usize>,
     /// How often that happened.
@@ -195,6 +200,7 @@ impl Hub {
             paced: false,
             events: VecDeque::new(),
             starts: 0,
+            admissions: 0,
             failed: Vec::new(),
             panics: 0,
             panic_lines: Pace::default(),
