@@ -626,11 +626,12 @@ mod tests {
         let invite = |number, terms: Terms| {
             Sites::edit(&hub, |sites| sites.add(&hub, "boat", key(number), terms)).unwrap();
             let site = Sites::load(&hub).unwrap().all()[0].clone();
+            let entry = site.entry().expect("it has a key");
             assert_eq!(
-                site.entry().rate,
+                entry.rate,
                 site.rate_mbit.map(|rate| u64::from(rate) * 1_000_000)
             );
-            assert_eq!(site.entry().weight, site.weight);
+            assert_eq!(entry.weight, site.weight);
             (site.weight, site.rate_mbit)
         };
         let given = |weight, rate_mbit| Terms {

@@ -418,7 +418,7 @@ fn what_the_hub_sends_to_a_site_that_was_shut_out_and_let_in_again_comes() {
     // So many flows that some have the place of another after the return.
     const FLOWS: u16 = 600;
     let mut world = connected();
-    let mut send = |world: &mut World, numbers: std::ops::Range<u32>| {
+    let send = |world: &mut World, numbers: std::ops::Range<u32>| {
         for number in numbers {
             for port in 0..FLOWS {
                 let mut data = udp(number, port, 60);

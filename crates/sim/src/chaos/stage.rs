@@ -94,23 +94,28 @@ pub fn play(story: &Story, how: Play) -> Outcome {
     outcome
 }
 
+/// The hub of a story, without sites, and how they are reached.
+fn world(story: &Story) -> World {
+    let uplinks = story.sites.iter().map(Vec::len);
+    let uplinks = uplinks.chain(story.hostile.then_some(1));
+    let neighbours = uplinks.enumerate().map(|(site, uplinks)| Neighbour {
+        addresses: addresses(site),
+        uplinks,
+    });
+    World::new(&Spec {
+        seed: story.seed,
+        sites: 0,
+        scheduler: story.scheduler,
+        hub_memory: story.hub_memory,
+        neighbours: neighbours.collect(),
+        ..Spec::default()
+    })
+}
+
 impl<'a> Stage<'a> {
     fn new(story: &'a Story, how: Play) -> Self {
         let mut random = Random::new(story.seed ^ 1);
-        let uplinks = story.sites.iter().map(Vec::len);
-        let uplinks = uplinks.chain(story.hostile.then_some(1));
-        let neighbours = uplinks.enumerate().map(|(site, uplinks)| Neighbour {
-            addresses: addresses(site),
-            uplinks,
-        });
-        let mut world = World::new(&Spec {
-            seed: story.seed,
-            sites: 0,
-            scheduler: story.scheduler,
-            hub_memory: story.hub_memory,
-            neighbours: neighbours.collect(),
-            ..Spec::default()
-        });
+        let mut world = world(story);
         world.keep_packets();
         let count = story.sites.len();
         let hostile = story.hostile.then(|| {
@@ -775,7 +780,8 @@ impl<'a> Stage<'a> {
                 } else {
                     PROBATION_SHARE
                 };
-                if !(share >= least) {
+                // Without packets the share is no number.
+                if share.is_nan() || share < least {
                     let what = format!("site {site}, flow {index}: {share:.3} of packets come");
                     return self.broken("return", what);
                 }
