@@ -3,8 +3,7 @@
 # completions: packaging/deb.sh [OUTPUT-DIRECTORY]. The default directory is target/debian.
 #
 # PROFILE chooses another cargo profile than `dist`, PREBUILT=DIRECTORY takes programs that are
-# built already. TRAINED=FILE gives the compiler what packaging/train.sh has counted: the tunnel then costs
-# a tenth less processor time.
+# built already.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -24,16 +23,8 @@ done
 if [ -n "${PREBUILT:-}" ]; then
 	built=$(realpath "$PREBUILT")
 else
-	flags=()
-	directory=$profile
-	if [ -n "${TRAINED:-}" ]; then
-		host=$(rustc -vV | sed -n 's/^host: //p')
-		flags=(--target "$host")
-		directory=$host/$profile
-		export RUSTFLAGS="${RUSTFLAGS:-} -Cprofile-use=$(realpath -e "$TRAINED")"
-	fi
-	cargo build --locked --profile "$profile" "${flags[@]}" --bin ropewalk --bin ropewalk-linkem
-	built=$(realpath "${CARGO_TARGET_DIR:-target}/$directory")
+	cargo build --locked --profile "$profile" --bin ropewalk --bin ropewalk-linkem
+	built=$(realpath "${CARGO_TARGET_DIR:-target}/$profile")
 fi
 
 stage=$(mktemp -d)

@@ -234,8 +234,6 @@ pub struct Connection {
     /// Whether the last `poll_transmit` call yielded no data because there was
     /// no outgoing application data.
     app_limited: bool,
-    /// Packets were sent since the loss detection timer was set
-    loss_timer_stale: bool,
 
     streams: StreamsState,
     /// Surplus remote CIDs for future use on new paths
@@ -349,7 +347,6 @@ impl Connection {
             pto_count: 0,
 
             app_limited: false,
-            loss_timer_stale: false,
             receiving_ecn: false,
             total_authed_packets: 0,
 
@@ -888,7 +885,6 @@ impl Connection {
                         }),
                         buf,
                     );
-                    self.refresh_loss_detection_timer(now);
                     self.stats.udp_tx.on_sent(1, buf.len());
                     return Some(Transmit {
                         destination: remote,
@@ -961,7 +957,6 @@ impl Connection {
             );
         }
 
-        self.refresh_loss_detection_timer(now);
         self.app_limited = buf.is_empty() && !congestion_blocked;
 
         // Send MTU probe if necessary
@@ -1002,7 +997,6 @@ impl Connection {
                 ..Default::default()
             };
             builder.finish_and_track(now, self, Some(sent_frames), buf);
-            self.refresh_loss_detection_timer(now);
 
             self.stats.path.sent_plpmtud_probes += 1;
             num_datagrams = 1;
@@ -1903,14 +1897,6 @@ impl Connection {
             || self.spaces[SpaceId::Data].largest_acked_packet.is_some()
             || (self.spaces[SpaceId::Data].crypto.is_some()
                 && self.spaces[SpaceId::Handshake].crypto.is_none())
-    }
-
-    /// Sets the loss detection timer if packets were sent since it was set last: once for a batch of
-    /// packets instead of once for each
-    fn refresh_loss_detection_timer(&mut self, now: Instant) {
-        if mem::take(&mut self.loss_timer_stale) {
-            self.set_loss_detection_timer(now);
-        }
     }
 
     fn set_loss_detection_timer(&mut self, now: Instant) {

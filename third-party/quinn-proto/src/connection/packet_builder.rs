@@ -249,7 +249,7 @@ impl PacketBuilder {
                 }
                 conn.permit_idle_reset = false;
             }
-            conn.loss_timer_stale = true;
+            conn.set_loss_detection_timer(now);
             conn.path.pacing.on_transmit(size);
         }
     }
