@@ -27,8 +27,10 @@ struct Held {
     deadline: Instant,
 }
 
+/// Memory that a place takes, bytes.
+pub const PLACE_BYTES: usize = size_of::<Option<Held>>();
 // `PLACES_MAX` says how much memory all places take.
-const _: () = assert!(size_of::<Option<Held>>() <= 88);
+const _: () = assert!(PLACE_BYTES <= 88);
 
 /// A quarter of all sequence numbers.
 const QUARTER: u16 = 1 << 14;

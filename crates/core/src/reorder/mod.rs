@@ -17,7 +17,7 @@ pub use tuning::{HOLD_MAX, HOLD_WINDOW, SEEN_WINDOW};
 use crate::repair::Requests;
 use crate::schedule::FLOW_BUCKETS;
 use bytes::{Bytes, BytesMut};
-use flow::{Arrival, Flow};
+use flow::{Arrival, Flow, PLACE_BYTES};
 use ropewalk_types::{Buckets, Duration, Instant, PATHS_MAX, PathId, count_steps};
 use ropewalk_wire::{DataHeader, Stamp, Timestamp};
 use std::collections::VecDeque;
@@ -124,6 +124,10 @@ pub struct Reorder {
     /// When flows are looked at again that are too many for one look.
     look_at: Instant,
     held: usize,
+    /// Bytes of the packets held.
+    held_bytes: usize,
+    /// What packets and places may take together, bytes.
+    room: u64,
     /// Places there is memory for, in all flows together.
     places: usize,
     /// When memory that flows need no more may be looked for again.
@@ -152,6 +156,8 @@ impl Reorder {
             next_look: 0,
             look_at: Instant::ZERO,
             held: 0,
+            held_bytes: 0,
+            room: u64::MAX,
             places: 0,
             sweep_at: Instant::ZERO,
             ready: VecDeque::new(),
@@ -188,6 +194,17 @@ impl Reorder {
         (self.held, self.places)
     }
 
+    /// Bounds the memory of what is held from now on, bytes. Where there is no room, nothing waits for order.
+    pub const fn set_room(&mut self, bytes: u64) {
+        self.room = bytes;
+    }
+
+    /// Memory that packets which are held take, and their places, bytes.
+    #[must_use]
+    pub const fn memory(&self) -> u64 {
+        (self.held_bytes + self.places * PLACE_BYTES) as u64
+    }
+
     /// Notes that `path` delivered a datagram with this stamp.
     pub fn on_path_heard(&mut self, now: Instant, path: PathId, stamp: Stamp) {
         self.requests.on_datagram(now, path, stamp);
@@ -210,13 +227,14 @@ impl Reorder {
     /// Takes a packet of a flow in; what is due comes out of [`Reorder::poll`]. Returns whether
     /// it came after it had been given up.
     pub fn on_packet(&mut self, now: Instant, header: &DataHeader, inner: Inner) -> bool {
+        let bytes = inner.bytes();
         let mut arrival = self.arrival(now, header);
-        if self.no_room_for(now, header, arrival) {
+        if self.no_room_for(now, header, bytes, arrival) {
             // What waits for its pace only leaves first, then what waits for missing packets.
             self.release_whole_run(header.flow);
             arrival = self.arrival(now, header);
         }
-        if self.no_room_for(now, header, arrival) {
+        if self.no_room_for(now, header, bytes, arrival) {
             self.release_all(header.flow);
             arrival = self.arrival(now, header);
         }
@@ -240,7 +258,7 @@ impl Reorder {
                 self.ready.push_back(inner);
                 true
             }
-            arrival if !self.no_room_for(now, header, arrival) => {
+            arrival if !self.no_room_for(now, header, bytes, arrival) => {
                 self.stats.reordered += 1;
                 self.hold(now, header, inner);
                 false
@@ -278,9 +296,22 @@ impl Reorder {
         self.places + flow.places_with(header) - flow.places() <= PLACES_MAX
     }
 
-    fn no_room_for(&mut self, now: Instant, header: &DataHeader, arrival: Arrival) -> bool {
+    fn no_room_for(
+        &mut self,
+        now: Instant,
+        header: &DataHeader,
+        bytes: usize,
+        arrival: Arrival,
+    ) -> bool {
         match arrival {
-            Arrival::Ahead => self.held >= HELD_MAX || !self.make_places(now, header),
+            Arrival::Ahead => {
+                let flow = &self.flows[header.flow];
+                let places = flow.places_with(header) - flow.places();
+                let more = (bytes + places * PLACE_BYTES) as u64;
+                self.held >= HELD_MAX
+                    || self.memory().saturating_add(more) > self.room
+                    || !self.make_places(now, header)
+            }
             Arrival::Beyond => true,
             Arrival::Next | Arrival::Duplicate | Arrival::Late => false,
         }
@@ -299,10 +330,10 @@ impl Reorder {
         }
         let places = flow.places();
         // What needs no order waits for nothing; only its place is kept, for those that do.
-        let (waits, passes) = if header.ordered {
-            (Some(inner), None)
+        let (waits, passes, kept) = if header.ordered {
+            (Some(inner), None, bytes)
         } else {
-            (None, Some(inner))
+            (None, Some(inner), 0)
         };
         let new = flow.hold(header, waits, deadline);
         self.places += flow.places() - places;
@@ -312,6 +343,7 @@ impl Reorder {
         }
         flow.earn(bytes);
         self.held += 1;
+        self.held_bytes += kept;
         self.stats.held += u64::from(header.ordered);
         if let Some(inner) = passes {
             self.stats.delivered += 1;
@@ -459,6 +491,7 @@ impl Reorder {
     fn released(&mut self, place: Option<Inner>) {
         self.held -= 1;
         if let Some(inner) = place {
+            self.held_bytes -= inner.bytes();
             self.ready.push_back(inner);
             self.stats.delivered += 1;
         }

@@ -148,6 +148,34 @@ fn a_path_that_lags_by_more_than_half_of_the_numbers_takes_no_place_of_others() 
     assert!(out.iter().copied().eq(1..100_000));
 }
 
+/// Every second packet is lost, in many flows.
+#[test]
+fn what_is_held_stays_within_its_room_and_nothing_is_lost() {
+    const ROOM: u64 = 100_000;
+    let mut egress = Reorder::new();
+    egress.set_room(ROOM);
+    let (mut came, mut most) = (0, 0);
+    for step in 0..2_000_u16 {
+        let now = Instant::from_millis(100 + u64::from(step / 100));
+        let header = DataHeader {
+            flow: step % 16,
+            ..header(step / 16 * 2, 100, true)
+        };
+        egress.on_packet(now, &header, Inner::whole(vec![0; 1_400].into(), false));
+        assert!(egress.memory() <= ROOM, "{} bytes", egress.memory());
+        most = most.max(egress.memory());
+        came += std::iter::from_fn(|| egress.poll()).count();
+    }
+    assert!(most > ROOM / 2, "{most} bytes");
+    egress.release_due(Instant::from_millis(10_000));
+    came += std::iter::from_fn(|| egress.poll()).count();
+    egress.release_due(Instant::from_millis(20_000));
+    came += std::iter::from_fn(|| egress.poll()).count();
+    assert_eq!(came, 2_000);
+    egress.forget_idle(Instant::from_millis(20_000));
+    assert_eq!(egress.memory(), 0);
+}
+
 #[test]
 fn unordered_flows_are_never_held() {
     let mut egress = egress();

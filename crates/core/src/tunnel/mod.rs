@@ -361,15 +361,17 @@ impl Tunnel {
         });
     }
 
-    /// Bounds the memory of packets that wait from now on, bytes; 32 KiB are always allowed.
+    /// Bounds the memory of packets that wait from now on, bytes: of those that wait for a path, and of those that
+    /// wait for order. 32 KiB are always allowed on the way to a path. What finds no room leaves out of order.
     pub fn set_room(&mut self, bytes: u64) {
         self.ingress.queue.set_room(bytes);
+        self.egress.reorder.set_room(bytes);
     }
 
-    /// Memory that packets take which wait here, bytes.
+    /// Memory of packets that wait here, for a path or for order, bytes.
     #[must_use]
     pub const fn memory(&self) -> u64 {
-        self.ingress.queue.memory()
+        self.ingress.queue.memory() + self.egress.reorder.memory()
     }
 
     /// Binds waiting packets to paths that have room, and appends what is due besides (reports,

@@ -463,6 +463,7 @@ impl Hub {
             return;
         };
         let tunnel = &mut site.peer.tunnel;
+        tunnel.set_room(room(&self.settings, self.memory, &site.entry));
         let control = if current {
             tunnel.handle_datagram(now, id, received.ecn, received.data)
         } else {
@@ -472,6 +473,14 @@ impl Hub {
             self.on_control(now, links, index, link, control);
         }
     }
+}
+
+/// What the packets of a site may take while those of all take `memory`, bytes. As in Choudhury and Hahne,
+/// "Dynamic Queue Length Thresholds", 1998: the bound of all falls as memory fills, and some is always left for a
+/// site that had none.
+fn room(settings: &HubSettings, memory: u64, entry: &SiteEntry) -> u64 {
+    let left = settings.memory.saturating_sub(memory);
+    left.saturating_mul(entry.weight.into())
 }
 
 impl Role for Hub {}
@@ -597,10 +606,7 @@ impl sealed::Role for Hub {
             Some((index, site)) => {
                 self.ready.touch(index);
                 let tunnel = &mut site.peer.tunnel;
-                // As in Choudhury and Hahne, "Dynamic Queue Length Thresholds", 1998: the bound of all falls
-                // as memory fills, and some is always left for a site that had none.
-                let left = self.settings.memory.saturating_sub(self.memory);
-                tunnel.set_room(left.saturating_mul(site.entry.weight.into()));
+                tunnel.set_room(room(&self.settings, self.memory, &site.entry));
                 if guarded(|| tunnel.handle_parsed(now, data, checksum_partial, &info)).is_none() {
                     self.failed.push(index);
                 }
