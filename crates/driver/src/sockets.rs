@@ -113,6 +113,8 @@ pub struct SocketOptions {
     pub buffer_bytes: usize,
     /// Whether sockets are bound to the interface that the session names.
     pub devices: bool,
+    /// Mark of the packets of UDP sockets, and of TCP connections that it opens. Needs `CAP_NET_ADMIN`.
+    pub mark: Option<u32>,
     /// Which worker of a hub opens them: several share each address.
     pub slice: Slice,
 }
@@ -318,6 +320,7 @@ impl SocketsOf<'_> {
         let udp = UdpSocket::bind(&UdpConfig {
             bind,
             device,
+            mark: options.mark,
             recv_buffer: options.buffer_bytes,
             send_buffer: options.buffer_bytes,
             group: group(options.slice),
@@ -348,6 +351,7 @@ impl SocketsOf<'_> {
         let tcp = tcp_info::connect(&ConnectConfig {
             destination: remote,
             device: self.all.options.devices.then_some(device),
+            mark: self.all.options.mark,
             source: None,
             congestion: Some("bbr".into()),
             not_sent_low_water: Some(NOT_SENT_MAX),

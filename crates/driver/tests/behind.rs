@@ -56,6 +56,7 @@ fn what_a_socket_holds_beyond_half_of_its_room_waits_for_its_turn() {
     let options = SocketOptions {
         buffer_bytes: 2 << 20,
         devices: false,
+        mark: None,
         slice: Slice::WHOLE,
     };
     let mut sockets = Sockets::new(epoll, options);

@@ -86,6 +86,7 @@ fn a_socket_that_is_bound_anew_is_another_port_to_the_hub_and_the_same_to_the_si
     let options = SocketOptions {
         buffer_bytes: 64 << 10,
         devices: false,
+        mark: None,
         slice: Slice::WHOLE,
     };
     let mut sockets = Sockets::new(epoll, options);

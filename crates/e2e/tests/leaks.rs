@@ -1,0 +1,225 @@
+//! Nothing leaves a site beside its tunnel while the kill switch is on, and much does while it is off.
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use ropewalk_e2e::leaks::{self, LeakLab, Leaks};
+use ropewalk_e2e::ready;
+use ropewalk_testbed::topology::{SERVER, SERVER_V6};
+use ropewalk_testbed::{Balanced, Finished};
+
+const ON: &str = "kill_switch = true";
+
+/// What a command said, on both streams.
+fn said(finished: &Finished) -> String {
+    format!("{}{}", finished.stdout, finished.stderr)
+}
+
+#[test]
+fn with_the_kill_switch_nothing_but_the_tunnel_leaves_in_any_situation() {
+    if !ready() {
+        return;
+    }
+    let cases = leaks::matrix(true).unwrap();
+    println!("{}", leaks::table(&cases).markdown());
+    for case in &cases {
+        assert_eq!(case.leaks, Leaks::default(), "{}", case.situation);
+    }
+    assert_eq!(cases.len(), 14);
+}
+
+#[test]
+fn without_the_kill_switch_the_same_situations_leak() {
+    if !ready() {
+        return;
+    }
+    let cases = leaks::matrix(false).unwrap();
+    println!("{}", leaks::table(&cases).markdown());
+    for case in &cases {
+        assert!(case.leaks.all() > 0, "{}", case.situation);
+    }
+    let of = |situation: &str| {
+        let case = cases.iter().find(|case| case.situation == situation);
+        case.unwrap().leaks
+    };
+    for situation in ["no answer of the hub yet", "killed (kill -9)", "stopped"] {
+        let leaks = of(situation);
+        let all = [leaks.tcp4, leaks.udp4, leaks.icmp, leaks.ipv6, leaks.dns];
+        assert!(all.iter().all(|count| *count > 0), "{situation}: {leaks:?}");
+    }
+    assert!(of("routes of DHCP option 121").udp4 > of("tunnel up").udp4);
+    assert!(of("routes of router advertisements").ipv6 > of("tunnel up").ipv6);
+    assert!(of("a hub without IPv6").ipv6 > of("tunnel up").ipv6);
+}
+
+#[test]
+fn the_kill_switch_says_what_it_does_and_only_down_or_the_configuration_lift_it() {
+    if !ready() {
+        return;
+    }
+    let mut lab = LeakLab::new("killsay", ON).unwrap();
+    let local = |lab: &LeakLab| {
+        let (hosts, router) = (lab.behind.client(), "10.77.0.1");
+        let ping = hosts.program("ping").args(["-c", "1", "-W", "2", router]);
+        ping.run(Duration::from_secs(5)).unwrap().status.success()
+    };
+    lab.connect().unwrap();
+    let settled = |status: &ropewalk_api::Status| {
+        let switch = status.kill_switch.as_ref();
+        switch.is_some_and(|switch| switch.is_set && !switch.local.is_empty())
+    };
+    let patience = Duration::from_secs(20);
+    let status = lab
+        .site
+        .wait_for("local network", patience, settled)
+        .unwrap();
+    assert!(local(&lab), "the network behind the site is reached");
+    let switch = status.kill_switch.unwrap();
+    assert_eq!(switch.families, ["ipv4", "ipv6"]);
+    assert!(
+        switch.local.iter().all(|net| net.ends_with(" on lan0")),
+        "{switch:?}"
+    );
+    assert!(
+        lab.provoke().unwrap().all() == 0,
+        "the local network is no way out"
+    );
+    let text = said(&lab.site.run(&["status"]).unwrap());
+    assert!(text.contains("kill switch on: "), "{text}");
+    assert!(!text.contains("kill switch on: 0 packets"), "{text}");
+
+    // Another firewall that is loaded anew takes all tables away.
+    lab.topology().site().nft("flush ruleset\n").unwrap();
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!(lab.provoke().unwrap(), Leaks::default());
+
+    lab.site.kill();
+    let finished = lab.site.run(&["status"]).unwrap();
+    assert_eq!(finished.status.code(), Some(3));
+    let text = said(&finished);
+    assert!(text.contains("`ropewalk down` lifts it"), "{text}");
+    let text = said(&lab.site.run(&["doctor"]).unwrap());
+    assert!(text.contains("kill switch: on"), "{text}");
+    let text = said(&lab.site.run(&["doctor", "--repair"]).unwrap());
+    assert_eq!(
+        lab.provoke().unwrap(),
+        Leaks::default(),
+        "after repair: {text}"
+    );
+
+    lab.connect().unwrap();
+    let text = said(&lab.site.run(&["down"]).unwrap());
+    assert!(
+        text.contains("the site is stopped") && text.contains("is lifted"),
+        "{text}"
+    );
+    assert!(!lab.site.is_running());
+    assert!(
+        lab.provoke().unwrap().tcp4 > 0,
+        "nothing is refused any more"
+    );
+    let text = said(&lab.site.run(&["kill-switch", "restore"]).unwrap());
+    assert!(text.contains("nothing to restore"), "{text}");
+    let text = said(&lab.site.run(&["kill-switch"]).unwrap());
+    assert!(text.contains("kill switch off"), "{text}");
+
+    lab.connect().unwrap();
+    lab.site.kill();
+    assert_eq!(lab.provoke().unwrap(), Leaks::default());
+    let config = std::fs::read_to_string(lab.site.config()).unwrap();
+    std::fs::write(lab.site.config(), config.replace(ON, "kill_switch = false")).unwrap();
+    lab.connect().unwrap();
+    let text = said(&lab.site.run(&["status"]).unwrap());
+    assert!(text.contains("kill switch off"), "{text}");
+    lab.site.kill();
+    assert!(
+        lab.provoke().unwrap().tcp4 > 0,
+        "the configuration lifts it, too"
+    );
+}
+
+#[test]
+fn a_site_whose_rules_cannot_be_set_does_not_start() {
+    if !ready() {
+        return;
+    }
+    let mut lab = LeakLab::new("killnft", ON).unwrap();
+    lab.hub.start().unwrap();
+    // No program of that name in the first place that is looked at, and one that refuses.
+    let directory = lab.site.directory().join("bin");
+    std::fs::create_dir_all(&directory).unwrap();
+    let nft = directory.join("nft");
+    std::fs::write(&nft, "#!/bin/sh\necho 'no such family' >&2\nexit 1\n").unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&nft, mode).unwrap();
+    let path = format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", directory.display());
+    lab.reset().unwrap();
+    let program = lab.site.program(&["up"]).unwrap().env("PATH", path);
+    let finished = program.run(Duration::from_secs(10)).unwrap();
+    assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
+    for part in [
+        "kill switch cannot be set",
+        "no such family",
+        "kill_switch = false",
+    ] {
+        assert!(
+            finished.stderr.contains(part),
+            "{part}: {}",
+            finished.stderr
+        );
+    }
+    assert_eq!(lab.counted().unwrap(), Leaks::default());
+}
+
+#[test]
+fn a_portal_opens_pages_of_this_machine_for_a_time_and_the_kernel_ends_it() {
+    if !ready() {
+        return;
+    }
+    const TIME: Duration = Duration::from_secs(6);
+    let mut lab = LeakLab::new("portal", ON).unwrap();
+    lab.connect().unwrap();
+    let site = lab.topology().site().clone();
+    ropewalk_testbed::balanced::listen(lab.topology(), 80).unwrap();
+    let text = said(&lab.site.run(&["portal", "6s"]).unwrap());
+    let begin = std::time::Instant::now();
+    assert!(text.contains("over up0"), "{text}");
+    let leaks = lab.provoke().unwrap();
+    assert!(leaks.tcp4 > 0 && leaks.dns > 0, "{leaks:?}");
+    assert_eq!(
+        (leaks.udp4, leaks.icmp, leaks.hub, leaks.other),
+        (0, 0, 0, 0)
+    );
+    // The page comes over the uplink, from the address of the uplink.
+    let page = SocketAddr::new(IpAddr::from(SERVER), 80);
+    let ways = Balanced::count_at(&site, page, 1).unwrap();
+    let up0 = lab.topology().uplinks()[0].addresses;
+    assert!(ways.keys().all(|from| up0.contains(from)), "{ways:?}");
+    let status = lab.site.status().unwrap();
+    assert!(status.kill_switch.unwrap().portal_s.is_some());
+    // Hosts behind the site have no part in it.
+    lab.reset().unwrap();
+    for server in [IpAddr::from(SERVER), IpAddr::from(SERVER_V6)] {
+        let reach = lab
+            .behind
+            .client()
+            .program("ping")
+            .args(["-c", "1", "-W", "1"]);
+        let _ = reach.arg(server.to_string()).run(Duration::from_secs(5));
+        let connect = || {
+            let to = SocketAddr::new(server, 80);
+            std::net::TcpStream::connect_timeout(&to, Duration::from_millis(300)).is_ok()
+        };
+        let _ = lab.behind.client().enter(connect).unwrap();
+    }
+    assert_eq!(lab.counted().unwrap(), Leaks::default(), "forwarded");
+    lab.site.kill();
+    assert!(begin.elapsed() < TIME, "too slow to see the portal open");
+    assert!(lab.provoke().unwrap().tcp4 > 0, "the time is not over");
+    std::thread::sleep(TIME.saturating_sub(begin.elapsed()) + Duration::from_secs(1));
+    assert_eq!(lab.provoke().unwrap(), Leaks::default(), "the time is over");
+    lab.site.run(&["portal", "5m"]).unwrap().success().unwrap();
+    lab.site.run(&["portal", "off"]).unwrap().success().unwrap();
+    assert_eq!(lab.provoke().unwrap(), Leaks::default(), "ended early");
+}
