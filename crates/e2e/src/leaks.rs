@@ -87,6 +87,18 @@ impl LeakLab {
     /// # Errors
     /// Without root or the programs.
     pub fn new(purpose: &str, network: &str) -> Result<Self> {
+        let spec = GatewaySpec {
+            network: network.to_owned(),
+            ..GatewaySpec::default()
+        };
+        Self::with(purpose, &spec)
+    }
+
+    /// The same with a whole specification of the site.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn with(purpose: &str, spec: &GatewaySpec) -> Result<Self> {
         let links = vec![LinkSpec::unshaped(true); UPLINKS + 1];
         let ground = Ground::new(&TopologySpec::new(purpose, links))?;
         let topology = &ground.topology;
@@ -98,16 +110,12 @@ impl LeakLab {
         }
         topology.cut(UPLINKS, Cut::InterfaceDown)?;
         count_at(topology)?;
-        let spec = GatewaySpec::default();
-        let mut hub = Gateway::hub(topology.hub(), topology.directory(), &spec)?;
+        let default = GatewaySpec::default();
+        let mut hub = Gateway::hub(topology.hub(), topology.directory(), &default)?;
         hub.start()?;
         let token = hub.invite("site")?;
         hub.stop();
-        let spec = GatewaySpec {
-            network: network.to_owned(),
-            ..GatewaySpec::default()
-        };
-        let site = Gateway::site(site, topology.directory(), "site", &token, &spec)?;
+        let site = Gateway::site(site, topology.directory(), "site", &token, spec)?;
         Ok(Self {
             site,
             hub,

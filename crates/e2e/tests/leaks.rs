@@ -1,13 +1,17 @@
 //! Nothing leaves a site beside its tunnel while the kill switch is on, and much does while it is off.
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
-use std::net::{IpAddr, SocketAddr};
-use std::time::Duration;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use ropewalk_e2e::leaks::{self, LeakLab, Leaks};
 use ropewalk_e2e::ready;
-use ropewalk_testbed::topology::{SERVER, SERVER_V6};
-use ropewalk_testbed::{Balanced, Finished};
+use ropewalk_testbed::gateway::GatewaySpec;
+use ropewalk_testbed::topology::{HUB, SERVER, SERVER_V6};
+use ropewalk_testbed::{Balanced, Finished, Namespace, balanced};
 
 const ON: &str = "kill_switch = true";
 
@@ -181,9 +185,9 @@ fn a_portal_opens_pages_of_this_machine_for_a_time_and_the_kernel_ends_it() {
     let mut lab = LeakLab::new("portal", ON).unwrap();
     lab.connect().unwrap();
     let site = lab.topology().site().clone();
-    ropewalk_testbed::balanced::listen(lab.topology(), 80).unwrap();
+    balanced::listen(lab.topology(), 80).unwrap();
     let text = said(&lab.site.run(&["portal", "6s"]).unwrap());
-    let begin = std::time::Instant::now();
+    let begin = Instant::now();
     assert!(text.contains("over up0"), "{text}");
     let leaks = lab.provoke().unwrap();
     assert!(leaks.tcp4 > 0 && leaks.dns > 0, "{leaks:?}");
@@ -222,4 +226,152 @@ fn a_portal_opens_pages_of_this_machine_for_a_time_and_the_kernel_ends_it() {
     lab.site.run(&["portal", "5m"]).unwrap().success().unwrap();
     lab.site.run(&["portal", "off"]).unwrap().success().unwrap();
     assert_eq!(lab.provoke().unwrap(), Leaks::default(), "ended early");
+}
+
+#[test]
+fn classes_that_go_direct_pass_the_kill_switch_and_nothing_else_does() {
+    if !ready() {
+        return;
+    }
+    const DIRECT: u16 = 8_080;
+    let spec = GatewaySpec {
+        network: ON.to_owned(),
+        more: format!(
+            "[[class]]\nname = \"direct\"\nprotocol = [\"tcp\"]\nports = [\"{DIRECT}\"]\n\
+             via = \"direct\"\n[probe]\ntargets = [\"{SERVER}\", \"{SERVER_V6}\"]\n"
+        ),
+        ..GatewaySpec::default()
+    };
+    let mut lab = LeakLab::with("killvia", &spec).unwrap();
+    balanced::listen(lab.topology(), DIRECT).unwrap();
+    lab.connect().unwrap();
+    let server = SocketAddr::new(IpAddr::from(SERVER), DIRECT);
+    let end = Instant::now() + Duration::from_secs(10);
+    let uplinks = lab.topology().uplinks();
+    loop {
+        let ways = Balanced::count_at(lab.topology().site(), server, 1).unwrap();
+        let direct = |from: &IpAddr| uplinks.iter().any(|u| u.addresses.contains(from));
+        if ways.keys().all(direct) {
+            break;
+        }
+        assert!(Instant::now() < end, "nothing goes direct: {ways:?}");
+    }
+    // The probes of the uplinks are pings.
+    let leaks = lab.provoke().unwrap();
+    let of_classes_in_the_tunnel = (leaks.tcp4, leaks.udp4, leaks.dns, leaks.hub, leaks.other);
+    assert_eq!(of_classes_in_the_tunnel, (0, 0, 0, 0, 0), "{leaks:?}");
+}
+
+/// The file with the name servers that programs of a namespace read; removed with this.
+struct ResolvConf(PathBuf);
+
+impl ResolvConf {
+    fn new(namespace: &Namespace, text: &str) -> Self {
+        let directory = PathBuf::from("/etc/netns").join(namespace.name());
+        std::fs::create_dir_all(&directory).unwrap();
+        std::fs::write(directory.join("resolv.conf"), text).unwrap();
+        Self(directory)
+    }
+
+    fn text(&self) -> String {
+        std::fs::read_to_string(self.0.join("resolv.conf")).unwrap()
+    }
+}
+
+impl Drop for ResolvConf {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+        // Fails where others have theirs.
+        let _ = std::fs::remove_dir("/etc/netns");
+    }
+}
+
+/// Answers every query for an IPv4 address with the hub's, until told to stop.
+fn answer_queries(hub: &Namespace, at: IpAddr, stop: Arc<AtomicBool>) {
+    let socket = hub
+        .enter(|| UdpSocket::bind(SocketAddr::new(at, 53)))
+        .unwrap()
+        .unwrap();
+    socket
+        .set_read_timeout(Some(Duration::from_millis(50)))
+        .unwrap();
+    std::thread::spawn(move || {
+        while !stop.load(Ordering::Relaxed) {
+            let mut query = [0; 512];
+            let Ok((length, from)) = socket.recv_from(&mut query) else {
+                continue;
+            };
+            // The question ends with type and class; nothing may stand behind it.
+            let question = &query[12..length];
+            let end = question.iter().position(|byte| *byte == 0).unwrap() + 5;
+            let is_ipv4 = question[end - 4..end] == [0, 1, 0, 1];
+            let mut answer = query[..2].to_vec();
+            answer.extend([0x81, 0x80, 0, 1, 0, u8::from(is_ipv4), 0, 0, 0, 0]);
+            answer.extend(&question[..end]);
+            if is_ipv4 {
+                answer.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4]);
+                answer.extend(HUB.octets());
+            }
+            let _ = socket.send_to(&answer, from);
+        }
+    });
+}
+
+#[test]
+fn a_hub_with_a_name_is_found_past_the_kill_switch_and_name_servers_come_back() {
+    if !ready() {
+        return;
+    }
+    let network = format!("{ON}\ndns = [\"{SERVER}\"]");
+    let mut lab = LeakLab::new("killname", &network).unwrap();
+    let resolver = lab.topology().uplinks()[0].gateways[0];
+    let former = format!("nameserver {resolver}\n");
+    let file = ResolvConf::new(lab.topology().site(), &former);
+    let stop = Arc::new(AtomicBool::new(false));
+    answer_queries(lab.topology().hub(), resolver, Arc::clone(&stop));
+    let config = std::fs::read_to_string(lab.site.config()).unwrap();
+    let lines = config.lines().map(|line| {
+        if line.starts_with("endpoints") {
+            "endpoints = [\"hub.test:4443\"]"
+        } else {
+            line
+        }
+    });
+    let config = lines.collect::<Vec<_>>().join("\n");
+    assert!(config.contains("hub.test"), "{config}");
+    std::fs::write(lab.site.config(), config).unwrap();
+
+    lab.reset().unwrap();
+    lab.connect().unwrap();
+    let leaks = lab.counted().unwrap();
+    assert!(leaks.dns > 0, "the name of the hub is asked for");
+    assert_eq!(leaks.all(), leaks.dns, "{leaks:?}");
+    let ours = format!("nameserver {SERVER}\n");
+    let end = Instant::now() + Duration::from_secs(5);
+    while !file.text().contains(&ours) && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!(file.text().contains(&ours), "{}", file.text());
+    assert_eq!(lab.provoke().unwrap(), Leaks::default());
+
+    lab.site.kill();
+    assert!(
+        file.text().contains(&ours),
+        "the tunnel's servers stay: {}",
+        file.text()
+    );
+    assert_eq!(lab.provoke().unwrap(), Leaks::default());
+    lab.site
+        .run(&["doctor", "--repair"])
+        .unwrap()
+        .success()
+        .unwrap();
+    assert_eq!(file.text(), former);
+
+    // Without a resolver the hub is looked for where it was.
+    stop.store(true, Ordering::Relaxed);
+    lab.connect().unwrap();
+    lab.site.stop();
+    assert_eq!(file.text(), former);
+    assert_eq!(lab.provoke().unwrap(), Leaks::default());
 }
