@@ -34,6 +34,8 @@ const BESIDE_OWN: u32 = 0x3000_0000;
 const BESIDE: u32 = 0x1000_0000;
 /// Start of the name of the table (family `inet`); the TUN interface's name follows.
 const TABLE_PREFIX: &str = "ropewalk_kill_";
+/// The same of the table that is there while a portal is passed.
+const PORTAL_PREFIX: &str = "ropewalk_portal_";
 /// Name of the file of the plan, in the state directory.
 const FILE: &str = "kill-switch.json";
 /// Longest file that is read, bytes.
@@ -139,7 +141,7 @@ pub fn ruleset(plan: &Plan) -> String {
         let _ = writeln!(out, "\tchain {chain} {{ {hook} }}");
     }
     out.push_str("}\n");
-    for (chain, _, _) in chains.iter().filter(|(chain, ..)| *chain != RESOLVER) {
+    for (chain, _, _) in &chains {
         let _ = writeln!(out, "flush chain inet {name} {chain}");
     }
     for family in [4, 6] {
@@ -167,13 +169,9 @@ pub fn ruleset(plan: &Plan) -> String {
     out
 }
 
-/// Chain that leads queries to the resolver of the network while a portal is passed.
-const RESOLVER: &str = "portal_resolver";
-
 type Chain = (&'static str, &'static str, Vec<String>);
 
 fn chains(plan: &Plan) -> Vec<Chain> {
-    let tun = &plan.tun;
     vec![
         (
             "refuse",
@@ -185,7 +183,6 @@ fn chains(plan: &Plan) -> Vec<Chain> {
             ],
         ),
         ("local", "", local(plan)),
-        (RESOLVER, "", Vec::new()),
         (
             "output",
             "type filter hook output priority filter; policy drop;",
@@ -195,29 +192,6 @@ fn chains(plan: &Plan) -> Vec<Chain> {
             "forward",
             "type filter hook forward priority filter; policy drop;",
             forward(plan),
-        ),
-        (
-            "portal_mark",
-            "type route hook output priority mangle;",
-            vec![format!(
-                "oifname != \"lo\" meta mark & {TUNNEL_MARK:#x} == 0 meta l4proto . th dport @portal \
-                 fib daddr type unicast meta mark set meta mark | {PORTAL_MARK:#x}"
-            )],
-        ),
-        (
-            "portal_query",
-            "type nat hook output priority -110;",
-            vec![format!(
-                "meta mark & {PORTAL_MARK:#x} != 0 meta l4proto {{ tcp, udp }} th dport 53 jump {RESOLVER}"
-            )],
-        ),
-        (
-            // A connection that was begun at its address in the tunnel.
-            "portal_leave",
-            "type nat hook postrouting priority srcnat;",
-            vec![format!(
-                "meta mark & {PORTAL_MARK:#x} != 0 oifname != {{ \"lo\", \"{tun}\" }} masquerade"
-            )],
         ),
     ]
 }
@@ -471,6 +445,7 @@ pub fn read(path: &Path) -> anyhow::Result<Option<Plan>> {
 /// `nft` is missing or refuses, or the file cannot be removed.
 pub fn lift(path: &Path, tun: &str) -> anyhow::Result<bool> {
     let name = table(tun);
+    close_portal(tun)?;
     let was_set = nft::table_handle(&name)?.is_some();
     if was_set {
         nft::remove(&name).context("the kill switch cannot be lifted")?;
@@ -512,23 +487,38 @@ fn parse_state(listed: &str) -> State {
 }
 
 /// Opens what a captive portal needs for `time`, beside the tunnel and for this machine only; the kernel
-/// ends it. Queries go to `resolver` then. A time of zero ends it at once.
+/// ends it. Queries go to `resolver` then.
+///
+/// Marks and addresses are changed in a table of their own: address translation makes the kernel track
+/// every connection, which costs only while the table is there.
 ///
 /// # Errors
 /// The kill switch is not set, or `nft` refuses.
 pub fn open_portal(tun: &str, time: Duration, resolver: Option<IpAddr>) -> anyhow::Result<()> {
-    let name = table(tun);
-    let mut script = format!("flush set inet {name} portal\nflush chain inet {name} {RESOLVER}\n");
-    if let Some(ip) = resolver {
+    let (kill, portal) = (table(tun), portal_table(tun));
+    let query = resolver.map(|ip| {
         let (word, digit) = (family(ip), if ip.is_ipv4() { 4 } else { 6 });
-        let _ = writeln!(
-            script,
-            "add rule inet {name} {RESOLVER} meta nfproto ipv{digit} dnat {word} to {ip}"
-        );
-    }
+        format!(
+            "meta mark & {PORTAL_MARK:#x} != 0 meta nfproto ipv{digit} meta l4proto {{ tcp, udp }} \
+             th dport 53 dnat {word} to {ip}"
+        )
+    });
+    let mut script = format!(
+        "flush set inet {kill} portal\n\
+         table inet {portal} {{ }}\ndelete table inet {portal}\n\
+         table inet {portal} {{\n\
+         \tset portal {{ type inet_proto . inet_service; flags timeout; }}\n\
+         \tchain divert {{\n\t\ttype route hook output priority mangle;\n\
+         \t\toifname != \"lo\" meta mark & {TUNNEL_MARK:#x} == 0 meta l4proto . th dport @portal \
+         fib daddr type unicast meta mark set meta mark | {PORTAL_MARK:#x}\n\t}}\n\
+         \tchain query {{\n\t\ttype nat hook output priority -110;\n\t\t{}\n\t}}\n\
+         \tchain leave {{\n\t\ttype nat hook postrouting priority srcnat;\n\
+         \t\tmeta mark & {PORTAL_MARK:#x} != 0 oifname != {{ \"lo\", \"{tun}\" }} masquerade\n\t}}\n}}\n",
+        query.unwrap_or_default()
+    );
+    let seconds = time.as_secs().max(1);
     for (protocol, port) in PORTAL_PORTS {
-        if !time.is_zero() {
-            let seconds = time.as_secs().max(1);
+        for name in [&kill, &portal] {
             let _ = writeln!(
                 script,
                 "add element inet {name} portal {{ {protocol} . {port} timeout {seconds}s }}"
@@ -536,6 +526,32 @@ pub fn open_portal(tun: &str, time: Duration, resolver: Option<IpAddr>) -> anyho
         }
     }
     nft::run_script(&script).context("the portal cannot be opened")
+}
+
+/// Ends a portal at once, and takes away what is left of it.
+///
+/// # Errors
+/// `nft` is missing or refuses.
+pub fn close_portal(tun: &str) -> anyhow::Result<()> {
+    for (name, script) in [
+        (
+            table(tun),
+            format!("flush set inet {} portal\n", table(tun)),
+        ),
+        (
+            portal_table(tun),
+            format!("delete table inet {}\n", portal_table(tun)),
+        ),
+    ] {
+        if nft::table_handle(&name)?.is_some() {
+            nft::run_script(&script).context("the portal cannot be closed")?;
+        }
+    }
+    Ok(())
+}
+
+fn portal_table(tun: &str) -> String {
+    table(tun).replacen(TABLE_PREFIX, PORTAL_PREFIX, 1)
 }
 
 #[cfg(test)]

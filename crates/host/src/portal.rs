@@ -3,8 +3,8 @@
 //!
 //! The firewall marks the packets while an element of a set lives, and the kernel ends its life, even if
 //! every program of ours is gone. Marked packets look in a routing table of their own, because the main
-//! one leads into the tunnel. Rule and table stay when the time is over, and mean nothing then: nothing
-//! is marked any more.
+//! one leads into the tunnel. Rule and tables stay when the time is over, and mean nothing then: nothing
+//! is marked any more. The next portal, its end by hand, and `ropewalk down` take them away.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -105,9 +105,7 @@ pub fn open(tun: &str, way: &Way, time: Duration, resolver: Option<IpAddr>) -> a
 /// # Errors
 /// Not permitted.
 pub fn close(tun: &str) -> anyhow::Result<()> {
-    if kill_switch::state(tun)?.is_some() {
-        kill_switch::open_portal(tun, Duration::ZERO, None)?;
-    }
+    kill_switch::close_portal(tun)?;
     clear()
 }
 

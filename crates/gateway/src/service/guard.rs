@@ -70,7 +70,10 @@ impl Guard {
         let switch = if config.kill_switch {
             Some(Self::set(path, config).context(REMEDY)?)
         } else {
-            lift(&path, config);
+            // The side of a relay may share directory and interface name with a site that was killed.
+            if config.common.role == "site" {
+                lift(&path, config);
+            }
             None
         };
         let mut tick = interval(KEEP_INTERVAL);
