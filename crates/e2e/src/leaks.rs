@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use ropewalk_testbed::gateway::{Gateway, GatewaySpec, TCP_PORT, UDP_PORT, UP_LIMIT};
-use ropewalk_testbed::topology::{Cut, HUB, HUB_V6, SERVER, SERVER_V6};
+use ropewalk_testbed::topology::{Cut, HUB, HUB_V6, SERVER, SERVER_V6, Uplink};
 use ropewalk_testbed::{Balanced, LinkSpec, Topology, TopologySpec};
 use rustix::process::Signal;
 use serde::Serialize;
@@ -164,6 +164,7 @@ impl LeakLab {
     /// # Errors
     /// As [`Self::provoke`].
     pub fn provoke_for(&self, time: Duration) -> Result<Leaks> {
+        self.add_link_local()?;
         self.reset()?;
         let end = Instant::now() + time;
         loop {
@@ -175,6 +176,19 @@ impl LeakLab {
         }
         std::thread::sleep(SETTLE);
         self.counted()
+    }
+
+    /// Gives the uplinks link-local addresses, which the topology takes away with all others. Without one the
+    /// kernel does not ask for the next hop of a packet that it forwards over IPv6.
+    fn add_link_local(&self) -> Result<()> {
+        let site = self.topology().site();
+        if !site.has_ipv6()? {
+            return Ok(());
+        }
+        let uplinks = self.topology().uplinks().iter();
+        let add =
+            |uplink: &Uplink| format!("addr replace fe80::2/64 dev {} nodad\n", uplink.interface);
+        site.ip(&uplinks.map(add).collect::<String>())
     }
 
     fn try_all(&self) -> Result<()> {
@@ -444,7 +458,9 @@ fn late_uplink(lab: &LeakLab) -> Result<Leaks> {
     let leaks = std::thread::scope(|scope| {
         let tries = scope.spawn(|| lab.provoke_for(CHANGE));
         std::thread::sleep(Duration::from_millis(200));
-        let restored = topology.restore(UPLINKS, Cut::InterfaceDown);
+        let restored = topology
+            .restore(UPLINKS, Cut::InterfaceDown)
+            .and_then(|()| lab.add_link_local());
         let leaks = tries
             .join()
             .unwrap_or_else(|panic| std::panic::resume_unwind(panic));

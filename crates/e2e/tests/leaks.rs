@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use ropewalk_e2e::leaks::{self, LeakLab, Leaks};
 use ropewalk_e2e::ready;
 use ropewalk_testbed::gateway::GatewaySpec;
-use ropewalk_testbed::topology::{HUB, SERVER, SERVER_V6};
+use ropewalk_testbed::topology::{HUB, HUB_V6, SERVER, SERVER_V6};
 use ropewalk_testbed::{Balanced, Finished, Namespace, balanced};
 
 const ON: &str = "kill_switch = true";
@@ -324,6 +324,39 @@ fn answer_queries(hub: &Namespace, at: IpAddr, stop: Arc<AtomicBool>) {
     });
 }
 
+/// Looks for the hub at this place only.
+fn set_endpoint(lab: &LeakLab, endpoint: &str) {
+    let config = std::fs::read_to_string(lab.site.config()).unwrap();
+    let line = format!("endpoints = [\"{endpoint}\"]");
+    let lines = config.lines().map(|old| {
+        if old.starts_with("endpoints") {
+            line.as_str()
+        } else {
+            old
+        }
+    });
+    let config = lines.collect::<Vec<_>>().join("\n");
+    assert!(config.contains(&line), "{config}");
+    std::fs::write(lab.site.config(), config).unwrap();
+}
+
+#[test]
+fn a_hub_is_reached_over_ipv6_with_neighbours_that_nobody_knows_yet() {
+    if !ready() {
+        return;
+    }
+    let mut lab = LeakLab::new("killsix", ON).unwrap();
+    set_endpoint(&lab, &format!("[{HUB_V6}]:4443"));
+    // The rules first, then interfaces whose neighbours are unknown.
+    lab.connect().unwrap();
+    lab.site.kill();
+    let forget = lab.topology().site().program("ip");
+    let forget = forget.args(["-6", "neigh", "flush", "all"]);
+    forget.success(Duration::from_secs(5)).unwrap();
+    lab.connect().unwrap();
+    assert_eq!(lab.provoke().unwrap(), Leaks::default());
+}
+
 #[test]
 fn a_hub_with_a_name_is_found_past_the_kill_switch_and_name_servers_come_back() {
     if !ready() {
@@ -336,17 +369,7 @@ fn a_hub_with_a_name_is_found_past_the_kill_switch_and_name_servers_come_back() 
     let file = ResolvConf::new(lab.topology().site(), &former);
     let stop = Arc::new(AtomicBool::new(false));
     answer_queries(lab.topology().hub(), resolver, Arc::clone(&stop));
-    let config = std::fs::read_to_string(lab.site.config()).unwrap();
-    let lines = config.lines().map(|line| {
-        if line.starts_with("endpoints") {
-            "endpoints = [\"hub.test:4443\"]"
-        } else {
-            line
-        }
-    });
-    let config = lines.collect::<Vec<_>>().join("\n");
-    assert!(config.contains("hub.test"), "{config}");
-    std::fs::write(lab.site.config(), config).unwrap();
+    set_endpoint(&lab, "hub.test:4443");
 
     lab.reset().unwrap();
     lab.connect().unwrap();
