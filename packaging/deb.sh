@@ -46,7 +46,8 @@ for program in "${programs[@]}"; do
 	install -Dm755 "$built/$program" "$root/usr/bin/$program"
 done
 install -Dm644 -t "$root/lib/systemd/system" packaging/ropewalk-hub.service packaging/ropewalk-site.service \
-	packaging/ropewalk-site@.service packaging/ropewalk-relay.service packaging/ropewalk-balance.service
+	packaging/ropewalk-site@.service packaging/ropewalk-kill-switch.service \
+	packaging/ropewalk-relay.service packaging/ropewalk-balance.service
 install -d "$root/etc/ropewalk"
 
 ropewalk=$built/ropewalk
@@ -59,7 +60,7 @@ install -d "$root/usr/share/man/man1" "$root/usr/share/bash-completion/completio
 
 doc=$root/usr/share/doc/ropewalk
 install -d "$doc"
-for file in README.md CHANGELOG.md docs/configuration.md docs/operations.md docs/relays.md docs/balance.md docs/via.md docs/hold.md; do
+for file in README.md CHANGELOG.md docs/configuration.md docs/operations.md docs/kill-switch.md docs/relays.md docs/balance.md docs/via.md docs/hold.md; do
 	if [ -f "$file" ]; then
 		install -m644 -t "$doc" "$file"
 	fi

@@ -66,6 +66,7 @@ PAGES = {
     OPERATIONS: Page(["hub", "boat"]),
     "docs/configuration.md": Page(["hub"]),
     "docs/hold.md": Page(["hub", "boat"], before=("hub", "boat")),
+    "docs/kill-switch.md": Page(["hub", "boat"], before=("hub", "boat")),
     "docs/via.md": Page(["hub", "boat"], before=("hub", "boat"), stopped=True),
     "docs/relays.md": Page(["hub", "harbour", "boat"], before=("hub",)),
     "docs/balance.md": Page(["boat"]),

@@ -23,5 +23,5 @@ pub use answer::{
 pub use balance::{BalanceStatus, DirectStatus, RuleStatus, UplinkStatus, WayStatus};
 pub use metric::{Measured, Metric};
 pub use request::{Direction, LEAVING_SECONDS_MAX, PathRequest, PathUse, SchedulerRequest};
-pub use status::{OnwardStatus, Status, WorkerStatus};
+pub use status::{KillSwitchStatus, OnwardStatus, Status, WorkerStatus};
 pub use tunnel::{PathStatus, TunnelStatus};

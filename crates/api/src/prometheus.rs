@@ -6,7 +6,8 @@
 use std::fmt::Write;
 
 use crate::{
-    BalanceStatus, DirectStatus, PathStatus, Status, TunnelStatus, UplinkStatus, WorkerStatus,
+    BalanceStatus, DirectStatus, KillSwitchStatus, PathStatus, Status, TunnelStatus, UplinkStatus,
+    WorkerStatus,
 };
 
 /// Content type of the text.
@@ -56,6 +57,9 @@ pub fn render(status: &Status) -> String {
             paths(&mut out, &status.tunnels);
         }
     }
+    if let Some(switch) = &status.kill_switch {
+        kill_switch(&mut out, switch);
+    }
     if let Some(beside) = &status.direct {
         direct(&mut out, beside);
         uplinks(&mut out, &beside.spread);
@@ -94,6 +98,16 @@ fn workers(out: &mut String, workers: &[WorkerStatus]) {
             sample(out, &name, &[("worker", &number)], value(worker));
         }
     }
+}
+
+fn kill_switch(out: &mut String, switch: &KillSwitchStatus) {
+    let name = "ropewalk_kill_switch_set";
+    let help = "Whether what would leave beside the tunnel is refused.";
+    head(out, name, help);
+    sample(out, name, &[], f64::from(u8::from(switch.is_set)));
+    let name = "ropewalk_kill_switch_refused_total";
+    head(out, name, "Packets refused since the rules were set.");
+    sample(out, name, &[], switch.refused as f64);
 }
 
 fn direct(out: &mut String, direct: &DirectStatus) {

@@ -35,6 +35,9 @@ pub struct Status {
     /// Of a site that sends some flows beside its tunnel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub direct: Option<DirectStatus>,
+    /// Of a site that leads everything into its tunnel.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kill_switch: Option<KillSwitchStatus>,
     /// The threads of a hub that has several; each serves a part of the sites.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub workers: Vec<WorkerStatus>,
@@ -42,6 +45,24 @@ pub struct Status {
     pub tunnels: Vec<TunnelStatus>,
     /// Counted drops and refusals by reason, over all tunnels and the sockets.
     pub drops: BTreeMap<String, u64>,
+}
+
+/// What a site refuses to send beside its tunnel.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct KillSwitchStatus {
+    /// Whether the configuration has it on.
+    pub on: bool,
+    /// Whether the rules are in force.
+    pub is_set: bool,
+    /// Packets refused since the rules were set.
+    pub refused: u64,
+    /// Seconds for which a portal may still be passed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub portal_s: Option<u64>,
+    /// Families that the tunnel carries: `ipv4`, `ipv6`. The others are refused.
+    pub families: Vec<String>,
+    /// Networks that are reached beside the tunnel.
+    pub local: Vec<String>,
 }
 
 /// A thread of a hub.

@@ -91,6 +91,9 @@ pub fn parse(path: &Path, text: &str) -> Result<RelayConfig, Problems> {
                 tcp_port,
                 tcp_fallback,
                 routes: Vec::new(),
+                kill_switch: false,
+                local: None,
+                dns: Vec::new(),
                 uplinks,
                 direct: None,
                 common: Common {

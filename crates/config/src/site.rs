@@ -1,8 +1,9 @@
 //! What a site is configured with.
 //!
-//! Invariant: a site has exactly one hub, with a key and at least one endpoint. Rules for uplinks
+//! Invariants: name servers are reached through the tunnel, or in a network of `local`. A site has exactly one hub, with a key and at least one endpoint. Rules for uplinks
 //! keep the order of the file, because the first that matches counts.
 
+use std::net::IpAddr;
 use std::path::Path;
 
 use ipnet::IpNet;
@@ -30,6 +31,13 @@ pub struct SiteConfig {
     pub tcp_fallback: bool,
     /// Networks that are reached through the tunnel.
     pub routes: Vec<IpNet>,
+    /// Whether everything that would leave beside the tunnel is refused.
+    pub kill_switch: bool,
+    /// Networks that are reached beside the tunnel under the kill switch; `None` takes the private
+    /// networks of interfaces that are no uplinks.
+    pub local: Option<Vec<IpNet>>,
+    /// Name servers of this machine while the tunnel has addresses; empty leaves the present ones.
+    pub dns: Vec<IpAddr>,
     /// Which interfaces become uplinks.
     pub uplinks: UplinkRules,
     /// What goes beside the tunnel, if anything does.
@@ -48,7 +56,7 @@ pub fn parse(path: &Path, text: &str) -> Result<SiteConfig, Problems> {
         };
         let common = common::read(root, path, defaults);
         let hub = root.section("hub", read_hub);
-        let routes = root.section("network", read_routes);
+        let network = root.section("network", read_network);
         let uplinks = uplinks::read(root);
         let direct = direct::read(root, &common, &uplinks).map(Box::new);
         let (hub_key, endpoints, tcp_port, tcp_fallback) = hub?;
@@ -58,7 +66,10 @@ pub fn parse(path: &Path, text: &str) -> Result<SiteConfig, Problems> {
             endpoints,
             tcp_port,
             tcp_fallback,
-            routes,
+            routes: network.routes,
+            kill_switch: network.kill_switch,
+            local: network.local,
+            dns: network.dns,
             uplinks,
             direct,
         })
@@ -98,18 +109,75 @@ pub(super) fn read_hub(hub: &mut Section<'_>) -> Option<NextHub> {
     Some((key?, endpoints?, tcp_port, fallback))
 }
 
-fn read_routes(network: &mut Section<'_>) -> Vec<IpNet> {
-    let routes = network.list("routes", "[\"0.0.0.0/0\", \"::/0\"]", RULES_MAX, |text| {
-        let net: IpNet = text
-            .parse()
-            .map_err(|_| format!("{text:?} is not a network"))?;
-        if net.addr() != net.network() {
-            return Err(format!(
-                "{text} has bits beyond its prefix, the network is {}",
-                net.trunc()
-            ));
-        }
-        Ok(net)
+/// What `[network]` says.
+struct Network {
+    routes: Vec<IpNet>,
+    kill_switch: bool,
+    local: Option<Vec<IpNet>>,
+    dns: Vec<IpAddr>,
+}
+
+fn read_network(network: &mut Section<'_>) -> Network {
+    let example = "[\"0.0.0.0/0\", \"::/0\"]";
+    let routes = network.list("routes", example, RULES_MAX, parse_net);
+    let routes = routes
+        .unwrap_or_else(|| vec![IpNet::V4(Default::default()), IpNet::V6(Default::default())]);
+    let kill_switch = network.boolean("kill_switch").unwrap_or(false);
+    let local = network.list("local", "[\"192.168.0.0/16\"]", RULES_MAX, parse_net);
+    let dns = network.list("dns", "[\"192.0.2.53\"]", NAME_SERVERS_MAX, |text| {
+        text.parse::<IpAddr>()
+            .map_err(|_| format!("{text:?} is not an address"))
     });
-    routes.unwrap_or_else(|| vec![IpNet::V4(Default::default()), IpNet::V6(Default::default())])
+    let dns = dns.unwrap_or_default();
+    if kill_switch && !tunnels_everything(&routes) {
+        network.reject(
+            "kill_switch",
+            "the kill switch refuses everything that leaves beside the tunnel, but `routes` lead \
+             only a part into the tunnel",
+            "remove `routes`, or set kill_switch = false",
+        );
+    }
+    let inside = |ip: &IpAddr| {
+        let mut nets = routes.iter().chain(local.iter().flatten());
+        nets.any(|net| net.contains(ip))
+    };
+    if let Some(outside) = dns.iter().find(|ip| !inside(ip)) {
+        network.reject(
+            "dns",
+            &format!("{outside} is not reached through the tunnel: no network of `routes` has it"),
+            "add its network to `routes`, or take another name server",
+        );
+    }
+    Network {
+        routes,
+        kill_switch,
+        local,
+        dns,
+    }
+}
+
+/// Most name servers: resolv.conf(5) takes no more.
+const NAME_SERVERS_MAX: usize = 3;
+
+/// Whether both families are led into the tunnel whole.
+#[must_use]
+pub fn tunnels_everything(routes: &[IpNet]) -> bool {
+    let whole = |ipv4: bool| {
+        let mut nets = routes.iter().filter(|net| net.addr().is_ipv4() == ipv4);
+        nets.any(|net| net.prefix_len() == 0)
+    };
+    whole(true) && whole(false)
+}
+
+fn parse_net(text: &str) -> Result<IpNet, String> {
+    let net: IpNet = text
+        .parse()
+        .map_err(|_| format!("{text:?} is not a network"))?;
+    if net.addr() != net.network() {
+        return Err(format!(
+            "{text} has bits beyond its prefix, the network is {}",
+            net.trunc()
+        ));
+    }
+    Ok(net)
 }

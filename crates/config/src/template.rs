@@ -130,8 +130,15 @@ tcp_port = {tcp_port}
 
 [network]
 # What goes through the tunnel. The default is everything; [] is only the hub and its sites.
-# While the tunnel is down these routes stay, so that nothing leaks past it.
 # routes = [\"0.0.0.0/0\", \"::/0\"]
+# Refuse everything that would leave beside the tunnel, also before the tunnel is up, and after this
+# program has ended. `ropewalk down` lifts it. Without it, traffic leaves beside the tunnel then.
+kill_switch = true
+# What is reached beside the tunnel all the same. Without the key: the private networks of interfaces
+# that are no uplinks.
+# local = [\"192.168.0.0/16\"]  # example
+# Name servers of this machine while the tunnel runs. They must be reached through the tunnel.
+# dns = [\"192.0.2.53\"]  # example
 
 {UPLINKS}
 # Classes of traffic that go beside the tunnel, each connection over one uplink. What goes via \"auto\"

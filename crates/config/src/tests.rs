@@ -650,6 +650,41 @@ fn commented_keys_of_the_templates_are_defaults_unless_called_examples() {
 }
 
 #[test]
+fn the_kill_switch_is_off_unless_asked_for_and_a_joined_site_asks_for_it() {
+    let path = Path::new("site.toml");
+    let parse = |network: &str| {
+        let hub = format!("[hub]\nkey = \"{KEY}\"\nendpoints = [\"h:1\"]\n");
+        site::parse(path, &format!("{hub}[network]\n{network}"))
+    };
+    let old = parse("").unwrap();
+    assert!(!old.kill_switch && old.local.is_none() && old.dns.is_empty());
+    assert!(site::parse(path, &templates().1).unwrap().kill_switch);
+    let all = "kill_switch = true\nlocal = [\"192.168.0.0/16\"]\ndns = [\"192.168.1.53\", \"2001:db8::53\"]";
+    let config = parse(all).unwrap();
+    assert!(config.kill_switch && config.local.unwrap().len() == 1 && config.dns.len() == 2);
+    for (network, key) in [
+        (
+            "kill_switch = true\nroutes = [\"10.0.0.0/8\"]",
+            "network.kill_switch",
+        ),
+        (
+            "kill_switch = true\nroutes = [\"0.0.0.0/0\"]",
+            "network.kill_switch",
+        ),
+        (
+            "routes = [\"10.0.0.0/8\"]\ndns = [\"192.0.2.53\"]",
+            "network.dns",
+        ),
+        ("dns = [\"resolver\"]", "network.dns"),
+        ("local = [\"192.168.1.1/16\"]", "network.local"),
+    ] {
+        let problems = parse(network).unwrap_err().to_string();
+        assert!(problems.contains(key), "{network}: {problems}");
+    }
+    parse("routes = [\"10.0.0.0/8\"]\ndns = [\"10.0.0.53\"]").unwrap();
+}
+
+#[test]
 fn patterns_match_whole_names() {
     for (pattern, name, expected) in [
         ("eth0", "eth0", true),

@@ -109,6 +109,8 @@ pub struct SocketOptions {
     pub buffer_bytes: usize,
     /// Whether sockets are bound to the interface that the session names.
     pub devices: bool,
+    /// Mark of the packets of UDP sockets, and of TCP connections that it opens. Needs `CAP_NET_ADMIN`.
+    pub mark: Option<u32>,
     /// Which worker of a hub opens them: several share each address.
     pub slice: Slice,
 }
@@ -314,6 +316,7 @@ impl SocketsOf<'_> {
         let udp = UdpSocket::bind(&UdpConfig {
             bind,
             device,
+            mark: options.mark,
             recv_buffer: options.buffer_bytes,
             send_buffer: options.buffer_bytes,
             group: group(options.slice),
@@ -347,6 +350,7 @@ impl SocketsOf<'_> {
         let tcp = tcp_info::connect(&ConnectConfig {
             destination: remote,
             device,
+            mark: self.all.options.mark,
             source: None,
             congestion: Some("bbr".into()),
             not_sent_low_water: Some(NOT_SENT_MAX),

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use ropewalk_driver::{Event, Owner, SocketOptions, Sockets};
+use ropewalk_host::kill_switch::TUNNEL_MARK;
 use ropewalk_io::netlink;
 use ropewalk_session::{Environment, JoinSettings, Joining, Outcome, Session, Slice};
 use ropewalk_transport::PublicKey;
@@ -64,6 +65,8 @@ pub fn enrol(token: &Token, secret: &Secret, key: PublicKey) -> anyhow::Result<(
         SocketOptions {
             buffer_bytes: BUFFER_BYTES,
             devices: true,
+            // The kill switch of a former site on this machine lets the exchange through.
+            mark: rustix::process::geteuid().is_root().then_some(TUNNEL_MARK),
             slice: Slice::WHOLE,
         },
     );

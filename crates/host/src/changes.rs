@@ -21,7 +21,7 @@ use ropewalk_io::netlink::{self, RuleSpec};
 use ropewalk_io::{nft, sysctl};
 use serde::{Deserialize, Serialize};
 
-use crate::files;
+use crate::{files, resolver};
 
 /// Largest state file that is read, bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -61,6 +61,20 @@ pub enum Change {
     Routes {
         /// Its number.
         table: u32,
+    },
+    /// The file with the name servers of this machine.
+    Resolver {
+        /// Where it is.
+        path: PathBuf,
+        /// Contents before.
+        former: String,
+        /// Contents that were written.
+        value: String,
+    },
+    /// A record of resolvconf(8).
+    Resolvconf {
+        /// Its name.
+        record: String,
     },
 }
 
@@ -153,6 +167,19 @@ impl Change {
                 .with_context(|| format!("cannot remove the {policy}")),
             Self::Routes { table } => netlink::flush_table(*table)
                 .with_context(|| format!("cannot empty the routing table {table}")),
+            Self::Resolver {
+                path,
+                former,
+                value,
+            } => {
+                let present = resolver::read(path)?;
+                // A crash may have come between the first byte and the last.
+                if value.starts_with(&present) {
+                    resolver::write(path, former)?;
+                }
+                Ok(())
+            }
+            Self::Resolvconf { record } => resolver::remove_record(record),
         }
     }
 }
@@ -173,6 +200,8 @@ impl std::fmt::Display for Change {
             ),
             Self::Policy(policy) => policy.fmt(f),
             Self::Routes { table } => write!(f, "routing table {table}"),
+            Self::Resolver { path, .. } => write!(f, "name servers in {}", path.display()),
+            Self::Resolvconf { record } => write!(f, "name servers of resolvconf for {record}"),
         }
     }
 }
@@ -317,6 +346,38 @@ impl Changes {
     /// The list cannot be written.
     pub fn routes(&mut self, table: u32) -> anyhow::Result<()> {
         self.record(Change::Routes { table })
+    }
+
+    /// Writes `text` into the file with the name servers of this machine.
+    ///
+    /// # Errors
+    /// The file cannot be read or written, or the list cannot.
+    pub fn resolver(&mut self, path: &Path, text: &str) -> anyhow::Result<()> {
+        let same =
+            |change: &&Change| matches!(change, Change::Resolver { path: p, .. } if p == path);
+        // What stands there now is our own: the file of before is in the list.
+        let first = self.made.iter().find(same);
+        let former = match first {
+            Some(Change::Resolver { former, .. }) => former.clone(),
+            _ => resolver::read(path)?,
+        };
+        self.made.retain(|change| !same(&change));
+        self.record(Change::Resolver {
+            path: path.to_owned(),
+            former,
+            value: text.to_owned(),
+        })?;
+        resolver::write(path, text)
+    }
+
+    /// Records that resolvconf(8) is about to get this record.
+    ///
+    /// # Errors
+    /// The list cannot be written.
+    pub fn resolvconf(&mut self, record: &str) -> anyhow::Result<()> {
+        self.record(Change::Resolvconf {
+            record: record.to_owned(),
+        })
     }
 
     /// Undoes everything, but for tables when the gateway `is_restart`ed: the next one replaces them.

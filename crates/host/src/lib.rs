@@ -7,7 +7,10 @@
 
 pub mod changes;
 pub mod files;
+pub mod kill_switch;
 pub mod memory;
+pub mod portal;
+pub mod resolver;
 pub mod settings;
 pub mod uplinks;
 

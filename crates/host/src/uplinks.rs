@@ -64,8 +64,7 @@ fn uplink(
     if !alive || matches(&rules.exclude) || (!rules.include.is_empty() && !included) {
         return None;
     }
-    let kind = interface.kind.as_deref().unwrap_or_default();
-    if TUNNEL_KINDS.contains(&kind) && !included {
+    if is_tunnel(interface) && !included {
         return None;
     }
     let addresses = source_addresses(interface, hub, included);
@@ -85,6 +84,13 @@ fn uplink(
         protection_hourly: mark.and_then(|mark| mark.protection_hourly),
         congestion: mark.and_then(|mark| mark.congestion),
     })
+}
+
+/// Whether an interface is the inside of a tunnel.
+#[must_use]
+pub fn is_tunnel(interface: &Interface) -> bool {
+    let kind = interface.kind.as_deref().unwrap_or_default();
+    TUNNEL_KINDS.contains(&kind)
 }
 
 /// Addresses to send from, preferred first: IPv4, then IPv6 privacy addresses, then stable ones.

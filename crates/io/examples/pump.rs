@@ -40,6 +40,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let udp = UdpSocket::bind(&UdpConfig {
         bind: local.parse()?,
         device: None,
+        mark: None,
         recv_buffer: 4 << 20,
         send_buffer: 4 << 20,
         group: None,

@@ -290,7 +290,7 @@ fn ask(request: NfTablesMessage) -> std::io::Result<Option<NfTablesMessage>> {
 /// # Errors
 /// See [`NftError`]; nothing was changed then.
 pub fn run_script(script: &str) -> Result<(), NftError> {
-    run_text(script, &["-f", "-"])
+    run_text(script, &["-f", "-"]).map(drop)
 }
 
 /// Whether nft(8) understands a script, with the names of users, control groups and so on in it.
@@ -299,15 +299,24 @@ pub fn run_script(script: &str) -> Result<(), NftError> {
 /// # Errors
 /// See [`NftError`].
 pub fn check_script(script: &str) -> Result<(), NftError> {
-    run_text(script, &["--check", "-f", "-"])
+    run_text(script, &["--check", "-f", "-"]).map(drop)
 }
 
-fn run_text(script: &str, arguments: &[&str]) -> Result<(), NftError> {
+/// A table of family `inet` with all that is in it, as JSON (libnftables-json(5)).
+///
+/// # Errors
+/// See [`NftError`].
+pub fn list_table(name: &str) -> Result<String, NftError> {
+    check_name(name)?;
+    run_text("", &["-j", "list", "table", "inet", name])
+}
+
+fn run_text(script: &str, arguments: &[&str]) -> Result<String, NftError> {
     for program in NFT_PATHS {
         let spawned = Command::new(program)
             .args(arguments)
             .stdin(Stdio::piped())
-            .stdout(Stdio::null())
+            .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn();
         let refused = |error: std::io::Error| NftError::Refused(error.to_string());
@@ -321,7 +330,7 @@ fn run_text(script: &str, arguments: &[&str]) -> Result<(), NftError> {
         }
         let output = child.wait_with_output().map_err(refused)?;
         if output.status.success() {
-            return Ok(());
+            return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
         }
         let words = String::from_utf8_lossy(&output.stderr);
         return Err(NftError::Refused(words.trim().to_owned()));

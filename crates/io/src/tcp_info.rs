@@ -119,6 +119,8 @@ pub struct ConnectConfig {
     pub destination: SocketAddr,
     /// Interface the connection is bound to (`SO_BINDTODEVICE`).
     pub device: Option<String>,
+    /// Mark of its packets for firewall and routing rules (`SO_MARK`). Needs `CAP_NET_ADMIN`.
+    pub mark: Option<u32>,
     /// Local address; `None` lets the kernel choose.
     pub source: Option<SocketAddr>,
     /// Congestion control by name (`bbr`, `cubic`); `None` or unknown ones leave the default.
@@ -140,6 +142,9 @@ pub fn connect(config: &ConnectConfig) -> io::Result<TcpStream> {
     socket.set_tcp_nodelay(true)?;
     if let Some(device) = &config.device {
         socket.bind_device(Some(device.as_bytes()))?;
+    }
+    if let Some(mark) = config.mark {
+        socket.set_mark(mark)?;
     }
     if let Some(source) = config.source {
         socket.bind(&source.into())?;
@@ -177,6 +182,7 @@ mod tests {
         ConnectConfig {
             destination,
             device: Some("lo".into()),
+            mark: None,
             source: None,
             congestion: Some("reno".into()),
             not_sent_low_water: Some(16_384),

@@ -28,6 +28,8 @@ pub struct UdpConfig {
     pub bind: SocketAddr,
     /// Interface the socket is bound to (`SO_BINDTODEVICE`), so that routes of others do not count.
     pub device: Option<String>,
+    /// Mark of its packets for firewall and routing rules (`SO_MARK`). Needs `CAP_NET_ADMIN`.
+    pub mark: Option<u32>,
     /// Receive buffer in bytes; beyond the limit of the system where the process may.
     pub recv_buffer: usize,
     /// Send buffer in bytes; the same.
@@ -145,6 +147,9 @@ impl UdpSocket {
         }
         if let Some(device) = &config.device {
             socket.bind_device(Some(device.as_bytes()))?;
+        }
+        if let Some(mark) = config.mark {
+            socket.set_mark(mark)?;
         }
         set_buffer(&socket, Buffer::Receive, config.recv_buffer)?;
         set_buffer(&socket, Buffer::Send, config.send_buffer)?;
@@ -506,6 +511,7 @@ mod tests {
         let config = UdpConfig {
             bind: "127.0.0.1:0".parse().expect("address"),
             device: None,
+            mark: None,
             recv_buffer: 1 << 20,
             send_buffer: 1 << 20,
             group: None,

@@ -217,6 +217,7 @@ fn bind(namespace: &Namespace, ip: &'static str) -> UdpSocket {
     let config = UdpConfig {
         bind: (ip.parse::<std::net::IpAddr>().expect("address"), 0).into(),
         device: None,
+        mark: None,
         recv_buffer: 1 << 20,
         send_buffer: 1 << 20,
         group: None,

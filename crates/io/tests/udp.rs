@@ -13,6 +13,7 @@ fn config(bind: &str) -> UdpConfig {
     UdpConfig {
         bind: bind.parse().expect("address"),
         device: None,
+        mark: None,
         recv_buffer: 1 << 20,
         send_buffer: 1 << 20,
         group: None,

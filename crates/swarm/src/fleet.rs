@@ -61,6 +61,7 @@ impl Fleet {
         let options = SocketOptions {
             buffer_bytes: SOCKET_BYTES,
             devices: false,
+            mark: None,
             slice: Slice::WHOLE,
         };
         let local = local_address(args.hub)

@@ -60,6 +60,7 @@ pub fn sockets(buffer_bytes: usize) -> Sockets {
     let options = SocketOptions {
         buffer_bytes,
         devices: false,
+        mark: None,
         slice: Slice::WHOLE,
     };
     Sockets::new(epoll, options)

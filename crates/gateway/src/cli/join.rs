@@ -80,13 +80,15 @@ impl Join {
         } else {
             ""
         };
+        let option = global.config_option();
         output::note(&format!(
             "this machine is site {} of the hub at {}; wrote {} and its key\n\
-             next: `ropewalk up{}`{unit}",
+             its kill switch is on: once up, nothing leaves this machine but through the tunnel, until \
+             `ropewalk down{option}`; kill_switch = false in [network] turns this off\n\
+             next: `ropewalk up{option}`{unit}",
             token.name,
             token.endpoints[0],
             path.display(),
-            global.config_option()
         ));
         Ok(())
     }

@@ -7,13 +7,16 @@ mod balance;
 mod balance_status;
 mod completions;
 mod doctor;
+mod down;
 mod hub;
 mod invite;
 mod join;
 mod key;
+mod kill_switch;
 mod output;
 mod path;
 mod plan;
+mod portal;
 mod relay;
 mod scheduler;
 mod status;
@@ -39,6 +42,8 @@ const EXAMPLES: &str = "Examples:
     ropewalk join                     ask for the token, make a key, write the configuration
     ropewalk up                       run it
     ropewalk status                   what each path does
+    ropewalk portal 5m                log in to a hotel's network past the kill switch
+    ropewalk down                     stop it and lift the kill switch
   On a machine between them, if there is one (a relay):
     ropewalk relay --join             write keys and configuration; the hub invites with --relay
     ropewalk relay                    run it; it invites its sites as a hub does
@@ -99,6 +104,9 @@ impl Global {
 enum CliCommand {
     Hub(hub::Hub),
     Up(up::Up),
+    Down(down::Down),
+    KillSwitch(kill_switch::KillSwitchArgs),
+    Portal(portal::PortalArgs),
     Relay(relay::Relay),
     Balance(balance::Balance),
     Invite(invite::Invite),
@@ -126,6 +134,9 @@ pub fn main() -> ExitCode {
     let result = match cli.command {
         CliCommand::Hub(command) => command.run(global),
         CliCommand::Up(command) => command.run(global),
+        CliCommand::Down(command) => command.run(global),
+        CliCommand::KillSwitch(command) => command.run(global),
+        CliCommand::Portal(command) => command.run(global),
         CliCommand::Relay(command) => command.run(global),
         CliCommand::Balance(command) => command.run(global),
         CliCommand::Invite(command) => command.run(global),

@@ -9,7 +9,7 @@ use super::Global;
 use super::output::{self, Colour, Style, Table};
 use crate::client::Client;
 use crate::exit::{self, NotRunning};
-use ropewalk_api::{PathStatus, Status, TunnelStatus, WorkerStatus};
+use ropewalk_api::{KillSwitchStatus, PathStatus, Status, TunnelStatus, WorkerStatus};
 
 const EXAMPLES: &str = "Examples:
   ropewalk status                a table of tunnels and paths
@@ -44,9 +44,12 @@ impl StatusArgs {
     /// # Errors
     /// No gateway runs.
     pub fn run(self, global: &Global) -> anyhow::Result<()> {
-        let client = Client::find(global.config.as_deref(), global.socket.as_deref())?;
+        let client = Client::find(global.config.as_deref(), global.socket.as_deref())
+            .map_err(|error| with_kill_switch(error, global))?;
         if !self.watch {
-            return output::print(&self.show(&client)?).map_err(Into::into);
+            let text = self.show(&client);
+            let text = text.map_err(|error| with_kill_switch(error, global))?;
+            return Ok(output::print(&text)?);
         }
         loop {
             let text = match self.show(&client) {
@@ -77,6 +80,17 @@ impl StatusArgs {
             return Ok(format!("{text}\n"));
         }
         Ok(render(&client.status()?, Style::of_stdout()))
+    }
+}
+
+/// Where no gateway runs, its kill switch may still be on.
+fn with_kill_switch(error: anyhow::Error, global: &Global) -> anyhow::Error {
+    if !is_not_running(&error) {
+        return error;
+    }
+    match super::kill_switch::note(global) {
+        Some(note) => NotRunning(format!("{error:#}\n{note}")).into(),
+        None => error,
     }
 }
 
@@ -151,6 +165,9 @@ fn render(status: &Status, style: Style) -> String {
         ));
     }
     out.push_str(&workers(&status.workers));
+    if let Some(switch) = &status.kill_switch {
+        out.push_str(&kill_switch(switch, style));
+    }
     for tunnel in &status.tunnels {
         out.push('\n');
         out.push_str(&tunnel_head(tunnel, style));
@@ -183,6 +200,35 @@ fn render(status: &Status, style: Style) -> String {
         out.push_str(&format!("\ndropped: {}\n", list.join(", ")));
     }
     out
+}
+
+/// What is refused beside the tunnel, in a line.
+fn kill_switch(switch: &KillSwitchStatus, style: Style) -> String {
+    if !switch.is_set {
+        let text = if switch.on {
+            "kill switch missing although it is configured: traffic may leave beside the tunnel"
+        } else {
+            "kill switch off: traffic may leave beside the tunnel"
+        };
+        return format!("{}\n", style.paint(Colour::Yellow, text));
+    }
+    let mut text = format!("kill switch on: {} packets refused", switch.refused);
+    let missing = |family: &str| !switch.families.iter().any(|own| own == family);
+    // Before the hub has said what it carries, all is refused.
+    if !switch.families.is_empty() {
+        for (family, name) in [("ipv4", "IPv4"), ("ipv6", "IPv6")] {
+            if missing(family) {
+                text += &format!("; {name} blocked, the hub does not carry it");
+            }
+        }
+    }
+    if !switch.local.is_empty() {
+        text += &format!("; local {}", switch.local.join(", "));
+    }
+    if let Some(seconds) = switch.portal_s {
+        text += &style.paint(Colour::Yellow, &super::kill_switch::portal(seconds));
+    }
+    text + "\n"
 }
 
 fn tunnel_head(tunnel: &TunnelStatus, style: Style) -> String {

@@ -17,12 +17,14 @@ const EXAMPLES: &str = "Examples:
   systemctl enable --now ropewalk-site     always, with the Debian package
 
 The file is written by `ropewalk join`. Stop with Ctrl-C; everything that was set
-(interface, addresses, routes, firewall table) is removed again. SIGHUP reads the rules for
-uplinks from the file again.
+(interface, addresses, routes, firewall table) is removed again, but for the kill switch. SIGHUP
+reads the rules for uplinks from the file again.
 
 Everything goes through the tunnel unless `routes` in [network] says otherwise, or `via` of a
-[[class]] sends it over the uplinks directly. While the tunnel is down the routes stay, so that
-nothing leaks past it; classes with via = \"auto\" go directly until the hub is back.";
+[[class]] sends it over the uplinks directly. With kill_switch = true, which `ropewalk join` writes,
+everything else is refused: before the tunnel is up, while it is down, and after this program has
+ended, until `ropewalk down`. Without it, traffic leaves beside the tunnel at these times. Classes
+with via = \"auto\" go directly until the hub is back.";
 
 /// Run a site: connect to the hub over every uplink
 #[derive(Debug, Args)]

@@ -129,6 +129,7 @@ fn udp_offload() -> Vec<Check> {
     let config = UdpConfig {
         bind: ([127, 0, 0, 1], 0).into(),
         device: None,
+        mark: None,
         recv_buffer: PROBE_BUFFER,
         send_buffer: PROBE_BUFFER,
         group: None,

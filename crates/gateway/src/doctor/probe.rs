@@ -9,9 +9,12 @@ use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
+use ropewalk_host::kill_switch::TUNNEL_MARK;
 use ropewalk_io::udp::{RecvMeta, UdpConfig, UdpReceiver, UdpSocket};
 use ropewalk_types::Ecn;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::service::has_net_admin;
 
 /// Smallest payload that a server must answer (RFC 9000 §14.1).
 pub const PAYLOAD_MIN: usize = 1_200;
@@ -43,6 +46,7 @@ pub fn udp(
     let mut socket = UdpSocket::bind(&UdpConfig {
         bind: SocketAddr::new(source.unwrap_or(any), 0),
         device: device.map(str::to_owned),
+        mark: has_net_admin().then_some(TUNNEL_MARK),
         recv_buffer: BUFFER_BYTES,
         send_buffer: BUFFER_BYTES,
         group: None,
@@ -78,6 +82,10 @@ pub fn tcp(device: Option<&str>, hub: SocketAddr) -> io::Result<Duration> {
     let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None)?;
     if let Some(device) = device {
         socket.bind_device(Some(device.as_bytes()))?;
+    }
+    if has_net_admin() {
+        // As the tunnel's own connections have it, which a kill switch lets pass.
+        socket.set_mark(TUNNEL_MARK)?;
     }
     socket.connect_timeout(&hub.into(), TCP_WAIT)?;
     drop(TcpStream::from(socket));

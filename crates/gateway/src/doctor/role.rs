@@ -9,10 +9,11 @@ use serde_json::Value;
 
 use super::{Check, probe};
 use crate::engine::control::Uplink;
-use crate::service::{direct, network, resolve};
+use crate::service::{direct, has_net_admin, network, resolve};
 use crate::sites::Sites;
+use ropewalk_config::site::tunnels_everything;
 use ropewalk_config::{BalanceConfig, HubConfig, SiteConfig};
-use ropewalk_host::uplinks;
+use ropewalk_host::{kill_switch, uplinks};
 
 /// Outer MTU below which inner packets of 1,280 bytes need fragments.
 const UPLINK_MTU_MIN: u32 = 1_400;
@@ -158,11 +159,17 @@ fn dropping_chain() -> Option<String> {
 
 /// Checks of a site.
 pub fn site(config: &SiteConfig) -> Vec<Check> {
-    let mut checks = Vec::new();
+    let mut checks: Vec<Check> = kill_switch(config).into_iter().collect();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
-    let resolved = runtime.map(|runtime| runtime.block_on(resolve::resolve(&config.endpoints)));
+    let servers = if config.kill_switch && has_net_admin() {
+        resolve::name_servers()
+    } else {
+        Vec::new()
+    };
+    let resolved =
+        runtime.map(|runtime| runtime.block_on(resolve::resolve(&config.endpoints, &servers)));
     let (hub, failures) = resolved.unwrap_or_default();
     if hub.is_empty() {
         let remedy = "check DNS on this machine, or `endpoints` in [hub]";
@@ -185,6 +192,46 @@ pub fn site(config: &SiteConfig) -> Vec<Check> {
     }
     checks.extend(beside_tunnel(config));
     checks
+}
+
+/// Check of what is refused beside the tunnel, where everything is to go through it.
+fn kill_switch(config: &SiteConfig) -> Option<Check> {
+    if !config.kill_switch && !tunnels_everything(&config.routes) {
+        return None;
+    }
+    let name = "kill switch";
+    let state = match kill_switch::state(&config.common.interface) {
+        Ok(state) => state,
+        Err(error) => {
+            let remedy = "run as root with nftables installed";
+            return Some(Check::warn(name, format!("{error:#}"), remedy));
+        }
+    };
+    Some(match (config.kill_switch, state) {
+        (true, Some(state)) => Check::ok(
+            name,
+            format!(
+                "on: {} packets refused; `ropewalk down` lifts it",
+                state.refused
+            ),
+        ),
+        (true, None) => Check::warn(
+            name,
+            "configured, but not set: traffic leaves beside the tunnel until the site starts",
+            "start the site with `ropewalk up`",
+        ),
+        (false, Some(_)) => Check::warn(
+            name,
+            "on, though the configuration has it off: only the tunnel leaves this machine",
+            "run `ropewalk down`, or start the site, which lifts it",
+        ),
+        (false, None) => Check::warn(
+            name,
+            "off: traffic leaves beside the tunnel before the tunnel is up, after the site has ended, \
+             and by routes of the uplinks' networks",
+            "set kill_switch = true in [network], if nothing may",
+        ),
+    })
 }
 
 /// Check of what goes beside the tunnel, if anything does.

@@ -157,6 +157,7 @@ pub(super) fn start<R: Role + Send + 'static>(
                 SocketOptions {
                     buffer_bytes: host.socket_buffer_bytes,
                     devices: true,
+                    mark: host.mark,
                     slice: colleagues.slice(),
                 },
             ),

@@ -15,6 +15,8 @@ pub struct HostSettings {
     pub offload: bool,
     /// Requested size of each UDP socket's send and receive buffer, bytes.
     pub socket_buffer_bytes: usize,
+    /// Mark of the packets that the tunnel sends, for firewall rules (`SO_MARK`).
+    pub mark: Option<u32>,
 }
 
 /// What the engine tells the control side.

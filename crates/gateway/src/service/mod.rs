@@ -13,6 +13,7 @@ mod notify;
 pub mod resolve;
 
 mod balance;
+mod guard;
 mod hub;
 mod relay;
 mod site;
@@ -252,6 +253,7 @@ fn host_settings(common: &Common) -> HostSettings {
         tun_name: common.interface.clone(),
         offload: common.offload,
         socket_buffer_bytes: common.socket_buffer_bytes,
+        mark: None,
     }
 }
 

@@ -21,19 +21,22 @@ use tokio::time::{Instant, sleep_until};
 
 use super::api::Reload;
 use super::direct::Direct;
+use super::guard::Guard;
 use super::supplicant::{COUNTS, Sign, Supplicants};
 use super::{
     ApiSocket, Asked, Commands, Prepared, RunningEngine, Signals, event_channel, host_settings,
     network, notify, reload_and_log, resolve, session_settings,
 };
 use crate::engine::control::{Command, Uplink};
-use crate::engine::settings::EngineEvent;
+use crate::engine::settings::{EngineEvent, HostSettings};
 use crate::engine::start_site;
 use ropewalk_balance::Turn;
 use ropewalk_config::uplinks::UplinkRules;
 use ropewalk_config::values::HostPort;
 use ropewalk_config::{self as config, SiteConfig};
 use ropewalk_host::Changes;
+use ropewalk_host::kill_switch::TUNNEL_MARK;
+use ropewalk_host::resolver;
 use ropewalk_host::settings;
 use ropewalk_host::uplinks::{changes, select, unmatched};
 
@@ -61,6 +64,7 @@ pub(super) struct Site {
     assigned: Vec<IpNet>,
     onward: Option<Relayed>,
     direct: Option<Direct>,
+    guard: Guard,
     up: bool,
 }
 
@@ -106,9 +110,13 @@ pub(super) async fn run(
     let result = site.serve(&mut signals, changes).await;
     notify::send(notify::Stopping);
     drop(api);
+    let kill_switch = site.config.kill_switch;
     let stopped = site.stop().await;
     drop(prepared);
     tracing::info!("site has stopped");
+    if kill_switch {
+        tracing::warn!("kill switch stays on: nothing leaves this machine until `ropewalk down`");
+    }
     result.and(stopped)
 }
 
@@ -125,9 +133,12 @@ impl Site {
         config: SiteConfig,
         signals: &mut Signals,
     ) -> anyhow::Result<Option<Self>> {
-        let Some(addresses) = first_addresses(&config.endpoints, signals).await else {
+        // Before anything is sent over an uplink.
+        let mut guard = Guard::begin(&config)?;
+        let Some(addresses) = first_addresses(&config.endpoints, &guard, signals).await else {
             return Ok(None);
         };
+        guard.set_hub(&addresses)?;
         let hub = Arc::new(HubAddresses::new(&addresses));
         let (sink, events) = event_channel();
         let settings = SiteSettings {
@@ -141,8 +152,11 @@ impl Site {
         if !settings.ipv6 {
             tracing::warn!("this machine has no IPv6: the tunnel carries IPv4 only");
         }
-        let handle = start_site(&host_settings(&config.common), settings, &sink)
-            .context("the site cannot start")?;
+        let host = HostSettings {
+            mark: Some(TUNNEL_MARK),
+            ..host_settings(&config.common)
+        };
+        let handle = start_site(&host, settings, &sink).context("the site cannot start")?;
         let engine = RunningEngine::new(handle)?;
         engine.tun.configure(&[])?;
         let direct = Direct::start(&config, &engine.tun, changes).await?;
@@ -169,6 +183,7 @@ impl Site {
             assigned: Vec::new(),
             onward: None,
             direct,
+            guard,
             up: false,
         }))
     }
@@ -183,7 +198,7 @@ impl Site {
 
     /// Commands for the engine, and for what goes beside the tunnel.
     pub(super) fn commands(&self) -> Commands {
-        let engine = self.engine.commands.clone();
+        let engine = self.guard.commands(self.engine.commands.clone());
         match &self.direct {
             Some(direct) => direct.commands(engine),
             None => engine,
@@ -224,7 +239,7 @@ impl Site {
                         anyhow::bail!("the engine failed: {error}");
                     }
                     Some(EngineEvent::Stopped { error: None }) | None => return Ok(()),
-                    Some(event) => self.handle(event)?,
+                    Some(event) => self.handle(event, machine)?,
                 },
                 changed = self.interfaces.changed() => {
                     changed.context("following the network interfaces ended")?;
@@ -237,8 +252,10 @@ impl Site {
                         direct.take(turn?, machine)?;
                     }
                 }
+                () = self.guard.tick() => self.keep_guard(),
                 () = sleep_until(resolve_at) => {
                     if !self.up && self.resolve_again().await {
+                        self.guard.set_hub(&self.hub.load())?;
                         self.follow_uplinks(machine);
                     }
                     resolve_at = Instant::now() + RESOLVE_INTERVAL;
@@ -247,7 +264,7 @@ impl Site {
         }
     }
 
-    fn handle(&mut self, event: EngineEvent) -> anyhow::Result<()> {
+    fn handle(&mut self, event: EngineEvent, machine: &mut Changes) -> anyhow::Result<()> {
         match event {
             EngineEvent::TunnelUp { .. } => {
                 self.set_up(true);
@@ -269,6 +286,7 @@ impl Site {
             } => {
                 tracing::info!(?addresses, hub = ?hub_addresses, "the hub assigned addresses");
                 self.assign(&addresses)?;
+                self.set_name_servers(machine);
             }
             EngineEvent::Enrol { .. } | EngineEvent::Stopped { .. } => {}
         }
@@ -305,16 +323,46 @@ impl Site {
         }
         let missing = left_out.iter().filter(|net| ipv6 || net.addr().is_ipv4());
         for route in missing {
+            let fate = if self.config.kill_switch {
+                "the kill switch refuses its packets"
+            } else {
+                "its packets leave beside the tunnel"
+            };
             tracing::warn!(
                 %route,
-                "not carried by the tunnel: the hub has no address pool of this family"
+                "not carried by the tunnel: the hub has no address pool of this family; {fate}"
             );
         }
+        self.guard.set_inner(addresses);
         if !self.assigned.is_empty() && self.assigned != addresses {
             tracing::warn!("the hub changed this site's addresses: open connections will break");
         }
         self.assigned = addresses.to_vec();
         Ok(())
+    }
+
+    /// Takes the configured name servers in place of those that uplinks gave. Without them the site works
+    /// on: names are found as before, or refused by the kill switch.
+    fn set_name_servers(&self, machine: &mut Changes) {
+        let servers = &self.config.dns;
+        if servers.is_empty() {
+            return;
+        }
+        let path = Path::new(resolver::RESOLV_CONF);
+        match resolver::set(machine, path, &self.engine.tun.name, servers) {
+            Ok(manager) => {
+                tracing::info!(
+                    ?servers,
+                    by = manager.name(),
+                    "name servers of this machine"
+                );
+            }
+            Err(error) => tracing::error!(
+                ?servers,
+                error = format!("{error:#}"),
+                "the name servers cannot be set: those of the uplinks stay"
+            ),
+        }
     }
 
     fn warn_of_overlap(&self, addresses: &[IpNet]) {
@@ -375,6 +423,12 @@ impl Site {
         }
     }
 
+    fn keep_guard(&mut self) {
+        let rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
+        let interfaces = self.interfaces.borrow();
+        self.guard.keep(&interfaces, &rules, &self.hub.load());
+    }
+
     /// Leaves an uplink that is about to end, or uses it again.
     fn on_sign(&self, uplink: String, sign: Sign) {
         // What was said before an uplink went away, or by a listener of before.
@@ -399,7 +453,8 @@ impl Site {
         if self.config.endpoints.iter().all(is_address) {
             return false;
         }
-        let (addresses, failures) = resolve::resolve(&self.config.endpoints).await;
+        let (addresses, failures) =
+            resolve::resolve(&self.config.endpoints, self.guard.servers()).await;
         if !failures.is_empty() {
             tracing::debug!(?failures, "names of the hub were not found");
         }
@@ -414,12 +469,21 @@ impl Site {
 }
 
 /// The hub's addresses, waiting for a resolver if need be; `None` when asked to stop.
-async fn first_addresses(endpoints: &[HostPort], signals: &mut Signals) -> Option<Vec<SocketAddr>> {
+async fn first_addresses(
+    endpoints: &[HostPort],
+    guard: &Guard,
+    signals: &mut Signals,
+) -> Option<Vec<SocketAddr>> {
     let mut told = false;
     loop {
-        let (addresses, failures) = resolve::resolve(endpoints).await;
+        let (addresses, failures) = resolve::resolve(endpoints, guard.servers()).await;
         if !addresses.is_empty() {
             return Some(addresses);
+        }
+        let known = guard.known_hub();
+        if !known.is_empty() {
+            tracing::warn!(?failures, hub = ?known, "the hub's name is not found; trying where it was");
+            return Some(known);
         }
         if !told {
             tracing::warn!(

@@ -1,0 +1,168 @@
+//! `ropewalk down`: stops the site and lifts its kill switch.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use clap::Args;
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::{Global, output};
+use crate::service;
+use ropewalk_config as config;
+use ropewalk_host::files::Lock;
+use ropewalk_host::{kill_switch, portal};
+
+const EXAMPLES: &str = "Examples:
+  ropewalk down                  traffic goes over the uplinks again, without the tunnel
+
+A site that stops, crashes or is killed leaves its kill switch in place, so that nothing leaves
+beside the tunnel. This command takes it away. `ropewalk up` sets it again, and so does a start of
+the machine if the site is enabled (`systemctl disable ropewalk-site` ends that).";
+
+/// Stop the site, and lift its kill switch
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Down {}
+
+/// Longest time that a site may take to stop. Longer: surer on a busy machine.
+const STOP_TIMEOUT: Duration = Duration::from_secs(15);
+/// How often is looked whether it has. Longer: less work, slower.
+const POLL: Duration = Duration::from_millis(50);
+
+/// Where a site has its state, and its interface.
+#[derive(Debug)]
+pub struct Place {
+    /// Directory of state.
+    pub state_dir: PathBuf,
+    /// TUN interface.
+    pub tun: String,
+}
+
+impl Place {
+    /// From the configuration; where that is not usable, from the file of the kill switch in the usual
+    /// place.
+    pub fn find(global: &Global) -> Self {
+        let path = global.config.as_deref();
+        let path = path.unwrap_or_else(|| Path::new(config::SITE_CONFIG));
+        if let Ok(site) = config::load_site(path) {
+            return Self {
+                state_dir: site.common.state_dir,
+                tun: site.common.interface,
+            };
+        }
+        let state_dir = PathBuf::from(config::STATE_DIR);
+        let plan = kill_switch::read(&kill_switch::path(&state_dir));
+        let tun = plan.ok().flatten().map(|plan| plan.tun);
+        Self {
+            state_dir,
+            tun: tun.unwrap_or_else(|| "ropewalk0".to_owned()),
+        }
+    }
+
+    /// The file of the kill switch.
+    pub fn file(&self) -> PathBuf {
+        kill_switch::path(&self.state_dir)
+    }
+}
+
+impl Down {
+    /// Stops, then lifts.
+    ///
+    /// # Errors
+    /// The site does not stop, or the rules cannot be removed.
+    pub fn run(self, global: &Global) -> anyhow::Result<()> {
+        if !service::has_net_admin() {
+            bail!("only root may stop the site and lift its kill switch; run it as root (sudo)");
+        }
+        let place = Place::find(global);
+        if stop(&place.state_dir)? {
+            output::note("the site is stopped");
+        }
+        let lifted = kill_switch::lift(&place.file(), &place.tun)?;
+        portal::clear()?;
+        output::note(if lifted {
+            "the kill switch is lifted: traffic leaves over the uplinks, without the tunnel"
+        } else {
+            "no kill switch was set: traffic leaves over the uplinks, without the tunnel"
+        });
+        Ok(())
+    }
+}
+
+/// Stops the site that has this directory; false when none runs.
+fn stop(state_dir: &Path) -> anyhow::Result<bool> {
+    let lock = service::lock_path(state_dir, "site");
+    if !Lock::is_held(&lock) {
+        return Ok(false);
+    }
+    let text = std::fs::read_to_string(&lock).unwrap_or_default();
+    let pid: i32 = text.trim().parse().with_context(|| {
+        format!(
+            "{} does not name the site's process; stop it by hand",
+            lock.display()
+        )
+    })?;
+    match unit(pid) {
+        // The service manager would start it again.
+        Some(unit) => {
+            let stopped = Command::new("systemctl").args(["stop", &unit]).status();
+            let stopped = stopped.with_context(|| format!("cannot stop {unit}"))?;
+            if !stopped.success() {
+                bail!("`systemctl stop {unit}` failed; see `systemctl status {unit}`");
+            }
+        }
+        None => {
+            let process = Pid::from_raw(pid).context("no process number")?;
+            kill_process(process, Signal::TERM)
+                .with_context(|| format!("cannot stop process {pid}"))?;
+        }
+    }
+    let end = Instant::now() + STOP_TIMEOUT;
+    while Lock::is_held(&lock) {
+        if Instant::now() > end {
+            bail!("the site (process {pid}) does not stop; the kill switch stays on");
+        }
+        std::thread::sleep(POLL);
+    }
+    Ok(true)
+}
+
+/// The unit of systemd that a process belongs to, if it is one of ours.
+fn unit(pid: i32) -> Option<String> {
+    let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+    unit_of(&groups)
+}
+
+fn unit_of(groups: &str) -> Option<String> {
+    let mut parts = groups.lines().flat_map(|line| line.split('/'));
+    let unit =
+        parts.find(|part| part.starts_with("ropewalk-site") && part.ends_with(".service"))?;
+    Some(unit.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_our_units_are_stopped_by_the_service_manager() {
+        let unit = |text: &str| unit_of(text);
+        assert_eq!(
+            unit("0::/system.slice/ropewalk-site.service\n").unwrap(),
+            "ropewalk-site.service"
+        );
+        assert_eq!(
+            unit("0::/system.slice/system-ropewalk.slice/ropewalk-site@van.service\n").unwrap(),
+            "ropewalk-site@van.service"
+        );
+        for text in [
+            "0::/user.slice/user-0.slice/session-1.scope\n",
+            "0::/system.slice/ssh.service\n",
+            "",
+        ] {
+            assert_eq!(unit(text), None, "{text}");
+        }
+    }
+}

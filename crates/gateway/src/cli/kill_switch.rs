@@ -1,0 +1,105 @@
+//! `ropewalk kill-switch`: shows the kill switch of the site, and sets it again early after a start of
+//! the machine.
+
+use clap::{Args, Subcommand};
+
+use super::down::Place;
+use super::{Global, output};
+use ropewalk_host::kill_switch::{self, KillSwitch, State};
+
+const EXAMPLES: &str = "Examples:
+  ropewalk kill-switch           whether it is on, what it refused, and what is let through
+  ropewalk kill-switch restore   set it again as it was: for the unit that runs early at boot
+  ropewalk down                  lift it
+
+`kill_switch = true` in [network] of the configuration has `ropewalk up` set it.";
+
+/// Show the kill switch of the site, or set it again after a start of the machine
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct KillSwitchArgs {
+    #[command(subcommand)]
+    action: Option<Action>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Say whether it is on
+    Show,
+    /// Set it again as it was before the machine was switched off; nothing if it was lifted
+    Restore,
+}
+
+impl KillSwitchArgs {
+    /// Shows or restores.
+    ///
+    /// # Errors
+    /// Not permitted, or the rules cannot be set.
+    pub fn run(self, global: &Global) -> anyhow::Result<()> {
+        let place = Place::find(global);
+        match self.action.unwrap_or(Action::Show) {
+            Action::Show => {
+                let state = kill_switch::state(&place.tun)?;
+                Ok(output::print(&format!("{}\n", words(state.as_ref())))?)
+            }
+            Action::Restore => {
+                let Some(plan) = kill_switch::read(&place.file())? else {
+                    output::note("no kill switch was set: nothing to restore");
+                    return Ok(());
+                };
+                KillSwitch::set(&place.file(), plan)?;
+                output::note("the kill switch is on again: only the tunnel leaves this machine");
+                Ok(())
+            }
+        }
+    }
+}
+
+/// The state of a kill switch, in a line.
+#[must_use]
+pub fn words(state: Option<&State>) -> String {
+    let Some(state) = state else {
+        return "kill switch off: traffic may leave beside the tunnel".to_owned();
+    };
+    let mut text = format!(
+        "kill switch on: only the tunnel leaves this machine; {} packets refused",
+        state.refused
+    );
+    if let Some(time) = state.portal {
+        text += &portal(time.as_secs());
+    }
+    text
+}
+
+/// That a portal is open for so many seconds more.
+#[must_use]
+pub fn portal(seconds: u64) -> String {
+    format!(
+        "; portal open for {} more: pages and names of this machine leave beside the tunnel",
+        output::duration(seconds as f64)
+    )
+}
+
+/// What to add to the words for a gateway that does not run; nothing where no kill switch is set.
+#[must_use]
+pub fn note(global: &Global) -> Option<String> {
+    let state = kill_switch::state(&Place::find(global).tun).ok()??;
+    Some(format!("{}; `ropewalk down` lifts it", words(Some(&state))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_words_say_on_off_and_how_long_a_portal_is_open() {
+        assert!(words(None).starts_with("kill switch off"));
+        let state = State {
+            refused: 7,
+            portal: Some(std::time::Duration::from_secs(61)),
+        };
+        let text = words(Some(&state));
+        assert!(text.contains("7 packets refused"), "{text}");
+        assert!(text.contains("open for 1 min 1 s more"), "{text}");
+    }
+}

@@ -1,0 +1,235 @@
+//! The name servers of this machine, in place of those that uplinks gave.
+//!
+//! Invariant: what outlives the process is recorded in [`Changes`] first. systemd-resolved forgets the
+//! servers of an interface with the interface, so nothing is recorded there.
+//!
+//! Source: resolvectl(1), resolvconf(8), resolv.conf(5).
+
+use std::io::Write as _;
+use std::net::IpAddr;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, bail};
+
+use crate::Changes;
+
+/// The file that the C library reads.
+pub const RESOLV_CONF: &str = "/etc/resolv.conf";
+/// Largest such file that is kept, bytes.
+const FILE_BYTES_MAX: u64 = 1 << 16;
+/// What the record of resolvconf(8) is called behind the interface.
+const RECORD: &str = "ropewalk";
+
+/// How the name servers were set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Manager {
+    /// systemd-resolved, by resolvectl(1).
+    Resolved,
+    /// resolvconf(8), of Debian or openresolv.
+    Resolvconf,
+    /// The file itself.
+    File,
+}
+
+impl Manager {
+    /// Who looks after the file at `path`.
+    #[must_use]
+    pub fn of(path: &Path) -> Self {
+        let target = std::fs::read_link(path).unwrap_or_default();
+        let leads_to = |part: &str| target.to_string_lossy().contains(part);
+        if leads_to("systemd/resolve") {
+            Self::Resolved
+        } else if leads_to("resolvconf") {
+            Self::Resolvconf
+        } else {
+            Self::File
+        }
+    }
+
+    /// In words for messages.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Resolved => "systemd-resolved",
+            Self::Resolvconf => "resolvconf",
+            Self::File => RESOLV_CONF,
+        }
+    }
+}
+
+/// Makes `servers` the name servers of this machine while `tun` is there. `path` is the file that the C
+/// library reads.
+///
+/// # Errors
+/// Not permitted, or the manager of the file refuses.
+pub fn set(
+    changes: &mut Changes,
+    path: &Path,
+    tun: &str,
+    servers: &[IpAddr],
+) -> anyhow::Result<Manager> {
+    let manager = Manager::of(path);
+    match manager {
+        Manager::Resolved => {
+            let servers: Vec<String> = servers.iter().map(ToString::to_string).collect();
+            let mut words = vec!["dns", tun];
+            words.extend(servers.iter().map(String::as_str));
+            run("resolvectl", &words, "")?;
+            // All names, before the servers of every other interface.
+            run("resolvectl", &["domain", tun, "~."], "")?;
+            run("resolvectl", &["default-route", tun, "yes"], "")?;
+            // Answers of the former servers.
+            if let Err(error) = run("resolvectl", &["flush-caches"], "") {
+                tracing::debug!(
+                    error = format!("{error:#}"),
+                    "stale names may stay for a while"
+                );
+            }
+        }
+        Manager::Resolvconf => {
+            let record = format!("{tun}.{RECORD}");
+            changes.resolvconf(&record)?;
+            run("resolvconf", &["-a", &record], &text(servers))?;
+        }
+        Manager::File => changes.resolver(path, &text(servers))?,
+    }
+    Ok(manager)
+}
+
+/// Takes a record of resolvconf(8) away.
+///
+/// # Errors
+/// The program is missing or refuses.
+pub(crate) fn remove_record(record: &str) -> anyhow::Result<()> {
+    run("resolvconf", &["-d", record], "")
+}
+
+/// The contents of a file at most [`FILE_BYTES_MAX`] long; empty where there is none.
+///
+/// # Errors
+/// The file cannot be read, or is too large.
+pub(crate) fn read(path: &Path) -> anyhow::Result<String> {
+    match std::fs::metadata(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(String::new()),
+        Ok(metadata) if metadata.len() > FILE_BYTES_MAX => {
+            bail!("{} is too large to be kept", path.display());
+        }
+        _ => {}
+    }
+    std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+/// Writes in place: the file may be a mount of its own, which no other can take the place of.
+///
+/// # Errors
+/// What the file system says.
+pub(crate) fn write(path: &Path, text: &str) -> anyhow::Result<()> {
+    std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn text(servers: &[IpAddr]) -> String {
+    let mut text =
+        "# By ropewalk while its tunnel runs; the former file comes back then.\n".to_owned();
+    for server in servers {
+        text += &format!("nameserver {server}\n");
+    }
+    text
+}
+
+fn run(program: &str, arguments: &[&str], input: &str) -> anyhow::Result<()> {
+    let told = || format!("`{program} {}`", arguments.join(" "));
+    let mut child = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("cannot run {}", told()))?;
+    if let Some(mut pipe) = child.stdin.take() {
+        // One that ended early says why on standard error.
+        let _ = pipe.write_all(input.as_bytes());
+    }
+    let output = child.wait_with_output()?;
+    if !output.status.success() {
+        let words = String::from_utf8_lossy(&output.stderr);
+        bail!("{} failed: {}", told(), words.trim());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FORMER: &str = "nameserver 192.168.1.1\nsearch lan\n";
+
+    #[test]
+    fn the_file_is_replaced_and_comes_back_at_the_end_and_after_a_crash() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("resolv.conf");
+        let list = directory.path().join("changes.json");
+        std::fs::write(&file, FORMER).unwrap();
+        let servers = [
+            "192.0.2.53".parse().unwrap(),
+            "2001:db8::53".parse().unwrap(),
+        ];
+        let contents = || std::fs::read_to_string(&file).unwrap();
+
+        let mut changes = Changes::begin(&list, false).unwrap();
+        let manager = set(&mut changes, &file, "rope0", &servers).unwrap();
+        assert_eq!(manager, Manager::File);
+        assert!(contents().contains("nameserver 192.0.2.53\nnameserver 2001:db8::53\n"));
+        // Set again, as after other addresses: the former one is still the user's.
+        set(&mut changes, &file, "rope0", &servers[..1]).unwrap();
+        assert!(!contents().contains("2001:db8::53"));
+        drop(changes);
+        assert_eq!(contents(), FORMER);
+
+        let mut changes = Changes::begin(&list, false).unwrap();
+        set(&mut changes, &file, "rope0", &servers).unwrap();
+        std::mem::forget(changes);
+        assert_ne!(contents(), FORMER);
+        drop(Changes::begin(&list, false).unwrap());
+        assert_eq!(contents(), FORMER, "after a crash");
+    }
+
+    #[test]
+    fn what_somebody_else_wrote_since_stays() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("resolv.conf");
+        std::fs::write(&file, FORMER).unwrap();
+        let mut changes = Changes::begin(&directory.path().join("changes.json"), false).unwrap();
+        set(
+            &mut changes,
+            &file,
+            "rope0",
+            &["192.0.2.53".parse().unwrap()],
+        )
+        .unwrap();
+        std::fs::write(&file, "nameserver 192.168.7.1\n").unwrap();
+        drop(changes);
+        assert_eq!(
+            std::fs::read_to_string(&file).unwrap(),
+            "nameserver 192.168.7.1\n"
+        );
+    }
+
+    #[test]
+    fn the_link_of_the_file_tells_who_looks_after_it() {
+        let directory = tempfile::tempdir().unwrap();
+        for (target, manager) in [
+            ("../run/systemd/resolve/stub-resolv.conf", Manager::Resolved),
+            ("/run/systemd/resolve/resolv.conf", Manager::Resolved),
+            ("/etc/resolvconf/run/resolv.conf", Manager::Resolvconf),
+            ("/run/resolvconf/resolv.conf", Manager::Resolvconf),
+            ("/run/NetworkManager/resolv.conf", Manager::File),
+        ] {
+            let link = directory.path().join("resolv.conf");
+            std::os::unix::fs::symlink(target, &link).unwrap();
+            assert_eq!(Manager::of(&link), manager, "{target}");
+            std::fs::remove_file(&link).unwrap();
+        }
+        assert_eq!(Manager::of(&directory.path().join("none")), Manager::File);
+    }
+}
