@@ -17,7 +17,7 @@ use rustix::event::{Timespec, epoll};
 
 use crate::engine::random_u64;
 use crate::exit::NotRunning;
-use crate::service::resolve::resolve;
+use crate::service::resolve::{name_servers, resolve};
 use crate::token::{Secret, Token};
 
 /// How long the hub may take to answer. Longer: surer on bad links, later words where the hub is down.
@@ -145,7 +145,12 @@ fn addresses(token: &Token) -> anyhow::Result<Vec<SocketAddr>> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let (addresses, failures) = runtime.block_on(resolve(&token.endpoints));
+    let servers = if rustix::process::geteuid().is_root() {
+        name_servers()
+    } else {
+        Vec::new()
+    };
+    let (addresses, failures) = runtime.block_on(resolve(&token.endpoints, &servers));
     if addresses.is_empty() {
         bail!(
             "the hub's address is not found ({}); check the network and run the same command again",
