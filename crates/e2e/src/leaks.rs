@@ -114,8 +114,8 @@ impl LeakLab {
         let mut hub = Gateway::hub(topology.hub(), topology.directory(), &default)?;
         hub.start()?;
         let token = hub.invite("site")?;
-        hub.stop();
         let site = Gateway::site(site, topology.directory(), "site", &token, spec)?;
+        hub.stop();
         Ok(Self {
             site,
             hub,
