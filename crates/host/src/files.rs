@@ -168,9 +168,12 @@ impl Lock {
             .write(true)
             .create(true)
             .truncate(false)
-            .mode(PUBLIC);
+            .mode(SECRET);
         let opened = options.open(path);
         let file = opened.with_context(|| format!("cannot open the lock {}", path.display()))?;
+        // Whoever can open the file can keep the lock. Earlier versions let everybody read it.
+        file.set_permissions(fs::Permissions::from_mode(SECRET))
+            .with_context(|| format!("cannot close the lock {} to others", path.display()))?;
         Ok(Self { file })
     }
 }
@@ -208,6 +211,17 @@ mod tests {
             1,
             "temporary files remain"
         );
+    }
+
+    #[test]
+    fn nobody_else_can_open_a_lock_and_keep_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("sites.lock");
+        drop(Lock::wait(&path).unwrap());
+        assert_eq!(mode(&path), 0o600);
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+        drop(Lock::take(&path, "a hub", "stop it").unwrap());
+        assert_eq!(mode(&path), 0o600, "also one of an earlier version");
     }
 
     #[test]
