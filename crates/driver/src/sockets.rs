@@ -468,8 +468,16 @@ impl SocketsOf<'_> {
         session.handle_stream_readable(now, id);
     }
 
-    /// Reads the TCP connections whose turn it is. Comes after all other input of a turn.
-    pub fn read_streams<R: Role>(&mut self, now: Instant, session: &mut Session<R>) {
+    /// Ends the input of a turn: reads the TCP connections whose turn it is, then lets timers go off. Every driver
+    /// calls this method once in a turn, after it has read what was ready. In this order a timer never goes off
+    /// because of bytes that lie unread in the kernel.
+    pub fn end_input<R: Role>(&mut self, now: Instant, session: &mut Session<R>) {
+        self.read_streams(now, session);
+        session.handle_timeout(now);
+    }
+
+    /// Reads the TCP connections whose turn it is.
+    fn read_streams<R: Role>(&mut self, now: Instant, session: &mut Session<R>) {
         while let Some((id, bytes)) = session.poll_stream(now) {
             let Sockets { streams, read, .. } = &mut *self.all;
             let Some(stream) = streams.get_mut(&(self.owner, id)) else {

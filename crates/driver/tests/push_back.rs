@@ -1,4 +1,4 @@
-//! A hub that reads less of a TCP connection than comes: the rest stays with the sender.
+//! A hub that reads TCP connections late, or less of them than comes: the rest stays with the sender.
 
 mod common;
 
@@ -61,8 +61,7 @@ impl<R: Role> Gateway<R> {
                 sockets.read(now, ready, &mut self.session);
             }
         }
-        self.session.handle_timeout(now);
-        sockets.read_streams(now, &mut self.session);
+        sockets.end_input(now, &mut self.session);
         self.session.end_batch(now);
         while self.session.poll_inner().is_some() {
             self.delivered += 1;
@@ -119,6 +118,38 @@ fn pair() -> (Gateway<Hub>, Gateway<Site>) {
         .handle_command(Instant::ZERO, uplinks)
         .expect("a site has uplinks");
     (hub, site)
+}
+
+#[test]
+fn what_came_in_while_a_hub_stood_still_counts_before_its_timers() {
+    // A handshake over TLS may take 3 s once TCP is connected.
+    const STALL: Duration = Duration::from_secs(4);
+    let (mut hub, mut site) = pair();
+    let mut now = Instant::from_millis(1_000);
+    while hub.session.links() == 0 {
+        assert!(now < Instant::from_millis(20_000), "no connection over TCP");
+        now += STEP;
+        site.turn(now);
+        hub.turn(now);
+    }
+    // The hub answers the first bytes. Then the last ones of the handshake lie in its kernel.
+    now += STEP;
+    site.turn(now);
+    hub.turn(now);
+    for _ in 0..4 {
+        now += STEP;
+        site.turn(now);
+    }
+    now += STALL;
+    hub.turn(now);
+    let drops = &hub.session.status().drops;
+    assert_eq!(hub.session.links(), 1, "the handshake goes on: {drops:?}");
+    for _ in 0..20 {
+        now += STEP;
+        site.turn(now);
+        hub.turn(now);
+    }
+    assert!(hub.session.status().tunnels[0].up, "the site is there");
 }
 
 #[test]

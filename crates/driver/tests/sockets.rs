@@ -30,9 +30,9 @@ fn site(hub: SocketAddr) -> Session<Site> {
 
 /// Lets the site do what is due, and returns the port from which the hub hears it.
 fn heard(site: &mut Session<Site>, now: Instant, sockets: &mut Sockets, hub: &UdpSocket) -> u16 {
-    site.handle_timeout(now);
-    site.end_batch(now);
     let mut sockets = sockets.of(Owner(0));
+    sockets.end_input(now, site);
+    site.end_batch(now);
     sockets.serve(now, site);
     site.pump(now, &mut sockets);
     sockets.serve(now, site);

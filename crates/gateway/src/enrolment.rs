@@ -110,7 +110,7 @@ fn drive(
     let mut events = Vec::with_capacity(EVENTS);
     loop {
         let now = Instant::ZERO + base.elapsed();
-        session.handle_timeout(now);
+        sockets.of(SESSION).end_input(now, session);
         session.end_batch(now);
         sockets.of(SESSION).serve(now, session);
         session.pump(now, &mut sockets.of(SESSION));

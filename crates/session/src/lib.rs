@@ -8,10 +8,11 @@
 //! requests and bytes out. The engine of the gateway is one driver, a simulator another.
 //!
 //! # A turn of a driver
-//! 1. All input that is there, by the `handle_…` methods, and [`Session::handle_timeout`] when
-//!    [`Session::poll_timeout`] is due.
+//! 1. All input that is there, by the `handle_…` methods.
 //!    Where more waits at the sockets than a turn can take, the driver says so with [`Session::handle_backlog`].
 //!    Then [`Session::poll_stream`] until `None`: TCP connections to be read.
+//!    Then [`Session::handle_timeout`] when [`Session::poll_timeout`] is due: bytes that are there come before the
+//!    timers that wait for them. What other workers hand over may come after that.
 //! 2. [`Session::end_batch`], then [`Session::poll_inner`] until `None`.
 //! 3. [`Session::poll_request`] until `None`: sockets to open.
 //! 4. [`Session::pump`]: packets and bytes to send.

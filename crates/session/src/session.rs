@@ -391,10 +391,15 @@ impl<R: Role> Session<R> {
         }
     }
 
-    /// Lets timers go off that are due.
+    /// Lets timers go off that are due. [`Self::poll_stream`] has to have given `None` before, at the same time: an
+    /// acknowledgement that lies unread must not count as missing.
     pub fn handle_timeout(&mut self, now: Instant) {
-        // An acknowledgement that waits here must not count as missing.
+        // The same goes for what waits here.
         self.work(now);
+        debug_assert!(
+            self.readable.is_empty(),
+            "the driver reads TCP connections before timers go off"
+        );
         if self.links.poll_timeout().is_some_and(|at| at <= now) {
             self.links.handle_timeout(now);
             self.link_events(now);

@@ -192,7 +192,7 @@ impl SwarmSite {
         let Some(session) = &mut self.session else {
             return Ok(self.absence.poll_timeout());
         };
-        session.handle_timeout(now);
+        sockets.of(self.owner).end_input(now, session);
         session.end_batch(now);
         self.answers(now, setting);
         self.move_path(now, setting, sockets);

@@ -229,10 +229,10 @@ impl<R: Role> Host<R> {
     /// The first half of a turn, as the engine takes it: all input is in. `due` says whether
     /// timers may be due.
     pub(crate) fn take_in(&mut self, now: Instant, due: bool) {
+        self.read_streams(now);
         if due {
             self.session.handle_timeout(now);
         }
-        self.read_streams(now);
         self.drain(now);
     }
 

@@ -17,10 +17,10 @@ use ropewalk_netem::{
     Selector, Side,
 };
 use ropewalk_session::{
-    Command, CommonSettings, Environment, Hub, HubAddresses, HubSettings, Peer, Session, Site,
-    SiteDirectory, SiteEntry, SiteSettings, Slice, Uplink,
+    Command, CommonSettings, Environment, Hub, HubAddresses, HubSettings, JoinSettings, Joining,
+    Peer, Session, Site, SiteDirectory, SiteEntry, SiteSettings, Slice, Uplink,
 };
-use ropewalk_transport::{CongestionControl, Identity};
+use ropewalk_transport::{CongestionControl, Identity, PublicKey};
 use ropewalk_types::{Duration, Ecn, Instant, Random};
 
 use crate::host::{Host, Outgoing};
@@ -200,6 +200,8 @@ impl Carried for Numbered {
 #[derive(Debug)]
 struct Place {
     host: Option<Host<Site>>,
+    /// The machine while it becomes a site.
+    joining: Option<Host<Joining>>,
     identity: Identity,
     starts: u64,
     ways: Vec<Way>,
@@ -255,6 +257,7 @@ impl World {
             .zip(spec.uplinks())
             .map(|(site, uplinks)| Place {
                 host: None,
+                joining: None,
                 identity: identity(&mut random),
                 starts: 0,
                 ways: (0..uplinks)
@@ -403,13 +406,45 @@ impl World {
         }
         let place = &mut self.places[site];
         place.starts += 1;
+        place.joining = None;
         place.host = Some(host);
         self.tell_uplinks(site);
+    }
+
+    /// Lets a machine become the site: it proves the key of the site, which is to be that of an invitation
+    /// ([`Self::only_invite`]), and says that the site has this one.
+    ///
+    /// # Panics
+    /// Never: the key is valid.
+    pub fn start_joining(&mut self, site: usize, key: PublicKey) {
+        let environment = self.environment(1);
+        let place = &mut self.places[site];
+        let devices = place.ways.iter().map(|way| Some(way.uplink.name.clone()));
+        let settings = JoinSettings {
+            invitation: place.identity.clone(),
+            hub_key: self.hub_identity.public_key(),
+            key,
+            hub_addresses: vec![HUB_UDP],
+            tcp_port: HUB_TCP.port(),
+            devices: devices.collect(),
+        };
+        let session = Session::joining(settings, &environment).expect("a valid key");
+        place.host = None;
+        place.joining = Some(Host::new(session, SITE_PORT));
+        self.timers[1 + site] = self.now;
+        self.turn(1 + site);
+    }
+
+    /// The machine that becomes a site, if one does.
+    #[must_use]
+    pub fn joining(&self, site: usize) -> Option<&Host<Joining>> {
+        self.places[site].joining.as_ref()
     }
 
     /// Kills a site: nobody is told.
     pub fn kill_site(&mut self, site: usize) {
         self.places[site].host = None;
+        self.places[site].joining = None;
         self.turn(1 + site);
     }
 
@@ -1028,10 +1063,17 @@ impl World {
         let here = way.uplink.addresses.contains(&packet.to.ip()) && way.present;
         let port = packet.to.port().checked_sub(mapped);
         let port = port.filter(|port| (SITE_PORT..SITE_PORT + NAT_STEP).contains(port));
-        let (true, Some(port), Some(host)) = (here, port, &mut place.host) else {
+        let (true, Some(port)) = (here, port) else {
             return false;
         };
-        host.receive(self.now, packet, port, Some(&way.uplink.name));
+        let device = Some(way.uplink.name.as_str());
+        if let Some(host) = &mut place.host {
+            host.receive(self.now, packet, port, device);
+        } else if let Some(joining) = &mut place.joining {
+            joining.receive(self.now, packet, port, device);
+        } else {
+            return false;
+        }
         true
     }
 
@@ -1101,8 +1143,11 @@ impl World {
         let (now, due) = (self.now, self.timers[component] <= self.now);
         match (component.checked_sub(1), &mut self.hub) {
             (Some(site), _) => {
-                if let Some(host) = &mut self.places[site].host {
+                let place = &mut self.places[site];
+                if let Some(host) = &mut place.host {
                     host.take_in(now, due);
+                } else if let Some(joining) = &mut place.joining {
+                    joining.take_in(now, due);
                 }
             }
             (None, Some(hub)) => hub.take_in(now, due),
@@ -1118,10 +1163,7 @@ impl World {
         self.turns += 1;
         let now = self.now;
         let timer = match (component.checked_sub(1), &mut self.hub) {
-            (Some(site), _) => self.places[site].host.as_mut().and_then(|host| {
-                host.pump(now);
-                host.poll_timeout()
-            }),
+            (Some(site), _) => self.places[site].pump(now),
             (None, Some(hub)) => {
                 hub.pump(now);
                 hub.poll_timeout()
@@ -1137,8 +1179,11 @@ impl World {
     fn send_out(&mut self, component: usize) {
         let mut out = std::mem::take(&mut self.out);
         if let Some(site) = component.checked_sub(1) {
-            if let Some(host) = &mut self.places[site].host {
+            let place = &mut self.places[site];
+            if let Some(host) = &mut place.host {
                 host.swap_out(&mut out);
+            } else if let Some(joining) = &mut place.joining {
+                joining.swap_out(&mut out);
             }
             for outgoing in out.drain(..) {
                 self.send_from_site(site, outgoing);
@@ -1252,6 +1297,20 @@ impl World {
         self.due.remove(&(before, component));
         if at != Instant::FAR_FUTURE {
             self.due.insert((at, component));
+        }
+    }
+}
+
+impl Place {
+    /// The rest of the turn of whoever runs here; when the next one is wanted.
+    fn pump(&mut self, now: Instant) -> Option<Instant> {
+        if let Some(host) = &mut self.host {
+            host.pump(now);
+            host.poll_timeout()
+        } else {
+            let joining = self.joining.as_mut()?;
+            joining.pump(now);
+            joining.poll_timeout()
         }
     }
 }

@@ -302,10 +302,7 @@ impl<R: Role + Send + 'static> Engine<R> {
             if !self.commands(now) {
                 return Ok(());
             }
-            self.session.handle_timeout(now);
-            self.sockets
-                .of(SESSION)
-                .read_streams(now, &mut self.session);
+            self.sockets.of(SESSION).end_input(now, &mut self.session);
             more_mail = self.read_mailbox(now);
             if tun_ready && self.session.takes_inner() {
                 tun_ready = self.read_tun(now)?;
