@@ -171,7 +171,8 @@ impl Intake {
         if queue.place.is_none() {
             self.list(now, share.sender);
         }
-        if self.bytes > INTAKE_BYTES {
+        // The longest queue for its weight may be one of many that hold a single short datagram.
+        while self.bytes > INTAKE_BYTES {
             self.shorten_longest();
         }
     }
@@ -185,11 +186,33 @@ impl Intake {
         }
     }
 
-    /// Counts bytes that were read from a TCP connection of a sender.
+    /// Counts bytes that were read from a TCP connection of a sender, for its rate and its turn.
     pub fn charge(&mut self, now: Instant, sender: Sender, bytes: usize) {
-        let queue = self.queues.get_mut(&sender);
-        if let Some(bucket) = queue.and_then(|queue| queue.bucket.as_mut()) {
+        let Some(queue) = self.queues.get_mut(&sender) else {
+            return;
+        };
+        let work = u32::try_from(stream_work(bytes)).unwrap_or(u32::MAX);
+        queue.credit = queue.credit.saturating_sub(work);
+        if let Some(bucket) = &mut queue.bucket {
             bucket.charge(now, bytes);
+        }
+        self.settle(now, sender);
+    }
+
+    /// A queue has had something: it keeps its place while something waits that still belongs to its turn.
+    fn settle(&mut self, now: Instant, sender: Sender) {
+        let Some(queue) = self.queues.get_mut(&sender) else {
+            return;
+        };
+        let bucket = queue.bucket.as_ref();
+        let held_back = bucket.is_some_and(|bucket| bucket.due(now, RATE_BURST).is_some());
+        if queue.is_idle() {
+            queue.credit = 0;
+            self.unlist(sender);
+            self.forget_idle(sender);
+        } else if held_back || queue.credit == 0 {
+            self.unlist(sender);
+            self.list(now, sender);
         }
     }
 
@@ -214,8 +237,11 @@ impl Intake {
             self.paced.insert((at, sender));
         } else {
             self.turns_given += 1;
-            queue.credit = QUANTUM * queue.weight;
-            queue.stream_first = true;
+            // A turn that the rate has interrupted goes on: else a connection would always come first.
+            if queue.credit == 0 {
+                queue.credit = QUANTUM * queue.weight;
+                queue.stream_first = true;
+            }
             queue.place = Some(Place::Turn(self.turns_given));
             self.turns.insert(self.turns_given, sender);
         }
@@ -280,21 +306,13 @@ impl Intake {
             self.bytes -= arrival.bytes();
             queue.list_size(sender, &mut self.sizes);
         }
-        let work = match (sender, &next) {
-            (Sender::Stranger, _) => STRANGER_WORK,
-            (Sender::Site(_), Work::Datagram(_)) => 1,
-            (Sender::Site(_), Work::Stream(..)) => STREAM_WORK,
+        // What a reading brings is charged once it is known.
+        let work = match sender {
+            Sender::Stranger => STRANGER_WORK,
+            Sender::Site(_) => 1,
         };
         queue.credit = queue.credit.saturating_sub(work);
-        let bucket = queue.bucket.as_ref();
-        let held_back = bucket.is_some_and(|bucket| bucket.due(now, RATE_BURST).is_some());
-        if queue.is_idle() {
-            self.unlist(sender);
-            self.forget_idle(sender);
-        } else if held_back || queue.credit == 0 {
-            self.unlist(sender);
-            self.list(now, sender);
-        }
+        self.settle(now, sender);
         Some(next)
     }
 
@@ -326,7 +344,10 @@ impl Queue {
             } else {
                 STREAM_BYTES
             };
-            return Some(Work::Stream(stream, bytes));
+            // Datagrams of the sender wait until what was read has passed at its rate.
+            let bucket = self.bucket.as_ref();
+            let fits = bucket.map(|bucket| bucket.bytes(RATE_BURST).max(STREAM_BYTES_WORK));
+            return Some(Work::Stream(stream, fits.unwrap_or(bytes).min(bytes)));
         }
         let arrival = self.waiting.pop_front()?;
         self.bytes -= arrival.bytes();
@@ -358,9 +379,11 @@ impl Queue {
     }
 }
 
-/// What reading from a TCP connection counts for in a turn, in datagrams of a site.
-#[expect(clippy::cast_possible_truncation, reason = "both are small")]
-const STREAM_WORK: u32 = STREAM_BYTES.div_ceil(STREAM_BYTES_WORK) as u32;
+/// What bytes that were read from a TCP connection count for beyond the reading itself, in datagrams of a site. The
+/// reading counts as one.
+pub(crate) const fn stream_work(bytes: usize) -> usize {
+    bytes / STREAM_BYTES_WORK
+}
 
 /// Bytes that may wait behind a rate in bits per second.
 fn rate_bytes(rate: u64) -> usize {
@@ -527,6 +550,78 @@ mod tests {
     }
 
     #[test]
+    fn a_reading_counts_for_what_was_read() {
+        let (tcp, udp) = (Sender::Site(1), Sender::Site(2));
+        // Bytes of each reading, and how many readings of ten come before the other site's turn.
+        for (bytes, expected) in [(100, 10), (STREAM_BYTES, 2)] {
+            let mut intake = Intake::default();
+            for stream in 0..10 {
+                intake.push_stream(NOW, share(tcp, 1, None), StreamId(stream));
+            }
+            intake.push(NOW, share(udp, 1, None), arrival(2, 0, 1_400));
+            let mut read = 0;
+            while let Some(Work::Stream(..)) = intake.next(NOW) {
+                read += 1;
+                intake.charge(NOW, tcp, bytes);
+            }
+            assert_eq!(read, expected, "readings of {bytes} bytes");
+        }
+    }
+
+    #[test]
+    fn datagrams_beside_tcp_connections_of_one_rate_wait_for_some_milliseconds() {
+        let rate = 1_000_000;
+        let mut intake = Intake::default();
+        let slow = share(Sender::Site(1), 1, Some(rate));
+        let (mut sent_at, mut longest, mut came, mut read) = (NOW, Duration::ZERO, 0, 0);
+        // Three connections that always have more, alone at the hub.
+        for stream in 0..3 {
+            intake.push_stream(NOW, slow, StreamId(stream));
+        }
+        for step in 0..2_000_u32 {
+            let now = NOW + Duration::from_millis(1) * step;
+            if step % 100 == 0 {
+                sent_at = now;
+                let passed = intake.pass(now, slow, arrival(1, step, 500));
+                came += usize::from(passed.is_some());
+            }
+            while let Some(work) = intake.next(now) {
+                match work {
+                    Work::Datagram(_) => {
+                        came += 1;
+                        longest = longest.max(now.since(sent_at));
+                    }
+                    Work::Stream(stream, bytes) => {
+                        read += bytes;
+                        intake.charge(now, Sender::Site(1), bytes);
+                        intake.push_stream(now, slow, stream);
+                    }
+                }
+            }
+        }
+        assert_eq!((came, intake.dropped()), (20, 0));
+        // A piece takes 11 ms, and one may come before the datagram.
+        assert!(longest < Duration::from_millis(30), "{longest:?}");
+        let all = read + 20 * 500;
+        assert!((245_000..255_000).contains(&all), "{all} bytes in 2 s");
+    }
+
+    #[test]
+    fn the_bound_holds_beside_any_number_of_short_queues() {
+        let mut intake = Intake::default();
+        for site in 1..=9_000 {
+            let sender = share(Sender::Site(site), 1, None);
+            intake.push(NOW, sender, arrival(1, 0, 300));
+        }
+        // Long datagrams of a site whose weight makes its queue no longer than the others.
+        for number in 0..10 {
+            let heavy = share(Sender::Site(0), 2_000, None);
+            intake.push(NOW, heavy, arrival(0, number, 65_000));
+            assert!(intake.bytes <= INTAKE_BYTES, "{} bytes", intake.bytes);
+        }
+    }
+
+    #[test]
     fn bytes_over_tcp_count_for_the_rate() {
         let mut intake = Intake::default();
         let slow = share(Sender::Site(1), 1, Some(8_000_000));
@@ -628,6 +723,7 @@ mod tests {
             }
             let bytes: usize = intake.queues.values().map(|queue| queue.bytes).sum();
             assert_eq!(bytes, intake.bytes);
+            assert!(bytes <= INTAKE_BYTES);
             let queues = || intake.queues.values();
             let busy = queues().filter(|queue| !queue.is_idle()).count();
             assert_eq!(busy, intake.turns.len() + intake.paced.len());

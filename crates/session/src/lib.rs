@@ -10,7 +10,7 @@
 //! # A turn of a driver
 //! 1. All input that is there, by the `handle_…` methods.
 //!    Where more waits at the sockets than a turn can take, the driver says so with [`Session::handle_backlog`].
-//!    Then [`Session::poll_stream`] until `None`: TCP connections to be read.
+//!    Then [`Session::poll_stream`] until `None`: TCP connections to be read, each before the next call.
 //!    Then [`Session::handle_timeout`] when [`Session::poll_timeout`] is due: bytes that are there come before the
 //!    timers that wait for them. What other workers hand over may come after that.
 //! 2. [`Session::end_batch`], then [`Session::poll_inner`] until `None`.

@@ -20,6 +20,11 @@ impl Bucket {
         }
     }
 
+    /// Bytes that pass in this time.
+    pub fn bytes(&self, time: Duration) -> usize {
+        (self.rate as f64 / 8.0 * time.as_secs_f64()) as usize
+    }
+
     /// When the next bytes may pass; `None` for now. `burst` is what may pass in a row, in time at the rate.
     pub fn due(&self, now: Instant, burst: Duration) -> Option<Instant> {
         let ahead = self.until.since(now);

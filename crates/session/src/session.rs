@@ -12,12 +12,12 @@ use ropewalk_transport::{PublicKey, SocketId};
 use ropewalk_types::{Ecn, Instant};
 
 use crate::command::Command;
-use crate::intake::{Arrival, Intake, Sender, Share, Work};
+use crate::intake::{Arrival, Intake, Sender, Share, Work, stream_work};
 use crate::io::{Request, Sockets, StreamId};
 use crate::links::{LinkEvent, LinkId, Links, Moved, Received};
 use crate::mtu::InnerMtu;
 use crate::status::SessionStatus;
-use crate::tuning::{BEHIND, STREAM_BYTES_WORK, WORK_DATAGRAMS};
+use crate::tuning::{BEHIND, WORK_DATAGRAMS};
 
 /// What a session tells the control side.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -153,8 +153,9 @@ pub struct Session<R> {
     behind: bool,
     /// What may still be worked off in this turn, in datagrams.
     work_left: usize,
-    /// TCP connections to be read now, and how many bytes at most.
-    readable: VecDeque<(StreamId, usize)>,
+    /// The TCP connection to be read now, and how many bytes at most. Nothing is worked off before: what was read
+    /// counts first.
+    readable: Option<(StreamId, usize)>,
 }
 
 impl<R: Role> Session<R> {
@@ -166,7 +167,7 @@ impl<R: Role> Session<R> {
             intake: Intake::default(),
             behind: false,
             work_left: WORK_DATAGRAMS,
-            readable: VecDeque::new(),
+            readable: None,
         }
     }
 
@@ -252,18 +253,13 @@ impl<R: Role> Session<R> {
     fn work(&mut self, now: Instant) {
         self.forget_gone();
         while self.work_left > 0
+            && self.readable.is_none()
             && let Some(work) = self.intake.next(now)
         {
+            self.work_left -= 1;
             match work {
-                Work::Datagram(arrival) => {
-                    self.work_left -= 1;
-                    self.take(now, arrival);
-                }
-                Work::Stream(stream, bytes) => {
-                    let work = bytes.div_ceil(STREAM_BYTES_WORK);
-                    self.work_left = self.work_left.saturating_sub(work);
-                    self.readable.push_back((stream, bytes));
-                }
+                Work::Datagram(arrival) => self.take(now, arrival),
+                Work::Stream(stream, bytes) => self.readable = Some((stream, bytes)),
             }
         }
         self.behind &= self.intake.has_turns();
@@ -307,13 +303,12 @@ impl<R: Role> Session<R> {
     }
 
     /// The next TCP connection whose turn it is, and how many bytes of it may be read, at most 64 KiB. Where that many
-    /// are there, [`Self::handle_stream_readable`] follows. Call until `None`, after all other input.
+    /// are there, [`Self::handle_stream_readable`] follows. Call until `None`, after all other input. The next call
+    /// comes after [`Self::handle_stream_data`] with what was read.
     pub fn poll_stream(&mut self, now: Instant) -> Option<(StreamId, usize)> {
         loop {
-            if self.readable.is_empty() {
-                self.work(now);
-            }
-            let (stream, bytes) = self.readable.pop_front()?;
+            self.work(now);
+            let (stream, bytes) = self.readable.take()?;
             if self.links.has_turn(stream) {
                 return Some((stream, bytes));
             }
@@ -322,10 +317,9 @@ impl<R: Role> Session<R> {
 
     /// Takes bytes in that were read from a TCP connection. Anything at all may be in them.
     pub fn handle_stream_data(&mut self, now: Instant, stream: StreamId, bytes: &[u8]) {
-        if self.role.is_paced() {
-            let share = self.role.share(Some(LinkId::Tls(stream)));
-            self.intake.charge(now, share.sender, bytes.len());
-        }
+        let share = self.role.share(Some(LinkId::Tls(stream)));
+        self.intake.charge(now, share.sender, bytes.len());
+        self.work_left = self.work_left.saturating_sub(stream_work(bytes.len()));
         self.links.handle_stream_data(stream, bytes);
         self.link_events(now);
         self.receive(now, LinkId::Tls(stream), Ecn::NotEct);
@@ -397,7 +391,7 @@ impl<R: Role> Session<R> {
         // The same goes for what waits here.
         self.work(now);
         debug_assert!(
-            self.readable.is_empty(),
+            self.readable.is_none(),
             "the driver reads TCP connections before timers go off"
         );
         if self.links.poll_timeout().is_some_and(|at| at <= now) {
@@ -454,7 +448,7 @@ impl<R: Role> Session<R> {
     /// When [`Self::handle_timeout`] is wanted, if no input comes before.
     pub fn poll_timeout(&mut self) -> Option<Instant> {
         let links = self.links.poll_timeout();
-        let readable = (!self.readable.is_empty()).then_some(Instant::ZERO);
+        let readable = self.readable.map(|_| Instant::ZERO);
         let others = [self.role.poll_timeout(), self.intake.due(), readable];
         links.into_iter().chain(others.into_iter().flatten()).min()
     }
