@@ -177,6 +177,11 @@ impl<R: Role> Session<R> {
         &self.role
     }
 
+    #[cfg(test)]
+    pub(crate) const fn parts_mut(&mut self) -> (&mut Links, &mut R) {
+        (&mut self.links, &mut self.role)
+    }
+
     /// A UDP socket is open, at this local address. Only the status needs it.
     pub fn handle_socket_opened(&mut self, socket: SocketId, local: SocketAddr) {
         self.links.set_local(socket, local);

@@ -223,6 +223,24 @@ impl SiteDirectory {
         *self.by_key.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(map);
     }
 
+    /// Takes those out that `sites` does not have, or not under the same name, at the same place and as
+    /// enabled as before; whether there were any. None comes in. The session learns of it by
+    /// [`Command::ReloadSites`](crate::Command::ReloadSites).
+    pub fn shut_out(&self, sites: &[SiteEntry]) -> bool {
+        let wanted: HashMap<_, _> = sites.iter().map(|site| (site.key, site)).collect();
+        let known = Arc::clone(&self.by_key.read().unwrap_or_else(PoisonError::into_inner));
+        let stays = |key: &PublicKey, site: &SiteEntry| {
+            wanted.get(key).is_some_and(|wanted| wanted.is_same(site))
+        };
+        let staying = known.iter().filter(|(key, site)| stays(key, site));
+        let staying: HashMap<_, _> = staying
+            .map(|(key, site)| (*key, Arc::clone(site)))
+            .collect();
+        let any = staying.len() < known.len();
+        *self.by_key.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(staying);
+        any
+    }
+
     /// Puts these keys of invitations in place of those that were known. Who holds one may enrol, and
     /// do nothing else.
     pub fn set_invitations(&self, keys: impl IntoIterator<Item = PublicKey>) {

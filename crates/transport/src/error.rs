@@ -66,6 +66,8 @@ pub enum CloseReason {
     PeerClosed(String),
     /// A key was not the pinned one or is not on the list; which side says so, and why.
     KeyRejected(String),
+    /// The accepting side does not know the key of this side, which connects.
+    KeyUnknown,
     /// Closed by this side.
     Local,
     /// The protocol failed.
@@ -84,6 +86,9 @@ impl fmt::Display for CloseReason {
             Self::PeerClosed(why) if why.is_empty() => f.write_str("closed by the peer"),
             Self::PeerClosed(why) => write!(f, "closed by the peer: {why}"),
             Self::KeyRejected(why) => write!(f, "key refused: {why}"),
+            Self::KeyUnknown => {
+                f.write_str("key refused: the peer does not know this key: add it there")
+            }
             Self::Local => f.write_str("closed by this side"),
             Self::Transport(why) => write!(f, "protocol error: {why}"),
             Self::Internal => f.write_str("internal error: please report the panic in the log"),

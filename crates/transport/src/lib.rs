@@ -18,6 +18,6 @@ pub use error::{CloseReason, ParseKeyError, SendError, TransportError};
 pub use keys::{Identity, KeyCheck, PublicKey};
 pub use quic::{
     ConnectOptions, ConnectionCounters, ConnectionId, Endpoint, EndpointConfig, EndpointStats,
-    Event, GROUPS, KEY_UNKNOWN, Slice, SocketId, Source, Transmit, group_of, may_take,
+    Event, GROUPS, Slice, SocketId, Source, Transmit, group_of, may_take,
 };
 pub use ropewalk_types::Ecn;

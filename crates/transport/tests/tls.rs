@@ -110,7 +110,7 @@ fn an_unknown_client_key_never_sees_a_connection() {
             matches!(
                 &event,
                 Some(Event::Closed {
-                    reason: CloseReason::KeyRejected(_)
+                    reason: CloseReason::KeyRejected(_) | CloseReason::KeyUnknown
                 })
             ),
             "{event:?}"

@@ -43,6 +43,7 @@ use crate::status::SessionStatus;
 use crate::tuning::{ROUND_PACKETS, ROUNDS};
 use addresses::is_link_local;
 use elsewhere::Others;
+use enrolment::Invited;
 use guard::guarded;
 pub use tuning::SITES_MAX;
 use tuning::{
@@ -102,8 +103,8 @@ struct Pending {
     key: PublicKey,
     since: Instant,
     site: Option<usize>,
-    /// The key that it wants to enrol, while the control side decides.
-    enrolling: Option<PublicKey>,
+    /// The key that it wants to enrol, while the control side decides, and since when.
+    enrolling: Option<(PublicKey, Instant)>,
 }
 
 /// The role of a hub.
@@ -124,8 +125,11 @@ pub struct Hub {
     /// The connections of each key that has any, the oldest first; at most [`LINKS_PER_KEY`], and one
     /// more for a moment.
     links_of: FxHashMap<PublicKey, Vec<LinkId>>,
-    /// How often somebody may enrol.
+    /// How often somebody may enrol, and what goes for each invitation by which somebody tried.
     enrolments: Pace,
+    invited: FxHashMap<PublicKey, Invited>,
+    /// Lines of invitations that were left out of the log.
+    invited_lines_left_out: u64,
     ready: ReadySet,
     /// Sum of the memory of all sites, bytes.
     memory: u64,
@@ -194,6 +198,8 @@ impl Hub {
             pending: FxHashMap::default(),
             links_of: FxHashMap::default(),
             enrolments: Pace::default(),
+            invited: FxHashMap::default(),
+            invited_lines_left_out: 0,
             ready: ReadySet::default(),
             memory: 0,
             gone: Vec::new(),
@@ -328,7 +334,9 @@ impl Hub {
 
     fn reload(&mut self, now: Instant, links: &mut Links) {
         self.others = Others::new(self.others.slice(), &self.settings);
-        let sites = self.settings.sites.all();
+        let directory = &self.settings.sites;
+        self.invited.retain(|key, _| directory.is_invitation(key));
+        let sites = directory.all();
         self.paced = sites.iter().any(|site| site.rate.is_some());
         for index in 0..self.sites.len() {
             let Some(site) = &mut self.sites[index] else {
@@ -506,7 +514,7 @@ impl sealed::Role for Hub {
                 invitation,
                 key,
                 refused,
-            } => Ok(self.enrolled(links, &invitation, key, refused.as_deref())),
+            } => Ok(self.enrolled(now, links, &invitation, key, refused.as_deref())),
             Command::SetPath { .. } | Command::Uplinks(_) | Command::MtuFloor(_) => {
                 Err("a hub has no uplinks of its own: do this at the site".into())
             }
@@ -548,7 +556,7 @@ impl sealed::Role for Hub {
                 );
                 self.tick = self.tick.min(now + TICK);
             }
-            LinkEvent::Closed { reason } => {
+            LinkEvent::Closed { reason, .. } => {
                 let index = self.forget_link(link).and_then(|pending| pending.site);
                 let Some(index) = index else { return };
                 self.ready.touch(index);
@@ -761,7 +769,8 @@ impl sealed::Role for Hub {
             .iter()
             .map(ToString::to_string)
             .collect();
-        let (mut spoofed, mut lines_left_out) = (0, self.panic_lines_left_out);
+        let mut spoofed = 0;
+        let mut lines_left_out = self.panic_lines_left_out + self.invited_lines_left_out;
         for site in self.sites.iter().flatten() {
             let mut tunnel = site.peer.status(links);
             tunnel.peer_addresses = site.entry.places();

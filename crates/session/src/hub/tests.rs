@@ -1,20 +1,24 @@
-//! A panic inside the QUIC library, as a hub sees it.
+//! A panic inside the QUIC library, as a hub sees it; and holders of invitations who ask too often.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use ropewalk_transport::tls::TcpInfo;
 use ropewalk_transport::{
-    CongestionControl, Endpoint, EndpointConfig, Identity, KeyCheck, Slice, SocketId, Transmit,
+    CongestionControl, ConnectionId, Endpoint, EndpointConfig, Identity, KeyCheck, PublicKey,
+    Slice, SocketId, Transmit,
 };
 use ropewalk_types::{Duration, Ecn, Instant};
+use ropewalk_wire::{Control, Datagram, emit_control};
 
 use super::Hub;
+use super::tuning::{INVITATION_ENROLS, LINKS_PER_KEY, REFUSALS};
+use crate::command::Command;
 use crate::io::{Sockets, StreamId};
 use crate::links::Links;
-use crate::session::Session;
-use crate::settings::{CommonSettings, Environment, HubSettings};
+use crate::session::{Event, Session};
+use crate::settings::{CommonSettings, Environment, HubSettings, SiteDirectory};
 
 const HUB: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 1);
 
@@ -40,9 +44,8 @@ fn identity(number: u8) -> Identity {
     Identity::from_seed([number; 32]).unwrap()
 }
 
-/// A hub that panics when the library asks it for its opinion of a key.
-fn hub(base: std::time::Instant) -> Session<Hub> {
-    let settings = HubSettings {
+fn settings(sites: Arc<SiteDirectory>) -> HubSettings {
+    HubSettings {
         common: CommonSettings {
             identity: identity(1),
             scheduler_send: Default::default(),
@@ -56,10 +59,13 @@ fn hub(base: std::time::Instant) -> Session<Hub> {
         listen: vec![HUB],
         tcp_listen: Vec::new(),
         addresses: Vec::new(),
-        sites: Arc::default(),
+        sites,
         memory: 1 << 20,
-    };
-    let environment = Environment {
+    }
+}
+
+fn environment(base: std::time::Instant) -> Environment {
+    Environment {
         base,
         segmentation: false,
         udp_payload_max: 1_472,
@@ -67,7 +73,12 @@ fn hub(base: std::time::Instant) -> Session<Hub> {
         tunnels: 1,
         transport: Some([1; 32]),
         slice: Slice::WHOLE,
-    };
+    }
+}
+
+/// A hub that panics when the library asks it for its opinion of a key.
+fn hub(base: std::time::Instant) -> Session<Hub> {
+    let (settings, environment) = (settings(Arc::default()), environment(base));
     let panics: KeyCheck = Arc::new(|_| panic!("as the test wants"));
     let congestion = settings.common.congestion;
     let links = Links::new(identity(1), Some(panics), congestion, &environment).unwrap();
@@ -104,4 +115,152 @@ fn a_panic_inside_the_quic_library_is_counted_in_the_status() {
         counts.push(hub.status().drops["internal_errors"]);
     }
     assert_eq!(counts, [1, 2], "and the hub goes on");
+}
+
+/// A hub with invitations, and somebody who holds one of them.
+struct Scene {
+    now: Instant,
+    base: std::time::Instant,
+    hub: Session<Hub>,
+}
+
+struct Holder {
+    endpoint: Endpoint,
+    address: SocketAddr,
+    connections: Vec<ConnectionId>,
+    /// What the hub has answered: reasons of refusals.
+    answers: Vec<String>,
+}
+
+fn key(number: u8) -> PublicKey {
+    identity(number).public_key()
+}
+
+impl Scene {
+    /// The keys of invitations are `keys`.
+    fn new(keys: &[u8]) -> Self {
+        let base = std::time::Instant::now();
+        let directory = Arc::new(SiteDirectory::default());
+        directory.set_invitations(keys.iter().map(|number| key(*number)));
+        let hub = Session::hub(settings(directory), &environment(base)).unwrap();
+        let now = Instant::from_millis(1_000);
+        Self { now, base, hub }
+    }
+
+    fn holder(&mut self, number: u8, connections: usize) -> Holder {
+        let config = EndpointConfig::new(identity(number), self.base);
+        let mut endpoint = Endpoint::new(config).unwrap();
+        let connect = |_| {
+            let congestion = CongestionControl::default();
+            endpoint.connect(self.now, HUB, key(1), congestion).unwrap()
+        };
+        let connections = (0..connections).map(connect).collect();
+        let mut holder = Holder {
+            endpoint,
+            address: SocketAddr::from(([192, 0, 2, number], 1_000)),
+            connections,
+            answers: Vec::new(),
+        };
+        for _ in 0..8 {
+            self.exchange(&mut holder);
+        }
+        holder
+    }
+
+    /// Both sides send what they have; what the hub asks of its control side.
+    fn exchange(&mut self, holder: &mut Holder) -> Vec<PublicKey> {
+        self.now += Duration::from_millis(1);
+        let (now, mut buffer) = (self.now, Vec::new());
+        while let Some(id) = holder.endpoint.poll_dirty() {
+            while let Some(transmit) = holder.endpoint.poll_transmit(now, id, &mut buffer) {
+                let data = BytesMut::from(&buffer[..transmit.size]);
+                let from = holder.address;
+                self.hub
+                    .handle_udp(now, SocketId(0), from, None, Ecn::NotEct, data);
+            }
+        }
+        self.hub.handle_timeout(now);
+        self.hub.end_batch(now);
+        let mut out = Out::default();
+        self.hub.pump(now, &mut out);
+        for data in out.0 {
+            let socket = SocketId(0);
+            let id = holder
+                .endpoint
+                .handle_udp(now, socket, HUB, None, Ecn::NotEct, data);
+            while let Some(got) = id.and_then(|id| holder.endpoint.receive(id)) {
+                if let Ok(Datagram::Control(Control::Enrolled { refused })) = Datagram::parse(&got)
+                {
+                    holder.answers.push(refused);
+                }
+            }
+        }
+        while holder.endpoint.poll_event().is_some() {}
+        let events = std::iter::from_fn(|| self.hub.poll_event());
+        let asked = events.filter_map(|event| match event {
+            Event::Enrol { invitation, .. } => Some(invitation),
+            _ => None,
+        });
+        asked.collect()
+    }
+
+    /// A holder asks over all connections.
+    fn ask(&mut self, holder: &mut Holder) -> Vec<PublicKey> {
+        let mut bytes = Vec::new();
+        let key = *key(9).as_bytes();
+        emit_control(&Control::Enrol { key }, &mut bytes);
+        for &id in &holder.connections {
+            holder.endpoint.send(id, Bytes::from(bytes.clone())).ok();
+        }
+        self.exchange(holder)
+    }
+
+    fn refuse(&mut self, invitation: u8) -> usize {
+        let command = Command::Enrolled {
+            invitation: key(invitation),
+            key: key(9),
+            refused: Some("used".to_owned()),
+        };
+        self.hub.handle_command(self.now, command).unwrap()
+    }
+}
+
+#[test]
+fn the_holder_of_one_invitation_leaves_the_control_side_to_others() {
+    let mut scene = Scene::new(&[2, 3]);
+    let mut greedy = scene.holder(2, LINKS_PER_KEY);
+    let mut asked = 0;
+    // For 4 s, 25 times a second over all connections, and the hub answers at once.
+    for _ in 0..100 {
+        asked += scene.ask(&mut greedy).len();
+        scene.refuse(2);
+        scene.now += Duration::from_millis(38);
+    }
+    let bound = INVITATION_ENROLS as usize + 4;
+    assert!((4..=bound).contains(&asked), "{asked} questions in 4 s");
+    assert!(!greedy.answers.is_empty());
+    let mut honest = scene.holder(3, 1);
+    assert_eq!(scene.ask(&mut honest), [key(3)]);
+    // Two refusals are told, one each; nobody else is.
+    assert_eq!(scene.refuse(3), 1);
+    let left_out = scene.hub.status().drops["log_lines"];
+    assert_eq!(
+        left_out,
+        100 - u64::from(REFUSALS),
+        "a refusal fills the log"
+    );
+}
+
+#[test]
+fn a_question_that_is_lost_is_put_again_on_the_same_connection() {
+    let mut scene = Scene::new(&[2]);
+    let mut holder = scene.holder(2, 1);
+    assert_eq!(scene.ask(&mut holder), [key(2)]);
+    scene.now += Duration::from_millis(500);
+    assert_eq!(scene.ask(&mut holder), [], "the first one is under way");
+    scene.now += Duration::from_millis(600);
+    assert_eq!(scene.ask(&mut holder), [key(2)]);
+    assert_eq!(scene.refuse(2), 1);
+    scene.exchange(&mut holder);
+    assert_eq!(holder.answers, ["used"]);
 }

@@ -38,8 +38,20 @@ pub(super) const SCHEDULERS: u32 = 10;
 pub(super) const MOVE_INTERVAL: Duration = Duration::from_millis(100);
 /// And this often in a row: twice for each path a site can have.
 pub(super) const MOVES: u32 = 32;
-/// Enrolments reach the control side once in this time on average: each costs a look into the sites file.
-/// Longer: many sites that join at once wait, the holder of an invitation costs less.
+/// Enrolments of all invitations at a worker reach the control side once in this time on average: each costs a
+/// look into the sites file. Longer: many sites that join at once wait, holders of invitations cost less.
 pub(super) const ENROL_INTERVAL: Duration = Duration::from_millis(50);
 /// And this often in a row.
 pub(super) const ENROLS: u32 = 16;
+/// Those of one invitation do once in this time on average. Longer: machines that join by one token at once
+/// wait, the holder of a dead token takes less of what is for all.
+pub(super) const INVITATION_INTERVAL: Duration = Duration::from_secs(1);
+/// And this often in a row.
+pub(super) const INVITATION_ENROLS: u32 = 4;
+/// Time after which a question counts as lost, and another one of the same connection gets through. Longer:
+/// later joins where the control side had no answer, fewer repetitions while it takes its time.
+pub(super) const ENROL_PATIENCE: Duration = Duration::from_secs(1);
+/// Refusals of one invitation cause a line in the log once in this time on average. Longer: a shorter log.
+pub(super) const REFUSAL_INTERVAL: Duration = Duration::from_secs(60);
+/// And this often in a row.
+pub(super) const REFUSALS: u32 = 4;

@@ -3,8 +3,11 @@
 //!
 //! All ways to the hub are tried at once: each interface, each address, QUIC first and TLS over TCP
 //! a moment later. The first connection asks. The others wait, and ask if it ends. Invariant: the key
-//! goes to a peer that has proved the pinned key, and to nobody else.
+//! goes to a peer that has proved the pinned key, and to nobody else. Nobody on one way ends the join for the
+//! others.
 
+#[cfg(test)]
+mod tests;
 mod tuning;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -13,9 +16,7 @@ use std::net::SocketAddr;
 use bytes::{Bytes, BytesMut};
 use ropewalk_core::reorder::Inner;
 use ropewalk_core::tunnel::Tunnel;
-use ropewalk_transport::{
-    CongestionControl, ConnectOptions, KEY_UNKNOWN, SocketId, TransportError,
-};
+use ropewalk_transport::{CongestionControl, ConnectOptions, SocketId, TransportError};
 use ropewalk_types::Instant;
 use ropewalk_wire::{Control, Datagram, emit_control};
 
@@ -46,6 +47,18 @@ struct Way {
     remote: SocketAddr,
     tls: bool,
     state: WayState,
+    told: Told,
+}
+
+/// What came of the attempts on a way so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Told {
+    /// There was none.
+    NotTried,
+    /// No answer yet, or none that decides anything.
+    Nothing,
+    /// Somebody said that the hub does not know the invitation. Whoever is on this way may have said so.
+    Unknown,
 }
 
 /// How far the connection of a way is.
@@ -145,6 +158,7 @@ impl Joining {
                             Instant::ZERO
                         },
                     },
+                    told: Told::NotTried,
                 })
             })
         };
@@ -164,6 +178,12 @@ impl Joining {
     #[must_use]
     pub const fn outcome(&self) -> Option<&Outcome> {
         self.outcome.as_ref()
+    }
+
+    /// Whether some way says that the hub does not know the invitation, though others do not.
+    #[must_use]
+    pub fn may_be_unknown(&self) -> bool {
+        self.ways.iter().any(|way| way.told == Told::Unknown)
     }
 
     /// What went wrong last on each way, by the way's name.
@@ -188,6 +208,9 @@ impl Joining {
         };
         match started {
             Ok(link) => {
+                if way.told == Told::NotTried {
+                    way.told = Told::Nothing;
+                }
                 way.state = WayState::Trying {
                     link,
                     socket,
@@ -203,11 +226,18 @@ impl Joining {
         }
     }
 
-    /// The connection of a way is over, or cannot be made.
-    fn failed(&mut self, now: Instant, links: &mut Links, index: usize, reason: String) {
-        if reason.ends_with(KEY_UNKNOWN) {
+    /// Somebody on this way says that the hub does not know the invitation. The end of a connection
+    /// proves no key. So this is the outcome only when all ways that were tried say the same.
+    fn unknown(&mut self, index: usize) {
+        self.ways[index].told = Told::Unknown;
+        let mut ways = self.ways.iter();
+        if ways.all(|way| way.told != Told::Nothing) {
             self.outcome.get_or_insert(Outcome::Unknown);
         }
+    }
+
+    /// The connection of a way is over, or cannot be made.
+    fn failed(&mut self, now: Instant, links: &mut Links, index: usize, reason: String) {
         let way = &mut self.ways[index];
         if let Some(socket) = way.socket() {
             links.close_udp(socket);
@@ -269,7 +299,15 @@ impl sealed::Role for Joining {
                     self.ask(now, links);
                 }
             }
-            LinkEvent::Closed { reason } => self.failed(now, links, index, reason),
+            LinkEvent::Closed {
+                reason,
+                key_unknown,
+            } => {
+                if key_unknown {
+                    self.unknown(index);
+                }
+                self.failed(now, links, index, reason);
+            }
         }
     }
 

@@ -13,8 +13,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use bytes::{Bytes, BytesMut};
 use ropewalk_transport::{
-    CongestionControl, ConnectOptions, ConnectionId, Endpoint, EndpointConfig, Identity, KeyCheck,
-    PublicKey, SocketId, TransportError,
+    CloseReason, CongestionControl, ConnectOptions, ConnectionId, Endpoint, EndpointConfig, Event,
+    Identity, KeyCheck, PublicKey, SocketId, TransportError,
 };
 use ropewalk_types::{Ecn, Instant, PathSnapshot};
 use ropewalk_wire::{Control, emit_control};
@@ -60,7 +60,31 @@ pub enum LinkEvent {
     Closed {
         /// Why, in words.
         reason: String,
+        /// Whether it is that the peer does not know the key of this side.
+        key_unknown: bool,
     },
+}
+
+impl LinkEvent {
+    /// The end of a link for a reason that has to do with no key.
+    fn closed(reason: impl Into<String>) -> Self {
+        Self::Closed {
+            reason: reason.into(),
+            key_unknown: false,
+        }
+    }
+}
+
+impl From<Event> for LinkEvent {
+    fn from(event: Event) -> Self {
+        match event {
+            Event::Connected { peer } => Self::Connected { peer },
+            Event::Closed { reason } => Self::Closed {
+                reason: reason.to_string(),
+                key_unknown: reason == CloseReason::KeyUnknown,
+            },
+        }
+    }
 }
 
 /// A datagram that came in.
@@ -363,13 +387,7 @@ impl Links {
         let Some((connection, event)) = self.endpoint.poll_event() else {
             return self.events.pop_front();
         };
-        let event = match event {
-            ropewalk_transport::Event::Connected { peer } => LinkEvent::Connected { peer },
-            ropewalk_transport::Event::Closed { reason } => LinkEvent::Closed {
-                reason: reason.to_string(),
-            },
-        };
-        Some((LinkId::Quic(connection), event))
+        Some((LinkId::Quic(connection), event.into()))
     }
 
     /// Closes a link. The goodbye leaves with the next flush.
@@ -380,8 +398,7 @@ impl Links {
                 if let Some(stream) = self.stream_mut(id) {
                     stream.close();
                     self.mark_dirty(id);
-                    let reason = reason.to_owned();
-                    let event = LinkEvent::Closed { reason };
+                    let event = LinkEvent::closed(reason);
                     self.events.push_back((LinkId::Tls(id), event));
                 }
             }

@@ -89,16 +89,11 @@ impl Stream {
 
     /// What happened to it since the last call.
     pub fn poll_event(&mut self) -> Option<LinkEvent> {
-        let event = match self.tls.poll_event()? {
-            Event::Connected { peer } => {
-                self.deadline = None;
-                LinkEvent::Connected { peer }
-            }
-            Event::Closed { reason } => LinkEvent::Closed {
-                reason: reason.to_string(),
-            },
-        };
-        Some(event)
+        let event = self.tls.poll_event()?;
+        if matches!(event, Event::Connected { .. }) {
+            self.deadline = None;
+        }
+        Some(event.into())
     }
 
     /// The next datagram that came in.

@@ -216,19 +216,19 @@ impl Links {
         let Some(stream) = self.streams.get_mut(&id).filter(|s| !s.has_ended()) else {
             return;
         };
-        let mut result = stream.handle_data(bytes);
+        let mut end = stream.handle_data(bytes).err().map(LinkEvent::closed);
         while let Some(event) = stream.poll_event() {
             match event {
                 // The TLS layer's reason is closer to the cause.
-                LinkEvent::Closed { reason } => result = Err(reason),
+                closed @ LinkEvent::Closed { .. } => end = Some(closed),
                 connected @ LinkEvent::Connected { .. } => {
                     self.events.push_back((LinkId::Tls(id), connected));
                 }
             }
         }
-        match result {
-            Ok(()) => self.mark_dirty(id),
-            Err(reason) => self.fail(id, reason),
+        match end {
+            None => self.mark_dirty(id),
+            Some(closed) => self.end_stream(id, closed),
         }
     }
 
@@ -242,7 +242,7 @@ impl Links {
         if let Some(stream) = self.streams.remove(&id)
             && !stream.has_ended()
         {
-            let event = LinkEvent::Closed { reason };
+            let event = LinkEvent::closed(reason);
             self.events.push_back((LinkId::Tls(id), event));
         }
     }
@@ -297,11 +297,14 @@ impl Links {
     /// Ends a link whose stream failed. What the TLS layer still has to say, such as an alert,
     /// leaves with the next flush.
     pub(super) fn fail(&mut self, id: StreamId, reason: String) {
+        self.end_stream(id, LinkEvent::closed(reason));
+    }
+
+    fn end_stream(&mut self, id: StreamId, closed: LinkEvent) {
         if let Some(stream) = self.stream_mut(id) {
             stream.end();
             self.mark_dirty(id);
-            let event = LinkEvent::Closed { reason };
-            self.events.push_back((LinkId::Tls(id), event));
+            self.events.push_back((LinkId::Tls(id), closed));
         }
     }
 }

@@ -312,7 +312,7 @@ impl sealed::Role for Site {
                 path.hello_due = now + HELLO_INTERVAL;
                 self.hello(links, id, link, generation);
             }
-            LinkEvent::Closed { reason } => {
+            LinkEvent::Closed { reason, .. } => {
                 if let Some((id, index)) = self.attempt_of(link) {
                     let path = self.paths[id.index()].as_mut();
                     if path.is_some_and(|path| path.attempts.remove(index).connected) {

@@ -242,7 +242,7 @@ pub(super) fn close_reason(error: ConnectionError, connecting: bool) -> CloseRea
             CloseReason::KeyRejected(refused_here(connecting).to_owned())
         }
         ConnectionError::ConnectionClosed(close) if close.error_code == refused => {
-            CloseReason::KeyRejected(refused_there(connecting).to_owned())
+            refused_there(connecting)
         }
         error @ (ConnectionError::VersionMismatch
         | ConnectionError::TransportError(_)
@@ -250,9 +250,6 @@ pub(super) fn close_reason(error: ConnectionError, connecting: bool) -> CloseRea
         | ConnectionError::CidsExhausted) => CloseReason::Transport(error.to_string()),
     }
 }
-
-/// What a reason ends with when the accepting side does not know the key of the connecting side.
-pub const KEY_UNKNOWN: &str = "the peer does not know this key: add it there";
 
 pub(crate) const fn refused_here(connecting: bool) -> &'static str {
     if connecting {
@@ -262,10 +259,11 @@ pub(crate) const fn refused_here(connecting: bool) -> &'static str {
     }
 }
 
-pub(crate) const fn refused_there(connecting: bool) -> &'static str {
+pub(crate) fn refused_there(connecting: bool) -> CloseReason {
     if connecting {
-        KEY_UNKNOWN
+        CloseReason::KeyUnknown
     } else {
-        "the peer expects another key: give it the key of this gateway"
+        let why = "the peer expects another key: give it the key of this gateway";
+        CloseReason::KeyRejected(why.to_owned())
     }
 }

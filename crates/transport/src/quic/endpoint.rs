@@ -768,7 +768,9 @@ impl Endpoint {
         // A stranger's failed attempt is counted; nobody knows its identifier.
         if slot.accepted && was == Phase::Handshaking {
             match reason {
-                CloseReason::KeyRejected(_) => self.stats.keys_refused += 1,
+                CloseReason::KeyRejected(_) | CloseReason::KeyUnknown => {
+                    self.stats.keys_refused += 1
+                }
                 CloseReason::Local => {}
                 CloseReason::TimedOut
                 | CloseReason::Reset

@@ -19,7 +19,6 @@ use ropewalk_types::{Duration, Ecn};
 
 use crate::{CloseReason, CongestionControl, Identity, KeyCheck, PublicKey};
 
-pub use connection::KEY_UNKNOWN;
 pub(crate) use connection::{refused_here, refused_there};
 pub use endpoint::Endpoint;
 pub use handshakes::{Source, may_take};

@@ -217,9 +217,7 @@ impl TlsPath {
                 refused_here(self.connecting).to_owned(),
             ));
         } else if *error == Error::AlertReceived(AlertDescription::AccessDenied) {
-            self.end(CloseReason::KeyRejected(
-                refused_there(self.connecting).to_owned(),
-            ));
+            self.end(refused_there(self.connecting));
         } else {
             self.end(CloseReason::Transport(why.clone()));
         }
