@@ -106,7 +106,7 @@ cat >"$root/DEBIAN/control" <<-TEXT
 	 that aims never to be worse than the best of them and survives any one failing.
 	 .
 	 After installing, a machine is neither hub nor site nor relay: run "ropewalk hub
-	 --init", "ropewalk join TOKEN" or "ropewalk relay --join TOKEN", then enable
+	 --init", "ropewalk join" or "ropewalk relay --join", then enable
 	 ropewalk-hub, ropewalk-site or ropewalk-relay.
 TEXT
 install -m755 -t "$root/DEBIAN" packaging/debian/postinst packaging/debian/prerm packaging/debian/postrm
