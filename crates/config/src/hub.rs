@@ -127,7 +127,18 @@ pub fn parse(path: &Path, text: &str) -> Result<HubConfig, Problems> {
             }
             (forward, masquerade)
         });
-        let allow = root.section("egress", egress::read).unwrap_or_default();
+        let allow = root.section("egress", |section| {
+            let allow = egress::read(section);
+            if !forward && allow.is_some() {
+                section.reject(
+                    "allow",
+                    "without forwarding there are no rules of what sites reach",
+                    "set forward = true in [network], or remove allow",
+                );
+            }
+            allow
+        });
+        let allow = allow.unwrap_or_default();
         let sites_file = root.text("sites_file", "\"/var/lib/ropewalk/sites.toml\"", parse_path);
         let workers = read_workers(root);
         let memory_mb = root.integer_or_auto("memory_mb", MEMORY_MB);

@@ -83,6 +83,10 @@ const BROKEN_HUBS: &[(&str, &[&str])] = &[
         &["hub.toml:5: network.masquerade:", "forward = true"],
     ),
     (
+        "[network]\nforward = false\n[egress]\nallow = [\"10.1.0.0/16\"]",
+        &["hub.toml:6: egress.allow:", "forward = true"],
+    ),
+    (
         "[tunnel]\nmtu = 500",
         &[
             "hub.toml:4: tunnel.mtu: 500 is out of range",

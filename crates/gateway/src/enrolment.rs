@@ -81,6 +81,12 @@ pub fn enrol(token: &Token, secret: &Secret, key: PublicKey) -> anyhow::Result<(
              place; ask for a new one"
                 .to_owned()
         )),
+        // Who can end connections on one way could say so in the hub's place.
+        None if session.role().may_be_unknown() => bail!(Refused(format!(
+            "somebody says that the hub does not know this invitation, and no way to the hub says \
+             otherwise within {} s: it may be revoked; ask for a new one, or try again elsewhere",
+            PATIENCE.as_secs()
+        ))),
         None => {
             let problems = session.role().problems().iter();
             let problems: Vec<_> = problems.map(|(way, why)| format!("{way}: {why}")).collect();
@@ -95,7 +101,7 @@ pub fn enrol(token: &Token, secret: &Secret, key: PublicKey) -> anyhow::Result<(
     }
 }
 
-/// The hub has refused for good: a repetition changes nothing.
+/// The hub has refused: a repetition changes nothing until its operator does something.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Refused(String);

@@ -212,6 +212,13 @@ impl Sites {
                 other.name
             );
         }
+        let shared = match &credential {
+            Credential::Key(key) => self.invitations().any(|invitation| invitation == *key),
+            Credential::Invitation(new) => self.sites.iter().any(|s| s.key == Some(new.key)),
+        };
+        if shared {
+            bail!("a site and an invitation cannot have one key; make another key");
+        }
         if replace && !self.sites.iter().any(|site| site.name == name) {
             let names: Vec<_> = self.sites.iter().map(|site| site.name.as_str()).collect();
             bail!(
@@ -478,26 +485,37 @@ fn parse_invitation(site: &mut Section<'_>, remedy: &str) -> Option<Invitation> 
     let joined_key = site.text("joined_key", example, str::parse::<PublicKey>);
     let key = key?;
     let ends = site.require("invitation_ends", ends, remedy)?;
+    // Half of the pair must not make a used invitation an open one.
+    for (name, other) in [("joined", "joined_key"), ("joined_key", "joined")] {
+        if site.has(name) && !site.has(other) {
+            site.reject(name, &format!("there is no {other} beside it"), remedy);
+        }
+    }
     let joined = at.zip(joined_key).map(|(at, key)| Joined { at, key });
     Some(Invitation { key, ends, joined })
 }
 
 fn reject_doubles(section: &Section<'_>, site: &Site, own: &[IpAddr], seen: &mut HashSet<String>) {
     let remedy = "every site needs its own; invite it again";
-    let mut check = |key: &str, value: String| {
-        if !seen.insert(format!("{key}={value}")) {
-            section.reject(key, &format!("{value} belongs to an earlier site"), remedy);
+    let mut check = |key: &str, kind: &str, value: String| {
+        if !seen.insert(format!("{kind}={value}")) {
+            section.reject(key, &format!("{value} stands in the file already"), remedy);
         }
     };
-    check("name", site.name.clone());
+    check("name", "name", site.name.clone());
     if let Some(key) = site.key {
-        check("key", key.to_string());
+        check("key", "key", key.to_string());
     }
+    // Whoever has the token would be the site whose key is the invitation's.
     if let Some(invitation) = &site.invitation {
-        check("invitation", invitation.key.to_string());
+        check("invitation", "key", invitation.key.to_string());
     }
     for ip in site.addresses() {
-        check(if ip.is_ipv4() { "ipv4" } else { "ipv6" }, ip.to_string());
+        check(
+            if ip.is_ipv4() { "ipv4" } else { "ipv6" },
+            "ip",
+            ip.to_string(),
+        );
     }
     for ip in site.addresses().filter(|ip| own.contains(ip)) {
         let key = if ip.is_ipv4() { "ipv4" } else { "ipv6" };
@@ -900,6 +918,7 @@ mod tests {
         assert!(refused(key(101), key(1), early).contains("revoked"));
         assert!(refused(key(100), key(3), early).contains("site van"));
         assert!(refused(key(100), key(0), early).contains("the hub"));
+        assert!(refused(key(100), key(100), early).contains("an invitation"));
         sites.sites[0].enabled = false;
         let disabled = sites.enrol(&key(0), &key(100), key(1), early).unwrap_err();
         assert_eq!(disabled, Refusal::Disabled("boat".to_owned()));
@@ -926,6 +945,63 @@ mod tests {
         assert_eq!(sites.invitations().collect::<Vec<_>>(), [key(100)]);
         let mode = std::fs::metadata(&hub.sites_file).unwrap().permissions();
         assert_eq!(mode.mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_site_and_an_invitation_have_no_key_in_common() {
+        let directory = tempfile::tempdir().unwrap();
+        let (hub, mut sites) = invited(directory.path());
+        let error = sites.add(&hub, "van", key(100), Terms::default());
+        assert!(error.unwrap_err().to_string().contains("one key"));
+        sites.add(&hub, "van", key(3), Terms::default()).unwrap();
+        let ends = at("2026-02-01T00:00:00Z");
+        let invitation = Credential::Invitation(Invitation::new(key(3), ends));
+        let error = sites.add(&hub, "car", invitation, Terms::default());
+        assert!(error.unwrap_err().to_string().contains("one key"));
+        let own = format!("key = \"{}\"\n", key(1));
+        let invitation = format!(
+            "invitation = \"{}\"\ninvitation_ends = \"2026-02-01T00:00:00Z\"\n",
+            key(1)
+        );
+        let site = |name: &str, rest: &str| format!("[[site]]\nname = \"{name}\"\n{rest}");
+        for (text, part) in [
+            (
+                site("a", &own) + &site("b", &invitation),
+                ":6: site[2].invitation:",
+            ),
+            (
+                site("a", &invitation) + &site("b", &own),
+                ":7: site[2].key:",
+            ),
+            (site("a", &own) + &invitation, ":4: site[1].invitation:"),
+        ] {
+            std::fs::write(&hub.sites_file, &text).unwrap();
+            let error = Sites::load(&hub).unwrap_err().to_string();
+            assert!(error.contains(part), "{text}\ngave {error}");
+        }
+    }
+
+    #[test]
+    fn half_a_note_of_who_has_joined_does_not_open_the_invitation_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let (hub, _) = invited(directory.path());
+        let open = format!(
+            "[[site]]\nname = \"a\"\ninvitation = \"{}\"\n\
+             invitation_ends = \"2026-02-01T00:00:00Z\"\n",
+            key(100)
+        );
+        let at = "joined = \"2026-01-31T11:00:00Z\"\n";
+        let by = format!("joined_key = \"{}\"\n", key(1));
+        for (half, part) in [
+            (at, ":5: site[1].joined: there is no joined_key"),
+            (&by, ":5: site[1].joined_key: there is no joined "),
+        ] {
+            std::fs::write(&hub.sites_file, format!("{open}{half}")).unwrap();
+            let error = Sites::load(&hub).unwrap_err().to_string();
+            assert!(error.contains(part), "{error}");
+        }
+        std::fs::write(&hub.sites_file, format!("{open}{at}{by}")).unwrap();
+        Sites::load(&hub).unwrap();
     }
 
     #[test]

@@ -47,6 +47,8 @@ const DERIVED: &[u8] = b"ropewalk invitation";
 /// Most networks in a token: one of each family.
 const NETWORKS_MAX: usize = 2;
 const CHECKSUM_BYTES: usize = 4;
+/// Room for the bytes of every token: texts with their lengths, and all else.
+const BYTES_MAX: usize = 64 + 256 * (1 + ENDPOINTS_MAX + NETWORKS_MAX);
 /// Longest token that is looked at, characters.
 const CHARS_MAX: usize = 4_096;
 
@@ -136,7 +138,9 @@ impl Token {
     #[must_use]
     pub fn encode(&self) -> Zeroizing<String> {
         let networks = &self.networks[..self.networks.len().min(NETWORKS_MAX)];
-        let mut bytes = Zeroizing::new(vec![VERSION, u8::from(self.secret.is_some())]);
+        // A buffer that grows leaves copies of the secret behind.
+        let mut bytes = Zeroizing::new(Vec::with_capacity(BYTES_MAX));
+        bytes.extend_from_slice(&[VERSION, u8::from(self.secret.is_some())]);
         bytes.extend_from_slice(self.hub_key.as_bytes());
         if let Some(secret) = &self.secret {
             bytes.extend_from_slice(secret.0.as_slice());
@@ -154,8 +158,11 @@ impl Token {
         }
         let checksum = digest(&SHA256, &bytes);
         bytes.extend_from_slice(&checksum.as_ref()[..CHECKSUM_BYTES]);
-        let text = Zeroizing::new(URL_SAFE_NO_PAD.encode(&*bytes));
-        Zeroizing::new(format!("{PREFIX}{}", *text))
+        let encoded = Zeroizing::new(URL_SAFE_NO_PAD.encode(&*bytes));
+        let mut text = Zeroizing::new(String::with_capacity(PREFIX.len() + encoded.len()));
+        text.push_str(PREFIX);
+        text.push_str(&encoded);
+        text
     }
 
     /// Reads the text form; white space around it is ignored.

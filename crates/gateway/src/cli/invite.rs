@@ -168,6 +168,14 @@ impl Invite {
                 file.display()
             );
         }
+        if !self.allow.is_empty() && !hub.forward {
+            return Err(WrongUsage(
+                "--allow has no effect here: without forward = true in [network] of the configuration \
+                 this hub has no rules of what sites reach"
+                    .to_owned(),
+            )
+            .into());
+        }
         if self.allow.len() > ALLOW_MAX {
             return Err(WrongUsage(format!("--allow comes {ALLOW_MAX} times at most")).into());
         }
@@ -189,7 +197,7 @@ impl Invite {
         };
         let site = Sites::edit(hub, |sites| sites.add(hub, &name, credential, terms))?;
         describe(hub, &site, &endpoints);
-        tell_running_hub(global, hub)?;
+        let told = tell_running_hub(global, hub);
         let token = Token {
             hub_key,
             secret,
@@ -198,7 +206,9 @@ impl Invite {
             endpoints,
             networks: site.networks,
         };
-        hand_out(&token, ends, self.output.as_deref(), self.qr)
+        // Also when the running hub did not take the change over: the secret is nowhere else.
+        hand_out(&token, ends, self.output.as_deref(), self.qr)?;
+        told
     }
 }
 
@@ -224,7 +234,9 @@ fn describe(hub: &HubConfig, site: &Site, endpoints: &[HostPort]) {
 /// Prints the token, or writes it to a file, and says what to do with it.
 fn hand_out(token: &Token, ends: Time, file: Option<&Path>, qr: bool) -> anyhow::Result<()> {
     let text = token.encode();
-    let line = Zeroizing::new(format!("{}\n", *text));
+    let mut line = Zeroizing::new(String::with_capacity(text.len() + 1));
+    line.push_str(&text);
+    line.push('\n');
     if let Some(file) = file {
         let written = files::write_atomically(file, line.as_bytes(), files::SECRET, false);
         written.with_context(|| {
@@ -266,14 +278,15 @@ fn hand_out(token: &Token, ends: Time, file: Option<&Path>, qr: bool) -> anyhow:
 }
 
 /// Text that a camera reads from a terminal, dark or light.
-fn qr_code(text: &str) -> anyhow::Result<String> {
+fn qr_code(text: &str) -> anyhow::Result<Zeroizing<String>> {
     let code = QrCode::with_error_correction_level(text, EcLevel::L);
     let code = code.context("the token does not fit a QR code")?;
-    Ok(code
+    let picture = code
         .render::<Dense1x2>()
         .dark_color(Dense1x2::Light)
         .light_color(Dense1x2::Dark)
-        .build())
+        .build();
+    Ok(Zeroizing::new(picture))
 }
 
 fn parse_valid(text: &str) -> Result<Duration, String> {

@@ -1,10 +1,15 @@
 //! `ropewalk join`: makes this machine a site.
 //!
 //! Invariant: whenever the program ends in between, the same command with the same token goes on from
-//! there. The new key has a file of its own, named after the invitation, until all else is done.
+//! there. The new key has a file of its own, named after the invitation, until all else is done. The file
+//! stays when the hub refuses: the hub may have recorded the key before. An existing key is replaced with
+//! `--force` only.
 
+use std::convert::Infallible;
+use std::fmt;
 use std::io::{self, IsTerminal, Read};
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 use anyhow::{Context, bail};
 use clap::Args;
@@ -12,7 +17,7 @@ use ropewalk_transport::Identity;
 use zeroize::Zeroizing;
 
 use super::{Global, output};
-use crate::enrolment::{self, Refused};
+use crate::enrolment;
 use crate::key_file;
 use crate::token::{Secret, Token, TokenError};
 use ropewalk_config as config;
@@ -40,14 +45,40 @@ pub struct Join {
     /// File with the line that `ropewalk invite` printed; `-` is standard input. Without it standard
     /// input is read, or you are asked. The line itself works too, but others see it
     #[arg(value_name = "FILE")]
-    token: Option<String>,
-    /// Replace an existing key and configuration; the former ones are kept as *.bak
+    token: Option<Given>,
+    /// Replace an existing key and configuration; the former ones are kept as *.bak, *.bak2 and so on
     #[arg(long)]
     force: bool,
 }
 
 /// Longest input that is read, bytes.
-const INPUT_MAX: u64 = 8_192;
+const INPUT_MAX: usize = 8_192;
+/// Most former files of one name that are kept.
+const FORMER_MAX: u32 = 99;
+
+/// The name of a file with a token, or a token itself, which is a secret.
+#[derive(Clone)]
+pub(super) struct Given(Zeroizing<String>);
+
+impl Given {
+    pub(super) fn text(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for Given {
+    type Err = Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Infallible> {
+        Ok(Self(Zeroizing::new(text.to_owned())))
+    }
+}
+
+impl fmt::Debug for Given {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Given")
+    }
+}
 
 impl Join {
     /// Enrols this machine, and writes key and configuration.
@@ -59,7 +90,7 @@ impl Join {
             .config
             .as_deref()
             .unwrap_or_else(|| Path::new(config::SITE_CONFIG));
-        let token = read_token(self.token.as_deref())?;
+        let token = read_token(self.token.as_ref().map(Given::text))?;
         if !token.networks.is_empty() {
             return Err(WrongUsage(
                 "this token is for a relay: run `ropewalk relay --join`".to_owned(),
@@ -123,8 +154,9 @@ pub(super) fn read_token(given: Option<&str>) -> anyhow::Result<Token> {
 }
 
 fn read_all(input: impl Read) -> anyhow::Result<Zeroizing<String>> {
-    let mut text = Zeroizing::new(String::new());
-    let read = input.take(INPUT_MAX).read_to_string(&mut text);
+    // A buffer that grows leaves copies of the secret behind.
+    let mut text = Zeroizing::new(String::with_capacity(INPUT_MAX + 1));
+    let read = input.take(INPUT_MAX as u64).read_to_string(&mut text);
     read.context("the token cannot be read")?;
     Ok(text)
 }
@@ -162,7 +194,10 @@ impl<'a> Entry<'a> {
         };
         let written = [Some(config), invited.as_ref().map(|_| key.as_path())];
         let existing = written.into_iter().flatten().find(|file| file.exists());
-        let goes_on = invited.as_ref().is_some_and(|(_, file)| file.exists());
+        // A join that was interrupted at its end has left the configuration, and the key in its own file.
+        let goes_on = invited.as_ref().is_some_and(|(_, file)| file.exists())
+            && !key.exists()
+            && is_of(config, token);
         if let Some(existing) = existing.filter(|_| !force && !goes_on) {
             bail!(
                 "{} exists: this machine is a {role} already; say --force to replace it (the \
@@ -192,13 +227,7 @@ impl<'a> Entry<'a> {
     pub(super) fn finish(self, token: &Token, config: &str) -> anyhow::Result<()> {
         if let Some((secret, pending)) = &self.invited {
             let identity = pending_key(pending)?;
-            if let Err(error) = enrolment::enrol(token, secret, identity.public_key()) {
-                if error.is::<Refused>() {
-                    // Nobody will ever know this key.
-                    std::fs::remove_file(pending).ok();
-                }
-                return Err(error);
-            }
+            enrolment::enrol(token, secret, identity.public_key())?;
         }
         let same = |text: String| text == config;
         if self.config.exists() && !std::fs::read_to_string(self.config).is_ok_and(same) {
@@ -220,6 +249,19 @@ impl<'a> Entry<'a> {
     }
 }
 
+/// Whether a configuration names the hub and the site of a token.
+fn is_of(config: &Path, token: &Token) -> bool {
+    let text = std::fs::read_to_string(config).unwrap_or_default();
+    let Ok(table) = text.parse::<toml::Table>() else {
+        return false;
+    };
+    let is = |value: Option<&toml::Value>, wanted: &str| {
+        value.and_then(toml::Value::as_str) == Some(wanted)
+    };
+    let hub = table.get("hub").and_then(|hub| hub.get("key"));
+    is(table.get("name"), &token.name) && is(hub, &token.hub_key.to_string())
+}
+
 /// Where the key waits that joins by this invitation.
 fn pending_file(key: &Path, invitation: &[u8; 32]) -> PathBuf {
     let [a, b, c, d, ..] = invitation;
@@ -236,9 +278,103 @@ fn pending_key(path: &Path) -> anyhow::Result<Identity> {
     Ok(identity)
 }
 
-/// Moves a file that is to be replaced out of the way.
+/// Moves a file that is to be replaced out of the way, over no other.
 fn keep_former(path: &Path) -> anyhow::Result<()> {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".bak");
-    std::fs::rename(path, &name).with_context(|| format!("cannot move {} away", path.display()))
+    let named = |number: u32| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(".bak");
+        if number > 1 {
+            name.push(number.to_string());
+        }
+        PathBuf::from(name)
+    };
+    let free = (1..=FORMER_MAX).map(named).find(|name| !name.exists());
+    let free = free.with_context(|| {
+        let path = path.display();
+        format!("{FORMER_MAX} former files are kept as {path}.bak and so on; remove some")
+    })?;
+    std::fs::rename(path, free).with_context(|| format!("cannot move {} away", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::{Cli, CliCommand};
+    use clap::Parser;
+
+    /// A token with a secret, and where the key waits that joins by it.
+    fn token(key: &Path) -> (Token, PathBuf) {
+        let hub_key = Identity::from_seed([7; 32]).unwrap().public_key();
+        let secret = Secret::generate().unwrap();
+        let invitation = secret.identity(&hub_key).unwrap().public_key();
+        let token = Token {
+            hub_key,
+            secret: Some(secret),
+            tcp_port: 443,
+            name: "boat".to_owned(),
+            endpoints: vec!["192.0.2.7:4443".parse().unwrap()],
+            networks: Vec::new(),
+        };
+        (token, pending_file(key, invitation.as_bytes()))
+    }
+
+    #[test]
+    fn an_interrupted_join_goes_on_over_its_own_configuration_and_no_key() {
+        let directory = tempfile::tempdir().unwrap();
+        let (config, key) = ["site.toml", "site.key"]
+            .map(|name| directory.path().join(name))
+            .into();
+        let (token, pending) = token(&key);
+        let begins = |force| Entry::begin(&token, &config, "site.key", "site", force).is_ok();
+        assert!(begins(false), "a new machine");
+        let own = |name: &str| {
+            template::site(&SiteTemplate {
+                name: name.to_owned(),
+                hub_key: token.hub_key,
+                endpoints: token.endpoints.clone(),
+                tcp_port: 443,
+            })
+        };
+        std::fs::write(&config, own("boat")).unwrap();
+        assert!(!begins(false), "nothing was interrupted");
+        std::fs::write(&pending, "key").unwrap();
+        assert!(begins(false), "the key was not yet in its place");
+        for other in [own("van"), "name = \"boat\"\n".to_owned()] {
+            std::fs::write(&config, other).unwrap();
+            assert!(!begins(false), "the configuration of another site");
+        }
+        std::fs::write(&config, own("boat")).unwrap();
+        std::fs::write(&key, "key").unwrap();
+        assert!(!begins(false), "the key of a working site");
+        assert!(begins(true));
+        std::fs::remove_file(&config).unwrap();
+        assert!(!begins(false), "a key that somebody made by hand");
+    }
+
+    #[test]
+    fn former_files_are_all_kept() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("site.key");
+        for number in ["first", "second", "third"] {
+            std::fs::write(&path, number).unwrap();
+            keep_former(&path).unwrap();
+        }
+        let text = |name: &str| std::fs::read_to_string(directory.path().join(name)).unwrap();
+        let kept = ["site.key.bak", "site.key.bak2", "site.key.bak3"].map(text);
+        assert_eq!(kept, ["first", "second", "third"]);
+    }
+
+    #[test]
+    fn a_token_on_the_command_line_is_in_no_debug_output() {
+        let token = "ropewalk2.AQFdbW9RGUlQpQknmUKQ1";
+        for words in [["join", token].as_slice(), &["relay", "--join", token]] {
+            let line = std::iter::once(&"ropewalk").chain(words);
+            let shown = match Cli::try_parse_from(line).unwrap().command {
+                CliCommand::Join(join) => format!("{join:?}"),
+                CliCommand::Relay(relay) => format!("{relay:?}"),
+                _ => panic!("another command"),
+            };
+            assert!(!shown.contains("AQFdbW9R"), "{shown}");
+        }
+    }
 }

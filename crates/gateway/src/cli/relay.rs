@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::Context;
 use clap::Args;
 
-use super::join::{Entry, read_token};
+use super::join::{Entry, Given, read_token};
 use super::{Global, hub, output};
 use crate::token::Token;
 use crate::{key_file, logging, service};
@@ -42,11 +42,12 @@ pub struct Relay {
     /// Join the next hub with the line that `ropewalk invite NAME --relay` printed there, and stop:
     /// from a file, from standard input, or asked for, as `ropewalk join`
     #[arg(long, value_name = "FILE", num_args = 0..=1)]
-    join: Option<Option<String>>,
+    join: Option<Option<Given>>,
     /// Where sites reach this relay, for a new configuration; may be given several times
     #[arg(long, value_name = "HOST:PORT", requires = "join")]
     public: Vec<HostPort>,
-    /// Replace an existing configuration and key at the hub; the former ones are kept as *.bak.
+    /// Replace an existing configuration and key at the hub; the former ones are kept as *.bak,
+    /// *.bak2 and so on.
     /// The key that the sites know stays
     #[arg(long, requires = "join")]
     force: bool,
@@ -63,7 +64,7 @@ impl Relay {
             .as_deref()
             .unwrap_or_else(|| Path::new(config::RELAY_CONFIG));
         if let Some(token) = self.join {
-            let token = read_token(token.as_deref())?;
+            let token = read_token(token.as_ref().map(Given::text))?;
             prepare(path, &token, self.public, self.force)?;
             let option = global.config_option();
             output::note(&format!(

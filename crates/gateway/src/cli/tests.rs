@@ -193,3 +193,50 @@ fn without_a_usable_key_force_moves_nothing() {
     assert_eq!(std::fs::read_to_string(former).unwrap(), "former");
     assert!(hub_key.exists() && sites_key.exists());
 }
+
+#[test]
+fn a_token_is_handed_out_though_the_running_hub_does_not_take_the_change_over() {
+    use std::io::{Read as _, Write as _};
+    let directory = tempfile::tempdir().unwrap();
+    let place = |name: &str| directory.path().join(name);
+    let config = place("hub.toml");
+    let text = format!(
+        "key_file = {:?}\nsites_file = {:?}\n[listen]\npublic = [\"192.0.2.7:4443\"]\n\
+         [pool]\nipv4 = \"10.9.0.0/16\"\n",
+        place("hub.key"),
+        place("sites.toml")
+    );
+    std::fs::write(&config, text).unwrap();
+    key_file::create(&place("hub.key"), &Identity::generate().unwrap()).unwrap();
+    // A hub that cannot reload.
+    let socket = place("hub.sock");
+    let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    let hub = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let _ = stream.read(&mut [0; 4_096]).unwrap();
+        let answer = "HTTP/1.1 500 Internal Server Error\r\ncontent-length: 2\r\n\r\n{}";
+        stream.write_all(answer.as_bytes()).unwrap();
+    });
+    let (token, config) = (place("boat.token"), config.to_str().unwrap().to_owned());
+    let words = [
+        "ropewalk",
+        "--config",
+        &config,
+        "--socket",
+        socket.to_str().unwrap(),
+        "invite",
+        "boat",
+        "--output",
+        token.to_str().unwrap(),
+    ];
+    let cli = Cli::try_parse_from(words).unwrap();
+    let CliCommand::Invite(invite) = cli.command else {
+        panic!("another command");
+    };
+    let error = invite.run(&cli.global).unwrap_err();
+    hub.join().unwrap();
+    let error = format!("{error:#}");
+    assert!(error.contains("did not take it over"), "{error}");
+    let token = std::fs::read_to_string(token).expect("the token was handed out");
+    assert_eq!(Token::decode(&token).unwrap().name, "boat");
+}

@@ -2,7 +2,7 @@
 
 use std::num::NonZero;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use anyhow::Context;
 use ropewalk_io::netlink;
@@ -10,16 +10,16 @@ use ropewalk_session::{HubSettings, SiteDirectory};
 use ropewalk_transport::{Identity, PublicKey};
 use tokio::sync::mpsc;
 
+use super::admission::Admission;
 use super::api::Reload;
 use super::network::Firewall;
 use super::{
     ApiSocket, Asked, Prepared, RunningEngine, Signals, event_channel, host_settings, network,
     notify, reload_and_log, session_settings,
 };
-use crate::engine::control::Command;
 use crate::engine::settings::EngineEvent;
 use crate::engine::{GROUPS, start_hub};
-use crate::sites::{Refusal, Sites, Time};
+use crate::sites::Sites;
 use ropewalk_config::HubConfig;
 use ropewalk_host::{Changes, memory};
 
@@ -35,7 +35,7 @@ pub(super) struct Hub {
     pub(super) engine: RunningEngine,
     pub(super) reload: Reload,
     /// Lets invited sites join.
-    enrol: Enrol,
+    admission: Arc<Admission>,
     /// The firewall rules.
     pub(super) firewall: Arc<Firewall>,
     /// Sites known at the start.
@@ -110,15 +110,18 @@ impl Hub {
         network::set_up_hub(changes, &nat, config)?;
         let firewall = Arc::new(Firewall::new(nat, config.forward));
         engine.tun.configure(&config.own_addresses())?;
+        let admission = Arc::new(admission(
+            &engine,
+            identity.public_key(),
+            configured,
+            config,
+            Arc::clone(&firewall),
+            directory,
+        ));
+        let reloading = Arc::clone(&admission);
         Ok(Self {
-            enrol: enrol(&engine, identity.public_key(), configured, ipv6, &directory),
-            reload: reload(
-                &engine,
-                configured,
-                config,
-                Arc::clone(&firewall),
-                directory,
-            ),
+            admission,
+            reload: Arc::new(move || reloading.reload()),
             firewall,
             sites: sites.all().len(),
             engine,
@@ -148,9 +151,9 @@ impl Hub {
                         tracing::debug!(mtu, "inner MTU changed");
                     }
                     Some(EngineEvent::Enrol { invitation, key }) => {
-                        let enrol = Arc::clone(&self.enrol);
+                        let admission = Arc::clone(&self.admission);
                         // Files may be slow, and the sites wait for one another's lock.
-                        tokio::task::spawn_blocking(move || enrol(invitation, key));
+                        tokio::task::spawn_blocking(move || admission.enrol(invitation, key));
                     }
                     Some(EngineEvent::Assigned { .. }) => {}
                     Some(EngineEvent::Stopped { error: Some(error) }) => {
@@ -182,84 +185,30 @@ fn memory_of_each(wanted_mb: Option<u64>, workers: usize) -> u64 {
     wanted_mb.map_or(usual, |mb| mb * 1_000_000) / workers as u64
 }
 
-/// `usable` is what this machine can carry out of `configured`.
-fn reload(
-    engine: &RunningEngine,
-    configured: &HubConfig,
-    usable: &HubConfig,
-    firewall: Arc<Firewall>,
-    directory: Arc<SiteDirectory>,
-) -> Reload {
-    let commands = engine.commands.clone();
-    let (configured, usable) = (configured.clone(), usable.clone());
-    let ipv6 = usable.pool_v6.is_some();
-    Arc::new(move || {
-        let sites = Sites::load(&configured)?;
-        // Before a new site can send.
-        let interfaces = netlink::snapshot().context("cannot list the networks of this machine")?;
-        let egress = network::egress(&usable, &sites, &interfaces);
-        firewall
-            .change(|nat| nat.egress = Some(egress))
-            .context("cannot renew the rules of what sites may reach")?;
-        take_over(&directory, &sites, ipv6);
-        (commands.0)(Command::ReloadSites)?;
-        Ok(format!("{} sites", sites.all().len()))
-    })
-}
-
-/// Gives the holder of an invitation the key that it says, or tells it why not. May wait for the file.
-type Enrol = Arc<dyn Fn(PublicKey, PublicKey) + Send + Sync>;
-
-fn enrol(
+/// `usable` is what this machine can carry out of `config`.
+fn admission(
     engine: &RunningEngine,
     hub: PublicKey,
     config: &HubConfig,
-    ipv6: bool,
-    directory: &Arc<SiteDirectory>,
-) -> Enrol {
-    let commands = engine.commands.clone();
-    let (config, directory) = (config.clone(), Arc::clone(directory));
-    Arc::new(move |invitation, key| {
-        let enrolled = Sites::edit(&config, |sites| {
-            let (site, new) = sites.enrol(&hub, &invitation, key, Time::now())?;
-            Ok((site.name.clone(), new))
-        });
-        let refused = match enrolled.and_then(|done| Ok((done, Sites::load(&config)?))) {
-            Ok(((site, new), sites)) => {
-                // The site may connect as soon as it hears of its luck.
-                take_over(&directory, &sites, ipv6);
-                commands.send(Command::ReloadSites);
-                if new {
-                    tracing::info!(site, %key, "site has joined by its invitation");
-                }
-                None
-            }
-            Err(error) => Some(match error.downcast_ref::<Refusal>() {
-                Some(refusal) => {
-                    tracing::warn!(%refusal, %key, "an invitation was refused");
-                    refusal.to_string()
-                }
-                None => {
-                    tracing::error!(
-                        error = format!("{error:#}"),
-                        "cannot record a site that joins"
-                    );
-                    "the hub cannot record the site now: its log says why".to_owned()
-                }
-            }),
-        };
-        commands.send(Command::Enrolled {
-            invitation,
-            key,
-            refused,
-        });
-    })
-}
-
-/// What the file has, for the next handshakes.
-fn take_over(directory: &SiteDirectory, sites: &Sites, ipv6: bool) {
-    directory.set_invitations(sites.invitations());
-    directory.replace(sites.entries(ipv6));
+    usable: &HubConfig,
+    firewall: Arc<Firewall>,
+    directory: Arc<SiteDirectory>,
+) -> Admission {
+    let usable = usable.clone();
+    Admission {
+        config: config.clone(),
+        ipv6: usable.pool_v6.is_some(),
+        hub,
+        renew: Box::new(move |sites| {
+            let interfaces =
+                netlink::snapshot().context("cannot list the networks of this machine")?;
+            let egress = network::egress(&usable, sites, &interfaces);
+            firewall.change(|nat| nat.egress = Some(egress))
+        }),
+        directory,
+        commands: engine.commands.clone(),
+        turn: Mutex::default(),
+    }
 }
 
 fn check_pools(config: &HubConfig) -> anyhow::Result<()> {

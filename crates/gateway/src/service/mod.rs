@@ -6,7 +6,8 @@
 //! Invariants: a state directory has one gateway (lock). Changes of this machine are undone on
 //! every way out: at a normal end, on errors, and after a crash by the next start.
 
-pub mod api;
+pub mod admission;
+mod api;
 pub mod direct;
 pub mod network;
 mod notify;

@@ -254,8 +254,9 @@ pub fn hub_nat(tun: &Tun, config: &HubConfig) -> HubNat {
 
 /// Networks that sites do not reach through a hub unless they are allowed: those that lead to
 /// somebody's own machines (RFC 1918, RFC 6598, RFC 4193), to a link (RFC 3927, RFC 4291 §2.5.6), to
-/// this machine, and to the services of a provider for its own machines.
-const CLOSED: [&str; 13] = [
+/// this machine, and to the services of a provider for its own machines. Addresses that hold one of IPv4
+/// would lead around all of these (RFC 3056, RFC 4291 §2.5.5.2, RFC 6052, RFC 8215).
+const CLOSED: [&str; 16] = [
     "10.0.0.0/8",
     "100.64.0.0/10",
     "127.0.0.0/8",
@@ -264,6 +265,9 @@ const CLOSED: [&str; 13] = [
     "172.16.0.0/12",
     "192.0.0.0/24",
     "192.168.0.0/16",
+    "2002::/16",
+    "64:ff9b::/96",
+    "64:ff9b:1::/48",
     "::1/128",
     "::ffff:0:0/96",
     "fc00::/7",
@@ -505,7 +509,7 @@ mod tests {
         ];
         let shown = |config: &HubConfig| {
             let egress = egress(config, &Sites::default(), &interfaces);
-            assert_eq!(egress.own, ["100.99.0.1".parse::<IpAddr>().unwrap()]);
+            assert_eq!(egress.own[0], "100.99.0.1".parse::<IpAddr>().unwrap());
             assert_eq!(
                 (egress.udp_ports, egress.tcp_ports),
                 (vec![4_443], vec![443])
@@ -525,6 +529,12 @@ mod tests {
         }
         // Without IPv6 the rules have none.
         assert!(!closed.iter().any(|net| net.contains(':')), "{closed:?}");
+        config.pool_v6 = Some("fd00:99::/64".parse().unwrap());
+        let closed = shown(&config);
+        for net in ["2002::/16", "64:ff9b::/96", "64:ff9b:1::/48", "fc00::/7"] {
+            assert!(closed.iter().any(|one| one == net), "{net}: {closed:?}");
+        }
+        config.pool_v6 = None;
         config.onward = Some("ropewalk0".to_owned());
         assert_eq!(shown(&config), ["100.99.0.0/16"]);
     }

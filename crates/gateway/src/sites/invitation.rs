@@ -140,7 +140,7 @@ pub enum Refusal {
     /// Too late.
     #[error("this invitation ended on {0}: ask for a new one")]
     Ended(Time),
-    /// The key is that of another site, or the hub's.
+    /// The key is that of another site, of an invitation, or the hub's.
     #[error("this machine's key belongs to {0}: every site needs a key of its own")]
     KeyTaken(String),
 }
@@ -165,6 +165,9 @@ impl Sites {
         let owner = others.into_iter().find(|site| site.key == Some(key));
         let owner = owner.map(|site| format!("site {}", site.name));
         let owner = owner.or_else(|| (key == *hub).then(|| "the hub".to_owned()));
+        // Whoever has a token has the key of its invitation.
+        let of_token = self.invitations().any(|other| other == key);
+        let owner = owner.or_else(|| of_token.then(|| "an invitation".to_owned()));
         let site = &mut self.sites[index];
         let Some(own) = &mut site.invitation else {
             return Err(Refusal::Revoked);

@@ -1,0 +1,260 @@
+//! Which sites a running hub lets in: the sites file, the firewall rules that follow from the file, and
+//! the directory by which the engine knows keys.
+//!
+//! Invariants: one list at a time is read and taken over, so that the directory never goes back to an
+//! older one. Who is no longer in the list is shut out first, whatever fails after that. A new site is
+//! let in only once the rules count for it.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use anyhow::Context;
+use ropewalk_config::HubConfig;
+use ropewalk_session::SiteDirectory;
+use ropewalk_transport::PublicKey;
+
+use super::Commands;
+use crate::engine::control::Command;
+use crate::sites::{Refusal, Sites, Time};
+
+/// Renews the firewall rules for a list of sites.
+type Renew = Box<dyn Fn(&Sites) -> anyhow::Result<()> + Send + Sync>;
+
+/// Takes lists of sites over.
+pub(super) struct Admission {
+    /// As the user has it: the sites file must fit.
+    pub(super) config: HubConfig,
+    /// Whether this machine carries IPv6 for sites.
+    pub(super) ipv6: bool,
+    /// The hub's own key.
+    pub(super) hub: PublicKey,
+    pub(super) renew: Renew,
+    pub(super) directory: Arc<SiteDirectory>,
+    pub(super) commands: Commands,
+    /// Held from the moment when the list is read until it is taken over.
+    pub(super) turn: Mutex<()>,
+}
+
+impl Admission {
+    /// Reads the sites file, and takes it over. May wait for the file and for `nft`. How many sites
+    /// there are, in words.
+    ///
+    /// # Errors
+    /// The file is not usable, the rules cannot be renewed, or the engine has stopped. Only sites that were let
+    /// in before go on then, less those that the file has no more.
+    pub(super) fn reload(&self) -> anyhow::Result<String> {
+        let _turn = self.turn();
+        let sites = Sites::load(&self.config)?;
+        self.take_over(&sites)?;
+        Ok(format!("{} sites", sites.all().len()))
+    }
+
+    /// Gives the holder of an invitation the key that it says, or tells it why not. May wait as
+    /// [`Self::reload`] does. When the hub cannot decide now, nobody is told anything: the site asks again.
+    pub(super) fn enrol(&self, invitation: PublicKey, key: PublicKey) {
+        match self.try_enrol(invitation, key) {
+            Ok(refused) => self.commands.send(Command::Enrolled {
+                invitation,
+                key,
+                refused,
+            }),
+            // At most as often as the session lets invitations ask.
+            Err(error) => tracing::error!(
+                error = format!("{error:#}"),
+                "cannot record a site that joins; it asks again"
+            ),
+        }
+    }
+
+    /// Why the site is refused, if it is.
+    fn try_enrol(&self, invitation: PublicKey, key: PublicKey) -> anyhow::Result<Option<String>> {
+        let _turn = self.turn();
+        let enrolled = Sites::edit(&self.config, |sites| {
+            let (site, new) = sites.enrol(&self.hub, &invitation, key, Time::now())?;
+            let name = site.name.clone();
+            Ok((name, new, sites.clone()))
+        });
+        match enrolled {
+            Ok((site, new, sites)) => {
+                if new {
+                    tracing::info!(site, %key, "site has joined by its invitation");
+                }
+                // The site may connect as soon as it hears of its luck.
+                self.take_over(&sites)?;
+                Ok(None)
+            }
+            Err(error) => match error.downcast_ref::<Refusal>() {
+                Some(refusal) => Ok(Some(refusal.to_string())),
+                None => Err(error),
+            },
+        }
+    }
+
+    /// For the next handshakes, and for the sites that are connected.
+    fn take_over(&self, sites: &Sites) -> anyhow::Result<()> {
+        let entries = sites.entries(self.ipv6);
+        self.directory.set_invitations(sites.invitations());
+        if self.directory.shut_out(&entries) {
+            (self.commands.0)(Command::ReloadSites)?;
+        }
+        // Before a new site can send.
+        (self.renew)(sites).context("cannot renew the rules of what sites may reach")?;
+        self.directory.replace(entries);
+        (self.commands.0)(Command::ReloadSites)
+    }
+
+    fn turn(&self) -> MutexGuard<'_, ()> {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Duration;
+
+    use super::*;
+    use crate::sites::{Credential, Invitation, Terms};
+    use ropewalk_transport::Identity;
+
+    fn key(number: u8) -> PublicKey {
+        Identity::from_seed([number; 32]).unwrap().public_key()
+    }
+
+    /// A hub with site "van" of key 3, and an invitation of key 100 for "boat".
+    struct Scene {
+        admission: Admission,
+        /// Whether the rules can be renewed.
+        rules: Arc<AtomicBool>,
+        commands: Arc<Mutex<Vec<Command>>>,
+    }
+
+    fn scene(directory: &Path) -> Scene {
+        let file = directory.join("sites.toml");
+        let text = format!(
+            "sites_file = \"{}\"\n[pool]\nipv4 = \"10.9.0.0/16\"\n",
+            file.display()
+        );
+        let config = ropewalk_config::hub::parse(&directory.join("hub.toml"), &text).unwrap();
+        let ends = Time::now().after(Duration::from_secs(600)).unwrap();
+        let invitation = Credential::Invitation(Invitation::new(key(100), ends));
+        Sites::edit(&config, |sites| {
+            sites.add(&config, "van", key(3), Terms::default())?;
+            sites.add(&config, "boat", invitation, Terms::default())
+        })
+        .unwrap();
+        let rules = Arc::new(AtomicBool::new(true));
+        let commands = Arc::<Mutex<Vec<_>>>::default();
+        let (renewed, sink) = (Arc::clone(&rules), Arc::clone(&commands));
+        let admission = Admission {
+            config,
+            ipv6: false,
+            hub: key(0),
+            renew: Box::new(move |_| {
+                anyhow::ensure!(renewed.load(Ordering::Relaxed), "no nft");
+                Ok(())
+            }),
+            directory: Arc::default(),
+            commands: Commands(Arc::new(move |command| {
+                sink.lock().unwrap().push(command);
+                Ok(())
+            })),
+            turn: Mutex::default(),
+        };
+        admission.reload().unwrap();
+        assert!(admission.directory.find(&key(3)).is_some());
+        commands.lock().unwrap().clear();
+        Scene {
+            admission,
+            rules,
+            commands,
+        }
+    }
+
+    /// What those who asked were told.
+    fn answers(scene: &Scene) -> Vec<Option<String>> {
+        let mut commands = scene.commands.lock().unwrap();
+        let answer = |command| match command {
+            Command::Enrolled { refused, .. } => Some(refused),
+            _ => None,
+        };
+        commands.drain(..).filter_map(answer).collect()
+    }
+
+    #[test]
+    fn a_revoked_site_is_shut_out_though_the_rules_cannot_be_renewed() {
+        let directory = tempfile::tempdir().unwrap();
+        let scene = scene(directory.path());
+        let config = &scene.admission.config;
+        Sites::edit(config, |sites| {
+            sites.add(config, "car", key(4), Terms::default())?;
+            sites.revoke("van")
+        })
+        .unwrap();
+        scene.rules.store(false, Ordering::Relaxed);
+        let error = scene.admission.reload().unwrap_err();
+        assert!(format!("{error:#}").contains("no nft"), "{error:#}");
+        let known = |number| scene.admission.directory.find(&key(number)).is_some();
+        assert!(!known(3), "the revoked site may still connect");
+        assert!(!known(4), "a site is let in without its rules");
+        let told = std::mem::take(&mut *scene.commands.lock().unwrap());
+        assert!(matches!(told[..], [Command::ReloadSites]), "{told:?}");
+        scene.rules.store(true, Ordering::Relaxed);
+        scene.admission.reload().unwrap();
+        assert!(known(4));
+    }
+
+    #[test]
+    fn a_hub_that_cannot_let_a_site_in_now_is_silent_until_it_can() {
+        let directory = tempfile::tempdir().unwrap();
+        let scene = scene(directory.path());
+        let admission = &scene.admission;
+        scene.rules.store(false, Ordering::Relaxed);
+        admission.enrol(key(100), key(1));
+        assert_eq!(answers(&scene), []);
+        assert!(admission.directory.find(&key(1)).is_none());
+        scene.rules.store(true, Ordering::Relaxed);
+        // A file that nobody can read now says nothing of the invitation either.
+        let file = &admission.config.sites_file;
+        let text = std::fs::read_to_string(file).unwrap();
+        std::fs::write(file, "[[site]]\nnmae = 1\n").unwrap();
+        admission.enrol(key(100), key(1));
+        assert_eq!(answers(&scene), []);
+        std::fs::write(file, text).unwrap();
+        admission.enrol(key(100), key(1));
+        assert_eq!(answers(&scene), [None], "the same key asks again");
+        assert!(admission.directory.find(&key(1)).is_some());
+        admission.enrol(key(100), key(2));
+        let refused = answers(&scene).remove(0).unwrap();
+        assert!(refused.contains("was used on"), "{refused}");
+    }
+
+    #[test]
+    fn lists_are_taken_over_in_the_order_in_which_they_are_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut scene = scene(directory.path());
+        // The first take-over stops in the middle until the second has had its chance.
+        let (first, second) = (Arc::new(AtomicBool::new(false)), Duration::from_millis(300));
+        let begun = Arc::clone(&first);
+        scene.admission.renew = Box::new(move |_| {
+            if !begun.swap(true, Ordering::SeqCst) {
+                std::thread::sleep(second);
+            }
+            Ok(())
+        });
+        let admission = &scene.admission;
+        std::thread::scope(|scope| {
+            scope.spawn(|| admission.enrol(key(100), key(1)));
+            while !first.load(Ordering::SeqCst) {
+                std::thread::yield_now();
+            }
+            Sites::edit(&admission.config, |sites| sites.revoke("van")).unwrap();
+            admission.reload().unwrap();
+        });
+        assert!(admission.directory.find(&key(1)).is_some());
+        assert!(
+            admission.directory.find(&key(3)).is_none(),
+            "an older list has brought the revoked site back"
+        );
+    }
+}
