@@ -160,6 +160,16 @@ fn a_site_reaches_the_internet_and_the_hub_and_what_it_is_allowed() {
     assert_eq!(scene.reached(), reached);
     scene.allow("[\"site:nobody\"]");
     assert_eq!(scene.reached(), usual);
+    // As a restart of nftables.service does.
+    let nft = scene.ground.topology.hub().program("nft");
+    let nft = nft.args(["flush", "ruleset"]);
+    nft.success(PATIENCE).unwrap();
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!(
+        scene.reached(),
+        usual,
+        "the hub notices that its rules are gone"
+    );
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::num::NonZero;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use anyhow::Context;
 use ropewalk_io::netlink;
@@ -29,6 +30,9 @@ const MANY_PROCESSORS: usize = 4;
 /// Part of the memory that packets of sites may take, one in so many, unless configured. Fewer: more memory for
 /// outages of many sites, less for all else on the machine. Not measured.
 const MEMORY_PART: u64 = 4;
+/// How often a hub looks whether its firewall rules are still there. Longer: fewer questions to the kernel, sites
+/// reach closed networks for longer when another program has removed the rules. Not measured.
+const RULES_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A running hub, or the side of a relay towards its sites.
 pub(super) struct Hub {
@@ -134,8 +138,10 @@ impl Hub {
     /// # Errors
     /// The engine failed.
     pub(super) async fn serve(&mut self, signals: &mut Signals) -> anyhow::Result<()> {
+        let mut look = tokio::time::interval(RULES_INTERVAL);
         loop {
             tokio::select! {
+                _ = look.tick() => keep_rules(&self.firewall),
                 asked = signals.next() => match asked {
                     Asked::Stop => return Ok(()),
                     Asked::Reload => reload_and_log(&self.reload),
@@ -162,6 +168,19 @@ impl Hub {
                     Some(EngineEvent::Stopped { error: None }) | None => return Ok(()),
                 },
             }
+        }
+    }
+}
+
+fn keep_rules(firewall: &Firewall) {
+    match firewall.keep() {
+        Ok(false) => {}
+        Ok(true) => tracing::warn!(
+            "another program has removed the firewall rules of this hub; they are set again"
+        ),
+        Err(error) => {
+            let error = format!("{error:#}");
+            tracing::error!(%error, "the firewall rules of this hub are gone, and cannot be set again");
         }
     }
 }

@@ -348,12 +348,30 @@ impl Firewall {
         let mut nat = self.nat.lock().unwrap_or_else(PoisonError::into_inner);
         let mut wanted = nat.clone();
         change(&mut wanted);
-        if self.forward && wanted != *nat {
+        if self.forward && (wanted != *nat || is_gone(&wanted)?) {
             nft::apply_hub(&wanted)?;
         }
         *nat = wanted;
         Ok(())
     }
+
+    /// Sets the rules again if another program has removed them, as `nft flush ruleset` does. Whether that was so.
+    ///
+    /// # Errors
+    /// Not permitted, or `nft` refuses.
+    pub fn keep(&self) -> anyhow::Result<bool> {
+        let nat = self.nat.lock().unwrap_or_else(PoisonError::into_inner);
+        let gone = self.forward && is_gone(&nat)?;
+        if gone {
+            nft::apply_hub(&nat)?;
+        }
+        Ok(gone)
+    }
+}
+
+fn is_gone(nat: &HubNat) -> anyhow::Result<bool> {
+    let table = nft::table_handle(&nat.table).context("cannot look for the firewall rules")?;
+    Ok(table.is_none())
 }
 
 /// The way of a relay's sites to the next hub. They have a routing table of their own, so that
