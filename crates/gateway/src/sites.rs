@@ -202,23 +202,7 @@ impl Sites {
     ) -> anyhow::Result<Site> {
         let Terms { replace, relay, .. } = terms;
         let credential = credential.into();
-        let owned = |site: &&Site| match &credential {
-            Credential::Key(key) => site.key == Some(*key),
-            Credential::Invitation(_) => false,
-        };
-        if let Some(other) = self.sites.iter().filter(owned).find(|s| s.name != name) {
-            bail!(
-                "site {} has this key already; every site needs its own",
-                other.name
-            );
-        }
-        let shared = match &credential {
-            Credential::Key(key) => self.invitations().any(|invitation| invitation == *key),
-            Credential::Invitation(new) => self.sites.iter().any(|s| s.key == Some(new.key)),
-        };
-        if shared {
-            bail!("a site and an invitation cannot have one key; make another key");
-        }
+        self.reject_shared(name, &credential)?;
         if replace && !self.sites.iter().any(|site| site.name == name) {
             let names: Vec<_> = self.sites.iter().map(|site| site.name.as_str()).collect();
             bail!(
@@ -275,6 +259,28 @@ impl Sites {
         site.take(credential);
         self.insert(site.clone());
         Ok(site)
+    }
+
+    /// A key is that of one site, or of one invitation.
+    fn reject_shared(&self, name: &str, credential: &Credential) -> anyhow::Result<()> {
+        let owned = |site: &&Site| match credential {
+            Credential::Key(key) => site.key == Some(*key),
+            Credential::Invitation(_) => false,
+        };
+        if let Some(other) = self.sites.iter().filter(owned).find(|s| s.name != name) {
+            bail!(
+                "site {} has this key already; every site needs its own",
+                other.name
+            );
+        }
+        let shared = match credential {
+            Credential::Key(key) => self.invitations().any(|invitation| invitation == *key),
+            Credential::Invitation(new) => self.sites.iter().any(|s| s.key == Some(new.key)),
+        };
+        if shared {
+            bail!("a site and an invitation cannot have one key; make another key");
+        }
+        Ok(())
     }
 
     /// The networks that an entry of `allow` stands for: none for a site that is not known.

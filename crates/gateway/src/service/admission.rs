@@ -174,9 +174,12 @@ mod tests {
     /// What those who asked were told.
     fn answers(scene: &Scene) -> Vec<Option<String>> {
         let mut commands = scene.commands.lock().unwrap();
-        let answer = |command| match command {
-            Command::Enrolled { refused, .. } => Some(refused),
-            _ => None,
+        let answer = |command| {
+            if let Command::Enrolled { refused, .. } = command {
+                Some(refused)
+            } else {
+                None
+            }
         };
         commands.drain(..).filter_map(answer).collect()
     }

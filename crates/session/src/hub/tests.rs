@@ -197,11 +197,14 @@ impl Scene {
         }
         while holder.endpoint.poll_event().is_some() {}
         let events = std::iter::from_fn(|| self.hub.poll_event());
-        let asked = events.filter_map(|event| match event {
-            Event::Enrol { invitation, .. } => Some(invitation),
-            _ => None,
-        });
-        asked.collect()
+        let asked = |event| {
+            if let Event::Enrol { invitation, .. } = event {
+                Some(invitation)
+            } else {
+                None
+            }
+        };
+        events.filter_map(asked).collect()
     }
 
     /// A holder asks over all connections.
