@@ -127,6 +127,14 @@ const ATTACKS: &[Attack] = &[
         &[(9, 63, 0, 0, [0, 1, 0, 0]), (12, 60, 0, 0, [0; 4])],
     ),
     (
+        "questions of an invited one",
+        &[(20, 63, ALONE, 1, [1, 0, 0, 0]), (12, 60, 0, 0, [0; 4])],
+    ),
+    (
+        "connections of an invited one",
+        &[(20, 63, ALONE, 1, [0, 0, 0, 0]), (12, 60, 0, 0, [0; 4])],
+    ),
+    (
         "questions for everything",
         &[
             (2, 63, 0, 0, [1_300, 0, 0, 0]),

@@ -1,11 +1,11 @@
-//! A real hub, a site that is up to something, and strangers; and what their bytes cost the hub.
+//! A real hub, a site that is up to something, the holder of an invitation, and strangers; and what their bytes cost the hub.
 
 use super::LINKS;
 use super::bounds::{self, Cost};
 use bytes::{Bytes, BytesMut};
 use ropewalk_session::{
-    CommonSettings, Environment, Hub, HubSettings, Session, SiteDirectory, SiteEntry, Slice,
-    SocketId, Sockets, StreamId, TcpInfo, Transmit,
+    Command, CommonSettings, Environment, Event, Hub, HubSettings, Session, SiteDirectory,
+    SiteEntry, Slice, SocketId, Sockets, StreamId, TcpInfo, Transmit,
 };
 use ropewalk_tally::tally;
 use ropewalk_transport::{
@@ -18,6 +18,8 @@ use std::sync::Arc;
 
 const HUB: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(203, 0, 113, 1)), 4_443);
 const SITE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 1_000);
+/// Where the holder of an invitation is.
+const GUEST: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2)), 1_000);
 const HUB_INNER: Ipv4Addr = Ipv4Addr::new(10, 255, 0, 1);
 /// What the tunnel's datagrams have for a source: see [`crate::work::datagrams`].
 const SITE_INNER: Ipv4Addr = Ipv4Addr::new(0x45, 0x45, 0x45, 0x45);
@@ -63,6 +65,8 @@ pub struct Meter {
     hub_key: PublicKey,
     site: Endpoint,
     links: [Option<ConnectionId>; LINKS],
+    guest: Endpoint,
+    guests: [Option<ConnectionId>; LINKS],
     out: Out,
     /// What the site has sent lately.
     seen: Vec<Vec<u8>>,
@@ -85,6 +89,8 @@ fn new_hub(base: std::time::Instant, site: PublicKey) -> Session<Hub> {
         weight: 1,
         rate: None,
     };
+    let sites = SiteDirectory::new(vec![entry]);
+    sites.set_invitations([identity(4).public_key()]);
     let settings = HubSettings {
         common: CommonSettings {
             identity: identity(1),
@@ -99,7 +105,7 @@ fn new_hub(base: std::time::Instant, site: PublicKey) -> Session<Hub> {
         listen: vec![HUB],
         tcp_listen: Vec::new(),
         addresses: vec![IpAddr::V4(HUB_INNER).into()],
-        sites: Arc::new(SiteDirectory::new(vec![entry])),
+        sites: Arc::new(sites),
         memory: 1 << 30,
     };
     let environment = Environment {
@@ -123,16 +129,21 @@ impl Meter {
         let base = std::time::Instant::now();
         let key = identity(2);
         let hub = new_hub(base, key.public_key());
-        let mut config = EndpointConfig::new(key, base);
-        config.seed = Some([2; 32]);
-        config.gso_segments_max = 1;
+        let endpoint = |key, seed| {
+            let mut config = EndpointConfig::new(key, base);
+            config.seed = Some([seed; 32]);
+            config.gso_segments_max = 1;
+            Endpoint::new(config).expect("valid settings")
+        };
         let mut meter = Self {
             now: Instant::from_millis(1_000),
             base,
             hub,
             hub_key: identity(1).public_key(),
-            site: Endpoint::new(config).expect("valid settings"),
+            site: endpoint(key, 2),
             links: [None; LINKS],
+            guest: endpoint(identity(4), 4),
+            guests: [None; LINKS],
             out: Out {
                 bytes: Vec::with_capacity(OUT_BYTES),
                 datagrams: Vec::with_capacity(OUT_BYTES / 1_000),
@@ -215,6 +226,22 @@ impl Meter {
         self.turn();
     }
 
+    /// The holder of an invitation says something over one of the connections, which it begins, or begins `anew`.
+    pub fn ask(&mut self, guest: usize, anew: bool, datagram: Vec<u8>) {
+        let now = self.now;
+        if anew && let Some(id) = self.guests[guest].take() {
+            self.guest.close(now, id, "as the test wants");
+        }
+        if self.guests[guest].is_none() {
+            let (key, congestion) = (self.hub_key, CongestionControl::default());
+            self.guests[guest] = self.guest.connect(now, HUB, key, congestion).ok();
+            self.turn();
+        }
+        if let Some(id) = self.guests[guest] {
+            self.guest.send(id, Bytes::from(datagram)).ok();
+        }
+    }
+
     /// The first packet of somebody who has the key of the hub and none that the hub knows, from an address of its
     /// own; parts of it are wrong as the numbers say.
     pub fn hear_stranger(&mut self, number: u64, numbers: [u16; 4]) {
@@ -286,29 +313,41 @@ impl Meter {
         }
     }
 
-    /// Whether the site has sent anything.
+    /// Whether the site or the holder of the invitation has sent anything.
     fn site_turn(&mut self) -> bool {
         let now = self.now;
-        if self.site.poll_timeout().is_some_and(|at| at <= now) {
-            self.site.handle_timeout(now);
-        }
-        while let Some((id, event)) = self.site.poll_event() {
-            if matches!(event, ropewalk_transport::Event::Closed { .. })
-                && let Some(link) = self.links.iter_mut().find(|link| **link == Some(id))
-            {
-                *link = None;
+        let mut packets = Vec::new();
+        for (endpoint, links, from) in [
+            (&mut self.site, &mut self.links, SITE),
+            (&mut self.guest, &mut self.guests, GUEST),
+        ] {
+            if endpoint.poll_timeout().is_some_and(|at| at <= now) {
+                endpoint.handle_timeout(now);
+            }
+            while let Some((id, event)) = endpoint.poll_event() {
+                if matches!(event, ropewalk_transport::Event::Closed { .. })
+                    && let Some(link) = links.iter_mut().find(|link| **link == Some(id))
+                {
+                    *link = None;
+                }
+            }
+            let mut buffer = Vec::new();
+            while let Some(id) = endpoint.poll_dirty() {
+                while let Some(transmit) = endpoint.poll_transmit(now, id, &mut buffer) {
+                    packets.push((from, buffer[..transmit.size].to_vec()));
+                }
             }
         }
-        let (mut sent, mut buffer) = (false, Vec::new());
-        while let Some(id) = self.site.poll_dirty() {
-            while let Some(transmit) = self.site.poll_transmit(now, id, &mut buffer) {
-                let datagram = buffer[..transmit.size].to_vec();
-                self.hear(SITE, &datagram);
+        for (from, datagram) in &packets {
+            self.hear(*from, datagram);
+        }
+        let sent = !packets.is_empty();
+        for (from, datagram) in packets {
+            if from == SITE {
                 if self.seen.len() == SEEN_MAX {
                     self.seen.remove(0);
                 }
                 self.seen.push(datagram);
-                sent = true;
             }
         }
         sent
@@ -325,7 +364,17 @@ impl Meter {
             hub.end_batch(now);
             while hub.poll_inner().is_some() {}
             hub.pump(now, out);
-            while hub.poll_event().is_some() {}
+            while let Some(event) = hub.poll_event() {
+                if let Event::Enrol { invitation, key } = event {
+                    let refused = Some("used".to_owned());
+                    let answer = Command::Enrolled {
+                        invitation,
+                        key,
+                        refused,
+                    };
+                    hub.handle_command(now, answer).ok();
+                }
+            }
             while hub.poll_request().is_some() {}
         });
         let mut at = 0;
@@ -335,13 +384,16 @@ impl Meter {
             at += length;
             self.cost.datagrams_out += 1;
             self.cost.bytes_out += length as u64 + WIRE_BYTES;
-            if to == SITE {
-                let data = BytesMut::from(datagram);
-                let id = self
-                    .site
-                    .handle_udp(now, SocketId(0), HUB, None, Ecn::NotEct, data);
-                while id.is_some_and(|id| self.site.receive(id).is_some()) {}
-            }
+            let endpoint = if to == SITE {
+                &mut self.site
+            } else if to == GUEST {
+                &mut self.guest
+            } else {
+                continue;
+            };
+            let data = BytesMut::from(datagram);
+            let id = endpoint.handle_udp(now, SocketId(0), HUB, None, Ecn::NotEct, data);
+            while id.is_some_and(|id| endpoint.receive(id).is_some()) {}
         }
         let any = !datagrams.is_empty();
         self.out = Out { bytes, datagrams };

@@ -1,5 +1,5 @@
 //! Work for each byte that comes to a hub: from a site that has its key and means ill, over real connections of
-//! QUIC, and from strangers. An input is a list of instructions as those of [`crate::work`], of 12 bytes each.
+//! QUIC, from the holder of an invitation, and from strangers. An input is a list of instructions as those of [`crate::work`], of 12 bytes each.
 
 mod bounds;
 mod meter;
@@ -13,7 +13,7 @@ use crate::work::datagrams;
 use ropewalk_types::Duration;
 use ropewalk_wire::{Control, Hello, VERSION, emit_control};
 
-/// Connections of the site, each of which may carry a path.
+/// Connections of the site, each of which may carry a path, and of the holder of an invitation.
 pub const LINKS: usize = 4;
 /// Most datagrams that the peers of an input send.
 const DATAGRAMS_MAX: u64 = 2_000;
@@ -22,7 +22,7 @@ const INTERVAL: Duration = Duration::from_micros(20);
 /// Most instructions that are done again together.
 const AGAIN_MAX: usize = 4;
 /// Kinds of instructions.
-const KINDS: u8 = 20;
+const KINDS: u8 = 21;
 
 /// Takes the input for what peers do to a hub. Whatever that is, their bytes cost the hub no more than they may:
 /// memory, steps of loops, and bytes of answers.
@@ -122,6 +122,15 @@ impl World {
             }
             16 => self.meter.connect_anew(link),
             17 => self.meter.hear_stranger(u64::from(n), instruction.numbers),
+            20 => {
+                let key = [instruction.marks.wrapping_add(n.to_le_bytes()[0]); 32];
+                let guest = usize::from(instruction.path) % LINKS;
+                self.meter.ask(
+                    guest,
+                    instruction.numbers[0].is_multiple_of(8),
+                    control(&Control::Enrol { key }),
+                );
+            }
             18 => self.meter.hear_again(n as usize, instruction.numbers),
             19 => self.meter.say(
                 link,
