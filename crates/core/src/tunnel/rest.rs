@@ -2,10 +2,11 @@
 //!
 //! Tables of a tunnel grow with the flows that use it. While there is traffic, and once after it, what
 //! has been idle for long is let go, so that a tunnel that rests costs little. In an outage nothing
-//! is given back, but when it has lasted for longer than anything is held.
+//! is given back, but when it has lasted for longer than anything is held. A machine that stood still may
+//! have been cut off as well, and does not know that yet.
 
 use super::Tunnel;
-use super::tuning::{GIVE_BACK_INTERVAL, GIVE_BACK_LOOKS, GONE_AFTER};
+use super::tuning::{GIVE_BACK_INTERVAL, GIVE_BACK_LOOKS, GONE_AFTER, STANDSTILL};
 use ropewalk_types::Instant;
 
 /// When memory is given back next.
@@ -45,7 +46,12 @@ impl Tunnel {
 
     /// Gives memory back, if it is time to.
     pub(super) fn give_back(&mut self, now: Instant) {
-        if self.give_back_due().is_none_or(|due| due > now) {
+        let Some(due) = self.give_back_due().filter(|due| *due <= now) else {
+            return;
+        };
+        if now.since(due) > STANDSTILL {
+            // This machine stood still. Flows look idle, and copies of what came before may still come.
+            self.rest.postpone(now);
             return;
         }
         let packets = self.stats.tx_packets + self.stats.rx_packets;

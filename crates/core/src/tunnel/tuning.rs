@@ -66,6 +66,10 @@ pub(super) const GIVE_BACK_INTERVAL: Duration = Duration::from_secs(30);
 /// After an outage of this length memory is given back all the same: the peer may never come back. It must
 /// be longer than anything can be held. Longer: sites that left keep memory of the hub for longer.
 pub(super) const GONE_AFTER: Duration = Duration::from_secs(900);
+/// A look at idle memory that comes so late follows a standstill of this machine: a pause of a process or of a
+/// virtual machine. Longer: after shorter pauses copies may pass for new packets; shorter: a busy hub keeps
+/// memory for longer.
+pub(super) const STANDSTILL: Duration = Duration::from_secs(1);
 /// Looks after the last traffic: by then even headers of idle flows are forgotten.
 pub(super) const GIVE_BACK_LOOKS: u8 = 5;
 
