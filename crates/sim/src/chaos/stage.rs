@@ -47,8 +47,8 @@ struct Stage<'a> {
     behind: u32,
     /// Of each site: packets sent in these times may get lost, or come twice, because an end began anew.
     excused: Vec<Vec<(Instant, Instant)>>,
-    /// Counted drops of each site that were seen, and what the counters said last.
-    drops: Vec<(u64, [u64; 2])>,
+    /// Counted drops of each site that were seen, at the site and at the hub, and what the counters said last.
+    drops: Vec<([u64; 2], [u64; 2])>,
     talking: bool,
     readdressed: u16,
     outcome: Outcome,
@@ -157,7 +157,7 @@ impl<'a> Stage<'a> {
             hub_asleep_until: now,
             behind: 0,
             excused: vec![Vec::new(); count],
-            drops: vec![(0, [0; 2]); count],
+            drops: vec![([0; 2], [0; 2]); count],
             talking: true,
             readdressed: 0,
             outcome: Outcome::default(),
@@ -693,7 +693,7 @@ impl<'a> Stage<'a> {
                     + stats.hold.dropped_old;
             }
             let (seen, last) = &mut self.drops[site];
-            for (count, last) in counts.into_iter().zip(last) {
+            for ((count, last), seen) in counts.into_iter().zip(last).zip(seen) {
                 *seen += count.saturating_sub(*last);
                 *last = count;
             }
@@ -814,19 +814,17 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// Numbered TCP segments came, and in order, where nothing excuses their loss.
+    /// Numbered TCP segments came, unless an end began anew, or the end that sends them has dropped as many packets.
     fn what_was_lost(&mut self) -> Held {
         if !self.story.gentle {
             return Ok(());
         }
         for (site, traffic) in self.traffic.iter().enumerate() {
-            let (mut missing, mut first) = (0, None);
-            for (index, flow) in traffic
-                .numbered
-                .iter()
-                .enumerate()
-                .filter(|(_, flow)| flow.tcp)
-            {
+            for (index, flow) in traffic.numbered.iter().enumerate() {
+                if !flow.tcp {
+                    continue;
+                }
+                let (mut missing, mut first) = (0, None);
                 for (number, (sent, came)) in flow.sent.iter().zip(&flow.came).enumerate() {
                     let Some(sent) = sent.filter(|_| *came == 0) else {
                         continue;
@@ -837,16 +835,16 @@ impl<'a> Stage<'a> {
                         self.tell(&format!(
                             "site {site}, flow {index}: {number} of {since:.3} s is missing"
                         ));
-                        first.get_or_insert((index, number, sent));
+                        first.get_or_insert((number, sent));
                     }
                 }
-            }
-            if missing > self.drops[site].0 {
-                let what = format!(
-                    "site {site}: {missing} segments, {} drops: {first:?}",
-                    self.drops[site].0
-                );
-                return self.broken("loss", what);
+                let drops = self.drops[site].0[usize::from(flow.side == Side::Down)];
+                if missing > drops {
+                    let what = format!(
+                        "site {site}, flow {index}: {missing} segments, {drops} drops: {first:?}"
+                    );
+                    return self.broken("loss", what);
+                }
             }
         }
         Ok(())
