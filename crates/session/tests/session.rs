@@ -7,7 +7,7 @@ use ropewalk_api::PathUse;
 use ropewalk_core::tunnel::{Observer, Outgoing};
 use ropewalk_netem::{DirectionConfig, LossModel, Selector, Side};
 use ropewalk_session::{Command, Event};
-use ropewalk_testkit::packet::{inner, udp};
+use ropewalk_testkit::packet::udp;
 use ropewalk_testkit::{HUB_INNER, Spec, World};
 use ropewalk_types::{Duration, Instant, PathId, PathSnapshot};
 use ropewalk_wire::HEADROOM;
@@ -537,41 +537,6 @@ fn what_overtakes_the_first_welcome_does_not_come_twice() {
         assert_eq!(numbers.len(), all, "seed {seed}");
     }
     assert!(early > 100, "packets come while paths come up: {early}");
-}
-
-/// The hub sends TCP segments of one flow to the site, 10 ms apart.
-fn segments_down(world: &mut World, numbers: std::ops::Range<u64>) {
-    for number in numbers {
-        // The number stands where the sequence number does.
-        let mut data = inner(HUB_INNER, World::inner_address(0), number, 500);
-        (data[HEADROOM + 9], data[HEADROOM + 32]) = (6, 0x50);
-        world.offer(world.now(), 0, Side::Down, data);
-        world.settle_touched();
-        world.run(ms(10));
-    }
-}
-
-#[test]
-fn no_segment_comes_twice_after_a_site_stood_still_for_longer_than_flows_are_remembered() {
-    let mut world = World::new(&Spec {
-        uplinks: 1,
-        ..Spec::default()
-    });
-    world.run_until(SECOND, |w| w.transports_up(0) == ["quic"]);
-    segments_down(&mut world, 0..100);
-    // The site gets these, and its acknowledgements are lost.
-    world.set_dead(0, 0, Selector::One(Side::Up), true);
-    segments_down(&mut world, 100..110);
-    let before = world.site(0).delivered.len();
-    assert!(before > 102, "the site has got some of these: {before}");
-    world.suspend(Some(0), world.now() + 70 * SECOND);
-    world.set_dead(0, 0, Selector::One(Side::Up), false);
-    world.run(75 * SECOND);
-    segments_down(&mut world, 110..120);
-    world.run(SECOND);
-    let mut numbers: Vec<u64> = world.site(0).delivered.iter().map(|d| d.2).collect();
-    numbers.sort_unstable();
-    assert_eq!(numbers, (0..120).collect::<Vec<_>>());
 }
 
 #[test]
