@@ -384,10 +384,10 @@ mod tests {
             requests.on_datagram(now, PathId(0), stamp(seq, 10));
         }
         assert_eq!(requests.poll_timeout(), Some(now));
-        let expected = [(0, 8, 1), (2, 65_532, 3), (2, 1, 2)];
+        let expected = [(0, 0, 7), (0, 8, 1), (2, 65_532, 3), (2, 1, 2)];
         assert_eq!(ask(&mut requests, now), expected);
         assert_eq!(ask(&mut requests, now), []);
-        assert_eq!(requests.asked(), 6);
+        assert_eq!(requests.asked(), 13);
         // Again after a while, for the NACK may be lost.
         for _ in 1..NAMINGS {
             let again = requests.poll_timeout().unwrap();
@@ -395,7 +395,7 @@ mod tests {
             now = again;
             assert_eq!(ask(&mut requests, now), expected);
         }
-        assert_eq!((requests.asked(), requests.poll_timeout()), (6, None));
+        assert_eq!((requests.asked(), requests.poll_timeout()), (13, None));
     }
 
     #[test]
