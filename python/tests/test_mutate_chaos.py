@@ -30,7 +30,7 @@ MUTATIONS = load().MUTATIONS
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
-def test_a_mutation_finds_its_text_once(mutation: Any) -> None:
+def test_a_mutation_finds_its_text_once(mutation: Any) -> None:  # noqa: ANN401
     text = (ROOT / mutation.file).read_text()
     assert text.count(mutation.old) == 1, f"{mutation.file}: write {mutation.name!r} anew"
     assert mutation.new != mutation.old

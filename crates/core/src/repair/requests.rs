@@ -6,7 +6,7 @@
 //! Invariant: a number is named at most [`NAMINGS`] times; every list is bounded by [`GAP_MAX`] per
 //! path.
 
-use super::tuning::{ALLOWANCE_HALF_LIFE, ALLOWANCE_MAX, GAP_MAX, NAMINGS};
+use super::tuning::{ALLOWANCE_HALF_LIFE, ALLOWANCE_MAX, FIRST_MAX, GAP_MAX, NAMINGS};
 use crate::estimate::RESTART_AFTER;
 use ropewalk_types::{Duration, Instant, PATHS_MAX, PathId, count_steps};
 use ropewalk_wire::{NackRun, Stamp, Timestamp};
@@ -92,11 +92,13 @@ impl Requests {
             return;
         };
         let seq = stamp.path_seq;
-        if path.next.is_none() {
-            // Numbers begin at zero: the first packets of a path may be lost like others.
+        let expected = path.next.unwrap_or_else(|| {
             path.newest = stamp.sent_at;
-        }
-        let ahead = seq.wrapping_sub(path.next.unwrap_or(0));
+            // Numbers begin at zero: the first packets of a path may be lost like others. After more of them
+            // it is this end that begins, and it may have had them.
+            if seq < FIRST_MAX { 0 } else { seq }
+        });
+        let ahead = seq.wrapping_sub(expected);
         if ahead == 0 {
             path.next = Some(seq.wrapping_add(1));
         } else if ahead <= GAP_MAX {
