@@ -2,7 +2,7 @@
 //!
 //! Rules go by interface and by packet mark, never by route. So a route that a network hands out
 //! (DHCP option 121, router advertisements) changes nothing, and an uplink that appears later is shut
-//! from its first packet on. The kernel keeps the table until [`KillSwitch::lift`] or a reboot. The
+//! from its first packet on. The kernel keeps the table until [`lift`] or a reboot. The
 //! file of the plan says what to set again after a reboot.
 //!
 //! Invariants: the file is written before the table is set, and removed after the table is. Each

@@ -1,5 +1,5 @@
 //! Work for each byte that comes to a hub: from a site that has its key and means ill, over real connections of
-//! QUIC, from the holder of an invitation, and from strangers. An input is a list of instructions as those of [`crate::work`], of 12 bytes each.
+//! QUIC, from the holder of an invitation, and from strangers. An input is a list of instructions as those of [`mod@crate::work`], of 12 bytes each.
 
 mod bounds;
 mod meter;

@@ -1,6 +1,6 @@
 //! Chaos: a hub and its sites in virtual time, things that happen to them by chance, and rules that always hold.
 //!
-//! A seed gives a [`story`]. The stage plays it with the real sessions of gateways and hosts with numbered
+//! A seed gives a story. The stage plays it with the real sessions of gateways and hosts with numbered
 //! packets and TCP. `docs/chaos.md` says what happens, which rules hold, and where their bounds come from.
 //!
 //! Invariant: what a seed gives follows from the seed alone.
