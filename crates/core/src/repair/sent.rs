@@ -1,6 +1,6 @@
 //! The ingress's side: what a path carried lately, by number.
 
-use super::tuning::{AGE_MAX, CLEAN_RATE_MAX, PACKETS_MAX, WANTED_FOR};
+use super::tuning::{AGE_MAX, AGE_MIN, AGE_ROUND_TRIPS, CLEAN_RATE_MAX, PACKETS_MAX, WANTED_FOR};
 use bytes::Bytes;
 use ropewalk_types::{Duration, Instant, PathId, Rate};
 use std::collections::VecDeque;
@@ -27,6 +27,8 @@ pub struct SentLog {
     first: u16,
     packets: VecDeque<Option<Sent>>,
     wanted_until: Instant,
+    /// Round-trip time of the path.
+    round_trip: Duration,
 }
 
 impl SentLog {
@@ -45,6 +47,11 @@ impl SentLog {
     /// The peer asked for a repair on this path.
     pub fn want(&mut self, now: Instant) {
         self.wanted_until = now + WANTED_FOR;
+    }
+
+    /// How long what was sent is remembered depends on the path's round-trip time, which is this now.
+    pub const fn set_round_trip(&mut self, round_trip: Duration) {
+        self.round_trip = round_trip;
     }
 
     /// Remembers what is sent now with the number `seq`; numbers must not go back.
@@ -140,11 +147,9 @@ impl SentLog {
 
     /// Forgets what is too old.
     pub fn forget_old(&mut self, now: Instant) {
+        let age = (self.round_trip * AGE_ROUND_TRIPS).clamp(AGE_MIN, AGE_MAX);
         while let Some(first) = self.packets.front() {
-            if first
-                .as_ref()
-                .is_some_and(|sent| now.since(sent.at) <= AGE_MAX)
-            {
+            if first.as_ref().is_some_and(|sent| now.since(sent.at) <= age) {
                 break;
             }
             self.forget_first();
@@ -186,6 +191,20 @@ mod tests {
 
     fn datagram(n: u16) -> Bytes {
         Bytes::copy_from_slice(&n.to_be_bytes())
+    }
+
+    #[test]
+    fn a_path_with_a_long_round_trip_remembers_for_longer() {
+        let at = Instant::from_millis;
+        for (round_trip, until) in [(0, 1_000), (40, 1_000), (300, 2_400), (600, 3_000)] {
+            let mut log = SentLog::default();
+            log.set_round_trip(Duration::from_millis(round_trip));
+            log.keep(5, sent(at(100), 5));
+            log.forget_old(at(100 + until));
+            assert!(log.has(5), "{round_trip} ms");
+            log.forget_old(at(101 + until));
+            assert!(!log.has(5), "{round_trip} ms");
+        }
     }
 
     #[test]

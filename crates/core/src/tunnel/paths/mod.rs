@@ -206,6 +206,7 @@ impl Path {
             losses,
             copy: None,
         };
+        self.sent_log.set_round_trip(self.snapshot.srtt);
         self.sent_log.keep(seq, sent);
     }
 }
