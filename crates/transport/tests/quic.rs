@@ -216,6 +216,32 @@ fn a_flood_of_handshakes_is_answered_with_retry_and_a_site_still_gets_in() {
 }
 
 #[test]
+fn an_attempt_that_its_site_ends_frees_its_place_at_once() {
+    let now = Instant::from_millis(1);
+    let mut hub = Endpoint::new(hub_config()).unwrap();
+    let mut site = Endpoint::new(config(1)).unwrap();
+    let key = identity(2).public_key();
+    let id = site
+        .connect(now, "198.51.100.1:443".parse().unwrap(), key, BDP)
+        .unwrap();
+    let carry = |site: &mut Endpoint, hub: &mut Endpoint| {
+        let mut packet = Vec::new();
+        while site.poll_transmit(now, id, &mut packet).is_some() {
+            let from = "203.0.113.7:1".parse().unwrap();
+            let bytes = BytesMut::from(&packet[..]);
+            hub.handle_udp(now, SocketId::default(), from, None, Ecn::NotEct, bytes);
+        }
+    };
+    carry(&mut site, &mut hub);
+    assert_eq!(hub.stats().handshakes_open, 1);
+    site.close(now, id, "the hub answers an older attempt");
+    carry(&mut site, &mut hub);
+    let stats = hub.stats();
+    assert_eq!((stats.handshakes_open, stats.connections), (0, 0));
+    assert_eq!((stats.handshakes_failed, stats.garbage_datagrams), (1, 0));
+}
+
+#[test]
 fn a_busy_hub_does_not_answer_who_does_not_know_its_key() {
     let mut world = world();
     let now = world.now();

@@ -251,6 +251,16 @@ pub(super) fn close_reason(error: ConnectionError, connecting: bool) -> CloseRea
     }
 }
 
+/// Whether the peer has ended the connection, so that no more packets are due.
+pub(super) const fn is_end_by_peer(error: &ConnectionError) -> bool {
+    matches!(
+        error,
+        ConnectionError::ConnectionClosed(_)
+            | ConnectionError::ApplicationClosed(_)
+            | ConnectionError::Reset
+    )
+}
+
 pub(crate) const fn refused_here(connecting: bool) -> &'static str {
     if connecting {
         "the peer's key is not the expected one: check its address and key"

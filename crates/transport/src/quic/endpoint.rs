@@ -21,7 +21,7 @@ use self::guard::{AtWork, caught};
 use super::{
     ConnectOptions, ConnectionCounters, ConnectionId, EndpointConfig, EndpointStats, Event,
     SocketId, Transmit,
-    connection::{Phase, Slot, close_reason},
+    connection::{Phase, Slot, close_reason, is_end_by_peer},
     handshakes::{Admission, Handshakes, Source},
     mark::Marks,
     setup::{self, Clock},
@@ -690,7 +690,15 @@ impl Endpoint {
                 Some(quinn_proto::Event::Connected) => self.authenticated(id),
                 Some(quinn_proto::Event::ConnectionLost { reason }) => {
                     let connecting = !slot.accepted;
+                    let unfinished = slot.ticket.is_some();
+                    let by_peer = is_end_by_peer(&reason);
                     self.closed(id, close_reason(reason, connecting));
+                    if unfinished && by_peer {
+                        // There is nothing to say to a peer that ended its attempt, and others wait
+                        // for the place.
+                        self.give_up_handshake(id);
+                        return drained;
+                    }
                 }
                 Some(
                     quinn_proto::Event::HandshakeDataReady
