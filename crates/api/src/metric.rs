@@ -41,6 +41,12 @@ impl Measured for usize {
     }
 }
 
+impl Measured for u8 {
+    fn measured(&self) -> Option<f64> {
+        Some(f64::from(*self))
+    }
+}
+
 impl Measured for bool {
     fn measured(&self) -> Option<f64> {
         Some(f64::from(u8::from(*self)))

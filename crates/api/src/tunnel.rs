@@ -20,6 +20,7 @@ status! {
         scheduler_send: SchedulerKind;
         /// Scheduler the peer uses towards this machine.
         scheduler_receive: SchedulerKind;
+        wire_version: u8 => "wire_version", "Version of the wire in use with the peer, 0 before both ends stated theirs.";
         /// Why the scheduler does what it does, in words, if it says.
         reason: String;
         tx_packets: u64 => "transmit_packets_total", "Inner packets sent.";

@@ -6,8 +6,9 @@ use ropewalk_types::PATHS_MAX;
 use ropewalk_wire::{
     Control, DATA_HEADER, DEADLINE_NACKS_MAX, Datagram, DeadlineNack, FRAGMENT_HEADER,
     HEADER_NOTICES_MAX, HeaderNotice, Hello, NACK_RUNS_MAX, NackRun, PathReport, Report, Stamp,
-    Timestamp, Welcome, deadline_nacks, emit_control, emit_deadline_nack, emit_header_notices,
-    emit_headers, emit_nack, emit_probe, emit_report, header_notices, nack_runs, restamp,
+    Timestamp, Versions, Welcome, deadline_nacks, emit_control, emit_deadline_nack,
+    emit_header_notices, emit_headers, emit_nack, emit_probe, emit_report, header_notices,
+    nack_runs, restamp,
 };
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -136,10 +137,16 @@ fn path(input: &mut Input<'_>) -> u8 {
     input.u8() % PATHS_MAX as u8
 }
 
+fn versions(input: &mut Input<'_>) -> Versions {
+    let (one, other) = (input.u8(), input.u8());
+    let range = Versions::new(one.min(other), one.max(other));
+    range.unwrap_or(Versions::OURS)
+}
+
 fn hello(input: &mut Input<'_>) -> Control {
     let name = input.u8();
     let mut hello = Hello {
-        version: input.u8(),
+        versions: versions(input),
         session: input.u64(),
         path: path(input),
         generation: input.u32(),
@@ -167,7 +174,7 @@ fn welcome(input: &mut Input<'_>) -> Control {
         .to_be_bytes()
         .map(|count| usize::from(count) % (ADDRESSES_MAX + 1));
     Control::Welcome(Welcome {
-        version: input.u8(),
+        versions: versions(input),
         session: input.u64(),
         hub_session: input.u64(),
         path: path(input),

@@ -46,6 +46,9 @@ pub struct Peer {
     draining: Vec<(LinkId, PathId, Instant)>,
     /// Scheduler the peer says it uses towards us.
     pub(crate) scheduler_receive: SchedulerKind,
+    /// Version of the wire in use with it, 0 before both ends have stated theirs. What a newer version
+    /// brought is not sent.
+    pub(crate) wire_version: u8,
     out: Vec<Outgoing>,
     was_up: bool,
     /// Most bits per second towards the peer.
@@ -81,6 +84,7 @@ impl Peer {
             paths: Default::default(),
             draining: Vec::new(),
             scheduler_receive: scheduler,
+            wire_version: 0,
             out: Vec::new(),
             was_up: false,
             rate: None,
@@ -327,6 +331,7 @@ impl Peer {
             peer_addresses: Vec::new(),
             scheduler_send: self.tunnel.scheduler(),
             scheduler_receive: self.scheduler_receive,
+            wire_version: self.wire_version,
             reason: self.tunnel.scheduler_reason(),
             tx_packets: stats.tx_packets,
             tx_bytes: stats.tx_bytes,

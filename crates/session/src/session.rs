@@ -177,6 +177,10 @@ impl<R: Role> Session<R> {
         &self.role
     }
 
+    pub(crate) const fn role_mut(&mut self) -> &mut R {
+        &mut self.role
+    }
+
     #[cfg(test)]
     pub(crate) const fn parts_mut(&mut self) -> (&mut Links, &mut R) {
         (&mut self.links, &mut self.role)

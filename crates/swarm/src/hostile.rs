@@ -18,7 +18,7 @@ use ropewalk_transport::{
 use ropewalk_types::{Ecn, Instant};
 use ropewalk_wire::{
     CodedHeader, Control, DATA_HEADER, DataHeader, Datagram, FRAGMENT_HEADER, FragmentHeader,
-    HEADROOM, Hello, NACK_RUNS_MAX, NackRun, Part, Stamp, Timestamp, VERSION, emit_control,
+    HEADROOM, Hello, NACK_RUNS_MAX, NackRun, Part, Stamp, Timestamp, Versions, emit_control,
     emit_nack,
 };
 
@@ -234,7 +234,7 @@ impl<'a> Host<'a> {
     fn hello(&mut self, session: u64) {
         let mut bytes = Vec::new();
         let hello = Hello {
-            version: VERSION,
+            versions: Versions::OURS,
             session,
             path: 0,
             generation: generation(),

@@ -22,6 +22,7 @@ use ropewalk_session::{
 };
 use ropewalk_transport::{CongestionControl, Identity, PublicKey};
 use ropewalk_types::{Duration, Ecn, Instant, Random};
+use ropewalk_wire::Versions;
 
 use crate::host::{Host, Outgoing};
 use crate::joint::Joint;
@@ -235,6 +236,8 @@ pub struct World {
     joint: Option<Joint>,
     /// Until when each component stands still.
     asleep: Vec<Instant>,
+    /// What each component speaks from its next start on, if not all that this program does.
+    versions: Vec<Option<Versions>>,
     /// Decides which packets arrive twice.
     copying: Random,
     /// Packets to addresses of nobody, if they are kept.
@@ -296,6 +299,7 @@ impl World {
             taps: None,
             joint: None,
             asleep: vec![Instant::ZERO; 1 + count],
+            versions: vec![None; 1 + count],
             copying: Random::new(spec.seed ^ COPYING),
             strays: None,
             sent: 0,
@@ -368,13 +372,22 @@ impl World {
             sites: Arc::clone(&self.directory),
             memory: self.spec.hub_memory,
         };
-        let session = Session::hub(settings, &environment).expect("a valid key");
+        let mut session = Session::hub(settings, &environment).expect("a valid key");
+        if let Some(versions) = self.versions[0] {
+            session.speak(versions);
+        }
         let mut host = Host::new(session, 0);
         if self.fates.is_some() {
             host.keep_released();
         }
         self.hub = Some(host);
         self.turn(0);
+    }
+
+    /// From its next start on site `site`, or the hub, speaks these versions of the wire only, as a program of
+    /// another time.
+    pub fn set_versions(&mut self, site: Option<usize>, versions: Versions) {
+        self.versions[site.map_or(0, |site| 1 + site)] = Some(versions);
     }
 
     /// Kills the hub: nobody is told.
@@ -399,7 +412,10 @@ impl World {
             udp_blocked_fallback: true,
             ipv6: true,
         };
-        let session = Session::site(settings, &environment).expect("a valid key");
+        let mut session = Session::site(settings, &environment).expect("a valid key");
+        if let Some(versions) = self.versions[1 + site] {
+            session.speak(versions);
+        }
         let mut host = Host::new(session, SITE_PORT);
         if self.fates.is_some() {
             host.keep_released();

@@ -162,6 +162,8 @@ mod tests {
             (10, "redundant"),
             (11, "active-backup"),
             (12, "cost-aware"),
+            (13, "priority"),
+            (14, "htmt-paper"),
         ];
         assert!(codes.starts_with(&expected), "{codes:?}");
     }

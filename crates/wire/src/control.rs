@@ -2,8 +2,11 @@
 //!
 //! They may be lost, repeated or overtaken; each is idempotent and its sender repeats it until
 //! answered.
+//!
+//! Invariant: what stands behind the known fields of a message is ignored. So a later version may
+//! append fields, and every version reads every `Hello` and `Welcome`.
 
-use crate::{Reader, WireError};
+use crate::{Reader, Versions, WireError};
 use ropewalk_types::PATHS_MAX;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -19,8 +22,8 @@ pub const ADDRESSES_MAX: usize = 8;
 /// Site to hub, first on every connection: what this connection is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// Format version of the site.
-    pub version: u8,
+    /// What the site speaks.
+    pub versions: Versions,
     /// Random per start of the site: a new one resets the tunnel at the hub.
     pub session: u64,
     /// Path identifier, chosen by the site.
@@ -44,8 +47,8 @@ pub struct Hello {
 /// Hub to site, the answer to every [`Hello`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Welcome {
-    /// Format version of the hub.
-    pub version: u8,
+    /// What the hub speaks.
+    pub versions: Versions,
     /// The session answered.
     pub session: u64,
     /// Random per start of the hub.
@@ -175,7 +178,7 @@ impl Control {
 
 impl Hello {
     fn emit(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&[HELLO, self.version]);
+        out.extend_from_slice(&[HELLO, self.versions.oldest()]);
         out.extend_from_slice(&self.session.to_be_bytes());
         out.push(self.path);
         out.extend_from_slice(&self.generation.to_be_bytes());
@@ -186,10 +189,11 @@ impl Hello {
         out.push(self.scheduler);
         out.extend_from_slice(&self.weight.to_be_bytes());
         emit_text(&self.name, NAME_MAX, out);
+        emit_newest(self.versions, out);
     }
 
     fn parse(r: &mut Reader<'_>) -> Result<Self, WireError> {
-        let version = r.u8()?;
+        let oldest = r.u8()?;
         let session = u64::from_be_bytes(r.array()?);
         let path = path(r)?;
         let generation = r.u32()?;
@@ -197,7 +201,7 @@ impl Hello {
         let (scheduler, weight) = (r.u8()?, r.u16()?);
         let name = parse_text(r, NAME_MAX)?;
         Ok(Self {
-            version,
+            versions: parse_newest(r, oldest)?,
             session,
             path,
             generation,
@@ -213,7 +217,7 @@ impl Hello {
 
 impl Welcome {
     fn emit(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&[WELCOME, self.version]);
+        out.extend_from_slice(&[WELCOME, self.versions.oldest()]);
         out.extend_from_slice(&self.session.to_be_bytes());
         out.extend_from_slice(&self.hub_session.to_be_bytes());
         out.push(self.path);
@@ -221,20 +225,40 @@ impl Welcome {
         out.push(self.scheduler);
         emit_addresses(self.addresses.iter().copied(), out);
         emit_addresses(self.hub_addresses.iter().map(|&ip| (ip, 0)), out);
+        emit_newest(self.versions, out);
     }
 
     fn parse(r: &mut Reader<'_>) -> Result<Self, WireError> {
+        let oldest = r.u8()?;
+        let session = u64::from_be_bytes(r.array()?);
+        let hub_session = u64::from_be_bytes(r.array()?);
+        let path = path(r)?;
+        let (generation, scheduler) = (r.u32()?, r.u8()?);
+        let addresses = parse_addresses(r)?;
+        let hub_addresses = parse_addresses(r)?;
         Ok(Self {
-            version: r.u8()?,
-            session: u64::from_be_bytes(r.array()?),
-            hub_session: u64::from_be_bytes(r.array()?),
-            path: path(r)?,
-            generation: r.u32()?,
-            scheduler: r.u8()?,
-            addresses: parse_addresses(r)?,
-            hub_addresses: parse_addresses(r)?.into_iter().map(|(ip, _)| ip).collect(),
+            versions: parse_newest(r, oldest)?,
+            session,
+            hub_session,
+            path,
+            generation,
+            scheduler,
+            addresses,
+            hub_addresses: hub_addresses.into_iter().map(|(ip, _)| ip).collect(),
         })
     }
+}
+
+/// The newest version, behind the fields that ends have that speak one version only.
+fn emit_newest(versions: Versions, out: &mut Vec<u8>) {
+    if versions.has_ranges() || versions.oldest() < versions.newest() {
+        out.push(versions.newest());
+    }
+}
+
+fn parse_newest(r: &mut Reader<'_>, oldest: u8) -> Result<Versions, WireError> {
+    let newest = r.u8().unwrap_or(oldest);
+    Versions::new(oldest, newest).ok_or(WireError::Invalid)
 }
 
 /// A text and its length in one byte; what is beyond `longest` bytes is cut off.

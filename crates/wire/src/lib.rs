@@ -12,6 +12,7 @@ mod deadline_nack;
 mod headers;
 mod nack;
 mod report;
+mod version;
 
 pub use coded::{CODED_SEEDS, CodedHeader, Part};
 pub use control::{Control, Hello, REASON_MAX, Welcome};
@@ -19,12 +20,10 @@ pub use deadline_nack::{DEADLINE_NACKS_MAX, DeadlineNack};
 pub use headers::{HEADER_NOTICES_MAX, HeaderNotice, Headers};
 pub use nack::{NACK_RUNS_MAX, NackRun};
 pub use report::{PathReport, Report};
+pub use version::{NoCommonVersion, VERSIONS, Version, Versions, agree};
 
 use ropewalk_types::Instant;
 use thiserror::Error;
-
-/// Version of this format; both ends must agree (exchanged in [`Hello`]).
-pub const VERSION: u8 = 4;
 
 /// Bytes of the header in front of a whole inner packet.
 pub const DATA_HEADER: usize = 10;

@@ -12,7 +12,7 @@ use ropewalk_transport::{
     CongestionControl, ConnectionId, Endpoint, EndpointConfig, Identity, PublicKey,
 };
 use ropewalk_types::{Duration, Ecn, Instant, steps};
-use ropewalk_wire::{Control, HEADROOM, Hello, VERSION, emit_control};
+use ropewalk_wire::{Control, HEADROOM, Hello, Versions, emit_control};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
@@ -162,7 +162,7 @@ impl Meter {
             }
             let mut hello = Vec::new();
             let path = Hello {
-                version: VERSION,
+                versions: Versions::OURS,
                 session: 1,
                 path: link as u8,
                 generation: 1,

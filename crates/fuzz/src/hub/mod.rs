@@ -11,7 +11,7 @@ use crate::input::Input;
 use crate::work::Instruction;
 use crate::work::datagrams;
 use ropewalk_types::Duration;
-use ropewalk_wire::{Control, Hello, VERSION, emit_control};
+use ropewalk_wire::{Control, Hello, Versions, emit_control};
 
 /// Connections of the site, each of which may carry a path, and of the holder of an invitation.
 pub const LINKS: usize = 4;
@@ -162,7 +162,7 @@ fn control(control: &Control) -> Vec<u8> {
 fn hello(instruction: &Instruction, n: u32) -> Control {
     let ([a, b, c, d], marks) = (instruction.numbers, instruction.marks);
     Control::Hello(Hello {
-        version: VERSION,
+        versions: Versions::OURS,
         session: 1 + u64::from(n) * u64::from(a),
         path: (u32::from(b) + n * u32::from(c)).to_le_bytes()[0] % 16,
         generation: 1 + n * u32::from(d),

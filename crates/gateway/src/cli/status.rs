@@ -10,6 +10,7 @@ use super::output::{self, Colour, Style, Table};
 use crate::client::Client;
 use crate::exit::{self, NotRunning};
 use ropewalk_api::{KillSwitchStatus, PathStatus, Status, TunnelStatus, WorkerStatus};
+use ropewalk_wire::Versions;
 
 const EXAMPLES: &str = "Examples:
   ropewalk status                a table of tunnels and paths
@@ -251,6 +252,13 @@ fn tunnel_head(tunnel: &TunnelStatus, style: Style) -> String {
         out.push_str(&format!(": {}", tunnel.reason));
     }
     out.push('\n');
+    let newest = Versions::OURS.newest();
+    if (1..newest).contains(&tunnel.wire_version) {
+        let version = tunnel.wire_version;
+        out.push_str(&format!(
+            "  version {version} of the wire in use, this program speaks {newest}: upgrade the other end\n"
+        ));
+    }
     let hold = hold(tunnel);
     if !hold.is_empty() {
         out.push_str(&format!("  {hold}\n"));
@@ -466,6 +474,22 @@ mod tests {
             "errors of working paths are stale"
         );
         assert!(!text.contains('\x1b'));
+    }
+
+    #[test]
+    fn a_peer_that_speaks_an_older_version_of_the_wire_is_named() {
+        let text = |wire_version| {
+            let tunnel = TunnelStatus {
+                wire_version,
+                ..TunnelStatus::default()
+            };
+            tunnel_head(&tunnel, Style::plain())
+        };
+        let newest = Versions::OURS.newest();
+        assert!(text(newest - 1).contains("upgrade the other end"));
+        for fine in [0, newest, newest + 1] {
+            assert!(!text(fine).contains("wire"), "{fine}");
+        }
     }
 
     #[test]

@@ -8,9 +8,11 @@ use ipnet::IpNet;
 use ropewalk_core::path::PathConfig;
 use ropewalk_core::schedule::SchedulerKind;
 use ropewalk_types::{Instant, PathId, count_steps};
-use ropewalk_wire::{Control, Hello, VERSION, Welcome};
+use ropewalk_wire::{Control, Hello, NoCommonVersion, Welcome, agree};
 
-use super::tuning::{MOVE_INTERVAL, MOVES, RESTART_INTERVAL, RESTARTS, SITES_MAX};
+use super::tuning::{
+    LINE_INTERVAL, LINES, MOVE_INTERVAL, MOVES, RESTART_INTERVAL, RESTARTS, SITES_MAX,
+};
 use super::{Hub, HubSite};
 use crate::links::{LinkId, Links};
 use crate::pace::Pace;
@@ -31,6 +33,13 @@ impl Hub {
         let Some(entry) = self.settings.sites.find(&pending.key).filter(|e| e.enabled) else {
             links.close(now, link, "this site is not enabled at the hub");
             return;
+        };
+        let version = match agree(self.versions, hello.versions) {
+            Ok(version) => version,
+            Err(problem) => {
+                self.refuse_version(now, links, link, &entry, hello, &problem);
+                return;
+            }
         };
         let Some(index) = self.site_for(&entry, hello.session) else {
             links.close(now, link, "the hub serves as many sites as it can");
@@ -64,14 +73,7 @@ impl Hub {
             site.peer.set_rate(site.entry.rate);
             site.session = hello.session;
         }
-        if hello.version != VERSION && site.may_log(now) {
-            tracing::warn!(
-                site = entry.name,
-                version = hello.version,
-                hub = VERSION,
-                "the site speaks another version: update both"
-            );
-        }
+        site.peer.wire_version = version;
         let wish = SchedulerKind::from_code(hello.scheduler);
         if let Some(kind) = wish
             && !site.fixed_scheduler
@@ -83,6 +85,47 @@ impl Hub {
         if Self::place(now, links, site, link, hello, congestion) {
             self.welcome(links, index, link, hello);
         }
+    }
+
+    /// Tells a site that there is no common version. A site that states a range takes the Welcome for a
+    /// refusal, and closes the connection. An older one would take it for a tunnel.
+    fn refuse_version(
+        &mut self,
+        now: Instant,
+        links: &mut Links,
+        link: LinkId,
+        entry: &SiteEntry,
+        hello: &Hello,
+        problem: &NoCommonVersion,
+    ) {
+        let pending = self.pending.get_mut(&link);
+        let again = pending.is_some_and(|pending| std::mem::replace(&mut pending.refused, true));
+        if !again {
+            self.versions_refused += 1;
+            if self.version_lines.allows(now, LINE_INTERVAL, LINES) {
+                tracing::warn!(site = entry.name, %problem, "a site is refused");
+            } else {
+                self.version_lines_left_out += 1;
+            }
+        }
+        if hello.versions.has_ranges() {
+            let refusal = Control::Welcome(Welcome {
+                versions: self.versions,
+                session: hello.session,
+                hub_session: self.session,
+                path: hello.path,
+                generation: hello.generation,
+                scheduler: SchedulerKind::ANY_CODE,
+                addresses: Vec::new(),
+                hub_addresses: Vec::new(),
+            });
+            links.queue_control(link, &refusal);
+        } else if matches!(link, LinkId::Quic(_)) {
+            links.close(now, link, &problem.to_string());
+            self.forget_link(link);
+        }
+        // The end of a TLS connection has no words, and the site would try again at once. Without an answer it
+        // waits.
     }
 
     /// Puts the connection in charge of its path, unless a newer one is, or it carries another
@@ -159,7 +202,7 @@ impl Hub {
             net.map_or(if ip.is_ipv4() { 32 } else { 128 }, IpNet::prefix_len)
         };
         let welcome = Control::Welcome(Welcome {
-            version: VERSION,
+            versions: self.versions,
             session: site.session,
             hub_session: site.hub_session,
             path: hello.path,

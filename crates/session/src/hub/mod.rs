@@ -27,7 +27,7 @@ use ropewalk_core::schedule::SchedulerKind;
 use ropewalk_core::tunnel::Tunnel;
 use ropewalk_transport::{KeyCheck, PublicKey, SocketId, TransportError};
 use ropewalk_types::{Instant, PacketInfo, PathId, Random, count_steps, source_of};
-use ropewalk_wire::{Control, Datagram, HEADROOM};
+use ropewalk_wire::{Control, Datagram, HEADROOM, Versions};
 use rustc_hash::FxHashMap;
 
 use crate::command::Command;
@@ -103,6 +103,8 @@ struct Pending {
     key: PublicKey,
     since: Instant,
     site: Option<usize>,
+    /// Whether it was told that there is no common version.
+    refused: bool,
     /// The key that it wants to enrol, while the control side decides, and since when.
     enrolling: Option<(PublicKey, Instant)>,
 }
@@ -111,6 +113,7 @@ struct Pending {
 #[derive(Debug)]
 pub struct Hub {
     settings: HubSettings,
+    versions: Versions,
     session: u64,
     random: Random,
     sites: Vec<Option<HubSite>>,
@@ -149,6 +152,12 @@ pub struct Hub {
     panic_lines: Pace,
     /// Lines that were left out because of that.
     panic_lines_left_out: u64,
+    /// Connections of sites that speak no version of the hub.
+    versions_refused: u64,
+    /// How often they may cause lines in the log: any of the sites.
+    version_lines: Pace,
+    /// Lines that were left out because of that.
+    version_lines_left_out: u64,
     unroutable: u64,
     /// Packets from the interface that are not whole IP packets.
     invalid_inner: u64,
@@ -158,6 +167,11 @@ pub struct Hub {
 }
 
 impl Session<Hub> {
+    /// Lets the hub speak these versions of the wire only, for tests of others than this program's.
+    pub const fn speak(&mut self, versions: Versions) {
+        self.role_mut().versions = versions;
+    }
+
     /// A hub that asks for the sockets it listens on.
     ///
     /// # Errors
@@ -187,6 +201,7 @@ impl Session<Hub> {
 impl Hub {
     fn new(settings: HubSettings, environment: &Environment) -> Self {
         Self {
+            versions: Versions::OURS,
             session: environment.session,
             random: Random::new(environment.tunnels),
             sites: Vec::new(),
@@ -211,6 +226,9 @@ impl Hub {
             panics: 0,
             panic_lines: Pace::default(),
             panic_lines_left_out: 0,
+            versions_refused: 0,
+            version_lines: Pace::default(),
+            version_lines_left_out: 0,
             unroutable: 0,
             invalid_inner: 0,
             link_local: 0,
@@ -551,6 +569,7 @@ impl sealed::Role for Hub {
                         key: peer,
                         since: now,
                         site: None,
+                        refused: false,
                         enrolling: None,
                     },
                 );
@@ -770,7 +789,8 @@ impl sealed::Role for Hub {
             .map(ToString::to_string)
             .collect();
         let mut spoofed = 0;
-        let mut lines_left_out = self.panic_lines_left_out + self.invited_lines_left_out;
+        let mut lines_left_out =
+            self.panic_lines_left_out + self.invited_lines_left_out + self.version_lines_left_out;
         for site in self.sites.iter().flatten() {
             let mut tunnel = site.peer.status(links);
             tunnel.peer_addresses = site.entry.places();
@@ -794,6 +814,8 @@ impl sealed::Role for Hub {
         *status.drops.entry("invalid_inner".into()).or_default() += self.invalid_inner;
         *status.drops.entry("internal_errors".into()).or_default() += self.panics;
         status.drops.insert("log_lines".into(), lines_left_out);
+        let refused = self.versions_refused;
+        status.drops.insert("versions_refused".into(), refused);
         status.drops.insert("unroutable".into(), self.unroutable);
         status.drops.insert("link_local".into(), self.link_local);
         status.drops.insert("spoofed_source".into(), spoofed);

@@ -18,7 +18,7 @@ use std::net::SocketAddr;
 use ropewalk_core::tunnel::PathState;
 use ropewalk_transport::ConnectOptions;
 use ropewalk_types::{Duration, Instant, PathId};
-use ropewalk_wire::{Control, Hello, VERSION, emit_control};
+use ropewalk_wire::{Control, Hello, emit_control};
 
 use super::path::{Attempt, SitePath};
 use super::{HELLO_INTERVAL, Site};
@@ -46,7 +46,7 @@ impl Site {
         let Some(path) = &mut self.paths[id.index()] else {
             return;
         };
-        if !path.enabled {
+        if !path.enabled || now < path.barred_until {
             return;
         }
         let mut outranked = false;
@@ -243,7 +243,7 @@ impl Site {
             return;
         };
         let hello = Hello {
-            version: VERSION,
+            versions: self.versions,
             session: self.session,
             path: id.0,
             generation,

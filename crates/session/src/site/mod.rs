@@ -10,6 +10,7 @@ mod leaving;
 mod path;
 mod tuning;
 mod uplinks;
+mod versions;
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -23,7 +24,7 @@ use ropewalk_core::schedule::SchedulerKind;
 use ropewalk_core::tunnel::{PathState, Tunnel};
 use ropewalk_transport::{SocketId, TransportError};
 use ropewalk_types::{Instant, PATHS_MAX, PathId, Random};
-use ropewalk_wire::{Control, Datagram, VERSION, Welcome};
+use ropewalk_wire::{Control, Datagram, Versions, Welcome, agree};
 
 use crate::command::Command;
 use crate::io::Sockets;
@@ -43,6 +44,7 @@ pub struct Site {
     paths: [Option<SitePath>; PATHS_MAX],
     /// The last generation of the path that had each number before.
     generations: [u32; PATHS_MAX],
+    versions: Versions,
     session: u64,
     random: Random,
     hub_session: Option<u64>,
@@ -56,6 +58,11 @@ pub struct Site {
 }
 
 impl Session<Site> {
+    /// Lets the site speak these versions of the wire only, for tests of others than this program's.
+    pub const fn speak(&mut self, versions: Versions) {
+        self.role_mut().versions = versions;
+    }
+
     /// A site without uplinks: they arrive with [`Command::Uplinks`].
     ///
     /// # Errors
@@ -85,6 +92,7 @@ impl Site {
             peer,
             paths: Default::default(),
             generations: [0; PATHS_MAX],
+            versions: Versions::OURS,
             session: environment.session,
             random: Random::new(environment.tunnels ^ environment.session),
             hub_session: None,
@@ -130,12 +138,8 @@ impl Site {
             // Its other connections are gone as well: better to be told so now.
             self.peer.tunnel.ask_all_paths();
         }
-        if welcome.version != VERSION {
-            tracing::warn!(
-                hub = welcome.version,
-                site = VERSION,
-                "the hub speaks another version: update both"
-            );
+        if let Ok(version) = agree(welcome.versions, self.versions) {
+            self.peer.wire_version = version;
         }
         if let Some(kind) = SchedulerKind::from_code(welcome.scheduler)
             && self.scheduler_wanted.is_none()
@@ -334,6 +338,9 @@ impl sealed::Role for Site {
 
     fn on_datagram(&mut self, now: Instant, links: &mut Links, received: Received) {
         let link = received.link;
+        if self.is_refused(now, links, &received) {
+            return;
+        }
         let (id, current) = match self.peer.path_of(link) {
             Some(carried) => carried,
             None => {

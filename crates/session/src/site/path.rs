@@ -51,6 +51,8 @@ pub(super) struct SitePath {
     pub(super) unanswered: bool,
     pub(super) hello_due: Instant,
     pub(super) next_attempt: Instant,
+    /// Until when nothing is tried: the hub speaks no version of this site.
+    pub(super) barred_until: Instant,
     /// Attempts in a row since the path fell silent.
     pub(super) tries: u32,
     /// What was said of its end.
@@ -75,6 +77,7 @@ impl SitePath {
             unanswered: false,
             hello_due: now,
             next_attempt: now,
+            barred_until: now,
             tries: 0,
             leaving: Leaving::default(),
             quic_wanted: None,

@@ -41,6 +41,10 @@ pub(super) const FALLBACK_AFTER: Duration = Duration::from_millis(1_000);
 /// While TLS carries a path: how often QUIC is tried.
 pub(super) const RETURN_INTERVAL: Duration = Duration::from_secs(10);
 
+/// After a hub that speaks no version of the site: how long a path waits before it tries again. Longer:
+/// less for nothing at a hub that stays as it is, a later return after its upgrade.
+pub(super) const VERSION_RETRY: Duration = Duration::from_secs(60);
+
 // Turns.
 
 /// How often silence, attempts and unanswered messages are looked at. Longer: less work, later

@@ -11,7 +11,7 @@ use ropewalk_transport::{
     CongestionControl, ConnectionId, Endpoint, EndpointConfig, Event, Identity, PublicKey, SocketId,
 };
 use ropewalk_types::{Ecn, Instant, PathId, PathSnapshot, Random};
-use ropewalk_wire::{Control, Hello, emit_control};
+use ropewalk_wire::{Control, Hello, Versions, emit_control};
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -169,7 +169,11 @@ impl Hostile {
         let random = &mut self.random;
         let mut byte = || (random.next_u64() & 0x1f) as u8;
         Hello {
-            version: byte(),
+            // One in eight speaks no version of the hub.
+            versions: match byte() {
+                0..4 => Versions::new(200, 201).unwrap_or(Versions::OURS),
+                _ => Versions::OURS,
+            },
             session: u64::from(byte()) + 1,
             path: byte() % 16,
             generation: u32::from(byte()),
