@@ -25,8 +25,14 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// Largest answer, bytes: a hub with all its sites.
 const ANSWER_MAX: usize = 64 << 20;
 
-/// Why an answer cannot be read.
-const OTHER_VERSION: &str = "the gateway gave an answer of another version";
+/// Why an answer cannot be read, and what to do.
+const OTHER_VERSION: &str = "the gateway gave an answer that this program does not understand: the \
+    gateway that runs is of another version; use the program that it was started with, or restart \
+    the gateway after an upgrade";
+
+/// Why a request has no answer, and what to do.
+const UNKNOWN_REQUEST: &str = "the gateway that runs does not know this request: restart it after an \
+    upgrade";
 
 /// A gateway's API.
 #[derive(Debug)]
@@ -150,6 +156,9 @@ impl Client {
             .to_owned();
         if status == StatusCode::SERVICE_UNAVAILABLE {
             return Err(NotRunning(reason).into());
+        }
+        if status == StatusCode::NOT_FOUND {
+            return Err(anyhow!(reason).context(UNKNOWN_REQUEST));
         }
         Err(anyhow!(reason))
     }

@@ -25,6 +25,9 @@ use ropewalk_config::values::parse_name;
 use ropewalk_host::files;
 use ropewalk_session::{SITES_MAX, SiteEntry, WEIGHT_MAX};
 
+/// Newest format of the file that this program reads. A file without a number has format 1. Whoever
+/// changes the meaning of a key raises the number, and writes it: older programs then leave the file alone.
+const FORMAT: u64 = 1;
 const HEADER: &str = "# Sites of this hub. Written by `ropewalk invite`; after an edit by hand run
 # `ropewalk invite --reload`. There are no secrets in this file.
 
@@ -372,6 +375,15 @@ impl Sites {
         let mut seen = HashSet::new();
         let mut earlier = Earlier::default();
         let mut sites = read(path, text, |root| {
+            if let Some(format) = root.integer("format", 1..=u64::MAX)
+                && format > FORMAT
+            {
+                root.reject(
+                    "format",
+                    &format!("a newer Ropewalk wrote this file: its format is {format}, and this program reads {FORMAT}"),
+                    "upgrade Ropewalk on this machine",
+                );
+            }
             root.sections("site", SITES_MAX, |site| {
                 let parsed = parse_site(site, hub);
                 if let Some(parsed) = &parsed {
@@ -614,6 +626,42 @@ mod tests {
         let text: Vec<_> = addresses.iter().map(ToString::to_string).collect();
         assert_eq!(text, ["10.9.0.2", "fd00:9::2", "10.9.0.3", "fd00:9::3"]);
         assert_eq!(sites.entries(true)[1].key, key(2));
+    }
+
+    #[test]
+    fn a_file_of_a_newer_program_is_refused_with_words_and_never_replaced() {
+        let directory = tempfile::tempdir().unwrap();
+        let hub = config(directory.path(), "ipv4 = \"10.9.0.0/16\"");
+        let site = format!("[[site]]\nname = \"boat\"\nkey = \"{}\"\n", key(1));
+        for (head, said) in [
+            ("format = 2\n", "a newer Ropewalk wrote this file"),
+            ("format = 0\n", "out of range"),
+            ("colour = \"red\"\n", "colour"),
+        ] {
+            let newer = format!("{head}{site}");
+            std::fs::write(&hub.sites_file, &newer).unwrap();
+            let add = |sites: &mut Sites| sites.add(&hub, "van", key(2), Terms::default());
+            for error in [
+                Sites::load(&hub).unwrap_err(),
+                Sites::edit(&hub, add).unwrap_err(),
+            ] {
+                let error = format!("{error:#}");
+                assert!(
+                    error.contains("sites.toml:1") && error.contains(said),
+                    "{error}"
+                );
+            }
+            assert_eq!(std::fs::read_to_string(&hub.sites_file).unwrap(), newer);
+        }
+        // What this program writes, programs without formats read.
+        std::fs::write(&hub.sites_file, format!("format = 1\n{site}")).unwrap();
+        Sites::edit(&hub, |sites| {
+            sites.add(&hub, "van", key(2), Terms::default())
+        })
+        .unwrap();
+        let written = std::fs::read_to_string(&hub.sites_file).unwrap();
+        assert!(!written.contains("format ="), "{written}");
+        assert_eq!(Sites::load(&hub).unwrap().all().len(), 2);
     }
 
     #[test]

@@ -122,6 +122,12 @@ pub enum TokenError {
     /// A newer version.
     #[error("this token was made by a newer version of Ropewalk; update this machine")]
     Version,
+    /// An older version.
+    #[error(
+        "this token was made by an older version of Ropewalk; update the hub, and make a new token there \
+         with `ropewalk invite NAME --replace`"
+    )]
+    Older,
     /// One of those that held a private key.
     #[error(
         "this token was made by an older version of Ropewalk, and may hold a private key; update the \
@@ -215,7 +221,11 @@ fn parse_body(body: &[u8]) -> Result<Token, TokenError> {
     let mut rest = body;
     let version = take::<1>(&mut rest)?[0];
     if version != VERSION {
-        return Err(TokenError::Version);
+        return Err(if version > VERSION {
+            TokenError::Version
+        } else {
+            TokenError::Older
+        });
     }
     let has_secret = take::<1>(&mut rest)?[0] == 1;
     let hub_key = PublicKey::from_bytes(take(&mut rest)?);
@@ -367,6 +377,35 @@ mod tests {
         let former = Token::decode("ropewalk1.AQFdbW9R").unwrap_err();
         assert_eq!(former, TokenError::Former);
         assert!(former.to_string().contains("ropewalk invite NAME"));
+    }
+
+    /// A token as it was printed once. Tokens in the hands of users are good for weeks.
+    #[test]
+    fn a_recorded_token_is_read() {
+        let recorded = "ropewalk2.AwHqSmxj4pxSCr71UHsTLsX5lUd2rr6-e5JCHuppFEbSLAkJCQkJCQkJCQkJ\
+            CQkJCQkBuwRib2F0Ag4xOTIuMC4yLjc6NDQ0MxJbMjAwMTpkYjg6OjFdOjQ0NDMAiYvPEQ";
+        let got = Token::decode(recorded).unwrap();
+        let sent = token(true);
+        assert_eq!((got.hub_key, got.name), (sent.hub_key, sent.name));
+        assert_eq!(got.endpoints, sent.endpoints);
+        assert_eq!(got.secret.map(|secret| *secret.0), Some([9; SECRET_BYTES]));
+    }
+
+    #[test]
+    fn tokens_of_other_versions_say_which_end_to_update() {
+        let of_version = |version| {
+            let mut body = vec![version, 0];
+            body.extend_from_slice(&[7; 40]);
+            parse_body(&body).unwrap_err()
+        };
+        assert_eq!(of_version(VERSION + 1), TokenError::Version);
+        assert_eq!(of_version(VERSION - 1), TokenError::Older);
+        assert!(
+            TokenError::Version
+                .to_string()
+                .contains("update this machine")
+        );
+        assert!(TokenError::Older.to_string().contains("update the hub"));
     }
 
     #[test]

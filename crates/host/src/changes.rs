@@ -219,6 +219,20 @@ fn rule(network: IpAddr, prefix: u8, priority: u32, table: u32) -> RuleSpec {
     }
 }
 
+/// Newest format of the list that this program reads. A list without a number has format 1. Whoever
+/// changes the meaning of what is listed raises the number, and writes it: older programs then leave
+/// the list alone.
+const FORMAT: u64 = 1;
+
+/// What lists of all formats say.
+#[derive(Debug, Deserialize)]
+struct Marked {
+    #[serde(default)]
+    format: u64,
+    boot: String,
+    namespace: String,
+}
+
 #[derive(Debug, Serialize, Deserialize)]
 struct StateFile {
     pid: u32,
@@ -431,15 +445,25 @@ pub fn left_over(path: &Path) -> anyhow::Result<Vec<Change>> {
         );
     }
     let text = fs::read_to_string(path).with_context(|| cannot_read(path))?;
-    let state: StateFile = serde_json::from_str(&text).with_context(|| {
+    let damaged = || {
         format!(
             "{} is damaged; look at it, undo what it lists by hand, and remove it",
             path.display()
         )
-    })?;
-    if state.boot != boot() || state.namespace != namespace() {
+    };
+    let marked: Marked = serde_json::from_str(&text).with_context(damaged)?;
+    if marked.boot != boot() || marked.namespace != namespace() {
         return Ok(Vec::new());
     }
+    if marked.format > FORMAT {
+        anyhow::bail!(
+            "{} has format {}, and this program reads format {FORMAT}: a newer Ropewalk wrote it; undo \
+             its changes with `ropewalk doctor --repair` of the newer program, or restart the machine",
+            path.display(),
+            marked.format
+        );
+    }
+    let state: StateFile = serde_json::from_str(&text).with_context(damaged)?;
     Ok(state.changes)
 }
 
@@ -512,6 +536,51 @@ mod tests {
 
     fn present() -> String {
         sysctl::read(KEY).unwrap()
+    }
+
+    #[test]
+    fn a_list_of_a_newer_program_is_refused_with_words_and_stays() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("hub-changes.json");
+        let list = |boot: &str, format: u64| {
+            serde_json::json!({
+                "pid": 1, "boot": boot, "namespace": namespace(), "format": format,
+                "changes": [{ "kind": "something-new" }],
+            })
+            .to_string()
+        };
+        let newer = list(&boot(), 2);
+        fs::write(&path, &newer).unwrap();
+        for error in [
+            Changes::begin(&path, true).map(drop).unwrap_err(),
+            repair(&path).map(drop).unwrap_err(),
+        ] {
+            let error = error.to_string();
+            assert!(
+                error.contains("format 2") && error.contains("doctor --repair"),
+                "{error}"
+            );
+        }
+        assert_eq!(fs::read_to_string(&path).unwrap(), newer);
+        // What happened before the machine started is gone.
+        fs::write(&path, list("another boot", 2)).unwrap();
+        assert_eq!(left_over(&path).unwrap(), []);
+    }
+
+    /// A list as a program wrote it that knew no formats.
+    #[test]
+    fn a_list_without_a_format_is_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("hub-changes.json");
+        let list = format!(
+            "{{\"pid\": 7, \"boot\": {:?}, \"namespace\": {:?}, \"changes\": \
+             [{{\"kind\": \"table\", \"name\": \"ropewalk_x\"}}]}}",
+            boot(),
+            namespace()
+        );
+        fs::write(&path, list).unwrap();
+        let name = "ropewalk_x".to_owned();
+        assert_eq!(left_over(&path).unwrap(), [Change::Table { name }]);
     }
 
     /// One test, because all share the setting of this machine.

@@ -153,6 +153,50 @@ fn requests_reach_the_engine_and_answers_the_client() {
     assert_eq!(client.get::<Value>("/healthz").unwrap()["ok"], true);
 }
 
+/// A gateway whose answer to everything is this.
+fn one_answer(status: &'static str) -> (TempDir, Client) {
+    use std::io::{Read, Write};
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("api.sock");
+    let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut request = [0; 4_096];
+            assert!(stream.read(&mut request).unwrap() > 0);
+            let length = status.len();
+            let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n");
+            stream.write_all((head + status).as_bytes()).unwrap();
+        }
+    });
+    let client = Client::new(&socket);
+    (directory, client)
+}
+
+/// The state that a gateway gave once.
+const RECORDED: &str = include_str!("../../../../api/tests/golden/status.json");
+
+#[test]
+fn a_client_reads_what_an_older_gateway_and_a_newer_one_say() {
+    let (_directory, client) = one_answer(RECORDED);
+    let tunnel = client.status().unwrap().tunnels.remove(0);
+    assert_eq!(tunnel.wire_version, 0, "gateways did not say so then");
+    let mut newer: Value = serde_json::from_str(RECORDED).unwrap();
+    newer["colour"] = json!("red");
+    newer["tunnels"][0]["colour"] = json!({ "red": 1 });
+    let (_directory, client) = one_answer(newer.to_string().leak());
+    assert_eq!(client.status().unwrap().tunnels[0].peer, tunnel.peer);
+    // An old client cannot show a scheduler that it does not know, and says why.
+    newer["tunnels"][0]["scheduler_send"] = json!("of-tomorrow");
+    let (_directory, client) = one_answer(newer.to_string().leak());
+    let error = format!("{:#}", client.status().unwrap_err());
+    assert!(
+        error.contains("of another version") && error.contains("restart the gateway"),
+        "{error}"
+    );
+    assert!(error.contains("of-tomorrow"), "{error}");
+}
+
 #[test]
 fn bad_requests_are_refused_with_a_reason() {
     let gateway = Gateway::start(false, answering);
@@ -209,7 +253,7 @@ fn bad_requests_are_refused_with_a_reason() {
             "length limit exceeded",
         ),
         ("/v1/status", json!({}), "does not take this method"),
-        ("/v1/nothing", json!({}), "no such page"),
+        ("/v1/nothing", json!({}), "upgrade: there is no such page"),
         ("/v1/sites/reload", json!({}), "only hubs have sites"),
         (
             "/v1/reload",
