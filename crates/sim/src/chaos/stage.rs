@@ -6,6 +6,7 @@ use ropewalk_netem::{LinkConfig, Selector, Side};
 use ropewalk_session::Command;
 use ropewalk_testkit::{HUB_UDP, Neighbour, Packet, Spec, World};
 use ropewalk_types::{Duration, Instant, Random, SchedulerKind};
+use ropewalk_wire::Versions;
 use std::net::Ipv4Addr;
 
 use super::hostile::Hostile;
@@ -531,6 +532,18 @@ impl<'a> Stage<'a> {
         }
     }
 
+    /// A gateway that starts again speaks all versions, or none of the newest, as before an upgrade or after
+    /// a downgrade.
+    fn upgrade(&mut self, site: Option<usize>) {
+        let ours = Versions::OURS;
+        let mut random = Random::new(self.story.seed ^ self.world.now().as_nanos());
+        let newest = ours.newest() - u8::from(random.chance(0.5));
+        if let Some(versions) = Versions::new(ours.oldest(), newest) {
+            self.tell(&format!("starts with {versions} of the wire"));
+            self.world.set_versions(site, versions);
+        }
+    }
+
     fn end(&mut self, what: &What) {
         match *what {
             What::Cut(site, uplink, sides) => self.cut(site, uplink, sides, false),
@@ -548,6 +561,7 @@ impl<'a> Stage<'a> {
             What::RestartSite { site, .. } => {
                 self.wanted[site].stopped -= 1;
                 if self.wanted[site].stopped == 0 {
+                    self.upgrade(Some(site));
                     self.world.start_site(site);
                     (0..self.story.sites[site].len()).for_each(|uplink| {
                         self.use_path(site, uplink);
@@ -557,6 +571,7 @@ impl<'a> Stage<'a> {
             What::RestartHub { .. } => {
                 self.hub_stopped -= 1;
                 if self.hub_stopped == 0 {
+                    self.upgrade(None);
                     self.world.start_hub();
                 }
             }
