@@ -33,6 +33,8 @@ pub struct GatewaySpec {
     pub uplinks: String,
     /// Further sections, such as `[[uplink]]`.
     pub more: String,
+    /// The program, such as one of another revision; none takes the one beside this.
+    pub program: Option<PathBuf>,
 }
 
 /// A gateway: its configuration, and its process while it runs.
@@ -43,6 +45,8 @@ pub struct Gateway {
     namespace: Namespace,
     directory: PathBuf,
     config: PathBuf,
+    /// The program, if it is not the one beside this.
+    program: Option<PathBuf>,
     process: Option<Process>,
 }
 
@@ -74,7 +78,8 @@ impl Gateway {
     /// # Errors
     /// If files cannot be written or the program is missing.
     pub fn hub(namespace: &Namespace, directory: &Path, spec: &GatewaySpec) -> Result<Self> {
-        let gateway = Self::new("hub", "hub", namespace, directory)?;
+        let mut gateway = Self::new("hub", "hub", namespace, directory)?;
+        gateway.program.clone_from(&spec.program);
         let mut text = gateway.paths();
         text += &spec.root;
         let _ = write!(
@@ -105,7 +110,8 @@ impl Gateway {
         token: &str,
         spec: &GatewaySpec,
     ) -> Result<Self> {
-        let gateway = Self::new("site", name, namespace, directory)?;
+        let mut gateway = Self::new("site", name, namespace, directory)?;
+        gateway.program.clone_from(&spec.program);
         gateway
             .program(&["join"])?
             .input(token)
@@ -135,7 +141,8 @@ impl Gateway {
         public: &[IpAddr],
         spec: &GatewaySpec,
     ) -> Result<Self> {
-        let gateway = Self::new("relay", name, namespace, directory)?;
+        let mut gateway = Self::new("relay", name, namespace, directory)?;
+        gateway.program.clone_from(&spec.program);
         let mut program = gateway.program(&["relay", "--join"])?.input(token);
         for address in public {
             let endpoint = std::net::SocketAddr::new(*address, UDP_PORT);
@@ -168,8 +175,14 @@ impl Gateway {
             namespace: namespace.clone(),
             config: directory.join(format!("{role}.toml")),
             directory,
+            program: None,
             process: None,
         })
+    }
+
+    /// Runs this program from the next start and the next command on; none is the one beside this.
+    pub fn use_program(&mut self, program: Option<&Path>) {
+        self.program = program.map(Path::to_owned);
     }
 
     /// Top-level keys; the key file is beside the configuration.
@@ -278,10 +291,11 @@ impl Gateway {
     /// # Errors
     /// If the program is missing.
     pub fn program(&self, arguments: &[&str]) -> Result<Program> {
-        let program = self
-            .namespace
-            .program(programs::own("ropewalk")?)
-            .args(arguments);
+        let ropewalk = match &self.program {
+            Some(program) => program.clone(),
+            None => programs::own("ropewalk")?,
+        };
+        let program = self.namespace.program(ropewalk).args(arguments);
         Ok(program.arg("--config").arg(&self.config))
     }
 
