@@ -132,7 +132,7 @@ def test_only_agents_with_a_certificate_are_heard(tmp_path: Path) -> None:
     key, certificate = tmp_path / "key", tmp_path / "certificate"
     request = ["openssl", "req", "-x509", "-newkey", "ec", "-nodes", "-days", "2"]
     request += ["-pkeyopt", "ec_paramgen_curve:prime256v1", "-subj", "/CN=controller"]
-    request += ["-addext", "subjectAltName=IP:127.0.0.1"]
+    request += ["-addext", "subjectAltName=IP:127.0.0.1,URI:ropewalk:agent:ap1"]
     subprocess.run([*request, "-keyout", key, "-out", certificate], check=True, capture_output=True)
     heard: list[Notice] = []
     with listening(heard, context(Tls(key, certificate, certificate, None, None))) as server:

@@ -150,7 +150,8 @@ def test_files_for_tls_that_are_not_there_are_told(
 ) -> None:
     names = ("key", "certificate", "authority", "switch_key", "switch_certificate")
     rows = "".join(f'{name} = "{tmp_path}/{name}"\n' for name in names)
-    path = bicast(tmp_path, f"[controller.tls]\n{rows}").path
+    number = '[bridge]\ndatapath_id = "00000000000000a1"\n'
+    path = bicast(tmp_path, f"{number}[controller.tls]\n{rows}").path
     for name in names:
         (tmp_path / name).touch()
     assert main(["--config", str(path), "check"]) == 0
@@ -170,7 +171,11 @@ def test_what_listens_by_default_is_for_the_switch_alone(tmp_path: Path) -> None
     there = write(tmp_path, path.read_text() + bridge).controller.listen.path
     assert there == Path("/run/ovs/ropewalk-br9.sock")
     tls = '[controller.tls]\nkey = "/a"\ncertificate = "/b"\nauthority = "/c"\n'
-    assert bicast(tmp_path, tls).controller.targets == ("ssl:127.0.0.1:6653",)
+    number = '[bridge]\ndatapath_id = "00000000000000a1"\n'
+    assert bicast(tmp_path, number + tls).controller.targets == ("ssl:127.0.0.1:6653",)
+    assert bicast(tmp_path, number + tls).bridge.datapath_id == 0xA1
+    with pytest.raises(ConfigError, match=r"bridge\.datapath_id: missing; with TLS"):
+        bicast(tmp_path, tls)
     listen = '[controller]\nlisten = "[::1]:1234"\n'
     assert bicast(tmp_path, listen).controller.targets == ("tcp:[::1]:1234",)
 

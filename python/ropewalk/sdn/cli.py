@@ -12,11 +12,11 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from ropewalk import __version__
 from ropewalk.sdn import api, modes
-from ropewalk.sdn.host import changes, plan
+from ropewalk.sdn.host import certificates, changes, plan
 from ropewalk.sdn.host.commands import CommandError
 from ropewalk.sdn.modes import AnyConfig
 from ropewalk.sdn.reader import ConfigError
@@ -95,6 +95,8 @@ def _done(options: argparse.Namespace) -> int:
             return _teardown(config, options.plan)
         case "run":
             return _run(config)
+        case "certificates":
+            return _certificates(config, options)
         case _:
             return _status(config, options.json)
 
@@ -169,6 +171,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("-v", "--verbose", action="store_true", help="log decisions too")
     status = commands.add_parser("status", help="what the running controller sees and does")
     status.add_argument("--json", action="store_true", help="one JSON object")
+    _add_certificates(commands)
     agent_cli.add(commands)
     completions = commands.add_parser("completions", help="print completions for a shell")
     completions.add_argument("shell", choices=sorted(_COMPLETIONS))
@@ -185,9 +188,48 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _add_certificates(commands: Any) -> None:  # noqa: ANN401 - argparse names its type in private
+    command = commands.add_parser(
+        "certificates",
+        help="make an authority, and certificates of controller, switches and agents",
+        description="Makes keys and certificates for TLS, by openssl, and leaves those that are "
+        "there already. Keep authority.key: who has it can be any switch and any agent.",
+    )
+    command.add_argument("directory", type=Path, help="where the files come")
+    command.add_argument(
+        "--host", action="append", default=[], help="a further name or address of the controller"
+    )
+    command.add_argument(
+        "--together",
+        action="store_true",
+        help="mode roam: all switches are on one machine, and share one certificate",
+    )
+    command.add_argument("--days", type=_days, default=certificates.DAYS, help="1 to 36500")
+
+
+def _days(text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or not 0 < int(text[:6]) <= 36_500:
+        raise argparse.ArgumentTypeError(f"{text} is none of 1 to 36500")
+    return int(text)
+
+
 def _path(given: Path | None) -> Path:
     named = os.environ.get(ENVIRONMENT)
     return given or (Path(named) if named else DEFAULT)
+
+
+def _certificates(config: AnyConfig, options: argparse.Namespace) -> int:
+    try:
+        holders = modes.holders(config, options.host, options.together)
+    except ValueError as error:
+        _warn(f"ropewalk-sdn: {error}; mend --host")
+        return 2
+    new = certificates.made(options.directory, holders, options.days)
+    for name in new:
+        _say(f"{options.directory / name}.crt")
+    if not new:
+        _say(f"{options.directory}: all there already")
+    return 0
 
 
 def _setup(config: AnyConfig, plan_only: bool, only: Sequence[str]) -> int:
@@ -276,10 +318,11 @@ def _status(config: AnyConfig, as_json: bool) -> int:
     return 0
 
 
-_WORDS = "check setup teardown run status ap-agent completions"
+_WORDS = "check setup teardown run status certificates ap-agent completions"
+_OPTIONS = "-c --config --plan --only --json --host --together --days --help --version"
 _COMPLETIONS = {
     "bash": f"""
-complete -o default -W "{_WORDS} -c --config --plan --only --json --help --version" ropewalk-sdn
+complete -o default -W "{_WORDS} {_OPTIONS}" ropewalk-sdn
 """,
     "zsh": f"""
 #compdef ropewalk-sdn

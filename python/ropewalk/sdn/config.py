@@ -5,6 +5,7 @@ docs/sdn.md lists the keys.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from ipaddress import ip_interface
 from pathlib import Path
@@ -21,6 +22,7 @@ PROTOCOLS = {"tcp": 6, "udp": 17, "icmp": 1, "esp": 50, "gre": 47}
 KINDS = ("tcp", "quic", "udp", "icmp")
 CAPACITY_PROBES = ("none", "train", "vps")
 _LOOPBACK = "127.0.0.1:6653"
+_DATAPATH = re.compile(r"[0-9A-Fa-f]{16}")
 _RUN_DIRS = (Path("/run/openvswitch"), Path("/var/run/openvswitch"))
 """Open vSwitch's own; the second is what the first was called once."""
 
@@ -33,6 +35,8 @@ class Bridge:
     datapath: str
     database: str
     """Socket of ovsdb-server as `ovs-vsctl --db` takes it; "" for the system's."""
+    datapath_id: int | None = None
+    """The number that the switch gets; None for one of its own."""
 
 
 @dataclass(frozen=True)
@@ -240,6 +244,13 @@ def read_table(top: Table) -> Config:
     """
     mode = top.choice("mode", ("bicast", "balance"), "bicast")
     bridge = _bridge(top.table("bridge"))
+    controller = read_controller(top.table("controller"), bridge.database, bridge.name)
+    if controller.tls is not None and bridge.datapath_id is None:
+        top.error(
+            "bridge.datapath_id",
+            "missing; with TLS the switch's certificate names it",
+            "write 16 hexadecimal digits of your own",
+        )
     uplinks = tuple(_uplink(table, mode) for table in top.tables("uplink", UPLINKS_MAX))
     if not uplinks:
         top.error("uplink", "missing", "describe each uplink in an [[uplink]]")
@@ -260,7 +271,7 @@ def read_table(top: Table) -> Config:
     config = Config(
         path=top.path,
         bridge=bridge,
-        controller=read_controller(top.table("controller"), bridge.database, bridge.name),
+        controller=controller,
         application=application,
         uplinks=uplinks,
         probe=probe,
@@ -278,9 +289,20 @@ def _bridge(table: Table) -> Bridge:
         table.name("name", "ropebr0"),
         table.choice("datapath", ("netdev", "system"), "netdev"),
         read_database(table),
+        read_datapath(table) if table.has("datapath_id") else None,
     )
     table.end()
     return bridge
+
+
+def read_datapath(table: Table) -> int:
+    """The key datapath_id; 0 when it is wrong, which is noted."""
+    text = table.text("datapath_id")
+    datapath = int(text, 16) if _DATAPATH.fullmatch(text) else 0
+    # Open vSwitch takes 0 for none, and makes one up.
+    if text and not datapath:
+        table.error("datapath_id", f'"{text}" is none', "write its 16 hexadecimal digits")
+    return datapath
 
 
 def read_database(table: Table) -> str:

@@ -41,6 +41,13 @@ class Endpoint:
         return self.path is None and ip_address(self.host).is_unspecified
 
 
+def shown(address: object) -> str:
+    """The address of a peer as `socket` gives it; "" for one without."""
+    if not isinstance(address, tuple) or len(address) < 2:
+        return ""
+    return str(Endpoint(str(address[0]), int(address[1])))
+
+
 def parse(text: str) -> Endpoint:
     """Reads "192.0.2.1:6653", "[2001:db8::1]:6653" or "unix:/run/…".
 

@@ -9,7 +9,8 @@ from typing import Any, Protocol, TypeAlias
 
 from ropewalk.sdn import reader, status
 from ropewalk.sdn.config import Config, read_table
-from ropewalk.sdn.host import plan
+from ropewalk.sdn.host import certificates, plan
+from ropewalk.sdn.host.certificates import Holder
 from ropewalk.sdn.host.changes import Step
 from ropewalk.sdn.reader import ConfigError
 from ropewalk.sdn.roam import setup as roam_setup
@@ -79,6 +80,34 @@ def check_files(config: AnyConfig) -> None:
         raise ConfigError(missing)
 
 
+def holders(config: AnyConfig, hosts: Sequence[str], together: bool) -> list[Holder]:
+    """Who needs a certificate; `hosts` are further names of the controller's, and with `together`
+    all switches are on one machine.
+
+    Raises:
+        ConfigError: when the configuration is not for TLS.
+        ValueError: for what is no name of a host.
+    """
+    if config.controller.tls is None:
+        text = "missing; certificates are for TLS; write the files that [controller.tls] needs"
+        raise ConfigError([f"{config.path}: controller.tls: {text}"])
+    if not isinstance(config, RoamConfig):
+        assert config.bridge.datapath_id is not None, "checked with TLS"
+        switch = certificates.switch("switch", [config.bridge.datapath_id])
+        return [certificates.controller(config.controller, None, hosts), switch]
+    found = [certificates.controller(config.controller, config.notices, hosts)]
+    if together:
+        numbers = [switch.datapath for switch in config.switches]
+        found.append(certificates.switch("switch", numbers))
+    else:
+        found += [certificates.switch(f"switch-{s.name}", [s.datapath]) for s in config.switches]
+    if config.notices:
+        found += [
+            certificates.agent(f"agent-{s.name}", [s.name]) for s in config.switches if s.access
+        ]
+    return found
+
+
 def bridges(config: AnyConfig) -> str:
     """What `setup` makes."""
     if isinstance(config, RoamConfig):
@@ -128,8 +157,10 @@ def controller(config: AnyConfig) -> Controller:
     if isinstance(config, RoamConfig):
         return RoamController(config)
 
-    def name_of(_: int) -> str:
-        return bridge.NAME
+    known = config.bridge.datapath_id
+
+    def name_of(number: int) -> str | None:
+        return bridge.NAME if known in (None, number) else None
 
     most = bridge.CONNECTIONS_MAX
     if config.bicast:

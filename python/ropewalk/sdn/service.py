@@ -154,6 +154,7 @@ class Service(Generic[S, E]):
             **self._counters,
             "malformed_messages": self.switches.malformed,
             "refused_messages": self.switches.errors,
+            "refused_connections": self.switches.refused,
         }
         return {**report, "standing_by": self.switches.standing_by, "counters": counters}
 

@@ -60,6 +60,8 @@ def add_bridge(config: Config) -> list[str]:
     flows stay: the switch clears them only when its last controller is removed.
     """
     name = config.bridge.name
+    number = config.bridge.datapath_id
+    known = [] if number is None else [f"other_config:datapath-id={number:016x}"]
     command = vsctl(
         config.bridge.database,
         "add-br",
@@ -70,6 +72,7 @@ def add_bridge(config: Config) -> list[str]:
         "protocols=OpenFlow13",
         "other_config:disable-in-band=true",
         "external_ids:ropewalk=sdn",
+        *known,
         *controllers(
             name,
             config.controller,

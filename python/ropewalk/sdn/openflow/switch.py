@@ -41,6 +41,7 @@ from ropewalk.sdn.openflow.program import (
     Message,
     Program,
 )
+from ropewalk.sdn.tls import Identity
 
 MESSAGE_BYTES_MAX = 65_535
 FLOWS_MAX = 100_000
@@ -65,8 +66,11 @@ class Owner(Protocol):
     malformed: int
     errors: int
 
+    def claimed(self, connection: Connection, datapath: int) -> None:
+        """Takes the datapath number that a connection claims; raises `RefusedError`."""
+
     def accepted(self, connection: Connection) -> None:
-        """Takes a connection whose switch has said what it has."""
+        """Takes a connection whose switch has said what it has; raises `RefusedError`."""
 
     def told(self, connection: Connection, event: Event) -> None:
         """Takes an event."""
@@ -79,14 +83,26 @@ class BrokenError(Exception):
     """A connection whose framing cannot be trusted any more."""
 
 
-class Connection:
-    """One connection to a switch; `datapath` is its number, 0 until it has said so.
+class RefusedError(BrokenError):
+    """A connection of somebody who may not be the switch it claims to be."""
 
+
+class Connection:
+    """One connection to a switch; `datapath` is its number, 0 until its claim was taken.
+
+    `identity` is who showed a certificate; None without TLS.
     With a rank among several controllers it is accepted when it has become the switch's master.
     """
 
-    def __init__(self, client: socket.socket, switch: Owner, rank: int | None = None) -> None:
+    def __init__(
+        self,
+        client: socket.socket,
+        switch: Owner,
+        rank: int | None = None,
+        identity: Identity | None = None,
+    ) -> None:
         self.datapath = 0
+        self.identity = identity
         self._socket = client
         self._switch = switch
         self._lock = threading.Lock()
@@ -269,7 +285,7 @@ class Connection:
             case ofp.OFPHello():
                 self._send(codec.features_request())
             case ofp.OFPSwitchFeatures():
-                self.datapath = message.datapath_id
+                self._switch.claimed(self, message.datapath_id)
                 self._ports = []
                 self._send(codec.port_description_request())
             case ofp.OFPEchoRequest():

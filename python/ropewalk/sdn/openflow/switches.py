@@ -1,7 +1,8 @@
 """Listens for switches: who is who by datapath number, and what each says as an event.
 
 Strangers are refused; a newer connection of a switch replaces the older one when the switch has
-said what it has.
+said what it has. Invariant with TLS: a datapath number belongs to one identity at a time, whose
+certificate names that number.
 """
 
 from __future__ import annotations
@@ -12,14 +13,24 @@ import ssl
 import threading
 from collections.abc import Callable
 
-from ropewalk.sdn import endpoint
+from ropewalk.sdn import endpoint, tls
 from ropewalk.sdn.endpoint import Endpoint
+from ropewalk.sdn.limited import Limited
 from ropewalk.sdn.openflow.events import Disconnected, Event
 from ropewalk.sdn.openflow.program import Message
-from ropewalk.sdn.openflow.switch import SEND_SECONDS_MAX, BrokenError, Connection
+from ropewalk.sdn.openflow.switch import (
+    SEND_SECONDS_MAX,
+    BrokenError,
+    Connection,
+    RefusedError,
+)
+from ropewalk.sdn.tls import Identity
 
 _BACKLOG = 64
 _AWAITED_S = 10.0
+_SPARE_PER_DATAPATH = 2
+"""Connections that one identity may have at a time, for each datapath that it may be: the present
+one, and the next."""
 
 _log = logging.getLogger(__name__)
 
@@ -32,7 +43,7 @@ class Switches:
         listen: Endpoint,
         name_of: Callable[[int], str | None],
         tell: Callable[[str, Event], None],
-        tls: ssl.SSLContext | None,
+        protection: ssl.SSLContext | None,
         connections_max: int,
         rank: int | None = None,
     ) -> None:
@@ -44,7 +55,7 @@ class Switches:
         """
         self._name_of = name_of
         self._tell = tell
-        self._tls = tls
+        self._protection = protection
         self._endpoint = listen
         self._listener = endpoint.listener(listen, _BACKLOG)
         self._lock = threading.Lock()
@@ -58,6 +69,11 @@ class Switches:
         self._stopped = False
         self.malformed = 0
         self.errors = 0
+        self.refused = 0
+        """Connections of those who may not be the switch they claim to be."""
+        self._refusals = Limited(_log)
+        self._strangers = Limited(_log)
+        """Apart from refusals: strangers without certificates could hide these."""
         self._awaited = threading.Timer(_AWAITED_S, self._nobody_came)
         self._awaited.daemon = True
         self._awaited.start()
@@ -102,12 +118,39 @@ class Switches:
         for connection in connections:
             connection.close()
 
+    def claimed(self, connection: Connection, datapath: int) -> None:
+        """Gives a datapath number to a connection.
+
+        Raises:
+            RefusedError: when its certificate does not name the number, another identity is
+                connected with that number, or the connection had another number before.
+        """
+        with self._lock:
+            self._check(connection, datapath)
+            connection.datapath = datapath
+
+    def _check(self, connection: Connection, datapath: int) -> None:
+        who, number = connection.identity, f"datapath {datapath:016x}"
+        if self._name_of(datapath) is None:
+            raise RefusedError(f"{number} is not configured")
+        if connection.datapath not in (0, datapath):
+            raise RefusedError(f"it was datapath {connection.datapath:016x} before {number}")
+        if who is not None and datapath not in who.datapaths:
+            raise RefusedError(f"{number} is not in the certificate of {who}")
+        for other in self._all:
+            if other.datapath == datapath and other.identity != who:
+                raise RefusedError(f"{number} is connected as {other.identity}, not as {who}")
+
     def accepted(self, connection: Connection) -> None:
-        """A connection has said what its switch has: it takes the place of an older one."""
-        name = self._name_of(connection.datapath)
-        if name is None:
-            raise BrokenError(f"datapath {connection.datapath:016x} is not configured")
+        """A connection has said what its switch has: it takes the place of an older one.
+
+        Raises:
+            RefusedError: as `claimed`, for who has claimed nothing so far, too.
+        """
         with self._turn, self._lock:
+            self._check(connection, connection.datapath)
+            name = self._name_of(connection.datapath)
+            assert name is not None, "checked"
             former = self._by_name.get(name)
             self._by_name[name] = connection
         if former is not None and former is not connection:
@@ -127,7 +170,9 @@ class Switches:
                 return
             self._awaited.cancel()
             if not self._room.acquire(blocking=False):
-                _log.warning("a connection from %s beyond the bound", address)
+                self._strangers.warning(
+                    "a connection from %s beyond the bound", endpoint.shown(address)
+                )
                 client.close()
                 continue
             try:
@@ -149,20 +194,30 @@ class Switches:
 
     def _serve(self, client: socket.socket, address: object) -> None:
         connection: Connection | None = None
+        where = endpoint.shown(address) or str(self._endpoint)
         try:
             client.settimeout(SEND_SECONDS_MAX)
-            if self._tls is not None:
-                client = self._tls.wrap_socket(client, server_side=True)
+            who = None
+            if self._protection is not None:
+                client, who = _protected(client, self._protection)
             if client.family != socket.AF_UNIX:
                 client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            connection = Connection(client, self, self._rank)
+            connection = Connection(client, self, self._rank, who)
             with self._lock:
                 self._all.add(connection)
+                if who is not None:
+                    self._bound(who)
             connection.run()
+        except RefusedError as error:
+            with self._lock:
+                self.refused += 1
+            log = self._strangers if connection is None else self._refusals
+            log.warning("refused the switch at %s: %s", where, error)
         except BrokenError as error:
-            _log.warning("the switch at %s: %s", address or self._endpoint, error)
+            self._strangers.warning("the switch at %s: %s", where, error)
         except OSError as error:
-            _log.info("the switch at %s is gone: %s", address or self._endpoint, error)
+            if connection is not None and connection.datapath:
+                _log.info("the switch at %s is gone: %s", where, error)
         finally:
             client.close()
             self._room.release()
@@ -170,6 +225,12 @@ class Switches:
                 with self._lock:
                     self._all.discard(connection)
                 self._gone(connection)
+
+    def _bound(self, who: Identity) -> None:
+        """Leaves room for the others."""
+        count = sum(other.identity == who for other in self._all)
+        if count > _SPARE_PER_DATAPATH * max(1, len(who.datapaths)):
+            raise RefusedError(f"{count - 1} connections of {who} are there already")
 
     def demoted(self, connection: Connection) -> None:
         """Another controller is the master of a connection's switch; it stands by."""
@@ -184,3 +245,17 @@ class Switches:
                     return
                 del self._by_name[name]
             self._tell(name, Disconnected())
+
+
+def _protected(client: socket.socket, protection: ssl.SSLContext) -> tuple[ssl.SSLSocket, Identity]:
+    """Does the handshake; who is at the other end."""
+    try:
+        made = protection.wrap_socket(client, server_side=True)
+        return made, tls.identity(made)
+    except ssl.SSLError as error:
+        raise RefusedError(
+            f"no TLS with a certificate of the authority: {tls.why(error)}"
+        ) from error
+    # Names that are no text.
+    except ValueError as error:
+        raise RefusedError(f"its certificate cannot be read: {error}") from error

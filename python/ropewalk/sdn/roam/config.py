@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from ropewalk.sdn import reader
-from ropewalk.sdn.config import Controller, read_controller, read_database
+from ropewalk.sdn.config import Controller, read_controller, read_database, read_datapath
 from ropewalk.sdn.endpoint import Endpoint
 from ropewalk.sdn.reader import INTERFACE_NAME_MAX, Table, is_name
 
@@ -142,11 +141,7 @@ def _notices(table: Table) -> Endpoint | None:
 
 
 def _switch(table: Table) -> Switch:
-    text = table.text("datapath_id")
-    datapath = int(text, 16) if re.fullmatch(r"[0-9A-Fa-f]{16}", text) else 0
-    # Open vSwitch takes 0 for none, and makes one up.
-    if text and not datapath:
-        table.error("datapath_id", f'"{text}" is none', "write its 16 hexadecimal digits")
+    datapath = read_datapath(table)
     switch = Switch(
         table.name("name"),
         datapath,

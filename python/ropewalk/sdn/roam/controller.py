@@ -55,6 +55,8 @@ class Controller:
         report = self.service.report()
         if self.notices:
             report["counters"]["malformed_notices"] = self.notices.malformed
+            report["counters"]["refused_notices"] = self.notices.refused
+            report["counters"]["refused_agents"] = self.notices.refused_agents
         return report
 
     def _noticed(self, notice: Notice) -> str:

@@ -3,29 +3,37 @@
     {"switch": "ap1", "port": "wlan0", "mac": "02:00:00:00:00:01", "joined": true}
 
 `packets` and `bytes`, when given, are what the station's flow had counted when it left. With TLS
-configured for the controller both ends need certificates of the same authority; without, the
-network between them has to be trusted as the switches' is. Each line is answered: by
-`{"taken": true}`, by `{"taken": false}` with a `reason` when the place is no access port of the
-configuration and without one for an empty line, or by an `error` when the line is no notice.
+configured for the controller both ends need certificates of the same authority, and the agent's has
+to name the access ports that the agent reports; without, the network between them has to be trusted
+as the switches' is. Each line is answered: by `{"taken": true}`, by `{"taken": false}` with a
+`reason` when the place is no access port of the configuration or not in the agent's certificate and
+without one for an empty line, or by an `error` when the line is no notice.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import re
 import socket
 import socketserver
 import ssl
 import threading
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 from ropewalk.sdn import endpoint
+from ropewalk.sdn import tls as certificates
 from ropewalk.sdn.endpoint import Endpoint
+from ropewalk.sdn.limited import Limited
 from ropewalk.sdn.roam.events import Notice
+from ropewalk.sdn.tls import Identity
 
 LINE_BYTES_MAX = 1024
 AGENTS_MAX = 512
+IDENTITY_AGENTS_MAX = 16
+"""With TLS, connections of one identity: each holds a place of `AGENTS_MAX`."""
 IDLE_S = 60.0
 """An agent says something at least so often; an empty line will do."""
 HANDSHAKE_S = 5.0
@@ -33,6 +41,8 @@ HANDSHAKE_S = 5.0
 NAME = re.compile(r"[A-Za-z0-9_.@-]{1,64}")
 MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
 _NOBODY = "00:00:00:00:00:00"
+_log = logging.getLogger(__name__)
+
 _KEYS = ("switch", "port", "mac", "joined", "packets", "bytes")
 
 
@@ -105,7 +115,15 @@ class Notices:
 
         Raises OSError when the address cannot be listened on."""
         self.malformed = 0
+        self.refused = 0
+        """Notices of agents whose certificates do not name the place or the station."""
+        self.refused_agents = 0
+        """Connections of agents without a certificate of the authority, or with too many of one."""
         self._tell = tell
+        self._lock = threading.Lock()
+        self._refusals = Limited(_log)
+        self._strangers = Limited(_log)
+        self._present: Counter[Identity] = Counter()
         self._server = _Server(address, self, tls)
         threading.Thread(target=self._server.serve_forever, name="notices", daemon=True).start()
 
@@ -119,17 +137,56 @@ class Notices:
         self._server.shutdown()
         self._server.server_close()
 
-    def line(self, data: bytes) -> dict[str, object]:
-        """The answer to a line."""
+    def line(self, data: bytes, who: Identity | None = None) -> dict[str, object]:
+        """The answer to a line; `who` showed a certificate, None without TLS."""
         try:
             notice = read(data)
         except NoticeError as error:
-            self.malformed += 1
+            with self._lock:
+                self.malformed += 1
             return {"error": str(error)}
         if notice is None:
             return {"taken": False}
-        reason = self._tell(notice)
+        reason = "" if who is None else _not_in(who, notice)
+        if reason:
+            with self._lock:
+                self.refused += 1
+            self._refusals.warning("refused a notice: %s", reason)
+        else:
+            reason = self._tell(notice)
         return {"taken": False, "reason": reason} if reason else {"taken": True}
+
+    def enter(self, who: Identity, address: object) -> bool:
+        """Whether there is room for one more connection of an identity; `leave` ends it."""
+        with self._lock:
+            room = self._present[who] < IDENTITY_AGENTS_MAX
+            self._present[who] += room
+        if not room:
+            self.stranger(address, f"{IDENTITY_AGENTS_MAX} connections of {who} are there already")
+        return room
+
+    def leave(self, who: Identity) -> None:
+        """A connection of an identity has ended."""
+        with self._lock:
+            self._present[who] -= 1
+            if not self._present[who]:
+                del self._present[who]
+
+    def stranger(self, address: object, problem: str) -> None:
+        """A connection that is not an agent's."""
+        with self._lock:
+            self.refused_agents += 1
+        where = endpoint.shown(address)
+        self._strangers.warning("refused the agent at %s: %s", where, problem)
+
+
+def _not_in(who: Identity, notice: Notice) -> str:
+    """What of a notice is not in a certificate; nothing when all is."""
+    if not who.may_report(notice.switch, notice.port):
+        return f"{notice.switch} {notice.port} is not in the certificate of {who}"
+    if not who.may_report_station(notice.mac):
+        return f"station {notice.mac} is not in the certificate of {who}"
+    return ""
 
 
 class Client:
@@ -203,14 +260,27 @@ class _Server(socketserver.ThreadingTCPServer):
             raise
 
     def finish_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
+        who = None
         try:
             request.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._tls is not None:
                 request.settimeout(HANDSHAKE_S)
                 request = self._tls.wrap_socket(request, server_side=True)
+                known = certificates.identity(request)
+                who = known if self.notices.enter(known, client_address) else None
+                if who is None:
+                    return
             request.settimeout(IDLE_S)
-            super().finish_request(request, client_address)
+            _Handler(request, client_address, self, who)
+        except ssl.SSLError as error:
+            if who is None:
+                problem = certificates.why(error)
+                self.notices.stranger(
+                    client_address, f"no TLS with a certificate of the authority: {problem}"
+                )
         finally:
+            if who is not None:
+                self.notices.leave(who)
             self.room.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
@@ -218,11 +288,21 @@ class _Server(socketserver.ThreadingTCPServer):
 
 
 class _Handler(socketserver.StreamRequestHandler):
+    def __init__(
+        self,
+        request: Any,  # noqa: ANN401
+        address: Any,  # noqa: ANN401
+        server: _Server,
+        who: Identity | None = None,
+    ) -> None:
+        self._notices = server.notices
+        self._who = who
+        super().__init__(request, address, server)
+
     def handle(self) -> None:
-        assert isinstance(self.server, _Server), "made for this server"
         while line := self.rfile.readline(LINE_BYTES_MAX + 1):
             if not line.endswith(b"\n"):
-                self.server.notices.malformed += 1
+                self._notices.malformed += 1
                 return
-            answer = json.dumps(self.server.notices.line(line)).encode()
+            answer = json.dumps(self._notices.line(line, self._who)).encode()
             self.wfile.write(answer + b"\n")
