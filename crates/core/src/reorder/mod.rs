@@ -121,6 +121,8 @@ pub struct Reorder {
     holding: Vec<u16>,
     /// Where in `holding` the next look begins: at the first, unless they are too many for one look.
     next_look: usize,
+    /// Whether a look had no steps left for all of them: what is left waits for the next one.
+    is_cut: bool,
     /// When flows are looked at again that are too many for one look.
     look_at: Instant,
     held: usize,
@@ -154,6 +156,7 @@ impl Reorder {
             started: Box::new([0; FLOW_BUCKETS / 64]),
             holding: Vec::new(),
             next_look: 0,
+            is_cut: false,
             look_at: Instant::ZERO,
             held: 0,
             held_bytes: 0,
@@ -396,7 +399,7 @@ impl Reorder {
     /// [`Reorder::poll_timeout`] is due.
     pub fn release_due(&mut self, now: Instant) {
         // What is left of a look waits for the next one, however many datagrams come before.
-        if self.holding.is_empty() || self.next_look > 0 && now < self.look_at {
+        if self.holding.is_empty() || self.is_cut && now < self.look_at {
             return;
         }
         for path in &mut self.paths {
@@ -414,7 +417,8 @@ impl Reorder {
             steps += LOOK_FLOW;
         }
         count_steps(steps);
-        if self.next_look >= self.holding.len() {
+        self.is_cut = self.next_look < self.holding.len();
+        if !self.is_cut {
             self.next_look = 0;
             self.forget_idle_holders();
         }
@@ -505,7 +509,7 @@ impl Reorder {
     /// When the oldest hold ends.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        if self.holding.len() > EXACT_FLOWS || self.next_look > 0 {
+        if self.holding.len() > EXACT_FLOWS || self.is_cut {
             return Some(self.look_at);
         }
         count_steps(self.holding.len());
