@@ -5,12 +5,12 @@
 //! fsync(2).
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 use anyhow::{Context, bail};
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, OFlags, flock};
 
 /// Mode of files that hold secrets.
 pub const SECRET: u32 = 0o600;
@@ -48,6 +48,15 @@ pub fn write_atomically(path: &Path, contents: &[u8], mode: u32, replace: bool) 
     File::open(directory)?.sync_all()
 }
 
+/// Gives a file the name of another, which is gone then; both are in one directory.
+///
+/// # Errors
+/// What the file system says.
+pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
+    fs::rename(from, to)?;
+    File::open(parent(to))?.sync_all()
+}
+
 fn write_new(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
     let _ = fs::remove_file(path);
     let mut options = OpenOptions::new();
@@ -77,16 +86,32 @@ pub fn create_directory(path: &Path) -> anyhow::Result<()> {
     created.with_context(|| format!("cannot create the directory {}", path.display()))
 }
 
-/// Reads a file that holds a secret; one that others may read is refused.
+/// Reads a file that holds a secret; one that others may read, or that belongs to somebody else, is refused.
+/// What is checked is the open file, which nobody can exchange meanwhile. Links are followed, as
+/// programs that hand out secrets use them: the file that they lead to is checked.
 ///
 /// # Errors
-/// The file is missing, is no file, or is readable by others or too large.
+/// The file is missing, is no file, belongs to another user, is readable by others or too large.
 pub fn read_secret(path: &Path) -> anyhow::Result<String> {
-    let metadata = fs::metadata(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let cannot_read = || format!("cannot read {}", path.display());
+    // A pipe without a writer would keep the program waiting.
+    let flags = OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let mut options = OpenOptions::new();
+    let opened = options.read(true).custom_flags(flags.bits().cast_signed());
+    let file = opened.open(path).with_context(cannot_read)?;
+    let metadata = file.metadata().with_context(cannot_read)?;
     if !metadata.is_file() {
         bail!(
             "{} should be a file that holds a private key, but is no file; move it away",
             path.display()
+        );
+    }
+    let (owner, own) = (metadata.uid(), rustix::process::geteuid().as_raw());
+    if owner != own && owner != 0 {
+        bail!(
+            "{path} holds a private key but belongs to user {owner}, who can read and exchange it; run \
+             `chown {own} {path}`, and replace the key if that user should not have had it",
+            path = path.display()
         );
     }
     let mode = metadata.permissions().mode() & 0o7777;
@@ -97,10 +122,15 @@ pub fn read_secret(path: &Path) -> anyhow::Result<String> {
             path = path.display()
         );
     }
-    if metadata.len() > SECRET_BYTES_MAX {
+    let mut text = String::new();
+    let mut bounded = file.take(SECRET_BYTES_MAX + 1);
+    bounded
+        .read_to_string(&mut text)
+        .with_context(cannot_read)?;
+    if text.len() as u64 > SECRET_BYTES_MAX {
         bail!("{} is too large to be a key file", path.display());
     }
-    fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+    Ok(text)
 }
 
 /// Largest secret file that is read, bytes.
@@ -238,6 +268,34 @@ mod tests {
             let error = read_secret(no_file).unwrap_err().to_string();
             assert!(error.contains("is no file"), "{error}");
         }
+    }
+
+    #[test]
+    fn secret_is_a_bounded_file_of_its_reader_or_of_root_behind_any_link() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("k");
+        write_atomically(&path, b"s", SECRET, false).unwrap();
+        let link = directory.path().join("link");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        assert_eq!(read_secret(&link).unwrap(), "s");
+        // Only root can give a file away.
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(&path, Some(65_534), None).unwrap();
+            for path in [&path, &link] {
+                let error = read_secret(path).unwrap_err().to_string();
+                assert!(error.contains("belongs to user 65534"), "{error}");
+                assert!(error.contains("`chown 0 "), "{error}");
+            }
+            std::os::unix::fs::chown(&path, Some(0), None).unwrap();
+        }
+        write_atomically(&path, &[b'x'; 4_097], SECRET, true).unwrap();
+        let error = read_secret(&path).unwrap_err().to_string();
+        assert!(error.contains("too large"), "{error}");
+        let pipe = directory.path().join("pipe");
+        let kind = rustix::fs::FileType::Fifo;
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, kind, 0o600.into(), 0).unwrap();
+        let error = read_secret(&pipe).unwrap_err().to_string();
+        assert!(error.contains("is no file"), "{error}");
     }
 
     #[test]
