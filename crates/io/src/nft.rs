@@ -59,10 +59,10 @@ pub type Net = (IpAddr, u8);
 pub struct Egress {
     /// This machine's addresses that sites reach.
     pub own: Vec<IpAddr>,
-    /// UDP ports of this machine that sites reach at any of its addresses.
-    pub udp_ports: Vec<u16>,
+    /// UDP ports of this machine that sites reach, each at one of its addresses or at any of them.
+    pub udp_ports: Vec<(Option<IpAddr>, u16)>,
     /// The same of TCP.
-    pub tcp_ports: Vec<u16>,
+    pub tcp_ports: Vec<(Option<IpAddr>, u16)>,
     /// Networks that sites do not reach unless they are allowed.
     pub closed: Vec<Net>,
     /// What sites may reach of these networks, and of this machine's addresses.
@@ -439,15 +439,17 @@ impl<'a> NewTable<'a> {
         }
         for ip in &egress.own {
             let prefix = if ip.is_ipv4() { 32 } else { 128 };
-            self.input(address("daddr", *ip, prefix));
+            self.input([address("daddr", *ip, prefix)]);
         }
         for (protocol, ports) in [("udp", &egress.udp_ports), ("tcp", &egress.tcp_ports)] {
-            for port in ports {
-                self.input(Statement::Match(Match {
+            for (ip, port) in ports {
+                let place = ip.map(|ip| address("daddr", ip, if ip.is_ipv4() { 32 } else { 128 }));
+                let port = Statement::Match(Match {
                     left: field(protocol, "dport"),
                     right: Expression::Number((*port).into()),
                     op: Operator::EQ,
-                }));
+                });
+                self.input(place.into_iter().chain([port]));
             }
         }
         for chain in ["forward", "input"] {
@@ -462,9 +464,10 @@ impl<'a> NewTable<'a> {
     }
 
     /// Lets packets of sites to this machine in.
-    fn input(&mut self, which: Statement<'a>) {
-        let from_site = self.interface(MetaKey::Iifname, Operator::EQ);
-        let rule = vec![from_site, which, Statement::Accept(None)];
+    fn input(&mut self, which: impl IntoIterator<Item = Statement<'a>>) {
+        let mut rule = vec![self.interface(MetaKey::Iifname, Operator::EQ)];
+        rule.extend(which);
+        rule.push(Statement::Accept(None));
         self.rule("input", rule);
     }
 

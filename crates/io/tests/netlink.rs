@@ -375,8 +375,8 @@ fn with_egress() -> HubNat {
         translation: Translation::None,
         egress: Some(Egress {
             own: vec![ip("10.200.0.1")],
-            udp_ports: vec![4_443],
-            tcp_ports: vec![443],
+            udp_ports: vec![(None, 4_443)],
+            tcp_ports: vec![(Some(ip("192.0.2.7")), 443)],
             closed: vec![net("10.0.0.0", 8), net("fe80::", 10)],
             allowed: vec![net("10.1.0.0", 16)],
             exceptions: vec![(
@@ -424,7 +424,7 @@ fn egress_rules_begin_with_open_connections_and_end_with_what_is_closed() {
                 format!("{from_site} ct state established,related accept"),
                 format!("{from_site} ip daddr 10.200.0.1 accept"),
                 format!("{from_site} udp dport 4443 accept"),
-                format!("{from_site} tcp dport 443 accept"),
+                format!("{from_site} ip daddr 192.0.2.7 tcp dport 443 accept"),
                 format!("{from_site} jump egress"),
                 format!("{from_site} reject with icmpx admin-prohibited"),
             ],

@@ -66,7 +66,11 @@ pub fn unrouted<'a>(pools: &'a [IpNet], addresses: &'a [IpNet]) -> impl Iterator
     pools.iter().filter(move |pool| !of_hub(pool))
 }
 
-fn networks(interfaces: &[Interface], own: impl Fn(&Interface) -> bool) -> Vec<(String, IpNet)> {
+/// The networks of all interfaces but those that `own` holds for, with the names of the interfaces.
+pub fn networks(
+    interfaces: &[Interface],
+    own: impl Fn(&Interface) -> bool,
+) -> Vec<(String, IpNet)> {
     let others = interfaces.iter().filter(|interface| !own(interface));
     let addresses = others.flat_map(|interface| {
         let of = move |address: &netlink::Address| {
@@ -256,7 +260,7 @@ pub fn hub_nat(tun: &Tun, config: &HubConfig) -> HubNat {
 /// somebody's own machines (RFC 1918, RFC 6598, RFC 4193), to a link (RFC 3927, RFC 4291 §2.5.6), to
 /// this machine, and to the services of a provider for its own machines. Addresses that hold one of IPv4
 /// would lead around all of these (RFC 3056, RFC 4291 §2.5.5.2, RFC 6052, RFC 8215).
-const CLOSED: [&str; 16] = [
+const CLOSED: [&str; 18] = [
     "10.0.0.0/8",
     "100.64.0.0/10",
     "127.0.0.0/8",
@@ -265,6 +269,8 @@ const CLOSED: [&str; 16] = [
     "172.16.0.0/12",
     "192.0.0.0/24",
     "192.168.0.0/16",
+    "198.18.0.0/15",
+    "240.0.0.0/4",
     "2002::/16",
     "64:ff9b::/96",
     "64:ff9b:1::/48",
@@ -306,7 +312,11 @@ pub fn egress(config: &HubConfig, sites: &Sites, interfaces: &[Interface]) -> Eg
         Some((places.collect(), nets(site.allow.as_deref()?)))
     });
     let ports = |addresses: &[SocketAddr]| {
-        let mut ports: Vec<u16> = addresses.iter().map(SocketAddr::port).collect();
+        let place = |address: &SocketAddr| {
+            let ip = Some(address.ip()).filter(|ip| !ip.is_unspecified());
+            (ip, address.port())
+        };
+        let mut ports: Vec<_> = addresses.iter().map(place).collect();
         ports.sort_unstable();
         ports.dedup();
         ports
@@ -530,7 +540,7 @@ mod tests {
             assert_eq!(egress.own[0], "100.99.0.1".parse::<IpAddr>().unwrap());
             assert_eq!(
                 (egress.udp_ports, egress.tcp_ports),
-                (vec![4_443], vec![443])
+                (vec![(None, 4_443)], vec![(None, 443)])
             );
             assert_eq!(egress.allowed, [("10.1.0.0".parse().unwrap(), 16)]);
             let text = |(ip, prefix): &Net| format!("{ip}/{prefix}");
