@@ -26,6 +26,13 @@ pub struct Changed {
     pub changed: usize,
 }
 
+/// Answer to `POST /v1/key`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeyChange {
+    /// The public key that the gateway will have, or has now.
+    pub key: String,
+}
+
 /// Answer to `POST /v1/reload` and `POST /v1/sites/reload`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reloaded {

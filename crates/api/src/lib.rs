@@ -17,11 +17,13 @@ mod status;
 mod tunnel;
 
 pub use answer::{
-    Changed, Done, Failed, Paths, Reloaded, SchedulerAbout, Schedulers, TunnelPaths,
+    Changed, Done, Failed, KeyChange, Paths, Reloaded, SchedulerAbout, Schedulers, TunnelPaths,
     TunnelSchedulers,
 };
 pub use balance::{BalanceStatus, DirectStatus, RuleStatus, UplinkStatus, WayStatus};
 pub use metric::{Measured, Metric};
-pub use request::{Direction, LEAVING_SECONDS_MAX, PathRequest, PathUse, SchedulerRequest};
-pub use status::{KillSwitchStatus, OnwardStatus, Status, WorkerStatus};
+pub use request::{
+    Direction, KeyRequest, LEAVING_SECONDS_MAX, PathRequest, PathUse, SchedulerRequest,
+};
+pub use status::{KeyRotation, KillSwitchStatus, OnwardStatus, Status, WorkerStatus};
 pub use tunnel::{PathStatus, TunnelStatus};

@@ -68,6 +68,15 @@ pub struct PathRequest {
     pub seconds: Option<u32>,
 }
 
+/// Body of `POST /v1/key`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KeyRequest {
+    /// Whether a hub is to have its next key now. Otherwise that key is made and announced.
+    #[serde(default)]
+    pub switch: bool,
+}
+
 impl Direction {
     /// The name in requests and on the command line.
     #[must_use]

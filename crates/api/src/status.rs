@@ -16,6 +16,9 @@ pub struct Status {
     pub version: String,
     /// Public key of this gateway, base64.
     pub public_key: String,
+    /// The change of that key, if one is under way or was refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rotation: Option<KeyRotation>,
     /// TUN interface name.
     pub interface: String,
     /// MTU of the TUN interface in bytes.
@@ -63,6 +66,18 @@ pub struct KillSwitchStatus {
     pub families: Vec<String>,
     /// Networks that are reached beside the tunnel.
     pub local: Vec<String>,
+}
+
+/// A gateway that changes its key.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeyRotation {
+    /// The public key that it will have, base64.
+    pub next_key: String,
+    /// Of a site: `asking` before the hub has taken the key, then `moving`, or `refused`. Of a hub: `announced`.
+    pub state: String,
+    /// Why the hub has refused the key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
 }
 
 /// A thread of a hub.

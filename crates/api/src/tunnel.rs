@@ -16,6 +16,9 @@ status! {
         up: bool => "up", "Whether any path works.";
         /// Inner addresses of the peer.
         peer_addresses: Vec<String>;
+        /// While a hub changes its key: whether this site has said that it knows the next one since the hub started.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        knows_next_key: Option<bool>;
         /// Scheduler used when sending.
         scheduler_send: SchedulerKind;
         /// Scheduler the peer uses towards this machine.

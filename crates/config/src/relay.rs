@@ -91,6 +91,7 @@ pub fn parse(path: &Path, text: &str) -> Result<RelayConfig, Problems> {
                 tcp_port,
                 tcp_fallback,
                 routes: Vec::new(),
+                assigned: None,
                 kill_switch: false,
                 local: None,
                 dns: Vec::new(),

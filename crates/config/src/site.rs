@@ -31,6 +31,8 @@ pub struct SiteConfig {
     pub tcp_fallback: bool,
     /// Networks that are reached through the tunnel.
     pub routes: Vec<IpNet>,
+    /// Networks in which the hub may give this site addresses; `None` takes private ones.
+    pub assigned: Option<Vec<IpNet>>,
     /// Whether everything that would leave beside the tunnel is refused.
     pub kill_switch: bool,
     /// Networks that are reached beside the tunnel under the kill switch; `None` takes the private
@@ -67,6 +69,7 @@ pub fn parse(path: &Path, text: &str) -> Result<SiteConfig, Problems> {
             tcp_port,
             tcp_fallback,
             routes: network.routes,
+            assigned: network.assigned,
             kill_switch: network.kill_switch,
             local: network.local,
             dns: network.dns,
@@ -112,6 +115,7 @@ pub(super) fn read_hub(hub: &mut Section<'_>) -> Option<NextHub> {
 /// What `[network]` says.
 struct Network {
     routes: Vec<IpNet>,
+    assigned: Option<Vec<IpNet>>,
     kill_switch: bool,
     local: Option<Vec<IpNet>>,
     dns: Vec<IpAddr>,
@@ -122,6 +126,8 @@ fn read_network(network: &mut Section<'_>) -> Network {
     let routes = network.list("routes", example, RULES_MAX, parse_net);
     let routes = routes
         .unwrap_or_else(|| vec![IpNet::V4(Default::default()), IpNet::V6(Default::default())]);
+    let example = "[\"10.201.0.0/16\"]";
+    let assigned = network.list("assigned", example, RULES_MAX, parse_net);
     let kill_switch = network.boolean("kill_switch").unwrap_or(false);
     let local = network.list("local", "[\"192.168.0.0/16\"]", RULES_MAX, parse_net);
     let dns = network.list("dns", "[\"192.0.2.53\"]", NAME_SERVERS_MAX, |text| {
@@ -150,6 +156,7 @@ fn read_network(network: &mut Section<'_>) -> Network {
     }
     Network {
         routes,
+        assigned,
         kill_switch,
         local,
         dns,

@@ -131,6 +131,9 @@ tcp_port = {tcp_port}
 [network]
 # What goes through the tunnel. The default is everything; [] is only the hub and its sites.
 # routes = [\"0.0.0.0/0\", \"::/0\"]
+# Where the hub may give this site addresses. Without the key: private, shared and unique local networks,
+# but those of uplinks.
+# assigned = [\"10.201.0.0/16\"]  # example
 # Refuse everything that would leave beside the tunnel, also before the tunnel is up, and after this
 # program has ended. `ropewalk down` lifts it. Without it, traffic leaves beside the tunnel then.
 kill_switch = true

@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use ropewalk_transport::Identity;
+use ropewalk_transport::{Identity, PublicKey};
 
 use ropewalk_host::files;
 
@@ -67,6 +67,81 @@ pub fn replace(path: &Path, identity: &Identity) -> anyhow::Result<PathBuf> {
     Ok(former)
 }
 
+/// Where the key is kept that the gateway will have.
+#[must_use]
+pub fn next_path(path: &Path) -> PathBuf {
+    let mut next = path.to_owned().into_os_string();
+    next.push(".next");
+    PathBuf::from(next)
+}
+
+/// Reads the key that the gateway will have; `None` if there is none, or it has that key already.
+///
+/// # Errors
+/// There is one that cannot be used.
+pub fn load_next(path: &Path) -> anyhow::Result<Option<Identity>> {
+    let next = next_path(path);
+    if !next.exists() {
+        return Ok(None);
+    }
+    let identity = load(&next)?;
+    if identity == load(path)? {
+        remove_next(path)?;
+        return Ok(None);
+    }
+    Ok(Some(identity))
+}
+
+/// The same, and makes one that `fits` when there is none.
+///
+/// # Errors
+/// There is one that cannot be used, or the new one cannot be written.
+pub fn next_or_create(path: &Path, fits: impl Fn(&PublicKey) -> bool) -> anyhow::Result<Identity> {
+    if let Some(next) = load_next(path)? {
+        return Ok(next);
+    }
+    for _ in 0..KEYS_TRIED_MAX {
+        let identity = Identity::generate()?;
+        if fits(&identity.public_key()) {
+            create(&next_path(path), &identity)?;
+            return Ok(identity);
+        }
+    }
+    bail!("no new key fits; run the same command again")
+}
+
+/// Most keys that are made to find one that fits: one in 64 does.
+const KEYS_TRIED_MAX: usize = 10_000;
+
+/// The gateway has the next key from now on; the former one is gone. Done already is done.
+///
+/// # Errors
+/// The next key is another one, or the file cannot be renamed.
+pub fn confirm_next(path: &Path, key: &PublicKey) -> anyhow::Result<()> {
+    if load(path)?.public_key() == *key {
+        return remove_next(path);
+    }
+    let next = next_path(path);
+    if load(&next)?.public_key() != *key {
+        bail!("{} holds another key than {key}", next.display());
+    }
+    files::rename(&next, path).with_context(|| format!("cannot write the key {}", path.display()))
+}
+
+/// Gives the next key up.
+///
+/// # Errors
+/// The file cannot be removed.
+pub fn remove_next(path: &Path) -> anyhow::Result<()> {
+    let next = next_path(path);
+    match std::fs::remove_file(&next) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot remove {}", next.display()))
+        }
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
 /// Reads the key, or makes one when there is none; the second value says whether it is new.
 ///
 /// # Errors
@@ -119,6 +194,32 @@ mod tests {
         assert_eq!(load(&path).unwrap().public_key(), second.public_key());
         let mode = std::fs::metadata(&former).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_next_key_stays_until_it_is_the_only_one_or_given_up() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("site.key");
+        let (first, _) = load_or_create(&path).unwrap();
+        assert_eq!(load_next(&path).unwrap(), None);
+        let even = |key: &PublicKey| key.as_bytes()[0].is_multiple_of(2);
+        let next = next_or_create(&path, even).unwrap();
+        assert!(even(&next.public_key()));
+        assert_eq!(next_or_create(&path, even).unwrap(), next, "the same again");
+        assert_eq!(load(&path).unwrap(), first);
+        let error = confirm_next(&path, &first.derived(1).unwrap().public_key());
+        assert!(error.unwrap_err().to_string().contains("another key"));
+        confirm_next(&path, &next.public_key()).unwrap();
+        assert_eq!(load(&path).unwrap(), next);
+        confirm_next(&path, &next.public_key()).unwrap();
+        next_or_create(&path, even).unwrap();
+        remove_next(&path).unwrap();
+        assert_eq!(load_next(&path).unwrap(), None);
+        // A hub that ends after it has replaced its key.
+        let third = next_or_create(&path, even).unwrap();
+        replace(&path, &third).unwrap();
+        assert_eq!(load_next(&path).unwrap(), None);
+        assert!(!next_path(&path).exists());
     }
 
     #[test]

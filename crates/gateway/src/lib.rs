@@ -15,6 +15,7 @@ pub mod doctor;
 pub mod engine;
 pub mod enrolment;
 pub mod exit;
+pub mod hub_keys;
 pub mod key_file;
 mod logging;
 mod panics;

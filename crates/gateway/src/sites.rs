@@ -16,7 +16,7 @@ use ropewalk_transport::PublicKey;
 use serde::Serialize;
 
 use crate::service::network::overlap;
-pub use invitation::{Credential, Invitation, Joined, Refusal, Time, fingerprint};
+pub use invitation::{Credential, Enrolled, Invitation, Joined, Refusal, Time, fingerprint};
 use ropewalk_config::HubConfig;
 use ropewalk_config::egress::{self, Allowed};
 use ropewalk_config::reader::{Problems, Section, read};
@@ -41,6 +41,9 @@ pub struct Site {
     /// Public key; an invited site has none before it has joined.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<PublicKey>,
+    /// The key that the site will have, once it has connected with that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next_key: Option<PublicKey>,
     /// Inner IPv4 address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ipv4: Option<IpAddr>,
@@ -123,6 +126,7 @@ impl Site {
             Credential::Key(key) => (Some(key), None),
             Credential::Invitation(invitation) => (None, Some(invitation)),
         };
+        self.next_key = None;
     }
 }
 
@@ -250,6 +254,7 @@ impl Sites {
         let mut site = Site {
             name: name.to_owned(),
             key: None,
+            next_key: None,
             invitation: None,
             ipv4: self.free_address(hub, hub.pool_v4)?,
             ipv6: self.free_address(hub, hub.pool_v6)?,
@@ -267,7 +272,7 @@ impl Sites {
     /// A key is that of one site, or of one invitation.
     fn reject_shared(&self, name: &str, credential: &Credential) -> anyhow::Result<()> {
         let owned = |site: &&Site| match credential {
-            Credential::Key(key) => site.key == Some(*key),
+            Credential::Key(key) => [site.key, site.next_key].contains(&Some(*key)),
             Credential::Invitation(_) => false,
         };
         if let Some(other) = self.sites.iter().filter(owned).find(|s| s.name != name) {
@@ -278,7 +283,10 @@ impl Sites {
         }
         let shared = match credential {
             Credential::Key(key) => self.invitations().any(|invitation| invitation == *key),
-            Credential::Invitation(new) => self.sites.iter().any(|s| s.key == Some(new.key)),
+            Credential::Invitation(new) => {
+                let mut keys = self.sites.iter().map(|site| [site.key, site.next_key]);
+                keys.any(|keys| keys.contains(&Some(new.key)))
+            }
         };
         if shared {
             bail!("a site and an invitation cannot have one key; make another key");
@@ -435,6 +443,7 @@ fn parse_site(site: &mut Section<'_>, hub: &HubConfig) -> Option<Site> {
     }
     let example = "the 44 characters of a public key";
     let key = site.text("key", example, str::parse::<PublicKey>);
+    let next_key = parse_next_key(site, key, remedy);
     let invitation = parse_invitation(site, remedy);
     let key_missing = !site.has("invitation") && site.require("key", key, remedy).is_none();
     let mut address = |name: &'static str, pool: Option<IpNet>| {
@@ -483,6 +492,7 @@ fn parse_site(site: &mut Section<'_>, hub: &HubConfig) -> Option<Site> {
     Some(Site {
         name: name?,
         key,
+        next_key,
         invitation,
         ipv4,
         ipv6,
@@ -492,6 +502,19 @@ fn parse_site(site: &mut Section<'_>, hub: &HubConfig) -> Option<Site> {
         rate_mbit: rate.and_then(|r| r.try_into().ok()),
         allow,
     })
+}
+
+fn parse_next_key(
+    site: &mut Section<'_>,
+    key: Option<PublicKey>,
+    remedy: &str,
+) -> Option<PublicKey> {
+    let example = "the 44 characters of a public key";
+    let next = site.text("next_key", example, str::parse::<PublicKey>);
+    if next.is_some() && key.is_none() {
+        site.reject("next_key", "there is no key beside it", remedy);
+    }
+    next
 }
 
 fn parse_invitation(site: &mut Section<'_>, remedy: &str) -> Option<Invitation> {
@@ -523,6 +546,9 @@ fn reject_doubles(section: &Section<'_>, site: &Site, own: &[IpAddr], seen: &mut
     check("name", "name", site.name.clone());
     if let Some(key) = site.key {
         check("key", "key", key.to_string());
+    }
+    if let Some(key) = site.next_key {
+        check("next_key", "key", key.to_string());
     }
     // Whoever has the token would be the site whose key is the invitation's.
     if let Some(invitation) = &site.invitation {
@@ -936,11 +962,13 @@ mod tests {
         let late = at("2026-01-31T13:00:00Z");
         let first = sites.enrol(&key(0), &key(100), key(1), early);
         let (site, new) = first.map(|(site, new)| (site.clone(), new)).unwrap();
-        assert!(new && site.key == Some(key(1)) && site.rate_mbit == Some(20));
+        assert_eq!(new, Enrolled::Joined);
+        assert!(site.key == Some(key(1)) && site.rate_mbit == Some(20));
         assert_eq!(sites.entries(true)[0].key, key(1));
         let again = sites.enrol(&key(0), &key(100), key(1), late);
-        assert!(
-            !again.unwrap().1,
+        assert_eq!(
+            again.unwrap().1,
+            Enrolled::Again,
             "the answer was lost, the key is the same"
         );
         let second = sites.enrol(&key(0), &key(100), key(2), early).unwrap_err();

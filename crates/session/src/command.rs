@@ -7,6 +7,8 @@ use ropewalk_core::schedule::SchedulerKind;
 use ropewalk_transport::{CongestionControl, PublicKey};
 use serde::{Deserialize, Serialize};
 
+use crate::keys::KeyStep;
+
 /// One uplink as the netlink watch sees it and the configuration marks it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Uplink {
@@ -69,4 +71,6 @@ pub enum Command {
     /// Packets from elsewhere may have this size, bytes. The interface takes them even where the
     /// paths do not, and the tunnel splits them.
     MtuFloor(usize),
+    /// Keys change.
+    Key(KeyStep),
 }

@@ -329,6 +329,7 @@ impl Peer {
             peer_key: self.key.to_string(),
             up: self.tunnel.any_up(),
             peer_addresses: Vec::new(),
+            knows_next_key: None,
             scheduler_send: self.tunnel.scheduler(),
             scheduler_receive: self.scheduler_receive,
             wire_version: self.wire_version,

@@ -14,6 +14,7 @@ use ropewalk_types::{Ecn, Instant};
 use crate::command::Command;
 use crate::intake::{Arrival, Intake, Sender, Share, Work, stream_work};
 use crate::io::{Request, Sockets, StreamId};
+use crate::keys::KeyEvent;
 use crate::links::{LinkEvent, LinkId, Links, Moved, Received};
 use crate::mtu::InnerMtu;
 use crate::status::SessionStatus;
@@ -41,14 +42,16 @@ pub enum Event {
     },
     /// The interface with the inner packets should have this MTU, bytes.
     MtuChanged(usize),
-    /// The holder of an invitation wants to be the invited site (hub only).
+    /// The holder of an invitation wants to be the invited site, or a site wants to have another key (hub only).
     /// [`Command::Enrolled`] is the answer.
     Enrol {
-        /// Key of the invitation, which the holder has proved to have.
+        /// Key of the invitation or of the site, which the holder has proved to have.
         invitation: PublicKey,
         /// Key that the site made.
         key: PublicKey,
     },
+    /// Keys change.
+    Key(KeyEvent),
 }
 
 /// An inner packet for a site that another worker of this hub serves.
@@ -477,6 +480,7 @@ impl<R: Role> Session<R> {
             .drops
             .extend(drops.map(|(name, count)| (name.to_owned(), count)));
         status.drops.insert("intake".into(), self.intake.dropped());
+        status.public_key = self.links.identity().public_key().to_string();
         self.role.status(&self.links, &mut status);
         status
     }

@@ -153,11 +153,12 @@ pub struct SiteEntry {
 pub const WEIGHT_MAX: u32 = 100;
 
 impl SiteEntry {
-    /// Whether `other` is the same site at the same place, whatever its share.
+    /// Whether `other` is the same site at the same place, whatever its share and its key.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         let share = |entry: &Self| Self {
             weight: 1,
             rate: None,
+            key: self.key,
             ..entry.clone()
         };
         share(self) == share(other)
@@ -183,6 +184,8 @@ impl SiteEntry {
 pub struct SiteDirectory {
     by_key: RwLock<Arc<HashMap<PublicKey, Arc<SiteEntry>>>>,
     invitations: RwLock<HashSet<PublicKey>>,
+    /// Keys that sites will have, and those that they have now.
+    next: RwLock<HashMap<PublicKey, PublicKey>>,
 }
 
 impl SiteDirectory {
@@ -194,14 +197,30 @@ impl SiteDirectory {
         directory
     }
 
-    /// The site with this key, enabled or not.
+    /// The site with this key, or that will have it, enabled or not.
     #[must_use]
     pub fn find(&self, key: &PublicKey) -> Option<Arc<SiteEntry>> {
-        self.by_key
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .get(key)
-            .cloned()
+        let now = self.now_of(key).unwrap_or(*key);
+        let by_key = self.by_key.read().unwrap_or_else(PoisonError::into_inner);
+        by_key.get(key).or_else(|| by_key.get(&now)).cloned()
+    }
+
+    /// Whether a site will have this key, and may connect with it already.
+    #[must_use]
+    pub fn is_next(&self, key: &PublicKey) -> bool {
+        self.now_of(key).is_some()
+    }
+
+    fn now_of(&self, key: &PublicKey) -> Option<PublicKey> {
+        let next = self.next.read().unwrap_or_else(PoisonError::into_inner);
+        next.get(key).copied()
+    }
+
+    /// Puts these keys that sites will have, each with the key that the site has now, in place of those that
+    /// were known. Call after [`Self::replace`].
+    pub fn set_next_keys(&self, keys: impl IntoIterator<Item = (PublicKey, PublicKey)>) {
+        let keys = keys.into_iter().collect();
+        *self.next.write().unwrap_or_else(PoisonError::into_inner) = keys;
     }
 
     /// Every site, by name.
@@ -229,7 +248,13 @@ impl SiteDirectory {
     pub fn shut_out(&self, sites: &[SiteEntry]) -> bool {
         let wanted: HashMap<_, _> = sites.iter().map(|site| (site.key, site)).collect();
         let known = Arc::clone(&self.by_key.read().unwrap_or_else(PoisonError::into_inner));
+        let next = self.next.read().unwrap_or_else(PoisonError::into_inner);
+        let next: HashMap<_, _> = next.iter().map(|(next, now)| (*now, *next)).collect();
         let stays = |key: &PublicKey, site: &SiteEntry| {
+            let key = next
+                .get(key)
+                .filter(|next| wanted.contains_key(next))
+                .unwrap_or(key);
             wanted.get(key).is_some_and(|wanted| wanted.is_same(site))
         };
         let staying = known.iter().filter(|(key, site)| stays(key, site));

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ropewalk_api::TunnelStatus;
+use ropewalk_api::{KeyRotation, TunnelStatus};
 use ropewalk_core::tunnel::Tunnel;
 
 /// State of a session.
@@ -10,6 +10,10 @@ use ropewalk_core::tunnel::Tunnel;
 pub struct SessionStatus {
     /// `site` or `hub`.
     pub role: &'static str,
+    /// Public key of this gateway, base64.
+    pub public_key: String,
+    /// The change of that key, if one is under way or was refused.
+    pub rotation: Option<KeyRotation>,
     /// Inner addresses of this gateway with prefix length.
     pub addresses: Vec<String>,
     /// One entry per peer: the hub of a site, the known sites of a hub.

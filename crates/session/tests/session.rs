@@ -257,7 +257,8 @@ fn a_site_connects_every_uplink_and_learns_its_address() {
             Event::TunnelUp { .. }
             | Event::TunnelDown { .. }
             | Event::MtuChanged(_)
-            | Event::Enrol { .. } => None,
+            | Event::Enrol { .. }
+            | Event::Key(_) => None,
         });
     let address = assigned.expect("the hub says which address")[0].addr();
     assert_eq!(address, World::inner_address(0));

@@ -386,7 +386,7 @@ impl SwarmSite {
                     self.seen.downs += 1;
                     self.roam.on_down();
                 }
-                Event::MtuChanged(_) | Event::Enrol { .. } => {}
+                Event::MtuChanged(_) | Event::Enrol { .. } | Event::Key(_) => {}
             }
         }
     }

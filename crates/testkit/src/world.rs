@@ -677,6 +677,17 @@ impl World {
         &self.places[site].identity
     }
 
+    /// A site has another key pair when it starts next.
+    pub fn set_identity(&mut self, site: usize, identity: Identity) {
+        self.places[site].identity = identity;
+    }
+
+    /// The sites as the hub knows them.
+    #[must_use]
+    pub fn directory(&self) -> Arc<SiteDirectory> {
+        Arc::clone(&self.directory)
+    }
+
     /// The key pair of the hub.
     #[must_use]
     pub const fn hub_identity(&self) -> &Identity {

@@ -1,7 +1,8 @@
 //! TLS 1.3 with Ed25519 raw public keys pinned on both sides; shared by QUIC and TLS over TCP.
 //!
-//! Invariant: every handshake authenticates both sides, nothing is resumed, no secret is logged,
-//! and the peer's key is compared before its signature is checked. Source: RFC 7250, RFC 8446
+//! Invariant: every handshake authenticates both sides, nothing is resumed, no secret is logged.
+//! A client compares the server's key before it checks the signature. A server does both at once, and tells
+//! a stranger nothing of its list. Source: RFC 7250, RFC 8446
 //! §4.4.2 and §4.4.3, RFC 8410 §4.
 
 use std::sync::Arc;
@@ -111,15 +112,17 @@ fn certified_key(
     Ok(CertifiedKey::new(vec![public], key))
 }
 
-/// TLS of the connecting side: the peer must hold `peer_key`.
+/// TLS of the connecting side: the peer must hold `peer_key`, or `also` if there is one.
 pub(crate) fn client_config(
     identity: &Identity,
     peer_key: PublicKey,
+    also: Option<PublicKey>,
 ) -> Result<rustls::ClientConfig, TransportError> {
     let provider = Arc::new(provider());
     let key = Arc::new(certified_key(identity, &provider)?);
     let pinned = PinnedServer {
         key: peer_key,
+        also,
         algorithms: provider.signature_verification_algorithms,
     };
     let mut config = rustls::ClientConfig::builder_with_provider(provider)
@@ -159,10 +162,11 @@ pub(crate) fn server_config(
 const REFUSED: Error = Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure);
 const NOT_A_KEY: Error = Error::InvalidCertificate(CertificateError::BadEncoding);
 
-/// Accepts exactly one key.
+/// Accepts exactly one key, or two while the peer changes its key.
 #[derive(Debug)]
 struct PinnedServer {
     key: PublicKey,
+    also: Option<PublicKey>,
     algorithms: WebPkiSupportedAlgorithms,
 }
 
@@ -176,7 +180,7 @@ impl ServerCertVerifier for PinnedServer {
         _now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
         let found = key_of_spki(end_entity.as_ref()).ok_or(NOT_A_KEY)?;
-        if found != self.key {
+        if found != self.key && Some(found) != self.also {
             return Err(REFUSED);
         }
         Ok(ServerCertVerified::assertion())
@@ -211,6 +215,9 @@ impl ServerCertVerifier for PinnedServer {
 }
 
 /// Accepts the keys a list holds.
+///
+/// Whether a key is on the list is looked at last, and together with the signature: who does not hold the
+/// private half of a key gets the same answer at the same point, whatever the list says of that key.
 struct ListedClient {
     allowed: KeyCheck,
     algorithms: WebPkiSupportedAlgorithms,
@@ -233,10 +240,7 @@ impl ClientCertVerifier for ListedClient {
         _intermediates: &[CertificateDer<'_>],
         _now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        let found = key_of_spki(end_entity.as_ref()).ok_or(NOT_A_KEY)?;
-        if !(self.allowed)(&found) {
-            return Err(REFUSED);
-        }
+        key_of_spki(end_entity.as_ref()).ok_or(NOT_A_KEY)?;
         Ok(ClientCertVerified::assertion())
     }
 
@@ -255,8 +259,15 @@ impl ClientCertVerifier for ListedClient {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
+        let found = key_of_spki(cert.as_ref()).ok_or(NOT_A_KEY)?;
         let spki = SubjectPublicKeyInfoDer::from(cert.as_ref());
-        verify_tls13_signature_with_raw_key(message, &spki, dss, &self.algorithms)
+        let signed = verify_tls13_signature_with_raw_key(message, &spki, dss, &self.algorithms);
+        // Both are always done, so that the time tells no more than the answer.
+        let listed = (self.allowed)(&found);
+        match signed {
+            Ok(valid) if listed => Ok(valid),
+            Ok(_) | Err(_) => Err(REFUSED),
+        }
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
@@ -265,5 +276,86 @@ impl ClientCertVerifier for ListedClient {
 
     fn requires_raw_public_keys(&self) -> bool {
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use rustls::{ClientConnection, Connection, ServerConnection};
+
+    use super::*;
+
+    fn identity(number: u8) -> Identity {
+        Identity::from_seed([number; 32]).unwrap()
+    }
+
+    /// Somebody who holds the key `own` and says that it is `claimed`; what the hub, which has the keys
+    /// `listed`, sends back before it is done, and how it ends at both.
+    fn attempt(own: u8, claimed: u8, listed: &[u8]) -> (Vec<usize>, String, String) {
+        let hub = identity(100);
+        let mut client = client_config(&identity(own), hub.public_key(), None).unwrap();
+        let pretended = certified_key(&identity(own), &provider()).unwrap();
+        let public = CertificateDer::from(spki_of_key(&identity(claimed).public_key()));
+        let key = Arc::new(CertifiedKey::new(vec![public], pretended.key));
+        client.client_auth_cert_resolver = Arc::new(AlwaysResolvesClientRawPublicKeys::new(key));
+        // The key comes in another record than the signature.
+        client.max_fragment_size = Some(64);
+        let listed: BTreeSet<_> = listed.iter().map(|n| identity(*n).public_key()).collect();
+        let allowed: KeyCheck = Arc::new(move |key| listed.contains(key));
+        let server = Arc::new(server_config(&hub, allowed).unwrap());
+        let name = ServerName::try_from(SERVER_NAME).unwrap();
+        let client = ClientConnection::new(Arc::new(client), name).unwrap();
+        let mut client = Connection::from(client);
+        let mut server = Connection::from(ServerConnection::new(server).unwrap());
+        let mut sizes = Vec::new();
+        let (mut at_hub, mut at_site) = (String::new(), String::new());
+        loop {
+            let mut up = Vec::new();
+            while client.wants_write() {
+                client.write_tls(&mut up).unwrap();
+            }
+            // Record by record, so that an answer to the key alone would be seen.
+            let mut rest = &up[..];
+            while !rest.is_empty() && at_hub.is_empty() {
+                let length = 5 + usize::from(u16::from_be_bytes([rest[3], rest[4]]));
+                let mut record = &rest[..length];
+                rest = &rest[length..];
+                server.read_tls(&mut record).unwrap();
+                if let Err(error) = server.process_new_packets() {
+                    at_hub = error.to_string();
+                }
+                let mut down = Vec::new();
+                while server.wants_write() {
+                    server.write_tls(&mut down).unwrap();
+                }
+                sizes.push(down.len());
+                client.read_tls(&mut &down[..]).unwrap();
+                if let Err(error) = client.process_new_packets() {
+                    at_site = error.to_string();
+                }
+            }
+            if up.is_empty() {
+                return (sizes, at_hub, at_site);
+            }
+        }
+    }
+
+    #[test]
+    fn strangers_get_one_answer_whatever_the_list_says_of_the_key_they_name() {
+        let enrolled = attempt(1, 1, &[1]);
+        assert_eq!((&*enrolled.1, &*enrolled.2), ("", ""));
+        let unknown = attempt(2, 2, &[1]);
+        assert!(unknown.2.contains("AccessDenied"), "{unknown:?}");
+        let removed = attempt(1, 1, &[]);
+        let somebody_elses = attempt(2, 1, &[1]);
+        let nobodys = attempt(2, 3, &[1]);
+        assert_eq!(removed, unknown);
+        assert_eq!(
+            somebody_elses, unknown,
+            "the answer tells that key 1 is enrolled"
+        );
+        assert_eq!(nobodys, unknown);
     }
 }

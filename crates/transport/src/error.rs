@@ -86,9 +86,9 @@ impl fmt::Display for CloseReason {
             Self::PeerClosed(why) if why.is_empty() => f.write_str("closed by the peer"),
             Self::PeerClosed(why) => write!(f, "closed by the peer: {why}"),
             Self::KeyRejected(why) => write!(f, "key refused: {why}"),
-            Self::KeyUnknown => {
-                f.write_str("key refused: the peer does not know this key: add it there")
-            }
+            Self::KeyUnknown => f.write_str(
+                "key refused: the peer does not accept this key (not enrolled, or removed)",
+            ),
             Self::Local => f.write_str("closed by this side"),
             Self::Transport(why) => write!(f, "protocol error: {why}"),
             Self::Internal => f.write_str("internal error: please report the panic in the log"),

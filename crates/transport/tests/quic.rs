@@ -1,6 +1,7 @@
 //! QUIC sub-tunnels between two endpoints in virtual time.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
@@ -102,6 +103,37 @@ fn a_site_that_is_not_on_the_list_is_refused_and_counted() {
     let stats = world.hub.endpoint.stats();
     assert_eq!((stats.keys_refused, stats.handshakes_open), (1, 0));
     assert!(world.hub.events.is_empty());
+}
+
+#[test]
+fn keys_change_by_time_and_no_packet_is_lost_though_they_overtake_each_other() {
+    let mut world = world();
+    world.change_up(&Change {
+        jitter: Some(Duration::from_millis(40)),
+        reorder: Some(true),
+        ..Change::default()
+    });
+    world.up(BDP);
+    world.hub.inbox = Some(Vec::new());
+    let mut sent = 0_u64;
+    let hours = 3;
+    for _ in 0..hours * 3_600 {
+        for _ in 0..10 {
+            world.site.send(&sent.to_be_bytes());
+            sent += 1;
+            world.run(Duration::from_millis(2));
+        }
+        world.run(Duration::from_millis(980));
+    }
+    world.run(Duration::from_secs(1));
+    let inbox = world.hub.inbox.take().unwrap();
+    assert!(!inbox.is_sorted(), "nothing has overtaken anything");
+    let heard: BTreeSet<_> = inbox.into_iter().collect();
+    assert_eq!(heard.len() as u64, sent);
+    for side in [&world.site, &world.hub] {
+        let counters = side.endpoint.counters(side.id.unwrap()).unwrap();
+        assert!((2..=3).contains(&counters.key_updates), "{counters:?}");
+    }
 }
 
 #[test]

@@ -83,6 +83,37 @@ fn a_byte_stream_cut_anywhere_carries_datagrams() {
 }
 
 #[test]
+fn keys_change_between_datagrams_and_none_is_lost() {
+    let (mut client, mut server) = good_pair();
+    client.change_keys();
+    assert_eq!(client.key_changes(), 0, "not before the peer is known");
+    exchange(&mut client, &mut server, 1_000);
+    let mut heard = 0;
+    for round in 0..100_u8 {
+        for side in [&mut client, &mut server] {
+            side.send(Bytes::from(vec![round; 1_400])).unwrap();
+        }
+        let (mut up, mut down) = (Vec::new(), Vec::new());
+        // Encrypted with the old keys before the change, on the way after it.
+        client.poll_output(&mut up);
+        client.change_keys();
+        server.poll_output(&mut down);
+        server.change_keys();
+        server.handle_bytes(&up).unwrap();
+        client.handle_bytes(&down).unwrap();
+        assert!(exchange(&mut client, &mut server, 700).is_empty());
+        for side in [&mut client, &mut server] {
+            while let Some(datagram) = side.receive() {
+                assert_eq!(datagram, vec![round; 1_400]);
+                heard += 1;
+            }
+        }
+    }
+    assert_eq!(heard, 200);
+    assert_eq!((client.key_changes(), server.key_changes()), (100, 100));
+}
+
+#[test]
 fn a_wrong_server_key_is_refused_by_the_client() {
     let (mut client, mut server) = pair(identity(9).public_key(), identity(1).public_key());
     assert!(!exchange(&mut client, &mut server, 4_096).is_empty());

@@ -98,7 +98,7 @@ pub enum Control {
         name: String,
     },
     /// Site to hub on a connection with the key of an invitation: the invited site has this key from
-    /// now on.
+    /// now on. On a connection of a site: the site will have this key.
     Enrol {
         /// Ed25519 public key of the site.
         key: [u8; 32],
@@ -107,6 +107,12 @@ pub enum Control {
     Enrolled {
         /// Why not, for people, at most [`REASON_MAX`] bytes; empty when the hub has recorded the key.
         refused: String,
+    },
+    /// Hub to site: the hub will have this key, and the site is to accept it beside the present one. The site
+    /// answers by the same message once it has written the key down.
+    HubKey {
+        /// Ed25519 public key of the hub.
+        key: [u8; 32],
     },
 }
 
@@ -119,6 +125,7 @@ const GOODBYE: u8 = 6;
 const RELEASE: u8 = 7;
 const ENROL: u8 = 8;
 const ENROLLED: u8 = 9;
+const HUB_KEY: u8 = 10;
 
 const STANDBY: u8 = 1;
 const METERED: u8 = 2;
@@ -149,6 +156,10 @@ impl Control {
                 out.push(ENROLLED);
                 emit_text(refused, REASON_MAX, out);
             }
+            Self::HubKey { key } => {
+                out.push(HUB_KEY);
+                out.extend_from_slice(key);
+            }
         }
     }
 
@@ -171,6 +182,7 @@ impl Control {
             ENROLLED => Self::Enrolled {
                 refused: parse_text(&mut r, REASON_MAX)?,
             },
+            HUB_KEY => Self::HubKey { key: r.array()? },
             _ => return Err(WireError::UnknownKind),
         })
     }

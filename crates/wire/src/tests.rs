@@ -242,6 +242,7 @@ fn messages_between_gateways_round_trip() {
             name: "0.1.0".into(),
         },
         Control::Enrol { key: [7; 32] },
+        Control::HubKey { key: [7; 32] },
         Control::Enrolled {
             refused: String::new(),
         },

@@ -1,12 +1,21 @@
 //! `ropewalk key`: shows, makes and replaces the key of this gateway.
 
+use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
-use ropewalk_transport::Identity;
+use ropewalk_api::{KeyChange, KeyRequest, Status, TunnelStatus};
+use ropewalk_session::group_of;
+use ropewalk_transport::{Identity, PublicKey};
+use serde::Serialize;
 
+use super::output::{Colour, Style, Table};
 use super::{Global, output};
+use crate::client::Client;
+use crate::exit::NotRunning;
+use crate::hub_keys::HubKeys;
 use crate::key_file;
 use ropewalk_config::WrongUsage;
 use ropewalk_config::{self as config, Config};
@@ -15,14 +24,32 @@ const EXAMPLES: &str = "Examples:
   ropewalk key                 show the public key
   ropewalk key generate        make a key before joining; give the public key that it prints to
                                `ropewalk invite NAME --public-key KEY` on the hub
-  ropewalk key rotate          make a new key in place of the present one
+  ropewalk key rotate          change the key of this gateway; traffic goes on
 
-After `rotate` on a site, run `ropewalk invite NAME --replace --public-key KEY` on the hub and
-restart the site. After `rotate` on a hub every site must join again: prefer not to.
-`rotate` keeps the former key in a file beside the new one, whose name ends in .former.
 The private key is never shown.";
 
-/// Show, make or replace the key of this gateway
+const ROTATE: &str = "On a site: makes a new key and asks the hub to take it. The site reconnects its paths one by one
+with the new key, and the hub then ends the old one. Traffic goes on. If the site does not run now,
+this begins at its next start.
+
+On a hub: makes the next key and tells it to all connected sites, and to others when they connect.
+`--status` says which sites know it. `--switch` makes it the key of the hub: connections live on, and
+new ones have the new key. A site that does not know the new key by then cannot connect any more,
+until somebody writes the new key into [hub] of its site.toml and restarts it. Tokens that nobody
+has used by then are of no use any more.
+
+Examples:
+  ropewalk key rotate                 begin, and on a site wait until it is done
+  ropewalk key rotate --status        how far it is
+  ropewalk key rotate --switch        on a hub: the next key from now on
+  ropewalk key rotate --by-hand       replace the key file only: the peer must be told by hand, with
+                                      `ropewalk invite NAME --replace --public-key KEY` on the hub of a
+                                      site; the former key is kept as FILE.former
+
+If the key was stolen: on a hub use `ropewalk invite NAME --replace` for the site, which ends the old key
+at once. A hub whose key was stolen needs a new one by hand, at the hub and at each site.";
+
+/// Show, make or change the key of this gateway
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Key {
@@ -39,8 +66,136 @@ enum KeyAction {
     Show,
     /// Make a key where there is none
     Generate,
-    /// Make a new key in place of the present one
-    Rotate,
+    /// Change the key while traffic goes on
+    Rotate(Rotate),
+}
+
+/// How the key is changed.
+#[derive(Debug, Args)]
+#[command(after_help = ROTATE)]
+struct Rotate {
+    /// Say how far the change is, and begin nothing
+    #[arg(long, conflicts_with_all = ["switch", "by_hand"])]
+    status: bool,
+    /// On a hub: use the next key from now on
+    #[arg(long, conflicts_with = "by_hand")]
+    switch: bool,
+    /// With --switch: also though some sites do not know the next key
+    #[arg(long, requires = "switch")]
+    force: bool,
+    /// Replace the key file only, now; the peer must be told by hand
+    #[arg(long)]
+    by_hand: bool,
+    /// Print the state for programs
+    #[arg(long, conflicts_with = "by_hand")]
+    json: bool,
+}
+
+/// How long a site may take to have its new key. Longer: surer on bad links, later words where the hub does
+/// not answer.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How often the gateway is asked meanwhile.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// How far a change of keys is.
+#[derive(Debug, Serialize)]
+struct Report {
+    /// Key that the gateway has now.
+    public_key: String,
+    /// Key that it will have.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_key: Option<String>,
+    /// `idle`, `asking`, `moving`, `refused` or `announced`.
+    state: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+    /// Of a hub that has announced a key.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    sites: Vec<Told>,
+}
+
+/// What a site of a hub knows.
+#[derive(Debug, Serialize)]
+struct Told {
+    name: String,
+    connected: bool,
+    knows_next_key: bool,
+}
+
+impl Report {
+    fn of(status: Status) -> Self {
+        let told = |tunnel: TunnelStatus| {
+            Some(Told {
+                knows_next_key: tunnel.knows_next_key?,
+                name: tunnel.peer,
+                connected: tunnel.up,
+            })
+        };
+        let rotation = status.rotation.unwrap_or_default();
+        Self {
+            public_key: status.public_key,
+            next_key: Some(rotation.next_key).filter(|key| !key.is_empty()),
+            state: Some(rotation.state)
+                .filter(|state| !state.is_empty())
+                .unwrap_or_else(|| "idle".to_owned()),
+            reason: rotation.reason,
+            sites: status.tunnels.into_iter().filter_map(told).collect(),
+        }
+    }
+
+    /// Names of the sites that do not know the next key.
+    fn unknowing(&self) -> Vec<&str> {
+        let sites = self.sites.iter().filter(|site| !site.knows_next_key);
+        sites.map(|site| site.name.as_str()).collect()
+    }
+
+    fn text(&self, style: Style) -> String {
+        let mut text = format!("key       {}\n", self.public_key);
+        if let Some(next) = &self.next_key {
+            let words = match self.state.as_str() {
+                "asking" => "the hub has not taken it yet",
+                "moving" => "the hub has taken it, and paths reconnect with it",
+                "refused" => "the hub does not take it",
+                "announced" => "sites are told; `ropewalk key rotate --switch` takes it up",
+                other => other,
+            };
+            let _ = writeln!(text, "next key  {next}: {words}");
+        } else {
+            text.push_str("next key  none\n");
+        }
+        if let Some(reason) = &self.reason {
+            let _ = writeln!(text, "reason    {reason}");
+        }
+        if !self.sites.is_empty() {
+            let mut table = Table::new(&["SITE", "CONNECTED", "KNOWS THE NEXT KEY"]);
+            for site in &self.sites {
+                let word = |yes: bool| if yes { "yes" } else { "no" }.to_owned();
+                let mark = if site.knows_next_key {
+                    Colour::Green
+                } else {
+                    Colour::Yellow
+                };
+                table.row(vec![
+                    (site.name.clone(), None),
+                    (word(site.connected), None),
+                    (word(site.knows_next_key), Some(mark)),
+                ]);
+            }
+            text.push('\n');
+            text.push_str(&table.render(style, ""));
+        }
+        text
+    }
+
+    fn print(&self, json: bool) -> anyhow::Result<()> {
+        let text = if json {
+            format!("{}\n", serde_json::to_string_pretty(self)?)
+        } else {
+            self.text(Style::of_stdout())
+        };
+        output::print(&text)?;
+        Ok(())
+    }
 }
 
 impl Key {
@@ -48,10 +203,10 @@ impl Key {
     ///
     /// # Errors
     /// There is no key, or one that must not be overwritten.
-    pub fn run(self, global: &Global) -> anyhow::Result<()> {
+    pub fn run(mut self, global: &Global) -> anyhow::Result<()> {
         let makes_first = matches!(self.action, Some(KeyAction::Generate));
         let path = self.path(global, makes_first)?;
-        let identity = match self.action.unwrap_or(KeyAction::Show) {
+        let identity = match self.action.take().unwrap_or(KeyAction::Show) {
             KeyAction::Show => key_file::load(&path)?,
             KeyAction::Generate => {
                 let identity = Identity::generate()?;
@@ -59,22 +214,114 @@ impl Key {
                 output::note(&format!("wrote {}; the public key is", path.display()));
                 identity
             }
-            KeyAction::Rotate => {
-                // A key that cannot be read must not be lost by accident.
-                key_file::load(&path).context("there must be a key to replace")?;
-                let identity = Identity::generate()?;
-                let former = key_file::replace(&path, &identity)?;
-                output::note(&format!(
-                    "replaced {}; restart this gateway after its peer knows the new public key. \
-                     The former key is in {}: move it back to undo this, else remove it",
-                    path.display(),
-                    former.display()
-                ));
-                identity
+            KeyAction::Rotate(rotate) if rotate.by_hand || self.key_file.is_some() => {
+                replace_by_hand(&path)?
             }
+            KeyAction::Rotate(rotate) => return self.rotate(&rotate, global, &path),
         };
         output::print(&format!("{}\n", identity.public_key()))?;
         Ok(())
+    }
+
+    /// Changes the key of a gateway by its API, or prepares that for its next start.
+    fn rotate(&self, rotate: &Rotate, global: &Global, path: &Path) -> anyhow::Result<()> {
+        let client = Client::find(global.config.as_deref(), global.socket.as_deref());
+        let running = client.and_then(|client| Ok((client.status()?, client)));
+        let (status, client) = match running {
+            Ok(running) => running,
+            Err(error) if error.is::<NotRunning>() && !rotate.status && !rotate.switch => {
+                return self.prepare(global, path, rotate.json);
+            }
+            Err(error) => return Err(error),
+        };
+        let is_hub = status.role == "hub";
+        let before = Report::of(status);
+        if rotate.status {
+            return before.print(rotate.json);
+        }
+        let switch = rotate.switch;
+        let unknowing = before.unknowing();
+        if switch && !unknowing.is_empty() && !rotate.force {
+            bail!(
+                "these sites have not said since the hub started that they know the next key, and may \
+                 not connect any more: {}; wait until they have connected, or use --force and write \
+                 the new key into [hub] of their site.toml",
+                unknowing.join(", ")
+            );
+        }
+        let KeyChange { key } = client.post("/v1/key", &KeyRequest { switch })?;
+        if is_hub {
+            let done = if switch {
+                "the hub has its next key; new tokens have the key too, and unused ones are of no use any more"
+            } else {
+                "the next key is made, and sites are told; see --status, and then use --switch"
+            };
+            output::note(done);
+            return Report::of(client.status()?).print(rotate.json);
+        }
+        let report = wait(&client, &key)?;
+        report.print(rotate.json)?;
+        match report.state.as_str() {
+            "idle" if report.public_key == key => {
+                output::note("the site has its new key, and the hub has ended the former one");
+                Ok(())
+            }
+            "refused" => bail!(
+                "the hub does not take the new key: {}; the site keeps its present key",
+                report.reason.unwrap_or_default()
+            ),
+            _ => bail!(NotRunning(format!(
+                "the hub has not taken the new key within {} s; the site goes on trying, with its \
+                 present key until then: see `ropewalk status`. A hub of an earlier version never \
+                 answers: update the hub",
+                PATIENCE.as_secs()
+            ))),
+        }
+    }
+
+    /// Makes the next key of a gateway that does not run.
+    fn prepare(&self, global: &Global, path: &Path, json: bool) -> anyhow::Result<()> {
+        let file = global.config.clone().unwrap_or_else(|| {
+            let existing = config::existing_paths().into_iter().next();
+            existing
+                .unwrap_or(Path::new(config::SITE_CONFIG))
+                .to_owned()
+        });
+        let own = key_file::load(path)
+            .context("there must be a key to change")?
+            .public_key();
+        let (next, words) = match Config::load(&file)? {
+            Config::Site(site) => {
+                let hub = HubKeys::load(&site.common.state_dir, site.hub_key)?.key;
+                let group = group_of(&hub, &own);
+                let fits = |key: &PublicKey| group_of(&hub, key) == group;
+                let next = key_file::next_or_create(path, fits)?;
+                (
+                    next,
+                    "the site does not run: it asks its hub to take the new key when it starts",
+                )
+            }
+            Config::Hub(_) => {
+                let next = key_file::next_or_create(path, |_| true)?;
+                (
+                    next,
+                    "the hub does not run: it tells its sites the next key when it starts",
+                )
+            }
+            Config::Relay(_) | Config::Balance(_) => bail!(WrongUsage(format!(
+                "the key of {} is changed by hand: use --by-hand",
+                file.display()
+            ))),
+        };
+        output::note(words);
+        Report {
+            public_key: own.to_string(),
+            next_key: Some(next.public_key().to_string()),
+            state: "prepared".to_owned(),
+            reason: None,
+            sites: Vec::new(),
+        }
+        .print(json)
     }
 
     /// The file of the key. With `makes_first` the key may be made before the configuration.
@@ -101,6 +348,34 @@ impl Key {
                 Ok(config.common().key_file.clone())
             }
         }
+    }
+}
+
+/// Replaces the key file; the peer is told by hand.
+fn replace_by_hand(path: &Path) -> anyhow::Result<Identity> {
+    // A key that cannot be read must not be lost by accident.
+    key_file::load(path).context("there must be a key to replace")?;
+    let identity = Identity::generate()?;
+    let former = key_file::replace(path, &identity)?;
+    output::note(&format!(
+        "replaced {}; restart this gateway after its peer knows the new public key. \
+         The former key is in {}: move it back to undo this, else remove it",
+        path.display(),
+        former.display()
+    ));
+    Ok(identity)
+}
+
+/// Waits until the site has this key or the hub refuses it.
+fn wait(client: &Client, key: &str) -> anyhow::Result<Report> {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let report = Report::of(client.status()?);
+        let done = report.public_key == key && report.state == "idle";
+        if done || report.state == "refused" || Instant::now() >= end {
+            return Ok(report);
+        }
+        std::thread::sleep(LOOK);
     }
 }
 

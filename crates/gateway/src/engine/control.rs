@@ -7,7 +7,7 @@ use std::sync::mpsc::SyncSender;
 
 use ropewalk_api::{Direction, PathUse, Status};
 use ropewalk_core::schedule::SchedulerKind;
-pub use ropewalk_session::Uplink;
+pub use ropewalk_session::{KeyStep, Uplink};
 use ropewalk_transport::PublicKey;
 
 /// A request to the engine.
@@ -49,6 +49,8 @@ pub enum Command {
     /// Packets from elsewhere may have this size, bytes. The interface takes them with any paths,
     /// and the tunnel splits them.
     MtuFloor(usize),
+    /// Keys change.
+    Key(KeyStep),
     /// Report the present state.
     Status(SyncSender<Status>),
     /// Say goodbye to peers and stop.

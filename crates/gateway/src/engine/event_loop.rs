@@ -166,7 +166,6 @@ pub(super) fn start<R: Role + Send + 'static>(
             session,
             inbox,
             events: events.clone(),
-            public_key: common.identity.public_key().to_string(),
             from_tun: Vec::new(),
             to_tun: Vec::new(),
             tun_report: SendReport::default(),
@@ -206,7 +205,6 @@ struct Engine<R: Role> {
     session: Session<R>,
     inbox: Receiver<Command>,
     events: EventSink,
-    public_key: String,
     from_tun: Vec<TunPacket>,
     to_tun: Vec<InnerPacket>,
     tun_report: SendReport,
@@ -356,6 +354,7 @@ impl<R: Role + Send + 'static> Engine<R> {
                 Event::TunnelUp { peer } => EngineEvent::TunnelUp { peer },
                 Event::TunnelDown { peer } => EngineEvent::TunnelDown { peer },
                 Event::Enrol { invitation, key } => EngineEvent::Enrol { invitation, key },
+                Event::Key(event) => EngineEvent::Key(event),
                 Event::MtuChanged(mtu) => {
                     let set = |mtu| self.tun.set_mtu(mtu).map(|()| mtu);
                     match self.colleagues.agree_on_mtu(mtu, set) {
@@ -506,6 +505,9 @@ impl<R: Role + Send + 'static> Engine<R> {
                 Command::MtuFloor(bytes) => {
                     told(session.handle_command(now, session::Command::MtuFloor(bytes)));
                 }
+                Command::Key(step) => {
+                    told(session.handle_command(now, session::Command::Key(step)));
+                }
             }
         }
     }
@@ -532,7 +534,8 @@ impl<R: Role + Send + 'static> Engine<R> {
         let mut status = Status {
             role: session.role.into(),
             version: env!("CARGO_PKG_VERSION").into(),
-            public_key: self.public_key.clone(),
+            public_key: session.public_key,
+            rotation: session.rotation,
             interface: self.tun.name().into(),
             mtu: self.session.mtu(),
             addresses: session.addresses,

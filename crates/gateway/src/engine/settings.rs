@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
+use ropewalk_session::KeyEvent;
 use ropewalk_transport::PublicKey;
 
 /// What an engine needs besides what its session is given.
@@ -41,14 +42,16 @@ pub enum EngineEvent {
     },
     /// The MTU of the TUN interface, in bytes, should be this now; the engine has set it.
     MtuChanged(usize),
-    /// The holder of an invitation wants to be the invited site (hub only).
+    /// The holder of an invitation wants to be the invited site, or a site wants to have another key (hub only).
     /// [`Command::Enrolled`](super::control::Command::Enrolled) is the answer.
     Enrol {
-        /// Key of the invitation.
+        /// Key of the invitation or of the site.
         invitation: PublicKey,
         /// Key that the site made.
         key: PublicKey,
     },
+    /// Keys change.
+    Key(KeyEvent),
     /// The engine thread ends; the last event.
     Stopped {
         /// Why, when nobody asked for it.

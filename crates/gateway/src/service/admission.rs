@@ -5,6 +5,8 @@
 //! older one. Who is no longer in the list is shut out first, whatever fails after that. A new site is
 //! let in only once the rules count for it.
 
+use std::collections::HashSet;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::Context;
@@ -14,10 +16,13 @@ use ropewalk_transport::PublicKey;
 
 use super::Commands;
 use crate::engine::control::Command;
-use crate::sites::{Refusal, Sites, Time};
+use crate::sites::{Enrolled, Refusal, Sites, Time};
 
 /// Renews the firewall rules for a list of sites.
 type Renew = Box<dyn Fn(&Sites) -> anyhow::Result<()> + Send + Sync>;
+
+/// Is told of inner addresses that no site has any more.
+type Forget = Box<dyn Fn(&[IpAddr]) + Send + Sync>;
 
 /// Takes lists of sites over.
 pub(super) struct Admission {
@@ -28,6 +33,8 @@ pub(super) struct Admission {
     /// The hub's own key.
     pub(super) hub: PublicKey,
     pub(super) renew: Renew,
+    /// Ends what the kernel remembers of connections of these inner addresses.
+    pub(super) forget: Forget,
     pub(super) directory: Arc<SiteDirectory>,
     pub(super) commands: Commands,
     /// Held from the moment when the list is read until it is taken over.
@@ -65,6 +72,29 @@ impl Admission {
         }
     }
 
+    /// A site has connected with its next key: the former one ends. May wait as [`Self::reload`] does.
+    pub(super) fn confirm(&self, key: &PublicKey) {
+        let _turn = self.turn();
+        let confirmed = Sites::edit(&self.config, |sites| {
+            let site = sites.confirm(key).map(|site| site.name.clone());
+            Ok(site.map(|site| (site, sites.clone())))
+        });
+        let taken = confirmed.and_then(|confirmed| {
+            if let Some((site, sites)) = confirmed {
+                tracing::info!(site, %key, "site has its next key");
+                self.take_over(&sites)?;
+            }
+            Ok(())
+        });
+        if let Err(error) = taken {
+            let error = format!("{error:#}");
+            tracing::error!(
+                error,
+                "cannot record the next key of a site; its former key stays valid"
+            );
+        }
+    }
+
     /// Why the site is refused, if it is.
     fn try_enrol(&self, invitation: PublicKey, key: PublicKey) -> anyhow::Result<Option<String>> {
         let _turn = self.turn();
@@ -75,8 +105,12 @@ impl Admission {
         });
         match enrolled {
             Ok((site, new, sites)) => {
-                if new {
-                    tracing::info!(site, %key, "site has joined by its invitation");
+                match new {
+                    Enrolled::Joined => {
+                        tracing::info!(site, %key, "site has joined by its invitation");
+                    }
+                    Enrolled::Next => tracing::info!(site, %key, "site will have another key"),
+                    Enrolled::Again => {}
                 }
                 // The site may connect as soon as it hears of its luck.
                 self.take_over(&sites)?;
@@ -93,12 +127,21 @@ impl Admission {
     fn take_over(&self, sites: &Sites) -> anyhow::Result<()> {
         let entries = sites.entries(self.ipv6);
         self.directory.set_invitations(sites.invitations());
+        let before = self.directory.all();
         if self.directory.shut_out(&entries) {
             (self.commands.0)(Command::ReloadSites)?;
+        }
+        // The next site with such an address must not get what answers connections of the former one.
+        let stay: HashSet<_> = entries.iter().flat_map(|entry| &entry.addresses).collect();
+        let gone = before.iter().flat_map(|entry| &entry.addresses);
+        let gone: Vec<_> = gone.filter(|ip| !stay.contains(ip)).copied().collect();
+        if !gone.is_empty() {
+            (self.forget)(&gone);
         }
         // Before a new site can send.
         (self.renew)(sites).context("cannot renew the rules of what sites may reach")?;
         self.directory.replace(entries);
+        self.directory.set_next_keys(sites.next_keys());
         (self.commands.0)(Command::ReloadSites)
     }
 
@@ -127,6 +170,8 @@ mod tests {
         /// Whether the rules can be renewed.
         rules: Arc<AtomicBool>,
         commands: Arc<Mutex<Vec<Command>>>,
+        /// Addresses whose connections are over.
+        forgotten: Arc<Mutex<Vec<IpAddr>>>,
     }
 
     fn scene(directory: &Path) -> Scene {
@@ -145,6 +190,7 @@ mod tests {
         .unwrap();
         let rules = Arc::new(AtomicBool::new(true));
         let commands = Arc::<Mutex<Vec<_>>>::default();
+        let forgotten = Arc::<Mutex<Vec<_>>>::default();
         let (renewed, sink) = (Arc::clone(&rules), Arc::clone(&commands));
         let admission = Admission {
             config,
@@ -154,6 +200,10 @@ mod tests {
                 anyhow::ensure!(renewed.load(Ordering::Relaxed), "no nft");
                 Ok(())
             }),
+            forget: {
+                let forgotten = Arc::clone(&forgotten);
+                Box::new(move |gone| forgotten.lock().unwrap().extend_from_slice(gone))
+            },
             directory: Arc::default(),
             commands: Commands(Arc::new(move |command| {
                 sink.lock().unwrap().push(command);
@@ -168,6 +218,7 @@ mod tests {
             admission,
             rules,
             commands,
+            forgotten,
         }
     }
 
@@ -189,6 +240,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let scene = scene(directory.path());
         let config = &scene.admission.config;
+        let van = scene.admission.directory.find(&key(3)).unwrap();
         Sites::edit(config, |sites| {
             sites.add(config, "car", key(4), Terms::default())?;
             sites.revoke("van")
@@ -202,6 +254,7 @@ mod tests {
         assert!(!known(4), "a site is let in without its rules");
         let told = std::mem::take(&mut *scene.commands.lock().unwrap());
         assert!(matches!(told[..], [Command::ReloadSites]), "{told:?}");
+        assert_eq!(*scene.forgotten.lock().unwrap(), van.addresses);
         scene.rules.store(true, Ordering::Relaxed);
         scene.admission.reload().unwrap();
         assert!(known(4));
@@ -230,6 +283,40 @@ mod tests {
         admission.enrol(key(100), key(2));
         let refused = answers(&scene).remove(0).unwrap();
         assert!(refused.contains("was used on"), "{refused}");
+    }
+
+    #[test]
+    fn a_site_has_two_keys_until_it_has_connected_with_the_next_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let scene = scene(directory.path());
+        let admission = &scene.admission;
+        let known = |number| {
+            let found = admission.directory.find(&key(number));
+            found.map(|site| (site.name.clone(), site.key))
+        };
+        admission.enrol(key(3), key(5));
+        assert_eq!(answers(&scene), [None]);
+        for number in [3, 5] {
+            assert_eq!(known(number), Some(("van".to_owned(), key(3))));
+        }
+        // Keys of others are refused, and the answer that was lost comes again.
+        admission.enrol(key(5), key(5));
+        admission.enrol(key(3), key(100));
+        admission.enrol(key(3), key(0));
+        let words = answers(&scene);
+        assert_eq!(words[0], None);
+        assert!(words[1].as_ref().unwrap().contains("an invitation"));
+        assert!(words[2].as_ref().unwrap().contains("the hub"));
+        admission.reload().unwrap();
+        assert!(known(5).is_some(), "also after a start of the hub");
+        admission.confirm(&key(5));
+        assert_eq!(known(5), Some(("van".to_owned(), key(5))));
+        assert_eq!(known(3), None, "the former key still opens");
+        assert_eq!(*scene.forgotten.lock().unwrap(), [] as [IpAddr; 0]);
+        admission.confirm(&key(5));
+        let sites = Sites::load(&admission.config).unwrap();
+        let van = sites.all().iter().find(|site| site.name == "van").unwrap();
+        assert_eq!((van.key, van.next_key), (Some(key(5)), None));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use ropewalk_config::{self as config, BalanceConfig};
 use tokio::sync::mpsc;
 
 use super::api::{CommandSink, Reload};
-use super::{ApiSocket, Asked, Commands, Held, Signals, notify, reload_and_log};
+use super::{ApiSocket, Asked, Commands, Held, Signals, keys, notify, reload_and_log};
 use crate::engine::control::Command;
 
 /// Runs until stopped.
@@ -30,7 +30,14 @@ pub(super) async fn run(mut held: Held, path: &Path, config: BalanceConfig) -> a
     .await?;
     held.changes.settle();
     let commands = Commands(answer_commands(shared));
-    let api = ApiSocket::open(&common, &commands, Arc::clone(&reload), false).await?;
+    let api = ApiSocket::open(
+        &common,
+        &commands,
+        Arc::clone(&reload),
+        keys::by_hand(),
+        false,
+    )
+    .await?;
     notify::send(notify::Ready);
     let names = balance.uplinks();
     tracing::info!(config = %path.display(), uplinks = ?names, "balancing");
@@ -99,6 +106,7 @@ fn answer_commands(shared: Arc<Mutex<Shared>>) -> CommandSink {
             Command::Uplinks(_)
             | Command::ReloadSites
             | Command::Enrolled { .. }
+            | Command::Key(_)
             | Command::MtuFloor(_)
             | Command::Shutdown => bail!("this gateway has no tunnel"),
         }

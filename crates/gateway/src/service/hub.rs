@@ -1,13 +1,14 @@
 //! The control side of a hub.
 
+use std::net::IpAddr;
 use std::num::NonZero;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::Context;
-use ropewalk_io::netlink;
-use ropewalk_session::{HubSettings, SiteDirectory};
+use ropewalk_io::{conntrack, netlink};
+use ropewalk_session::{HubSettings, KeyEvent, KeyStep, SiteDirectory};
 use ropewalk_transport::{Identity, PublicKey};
 use tokio::sync::mpsc;
 
@@ -15,11 +16,13 @@ use super::admission::Admission;
 use super::api::Reload;
 use super::network::Firewall;
 use super::{
-    ApiSocket, Asked, Prepared, RunningEngine, Signals, event_channel, host_settings, network,
-    notify, reload_and_log, session_settings,
+    ApiSocket, Asked, Prepared, RunningEngine, Signals, event_channel, host_settings, keys,
+    network, notify, reload_and_log, session_settings,
 };
+use crate::engine::control::Command;
 use crate::engine::settings::EngineEvent;
 use crate::engine::{GROUPS, start_hub};
+use crate::key_file;
 use crate::sites::Sites;
 use ropewalk_config::HubConfig;
 use ropewalk_host::{Changes, memory};
@@ -57,7 +60,14 @@ pub(super) async fn run(
     let mut hub = Hub::start(&mut prepared.changes, &prepared.identity, &config)?;
     prepared.changes.settle();
     let reload = Arc::clone(&hub.reload);
-    let api = ApiSocket::open(&config.common, &hub.engine.commands, reload, true).await?;
+    let key_file = config.common.key_file.clone();
+    if let Some(next) = key_file::load_next(&key_file)? {
+        tracing::info!(key = %next.public_key(), "the next key of this hub is announced to its sites");
+        hub.engine.send(Command::Key(KeyStep::Next(next)));
+    }
+    let commands = &hub.engine.commands;
+    let change_key = keys::of_hub(key_file, commands.clone());
+    let api = ApiSocket::open(&config.common, commands, reload, change_key, true).await?;
     notify::send(notify::Ready);
     tracing::info!(
         name = config.common.name,
@@ -93,6 +103,7 @@ impl Hub {
         let ipv6 = config.pool_v6.is_some();
         let directory = Arc::new(SiteDirectory::new(sites.entries(ipv6)));
         directory.set_invitations(sites.invitations());
+        directory.set_next_keys(sites.next_keys());
         let workers = worker_count(config.workers);
         let (sink, events) = event_channel();
         let settings = HubSettings {
@@ -161,7 +172,11 @@ impl Hub {
                         // Files may be slow, and the sites wait for one another's lock.
                         tokio::task::spawn_blocking(move || admission.enrol(invitation, key));
                     }
-                    Some(EngineEvent::Assigned { .. }) => {}
+                    Some(EngineEvent::Key(KeyEvent::Used(key))) => {
+                        let admission = Arc::clone(&self.admission);
+                        tokio::task::spawn_blocking(move || admission.confirm(&key));
+                    }
+                    Some(EngineEvent::Assigned { .. } | EngineEvent::Key(_)) => {}
                     Some(EngineEvent::Stopped { error: Some(error) }) => {
                         anyhow::bail!("the engine failed: {error}");
                     }
@@ -224,9 +239,25 @@ fn admission(
             let egress = network::egress(&usable, sites, &interfaces);
             firewall.change(|nat| nat.egress = Some(egress))
         }),
+        forget: Box::new(forget),
         directory,
         commands: engine.commands.clone(),
         turn: Mutex::default(),
+    }
+}
+
+/// Ends what the kernel remembers of connections of sites that are gone.
+fn forget(gone: &[IpAddr]) {
+    let mut found = Vec::new();
+    let listed = conntrack::for_each(0, 0, |connection| {
+        let ends = [connection.source.ip(), connection.reply_source.ip()];
+        if ends.iter().any(|ip| gone.contains(ip)) {
+            found.push(connection);
+        }
+    });
+    let ended = listed.and_then(|()| found.iter().try_for_each(conntrack::delete));
+    if let Err(error) = ended {
+        tracing::debug!(%error, "connections of sites that are gone stay in the kernel's table");
     }
 }
 

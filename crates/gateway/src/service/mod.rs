@@ -13,9 +13,11 @@ pub mod network;
 mod notify;
 pub mod resolve;
 
+mod assigned;
 mod balance;
 mod guard;
 mod hub;
+mod keys;
 mod relay;
 mod site;
 mod supplicant;
@@ -37,6 +39,7 @@ use crate::engine::control::Command;
 use crate::engine::settings::{EngineEvent, EventSink, HostSettings};
 use crate::key_file;
 use api::{Api, CommandSink, Reload};
+use keys::ChangeKey;
 use network::Tun;
 use ropewalk_config as config;
 use ropewalk_config::common::Common;
@@ -373,11 +376,13 @@ impl ApiSocket {
         common: &Common,
         commands: &Commands,
         reload: Reload,
+        change_key: ChangeKey,
         is_hub: bool,
     ) -> anyhow::Result<Self> {
         let api = Api {
             commands: Arc::clone(&commands.0),
             reload,
+            change_key,
             is_hub,
         };
         api::serve_unix(api.clone(), &common.socket, common.socket_group.as_deref())?;

@@ -14,7 +14,7 @@ use anyhow::Context;
 use super::api::Reload;
 use super::hub::Hub;
 use super::site::{Relayed, Site};
-use super::{ANSWER_TIMEOUT, ApiSocket, Commands, Prepared, Signals, network, notify};
+use super::{ANSWER_TIMEOUT, ApiSocket, Commands, Prepared, Signals, keys, network, notify};
 use crate::engine::control::Command;
 use crate::key_file;
 use ropewalk_api::{OnwardStatus, Status};
@@ -65,7 +65,7 @@ pub(super) async fn run(
     });
     let commands = both(hub.engine.commands.clone(), site.engine.commands.clone());
     let reload = reload_both(Arc::clone(&hub.reload), Arc::clone(&site.reload));
-    let api = ApiSocket::open(&config.hub.common, &commands, reload, true).await?;
+    let api = ApiSocket::open(&config.hub.common, &commands, reload, keys::by_hand(), true).await?;
     notify::send(notify::Ready);
     tracing::info!(
         name = config.hub.common.name,
@@ -151,6 +151,8 @@ fn both(hub: Commands, site: Commands) -> Commands {
                 (hub.0)(command)?;
             }
             Command::SetPath { .. } | Command::Uplinks(_) => (site.0)(command)?,
+            // Each side is told of its own.
+            Command::Key(_) => {}
             Command::Shutdown => {
                 (hub.0)(Command::Shutdown)?;
                 (site.0)(Command::Shutdown)?;
@@ -215,6 +217,7 @@ mod tests {
                 | Command::ReloadSites
                 | Command::Enrolled { .. }
                 | Command::MtuFloor(_)
+                | Command::Key(_)
                 | Command::Shutdown => {}
             }
             Ok(())

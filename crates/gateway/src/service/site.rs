@@ -22,14 +22,16 @@ use tokio::time::{Instant, sleep_until};
 use super::api::Reload;
 use super::direct::Direct;
 use super::guard::Guard;
+use super::keys::{ChangeKey, SiteKeys};
 use super::supplicant::{COUNTS, Sign, Supplicants};
 use super::{
-    ApiSocket, Asked, Commands, Prepared, RunningEngine, Signals, event_channel, host_settings,
-    network, notify, reload_and_log, resolve, session_settings,
+    ApiSocket, Asked, Commands, Prepared, RunningEngine, Signals, assigned, event_channel,
+    host_settings, keys, network, notify, reload_and_log, resolve, session_settings,
 };
 use crate::engine::control::{Command, Uplink};
 use crate::engine::settings::{EngineEvent, HostSettings};
 use crate::engine::start_site;
+use crate::hub_keys::HubKeys;
 use ropewalk_balance::Turn;
 use ropewalk_config::uplinks::UplinkRules;
 use ropewalk_config::values::HostPort;
@@ -65,6 +67,7 @@ pub(super) struct Site {
     onward: Option<Relayed>,
     direct: Option<Direct>,
     guard: Guard,
+    keys: SiteKeys,
     up: bool,
 }
 
@@ -97,7 +100,8 @@ pub(super) async fn run(
     };
     let common = &site.config.common;
     let reload = Arc::clone(&site.reload);
-    let api = ApiSocket::open(common, &site.commands(), reload, false).await?;
+    let change_key = site.change_key();
+    let api = ApiSocket::open(common, &site.commands(), reload, change_key, false).await?;
     notify::send(notify::Ready);
     tracing::info!(
         name = common.name,
@@ -139,11 +143,16 @@ impl Site {
             return Ok(None);
         };
         guard.set_hub(&addresses)?;
+        let keys = SiteKeys {
+            key_file: config.common.key_file.clone(),
+            state_dir: config.common.state_dir.clone(),
+            hub: HubKeys::load(&config.common.state_dir, config.hub_key)?,
+        };
         let hub = Arc::new(HubAddresses::new(&addresses));
         let (sink, events) = event_channel();
         let settings = SiteSettings {
             common: session_settings(identity.clone(), &config.common),
-            hub_key: config.hub_key,
+            hub_key: keys.hub.key,
             hub_addresses: Arc::clone(&hub),
             tcp_port: config.tcp_port,
             udp_blocked_fallback: config.tcp_fallback,
@@ -159,6 +168,7 @@ impl Site {
         let handle = start_site(&host, settings, &sink).context("the site cannot start")?;
         let engine = RunningEngine::new(handle)?;
         engine.tun.configure(&[])?;
+        keys.begin(&engine.commands)?;
         let direct = Direct::start(&config, &engine.tun, changes).await?;
         let (notify_interfaces, interfaces) = watch::channel(Vec::new());
         let watching = Watch::start(Box::new(move |list| {
@@ -184,6 +194,7 @@ impl Site {
             onward: None,
             direct,
             guard,
+            keys,
             up: false,
         }))
     }
@@ -203,6 +214,17 @@ impl Site {
             Some(direct) => direct.commands(engine),
             None => engine,
         }
+    }
+
+    /// Changes the key of this site.
+    fn change_key(&self) -> ChangeKey {
+        let SiteKeys {
+            key_file,
+            state_dir,
+            hub,
+        } = &self.keys;
+        let commands = self.engine.commands.clone();
+        keys::of_site(key_file.clone(), state_dir.clone(), hub.pinned, commands)
     }
 
     /// The hub's addresses.
@@ -285,9 +307,11 @@ impl Site {
                 hub_addresses,
             } => {
                 tracing::info!(?addresses, hub = ?hub_addresses, "the hub assigned addresses");
+                let addresses = self.acceptable(addresses);
                 self.assign(&addresses)?;
                 self.set_name_servers(machine);
             }
+            EngineEvent::Key(event) => self.keys.handle(event, &self.engine.commands),
             EngineEvent::Enrol { .. } | EngineEvent::Stopped { .. } => {}
         }
         Ok(())
@@ -298,6 +322,27 @@ impl Site {
         if let Some(direct) = &mut self.direct {
             direct.set_tunnel(up);
         }
+    }
+
+    /// The addresses that this site takes out of those that the hub assigns.
+    fn acceptable(&self, addresses: Vec<IpNet>) -> Vec<IpNet> {
+        let interfaces = self.interfaces.borrow();
+        // The tunnel of a next hub is the network that a relay has part of.
+        let no_uplink = |interface: &Interface| {
+            let mut uplinks = self.uplinks.iter();
+            interface.kind.as_deref() == Some("tun")
+                || !uplinks.any(|uplink| uplink.ifindex == interface.index)
+        };
+        let uplinks = network::networks(&interfaces, no_uplink);
+        let allowed = self.config.assigned.as_deref();
+        let takes = |net: &IpNet| match assigned::refusal(net, allowed, &uplinks) {
+            Some(refusal) => {
+                tracing::error!("{refusal}; this site does not take the address");
+                false
+            }
+            None => true,
+        };
+        addresses.into_iter().filter(takes).collect()
     }
 
     fn assign(&mut self, addresses: &[IpNet]) -> anyhow::Result<()> {

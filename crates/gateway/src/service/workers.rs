@@ -48,6 +48,7 @@ pub(super) fn together(mut workers: Vec<Commands>) -> Commands {
                 refused: refused.clone(),
             })?,
             Command::MtuFloor(bytes) => send_all(&workers, || Command::MtuFloor(bytes))?,
+            Command::Key(step) => send_all(&workers, || Command::Key(step.clone()))?,
             Command::Shutdown => send_all(&workers, || Command::Shutdown)?,
             // The first one says that a hub has no uplinks.
             Command::SetPath { .. } | Command::Uplinks(_) => {
@@ -160,6 +161,7 @@ mod tests {
                 | Command::SetPath { .. }
                 | Command::ReloadSites
                 | Command::Enrolled { .. }
+                | Command::Key(_)
                 | Command::MtuFloor(_)
                 | Command::Shutdown => {}
             }

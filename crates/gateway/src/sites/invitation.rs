@@ -145,39 +145,78 @@ pub enum Refusal {
     KeyTaken(String),
 }
 
+/// What an enrolment has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Enrolled {
+    /// The invited site has the key now.
+    Joined,
+    /// The site will have the key.
+    Next,
+    /// Nothing: the same question came before.
+    Again,
+}
+
 impl Sites {
-    /// Gives the invited site this key. The entry of the site, and whether it is new.
+    /// The keys that sites will have, each with the key that the site has now.
+    pub fn next_keys(&self) -> impl Iterator<Item = (PublicKey, PublicKey)> {
+        let pair = |site: &Site| site.next_key.zip(site.key);
+        self.sites.iter().filter_map(pair)
+    }
+
+    /// Ends the present key of the site that will have this one; `None` if no site will.
+    pub fn confirm(&mut self, next: &PublicKey) -> Option<&Site> {
+        let mut sites = self.sites.iter_mut();
+        let site = sites.find(|site| site.next_key == Some(*next))?;
+        site.key = site.next_key.take();
+        Some(site)
+    }
+
+    /// Gives the invited site this key, or notes that a site that has a key will have this one. The entry of the
+    /// site, and what is new.
     ///
     /// # Errors
     /// Why not.
     pub fn enrol(
         &mut self,
         hub: &PublicKey,
-        invitation: &PublicKey,
+        by: &PublicKey,
         key: PublicKey,
         now: Time,
-    ) -> Result<(&Site, bool), Refusal> {
+    ) -> Result<(&Site, Enrolled), Refusal> {
+        let has_key = |site: &Site| [site.key, site.next_key].contains(&Some(*by));
         let of_invitation =
-            |site: &Site| site.invitation.as_ref().map(|own| own.key) == Some(*invitation);
+            |site: &Site| has_key(site) || site.invitation.as_ref().map(|own| own.key) == Some(*by);
         let index = self.sites.iter().position(of_invitation);
         let index = index.ok_or(Refusal::Revoked)?;
         let others = self.sites.iter().filter(|site| !of_invitation(site));
-        let owner = others.into_iter().find(|site| site.key == Some(key));
+        let owner = others
+            .into_iter()
+            .find(|site| [site.key, site.next_key].contains(&Some(key)));
         let owner = owner.map(|site| format!("site {}", site.name));
         let owner = owner.or_else(|| (key == *hub).then(|| "the hub".to_owned()));
         // Whoever has a token has the key of its invitation.
         let of_token = self.invitations().any(|other| other == key);
         let owner = owner.or_else(|| of_token.then(|| "an invitation".to_owned()));
         let site = &mut self.sites[index];
-        let Some(own) = &mut site.invitation else {
-            return Err(Refusal::Revoked);
-        };
         if !site.enabled {
             return Err(Refusal::Disabled(site.name.clone()));
         }
+        if has_key(site) {
+            if [site.key, site.next_key].contains(&Some(key)) {
+                return Ok((&self.sites[index], Enrolled::Again));
+            }
+            if let Some(owner) = owner {
+                return Err(Refusal::KeyTaken(owner));
+            }
+            site.next_key = Some(key);
+            return Ok((&self.sites[index], Enrolled::Next));
+        }
+        let Some(own) = &mut site.invitation else {
+            return Err(Refusal::Revoked);
+        };
         if let Some(Joined { at, key: by }) = own.joined {
             if by == key && site.key == Some(key) {
-                return Ok((&self.sites[index], false));
+                return Ok((&self.sites[index], Enrolled::Again));
             }
             return Err(Refusal::Used { at, key: by });
         }
@@ -189,7 +228,7 @@ impl Sites {
         }
         own.joined = Some(Joined { at: now, key });
         site.key = Some(key);
-        Ok((&self.sites[index], true))
+        Ok((&self.sites[index], Enrolled::Joined))
     }
 
     /// The keys of all invitations: open, used and ended.

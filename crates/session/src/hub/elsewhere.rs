@@ -46,6 +46,12 @@ impl Others {
         others
     }
 
+    /// Of the sites that are listed now. The hub's key may have changed since it has told sites apart by it; they
+    /// are told apart by the first one until the hub starts again.
+    pub(super) fn renewed(&self, sites: &SiteDirectory) -> Self {
+        Self::of(self.slice, self.hub, sites)
+    }
+
     /// Which sites this worker serves.
     pub(super) const fn slice(&self) -> Slice {
         self.slice

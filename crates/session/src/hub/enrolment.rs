@@ -4,6 +4,8 @@
 //! proves the secret, and binds the proof to this connection and to the hub's key (RFC 8446 §4.4.3).
 //! The control side decides. It keeps the file of the sites, and the clock that invitations end by.
 //!
+//! A site that wants another key asks in the same way, on a connection with its present key.
+//!
 //! Invariants: the key of an invitation opens nothing but an enrolment, as no site has that key.
 //! One connection has one question under way. One holder of an invitation takes no more than a small
 //! part of the control side's time, whatever the number of its connections.
@@ -42,7 +44,13 @@ impl Hub {
         let waits = pending
             .enrolling
             .is_some_and(|(_, since)| now.since(since) < ENROL_PATIENCE);
-        if waits || !self.settings.sites.is_invitation(&invitation) {
+        let of_site = self.settings.sites.find(&invitation).is_some();
+        if waits || !(of_site || self.settings.sites.is_invitation(&invitation)) {
+            return;
+        }
+        // The connections of a site are all at one worker.
+        if of_site && self.others.worker_of(&key) != self.others.slice().index() {
+            tracing::warn!(%key, "a site wants a key that would take it to another worker; it has to make another one");
             return;
         }
         let own = &mut self.invited.entry(invitation).or_default().questions;

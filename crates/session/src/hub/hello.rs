@@ -30,7 +30,12 @@ impl Hub {
         let Some(pending) = self.pending.get(&link) else {
             return;
         };
-        let Some(entry) = self.settings.sites.find(&pending.key).filter(|e| e.enabled) else {
+        let key = pending.key;
+        // A site whose key has just changed goes on over its old connections for a while.
+        let of_site = |index: usize| Some(Arc::clone(&self.sites[index].as_ref()?.entry));
+        let entry = pending.site.and_then(of_site);
+        let entry = entry.or_else(|| self.settings.sites.find(&key));
+        let Some(entry) = entry.filter(|entry| entry.enabled) else {
             links.close(now, link, "this site is not enabled at the hub");
             return;
         };
@@ -84,7 +89,9 @@ impl Hub {
         let congestion = self.settings.common.congestion;
         if Self::place(now, links, site, link, hello, congestion) {
             self.welcome(links, index, link, hello);
+            self.announce_key(links, index, link);
         }
+        self.on_key_used(now, index, key);
     }
 
     /// Tells a site that there is no common version. A site that states a range takes the Welcome for a
@@ -256,6 +263,7 @@ impl Hub {
             fixed_scheduler: false,
             spoofed: 0,
             memory: 0,
+            next_key: None,
         });
         tracing::info!(site = entry.name, "site connected");
         self.by_key.insert(entry.key, index);

@@ -11,6 +11,7 @@ mod elsewhere;
 mod enrolment;
 mod guard;
 mod hello;
+mod keys;
 #[cfg(test)]
 mod tests;
 mod tuning;
@@ -21,7 +22,7 @@ use std::sync::Arc;
 
 use bytes::BytesMut;
 use ipnet::IpNet;
-use ropewalk_api::{Direction, TunnelStatus};
+use ropewalk_api::{Direction, KeyRotation, TunnelStatus};
 use ropewalk_core::reorder::Inner;
 use ropewalk_core::schedule::SchedulerKind;
 use ropewalk_core::tunnel::Tunnel;
@@ -45,6 +46,7 @@ use addresses::is_link_local;
 use elsewhere::Others;
 use enrolment::Invited;
 use guard::guarded;
+use keys::Keys;
 pub use tuning::SITES_MAX;
 use tuning::{
     DUE_AGAIN, HELLO_WAIT, LINE_INTERVAL, LINES, LINKS_PER_KEY, SCHEDULER_INTERVAL, SCHEDULERS,
@@ -80,6 +82,8 @@ struct HubSite {
     spoofed: u64,
     /// Memory of its packets when it was looked at last, bytes.
     memory: u64,
+    /// The key that it will have, once it has connected with that.
+    next_key: Option<PublicKey>,
 }
 
 impl HubSite {
@@ -138,6 +142,8 @@ pub struct Hub {
     memory: u64,
     /// Sites that are gone, for what waits of them.
     gone: Vec<usize>,
+    /// Keys that change.
+    keys: Keys,
     /// Whether the rate of any site is bounded.
     paced: bool,
     events: VecDeque<Event>,
@@ -218,6 +224,7 @@ impl Hub {
             ready: ReadySet::default(),
             memory: 0,
             gone: Vec::new(),
+            keys: Keys::default(),
             paced: false,
             events: VecDeque::new(),
             starts: 0,
@@ -351,21 +358,14 @@ impl Hub {
     }
 
     fn reload(&mut self, now: Instant, links: &mut Links) {
-        self.others = Others::new(self.others.slice(), &self.settings);
+        self.others = self.others.renewed(&self.settings.sites);
         let directory = &self.settings.sites;
         self.invited.retain(|key, _| directory.is_invitation(key));
         let sites = directory.all();
         self.paced = sites.iter().any(|site| site.rate.is_some());
         for index in 0..self.sites.len() {
-            let Some(site) = &mut self.sites[index] else {
-                continue;
-            };
-            let entry = self.settings.sites.find(&site.entry.key);
-            match entry.filter(|entry| entry.enabled && entry.is_same(&site.entry)) {
-                Some(entry) => {
-                    site.peer.set_rate(entry.rate);
-                    site.entry = entry;
-                }
+            match self.renewed(index) {
+                Some(entry) => self.take_entry(now, index, entry),
                 None => self.drop_site(now, links, index, "the hub's list of sites changed"),
             }
         }
@@ -454,6 +454,7 @@ impl Hub {
                 let name = env!("CARGO_PKG_VERSION").to_owned();
                 links.queue_control(link, &Control::Release { name });
             }
+            Control::HubKey { key } => self.on_key_known(index, PublicKey::from_bytes(key)),
             Control::Hello(_)
             | Control::Welcome(_)
             | Control::Enrol { .. }
@@ -533,6 +534,10 @@ impl sealed::Role for Hub {
                 key,
                 refused,
             } => Ok(self.enrolled(now, links, &invitation, key, refused.as_deref())),
+            Command::Key(step) => {
+                self.on_key_step(now, links, step);
+                Ok(1)
+            }
             Command::SetPath { .. } | Command::Uplinks(_) | Command::MtuFloor(_) => {
                 Err("a hub has no uplinks of its own: do this at the site".into())
             }
@@ -758,7 +763,9 @@ impl sealed::Role for Hub {
         }
         let mute = |g: &Pending| g.site.is_none() && now.since(g.since) > HELLO_WAIT;
         self.close_pending(now, links, "no hello", mute);
+        self.tend_keys(now, links);
         let waiting = self.pending.values().any(|pending| pending.site.is_none());
+        let waiting = waiting || self.keys.is_busy();
         self.tick = if waiting {
             now + TICK
         } else {
@@ -782,6 +789,11 @@ impl sealed::Role for Hub {
 
     fn status(&self, links: &Links, status: &mut SessionStatus) {
         status.role = "hub";
+        status.rotation = self.keys.next().map(|next| KeyRotation {
+            next_key: next.public_key().to_string(),
+            state: "announced".to_owned(),
+            reason: None,
+        });
         status.addresses = self
             .settings
             .addresses
@@ -794,6 +806,7 @@ impl sealed::Role for Hub {
         for site in self.sites.iter().flatten() {
             let mut tunnel = site.peer.status(links);
             tunnel.peer_addresses = site.entry.places();
+            tunnel.knows_next_key = self.keys.is_known_to(&site.entry.name);
             status.add_tunnel_drops(&site.peer.tunnel);
             spoofed += site.spoofed;
             lines_left_out += site.lines_left_out;
@@ -807,6 +820,7 @@ impl sealed::Role for Hub {
                     peer: entry.name.clone(),
                     peer_key: entry.key.to_string(),
                     peer_addresses: entry.places(),
+                    knows_next_key: self.keys.is_known_to(&entry.name),
                     ..Default::default()
                 });
             }

@@ -48,6 +48,12 @@ pub(super) const ENROLS: u32 = 16;
 pub(super) const INVITATION_INTERVAL: Duration = Duration::from_secs(1);
 /// And this often in a row.
 pub(super) const INVITATION_ENROLS: u32 = 4;
+/// Sites that have not said that they know the hub's next key are told again after this time. Longer: fewer
+/// datagrams to sites whose program is too old to answer, later answers where one was lost.
+pub(super) const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(10);
+/// Connections with the former key of a site live on for this time after the site has connected with the next
+/// one. Longer: paths that are slow to reconnect go on, a thief of the former key is connected for longer.
+pub(super) const OLD_KEY_GRACE: Duration = Duration::from_secs(30);
 /// Time after which a question counts as lost, and another one of the same connection gets through. Longer:
 /// later joins where the control side had no answer, fewer repetitions while it takes its time.
 pub(super) const ENROL_PATIENCE: Duration = Duration::from_secs(1);

@@ -196,7 +196,10 @@ impl Joining {
         let way = &mut self.ways[index];
         let (device, key) = (way.device.as_deref(), self.settings.hub_key);
         let (started, socket) = if way.tls {
-            (links.connect_tls(now, device, way.remote, key), None)
+            (
+                links.connect_tls(now, device, way.remote, (key, None)),
+                None,
+            )
         } else {
             let socket = links.open_udp(any_address(&way.remote), device);
             let options = ConnectOptions {

@@ -65,7 +65,7 @@ fn an_unknown_invitation_ends_the_join_only_when_all_ways_say_so() {
 #[test]
 fn words_of_whoever_ends_a_connection_mean_nothing() {
     let mut session = joining();
-    let words = "closed by the peer: the peer does not know this key: add it there";
+    let words = "closed by the peer: the peer does not accept this key (not enrolled, or removed)";
     for way in 0..2 {
         ends(&mut session, way, words, false);
     }

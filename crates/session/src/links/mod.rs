@@ -180,6 +180,19 @@ impl Links {
         })
     }
 
+    /// The key that new links have.
+    pub(crate) const fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// New links have this key from now on.
+    pub(crate) fn set_identity(&mut self, identity: &Identity) {
+        match self.endpoint.set_identity(identity.clone()) {
+            Ok(()) => self.identity = identity.clone(),
+            Err(error) => tracing::error!(%error, "the key cannot be used"),
+        }
+    }
+
     /// Asks for a UDP socket, bound to `device` if given.
     pub(crate) fn open_udp(&mut self, bind: SocketAddr, device: Option<&str>) -> SocketId {
         let socket = SocketId(self.next_socket);

@@ -8,7 +8,7 @@ use ropewalk_transport::{Event, SendError};
 use ropewalk_types::{Instant, PathSnapshot};
 
 use super::LinkEvent;
-use super::tuning::{DATAGRAM_BYTES, INFO_AGE, LOOK_MAX};
+use super::tuning::{DATAGRAM_BYTES, INFO_AGE, LOOK_MAX, REKEY_TIME};
 use crate::io::{Sockets, StreamId};
 
 /// A TLS connection over a TCP connection of the driver.
@@ -26,6 +26,8 @@ pub(super) struct Stream {
     look_at: Option<Instant>,
     /// Over: what is left to say is written once, then the TCP connection is closed.
     ended: bool,
+    /// When the present keys came; `None` before the first look.
+    keys_since: Option<Instant>,
     /// Whether it waits to be flushed.
     pub dirty: bool,
     /// Whether it waits for its turn to be read.
@@ -52,6 +54,7 @@ impl Stream {
             info_at: None,
             look_at: None,
             ended: false,
+            keys_since: None,
             dirty: false,
             awaits_turn: false,
             timer: None,
@@ -139,6 +142,12 @@ impl Stream {
             }
         }
         let mut snapshot = self.tls.snapshot(now)?;
+        // A path is looked at whenever something may be sent, and sends nothing otherwise.
+        let since = *self.keys_since.get_or_insert(now);
+        if now.since(since) >= REKEY_TIME {
+            self.keys_since = Some(now);
+            self.tls.change_keys();
+        }
         // A stream takes any size; a steady inner MTU is worth more when QUIC returns.
         snapshot.max_datagram = snapshot.max_datagram.min(DATAGRAM_BYTES);
         Some(snapshot)

@@ -21,7 +21,7 @@ pub struct Moved {
 }
 
 impl Links {
-    /// Starts a TLS connection to `remote`, through `device` if given.
+    /// Starts a TLS connection to `remote`, through `device` if given. Its key is `key`, or `also`.
     ///
     /// # Errors
     /// When TLS refuses the key.
@@ -30,9 +30,9 @@ impl Links {
         now: Instant,
         device: Option<&str>,
         remote: SocketAddr,
-        key: PublicKey,
+        (key, also): (PublicKey, Option<PublicKey>),
     ) -> Result<LinkId, TransportError> {
-        let tls = TlsPath::client(&self.identity, key)?;
+        let tls = TlsPath::client_of(&self.identity, key, also)?;
         let stream = self.add_stream(Stream::new(now + HANDSHAKE, tls, remote, None));
         self.requests.push_back(Request::ConnectTcp {
             stream,

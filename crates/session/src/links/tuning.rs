@@ -30,6 +30,9 @@ pub(super) const LOOK_MAX: Duration = Duration::from_millis(20);
 /// Largest datagram put on a stream, bytes: what a QUIC path of MTU 1,500 takes. Larger:
 /// fewer frames, packets that a QUIC path would have to split.
 pub(super) const DATAGRAM_BYTES: usize = 1_446;
+/// The keys of a connection are changed after this time. Longer: fewer changes, somebody who gets the keys
+/// can read more of what went before.
+pub(super) const REKEY_TIME: Duration = Duration::from_secs(3_600);
 /// TCP connections that a hub keeps open at once, those in the handshake included. More: more
 /// sites over TCP, more memory that strangers can take.
 pub(super) const STREAMS_MAX: usize = 1_024;

@@ -43,6 +43,7 @@ impl Site {
         };
         let carrier = self.peer.paths[id.index()].as_ref().map(|p| p.link);
         let on_tls = matches!(carrier, Some(LinkId::Tls(_)));
+        let outdated = carrier.is_some() && self.is_outdated(links, id);
         let Some(path) = &mut self.paths[id.index()] else {
             return;
         };
@@ -51,7 +52,8 @@ impl Site {
         }
         let mut outranked = false;
         path.attempts.retain(|attempt| {
-            let keep = now.since(attempt.started) < ATTEMPT_LIFETIME && (silent || on_tls);
+            let wanted = silent || on_tls || outdated;
+            let keep = now.since(attempt.started) < ATTEMPT_LIFETIME && wanted;
             if !keep {
                 outranked |= attempt.connected;
                 links.close(now, attempt.link, "not needed any more");
@@ -75,7 +77,8 @@ impl Site {
         } else if path.tries == 0 {
             path.next_attempt = path.next_attempt.min(now + ATTEMPT_INTERVAL);
         }
-        if (silent || on_tls) && path.next_attempt <= now && !answered {
+        let due = path.next_attempt <= now;
+        if (silent || on_tls || outdated) && due && !answered {
             path.next_attempt = now
                 + if silent {
                     path.tries = path.tries.saturating_add(1);
@@ -92,7 +95,7 @@ impl Site {
         let overdue = path
             .quic_wanted
             .is_some_and(|at| now.since(at) > FALLBACK_AFTER);
-        let lost_tls = silent && on_tls;
+        let lost_tls = on_tls && (silent || (outdated && due));
         if fallback && ((overdue && !answered) || lost_tls) && !path.attempts.iter().any(|a| a.tls)
         {
             self.attempt_tls(now, links, id);
@@ -149,7 +152,9 @@ impl Site {
             .congestion
             .unwrap_or(self.settings.common.congestion);
         let mtu_max = udp_payload_max(path.uplink.mtu, &remote);
-        let key = self.settings.hub_key;
+        let (key, own) = (self.settings.hub_key, links.identity().public_key());
+        let also = self.keys.hub_next;
+        let marked_for = self.keys.marked_for(path.tries);
         let Some(path) = &mut self.paths[id.index()] else {
             return;
         };
@@ -169,12 +174,14 @@ impl Site {
             congestion,
             mtu_max: Some(mtu_max),
             socket: path.open_socket(links, &remote),
+            also,
+            marked_for,
         };
         let started = links.connect_quic(now, remote, key, options);
         match started {
             Ok(link) => {
                 tracing::debug!(uplink = path.uplink.name, %remote, "QUIC connection attempted");
-                path.add_attempt(now, link, false);
+                path.add_attempt(now, link, own, false);
             }
             Err(error) => self.note_error(id, error.to_string()),
         }
@@ -189,11 +196,13 @@ impl Site {
         };
         let remote = SocketAddr::new(remote.ip(), self.settings.tcp_port);
         let device = Some(path.uplink.name.as_str());
-        let started = links.connect_tls(now, device, remote, self.settings.hub_key);
+        let keys = (self.settings.hub_key, self.keys.hub_next);
+        let own = links.identity().public_key();
+        let started = links.connect_tls(now, device, remote, keys);
         match (started, &mut self.paths[id.index()]) {
             (Ok(link), Some(path)) => {
                 tracing::debug!(uplink = path.uplink.name, %remote, "TLS connection attempted");
-                path.add_attempt(now, link, true);
+                path.add_attempt(now, link, own, true);
             }
             (Err(error), _) => self.note_error(id, error.to_string()),
             (Ok(link), None) => links.close(now, link, "the path is gone"),
@@ -294,6 +303,7 @@ impl Site {
         path.quic_wanted = None;
         path.last_error = None;
         path.unanswered = true;
+        path.key = Some(attempt.key);
         // What made TLS win may be over at once.
         path.next_attempt = now + FALLBACK_AFTER;
         let carrier = PeerPath {
@@ -309,6 +319,7 @@ impl Site {
             "path up"
         );
         self.peer.set_path(now, id, carrier);
+        self.on_key_works(attempt.key);
         if outranked {
             self.outrank(now, id);
         }
@@ -363,11 +374,18 @@ impl Attempt {
 mod tests {
     use super::*;
     use crate::io::StreamId;
+    use ropewalk_transport::PublicKey;
 
     #[test]
     fn an_attempt_counts_as_answered_until_the_next_answer_is_late() {
         let at = |ms| Instant::ZERO + Duration::from_millis(ms);
-        let mut attempt = Attempt::new(LinkId::Tls(StreamId(0)), 1, at(0), false);
+        let mut attempt = Attempt::new(
+            LinkId::Tls(StreamId(0)),
+            PublicKey::from_bytes([0; 32]),
+            1,
+            at(0),
+            false,
+        );
         attempt.note_received(at(100), 0);
         assert!(!attempt.is_answered(at(100)), "nothing has come");
         attempt.note_received(at(600), 1_200);

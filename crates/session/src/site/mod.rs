@@ -6,6 +6,7 @@
 //! introduced with `Hello`, repeated until the hub's `Welcome`.
 
 mod attempts;
+mod keys;
 mod leaving;
 mod path;
 mod tuning;
@@ -22,7 +23,7 @@ use ropewalk_api::{Direction, PathStatus};
 use ropewalk_core::reorder::Inner;
 use ropewalk_core::schedule::SchedulerKind;
 use ropewalk_core::tunnel::{PathState, Tunnel};
-use ropewalk_transport::{SocketId, TransportError};
+use ropewalk_transport::{PublicKey, SocketId, TransportError};
 use ropewalk_types::{Instant, PATHS_MAX, PathId, Random};
 use ropewalk_wire::{Control, Datagram, Versions, Welcome, agree};
 
@@ -34,6 +35,7 @@ use crate::session::{Event, Role, Session, sealed};
 use crate::settings::{Environment, SiteSettings};
 use crate::status::SessionStatus;
 use crate::tuning::{PROBE_INTERVAL, ROUNDS};
+use keys::Keys;
 use path::SitePath;
 
 /// The role of a site.
@@ -54,6 +56,7 @@ pub struct Site {
     scheduler_due: Instant,
     tick: Instant,
     disabled: Vec<String>,
+    keys: Keys,
     events: VecDeque<Event>,
 }
 
@@ -101,6 +104,7 @@ impl Site {
             scheduler_due: Instant::ZERO,
             tick: Instant::ZERO,
             disabled: Vec::new(),
+            keys: Keys::default(),
             events: VecDeque::new(),
             settings,
         }
@@ -174,7 +178,7 @@ impl Site {
         }
     }
 
-    fn on_control(&mut self, links: &mut Links, link: LinkId, control: Control) {
+    fn on_control(&mut self, now: Instant, links: &mut Links, link: LinkId, control: Control) {
         match control {
             Control::Welcome(welcome) => {
                 self.on_welcome(link, &welcome);
@@ -191,11 +195,14 @@ impl Site {
                 }
             }
             Control::Goodbye => tracing::info!("the hub says goodbye"),
+            Control::Enrolled { refused } => self.on_key_answer(now, links, refused),
+            Control::HubKey { key } => {
+                self.on_hub_key(now, links, link, PublicKey::from_bytes(key))
+            }
             Control::Hello(_)
             | Control::PathGone { .. }
             | Control::Scheduler { .. }
-            | Control::Enrol { .. }
-            | Control::Enrolled { .. } => {}
+            | Control::Enrol { .. } => {}
         }
     }
 
@@ -257,6 +264,10 @@ impl sealed::Role for Site {
                 self.set_path(now, links, &uplink, wanted)?;
                 Ok(1)
             }
+            Command::Key(step) => {
+                self.on_key_step(now, links, step);
+                Ok(1)
+            }
             Command::ReloadSites | Command::Enrolled { .. } | Command::MtuFloor(_) => {
                 Err("a site has no sites".into())
             }
@@ -293,15 +304,17 @@ impl sealed::Role for Site {
 
     fn on_link(&mut self, now: Instant, links: &mut Links, link: LinkId, event: LinkEvent) {
         match event {
-            LinkEvent::Connected { .. } => {
+            LinkEvent::Connected { peer } => {
                 let Some((id, index)) = self.attempt_of(link) else {
                     return;
                 };
+                self.on_hub_proved(peer);
                 // The connection that was there before may have come back meanwhile: it knows the
                 // path, and a new one would have to find everything out again.
                 let carrier = self.peer.paths[id.index()].as_ref().map(|p| p.link);
                 let well = self.peer.tunnel.path_state(id) == Some(PathState::Up)
-                    && matches!(carrier, Some(LinkId::Quic(_)));
+                    && matches!(carrier, Some(LinkId::Quic(_)))
+                    && !self.is_outdated(links, id);
                 let Some(path) = &mut self.paths[id.index()] else {
                     return;
                 };
@@ -316,11 +329,18 @@ impl sealed::Role for Site {
                 path.hello_due = now + HELLO_INTERVAL;
                 self.hello(links, id, link, generation);
             }
-            LinkEvent::Closed { reason, .. } => {
+            LinkEvent::Closed {
+                reason,
+                key_unknown,
+            } => {
                 if let Some((id, index)) = self.attempt_of(link) {
                     let path = self.paths[id.index()].as_mut();
-                    if path.is_some_and(|path| path.attempts.remove(index).connected) {
+                    let attempt = path.map(|path| path.attempts.remove(index));
+                    if attempt.as_ref().is_some_and(|attempt| attempt.connected) {
                         self.outrank(now, id);
+                    }
+                    if let Some(attempt) = attempt.filter(|_| key_unknown) {
+                        self.on_key_unknown(now, links, attempt.key);
                     }
                     self.note_error(id, reason);
                 } else if let Some(id) = self.peer.on_link_closed(now, link)
@@ -362,7 +382,7 @@ impl sealed::Role for Site {
             tunnel.handle_straggler(now, id, received.ecn, received.data)
         };
         if let Some(control) = control {
-            self.on_control(links, link, control);
+            self.on_control(now, links, link, control);
         }
     }
 
@@ -406,6 +426,7 @@ impl sealed::Role for Site {
             }
             self.tend(now, links, id);
         }
+        self.ask_for_key(now, links);
         if let Some(kind) = self.scheduler_wanted
             && self.scheduler_due <= now
         {
@@ -414,6 +435,7 @@ impl sealed::Role for Site {
             self.peer.send_control(links, &control);
         }
         let busy = self.scheduler_wanted.is_some()
+            || self.keys.is_busy()
             || self.ids().iter().any(|id| {
                 let up = self.peer.tunnel.path_state(*id) == Some(PathState::Up);
                 let path = self.paths[id.index()].as_ref();
@@ -435,6 +457,7 @@ impl sealed::Role for Site {
 
     fn status(&self, links: &Links, status: &mut SessionStatus) {
         status.role = "site";
+        status.rotation = self.key_status(links);
         let mut tunnel = self.peer.status(links);
         if let Some((addresses, hub_addresses)) = &self.assigned {
             status.addresses = addresses.iter().map(ToString::to_string).collect();

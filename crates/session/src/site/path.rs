@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use ropewalk_core::path::PathConfig;
-use ropewalk_transport::SocketId;
+use ropewalk_transport::{PublicKey, SocketId};
 use ropewalk_types::Instant;
 
 use super::leaving::Leaving;
@@ -14,6 +14,8 @@ use crate::links::{LinkId, Links, any_address};
 #[derive(Debug)]
 pub(super) struct Attempt {
     pub(super) link: LinkId,
+    /// The key of this site with which it was made.
+    pub(super) key: PublicKey,
     pub(super) generation: u32,
     pub(super) started: Instant,
     pub(super) connected: bool,
@@ -25,9 +27,16 @@ pub(super) struct Attempt {
 }
 
 impl Attempt {
-    pub(super) const fn new(link: LinkId, generation: u32, started: Instant, tls: bool) -> Self {
+    pub(super) const fn new(
+        link: LinkId,
+        key: PublicKey,
+        generation: u32,
+        started: Instant,
+        tls: bool,
+    ) -> Self {
         Self {
             link,
+            key,
             generation,
             started,
             connected: false,
@@ -47,6 +56,8 @@ pub(super) struct SitePath {
     pub(super) sockets: [Option<SocketId>; 2],
     pub(super) attempts: Vec<Attempt>,
     pub(super) generation: u32,
+    /// The key of this site with which the link in use was made, if there is or was one.
+    pub(super) key: Option<PublicKey>,
     /// Link in use whose `Hello` is unanswered, if any.
     pub(super) unanswered: bool,
     pub(super) hello_due: Instant,
@@ -74,6 +85,7 @@ impl SitePath {
             sockets: [None; 2],
             attempts: Vec::new(),
             generation,
+            key: None,
             unanswered: false,
             hello_due: now,
             next_attempt: now,
@@ -104,9 +116,10 @@ impl SitePath {
             .get_or_insert_with(|| links.open_udp(any_address(remote), device))
     }
 
-    pub(super) fn add_attempt(&mut self, now: Instant, link: LinkId, tls: bool) {
+    pub(super) fn add_attempt(&mut self, now: Instant, link: LinkId, key: PublicKey, tls: bool) {
         let generation = self.next_generation();
-        self.attempts.push(Attempt::new(link, generation, now, tls));
+        let attempt = Attempt::new(link, key, generation, now, tls);
+        self.attempts.push(attempt);
     }
 
     /// Generations rise with every connection and every claim of the path.

@@ -52,6 +52,11 @@ pub(super) const VERSION_RETRY: Duration = Duration::from_secs(60);
 pub(super) const TICK: Duration = Duration::from_millis(100);
 /// Takes the place of [`TICK`] while every path is up and nothing is outstanding.
 pub(super) const TICK_IDLE: Duration = Duration::from_secs(1);
+/// How often the hub is asked again to take the next key of this site. Longer: fewer questions, later changes
+/// where one was lost. The same for what the hub says of its own next key.
+pub(super) const KEY_INTERVAL: Duration = Duration::from_secs(1);
+/// And so often in a row its words are written down. More: a hub that changes its mind is followed sooner.
+pub(super) const KEY_NOTES: u32 = 4;
 /// How often an unanswered `Hello` is repeated.
 pub(super) const HELLO_INTERVAL: Duration = Duration::from_millis(150);
 /// Bytes waiting at the ingress beyond which no more inner packets are welcome: the queue of the

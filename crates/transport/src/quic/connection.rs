@@ -12,7 +12,7 @@ use ropewalk_types::{Instant, PathSnapshot};
 use super::{
     ConnectionCounters, SocketId,
     handshakes::Ticket,
-    tuning::{SEND_BUFFER_BYTES, URGENT_SLACK},
+    tuning::{REKEY_DATAGRAMS, REKEY_TIME, SEND_BUFFER_BYTES, URGENT_SLACK},
 };
 use crate::{
     CloseReason, PublicKey, SendError,
@@ -66,6 +66,18 @@ pub(super) struct Slot {
     frames_sent: u64,
     frames_received: u64,
     probes_sent: u64,
+    rekey: Rekey,
+}
+
+/// How long the present keys of a connection have been in use.
+#[derive(Clone, Copy, Debug, Default)]
+struct Rekey {
+    /// Changes of keys so far, on either side's wish.
+    updates: u64,
+    /// When the present ones came; `None` before the connection is up.
+    since: Option<std::time::Instant>,
+    /// Datagrams that had been sent by then.
+    sent: u64,
 }
 
 impl Slot {
@@ -88,6 +100,7 @@ impl Slot {
             frames_sent: 0,
             frames_received: 0,
             probes_sent: 0,
+            rekey: Rekey::default(),
         }
     }
 
@@ -146,6 +159,7 @@ impl Slot {
         let transmit = self.conn.poll_transmit(now, segments_max, buf);
         if transmit.is_some() {
             let stats = self.conn.stats();
+            self.change_keys(now, stats.udp_tx.datagrams);
             let frames = ack_eliciting(&stats.frame_tx);
             let probe = stats.path.sent_plpmtud_probes;
             if frames != self.frames_sent && probe == self.probes_sent {
@@ -159,6 +173,31 @@ impl Slot {
             self.state.end_let_through();
         }
         transmit
+    }
+
+    /// Asks for new keys when the present ones have protected enough; the next packet has them.
+    //= RFC 9001 §6.1
+    //# An endpoint MUST NOT initiate a key update prior to having confirmed the handshake.
+    fn change_keys(&mut self, now: std::time::Instant, sent: u64) {
+        if self.phase != Phase::Up {
+            return;
+        }
+        let updates = self.conn.key_updates();
+        let Rekey { since, .. } = self.rekey;
+        let Some(since) = since.filter(|_| updates == self.rekey.updates) else {
+            self.rekey = Rekey {
+                updates,
+                since: Some(now),
+                sent,
+            };
+            return;
+        };
+        if now.saturating_duration_since(since) >= REKEY_TIME
+            || sent - self.rekey.sent >= REKEY_DATAGRAMS
+        {
+            // Does nothing while the last change is under way; then the next datagram asks again.
+            self.conn.force_key_update();
+        }
     }
 
     /// After [`Self::poll_transmit`] gave nothing: finds out what blocks.
@@ -207,6 +246,7 @@ impl Slot {
             lost_packets: stats.path.lost_packets,
             black_holes: stats.path.black_holes_detected,
             congestion_events: stats.path.congestion_events,
+            key_updates: self.conn.key_updates(),
         }
     }
 
@@ -263,7 +303,7 @@ pub(super) const fn is_end_by_peer(error: &ConnectionError) -> bool {
 
 pub(crate) const fn refused_here(connecting: bool) -> &'static str {
     if connecting {
-        "the peer's key is not the expected one: check its address and key"
+        "the peer's key is not the expected one: check its address, and whether its key was replaced"
     } else {
         "the peer's key is not on the list"
     }

@@ -28,7 +28,7 @@ use super::{
     tuning::{CONNECTIONS_MAX, HANDSHAKE_TIME_MAX, REASON_MAX, RETRY_ABOVE, STATELESS_MAX},
 };
 use crate::{
-    CloseReason, CongestionControl, PublicKey, SendError, TransportError,
+    CloseReason, CongestionControl, Identity, PublicKey, SendError, TransportError,
     congestion::PathState,
     credentials::{SERVER_NAME, key_of_spki},
 };
@@ -43,7 +43,7 @@ pub struct Endpoint {
     server: Option<quinn_proto::ServerConfig>,
     clock: Arc<Clock>,
     /// What first packets to this side must have while it is busy.
-    marks: Marks,
+    marks: Vec<Marks>,
     slots: Vec<Option<Slot>>,
     generation: u32,
     attempts: u64,
@@ -70,7 +70,7 @@ impl Endpoint {
         let inner =
             quinn_proto::Endpoint::new(endpoint_config, server.clone().map(Arc::new), true, None);
         Ok(Self {
-            marks: Marks::new(&config.identity.public_key()),
+            marks: vec![Marks::new(&config.identity.public_key())],
             config,
             inner,
             server,
@@ -88,6 +88,22 @@ impl Endpoint {
         })
     }
 
+    /// Connections that begin from now on have this key; the others go on with theirs. First packets may have
+    /// the mark of any key that this side has had.
+    ///
+    /// # Errors
+    /// When TLS refuses the key.
+    pub fn set_identity(&mut self, identity: Identity) -> Result<(), TransportError> {
+        if let (Some(server), Some(allowed)) = (&mut self.server, &self.config.allowed) {
+            // The rest stays, so that tokens of before are still good.
+            server.crypto = setup::server_crypto(&identity, allowed.clone())?;
+            self.marks.truncate(1);
+            self.marks.push(Marks::new(&identity.public_key()));
+        }
+        self.config.identity = identity;
+        Ok(())
+    }
+
     /// Starts a connection to `remote`, whose key must be `peer_key`.
     ///
     /// # Errors
@@ -101,8 +117,7 @@ impl Endpoint {
     ) -> Result<ConnectionId, TransportError> {
         let options = ConnectOptions {
             congestion,
-            mtu_max: None,
-            socket: SocketId::default(),
+            ..ConnectOptions::default()
         };
         self.connect_with(now, remote, peer_key, options)
     }
@@ -130,7 +145,7 @@ impl Endpoint {
         let state = Arc::new(PathState::new(self.config.base));
         let transport = setup::transport(&self.config, options.congestion, mtu_max, state.clone());
         self.attempts += 1;
-        let client = setup::client(&self.config, peer_key, transport, self.attempts)?;
+        let client = setup::client(&self.config, peer_key, &options, transport, self.attempts)?;
         let (handle, conn) = self
             .inner
             .connect(self.to_std(now), client, remote, SERVER_NAME)
@@ -264,7 +279,8 @@ impl Endpoint {
         let mut answer = Vec::new();
         // Forged addresses get no further, and cost nobody a place.
         if !validated && self.handshakes.unproved() >= RETRY_ABOVE {
-            if !self.marks.has_mark(incoming.orig_dst_cid()) {
+            let id = incoming.orig_dst_cid();
+            if !self.marks.iter().any(|marks| marks.has_mark(id)) {
                 self.stats.strangers_ignored += 1;
                 self.inner.ignore(incoming);
                 return None;

@@ -79,6 +79,10 @@ pub struct ConnectOptions {
     pub mtu_max: Option<u16>,
     /// The socket through which the connection sends.
     pub socket: SocketId,
+    /// Another key that the peer may have.
+    pub also: Option<PublicKey>,
+    /// The key by which the peer tells its sites apart and strangers from them, if that is another one.
+    pub marked_for: Option<PublicKey>,
 }
 
 /// Names a UDP socket of the caller; the endpoint only remembers which connection uses which.
@@ -168,4 +172,6 @@ pub struct ConnectionCounters {
     pub black_holes: u64,
     /// Congestion events, ECN marks included.
     pub congestion_events: u64,
+    /// Changes of the keys that protect packets, on either side's wish.
+    pub key_updates: u64,
 }

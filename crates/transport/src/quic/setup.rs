@@ -19,7 +19,7 @@ use quinn_proto::{
 };
 
 use super::{
-    EndpointConfig,
+    ConnectOptions, EndpointConfig,
     mark::{Marks, Slice, group_of},
     tuning::{
         ACK_DELAY, ACK_PACKETS, BLACK_HOLE_COOLDOWN, CONNECTION_ID_BYTES, INCOMING_BUFFER_BYTES,
@@ -28,7 +28,7 @@ use super::{
     },
 };
 use crate::{
-    CongestionControl, PublicKey, TransportError,
+    CongestionControl, Identity, KeyCheck, PublicKey, TransportError,
     congestion::{Factory, PathState},
     credentials,
 };
@@ -158,14 +158,13 @@ pub(super) fn server(
     let Some(allowed) = config.allowed.clone() else {
         return Ok(None);
     };
-    let tls = credentials::server_config(&config.identity, allowed)?;
-    let crypto = QuicServerConfig::try_from(tls).map_err(|e| TransportError::Tls(e.to_string()))?;
+    let crypto = server_crypto(&config.identity, allowed)?;
     let mut secret = config.seed.unwrap_or_default();
     if config.seed.is_none() {
         aws_lc_rs::rand::fill(&mut secret).map_err(|_| TransportError::Random)?;
     }
     let token_key = hkdf::Salt::new(hkdf::HKDF_SHA256, b"ropewalk retry").extract(&secret);
-    let mut server = ServerConfig::new(Arc::new(crypto), Arc::new(token_key));
+    let mut server = ServerConfig::new(crypto, Arc::new(token_key));
     server
         .retry_token_lifetime(RETRY_LIFETIME)
         .max_incoming(INCOMING_MAX)
@@ -176,20 +175,32 @@ pub(super) fn server(
     Ok(Some(server))
 }
 
+/// How the accepting side proves this identity.
+pub(super) fn server_crypto(
+    identity: &Identity,
+    allowed: KeyCheck,
+) -> Result<Arc<QuicServerConfig>, TransportError> {
+    let tls = credentials::server_config(identity, allowed)?;
+    let crypto = QuicServerConfig::try_from(tls).map_err(|e| TransportError::Tls(e.to_string()))?;
+    Ok(Arc::new(crypto))
+}
+
 /// The connecting side's part.
 pub(super) fn client(
     config: &EndpointConfig,
     peer_key: PublicKey,
+    options: &ConnectOptions,
     transport: TransportConfig,
     attempt: u64,
 ) -> Result<ClientConfig, TransportError> {
-    let tls = credentials::client_config(&config.identity, peer_key)?;
+    let tls = credentials::client_config(&config.identity, peer_key, options.also)?;
     let crypto = QuicClientConfig::try_from(tls).map_err(|e| TransportError::Tls(e.to_string()))?;
     let mut client = ClientConfig::new(Arc::new(crypto));
     client
         .transport_config(Arc::new(transport))
         .token_store(Arc::new(NoneTokenStore));
-    let first = first_id(config, &peer_key, attempt)?;
+    let marked_for = options.marked_for.unwrap_or(peer_key);
+    let first = first_id(config, &marked_for, attempt)?;
     client.initial_dst_cid_provider(Arc::new(move || first));
     Ok(client)
 }

@@ -41,6 +41,15 @@ pub(super) const INCOMING_MAX: usize = 16;
 /// Lifetime of a Retry token. Longer: slower paths prove their address, old tokens stay of use.
 pub(super) const RETRY_LIFETIME: std::time::Duration = std::time::Duration::from_secs(15);
 
+// Keys of a connection.
+
+/// Keys that protect packets are changed after this time. Longer: fewer changes, somebody who gets the keys
+/// of a connection can read more of what went before.
+pub(super) const REKEY_TIME: std::time::Duration = std::time::Duration::from_secs(3_600);
+/// And after so many datagrams sent: half of what RFC 9001 §6.6 allows under one key of AES-GCM. More: fewer
+/// changes, less room for the change before that bound ends the connection.
+pub(super) const REKEY_DATAGRAMS: u64 = 1 << 22;
+
 // Buffers.
 
 /// Bytes queued for sending at most; the scheduler keeps it at two packets or a millisecond.

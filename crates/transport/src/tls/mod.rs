@@ -58,6 +58,7 @@ pub struct TlsPath {
     events: VecDeque<Event>,
     view: TcpView,
     dropped: u64,
+    key_changes: u64,
 }
 
 impl TlsPath {
@@ -66,7 +67,19 @@ impl TlsPath {
     /// # Errors
     /// When TLS refuses the key.
     pub fn client(identity: &Identity, peer_key: PublicKey) -> Result<Self, TransportError> {
-        let config = Arc::new(credentials::client_config(identity, peer_key)?);
+        Self::client_of(identity, peer_key, None)
+    }
+
+    /// [`Self::client`] of a peer that may have the key `also` instead.
+    ///
+    /// # Errors
+    /// When TLS refuses the key.
+    pub fn client_of(
+        identity: &Identity,
+        peer_key: PublicKey,
+        also: Option<PublicKey>,
+    ) -> Result<Self, TransportError> {
+        let config = Arc::new(credentials::client_config(identity, peer_key, also)?);
         let name = ServerName::try_from(SERVER_NAME).map_err(|e| tls_error(&e))?;
         let tls = ClientConnection::new(config, name).map_err(|e| tls_error(&e))?;
         Ok(Self::new(tls.into(), true))
@@ -97,6 +110,7 @@ impl TlsPath {
             events: VecDeque::new(),
             view: TcpView::default(),
             dropped: 0,
+            key_changes: 0,
         }
     }
 
@@ -286,6 +300,20 @@ impl TlsPath {
         }
         frame::write(&mut self.staged, &datagram);
         Ok(())
+    }
+
+    /// Changes the keys of both directions (RFC 8446 §4.6.3). What is encrypted already keeps the old ones.
+    /// The TLS library does so itself before a key has protected more than its cipher allows.
+    pub fn change_keys(&mut self) {
+        if self.phase == TlsPhase::Up && self.tls.refresh_traffic_keys().is_ok() {
+            self.key_changes += 1;
+        }
+    }
+
+    /// How often this side has changed the keys on the caller's wish.
+    #[must_use]
+    pub const fn key_changes(&self) -> u64 {
+        self.key_changes
     }
 
     /// The next datagram received.

@@ -160,6 +160,8 @@ pub struct Connection {
     key_phase: bool,
     /// How many packets are in the current key phase. Used only for `Data` space.
     key_phase_size: u64,
+    /// How often this connection has changed its packet protection keys, on either side's wish
+    key_updates: u64,
     /// Transport parameters set by the peer
     peer_params: TransportParameters,
     /// Source ConnectionId of the first packet received from the peer
@@ -307,6 +309,7 @@ impl Connection {
             // response. Inspired by quic-go's similar behavior of performing the first key update
             // at the 100th short-header packet.
             key_phase_size: rng.random_range(10..1000),
+            key_updates: 0,
             peer_params: TransportParameters::default(),
             orig_rem_cid: rem_cid,
             initial_dst_cid: init_cid,
@@ -1332,6 +1335,11 @@ impl Connection {
             return;
         }
         self.update_keys(None, false);
+    }
+
+    /// How often this connection has changed its packet protection keys, on either side's wish
+    pub fn key_updates(&self) -> u64 {
+        self.key_updates
     }
 
     // Compatibility wrapper for quinn < 0.11.7. Remove for 0.12.
@@ -3597,6 +3605,7 @@ impl Connection {
 
     fn update_keys(&mut self, end_packet: Option<(u64, Instant)>, remote: bool) {
         trace!("executing key update");
+        self.key_updates += 1;
         // Generate keys for the key phase after the one we're switching to, store them in
         // `next_crypto`, make the contents of `next_crypto` current, and move the current keys into
         // `prev_crypto`.

@@ -10,6 +10,7 @@
 //! | `POST /v1/paths` | `{"uplink":…,"enabled":…}` or `{"uplink":…,"leaving":true,"seconds":…}` |
 //! | `POST /v1/sites/reload` | a hub reads its sites file again |
 //! | `POST /v1/reload` | as SIGHUP: sites of a hub, rules for uplinks of a site |
+//! | `POST /v1/key` | `{"switch":false}`: a next key is made, and announced or asked for; `{"switch":true}`: a hub has its next key now → `{"key":…}` |
 //! | `GET /metrics` | Prometheus text |
 //!
 //! Invariant: a bad request gets a 4xx with `{"error":…}`. Connections, body sizes and waiting
@@ -36,12 +37,13 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use ropewalk_api::{
-    Changed, Done, Failed, PathRequest, Paths, Reloaded, SchedulerRequest, Schedulers, Status,
-    prometheus,
+    Changed, Done, Failed, KeyChange, KeyRequest, PathRequest, Paths, Reloaded, SchedulerRequest,
+    Schedulers, Status, prometheus,
 };
 use tokio::net::{TcpListener, UnixListener};
 
 use super::ANSWER_TIMEOUT;
+use super::keys::ChangeKey;
 use crate::engine::control::Command;
 use listener::Bounded;
 
@@ -62,6 +64,8 @@ pub struct Api {
     pub commands: CommandSink,
     /// As SIGHUP.
     pub reload: Reload,
+    /// Changes the key of this gateway.
+    pub change_key: ChangeKey,
     /// Whether this gateway is a hub.
     pub is_hub: bool,
 }
@@ -115,6 +119,7 @@ fn router(api: Api) -> Router {
         .route("/v1/paths", get(paths).post(set_path))
         .route("/v1/sites/reload", post(reload_sites))
         .route("/v1/reload", post(reload))
+        .route("/v1/key", post(change_key))
         .fallback(|| async { Refused::new(StatusCode::NOT_FOUND, "there is no such page") })
         .method_not_allowed_fallback(|| async {
             Refused::new(
@@ -271,6 +276,23 @@ async fn reload_sites(State(api): State<Api>) -> Answer<Json<Reloaded>> {
         ));
     }
     reload(State(api)).await
+}
+
+async fn change_key(
+    State(api): State<Api>,
+    body: Result<Json<KeyRequest>, JsonRejection>,
+) -> Answer<Json<KeyChange>> {
+    let Json(request) = body?;
+    // Files may be slow.
+    let change = Arc::clone(&api.change_key);
+    let changed = tokio::task::spawn_blocking(move || change(request)).await;
+    let changed = changed.map_err(anyhow::Error::from).flatten();
+    changed.map(Json).map_err(|error| {
+        Refused::new(
+            StatusCode::UNPROCESSABLE_ENTITY,
+            format!("nothing was changed: {error:#}"),
+        )
+    })
 }
 
 async fn reload(State(api): State<Api>) -> Answer<Json<Reloaded>> {

@@ -36,6 +36,12 @@ impl Gateway {
                 anyhow::ensure!(is_hub, "site.toml:3: broken");
                 Ok("2 sites".to_owned())
             }),
+            change_key: Arc::new(|request: KeyRequest| {
+                anyhow::ensure!(!request.switch, "there is no next key");
+                Ok(KeyChange {
+                    key: "k".to_owned(),
+                })
+            }),
             is_hub,
         };
         let tcp = std::net::TcpListener::bind("127.0.0.1:0")
@@ -123,6 +129,7 @@ fn answering(commands: Receiver<Command>) {
             | Command::MtuFloor(_)
             | Command::ReloadSites
             | Command::Enrolled { .. }
+            | Command::Key(_)
             | Command::Shutdown => {}
         }
     }
@@ -143,6 +150,7 @@ fn requests_reach_the_engine_and_answers_the_client() {
         post("/v1/sites/reload", &json!({})).unwrap()["reloaded"],
         "2 sites"
     );
+    assert_eq!(post("/v1/key", &json!({})).unwrap()["key"], "k");
     let list: Value = client.get("/v1/scheduler").unwrap();
     assert_eq!(
         list["available"].as_array().unwrap().len(),
@@ -255,6 +263,7 @@ fn bad_requests_are_refused_with_a_reason() {
         ("/v1/status", json!({}), "does not take this method"),
         ("/v1/nothing", json!({}), "upgrade: there is no such page"),
         ("/v1/sites/reload", json!({}), "only hubs have sites"),
+        ("/v1/key", json!({ "switch": true }), "there is no next key"),
         (
             "/v1/reload",
             json!({}),

@@ -258,6 +258,7 @@ fn a_connection_that_panics_before_it_is_known_leaves_nothing() {
     let client = crate::quic::setup::client(
         &hub.config,
         identity(7).public_key(),
+        &crate::ConnectOptions::default(),
         quinn_proto::TransportConfig::default(),
         1,
     )
