@@ -28,8 +28,8 @@ const EXAMPLES: &str = "Examples:
 
 The private key is never shown.";
 
-const ROTATE: &str = "On a site: makes a new key and asks the hub to take it. The site reconnects its paths one by one
-with the new key, and the hub then ends the old one. Traffic goes on. If the site does not run now,
+const ROTATE: &str = "On a site: makes a new key and asks the hub to take it. The site makes new connections with the new
+key, and the hub then ends the old key. Traffic goes on. If the site does not run now,
 this begins at its next start.
 
 On a hub: makes the next key and tells it to all connected sites, and to others when they connect.
