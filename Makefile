@@ -3,7 +3,7 @@ CARGO ?= cargo
 # Programs, tests and benchmarks share one optimised profile: dependencies are compiled once.
 PROFILE := --release
 
-.PHONY: help demo test check build docs deb bench clean
+.PHONY: help demo test fuzz check build docs deb bench clean
 
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -15,6 +15,9 @@ demo: build ## two bad uplinks against one Ropewalk tunnel, on this machine (as 
 test: ## every test; those of the real programs in network namespaces too (as root)
 	@./scripts/packages test
 	@./scripts/test $(BESIDE)
+
+fuzz: ## every fuzz target for a while: `make fuzz SECONDS=60`
+	@./scripts/fuzz --seconds $(or $(SECONDS),10)
 
 check: ## formatting, lints, documentation and libraries
 	@./scripts/packages build

@@ -1,4 +1,5 @@
-//! Configuration files: what a hub, a site and a relay can be told, with defaults and checks.
+//! Configuration files: what a hub, a site and a relay can be told, with defaults and checks. [`token`] is the
+//! line that makes a machine a site.
 //!
 //! Invariant: a value that leaves this module has passed every check. The rest of the program
 //! does not check again. Every problem names file, line, key and remedy. Keys of gateways are
@@ -17,6 +18,7 @@ pub mod site;
 pub mod template;
 #[cfg(test)]
 mod tests;
+pub mod token;
 pub mod uplinks;
 pub mod values;
 

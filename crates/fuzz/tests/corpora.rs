@@ -1,6 +1,8 @@
 //! Every input that is kept for the fuzzers, once more.
 
-use ropewalk_fuzz::{decoder, feedback, hub, wire, work};
+use ropewalk_fuzz::{
+    api, config, decoder, dns, feedback, headers, hub, quic, tcpnc, tls, token, trace, wire, work,
+};
 use std::path::Path;
 
 #[global_allocator]
@@ -53,4 +55,29 @@ fn the_bytes_of_a_peer_still_cost_a_tunnel_what_they_may_cost() {
 #[test]
 fn the_bytes_of_peers_still_cost_a_hub_what_they_may_cost() {
     replay("hub", hub);
+}
+
+#[test]
+fn headers_still_come_out_as_they_went_in() {
+    replay("headers", headers);
+}
+
+#[test]
+fn strangers_are_still_answered_within_bounds_and_never_connected() {
+    replay("quic", quic);
+    replay("tls", tls);
+}
+
+#[test]
+fn texts_from_elsewhere_are_still_read_or_refused() {
+    replay("token", token);
+    replay("config", config);
+    replay("api", api);
+    replay("trace", trace);
+    replay("dns", dns);
+}
+
+#[test]
+fn the_baseline_still_takes_any_datagram() {
+    replay("tcpnc", tcpnc);
 }

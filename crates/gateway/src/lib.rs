@@ -21,4 +21,5 @@ mod logging;
 mod panics;
 pub mod service;
 pub mod sites;
-pub mod token;
+
+pub use ropewalk_config::token;

@@ -30,8 +30,8 @@ use ipnet::IpNet;
 use ropewalk_transport::{Identity, PublicKey};
 use zeroize::Zeroizing;
 
-use ropewalk_config::hub::ENDPOINTS_MAX;
-use ropewalk_config::values::{HostPort, parse_name};
+use crate::hub::ENDPOINTS_MAX;
+use crate::values::{HostPort, parse_name};
 
 /// What every token of this version starts with.
 const PREFIX: &str = "ropewalk2.";
