@@ -33,6 +33,9 @@ const HEADER: &str = "# Sites of this hub. Written by `ropewalk invite`; after a
 
 ";
 
+/// Largest sites file that is read, bytes: some ten times what the most sites need.
+const FILE_BYTES_MAX: u64 = 1 << 26;
+
 /// One site as the file has it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Site {
@@ -138,20 +141,15 @@ pub struct Sites {
 }
 
 impl Sites {
-    /// Reads the sites file of a hub; a missing file is a hub without sites.
+    /// Reads the sites file of a hub; a missing file is a hub without sites. An empty one is none: the program
+    /// writes a comment into a file without sites.
     ///
     /// # Errors
-    /// Unreadable, or its problems with line, key and remedy.
+    /// Unreadable, empty or writable by anybody, or its problems with line, key and remedy.
     pub fn load(hub: &HubConfig) -> anyhow::Result<Self> {
         let path = &hub.sites_file;
-        let text = match std::fs::read_to_string(path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                return Ok(Self::default());
-            }
-            Err(error) => {
-                return Err(error).with_context(|| format!("cannot read {}", path.display()));
-            }
+        let Some(text) = files::read_state(path, FILE_BYTES_MAX)? else {
+            return Ok(Self::default());
         };
         Ok(Self::parse(path, &text, hub)?)
     }
@@ -688,6 +686,25 @@ mod tests {
         let written = std::fs::read_to_string(&hub.sites_file).unwrap();
         assert!(!written.contains("format ="), "{written}");
         assert_eq!(Sites::load(&hub).unwrap().all().len(), 2);
+    }
+
+    #[test]
+    fn a_file_that_was_cut_off_is_no_hub_without_sites_and_is_not_written_over() {
+        let directory = tempfile::tempdir().unwrap();
+        let hub = config(directory.path(), "ipv4 = \"10.9.0.0/16\"");
+        let add = || Sites::edit(&hub, |s| s.add(&hub, "boat", key(1), Terms::default()));
+        add().unwrap();
+        Sites::edit(&hub, |sites| sites.revoke("boat")).unwrap();
+        assert!(
+            Sites::load(&hub).unwrap().all().is_empty(),
+            "nobody is left"
+        );
+        std::fs::write(&hub.sites_file, "").unwrap();
+        for error in [Sites::load(&hub).unwrap_err(), add().unwrap_err()] {
+            let error = format!("{error:#}");
+            assert!(error.contains("sites.toml is empty"), "{error}");
+        }
+        assert_eq!(std::fs::read(&hub.sites_file).unwrap(), b"");
     }
 
     #[test]

@@ -1,9 +1,11 @@
 //! What a gateway changed on this machine, on disk, so that it is undone even after a crash.
 //!
 //! Invariant: a change is written to the disk before it is made, and struck off after it is
-//! undone. The TUN interface, its addresses and its routes are not listed: the kernel removes
+//! undone. Where the list cannot be written, as on a full disk, changes that end with the boot are made all
+//! the same: a machine far away needs its tunnel more than an end without traces after a crash. The TUN interface, its addresses and its routes are not listed: the kernel removes
 //! them with the process. Changes of an earlier boot or another network namespace are gone and
-//! must not be undone again: the same settings may since have been made by somebody else.
+//! must not be undone again: the same settings may since have been made by somebody else. Only the file
+//! with the name servers outlives a boot.
 //!
 //! The next gateway takes over the nftables tables of a gateway that is restarted or was killed.
 //! Without them the kernel would not translate packets that still arrive for hosts behind this
@@ -11,7 +13,6 @@
 //! may wait for the name of its hub, and its table for flows beside the tunnel is wrong as soon as
 //! the tunnel is gone.
 
-use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
@@ -141,6 +142,11 @@ impl std::fmt::Display for Policy {
 }
 
 impl Change {
+    /// Whether a start of the machine does not undo it.
+    const fn outlives_boot(&self) -> bool {
+        matches!(self, Self::Resolver { .. })
+    }
+
     const fn is_table(&self) -> bool {
         matches!(self, Self::Table { .. })
     }
@@ -172,9 +178,7 @@ impl Change {
                 former,
                 value,
             } => {
-                let present = resolver::read(path)?;
-                // A crash may have come between the first byte and the last.
-                if value.starts_with(&present) {
+                if resolver::is_ours(&resolver::read(path)?, former, value) {
                     resolver::write(path, former)?;
                 }
                 Ok(())
@@ -261,7 +265,8 @@ impl Changes {
     /// Left-overs cannot be undone.
     pub fn begin(path: &Path, keeps: bool) -> anyhow::Result<Self> {
         let is_kept = |change: &Change| keeps && change.is_table();
-        let (inherited, others): (Vec<_>, Vec<_>) = left_over(path)?.into_iter().partition(is_kept);
+        let left = left_over(path).or_else(|error| set_aside(path, error))?;
+        let (inherited, others): (Vec<_>, Vec<_>) = left.into_iter().partition(is_kept);
         let (tables, undone) = (inherited.len(), others.len());
         undo_listed(path, &inherited, others)?;
         if undone > 0 {
@@ -406,9 +411,23 @@ impl Changes {
         if self.made.contains(&change) {
             return Ok(());
         }
+        let outlives_boot = change.outlives_boot();
         self.made.push(change);
         let inherited = self.inherited.iter().filter(|c| !self.made.contains(c));
-        list(&self.path, inherited.chain(&self.made))
+        match list(&self.path, inherited.chain(&self.made)) {
+            Err(error) if outlives_boot => {
+                self.made.pop();
+                Err(error)
+            }
+            Err(error) => {
+                tracing::error!(
+                    error = format!("{error:#}"),
+                    "a change is not listed: after a crash it stays until the machine starts again"
+                );
+                Ok(())
+            }
+            Ok(()) => Ok(()),
+        }
     }
 }
 
@@ -433,28 +452,91 @@ impl Drop for Changes {
 /// # Errors
 /// The file cannot be read.
 pub fn left_over(path: &Path) -> anyhow::Result<Vec<Change>> {
-    let length = match fs::metadata(path) {
-        Ok(metadata) => metadata.len(),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(error).with_context(|| cannot_read(path)),
-    };
-    if length > FILE_BYTES_MAX {
-        anyhow::bail!(
-            "{} is too large to be a list of changes; remove it",
-            path.display()
-        );
-    }
-    let text = fs::read_to_string(path).with_context(|| cannot_read(path))?;
     let damaged = || {
         format!(
             "{} is damaged; look at it, undo what it lists by hand, and remove it",
             path.display()
         )
     };
+    let text = files::read_state(path, FILE_BYTES_MAX).with_context(damaged)?;
+    let Some(text) = text else {
+        return Ok(Vec::new());
+    };
+    let marked: Marked = serde_json::from_str(&text).with_context(damaged)?;
+    let (same_boot, same_namespace) = (marked.boot == boot(), marked.namespace == namespace());
+    if marked.format > FORMAT {
+        if !(same_boot && same_namespace) {
+            return Ok(Vec::new());
+        }
+        return Err(Newer(marked.format)).with_context(|| path.display().to_string());
+    }
+    let state: StateFile = serde_json::from_str(&text).with_context(damaged)?;
+    let mut changes = state.changes;
+    if !same_boot {
+        changes.retain(Change::outlives_boot);
+    } else if !same_namespace {
+        changes.clear();
+    }
+    Ok(changes)
+}
+
+/// A list of this format was written by a newer program. Its changes are that program's to undo.
+#[derive(Debug)]
+struct Newer(u64);
+
+impl std::fmt::Display for Newer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "a newer Ropewalk wrote it (format {}, and this program reads format {FORMAT}); undo its changes \
+             with `ropewalk doctor --repair` of the newer program, or restart the machine",
+            self.0
+        )
+    }
+}
+
+impl std::error::Error for Newer {}
+
+/// Moves a list that cannot be read away: it must not keep a gateway from starting for ever. The list of a
+/// newer program stays.
+///
+/// # Errors
+/// The `error`, when the list is one of a newer program, or cannot be moved.
+fn set_aside(path: &Path, error: anyhow::Error) -> anyhow::Result<Vec<Change>> {
+    let mut aside = path.as_os_str().to_owned();
+    aside.push(".damaged");
+    if error.is::<Newer>() || files::rename(path, Path::new(&aside)).is_err() {
+        return Err(error);
+    }
+    tracing::error!(
+        error = format!("{error:#}"),
+        kept = %Path::new(&aside).display(),
+        "what an earlier run left is not known; starting without"
+    );
+    Ok(Vec::new())
+    let damaged = || {
+        format!(
+            "{} is damaged; look at it, undo what it lists by hand, and remove it",
+            path.display()
+        )
+    };
+<<<<<<< HEAD
     let marked: Marked = serde_json::from_str(&text).with_context(damaged)?;
     if marked.boot != boot() || marked.namespace != namespace() {
+=======
+    let text = files::read_state(path, FILE_BYTES_MAX).with_context(damaged)?;
+    let Some(text) = text else {
+>>>>>>> 99eaf2c3 (host: state files survive power cuts and full disks, and what is cut off or open to all is refused)
         return Ok(Vec::new());
+    };
+    let state: StateFile = serde_json::from_str(&text).with_context(damaged)?;
+    let mut changes = state.changes;
+    if state.boot != boot() {
+        changes.retain(Change::outlives_boot);
+    } else if state.namespace != namespace() {
+        changes.clear();
     }
+<<<<<<< HEAD
     if marked.format > FORMAT {
         anyhow::bail!(
             "{} has format {}, and this program reads format {FORMAT}: a newer Ropewalk wrote it; undo \
@@ -465,6 +547,27 @@ pub fn left_over(path: &Path) -> anyhow::Result<Vec<Change>> {
     }
     let state: StateFile = serde_json::from_str(&text).with_context(damaged)?;
     Ok(state.changes)
+=======
+    Ok(changes)
+}
+
+/// Moves a list that cannot be read away: it must not keep a gateway from starting for ever.
+///
+/// # Errors
+/// The `error`, when the file cannot be moved.
+fn set_aside(path: &Path, error: anyhow::Error) -> anyhow::Result<Vec<Change>> {
+    let mut aside = path.as_os_str().to_owned();
+    aside.push(".damaged");
+    if files::rename(path, Path::new(&aside)).is_err() {
+        return Err(error);
+    }
+    tracing::error!(
+        error = format!("{error:#}"),
+        kept = %Path::new(&aside).display(),
+        "what an earlier run left is not known; starting without"
+    );
+    Ok(Vec::new())
+>>>>>>> 99eaf2c3 (host: state files survive power cuts and full disks, and what is cut off or open to all is refused)
 }
 
 /// Undoes what an earlier gateway left behind; returns it. The caller holds the gateway's lock.
@@ -482,8 +585,14 @@ fn undo_listed(path: &Path, kept: &[Change], mut left: Vec<Change>) -> anyhow::R
     while let Some(change) = left.last() {
         change.undo()?;
         left.pop();
-        if !left.is_empty() {
-            list(path, kept.iter().chain(&left))?;
+        // What is undone already may be undone once more, so a full disk is no reason to stop.
+        if !left.is_empty()
+            && let Err(error) = list(path, kept.iter().chain(&left))
+        {
+            tracing::warn!(
+                error = format!("{error:#}"),
+                "the list of changes is out of date"
+            );
         }
     }
     list(path, kept.iter())
@@ -493,12 +602,8 @@ fn undo_listed(path: &Path, kept: &[Change], mut left: Vec<Change>) -> anyhow::R
 fn list<'a>(path: &Path, changes: impl Iterator<Item = &'a Change>) -> anyhow::Result<()> {
     let changes: Vec<Change> = changes.cloned().collect();
     if changes.is_empty() {
-        return match fs::remove_file(path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                Err(error).with_context(|| format!("cannot remove {}", path.display()))
-            }
-            _ => Ok(()),
-        };
+        let removed = files::remove(path).map(drop);
+        return removed.with_context(|| format!("cannot remove {}", path.display()));
     }
     let state = StateFile {
         pid: std::process::id(),
@@ -511,10 +616,6 @@ fn list<'a>(path: &Path, changes: impl Iterator<Item = &'a Change>) -> anyhow::R
         .with_context(|| format!("cannot write {}", path.display()))
 }
 
-fn cannot_read(path: &Path) -> String {
-    format!("cannot read {}", path.display())
-}
-
 fn boot() -> String {
     sysctl::read("kernel.random.boot_id").unwrap_or_default()
 }
@@ -522,13 +623,15 @@ fn boot() -> String {
 /// Name of the network namespace that this process is in; empty if it cannot be read.
 #[must_use]
 pub fn namespace() -> String {
-    fs::read_link("/proc/self/ns/net")
+    std::fs::read_link("/proc/self/ns/net")
         .map(|target| target.to_string_lossy().into_owned())
         .unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     /// A setting that any process may have an opinion on and that affects no traffic here.
@@ -681,5 +784,57 @@ mod tests {
             error.contains("damaged") && error.contains("remove it"),
             "{error}"
         );
+        drop(Changes::begin(&path, true).unwrap());
+        let aside = directory.path().join("state.json.damaged");
+        assert_eq!(fs::read_to_string(aside).unwrap(), "{\"pid\":");
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn name_servers_come_back_after_a_power_cut_at_any_byte() {
+        let directory = tempfile::tempdir().unwrap();
+        let [path, file] = ["state.json", "resolv.conf"].map(|name| directory.path().join(name));
+        let (former, value) = ("nameserver 192.0.2.1\n# long\n", "nameserver 192.0.2.2\n");
+        let state = |boot: String| StateFile {
+            pid: 1,
+            boot,
+            namespace: "net:[1]".to_owned(),
+            changes: vec![Change::Resolver {
+                path: file.clone(),
+                former: former.to_owned(),
+                value: value.to_owned(),
+            }],
+        };
+        let after = |present: &str| {
+            let text = serde_json::to_vec(&state("another".to_owned())).unwrap();
+            fs::write(&path, text).unwrap();
+            fs::write(&file, present).unwrap();
+            drop(Changes::begin(&path, false).unwrap());
+            assert!(!path.exists());
+            fs::read_to_string(&file).unwrap()
+        };
+        for bytes in 0..=value.len() {
+            assert_eq!(after(&value[..bytes]), former, "{bytes} bytes were written");
+        }
+        assert_eq!(after(&format!("{value}{}", &former[value.len()..])), former);
+        let other = "nameserver 192.0.2.3\n";
+        assert_eq!(after(other), other, "somebody else's");
+        fs::write(&path, serde_json::to_vec(&state(boot())).unwrap()).unwrap();
+        assert!(left_over(&path).unwrap().is_empty(), "of another namespace");
+    }
+
+    #[test]
+    fn a_list_that_cannot_be_written_stops_no_gateway_but_keeps_the_name_servers() {
+        let directory = tempfile::tempdir().unwrap();
+        let [path, file] =
+            ["none/state.json", "resolv.conf"].map(|name| directory.path().join(name));
+        fs::write(&file, "nameserver 192.0.2.1\n").unwrap();
+        let mut changes = Changes::begin(&path, false).unwrap();
+        changes.routes(21_999).unwrap();
+        let error = changes.resolver(&file, "nameserver 192.0.2.2\n");
+        assert!(format!("{:#}", error.unwrap_err()).contains("state.json"));
+        assert_eq!(fs::read_to_string(&file).unwrap(), "nameserver 192.0.2.1\n");
+        // Not undone in the namespace of the machine.
+        changes.made.clear();
     }
 }

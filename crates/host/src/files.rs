@@ -1,8 +1,8 @@
 //! Files that survive a crash: written whole or not at all, private where they hold secrets,
 //! locked where two programs may write.
 //!
-//! Invariant: a reader sees the former or the new contents, never a part. Source: rename(2) and
-//! fsync(2).
+//! Invariant: a reader sees the former or the new contents, never a part, also after a power cut and on a
+//! full disk. Source: rename(2) and fsync(2).
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -21,18 +21,16 @@ const DIRECTORY: u32 = 0o755;
 
 /// Writes `contents` to `path` with `mode`: a temporary file beside it is flushed to the disk,
 /// then takes the name. With `replace` false an existing file is an error of kind
-/// [`io::ErrorKind::AlreadyExists`].
+/// [`io::ErrorKind::AlreadyExists`]. Temporary files that a crash has left are removed.
 ///
 /// # Errors
 /// What the file system says.
 pub fn write_atomically(path: &Path, contents: &[u8], mode: u32, replace: bool) -> io::Result<()> {
     let directory = parent(path);
     let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
-    let temporary = directory.join(format!(
-        ".{}.{}",
-        name.to_string_lossy(),
-        std::process::id()
-    ));
+    let prefix = format!(".{}.", name.to_string_lossy());
+    remove_left_over(directory, &prefix);
+    let temporary = directory.join(format!("{prefix}{}", std::process::id()));
     let result = write_new(&temporary, contents, mode).and_then(|()| {
         if replace {
             fs::rename(&temporary, path)
@@ -45,6 +43,31 @@ pub fn write_atomically(path: &Path, contents: &[u8], mode: u32, replace: bool) 
         let _ = fs::remove_file(&temporary);
         return result;
     }
+    sync_directory(directory)
+}
+
+/// Gives a file another name, which it keeps after a power cut. A file of that name is replaced.
+///
+/// # Errors
+/// What the file system says.
+pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
+    fs::rename(from, to)?;
+    sync_directory(parent(to))
+}
+
+/// Removes a file, which stays removed after a power cut; false when there was none.
+///
+/// # Errors
+/// What the file system says.
+pub fn remove(path: &Path) -> io::Result<bool> {
+    match fs::remove_file(path) {
+        Ok(()) => sync_directory(parent(path)).map(|()| true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+fn sync_directory(directory: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }
 
@@ -55,6 +78,25 @@ pub fn write_atomically(path: &Path, contents: &[u8], mode: u32, replace: bool) 
 pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
     fs::rename(from, to)?;
     File::open(parent(to))?.sync_all()
+}
+
+/// Removes temporary files whose process has ended before they got their name.
+fn remove_left_over(directory: &Path, prefix: &str) {
+    let Ok(entries) = fs::read_dir(directory) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let process = name.to_str().and_then(|name| name.strip_prefix(prefix));
+        let process: Option<u32> = process.and_then(|number| number.parse().ok());
+        let has_ended = |id: u32| {
+            let processes = Path::new("/proc");
+            processes.join("self").exists() && !processes.join(id.to_string()).exists()
+        };
+        if process.is_some_and(has_ended) {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
 }
 
 fn write_new(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
@@ -82,8 +124,51 @@ pub fn create_parent(path: &Path) -> anyhow::Result<()> {
 pub fn create_directory(path: &Path) -> anyhow::Result<()> {
     use std::os::unix::fs::DirBuilderExt;
     let mut builder = fs::DirBuilder::new();
+    if path.is_dir() {
+        return Ok(());
+    }
     let created = builder.recursive(true).mode(DIRECTORY).create(path);
-    created.with_context(|| format!("cannot create the directory {}", path.display()))
+    created.with_context(|| format!("cannot create the directory {}", path.display()))?;
+    // So that files in it are found again after a power cut. Those above it are older as a rule.
+    let _ = sync_directory(parent(path));
+    Ok(())
+}
+
+/// Reads a file of a gateway's state that holds no secret; `None` when there is none. An empty one was cut
+/// off: whoever writes state writes more.
+///
+/// # Errors
+/// The file is no file, is empty or too large, others may write it, or it cannot be read.
+pub fn read_state(path: &Path, bytes_max: u64) -> anyhow::Result<Option<String>> {
+    let cannot = || format!("cannot read {}", path.display());
+    let mut file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error).with_context(cannot),
+    };
+    let metadata = file.metadata().with_context(cannot)?;
+    let (name, mode) = (path.display(), metadata.permissions().mode() & 0o7777);
+    if !metadata.is_file() {
+        bail!("{name} should be a file, but is none; move it away");
+    }
+    if mode & 0o002 != 0 {
+        bail!(
+            "anybody may write {name} (mode {mode:04o}): look at what it says, then run `chmod 600 {name}`"
+        );
+    }
+    if metadata.len() > bytes_max {
+        bail!("{name} has more than {bytes_max} bytes: it was not written by ropewalk");
+    }
+    let mut text = String::new();
+    file.read_to_string(&mut text).with_context(cannot)?;
+    // Some file systems show bytes that did not reach the disk as zeros.
+    if text.chars().all(|c| c.is_whitespace() || c == '\0') {
+        bail!(
+            "{name} is empty, as after a power cut or on a full disk: put a copy of it back, or remove it if \
+             nothing was in it"
+        );
+    }
+    Ok(Some(text))
 }
 
 /// Reads a file that holds a secret; one that others may read, or that belongs to somebody else, is refused.
@@ -239,6 +324,81 @@ mod tests {
         assert_eq!(
             fs::read_dir(directory.path()).unwrap().count(),
             1,
+            "temporary files remain"
+        );
+    }
+
+    /// What a file may be cut to, and what it may be opened to.
+    #[test]
+    fn state_that_was_cut_off_or_that_anybody_may_write_is_refused_by_name() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("sites.toml");
+        assert_eq!(read_state(&path, 10).unwrap(), None);
+        write_atomically(&path, b"text", SECRET, true).unwrap();
+        assert_eq!(read_state(&path, 10).unwrap().unwrap(), "text");
+        let refused = |wanted: &str| {
+            let error = read_state(&path, 10).unwrap_err().to_string();
+            assert!(
+                error.contains(wanted) && error.contains("sites.toml"),
+                "{wanted}: {error}"
+            );
+        };
+        for mode in [0o666, 0o602] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            refused("chmod 600");
+        }
+        fs::set_permissions(&path, fs::Permissions::from_mode(SECRET)).unwrap();
+        for nothing in ["", " \n", "\0\0\0"] {
+            fs::write(&path, nothing).unwrap();
+            refused("is empty");
+        }
+        fs::write(&path, "12345678901").unwrap();
+        refused("more than 10 bytes");
+        fs::remove_file(&path).unwrap();
+        fs::create_dir(&path).unwrap();
+        refused("is none");
+    }
+
+    #[test]
+    fn what_a_crash_left_is_removed_and_what_others_write_is_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("k");
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let ended = directory.path().join(format!(".k.{}", child.id()));
+        child.wait().unwrap();
+        let others =
+            ["k.1", ".k.x", ".kk.999999999", ".k.1"].map(|name| directory.path().join(name));
+        for file in others.iter().chain([&ended]) {
+            fs::write(file, "half").unwrap();
+        }
+        write_atomically(&path, b"one", SECRET, true).unwrap();
+        assert!(
+            !ended.exists(),
+            "a temporary file of a process that has ended"
+        );
+        for file in &others {
+            assert!(file.exists(), "{}", file.display());
+        }
+    }
+
+    /// Fails each step of a write in turn, as the file system might.
+    #[test]
+    fn a_write_that_fails_names_no_half_and_leaves_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("k");
+        write_atomically(&path, b"one", SECRET, true).unwrap();
+        // A directory in the place of the temporary file, and one in the place of the file.
+        let temporary = directory.path().join(format!(".k.{}", std::process::id()));
+        fs::create_dir(&temporary).unwrap();
+        assert!(write_atomically(&path, b"two", SECRET, true).is_err());
+        assert_eq!(fs::read_to_string(&path).unwrap(), "one");
+        fs::remove_dir(&temporary).unwrap();
+        let full = directory.path().join("full");
+        fs::create_dir_all(full.join("inside")).unwrap();
+        assert!(write_atomically(&full, b"two", SECRET, true).is_err());
+        assert_eq!(
+            fs::read_dir(directory.path()).unwrap().count(),
+            2,
             "temporary files remain"
         );
     }

@@ -5,7 +5,8 @@
 //! from its first packet on. The kernel keeps the table until [`lift`] or a reboot. The
 //! file of the plan says what to set again after a reboot.
 //!
-//! Invariants: the file is written before the table is set, and removed after the table is. Each
+//! Invariants: the file is written before the table is set, and removed after the table is. A full disk
+//! does not keep the table from being set. Each
 //! change of the table is one transaction, so there is no moment without rules. [`ruleset`] may be
 //! carried out again at any time: it keeps the counter and an open portal.
 
@@ -361,13 +362,19 @@ impl KillSwitch {
     /// # Errors
     /// `nft` is missing or refuses, or the file cannot be written.
     pub fn set(path: &Path, plan: Plan) -> anyhow::Result<Self> {
-        let mut this = Self {
+        let mut this = Self::of(path, plan);
+        this.write()?;
+        Ok(this)
+    }
+
+    /// By this plan, which [`Self::keep`] carries out at its first call.
+    #[must_use]
+    pub fn of(path: &Path, plan: Plan) -> Self {
+        Self {
             path: path.to_owned(),
             plan,
             handle: None,
-        };
-        this.write()?;
-        Ok(this)
+        }
     }
 
     /// What the rules are made from.
@@ -407,13 +414,24 @@ impl KillSwitch {
     }
 
     fn write(&mut self) -> anyhow::Result<()> {
-        files::create_parent(&self.path)?;
         let text = serde_json::to_vec_pretty(&self.plan)?;
-        files::write_atomically(&self.path, &text, files::PUBLIC, true)
-            .with_context(|| format!("cannot write {}", self.path.display()))?;
+        let is_written = std::fs::read(&self.path).is_ok_and(|present| present == text);
+        if !is_written && let Err(error) = self.write_file(&text) {
+            tracing::error!(
+                error = format!("{error:#}"),
+                "the kill switch is set, but after a start of the machine it is as it was before, until the \
+                 site starts"
+            );
+        }
         nft::run_script(&ruleset(&self.plan))?;
         self.handle = nft::table_handle(&self.plan.table())?;
         Ok(())
+    }
+
+    fn write_file(&self, text: &[u8]) -> anyhow::Result<()> {
+        files::create_parent(&self.path)?;
+        files::write_atomically(&self.path, text, files::PUBLIC, true)
+            .with_context(|| format!("cannot write {}", self.path.display()))
     }
 }
 
@@ -422,20 +440,10 @@ impl KillSwitch {
 /// # Errors
 /// The file cannot be read, or is damaged.
 pub fn read(path: &Path) -> anyhow::Result<Option<Plan>> {
-    let length = match std::fs::metadata(path) {
-        Ok(metadata) => metadata.len(),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => {
-            return Err(error).with_context(|| format!("cannot read {}", path.display()));
-        }
-    };
     let damaged = || format!("{} is damaged; run `ropewalk down`", path.display());
-    if length > FILE_BYTES_MAX {
-        anyhow::bail!(damaged());
-    }
-    let text =
-        std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    serde_json::from_str(&text).map(Some).with_context(damaged)
+    let text = files::read_state(path, FILE_BYTES_MAX).with_context(damaged)?;
+    let plan = text.map(|text| serde_json::from_str(&text));
+    plan.transpose().with_context(damaged)
 }
 
 /// Takes the table of the site with this TUN interface away, and the file at `path`; true when there
@@ -450,11 +458,9 @@ pub fn lift(path: &Path, tun: &str) -> anyhow::Result<bool> {
     if was_set {
         nft::remove(&name).context("the kill switch cannot be lifted")?;
     }
-    match std::fs::remove_file(path) {
-        Ok(()) => Ok(true),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(was_set),
-        Err(error) => Err(error).with_context(|| format!("cannot remove {}", path.display())),
-    }
+    let removed = files::remove(path);
+    let removed = removed.with_context(|| format!("cannot remove {}", path.display()))?;
+    Ok(removed || was_set)
 }
 
 /// What the kernel says of the table of the site with this TUN interface; `None` when there is none.

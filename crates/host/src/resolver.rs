@@ -120,12 +120,35 @@ pub(crate) fn read(path: &Path) -> anyhow::Result<String> {
     std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
-/// Writes in place: the file may be a mount of its own, which no other can take the place of.
+/// Writes in place: the file may be a mount of its own, which no other can take the place of. It is not
+/// emptied first, so that a full disk leaves it as it was.
 ///
 /// # Errors
 /// What the file system says.
 pub(crate) fn write(path: &Path, text: &str) -> anyhow::Result<()> {
-    std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+    let write = || {
+        let mut options = std::fs::OpenOptions::new();
+        let mut file = options
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(path)?;
+        file.write_all(text.as_bytes())?;
+        file.set_len(text.len() as u64)?;
+        file.sync_all()
+    };
+    write().with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Whether `present` is what [`write`] left when `value` took the place of `former`, or the other way round. A
+/// crash may have come before the file had its new length, or, in earlier versions, between the first byte and the
+/// last.
+pub(crate) fn is_ours(present: &str, former: &str, value: &str) -> bool {
+    let over = |new: &str, old: &str| {
+        let rest = old.as_bytes().get(new.len()..).unwrap_or_default();
+        [new.as_bytes(), rest].concat() == present.as_bytes()
+    };
+    value.starts_with(present) || over(value, former) || over(former, value)
 }
 
 fn text(servers: &[IpAddr]) -> String {

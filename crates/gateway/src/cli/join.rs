@@ -8,6 +8,7 @@
 use std::convert::Infallible;
 use std::fmt;
 use std::io::{self, IsTerminal, Read};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -242,10 +243,32 @@ impl<'a> Entry<'a> {
             if self.key.exists() {
                 keep_former(&self.key)?;
             }
-            std::fs::rename(pending, &self.key)
+            files::rename(pending, &self.key)
                 .with_context(|| format!("cannot write {}", self.key.display()))?;
+            remove_pending(&self.key);
         }
         Ok(())
+    }
+}
+
+/// Removes the keys of joins that were interrupted and never went on: this machine has another key now.
+fn remove_pending(key: &Path) {
+    let (Some(directory), Some(name)) = (key.parent(), key.file_name()) else {
+        return;
+    };
+    let mut prefix = name.to_os_string();
+    prefix.push(PENDING);
+    let directory = if directory.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        directory
+    };
+    for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+        let is_pending = entry.file_name().as_bytes().starts_with(prefix.as_bytes());
+        if is_pending && let Err(error) = files::remove(&entry.path()) {
+            let file = entry.path();
+            output::note(&format!("cannot remove {}: {error}", file.display()));
+        }
     }
 }
 
@@ -262,11 +285,15 @@ fn is_of(config: &Path, token: &Token) -> bool {
     is(table.get("name"), &token.name) && is(hub, &token.hub_key.to_string())
 }
 
+/// Behind the name of a key file: the key of a join that has not ended. An interrupted join leaves the key, for the
+/// hub may have recorded it already.
+const PENDING: &str = ".joining-";
+
 /// Where the key waits that joins by this invitation.
 fn pending_file(key: &Path, invitation: &[u8; 32]) -> PathBuf {
     let [a, b, c, d, ..] = invitation;
     let mut name = key.as_os_str().to_owned();
-    name.push(format!(".joining-{a:02x}{b:02x}{c:02x}{d:02x}"));
+    name.push(format!("{PENDING}{a:02x}{b:02x}{c:02x}{d:02x}"));
     name.into()
 }
 
@@ -293,7 +320,7 @@ fn keep_former(path: &Path) -> anyhow::Result<()> {
         let path = path.display();
         format!("{FORMER_MAX} former files are kept as {path}.bak and so on; remove some")
     })?;
-    std::fs::rename(path, free).with_context(|| format!("cannot move {} away", path.display()))
+    files::rename(path, &free).with_context(|| format!("cannot move {} away", path.display()))
 }
 
 #[cfg(test)]
@@ -316,6 +343,20 @@ mod tests {
             networks: Vec::new(),
         };
         (token, pending_file(key, invitation.as_bytes()))
+    }
+
+    #[test]
+    fn keys_of_joins_that_never_ended_go_when_another_join_has() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = |name: &str| directory.path().join(name);
+        let names = ["site.key.joining-01020304", "site.key.joining-05060708"];
+        let others = ["site.key", "site.key.bak", "van.key.joining-01020304"];
+        for name in names.iter().chain(&others) {
+            std::fs::write(file(name), "key").unwrap();
+        }
+        remove_pending(&file("site.key"));
+        assert!(names.iter().all(|name| !file(name).exists()));
+        assert!(others.iter().all(|name| file(name).exists()));
     }
 
     #[test]

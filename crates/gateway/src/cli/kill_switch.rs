@@ -1,11 +1,14 @@
 //! `ropewalk kill-switch`: shows the kill switch of the site, and sets it again early after a start of
 //! the machine.
 
+use std::path::Path;
+
 use clap::{Args, Subcommand};
 
 use super::down::Place;
 use super::{Global, output};
-use ropewalk_host::kill_switch::{self, KillSwitch, State};
+use ropewalk_config as config;
+use ropewalk_host::kill_switch::{self, KillSwitch, Plan, State};
 
 const EXAMPLES: &str = "Examples:
   ropewalk kill-switch           whether it is on, what it refused, and what is let through
@@ -43,9 +46,13 @@ impl KillSwitchArgs {
                 Ok(output::print(&format!("{}\n", words(state.as_ref())))?)
             }
             Action::Restore => {
-                let Some(plan) = kill_switch::read(&place.file())? else {
-                    output::note("no kill switch was set: nothing to restore");
-                    return Ok(());
+                let plan = match kill_switch::read(&place.file()) {
+                    Ok(Some(plan)) => plan,
+                    Ok(None) => {
+                        output::note("no kill switch was set: nothing to restore");
+                        return Ok(());
+                    }
+                    Err(error) => plan_of_configuration(global, error)?,
                 };
                 KillSwitch::set(&place.file(), plan)?;
                 output::note("the kill switch is on again: only the tunnel leaves this machine");
@@ -53,6 +60,23 @@ impl KillSwitchArgs {
             }
         }
     }
+}
+
+/// What to set where the file of the plan cannot be read: a start of the machine must not leave the uplinks
+/// open for that.
+///
+/// # Errors
+/// The configuration is of no use either, or has the kill switch off.
+fn plan_of_configuration(global: &Global, error: anyhow::Error) -> anyhow::Result<Plan> {
+    let path = global.config.as_deref();
+    let site = config::load_site(path.unwrap_or_else(|| Path::new(config::SITE_CONFIG)));
+    let Some(site) = site.ok().filter(|site| site.kill_switch) else {
+        return Err(error);
+    };
+    output::note(&format!(
+        "{error:#}; setting the kill switch of the configuration instead"
+    ));
+    Ok(Plan::new(&site))
 }
 
 /// The state of a kill switch, in a line.
