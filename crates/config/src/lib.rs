@@ -24,7 +24,7 @@ pub mod values;
 
 use std::fmt;
 use std::fs::File;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use reader::Problems;
@@ -219,21 +219,30 @@ fn load_as<T>(
 }
 
 fn read_file(path: &Path) -> anyhow::Result<String> {
-    let unreadable = |error: std::io::Error| {
-        let path = path.display();
-        WrongUsage(format!("cannot read the configuration {path}: {error}"))
-    };
+    let unreadable = || format!("cannot read the configuration {}", path.display());
+    let wrong = |error: &str| WrongUsage(format!("{}: {error}", unreadable()));
     let mut bytes = Vec::new();
     // Not by the length that the file claims: a device has none, and may never end.
     File::open(path)
         .and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes))
-        .map_err(unreadable)?;
+        .map_err(|error| {
+            let no_such = [
+                ErrorKind::NotFound,
+                ErrorKind::NotADirectory,
+                ErrorKind::IsADirectory,
+            ];
+            if no_such.contains(&error.kind()) {
+                anyhow::Error::from(wrong(&error.to_string()))
+            } else {
+                // The disk or the rights: the file itself may be right, and the next try may read it.
+                anyhow::Error::from(error).context(unreadable())
+            }
+        })?;
     if bytes.len() as u64 > FILE_BYTES_MAX {
         anyhow::bail!(WrongUsage(format!(
             "{} has more than {FILE_BYTES_MAX} bytes: this is no configuration file",
             path.display()
         )));
     }
-    let not_text = |_| unreadable(std::io::Error::other("its text is not UTF-8"));
-    Ok(String::from_utf8(bytes).map_err(not_text)?)
+    Ok(String::from_utf8(bytes).map_err(|_| wrong("its text is not UTF-8"))?)
 }

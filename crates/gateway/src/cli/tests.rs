@@ -131,6 +131,11 @@ fn errors_have_their_exit_codes_under_any_context() {
     assert_eq!(coded(anyhow::anyhow!("broken")), exit::FAILURE);
     assert_eq!(coded(NotRunning("no".to_owned()).into()), exit::NOT_RUNNING);
     assert_eq!(coded(WrongUsage("no".to_owned()).into()), exit::USAGE);
+    let missing = ropewalk_config::load_site(std::path::Path::new("/nowhere/site.toml"));
+    assert_eq!(coded(missing.unwrap_err()), exit::USAGE);
+    // The kernel answers with an input/output error, as a disk would.
+    let failing = ropewalk_config::load_site(std::path::Path::new("/proc/self/mem"));
+    assert_eq!(coded(failing.unwrap_err()), exit::FAILURE);
     let path = std::path::Path::new("hub.toml");
     let problems = ropewalk_config::hub::parse(path, "x = 1").unwrap_err();
     assert_eq!(coded(problems.into()), exit::USAGE);
