@@ -304,8 +304,16 @@ impl IngressQueue {
             || self.packets > LIMIT_PACKETS
             || self.memory() > self.room
         {
-            self.drop_from_fattest();
+            if !self.drop_from_fattest() {
+                self.count_nothing();
+                return;
+            }
         }
+    }
+
+    /// Nothing waits, so what the counts say is wrong. They must not keep the thread in a loop.
+    const fn count_nothing(&mut self) {
+        (self.bytes, self.packets) = (0, 0);
     }
 
     /// Drops what has become too old at the front of a flow that gets a packet.
@@ -328,30 +336,34 @@ impl IngressQueue {
 
     /// Drops what is too much to be held; `flow` has just got a packet.
     fn keep_limits(&mut self, flow: u16) {
-        while self.buckets.bytes(flow) > self.limits.flow_bytes_max {
-            self.drop_held(flow);
-        }
+        while self.buckets.bytes(flow) > self.limits.flow_bytes_max && self.drop_held(flow) {}
         while self.bytes > self.limits.bytes_max
             || self.packets > self.limits.packets_max
             || self.memory() > self.room
         {
-            let Some(fattest) = self.buckets.fattest() else {
-                return;
-            };
+            let fattest = self.buckets.fattest();
             // Several at once, so that a flood does not search the list for every packet.
-            for _ in 0..HELD_DROP_BATCH {
-                self.drop_held(fattest);
+            let drop = |flow| {
+                (0..HELD_DROP_BATCH)
+                    .filter(|_| self.drop_held(flow))
+                    .count()
+            };
+            if fattest.map_or(0, drop) == 0 {
+                self.count_nothing();
+                return;
             }
         }
     }
 
-    fn drop_held(&mut self, flow: u16) {
+    /// Drops a packet of a flow while everything is held; false when it has none.
+    fn drop_held(&mut self, flow: u16) -> bool {
         let newest = self.buckets.back(flow);
         let Some(tcp) = newest.map(|packet| packet.tcp) else {
-            return;
+            return false;
         };
         self.take(flow, Limits::victim(tcp));
         self.stats.held_full += 1;
+        true
     }
 
     /// Takes a packet out of a flow while everything is held.
@@ -378,16 +390,19 @@ impl IngressQueue {
         true
     }
 
-    fn drop_from_fattest(&mut self) {
+    /// Drops of the flow that has most waiting; false when nothing waits.
+    fn drop_from_fattest(&mut self) -> bool {
         let Some(fattest) = self.buckets.fattest() else {
-            return;
+            return false;
         };
         // Many at once, so that a flood does not search the list for every packet.
         let goal = self.buckets.bytes(fattest) / 2;
+        let mut dropped = false;
         for _ in 0..DROP_BATCH {
             let Some(packet) = self.buckets.pop_front(fattest) else {
                 break;
             };
+            dropped = true;
             let bytes = packet.bytes();
             self.bytes -= bytes;
             self.packets -= 1;
@@ -397,6 +412,7 @@ impl IngressQueue {
                 break;
             }
         }
+        dropped
     }
 
     /// The flow whose turn it is, if any packet waits.

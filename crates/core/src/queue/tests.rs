@@ -79,6 +79,22 @@ fn a_skipped_flow_does_not_block_others() {
 }
 
 #[test]
+fn a_wrong_count_keeps_no_thread_in_a_loop_and_is_set_right() {
+    let now = Instant::from_millis(5);
+    for held in [false, true] {
+        let mut queue = IngressQueue::new();
+        if held {
+            queue.hold();
+        }
+        (queue.bytes, queue.packets) = (u64::MAX / 2, usize::MAX / 2);
+        queue.push(packet(1, 100, now));
+        assert_eq!((queue.bytes, queue.packets), (0, 0), "held: {held}");
+        queue.push(packet(1, 100, now));
+        assert_eq!(queue.packets, 1, "held: {held}");
+    }
+}
+
+#[test]
 fn the_fattest_flow_pays_when_full() {
     let mut queue = IngressQueue::new();
     queue.push(packet(2, 1_000, Instant::ZERO));

@@ -479,16 +479,22 @@ impl Reorder {
     }
 
     /// Releases what is next in order, whatever its pace.
-    fn release_whole_run(&mut self, flow: u16) {
+    fn release_whole_run(&mut self, flow: u16) -> usize {
+        let mut released = 0;
         while let Some(place) = self.flows[flow].pop_next() {
             self.released(place);
+            released += 1;
         }
+        released
     }
 
     fn release_all(&mut self, flow: u16) {
         while self.flows[flow].holds() {
             self.flows[flow].give_up_gap();
-            self.release_whole_run(flow);
+            if self.release_whole_run(flow) == 0 {
+                // The count of what is held is wrong. It must not keep the thread here.
+                return;
+            }
         }
     }
 

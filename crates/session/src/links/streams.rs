@@ -176,7 +176,11 @@ impl Links {
 
     /// Lets the timers of streams go off.
     pub(super) fn handle_streams_timeout(&mut self, now: Instant) {
-        while self.streams_due().is_some_and(|at| at <= now) {
+        // Each once: a stream whose next timer is due already waits for the next turn.
+        for _ in 0..self.timers.len() {
+            if self.streams_due().is_none_or(|at| at > now) {
+                return;
+            }
             let Some((_, id)) = self.timers.pop_first() else {
                 return;
             };
