@@ -71,15 +71,6 @@ fn sync_directory(directory: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }
 
-/// Gives a file the name of another, which is gone then; both are in one directory.
-///
-/// # Errors
-/// What the file system says.
-pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
-    fs::rename(from, to)?;
-    File::open(parent(to))?.sync_all()
-}
-
 /// Removes temporary files whose process has ended before they got their name.
 fn remove_left_over(directory: &Path, prefix: &str) {
     let Ok(entries) = fs::read_dir(directory) else {

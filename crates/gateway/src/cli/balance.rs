@@ -7,6 +7,7 @@ use clap::Args;
 
 use super::Global;
 use super::{output, plan};
+use crate::service::restarts;
 use crate::{logging, service};
 use ropewalk_balance as balance;
 use ropewalk_config as config;
@@ -53,6 +54,9 @@ impl Balance {
         let path = global.config.clone().unwrap_or(default);
         if self.init {
             return init(&path, &global.config_option());
+        }
+        if !self.plan && !restarts::wait(config::balance::ROLE, &path)? {
+            return Ok(());
         }
         let config = config::load_balance(&path).with_context(|| {
             if path.exists() {

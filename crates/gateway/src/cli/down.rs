@@ -30,6 +30,8 @@ pub struct Down {}
 const STOP_TIMEOUT: Duration = Duration::from_secs(15);
 /// How often is looked whether it has. Longer: less work, slower.
 const POLL: Duration = Duration::from_millis(50);
+/// A directory that exists where systemd runs.
+const SYSTEMD: &str = "/run/systemd/system";
 
 /// Where a site has its state, and its interface.
 #[derive(Debug)]
@@ -77,7 +79,12 @@ impl Down {
             bail!("only root may stop the site and lift its kill switch; run it as root (sudo)");
         }
         let place = Place::find(global);
-        if stop(&place.state_dir)? {
+        let stopped = stop(&place.state_dir)?;
+        if !stopped {
+            // Between two starts there is no process, and the next one would set the switch again.
+            stop_unit(global.config.as_deref());
+        }
+        if stopped {
             output::note("the site is stopped");
         }
         let lifted = kill_switch::lift(&place.file(), &place.tun)?;
@@ -129,6 +136,30 @@ fn stop(state_dir: &Path) -> anyhow::Result<bool> {
     Ok(true)
 }
 
+/// Stops the unit of the site with this configuration, if the service manager has it.
+fn stop_unit(config: Option<&Path>) {
+    let Some(unit) = unit_with(config).filter(|_| Path::new(SYSTEMD).exists()) else {
+        return;
+    };
+    // A machine whose sites are started in another way has no such unit.
+    let stop = Command::new("systemctl").args(["stop", &unit]).output();
+    if let Err(error) = stop {
+        output::note(&format!("cannot stop {unit}: {error}"));
+    }
+}
+
+/// The unit of the package that runs the site with this configuration.
+fn unit_with(config: Option<&Path>) -> Option<String> {
+    let path = config.unwrap_or_else(|| Path::new(config::SITE_CONFIG));
+    let usual = Path::new(config::SITE_CONFIG);
+    if path == usual {
+        return Some("ropewalk-site.service".to_owned());
+    }
+    let (name, parent) = (path.parent()?.file_name()?.to_str()?, path.parent()?);
+    let is = parent.parent() == usual.parent() && path.file_name() == usual.file_name();
+    is.then(|| format!("ropewalk-site@{name}.service"))
+}
+
 /// The unit of systemd that a process belongs to, if it is one of ours.
 fn unit(pid: i32) -> Option<String> {
     let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
@@ -145,6 +176,25 @@ fn unit_of(groups: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_unit_of_a_site_that_pauses_is_known_by_its_configuration() {
+        let unit = |path: &str| unit_with(Some(Path::new(path)));
+        let usual = Some("ropewalk-site.service".to_owned());
+        assert_eq!(unit_with(None), usual);
+        assert_eq!(unit("/etc/ropewalk/site.toml"), usual);
+        assert_eq!(
+            unit("/etc/ropewalk/van/site.toml"),
+            Some("ropewalk-site@van.service".to_owned())
+        );
+        for other in [
+            "/etc/ropewalk/van/hub.toml",
+            "site.toml",
+            "/srv/van/site.toml",
+        ] {
+            assert_eq!(unit(other), None, "{other}");
+        }
+    }
 
     #[test]
     fn only_our_units_are_stopped_by_the_service_manager() {

@@ -9,6 +9,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use ropewalk_types::Random;
 
 use super::{Global, output};
+use crate::service::restarts;
 use crate::{key_file, logging, service};
 use ropewalk_config::WrongUsage;
 use ropewalk_config::hub::{TCP_PORT, UDP_PORT, any_address};
@@ -58,6 +59,9 @@ impl Hub {
                 "the configuration {path} is missing; write it with `ropewalk hub --init --config {path}`"
             ))
             .into());
+        }
+        if !self.init && !restarts::wait("hub", path)? {
+            return Ok(());
         }
         let config = self.prepare(path)?;
         if self.init {

@@ -7,6 +7,7 @@ use clap::Args;
 
 use super::join::{Entry, Given, read_token};
 use super::{Global, hub, output};
+use crate::service::restarts;
 use crate::token::Token;
 use crate::{key_file, logging, service};
 use ropewalk_config as config;
@@ -70,6 +71,9 @@ impl Relay {
             output::note(&format!(
                 "next: open UDP 4443 and TCP 443 (or the ports in the configuration), then `ropewalk relay{option}` and `ropewalk invite NAME{option}`"
             ));
+            return Ok(());
+        }
+        if !restarts::wait("relay", path)? {
             return Ok(());
         }
         let config = config::load_relay(path).with_context(|| {

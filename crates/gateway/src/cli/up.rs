@@ -6,7 +6,7 @@ use anyhow::Context;
 use clap::Args;
 
 use super::{Global, output, plan};
-use crate::service::direct;
+use crate::service::{direct, restarts};
 use crate::{logging, service};
 use ropewalk_config as config;
 
@@ -48,6 +48,9 @@ impl Up {
             .config
             .as_deref()
             .unwrap_or_else(|| Path::new(config::SITE_CONFIG));
+        if !self.plan && !restarts::wait("site", path)? {
+            return Ok(());
+        }
         let config = config::load_site(path).with_context(|| {
             if path.exists() {
                 "the configuration is not usable".to_owned()

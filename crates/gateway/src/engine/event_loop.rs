@@ -4,6 +4,7 @@
 //! turn is bounded, so that a flood on one descriptor starves no other.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
 
@@ -21,6 +22,7 @@ use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::fd::OwnedFd;
 
 use super::control::Command;
+use super::pulse::Pulse;
 use super::random_u64;
 use super::settings::{EngineEvent, EventSink, HostSettings};
 use super::workers::Colleagues;
@@ -59,6 +61,7 @@ pub struct EngineHandle {
     wake: Arc<OwnedFd>,
     thread: JoinHandle<anyhow::Result<()>>,
     info: EngineInfo,
+    pulse: Pulse,
 }
 
 impl EngineHandle {
@@ -83,6 +86,12 @@ impl EngineHandle {
     #[must_use]
     pub const fn info(&self) -> &EngineInfo {
         &self.info
+    }
+
+    /// The turns of its loop.
+    #[must_use]
+    pub const fn pulse(&self) -> &Pulse {
+        &self.pulse
     }
 
     /// Waits for the engine to end.
@@ -171,6 +180,7 @@ pub(super) fn start<R: Role + Send + 'static>(
             tun_report: SendReport::default(),
             tun_watched: true,
             colleagues,
+            turns: Arc::default(),
         };
         engine.open()?;
         engines.push((engine, commands));
@@ -212,6 +222,8 @@ struct Engine<R: Role> {
     tun_watched: bool,
     /// The other workers.
     colleagues: Colleagues,
+    /// Turns of the loop, for whoever wants to know that it does not hang.
+    turns: Arc<AtomicU64>,
 }
 
 impl<R: Role + Send + 'static> Engine<R> {
@@ -236,17 +248,18 @@ impl<R: Role + Send + 'static> Engine<R> {
             ifindex: self.tun.ifindex(),
         };
         let wake = Arc::clone(&self.wake);
-        let thread = std::thread::Builder::new()
-            .name(format!("engine-{}", self.colleagues.slice().index()))
-            .spawn(move || {
-                let events = self.events.clone();
-                with_notice(&events, || self.run())
-            })?;
+        let name = format!("engine-{}", self.colleagues.slice().index());
+        let pulse = Pulse::new(name.clone(), Arc::clone(&self.turns), Arc::clone(&wake));
+        let thread = std::thread::Builder::new().name(name).spawn(move || {
+            let events = self.events.clone();
+            with_notice(&events, || self.run())
+        })?;
         Ok(EngineHandle {
             commands,
             wake,
             thread,
             info,
+            pulse,
         })
     }
 
@@ -264,7 +277,11 @@ impl<R: Role + Send + 'static> Engine<R> {
     fn turns(&mut self) -> anyhow::Result<()> {
         let mut events = Vec::with_capacity(EVENTS);
         let (mut tun_ready, mut more_mail) = (false, false);
+        let mut completed = 0_u64;
         loop {
+            // Nobody else stores, and nothing else is read by what it says.
+            self.turns.store(completed, Ordering::Relaxed);
+            completed += 1;
             self.watch_tun()?;
             let timeout = if more_mail || (tun_ready && self.session.takes_inner()) {
                 Some(Timespec {

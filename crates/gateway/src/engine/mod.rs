@@ -7,12 +7,14 @@
 
 pub mod control;
 mod event_loop;
+mod pulse;
 pub mod settings;
 mod workers;
 
 #[cfg(test)]
 pub(crate) use event_loop::with_notice;
 pub use event_loop::{CommandSender, EngineHandle};
+pub use pulse::Pulse;
 pub use ropewalk_session::GROUPS;
 
 use ropewalk_session::{HubSettings, Session, SiteSettings, UDP_PAYLOAD_MAX, udp_payload_max};

@@ -1,6 +1,7 @@
 //! Runs `ropewalk balance`: its API, its signals, and the crate `balance`, which does the work.
 
 use std::path::Path;
+use std::pin::pin;
 use std::sync::{Arc, Mutex};
 
 use anyhow::bail;
@@ -10,7 +11,8 @@ use ropewalk_config::{self as config, BalanceConfig};
 use tokio::sync::mpsc;
 
 use super::api::{CommandSink, Reload};
-use super::{ApiSocket, Asked, Commands, Held, Signals, keys, notify, reload_and_log};
+use super::watchdog::Watchdog;
+use super::{ApiSocket, Asked, Commands, Held, Signals, keys, notify, reload_and_log, restarts};
 use crate::engine::control::Command;
 
 /// Runs until stopped.
@@ -38,11 +40,14 @@ pub(super) async fn run(mut held: Held, path: &Path, config: BalanceConfig) -> a
         false,
     )
     .await?;
-    notify::send(notify::Ready);
+    restarts::ready(path);
     let names = balance.uplinks();
     tracing::info!(config = %path.display(), uplinks = ?names, "balancing");
+    // The kernel moves the packets: all that may hang is this thread.
+    let mut watchdog = pin!(Watchdog::new([]).run());
     let result = loop {
         tokio::select! {
+            never = &mut watchdog => match never {},
             asked = signals.next() => match asked {
                 Asked::Stop => break Ok(()),
                 Asked::Reload => reload_and_log(&reload),

@@ -15,9 +15,10 @@ use tokio::sync::mpsc;
 use super::admission::Admission;
 use super::api::Reload;
 use super::network::Firewall;
+use super::watchdog::Watchdog;
 use super::{
     ApiSocket, Asked, Prepared, RunningEngine, Signals, event_channel, host_settings, keys,
-    network, notify, reload_and_log, session_settings,
+    network, notify, reload_and_log, restarts, session_settings,
 };
 use crate::engine::control::Command;
 use crate::engine::settings::EngineEvent;
@@ -68,7 +69,7 @@ pub(super) async fn run(
     let commands = &hub.engine.commands;
     let change_key = keys::of_hub(key_file, commands.clone());
     let api = ApiSocket::open(&config.common, commands, reload, change_key, true).await?;
-    notify::send(notify::Ready);
+    restarts::ready(path);
     tracing::info!(
         name = config.common.name,
         config = %path.display(),
@@ -77,7 +78,11 @@ pub(super) async fn run(
         sites = hub.sites,
         "hub is ready"
     );
-    let result = hub.serve(&mut signals).await;
+    let watchdog = Watchdog::new(hub.engine.pulses());
+    let result = tokio::select! {
+        ended = hub.serve(&mut signals) => ended,
+        never = watchdog.run() => match never {},
+    };
     notify::send(notify::Stopping);
     drop(api);
     let stopped = hub.engine.stop().await;

@@ -19,8 +19,10 @@ mod guard;
 mod hub;
 mod keys;
 mod relay;
+pub mod restarts;
 mod site;
 mod supplicant;
+mod watchdog;
 mod workers;
 
 use std::path::{Path, PathBuf};
@@ -34,9 +36,9 @@ use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
-use crate::engine::EngineHandle;
 use crate::engine::control::Command;
 use crate::engine::settings::{EngineEvent, EventSink, HostSettings};
+use crate::engine::{EngineHandle, Pulse};
 use crate::key_file;
 use api::{Api, CommandSink, Reload};
 use keys::ChangeKey;
@@ -328,6 +330,12 @@ impl RunningEngine {
 
     fn send(&self, command: Command) {
         self.commands.send(command);
+    }
+
+    /// The turns of each thread.
+    fn pulses(&self) -> Vec<Pulse> {
+        let pulses = self.handles.iter().map(EngineHandle::pulse);
+        pulses.cloned().collect()
     }
 
     /// Stops the engine and waits for it.

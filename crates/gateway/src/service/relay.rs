@@ -14,7 +14,8 @@ use anyhow::Context;
 use super::api::Reload;
 use super::hub::Hub;
 use super::site::{Relayed, Site};
-use super::{ANSWER_TIMEOUT, ApiSocket, Commands, Prepared, Signals, keys, network, notify};
+use super::watchdog::Watchdog;
+use super::{ANSWER_TIMEOUT, ApiSocket, Commands, Prepared, Signals, keys, network, notify, restarts};
 use crate::engine::control::Command;
 use crate::key_file;
 use ropewalk_api::{OnwardStatus, Status};
@@ -66,7 +67,7 @@ pub(super) async fn run(
     let commands = both(hub.engine.commands.clone(), site.engine.commands.clone());
     let reload = reload_both(Arc::clone(&hub.reload), Arc::clone(&site.reload));
     let api = ApiSocket::open(&config.hub.common, &commands, reload, keys::by_hand(), true).await?;
-    notify::send(notify::Ready);
+    restarts::ready(path);
     tracing::info!(
         name = config.hub.common.name,
         config = %path.display(),
@@ -77,7 +78,10 @@ pub(super) async fn run(
         sites = hub.sites,
         "relay is ready"
     );
+    let pulses = hub.engine.pulses().into_iter().chain(site.engine.pulses());
+    let watchdog = Watchdog::new(pulses);
     let result = tokio::select! {
+        never = watchdog.run() => match never {},
         ended = hub.serve(&mut hub_signals) => ended.context("the side towards the sites"),
         ended = site.serve(&mut site_signals, changes) => ended.context("the side towards the hub"),
     };

@@ -24,9 +24,10 @@ use super::direct::Direct;
 use super::guard::Guard;
 use super::keys::{ChangeKey, SiteKeys};
 use super::supplicant::{COUNTS, Sign, Supplicants};
+use super::watchdog::Watchdog;
 use super::{
     ApiSocket, Asked, Commands, Prepared, RunningEngine, Signals, assigned, event_channel,
-    host_settings, keys, network, notify, reload_and_log, resolve, session_settings,
+    host_settings, keys, network, notify, reload_and_log, resolve, restarts, session_settings,
 };
 use crate::engine::control::{Command, Uplink};
 use crate::engine::settings::{EngineEvent, HostSettings};
@@ -47,6 +48,9 @@ use ropewalk_host::uplinks::{changes, select, unmatched};
 const RESOLVE_INTERVAL: Duration = Duration::from_secs(15);
 /// How soon an unsuccessful first look-up is repeated. Longer: fewer queries, later starts.
 const RESOLVE_RETRY: Duration = Duration::from_secs(2);
+/// What the service manager grants a start that waits for the hub's name, again for each try. Longer: more
+/// name servers may be slow, a start that hangs there is ended later.
+const START_EXTENSION: Duration = Duration::from_mins(5);
 
 /// A running site, or the side of a relay towards the next hub.
 pub(super) struct Site {
@@ -102,7 +106,7 @@ pub(super) async fn run(
     let reload = Arc::clone(&site.reload);
     let change_key = site.change_key();
     let api = ApiSocket::open(common, &site.commands(), reload, change_key, false).await?;
-    notify::send(notify::Ready);
+    restarts::ready(path);
     tracing::info!(
         name = common.name,
         config = %path.display(),
@@ -111,7 +115,11 @@ pub(super) async fn run(
         hub = ?site.hub.load(),
         "site is ready"
     );
-    let result = site.serve(&mut signals, changes).await;
+    let watchdog = Watchdog::new(site.engine.pulses());
+    let result = tokio::select! {
+        ended = site.serve(&mut signals, changes) => ended,
+        never = watchdog.run() => match never {},
+    };
     notify::send(notify::Stopping);
     drop(api);
     let kill_switch = site.config.kill_switch;
@@ -537,6 +545,7 @@ async fn first_addresses(
             );
             told = true;
         }
+        notify::extend_start(START_EXTENSION);
         tokio::select! {
             asked = signals.next() => if asked == Asked::Stop { return None },
             () = tokio::time::sleep(RESOLVE_RETRY) => {}
