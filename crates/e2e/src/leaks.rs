@@ -413,7 +413,7 @@ pub fn matrix(kill_switch: bool) -> Result<Vec<Case>> {
     }
     lab.site.kill();
     std::thread::sleep(CHANGE);
-    add("given up after crashes (start limit)", lab.provoke()?);
+    add("nobody starts it again after crashes", lab.provoke()?);
     add("an uplink appears while it is gone", late_uplink(&lab)?);
     if kill_switch {
         lab.boot()?;
