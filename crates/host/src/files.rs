@@ -1,12 +1,15 @@
 //! Files that survive a crash: written whole or not at all, private where they hold secrets,
 //! locked where two programs may write.
 //!
+//! What root makes belongs to whom the directory belongs to: the gateways run as a user of their own, and
+//! read and replace what commands of root write for them.
+//!
 //! Invariant: a reader sees the former or the new contents, never a part, also after a power cut and on a
 //! full disk. Source: rename(2) and fsync(2).
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, chown, fchown};
 use std::path::Path;
 
 use anyhow::{Context, bail};
@@ -16,6 +19,8 @@ use rustix::fs::{FlockOperation, OFlags, flock};
 pub const SECRET: u32 = 0o600;
 /// Mode of files everyone may read.
 pub const PUBLIC: u32 = 0o644;
+/// `O_NOFOLLOW`, as the standard library takes it.
+const NO_FOLLOW: i32 = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
 /// Mode of directories for state.
 const DIRECTORY: u32 = 0o755;
 
@@ -96,8 +101,23 @@ fn write_new(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
     let mut file = options.write(true).create_new(true).mode(mode).open(path)?;
     // The umask may have taken bits away.
     file.set_permissions(fs::Permissions::from_mode(mode))?;
+    // Before there is anything in it.
+    hand_over(&file, parent(path))?;
     file.write_all(contents)?;
     file.sync_all()
+}
+
+/// Gives a file that root made to the owner of `directory`.
+fn hand_over(file: &File, directory: &Path) -> io::Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    let owner = fs::metadata(directory)?;
+    let own = file.metadata()?;
+    if (own.uid(), own.gid()) == (owner.uid(), owner.gid()) {
+        return Ok(());
+    }
+    fchown(file, Some(owner.uid()), Some(owner.gid()))
 }
 
 /// Creates the directory of `path` and those above it.
@@ -114,15 +134,30 @@ pub fn create_parent(path: &Path) -> anyhow::Result<()> {
 /// What the file system says, with the directory's name.
 pub fn create_directory(path: &Path) -> anyhow::Result<()> {
     use std::os::unix::fs::DirBuilderExt;
+    let missing: Vec<&Path> = path
+        .ancestors()
+        .take_while(|path| !path.as_os_str().is_empty() && !path.exists())
+        .collect();
     let mut builder = fs::DirBuilder::new();
     if path.is_dir() {
         return Ok(());
     }
     let created = builder.recursive(true).mode(DIRECTORY).create(path);
-    created.with_context(|| format!("cannot create the directory {}", path.display()))?;
+    created
+        .and_then(|()| missing.iter().rev().try_for_each(|made| adopt(made)))
+        .with_context(|| format!("cannot create the directory {}", path.display()))?;
     // So that files in it are found again after a power cut. Those above it are older as a rule.
     let _ = sync_directory(parent(path));
     Ok(())
+}
+
+/// Gives a directory that root made to the owner of the one that it is in.
+fn adopt(made: &Path) -> io::Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    let owner = fs::metadata(parent(made))?;
+    chown(made, Some(owner.uid()), Some(owner.gid()))
 }
 
 /// Reads a file of a gateway's state that holds no secret; `None` when there is none. An empty one was cut
@@ -274,12 +309,16 @@ impl Lock {
             .write(true)
             .create(true)
             .truncate(false)
+            // The directory may be another user's, and root empties what the name leads to.
+            .custom_flags(NO_FOLLOW)
             .mode(SECRET);
         let opened = options.open(path);
         let file = opened.with_context(|| format!("cannot open the lock {}", path.display()))?;
         // Whoever can open the file can keep the lock. Earlier versions let everybody read it.
         file.set_permissions(fs::Permissions::from_mode(SECRET))
             .with_context(|| format!("cannot close the lock {} to others", path.display()))?;
+        hand_over(&file, parent(path))
+            .with_context(|| format!("cannot hand the lock {} over", path.display()))?;
         Ok(Self { file })
     }
 }
@@ -299,6 +338,39 @@ mod tests {
 
     fn mode(path: &Path) -> u32 {
         fs::metadata(path).unwrap().permissions().mode() & 0o7777
+    }
+
+    #[test]
+    fn what_root_makes_belongs_to_the_owner_of_the_directory() {
+        const USER: u32 = 54_321;
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: needs root");
+            return;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        chown(directory.path(), Some(USER), Some(USER)).unwrap();
+        let owner = |name: &str| {
+            let found = fs::metadata(directory.path().join(name)).unwrap();
+            (found.uid(), found.gid())
+        };
+        let key = directory.path().join("a/b/site.key");
+        create_parent(&key).unwrap();
+        write_atomically(&key, b"secret", SECRET, false).unwrap();
+        write_atomically(&key, b"other", SECRET, true).unwrap();
+        drop(Lock::wait(&directory.path().join("sites.lock")).unwrap());
+        for name in ["a", "a/b", "a/b/site.key", "sites.lock"] {
+            assert_eq!(owner(name), (USER, USER), "{name}");
+        }
+        assert_eq!(mode(&key), SECRET);
+
+        // The owner of the directory could have put the link there.
+        let precious = tempfile::NamedTempFile::new().unwrap();
+        fs::write(precious.path(), "precious").unwrap();
+        let lock = directory.path().join("hub.lock");
+        std::os::unix::fs::symlink(precious.path(), &lock).unwrap();
+        Lock::take(&lock, "a hub", "").unwrap_err();
+        assert_eq!(fs::read_to_string(precious.path()).unwrap(), "precious");
+        assert_eq!(fs::metadata(precious.path()).unwrap().uid(), 0);
     }
 
     #[test]
