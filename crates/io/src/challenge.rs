@@ -27,7 +27,7 @@ pub fn tcp(from: SocketAddr, to: SocketAddr, mark: u32) -> io::Result<()> {
     let domain = Domain::for_address(to);
     let raw = Protocol::from(libc::IPPROTO_RAW);
     let socket = Socket::new(domain, Type::RAW, Some(raw))?;
-    socket.set_mark(mark)?;
+    crate::set_mark(&socket, mark)?;
     if to.is_ipv4() {
         socket.set_header_included_v4(true)?;
     }

@@ -73,7 +73,7 @@ impl Echo {
         };
         let socket = Socket::new(domain, Type::RAW, Some(protocol))?;
         socket.bind_device(Some(interface.as_bytes()))?;
-        socket.set_mark(mark)?;
+        crate::set_mark(&socket, mark)?;
         socket.set_nonblocking(true)?;
         Ok(Self {
             socket,

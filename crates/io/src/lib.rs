@@ -1,5 +1,5 @@
 //! All Linux system calls of the gateway: TUN with offloads, UDP with GSO and GRO, netlink,
-//! nftables, sysctl, clocks and `TCP_INFO`.
+//! nftables, sysctl, clocks and `TCP_INFO`; and the process that keeps the rights for them.
 //!
 //! Every descriptor is non-blocking and offers `AsFd`, so that one event loop waits on all.
 //! `unsafe` stays in `sys`, but for one call in `netns`; the other modules are safe code above it.
@@ -8,10 +8,12 @@ pub mod challenge;
 mod checksum;
 pub mod clock;
 mod coalesce;
+pub mod confine;
 pub mod conntrack;
 pub mod counters;
 mod emit;
 mod headers;
+pub mod helper;
 pub mod icmp;
 pub mod netlink;
 pub mod netns;
@@ -31,7 +33,27 @@ mod virtio;
 #[cfg(test)]
 mod offload_tests;
 
+use std::io;
+use std::os::fd::AsFd;
+
 use bytes::{Bytes, BytesMut};
+
+/// Marks the packets of a socket for firewall and routing rules (`SO_MARK`). Before Linux 5.17 the kernel
+/// wants `CAP_NET_ADMIN` for it, which the helper has.
+///
+/// # Errors
+/// Not permitted.
+pub fn set_mark(socket: &impl AsFd, mark: u32) -> io::Result<()> {
+    match socket2::SockRef::from(socket).set_mark(mark) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            match helper::quick_order(&helper::Order::Mark(mark), Some(socket.as_fd())) {
+                Some(done) => done.map(|((), _)| ()).map_err(io::Error::from),
+                None => Err(error),
+            }
+        }
+        other => other,
+    }
+}
 
 /// Bytes free in front of every inner packet, for the tunnel header.
 pub const HEADROOM: usize = 16;

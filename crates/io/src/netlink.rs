@@ -11,12 +11,16 @@ mod watch;
 
 use std::net::IpAddr;
 
+use serde::{Deserialize, Serialize};
+
 pub use change::{
     TABLE_MAIN, add_address, add_route, add_rule, delete_address, delete_route, delete_rule,
     flush_table, set_group, set_mtu, set_up,
 };
 pub use view::snapshot;
 pub use watch::{Watch, WatchCallback};
+
+use crate::helper::Refusal;
 
 /// One address of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -75,7 +79,7 @@ pub struct DefaultRoute {
 }
 
 /// A route.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RouteSpec {
     /// Destination network.
     pub destination: IpAddr,
@@ -92,7 +96,7 @@ pub struct RouteSpec {
 }
 
 /// A routing policy rule of one address family: packets that match look in `table`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuleSpec {
     /// Rule for IPv6 instead of IPv4.
     pub ipv6: bool,
@@ -132,6 +136,15 @@ pub enum NetlinkError {
         /// The error.
         source: std::io::Error,
     },
+    /// The helper did not do it.
+    #[error(transparent)]
+    Helper(#[from] Refusal),
+}
+
+impl From<NetlinkError> for Refusal {
+    fn from(error: NetlinkError) -> Self {
+        Self::new(error.to_string())
+    }
 }
 
 /// Result of a netlink request.

@@ -28,11 +28,13 @@ use netlink_packet_netfilter::{
     NetfilterHeader, NetfilterMessage, NetfilterMessageInner, NetfilterProtoFamily,
 };
 use netlink_sys::protocols::NETLINK_NETFILTER;
+use serde::{Deserialize, Serialize};
 
+use crate::helper::{Order, Refusal, order};
 use crate::netlink::socket::NetlinkSocket;
 
 /// What a hub needs: forwarding, address translation and MSS clamping.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HubNat {
     /// Name of the nftables table (family `inet`) that holds all of it.
     pub table: String,
@@ -55,7 +57,7 @@ pub struct HubNat {
 pub type Net = (IpAddr, u8);
 
 /// What sites may reach. What was opened stays open: rules are for new connections only.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Egress {
     /// This machine's addresses that sites reach.
     pub own: Vec<IpAddr>,
@@ -72,7 +74,7 @@ pub struct Egress {
 }
 
 /// What addresses the packets of sites leave with.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Translation {
     /// Their own.
     None,
@@ -96,6 +98,15 @@ pub enum NftError {
     /// The name cannot be a table or interface name.
     #[error("{0:?} cannot be a table or interface name: 1 to 64 letters, digits and any of `_.@-`")]
     BadName(String),
+    /// The helper did not do it.
+    #[error(transparent)]
+    Helper(#[from] Refusal),
+}
+
+impl From<NftError> for Refusal {
+    fn from(error: NftError) -> Self {
+        Self::new(error.to_string())
+    }
 }
 
 /// Replaces the table by the rules of a hub, in one transaction. Packets of the pools pass between
@@ -106,6 +117,10 @@ pub enum NftError {
 /// # Errors
 /// See [`NftError`].
 pub fn apply_hub(nat: &HubNat) -> Result<(), NftError> {
+    order(|| Order::HubRules(nat.clone()), || apply_hub_here(nat))
+}
+
+pub(crate) fn apply_hub_here(nat: &HubNat) -> Result<(), NftError> {
     let mut table = NewTable::new(&nat.table, &nat.tun)?;
     let pools: Vec<(IpAddr, u8)> = [
         nat.pool_v4.map(|(ip, prefix)| (IpAddr::V4(ip), prefix)),
@@ -201,6 +216,13 @@ fn translate(translation: &Translation, ipv4: bool) -> Option<Statement<'static>
 /// # Errors
 /// See [`NftError`].
 pub fn remove(table: &str) -> Result<(), NftError> {
+    order(
+        || Order::RemoveTable(table.to_owned()),
+        || remove_here(table),
+    )
+}
+
+pub(crate) fn remove_here(table: &str) -> Result<(), NftError> {
     check_name(table)?;
     let mut batch = Batch::new();
     // Adding what exists is no error, deleting what does not would be one.
@@ -216,11 +238,18 @@ pub fn remove(table: &str) -> Result<(), NftError> {
 ///
 /// # Errors
 /// Not permitted, or the kernel has no nftables.
+pub fn table_handle(name: &str) -> std::io::Result<Option<u64>> {
+    order(
+        || Order::TableHandle(name.to_owned()),
+        || table_handle_here(name),
+    )
+}
+
 #[expect(
     clippy::wildcard_enum_match_arm,
     reason = "the kernel's attributes grow: those without a use here are passed over"
 )]
-pub fn table_handle(name: &str) -> std::io::Result<Option<u64>> {
+pub(crate) fn table_handle_here(name: &str) -> std::io::Result<Option<u64>> {
     let table = vec![TableAttribute::Name(name.to_owned())];
     let request = NfTablesMessage::GetTable(TableMessage { attributes: table });
     Ok(match ask(request)? {
@@ -243,11 +272,18 @@ pub fn table_handle(name: &str) -> std::io::Result<Option<u64>> {
 ///
 /// # Errors
 /// Not permitted, or the kernel has no nftables.
+pub fn chain_rules(table: &str, chain: &str) -> std::io::Result<Option<u32>> {
+    order(
+        || Order::ChainRules(table.to_owned(), chain.to_owned()),
+        || chain_rules_here(table, chain),
+    )
+}
+
 #[expect(
     clippy::wildcard_enum_match_arm,
     reason = "the kernel's attributes grow: those without a use here are passed over"
 )]
-pub fn chain_rules(table: &str, chain: &str) -> std::io::Result<Option<u32>> {
+pub(crate) fn chain_rules_here(table: &str, chain: &str) -> std::io::Result<Option<u32>> {
     let names = vec![
         ChainAttribute::Table(table.to_owned()),
         ChainAttribute::Name(chain.to_owned()),
@@ -285,7 +321,8 @@ fn ask(request: NfTablesMessage) -> std::io::Result<Option<NfTablesMessage>> {
     }
 }
 
-/// Carries out a script in the language of nft(8), in one transaction.
+/// Carries out a script in the language of nft(8), in one transaction. Never by the helper: what makes
+/// scripts has a [`crate::helper::Service`] that makes them from typed parts.
 ///
 /// # Errors
 /// See [`NftError`]; nothing was changed then.
@@ -307,6 +344,13 @@ pub fn check_script(script: &str) -> Result<(), NftError> {
 /// # Errors
 /// See [`NftError`].
 pub fn list_table(name: &str) -> Result<String, NftError> {
+    order(
+        || Order::ListTable(name.to_owned()),
+        || list_table_here(name),
+    )
+}
+
+pub(crate) fn list_table_here(name: &str) -> Result<String, NftError> {
     check_name(name)?;
     run_text("", &["-j", "list", "table", "inet", name])
 }

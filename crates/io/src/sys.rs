@@ -44,6 +44,73 @@ pub(crate) fn set_interface_mtu(socket: BorrowedFd<'_>, name: &str, mtu: usize) 
         .map(drop)
 }
 
+/// Makes a copy of this process; true in the copy. The caller has one thread, so that no lock is held
+/// by another in the copy.
+pub(crate) fn fork() -> io::Result<bool> {
+    // SAFETY: fork takes no arguments. With one thread the copy may do whatever the original may.
+    Ok(check(unsafe { libc::fork() })? == 0)
+}
+
+/// Ends this process without anything that it would do at its end.
+pub(crate) fn exit_now() -> ! {
+    // SAFETY: _exit takes a number and does not return.
+    unsafe { libc::_exit(0) }
+}
+
+/// Ignores the signals that stop, reload or restart a gateway.
+pub(crate) fn ignore_stop_signals() {
+    for signal in [
+        libc::SIGINT,
+        libc::SIGTERM,
+        libc::SIGHUP,
+        libc::SIGUSR1,
+        libc::SIGUSR2,
+    ] {
+        // SAFETY: SIG_IGN is a valid disposition, and no handler of ours is in the way.
+        let _ = unsafe { libc::signal(signal, libc::SIG_IGN) };
+    }
+}
+
+/// Adds a filter of system calls to this thread and those that it will make. What it refuses is
+/// logged where the kernel logs (`kernel.seccomp.actions_logged`).
+pub(crate) fn add_filter(program: &[seccompiler::sock_filter]) -> io::Result<()> {
+    let copied = program.iter().map(|step| libc::sock_filter {
+        code: step.code,
+        jt: step.jt,
+        jf: step.jf,
+        k: step.k,
+    });
+    let mut steps: Vec<libc::sock_filter> = copied.collect();
+    let filter = libc::sock_fprog {
+        len: u16::try_from(steps.len()).map_err(io::Error::other)?,
+        filter: steps.as_mut_ptr(),
+    };
+    // SAFETY: the kernel copies the program, which outlives the call.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_seccomp,
+            libc::SECCOMP_SET_MODE_FILTER,
+            libc::SECCOMP_FILTER_FLAG_LOG,
+            &raw const filter,
+        )
+    };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// A system call with zeros for arguments.
+#[cfg(test)]
+pub(crate) fn bare_call(number: libc::c_long) -> io::Result<()> {
+    // SAFETY: tests ask for calls that a null pointer makes fail.
+    let result = unsafe { libc::syscall(number, 0, 0, 0, 0, 0, 0) };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
 fn interface_request(name: &str) -> io::Result<libc::ifreq> {
     // SAFETY: `ifreq` is plain data for which all zeros are valid.
     let mut request: libc::ifreq = unsafe { mem::zeroed() };

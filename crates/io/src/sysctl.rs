@@ -2,6 +2,8 @@
 
 use std::io;
 
+use crate::helper::{self, Order};
+
 /// A setting that was changed; [`Changed::restore`] puts the former value back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Changed {
@@ -37,6 +39,16 @@ pub fn read(key: &str) -> io::Result<String> {
 /// # Errors
 /// No such setting, or it may not be written.
 pub fn write(key: &str, value: &str) -> io::Result<()> {
+    helper::order(
+        || Order::Setting {
+            key: key.to_owned(),
+            value: value.to_owned(),
+        },
+        || write_here(key, value),
+    )
+}
+
+pub(crate) fn write_here(key: &str, value: &str) -> io::Result<()> {
     std::fs::write(path(key)?, value)
 }
 

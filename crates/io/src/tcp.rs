@@ -6,6 +6,8 @@ use std::os::fd::AsFd;
 
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
+use crate::helper::{self, Order};
+
 /// Connections the kernel keeps waiting for `accept`.
 const BACKLOG: i32 = 128;
 
@@ -43,6 +45,19 @@ pub fn set_not_sent_low_water(socket: &impl AsFd, bytes: u32) -> io::Result<()> 
 /// # Errors
 /// When the kernel does not have it.
 pub fn set_congestion(socket: &impl AsFd, name: &str) -> io::Result<()> {
+    let own = set_congestion_here(socket, name);
+    // Names that the machine does not allow to everybody, and modules that are not loaded yet, take
+    // CAP_NET_ADMIN.
+    if own.is_err() {
+        let order = Order::Congestion(name.to_owned());
+        if let Some(done) = helper::quick_order(&order, Some(socket.as_fd())) {
+            return done.map(|((), _)| ()).map_err(io::Error::from);
+        }
+    }
+    own
+}
+
+pub(crate) fn set_congestion_here(socket: &impl AsFd, name: &str) -> io::Result<()> {
     SockRef::from(socket).set_tcp_congestion(name.as_bytes())
 }
 

@@ -144,7 +144,7 @@ pub fn connect(config: &ConnectConfig) -> io::Result<TcpStream> {
         socket.bind_device(Some(device.as_bytes()))?;
     }
     if let Some(mark) = config.mark {
-        socket.set_mark(mark)?;
+        crate::set_mark(&socket, mark)?;
     }
     if let Some(source) = config.source {
         socket.bind(&source.into())?;

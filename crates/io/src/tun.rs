@@ -13,10 +13,12 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 use tracing::warn;
 
 use crate::coalesce::{self, Allowed, Coalescer, Group};
 use crate::headers::Plain;
+use crate::helper::{self, Order};
 use crate::pool::Pool;
 use crate::split::split;
 use crate::virtio::{VNET_HEADER_LEN, VnetHeader};
@@ -176,32 +178,22 @@ impl Tun {
             let name = config.name.clone();
             move |source: io::Error| TunError::Io { step, name, source }
         };
-        let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let fd = rustix::fs::open("/dev/net/tun", flags, Mode::empty()).map_err(|e| match e {
-            Errno::NOENT | Errno::NODEV | Errno::NXIO => TunError::NoDevice,
-            Errno::ACCESS | Errno::PERM => TunError::NotPermitted(config.name.clone()),
-            other => fail("opening /dev/net/tun")(other.into()),
-        })?;
         let vnet = if config.offload {
             libc::IFF_VNET_HDR
         } else {
             0
         };
-        let name = sys::tun_set_interface(
-            fd.as_fd(),
-            &config.name,
-            libc::IFF_TUN | libc::IFF_NO_PI | vnet | more,
-        )
-        .map_err(|e| match e.raw_os_error() {
-            Some(libc::EPERM) => TunError::NotPermitted(config.name.clone()),
-            Some(libc::EBUSY | libc::EINVAL) => TunError::NameTaken(config.name.clone()),
-            _ => fail("TUNSETIFF")(e),
+        let flags = libc::IFF_TUN | libc::IFF_NO_PI | vnet | more;
+        let (fd, made) = open_with_rights(&config.name, flags).map_err(|error| {
+            match error.raw_os_error().map(Errno::from_raw_os_error) {
+                Some(Errno::NOENT | Errno::NODEV | Errno::NXIO) => TunError::NoDevice,
+                Some(Errno::ACCESS | Errno::PERM) => TunError::NotPermitted(config.name.clone()),
+                Some(Errno::BUSY | Errno::INVAL) => TunError::NameTaken(config.name.clone()),
+                _ => fail("TUNSETIFF")(error),
+            }
         })?;
-        let control = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::DGRAM, None)
-            .map_err(fail("opening a control socket"))?;
-        let control = OwnedFd::from(control);
-        let ifindex = rustix::net::netdevice::name_to_index(&control, &name)
-            .map_err(|e| fail("reading the interface index")(e.into()))?;
+        let Made { name, ifindex } = made;
+        let control = control_socket().map_err(fail("opening a control socket"))?;
         let (offloads, coalesce) = negotiate(fd.as_fd(), config.offload);
         let tun = Self {
             fd,
@@ -249,7 +241,14 @@ impl Tun {
     /// # Errors
     /// What the kernel says: `EINVAL` out of range.
     pub fn set_mtu(&self, mtu: usize) -> io::Result<()> {
-        sys::set_interface_mtu(self.control.as_fd(), &self.name, mtu)
+        let order = Order::SetMtu {
+            name: self.name.clone(),
+            bytes: mtu,
+        };
+        match helper::quick_order(&order, None) {
+            Some(done) => done.map(|((), _)| ()).map_err(io::Error::from),
+            None => sys::set_interface_mtu(self.control.as_fd(), &self.name, mtu),
+        }
     }
 
     /// Appends the packets that wait in the interface to `out`; returns how many. Reads until
@@ -481,6 +480,53 @@ fn negotiate(tun: BorrowedFd<'_>, wanted: bool) -> (Offloads, Allowed) {
 
 /// Longest interface name in bytes (`IFNAMSIZ` less the final zero).
 const NAME_BYTES_MAX: usize = 15;
+
+/// An interface that was made or attached to.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Made {
+    pub(crate) name: String,
+    pub(crate) ifindex: u32,
+}
+
+/// What interfaces are made with.
+pub(crate) const FLAGS: libc::c_int = libc::IFF_TUN
+    | libc::IFF_NO_PI
+    | libc::IFF_VNET_HDR
+    | libc::IFF_MULTI_QUEUE
+    | libc::IFF_TUN_EXCL;
+
+/// By the helper, where there is one.
+fn open_with_rights(name: &str, flags: libc::c_int) -> io::Result<(OwnedFd, Made)> {
+    let order = Order::OpenTun {
+        name: name.to_owned(),
+        flags,
+    };
+    let Some(done) = helper::quick_order(&order, None) else {
+        return open_here(name, flags);
+    };
+    let (made, tun): (Made, _) = done?;
+    let tun = tun.ok_or_else(|| io::Error::other("the helper sent no descriptor"))?;
+    Ok((tun, made))
+}
+
+/// Makes an interface, or attaches to it.
+pub(crate) fn open_here(name: &str, flags: libc::c_int) -> io::Result<(OwnedFd, Made)> {
+    let open = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let tun = rustix::fs::open("/dev/net/tun", open, Mode::empty())?;
+    let name = sys::tun_set_interface(tun.as_fd(), name, flags)?;
+    let ifindex = rustix::net::netdevice::name_to_index(control_socket()?, &name)?;
+    Ok((tun, Made { name, ifindex }))
+}
+
+pub(crate) fn set_mtu_here(name: &str, mtu: usize) -> io::Result<()> {
+    sys::set_interface_mtu(control_socket()?.as_fd(), name, mtu)
+}
+
+/// Any socket, for requests about interfaces.
+fn control_socket() -> io::Result<OwnedFd> {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::DGRAM, None)?;
+    Ok(socket.into())
+}
 
 fn check_name(name: &str) -> Result<(), TunError> {
     let sound = (1..=NAME_BYTES_MAX).contains(&name.len())

@@ -17,6 +17,7 @@ use ropewalk_types::Ecn;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use tracing::{debug, warn};
 
+use crate::helper::{self, Order};
 use crate::pool::Pool;
 use crate::sys::{self, Outgoing, Received, SLOTS};
 
@@ -149,7 +150,7 @@ impl UdpSocket {
             socket.bind_device(Some(device.as_bytes()))?;
         }
         if let Some(mark) = config.mark {
-            socket.set_mark(mark)?;
+            crate::set_mark(&socket, mark)?;
         }
         set_buffer(&socket, Buffer::Receive, config.recv_buffer)?;
         set_buffer(&socket, Buffer::Send, config.send_buffer)?;
@@ -439,13 +440,29 @@ fn set_buffer(socket: &Socket, which: Buffer, bytes: usize) -> io::Result<()> {
         Buffer::Send => libc::SO_SNDBUFFORCE,
     };
     let value = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX / 2);
-    if sys::set_option(socket, libc::SOL_SOCKET, forced, value).is_ok() {
+    if force_buffer(socket, forced, value).is_ok() {
+        return Ok(());
+    }
+    let order = match which {
+        Buffer::Receive => Order::ReceiveBuffer(value),
+        Buffer::Send => Order::SendBuffer(value),
+    };
+    if let Some(Ok(((), _))) = helper::quick_order(&order, Some(socket.as_fd())) {
         return Ok(());
     }
     match which {
         Buffer::Receive => socket.set_recv_buffer_size(bytes),
         Buffer::Send => socket.set_send_buffer_size(bytes),
     }
+}
+
+/// Sets a buffer beyond the system's limit. Needs CAP_NET_ADMIN.
+pub(crate) fn force_buffer(
+    socket: &impl AsFd,
+    option: libc::c_int,
+    bytes: libc::c_int,
+) -> io::Result<()> {
+    sys::set_option(socket, libc::SOL_SOCKET, option, bytes)
 }
 
 /// Ancillary data on reception, and DF without regard to ICMP: the transport finds the path MTU.

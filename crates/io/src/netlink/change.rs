@@ -15,12 +15,17 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use super::socket::{explain, explain_value, route_socket};
 use super::view::{family, table_of};
 use super::{Result, RouteSpec, RuleSpec};
+use crate::helper::{self, Order};
 
 /// Sets an interface administratively up.
 ///
 /// # Errors
 /// See [`super::NetlinkError`].
 pub fn set_up(ifindex: u32) -> Result<()> {
+    helper::order(|| Order::SetUp(ifindex), || set_up_here(ifindex))
+}
+
+fn set_up_here(ifindex: u32) -> Result<()> {
     let mut link = LinkMessage::default();
     link.header.index = ifindex;
     link.header.flags = LinkFlags::Up;
@@ -38,6 +43,13 @@ pub fn set_up(ifindex: u32) -> Result<()> {
 /// # Errors
 /// See [`super::NetlinkError`].
 pub fn set_group(ifindex: u32, group: u32) -> Result<()> {
+    helper::order(
+        || Order::SetGroup(ifindex, group),
+        || set_group_here(ifindex, group),
+    )
+}
+
+fn set_group_here(ifindex: u32, group: u32) -> Result<()> {
     let mut link = LinkMessage::default();
     link.header.index = ifindex;
     link.attributes.push(LinkAttribute::Group(group));
@@ -70,6 +82,13 @@ pub fn set_mtu(ifindex: u32, mtu: u32) -> Result<()> {
 /// # Errors
 /// See [`super::NetlinkError`].
 pub fn add_address(ifindex: u32, ip: IpAddr, prefix: u8) -> Result<()> {
+    helper::order(
+        || Order::AddAddress(ifindex, ip, prefix),
+        || add_address_here(ifindex, ip, prefix),
+    )
+}
+
+fn add_address_here(ifindex: u32, ip: IpAddr, prefix: u8) -> Result<()> {
     let message = RouteNetlinkMessage::NewAddress(address_message(ifindex, ip, prefix));
     change(
         "adding an address",
@@ -84,6 +103,13 @@ pub fn add_address(ifindex: u32, ip: IpAddr, prefix: u8) -> Result<()> {
 /// # Errors
 /// See [`super::NetlinkError`].
 pub fn delete_address(ifindex: u32, ip: IpAddr, prefix: u8) -> Result<()> {
+    helper::order(
+        || Order::DeleteAddress(ifindex, ip, prefix),
+        || delete_address_here(ifindex, ip, prefix),
+    )
+}
+
+fn delete_address_here(ifindex: u32, ip: IpAddr, prefix: u8) -> Result<()> {
     let message = RouteNetlinkMessage::DelAddress(address_message(ifindex, ip, prefix));
     change(
         "removing an address",
@@ -99,6 +125,10 @@ pub fn delete_address(ifindex: u32, ip: IpAddr, prefix: u8) -> Result<()> {
 /// See [`super::NetlinkError`]; `ENETDOWN` while the interface is down, `ENETUNREACH` when an
 /// IPv6 gateway is not on the link.
 pub fn add_route(route: &RouteSpec) -> Result<()> {
+    helper::order(|| Order::AddRoute(route.clone()), || add_route_here(route))
+}
+
+fn add_route_here(route: &RouteSpec) -> Result<()> {
     let mut message = route_message(route);
     message.header.protocol = RouteProtocol::Static;
     message.header.kind = RouteType::Unicast;
@@ -120,6 +150,13 @@ pub fn add_route(route: &RouteSpec) -> Result<()> {
 /// # Errors
 /// See [`super::NetlinkError`].
 pub fn delete_route(route: &RouteSpec) -> Result<()> {
+    helper::order(
+        || Order::DeleteRoute(route.clone()),
+        || delete_route_here(route),
+    )
+}
+
+fn delete_route_here(route: &RouteSpec) -> Result<()> {
     let mut message = route_message(route);
     // Any scope.
     message.header.scope = RouteScope::NoWhere;
@@ -137,6 +174,10 @@ pub fn delete_route(route: &RouteSpec) -> Result<()> {
 /// # Errors
 /// See [`super::NetlinkError`].
 pub fn add_rule(rule: &RuleSpec) -> Result<bool> {
+    helper::order(|| Order::AddRule(rule.clone()), || add_rule_here(rule))
+}
+
+fn add_rule_here(rule: &RuleSpec) -> Result<bool> {
     let message = RouteNetlinkMessage::NewRule(rule_message(rule));
     let added =
         route_socket().and_then(|mut socket| socket.change(message, NLM_F_CREATE | NLM_F_EXCL));
@@ -149,6 +190,13 @@ pub fn add_rule(rule: &RuleSpec) -> Result<bool> {
 /// # Errors
 /// See [`super::NetlinkError`].
 pub fn delete_rule(rule: &RuleSpec) -> Result<()> {
+    helper::order(
+        || Order::DeleteRule(rule.clone()),
+        || delete_rule_here(rule),
+    )
+}
+
+fn delete_rule_here(rule: &RuleSpec) -> Result<()> {
     let message = RouteNetlinkMessage::DelRule(rule_message(rule));
     change("removing a rule", message, 0, &[libc::ENOENT])
 }
@@ -158,6 +206,10 @@ pub fn delete_rule(rule: &RuleSpec) -> Result<()> {
 /// # Errors
 /// See [`super::NetlinkError`].
 pub fn flush_table(table: u32) -> Result<()> {
+    helper::order(|| Order::FlushTable(table), || flush_table_here(table))
+}
+
+fn flush_table_here(table: u32) -> Result<()> {
     const STEP: &str = "emptying a routing table";
     for family in [AddressFamily::Inet, AddressFamily::Inet6] {
         let mut request = RouteMessage::default();
