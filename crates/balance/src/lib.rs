@@ -16,6 +16,7 @@ mod kept;
 mod marks;
 mod members;
 mod names;
+mod order;
 mod plan;
 mod probe;
 mod ruleset;
@@ -39,7 +40,6 @@ use ropewalk_core::balance::liveness::PROBE_INTERVAL;
 use ropewalk_core::balance::{Affinity, Answer as Echoed};
 use ropewalk_host::Changes;
 use ropewalk_io::netlink::{Interface, Watch};
-use ropewalk_io::nft;
 use ropewalk_types::Instant;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
@@ -56,6 +56,7 @@ use terminate::DeadWay;
 
 pub use marks::TUNNEL_GROUP;
 pub use members::Family;
+pub use order::{check, service};
 pub use plan::{Plan, plan};
 pub use split::Split;
 
@@ -85,7 +86,8 @@ pub struct Shared {
     pub status: BalanceStatus,
     started: std::time::Instant,
     /// A configuration that was read again and is to be taken over.
-    pub reloaded: Option<BalanceConfig>,
+    /// With the number that [`check`] gave.
+    pub reloaded: Option<(u32, BalanceConfig)>,
 }
 
 impl Shared {
@@ -116,14 +118,6 @@ pub fn lock(shared: &Mutex<Shared>) -> std::sync::MutexGuard<'_, Shared> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Checks what the parser cannot know: that users and control groups exist.
-///
-/// # Errors
-/// The firewall refuses the rules.
-pub fn check(config: &BalanceConfig, split: Option<&Split>) -> anyhow::Result<()> {
-    nft::check_script(&plan(config, split)?.firewall).context("the rules are refused")
-}
-
 /// Both ends of what tasks tell the loop.
 type Channel<T> = (mpsc::Sender<T>, mpsc::Receiver<T>);
 
@@ -131,6 +125,8 @@ type Channel<T> = (mpsc::Sender<T>, mpsc::Receiver<T>);
 /// between.
 pub struct Balance {
     config: BalanceConfig,
+    /// Number of its rules at the helper.
+    version: u32,
     /// The tunnel that only some flows go beside.
     split: Option<Split>,
     members: Vec<Member>,
@@ -262,6 +258,7 @@ impl Balance {
             measured: std::time::Instant::now(),
             origin: std::time::Instant::now(),
             config,
+            version: 0,
         };
         changes.table(marks::TABLE)?;
         balance.follow(changes)?;
@@ -364,10 +361,11 @@ impl Balance {
     }
 
     fn take_reload(&mut self, changes: &mut Changes) -> anyhow::Result<()> {
-        let Some(new) = lock(&self.shared).reloaded.take() else {
+        let Some((version, new)) = lock(&self.shared).reloaded.take() else {
             return Ok(());
         };
-        let old = self.config.clone();
+        let old = (self.version, self.config.clone());
+        self.version = version;
         self.config.mode = new.mode;
         self.config.uplinks = new.uplinks;
         self.config.extras = new.extras;
@@ -377,7 +375,7 @@ impl Balance {
                 error = format!("{error:#}"),
                 "the new configuration cannot be carried out; the old one stays"
             );
-            self.config = old;
+            (self.version, self.config) = old;
             self.follow(changes)?;
         }
         self.look_up_names();

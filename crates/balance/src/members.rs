@@ -9,6 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use ropewalk_core::balance::UPLINKS_MAX;
 use ropewalk_io::netlink::{DefaultRoute, Interface, TABLE_MAIN};
 use ropewalk_io::nft;
+use serde::{Deserialize, Serialize};
 
 use super::marks;
 use ropewalk_config::BalanceConfig;
@@ -19,7 +20,7 @@ use ropewalk_session::Uplink;
 pub const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
 
 /// An address family.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Family {
     /// IPv4.
     V4,
@@ -69,7 +70,7 @@ impl Family {
 }
 
 /// An uplink's way out in one address family.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Way {
     /// Source address of what leaves here.
     pub address: IpAddr,
@@ -78,7 +79,7 @@ pub struct Way {
 }
 
 /// One uplink.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Member {
     /// Number in marks, `1..=15`.
     pub number: u8,

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use super::{ruleset, setup};
+use super::order::{self, Order};
 use ropewalk_config::balance::Rule;
 
 /// How often names are looked up. Longer: fewer queries, later to follow names that move.
@@ -89,8 +89,9 @@ impl Names {
         if self.domains[rule].is_empty() {
             return;
         }
-        let list: Vec<IpAddr> = self.known[rule].keys().copied().collect();
-        if let Err(error) = setup::firewall(&ruleset::names_update(rule, &list)) {
+        let addresses: Vec<IpAddr> = self.known[rule].keys().copied().collect();
+        let order = Order::Names { rule, addresses };
+        if let Err(error) = order::carry_out(&order, None) {
             tracing::warn!(
                 error = format!("{error:#}"),
                 "addresses of names are not in the rules"

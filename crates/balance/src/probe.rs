@@ -180,7 +180,7 @@ async fn ask(url: &PortalUrl, member: &Member, family: Family) -> io::Result<Str
     let domain = Domain::for_address(address);
     let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
     socket.bind_device(Some(member.name.as_bytes()))?;
-    socket.set_mark(marks::key(member.number) | OWN)?;
+    ropewalk_io::set_mark(&socket, marks::key(member.number) | OWN)?;
     socket.set_nonblocking(true)?;
     match socket.connect(&address.into()) {
         Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {}

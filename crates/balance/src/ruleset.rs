@@ -17,6 +17,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use ropewalk_core::balance::{SLOTS, UPLINKS_MAX};
+use serde::{Deserialize, Serialize};
 
 use super::kept::{self, Affinity};
 use super::marks::{BALANCED, KEY_MASK, OWN, TABLE, key};
@@ -54,7 +55,7 @@ pub struct View<'a> {
 }
 
 /// A table of places per family; empty when the group has no uplink there.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Group {
     /// Numbers of uplinks by [`Family`].
     pub places: [Vec<u8>; 2],

@@ -5,9 +5,8 @@
 
 use std::net::IpAddr;
 
-use anyhow::Context;
 use ropewalk_io::netlink::{self, RouteSpec, TABLE_MAIN};
-use ropewalk_io::{nft, sysctl};
+use ropewalk_io::sysctl;
 
 use super::marks::{self, BALANCED, KEY_MASK};
 use super::members::{FAMILIES, Family, Member};
@@ -145,14 +144,6 @@ fn route_text(route: &RouteSpec, interface: &str) -> String {
         .unwrap_or_default();
     let table = route.table.unwrap_or(TABLE_MAIN);
     format!("{family} default route in table {table}{via} over interface {interface}")
-}
-
-/// Carries out a script for the firewall table.
-///
-/// # Errors
-/// `nft` is missing or refuses.
-pub fn firewall(script: &str) -> anyhow::Result<()> {
-    nft::run_script(script).context("cannot set up the firewall table")
 }
 
 /// Settings of the kernel: forwarding, and answers that come in over another interface than the

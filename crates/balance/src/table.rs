@@ -2,9 +2,10 @@
 
 use ropewalk_io::nft;
 
-use super::kept::{self, Affinity};
+use super::kept::Affinity;
+use super::order::{self, Extent, Found, Order};
 use super::ruleset::View;
-use super::{Balance, marks, names, ruleset, setup};
+use super::{Balance, marks, names, ruleset};
 use ropewalk_host::Changes;
 
 impl Balance {
@@ -25,19 +26,18 @@ impl Balance {
     /// Brings the table up to date: the rules only where they differ, everything where another program
     /// took it away, as a firewall does that is loaded anew.
     pub(super) fn write(&mut self) -> anyhow::Result<()> {
-        let (frame, update) = (ruleset::frame(&self.view()), ruleset::update(&self.view()));
+        let frame = ruleset::frame(&self.view());
         // It may be taken away between the look and the update.
-        if self.is_table_whole()? && frame == self.frame && setup::firewall(&update).is_ok() {
+        if self.is_table_whole()? && frame == self.frame && self.order(Extent::Elements).is_ok() {
             return Ok(());
         }
         let is_own = self.is_table_whole()?;
         // One of the same name may have come back out of a file, or be an earlier run's.
-        let remove = if is_own {
-            String::new()
+        self.order(if is_own {
+            Extent::Rules
         } else {
-            ruleset::remove()
-        };
-        setup::firewall(&format!("{remove}{frame}{update}"))?;
+            Extent::Everything
+        })?;
         let was_made = !std::mem::replace(&mut self.frame, frame).is_empty();
         // None when it was taken away again meanwhile: `keep` makes it anew.
         self.table = nft::table_handle(marks::TABLE)?;
@@ -46,6 +46,23 @@ impl Balance {
             self.look_up_names();
         }
         Ok(())
+    }
+
+    fn order(&self, extent: Extent) -> anyhow::Result<()> {
+        let split = self.split.as_ref();
+        let found = Found {
+            members: self.members.clone(),
+            refused: self.refused.clone(),
+            groups: self.groups.clone(),
+            inner: split.map(|split| split.inner.clone()).unwrap_or_default(),
+            fallen_back: split.is_some_and(|split| split.fallen_back),
+        };
+        let order = Order::Table {
+            version: self.version,
+            found: Box::new(found),
+            extent,
+        };
+        order::carry_out(&order, Some(&self.view()))
     }
 
     /// Whether the table is the one that was made last, with its rules.
@@ -95,7 +112,7 @@ impl Balance {
                 "uplink has become slow; clients choose anew"
             );
         }
-        if setup::firewall(&kept::let_go(&leaving)).is_err() {
+        if order::carry_out(&Order::LetGo(leaving), None).is_err() {
             // Without the table there is nothing to let go; it is made anew.
             self.write()?;
         }

@@ -218,7 +218,9 @@ pub fn read_secret(path: &Path) -> anyhow::Result<String> {
         );
     }
     let (owner, own) = (metadata.uid(), rustix::process::geteuid().as_raw());
-    if owner != own && owner != 0 {
+    // Root reads what belongs to the gateway's user, who owns the directory, too.
+    let of_directory = || fs::metadata(parent(path)).is_ok_and(|above| above.uid() == owner);
+    if owner != own && owner != 0 && !(own == 0 && of_directory()) {
         bail!(
             "{path} holds a private key but belongs to user {owner}, who can read and exchange it; run \
              `chown {own} {path}`, and replace the key if that user should not have had it",

@@ -19,6 +19,7 @@ use anyhow::Context;
 use ipnet::IpNet;
 use ropewalk_config::SiteConfig;
 use ropewalk_config::uplinks::UplinkRules;
+use ropewalk_io::helper::{self, Service};
 use ropewalk_io::netlink::Interface;
 use ropewalk_io::nft;
 use serde::{Deserialize, Serialize};
@@ -39,6 +40,8 @@ const TABLE_PREFIX: &str = "ropewalk_kill_";
 const PORTAL_PREFIX: &str = "ropewalk_portal_";
 /// Name of the file of the plan, in the state directory.
 const FILE: &str = "kill-switch.json";
+/// Name of the helper's service.
+const SERVICE: &str = "kill-switch";
 /// Longest file that is read, bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 /// What a captive portal needs: names, and pages.
@@ -121,6 +124,34 @@ pub fn table(tun: &str) -> String {
         "{TABLE_PREFIX}{}",
         tun.chars().map(sound).collect::<String>()
     )
+}
+
+/// What of a kill switch takes rights.
+#[derive(Debug, Serialize, Deserialize)]
+enum Order {
+    /// Sets the rules.
+    Set(Plan),
+    /// Ends a portal.
+    ClosePortal { tun: String },
+}
+
+/// What the helper of a site does for its kill switch: that of the interface `tun`.
+#[must_use]
+pub fn service(tun: String) -> Service {
+    Service::new(SERVICE, move |order: Order| {
+        let (Order::Set(Plan { tun: asked, .. }) | Order::ClosePortal { tun: asked }) = &order;
+        if *asked != tun {
+            anyhow::bail!("the kill switch of {asked} is not this site's");
+        }
+        carry_out(&order)
+    })
+}
+
+fn carry_out(order: &Order) -> anyhow::Result<()> {
+    match order {
+        Order::Set(plan) => nft::run_script(&ruleset(plan)).map_err(Into::into),
+        Order::ClosePortal { tun } => close_portal_here(tun),
+    }
 }
 
 /// The script for nft(8) that makes the table, or brings it up to date.
@@ -423,7 +454,8 @@ impl KillSwitch {
                  site starts"
             );
         }
-        nft::run_script(&ruleset(&self.plan))?;
+        let order = Order::Set(self.plan.clone());
+        helper::delegate(SERVICE, &order, carry_out)?;
         self.handle = nft::table_handle(&self.plan.table())?;
         Ok(())
     }
@@ -539,6 +571,11 @@ pub fn open_portal(tun: &str, time: Duration, resolver: Option<IpAddr>) -> anyho
 /// # Errors
 /// `nft` is missing or refuses.
 pub fn close_portal(tun: &str) -> anyhow::Result<()> {
+    let tun = tun.to_owned();
+    helper::delegate(SERVICE, &Order::ClosePortal { tun }, carry_out)
+}
+
+fn close_portal_here(tun: &str) -> anyhow::Result<()> {
     for (name, script) in [
         (
             table(tun),

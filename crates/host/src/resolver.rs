@@ -11,6 +11,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
+use ropewalk_io::helper::{self, Service};
+use serde::{Deserialize, Serialize};
 
 use crate::Changes;
 
@@ -18,6 +20,8 @@ use crate::Changes;
 pub const RESOLV_CONF: &str = "/etc/resolv.conf";
 /// Largest such file that is kept, bytes.
 const FILE_BYTES_MAX: u64 = 1 << 16;
+/// Name of the helper's service.
+const SERVICE: &str = "name-servers";
 /// What the record of resolvconf(8) is called behind the interface.
 const RECORD: &str = "ropewalk";
 
@@ -70,8 +74,56 @@ pub fn set(
     servers: &[IpAddr],
 ) -> anyhow::Result<Manager> {
     let manager = Manager::of(path);
+    let servers = servers.to_vec();
+    let tun = tun.to_owned();
     match manager {
-        Manager::Resolved => {
+        Manager::Resolved => order(&Order::Resolved { tun, servers })?,
+        Manager::Resolvconf => {
+            changes.resolvconf(&record(&tun))?;
+            order(&Order::Resolvconf { tun, servers })?;
+        }
+        Manager::File => changes.resolver(path, &text(&servers))?,
+    }
+    Ok(manager)
+}
+
+/// What of the name servers takes rights.
+#[derive(Debug, Serialize, Deserialize)]
+enum Order {
+    /// Tells systemd-resolved.
+    Resolved { tun: String, servers: Vec<IpAddr> },
+    /// Tells resolvconf(8).
+    Resolvconf { tun: String, servers: Vec<IpAddr> },
+    /// Takes the record of resolvconf(8) away.
+    Forget { tun: String },
+    /// Writes [`RESOLV_CONF`], or puts back what was there.
+    Write { text: String },
+}
+
+/// What the helper of a site does for its name servers: those of the interface `tun`, and [`RESOLV_CONF`].
+#[must_use]
+pub fn service(tun: String) -> Service {
+    Service::new(SERVICE, move |order: Order| {
+        let own = match &order {
+            Order::Resolved { tun: asked, .. }
+            | Order::Resolvconf { tun: asked, .. }
+            | Order::Forget { tun: asked } => *asked == tun,
+            Order::Write { text } => u64::try_from(text.len()).is_ok_and(|l| l <= FILE_BYTES_MAX),
+        };
+        if !own {
+            bail!("these are not the name servers of {tun}");
+        }
+        carry_out(&order)
+    })
+}
+
+fn order(order: &Order) -> anyhow::Result<()> {
+    helper::delegate(SERVICE, order, carry_out)
+}
+
+fn carry_out(order: &Order) -> anyhow::Result<()> {
+    match order {
+        Order::Resolved { tun, servers } => {
             let servers: Vec<String> = servers.iter().map(ToString::to_string).collect();
             let mut words = vec!["dns", tun];
             words.extend(servers.iter().map(String::as_str));
@@ -86,15 +138,19 @@ pub fn set(
                     "stale names may stay for a while"
                 );
             }
+            Ok(())
         }
-        Manager::Resolvconf => {
-            let record = format!("{tun}.{RECORD}");
-            changes.resolvconf(&record)?;
-            run("resolvconf", &["-a", &record], &text(servers))?;
+        Order::Resolvconf { tun, servers } => {
+            run("resolvconf", &["-a", &record(tun)], &text(servers))
         }
-        Manager::File => changes.resolver(path, &text(servers))?,
+        Order::Forget { tun } => run("resolvconf", &["-d", &record(tun)], ""),
+        Order::Write { text } => write_here(Path::new(RESOLV_CONF), text),
     }
-    Ok(manager)
+}
+
+/// Name of the record of resolvconf(8).
+fn record(tun: &str) -> String {
+    format!("{tun}.{RECORD}")
 }
 
 /// Takes a record of resolvconf(8) away.
@@ -102,7 +158,13 @@ pub fn set(
 /// # Errors
 /// The program is missing or refuses.
 pub(crate) fn remove_record(record: &str) -> anyhow::Result<()> {
-    run("resolvconf", &["-d", record], "")
+    let tun = record
+        .strip_suffix(RECORD)
+        .and_then(|name| name.strip_suffix('.'));
+    let tun = tun.with_context(|| format!("{record} is no record of ours"))?;
+    order(&Order::Forget {
+        tun: tun.to_owned(),
+    })
 }
 
 /// The contents of a file at most [`FILE_BYTES_MAX`] long; empty where there is none.
@@ -126,6 +188,14 @@ pub(crate) fn read(path: &Path) -> anyhow::Result<String> {
 /// # Errors
 /// What the file system says.
 pub(crate) fn write(path: &Path, text: &str) -> anyhow::Result<()> {
+    if path == Path::new(RESOLV_CONF) {
+        let text = text.to_owned();
+        return order(&Order::Write { text });
+    }
+    write_here(path, text)
+}
+
+fn write_here(path: &Path, text: &str) -> anyhow::Result<()> {
     let write = || {
         let mut options = std::fs::OpenOptions::new();
         let mut file = options

@@ -76,9 +76,9 @@ fn reload(path: &Path, shared: Arc<Mutex<Shared>>, done: mpsc::Sender<()>) -> Re
     let path = path.to_owned();
     Arc::new(move || {
         let config = config::load_balance(&path)?;
-        check(&config, None)?;
+        let version = check(&config, None)?;
         let (uplinks, rules) = (config.uplinks.marks.len(), config.rules.len());
-        lock(&shared).reloaded = Some(config);
+        lock(&shared).reloaded = Some((version, config));
         // A full channel means that a reload is due anyway.
         let _ = done.try_send(());
         Ok(format!(

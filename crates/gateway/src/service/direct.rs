@@ -185,8 +185,8 @@ impl Direct {
             let Some(direct) = &config.direct else {
                 return Ok(());
             };
-            balance::check(&direct.spread, split(config).as_ref())?;
-            balance::lock(&spread).reloaded = Some(direct.spread.clone());
+            let version = balance::check(&direct.spread, split(config).as_ref())?;
+            balance::lock(&spread).reloaded = Some((version, direct.spread.clone()));
             // A full channel means that a reload is due anyway.
             let _ = reloaded.try_send(());
             Ok(())
@@ -232,7 +232,7 @@ pub fn plan(config: &SiteConfig) -> anyhow::Result<Option<Plan>> {
     config.direct.as_deref().map(planned).transpose()
 }
 
-fn split(config: &SiteConfig) -> Option<Split> {
+pub(super) fn split(config: &SiteConfig) -> Option<Split> {
     Some(Split {
         tun: config.common.interface.clone(),
         inner: Vec::new(),

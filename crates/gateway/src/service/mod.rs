@@ -20,6 +20,7 @@ mod hub;
 mod keys;
 mod relay;
 pub mod restarts;
+mod rights;
 mod site;
 mod supplicant;
 mod watchdog;
@@ -69,6 +70,8 @@ const CAP_NET_ADMIN: u32 = 12;
 /// # Errors
 /// It could not start, or the engine failed.
 pub fn run_hub(path: &Path, config: HubConfig) -> anyhow::Result<()> {
+    require_net_admin("hub")?;
+    rights::hub(&config)?;
     let prepared = Prepared::new("hub", &config.common)?;
     let runtime = runtime()?;
     let result = runtime.block_on(hub::run(prepared, path, config));
@@ -82,6 +85,8 @@ pub fn run_hub(path: &Path, config: HubConfig) -> anyhow::Result<()> {
 /// # Errors
 /// It could not start, or the engine failed.
 pub fn run_site(path: &Path, config: SiteConfig) -> anyhow::Result<()> {
+    require_net_admin("site")?;
+    rights::site(path, &config)?;
     let prepared = Prepared::new("site", &config.common)?;
     let runtime = runtime()?;
     let result = runtime.block_on(site::run(prepared, path, config));
@@ -95,6 +100,8 @@ pub fn run_site(path: &Path, config: SiteConfig) -> anyhow::Result<()> {
 /// # Errors
 /// It could not start, or an engine failed.
 pub fn run_relay(path: &Path, config: RelayConfig) -> anyhow::Result<()> {
+    require_net_admin("relay")?;
+    rights::relay(&config)?;
     let prepared = Prepared::new("relay", &config.hub.common)?;
     let runtime = runtime()?;
     let result = runtime.block_on(relay::run(prepared, path, config));
@@ -109,6 +116,7 @@ pub fn run_relay(path: &Path, config: RelayConfig) -> anyhow::Result<()> {
 /// It could not start, or this machine cannot be set up.
 pub fn run_balance(path: &Path, config: BalanceConfig) -> anyhow::Result<()> {
     require_net_admin(config::balance::ROLE)?;
+    rights::balance(path, &config)?;
     let _spreading = take_spreading()?;
     let held = Held::new(config::balance::ROLE, &config.common)?;
     let runtime = runtime()?;
@@ -196,7 +204,6 @@ struct Held {
 
 impl Held {
     fn new(role: &str, common: &Common) -> anyhow::Result<Self> {
-        require_net_admin(role)?;
         let lock = take_lock(&common.state_dir, role)?;
         let changes = Changes::begin(&changes_path(&common.state_dir, role), role != "site")?;
         Ok(Self {
@@ -217,7 +224,6 @@ struct Prepared {
 
 impl Prepared {
     fn new(role: &str, common: &Common) -> anyhow::Result<Self> {
-        require_net_admin(role)?;
         let identity = key_file::load(&common.key_file)?;
         let Held { changes, _lock } = Held::new(role, common)?;
         Ok(Self {

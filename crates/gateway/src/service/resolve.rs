@@ -111,7 +111,7 @@ async fn ask(server: SocketAddr, host: &str, mark: Option<u32>) -> anyhow::Resul
     let domain = socket2::Domain::for_address(server);
     let socket = socket2::Socket::new(domain, socket2::Type::DGRAM, None)?;
     if let Some(mark) = mark {
-        socket.set_mark(mark).context("cannot mark a query")?;
+        ropewalk_io::set_mark(&socket, mark).context("cannot mark a query")?;
     }
     socket.set_nonblocking(true)?;
     socket.connect(&server.into())?;

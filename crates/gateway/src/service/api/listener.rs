@@ -5,9 +5,9 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt, lchown};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll};
@@ -18,6 +18,10 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use ropewalk_host::files;
+use ropewalk_io::helper::{self, Service};
+
+/// Name of the helper's service.
+const SERVICE: &str = "api-socket";
 
 /// Opens the Unix socket: for root, and for `group` if given.
 pub fn bind_unix(path: &Path, group: Option<&str>) -> anyhow::Result<UnixListener> {
@@ -43,11 +47,29 @@ pub fn bind_unix(path: &Path, group: Option<&str>) -> anyhow::Result<UnixListene
         bound.with_context(|| format!("cannot make the API socket {}", path.display()))?;
     listener.set_nonblocking(true)?;
     if let Some(group) = group {
-        chown(path, None, Some(group))
-            .and_then(|()| fs::set_permissions(path, fs::Permissions::from_mode(0o660)))
-            .with_context(|| format!("cannot hand {} to its group", path.display()))?;
+        helper::delegate(SERVICE, &(), |()| hand_over(path, group))?;
+        fs::set_permissions(path, fs::Permissions::from_mode(0o660))
+            .with_context(|| format!("cannot open {} to its group", path.display()))?;
     }
     Ok(listener)
+}
+
+/// What the helper of a gateway does for the API: gives the socket at `path` to `group`.
+pub fn socket_service(path: PathBuf, group: Option<String>) -> Service {
+    Service::new(SERVICE, move |()| {
+        let group = group.as_deref().context("the API has no group")?;
+        hand_over(&path, group_id(group)?)
+    })
+}
+
+fn hand_over(path: &Path, group: u32) -> anyhow::Result<()> {
+    let told = || format!("cannot hand {} to its group", path.display());
+    // Whoever may write in the directory may have put something else there.
+    let found = fs::symlink_metadata(path).with_context(told)?;
+    if !found.file_type().is_socket() {
+        bail!("{} is no socket", path.display());
+    }
+    lchown(path, None, Some(group)).with_context(told)
 }
 
 fn group_id(name: &str) -> anyhow::Result<u32> {

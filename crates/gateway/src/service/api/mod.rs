@@ -78,6 +78,8 @@ impl std::fmt::Debug for Api {
     }
 }
 
+pub use listener::socket_service;
+
 /// Serves the API on the Unix socket at `path` until the runtime ends.
 ///
 /// # Errors

@@ -1,0 +1,113 @@
+//! Which rights a gateway has while it runs: almost none. Its helper has them.
+//!
+//! Invariant: the process is split, and has given its rights up, before it makes a thread and before it
+//! reads a byte from the network.
+//!
+//! Why: `docs/decisions/privileges.md`.
+
+use std::path::Path;
+
+use anyhow::Context;
+use ropewalk_balance as balance;
+use ropewalk_config::common::Common;
+use ropewalk_config::{self as config, BalanceConfig, HubConfig, RelayConfig, SiteConfig};
+use ropewalk_host::{kill_switch, resolver};
+use ropewalk_io::confine::{self, Keeps};
+use ropewalk_io::helper::{self, Scope, Service};
+
+use super::{api, direct};
+
+/// Switches the filter of system calls off, with the value `off`: for a library that calls what the list
+/// lacks, until the list has it.
+const SWITCH: &str = "ROPEWALK_SECCOMP";
+
+/// Gives up what a hub does not need.
+///
+/// # Errors
+/// See [`begin`].
+pub(super) fn hub(config: &HubConfig) -> anyhow::Result<()> {
+    let interfaces = vec![config.common.interface.clone()];
+    begin(interfaces, vec![socket(&config.common)], Keeps::Nothing)
+}
+
+/// The same of a site, whose configuration is at `path`.
+///
+/// # Errors
+/// See [`begin`].
+pub(super) fn site(path: &Path, config: &SiteConfig) -> anyhow::Result<()> {
+    let mut services = vec![socket(&config.common)];
+    services.extend(of_site(config));
+    let mut keeps = Keeps::Nothing;
+    if let Some(direct) = &config.direct {
+        keeps = Keeps::Connections;
+        let path = path.to_owned();
+        let load = move || {
+            let config = config::load_site(&path)?;
+            let direct = config
+                .direct
+                .context("nothing goes beside the tunnel now")?;
+            Ok(direct.spread)
+        };
+        let spread = direct.spread.clone();
+        services.push(balance::service(spread, direct::split(config), load));
+    }
+    begin(vec![config.common.interface.clone()], services, keeps)
+}
+
+/// The same of a relay.
+///
+/// # Errors
+/// See [`begin`].
+pub(super) fn relay(config: &RelayConfig) -> anyhow::Result<()> {
+    let commons = [&config.hub.common, &config.site.common];
+    let interfaces = commons.map(|common| common.interface.clone());
+    let mut services = vec![socket(&config.hub.common)];
+    services.extend(of_site(&config.site));
+    begin(interfaces.to_vec(), services, Keeps::Nothing)
+}
+
+/// The same of a gateway that balances, whose configuration is at `path`.
+///
+/// # Errors
+/// See [`begin`].
+pub(super) fn balance(path: &Path, config: &BalanceConfig) -> anyhow::Result<()> {
+    let path = path.to_owned();
+    let load = move || Ok(config::load_balance(&path)?);
+    let services = vec![
+        socket(&config.common),
+        balance::service(config.clone(), None, load),
+    ];
+    begin(Vec::new(), services, Keeps::Connections)
+}
+
+fn of_site(config: &SiteConfig) -> [Service; 2] {
+    let tun = &config.common.interface;
+    [
+        kill_switch::service(tun.clone()),
+        resolver::service(tun.clone()),
+    ]
+}
+
+fn socket(common: &Common) -> Service {
+    api::socket_service(common.socket.clone(), common.socket_group.clone())
+}
+
+/// Splits the process, and gives rights up.
+///
+/// # Errors
+/// The kernel refuses, or there are other threads.
+fn begin(interfaces: Vec<String>, services: Vec<Service>, keeps: Keeps) -> anyhow::Result<()> {
+    helper::split(Scope::new(interfaces), services)
+        .context("cannot make the process that keeps the rights")?;
+    confine::drop_capabilities(keeps).context("cannot give up capabilities")?;
+    if std::env::var(SWITCH).is_ok_and(|value| value == "off") {
+        tracing::warn!("{SWITCH}=off: this gateway may make any system call");
+        return Ok(());
+    }
+    match confine::restrict_calls(keeps) {
+        Ok(true) => {}
+        Ok(false) => tracing::warn!("no list of system calls for this processor: all are allowed"),
+        Err(error) => tracing::warn!(%error, "this kernel does not restrict system calls"),
+    }
+    Ok(())
+}
