@@ -48,6 +48,8 @@ done
 install -Dm644 -t "$root/lib/systemd/system" packaging/ropewalk-hub.service packaging/ropewalk-site.service \
 	packaging/ropewalk-site@.service packaging/ropewalk-kill-switch.service \
 	packaging/ropewalk-relay.service packaging/ropewalk-balance.service
+install -Dm644 packaging/ropewalk.sysusers "$root/usr/lib/sysusers.d/ropewalk.conf"
+install -Dm644 packaging/polkit/ropewalk.rules "$root/usr/share/polkit-1/rules.d/ropewalk.rules"
 install -d "$root/etc/ropewalk"
 
 ropewalk=$built/ropewalk

@@ -270,7 +270,7 @@ fn read_log(log: &mut Section<'_>) -> LogConfig {
                     .map_err(|error| format!("{text:?} is no log filter: {error}"))
             })
             .unwrap_or(default.level),
-        file: log.text("file", "\"/var/log/ropewalk.log\"", parse_path),
+        file: log.text("file", "\"/var/log/ropewalk/site.log\"", parse_path),
         file_bytes_max: size.map_or(default.file_bytes_max, |mib| mib << 20),
     }
 }

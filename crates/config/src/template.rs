@@ -406,7 +406,7 @@ fn api_and_log(role: &str, powers: &str) -> String {
 [log]
 # format = \"text\"     # or json
 # level = \"info\"      # error, warn, info, debug, trace
-# file = \"/var/log/ropewalk-{role}.log\"  # example; none by default
+# file = \"/var/log/ropewalk/{role}.log\"  # example; none by default
 # file_mib_max = 10
 "
     )
