@@ -277,3 +277,29 @@ fn a_path_that_is_left_for_another_freezes_nobody() {
     let open = windows(&mut pair, 40, Duration::from_secs(2));
     assert!(open.len() >= 30 && open.iter().all(|&window| window == WINDOW));
 }
+
+#[test]
+fn a_path_that_is_about_to_end_is_used_before_one_that_is_silent() {
+    let mut pair = World::new(SchedulerKind::LowRtt, 1, &uneven());
+    let offer = |pair: &mut World, count: u32| {
+        for _ in 0..count {
+            pair.offer_segment(1_250);
+            pair.run(Duration::from_millis(10));
+        }
+    };
+    offer(&mut pair, 100);
+    pair.set_dead(0, Selector::Both, true);
+    offer(&mut pair, 100);
+    let silent = pair.site.tunnel.path_state(PathId(0));
+    assert!(matches!(silent, Some(PathState::Suspect(_))), "{silent:?}");
+    // Announced at the other end: here the other end's word stands.
+    pair.hub.tunnel.set_leaving(PathId(1), true);
+    offer(&mut pair, 100);
+    pair.run(Duration::from_secs(1));
+    assert_eq!(pair.numbers().len(), pair.offered as usize);
+    // And announced here.
+    pair.site.tunnel.set_leaving(PathId(1), true);
+    offer(&mut pair, 100);
+    pair.run(Duration::from_secs(1));
+    assert_eq!(pair.numbers().len(), pair.offered as usize);
+}

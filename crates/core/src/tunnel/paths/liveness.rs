@@ -18,6 +18,19 @@ pub enum PathState {
     Suspect(Instant),
 }
 
+/// How gladly a path is used, from the best to the worst. A worse one is used only while there is no better one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::tunnel) enum Standing {
+    /// It works as far as known.
+    Usable,
+    /// It works, and its end has been announced.
+    Leaving,
+    /// The peer gets no acknowledgements, and this side does.
+    PeerSuspect,
+    /// This side gets no acknowledgements.
+    Suspect,
+}
+
 /// What is known of a path's life.
 #[derive(Debug)]
 pub(in crate::tunnel) struct PathLiveness {
@@ -67,8 +80,21 @@ impl PathLiveness {
         self.suspect_since.is_some()
     }
 
-    pub const fn usable(&self) -> bool {
-        self.suspect_since.is_none() && self.peer_suspect.is_none() && !self.leaving
+    pub fn usable(&self) -> bool {
+        self.standing() == Standing::Usable
+    }
+
+    /// How gladly the path is used.
+    pub const fn standing(&self) -> Standing {
+        if self.suspect_since.is_some() {
+            Standing::Suspect
+        } else if self.peer_suspect.is_some() {
+            Standing::PeerSuspect
+        } else if self.leaving {
+            Standing::Leaving
+        } else {
+            Standing::Usable
+        }
     }
 
     /// A sign of life: the path is back in both directions, as far as this side can tell.
@@ -94,8 +120,7 @@ impl PathLiveness {
         }
         self.suspect_since = suspect;
         if let Some(since) = suspect {
-            // What was acknowledged last had been sent a round trip before.
-            self.undelivered = Some(since - s.srtt - s.rttvar);
+            self.undelivered = Some(unacknowledged(since, s));
         } else {
             self.leaving = false;
         }
@@ -158,6 +183,13 @@ impl PathLiveness {
     pub fn in_doubt(&self, now: Instant, s: &PathSnapshot) -> bool {
         self.suspect() || doubted_at(s).is_some_and(|at| at <= now)
     }
+}
+
+/// What was sent before is acknowledged, or known to be lost. The last acknowledgement before a silence was of what had
+/// been sent a round trip earlier. Over TCP it may have said nothing new.
+pub(in crate::tunnel) fn unacknowledged(silence: Instant, s: &PathSnapshot) -> Instant {
+    let last = silence - s.srtt - s.rttvar;
+    s.oldest_sent.map_or(last, |oldest| oldest.min(last))
 }
 
 /// Silence after which a probe asks for a sign of life. The last packet may have been lost, or the

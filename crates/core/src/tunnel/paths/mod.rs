@@ -19,7 +19,7 @@ use crate::repair::{Sent, SentLog};
 use crate::schedule::PathSet;
 use bytes::Bytes;
 use coding::{Budget, Coding};
-use liveness::PathLiveness;
+use liveness::{PathLiveness, Standing, unacknowledged};
 use ropewalk_types::{Duration, Instant, PATHS_MAX, PathId, PathSnapshot};
 use ropewalk_wire::{Stamp, Timestamp};
 use whole::Whole;
@@ -108,8 +108,13 @@ impl Path {
         self.liveness.suspect()
     }
 
-    pub const fn usable(&self) -> bool {
+    pub fn usable(&self) -> bool {
         self.liveness.usable()
+    }
+
+    /// How gladly it is used.
+    pub const fn standing(&self) -> Standing {
+        self.liveness.standing()
     }
 
     /// Whether its end has been announced.
@@ -254,9 +259,8 @@ impl Paths {
         let Some(mut path) = self.map.remove(id) else {
             return false;
         };
-        // What was sent a round trip before a silence began was acknowledged last.
         let silent = path.snapshot.silent_since.unwrap_or(now);
-        let unacknowledged = silent - path.snapshot.srtt - path.snapshot.rttvar;
+        let unacknowledged = unacknowledged(silent, &path.snapshot);
         let undelivered = path.liveness.undelivered.unwrap_or(now);
         self.doubtful
             .extend(path.sent_log.take_since(unacknowledged.min(undelivered)));
@@ -388,7 +392,7 @@ impl Paths {
         {
             return Some(id);
         }
-        let rank = |(id, p): &(PathId, &Path)| (!p.usable(), p.snapshot.srtt, *id);
+        let rank = |(id, p): &(PathId, &Path)| (p.standing(), p.snapshot.srtt, *id);
         self.iter().min_by_key(rank).map(|(id, _)| id)
     }
 }

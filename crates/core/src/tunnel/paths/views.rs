@@ -8,11 +8,11 @@ use ropewalk_types::{Duration, Instant, PathId, PathSnapshot, Rate};
 use ropewalk_wire::DATA_HEADER;
 
 impl Paths {
-    /// The path with the shortest round trip, and the next one; usable ones first.
+    /// The path with the shortest round trip, and the next one; those of better standing first.
     pub fn quickest_two(&self) -> [Option<PathId>; 2] {
         let mut best = [None; 2];
         for (id, path) in self.iter() {
-            let rank = Some((!path.usable(), path.snapshot.srtt, id));
+            let rank = Some((path.standing(), path.snapshot.srtt, id));
             if best[0].is_none() || rank < best[0] {
                 best = [rank, best[0]];
             } else if best[1].is_none() || rank < best[1] {
@@ -34,12 +34,12 @@ impl Paths {
         usable.map(|(_, path)| path.snapshot.min_rtt).min()
     }
 
-    /// The views the scheduler may choose from: paths that are up, or all when none is. Standby
-    /// paths come only when nothing else is left.
+    /// The views the scheduler may choose from: the paths of the best standing. What a suspect path carries is lost
+    /// as a rule, so one whose end is announced goes before it. Standby paths come only when nothing else is left.
     pub fn views(&mut self, now: Instant, views: &mut Vec<PathView>) {
         views.clear();
-        let any_up = self.iter().any(|(_, p)| p.usable());
-        let eligible = |p: &Path| p.usable() || !any_up;
+        let best = self.iter().map(|(_, p)| p.standing()).min();
+        let eligible = |p: &Path| Some(p.standing()) == best;
         let any_active = self.iter().any(|(_, p)| eligible(p) && !p.config.standby);
         let chosen = self
             .iter()
