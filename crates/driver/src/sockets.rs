@@ -586,6 +586,7 @@ impl ropewalk_session::Sockets for SocketsOf<'_> {
             cwnd_bytes: info.cwnd_bytes,
             in_flight_bytes: info.in_flight_bytes,
             not_sent_bytes: info.not_sent_bytes,
+            acked_bytes: info.acked_bytes,
             delivery_rate: info.delivery_rate,
             segments_sent: u64::from(info.sent),
             segments_retransmitted: u64::from(info.retransmitted),

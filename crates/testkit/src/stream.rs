@@ -257,6 +257,7 @@ impl Tcp {
             min_rtt: self.min_rtt,
             cwnd_bytes: BUFFER as u64,
             in_flight_bytes: self.unacknowledged_bytes as u64,
+            acked_bytes: self.sent - self.unacknowledged_bytes as u64,
             last_ack_age: now.since(self.acknowledged_at),
             ..TcpInfo::default()
         }

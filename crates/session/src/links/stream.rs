@@ -22,6 +22,8 @@ pub(super) struct Stream {
     /// Until when the handshake must be done, while it is not.
     deadline: Option<Instant>,
     info_at: Option<Instant>,
+    /// Bytes were written since.
+    unseen: bool,
     /// When to look whether bytes under way have arrived, if there are any.
     look_at: Option<Instant>,
     /// Over: what is left to say is written once, then the TCP connection is closed.
@@ -52,6 +54,7 @@ impl Stream {
             pending: Vec::new(),
             deadline: Some(deadline),
             info_at: None,
+            unseen: false,
             look_at: None,
             ended: false,
             keys_since: None,
@@ -120,6 +123,7 @@ impl Stream {
                 return Ok(());
             }
             self.sent_bytes += written as u64;
+            self.unseen = true;
             self.pending.drain(..written);
         }
     }
@@ -133,6 +137,7 @@ impl Stream {
     ) -> Option<PathSnapshot> {
         if self.info_at.is_none_or(|at| now.since(at) >= INFO_AGE) {
             self.info_at = Some(now);
+            self.unseen = false;
             if let Some(mut info) = sockets.stream_info(id) {
                 let busy = info.in_flight_bytes + info.not_sent_bytes > 0;
                 let pause = (info.srtt / 8).clamp(INFO_AGE, LOOK_MAX);
@@ -140,6 +145,9 @@ impl Stream {
                 info.not_sent_bytes += self.pending.len() as u64;
                 self.tls.update_tcp_info(now, info);
             }
+        } else if self.unseen && self.look_at.is_none() {
+            // Else the bytes after a pause would be unknown until something happens, and the silence behind them too.
+            self.look_at = self.info_at.map(|at| at + INFO_AGE);
         }
         let mut snapshot = self.tls.snapshot(now)?;
         // A path is looked at whenever something may be sent, and sends nothing otherwise.

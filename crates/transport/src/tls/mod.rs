@@ -57,6 +57,8 @@ pub struct TlsPath {
     inbox_bytes: usize,
     events: VecDeque<Event>,
     view: TcpView,
+    /// Bytes that [`Self::poll_output`] gave.
+    output: u64,
     dropped: u64,
     key_changes: u64,
 }
@@ -109,6 +111,7 @@ impl TlsPath {
             inbox_bytes: 0,
             events: VecDeque::new(),
             view: TcpView::default(),
+            output: 0,
             dropped: 0,
             key_changes: 0,
         }
@@ -257,7 +260,9 @@ impl TlsPath {
                 break;
             }
         }
-        output.buf.len() - start
+        let given = output.buf.len() - start;
+        self.output += given as u64;
+        given
     }
 
     /// Encrypts some of what is staged; whether there was progress.
@@ -342,7 +347,19 @@ impl TlsPath {
 
     /// Takes the kernel's view of the TCP connection in; call before [`Self::snapshot`].
     pub fn update_tcp_info(&mut self, now: Instant, info: TcpInfo) {
-        self.view.update(now, info);
+        let end = self.output + self.output_left();
+        self.view.update(now, info, end);
+    }
+
+    /// Bytes that what is queued becomes at most once it is encrypted: each record adds a few (RFC 8446 §5.2).
+    fn output_left(&self) -> u64 {
+        let encrypted = if self.tls.wants_write() {
+            2 * ENCRYPT_MAX
+        } else {
+            0
+        };
+        let queued = self.queued();
+        (encrypted + queued + queued / 8) as u64
     }
 
     /// The state of the path, for the scheduler; `None` unless connected.
