@@ -7,6 +7,7 @@ use ropewalk_session::Command;
 use ropewalk_testkit::{HUB_UDP, Neighbour, Packet, Spec, World};
 use ropewalk_types::{Duration, Instant, Random, SchedulerKind};
 use ropewalk_wire::Versions;
+use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
 use super::hostile::Hostile;
@@ -769,16 +770,7 @@ impl<'a> Stage<'a> {
                 return self.broken("return", what);
             }
         }
-        for (after, site) in bounds.iter().copied() {
-            let after = after + PATHS_TIME;
-            self.run_to(last + after)?;
-            let paths = self.world.paths(site);
-            let down = paths.iter().find(|path| path.state != "up");
-            if let Some(path) = down {
-                let what = format!("site {site}: a path is not up after {after:?}: {path:?}");
-                return self.broken("return", what);
-            }
-        }
+        self.paths_return(last, &bounds)?;
         let from = self.world.now();
         self.run_to(from + PROBATION)?;
         let until = self.world.now();
@@ -803,6 +795,47 @@ impl<'a> Stage<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Each path of each site works within the bound of the site, counted from `last`, and [`PATHS_TIME`]. On links that
+    /// lose packets a path may be suspect again at any instant: there it has worked at some time within
+    /// [`PATHS_TIME`] before.
+    fn paths_return(&mut self, last: Instant, bounds: &[(Duration, usize)]) -> Held {
+        let mut up_at: Vec<BTreeMap<u8, Instant>> = vec![BTreeMap::new(); self.traffic.len()];
+        for (after, site) in bounds.iter().copied() {
+            let after = after + PATHS_TIME;
+            while self.world.now() < last + after {
+                let next = self.world.now() + LOOK;
+                self.run_to(next.min(last + after))?;
+                self.note_paths(&mut up_at);
+            }
+            let oldest = self.world.now() - PATHS_TIME;
+            let paths = self.world.paths(site);
+            let down = paths.iter().find(|path| {
+                let since = up_at[site].get(&path.id);
+                let was_up = since.is_some_and(|at| !self.story.gentle && *at >= oldest);
+                path.state != "up" && !was_up
+            });
+            if let Some(path) = down {
+                let what = format!("site {site}: a path is not up after {after:?}: {path:?}");
+                return self.broken("return", what);
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes which paths work now.
+    fn note_paths(&self, up_at: &mut [BTreeMap<u8, Instant>]) {
+        let now = self.world.now();
+        for (site, up_at) in up_at.iter_mut().enumerate() {
+            for path in self.world.paths(site) {
+                if path.state == "up" {
+                    up_at.insert(path.id, now);
+                } else {
+                    self.tell(&format!("site {site}: path {} is {}", path.id, path.state));
+                }
+            }
+        }
     }
 
     /// TCP has delivered everything.
