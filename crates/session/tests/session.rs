@@ -490,25 +490,6 @@ fn what_the_only_path_carried_before_udp_was_blocked_comes_over_tls() {
 }
 
 #[test]
-fn what_leaves_over_tls_after_a_pause_comes_though_the_connection_is_replaced() {
-    let mut world = World::new(&Spec {
-        uplinks: 1,
-        ..Spec::default()
-    });
-    world.block_udp(0, 0, true);
-    world.run_until(3 * SECOND, |w| w.transports_up(0) == ["tls"]);
-    chat(&mut world, 0..50);
-    world.run(ms(300));
-    let before = world.site(0).delivered.len();
-    // The connection ends with the address, and the hub does not know yet.
-    world.readdress(0, 0, Ipv4Addr::new(100, 77, 0, 1));
-    world.send_down(0, 50, 1);
-    world.run(3 * SECOND);
-    assert_eq!(world.transports_up(0), ["tls"]);
-    assert_eq!(world.site(0).delivered.len() - before, 1);
-}
-
-#[test]
 fn what_a_path_with_a_long_round_trip_carried_before_an_outage_comes_after_it() {
     let link = DirectionConfig {
         delay: ms(150),
