@@ -490,6 +490,28 @@ fn what_the_only_path_carried_before_udp_was_blocked_comes_over_tls() {
 }
 
 #[test]
+fn an_outage_does_not_count_as_a_round_trip() {
+    for cut_ms in [3, 7, 13, 17] {
+        let mut world = connected();
+        chat(&mut world, 0..100);
+        world.run(ms(cut_ms));
+        (0..2).for_each(|uplink| world.set_dead(0, uplink, Selector::Both, true));
+        chat(&mut world, 100..1_100);
+        (0..2).for_each(|uplink| world.set_dead(0, uplink, Selector::Both, false));
+        chat(&mut world, 1_100..1_150);
+        let hub = world.hub().session.status();
+        let paths = hub.tunnels.iter().flat_map(|tunnel| tunnel.paths.clone());
+        let times: Vec<f64> = paths
+            .chain(world.paths(0))
+            .map(|path| path.rtt_ms)
+            .collect();
+        assert_eq!(times.len(), 4);
+        let longest = times.iter().copied().fold(0.0, f64::max);
+        assert!(longest < 60.0, "after {cut_ms} ms: {times:?}");
+    }
+}
+
+#[test]
 fn what_a_path_with_a_long_round_trip_carried_before_an_outage_comes_after_it() {
     let link = DirectionConfig {
         delay: ms(150),

@@ -22,7 +22,8 @@ use super::{
     bdp::{AckBatch, Bdp},
     filter::WindowedMin,
     tuning::{
-        FORGET_AFTER, MIN_RTT_WINDOW, RATE_WINDOW_MIN, RATE_WINDOW_RTTS, RECORDS_MAX, WINDOW_SLACK,
+        FORGET_AFTER, MIN_RTT_WINDOW, RATE_WINDOW_MIN, RATE_WINDOW_RTTS, RECORDS_MAX,
+        SILENCE_MARGIN, WINDOW_SLACK,
     },
 };
 use crate::quic::ACK_DELAY;
@@ -84,6 +85,10 @@ pub(super) struct Monitor {
     min_rtt: Option<WindowedMin>,
     srtt: f64,
     rttvar: f64,
+    /// When the last batch came.
+    acked_at: Instant,
+    /// The RTT of the last batch was left out.
+    skipped: bool,
 }
 
 impl Monitor {
@@ -112,6 +117,8 @@ impl Monitor {
             min_rtt: None,
             srtt: 0.0,
             rttvar: 0.0,
+            acked_at: now,
+            skipped: false,
         }
     }
 
@@ -178,7 +185,11 @@ impl Monitor {
         } else {
             rtt_min
         };
-        self.update_rtt(now, rtt_sample);
+        self.skipped = !self.skipped && self.ends_silence(now, rtt_sample);
+        if !self.skipped {
+            self.update_rtt(now, rtt_sample);
+        }
+        self.acked_at = now;
         self.update_rate(now, sample);
         self.prune(newest_sent, in_flight);
         self.state
@@ -238,6 +249,15 @@ impl Monitor {
             .min_rtt
             .map_or(rtt, |filter| Duration::from_secs_f64(filter.get()));
         rtt.saturating_sub(ACK_DELAY).max(least).min(rtt)
+    }
+
+    /// Whether the batch ends an unusual silence. Then its newest packet may have come long before, and the
+    /// acknowledgement of that time is lost: an outage would count as a round trip. Where the path has become longer,
+    /// the next batch shows it.
+    fn ends_silence(&self, now: Instant, rtt: Duration) -> bool {
+        let usual = Duration::from_secs_f64(2.0 * self.srtt + 4.0 * self.rttvar) + SILENCE_MARGIN;
+        let silence = now.saturating_duration_since(self.acked_at).min(rtt);
+        self.srtt > 0.0 && silence > usual
     }
 
     fn update_rtt(&mut self, now: Instant, rtt: Duration) {

@@ -31,6 +31,9 @@ pub(super) const RATE_WINDOW_MIN: Duration = Duration::from_millis(100);
 /// Time over which the smallest RTT counts. Longer: surer to see an empty queue, later to follow
 /// a path that has become longer.
 pub(super) const MIN_RTT_WINDOW: Duration = Duration::from_secs(10);
+/// Two round trips and four variations are a usual silence, and this much more: a tunnel takes a path for silent then.
+/// Longer: RTTs of short paths count that are none, fewer true ones are left out.
+pub(super) const SILENCE_MARGIN: Duration = Duration::from_millis(60);
 /// A record this much older than a loss would be found is forgotten. Longer: more memory, fewer
 /// packets forgotten while they are still in flight.
 pub(super) const FORGET_AFTER: Duration = Duration::from_millis(100);
