@@ -103,9 +103,11 @@ pub fn service(
         let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
         match order {
             Order::Check => known.check(&load()?),
-            order => nft::run_script(&known.script(&order)?)
-                .context("cannot set up the firewall table")
-                .map(|()| 0),
+            order @ (Order::Table { .. } | Order::Names { .. } | Order::LetGo(_)) => {
+                nft::run_script(&known.script(&order)?)
+                    .context("cannot set up the firewall table")
+                    .map(|()| 0)
+            }
         }
     })
 }

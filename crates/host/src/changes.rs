@@ -514,60 +514,6 @@ fn set_aside(path: &Path, error: anyhow::Error) -> anyhow::Result<Vec<Change>> {
         "what an earlier run left is not known; starting without"
     );
     Ok(Vec::new())
-    let damaged = || {
-        format!(
-            "{} is damaged; look at it, undo what it lists by hand, and remove it",
-            path.display()
-        )
-    };
-<<<<<<< HEAD
-    let marked: Marked = serde_json::from_str(&text).with_context(damaged)?;
-    if marked.boot != boot() || marked.namespace != namespace() {
-=======
-    let text = files::read_state(path, FILE_BYTES_MAX).with_context(damaged)?;
-    let Some(text) = text else {
->>>>>>> 99eaf2c3 (host: state files survive power cuts and full disks, and what is cut off or open to all is refused)
-        return Ok(Vec::new());
-    };
-    let state: StateFile = serde_json::from_str(&text).with_context(damaged)?;
-    let mut changes = state.changes;
-    if state.boot != boot() {
-        changes.retain(Change::outlives_boot);
-    } else if state.namespace != namespace() {
-        changes.clear();
-    }
-<<<<<<< HEAD
-    if marked.format > FORMAT {
-        anyhow::bail!(
-            "{} has format {}, and this program reads format {FORMAT}: a newer Ropewalk wrote it; undo \
-             its changes with `ropewalk doctor --repair` of the newer program, or restart the machine",
-            path.display(),
-            marked.format
-        );
-    }
-    let state: StateFile = serde_json::from_str(&text).with_context(damaged)?;
-    Ok(state.changes)
-=======
-    Ok(changes)
-}
-
-/// Moves a list that cannot be read away: it must not keep a gateway from starting for ever.
-///
-/// # Errors
-/// The `error`, when the file cannot be moved.
-fn set_aside(path: &Path, error: anyhow::Error) -> anyhow::Result<Vec<Change>> {
-    let mut aside = path.as_os_str().to_owned();
-    aside.push(".damaged");
-    if files::rename(path, Path::new(&aside)).is_err() {
-        return Err(error);
-    }
-    tracing::error!(
-        error = format!("{error:#}"),
-        kept = %Path::new(&aside).display(),
-        "what an earlier run left is not known; starting without"
-    );
-    Ok(Vec::new())
->>>>>>> 99eaf2c3 (host: state files survive power cuts and full disks, and what is cut off or open to all is refused)
 }
 
 /// Undoes what an earlier gateway left behind; returns it. The caller holds the gateway's lock.

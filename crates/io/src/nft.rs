@@ -117,7 +117,10 @@ impl From<NftError> for Refusal {
 /// # Errors
 /// See [`NftError`].
 pub fn apply_hub(nat: &HubNat) -> Result<(), NftError> {
-    order(|| Order::HubRules(nat.clone()), || apply_hub_here(nat))
+    order(
+        || Order::HubRules(Box::new(nat.clone())),
+        || apply_hub_here(nat),
+    )
 }
 
 pub(crate) fn apply_hub_here(nat: &HubNat) -> Result<(), NftError> {

@@ -423,8 +423,10 @@ mod tests {
 
     #[test]
     fn a_wrong_count_of_bytes_ends_no_loop_late_and_is_set_right() {
-        let mut intake = Intake::default();
-        intake.bytes = 10 * INTAKE_BYTES;
+        let mut intake = Intake {
+            bytes: 10 * INTAKE_BYTES,
+            ..Intake::default()
+        };
         intake.push(NOW, share(Sender::Site(0), 1, None), arrival(1, 0, 100));
         assert!(intake.bytes <= INTAKE_BYTES, "{}", intake.bytes);
         assert!(!intake.has_turns());

@@ -15,7 +15,9 @@ use super::api::Reload;
 use super::hub::Hub;
 use super::site::{Relayed, Site};
 use super::watchdog::Watchdog;
-use super::{ANSWER_TIMEOUT, ApiSocket, Commands, Prepared, Signals, keys, network, notify, restarts};
+use super::{
+    ANSWER_TIMEOUT, ApiSocket, Commands, Prepared, Signals, keys, network, notify, restarts,
+};
 use crate::engine::control::Command;
 use crate::key_file;
 use ropewalk_api::{OnwardStatus, Status};

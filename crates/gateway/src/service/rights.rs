@@ -72,7 +72,7 @@ pub(super) fn relay(config: &RelayConfig) -> anyhow::Result<()> {
 /// See [`begin`].
 pub(super) fn balance(path: &Path, config: &BalanceConfig) -> anyhow::Result<()> {
     let path = path.to_owned();
-    let load = move || Ok(config::load_balance(&path)?);
+    let load = move || config::load_balance(&path);
     let services = vec![
         socket(&config.common),
         balance::service(config.clone(), None, load),

@@ -65,7 +65,7 @@ impl Scope {
 /// An order.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Order {
-    HubRules(HubNat),
+    HubRules(Box<HubNat>),
     RemoveTable(String),
     TableHandle(String),
     ChainRules(String, String),
@@ -255,7 +255,7 @@ mod tests {
     }
 
     fn hub(table: &str, tun: &str, onward: Option<&str>) -> Order {
-        Order::HubRules(HubNat {
+        Order::HubRules(Box::new(HubNat {
             table: table.to_owned(),
             tun: tun.to_owned(),
             pool_v4: None,
@@ -263,7 +263,7 @@ mod tests {
             translation: Translation::None,
             egress: None,
             onward: onward.map(str::to_owned),
-        })
+        }))
     }
 
     fn tun(name: &str, flags: i32) -> Order {
