@@ -1,14 +1,14 @@
 //! A hub and its sites, as users run them, in virtual time.
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use bytes::Bytes;
 use ropewalk_api::PathUse;
 use ropewalk_core::tunnel::{Observer, Outgoing};
 use ropewalk_netem::{DirectionConfig, LossModel, Selector, Side};
 use ropewalk_session::{Command, Event};
-use ropewalk_testkit::packet::udp;
-use ropewalk_testkit::{HUB_INNER, Spec, World};
+use ropewalk_testkit::packet::{Body, Packet, udp};
+use ropewalk_testkit::{HUB_INNER, HUB_TCP, Spec, World};
 use ropewalk_types::{Duration, Instant, PathId, PathSnapshot};
 use ropewalk_wire::HEADROOM;
 
@@ -454,6 +454,51 @@ fn a_site_that_says_goodbye_is_gone_at_once() {
     world.run(ms(30));
     let peers = world.hub().session.role();
     assert!(peers.peers().all(|peer| !peer.tunnel().any_up()));
+}
+
+#[test]
+fn tcp_connections_of_one_network_that_say_nothing_lock_no_site_out() {
+    let joins = |strangers: u16| {
+        let mut world = World::new(&Spec {
+            uplinks: 1,
+            ..Spec::default()
+        });
+        world.block_udp(0, 0, true);
+        let mut number = 0;
+        let mut more = |world: &mut World, count: u16| {
+            for _ in 0..count {
+                number += 1;
+                let from = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 9, number);
+                world.inject(Packet {
+                    from: SocketAddr::new(from.into(), 4_000),
+                    to: HUB_TCP,
+                    body: Body::TcpOpen,
+                });
+            }
+        };
+        more(&mut world, 10 * strangers);
+        let begin = world.now();
+        while world.transports_up(0) != ["tls"] {
+            more(&mut world, strangers);
+            world.run(ms(10));
+            assert!(
+                world.now().since(begin) < 5 * SECOND,
+                "the site is locked out"
+            );
+        }
+        let refused = world.hub().session.status().drops["streams_refused"];
+        (world.now().since(begin), refused)
+    };
+    let (alone, refused) = joins(0);
+    assert_eq!(refused, 0);
+    let (beside, refused) = joins(20);
+    println!("{alone:?} alone, {beside:?} beside {refused} strangers that had to go");
+    assert!(refused > 1_000, "all places were free: {refused}");
+    // The first second is for QUIC, which is blocked.
+    assert!(
+        beside < 2 * SECOND && beside < alone + ms(100),
+        "{alone:?}, {beside:?}"
+    );
 }
 
 #[test]

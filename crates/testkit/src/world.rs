@@ -69,6 +69,8 @@ pub struct Spec {
     pub hosts: bool,
     /// Memory of the hub for packets, bytes.
     pub hub_memory: u64,
+    /// What all gateways hold while there is no path.
+    pub hold: Limits,
     /// Further sites, numbered after the others.
     pub neighbours: Vec<Neighbour>,
 }
@@ -138,6 +140,7 @@ impl Default for Spec {
             coupled: false,
             hosts: false,
             hub_memory: 1 << 30,
+            hold: Limits::default(),
             neighbours: Vec::new(),
         }
     }
@@ -350,7 +353,7 @@ impl World {
             scheduler_send: self.spec.scheduler,
             scheduler_receive: self.spec.scheduler,
             classes: Arc::new(classes.unwrap_or_default()),
-            hold: Limits::default(),
+            hold: self.spec.hold,
             send: self.spec.send,
             congestion: self.spec.congestion,
             mtu: None,

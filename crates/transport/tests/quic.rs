@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::collections::BTreeSet;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
@@ -245,6 +246,72 @@ fn a_flood_of_handshakes_is_answered_with_retry_and_a_site_still_gets_in() {
         (0, 1),
         "{stats:?}"
     );
+}
+
+/// A client that knows the hub's key answers the Retry, and says nothing more: its address is proved.
+fn stall(hub: &mut Endpoint, now: Instant, number: u16, from: SocketAddr) {
+    let mut client = Endpoint::new(config((number % 200 + 10) as u8)).unwrap();
+    let there: SocketAddr = "198.51.100.1:443".parse().unwrap();
+    let key = identity(2).public_key();
+    let id = client.connect(now, there, key, BDP).unwrap();
+    let (mut packet, socket) = (Vec::new(), SocketId::default());
+    for _ in 0..2 {
+        if client.poll_transmit(now, id, &mut packet).is_none() {
+            return;
+        }
+        let data = BytesMut::from(&packet[..]);
+        hub.handle_udp(now, socket, from, None, Ecn::NotEct, data);
+        let mut retry = Vec::new();
+        while hub.poll_stateless(&mut retry).is_some() {
+            let data = BytesMut::from(&retry[..]);
+            client.handle_udp(now, socket, there, None, Ecn::NotEct, data);
+        }
+    }
+}
+
+#[test]
+fn who_answers_every_retry_from_one_network_locks_no_site_out() {
+    let one_network =
+        |n: u16| SocketAddr::new(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 9, n).into(), 443);
+    let one_address = |n: u16| SocketAddr::new(Ipv4Addr::new(203, 0, 113, 7).into(), n);
+    for (name, from) in [
+        ("one /64", one_network as fn(u16) -> SocketAddr),
+        ("one IPv4 address", one_address),
+    ] {
+        let mut world = world();
+        let mut number = 0;
+        let mut more = |world: &mut World, count: u16| {
+            let now = world.now();
+            for _ in 0..count {
+                number += 1;
+                stall(&mut world.hub.endpoint, now, number, from(number));
+            }
+        };
+        more(&mut world, 1_100);
+        let before = world.hub.endpoint.stats();
+        assert_eq!(
+            before.handshakes_open, 1_024,
+            "{name}: places are left: {before:?}"
+        );
+        let begin = world.now();
+        world.connect(BDP);
+        while !(world.site.connected && world.hub.connected) {
+            // They go on, 2,000 in a second.
+            more(&mut world, 20);
+            world.run(Duration::from_millis(10));
+            let took = world.now().since(begin);
+            assert!(
+                took < Duration::from_secs(2),
+                "{name}: {:?}",
+                world.site.events
+            );
+        }
+        println!(
+            "{name}: {:?}, {:?}",
+            world.now().since(begin),
+            world.hub.endpoint.stats()
+        );
+    }
 }
 
 #[test]

@@ -510,3 +510,36 @@ fn a_flow_is_listed_once_however_often_it_begins_to_hold() {
     assert_eq!(egress.0.holding.len(), 0);
     assert_eq!(egress.taken().len(), 100);
 }
+
+#[test]
+fn a_look_at_one_flow_that_has_no_steps_left_goes_on_after_a_pause() {
+    let mut egress = egress();
+    // Each behind a gap of its own, and sent before all that the paths miss.
+    let held: Vec<u16> = (2..80).step_by(2).collect();
+    for &seq in &held {
+        let now = Instant::from_millis(10);
+        egress.0.on_packet(now, &header(seq, 10, true), inner(seq));
+    }
+    let mut now = Instant::from_millis(1_000);
+    for path in 0..8 {
+        for path_seq in (0..3_000).step_by(2) {
+            let stamp = Stamp {
+                path_seq,
+                sent_at: Timestamp::from_instant(Instant::from_millis(900)),
+            };
+            egress.0.requests.on_datagram(now, PathId(path), stamp);
+        }
+    }
+    let mut looks = 0;
+    loop {
+        egress.0.release_due(now);
+        looks += 1;
+        let Some(due) = egress.0.poll_timeout() else {
+            break;
+        };
+        assert!(due > now, "always due, after {looks} looks");
+        now = due;
+    }
+    assert_eq!(egress.taken(), held);
+    assert!(looks > 2, "one look had steps enough: this shows nothing");
+}

@@ -179,6 +179,7 @@ impl TunnelCarrier {
             coupled: settings.coupled,
             hosts: true,
             hub_memory: u64::MAX,
+            hold: ropewalk_core::hold::Limits::default(),
             neighbours: neighbours.iter().map(beside).collect(),
         });
         world.replace_links(SITE, links.iter().map(|(_, link)| only_delay(link)));
