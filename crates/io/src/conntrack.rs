@@ -20,6 +20,7 @@ use netlink_packet_netfilter::{
 };
 use netlink_sys::protocols::NETLINK_NETFILTER;
 
+use crate::helper::{self, Order};
 use crate::netlink::socket::NetlinkSocket;
 
 /// One tracked connection.
@@ -44,6 +45,29 @@ pub struct Connection {
     pub tcp_open: bool,
     /// The opener's side as the kernel told it, by which the kernel finds the connection again.
     original: Vec<Tuple>,
+}
+
+/// Ends what the kernel remembers of connections from or to these addresses, as a site that is gone had
+/// them.
+///
+/// # Errors
+/// Not permitted, or the kernel has no ctnetlink.
+pub fn forget(addresses: &[IpAddr]) -> io::Result<()> {
+    helper::order(
+        || Order::ForgetConnections(addresses.to_vec()),
+        || forget_here(addresses),
+    )
+}
+
+pub(crate) fn forget_here(addresses: &[IpAddr]) -> io::Result<()> {
+    let mut found = Vec::new();
+    for_each(0, 0, |connection| {
+        let ends = [connection.source.ip(), connection.reply_source.ip()];
+        if ends.iter().any(|ip| addresses.contains(ip)) {
+            found.push(connection);
+        }
+    })?;
+    found.iter().try_for_each(delete)
 }
 
 /// Calls `take` with every connection whose mark, masked, is `mark`.

@@ -253,15 +253,7 @@ fn admission(
 
 /// Ends what the kernel remembers of connections of sites that are gone.
 fn forget(gone: &[IpAddr]) {
-    let mut found = Vec::new();
-    let listed = conntrack::for_each(0, 0, |connection| {
-        let ends = [connection.source.ip(), connection.reply_source.ip()];
-        if ends.iter().any(|ip| gone.contains(ip)) {
-            found.push(connection);
-        }
-    });
-    let ended = listed.and_then(|()| found.iter().try_for_each(conntrack::delete));
-    if let Err(error) = ended {
+    if let Err(error) = conntrack::forget(gone) {
         tracing::debug!(%error, "connections of sites that are gone stay in the kernel's table");
     }
 }

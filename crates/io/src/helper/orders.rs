@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::{Refusal, not_understood};
 use crate::netlink::{self, RouteSpec, RuleSpec, TABLE_MAIN};
 use crate::nft::{self, HubNat};
-use crate::{sysctl, tcp, tun, udp};
+use crate::{conntrack, sysctl, tcp, tun, udp};
 
 /// Start of the names of all tables of nftables that are ours.
 const TABLES: &str = "ropewalk_";
@@ -80,6 +80,7 @@ pub(crate) enum Order {
     AddRule(RuleSpec),
     DeleteRule(RuleSpec),
     FlushTable(u32),
+    ForgetConnections(Vec<IpAddr>),
     OpenTun { name: String, flags: i32 },
     SetMtu { name: String, bytes: usize },
     Mark(u32),
@@ -121,6 +122,7 @@ impl Order {
             Self::AddRule(rule) => value(netlink::add_rule(&rule)),
             Self::DeleteRule(rule) => value(netlink::delete_rule(&rule)),
             Self::FlushTable(table) => value(netlink::flush_table(table)),
+            Self::ForgetConnections(addresses) => value(conntrack::forget_here(&addresses)),
             Self::OpenTun { name, flags } => {
                 let (tun, made) = tun::open_here(&name, flags)?;
                 scope.made().insert(made.ifindex, made.name.clone());
@@ -169,6 +171,8 @@ impl Order {
                 PRIORITIES.contains(&rule.priority) && (main || is_routing_table(rule.table))
             }
             Self::FlushTable(table) => is_routing_table(*table),
+            // The pool is not known here. Who forges this ends connections, as wrong rules would.
+            Self::ForgetConnections(_) => true,
             Self::OpenTun { name, flags } => {
                 let mut configured = scope.interfaces.iter();
                 configured.any(|own| own == name) && flags & !tun::FLAGS == 0
@@ -289,6 +293,7 @@ mod tests {
             Order::AddRule(rule(5_200, marked, TABLE_MAIN)),
             Order::AddRule(rule(5_000, None, 0x5257_0007)),
             Order::FlushTable(0x5242_0003),
+            Order::ForgetConnections(vec![IpAddr::from([10, 77, 0, 2])]),
             tun("rope0", libc::IFF_TUN | libc::IFF_NO_PI),
             Order::Mark(0x4000_0000),
             Order::Congestion("bbr".into()),
