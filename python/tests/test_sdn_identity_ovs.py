@@ -300,8 +300,8 @@ def test_agents_of_two_controllers_work_side_by_side(net: Net) -> None:
     pairs = [agent(net, f"rank{rank}", "agent-ap1", "ap1", rank) for rank in (1, 2)]
     for hostapd, _ in pairs:
         hostapd.say(f"<3>AP-STA-CONNECTED {MAC}")
-    for rank in (1, 2):
-        wait(lambda r=rank: where(net, r) == "ap1", f"controller {rank} does not know the station")
+    wait(lambda: where(net, 1) == "ap1", "controller 1 does not know the station")
+    wait(lambda: where(net, 2) == "ap1", "controller 2 does not know the station")
     net.controllers[1].send_signal(signal.SIGKILL)
     net.controllers[1].wait()
     wait(lambda: net.connected(2) == {"ap1", "ap2"}, "the second did not take over")

@@ -174,7 +174,7 @@ pub fn carry_out(order: &Order, view: Option<&View<'_>>) -> anyhow::Result<()> {
 }
 
 /// Checks what the parser cannot know: that users and control groups exist. The number is that of the
-/// rules for [`Order::Table`].
+/// rules for `Order::Table`.
 ///
 /// # Errors
 /// The firewall refuses the rules.

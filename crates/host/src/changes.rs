@@ -468,7 +468,8 @@ pub fn left_over(path: &Path) -> anyhow::Result<Vec<Change>> {
         if !(same_boot && same_namespace) {
             return Ok(Vec::new());
         }
-        return Err(Newer(marked.format)).with_context(|| path.display().to_string());
+        let (path, format) = (path.to_owned(), marked.format);
+        return Err(Newer { path, format }.into());
     }
     let state: StateFile = serde_json::from_str(&text).with_context(damaged)?;
     let mut changes = state.changes;
@@ -480,17 +481,21 @@ pub fn left_over(path: &Path) -> anyhow::Result<Vec<Change>> {
     Ok(changes)
 }
 
-/// A list of this format was written by a newer program. Its changes are that program's to undo.
+/// A newer program wrote a list. Its changes are that program's to undo.
 #[derive(Debug)]
-struct Newer(u64);
+struct Newer {
+    path: PathBuf,
+    format: u64,
+}
 
 impl std::fmt::Display for Newer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             f,
-            "a newer Ropewalk wrote it (format {}, and this program reads format {FORMAT}); undo its changes \
-             with `ropewalk doctor --repair` of the newer program, or restart the machine",
-            self.0
+            "{} has format {}, and this program reads format {FORMAT}: a newer Ropewalk wrote it; undo its \
+             changes with `ropewalk doctor --repair` of the newer program, or restart the machine",
+            self.path.display(),
+            self.format
         )
     }
 }

@@ -51,10 +51,11 @@ pub fn wait(role: &str, path: &Path) -> anyhow::Result<bool> {
         time.as_secs(),
         path.display()
     );
-    notify::extend_start(time + START);
     let mut kept = (role == "site").then(|| Kept::new(path)).flatten();
     runtime()?.block_on(async {
         let mut signals = Signals::new()?;
+        // Whoever hears of the pause may end it at once.
+        notify::extend_start(time + START);
         let (end, mut look) = (Instant::now() + time, interval(LOOK));
         loop {
             tokio::select! {
