@@ -3,7 +3,7 @@
 //! [`split`] forks while the program has one thread and has read nothing from the network. The child is
 //! the helper: it keeps all rights, has no part in moving packets, and ends with its parent. The parent
 //! gives its rights up ([`crate::confine`]) and sends orders. An order is a value of a closed
-//! vocabulary: [`Order`] of this crate, or the typed order of a [`Service`] of another crate. Orders
+//! vocabulary: `Order` of this crate, or the typed order of a [`Service`] of another crate. Orders
 //! hold no path, no program and no text for nft(8).
 //!
 //! Without a helper, as in tests and in commands that end at once, everything is done in the process
