@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from ovs_testbed import balance, bicast, openvpn
+from ovs_testbed import balance, bicast
 from ovs_testbed.links import veth
 from ovs_testbed.machine import (
     Machine,
@@ -80,8 +80,9 @@ class Pair:
     def space(self, end: str) -> str:
         return self.machines[end].namespace
 
-    def configure(self, end: str, more: str) -> Config:
+    def configure(self, end: str, more: str, bridge: str = "") -> Config:
         text = bicast.configuration(end, ENDS[end], self.hosts[end], range(3), ipv6=True)
+        text = text.replace("[bridge]\n", f"[bridge]\n{bridge}")
         return self.machines[end].configure(f"{text}[bicast]\n{more}\n")
 
     def restart(self, more: str, ends: str = "ab") -> None:
@@ -282,19 +283,17 @@ def test_metrics_and_status_tell_the_same(pair: Pair) -> None:
 def test_the_connection_can_be_by_tls_with_keys_of_both_ends(pair: Pair) -> None:
     machine, config = pair.machines["a"], pair.configs["a"]
     stop(pair.controllers["a"])
-    keys = machine.directory
-    for name in ("controller", "switch"):
-        openvpn.certificate(keys, name)
+    keys = machine.directory / "tls"
     tls = (
         f'[controller.tls]\nkey = "{keys}/controller.key"\ncertificate = "{keys}/controller.crt"\n'
-        f'authority = "{keys}/all.crt"\nswitch_key = "{keys}/switch.key"\n'
+        f'authority = "{keys}/authority.crt"\nswitch_key = "{keys}/switch.key"\n'
         f'switch_certificate = "{keys}/switch.crt"\n'
     )
-    both = (keys / "controller.crt").read_text() + (keys / "switch.crt").read_text()
-    (keys / "all.crt").write_text(both)
     try:
         machine.command(config, "teardown")
-        pair.configs["a"] = pair.configure("a", "copies = 2\n" + tls)
+        number = 'datapath_id = "00000000000000aa"\n'
+        pair.configs["a"] = pair.configure("a", "copies = 2\n" + tls, number)
+        machine.command(pair.configs["a"], "certificates", str(keys))
         machine.command(pair.configs["a"], "setup")
         pair.controllers["a"] = machine.control(pair.configs["a"])
         wait(lambda: _answered(pair), "nothing passes with TLS")
