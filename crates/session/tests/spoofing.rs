@@ -248,11 +248,9 @@ fn row(form: Form) {
     }
     let tunnels = world.hub().session.status().tunnels;
     let recovered: u64 = tunnels.iter().map(|tunnel| tunnel.recovered).sum();
-    assert_eq!(
-        form == Form::Recovered,
-        recovered > 0,
-        "{recovered} recovered"
-    );
+    if form == Form::Recovered {
+        assert!(recovered > 0, "nothing was recovered");
+    }
 }
 
 #[test]
