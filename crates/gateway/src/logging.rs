@@ -19,7 +19,10 @@ use ropewalk_config::common::{LogConfig, LogFormat};
 
 /// Starts logging for the rest of the process.
 ///
-/// # Errors The log file cannot be opened, or `RUST_LOG` is not a filter.
+/// A log file that cannot be opened is no reason to stay off the network: the log says so on standard error.
+///
+/// # Errors
+/// `RUST_LOG` is not a filter.
 pub fn start(verbose: u8, format: Option<LogFormat>, config: &LogConfig) -> anyhow::Result<()> {
     let level = match verbose {
         0 => config.level.as_str(),
@@ -31,9 +34,11 @@ pub fn start(verbose: u8, format: Option<LogFormat>, config: &LogConfig) -> anyh
             .with_context(|| format!("RUST_LOG={text} is no log filter"))?,
         _ => EnvFilter::try_new(level).context("the log level is no log filter")?,
     };
-    let file = match &config.file {
-        Some(path) => Some(LogFile::open(path.clone(), config.file_bytes_max)?),
-        None => None,
+    let open = |path: &PathBuf| LogFile::open(path.clone(), config.file_bytes_max);
+    let (file, failed) = match config.file.as_ref().map(open) {
+        Some(Ok(file)) => (Some(file), None),
+        Some(Err(error)) => (None, Some(error)),
+        None => (None, None),
     };
     let to_terminal = file.is_none() && io::IsTerminal::is_terminal(&io::stderr());
     let colours = to_terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
@@ -48,6 +53,9 @@ pub fn start(verbose: u8, format: Option<LogFormat>, config: &LogConfig) -> anyh
         LogFormat::Json => builder.json().flatten_event(true).try_init(),
     };
     result.map_err(|error| anyhow::anyhow!("logging runs already: {error}"))?;
+    if let Some(error) = failed {
+        tracing::error!(error = format!("{error:#}"), "going on without a log file");
+    }
     crate::panics::limit_messages();
     Ok(())
 }

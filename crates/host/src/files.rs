@@ -9,7 +9,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, chown, fchown};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown, lchown};
 use std::path::Path;
 
 use anyhow::{Context, bail};
@@ -157,7 +157,8 @@ fn adopt(made: &Path) -> io::Result<()> {
         return Ok(());
     }
     let owner = fs::metadata(parent(made))?;
-    chown(made, Some(owner.uid()), Some(owner.gid()))
+    // Whoever owns the directory above may have put a link here meanwhile.
+    lchown(made, Some(owner.uid()), Some(owner.gid()))
 }
 
 /// Reads a file of a gateway's state that holds no secret; `None` when there is none. An empty one was cut
@@ -350,7 +351,7 @@ mod tests {
             return;
         }
         let directory = tempfile::tempdir().unwrap();
-        chown(directory.path(), Some(USER), Some(USER)).unwrap();
+        lchown(directory.path(), Some(USER), Some(USER)).unwrap();
         let owner = |name: &str| {
             let found = fs::metadata(directory.path().join(name)).unwrap();
             (found.uid(), found.gid())

@@ -315,28 +315,36 @@ fn who_answers_every_retry_from_one_network_locks_no_site_out() {
 }
 
 #[test]
-fn an_attempt_that_its_site_ends_frees_its_place_at_once() {
+fn an_attempt_that_its_site_ends_frees_its_place_at_once_if_the_address_is_proved() {
     let now = Instant::from_millis(1);
     let mut hub = Endpoint::new(hub_config()).unwrap();
+    // From now on addresses have to be proved.
+    flood(&mut hub, now, 8, 2);
     let mut site = Endpoint::new(config(1)).unwrap();
     let key = identity(2).public_key();
     let id = site
         .connect(now, "198.51.100.1:443".parse().unwrap(), key, BDP)
         .unwrap();
     let carry = |site: &mut Endpoint, hub: &mut Endpoint| {
-        let mut packet = Vec::new();
+        let (mut packet, mut retry, socket) = (Vec::new(), Vec::new(), SocketId::default());
         while site.poll_transmit(now, id, &mut packet).is_some() {
-            let from = "203.0.113.7:1".parse().unwrap();
+            let from = "203.0.113.9:1".parse().unwrap();
             let bytes = BytesMut::from(&packet[..]);
-            hub.handle_udp(now, SocketId::default(), from, None, Ecn::NotEct, bytes);
+            hub.handle_udp(now, socket, from, None, Ecn::NotEct, bytes);
+            while hub.poll_stateless(&mut retry).is_some() {
+                let hub = "198.51.100.1:443".parse().unwrap();
+                let bytes = BytesMut::from(&retry[..]);
+                site.handle_udp(now, socket, hub, None, Ecn::NotEct, bytes);
+            }
         }
     };
     carry(&mut site, &mut hub);
-    assert_eq!(hub.stats().handshakes_open, 1);
+    let stats = hub.stats();
+    assert_eq!((stats.handshakes_open, stats.retries_sent), (9, 1));
     site.close(now, id, "the hub answers an older attempt");
     carry(&mut site, &mut hub);
     let stats = hub.stats();
-    assert_eq!((stats.handshakes_open, stats.connections), (0, 0));
+    assert_eq!((stats.handshakes_open, stats.connections), (8, 8));
     assert_eq!((stats.handshakes_failed, stats.garbage_datagrams), (1, 0));
 }
 

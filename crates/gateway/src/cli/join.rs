@@ -243,6 +243,8 @@ impl<'a> Entry<'a> {
             if self.key.exists() {
                 keep_former(&self.key)?;
             }
+            // A change that had not ended was one of the former key.
+            key_file::remove_next(&self.key)?;
             files::rename(pending, &self.key)
                 .with_context(|| format!("cannot write {}", self.key.display()))?;
             remove_pending(&self.key);

@@ -357,6 +357,8 @@ fn replace_by_hand(path: &Path) -> anyhow::Result<Identity> {
     key_file::load(path).context("there must be a key to replace")?;
     let identity = Identity::generate()?;
     let former = key_file::replace(path, &identity)?;
+    // Whoever has the present key may have the next one, too.
+    key_file::remove_next(path)?;
     output::note(&format!(
         "replaced {}; restart this gateway after its peer knows the new public key. \
          The former key is in {}: move it back to undo this, else remove it",

@@ -70,6 +70,7 @@ impl Hub {
             }
             tracing::info!(site = entry.name, "site connected");
             self.starts += 1;
+            self.keys.forget(&entry.name);
             site.peer.close_all(now, links, "the site has started anew");
             let scheduler = site.peer.tunnel.scheduler();
             let (name, seed) = (entry.name.clone(), self.random.next_u64());

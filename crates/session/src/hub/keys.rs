@@ -37,6 +37,11 @@ impl Keys {
         self.next.as_ref().map(|_| self.knowing.contains(site))
     }
 
+    /// Whoever is this site now has to say anew what it knows.
+    pub(super) fn forget(&mut self, site: &str) {
+        self.knowing.remove(site);
+    }
+
     pub(super) const fn next(&self) -> Option<&Identity> {
         self.next.as_ref()
     }

@@ -269,6 +269,7 @@ impl Hub {
             return;
         };
         tracing::info!(site = site.entry.name, why, "site dropped");
+        self.keys.forget(&site.entry.name);
         self.ready.settle(index, None, None);
         self.gone.push(index);
         self.memory -= site.memory;

@@ -706,12 +706,13 @@ impl Endpoint {
                 Some(quinn_proto::Event::Connected) => self.authenticated(id),
                 Some(quinn_proto::Event::ConnectionLost { reason }) => {
                     let connecting = !slot.accepted;
-                    let unfinished = slot.ticket.is_some();
+                    let ticket = slot.ticket;
                     let by_peer = is_end_by_peer(&reason);
                     self.closed(id, close_reason(reason, connecting));
-                    if unfinished && by_peer {
+                    if by_peer && ticket.is_some_and(|ticket| self.handshakes.is_proved(ticket)) {
                         // There is nothing to say to a peer that ended its attempt, and others wait
-                        // for the place.
+                        // for the place. Who forges addresses keeps it: that is why others have to
+                        // prove theirs.
                         self.give_up_handshake(id);
                         return drained;
                     }

@@ -126,6 +126,11 @@ impl Handshakes {
         ticket
     }
 
+    /// Whether the address of a handshake that is not over was proved.
+    pub fn is_proved(&self, ticket: Ticket) -> bool {
+        self.open.get(&ticket).is_some_and(|open| open.proved)
+    }
+
     /// A handshake is over, well or not. Once for each.
     pub fn end(&mut self, ticket: Ticket) {
         let Some(open) = self.open.remove(&ticket) else {
