@@ -386,6 +386,17 @@ mod tests {
     use super::*;
     use crate::exit;
 
+    #[test]
+    fn a_next_key_ends_with_the_key_that_it_was_to_follow() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("hub.key");
+        key_file::load_or_create(&path).unwrap();
+        key_file::next_or_create(&path, |_| true).unwrap();
+        let identity = replace_by_hand(&path).unwrap();
+        assert_eq!(key_file::load(&path).unwrap(), identity);
+        assert_eq!(key_file::load_next(&path).unwrap(), None);
+    }
+
     fn path(config: &Path, makes_first: bool) -> anyhow::Result<PathBuf> {
         let key = Key {
             action: None,
