@@ -2,7 +2,7 @@
 //!
 //! The configuration pins one key. The hub proves that key, and then may say which one comes next. Invariant: the
 //! file counts only while the configuration still pins the key from which it began. So whoever writes
-//! another key into the configuration, or joins anew, has the last word.
+//! another key into the configuration has the last word.
 
 use std::io;
 use std::path::Path;

@@ -92,7 +92,7 @@ pub fn load_next(path: &Path) -> anyhow::Result<Option<Identity>> {
     Ok(Some(identity))
 }
 
-/// The same, and makes one that `fits` when there is none.
+/// Reads the key that the gateway will have. Makes one that `fits` when there is none.
 ///
 /// # Errors
 /// There is one that cannot be used, or the new one cannot be written.

@@ -1,9 +1,10 @@
 //! What a gateway changed on this machine, on disk, so that it is undone even after a crash.
 //!
 //! Invariant: a change is written to the disk before it is made, and struck off after it is
-//! undone. Where the list cannot be written, as on a full disk, changes that end with the boot are made all
-//! the same: a machine far away needs its tunnel more than an end without traces after a crash. The TUN interface, its addresses and its routes are not listed: the kernel removes
-//! them with the process. Changes of an earlier boot or another network namespace are gone and
+//! undone. On a full disk the list cannot be written. Changes that end with the boot are made all the same,
+//! because a machine far away needs its tunnel. Such a change stays after a crash until the machine starts
+//! again. The TUN interface, its addresses and its routes are not listed, because the kernel removes them
+//! with the process. Changes of an earlier boot or another network namespace are gone and
 //! must not be undone again: the same settings may since have been made by somebody else. Only the file
 //! with the name servers outlives a boot.
 //!

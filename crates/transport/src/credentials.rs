@@ -216,8 +216,8 @@ impl ServerCertVerifier for PinnedServer {
 
 /// Accepts the keys a list holds.
 ///
-/// Whether a key is on the list is looked at last, and together with the signature: who does not hold the
-/// private half of a key gets the same answer at the same point, whatever the list says of that key.
+/// The list is asked last, together with the check of the signature. Whoever lacks the private half of a key
+/// gets the same answer at the same point, on the list or not.
 struct ListedClient {
     allowed: KeyCheck,
     algorithms: WebPkiSupportedAlgorithms,

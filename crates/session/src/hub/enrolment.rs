@@ -48,15 +48,15 @@ impl Hub {
         if waits || !(of_site || self.settings.sites.is_invitation(&invitation)) {
             return;
         }
-        // The connections of a site are all at one worker.
-        if of_site && self.others.worker_of(&key) != self.others.slice().index() {
-            tracing::warn!(%key, "a site wants a key that would take it to another worker; it has to make another one");
-            return;
-        }
         let own = &mut self.invited.entry(invitation).or_default().questions;
         if !own.allows(now, INVITATION_INTERVAL, INVITATION_ENROLS)
             || !self.enrolments.allows(now, ENROL_INTERVAL, ENROLS)
         {
+            return;
+        }
+        // The connections of a site are all at one worker.
+        if of_site && self.others.worker_of(&key) != self.others.slice().index() {
+            tracing::warn!(%key, "a site wants a key that would take it to another worker; it has to make another one");
             return;
         }
         pending.enrolling = Some((key, now));
